@@ -1,0 +1,1 @@
+//! The congestion-control algorithms of cc/, compiled natively behind a safe controller.

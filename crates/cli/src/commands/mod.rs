@@ -1,0 +1,8 @@
+//! One file per subcommand: its arguments, and the call into the crate that does the work.
+
+pub mod cc;
+pub mod lab;
+pub mod link;
+pub mod relay;
+pub mod report;
+pub mod transfer;

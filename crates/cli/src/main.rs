@@ -1,0 +1,42 @@
+//! `longfat`: arguments, progress, exit codes. What it does lives in the other crates.
+
+mod commands;
+mod outcome;
+mod stop;
+
+use clap::{Parser, Subcommand};
+use outcome::Outcome;
+
+/// TCP over long fat networks: seen, steered, relayed and proven.
+///
+/// Exit codes: 0 done and every expectation met; 1 ran, but a stated expectation was missed; 2 failed (usage,
+/// input, I/O); 3 this host cannot do it (what is missing is listed).
+#[derive(Parser)]
+#[command(name = "longfat", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Cc(commands::cc::Args),
+    Link(commands::link::Args),
+    Transfer(commands::transfer::Args),
+    Relay(commands::relay::Args),
+    Lab(commands::lab::Args),
+    Report(commands::report::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    let outcome: Outcome = match cli.command {
+        Command::Cc(args) => commands::cc::run(args),
+        Command::Link(args) => commands::link::run(args),
+        Command::Transfer(args) => commands::transfer::run(args),
+        Command::Relay(args) => commands::relay::run(args),
+        Command::Lab(args) => commands::lab::run(args),
+        Command::Report(args) => commands::report::run(args),
+    };
+    outcome::exit_code(outcome)
+}

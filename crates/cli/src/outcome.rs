@@ -1,0 +1,54 @@
+//! How a command ends, and the exit code that says so.
+
+use longfat_host::support::Missing;
+use std::process::ExitCode;
+
+/// Result of a command.
+pub type Outcome = Result<(), Failure>;
+
+/// Why a command did not end well.
+#[derive(Debug)]
+pub enum Failure {
+    /// It ran, and a stated expectation was missed: exit code 1.
+    Missed(String),
+    /// Usage, input or I/O: exit code 2.
+    Failed(anyhow::Error),
+    /// This host cannot do it: exit code 3.
+    Unsupported(Vec<Missing>),
+    /// A program run on the user's behalf ended with this code of its own.
+    Child(u8),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Failed(error.into())
+    }
+}
+
+/// Refuses with exit code 3 when anything is missing.
+pub fn require(missing: Vec<Missing>) -> Outcome {
+    if missing.is_empty() { Ok(()) } else { Err(Failure::Unsupported(missing)) }
+}
+
+/// Says on standard error what went wrong, and turns it into the exit code.
+pub fn exit_code(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Missed(what)) => {
+            eprintln!("longfat: expectation missed: {what}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Failed(error)) => {
+            eprintln!("longfat: {error:#}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Unsupported(missing)) => {
+            eprintln!("longfat: this host cannot do that; nothing was touched. Missing:");
+            for thing in missing {
+                eprintln!("  - {}: {}; {}", thing.what, thing.why, thing.mend);
+            }
+            ExitCode::from(3)
+        }
+        Err(Failure::Child(code)) => ExitCode::from(code),
+    }
+}

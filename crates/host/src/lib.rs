@@ -1,0 +1,89 @@
+//! What longfat asks of a Linux host without BPF.
+//!
+//! - [`lease`]: everything a run makes outside its own process, removed when it ends or, after a crash, by the next.
+//! - [`namespace`]: network namespaces, entered by threads and child processes.
+//! - [`interface`]: veth pairs, addresses, routes, offloads.
+//! - [`sysctl`]: network parameters of the calling thread's namespace.
+//! - [`support`]: what this host lacks, as values.
+//! - [`socket`]: congestion control, buffers and TCP_INFO of a socket.
+//!
+//! Creating things is left to iproute2; what it cannot do (entering, offloads, sockets) is here.
+
+pub mod interface;
+pub mod lease;
+pub mod namespace;
+pub mod socket;
+pub mod support;
+pub mod sysctl;
+
+pub use lease::Lease;
+pub use namespace::Namespace;
+
+/// Why the host would not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call or file operation failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, on what.
+        what: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A program of the host failed or is missing.
+    #[error("'{command}' failed: {stderr}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// What it said.
+        stderr: String,
+    },
+    /// The name is taken.
+    #[error(
+        "network namespace '{0}' exists already; remove it with 'ip netns del {0}' or choose another name"
+    )]
+    NamespaceExists(String),
+    /// A lease of that name is held by a living process.
+    #[error("'{id}' is in use by process {pid}; wait for it or end it, then try again")]
+    LeaseHeld {
+        /// The lease's name.
+        id: String,
+        /// Who holds it.
+        pid: i32,
+    },
+}
+
+/// Result of asking the host.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {
+        Error::Io { what: what.into(), source: source.into() }
+    }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds: the time of every record.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid timespec to write to; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// CLOCK_MONOTONIC in microseconds.
+pub fn monotonic_us() -> i64 {
+    (monotonic_ns() / 1000) as i64
+}
+
+/// Runs a program of the host; its standard output on success, its standard error in the error.
+pub fn run_command(mut command: std::process::Command) -> Result<String> {
+    let shown = format!("{command:?}").replace('"', "");
+    let output = command.stdin(std::process::Stdio::null()).output().map_err(|source| Error::Command {
+        command: shown.clone(),
+        stderr: format!("cannot be started: {source}"),
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(Error::Command { command: shown, stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned() })
+}

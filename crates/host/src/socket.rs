@@ -1,0 +1,273 @@
+//! TCP sockets: congestion control, buffers, TCP_INFO.
+
+use crate::{Error, Result, monotonic_us};
+use longfat_schema::record::TcpSample;
+use std::{ffi::c_void, io, os::fd::AsFd, os::fd::AsRawFd};
+
+/// Longest congestion-control name, without its terminator (TCP_CA_NAME_MAX).
+pub const CC_NAME_MAX: usize = 15;
+
+/// Sets one integer option.
+pub fn set_option(socket: &impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is open and `value` is a c_int of the length given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast::<c_void>(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads one integer option.
+pub fn option(socket: &impl AsFd, level: i32, option: i32) -> io::Result<i32> {
+    let mut value = 0i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: `value` and `length` are valid to write, and `length` is the size of `value`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw mut value).cast::<c_void>(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Chooses the congestion control. Do it **before connect** and on the listener: a socket that started under
+/// BBR keeps kernel pacing after a change.
+pub fn set_cc(socket: &impl AsFd, name: &str) -> Result<()> {
+    let what = || format!("congestion control '{name}' (see 'longfat cc list' for what this kernel has)");
+    if name.is_empty() || name.len() > CC_NAME_MAX {
+        return Err(Error::io(what(), io::Error::from_raw_os_error(libc::EINVAL)));
+    }
+    // SAFETY: the kernel copies `name.len()` bytes and needs no terminator.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_ptr().cast::<c_void>(),
+            name.len() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(Error::io(what(), io::Error::last_os_error())) }
+}
+
+/// The congestion control in use.
+pub fn cc(socket: &impl AsFd) -> Result<String> {
+    let mut name = [0u8; CC_NAME_MAX + 1];
+    let mut length = name.len() as libc::socklen_t;
+    // SAFETY: `name` has `length` bytes to write to.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_mut_ptr().cast::<c_void>(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(Error::io("read a socket's congestion control", io::Error::last_os_error()));
+    }
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
+/// Sets the send (`SO_SNDBUF…`) or receive buffer beyond `net.core.?mem_max` when privileged, else up to it.
+/// The kernel doubles the number for its own bookkeeping and turns autotuning off.
+pub fn set_buffer(socket: &impl AsFd, direction: Buffer, bytes: u64) -> Result<()> {
+    let value = i32::try_from(bytes / 2).unwrap_or(i32::MAX / 2).max(1);
+    let (forced, plain) = match direction {
+        Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        Buffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+    };
+    set_option(socket, libc::SOL_SOCKET, forced, value)
+        .or_else(|_| set_option(socket, libc::SOL_SOCKET, plain, value))
+        .map_err(|source| Error::io(format!("set the {direction:?} buffer to {bytes} bytes"), source))
+}
+
+/// The buffer as the kernel counts it (bookkeeping included).
+pub fn buffer(socket: &impl AsFd, direction: Buffer) -> u64 {
+    let name = match direction {
+        Buffer::Send => libc::SO_SNDBUF,
+        Buffer::Receive => libc::SO_RCVBUF,
+    };
+    option(socket, libc::SOL_SOCKET, name).map_or(0, |bytes| bytes as u64)
+}
+
+/// Which socket buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffer {
+    /// SO_SNDBUF.
+    Send,
+    /// SO_RCVBUF.
+    Receive,
+}
+
+/// TCP_INFO as this kernel gives it; fields a shorter, older answer lacks are zero.
+pub fn tcp_info(socket: &impl AsFd) -> Result<TcpInfo> {
+    let mut info = TcpInfo::default();
+    let mut length = size_of::<TcpInfo>() as libc::socklen_t;
+    // SAFETY: TcpInfo is plain integers of the kernel's layout; the kernel writes at most `length` bytes.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast::<c_void>(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(info) } else { Err(Error::io("read TCP_INFO", io::Error::last_os_error())) }
+}
+
+/// One record of a socket's control block, stamped now. `flow`, `stream` and `role` are left for the caller.
+pub fn tcp_sample(socket: &impl AsFd) -> Result<TcpSample> {
+    let info = tcp_info(socket)?;
+    Ok(TcpSample { time_us: monotonic_us(), cc: cc(socket)?, ..info.sample() })
+}
+
+/// `struct tcp_info` of `linux/tcp.h` (6.x). The two bytes of bit fields are kept raw.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct TcpInfo {
+    pub state: u8,
+    pub ca_state: u8,
+    pub retransmits: u8,
+    pub probes: u8,
+    pub backoff: u8,
+    pub options: u8,
+    pub window_scales: u8,
+    pub flags: u8,
+    pub rto_us: u32,
+    pub ato_us: u32,
+    pub snd_mss_bytes: u32,
+    pub rcv_mss_bytes: u32,
+    pub unacked_segments: u32,
+    pub sacked_segments: u32,
+    pub lost_segments: u32,
+    pub retrans_segments: u32,
+    pub fackets_segments: u32,
+    pub last_data_sent_ms: u32,
+    pub last_ack_sent_ms: u32,
+    pub last_data_recv_ms: u32,
+    pub last_ack_recv_ms: u32,
+    pub pmtu_bytes: u32,
+    pub rcv_ssthresh_bytes: u32,
+    pub srtt_us: u32,
+    pub rttvar_us: u32,
+    pub snd_ssthresh_segments: u32,
+    pub snd_cwnd_segments: u32,
+    pub advmss_bytes: u32,
+    pub reordering_segments: u32,
+    pub rcv_rtt_us: u32,
+    pub rcv_space_bytes: u32,
+    pub total_retrans_segments: u32,
+    pub pacing_rate_bytes_per_s: u64,
+    pub max_pacing_rate_bytes_per_s: u64,
+    pub acked_bytes: u64,
+    pub received_bytes: u64,
+    pub segs_out: u32,
+    pub segs_in: u32,
+    pub notsent_bytes: u32,
+    pub min_rtt_us: u32,
+    pub data_segs_in: u32,
+    pub data_segs_out: u32,
+    pub delivery_rate_bytes_per_s: u64,
+    pub busy_us: u64,
+    pub rwnd_limited_us: u64,
+    pub sndbuf_limited_us: u64,
+    pub delivered_segments: u32,
+    pub delivered_ce_segments: u32,
+    pub sent_bytes: u64,
+    pub retrans_bytes: u64,
+    pub dsack_dups: u32,
+    pub reord_seen: u32,
+    pub rcv_ooopack: u32,
+    pub snd_wnd_bytes: u32,
+    pub rcv_wnd_bytes: u32,
+    pub rehash: u32,
+    pub total_rto: u16,
+    pub total_rto_recoveries: u16,
+    pub total_rto_time_ms: u32,
+}
+
+/// `snd_ssthresh` and `min_rtt` before they are known (TCP_INFINITE_SSTHRESH, ~0).
+const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
+
+impl TcpInfo {
+    fn sample(&self) -> TcpSample {
+        let known = |value: u32, unknown: u32| (value != unknown && value != u32::MAX).then_some(value);
+        let paced = self.pacing_rate_bytes_per_s != u64::MAX && self.pacing_rate_bytes_per_s != 0;
+        TcpSample {
+            ca_state: ca_state_name(self.ca_state).to_owned(),
+            cwnd_segments: self.snd_cwnd_segments,
+            ssthresh_segments: known(self.snd_ssthresh_segments, INFINITE_SSTHRESH),
+            srtt_us: self.srtt_us,
+            rttvar_us: self.rttvar_us,
+            min_rtt_us: known(self.min_rtt_us, 0),
+            rto_us: self.rto_us,
+            mss_bytes: self.snd_mss_bytes,
+            flight_segments: (self.unacked_segments + self.retrans_segments)
+                .saturating_sub(self.sacked_segments + self.lost_segments),
+            lost_segments: self.lost_segments,
+            retransmitted_segments: u64::from(self.total_retrans_segments),
+            sent_bytes: self.sent_bytes,
+            retransmitted_bytes: self.retrans_bytes,
+            acked_bytes: self.acked_bytes,
+            received_bytes: self.received_bytes,
+            unsent_bytes: u64::from(self.notsent_bytes),
+            delivery_rate_bps: self.delivery_rate_bytes_per_s.saturating_mul(8),
+            pacing_rate_bps: paced.then(|| self.pacing_rate_bytes_per_s.saturating_mul(8)),
+            rwnd_limited_us: self.rwnd_limited_us,
+            sndbuf_limited_us: self.sndbuf_limited_us,
+            delivered_ce_segments: u64::from(self.delivered_ce_segments),
+            ..TcpSample::default()
+        }
+    }
+}
+
+fn ca_state_name(state: u8) -> &'static str {
+    ["open", "disorder", "cwr", "recovery", "loss"].get(usize::from(state)).copied().unwrap_or("unknown")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn congestion_control_is_set_and_read_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        set_cc(&socket, "reno").unwrap();
+        assert_eq!(cc(&socket).unwrap(), "reno");
+        let message = set_cc(&socket, "no-such-cc").unwrap_err().to_string();
+        assert!(message.contains("'no-such-cc'") && message.contains("longfat cc list"), "{message}");
+    }
+
+    #[test]
+    fn tcp_info_of_a_live_connection_has_a_window_and_a_round_trip() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let sample = tcp_sample(&socket).unwrap();
+        assert!(sample.cwnd_segments > 0 && sample.srtt_us > 0 && sample.mss_bytes > 500, "{sample:?}");
+        assert_eq!((sample.ssthresh_segments, sample.ca_state.as_str()), (None, "open"));
+    }
+
+    #[test]
+    fn buffers_are_what_was_asked_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        set_buffer(&socket, Buffer::Send, 1 << 20).unwrap();
+        assert_eq!(buffer(&socket, Buffer::Send), 1 << 20);
+    }
+}

@@ -1,0 +1,56 @@
+//! What a command needs of this host, asked before anything is touched.
+
+use std::path::Path;
+
+/// One thing this host lacks: printed before anything starts, with exit code 3.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// What is needed, in the user's words.
+    pub what: String,
+    /// How it was found to be absent.
+    pub why: String,
+    /// What to do about it.
+    pub mend: String,
+}
+
+impl Missing {
+    /// A missing thing, in three sentences' worth of words.
+    pub fn new(what: impl Into<String>, why: impl Into<String>, mend: impl Into<String>) -> Missing {
+        Missing { what: what.into(), why: why.into(), mend: mend.into() }
+    }
+}
+
+/// What is missing for making network namespaces: root and iproute2.
+pub fn missing_for_namespaces() -> Vec<Missing> {
+    let mut missing = Vec::new();
+    missing.extend(missing_root("network namespaces and interfaces"));
+    missing.extend(missing_program("ip", "iproute2"));
+    missing
+}
+
+/// Root, unless the effective user is.
+pub fn missing_root(needed_for: &str) -> Option<Missing> {
+    let user = nix::unistd::geteuid();
+    let missing =
+        || Missing::new("root", format!("{needed_for} need it; this is user {user}"), "run it with sudo");
+    (!user.is_root()).then(missing)
+}
+
+/// A program of the host, looked up on PATH.
+pub fn missing_program(program: &str, package: &str) -> Option<Missing> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).any(|directory: std::path::PathBuf| executable(&directory, program));
+    let missing = || {
+        Missing::new(
+            format!("the program '{program}'"),
+            "it is not on PATH",
+            format!("install the package {package}"),
+        )
+    };
+    (!found).then(missing)
+}
+
+fn executable(directory: &Path, program: &str) -> bool {
+    directory.join(program).is_file()
+}

@@ -1,0 +1,1 @@
+//! The only crate that speaks BPF: support probe and congestion-control loader.

@@ -1,0 +1,1 @@
+//! Experiment file to plan, plan to run directory.

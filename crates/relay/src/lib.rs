@@ -1,0 +1,1 @@
+//! A split-TCP relay with one congestion control per leg.

@@ -1,0 +1,1 @@
+//! Runs in, one self-contained HTML page and figures out.

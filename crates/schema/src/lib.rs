@@ -1,0 +1,17 @@
+//! Units, records and the run directory: the facts every other crate of longfat shares.
+//!
+//! - [`units`]: rates, sizes and times as people write them (`1Gbit`, `256KiB`, `28.4ms`), with errors that say the mend.
+//! - [`record`]: what a measuring program says while it runs, one JSON object per line.
+//! - [`lines`]: those lines in a file.
+//! - [`run`]: the run directory, its manifest and its Parquet tables (feature `store`).
+//!
+//! This crate is a leaf: it knows no kernel, no network and no clock.
+
+pub mod lines;
+pub mod record;
+#[cfg(feature = "store")]
+pub mod run;
+pub mod units;
+
+/// Version of the run directory, the records and the manifest. Readers refuse a newer one.
+pub const SCHEMA_VERSION: u32 = 1;

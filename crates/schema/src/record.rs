@@ -1,0 +1,305 @@
+//! What measuring programs say while they run.
+//!
+//! `longfat transfer`, `relay` and `link` write one [`Record`] per line of JSON to the file given by `--samples`.
+//! The lab gathers those files of one run into the Parquet tables of the run directory: one table per variant,
+//! one column per field, units in the names.
+//!
+//! `time_us` is CLOCK_MONOTONIC of the host in microseconds in the line files, and microseconds since the start
+//! of the run in the tables. Counters are cumulative since the connection, link or flow began.
+
+use serde::{Deserialize, Serialize};
+
+/// One line of a samples file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Record {
+    /// The state of one TCP connection's control block.
+    Tcp(TcpSample),
+    /// Bytes that arrived at a receiver in one interval.
+    Interval(IntervalSample),
+    /// One echoed timestamp.
+    Echo(EchoSample),
+    /// The bottleneck queue of one direction of a link.
+    Queue(QueueSample),
+    /// Bytes a relay holds for one connection.
+    Relay(RelaySample),
+    /// What one stream came to.
+    Flow(FlowSummary),
+    /// What one direction of a link came to, and how punctual its driver was.
+    Link(LinkSummary),
+    /// What a person should know about the run: warnings, phases.
+    Note(Note),
+}
+
+/// TCP_INFO of one connection at one time (names as in RFC 9293, 5681, 6298).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TcpSample {
+    /// When, in microseconds.
+    pub time_us: i64,
+    /// Flow name in the experiment, or the relay's name.
+    pub flow: String,
+    /// Stream number within the flow, from 0; connection number in a relay.
+    pub stream: u32,
+    /// `sender`, `receiver`, `relay_in` (towards the client) or `relay_out` (towards the server).
+    pub role: String,
+    /// Congestion control, read back from the socket.
+    pub cc: String,
+    /// Recovery state: `open`, `disorder`, `cwr`, `recovery` or `loss`.
+    pub ca_state: String,
+    /// Congestion window.
+    pub cwnd_segments: u32,
+    /// Slow-start threshold; absent while it is unlimited.
+    pub ssthresh_segments: Option<u32>,
+    /// Smoothed round-trip time.
+    pub srtt_us: u32,
+    /// Round-trip time variation.
+    pub rttvar_us: u32,
+    /// Least round-trip time seen; absent before the first sample.
+    pub min_rtt_us: Option<u32>,
+    /// Retransmission timeout.
+    pub rto_us: u32,
+    /// Sending maximum segment size.
+    pub mss_bytes: u32,
+    /// Segments sent and not yet known to have left the network (RFC 6675 pipe).
+    pub flight_segments: u32,
+    /// Segments marked lost and not yet repaired.
+    pub lost_segments: u32,
+    /// Segments retransmitted since the connection began.
+    pub retransmitted_segments: u64,
+    /// Payload bytes sent, retransmissions included.
+    pub sent_bytes: u64,
+    /// Payload bytes retransmitted.
+    pub retransmitted_bytes: u64,
+    /// Payload bytes acknowledged by the peer.
+    pub acked_bytes: u64,
+    /// Payload bytes received in order.
+    pub received_bytes: u64,
+    /// Bytes in the send buffer that were never sent.
+    pub unsent_bytes: u64,
+    /// Most recent delivery rate.
+    pub delivery_rate_bps: u64,
+    /// Pacing rate; absent when not paced.
+    pub pacing_rate_bps: Option<u64>,
+    /// Time spent limited by the peer's window.
+    pub rwnd_limited_us: u64,
+    /// Time spent limited by the send buffer.
+    pub sndbuf_limited_us: u64,
+    /// Segments delivered with a CE mark (RFC 3168).
+    pub delivered_ce_segments: u64,
+}
+
+/// Goodput of one stream over one interval, counted at the receiver.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct IntervalSample {
+    /// End of the interval.
+    pub time_us: i64,
+    /// Length of the interval.
+    pub duration_us: u64,
+    /// Flow name.
+    pub flow: String,
+    /// Stream number within the flow.
+    pub stream: u32,
+    /// Payload bytes that arrived in it.
+    pub bytes: u64,
+}
+
+/// One timestamp carried in the stream and echoed by the receiving program (PAPERS: latency by echo).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EchoSample {
+    /// When the timestamp was handed to the sending socket.
+    pub time_us: i64,
+    /// Flow name.
+    pub flow: String,
+    /// Stream number within the flow.
+    pub stream: u32,
+    /// Stream position of the timestamp.
+    pub position_bytes: u64,
+    /// From handing over the timestamp to reading its echo.
+    pub latency_us: u64,
+}
+
+/// State of one direction of an emulated or simulated link.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueueSample {
+    /// When.
+    pub time_us: i64,
+    /// Link name.
+    pub link: String,
+    /// `forward` (first end to second) or `backward`.
+    pub direction: String,
+    /// Bytes waiting for transmission.
+    pub queue_bytes: u64,
+    /// Packets waiting for transmission.
+    pub queue_packets: u64,
+    /// Bytes delivered, headers included.
+    pub delivered_bytes: u64,
+    /// Packets delivered.
+    pub delivered_packets: u64,
+    /// Packets dropped by the queue.
+    pub dropped_packets: u64,
+    /// Packets lost by the link's loss model.
+    pub lost_packets: u64,
+    /// Packets marked CE.
+    pub marked_packets: u64,
+}
+
+/// Bytes a relay holds for one direction of one connection.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RelaySample {
+    /// When.
+    pub time_us: i64,
+    /// Relay name.
+    pub relay: String,
+    /// Connection number, from 0, as in the relay's `Tcp` samples.
+    pub connection: u32,
+    /// `client_to_server` or `server_to_client`.
+    pub direction: String,
+    /// Received by the inbound socket, not yet acknowledged on the outbound: the whole backlog.
+    pub backlog_bytes: u64,
+    /// Part of it the relay has not read.
+    pub unread_bytes: u64,
+    /// Part of it in the relay's own buffer (a pipe).
+    pub held_bytes: u64,
+    /// Part of it in the outbound socket, sent or not, unacknowledged.
+    pub unacked_bytes: u64,
+    /// Bytes relayed since the connection began.
+    pub relayed_bytes: u64,
+}
+
+/// What one stream came to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowSummary {
+    /// Flow name.
+    pub flow: String,
+    /// Stream number within the flow.
+    pub stream: u32,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// Congestion control the sending socket had at the end (read back); empty for UDP.
+    pub cc_sender: String,
+    /// Congestion control of the receiving socket.
+    pub cc_receiver: String,
+    /// When the first payload byte was sent.
+    pub start_us: i64,
+    /// Over what time goodput is counted, at the receiver.
+    pub duration_us: u64,
+    /// Payload bytes received in that time.
+    pub received_bytes: u64,
+    /// `received_bytes` over `duration_us`.
+    pub goodput_bps: u64,
+    /// Segments retransmitted by the sending socket.
+    pub retransmitted_segments: u64,
+    /// Payload bytes retransmitted by the sending socket.
+    pub retransmitted_bytes: u64,
+    /// UDP datagrams lost.
+    pub lost_datagrams: u64,
+    /// Least round-trip time of the sending socket.
+    pub min_rtt_us: Option<u32>,
+    /// Echoes received.
+    pub echo_count: u64,
+    /// Median echo latency; absent without echoes, as the next two.
+    pub echo_p50_us: Option<u64>,
+    /// 99th percentile of echo latency.
+    pub echo_p99_us: Option<u64>,
+    /// Greatest echo latency.
+    pub echo_max_us: Option<u64>,
+    /// Maximum segment size of the sending socket.
+    pub mss_bytes: u32,
+    /// Send buffer of the sending socket as the kernel reports it.
+    pub sndbuf_bytes: u64,
+    /// Receive buffer of the receiving socket as the kernel reports it.
+    pub rcvbuf_bytes: u64,
+    /// Why the stream ended early; absent when it ended as planned.
+    pub error: Option<String>,
+}
+
+/// What one direction of a link came to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkSummary {
+    /// Link name.
+    pub link: String,
+    /// `forward` or `backward`.
+    pub direction: String,
+    /// `af_packet`, `netem` or `sim`.
+    pub driver: String,
+    /// Packets offered.
+    pub offered_packets: u64,
+    /// Packets delivered.
+    pub delivered_packets: u64,
+    /// Bytes delivered.
+    pub delivered_bytes: u64,
+    /// Packets dropped by the queue.
+    pub dropped_packets: u64,
+    /// Packets lost by the loss model.
+    pub lost_packets: u64,
+    /// Packets marked CE.
+    pub marked_packets: u64,
+    /// Packets the driver itself lost (ring overrun, send failure): any makes the run invalid.
+    pub overrun_packets: u64,
+    /// Deepest queue.
+    pub queue_max_bytes: u64,
+    /// Mean queue over time.
+    pub queue_mean_bytes: u64,
+    /// Lateness: actual minus scheduled departure, per packet.
+    pub late_p50_us: u64,
+    /// 99th percentile of lateness.
+    pub late_p99_us: u64,
+    /// 99.9th percentile of lateness.
+    pub late_p999_us: u64,
+    /// Greatest lateness.
+    pub late_max_us: u64,
+    /// Limit of `late_p99_us` given by the experiment.
+    pub late_limit_us: u64,
+    /// Whether the driver kept its promise; `false` makes the run invalid.
+    pub punctual: bool,
+}
+
+/// Something a person should know about the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Note {
+    /// When.
+    pub time_us: i64,
+    /// `info` or `warning`.
+    pub level: String,
+    /// Who says it: a host, link, flow or relay.
+    pub source: String,
+    /// What.
+    pub message: String,
+}
+
+impl Record {
+    /// Shifts every point in time so that `start_us` becomes zero.
+    pub fn rebase(&mut self, start_us: i64) {
+        match self {
+            Record::Tcp(x) => x.time_us -= start_us,
+            Record::Interval(x) => x.time_us -= start_us,
+            Record::Echo(x) => x.time_us -= start_us,
+            Record::Queue(x) => x.time_us -= start_us,
+            Record::Relay(x) => x.time_us -= start_us,
+            Record::Flow(x) => x.start_us -= start_us,
+            Record::Note(x) => x.time_us -= start_us,
+            Record::Link(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_tagged_line() {
+        let record =
+            Record::Echo(EchoSample { time_us: 5, flow: "f".into(), latency_us: 7, ..Default::default() });
+        let line = serde_json::to_string(&record).unwrap();
+        assert!(line.starts_with(r#"{"type":"echo","time_us":5"#), "{line}");
+        assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+    }
+
+    #[test]
+    fn rebasing_makes_the_start_of_the_run_zero() {
+        let mut record = Record::Note(Note { time_us: 150, ..Default::default() });
+        record.rebase(100);
+        assert_eq!(record, Record::Note(Note { time_us: 50, ..Default::default() }));
+    }
+}

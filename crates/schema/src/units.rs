@@ -1,0 +1,237 @@
+//! Quantities as people write them. Prefixes of rates are decimal (`1Gbit` = 10⁹ bit/s); sizes know both
+//! `KB` (1000) and `KiB` (1024); a number without a unit is refused, because guesses about units are how
+//! measurements go wrong.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::{fmt, str::FromStr, time::Duration};
+
+/// A quantity that could not be read: names what was expected, the text and the mend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} '{text}' {why}; write it like {example}")]
+pub struct UnitError {
+    what: &'static str,
+    text: String,
+    why: String,
+    example: &'static str,
+}
+
+/// One kind of quantity: its units from smallest name to factor in the base unit.
+struct Kind {
+    what: &'static str,
+    example: &'static str,
+    units: &'static [(&'static str, f64)],
+}
+
+const RATE: Kind = Kind {
+    what: "rate",
+    example: "'100Mbit' or '1Gbit'",
+    units: &[
+        ("bit", 1.0),
+        ("kbit", 1e3),
+        ("Mbit", 1e6),
+        ("Gbit", 1e9),
+        ("bps", 1.0),
+        ("kbps", 1e3),
+        ("Mbps", 1e6),
+        ("Gbps", 1e9),
+        ("bit/s", 1.0),
+        ("kbit/s", 1e3),
+        ("Mbit/s", 1e6),
+        ("Gbit/s", 1e9),
+    ],
+};
+
+const SIZE: Kind = Kind {
+    what: "size",
+    example: "'1500B', '64KiB' or '8MB'",
+    units: &[
+        ("B", 1.0),
+        ("KB", 1e3),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("TB", 1e12),
+        ("KiB", 1024.0),
+        ("MiB", 1_048_576.0),
+        ("GiB", 1_073_741_824.0),
+        ("TiB", 1_099_511_627_776.0),
+    ],
+};
+
+const TIME: Kind = Kind {
+    what: "time",
+    example: "'28.4ms' or '10s'",
+    units: &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9), ("h", 3600e9)],
+};
+
+impl Kind {
+    fn error(&self, text: &str, why: impl Into<String>) -> UnitError {
+        UnitError { what: self.what, text: text.to_owned(), why: why.into(), example: self.example }
+    }
+
+    /// Reads `text` into the base unit, rounded to the nearest whole number.
+    fn parse(&self, text: &str) -> Result<u64, UnitError> {
+        let trimmed = text.trim();
+        let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
+        let (number, unit) = (&trimmed[..split], trimmed[split..].trim());
+        let value: f64 = number.parse().map_err(|_| self.error(text, "does not begin with a number"))?;
+        if unit.is_empty() && value != 0.0 {
+            return Err(self.error(text, "has no unit"));
+        }
+        let factor = self.factor(text, unit)?;
+        let base = (value * factor).round();
+        if base >= 9.2e18 {
+            return Err(self.error(text, "is too large"));
+        }
+        Ok(base as u64)
+    }
+
+    fn factor(&self, text: &str, unit: &str) -> Result<f64, UnitError> {
+        if unit.is_empty() {
+            return Ok(1.0);
+        }
+        let known = self.units.iter().find(|(name, _)| *name == unit);
+        known.map(|(_, factor)| *factor).ok_or_else(|| {
+            let names: Vec<_> = self.units.iter().map(|(name, _)| *name).collect();
+            self.error(text, format!("has the unknown unit '{unit}' (known: {})", names.join(", ")))
+        })
+    }
+}
+
+/// Writes `value` with the largest unit that keeps it exact to four digits.
+fn write_scaled(f: &mut fmt::Formatter<'_>, value: u64, scale: &[(&str, f64)]) -> fmt::Result {
+    let fits = |(_, factor): &&(&str, f64)| value as f64 >= *factor;
+    let (name, factor) = scale.iter().find(fits).unwrap_or(&scale[scale.len() - 1]);
+    let text = format!("{:.3}", value as f64 / factor);
+    write!(f, "{}{name}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident, $kind:ident, $scale:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub u64);
+
+        impl FromStr for $name {
+            type Err = UnitError;
+            fn from_str(text: &str) -> Result<Self, UnitError> {
+                $kind.parse(text).map($name)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_scaled(f, self.0, &$scale)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&exact(self.0, &$kind))
+            }
+        }
+    };
+}
+
+/// A text that reads back to exactly `value`: what plans and manifests store.
+fn exact(value: u64, kind: &Kind) -> String {
+    format!("{value}{}", kind.units[0].0)
+}
+
+quantity!(
+    /// A rate in bit/s.
+    Rate, RATE, [("Gbit", 1e9), ("Mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)]
+);
+quantity!(
+    /// A size in bytes.
+    Size, SIZE, [("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0)]
+);
+quantity!(
+    /// A span of time in nanoseconds.
+    Nanos, TIME, [("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0)]
+);
+
+impl Rate {
+    /// Time to send `bytes` at this rate, in nanoseconds, rounded up. A rate of zero sends nothing: `u64::MAX`.
+    pub fn transmission_ns(self, bytes: u64) -> u64 {
+        if self.0 == 0 {
+            return u64::MAX;
+        }
+        let bits_ns = u128::from(bytes) * 8 * 1_000_000_000;
+        u64::try_from(bits_ns.div_ceil(u128::from(self.0))).unwrap_or(u64::MAX)
+    }
+}
+
+impl Nanos {
+    /// The span in whole microseconds, rounded down.
+    pub fn as_us(self) -> u64 {
+        self.0 / 1000
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(span: Nanos) -> Duration {
+        Duration::from_nanos(span.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates_sizes_and_times_read_as_people_write_them() {
+        assert_eq!("1Gbit".parse(), Ok(Rate(1_000_000_000)));
+        assert_eq!("64 kbit/s".parse(), Ok(Rate(64_000)));
+        assert_eq!("256KiB".parse(), Ok(Size(262_144)));
+        assert_eq!("3.5MB".parse(), Ok(Size(3_500_000)));
+        assert_eq!("28.4ms".parse(), Ok(Nanos(28_400_000)));
+        assert_eq!("0".parse(), Ok(Nanos(0)));
+    }
+
+    #[test]
+    fn wrong_units_name_the_value_and_the_mend() {
+        let message = |text: &str| text.parse::<Rate>().unwrap_err().to_string();
+        assert_eq!(message("12"), "rate '12' has no unit; write it like '100Mbit' or '1Gbit'");
+        assert!(message("1ms").contains("unknown unit 'ms'"));
+        assert!(message("fast").contains("does not begin with a number"));
+        assert!("1e99s".parse::<Nanos>().is_err());
+        assert!("99999999999999h".parse::<Nanos>().unwrap_err().to_string().contains("too large"));
+    }
+
+    #[test]
+    fn transmission_time_rounds_up_and_a_dead_link_never_sends() {
+        assert_eq!(Rate(1_000_000_000).transmission_ns(1500), 12_000);
+        assert_eq!(Rate(3).transmission_ns(1), 2_666_666_667);
+        assert_eq!(Rate(0).transmission_ns(1), u64::MAX);
+    }
+
+    #[test]
+    fn quantities_show_short_and_serialise_exactly() {
+        assert_eq!(Nanos(28_400_000).to_string(), "28.4ms");
+        assert_eq!(Rate(1_000_000_000).to_string(), "1Gbit");
+        assert_eq!(serde_json::to_string(&Nanos(28_400_001)).unwrap(), "\"28400001ns\"");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_without_panic(text in ".{0,40}") {
+            let _ = text.parse::<Rate>();
+            let _ = text.parse::<Size>();
+            let _ = text.parse::<Nanos>();
+        }
+
+        #[test]
+        fn serialised_quantities_read_back_exactly(value in 0u64..(1 << 52)) {
+            let text = serde_json::to_string(&Size(value)).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Size>(&text).unwrap(), Size(value));
+        }
+    }
+}

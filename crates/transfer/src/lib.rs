@@ -1,0 +1,1 @@
+//! Memory-to-memory transfers with echo latency and TCP_INFO series.
