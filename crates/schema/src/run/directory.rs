@@ -1,0 +1,211 @@
+//! Run directories on disk.
+
+use super::{RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter, read_table};
+use crate::{SCHEMA_VERSION, record::*};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Writes the tables of one run, record by record.
+pub struct RunWriter {
+    path: PathBuf,
+    tcp: TableWriter<TcpSample>,
+    interval: TableWriter<IntervalSample>,
+    echo: TableWriter<EchoSample>,
+    queue: TableWriter<QueueSample>,
+    relay: TableWriter<RelaySample>,
+    flow: TableWriter<FlowSummary>,
+    link: TableWriter<LinkSummary>,
+    note: TableWriter<Note>,
+}
+
+impl RunWriter {
+    /// Creates the directory and its tables.
+    pub fn create(path: &Path) -> Result<RunWriter, RunError> {
+        fs::create_dir_all(path).map_err(|source| RunError::io(path, source))?;
+        Ok(RunWriter {
+            path: path.to_owned(),
+            tcp: create(path)?,
+            interval: create(path)?,
+            echo: create(path)?,
+            queue: create(path)?,
+            relay: create(path)?,
+            flow: create(path)?,
+            link: create(path)?,
+            note: create(path)?,
+        })
+    }
+
+    /// Appends one record to its table.
+    pub fn push(&mut self, record: Record) -> Result<(), RunError> {
+        let pushed = match record {
+            Record::Tcp(row) => self.tcp.push(row),
+            Record::Interval(row) => self.interval.push(row),
+            Record::Echo(row) => self.echo.push(row),
+            Record::Queue(row) => self.queue.push(row),
+            Record::Relay(row) => self.relay.push(row),
+            Record::Flow(row) => self.flow.push(row),
+            Record::Link(row) => self.link.push(row),
+            Record::Note(row) => self.note.push(row),
+        };
+        pushed.map_err(|source| RunError::Table { path: self.path.display().to_string(), source })
+    }
+
+    /// Completes the tables, then writes the manifest: a run with a manifest is whole.
+    pub fn finish(self, manifest: &RunManifest) -> Result<(), RunError> {
+        let path = &self.path;
+        finish(self.tcp, path)?;
+        finish(self.interval, path)?;
+        finish(self.echo, path)?;
+        finish(self.queue, path)?;
+        finish(self.relay, path)?;
+        finish(self.flow, path)?;
+        finish(self.link, path)?;
+        finish(self.note, path)?;
+        write_json(&path.join(RUN_FILE), manifest)
+    }
+}
+
+fn table_path<T: Table>(directory: &Path) -> PathBuf {
+    directory.join(format!("{}.parquet", T::NAME))
+}
+
+fn create<T: Table>(directory: &Path) -> Result<TableWriter<T>, RunError> {
+    let path = table_path::<T>(directory);
+    TableWriter::create(&path).map_err(|source| RunError::Table { path: path.display().to_string(), source })
+}
+
+fn finish<T: Table>(table: TableWriter<T>, directory: &Path) -> Result<(), RunError> {
+    let path = table_path::<T>(directory).display().to_string();
+    table.finish().map_err(|source| RunError::Table { path, source })
+}
+
+/// One run, for reading.
+#[derive(Debug, Clone)]
+pub struct RunDirectory {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is known about it.
+    pub manifest: RunManifest,
+}
+
+impl RunDirectory {
+    /// Opens a run; one written by a newer longfat is refused.
+    pub fn open(path: &Path) -> Result<RunDirectory, RunError> {
+        let file = path.join(RUN_FILE);
+        refuse_newer(&file)?;
+        Ok(RunDirectory { path: path.to_owned(), manifest: read_json(&file)? })
+    }
+
+    /// Every row of one of its tables.
+    pub fn read<T: Table>(&self) -> Result<Vec<T>, RunError> {
+        let path = table_path::<T>(&self.path);
+        read_table(&path).map_err(|source| RunError::Table { path: path.display().to_string(), source })
+    }
+
+    /// The plan it was made from, as plain JSON.
+    pub fn plan(&self) -> Result<serde_json::Value, RunError> {
+        read_json(&self.path.join("plan.json"))
+    }
+}
+
+/// What a directory holds: a result with its runs that have a manifest, or one run by itself.
+pub fn find_runs(path: &Path) -> Result<(Option<ResultManifest>, Vec<RunDirectory>), RunError> {
+    let result = path.join(RESULT_FILE);
+    if result.is_file() {
+        refuse_newer(&result)?;
+        let manifest: ResultManifest = read_json(&result)?;
+        let whole = |entry: &&super::RunEntry| path.join(&entry.path).join(RUN_FILE).is_file();
+        let open = |entry: &super::RunEntry| RunDirectory::open(&path.join(&entry.path));
+        let runs = manifest.runs.iter().filter(whole).map(open).collect::<Result<_, _>>()?;
+        return Ok((Some(manifest), runs));
+    }
+    if path.join(RUN_FILE).is_file() {
+        return Ok((None, vec![RunDirectory::open(path)?]));
+    }
+    Err(RunError::NotARun(path.display().to_string()))
+}
+
+fn refuse_newer(path: &Path) -> Result<(), RunError> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        schema_version: u32,
+    }
+    let found = read_json::<Version>(path)?.schema_version;
+    let error = || RunError::Newer { path: path.display().to_string(), found, known: SCHEMA_VERSION };
+    if found > SCHEMA_VERSION { Err(error()) } else { Ok(()) }
+}
+
+/// Writes JSON under a temporary name and renames it: the file is whole or absent.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunError> {
+    let temporary = path.with_extension("json.part");
+    let json = |source| RunError::Json { path: path.display().to_string(), source };
+    let mut text = serde_json::to_vec_pretty(value).map_err(json)?;
+    text.push(b'\n');
+    fs::write(&temporary, text).map_err(|source| RunError::io(&temporary, source))?;
+    fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))
+}
+
+/// Reads JSON; errors name the file.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
+    let text = fs::read(path).map_err(|source| RunError::io(path, source))?;
+    serde_json::from_slice(&text)
+        .map_err(|source| RunError::Json { path: path.display().to_string(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Provenance, RunStatus};
+    use super::*;
+
+    fn manifest(schema_version: u32) -> RunManifest {
+        RunManifest {
+            schema_version,
+            experiment: "e".into(),
+            case: "c".into(),
+            repeat: 1,
+            backend: "emulated".into(),
+            seed: 1,
+            status: RunStatus::Done,
+            reasons: vec![],
+            started_unix_ms: 0,
+            duration_us: 10,
+            window_start_us: 0,
+            window_end_us: 10,
+            metrics: vec![],
+            provenance: Provenance::default(),
+            hosts: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_run_written_is_the_run_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = RunWriter::create(directory.path()).unwrap();
+        let echo = EchoSample { flow: "f".into(), latency_us: 7, ..Default::default() };
+        writer.push(Record::Echo(echo.clone())).unwrap();
+        writer.finish(&manifest(SCHEMA_VERSION)).unwrap();
+        let (result, runs) = find_runs(directory.path()).unwrap();
+        assert!(result.is_none());
+        assert_eq!(runs[0].manifest, manifest(SCHEMA_VERSION));
+        assert_eq!(runs[0].read::<EchoSample>().unwrap(), [echo]);
+        assert_eq!(runs[0].read::<TcpSample>().unwrap(), []);
+    }
+
+    #[test]
+    fn a_run_of_a_newer_longfat_is_refused_with_the_mend() {
+        let directory = tempfile::tempdir().unwrap();
+        RunWriter::create(directory.path()).unwrap().finish(&manifest(99)).unwrap();
+        let message = RunDirectory::open(directory.path()).unwrap_err().to_string();
+        assert!(message.contains("schema version 99") && message.contains("upgrade"), "{message}");
+    }
+
+    #[test]
+    fn an_interrupted_run_has_no_manifest_and_is_no_run() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(RunWriter::create(directory.path()).unwrap());
+        assert!(matches!(find_runs(directory.path()), Err(RunError::NotARun(_))));
+    }
+}

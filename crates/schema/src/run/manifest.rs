@@ -1,0 +1,190 @@
+//! What is known about a run and about a result, besides the samples.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// File name of a [`RunManifest`].
+pub const RUN_FILE: &str = "manifest.json";
+/// File name of a [`ResultManifest`].
+pub const RESULT_FILE: &str = "result.json";
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// Everything was as planned.
+    Done,
+    /// It ran, but its numbers must not be trusted: the emulator was late, a flow had another cc than planned…
+    Invalid,
+    /// It did not run to its end.
+    Failed,
+}
+
+/// One run: one plan in, one directory out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunManifest {
+    /// [`crate::SCHEMA_VERSION`] of the writer.
+    pub schema_version: u32,
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Case within the experiment.
+    pub case: String,
+    /// Repeat, from 1.
+    pub repeat: u32,
+    /// `emulated`, `sim` or `hosts`.
+    pub backend: String,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// How it ended.
+    pub status: RunStatus,
+    /// Why it is not [`RunStatus::Done`], or what a reader should know.
+    pub reasons: Vec<String>,
+    /// Wall-clock start, milliseconds since 1970.
+    pub started_unix_ms: u64,
+    /// Length of the run.
+    pub duration_us: i64,
+    /// Metrics count what happened from here…
+    pub window_start_us: i64,
+    /// …to here, since the start of the run.
+    pub window_end_us: i64,
+    /// What it came to.
+    pub metrics: Vec<Metric>,
+    /// Where and by whom it was made.
+    pub provenance: Provenance,
+    /// Every host's parameters, before the flows began, and its counters' growth.
+    pub hosts: BTreeMap<String, HostState>,
+}
+
+/// One figure. The unit is in the name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// `goodput_bps`, `echo_p99_us`, `fairness_jain`…
+    pub metric: String,
+    /// Flow, link (`NAME/forward`) or relay it is of; empty for the whole run.
+    pub of: String,
+    /// Stream within the flow; absent for the flow as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u32>,
+    /// The figure.
+    pub value: f64,
+}
+
+/// Where, when and with what something was made.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Version of longfat.
+    pub longfat_version: String,
+    /// Git revision it was built from; `+dirty` with changes; `unknown` outside a checkout.
+    pub git_revision: String,
+    /// The command line.
+    pub command_line: Vec<String>,
+    /// Kernel release and version.
+    pub kernel: String,
+    /// Processor model.
+    pub cpu: String,
+    /// Processors online.
+    pub cpu_count: u32,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Load average over one minute at the start.
+    pub load_average: f64,
+    /// Anything else worth keeping: tool versions, clock source, kernel configuration.
+    pub facts: BTreeMap<String, String>,
+}
+
+/// One host's network parameters and counters.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostState {
+    /// Every readable `net.*` sysctl.
+    pub sysctls: BTreeMap<String, String>,
+    /// Offloads and MTU of each interface.
+    pub interfaces: BTreeMap<String, BTreeMap<String, String>>,
+    /// Queueing disciplines, as `tc -j qdisc` gives them.
+    pub qdiscs: Vec<String>,
+    /// Routes, as `ip route` gives them.
+    pub routes: Vec<String>,
+    /// Growth of the kernel's network counters over the run (those that grew).
+    pub counters: BTreeMap<String, i64>,
+}
+
+impl RunManifest {
+    /// The figure of that name and scope, of the flow as a whole.
+    pub fn metric(&self, metric: &str, of: &str) -> Option<f64> {
+        let matches = |m: &&Metric| m.metric == metric && m.of == of && m.stream.is_none();
+        self.metrics.iter().find(matches).map(|m| m.value)
+    }
+}
+
+/// How far a result has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResultStatus {
+    /// Runs are still to come, or the program died.
+    Running,
+    /// Every run was made.
+    Complete,
+    /// A person stopped it.
+    Interrupted,
+}
+
+/// Every run of one experiment file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResultManifest {
+    /// [`crate::SCHEMA_VERSION`] of the writer.
+    pub schema_version: u32,
+    /// Name of the experiment.
+    pub experiment: String,
+    /// One line.
+    pub title: String,
+    /// What it shows, in paragraphs.
+    pub description: String,
+    /// Wall-clock start, milliseconds since 1970.
+    pub started_unix_ms: u64,
+    /// How far it has come.
+    pub status: ResultStatus,
+    /// The flow the experiment is about.
+    pub focus: Option<String>,
+    /// Cases in the order of the file.
+    pub cases: Vec<CaseInfo>,
+    /// Runs made so far, in order.
+    pub runs: Vec<RunEntry>,
+    /// What the experiment expects, judged.
+    pub expectations: Vec<Expectation>,
+    /// Where and by whom it was made.
+    pub provenance: Provenance,
+}
+
+/// One case of an experiment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CaseInfo {
+    /// Name, also its directory.
+    pub name: String,
+    /// What a reader sees.
+    pub title: String,
+    /// The same figures as published elsewhere, to stand beside ours.
+    pub published: Vec<Metric>,
+}
+
+/// Where a run is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunEntry {
+    /// Case name.
+    pub case: String,
+    /// Repeat, from 1.
+    pub repeat: u32,
+    /// Directory, relative to the result.
+    pub path: String,
+    /// How it ended.
+    pub status: RunStatus,
+}
+
+/// One expectation of an experiment, and whether it was met.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Expectation {
+    /// In the experiment's words.
+    pub text: String,
+    /// Absent when there was no valid run to judge by.
+    pub met: Option<bool>,
+    /// The figures: `median 93.0 Mbit/s against 83.8 Mbit/s: ratio 1.11, wanted at least 1.00`.
+    pub detail: String,
+}

@@ -1,0 +1,76 @@
+//! The run directory: what every backend writes and every reader reads.
+//!
+//! ```text
+//! runs/conversion-20250131T120000Z/     a result: every run of one experiment file
+//!   experiment.toml                     the file as it was read
+//!   result.json                         [`ResultManifest`]: cases, runs, expectations, provenance
+//!   reno-relayed/r1/                    one run: one plan in, one directory out
+//!     plan.json                         every value resolved
+//!     manifest.json                     [`RunManifest`]: status, window, metrics, hosts, provenance
+//!     tcp.parquet interval.parquet …    one table per record type, units in the column names
+//!     log/                              what each program said
+//! ```
+//!
+//! Files are written under a temporary name and renamed: a manifest that exists is whole. A run without a
+//! manifest was interrupted.
+
+mod directory;
+mod manifest;
+mod table;
+
+pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
+pub use manifest::{
+    CaseInfo, Expectation, HostState, Metric, Provenance, RESULT_FILE, RUN_FILE, ResultManifest,
+    ResultStatus, RunEntry, RunManifest, RunStatus,
+};
+pub use table::{Table, TableError, TableWriter, read_table};
+
+/// Why a run directory could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A JSON file does not say what it should.
+    #[error("{path}: {source}; it was damaged or written by another program")]
+    Json {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// The directory was written by a newer longfat.
+    #[error("{path} has schema version {found}; this longfat reads up to {known}; upgrade longfat")]
+    Newer {
+        /// Which file.
+        path: String,
+        /// Its version.
+        found: u32,
+        /// Ours.
+        known: u32,
+    },
+    /// A table could not be read or written.
+    #[error("{path}: {source}")]
+    Table {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        source: TableError,
+    },
+    /// Neither a run nor a result.
+    #[error(
+        "'{0}' holds neither a run (manifest.json) nor a result (result.json); give a directory that 'longfat lab run' wrote"
+    )]
+    NotARun(String),
+}
+
+impl RunError {
+    pub(crate) fn io(path: &std::path::Path, source: std::io::Error) -> RunError {
+        RunError::Io { path: path.display().to_string(), source }
+    }
+}
