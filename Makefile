@@ -1,0 +1,33 @@
+# longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
+
+.PHONY: help setup build demo test checks clean bench-link bench-transfer bench-relay
+
+LONGFAT := target/release/longfat
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: ## install missing system packages
+	@scripts/setup
+
+build: setup ## build the program
+	cargo build --release --locked
+
+demo: build ## run the conversion experiment and write its report
+	$(LONGFAT) lab run experiments/conversion.toml -o runs/demo --replace; status=$$?; \
+	  [ $$status -gt 1 ] || $(LONGFAT) report runs/demo -o runs/demo/report.html || status=2; \
+	  exit $$status
+
+test: setup checks ## every check and every test
+	cargo test --workspace --locked
+
+checks: setup ## formatting, lints, arrows, licences, documentation
+	cargo fetch --locked --quiet
+	cargo fmt --all --check
+	scripts/check-arrows
+	scripts/check-licences
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+
+clean: ## remove what building and running left
+	rm -rf target runs
