@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * One callback as it ran in the kernel: inputs, private state before, and all it changed. Replaying it natively must
+ * give the same bytes. No padding.
+ */
+#ifndef LONGFAT_RECORD_H
+#define LONGFAT_RECORD_H
+
+#include "longfat_cc.h"
+
+enum lf_op { LF_OP_INIT = 0, LF_OP_ON_ACK = 1, LF_OP_SSTHRESH = 2, LF_OP_UNDO_CWND = 3 };
+
+struct lf_record {
+	lf_u64 conn_id; /* same value, same connection, while that lives */
+	lf_u32 op;      /* enum lf_op */
+	lf_u32 result;  /* what ssthresh and undo_cwnd return, in segments */
+	struct lf_ack ack;
+	lf_u32 zero; /* keeps the next field aligned */
+	struct lf_conn before;
+	struct lf_conn after;
+	lf_u64 state_before[LF_STATE_BYTES / 8];
+	lf_u64 state_after[LF_STATE_BYTES / 8];
+};
+
+#endif

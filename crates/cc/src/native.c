@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * cc/ compiled natively: one table of algorithms, for the Rust side to walk. State and tunables become void *, the
+ * rest is the contract as it stands.
+ */
+#include <stddef.h>
+
+#include "algorithms/highspeed.h"
+#include "algorithms/reno.h"
+#include "include/record.h"
+
+struct lf_tunable {
+	const char *name;
+	const char *about;
+	lf_u32 value, least, greatest;
+};
+
+struct lf_algorithm {
+	const char *name;
+	const struct lf_tunable *tunables;
+	lf_u32 tunable_count;
+	void (*init)(struct lf_conn *, void *, const void *);
+	void (*on_ack)(struct lf_conn *, void *, const void *, const struct lf_ack *);
+	lf_u32 (*ssthresh)(struct lf_conn *, void *, const void *);
+	lf_u32 (*undo_cwnd)(struct lf_conn *, void *, const void *);
+};
+
+#define TUNABLE(field, value, least, greatest, about) { #field, about, value, least, greatest },
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+#define NATIVE(name, TUNABLES) \
+	static const struct lf_tunable name##_tunables[] = { TUNABLES(TUNABLE) }; \
+	static void name##_init(struct lf_conn *c, void *s, const void *t) { lf_##name##_init(c, s, t); } \
+	static void name##_on_ack(struct lf_conn *c, void *s, const void *t, const struct lf_ack *ack) \
+	{ \
+		lf_##name##_on_ack(c, s, t, ack); \
+	} \
+	static lf_u32 name##_ssthresh(struct lf_conn *c, void *s, const void *t) \
+	{ \
+		return lf_##name##_ssthresh(c, s, t); \
+	} \
+	static lf_u32 name##_undo_cwnd(struct lf_conn *c, void *s, const void *t) \
+	{ \
+		return lf_##name##_undo_cwnd(c, s, t); \
+	}
+
+#define ENTRY(name) \
+	{ #name, name##_tunables, COUNT(name##_tunables), name##_init, name##_on_ack, name##_ssthresh, \
+	  name##_undo_cwnd },
+
+NATIVE(reno, LF_RENO_TUNABLES)
+NATIVE(highspeed, LF_HIGHSPEED_TUNABLES)
+
+const struct lf_algorithm lf_algorithms[] = { ENTRY(reno) ENTRY(highspeed) };
+const lf_u32 lf_algorithm_count = COUNT(lf_algorithms);
+
+/* Layout of what crosses the language border, compared with the Rust mirror by a test. */
+struct lf_field {
+	const char *name;
+	lf_u32 offset;
+};
+#define FIELD(type, field) { #field, offsetof(struct type, field) },
+
+const struct lf_field lf_conn_fields[] = {
+	FIELD(lf_conn, now_us) FIELD(lf_conn, cwnd_segments) FIELD(lf_conn, cwnd_credit_segments)
+	FIELD(lf_conn, ssthresh_segments) FIELD(lf_conn, cwnd_clamp_segments) FIELD(lf_conn, prior_cwnd_segments)
+	FIELD(lf_conn, flight_segments) FIELD(lf_conn, max_flight_segments) FIELD(lf_conn, is_cwnd_limited)
+	FIELD(lf_conn, ca_state) FIELD(lf_conn, mss_bytes) FIELD(lf_conn, srtt_us) FIELD(lf_conn, min_rtt_us)
+};
+const struct lf_field lf_record_fields[] = {
+	FIELD(lf_record, conn_id) FIELD(lf_record, op) FIELD(lf_record, result) FIELD(lf_record, ack)
+	FIELD(lf_record, before) FIELD(lf_record, after) FIELD(lf_record, state_before) FIELD(lf_record, state_after)
+};
+const lf_u32 lf_conn_bytes = sizeof(struct lf_conn);
+const lf_u32 lf_record_bytes = sizeof(struct lf_record);

@@ -1,0 +1,3 @@
+//! Compiles the BPF sources: one object per congestion control.
+
+fn main() {}
