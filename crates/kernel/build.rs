@@ -1,3 +1,81 @@
-//! Compiles the BPF sources: one object per congestion control.
+//! Compiles the BPF sources: one object per congestion control of cc/bpf/, and those of bpf/.
+//!
+//! The compiler is $CLANG, else clang-19, else clang. Headers for BPF come with libbpf-cargo.
 
-fn main() {}
+use libbpf_cargo::SkeletonBuilder;
+use std::{
+    env,
+    error::Error,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../..").canonicalize()?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let clang = clang()?;
+    println!("cargo::rerun-if-env-changed=CLANG");
+    for folder in ["cc/include", "cc/algorithms", "cc/bpf", "bpf"] {
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
+    }
+    let algorithms = sources(&root.join("cc/bpf"))?;
+    for source in algorithms.iter().chain(&sources(&root.join("bpf"))?) {
+        compile(source, &out, &clang)?;
+    }
+    fs::write(out.join("objects.rs"), catalogue(&algorithms, &out)?)?;
+    Ok(())
+}
+
+/// A table from algorithm name to object, so that an algorithm's glue is found by being there.
+fn catalogue(algorithms: &[PathBuf], out: &Path) -> Result<String, Box<dyn Error>> {
+    let mut text = String::from("static OBJECTS: &[(&str, &[u8])] = &[\n");
+    for source in algorithms {
+        let object = object(source, out);
+        writeln!(text, "    ({:?}, include_bytes!({:?})),", name(source), object.display().to_string())?;
+    }
+    text.push_str("];\n");
+    Ok(text)
+}
+
+fn compile(source: &Path, out: &Path, clang: &str) -> Result<(), Box<dyn Error>> {
+    let include = env::var("DEP_LONGFAT_CC_INCLUDE")?;
+    SkeletonBuilder::new()
+        .source(source)
+        .obj(object(source, out))
+        .clang(clang)
+        .clang_args(["-I", &include, "-Wall", "-Werror", "-Wno-missing-declarations", "-mcpu=v3"])
+        .build()?;
+    Ok(())
+}
+
+fn sources(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(".bpf.c") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn name(source: &Path) -> String {
+    source.file_name().unwrap_or_default().to_string_lossy().replace(".bpf.c", "")
+}
+
+fn object(source: &Path, out: &Path) -> PathBuf {
+    out.join(format!("{}.bpf.o", name(source)))
+}
+
+fn clang() -> Result<String, Box<dyn Error>> {
+    let candidates = env::var("CLANG").into_iter().chain(["clang-19".to_owned(), "clang".to_owned()]);
+    for candidate in candidates {
+        if Command::new(&candidate).arg("--version").output().is_ok_and(|output| output.status.success()) {
+            return Ok(candidate);
+        }
+    }
+    Err("no clang for BPF; install the package clang-19, or name one in $CLANG".into())
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Chooses the congestion control of every TCP socket of one cgroup, so that unmodified programs run under it.
+ *
+ * A socket that connects gets it before its SYN: one that started under BBR would keep the kernel's pacing. A listener
+ * gets it so that its connections inherit it. Once established it is set again, because a route may have overridden
+ * it (ip route ... congctl). What the program itself asks for is swallowed: it is told it succeeded.
+ */
+#include "../cc/bpf/kernel.h"
+
+#define SOL_TCP 6
+#define TCP_CONGESTION 13
+#define CC_NAME_BYTES 16
+
+enum {
+	BPF_SOCK_OPS_TCP_CONNECT_CB = 3,
+	BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB = 4,
+	BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB = 5,
+	BPF_SOCK_OPS_TCP_LISTEN_CB = 11,
+};
+
+/* Layout is kernel ABI (linux/bpf.h), so no CO-RE. */
+struct bpf_sock_ops {
+	__u32 op;
+};
+
+struct bpf_sockopt {
+	__u64 sk;
+	__u64 optval;
+	__u64 optval_end;
+	__s32 level;
+	__s32 optname;
+	__s32 optlen;
+	__s32 retval;
+};
+
+/* Filled by the loader. */
+const volatile char cc_name[CC_NAME_BYTES] SEC(".rodata.lf") = "reno";
+
+/* Sockets that did not take it; read by the loader. */
+__u64 refused SEC(".bss.lf");
+
+static long (*const set_option)(void *, int, int, void *, int) = (void *)49; /* bpf_setsockopt */
+
+SEC("sockops")
+int choose(struct bpf_sock_ops *ops)
+{
+	char name[CC_NAME_BYTES];
+
+	switch (ops->op) {
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+	case BPF_SOCK_OPS_TCP_LISTEN_CB:
+		__builtin_memcpy(name, (const void *)cc_name, sizeof(name));
+		if (set_option(ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
+			__sync_fetch_and_add(&refused, 1);
+	}
+	return 1;
+}
+
+SEC("cgroup/setsockopt")
+int swallow(struct bpf_sockopt *option)
+{
+	/* -1: the kernel's own handler is not run, and the call succeeds. */
+	if (option->level == SOL_TCP && option->optname == TCP_CONGESTION)
+		option->optlen = -1;
+	else if (option->optlen > 4096)
+		/* Longer than the page the kernel shows us: 0 passes the original through. */
+		option->optlen = 0;
+	return 1;
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The few fields of the kernel's structures that congestion control needs. Offsets are those of the running kernel
+ * (BPF CO-RE), so only names and types matter here.
+ */
+#ifndef LONGFAT_KERNEL_H
+#define LONGFAT_KERNEL_H
+
+typedef __UINT8_TYPE__ __u8;
+typedef __UINT16_TYPE__ __u16;
+typedef __UINT32_TYPE__ __u32;
+typedef __UINT64_TYPE__ __u64;
+typedef __INT32_TYPE__ __s32;
+typedef __INT64_TYPE__ __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+
+/* Used by bpf_helpers.h. */
+enum bpf_map_type { BPF_MAP_TYPE_RINGBUF = 27 };
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+#define BPF_RB_NO_WAKEUP 1
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sock;
+
+struct inet_connection_sock {
+	__u8 icsk_ca_state : 5;
+	__u64 icsk_ca_priv[13];
+};
+
+struct minmax_sample {
+	__u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+};
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u64 tcp_mstamp; /* us, of the packet being processed */
+	__u32 snd_cwnd;
+	__u32 snd_cwnd_cnt;
+	__u32 snd_ssthresh;
+	__u32 snd_cwnd_clamp;
+	__u32 prior_cwnd;
+	__u32 packets_out;
+	__u32 retrans_out;
+	__u32 sacked_out;
+	__u32 lost_out;
+	__u32 max_packets_out;
+	__u32 mss_cache;
+	__u32 srtt_us; /* eight times the smoothed round-trip time */
+	struct minmax rtt_min;
+	__u8 is_cwnd_limited : 1;
+};
+
+/* Members that are not set here are left empty. */
+struct tcp_congestion_ops {
+	void (*init)(struct sock *sk);
+	__u32 (*ssthresh)(struct sock *sk);
+	__u32 (*undo_cwnd)(struct sock *sk);
+	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+	char name[16];
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,317 @@
+//! Callbacks as they ran in the kernel, and their native replay.
+//!
+//! A recording is text: a head that names the algorithm and its tunables, then one callback per line, fields by
+//! position ([`COLUMNS`]), private state as hexadecimal without trailing zeros.
+
+use crate::{Ack, Algorithm, Conn, SettingError, State, Tunables, UnknownAlgorithm, native::STATE_BYTES};
+use std::fmt::{self, Write as _};
+
+/// Which of the contract's functions was called (`enum lf_op`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// A connection began.
+    Init,
+    /// Segments were acknowledged.
+    OnAck,
+    /// A loss.
+    Ssthresh,
+    /// A loss that was none.
+    UndoCwnd,
+}
+
+const OPS: [(Op, &str); 4] =
+    [(Op::Init, "init"), (Op::OnAck, "on_ack"), (Op::Ssthresh, "ssthresh"), (Op::UndoCwnd, "undo_cwnd")];
+
+/// `struct lf_record`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct RawRecord {
+    pub(crate) conn_id: u64,
+    pub(crate) op: u32,
+    pub(crate) result: u32,
+    pub(crate) ack: Ack,
+    zero: u32,
+    pub(crate) before: Conn,
+    pub(crate) after: Conn,
+    pub(crate) state_before: State,
+    pub(crate) state_after: State,
+}
+
+/// One callback: what it was given, and what it did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Which connection.
+    pub conn_id: u64,
+    /// Which function.
+    pub op: Op,
+    /// What the acknowledgement brought; zero for other calls.
+    pub ack: Ack,
+    /// The connection before.
+    pub before: Conn,
+    /// Private state before.
+    pub state_before: State,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a callback.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The connection after.
+    pub conn: Conn,
+    /// Private state after.
+    pub state: State,
+    /// What it returned: segments for [`Op::Ssthresh`] and [`Op::UndoCwnd`], else 0.
+    pub result: u32,
+}
+
+impl Call {
+    /// Reads one record as the kernel wrote it; `None` when its length or its function is not ours.
+    pub fn decode(bytes: &[u8]) -> Option<Call> {
+        if bytes.len() != size_of::<RawRecord>() {
+            return None;
+        }
+        // SAFETY: RawRecord is integers only, so any bytes of its length are a value; the read is unaligned.
+        let raw = unsafe { bytes.as_ptr().cast::<RawRecord>().read_unaligned() };
+        let op = OPS.get(raw.op as usize)?.0;
+        let outcome = Outcome { conn: raw.after, state: raw.state_after, result: raw.result };
+        Some(Call {
+            conn_id: raw.conn_id,
+            op,
+            ack: raw.ack,
+            before: raw.before,
+            state_before: raw.state_before,
+            outcome,
+        })
+    }
+
+    /// Runs the same callback natively.
+    pub fn replay(&self, tunables: &Tunables) -> Outcome {
+        let algorithm = tunables.algorithm();
+        let (mut conn, mut state) = (self.before, self.state_before);
+        let result = match self.op {
+            Op::Init => {
+                algorithm.init(&mut conn, &mut state, tunables);
+                0
+            }
+            Op::OnAck => {
+                algorithm.on_ack(&mut conn, &mut state, tunables, &self.ack);
+                0
+            }
+            Op::Ssthresh => algorithm.ssthresh(&mut conn, &mut state, tunables),
+            Op::UndoCwnd => algorithm.undo_cwnd(&mut conn, &mut state, tunables),
+        };
+        Outcome { conn, state, result }
+    }
+}
+
+/// Callbacks of one algorithm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recording {
+    /// Which algorithm, and how it was set.
+    pub tunables: Tunables,
+    /// In the order they ran.
+    pub calls: Vec<Call>,
+}
+
+/// A recording that could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The first line is no head.
+    #[error("line 1 does not name an algorithm; a recording begins with 'cc NAME tunable=value…'")]
+    Head,
+    /// The head names an algorithm that is not ours.
+    #[error("line 1: {0}")]
+    Algorithm(#[from] UnknownAlgorithm),
+    /// The head names a tunable that the algorithm has not.
+    #[error("line 1: {0}")]
+    Setting(#[from] SettingError),
+    /// A line that is no callback.
+    #[error("line {line}: {why}; expected: {COLUMNS}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// The fields of a callback line.
+pub const COLUMNS: &str = "op connection acked | now_us cwnd credit ssthresh clamp prior_cwnd flight max_flight \
+     is_cwnd_limited ca_state mss srtt_us min_rtt_us state | cwnd credit ssthresh state result";
+
+impl fmt::Display for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "cc {} {}", self.tunables.algorithm().name(), self.tunables)?;
+        writeln!(f, "# {COLUMNS}")?;
+        self.calls.iter().try_for_each(|call| writeln!(f, "{}", line(call)))
+    }
+}
+
+fn line(call: &Call) -> String {
+    let name = OPS.iter().find(|(op, _)| *op == call.op).map_or("", |(_, name)| name);
+    let (c, after) = (&call.before, &call.outcome);
+    let mut text = format!("{name} {} {} | {}", call.conn_id, call.ack.acked_segments, c.now_us);
+    for value in words(c) {
+        let _ = write!(text, " {value}");
+    }
+    let changed = [after.conn.cwnd_segments, after.conn.cwnd_credit_segments, after.conn.ssthresh_segments];
+    let _ = write!(text, " {} |", hex(&call.state_before));
+    for value in changed {
+        let _ = write!(text, " {value}");
+    }
+    let _ = write!(text, " {} {}", hex(&after.state), after.result);
+    text
+}
+
+/// The fields after `now_us`, in order.
+fn words(c: &Conn) -> [u32; 12] {
+    [
+        c.cwnd_segments,
+        c.cwnd_credit_segments,
+        c.ssthresh_segments,
+        c.cwnd_clamp_segments,
+        c.prior_cwnd_segments,
+        c.flight_segments,
+        c.max_flight_segments,
+        c.is_cwnd_limited,
+        c.ca_state,
+        c.mss_bytes,
+        c.srtt_us,
+        c.min_rtt_us,
+    ]
+}
+
+fn hex(state: &State) -> String {
+    let bytes: Vec<u8> = state.0.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let text: String = bytes[..used].iter().map(|byte| format!("{byte:02x}")).collect();
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+impl Recording {
+    /// Reads what `Display` wrote.
+    pub fn parse(text: &str) -> Result<Recording, ReadError> {
+        let mut lines = text.lines();
+        let mut head = lines.next().ok_or(ReadError::Head)?.split_whitespace();
+        let (Some("cc"), Some(name)) = (head.next(), head.next()) else { return Err(ReadError::Head) };
+        let tunables = Tunables::from_settings(Algorithm::find(name)?, head)?;
+        let calls = lines
+            .enumerate()
+            .filter(|(_, line)| !line.starts_with('#'))
+            .map(|(index, line)| {
+                Fields::of(line).call().map_err(|why| ReadError::Line { line: index + 2, why })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Recording { tunables, calls })
+    }
+}
+
+/// Reads a line field by field; `|` only helps the eye.
+struct Fields<'a>(Box<dyn Iterator<Item = &'a str> + 'a>);
+
+impl<'a> Fields<'a> {
+    fn of(line: &'a str) -> Fields<'a> {
+        Fields(Box::new(line.split_whitespace().filter(|field| *field != "|")))
+    }
+
+    fn text(&mut self) -> Result<&'a str, String> {
+        self.0.next().ok_or_else(|| "it ends too early".to_owned())
+    }
+
+    fn number<T: std::str::FromStr>(&mut self) -> Result<T, String> {
+        let text = self.text()?;
+        text.parse().map_err(|_| format!("'{text}' is not a whole number in range"))
+    }
+
+    fn state(&mut self) -> Result<State, String> {
+        let text = self.text()?;
+        let bytes = if text == "-" { Vec::new() } else { unhex(text)? };
+        let mut padded = [0u8; STATE_BYTES];
+        padded.get_mut(..bytes.len()).ok_or("its state is too long")?.copy_from_slice(&bytes);
+        let mut state = State::default();
+        for (word, bytes) in state.0.iter_mut().zip(padded.chunks_exact(8)) {
+            *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        }
+        Ok(state)
+    }
+
+    fn conn(&mut self) -> Result<Conn, String> {
+        Ok(Conn {
+            now_us: self.number()?,
+            cwnd_segments: self.number()?,
+            cwnd_credit_segments: self.number()?,
+            ssthresh_segments: self.number()?,
+            cwnd_clamp_segments: self.number()?,
+            prior_cwnd_segments: self.number()?,
+            flight_segments: self.number()?,
+            max_flight_segments: self.number()?,
+            is_cwnd_limited: self.number()?,
+            ca_state: self.number()?,
+            mss_bytes: self.number()?,
+            srtt_us: self.number()?,
+            min_rtt_us: self.number()?,
+        })
+    }
+
+    fn call(&mut self) -> Result<Call, String> {
+        let name = self.text()?;
+        let op = OPS.iter().find(|(_, known)| *known == name).map(|(op, _)| *op);
+        let op = op.ok_or_else(|| format!("'{name}' is no callback"))?;
+        let (conn_id, ack) = (self.number()?, Ack { acked_segments: self.number()? });
+        let (before, state_before) = (self.conn()?, self.state()?);
+        let conn = Conn {
+            cwnd_segments: self.number()?,
+            cwnd_credit_segments: self.number()?,
+            ssthresh_segments: self.number()?,
+            ..before
+        };
+        let outcome = Outcome { conn, state: self.state()?, result: self.number()? };
+        Ok(Call { conn_id, op, ack, before, state_before, outcome })
+    }
+}
+
+fn unhex(text: &str) -> Result<Vec<u8>, String> {
+    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0);
+    let digits = digits.ok_or_else(|| format!("'{text}' is not hexadecimal"))?;
+    Ok(digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn numbers(seed: u32) -> Call {
+        let before = Conn { cwnd_segments: seed, now_us: u64::from(seed) << 20, ..Conn::default() };
+        let outcome = Outcome { conn: before, state: State([u64::from(seed); 13]), result: seed };
+        let ack = Ack { acked_segments: 2 };
+        Call { conn_id: 7, op: Op::OnAck, ack, before, state_before: State::default(), outcome }
+    }
+
+    proptest! {
+        #[test]
+        fn a_recording_reads_back_as_it_was_written(seeds in prop::collection::vec(any::<u32>(), 0..5)) {
+            let tunables = Tunables::defaults(Algorithm::find("highspeed").unwrap());
+            let recording = Recording { tunables, calls: seeds.into_iter().map(numbers).collect() };
+            prop_assert_eq!(Recording::parse(&recording.to_string()).unwrap(), recording);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused_without_panic(text in "(cc reno\n)?[a-z0-9 |\n-]{0,200}") {
+            let _ = Recording::parse(&text);
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Call::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_bad_line_is_named_with_what_was_expected() {
+        let message = Recording::parse("cc reno\ninit 1 x").unwrap_err().to_string();
+        assert!(message.starts_with("line 2: 'x' is not a whole number in range; expected: op"), "{message}");
+    }
+}
