@@ -1,0 +1,144 @@
+//! Which charts a result deserves: two over all cases, six over time for each run.
+
+mod overview;
+mod panels;
+mod samples;
+
+pub use samples::RunSamples;
+
+use crate::{
+    load::{Case, Experiment},
+    plot::Figure,
+};
+use longfat_schema::run::{RunDirectory, RunStatus};
+
+/// Every figure of one experiment.
+#[derive(Debug, Clone)]
+pub struct ExperimentFigures {
+    /// Focus goodput of each case, repeat by repeat.
+    pub goodput: Figure,
+    /// Goodput of each stream within each case.
+    pub shares: Figure,
+    /// One entry per case, as in the experiment.
+    pub cases: Vec<CaseFigures>,
+    /// Tables of valid or invalid runs that could not be read.
+    pub warnings: Vec<String>,
+}
+
+/// The runs of one case over time.
+#[derive(Debug, Clone)]
+pub struct CaseFigures {
+    /// Case name.
+    pub case: String,
+    /// One entry per run, as in the case.
+    pub runs: Vec<RunFigures>,
+    /// As in the case.
+    pub representative: Option<usize>,
+}
+
+/// One run over time.
+#[derive(Debug, Clone)]
+pub struct RunFigures {
+    /// The panels.
+    pub panels: Vec<Panel>,
+    /// Per link direction: name, driver and lateness.
+    pub links: Vec<longfat_schema::record::LinkSummary>,
+    /// Tables that could not be read.
+    pub problems: Vec<String>,
+    /// What programs said during the run: time, level, source, message.
+    pub notes: Vec<longfat_schema::record::Note>,
+    /// Streams that ended early: name and reason.
+    pub errors: Vec<(String, String)>,
+}
+
+/// One small figure of a run, or why there is none.
+#[derive(Debug, Clone)]
+pub enum Panel {
+    /// A figure; `name` tells it from the run's others.
+    Drawn {
+        /// `goodput`, `cwnd`…
+        name: &'static str,
+        /// The figure.
+        figure: Box<Figure>,
+    },
+    /// Nothing to draw.
+    Absent {
+        /// What it would have shown.
+        title: &'static str,
+        /// Why it does not.
+        why: String,
+    },
+}
+
+impl ExperimentFigures {
+    /// Every figure that becomes a file: the overviews and the representative run of each case.
+    pub fn named(&self) -> impl Iterator<Item = (String, &Figure)> {
+        let overview = [("goodput".to_owned(), &self.goodput), ("shares".to_owned(), &self.shares)];
+        overview.into_iter().chain(self.cases.iter().flat_map(CaseFigures::named))
+    }
+}
+
+impl CaseFigures {
+    fn named(&self) -> impl Iterator<Item = (String, &Figure)> {
+        let run = self.representative.and_then(|index| self.runs.get(index));
+        run.into_iter().flat_map(|run| &run.panels).filter_map(|panel| match panel {
+            Panel::Drawn { name, figure } => Some((format!("{}-{name}", self.case), &**figure)),
+            Panel::Absent { .. } => None,
+        })
+    }
+}
+
+/// Reads the tables of every run, one run at a time, and draws everything. `prefix` makes the figures' ids unique.
+pub fn draw(experiment: &Experiment, prefix: &str) -> ExperimentFigures {
+    let mut warnings = Vec::new();
+    let mut shares = Vec::new();
+    let mut cases = Vec::new();
+    for (index, case) in experiment.cases.iter().enumerate() {
+        let prefix = format!("{prefix}c{}", index + 1);
+        let (figures, streams) = draw_case(case, experiment.focus(), &prefix, &mut warnings);
+        cases.push(figures);
+        shares.push(streams);
+    }
+    ExperimentFigures {
+        goodput: overview::goodput(experiment, &format!("{prefix}-goodput")),
+        shares: overview::shares(experiment, &shares, &format!("{prefix}-shares")),
+        cases,
+        warnings,
+    }
+}
+
+/// The figures of a case, and what each stream of its representative run got.
+fn draw_case(
+    case: &Case,
+    focus: Option<&str>,
+    prefix: &str,
+    warnings: &mut Vec<String>,
+) -> (CaseFigures, Vec<samples::StreamGoodput>) {
+    let mut shares = Vec::new();
+    let mut runs = Vec::new();
+    for (index, run) in case.runs.iter().enumerate() {
+        let samples = RunSamples::read(run);
+        if run.manifest.status != RunStatus::Failed {
+            warnings.extend(samples.problems.iter().cloned());
+        }
+        if Some(index) == case.representative {
+            shares = samples.stream_goodput(&run.manifest);
+        }
+        runs.push(draw_run(run, samples, focus, &format!("{prefix}r{}", index + 1)));
+    }
+    (CaseFigures { case: case.info.name.clone(), runs, representative: case.representative }, shares)
+}
+
+fn draw_run(run: &RunDirectory, samples: RunSamples, focus: Option<&str>, prefix: &str) -> RunFigures {
+    let panels = panels::draw(&run.manifest, &samples, focus, prefix);
+    let ended = |flow: &longfat_schema::record::FlowSummary| {
+        Some((format!("{} stream {}", flow.flow, flow.stream), flow.error.clone()?))
+    };
+    RunFigures {
+        panels,
+        errors: samples.flow.iter().filter_map(ended).collect(),
+        links: samples.link,
+        problems: samples.problems,
+        notes: samples.note,
+    }
+}

@@ -1,0 +1,149 @@
+//! The two charts over all cases.
+
+use super::samples::StreamGoodput;
+use crate::{
+    load::{Case, Experiment},
+    plot::{
+        Figure,
+        dots::{Dot, DotChart, Kind, Row},
+        svg::Mark,
+    },
+    quantity::{Quantity, Unit, number},
+    summary::{self, CaseSummary},
+};
+use longfat_schema::run::{RunDirectory, RunStatus};
+
+const REPEAT: usize = 0;
+const NOT_VALID: usize = 1;
+const MEDIAN: usize = 2;
+const PUBLISHED: usize = 3;
+
+const GOODPUT_KINDS: [Kind; 4] = [
+    Kind { mark: Mark::Ring, class: "c0", label: "one repeat" },
+    Kind { mark: Mark::Cross, class: "muted", label: "not valid" },
+    Kind { mark: Mark::Bar, class: "c0", label: "median" },
+    Kind { mark: Mark::Diamond, class: "c1", label: "published" },
+];
+
+/// The focus flow's goodput in each case: every repeat, the median, the published figure.
+pub fn goodput(experiment: &Experiment, id: &str) -> Figure {
+    let unit = goodput_unit(experiment);
+    let focus = experiment.focus();
+    let cases = experiment.cases.iter().zip(&experiment.summary.cases);
+    let name = focus.unwrap_or("each flow");
+    let chart = DotChart {
+        id: id.to_owned(),
+        title: format!("Goodput of {name} by case, {}", unit.name),
+        description: goodput_in_words(&experiment.summary.cases, unit),
+        kinds: GOODPUT_KINDS.to_vec(),
+        rows: cases.map(|(case, summary)| goodput_row(case, summary, focus, unit)).collect(),
+    };
+    chart.draw()
+}
+
+/// One unit for all that is drawn: of the greatest median, published figure or repeat.
+fn goodput_unit(experiment: &Experiment) -> Unit {
+    let repeats =
+        experiment.runs().filter_map(|run| summary::focus_goodput(&run.manifest, experiment.focus()));
+    let published = experiment.summary.cases.iter().filter_map(|case| case.published[0]);
+    Quantity::Rate.unit(repeats.chain(published).fold(0.0, f64::max))
+}
+
+fn goodput_row(case: &Case, summary: &CaseSummary, focus: Option<&str>, unit: Unit) -> Row {
+    let repeat = |run: &RunDirectory| {
+        let value = summary::focus_goodput(&run.manifest, focus)?;
+        let valid = run.manifest.status == RunStatus::Done;
+        let kind = if valid { REPEAT } else { NOT_VALID };
+        let state = if valid { "" } else { ", not valid" };
+        let hint = format!("repeat {}{state}: {}", run.manifest.repeat, unit.text(value));
+        value.is_finite().then(|| Dot { kind, value: value / unit.factor, hint })
+    };
+    let dot = |kind: usize, value: f64| {
+        let hint = format!("{}: {}", GOODPUT_KINDS[kind].label, unit.text(value));
+        Dot { kind, value: value / unit.factor, hint }
+    };
+    let median = summary.columns[0].as_ref().map(|spread| spread.median);
+    let mut dots: Vec<Dot> = median.map(|value| dot(MEDIAN, value)).into_iter().collect();
+    dots.extend(summary.published[0].map(|value| dot(PUBLISHED, value)));
+    dots.extend(case.runs.iter().filter_map(repeat));
+    let note = median.map_or_else(|| "no valid run".to_owned(), |value| unit.number(value));
+    Row { label: summary.title.clone(), note, dots }
+}
+
+fn goodput_in_words(cases: &[CaseSummary], unit: Unit) -> String {
+    let sentence = |case: &CaseSummary| {
+        let median = case.columns[0].as_ref().map_or("no valid run".to_owned(), |s| unit.text(s.median));
+        let published = case.published[0].map_or(String::new(), |v| format!(", published {}", unit.text(v)));
+        format!("{}: {median}{published}. ", case.title)
+    };
+    cases.iter().map(sentence).collect()
+}
+
+const OTHER_STREAM: usize = 0;
+const FOCUS_STREAM: usize = 1;
+const EQUAL_SHARE: usize = 2;
+
+const SHARE_KINDS: [Kind; 3] = [
+    Kind { mark: Mark::Ring, class: "muted", label: "another stream" },
+    Kind { mark: Mark::Disc, class: "c0", label: "focus flow" },
+    Kind { mark: Mark::Bar, class: "c2", label: "equal share" },
+];
+
+/// What each stream got within each case's representative run.
+pub fn shares(experiment: &Experiment, cases: &[Vec<StreamGoodput>], id: &str) -> Figure {
+    let greatest = cases.iter().flatten().map(|stream| stream.goodput_bps).fold(0.0, f64::max);
+    let unit = Quantity::Rate.unit(greatest);
+    let rows = experiment.summary.cases.iter().zip(cases);
+    let rows: Vec<Row> =
+        rows.map(|(case, streams)| share_row(&case.title, streams, experiment.focus(), unit)).collect();
+    let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
+    DotChart {
+        id: id.to_owned(),
+        title: format!("Goodput of each stream by case, {}", unit.name),
+        description: words,
+        kinds: SHARE_KINDS.to_vec(),
+        rows,
+    }
+    .draw()
+}
+
+fn share_row(title: &str, streams: &[StreamGoodput], focus: Option<&str>, unit: Unit) -> Row {
+    let dot = |stream: &StreamGoodput| {
+        let kind = if focus.is_none_or(|f| f == stream.flow) { FOCUS_STREAM } else { OTHER_STREAM };
+        let hint = format!("{} stream {}: {}", stream.flow, stream.stream, unit.text(stream.goodput_bps));
+        Dot { kind, value: stream.goodput_bps / unit.factor, hint }
+    };
+    let mut dots: Vec<Dot> = streams.iter().map(dot).collect();
+    if let Some(jain) = jain(streams).filter(|_| streams.len() > 1) {
+        let mean = streams.iter().map(|s| s.goodput_bps).sum::<f64>() / streams.len() as f64;
+        dots.push(Dot {
+            kind: EQUAL_SHARE,
+            value: mean / unit.factor,
+            hint: format!("equal share: {}", unit.text(mean)),
+        });
+        dots.sort_by_key(|dot| if dot.kind == EQUAL_SHARE { 0 } else { dot.kind + 1 });
+        return Row { label: title.to_owned(), note: format!("Jain {}", number(jain)), dots };
+    }
+    let note = if streams.is_empty() { "no samples" } else { "alone" };
+    Row { label: title.to_owned(), note: note.to_owned(), dots }
+}
+
+/// Jain, Chiu and Hawe 1984: square of the sum over n times the sum of squares.
+fn jain(streams: &[StreamGoodput]) -> Option<f64> {
+    let sum: f64 = streams.iter().map(|s| s.goodput_bps).sum();
+    let squares: f64 = streams.iter().map(|s| s.goodput_bps * s.goodput_bps).sum();
+    (squares > 0.0).then(|| sum * sum / (streams.len() as f64 * squares))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_one_for_equals_and_one_over_n_for_one_that_has_all() {
+        let stream = |goodput_bps| StreamGoodput { flow: "f".into(), stream: 0, goodput_bps };
+        assert_eq!(jain(&[stream(5.0), stream(5.0)]), Some(1.0));
+        assert_eq!(jain(&[stream(5.0), stream(0.0), stream(0.0), stream(0.0)]), Some(0.25));
+        assert_eq!(jain(&[stream(0.0)]), None);
+    }
+}

@@ -1,0 +1,372 @@
+//! The six charts of one run over time. One colour per thing in all of them: the focus flow is style 0, other
+//! flows of one stream 1, the relay's long leg 2; flows of many streams are drawn pale.
+
+use super::{
+    Panel, RunSamples,
+    samples::{Keyed, series},
+};
+use crate::{
+    plot::{
+        decimate::Point,
+        time::{Rug, Series, Shape, TimeChart},
+    },
+    quantity::{Quantity, Unit, number},
+};
+use longfat_schema::{record::*, run::RunManifest};
+
+const FOCUS: usize = 0;
+const OTHER: usize = 1;
+const RELAY: usize = 2;
+const SECOND: usize = 3;
+const QUEUE: usize = 4;
+/// Echoes drawn as dots; more become a line.
+const MOST_DOTS: usize = 500;
+/// Ratio of medians above which two series need a logarithmic axis to be seen together.
+const FAR_APART: f64 = 15.0;
+
+struct Run<'a> {
+    manifest: &'a RunManifest,
+    samples: &'a RunSamples,
+    focus: Option<&'a str>,
+    prefix: &'a str,
+    span: (f64, f64),
+}
+
+/// A chart before it has a place: what a panel says about itself.
+struct Draft {
+    name: &'static str,
+    title: &'static str,
+    quantity: Quantity,
+    description: String,
+    series: Vec<Series>,
+    rug: Option<Rug>,
+    absent: &'static str,
+}
+
+/// Draws the panels of a run; `prefix` makes their ids unique.
+pub fn draw(manifest: &RunManifest, samples: &RunSamples, focus: Option<&str>, prefix: &str) -> Vec<Panel> {
+    let span = (0.0, (manifest.duration_us as f64 / 1e6).max(1e-3));
+    let run = Run { manifest, samples, focus, prefix, span };
+    let drafts = [run.goodput(), run.cwnd(), run.srtt(), run.echo(), run.backlog(), run.queue()];
+    let charts: Vec<_> = drafts.into_iter().map(|draft| run.chart(draft)).collect();
+    let rows = charts.iter().flatten().map(|(_, chart)| chart.legend_rows()).max().unwrap_or(1);
+    charts.into_iter().map(|chart| panel(chart, rows)).collect()
+}
+
+fn panel(chart: Result<(&'static str, TimeChart), Panel>, legend_rows: usize) -> Panel {
+    match chart {
+        Ok((name, chart)) => Panel::Drawn { name, figure: Box::new(chart.draw(legend_rows)) },
+        Err(absent) => absent,
+    }
+}
+
+impl Run<'_> {
+    /// Scales a draft to its unit, or says why there is nothing to draw.
+    fn chart(&self, mut draft: Draft) -> Result<(&'static str, TimeChart), Panel> {
+        draft.series.retain(|series| series.points.iter().any(|p| p.1.is_finite()));
+        if draft.series.is_empty() {
+            return Err(Panel::Absent { title: draft.title, why: draft.absent.to_owned() });
+        }
+        let unit = draft.quantity.unit(greatest(&draft.series));
+        let logarithmic = far_apart(&draft.series);
+        rescale(&mut draft.series, unit);
+        let chart = TimeChart {
+            id: format!("{}-{}", self.prefix, draft.name),
+            title: heading(draft.title, unit, logarithmic),
+            description: draft.description + &extent(&draft.series, unit),
+            span: self.span,
+            window: self.window(),
+            series: draft.series,
+            rug: draft.rug,
+            logarithmic,
+        };
+        Ok((draft.name, chart))
+    }
+
+    fn window(&self) -> Option<(f64, f64)> {
+        let (start, end) = (self.manifest.window_start_us, self.manifest.window_end_us);
+        (end > start).then_some((start as f64 / 1e6, end as f64 / 1e6))
+    }
+
+    fn is_focus(&self, flow: &str) -> bool {
+        self.focus.is_none_or(|focus| focus == flow)
+    }
+
+    /// One series per stream: the focus flow bold and on top, single-stream flows in a colour, others pale.
+    fn by_stream(&self, keyed: Keyed<(String, u32)>, shape: Shape) -> Vec<Series> {
+        let count = |flow: &str| keyed.keys().filter(|(name, _)| name == flow).count();
+        let drawn = |((flow, stream), points): (&(String, u32), &Vec<Point>)| {
+            let streams = count(flow);
+            let focus = self.is_focus(flow);
+            let faint = (!focus && streams > 1) || streams > 4;
+            let label = match (faint, streams) {
+                (true, _) => format!("{flow} (each of {streams})"),
+                (false, 1) => flow.clone(),
+                (false, _) => format!("{flow} {stream}"),
+            };
+            let style = if focus { FOCUS + *stream as usize } else { OTHER };
+            Series { label, style, faint, shape, points: points.clone() }
+        };
+        let mut all: Vec<Series> = keyed.iter().map(drawn).collect();
+        all.sort_by_key(|series| (!series.faint, series.style == FOCUS));
+        all
+    }
+
+    fn goodput(&self) -> Draft {
+        let rate = |row: &IntervalSample| row.bytes as f64 * 8e6 / row.duration_us.max(1) as f64;
+        let key = |row: &IntervalSample| Some(((row.flow.clone(), row.stream), row.time_us, rate(row)));
+        Draft {
+            name: "goodput",
+            title: "Goodput",
+            quantity: Quantity::Rate,
+            description: "Payload each stream's receiver got, interval by interval.".into(),
+            series: self.by_stream(series(&self.samples.interval, key), Shape::Line),
+            rug: None,
+            absent: "No interval samples.",
+        }
+    }
+
+    /// The sockets worth looking into: senders of the focus and of other single-stream flows, and the relay's
+    /// outbound legs. Gives label and style.
+    fn socket(&self, row: &TcpSample) -> Option<(usize, String)> {
+        let streams =
+            || self.samples.tcp.iter().filter(|r| r.flow == row.flow && r.role == "sender" && r.stream > 0);
+        match row.role.as_str() {
+            "sender" if self.focus == Some(row.flow.as_str()) => {
+                Some((FOCUS, format!("{} sender", row.flow)))
+            }
+            "sender" if streams().next().is_none() => Some((OTHER, format!("{} sender", row.flow))),
+            "relay_out" => Some((RELAY, format!("{} long leg", row.flow))),
+            _ => None,
+        }
+    }
+
+    /// One series per socket of interest.
+    fn by_socket(
+        &self,
+        shape: Shape,
+        second: bool,
+        name: &str,
+        value: impl Fn(&TcpSample) -> Option<f64>,
+    ) -> Vec<Series> {
+        let interesting = self.interesting_sockets();
+        let point = |row: &TcpSample| {
+            let socket = interesting.iter().find(|s| s.0 == row.flow && s.1 == row.role)?;
+            Some(((socket.2, socket.3.clone(), row.stream), row.time_us, value(row).unwrap_or(f64::NAN)))
+        };
+        let drawn = |((style, label, stream), points): ((usize, String, u32), Vec<Point>)| Series {
+            label: format!("{label}{name}"),
+            style: if second { SECOND + style } else { style },
+            faint: stream > 0,
+            shape,
+            points,
+        };
+        series(&self.samples.tcp, point).into_iter().map(drawn).rev().collect()
+    }
+
+    /// Flow, role, style and label of each, found once: a run has far more rows than sockets.
+    fn interesting_sockets(&self) -> Vec<(String, String, usize, String)> {
+        let mut seen = std::collections::BTreeSet::new();
+        let first = self.samples.tcp.iter().filter(|row| seen.insert((row.flow.as_str(), row.role.as_str())));
+        let first: Vec<&TcpSample> = first.collect();
+        let known = |row: &&TcpSample| {
+            self.socket(row).map(|(style, label)| (row.flow.clone(), row.role.clone(), style, label))
+        };
+        first.iter().filter_map(known).collect()
+    }
+
+    fn cwnd(&self) -> Draft {
+        let mut all = self.by_socket(Shape::Step, true, ": ssthresh", |r| r.ssthresh_segments.map(f64::from));
+        all.extend(self.by_socket(Shape::Step, false, ": cwnd", |r| Some(f64::from(r.cwnd_segments))));
+        Draft {
+            name: "cwnd",
+            title: "Congestion window, segments",
+            quantity: Quantity::Count,
+            description: "cwnd and ssthresh of the focus flow's sender and of the relay's long leg.".into(),
+            series: all,
+            rug: None,
+            absent: "No TCP samples of the focus flow or of a relay.",
+        }
+    }
+
+    fn srtt(&self) -> Draft {
+        Draft {
+            name: "srtt",
+            title: "Smoothed round-trip time",
+            quantity: Quantity::Time,
+            description: "srtt of the same sockets.".into(),
+            series: self
+                .by_socket(Shape::Line, false, "", |r| (r.srtt_us > 0).then_some(f64::from(r.srtt_us))),
+            rug: None,
+            absent: "No TCP samples of the focus flow or of a relay.",
+        }
+    }
+
+    fn echo(&self) -> Draft {
+        let key =
+            |row: &EchoSample| Some(((row.flow.clone(), row.stream), row.time_us, row.latency_us as f64));
+        let few = self.samples.echo.len() <= MOST_DOTS;
+        Draft {
+            name: "echo",
+            title: "Echo latency",
+            quantity: Quantity::Time,
+            description: "From handing a timestamp to the sending socket to reading its echo.".into(),
+            series: self
+                .by_stream(series(&self.samples.echo, key), if few { Shape::Dots } else { Shape::Line }),
+            rug: None,
+            absent: "No flow carried timestamps to echo.",
+        }
+    }
+
+    fn backlog(&self) -> Draft {
+        let by = |value: fn(&RelaySample) -> u64| {
+            let key = move |row: &RelaySample| {
+                let direction = direction_label(&row.direction);
+                Some(((row.connection, direction, row.relay.clone()), row.time_us, value(row) as f64))
+            };
+            series(&self.samples.relay, key)
+        };
+        let drawn = |keyed: Keyed<(u32, &'static str, String)>, name: &'static str, style: usize| {
+            let used = keyed.into_iter().filter(|(_, points)| points.iter().any(|p| p.1 > 0.0));
+            used.map(move |((connection, direction, relay), points)| Series {
+                label: format!("{relay}{direction}{name}"),
+                style,
+                faint: connection > 0,
+                shape: Shape::Line,
+                points,
+            })
+        };
+        let mut all: Vec<Series> = drawn(by(|r| r.unacked_bytes), ": unacknowledged", SECOND).collect();
+        all.extend(drawn(by(|r| r.backlog_bytes), ": whole backlog", RELAY));
+        all.sort_by_key(|series| !series.faint);
+        Draft {
+            name: "backlog",
+            title: "Relay backlog",
+            quantity: Quantity::Bytes,
+            description:
+                "Bytes the relay received and its long leg has not seen acknowledged; the part of them in \
+                          the outbound socket."
+                    .into(),
+            series: all,
+            rug: None,
+            absent: if self.samples.relay.is_empty() {
+                "No relay on this path."
+            } else {
+                "The relay held nothing."
+            },
+        }
+    }
+
+    fn queue(&self) -> Draft {
+        let bottleneck = self.samples.bottleneck();
+        let is_it = |row: &QueueSample| {
+            bottleneck
+                .as_ref()
+                .is_some_and(|(link, direction)| *link == row.link && *direction == row.direction)
+        };
+        let name =
+            bottleneck.as_ref().map_or_else(String::new, |(link, direction)| format!("{link}, {direction}"));
+        let key = |row: &QueueSample| is_it(row).then(|| (name.clone(), row.time_us, row.queue_bytes as f64));
+        let line = |(label, points): (String, Vec<Point>)| Series {
+            label,
+            style: QUEUE,
+            faint: false,
+            shape: Shape::Line,
+            points,
+        };
+        let rows: Vec<&QueueSample> = self.samples.queue.iter().filter(|row| is_it(row)).collect();
+        Draft {
+            name: "queue",
+            title: "Bottleneck queue",
+            quantity: Quantity::Bytes,
+            description: format!(
+                "Bytes waiting at {name}, the link direction with the most drops; marks above show when."
+            ),
+            series: series(&self.samples.queue, key).into_iter().map(line).collect(),
+            rug: drops(&rows),
+            absent: "No queue samples.",
+        }
+    }
+}
+
+/// Times at which the count of drops grew since the sample before.
+fn drops(rows: &[&QueueSample]) -> Option<Rug> {
+    let mut rows = rows.to_vec();
+    rows.sort_by_key(|row| row.time_us);
+    let grew = |pair: &&[&QueueSample]| pair[1].dropped_packets > pair[0].dropped_packets;
+    let times: Vec<f64> = rows.windows(2).filter(grew).map(|pair| pair[1].time_us as f64 / 1e6).collect();
+    let total = rows.last()?.dropped_packets - rows[0].dropped_packets.min(rows.last()?.dropped_packets);
+    let whole = Unit { name: "", factor: 1.0 };
+    (!times.is_empty()).then(|| Rug { label: format!("{} drops", whole.number(total as f64)), times })
+}
+
+fn direction_label(direction: &str) -> &'static str {
+    if direction == "server_to_client" { " (to client)" } else { "" }
+}
+
+fn heading(title: &str, unit: Unit, logarithmic: bool) -> String {
+    let comma = if unit.name.is_empty() { "" } else { ", " };
+    format!("{title}{comma}{}{}", unit.name, if logarithmic { " (logarithmic)" } else { "" })
+}
+
+fn values(series: &[Series]) -> impl Iterator<Item = f64> {
+    series.iter().flat_map(|s| &s.points).map(|p| p.1).filter(|y| y.is_finite())
+}
+
+fn greatest(series: &[Series]) -> f64 {
+    values(series).fold(0.0, f64::max)
+}
+
+fn rescale(series: &mut [Series], unit: Unit) {
+    series.iter_mut().flat_map(|s| &mut s.points).for_each(|point| point.1 /= unit.factor);
+}
+
+/// Whether bold series differ so much that the smaller would lie on the axis.
+fn far_apart(series: &[Series]) -> bool {
+    let bold = series.iter().filter(|s| !s.faint);
+    let medians = bold.filter_map(|s| crate::summary::Spread::of(s.points.iter().map(|p| p.1)));
+    let medians: Vec<f64> = medians.map(|spread| spread.median).filter(|m| *m > 0.0).collect();
+    let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
+    medians.iter().any(|median| *median > least * FAR_APART)
+}
+
+/// Least and greatest of each bold series in words, for those who cannot see the chart.
+fn extent(series: &[Series], unit: Unit) -> String {
+    let sentence = |s: &Series| {
+        let spread = crate::summary::Spread::of(s.points.iter().map(|p| p.1))?;
+        let (min, median, max) = (number(spread.min), number(spread.median), number(spread.max));
+        Some(format!(" {}: {min} to {max} {}, median {median}.", s.label, unit.name))
+    };
+    series.iter().filter(|s| !s.faint).filter_map(sentence).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drop_is_marked_where_the_count_grew() {
+        let row = |s: i64, dropped_packets| QueueSample {
+            time_us: s * 1_000_000,
+            dropped_packets,
+            ..Default::default()
+        };
+        let rows = [row(1, 5), row(2, 5), row(3, 9), row(4, 9)];
+        let rug = drops(&rows.iter().collect::<Vec<_>>()).unwrap();
+        assert_eq!((rug.times, rug.label.as_str()), (vec![3.0], "4 drops"));
+        assert_eq!(drops(&[]), None);
+    }
+
+    #[test]
+    fn windows_of_a_short_and_a_long_leg_share_a_logarithmic_axis() {
+        let flat = |label: &str, value: f64| Series {
+            label: label.into(),
+            style: 0,
+            faint: false,
+            shape: Shape::Line,
+            points: vec![(0.0, value), (1.0, value)],
+        };
+        assert!(far_apart(&[flat("short", 10.0), flat("long", 1000.0)]));
+        assert!(!far_apart(&[flat("a", 100.0), flat("b", 300.0)]));
+    }
+}

@@ -1,0 +1,124 @@
+//! A result directory as what a report shows: cases in order, their runs, and the repeat that stands for each.
+
+use crate::{
+    ReportError,
+    summary::{self, Summary},
+};
+use longfat_schema::run::{
+    CaseInfo, Expectation, Provenance, ResultManifest, RunDirectory, RunEntry, RunManifest, RunStatus,
+    find_runs,
+};
+use std::path::{Path, PathBuf};
+
+/// One result, or one run by itself.
+#[derive(Debug, Clone)]
+pub struct Experiment {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// Name of the experiment.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// Its manifest; absent for a single run.
+    pub result: Option<ResultManifest>,
+    /// Medians and spread.
+    pub summary: Summary,
+    /// In the order of the experiment, as in `summary`.
+    pub cases: Vec<Case>,
+}
+
+/// One case with its runs.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Name, title, published figures.
+    pub info: CaseInfo,
+    /// Its runs that left a manifest, by repeat.
+    pub runs: Vec<RunDirectory>,
+    /// Runs the result lists that left none.
+    pub lost: Vec<RunEntry>,
+    /// Index in `runs` of the one drawn first: the valid one whose focus goodput is nearest the median.
+    pub representative: Option<usize>,
+}
+
+impl Experiment {
+    /// Reads the manifests of a result directory or of a single run.
+    pub fn open(path: &Path) -> Result<Experiment, ReportError> {
+        let (result, runs) = find_runs(path)?;
+        let no_runs = result.as_ref().is_none_or(|r| r.runs.is_empty()) && runs.is_empty();
+        if no_runs {
+            return Err(ReportError::NoRuns(path.display().to_string()));
+        }
+        let manifests: Vec<&RunManifest> = runs.iter().map(|run| &run.manifest).collect();
+        let summary = summary::summarise(result.as_ref(), &manifests);
+        let infos = summary::case_infos(result.as_ref(), &manifests);
+        let name =
+            result.as_ref().map_or_else(|| runs[0].manifest.experiment.clone(), |r| r.experiment.clone());
+        let cases = infos.into_iter().map(|info| case(info, result.as_ref(), &runs, &summary)).collect();
+        Ok(Experiment {
+            path: path.to_owned(),
+            title: title(result.as_ref(), &name),
+            name,
+            result,
+            summary,
+            cases,
+        })
+    }
+
+    /// The flow the experiment is about.
+    pub fn focus(&self) -> Option<&str> {
+        self.summary.focus.as_deref()
+    }
+
+    /// What it shows, in paragraphs.
+    pub fn description(&self) -> &str {
+        self.result.as_ref().map_or("", |r| &r.description)
+    }
+
+    /// What it expected, judged.
+    pub fn expectations(&self) -> &[Expectation] {
+        self.result.as_ref().map_or(&[], |r| &r.expectations)
+    }
+
+    /// Every run that left a manifest.
+    pub fn runs(&self) -> impl Iterator<Item = &RunDirectory> {
+        self.cases.iter().flat_map(|case| &case.runs)
+    }
+
+    /// Where and by whom it was made.
+    pub fn provenance(&self) -> Option<&Provenance> {
+        let of_run = || self.runs().next().map(|run| &run.manifest.provenance);
+        self.result.as_ref().map(|r| &r.provenance).or_else(of_run)
+    }
+
+    /// Wall-clock start, milliseconds since 1970.
+    pub fn started_unix_ms(&self) -> Option<u64> {
+        let of_run = || self.runs().map(|run| run.manifest.started_unix_ms).min();
+        self.result.as_ref().map(|r| r.started_unix_ms).or_else(of_run)
+    }
+}
+
+fn title(result: Option<&ResultManifest>, name: &str) -> String {
+    result.map(|r| r.title.clone()).filter(|title| !title.is_empty()).unwrap_or_else(|| name.to_owned())
+}
+
+fn case(info: CaseInfo, result: Option<&ResultManifest>, runs: &[RunDirectory], summary: &Summary) -> Case {
+    let mut own: Vec<RunDirectory> = runs.iter().filter(|r| r.manifest.case == info.name).cloned().collect();
+    own.sort_by_key(|run| run.manifest.repeat);
+    let entries = result.iter().flat_map(|r| &r.runs).filter(|entry| entry.case == info.name);
+    let is_lost = |entry: &&RunEntry| own.iter().all(|run| run.manifest.repeat != entry.repeat);
+    let lost = entries.filter(is_lost).cloned().collect();
+    let representative = representative(&own, summary);
+    Case { info, runs: own, lost, representative }
+}
+
+/// The valid repeat nearest the median; with an even count the lower of the middle two. Without a valid one, the
+/// first that is at least not failed, else the first.
+fn representative(runs: &[RunDirectory], summary: &Summary) -> Option<usize> {
+    let focus = summary.focus.as_deref();
+    let goodput = |index: &usize| summary::focus_goodput(&runs[*index].manifest, focus).unwrap_or(0.0);
+    let with = |status| (0..runs.len()).filter(move |i: &usize| runs[*i].manifest.status == status);
+    let mut valid: Vec<usize> = with(RunStatus::Done).collect();
+    valid.sort_by(|a, b| goodput(a).total_cmp(&goodput(b)));
+    let middle = valid.get(valid.len().saturating_sub(1) / 2).copied();
+    middle.or_else(|| with(RunStatus::Invalid).next()).or(if runs.is_empty() { None } else { Some(0) })
+}

@@ -1,0 +1,230 @@
+//! The HTML page: one file, nothing fetched from anywhere, readable without script.
+
+mod details;
+mod tables;
+
+use crate::{
+    figures::{CaseFigures, ExperimentFigures, Panel, RunFigures},
+    load::{Case, Experiment},
+    plot,
+    plot::svg::escape,
+    quantity::{number, utc},
+};
+use longfat_schema::run::{Expectation, ResultStatus, RunManifest, RunStatus};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The whole page.
+pub fn html(experiments: &[(Experiment, ExperimentFigures)]) -> String {
+    let title = experiments.first().map_or("longfat report", |(experiment, _)| &experiment.title);
+    let comparison = if experiments.len() > 1 { tables::comparison(experiments) } else { String::new() };
+    let bodies = experiments.iter().enumerate().map(|(index, (e, f))| experiment(index, e, f));
+    let bodies: String = bodies.collect();
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <meta name=\"generator\" content=\"longfat {version}\"><title>{title}</title>\
+         <style>{figure}{STYLE}</style></head>\n<body><main>{comparison}{bodies}{foot}</main>\
+         <script>{SCRIPT}</script></body></html>\n",
+        version = env!("CARGO_PKG_VERSION"),
+        title = escape(title),
+        figure = plot::STYLE,
+        foot = tables::foot(),
+    )
+}
+
+fn experiment(index: usize, experiment: &Experiment, figures: &ExperimentFigures) -> String {
+    let id = format!("e{}", index + 1);
+    let sections = [
+        header(experiment, &id),
+        verdict(experiment.expectations()),
+        run_states(experiment),
+        tables::summary(experiment),
+        overview(figures),
+        navigation(experiment, &id),
+        cases(experiment, figures, &id),
+        details::section(experiment, figures),
+    ];
+    format!("<article id=\"{id}\">{}</article>\n", sections.concat())
+}
+
+fn header(experiment: &Experiment, id: &str) -> String {
+    let paragraphs = experiment.description().split("\n\n").map(str::trim).filter(|p| !p.is_empty());
+    let paragraphs: String = paragraphs.map(|p| format!("<p>{}</p>", escape(p))).collect();
+    format!(
+        "<header><p class=\"kicker\">{}</p><h1 id=\"{id}-title\">{}</h1><p class=\"meta\">{}</p>\
+         <div class=\"prose\">{paragraphs}</div></header>",
+        escape(&experiment.name),
+        escape(&experiment.title),
+        escape(&origin(experiment).join(" · ")),
+    )
+}
+
+fn origin(experiment: &Experiment) -> Vec<String> {
+    let mut facts: Vec<String> = experiment.started_unix_ms().map(utc).into_iter().collect();
+    if let Some(run) = experiment.runs().next() {
+        facts.push(format!("{} backend", run.manifest.backend));
+    }
+    if let Some(provenance) = experiment.provenance() {
+        let revision: String = provenance.git_revision.chars().take(12).collect();
+        facts.push(format!("longfat {} ({revision})", provenance.longfat_version));
+        facts.push(provenance.kernel.clone());
+        facts.push(format!("{} × {}", provenance.cpu_count, provenance.cpu));
+    }
+    let state = experiment.result.as_ref().map(|result| result.status);
+    facts.extend(match state {
+        Some(ResultStatus::Running) => Some("NOT COMPLETE: still running, or its program died".to_owned()),
+        Some(ResultStatus::Interrupted) => Some("NOT COMPLETE: interrupted".to_owned()),
+        _ => None,
+    });
+    facts
+}
+
+fn verdict(expectations: &[Expectation]) -> String {
+    if expectations.is_empty() {
+        return String::new();
+    }
+    let met = expectations.iter().filter(|e| e.met == Some(true)).count();
+    let class = if met == expectations.len() { "met" } else { "missed" };
+    let items: String = expectations.iter().map(judged).collect();
+    let count = expectations.len();
+    format!(
+        "<section class=\"verdict {class}\"><h2>{met} of {count} expectations met</h2><ul>{items}</ul></section>"
+    )
+}
+
+fn judged(expectation: &Expectation) -> String {
+    let (class, sign, word) = match expectation.met {
+        Some(true) => ("met", "✓", "met"),
+        Some(false) => ("missed", "✗", "missed"),
+        None => ("open", "–", "not judged"),
+    };
+    format!(
+        "<li><span class=\"chip {class}\">{sign} {word}</span> <span>{}<br><small>{}</small></span></li>",
+        escape(&expectation.text),
+        escape(&expectation.detail),
+    )
+}
+
+fn run_states(experiment: &Experiment) -> String {
+    let total =
+        |f: fn(&crate::summary::CaseSummary) -> usize| experiment.summary.cases.iter().map(f).sum::<usize>();
+    let (done, invalid, failed) = (total(|c| c.done), total(|c| c.invalid), total(|c| c.failed));
+    let items: String = experiment.cases.iter().map(troubled_runs).collect();
+    let list = if items.is_empty() { String::new() } else { format!("<ul>{items}</ul>") };
+    let excluded = if invalid + failed > 0 { " Those not valid are in no median." } else { "" };
+    format!(
+        "<section class=\"runs\"><p><b>{} runs</b>: {done} valid, {invalid} invalid, {failed} failed.{excluded}</p>{list}</section>",
+        done + invalid + failed,
+    )
+}
+
+fn troubled_runs(case: &Case) -> String {
+    let title = escape(&case.info.title);
+    let state = |run: &RunManifest| {
+        let reasons = escape(&run.reasons.join("; "));
+        let chip = chip(run.status);
+        (run.status != RunStatus::Done || !run.reasons.is_empty())
+            .then(|| format!("<li>{chip} <span>{title}, repeat {}: {reasons}</span></li>", run.repeat))
+    };
+    let known: String = case.runs.iter().filter_map(|run| state(&run.manifest)).collect();
+    let lost = case.lost.iter().map(|entry| {
+        let chip = chip(RunStatus::Failed);
+        format!(
+            "<li>{chip} <span>{title}, repeat {}: left no manifest; it was interrupted</span></li>",
+            entry.repeat
+        )
+    });
+    known + &lost.collect::<String>()
+}
+
+fn chip(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Done => "<span class=\"chip met\">✓ valid</span>",
+        RunStatus::Invalid => "<span class=\"chip missed\">! invalid</span>",
+        RunStatus::Failed => "<span class=\"chip missed\">✗ failed</span>",
+    }
+}
+
+fn overview(figures: &ExperimentFigures) -> String {
+    format!(
+        "<section><h2>By case</h2><div class=\"pair\">\
+         <figure>{}<figcaption>Each ring is one repeat; the bar, and the number, is their median. A cross is a run \
+         that is not valid and counts nowhere.</figcaption></figure>\
+         <figure>{}<figcaption>Streams of each case's representative run, the valid repeat with the median goodput. \
+         Jain's index is of these streams.</figcaption></figure></div></section>",
+        figures.goodput.inline(),
+        figures.shares.inline(),
+    )
+}
+
+fn navigation(experiment: &Experiment, id: &str) -> String {
+    let link = |(index, case): (usize, &Case)| {
+        format!("<li><a href=\"#{id}c{}\">{}</a></li>", index + 1, escape(&case.info.title))
+    };
+    let links: String = experiment.cases.iter().enumerate().map(link).collect();
+    format!(
+        "<section><h2>Over time</h2><nav aria-label=\"Cases\"><ul>{links}</ul></nav>\
+         <p class=\"note\">Shaded time is outside the window that metrics count. Long series are thinned for drawing: of \
+         the samples in each 1/760 of the width (pale lines: 1/190) the first, the least, the greatest and the last are \
+         kept, so no peak is lost. <span class=\"scripted\">Point at a figure for values (read from the drawing, to \
+         about 1/1500 of the axis); with the keyboard, focus it and use the arrow keys. Drag sideways to zoom, \
+         double-click or Escape to reset.</span></p></section>"
+    )
+}
+
+fn cases(experiment: &Experiment, figures: &ExperimentFigures, id: &str) -> String {
+    let all = experiment.cases.iter().zip(&figures.cases).enumerate();
+    all.map(|(index, (c, f))| case(c, f, &format!("{id}c{}", index + 1))).collect()
+}
+
+fn case(case: &Case, figures: &CaseFigures, id: &str) -> String {
+    let shown = case.representative.map_or_else(
+        || "<p class=\"note\">No run of this case left anything to show.</p>".to_owned(),
+        |index| format!("<p class=\"note\">{}</p>{}", run_line(case, index), run(&figures.runs[index])),
+    );
+    let others = (0..case.runs.len()).filter(|index| Some(*index) != case.representative);
+    let others = others.map(|index| {
+        let line = run_line(case, index);
+        format!("<details><summary>{line}</summary>{}</details>", run(&figures.runs[index]))
+    });
+    let others: String = others.collect();
+    format!(
+        "<section class=\"case\" id=\"{id}\"><h3>{}</h3>{shown}{others}</section>\n",
+        escape(&case.info.title)
+    )
+}
+
+fn run_line(case: &Case, index: usize) -> String {
+    let run = &case.runs[index].manifest;
+    let window = (run.window_end_us - run.window_start_us) as f64 / 1e6;
+    let role = match (Some(index) == case.representative, run.status) {
+        (true, RunStatus::Done) => " (the valid repeat with the median goodput)",
+        (true, _) => " (there is no valid repeat)",
+        _ => "",
+    };
+    format!("{} Repeat {}{role}, window {} s", chip(run.status), run.repeat, number(window))
+}
+
+fn run(figures: &RunFigures) -> String {
+    let panels: String = figures.panels.iter().map(panel).collect();
+    let errors = figures.errors.iter().map(|(stream, error)| format!("{stream} ended early: {error}"));
+    let warnings = figures.notes.iter().filter(|note| note.level != "info");
+    let warnings =
+        warnings.map(|n| format!("{} s, {}: {}", number(n.time_us as f64 / 1e6), n.source, n.message));
+    let troubles = errors.chain(warnings).chain(figures.problems.iter().cloned());
+    let troubles: String = troubles.map(|trouble| format!("<li>{}</li>", escape(&trouble))).collect();
+    let troubles =
+        if troubles.is_empty() { troubles } else { format!("<ul class=\"trouble\">{troubles}</ul>") };
+    format!("{troubles}<div class=\"panels\">{panels}</div>")
+}
+
+fn panel(panel: &Panel) -> String {
+    match panel {
+        Panel::Drawn { figure, .. } => format!("<figure>{}</figure>", figure.inline()),
+        Panel::Absent { title, why } => {
+            format!("<div class=\"absent\"><b>{}</b><br>{}</div>", escape(title), escape(why))
+        }
+    }
+}

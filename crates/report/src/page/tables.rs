@@ -1,0 +1,164 @@
+//! The summary table, the comparison of several results, and what the columns mean.
+
+use crate::{
+    figures::ExperimentFigures,
+    load::Experiment,
+    plot::svg::escape,
+    quantity::Quantity,
+    summary::{COLUMNS, CaseSummary, Column, ShownCell, ShownColumn, Spread, Summary},
+};
+
+/// A table that scrolls within itself and can be scrolled from the keyboard. `caption`, `head` and `body` are HTML.
+pub fn scrolling(caption: &str, head: &str, body: &str) -> String {
+    format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\"><table><caption>{caption}\
+         </caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+}
+
+/// A heading of a column.
+pub fn column_heading(text: &str) -> String {
+    format!("<th scope=\"col\">{}</th>", escape(text))
+}
+
+/// Cases by metrics.
+pub fn summary(experiment: &Experiment) -> String {
+    let summary = &experiment.summary;
+    let columns = summary.shown();
+    let with_published = |c: &ShownColumn| c.cells.iter().any(|cell| !cell.published.is_empty());
+    let heads = columns.iter().map(|column| {
+        let title = escape(column.meaning);
+        let published = if with_published(column) { column_heading("published") } else { String::new() };
+        format!("<th scope=\"col\" title=\"{title}\">{}</th>{published}", escape(&column.heading))
+    });
+    let head = column_heading("Case") + &column_heading("Valid runs") + &heads.collect::<String>();
+    let row = |(index, case): (usize, &CaseSummary)| {
+        let cells = columns.iter().map(|column| summary_cells(&column.cells[index], with_published(column)));
+        format!(
+            "<tr><th scope=\"row\">{}</th><td>{} of {}</td>{}</tr>",
+            escape(&case.title),
+            case.done,
+            case.done + case.invalid + case.failed,
+            cells.collect::<String>(),
+        )
+    };
+    let body: String = summary.cases.iter().enumerate().map(row).collect();
+    let table = scrolling("Median over the valid repeats; least – greatest beneath", &head, &body);
+    format!("<section><h2>Summary{}</h2>{table}{}</section>", of_focus(summary), every_metric(summary))
+}
+
+fn of_focus(summary: &Summary) -> String {
+    let focus = summary.focus.as_deref();
+    focus.map_or(String::new(), |flow| format!(": flow <code>{}</code>", escape(flow)))
+}
+
+fn summary_cells(cell: &ShownCell, with_published: bool) -> String {
+    let spread =
+        if cell.spread.is_empty() { String::new() } else { format!("<small>{}</small>", cell.spread) };
+    let median = if cell.median.is_empty() { "–" } else { &cell.median };
+    let published = match (with_published, cell.published.as_str()) {
+        (false, _) => String::new(),
+        (true, "") => "<td class=\"published\">–</td>".to_owned(),
+        (true, published) => format!("<td class=\"published\">{published}</td>"),
+    };
+    format!("<td>{median}{spread}</td>{published}")
+}
+
+/// Everything the manifests hold, for what the summary leaves out.
+fn every_metric(summary: &Summary) -> String {
+    let row = |case: &CaseSummary, figure: &crate::summary::Figure| {
+        let stream = figure.stream.map_or(String::new(), |stream| format!(", stream {stream}"));
+        let of = if figure.of.is_empty() { "the run" } else { &figure.of };
+        format!(
+            "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td class=\"text\">{}{stream}</td>{}</tr>",
+            escape(&case.title),
+            escape(&figure.metric),
+            escape(of),
+            spread_cells(&figure.metric, &figure.spread),
+        )
+    };
+    let rows = summary.cases.iter().flat_map(|case| case.figures.iter().map(move |figure| row(case, figure)));
+    let rows: String = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head: String =
+        ["Case", "Metric", "Of", "Median", "Least", "Greatest", "Repeats"].map(column_heading).concat();
+    let table =
+        scrolling("Every metric of every flow, stream, link and relay, over the valid repeats", &head, &rows);
+    format!("<details><summary>Every metric</summary>{table}</details>")
+}
+
+fn spread_cells(metric: &str, spread: &Spread) -> String {
+    let unit = Quantity::of_metric(metric).unit(spread.max.abs());
+    let cell = |value: f64| format!("<td>{}</td>", unit.text(value));
+    format!("{}{}{}<td>{}</td>", cell(spread.median), cell(spread.min), cell(spread.max), spread.count)
+}
+
+/// Several results side by side: for each case, one row per result.
+pub fn comparison(experiments: &[(Experiment, ExperimentFigures)]) -> String {
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for case in experiments.iter().flat_map(|(experiment, _)| &experiment.summary.cases) {
+        if names.iter().all(|(name, _)| *name != case.name) {
+            names.push((&case.name, &case.title));
+        }
+    }
+    let shown = |(index, _): &(usize, &Column)| {
+        experiments.iter().any(|(e, _)| e.summary.column_unit(*index).is_some())
+    };
+    let columns: Vec<(usize, &Column)> = COLUMNS.iter().enumerate().filter(shown).collect();
+    let heads = columns.iter().map(|(_, column)| column_heading(column.heading));
+    let head = column_heading("Case") + &column_heading("Result") + &heads.collect::<String>();
+    let body: String =
+        names.iter().map(|(name, title)| compared_case(experiments, name, title, &columns)).collect();
+    let links = experiments.iter().enumerate().map(|(index, (experiment, _))| {
+        format!("<li><a href=\"#e{}\">{}</a></li>", index + 1, escape(&result_name(experiment)))
+    });
+    format!(
+        "<section class=\"comparison\"><h2>{} results compared</h2><nav aria-label=\"Results\"><ul>{}</ul></nav>{}</section>",
+        experiments.len(),
+        links.collect::<String>(),
+        scrolling("Median over the valid repeats; least – greatest beneath", &head, &body),
+    )
+}
+
+/// Results of one experiment bear the same name: the directory tells them apart.
+fn result_name(experiment: &Experiment) -> String {
+    let directory = experiment.path.file_name().map(|name| name.to_string_lossy().into_owned());
+    directory.unwrap_or_else(|| experiment.name.clone())
+}
+
+fn compared_case(
+    experiments: &[(Experiment, ExperimentFigures)],
+    name: &str,
+    title: &str,
+    columns: &[(usize, &Column)],
+) -> String {
+    let with_case = |(experiment, _): &'_ (Experiment, ExperimentFigures)| {
+        experiment.summary.cases.iter().any(|case| case.name == name)
+    };
+    let having: Vec<_> = experiments.iter().filter(|e| with_case(e)).collect();
+    let rows = having.iter().enumerate().filter_map(|(position, (experiment, _))| {
+        let case = experiment.summary.cases.iter().find(|case| case.name == name)?;
+        let head = format!("<th scope=\"rowgroup\" rowspan=\"{}\">{}</th>", having.len(), escape(title));
+        let head = if position == 0 { head } else { String::new() };
+        let cells: String =
+            columns.iter().map(|(index, column)| compared_cell(case, *index, column)).collect();
+        Some(format!("<tr>{head}<td class=\"text\">{}</td>{cells}</tr>", escape(&result_name(experiment))))
+    });
+    rows.collect()
+}
+
+fn compared_cell(case: &CaseSummary, index: usize, column: &Column) -> String {
+    let Some(spread) = &case.columns[index] else { return "<td>–</td>".to_owned() };
+    let unit = Quantity::of_metric(column.metric).unit(spread.median);
+    let range = format!("<small>{} – {}</small>", unit.number(spread.min), unit.number(spread.max));
+    format!("<td>{}{}</td>", unit.text(spread.median), if spread.count > 1 { range } else { String::new() })
+}
+
+/// What the summary's columns mean.
+pub fn foot() -> String {
+    let term = |c: &Column| format!("<dt>{}</dt><dd>{}</dd>", escape(c.heading), escape(c.meaning));
+    let terms: String = COLUMNS.iter().map(term).collect();
+    format!("<section><h2>What the columns mean</h2><dl class=\"terms\">{terms}</dl></section>")
+}

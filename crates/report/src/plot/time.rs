@@ -1,0 +1,307 @@
+//! Lines, steps and dots over time.
+
+use super::{
+    Figure, WIDTH,
+    decimate::{Point, extremes},
+    path,
+    scale::Scale,
+    svg::{coordinate, escape, line, text, text_width},
+};
+use std::fmt::Write as _;
+
+const LEFT: f64 = 46.0;
+const RIGHT: f64 = 12.0;
+const LEGEND_TOP: f64 = 36.0;
+const LEGEND_ROW: f64 = 17.0;
+const PLOT_HEIGHT: f64 = 160.0;
+const AXIS_HEIGHT: f64 = 28.0;
+/// Strip at the top of the plot that a rug has for itself.
+const RUG_HEIGHT: f64 = 8.0;
+/// Columns of decimation: two per unit, so that zooming in and dense displays still find detail.
+const COLUMNS: usize = 760;
+/// Columns of a faint line: it is there for its outline.
+const FAINT_COLUMNS: usize = 190;
+
+/// How points are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Straight lines.
+    Line,
+    /// A value holds until the next.
+    Step,
+    /// Not at all.
+    Dots,
+}
+
+/// One series; a `y` that is no number is a gap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Plain text. Series of one label share a legend entry.
+    pub label: String,
+    /// Colour and dash pattern of the style sheet, 0 to 5.
+    pub style: usize,
+    /// Drawn thin and pale: one of many.
+    pub faint: bool,
+    /// How points are joined.
+    pub shape: Shape,
+    /// Seconds and value, in order of time.
+    pub points: Vec<Point>,
+}
+
+/// Marks along the top at the times something happened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rug {
+    /// Plain text.
+    pub label: String,
+    /// Seconds.
+    pub times: Vec<f64>,
+}
+
+/// A chart over time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TimeChart {
+    /// As [`Figure::id`].
+    pub id: String,
+    /// With the unit: `Goodput, Mbit/s`.
+    pub title: String,
+    /// As [`Figure::description`].
+    pub description: String,
+    /// First and last second shown.
+    pub span: (f64, f64),
+    /// The seconds metrics are counted over; what is outside is shaded.
+    pub window: Option<(f64, f64)>,
+    /// Drawn first to last.
+    pub series: Vec<Series>,
+    /// Marks along the top.
+    pub rug: Option<Rug>,
+    /// Whether equal heights are equal ratios.
+    pub logarithmic: bool,
+}
+
+struct Entry<'a> {
+    label: &'a str,
+    class: String,
+    dots: bool,
+}
+
+struct Axes {
+    x: Scale,
+    y: Scale,
+    top: f64,
+    width: f64,
+}
+
+impl TimeChart {
+    /// Rows its legend needs; charts side by side are drawn with the most any of them needs.
+    pub fn legend_rows(&self) -> usize {
+        self.placed_legend().iter().map(|(_, row, _)| row + 1).max().unwrap_or(0)
+    }
+
+    /// Draws it, leaving room for `legend_rows`.
+    pub fn draw(&self, legend_rows: usize) -> Figure {
+        let axes = self.axes(LEGEND_TOP + legend_rows.max(self.legend_rows()) as f64 * LEGEND_ROW - 8.0);
+        let mut body = text(0.0, 15.0, "heading", &self.title);
+        body += &self.legend();
+        body += &y_axis(&axes);
+        body += &x_axis(&axes);
+        body += &self.plot(&axes);
+        body += &line((0.0, axes.top), (0.0, axes.top + PLOT_HEIGHT), "crosshair");
+        Figure {
+            id: self.id.clone(),
+            title: self.title.clone(),
+            description: self.description.clone(),
+            height: axes.top + PLOT_HEIGHT + AXIS_HEIGHT,
+            data: self.data(&axes),
+            body,
+        }
+    }
+
+    fn axes(&self, top: f64) -> Axes {
+        let width = WIDTH - LEFT - RIGHT;
+        let ceiling = if self.rug.is_some() { RUG_HEIGHT + 2.0 } else { 0.0 };
+        let values = || self.series.iter().flat_map(|s| &s.points).map(|p| p.1).filter(|y| y.is_finite());
+        let greatest = values().fold(0.0, f64::max);
+        let least = values().filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min);
+        let y = if self.logarithmic && least.is_finite() {
+            Scale::decades(least, greatest, PLOT_HEIGHT, ceiling)
+        } else {
+            Scale::from_zero(greatest, PLOT_HEIGHT, ceiling)
+        };
+        Axes { x: Scale::linear(self.span.0, self.span.1, 0.0, width), y, top, width }
+    }
+
+    /// What the page's script needs to turn positions back into values.
+    fn data(&self, axes: &Axes) -> String {
+        let ((x0, x1), (y0, y1)) = (axes.x.domain(), axes.y.domain());
+        format!(
+            " data-chart=\"time\" data-left=\"{LEFT}\" data-top=\"{}\" data-width=\"{}\" data-bottom=\"{PLOT_HEIGHT}\" \
+             data-ceiling=\"{}\" data-x0=\"{x0}\" data-x1=\"{x1}\" data-y0=\"{y0}\" data-y1=\"{y1}\" data-log=\"{}\"",
+            coordinate(axes.top),
+            coordinate(axes.width),
+            coordinate(axes.y.position(y1)),
+            u8::from(axes.y.is_logarithmic()),
+        )
+    }
+
+    fn entries(&self) -> Vec<Entry<'_>> {
+        let mut entries: Vec<Entry> = Vec::new();
+        // Bold series come first in the legend although they are drawn last, on top.
+        let (faint, bold): (Vec<&Series>, Vec<&Series>) = self.series.iter().partition(|s| s.faint);
+        for series in bold.into_iter().chain(faint) {
+            if entries.iter().all(|entry| entry.label != series.label) {
+                let dots = series.shape == Shape::Dots;
+                entries.push(Entry { label: &series.label, class: class(series), dots });
+            }
+        }
+        let rug = self.rug.as_ref().map(|rug| Entry { label: &rug.label, class: "rug".into(), dots: false });
+        entries.into_iter().chain(rug).collect()
+    }
+
+    /// Entries with their row and x, filled from the left.
+    fn placed_legend(&self) -> Vec<(Entry<'_>, usize, f64)> {
+        let (mut row, mut x) = (0, 0.0);
+        let mut placed: Vec<_> = self.entries().into_iter().map(|entry| (entry, 0, 0.0)).collect();
+        for (entry, entry_row, entry_x) in &mut placed {
+            let width = 34.0 + text_width(entry.label);
+            if x > 0.0 && x + width > WIDTH {
+                (row, x) = (row + 1, 0.0);
+            }
+            (*entry_row, *entry_x) = (row, x);
+            x += width + 8.0;
+        }
+        placed
+    }
+
+    fn legend(&self) -> String {
+        let draw = |(entry, row, x): (Entry<'_>, usize, f64)| {
+            let y = LEGEND_TOP + row as f64 * LEGEND_ROW;
+            let d = match (entry.class.as_str(), entry.dots) {
+                ("rug", _) => path::rug(&[x + 8.0, x + 14.0, x + 17.0], y - 8.0, 8.0),
+                (_, true) => path::dots(&[(x + 4.0, y - 4.0), (x + 12.0, y - 4.0), (x + 20.0, y - 4.0)]),
+                (_, false) => path::polyline(&[(x, y - 4.0), (x + 24.0, y - 4.0)]),
+            };
+            let label = text(x + 29.0, y, "legend", entry.label);
+            format!("<path class=\"{}\" d=\"{d}\"/>{label}", entry.class)
+        };
+        self.placed_legend().into_iter().map(draw).collect()
+    }
+
+    /// The data, in a drawing of its own that clips it and that the script zooms.
+    fn plot(&self, axes: &Axes) -> String {
+        let (top, width) = (coordinate(axes.top), coordinate(axes.width));
+        let mut plot = format!(
+            "<svg class=\"plot\" x=\"{LEFT}\" y=\"{top}\" width=\"{width}\" height=\"{PLOT_HEIGHT}\" \
+             viewBox=\"0 0 {width} {PLOT_HEIGHT}\" preserveAspectRatio=\"none\">"
+        );
+        plot += &self.outside_window(axes);
+        plot.extend(self.series.iter().map(|series| draw_series(series, axes)));
+        if let Some(rug) = &self.rug {
+            let mut xs: Vec<f64> = rug.times.iter().map(|time| axes.x.position(*time).round()).collect();
+            xs.dedup();
+            let _ = write!(plot, "<path class=\"rug\" d=\"{}\"/>", path::rug(&xs, 1.0, RUG_HEIGHT));
+        }
+        plot + "</svg>"
+    }
+
+    fn outside_window(&self, axes: &Axes) -> String {
+        let Some((start, end)) = self.window else { return String::new() };
+        let rect = |from: f64, to: f64| {
+            let (x, width) = (coordinate(from), coordinate(to - from));
+            format!("<rect class=\"outside\" x=\"{x}\" y=\"0\" width=\"{width}\" height=\"{PLOT_HEIGHT}\"/>")
+        };
+        let sides = [(0.0, axes.x.position(start)), (axes.x.position(end), axes.width)];
+        sides.into_iter().filter(|(from, to)| to - from > 0.5).map(|(from, to)| rect(from, to)).collect()
+    }
+}
+
+fn class(series: &Series) -> String {
+    let faint = if series.faint { " faint" } else { "" };
+    let dots = if series.shape == Shape::Dots { " dots" } else { "" };
+    format!("series s{}{faint}{dots}", series.style % 6)
+}
+
+fn draw_series(series: &Series, axes: &Axes) -> String {
+    let ((low, high), columns) = (axes.x.domain(), if series.faint { FAINT_COLUMNS } else { COLUMNS });
+    let mut d = String::new();
+    for points in series.points.split(|point| !point.1.is_finite()).filter(|part| !part.is_empty()) {
+        let kept = extremes(points, low, high, columns);
+        let placed: Vec<Point> = kept.iter().map(|p| (axes.x.position(p.0), axes.y.position(p.1))).collect();
+        d += &match series.shape {
+            Shape::Line => path::polyline(&placed),
+            Shape::Step => path::steps(&placed),
+            Shape::Dots => path::dots(&placed),
+        };
+    }
+    let label = escape(&series.label);
+    format!("<path class=\"{}\" data-label=\"{label}\" d=\"{d}\"/>", class(series))
+}
+
+fn y_axis(axes: &Axes) -> String {
+    let tick = |tick: super::scale::Tick| {
+        let y = axes.top + axes.y.position(tick.value);
+        let label = text(LEFT - 6.0, y + 4.0, "tick end", &tick.label);
+        line((LEFT, y), (WIDTH - RIGHT, y), "grid") + &label
+    };
+    axes.y.ticks(4).into_iter().map(tick).collect()
+}
+
+fn x_axis(axes: &Axes) -> String {
+    let y = axes.top + PLOT_HEIGHT;
+    let ticks = axes.x.ticks(6);
+    let last = ticks.len().saturating_sub(1);
+    let tick = |(index, tick): (usize, &super::scale::Tick)| {
+        let x = LEFT + axes.x.position(tick.value);
+        let unit = if index == last { " s" } else { "" };
+        let label = text(x, y + 18.0, "tick middle", &format!("{}{unit}", tick.label));
+        line((x, y), (x, y + 4.0), "axis") + &label
+    };
+    let drawn: String = ticks.iter().enumerate().map(tick).collect();
+    format!("{}<g class=\"x-ticks\">{drawn}</g>", line((LEFT, y), (WIDTH - RIGHT, y), "axis"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(series: Vec<Series>) -> TimeChart {
+        TimeChart {
+            id: "c".into(),
+            title: "Goodput, Mbit/s".into(),
+            description: String::new(),
+            span: (0.0, 10.0),
+            window: Some((2.0, 9.0)),
+            series,
+            rug: None,
+            logarithmic: false,
+        }
+    }
+
+    fn series(label: &str, points: Vec<Point>) -> Series {
+        Series { label: label.into(), style: 0, faint: false, shape: Shape::Line, points }
+    }
+
+    #[test]
+    fn a_gap_breaks_the_line() {
+        let points = vec![(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, 2.0)];
+        let drawn = draw_series(&series("a", points), &chart(vec![]).axes(0.0));
+        assert_eq!(drawn.matches('M').count(), 2, "{drawn}");
+    }
+
+    #[test]
+    fn a_chart_of_nothing_is_still_well_formed() {
+        for series in [vec![], vec![series("a", vec![])], vec![series("b", vec![(f64::NAN, f64::NAN)])]] {
+            let svg = chart(series).draw(1).standalone();
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+    }
+
+    #[test]
+    fn many_legend_entries_take_rows_and_never_run_out_of_the_figure() {
+        let label = |n: usize| format!("a rather long label number {n}");
+        let chart = chart((0..6).map(|n| series(&label(n), vec![])).collect());
+        assert!(chart.legend_rows() >= 3);
+        for (entry, _, x) in chart.placed_legend() {
+            assert!(x + 34.0 + text_width(entry.label) <= WIDTH);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Figures in the units people read. A metric's name ends in its unit; that decides how it is shown.
+
+/// What kind of thing a number counts, in its base unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantity {
+    /// bit/s.
+    Rate,
+    /// Microseconds.
+    Time,
+    /// Bytes.
+    Bytes,
+    /// Segments, packets, anything counted.
+    Count,
+    /// A share of one, shown in per cent.
+    Share,
+    /// A dimensionless index such as Jain's.
+    Index,
+}
+
+/// A unit to show numbers in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unit {
+    /// Written after the number; empty for counts.
+    pub name: &'static str,
+    /// How many base units one of it is.
+    pub factor: f64,
+}
+
+impl Quantity {
+    /// The kind of a metric, from the unit at the end of its name.
+    pub fn of_metric(name: &str) -> Quantity {
+        const ENDINGS: [(&str, Quantity); 5] = [
+            ("_bps", Quantity::Rate),
+            ("_us", Quantity::Time),
+            ("_bytes", Quantity::Bytes),
+            ("_ratio", Quantity::Share),
+            ("jain", Quantity::Index),
+        ];
+        let matching = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
+        matching.map_or(Quantity::Count, |(_, quantity)| *quantity)
+    }
+
+    /// The unit that keeps numbers up to `greatest` (in base units) short.
+    pub fn unit(self, greatest: f64) -> Unit {
+        let steps: &[(f64, &'static str, f64)] = match self {
+            Quantity::Rate => &[(0.0, "kbit/s", 1e3), (1e6, "Mbit/s", 1e6), (1e10, "Gbit/s", 1e9)],
+            Quantity::Time => &[(0.0, "µs", 1.0), (1e3, "ms", 1e3), (2e7, "s", 1e6)],
+            Quantity::Bytes => &[(0.0, "kB", 1e3), (1e6, "MB", 1e6), (1e10, "GB", 1e9)],
+            Quantity::Share => &[(0.0, "%", 0.01)],
+            Quantity::Count | Quantity::Index => &[(0.0, "", 1.0)],
+        };
+        let fitting = steps.iter().rev().find(|(from, ..)| greatest >= *from).unwrap_or(&steps[0]);
+        Unit { name: fitting.1, factor: fitting.2 }
+    }
+}
+
+impl Unit {
+    /// The number alone.
+    pub fn number(self, value: f64) -> String {
+        let scaled = value / self.factor;
+        // What is counted in wholes is shown so.
+        if self.name.is_empty() && scaled.is_finite() && scaled.fract() == 0.0 {
+            return group(&format!("{scaled:.0}"));
+        }
+        number(scaled)
+    }
+
+    /// Number and unit.
+    pub fn text(self, value: f64) -> String {
+        format!("{} {}", self.number(value), self.name).trim_end().to_owned()
+    }
+}
+
+/// Three significant digits below 1000, whole numbers with grouped thousands above; a dash for what is no number.
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let magnitude = value.abs();
+    let decimals = match magnitude {
+        m if m >= 100.0 || m == 0.0 => 0,
+        m if m >= 10.0 => 1,
+        m if m >= 1.0 => 2,
+        _ => 3,
+    };
+    group(&format!("{value:.decimals$}"))
+}
+
+/// Thousands apart by a no-break space, from 10 000 on.
+fn group(text: &str) -> String {
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let (sign, digits) = whole.split_at(usize::from(whole.starts_with('-')));
+    if digits.len() < 5 {
+        return text.to_owned();
+    }
+    let first = digits.len() % 3;
+    let mut parts: Vec<&str> = if first == 0 { vec![] } else { vec![&digits[..first]] };
+    parts.extend((first..digits.len()).step_by(3).map(|at| &digits[at..at + 3]));
+    format!("{sign}{}{rest}", parts.join("\u{a0}"))
+}
+
+/// Wall-clock time in UTC: `2025-01-31 12:00 UTC`.
+pub fn utc(unix_ms: u64) -> String {
+    let minutes = unix_ms / 60_000;
+    let (year, month, day) = civil((minutes / 1440) as i64);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60)
+}
+
+/// Gregorian date of a day counted from 1970-01-01, by whole 400-year cycles that begin on 1 March.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let cycle = shifted.div_euclid(146_097);
+    let day_of_cycle = shifted.rem_euclid(146_097);
+    let year_of_cycle =
+        (day_of_cycle - day_of_cycle / 1460 + day_of_cycle / 36_524 - day_of_cycle / 146_096) / 365;
+    let day_of_year = day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_cycle + cycle * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_never_nan() {
+        let cases = [
+            (93.04, "93.0"),
+            (0.0, "0"),
+            (3.0, "3.00"),
+            (0.98765, "0.988"),
+            (1234.5, "1234"),
+            (-1_234_567.0, "-1\u{a0}234\u{a0}567"),
+            (f64::NAN, "–"),
+            (f64::INFINITY, "–"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn a_metric_name_says_its_unit() {
+        assert_eq!(Quantity::of_metric("goodput_bps").unit(93e6).text(93e6), "93.0 Mbit/s");
+        assert_eq!(Quantity::of_metric("echo_p99_us").unit(28_400.0).text(28_400.0), "28.4 ms");
+        assert_eq!(Quantity::of_metric("queue_mean_bytes").unit(2e6).text(1.5e6), "1.50 MB");
+        assert_eq!(Quantity::of_metric("utilisation_ratio").unit(1.0).text(0.934), "93.4 %");
+        assert_eq!(Quantity::of_metric("retransmitted_segments").unit(1e5).text(12_345.0), "12\u{a0}345");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00 UTC");
+        assert_eq!(utc(951_782_400_000), "2000-02-29 00:00 UTC");
+        assert_eq!(utc(1_738_324_800_000), "2025-01-31 12:00 UTC");
+    }
+}

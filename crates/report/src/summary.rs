@@ -1,0 +1,410 @@
+//! What the runs of a result come to: per case and metric, the median over its valid repeats and their spread.
+//! Pure: manifests in, numbers out. The report, the terminal table and the lab all read this one computation.
+
+use crate::quantity::{Quantity, Unit};
+use longfat_schema::run::{CaseInfo, Metric, ResultManifest, RunManifest, RunStatus};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Which of a metric's scopes a column shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// That of the focus flow.
+    Focus,
+    /// That of the whole run (`of` is empty); the focus flow's where there is none.
+    Run,
+    /// The greatest over all links, or relays: the bottleneck's.
+    Greatest,
+    /// The sum over all relays' legs towards the server (`NAME/relay_out`).
+    LongLeg,
+}
+
+/// One column of the summary.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    /// Heading without the unit.
+    pub heading: &'static str,
+    /// Name of the metric in the manifest.
+    pub metric: &'static str,
+    /// Of what.
+    pub scope: Scope,
+    /// What a reader should know about it.
+    pub meaning: &'static str,
+}
+
+/// The summary's columns, in order. A column that no run has a figure for is not shown.
+pub const COLUMNS: [Column; 10] = [
+    Column {
+        heading: "Goodput",
+        metric: "goodput_bps",
+        scope: Scope::Focus,
+        meaning: "Payload the focus flow's receiver got within the window, over the window's length.",
+    },
+    Column {
+        heading: "Jain fairness",
+        metric: "fairness_jain",
+        scope: Scope::Run,
+        meaning: "Jain's index over the goodput of all streams: 1 when all are equal, 1/n when one has everything.",
+    },
+    Column {
+        heading: "Retransmitted",
+        metric: "retransmitted_segments",
+        scope: Scope::Focus,
+        meaning: "Segments the focus flow's sending socket retransmitted.",
+    },
+    Column {
+        heading: "Retransmitted by relay",
+        metric: "retransmitted_segments",
+        scope: Scope::LongLeg,
+        meaning: "Segments the relay retransmitted on its leg towards the server.",
+    },
+    Column {
+        heading: "Echo p50",
+        metric: "echo_p50_us",
+        scope: Scope::Focus,
+        meaning: "Median time from handing a timestamp to the sending socket to reading its echo.",
+    },
+    Column {
+        heading: "Echo p99",
+        metric: "echo_p99_us",
+        scope: Scope::Focus,
+        meaning: "99th percentile of the same.",
+    },
+    Column {
+        heading: "Utilisation",
+        metric: "utilisation_ratio",
+        scope: Scope::Greatest,
+        meaning: "Bytes the busiest link direction delivered within the window, over what its rate allows.",
+    },
+    Column {
+        heading: "Mean queue",
+        metric: "queue_mean_bytes",
+        scope: Scope::Greatest,
+        meaning: "Mean over time of the fullest queue among the link directions.",
+    },
+    Column {
+        heading: "Relay backlog, mean",
+        metric: "backlog_mean_bytes",
+        scope: Scope::Greatest,
+        meaning: "Mean over time of the bytes the relay holds: received, not yet acknowledged on its other side.",
+    },
+    Column {
+        heading: "Relay backlog, max",
+        metric: "backlog_max_bytes",
+        scope: Scope::Greatest,
+        meaning: "Greatest of the same.",
+    },
+];
+
+/// Median and spread of one figure over repeats.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Spread {
+    /// Middle value; the mean of the two middle ones when their count is even.
+    pub median: f64,
+    /// Least.
+    pub min: f64,
+    /// Greatest.
+    pub max: f64,
+    /// How many.
+    pub count: usize,
+}
+
+impl Spread {
+    /// Of the finite numbers among `values`; `None` when there is none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let upper = sorted[sorted.len() / 2];
+        let lower = sorted[(sorted.len() - 1) / 2];
+        // Halved before adding: two huge values must not overflow.
+        Some(Spread { median: lower / 2.0 + upper / 2.0, min, max, count: sorted.len() })
+    }
+}
+
+/// One figure of a case, by metric and scope.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// As [`Metric::metric`].
+    pub metric: String,
+    /// As [`Metric::of`].
+    pub of: String,
+    /// As [`Metric::stream`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u32>,
+    /// Over the case's valid repeats.
+    pub spread: Spread,
+}
+
+/// What one case came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CaseSummary {
+    /// Case name.
+    pub name: String,
+    /// What a reader sees.
+    pub title: String,
+    /// Runs that count.
+    pub done: usize,
+    /// Runs whose numbers must not be trusted; in no median.
+    pub invalid: usize,
+    /// Runs that did not end; in no median.
+    pub failed: usize,
+    /// One per entry of [`COLUMNS`].
+    pub columns: Vec<Option<Spread>>,
+    /// The published figure of the same column, where there is one.
+    pub published: Vec<Option<f64>>,
+    /// Every metric of every scope.
+    pub figures: Vec<Figure>,
+}
+
+/// What a result came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// The flow the columns are of.
+    pub focus: Option<String>,
+    /// Cases in the order of the experiment.
+    pub cases: Vec<CaseSummary>,
+}
+
+/// Computes the summary. `result` gives the order and titles of cases, published figures, the focus flow and
+/// runs that left no manifest; without it they are taken from the runs.
+pub fn summarise(result: Option<&ResultManifest>, runs: &[&RunManifest]) -> Summary {
+    let focus = result.and_then(|r| r.focus.clone()).or_else(|| guess_focus(runs));
+    let cases = case_infos(result, runs);
+    let summary = |case: &CaseInfo| summarise_case(case, result, runs, focus.as_deref());
+    Summary { cases: cases.iter().map(summary).collect(), focus }
+}
+
+/// The cases in the experiment's order, then any that only runs know.
+pub fn case_infos(result: Option<&ResultManifest>, runs: &[&RunManifest]) -> Vec<CaseInfo> {
+    let mut cases = result.map_or_else(Vec::new, |r| r.cases.clone());
+    let entries = result.iter().flat_map(|r| r.runs.iter().map(|entry| &entry.case));
+    for name in entries.chain(runs.iter().map(|run| &run.case)) {
+        if cases.iter().all(|case| case.name != *name) {
+            cases.push(CaseInfo { name: name.clone(), title: name.clone(), published: vec![] });
+        }
+    }
+    cases
+}
+
+/// Without a stated focus: the flow with the fewest streams, since background flows come in numbers.
+fn guess_focus(runs: &[&RunManifest]) -> Option<String> {
+    let metrics = || runs.iter().flat_map(|run| &run.metrics).filter(|m| m.metric == "goodput_bps");
+    let flows: BTreeSet<&str> = metrics().map(|m| m.of.as_str()).filter(|of| !of.is_empty()).collect();
+    let streams = |flow: &&str| metrics().filter(|m| m.of == **flow && m.stream.is_some()).count();
+    flows.into_iter().min_by_key(streams).map(str::to_owned)
+}
+
+fn summarise_case(
+    case: &CaseInfo,
+    result: Option<&ResultManifest>,
+    runs: &[&RunManifest],
+    focus: Option<&str>,
+) -> CaseSummary {
+    let own: Vec<&RunManifest> = runs.iter().copied().filter(|run| run.case == case.name).collect();
+    let valid: Vec<&RunManifest> = own.iter().copied().filter(|run| run.status == RunStatus::Done).collect();
+    let with = |status| own.iter().filter(|run| run.status == status).count();
+    let column = |c: &Column| Spread::of(valid.iter().filter_map(|run| column_value(c, &run.metrics, focus)));
+    let published = |c: &Column| column_value(c, &case.published, focus);
+    CaseSummary {
+        name: case.name.clone(),
+        title: if case.title.is_empty() { case.name.clone() } else { case.title.clone() },
+        done: valid.len(),
+        invalid: with(RunStatus::Invalid),
+        failed: with(RunStatus::Failed) + without_manifest(case, result, &own),
+        columns: COLUMNS.iter().map(column).collect(),
+        published: COLUMNS.iter().map(published).collect(),
+        figures: all_figures(&valid),
+    }
+}
+
+/// Runs the result lists that left no manifest: they died.
+fn without_manifest(case: &CaseInfo, result: Option<&ResultManifest>, own: &[&RunManifest]) -> usize {
+    let entries = result.iter().flat_map(|r| &r.runs).filter(|entry| entry.case == case.name);
+    entries.filter(|entry| own.iter().all(|run| run.repeat != entry.repeat)).count()
+}
+
+/// A column's figure among the metrics of one run, or among published ones.
+pub fn column_value(column: &Column, metrics: &[Metric], focus: Option<&str>) -> Option<f64> {
+    let whole = || metrics.iter().filter(|m| m.metric == column.metric && m.stream.is_none());
+    let of = |scope: &str| whole().find(|m| m.of == scope).map(|m| m.value);
+    match column.scope {
+        Scope::Focus => focus.and_then(of),
+        Scope::Run => of("").or_else(|| focus.and_then(of)),
+        Scope::Greatest => whole().map(|m| m.value).max_by(f64::total_cmp),
+        Scope::LongLeg => {
+            whole().filter(|m| m.of.ends_with("/relay_out")).map(|m| m.value).reduce(|sum, value| sum + value)
+        }
+    }
+}
+
+/// The focus flow's goodput in one run: what orders repeats and places dots.
+pub fn focus_goodput(run: &RunManifest, focus: Option<&str>) -> Option<f64> {
+    column_value(&COLUMNS[0], &run.metrics, focus)
+}
+
+fn all_figures(valid: &[&RunManifest]) -> Vec<Figure> {
+    let mut keys: Vec<(&str, &str, Option<u32>)> = Vec::new();
+    for metric in valid.iter().flat_map(|run| &run.metrics) {
+        let key = (metric.metric.as_str(), metric.of.as_str(), metric.stream);
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys.into_iter().filter_map(|key| figure(valid, key)).collect()
+}
+
+fn figure(valid: &[&RunManifest], (name, of, stream): (&str, &str, Option<u32>)) -> Option<Figure> {
+    let same = |m: &&Metric| m.metric == name && m.of == of && m.stream == stream;
+    let values = valid.iter().filter_map(|run| run.metrics.iter().find(same)).map(|m| m.value);
+    let spread = Spread::of(values)?;
+    Some(Figure { metric: name.to_owned(), of: of.to_owned(), stream, spread })
+}
+
+/// One column ready to be shown: a heading with its unit, and a cell per case.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownColumn {
+    /// `Goodput, Mbit/s`.
+    pub heading: String,
+    /// What a reader should know about it.
+    pub meaning: &'static str,
+    /// One per case.
+    pub cells: Vec<ShownCell>,
+}
+
+/// One cell. Empty texts where there is nothing to show.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ShownCell {
+    /// The median.
+    pub median: String,
+    /// `91.2 – 94.8`; empty for a single repeat.
+    pub spread: String,
+    /// The published figure.
+    pub published: String,
+}
+
+impl Summary {
+    /// The columns any case has a figure for, each in one unit for all cases.
+    pub fn shown(&self) -> Vec<ShownColumn> {
+        (0..COLUMNS.len()).filter_map(|index| self.shown_column(index)).collect()
+    }
+
+    fn shown_column(&self, index: usize) -> Option<ShownColumn> {
+        let unit = self.column_unit(index)?;
+        let column = &COLUMNS[index];
+        let comma = if unit.name.is_empty() { "" } else { ", " };
+        Some(ShownColumn {
+            heading: format!("{}{comma}{}", column.heading, unit.name),
+            meaning: column.meaning,
+            cells: self.cases.iter().map(|case| shown_cell(case, index, unit)).collect(),
+        })
+    }
+
+    /// The unit column `index` is shown in; `None` when no case has a figure for it.
+    pub fn column_unit(&self, index: usize) -> Option<Unit> {
+        let medians = self.cases.iter().filter_map(|case| case.columns[index].as_ref().map(|s| s.median));
+        let greatest = medians.max_by(f64::total_cmp)?;
+        Some(Quantity::of_metric(COLUMNS[index].metric).unit(greatest))
+    }
+
+    /// Whether any case has a published figure in any column.
+    pub fn has_published(&self) -> bool {
+        self.cases.iter().any(|case| case.published.iter().any(Option::is_some))
+    }
+}
+
+fn shown_cell(case: &CaseSummary, index: usize, unit: Unit) -> ShownCell {
+    let published = case.published[index].map_or_else(String::new, |value| unit.number(value));
+    let Some(spread) = &case.columns[index] else {
+        return ShownCell { published, ..ShownCell::default() };
+    };
+    let range = || format!("{} – {}", unit.number(spread.min), unit.number(spread.max));
+    ShownCell {
+        median: unit.number(spread.median),
+        spread: if spread.count > 1 { range() } else { String::new() },
+        published,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(case: &str, repeat: u32, status: RunStatus, goodput: f64) -> RunManifest {
+        let metric = |metric: &str, of: &str, value| Metric {
+            metric: metric.into(),
+            of: of.into(),
+            stream: None,
+            value,
+        };
+        RunManifest {
+            schema_version: 1,
+            experiment: "e".into(),
+            case: case.into(),
+            repeat,
+            backend: "emulated".into(),
+            seed: 1,
+            status,
+            reasons: vec![],
+            started_unix_ms: 0,
+            duration_us: 1,
+            window_start_us: 0,
+            window_end_us: 1,
+            metrics: vec![
+                metric("goodput_bps", "focus", goodput),
+                metric("utilisation_ratio", "lan/forward", 0.1),
+                metric("utilisation_ratio", "path/forward", 0.9),
+            ],
+            provenance: Default::default(),
+            hosts: Default::default(),
+        }
+    }
+
+    #[test]
+    fn the_median_of_an_even_count_is_the_mean_of_the_middle_two() {
+        let spread = Spread::of([4.0, 1.0, 3.0, 100.0]).unwrap();
+        assert_eq!(spread, Spread { median: 3.5, min: 1.0, max: 100.0, count: 4 });
+        assert_eq!(Spread::of([2.0, 9.0, 1.0]).unwrap().median, 2.0);
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_repeat() {
+        assert_eq!(Spread::of([f64::NAN, f64::INFINITY]), None);
+        assert_eq!(Spread::of([f64::NAN, 5.0]).unwrap().count, 1);
+    }
+
+    #[test]
+    fn invalid_and_failed_runs_are_counted_and_kept_out_of_the_median() {
+        let runs = [
+            run("a", 1, RunStatus::Done, 10.0),
+            run("a", 2, RunStatus::Invalid, 1000.0),
+            run("a", 3, RunStatus::Failed, 0.0),
+            run("a", 4, RunStatus::Done, 20.0),
+        ];
+        let summary = summarise(None, &runs.iter().collect::<Vec<_>>());
+        let case = &summary.cases[0];
+        assert_eq!((case.done, case.invalid, case.failed), (2, 1, 1));
+        assert_eq!(case.columns[0].as_ref().unwrap().median, 15.0);
+    }
+
+    #[test]
+    fn the_bottleneck_is_the_busiest_link_and_absent_metrics_have_no_column() {
+        let runs = [run("a", 1, RunStatus::Done, 93e6)];
+        let summary = summarise(None, &[&runs[0]]);
+        let headings: Vec<_> = summary.shown().into_iter().map(|c| c.heading).collect();
+        assert_eq!(headings, ["Goodput, Mbit/s", "Utilisation, %"]);
+        assert_eq!(summary.shown()[1].cells[0].median, "90.0");
+    }
+
+    proptest! {
+        #[test]
+        fn a_median_lies_within_its_spread(values in proptest::collection::vec(-1e12f64..1e12, 1..20)) {
+            let spread = Spread::of(values.clone()).unwrap();
+            prop_assert!(spread.min <= spread.median && spread.median <= spread.max);
+            prop_assert_eq!(spread.count, values.len());
+            let below = values.iter().filter(|v| **v < spread.median).count();
+            prop_assert!(below <= values.len() / 2);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The page and the figures of a synthetic result, read as a browser would.
+
+mod support;
+
+use longfat_report::{Report, ReportError, load::Experiment};
+use longfat_schema::run::{RunError, RunStatus};
+use std::{path::Path, sync::LazyLock};
+use support::{CASES, REPEATS};
+
+struct Fixture {
+    directory: tempfile::TempDir,
+    html: String,
+}
+
+static RESULT: LazyLock<Fixture> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().unwrap();
+    support::write_result(directory.path());
+    let html = report(&[directory.path()]).html();
+    // For looking at it.
+    if let Ok(path) = std::env::var("LONGFAT_REPORT_HTML") {
+        std::fs::write(path, &html).unwrap();
+    }
+    Fixture { directory, html }
+});
+
+fn report(paths: &[&Path]) -> Report {
+    Report::new(paths.iter().map(|path| Experiment::open(path).unwrap()).collect())
+}
+
+#[test]
+fn every_case_and_every_run_is_on_the_page() {
+    let html = &RESULT.html;
+    for (index, case) in CASES.iter().enumerate().take(6) {
+        assert!(html.contains(&format!("<h3>{}</h3>", case.title)), "{}", case.name);
+        assert!(html.contains(&format!("id=\"e1c{}\"", index + 1)));
+    }
+    assert_eq!(
+        html.matches("<details><summary><span class=\"chip").count(),
+        CASES.len() * (REPEATS as usize - 1)
+    );
+    assert!(html.contains("<b>21 runs</b>: 19 valid, 1 invalid, 1 failed"));
+    assert!(
+        html.contains("p99 lateness 5210 µs exceeds the limit")
+            && html.contains("relay ended with exit code 2")
+    );
+}
+
+#[test]
+fn names_and_texts_from_files_cannot_break_out_of_the_page() {
+    let html = &RESULT.html;
+    for hostile in
+        ["<img", "x</script>", "<or more>", "<b>breaks", "<CPU>", "<6291456>", "<unexpectedly>", "<see log>"]
+    {
+        assert!(!html.contains(hostile), "{hostile}");
+    }
+    assert!(html.contains("&lt;img src=x onerror=alert(1)&gt; &amp; &quot;quoted&quot;"));
+    assert_eq!(html.matches("<script").count(), 1);
+    assert_eq!(html.matches("</script>").count(), 1);
+}
+
+#[test]
+fn the_page_fetches_nothing_and_holds_no_broken_number() {
+    let html = RESULT.html.replace("http://www.w3.org/2000/svg", "");
+    for forbidden in ["http:", "https:", "src=", "@import", "url(", "NaN", ">inf"] {
+        let found = html.find(forbidden).filter(|at| !html[..*at].ends_with("&lt;img "));
+        assert_eq!(found.map(|at| &html[at.saturating_sub(60)..at + 40]), None, "{forbidden}");
+    }
+}
+
+#[test]
+fn twenty_one_runs_make_a_page_below_three_megabytes() {
+    assert!(RESULT.html.len() < 3_000_000, "{} bytes", RESULT.html.len());
+}
+
+#[test]
+fn every_element_id_is_unique_and_every_reference_has_a_target() {
+    let values = |attribute: &str| -> Vec<String> {
+        let opening = format!(" {attribute}=\"");
+        let parts = RESULT.html.split(&opening).skip(1);
+        parts.filter_map(|part| part.split('"').next()).map(str::to_owned).collect()
+    };
+    let ids = values("id");
+    let unique: std::collections::BTreeSet<_> = ids.iter().collect();
+    assert_eq!(unique.len(), ids.len());
+    let labels = values("aria-labelledby");
+    let labels = labels.iter().flat_map(|value| value.split(' ').map(str::to_owned));
+    let links = values("href").into_iter().map(|href| href.trim_start_matches('#').to_owned());
+    for target in labels.chain(links) {
+        assert!(ids.contains(&target), "{target}");
+    }
+}
+
+#[test]
+fn figures_have_titles_and_tables_have_scopes() {
+    let html = &RESULT.html;
+    let figures = html.matches("<svg class=\"figure\"").count();
+    assert_eq!(html.matches("<title id=").count(), figures);
+    assert_eq!(html.matches("<desc id=").count(), figures);
+    assert_eq!(html.matches("<th>").count(), 0);
+    assert_eq!(html.matches("<table>").count(), html.matches("<caption>").count());
+}
+
+#[test]
+fn what_a_run_lacks_is_said_instead_of_drawn() {
+    let html = &RESULT.html;
+    assert!(html.contains("No relay on this path."));
+    assert!(html.contains("No flow carried timestamps to echo."));
+    assert!(html.contains("No interval samples."), "the failed run has empty tables");
+}
+
+#[test]
+fn elements_are_closed_in_the_order_they_were_opened() {
+    let void = ["meta", "br", "img", "!doctype"];
+    let mut open: Vec<&str> = Vec::new();
+    for tag in RESULT.html.split('<').skip(1) {
+        let name = tag.split([' ', '>', '/']).next().unwrap_or_default();
+        if let Some(closing) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), closing.split('>').next(), "…<{}", &tag[..tag.len().min(80)]);
+        } else if open.last() == Some(&"script") || void.contains(&name) {
+            // Script is not markup.
+        } else if !tag.split('>').next().unwrap_or_default().ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn every_figure_is_written_as_svg_under_a_plain_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let written = report(&[RESULT.directory.path()]).write_svg(&directory.path().join("figures")).unwrap();
+    // Two overviews; six panels a case, less the relay's in five cases and the echoes of the last.
+    assert_eq!(written.len(), 2 + 7 * 6 - 5 - 1);
+    for path in &written {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.'), "{name}");
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.starts_with("<svg xmlns=") && text.trim_end().ends_with("</svg>"), "{name}");
+        assert!(text.contains("<style>") && !text.contains("NaN"), "{name}");
+    }
+}
+
+#[test]
+fn the_representative_is_the_valid_repeat_with_the_median_goodput() {
+    let experiment = Experiment::open(RESULT.directory.path()).unwrap();
+    for (case, summary) in experiment.cases.iter().zip(&experiment.summary.cases) {
+        let run = &case.runs[case.representative.unwrap()].manifest;
+        assert_eq!(run.status, RunStatus::Done);
+        let spread = summary.columns[0].as_ref().unwrap();
+        let goodput = run.metric("goodput_bps", "focus").unwrap();
+        let expected = if spread.count % 2 == 1 { spread.median } else { spread.min };
+        assert_eq!(goodput, expected, "{}", summary.name);
+    }
+}
+
+#[test]
+fn several_results_are_compared_case_by_case() {
+    let path = RESULT.directory.path();
+    let html = report(&[path, path]).html();
+    assert!(html.contains("2 results compared"));
+    assert!(
+        html.contains(
+            "<th scope=\"rowgroup\" rowspan=\"2\">Reno end to end, beside ten HighSpeed flows</th>"
+        )
+    );
+    assert!(html.contains("<article id=\"e2\">"));
+}
+
+#[test]
+fn a_single_run_is_a_report_too() {
+    let experiment = Experiment::open(&RESULT.directory.path().join("case3/r1")).unwrap();
+    assert_eq!(experiment.focus(), Some("focus"), "the flow with the fewest streams");
+    let html = Report::new(vec![experiment]).html();
+    assert!(html.contains("<h1 id=\"e1-title\">conversion</h1>") && html.contains("Relay backlog"));
+}
+
+#[test]
+fn a_directory_that_is_no_run_is_refused_with_the_mend() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = Experiment::open(directory.path()).unwrap_err();
+    assert!(matches!(error, ReportError::Run(RunError::NotARun(_))), "{error}");
+}
+
+#[test]
+fn a_damaged_table_of_a_valid_run_is_a_warning_and_stands_on_the_page() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write_run(directory.path(), &CASES[0], 1, RunStatus::Done);
+    std::fs::write(directory.path().join("queue.parquet"), b"rubbish").unwrap();
+    let report = report(&[directory.path()]);
+    assert!(report.warnings()[0].contains("queue.parquet"), "{:?}", report.warnings());
+    assert!(report.html().contains("queue.parquet: not a readable Parquet table"));
+}
