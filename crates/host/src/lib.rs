@@ -2,6 +2,7 @@
 //!
 //! - [`lease`]: everything a run makes outside its own process, removed when it ends or, after a crash, by the next.
 //! - [`namespace`]: network namespaces, entered by threads and child processes.
+//! - [`facts`]: what must be recorded about a machine with every run.
 //! - [`interface`]: veth pairs, addresses, routes, offloads.
 //! - [`sysctl`]: network parameters of the calling thread's namespace.
 //! - [`support`]: what this host lacks, as values.
@@ -9,6 +10,7 @@
 //!
 //! Creating things is left to iproute2; what it cannot do (entering, offloads, sockets) is here.
 
+pub mod facts;
 pub mod interface;
 pub mod lease;
 pub mod namespace;
