@@ -1,11 +1,512 @@
-//! `longfat transfer`.
+//! `longfat transfer`: a server and a client of memory-to-memory transfers.
 
-use crate::outcome::Outcome;
+use crate::{
+    outcome::{Failure, Outcome},
+    stop,
+};
+use anyhow::Context;
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use longfat_schema::{
+    lines::Lines,
+    record::Note,
+    units::{Nanos, Rate, Size},
+};
+use longfat_transfer::{
+    Amount, Arrivals, IntervalReport, IntervalRow, Outcome as Transferred, Protocol, Receive, SendObserver,
+    SendOptions, ServeObserver, ServeOptions, Server, TransferPlan, plan::BLOCK_MAX_BYTES, send,
+};
+use std::{
+    io::Write,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 /// Memory-to-memory transfers over TCP and UDP, with echo latency.
-#[derive(clap::Args)]
-pub struct Args {}
+///
+/// One end serves, the other sends (or, with --reverse, receives). Both agree on the parameters first; goodput is
+/// counted at the receiver, and both ends' sockets are read back and reported.
+#[derive(ClapArgs)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
 
-pub fn run(_args: Args) -> Outcome {
-    Err(anyhow::anyhow!("'longfat transfer' is not built yet").into())
+#[derive(Subcommand)]
+enum Command {
+    Serve(ServeArgs),
+    Send(Box<SendArgs>),
+}
+
+/// Wait for transfers, many at a time, until stopped.
+///
+/// The first line on standard output is 'ready ADDRESS:PORT' (with --json: {"type":"ready","address":"…"}), printed
+/// once connections are accepted.
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  longfat transfer serve                                every address, port 5201
+  longfat transfer serve --listen [::1]:0 --once        a free port, one transfer
+  longfat transfer serve --listen 10.0.0.2:5201 --samples receiver.jsonl")]
+struct ServeArgs {
+    /// Address and port; port 0 takes a free one.
+    #[arg(long, default_value = "[::]:5201", value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+    /// End after the first transfer; exit code 2 when one of its streams died.
+    #[arg(long)]
+    once: bool,
+    /// Write this end's records there (the client gets them too).
+    #[arg(long, value_name = "FILE")]
+    samples: Option<PathBuf>,
+    /// One JSON object per line on standard output: ready, then each transfer's outcome.
+    #[arg(long)]
+    json: bool,
+    /// How long a client that connected may be silent before it brought its plan.
+    #[arg(long, default_value = "10s", value_name = "SPAN")]
+    timeout: Nanos,
+}
+
+/// Carry out one transfer with a server.
+///
+/// Bytes and rates are those of the whole flow, shared evenly by its streams. Exit code 2 when a stream died.
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  longfat transfer send 10.0.0.2:5201 --cc cubic --duration 20s
+  longfat transfer send host:5201 --streams 4 --bytes 5GB --sndbuf 8MiB --rcvbuf 8MiB
+  longfat transfer send host:5201 --cc lf_highspeed --echo-every 1MB --samples run.jsonl
+  longfat transfer send host:5201 --reverse --json
+  longfat transfer send host:5201 --udp --rate 300Mbit --poisson --seed 7
+
+Echo latency: every --echo-every bytes of the stream stands a timestamp which the receiving program sends back on
+the same connection; the latency is from handing it to the socket to reading its echo, so it holds the send buffer,
+the path, every relay in between, the receiver's buffer and the way back.")]
+struct SendArgs {
+    /// The server.
+    #[arg(value_name = "HOST:PORT")]
+    to: String,
+    #[command(flatten)]
+    amount: AmountArgs,
+    #[command(flatten)]
+    socket: SocketArgs,
+    #[command(flatten)]
+    udp: UdpArgs,
+    #[command(flatten)]
+    measure: MeasureArgs,
+    /// The server sends, this end receives.
+    #[arg(long)]
+    reverse: bool,
+    /// Source address of every connection.
+    #[arg(long, value_name = "ADDR")]
+    bind: Option<IpAddr>,
+    /// Begin at this CLOCK_MONOTONIC time of this host, to start several flows together.
+    #[arg(long, value_name = "NANOSECONDS")]
+    start_at: Option<u64>,
+    /// Start each stream so much after the one before.
+    #[arg(long, default_value = "0", value_name = "SPAN")]
+    stagger: Nanos,
+    /// How long after its planned end a stream may take to empty its buffers; then it is cut, without error.
+    #[arg(long, default_value = "10s", value_name = "SPAN")]
+    drain: Nanos,
+    /// How long the other end may be silent, or data unacknowledged, before it counts as dead.
+    #[arg(long, default_value = "10s", value_name = "SPAN")]
+    timeout: Nanos,
+    /// The outcome as one JSON object on standard output.
+    #[arg(long, conflicts_with = "json_lines")]
+    json: bool,
+    /// Interval reports and the outcome as JSON objects, one per line, as they come.
+    #[arg(long)]
+    json_lines: bool,
+}
+
+#[derive(ClapArgs)]
+struct AmountArgs {
+    /// Name of the flow in every record.
+    #[arg(long, default_value = "flow")]
+    flow: String,
+    /// Connections side by side.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    streams: u32,
+    /// Each stream sends for this long (10s when neither this nor --bytes is given).
+    #[arg(long, value_name = "SPAN", conflicts_with = "bytes")]
+    duration: Option<Nanos>,
+    /// The flow sends so many payload bytes.
+    #[arg(long, value_name = "SIZE")]
+    bytes: Option<Size>,
+    /// At most this payload rate, on average, of the whole flow.
+    #[arg(long)]
+    rate: Option<Rate>,
+}
+
+#[derive(ClapArgs)]
+struct SocketArgs {
+    /// Bytes handed to a socket at once (128KiB; with --rate what takes 2 ms, if that is less).
+    #[arg(long, value_name = "SIZE")]
+    block: Option<Size>,
+    /// Send buffer as the kernel counts it, bookkeeping included; absent: autotuned.
+    #[arg(long, value_name = "SIZE")]
+    sndbuf: Option<Size>,
+    /// Receive buffer as the kernel counts it; absent: autotuned.
+    #[arg(long, value_name = "SIZE")]
+    rcvbuf: Option<Size>,
+    /// Congestion control of the sending end, set before the connection is made; absent: that host's default.
+    #[arg(long, value_name = "NAME")]
+    cc: Option<String>,
+    /// Congestion control of the receiving end.
+    #[arg(long, value_name = "NAME")]
+    cc_receiver: Option<String>,
+    /// Send from page cache (sendfile), without a copy.
+    #[arg(long)]
+    zero_copy: bool,
+    /// How payload is taken: 'copy' as an application would, 'discard' inside the kernel.
+    #[arg(long, value_enum, default_value = "copy")]
+    receive: ReceiveArg,
+    /// Compare every byte received with what was sent.
+    #[arg(long)]
+    verify: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ReceiveArg {
+    Copy,
+    Discard,
+}
+
+#[derive(ClapArgs)]
+struct UdpArgs {
+    /// Datagrams at --rate instead of a TCP stream.
+    #[arg(long, requires = "rate")]
+    udp: bool,
+    /// Exponential gaps between datagrams instead of even ones.
+    #[arg(long, requires = "udp")]
+    poisson: bool,
+    /// Seed of the gaps.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// UDP payload.
+    #[arg(long, default_value = "1472B", value_name = "SIZE")]
+    datagram: Size,
+    /// Spin instead of sleeping so long before each departure when gaps are below 1 ms; 0 never spins.
+    #[arg(long, default_value = "50us", value_name = "SPAN")]
+    spin: Nanos,
+}
+
+#[derive(ClapArgs)]
+struct MeasureArgs {
+    /// A timestamp to be echoed every so many bytes.
+    #[arg(long, value_name = "SIZE")]
+    echo_every: Option<Size>,
+    /// Period of the interval reports.
+    #[arg(long, default_value = "1s", value_name = "SPAN")]
+    interval: Nanos,
+    /// Period of the sender's TCP_INFO samples (10ms with --samples, else that of the reports).
+    #[arg(long, value_name = "SPAN")]
+    sample_every: Option<Nanos>,
+    /// Period of the receiver's byte counts.
+    #[arg(long, default_value = "100ms", value_name = "SPAN")]
+    receiver_interval: Nanos,
+    /// Write every record of both ends there, one JSON object per line.
+    #[arg(long, value_name = "FILE")]
+    samples: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> Outcome {
+    match args.command {
+        Command::Serve(args) => run_serve(&args),
+        Command::Send(args) => run_send(&args),
+    }
+}
+
+fn samples_file(path: Option<&PathBuf>) -> anyhow::Result<Lines> {
+    path.map_or(Ok(Lines::default()), |path| {
+        Lines::create(path).with_context(|| format!("samples file '{}'", path.display()))
+    })
+}
+
+fn run_serve(args: &ServeArgs) -> Outcome {
+    let options = ServeOptions {
+        listen: args.listen,
+        once: args.once,
+        timeout: args.timeout.into(),
+        samples: samples_file(args.samples.as_ref())?,
+        stop: stop::flag()?,
+    };
+    let server = Server::bind(options)?;
+    let address = server.address();
+    if args.json {
+        say(&serde_json::json!({ "type": "ready", "address": address.to_string() }).to_string())?;
+    } else {
+        say(&format!("ready {address}"))?;
+    }
+    let served = server.run(&ServeView { json: args.json })?;
+    if args.once && served.failed > 0 {
+        return Err(anyhow::anyhow!("the transfer failed").into());
+    }
+    Ok(())
+}
+
+/// A line on standard output, at once.
+fn say(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+struct ServeView {
+    json: bool,
+}
+
+impl ServeObserver for ServeView {
+    fn began(&self, peer: SocketAddr, plan: &TransferPlan) {
+        eprintln!("{peer}: {}", described(plan));
+    }
+
+    fn ended(&self, peer: SocketAddr, outcome: &Transferred) {
+        if self.json {
+            // A closed standard output ends no transfer.
+            let _ = say(&tagged("outcome", outcome));
+        }
+        eprintln!("{peer}: '{}' {}", outcome.plan.flow, rate(outcome.goodput_bps()));
+        outcome.errors().iter().for_each(|error| eprintln!("{peer}: {error}"));
+    }
+
+    fn failed(&self, peer: SocketAddr, error: &longfat_transfer::Error) {
+        eprintln!("{peer}: {error}");
+    }
+}
+
+fn run_send(args: &SendArgs) -> Outcome {
+    let options = SendOptions {
+        to: args.to.clone(),
+        plan: plan(args)?,
+        bind: args.bind,
+        start_at_ns: args.start_at,
+        interval: Duration::from(args.measure.interval).max(Duration::from_millis(10)),
+        samples: samples_file(args.measure.samples.as_ref())?,
+        stop: stop::flag()?,
+    };
+    let view = SendView { json_lines: args.json_lines, reports: AtomicU64::new(0) };
+    let outcome = send(&options, &view)?;
+    if args.json {
+        say(&serde_json::to_string_pretty(&outcome)?)?;
+    } else if args.json_lines {
+        say(&tagged("outcome", &outcome))?;
+    } else {
+        say(&final_table(&outcome))?;
+    }
+    failure(&outcome).map_or(Ok(()), Err)
+}
+
+fn failure(outcome: &Transferred) -> Option<Failure> {
+    let errors = outcome.errors();
+    (!outcome.is_complete()).then(|| Failure::Failed(anyhow::anyhow!("{}", errors.join("; "))))
+}
+
+fn plan(args: &SendArgs) -> anyhow::Result<TransferPlan> {
+    let amount = match args.amount.bytes {
+        Some(bytes) => Amount::Bytes(bytes.0),
+        None => Amount::DurationUs(args.amount.duration.map_or(10_000_000, Nanos::as_us)),
+    };
+    let measure = &args.measure;
+    // Nobody looks at samples closer than the reports unless they are kept.
+    let sample_every = if measure.samples.is_some() { Nanos(10_000_000) } else { measure.interval };
+    let plan = TransferPlan {
+        flow: args.amount.flow.clone(),
+        protocol: if args.udp.udp { Protocol::Udp } else { Protocol::Tcp },
+        streams: args.amount.streams,
+        amount,
+        reverse: args.reverse,
+        block_bytes: block_bytes(args),
+        sndbuf_bytes: args.socket.sndbuf.map(|size| size.0),
+        rcvbuf_bytes: args.socket.rcvbuf.map(|size| size.0),
+        cc_sender: args.socket.cc.clone(),
+        cc_receiver: args.socket.cc_receiver.clone(),
+        rate_bps: args.amount.rate.map(|rate| rate.0),
+        echo_every_bytes: measure.echo_every.map(|size| size.0),
+        verify: args.socket.verify,
+        zero_copy: args.socket.zero_copy,
+        receive: match args.socket.receive {
+            ReceiveArg::Copy => Receive::Copy,
+            ReceiveArg::Discard => Receive::Discard,
+        },
+        datagram_bytes: u32::try_from(args.udp.datagram.0).unwrap_or(u32::MAX),
+        arrivals: if args.udp.poisson {
+            Arrivals::Poisson { seed: args.udp.seed }
+        } else {
+            Arrivals::Constant
+        },
+        spin_us: args.udp.spin.as_us(),
+        stagger_us: args.stagger.as_us(),
+        sample_every_us: measure.sample_every.unwrap_or(sample_every).as_us(),
+        receiver_interval_us: measure.receiver_interval.as_us(),
+        drain_us: args.drain.as_us(),
+        timeout_us: args.timeout.as_us(),
+    };
+    plan.check()?;
+    Ok(plan)
+}
+
+/// The block asked for; else 128 KiB, or with a rate limit what a stream sends in 2 ms, so that it is smooth.
+fn block_bytes(args: &SendArgs) -> u32 {
+    const USUAL: u64 = 128 << 10;
+    let streams = u64::from(args.amount.streams.max(1));
+    let smooth = |rate: Rate| (rate.0 / streams / 8 / 500).clamp(1448, USUAL);
+    let bytes = args.socket.block.map_or_else(|| args.amount.rate.map_or(USUAL, smooth), |size| size.0);
+    u32::try_from(bytes).unwrap_or(BLOCK_MAX_BYTES + 1)
+}
+
+struct SendView {
+    json_lines: bool,
+    reports: AtomicU64,
+}
+
+/// How many reports pass before the heading is shown again.
+const HEADING_EVERY: u64 = 20;
+
+impl SendObserver for SendView {
+    fn started(&self, peer: SocketAddr, plan: &TransferPlan) {
+        eprintln!("{peer}: {}", described(plan));
+    }
+
+    fn interval(&self, report: &IntervalReport) {
+        if self.json_lines {
+            // A closed standard output shows at the end, when the outcome cannot be written.
+            let _ = say(&tagged("interval", report));
+            return;
+        }
+        if self.reports.fetch_add(1, Relaxed).is_multiple_of(HEADING_EVERY) {
+            eprintln!(
+                "{:>15} {:>6} {:>14} {:>8} {:>8} {:>10} {:>10}",
+                "s", "stream", "goodput", "retrans", "cwnd", "srtt", "echo p50"
+            );
+        }
+        let span = format!("{:.1}-{:.1}", report.from_us as f64 / 1e6, report.to_us as f64 / 1e6);
+        if report.streams.len() > 1 {
+            report.streams.iter().for_each(|row| eprintln!("{span:>15} {}", row_text(row)));
+        }
+        eprintln!("{span:>15} {}", row_text(&report.sum));
+    }
+
+    fn note(&self, note: &Note) {
+        eprintln!("{}: {}", note.level, note.message);
+    }
+}
+
+fn row_text(row: &IntervalRow) -> String {
+    format!(
+        "{:>6} {:>14} {:>8} {:>8} {:>10} {:>10}",
+        row.stream.map_or_else(|| "sum".to_owned(), |stream| stream.to_string()),
+        rate(row.goodput_bps),
+        row.retransmitted_segments,
+        row.cwnd_segments,
+        millis(Some(u64::from(row.srtt_us))),
+        millis(row.echo_p50_us),
+    )
+}
+
+fn described(plan: &TransferPlan) -> String {
+    let amount = match plan.amount {
+        Amount::DurationUs(span) => format!("for {}", Nanos(span * 1000)),
+        Amount::Bytes(bytes) => format!("of {}", Size(bytes)),
+    };
+    let protocol = if plan.protocol == Protocol::Udp { "UDP" } else { "TCP" };
+    let direction = if plan.reverse { "from the server" } else { "to the server" };
+    let limit = plan.rate_bps.map_or(String::new(), |rate| format!(" at {}", Rate(rate)));
+    format!("'{}': {} {protocol} stream(s) {direction} {amount}{limit}", plan.flow, plan.streams)
+}
+
+fn tagged(kind: &str, value: &impl serde::Serialize) -> String {
+    let mut value = serde_json::to_value(value).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.shift_insert(0, "type".to_owned(), kind.into());
+    }
+    value.to_string()
+}
+
+fn rate(bps: u64) -> String {
+    let (value, unit) = match bps {
+        0..1_000_000 => (bps as f64 / 1e3, "kbit/s"),
+        1_000_000..10_000_000_000 => (bps as f64 / 1e6, "Mbit/s"),
+        _ => (bps as f64 / 1e9, "Gbit/s"),
+    };
+    format!("{value:.2} {unit}")
+}
+
+fn millis(us: Option<u64>) -> String {
+    us.map_or_else(|| "-".to_owned(), |us| format!("{:.2} ms", us as f64 / 1000.0))
+}
+
+fn final_table(outcome: &Transferred) -> String {
+    let udp = outcome.plan.protocol == Protocol::Udp;
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(if udp {
+        vec!["stream", "goodput", "offered", "sent", "received", "lost", "reordered", "duplicates"]
+    } else {
+        vec![
+            "stream",
+            "goodput",
+            "received",
+            "retrans",
+            "min rtt",
+            "echoes",
+            "echo p50",
+            "p99",
+            "max",
+            "cc sender",
+            "cc receiver",
+            "mss",
+            "sndbuf",
+            "rcvbuf",
+        ]
+    });
+    (0..outcome.flows.len()).for_each(|at| {
+        table.add_row(if udp { udp_row(outcome, at) } else { tcp_row(outcome, at) });
+    });
+    (1..table.column_count()).for_each(|at| {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    });
+    let mut text = table.to_string();
+    if outcome.flows.len() > 1 {
+        text.push_str(&format!("\nsum of {} streams: {}", outcome.flows.len(), rate(outcome.goodput_bps())));
+    }
+    text
+}
+
+fn tcp_row(outcome: &Transferred, at: usize) -> Vec<String> {
+    let flow = &outcome.flows[at];
+    vec![
+        flow.stream.to_string(),
+        rate(flow.goodput_bps),
+        format!("{} in {:.3} s", Size(flow.received_bytes), flow.duration_us as f64 / 1e6),
+        flow.retransmitted_segments.to_string(),
+        millis(flow.min_rtt_us.map(u64::from)),
+        flow.echo_count.to_string(),
+        millis(flow.echo_p50_us),
+        millis(flow.echo_p99_us),
+        millis(flow.echo_max_us),
+        flow.cc_sender.clone(),
+        flow.cc_receiver.clone(),
+        format!("{} B", flow.mss_bytes),
+        Size(flow.sndbuf_bytes).to_string(),
+        Size(flow.rcvbuf_bytes).to_string(),
+    ]
+}
+
+fn udp_row(outcome: &Transferred, at: usize) -> Vec<String> {
+    let flow = &outcome.flows[at];
+    let source = outcome.sources.iter().find(|end| end.stream == flow.stream).cloned().unwrap_or_default();
+    let sink = outcome.sinks.iter().find(|end| end.stream == flow.stream).cloned().unwrap_or_default();
+    vec![
+        flow.stream.to_string(),
+        rate(flow.goodput_bps),
+        rate(source.offered_bps),
+        source.sent_datagrams.to_string(),
+        sink.received_datagrams.to_string(),
+        flow.lost_datagrams.to_string(),
+        sink.reordered_datagrams.to_string(),
+        sink.duplicate_datagrams.to_string(),
+    ]
 }

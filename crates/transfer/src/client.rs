@@ -1,0 +1,360 @@
+//! The end a person starts: agrees with the server, makes the data connections, keeps the book.
+
+use crate::{
+    channel::Channel,
+    context::Context,
+    control::{Message, PROTOCOL_VERSION, Preamble},
+    datagram::{Datagram, Kind},
+    error::{End, Error, Result},
+    halt::Halt,
+    ledger::{IntervalReport, Ledger},
+    outcome::Outcome,
+    plan::{Protocol, TransferPlan},
+    session::{self, Duties, Work},
+    sockets::{LOOK_UP, Settings, connect_to, probe, udp_socket},
+};
+use longfat_host::{monotonic_ns, monotonic_us};
+use longfat_schema::{
+    lines::Lines,
+    record::{Note, Record},
+};
+use std::{
+    cell::Cell,
+    io::Write,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+/// Questions that settle the clock offset before there is load.
+const CLOCK_QUESTIONS: u32 = 5;
+
+/// What `longfat transfer send` is told beside the plan.
+#[derive(Debug, Clone)]
+pub struct SendOptions {
+    /// Where the server is, `HOST:PORT`.
+    pub to: String,
+    /// What to do.
+    pub plan: TransferPlan,
+    /// Source address of every connection.
+    pub bind: Option<IpAddr>,
+    /// When to begin, CLOCK_MONOTONIC; at once when absent.
+    pub start_at_ns: Option<u64>,
+    /// Period of interval reports.
+    pub interval: Duration,
+    /// Where the records of both ends go.
+    pub samples: Lines,
+    /// Ends the transfer early when raised.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Told how the transfer goes.
+pub trait SendObserver: Sync {
+    /// The ends agree and are connected.
+    fn started(&self, _peer: SocketAddr, _plan: &TransferPlan) {}
+    /// One interval is over.
+    fn interval(&self, _report: &IntervalReport) {}
+    /// Something a person should know.
+    fn note(&self, _note: &Note) {}
+}
+
+/// An observer that looks away.
+impl SendObserver for () {}
+
+/// Carries out one transfer. Streams that died early are in the outcome; an error is one that kept the transfer
+/// from beginning, or the samples from being kept.
+pub fn send(options: &SendOptions, observer: &dyn SendObserver) -> Result<Outcome> {
+    options.plan.check()?;
+    let halt = Halt::new(Arc::clone(&options.stop));
+    if options.plan.protocol == Protocol::Tcp {
+        probe(&Settings::data(&options.plan, own_end(&options.plan)))?;
+    }
+    let ledger = Ledger::new(options.samples.clone(), options.plan.streams);
+    let outcome = Client { options, observer, halt: &halt, ledger: &ledger }.transfer();
+    let closed = ledger.close();
+    let outcome = outcome?;
+    closed.map_err(|source| Error::io("write the samples file", source))?;
+    Ok(outcome)
+}
+
+fn own_end(plan: &TransferPlan) -> End {
+    if plan.reverse { End::Receiving } else { End::Sending }
+}
+
+struct Client<'a> {
+    options: &'a SendOptions,
+    observer: &'a dyn SendObserver,
+    halt: &'a Halt,
+    ledger: &'a Ledger,
+}
+
+/// What the server answered.
+struct Agreed {
+    token: u128,
+    ports: Vec<u16>,
+}
+
+impl Client<'_> {
+    fn transfer(&self) -> Result<Outcome> {
+        let plan = &self.options.plan;
+        let (mut channel, server) = self.connect()?;
+        let agreed = self.agree(&mut channel)?;
+        channel.learn_clock(CLOCK_QUESTIONS)?;
+        let work = match plan.protocol {
+            Protocol::Tcp => self.connect_tcp(server, &agreed, &mut channel)?,
+            Protocol::Udp => self.connect_udp(server, &agreed, &mut channel)?,
+        };
+        self.note_clock(&channel);
+        let start_ns = self.start(&mut channel)?;
+        self.observer.started(server, plan);
+        let finished = self.carry_out(work, start_ns, &mut channel);
+        let outcome = Outcome::new(plan, finished, channel.clock());
+        outcome.flows.iter().for_each(|flow| self.ledger.put(&Record::Flow(flow.clone())));
+        Ok(outcome)
+    }
+
+    /// Connects to the first address of the server that answers.
+    fn connect(&self) -> Result<(Channel, SocketAddr)> {
+        let to = &self.options.to;
+        let timeout = Duration::from_micros(self.options.plan.timeout_us);
+        let mut failed =
+            Error::Address { text: to.clone(), why: "it has no address of the family of --bind".into() };
+        for address in resolve(to)? {
+            if self.options.bind.is_some_and(|ip| ip.is_ipv4() != address.is_ipv4()) {
+                continue;
+            }
+            match connect_to(address, self.options.bind, &Settings::control(timeout), self.halt) {
+                Ok(socket) => return Ok((Channel::new(socket, address.to_string(), timeout)?, address)),
+                Err(Error::Stopped) => return Err(Error::Stopped),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    fn agree(&self, channel: &mut Channel) -> Result<Agreed> {
+        let plan = serde_json::to_value(&self.options.plan)
+            .map_err(|error| Error::io("write the plan", std::io::Error::other(error)))?;
+        channel.send(&Message::Hello { version: PROTOCOL_VERSION, plan })?;
+        match self.expect(channel)? {
+            Message::Welcome { version, .. } if version != PROTOCOL_VERSION => Err(Error::Version {
+                peer: channel.peer().to_owned(),
+                theirs: version,
+                ours: PROTOCOL_VERSION,
+            }),
+            Message::Welcome { token, ports, .. } => {
+                let token = u128::from_str_radix(&token, 16).map_err(|error| Error::Protocol {
+                    peer: channel.peer().to_owned(),
+                    why: format!("its token is no number: {error}"),
+                })?;
+                Ok(Agreed { token, ports })
+            }
+            other => Err(channel.unexpected(&other)),
+        }
+    }
+
+    /// The next message; a refusal becomes an error.
+    fn expect(&self, channel: &mut Channel) -> Result<Message> {
+        let message = channel.expect(|| self.halt.is_raised())?;
+        refusal(message, channel.peer())
+    }
+
+    fn connect_tcp(&self, server: SocketAddr, agreed: &Agreed, channel: &mut Channel) -> Result<Work> {
+        let plan = &self.options.plan;
+        let &[port] = agreed.ports.as_slice() else { return Err(wrong_ports(channel, agreed, 1)) };
+        let address = with_port(server, port);
+        let settings = Settings::data(plan, own_end(plan));
+        let open = |stream| {
+            let mut socket = connect_to(address, self.options.bind, &settings, self.halt)?;
+            let preamble = Preamble { token: agreed.token, stream }.encode();
+            socket.write_all(&preamble).map_err(|source| Error::Connect { address, source })?;
+            Ok(socket)
+        };
+        let sockets = (0..plan.streams).map(open).collect::<Result<Vec<TcpStream>>>()?;
+        match self.expect(channel)? {
+            Message::Ready => {}
+            other => return Err(channel.unexpected(&other)),
+        }
+        Ok(if plan.reverse { Work::TcpSink(sockets) } else { Work::TcpSource(sockets) })
+    }
+
+    fn connect_udp(&self, server: SocketAddr, agreed: &Agreed, channel: &mut Channel) -> Result<Work> {
+        let plan = &self.options.plan;
+        if agreed.ports.len() != plan.streams as usize {
+            return Err(wrong_ports(channel, agreed, plan.streams));
+        }
+        let open = |port: &u16| {
+            let socket = udp_socket(SocketAddr::new(self.local_ip(server), 0), plan)?;
+            let address = with_port(server, *port);
+            socket.connect(address).map_err(|source| Error::Connect { address, source })?;
+            Ok(socket)
+        };
+        let sockets = agreed.ports.iter().map(open).collect::<Result<Vec<UdpSocket>>>()?;
+        let token = agreed.token as u64;
+        self.greet(&sockets, token, channel)?;
+        Ok(if plan.reverse { Work::UdpSink(sockets, token) } else { Work::UdpSource(sockets, token) })
+    }
+
+    /// Sends hellos until the server has one of each stream; it gives up by itself.
+    fn greet(&self, sockets: &[UdpSocket], token: u64, channel: &mut Channel) -> Result<()> {
+        let hello = Datagram { kind: Kind::Hello, token, sequence: 0, time_ns: 0 }.encode();
+        loop {
+            // A hello that is lost or refused is followed by another.
+            sockets.iter().for_each(|socket| drop(socket.send(&hello)));
+            match channel.poll(LOOK_UP)?.map(|message| refusal(message, channel.peer())).transpose()? {
+                None if self.halt.is_raised() => return Err(Error::Stopped),
+                None => {}
+                Some(Message::Ready) => return Ok(()),
+                Some(other) => return Err(channel.unexpected(&other)),
+            }
+        }
+    }
+
+    fn local_ip(&self, server: SocketAddr) -> IpAddr {
+        let any: IpAddr = match server {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.options.bind.unwrap_or(any)
+    }
+
+    /// When the first stream begins. A sending server is told at that moment.
+    fn start(&self, channel: &mut Channel) -> Result<u64> {
+        let now_ns = monotonic_ns();
+        let start_ns = self.options.start_at_ns.unwrap_or(now_ns);
+        if start_ns < now_ns {
+            let late_us = (now_ns - start_ns) / 1000;
+            if late_us > 0 {
+                self.note("warning", format!("began {late_us} us after --start-at: connecting took longer"));
+            }
+        }
+        if !self.options.plan.reverse {
+            return Ok(start_ns.max(now_ns));
+        }
+        while monotonic_ns() < start_ns {
+            if self.halt.is_raised() {
+                return Err(Error::Stopped);
+            }
+            let left = Duration::from_nanos(start_ns.saturating_sub(monotonic_ns()));
+            if let Some(message) = channel.poll(left.min(LOOK_UP))? {
+                return Err(channel.unexpected(&refusal(message, channel.peer())?));
+            }
+        }
+        channel.send(&Message::Start)?;
+        Ok(start_ns)
+    }
+
+    fn carry_out(&self, work: Work, start_ns: u64, channel: &mut Channel) -> session::Finished {
+        let put = |record: Record| {
+            if let Record::Note(note) = &record {
+                self.observer.note(note);
+            }
+            self.ledger.put(&record);
+        };
+        let context = Context { plan: &self.options.plan, halt: self.halt, emit: &put };
+        let reports = Reports::new(self.options.interval, start_ns);
+        let duties = Duties {
+            outbox: None,
+            on_records: &|records| records.into_iter().for_each(put),
+            on_turn: &|| reports.when_due(self.ledger, self.observer),
+        };
+        let finished = session::run(work, start_ns, channel, &context, &duties);
+        reports.last(self.ledger, self.observer);
+        finished
+    }
+
+    fn note_clock(&self, channel: &Channel) {
+        let clock = channel.clock();
+        let message = format!(
+            "clock of {} minus clock of this end: {} us (error at most {} us); interval times are those of the receiving end",
+            channel.peer(),
+            clock.offset_us,
+            clock.error_us
+        );
+        self.note("info", message);
+    }
+
+    fn note(&self, level: &str, message: String) {
+        let note = Note {
+            time_us: monotonic_us(),
+            level: level.to_owned(),
+            source: self.options.plan.flow.clone(),
+            message,
+        };
+        if level != "info" {
+            self.observer.note(&note);
+        }
+        self.ledger.put(&Record::Note(note));
+    }
+}
+
+/// Interval reports as time goes by.
+struct Reports {
+    interval: Duration,
+    start_ns: u64,
+    from: Cell<Option<Instant>>,
+    from_us: Cell<u64>,
+}
+
+impl Reports {
+    fn new(interval: Duration, start_ns: u64) -> Reports {
+        Reports { interval, start_ns, from: Cell::new(None), from_us: Cell::new(0) }
+    }
+
+    fn when_due(&self, ledger: &Ledger, observer: &dyn SendObserver) {
+        let now_ns = monotonic_ns();
+        if now_ns < self.start_ns {
+            return;
+        }
+        match self.from.get() {
+            None => self.from.set(Some(Instant::now())),
+            Some(from) if from.elapsed() >= self.interval => {
+                self.report(now_ns, ledger, observer);
+                // Even intervals: the next is due one interval after this one was.
+                self.from.set(Some(from + self.interval));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn report(&self, now_ns: u64, ledger: &Ledger, observer: &dyn SendObserver) {
+        let to_us = now_ns.saturating_sub(self.start_ns) / 1000;
+        observer.interval(&ledger.report(self.from_us.replace(to_us), to_us));
+    }
+
+    /// The last interval, if anything arrived in it.
+    fn last(&self, ledger: &Ledger, observer: &dyn SendObserver) {
+        let to_us = monotonic_ns().saturating_sub(self.start_ns) / 1000;
+        let report = ledger.report(self.from_us.get(), to_us);
+        if report.sum.received_bytes > 0 {
+            observer.interval(&report);
+        }
+    }
+}
+
+fn resolve(to: &str) -> Result<Vec<SocketAddr>> {
+    let wrong = |why: String| Error::Address { text: to.to_owned(), why };
+    let addresses: Vec<_> = to.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
+    if addresses.is_empty() { Err(wrong("it has no address".to_owned())) } else { Ok(addresses) }
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+fn refusal(message: Message, peer: &str) -> Result<Message> {
+    let peer = peer.to_owned();
+    match message {
+        Message::Refused { version, .. } if version != PROTOCOL_VERSION => {
+            Err(Error::Version { peer, theirs: version, ours: PROTOCOL_VERSION })
+        }
+        Message::Refused { reason, .. } => Err(Error::Refused { peer, reason }),
+        other => Ok(other),
+    }
+}
+
+fn wrong_ports(channel: &Channel, agreed: &Agreed, expected: u32) -> Error {
+    let why = format!("it announced {} data ports where {expected} are needed", agreed.ports.len());
+    Error::Protocol { peer: channel.peer().to_owned(), why }
+}

@@ -1,0 +1,38 @@
+//! What the threads of one transfer share at one end.
+
+use crate::{halt::Halt, plan::TransferPlan};
+use longfat_host::monotonic_ns;
+use longfat_schema::record::{Note, Record};
+use std::time::Duration;
+
+/// Where a transfer's threads put what they measure, and where they learn that they should stop.
+pub(crate) struct Context<'a> {
+    pub(crate) plan: &'a TransferPlan,
+    pub(crate) halt: &'a Halt,
+    pub(crate) emit: &'a (dyn Fn(Record) + Sync),
+}
+
+impl Context<'_> {
+    pub(crate) fn warn(&self, message: String) {
+        (self.emit)(Record::Note(Note {
+            time_us: longfat_host::monotonic_us(),
+            level: "warning".to_owned(),
+            source: self.plan.flow.clone(),
+            message,
+        }));
+    }
+
+    /// Sleeps until `time_ns`; `false` when the transfer is halted first.
+    pub(crate) fn sleep_until(&self, time_ns: u64) -> bool {
+        loop {
+            if self.halt.is_raised() {
+                return false;
+            }
+            let left = time_ns.saturating_sub(monotonic_ns());
+            if left == 0 {
+                return true;
+            }
+            std::thread::sleep(Duration::from_nanos(left).min(crate::sockets::LOOK_UP));
+        }
+    }
+}

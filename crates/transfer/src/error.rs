@@ -1,0 +1,129 @@
+//! Why a transfer could not be made.
+
+use std::net::SocketAddr;
+
+/// Which end of the data an error is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The end that sends the payload.
+    Sending,
+    /// The end that receives the payload.
+    Receiving,
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            End::Sending => "sending end",
+            End::Receiving => "receiving end",
+        })
+    }
+}
+
+/// Why a transfer could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address of the other end cannot be used.
+    #[error("address '{text}': {why}; write it like 'host:5201' or '[2001:db8::1]:5201'")]
+    Address {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Nobody answered.
+    #[error(
+        "cannot connect to {address}: {source}; is 'longfat transfer serve' running and reachable there?"
+    )]
+    Connect {
+        /// Where to.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The listening address cannot be had.
+    #[error(
+        "cannot listen on {address}: {source}; choose another with --listen, or end the program that has it"
+    )]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A socket of one end does not take what the plan asks.
+    #[error("{end}: {source}")]
+    Host {
+        /// Which end.
+        end: End,
+        /// What the host said.
+        source: longfat_host::Error,
+    },
+    /// The other end said no.
+    #[error("{peer} refused the transfer: {reason}")]
+    Refused {
+        /// Who.
+        peer: String,
+        /// Its reason.
+        reason: String,
+    },
+    /// The ends are of different versions.
+    #[error(
+        "{peer} speaks version {theirs} of the transfer protocol, this program version {ours}; use the same longfat at both ends"
+    )]
+    Version {
+        /// The other end.
+        peer: String,
+        /// Its version.
+        theirs: u32,
+        /// This program's version.
+        ours: u32,
+    },
+    /// The other end does not speak the protocol.
+    #[error("{peer} does not speak the transfer protocol: {why}")]
+    Protocol {
+        /// The other end.
+        peer: String,
+        /// What it said.
+        why: String,
+    },
+    /// The other end is gone.
+    #[error("{peer} closed the control connection: {why}")]
+    Closed {
+        /// The other end.
+        peer: String,
+        /// How.
+        why: String,
+    },
+    /// The other end does not answer.
+    #[error("{peer} has not been heard of for {seconds:.1} s: it or the path is dead (limit: --timeout)")]
+    Silent {
+        /// The other end.
+        peer: String,
+        /// For how long.
+        seconds: f64,
+    },
+    /// The plan contradicts itself.
+    #[error(transparent)]
+    Plan(#[from] crate::plan::PlanError),
+    /// A signal came first.
+    #[error("stopped before the transfer began")]
+    Stopped,
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// Result of a transfer step.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {
+        Error::Io { what: what.into(), source: source.into() }
+    }
+}

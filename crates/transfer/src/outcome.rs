@@ -1,0 +1,77 @@
+//! What a transfer came to.
+
+use crate::{
+    channel::ClockOffset,
+    ends::{SinkEnd, SourceEnd, summarise},
+    plan::TransferPlan,
+    session::Finished,
+};
+use longfat_schema::record::FlowSummary;
+use serde::Serialize;
+
+/// Everything both ends know at the end.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// What was agreed.
+    pub plan: TransferPlan,
+    /// One summary per stream.
+    pub flows: Vec<FlowSummary>,
+    /// The sending end's figures.
+    pub sources: Vec<SourceEnd>,
+    /// The receiving end's figures.
+    pub sinks: Vec<SinkEnd>,
+    /// The other end's CLOCK_MONOTONIC minus this end's.
+    pub clock_offset_us: i64,
+    /// How far off that estimate may be.
+    pub clock_error_us: i64,
+    /// Why the other end's figures are missing, when it went away.
+    pub lost: Option<String>,
+}
+
+impl Outcome {
+    pub(crate) fn new(plan: &TransferPlan, finished: Finished, clock: ClockOffset) -> Outcome {
+        let (mut sources, mut sinks) = (finished.own.sources, finished.own.sinks);
+        sources.extend(finished.peer.sources);
+        sinks.extend(finished.peer.sinks);
+        Outcome {
+            flows: summarise(plan, &sources, &sinks, finished.lost.as_deref()),
+            plan: plan.clone(),
+            sources,
+            sinks,
+            clock_offset_us: clock.offset_us,
+            clock_error_us: clock.error_us,
+            lost: finished.lost,
+        }
+    }
+
+    /// Whether every stream ended as planned.
+    pub fn is_complete(&self) -> bool {
+        self.lost.is_none() && self.flows.iter().all(|flow| flow.error.is_none())
+    }
+
+    /// Goodput of all streams together, each over its own window.
+    pub fn goodput_bps(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.goodput_bps).sum()
+    }
+
+    /// What went wrong, one line per stream; lines that say the same are joined.
+    pub fn errors(&self) -> Vec<String> {
+        let mut errors: Vec<(String, Vec<u32>)> = Vec::new();
+        for flow in &self.flows {
+            let Some(error) = &flow.error else { continue };
+            match errors.iter_mut().find(|(text, _)| text == error) {
+                Some((_, streams)) => streams.push(flow.stream),
+                None => errors.push((error.clone(), vec![flow.stream])),
+            }
+        }
+        errors.into_iter().map(|(text, streams)| format!("{}: {text}", named(&streams))).collect()
+    }
+}
+
+fn named(streams: &[u32]) -> String {
+    match streams {
+        [one] => format!("stream {one}"),
+        [first, .., last] => format!("{} streams ({first} to {last})", streams.len()),
+        [] => String::new(),
+    }
+}

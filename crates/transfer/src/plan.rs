@@ -1,0 +1,310 @@
+//! What the ends agree on before a transfer: every value resolved, carried in the first control message.
+
+use longfat_host::socket::CC_NAME_MAX;
+use serde::{Deserialize, Serialize};
+
+/// Most streams of one transfer.
+pub const STREAMS_MAX: u32 = 1024;
+/// Largest block handed to a socket at once.
+pub const BLOCK_MAX_BYTES: u32 = 64 << 20;
+/// Largest UDP payload over IPv4.
+pub const DATAGRAM_MAX_BYTES: u32 = 65_507;
+/// Closest spacing of timestamps in a stream.
+pub const ECHO_EVERY_MIN_BYTES: u64 = 1024;
+
+/// Transport of the payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// A byte stream under congestion control.
+    Tcp,
+    /// Datagrams at a given rate, whatever the path does.
+    Udp,
+}
+
+/// How much is sent. Bytes are those of the whole flow, shared evenly by its streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Amount {
+    /// Each stream for this long.
+    DurationUs(u64),
+    /// This many payload bytes.
+    Bytes(u64),
+}
+
+/// How the receiving end takes bytes that need no inspection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Receive {
+    /// Copied to user space, as an application would.
+    Copy,
+    /// Dropped inside the kernel (MSG_TRUNC): saves the receiver's copy, so the figure is the stack's, not an application's.
+    Discard,
+}
+
+/// When datagrams leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrivals {
+    /// Evenly spaced.
+    Constant,
+    /// Exponential gaps drawn from this seed; stream i uses seed + i.
+    Poisson {
+        /// Seed of the gaps.
+        seed: u64,
+    },
+}
+
+/// Everything the two ends agree on. Spans are in microseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransferPlan {
+    /// Name of the flow in every record.
+    pub flow: String,
+    /// Transport.
+    pub protocol: Protocol,
+    /// Connections (or UDP sockets) side by side.
+    pub streams: u32,
+    /// How much.
+    pub amount: Amount,
+    /// The serving end sends.
+    pub reverse: bool,
+    /// Bytes handed to a socket at once (TCP).
+    pub block_bytes: u32,
+    /// Send buffer, kernel bookkeeping included; absent: autotuned.
+    pub sndbuf_bytes: Option<u64>,
+    /// Receive buffer, kernel bookkeeping included; absent: autotuned (UDP: 4 MiB).
+    pub rcvbuf_bytes: Option<u64>,
+    /// Congestion control of the sending end; absent: that host's default.
+    pub cc_sender: Option<String>,
+    /// Congestion control of the receiving end; absent: that host's default.
+    pub cc_receiver: Option<String>,
+    /// Payload rate offered by the whole flow, shared evenly by its streams.
+    pub rate_bps: Option<u64>,
+    /// Spacing of the timestamps to be echoed.
+    pub echo_every_bytes: Option<u64>,
+    /// The receiving end compares every byte with what was sent.
+    pub verify: bool,
+    /// Send from page cache (sendfile) instead of copying.
+    pub zero_copy: bool,
+    /// How the receiving end takes payload.
+    pub receive: Receive,
+    /// UDP payload size.
+    pub datagram_bytes: u32,
+    /// UDP departure process.
+    pub arrivals: Arrivals,
+    /// UDP: how much before each departure the sender spins instead of sleeping; 0 never.
+    pub spin_us: u64,
+    /// Stream i starts i times this late.
+    pub stagger_us: u64,
+    /// Period of the sender's TCP_INFO samples.
+    pub sample_every_us: u64,
+    /// Period of the receiver's byte counts.
+    pub receiver_interval_us: u64,
+    /// How long after its planned end a stream may take to empty its buffers before it is cut.
+    pub drain_us: u64,
+    /// How long the other end may be silent, or data unacknowledged, before it is dead.
+    pub timeout_us: u64,
+}
+
+impl Default for TransferPlan {
+    fn default() -> TransferPlan {
+        TransferPlan {
+            flow: "flow".to_owned(),
+            protocol: Protocol::Tcp,
+            streams: 1,
+            amount: Amount::DurationUs(10_000_000),
+            reverse: false,
+            block_bytes: 128 << 10,
+            sndbuf_bytes: None,
+            rcvbuf_bytes: None,
+            cc_sender: None,
+            cc_receiver: None,
+            rate_bps: None,
+            echo_every_bytes: None,
+            verify: false,
+            zero_copy: false,
+            receive: Receive::Copy,
+            datagram_bytes: 1472,
+            arrivals: Arrivals::Constant,
+            spin_us: 50,
+            stagger_us: 0,
+            sample_every_us: 10_000,
+            receiver_interval_us: 100_000,
+            drain_us: 10_000_000,
+            timeout_us: 10_000_000,
+        }
+    }
+}
+
+/// What is wrong with a plan, and the mend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {value}: {mend}")]
+pub struct PlanError {
+    what: &'static str,
+    value: String,
+    mend: String,
+}
+
+fn refuse_unless(
+    good: bool,
+    what: &'static str,
+    value: &dyn std::fmt::Display,
+    mend: impl Into<String>,
+) -> Result<(), PlanError> {
+    if good { Ok(()) } else { Err(PlanError { what, value: value.to_string(), mend: mend.into() }) }
+}
+
+fn refuse_outside(
+    range: std::ops::RangeInclusive<u64>,
+    what: &'static str,
+    value: u64,
+) -> Result<(), PlanError> {
+    refuse_unless(
+        range.contains(&value),
+        what,
+        &value,
+        format!("it must be {} to {}", range.start(), range.end()),
+    )
+}
+
+/// A day: no span of a transfer is longer.
+const SPAN_MAX_US: u64 = 86_400_000_000;
+/// Periods below this would be nothing but sampling.
+const PERIOD_MIN_US: u64 = 100;
+
+impl TransferPlan {
+    /// Checks the plan as a whole; both ends do, before anything is touched.
+    pub fn check(&self) -> Result<(), PlanError> {
+        let name_ok =
+            !self.flow.is_empty() && self.flow.len() <= 64 && !self.flow.chars().any(char::is_control);
+        refuse_unless(name_ok, "the flow name", &format!("'{}'", self.flow), "give 1 to 64 printable bytes")?;
+        refuse_outside(1..=u64::from(STREAMS_MAX), "the number of streams", self.streams.into())?;
+        self.check_amount()?;
+        self.check_spans()?;
+        self.check_sockets()?;
+        match self.protocol {
+            Protocol::Tcp => self.check_tcp(),
+            Protocol::Udp => self.check_udp(),
+        }
+    }
+
+    fn check_amount(&self) -> Result<(), PlanError> {
+        match self.amount {
+            Amount::DurationUs(span) => refuse_outside(1000..=SPAN_MAX_US, "the duration in us", span),
+            Amount::Bytes(bytes) => {
+                refuse_outside(u64::from(self.streams)..=1 << 47, "the number of bytes", bytes)
+            }
+        }
+    }
+
+    fn check_spans(&self) -> Result<(), PlanError> {
+        refuse_outside(0..=SPAN_MAX_US, "the stagger in us", self.stagger_us)?;
+        refuse_outside(PERIOD_MIN_US..=SPAN_MAX_US, "the sampling period in us", self.sample_every_us)?;
+        refuse_outside(1000..=SPAN_MAX_US, "the receiver's interval in us", self.receiver_interval_us)?;
+        refuse_outside(0..=SPAN_MAX_US, "the drain limit in us", self.drain_us)?;
+        refuse_outside(200_000..=3_600_000_000, "the timeout in us", self.timeout_us)?;
+        refuse_outside(0..=10_000, "the spin time in us", self.spin_us)
+    }
+
+    fn check_sockets(&self) -> Result<(), PlanError> {
+        for (what, bytes) in
+            [("the send buffer", self.sndbuf_bytes), ("the receive buffer", self.rcvbuf_bytes)]
+        {
+            refuse_outside(1024..=i32::MAX as u64, what, bytes.unwrap_or(1024))?;
+        }
+        for cc in [&self.cc_sender, &self.cc_receiver].into_iter().flatten() {
+            let named = !cc.is_empty() && cc.len() <= CC_NAME_MAX;
+            refuse_unless(named, "the congestion control", &format!("'{cc}'"), "names have 1 to 15 bytes")?;
+        }
+        refuse_outside(1000..=10_u64.pow(13), "the rate in bit/s", self.rate_bps.unwrap_or(1000))
+    }
+
+    fn check_tcp(&self) -> Result<(), PlanError> {
+        refuse_outside(1..=u64::from(BLOCK_MAX_BYTES), "the block in bytes", self.block_bytes.into())?;
+        let every = self.echo_every_bytes.unwrap_or(ECHO_EVERY_MIN_BYTES);
+        refuse_outside(ECHO_EVERY_MIN_BYTES..=1 << 40, "the echo spacing in bytes", every)?;
+        let copies = !self.verify || self.receive == Receive::Copy;
+        refuse_unless(copies, "receive", &"'discard'", "verified bytes must be copied: drop --verify or it")
+    }
+
+    fn check_udp(&self) -> Result<(), PlanError> {
+        let least = crate::datagram::HEADER_BYTES as u64;
+        refuse_outside(
+            least..=DATAGRAM_MAX_BYTES.into(),
+            "the datagram in bytes",
+            self.datagram_bytes.into(),
+        )?;
+        refuse_unless(self.rate_bps.is_some(), "the rate", &"absent", "UDP needs one: give --rate")?;
+        let mend = "echoes, verification and zero-copy are for TCP";
+        let tcp_only = self.echo_every_bytes.is_some() || self.verify || self.zero_copy;
+        refuse_unless(!tcp_only, "the protocol", &"udp", mend)
+    }
+
+    /// Bytes that stream number `stream` sends, when bytes are planned.
+    pub fn stream_bytes(&self, stream: u32) -> Option<u64> {
+        match self.amount {
+            Amount::Bytes(bytes) => Some(share(bytes, self.streams, stream)),
+            Amount::DurationUs(_) => None,
+        }
+    }
+
+    /// Rate that stream number `stream` offers.
+    pub fn stream_rate_bps(&self, stream: u32) -> Option<u64> {
+        self.rate_bps.map(|rate| share(rate, self.streams, stream).max(1))
+    }
+
+    /// How long each stream is planned to send, when a duration is planned.
+    pub fn duration_us(&self) -> Option<u64> {
+        match self.amount {
+            Amount::DurationUs(span) => Some(span),
+            Amount::Bytes(_) => None,
+        }
+    }
+}
+
+/// Part `index` of `whole` in `parts` nearly equal parts that sum to `whole`.
+fn share(whole: u64, parts: u32, index: u32) -> u64 {
+    let parts = u64::from(parts.max(1));
+    whole / parts + u64::from(u64::from(index) < whole % parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_default_plan_is_sound() {
+        assert_eq!(TransferPlan::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_wrong_plan_names_the_value_and_the_mend() {
+        let message = |plan: TransferPlan| plan.check().unwrap_err().to_string();
+        let plan = TransferPlan { streams: 0, ..TransferPlan::default() };
+        assert_eq!(message(plan), "the number of streams is 0: it must be 1 to 1024");
+        let plan = TransferPlan { protocol: Protocol::Udp, ..TransferPlan::default() };
+        assert_eq!(message(plan), "the rate is absent: UDP needs one: give --rate");
+        let plan = TransferPlan { cc_sender: Some("a-name-far-too-long".into()), ..TransferPlan::default() };
+        assert!(message(plan).contains("'a-name-far-too-long'"));
+        let plan = TransferPlan { verify: true, receive: Receive::Discard, ..TransferPlan::default() };
+        assert!(message(plan).contains("--verify"));
+    }
+
+    #[test]
+    fn a_plan_from_another_version_is_refused_not_guessed() {
+        let mut value = serde_json::to_value(TransferPlan::default()).unwrap();
+        value["colour"] = "red".into();
+        assert!(serde_json::from_value::<TransferPlan>(value).unwrap_err().to_string().contains("colour"));
+    }
+
+    proptest! {
+        #[test]
+        fn shares_sum_to_the_whole(bytes in 0u64..1 << 50, streams in 1u32..1000) {
+            let plan = TransferPlan { streams, amount: Amount::Bytes(bytes), ..TransferPlan::default() };
+            let sum: u64 = (0..streams).filter_map(|stream| plan.stream_bytes(stream)).sum();
+            prop_assert_eq!(sum, bytes);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! When bytes and datagrams are due. Time is passed in: nanoseconds since the stream's start.
+
+use crate::plan::Arrivals;
+
+/// Nanoseconds that `bytes` take at `rate_bps`, rounded down.
+fn span_ns(bytes: u64, rate_bps: u64) -> u64 {
+    let bits_ns = u128::from(bytes) * 8 * 1_000_000_000;
+    u64::try_from(bits_ns / u128::from(rate_bps.max(1))).unwrap_or(u64::MAX)
+}
+
+/// Holds a byte stream to a mean rate: byte p is due when p bytes take so long at that rate. A stream that fell
+/// behind (a full window) catches up as fast as it can.
+#[derive(Debug, Clone, Copy)]
+pub struct RateLimit {
+    rate_bps: Option<u64>,
+}
+
+impl RateLimit {
+    /// At most `rate_bps` on average, or unlimited.
+    pub fn new(rate_bps: Option<u64>) -> RateLimit {
+        RateLimit { rate_bps }
+    }
+
+    /// How long to wait at `elapsed_ns` before byte `position` may be sent; 0 means now.
+    pub fn wait_ns(self, position: u64, elapsed_ns: u64) -> u64 {
+        self.rate_bps.map_or(0, |rate_bps| span_ns(position, rate_bps).saturating_sub(elapsed_ns))
+    }
+}
+
+/// Departure times of datagrams.
+#[derive(Debug, Clone)]
+pub struct Departures {
+    datagram_bytes: u64,
+    rate_bps: u64,
+    process: Process,
+    next_ns: u64,
+    count: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Process {
+    Constant,
+    Poisson(SplitMix),
+}
+
+impl Departures {
+    /// Datagrams of `datagram_bytes` at a mean rate of `rate_bps`; the first leaves at 0 when evenly spaced.
+    pub fn new(datagram_bytes: u64, rate_bps: u64, arrivals: Arrivals, stream: u32) -> Departures {
+        let process = match arrivals {
+            Arrivals::Constant => Process::Constant,
+            Arrivals::Poisson { seed } => Process::Poisson(SplitMix(seed.wrapping_add(u64::from(stream)))),
+        };
+        let mut departures = Departures { datagram_bytes, rate_bps, process, next_ns: 0, count: 0 };
+        if matches!(departures.process, Process::Poisson(_)) {
+            departures.next_ns = departures.exponential_ns();
+        }
+        departures
+    }
+
+    /// When the next datagram is due.
+    pub fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    /// Mean time between datagrams.
+    pub fn mean_gap_ns(&self) -> u64 {
+        span_ns(self.datagram_bytes, self.rate_bps)
+    }
+
+    /// Goes on to the following datagram.
+    pub fn advance(&mut self) {
+        self.count += 1;
+        self.next_ns = match self.process {
+            // From the count, not by adding gaps: rounding must not change the rate.
+            Process::Constant => span_ns(self.count.saturating_mul(self.datagram_bytes), self.rate_bps),
+            Process::Poisson(_) => self.next_ns.saturating_add(self.exponential_ns()),
+        };
+    }
+
+    /// An exponential gap by inversion: −ln(1 − u) of the mean.
+    fn exponential_ns(&mut self) -> u64 {
+        let mean_ns = (self.datagram_bytes * 8) as f64 * 1e9 / self.rate_bps.max(1) as f64;
+        match &mut self.process {
+            Process::Constant => 0,
+            Process::Poisson(random) => (-(1.0 - random.unit()).ln() * mean_ns) as u64,
+        }
+    }
+}
+
+/// SplitMix64 (Steele 2014): small, seeded, the same everywhere.
+#[derive(Debug, Clone)]
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in [0, 1) with 53 bits.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn times(arrivals: Arrivals, stream: u32, count: usize) -> Vec<u64> {
+        let mut departures = Departures::new(1250, 10_000_000, arrivals, stream);
+        (0..count)
+            .map(|_| {
+                let time = departures.next_ns();
+                departures.advance();
+                time
+            })
+            .collect()
+    }
+
+    #[test]
+    fn even_departures_do_not_drift() {
+        let mut departures = Departures::new(1472, 7_000_003, Arrivals::Constant, 0);
+        (0..1_000_000).for_each(|_| departures.advance());
+        let exact = 1e6 * 1472.0 * 8.0 / 7_000_003.0 * 1e9;
+        assert!((departures.next_ns() as f64 - exact).abs() < 1.0);
+    }
+
+    #[test]
+    fn poisson_departures_have_the_mean_and_spread_of_their_law() {
+        let times = times(Arrivals::Poisson { seed: 7 }, 0, 100_000);
+        let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean / 1e6 - 1.0).abs() < 0.02, "mean gap {mean} ns of 1 ms");
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.02, "an exponential law's deviation is its mean");
+    }
+
+    #[test]
+    fn a_seed_repeats_and_streams_differ() {
+        let seeded = |stream| times(Arrivals::Poisson { seed: 1 }, stream, 50);
+        assert_eq!(seeded(0), seeded(0));
+        assert_ne!(seeded(0), seeded(1));
+    }
+
+    proptest! {
+        #[test]
+        fn a_limited_stream_never_runs_ahead_of_its_rate(
+            rate_bps in 1000u64..1_000_000_000_000, position in 0u64..1 << 45, elapsed_ns in 0u64..1 << 45,
+        ) {
+            let wait = RateLimit::new(Some(rate_bps)).wait_ns(position, elapsed_ns);
+            let due = u128::from(position) * 8_000_000_000 / u128::from(rate_bps);
+            prop_assert!(u128::from(elapsed_ns) + u128::from(wait) >= due.min(u128::from(u64::MAX)));
+            prop_assert!(wait == 0 || u128::from(elapsed_ns) + u128::from(wait) == due.min(u128::from(u64::MAX)));
+            prop_assert_eq!(RateLimit::new(None).wait_ns(position, elapsed_ns), 0);
+        }
+    }
+}

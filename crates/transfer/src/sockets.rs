@@ -1,0 +1,216 @@
+//! Sockets made as the plan asks: congestion control and buffers are set **before** connect and listen, because a
+//! socket that began under another congestion control keeps its pacing, and because the window scale is fixed by
+//! the handshake.
+
+use crate::{
+    error::{End, Error, Result},
+    halt::Halt,
+    plan::TransferPlan,
+};
+use longfat_host::socket::{Buffer, set_buffer, set_cc, set_option};
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, socket,
+    },
+};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+/// How often a blocked thread looks up to see whether it should stop.
+pub(crate) const LOOK_UP: Duration = Duration::from_millis(100);
+/// Receive buffer of UDP sinks when none is asked for: bursts must not be lost in the receiving host.
+const UDP_RCVBUF_BYTES: u64 = 4 << 20;
+/// Congestion control of control connections: in every kernel, and never the one under test by accident.
+pub(crate) const CONTROL_CC: &str = "reno";
+
+/// What a TCP socket is given before its handshake.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    pub(crate) end: Option<End>,
+    pub(crate) cc: Option<String>,
+    pub(crate) sndbuf_bytes: Option<u64>,
+    pub(crate) rcvbuf_bytes: Option<u64>,
+    pub(crate) no_delay: bool,
+    pub(crate) timeout: Duration,
+}
+
+impl Settings {
+    pub(crate) fn control(timeout: Duration) -> Settings {
+        Settings { cc: Some(CONTROL_CC.to_owned()), no_delay: true, timeout, ..Settings::default() }
+    }
+
+    /// Of a data socket at this end.
+    pub(crate) fn data(plan: &TransferPlan, end: End) -> Settings {
+        let sending = end == End::Sending;
+        Settings {
+            end: Some(end),
+            cc: if sending { plan.cc_sender.clone() } else { plan.cc_receiver.clone() },
+            sndbuf_bytes: plan.sndbuf_bytes.filter(|_| sending),
+            rcvbuf_bytes: plan.rcvbuf_bytes.filter(|_| !sending),
+            // Echoes are small and must not wait for each other; nor may the tail of a rate-limited block.
+            no_delay: !sending || plan.rate_bps.is_some(),
+            timeout: Duration::from_micros(plan.timeout_us),
+        }
+    }
+
+    fn apply(&self, socket: &OwnedFd) -> Result<()> {
+        let end = self.end.unwrap_or(End::Sending);
+        let host = |source| Error::Host { end, source };
+        if let Some(cc) = &self.cc {
+            set_cc(socket, cc).map_err(host)?;
+        }
+        for (direction, bytes) in [(Buffer::Send, self.sndbuf_bytes), (Buffer::Receive, self.rcvbuf_bytes)] {
+            bytes.map_or(Ok(()), |bytes| set_buffer(socket, direction, bytes)).map_err(host)?;
+        }
+        self.apply_liveness(socket).map_err(|source| Error::io("set a TCP option", source))
+    }
+
+    /// Unacknowledged data for `timeout`, or that long without answer to keepalives, ends the connection.
+    fn apply_liveness(&self, socket: &OwnedFd) -> io::Result<()> {
+        let tcp = |option, value| set_option(socket, libc::IPPROTO_TCP, option, value);
+        let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
+        tcp(libc::TCP_USER_TIMEOUT, timeout_ms)?;
+        tcp(libc::TCP_KEEPIDLE, (timeout_ms / 4000).max(1))?;
+        tcp(libc::TCP_KEEPINTVL, (timeout_ms / 4000).max(1))?;
+        tcp(libc::TCP_NODELAY, i32::from(self.no_delay))?;
+        set_option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+    }
+}
+
+fn new_socket(address: &SocketAddr, kind: SockType) -> Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    socket(family, kind, SockFlag::SOCK_CLOEXEC, None).map_err(|errno| Error::io("make a socket", errno))
+}
+
+/// A listener whose accepted sockets inherit `settings`.
+pub(crate) fn listen_on(address: SocketAddr, settings: &Settings, backlog: i32) -> Result<TcpListener> {
+    let refused = |source: Errno| Error::Listen { address, source: source.into() };
+    let socket = new_socket(&address, SockType::Stream)?;
+    settings.apply(&socket)?;
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
+        .map_err(|source| Error::Listen { address, source })?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address)).map_err(refused)?;
+    let backlog = Backlog::new(backlog).unwrap_or(Backlog::MAXCONN);
+    listen(&socket, backlog).map_err(refused)?;
+    set_nonblocking(&socket, true)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Connects from `bind_to` (any, if none) within `settings.timeout`; gives up when `halt` is raised.
+pub(crate) fn connect_to(
+    address: SocketAddr,
+    bind_to: Option<IpAddr>,
+    settings: &Settings,
+    halt: &Halt,
+) -> Result<TcpStream> {
+    let refused = |source: io::Error| Error::Connect { address, source };
+    let socket = new_socket(&address, SockType::Stream)?;
+    settings.apply(&socket)?;
+    bind_source(&socket, bind_to)?;
+    set_nonblocking(&socket, true)?;
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+        Ok(()) => {}
+        Err(Errno::EINPROGRESS) => wait_connected(&socket, settings.timeout, halt, refused)?,
+        Err(errno) => return Err(refused(errno.into())),
+    }
+    set_nonblocking(&socket, false)?;
+    Ok(TcpStream::from(socket))
+}
+
+fn bind_source(socket: &OwnedFd, bind_to: Option<IpAddr>) -> Result<()> {
+    let Some(ip) = bind_to else { return Ok(()) };
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(ip, 0)))
+        .map_err(|errno| Error::io(format!("use the source address {ip} (--bind)"), errno))
+}
+
+fn wait_connected(
+    socket: &OwnedFd,
+    timeout: Duration,
+    halt: &Halt,
+    refused: impl Fn(io::Error) -> Error,
+) -> Result<()> {
+    let deadline = Instant::now() + timeout;
+    while !wait_for(socket, PollFlags::POLLOUT, LOOK_UP)? {
+        if halt.is_raised() {
+            return Err(Error::Stopped);
+        }
+        if Instant::now() > deadline {
+            return Err(refused(io::Error::from_raw_os_error(libc::ETIMEDOUT)));
+        }
+    }
+    match longfat_host::socket::option(socket, libc::SOL_SOCKET, libc::SO_ERROR) {
+        Ok(0) => Ok(()),
+        Ok(errno) => Err(refused(io::Error::from_raw_os_error(errno))),
+        Err(source) => Err(refused(source)),
+    }
+}
+
+/// A UDP socket bound to `address`.
+pub(crate) fn udp_socket(address: SocketAddr, plan: &TransferPlan) -> Result<UdpSocket> {
+    let socket = new_socket(&address, SockType::Datagram)?;
+    let buffers = [
+        (End::Sending, Buffer::Send, plan.sndbuf_bytes),
+        (End::Receiving, Buffer::Receive, Some(plan.rcvbuf_bytes.unwrap_or(UDP_RCVBUF_BYTES))),
+    ];
+    for (end, direction, bytes) in buffers {
+        bytes
+            .map_or(Ok(()), |bytes| set_buffer(&socket, direction, bytes))
+            .map_err(|source| Error::Host { end, source })?;
+    }
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))
+        .map_err(|errno| Error::Listen { address, source: errno.into() })?;
+    Ok(UdpSocket::from(socket))
+}
+
+pub(crate) fn set_nonblocking(socket: &impl AsFd, on: bool) -> Result<()> {
+    let flags = if on { OFlag::O_RDWR | OFlag::O_NONBLOCK } else { OFlag::O_RDWR };
+    fcntl(socket, FcntlArg::F_SETFL(flags)).map(drop).map_err(|errno| Error::io("set O_NONBLOCK", errno))
+}
+
+/// Whether `what` (or an error) came about within `span`.
+pub(crate) fn wait_for(socket: &impl AsFd, what: PollFlags, span: Duration) -> Result<bool> {
+    let mut fds = [PollFd::new(socket.as_fd(), what)];
+    let timeout = PollTimeout::try_from(span).unwrap_or(PollTimeout::MAX);
+    match poll(&mut fds, timeout) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(errno) => Err(Error::io("wait for a socket", errno)),
+    }
+}
+
+/// Makes reads and writes of a data socket return after [`LOOK_UP`] at the latest.
+pub(crate) fn bound_waits(socket: &TcpStream) -> Result<()> {
+    set_nonblocking(socket, false)?;
+    let both =
+        || socket.set_read_timeout(Some(LOOK_UP)).and_then(|()| socket.set_write_timeout(Some(LOOK_UP)));
+    both().map_err(|source| Error::io("bound the waits of a data socket", source))
+}
+
+/// Makes closing the socket reset the connection: nothing that is still queued will be sent.
+pub(crate) fn reset_on_close(socket: &TcpStream) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: `linger` is a valid `struct linger` of the length given; the socket is open. A failure leaves an
+    // ordinary close, which the peer notices later.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        );
+    }
+}
+
+/// Whether this host takes `settings` at all: asked before the other end is bothered.
+pub(crate) fn probe(settings: &Settings) -> Result<()> {
+    let any = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+    new_socket(&any, SockType::Stream).and_then(|socket| settings.apply(&socket))
+}

@@ -1,0 +1,222 @@
+//! The sending end of TCP streams: one thread per stream writes, one reads all echoes, one samples all sockets.
+
+use crate::{
+    block::BlockWriter,
+    context::Context,
+    echo::EchoLayout,
+    ends::{SourceEnd, rate_bps},
+    pattern::Pattern,
+    returns::{Latency, Returns},
+    schedule::RateLimit,
+    sockets::bound_waits,
+};
+use longfat_host::{
+    monotonic_ns,
+    socket::{Buffer, buffer, cc, tcp_sample},
+};
+use longfat_schema::record::{Record, TcpSample};
+use std::{
+    io,
+    net::{Shutdown, TcpStream},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
+/// One stream's socket, number and what its writer came to.
+#[derive(Debug)]
+struct Written {
+    start_ns: u64,
+    end_ns: u64,
+    position: u64,
+    error: Option<String>,
+}
+
+/// Sends on all sockets (one per stream, in order) from `start_ns` on; returns when every stream has ended and
+/// its echoes are in, or the drain limit has passed.
+pub(crate) fn run(sockets: &[TcpStream], start_ns: u64, context: &Context<'_>) -> Vec<SourceEnd> {
+    let plan = context.plan;
+    let pattern = Pattern::new(plan.block_bytes as usize);
+    let returns = Returns::new(context);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| returns.read_all(sockets));
+        let sampler = scope.spawn(|| sample_all(sockets, &over, context));
+        let writers: Vec<_> = (0u32..)
+            .zip(sockets)
+            .map(|(stream, socket)| {
+                let (pattern, returns) = (&pattern, &returns);
+                let start = start_ns + u64::from(stream) * plan.stagger_us * 1000;
+                scope.spawn(move || {
+                    let written = write_stream(socket, stream, start, pattern, context);
+                    returns.writer_ended();
+                    written
+                })
+            })
+            .collect();
+        let written: Vec<_> =
+            writers.into_iter().map(|writer| writer.join().unwrap_or_else(panicked)).collect();
+        let latencies = reader.join().unwrap_or_default();
+        over.store(true, Relaxed);
+        let last = sampler.join().unwrap_or_default();
+        assemble(sockets, written, latencies, last, context)
+    })
+}
+
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Written {
+    Written { start_ns: 0, end_ns: 0, position: 0, error: Some("its thread failed".to_owned()) }
+}
+
+fn write_stream(
+    socket: &TcpStream,
+    stream: u32,
+    start_ns: u64,
+    pattern: &Pattern,
+    context: &Context<'_>,
+) -> Written {
+    let on_time = context.sleep_until(start_ns);
+    let started = monotonic_ns();
+    let mut position = 0;
+    let error = if on_time {
+        bound_waits(socket)
+            .map_err(|error| error.to_string())
+            .and_then(|()| write_all(socket, stream, started, pattern, context, &mut position))
+            .err()
+    } else {
+        context.halt.reason()
+    };
+    // The receiver sees the end of the stream; a socket that is gone already needs no telling.
+    let _ = socket.shutdown(Shutdown::Write);
+    Written { start_ns: started, end_ns: monotonic_ns(), position, error }
+}
+
+fn write_all(
+    socket: &TcpStream,
+    stream: u32,
+    start_ns: u64,
+    pattern: &Pattern,
+    context: &Context<'_>,
+    position: &mut u64,
+) -> Result<(), String> {
+    let plan = context.plan;
+    let total = plan.stream_bytes(stream).unwrap_or(u64::MAX);
+    let span_ns = plan.duration_us().map_or(u64::MAX, |span| span * 1000);
+    let limit = RateLimit::new(plan.stream_rate_bps(stream));
+    let layout = EchoLayout::new(plan.echo_every_bytes);
+    let mut writer = BlockWriter::new(socket, pattern, layout, plan.zero_copy)
+        .map_err(|error| format!("zero-copy: {error}"))?;
+    while *position < total {
+        let now = monotonic_ns();
+        if now - start_ns >= span_ns {
+            break;
+        }
+        if context.halt.is_raised() {
+            return Err(context.halt.reason().unwrap_or_default());
+        }
+        let wait = limit.wait_ns(*position, now - start_ns);
+        if wait > 0 {
+            let left = span_ns - (now - start_ns);
+            std::thread::sleep(Duration::from_nanos(wait.min(left)).min(crate::sockets::LOOK_UP));
+            continue;
+        }
+        let length = (total - *position).min(u64::from(plan.block_bytes));
+        match writer.write(*position, length, now) {
+            Ok(0) => return Err("the connection took no more bytes".to_owned()),
+            Ok(count) => *position += count,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(format!("sending failed after {position} bytes: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// Samples every socket each period until `over`; the last sample of each.
+fn sample_all(sockets: &[TcpStream], over: &AtomicBool, context: &Context<'_>) -> Vec<Option<TcpSample>> {
+    let period_ns = context.plan.sample_every_us * 1000;
+    let mut last: Vec<Option<TcpSample>> = vec![None; sockets.len()];
+    let mut next = monotonic_ns();
+    loop {
+        let ending = over.load(Relaxed);
+        for (stream, (socket, last)) in (0u32..).zip(sockets.iter().zip(&mut last)) {
+            // A socket that was reset has no more to say: the sample before stands.
+            if let Ok(sample) = tcp_sample(socket).filter_live() {
+                let sample = TcpSample {
+                    flow: context.plan.flow.clone(),
+                    stream,
+                    role: "sender".to_owned(),
+                    ..sample
+                };
+                *last = Some(sample.clone());
+                (context.emit)(Record::Tcp(sample));
+            }
+        }
+        if ending {
+            return last;
+        }
+        next += period_ns;
+        let now = monotonic_ns();
+        if next < now {
+            // Fell behind (a stalled machine): go on from now rather than hurry.
+            next = now + period_ns;
+        }
+        sleep_in_steps(next, over);
+    }
+}
+
+/// A sample of a socket that still has its figures.
+trait FilterLive {
+    fn filter_live(self) -> Result<TcpSample, ()>;
+}
+
+impl FilterLive for longfat_host::Result<TcpSample> {
+    /// A reset socket reports a cleared control block (no segment size, no window).
+    fn filter_live(self) -> Result<TcpSample, ()> {
+        self.map_err(drop).and_then(|sample| if sample.cwnd_segments == 0 { Err(()) } else { Ok(sample) })
+    }
+}
+
+fn sleep_in_steps(until_ns: u64, over: &AtomicBool) {
+    while !over.load(Relaxed) {
+        let left = until_ns.saturating_sub(monotonic_ns());
+        if left == 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(50)));
+    }
+}
+
+fn assemble(
+    sockets: &[TcpStream],
+    written: Vec<Written>,
+    latencies: Vec<Latency>,
+    samples: Vec<Option<TcpSample>>,
+    context: &Context<'_>,
+) -> Vec<SourceEnd> {
+    let layout = EchoLayout::new(context.plan.echo_every_bytes);
+    let mut latencies = latencies.into_iter();
+    let mut samples = samples.into_iter();
+    (0u32..)
+        .zip(sockets.iter().zip(written))
+        .map(|(stream, (socket, written))| {
+            let latency = latencies.next().unwrap_or_default();
+            let sample = samples.next().flatten().unwrap_or_default();
+            let span_us = (written.end_ns - written.start_ns) / 1000;
+            SourceEnd {
+                stream,
+                start_us: (written.start_ns / 1000) as i64,
+                end_us: (written.end_ns / 1000) as i64,
+                sent_bytes: written.position,
+                offered_bps: rate_bps(written.position, span_us),
+                cc: cc(socket).unwrap_or(sample.cc),
+                retransmitted_segments: sample.retransmitted_segments,
+                retransmitted_bytes: sample.retransmitted_bytes,
+                min_rtt_us: sample.min_rtt_us,
+                mss_bytes: sample.mss_bytes,
+                sndbuf_bytes: buffer(socket, Buffer::Send),
+                echo_sent: layout.count(written.position),
+                cut: latency.cut,
+                error: written.error.or(latency.error.clone()),
+                ..latency.into_end()
+            }
+        })
+        .collect()
+}

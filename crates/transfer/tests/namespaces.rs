@@ -1,0 +1,222 @@
+//! Transfers between network namespaces this test makes and removes: loss, dead peers, dead links. Needs root.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod ends;
+
+use ends::{Serving, bytes_plan, send_options, sent};
+use longfat_host::{Lease, Namespace, interface};
+use longfat_transfer::{Amount, Protocol, TransferPlan, send};
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Two hosts on one wire.
+struct Wire {
+    near: Namespace,
+    far: Namespace,
+    _lease: Lease,
+}
+
+const FAR: &str = "10.77.0.2";
+
+impl Wire {
+    fn new(name: &str) -> Wire {
+        let lease = Lease::take(&format!("transfer-{name}-{}", std::process::id())).unwrap();
+        let (near, far) = (lease.namespace("near").unwrap(), lease.namespace("far").unwrap());
+        let end = |namespace| interface::End { namespace, name: "wire" };
+        interface::veth(end(&near), end(&far), 1500).unwrap();
+        for (namespace, host) in [(&near, 1), (&far, 2)] {
+            namespace.ip(&["address", "add", &format!("10.77.0.{host}/24"), "dev", "wire"]).unwrap();
+            let v6 = format!("fd00:77::{host}/64");
+            namespace.ip(&["address", "add", &v6, "dev", "wire", "nodad"]).unwrap();
+        }
+        Wire { near, far, _lease: lease }
+    }
+
+    /// A server in the far namespace.
+    fn serve(&self, listen: &str) -> Serving {
+        self.far.run(|| Serving::on(listen)).unwrap()
+    }
+
+    fn nft(&self, namespace: &Namespace, rule: &str) {
+        let mut nft = namespace.command("nft");
+        nft.arg(rule);
+        longfat_host::run_command(nft).unwrap();
+    }
+}
+
+#[test]
+fn bytes_are_exact_between_hosts_over_both_families_and_directions() {
+    let wire = Wire::new("exact");
+    let server = wire.serve("[::]:0");
+    let port = server.address.port();
+    for to in [format!("{FAR}:{port}"), format!("[fd00:77::2]:{port}")] {
+        for reverse in [false, true] {
+            let plan = TransferPlan {
+                reverse,
+                streams: 3,
+                echo_every_bytes: Some(100_000),
+                ..bytes_plan(9_000_000)
+            };
+            let outcome = wire.near.run(|| sent(&to, plan)).unwrap();
+            assert!(outcome.flows.iter().all(|flow| flow.echo_count == 30), "{:?}", outcome.flows);
+        }
+    }
+}
+
+#[test]
+fn lost_datagrams_are_counted_exactly() {
+    let wire = Wire::new("loss");
+    let server = wire.serve("0.0.0.0:0");
+    // Every tenth datagram of 1000 payload bytes (1028 with its headers) is dropped on its way in.
+    let rule = "table inet loss { chain in { type filter hook input priority 0; \
+                meta l4proto udp ip length 1028 numgen inc mod 10 == 3 drop; }; }";
+    wire.nft(&wire.far, rule);
+    let plan = TransferPlan {
+        protocol: Protocol::Udp,
+        amount: Amount::Bytes(2_000_000),
+        rate_bps: Some(40_000_000),
+        datagram_bytes: 1000,
+        ..TransferPlan::default()
+    };
+    let to = format!("{FAR}:{}", server.address.port());
+    let outcome = wire.near.run(|| sent(&to, plan)).unwrap();
+    assert_eq!((outcome.flows[0].lost_datagrams, outcome.sinks[0].received_datagrams), (200, 1800));
+}
+
+#[test]
+fn udp_that_is_blocked_is_named() {
+    let wire = Wire::new("blocked");
+    let server = wire.serve("0.0.0.0:0");
+    wire.nft(
+        &wire.far,
+        "table inet b { chain in { type filter hook input priority 0; meta l4proto udp drop; }; }",
+    );
+    let plan = TransferPlan {
+        protocol: Protocol::Udp,
+        rate_bps: Some(1_000_000),
+        timeout_us: 1_000_000,
+        ..TransferPlan::default()
+    };
+    let options = send_options(format!("{FAR}:{}", server.address.port()), plan);
+    let error = wire.near.run(|| send(&options, &()).unwrap_err().to_string()).unwrap();
+    assert!(error.contains("UDP streams did not arrive") && error.contains("firewall"), "{error}");
+}
+
+#[test]
+fn a_wire_that_dies_ends_both_ends_within_the_timeout() {
+    let wire = Wire::new("cut");
+    let server = wire.serve("0.0.0.0:0");
+    let plan = TransferPlan {
+        amount: Amount::DurationUs(60_000_000),
+        timeout_us: 1_500_000,
+        streams: 2,
+        ..bytes_plan(1)
+    };
+    let options = send_options(format!("{FAR}:{}", server.address.port()), plan);
+    let begun = Instant::now();
+    let outcome = std::thread::scope(|scope| {
+        let client = scope.spawn(|| wire.near.run(|| send(&options, &()).unwrap()).unwrap());
+        std::thread::sleep(Duration::from_millis(700));
+        wire.far.ip(&["link", "set", "wire", "down"]).unwrap();
+        client.join().unwrap()
+    });
+    assert!(begun.elapsed() < Duration::from_secs(30), "took {:?}", begun.elapsed());
+    assert!(outcome.flows.iter().all(|flow| flow.error.is_some()) && outcome.lost.is_some(), "{outcome:?}");
+    // The server noticed by itself: it ends its transfer although nobody asks it to stop.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server_is_busy(&wire) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!server_is_busy(&wire), "the server still holds a connection");
+    assert_eq!(server.end().failed, 1);
+}
+
+/// Whether the far host has an established connection.
+fn server_is_busy(wire: &Wire) -> bool {
+    let mut ss = wire.far.command("ss");
+    ss.args(["-Htn", "state", "established"]);
+    !longfat_host::run_command(ss).unwrap().trim().is_empty()
+}
+
+/// The example server as a process of its own, in the far namespace.
+fn server_process(wire: &Wire) -> (Child, String) {
+    let deps = std::env::current_exe().unwrap();
+    let program: PathBuf = deps.parent().unwrap().parent().unwrap().join("examples/serve_transfers");
+    assert!(program.exists(), "{} is missing: cargo build -p longfat-transfer --examples", program.display());
+    let mut command = wire.far.command(&program);
+    let mut child = command.arg("0.0.0.0:0").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().rsplit_once(':').unwrap().1;
+    (child, format!("{FAR}:{port}"))
+}
+
+#[test]
+fn a_killed_server_is_a_clear_error_not_a_hang() {
+    let wire = Wire::new("killed");
+    let (mut child, to) = server_process(&wire);
+    let plan = TransferPlan { amount: Amount::DurationUs(60_000_000), ..bytes_plan(1) };
+    let options = send_options(to, plan);
+    let begun = Instant::now();
+    let outcome = std::thread::scope(|scope| {
+        let client = scope.spawn(|| wire.near.run(|| send(&options, &()).unwrap()).unwrap());
+        std::thread::sleep(Duration::from_millis(600));
+        child.kill().unwrap();
+        client.join().unwrap()
+    });
+    child.wait().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(outcome.lost.as_ref().unwrap().contains("closed"), "{outcome:?}");
+    assert!(outcome.flows[0].error.is_some());
+}
+
+#[test]
+fn a_frozen_server_is_noticed_though_its_kernel_still_answers() {
+    let wire = Wire::new("frozen");
+    let (mut child, to) = server_process(&wire);
+    // A rate that the kernel's buffers take for a while: only the silence of the program tells.
+    let plan = TransferPlan {
+        amount: Amount::DurationUs(60_000_000),
+        rate_bps: Some(1_000_000),
+        block_bytes: 1000,
+        timeout_us: 1_500_000,
+        ..bytes_plan(1)
+    };
+    let options = send_options(to, plan);
+    let begun = Instant::now();
+    let outcome = std::thread::scope(|scope| {
+        let client = scope.spawn(|| wire.near.run(|| send(&options, &()).unwrap()).unwrap());
+        std::thread::sleep(Duration::from_millis(600));
+        // SAFETY: a signal to a child that is not waited for yet, so its pid is its own.
+        unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };
+        client.join().unwrap()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20), "took {:?}", begun.elapsed());
+    assert!(outcome.lost.as_ref().unwrap().contains("not been heard of"), "{:?}", outcome.lost);
+}
+
+#[test]
+fn a_long_queue_is_drained_or_cut_at_the_limit_without_error() {
+    let wire = Wire::new("drain");
+    let server = wire.serve("0.0.0.0:0");
+    let mut tc = wire.near.command("tc");
+    tc.args("qdisc add dev wire root tbf rate 4mbit burst 16kb limit 1mb".split(' '));
+    longfat_host::run_command(tc).unwrap();
+    let plan = TransferPlan {
+        amount: Amount::DurationUs(500_000),
+        drain_us: 100_000,
+        sndbuf_bytes: Some(8 << 20),
+        ..bytes_plan(1)
+    };
+    let to = format!("{FAR}:{}", server.address.port());
+    let outcome = wire.near.run(|| sent(&to, plan)).unwrap();
+    assert!(outcome.sources[0].cut, "{outcome:?}");
+    assert!(outcome.sources[0].sent_bytes > outcome.sinks[0].received_bytes);
+    assert_eq!(outcome.flows[0].duration_us, 500_000);
+}
