@@ -106,8 +106,9 @@ fn living_owner(lease: &Path) -> Option<i32> {
     (start_time(pid)? == started.parse::<u64>().ok()?).then_some(pid)
 }
 
-/// Start time of a process in clock ticks since boot: field 22 of /proc/PID/stat, after the name's last ')'.
-fn start_time(pid: i32) -> Option<u64> {
+/// Start time of a living process in clock ticks since boot, which with its pid names it for good: field 22 of
+/// /proc/PID/stat, after the name's last ')'.
+pub fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (name, after) = stat.rsplit_once(')')?;
     let dead = name.is_empty() || matches!(after.split_whitespace().next()?, "Z" | "X");

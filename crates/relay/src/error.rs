@@ -1,0 +1,68 @@
+//! Why the relay could not do what was asked.
+
+use longfat_host::support::Missing;
+use std::{io, net::SocketAddr};
+
+/// Why the relay could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// This host lacks something; nothing was touched.
+    #[error("this host lacks {}", summary(.0))]
+    Unsupported(Vec<Missing>),
+    /// The plan contradicts itself.
+    #[error("{0}")]
+    Plan(String),
+    /// The listening address could not be had.
+    #[error("listen on {address}: {source}; choose a free port and an address of this host")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A relay of that name runs already in this network namespace.
+    #[error("a relay named '{name}' runs already (process {pid}); end it or choose another --name")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        pid: i32,
+    },
+    /// A routing mark or table is in use by somebody else.
+    #[error("{what} {number:#x} is in use already ('{by}'); choose another with {option}")]
+    NumberTaken {
+        /// `routing mark` or `routing table`.
+        what: &'static str,
+        /// The number.
+        number: u32,
+        /// The rule or route that uses it.
+        by: String,
+        /// The option that chooses another.
+        option: &'static str,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The host would not do what was asked.
+    #[error(transparent)]
+    Host(#[from] longfat_host::Error),
+}
+
+/// Result of the relay.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
+        Error::Io { what: what.into(), source: source.into() }
+    }
+}
+
+fn summary(missing: &[Missing]) -> String {
+    let texts: Vec<_> = missing.iter().map(|m| format!("{} ({}): {}", m.what, m.why, m.mend)).collect();
+    texts.join("; ")
+}

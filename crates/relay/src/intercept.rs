@@ -1,0 +1,242 @@
+//! Transparent interception: an nft table, a routing rule and a routing table per IP family, made and removed.
+//!
+//! Packets of the relay's connections get a mark; a rule routes marked packets to a table whose only route is
+//! "local", so that the kernel delivers them although they carry somebody else's address.
+
+mod commands;
+mod rules;
+
+use crate::{Error, InterceptPlan, Result};
+use commands::{interface_exists, ip, ip_quiet, nft, nft_check};
+use longfat_host::{lease, support, support::Missing, sysctl};
+pub(crate) use rules::ListenPorts;
+use rules::{Numbers, Record};
+
+/// First mark and table tried, and how many after it: "lf" in ASCII.
+const FIRST_NUMBER: u32 = 0x6c66;
+const TRIES: u32 = 32;
+/// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
+const RULE_PRIORITY: &str = "10";
+const FAMILIES: [&str; 2] = ["-4", "-6"];
+const FORWARDING: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+
+/// What this host lacks for the plan.
+pub(crate) fn missing(plan: &InterceptPlan) -> Vec<Missing> {
+    let programs = [
+        support::missing_root("interception of packets"),
+        support::missing_program("nft", "nftables"),
+        support::missing_program("ip", "iproute2"),
+    ];
+    let mut missing: Vec<_> = programs.into_iter().flatten().collect();
+    if missing.is_empty() {
+        missing.extend(missing_tproxy(plan));
+        missing.extend(plan.interfaces.iter().filter(|name| !interface_exists(name)).map(|name| {
+            let why = "no interface of this network namespace has that name";
+            Missing::new(format!("the interface '{name}'"), why, "see 'ip link' for what there is")
+        }));
+        if !plan.set_forwarding {
+            missing.extend(missing_forwarding());
+        }
+    }
+    missing
+}
+
+/// Has the kernel check, and not apply, rules like ours.
+fn missing_tproxy(plan: &InterceptPlan) -> Option<Missing> {
+    let numbers = Numbers { mark: 1, own_mark: 2, table: 1 };
+    let ports = ListenPorts { ipv4: Some(1), ipv6: Some(1) };
+    let error = nft_check(&rules::chain("longfat_check", plan, &numbers, ports)).err()?;
+    let mend = "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and CONFIG_NFT_FIB_INET";
+    Some(Missing::new("transparent interception by nftables", error.to_string(), mend))
+}
+
+fn missing_forwarding() -> Vec<Missing> {
+    let off = FORWARDING.into_iter().filter(|key| is_off(key));
+    off.map(|key| {
+        let why = format!("sysctl {key} is 0, so what is not relayed would not pass");
+        Missing::new("forwarding of packets", why, format!("run 'sysctl -w {key}=1', or give --forwarding"))
+    })
+    .collect()
+}
+
+fn is_off(key: &str) -> bool {
+    sysctl::read(key).is_ok_and(|value| value == "0")
+}
+
+/// An interception that stands; removed on drop.
+#[derive(Debug)]
+pub(crate) struct Interception {
+    table_name: String,
+    record: Record,
+    removed: bool,
+}
+
+impl Interception {
+    /// Claims the name and the numbers: removes what dead relays left, makes the (empty) table that is the record,
+    /// and the routes. No packet is taken before [`Interception::start`].
+    pub fn prepare(name: &str, plan: &InterceptPlan) -> Result<Interception> {
+        sweep()?;
+        let table_name = format!("longfat_{}", name.replace('-', "_"));
+        if let Some(record) = find(&table_name) {
+            return Err(Error::NameTaken { name: name.to_owned(), pid: record.pid });
+        }
+        let pid = std::process::id() as i32;
+        let record = Record {
+            pid,
+            start_ticks: lease::start_time(pid).unwrap_or(0),
+            numbers: choose_numbers(plan)?,
+            forwarding_ipv4: plan.set_forwarding && is_off(FORWARDING[0]),
+            forwarding_ipv6: plan.set_forwarding && is_off(FORWARDING[1]),
+        };
+        nft(&rules::table(&table_name, &record))?;
+        let interception = Interception { table_name, record, removed: false };
+        interception.route()?;
+        Ok(interception)
+    }
+
+    /// The mark of the relay's own packets.
+    pub fn own_mark(&self) -> u32 {
+        self.record.numbers.own_mark
+    }
+
+    /// Begins to take packets, for listeners on these ports.
+    pub fn start(&self, plan: &InterceptPlan, ports: ListenPorts) -> Result<()> {
+        for (key, set) in
+            FORWARDING.into_iter().zip([self.record.forwarding_ipv4, self.record.forwarding_ipv6])
+        {
+            if set {
+                sysctl::write(key, "1")?;
+            }
+        }
+        nft(&rules::chain(&self.table_name, plan, &self.record.numbers, ports))?;
+        Ok(())
+    }
+
+    fn route(&self) -> Result<()> {
+        let Numbers { mark, table, .. } = &self.record.numbers;
+        let (mark, table) = (format!("{mark:#x}"), table.to_string());
+        for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
+            ip(&[family, "rule", "add", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table])?;
+            ip(&[family, "route", "add", "local", "default", "dev", "lo", "table", &table])?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything.
+    pub fn remove(mut self) -> Result<()> {
+        self.removed = true;
+        undo(&self.table_name, &self.record)
+    }
+}
+
+impl Drop for Interception {
+    fn drop(&mut self) {
+        if !self.removed
+            && let Err(error) = undo(&self.table_name, &self.record)
+        {
+            eprintln!(
+                "longfat: removing nft table '{}': {error}; the next relay tries again",
+                self.table_name
+            );
+        }
+    }
+}
+
+/// Packets first, then routes and sysctls, the record last.
+fn undo(table_name: &str, record: &Record) -> Result<()> {
+    nft(&rules::delete_chain(table_name))?;
+    let Numbers { mark, table, .. } = &record.numbers;
+    let (mark, table) = (format!("{mark:#x}"), table.to_string());
+    for family in FAMILIES {
+        // What a predecessor did not come to make is not there to be removed.
+        ip_quiet(&[family, "rule", "del", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table]);
+        ip_quiet(&[family, "route", "flush", "table", &table]);
+    }
+    for (key, set) in FORWARDING.into_iter().zip([record.forwarding_ipv4, record.forwarding_ipv6]) {
+        if set {
+            sysctl::write(key, "0")?;
+        }
+    }
+    nft(&rules::delete_table(table_name))?;
+    Ok(())
+}
+
+/// Removes what relays left whose process is dead.
+fn sweep() -> Result<()> {
+    for name in nft("list tables\n")?.lines().filter_map(|line| line.strip_prefix("table inet ")) {
+        let name = name.trim();
+        if name.starts_with("longfat_")
+            && let Some(record) = find(name)
+            && lease::start_time(record.pid) != Some(record.start_ticks)
+        {
+            undo(name, &record)?;
+        }
+    }
+    Ok(())
+}
+
+fn find(table_name: &str) -> Option<Record> {
+    Record::parse(&nft(&format!("list table inet {table_name}\n")).ok()?)
+}
+
+/// Whether this namespace has IPv6 (IPv4 it has).
+pub(crate) fn has_ipv6() -> bool {
+    std::net::TcpListener::bind("[::1]:0").is_ok()
+}
+
+/// The numbers asked for, or the first pair that no rule or route uses.
+fn choose_numbers(plan: &InterceptPlan) -> Result<Numbers> {
+    let rules = FAMILIES.map(|family| ip_quiet(&[family, "rule", "show"])).concat();
+    if let Some(mark) = plan.mark {
+        refuse_taken("routing mark", mark, "--mark", mark_user(&rules, mark))?;
+    }
+    if let Some(table) = plan.table {
+        refuse_taken("routing table", table, "--table", table_user(&rules, table))?;
+    }
+    let candidates = || (0..TRIES).map(|try_| FIRST_NUMBER + 2 * try_);
+    let mark = plan.mark.or_else(|| candidates().find(|mark| mark_user(&rules, *mark).is_none()));
+    let table = plan.table.or_else(|| candidates().find(|table| table_user(&rules, *table).is_none()));
+    match (mark, table) {
+        (Some(mark), Some(table)) => Ok(Numbers { mark, own_mark: mark.wrapping_add(1), table }),
+        _ => {
+            Err(Error::Plan("no free routing mark or table was found; name one with --mark, --table".into()))
+        }
+    }
+}
+
+fn refuse_taken(what: &'static str, number: u32, option: &'static str, by: Option<String>) -> Result<()> {
+    by.map_or(Ok(()), |by| Err(Error::NumberTaken { what, number, by, option }))
+}
+
+/// The rule that looks at a mark, or at the one above it.
+fn mark_user(rules: &str, mark: u32) -> Option<String> {
+    let uses = |line: &&str| {
+        let value = line.split("fwmark ").nth(1).and_then(|rest| rest.split([' ', '/']).next());
+        let value = value.and_then(|hex| u32::from_str_radix(hex.trim_start_matches("0x"), 16).ok());
+        value.is_some_and(|value| value == mark || value == mark.wrapping_add(1))
+    };
+    rules.lines().find(uses).map(|line| line.trim().to_owned())
+}
+
+/// The rule or route that uses a table.
+fn table_user(rules: &str, table: u32) -> Option<String> {
+    let looks = format!("lookup {table}");
+    let rule =
+        rules.lines().find(|line| line.trim().ends_with(&looks) || line.contains(&format!("{looks} ")));
+    let shown = FAMILIES.map(|family| ip_quiet(&[family, "route", "show", "table", &table.to_string()]));
+    let route = shown.iter().flat_map(|text| text.lines()).next().map(str::to_owned);
+    rule.map(|line| line.trim().to_owned()).or(route)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_in_use_is_recognised_with_and_without_a_mask() {
+        let rules = "0:\tfrom all lookup local\n10:\tfrom all fwmark 0x6c66 lookup 27750\n\
+                     11:\tfrom all fwmark 0x10/0xff lookup vpn\n";
+        assert!(mark_user(rules, 0x6c66).is_some() && mark_user(rules, 0x6c65).is_some());
+        assert!(mark_user(rules, 0x10).is_some() && mark_user(rules, 0x6c67).is_none());
+    }
+}

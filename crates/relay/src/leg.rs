@@ -1,0 +1,170 @@
+//! The sockets of the two legs.
+//!
+//! Everything a leg is told is set on the listener, whose sockets inherit it, or before connect: a socket that
+//! started under BBR keeps pacing after a change of congestion control, and window scaling is settled by the
+//! receive buffer at the handshake.
+
+use crate::{Error, LegPlan, Result};
+use longfat_host::socket::{self, Buffer};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, accept4, bind, connect, listen,
+};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+};
+
+const BACKLOG: i32 = 4096;
+/// Unanswered keepalive probes, and seconds between them, until a silent peer counts as gone.
+const KEEPALIVE_PROBES: i32 = 6;
+const KEEPALIVE_INTERVAL_S: i32 = 10;
+
+/// How the sockets of one leg are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leg<'a> {
+    pub plan: &'a LegPlan,
+    /// The mark of the relay's own packets, in a transparent relay: addresses of others may then be used.
+    pub transparent: Option<u32>,
+}
+
+impl Leg<'_> {
+    /// A listening socket; several may share the address.
+    pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        let refused = |source: io::Error| Error::Listen { address, source };
+        let socket = stream_socket(address).map_err(refused)?;
+        self.prepare(&socket, address.is_ipv6())?;
+        let flag = |level, name| socket::set_option(&socket, level, name, 1).map_err(refused);
+        flag(libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+        flag(libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+        if address.is_ipv6() {
+            let only = i32::from(self.transparent.is_some());
+            socket::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only).map_err(refused)?;
+        }
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(address)).map_err(|errno| refused(errno.into()))?;
+        let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);
+        listen(&socket, backlog).map_err(|errno| refused(errno.into()))?;
+        Ok(TcpListener::from(socket))
+    }
+
+    /// A socket to connect with.
+    pub fn outgoing(&self, ipv6: bool) -> io::Result<TcpStream> {
+        let any: SocketAddr = if ipv6 { ([0u16; 8], 0).into() } else { ([0u8; 4], 0).into() };
+        let socket = stream_socket(any)?;
+        self.prepare(&socket, ipv6).map_err(io::Error::other)?;
+        Ok(TcpStream::from(socket))
+    }
+
+    fn prepare(&self, socket: &OwnedFd, ipv6: bool) -> Result<()> {
+        if let Some(name) = &self.plan.cc {
+            socket::set_cc(socket, name)?;
+        }
+        for buffer in [Buffer::Send, Buffer::Receive] {
+            socket::set_buffer(socket, buffer, self.plan.buffer_bytes)?;
+        }
+        self.options(socket, ipv6).map_err(|source| Error::io("set the options of a relay socket", source))
+    }
+
+    fn options(&self, socket: &OwnedFd, ipv6: bool) -> io::Result<()> {
+        let set = |level, name, value| socket::set_option(socket, level, name, value);
+        // The relay writes whatever it has: what Nagle would hold back, nobody will complete.
+        set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+        set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, self.plan.notsent_lowat_bytes as i32)?;
+        set(
+            libc::IPPROTO_TCP,
+            libc::TCP_KEEPIDLE,
+            self.plan.keepalive_idle.as_secs().clamp(1, 32767) as i32,
+        )?;
+        set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
+        set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)?;
+        set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        let Some(mark) = self.transparent else { return Ok(()) };
+        set(libc::SOL_SOCKET, libc::SO_MARK, mark as i32)?;
+        match ipv6 {
+            true => set(libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
+            false => set(libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+        }
+    }
+}
+
+/// Connects without waiting, from `source` when given. When the kernel still holds the very same pair of addresses
+/// and ports (TIME_WAIT), the port is given up rather than the connection; the second value says so.
+pub(crate) fn start_connect(
+    socket: &TcpStream,
+    source: Option<SocketAddr>,
+    to: SocketAddr,
+) -> io::Result<bool> {
+    let Some(source) = source else { return dial(socket, to).map(|()| true) };
+    socket::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    let bound = bind(socket.as_raw_fd(), &SockaddrStorage::from(source)).map_err(io::Error::from);
+    match bound.and_then(|()| dial(socket, to)) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE)) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Connects from any port of `source`'s address.
+pub(crate) fn connect_from_any_port(
+    socket: &TcpStream,
+    source: SocketAddr,
+    to: SocketAddr,
+) -> io::Result<()> {
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source.ip(), 0)))?;
+    dial(socket, to)
+}
+
+fn dial(socket: &TcpStream, to: SocketAddr) -> io::Result<()> {
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Ok(()) | Err(nix::errno::Errno::EINPROGRESS) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The next waiting client.
+pub(crate) fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    let descriptor = accept4(listener.as_raw_fd(), SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC)?;
+    // SAFETY: accept4 returned a new descriptor that nobody else owns.
+    Ok(unsafe { TcpStream::from_raw_fd(descriptor) })
+}
+
+/// Makes the coming close a reset (SO_LINGER of zero) instead of a FIN.
+pub(crate) fn close_with_reset(socket: &impl AsFd) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // A socket that refuses is reset already.
+    // SAFETY: the descriptor is open and `linger` is valid for the length given.
+    unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        );
+    }
+}
+
+/// Bytes sent or waiting to be sent and not yet acknowledged (SIOCOUTQ); a FIN counts as one.
+pub(crate) fn unacked_bytes(socket: &impl AsFd) -> u64 {
+    queue_bytes(socket, libc::TIOCOUTQ)
+}
+
+/// Bytes received and not yet read (SIOCINQ).
+pub(crate) fn unread_bytes(socket: &impl AsFd) -> u64 {
+    queue_bytes(socket, libc::FIONREAD)
+}
+
+fn queue_bytes(socket: &impl AsFd, request: libc::Ioctl) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: both requests write one int.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), request, &raw mut bytes) };
+    if result == 0 { bytes.max(0) as u64 } else { 0 }
+}
+
+fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    Ok(nix::sys::socket::socket(family, SockType::Stream, flags, SockProtocol::Tcp)?)
+}

@@ -1,0 +1,46 @@
+//! How many connections the file descriptors allow.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Descriptors kept for what is not a connection: listeners, samples, programs the relay starts.
+const RESERVED: u64 = 24;
+/// Descriptors per worker: epoll, wake-up, listeners and a prepared socket for each.
+const PER_WORKER: u64 = 8;
+
+/// What the descriptor limit allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub connections: usize,
+    pub pipes: usize,
+}
+
+impl Limits {
+    /// Raises the soft limit to the hard one and shares out what that allows.
+    pub fn raise(workers: usize) -> Limits {
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+        let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+        Limits::share(if raised { hard } else { soft }, workers)
+    }
+
+    /// A quarter of the free descriptors for pipes (two each), the rest for connections (two each).
+    fn share(descriptors: u64, workers: usize) -> Limits {
+        let free = descriptors.saturating_sub(RESERVED + PER_WORKER * workers as u64).max(8);
+        let pipes = free / 8;
+        Limits { connections: (free / 2 - pipes) as usize, pipes: pipes as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_and_pipes_stay_within_the_descriptors() {
+        for descriptors in [0, 64, 100, 1024, 20_000, 1 << 20] {
+            let Limits { connections, pipes } = Limits::share(descriptors, 2);
+            assert!(connections > 0);
+            let needed = 2 * (connections + pipes) as u64;
+            assert!(needed <= descriptors.saturating_sub(40).max(8), "{descriptors}: {needed}");
+        }
+    }
+}

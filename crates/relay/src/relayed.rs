@@ -1,0 +1,177 @@
+//! One connection: its sockets, its logic, and a turn of work on it.
+
+use crate::{
+    buffer::{BUFFER_BYTES, Buffer, Moved, Pool},
+    connection::{Action, Connection, Direction, Event, Side},
+    observer::Ended,
+};
+use std::{
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+/// Bytes one direction may move before it is another connection's turn: with this, flows share a worker evenly.
+const TURN_BYTES: usize = BUFFER_BYTES;
+
+/// The two sockets, and what a sampling thread may know of them.
+#[derive(Debug)]
+pub(crate) struct Legs {
+    pub number: u32,
+    pub client: TcpStream,
+    pub server: TcpStream,
+    pub client_address: SocketAddr,
+    pub server_address: SocketAddr,
+    /// Bytes in the relay's buffers and bytes relayed, per direction.
+    pub held_bytes: [AtomicU64; 2],
+    pub relayed_bytes: [AtomicU64; 2],
+}
+
+impl Legs {
+    pub fn leg(&self, side: Side) -> &TcpStream {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    pub fn relayed(&self, direction: Direction) -> u64 {
+        self.relayed_bytes[direction.index()].load(Ordering::Relaxed)
+    }
+}
+
+/// A connection in the hands of a worker.
+#[derive(Debug)]
+pub(crate) struct Relayed {
+    pub logic: Connection,
+    pub legs: Arc<Legs>,
+    buffers: [Option<Buffer>; 2],
+    /// Whether it stands in the worker's queue of connections with work to do.
+    pub queued: bool,
+    pub started: Instant,
+    /// When a reset being passed on waits no longer.
+    pub deadline: Option<Instant>,
+    /// Bytes moved since the workers' loads were last compared.
+    pub recent_bytes: u64,
+    /// Addresses of the server not yet tried.
+    pub untried: usize,
+    pub ended: Ended,
+}
+
+/// What a turn came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Turn {
+    /// There is more to do, but it is another connection's turn.
+    pub more: bool,
+    pub moved_bytes: u64,
+}
+
+impl Relayed {
+    pub fn new(legs: Legs, untried: usize) -> Relayed {
+        Relayed {
+            logic: Connection::new(),
+            legs: Arc::new(legs),
+            buffers: [None, None],
+            queued: false,
+            started: Instant::now(),
+            deadline: None,
+            recent_bytes: 0,
+            untried,
+            ended: Ended::Finished,
+        }
+    }
+
+    /// Works on both directions, each up to its share.
+    pub fn turn(&mut self, pool: &mut Pool) -> Turn {
+        let mut turn = Turn::default();
+        for direction in Direction::BOTH {
+            let mut left = TURN_BYTES;
+            turn.more |= loop {
+                let action = self.logic.next(direction);
+                match action {
+                    Action::Wait => break false,
+                    Action::Read if left == 0 => break true,
+                    _ => {}
+                }
+                let moved = self.act(action, direction, pool);
+                if action == Action::Read {
+                    left = left.saturating_sub(moved);
+                } else {
+                    turn.moved_bytes += moved as u64;
+                }
+            };
+            self.settle_buffer(direction, pool);
+        }
+        self.recent_bytes += turn.moved_bytes;
+        turn
+    }
+
+    /// Does one action and reports it to the logic; bytes moved.
+    fn act(&mut self, action: Action, direction: Direction, pool: &mut Pool) -> usize {
+        let legs = &self.legs;
+        let buffer = &mut self.buffers[direction.index()];
+        let (event, bytes) = match action {
+            Action::Wait => return 0,
+            Action::Finish => match legs.leg(direction.to()).shutdown(Shutdown::Write) {
+                Ok(()) => (Event::Finished(direction), 0),
+                Err(_) => (Event::Failed(direction.to()), 0),
+            },
+            Action::Read => {
+                let buffer = buffer.get_or_insert_with(|| pool.take());
+                match buffer.fill(legs.leg(direction.from())) {
+                    Moved::Bytes(bytes) => (Event::Read(direction, bytes), bytes),
+                    Moved::Blocked => (Event::ReadBlocked(direction), 0),
+                    Moved::Ended => (Event::ReadEnded(direction), 0),
+                    Moved::Failed => (Event::Failed(direction.from()), 0),
+                }
+            }
+            Action::Write => {
+                match buffer.as_mut().map_or(Moved::Failed, |buffer| buffer.drain(legs.leg(direction.to()))) {
+                    Moved::Bytes(bytes) => {
+                        legs.relayed_bytes[direction.index()].fetch_add(bytes as u64, Ordering::Relaxed);
+                        (Event::Written(direction, bytes), bytes)
+                    }
+                    Moved::Blocked => (Event::WriteBlocked(direction), 0),
+                    Moved::Ended | Moved::Failed => (Event::Failed(direction.to()), 0),
+                }
+            }
+        };
+        self.on(event);
+        bytes
+    }
+
+    /// Reports an event to the logic and remembers who ended the connection.
+    pub fn on(&mut self, event: Event) {
+        if let Event::Failed(side) = event
+            && self.ended == Ended::Finished
+        {
+            let unreachable = self.logic.is_connecting() && side == Side::Server;
+            self.ended = if unreachable { Ended::Unreachable } else { Ended::reset_by(side) };
+        }
+        self.logic.on(event);
+    }
+
+    /// Gives an empty buffer back, and shows how full the other ones are.
+    fn settle_buffer(&mut self, direction: Direction, pool: &mut Pool) {
+        let held = self.logic.held_bytes(direction);
+        self.legs.held_bytes[direction.index()].store(held as u64, Ordering::Relaxed);
+        if held == 0
+            && let Some(buffer) = self.buffers[direction.index()].take()
+        {
+            pool.give(buffer);
+        }
+    }
+
+    /// Whether bytes wait for an outbound socket.
+    pub fn is_write_blocked(&self) -> bool {
+        Direction::BOTH.iter().any(|direction| self.logic.held_bytes(*direction) > 0)
+    }
+
+    /// Throws the buffers away.
+    pub fn discard_buffers(&mut self, pool: &mut Pool) {
+        self.buffers.iter_mut().filter_map(Option::take).for_each(|buffer| pool.discard(buffer));
+    }
+}

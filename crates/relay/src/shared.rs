@@ -1,0 +1,196 @@
+//! What the workers of one relay share.
+
+use crate::{
+    Error, Mode, RelayPlan, RelayStats, Result,
+    leg::Leg,
+    limits::Limits,
+    observer::{Ended, Observer},
+    relayed::Relayed,
+    sampling::Registry,
+};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+/// Shared by all workers, the sampler and the thread that runs the relay.
+pub(crate) struct Shared<'a> {
+    pub plan: &'a RelayPlan,
+    pub observer: &'a dyn Observer,
+    pub client_leg: Leg<'a>,
+    pub server_leg: Leg<'a>,
+    /// No new connections; the workers end when there are none left.
+    pub draining: AtomicBool,
+    /// The drain time is over: what still lives is reset.
+    pub expired: AtomicBool,
+    /// Connections alive, in workers and between them.
+    pub live: AtomicUsize,
+    /// Connections ended so far: whoever waits for descriptors looks at it.
+    pub ended: AtomicU64,
+    /// Workers that accept nothing at the moment.
+    pub paused: AtomicUsize,
+    pub pipes_left: AtomicIsize,
+    pub registry: Option<Registry>,
+    pub seats: Vec<Seat>,
+    limits: Limits,
+    next_number: AtomicU32,
+    totals: Totals,
+    warned: [AtomicBool; 3],
+}
+
+/// Connections on their way to another worker; boxed as they live in its slots.
+type Handed = Vec<Box<Relayed>>;
+
+/// One worker as the others see it.
+pub(crate) struct Seat {
+    /// Connections handed over to it.
+    pub inbox: Mutex<Handed>,
+    /// Interrupts its wait.
+    pub wake: EventFd,
+    /// Connections that moved bulk data lately.
+    pub busy: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Totals {
+    connections: AtomicU64,
+    by_ending: [AtomicU64; 4],
+    bytes: [AtomicU64; 2],
+}
+
+/// Warnings given once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Once {
+    CcOverridden,
+    PortChanged,
+    Full,
+}
+
+impl<'a> Shared<'a> {
+    pub fn new(plan: &'a RelayPlan, own_mark: Option<u32>, observer: &'a dyn Observer) -> Result<Shared<'a>> {
+        let limits = Limits::raise(plan.workers);
+        let seats: Result<Vec<Seat>> = (0..plan.workers).map(|_| Seat::new()).collect();
+        Ok(Shared {
+            plan,
+            observer,
+            client_leg: Leg { plan: &plan.client, transparent: own_mark },
+            server_leg: Leg { plan: &plan.server, transparent: own_mark },
+            draining: AtomicBool::new(false),
+            expired: AtomicBool::new(false),
+            live: AtomicUsize::new(0),
+            ended: AtomicU64::new(0),
+            paused: AtomicUsize::new(0),
+            pipes_left: AtomicIsize::new(limits.pipes as isize),
+            registry: plan.sample_every.map(|_| Registry::default()),
+            seats: seats?,
+            limits,
+            next_number: AtomicU32::new(0),
+            totals: Totals::default(),
+            warned: Default::default(),
+        })
+    }
+
+    /// The server's addresses in an explicit relay; in a transparent one the client names it.
+    pub fn targets(&self) -> &[SocketAddr] {
+        match &self.plan.mode {
+            Mode::Explicit { to, .. } => to,
+            Mode::Transparent(_) => &[],
+        }
+    }
+
+    /// Takes a place for one more connection, if there is one.
+    pub fn admit(&self) -> bool {
+        if self.live.fetch_add(1, Ordering::AcqRel) < self.limits.connections {
+            return true;
+        }
+        self.live.fetch_sub(1, Ordering::AcqRel);
+        let limit = self.limits.connections;
+        self.warn_once(Once::Full, || {
+            format!(
+                "{limit} connections, all that the descriptor limit allows: more wait until some end \
+                 (raise it with 'ulimit -n' or LimitNOFILE=)"
+            )
+        });
+        false
+    }
+
+    /// Gives back a place nobody came to take.
+    pub fn unadmit(&self) {
+        self.live.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub fn number(&self) -> u32 {
+        self.totals.connections.fetch_add(1, Ordering::Relaxed);
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts an ended connection and wakes whoever waits for its descriptors.
+    pub fn count_ended(&self, ended: Ended, bytes: [u64; 2]) {
+        let class = match ended {
+            Ended::Finished => 0,
+            Ended::Unreachable => 1,
+            Ended::ResetByClient | Ended::ResetByServer => 2,
+            Ended::Stopped => 3,
+        };
+        self.totals.by_ending[class].fetch_add(1, Ordering::Relaxed);
+        for (total, bytes) in self.totals.bytes.iter().zip(bytes) {
+            total.fetch_add(bytes, Ordering::Relaxed);
+        }
+        self.live.fetch_sub(1, Ordering::AcqRel);
+        self.ended.fetch_add(1, Ordering::AcqRel);
+        if self.paused.load(Ordering::Acquire) > 0 {
+            self.wake_all();
+        }
+    }
+
+    pub fn wake_all(&self) {
+        self.seats.iter().for_each(Seat::wake);
+    }
+
+    pub fn warn_once(&self, which: Once, message: impl FnOnce() -> String) {
+        if !self.warned[which as usize].swap(true, Ordering::Relaxed) {
+            self.observer.warning(&message());
+        }
+    }
+
+    pub fn stats(&self) -> RelayStats {
+        let Totals { connections, by_ending, bytes } = &self.totals;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RelayStats {
+            connections: get(connections),
+            finished: get(&by_ending[0]),
+            unreachable: get(&by_ending[1]),
+            reset: get(&by_ending[2]),
+            stopped: get(&by_ending[3]),
+            client_to_server_bytes: get(&bytes[0]),
+            server_to_client_bytes: get(&bytes[1]),
+        }
+    }
+}
+
+impl Seat {
+    fn new() -> Result<Seat> {
+        let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+            .map_err(|errno| Error::io("make a wake-up descriptor", errno))?;
+        Ok(Seat { inbox: Mutex::default(), wake, busy: AtomicUsize::new(0) })
+    }
+
+    pub fn wake(&self) {
+        // Full means that a wake-up is pending already.
+        let _ = self.wake.write(1);
+    }
+
+    pub fn hand_over(&self, connection: Box<Relayed>) {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        self.wake();
+    }
+
+    pub fn collect(&self) -> Handed {
+        let _ = self.wake.read();
+        std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

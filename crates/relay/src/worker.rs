@@ -1,0 +1,293 @@
+//! A worker: one thread, one epoll instance, its share of the connections.
+//!
+//! Events only set flags and put the connection into a queue; then every queued connection gets one turn of bounded
+//! length, round robin. So a connection with much to move cannot keep the others waiting, and a socket is never
+//! closed while events fetched for it are still being looked at.
+
+mod accept;
+mod balance;
+mod slots;
+
+use crate::{
+    Error, Result,
+    buffer::Pool,
+    connection::{Direction, Ending, Event, Side},
+    leg,
+    observer::{ConnectionSummary, Ended},
+    relayed::Relayed,
+    sampling,
+    shared::Shared,
+};
+use accept::Door;
+use longfat_host::socket;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use slots::{Slots, Token};
+use std::{
+    collections::VecDeque,
+    net::{SocketAddr, TcpListener},
+    sync::atomic::Ordering,
+    time::Instant,
+};
+
+/// Longest wait: how late a worker may notice that it shall stop.
+const IDLE_WAIT_MS: u16 = 50;
+/// How often a reset that waits for acknowledgements looks for them.
+const SETTLE_WAIT_MS: u16 = 1;
+/// A batch smaller than this is no bulk transfer: nobody rests.
+const REST_AFTER_BYTES: u64 = 32 * 1024;
+const EVENTS: usize = 256;
+const WAKE: u64 = u64::MAX;
+/// Tokens of listeners: this and above, below [`WAKE`].
+const LISTENERS: u64 = u64::MAX - 16;
+
+pub(crate) struct Worker<'a> {
+    index: usize,
+    shared: &'a Shared<'a>,
+    epoll: Epoll,
+    doors: Vec<Door>,
+    accepting: accept::Accepting,
+    slots: Slots,
+    ready: VecDeque<Token>,
+    settling: Vec<Token>,
+    pool: Pool<'a>,
+    balanced: Instant,
+    /// Largest batch after which resting cannot make a receive window run full.
+    rest_limit_bytes: u64,
+}
+
+/// What a round of turns came to.
+#[derive(Default)]
+struct Round {
+    moved_bytes: u64,
+    write_blocked: bool,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(index: usize, shared: &'a Shared<'a>, listeners: Vec<TcpListener>) -> Result<Worker<'a>> {
+        let epoll =
+            Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::io("make an epoll", errno))?;
+        let plan = shared.plan;
+        let worker = Worker {
+            index,
+            shared,
+            epoll,
+            doors: listeners.into_iter().map(|listener| Door::new(listener, shared)).collect(),
+            accepting: accept::Accepting::default(),
+            slots: Slots::default(),
+            ready: VecDeque::new(),
+            settling: Vec::new(),
+            pool: Pool::new(&shared.pipes_left),
+            balanced: Instant::now(),
+            rest_limit_bytes: plan.client.buffer_bytes.min(plan.server.buffer_bytes) / 8,
+        };
+        let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
+        let added = worker.epoll.add(&shared.seats[index].wake, wake);
+        added.map_err(|errno| Error::io("watch a wake-up descriptor", errno))?;
+        worker.open_doors()?;
+        Ok(worker)
+    }
+
+    /// Works until the relay drains and no connection is left anywhere.
+    pub fn run(mut self) -> Result<()> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        while !self.is_done() {
+            let count = self.wait(&mut events)?;
+            for event in &events[..count] {
+                self.dispatch(event.data(), event.events());
+            }
+            self.look_after_doors();
+            let round = self.run_ready();
+            self.run_settling();
+            self.expire();
+            self.balance();
+            self.rest(&round);
+        }
+        Ok(())
+    }
+
+    /// A connection may still be on its way here from another worker, so all of them count; after the drain time
+    /// only what is here does.
+    fn is_done(&self) -> bool {
+        let none_left = || self.shared.live.load(Ordering::Acquire) == 0;
+        let none_here = || self.shared.expired.load(Ordering::Acquire) && self.slots.tokens().is_empty();
+        self.doors.is_empty() && self.shared.draining.load(Ordering::Acquire) && (none_left() || none_here())
+    }
+
+    fn wait(&self, events: &mut [EpollEvent]) -> Result<usize> {
+        let timeout = match (self.ready.is_empty(), self.settling.is_empty()) {
+            (false, _) => 0,
+            (true, false) => SETTLE_WAIT_MS,
+            (true, true) => IDLE_WAIT_MS,
+        };
+        match self.epoll.wait(events, EpollTimeout::from(timeout)) {
+            Ok(count) => Ok(count),
+            Err(nix::errno::Errno::EINTR) => Ok(0),
+            Err(errno) => Err(Error::io("wait for events", errno)),
+        }
+    }
+
+    fn dispatch(&mut self, data: u64, flags: EpollFlags) {
+        match data {
+            WAKE => self.collect_inbox(),
+            LISTENERS.. => self.accept_some((data - LISTENERS) as usize),
+            _ => self.dispatch_connection(Token::from(data), Token::side(data), flags),
+        }
+    }
+
+    fn dispatch_connection(&mut self, token: Token, side: Side, flags: EpollFlags) {
+        let Some(connection) = self.slots.get_mut(token) else { return };
+        let failed = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP)
+            && connection.legs.leg(side).take_error().ok().flatten().is_some();
+        if connection.logic.is_connecting() && side == Side::Server {
+            return self.on_connect_event(token, failed, flags.contains(EpollFlags::EPOLLOUT));
+        }
+        if failed {
+            connection.on(Event::Failed(side));
+        }
+        if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP) {
+            connection.on(Event::Readable(side));
+        }
+        if flags.intersects(EpollFlags::EPOLLOUT | EpollFlags::EPOLLHUP) {
+            connection.on(Event::Writable(side));
+        }
+        self.enqueue(token);
+    }
+
+    fn enqueue(&mut self, token: Token) {
+        if let Some(connection) = self.slots.get_mut(token)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.ready.push_back(token);
+        }
+    }
+
+    /// One turn for each connection that is in the queue now.
+    fn run_ready(&mut self) -> Round {
+        let mut round = Round::default();
+        for _ in 0..self.ready.len() {
+            let Some(token) = self.ready.pop_front() else { break };
+            let Some(connection) = self.slots.get_mut(token) else { continue };
+            connection.queued = false;
+            let turn = connection.turn(&mut self.pool);
+            round.moved_bytes += turn.moved_bytes;
+            round.write_blocked |= connection.is_write_blocked();
+            if turn.more {
+                self.enqueue(token);
+            }
+            self.look_at_ending(token);
+        }
+        round
+    }
+
+    /// Ends the connection, or starts the clock of a reset that is being passed on.
+    fn look_at_ending(&mut self, token: Token) {
+        let Some(connection) = self.slots.get_mut(token) else { return };
+        match connection.logic.ending() {
+            Some(Ending::Close | Ending::Reset) => self.end(token),
+            Some(Ending::Settle(side)) if leg::unacked_bytes(connection.legs.leg(side)) == 0 => {
+                connection.on(Event::Settled);
+                self.end(token);
+            }
+            _ if connection.logic.resetting().is_some() && connection.deadline.is_none() => {
+                connection.deadline = Some(Instant::now() + self.shared.plan.reset_wait);
+                self.settling.push(token);
+            }
+            _ => {}
+        }
+    }
+
+    fn run_settling(&mut self) {
+        let now = Instant::now();
+        for token in std::mem::take(&mut self.settling) {
+            let Some(connection) = self.slots.get_mut(token) else { continue };
+            if connection.deadline.is_some_and(|deadline| now >= deadline) {
+                connection.on(Event::Expired);
+            }
+            self.look_at_ending(token);
+            if self.slots.get_mut(token).is_some() {
+                self.settling.push(token);
+            }
+        }
+    }
+
+    /// After the drain time, ends whatever lives.
+    fn expire(&mut self) {
+        if !self.shared.expired.load(Ordering::Acquire) {
+            return;
+        }
+        for token in self.slots.tokens() {
+            if let Some(connection) = self.slots.get_mut(token) {
+                connection.ended = Ended::Stopped;
+                connection.on(Event::Expired);
+            }
+            self.end(token);
+        }
+    }
+
+    fn end(&mut self, token: Token) {
+        let Some(mut connection) = self.slots.remove(token) else { return };
+        if let Some(registry) = &self.shared.registry {
+            registry.remove(connection.legs.number);
+            sampling::sample(&connection.legs, &self.shared.plan.name, self.shared.observer);
+        }
+        if self.shared.observer.wants_summaries() {
+            self.shared.observer.closed(&summary(&connection));
+        }
+        if connection.logic.ending() == Some(Ending::Reset) {
+            leg::close_with_reset(&connection.legs.client);
+            leg::close_with_reset(&connection.legs.server);
+        }
+        connection.discard_buffers(&mut self.pool);
+        let bytes = Direction::BOTH.map(|direction| connection.legs.relayed(direction));
+        let ended = connection.ended;
+        drop(connection);
+        self.shared.count_ended(ended, bytes);
+    }
+
+    /// Lets bulk data gather: after a batch of it, when nothing else is to be done and no outbound socket is waiting
+    /// to be filled. At high rates a rest would let the receive window run full, so there is none.
+    fn rest(&self, round: &Round) {
+        let bulk = (REST_AFTER_BYTES..=self.rest_limit_bytes).contains(&round.moved_bytes);
+        if bulk && !round.write_blocked && self.ready.is_empty() && !self.shared.plan.nap.is_zero() {
+            std::thread::sleep(self.shared.plan.nap);
+        }
+    }
+
+    /// Watches both sockets. Edge-triggered: what is there already is reported at once.
+    fn watch(&self, token: Token) -> nix::Result<()> {
+        let Some(connection) = self.slots.get(token) else { return Ok(()) };
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        for side in [Side::Client, Side::Server] {
+            self.epoll.add(connection.legs.leg(side), EpollEvent::new(flags, token.data(side)))?;
+        }
+        Ok(())
+    }
+}
+
+fn summary(connection: &Relayed) -> ConnectionSummary {
+    let legs = &connection.legs;
+    let cc = |side| socket::cc(legs.leg(side)).unwrap_or_default();
+    let retransmitted = |side| {
+        let info = socket::tcp_info(legs.leg(side));
+        info.map_or(0, |info| u64::from(info.total_retrans_segments))
+    };
+    ConnectionSummary {
+        connection: legs.number,
+        client: plain(legs.client_address),
+        server: plain(legs.server_address),
+        ended: connection.ended,
+        duration_us: connection.started.elapsed().as_micros() as u64,
+        client_to_server_bytes: legs.relayed(Direction::ClientToServer),
+        server_to_client_bytes: legs.relayed(Direction::ServerToClient),
+        cc_client: cc(Side::Client),
+        cc_server: cc(Side::Server),
+        retransmitted_segments_client: retransmitted(Side::Client),
+        retransmitted_segments_server: retransmitted(Side::Server),
+    }
+}
+
+/// An IPv4 address that an IPv6 socket shows as `::ffff:a.b.c.d`, as what it is.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,284 @@
+//! A client, a relay and a server in network namespaces of their own, and peers that check every byte.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+
+use longfat_host::{Lease, Namespace, interface, sysctl};
+use longfat_relay::{ConnectionSummary, InterceptPlan, Mode, Observer, Ready, RelayPlan, RelayStats};
+use longfat_schema::record::Record;
+use nix::sys::socket::{setsockopt, sockopt};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+pub const CLIENT_V4: &str = "10.71.1.2";
+pub const CLIENT_V6: &str = "fd71:1::2";
+pub const SERVER_V4: &str = "10.71.2.2";
+pub const SERVER_V6: &str = "fd71:2::2";
+pub const RELAY_V4: &str = "10.71.1.1";
+/// No test waits longer than this for anything.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// client (10.71.1.2) - lan, relay, wan - server (10.71.2.2), with IPv6 beside it.
+pub struct Bed {
+    pub client: Namespace,
+    pub relay: Namespace,
+    pub server: Namespace,
+    _lease: Lease,
+}
+
+impl Bed {
+    pub fn new(tag: &str) -> Bed {
+        let lease =
+            Lease::take(&format!("rl{}-{tag}", std::process::id())).expect("root and iproute2 are needed");
+        let [client, relay, server] = ["c", "r", "s"].map(|name| lease.namespace(name).unwrap());
+        for namespace in [&client, &relay, &server] {
+            let reno = || sysctl::write("net.ipv4.tcp_congestion_control", "reno");
+            namespace.run(reno).unwrap().unwrap();
+        }
+        let end = |namespace, name| interface::End { namespace, name };
+        interface::veth(end(&client, "eth0"), end(&relay, "lan"), 1500).unwrap();
+        interface::veth(end(&server, "eth0"), end(&relay, "wan"), 1500).unwrap();
+        let addresses = [
+            (&client, "eth0", "10.71.1.2/24", "fd71:1::2/64"),
+            (&relay, "lan", "10.71.1.1/24", "fd71:1::1/64"),
+            (&relay, "wan", "10.71.2.1/24", "fd71:2::1/64"),
+            (&server, "eth0", "10.71.2.2/24", "fd71:2::2/64"),
+        ];
+        for (namespace, interface, v4, v6) in addresses {
+            namespace.ip(&["addr", "add", v4, "dev", interface]).unwrap();
+            namespace.ip(&["-6", "addr", "add", v6, "dev", interface, "nodad"]).unwrap();
+        }
+        for (namespace, v4, v6) in [(&client, "10.71.1.1", "fd71:1::1"), (&server, "10.71.2.1", "fd71:2::1")]
+        {
+            namespace.ip(&["route", "add", "default", "via", v4]).unwrap();
+            namespace.ip(&["-6", "route", "add", "default", "via", v6]).unwrap();
+        }
+        let bed = Bed { client, relay, server, _lease: lease };
+        bed.set_forwarding("1");
+        bed
+    }
+
+    pub fn set_forwarding(&self, value: &str) {
+        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            self.relay.run(|| sysctl::write(key, value)).unwrap().unwrap();
+        }
+    }
+
+    pub fn listen(&self, address: &str) -> TcpListener {
+        self.server.run(|| TcpListener::bind(address)).unwrap().unwrap()
+    }
+
+    pub fn connect(&self, address: SocketAddr) -> TcpStream {
+        self.try_connect(address).unwrap()
+    }
+
+    pub fn try_connect(&self, address: SocketAddr) -> std::io::Result<TcpStream> {
+        let stream = self.client.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap()?;
+        patient(&stream);
+        Ok(stream)
+    }
+
+    pub fn transparent() -> RelayPlan {
+        let intercept = InterceptPlan { interfaces: vec!["lan".into()], ..InterceptPlan::default() };
+        RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::new("test", Mode::Transparent(intercept)) }
+    }
+
+    pub fn explicit(to: SocketAddr) -> RelayPlan {
+        let listen = SocketAddr::new(RELAY_V4.parse().unwrap(), 7100);
+        let mode = Mode::Explicit { listen, to: vec![to] };
+        RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::new("test", mode) }
+    }
+
+    pub fn start(&self, plan: RelayPlan) -> Running {
+        Running::start(&self.relay, plan)
+    }
+
+    /// A client and the server's end of its connection, through the relay.
+    pub fn pair(&self, listener: &TcpListener, address: SocketAddr) -> (TcpStream, TcpStream) {
+        let client = self.connect(address);
+        (client, accept(listener))
+    }
+}
+
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                patient(&stream);
+                return stream;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock && std::time::Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => panic!("no connection reached the server: {error}"),
+        }
+    }
+}
+
+fn patient(stream: &TcpStream) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+}
+
+/// A relay on a thread.
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<longfat_relay::Result<RelayStats>>>,
+    pub ready: Ready,
+    pub notes: Arc<Notes>,
+}
+
+/// What the relay said.
+#[derive(Default)]
+pub struct Notes {
+    pub closed: Mutex<Vec<ConnectionSummary>>,
+    pub records: Mutex<Vec<Record>>,
+    pub warnings: Mutex<Vec<String>>,
+}
+
+struct Ear {
+    notes: Arc<Notes>,
+    ready: Mutex<mpsc::Sender<Ready>>,
+}
+
+impl Observer for Ear {
+    fn ready(&self, ready: &Ready) {
+        self.ready.lock().unwrap().send(ready.clone()).unwrap();
+    }
+    fn record(&self, record: Record) {
+        self.notes.records.lock().unwrap().push(record);
+    }
+    fn closed(&self, summary: &ConnectionSummary) {
+        self.notes.closed.lock().unwrap().push(summary.clone());
+    }
+    fn warning(&self, message: &str) {
+        self.notes.warnings.lock().unwrap().push(message.to_owned());
+    }
+    fn wants_summaries(&self) -> bool {
+        true
+    }
+}
+
+impl Running {
+    pub fn start(namespace: &Namespace, plan: RelayPlan) -> Running {
+        let (stop, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Notes::default()));
+        let (sender, receiver) = mpsc::channel();
+        let ear = Ear { notes: Arc::clone(&notes), ready: Mutex::new(sender) };
+        let (namespace, flag) = (namespace.clone(), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let result = namespace.run(|| longfat_relay::run(&plan, &flag, &ear)).unwrap();
+            drop(ear);
+            result
+        });
+        match receiver.recv_timeout(PATIENCE) {
+            Ok(ready) => Running { stop, thread: Some(thread), ready, notes },
+            Err(_) => panic!("the relay did not start: {:?}", thread.join()),
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.ready.listening[0]
+    }
+
+    pub fn ask_to_stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// Stops the relay; what it did.
+    pub fn stop(mut self) -> RelayStats {
+        self.ask_to_stop();
+        self.thread.take().unwrap().join().unwrap().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.ask_to_stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An endless reproducible stream of bytes (xorshift64).
+pub struct Noise(u64);
+
+impl Noise {
+    pub fn new(seed: u64) -> Noise {
+        Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            chunk.copy_from_slice(&self.0.to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+/// Sends `total` bytes of noise, then a FIN.
+pub fn send_noise(mut stream: &TcpStream, seed: u64, total: usize) {
+    let (mut noise, mut left, mut block) = (Noise::new(seed), total, vec![0; 1 << 16]);
+    while left > 0 {
+        let bytes = left.min(block.len());
+        noise.fill(&mut block[..bytes]);
+        stream.write_all(&block[..bytes]).unwrap();
+        left -= bytes;
+    }
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+}
+
+/// Reads to the FIN, `piece` bytes at a time with `pause` between, and checks every byte; how many there were.
+pub fn check_noise(mut stream: &TcpStream, seed: u64, piece: usize, pause: Duration) -> usize {
+    let (mut noise, mut total) = (Noise::new(seed), 0);
+    let (mut expected, mut ahead, mut block) = (vec![0; 1 << 16], 0, vec![0; piece]);
+    loop {
+        let got = stream.read(&mut block).unwrap();
+        if got == 0 {
+            return total;
+        }
+        for (offset, byte) in block[..got].iter().enumerate() {
+            if ahead == 0 {
+                noise.fill(&mut expected);
+                ahead = expected.len();
+            }
+            assert_eq!(*byte, expected[expected.len() - ahead], "byte {} differs", total + offset);
+            ahead -= 1;
+        }
+        total += got;
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// Closes with a reset.
+#[allow(clippy::needless_pass_by_value)]
+pub fn reset(stream: TcpStream) {
+    setsockopt(&stream, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 }).unwrap();
+}
+
+/// Reads until the end: true for a reset, false for a FIN.
+pub fn ends_with_reset(mut stream: &TcpStream) -> bool {
+    let mut block = vec![0; 1 << 16];
+    loop {
+        match stream.read(&mut block) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return true,
+            Err(error) => panic!("neither a FIN nor a reset: {error}"),
+        }
+    }
+}

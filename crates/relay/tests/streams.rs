@@ -1,0 +1,277 @@
+//! What a stream is promised on its way through the relay: every byte, FIN as FIN, reset as reset, bounded memory.
+#![allow(clippy::unwrap_used)]
+
+mod bed;
+
+use bed::{Bed, Noise, Running, accept, check_noise, ends_with_reset, reset, send_noise};
+use longfat_host::socket::{self, Buffer};
+use longfat_relay::{Ended, RelayPlan};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+const ANYWHERE: &str = "10.71.2.2:9000";
+
+fn explicit(tag: &str, change: impl FnOnce(&mut RelayPlan)) -> (Bed, TcpListener, Running) {
+    let bed = Bed::new(tag);
+    let listener = bed.listen(ANYWHERE);
+    let mut plan = Bed::explicit(ANYWHERE.parse().unwrap());
+    change(&mut plan);
+    let relay = bed.start(plan);
+    (bed, listener, relay)
+}
+
+/// Both directions at once, with given sizes of reads.
+fn exchange(client: &TcpStream, far: &TcpStream, total: usize, piece: usize, pause: Duration) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_noise(client, 1, total));
+        scope.spawn(|| send_noise(far, 2, total));
+        let up = scope.spawn(|| check_noise(far, 1, piece, pause));
+        assert_eq!(check_noise(client, 2, piece, pause), total);
+        assert_eq!(up.join().unwrap(), total);
+    });
+}
+
+#[test]
+fn random_bytes_both_ways_at_once_arrive_unchanged() {
+    let (bed, listener, relay) = explicit("big", |_| {});
+    let (client, far) = bed.pair(&listener, relay.address());
+    exchange(&client, &far, 128 << 20, 1 << 16, Duration::ZERO);
+    assert_eq!(relay.stop().finished, 1);
+}
+
+#[test]
+fn random_bytes_survive_tiny_buffers_and_tiny_slow_reads() {
+    let (bed, listener, relay) = explicit("tiny", |plan| {
+        plan.client.buffer_bytes = 8192;
+        plan.server.buffer_bytes = 8192;
+        plan.server.notsent_lowat_bytes = 1;
+        plan.client.notsent_lowat_bytes = 1;
+    });
+    socket::set_buffer(&listener, Buffer::Receive, 4096).unwrap();
+    let (client, far) = bed.pair(&listener, relay.address());
+    exchange(&client, &far, 1 << 20, 1013, Duration::from_micros(50));
+    assert_eq!(relay.stop().finished, 1);
+}
+
+#[test]
+fn each_side_may_finish_sending_and_go_on_receiving() {
+    let (bed, listener, relay) = explicit("half", |_| {});
+    for client_first in [true, false] {
+        let (client, far) = bed.pair(&listener, relay.address());
+        let (first, second) = if client_first { (&client, &far) } else { (&far, &client) };
+        send_noise(first, 1, 100_000);
+        assert_eq!(check_noise(second, 1, 4096, Duration::ZERO), 100_000);
+        // The other direction is used only after that, with a pause.
+        std::thread::sleep(Duration::from_millis(300));
+        std::thread::scope(|scope| {
+            scope.spawn(|| send_noise(second, 2, 4 << 20));
+            assert_eq!(check_noise(first, 2, 4096, Duration::ZERO), 4 << 20);
+        });
+    }
+    let notes = std::sync::Arc::clone(&relay.notes);
+    assert_eq!(relay.stop().finished, 2);
+    assert!(notes.closed.lock().unwrap().iter().all(|end| end.ended == Ended::Finished));
+}
+
+#[test]
+fn a_reset_at_the_start_is_a_reset_on_the_other_side() {
+    let (bed, listener, relay) = explicit("rst0", |_| {});
+    let (client, far) = bed.pair(&listener, relay.address());
+    reset(client);
+    assert!(ends_with_reset(&far));
+    let (client, far) = bed.pair(&listener, relay.address());
+    reset(far);
+    assert!(ends_with_reset(&client));
+    assert_eq!(relay.stop().reset, 2);
+}
+
+#[test]
+fn a_reset_in_the_middle_of_a_transfer_is_a_reset_on_the_other_side() {
+    let (bed, listener, relay) = explicit("rst1", |_| {});
+    for client_resets in [true, false] {
+        let (client, far) = bed.pair(&listener, relay.address());
+        let (mut near, other) = if client_resets { (client, far) } else { (far, client) };
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| ends_with_reset(&other));
+            let (mut noise, mut block) = (Noise::new(1), vec![0; 1 << 20]);
+            for _ in 0..8 {
+                noise.fill(&mut block);
+                near.write_all(&block).unwrap();
+            }
+            reset(near);
+            assert!(reader.join().unwrap(), "client resets: {client_resets}");
+        });
+    }
+    assert_eq!(relay.stop().reset, 2);
+}
+
+#[test]
+fn a_reset_after_a_fin_is_a_reset_on_the_other_side() {
+    let (bed, listener, relay) = explicit("rst2", |_| {});
+    for client_resets in [true, false] {
+        let (client, far) = bed.pair(&listener, relay.address());
+        let (near, other) = if client_resets { (client, far) } else { (far, client) };
+        other.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&near).read(&mut [0; 8]).unwrap(), 0);
+        reset(near);
+        assert!(ends_with_reset(&other), "client resets: {client_resets}");
+    }
+    assert_eq!(relay.stop().reset, 2);
+}
+
+#[test]
+fn a_last_answer_before_a_reset_still_arrives() {
+    let (bed, listener, relay) = explicit("last", |_| {});
+    for _ in 0..50 {
+        let (mut client, mut far) = bed.pair(&listener, relay.address());
+        client.write_all(b"a request nobody reads").unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        far.write_all(b"413 too large").unwrap();
+        // Closed with the request unread: the kernel sends a reset after the answer.
+        drop(far);
+        let mut answer = [0; 13];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"413 too large");
+    }
+    relay.stop();
+}
+
+#[test]
+fn a_reset_does_not_wait_for_ever_behind_a_peer_that_does_not_read() {
+    let (bed, listener, relay) = explicit("dead", |plan| plan.reset_wait = Duration::from_millis(300));
+    let (client, far) = bed.pair(&listener, relay.address());
+    fill(&client);
+    reset(client);
+    let deadline = Instant::now() + bed::PATIENCE;
+    while relay.notes.closed.lock().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "the connection hangs");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(relay.notes.closed.lock().unwrap()[0].ended, Ended::ResetByClient);
+    assert!(ends_with_reset(&far));
+}
+
+#[test]
+fn a_refused_server_is_a_reset_to_the_client() {
+    let (bed, listener, relay) = explicit("ref", |_| {});
+    drop(listener);
+    // Early accept: the client may have a connection for a moment.
+    let refused = match bed.try_connect(relay.address()) {
+        Ok(client) => ends_with_reset(&client),
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    };
+    assert!(refused);
+    assert_eq!(relay.stop().unreachable, 1);
+}
+
+#[test]
+fn the_servers_addresses_are_tried_in_order() {
+    let bed = Bed::new("try");
+    let listener = bed.listen("[fd71:2::2]:9000");
+    let (closed, open): (SocketAddr, SocketAddr) =
+        ("10.71.2.2:9000".parse().unwrap(), "[fd71:2::2]:9000".parse().unwrap());
+    let mut plan = Bed::explicit(closed);
+    plan.mode =
+        longfat_relay::Mode::Explicit { listen: "0.0.0.0:7100".parse().unwrap(), to: vec![closed, open] };
+    let relay = bed.start(plan);
+    let (client, far) = bed.pair(&listener, "10.71.1.1:7100".parse().unwrap());
+    exchange(&client, &far, 1 << 20, 4096, Duration::ZERO);
+    assert_eq!(relay.stop().finished, 1);
+}
+
+#[test]
+fn hundreds_of_connections_at_once_each_get_their_own_bytes() {
+    const CONNECTIONS: u64 = 256;
+    let (bed, listener, relay) = explicit("many", |_| {});
+    let address = relay.address();
+    std::thread::scope(|scope| {
+        for seed in 0..CONNECTIONS {
+            let client = bed.connect(address);
+            let far = accept(&listener);
+            let body = 40_000 + seed as usize * 100;
+            scope.spawn(move || {
+                send_noise(&client, seed, body);
+                assert_eq!(check_noise(&client, seed + 1000, 4096, Duration::ZERO), 10_000);
+            });
+            scope.spawn(move || {
+                assert_eq!(check_noise(&far, seed, 4096, Duration::ZERO), body);
+                send_noise(&far, seed + 1000, 10_000);
+            });
+        }
+    });
+    assert_eq!(relay.stop().finished, CONNECTIONS);
+}
+
+/// Writes until nothing more is taken for a while.
+fn fill(client: &TcpStream) {
+    let mut client = client;
+    client.set_nonblocking(true).unwrap();
+    let (block, mut quiet_since) = (vec![7; 1 << 16], Instant::now());
+    while quiet_since.elapsed() < Duration::from_millis(700) {
+        match client.write(&block) {
+            Ok(_) => quiet_since = Instant::now(),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    client.set_nonblocking(false).unwrap();
+}
+
+#[test]
+fn a_server_that_never_reads_costs_the_relay_no_more_than_its_buffers() {
+    const BUFFER: u64 = 512 << 10;
+    const SERVER_BUFFER: u64 = 256 << 10;
+    let (bed, listener, relay) = explicit("mem", |plan| {
+        plan.client.buffer_bytes = BUFFER;
+        plan.server.buffer_bytes = BUFFER;
+    });
+    socket::set_buffer(&listener, Buffer::Receive, SERVER_BUFFER).unwrap();
+    let (client, far) = bed.pair(&listener, relay.address());
+    fill(&client);
+    let taken = socket::tcp_info(&client).unwrap().acked_bytes;
+    // Receive buffer of the client's leg, one pipe, send buffer of the server's leg, the server's own buffer.
+    let bound = BUFFER + (256 << 10) + BUFFER + SERVER_BUFFER;
+    assert!(taken > 256 << 10 && taken <= bound, "{taken} bytes taken, bound {bound}");
+    drop(client);
+    let mut rest = 0;
+    let mut block = vec![0; 1 << 16];
+    loop {
+        match (&far).read(&mut block).unwrap() {
+            0 => break,
+            bytes => rest += bytes as u64,
+        }
+    }
+    assert!(rest >= taken - 1, "what was acknowledged is delivered: {rest} of {taken}");
+}
+
+#[test]
+fn a_stop_lets_a_transfer_finish_and_resets_what_outlives_the_drain() {
+    let (bed, listener, relay) = explicit("drn", |plan| plan.drain = Duration::from_secs(2));
+    let (client, far) = bed.pair(&listener, relay.address());
+    let (idle, idle_far) = bed.pair(&listener, relay.address());
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            assert_eq!(check_noise(&far, 1, 1 << 16, Duration::ZERO), 32 << 20);
+            send_noise(&far, 2, 10);
+        });
+        let (mut noise, mut block) = (Noise::new(1), vec![0; 16 << 20]);
+        noise.fill(&mut block);
+        (&client).write_all(&block).unwrap();
+        relay.ask_to_stop();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(bed.try_connect("10.71.1.1:7100".parse().unwrap()).is_err(), "no new connections");
+        noise.fill(&mut block);
+        (&client).write_all(&block).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        server.join().unwrap();
+        assert_eq!(check_noise(&client, 2, 10, Duration::ZERO), 10);
+    });
+    assert!(ends_with_reset(&idle) && ends_with_reset(&idle_far));
+    let stats = relay.stop();
+    assert_eq!((stats.finished, stats.stopped), (1, 1));
+}

@@ -1,0 +1,261 @@
+//! The transparent relay between three namespaces.
+#![allow(clippy::unwrap_used)]
+
+mod bed;
+
+use bed::{Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, send_noise};
+use longfat_host::{run_command, sysctl};
+use longfat_relay::{Error, Mode};
+use longfat_schema::record::Record;
+use std::{net::SocketAddr, sync::atomic::AtomicBool, time::Duration};
+
+fn server(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), port)
+}
+
+/// nft tables, routing rules and forwarding of the relay's namespace.
+fn footprint(bed: &Bed) -> String {
+    let nft = || {
+        let mut command = bed.relay.command("nft");
+        command.args(["list", "ruleset"]);
+        run_command(command).unwrap()
+    };
+    let forwarding = bed.relay.run(|| sysctl::read("net.ipv4.ip_forward").unwrap()).unwrap();
+    let rules = ["-4", "-6"].map(|family| bed.relay.ip(&[family, "rule", "show"]).unwrap());
+    format!("{}{}{}{forwarding}", nft(), rules[0], rules[1])
+}
+
+fn carries(tag: &str, bind: &str, address: SocketAddr) {
+    let bed = Bed::new(tag);
+    let before = footprint(&bed);
+    let listener = bed.listen(bind);
+    let relay = bed.start(Bed::transparent());
+    let (client, far) = bed.pair(&listener, address);
+    assert_eq!(
+        far.peer_addr().unwrap(),
+        client.local_addr().unwrap(),
+        "the server sees the client's address and port"
+    );
+    assert_eq!(client.peer_addr().unwrap(), address);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_noise(&client, 1, 8 << 20));
+        scope.spawn(|| send_noise(&far, 2, 8 << 20));
+        let up = scope.spawn(|| check_noise(&far, 1, 1 << 16, Duration::ZERO));
+        assert_eq!(check_noise(&client, 2, 1 << 16, Duration::ZERO), 8 << 20);
+        assert_eq!(up.join().unwrap(), 8 << 20);
+    });
+    let stats = relay.stop();
+    assert_eq!((stats.connections, stats.finished), (1, 1));
+    assert_eq!((stats.client_to_server_bytes, stats.server_to_client_bytes), (8 << 20, 8 << 20));
+    assert_eq!(footprint(&bed), before, "nothing is left behind");
+}
+
+#[test]
+fn ipv4_connections_keep_the_clients_address_and_port() {
+    carries("v4", "0.0.0.0:80", server(SERVER_V4, 80));
+}
+
+#[test]
+fn ipv6_connections_keep_the_clients_address_and_port() {
+    carries("v6", "[::]:80", server(SERVER_V6, 80));
+}
+
+#[test]
+fn what_the_filter_does_not_match_flows_unrelayed() {
+    let bed = Bed::new("flt");
+    let (taken, passed) = (bed.listen("0.0.0.0:80"), bed.listen("0.0.0.0:81"));
+    let mut plan = Bed::transparent();
+    if let Mode::Transparent(intercept) = &mut plan.mode {
+        intercept.ports = vec!["80".parse().unwrap()];
+        intercept.destinations = vec!["10.71.2.0/24".parse().unwrap()];
+    }
+    let relay = bed.start(plan);
+    for (listener, port) in [(&taken, 80), (&passed, 81)] {
+        let (client, far) = bed.pair(listener, server(SERVER_V4, port));
+        send_noise(&client, 3, 1000);
+        assert_eq!(check_noise(&far, 3, 100, Duration::ZERO), 1000);
+    }
+    let other = bed.listen("[fd71:2::2]:80");
+    let (client, far) = bed.pair(&other, server(SERVER_V6, 80));
+    drop((client, far));
+    assert_eq!(relay.stop().connections, 1);
+}
+
+#[test]
+fn each_leg_has_the_congestion_control_it_was_given() {
+    let bed = Bed::new("cc");
+    let listener = bed.listen("0.0.0.0:80");
+    let mut plan = Bed::transparent();
+    plan.client.cc = Some("cubic".into());
+    plan.server.cc = Some("bbr".into());
+    plan.sample_every = Some(Duration::from_millis(5));
+    let relay = bed.start(plan);
+    let (client, far) = bed.pair(&listener, server(SERVER_V4, 80));
+    let mut command = bed.relay.command("ss");
+    command.args(["-tinHO", "state", "established"]);
+    let shown = run_command(command).unwrap();
+    let line = |local: String| shown.lines().find(|line| line.contains(&local)).unwrap_or(&shown).to_owned();
+    let near = line(format!("{SERVER_V4}:80 "));
+    let long = shown.lines().find(|line| line.contains(" bbr ")).map(str::to_owned);
+    assert!(near.contains(SERVER_V4) && shown.contains(" cubic "), "{shown}");
+    assert!(long.is_some(), "{shown}");
+    send_noise(&client, 3, 1 << 20);
+    send_noise(&far, 4, 10);
+    check_noise(&far, 3, 1 << 16, Duration::ZERO);
+    check_noise(&client, 4, 10, Duration::ZERO);
+    let notes = std::sync::Arc::clone(&relay.notes);
+    relay.stop();
+    let closed = notes.closed.lock().unwrap();
+    assert_eq!((closed[0].cc_client.as_str(), closed[0].cc_server.as_str()), ("cubic", "bbr"));
+    let records = notes.records.lock().unwrap();
+    let tcp = |wanted: &str| {
+        let role = |record: &&Record| matches!(record, Record::Tcp(x) if x.role == wanted);
+        records.iter().rev().find(role).and_then(|record| match record {
+            Record::Tcp(sample) => Some(sample.clone()),
+            _ => None,
+        })
+    };
+    assert_eq!(tcp("relay_in").unwrap().cc, "cubic");
+    assert_eq!(tcp("relay_out").unwrap().cc, "bbr");
+    let relayed = |record: &Record| match record {
+        Record::Relay(x) if x.direction == "client_to_server" => Some(x.clone()),
+        _ => None,
+    };
+    let last = records.iter().rev().find_map(relayed).unwrap();
+    assert_eq!(last.relayed_bytes, 1 << 20);
+}
+
+#[test]
+fn the_backlog_is_what_was_received_and_not_yet_acknowledged() {
+    let bed = Bed::new("bkl");
+    let listener = bed.listen("0.0.0.0:80");
+    let mut plan = Bed::transparent();
+    plan.sample_every = Some(Duration::from_millis(5));
+    let relay = bed.start(plan);
+    let (client, far) = bed.pair(&listener, server(SERVER_V4, 80));
+    let last = || {
+        let records = relay.notes.records.lock().unwrap();
+        records.iter().rev().find_map(|record| match record {
+            Record::Relay(x) if x.direction == "client_to_server" => Some(x.clone()),
+            _ => None,
+        })
+    };
+    let settled = |wanted: &dyn Fn(&longfat_schema::record::RelaySample) -> bool| {
+        let deadline = std::time::Instant::now() + bed::PATIENCE;
+        while !last().is_some_and(|sample| wanted(&sample)) {
+            assert!(std::time::Instant::now() < deadline, "{:?}", last());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    settled(&|sample| sample.backlog_bytes == 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_noise(&client, 3, 64 << 20));
+        // The server does not read: everything the relay took stays in its sockets and its pipe.
+        settled(&|sample| {
+            let parts = sample.unread_bytes + sample.held_bytes + sample.unacked_bytes;
+            sample.backlog_bytes > 256 << 10
+                && sample.backlog_bytes.abs_diff(parts) <= sample.backlog_bytes / 10
+        });
+        assert_eq!(check_noise(&far, 3, 1 << 16, Duration::ZERO), 64 << 20);
+    });
+    // A FIN counts as one byte on its way.
+    settled(&|sample| sample.backlog_bytes <= 1 && sample.relayed_bytes == 64 << 20);
+}
+
+#[test]
+fn without_forwarding_the_relay_refuses_and_with_leave_it_sets_and_restores_it() {
+    let bed = Bed::new("fwd");
+    bed.set_forwarding("0");
+    let refused =
+        bed.relay.run(|| longfat_relay::run(&Bed::transparent(), &AtomicBool::new(true), &())).unwrap();
+    let Err(Error::Unsupported(missing)) = refused else { panic!("{refused:?}") };
+    assert!(missing.iter().any(|thing| thing.mend.contains("net.ipv4.ip_forward=1")), "{missing:?}");
+    let before = footprint(&bed);
+    let mut plan = Bed::transparent();
+    if let Mode::Transparent(intercept) = &mut plan.mode {
+        intercept.set_forwarding = true;
+    }
+    let relay = bed.start(plan);
+    assert_eq!(bed.relay.run(|| sysctl::read("net.ipv4.ip_forward").unwrap()).unwrap(), "1");
+    relay.stop();
+    assert_eq!(footprint(&bed), before);
+}
+
+#[test]
+fn a_name_a_mark_or_an_interface_that_cannot_be_had_is_named() {
+    let bed = Bed::new("bad");
+    let first = bed.start(Bed::transparent());
+    let attempt = |change: &dyn Fn(&mut longfat_relay::RelayPlan)| {
+        let mut plan = Bed::transparent();
+        change(&mut plan);
+        bed.relay
+            .run(|| longfat_relay::run(&plan, &AtomicBool::new(true), &()))
+            .unwrap()
+            .unwrap_err()
+            .to_string()
+    };
+    let same_name = attempt(&|_| {});
+    assert!(
+        same_name.contains("'test'") && same_name.contains(&std::process::id().to_string()),
+        "{same_name}"
+    );
+    let numbers = bed.relay.ip(&["rule", "show"]).unwrap();
+    assert!(numbers.contains("fwmark 0x6c66"), "{numbers}");
+    let intercept = |change: fn(&mut longfat_relay::InterceptPlan)| {
+        move |plan: &mut longfat_relay::RelayPlan| {
+            plan.name = "other".into();
+            if let Mode::Transparent(intercept) = &mut plan.mode {
+                change(intercept);
+            }
+        }
+    };
+    let mark = attempt(&intercept(|plan| plan.mark = Some(0x6c66)));
+    assert!(mark.contains("0x6c66") && mark.contains("--mark"), "{mark}");
+    let interface = attempt(&intercept(|plan| plan.interfaces = vec!["nosuch".into()]));
+    assert!(interface.contains("'nosuch'"), "{interface}");
+    let cc = attempt(&|plan| plan.server.cc = Some("lf_nosuch".into()));
+    assert!(cc.contains("'lf_nosuch'") && cc.contains("longfat cc load nosuch"), "{cc}");
+    // A second relay of another name chooses other numbers.
+    let mut plan = Bed::transparent();
+    plan.name = "other".into();
+    let second = bed.start(plan);
+    assert!(bed.relay.ip(&["rule", "show"]).unwrap().contains("fwmark 0x6c68"));
+    second.stop();
+    first.stop();
+}
+
+#[test]
+fn a_client_that_connects_to_the_listener_itself_is_turned_away() {
+    let bed = Bed::new("self");
+    let relay = bed.start(Bed::transparent());
+    let own = relay.address();
+    let stream = bed.relay.run(|| std::net::TcpStream::connect(own)).unwrap().unwrap();
+    stream.set_read_timeout(Some(bed::PATIENCE)).unwrap();
+    assert!(bed::ends_with_reset(&stream));
+    relay.stop();
+}
+
+#[test]
+fn after_the_relay_new_connections_flow_unrelayed_and_one_in_drain_goes_on() {
+    let bed = Bed::new("opn");
+    let listener = bed.listen("0.0.0.0:80");
+    let mut plan = Bed::transparent();
+    plan.drain = bed::PATIENCE;
+    let relay: Running = bed.start(plan);
+    let (old, old_far) = bed.pair(&listener, server(SERVER_V4, 80));
+    let (probe, probe_far) = bed.pair(&listener, server(SERVER_V4, 80));
+    drop((probe, probe_far));
+    relay.ask_to_stop();
+    std::thread::sleep(Duration::from_millis(200));
+    let new = bed.connect(server(SERVER_V4, 80));
+    let new_far = accept(&listener);
+    assert_eq!(new_far.peer_addr().unwrap(), new.local_addr().unwrap());
+    for (near, far) in [(&old, &old_far), (&new, &new_far)] {
+        send_noise(near, 5, 10_000);
+        assert_eq!(check_noise(far, 5, 1 << 16, Duration::ZERO), 10_000);
+        send_noise(far, 6, 10);
+        assert_eq!(check_noise(near, 6, 10, Duration::ZERO), 10);
+    }
+    let stats = relay.stop();
+    assert_eq!((stats.connections, stats.finished, stats.stopped), (2, 2, 0));
+}
