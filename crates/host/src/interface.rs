@@ -17,6 +17,7 @@ pub fn veth(a: End<'_>, b: End<'_>, mtu_bytes: u32) -> Result<()> {
     a.namespace.ip(&[
         "link",
         "add",
+        "name",
         a.name,
         "mtu",
         &mtu,
@@ -31,7 +32,7 @@ pub fn veth(a: End<'_>, b: End<'_>, mtu_bytes: u32) -> Result<()> {
         b.namespace.name(),
     ])?;
     for end in [a, b] {
-        end.namespace.ip(&["link", "set", end.name, "up"])?;
+        end.namespace.ip(&["link", "set", "dev", end.name, "up"])?;
     }
     Ok(())
 }

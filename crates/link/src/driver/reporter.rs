@@ -1,0 +1,109 @@
+//! Samples leave the real-time thread through a bounded channel; an ordinary thread writes them to the file. The
+//! real-time thread never waits: what does not fit is counted and said at the end.
+
+use crate::{model::Counters, spec::DirectionName};
+use longfat_schema::{
+    lines::Lines,
+    record::{Note, QueueSample, Record},
+};
+use std::{
+    io,
+    sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+const CHANNEL_EVENTS: usize = 1 << 15;
+const DRAIN_EVERY: Duration = Duration::from_millis(20);
+
+/// What the real-time thread tells.
+#[derive(Debug, Clone, Copy)]
+pub enum Event {
+    /// State of a direction.
+    Sample(DirectionName, u64, Counters),
+    /// The driver was held up: when, for how long.
+    Stall(u64, u64),
+}
+
+/// The real-time thread's end.
+#[derive(Debug)]
+pub struct Reporter {
+    events: Option<SyncSender<Event>>,
+    writer: Option<JoinHandle<io::Result<()>>>,
+    dropped: u64,
+}
+
+impl Reporter {
+    /// Starts the writing thread, if the records are kept at all.
+    pub fn start(link: &str, lines: &Lines) -> Reporter {
+        if !lines.is_kept() {
+            return Reporter { events: None, writer: None, dropped: 0 };
+        }
+        let (events, received) = sync_channel(CHANNEL_EVENTS);
+        let (link, lines) = (link.to_owned(), lines.clone());
+        let writer = std::thread::spawn(move || write_all(&link, &lines, &received));
+        Reporter { events: Some(events), writer: Some(writer), dropped: 0 }
+    }
+
+    /// Whether samples are wanted.
+    pub fn is_kept(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Tells, without waiting.
+    pub fn tell(&mut self, event: Event) {
+        if let Some(events) = &self.events {
+            self.dropped += u64::from(events.try_send(event).is_err());
+        }
+    }
+
+    /// Waits until everything is written; how many events did not fit.
+    ///
+    /// # Errors
+    /// When the file could not be written.
+    pub fn finish(mut self) -> io::Result<u64> {
+        self.events = None;
+        match self.writer.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result.map(|()| self.dropped),
+            Some(Err(_)) => Err(io::Error::other("the thread writing samples panicked")),
+            None => Ok(0),
+        }
+    }
+}
+
+/// Looks now and then rather than waiting on the channel, so that the sender never has to wake anyone.
+fn write_all(link: &str, lines: &Lines, events: &Receiver<Event>) -> io::Result<()> {
+    loop {
+        match events.try_recv() {
+            Ok(event) => lines.write(&record(link, event))?,
+            Err(TryRecvError::Empty) => std::thread::sleep(DRAIN_EVERY),
+            Err(TryRecvError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+fn record(link: &str, event: Event) -> Record {
+    match event {
+        Event::Sample(direction, time_ns, counters) => Record::Queue(QueueSample {
+            time_us: (time_ns / 1000) as i64,
+            link: link.to_owned(),
+            direction: direction.as_str().to_owned(),
+            queue_bytes: counters.queue_bytes,
+            queue_packets: counters.queue_packets,
+            delivered_bytes: counters.delivered_bytes,
+            delivered_packets: counters.delivered_packets,
+            dropped_packets: counters.dropped_packets,
+            lost_packets: counters.lost_packets,
+            marked_packets: counters.marked_packets,
+        }),
+        Event::Stall(time_ns, late_ns) => Record::Note(Note {
+            time_us: (time_ns / 1000) as i64,
+            level: "warning".to_owned(),
+            source: link.to_owned(),
+            message: format!(
+                "the driver was held up for {:.1} ms; packets left that late",
+                late_ns as f64 / 1e6
+            ),
+        }),
+    }
+}

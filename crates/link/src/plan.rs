@@ -1,0 +1,202 @@
+//! A link with every value resolved: what runs, what is recorded, what a rerun reads.
+
+use serde::{Deserialize, Serialize};
+
+/// A link.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkPlan {
+    /// Its name in records.
+    pub name: String,
+    /// Largest IP packet it carries.
+    pub mtu_bytes: u32,
+    /// Seed of everything random on it.
+    pub seed: u64,
+    /// Limit of the 99th percentile of lateness; beyond it the run is invalid.
+    pub late_limit_ns: u64,
+    /// Time between two samples of the queue.
+    pub sample_interval_ns: u64,
+    /// How late a packet may leave so that neighbours leave together; 0: every packet at its own time.
+    pub coalesce_ns: u64,
+    /// From the first end to the second.
+    pub forward: DirectionPlan,
+    /// From the second end to the first.
+    pub backward: DirectionPlan,
+}
+
+/// One direction of a link.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectionPlan {
+    /// Rate, delay, jitter and loss at the beginning.
+    pub line: LinePlan,
+    /// The queue at the beginning.
+    pub queue: QueuePlan,
+    /// Whether jitter may change the order of packets.
+    pub reorder: bool,
+    /// Bytes the rate counts per packet beyond the IP packet (38: Ethernet with preamble and gap).
+    pub overhead_bytes: u32,
+    /// Changes, in the order of their times.
+    pub schedule: Vec<ChangePlan>,
+}
+
+/// What the line does to packets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinePlan {
+    /// Bits per second; absent: unlimited; 0: nothing passes.
+    pub rate_bps: Option<u64>,
+    /// One-way propagation delay.
+    pub delay_ns: u64,
+    /// Extra delay, uniform from 0 to this.
+    pub jitter_ns: u64,
+    /// Random loss after transmission.
+    pub loss: LossPlan,
+}
+
+/// A change: the whole line from then on, and the queue if that changes too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangePlan {
+    /// When, since the start of the schedule.
+    pub at_ns: u64,
+    /// The line from then on.
+    pub line: LinePlan,
+    /// The queue from then on; absent: unchanged, its state kept.
+    pub queue: Option<QueuePlan>,
+}
+
+/// Random loss.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "process", rename_all = "snake_case", deny_unknown_fields)]
+pub enum LossPlan {
+    /// Each packet by itself.
+    Bernoulli {
+        /// Probability of loss.
+        probability: f64,
+    },
+    /// Two states, each with its loss, drawn anew per packet.
+    GilbertElliott {
+        /// Probability of turning bad.
+        to_bad: f64,
+        /// Probability of turning good.
+        to_good: f64,
+        /// Probability of loss in the bad state.
+        loss_bad: f64,
+        /// Probability of loss in the good state.
+        loss_good: f64,
+    },
+}
+
+impl LossPlan {
+    /// No loss.
+    pub const NONE: LossPlan = LossPlan::Bernoulli { probability: 0.0 };
+}
+
+/// A queue.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueuePlan {
+    /// Most bytes waiting.
+    pub limit_bytes: u64,
+    /// What it does with them.
+    pub discipline: DisciplinePlan,
+}
+
+/// A queue's discipline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum DisciplinePlan {
+    /// Drop what does not fit; perhaps mark beyond a step threshold (RFC 8257 section 3.1).
+    Droptail {
+        /// Mark arrivals that find more than this waiting.
+        mark_threshold_bytes: Option<u64>,
+    },
+    /// Random Early Detection.
+    Red {
+        /// Its parameters.
+        red: RedPlan,
+        /// Mark instead of drop where possible.
+        ecn: bool,
+    },
+    /// Controlled Delay.
+    Codel(CodelPlan),
+}
+
+/// Parameters of RED (Floyd and Jacobson 1993, and "gentle", 2000).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedPlan {
+    /// Average queue from which packets are told.
+    pub min_threshold_bytes: u64,
+    /// Average queue at which the probability is `max_probability`.
+    pub max_threshold_bytes: u64,
+    /// Probability at the upper threshold.
+    pub max_probability: f64,
+    /// Weight of the newest queue length in the average.
+    pub weight: f64,
+    /// Beyond the upper threshold rise to certainty at its double instead of at once.
+    pub gentle: bool,
+}
+
+/// Parameters of CoDel (RFC 8289).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CodelPlan {
+    /// Acceptable standing delay.
+    pub target_ns: u64,
+    /// In the order of a worst-case round-trip time.
+    pub interval_ns: u64,
+    /// Mark instead of drop where possible.
+    pub ecn: bool,
+}
+
+impl LinkPlan {
+    /// Whether it does nothing to packets: a veth pair without a driver is that link.
+    pub fn is_cable(&self) -> bool {
+        [&self.forward, &self.backward].iter().all(|direction| direction.is_cable())
+    }
+
+    /// The plan as JSON.
+    ///
+    /// # Errors
+    /// None in practice: the plan holds nothing JSON cannot say.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+
+    /// Reads a plan back.
+    ///
+    /// # Errors
+    /// When the text is no plan.
+    pub fn from_json(text: &str) -> serde_json::Result<LinkPlan> {
+        serde_json::from_str(text)
+    }
+}
+
+impl DirectionPlan {
+    fn is_cable(&self) -> bool {
+        let LinePlan { rate_bps, delay_ns, jitter_ns, loss } = &self.line;
+        let idle = rate_bps.is_none() && *delay_ns == 0 && *jitter_ns == 0 && *loss == LossPlan::NONE;
+        idle && self.schedule.is_empty()
+    }
+
+    /// Bytes that can be inside at once: queue plus line, at the greatest rate and delay of the schedule. Without a
+    /// rate the line's part is unknown and left out.
+    pub fn capacity_bytes(&self) -> u64 {
+        let lines = || std::iter::once(&self.line).chain(self.schedule.iter().map(|change| &change.line));
+        let queues = self.schedule.iter().filter_map(|change| change.queue.as_ref());
+        let limit_bytes =
+            queues.map(|queue| queue.limit_bytes).fold(self.queue.limit_bytes, std::cmp::Ord::max);
+        let rate_bps = lines().filter_map(|line| line.rate_bps).max().unwrap_or(0);
+        let delay_ns = lines().map(|line| line.delay_ns + line.jitter_ns).max().unwrap_or(0);
+        let line_bytes = u128::from(rate_bps) * u128::from(delay_ns) / 8_000_000_000;
+        limit_bytes.saturating_add(u64::try_from(line_bytes).unwrap_or(u64::MAX))
+    }
+
+    /// Least delay of the schedule.
+    pub fn min_delay_ns(&self) -> u64 {
+        let changes = self.schedule.iter().map(|change| change.line.delay_ns);
+        changes.fold(self.line.delay_ns, std::cmp::Ord::min)
+    }
+}

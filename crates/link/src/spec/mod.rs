@@ -1,0 +1,259 @@
+//! A link as a person writes it, and its resolution into a [`LinkPlan`].
+//!
+//! ```toml
+//! rate = "1Gbit"                  # bits of IP packets per second; left out: unlimited
+//! delay = "14.2ms"                # one way; left out: none
+//! queue = { discipline = "droptail", limit = "3550KB" }
+//! backward = { rate = "100Mbit" } # what differs in the other direction
+//! schedule = [ { at = "10s", rate = "100Mbit" } ]
+//! ```
+
+mod resolve;
+
+use crate::plan::LinkPlan;
+use longfat_schema::units::{Nanos, Rate, Size};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A link. Every field may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSpec {
+    /// Rate of the line; default unlimited.
+    pub rate: Option<RateSpec>,
+    /// One-way propagation delay; default none.
+    pub delay: Option<Nanos>,
+    /// Extra delay, uniform from 0 to this; default none.
+    pub jitter: Option<Nanos>,
+    /// Whether jitter may change the order of packets; default no.
+    pub reorder: Option<bool>,
+    /// Random loss; default none.
+    pub loss: Option<LossSpec>,
+    /// The queue before the line; default drop-tail.
+    pub queue: Option<QueueSpec>,
+    /// Bytes the rate counts per packet beyond the IP packet; default 0.
+    pub overhead: Option<Size>,
+    /// Largest IP packet in bytes; default 1500.
+    pub mtu: Option<u32>,
+    /// Seed of everything random; default: the caller's.
+    pub seed: Option<u64>,
+    /// Limit of the 99th percentile of lateness; default 300 us.
+    pub late_limit_p99: Option<Nanos>,
+    /// Time between two samples of the queue; default 1 ms.
+    pub sample_interval: Option<Nanos>,
+    /// How late a packet may leave so that neighbours leave together; default 0: never.
+    pub coalesce: Option<Nanos>,
+    /// What differs from the second end to the first.
+    pub backward: Option<DirectionSpec>,
+    /// Changes over time.
+    pub schedule: Option<Vec<ChangeSpec>>,
+}
+
+/// What may differ in the other direction.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirectionSpec {
+    /// Rate of the line, or `unlimited`.
+    pub rate: Option<RateSpec>,
+    /// One-way propagation delay.
+    pub delay: Option<Nanos>,
+    /// Extra delay.
+    pub jitter: Option<Nanos>,
+    /// Whether jitter may change the order of packets.
+    pub reorder: Option<bool>,
+    /// Random loss.
+    pub loss: Option<LossSpec>,
+    /// The queue; replaces the other direction's table as a whole.
+    pub queue: Option<QueueSpec>,
+    /// Bytes the rate counts per packet beyond the IP packet.
+    pub overhead: Option<Size>,
+}
+
+/// A change of the link at a time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeSpec {
+    /// When, since the start of the schedule.
+    pub at: Nanos,
+    /// Which direction; default both.
+    pub direction: Option<DirectionName>,
+    /// New rate, or `unlimited`.
+    pub rate: Option<RateSpec>,
+    /// New delay.
+    pub delay: Option<Nanos>,
+    /// New jitter.
+    pub jitter: Option<Nanos>,
+    /// New loss.
+    pub loss: Option<LossSpec>,
+    /// New queue; a limit left out stays.
+    pub queue: Option<QueueSpec>,
+}
+
+/// A direction of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DirectionName {
+    /// First end to second.
+    Forward,
+    /// Second end to first.
+    Backward,
+}
+
+impl DirectionName {
+    /// Its name in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DirectionName::Forward => "forward",
+            DirectionName::Backward => "backward",
+        }
+    }
+}
+
+/// A rate, or the word `unlimited`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateSpec(pub Option<Rate>);
+
+impl FromStr for RateSpec {
+    type Err = longfat_schema::units::UnitError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.trim() == "unlimited" { Ok(RateSpec(None)) } else { Ok(RateSpec(Some(text.parse()?))) }
+    }
+}
+
+impl<'de> Deserialize<'de> for RateSpec {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for RateSpec {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(rate) => rate.serialize(serializer),
+            None => serializer.serialize_str("unlimited"),
+        }
+    }
+}
+
+/// Random loss: a probability, or the chances of a two-state process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "loss must be a probability such as 0.001, or { to_bad = 0.001, to_good = 0.2, loss_bad = 1.0, \
+                 loss_good = 0.0 } (the last two may be left out)"
+)]
+pub enum LossSpec {
+    /// Each packet by itself.
+    Probability(f64),
+    /// Gilbert-Elliott.
+    Bursts(BurstSpec),
+}
+
+/// Loss in bursts: Gilbert-Elliott.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BurstSpec {
+    /// Probability, per packet, of turning bad.
+    pub to_bad: f64,
+    /// Probability, per packet, of turning good.
+    pub to_good: f64,
+    /// Loss in the bad state; default 1.
+    pub loss_bad: Option<f64>,
+    /// Loss in the good state; default 0.
+    pub loss_good: Option<f64>,
+}
+
+/// A queue and its discipline.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueSpec {
+    /// `droptail` (default), `red` or `codel`.
+    pub discipline: Option<DisciplineName>,
+    /// Most bytes waiting; default one bandwidth-delay product of the round trip, at least 64 packets.
+    pub limit: Option<Size>,
+    /// Mark instead of drop where the packet allows it: `red` and `codel`; default no.
+    pub ecn: Option<bool>,
+    /// `droptail`: mark arrivals that find more than this waiting.
+    pub mark_threshold: Option<Size>,
+    /// `red`: average from which packets are told; default a twelfth of the limit.
+    pub min_threshold: Option<Size>,
+    /// `red`: average at which the probability is `max_probability`; default a quarter of the limit.
+    pub max_threshold: Option<Size>,
+    /// `red`: default 0.1.
+    pub max_probability: Option<f64>,
+    /// `red`: weight of the newest queue length in the average; default 0.002.
+    pub weight: Option<f64>,
+    /// `red`: rise beyond the upper threshold instead of jumping to certainty; default yes.
+    pub gentle: Option<bool>,
+    /// `codel`: acceptable standing delay; default 5 ms.
+    pub target: Option<Nanos>,
+    /// `codel`: worst-case round-trip time; default 100 ms.
+    pub interval: Option<Nanos>,
+}
+
+/// The name of a queue's discipline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DisciplineName {
+    /// Drop what does not fit.
+    #[default]
+    Droptail,
+    /// Random Early Detection.
+    Red,
+    /// Controlled Delay.
+    Codel,
+}
+
+impl fmt::Display for DisciplineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DisciplineName::Droptail => "droptail",
+            DisciplineName::Red => "red",
+            DisciplineName::Codel => "codel",
+        })
+    }
+}
+
+impl FromStr for DisciplineName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [DisciplineName::Droptail, DisciplineName::Red, DisciplineName::Codel];
+        all.into_iter()
+            .find(|name| name.to_string() == text)
+            .ok_or_else(|| format!("unknown queue discipline '{text}'; choose droptail, red or codel"))
+    }
+}
+
+/// A value that cannot be: names the field, the value and the mend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("link '{link}': {field} = {value} {why}; {mend}")]
+pub struct SpecError {
+    /// Which link.
+    pub link: String,
+    /// Which field, with its table.
+    pub field: String,
+    /// Its value.
+    pub value: String,
+    /// What is wrong with it.
+    pub why: String,
+    /// What to write instead.
+    pub mend: String,
+}
+
+impl LinkSpec {
+    /// Reads a link from TOML.
+    ///
+    /// # Errors
+    /// The first thing in the text that is no part of a link, with its line.
+    pub fn from_toml(text: &str) -> Result<LinkSpec, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// Resolves every value. `default_seed` is used where the link names none.
+    ///
+    /// # Errors
+    /// The first value that cannot be.
+    pub fn resolve(&self, name: &str, default_seed: u64) -> Result<LinkPlan, SpecError> {
+        resolve::link(self, name, default_seed)
+    }
+}
