@@ -24,7 +24,12 @@ pub struct Unit {
     pub name: &'static str,
     /// How many base units one of it is.
     pub factor: f64,
+    /// Whether it counts things that come in wholes.
+    pub whole: bool,
 }
+
+/// Of what is counted.
+pub const WHOLE: Unit = Unit { name: "", factor: 1.0, whole: true };
 
 impl Quantity {
     /// The kind of a metric, from the unit at the end of its name.
@@ -50,7 +55,7 @@ impl Quantity {
             Quantity::Count | Quantity::Index => &[(0.0, "", 1.0)],
         };
         let fitting = steps.iter().rev().find(|(from, ..)| greatest >= *from).unwrap_or(&steps[0]);
-        Unit { name: fitting.1, factor: fitting.2 }
+        Unit { name: fitting.1, factor: fitting.2, whole: self == Quantity::Count }
     }
 }
 
@@ -58,8 +63,7 @@ impl Unit {
     /// The number alone.
     pub fn number(self, value: f64) -> String {
         let scaled = value / self.factor;
-        // What is counted in wholes is shown so.
-        if self.name.is_empty() && scaled.is_finite() && scaled.fract() == 0.0 {
+        if self.whole && scaled.is_finite() && scaled.fract() == 0.0 {
             return group(&format!("{scaled:.0}"));
         }
         number(scaled)

@@ -33,7 +33,7 @@ pub struct Column {
 }
 
 /// The summary's columns, in order. A column that no run has a figure for is not shown.
-pub const COLUMNS: [Column; 10] = [
+pub const COLUMNS: [Column; 9] = [
     Column {
         heading: "Goodput",
         metric: "goodput_bps",
@@ -83,16 +83,10 @@ pub const COLUMNS: [Column; 10] = [
         meaning: "Mean over time of the fullest queue among the link directions.",
     },
     Column {
-        heading: "Relay backlog, mean",
+        heading: "Mean relay backlog",
         metric: "backlog_mean_bytes",
         scope: Scope::Greatest,
         meaning: "Mean over time of the bytes the relay holds: received, not yet acknowledged on its other side.",
-    },
-    Column {
-        heading: "Relay backlog, max",
-        metric: "backlog_max_bytes",
-        scope: Scope::Greatest,
-        meaning: "Greatest of the same.",
     },
 ];
 

@@ -1,4 +1,4 @@
-//! The six charts of one run over time. One colour per thing in all of them: the focus flow is style 0, other
+//! The six charts of one run over time, the one that most runs lack last. One colour per thing in all of them: the focus flow is style 0, other
 //! flows of one stream 1, the relay's long leg 2; flows of many streams are drawn pale.
 
 use super::{
@@ -10,7 +10,7 @@ use crate::{
         decimate::Point,
         time::{Rug, Series, Shape, TimeChart},
     },
-    quantity::{Quantity, Unit, number},
+    quantity::{Quantity, Unit, WHOLE, number},
 };
 use longfat_schema::{record::*, run::RunManifest};
 
@@ -47,7 +47,7 @@ struct Draft {
 pub fn draw(manifest: &RunManifest, samples: &RunSamples, focus: Option<&str>, prefix: &str) -> Vec<Panel> {
     let span = (0.0, (manifest.duration_us as f64 / 1e6).max(1e-3));
     let run = Run { manifest, samples, focus, prefix, span };
-    let drafts = [run.goodput(), run.cwnd(), run.srtt(), run.echo(), run.backlog(), run.queue()];
+    let drafts = [run.goodput(), run.cwnd(), run.srtt(), run.echo(), run.queue(), run.backlog()];
     let charts: Vec<_> = drafts.into_iter().map(|draft| run.chart(draft)).collect();
     let rows = charts.iter().flatten().map(|(_, chart)| chart.legend_rows()).max().unwrap_or(1);
     charts.into_iter().map(|chart| panel(chart, rows)).collect()
@@ -230,7 +230,7 @@ impl Run<'_> {
             let used = keyed.into_iter().filter(|(_, points)| points.iter().any(|p| p.1 > 0.0));
             used.map(move |((connection, direction, relay), points)| Series {
                 label: format!("{relay}{direction}{name}"),
-                style,
+                style: if direction.is_empty() { style } else { style + 2 },
                 faint: connection > 0,
                 shape: Shape::Line,
                 points,
@@ -296,8 +296,7 @@ fn drops(rows: &[&QueueSample]) -> Option<Rug> {
     let grew = |pair: &&[&QueueSample]| pair[1].dropped_packets > pair[0].dropped_packets;
     let times: Vec<f64> = rows.windows(2).filter(grew).map(|pair| pair[1].time_us as f64 / 1e6).collect();
     let total = rows.last()?.dropped_packets - rows[0].dropped_packets.min(rows.last()?.dropped_packets);
-    let whole = Unit { name: "", factor: 1.0 };
-    (!times.is_empty()).then(|| Rug { label: format!("{} drops", whole.number(total as f64)), times })
+    (!times.is_empty()).then(|| Rug { label: format!("{} drops", WHOLE.number(total as f64)), times })
 }
 
 fn direction_label(direction: &str) -> &'static str {

@@ -143,7 +143,8 @@
         const height = heightAt(series.points, x);
         if (height === null) continue;
         const value = this.value(height);
-        if (!series.faint) { rows.push([series.label, series.className, three(value)]); continue; }
+        const beyond = height <= this.ceiling && !this.log ? '≥ ' : '';
+        if (!series.faint) { rows.unshift([series.label, series.className, beyond + three(value)]); continue; }
         if (!many.has(series.label)) many.set(series.label, [series.className, []]);
         many.get(series.label)[1].push(value);
       }

@@ -11,7 +11,7 @@ use crate::{
 /// A table that scrolls within itself and can be scrolled from the keyboard. `caption`, `head` and `body` are HTML.
 pub fn scrolling(caption: &str, head: &str, body: &str) -> String {
     format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\"><table><caption>{caption}\
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\"><table><caption><span>{caption}</span>\
          </caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 }

@@ -10,8 +10,11 @@ const LEFT: f64 = 8.0;
 const RIGHT: f64 = 12.0;
 const LEGEND_TOP: f64 = 36.0;
 const LINE: f64 = 15.0;
-const TRACK: f64 = 26.0;
-const GAP: f64 = 9.0;
+const TRACK: f64 = 34.0;
+const GAP: f64 = 5.0;
+
+/// Ratio of the greatest to the least mark from which the axis is logarithmic.
+const FAR_APART: f64 = 8.0;
 
 /// A kind of mark, with its place in the legend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +69,7 @@ impl DotChart {
     pub fn draw(&self) -> Figure {
         let (legend, mut y) = self.legend();
         let rows_top = y;
-        let scale = Scale::from_zero(self.greatest(), LEFT, WIDTH - RIGHT);
+        let scale = self.scale();
         let mut rows = String::new();
         for row in &self.rows {
             let (drawn, height) = self.row(row, y, &scale);
@@ -79,13 +82,27 @@ impl DotChart {
             description: self.description.clone(),
             height: y + 24.0,
             data: String::new(),
-            body: text(0.0, 15.0, "heading", &self.title) + &legend + &axis(&scale, rows_top, y) + &rows,
+            body: self.heading(&scale) + &legend + &axis(&scale, rows_top, y) + &rows,
         }
     }
 
-    fn greatest(&self) -> f64 {
-        let values = self.rows.iter().flat_map(|row| &row.dots).map(|dot| dot.value);
-        values.filter(|value| value.is_finite()).fold(0.0, f64::max)
+    /// From zero; logarithmic when rows differ so much that the smaller would lie in one heap.
+    fn scale(&self) -> Scale {
+        let values =
+            || self.rows.iter().flat_map(|row| &row.dots).map(|dot| dot.value).filter(|v| v.is_finite());
+        let greatest = values().fold(0.0, f64::max);
+        let least = values().fold(f64::INFINITY, f64::min);
+        let (from, to) = (LEFT, WIDTH - RIGHT);
+        // A zero has no place on a logarithmic axis.
+        if least > 0.0 && greatest > least * FAR_APART {
+            return Scale::logarithmic(least, greatest, from, to);
+        }
+        Scale::from_zero(greatest, from, to)
+    }
+
+    fn heading(&self, scale: &Scale) -> String {
+        let axis = if scale.is_logarithmic() { " (logarithmic)" } else { "" };
+        text(0.0, 15.0, "heading", &format!("{}{axis}", self.title))
     }
 
     /// The legend, and where the rows begin.
@@ -113,7 +130,7 @@ impl DotChart {
             drawn += &text(LEFT, top + LINE * (index + 1) as f64 - 2.0, "label halo", label);
         }
         let label_bottom = top + LINE * lines.len() as f64;
-        drawn += &text(WIDTH - RIGHT, label_bottom - 2.0, "note end halo", &row.note);
+        drawn += &text(WIDTH - RIGHT, label_bottom - 2.0, "value end halo", &row.note);
         let middle = label_bottom + TRACK / 2.0;
         drawn += &line((LEFT, middle), (WIDTH - RIGHT, middle), "track");
         drawn.extend(row.dots.iter().map(|dot| self.dot(dot, middle, scale)));
@@ -122,6 +139,8 @@ impl DotChart {
 
     fn dot(&self, dot: &Dot, y: f64, scale: &Scale) -> String {
         let kind = self.kinds[dot.kind.min(self.kinds.len() - 1)];
+        // Diamonds hang below the track: they must be seen where they coincide with other marks.
+        let y = if kind.mark == Mark::Diamond { y + 11.0 } else { y };
         let drawn = mark(kind.mark, (scale.position(dot.value), y), kind.class);
         format!("<g><title>{}</title>{drawn}</g>", super::svg::escape(&dot.hint))
     }

@@ -34,13 +34,14 @@ impl Scale {
         Scale::linear(0.0, (greatest / step * (1.0 - 1e-9)).ceil() * step, from, to)
     }
 
-    /// Whole decades around `least`…`greatest`, both above zero.
-    pub fn decades(least: f64, greatest: f64, from: f64, to: f64) -> Scale {
+    /// Around `least`…`greatest`, both above zero, between values of 1, 2 or 5 times a power of ten.
+    pub fn logarithmic(least: f64, greatest: f64, from: f64, to: f64) -> Scale {
         if !(least.is_finite() && greatest.is_finite() && least > 0.0 && greatest >= least) {
-            return Scale::decades(1.0, 10.0, from, to);
+            return Scale::logarithmic(1.0, 10.0, from, to);
         }
-        let low = 10f64.powf((least.log10() + 1e-9).floor());
-        let high = 10f64.powf((greatest.log10() - 1e-9).ceil()).max(low * 10.0);
+        let low = around(least, f64::max, 0.0, |round| round <= least * (1.0 + 1e-9));
+        let high = around(greatest, f64::min, f64::INFINITY, |round| round >= greatest * (1.0 - 1e-9));
+        let high = if high > low * 1.5 { high } else { low * 10.0 };
         Scale { logarithmic: true, low, high, from, to }
     }
 
@@ -84,18 +85,27 @@ impl Scale {
     }
 
     fn decade_ticks(&self) -> Vec<Tick> {
-        let first = self.low.log10().round() as i32;
-        let last = self.high.log10().round() as i32;
-        let factors: &[f64] = if last - first <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
-        let every = ((last - first) / 6 + 1) as usize;
+        let first = self.low.log10().floor() as i32;
+        let last = self.high.log10().ceil() as i32;
+        let factors: &[f64] = if last - first <= 3 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let every = ((last - first) / 7 + 1) as usize;
         let decades = (first..=last).step_by(every);
         let values = decades.flat_map(|decade| factors.iter().map(move |f| (decade, f * 10f64.powi(decade))));
         let tick = |(decade, value): (i32, f64)| {
             let decimals = usize::try_from(-decade).unwrap_or(0);
             Tick { value, label: format!("{value:.decimals$}") }
         };
-        values.filter(|(_, value)| *value <= self.high * (1.0 + 1e-9)).map(tick).collect()
+        let within = |value: f64| value >= self.low * (1.0 - 1e-9) && value <= self.high * (1.0 + 1e-9);
+        values.filter(|(_, value)| within(*value)).map(tick).collect()
     }
+}
+
+/// Of the values of 1, 2 or 5 times a power of ten about `value` that `fit`, the one `choose` prefers.
+fn around(value: f64, choose: fn(f64, f64) -> f64, start: f64, fit: impl Fn(f64) -> bool) -> f64 {
+    let decade = value.log10().floor() as i32;
+    let decades = decade - 1..=decade + 1;
+    let round = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|factor| factor * 10f64.powi(decade)));
+    round.filter(|round| fit(*round)).fold(start, choose)
 }
 
 /// The step of 1, 2 or 5 times a power of ten that divides `span` into about `count` parts.
@@ -124,8 +134,8 @@ mod tests {
     fn ticks_are_round() {
         assert_eq!(labels(Scale::linear(0.0, 60.0, 0.0, 1.0), 6), ["0", "10", "20", "30", "40", "50", "60"]);
         assert_eq!(labels(Scale::linear(0.0, 0.3, 0.0, 1.0), 3), ["0.0", "0.1", "0.2", "0.3"]);
-        assert_eq!(labels(Scale::decades(3.0, 4000.0, 0.0, 1.0), 5), ["1", "10", "100", "1000", "10000"]);
-        assert_eq!(labels(Scale::decades(0.2, 8.0, 0.0, 1.0), 5), ["0.1", "0.2", "0.5", "1", "2", "5", "10"]);
+        assert_eq!(labels(Scale::logarithmic(0.9, 4.0e4, 0.0, 1.0), 5), ["1", "10", "100", "1000", "10000"]);
+        assert_eq!(labels(Scale::logarithmic(0.2, 8.0, 0.0, 1.0), 5), ["0.2", "0.5", "1", "2", "5", "10"]);
     }
 
     #[test]
@@ -134,7 +144,7 @@ mod tests {
             Scale::linear(f64::NAN, 1.0, 0.0, 9.0),
             Scale::linear(5.0, 5.0, 0.0, 9.0),
             Scale::from_zero(f64::INFINITY, 0.0, 9.0),
-            Scale::decades(0.0, 0.0, 0.0, 9.0),
+            Scale::logarithmic(0.0, 0.0, 0.0, 9.0),
         ] {
             assert!(scale.ticks(5).len() >= 2);
             assert!(scale.ticks(5).iter().all(|tick| scale.position(tick.value).is_finite()));
@@ -162,8 +172,16 @@ mod tests {
         }
 
         #[test]
+        fn a_logarithmic_axis_holds_its_values_and_has_ticks(least in 1e-6f64..1e9, ratio in 1.0f64..1e6) {
+            let scale = Scale::logarithmic(least, least * ratio, 0.0, 1.0);
+            let (low, high) = scale.domain();
+            prop_assert!(low <= least * (1.0 + 1e-6) && high >= least * ratio * (1.0 - 1e-6));
+            prop_assert!((2..=14).contains(&scale.ticks(5).len()), "{:?}", scale.ticks(5));
+        }
+
+        #[test]
         fn positions_grow_with_values(a in 1e-3f64..1e6, b in 1e-3f64..1e6) {
-            for scale in [Scale::linear(1e-3, 1e6, 0.0, 300.0), Scale::decades(1e-3, 1e6, 0.0, 300.0)] {
+            for scale in [Scale::linear(1e-3, 1e6, 0.0, 300.0), Scale::logarithmic(1e-3, 1e6, 0.0, 300.0)] {
                 prop_assert_eq!(a < b, scale.position(a) < scale.position(b));
             }
         }

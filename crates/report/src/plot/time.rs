@@ -22,6 +22,9 @@ const COLUMNS: usize = 760;
 /// Columns of a faint line: it is there for its outline.
 const FAINT_COLUMNS: usize = 190;
 
+/// How many times what the window holds a peak outside it must be to be left off the scale.
+const OFF_SCALE: f64 = 2.0;
+
 /// How points are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -101,6 +104,7 @@ impl TimeChart {
     pub fn draw(&self, legend_rows: usize) -> Figure {
         let axes = self.axes(LEGEND_TOP + legend_rows.max(self.legend_rows()) as f64 * LEGEND_ROW - 8.0);
         let mut body = text(0.0, 15.0, "heading", &self.title);
+        body += &self.aside();
         body += &self.legend();
         body += &y_axis(&axes);
         body += &x_axis(&axes);
@@ -119,15 +123,42 @@ impl TimeChart {
     fn axes(&self, top: f64) -> Axes {
         let width = WIDTH - LEFT - RIGHT;
         let ceiling = if self.rug.is_some() { RUG_HEIGHT + 2.0 } else { 0.0 };
-        let values = || self.series.iter().flat_map(|s| &s.points).map(|p| p.1).filter(|y| y.is_finite());
-        let greatest = values().fold(0.0, f64::max);
-        let least = values().filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min);
+        let least = self.values().map(|p| p.1).filter(|y| *y > 0.0).fold(f64::INFINITY, f64::min);
         let y = if self.logarithmic && least.is_finite() {
-            Scale::decades(least, greatest, PLOT_HEIGHT, ceiling)
+            Scale::logarithmic(least, self.greatest(), PLOT_HEIGHT, ceiling)
         } else {
+            let greatest = if self.is_off_scale() { self.greatest_in_window() } else { self.greatest() };
             Scale::from_zero(greatest, PLOT_HEIGHT, ceiling)
         };
         Axes { x: Scale::linear(self.span.0, self.span.1, 0.0, width), y, top, width }
+    }
+
+    fn values(&self) -> impl Iterator<Item = Point> {
+        self.series.iter().flat_map(|s| &s.points).copied().filter(|point| point.1.is_finite())
+    }
+
+    fn greatest(&self) -> f64 {
+        self.values().map(|point| point.1).fold(0.0, f64::max)
+    }
+
+    fn greatest_in_window(&self) -> f64 {
+        let (start, end) = self.window.unwrap_or(self.span);
+        self.values().filter(|p| p.0 >= start && p.0 <= end).map(|p| p.1).fold(0.0, f64::max)
+    }
+
+    /// A peak outside the window, such as slow start's overshoot, must not flatten what the window shows: the axis
+    /// is the window's, the line runs along its top, and the heading says how far it went.
+    fn is_off_scale(&self) -> bool {
+        let inside = self.greatest_in_window();
+        !self.logarithmic && inside > 0.0 && self.greatest() > inside * OFF_SCALE
+    }
+
+    fn aside(&self) -> String {
+        if !self.is_off_scale() {
+            return String::new();
+        }
+        let peak = format!("off the scale: up to {}", crate::quantity::number(self.greatest()));
+        text(WIDTH - RIGHT, 15.0, "aside end", &peak)
     }
 
     /// What the page's script needs to turn positions back into values.
@@ -145,12 +176,12 @@ impl TimeChart {
 
     fn entries(&self) -> Vec<Entry<'_>> {
         let mut entries: Vec<Entry> = Vec::new();
-        // Bold series come first in the legend although they are drawn last, on top.
+        // What is drawn last, on top, comes first in the legend.
         let (faint, bold): (Vec<&Series>, Vec<&Series>) = self.series.iter().partition(|s| s.faint);
-        for series in bold.into_iter().chain(faint) {
+        for series in bold.into_iter().rev().chain(faint) {
             if entries.iter().all(|entry| entry.label != series.label) {
                 let dots = series.shape == Shape::Dots;
-                entries.push(Entry { label: &series.label, class: class(series), dots });
+                entries.push(Entry { label: &series.label, class: self.class(series), dots });
             }
         }
         let rug = self.rug.as_ref().map(|rug| Entry { label: &rug.label, class: "rug".into(), dots: false });
@@ -194,13 +225,40 @@ impl TimeChart {
              viewBox=\"0 0 {width} {PLOT_HEIGHT}\" preserveAspectRatio=\"none\">"
         );
         plot += &self.outside_window(axes);
-        plot.extend(self.series.iter().map(|series| draw_series(series, axes)));
+        plot.extend(self.series.iter().map(|series| self.draw_series(series, axes)));
         if let Some(rug) = &self.rug {
             let mut xs: Vec<f64> = rug.times.iter().map(|time| axes.x.position(*time).round()).collect();
             xs.dedup();
             let _ = write!(plot, "<path class=\"rug\" d=\"{}\"/>", path::rug(&xs, 1.0, RUG_HEIGHT));
         }
         plot + "</svg>"
+    }
+
+    /// Classes of the style sheet. The series on top is drawn without dashes, whatever its colour: a chart's main
+    /// line should be a line.
+    fn class(&self, series: &Series) -> String {
+        let top = self.series.iter().rev().find(|s| !s.faint).is_some_and(|s| std::ptr::eq(s, series));
+        let solid = if top { " solid" } else { "" };
+        let faint = if series.faint { " faint" } else { "" };
+        let dots = if series.shape == Shape::Dots { " dots" } else { "" };
+        format!("series s{}{faint}{dots}{solid}", series.style % 6)
+    }
+
+    fn draw_series(&self, series: &Series, axes: &Axes) -> String {
+        let ((low, high), columns) = (axes.x.domain(), if series.faint { FAINT_COLUMNS } else { COLUMNS });
+        let mut d = String::new();
+        for points in series.points.split(|point| !point.1.is_finite()).filter(|part| !part.is_empty()) {
+            let kept = extremes(points, low, high, columns);
+            let placed: Vec<Point> =
+                kept.iter().map(|p| (axes.x.position(p.0), axes.y.position(p.1))).collect();
+            d += &match series.shape {
+                Shape::Line => path::polyline(&placed),
+                Shape::Step => path::steps(&placed),
+                Shape::Dots => path::dots(&placed),
+            };
+        }
+        let label = escape(&series.label);
+        format!("<path class=\"{}\" data-label=\"{label}\" d=\"{d}\"/>", self.class(series))
     }
 
     fn outside_window(&self, axes: &Axes) -> String {
@@ -212,28 +270,6 @@ impl TimeChart {
         let sides = [(0.0, axes.x.position(start)), (axes.x.position(end), axes.width)];
         sides.into_iter().filter(|(from, to)| to - from > 0.5).map(|(from, to)| rect(from, to)).collect()
     }
-}
-
-fn class(series: &Series) -> String {
-    let faint = if series.faint { " faint" } else { "" };
-    let dots = if series.shape == Shape::Dots { " dots" } else { "" };
-    format!("series s{}{faint}{dots}", series.style % 6)
-}
-
-fn draw_series(series: &Series, axes: &Axes) -> String {
-    let ((low, high), columns) = (axes.x.domain(), if series.faint { FAINT_COLUMNS } else { COLUMNS });
-    let mut d = String::new();
-    for points in series.points.split(|point| !point.1.is_finite()).filter(|part| !part.is_empty()) {
-        let kept = extremes(points, low, high, columns);
-        let placed: Vec<Point> = kept.iter().map(|p| (axes.x.position(p.0), axes.y.position(p.1))).collect();
-        d += &match series.shape {
-            Shape::Line => path::polyline(&placed),
-            Shape::Step => path::steps(&placed),
-            Shape::Dots => path::dots(&placed),
-        };
-    }
-    let label = escape(&series.label);
-    format!("<path class=\"{}\" data-label=\"{label}\" d=\"{d}\"/>", class(series))
 }
 
 fn y_axis(axes: &Axes) -> String {
@@ -283,8 +319,18 @@ mod tests {
     #[test]
     fn a_gap_breaks_the_line() {
         let points = vec![(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, 2.0)];
-        let drawn = draw_series(&series("a", points), &chart(vec![]).axes(0.0));
+        let chart = chart(vec![series("a", points)]);
+        let drawn = chart.draw_series(&chart.series[0], &chart.axes(0.0));
         assert_eq!(drawn.matches('M').count(), 2, "{drawn}");
+    }
+
+    #[test]
+    fn a_peak_outside_the_window_leaves_the_scale_and_is_said() {
+        let overshoot = chart(vec![series("a", vec![(1.0, 1000.0), (3.0, 90.0), (4.0, 100.0)])]);
+        assert_eq!(overshoot.axes(0.0).y.domain(), (0.0, 100.0));
+        assert!(overshoot.draw(1).inline().contains("off the scale: up to 1000"));
+        let calm = chart(vec![series("a", vec![(1.0, 150.0), (3.0, 90.0), (4.0, 100.0)])]);
+        assert_eq!(calm.axes(0.0).y.domain(), (0.0, 150.0));
     }
 
     #[test]
