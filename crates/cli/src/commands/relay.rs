@@ -1,11 +1,303 @@
 //! `longfat relay`.
 
-use crate::outcome::Outcome;
+use crate::{
+    outcome::{Failure, Outcome},
+    stop,
+};
+use anyhow::{Context, bail};
+use clap::ArgGroup;
+use longfat_host::monotonic_us;
+use longfat_relay::{
+    ConnectionSummary, Error, InterceptPlan, LegPlan, Mode, Network, Observer, Ports, Ready, RelayPlan,
+    RelayStats,
+};
+use longfat_schema::{
+    lines::Lines,
+    record::{Note, Record},
+    units::{Nanos, Size},
+};
+use std::{
+    io::Write,
+    net::{SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  # On the router between a LAN and a long path: every TCP connection that comes in on 'lan' runs HighSpeed TCP on
+  # the long leg. Servers see the clients' own addresses and ports. Ctrl-C removes every rule again.
+  longfat cc load highspeed
+  longfat relay --intercept lan --cc-server lf_highspeed
+
+  # Only web traffic to one network:
+  longfat relay --intercept lan --match-port 80 --match-port 443 --match-dst 203.0.113.0/24
+
+  # Without privileges, as an ordinary proxy for one server:
+  longfat relay --listen 0.0.0.0:8080 --to server.example:80 --cc-server cubic
+
+  # What it holds and how both legs do, every 10 ms, one JSON object per line:
+  longfat relay --intercept lan --samples relay.jsonl
+
+Buffers: the send buffer of the leg on the long path must hold twice its bandwidth-delay product (1 Gbit/s x 28.4 ms:
+7.1 MB of payload, which is the default). What a stalled server makes the relay take from a client is bounded by the
+client leg's buffer and the server leg's.";
 
 /// Split TCP connections and carry them on with another congestion control.
+///
+/// A transparent relay (--intercept) takes connections that pass through this host; an explicit one (--listen, --to)
+/// is connected to. Prints a line beginning with 'ready' when it works. Ends on SIGINT, SIGTERM or SIGHUP: no new
+/// connections, living ones may finish for the --drain time, every nft table and routing rule is removed.
 #[derive(clap::Args)]
-pub struct Args {}
+#[command(after_help = EXAMPLES, group(ArgGroup::new("from").required(true).args(["intercept", "listen"])))]
+pub struct Args {
+    /// Take connections whose packets come in on this interface (the LAN side); may be repeated.
+    #[arg(long, value_name = "IFACE", help_heading = "Transparent")]
+    intercept: Vec<String>,
+    /// Only connections to this port or range, like 443 or 8000-8080; may be repeated.
+    #[arg(long, value_name = "PORT", requires = "intercept", help_heading = "Transparent")]
+    match_port: Vec<Ports>,
+    /// Only connections to this network, like 192.0.2.0/24 or 2001:db8::/32; may be repeated.
+    #[arg(long, value_name = "NETWORK", requires = "intercept", help_heading = "Transparent")]
+    match_dst: Vec<Network>,
+    /// Turn IP forwarding on while the relay runs, instead of refusing when it is off.
+    #[arg(long, requires = "intercept", help_heading = "Transparent")]
+    forwarding: bool,
+    /// Packet mark to use (the one above it marks the relay's own packets) [default: a free one].
+    #[arg(long, value_name = "N", value_parser = number, requires = "intercept", help_heading = "Transparent")]
+    mark: Option<u32>,
+    /// Routing table to use [default: a free one].
+    #[arg(long, value_name = "N", value_parser = number, requires = "intercept", help_heading = "Transparent")]
+    table: Option<u32>,
 
-pub fn run(_args: Args) -> Outcome {
-    Err(anyhow::anyhow!("'longfat relay' is not built yet").into())
+    /// Listen here.
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        conflicts_with = "intercept",
+        requires = "to",
+        help_heading = "Explicit"
+    )]
+    listen: Option<SocketAddr>,
+    /// Connect to this server for each client; the name is looked up once, its addresses are tried in order.
+    #[arg(long, value_name = "HOST:PORT", requires = "listen", help_heading = "Explicit")]
+    to: Option<String>,
+
+    /// Congestion control towards the client [default: the system's].
+    #[arg(long, value_name = "CC", help_heading = "Legs")]
+    cc_client: Option<String>,
+    /// Congestion control towards the server [default: the system's].
+    #[arg(long, value_name = "CC", help_heading = "Legs")]
+    cc_server: Option<String>,
+    /// Send and receive buffer towards the client, as the kernel counts it: half of it is payload.
+    #[arg(long, value_name = "SIZE", default_value_t = Size(LegPlan::CLIENT_BUFFER_BYTES), help_heading = "Legs")]
+    buffer_client: Size,
+    /// Send and receive buffer towards the server, as the kernel counts it: half of it is payload.
+    #[arg(long, value_name = "SIZE", default_value_t = Size(LegPlan::SERVER_BUFFER_BYTES), help_heading = "Legs")]
+    buffer_server: Size,
+    /// Most that may wait unsent in a send buffer. Less is less queueing; too little starves a fast path (it is
+    /// refilled when half is left: 1 ms at 1 Gbit/s by default).
+    #[arg(long, value_name = "SIZE", default_value_t = Size(LegPlan::NOTSENT_LOWAT_BYTES.into()),
+          help_heading = "Legs")]
+    notsent_lowat: Size,
+
+    /// The relay's name: in records, in the nft table longfat_NAME.
+    #[arg(long, default_value = "relay")]
+    name: String,
+    /// Worker threads [default: one per core].
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// How long living connections may go on after the relay is told to stop; then they are reset.
+    #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_DRAIN))]
+    drain: Nanos,
+    /// How long a reset may wait until the bytes acknowledged before it are delivered.
+    #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_RESET_WAIT))]
+    reset_wait: Nanos,
+    /// Rest after each batch of bulk data, so that it moves in larger pieces; 0 for none.
+    #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_NAP))]
+    nap: Nanos,
+    /// Write records of every connection (both legs' TCP state, the relay's backlog) to this file, as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    samples: Option<PathBuf>,
+    /// Interval of these records.
+    #[arg(long, value_name = "TIME", default_value_t = Nanos(10_000_000), requires = "samples")]
+    sample_every: Nanos,
+    /// Say on standard error what became of each connection.
+    #[arg(long, short)]
+    verbose: bool,
+    /// Print JSON objects: one when ready, one at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+fn nanos(time: std::time::Duration) -> Nanos {
+    Nanos(time.as_nanos() as u64)
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    let read = text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u32::from_str_radix(hex, 16));
+    match read {
+        Ok(number @ 1..) => Ok(number),
+        _ => Err("write a number above zero, like 113 or 0x71".into()),
+    }
+}
+
+pub fn run(args: Args) -> Outcome {
+    let stop = stop::flag()?;
+    let plan = plan(&args)?;
+    let lines = match &args.samples {
+        Some(path) => {
+            Lines::create(path).with_context(|| format!("create samples file '{}'", path.display()))?
+        }
+        None => Lines::default(),
+    };
+    let voice = Voice { args: &args, lines: lines.clone(), broken: Mutex::new(None) };
+    let stats = longfat_relay::run(&plan, &stop, &voice).map_err(|error| match error {
+        Error::Unsupported(missing) => Failure::Unsupported(missing),
+        error => error.into(),
+    })?;
+    let flushed = lines.flush();
+    let broken = voice.broken.into_inner().unwrap_or_else(PoisonError::into_inner);
+    broken.map_or(flushed, Err).context("write the samples file")?;
+    show_end(&stats, args.json)?;
+    Ok(())
+}
+
+fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
+    let mut plan = RelayPlan::new(&args.name, mode(args)?);
+    plan.client = leg(args, LegPlan::client(), &args.cc_client, args.buffer_client)?;
+    plan.server = leg(args, LegPlan::server(), &args.cc_server, args.buffer_server)?;
+    plan.workers = args.workers.unwrap_or(plan.workers);
+    plan.drain = args.drain.into();
+    plan.reset_wait = args.reset_wait.into();
+    plan.nap = args.nap.into();
+    if args.samples.is_some() {
+        if args.sample_every.0 < 100_000 {
+            bail!("--sample-every {} is too short; give 100us or more", args.sample_every);
+        }
+        plan.sample_every = Some(args.sample_every.into());
+    }
+    Ok(plan)
+}
+
+fn leg(args: &Args, default: LegPlan, cc: &Option<String>, buffer: Size) -> anyhow::Result<LegPlan> {
+    if !(4096..=1 << 30).contains(&buffer.0) {
+        bail!("a buffer of {buffer} is out of range; give 4096B to 1GiB");
+    }
+    if !(1..=1 << 30).contains(&args.notsent_lowat.0) {
+        bail!("--notsent-lowat {} is out of range; give 1B to 1GiB", args.notsent_lowat);
+    }
+    Ok(LegPlan {
+        cc: cc.clone(),
+        buffer_bytes: buffer.0,
+        notsent_lowat_bytes: args.notsent_lowat.0 as u32,
+        ..default
+    })
+}
+
+fn mode(args: &Args) -> anyhow::Result<Mode> {
+    let Some(listen) = args.listen else {
+        return Ok(Mode::Transparent(InterceptPlan {
+            interfaces: args.intercept.clone(),
+            ports: args.match_port.clone(),
+            destinations: args.match_dst.clone(),
+            mark: args.mark,
+            table: args.table,
+            set_forwarding: args.forwarding,
+        }));
+    };
+    let server = args.to.as_deref().unwrap_or_default();
+    let wrong =
+        || format!("--to '{server}': give a host and a port, like 'server.example:80' or '[2001:db8::1]:80'");
+    let to: Vec<SocketAddr> = server.to_socket_addrs().with_context(wrong)?.collect();
+    Ok(Mode::Explicit { listen, to })
+}
+
+/// Says on standard output, standard error and in the samples file what the relay has to say.
+struct Voice<'a> {
+    args: &'a Args,
+    lines: Lines,
+    /// The first error of the samples file.
+    broken: Mutex<Option<std::io::Error>>,
+}
+
+impl Voice<'_> {
+    fn ready_line(&self, ready: &Ready) -> String {
+        if self.args.json {
+            return serde_json::json!({ "ready": ready }).to_string();
+        }
+        let listening: Vec<_> = ready.listening.iter().map(ToString::to_string).collect();
+        let what = match &self.args.to {
+            Some(server) => format!("for {server}"),
+            None => format!("for what comes in on {}", ready.interfaces.join(", ")),
+        };
+        format!("ready: relay '{}' listens on {} {what}", ready.name, listening.join(", "))
+    }
+}
+
+impl Observer for Voice<'_> {
+    fn ready(&self, ready: &Ready) {
+        // Whoever started the relay may have closed its standard output: no reason to stop relaying.
+        let _ = writeln!(std::io::stdout(), "{}", self.ready_line(ready));
+    }
+
+    fn record(&self, record: Record) {
+        if let Err(error) = self.lines.write(&record) {
+            self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    }
+
+    fn closed(&self, end: &ConnectionSummary) {
+        eprintln!("{}", describe(end));
+    }
+
+    fn warning(&self, message: &str) {
+        eprintln!("longfat: warning: {message}");
+        self.record(Record::Note(Note {
+            time_us: monotonic_us(),
+            level: "warning".into(),
+            source: self.args.name.clone(),
+            message: message.to_owned(),
+        }));
+    }
+
+    fn wants_summaries(&self) -> bool {
+        self.args.verbose
+    }
+}
+
+fn describe(end: &ConnectionSummary) -> String {
+    let ended = serde_json::to_value(end.ended).ok();
+    let ended = ended.as_ref().and_then(|value| value.as_str()).unwrap_or_default().replace('_', " ");
+    format!(
+        "connection {}: {} to {}: {ended} after {}; {} to the server ({}, {} segments retransmitted), \
+         {} to the client ({}, {} segments retransmitted)",
+        end.connection,
+        end.client,
+        end.server,
+        Nanos(end.duration_us * 1000),
+        Size(end.client_to_server_bytes),
+        end.cc_server,
+        end.retransmitted_segments_server,
+        Size(end.server_to_client_bytes),
+        end.cc_client,
+        end.retransmitted_segments_client,
+    )
+}
+
+fn show_end(stats: &RelayStats, json: bool) -> anyhow::Result<()> {
+    if json {
+        writeln!(std::io::stdout(), "{}", serde_json::json!({ "stats": stats }))?;
+        return Ok(());
+    }
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.add_row(["connections", &stats.connections.to_string()]);
+    table.add_row(["  finished by both sides", &stats.finished.to_string()]);
+    table.add_row(["  reset", &stats.reset.to_string()]);
+    table.add_row(["  server not reached", &stats.unreachable.to_string()]);
+    table.add_row(["  reset by the stop", &stats.stopped.to_string()]);
+    table.add_row(["to servers", &Size(stats.client_to_server_bytes).to_string()]);
+    table.add_row(["to clients", &Size(stats.server_to_client_bytes).to_string()]);
+    writeln!(std::io::stdout(), "{table}").context("write the result to standard output")
 }

@@ -1,0 +1,292 @@
+//! `longfat relay` as a process: signals, a killed predecessor, exhausted descriptors, exit codes.
+#![allow(clippy::unwrap_used)]
+
+use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const SERVER: &str = "10.72.2.2:80";
+
+/// client - lan, relay, wan - server.
+struct Bed {
+    client: Namespace,
+    relay: Namespace,
+    server: Namespace,
+    _lease: Lease,
+}
+
+impl Bed {
+    fn new(tag: &str) -> Bed {
+        let lease = Lease::take(&format!("cr{}-{tag}", std::process::id())).unwrap();
+        let [client, relay, server] = ["c", "r", "s"].map(|name| lease.namespace(name).unwrap());
+        let end = |namespace, name| interface::End { namespace, name };
+        interface::veth(end(&client, "eth0"), end(&relay, "lan"), 1500).unwrap();
+        interface::veth(end(&server, "eth0"), end(&relay, "wan"), 1500).unwrap();
+        client.ip(&["addr", "add", "10.72.1.2/24", "dev", "eth0"]).unwrap();
+        relay.ip(&["addr", "add", "10.72.1.1/24", "dev", "lan"]).unwrap();
+        relay.ip(&["addr", "add", "10.72.2.1/24", "dev", "wan"]).unwrap();
+        server.ip(&["addr", "add", "10.72.2.2/24", "dev", "eth0"]).unwrap();
+        client.ip(&["route", "add", "default", "via", "10.72.1.1"]).unwrap();
+        server.ip(&["route", "add", "default", "via", "10.72.2.1"]).unwrap();
+        for namespace in [&client, &relay, &server] {
+            let reno = || sysctl::write("net.ipv4.tcp_congestion_control", "reno");
+            namespace.run(reno).unwrap().unwrap();
+        }
+        Bed { client, relay, server, _lease: lease }
+    }
+
+    /// nft tables, routing rules and the forwarding switch of the relay's namespace.
+    fn footprint(&self) -> String {
+        let mut nft = self.relay.command("nft");
+        nft.args(["list", "ruleset"]);
+        let rules = ["-4", "-6"].map(|family| self.relay.ip(&[family, "rule", "show"]).unwrap()).concat();
+        let forwarding = self.relay.run(|| sysctl::read("net.ipv4.ip_forward").unwrap()).unwrap();
+        format!("{}{rules}{forwarding}", run_command(nft).unwrap())
+    }
+
+    fn start(&self, command: Command) -> Relay {
+        Relay::start(command)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.relay.command(env!("CARGO_BIN_EXE_longfat"));
+        command.arg("relay").args(args);
+        command
+    }
+
+    fn listen(&self) -> TcpListener {
+        self.server.run(|| TcpListener::bind(SERVER).unwrap()).unwrap()
+    }
+
+    fn connect(&self, address: &str) -> TcpStream {
+        let stream = self.client.run(|| TcpStream::connect(address)).unwrap().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+}
+
+/// A running `longfat relay`; killed on drop.
+struct Relay {
+    child: Child,
+    stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Relay {
+    fn start(mut command: Command) -> Relay {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        if !line.starts_with("ready") && !line.starts_with("{\"ready\"") {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("not ready: {line}{said}");
+        }
+        Relay { child, stdout }
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: the child has not been waited for, so its pid is its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Waits for the end: exit code and what it printed after "ready".
+    fn wait(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+
+    /// User and system time so far, in clock ticks.
+    fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let after_name = stat.rsplit_once(')').unwrap().1;
+        after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Echoes on every connection until its client finishes, each on a thread.
+fn echo_server(listener: TcpListener) {
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut (&stream), &mut (&stream));
+                let _ = stream.shutdown(Shutdown::Write);
+            });
+        }
+    });
+}
+
+fn ask(mut stream: &TcpStream, text: &[u8]) {
+    stream.write_all(text).unwrap();
+    let mut answer = vec![0; text.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, text);
+}
+
+#[test]
+fn sigterm_drains_removes_every_rule_and_exits_with_zero() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let bed = Bed::new(&format!("trm{signal}"));
+        let before = bed.footprint();
+        echo_server(bed.listen());
+        let relay =
+            bed.start(bed.command(&["--intercept", "lan", "--forwarding", "--drain", "20s", "--json"]));
+        assert_ne!(bed.footprint(), before);
+        let client = bed.connect(SERVER);
+        ask(&client, b"before");
+        relay.signal(signal);
+        std::thread::sleep(Duration::from_millis(300));
+        ask(&client, b"while it drains");
+        drop(client);
+        let (code, said) = relay.wait();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains(r#""connections":1,"finished":1"#), "{said}");
+        assert_eq!(bed.footprint(), before);
+    }
+}
+
+#[test]
+fn after_a_kill_the_next_relay_starts_clean() {
+    let bed = Bed::new("kill");
+    let before = bed.footprint();
+    echo_server(bed.listen());
+    let args = ["--intercept", "lan", "--forwarding", "--name", "pep"];
+    let first = bed.start(bed.command(&args));
+    ask(&bed.connect(SERVER), b"first");
+    first.signal(libc::SIGKILL);
+    first.wait();
+    assert!(bed.footprint().contains("longfat_pep"), "a killed relay cannot clean up");
+    // Another name finds the remains too.
+    let other = bed.start(bed.command(&["--intercept", "lan", "--forwarding", "--name", "other"]));
+    let now = bed.footprint();
+    assert!(!now.contains("longfat_pep") && now.matches("fwmark").count() == 2, "{now}");
+    ask(&bed.connect(SERVER), b"other");
+    other.signal(libc::SIGKILL);
+    other.wait();
+    let second = bed.start(bed.command(&args));
+    ask(&bed.connect(SERVER), b"second");
+    second.signal(libc::SIGTERM);
+    assert_eq!(second.wait().0, Some(0));
+    assert_eq!(bed.footprint(), before);
+}
+
+#[test]
+fn without_descriptors_clients_wait_and_the_relay_does_not_spin() {
+    const CLIENTS: usize = 60;
+    let bed = Bed::new("fds");
+    echo_server(bed.listen());
+    let mut command = bed.relay.command("sh");
+    let run = format!(
+        "ulimit -n 64; exec {} relay --listen 10.72.1.1:7200 --to {SERVER}",
+        env!("CARGO_BIN_EXE_longfat")
+    );
+    command.args(["-c", &run]);
+    let relay = bed.start(command);
+    // More clients than the relay has descriptors for; each has written before any is served.
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let mut client = bed.connect("10.72.1.1:7200");
+            client.write_all(&[number as u8; 1000]).unwrap();
+            client
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let (ticks, since) = (relay.cpu_ticks(), Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    // SAFETY: sysconf has no preconditions.
+    let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+    let busy_s = (relay.cpu_ticks() - ticks) as f64 / ticks_per_s;
+    assert!(busy_s < since.elapsed().as_secs_f64() / 4.0, "{busy_s} s of CPU while nothing could be done");
+    // Each that is served makes room for one that waits.
+    std::thread::scope(|scope| {
+        for (number, mut client) in clients.into_iter().enumerate() {
+            scope.spawn(move || {
+                let mut answer = [0; 1000];
+                client.read_exact(&mut answer).unwrap();
+                assert!(answer.iter().all(|byte| *byte == number as u8));
+            });
+        }
+    });
+    relay.signal(libc::SIGTERM);
+    assert_eq!(relay.wait().0, Some(0));
+}
+
+fn fails(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
+    let output = bed.command(args).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn what_cannot_be_done_is_named_with_its_mend_and_an_exit_code() {
+    let bed = Bed::new("bad");
+    let explicit = ["--listen", "10.72.1.1:7201", "--to", SERVER];
+    let (code, said) = fails(&bed, &[&explicit[..], &["--cc-server", "lf_nosuch"]].concat());
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("'lf_nosuch'") && said.contains("longfat cc load nosuch"), "{said}");
+    let (code, said) = fails(&bed, &["--intercept", "lan"]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("net.ipv4.ip_forward") && said.contains("--forwarding"), "{said}");
+    let taken = bed.relay.run(|| TcpListener::bind("10.72.1.1:7201")).unwrap().unwrap();
+    let (code, said) = fails(&bed, &explicit);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("10.72.1.1:7201") && said.contains("free port"), "{said}");
+    drop(taken);
+    for wrong in [
+        &["--listen", "10.72.1.1:7201"][..],
+        &["--intercept", "lan", "--listen", "10.72.1.1:7201", "--to", SERVER],
+        &[],
+        &["--intercept", "lan", "--match-port", "http"],
+        &["--listen", "10.72.1.1:7201", "--to", "nowhere"],
+        &["--listen", "10.72.1.1:7201", "--to", SERVER, "--buffer-server", "16"],
+        &["--listen", "10.72.1.1:7201", "--to", SERVER, "--samples", "/nosuch/directory/file"],
+    ] {
+        let (code, said) = fails(&bed, wrong);
+        assert_eq!(code, Some(2), "{wrong:?}: {said}");
+    }
+}
+
+#[test]
+fn samples_are_records_the_schema_reads_back() {
+    use longfat_schema::{lines, record::Record};
+    let bed = Bed::new("smp");
+    echo_server(bed.listen());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let args =
+        ["--intercept", "lan", "--forwarding", "--name", "pep", "--samples", path, "--sample-every", "2ms"];
+    let relay = bed.start(bed.command(&args));
+    let client = bed.connect(SERVER);
+    ask(&client, &[9; 10_000]);
+    std::thread::sleep(Duration::from_millis(50));
+    drop(client);
+    relay.signal(libc::SIGTERM);
+    assert_eq!(relay.wait().0, Some(0));
+    let (mut legs, mut relayed) = (std::collections::BTreeSet::new(), std::collections::BTreeMap::new());
+    lines::read(file.path(), |record| match record {
+        Record::Tcp(sample) => {
+            assert_eq!((sample.flow.as_str(), sample.stream), ("pep", 0));
+            legs.insert(sample.role);
+        }
+        Record::Relay(sample) => {
+            assert_eq!((sample.relay.as_str(), sample.connection), ("pep", 0));
+            relayed.insert(sample.direction, sample.relayed_bytes);
+        }
+        other => panic!("{other:?}"),
+    })
+    .unwrap();
+    assert_eq!(legs.into_iter().collect::<Vec<_>>(), ["relay_in", "relay_out"]);
+    assert_eq!(relayed.values().copied().collect::<Vec<_>>(), [10_000, 10_000]);
+}
