@@ -1,4 +1,5 @@
 //! The page and the figures of a synthetic result, read as a browser would.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
 

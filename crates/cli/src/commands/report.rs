@@ -1,11 +1,112 @@
 //! `longfat report`.
 
 use crate::outcome::Outcome;
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use longfat_report::{Report, load::Experiment, summary::Summary};
+use std::path::{Path, PathBuf};
 
-/// Runs in, one self-contained HTML page out.
+/// Runs in, one self-contained HTML page and figures out.
+///
+/// Reads what 'longfat lab run' wrote: results (result.json) or single runs (manifest.json). The page needs no
+/// network; several results are shown one after the other and compared case by case. Runs that are invalid or
+/// failed are shown and marked, and are in no median.
 #[derive(clap::Args)]
-pub struct Args {}
+#[command(after_help = "Examples:
+  longfat report runs/conversion-20250131T120000Z
+      writes runs/conversion-20250131T120000Z/report.html and prints the summary
+  longfat report runs/before runs/after -o comparison.html
+      two results in one page, side by side
+  longfat report runs/conversion-20250131T120000Z --svg figures
+      also every figure as an SVG file, for a paper or a slide
+  longfat report runs/conversion-20250131T120000Z --json | jq '.[0].cases[].columns[0].median'
+      the medians alone, in base units")]
+pub struct Args {
+    /// Result or run directories.
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Where the page goes [default: report.html in the first RUN].
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<PathBuf>,
+    /// Also write every figure as an SVG file into this directory.
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Print the summary as JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
 
-pub fn run(_args: Args) -> Outcome {
-    Err(anyhow::anyhow!("'longfat report' is not built yet").into())
+pub fn run(args: Args) -> Outcome {
+    let experiments = args.runs.iter().map(|path| Experiment::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let report = Report::new(experiments);
+    let output = args.output.unwrap_or_else(|| args.runs[0].join("report.html"));
+    std::fs::write(&output, report.html())
+        .with_context(|| format!("{} could not be written; choose another place with -o", output.display()))?;
+    let figures = args.svg.as_deref().map(|directory| report.write_svg(directory)).transpose()?;
+    print_summaries(&report, args.json)?;
+    eprintln!("report: {}", output.display());
+    if let (Some(figures), Some(directory)) = (figures, args.svg.as_deref()) {
+        eprintln!("{} figures: {}", figures.len(), directory.display());
+    }
+    refuse_holes(&report.warnings(), &output)
+}
+
+/// A page with holes is written, since the rest of it is good, but it is no success.
+fn refuse_holes(warnings: &[String], output: &Path) -> Outcome {
+    if warnings.is_empty() {
+        return Ok(());
+    }
+    warnings.iter().for_each(|warning| eprintln!("longfat: {warning}"));
+    Err(anyhow::anyhow!(
+        "{} tables could not be read; {} has holes where they belong",
+        warnings.len(),
+        output.display()
+    )
+    .into())
+}
+
+fn print_summaries(report: &Report, json: bool) -> Result<(), serde_json::Error> {
+    if json {
+        let summaries: Vec<&Summary> = report.experiments.iter().map(|(e, _)| &e.summary).collect();
+        println!("{}", serde_json::to_string_pretty(&summaries)?);
+        return Ok(());
+    }
+    for (experiment, _) in &report.experiments {
+        println!("{}", experiment.title);
+        println!("{}", summary_table(&experiment.summary));
+    }
+    Ok(())
+}
+
+/// Cases by metrics: medians with their spread beneath.
+pub fn summary_table(summary: &Summary) -> Table {
+    let columns = summary.shown();
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    let heads = columns.iter().flat_map(|column| {
+        let published = column.cells.iter().any(|cell| !cell.published.is_empty());
+        std::iter::once(column.heading.clone()).chain(published.then(|| "published".to_owned()))
+    });
+    table.set_header(["Case", "Valid"].map(String::from).into_iter().chain(heads));
+    for (index, case) in summary.cases.iter().enumerate() {
+        let cells = columns.iter().flat_map(|column| {
+            let cell = &column.cells[index];
+            let published = column.cells.iter().any(|cell| !cell.published.is_empty());
+            let figure = format!("{}\n{}", or_dash(&cell.median), cell.spread);
+            std::iter::once(figure.trim_end().to_owned()).chain(published.then(|| or_dash(&cell.published)))
+        });
+        let valid = format!("{}/{}", case.done, case.done + case.invalid + case.failed);
+        table.add_row([plain(&case.title), valid].into_iter().chain(cells));
+    }
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "–".to_owned() } else { text.to_owned() }
+}
+
+/// Titles come from files: no control character of theirs reaches the terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

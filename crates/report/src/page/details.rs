@@ -1,11 +1,11 @@
 //! The manifest in readable form: where a result was made, how punctual its links were, what every host was set to.
 
-use super::tables::{column_heading, scrolling};
+use super::tables::{column_heading, scrolling, text_heading};
 use crate::{
     figures::{ExperimentFigures, RunFigures},
     load::{Case, Experiment},
     plot::svg::escape,
-    quantity::{Quantity, number, utc},
+    quantity::{Quantity, WHOLE, number, utc},
 };
 use longfat_schema::{
     record::LinkSummary,
@@ -70,11 +70,7 @@ fn links(experiment: &Experiment, figures: &ExperimentFigures) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head = [
-        "Case",
-        "Repeat",
-        "Link",
-        "Driver",
+    let numbers = [
         "Late p50, µs",
         "p99",
         "p99.9",
@@ -86,16 +82,20 @@ fn links(experiment: &Experiment, figures: &ExperimentFigures) -> String {
         "Marked",
         "Overrun",
     ];
+    let head =
+        column_heading("Case") + &column_heading("Repeat") + &["Link", "Driver"].map(text_heading).concat();
+    let head = head + &numbers.map(column_heading).concat();
     let caption = "Lateness is actual minus scheduled departure of each packet; a p99 over the limit makes the run invalid";
-    scrolling(caption, &head.map(column_heading).concat(), &rows)
+    scrolling(caption, &head, &rows)
 }
 
 fn link_row(case: &Case, run: &RunDirectory, link: &LinkSummary) -> String {
     let numbers =
         [link.late_p50_us, link.late_p99_us, link.late_p999_us, link.late_max_us, link.late_limit_us];
     let counts = [link.dropped_packets, link.lost_packets, link.marked_packets, link.overrun_packets];
-    let cells =
-        |values: &[u64]| values.iter().map(|v| format!("<td>{}</td>", number(*v as f64))).collect::<String>();
+    let cells = |values: &[u64]| {
+        values.iter().map(|v| format!("<td>{}</td>", WHOLE.number(*v as f64))).collect::<String>()
+    };
     let punctual = if link.punctual { "yes" } else { "<b>NO</b>" };
     format!(
         "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"text\">{}, {}</td><td class=\"text\">{}</td>{}\
@@ -128,9 +128,8 @@ fn runs(experiment: &Experiment) -> String {
         )
     };
     let all = experiment.cases.iter().flat_map(|case| case.runs.iter().map(move |run| (case, run)));
-    let head = ["Case", "Repeat", "Started", "Length, s", "Window, s", "Seed", "Remarks"]
-        .map(column_heading)
-        .concat();
+    let head = ["Case", "Repeat", "Started", "Length, s", "Window, s", "Seed"].map(column_heading).concat()
+        + &text_heading("Remarks");
     scrolling("Every run that left a manifest", &head, &all.map(row).collect::<String>())
 }
 
@@ -158,7 +157,7 @@ fn sysctls(experiment: &Experiment) -> String {
     };
     let hosts = &first.manifest.hosts;
     let (different, same) = by_agreement(hosts);
-    let heads: String = hosts.keys().map(|host| column_heading(host)).collect();
+    let heads: String = hosts.keys().map(|host| text_heading(host)).collect();
     let row = |name: &&String| {
         let value = |host: &HostState| format!("<td class=\"text\">{}</td>", value_of(host, name));
         format!(
@@ -240,7 +239,7 @@ fn counters(run: &RunDirectory) -> String {
         return String::new();
     }
     let cell = |host: &HostState, name: &str| {
-        let value = host.counters.get(name).map_or_else(|| "–".to_owned(), |v| number(*v as f64));
+        let value = host.counters.get(name).map_or_else(|| "–".to_owned(), |v| WHOLE.number(*v as f64));
         format!("<td>{value}</td>")
     };
     let row = |name: &&String| {

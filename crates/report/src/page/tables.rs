@@ -21,6 +21,11 @@ pub fn column_heading(text: &str) -> String {
     format!("<th scope=\"col\">{}</th>", escape(text))
 }
 
+/// A heading of a column of text.
+pub fn text_heading(text: &str) -> String {
+    format!("<th scope=\"col\" class=\"text\">{}</th>", escape(text))
+}
+
 /// Cases by metrics.
 pub fn summary(experiment: &Experiment) -> String {
     let summary = &experiment.summary;
@@ -82,8 +87,8 @@ fn every_metric(summary: &Summary) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head: String =
-        ["Case", "Metric", "Of", "Median", "Least", "Greatest", "Repeats"].map(column_heading).concat();
+    let text = ["Case", "Metric", "Of"].map(text_heading).concat();
+    let head = text + &["Median", "Least", "Greatest", "Repeats"].map(column_heading).concat();
     let table =
         scrolling("Every metric of every flow, stream, link and relay, over the valid repeats", &head, &rows);
     format!("<details><summary>Every metric</summary>{table}</details>")
@@ -108,7 +113,7 @@ pub fn comparison(experiments: &[(Experiment, ExperimentFigures)]) -> String {
     };
     let columns: Vec<(usize, &Column)> = COLUMNS.iter().enumerate().filter(shown).collect();
     let heads = columns.iter().map(|(_, column)| column_heading(column.heading));
-    let head = column_heading("Case") + &column_heading("Result") + &heads.collect::<String>();
+    let head = column_heading("Case") + &text_heading("Result") + &heads.collect::<String>();
     let body: String =
         names.iter().map(|(name, title)| compared_case(experiments, name, title, &columns)).collect();
     let links = experiments.iter().enumerate().map(|(index, (experiment, _))| {
