@@ -1,1 +1,85 @@
-//! The only crate that speaks BPF: support probe and congestion-control loader.
+//! The only crate that speaks BPF.
+//!
+//! - [`support`]: what this kernel lacks, as values, asked before anything is touched.
+//! - [`cc`]: our congestion controls in the kernel: load, unload, list, hold for the life of a process, and run an
+//!   unmodified program under one.
+
+mod bpffs;
+pub mod cc;
+mod cgroup;
+mod object;
+mod sockets;
+pub mod support;
+
+/// Why the kernel would not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The host failed.
+    #[error(transparent)]
+    Host(#[from] longfat_host::Error),
+    /// No algorithm of ours bears the name.
+    #[error(transparent)]
+    UnknownAlgorithm(#[from] longfat_cc::UnknownAlgorithm),
+    /// Neither the kernel nor we have a congestion control of that name.
+    #[error(
+        "this kernel has no congestion control '{name}', and neither does longfat ({known}); \
+         'modprobe tcp_{name}' may bring it, 'longfat cc list' shows what there is"
+    )]
+    Unavailable {
+        /// The name asked for.
+        name: String,
+        /// Names of ours.
+        known: String,
+    },
+    /// The kernel name is registered, but not by this program.
+    #[error(
+        "'{0}' is registered in this kernel by another program than longfat; end that program or unregister it, \
+         then try again"
+    )]
+    NameTaken(String),
+    /// The kernel name is registered by us, but differently.
+    #[error("'{name}' is in the kernel already, {how}; {mend}")]
+    Registered {
+        /// The kernel name.
+        name: String,
+        /// How it is there.
+        how: &'static str,
+        /// What to do about it.
+        mend: String,
+    },
+    /// It cannot be unloaded: it is not loaded.
+    #[error("'{name}' is not loaded; {mend}")]
+    NotLoaded {
+        /// The kernel name.
+        name: String,
+        /// What to do about it.
+        mend: String,
+    },
+    /// A BPF operation was refused.
+    #[error("{what}: {source}{log}")]
+    Bpf {
+        /// What was tried.
+        what: String,
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+        /// The verifier's or libbpf's last words.
+        log: String,
+    },
+    /// A system call or file operation failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, on what.
+        what: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// Result of asking the kernel.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {
+        Error::Io { what: what.into(), source: source.into() }
+    }
+}

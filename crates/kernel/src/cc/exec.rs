@@ -1,0 +1,170 @@
+//! Running an unmodified program and its children under a congestion control, through a cgroup of its own.
+
+use super::register::{self, Registration, hold};
+use crate::{
+    Error, Result,
+    cgroup::Cgroup,
+    object::{self, refused},
+};
+use libbpf_rs::{Link, MapHandle, Object};
+use longfat_cc::Algorithm;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+};
+use std::{
+    fs::File,
+    io::Write,
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    process::{Child, Command, ExitStatus},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+static CHOOSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/choose.bpf.o"));
+
+/// How often the stop flag is looked at.
+const LOOK_EVERY_MS: u16 = 100;
+
+/// How long processes may take to end after SIGTERM before they are killed.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exec {
+    /// Its exit code, or 128 + the signal that ended it, as shells say it.
+    pub exit_code: u8,
+    /// Sockets that did not take the congestion control.
+    pub refused_sockets: u64,
+}
+
+/// The congestion control a person means: a name of the kernel's, else one of ours in its short form.
+pub struct Chosen {
+    kernel_name: String,
+    /// Keeps ours registered while the program runs.
+    _registration: Option<Registration>,
+}
+
+fn choose(name: &str) -> Result<Chosen> {
+    if !Algorithm::is_our_name(name) && register::kernel_has(name)? {
+        return Ok(Chosen { kernel_name: name.to_owned(), _registration: None });
+    }
+    let registration = hold(Algorithm::find(name)?)?;
+    Ok(Chosen { kernel_name: registration.kernel_name().to_owned(), _registration: Some(registration) })
+}
+
+/// Runs `command` and everything it starts with congestion control `name` on every TCP socket, whatever the programs
+/// ask for. `started` hears the kernel's name of it. Returns when the last of the processes has ended; raising `stop`
+/// ends them. Nothing is left behind.
+pub fn exec(name: &str, command: Command, stop: &AtomicBool, started: impl FnOnce(&str)) -> Result<Exec> {
+    let chosen = choose(name)?;
+    let cgroup = Cgroup::create()?;
+    let choice = Choice::attach(&cgroup, &chosen.kernel_name)?;
+    started(&chosen.kernel_name);
+    let mut child = spawn(command, &cgroup)?;
+    let status = wait(&mut child, &cgroup, stop)?;
+    let refused_sockets = choice.refused();
+    drop(choice);
+    drop(cgroup);
+    Ok(Exec { exit_code: exit_code(status), refused_sockets })
+}
+
+/// The programs that choose, attached to a cgroup while this lives.
+struct Choice {
+    _links: Vec<Link>,
+    _object: Object,
+    counts: MapHandle,
+}
+
+impl Choice {
+    fn attach(cgroup: &Cgroup, kernel_name: &str) -> Result<Choice> {
+        let directory = File::open(cgroup.path())
+            .map_err(|source| Error::io(format!("open the cgroup {}", cgroup.path().display()), source))?;
+        let mut object = object::open("choose", CHOOSE)?;
+        object::set_initial(&mut object, ".rodata.lf", |bytes| {
+            bytes.fill(0);
+            bytes[..kernel_name.len().min(15)]
+                .copy_from_slice(&kernel_name.as_bytes()[..kernel_name.len().min(15)]);
+        })?;
+        let object = object::load("choose", object)?;
+        let attached: libbpf_rs::Result<Vec<Link>> =
+            object.progs_mut().map(|program| program.attach_cgroup(directory.as_raw_fd())).collect();
+        let links = attached.map_err(|source| refused("attach to the program's cgroup", source))?;
+        Ok(Choice { _links: links, counts: object::map_handle(&object, ".bss.lf")?, _object: object })
+    }
+
+    fn refused(&self) -> u64 {
+        object::read_u64(&self.counts, 0).unwrap_or(0)
+    }
+}
+
+/// Starts it inside the cgroup, to be killed when we are.
+fn spawn(mut command: Command, cgroup: &Cgroup) -> Result<Child> {
+    let procs = cgroup.path().join("cgroup.procs");
+    let file = File::options()
+        .write(true)
+        .open(&procs)
+        .map_err(|source| Error::io(format!("open {}", procs.display()), source))?;
+    let parent = std::process::id();
+    let shown = command.get_program().to_string_lossy().into_owned();
+    // SAFETY: between fork and exec only write, prctl and getppid are called, all async-signal-safe; the
+    // descriptor stays open because the closure owns it.
+    unsafe {
+        command.pre_exec(move || {
+            (&file).write_all(b"0")?;
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            if libc::getppid() as u32 != parent {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+    command.spawn().map_err(|source| Error::io(format!("start '{shown}'"), source))
+}
+
+/// Waits for the program, then for what it left running; ends them all once `stop` is raised.
+fn wait(child: &mut Child, cgroup: &Cgroup, stop: &AtomicBool) -> Result<ExitStatus> {
+    let failed = |source| Error::io("wait for the program", source);
+    let handle = pidfd(child)?;
+    let mut deadline = None;
+    loop {
+        if stop.load(Ordering::Relaxed) && deadline.is_none() {
+            cgroup.signal(Signal::SIGTERM);
+            deadline = Some(Instant::now() + GRACE);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            cgroup.signal(Signal::SIGKILL);
+        }
+        match child.try_wait().map_err(failed)? {
+            Some(status) if cgroup.pids().is_empty() => return Ok(status),
+            // What it left in the background has no handle of ours.
+            Some(_) => std::thread::sleep(Duration::from_millis(u64::from(LOOK_EVERY_MS))),
+            None => {
+                let mut ready = [PollFd::new(handle.as_fd(), PollFlags::POLLIN)];
+                // Interrupted by a signal, or timed out: look again.
+                let _ = poll(&mut ready, PollTimeout::from(LOOK_EVERY_MS));
+            }
+        }
+    }
+}
+
+fn pidfd(child: &Child) -> Result<OwnedFd> {
+    // SAFETY: the call returns a new descriptor that nothing else owns, or -1.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
+        if fd < 0 {
+            return Err(Error::io("watch the program (pidfd_open)", std::io::Error::last_os_error()));
+        }
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let signalled = || 128 + status.signal().unwrap_or(0);
+    u8::try_from(status.code().unwrap_or_else(signalled)).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,16 @@
+//! Our congestion controls in the kernel.
+//!
+//! The same header that [`longfat_cc`] compiles natively is registered as `lf_NAME` by BPF struct_ops. A registration
+//! lives as long as somebody holds its link: a pin in bpffs ([`load`]), or a process ([`hold`]). Sockets keep a
+//! congestion control they have chosen until they close, registered or not.
+
+mod exec;
+mod list;
+mod loaded;
+mod record;
+mod register;
+
+pub use exec::{Exec, exec};
+pub use list::{Entry, Origin, Presence, Process, list};
+pub use record::{Recorder, record};
+pub use register::{Loading, Registration, Unloading, ensure, hold, load, unload};

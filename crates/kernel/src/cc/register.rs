@@ -1,0 +1,391 @@
+//! Registering our algorithms: pinned ([`load`]) or for the life of a process ([`hold`]).
+
+use super::loaded::{self, Loaded, SETTINGS_MAP, Settings};
+use crate::{
+    Error, Result, bpffs,
+    object::{self, refused},
+    sockets,
+};
+use libbpf_rs::{MapCore, MapMut, Object};
+use longfat_cc::{Algorithm, Tunables};
+use std::{
+    ffi::CString,
+    fs,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+include!(concat!(env!("OUT_DIR"), "/objects.rs"));
+
+/// A congestion control that stays registered at least as long as this lives.
+///
+/// Two processes of the same build that hold the same name share one registration.
+#[derive(Debug)]
+pub struct Registration {
+    kernel_name: String,
+    tunables: Tunables,
+    /// Kept open: the kernel unregisters when the last descriptor and pin are gone.
+    #[allow(dead_code)]
+    link: OwnedFd,
+}
+
+impl Registration {
+    pub(super) fn new(kernel_name: &str, tunables: &Tunables, link: OwnedFd) -> Registration {
+        Registration { kernel_name: kernel_name.to_owned(), tunables: tunables.clone(), link }
+    }
+
+    /// The name to give to a socket.
+    pub fn kernel_name(&self) -> &str {
+        &self.kernel_name
+    }
+
+    /// How it is set: the defaults, unless a person had loaded it with others.
+    pub fn tunables(&self) -> &Tunables {
+        &self.tunables
+    }
+}
+
+/// What [`load`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loading {
+    /// It was not there; now it is.
+    Loaded,
+    /// It was there with other settings or from another build; new connections use the new one.
+    Replaced,
+    /// It was there just so.
+    Unchanged,
+}
+
+/// What [`unload`] left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unloading {
+    /// Sockets that keep it until they close.
+    pub sockets: usize,
+    /// Whether a running longfat still holds it.
+    pub held: bool,
+}
+
+/// Loads an algorithm so that it outlives this process: pinned at `/sys/fs/bpf/longfat/cc/lf_NAME`.
+pub fn load(tunables: &Tunables) -> Result<Loading> {
+    load_as(tunables, tunables.algorithm().kernel_name())
+}
+
+fn load_as(tunables: &Tunables, name: String) -> Result<Loading> {
+    let pin = bpffs::pin_path(&name);
+    bpffs::prepare()?;
+    let Some(found) = loaded::find(&name)? else {
+        let (_, link) = attach(tunables, &name, None)?;
+        pin_link(&link, &pin)?;
+        return Ok(Loading::Loaded);
+    };
+    let same = ours(&found, &name)?.is_this_build_with(tunables);
+    let link = found.open().ok_or_else(|| Error::NameTaken(name.clone()))?;
+    match (pin.exists(), same) {
+        (true, true) => Ok(Loading::Unchanged),
+        (true, false) => replace(tunables, &name, &link).map(|()| Loading::Replaced),
+        (false, true) => pin_link(&link, &pin).map(|()| Loading::Loaded),
+        (false, false) => Err(Error::Registered {
+            name,
+            how: "held by a running longfat with other settings or of another build",
+            mend: "wait for it to end, then load again".into(),
+        }),
+    }
+}
+
+/// Takes the pin away. The name goes with its last holder; sockets keep the congestion control until they close.
+pub fn unload(algorithm: Algorithm) -> Result<Unloading> {
+    unload_name(algorithm.kernel_name())
+}
+
+fn unload_name(name: String) -> Result<Unloading> {
+    match fs::remove_file(bpffs::pin_path(&name)) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(not_loaded(name)),
+        Err(source) => return Err(Error::io(format!("remove {}", bpffs::pin_path(&name).display()), source)),
+    }
+    let sockets = sockets::all()?.into_iter().filter(|socket| socket.cc == name).count();
+    Ok(Unloading { sockets, held: loaded::find(&name)?.is_some() })
+}
+
+fn not_loaded(name: String) -> Error {
+    let held = loaded::find(&name).ok().flatten().is_some();
+    let mend = if held {
+        "a running program registered it and takes it away when it ends".to_owned()
+    } else {
+        format!("'longfat cc load {name}' loads it")
+    };
+    Error::NotLoaded { name, mend }
+}
+
+/// Registers an algorithm with its defaults for the life of the returned value. Where it is registered already by
+/// this build of longfat, pinned or held, that registration is shared, with whatever tunables it has.
+pub fn hold(algorithm: Algorithm) -> Result<Registration> {
+    hold_as(algorithm, algorithm.kernel_name())
+}
+
+fn hold_as(algorithm: Algorithm, name: String) -> Result<Registration> {
+    // Another process may register or unregister between our look and our attempt.
+    for _ in 0..10 {
+        if let Some(found) = loaded::find(&name)? {
+            if let Some(shared) = share(&found, algorithm, &name)? {
+                return Ok(shared);
+            }
+            continue;
+        }
+        let tunables = Tunables::defaults(algorithm);
+        match attach(&tunables, &name, None) {
+            Ok((_, link)) => return Ok(Registration { kernel_name: name, tunables, link }),
+            Err(Error::NameTaken(_)) if loaded::find(&name)?.is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::NameTaken(name))
+}
+
+/// `None` when it went between the look and the opening.
+fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Option<Registration>> {
+    let settings = ours(found, name)?;
+    if settings.build_id != longfat_cc::build_id() {
+        return Err(Error::Registered {
+            name: name.to_owned(),
+            how: "from another build of longfat",
+            mend: format!("'longfat cc unload {name}', or wait for the program that holds it"),
+        });
+    }
+    let tunables = settings.tunables(algorithm);
+    Ok(found.open().map(|link| Registration::new(name, &tunables, link)))
+}
+
+/// Makes every named congestion control usable: ours (`lf_…`) are held, the kernel's own are looked for, and loaded
+/// as modules where that is possible.
+pub fn ensure(names: &[&str]) -> Result<Vec<Registration>> {
+    let mut held: Vec<Registration> = Vec::new();
+    for name in names {
+        if Algorithm::is_our_name(name) {
+            if held.iter().all(|registration| registration.kernel_name != *name) {
+                held.push(hold(Algorithm::find(name)?)?);
+            }
+        } else if !kernel_has(name)? {
+            let known: Vec<_> = Algorithm::all().map(|algorithm| algorithm.kernel_name()).collect();
+            return Err(Error::Unavailable { name: (*name).to_owned(), known: known.join(", ") });
+        }
+    }
+    Ok(held)
+}
+
+/// Whether a socket takes that congestion control: asked of a socket, because that also loads a module.
+pub fn kernel_has(name: &str) -> Result<bool> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(|errno| Error::io("open a TCP socket", errno))?;
+    Ok(longfat_host::socket::set_cc(&socket, name).is_ok())
+}
+
+fn ours<'a>(found: &'a Loaded, name: &str) -> Result<&'a Settings> {
+    found.settings.as_ref().ok_or_else(|| Error::NameTaken(name.to_owned()))
+}
+
+/// Loads the programs and registers them under `kernel_name`. `records_bytes`: record every callback into a ring
+/// buffer of that size.
+pub fn attach(
+    tunables: &Tunables,
+    kernel_name: &str,
+    records_bytes: Option<u32>,
+) -> Result<(Object, OwnedFd)> {
+    let mut object = prepare(tunables, kernel_name, records_bytes)?;
+    let link = with_ops(&mut object, tunables, |map| map.attach_struct_ops())?;
+    let link = link.map_err(|source| match source.kind() {
+        libbpf_rs::ErrorKind::AlreadyExists => Error::NameTaken(kernel_name.to_owned()),
+        _ => refused(format!("register '{kernel_name}'"), source),
+    })?;
+    // A descriptor of our own: dropping libbpf's link closes its one, and no more.
+    let link = link.as_fd().try_clone_to_owned();
+    let link = link.map_err(|source| Error::io(format!("keep the link of '{kernel_name}'"), source))?;
+    Ok((object, link))
+}
+
+fn replace(tunables: &Tunables, kernel_name: &str, link: &OwnedFd) -> Result<()> {
+    let mut object = prepare(tunables, kernel_name, None)?;
+    // The kernel takes a filled map only. Attaching fills it first, and then fails because the name is registered:
+    // by the link that is about to take the map.
+    match with_ops(&mut object, tunables, |map| map.attach_struct_ops())? {
+        Err(source) if source.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+            return Err(refused(format!("prepare '{kernel_name}'"), source));
+        }
+        _ => {}
+    }
+    let map = object::map_handle(&object, &tunables.algorithm().kernel_name())?;
+    loaded::replace(link, &map, kernel_name)
+}
+
+/// The object's tcp_congestion_ops: a map with the name of the variable in NAME.bpf.c.
+fn with_ops<T>(
+    object: &mut Object,
+    tunables: &Tunables,
+    act: impl FnOnce(&mut MapMut<'_>) -> T,
+) -> Result<T> {
+    let name = tunables.algorithm().kernel_name();
+    let mut map = object.maps_mut().find(|map| map.name() == name.as_str());
+    map.as_mut().map(act).ok_or_else(|| object::missing_map(&name))
+}
+
+fn prepare(tunables: &Tunables, kernel_name: &str, records_bytes: Option<u32>) -> Result<Object> {
+    let algorithm = tunables.algorithm();
+    let bytes = OBJECTS.iter().find(|(name, _)| *name == algorithm.name()).map(|(_, bytes)| *bytes);
+    let bytes = bytes.ok_or_else(|| {
+        let absent = std::io::Error::from(std::io::ErrorKind::NotFound);
+        Error::io(format!("find cc/bpf/{}.bpf.c in this build", algorithm.name()), absent)
+    })?;
+    let mut object = object::open(kernel_name, bytes)?;
+    object::set_initial(&mut object, SETTINGS_MAP, |bytes| {
+        Settings::write(bytes, tunables, records_bytes.is_some());
+    })?;
+    if kernel_name != algorithm.kernel_name() {
+        object::set_initial(&mut object, &algorithm.kernel_name(), |bytes| {
+            rename(bytes, &algorithm.kernel_name(), kernel_name);
+        })?;
+    }
+    if let Some(size) = records_bytes {
+        let mut maps = object.maps_mut();
+        let mut records = maps.find(|map| map.name() == "records");
+        if let Some(Err(source)) = records.as_mut().map(|map| map.set_max_entries(size)) {
+            return Err(refused("size the ring buffer of records", source));
+        }
+    }
+    object::load(kernel_name, object)
+}
+
+/// Writes another name over the one the object was compiled with.
+fn rename(ops: &mut [u8], from: &str, to: &str) {
+    let at = ops.windows(from.len()).position(|window| window == from.as_bytes());
+    if let Some(field) = at.and_then(|at| ops.get_mut(at..at + 16)) {
+        field.fill(0);
+        let length = to.len().min(15);
+        field[..length].copy_from_slice(&to.as_bytes()[..length]);
+    }
+}
+
+fn pin_link(link: &OwnedFd, path: &Path) -> Result<()> {
+    let what = || format!("pin the link at {}", path.display());
+    let text = CString::new(path.as_os_str().as_bytes()).map_err(|error| Error::io(what(), error))?;
+    // SAFETY: an open descriptor and a terminated path.
+    let result = unsafe { libbpf_sys::bpf_obj_pin(link.as_raw_fd(), text.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(Error::io(what(), std::io::Error::from_raw_os_error(-result))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longfat_host::socket::{cc, set_cc};
+    use std::net::{TcpListener, TcpStream};
+
+    /// A name that no other test, and no other run of this one, registers.
+    fn name(test: &str) -> String {
+        format!("lft{}{test}", std::process::id())
+    }
+
+    fn reno(max_ssthresh: u32) -> Tunables {
+        Tunables::from_values(Algorithm::find("reno").unwrap(), [max_ssthresh])
+    }
+
+    fn registered(name: &str) -> bool {
+        loaded::find(name).unwrap().is_some()
+    }
+
+    #[test]
+    fn what_is_loaded_stays_without_a_holder_is_used_by_sockets_and_goes_when_unloaded() {
+        let name = name("a");
+        assert_eq!(load_as(&reno(0), name.clone()).unwrap(), Loading::Loaded);
+        assert!(registered(&name), "only the pin holds it now");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        set_cc(&listener, &name).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(cc(&accepted).unwrap(), name);
+        set_cc(&client, &name).unwrap();
+        let left = unload_name(name.clone()).unwrap();
+        assert_eq!(left, Unloading { sockets: 3, held: false });
+        assert!(!registered(&name));
+        assert_eq!(cc(&accepted).unwrap(), name, "an open socket keeps it");
+        assert!(set_cc(&client, &name).is_err() || cc(&client).unwrap() == name);
+    }
+
+    #[test]
+    fn loading_again_changes_nothing_or_replaces_the_tunables_in_place() {
+        let name = name("b");
+        load_as(&reno(0), name.clone()).unwrap();
+        let link = loaded::find(&name).unwrap().unwrap().link_id;
+        assert_eq!(load_as(&reno(0), name.clone()).unwrap(), Loading::Unchanged);
+        assert_eq!(load_as(&reno(100), name.clone()).unwrap(), Loading::Replaced);
+        let now = loaded::find(&name).unwrap().unwrap();
+        assert_eq!(now.link_id, link);
+        assert!(now.settings.unwrap().is_this_build_with(&reno(100)));
+        unload_name(name).unwrap();
+    }
+
+    #[test]
+    fn a_held_registration_leaves_nothing_behind() {
+        let name = name("c");
+        let held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
+        assert!(registered(&name));
+        assert_eq!(held.tunables(), &reno(0));
+        let message = unload_name(name.clone()).unwrap_err().to_string();
+        assert!(message.contains("a running program registered it"), "{message}");
+        drop(held);
+        assert!(!registered(&name));
+    }
+
+    #[test]
+    fn holders_share_one_registration_and_the_last_one_ends_it() {
+        let (name, algorithm) = (name("d"), Algorithm::find("highspeed").unwrap());
+        let first = hold_as(algorithm, name.clone()).unwrap();
+        let second = hold_as(algorithm, name.clone()).unwrap();
+        drop(first);
+        assert!(registered(&name));
+        drop(second);
+        assert!(!registered(&name));
+    }
+
+    #[test]
+    fn holding_what_a_person_loaded_takes_their_tunables_and_ends_with_neither() {
+        let name = name("e");
+        load_as(&reno(100), name.clone()).unwrap();
+        let held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
+        assert_eq!(held.tunables(), &reno(100));
+        assert!(unload_name(name.clone()).unwrap().held);
+        drop(held);
+        assert!(!registered(&name));
+    }
+
+    #[test]
+    fn a_name_held_with_other_settings_is_not_pinned_over() {
+        let name = name("f");
+        let _held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
+        let message = load_as(&reno(100), name.clone()).unwrap_err().to_string();
+        assert!(message.contains("held by a running longfat with other settings"), "{message}");
+    }
+
+    #[test]
+    fn a_name_that_the_kernel_itself_has_is_taken() {
+        let message = attach(&reno(0), "cubic", None).unwrap_err().to_string();
+        assert!(message.starts_with("'cubic' is registered in this kernel by another program"), "{message}");
+    }
+
+    #[test]
+    fn unloading_what_is_not_loaded_says_how_to_load_it() {
+        let message = unload_name("lf_none".into()).unwrap_err().to_string();
+        assert_eq!(message, "'lf_none' is not loaded; 'longfat cc load lf_none' loads it");
+    }
+
+    #[test]
+    fn ensuring_holds_ours_once_and_names_what_the_kernel_has_not() {
+        let held = ensure(&["lf_highspeed", "reno", "lf_highspeed", "cubic"]).unwrap();
+        assert_eq!(held.iter().map(Registration::kernel_name).collect::<Vec<_>>(), ["lf_highspeed"]);
+        let message = ensure(&["vegsa"]).unwrap_err().to_string();
+        assert!(message.contains("'vegsa'") && message.contains("lf_highspeed"), "{message}");
+        assert!(ensure(&["lf_higspeed"]).unwrap_err().to_string().contains("did you mean 'highspeed'?"));
+    }
+}

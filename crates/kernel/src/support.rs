@@ -1,0 +1,240 @@
+//! What this kernel lacks, found without changing anything.
+//!
+//! Facts are gathered first ([`Facts::gather`]); what they mean is decided by a pure function.
+
+use longfat_host::support::Missing;
+use std::{fs, path::Path};
+
+/// Something a command needs of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// Congestion controls as BPF programs, for the life of a process.
+    CongestionControl,
+    /// Congestion controls that outlive the process: a BPF file system.
+    Pinning,
+    /// Choosing the congestion control of a program's sockets: cgroup2.
+    CgroupChoice,
+}
+
+/// What is missing for all of `needs`; empty when this kernel can do it.
+pub fn missing(needs: &[Capability]) -> Vec<Missing> {
+    missing_from(&Facts::gather(), needs)
+}
+
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_BPF: u32 = 39;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Facts {
+    release: String,
+    /// CapEff of /proc/self/status.
+    capabilities: u64,
+    btf: bool,
+    struct_ops: bool,
+    struct_ops_link: bool,
+    ring_buffer: bool,
+    sock_ops: bool,
+    /// `bpf` and `cgroup2` in /proc/filesystems.
+    bpf_filesystem: bool,
+    cgroup2_filesystem: bool,
+    cgroup2_mounted: bool,
+}
+
+impl Facts {
+    fn gather() -> Facts {
+        let capabilities = effective_capabilities();
+        let may_probe = may_use_bpf(capabilities);
+        let vmlinux = may_probe.then(|| libbpf_rs::btf::Btf::from_vmlinux().ok()).flatten();
+        let has_type = |name: &str| {
+            let found =
+                vmlinux.as_ref().and_then(|btf| btf.type_by_name::<libbpf_rs::btf::types::Struct<'_>>(name));
+            found.is_some()
+        };
+        Facts {
+            release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            capabilities,
+            btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            struct_ops: may_probe
+                && has_type("tcp_congestion_ops")
+                && probe_program(libbpf_sys::BPF_PROG_TYPE_STRUCT_OPS),
+            struct_ops_link: may_probe && has_type("bpf_struct_ops_link"),
+            ring_buffer: may_probe && probe_map(libbpf_sys::BPF_MAP_TYPE_RINGBUF),
+            sock_ops: may_probe
+                && probe_program(libbpf_sys::BPF_PROG_TYPE_SOCK_OPS)
+                && probe_program(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCKOPT),
+            bpf_filesystem: read("/proc/filesystems").contains("\tbpf\n"),
+            cgroup2_filesystem: read("/proc/filesystems").contains("\tcgroup2\n"),
+            cgroup2_mounted: crate::cgroup::mount_point().is_some(),
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn effective_capabilities() -> u64 {
+    let status = read("/proc/self/status");
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn has(capabilities: u64, capability: u32) -> bool {
+    capabilities >> capability & 1 == 1
+}
+
+/// CAP_SYS_ADMIN, because we look at links and maps by id and mount bpffs; it includes CAP_BPF.
+fn may_use_bpf(capabilities: u64) -> bool {
+    has(capabilities, CAP_NET_ADMIN) && has(capabilities, CAP_SYS_ADMIN)
+}
+
+fn probe_program(kind: libbpf_sys::bpf_prog_type) -> bool {
+    // SAFETY: a null `opts` is allowed.
+    unsafe { libbpf_sys::libbpf_probe_bpf_prog_type(kind, std::ptr::null()) == 1 }
+}
+
+fn probe_map(kind: libbpf_sys::bpf_map_type) -> bool {
+    // SAFETY: a null `opts` is allowed.
+    unsafe { libbpf_sys::libbpf_probe_bpf_map_type(kind, std::ptr::null()) == 1 }
+}
+
+fn missing_from(facts: &Facts, needs: &[Capability]) -> Vec<Missing> {
+    if !may_use_bpf(facts.capabilities) {
+        // Nothing else can be known without them.
+        return vec![missing_capabilities(facts.capabilities)];
+    }
+    needs.iter().flat_map(|need| missing_one(facts, *need)).collect()
+}
+
+fn missing_capabilities(capabilities: u64) -> Missing {
+    let wanted = [(CAP_BPF, "CAP_BPF"), (CAP_NET_ADMIN, "CAP_NET_ADMIN"), (CAP_SYS_ADMIN, "CAP_SYS_ADMIN")];
+    let lacking: Vec<_> =
+        wanted.iter().filter(|(bit, _)| !has(capabilities, *bit)).map(|(_, name)| *name).collect();
+    Missing::new(
+        "the right to load BPF programs",
+        format!("this process lacks {}", lacking.join(", ")),
+        "run it with sudo",
+    )
+}
+
+fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
+    let kernel = format!("this is Linux {}", facts.release);
+    let lack = |absent: bool, what: &str, why: &str, mend: &str| {
+        absent.then(|| Missing::new(what, format!("{why} ({kernel})"), mend))
+    };
+    let found = match need {
+        Capability::CongestionControl => vec![
+            lack(
+                !facts.btf,
+                "the kernel's type information",
+                "/sys/kernel/btf/vmlinux is not there",
+                "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
+            ),
+            lack(
+                facts.btf && !facts.struct_ops,
+                "congestion controls as BPF programs (struct_ops)",
+                "the kernel refuses them",
+                "use a kernel built with CONFIG_BPF_JIT=y and BPF not locked down",
+            ),
+            lack(
+                facts.btf && facts.struct_ops && !facts.struct_ops_link,
+                "struct_ops links",
+                "the kernel does not know them",
+                "use Linux 6.4 or newer",
+            ),
+            // The programs refer to one even when they do not record.
+            lack(!facts.ring_buffer, "BPF ring buffers", "the kernel refuses them", "use Linux 5.8 or newer"),
+        ],
+        Capability::Pinning => vec![lack(
+            !facts.bpf_filesystem,
+            "the BPF file system",
+            "/proc/filesystems does not name it",
+            "use a kernel built with CONFIG_BPF_SYSCALL=y",
+        )],
+        Capability::CgroupChoice => vec![
+            lack(
+                !facts.sock_ops,
+                "BPF programs of cgroups (sock_ops, setsockopt)",
+                "the kernel refuses them",
+                "use a kernel built with CONFIG_CGROUP_BPF=y",
+            ),
+            lack(
+                !facts.cgroup2_mounted,
+                "a cgroup2 hierarchy",
+                "none is mounted",
+                if facts.cgroup2_filesystem {
+                    "mount one: mount -t cgroup2 none /sys/fs/cgroup/unified"
+                } else {
+                    "use a kernel built with CONFIG_CGROUPS=y"
+                },
+            ),
+        ],
+    };
+    found.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn able() -> Facts {
+        Facts {
+            release: "6.12.0".into(),
+            capabilities: u64::MAX,
+            btf: true,
+            struct_ops: true,
+            struct_ops_link: true,
+            ring_buffer: true,
+            sock_ops: true,
+            bpf_filesystem: true,
+            cgroup2_filesystem: true,
+            cgroup2_mounted: true,
+        }
+    }
+
+    const ALL: [Capability; 3] =
+        [Capability::CongestionControl, Capability::Pinning, Capability::CgroupChoice];
+
+    fn words(facts: &Facts) -> String {
+        missing_from(facts, &ALL).iter().map(|m| format!("{}: {}; {}\n", m.what, m.why, m.mend)).collect()
+    }
+
+    #[test]
+    fn a_kernel_with_everything_lacks_nothing() {
+        assert_eq!(missing_from(&able(), &ALL), []);
+    }
+
+    #[test]
+    fn without_rights_only_the_rights_are_named() {
+        let facts = Facts { capabilities: 1 << CAP_NET_ADMIN, btf: false, ..able() };
+        assert_eq!(
+            words(&facts),
+            "the right to load BPF programs: this process lacks CAP_BPF, CAP_SYS_ADMIN; run it with sudo\n"
+        );
+    }
+
+    #[test]
+    fn an_old_kernel_is_told_which_release_has_what_it_lacks() {
+        let facts = Facts { struct_ops_link: false, release: "5.15.0".into(), ..able() };
+        assert_eq!(
+            words(&facts),
+            "struct_ops links: the kernel does not know them (this is Linux 5.15.0); use Linux 6.4 or newer\n"
+        );
+    }
+
+    #[test]
+    fn every_lack_is_listed_at_once_and_only_for_what_is_needed() {
+        let facts =
+            Facts { btf: false, sock_ops: false, cgroup2_mounted: false, bpf_filesystem: false, ..able() };
+        assert_eq!(missing_from(&facts, &ALL).len(), 4);
+        assert_eq!(missing_from(&facts, &[Capability::CongestionControl]).len(), 1);
+    }
+
+    #[test]
+    fn this_machine_is_asked_without_error() {
+        // CI runs as root on a kernel that can do all of it; a developer's unprivileged run names the rights.
+        let missing = missing(&ALL);
+        assert!(missing.is_empty() || !nix::unistd::geteuid().is_root(), "{missing:?}");
+    }
+}

@@ -1,0 +1,228 @@
+//! The kernel and the native build of an algorithm give the same answers, bit for bit: real flows over a lossy
+//! bottleneck are recorded in the kernel, every callback is replayed natively.
+//!
+//! `LONGFAT_WRITE_VECTORS=1 cargo test -p longfat-kernel --test parity` writes a part of each recording to
+//! cc/vectors/, which crates/cc replays without a kernel.
+
+#![allow(clippy::unwrap_used)]
+
+use longfat_cc::{
+    Algorithm, LOSS, Tunables,
+    record::{Call, Op, Recording},
+};
+use longfat_host::{
+    Lease, Namespace,
+    interface::{End, Offload, set_offload, veth},
+    run_command,
+    socket::set_cc,
+};
+use longfat_kernel::cc::{Recorder, record};
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+/// A sender and a receiver, and between them a bottleneck of 100 Mbit/s with 200 ms of queue.
+struct Path {
+    sender: Namespace,
+    receiver: Namespace,
+    _lease: Lease,
+}
+
+const BOTTLENECK: [&str; 6] = ["rate", "100mbit", "burst", "16kb", "limit", "2500000"];
+
+/// The way of the acknowledgements: free, or one in half a second, so that the timer expires though nothing is lost.
+const FREE: [&str; 6] = ["rate", "1gbit", "burst", "100kb", "limit", "1mb"];
+const STALLED: [&str; 6] = ["rate", "1kbit", "burst", "200", "limit", "1mb"];
+
+impl Path {
+    fn new(test: &str) -> Path {
+        let lease = Lease::take(&format!("parity{}{test}", std::process::id())).unwrap();
+        let (sender, receiver) = (lease.namespace("s").unwrap(), lease.namespace("r").unwrap());
+        veth(End { namespace: &sender, name: "va" }, End { namespace: &receiver, name: "vb" }, 1500).unwrap();
+        for (namespace, name, address) in [(&sender, "va", "10.77.0.1/24"), (&receiver, "vb", "10.77.0.2/24")]
+        {
+            namespace.ip(&["addr", "add", address, "dev", name]).unwrap();
+            let segments_of_mtu_size = || {
+                [Offload::Tso, Offload::Gso, Offload::Gro]
+                    .iter()
+                    .try_for_each(|o| set_offload(name, *o, false))
+            };
+            namespace.run(segments_of_mtu_size).unwrap().unwrap();
+        }
+        let path = Path { sender, receiver, _lease: lease };
+        path.shape(&path.sender, "add", "va", &BOTTLENECK);
+        path.shape(&path.receiver, "add", "vb", &FREE);
+        path.drop_packets("numgen random mod 2000 == 0");
+        path
+    }
+
+    fn shape(&self, end: &Namespace, verb: &str, interface: &str, parameters: &[&str]) {
+        let mut tc = end.command("tc");
+        tc.args(["qdisc", verb, "dev", interface, "root", "tbf"]).args(parameters);
+        run_command(tc).unwrap();
+    }
+
+    /// Drops what matches on its way to the receiver, instead of what did before.
+    fn drop_packets(&self, matching: &str) {
+        let rules = format!(
+            "table inet loss {{}}\ndelete table inet loss\ntable inet loss {{ chain in {{ \
+             type filter hook prerouting priority -300; iifname \"vb\" {matching} drop\n}}\n}}\n"
+        );
+        let mut nft = self.receiver.command("sh");
+        nft.args(["-c", &format!("printf '%s' '{rules}' | nft -f -")]);
+        run_command(nft).unwrap();
+    }
+
+    /// What a flow meets in its life: random loss and overflow, an outage (timeouts), acknowledgements that
+    /// come late (a spurious timeout, taken back), and random loss again.
+    fn weather(&self) {
+        let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
+        wait(2500);
+        self.drop_packets("counter");
+        wait(700);
+        // Long enough for the backed-off timer to expire once more and all losses to be repaired.
+        self.drop_packets("meta mark 0xdead");
+        wait(1800);
+        self.shape(&self.receiver, "change", "vb", &STALLED);
+        wait(1200);
+        self.shape(&self.receiver, "change", "vb", &FREE);
+        wait(900);
+        self.drop_packets("numgen random mod 500 == 0");
+        wait(700);
+    }
+}
+
+/// Sends until `stop`; both ends know their congestion control before the first packet.
+fn send(path: &Path, cc: &str, stop: &AtomicBool) {
+    let listener = path.receiver.run(|| TcpListener::bind("10.77.0.2:5001").unwrap()).unwrap();
+    set_cc(&listener, "reno").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut accepted, _) = listener.accept().unwrap();
+            let mut buffer = vec![0; 1 << 17];
+            while accepted.read(&mut buffer).is_ok_and(|length| length > 0) {}
+        });
+        let socket = path.sender.run(|| nix_socket(cc)).unwrap();
+        let mut stream = connect(socket);
+        stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        let block = vec![0; 1 << 16];
+        while !stop.load(Ordering::Relaxed) {
+            stream.write_all(&block).unwrap();
+        }
+    });
+}
+
+fn nix_socket(cc: &str) -> std::os::fd::OwnedFd {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    set_cc(&socket, cc).unwrap();
+    socket
+}
+
+fn connect(socket: std::os::fd::OwnedFd) -> TcpStream {
+    use nix::sys::socket::{SockaddrIn, connect};
+    use std::os::fd::AsRawFd;
+    connect(socket.as_raw_fd(), &SockaddrIn::new(10, 77, 0, 2, 5001)).unwrap();
+    TcpStream::from(socket)
+}
+
+/// Every callback of one flow through all weather.
+fn recorded(algorithm: Algorithm, recorder: &Recorder) -> Vec<Call> {
+    let path = Path::new(algorithm.name());
+    let (stop_sending, stop_recording) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(|| recorder.collect(&stop_recording).unwrap());
+        let sending = scope.spawn(|| send(&path, recorder.kernel_name(), &stop_sending));
+        path.weather();
+        stop_sending.store(true, Ordering::Relaxed);
+        sending.join().unwrap();
+        stop_recording.store(true, Ordering::Release);
+        calls.join().unwrap()
+    })
+}
+
+fn in_slow_start(call: &Call) -> bool {
+    call.before.cwnd_segments < call.before.ssthresh_segments
+}
+
+/// What the recording covers, so that parity of an idle flow cannot pass for parity.
+fn cases(calls: &[Call]) -> BTreeMap<&'static str, usize> {
+    let grew = |call: &Call| call.outcome.conn.cwnd_segments > call.before.cwnd_segments;
+    let count = |case: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| case(call)).count();
+    let on_ack = |call: &Call| call.op == Op::OnAck;
+    BTreeMap::from([
+        ("init", count(&|call| call.op == Op::Init)),
+        ("growth in slow start", count(&|call| on_ack(call) && in_slow_start(call) && grew(call))),
+        ("growth in congestion avoidance", count(&|call| on_ack(call) && !in_slow_start(call) && grew(call))),
+        (
+            "no growth while not limited by cwnd",
+            count(&|call| on_ack(call) && call.before.is_cwnd_limited == 0),
+        ),
+        ("more than two segments in one ack", count(&|call| on_ack(call) && call.ack.acked_segments > 2)),
+        (
+            "a window above 118 segments in avoidance",
+            count(&|call| on_ack(call) && !in_slow_start(call) && call.before.cwnd_segments > 118),
+        ),
+        ("growth after a timeout", count(&|call| on_ack(call) && call.before.ca_state == LOSS && grew(call))),
+        ("ssthresh", count(&|call| call.op == Op::Ssthresh)),
+        ("undo", count(&|call| call.op == Op::UndoCwnd)),
+    ])
+}
+
+fn assert_parity(name: &str) {
+    let algorithm = Algorithm::find(name).unwrap();
+    let tunables = Tunables::defaults(algorithm);
+    let recorder = record(&tunables, &format!("lfp{}{}", std::process::id(), &name[..1])).unwrap();
+    let calls = recorded(algorithm, &recorder);
+    assert_eq!(recorder.lost(), 0, "the ring buffer was too small");
+    let cases = cases(&calls);
+    println!("{name}: {} callbacks, {cases:?}", calls.len());
+    for call in &calls {
+        assert_eq!(call.replay(&tunables), call.outcome, "{call:?}");
+    }
+    let absent: Vec<_> = cases.iter().filter(|(_, count)| **count == 0).map(|(case, _)| case).collect();
+    assert!(absent.is_empty(), "the recording has no {absent:?}: {cases:?}");
+    if std::env::var_os("LONGFAT_WRITE_VECTORS").is_some() {
+        write_vectors(Recording { tunables, calls: excerpt(&calls) });
+    }
+}
+
+/// The beginning, everything around a loss or an undo, and now and then an acknowledgement.
+fn excerpt(calls: &[Call]) -> Vec<Call> {
+    let remarkable: Vec<_> = (0..calls.len()).filter(|index| calls[*index].op != Op::OnAck).collect();
+    let near = |index: usize| remarkable.iter().any(|at| index + 3 >= *at && index <= at + 6);
+    let chosen = (0..calls.len()).filter(|index| *index < 30 || index % 97 == 0 || near(*index));
+    let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
+    chosen
+        .map(|index| {
+            let next = ids.len() as u64;
+            let conn_id = *ids.entry(calls[index].conn_id).or_insert(next);
+            Call { conn_id, ..calls[index].clone() }
+        })
+        .take(800)
+        .collect()
+}
+
+fn write_vectors(recording: Recording) {
+    let path = format!(
+        "{}/../../cc/vectors/{}.txt",
+        env!("CARGO_MANIFEST_DIR"),
+        recording.tunables.algorithm().name()
+    );
+    std::fs::write(&path, recording.to_string()).unwrap();
+    println!("wrote {} callbacks to {path}", recording.calls.len());
+}
+
+#[test]
+fn reno_gives_the_same_answers_in_the_kernel_and_natively() {
+    assert_parity("reno");
+}
+
+#[test]
+fn highspeed_gives_the_same_answers_in_the_kernel_and_natively() {
+    assert_parity("highspeed");
+}
