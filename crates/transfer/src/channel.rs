@@ -9,12 +9,14 @@ use longfat_host::monotonic_us;
 use nix::poll::PollFlags;
 use std::{
     io::{self, Read, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpStream},
     time::{Duration, Instant},
 };
 
 /// How often each end gives a sign of life.
 const PING_EVERY: Duration = Duration::from_millis(500);
+/// How long an end that is done waits for the other to be done too.
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -76,8 +78,11 @@ impl Channel {
                     return Ok(Some(message));
                 }
             }
-            self.ping_when_due()?;
             let left = until.saturating_duration_since(Instant::now());
+            if !wait_for(&self.socket, PollFlags::POLLIN, Duration::ZERO)? {
+                // What the other end said last counts more than a failure to reach it.
+                self.ping_when_due()?;
+            }
             if wait_for(&self.socket, PollFlags::POLLIN, left.min(PING_EVERY))? {
                 self.read()?;
             } else if self.heard.elapsed() > self.timeout {
@@ -105,6 +110,18 @@ impl Channel {
                 let seconds = self.timeout.as_secs_f64();
                 return Err(Error::Silent { peer: self.peer.clone(), seconds });
             }
+        }
+    }
+
+    /// Ends the conversation so that what was said last arrives: closing with unread bytes would reset the connection
+    /// and might take the last message with it.
+    pub(crate) fn finish(&mut self) {
+        let deadline = Instant::now() + FINISH_LIMIT;
+        let mut open = self.socket.shutdown(Shutdown::Write).is_ok();
+        while open && Instant::now() < deadline {
+            let readable = wait_for(&self.socket, PollFlags::POLLIN, crate::sockets::LOOK_UP);
+            open = readable.is_ok_and(|readable| !readable || self.read().is_ok());
+            self.frames = FrameReader::default();
         }
     }
 

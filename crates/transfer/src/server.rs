@@ -274,7 +274,9 @@ fn agree(channel: &mut Channel, halt: &Halt) -> Result<TransferPlan> {
 /// Tells the client why not. It may be gone: then there is nobody to tell.
 fn refuse(channel: &mut Channel, error: &Error) {
     let reason = error.to_string();
-    let _ = channel.send(&Message::Refused { version: PROTOCOL_VERSION, reason });
+    if channel.send(&Message::Refused { version: PROTOCOL_VERSION, reason }).is_ok() {
+        channel.finish();
+    }
 }
 
 fn welcome(channel: &mut Channel, token: u128, ports: Vec<u16>) -> Result<()> {

@@ -129,6 +129,9 @@ pub(crate) fn run(
             stopping: None,
         };
         talk.until_done(&ends);
+        if talk.finished.lost.is_none() {
+            talk.channel.finish();
+        }
         talk.finished
     })
 }

@@ -366,6 +366,16 @@ fn stopping_the_server_ends_its_transfers_with_a_reason() {
 }
 
 #[test]
+fn short_transfers_one_after_the_other_are_complete_at_both_ends() {
+    let server = Serving::on("127.0.0.1:0");
+    for turn in 0..30 {
+        sent(server.address, TransferPlan { reverse: turn % 2 == 1, ..bytes_plan(100_000) });
+    }
+    let served = server.end();
+    assert_eq!((served.transfers, served.failed), (30, 0));
+}
+
+#[test]
 fn once_ends_the_server_after_one_transfer() {
     let mut options = serve_options("127.0.0.1:0");
     options.once = true;
