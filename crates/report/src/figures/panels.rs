@@ -93,7 +93,7 @@ impl Run<'_> {
     }
 
     /// One series per stream: the focus flow bold and on top, single-stream flows in a colour, others pale.
-    fn by_stream(&self, keyed: Keyed<(String, u32)>, shape: Shape) -> Vec<Series> {
+    fn by_stream(&self, keyed: &Keyed<(String, u32)>, shape: Shape) -> Vec<Series> {
         let count = |flow: &str| keyed.keys().filter(|(name, _)| name == flow).count();
         let drawn = |((flow, stream), points): (&(String, u32), &Vec<Point>)| {
             let streams = count(flow);
@@ -120,7 +120,7 @@ impl Run<'_> {
             title: "Goodput",
             quantity: Quantity::Rate,
             description: "Payload each stream's receiver got, interval by interval.".into(),
-            series: self.by_stream(series(&self.samples.interval, key), Shape::Line),
+            series: self.by_stream(&series(&self.samples.interval, key), Shape::Line),
             rug: None,
             absent: "No interval samples.",
         }
@@ -212,7 +212,7 @@ impl Run<'_> {
             quantity: Quantity::Time,
             description: "From handing a timestamp to the sending socket to reading its echo.".into(),
             series: self
-                .by_stream(series(&self.samples.echo, key), if few { Shape::Dots } else { Shape::Line }),
+                .by_stream(&series(&self.samples.echo, key), if few { Shape::Dots } else { Shape::Line }),
             rug: None,
             absent: "No flow carried timestamps to echo.",
         }

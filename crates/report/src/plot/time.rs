@@ -102,7 +102,7 @@ impl TimeChart {
 
     /// Draws it, leaving room for `legend_rows`.
     pub fn draw(&self, legend_rows: usize) -> Figure {
-        let axes = self.axes(LEGEND_TOP + legend_rows.max(self.legend_rows()) as f64 * LEGEND_ROW - 8.0);
+        let axes = self.axes(LEGEND_TOP + legend_rows.max(self.legend_rows()) as f64 * LEGEND_ROW - 5.0);
         let mut body = text(0.0, 15.0, "heading", &self.title);
         body += &self.aside();
         body += &self.legend();
