@@ -5,18 +5,23 @@ mod support;
 
 use longfat_report::{Report, ReportError, load::Experiment};
 use longfat_schema::run::{RunError, RunStatus};
-use std::{path::Path, sync::LazyLock};
+use std::{
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
 use support::{CASES, REPEATS};
 
 struct Fixture {
-    directory: tempfile::TempDir,
+    directory: PathBuf,
     html: String,
 }
 
 static RESULT: LazyLock<Fixture> = LazyLock::new(|| {
-    let directory = tempfile::tempdir().unwrap();
-    support::write_result(directory.path());
-    let html = report(&[directory.path()]).html();
+    // Statics are never dropped: a temporary directory would stay. This one is cargo's to remove.
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-result");
+    let _ = std::fs::remove_dir_all(&directory);
+    support::write_result(&directory);
+    let html = report(&[&directory]).html();
     // For looking at it.
     if let Ok(path) = std::env::var("LONGFAT_REPORT_HTML") {
         std::fs::write(path, &html).unwrap();
@@ -129,7 +134,7 @@ fn elements_are_closed_in_the_order_they_were_opened() {
 #[test]
 fn every_figure_is_written_as_svg_under_a_plain_name() {
     let directory = tempfile::tempdir().unwrap();
-    let written = report(&[RESULT.directory.path()]).write_svg(&directory.path().join("figures")).unwrap();
+    let written = report(&[&RESULT.directory]).write_svg(&directory.path().join("figures")).unwrap();
     // Two overviews; six panels a case, less the relay's in five cases and the echoes of the last.
     assert_eq!(written.len(), 2 + 7 * 6 - 5 - 1);
     for path in &written {
@@ -143,7 +148,7 @@ fn every_figure_is_written_as_svg_under_a_plain_name() {
 
 #[test]
 fn the_representative_is_the_valid_repeat_with_the_median_goodput() {
-    let experiment = Experiment::open(RESULT.directory.path()).unwrap();
+    let experiment = Experiment::open(&RESULT.directory).unwrap();
     for (case, summary) in experiment.cases.iter().zip(&experiment.summary.cases) {
         let run = &case.runs[case.representative.unwrap()].manifest;
         assert_eq!(run.status, RunStatus::Done);
@@ -156,7 +161,7 @@ fn the_representative_is_the_valid_repeat_with_the_median_goodput() {
 
 #[test]
 fn several_results_are_compared_case_by_case() {
-    let path = RESULT.directory.path();
+    let path = &RESULT.directory;
     let html = report(&[path, path]).html();
     assert!(html.contains("2 results compared"));
     assert!(
@@ -169,7 +174,7 @@ fn several_results_are_compared_case_by_case() {
 
 #[test]
 fn a_single_run_is_a_report_too() {
-    let experiment = Experiment::open(&RESULT.directory.path().join("case3/r1")).unwrap();
+    let experiment = Experiment::open(&RESULT.directory.join("case3/r1")).unwrap();
     assert_eq!(experiment.focus(), Some("focus"), "the flow with the fewest streams");
     let html = Report::new(vec![experiment]).html();
     assert!(html.contains("<h1 id=\"e1-title\">conversion</h1>") && html.contains("Relay backlog"));
