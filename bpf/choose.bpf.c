@@ -34,8 +34,8 @@ struct bpf_sockopt {
 	__s32 retval;
 };
 
-/* Filled by the loader. */
-const volatile char cc_name[CC_NAME_BYTES] SEC(".rodata.lf") = "reno";
+/* Filled by the loader: a name with its terminator. Volatile, or the compiler would take it for what is here. */
+const volatile char cc_name[CC_NAME_BYTES] SEC(".rodata.lf") = "";
 
 /* Sockets that did not take it; read by the loader. */
 __u64 refused SEC(".bss.lf");
@@ -46,13 +46,15 @@ SEC("sockops")
 int choose(struct bpf_sock_ops *ops)
 {
 	char name[CC_NAME_BYTES];
+	int at;
 
 	switch (ops->op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
 	case BPF_SOCK_OPS_TCP_LISTEN_CB:
-		__builtin_memcpy(name, (const void *)cc_name, sizeof(name));
+		for (at = 0; at < CC_NAME_BYTES; at++)
+			name[at] = cc_name[at];
 		if (set_option(ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
 			__sync_fetch_and_add(&refused, 1);
 	}

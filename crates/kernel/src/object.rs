@@ -11,6 +11,7 @@ static CAPTURE: Once = Once::new();
 /// Lines of it worth showing: the verifier's verdict is at the end.
 const LOG_LINES: usize = 12;
 
+#[allow(clippy::needless_pass_by_value, reason = "libbpf-rs asks for this signature")]
 fn capture(_level: PrintLevel, message: String) {
     if let Ok(mut log) = LOG.lock() {
         log.push(message.trim_end().to_owned());

@@ -187,7 +187,7 @@ fn assert_parity(name: &str) {
     let absent: Vec<_> = cases.iter().filter(|(_, count)| **count == 0).map(|(case, _)| case).collect();
     assert!(absent.is_empty(), "the recording has no {absent:?}: {cases:?}");
     if std::env::var_os("LONGFAT_WRITE_VECTORS").is_some() {
-        write_vectors(Recording { tunables, calls: excerpt(&calls) });
+        write_vectors(&Recording { tunables, calls: excerpt(&calls) });
     }
 }
 
@@ -207,7 +207,7 @@ fn excerpt(calls: &[Call]) -> Vec<Call> {
         .collect()
 }
 
-fn write_vectors(recording: Recording) {
+fn write_vectors(recording: &Recording) {
     let path = format!(
         "{}/../../cc/vectors/{}.txt",
         env!("CARGO_MANIFEST_DIR"),

@@ -52,7 +52,8 @@ fn choose(name: &str) -> Result<Chosen> {
     if !Algorithm::is_our_name(name) && register::kernel_has(name)? {
         return Ok(Chosen { kernel_name: name.to_owned(), _registration: None });
     }
-    let registration = hold(Algorithm::find(name)?)?;
+    let algorithm = Algorithm::find(name).map_err(|unknown| register::unknown(name, unknown))?;
+    let registration = hold(algorithm)?;
     Ok(Chosen { kernel_name: registration.kernel_name().to_owned(), _registration: Some(registration) })
 }
 

@@ -7,7 +7,7 @@ use crate::{
     sockets,
 };
 use libbpf_rs::{MapCore, MapMut, Object};
-use longfat_cc::{Algorithm, Tunables};
+use longfat_cc::{Algorithm, Tunables, UnknownAlgorithm};
 use std::{
     ffi::CString,
     fs,
@@ -169,11 +169,20 @@ pub fn ensure(names: &[&str]) -> Result<Vec<Registration>> {
                 held.push(hold(Algorithm::find(name)?)?);
             }
         } else if !kernel_has(name)? {
-            let known: Vec<_> = Algorithm::all().map(|algorithm| algorithm.kernel_name()).collect();
-            return Err(Error::Unavailable { name: (*name).to_owned(), known: known.join(", ") });
+            return Err(unavailable(name));
         }
     }
     Ok(held)
+}
+
+fn unavailable(name: &str) -> Error {
+    let known: Vec<_> = Algorithm::all().map(|algorithm| algorithm.kernel_name()).collect();
+    Error::Unavailable { name: name.to_owned(), known: known.join(", ") }
+}
+
+/// A name that is neither the kernel's nor ours: the nearest of ours, or where to look for one of the kernel's.
+pub fn unknown(name: &str, unknown: UnknownAlgorithm) -> Error {
+    if unknown.suggestion.is_some() { unknown.into() } else { unavailable(name) }
 }
 
 /// Whether a socket takes that congestion control: asked of a socket, because that also loads a module.
