@@ -94,7 +94,7 @@ pub struct Options<'a> {
 }
 
 /// What a run of the driver came to.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct DriverReport {
     /// First end to second.
     pub forward: LinkSummary,
