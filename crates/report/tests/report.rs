@@ -115,6 +115,14 @@ fn what_a_run_lacks_is_said_instead_of_drawn() {
 }
 
 #[test]
+fn a_relays_control_connection_does_not_stand_for_its_data() {
+    let html = &RESULT.html;
+    assert!(html.contains("relay: whole backlog") && !html.contains("(to client)"));
+    assert!(!html.contains("Relay backlog, GB"), "the control connection's samples say gigabytes");
+    assert!(html.contains("class=\"series s2\" data-label=\"relay long leg: cwnd\""));
+}
+
+#[test]
 fn elements_are_closed_in_the_order_they_were_opened() {
     let void = ["meta", "br", "img", "!doctype"];
     let mut open: Vec<&str> = Vec::new();

@@ -13,6 +13,7 @@ use crate::{
     quantity::{Quantity, Unit, WHOLE, number},
 };
 use longfat_schema::{record::*, run::RunManifest};
+use std::collections::{BTreeMap, BTreeSet};
 
 const FOCUS: usize = 0;
 const OTHER: usize = 1;
@@ -58,6 +59,15 @@ fn panel(chart: Result<(&'static str, TimeChart), Panel>, legend_rows: usize) ->
         Ok((name, chart)) => Panel::Drawn { name, figure: Box::new(chart.draw(legend_rows)) },
         Err(absent) => absent,
     }
+}
+
+/// A socket that is drawn; ordered as it is drawn.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Socket {
+    style: usize,
+    label: String,
+    stream: u32,
+    faint: bool,
 }
 
 impl Run<'_> {
@@ -149,30 +159,40 @@ impl Run<'_> {
         name: &str,
         value: impl Fn(&TcpSample) -> Option<f64>,
     ) -> Vec<Series> {
-        let interesting = self.interesting_sockets();
+        let sockets = self.sockets();
         let point = |row: &TcpSample| {
-            let socket = interesting.iter().find(|s| s.0 == row.flow && s.1 == row.role)?;
-            Some(((socket.2, socket.3.clone(), row.stream), row.time_us, value(row).unwrap_or(f64::NAN)))
+            let socket = sockets.get(&(row.flow.as_str(), row.role.as_str(), row.stream))?;
+            Some((socket.clone(), row.time_us, value(row).unwrap_or(f64::NAN)))
         };
-        let drawn = |((style, label, stream), points): ((usize, String, u32), Vec<Point>)| Series {
-            label: format!("{label}{name}"),
-            style: if second { SECOND + style } else { style },
-            faint: stream > 0,
+        let drawn = |(socket, points): (Socket, Vec<Point>)| Series {
+            label: format!("{}{name}", socket.label),
+            style: if second { SECOND + socket.style } else { socket.style },
+            faint: socket.faint,
             shape,
             points,
         };
-        series(&self.samples.tcp, point).into_iter().map(drawn).rev().collect()
+        let mut all: Vec<Series> = series(&self.samples.tcp, point).into_iter().map(drawn).rev().collect();
+        all.sort_by_key(|series| !series.faint);
+        all
     }
 
-    /// Flow, role, style and label of each, found once: a run has far more rows than sockets.
-    fn interesting_sockets(&self) -> Vec<(String, String, usize, String)> {
-        let mut seen = std::collections::BTreeSet::new();
-        let first = self.samples.tcp.iter().filter(|row| seen.insert((row.flow.as_str(), row.role.as_str())));
-        let first: Vec<&TcpSample> = first.collect();
-        let known = |row: &&TcpSample| {
-            self.socket(row).map(|(style, label)| (row.flow.clone(), row.role.clone(), style, label))
+    /// Every socket worth looking into, found once: a run has far more rows than sockets.
+    fn sockets(&self) -> BTreeMap<(&str, &str, u32), Socket> {
+        let connections = self.samples.relay_connections();
+        let mut seen = BTreeSet::new();
+        let key = |row: &'_ &TcpSample| (row.flow.clone(), row.role.clone(), row.stream);
+        let first = self.samples.tcp.iter().filter(|row| seen.insert(key(row)));
+        let known = |row: &'_ TcpSample| -> Option<Socket> {
+            let (style, label) = self.socket(row)?;
+            let is_main = match style {
+                RELAY => *connections.get(&(row.flow.as_str(), row.stream))?,
+                _ => row.stream == 0,
+            };
+            Some(Socket { style, label, stream: row.stream, faint: !is_main })
         };
-        first.iter().filter_map(known).collect()
+        first
+            .filter_map(|row| Some(((row.flow.as_str(), row.role.as_str(), row.stream), known(row)?)))
+            .collect()
     }
 
     fn cwnd(&self) -> Draft {
@@ -219,25 +239,11 @@ impl Run<'_> {
     }
 
     fn backlog(&self) -> Draft {
-        let by = |value: fn(&RelaySample) -> u64| {
-            let key = move |row: &RelaySample| {
-                let direction = direction_label(&row.direction);
-                Some(((row.connection, direction, row.relay.clone()), row.time_us, value(row) as f64))
-            };
-            series(&self.samples.relay, key)
-        };
-        let drawn = |keyed: Keyed<(u32, &'static str, String)>, name: &'static str, style: usize| {
-            let used = keyed.into_iter().filter(|(_, points)| points.iter().any(|p| p.1 > 0.0));
-            used.map(move |((connection, direction, relay), points)| Series {
-                label: format!("{relay}{direction}{name}"),
-                style: if direction.is_empty() { style } else { style + 2 },
-                faint: connection > 0,
-                shape: Shape::Line,
-                points,
-            })
-        };
-        let mut all: Vec<Series> = drawn(by(|r| r.unacked_bytes), ": unacknowledged", SECOND).collect();
-        all.extend(drawn(by(|r| r.backlog_bytes), ": whole backlog", RELAY));
+        let mut all = self.by_connection(": unacknowledged", SECOND, |r| r.unacked_bytes);
+        all.extend(self.by_connection(": whole backlog", RELAY, |r| r.backlog_bytes));
+        // What never holds a hundredth of the fullest, as the way back of a one-way transfer, is left out.
+        let floor = greatest(&all) / 100.0;
+        all.retain(|series| series.points.iter().any(|p| p.1 > floor));
         all.sort_by_key(|series| !series.faint);
         Draft {
             name: "backlog",
@@ -255,6 +261,27 @@ impl Run<'_> {
                 "The relay held nothing."
             },
         }
+    }
+
+    /// One series per connection worth drawing and direction.
+    fn by_connection(&self, name: &str, style: usize, value: fn(&RelaySample) -> u64) -> Vec<Series> {
+        let connections = self.samples.relay_connections();
+        let point = |row: &RelaySample| {
+            let main = connections.get(&(row.relay.as_str(), row.connection))?;
+            let key = (!main, direction_label(&row.direction), row.relay.clone(), row.connection);
+            Some((key, row.time_us, value(row) as f64))
+        };
+        let keyed = series(&self.samples.relay, point);
+        let drawn =
+            |((faint, direction, relay, _), points): ((bool, &str, String, u32), Vec<Point>)| Series {
+                label: format!("{relay}{direction}{name}"),
+                style: if direction.is_empty() { style } else { style + 2 },
+                faint,
+                shape: Shape::Line,
+                points,
+            };
+        // The way to the server last: on top.
+        keyed.into_iter().map(drawn).rev().collect()
     }
 
     fn queue(&self) -> Draft {

@@ -100,6 +100,29 @@ impl RunSamples {
         sums.into_iter().map(|(key, sum)| (key, rate(sum))).collect()
     }
 
+    /// A relay's connections worth drawing, and which of them is its main one: it has carried the most. Those that
+    /// carried less than a twentieth of it, such as a transfer's control connection, are left out.
+    pub fn relay_connections<'a>(&'a self) -> BTreeMap<(&'a str, u32), bool> {
+        let mut carried: BTreeMap<(&str, u32), u64> = BTreeMap::new();
+        let relayed = self.relay.iter().map(|r| ((r.relay.as_str(), r.connection), r.relayed_bytes));
+        let legs = self.tcp.iter().filter(|r| r.role == "relay_out");
+        let acked = legs.map(|r| ((r.flow.as_str(), r.stream), r.acked_bytes));
+        for (key, bytes) in relayed.chain(acked) {
+            let entry = carried.entry(key).or_default();
+            *entry = bytes.max(*entry);
+        }
+        let mut main: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
+        for ((relay, connection), bytes) in &carried {
+            let entry = main.entry(relay).or_insert((*bytes, *connection));
+            *entry = (*entry).max((*bytes, *connection));
+        }
+        let judged = |(key, bytes): (&(&'a str, u32), &u64)| {
+            let (most, busiest) = main.get(key.0).copied()?;
+            (*bytes >= most / 20).then_some((*key, key.1 == busiest))
+        };
+        carried.iter().filter_map(judged).collect()
+    }
+
     /// The link direction that was the bottleneck: most drops, then the fullest queue, then the deepest.
     pub fn bottleneck(&self) -> Option<(String, String)> {
         let mut worst: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
@@ -157,6 +180,22 @@ mod tests {
         };
         assert_eq!(samples.bottleneck(), Some(("path".into(), "forward".into())));
         assert_eq!(RunSamples::default().bottleneck(), None);
+    }
+
+    #[test]
+    fn a_relays_main_connection_carried_the_most_and_control_connections_are_left_out() {
+        let row = |connection, relayed_bytes| RelaySample {
+            relay: "pep".into(),
+            connection,
+            relayed_bytes,
+            ..Default::default()
+        };
+        let samples = RunSamples {
+            relay: vec![row(0, 900), row(1, 1_000_000), row(2, 400_000), row(0, 1000)],
+            ..Default::default()
+        };
+        let drawn: Vec<_> = samples.relay_connections().into_iter().collect();
+        assert_eq!(drawn, [(("pep", 1), true), (("pep", 2), false)]);
     }
 
     #[test]

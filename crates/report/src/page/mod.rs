@@ -112,10 +112,18 @@ fn run_states(experiment: &Experiment) -> String {
         |f: fn(&crate::summary::CaseSummary) -> usize| experiment.summary.cases.iter().map(f).sum::<usize>();
     let (done, invalid, failed) = (total(|c| c.done), total(|c| c.invalid), total(|c| c.failed));
     let items: String = experiment.cases.iter().map(troubled_runs).collect();
+    let remarks =
+        experiment.runs().filter(|r| r.manifest.status == RunStatus::Done && !r.manifest.reasons.is_empty());
+    let remarks = match remarks.count() {
+        0 => String::new(),
+        count => format!(
+            " Of {count} valid runs there is something to know: see <i>Runs</i> under <i>How it was made</i>."
+        ),
+    };
     let list = if items.is_empty() { String::new() } else { format!("<ul>{items}</ul>") };
     let excluded = if invalid + failed > 0 { " Those not valid are in no median." } else { "" };
     format!(
-        "<section class=\"runs\"><p><b>{} runs</b>: {done} valid, {invalid} invalid, {failed} failed.{excluded}</p>{list}</section>",
+        "<section class=\"runs\"><p><b>{} runs</b>: {done} valid, {invalid} invalid, {failed} failed.{excluded}{remarks}</p>{list}</section>",
         done + invalid + failed,
     )
 }
@@ -125,7 +133,7 @@ fn troubled_runs(case: &Case) -> String {
     let state = |run: &RunManifest| {
         let reasons = escape(&run.reasons.join("; "));
         let chip = chip(run.status);
-        (run.status != RunStatus::Done || !run.reasons.is_empty())
+        (run.status != RunStatus::Done)
             .then(|| format!("<li>{chip} <span>{title}, repeat {}: {reasons}</span></li>", run.repeat))
     };
     let known: String = case.runs.iter().filter_map(|run| state(&run.manifest)).collect();
@@ -214,9 +222,15 @@ fn run(figures: &RunFigures) -> String {
     let warnings =
         warnings.map(|n| format!("{} s, {}: {}", number(n.time_us as f64 / 1e6), n.source, n.message));
     let troubles = errors.chain(warnings).chain(figures.problems.iter().cloned());
-    let troubles: String = troubles.map(|trouble| format!("<li>{}</li>", escape(&trouble))).collect();
-    let troubles =
-        if troubles.is_empty() { troubles } else { format!("<ul class=\"trouble\">{troubles}</ul>") };
+    let troubles: Vec<String> = troubles.map(|trouble| format!("<li>{}</li>", escape(&trouble))).collect();
+    let troubles = match troubles.len() {
+        0 => String::new(),
+        1 | 2 => format!("<ul class=\"trouble\">{}</ul>", troubles.concat()),
+        count => format!(
+            "<details><summary>{count} warnings during this run</summary><ul class=\"trouble\">{}</ul></details>",
+            troubles.concat()
+        ),
+    };
     format!("{troubles}<div class=\"panels\">{panels}</div>")
 }
 

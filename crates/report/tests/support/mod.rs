@@ -338,12 +338,14 @@ fn write_stream(writer: &mut RunWriter, shape: &Shape, stream: &Stream, noise: &
             writer
                 .push(Record::Tcp(TcpSample {
                     flow: "relay".into(),
+                    stream: 1,
                     ..tcp(stream, "relay_out", time_s, window, phase, noise)
                 }))
                 .unwrap();
             writer
                 .push(Record::Tcp(TcpSample {
                     flow: "relay".into(),
+                    stream: 1,
                     ..tcp(stream, "relay_in", time_s, 10.0, phase, noise)
                 }))
                 .unwrap();
@@ -438,18 +440,24 @@ fn write_relay(writer: &mut RunWriter, goodput_bps: f64, noise: &mut Noise, metr
         let sample = RelaySample {
             time_us: step * 50_000,
             relay: "relay".into(),
-            connection: 0,
+            connection: 1,
             direction: "client_to_server".into(),
             backlog_bytes: unacked_bytes + held_bytes,
             held_bytes,
             unacked_bytes,
+            relayed_bytes: step as u64 * 1_000_000,
             ..Default::default()
         };
+        // The transfer's control connection: first, and nearly idle.
+        let control =
+            RelaySample { connection: 0, relayed_bytes: 900, backlog_bytes: 5_000_000_000, ..sample.clone() };
+        writer.push(Record::Relay(control)).unwrap();
         writer.push(Record::Relay(sample.clone())).unwrap();
         writer
             .push(Record::Relay(RelaySample {
                 direction: "server_to_client".into(),
                 backlog_bytes: 0,
+                unacked_bytes: 0,
                 ..sample
             }))
             .unwrap();
