@@ -39,7 +39,7 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
             ExitCode::from(1)
         }
         Err(Failure::Failed(error)) => {
-            eprintln!("longfat: {error:#}");
+            eprintln!("longfat: {}", said_once(&error));
             ExitCode::from(2)
         }
         Err(Failure::Unsupported(missing)) => {
@@ -51,4 +51,15 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
         }
         Err(Failure::Child(code)) => ExitCode::from(code),
     }
+}
+
+/// The error and its causes. Many messages contain their cause already; it is not said again.
+fn said_once(error: &anyhow::Error) -> String {
+    let mut said = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !said.contains(&cause) {
+            said = format!("{said}: {cause}");
+        }
+    }
+    said
 }

@@ -1,0 +1,208 @@
+//! `longfat link` as its users meet it: exit codes, the path around a command, signals, what is left behind.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+fn longfat(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    command.arg("link").args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = longfat(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap_or(-1), text(stdout), text(stderr))
+}
+
+fn namespaces_of(pid: u32) -> usize {
+    let listed = Command::new("ip").args(["netns", "list"]).output().unwrap().stdout;
+    String::from_utf8(listed).unwrap().matches(&format!("lf-link-{pid}-")).count()
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: the child has not been waited for, so the pid is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+/// Starts `link run` around a command that says `started` and then sleeps.
+fn sleeping(command: &str) -> Child {
+    let script = format!("{command}; echo started; exec sleep 100");
+    let mut child = longfat(&["run", "--delay", "1ms", "-q", "--", "sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    child
+}
+
+/// Waits for something that another process or the kernel does in its own time.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn the_command_reaches_this_host_through_the_delay_and_its_exit_code_is_passed_on() {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut peer, address) = listener.accept().unwrap();
+        // One byte each way: the handshake and this exchange cross the path three times before the client ends.
+        peer.read_exact(&mut [0]).unwrap();
+        peer.write_all(b"y").unwrap();
+        address
+    });
+    let script = format!("exec 3<>/dev/tcp/$LONGFAT_HOST/{port}; echo -n x >&3; head -c1 <&3; exit 7");
+    let begin = Instant::now();
+    let (code, stdout, stderr) = run(&["run", "--delay", "25ms", "--", "bash", "-c", &script]);
+    let elapsed = begin.elapsed();
+    assert_eq!((code, stdout.as_str()), (7, "y"), "{stderr}");
+    assert!(elapsed >= Duration::from_millis(100), "two round trips: {elapsed:?}");
+    assert!(server.join().unwrap().ip().to_string().starts_with("100."), "{stderr}");
+    assert!(stderr.contains("forward") && stderr.contains("of a processor core"), "{stderr}");
+}
+
+#[test]
+fn the_summary_as_json_counts_what_passed() {
+    let (code, stdout, stderr) = run(&["run", "--json", "-q", "--", "true"]);
+    assert_eq!(code, 0, "{stderr}");
+    let summary: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(summary["forward"]["driver"], "af_packet");
+    assert_eq!(summary["backward"]["overrun_packets"], 0);
+}
+
+#[test]
+fn a_command_that_does_not_exist_and_wrong_values_fail_with_2_and_the_mend() {
+    for (arguments, expected) in [
+        (&["run", "--", "/no/such/program"][..], "start '/no/such/program'"),
+        (&["run", "--loss", "2", "--", "true"], "loss = 2 is no probability; write a number from 0 to 1"),
+        (&["run", "--rate", "100", "--", "true"], "has no unit; write it like '100Mbit' or '1Gbit'"),
+        (&["run", "--aqm", "fq", "--", "true"], "choose droptail, red or codel"),
+        (&["run", "--plan", "/no/such/plan.json", "--", "true"], "link plan '/no/such/plan.json'"),
+        (&["drive", "--plan", "Cargo.toml", "--a", "x", "--b", "y"], "unknown field"),
+    ] {
+        let (code, _, stderr) = run(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_kernel_without_netem_is_refused_with_3_before_anything_is_touched() {
+    let (code, _, stderr) = run(&["run", "--driver", "netem", "-q", "--", "true"]);
+    let has_netem = Command::new("sh")
+        .args(["-c", "unshare -n tc qdisc add dev lo root netem delay 1ms"])
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .success();
+    assert_eq!(code, if has_netem { 0 } else { 3 }, "{stderr}");
+    assert_eq!(stderr.contains("the kernel's qdisc 'netem'"), !has_netem, "{stderr}");
+}
+
+#[test]
+fn sigterm_ends_the_command_and_removes_every_namespace() {
+    let mut child = sleeping("true");
+    assert_eq!(namespaces_of(child.id()), 2);
+    signal(&child, libc::SIGTERM);
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(128 + libc::SIGTERM));
+    assert_eq!(namespaces_of(child.id()), 0);
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_that_the_next_one_does_not_remove() {
+    let mut child = sleeping("true");
+    let pid = child.id();
+    signal(&child, libc::SIGKILL);
+    child.wait().unwrap();
+    let (code, _, stderr) = run(&["run", "-q", "--", "true"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(namespaces_of(pid), 0);
+    // The host's end goes with its peer's namespace, which the kernel takes down in its own time.
+    let host_end = format!("/proc/sys/net/ipv4/conf/lfl{pid}");
+    eventually("the host's end of the path is gone", || !std::path::Path::new(&host_end).exists());
+}
+
+/// A namespace of this test with a veth pair for the driver to run between, removed on drop.
+struct Wire(String);
+
+impl Wire {
+    fn new(name: &str) -> Wire {
+        let wire = Wire(format!("lfwire-{name}-{}", std::process::id()));
+        wire.ip(&["netns", "add", &wire.0]);
+        for (end, peer) in [("left", "lp"), ("right", "rp")] {
+            wire.ip(&["-n", &wire.0, "link", "add", "name", end, "type", "veth", "peer", "name", peer]);
+            for interface in [end, peer] {
+                wire.ip(&["-n", &wire.0, "link", "set", "dev", interface, "up"]);
+            }
+        }
+        wire
+    }
+
+    fn ip(&self, arguments: &[&str]) {
+        assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
+    }
+
+    fn drive(&self, plan: &str, a: &str, more: &[&str]) -> Child {
+        let binary = env!("CARGO_BIN_EXE_longfat");
+        Command::new("ip")
+            .args([
+                "netns", "exec", &self.0, binary, "link", "drive", "--plan", plan, "--a", a, "--b", "right",
+            ])
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+#[test]
+fn the_driver_says_ready_and_ends_on_sigterm_with_its_summary_and_samples() {
+    let wire = Wire::new("drive");
+    let directory = tempfile::tempdir().unwrap();
+    let (plan, samples) = (directory.path().join("backbone.toml"), directory.path().join("samples.jsonl"));
+    std::fs::write(&plan, "rate = '10Mbit'\ndelay = '3ms'").unwrap();
+    let mut driver =
+        wire.drive(plan.to_str().unwrap(), "left", &["--json", "--samples", samples.to_str().unwrap()]);
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    signal(&driver, libc::SIGTERM);
+    let summary: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(summary["forward"]["link"], "backbone");
+    assert!(driver.wait().unwrap().success());
+    let kept = std::fs::read_to_string(samples).unwrap();
+    assert!(kept.contains(r#""type":"queue""#) && kept.contains(r#""type":"link""#), "{kept}");
+}
+
+#[test]
+fn a_missing_interface_is_named_with_exit_code_2() {
+    let wire = Wire::new("missing");
+    let directory = tempfile::tempdir().unwrap();
+    let plan = directory.path().join("path.toml");
+    std::fs::write(&plan, "delay = '3ms'").unwrap();
+    let output = wire.drive(plan.to_str().unwrap(), "nosuch", &[]).wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("interface 'nosuch'"), "{stderr}");
+}
