@@ -1,12 +1,7 @@
 //! Facts about this machine and a namespace that decide what a measurement means: recorded with every run.
 
 use crate::{Namespace, Result};
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::Path,
-    process::Command,
-};
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 /// Kernel release and version, as `uname -rv`.
 pub fn kernel() -> String {
@@ -90,7 +85,10 @@ impl CpuTimes {
 pub fn counters() -> BTreeMap<String, i64> {
     let mut found = BTreeMap::new();
     for file in ["snmp", "netstat"] {
-        parse_paired(&fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default(), &mut found);
+        parse_paired(
+            &fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default(),
+            &mut found,
+        );
     }
     let text = fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
     let pairs = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
@@ -102,14 +100,17 @@ pub fn counters() -> BTreeMap<String, i64> {
 fn parse_paired(text: &str, found: &mut BTreeMap<String, i64>) {
     let mut lines = text.lines();
     while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
-        let (Some((heading, names)), Some((other, values))) = (names.split_once(':'), values.split_once(':')) else {
+        let (Some((heading, names)), Some((other, values))) = (names.split_once(':'), values.split_once(':'))
+        else {
             return;
         };
         if heading != other {
             return;
         }
         let pairs = names.split_whitespace().zip(values.split_whitespace());
-        found.extend(pairs.filter_map(|(name, value)| Some((format!("{heading}{name}"), value.parse().ok()?))));
+        found.extend(
+            pairs.filter_map(|(name, value)| Some((format!("{heading}{name}"), value.parse().ok()?))),
+        );
     }
 }
 
@@ -125,7 +126,8 @@ pub fn growth(before: &BTreeMap<String, i64>, after: &BTreeMap<String, i64>) -> 
 /// Bytes the process `pid`'s namespace has received over `interface`.
 pub fn received_bytes(pid: u32, interface: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/net/dev")).ok()?;
-    let of = |line: &&str| line.trim_start().strip_prefix(interface).is_some_and(|rest| rest.starts_with(':'));
+    let of =
+        |line: &&str| line.trim_start().strip_prefix(interface).is_some_and(|rest| rest.starts_with(':'));
     text.lines().find(of)?.split_once(':')?.1.split_whitespace().next()?.parse().ok()
 }
 

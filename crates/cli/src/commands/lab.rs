@@ -1,11 +1,299 @@
-//! `longfat lab`.
+//! `longfat lab`: experiments.
 
-use crate::outcome::Outcome;
+mod progress;
+mod table;
 
-/// Experiments: one file in, one run directory out.
+use crate::{
+    outcome::{Failure, Outcome, require},
+    stop,
+};
+use anyhow::{Context, anyhow};
+use clap::Subcommand;
+use longfat_host::{facts, support};
+use longfat_kernel::support::Capability;
+use longfat_lab::{
+    plan::{Plan, plans},
+    session::{Finished, Session, default_directory},
+    show,
+    spec::{Experiment, decode, overlay},
+};
+use longfat_schema::run::{Provenance, ResultStatus, RunStatus};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+/// Experiments: one file in, one result directory out.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
 
-pub fn run(_args: Args) -> Outcome {
-    Err(anyhow::anyhow!("'longfat lab' is not built yet").into())
+#[derive(Subcommand)]
+enum Command {
+    Run(RunArgs),
+    Check(CheckArgs),
+    Clean,
+}
+
+/// Run every case of an experiment file, in network namespaces with the TCP of this kernel.
+///
+/// Each run is one directory with its plan, its records and everything known about the hosts; 'result.json' is kept up
+/// to date after every run. A run whose numbers cannot be trusted (the emulated path was late, a flow had another
+/// congestion control than planned) is tried again, then marked. Nothing is left behind, also after Ctrl-C.
+///
+/// Exit codes: 0 every expectation met; 1 one was missed; 2 a run failed, or none was valid to judge by; 3 this host
+/// cannot do it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat lab run experiments/conversion.toml
+  longfat lab run experiments/conversion.toml --quick --case reno-relayed
+  longfat lab run experiments/conversion.toml --set links.path.rate=100Mbit --set flows.background.streams=4
+  longfat lab run experiments/smoke.toml -o /tmp/smoke --json")]
+struct RunArgs {
+    #[command(flatten)]
+    spec: SpecArgs,
+    /// Where the result goes [default: runs/NAME-TIME].
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// The result as JSON on standard output, instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Read an experiment file and explain what would be run, without touching anything.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat lab check experiments/conversion.toml
+  longfat lab check experiments/conversion.toml --set links.path.delay=50ms --json")]
+struct CheckArgs {
+    #[command(flatten)]
+    spec: SpecArgs,
+    /// Every plan as JSON on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct SpecArgs {
+    /// The experiment file (TOML).
+    #[arg(value_name = "SPEC")]
+    file: PathBuf,
+    /// Change a value of the file, in every case; may be repeated. Keys are dotted.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Only this case; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    case: Vec<String>,
+    /// Runs of each case.
+    #[arg(long, value_name = "N")]
+    repeats: Option<u32>,
+    /// One repeat, at most 2 s of warm-up and a window of at most 3 s: to see that it works, not to learn from.
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Longest warm-up and window of `--quick`.
+const QUICK: [(&str, u64); 2] = [("warmup", 2), ("duration", 3)];
+/// What a run takes beyond its flows: building, settling, emptying buffers, gathering.
+const OVERHEAD: Duration = Duration::from_millis(2500);
+
+pub fn run(args: Args) -> Outcome {
+    match args.command {
+        Command::Run(args) => run_experiment(&args),
+        Command::Check(args) => check(&args),
+        Command::Clean => clean(),
+    }
+}
+
+/// An experiment file, read.
+struct Read {
+    text: String,
+    experiment: Experiment,
+    plans: Vec<Plan>,
+}
+
+impl SpecArgs {
+    fn read(&self) -> anyhow::Result<Read> {
+        let name = self.file.display();
+        let text = std::fs::read_to_string(&self.file).with_context(|| format!("experiment '{name}'"))?;
+        let mut overrides = Vec::new();
+        for assignment in &self.set {
+            overrides.push(overlay::parse_assignment(assignment).map_err(|why| anyhow!("--set {why}"))?);
+        }
+        overrides.extend(self.repeats.map(|count| ("repeats".to_owned(), i64::from(count).into())));
+        let mut experiment =
+            Experiment::read(&text, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
+        if self.quick {
+            let shorter = quick_overrides(&experiment);
+            overrides.extend(shorter);
+            experiment = Experiment::read(&text, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
+        }
+        self.check_cases(&experiment)?;
+        let mut plans = plans(&experiment)?;
+        plans.retain(|plan| self.case.is_empty() || self.case.contains(&plan.case));
+        Ok(Read { text, experiment, plans })
+    }
+
+    fn check_cases(&self, experiment: &Experiment) -> anyhow::Result<()> {
+        let known = || experiment.cases.iter().map(|case| case.name.as_str());
+        match self.case.iter().find(|name| known().all(|case| case != *name)) {
+            Some(name) => Err(anyhow!("--case: {}", decode::unknown("case", name, known()))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn quick_overrides(experiment: &Experiment) -> Vec<(String, overlay::Value)> {
+    let head = &experiment.head;
+    let spans = [head.warmup, head.duration];
+    let shorter = QUICK.iter().zip(spans).map(|((key, most_s), span)| {
+        let ns = span.0.min(most_s * 1_000_000_000);
+        ((*key).to_owned(), overlay::Value::String(format!("{ns}ns")))
+    });
+    shorter.chain([("repeats".to_owned(), 1i64.into())]).collect()
+}
+
+/// Time a list of runs takes.
+fn expected_time(plans: &[Plan]) -> Duration {
+    plans.iter().map(|plan| Duration::from_micros(plan.window_end_us.unsigned_abs()) + OVERHEAD).sum()
+}
+
+fn run_experiment(args: &RunArgs) -> Outcome {
+    let read = args.spec.read()?;
+    require(missing(&read.plans))?;
+    let stop = stop::flag()?;
+    // What a killed run left is removed before anything new is made.
+    longfat_host::lease::sweep()?;
+    let name = &read.experiment.head.name;
+    let directory = args.output.clone().unwrap_or_else(|| default_directory(name, SystemTime::now()));
+    let program = std::env::current_exe().context("find the longfat program")?;
+    let session = Session {
+        experiment: &read.experiment,
+        text: &read.text,
+        plans: &read.plans,
+        directory: &directory,
+        program: &program,
+        provenance: provenance(),
+    };
+    let mut progress = progress::Progress::new(&read.plans);
+    let finished = session.run(&mut |event| progress.event(&event), &stop);
+    progress.finish();
+    let finished = finished.map_err(|error| anyhow!(error))?;
+    if args.json {
+        let value =
+            serde_json::json!({ "directory": directory, "result": finished.result, "runs": finished.runs });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else {
+        println!("{}", table::result(&finished));
+        println!("{}", table::expectations(&finished.result.expectations));
+        println!("Result: {0}\nReport: longfat report {0}", directory.display());
+    }
+    conclude(&finished)
+}
+
+fn conclude(finished: &Finished) -> Outcome {
+    if finished.result.status == ResultStatus::Interrupted {
+        return Err(anyhow!("interrupted after {} runs; what was made is kept", finished.runs.len()).into());
+    }
+    let failed: Vec<_> = finished.runs.iter().filter(|run| run.status == RunStatus::Failed).collect();
+    if let Some(run) = failed.first() {
+        let reason = run.reasons.first().cloned().unwrap_or_default();
+        return Err(anyhow!(
+            "{} of {} runs failed, first {} r{}: {reason}",
+            failed.len(),
+            finished.runs.len(),
+            run.case,
+            run.repeat
+        )
+        .into());
+    }
+    let missed = finished.result.expectations.iter().find(|expectation| expectation.met == Some(false));
+    if let Some(missed) = missed {
+        return Err(Failure::Missed(format!("{}: {}", missed.text, missed.detail)));
+    }
+    match finished.result.expectations.iter().find(|expectation| expectation.met.is_none()) {
+        Some(unjudged) => Err(anyhow!("cannot be judged: {}: {}", unjudged.text, unjudged.detail).into()),
+        None => Ok(()),
+    }
+}
+
+/// What this host lacks for these runs.
+fn missing(plans: &[Plan]) -> Vec<support::Missing> {
+    let mut missing = support::missing_for_namespaces();
+    if plans.iter().flat_map(Plan::ccs).any(|cc| longfat_cc::Algorithm::is_our_name(&cc)) {
+        missing.extend(longfat_kernel::support::missing(&[Capability::CongestionControl]));
+    }
+    if plans.iter().any(|plan| !plan.relays.is_empty()) {
+        // Forwarding is turned on in the relay's own namespace.
+        let interfaces = vec!["lo".to_owned()];
+        let intercept =
+            longfat_relay::InterceptPlan { interfaces, set_forwarding: true, ..Default::default() };
+        let relay = longfat_relay::RelayPlan::new("probe", longfat_relay::Mode::Transparent(intercept));
+        missing.extend(longfat_relay::missing(&relay));
+    }
+    let mut unique: Vec<support::Missing> = Vec::new();
+    missing.into_iter().for_each(|thing| {
+        if !unique.contains(&thing) {
+            unique.push(thing)
+        }
+    });
+    unique
+}
+
+fn provenance() -> Provenance {
+    let tools = [("ip", "-V"), ("nft", "-v"), ("ethtool", "--version")];
+    let mut known: BTreeMap<String, String> = BTreeMap::new();
+    for (tool, argument) in tools {
+        known.extend(facts::first_line_of(tool, argument).map(|line| (format!("tool.{tool}"), line)));
+    }
+    known.insert("clock_source".to_owned(), facts::clock_source());
+    Provenance {
+        longfat_version: env!("CARGO_PKG_VERSION").to_owned(),
+        git_revision: env!("LONGFAT_GIT_REVISION").to_owned(),
+        command_line: std::env::args().collect(),
+        kernel: facts::kernel(),
+        cpu: facts::cpu_model(),
+        cpu_count: facts::cpu_count(),
+        memory_bytes: facts::memory_bytes(),
+        load_average: facts::load_average(),
+        facts: known,
+    }
+}
+
+fn check(args: &CheckArgs) -> Outcome {
+    let read = args.spec.read()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&read.plans)?);
+        return Ok(());
+    }
+    let head = &read.experiment.head;
+    println!("{}: {}\n", head.name, head.title);
+    println!("{}", table::plans(&read.plans));
+    let ccs: std::collections::BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
+    println!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
+    let time = show::span(expected_time(&read.plans));
+    println!("{} runs, about {time}; {} expectations", read.plans.len(), read.experiment.expect.len());
+    let missing = missing(&read.plans);
+    if missing.is_empty() {
+        println!("This host can run it.");
+    } else {
+        println!("This host cannot run it as it is:");
+        missing.iter().for_each(|thing| println!("  - {}: {}; {}", thing.what, thing.why, thing.mend));
+    }
+    Ok(())
+}
+
+/// Remove what a run that was killed left behind.
+fn clean() -> Outcome {
+    require(support::missing_for_namespaces())?;
+    let removed = longfat_host::lease::sweep()?;
+    if removed.is_empty() {
+        println!("nothing was left behind");
+    } else {
+        println!("removed what was left of: {}", removed.join(", "));
+    }
+    Ok(())
 }

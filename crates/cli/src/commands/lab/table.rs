@@ -1,0 +1,128 @@
+//! Plans and results as tables for a terminal.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use longfat_lab::{
+    judge::figures,
+    plan::{FlowPlan, Plan},
+    session::Finished,
+    show,
+    spec::Protocol,
+};
+use longfat_schema::run::{CaseInfo, Expectation, RunManifest, RunStatus};
+
+fn table(headings: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(headings);
+    table
+}
+
+/// Every case of a list of runs, with its flows and relays.
+pub fn plans(plans: &[Plan]) -> Table {
+    let mut table = table(&["case", "runs", "time", "flows", "relays"]);
+    let mut seen: Vec<&str> = Vec::new();
+    for plan in plans {
+        if seen.contains(&plan.case.as_str()) {
+            continue;
+        }
+        seen.push(&plan.case);
+        let runs = plans.iter().filter(|other| other.case == plan.case).count();
+        let flows: Vec<_> = plan.flows.iter().map(flow).collect();
+        let relays: Vec<_> = plan
+            .relays
+            .iter()
+            .map(|relay| {
+                format!("{} on {}: {} | {}", relay.name, relay.host, relay.cc_client, relay.cc_server)
+            })
+            .collect();
+        let time = plan.window_end_us as f64 / 1e6;
+        table.add_row([
+            plan.case.clone(),
+            runs.to_string(),
+            format!("{time} s"),
+            flows.join("\n"),
+            relays.join("\n"),
+        ]);
+    }
+    table
+}
+
+fn flow(flow: &FlowPlan) -> String {
+    let what = match flow.protocol {
+        Protocol::Tcp => flow.cc.clone().unwrap_or_default(),
+        Protocol::Udp => format!("UDP {}", show::value("goodput_bps", flow.rate_bps.unwrap_or(0) as f64)),
+    };
+    let times = if flow.streams > 1 { format!("{} × ", flow.streams) } else { String::new() };
+    format!("{}: {times}{what}, {} → {}", flow.name, flow.from, flow.to)
+}
+
+/// Case by case: the focus flow's figures, and the path's.
+pub fn result(finished: &Finished) -> Table {
+    let focus = focus(finished);
+    let goodput = if focus.is_empty() { "goodput".to_owned() } else { format!("goodput of {focus}") };
+    let headings =
+        ["case", &goodput, "published", "echo p50 / p99", "retransmits", "fairness", "path used", "valid"];
+    let mut table = table(&headings);
+    for column in 1..headings.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for case in &finished.result.cases {
+        table.add_row(row(case, &focus, &finished.runs));
+    }
+    table
+}
+
+/// The flow whose figures stand in the table: the experiment's focus, or else the first that has any.
+fn focus(finished: &Finished) -> String {
+    let first = || finished.runs.iter().flat_map(|run| &run.metrics).find(|m| m.metric == "goodput_bps");
+    finished.result.focus.clone().or_else(|| first().map(|metric| metric.of.clone())).unwrap_or_default()
+}
+
+fn row(case: &CaseInfo, focus: &str, runs: &[RunManifest]) -> Vec<String> {
+    let none = || "–".to_owned();
+    let spread = |metric: &str, of: &str| show::spread(metric, &figures(&case.name, metric, of, runs));
+    let median = |metric: &str, of: &str| {
+        longfat_lab::judge::median(&figures(&case.name, metric, of, runs))
+            .map(|value| show::value(metric, value))
+    };
+    let published = case.published.iter().find(|figure| figure.metric == "goodput_bps" && figure.of == focus);
+    let echo = median("echo_p50_us", focus).zip(median("echo_p99_us", focus));
+    let mine = || runs.iter().filter(|run| run.case == case.name);
+    let valid = mine().filter(|run| run.status == RunStatus::Done).count();
+    vec![
+        case.name.clone(),
+        spread("goodput_bps", focus).unwrap_or_else(none),
+        published.map_or_else(none, |figure| show::value("goodput_bps", figure.value)),
+        echo.map_or_else(none, |(p50, p99)| format!("{p50} / {p99}")),
+        median("retransmitted_segments", focus).unwrap_or_else(none),
+        median("fairness_jain", "").unwrap_or_else(none),
+        busiest_link(case, runs).unwrap_or_else(none),
+        format!("{valid} of {}", mine().count()),
+    ]
+}
+
+/// Use of the busiest direction of an emulated link.
+fn busiest_link(case: &CaseInfo, runs: &[RunManifest]) -> Option<String> {
+    const METRIC: &str = "utilisation_ratio";
+    let of_case = runs.iter().filter(|run| run.case == case.name).flat_map(|run| &run.metrics);
+    let scopes: std::collections::BTreeSet<&str> =
+        of_case.filter(|metric| metric.metric == METRIC).map(|metric| metric.of.as_str()).collect();
+    let used =
+        scopes.iter().filter_map(|of| longfat_lab::judge::median(&figures(&case.name, METRIC, of, runs)));
+    used.max_by(f64::total_cmp).map(|value| show::value(METRIC, value))
+}
+
+/// One line per expectation, ✓ or ✗.
+pub fn expectations(expectations: &[Expectation]) -> String {
+    let line = |expectation: &Expectation| {
+        let sign = match expectation.met {
+            Some(true) => "✓",
+            Some(false) => "✗",
+            None => "?",
+        };
+        format!("{sign} {}\n    {}\n", expectation.text, expectation.detail)
+    };
+    expectations.iter().map(line).collect()
+}

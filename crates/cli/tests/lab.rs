@@ -1,0 +1,295 @@
+//! `longfat lab` as a person uses it: whole runs in network namespaces, bad input, and ways to end early.
+//!
+//! Needs root and this kernel's namespaces; nothing here depends on how fast the machine is.
+
+use longfat_schema::{
+    record::{EchoSample, FlowSummary, QueueSample, RelaySample, TcpSample},
+    run::{ResultManifest, ResultStatus, RunStatus, find_runs, read_json},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Two cases over an emulated path, with a relay in one of them. The name tells tests apart.
+fn spec(name: &str) -> String {
+    format!(
+        r#"
+name = "{name}"
+title = "Two short runs"
+warmup = "300ms"
+duration = "700ms"
+retries = 0
+focus = "measured"
+[hosts.sender]
+[hosts.relay]
+forward = true
+[hosts.receiver]
+[links.lan]
+between = ["sender", "relay"]
+[links.path]
+between = ["relay", "receiver"]
+rate = "20Mbit"
+delay = "2ms"
+queue = {{ limit = "50KB" }}
+late_limit_p99 = "100s"
+[flows.measured]
+from = "sender"
+to = "receiver"
+cc = "cubic"
+streams = 2
+echo_every = "20KB"
+[relays.pep]
+host = "relay"
+intercept = ["lan"]
+cc_client = "reno"
+cc_server = "lf_highspeed"
+enabled = false
+[[cases]]
+name = "plain"
+[[cases]]
+name = "relayed"
+set = {{ "relays.pep.enabled" = true }}
+[[expect]]
+text = "bytes arrive"
+left = {{ case = "plain", metric = "goodput_bps", of = "measured" }}
+right = 1.0
+at_least = 1.0
+"#
+    )
+}
+
+/// A directory of a test's own, with an experiment in it.
+struct Bench {
+    directory: tempfile::TempDir,
+    name: String,
+}
+
+impl Bench {
+    fn new(name: &str) -> Bench {
+        let name = format!("t{}-{name}", std::process::id());
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("spec.toml"), spec(&name)).unwrap();
+        Bench { directory, name }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        command.current_dir(self.directory.path()).arg("lab").args(arguments);
+        command
+    }
+
+    fn lab(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Namespaces, leases and programs of this test's experiment that exist.
+    fn left_behind(&self) -> Vec<String> {
+        let names = |directory: &str| {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+        };
+        let mut found: Vec<String> = names("/run/netns")
+            .into_iter()
+            .chain(names("/run/longfat"))
+            .filter(|n| n.contains(&self.name))
+            .collect();
+        let here = self.directory.path().to_string_lossy().into_owned();
+        found.extend(names("/proc").into_iter().filter(|pid| {
+            let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            pid.parse::<u32>().is_ok() && directory.starts_with(&here)
+        }));
+        found
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits until the flows of the first run have begun: their samples exist.
+fn wait_for_flows(bench: &Bench, lab: &mut Child) {
+    let samples = bench.path("out/plain/r1/raw/sender-measured.jsonl");
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !samples.exists() {
+        assert!(lab.try_wait().unwrap().is_none(), "the lab ended before its flows began");
+        assert!(Instant::now() < patience, "no flow within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Starts a run long enough to be interrupted.
+fn start_long_run(bench: &Bench) -> Child {
+    let mut lab = bench
+        .command(&["run", "spec.toml", "-o", "out", "--set", "duration=60s"])
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for_flows(bench, &mut lab);
+    lab
+}
+
+fn signal(process: &Child, signal: &str) {
+    let status = Command::new("kill").args([signal, &process.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn an_experiment_becomes_a_result_with_every_record_and_leaves_nothing_else() {
+    let bench = Bench::new("whole");
+    let output = bench.lab(&["run", "spec.toml", "-o", "out"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+    let (result, runs) = find_runs(&bench.path("out")).unwrap();
+    let result = result.unwrap();
+    assert_eq!(result.status, ResultStatus::Complete);
+    assert_eq!(result.expectations[0].met, Some(true));
+    assert_eq!(runs.len(), 2);
+    for run in &runs {
+        let manifest = &run.manifest;
+        assert_eq!(manifest.status, RunStatus::Done, "{:?}", manifest.reasons);
+        assert!(manifest.metric("goodput_bps", "measured").unwrap() > 1e5);
+        assert!(manifest.metric("queue_max_bytes", "path/forward").is_some());
+        assert_eq!(run.read::<FlowSummary>().unwrap().len(), 2);
+        assert!(!run.read::<EchoSample>().unwrap().is_empty());
+        assert!(!run.read::<QueueSample>().unwrap().is_empty());
+        assert!(run.read::<TcpSample>().unwrap().iter().any(|row| row.role == "sender" && row.cc == "cubic"));
+        assert_eq!(manifest.hosts.len(), 3);
+        assert!(manifest.hosts["relay"].sysctls.len() > 100);
+        assert_eq!(manifest.hosts["relay"].interfaces["path"]["tx-tcp-segmentation"], "off");
+        assert!(!manifest.hosts["receiver"].counters.is_empty());
+        assert!(run.plan().unwrap()["links"][1]["path"]["forward"]["line"]["rate_bps"] == 20_000_000);
+        assert!(!run.path.join("raw").exists());
+    }
+    let relayed = &runs[1];
+    assert!(!relayed.read::<RelaySample>().unwrap().is_empty());
+    let long_leg =
+        relayed.read::<TcpSample>().unwrap().into_iter().find(|row| row.role == "relay_out").unwrap();
+    assert_eq!(long_leg.cc, "lf_highspeed");
+}
+
+#[test]
+fn a_missed_expectation_is_exit_code_one() {
+    let bench = Bench::new("missed");
+    let impossible = bench.path("spec.toml");
+    let text = fs::read_to_string(&impossible).unwrap().replace("right = 1.0", "right = 1e12");
+    fs::write(&impossible, text).unwrap();
+    let output = bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("expectation missed: bytes arrive"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_interrupted_session_keeps_its_result_and_leaves_nothing_behind() {
+    let bench = Bench::new("interrupted");
+    let lab = start_long_run(&bench);
+    signal(&lab, "-INT");
+    let output = lab.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+    let result: ResultManifest = read_json(&bench.path("out/result.json")).unwrap();
+    assert_eq!((result.status, result.runs.len()), (ResultStatus::Interrupted, 0));
+}
+
+#[test]
+fn what_a_killed_session_left_is_removed_by_lab_clean() {
+    let bench = Bench::new("killed");
+    let mut lab = start_long_run(&bench);
+    signal(&lab, "-KILL");
+    lab.wait().unwrap();
+    assert!(!bench.left_behind().is_empty(), "a killed session cannot clean up");
+    let output = bench.lab(&["clean"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+}
+
+#[test]
+fn a_program_that_fails_fails_the_run_and_is_quoted() {
+    let bench = Bench::new("failing");
+    let output =
+        bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain", "--set", "flows.measured.block=1GB"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("sender of flow 'measured' ended early"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("block"), "the program's own words: {}", stderr(&output));
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+    let (_, runs) = find_runs(&bench.path("out")).unwrap();
+    assert_eq!(runs[0].manifest.status, RunStatus::Failed);
+}
+
+#[test]
+fn bad_input_is_refused_before_anything_is_touched() {
+    let bench = Bench::new("bad");
+    let refused: &[(&[&str], &str)] = &[
+        (&["run", "absent.toml"], "experiment 'absent.toml'"),
+        (&["run", "spec.toml", "--set", "links.path.rate=20"], "links.path.rate: rate '20' has no unit"),
+        (&["run", "spec.toml", "--set", "flows.measurd.cc=reno"], "did you mean 'measured'?"),
+        (&["run", "spec.toml", "--set", "nonsense"], "is no KEY=VALUE"),
+        (&["run", "spec.toml", "--case", "relay"], "unknown case 'relay'; did you mean 'relayed'?"),
+        (&["run", "spec.toml", "--set", "flows.measured.cc=nosuchcc"], "'nosuchcc'"),
+        (&["run", "spec.toml", "-o", "/dev/null/out"], "/dev/null/out"),
+        (&["check", "spec.toml", "--set", "focus=x"], "focus: unknown flow 'x'"),
+    ];
+    for (arguments, wanted) in refused {
+        let output = bench.lab(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(wanted), "{arguments:?}: {}", stderr(&output));
+    }
+    assert!(!bench.path("runs").exists());
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+}
+
+#[test]
+fn a_result_is_never_written_over_another() {
+    let bench = Bench::new("twice");
+    fs::create_dir(bench.path("out")).unwrap();
+    fs::write(bench.path("out/result.json"), "{}").unwrap();
+    let output = bench.lab(&["run", "spec.toml", "-o", "out"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("holds a result already"), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(bench.path("out/result.json")).unwrap(), "{}");
+}
+
+/// A file system of 48 KiB, unmounted on drop.
+struct Full<'a>(&'a Path);
+
+impl Drop for Full<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_session_with_its_name_and_nothing_left_behind() {
+    let bench = Bench::new("full");
+    let mount = bench.path("small");
+    fs::create_dir(&mount).unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=48k", "none"]).arg(&mount).status().unwrap();
+    assert!(mounted.success(), "this test mounts a small file system, which needs root");
+    let full = Full(&mount);
+    let output = bench.lab(&["run", "spec.toml", "-o", "small/out"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
+    drop(full);
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+}
+
+#[test]
+fn check_explains_the_plan_and_touches_nothing() {
+    let bench = Bench::new("check");
+    let output = bench.lab(&["check", "spec.toml", "--repeats", "3"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("6 runs, about") && text.contains("pep on relay: reno | lf_highspeed"), "{text}");
+    let output = bench.lab(&["check", "spec.toml", "--json"]);
+    let plans: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plans[1]["relays"][0]["cc_server"], "lf_highspeed");
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+}

@@ -1,0 +1,208 @@
+//! The measuring programs of a run: started in a namespace, waited for, ended, and heard when they fail.
+
+use longfat_host::Namespace;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child as Process, ChildStdout, ExitStatus, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+/// How long a program may take until it says that it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(15);
+/// How long a program may take to end when asked to.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+/// How much of what a program said last is quoted when it fails.
+const QUOTE_LINES: usize = 5;
+
+/// One program. Dropping it kills it.
+#[derive(Debug)]
+pub struct Child {
+    /// What it does, in a reader's words: `relay 'pep'`.
+    pub name: String,
+    process: Process,
+    ready: Receiver<()>,
+    log: PathBuf,
+    pub(super) ended: Option<ExitStatus>,
+}
+
+/// Why a program did not do its part.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    /// It could not be started.
+    #[error("{name} cannot be started: {source}")]
+    Start {
+        /// Which.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It ended before its time, or said that it failed.
+    #[error("{name} ended early ({status}){}", quoted(said))]
+    Ended {
+        /// Which.
+        name: String,
+        /// How.
+        status: String,
+        /// Its last words.
+        said: String,
+    },
+    /// It does not become ready.
+    #[error("{name} was not ready within {} s{}", READY_WITHIN.as_secs(), quoted(said))]
+    NotReady {
+        /// Which.
+        name: String,
+        /// Its last words.
+        said: String,
+    },
+}
+
+fn quoted(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!(": {said}") }
+}
+
+impl Child {
+    /// Starts `program ARGS` in the namespace; what it says goes to `LOGS/FILE.log`.
+    ///
+    /// It dies with the calling thread, and it is its own process group: Ctrl-C reaches us first, and we end it.
+    pub fn start(
+        namespace: &Namespace,
+        program: &Path,
+        arguments: &[String],
+        name: &str,
+        log: &Path,
+    ) -> Result<Child, ChildError> {
+        let error = |source| ChildError::Start { name: name.to_owned(), source };
+        let mut file = File::create(log).map_err(error)?;
+        writeln!(file, "$ {} {}", program.display(), arguments.join(" ")).map_err(error)?;
+        let mut command = namespace.command(program);
+        command.args(arguments).process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(file.try_clone().map_err(error)?);
+        let mut process = command.spawn().map_err(error)?;
+        let ready = listen(process.stdout.take(), file);
+        Ok(Child { name: name.to_owned(), process, ready, log: log.to_owned(), ended: None })
+    }
+
+    /// Waits for the line `ready …`.
+    pub fn wait_ready(&mut self) -> Result<(), ChildError> {
+        match self.ready.recv_timeout(READY_WITHIN) {
+            Ok(()) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(ChildError::NotReady { name: self.name.clone(), said: self.last_words() })
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.process.wait().map_or_else(|error| error.to_string(), |s| s.to_string());
+                Err(ChildError::Ended { name: self.name.clone(), status, said: self.last_words() })
+            }
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            self.ended = self.process.try_wait().ok().flatten();
+        }
+        self.ended
+    }
+
+    /// An error when it has ended in any way but well.
+    pub fn check(&mut self) -> Result<(), ChildError> {
+        match self.ended() {
+            Some(status) if !status.success() => Err(self.early(status)),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error when it has ended at all: it should be serving.
+    pub fn check_alive(&mut self) -> Result<(), ChildError> {
+        self.ended().map_or(Ok(()), |status| Err(self.early(status)))
+    }
+
+    /// Asks it to end (SIGTERM), waits, and at last kills it.
+    pub fn stop(&mut self) -> Result<(), ChildError> {
+        if self.ended().is_none() {
+            self.signal(Signal::SIGTERM);
+        }
+        let patience = Instant::now() + STOP_WITHIN;
+        while self.ended().is_none() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if self.ended().is_none() {
+            self.signal(Signal::SIGKILL);
+            self.ended = self.process.wait().ok();
+        }
+        self.check()
+    }
+
+    /// Sends it SIGUSR1, unless it has ended.
+    pub fn notify(&mut self) {
+        if self.ended().is_none() {
+            self.signal(Signal::SIGUSR1);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // A process that is gone needs no signal; it is ours and not reaped yet, so the pid is no other's.
+        let _ = kill(Pid::from_raw(self.process.id() as i32), signal);
+    }
+
+    fn early(&self, status: ExitStatus) -> ChildError {
+        ChildError::Ended { name: self.name.clone(), status: status.to_string(), said: self.last_words() }
+    }
+
+    fn last_words(&self) -> String {
+        last_lines(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            self.signal(Signal::SIGKILL);
+            // Reaped here, so that its namespace has no process when it is deleted.
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// Copies standard output to the log, and tells when a line begins with `ready`.
+fn listen(output: Option<ChildStdout>, mut log: File) -> Receiver<()> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let lines = output.map(|output| BufReader::new(output).lines());
+        for line in lines.into_iter().flatten().map_while(Result::ok) {
+            // A log that cannot be written must not block the program that writes it.
+            let _ = writeln!(log, "{line}");
+            if line.starts_with("ready") {
+                let _ = sender.send(());
+            }
+        }
+    });
+    receiver
+}
+
+/// The last lines of a log, without its first (the command), on one line.
+fn last_lines(log: &Path) -> io::Result<String> {
+    const TAIL_BYTES: u64 = 4096;
+    let mut file = File::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let said = text.lines().filter(|line| !line.starts_with("$ ") && !line.trim().is_empty());
+    let said: Vec<_> = said.map(str::trim).collect();
+    Ok(said[said.len().saturating_sub(QUOTE_LINES)..].join(" | "))
+}

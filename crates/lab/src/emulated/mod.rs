@@ -1,0 +1,313 @@
+//! A plan carried out on this machine: hosts are network namespaces, TCP is the kernel's own, and links with a rate
+//! or a delay are drivers between two veth pairs.
+//!
+//! Everything outside this process belongs to a lease; programs die with the thread that calls [`run`].
+
+mod child;
+mod network;
+mod programs;
+
+pub use child::ChildError;
+
+use crate::{
+    plan::{FlowPlan, Plan},
+    samples::Samples,
+};
+use child::Child;
+use longfat_host::{Lease, facts, facts::CpuTimes, monotonic_ns, monotonic_us};
+use longfat_schema::{
+    lines::LinesError,
+    run::{HostState, write_json},
+};
+use network::Network;
+use programs::file_name;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+/// From "every program serves" to the first byte: the senders start and agree with the receivers meanwhile.
+const SETTLE_NS: u64 = 700_000_000;
+/// How long after the planned end the senders may take to empty their buffers.
+const DRAIN_US: i64 = 20_000_000;
+/// How often the run is looked after.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Where a run happens.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The `longfat` binary whose subcommands measure.
+    pub program: &'a Path,
+    /// The run's directory.
+    pub directory: &'a Path,
+    /// Name of the lease.
+    pub lease: &'a str,
+}
+
+/// What was seen of a run.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// Every record, time zero at the start of the flows.
+    pub samples: Samples,
+    /// Every host's parameters before the flows began, and its counters' growth over the run.
+    pub hosts: BTreeMap<String, HostState>,
+    /// Share of busy CPU over the window.
+    pub cpu_busy: Option<f64>,
+    /// From the start of the flows to the end of the last.
+    pub duration_us: i64,
+}
+
+/// Why a run did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum EmulationError {
+    /// The stop flag was raised.
+    #[error("interrupted")]
+    Interrupted,
+    /// A program of the run failed; the next run may well succeed.
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    /// The senders do not end.
+    #[error("{0} did not end within {1} s after the end of the run")]
+    Endless(String, i64),
+    /// The host would not do what was asked.
+    #[error(transparent)]
+    Host(#[from] longfat_host::Error),
+    /// A samples file is damaged.
+    #[error(transparent)]
+    Samples(#[from] LinesError),
+    /// The run directory could not be written.
+    #[error(transparent)]
+    Write(#[from] longfat_schema::run::RunError),
+    /// A directory could not be made.
+    #[error("{path}: {source}")]
+    Directory {
+        /// Which.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// How far a run has come, for a person who waits: time since the start of the flows (negative before it), and
+/// bits per second that reach the focus flow's receiver.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tick {
+    /// Since the start of the flows.
+    pub elapsed_us: i64,
+    /// Arriving at the receiving host, headers included.
+    pub arriving_bps: Option<f64>,
+}
+
+/// Carries a plan out. `tick` is called while the flows run; `stop` ends it early. Nothing is left behind.
+pub fn run(
+    plan: &Plan,
+    place: Place<'_>,
+    tick: &mut dyn FnMut(Tick),
+    stop: &AtomicBool,
+) -> Result<Observed, EmulationError> {
+    let files = Files::create(place.directory)?;
+    let lease = Lease::take(place.lease)?;
+    let network = Network::build(lease, plan)?;
+    let mut stage = Stage { plan, program: place.program, files, servers: Vec::new(), network };
+    stage.start_servers(stop)?;
+    let mut hosts = stage.network.states()?;
+    let start_ns = monotonic_ns() + SETTLE_NS;
+    let mut senders = stage.start_senders(start_ns)?;
+    let cpu_busy = stage.watch(&mut senders, start_ns, tick, stop)?;
+    let duration_us = monotonic_us() - (start_ns / 1000) as i64;
+    for (host, after) in stage.network.counters()? {
+        let state = hosts.entry(host).or_default();
+        state.counters = facts::growth(&state.counters, &after);
+    }
+    let samples = stage.finish((start_ns / 1000) as i64)?;
+    Ok(Observed { samples, hosts, cpu_busy, duration_us })
+}
+
+/// Directories of a run besides its tables.
+struct Files {
+    logs: PathBuf,
+    raw: PathBuf,
+}
+
+impl Files {
+    fn create(directory: &Path) -> Result<Files, EmulationError> {
+        let files = Files { logs: directory.join("log"), raw: directory.join("raw") };
+        for path in [&files.logs, &files.raw] {
+            fs::create_dir_all(path)
+                .map_err(|source| EmulationError::Directory { path: path.display().to_string(), source })?;
+        }
+        Ok(files)
+    }
+}
+
+/// A run in progress. Fields drop in order: programs end before their namespaces are deleted.
+struct Stage<'a> {
+    plan: &'a Plan,
+    program: &'a Path,
+    files: Files,
+    servers: Vec<Child>,
+    network: Network,
+}
+
+impl Stage<'_> {
+    /// Links first, then relays, then receivers: each is ready before the next could need it.
+    fn start_servers(&mut self, stop: &AtomicBool) -> Result<(), EmulationError> {
+        for cable in programs::emulated(self.plan) {
+            let file = file_name("link", &cable.name);
+            let link_plan = self.files.raw.join(format!("{file}.json"));
+            write_json(&link_plan, &cable.path)?;
+            let arguments = programs::link(cable, &link_plan, &self.samples_file(&file));
+            let namespace = self.network.link(&cable.name)?.clone();
+            self.serve(&namespace, &arguments, &format!("link '{}'", cable.name), &file, stop)?;
+        }
+        for relay in &self.plan.relays {
+            let file = file_name("relay", &relay.name);
+            let arguments = programs::relay(relay, self.plan, &self.samples_file(&file));
+            let namespace = self.network.host(&relay.host)?.clone();
+            self.serve(&namespace, &arguments, &format!("relay '{}'", relay.name), &file, stop)?;
+        }
+        let receivers: BTreeSet<(&str, u16)> =
+            self.plan.flows.iter().map(|flow| (flow.to.as_str(), flow.port)).collect();
+        for (host, port) in receivers {
+            let file = file_name("receiver", host);
+            let arguments = programs::serve(port);
+            let namespace = self.network.host(host)?.clone();
+            self.serve(&namespace, &arguments, &format!("receiver on '{host}'"), &file, stop)?;
+        }
+        Ok(())
+    }
+
+    fn serve(
+        &mut self,
+        namespace: &longfat_host::Namespace,
+        arguments: &[String],
+        name: &str,
+        file: &str,
+        stop: &AtomicBool,
+    ) -> Result<(), EmulationError> {
+        if stop.load(Ordering::Relaxed) {
+            return Err(EmulationError::Interrupted);
+        }
+        let mut child = Child::start(namespace, self.program, arguments, name, &self.log_file(file))?;
+        child.wait_ready()?;
+        self.servers.push(child);
+        Ok(())
+    }
+
+    fn start_senders(&self, start_ns: u64) -> Result<Vec<Child>, EmulationError> {
+        let start = |flow: &FlowPlan| {
+            let file = file_name("sender", &flow.name);
+            let arguments = programs::send(flow, self.plan, start_ns, &self.samples_file(&file));
+            let namespace = self.network.host(&flow.from)?;
+            let name = format!("sender of flow '{}'", flow.name);
+            Ok(Child::start(namespace, self.program, &arguments, &name, &self.log_file(&file))?)
+        };
+        self.plan.flows.iter().map(start).collect()
+    }
+
+    /// Looks after the run until every sender has ended; the share of busy CPU over the window.
+    fn watch(
+        &mut self,
+        senders: &mut [Child],
+        start_ns: u64,
+        tick: &mut dyn FnMut(Tick),
+        stop: &AtomicBool,
+    ) -> Result<Option<f64>, EmulationError> {
+        let (window_start, window_end) = (self.plan.window_start_us, self.plan.window_end_us);
+        let (mut cpu_start, mut cpu_end) = (None, None);
+        let mut arrivals = Arrivals::default();
+        let mut begun = false;
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Err(EmulationError::Interrupted);
+            }
+            self.servers.iter_mut().try_for_each(Child::check_alive)?;
+            senders.iter_mut().try_for_each(Child::check)?;
+            let elapsed_us = monotonic_us() - (start_ns / 1000) as i64;
+            if elapsed_us >= 0 && !std::mem::replace(&mut begun, true) {
+                self.begin_schedules();
+            }
+            if elapsed_us >= window_start && cpu_start.is_none() {
+                cpu_start = CpuTimes::now();
+            }
+            if elapsed_us >= window_end && cpu_end.is_none() {
+                cpu_end = CpuTimes::now();
+            }
+            tick(Tick { elapsed_us, arriving_bps: arrivals.rate_bps(self.arrived_bytes()) });
+            let running = senders.iter_mut().find(|sender| sender.ended.is_none());
+            let Some(running) = running else { break };
+            if elapsed_us > window_end + DRAIN_US {
+                return Err(EmulationError::Endless(running.name.clone(), DRAIN_US / 1_000_000));
+            }
+            let until_start = u64::try_from(-elapsed_us).ok().filter(|us| *us > 0);
+            std::thread::sleep(until_start.map_or(POLL, |us| Duration::from_micros(us).min(POLL)));
+        }
+        let cpu_end = cpu_end.or_else(CpuTimes::now);
+        Ok(cpu_start.zip(cpu_end).and_then(|(start, end)| end.busy_since(start)))
+    }
+
+    /// Tells the links that change over time that the flows begin now.
+    fn begin_schedules(&mut self) {
+        let changing = programs::emulated(self.plan).filter(|cable| programs::changes(cable));
+        let names: Vec<String> = changing.map(|cable| format!("link '{}'", cable.name)).collect();
+        self.servers.iter_mut().filter(|server| names.contains(&server.name)).for_each(Child::notify);
+    }
+
+    /// Bytes that have reached the host to which the focus flow (or else the first) goes.
+    fn arrived_bytes(&self) -> Option<u64> {
+        let focus = |flow: &&FlowPlan| Some(&flow.name) == self.plan.focus.as_ref();
+        let flow = self.plan.flows.iter().find(focus).or(self.plan.flows.first())?;
+        let name = format!("receiver on '{}'", flow.to);
+        let receiver = self.servers.iter().find(|server| server.name == name)?;
+        let is_its = |cable: &&crate::plan::CablePlan| cable.ends.iter().any(|end| end.ipv4 == flow.address);
+        let cable = self.plan.links.iter().find(is_its)?;
+        facts::received_bytes(receiver.pid(), &cable.name)
+    }
+
+    /// Ends the serving programs, in the reverse order of their start, and reads what all have written.
+    fn finish(mut self, start_us: i64) -> Result<Samples, EmulationError> {
+        while let Some(mut server) = self.servers.pop() {
+            server.stop()?;
+        }
+        let mut samples = Samples::default();
+        let mut paths: Vec<PathBuf> =
+            fs::read_dir(&self.files.raw).into_iter().flatten().flatten().map(|f| f.path()).collect();
+        paths.sort();
+        for path in paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "jsonl")) {
+            samples.gather(path, start_us)?;
+        }
+        samples.sort();
+        Ok(samples)
+    }
+
+    fn samples_file(&self, name: &str) -> PathBuf {
+        self.files.raw.join(format!("{name}.jsonl"))
+    }
+
+    fn log_file(&self, name: &str) -> PathBuf {
+        self.files.logs.join(format!("{name}.log"))
+    }
+}
+
+/// Turns a byte counter into a rate over the last second or so.
+#[derive(Default)]
+struct Arrivals {
+    since: Option<(i64, u64)>,
+    rate_bps: Option<f64>,
+}
+
+impl Arrivals {
+    fn rate_bps(&mut self, bytes: Option<u64>) -> Option<f64> {
+        let now_us = monotonic_us();
+        let bytes = bytes?;
+        let (since_us, earlier) = *self.since.get_or_insert((now_us, bytes));
+        if now_us - since_us >= 500_000 {
+            self.rate_bps = Some(bytes.saturating_sub(earlier) as f64 * 8e6 / (now_us - since_us) as f64);
+            self.since = Some((now_us, bytes));
+        }
+        self.rate_bps
+    }
+}

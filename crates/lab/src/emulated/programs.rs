@@ -1,0 +1,107 @@
+//! The command lines of a run's programs. Pure.
+
+use super::network::{FIRST, SECOND};
+use crate::{
+    plan::{CablePlan, FlowPlan, Plan, RelayPlan},
+    spec::Protocol,
+};
+use std::path::Path;
+
+/// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
+const DRAIN_MS: u32 = 1000;
+
+/// `longfat link drive` for one emulated link. Its schedule begins when it is told that the flows do.
+pub fn link(cable: &CablePlan, link_plan: &Path, samples: &Path) -> Vec<String> {
+    let mut line = words(&["link", "drive", "--a", FIRST, "--b", SECOND]);
+    if changes(cable) {
+        line.push("--schedule-on-usr1".into());
+    }
+    option(&mut line, "--plan", Some(link_plan.display()));
+    option(&mut line, "--samples", Some(samples.display()));
+    line
+}
+
+/// `longfat relay` for one relay.
+pub fn relay(relay: &RelayPlan, plan: &Plan, samples: &Path) -> Vec<String> {
+    let mut line = words(&["relay"]);
+    option(&mut line, "--name", Some(&relay.name));
+    relay.intercept.iter().for_each(|interface| option(&mut line, "--intercept", Some(interface)));
+    option(&mut line, "--cc-client", Some(&relay.cc_client));
+    option(&mut line, "--cc-server", Some(&relay.cc_server));
+    option(&mut line, "--buffer-client", bytes(relay.buffer_client_bytes));
+    option(&mut line, "--buffer-server", bytes(relay.buffer_server_bytes));
+    option(&mut line, "--sample-every", us(plan.sample_every_us));
+    option(&mut line, "--samples", Some(samples.display()));
+    line
+}
+
+/// `longfat transfer serve` for one receiving host. The senders' samples files hold both ends' records.
+pub fn serve(port: u16) -> Vec<String> {
+    let mut line = words(&["transfer", "serve"]);
+    option(&mut line, "--listen", Some(format!("[::]:{port}")));
+    line
+}
+
+/// `longfat transfer send` for one flow.
+pub fn send(flow: &FlowPlan, plan: &Plan, start_ns: u64, samples: &Path) -> Vec<String> {
+    let mut line = words(&["transfer", "send"]);
+    line.push(format!("{}:{}", flow.address, flow.port));
+    option(&mut line, "--flow", Some(&flow.name));
+    option(&mut line, "--streams", Some(flow.streams));
+    option(&mut line, "--duration", us(flow.duration_us));
+    option(&mut line, "--start-at", Some(start_ns + flow.start_us * 1000));
+    option(&mut line, "--stagger", us(flow.stagger_us).filter(|_| flow.stagger_us > 0));
+    option(&mut line, "--cc", flow.cc.as_ref());
+    option(&mut line, "--cc-receiver", flow.cc_receiver.as_ref());
+    option(&mut line, "--sndbuf", bytes(flow.sndbuf_bytes));
+    option(&mut line, "--rcvbuf", bytes(flow.rcvbuf_bytes));
+    option(&mut line, "--block", bytes(flow.block_bytes));
+    option(&mut line, "--rate", flow.rate_bps.map(|rate| format!("{rate}bit")));
+    option(&mut line, "--echo-every", bytes(flow.echo_every_bytes));
+    if flow.protocol == Protocol::Udp {
+        line.push("--udp".into());
+        option(&mut line, "--datagram", bytes(flow.datagram_bytes));
+        if flow.poisson_seed.is_some() {
+            line.push("--poisson".into());
+        }
+        option(&mut line, "--seed", flow.poisson_seed);
+    }
+    option(&mut line, "--drain", Some(format!("{DRAIN_MS}ms")));
+    option(&mut line, "--sample-every", us(plan.sample_every_us));
+    option(&mut line, "--samples", Some(samples.display()));
+    line
+}
+
+/// A file name for what belongs to a thing: `link-path`.
+pub fn file_name(kind: &str, name: &str) -> String {
+    format!("{kind}-{name}")
+}
+
+/// Whether a link changes over time.
+pub fn changes(cable: &CablePlan) -> bool {
+    let directions = cable.path.iter().flat_map(|path| [&path.forward, &path.backward]);
+    directions.into_iter().any(|direction| !direction.schedule.is_empty())
+}
+
+/// Links that need a driver.
+pub fn emulated(plan: &Plan) -> impl Iterator<Item = &CablePlan> {
+    plan.links.iter().filter(|cable| cable.path.is_some())
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn option(line: &mut Vec<String>, name: &str, value: Option<impl ToString>) {
+    if let Some(value) = value {
+        line.extend([name.to_owned(), value.to_string()]);
+    }
+}
+
+fn bytes(bytes: Option<u64>) -> Option<String> {
+    bytes.map(|bytes| format!("{bytes}B"))
+}
+
+fn us(us: u64) -> Option<String> {
+    Some(format!("{us}us"))
+}

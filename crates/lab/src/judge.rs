@@ -1,0 +1,200 @@
+//! Whether a run's numbers may be trusted, and whether an experiment's expectations were met. Pure.
+
+use crate::{
+    plan::{FlowPlan, Plan},
+    samples::Samples,
+    show,
+    spec::{Against, ExpectSpec, FigureSpec, Protocol},
+};
+use longfat_schema::run::{Expectation, Metric, RunManifest, RunStatus};
+use std::collections::BTreeSet;
+
+/// Busy CPU from which a reader is warned though no limit was given: what waits for a processor is late.
+const CPU_WARNING: f64 = 0.97;
+
+/// Warnings of programs that a manifest quotes; all of them are in the table of notes.
+const WARNINGS_SHOWN: usize = 3;
+
+/// How a run ended and why, from what its programs said.
+pub fn verdict(plan: &Plan, samples: &Samples, metrics: &[Metric]) -> (RunStatus, Vec<String>) {
+    let failed = flow_errors(plan, samples);
+    if !failed.is_empty() {
+        return (RunStatus::Failed, failed);
+    }
+    let mut reasons = link_faults(samples);
+    reasons.extend(cc_faults(plan, samples));
+    let cpu = metrics.iter().find(|metric| metric.metric == "cpu_busy_ratio").map(|metric| metric.value);
+    reasons.extend(cpu_fault(plan, cpu));
+    if !reasons.is_empty() {
+        return (RunStatus::Invalid, reasons);
+    }
+    (RunStatus::Done, warnings(plan, samples, cpu))
+}
+
+fn flow_errors(plan: &Plan, samples: &Samples) -> Vec<String> {
+    let mut found = Vec::new();
+    for flow in &plan.flows {
+        let mine = || samples.flow.iter().filter(|summary| summary.flow == flow.name);
+        let errors = mine().filter_map(|summary| {
+            summary
+                .error
+                .as_ref()
+                .map(|error| format!("flow '{}' stream {}: {error}", flow.name, summary.stream))
+        });
+        found.extend(errors);
+        let streams: BTreeSet<u32> = mine().map(|summary| summary.stream).collect();
+        if streams.len() < flow.streams as usize {
+            let message = format!(
+                "flow '{}': {} of {} streams reported what they came to",
+                flow.name,
+                streams.len(),
+                flow.streams
+            );
+            found.push(message);
+        }
+    }
+    found
+}
+
+fn link_faults(samples: &Samples) -> Vec<String> {
+    let mut found = Vec::new();
+    for link in &samples.link {
+        let name = format!("link '{}' {}", link.link, link.direction);
+        if link.overrun_packets > 0 {
+            found.push(format!("{name}: its driver lost {} packets of its own", link.overrun_packets));
+        }
+        if !link.punctual && link.late_p99_us > link.late_limit_us {
+            let message = format!(
+                "{name}: 1 % of packets left more than {} us late (limit {} us): the machine was too busy",
+                link.late_p99_us, link.late_limit_us
+            );
+            found.push(message);
+        } else if !link.punctual && link.overrun_packets == 0 {
+            found.push(format!("{name}: its driver says it did not keep the path it was to emulate"));
+        }
+    }
+    found
+}
+
+/// Every control block must have run under the congestion control that was planned.
+fn cc_faults(plan: &Plan, samples: &Samples) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    for sample in &samples.tcp {
+        let planned = planned_cc(plan, &sample.flow, &sample.role);
+        if let Some(planned) = planned.filter(|planned| *planned != sample.cc) {
+            found.insert(wrong_cc(&sample.flow, &sample.role, &sample.cc, planned));
+        }
+    }
+    for summary in &samples.flow {
+        let ends = [("sender", &summary.cc_sender), ("receiver", &summary.cc_receiver)];
+        for (role, cc) in ends {
+            let planned = planned_cc(plan, &summary.flow, role);
+            if let Some(planned) = planned.filter(|planned| planned != cc) {
+                found.insert(wrong_cc(&summary.flow, role, cc, planned));
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn wrong_cc(of: &str, role: &str, found: &str, planned: &str) -> String {
+    format!("'{of}' {role}: ran under '{found}' instead of '{planned}'")
+}
+
+fn planned_cc<'a>(plan: &'a Plan, of: &str, role: &str) -> Option<&'a str> {
+    let flow = |flow: &&FlowPlan| flow.name == of && flow.protocol == Protocol::Tcp;
+    let flow = plan.flows.iter().find(flow);
+    let relay = plan.relays.iter().find(|relay| relay.name == of);
+    match role {
+        "sender" => flow?.cc.as_deref(),
+        "receiver" => flow?.cc_receiver.as_deref(),
+        "relay_in" => Some(&relay?.cc_client),
+        "relay_out" => Some(&relay?.cc_server),
+        _ => None,
+    }
+}
+
+fn cpu_fault(plan: &Plan, cpu: Option<f64>) -> Option<String> {
+    let (limit, busy) = (plan.cpu_limit?, cpu?);
+    let message = || format!("processors were {:.1} % busy (cpu_limit {:.1} %)", busy * 100.0, limit * 100.0);
+    (busy > limit).then(message)
+}
+
+fn warnings(plan: &Plan, samples: &Samples, cpu: Option<f64>) -> Vec<String> {
+    let mut found = Vec::new();
+    if plan.cpu_limit.is_none() && cpu.is_some_and(|busy| busy > CPU_WARNING) {
+        let busy = cpu.unwrap_or_default() * 100.0;
+        found.push(format!(
+            "warning: processors were {busy:.1} % busy; the figures may be this machine's limit"
+        ));
+    }
+    let notes = samples.note.iter().filter(|note| note.level == "warning");
+    let notes: BTreeSet<_> =
+        notes.map(|note| format!("warning: {}: {}", note.source, note.message)).collect();
+    let more = notes.len().saturating_sub(WARNINGS_SHOWN);
+    found.extend(notes.into_iter().take(WARNINGS_SHOWN));
+    if more > 0 {
+        found.push(format!("{more} more warnings are among the run's notes"));
+    }
+    found
+}
+
+/// Judges one expectation by the runs that may be trusted.
+pub fn expectation(spec: &ExpectSpec, runs: &[RunManifest]) -> Expectation {
+    let left = median_of(&spec.left, runs);
+    let right = match &spec.right {
+        Against::Number(number) => Some(*number),
+        Against::Figure(figure) => median_of(figure, runs),
+    };
+    let metric = &spec.left.metric;
+    let (Some(left), Some(right)) = (left, right) else {
+        let missing = if left.is_none() { &spec.left.case } else { right_case(spec) };
+        let detail = format!("no valid run of case '{missing}' has the figure");
+        return Expectation { text: spec.text.clone(), met: None, detail };
+    };
+    let ratio = left / right;
+    let met =
+        spec.at_least.is_none_or(|least| ratio >= least) && spec.at_most.is_none_or(|most| ratio <= most);
+    let wanted =
+        [spec.at_least.map(|r| format!("at least {r:.2}")), spec.at_most.map(|r| format!("at most {r:.2}"))];
+    let wanted: Vec<_> = wanted.into_iter().flatten().collect();
+    let detail = format!(
+        "median {} against {}: ratio {ratio:.2}, wanted {}",
+        show::value(metric, left),
+        show::value(metric, right),
+        wanted.join(" and ")
+    );
+    Expectation { text: spec.text.clone(), met: Some(met), detail }
+}
+
+fn right_case(spec: &ExpectSpec) -> &str {
+    match &spec.right {
+        Against::Figure(figure) => &figure.case,
+        Against::Number(_) => &spec.left.case,
+    }
+}
+
+fn median_of(figure: &FigureSpec, runs: &[RunManifest]) -> Option<f64> {
+    median(&figures(&figure.case, &figure.metric, &figure.of, runs))
+}
+
+/// A figure of every valid run of a case.
+pub fn figures(case: &str, metric: &str, of: &str, runs: &[RunManifest]) -> Vec<f64> {
+    let valid = runs.iter().filter(|run| run.case == case && run.status == RunStatus::Done);
+    valid.filter_map(|run| run.metric(metric, of)).collect()
+}
+
+/// Middle value; of an even number, the mean of the two in the middle.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+use super::*;
+use crate::plan::tests_support::plan;
+use longfat_schema::record::*;
+use longfat_schema::run::Provenance;
+
+fn summary(stream: u32) -> FlowSummary {
+    FlowSummary {
+        flow: "measured".into(),
+        stream,
+        cc_sender: "reno".into(),
+        cc_receiver: "reno".into(),
+        ..FlowSummary::default()
+    }
+}
+
+fn good() -> Samples {
+    let link =
+        LinkSummary { link: "path".into(), punctual: true, late_limit_us: 300, ..LinkSummary::default() };
+    Samples { flow: vec![summary(0), summary(1)], link: vec![link], ..Samples::default() }
+}
+
+fn cpu(value: f64) -> Vec<Metric> {
+    vec![Metric { metric: "cpu_busy_ratio".into(), of: String::new(), stream: None, value }]
+}
+
+#[test]
+fn a_run_as_planned_is_done() {
+    assert_eq!(verdict(&plan(), &good(), &cpu(0.5)), (RunStatus::Done, vec![]));
+}
+
+#[test]
+fn a_late_link_makes_the_run_invalid() {
+    let mut samples = good();
+    samples.link[0] = LinkSummary { punctual: false, late_p99_us: 900, ..samples.link[0].clone() };
+    let (status, reasons) = verdict(&plan(), &samples, &[]);
+    assert_eq!(status, RunStatus::Invalid);
+    assert!(reasons[0].contains("900 us late (limit 300 us)"), "{reasons:?}");
+}
+
+#[test]
+fn packets_lost_by_the_driver_make_the_run_invalid() {
+    let mut samples = good();
+    samples.link[0].overrun_packets = 3;
+    let (status, reasons) = verdict(&plan(), &samples, &[]);
+    assert!(status == RunStatus::Invalid && reasons[0].contains("lost 3 packets of its own"), "{reasons:?}");
+}
+
+#[test]
+fn another_congestion_control_than_planned_makes_the_run_invalid_at_every_end() {
+    let mut samples = good();
+    samples.flow[1].cc_sender = "cubic".into();
+    let tcp = |flow: &str, role: &str, cc: &str| TcpSample {
+        flow: flow.into(),
+        role: role.into(),
+        cc: cc.into(),
+        ..TcpSample::default()
+    };
+    samples.tcp = vec![
+        tcp("pep", "relay_out", "bbr"),
+        tcp("pep", "relay_in", "reno"),
+        tcp("measured", "receiver", "bbr"),
+    ];
+    let (status, reasons) = verdict(&plan(), &samples, &[]);
+    assert_eq!(status, RunStatus::Invalid);
+    assert_eq!(
+        reasons,
+        [
+            "'measured' receiver: ran under 'bbr' instead of 'reno'",
+            "'measured' sender: ran under 'cubic' instead of 'reno'",
+            "'pep' relay_out: ran under 'bbr' instead of 'cubic'"
+        ]
+    );
+}
+
+#[test]
+fn a_flow_that_failed_or_said_nothing_fails_the_run() {
+    let mut samples = good();
+    samples.flow[1].error = Some("connection reset".into());
+    let (status, reasons) = verdict(&plan(), &samples, &[]);
+    assert!(status == RunStatus::Failed && reasons[0].contains("stream 1: connection reset"), "{reasons:?}");
+    let mut samples = good();
+    samples.flow.pop();
+    let (status, reasons) = verdict(&plan(), &samples, &[]);
+    assert!(status == RunStatus::Failed && reasons[0].contains("1 of 2 streams"), "{reasons:?}");
+}
+
+#[test]
+fn a_busy_machine_is_noted_and_beyond_the_limit_the_run_is_invalid() {
+    let (status, reasons) = verdict(&plan(), &good(), &cpu(0.99));
+    assert!(status == RunStatus::Done && reasons[0].contains("99.0 % busy"), "{reasons:?}");
+    let mut limited = plan();
+    limited.cpu_limit = Some(0.9);
+    let (status, reasons) = verdict(&limited, &good(), &cpu(0.95));
+    assert!(status == RunStatus::Invalid && reasons[0].contains("cpu_limit 90.0 %"), "{reasons:?}");
+}
+
+#[test]
+fn warnings_of_programs_reach_the_reader_once() {
+    let mut samples = good();
+    let note =
+        Note { level: "warning".into(), source: "relay".into(), message: "no pipes".into(), time_us: 1 };
+    samples.note = vec![note.clone(), Note { level: "info".into(), ..note.clone() }, note];
+    assert_eq!(verdict(&plan(), &samples, &[]).1, ["warning: relay: no pipes"]);
+}
+
+fn run(case: &str, status: RunStatus, goodput: f64) -> RunManifest {
+    RunManifest {
+        schema_version: 1,
+        experiment: "e".into(),
+        case: case.into(),
+        repeat: 1,
+        backend: "emulated".into(),
+        seed: 0,
+        status,
+        reasons: vec![],
+        started_unix_ms: 0,
+        duration_us: 0,
+        window_start_us: 0,
+        window_end_us: 0,
+        metrics: vec![Metric { metric: "goodput_bps".into(), of: "f".into(), stream: None, value: goodput }],
+        provenance: Provenance::default(),
+        hosts: Default::default(),
+    }
+}
+
+fn expect(at_least: Option<f64>, at_most: Option<f64>) -> ExpectSpec {
+    let figure = |case: &str| FigureSpec { case: case.into(), metric: "goodput_bps".into(), of: "f".into() };
+    ExpectSpec { text: "t".into(), left: figure("a"), right: Against::Figure(figure("b")), at_least, at_most }
+}
+
+#[test]
+fn an_expectation_compares_medians_of_valid_runs() {
+    let runs = [
+        run("a", RunStatus::Done, 10e6),
+        run("a", RunStatus::Done, 30e6),
+        run("a", RunStatus::Done, 20e6),
+        run("a", RunStatus::Invalid, 1e6),
+        run("b", RunStatus::Done, 16e6),
+    ];
+    let judged = expectation(&expect(Some(1.0), Some(2.0)), &runs);
+    assert_eq!(judged.met, Some(true));
+    assert_eq!(
+        judged.detail,
+        "median 20.0 Mbit/s against 16.0 Mbit/s: ratio 1.25, wanted at least 1.00 and at most 2.00"
+    );
+    assert_eq!(expectation(&expect(Some(1.3), None), &runs).met, Some(false));
+    assert_eq!(expectation(&expect(None, Some(1.2)), &runs).met, Some(false));
+}
+
+#[test]
+fn without_a_valid_run_an_expectation_is_not_judged() {
+    let judged = expectation(
+        &expect(Some(1.0), None),
+        &[run("a", RunStatus::Done, 1.0), run("b", RunStatus::Failed, 1.0)],
+    );
+    assert_eq!((judged.met, judged.detail.contains("'b'")), (None, true));
+}
+
+#[test]
+fn the_median_of_an_even_number_is_between_the_middle_two() {
+    assert_eq!(median(&[]), None);
+    assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
+}

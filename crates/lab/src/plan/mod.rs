@@ -1,0 +1,183 @@
+//! A plan: one run with every value resolved. A pure function of the experiment; what is not in it does not happen.
+
+pub mod network;
+mod resolve;
+
+pub use resolve::{plans, seed_of};
+
+use crate::spec::Protocol;
+use longfat_link::LinkPlan;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// [`longfat_schema::SCHEMA_VERSION`] of the writer.
+    pub schema_version: u32,
+    /// Experiment.
+    pub experiment: String,
+    /// Case.
+    pub case: String,
+    /// What a reader sees of the case.
+    pub case_title: String,
+    /// Repeat, from 1.
+    pub repeat: u32,
+    /// Seed of every random choice of this run.
+    pub seed: u64,
+    /// The flow the experiment is about.
+    pub focus: Option<String>,
+    /// Metrics are counted from here…
+    pub window_start_us: i64,
+    /// …to here; the flows end here.
+    pub window_end_us: i64,
+    /// Distance of samples.
+    pub sample_every_us: u64,
+    /// Share of busy CPU above which the run is invalid.
+    pub cpu_limit: Option<f64>,
+    /// Hosts in order of names.
+    pub hosts: Vec<HostPlan>,
+    /// Links in order of names.
+    pub links: Vec<CablePlan>,
+    /// Relays that are enabled.
+    pub relays: Vec<RelayPlan>,
+    /// Flows that are enabled.
+    pub flows: Vec<FlowPlan>,
+}
+
+/// One host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostPlan {
+    /// Its name.
+    pub name: String,
+    /// It forwards packets.
+    pub forward: bool,
+    /// Sysctls set on it: ours, the experiment's, its own.
+    pub sysctls: BTreeMap<String, String>,
+    /// Routes to links it is not on.
+    pub routes: Vec<RoutePlan>,
+    /// Interfaces whose packets must be of MTU size (segmentation offloads off), because they lead into an
+    /// emulated link.
+    pub unsegmented: Vec<String>,
+}
+
+/// How a host reaches a link it is not on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RoutePlan {
+    /// That link's prefix.
+    pub ipv4: String,
+    /// The neighbour's address.
+    pub ipv4_via: Ipv4Addr,
+    /// That link's prefix.
+    pub ipv6: String,
+    /// The neighbour's address.
+    pub ipv6_via: Ipv6Addr,
+}
+
+/// One link.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CablePlan {
+    /// Its name, also of its interface on both hosts.
+    pub name: String,
+    /// Largest IP packet.
+    pub mtu_bytes: u32,
+    /// First and second end; `forward` is from the first to the second.
+    pub ends: [EndPlan; 2],
+    /// The emulated path; absent for a plain cable.
+    pub path: Option<LinkPlan>,
+}
+
+/// One end of a link.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EndPlan {
+    /// Whose.
+    pub host: String,
+    /// Its IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// Its IPv6 address.
+    pub ipv6: Ipv6Addr,
+}
+
+/// One relay.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RelayPlan {
+    /// Its name in every record.
+    pub name: String,
+    /// Where it runs.
+    pub host: String,
+    /// Interfaces whose connections it takes over.
+    pub intercept: Vec<String>,
+    /// Congestion control towards the client.
+    pub cc_client: String,
+    /// Congestion control towards the server.
+    pub cc_server: String,
+    /// Socket buffers towards the client; the relay's default when absent.
+    pub buffer_client_bytes: Option<u64>,
+    /// Socket buffers towards the server; the relay's default when absent.
+    pub buffer_server_bytes: Option<u64>,
+}
+
+/// One flow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FlowPlan {
+    /// Its name in every record.
+    pub name: String,
+    /// Sending host.
+    pub from: String,
+    /// Receiving host.
+    pub to: String,
+    /// Where the receiver listens.
+    pub address: Ipv4Addr,
+    /// Its port: one for all flows to a host.
+    pub port: u16,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Congestion control of the sending sockets (TCP).
+    pub cc: Option<String>,
+    /// Congestion control of the receiving sockets (TCP).
+    pub cc_receiver: Option<String>,
+    /// Connections.
+    pub streams: u32,
+    /// Stream i starts i times this late.
+    pub stagger_us: u64,
+    /// Send buffer; autotuned when absent.
+    pub sndbuf_bytes: Option<u64>,
+    /// Receive buffer; autotuned when absent.
+    pub rcvbuf_bytes: Option<u64>,
+    /// Bytes per write; the program's default when absent.
+    pub block_bytes: Option<u64>,
+    /// UDP payload size; the program's default when absent.
+    pub datagram_bytes: Option<u64>,
+    /// Limit of the application's rate.
+    pub rate_bps: Option<u64>,
+    /// UDP datagrams come as a Poisson process, with this seed.
+    pub poisson_seed: Option<u64>,
+    /// A timestamp is echoed for every so many bytes.
+    pub echo_every_bytes: Option<u64>,
+    /// When it starts, after the start of the run.
+    pub start_us: u64,
+    /// How long it sends.
+    pub duration_us: u64,
+}
+
+impl Plan {
+    /// Every congestion control the run needs.
+    pub fn ccs(&self) -> Vec<String> {
+        let flows = self.flows.iter().flat_map(|flow| [&flow.cc, &flow.cc_receiver]).flatten();
+        let relays = self.relays.iter().flat_map(|relay| [&relay.cc_client, &relay.cc_server]);
+        flows.chain(relays).cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Directory of the run within its result.
+    pub fn directory(&self) -> String {
+        format!("{}/r{}", self.case, self.repeat)
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod tests_support;

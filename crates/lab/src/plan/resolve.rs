@@ -1,0 +1,218 @@
+//! From an experiment to its plans.
+
+use super::{
+    CablePlan, EndPlan, FlowPlan, HostPlan, Plan, RelayPlan, RoutePlan,
+    network::{IPV4_PREFIX, IPV6_PREFIX, Topology, addresses},
+};
+use crate::spec::{CableSpec, Case, Experiment, FlowSpec, HostSpec, Protocol, RelaySpec, Setting, SpecError};
+use longfat_schema::{
+    SCHEMA_VERSION,
+    units::{Nanos, Size},
+};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+/// Port on which a host's receiver listens.
+const PORT: u16 = 5201;
+
+/// Every run of the experiment, repeat by repeat, so that a disturbance of the machine meets all cases alike.
+pub fn plans(experiment: &Experiment) -> Result<Vec<Plan>, SpecError> {
+    let mut plans = Vec::new();
+    for repeat in 1..=experiment.head.repeats {
+        for case in &experiment.cases {
+            plans.push(plan(experiment, case, repeat)?);
+        }
+    }
+    Ok(plans)
+}
+
+/// Seed of one run: FNV-1a over what names it. 53 bits, so that every JSON reader keeps it exactly.
+pub fn seed_of(seed: u64, parts: &[&str]) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let parts = parts.iter().flat_map(|part| part.bytes().chain([0]));
+    let hash = seed.to_be_bytes().into_iter().chain(parts);
+    hash.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)) >> 11
+}
+
+fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecError> {
+    let setting = &case.setting;
+    let head = &setting.head;
+    let seed = seed_of(head.seed, &[&case.name, &repeat.to_string()]);
+    let topology = Topology::of(setting);
+    let links = links(setting, seed)?;
+    let window_start_us = head.warmup.as_us() as i64;
+    Ok(Plan {
+        schema_version: SCHEMA_VERSION,
+        experiment: experiment.head.name.clone(),
+        case: case.name.clone(),
+        case_title: case.title.clone(),
+        repeat,
+        seed,
+        focus: head.focus.clone(),
+        window_start_us,
+        window_end_us: window_start_us + head.duration.as_us() as i64,
+        sample_every_us: head.sample_every.as_us(),
+        cpu_limit: head.cpu_limit,
+        hosts: setting
+            .hosts
+            .iter()
+            .map(|(name, host)| host_plan(name, host, setting, &topology, &links))
+            .collect(),
+        relays: enabled_relays(setting).map(|(name, relay)| relay_plan(name, relay)).collect(),
+        flows: enabled_flows(setting)
+            .map(|(name, flow)| flow_plan(name, flow, setting, &topology, &links, seed))
+            .collect(),
+        links,
+    })
+}
+
+fn enabled_relays(setting: &Setting) -> impl Iterator<Item = (&String, &RelaySpec)> {
+    setting.relays.iter().filter(|(_, relay)| relay.enabled)
+}
+
+fn enabled_flows(setting: &Setting) -> impl Iterator<Item = (&String, &FlowSpec)> {
+    setting.flows.iter().filter(|(_, flow)| flow.enabled)
+}
+
+fn links(setting: &Setting, seed: u64) -> Result<Vec<CablePlan>, SpecError> {
+    let numbered = setting.links.iter().zip(0u16..);
+    numbered.map(|((name, cable), index)| cable_plan(name, cable, index, setting, seed)).collect()
+}
+
+fn cable_plan(
+    name: &str,
+    cable: &CableSpec,
+    index: u16,
+    setting: &Setting,
+    seed: u64,
+) -> Result<CablePlan, SpecError> {
+    let end = |end: u8| {
+        let (ipv4, ipv6) = addresses(index, end);
+        let host = cable.between.get(usize::from(end)).cloned().unwrap_or_default();
+        EndPlan { host, ipv4, ipv6 }
+    };
+    let mut line = cable.line.clone();
+    line.sample_interval.get_or_insert(setting.head.sample_every);
+    let path = line.resolve(name, seed_of(seed, &["link", name]))?;
+    Ok(CablePlan {
+        name: name.to_owned(),
+        mtu_bytes: path.mtu_bytes,
+        ends: [end(0), end(1)],
+        path: (!path.is_cable()).then_some(path),
+    })
+}
+
+fn host_plan(
+    name: &str,
+    host: &HostSpec,
+    setting: &Setting,
+    topology: &Topology<'_>,
+    links: &[CablePlan],
+) -> HostPlan {
+    let mut sysctls = standing_sysctls(host.forward);
+    sysctls.extend(setting.head.sysctls.clone());
+    sysctls.extend(host.sysctls.clone());
+    let towards = topology.towards_emulated().into_iter();
+    HostPlan {
+        name: name.to_owned(),
+        forward: host.forward,
+        sysctls,
+        routes: links.iter().filter_map(|link| route(name, link, topology, links)).collect(),
+        unsegmented: towards.filter(|(host, _)| host == name).map(|(_, link)| link).collect(),
+    }
+}
+
+/// What every host needs so that runs do not depend on one another or on the machine's own settings.
+fn standing_sysctls(forward: bool) -> BTreeMap<String, String> {
+    let forwarding = if forward { "1" } else { "0" };
+    let pairs = [
+        ("net.ipv4.ip_forward", forwarding),
+        ("net.ipv6.conf.all.forwarding", forwarding),
+        // A relay answers with the server's address: paths need not be symmetric.
+        ("net.ipv4.conf.all.rp_filter", "0"),
+        ("net.ipv4.conf.default.rp_filter", "0"),
+        // Addresses are unique by construction; waiting for the proof would delay the start.
+        ("net.ipv6.conf.all.accept_dad", "0"),
+        ("net.ipv6.conf.default.accept_dad", "0"),
+        // No run learns ssthresh or RTT from the one before.
+        ("net.ipv4.tcp_no_metrics_save", "1"),
+    ];
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn route(host: &str, link: &CablePlan, topology: &Topology<'_>, links: &[CablePlan]) -> Option<RoutePlan> {
+    let hop = topology.next_hop(host, &link.name)?;
+    let via = end_of(links, hop.link, hop.to)?;
+    let [near, _] = &link.ends;
+    let prefix4 = Ipv4Addr::from_bits(near.ipv4.to_bits() & (u32::MAX << (32 - IPV4_PREFIX)));
+    let prefix6 = Ipv6Addr::from_bits(near.ipv6.to_bits() & (u128::MAX << (128 - IPV6_PREFIX)));
+    Some(RoutePlan {
+        ipv4: format!("{prefix4}/{IPV4_PREFIX}"),
+        ipv4_via: via.ipv4,
+        ipv6: format!("{prefix6}/{IPV6_PREFIX}"),
+        ipv6_via: via.ipv6,
+    })
+}
+
+fn end_of<'a>(links: &'a [CablePlan], link: &str, host: &str) -> Option<&'a EndPlan> {
+    let link = links.iter().find(|candidate| candidate.name == link)?;
+    link.ends.iter().find(|end| end.host == host)
+}
+
+fn relay_plan(name: &str, relay: &RelaySpec) -> RelayPlan {
+    RelayPlan {
+        name: name.to_owned(),
+        host: relay.host.clone(),
+        intercept: relay.intercept.clone(),
+        cc_client: relay.cc_client.clone(),
+        cc_server: relay.cc_server.clone(),
+        buffer_client_bytes: relay.buffer_client.map(|size| size.0),
+        buffer_server_bytes: relay.buffer_server.map(|size| size.0),
+    }
+}
+
+fn flow_plan(
+    name: &str,
+    flow: &FlowSpec,
+    setting: &Setting,
+    topology: &Topology<'_>,
+    links: &[CablePlan],
+    seed: u64,
+) -> FlowPlan {
+    let tcp = flow.protocol == Protocol::Tcp;
+    let cc = flow.cc.clone().filter(|_| tcp);
+    let bytes = |size: Option<Size>| size.map(|size| size.0);
+    let Nanos(end_ns) = setting.head.warmup;
+    let end_us = (end_ns + setting.head.duration.0) / 1000;
+    FlowPlan {
+        name: name.to_owned(),
+        from: flow.from.clone(),
+        to: flow.to.clone(),
+        address: destination(flow, topology, links),
+        port: PORT,
+        protocol: flow.protocol,
+        cc_receiver: flow.cc_receiver.clone().or_else(|| cc.clone()).filter(|_| tcp),
+        cc,
+        streams: flow.streams,
+        stagger_us: flow.stagger.as_us(),
+        sndbuf_bytes: bytes(flow.sndbuf),
+        rcvbuf_bytes: bytes(flow.rcvbuf),
+        block_bytes: bytes(flow.block),
+        datagram_bytes: bytes(flow.datagram),
+        rate_bps: flow.rate.map(|rate| rate.0),
+        poisson_seed: flow.poisson.then(|| seed_of(seed, &["flow", name])),
+        echo_every_bytes: bytes(flow.echo_every),
+        start_us: flow.start.as_us(),
+        duration_us: end_us.saturating_sub(flow.start.as_us()),
+    }
+}
+
+/// The receiver's address on the link by which the flow arrives: the route to it is the shortest path.
+fn destination(flow: &FlowSpec, topology: &Topology<'_>, links: &[CablePlan]) -> Ipv4Addr {
+    let path = topology.path(&flow.from, &flow.to).unwrap_or_default();
+    let end = path.last().and_then(|hop| end_of(links, hop.link, hop.to));
+    end.map_or(Ipv4Addr::UNSPECIFIED, |end| end.ipv4)
+}

@@ -1,0 +1,142 @@
+use super::network::Topology;
+use super::tests_support::{SMALL, plan};
+use super::*;
+use crate::spec::Experiment;
+use proptest::prelude::*;
+
+/// A spec with hosts h0… that all forward, and links between the given pairs.
+fn mesh(hosts: usize, links: &[(usize, usize, bool)]) -> Experiment {
+    let mut text = String::from("name = \"mesh\"\nwarmup = \"1s\"\nduration = \"1s\"\n");
+    (0..hosts).for_each(|h| text += &format!("[hosts.h{h}]\nforward = true\n"));
+    for (index, (a, b, emulated)) in links.iter().enumerate() {
+        text += &format!("[links.l{index}]\nbetween = [\"h{a}\", \"h{b}\"]\n");
+        text += if *emulated { "delay = \"1ms\"\n" } else { "" };
+    }
+    let (a, b, _) = links[0];
+    text += &format!("[flows.f]\nfrom = \"h{a}\"\nto = \"h{b}\"\ncc = \"reno\"\n");
+    Experiment::read(&text, &[]).unwrap()
+}
+
+fn link_of<'a>(plan: &'a Plan, address: &Ipv4Addr) -> Option<&'a CablePlan> {
+    plan.links.iter().find(|link| link.ends.iter().any(|end| end.ipv4 == *address))
+}
+
+/// Follows the routes from a host to an address; the hosts on the way, or nothing when they lead nowhere.
+fn follow(plan: &Plan, from: &str, to: Ipv4Addr) -> Option<Vec<String>> {
+    let target = link_of(plan, &to)?;
+    let owner = &target.ends.iter().find(|end| end.ipv4 == to)?.host;
+    let [a, b, c, _] = target.ends[0].ipv4.octets();
+    let prefix = format!("{a}.{b}.{c}.0/24");
+    let _ = c;
+    let mut way = vec![from.to_owned()];
+    while way.last() != Some(owner) {
+        if way.len() > plan.hosts.len() {
+            return None;
+        }
+        let here = way.last()?.clone();
+        if target.ends.iter().any(|end| end.host == here) {
+            way.push(owner.clone());
+            continue;
+        }
+        let host = plan.hosts.iter().find(|host| host.name == here)?;
+        let via = host.routes.iter().find(|route| route.ipv4 == prefix)?.ipv4_via;
+        let next = link_of(plan, &via)?;
+        assert!(next.ends.iter().any(|end| end.host == here), "the next hop is a neighbour");
+        way.push(next.ends.iter().find(|end| end.ipv4 == via)?.host.clone());
+    }
+    Some(way)
+}
+
+proptest! {
+    #[test]
+    fn routes_lead_from_everywhere_to_every_address_that_can_be_reached(
+        hosts in 2usize..7,
+        raw in prop::collection::vec((0usize..7, 0usize..7, any::<bool>()), 1..12),
+    ) {
+        let links: Vec<_> = raw.into_iter().map(|(a, b, e)| (a % hosts, b % hosts, e)).filter(|(a, b, _)| a != b).collect();
+        prop_assume!(!links.is_empty());
+        let experiment = mesh(hosts, &links);
+        let plan = plans(&experiment).unwrap().remove(0);
+        let topology = Topology::of(&experiment.cases[0].setting);
+        for from in &plan.hosts {
+            for end in plan.links.iter().flat_map(|link| &link.ends) {
+                let reachable = topology.path(&from.name, &end.host).is_some();
+                prop_assert_eq!(follow(&plan, &from.name, end.ipv4).is_some(), reachable);
+            }
+        }
+    }
+
+    #[test]
+    fn every_interface_has_its_own_address(count in 1u16..400) {
+        let mut seen = std::collections::BTreeSet::new();
+        for (index, end) in (0..count).flat_map(|index| [(index, 0), (index, 1)]) {
+            let (ipv4, ipv6) = network::addresses(index, end);
+            prop_assert!(seen.insert((ipv4, ipv6)) && ipv4.is_private());
+        }
+    }
+}
+
+#[test]
+fn packets_are_kept_at_mtu_size_wherever_they_lead_into_an_emulated_link() {
+    let plan = plan();
+    let unsegmented =
+        |name: &str| plan.hosts.iter().find(|host| host.name == name).unwrap().unsegmented.clone();
+    assert_eq!(unsegmented("a"), ["lan"]);
+    assert_eq!(unsegmented("r"), ["path"]);
+    assert_eq!(unsegmented("b"), ["path"]);
+}
+
+#[test]
+fn hosts_that_do_not_forward_are_not_passed() {
+    let text = SMALL.replace("[hosts.b]", "[hosts.c]\n[links.back]\nbetween = [\"a\", \"c\"]\n[links.side]\nbetween = [\"c\", \"b\"]\n[hosts.b]");
+    let plan = plans(&Experiment::read(&text, &[]).unwrap()).unwrap().remove(0);
+    assert_eq!(follow(&plan, "a", plan.flows[0].address).unwrap(), ["a", "r", "b"]);
+}
+
+#[test]
+fn seeds_differ_by_case_repeat_and_seed_and_stay_within_53_bits() {
+    let seeds = [
+        seed_of(1, &["a", "1"]),
+        seed_of(1, &["a", "2"]),
+        seed_of(1, &["b", "1"]),
+        seed_of(2, &["a", "1"]),
+        seed_of(1, &["a1", ""]),
+    ];
+    let distinct: BTreeSet<_> = seeds.iter().collect();
+    assert_eq!(distinct.len(), seeds.len());
+    assert!(seeds.iter().all(|seed| *seed < 1 << 53));
+    assert_eq!(seed_of(1, &["a", "1"]), seeds[0]);
+}
+
+#[test]
+fn repeats_go_round_the_cases() {
+    let text =
+        SMALL.replace("warmup", "repeats = 2\nwarmup") + "[[cases]]\nname = \"x\"\n[[cases]]\nname = \"y\"\n";
+    let plans = plans(&Experiment::read(&text, &[]).unwrap()).unwrap();
+    let order: Vec<_> = plans.iter().map(Plan::directory).collect();
+    assert_eq!(order, ["x/r1", "y/r1", "x/r2", "y/r2"]);
+}
+
+#[test]
+fn a_plan_survives_its_file() {
+    let text = serde_json::to_string(&plan()).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan());
+}
+
+/// The plan of the relayed case of the conversion experiment, every value resolved. A change of this file is a change
+/// of what the experiment does: review it as such. `LONGFAT_BLESS=1 cargo test -p longfat-lab` writes it anew.
+#[test]
+fn the_conversion_experiment_resolves_to_its_recorded_plan() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let text = std::fs::read_to_string(format!("{root}/experiments/conversion.toml")).unwrap();
+    let plans = plans(&Experiment::read(&text, &[]).unwrap()).unwrap();
+    let plan = plans.iter().find(|plan| plan.case == "reno-relayed").unwrap();
+    let found = serde_json::to_string_pretty(plan).unwrap() + "\n";
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conversion-reno-relayed.plan.json");
+    if std::env::var_os("LONGFAT_BLESS").is_some() {
+        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/tests")).unwrap();
+        std::fs::write(golden, &found).unwrap();
+    }
+    let recorded = std::fs::read_to_string(golden).unwrap();
+    assert!(found == recorded, "the plan differs from {golden}:\n{found}");
+}

@@ -1,0 +1,336 @@
+//! Every run of an experiment, one after the other, into one result directory.
+
+use crate::{
+    emulated::{self, EmulationError, Observed, Place, Tick},
+    judge,
+    metrics::metrics,
+    plan::Plan,
+    spec::{Case, Experiment},
+};
+use longfat_schema::{
+    SCHEMA_VERSION,
+    run::{
+        CaseInfo, Metric, Provenance, RESULT_FILE, ResultManifest, ResultStatus, RunEntry, RunError,
+        RunManifest, RunStatus, RunWriter, write_json,
+    },
+};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// What a session needs besides the experiment.
+#[derive(Debug)]
+pub struct Session<'a> {
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// Its file as it was read.
+    pub text: &'a str,
+    /// Runs to make, in order.
+    pub plans: &'a [Plan],
+    /// Where the result goes; it must not hold one yet.
+    pub directory: &'a Path,
+    /// The `longfat` binary.
+    pub program: &'a Path,
+    /// Who makes it.
+    pub provenance: Provenance,
+}
+
+/// What a person who waits is told.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A run begins; `attempt` counts from 1.
+    Begins {
+        /// Which, from 0.
+        index: usize,
+        /// The run.
+        plan: &'a Plan,
+        /// From 1.
+        attempt: u32,
+    },
+    /// It goes on.
+    Ticks(Tick),
+    /// It has ended.
+    Ends {
+        /// What it came to.
+        manifest: &'a RunManifest,
+        /// It will be tried again.
+        again: bool,
+    },
+}
+
+/// Why a session ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// A result is there already.
+    #[error("'{0}' holds a result already; choose another directory with -o, or remove it")]
+    Exists(String),
+    /// A directory or file could not be made.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The result could not be written.
+    #[error(transparent)]
+    Write(#[from] RunError),
+    /// A run could not be set up.
+    #[error("case '{case}', repeat {repeat}: {source}")]
+    Emulation {
+        /// Case.
+        case: String,
+        /// Repeat.
+        repeat: u32,
+        /// Why.
+        source: Box<EmulationError>,
+    },
+    /// A congestion control could not be had.
+    #[error(transparent)]
+    Cc(#[from] longfat_kernel::Error),
+}
+
+/// A session's runs and result, as they are on disk.
+#[derive(Debug)]
+pub struct Finished {
+    /// The result.
+    pub result: ResultManifest,
+    /// Its runs.
+    pub runs: Vec<RunManifest>,
+}
+
+impl Session<'_> {
+    /// Makes every run. `result.json` is written after each, so that what was made is kept whatever happens.
+    pub fn run(&self, tell: &mut dyn FnMut(Event<'_>), stop: &AtomicBool) -> Result<Finished, SessionError> {
+        let names: BTreeSet<String> = self.plans.iter().flat_map(Plan::ccs).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        // Before anything is touched: a name that is not there ends it here.
+        let _ccs = longfat_kernel::cc::ensure(&names)?;
+        self.prepare_directory()?;
+        let mut finished = Finished { result: self.first_result(), runs: Vec::new() };
+        self.write_result(&mut finished)?;
+        for (index, plan) in self.plans.iter().enumerate() {
+            let Some(manifest) = self.run_until_valid(index, plan, tell, stop)? else {
+                finished.result.status = ResultStatus::Interrupted;
+                self.write_result(&mut finished)?;
+                return Ok(finished);
+            };
+            finished.result.runs.push(RunEntry {
+                case: plan.case.clone(),
+                repeat: plan.repeat,
+                path: plan.directory(),
+                status: manifest.status,
+            });
+            finished.runs.push(manifest);
+            self.write_result(&mut finished)?;
+        }
+        finished.result.status = ResultStatus::Complete;
+        self.write_result(&mut finished)?;
+        Ok(finished)
+    }
+
+    fn prepare_directory(&self) -> Result<(), SessionError> {
+        if self.directory.join(RESULT_FILE).exists() {
+            return Err(SessionError::Exists(self.directory.display().to_string()));
+        }
+        make_directory(self.directory)?;
+        let path = self.directory.join("experiment.toml");
+        fs::write(&path, self.text).map_err(|source| io_error(&path, source))
+    }
+
+    fn first_result(&self) -> ResultManifest {
+        let head = &self.experiment.head;
+        let planned = |case: &&Case| self.plans.iter().any(|plan| plan.case == case.name);
+        ResultManifest {
+            schema_version: SCHEMA_VERSION,
+            experiment: head.name.clone(),
+            title: head.title.clone(),
+            description: head.description.trim().to_owned(),
+            started_unix_ms: unix_ms(),
+            status: ResultStatus::Running,
+            focus: head.focus.clone(),
+            cases: self.experiment.cases.iter().filter(planned).map(case_info).collect(),
+            runs: Vec::new(),
+            expectations: Vec::new(),
+            provenance: self.provenance.clone(),
+        }
+    }
+
+    fn write_result(&self, finished: &mut Finished) -> Result<(), SessionError> {
+        let planned = |name: &str| finished.result.cases.iter().any(|case| case.name == name);
+        let asked = self.experiment.expect.iter().filter(|expect| {
+            let right = match &expect.right {
+                crate::spec::Against::Figure(figure) => planned(&figure.case),
+                crate::spec::Against::Number(_) => true,
+            };
+            planned(&expect.left.case) && right
+        });
+        finished.result.expectations =
+            asked.map(|expect| judge::expectation(expect, &finished.runs)).collect();
+        Ok(write_json(&self.directory.join(RESULT_FILE), &finished.result)?)
+    }
+
+    /// Tries an invalid run again. The last attempt is kept; what was wrong with the others is among its reasons.
+    /// `None` when a person stopped it.
+    fn run_until_valid(
+        &self,
+        index: usize,
+        plan: &Plan,
+        tell: &mut dyn FnMut(Event<'_>),
+        stop: &AtomicBool,
+    ) -> Result<Option<RunManifest>, SessionError> {
+        let mut earlier = Vec::new();
+        for attempt in 1.. {
+            tell(Event::Begins { index, plan, attempt });
+            let Some(mut manifest) = self.run_once(plan, &earlier, tell, stop)? else { return Ok(None) };
+            let again = manifest.status == RunStatus::Invalid && attempt <= self.experiment.head.retries;
+            tell(Event::Ends { manifest: &manifest, again });
+            if !again {
+                return Ok(Some(manifest));
+            }
+            let reasons = std::mem::take(&mut manifest.reasons);
+            earlier
+                .extend(reasons.into_iter().map(|reason| format!("attempt {attempt} was invalid: {reason}")));
+        }
+        Ok(None)
+    }
+
+    fn run_once(
+        &self,
+        plan: &Plan,
+        earlier: &[String],
+        tell: &mut dyn FnMut(Event<'_>),
+        stop: &AtomicBool,
+    ) -> Result<Option<RunManifest>, SessionError> {
+        let directory = self.directory.join(plan.directory());
+        clear(&directory)?;
+        make_directory(&directory)?;
+        write_json(&directory.join("plan.json"), plan)?;
+        let started_unix_ms = unix_ms();
+        let lease = format!("{}-{}", plan.experiment, std::process::id());
+        let place = Place { program: self.program, directory: &directory, lease: &lease };
+        let observed = emulated::run(plan, place, &mut |tick| tell(Event::Ticks(tick)), stop);
+        let (observed, failure) = match observed {
+            Ok(observed) => (observed, None),
+            Err(EmulationError::Interrupted) => {
+                clear(&directory)?;
+                return Ok(None);
+            }
+            Err(EmulationError::Child(error)) => (Observed::default(), Some(error.to_string())),
+            Err(error @ EmulationError::Endless(..)) => (Observed::default(), Some(error.to_string())),
+            Err(source) => {
+                let (case, repeat) = (plan.case.clone(), plan.repeat);
+                return Err(SessionError::Emulation { case, repeat, source: Box::new(source) });
+            }
+        };
+        let mut manifest = self.manifest(plan, &observed, failure);
+        manifest.started_unix_ms = started_unix_ms;
+        manifest.reasons.extend_from_slice(earlier);
+        let mut writer = RunWriter::create(&directory)?;
+        observed.samples.into_records().try_for_each(|record| writer.push(record))?;
+        writer.finish(&manifest)?;
+        // The tables hold what the raw files said; a failed run keeps them for who looks for the cause.
+        if manifest.status != RunStatus::Failed {
+            clear(&directory.join("raw"))?;
+        }
+        Ok(Some(manifest))
+    }
+
+    fn manifest(&self, plan: &Plan, observed: &Observed, failure: Option<String>) -> RunManifest {
+        let figures = match failure {
+            Some(_) => Vec::new(),
+            None => metrics(plan, &observed.samples, observed.cpu_busy),
+        };
+        let (status, reasons) = match failure {
+            Some(reason) => (RunStatus::Failed, vec![reason]),
+            None => judge::verdict(plan, &observed.samples, &figures),
+        };
+        RunManifest {
+            schema_version: SCHEMA_VERSION,
+            experiment: plan.experiment.clone(),
+            case: plan.case.clone(),
+            repeat: plan.repeat,
+            backend: "emulated".into(),
+            seed: plan.seed,
+            status,
+            reasons,
+            started_unix_ms: 0,
+            duration_us: observed.duration_us,
+            window_start_us: plan.window_start_us,
+            window_end_us: plan.window_end_us,
+            metrics: figures,
+            provenance: Provenance {
+                load_average: longfat_host::facts::load_average(),
+                ..self.provenance.clone()
+            },
+            hosts: observed.hosts.clone(),
+        }
+    }
+}
+
+fn case_info(case: &Case) -> CaseInfo {
+    let published = case.published.iter().map(|figure| Metric {
+        metric: figure.metric.clone(),
+        of: figure.of.clone(),
+        stream: None,
+        value: figure.value,
+    });
+    CaseInfo { name: case.name.clone(), title: case.title.clone(), published: published.collect() }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+fn io_error(path: &Path, source: io::Error) -> SessionError {
+    SessionError::Io { path: path.display().to_string(), source }
+}
+
+fn make_directory(path: &Path) -> Result<(), SessionError> {
+    fs::create_dir_all(path).map_err(|source| io_error(path, source))
+}
+
+fn clear(path: &Path) -> Result<(), SessionError> {
+    match fs::remove_dir_all(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
+        _ => Ok(()),
+    }
+}
+
+/// Where a result goes when nobody says: `runs/NAME-20250131T120000Z`.
+pub fn default_directory(experiment: &str, now: SystemTime) -> PathBuf {
+    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Path::new("runs").join(format!("{experiment}-{}", utc(seconds)))
+}
+
+/// `20250131T120000Z`; days to a date as in the proleptic Gregorian calendar, years counted from March.
+fn utc(seconds: u64) -> String {
+    let days = seconds / 86_400 + 719_468;
+    let era_day = days % 146_097;
+    let year_of_era = (era_day - era_day / 1460 + era_day / 36_524 - era_day / 146_096) / 365;
+    let year_day = era_day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * year_day + 2) / 153;
+    let day = year_day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = days / 146_097 * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "19700101T000000Z");
+        assert_eq!(utc(951_782_399), "20000228T235959Z");
+        assert_eq!(utc(951_782_400), "20000229T000000Z");
+        assert_eq!(utc(1_735_689_599), "20241231T235959Z");
+        assert_eq!(utc(4_107_542_400), "21000301T000000Z");
+    }
+}

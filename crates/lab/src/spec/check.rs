@@ -1,0 +1,290 @@
+//! What the types of an experiment cannot say.
+
+use super::{
+    Against, CableSpec, Case, ExpectSpec, Experiment, FigureSpec, FlowSpec, Problem, Protocol, RelaySpec,
+    Setting, decode::unknown,
+};
+use crate::plan::network::Topology;
+use longfat_host::socket::CC_NAME_MAX;
+use std::collections::BTreeSet;
+
+/// Longest interface name (IFNAMSIZ less its terminator): a link's interfaces bear its name.
+const INTERFACE_NAME_MAX: usize = 15;
+/// Longest name of anything else: they become directories and parts of namespace names.
+const NAME_MAX: usize = 48;
+/// Least MTU of IPv6 (RFC 8200, section 5): hosts have both families.
+const MTU_MIN_BYTES: u32 = 1280;
+/// Most connections of one flow.
+const STREAMS_MAX: u32 = 1000;
+
+/// Appends everything that is wrong.
+pub fn experiment(experiment: &Experiment, problems: &mut Vec<Problem>) {
+    let mut found = Found { problems };
+    found.name("name", &experiment.head.name, NAME_MAX);
+    if experiment.head.repeats == 0 {
+        found.say("repeats", "must be at least 1");
+    }
+    let mut seen = BTreeSet::new();
+    for case in &experiment.cases {
+        found.name("cases.name", &case.name, NAME_MAX);
+        if !seen.insert(&case.name) {
+            found.say("cases", format!("two cases are named '{}'; give each its own name", case.name));
+        }
+    }
+    check_cases(&experiment.cases, &mut found);
+    for (index, expectation) in experiment.expect.iter().enumerate() {
+        check_expectation(&format!("expect.{}", index + 1), expectation, experiment, &mut found);
+    }
+}
+
+/// A fault of the file shows in every case: it is said once. One that some cases have names the first of them.
+fn check_cases(cases: &[Case], found: &mut Found<'_>) {
+    let faults_of = |case: &Case| {
+        let mut problems = Vec::new();
+        check_setting(&case.setting, &mut Found { problems: &mut problems });
+        problems
+    };
+    let faults: Vec<Vec<Problem>> = cases.iter().map(faults_of).collect();
+    let mut said = Vec::new();
+    for (case, own) in cases.iter().zip(&faults) {
+        for problem in own.iter().filter(|problem| !said.contains(*problem)).cloned().collect::<Vec<_>>() {
+            let shared = faults.iter().all(|other| other.contains(&problem));
+            let path =
+                if shared { problem.path.clone() } else { format!("cases.{}: {}", case.name, problem.path) };
+            found.say(path, problem.message.clone());
+            said.push(problem);
+        }
+    }
+}
+
+/// Collects problems, each once.
+struct Found<'a> {
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Found<'_> {
+    fn say(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        let problem = Problem::new(path, message);
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    fn name(&mut self, path: &str, name: &str, max: usize) {
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        if name.is_empty() || !plain {
+            self.say(path, format!("'{name}' is no name; use letters, digits, '-' and '_'"));
+        } else if name.len() > max {
+            let message = format!("'{name}' has {} characters; at most {max} fit", name.len());
+            self.say(path, message);
+        }
+    }
+
+    fn cc(&mut self, path: &str, name: &str) {
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        if name.is_empty() || !plain || name.len() > CC_NAME_MAX {
+            let message = format!(
+                "'{name}' cannot be a congestion control's name (1 to {CC_NAME_MAX} letters, digits, '_'); \
+                 'longfat cc list' shows what there is"
+            );
+            self.say(path, message);
+        }
+    }
+}
+
+fn check_setting(setting: &Setting, found: &mut Found<'_>) {
+    let head = &setting.head;
+    if head.duration.0 == 0 {
+        found.say("duration", "must be longer than 0s: metrics are counted over it");
+    }
+    if head.sample_every.0 < 1_000_000 {
+        found.say(
+            "sample_every",
+            format!("{} is too often; sample every 1ms or less often", head.sample_every),
+        );
+    }
+    if head.cpu_limit.is_some_and(|limit| !(0.0..=1.0).contains(&limit)) {
+        found.say("cpu_limit", "is a share of all processors, between 0 and 1");
+    }
+    if let Some(focus) = &head.focus
+        && !setting.flows.contains_key(focus)
+    {
+        found.say("focus", unknown("flow", focus, names(&setting.flows)));
+    }
+    for name in setting.hosts.keys() {
+        found.name(&format!("hosts.{name}"), name, NAME_MAX);
+    }
+    for (name, cable) in &setting.links {
+        check_cable(name, cable, setting, found);
+    }
+    for (name, relay) in &setting.relays {
+        check_relay(name, relay, setting, found);
+    }
+    for (name, flow) in &setting.flows {
+        check_flow(name, flow, setting, found);
+    }
+    if !setting.flows.values().any(|flow| flow.enabled) {
+        found.say("flows", "there is none that is enabled; write [flows.NAME] with from, to and cc");
+    }
+}
+
+fn names<T>(things: &std::collections::BTreeMap<String, T>) -> impl Iterator<Item = &str> {
+    things.keys().map(String::as_str)
+}
+
+fn check_host(path: &str, host: &str, setting: &Setting, found: &mut Found<'_>) {
+    if !setting.hosts.contains_key(host) {
+        found.say(path, unknown("host", host, names(&setting.hosts)));
+    }
+}
+
+fn check_cable(name: &str, cable: &CableSpec, setting: &Setting, found: &mut Found<'_>) {
+    let path = format!("links.{name}");
+    found.name(&path, name, INTERFACE_NAME_MAX);
+    if name == "lo" {
+        found.say(&path, "'lo' is every host's loopback; choose another name");
+    }
+    let between = format!("{path}.between");
+    match cable.between.as_slice() {
+        [a, b] if a == b => found.say(&between, format!("joins '{a}' with itself; name two hosts")),
+        [a, b] => [a, b].into_iter().for_each(|host| check_host(&between, host, setting, found)),
+        other => found.say(&between, format!("names {} hosts; name two", other.len())),
+    }
+    if cable.line.mtu.is_some_and(|mtu| mtu < MTU_MIN_BYTES) {
+        let message = format!("is less than {MTU_MIN_BYTES}, which IPv6 needs on every link");
+        found.say(format!("{path}.mtu"), message);
+    }
+    if let Err(error) = cable.line.resolve(name, 0) {
+        let message = format!("{} {}; {}", error.value, error.why, error.mend);
+        found.say(format!("{path}.{}", error.field), message);
+    }
+}
+
+fn check_relay(name: &str, relay: &RelaySpec, setting: &Setting, found: &mut Found<'_>) {
+    let path = format!("relays.{name}");
+    found.name(&path, name, NAME_MAX);
+    found.cc(&format!("{path}.cc_client"), &relay.cc_client);
+    found.cc(&format!("{path}.cc_server"), &relay.cc_server);
+    check_host(&format!("{path}.host"), &relay.host, setting, found);
+    if setting.hosts.get(&relay.host).is_some_and(|host| !host.forward) {
+        let message = format!("'{}' does not forward; write forward = true in [hosts.{0}]", relay.host);
+        found.say(format!("{path}.host"), message);
+    }
+    if relay.intercept.is_empty() {
+        found.say(format!("{path}.intercept"), "names no link; name those whose connections it takes over");
+    }
+    for link in &relay.intercept {
+        match setting.links.get(link) {
+            None => found.say(format!("{path}.intercept"), unknown("link", link, names(&setting.links))),
+            Some(cable) if !cable.between.contains(&relay.host) => {
+                let message = format!("link '{link}' does not end at host '{}'", relay.host);
+                found.say(format!("{path}.intercept"), message);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn check_flow(name: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<'_>) {
+    let path = format!("flows.{name}");
+    found.name(&path, name, NAME_MAX);
+    check_host(&format!("{path}.from"), &flow.from, setting, found);
+    check_host(&format!("{path}.to"), &flow.to, setting, found);
+    if flow.from == flow.to {
+        found.say(&path, format!("goes from '{}' to itself; name two hosts", flow.from));
+    } else if setting.hosts.contains_key(&flow.from) && setting.hosts.contains_key(&flow.to) {
+        check_reachable(&path, flow, setting, found);
+    }
+    if !(1..=STREAMS_MAX).contains(&flow.streams) {
+        found.say(format!("{path}.streams"), format!("{} is not between 1 and {STREAMS_MAX}", flow.streams));
+    }
+    if flow.start.0 >= setting.head.warmup.0.saturating_add(setting.head.duration.0) {
+        found.say(format!("{path}.start"), format!("{} is after the end of the run", flow.start));
+    }
+    match flow.protocol {
+        Protocol::Tcp => check_tcp(&path, flow, found),
+        Protocol::Udp => check_udp(&path, flow, found),
+    }
+}
+
+fn check_reachable(path: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<'_>) {
+    let topology = Topology::of(setting);
+    for (from, to) in [(&flow.from, &flow.to), (&flow.to, &flow.from)] {
+        if topology.path(from, to).is_none() {
+            let message = format!(
+                "no route from '{from}' to '{to}': join them by links, and write forward = true in the hosts between"
+            );
+            found.say(path, message);
+            return;
+        }
+    }
+}
+
+fn check_tcp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
+    match &flow.cc {
+        Some(cc) => found.cc(&format!("{path}.cc"), cc),
+        None => found.say(
+            format!("{path}.cc"),
+            "is missing: a TCP flow names its congestion control, because systems differ in their default",
+        ),
+    }
+    if let Some(cc) = &flow.cc_receiver {
+        found.cc(&format!("{path}.cc_receiver"), cc);
+    }
+    if flow.poisson {
+        found.say(format!("{path}.poisson"), "is for protocol = \"udp\"");
+    }
+}
+
+fn check_udp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
+    if flow.rate.is_none() {
+        found.say(format!("{path}.rate"), "is missing: UDP does not find its own rate");
+    }
+    if flow.cc.is_some() || flow.cc_receiver.is_some() {
+        found.say(format!("{path}.cc"), "is for protocol = \"tcp\": UDP has no congestion control");
+    }
+    if flow.echo_every.is_some() {
+        found.say(format!("{path}.echo_every"), "is for protocol = \"tcp\"");
+    }
+}
+
+fn check_expectation(path: &str, expect: &ExpectSpec, experiment: &Experiment, found: &mut Found<'_>) {
+    if expect.at_least.is_none() && expect.at_most.is_none() {
+        found.say(path, "says neither at_least nor at_most");
+    }
+    check_figure(&format!("{path}.left"), &expect.left, experiment, found);
+    match &expect.right {
+        Against::Figure(figure) => check_figure(&format!("{path}.right"), figure, experiment, found),
+        Against::Number(number) if *number == 0.0 => {
+            found.say(format!("{path}.right"), "is 0: a ratio to it says nothing");
+        }
+        Against::Number(_) => {}
+    }
+}
+
+fn check_figure(path: &str, figure: &FigureSpec, experiment: &Experiment, found: &mut Found<'_>) {
+    let cases = experiment.cases.iter().map(|case| case.name.as_str());
+    let Some(case) = experiment.cases.iter().find(|case| case.name == figure.case) else {
+        return found.say(format!("{path}.case"), unknown("case", &figure.case, cases));
+    };
+    if !crate::metrics::NAMES.contains(&figure.metric.as_str()) {
+        found.say(format!("{path}.metric"), unknown("metric", &figure.metric, crate::metrics::NAMES));
+    }
+    let scopes = scopes(&case.setting);
+    if !figure.of.is_empty() && !scopes.contains(&figure.of) {
+        let known = scopes.iter().map(String::as_str);
+        found
+            .say(format!("{path}.of"), unknown("flow, link direction or relay direction", &figure.of, known));
+    }
+}
+
+/// What a metric of this setting can be of.
+fn scopes(setting: &Setting) -> BTreeSet<String> {
+    let flows = setting.flows.iter().filter(|(_, flow)| flow.enabled).map(|(name, _)| name.clone());
+    let emulated = setting.links.iter().filter(|(_, cable)| cable.is_emulated());
+    let links = emulated.flat_map(|(name, _)| [format!("{name}/forward"), format!("{name}/backward")]);
+    let relays = setting.relays.iter().filter(|(_, relay)| relay.enabled);
+    let relays =
+        relays.flat_map(|(name, _)| [format!("{name}/client_to_server"), format!("{name}/server_to_client")]);
+    flows.chain(links).chain(relays).collect()
+}

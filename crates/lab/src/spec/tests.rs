@@ -1,0 +1,218 @@
+//! Bad experiment files and what is said about them.
+
+use super::*;
+
+const GOOD: &str = r#"
+name = "small"
+warmup = "1s"
+duration = "2s"
+focus = "measured"
+
+[hosts.a]
+[hosts.r]
+forward = true
+[hosts.b]
+
+[links.lan]
+between = ["a", "r"]
+[links.path]
+between = ["r", "b"]
+rate = "100Mbit"
+delay = "5ms"
+queue = { discipline = "droptail", limit = "100KB" }
+
+[flows.measured]
+from = "a"
+to = "b"
+cc = "reno"
+[flows.noise]
+from = "r"
+to = "b"
+protocol = "udp"
+rate = "1Mbit"
+enabled = false
+
+[relays.pep]
+host = "r"
+enabled = false
+intercept = ["lan"]
+cc_client = "reno"
+cc_server = "lf_highspeed"
+
+[[cases]]
+name = "plain"
+[[cases]]
+name = "relayed"
+set = { "relays.pep.enabled" = true, "flows.measured.cc" = "cubic" }
+
+[[expect]]
+text = "the relay helps"
+left = { case = "relayed", metric = "goodput_bps", of = "measured" }
+right = { case = "plain", metric = "goodput_bps", of = "measured" }
+at_least = 1.0
+"#;
+
+/// What is said about the good file with one text replaced by another.
+fn said(from: &str, to: &str) -> Vec<String> {
+    assert!(GOOD.contains(from), "'{from}' is not in the file");
+    match Experiment::read(&GOOD.replacen(from, to, 1), &[]) {
+        Ok(_) => Vec::new(),
+        Err(SpecError::Problems(problems)) => problems.iter().map(Problem::to_string).collect(),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+#[test]
+fn a_good_file_is_read_and_its_cases_differ_where_they_say() {
+    let experiment = Experiment::read(GOOD, &[]).unwrap();
+    let [plain, relayed] = experiment.cases.as_slice() else { panic!("two cases") };
+    assert!(!plain.setting.relays["pep"].enabled && relayed.setting.relays["pep"].enabled);
+    assert_eq!(plain.setting.flows["measured"].cc.as_deref(), Some("reno"));
+    assert_eq!(relayed.setting.flows["measured"].cc.as_deref(), Some("cubic"));
+    assert!(!plain.setting.links["lan"].is_emulated() && plain.setting.links["path"].is_emulated());
+}
+
+/// A text of the good file, what it is replaced by, and a part of what must be said.
+const MISTAKES: &[(&str, &str, &str)] = &[
+    ("warmup = \"1s\"", "warmup = 1", "warmup: time '1' has no unit; write it like '28.4ms' or '10s'"),
+    ("warmup = \"1s\"", "wramup = \"1s\"", "wramup: unknown key 'wramup'; did you mean 'warmup'?"),
+    ("duration = \"2s\"", "duration = \"0s\"", "duration: must be longer than 0s"),
+    ("duration = \"2s\"", "duration = \"2s\"\nrepeats = 0", "repeats: must be at least 1"),
+    (
+        "focus = \"measured\"",
+        "focus = \"mesured\"",
+        "focus: unknown flow 'mesured'; did you mean 'measured'?",
+    ),
+    ("name = \"small\"", "name = \"a/b\"", "name: 'a/b' is no name"),
+    ("forward = true", "foward = true", "hosts.r.foward: unknown key 'foward'; did you mean 'forward'?"),
+    ("[hosts.r]\nforward = true", "[hosts.r]", "no route from 'a' to 'b'"),
+    ("[\"a\", \"r\"]", "[\"a\", \"x\"]", "links.lan.between: unknown host 'x'"),
+    ("[\"a\", \"r\"]", "[\"a\", \"a\"]", "links.lan.between: joins 'a' with itself"),
+    ("[\"a\", \"r\"]", "[\"a\"]", "links.lan.between: names 1 hosts; name two"),
+    ("\"100Mbit\"", "\"100ms\"", "links.path.rate: rate '100ms' has the unknown unit 'ms'"),
+    ("rate = \"100Mbit\"", "rat = \"100Mbit\"", "links.path.rat: unknown key 'rat'; did you mean 'rate'?"),
+    (
+        "limit = \"100KB\"",
+        "limt = \"100KB\"",
+        "links.path.queue.limt: unknown key 'limt'; did you mean 'limit'?",
+    ),
+    (
+        "\"droptail\"",
+        "\"dorptail\"",
+        "links.path.queue.discipline: unknown value 'dorptail'; did you mean 'droptail'?",
+    ),
+    ("delay = \"5ms\"", "delay = \"5ms\"\nmtu = 100", "links.path.mtu: is less than 1280"),
+    ("delay = \"5ms\"", "delay = \"2h\"", "links.path.delay: 7200s is longer than ten minutes"),
+    ("[links.lan]", "[links.a-name-that-is-too-long]", "has 23 characters; at most 15 fit"),
+    ("from = \"a\"", "from = \"aa\"", "flows.measured.from: unknown host 'aa'"),
+    ("from = \"a\"", "from = \"b\"", "flows.measured: goes from 'b' to itself"),
+    ("from = \"a\"", "", "flows.measured: missing field 'from'"),
+    ("cc = \"reno\"", "", "flows.measured.cc: is missing"),
+    (
+        "cc = \"reno\"",
+        "cc = \"much-too-long-a-name\"",
+        "'much-too-long-a-name' cannot be a congestion control's name",
+    ),
+    ("cc = \"reno\"", "cc = \"reno\"\nstreams = 0", "flows.measured.streams: 0 is not between 1 and 1000"),
+    (
+        "cc = \"reno\"",
+        "cc = \"reno\"\nstart = \"3s\"",
+        "flows.measured.start: 3s is after the end of the run",
+    ),
+    ("cc = \"reno\"", "cc = \"reno\"\npoisson = true", "flows.measured.poisson: is for protocol = \"udp\""),
+    ("rate = \"1Mbit\"", "", "flows.noise.rate: is missing: UDP does not find its own rate"),
+    ("\"udp\"", "\"upd\"", "flows.noise.protocol: unknown value 'upd'; did you mean 'udp'?"),
+    ("host = \"r\"", "host = \"b\"", "relays.pep.host: 'b' does not forward"),
+    ("[\"lan\"]", "[\"wan\"]", "relays.pep.intercept: unknown link 'wan'"),
+    ("host = \"r\"\nenabled = false\nintercept = [\"lan\"]", "host = \"r\"\nintercept = []", "names no link"),
+    ("name = \"relayed\"", "name = \"plain\"", "two cases are named 'plain'"),
+    (
+        "relays.pep.enabled",
+        "relays.pip.enabled",
+        "cases.relayed.set: relays.pip.enabled: unknown relay 'pip'; did you mean 'pep'?",
+    ),
+    (
+        "relays.pep.enabled",
+        "relays.pep.enabeld",
+        "cases.relayed.set: relays.pep.enabeld: unknown key 'enabeld'; did you mean 'enabled'?",
+    ),
+    (
+        "relays.pep.enabled",
+        "repeats",
+        "cases.relayed.set: repeats: 'repeats' belongs to the whole experiment",
+    ),
+    (
+        "\"flows.measured.cc\" = \"cubic\"",
+        "\"flows.measured.streams\" = 0",
+        "cases.relayed: flows.measured.streams: 0 is not",
+    ),
+    (
+        "case = \"relayed\"",
+        "case = \"relay\"",
+        "expect.1.left.case: unknown case 'relay'; did you mean 'relayed'?",
+    ),
+    (
+        "metric = \"goodput_bps\"",
+        "metric = \"godput\"",
+        "expect.1.left.metric: unknown metric 'godput'; did you mean 'goodput_bps'?",
+    ),
+    ("of = \"measured\"", "of = \"meas\"", "expect.1.left.of: unknown flow"),
+    ("at_least = 1.0", "", "expect.1: says neither at_least nor at_most"),
+    ("[hosts.a]\n", "[hosts]\na = 3\n", "hosts.a: invalid type"),
+    ("[flows.noise]", "[flows.measured]", "duplicate key"),
+];
+
+#[test]
+fn each_mistake_is_named_by_its_key_with_the_mend() {
+    for (from, to, wanted) in MISTAKES {
+        let said = said(from, to);
+        assert!(
+            said.iter().any(|line| line.contains(wanted)),
+            "'{from}' -> '{to}': {said:#?}, wanted '{wanted}'"
+        );
+    }
+}
+
+#[test]
+fn several_mistakes_are_reported_together_and_each_once() {
+    let text = GOOD
+        .replace("warmup = \"1s\"", "warmup = \"1x\"")
+        .replace("forward = true", "foward = true")
+        .replace("host = \"r\"", "hots = \"r\"");
+    let Err(SpecError::Problems(problems)) = Experiment::read(&text, &[]) else { panic!("read") };
+    let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(paths, ["warmup", "hosts.r.foward", "relays.pep.hots", "relays.pep"]);
+}
+
+#[test]
+fn a_mistake_of_the_file_is_said_once_though_every_case_has_it() {
+    assert_eq!(said("cc = \"reno\"", "cc = \"reno\"\nstreams = 0").len(), 1);
+}
+
+#[test]
+fn the_command_line_has_the_last_word() {
+    let set = |key: &str, value: &str| (key.to_owned(), Value::String(value.into()));
+    let overrides = [set("flows.measured.cc", "scalable"), ("repeats".into(), Value::Integer(7))];
+    let experiment = Experiment::read(GOOD, &overrides).unwrap();
+    assert_eq!(experiment.head.repeats, 7);
+    let ccs: Vec<_> =
+        experiment.cases.iter().filter_map(|case| case.setting.flows["measured"].cc.clone()).collect();
+    assert_eq!(ccs, ["scalable", "scalable"]);
+    let problem = Experiment::read(GOOD, &[set("links.pat.rate", "1Gbit")]).unwrap_err().to_string();
+    assert!(problem.contains("--set links.pat.rate: unknown link 'pat'; did you mean 'path'?"), "{problem}");
+}
+
+#[test]
+fn a_file_without_cases_is_one_case() {
+    let text = GOOD.split("[[cases]]").next().unwrap();
+    let experiment = Experiment::read(text, &[]).unwrap();
+    assert_eq!(experiment.cases.len(), 1);
+    assert_eq!(experiment.cases[0].name, "default");
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_read_or_refused_without_panic(text in "(\\[?\\[?[a-z.\"]{0,12}\\]?\\]?( = )?[0-9a-z\"{}\\[\\]]{0,9}\n){0,12}") {
+        let _ = Experiment::read(&text, &[]);
+    }
+}
