@@ -119,7 +119,12 @@ fn table(entries: &[Entry]) -> Table {
             format!("{}{mark}", entry.name),
             origin(entry.origin).to_owned(),
             presence(entry),
-            entry.tunables.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("\n"),
+            entry
+                .tunables
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect::<Vec<_>>()
+                .join("\n"),
             entry.sockets.to_string(),
             processes(entry),
         ]);
@@ -158,7 +163,9 @@ fn load(args: &Load) -> Outcome {
     let name = tunables.algorithm().kernel_name();
     match cc::load(&tunables)? {
         Loading::Loaded => println!("'{name}' is loaded ({tunables})"),
-        Loading::Replaced => println!("'{name}' is replaced ({tunables}); open connections keep what they had"),
+        Loading::Replaced => {
+            println!("'{name}' is replaced ({tunables}); open connections keep what they had")
+        }
         Loading::Unchanged => println!("'{name}' was loaded already ({tunables})"),
     }
     Ok(())

@@ -291,9 +291,17 @@ mod tests {
     use longfat_host::socket::{cc, set_cc};
     use std::net::{TcpListener, TcpStream};
 
-    /// A name that no other test, and no other run of this one, registers.
-    fn name(test: &str) -> String {
-        format!("lft{}{test}", std::process::id())
+    /// A name that no other test, and no other run of this one, registers; its pin goes even when the test fails.
+    struct Name(String);
+
+    fn name(test: &str) -> Name {
+        Name(format!("lft{}{test}", std::process::id()))
+    }
+
+    impl Drop for Name {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(bpffs::pin_path(&self.0));
+        }
     }
 
     fn reno(max_ssthresh: u32) -> Tunables {
@@ -306,7 +314,8 @@ mod tests {
 
     #[test]
     fn what_is_loaded_stays_without_a_holder_is_used_by_sockets_and_goes_when_unloaded() {
-        let name = name("a");
+        let owner = name("a");
+        let name = owner.0.clone();
         assert_eq!(load_as(&reno(0), name.clone()).unwrap(), Loading::Loaded);
         assert!(registered(&name), "only the pin holds it now");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -324,7 +333,8 @@ mod tests {
 
     #[test]
     fn loading_again_changes_nothing_or_replaces_the_tunables_in_place() {
-        let name = name("b");
+        let owner = name("b");
+        let name = owner.0.clone();
         load_as(&reno(0), name.clone()).unwrap();
         let link = loaded::find(&name).unwrap().unwrap().link_id;
         assert_eq!(load_as(&reno(0), name.clone()).unwrap(), Loading::Unchanged);
@@ -337,7 +347,8 @@ mod tests {
 
     #[test]
     fn a_held_registration_leaves_nothing_behind() {
-        let name = name("c");
+        let owner = name("c");
+        let name = owner.0.clone();
         let held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
         assert!(registered(&name));
         assert_eq!(held.tunables(), &reno(0));
@@ -349,7 +360,8 @@ mod tests {
 
     #[test]
     fn holders_share_one_registration_and_the_last_one_ends_it() {
-        let (name, algorithm) = (name("d"), Algorithm::find("highspeed").unwrap());
+        let owner = name("d");
+        let (name, algorithm) = (owner.0.clone(), Algorithm::find("highspeed").unwrap());
         let first = hold_as(algorithm, name.clone()).unwrap();
         let second = hold_as(algorithm, name.clone()).unwrap();
         drop(first);
@@ -360,7 +372,8 @@ mod tests {
 
     #[test]
     fn holding_what_a_person_loaded_takes_their_tunables_and_ends_with_neither() {
-        let name = name("e");
+        let owner = name("e");
+        let name = owner.0.clone();
         load_as(&reno(100), name.clone()).unwrap();
         let held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
         assert_eq!(held.tunables(), &reno(100));
@@ -371,7 +384,8 @@ mod tests {
 
     #[test]
     fn a_name_held_with_other_settings_is_not_pinned_over() {
-        let name = name("f");
+        let owner = name("f");
+        let name = owner.0.clone();
         let _held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
         let message = load_as(&reno(100), name.clone()).unwrap_err().to_string();
         assert!(message.contains("held by a running longfat with other settings"), "{message}");
