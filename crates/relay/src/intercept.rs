@@ -34,6 +34,7 @@ pub(crate) fn missing(plan: &InterceptPlan) -> Vec<Missing> {
             let why = "no interface of this network namespace has that name";
             Missing::new(format!("the interface '{name}'"), why, "see 'ip link' for what there is")
         }));
+        missing.extend(missing_unmarked_validation(plan));
         if !plan.set_forwarding {
             missing.extend(missing_forwarding());
         }
@@ -55,6 +56,19 @@ fn missing_forwarding() -> Vec<Missing> {
     off.map(|key| {
         let why = format!("sysctl {key} is 0, so what is not relayed would not pass");
         Missing::new("forwarding of packets", why, format!("run 'sysctl -w {key}=1', or give --forwarding"))
+    })
+    .collect()
+}
+
+/// With src_valid_mark the kernel looks up a packet's source by its mark, finds it in our table as local, and drops
+/// the packet as a martian (wg-quick sets it).
+fn missing_unmarked_validation(plan: &InterceptPlan) -> Vec<Missing> {
+    let interfaces = std::iter::once("all").chain(plan.interfaces.iter().map(String::as_str));
+    let keys = interfaces.map(|interface| format!("net.ipv4.conf.{interface}.src_valid_mark"));
+    let on = keys.filter(|key| sysctl::read(key).is_ok_and(|value| value == "1"));
+    on.map(|key| {
+        let why = format!("sysctl {key} is 1, so the kernel would drop the packets the relay marks");
+        Missing::new("source validation without marks", why, format!("run 'sysctl -w {key}=0'"))
     })
     .collect()
 }

@@ -138,12 +138,14 @@ impl<'a> Worker<'a> {
         let Some(connection) = self.slots.get_mut(token) else { return };
         let failed = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP)
             && connection.legs.leg(side).take_error().ok().flatten().is_some();
-        if connection.logic.is_connecting() && side == Side::Server {
-            return self.on_connect_event(token, failed, flags.contains(EpollFlags::EPOLLOUT));
+        match (failed, connection.logic.is_connecting() && side == Side::Server) {
+            (true, true) => return self.on_unreachable(token),
+            (true, false) => connection.on(Event::Failed(side)),
+            // The same event may bring the server's first bytes, and no other will.
+            (false, true) if flags.contains(EpollFlags::EPOLLOUT) => self.on_connected(token),
+            (false, _) => {}
         }
-        if failed {
-            connection.on(Event::Failed(side));
-        }
+        let Some(connection) = self.slots.get_mut(token) else { return };
         if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP) {
             connection.on(Event::Readable(side));
         }

@@ -275,3 +275,25 @@ fn a_stop_lets_a_transfer_finish_and_resets_what_outlives_the_drain() {
     let stats = relay.stop();
     assert_eq!((stats.finished, stats.stopped), (1, 1));
 }
+
+#[test]
+fn a_server_that_speaks_first_is_heard() {
+    let (bed, listener, relay) = explicit("ban", |plan| plan.workers = 1);
+    let server = std::thread::spawn(move || {
+        for _ in 0..400 {
+            let mut far = accept(&listener);
+            far.write_all(b"220 ready").unwrap();
+        }
+    });
+    // In bursts, so that the greeting is there when the relay looks at the new connection.
+    for _ in 0..10 {
+        let clients: Vec<_> = (0..40).map(|_| bed.connect(relay.address())).collect();
+        for mut client in clients {
+            let mut greeting = String::new();
+            client.read_to_string(&mut greeting).unwrap();
+            assert_eq!(greeting, "220 ready");
+        }
+    }
+    server.join().unwrap();
+    relay.stop();
+}

@@ -163,7 +163,7 @@ fn the_backlog_is_what_was_received_and_not_yet_acknowledged() {
 }
 
 #[test]
-fn without_forwarding_the_relay_refuses_and_with_leave_it_sets_and_restores_it() {
+fn sysctls_that_would_break_it_are_refused_and_with_leave_forwarding_is_set_and_restored() {
     let bed = Bed::new("fwd");
     bed.set_forwarding("0");
     let refused =
@@ -175,6 +175,15 @@ fn without_forwarding_the_relay_refuses_and_with_leave_it_sets_and_restores_it()
     if let Mode::Transparent(intercept) = &mut plan.mode {
         intercept.set_forwarding = true;
     }
+    let vmark = |value: &'static str| {
+        let set = move || sysctl::write("net.ipv4.conf.all.src_valid_mark", value);
+        bed.relay.run(set).unwrap().unwrap();
+    };
+    vmark("1");
+    let refused =
+        bed.relay.run(|| longfat_relay::run(&plan, &AtomicBool::new(true), &())).unwrap().unwrap_err();
+    assert!(refused.to_string().contains("net.ipv4.conf.all.src_valid_mark=0"), "{refused}");
+    vmark("0");
     let relay = bed.start(plan);
     assert_eq!(bed.relay.run(|| sysctl::read("net.ipv4.ip_forward").unwrap()).unwrap(), "1");
     relay.stop();
@@ -258,4 +267,35 @@ fn after_the_relay_new_connections_flow_unrelayed_and_one_in_drain_goes_on() {
     }
     let stats = relay.stop();
     assert_eq!((stats.connections, stats.finished, stats.stopped), (2, 2, 0));
+}
+
+#[test]
+fn a_client_may_reuse_its_port_towards_the_same_server_at_once() {
+    let bed = Bed::new("tw");
+    let reuse = || sysctl::write("net.ipv4.tcp_tw_reuse", "1");
+    bed.client.run(reuse).unwrap().unwrap();
+    let listener = bed.listen("0.0.0.0:80");
+    let relay = bed.start(Bed::transparent());
+    let ask = |port: u16, server_closes_first: bool| {
+        let client = bed.connect_from(port, server(SERVER_V4, 80));
+        let far = accept(&listener);
+        let (first, second) = if server_closes_first { (&far, &client) } else { (&client, &far) };
+        send_noise(first, 1, 1000);
+        assert_eq!(check_noise(second, 1, 100, Duration::ZERO), 1000);
+        send_noise(second, 2, 1000);
+        assert_eq!(check_noise(first, 2, 100, Duration::ZERO), 1000);
+        // Both ends have seen both FINs; a client in TIME_WAIT may reuse its port after a second.
+        drop((client, far));
+        std::thread::sleep(Duration::from_millis(if server_closes_first { 100 } else { 1300 }));
+    };
+    // The relay has TIME_WAIT towards the client, then towards the server.
+    [true, true, false, false].into_iter().for_each(|server_closes_first| ask(40_000, server_closes_first));
+    let warnings = || relay.notes.warnings.lock().unwrap().clone();
+    assert_eq!(warnings(), [""; 0]);
+    // Without timestamps (RFC 7323) towards the server, the pair cannot be reused: another port, and a warning.
+    let without = || sysctl::write("net.ipv4.tcp_timestamps", "0");
+    bed.server.run(without).unwrap().unwrap();
+    [false, false].into_iter().for_each(|server_closes_first| ask(40_001, server_closes_first));
+    assert!(warnings().len() == 1 && warnings()[0].contains("TIME_WAIT"), "{:?}", warnings());
+    assert_eq!(relay.stop().finished, 6);
 }

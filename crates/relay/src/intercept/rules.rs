@@ -73,9 +73,10 @@ pub(crate) fn table(name: &str, record: &Record) -> String {
     format!("create table inet {name} {{\ncomment \"{}\"\n}}\n", record.comment())
 }
 
-/// The chain that takes packets. Packets of existing connections are found by their socket, whatever interface
-/// they come from (servers' replies too); new ones by interface and filter. Without a listener the `tproxy`
-/// statement does not match, and packets are forwarded unrelayed.
+/// The chain that takes packets. New connections are found by interface and filter; without a listener the `tproxy`
+/// statement does not match, and they are forwarded unrelayed. Packets of existing connections are found by their
+/// socket, whatever interface they come from (servers' replies too). In this order, because only `tproxy` knows that
+/// a SYN for a pair of addresses and ports in TIME_WAIT begins a new connection.
 pub(crate) fn chain(name: &str, plan: &InterceptPlan, numbers: &Numbers, ports: ListenPorts) -> String {
     let Numbers { mark, own_mark, .. } = numbers;
     let mut text = format!(
@@ -83,8 +84,7 @@ pub(crate) fn chain(name: &str, plan: &InterceptPlan, numbers: &Numbers, ports: 
          type filter hook prerouting priority mangle; policy accept;\n\
          meta mark {own_mark:#x} return\n\
          meta l4proto != tcp return\n\
-         fib daddr type local return\n\
-         socket transparent 1 meta mark set {mark:#x} accept\n"
+         fib daddr type local return\n"
     );
     let families = [("ipv4", "ip", "127.0.0.1", ports.ipv4), ("ipv6", "ip6", "[::1]", ports.ipv6)];
     for (protocol, family, address, port) in families {
@@ -96,7 +96,7 @@ pub(crate) fn chain(name: &str, plan: &InterceptPlan, numbers: &Numbers, ports: 
              tproxy {family} to {address}:{port} meta mark set {mark:#x} accept"
         );
     }
-    text.push_str("}\n}\n");
+    let _ = writeln!(text, "socket transparent 1 meta mark set {mark:#x} accept\n}}\n}}");
     text
 }
 

@@ -188,8 +188,8 @@ impl Worker<'_> {
         let to = connection.legs.server_address;
         self.shared.warn_once(Once::PortChanged, || {
             format!(
-                "{source} reused its port towards {to} while the last connection of that name is in TIME_WAIT here: \
-                 the server sees another port ('sysctl -w net.ipv4.tcp_tw_reuse=1' avoids it)"
+                "{source} reused its port towards {to} while the last connection of that name, which had no TCP \
+                 timestamps, is in TIME_WAIT here: the server sees another port"
             )
         });
         let fresh = self.shared.server_leg.outgoing(to.is_ipv6());
@@ -210,13 +210,8 @@ impl Worker<'_> {
         }
     }
 
-    /// The leg to the server stands, or does not.
-    pub(super) fn on_connect_event(&mut self, token: Token, failed: bool, writable: bool) {
-        match (failed, writable) {
-            (true, _) => return self.on_unreachable(token),
-            (false, false) => return,
-            (false, true) => {}
-        }
+    /// The leg to the server stands.
+    pub(super) fn on_connected(&mut self, token: Token) {
         let Some(connection) = self.slots.get_mut(token) else { return };
         connection.on(Event::Connected);
         if let Some(registry) = &self.shared.registry {
@@ -224,11 +219,10 @@ impl Worker<'_> {
         }
         let legs = std::sync::Arc::clone(&connection.legs);
         self.check_cc(&legs.server, Side::Server);
-        self.enqueue(token);
     }
 
     /// Tries the server's next address, or gives up.
-    fn on_unreachable(&mut self, token: Token) {
+    pub(super) fn on_unreachable(&mut self, token: Token) {
         let Some(connection) = self.slots.get_mut(token) else { return };
         let targets = self.shared.targets();
         let next = targets.get(targets.len() - connection.untried.min(targets.len())).copied();

@@ -85,6 +85,22 @@ impl Bed {
         Ok(stream)
     }
 
+    /// Connects from a given port of the client's IPv4 address.
+    pub fn connect_from(&self, port: u16, address: SocketAddr) -> TcpStream {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
+        let dial = || {
+            let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+            setsockopt(&fd, sockopt::ReuseAddr, &true).unwrap();
+            let own = SocketAddr::new(CLIENT_V4.parse().unwrap(), port);
+            bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(own)).unwrap();
+            connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(address)).unwrap();
+            TcpStream::from(fd)
+        };
+        let stream = self.client.run(dial).unwrap();
+        patient(&stream);
+        stream
+    }
+
     pub fn transparent() -> RelayPlan {
         let intercept = InterceptPlan { interfaces: vec!["lan".into()], ..InterceptPlan::default() };
         RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::new("test", Mode::Transparent(intercept)) }
