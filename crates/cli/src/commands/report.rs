@@ -4,7 +4,10 @@ use crate::outcome::Outcome;
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_report::{Report, load::Experiment, summary::Summary};
-use std::path::{Path, PathBuf};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 /// Runs in, one self-contained HTML page and figures out.
 ///
@@ -65,17 +68,19 @@ fn refuse_holes(warnings: &[String], output: &Path) -> Outcome {
     .into())
 }
 
-fn print_summaries(report: &Report, json: bool) -> Result<(), serde_json::Error> {
-    if json {
+fn print_summaries(report: &Report, json: bool) -> anyhow::Result<()> {
+    let text = if json {
         let summaries: Vec<&Summary> = report.experiments.iter().map(|(e, _)| &e.summary).collect();
-        println!("{}", serde_json::to_string_pretty(&summaries)?);
-        return Ok(());
+        format!("{}\n", serde_json::to_string_pretty(&summaries)?)
+    } else {
+        let table = |(e, _): &(Experiment, _)| format!("{}\n{}\n", plain(&e.title), summary_table(&e.summary));
+        report.experiments.iter().map(table).collect()
+    };
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough, as 'head' does.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("standard output"),
     }
-    for (experiment, _) in &report.experiments {
-        println!("{}", experiment.title);
-        println!("{}", summary_table(&experiment.summary));
-    }
-    Ok(())
 }
 
 /// Cases by metrics: medians with their spread beneath.

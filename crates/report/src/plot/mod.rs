@@ -43,25 +43,52 @@ pub struct Figure {
 impl Figure {
     /// For a page that holds [`STYLE`].
     pub fn inline(&self) -> String {
-        self.element("", "")
+        self.element("", (0.0, 0.0), "")
     }
 
-    /// As a file of its own.
+    /// As a file of its own: light, with a margin, and without what programs other than browsers do not know.
     pub fn standalone(&self) -> String {
         let namespace = r#" xmlns="http://www.w3.org/2000/svg""#;
-        let style = format!("<style>{STYLE}</style><rect class=\"paper\" width=\"100%\" height=\"100%\"/>");
-        format!("{}\n", self.element(namespace, &style))
+        let paper = r#"<rect class="paper" x="-12" y="-12" width="100%" height="100%"/>"#;
+        let style = format!("<style>{}</style>{paper}", resolved_style());
+        format!("{}\n", self.element(namespace, (12.0, 12.0), &style))
     }
 
-    fn element(&self, namespace: &str, style: &str) -> String {
-        let (id, height) = (&self.id, svg::coordinate(self.height));
+    fn element(&self, namespace: &str, (side, top): (f64, f64), style: &str) -> String {
+        let (width, height) = (WIDTH + 2.0 * side, svg::coordinate(self.height + 2.0 * top));
+        let id = &self.id;
         let (title, description) = (svg::escape(&self.title), svg::escape(&self.description));
         format!(
-            "<svg{namespace} class=\"figure\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+            "<svg{namespace} class=\"figure\" viewBox=\"{} {} {width} {height}\" role=\"img\" \
              aria-labelledby=\"{id}-t {id}-d\"{data}><title id=\"{id}-t\">{title}</title>\
              <desc id=\"{id}-d\">{description}</desc>{style}{body}</svg>",
+            0.0 - side,
+            0.0 - top,
             data = self.data,
             body = self.body,
         )
+    }
+}
+
+/// [`STYLE`] with the values of its first `:root` in place of its variables: drawing programs and converters know
+/// neither variables nor media queries.
+fn resolved_style() -> String {
+    let root =
+        STYLE.split_once(":root{").and_then(|(_, rest)| rest.split_once('}')).map_or("", |(root, _)| root);
+    let values = root.split(';').filter_map(|declaration| declaration.trim().split_once(':'));
+    let variables: Vec<(&str, &str)> = values.filter(|(name, _)| name.starts_with("--")).collect();
+    let rules = STYLE.lines().filter(|line| line.starts_with("svg.figure")).collect::<Vec<_>>().join("\n");
+    variables.iter().fold(rules, |rules, (name, value)| rules.replace(&format!("var({name})"), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_its_own_needs_no_variables_and_no_media_queries() {
+        let style = resolved_style();
+        assert!(!style.contains("var(") && !style.contains("@media") && !style.contains("--"), "{style}");
+        assert!(style.contains("svg.figure .s0{stroke:#0072b2}"), "{style}");
     }
 }
