@@ -3,6 +3,7 @@
 use crate::{
     echo::{EchoLayout, HEADER_BYTES, Header, Piece},
     pattern::{Pattern, offset},
+    plan::TransferPlan,
 };
 use nix::sys::{
     memfd::{MFdFlags, memfd_create},
@@ -25,6 +26,9 @@ pub(crate) struct BlockWriter<'a> {
     layout: EchoLayout,
     /// The pattern in page cache, for sendfile.
     file: Option<File>,
+    /// Someone will compare the bytes. Otherwise all payload comes from the beginning of the pattern: whole pages,
+    /// which sendfile hands on in fewer pieces, and always the same ones, which stay in the cache.
+    positioned: bool,
     /// The timestamp of which the socket took only a part.
     begun: Option<Header>,
 }
@@ -33,11 +37,11 @@ impl<'a> BlockWriter<'a> {
     pub(crate) fn new(
         socket: &'a TcpStream,
         pattern: &'a Pattern,
-        layout: EchoLayout,
-        zero_copy: bool,
+        plan: &TransferPlan,
     ) -> io::Result<BlockWriter<'a>> {
-        let file = if zero_copy { Some(page_cache(pattern)?) } else { None };
-        Ok(BlockWriter { socket, pattern, layout, file, begun: None })
+        let layout = EchoLayout::new(plan.echo_every_bytes);
+        let file = if plan.zero_copy { Some(page_cache(pattern)?) } else { None };
+        Ok(BlockWriter { socket, pattern, layout, file, positioned: plan.verify, begun: None })
     }
 
     /// Offers `length` bytes (at most a block) from stream position `position`; how many the socket took.
@@ -48,14 +52,19 @@ impl<'a> BlockWriter<'a> {
             (Piece::Header { .. }, Some(_)) => self.write_header(piece, bytes_follow(piece, length), now_ns),
             (Piece::Payload { bytes }, None) if bytes == length => {
                 let mut socket = self.socket;
-                Ok(socket.write(self.pattern.slice(position, bytes as usize))? as u64)
+                Ok(socket.write(self.payload(position, bytes))? as u64)
             }
             _ => self.write_pieces(position, length, now_ns),
         }
     }
 
+    /// Payload for `position`.
+    fn payload(&self, position: u64, bytes: u64) -> &'a [u8] {
+        self.pattern.slice(if self.positioned { position } else { 0 }, bytes as usize)
+    }
+
     fn send_file(&self, file: &File, position: u64, bytes: u64) -> io::Result<u64> {
-        let mut from = offset(position) as i64;
+        let mut from = if self.positioned { offset(position) as i64 } else { 0 };
         Ok(sendfile64(self.socket, file, Some(&mut from), bytes as usize)? as u64)
     }
 
@@ -87,7 +96,7 @@ impl<'a> BlockWriter<'a> {
         let slices: Vec<_> = pieces
             .iter()
             .filter_map(|(at, piece)| match piece {
-                Piece::Payload { bytes } => Some(IoSlice::new(self.pattern.slice(*at, *bytes as usize))),
+                Piece::Payload { bytes } => Some(IoSlice::new(self.payload(*at, *bytes))),
                 Piece::Header { offset, bytes, .. } => {
                     encoded.next().map(|all| IoSlice::new(&all[*offset as usize..(offset + bytes) as usize]))
                 }
@@ -145,7 +154,9 @@ mod tests {
 
     /// Writes 300,000 bytes in odd blocks with short writes, reads them back and checks every byte.
     fn written_and_read(zero_copy: bool) {
-        let layout = EchoLayout::new(Some(1031));
+        let plan =
+            TransferPlan { zero_copy, verify: true, echo_every_bytes: Some(1031), ..TransferPlan::default() };
+        let layout = EchoLayout::new(plan.echo_every_bytes);
         let pattern = Pattern::new(70_000);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -153,7 +164,7 @@ mod tests {
         let total = 300_000u64;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut writer = BlockWriter::new(&out, &pattern, layout, zero_copy).unwrap();
+                let mut writer = BlockWriter::new(&out, &pattern, &plan).unwrap();
                 let (mut position, mut calls) = (0, 0);
                 while position < total {
                     calls += 1;

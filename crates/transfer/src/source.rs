@@ -101,9 +101,8 @@ fn write_all(
     let total = plan.stream_bytes(stream).unwrap_or(u64::MAX);
     let span_ns = plan.duration_us().map_or(u64::MAX, |span| span * 1000);
     let limit = RateLimit::new(plan.stream_rate_bps(stream));
-    let layout = EchoLayout::new(plan.echo_every_bytes);
-    let mut writer = BlockWriter::new(socket, pattern, layout, plan.zero_copy)
-        .map_err(|error| format!("zero-copy: {error}"))?;
+    let mut writer =
+        BlockWriter::new(socket, pattern, plan).map_err(|error| format!("zero-copy: {error}"))?;
     while *position < total {
         let now = monotonic_ns();
         if now - start_ns >= span_ns {
