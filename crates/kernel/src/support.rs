@@ -1,6 +1,6 @@
 //! What this kernel lacks, found without changing anything.
 //!
-//! Facts are gathered first ([`Facts::gather`]); what they mean is decided by a pure function.
+//! Facts are gathered first; what they mean is decided by a pure function.
 
 use longfat_host::support::Missing;
 use std::{fs, path::Path};

@@ -1,6 +1,6 @@
 //! Unmodified programs, and their children, run under a congestion control that they did not choose.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_kernel::cc::{Exec, exec};
 use std::{
