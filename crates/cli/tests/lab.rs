@@ -2,6 +2,8 @@
 //!
 //! Needs root and this kernel's namespaces; nothing here depends on how fast the machine is.
 
+#![allow(clippy::unwrap_used)]
+
 use longfat_schema::{
     record::{EchoSample, FlowSummary, QueueSample, RelaySample, TcpSample},
     run::{ResultManifest, ResultStatus, RunStatus, find_runs, read_json},
@@ -22,6 +24,7 @@ title = "Two short runs"
 warmup = "300ms"
 duration = "700ms"
 retries = 0
+start_within = "100s"
 focus = "measured"
 [hosts.sender]
 [hosts.relay]

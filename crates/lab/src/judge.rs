@@ -7,7 +7,7 @@ use crate::{
     spec::{Against, ExpectSpec, FigureSpec, Protocol},
 };
 use longfat_schema::run::{Expectation, Metric, RunManifest, RunStatus};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Busy CPU from which a reader is warned though no limit was given: what waits for a processor is late.
 const CPU_WARNING: f64 = 0.97;
@@ -23,6 +23,7 @@ pub fn verdict(plan: &Plan, samples: &Samples, metrics: &[Metric]) -> (RunStatus
     }
     let mut reasons = link_faults(samples);
     reasons.extend(cc_faults(plan, samples));
+    reasons.extend(start_faults(plan, samples));
     let cpu = metrics.iter().find(|metric| metric.metric == "cpu_busy_ratio").map(|metric| metric.value);
     reasons.extend(cpu_fault(plan, cpu));
     if !reasons.is_empty() {
@@ -74,6 +75,23 @@ fn link_faults(samples: &Samples) -> Vec<String> {
         }
     }
     found
+}
+
+/// Flows compete from the start: one that began late met another path than was planned.
+fn start_faults(plan: &Plan, samples: &Samples) -> Vec<String> {
+    let mut latest: BTreeMap<&str, i64> = BTreeMap::new();
+    for summary in &samples.flow {
+        let is_its = |flow: &&FlowPlan| flow.name == summary.flow && flow.protocol == Protocol::Tcp;
+        let Some(flow) = plan.flows.iter().find(is_its) else { continue };
+        let planned_us = flow.start_us + u64::from(summary.stream) * flow.stagger_us;
+        let late_us = latest.entry(&flow.name).or_default();
+        *late_us = (*late_us).max(summary.start_us - planned_us as i64);
+    }
+    let late = latest.into_iter().filter(|(_, late_us)| *late_us > plan.start_within_us as i64);
+    late.map(|(flow, late_us)| {
+        format!("flow '{flow}' began {} ms late: the machine was too busy", late_us / 1000)
+    })
+    .collect()
 }
 
 /// Every control block must have run under the congestion control that was planned.

@@ -30,7 +30,7 @@ use std::{
 };
 
 /// From "every program serves" to the first byte: the senders start and agree with the receivers meanwhile.
-const SETTLE_NS: u64 = 700_000_000;
+const SETTLE_NS: u64 = 1_000_000_000;
 /// How long after the planned end the senders may take to empty their buffers.
 const DRAIN_US: i64 = 20_000_000;
 /// How often the run is looked after.

@@ -73,6 +73,17 @@ fn another_congestion_control_than_planned_makes_the_run_invalid_at_every_end() 
 }
 
 #[test]
+fn a_flow_that_began_late_makes_the_run_invalid() {
+    let mut samples = good();
+    samples.flow[1].start_us = 90_000;
+    assert_eq!(verdict(&plan(), &samples, &[]).0, RunStatus::Done);
+    samples.flow[1].start_us = 250_000;
+    let (status, reasons) = verdict(&plan(), &samples, &[]);
+    assert_eq!(status, RunStatus::Invalid);
+    assert_eq!(reasons, ["flow 'measured' began 250 ms late: the machine was too busy"]);
+}
+
+#[test]
 fn a_flow_that_failed_or_said_nothing_fails_the_run() {
     let mut samples = good();
     samples.flow[1].error = Some("connection reset".into());

@@ -36,6 +36,8 @@ pub struct Plan {
     pub window_end_us: i64,
     /// Distance of samples.
     pub sample_every_us: u64,
+    /// How much later than planned a TCP flow may begin.
+    pub start_within_us: u64,
     /// Share of busy CPU above which the run is invalid.
     pub cpu_limit: Option<f64>,
     /// Hosts in order of names.

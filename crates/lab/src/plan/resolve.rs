@@ -55,6 +55,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         window_start_us,
         window_end_us: window_start_us + head.duration.as_us() as i64,
         sample_every_us: head.sample_every.as_us(),
+        start_within_us: head.start_within.as_us(),
         cpu_limit: head.cpu_limit,
         hosts: setting
             .hosts

@@ -102,6 +102,9 @@ pub struct Head {
     /// Distance of samples of control blocks, queues and relays.
     #[serde(default = "ten_ms")]
     pub sample_every: Nanos,
+    /// How much later than planned a TCP flow may begin; later, and the run is invalid.
+    #[serde(default = "hundred_ms")]
+    pub start_within: Nanos,
     /// Share of busy CPU above which a run is invalid; without it a busy CPU is only noted.
     pub cpu_limit: Option<f64>,
     /// Sysctls of every host; a host's own come on top.
@@ -307,6 +310,9 @@ fn two() -> u32 {
 }
 fn yes() -> bool {
     true
+}
+fn hundred_ms() -> Nanos {
+    Nanos(100_000_000)
 }
 fn ten_ms() -> Nanos {
     Nanos(10_000_000)
