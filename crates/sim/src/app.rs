@@ -1,0 +1,195 @@
+//! Applications: what writes into a connection and reads from it. They read at once what has arrived.
+
+use crate::tcp::sender::Sender;
+use crate::timers::NEVER;
+use std::collections::VecDeque;
+
+/// Length of a timestamp in the stream, as the transfer program writes it.
+pub const STAMP_BYTES: u64 = 16;
+
+/// One end's application.
+#[derive(Debug)]
+pub enum App {
+    /// Writes the flow and reads its echoes.
+    Source(Box<Source>),
+    /// Reads the flow and echoes its timestamps.
+    Sink(Sink),
+    /// A relay's socket: the engine moves its bytes.
+    Relay,
+}
+
+/// What a source offers.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    /// Payload; absent: without end.
+    pub bytes: Option<u64>,
+    /// From when on it begins no more blocks.
+    pub stop_ns: u64,
+    /// Payload rate it does not exceed.
+    pub rate_bps: Option<u64>,
+    /// Bytes it writes at once.
+    pub block_bytes: u64,
+    /// Distance of its timestamps.
+    pub echo_every_bytes: Option<u64>,
+}
+
+/// A timestamp that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Echo {
+    /// When the block that held it was handed to the socket.
+    pub time_ns: u64,
+    /// Where in the stream it stood.
+    pub position_bytes: u64,
+    /// How long it was under way.
+    pub latency_ns: u64,
+}
+
+/// Writes block after block, as a blocking program does.
+#[derive(Debug)]
+pub struct Source {
+    offer: Offer,
+    start_ns: u64,
+    block_end_bytes: u64,
+    is_blocked: bool,
+    stamps: VecDeque<(u64, u64)>,
+    next_stamp_bytes: u64,
+    returned_bytes: u64,
+    /// Timestamps that came back and were not yet recorded.
+    pub echoes: Vec<Echo>,
+    /// When the next block is due.
+    pub next_at_ns: u64,
+}
+
+/// Reads everything at once.
+#[derive(Debug)]
+pub struct Sink {
+    echo_every_bytes: Option<u64>,
+    next_stamp_bytes: u64,
+}
+
+impl Source {
+    /// A source that begins when its connection stands.
+    pub fn new(offer: Offer) -> Source {
+        Source {
+            offer,
+            start_ns: 0,
+            block_end_bytes: 0,
+            is_blocked: false,
+            stamps: VecDeque::new(),
+            next_stamp_bytes: 0,
+            returned_bytes: 0,
+            echoes: Vec::new(),
+            next_at_ns: NEVER,
+        }
+    }
+
+    /// The connection stands.
+    pub fn start(&mut self, now_ns: u64) {
+        self.start_ns = now_ns;
+    }
+
+    /// Writes what there is room for.
+    pub fn fill(&mut self, sender: &mut Sender, now_ns: u64) {
+        // A blocked writer is woken when a third of the buffer is free (sk_stream_is_writeable).
+        if self.is_blocked && sender.room_bytes() * 3 < sender.buffer_bytes() {
+            return;
+        }
+        self.is_blocked = false;
+        self.next_at_ns = NEVER;
+        loop {
+            if sender.written_bytes == self.block_end_bytes && !self.begin_block(now_ns) {
+                return;
+            }
+            let bytes = sender.room_bytes().min(self.block_end_bytes - sender.written_bytes);
+            sender.write(bytes);
+            if sender.written_bytes < self.block_end_bytes {
+                self.is_blocked = true;
+                return;
+            }
+        }
+    }
+
+    /// Begins the next block if there is one and it is due.
+    fn begin_block(&mut self, now_ns: u64) -> bool {
+        let left = self.offer.bytes.map_or(u64::MAX, |bytes| bytes - self.block_end_bytes);
+        if left == 0 || now_ns >= self.offer.stop_ns {
+            return false;
+        }
+        let due_ns = self.due_ns();
+        if due_ns > now_ns {
+            self.next_at_ns = due_ns;
+            return false;
+        }
+        self.block_end_bytes += self.offer.block_bytes.min(left);
+        self.stamp_block(now_ns);
+        true
+    }
+
+    fn due_ns(&self) -> u64 {
+        let Some(rate_bps) = self.offer.rate_bps else { return 0 };
+        let wait = u128::from(self.block_end_bytes) * 8_000_000_000 / u128::from(rate_bps.max(1));
+        self.start_ns.saturating_add(u64::try_from(wait).unwrap_or(NEVER))
+    }
+
+    /// A stamp that begins in a block is written with it.
+    fn stamp_block(&mut self, now_ns: u64) {
+        let Some(every) = self.offer.echo_every_bytes else { return };
+        while self.next_stamp_bytes < self.block_end_bytes {
+            self.stamps.push_back((self.next_stamp_bytes, now_ns));
+            self.next_stamp_bytes += every;
+        }
+    }
+
+    /// Bytes came back.
+    fn take(&mut self, bytes: u64, now_ns: u64) {
+        let before = self.returned_bytes / STAMP_BYTES;
+        self.returned_bytes += bytes;
+        for _ in before..self.returned_bytes / STAMP_BYTES {
+            if let Some((position_bytes, time_ns)) = self.stamps.pop_front() {
+                self.echoes.push(Echo { time_ns, position_bytes, latency_ns: now_ns - time_ns });
+            }
+        }
+    }
+}
+
+impl Sink {
+    /// A sink that echoes a timestamp every so many bytes.
+    pub fn new(echo_every_bytes: Option<u64>) -> Sink {
+        Sink { echo_every_bytes, next_stamp_bytes: 0 }
+    }
+
+    /// The stream has been read up to `position_bytes`.
+    fn take(&mut self, position_bytes: u64, sender: &mut Sender) {
+        let Some(every) = self.echo_every_bytes else { return };
+        while self.next_stamp_bytes + STAMP_BYTES <= position_bytes {
+            sender.write(STAMP_BYTES);
+            self.next_stamp_bytes += every;
+        }
+    }
+}
+
+impl App {
+    /// So many bytes more were read; `position_bytes` is the stream position reached.
+    pub fn take(&mut self, bytes: u64, position_bytes: u64, sender: &mut Sender, now_ns: u64) {
+        match self {
+            App::Source(source) => source.take(bytes, now_ns),
+            App::Sink(sink) => sink.take(position_bytes, sender),
+            App::Relay => {}
+        }
+    }
+
+    /// Writes what there is to write.
+    pub fn fill(&mut self, sender: &mut Sender, now_ns: u64) {
+        if let App::Source(source) = self {
+            source.fill(sender, now_ns);
+        }
+    }
+
+    /// When the application acts by itself.
+    pub fn next_at_ns(&self) -> u64 {
+        match self {
+            App::Source(source) => source.next_at_ns,
+            _ => NEVER,
+        }
+    }
+}

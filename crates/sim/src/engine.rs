@@ -1,0 +1,106 @@
+//! The run: the earliest event, again and again.
+
+use crate::{
+    packet::{Segment, flag},
+    sample,
+    scenario::{Scenario, ScenarioError},
+    world::World,
+};
+use longfat_schema::record::Record;
+
+/// Events between two questions whether to go on: about 30 ms of a core.
+const EVENTS_PER_QUESTION: u64 = 1 << 16;
+
+/// What a run came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SimStats {
+    /// Events of the event queue.
+    pub events: u64,
+    /// Packets that entered a link: a packet over three links counts three times.
+    pub packets: u64,
+    /// Packets that reached their destination.
+    pub arrivals: u64,
+    /// Virtual time reached.
+    pub time_ns: u64,
+    /// Whether the run was stopped before its end.
+    pub stopped: bool,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+}
+
+/// Runs a scenario in virtual time. Every record goes to `sink`, times counted from the start; `proceed` is asked
+/// now and then with the virtual time, and ends the run by saying no.
+///
+/// The same scenario gives the same records, always and everywhere.
+///
+/// # Errors
+/// When the scenario is not sound; nothing has run then.
+pub fn run(
+    scenario: &Scenario,
+    mut sink: impl FnMut(Record),
+    mut proceed: impl FnMut(u64) -> bool,
+) -> Result<SimStats, ScenarioError> {
+    let mut world = World::new(scenario)?;
+    let mut stats = SimStats::default();
+    loop {
+        let (at_ns, entity) = world.net.timers.first();
+        if at_ns > scenario.duration_ns {
+            world.net.now_ns = scenario.duration_ns;
+            break;
+        }
+        world.net.now_ns = at_ns;
+        stats.events += 1;
+        if stats.events.is_multiple_of(EVENTS_PER_QUESTION) && !proceed(at_ns) {
+            stats.stopped = true;
+            break;
+        }
+        if entity == world.first[2] {
+            sample::sample(scenario, &mut world, scenario.sample_every_ns, &mut sink);
+            world.net.timers.set(entity, at_ns + scenario.sample_every_ns);
+        } else {
+            world.act(entity, &mut stats);
+        }
+    }
+    sample::summarise(scenario, &mut world, &mut sink);
+    stats.packets = world.net.hops;
+    stats.time_ns = world.net.now_ns;
+    stats.timeouts = world.endpoints.iter().map(|endpoint| endpoint.sender.timeouts).sum();
+    Ok(stats)
+}
+
+impl World {
+    /// Lets an entity do what is due.
+    fn act(&mut self, entity: u32, stats: &mut SimStats) {
+        let [first_endpoint, first_udp, _] = self.first;
+        if entity < first_endpoint {
+            while let Some(segment) = self.net.next_arrival(entity) {
+                stats.arrivals += 1;
+                self.deliver(&segment);
+            }
+        } else if entity < first_udp {
+            let index = (entity - first_endpoint) as usize;
+            self.endpoints[index].on_timer(&mut self.net);
+            self.turn_relay(index);
+        } else {
+            let source = &mut self.udp_sources[(entity - first_udp) as usize];
+            source.send(&mut self.net);
+            self.net.timers.set(entity, source.next_at_ns());
+        }
+    }
+
+    fn deliver(&mut self, segment: &Segment) {
+        let index = segment.to as usize;
+        if segment.has(flag::UDP) {
+            self.udp_sinks[index].take(segment, self.net.now_ns);
+            return;
+        }
+        self.endpoints[index].on_segment(segment, &mut self.net);
+        self.turn_relay(index);
+    }
+
+    fn turn_relay(&mut self, endpoint: usize) {
+        if let Some(relay) = self.relay_of[endpoint] {
+            self.relays[relay as usize].turn(&mut self.endpoints, &mut self.net);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! One relayed connection: two TCP connections and a bounded buffer per direction between them.
+
+use crate::{net::Net, tcp::Endpoint};
+
+/// A relayed connection. Directions: 0 from the client to the server, 1 back.
+#[derive(Debug)]
+pub struct RelayConnection {
+    /// Which relay.
+    pub relay: usize,
+    /// Its number at that relay.
+    pub number: u32,
+    /// Endpoints towards the client and towards the server.
+    pub ends: [u32; 2],
+    /// Bytes between the sockets.
+    pub held_bytes: [u64; 2],
+    /// Bytes given to the outbound socket.
+    pub relayed_bytes: [u64; 2],
+    buffer_bytes: u64,
+    is_dialled: bool,
+}
+
+impl RelayConnection {
+    /// An idle connection.
+    pub fn new(relay: usize, number: u32, ends: [u32; 2], buffer_bytes: u64) -> RelayConnection {
+        RelayConnection {
+            relay,
+            number,
+            ends,
+            held_bytes: [0; 2],
+            relayed_bytes: [0; 2],
+            buffer_bytes,
+            is_dialled: false,
+        }
+    }
+
+    /// After an event at one of its ends: dials the server once the client's connection stands, moves what can be
+    /// moved.
+    pub fn turn(&mut self, endpoints: &mut [Endpoint], net: &mut Net) {
+        let [client, server] = self.ends.map(|end| end as usize);
+        if !self.is_dialled && endpoints[client].phase == crate::tcp::Phase::Established {
+            self.is_dialled = true;
+            endpoints[server].open_at(net.now_ns, net);
+        }
+        for direction in 0..2 {
+            if self.pump(direction, endpoints) {
+                endpoints[self.ends[1 - direction] as usize].on_moved(net);
+                endpoints[self.ends[direction] as usize].on_moved(net);
+            }
+        }
+    }
+
+    /// Moves bytes of a direction until its buffer is full or nothing is left. Returns whether any moved.
+    fn pump(&mut self, direction: usize, endpoints: &mut [Endpoint]) -> bool {
+        let [from, to] = [self.ends[direction] as usize, self.ends[1 - direction] as usize];
+        let mut moved = false;
+        loop {
+            let room = self.buffer_bytes - self.held_bytes[direction];
+            let read = endpoints[from].receiver.unread_bytes.min(room);
+            endpoints[from].receiver.read(read);
+            self.held_bytes[direction] += read;
+            let outbound = &mut endpoints[to].sender;
+            let written = self.held_bytes[direction].min(outbound.room_bytes());
+            outbound.write(written);
+            self.held_bytes[direction] -= written;
+            self.relayed_bytes[direction] += written;
+            if read + written == 0 {
+                return moved;
+            }
+            moved = true;
+        }
+    }
+}

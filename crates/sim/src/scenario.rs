@@ -1,0 +1,384 @@
+//! What is simulated, as plain data: nodes, links, flows, relays. Nothing in it is random; the seed is.
+
+use longfat_cc::{Algorithm, SettingError, Tunables, UnknownAlgorithm};
+use longfat_link::LinkPlan;
+
+/// A whole simulation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// Hosts and routers: any node may be either.
+    pub nodes: Vec<String>,
+    /// What joins them.
+    pub links: Vec<LinkBetween>,
+    /// Traffic.
+    pub flows: Vec<FlowPlan>,
+    /// Relays that flows may pass through.
+    pub relays: Vec<RelayPlan>,
+    /// When the simulation ends.
+    pub duration_ns: u64,
+    /// Time between two samples.
+    pub sample_every_ns: u64,
+    /// Seed of everything random, mixed with the seeds of links and flows.
+    pub seed: u64,
+}
+
+/// A link and its ends, as indices of nodes: `forward` is from the first to the second.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkBetween {
+    /// First and second end.
+    pub ends: [usize; 2],
+    /// Rate, delay, loss, queue of both directions.
+    pub plan: LinkPlan,
+}
+
+/// Traffic from one node to another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlowPlan {
+    /// Its name in records.
+    pub name: String,
+    /// Sending node.
+    pub from: usize,
+    /// Receiving node.
+    pub to: usize,
+    /// Connections or datagram streams side by side.
+    pub streams: u32,
+    /// When the first stream starts.
+    pub start_ns: u64,
+    /// Stream i starts i times this later.
+    pub stagger_ns: u64,
+    /// How long each stream sends; absent: until the end, or until its bytes are sent.
+    pub send_for_ns: Option<u64>,
+    /// Payload of each stream; absent: as much as it can.
+    pub bytes: Option<u64>,
+    /// Payload rate of each stream that the application does not exceed; UDP needs one.
+    pub rate_bps: Option<u64>,
+    /// TCP or UDP.
+    pub transport: Transport,
+}
+
+/// How a flow is carried.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Transport {
+    /// A byte stream.
+    Tcp(Box<TcpPlan>),
+    /// Datagrams at the flow's rate, whatever the path does.
+    Udp(UdpPlan),
+}
+
+/// Parameters of TCP flows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TcpPlan {
+    /// Largest IP packet; 52 bytes of it are headers.
+    pub mtu_bytes: u32,
+    /// Bytes the application writes at once.
+    pub block_bytes: u64,
+    /// A timestamp is echoed for every so many bytes.
+    pub echo_every_bytes: Option<u64>,
+    /// The sending host's end.
+    pub sender: EndpointPlan,
+    /// The receiving host's end.
+    pub receiver: EndpointPlan,
+    /// The relay it passes through, as an index of relays.
+    pub relay: Option<usize>,
+}
+
+/// One end of a connection.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndpointPlan {
+    /// Congestion control: `reno`, `highspeed` …, or its name in the kernel.
+    pub cc: String,
+    /// Its settings, like `max_ssthresh_segments=100`.
+    pub settings: Vec<String>,
+    /// Payload the send buffer holds, unacknowledged included.
+    pub send_buffer: SendBuffer,
+    /// Payload the receive buffer holds: the largest window advertised.
+    pub receive_buffer_bytes: u64,
+    /// Selective acknowledgements (both ends must have it).
+    pub sack: bool,
+    /// Explicit congestion notification (both ends must have it).
+    pub ecn: bool,
+    /// Segments leave at a rate derived from the window instead of in bursts.
+    pub pacing: bool,
+}
+
+/// A send buffer, in bytes of payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendBuffer {
+    /// Always this size.
+    Fixed(u64),
+    /// Twice the congestion window, up to this size (as Linux autotunes).
+    Auto(u64),
+}
+
+/// Datagrams.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UdpPlan {
+    /// Payload of a datagram; 28 bytes of headers come on top.
+    pub datagram_bytes: u32,
+    /// Departures are a Poisson process with this seed, or evenly spaced.
+    pub poisson_seed: Option<u64>,
+}
+
+/// A split-TCP relay: it accepts connections early and carries their bytes on by connections of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RelayPlan {
+    /// Its name in records.
+    pub name: String,
+    /// Where it is.
+    pub node: usize,
+    /// What it holds per direction of a connection between the two sockets (a pipe).
+    pub buffer_bytes: u64,
+    /// Its end towards the client.
+    pub client_side: EndpointPlan,
+    /// Its end towards the server.
+    pub server_side: EndpointPlan,
+}
+
+impl Default for EndpointPlan {
+    fn default() -> EndpointPlan {
+        EndpointPlan {
+            cc: "reno".to_owned(),
+            settings: Vec::new(),
+            send_buffer: SendBuffer::Auto(1 << 30),
+            receive_buffer_bytes: 1 << 30,
+            sack: true,
+            ecn: false,
+            pacing: false,
+        }
+    }
+}
+
+impl Default for TcpPlan {
+    fn default() -> TcpPlan {
+        TcpPlan {
+            mtu_bytes: 1500,
+            block_bytes: 128 << 10,
+            echo_every_bytes: None,
+            sender: EndpointPlan::default(),
+            receiver: EndpointPlan::default(),
+            relay: None,
+        }
+    }
+}
+
+/// What is wrong with a scenario, and the mend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// An index points nowhere.
+    #[error("{whose} names {what} {index}, but there are {count}; indices begin with 0")]
+    Index {
+        /// Who names it.
+        whose: String,
+        /// A node or a relay.
+        what: &'static str,
+        /// The index.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// Two nodes without a path.
+    #[error("no links lead from '{from}' to '{to}'; add one")]
+    NoPath {
+        /// From.
+        from: String,
+        /// To.
+        to: String,
+    },
+    /// Both ends in one place.
+    #[error("{whose} begins and ends at '{node}'; a connection needs a link between its ends")]
+    SameNode {
+        /// Who.
+        whose: String,
+        /// Where.
+        node: String,
+    },
+    /// A value out of its bounds.
+    #[error("{whose}: {what} is {value}; {mend}")]
+    Value {
+        /// Who.
+        whose: String,
+        /// Which value.
+        what: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it may be.
+        mend: &'static str,
+    },
+    /// No such congestion control.
+    #[error("{whose}: {source}")]
+    Algorithm {
+        /// Who.
+        whose: String,
+        /// What is wrong.
+        source: UnknownAlgorithm,
+    },
+    /// A setting that its algorithm does not take.
+    #[error("{whose}: {source}")]
+    Setting {
+        /// Who.
+        whose: String,
+        /// What is wrong.
+        source: SettingError,
+    },
+}
+
+fn refuse_unless(
+    good: bool,
+    whose: &str,
+    what: &'static str,
+    value: u64,
+    mend: &'static str,
+) -> Result<(), ScenarioError> {
+    if good { Ok(()) } else { Err(ScenarioError::Value { whose: whose.to_owned(), what, value, mend }) }
+}
+
+impl SendBuffer {
+    /// Size at first and at most; it holds at least one segment.
+    pub(crate) fn bounds(self, mss_bytes: u32) -> (u64, u64) {
+        let mss_bytes = u64::from(mss_bytes);
+        match self {
+            SendBuffer::Fixed(bytes) => (bytes.max(mss_bytes), bytes.max(mss_bytes)),
+            SendBuffer::Auto(most) => ((20 * mss_bytes).min(most.max(mss_bytes)), most.max(mss_bytes)),
+        }
+    }
+}
+
+impl EndpointPlan {
+    /// The algorithm with its settings.
+    pub(crate) fn tunables(&self, whose: &str) -> Result<Tunables, ScenarioError> {
+        let named = |source| ScenarioError::Algorithm { whose: whose.to_owned(), source };
+        let algorithm = Algorithm::find(&self.cc).map_err(named)?;
+        Tunables::from_settings(algorithm, &self.settings)
+            .map_err(|source| ScenarioError::Setting { whose: whose.to_owned(), source })
+    }
+
+    /// Capabilities hold only when both ends have them.
+    pub(crate) fn agreed_with(&self, peer: &EndpointPlan) -> EndpointPlan {
+        EndpointPlan { sack: self.sack && peer.sack, ecn: self.ecn && peer.ecn, ..self.clone() }
+    }
+
+    fn check(&self, whose: &str, mss_bytes: u32) -> Result<(), ScenarioError> {
+        self.tunables(whose)?;
+        let window = self.receive_buffer_bytes;
+        let bounds = u64::from(mss_bytes)..=u64::from(u32::MAX);
+        refuse_unless(
+            bounds.contains(&window),
+            whose,
+            "the receive buffer in bytes",
+            window,
+            "it must hold a segment and be less than 4 GiB",
+        )
+    }
+}
+
+impl TcpPlan {
+    /// Payload of a full segment.
+    pub fn mss_bytes(&self) -> u32 {
+        self.mtu_bytes.saturating_sub(crate::packet::TCP_HEADER_BYTES)
+    }
+}
+
+impl Scenario {
+    /// Checks everything but paths, which [`crate::run`] looks for.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        let us = 1000;
+        refuse_unless(
+            self.sample_every_ns >= us,
+            "the scenario",
+            "the sample interval in ns",
+            self.sample_every_ns,
+            "it must be at least 1 us",
+        )?;
+        refuse_unless(
+            self.duration_ns < 1 << 62,
+            "the scenario",
+            "the duration in ns",
+            self.duration_ns,
+            "it must be less than a century",
+        )?;
+        for link in &self.links {
+            let whose = format!("link '{}'", link.plan.name);
+            link.ends.iter().try_for_each(|end| self.check_node(&whose, *end))?;
+        }
+        for relay in &self.relays {
+            let whose = format!("relay '{}'", relay.name);
+            self.check_node(&whose, relay.node)?;
+            refuse_unless(
+                relay.buffer_bytes > 0,
+                &whose,
+                "the buffer in bytes",
+                0,
+                "it must hold something",
+            )?;
+            relay.client_side.check(&whose, 1)?;
+            relay.server_side.check(&whose, 1)?;
+        }
+        self.flows.iter().try_for_each(|flow| self.check_flow(flow))
+    }
+
+    fn check_node(&self, whose: &str, node: usize) -> Result<(), ScenarioError> {
+        check_index(whose, "node", node, self.nodes.len())
+    }
+
+    fn check_flow(&self, flow: &FlowPlan) -> Result<(), ScenarioError> {
+        let whose = format!("flow '{}'", flow.name);
+        self.check_node(&whose, flow.from)?;
+        self.check_node(&whose, flow.to)?;
+        refuse_unless(flow.streams > 0, &whose, "the number of streams", 0, "it must be at least 1")?;
+        refuse_unless(flow.rate_bps != Some(0), &whose, "the rate in bit/s", 0, "leave it out for no limit")?;
+        match &flow.transport {
+            Transport::Tcp(tcp) => self.check_tcp(&whose, flow, tcp),
+            Transport::Udp(udp) => {
+                let size = u64::from(udp.datagram_bytes);
+                refuse_unless(
+                    (1..=65_507).contains(&size),
+                    &whose,
+                    "the datagram in bytes",
+                    size,
+                    "it must be 1 to 65507",
+                )?;
+                refuse_unless(flow.rate_bps.is_some(), &whose, "the rate in bit/s", 0, "UDP needs one")
+            }
+        }
+    }
+
+    fn check_tcp(&self, whose: &str, flow: &FlowPlan, tcp: &TcpPlan) -> Result<(), ScenarioError> {
+        let mtu = u64::from(tcp.mtu_bytes);
+        refuse_unless(
+            (576..=65_535).contains(&mtu),
+            whose,
+            "the MTU in bytes",
+            mtu,
+            "it must be 576 to 65535",
+        )?;
+        refuse_unless(tcp.block_bytes > 0, whose, "the block in bytes", 0, "it must be at least 1")?;
+        let every = tcp.echo_every_bytes.unwrap_or(1 << 20);
+        refuse_unless(every > 16, whose, "the echo spacing in bytes", every, "a timestamp alone takes 16")?;
+        tcp.sender.check(whose, tcp.mss_bytes())?;
+        tcp.receiver.check(whose, tcp.mss_bytes())?;
+        if let Some(relay) = tcp.relay {
+            check_index(whose, "relay", relay, self.relays.len())?;
+        }
+        for link in &self.links {
+            let carries = u64::from(link.plan.mtu_bytes);
+            refuse_unless(
+                carries >= mtu,
+                &format!("link '{}' under flow '{}'", link.plan.name, flow.name),
+                "the MTU in bytes",
+                carries,
+                "it must carry the flow's packets",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn check_index(whose: &str, what: &'static str, index: usize, count: usize) -> Result<(), ScenarioError> {
+    if index < count {
+        return Ok(());
+    }
+    Err(ScenarioError::Index { whose: whose.to_owned(), what, index, count })
+}

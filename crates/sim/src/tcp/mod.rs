@@ -1,0 +1,248 @@
+//! TCP: a connection is two [`Endpoint`]s, each with a sending and a receiving half.
+//!
+//! Sequence numbers count segments in stream order; each has its bytes, and a retransmission repeats both. So bytes
+//! are exact and a scoreboard is an array. Not modelled: FIN (a connection ends with its last byte), segments cut
+//! anew, urgent data, Nagle's algorithm (TCP_NODELAY is on), windows unscaled in SYN.
+
+mod control;
+mod output;
+mod receiver;
+mod recovery;
+pub mod rtt;
+mod scoreboard;
+pub mod sender;
+mod timer;
+mod window;
+
+use crate::{
+    app::App,
+    net::Net,
+    packet::{Segment, flag},
+    scenario::EndpointPlan,
+    timers::NEVER,
+};
+use longfat_cc::Tunables;
+use longfat_link::model::Ecn;
+use output::Outlet;
+use receiver::Receiver;
+use rtt::RTO_INIT_US;
+use sender::Sender;
+
+/// How far the handshake is (RFC 9293, section 3.3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing has happened.
+    Closed,
+    /// A SYN was sent.
+    SynSent,
+    /// A SYN was received and answered.
+    SynReceived,
+    /// Data may flow.
+    Established,
+}
+
+/// Where an endpoint is and whom it speaks to.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// Its number in the event queue.
+    pub entity: u32,
+    /// Start of its route to the peer.
+    pub route: u32,
+    /// The peer's number among endpoints.
+    pub peer: u32,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// How far the handshake is.
+    pub phase: Phase,
+    /// The sending half.
+    pub sender: Sender,
+    /// The receiving half.
+    pub receiver: Receiver,
+    /// Who reads and writes.
+    pub app: App,
+    /// When the connection stood.
+    pub established_ns: u64,
+    /// When payload last arrived in order.
+    pub last_arrival_ns: u64,
+    place: Place,
+    open_at_ns: u64,
+    syn_at_ns: u64,
+    syn_sent_ns: u64,
+    syns: u32,
+}
+
+impl Endpoint {
+    /// A closed endpoint.
+    pub fn new(place: Place, plan: &EndpointPlan, tunables: Tunables, mss_bytes: u32, app: App) -> Endpoint {
+        Endpoint {
+            phase: Phase::Closed,
+            sender: Sender::new(plan, tunables, mss_bytes),
+            receiver: Receiver::new(plan.receive_buffer_bytes, mss_bytes, plan.sack),
+            app,
+            established_ns: 0,
+            last_arrival_ns: 0,
+            place,
+            open_at_ns: NEVER,
+            syn_at_ns: NEVER,
+            syn_sent_ns: 0,
+            syns: 0,
+        }
+    }
+
+    /// Opens the connection at a time.
+    pub fn open_at(&mut self, at_ns: u64, net: &mut Net) {
+        self.open_at_ns = at_ns;
+        net.timers.set(self.place.entity, at_ns);
+    }
+
+    /// A segment arrived.
+    pub fn on_segment(&mut self, segment: &Segment, net: &mut Net) {
+        if self.phase == Phase::Established && !segment.has(flag::SYN) {
+            self.on_established(segment, net);
+        } else {
+            self.on_handshake(segment, net);
+        }
+        self.arm(net);
+    }
+
+    fn on_established(&mut self, segment: &Segment, net: &mut Net) {
+        let now_ns = net.now_ns;
+        self.receiver.note_time(segment);
+        self.sender.on_ack(segment, now_ns);
+        let Endpoint { sender, receiver, app, place, .. } = self;
+        let mut out = Outlet { net, receiver, route: place.route, to: place.peer };
+        sender.send_after_ack(&mut out);
+        if segment.has(flag::PROBE) {
+            receiver.demand_ack();
+        }
+        if segment.payload_bytes > 0 {
+            let bytes = receiver.on_data(segment, now_ns, sender.rtt.srtt_us());
+            if bytes > 0 {
+                self.last_arrival_ns = now_ns;
+                read(app, receiver, sender, bytes, now_ns);
+            }
+        }
+        self.turn(net);
+    }
+
+    /// Lets the application write, sends what it wrote, acknowledges if that is due.
+    fn turn(&mut self, net: &mut Net) {
+        let now_ns = net.now_ns;
+        let Endpoint { sender, receiver, app, place, .. } = self;
+        app.fill(sender, now_ns);
+        let mut out = Outlet { net, receiver, route: place.route, to: place.peer };
+        if sender.unsent_bytes() > 0 {
+            sender.send_new(&mut out);
+        }
+        if out.receiver.wants_ack(now_ns) {
+            out.acknowledge();
+        }
+    }
+
+    /// Bytes were moved into or out of a relay's socket.
+    pub fn on_moved(&mut self, net: &mut Net) {
+        if self.phase == Phase::Established {
+            self.turn(net);
+            self.arm(net);
+        }
+    }
+
+    fn on_handshake(&mut self, segment: &Segment, net: &mut Net) {
+        let is_syn = segment.has(flag::SYN);
+        match self.phase {
+            Phase::Closed if is_syn => {
+                self.sender.edge_bytes = u64::from(segment.window_bytes);
+                self.receiver.note_time(segment);
+                self.phase = Phase::SynReceived;
+                self.send_syn(net);
+            }
+            Phase::SynSent if is_syn => {
+                self.establish(segment, net);
+                self.receiver.demand_ack();
+                self.turn(net);
+            }
+            Phase::SynReceived if is_syn => self.send_syn(net),
+            Phase::SynReceived => {
+                self.establish(segment, net);
+                self.on_established(segment, net);
+            }
+            // Our last acknowledgement of the handshake was lost.
+            Phase::Established => {
+                self.receiver.demand_ack();
+                self.turn(net);
+            }
+            _ => {}
+        }
+    }
+
+    fn establish(&mut self, segment: &Segment, net: &mut Net) {
+        let now_ns = net.now_ns;
+        self.phase = Phase::Established;
+        self.established_ns = now_ns;
+        self.syn_at_ns = NEVER;
+        self.sender.edge_bytes = self.sender.edge_bytes.max(u64::from(segment.window_bytes));
+        if self.syns == 1 {
+            let rtt_ns = now_ns - self.syn_sent_ns;
+            self.sender.rtt.sample(rtt_ns / 1000, 0, 0);
+            self.sender.rtt.sample_min(rtt_ns, now_ns);
+        }
+        if let App::Source(source) = &mut self.app {
+            source.start(now_ns);
+        }
+    }
+
+    /// Sends a SYN (or its answer) and waits twice as long each time.
+    fn send_syn(&mut self, net: &mut Net) {
+        let wait_ns = (RTO_INIT_US * 1000) << self.syns.min(6);
+        self.syns += 1;
+        self.syn_sent_ns = net.now_ns;
+        self.syn_at_ns = net.now_ns + wait_ns;
+        let Endpoint { receiver, place, .. } = self;
+        Outlet { net, receiver, route: place.route, to: place.peer }.emit(flag::SYN, 0, 0, Ecn::NotEct);
+    }
+
+    /// Does what is due.
+    pub fn on_timer(&mut self, net: &mut Net) {
+        let now_ns = net.now_ns;
+        if self.open_at_ns <= now_ns {
+            self.open_at_ns = NEVER;
+            self.phase = Phase::SynSent;
+            self.send_syn(net);
+        }
+        if self.syn_at_ns <= now_ns {
+            self.send_syn(net);
+        }
+        if self.phase == Phase::Established {
+            let Endpoint { sender, receiver, place, .. } = self;
+            let mut out = Outlet { net, receiver, route: place.route, to: place.peer };
+            sender.on_timer(&mut out);
+            self.turn(net);
+        }
+        net.timers.set(self.place.entity, self.deadline_ns());
+    }
+
+    fn deadline_ns(&self) -> u64 {
+        let halves_ns = self.sender.deadline_ns().min(self.receiver.deadline_ns());
+        halves_ns.min(self.app.next_at_ns()).min(self.open_at_ns).min(self.syn_at_ns)
+    }
+
+    /// A deadline that moved away is looked at again when the old one comes: most of them move on every segment.
+    fn arm(&self, net: &mut Net) {
+        let deadline_ns = self.deadline_ns();
+        if deadline_ns < net.timers.get(self.place.entity) {
+            net.timers.set(self.place.entity, deadline_ns);
+        }
+    }
+}
+
+/// The application takes what is in order; a relay takes it when it has room.
+fn read(app: &mut App, receiver: &mut Receiver, sender: &mut Sender, bytes: u64, now_ns: u64) {
+    if matches!(app, App::Relay) {
+        return;
+    }
+    receiver.read(bytes);
+    app.take(bytes, receiver.bytes, sender, now_ns);
+}

@@ -1,0 +1,332 @@
+//! The receiving half of a connection: reassembly, what to acknowledge, and when (RFC 9293, 5681 section 4.2, 2018,
+//! 2883; delays and quick acknowledgements as Linux has them).
+
+use crate::{
+    packet::{SACK_BLOCKS, Segment, flag},
+    ranges::{Range, Ranges},
+    timers::NEVER,
+};
+use std::collections::VecDeque;
+
+/// Delay of an acknowledgement (TCP_DELACK_MIN).
+const DELAY_NS: u64 = 40_000_000;
+/// Segments acknowledged one by one at the start (TCP_MAX_QUICKACKS).
+const QUICK_ACKS: u32 = 16;
+/// Duplicate acknowledgements sent before they are compressed (tcp_ack_send: dup_ack_counter).
+const DUP_ACKS: u32 = 3;
+/// Most acknowledgements compressed into one (tcp_comp_sack_nr).
+const COMPRESSED_MAX: u32 = 44;
+/// Longest delay of a compressed acknowledgement (tcp_comp_sack_delay_ns).
+const COMPRESSED_NS: u64 = 1_000_000;
+
+/// The receiving half.
+#[derive(Debug)]
+pub struct Receiver {
+    /// Next segment number expected.
+    pub next: u64,
+    /// Stream position reached in order.
+    pub bytes: u64,
+    /// Bytes in order that the application has not taken.
+    pub unread_bytes: u64,
+    /// Segments that arrived with a CE mark.
+    pub marked: u64,
+    /// Right edge of the window: stream position.
+    pub edge_bytes: u64,
+    capacity_bytes: u64,
+    mss_bytes: u64,
+    with_sack: bool,
+    held: Ranges,
+    held_bytes: u64,
+    fresh: Vec<(u64, u64)>,
+    /// Ranges to report, the newest first.
+    recent: VecDeque<(u64, u64)>,
+    duplicate: Option<u64>,
+    last_acked: u64,
+    last_acked_bytes: u64,
+    echo_ns: u64,
+    demand_cwr: bool,
+    quick: u32,
+    unacked: u32,
+    ack_now: bool,
+    delay_at_ns: u64,
+    compressed: u32,
+    dup_acks: (u64, u32),
+    compressed_at_ns: u64,
+}
+
+impl Receiver {
+    /// Nothing received; `capacity_bytes` of payload can be held.
+    pub fn new(capacity_bytes: u64, mss_bytes: u32, with_sack: bool) -> Receiver {
+        Receiver {
+            next: 0,
+            bytes: 0,
+            unread_bytes: 0,
+            marked: 0,
+            edge_bytes: capacity_bytes,
+            capacity_bytes,
+            mss_bytes: u64::from(mss_bytes),
+            with_sack,
+            held: Ranges::default(),
+            held_bytes: 0,
+            fresh: Vec::new(),
+            recent: VecDeque::new(),
+            duplicate: None,
+            last_acked: 0,
+            last_acked_bytes: 0,
+            echo_ns: 0,
+            demand_cwr: false,
+            quick: QUICK_ACKS,
+            unacked: 0,
+            ack_now: false,
+            delay_at_ns: NEVER,
+            compressed: 0,
+            dup_acks: (0, 0),
+            compressed_at_ns: NEVER,
+        }
+    }
+
+    /// When an acknowledgement that waits is to be sent.
+    pub fn deadline_ns(&self) -> u64 {
+        self.delay_at_ns.min(self.compressed_at_ns)
+    }
+
+    /// The time to echo to a segment that carries the acknowledgement (RFC 7323, section 4).
+    pub fn note_time(&mut self, segment: &Segment) {
+        let number = if segment.payload_bytes > 0 { segment.number } else { self.next };
+        if number <= self.last_acked {
+            self.echo_ns = segment.sent_ns;
+        }
+    }
+
+    /// A segment with payload arrived. Returns the bytes that are newly in order. `rtt_us` bounds compression.
+    pub fn on_data(&mut self, segment: &Segment, now_ns: u64, rtt_us: u32) -> u64 {
+        self.note_ecn(segment);
+        if segment.number < self.next || self.held.contains(segment.number) {
+            self.duplicate = Some(segment.number);
+            self.quick = self.quick.max(2);
+            self.ack_now = true;
+            return 0;
+        }
+        if segment.number > self.next {
+            self.hold(segment);
+            self.after_gap(now_ns, rtt_us);
+            return 0;
+        }
+        let filled = !self.held.is_empty();
+        let bytes = self.take_in_order(segment);
+        self.unacked += 1;
+        // A hole closed, or the sender has paused: it should hear now.
+        self.ack_now |= filled && self.held.is_empty() || segment.has(flag::PSH);
+        if filled && !self.held.is_empty() {
+            self.after_gap(now_ns, rtt_us);
+        } else {
+            self.after_data(now_ns);
+        }
+        bytes
+    }
+
+    fn note_ecn(&mut self, segment: &Segment) {
+        if segment.has(flag::CWR) {
+            self.demand_cwr = false;
+            self.ack_now = true;
+        }
+        if segment.is_marked {
+            self.marked += 1;
+            if !self.demand_cwr {
+                self.quick = self.quick.max(2);
+                self.demand_cwr = true;
+            }
+        }
+    }
+
+    fn take_in_order(&mut self, segment: &Segment) -> u64 {
+        let mut bytes = u64::from(segment.payload_bytes);
+        self.next += 1;
+        if let Some(range) = self.held.first().filter(|range| range.start == self.next) {
+            self.held.pop_first();
+            self.next = range.end;
+            bytes += range.bytes;
+            self.held_bytes -= range.bytes;
+        }
+        let next = self.next;
+        self.recent.retain(|(_, end)| *end > next);
+        self.bytes += bytes;
+        self.unread_bytes += bytes;
+        bytes
+    }
+
+    fn hold(&mut self, segment: &Segment) {
+        let bytes = u64::from(segment.payload_bytes);
+        let range = Range { start: segment.number, end: segment.number + 1, bytes };
+        self.fresh.clear();
+        let merged = self.held.insert(range, &mut self.fresh);
+        self.held_bytes += bytes;
+        let (start, end) = (merged.start, merged.end);
+        let known = self.recent.iter().position(|(from, to)| *from <= end && *to >= start);
+        // Ranges older than the second would no longer be reported: compression ends (tcp_sack_compress_send_ack).
+        self.ack_now |= self.compressed > 0 && known.unwrap_or(self.recent.len()) >= SACK_BLOCKS - 1;
+        self.recent.retain(|(from, to)| *to < start || *from > end);
+        self.recent.push_front((start, end));
+        self.recent.truncate(SACK_BLOCKS + 1);
+    }
+
+    /// Every second full segment is acknowledged, the first ones each; otherwise after a delay.
+    fn after_data(&mut self, now_ns: u64) {
+        if self.bytes - self.last_acked_bytes > self.mss_bytes || self.quick > 0 {
+            self.ack_now = true;
+        } else if self.delay_at_ns == NEVER {
+            self.delay_at_ns = now_ns + DELAY_NS;
+        }
+    }
+
+    /// Data are missing: each segment is acknowledged; after the third, several together (Linux 4.18).
+    fn after_gap(&mut self, now_ns: u64, rtt_us: u32) {
+        let two_full = self.bytes - self.last_acked_bytes > self.mss_bytes;
+        if two_full || self.quick > 0 || !self.with_sack || self.compressed >= COMPRESSED_MAX {
+            self.ack_now = true;
+            return;
+        }
+        if self.dup_acks.0 != self.next {
+            self.dup_acks = (self.next, 0);
+        }
+        if self.dup_acks.1 < DUP_ACKS {
+            self.dup_acks.1 += 1;
+            self.ack_now = true;
+            return;
+        }
+        self.compressed += 1;
+        if self.compressed_at_ns == NEVER {
+            // A twentieth of the round trip, at most 1 ms.
+            self.compressed_at_ns = now_ns + COMPRESSED_NS.min(u64::from(rtt_us) * 1000 / 20);
+        }
+    }
+
+    /// The application took bytes. A window that has opened much is told at once (tcp_cleanup_rbuf).
+    pub fn read(&mut self, bytes: u64) {
+        self.unread_bytes -= bytes;
+        let (now, then) = (self.edge_bytes - self.bytes, self.window_bytes());
+        if bytes > 0 && 2 * now <= self.capacity_bytes && then >= 2 * now && then > 0 {
+            self.ack_now = true;
+        }
+    }
+
+    /// Something asks for an acknowledgement now.
+    pub fn demand_ack(&mut self) {
+        self.ack_now = true;
+    }
+
+    /// Whether an acknowledgement is to be sent by `now_ns`.
+    pub fn wants_ack(&self, now_ns: u64) -> bool {
+        self.ack_now || self.deadline_ns() <= now_ns
+    }
+
+    /// The window that would be advertised now: the right edge never moves back, and not forward by trifles
+    /// (RFC 9293, section 3.8.6.2.2).
+    fn window_bytes(&self) -> u64 {
+        let room = self.capacity_bytes.saturating_sub(self.unread_bytes + self.held_bytes);
+        let edge = self.bytes + room;
+        let least = self.mss_bytes.min(self.capacity_bytes / 2);
+        let moved = edge.saturating_sub(self.edge_bytes) >= least;
+        if moved { room } else { self.edge_bytes - self.bytes }
+    }
+
+    /// Writes the acknowledgement into a segment that is about to leave.
+    pub fn acknowledge(&mut self, segment: &mut Segment) {
+        self.edge_bytes = self.edge_bytes.max(self.bytes + self.window_bytes());
+        segment.flags |= flag::ACK;
+        segment.ack = self.next;
+        segment.window_bytes = u32::try_from(self.edge_bytes - self.bytes).unwrap_or(u32::MAX);
+        segment.echo_ns = self.echo_ns;
+        if self.demand_cwr {
+            segment.flags |= flag::ECE;
+        }
+        if self.with_sack {
+            self.report(segment);
+        }
+        self.quick = self.quick.saturating_sub(u32::from(self.unacked > 0));
+        (self.last_acked, self.last_acked_bytes) = (self.next, self.bytes);
+        (self.unacked, self.compressed, self.ack_now) = (0, 0, false);
+        (self.delay_at_ns, self.compressed_at_ns) = (NEVER, NEVER);
+    }
+
+    fn report(&mut self, segment: &mut Segment) {
+        let duplicate = self.duplicate.take().map(|number| (number, number + 1));
+        segment.flags |= if duplicate.is_some() { flag::DSACK } else { 0 };
+        let blocks = duplicate.into_iter().chain(self.recent.iter().copied()).take(SACK_BLOCKS);
+        segment.sack_base = duplicate.map_or(self.next, |(start, _)| start.min(self.next));
+        let base = segment.sack_base;
+        for (to, (start, end)) in segment.sack.iter_mut().zip(blocks) {
+            *to = ((start - base) as u32, (end - base) as u32);
+            segment.sack_count += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(number: u64) -> Segment {
+        Segment { number, payload_bytes: 100, ..Segment::default() }
+    }
+
+    fn ack_of(receiver: &mut Receiver) -> Segment {
+        let mut segment = Segment::default();
+        receiver.acknowledge(&mut segment);
+        segment
+    }
+
+    #[test]
+    fn the_newest_range_is_reported_first_and_filled_holes_disappear() {
+        let mut receiver = Receiver::new(10_000, 100, true);
+        let _ = [0, 2, 5, 3].map(|number| receiver.on_data(&data(number), 0, 1000));
+        let ack = ack_of(&mut receiver);
+        assert_eq!((ack.ack, ack.sack_blocks().collect::<Vec<_>>()), (1, vec![(2, 4), (5, 6)]));
+        assert_eq!(receiver.on_data(&data(1), 0, 1000), 300);
+        let ack = ack_of(&mut receiver);
+        assert_eq!((ack.ack, ack.sack_blocks().collect::<Vec<_>>()), (4, vec![(5, 6)]));
+        assert_eq!(receiver.held_bytes, 100);
+    }
+
+    #[test]
+    fn after_the_first_sixteen_every_second_segment_is_acknowledged() {
+        let mut receiver = Receiver::new(1_000_000, 100, true);
+        let acks = (0..40).filter(|number| {
+            receiver.on_data(&data(*number), 0, 1000);
+            let wants = receiver.wants_ack(0);
+            if wants {
+                ack_of(&mut receiver);
+            }
+            wants
+        });
+        assert_eq!(acks.count(), 16 + 12);
+        receiver.on_data(&data(40), 7, 1000);
+        assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + DELAY_NS));
+    }
+
+    #[test]
+    fn a_duplicate_is_told_at_once() {
+        let mut receiver = Receiver::new(10_000, 100, true);
+        let _ = [0, 1].map(|number| receiver.on_data(&data(number), 0, 1000));
+        ack_of(&mut receiver);
+        assert_eq!(receiver.on_data(&data(0), 0, 1000), 0);
+        assert!(receiver.wants_ack(0));
+        let ack = ack_of(&mut receiver);
+        assert!(ack.has(flag::DSACK));
+        assert_eq!(ack.sack_blocks().next(), Some((0, 1)));
+    }
+
+    #[test]
+    fn the_window_closes_over_unread_bytes_and_opens_when_they_are_read() {
+        let mut receiver = Receiver::new(1000, 100, true);
+        (0..10).for_each(|number| {
+            receiver.on_data(&data(number), 0, 1000);
+        });
+        assert_eq!(ack_of(&mut receiver).window_bytes, 0);
+        receiver.read(50);
+        assert_eq!(ack_of(&mut receiver).window_bytes, 0);
+        receiver.read(600);
+        assert!(receiver.wants_ack(0));
+        assert_eq!(ack_of(&mut receiver).window_bytes, 650);
+    }
+}

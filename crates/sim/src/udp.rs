@@ -1,0 +1,128 @@
+//! UDP cross traffic: datagrams at a rate, whatever the path does.
+
+use crate::{
+    net::Net,
+    packet::{Segment, flag},
+    timers::NEVER,
+};
+use longfat_link::model::{Ecn, random::Random};
+
+/// Sends datagrams.
+#[derive(Debug)]
+pub struct UdpSource {
+    /// Datagrams sent.
+    pub sent: u64,
+    /// When the first one left.
+    pub start_ns: u64,
+    stop_ns: u64,
+    limit: u64,
+    datagram_bytes: u32,
+    /// Mean time between departures, in nanoseconds and 2^-16 of them.
+    gap_65536ns: u64,
+    /// Exact time of the next departure, in the same unit.
+    next_65536ns: u128,
+    poisson: Option<Random>,
+    route: u32,
+    to: u32,
+}
+
+/// What a UDP source is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct UdpOffer {
+    /// When it starts.
+    pub start_ns: u64,
+    /// When it stops.
+    pub stop_ns: u64,
+    /// Payload; absent: without end.
+    pub bytes: Option<u64>,
+    /// Payload of a datagram.
+    pub datagram_bytes: u32,
+    /// Payload rate.
+    pub rate_bps: u64,
+    /// Seed of exponential gaps; absent: even gaps.
+    pub poisson_seed: Option<u64>,
+    /// Which stream of that seed.
+    pub stream: u64,
+}
+
+/// Counts datagrams.
+#[derive(Debug, Default)]
+pub struct UdpSink {
+    /// Datagrams that arrived.
+    pub received: u64,
+    /// Their payload.
+    pub bytes: u64,
+    /// One past the highest number that arrived.
+    pub highest: u64,
+    /// When the last one arrived.
+    pub last_ns: u64,
+}
+
+impl UdpSource {
+    /// A source; its first datagram leaves at the start (or, Poisson, a gap later).
+    pub fn new(offer: &UdpOffer, route: u32, to: u32) -> UdpSource {
+        let bits = u128::from(offer.datagram_bytes) * 8_000_000_000 * 65_536;
+        let mut source = UdpSource {
+            sent: 0,
+            start_ns: offer.start_ns,
+            stop_ns: offer.stop_ns,
+            limit: offer.bytes.map_or(u64::MAX, |bytes| bytes.div_ceil(u64::from(offer.datagram_bytes))),
+            datagram_bytes: offer.datagram_bytes,
+            gap_65536ns: u64::try_from(bits / u128::from(offer.rate_bps.max(1))).unwrap_or(NEVER).max(1),
+            next_65536ns: u128::from(offer.start_ns) << 16,
+            poisson: offer.poisson_seed.map(|seed| Random::new(seed, offer.stream)),
+            route,
+            to,
+        };
+        if source.poisson.is_some() {
+            source.advance();
+        }
+        source
+    }
+
+    /// When the next datagram leaves.
+    pub fn next_at_ns(&self) -> u64 {
+        let at_ns = u64::try_from(self.next_65536ns >> 16).unwrap_or(NEVER);
+        if self.sent >= self.limit || at_ns >= self.stop_ns { NEVER } else { at_ns }
+    }
+
+    fn advance(&mut self) {
+        let factor = match &mut self.poisson {
+            // 1 - unit() is never 0: its logarithm is finite.
+            Some(random) => -(1.0 - random.unit()).ln(),
+            None => 1.0,
+        };
+        self.next_65536ns += (self.gap_65536ns as f64 * factor) as u128;
+    }
+
+    /// Sends the datagram that is due.
+    pub fn send(&mut self, net: &mut Net) {
+        let segment = Segment {
+            route: self.route,
+            to: self.to,
+            flags: flag::UDP,
+            number: self.sent,
+            payload_bytes: self.datagram_bytes,
+            sent_ns: net.now_ns,
+            ..Segment::default()
+        };
+        net.send(segment, Ecn::NotEct);
+        self.sent += 1;
+        self.advance();
+    }
+}
+
+impl UdpSink {
+    /// A datagram arrived.
+    pub fn take(&mut self, segment: &Segment, now_ns: u64) {
+        self.received += 1;
+        self.bytes += u64::from(segment.payload_bytes);
+        self.highest = self.highest.max(segment.number + 1);
+        self.last_ns = now_ns;
+    }
+
+    /// Datagrams missing among those up to the highest that arrived.
+    pub fn lost(&self) -> u64 {
+        self.highest.saturating_sub(self.received)
+    }
+}

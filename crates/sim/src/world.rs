@@ -1,0 +1,242 @@
+//! A scenario made ready to run: endpoints, sources, relays and streams, each with its number.
+
+use crate::{
+    app::{App, Offer, Sink, Source},
+    net::Net,
+    relay::RelayConnection,
+    route::Routes,
+    scenario::{EndpointPlan, FlowPlan, Scenario, ScenarioError, TcpPlan, Transport, UdpPlan},
+    tcp::{Endpoint, Place},
+    timers::NEVER,
+    udp::{UdpOffer, UdpSink, UdpSource},
+};
+
+/// What one stream of a flow consists of.
+#[derive(Debug)]
+pub struct Stream {
+    /// Its flow.
+    pub flow: usize,
+    /// Its number in the flow.
+    pub number: u32,
+    /// How it is carried.
+    pub carrier: Carrier,
+    /// Bytes that had arrived at the last sample.
+    pub sampled_bytes: u64,
+    /// Latencies of its echoes.
+    pub echoes_ns: Vec<u64>,
+}
+
+/// Numbers of what carries a stream.
+#[derive(Debug, Clone, Copy)]
+pub enum Carrier {
+    /// Endpoints at the sender and at the receiver.
+    Tcp {
+        /// Sending endpoint.
+        source: usize,
+        /// Receiving endpoint.
+        sink: usize,
+    },
+    /// Source and sink, of one number.
+    Udp(usize),
+}
+
+/// Everything that acts.
+#[derive(Debug)]
+pub struct World {
+    /// Links, packets, time.
+    pub net: Net,
+    /// Ends of TCP connections.
+    pub endpoints: Vec<Endpoint>,
+    /// The relayed connection an endpoint belongs to.
+    pub relay_of: Vec<Option<u32>>,
+    /// Relayed connections.
+    pub relays: Vec<RelayConnection>,
+    /// UDP sources.
+    pub udp_sources: Vec<UdpSource>,
+    /// UDP sinks.
+    pub udp_sinks: Vec<UdpSink>,
+    /// Streams in order of flows.
+    pub streams: Vec<Stream>,
+    /// First entity of endpoints, of UDP sources, and the sampler's.
+    pub first: [u32; 3],
+}
+
+struct Builder<'a> {
+    scenario: &'a Scenario,
+    routes: Routes<'a>,
+    first_endpoint: u32,
+    endpoints: Vec<Endpoint>,
+    relay_of: Vec<Option<u32>>,
+    relays: Vec<RelayConnection>,
+    udp_sources: Vec<UdpSource>,
+    streams: Vec<Stream>,
+    opens: Vec<(usize, u64)>,
+    relay_counts: Vec<u32>,
+}
+
+impl World {
+    /// Builds the world of a scenario.
+    pub fn new(scenario: &Scenario) -> Result<World, ScenarioError> {
+        scenario.check()?;
+        let mut builder = Builder {
+            scenario,
+            routes: Routes::new(scenario),
+            first_endpoint: scenario.links.len() as u32 * 2,
+            endpoints: Vec::new(),
+            relay_of: Vec::new(),
+            relays: Vec::new(),
+            udp_sources: Vec::new(),
+            streams: Vec::new(),
+            opens: Vec::new(),
+            relay_counts: vec![0; scenario.relays.len()],
+        };
+        scenario.flows.iter().enumerate().try_for_each(|(index, flow)| builder.flow(index, flow))?;
+        Ok(builder.finish())
+    }
+}
+
+/// Start of stream `number`, and when it stops.
+fn span(flow: &FlowPlan, number: u32) -> (u64, u64) {
+    let start_ns = flow.start_ns.saturating_add(u64::from(number).saturating_mul(flow.stagger_ns));
+    (start_ns, flow.send_for_ns.map_or(NEVER, |send_for_ns| start_ns.saturating_add(send_for_ns)))
+}
+
+impl Builder<'_> {
+    fn flow(&mut self, index: usize, flow: &FlowPlan) -> Result<(), ScenarioError> {
+        for number in 0..flow.streams {
+            let carrier = match &flow.transport {
+                Transport::Tcp(tcp) => self.tcp(flow, tcp, number)?,
+                Transport::Udp(udp) => self.udp(flow, udp, number)?,
+            };
+            let stream = Stream { flow: index, number, carrier, sampled_bytes: 0, echoes_ns: Vec::new() };
+            self.streams.push(stream);
+        }
+        Ok(())
+    }
+
+    fn tcp(&mut self, flow: &FlowPlan, tcp: &TcpPlan, number: u32) -> Result<Carrier, ScenarioError> {
+        let (start_ns, stop_ns) = span(flow, number);
+        let offer = Offer {
+            bytes: flow.bytes,
+            stop_ns,
+            rate_bps: flow.rate_bps,
+            block_bytes: tcp.block_bytes,
+            echo_every_bytes: tcp.echo_every_bytes,
+        };
+        let whose = format!("flow '{}'", flow.name);
+        let source_app = App::Source(Box::new(Source::new(offer)));
+        let sink_app = App::Sink(Sink::new(tcp.echo_every_bytes));
+        let mss_bytes = tcp.mss_bytes();
+        let source = self.endpoints.len();
+        let Some(relay) = tcp.relay else {
+            let ends = [(flow.from, &tcp.sender, source_app), (flow.to, &tcp.receiver, sink_app)];
+            let [source, sink] = self.connection(&whose, mss_bytes, ends)?;
+            self.opens.push((source, start_ns));
+            return Ok(Carrier::Tcp { source, sink });
+        };
+        let plan = &self.scenario.relays[relay];
+        let inbound = [(flow.from, &tcp.sender, source_app), (plan.node, &plan.client_side, App::Relay)];
+        let [_, client] = self.connection(&whose, mss_bytes, inbound)?;
+        let outbound = [(plan.node, &plan.server_side, App::Relay), (flow.to, &tcp.receiver, sink_app)];
+        let [server, sink] = self.connection(&whose, mss_bytes, outbound)?;
+        self.relay(relay, [client, server]);
+        self.opens.push((source, start_ns));
+        Ok(Carrier::Tcp { source, sink })
+    }
+
+    fn relay(&mut self, relay: usize, ends: [usize; 2]) {
+        let index = self.relays.len() as u32;
+        for end in ends {
+            self.relay_of[end] = Some(index);
+        }
+        let buffer_bytes = self.scenario.relays[relay].buffer_bytes;
+        let number = self.relay_counts[relay];
+        self.relay_counts[relay] += 1;
+        let ends = ends.map(|end| end as u32);
+        self.relays.push(RelayConnection::new(relay, number, ends, buffer_bytes));
+    }
+
+    /// The two endpoints of a connection, the one that opens it first.
+    fn connection(
+        &mut self,
+        whose: &str,
+        mss_bytes: u32,
+        ends: [(usize, &EndpointPlan, App); 2],
+    ) -> Result<[usize; 2], ScenarioError> {
+        let [(from, from_plan, from_app), (to, to_plan, to_app)] = ends;
+        if from == to {
+            let node = self.scenario.nodes[from].clone();
+            return Err(ScenarioError::SameNode { whose: whose.to_owned(), node });
+        }
+        let first = self.endpoints.len();
+        let there = self.routes.add(from, to)?;
+        let back = self.routes.add(to, from)?;
+        let from_agreed = from_plan.agreed_with(to_plan);
+        let to_agreed = to_plan.agreed_with(from_plan);
+        self.endpoint(whose, &from_agreed, there, first + 1, mss_bytes, from_app)?;
+        self.endpoint(whose, &to_agreed, back, first, mss_bytes, to_app)?;
+        Ok([first, first + 1])
+    }
+
+    fn endpoint(
+        &mut self,
+        whose: &str,
+        plan: &EndpointPlan,
+        route: u32,
+        peer: usize,
+        mss_bytes: u32,
+        app: App,
+    ) -> Result<(), ScenarioError> {
+        let entity = self.first_endpoint + self.endpoints.len() as u32;
+        let place = Place { entity, route, peer: peer as u32 };
+        self.endpoints.push(Endpoint::new(place, plan, plan.tunables(whose)?, mss_bytes, app));
+        self.relay_of.push(None);
+        Ok(())
+    }
+
+    fn udp(&mut self, flow: &FlowPlan, udp: &UdpPlan, number: u32) -> Result<Carrier, ScenarioError> {
+        if flow.from == flow.to {
+            let node = self.scenario.nodes[flow.from].clone();
+            return Err(ScenarioError::SameNode { whose: format!("flow '{}'", flow.name), node });
+        }
+        let (start_ns, stop_ns) = span(flow, number);
+        let offer = UdpOffer {
+            start_ns,
+            stop_ns,
+            bytes: flow.bytes,
+            datagram_bytes: udp.datagram_bytes,
+            rate_bps: flow.rate_bps.unwrap_or(0),
+            poisson_seed: udp.poisson_seed.map(|seed| seed ^ self.scenario.seed),
+            stream: u64::from(number),
+        };
+        let index = self.udp_sources.len();
+        let route = self.routes.add(flow.from, flow.to)?;
+        self.udp_sources.push(UdpSource::new(&offer, route, index as u32));
+        Ok(Carrier::Udp(index))
+    }
+
+    fn finish(self) -> World {
+        let first_udp = self.first_endpoint + self.endpoints.len() as u32;
+        let sampler = first_udp + self.udp_sources.len() as u32;
+        let links: Vec<_> = self.scenario.links.iter().map(|link| &link.plan).collect();
+        let mut net = Net::new(&links, self.routes.finish(), sampler as usize + 1, self.scenario.seed);
+        let mut endpoints = self.endpoints;
+        for (endpoint, at_ns) in self.opens {
+            endpoints[endpoint].open_at(at_ns, &mut net);
+        }
+        for (entity, source) in (first_udp..).zip(&self.udp_sources) {
+            net.timers.set(entity, source.next_at_ns());
+        }
+        net.timers.set(sampler, self.scenario.sample_every_ns);
+        World {
+            net,
+            endpoints,
+            relay_of: self.relay_of,
+            relays: self.relays,
+            udp_sinks: self.udp_sources.iter().map(|_| UdpSink::default()).collect(),
+            udp_sources: self.udp_sources,
+            streams: self.streams,
+            first: [self.first_endpoint, first_udp, sampler],
+        }
+    }
+}

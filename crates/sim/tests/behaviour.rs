@@ -1,0 +1,205 @@
+//! What a simulation always keeps: determinism, exact accounting, records, relays, errors.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use longfat_schema::record::{Record, RelaySample};
+use longfat_sim::{
+    EndpointPlan, FlowPlan, RelayPlan, Scenario, ScenarioError, SendBuffer, Transport, UdpPlan, run,
+};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use support::*;
+
+fn hash(records: &[Record]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    records.iter().for_each(|record| serde_json::to_string(record).unwrap().hash(&mut hasher));
+    hasher.finish()
+}
+
+fn lossy() -> Scenario {
+    let mut forward = direction(Some(20_000_000), 15 * MS, 60_000);
+    forward.line.loss = longfat_link::plan::LossPlan::Bernoulli { probability: 1e-3 };
+    forward.line.jitter_ns = 50_000;
+    path(forward, vec![flow("a", 0, 1, tcp("reno")), flow("b", 0, 1, tcp("highspeed"))], 10 * SECOND)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_records_and_another_seed_others() {
+    let mut scenario = lossy();
+    let first = hash(&outcome(&scenario).records);
+    assert_eq!(first, hash(&outcome(&scenario).records));
+    scenario.seed += 1;
+    assert_ne!(first, hash(&outcome(&scenario).records));
+}
+
+#[test]
+fn every_byte_of_a_transfer_arrives_once() {
+    let mut scenario = lossy();
+    scenario.flows.iter_mut().for_each(|flow| flow.bytes = Some(5_000_001));
+    let outcome = outcome(&scenario);
+    for name in ["a", "b"] {
+        assert_eq!(outcome.flow(name).received_bytes, 5_000_001);
+        assert_eq!(outcome.bytes_between(name, 0, 10 * SECOND), 5_000_001);
+        let last = outcome.tcp().filter(|tcp| tcp.flow == name).last().unwrap();
+        assert_eq!(last.acked_bytes, 5_000_001);
+        assert_eq!(last.sent_bytes - last.retransmitted_bytes, 5_000_001);
+        assert_eq!(last.flight_segments, 0);
+    }
+}
+
+#[test]
+fn a_rate_limited_application_sends_at_its_rate() {
+    let mut one = flow("f", 0, 1, tcp("reno"));
+    one.rate_bps = Some(5_000_000);
+    one.start_ns = SECOND;
+    one.send_for_ns = Some(8 * SECOND);
+    let outcome = outcome(&path(direction(Some(50_000_000), 10 * MS, 1 << 20), vec![one], 12 * SECOND));
+    let rate = outcome.mbps_between("f", SECOND, 9 * SECOND);
+    assert!((rate - 5.0).abs() < 0.2, "{rate}");
+    assert_eq!(outcome.bytes_between("f", 0, SECOND), 0);
+    assert_eq!(outcome.bytes_between("f", 9_500 * MS, 12 * SECOND), 0);
+    // A window that is not used does not grow (RFC 7661).
+    assert!(outcome.tcp().all(|tcp| tcp.cwnd_segments < 400));
+}
+
+#[test]
+fn echo_latency_is_queueing_plus_round_trip() {
+    let mut plan = tcp("reno");
+    plan.echo_every_bytes = Some(100_000);
+    plan.receiver.receive_buffer_bytes = 100 * 1448;
+    plan.sender.send_buffer = SendBuffer::Fixed(200 * 1448);
+    // 100 segments in flight at 10 Mbit/s: 120 ms in the queue and on the wire, 200 in the buffer.
+    let forward = direction(Some(10_000_000), 10 * MS, 1 << 20);
+    let outcome = outcome(&path(forward, vec![flow("f", 0, 1, plan)], 20 * SECOND));
+    let summary = outcome.flow("f");
+    assert!(summary.echo_count > 200, "{summary:?}");
+    let p50_ms = summary.echo_p50_us.unwrap() as f64 / 1000.0;
+    assert!((120.0..300.0).contains(&p50_ms), "{p50_ms}");
+    let echoes = outcome.records.iter().filter(|record| matches!(record, Record::Echo(_))).count();
+    assert_eq!(echoes as u64, summary.echo_count);
+}
+
+fn udp(poisson_seed: Option<u64>) -> FlowPlan {
+    let mut one = flow("udp", 0, 1, tcp("reno"));
+    one.rate_bps = Some(8_000_000);
+    one.transport = Transport::Udp(UdpPlan { datagram_bytes: 1000, poisson_seed });
+    one
+}
+
+#[test]
+fn datagrams_leave_at_their_rate_and_the_excess_is_lost() {
+    let wide = outcome(&path(direction(Some(50_000_000), 10 * MS, 1 << 20), vec![udp(None)], 10 * SECOND));
+    assert_eq!(wide.flow("udp").lost_datagrams, 0);
+    assert!((wide.goodput_mbps("udp") - 8.0).abs() < 0.1, "{}", wide.goodput_mbps("udp"));
+    let narrow = outcome(&path(direction(Some(4_112_000), 10 * MS, 20_000), vec![udp(Some(5))], 10 * SECOND));
+    let share = narrow.flow("udp").lost_datagrams as f64 / 10_000.0;
+    assert!((share - 0.5).abs() < 0.05, "{share} lost");
+}
+
+fn relayed(relay_window_bytes: u64) -> Scenario {
+    let lan = link("lan", [0, 1], direction(Some(1_000_000_000), MS / 2, 1 << 20));
+    let mut wan = link("wan", [1, 2], direction(Some(20_000_000), 40 * MS, 200_000));
+    wan.plan.forward.line.loss = longfat_link::plan::LossPlan::Bernoulli { probability: 1e-4 };
+    let end = EndpointPlan {
+        receive_buffer_bytes: relay_window_bytes,
+        send_buffer: SendBuffer::Fixed(relay_window_bytes),
+        ..EndpointPlan::default()
+    };
+    let mut plan = tcp("reno");
+    plan.relay = Some(0);
+    plan.echo_every_bytes = Some(1_000_000);
+    let mut one = flow("f", 0, 2, plan);
+    one.bytes = Some(20_000_000);
+    let server_side = EndpointPlan { cc: "highspeed".into(), ..end.clone() };
+    Scenario {
+        nodes: ["client", "relay", "server"].map(str::to_owned).to_vec(),
+        links: vec![lan, wan],
+        flows: vec![one],
+        relays: vec![RelayPlan {
+            name: "pep".into(),
+            node: 1,
+            buffer_bytes: 256 << 10,
+            client_side: end,
+            server_side,
+        }],
+        ..path(direction(None, 0, 1), Vec::new(), 60 * SECOND)
+    }
+}
+
+#[test]
+fn a_relay_passes_every_byte_on_and_holds_no_more_than_its_buffers() {
+    let window = 400_000;
+    let outcome = outcome(&relayed(window));
+    assert_eq!(outcome.flow("f").received_bytes, 20_000_000);
+    assert_eq!(outcome.flow("f").echo_count, 20);
+    assert_eq!(outcome.flow("f").cc_sender, "lf_reno");
+    let relay: Vec<&RelaySample> = outcome
+        .records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Relay(relay) if relay.direction == "client_to_server" => Some(relay),
+            _ => None,
+        })
+        .collect();
+    let most = relay.iter().map(|relay| relay.backlog_bytes).max().unwrap();
+    assert!(most <= 2 * window + (256 << 10) && most > window, "{most}");
+    assert!(relay.iter().all(|r| r.backlog_bytes == r.unread_bytes + r.held_bytes + r.unacked_bytes));
+    assert_eq!(relay.last().unwrap().relayed_bytes, 20_000_000);
+    let roles: Vec<_> = outcome.tcp().map(|tcp| (tcp.role.as_str(), tcp.cc.as_str())).collect();
+    assert!(roles.contains(&("relay_out", "lf_highspeed")) && roles.contains(&("relay_in", "lf_reno")));
+}
+
+#[test]
+fn a_relay_acknowledges_early_so_the_lan_side_sees_a_short_round_trip() {
+    let outcome = outcome(&relayed(4_000_000));
+    let min_us = outcome.flow("f").min_rtt_us.unwrap();
+    assert!(min_us < 2_000, "{min_us}");
+    assert!(outcome.goodput_mbps("f") > 10.0, "{}", outcome.goodput_mbps("f"));
+}
+
+#[test]
+fn a_relays_closed_window_opens_again() {
+    // The buffers are far smaller than what one window of the fast leg brings: its window closes all the time.
+    let outcome = outcome(&relayed(20_000));
+    let received = outcome.flow("f").received_bytes;
+    // 20 KB per 80 ms round trip of the long leg, at least: 2 Mbit/s.
+    assert!(received > 8_000_000, "{received}");
+}
+
+#[test]
+fn paced_segments_leave_one_by_one() {
+    let mut plan = tcp("reno");
+    plan.sender.pacing = true;
+    // The queue holds two packets: a burst of ten would lose eight.
+    let forward = direction(Some(100_000_000), 50 * MS, 4_000);
+    let mut one = flow("f", 0, 1, plan);
+    one.bytes = Some(29 * 1448);
+    let outcome = outcome(&path(forward, vec![one], 5 * SECOND));
+    assert_eq!(outcome.flow("f").received_bytes, 29 * 1448);
+    assert_eq!(outcome.flow("f").retransmitted_segments, 0);
+    assert!(outcome.tcp().any(|tcp| tcp.pacing_rate_bps.is_some()));
+}
+
+#[test]
+fn a_simulation_that_is_told_to_stop_stops() {
+    let scenario =
+        path(direction(Some(1_000_000_000), MS, 1 << 20), vec![flow("f", 0, 1, tcp("reno"))], 3600 * SECOND);
+    let stats = run(&scenario, |_| {}, |_| false).unwrap();
+    assert!(stats.stopped && stats.time_ns < SECOND, "{stats:?}");
+}
+
+#[test]
+fn a_wrong_scenario_names_the_thing_and_the_mend() {
+    let message = |scenario: &Scenario| run(scenario, |_| {}, |_| true).unwrap_err().to_string();
+    let mut scenario = path(direction(Some(1000), 0, 1500), vec![flow("f", 0, 1, tcp("renoo"))], SECOND);
+    assert!(message(&scenario).contains("flow 'f': no algorithm is called 'renoo'; did you mean 'reno'?"));
+    scenario.flows = vec![flow("f", 0, 5, tcp("reno"))];
+    assert_eq!(message(&scenario), "flow 'f' names node 5, but there are 2; indices begin with 0");
+    scenario.flows = vec![flow("f", 1, 1, tcp("reno"))];
+    assert!(message(&scenario).contains("begins and ends at 'b'"));
+    scenario.flows = vec![flow("f", 0, 1, tcp("reno"))];
+    scenario.links.clear();
+    let error = run(&scenario, |_| {}, |_| true).unwrap_err();
+    assert_eq!(error, ScenarioError::NoPath { from: "a".into(), to: "b".into() });
+}
