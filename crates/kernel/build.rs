@@ -33,7 +33,7 @@ fn catalogue(algorithms: &[PathBuf], out: &Path) -> Result<String, Box<dyn Error
     let mut text = String::from("static OBJECTS: &[(&str, &[u8])] = &[\n");
     for source in algorithms {
         let object = object(source, out);
-        writeln!(text, "    ({:?}, include_bytes!({:?})),", name(source), object.display().to_string())?;
+        writeln!(text, "    ({:?}, bpf_object!({:?})),", name(source), object.display().to_string())?;
     }
     text.push_str("];\n");
     Ok(text)

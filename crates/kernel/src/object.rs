@@ -4,6 +4,19 @@ use crate::{Error, Result};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel};
 use std::sync::{Mutex, Once};
 
+/// Bytes of an object where an ELF reader may take them for structs.
+#[repr(C, align(8))]
+pub struct Aligned<T: ?Sized>(pub T);
+
+/// A compiled BPF object of the build, aligned.
+macro_rules! bpf_object {
+    ($file:expr) => {{
+        static OBJECT: &$crate::object::Aligned<[u8]> = &$crate::object::Aligned(*include_bytes!($file));
+        &OBJECT.0
+    }};
+}
+pub(crate) use bpf_object;
+
 /// What libbpf printed since it was last asked; its messages go nowhere else.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static CAPTURE: Once = Once::new();

@@ -4,7 +4,7 @@ use super::register::{self, Registration, hold};
 use crate::{
     Error, Result,
     cgroup::Cgroup,
-    object::{self, refused},
+    object::{self, bpf_object, refused},
 };
 use libbpf_rs::{Link, MapHandle, Object};
 use longfat_cc::Algorithm;
@@ -24,8 +24,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-static CHOOSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/choose.bpf.o"));
-
 /// How often the stop flag is looked at.
 const LOOK_EVERY_MS: u16 = 100;
 
@@ -42,7 +40,7 @@ pub struct Exec {
 }
 
 /// The congestion control a person means: a name of the kernel's, else one of ours in its short form.
-pub struct Chosen {
+struct Chosen {
     kernel_name: String,
     /// Keeps ours registered while the program runs.
     _registration: Option<Registration>,
@@ -84,7 +82,7 @@ impl Choice {
     fn attach(cgroup: &Cgroup, kernel_name: &str) -> Result<Choice> {
         let directory = File::open(cgroup.path())
             .map_err(|source| Error::io(format!("open the cgroup {}", cgroup.path().display()), source))?;
-        let mut object = object::open("choose", CHOOSE)?;
+        let mut object = object::open("choose", bpf_object!(concat!(env!("OUT_DIR"), "/choose.bpf.o")))?;
         object::set_initial(&mut object, ".rodata.lf", |bytes| {
             bytes.fill(0);
             bytes[..kernel_name.len().min(15)]

@@ -103,7 +103,7 @@ fn entry(name: String, found: Option<&Loaded>, present: bool) -> Entry {
     let origin = match (found, settings, algorithm) {
         (_, Some(_), _) => Origin::Longfat,
         (None, None, Some(_)) if !present => Origin::Longfat,
-        (Some(_), None, _) => Origin::Other,
+        (Some(_), None, _) | (None, None, Some(_)) => Origin::Other,
         _ => Origin::Kernel,
     };
     let presence = match (found, present) {

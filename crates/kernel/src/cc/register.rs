@@ -3,7 +3,7 @@
 use super::loaded::{self, Loaded, SETTINGS_MAP, Settings};
 use crate::{
     Error, Result, bpffs,
-    object::{self, refused},
+    object::{self, bpf_object, refused},
     sockets,
 };
 use libbpf_rs::{MapCore, MapMut, Object};
