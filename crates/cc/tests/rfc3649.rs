@@ -4,7 +4,7 @@
 
 use longfat_cc::{Algorithm, Controller, Tunables, table};
 
-/// RFC 3649, Appendix B: w, a(w), b(w), as printed.
+/// RFC 3649, Appendix B: w, a(w), b(w), to two decimals. Linux (net/ipv4/tcp_highspeed.c) holds the rows up to a = 72.
 const APPENDIX_B: &str = "
        38  1 0.50     118  2 0.44     221  3 0.41     347  4 0.38     495  5 0.37     663  6 0.35
       851  7 0.34    1058  8 0.33    1284  9 0.32    1529 10 0.31    1793 11 0.30    2076 12 0.29
