@@ -231,18 +231,23 @@ fn run_serve(args: &ServeArgs) -> Outcome {
         samples: samples_file(args.samples.as_ref())?,
         stop: stop::flag()?,
     };
-    let server = Server::bind(options)?;
+    let server = Server::bind(options).map_err(said)?;
     let address = server.address();
     if args.json {
         say(&serde_json::json!({ "type": "ready", "address": address.to_string() }).to_string())?;
     } else {
         say(&format!("ready {address}"))?;
     }
-    let served = server.run(&ServeView { json: args.json })?;
+    let served = server.run(&ServeView { json: args.json }).map_err(said)?;
     if args.once && served.failed > 0 {
         return Err(anyhow::anyhow!("the transfer failed").into());
     }
     Ok(())
+}
+
+/// The error as its message alone: it holds what its causes say.
+fn said(error: longfat_transfer::Error) -> anyhow::Error {
+    anyhow::Error::msg(error)
 }
 
 /// A line on standard output, at once.
@@ -286,7 +291,7 @@ fn run_send(args: &SendArgs) -> Outcome {
         stop: stop::flag()?,
     };
     let view = SendView { json_lines: args.json_lines, reports: AtomicU64::new(0) };
-    let outcome = send(&options, &view)?;
+    let outcome = send(&options, &view).map_err(said)?;
     if args.json {
         say(&serde_json::to_string_pretty(&outcome)?)?;
     } else if args.json_lines {
@@ -380,11 +385,11 @@ impl SendObserver for SendView {
                 "s", "stream", "goodput", "retrans", "cwnd", "srtt", "echo p50"
             );
         }
-        let span = format!("{:.1}-{:.1}", report.from_us as f64 / 1e6, report.to_us as f64 / 1e6);
+        let when = format!("{:.1}-{:.1}", report.from_us as f64 / 1e6, report.to_us as f64 / 1e6);
         if report.streams.len() > 1 {
-            report.streams.iter().for_each(|row| eprintln!("{span:>15} {}", row_text(row)));
+            report.streams.iter().for_each(|row| eprintln!("{when:>15} {}", row_text(row)));
         }
-        eprintln!("{span:>15} {}", row_text(&report.sum));
+        eprintln!("{when:>15} {}", row_text(&report.sum));
     }
 
     fn note(&self, note: &Note) {
@@ -399,8 +404,8 @@ fn row_text(row: &IntervalRow) -> String {
         rate(row.goodput_bps),
         row.retransmitted_segments,
         row.cwnd_segments,
-        millis(Some(u64::from(row.srtt_us))),
-        millis(row.echo_p50_us),
+        span(Some(u64::from(row.srtt_us))),
+        span(row.echo_p50_us),
     )
 }
 
@@ -432,8 +437,12 @@ fn rate(bps: u64) -> String {
     format!("{value:.2} {unit}")
 }
 
-fn millis(us: Option<u64>) -> String {
-    us.map_or_else(|| "-".to_owned(), |us| format!("{:.2} ms", us as f64 / 1000.0))
+fn span(us: Option<u64>) -> String {
+    match us {
+        None => "-".to_owned(),
+        Some(us @ 0..1000) => format!("{us} us"),
+        Some(us) => format!("{:.2} ms", us as f64 / 1000.0),
+    }
 }
 
 fn final_table(outcome: &Transferred) -> String {
@@ -482,11 +491,11 @@ fn tcp_row(outcome: &Transferred, at: usize) -> Vec<String> {
         rate(flow.goodput_bps),
         format!("{} in {:.3} s", Size(flow.received_bytes), flow.duration_us as f64 / 1e6),
         flow.retransmitted_segments.to_string(),
-        millis(flow.min_rtt_us.map(u64::from)),
+        span(flow.min_rtt_us.map(u64::from)),
         flow.echo_count.to_string(),
-        millis(flow.echo_p50_us),
-        millis(flow.echo_p99_us),
-        millis(flow.echo_max_us),
+        span(flow.echo_p50_us),
+        span(flow.echo_p99_us),
+        span(flow.echo_max_us),
         flow.cc_sender.clone(),
         flow.cc_receiver.clone(),
         format!("{} B", flow.mss_bytes),
