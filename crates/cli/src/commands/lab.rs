@@ -35,6 +35,7 @@ pub struct Args {
 enum Command {
     Run(RunArgs),
     Check(CheckArgs),
+    /// Remove what a run that was killed left behind: namespaces, and programs in them.
     Clean,
 }
 
@@ -286,7 +287,7 @@ fn check(args: &CheckArgs) -> Outcome {
     Ok(())
 }
 
-/// Remove what a run that was killed left behind.
+/// Removes the leases of dead owners.
 fn clean() -> Outcome {
     require(support::missing_for_namespaces())?;
     let removed = longfat_host::lease::sweep()?;
