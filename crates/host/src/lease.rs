@@ -11,6 +11,7 @@ use std::{
 };
 
 const LEASES: &str = "/run/longfat";
+const LOCK: &str = "/run/longfat.lock";
 
 /// Things made outside the process, removed on drop.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub struct Lease {
 impl Lease {
     /// Takes the lease `id` (letters, digits, `-`). What a dead owner left under that name is removed first.
     pub fn take(id: &str) -> Result<Lease> {
+        let _alone = lock()?;
         if let Some(pid) = living_owner(&directory(id)) {
             return Err(Error::LeaseHeld { id: id.to_owned(), pid });
         }
@@ -55,6 +57,7 @@ impl Drop for Lease {
 
 /// Removes everything left by owners that are dead; the ids of the leases removed.
 pub fn sweep() -> Result<Vec<String>> {
+    let _alone = lock()?;
     let Ok(entries) = fs::read_dir(LEASES) else { return Ok(Vec::new()) };
     let mut removed = Vec::new();
     for entry in entries.flatten() {
@@ -64,6 +67,14 @@ pub fn sweep() -> Result<Vec<String>> {
         }
     }
     Ok(removed)
+}
+
+/// Held while a lease is taken or swept: a lease without an owner yet would look like a dead one's, and two sweeps
+/// would delete the same things. Released on drop.
+fn lock() -> Result<fs::File> {
+    let open = fs::OpenOptions::new().create(true).truncate(false).write(true).open(LOCK);
+    let locked = open.and_then(|file| file.lock().map(|()| file));
+    locked.map_err(|source| Error::io(format!("lock {LOCK}"), source))
 }
 
 /// Ends the processes in each namespace of the lease, deletes the namespaces, then the lease itself.
