@@ -1,7 +1,7 @@
 //! The network: links (the model of `longfat-link`, both directions), routes, packets and the event queue.
 
 use crate::{
-    packet::{PacketId, Pool, Segment, on_path},
+    packet::{Carried, Pool, Segment},
     timers::{NEVER, Timers},
 };
 use longfat_link::{
@@ -21,7 +21,7 @@ pub struct Net {
     pub timers: Timers,
     /// Packets that entered a link.
     pub hops: u64,
-    directions: Vec<Direction<PacketId>>,
+    directions: Vec<Direction<Carried>>,
     /// Routes one after another: direction numbers, each closed by [`ARRIVED`].
     routes: Vec<u32>,
     pool: Pool,
@@ -45,19 +45,18 @@ impl Net {
         self.directions[direction].counters(self.now_ns)
     }
 
-    /// Sends a packet on its way.
-    pub fn send(&mut self, segment: Segment, ecn: Ecn) {
+    /// Sends a packet on its way, which begins at `route`.
+    pub fn send(&mut self, segment: Segment, route: u32, ecn: Ecn) {
         let length_bytes = segment.packet_bytes();
         let id = self.pool.put(segment);
-        self.enter(on_path(id, length_bytes, ecn));
+        self.enter(Packet { length_bytes, ecn, payload: Carried { id, route } });
     }
 
     /// Gives a packet to the next link of its route.
-    fn enter(&mut self, packet: Packet<PacketId>) {
-        let id = packet.payload;
-        let segment = self.pool.get_mut(id);
-        let number = self.routes[segment.route as usize];
-        segment.route += 1;
+    fn enter(&mut self, mut packet: Packet<Carried>) {
+        let Carried { id, route } = packet.payload;
+        let number = self.routes[route as usize];
+        packet.payload.route += 1;
         self.hops += 1;
         let direction = &mut self.directions[number as usize];
         if let Verdict::Dropped(_) = direction.enqueue(self.now_ns, packet) {
@@ -77,19 +76,18 @@ impl Net {
         None
     }
 
-    fn leave(&mut self, departure: Departure<PacketId>) -> Option<Segment> {
+    fn leave(&mut self, departure: Departure<Carried>) -> Option<Segment> {
         let Departure { fate, packet, .. } = departure;
+        let Carried { id, route } = packet.payload;
         if fate != Fate::Delivered {
-            self.pool.take(packet.payload);
+            self.pool.take(id);
             return None;
         }
-        let segment = self.pool.get_mut(packet.payload);
-        if self.routes[segment.route as usize] != ARRIVED {
+        if self.routes[route as usize] != ARRIVED {
             self.enter(packet);
             return None;
         }
-        segment.is_marked = packet.ecn == Ecn::Ce;
-        Some(self.pool.take(packet.payload))
+        Some(Segment { is_marked: packet.ecn == Ecn::Ce, ..self.pool.take(id) })
     }
 
     fn reschedule(&mut self, number: u32) {

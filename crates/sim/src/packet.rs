@@ -1,9 +1,16 @@
 //! What travels: TCP segments and datagrams, in a pool, named by number.
 
-use longfat_link::model::{Ecn, Packet};
-
-/// Number of a packet in the pool: what the path model carries.
+/// Number of a packet in the pool.
 pub type PacketId = u32;
+
+/// What the path model carries: a router need not look at the packet itself, which is likely far from the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Carried {
+    /// The packet.
+    pub id: PacketId,
+    /// Where in the route table its next direction is.
+    pub route: u32,
+}
 
 /// IPv4 and TCP headers with the timestamp option (RFC 7323), as Linux sends them.
 pub const TCP_HEADER_BYTES: u32 = 20 + 20 + 12;
@@ -36,8 +43,6 @@ pub mod flag {
 /// number and the same bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Segment {
-    /// Where in the route table it is.
-    pub route: u32,
     /// The endpoint (or the UDP receiver) it goes to.
     pub to: u32,
     /// Payload.
@@ -52,16 +57,14 @@ pub struct Segment {
     pub sent_ns: u64,
     /// The time echoed (RFC 7323: TSecr).
     pub echo_ns: u64,
-    /// SACK blocks: first number and the one after the last.
-    pub sack: [(u32, u32); SACK_BLOCKS],
-    /// How many blocks hold. Their numbers are relative to `sack_base`.
+    /// SACK blocks: first number and the one after the last, relative to `ack`.
+    pub sack: [(i32, i32); SACK_BLOCKS],
+    /// How many blocks hold.
     pub sack_count: u8,
     /// See [`flag`].
     pub flags: u8,
     /// It arrived with a CE mark.
     pub is_marked: bool,
-    /// What SACK numbers are relative to: 32 bits suffice beside it.
-    pub sack_base: u64,
 }
 
 impl Segment {
@@ -82,7 +85,7 @@ impl Segment {
 
     /// The SACK blocks, in segment numbers.
     pub fn sack_blocks(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let whole = |x: u32| self.sack_base + u64::from(x);
+        let whole = |x: i32| self.ack.saturating_add_signed(i64::from(x));
         self.sack.iter().take(self.sack_count as usize).map(move |(start, end)| (whole(*start), whole(*end)))
     }
 }
@@ -105,19 +108,9 @@ impl Pool {
         self.slots.len() as PacketId - 1
     }
 
-    /// A packet inside.
-    pub fn get_mut(&mut self, id: PacketId) -> &mut Segment {
-        &mut self.slots[id as usize]
-    }
-
     /// Takes a packet out. Each number is taken once.
     pub fn take(&mut self, id: PacketId) -> Segment {
         self.free.push(id);
         self.slots[id as usize]
     }
-}
-
-/// What the path model sees of a packet.
-pub fn on_path(id: PacketId, length_bytes: u32, ecn: Ecn) -> Packet<PacketId> {
-    Packet { length_bytes, ecn, payload: id }
 }

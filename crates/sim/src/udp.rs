@@ -98,7 +98,6 @@ impl UdpSource {
     /// Sends the datagram that is due.
     pub fn send(&mut self, net: &mut Net) {
         let segment = Segment {
-            route: self.route,
             to: self.to,
             flags: flag::UDP,
             number: self.sent,
@@ -106,7 +105,7 @@ impl UdpSource {
             sent_ns: net.now_ns,
             ..Segment::default()
         };
-        net.send(segment, Ecn::NotEct);
+        net.send(segment, self.route, Ecn::NotEct);
         self.sent += 1;
         self.advance();
     }

@@ -33,7 +33,6 @@ impl Outlet<'_> {
     /// Sends a segment; `fill` gives what is particular to it.
     pub fn emit(&mut self, flags: u8, number: u64, payload_bytes: u32, ecn: Ecn) {
         let mut segment = Segment {
-            route: self.route,
             to: self.to,
             flags,
             number,
@@ -42,7 +41,7 @@ impl Outlet<'_> {
             ..Segment::default()
         };
         self.receiver.acknowledge(&mut segment);
-        self.net.send(segment, ecn);
+        self.net.send(segment, self.route, ecn);
     }
 
     /// Sends an acknowledgement of its own.

@@ -253,10 +253,10 @@ impl Receiver {
         let duplicate = self.duplicate.take().map(|number| (number, number + 1));
         segment.flags |= if duplicate.is_some() { flag::DSACK } else { 0 };
         let blocks = duplicate.into_iter().chain(self.recent.iter().copied()).take(SACK_BLOCKS);
-        segment.sack_base = duplicate.map_or(self.next, |(start, _)| start.min(self.next));
-        let base = segment.sack_base;
+        // 2^31 segments either way are more than any window.
+        let relative = |number: u64| number.wrapping_sub(segment.ack) as i32;
         for (to, (start, end)) in segment.sack.iter_mut().zip(blocks) {
-            *to = ((start - base) as u32, (end - base) as u32);
+            *to = (relative(start), relative(end));
             segment.sack_count += 1;
         }
     }
