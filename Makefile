@@ -14,8 +14,9 @@ build: setup ## build the program
 	cargo build --release --locked
 
 demo: build ## run the conversion experiment and write its report
-	$(LONGFAT) lab run experiments/conversion.toml -o runs/demo --replace; status=$$?; \
-	  [ $$status -gt 1 ] || $(LONGFAT) report runs/demo -o runs/demo/report.html || status=2; \
+	@out=runs/conversion-$$(date -u +%Y%m%dT%H%M%SZ); \
+	  $(LONGFAT) lab run experiments/conversion.toml -o $$out; status=$$?; \
+	  [ $$status -gt 1 ] || $(LONGFAT) report $$out || status=2; \
 	  exit $$status
 
 test: setup checks ## every check and every test

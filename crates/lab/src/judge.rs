@@ -6,7 +6,7 @@ use crate::{
     show,
     spec::{Against, ExpectSpec, FigureSpec, Protocol},
 };
-use longfat_schema::run::{Expectation, Metric, RunManifest, RunStatus};
+use longfat_schema::run::{Expectation, Metric, RunManifest, RunStatus, Spread};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Busy CPU from which a reader is warned though no limit was given: what waits for a processor is late.
@@ -193,25 +193,13 @@ fn right_case(spec: &ExpectSpec) -> &str {
 }
 
 fn median_of(figure: &FigureSpec, runs: &[RunManifest]) -> Option<f64> {
-    median(&figures(&figure.case, &figure.metric, &figure.of, runs))
+    Spread::of(figures(&figure.case, &figure.metric, &figure.of, runs)).map(|spread| spread.median)
 }
 
 /// A figure of every valid run of a case.
 pub fn figures(case: &str, metric: &str, of: &str, runs: &[RunManifest]) -> Vec<f64> {
     let valid = runs.iter().filter(|run| run.case == case && run.status == RunStatus::Done);
     valid.filter_map(|run| run.metric(metric, of)).collect()
-}
-
-/// Middle value; of an even number, the mean of the two in the middle.
-pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(sorted[middle]),
-        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
-    }
 }
 
 #[cfg(test)]

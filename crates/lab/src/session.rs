@@ -192,9 +192,9 @@ impl Session<'_> {
             if !again {
                 return Ok(Some(manifest));
             }
-            let reasons = std::mem::take(&mut manifest.reasons);
-            earlier
-                .extend(reasons.into_iter().map(|reason| format!("attempt {attempt} was invalid: {reason}")));
+            let own = manifest.reasons.len() - earlier.len();
+            let own = manifest.reasons.drain(..own);
+            earlier.extend(own.map(|reason| format!("attempt {attempt} was invalid: {reason}")));
         }
         Ok(None)
     }

@@ -1,5 +1,6 @@
 //! Figures as people read them: the unit is in the metric's name.
 
+use longfat_schema::run::Spread;
 use std::time::Duration;
 
 /// A figure with its unit: `93.0 Mbit/s`, `28.4 ms`, `0.97`.
@@ -30,14 +31,12 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
 
 /// Several figures of one metric: `median [least – greatest]`.
 pub fn spread(metric: &str, values: &[f64]) -> Option<String> {
-    let median = crate::judge::median(values)?;
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let shown = value(metric, median);
-    if values.len() == 1 {
+    let spread = Spread::of(values.iter().copied())?;
+    let shown = value(metric, spread.median);
+    if spread.count == 1 {
         return Some(shown);
     }
-    Some(format!("{shown} [{} – {}]", value(metric, least), value(metric, greatest)))
+    Some(format!("{shown} [{} – {}]", value(metric, spread.min), value(metric, spread.max)))
 }
 
 /// A span for people: `2 min 05 s`.

@@ -2,7 +2,7 @@
 //! Pure: manifests in, numbers out. The report, the terminal table and the lab all read this one computation.
 
 use crate::quantity::{Quantity, Unit};
-use longfat_schema::run::{CaseInfo, Metric, ResultManifest, RunManifest, RunStatus};
+use longfat_schema::run::{CaseInfo, Metric, ResultManifest, RunManifest, RunStatus, Spread};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -89,32 +89,6 @@ pub const COLUMNS: [Column; 9] = [
         meaning: "Mean over time of the bytes the relay holds: received, not yet acknowledged on its other side.",
     },
 ];
-
-/// Median and spread of one figure over repeats.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Spread {
-    /// Middle value; the mean of the two middle ones when their count is even.
-    pub median: f64,
-    /// Least.
-    pub min: f64,
-    /// Greatest.
-    pub max: f64,
-    /// How many.
-    pub count: usize,
-}
-
-impl Spread {
-    /// Of the finite numbers among `values`; `None` when there is none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-        sorted.sort_by(f64::total_cmp);
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let upper = sorted[sorted.len() / 2];
-        let lower = sorted[(sorted.len() - 1) / 2];
-        // Halved before adding: two huge values must not overflow.
-        Some(Spread { median: lower / 2.0 + upper / 2.0, min, max, count: sorted.len() })
-    }
-}
 
 /// One figure of a case, by metric and scope.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -323,7 +297,6 @@ fn shown_cell(case: &CaseSummary, index: usize, unit: Unit) -> ShownCell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn run(case: &str, repeat: u32, status: RunStatus, goodput: f64) -> RunManifest {
         let metric = |metric: &str, of: &str, value| Metric {
@@ -356,19 +329,6 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_count_is_the_mean_of_the_middle_two() {
-        let spread = Spread::of([4.0, 1.0, 3.0, 100.0]).unwrap();
-        assert_eq!(spread, Spread { median: 3.5, min: 1.0, max: 100.0, count: 4 });
-        assert_eq!(Spread::of([2.0, 9.0, 1.0]).unwrap().median, 2.0);
-    }
-
-    #[test]
-    fn what_is_no_number_is_no_repeat() {
-        assert_eq!(Spread::of([f64::NAN, f64::INFINITY]), None);
-        assert_eq!(Spread::of([f64::NAN, 5.0]).unwrap().count, 1);
-    }
-
-    #[test]
     fn invalid_and_failed_runs_are_counted_and_kept_out_of_the_median() {
         let runs = [
             run("a", 1, RunStatus::Done, 10.0),
@@ -389,16 +349,5 @@ mod tests {
         let headings: Vec<_> = summary.shown().into_iter().map(|c| c.heading).collect();
         assert_eq!(headings, ["Goodput, Mbit/s", "Utilisation, %"]);
         assert_eq!(summary.shown()[1].cells[0].median, "90.0");
-    }
-
-    proptest! {
-        #[test]
-        fn a_median_lies_within_its_spread(values in proptest::collection::vec(-1e12f64..1e12, 1..20)) {
-            let spread = Spread::of(values.clone()).unwrap();
-            prop_assert!(spread.min <= spread.median && spread.median <= spread.max);
-            prop_assert_eq!(spread.count, values.len());
-            let below = values.iter().filter(|v| **v < spread.median).count();
-            prop_assert!(below <= values.len() / 2);
-        }
     }
 }

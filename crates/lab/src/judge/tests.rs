@@ -166,9 +166,3 @@ fn without_a_valid_run_an_expectation_is_not_judged() {
     );
     assert_eq!((judged.met, judged.detail.contains("'b'")), (None, true));
 }
-
-#[test]
-fn the_median_of_an_even_number_is_between_the_middle_two() {
-    assert_eq!(median(&[]), None);
-    assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
-}

@@ -20,8 +20,9 @@ const PORT: u16 = 5201;
 /// Every run of the experiment, repeat by repeat, so that a disturbance of the machine meets all cases alike.
 pub fn plans(experiment: &Experiment) -> Result<Vec<Plan>, SpecError> {
     let mut plans = Vec::new();
-    for repeat in 1..=experiment.head.repeats {
-        for case in &experiment.cases {
+    let repeats = |case: &Case| case.setting.head.repeats;
+    for repeat in 1..=experiment.cases.iter().map(repeats).max().unwrap_or(0) {
+        for case in experiment.cases.iter().filter(|case| repeat <= repeats(case)) {
             plans.push(plan(experiment, case, repeat)?);
         }
     }

@@ -118,6 +118,15 @@ fn repeats_go_round_the_cases() {
 }
 
 #[test]
+fn a_case_may_have_more_repeats_than_the_others() {
+    let text = SMALL.replace("warmup", "repeats = 1\nwarmup")
+        + "[[cases]]\nname = \"x\"\n[[cases]]\nname = \"y\"\nset = { repeats = 2 }\n";
+    let plans = plans(&Experiment::read(&text, &[]).unwrap()).unwrap();
+    let made: Vec<_> = plans.iter().map(|plan| (plan.case.as_str(), plan.repeat)).collect();
+    assert_eq!(made, [("x", 1), ("y", 1), ("y", 2)]);
+}
+
+#[test]
 fn a_plan_survives_its_file() {
     let text = serde_json::to_string(&plan()).unwrap();
     assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan());

@@ -10,7 +10,7 @@ pub use toml::Value;
 /// Tables whose entries are things with names: an overlay changes them and never makes new ones.
 const NAMED: [&str; 4] = ["hosts", "links", "flows", "relays"];
 /// What belongs to the whole experiment and cannot differ between its cases.
-const WHOLE: [&str; 7] = ["name", "title", "description", "cases", "expect", "repeats", "focus"];
+const WHOLE: [&str; 6] = ["name", "title", "description", "cases", "expect", "focus"];
 
 /// Sets `key` (dotted; quotes around parts that hold dots) to `value`.
 pub fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Problem> {
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_case_cannot_change_what_belongs_to_the_experiment() {
-        let problem = set_in_case(&mut base(), "repeats", Value::Integer(1)).unwrap_err().to_string();
+        let problem = set_in_case(&mut base(), "focus", Value::Integer(1)).unwrap_err().to_string();
         assert!(problem.contains("belongs to the whole experiment"), "{problem}");
         set_in_case(&mut base(), "flows.measured.cc", Value::String("cubic".into())).unwrap();
     }

@@ -136,11 +136,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "relays.pep.enabeld",
         "cases.relayed.set: relays.pep.enabeld: unknown key 'enabeld'; did you mean 'enabled'?",
     ),
-    (
-        "relays.pep.enabled",
-        "repeats",
-        "cases.relayed.set: repeats: 'repeats' belongs to the whole experiment",
-    ),
+    ("relays.pep.enabled", "focus", "cases.relayed.set: focus: 'focus' belongs to the whole experiment"),
     (
         "\"flows.measured.cc\" = \"cubic\"",
         "\"flows.measured.streams\" = 0",

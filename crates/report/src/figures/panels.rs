@@ -350,7 +350,7 @@ fn rescale(series: &mut [Series], unit: Unit) {
 /// Whether bold series differ so much that the smaller would lie on the axis.
 fn far_apart(series: &[Series]) -> bool {
     let bold = series.iter().filter(|s| !s.faint);
-    let medians = bold.filter_map(|s| crate::summary::Spread::of(s.points.iter().map(|p| p.1)));
+    let medians = bold.filter_map(|s| longfat_schema::run::Spread::of(s.points.iter().map(|p| p.1)));
     let medians: Vec<f64> = medians.map(|spread| spread.median).filter(|m| *m > 0.0).collect();
     let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
     medians.iter().any(|median| *median > least * FAR_APART)
@@ -359,7 +359,7 @@ fn far_apart(series: &[Series]) -> bool {
 /// Least and greatest of each bold series in words, for those who cannot see the chart.
 fn extent(series: &[Series], unit: Unit) -> String {
     let sentence = |s: &Series| {
-        let spread = crate::summary::Spread::of(s.points.iter().map(|p| p.1))?;
+        let spread = longfat_schema::run::Spread::of(s.points.iter().map(|p| p.1))?;
         let (min, median, max) = (number(spread.min), number(spread.median), number(spread.max));
         Some(format!(" {}: {min} to {max} {}, median {median}.", s.label, unit.name))
     };

@@ -5,8 +5,9 @@ use crate::{
     load::Experiment,
     plot::svg::escape,
     quantity::Quantity,
-    summary::{COLUMNS, CaseSummary, Column, ShownCell, ShownColumn, Spread, Summary},
+    summary::{COLUMNS, CaseSummary, Column, ShownCell, ShownColumn, Summary},
 };
+use longfat_schema::run::Spread;
 
 /// A table that scrolls within itself and can be scrolled from the keyboard. `caption`, `head` and `body` are HTML.
 pub fn scrolling(caption: &str, head: &str, body: &str) -> String {

@@ -16,6 +16,7 @@
 
 mod directory;
 mod manifest;
+mod spread;
 mod table;
 
 pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
@@ -23,6 +24,7 @@ pub use manifest::{
     CaseInfo, Expectation, HostState, Metric, Provenance, RESULT_FILE, RUN_FILE, ResultManifest,
     ResultStatus, RunEntry, RunManifest, RunStatus,
 };
+pub use spread::Spread;
 pub use table::{Table, TableError, TableWriter, read_table};
 
 /// Why a run directory could not be read or written.

@@ -90,8 +90,17 @@ impl Progress {
     }
 }
 
+/// The first reason, and how many more stand in the run's manifest.
+fn in_short(reasons: &[String]) -> String {
+    match reasons {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first, more @ ..] => format!("{first}; {} more in its manifest", more.len()),
+    }
+}
+
 fn outcome(manifest: &RunManifest, again: bool) -> String {
-    let reasons = manifest.reasons.join("; ");
+    let reasons = in_short(&manifest.reasons);
     let goodput = manifest.metrics.iter().filter(|m| m.metric == "goodput_bps" && m.stream.is_none());
     let goodput: Vec<_> =
         goodput.map(|m| format!("{} {}", m.of, show::value("goodput_bps", m.value))).collect();

@@ -8,7 +8,7 @@ use longfat_lab::{
     show,
     spec::Protocol,
 };
-use longfat_schema::run::{CaseInfo, Expectation, RunManifest, RunStatus};
+use longfat_schema::run::{CaseInfo, Expectation, RunManifest, RunStatus, Spread};
 
 fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
@@ -84,8 +84,7 @@ fn row(case: &CaseInfo, focus: &str, runs: &[RunManifest]) -> Vec<String> {
     let none = || "–".to_owned();
     let spread = |metric: &str, of: &str| show::spread(metric, &figures(&case.name, metric, of, runs));
     let median = |metric: &str, of: &str| {
-        longfat_lab::judge::median(&figures(&case.name, metric, of, runs))
-            .map(|value| show::value(metric, value))
+        Spread::of(figures(&case.name, metric, of, runs)).map(|spread| show::value(metric, spread.median))
     };
     let published = case.published.iter().find(|figure| figure.metric == "goodput_bps" && figure.of == focus);
     let echo = median("echo_p50_us", focus).zip(median("echo_p99_us", focus));
@@ -109,9 +108,8 @@ fn busiest_link(case: &CaseInfo, runs: &[RunManifest]) -> Option<String> {
     let of_case = runs.iter().filter(|run| run.case == case.name).flat_map(|run| &run.metrics);
     let scopes: std::collections::BTreeSet<&str> =
         of_case.filter(|metric| metric.metric == METRIC).map(|metric| metric.of.as_str()).collect();
-    let used =
-        scopes.iter().filter_map(|of| longfat_lab::judge::median(&figures(&case.name, METRIC, of, runs)));
-    used.max_by(f64::total_cmp).map(|value| show::value(METRIC, value))
+    let used = scopes.iter().filter_map(|of| Spread::of(figures(&case.name, METRIC, of, runs)));
+    used.map(|spread| spread.median).max_by(f64::total_cmp).map(|value| show::value(METRIC, value))
 }
 
 /// One line per expectation, ✓ or ✗.
