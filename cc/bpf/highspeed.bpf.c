@@ -2,4 +2,4 @@
 #include "struct_ops.h"
 #include "../algorithms/highspeed.h"
 
-LF_STRUCT_OPS(highspeed, LF_HIGHSPEED_TUNABLES);
+LF_STRUCT_OPS(highspeed, LF_HIGHSPEED_TUNABLES, LF_NO_OPTIONAL);

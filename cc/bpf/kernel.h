@@ -61,8 +61,16 @@ struct tcp_sock {
 	__u8 is_cwnd_limited : 1;
 };
 
+struct ack_sample {
+	__s32 rtt_us; /* of the segment sent last among those acknowledged; negative: not measured */
+};
+
+enum tcp_ca_event { CA_EVENT_TX_START = 0 };
+
 /* Members that are not set here are left empty. */
 struct tcp_congestion_ops {
+	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
+	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	void (*init)(struct sock *sk);
 	__u32 (*ssthresh)(struct sock *sk);
 	__u32 (*undo_cwnd)(struct sock *sk);

@@ -2,4 +2,4 @@
 #include "struct_ops.h"
 #include "../algorithms/reno.h"
 
-LF_STRUCT_OPS(reno, LF_RENO_TUNABLES);
+LF_STRUCT_OPS(reno, LF_RENO_TUNABLES, LF_NO_OPTIONAL);

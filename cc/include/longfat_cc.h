@@ -13,6 +13,10 @@
  *   lf_NAME_on_ack            segments were acknowledged and the window may grow; may change the first three fields
  *   lf_NAME_ssthresh          loss or ECE: the new slow-start threshold, RFC 5681 equation (4)
  *   lf_NAME_undo_cwnd         the loss was none (RFC 3522, 4015, 5682): the window to go back to
+ *   LF_NAME_OPTIONAL(O)       which of the following it has, each O(NAME, function); they change private state only
+ *
+ *   lf_NAME_on_rtt_sample     a round-trip time was measured, in any recovery state; before on_ack of the same ACK
+ *   lf_NAME_on_restart        a segment is sent while none is in flight
  *
  * Who calls them does the rest of loss recovery (RFC 6675, 6937, 6298): it sets cwnd in recovery, sets cwnd to
  * one segment on a retransmission timeout, and zeroes cwnd_credit_segments on every reduction.
@@ -66,5 +70,8 @@ struct lf_ack {
 /* Expansions of LF_NAME_TUNABLES: fields of a struct, and its defaults. */
 #define LF_TUNABLE_FIELD(field, value, least, greatest, about) lf_u32 field;
 #define LF_TUNABLE_DEFAULT(field, value, least, greatest, about) .field = (value),
+
+/* LF_NAME_OPTIONAL of an algorithm that has none: what is not there costs nothing. */
+#define LF_NO_OPTIONAL(O)
 
 #endif

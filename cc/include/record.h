@@ -8,14 +8,21 @@
 
 #include "longfat_cc.h"
 
-enum lf_op { LF_OP_INIT = 0, LF_OP_ON_ACK = 1, LF_OP_SSTHRESH = 2, LF_OP_UNDO_CWND = 3 };
+enum lf_op {
+	LF_OP_INIT = 0,
+	LF_OP_ON_ACK = 1,
+	LF_OP_SSTHRESH = 2,
+	LF_OP_UNDO_CWND = 3,
+	LF_OP_ON_RTT_SAMPLE = 4,
+	LF_OP_ON_RESTART = 5,
+};
 
 struct lf_record {
 	lf_u64 conn_id; /* same value, same connection, while that lives */
 	lf_u32 op;      /* enum lf_op */
 	lf_u32 result;  /* what ssthresh and undo_cwnd return, in segments */
 	struct lf_ack ack;
-	lf_u32 zero; /* keeps the next field aligned */
+	lf_u32 rtt_us; /* of LF_OP_ON_RTT_SAMPLE; 0 for others */
 	struct lf_conn before;
 	struct lf_conn after;
 	lf_u64 state_before[LF_STATE_BYTES / 8];

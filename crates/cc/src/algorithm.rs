@@ -122,6 +122,17 @@ impl Algorithm {
     pub fn undo_cwnd(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) -> u32 {
         self.0.undo_cwnd(conn, state, tunables)
     }
+
+    /// A round-trip time was measured: at least 1 us, in any recovery state, before [`Algorithm::on_ack`] of the same
+    /// acknowledgement. Many algorithms do not listen.
+    pub fn on_rtt_sample(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, rtt_us: u32) {
+        self.0.on_rtt_sample(conn, state, tunables, rtt_us);
+    }
+
+    /// A segment is sent while none is in flight. Many algorithms do not listen.
+    pub fn on_restart(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
+        self.0.on_restart(conn, state, tunables);
+    }
 }
 
 impl fmt::Debug for Algorithm {
@@ -151,6 +162,11 @@ impl Tunable {
     /// What it does.
     pub fn about(&self) -> &'static str {
         self.0.about()
+    }
+
+    /// The values it can be set to.
+    pub fn range(&self) -> std::ops::RangeInclusive<u32> {
+        self.0.least..=self.0.greatest
     }
 
     /// Its value unless set.
@@ -269,7 +285,7 @@ mod tests {
     fn an_unknown_name_gets_the_nearest_one_or_the_list() {
         let message = |name: &str| Algorithm::find(name).unwrap_err().to_string();
         assert_eq!(message("higspeed"), "no algorithm is called 'higspeed'; did you mean 'highspeed'?");
-        assert_eq!(message("xyz"), "no algorithm is called 'xyz'; known: reno, highspeed");
+        assert_eq!(message("xyz"), "no algorithm is called 'xyz'; known: reno, highspeed, scalable");
     }
 
     #[test]

@@ -94,6 +94,17 @@ impl Controller {
         self.algorithm().on_ack(&mut self.conn, &mut self.state, &self.tunables, &ack);
     }
 
+    /// A round-trip time was measured: the first thing an acknowledgement tells, before [`Controller::on_ack`] or the
+    /// loss it shows. Observe first: the time matters.
+    pub fn on_rtt_sample(&mut self, rtt_us: u32) {
+        self.algorithm().on_rtt_sample(&mut self.conn, &mut self.state, &self.tunables, rtt_us.max(1));
+    }
+
+    /// A segment is about to be sent while none is in flight.
+    pub fn on_restart(&mut self) {
+        self.algorithm().on_restart(&mut self.conn, &mut self.state, &self.tunables);
+    }
+
     /// A loss was detected by duplicate acknowledgements, or the path marked CE: at most once per window.
     pub fn on_loss(&mut self) {
         self.reduce(RECOVERY);

@@ -7,6 +7,7 @@
 
 #include "algorithms/highspeed.h"
 #include "algorithms/reno.h"
+#include "algorithms/scalable.h"
 #include "include/record.h"
 
 struct lf_tunable {
@@ -23,12 +24,25 @@ struct lf_algorithm {
 	void (*on_ack)(struct lf_conn *, void *, const void *, const struct lf_ack *);
 	lf_u32 (*ssthresh)(struct lf_conn *, void *, const void *);
 	lf_u32 (*undo_cwnd)(struct lf_conn *, void *, const void *);
+	/* NULL where the algorithm has none. */
+	void (*on_rtt_sample)(struct lf_conn *, void *, const void *, lf_u32);
+	void (*on_restart)(struct lf_conn *, void *, const void *);
 };
 
 #define TUNABLE(field, value, least, greatest, about) { #field, about, value, least, greatest },
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-#define NATIVE(name, TUNABLES) \
+#define OPTIONAL_FUNCTION(name, function) OPTIONAL_##function(name)
+#define OPTIONAL_on_rtt_sample(name) \
+	static void name##_on_rtt_sample(struct lf_conn *c, void *s, const void *t, lf_u32 rtt_us) \
+	{ \
+		lf_##name##_on_rtt_sample(c, s, t, rtt_us); \
+	}
+#define OPTIONAL_on_restart(name) \
+	static void name##_on_restart(struct lf_conn *c, void *s, const void *t) { lf_##name##_on_restart(c, s, t); }
+
+#define NATIVE(name, TUNABLES, OPTIONAL) \
+	OPTIONAL(OPTIONAL_FUNCTION) \
 	static const struct lf_tunable name##_tunables[] = { TUNABLES(TUNABLE) }; \
 	static void name##_init(struct lf_conn *c, void *s, const void *t) { lf_##name##_init(c, s, t); } \
 	static void name##_on_ack(struct lf_conn *c, void *s, const void *t, const struct lf_ack *ack) \
@@ -44,14 +58,21 @@ struct lf_algorithm {
 		return lf_##name##_undo_cwnd(c, s, t); \
 	}
 
-#define ENTRY(name) \
-	{ #name, name##_tunables, COUNT(name##_tunables), name##_init, name##_on_ack, name##_ssthresh, \
-	  name##_undo_cwnd },
+#define MEMBER(name, function) .function = name##_##function,
 
-NATIVE(reno, LF_RENO_TUNABLES)
-NATIVE(highspeed, LF_HIGHSPEED_TUNABLES)
+#define ENTRY(cc, OPTIONAL) \
+	{ .name = #cc, .tunables = cc##_tunables, .tunable_count = COUNT(cc##_tunables), .init = cc##_init, \
+	  .on_ack = cc##_on_ack, .ssthresh = cc##_ssthresh, .undo_cwnd = cc##_undo_cwnd, OPTIONAL(MEMBER) },
 
-const struct lf_algorithm lf_algorithms[] = { ENTRY(reno) ENTRY(highspeed) };
+NATIVE(reno, LF_RENO_TUNABLES, LF_NO_OPTIONAL)
+NATIVE(highspeed, LF_HIGHSPEED_TUNABLES, LF_NO_OPTIONAL)
+NATIVE(scalable, LF_SCALABLE_TUNABLES, LF_NO_OPTIONAL)
+
+const struct lf_algorithm lf_algorithms[] = {
+	ENTRY(reno, LF_NO_OPTIONAL)
+	ENTRY(highspeed, LF_NO_OPTIONAL)
+	ENTRY(scalable, LF_NO_OPTIONAL)
+};
 const lf_u32 lf_algorithm_count = COUNT(lf_algorithms);
 
 /* Layout of what crosses the language border, compared with the Rust mirror by a test. */
@@ -68,7 +89,7 @@ const struct lf_field lf_conn_fields[] = {
 	FIELD(lf_conn, ca_state) FIELD(lf_conn, mss_bytes) FIELD(lf_conn, srtt_us) FIELD(lf_conn, min_rtt_us)
 };
 const struct lf_field lf_record_fields[] = {
-	FIELD(lf_record, conn_id) FIELD(lf_record, op) FIELD(lf_record, result) FIELD(lf_record, ack)
+	FIELD(lf_record, conn_id) FIELD(lf_record, op) FIELD(lf_record, result) FIELD(lf_record, ack) FIELD(lf_record, rtt_us)
 	FIELD(lf_record, before) FIELD(lf_record, after) FIELD(lf_record, state_before) FIELD(lf_record, state_after)
 };
 const lf_u32 lf_conn_bytes = sizeof(struct lf_conn);

@@ -98,6 +98,8 @@ pub struct RawAlgorithm {
     on_ack: unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void, *const Ack),
     ssthresh: unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void) -> u32,
     undo_cwnd: unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void) -> u32,
+    on_rtt_sample: Option<unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void, u32)>,
+    on_restart: Option<unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void)>,
 }
 
 // SAFETY: the table and what it points to are constant C data, never written.
@@ -132,7 +134,7 @@ impl RawAlgorithm {
     }
 
     pub fn init(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
-        // SAFETY: for all four: `Tunables` made for this algorithm holds its u32 fields in order; `State` is
+        // SAFETY: for all six: `Tunables` made for this algorithm holds its u32 fields in order; `State` is
         // LF_STATE_BYTES long and aligned to 8; the functions touch nothing else and keep no pointer.
         unsafe { (self.init)(conn, (&raw mut *state).cast(), self.fields(tunables)) }
     }
@@ -150,6 +152,20 @@ impl RawAlgorithm {
     pub fn undo_cwnd(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) -> u32 {
         // SAFETY: as for init.
         unsafe { (self.undo_cwnd)(conn, (&raw mut *state).cast(), self.fields(tunables)) }
+    }
+
+    pub fn on_rtt_sample(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, rtt_us: u32) {
+        if let Some(function) = self.on_rtt_sample {
+            // SAFETY: as for init.
+            unsafe { function(conn, (&raw mut *state).cast(), self.fields(tunables), rtt_us) }
+        }
+    }
+
+    pub fn on_restart(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
+        if let Some(function) = self.on_restart {
+            // SAFETY: as for init.
+            unsafe { function(conn, (&raw mut *state).cast(), self.fields(tunables)) }
+        }
     }
 
     /// The tunables as C reads them.
@@ -177,7 +193,7 @@ mod tests {
     unsafe extern "C" {
         static lf_conn_fields: [Field; 13];
         static lf_conn_bytes: u32;
-        static lf_record_fields: [Field; 8];
+        static lf_record_fields: [Field; 9];
         static lf_record_bytes: u32;
     }
 
@@ -202,7 +218,8 @@ mod tests {
 
     #[test]
     fn a_record_has_the_same_layout_in_both_languages() {
-        let rust = mirror!(RawRecord: conn_id, op, result, ack, before, after, state_before, state_after);
+        let rust =
+            mirror!(RawRecord: conn_id, op, result, ack, rtt_us, before, after, state_before, state_after);
         // SAFETY: constant C data of the declared lengths.
         let (c, bytes) = unsafe { (layout(&lf_record_fields), lf_record_bytes) };
         assert_eq!((c, bytes as usize), (rust, size_of::<RawRecord>()));

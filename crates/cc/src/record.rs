@@ -17,10 +17,20 @@ pub enum Op {
     Ssthresh,
     /// A loss that was none.
     UndoCwnd,
+    /// A round-trip time was measured.
+    OnRttSample,
+    /// A segment was sent while none was in flight.
+    OnRestart,
 }
 
-const OPS: [(Op, &str); 4] =
-    [(Op::Init, "init"), (Op::OnAck, "on_ack"), (Op::Ssthresh, "ssthresh"), (Op::UndoCwnd, "undo_cwnd")];
+const OPS: [(Op, &str); 6] = [
+    (Op::Init, "init"),
+    (Op::OnAck, "on_ack"),
+    (Op::Ssthresh, "ssthresh"),
+    (Op::UndoCwnd, "undo_cwnd"),
+    (Op::OnRttSample, "on_rtt_sample"),
+    (Op::OnRestart, "on_restart"),
+];
 
 /// `struct lf_record`.
 #[derive(Clone, Copy)]
@@ -30,7 +40,7 @@ pub struct RawRecord {
     pub(crate) op: u32,
     pub(crate) result: u32,
     pub(crate) ack: Ack,
-    zero: u32,
+    pub(crate) rtt_us: u32,
     pub(crate) before: Conn,
     pub(crate) after: Conn,
     pub(crate) state_before: State,
@@ -46,6 +56,8 @@ pub struct Call {
     pub op: Op,
     /// What the acknowledgement brought; zero for other calls.
     pub ack: Ack,
+    /// Round-trip time of [`Op::OnRttSample`]; zero for other calls.
+    pub rtt_us: u32,
     /// The connection before.
     pub before: Conn,
     /// Private state before.
@@ -79,6 +91,7 @@ impl Call {
             conn_id: raw.conn_id,
             op,
             ack: raw.ack,
+            rtt_us: raw.rtt_us,
             before: raw.before,
             state_before: raw.state_before,
             outcome,
@@ -100,6 +113,14 @@ impl Call {
             }
             Op::Ssthresh => algorithm.ssthresh(&mut conn, &mut state, tunables),
             Op::UndoCwnd => algorithm.undo_cwnd(&mut conn, &mut state, tunables),
+            Op::OnRttSample => {
+                algorithm.on_rtt_sample(&mut conn, &mut state, tunables, self.rtt_us);
+                0
+            }
+            Op::OnRestart => {
+                algorithm.on_restart(&mut conn, &mut state, tunables);
+                0
+            }
         };
         Outcome { conn, state, result }
     }
@@ -136,8 +157,8 @@ pub enum ReadError {
     },
 }
 
-/// The fields of a callback line.
-pub const COLUMNS: &str = "op connection acked | now_us cwnd credit ssthresh clamp prior_cwnd flight max_flight \
+/// The fields of a callback line; `given` is the acknowledged segments of on_ack, the microseconds of on_rtt_sample.
+pub const COLUMNS: &str = "op connection given | now_us cwnd credit ssthresh clamp prior_cwnd flight max_flight \
      is_cwnd_limited ca_state mss srtt_us min_rtt_us state | cwnd credit ssthresh state result";
 
 impl fmt::Display for Recording {
@@ -151,7 +172,8 @@ impl fmt::Display for Recording {
 fn line(call: &Call) -> String {
     let name = OPS.iter().find(|(op, _)| *op == call.op).map_or("", |(_, name)| name);
     let (c, after) = (&call.before, &call.outcome);
-    let mut text = format!("{name} {} {} | {}", call.conn_id, call.ack.acked_segments, c.now_us);
+    let given = if call.op == Op::OnRttSample { call.rtt_us } else { call.ack.acked_segments };
+    let mut text = format!("{name} {} {given} | {}", call.conn_id, c.now_us);
     for value in words(c) {
         let _ = write!(text, " {value}");
     }
@@ -258,7 +280,8 @@ impl<'a> Fields<'a> {
         let name = self.text()?;
         let op = OPS.iter().find(|(_, known)| *known == name).map(|(op, _)| *op);
         let op = op.ok_or_else(|| format!("'{name}' is no callback"))?;
-        let (conn_id, ack) = (self.number()?, Ack { acked_segments: self.number()? });
+        let (conn_id, given) = (self.number()?, self.number()?);
+        let (rtt_us, acked_segments) = if op == Op::OnRttSample { (given, 0) } else { (0, given) };
         let (before, state_before) = (self.conn()?, self.state()?);
         let conn = Conn {
             cwnd_segments: self.number()?,
@@ -267,7 +290,7 @@ impl<'a> Fields<'a> {
             ..before
         };
         let outcome = Outcome { conn, state: self.state()?, result: self.number()? };
-        Ok(Call { conn_id, op, ack, before, state_before, outcome })
+        Ok(Call { conn_id, op, ack: Ack { acked_segments }, rtt_us, before, state_before, outcome })
     }
 }
 
@@ -287,7 +310,7 @@ mod tests {
         let before = Conn { cwnd_segments: seed, now_us: u64::from(seed) << 20, ..Conn::default() };
         let outcome = Outcome { conn: before, state: State([u64::from(seed); 13]), result: seed };
         let ack = Ack { acked_segments: 2 };
-        Call { conn_id: 7, op: Op::OnAck, ack, before, state_before: State::default(), outcome }
+        Call { conn_id: 7, op: Op::OnAck, ack, rtt_us: 0, before, state_before: State::default(), outcome }
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use longfat_cc::{Ack, Algorithm, Conn, Controller, Observation, State, Tunables, WINDOW_MAX};
+use longfat_cc::{Ack, Algorithm, Conn, Controller, Observation, State, Tunable, Tunables, WINDOW_MAX};
 use proptest::prelude::*;
 
 fn algorithm() -> impl Strategy<Value = Algorithm> {
@@ -25,10 +25,16 @@ prop_compose! {
     }
 }
 
-prop_compose! {
-    fn tunables()(algorithm in algorithm(), max_ssthresh in prop_oneof![Just(0u32), Just(1), window()]) -> Tunables {
-        Tunables::from_values(algorithm, [max_ssthresh])
-    }
+/// Any algorithm, set in any way it can be: each tunable at its default as often as anywhere in its range.
+fn tunables() -> impl Strategy<Value = Tunables> {
+    algorithm().prop_flat_map(|algorithm| {
+        let value = |tunable: Tunable| prop_oneof![Just(tunable.default_value()), tunable.range()];
+        algorithm
+            .tunables()
+            .map(value)
+            .collect::<Vec<_>>()
+            .prop_map(move |values| Tunables::from_values(algorithm, values))
+    })
 }
 
 proptest! {

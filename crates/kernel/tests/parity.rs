@@ -226,3 +226,8 @@ fn reno_gives_the_same_answers_in_the_kernel_and_natively() {
 fn highspeed_gives_the_same_answers_in_the_kernel_and_natively() {
     assert_parity("highspeed");
 }
+
+#[test]
+fn scalable_gives_the_same_answers_in_the_kernel_and_natively() {
+    assert_parity("scalable");
+}

@@ -1,0 +1,59 @@
+//! Deterministic simulation of one flow in congestion avoidance: exactly one loss every 1/p segments.
+
+use longfat_cc::{Controller, Observation, Tunables};
+
+/// Mean window over round trips of `cycles` sawteeth, after as many to settle, starting at window `start`.
+/// A segment sent at window w takes 1/w of a round trip of `rtt_us`.
+pub fn mean_window(tunables: Tunables, p: f64, rtt_us: u32, start: u32, cycles: u32) -> f64 {
+    let mut flow = Flow::new(tunables, rtt_us, start);
+    let segments_per_loss = (1.0 / p).round() as u64;
+    let mut began = 0.0;
+    for cycle in 0..2 * cycles {
+        if cycle == cycles {
+            began = flow.now_us;
+        }
+        (0..segments_per_loss).for_each(|_| flow.ack());
+        flow.lose();
+    }
+    let round_trips = (flow.now_us - began) / f64::from(rtt_us);
+    (segments_per_loss * u64::from(cycles)) as f64 / round_trips
+}
+
+/// A flow whose window is always full and whose round-trip time never changes.
+pub struct Flow {
+    /// The congestion control.
+    pub controller: Controller,
+    /// Time since the flow began.
+    pub now_us: f64,
+    rtt_us: u32,
+}
+
+impl Flow {
+    /// In congestion avoidance at `window`, if at least 2.
+    pub fn new(tunables: Tunables, rtt_us: u32, window: u32) -> Flow {
+        let mut controller = Controller::new(tunables);
+        controller.set_window(window, 2);
+        Flow { controller, now_us: f64::from(rtt_us), rtt_us }
+    }
+
+    /// One segment is acknowledged.
+    pub fn ack(&mut self) {
+        let cwnd = self.controller.cwnd_segments();
+        self.now_us += f64::from(self.rtt_us) / f64::from(cwnd);
+        self.controller.observe(&Observation {
+            now_us: self.now_us as u64,
+            flight_segments: cwnd,
+            max_flight_segments: cwnd,
+            is_cwnd_limited: true,
+            srtt_us: self.rtt_us,
+            min_rtt_us: self.rtt_us,
+        });
+        self.controller.on_ack(1);
+    }
+
+    /// One segment is lost, and repaired at once.
+    pub fn lose(&mut self) {
+        self.controller.on_loss();
+        self.controller.on_recovered();
+    }
+}
