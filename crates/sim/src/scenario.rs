@@ -106,7 +106,8 @@ pub struct EndpointPlan {
 pub enum SendBuffer {
     /// Always this size.
     Fixed(u64),
-    /// Twice the congestion window, up to this size (as Linux autotunes).
+    /// As Linux autotunes it, up to this size: room for two windows of segments with all the bookkeeping a lone
+    /// segment would have, which written in large blocks is six windows of payload at an MTU of 1500.
     Auto(u64),
 }
 
@@ -232,13 +233,20 @@ fn refuse_unless(
     if good { Ok(()) } else { Err(ScenarioError::Value { whose: whose.to_owned(), what, value, mend }) }
 }
 
+/// What Linux reserves in the send buffer for a segment (tcp_sndbuf_expand): header room and skb_shared_info, rounded up
+/// to a power of two, and the sk_buff.
+pub(crate) fn reserved_bytes(mss_bytes: u32) -> u64 {
+    u64::from((mss_bytes + 320 + 320).next_power_of_two()) + 256
+}
+
 impl SendBuffer {
     /// Size at first and at most; it holds at least one segment.
     pub(crate) fn bounds(self, mss_bytes: u32) -> (u64, u64) {
+        let initial = 2 * u64::from(crate::tcp::INITIAL_WINDOW) * reserved_bytes(mss_bytes);
         let mss_bytes = u64::from(mss_bytes);
         match self {
             SendBuffer::Fixed(bytes) => (bytes.max(mss_bytes), bytes.max(mss_bytes)),
-            SendBuffer::Auto(most) => ((20 * mss_bytes).min(most.max(mss_bytes)), most.max(mss_bytes)),
+            SendBuffer::Auto(most) => (initial.min(most.max(mss_bytes)), most.max(mss_bytes)),
         }
     }
 }

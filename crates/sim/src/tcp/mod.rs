@@ -14,6 +14,8 @@ pub mod sender;
 mod timer;
 mod window;
 
+pub use window::INITIAL_WINDOW;
+
 use crate::{
     app::App,
     net::Net,
@@ -132,6 +134,7 @@ impl Endpoint {
     fn turn(&mut self, net: &mut Net) {
         let now_ns = net.now_ns;
         let Endpoint { sender, receiver, app, place, .. } = self;
+        sender.grow_buffer();
         app.fill(sender, now_ns);
         let mut out = Outlet { net, receiver, route: place.route, to: place.peer };
         if sender.unsent_bytes() > 0 {

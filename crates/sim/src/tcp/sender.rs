@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     packet::{Segment, flag},
-    scenario::EndpointPlan,
+    scenario::{EndpointPlan, reserved_bytes},
 };
 use longfat_cc::Tunables;
 
@@ -291,7 +291,6 @@ impl Sender {
         }
         self.update_rtt(now_ns, &mut found);
         self.check_reordering(&found);
-        self.grow_buffer();
         self.end_probe(segment.ack, now_ns, &found);
         self.judge(now_ns, &mut found);
         if found.set_timer {
@@ -444,9 +443,14 @@ impl Sender {
         }
     }
 
-    /// An autotuned send buffer holds two windows (tcp_sndbuf_expand).
-    fn grow_buffer(&mut self) {
-        let wanted = 2 * u64::from(self.control.cwnd()) * u64::from(self.mss_bytes);
+    /// An autotuned send buffer grows with the window, but only when it is what keeps the window from being used
+    /// (tcp_should_expand_sndbuf).
+    pub fn grow_buffer(&mut self) {
+        let is_short = self.room_bytes() * 3 < self.buffer.0;
+        if !is_short || self.board.in_flight() >= self.control.cwnd() {
+            return;
+        }
+        let wanted = 2 * u64::from(self.control.cwnd()) * reserved_bytes(self.mss_bytes);
         self.buffer.0 = self.buffer.0.max(wanted.min(self.buffer.1));
     }
 
