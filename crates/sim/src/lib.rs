@@ -3,7 +3,7 @@
 //!
 //! - [`Scenario`]: what is simulated, as plain data. [`run`] runs it and hands over records as a real run's programs
 //!   write them.
-//! - [`tcp`]: the TCP model. Nothing in it knows the event queue but by a time to be woken at.
+//! - `tcp`: the TCP model. Nothing in it knows the event queue but by a time to be woken at.
 //!
 //! The same scenario (seed included) gives the same records.
 

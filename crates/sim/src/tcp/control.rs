@@ -33,6 +33,16 @@ impl Control {
         self.algorithm.on_ack(&mut self.conn, &mut self.state, &self.tunables, &ack);
     }
 
+    /// A round-trip time was measured.
+    pub fn on_rtt_sample(&mut self, rtt_us: u32) {
+        self.algorithm.on_rtt_sample(&mut self.conn, &mut self.state, &self.tunables, rtt_us);
+    }
+
+    /// A segment is about to be sent while none is in flight.
+    pub fn on_restart(&mut self) {
+        self.algorithm.on_restart(&mut self.conn, &mut self.state, &self.tunables);
+    }
+
     /// Loss or ECE: sets the new threshold, remembers the window, forgets the credit.
     pub fn reduce(&mut self) {
         self.conn.prior_cwnd_segments = self.conn.cwnd_segments;

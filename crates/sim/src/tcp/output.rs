@@ -170,6 +170,10 @@ impl Sender {
         if self.board.packets_out() == 0 {
             self.restart_rate(now_ns);
         }
+        if self.board.in_flight() == 0 {
+            self.observe(now_ns);
+            self.control.on_restart();
+        }
         let length_bytes = self.next_length() as u32;
         let push = self.next_bytes + u64::from(length_bytes) == self.written_bytes;
         let number = self.board.next();

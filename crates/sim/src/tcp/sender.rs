@@ -425,6 +425,8 @@ impl Sender {
         }
         if let Some(rtt_ns) = found.last_rtt_ns.filter(|_| !found.retrans_acked || found.sacked) {
             self.rtt.sample_min(rtt_ns, now_ns);
+            self.observe(now_ns);
+            self.control.on_rtt_sample(u32::try_from(rtt_ns / 1000).unwrap_or(u32::MAX).max(1));
         }
         // The head was sent after what this sample measured: its own timeout starts anew, not extended.
         let head_age_ns = self.board.head().map(|head| now_ns - head.sent_ns);
