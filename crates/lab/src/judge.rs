@@ -1,12 +1,15 @@
 //! Whether a run's numbers may be trusted, and whether an experiment's expectations were met. Pure.
 
+mod expect;
+
+pub use expect::{expectation, figures};
+
 use crate::{
     plan::{FlowPlan, Plan},
     samples::Samples,
-    show,
-    spec::{Against, ExpectSpec, FigureSpec, Protocol},
+    spec::Protocol,
 };
-use longfat_schema::run::{Expectation, Metric, RunManifest, RunStatus, Spread};
+use longfat_schema::run::{Metric, RunStatus};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Busy CPU from which a reader is warned though no limit was given: what waits for a processor is late.
@@ -155,51 +158,6 @@ fn warnings(plan: &Plan, samples: &Samples, cpu: Option<f64>) -> Vec<String> {
         found.push(format!("{more} more warnings are among the run's notes"));
     }
     found
-}
-
-/// Judges one expectation by the runs that may be trusted.
-pub fn expectation(spec: &ExpectSpec, runs: &[RunManifest]) -> Expectation {
-    let left = median_of(&spec.left, runs);
-    let right = match &spec.right {
-        Against::Number(number) => Some(*number),
-        Against::Figure(figure) => median_of(figure, runs),
-    };
-    let metric = &spec.left.metric;
-    let (Some(left), Some(right)) = (left, right) else {
-        let missing = if left.is_none() { &spec.left.case } else { right_case(spec) };
-        let detail = format!("no valid run of case '{missing}' has the figure");
-        return Expectation { text: spec.text.clone(), met: None, detail };
-    };
-    let ratio = left / right;
-    let met =
-        spec.at_least.is_none_or(|least| ratio >= least) && spec.at_most.is_none_or(|most| ratio <= most);
-    let wanted =
-        [spec.at_least.map(|r| format!("at least {r:.2}")), spec.at_most.map(|r| format!("at most {r:.2}"))];
-    let wanted: Vec<_> = wanted.into_iter().flatten().collect();
-    let detail = format!(
-        "median {} against {}: ratio {ratio:.2}, wanted {}",
-        show::value(metric, left),
-        show::value(metric, right),
-        wanted.join(" and ")
-    );
-    Expectation { text: spec.text.clone(), met: Some(met), detail }
-}
-
-fn right_case(spec: &ExpectSpec) -> &str {
-    match &spec.right {
-        Against::Figure(figure) => &figure.case,
-        Against::Number(_) => &spec.left.case,
-    }
-}
-
-fn median_of(figure: &FigureSpec, runs: &[RunManifest]) -> Option<f64> {
-    Spread::of(figures(&figure.case, &figure.metric, &figure.of, runs)).map(|spread| spread.median)
-}
-
-/// A figure of every valid run of a case.
-pub fn figures(case: &str, metric: &str, of: &str, runs: &[RunManifest]) -> Vec<f64> {
-    let valid = runs.iter().filter(|run| run.case == case && run.status == RunStatus::Done);
-    valid.filter_map(|run| run.metric(metric, of)).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 use super::*;
 use crate::plan::tests_support::plan;
+use crate::spec::{Against, ExpectSpec, FigureSpec};
 use longfat_schema::record::*;
 use longfat_schema::run::Provenance;
+use longfat_schema::run::RunManifest;
 
 fn summary(stream: u32) -> FlowSummary {
     FlowSummary {
@@ -136,7 +138,14 @@ fn run(case: &str, status: RunStatus, goodput: f64) -> RunManifest {
 
 fn expect(at_least: Option<f64>, at_most: Option<f64>) -> ExpectSpec {
     let figure = |case: &str| FigureSpec { case: case.into(), metric: "goodput_bps".into(), of: "f".into() };
-    ExpectSpec { text: "t".into(), left: figure("a"), right: Against::Figure(figure("b")), at_least, at_most }
+    ExpectSpec {
+        text: "t".into(),
+        left: figure("a"),
+        right: Against::Figure(figure("b")),
+        at_least,
+        at_most,
+        confidence: None,
+    }
 }
 
 #[test]
@@ -156,6 +165,22 @@ fn an_expectation_compares_medians_of_valid_runs() {
     );
     assert_eq!(expectation(&expect(Some(1.3), None), &runs).met, Some(false));
     assert_eq!(expectation(&expect(None, Some(1.2)), &runs).met, Some(false));
+}
+
+#[test]
+fn with_a_confidence_an_expectation_is_missed_only_beyond_the_spread_of_its_repeats() {
+    let runs = |left: [f64; 5], right: [f64; 5]| -> Vec<RunManifest> {
+        let side = |case, values: [f64; 5]| values.map(|value| run(case, RunStatus::Done, value * 1e6));
+        side("a", left).into_iter().chain(side("b", right)).collect()
+    };
+    let spec = ExpectSpec { confidence: Some(0.9), ..expect(Some(1.0), None) };
+    let close = expectation(&spec, &runs([80.0, 95.0, 70.0, 110.0, 85.0], [90.0, 75.0, 100.0, 88.0, 92.0]));
+    assert_eq!(close.met, Some(true), "{}", close.detail);
+    let apart = expectation(&spec, &runs([40.0, 45.0, 38.0, 41.0, 39.0], [90.0, 75.0, 100.0, 88.0, 92.0]));
+    assert_eq!(apart.met, Some(false), "{}", apart.detail);
+    assert!(apart.detail.contains("90 % interval 0.4") && apart.detail.contains("within the interval"));
+    let again = expectation(&spec, &runs([40.0, 45.0, 38.0, 41.0, 39.0], [90.0, 75.0, 100.0, 88.0, 92.0]));
+    assert_eq!(again, apart);
 }
 
 #[test]

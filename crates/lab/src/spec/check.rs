@@ -252,6 +252,9 @@ fn check_expectation(path: &str, expect: &ExpectSpec, experiment: &Experiment, f
     if expect.at_least.is_none() && expect.at_most.is_none() {
         found.say(path, "says neither at_least nor at_most");
     }
+    if expect.confidence.is_some_and(|confidence| confidence <= 0.0 || confidence >= 1.0) {
+        found.say(format!("{path}.confidence"), "must lie between 0 and 1; write it like 0.9");
+    }
     check_figure(&format!("{path}.left"), &expect.left, experiment, found);
     match &expect.right {
         Against::Figure(figure) => check_figure(&format!("{path}.right"), figure, experiment, found),

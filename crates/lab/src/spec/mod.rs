@@ -281,6 +281,9 @@ pub struct ExpectSpec {
     pub at_least: Option<f64>,
     /// Greatest accepted `left / right`.
     pub at_most: Option<f64>,
+    /// Above 0, below 1: the repeats' own spread is taken into account, and the expectation is missed only when
+    /// the bootstrap interval of this confidence lies wholly beyond its bound.
+    pub confidence: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -154,6 +154,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("of = \"measured\"", "of = \"meas\"", "expect.1.left.of: unknown flow"),
     ("at_least = 1.0", "", "expect.1: says neither at_least nor at_most"),
+    ("at_least = 1.0", "at_least = 1.0\nconfidence = 90.0", "expect.1.confidence: must lie between 0 and 1"),
     ("[hosts.a]\n", "[hosts]\na = 3\n", "hosts.a: invalid type"),
     ("[flows.noise]", "[flows.measured]", "duplicate key"),
 ];
