@@ -26,7 +26,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-LONGFAT = ROOT / "target/release/longfat"
+LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
 PATHS = ["100Mbit 15ms", "300Mbit 40ms", "1Gbit 14.2ms"]
 
 

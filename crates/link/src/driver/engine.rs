@@ -139,13 +139,12 @@ impl Engine {
     }
 
     fn note_stall(&mut self, now_ns: u64, reporter: &mut Reporter) {
-        let late_ns = now_ns.saturating_sub(self.pace.expected_ns);
+        let late_ns = self.pace.begin(now_ns);
         if late_ns > STALL_NS {
             self.stalls += 1;
             self.longest_stall_ns = self.longest_stall_ns.max(late_ns);
             reporter.tell(Event::Stall(now_ns, late_ns));
         }
-        self.pace.expected_ns = now_ns;
     }
 
     /// Takes in frames that arrived by `now_ns`; up to what time all of them have been.

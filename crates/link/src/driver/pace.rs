@@ -12,6 +12,13 @@ const MAX_WAIT_NS: u64 = 50_000_000;
 /// sleeps by the clock instead of being woken by every frame.
 const NAP_DELAY_NS: u64 = 1_000_000;
 const REAL_TIME_PRIORITY: i32 = 20;
+/// A real-time thread that never sleeps is preempted for 50 ms in every second (the kernel keeps 5 % of a core for
+/// ordinary tasks). So it yields a little more than that by itself, in pauses of this length.
+const BREATH_NS: u64 = 75_000;
+/// Time awake that one unit of sleep allows: 1/14 is 7 %.
+const AWAKE_PER_SLEPT: u64 = 13;
+/// Time awake beyond the allowance at which it pauses.
+const MAX_AWAKE_NS: u64 = 1_000_000;
 
 /// When the driver wakes.
 #[derive(Debug)]
@@ -20,15 +27,26 @@ pub struct Pace {
     nap_ns: u64,
     coalesce_ns: u64,
     next_check_ns: u64,
-    /// When it should have been back at the latest, had nothing held it up.
-    pub expected_ns: u64,
+    /// When the loop should be back at the latest, if nothing holds it up.
+    expected_ns: u64,
+    /// Time awake beyond what the sleep so far allows.
+    awake_ns: u64,
+    woken_ns: u64,
 }
 
 impl Pace {
     /// For a link whose least delay is `min_delay_ns`.
     pub fn new(min_delay_ns: u64, coalesce_ns: u64) -> Pace {
         let nap_ns = if min_delay_ns < NAP_DELAY_NS { 0 } else { (min_delay_ns / 4).min(1_000_000) };
-        Pace { nap_ns, coalesce_ns, next_check_ns: 0, expected_ns: monotonic_ns() }
+        let now_ns = monotonic_ns();
+        Pace { nap_ns, coalesce_ns, next_check_ns: 0, expected_ns: now_ns, awake_ns: 0, woken_ns: now_ns }
+    }
+
+    /// Begins a round of the loop; by how much it was held up since the last one, at work or asleep.
+    pub fn begin(&mut self, now_ns: u64) -> u64 {
+        let late_ns = now_ns.saturating_sub(self.expected_ns);
+        self.expected_ns = now_ns;
+        late_ns
     }
 
     /// Waits until about `next_ns` (`None`: nothing is inside), or until frames may have to be read.
@@ -37,30 +55,56 @@ impl Pace {
     /// When an interface is gone.
     pub fn wait(&mut self, next_ns: Option<u64>, sockets: &[PacketSocket; 2]) -> Result<(), DriverError> {
         let now_ns = monotonic_ns();
-        self.expected_ns = now_ns;
         let Some(next_ns) = next_ns else {
             // Idle: how late this ends harms nobody.
-            let result = poll(sockets, MAX_WAIT_NS);
-            self.expected_ns = monotonic_ns();
-            return result;
+            poll(sockets, MAX_WAIT_NS)?;
+            self.slept(now_ns);
+            self.expected_ns = self.woken_ns;
+            return Ok(());
         };
         let wake_ns = self.wake_ns(next_ns);
         if wake_ns <= now_ns {
-            std::hint::spin_loop();
+            self.spin(now_ns);
             return Ok(());
         }
+        let most_ns = if self.nap_ns == 0 { MAX_WAIT_NS } else { self.nap_ns };
+        let until_ns = wake_ns.min(now_ns + most_ns);
+        self.expected_ns += until_ns - now_ns;
         if self.nap_ns == 0 {
-            self.expected_ns = next_ns.min(now_ns + MAX_WAIT_NS);
-            return poll(sockets, (wake_ns - now_ns).min(MAX_WAIT_NS));
+            poll(sockets, until_ns - now_ns)?;
+        } else {
+            sleep_until(until_ns);
         }
-        let until_ns = wake_ns.min(now_ns + self.nap_ns);
-        self.expected_ns = until_ns;
-        sleep_until(until_ns);
-        if now_ns >= self.next_check_ns {
-            self.next_check_ns = now_ns + MAX_WAIT_NS;
-            return poll(sockets, 0);
+        self.slept(now_ns);
+        self.check(now_ns, sockets)
+    }
+
+    /// Sleeping by the clock does not notice a vanished interface.
+    fn check(&mut self, now_ns: u64, sockets: &[PacketSocket; 2]) -> Result<(), DriverError> {
+        if now_ns < self.next_check_ns {
+            return Ok(());
         }
-        Ok(())
+        self.next_check_ns = now_ns + MAX_WAIT_NS;
+        poll(sockets, 0)
+    }
+
+    /// Stays awake, unless it has been so for too long.
+    fn spin(&mut self, now_ns: u64) {
+        if self.awake_ns + now_ns.saturating_sub(self.woken_ns) > MAX_AWAKE_NS {
+            self.expected_ns += BREATH_NS;
+            sleep_until(now_ns + BREATH_NS);
+            self.slept(now_ns);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Accounts for a sleep that began at `from_ns` and ends now.
+    fn slept(&mut self, from_ns: u64) {
+        self.awake_ns += from_ns.saturating_sub(self.woken_ns);
+        self.woken_ns = monotonic_ns();
+        let allowed_ns = AWAKE_PER_SLEPT * (self.woken_ns - from_ns);
+        self.awake_ns = self.awake_ns.saturating_sub(allowed_ns);
     }
 
     /// Joined departures have a window in which to leave, and aim at its middle; others are met exactly.
