@@ -46,7 +46,7 @@ pub(crate) fn missing(plan: &InterceptPlan) -> Vec<Missing> {
 fn missing_tproxy(plan: &InterceptPlan) -> Option<Missing> {
     let numbers = Numbers { mark: 1, own_mark: 2, table: 1 };
     let ports = ListenPorts { ipv4: Some(1), ipv6: Some(1) };
-    let error = nft_check(&rules::chain("longfat_check", plan, &numbers, ports)).err()?;
+    let error = nft_check(&rules::chains("longfat_check", plan, &numbers, ports)).err()?;
     let mend = "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and CONFIG_NFT_FIB_INET";
     Some(Missing::new("transparent interception by nftables", error.to_string(), mend))
 }
@@ -122,7 +122,7 @@ impl Interception {
                 sysctl::write(key, "1")?;
             }
         }
-        nft(&rules::chain(&self.table_name, plan, &self.record.numbers, ports))?;
+        nft(&rules::chains(&self.table_name, plan, &self.record.numbers, ports))?;
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl Drop for Interception {
 
 /// Packets first, then routes and sysctls, the record last.
 fn undo(table_name: &str, record: &Record) -> Result<()> {
-    nft(&rules::delete_chain(table_name))?;
+    nft(&rules::delete_rules(table_name))?;
     let Numbers { mark, table, .. } = &record.numbers;
     let (mark, table) = (format!("{mark:#x}"), table.to_string());
     for family in FAMILIES {

@@ -6,6 +6,7 @@
 
 mod accept;
 mod balance;
+mod rest;
 mod slots;
 
 use crate::{
@@ -24,6 +25,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use slots::{Slots, Token};
 use std::{
     collections::VecDeque,
+    io,
     net::{SocketAddr, TcpListener},
     sync::atomic::Ordering,
     time::Instant,
@@ -33,8 +35,6 @@ use std::{
 const IDLE_WAIT_MS: u16 = 50;
 /// How often a reset that waits for acknowledgements looks for them.
 const SETTLE_WAIT_MS: u16 = 1;
-/// A batch smaller than this is no bulk transfer: nobody rests.
-const REST_AFTER_BYTES: u64 = 32 * 1024;
 const EVENTS: usize = 256;
 const WAKE: u64 = u64::MAX;
 /// Tokens of listeners: this and above, below [`WAKE`].
@@ -51,8 +51,7 @@ pub(crate) struct Worker<'a> {
     settling: Vec<Token>,
     pool: Pool<'a>,
     balanced: Instant,
-    /// Largest batch after which resting cannot make a receive window run full.
-    rest_limit_bytes: u64,
+    rest: rest::Rest,
 }
 
 /// What a round of turns came to.
@@ -78,7 +77,11 @@ impl<'a> Worker<'a> {
             settling: Vec::new(),
             pool: Pool::new(&shared.pipes_left),
             balanced: Instant::now(),
-            rest_limit_bytes: plan.client.buffer_bytes.min(plan.server.buffer_bytes) / 8,
+            rest: rest::Rest::new(
+                plan.nap,
+                plan.client.buffer_bytes.min(plan.server.buffer_bytes),
+                Instant::now(),
+            ),
         };
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
         let added = worker.epoll.add(&shared.seats[index].wake, wake);
@@ -136,16 +139,25 @@ impl<'a> Worker<'a> {
 
     fn dispatch_connection(&mut self, token: Token, side: Side, flags: EpollFlags) {
         let Some(connection) = self.slots.get_mut(token) else { return };
-        let failed = flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP)
-            && connection.legs.leg(side).take_error().ok().flatten().is_some();
-        match (failed, connection.logic.is_connecting() && side == Side::Server) {
-            (true, true) => return self.on_unreachable(token),
-            (true, false) => connection.on(Event::Failed(side)),
-            // The same event may bring the server's first bytes, and no other will.
-            (false, true) if flags.contains(EpollFlags::EPOLLOUT) => self.on_connected(token),
-            (false, _) => {}
+        let error = if flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
+            connection.legs.leg(side).take_error().ok().flatten()
+        } else {
+            None
+        };
+        if connection.logic.is_connecting() && side == Side::Server {
+            // A reset in answer to the SYN is "refused"; any other came after the handshake, perhaps after data.
+            let stood = error.as_ref().is_none_or(|error| error.kind() == io::ErrorKind::ConnectionReset);
+            match (stood, flags.contains(EpollFlags::EPOLLOUT)) {
+                (true, true) => self.on_connected(token),
+                (true, false) => {}
+                (false, _) => return self.on_unreachable(token),
+            }
         }
+        // The event of the handshake may bring the server's first bytes, or its reset, too: no other will.
         let Some(connection) = self.slots.get_mut(token) else { return };
+        if error.is_some() {
+            connection.on(Event::Failed(side));
+        }
         if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP) {
             connection.on(Event::Readable(side));
         }
@@ -247,12 +259,11 @@ impl<'a> Worker<'a> {
         self.shared.count_ended(ended, bytes);
     }
 
-    /// Lets bulk data gather: after a batch of it, when nothing else is to be done and no outbound socket is waiting
-    /// to be filled. At high rates a rest would let the receive window run full, so there is none.
-    fn rest(&self, round: &Round) {
-        let bulk = (REST_AFTER_BYTES..=self.rest_limit_bytes).contains(&round.moved_bytes);
-        if bulk && !round.write_blocked && self.ready.is_empty() && !self.shared.plan.nap.is_zero() {
-            std::thread::sleep(self.shared.plan.nap);
+    /// Lets bulk data gather, when nothing else is to be done and no outbound socket is waiting to be filled.
+    fn rest(&mut self, round: &Round) {
+        let idle = !round.write_blocked && self.ready.is_empty();
+        if let Some(length) = self.rest.after(round.moved_bytes, idle, Instant::now()) {
+            std::thread::sleep(length);
         }
     }
 

@@ -297,3 +297,26 @@ fn a_server_that_speaks_first_is_heard() {
     server.join().unwrap();
     relay.stop();
 }
+
+#[test]
+fn a_server_that_answers_and_resets_at_once_is_heard_and_then_seen_to_reset() {
+    let (bed, listener, relay) = explicit("ans", |plan| plan.workers = 1);
+    let server = std::thread::spawn(move || {
+        for _ in 0..200 {
+            let mut far = accept(&listener);
+            far.write_all(b"421 busy").unwrap();
+            reset(far);
+        }
+    });
+    for _ in 0..5 {
+        let clients: Vec<_> = (0..40).map(|_| bed.connect(relay.address())).collect();
+        for mut client in clients {
+            let mut answer = [0; 8];
+            client.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"421 busy");
+            assert!(ends_with_reset(&client));
+        }
+    }
+    server.join().unwrap();
+    assert_eq!(relay.stop().reset, 200);
+}

@@ -73,36 +73,38 @@ pub(crate) fn table(name: &str, record: &Record) -> String {
     format!("create table inet {name} {{\ncomment \"{}\"\n}}\n", record.comment())
 }
 
-/// The chain that takes packets. New connections are found by interface and filter; without a listener the `tproxy`
-/// statement does not match, and they are forwarded unrelayed. Packets of existing connections are found by their
-/// socket, whatever interface they come from (servers' replies too). In this order, because only `tproxy` knows that
-/// a SYN for a pair of addresses and ports in TIME_WAIT begins a new connection.
-pub(crate) fn chain(name: &str, plan: &InterceptPlan, numbers: &Numbers, ports: ListenPorts) -> String {
+/// The chains that take packets. SYNs are found by interface and filter; without a listener the `tproxy` statement
+/// does not match, and they are forwarded unrelayed. Only `tproxy` knows that a SYN for a pair of addresses and ports
+/// in TIME_WAIT begins a new connection. All other packets are found by their socket, whatever interface they come
+/// from (servers' replies too): one look-up per packet, and no route.
+pub(crate) fn chains(name: &str, plan: &InterceptPlan, numbers: &Numbers, ports: ListenPorts) -> String {
     let Numbers { mark, own_mark, .. } = numbers;
-    let mut text = format!(
-        "table inet {name} {{\nchain prerouting {{\n\
-         type filter hook prerouting priority mangle; policy accept;\n\
-         meta mark {own_mark:#x} return\n\
-         meta l4proto != tcp return\n\
-         fib daddr type local return\n"
-    );
+    let mut text = format!("table inet {name} {{\nchain syn {{\nfib daddr type local return\n");
     let families = [("ipv4", "ip", "127.0.0.1", ports.ipv4), ("ipv6", "ip6", "[::1]", ports.ipv6)];
     for (protocol, family, address, port) in families {
         let Some(port) = port else { continue };
         let Some(filter) = filter(plan, family) else { continue };
         let _ = writeln!(
             text,
-            "meta nfproto {protocol} {filter}tcp flags & (syn | ack | rst | fin) == syn \
-             tproxy {family} to {address}:{port} meta mark set {mark:#x} accept"
+            "meta nfproto {protocol} meta l4proto tcp {filter}tproxy {family} to {address}:{port} meta mark set {mark:#x} accept"
         );
     }
-    let _ = writeln!(text, "socket transparent 1 meta mark set {mark:#x} accept\n}}\n}}");
+    let _ = write!(
+        text,
+        "}}\nchain prerouting {{\n\
+         type filter hook prerouting priority mangle; policy accept;\n\
+         meta l4proto != tcp return\n\
+         meta mark {own_mark:#x} return\n\
+         tcp flags & (syn | ack | rst | fin) == syn goto syn\n\
+         socket transparent 1 meta mark set {mark:#x} accept\n\
+         }}\n}}\n"
+    );
     text
 }
 
-/// Removes the chain and leaves the table, which is the record.
-pub(crate) fn delete_chain(name: &str) -> String {
-    format!("add chain inet {name} prerouting\ndelete chain inet {name} prerouting\n")
+/// Removes the rules and leaves the table, which is the record.
+pub(crate) fn delete_rules(name: &str) -> String {
+    format!("add table inet {name}\nflush table inet {name}\n")
 }
 
 /// Removes the table.
@@ -162,7 +164,7 @@ mod tests {
             ..Default::default()
         };
         let ports = ListenPorts { ipv4: Some(5000), ipv6: Some(5001) };
-        let text = chain("longfat_x", &plan, &record().numbers, ports);
+        let text = chains("longfat_x", &plan, &record().numbers, ports);
         assert!(
             text.contains(
                 r#"iifname { "lan", "wlan" } tcp dport { 80, 8000-8080 } ip daddr { 192.0.2.0/24 }"#
