@@ -285,7 +285,10 @@ mod tests {
     fn an_unknown_name_gets_the_nearest_one_or_the_list() {
         let message = |name: &str| Algorithm::find(name).unwrap_err().to_string();
         assert_eq!(message("higspeed"), "no algorithm is called 'higspeed'; did you mean 'highspeed'?");
-        assert_eq!(message("xyz"), "no algorithm is called 'xyz'; known: reno, highspeed, scalable");
+        assert_eq!(
+            message("xyz"),
+            "no algorithm is called 'xyz'; known: reno, highspeed, scalable, bic, vegas, cubic"
+        );
     }
 
     #[test]

@@ -5,9 +5,12 @@
  */
 #include <stddef.h>
 
+#include "algorithms/bic.h"
+#include "algorithms/cubic.h"
 #include "algorithms/highspeed.h"
 #include "algorithms/reno.h"
 #include "algorithms/scalable.h"
+#include "algorithms/vegas.h"
 #include "include/record.h"
 
 struct lf_tunable {
@@ -67,11 +70,17 @@ struct lf_algorithm {
 NATIVE(reno, LF_RENO_TUNABLES, LF_NO_OPTIONAL)
 NATIVE(highspeed, LF_HIGHSPEED_TUNABLES, LF_NO_OPTIONAL)
 NATIVE(scalable, LF_SCALABLE_TUNABLES, LF_NO_OPTIONAL)
+NATIVE(bic, LF_BIC_TUNABLES, LF_NO_OPTIONAL)
+NATIVE(vegas, LF_VEGAS_TUNABLES, LF_VEGAS_OPTIONAL)
+NATIVE(cubic, LF_CUBIC_TUNABLES, LF_CUBIC_OPTIONAL)
 
 const struct lf_algorithm lf_algorithms[] = {
 	ENTRY(reno, LF_NO_OPTIONAL)
 	ENTRY(highspeed, LF_NO_OPTIONAL)
 	ENTRY(scalable, LF_NO_OPTIONAL)
+	ENTRY(bic, LF_NO_OPTIONAL)
+	ENTRY(vegas, LF_VEGAS_OPTIONAL)
+	ENTRY(cubic, LF_CUBIC_OPTIONAL)
 };
 const lf_u32 lf_algorithm_count = COUNT(lf_algorithms);
 
@@ -92,5 +101,12 @@ const struct lf_field lf_record_fields[] = {
 	FIELD(lf_record, conn_id) FIELD(lf_record, op) FIELD(lf_record, result) FIELD(lf_record, ack) FIELD(lf_record, rtt_us)
 	FIELD(lf_record, before) FIELD(lf_record, after) FIELD(lf_record, state_before) FIELD(lf_record, state_after)
 };
+/* Arithmetic that algorithms share, for tests of its own. */
+lf_u32 lf_native_cube_root(lf_u64 x);
+lf_u32 lf_native_cube_root(lf_u64 x)
+{
+	return lf_cube_root(x);
+}
+
 const lf_u32 lf_conn_bytes = sizeof(struct lf_conn);
 const lf_u32 lf_record_bytes = sizeof(struct lf_record);

@@ -195,6 +195,29 @@ mod tests {
         static lf_conn_bytes: u32;
         static lf_record_fields: [Field; 9];
         static lf_record_bytes: u32;
+        fn lf_native_cube_root(x: u64) -> u32;
+    }
+
+    fn assert_cube_root(x: u64) {
+        // SAFETY: a pure function.
+        let root = u128::from(unsafe { lf_native_cube_root(x) });
+        assert!(root.pow(3) <= u128::from(x) && (root + 1).pow(3) > u128::from(x), "{x}: {root}");
+    }
+
+    #[test]
+    fn the_cube_root_is_exact_around_every_cube() {
+        for root in (1u64..3_000).chain((3_000..2_097_152).step_by(997)).chain([2_097_151]) {
+            let cube = root.pow(3);
+            [cube - 1, cube, cube + 1].into_iter().for_each(assert_cube_root);
+        }
+        [0, 1, 7, 8, u64::MAX >> 1].into_iter().for_each(assert_cube_root);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_cube_root_is_exact_anywhere(x in 0u64..1 << 63, shift in 0u32..63) {
+            assert_cube_root(x >> shift);
+        }
     }
 
     fn layout(fields: &'static [Field]) -> Vec<(&'static str, usize)> {

@@ -49,8 +49,11 @@ proptest! {
         let most = before.cwnd_clamp_segments.min(WINDOW_MAX);
         prop_assert!(conn.cwnd_segments >= 1);
         prop_assert!(conn.cwnd_segments <= most.max(before.cwnd_segments));
-        prop_assert!(conn.cwnd_segments >= before.cwnd_segments.min(most), "an ack shrank the window");
-        prop_assert_eq!(conn.ssthresh_segments, before.ssthresh_segments);
+        if tunables.algorithm().name() != "vegas" {
+            prop_assert!(conn.cwnd_segments >= before.cwnd_segments.min(most), "an ack shrank the window");
+            prop_assert_eq!(conn.ssthresh_segments, before.ssthresh_segments);
+        }
+        prop_assert!(conn.ssthresh_segments <= before.ssthresh_segments);
     }
 
     #[test]

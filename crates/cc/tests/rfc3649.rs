@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use longfat_cc::{Algorithm, Controller, Tunables, table};
-use sawtooth::mean_window;
+use sawtooth::{Flow, mean_window};
 
 mod sawtooth;
 
@@ -90,7 +90,7 @@ fn one_loss_in_every_1_over_p_segments_gives_the_mean_window_of_the_response_fun
         [(1e-3, 0.06), (5e-4, 0.03), (2e-4, 0.02), (1e-4, 0.02), (1e-5, 0.02), (1e-6, 0.02), (3e-7, 0.02)]
     {
         let expected = 0.12 / f64::powf(p, 0.835);
-        let got = mean_window(highspeed(), p, RTT_US, expected as u32, 6);
+        let got = mean_window(Flow::new(highspeed(), RTT_US, expected as u32), p, 6);
         let error = got / expected - 1.0;
         println!(
             "p {p:e}: mean window {got:.1}, 0.12/p^0.835 = {expected:.1}, error {:+.1} %",
@@ -105,7 +105,7 @@ fn reno_under_the_same_losses_gives_1_22_over_the_root_of_p() {
     let reno = Tunables::defaults(Algorithm::find("reno").unwrap());
     for p in [1e-3f64, 1e-4, 1e-5] {
         let expected = 1.22 / p.sqrt();
-        let got = mean_window(reno.clone(), p, RTT_US, expected as u32, 6);
+        let got = mean_window(Flow::new(reno.clone(), RTT_US, expected as u32), p, 6);
         assert!((got / expected - 1.0).abs() < 0.05, "p {p:e}: {got} against {expected}");
     }
 }

@@ -50,7 +50,7 @@ fn one_loss_in_every_1_over_p_segments_gives_a_window_of_a_over_b_over_p_at_the_
 fn its_mean_window_is_a_over_p_and_the_logarithm_of_the_fall() {
     for p in [1e-3f64, 1e-4, 1e-5, 1e-6] {
         let expected = 0.01 / p / (1.0 / 0.875f64).ln();
-        let got = mean_window(scalable(), p, RTT_US, expected as u32, 20);
+        let got = mean_window(Flow::new(scalable(), RTT_US, expected as u32), p, 20);
         println!("p {p:e}: mean window {got:.1}, a / (p ln(1/(1-b))) = {expected:.1}");
         assert!((got / expected - 1.0).abs() < 0.005 + 4.0 / expected, "p {p:e}: {got} against {expected}");
     }

@@ -95,7 +95,7 @@ fn the_list_names_the_kernels_and_ours_and_the_default() {
 fn bad_input_is_exit_code_2_with_the_mend() {
     for (args, mend) in [
         (&["load", "higspeed"][..], "did you mean 'highspeed'?"),
-        (&["load", "xyz"], "known: reno, highspeed, scalable"),
+        (&["load", "xyz"], "known: reno, highspeed, scalable, bic, vegas, cubic"),
         (&["load", "highspeed", "--set", "max_ssthresh=1"], "did you mean 'max_ssthresh_segments'?"),
         (&["load", "highspeed", "--set", "max_ssthresh_segments=x"], "from 0 to 2147483647"),
         (&["exec", "higspeed", "--", "true"], "did you mean 'highspeed'?"),
