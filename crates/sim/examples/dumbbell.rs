@@ -5,7 +5,7 @@
 
 use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
 use longfat_schema::record::Record;
-use longfat_sim::{EndpointPlan, FlowPlan, LinkBetween, Scenario, TcpPlan, Transport, run};
+use longfat_sim::{EndpointPlan, FlowPlan, LinkBetween, NodePlan, Scenario, TcpPlan, Transport, run};
 use std::time::Instant;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -59,10 +59,11 @@ fn dumbbell(ccs: &[&str], rate_bps: u64, delay_ns: u64, queue_bytes: u64, second
         });
     }
     Scenario {
-        nodes: (0..2 * count + 2).map(|node| format!("node{node}")).collect(),
+        nodes: (0..2 * count + 2).map(|node| NodePlan::router(format!("node{node}"))).collect(),
         links,
         flows,
         relays: Vec::new(),
+        settle_ns: 0,
         duration_ns: seconds * SECOND_NS,
         sample_every_ns: SECOND_NS,
         seed: 7,

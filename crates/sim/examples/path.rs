@@ -4,7 +4,9 @@
 
 use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
 use longfat_schema::record::Record;
-use longfat_sim::{EndpointPlan, FlowPlan, LinkBetween, Scenario, SendBuffer, TcpPlan, Transport, run};
+use longfat_sim::{
+    EndpointPlan, FlowPlan, LinkBetween, NodePlan, Scenario, SendBuffer, TcpPlan, Transport, run,
+};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -54,10 +56,11 @@ fn scenario(
         transport: Transport::Tcp(Box::new(tcp)),
     };
     Scenario {
-        nodes: vec!["a".to_owned(), "b".to_owned()],
+        nodes: vec![NodePlan::router("a"), NodePlan::router("b")],
         links: vec![LinkBetween { ends: [0, 1], plan }],
         flows: vec![flow],
         relays: Vec::new(),
+        settle_ns: 0,
         duration_ns: seconds * SECOND_NS,
         sample_every_ns: 10_000_000,
         seed: 1,

@@ -23,6 +23,8 @@ pub enum App {
 pub struct Offer {
     /// Payload; absent: without end.
     pub bytes: Option<u64>,
+    /// When it begins, if its connection stands.
+    pub start_ns: u64,
     /// From when on it begins no more blocks.
     pub stop_ns: u64,
     /// Payload rate it does not exceed.
@@ -68,7 +70,7 @@ pub struct Sink {
 }
 
 impl Source {
-    /// A source that begins when its connection stands.
+    /// A source; it waits until its connection stands.
     pub fn new(offer: Offer) -> Source {
         Source {
             offer,
@@ -85,13 +87,12 @@ impl Source {
 
     /// The connection stands.
     pub fn start(&mut self, now_ns: u64) {
-        self.start_ns = now_ns;
+        self.start_ns = now_ns.max(self.offer.start_ns);
     }
 
     /// Writes what there is room for.
     pub fn fill(&mut self, sender: &mut Sender, now_ns: u64) {
-        // A blocked writer is woken when a third of the buffer is free (sk_stream_is_writeable).
-        if self.is_blocked && sender.room_bytes() * 3 < sender.buffer_bytes() {
+        if self.is_blocked && !sender.wakes_writer() {
             return;
         }
         self.is_blocked = false;
@@ -125,8 +126,13 @@ impl Source {
         true
     }
 
+    /// When it began to write, or will.
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
     fn due_ns(&self) -> u64 {
-        let Some(rate_bps) = self.offer.rate_bps else { return 0 };
+        let Some(rate_bps) = self.offer.rate_bps else { return self.start_ns };
         let wait = u128::from(self.block_end_bytes) * 8_000_000_000 / u128::from(rate_bps.max(1));
         self.start_ns.saturating_add(u64::try_from(wait).unwrap_or(NEVER))
     }

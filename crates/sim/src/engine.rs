@@ -28,7 +28,7 @@ pub struct SimStats {
     pub timeouts: u64,
 }
 
-/// Runs a scenario in virtual time. Every record goes to `sink`, times counted from the start; `proceed` is asked
+/// Runs a scenario in virtual time. Every record goes to `take`, times counted from the start of the traffic; `proceed` is asked
 /// now and then with the virtual time, and ends the run by saying no.
 ///
 /// The same scenario gives the same records, always and everywhere.
@@ -37,15 +37,20 @@ pub struct SimStats {
 /// When the scenario is not sound; nothing has run then.
 pub fn run(
     scenario: &Scenario,
-    mut sink: impl FnMut(Record),
+    mut take: impl FnMut(Record),
     mut proceed: impl FnMut(u64) -> bool,
 ) -> Result<SimStats, ScenarioError> {
     let mut world = World::new(scenario)?;
+    let settle_us = (scenario.settle_ns / 1000) as i64;
+    let mut sink = |mut record: Record| {
+        record.rebase(settle_us);
+        take(record);
+    };
     let mut stats = SimStats::default();
     loop {
         let (at_ns, entity) = world.net.timers.first();
-        if at_ns > scenario.duration_ns {
-            world.net.now_ns = scenario.duration_ns;
+        if at_ns > scenario.end_ns() {
+            world.net.now_ns = scenario.end_ns();
             break;
         }
         world.net.now_ns = at_ns;

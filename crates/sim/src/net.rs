@@ -2,6 +2,7 @@
 
 use crate::{
     packet::{Carried, Pool, Segment},
+    scenario::Scenario,
     timers::{NEVER, Timers},
 };
 use longfat_link::{
@@ -28,14 +29,15 @@ pub struct Net {
 }
 
 impl Net {
-    /// A network at time zero. `seed` is mixed into that of every link.
-    pub fn new(links: &[&LinkPlan], routes: Vec<u32>, entities: usize, seed: u64) -> Net {
+    /// A network at time zero. The scenario's seed is mixed into that of every link.
+    pub fn new(links: &[&LinkPlan], routes: Vec<u32>, entities: usize, scenario: &Scenario) -> Net {
+        let seed = scenario.seed;
         let both = links.iter().flat_map(|link| {
             let make = |plan, stream| Direction::new(plan, link.mtu_bytes, link.seed ^ seed, stream);
             [make(&link.forward, 0), make(&link.backward, 1)]
         });
         let mut directions: Vec<_> = both.collect();
-        directions.iter_mut().for_each(|direction| direction.start_schedule(0));
+        directions.iter_mut().for_each(|direction| direction.start_schedule(scenario.settle_ns));
         let timers = Timers::new(entities);
         Net { now_ns: 0, timers, hops: 0, directions, routes, pool: Pool::default() }
     }

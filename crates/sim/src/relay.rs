@@ -15,6 +15,8 @@ pub struct RelayConnection {
     pub held_bytes: [u64; 2],
     /// Bytes given to the outbound socket.
     pub relayed_bytes: [u64; 2],
+    /// A write found no room in the outbound socket: nothing is written until it wakes its writer.
+    is_blocked: [bool; 2],
     buffer_bytes: u64,
     is_dialled: bool,
 }
@@ -28,6 +30,7 @@ impl RelayConnection {
             ends,
             held_bytes: [0; 2],
             relayed_bytes: [0; 2],
+            is_blocked: [false; 2],
             buffer_bytes,
             is_dialled: false,
         }
@@ -59,9 +62,12 @@ impl RelayConnection {
             endpoints[from].receiver.read(read);
             self.held_bytes[direction] += read;
             let outbound = &mut endpoints[to].sender;
-            let written = self.held_bytes[direction].min(outbound.room_bytes());
+            self.is_blocked[direction] &= !outbound.wakes_writer();
+            let room = if self.is_blocked[direction] { 0 } else { outbound.room_bytes() };
+            let written = self.held_bytes[direction].min(room);
             outbound.write(written);
             self.held_bytes[direction] -= written;
+            self.is_blocked[direction] |= self.held_bytes[direction] > 0;
             self.relayed_bytes[direction] += written;
             if read + written == 0 {
                 return moved;

@@ -28,6 +28,13 @@ impl<'a> Routes<'a> {
         Ok(start)
     }
 
+    /// The link of a route with the least MTU, by its index.
+    pub fn narrowest(&self, route: u32) -> Option<usize> {
+        let directions = self.table[route as usize..].iter().take_while(|direction| **direction != ARRIVED);
+        let links = directions.map(|direction| *direction as usize / 2);
+        links.min_by_key(|link| self.scenario.links[*link].plan.mtu_bytes)
+    }
+
     /// The table.
     pub fn finish(self) -> Vec<u32> {
         self.table
@@ -38,6 +45,9 @@ impl<'a> Routes<'a> {
         let mut came_by: Vec<Option<(usize, u32)>> = vec![None; nodes.len()];
         let mut next = VecDeque::from([from]);
         while let Some(node) = next.pop_front() {
+            if node != from && !nodes[node].forwards {
+                continue;
+            }
             for (index, link) in links.iter().enumerate() {
                 for (side, direction) in [(0, 0), (1, 1)] {
                     let (start, end) = (link.ends[side], link.ends[1 - side]);
@@ -48,7 +58,7 @@ impl<'a> Routes<'a> {
                 }
             }
         }
-        let no_path = || ScenarioError::NoPath { from: nodes[from].clone(), to: nodes[to].clone() };
+        let no_path = || ScenarioError::NoPath { from: nodes[from].name.clone(), to: nodes[to].name.clone() };
         let (mut path, mut node) = (Vec::new(), to);
         while node != from {
             let (before, direction) = came_by[node].ok_or_else(no_path)?;

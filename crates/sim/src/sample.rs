@@ -181,7 +181,7 @@ fn flow(scenario: &Scenario, world: &mut World, index: usize) -> FlowSummary {
     let stream = &world.streams[index];
     let (received_bytes, last_ns) = arrived(world, stream.carrier);
     let start_ns = match stream.carrier {
-        Carrier::Tcp { source, .. } => world.endpoints[source].established_ns,
+        Carrier::Tcp { source, .. } => world.endpoints[source].began_ns(),
         Carrier::Udp(index) => world.udp_sources[index].start_ns,
     };
     let duration_us = last_ns.saturating_sub(start_ns) / 1000;

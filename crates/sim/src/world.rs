@@ -3,9 +3,10 @@
 use crate::{
     app::{App, Offer, Sink, Source},
     net::Net,
+    packet::TCP_HEADER_BYTES,
     relay::RelayConnection,
     route::Routes,
-    scenario::{EndpointPlan, FlowPlan, Scenario, ScenarioError, TcpPlan, Transport, UdpPlan},
+    scenario::{EndpointPlan, FlowPlan, Scenario, ScenarioError, TcpPlan, Transport, UdpPlan, refuse_unless},
     tcp::{Endpoint, Place},
     timers::NEVER,
     udp::{UdpOffer, UdpSink, UdpSource},
@@ -95,13 +96,14 @@ impl World {
     }
 }
 
-/// Start of stream `number`, and when it stops.
-fn span(flow: &FlowPlan, number: u32) -> (u64, u64) {
-    let start_ns = flow.start_ns.saturating_add(u64::from(number).saturating_mul(flow.stagger_ns));
-    (start_ns, flow.send_for_ns.map_or(NEVER, |send_for_ns| start_ns.saturating_add(send_for_ns)))
-}
-
 impl Builder<'_> {
+    /// Start of stream `number`, and when it stops, in virtual time.
+    fn span(&self, flow: &FlowPlan, number: u32) -> (u64, u64) {
+        let late_ns = u64::from(number).saturating_mul(flow.stagger_ns);
+        let start_ns = self.scenario.settle_ns.saturating_add(flow.start_ns).saturating_add(late_ns);
+        (start_ns, flow.send_for_ns.map_or(NEVER, |send_for_ns| start_ns.saturating_add(send_for_ns)))
+    }
+
     fn flow(&mut self, index: usize, flow: &FlowPlan) -> Result<(), ScenarioError> {
         for number in 0..flow.streams {
             let carrier = match &flow.transport {
@@ -115,9 +117,11 @@ impl Builder<'_> {
     }
 
     fn tcp(&mut self, flow: &FlowPlan, tcp: &TcpPlan, number: u32) -> Result<Carrier, ScenarioError> {
-        let (start_ns, stop_ns) = span(flow, number);
+        let (start_ns, stop_ns) = self.span(flow, number);
+        let open_ns = start_ns - self.scenario.settle_ns;
         let offer = Offer {
             bytes: flow.bytes,
+            start_ns,
             stop_ns,
             rate_bps: flow.rate_bps,
             block_bytes: tcp.block_bytes,
@@ -131,7 +135,7 @@ impl Builder<'_> {
         let Some(relay) = tcp.relay else {
             let ends = [(flow.from, &tcp.sender, source_app), (flow.to, &tcp.receiver, sink_app)];
             let [source, sink] = self.connection(&whose, mss_bytes, ends)?;
-            self.opens.push((source, start_ns));
+            self.opens.push((source, open_ns));
             return Ok(Carrier::Tcp { source, sink });
         };
         let plan = &self.scenario.relays[relay];
@@ -140,7 +144,7 @@ impl Builder<'_> {
         let outbound = [(plan.node, &plan.server_side, App::Relay), (flow.to, &tcp.receiver, sink_app)];
         let [server, sink] = self.connection(&whose, mss_bytes, outbound)?;
         self.relay(relay, [client, server]);
-        self.opens.push((source, start_ns));
+        self.opens.push((source, open_ns));
         Ok(Carrier::Tcp { source, sink })
     }
 
@@ -165,17 +169,30 @@ impl Builder<'_> {
     ) -> Result<[usize; 2], ScenarioError> {
         let [(from, from_plan, from_app), (to, to_plan, to_app)] = ends;
         if from == to {
-            let node = self.scenario.nodes[from].clone();
+            let node = self.scenario.nodes[from].name.clone();
             return Err(ScenarioError::SameNode { whose: whose.to_owned(), node });
         }
         let first = self.endpoints.len();
         let there = self.routes.add(from, to)?;
         let back = self.routes.add(to, from)?;
+        self.check_mtu(whose, there, mss_bytes)?;
         let from_agreed = from_plan.agreed_with(to_plan);
         let to_agreed = to_plan.agreed_with(from_plan);
         self.endpoint(whose, &from_agreed, there, first + 1, mss_bytes, from_app)?;
         self.endpoint(whose, &to_agreed, back, first, mss_bytes, to_app)?;
         Ok([first, first + 1])
+    }
+
+    fn check_mtu(&self, whose: &str, route: u32, mss_bytes: u32) -> Result<(), ScenarioError> {
+        let Some(link) = self.routes.narrowest(route) else { return Ok(()) };
+        let plan = &self.scenario.links[link].plan;
+        refuse_unless(
+            plan.mtu_bytes >= mss_bytes + TCP_HEADER_BYTES,
+            &format!("link '{}' under {whose}", plan.name),
+            "the MTU in bytes",
+            u64::from(plan.mtu_bytes),
+            "it must carry the flow's packets",
+        )
     }
 
     fn endpoint(
@@ -196,10 +213,10 @@ impl Builder<'_> {
 
     fn udp(&mut self, flow: &FlowPlan, udp: &UdpPlan, number: u32) -> Result<Carrier, ScenarioError> {
         if flow.from == flow.to {
-            let node = self.scenario.nodes[flow.from].clone();
+            let node = self.scenario.nodes[flow.from].name.clone();
             return Err(ScenarioError::SameNode { whose: format!("flow '{}'", flow.name), node });
         }
-        let (start_ns, stop_ns) = span(flow, number);
+        let (start_ns, stop_ns) = self.span(flow, number);
         let offer = UdpOffer {
             start_ns,
             stop_ns,
@@ -219,7 +236,7 @@ impl Builder<'_> {
         let first_udp = self.first_endpoint + self.endpoints.len() as u32;
         let sampler = first_udp + self.udp_sources.len() as u32;
         let links: Vec<_> = self.scenario.links.iter().map(|link| &link.plan).collect();
-        let mut net = Net::new(&links, self.routes.finish(), sampler as usize + 1, self.scenario.seed);
+        let mut net = Net::new(&links, self.routes.finish(), sampler as usize + 1, self.scenario);
         let mut endpoints = self.endpoints;
         for (endpoint, at_ns) in self.opens {
             endpoints[endpoint].open_at(at_ns, &mut net);
@@ -227,7 +244,7 @@ impl Builder<'_> {
         for (entity, source) in (first_udp..).zip(&self.udp_sources) {
             net.timers.set(entity, source.next_at_ns());
         }
-        net.timers.set(sampler, self.scenario.sample_every_ns);
+        net.timers.set(sampler, self.scenario.settle_ns + self.scenario.sample_every_ns);
         World {
             net,
             endpoints,

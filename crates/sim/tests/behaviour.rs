@@ -6,7 +6,7 @@ mod support;
 
 use longfat_schema::record::{Record, RelaySample};
 use longfat_sim::{
-    EndpointPlan, FlowPlan, RelayPlan, Scenario, ScenarioError, SendBuffer, Transport, UdpPlan, run,
+    EndpointPlan, FlowPlan, NodePlan, RelayPlan, Scenario, ScenarioError, SendBuffer, Transport, UdpPlan, run,
 };
 use std::hash::{DefaultHasher, Hash, Hasher};
 use support::*;
@@ -88,6 +88,56 @@ fn udp(poisson_seed: Option<u64>) -> FlowPlan {
 }
 
 #[test]
+fn bytes_that_wait_unsent_are_bounded_and_an_echo_waits_no_longer() {
+    let p50_ms = |unsent_limit_bytes| {
+        let mut plan = tcp("reno");
+        plan.echo_every_bytes = Some(100_000);
+        plan.sender.send_buffer = SendBuffer::Fixed(4 << 20);
+        plan.sender.unsent_limit_bytes = unsent_limit_bytes;
+        // At most 40 + 50 ms in the queue and on the wire.
+        let forward = direction(Some(20_000_000), 20 * MS, 125_000);
+        let outcome = outcome(&path(forward, vec![flow("f", 0, 1, plan)], 20 * SECOND));
+        let most = outcome.tcp().map(|tcp| tcp.unsent_bytes).max().unwrap();
+        assert!(most <= unsent_limit_bytes.unwrap_or(4 << 20), "{most}");
+        assert!(outcome.goodput_mbps("f") > 18.0, "{}", outcome.goodput_mbps("f"));
+        outcome.flow("f").echo_p50_us.unwrap() as f64 / 1000.0
+    };
+    // 100 KB at 20 Mbit/s are 40 ms; the whole buffer is more than a second.
+    let (bounded, whole) = (p50_ms(Some(100_000)), p50_ms(None));
+    assert!(bounded < 150.0 && whole > 1000.0, "{bounded} and {whole} ms");
+}
+
+#[test]
+fn connections_stand_before_their_traffic_begins_and_time_counts_from_there() {
+    let mut one = flow("f", 0, 1, tcp("reno"));
+    one.start_ns = SECOND;
+    let mut scenario = path(direction(Some(20_000_000), 100 * MS, 1 << 20), vec![one], 3 * SECOND);
+    let start_us = |scenario: &Scenario| outcome(scenario).flow("f").start_us;
+    assert!(start_us(&scenario) >= 1_200_000, "a round trip later: {}", start_us(&scenario));
+    scenario.settle_ns = SECOND;
+    assert_eq!(start_us(&scenario), 1_000_000);
+    let outcome = outcome(&scenario);
+    let times: Vec<i64> = outcome.tcp().map(|tcp| tcp.time_us).collect();
+    assert_eq!((times.first(), times.last()), (Some(&210_000), Some(&3_000_000)));
+    // The first bytes arrive one way later.
+    assert_eq!(outcome.bytes_between("f", 0, 1_100 * MS), 0);
+    assert!(outcome.bytes_between("f", 1_100 * MS, 1_120 * MS) > 0);
+}
+
+#[test]
+fn a_host_that_does_not_forward_is_no_way_through() {
+    let lan = link("lan", [0, 1], direction(Some(10_000_000), MS, 1 << 20));
+    let wan = link("wan", [1, 2], direction(Some(10_000_000), MS, 1 << 20));
+    let mut scenario = path(direction(None, 0, 1), vec![flow("f", 0, 2, tcp("reno"))], SECOND);
+    scenario.nodes = ["a", "b", "c"].map(NodePlan::router).to_vec();
+    scenario.links = vec![lan, wan];
+    assert!(run(&scenario, |_| {}, |_| true).is_ok());
+    scenario.nodes[1].forwards = false;
+    let error = run(&scenario, |_| {}, |_| true).unwrap_err();
+    assert_eq!(error, ScenarioError::NoPath { from: "a".into(), to: "c".into() });
+}
+
+#[test]
 fn datagrams_leave_at_their_rate_and_the_excess_is_lost() {
     let wide = outcome(&path(direction(Some(50_000_000), 10 * MS, 1 << 20), vec![udp(None)], 10 * SECOND));
     assert_eq!(wide.flow("udp").lost_datagrams, 0);
@@ -113,7 +163,7 @@ fn relayed(relay_window_bytes: u64) -> Scenario {
     one.bytes = Some(20_000_000);
     let server_side = EndpointPlan { cc: "highspeed".into(), ..end.clone() };
     Scenario {
-        nodes: ["client", "relay", "server"].map(str::to_owned).to_vec(),
+        nodes: ["client", "relay", "server"].map(NodePlan::router).to_vec(),
         links: vec![lan, wan],
         flows: vec![one],
         relays: vec![RelayPlan {

@@ -5,7 +5,7 @@
 mod support;
 
 use longfat_link::plan::{ChangePlan, LossPlan};
-use longfat_sim::{EndpointPlan, SendBuffer, TcpPlan};
+use longfat_sim::{EndpointPlan, NodePlan, SendBuffer, TcpPlan};
 use support::*;
 
 /// Mean congestion window of one flow on a path that loses packets at random and has room for all.
@@ -119,7 +119,7 @@ fn the_flow_with_the_longer_round_trip_gets_less() {
     let near = link("near", [0, 2], direction(Some(1_000_000_000), MS, 1 << 30));
     let far = link("far", [1, 2], direction(Some(1_000_000_000), 40 * MS, 1 << 30));
     let mut scenario = path(direction(None, 0, 1), Vec::new(), 200 * SECOND);
-    scenario.nodes = ["near", "far", "router", "sink"].map(str::to_owned).to_vec();
+    scenario.nodes = ["near", "far", "router", "sink"].map(NodePlan::router).to_vec();
     scenario.links = vec![middle, near, far];
     scenario.flows = vec![flow("near", 0, 3, tcp("reno")), flow("far", 1, 3, tcp("reno"))];
     let outcome = outcome(&scenario);

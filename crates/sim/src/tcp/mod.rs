@@ -94,6 +94,14 @@ impl Endpoint {
         }
     }
 
+    /// When its source began to write; a connection that never stood: zero.
+    pub fn began_ns(&self) -> u64 {
+        match &self.app {
+            App::Source(source) => source.start_ns(),
+            _ => self.established_ns,
+        }
+    }
+
     /// Opens the connection at a time.
     pub fn open_at(&mut self, at_ns: u64, net: &mut Net) {
         self.open_at_ns = at_ns;

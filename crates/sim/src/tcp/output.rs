@@ -198,7 +198,7 @@ impl Sender {
 
     /// Whether the application has more to write than the buffer takes.
     pub(super) fn waits_for_buffer(&self) -> bool {
-        self.room_bytes() < u64::from(self.mss_bytes)
+        self.free_bytes() < u64::from(self.mss_bytes)
     }
 
     fn note_limit(&mut self, limit: Limit, now_ns: u64) {

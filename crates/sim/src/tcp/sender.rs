@@ -165,6 +165,7 @@ pub struct Sender {
     pub(super) with_ecn: bool,
     pub(super) is_paced: bool,
     pub(super) buffer: (u64, u64),
+    unsent_limit_bytes: u64,
     pub(super) timer: Timer,
     pub(super) high_seq: u64,
     pub(super) undo_marker: Option<u64>,
@@ -214,6 +215,7 @@ impl Sender {
             with_ecn: plan.ecn,
             is_paced: plan.pacing,
             buffer: plan.send_buffer.bounds(mss_bytes),
+            unsent_limit_bytes: plan.unsent_limit_bytes.unwrap_or(u64::MAX),
             timer: Timer::default(),
             high_seq: 0,
             undo_marker: None,
@@ -252,9 +254,21 @@ impl Sender {
         self.delivery.rate_bps
     }
 
-    /// Room in the send buffer.
+    /// Room in the send buffer, for bytes that may wait unsent (sk_stream_memory_free).
     pub fn room_bytes(&self) -> u64 {
+        self.free_bytes().min(self.unsent_limit_bytes.saturating_sub(self.unsent_bytes()))
+    }
+
+    /// Bytes of the send buffer that hold nothing.
+    pub(super) fn free_bytes(&self) -> u64 {
         self.buffer.0.saturating_sub(self.written_bytes - self.acked_bytes)
+    }
+
+    /// Whether a writer that found no room is woken: a third of the buffer is free (sk_stream_is_writeable), and
+    /// less than half of what may wait unsent does (tcp_stream_memory_free).
+    pub fn wakes_writer(&self) -> bool {
+        self.free_bytes() * 3 >= self.buffer.0
+            && self.unsent_bytes().saturating_mul(2) < self.unsent_limit_bytes
     }
 
     /// Size of the send buffer now.
@@ -448,7 +462,7 @@ impl Sender {
     /// An autotuned send buffer grows with the window, but only when it is what keeps the window from being used
     /// (tcp_should_expand_sndbuf).
     pub fn grow_buffer(&mut self) {
-        let is_short = self.room_bytes() * 3 < self.buffer.0;
+        let is_short = self.free_bytes() * 3 < self.buffer.0;
         if !is_short || self.board.in_flight() >= self.control.cwnd() {
             return;
         }

@@ -3,7 +3,9 @@
 
 use longfat_link::plan::{CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
 use longfat_schema::record::{FlowSummary, LinkSummary, Record, TcpSample};
-use longfat_sim::{EndpointPlan, FlowPlan, LinkBetween, Scenario, SimStats, TcpPlan, Transport, run};
+use longfat_sim::{
+    EndpointPlan, FlowPlan, LinkBetween, NodePlan, Scenario, SimStats, TcpPlan, Transport, run,
+};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
@@ -56,10 +58,11 @@ pub fn flow(name: &str, from: usize, to: usize, tcp: TcpPlan) -> FlowPlan {
 /// Two hosts and one link; the flows go from the first to the second.
 pub fn path(forward: DirectionPlan, flows: Vec<FlowPlan>, duration_ns: u64) -> Scenario {
     Scenario {
-        nodes: vec!["a".into(), "b".into()],
+        nodes: vec![NodePlan::router("a"), NodePlan::router("b")],
         links: vec![link("path", [0, 1], forward)],
         flows,
         relays: Vec::new(),
+        settle_ns: 0,
         duration_ns,
         sample_every_ns: 10 * MS,
         seed: 1,
