@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test checks clean bench-link bench-transfer bench-relay
+.PHONY: help setup build demo test checks clean bench-link bench-transfer bench-relay bench-sim
 
 LONGFAT := target/release/longfat
 
@@ -29,6 +29,19 @@ checks: setup ## formatting, lints, arrows, licences, documentation
 	scripts/check-licences
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+
+# Benchmarks: separate from tests, paired, ratios with spread; raw figures go to bench/*/results/DATE/.
+bench-link: build ## goodput, lateness and CPU of the emulated path
+	bench/link/measure.py
+
+bench-transfer: build ## transfer beside iperf3
+	bench/transfer/compare.py
+
+bench-relay: build ## the relay beside plain forwarding and its peers
+	bench/relay/compare.py
+
+bench-sim: ## packets per second of the simulator
+	cargo run --release --locked -p longfat-sim --example dumbbell -- 300 60
 
 clean: ## remove what building and running left
 	rm -rf target runs
