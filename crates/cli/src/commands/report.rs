@@ -39,12 +39,16 @@ pub struct Args {
     json: bool,
 }
 
+/// Width of a table that goes to a file or another program, in characters.
+const WIDTH_ELSEWHERE: u16 = 140;
+
 pub fn run(args: Args) -> Outcome {
     let experiments = args.runs.iter().map(|path| Experiment::open(path)).collect::<Result<Vec<_>, _>>()?;
     let report = Report::new(experiments);
     let output = args.output.unwrap_or_else(|| args.runs[0].join("report.html"));
-    std::fs::write(&output, report.html())
-        .with_context(|| format!("{} could not be written; choose another place with -o", output.display()))?;
+    std::fs::write(&output, report.html()).with_context(|| {
+        format!("{} could not be written; choose another place with -o", output.display())
+    })?;
     let figures = args.svg.as_deref().map(|directory| report.write_svg(directory)).transpose()?;
     print_summaries(&report, args.json)?;
     eprintln!("report: {}", output.display());
@@ -73,7 +77,8 @@ fn print_summaries(report: &Report, json: bool) -> anyhow::Result<()> {
         let summaries: Vec<&Summary> = report.experiments.iter().map(|(e, _)| &e.summary).collect();
         format!("{}\n", serde_json::to_string_pretty(&summaries)?)
     } else {
-        let table = |(e, _): &(Experiment, _)| format!("{}\n{}\n", plain(&e.title), summary_table(&e.summary));
+        let table =
+            |(e, _): &(Experiment, _)| format!("{}\n{}\n", plain(&e.title), summary_table(&e.summary));
         report.experiments.iter().map(table).collect()
     };
     match std::io::stdout().lock().write_all(text.as_bytes()) {
@@ -88,6 +93,9 @@ pub fn summary_table(summary: &Summary) -> Table {
     let columns = summary.shown();
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    if !table.is_tty() {
+        table.set_width(WIDTH_ELSEWHERE);
+    }
     let heads = columns.iter().flat_map(|column| {
         let published = column.cells.iter().any(|cell| !cell.published.is_empty());
         std::iter::once(column.heading.clone()).chain(published.then(|| "published".to_owned()))
