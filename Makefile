@@ -28,7 +28,7 @@ checks: setup ## formatting, lints, arrows, licences, documentation
 	scripts/check-arrows
 	scripts/check-licences
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --locked --quiet
 
 # Benchmarks: separate from tests, paired, ratios with spread; raw figures go to bench/*/results/DATE/.
 bench-link: build ## goodput, lateness and CPU of the emulated path
