@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""What a congestion control costs: processor seconds per GB of ours beside the kernel's cubic and reno, in one run.
+
+    bench/cc/cost.py                          # all of ours, 10 rounds
+    bench/cc/cost.py --cc lf_cubic --rounds 5 --gigabytes 2
+    bench/cc/cost.py --summary bench/cc/results/2026-01-31
+
+Two namespaces, a veth, segments of MTU size (the most acknowledgements for a GB), one packet in 20,000 dropped, so that
+flows are in congestion avoidance and not for ever in slow start. Each round runs every congestion control once, in an
+order of its own; a ratio is of two neighbours in time: one of ours and the mean of the kernel's runs in the same round.
+Processor time is user and system time of both iperf3 processes: what the kernel does for the packets runs in their
+context, unless ksoftirqd takes over (its growth is recorded beside it, and counted). Other work on the machine only
+ever adds to it, so the least of all rounds stands beside the median.
+
+The kernel also counts the time spent in our BPF programs themselves (kernel.bpf_stats_enabled, for one run of each after
+the rounds, because the counting costs, too): that is what ours adds to the kernel's TCP, free of the noise of the rest.
+
+Raw figures are appended to results/DATE/raw.jsonl; summary.md beside it is made from them. Needs root, iproute2,
+ethtool, nftables and iperf3.
+"""
+
+import argparse
+import ctypes
+import datetime
+import json
+import os
+import pathlib
+import platform
+import random
+import statistics
+import subprocess
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
+KERNEL = ["cubic", "reno"]
+OURS = ["lf_cubic", "lf_reno", "lf_highspeed", "lf_scalable", "lf_bic", "lf_vegas"]
+DROP_ONE_IN = 20_000
+
+
+def run(*command):
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def ksoftirqd_seconds():
+    """User and system time of all ksoftirqd threads."""
+    total = 0
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue
+        name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+        if name.startswith("ksoftirqd/"):
+            total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def bpf(command, attributes):
+    """The bpf(2) system call; 0 or a descriptor, negative on failure."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.syscall(321 if platform.machine() == "x86_64" else 280, command, attributes, 120)
+
+
+def program_times():
+    """Name, time and count of every struct_ops program: {id: (name, nanoseconds, calls)}."""
+    found, attributes = {}, (ctypes.c_uint32 * 30)()
+    while True:
+        if bpf(11, attributes) < 0:  # BPF_PROG_GET_NEXT_ID: from [0] to [1]
+            return found
+        attributes[0] = attributes[1]
+        fd = bpf(13, (ctypes.c_uint32 * 30)(attributes[0]))  # BPF_PROG_GET_FD_BY_ID
+        if fd < 0:
+            continue
+        text = pathlib.Path(f"/proc/self/fdinfo/{fd}").read_text()
+        os.close(fd)
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        if int(fields["prog_type"]) == 27:  # BPF_PROG_TYPE_STRUCT_OPS
+            found[attributes[0]] = (int(fields["run_time_ns"]), int(fields["run_cnt"]))
+
+
+class Bed:
+    """Two hosts and a cable; the congestion controls held for as long."""
+
+    def __init__(self, ccs):
+        self.ccs = ccs
+        tag = f"lfcost{os.getpid()}"
+        self.sender, self.receiver = f"{tag}-s", f"{tag}-r"
+        self.holders = []
+
+    def __enter__(self):
+        try:
+            self.build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def build(self):
+        for cc in self.ccs:
+            if cc.startswith("lf_"):
+                hold = [LONGFAT, "cc", "exec", cc, "--", "sleep", "infinity"]
+                self.holders.append(subprocess.Popen(hold, stderr=subprocess.DEVNULL))
+        run("ip", "netns", "add", self.sender)
+        run("ip", "netns", "add", self.receiver)
+        peer = ["type", "veth", "peer", "name", "eth", "netns", self.receiver]
+        run("ip", "-n", self.sender, "link", "add", "eth", *peer)
+        for name, address in ((self.sender, "10.78.0.1/24"), (self.receiver, "10.78.0.2/24")):
+            run("ip", "-n", name, "address", "add", address, "dev", "eth")
+            run("ip", "-n", name, "link", "set", "dev", "eth", "up")
+            run("ip", "netns", "exec", name, "ethtool", "-K", "eth", "tso", "off", "gso", "off", "gro", "off")
+        rule = "iifname eth numgen inc mod %d == 0 drop" % DROP_ONE_IN
+        chain = "table ip loss {\n chain in {\n type filter hook prerouting priority -300\n %s\n }\n}" % rule
+        run("ip", "netns", "exec", self.receiver, "nft", chain)
+        self.wait_until_registered()
+
+    def __exit__(self, *_):
+        for holder in self.holders:
+            holder.terminate()
+        for holder in self.holders:
+            holder.wait()
+        for name in (self.sender, self.receiver):
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+    def wait_until_registered(self):
+        deadline = time.monotonic() + 20
+        available = pathlib.Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        while missing := set(self.ccs) - set(available.read_text().split()):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not registered: {missing}")
+            time.sleep(0.1)
+
+    def measure(self, cc, gigabytes):
+        run("ip", "-n", self.sender, "route", "replace", "10.78.0.0/24", "dev", "eth", "congctl", cc)
+        before = ksoftirqd_seconds()
+        server = self.iperf(self.receiver, ["-s", "-1", "-p", "5302"])
+        time.sleep(0.2)
+        client = self.iperf(self.sender, ["-c", "10.78.0.2", "-p", "5302", "-n", str(int(gigabytes * 1e9)), "-J"])
+        end = json.loads(client.stdout.read())["end"]
+        if end["sender_tcp_congestion"] != cc:
+            raise SystemExit(f"asked for {cc}, got {end['sender_tcp_congestion']}")
+        cpu = sum(self.cpu_seconds(process) for process in (client, server))
+        softirq = ksoftirqd_seconds() - before
+        gigabytes = end["sum_received"]["bytes"] / 1e9
+        return {
+            "cc": cc,
+            "cpu_s_per_gb": (cpu + softirq) / gigabytes,
+            "ksoftirqd_s_per_gb": softirq / gigabytes,
+            "gbit_per_s": end["sum_received"]["bits_per_second"] / 1e9,
+            "retransmits": end["sum_sent"]["retransmits"],
+        }
+
+    def callbacks(self, cc, gigabytes):
+        """Time in and number of our callbacks per GB, as the kernel counts them."""
+        switch = pathlib.Path("/proc/sys/kernel/bpf_stats_enabled")
+        previous = switch.read_text()
+        switch.write_text("1")
+        try:
+            before = program_times()
+            row = self.measure(cc, gigabytes)
+            after = program_times()
+        finally:
+            switch.write_text(previous)
+        grown = [(ns - before.get(id_, (0, 0))[0], calls - before.get(id_, (0, 0))[1]) for id_, (ns, calls) in after.items()]
+        ns, calls = (sum(part) for part in zip(*grown))
+        return row | {"callbacks_s_per_gb": ns / 1e9 / gigabytes, "callbacks_per_gb": calls / gigabytes}
+
+    @staticmethod
+    def iperf(name, args):
+        command = ["ip", "netns", "exec", name, "iperf3", *args]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    @staticmethod
+    def cpu_seconds(process):
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"iperf3 ended with {process.returncode}")
+        return usage.ru_utime + usage.ru_stime
+
+
+def ratios(rows, ours, theirs):
+    """Per round: ours over theirs."""
+    of = lambda round_, cc: [r["cpu_s_per_gb"] for r in rows if r["round"] == round_ and r["cc"] == cc]
+    rounds = dict.fromkeys(row["round"] for row in rows)
+    pairs = [(of(r, ours), of(r, theirs)) for r in rounds]
+    return [statistics.mean(a) / statistics.mean(b) for a, b in pairs if a and b]
+
+
+def spread(values):
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+
+def summarise(directory):
+    head, *rows = [json.loads(line) for line in (directory / "raw.jsonl").read_text().splitlines()]
+    counted = [row for row in rows if "callbacks_per_gb" in row]
+    rows = [row for row in rows if "callbacks_per_gb" not in row]
+    rounds = len(dict.fromkeys(row["round"] for row in rows))
+    text = [f"# Cost of a congestion control, {head['date']}, kernel {head['kernel']}, {head['cores']} cores", ""]
+    text += [f"{rounds} rounds, {head['gigabytes']} GB each, MTU-sized segments, one packet in {DROP_ONE_IN} dropped."]
+    text += ["Median and quartiles; ratios of runs of the same round. The same congestion control beside itself"]
+    text += ["(each round runs the kernel's twice) says how much of a ratio is noise.", ""]
+    text += ["| cc | CPU s per GB | least | beside cubic | beside reno | Gbit/s | retransmits |"]
+    text += ["|---|---|---|---|---|---|---|"]
+    for cc in dict.fromkeys(row["cc"] for row in rows):
+        group = [row for row in rows if row["cc"] == cc]
+        middle = lambda field: statistics.median(row[field] for row in group)
+        beside = [spread(ratios(rows, cc, theirs)) if cc != theirs else spread(noise(rows, cc)) for theirs in KERNEL]
+        cost = spread([row["cpu_s_per_gb"] for row in group])
+        least = min(row["cpu_s_per_gb"] for row in group)
+        text.append(
+            f"| {cc} | {cost} | {least:.3f} | {beside[0]} | {beside[1]} | {middle('gbit_per_s'):.1f} | {middle('retransmits'):.0f} |"
+        )
+    if counted:
+        text += ["", "Time in our callbacks themselves (kernel.bpf_stats_enabled, whose own cost is in it):", ""]
+        text += ["| cc | callbacks per GB | ns each | CPU s per GB | of all CPU time |", "|---|---|---|---|---|"]
+    for cc in dict.fromkeys(row["cc"] for row in counted):
+        group = [row for row in counted if row["cc"] == cc]
+        middle = lambda field: statistics.median(row[field] for row in group)
+        calls, seconds = middle("callbacks_per_gb"), middle("callbacks_s_per_gb")
+        share = statistics.median(row["callbacks_s_per_gb"] / row["cpu_s_per_gb"] for row in group)
+        text.append(f"| {cc} | {calls:.0f} | {1e9 * seconds / calls:.0f} | {seconds:.4f} | {100 * share:.1f} % |")
+    (directory / "summary.md").write_text("\n".join(text) + "\n")
+    print("\n".join(text))
+
+
+def noise(rows, cc):
+    """Per round: the second run over the first."""
+    values = []
+    for round_ in dict.fromkeys(row["round"] for row in rows):
+        pair = [row["cpu_s_per_gb"] for row in rows if row["round"] == round_ and row["cc"] == cc]
+        values += [pair[1] / pair[0]] if len(pair) == 2 else []
+    return values
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cc", action="append", help="one of ours; may be repeated")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--gigabytes", type=float, default=1)
+    parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this directory")
+    args = parser.parse_args()
+    if args.summary:
+        return summarise(args.summary)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    directory = HERE / "results" / now.date().isoformat()
+    directory.mkdir(parents=True, exist_ok=True)
+    raw = directory / "raw.jsonl"
+    if not raw.exists():
+        head = {"date": now.date().isoformat(), "kernel": platform.release(), "cores": os.cpu_count()}
+        raw.write_text(json.dumps(head | {"gigabytes": args.gigabytes}) + "\n")
+    ours = args.cc or OURS
+    # The kernel's twice a round: their ratio to themselves is the noise.
+    order = KERNEL * 2 + ours
+    with Bed(KERNEL + ours) as bed, raw.open("a") as out:
+        for number in range(args.rounds):
+            round_ = f"{now:%H%M%S}-{number}"
+            for cc in random.sample(order, len(order)):
+                row = {"round": round_} | bed.measure(cc, args.gigabytes)
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+                print(f"{round_} {cc:13} {row['cpu_s_per_gb']:.3f} s/GB {row['gbit_per_s']:.1f} Gbit/s", flush=True)
+        for cc in ours:
+            row = bed.callbacks(cc, args.gigabytes)
+            out.write(json.dumps({"round": f"{now:%H%M%S}-callbacks"} | row) + "\n")
+    summarise(directory)
+
+
+if __name__ == "__main__":
+    main()
