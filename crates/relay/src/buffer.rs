@@ -17,7 +17,7 @@ use std::{
 };
 
 /// Bytes one filling takes at most.
-pub(crate) const BUFFER_BYTES: usize = 256 * 1024;
+pub const BUFFER_BYTES: usize = 256 * 1024;
 /// A pipe that could not be made this large (a user's share of pipe memory is used up) is worse than memory.
 const SMALLEST_PIPE_BYTES: i32 = 64 * 1024;
 /// Empty buffers a worker keeps for the next direction.

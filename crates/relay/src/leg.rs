@@ -28,20 +28,33 @@ pub(crate) struct Leg<'a> {
     pub transparent: Option<u32>,
 }
 
+/// Whether a listener is the first on its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Nobody else may listen there.
+    Found,
+    /// Another listener of this relay does.
+    Join,
+}
+
 impl Leg<'_> {
-    /// A listening socket; several may share the address.
-    pub fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
+    /// A listening socket. The first one takes the address for itself; later ones of this relay share it. (Were all
+    /// to bind with SO_REUSEPORT, a second relay of the same user would get half of the first one's clients.)
+    pub fn listen(&self, address: SocketAddr, share: Share) -> Result<TcpListener> {
         let refused = |source: io::Error| Error::Listen { address, source };
         let socket = stream_socket(address).map_err(refused)?;
         self.prepare(&socket, address.is_ipv6())?;
-        let flag = |level, name| socket::set_option(&socket, level, name, 1).map_err(refused);
-        flag(libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
-        flag(libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+        let flag = |name| socket::set_option(&socket, libc::SOL_SOCKET, name, 1).map_err(refused);
+        flag(libc::SO_REUSEADDR)?;
+        if share == Share::Join {
+            flag(libc::SO_REUSEPORT)?;
+        }
         if address.is_ipv6() {
             let only = i32::from(self.transparent.is_some());
             socket::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only).map_err(refused)?;
         }
         bind(socket.as_raw_fd(), &SockaddrStorage::from(address)).map_err(|errno| refused(errno.into()))?;
+        flag(libc::SO_REUSEPORT)?;
         let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);
         listen(&socket, backlog).map_err(|errno| refused(errno.into()))?;
         Ok(TcpListener::from(socket))

@@ -34,6 +34,7 @@ mod sampling;
 mod shared;
 mod worker;
 
+pub use buffer::BUFFER_BYTES;
 pub use error::{Error, Result};
 pub use observer::{ConnectionSummary, Ended, Observer, Ready, RelayStats};
 pub use plan::{InterceptPlan, LegPlan, Mode, Network, Ports, RelayPlan};

@@ -3,6 +3,7 @@
 use crate::{
     Error, InterceptPlan, LegPlan, Mode, Observer, Ready, RelayPlan, RelayStats, Result,
     intercept::{self, Interception, ListenPorts},
+    leg::Share,
     sampling,
     shared::Shared,
     worker::Worker,
@@ -91,14 +92,8 @@ fn ready(plan: &RelayPlan, listening: Vec<SocketAddr>, interfaces: &[String]) ->
 
 /// One listener per worker on the same address.
 fn explicit_listeners(shared: &Shared, listen: SocketAddr) -> Result<Vec<Vec<TcpListener>>> {
-    refuse_taken(listen)?;
     let listeners = same_address(shared, listen)?;
     Ok(listeners.into_iter().map(|listener| vec![listener]).collect())
-}
-
-/// SO_REUSEPORT would let a second relay of the same user take half of the first one's clients.
-fn refuse_taken(listen: SocketAddr) -> Result<()> {
-    TcpListener::bind(listen).map(drop).map_err(|source| Error::Listen { address: listen, source })
 }
 
 /// Listeners on the loopback addresses, for packets the interception brings; not reachable from elsewhere.
@@ -123,11 +118,11 @@ fn transparent_listeners(shared: &Shared) -> Result<(Vec<Vec<TcpListener>>, List
 
 /// One listener per worker on one address; the first one's port when none is given.
 fn same_address(shared: &Shared, address: SocketAddr) -> Result<Vec<TcpListener>> {
-    let first = shared.client_leg.listen(address)?;
+    let first = shared.client_leg.listen(address, Share::Found)?;
     let address = first.local_addr().map_err(|source| Error::Listen { address, source })?;
     let mut listeners = vec![first];
     for _ in 1..shared.plan.workers {
-        listeners.push(shared.client_leg.listen(address)?);
+        listeners.push(shared.client_leg.listen(address, Share::Join)?);
     }
     Ok(listeners)
 }

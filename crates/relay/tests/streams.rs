@@ -156,15 +156,17 @@ fn a_reset_does_not_wait_for_ever_behind_a_peer_that_does_not_read() {
 
 #[test]
 fn a_refused_server_is_a_reset_to_the_client() {
-    let (bed, listener, relay) = explicit("ref", |_| {});
-    drop(listener);
+    // A port where nothing has ever listened: a listener just closed may live on in another test's forked child.
+    let bed = Bed::new("ref");
+    let relay = bed.start(Bed::explicit("10.71.2.2:9001".parse().unwrap()));
     // Early accept: the client may have a connection for a moment.
     let refused = match bed.try_connect(relay.address()) {
         Ok(client) => ends_with_reset(&client),
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     };
     assert!(refused);
-    assert_eq!(relay.stop().unreachable, 1);
+    let stats = relay.stop();
+    assert_eq!(stats.unreachable, 1, "{stats:?}");
 }
 
 #[test]
@@ -308,15 +310,19 @@ fn a_server_that_answers_and_resets_at_once_is_heard_and_then_seen_to_reset() {
             reset(far);
         }
     });
+    let mut heard = 0;
     for _ in 0..5 {
-        let clients: Vec<_> = (0..40).map(|_| bed.connect(relay.address())).collect();
+        // The reset may be there before the client's own connect returns, which then reports it.
+        let clients: Vec<_> = (0..40).filter_map(|_| bed.try_connect(relay.address()).ok()).collect();
         for mut client in clients {
             let mut answer = [0; 8];
             client.read_exact(&mut answer).unwrap();
             assert_eq!(&answer, b"421 busy");
             assert!(ends_with_reset(&client));
+            heard += 1;
         }
     }
+    assert!(heard > 100, "{heard} of 200");
     server.join().unwrap();
     assert_eq!(relay.stop().reset, 200);
 }
