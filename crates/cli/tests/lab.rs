@@ -178,6 +178,89 @@ fn an_experiment_becomes_a_result_with_every_record_and_leaves_nothing_else() {
     assert_eq!(long_leg.cc, "lf_highspeed");
 }
 
+/// Runs the lab as a user without any privilege, in a directory that user may write to.
+fn unprivileged(bench: &Bench, arguments: &[&str]) -> Output {
+    fs::set_permissions(bench.directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    // The build directory may be closed to others.
+    let program = bench.path("longfat");
+    fs::copy(env!("CARGO_BIN_EXE_longfat"), &program).unwrap();
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
+    let mut command = Command::new("setpriv");
+    command.current_dir(bench.directory.path()).args(nobody).arg(program).arg("lab").args(arguments);
+    command.output().unwrap()
+}
+
+fn copy_experiment(bench: &Bench, name: &str) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments").join(name);
+    fs::copy(from, bench.path(name)).unwrap();
+}
+
+#[test]
+fn the_smoke_experiment_is_simulated_without_privileges_and_comes_out_the_same_again() {
+    let bench = Bench::new("sim");
+    copy_experiment(&bench, "smoke.toml");
+    for out in ["first", "second"] {
+        let output = unprivileged(&bench, &["run", "smoke.toml", "--backend", "sim", "-o", out]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    }
+    let (result, runs) = find_runs(&bench.path("first")).unwrap();
+    let cases: Vec<_> = runs.iter().map(|run| run.manifest.case.as_str()).collect();
+    assert_eq!((result.unwrap().status, cases), (ResultStatus::Complete, vec!["plain", "relayed"]));
+    for run in &runs {
+        let manifest = &run.manifest;
+        assert_eq!(
+            (manifest.status, manifest.backend.as_str()),
+            (RunStatus::Done, "sim"),
+            "{:?}",
+            manifest.reasons
+        );
+        assert!(manifest.hosts.is_empty());
+        assert!(!run.read::<EchoSample>().unwrap().is_empty());
+        let again = bench.path("second").join(format!("{}/r1", manifest.case));
+        for entry in fs::read_dir(&run.path).unwrap() {
+            let name = entry.unwrap().file_name();
+            if name.to_string_lossy().ends_with(".parquet") {
+                let same = fs::read(run.path.join(&name)).unwrap() == fs::read(again.join(&name)).unwrap();
+                assert!(same, "{name:?} of {} differs", manifest.case);
+            }
+        }
+    }
+    assert!(
+        runs[1]
+            .read::<TcpSample>()
+            .unwrap()
+            .iter()
+            .any(|row| row.role == "relay_out" && row.cc == "lf_highspeed")
+    );
+}
+
+#[test]
+fn two_results_are_compared_and_a_difference_beyond_the_limit_is_exit_code_one() {
+    let bench = Bench::new("compare");
+    copy_experiment(&bench, "smoke.toml");
+    let simulate = |out: &str, set: &str| {
+        let output =
+            bench.lab(&["run", "smoke.toml", "--backend", "sim", "-o", out, "--case", "plain", "--set", set]);
+        assert!(output.status.code().is_some_and(|code| code < 3), "{}", stderr(&output));
+    };
+    simulate("a", "seed=1");
+    simulate("b", "links.path.rate=25Mbit");
+    let output = bench.lab(&["compare", "a", "a", "--within", "0%"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("No parameter differs."));
+    let output = bench.lab(&["compare", "a", "b", "--within", "10%", "--metric", "goodput_bps"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("goodput_bps of measured in plain"), "{}", stderr(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("plan.links.path.path.forward.line.rate_bps"), "{text}");
+    let output = bench.lab(&["compare", "a", "b/plain/r1", "--json"]);
+    let comparison: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ratio = comparison["cases"][0]["figures"][0]["ratio"].as_f64().unwrap();
+    assert!((0.4..0.6).contains(&ratio), "{ratio}");
+    let output = bench.lab(&["compare", "a", "nothing"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
 #[test]
 fn a_missed_expectation_is_exit_code_one() {
     let bench = Bench::new("missed");
@@ -237,6 +320,13 @@ fn bad_input_is_refused_before_anything_is_touched() {
         (&["run", "spec.toml", "--case", "relay"], "unknown case 'relay'; did you mean 'relayed'?"),
         (&["run", "spec.toml", "--set", "flows.measured.cc=nosuchcc"], "'nosuchcc'"),
         (&["run", "spec.toml", "-o", "/dev/null/out"], "/dev/null/out"),
+        (
+            &["run", "spec.toml", "--backend", "sim", "--set", "flows.measured.cc=nosuchcc"],
+            "congestion control 'nosuchcc' has no code here to simulate",
+        ),
+        (&["compare", "spec.toml", "spec.toml"], "neither a run"),
+        (&["compare", "a", "b", "--within", "ten"], "is no percentage"),
+        (&["compare", "a", "b", "--metric", "godput_bps"], "did you mean 'goodput_bps'?"),
         (&["check", "spec.toml", "--set", "focus=x"], "focus: unknown flow 'x'"),
     ];
     for (arguments, wanted) in refused {

@@ -1,16 +1,20 @@
 //! Experiment file to plan, plan to run directory.
 //!
 //! ```text
-//! experiment.toml ──spec──▶ Experiment ──plan──▶ Plan ──emulated──▶ Samples ──metrics, judge──▶ run directory
+//! experiment.toml ──spec──▶ Experiment ──plan──▶ Plan ──backend──▶ Samples ──metrics, judge──▶ run directory
 //! ```
 //!
 //! - [`spec`]: what a person writes, with every problem named by its key.
 //! - [`plan`]: one run with every value resolved; a pure function of the experiment.
-//! - [`emulated`]: the plan carried out in network namespaces with real kernel TCP.
+//! - [`backend`]: who carries a plan out. [`emulated`]: network namespaces with real kernel TCP. [`simulated`]: the
+//!   simulator, without privileges and in virtual time.
 //! - [`samples`], [`metrics`], [`judge`]: from records to figures, validity and expectations. Pure.
 //! - [`session`]: every run of an experiment into one result directory.
+//! - [`compare`]: two results beside each other. Pure.
 //! - [`show`]: figures as people read them.
 
+pub mod backend;
+pub mod compare;
 pub mod emulated;
 pub mod judge;
 pub mod metrics;
@@ -18,4 +22,5 @@ pub mod plan;
 pub mod samples;
 pub mod session;
 pub mod show;
+pub mod simulated;
 pub mod spec;

@@ -6,12 +6,12 @@
 use crate::{plan::Plan, samples::Samples, spec::Protocol};
 use longfat_schema::{
     record::{IntervalSample, TcpSample},
-    run::Metric,
+    run::{Metric, Spread},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every metric there is: expectations may name these.
-pub const NAMES: [&str; 18] = [
+pub const NAMES: [&str; 19] = [
     "goodput_bps",
     "fairness_jain",
     "retransmitted_segments",
@@ -21,6 +21,7 @@ pub const NAMES: [&str; 18] = [
     "srtt_mean_us",
     "min_rtt_us",
     "cwnd_mean_segments",
+    "cwnd_period_us",
     "lost_datagrams",
     "utilisation_ratio",
     "queue_mean_bytes",
@@ -167,9 +168,39 @@ fn control_blocks(samples: &Samples, window: Window, found: &mut Figures) {
             scope,
             mean(inside().map(|sample| f64::from(sample.cwnd_segments))),
         );
+        found.extend("cwnd_period_us", scope, period_us(streams.values(), window));
         let min_rtt = inside().filter_map(|sample| sample.min_rtt_us).min();
         found.extend("min_rtt_us", scope, min_rtt.map(f64::from));
     }
+}
+
+/// Period of the windows' saw-tooth: the median time from one reduction of a connection's window to its next.
+fn period_us<'a>(streams: impl Iterator<Item = &'a Vec<&'a TcpSample>>, window: Window) -> Option<f64> {
+    let between = streams.flat_map(|samples| {
+        let inside = samples.iter().filter(|sample| window.holds(sample.time_us));
+        let times = reductions(inside.map(|sample| (sample.time_us, f64::from(sample.cwnd_segments))));
+        times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect::<Vec<_>>()
+    });
+    Spread::of(between).map(|spread| spread.median)
+}
+
+/// When a window fell by more than a tenth from its last peak. A reduction takes a round trip, and may overshoot: it
+/// is over, and the next peak looked for, when the window has grown by a twentieth from its lowest.
+fn reductions(windows: impl Iterator<Item = (i64, f64)>) -> Vec<i64> {
+    let mut found = Vec::new();
+    let (mut peak, mut trough) = (0.0f64, None::<f64>);
+    for (time_us, cwnd) in windows {
+        match trough {
+            None if cwnd < 0.9 * peak => {
+                found.push(time_us);
+                trough = Some(cwnd);
+            }
+            None => peak = peak.max(cwnd),
+            Some(lowest) if cwnd > 1.05 * lowest => (peak, trough) = (cwnd, None),
+            Some(lowest) => trough = Some(lowest.min(cwnd)),
+        }
+    }
+    found
 }
 
 /// A relay also carries what the ends of a transfer say to each other: connections that moved less than a hundredth of

@@ -1,10 +1,15 @@
-//! Every run of an experiment, one after the other, into one result directory.
+//! Every run of an experiment into one result directory: emulated, one after the other; simulated, as many side by side
+//! as there are processors.
+
+mod parallel;
 
 use crate::{
-    emulated::{self, EmulationError, Observed, Place, Tick},
+    backend::{Backend, Observed, Tick},
+    emulated::{self, EmulationError, Place},
     judge,
     metrics::metrics,
     plan::Plan,
+    simulated::{self, SimulationError},
     spec::{Case, Experiment},
 };
 use longfat_schema::{
@@ -29,11 +34,13 @@ pub struct Session<'a> {
     pub experiment: &'a Experiment,
     /// Its file as it was read.
     pub text: &'a str,
+    /// Who carries the runs out.
+    pub backend: Backend,
     /// Runs to make, in order.
     pub plans: &'a [Plan],
     /// Where the result goes; it must not hold one yet.
     pub directory: &'a Path,
-    /// The `longfat` binary.
+    /// The `longfat` binary, whose subcommands measure where runs are emulated.
     pub program: &'a Path,
     /// Who makes it.
     pub provenance: Provenance,
@@ -52,9 +59,18 @@ pub enum Event<'a> {
         attempt: u32,
     },
     /// It goes on.
-    Ticks(Tick),
+    Ticks {
+        /// Which, from 0.
+        index: usize,
+        /// How far it is.
+        tick: Tick,
+    },
     /// It has ended.
     Ends {
+        /// Which, from 0.
+        index: usize,
+        /// From 1.
+        attempt: u32,
         /// What it came to.
         manifest: &'a RunManifest,
         /// It will be tried again.
@@ -89,6 +105,9 @@ pub enum SessionError {
         /// Why.
         source: Box<EmulationError>,
     },
+    /// It cannot be simulated.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
     /// A congestion control could not be had.
     #[error(transparent)]
     Cc(#[from] longfat_kernel::Error),
@@ -103,34 +122,70 @@ pub struct Finished {
     pub runs: Vec<RunManifest>,
 }
 
+/// What came of trying a run once.
+enum Attempt {
+    Observed(Box<Observed>),
+    /// It failed; the next may well succeed.
+    Failed(String),
+    /// A person stopped it.
+    Interrupted,
+}
+
 impl Session<'_> {
     /// Makes every run. `result.json` is written after each, so that what was made is kept whatever happens.
     pub fn run(&self, tell: &mut dyn FnMut(Event<'_>), stop: &AtomicBool) -> Result<Finished, SessionError> {
-        let names: BTreeSet<String> = self.plans.iter().flat_map(Plan::ccs).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        // Before anything is touched: a name that is not there ends it here.
-        let _ccs = longfat_kernel::cc::ensure(&names)?;
+        // Before anything is touched: a congestion control that is not there ends it here.
+        let _ccs = match self.backend {
+            Backend::Emulated => Some(self.ensure_ccs()?),
+            Backend::Simulated => simulated::check(self.plans).map(|()| None)?,
+        };
         self.prepare_directory()?;
         let mut finished = Finished { result: self.first_result(), runs: Vec::new() };
         self.write_result(&mut finished)?;
-        for (index, plan) in self.plans.iter().enumerate() {
-            let Some(manifest) = self.run_until_valid(index, plan, tell, stop)? else {
-                finished.result.status = ResultStatus::Interrupted;
-                self.write_result(&mut finished)?;
-                return Ok(finished);
-            };
-            finished.result.runs.push(RunEntry {
-                case: plan.case.clone(),
-                repeat: plan.repeat,
-                path: plan.directory(),
-                status: manifest.status,
-            });
-            finished.runs.push(manifest);
-            self.write_result(&mut finished)?;
-        }
-        finished.result.status = ResultStatus::Complete;
+        let whole = match self.backend {
+            Backend::Emulated => self.one_by_one(&mut finished, tell, stop)?,
+            Backend::Simulated => self.side_by_side(&mut finished, tell, stop)?,
+        };
+        finished.result.status = if whole { ResultStatus::Complete } else { ResultStatus::Interrupted };
         self.write_result(&mut finished)?;
         Ok(finished)
+    }
+
+    fn ensure_ccs(&self) -> Result<Vec<longfat_kernel::cc::Registration>, SessionError> {
+        let names: BTreeSet<String> = self.plans.iter().flat_map(Plan::ccs).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Ok(longfat_kernel::cc::ensure(&names)?)
+    }
+
+    /// Whether it came to its end.
+    fn one_by_one(
+        &self,
+        finished: &mut Finished,
+        tell: &mut dyn FnMut(Event<'_>),
+        stop: &AtomicBool,
+    ) -> Result<bool, SessionError> {
+        for (index, plan) in self.plans.iter().enumerate() {
+            let Some(manifest) = self.run_until_valid(index, plan, tell, stop)? else { return Ok(false) };
+            self.keep(index, manifest, finished)?;
+        }
+        Ok(true)
+    }
+
+    /// Puts a run among those made, in the order of the plans.
+    fn keep(&self, index: usize, manifest: RunManifest, finished: &mut Finished) -> Result<(), SessionError> {
+        let plan = &self.plans[index];
+        let entry = RunEntry {
+            case: plan.case.clone(),
+            repeat: plan.repeat,
+            path: plan.directory(),
+            status: manifest.status,
+        };
+        let is_before =
+            |made: &&RunEntry| self.plans[..index].iter().any(|plan| plan.directory() == made.path);
+        let position = finished.result.runs.iter().filter(is_before).count();
+        finished.result.runs.insert(position, entry);
+        finished.runs.insert(position, manifest);
+        self.write_result(finished)
     }
 
     fn prepare_directory(&self) -> Result<(), SessionError> {
@@ -186,9 +241,11 @@ impl Session<'_> {
         let mut earlier = Vec::new();
         for attempt in 1.. {
             tell(Event::Begins { index, plan, attempt });
-            let Some(mut manifest) = self.run_once(plan, &earlier, tell, stop)? else { return Ok(None) };
-            let again = manifest.status == RunStatus::Invalid && attempt <= self.experiment.head.retries;
-            tell(Event::Ends { manifest: &manifest, again });
+            let Some(mut manifest) = self.run_once(index, plan, &earlier, tell, stop)? else {
+                return Ok(None);
+            };
+            let again = manifest.status == RunStatus::Invalid && attempt <= self.retries();
+            tell(Event::Ends { index, attempt, manifest: &manifest, again });
             if !again {
                 return Ok(Some(manifest));
             }
@@ -199,8 +256,17 @@ impl Session<'_> {
         Ok(None)
     }
 
+    /// A simulated run would come out the same again.
+    fn retries(&self) -> u32 {
+        match self.backend {
+            Backend::Emulated => self.experiment.head.retries,
+            Backend::Simulated => 0,
+        }
+    }
+
     fn run_once(
         &self,
+        index: usize,
         plan: &Plan,
         earlier: &[String],
         tell: &mut dyn FnMut(Event<'_>),
@@ -211,23 +277,20 @@ impl Session<'_> {
         make_directory(&directory)?;
         write_json(&directory.join("plan.json"), plan)?;
         let started_unix_ms = unix_ms();
-        let lease = format!("{}-{}", plan.experiment, std::process::id());
-        let place = Place { program: self.program, directory: &directory, lease: &lease };
-        let observed = emulated::run(plan, place, &mut |tick| tell(Event::Ticks(tick)), stop);
-        let (observed, failure) = match observed {
-            Ok(observed) => (observed, None),
-            Err(EmulationError::Interrupted) => {
+        let tick = &mut |tick| tell(Event::Ticks { index, tick });
+        let attempt = match self.backend {
+            Backend::Emulated => self.emulate(plan, &directory, tick, stop)?,
+            Backend::Simulated => self.simulate(plan, tick, stop)?,
+        };
+        let (observed, failure) = match attempt {
+            Attempt::Observed(observed) => (*observed, None),
+            Attempt::Failed(reason) => (Observed::default(), Some(reason)),
+            Attempt::Interrupted => {
                 clear(&directory)?;
                 return Ok(None);
             }
-            Err(EmulationError::Child(error)) => (Observed::default(), Some(error.to_string())),
-            Err(error @ EmulationError::Endless(..)) => (Observed::default(), Some(error.to_string())),
-            Err(source) => {
-                let (case, repeat) = (plan.case.clone(), plan.repeat);
-                return Err(SessionError::Emulation { case, repeat, source: Box::new(source) });
-            }
         };
-        let mut manifest = self.manifest(plan, &observed, failure);
+        let mut manifest = self.manifest(plan, &observed, failure)?;
         manifest.started_unix_ms = started_unix_ms;
         manifest.reasons.extend_from_slice(earlier);
         let mut writer = RunWriter::create(&directory)?;
@@ -240,21 +303,66 @@ impl Session<'_> {
         Ok(Some(manifest))
     }
 
-    fn manifest(&self, plan: &Plan, observed: &Observed, failure: Option<String>) -> RunManifest {
+    fn emulate(
+        &self,
+        plan: &Plan,
+        directory: &Path,
+        tick: &mut dyn FnMut(Tick),
+        stop: &AtomicBool,
+    ) -> Result<Attempt, SessionError> {
+        let lease = format!("{}-{}", plan.experiment, std::process::id());
+        let place = Place { program: self.program, directory, lease: &lease };
+        match emulated::run(plan, place, tick, stop) {
+            Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
+            Err(EmulationError::Interrupted) => Ok(Attempt::Interrupted),
+            Err(error @ (EmulationError::Child(_) | EmulationError::Endless(..))) => {
+                Ok(Attempt::Failed(error.to_string()))
+            }
+            Err(source) => {
+                let (case, repeat) = (plan.case.clone(), plan.repeat);
+                Err(SessionError::Emulation { case, repeat, source: Box::new(source) })
+            }
+        }
+    }
+
+    fn simulate(
+        &self,
+        plan: &Plan,
+        tick: &mut dyn FnMut(Tick),
+        stop: &AtomicBool,
+    ) -> Result<Attempt, SessionError> {
+        match simulated::run(plan, tick, stop) {
+            Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
+            Err(SimulationError::Interrupted) => Ok(Attempt::Interrupted),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn manifest(
+        &self,
+        plan: &Plan,
+        observed: &Observed,
+        failure: Option<String>,
+    ) -> Result<RunManifest, SessionError> {
+        // Records say whose code ran; judged is whether it was the planned code.
+        let as_run = match self.backend {
+            Backend::Emulated => plan.clone(),
+            Backend::Simulated => simulated::as_run(plan)?,
+        };
         let figures = match failure {
             Some(_) => Vec::new(),
             None => metrics(plan, &observed.samples, observed.cpu_busy),
         };
         let (status, reasons) = match failure {
             Some(reason) => (RunStatus::Failed, vec![reason]),
-            None => judge::verdict(plan, &observed.samples, &figures),
+            None => judge::verdict(&as_run, &observed.samples, &figures),
         };
-        RunManifest {
+        Ok(RunManifest {
             schema_version: SCHEMA_VERSION,
             experiment: plan.experiment.clone(),
             case: plan.case.clone(),
             repeat: plan.repeat,
-            backend: "emulated".into(),
+            backend: self.backend.name().to_owned(),
             seed: plan.seed,
             status,
             reasons,
@@ -268,7 +376,7 @@ impl Session<'_> {
                 ..self.provenance.clone()
             },
             hosts: observed.hosts.clone(),
-        }
+        })
     }
 }
 

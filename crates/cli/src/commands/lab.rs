@@ -1,5 +1,6 @@
 //! `longfat lab`: experiments.
 
+mod compare;
 mod progress;
 mod table;
 
@@ -12,6 +13,7 @@ use clap::Subcommand;
 use longfat_host::{facts, support};
 use longfat_kernel::support::Capability;
 use longfat_lab::{
+    backend::Backend,
     plan::{Plan, plans},
     session::{Finished, Session, default_directory},
     show,
@@ -35,11 +37,16 @@ pub struct Args {
 enum Command {
     Run(RunArgs),
     Check(CheckArgs),
+    Compare(compare::CompareArgs),
     /// Remove what a run that was killed left behind: namespaces, and programs in them.
     Clean,
 }
 
-/// Run every case of an experiment file, in network namespaces with the TCP of this kernel.
+/// Run every case of an experiment file: in network namespaces with the TCP of this kernel, or in the simulator.
+///
+/// '--backend sim' needs no privileges, takes no account of how fast this machine is, and gives the same result every
+/// time; 'longfat lab compare' puts it beside an emulated result. It knows the congestion controls that 'longfat cc'
+/// lists as ours ('reno' and 'cubic' mean our own code there).
 ///
 /// Each run is one directory with its plan, its records and everything known about the hosts; 'result.json' is kept up
 /// to date after every run. A run whose numbers cannot be trusted (the emulated path was late, a flow had another
@@ -52,10 +59,14 @@ enum Command {
   longfat lab run experiments/conversion.toml
   longfat lab run experiments/conversion.toml --quick --case reno-relayed
   longfat lab run experiments/conversion.toml --set links.path.rate=100Mbit --set flows.background.streams=4
-  longfat lab run experiments/smoke.toml -o /tmp/smoke --json")]
+  longfat lab run experiments/smoke.toml -o /tmp/smoke --json
+  longfat lab run experiments/conversion.toml --backend sim")]
 struct RunArgs {
     #[command(flatten)]
     spec: SpecArgs,
+    /// Who carries the runs out.
+    #[arg(long, value_enum, default_value_t)]
+    backend: BackendArg,
     /// Where the result goes [default: runs/NAME-TIME].
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -96,6 +107,25 @@ struct SpecArgs {
     quick: bool,
 }
 
+/// Who carries runs out.
+#[derive(Clone, Copy, Default, clap::ValueEnum)]
+enum BackendArg {
+    /// Network namespaces, TCP of this kernel, an emulated path (root).
+    #[default]
+    Emulated,
+    /// The simulator: virtual time, no privileges.
+    Sim,
+}
+
+impl From<BackendArg> for Backend {
+    fn from(backend: BackendArg) -> Backend {
+        match backend {
+            BackendArg::Emulated => Backend::Emulated,
+            BackendArg::Sim => Backend::Simulated,
+        }
+    }
+}
+
 /// Longest warm-up and window of `--quick`.
 const QUICK: [(&str, u64); 2] = [("warmup", 2), ("duration", 3)];
 /// What a run takes beyond its flows: building, settling, emptying buffers, gathering.
@@ -105,6 +135,7 @@ pub fn run(args: Args) -> Outcome {
     match args.command {
         Command::Run(args) => run_experiment(&args),
         Command::Check(args) => check(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Clean => clean(),
     }
 }
@@ -164,22 +195,26 @@ fn expected_time(plans: &[Plan]) -> Duration {
 
 fn run_experiment(args: &RunArgs) -> Outcome {
     let read = args.spec.read()?;
-    require(missing(&read.plans))?;
+    let backend = Backend::from(args.backend);
+    if backend == Backend::Emulated {
+        require(missing(&read.plans))?;
+        // What a killed run left is removed before anything new is made.
+        longfat_host::lease::sweep()?;
+    }
     let stop = stop::flag()?;
-    // What a killed run left is removed before anything new is made.
-    longfat_host::lease::sweep()?;
     let name = &read.experiment.head.name;
     let directory = args.output.clone().unwrap_or_else(|| default_directory(name, SystemTime::now()));
     let program = std::env::current_exe().context("find the longfat program")?;
     let session = Session {
         experiment: &read.experiment,
         text: &read.text,
+        backend,
         plans: &read.plans,
         directory: &directory,
         program: &program,
-        provenance: provenance(),
+        provenance: provenance(backend),
     };
-    let mut progress = progress::Progress::new(&read.plans);
+    let mut progress = progress::Progress::new(&read.plans, backend);
     let finished = session.run(&mut |event| progress.event(&event), &stop);
     progress.finish();
     let finished = finished.map_err(|error| anyhow!(error))?;
@@ -244,13 +279,16 @@ fn missing(plans: &[Plan]) -> Vec<support::Missing> {
     unique
 }
 
-fn provenance() -> Provenance {
+fn provenance(backend: Backend) -> Provenance {
     let tools = [("ip", "-V"), ("nft", "-v"), ("ethtool", "--version")];
-    let mut known: BTreeMap<String, String> = BTreeMap::new();
-    for (tool, argument) in tools {
-        known.extend(facts::first_line_of(tool, argument).map(|line| (format!("tool.{tool}"), line)));
+    let mut known = BTreeMap::from([("cc_sources".to_owned(), longfat_cc::BUILD_ID.to_owned())]);
+    // In virtual time neither tools nor a clock have a part.
+    if backend == Backend::Emulated {
+        for (tool, argument) in tools {
+            known.extend(facts::first_line_of(tool, argument).map(|line| (format!("tool.{tool}"), line)));
+        }
+        known.insert("clock_source".to_owned(), facts::clock_source());
     }
-    known.insert("clock_source".to_owned(), facts::clock_source());
     Provenance {
         longfat_version: env!("CARGO_PKG_VERSION").to_owned(),
         git_revision: env!("LONGFAT_GIT_REVISION").to_owned(),
@@ -283,6 +321,10 @@ fn check(args: &CheckArgs) -> Outcome {
     } else {
         println!("This host cannot run it as it is:");
         missing.iter().for_each(|thing| println!("  - {}: {}; {}", thing.what, thing.why, thing.mend));
+    }
+    match longfat_lab::simulated::check(&read.plans) {
+        Ok(()) => println!("The simulator can run it (--backend sim)."),
+        Err(error) => println!("The simulator cannot run it: {error}"),
     }
     Ok(())
 }

@@ -10,19 +10,17 @@ mod programs;
 pub use child::ChildError;
 
 use crate::{
+    backend::{Observed, Tick},
     plan::{FlowPlan, Plan},
     samples::Samples,
 };
 use child::Child;
 use longfat_host::{Lease, facts, facts::CpuTimes, monotonic_ns, monotonic_us};
-use longfat_schema::{
-    lines::LinesError,
-    run::{HostState, write_json},
-};
+use longfat_schema::{lines::LinesError, run::write_json};
 use network::Network;
 use programs::file_name;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -45,19 +43,6 @@ pub struct Place<'a> {
     pub directory: &'a Path,
     /// Name of the lease.
     pub lease: &'a str,
-}
-
-/// What was seen of a run.
-#[derive(Debug, Default)]
-pub struct Observed {
-    /// Every record, time zero at the start of the flows.
-    pub samples: Samples,
-    /// Every host's parameters before the flows began, and its counters' growth over the run.
-    pub hosts: BTreeMap<String, HostState>,
-    /// Share of busy CPU over the window.
-    pub cpu_busy: Option<f64>,
-    /// From the start of the flows to the end of the last.
-    pub duration_us: i64,
 }
 
 /// Why a run did not come to its end.
@@ -89,16 +74,6 @@ pub enum EmulationError {
         /// What the kernel said.
         source: io::Error,
     },
-}
-
-/// How far a run has come, for a person who waits: time since the start of the flows (negative before it), and
-/// bits per second that reach the focus flow's receiver.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tick {
-    /// Since the start of the flows.
-    pub elapsed_us: i64,
-    /// Arriving at the receiving host, headers included.
-    pub arriving_bps: Option<f64>,
 }
 
 /// Carries a plan out. `tick` is called while the flows run; `stop` ends it early. Nothing is left behind.

@@ -2,13 +2,11 @@
 
 use super::network::{FIRST, SECOND};
 use crate::{
+    backend::DRAIN_MS,
     plan::{CablePlan, FlowPlan, Plan, RelayPlan},
     spec::Protocol,
 };
 use std::path::Path;
-
-/// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
-const DRAIN_MS: u32 = 1000;
 
 /// `longfat link drive` for one emulated link. Its schedule begins when it is told that the flows do.
 pub fn link(cable: &CablePlan, link_plan: &Path, samples: &Path) -> Vec<String> {

@@ -182,3 +182,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_reduction_that_takes_several_samples_is_one() {
+    let windows = [100.0, 110.0, 120.0, 100.0, 80.0, 60.0, 62.0, 70.0, 90.0, 125.0, 119.0, 111.0, 63.0, 64.0];
+    let times = super::reductions(windows.iter().zip(0..).map(|(cwnd, time_us)| (time_us, *cwnd)));
+    assert_eq!(times, [3, 11]);
+    assert_eq!(super::reductions([(0, 10.0), (1, 9.5), (2, 10.0)].into_iter()), [] as [i64; 0]);
+}
+
+#[test]
+fn the_period_is_the_median_time_between_reductions_of_one_connection() {
+    let window = |time_s: f64, stream: u32, cwnd_segments: u32| TcpSample {
+        time_us: (time_s * 1e6) as i64,
+        flow: "measured".into(),
+        role: "sender".into(),
+        stream,
+        cwnd_segments,
+        ..TcpSample::default()
+    };
+    // Stream 0 falls at 1.5 and 2.0 s, and at 2.7 s; stream 1 once, which is no period.
+    let tcp = vec![
+        window(1.2, 0, 100),
+        window(1.5, 0, 50),
+        window(1.6, 1, 40),
+        window(1.7, 1, 20),
+        window(1.9, 0, 100),
+        window(2.0, 0, 50),
+        window(2.6, 0, 90),
+        window(2.7, 0, 45),
+    ];
+    let found = figures(&Samples { tcp, ..Samples::default() });
+    assert_eq!(figure(&found, "cwnd_period_us", "measured", None), Some(600_000.0));
+}

@@ -1,5 +1,6 @@
 //! Who reaches whom by which links: shortest paths, addresses, routes. Pure and deterministic.
 
+use super::{CablePlan, Plan};
 use crate::spec::Setting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -38,6 +39,16 @@ impl<'a> Topology<'a> {
             _ => None,
         };
         Topology { forwards, links: setting.links.iter().filter_map(link).collect() }
+    }
+
+    /// Of a plan.
+    pub fn of_plan(plan: &'a Plan) -> Topology<'a> {
+        let forwards = plan.hosts.iter().map(|host| (host.name.as_str(), host.forward)).collect();
+        let link = |cable: &'a CablePlan| {
+            let [a, b] = &cable.ends;
+            Link { name: &cable.name, ends: [&a.host, &b.host], emulated: cable.path.is_some() }
+        };
+        Topology { forwards, links: plan.links.iter().map(link).collect() }
     }
 
     /// Every host's name.

@@ -2,7 +2,12 @@
 
 use super::{OVERHEAD, expected_time};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use longfat_lab::{plan::Plan, session::Event, show};
+use longfat_lab::{
+    backend::{Backend, Tick},
+    plan::Plan,
+    session::Event,
+    show,
+};
 use longfat_schema::run::{RunManifest, RunStatus};
 use std::{
     io::IsTerminal,
@@ -17,12 +22,13 @@ pub struct Progress {
     before: Vec<Duration>,
     total: Duration,
     began: Instant,
-    current: usize,
-    title: String,
+    backend: Backend,
+    titles: Vec<String>,
+    ended: usize,
 }
 
 impl Progress {
-    pub fn new(plans: &[Plan]) -> Progress {
+    pub fn new(plans: &[Plan], backend: Backend) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let total = expected_time(plans);
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -31,7 +37,10 @@ impl Progress {
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
         let before = (0..plans.len()).map(|index| expected_time(&plans[..index])).collect();
         if !terminal {
-            eprintln!("{} runs, about {}", plans.len(), show::span(total));
+            match backend {
+                Backend::Emulated => eprintln!("{} runs, about {}", plans.len(), show::span(total)),
+                Backend::Simulated => eprintln!("{} runs, simulated", plans.len()),
+            }
         }
         Progress {
             bar,
@@ -40,23 +49,17 @@ impl Progress {
             before,
             total,
             began: Instant::now(),
-            current: 0,
-            title: String::new(),
+            backend,
+            titles: vec![String::new(); plans.len()],
+            ended: 0,
         }
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Begins { index, plan, attempt } => self.begins(*index, plan, *attempt),
-            Event::Ticks(tick) => {
-                let elapsed =
-                    Duration::from_micros(u64::try_from(tick.elapsed_us).unwrap_or(0)) + OVERHEAD / 2;
-                let phase = tick
-                    .arriving_bps
-                    .map_or(String::new(), |bps| format!("arriving {}", show::value("goodput_bps", bps)));
-                self.show(elapsed, &phase);
-            }
-            Event::Ends { manifest, again } => self.ends(manifest, *again),
+            Event::Ticks { index, tick } => self.ticks(*index, tick),
+            Event::Ends { index, manifest, again, .. } => self.ends(*index, manifest, *again),
         }
     }
 
@@ -65,23 +68,37 @@ impl Progress {
     }
 
     fn begins(&mut self, index: usize, plan: &Plan, attempt: u32) {
-        self.current = index;
         let again = if attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
-        self.title = format!("{}/{} {} r{}{again}", index + 1, self.count, plan.case, plan.repeat);
-        self.show(Duration::ZERO, "setting up");
+        self.titles[index] = format!("{}/{} {} r{}{again}", index + 1, self.count, plan.case, plan.repeat);
+        self.show(index, Duration::ZERO, "setting up");
     }
 
-    fn show(&self, elapsed: Duration, phase: &str) {
-        let done = self.before.get(self.current).copied().unwrap_or(self.total) + elapsed;
-        let left = show::span(self.total.saturating_sub(done));
+    fn ticks(&self, index: usize, tick: &Tick) {
+        let elapsed = Duration::from_micros(u64::try_from(tick.elapsed_us).unwrap_or(0)) + OVERHEAD / 2;
+        let arriving = |bps| format!("arriving {}", show::value("goodput_bps", bps));
+        let phase = match self.backend {
+            Backend::Emulated => tick.arriving_bps.map_or(String::new(), arriving),
+            Backend::Simulated => format!("simulated {}", show::span(elapsed.saturating_sub(OVERHEAD / 2))),
+        };
+        self.show(index, elapsed, &phase);
+    }
+
+    /// Simulated runs go side by side, as fast as the machine is: what is left of them is told in runs.
+    fn show(&self, index: usize, elapsed: Duration, phase: &str) {
+        let done = self.before.get(index).copied().unwrap_or(self.total) + elapsed;
+        let left = match self.backend {
+            Backend::Emulated => show::span(self.total.saturating_sub(done)),
+            Backend::Simulated => format!("{} runs", self.count - self.ended),
+        };
         self.bar.set_position(done.as_millis() as u64);
         self.bar.set_prefix(format!("{left} left"));
-        self.bar.set_message(format!("{}: {phase}", self.title));
+        self.bar.set_message(format!("{}: {phase}", self.titles[index]));
     }
 
-    fn ends(&self, manifest: &RunManifest, again: bool) {
-        let line =
-            format!("[{:>4} s] {}: {}", self.began.elapsed().as_secs(), self.title, outcome(manifest, again));
+    fn ends(&mut self, index: usize, manifest: &RunManifest, again: bool) {
+        self.ended += usize::from(!again);
+        let title = &self.titles[index];
+        let line = format!("[{:>4} s] {title}: {}", self.began.elapsed().as_secs(), outcome(manifest, again));
         if self.terminal {
             self.bar.println(line);
         } else {

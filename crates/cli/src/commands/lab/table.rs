@@ -10,11 +10,20 @@ use longfat_lab::{
 };
 use longfat_schema::run::{CaseInfo, Expectation, RunManifest, RunStatus, Spread};
 
-fn table(headings: &[&str]) -> Table {
+pub fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(headings);
     table
+}
+
+/// Numbers stand right.
+pub fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
 }
 
 /// Every case of a list of runs, with its flows and relays.
@@ -63,11 +72,7 @@ pub fn result(finished: &Finished) -> Table {
     let headings =
         ["case", &goodput, "published", "echo p50 / p99", "retransmits", "fairness", "path used", "valid"];
     let mut table = table(&headings);
-    for column in 1..headings.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    align_right(&mut table, 1..headings.len());
     for case in &finished.result.cases {
         table.add_row(row(case, &focus, &finished.runs));
     }

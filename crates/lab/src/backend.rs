@@ -1,0 +1,57 @@
+//! What carries a plan out, and what every such world shows of a run.
+
+use crate::samples::Samples;
+use longfat_schema::run::HostState;
+use std::{collections::BTreeMap, fmt};
+
+/// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
+pub const DRAIN_MS: u32 = 1000;
+
+/// Who carries a plan out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Backend {
+    /// Network namespaces with the TCP of this kernel.
+    #[default]
+    Emulated,
+    /// The simulator, in virtual time.
+    Simulated,
+}
+
+impl Backend {
+    /// As a manifest and the command line name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Emulated => "emulated",
+            Backend::Simulated => "sim",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What was seen of a run.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// Every record, time zero at the start of the flows.
+    pub samples: Samples,
+    /// Every host's parameters before the flows began, and its counters' growth over the run; none when simulated.
+    pub hosts: BTreeMap<String, HostState>,
+    /// Share of busy CPU over the window; none when simulated.
+    pub cpu_busy: Option<f64>,
+    /// From the start of the flows to the end of the last.
+    pub duration_us: i64,
+}
+
+/// How far a run has come, for a person who waits: time since the start of the flows (negative before it), and
+/// bits per second that reach the focus flow's receiver.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tick {
+    /// Since the start of the flows.
+    pub elapsed_us: i64,
+    /// Arriving at the receiving host, headers included.
+    pub arriving_bps: Option<f64>,
+}

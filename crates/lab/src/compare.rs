@@ -1,0 +1,186 @@
+//! Two results beside each other: figures case by case, and which parameters differ. Pure.
+
+mod parameters;
+
+use longfat_schema::run::{RunManifest, RunStatus, Spread};
+use parameters::differences;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Figures that tell most; the others are in [`CaseComparison::figures`] after them.
+pub const FOREMOST: [&str; 11] = [
+    "goodput_bps",
+    "fairness_jain",
+    "utilisation_ratio",
+    "retransmitted_segments",
+    "dropped_packets",
+    "queue_mean_bytes",
+    "cwnd_mean_segments",
+    "cwnd_period_us",
+    "srtt_mean_us",
+    "echo_p50_us",
+    "backlog_mean_bytes",
+];
+
+/// One run as far as it is compared: what it came to, and what it was made from.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Its manifest.
+    pub manifest: RunManifest,
+    /// Its plan.
+    pub plan: Value,
+}
+
+/// One of the two results.
+#[derive(Debug, Clone)]
+pub struct Side {
+    /// What a reader calls it: its directory.
+    pub name: String,
+    /// Its runs, in order.
+    pub runs: Vec<Run>,
+}
+
+/// Two results beside each other.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The two, in the order given; every ratio is the second over the first.
+    pub sides: [String; 2],
+    /// Cases that both have.
+    pub cases: Vec<CaseComparison>,
+    /// Cases that only the first, only the second has.
+    pub unmatched: [Vec<String>; 2],
+    /// Parameters that differ.
+    pub parameters: Vec<Difference>,
+}
+
+/// One case.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CaseComparison {
+    /// Its name on both sides.
+    pub names: [String; 2],
+    /// Valid runs on both sides.
+    pub valid: [usize; 2],
+    /// Its figures, the foremost first.
+    pub figures: Vec<Figure>,
+}
+
+/// One figure on both sides, over the valid repeats.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// Its name.
+    pub metric: String,
+    /// What it is of.
+    pub of: String,
+    /// Median and spread on both sides; absent where no valid run has it.
+    pub sides: [Option<Spread>; 2],
+    /// The second median over the first.
+    pub ratio: Option<f64>,
+}
+
+/// A parameter that differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// Its dotted name.
+    pub key: String,
+    /// What it is on both sides; empty where it is not set.
+    pub values: [String; 2],
+    /// In which cases.
+    pub cases: Vec<String>,
+}
+
+impl Figure {
+    /// Whether it is one of those that tell most.
+    pub fn is_foremost(&self) -> bool {
+        FOREMOST.contains(&self.metric.as_str())
+    }
+
+    /// Whether the medians differ by no more than this share; a figure that one side lacks is no difference.
+    pub fn is_within(&self, share: f64) -> bool {
+        self.ratio.is_none_or(|ratio| (1.0 - share..=1.0 + share).contains(&ratio))
+    }
+}
+
+impl Side {
+    /// Names of its cases, in order.
+    fn cases(&self) -> Vec<&str> {
+        let mut seen = Vec::new();
+        for run in &self.runs {
+            if !seen.contains(&run.manifest.case.as_str()) {
+                seen.push(run.manifest.case.as_str());
+            }
+        }
+        seen
+    }
+
+    fn of_case(&self, case: &str) -> Vec<&Run> {
+        self.runs.iter().filter(|run| run.manifest.case == case).collect()
+    }
+}
+
+/// Puts two results beside each other. Cases are matched by name; where each has a single one, those two are.
+pub fn compare(left: &Side, right: &Side) -> Comparison {
+    let cases = [left.cases(), right.cases()];
+    let pairs = pairs(&cases);
+    let unmatched = [0, 1].map(|side| {
+        let is_matched = |case: &str| pairs.iter().any(|pair| pair[side] == case);
+        cases[side].iter().filter(|case| !is_matched(case)).map(|case| (*case).to_owned()).collect()
+    });
+    let of_pair = |pair: &[&str; 2]| [left.of_case(pair[0]), right.of_case(pair[1])];
+    let mut parameters: Vec<Difference> = Vec::new();
+    for pair in &pairs {
+        for (key, values) in differences(&of_pair(pair)) {
+            let known = parameters.iter_mut().find(|found| found.key == key && found.values == values);
+            match known {
+                Some(known) => known.cases.push(pair[0].to_owned()),
+                None => parameters.push(Difference { key, values, cases: vec![pair[0].to_owned()] }),
+            }
+        }
+    }
+    Comparison {
+        sides: [left.name.clone(), right.name.clone()],
+        cases: pairs.iter().map(|pair| case(pair, &of_pair(pair))).collect(),
+        unmatched,
+        parameters,
+    }
+}
+
+fn pairs<'a>(cases: &[Vec<&'a str>; 2]) -> Vec<[&'a str; 2]> {
+    if let ([left], [right]) = (cases[0].as_slice(), cases[1].as_slice()) {
+        return vec![[left, right]];
+    }
+    cases[0].iter().filter(|case| cases[1].contains(case)).map(|case| [*case, *case]).collect()
+}
+
+fn case(names: &[&str; 2], runs: &[Vec<&Run>; 2]) -> CaseComparison {
+    let valid: [Vec<&RunManifest>; 2] = [0, 1].map(|side| {
+        let done = runs[side].iter().filter(|run| run.manifest.status == RunStatus::Done);
+        done.map(|run| &run.manifest).collect()
+    });
+    let whole_flow = valid.iter().flatten().flat_map(|run| &run.metrics).filter(|m| m.stream.is_none());
+    let known: BTreeSet<(usize, &str, &str)> =
+        whole_flow.map(|m| (rank(&m.metric), m.metric.as_str(), m.of.as_str())).collect();
+    CaseComparison {
+        names: names.map(str::to_owned),
+        valid: [valid[0].len(), valid[1].len()],
+        figures: known.into_iter().map(|(_, metric, of)| figure(metric, of, &valid)).collect(),
+    }
+}
+
+fn rank(metric: &str) -> usize {
+    FOREMOST.iter().position(|name| *name == metric).unwrap_or(FOREMOST.len())
+}
+
+fn figure(metric: &str, of: &str, valid: &[Vec<&RunManifest>; 2]) -> Figure {
+    let sides = [0, 1]
+        .map(|side| Spread::of(valid[side].iter().filter_map(|run: &&RunManifest| run.metric(metric, of))));
+    let ratio = match &sides {
+        [Some(left), Some(right)] if left.median == right.median => Some(1.0),
+        [Some(left), Some(right)] if left.median != 0.0 => Some(right.median / left.median),
+        _ => None,
+    };
+    Figure { metric: metric.to_owned(), of: of.to_owned(), sides, ratio }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! A host's sysctls as the simulator understands them. Values that are not set are Linux's defaults.
+
+use super::SimulationError;
+use crate::plan::HostPlan;
+use longfat_sim::SendBuffer;
+
+/// Bounds of autotuned receive buffers where nobody says (Linux on a machine with memory enough).
+const RMEM: &str = "4096 131072 6291456";
+/// Bounds of autotuned send buffers where nobody says.
+const WMEM: &str = "4096 16384 4194304";
+
+/// Parameters that are simulated.
+const MODELLED: [&str; 5] = [
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_sack",
+    "net.ipv4.tcp_ecn",
+    "net.ipv4.tcp_notsent_lowat",
+];
+/// Parameters that say what is always so in the simulator.
+const GIVEN: [&str; 7] = [
+    "net.ipv4.ip_forward",
+    "net.ipv6.conf.all.forwarding",
+    "net.ipv4.conf.all.rp_filter",
+    "net.ipv4.conf.default.rp_filter",
+    "net.ipv6.conf.all.accept_dad",
+    "net.ipv6.conf.default.accept_dad",
+    "net.ipv4.tcp_no_metrics_save",
+];
+
+/// One host's TCP parameters.
+#[derive(Debug, Clone, Copy)]
+pub struct HostParameters<'a>(pub &'a HostPlan);
+
+impl<'a> HostParameters<'a> {
+    fn text(&self, key: &str, default: &'static str) -> &str {
+        self.0.sysctls.get(key).map_or(default, |value| value.trim())
+    }
+
+    fn refuse<T>(
+        &self,
+        key: &'static str,
+        default: &'static str,
+        mend: &'static str,
+    ) -> Result<T, SimulationError> {
+        let value = self.text(key, default).to_owned();
+        Err(SimulationError::Sysctl { host: self.0.name.clone(), key, value, mend })
+    }
+
+    /// The third of three numbers.
+    fn most(&self, key: &'static str, default: &'static str) -> Result<u64, SimulationError> {
+        let numbers: Option<Vec<u64>> =
+            self.text(key, default).split_whitespace().map(|word| word.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([_, _, most]) => Ok(*most),
+            _ => self.refuse(key, default, "three numbers of bytes: least, default, greatest"),
+        }
+    }
+
+    /// Payload of a receive buffer: about half of what the kernel counts is bookkeeping (tcp_adv_win_scale).
+    pub fn receive_buffer_bytes(&self, fixed_bytes: Option<u64>) -> Result<u64, SimulationError> {
+        let counted = fixed_bytes.map_or_else(|| self.most("net.ipv4.tcp_rmem", RMEM), Ok)?;
+        Ok((counted / 2).min(u64::from(u32::MAX)))
+    }
+
+    /// A send buffer: nearly all of it is payload when whole blocks are written.
+    pub fn send_buffer(&self, fixed_bytes: Option<u64>) -> Result<SendBuffer, SimulationError> {
+        match fixed_bytes {
+            Some(bytes) => Ok(SendBuffer::Fixed(bytes)),
+            None => Ok(SendBuffer::Auto(self.most("net.ipv4.tcp_wmem", WMEM)?)),
+        }
+    }
+
+    /// Bytes that may wait unsent.
+    pub fn unsent_limit_bytes(&self) -> Result<Option<u64>, SimulationError> {
+        const KEY: &str = "net.ipv4.tcp_notsent_lowat";
+        const NONE: &str = "4294967295";
+        match self.text(KEY, NONE) {
+            NONE | "-1" => Ok(None),
+            text => text.parse().map(Some).or_else(|_| self.refuse(KEY, NONE, "a number of bytes")),
+        }
+    }
+
+    /// Selective acknowledgement.
+    pub fn sack(&self) -> Result<bool, SimulationError> {
+        const KEY: &str = "net.ipv4.tcp_sack";
+        match self.text(KEY, "1") {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            _ => self.refuse(KEY, "1", "0 or 1"),
+        }
+    }
+
+    /// Explicit congestion notification: asked for by who opens a connection with 1, granted by the other end with 1
+    /// or 2.
+    pub fn ecn(&self, opens: bool) -> Result<bool, SimulationError> {
+        const KEY: &str = "net.ipv4.tcp_ecn";
+        match self.text(KEY, "2") {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            "2" => Ok(!opens),
+            _ => self.refuse(KEY, "2", "0, 1 or 2"),
+        }
+    }
+
+    /// Parameters that are set and mean nothing here.
+    pub fn unmodelled(self) -> impl Iterator<Item = String> + use<'a> {
+        let unknown = self
+            .0
+            .sysctls
+            .iter()
+            .filter(|(key, _)| !MODELLED.contains(&key.as_str()) && !GIVEN.contains(&key.as_str()));
+        unknown.map(|(key, value)| format!("{key} = {value}"))
+    }
+}

@@ -1,0 +1,224 @@
+//! From a plan to the simulator's scenario. Pure.
+
+use super::{SimulationError, algorithm, host::HostParameters};
+use crate::{
+    backend::DRAIN_MS,
+    plan::{
+        CablePlan, FlowPlan, HostPlan, Plan, RelayPlan,
+        network::{Hop, Topology},
+    },
+    spec::Protocol,
+};
+use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
+use longfat_relay::{BUFFER_BYTES, LegPlan};
+use longfat_sim as sim;
+use longfat_transfer::plan::TransferPlan;
+use std::collections::BTreeSet;
+
+/// IPv4 and UDP.
+pub(super) const UDP_HEADER_BYTES: u32 = 28;
+/// As in an emulated run, connections stand before the flows begin.
+const SETTLE_NS: u64 = 1_000_000_000;
+
+/// A plain cable: faster than anything studied over it, so that it never limits, yet not infinitely fast.
+const CABLE_RATE_BPS: u64 = 100_000_000_000;
+const CABLE_DELAY_NS: u64 = 10_000;
+/// What a host's own scheduling does to packets. Without it flows keep their phase, and who loses at a full queue is
+/// decided by it (Floyd and Jacobson 1992); repeats would be copies of each other.
+const CABLE_JITTER_NS: u64 = 20_000;
+const CABLE_QUEUE_BYTES: u64 = 1 << 32;
+
+/// A plan in the simulator's terms.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Translation {
+    /// What is simulated.
+    pub scenario: sim::Scenario,
+    /// What the plan sets and the simulator does not know.
+    pub unmodelled: BTreeSet<String>,
+}
+
+/// Translates a plan.
+///
+/// # Errors
+/// What of it cannot be simulated.
+pub fn translate(plan: &Plan) -> Result<Translation, SimulationError> {
+    let translator = Translator { plan, topology: Topology::of_plan(plan) };
+    let flows: Vec<_> = plan.flows.iter().map(|flow| translator.flow(flow)).collect::<Result<_, _>>()?;
+    let end_us = plan.flows.iter().map(end_us).chain([plan.window_end_us.unsigned_abs()]).max().unwrap_or(0);
+    let scenario = sim::Scenario {
+        nodes: plan.hosts.iter().map(node).collect(),
+        links: plan.links.iter().map(|cable| translator.link(cable)).collect(),
+        flows,
+        relays: plan.relays.iter().map(|relay| translator.relay(relay)).collect::<Result<_, _>>()?,
+        settle_ns: SETTLE_NS,
+        duration_ns: end_us * 1000 + u64::from(DRAIN_MS) * 1_000_000,
+        sample_every_ns: plan.sample_every_us * 1000,
+        seed: plan.seed,
+    };
+    let unmodelled = plan.hosts.iter().flat_map(|host| HostParameters(host).unmodelled()).collect();
+    Ok(Translation { scenario, unmodelled })
+}
+
+/// When the last stream of a flow ends.
+fn end_us(flow: &FlowPlan) -> u64 {
+    flow.start_us + u64::from(flow.streams.saturating_sub(1)) * flow.stagger_us + flow.duration_us
+}
+
+fn node(host: &HostPlan) -> sim::NodePlan {
+    sim::NodePlan { name: host.name.clone(), forwards: host.forward }
+}
+
+/// A plain cable as a link.
+fn cable(name: &str, mtu_bytes: u32, seed: u64) -> LinkPlan {
+    let line = LinePlan {
+        rate_bps: Some(CABLE_RATE_BPS),
+        delay_ns: CABLE_DELAY_NS,
+        jitter_ns: CABLE_JITTER_NS,
+        loss: LossPlan::NONE,
+    };
+    let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
+    let queue = QueuePlan { limit_bytes: CABLE_QUEUE_BYTES, discipline };
+    let direction = DirectionPlan { line, queue, reorder: false, overhead_bytes: 0, schedule: Vec::new() };
+    LinkPlan {
+        name: name.to_owned(),
+        mtu_bytes,
+        seed,
+        late_limit_ns: 0,
+        sample_interval_ns: 0,
+        coalesce_ns: 0,
+        backward: direction.clone(),
+        forward: direction,
+    }
+}
+
+struct Translator<'a> {
+    plan: &'a Plan,
+    topology: Topology<'a>,
+}
+
+impl Translator<'_> {
+    /// Plans name hosts that exist: the experiment was checked.
+    fn host(&self, name: &str) -> usize {
+        self.plan.hosts.iter().position(|host| host.name == name).unwrap_or(usize::MAX)
+    }
+
+    fn parameters(&self, name: &str) -> HostParameters<'_> {
+        HostParameters(&self.plan.hosts[self.host(name)])
+    }
+
+    fn link(&self, plan: &CablePlan) -> sim::LinkBetween {
+        let seed = crate::plan::seed_of(self.plan.seed, &["cable", &plan.name]);
+        let path = plan.path.clone().unwrap_or_else(|| cable(&plan.name, plan.mtu_bytes, seed));
+        let [a, b] = &plan.ends;
+        sim::LinkBetween { ends: [self.host(&a.host), self.host(&b.host)], plan: path }
+    }
+
+    fn flow(&self, flow: &FlowPlan) -> Result<sim::FlowPlan, SimulationError> {
+        let path = self.topology.path(&flow.from, &flow.to).unwrap_or_default();
+        let transport = match flow.protocol {
+            Protocol::Tcp => sim::Transport::Tcp(Box::new(self.tcp(flow, &path)?)),
+            Protocol::Udp => sim::Transport::Udp(self.udp(flow, &path)?),
+        };
+        Ok(sim::FlowPlan {
+            name: flow.name.clone(),
+            from: self.host(&flow.from),
+            to: self.host(&flow.to),
+            streams: flow.streams,
+            start_ns: flow.start_us * 1000,
+            stagger_ns: flow.stagger_us * 1000,
+            send_for_ns: Some(flow.duration_us * 1000),
+            bytes: None,
+            // A plan's rate is the whole flow's.
+            rate_bps: flow.rate_bps.map(|rate_bps| rate_bps / u64::from(flow.streams.max(1))),
+            transport,
+        })
+    }
+
+    fn mtu_bytes(&self, path: &[Hop<'_>]) -> u32 {
+        let on_path = |cable: &&CablePlan| path.iter().any(|hop| hop.link == cable.name);
+        self.plan.links.iter().filter(on_path).map(|cable| cable.mtu_bytes).min().unwrap_or(1500)
+    }
+
+    fn tcp(&self, flow: &FlowPlan, path: &[Hop<'_>]) -> Result<sim::TcpPlan, SimulationError> {
+        let cc = |cc: &Option<String>| cc.clone().unwrap_or_default();
+        let (from, to) = (self.parameters(&flow.from), self.parameters(&flow.to));
+        Ok(sim::TcpPlan {
+            mtu_bytes: self.mtu_bytes(path),
+            block_bytes: flow.block_bytes.unwrap_or(TransferPlan::default().block_bytes.into()),
+            echo_every_bytes: flow.echo_every_bytes,
+            sender: sim::EndpointPlan {
+                send_buffer: from.send_buffer(flow.sndbuf_bytes)?,
+                unsent_limit_bytes: from.unsent_limit_bytes()?,
+                ..endpoint(from, &cc(&flow.cc), true)?
+            },
+            receiver: sim::EndpointPlan {
+                receive_buffer_bytes: to.receive_buffer_bytes(flow.rcvbuf_bytes)?,
+                ..endpoint(to, &cc(&flow.cc_receiver), false)?
+            },
+            relay: self.relay_on(flow, path)?,
+        })
+    }
+
+    fn udp(&self, flow: &FlowPlan, path: &[Hop<'_>]) -> Result<sim::UdpPlan, SimulationError> {
+        let default = u64::from(TransferPlan::default().datagram_bytes);
+        let datagram_bytes = u32::try_from(flow.datagram_bytes.unwrap_or(default)).unwrap_or(u32::MAX);
+        let mtu_bytes = self.mtu_bytes(path);
+        if datagram_bytes > mtu_bytes.saturating_sub(UDP_HEADER_BYTES) {
+            return Err(SimulationError::Datagram { flow: flow.name.clone(), datagram_bytes, mtu_bytes });
+        }
+        Ok(sim::UdpPlan { datagram_bytes, poisson_seed: flow.poisson_seed })
+    }
+
+    /// The relay that takes a flow's connections over: it intercepts the link by which they reach its host on their
+    /// way to another.
+    fn relay_on(&self, flow: &FlowPlan, path: &[Hop<'_>]) -> Result<Option<usize>, SimulationError> {
+        let passing = || path.iter().filter(|hop| hop.to != flow.to);
+        let takes = |relay: &RelayPlan| {
+            passing().any(|hop| hop.to == relay.host && relay.intercept.iter().any(|link| link == hop.link))
+        };
+        let taking: Vec<usize> =
+            self.plan.relays.iter().enumerate().filter(|(_, relay)| takes(relay)).map(|(i, _)| i).collect();
+        match taking.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(*one)),
+            many => {
+                let relays = many.iter().map(|index| self.plan.relays[*index].name.clone()).collect();
+                Err(SimulationError::Relays { flow: flow.name.clone(), relays })
+            }
+        }
+    }
+
+    fn relay(&self, relay: &RelayPlan) -> Result<sim::RelayPlan, SimulationError> {
+        let host = self.parameters(&relay.host);
+        let leg = |cc: &str, buffer_bytes: Option<u64>, defaults: &LegPlan, opens: bool| {
+            let buffer_bytes = buffer_bytes.unwrap_or(defaults.buffer_bytes);
+            Ok::<_, SimulationError>(sim::EndpointPlan {
+                send_buffer: sim::SendBuffer::Fixed(buffer_bytes),
+                unsent_limit_bytes: Some(defaults.notsent_lowat_bytes.into()),
+                receive_buffer_bytes: host.receive_buffer_bytes(Some(buffer_bytes))?,
+                ..endpoint(host, cc, opens)?
+            })
+        };
+        Ok(sim::RelayPlan {
+            name: relay.name.clone(),
+            node: self.host(&relay.host),
+            buffer_bytes: BUFFER_BYTES as u64,
+            client_side: leg(&relay.cc_client, relay.buffer_client_bytes, &LegPlan::client(), false)?,
+            server_side: leg(&relay.cc_server, relay.buffer_server_bytes, &LegPlan::server(), true)?,
+        })
+    }
+}
+
+/// An end with its host's parameters; `opens` the connection, or answers.
+fn endpoint(host: HostParameters<'_>, cc: &str, opens: bool) -> Result<sim::EndpointPlan, SimulationError> {
+    Ok(sim::EndpointPlan {
+        cc: algorithm(cc)?.name().to_owned(),
+        settings: Vec::new(),
+        send_buffer: host.send_buffer(None)?,
+        unsent_limit_bytes: host.unsent_limit_bytes()?,
+        receive_buffer_bytes: host.receive_buffer_bytes(None)?,
+        sack: host.sack()?,
+        ecn: host.ecn(opens)?,
+        pacing: false,
+    })
+}

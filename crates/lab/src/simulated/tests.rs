@@ -1,0 +1,175 @@
+//! From plans to scenarios, and whole simulated runs.
+
+use super::*;
+use crate::{
+    judge::verdict,
+    metrics::metrics,
+    plan::{plans, tests_support},
+    spec::{Experiment, overlay::parse_assignment},
+};
+use longfat_schema::run::RunStatus;
+use longfat_sim::{EndpointPlan, Scenario, SendBuffer, TcpPlan, Transport};
+
+const CONVERSION: &str = include_str!("../../../../experiments/conversion.toml");
+
+/// The first repeat of a case of an experiment file with changes.
+fn plan(text: &str, case: &str, changes: &[&str]) -> Plan {
+    let changes: Vec<_> = changes.iter().map(|change| parse_assignment(change).unwrap()).collect();
+    let plans = plans(&Experiment::read(text, &changes).unwrap()).unwrap();
+    plans.into_iter().find(|plan| plan.case == case).unwrap()
+}
+
+fn scenario(text: &str, case: &str, changes: &[&str]) -> Scenario {
+    translate(&plan(text, case, changes)).unwrap().scenario
+}
+
+fn tcp<'a>(scenario: &'a Scenario, flow: &str) -> &'a TcpPlan {
+    match &scenario.flows.iter().find(|plan| plan.name == flow).unwrap().transport {
+        Transport::Tcp(tcp) => tcp,
+        Transport::Udp(_) => panic!("'{flow}' is UDP"),
+    }
+}
+
+#[test]
+fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
+    let changes = ["duration=11s", "warmup=4s"];
+    let scenario =
+        scenario(&CONVERSION.replace(", warmup = \"10s\", duration = \"15s\"", ""), "reno-relayed", &changes);
+    let names: Vec<_> = scenario.nodes.iter().map(|node| (node.name.as_str(), node.forwards)).collect();
+    let hosts =
+        [("background", false), ("receiver", false), ("relay", true), ("router", true), ("sender", false)];
+    assert_eq!(names, hosts);
+    let links: Vec<_> = scenario.links.iter().map(|link| (link.plan.name.as_str(), link.ends)).collect();
+    assert_eq!(links, [("lan", [4, 2]), ("path", [3, 1]), ("side", [0, 3]), ("wan", [2, 3])]);
+    let path = &scenario.links[1].plan.forward;
+    assert_eq!((path.line.rate_bps, path.line.delay_ns), (Some(1_000_000_000), 14_200_000));
+    assert_eq!(path.queue.limit_bytes, 1_775_000);
+    // 4 s and 11 s, and one to empty the buffers.
+    assert_eq!((scenario.duration_ns, scenario.sample_every_ns), (16_000_000_000, 10_000_000));
+    let end = |cc: &str, send: SendBuffer, unsent: u64, receive: u64| EndpointPlan {
+        cc: cc.into(),
+        settings: vec![],
+        send_buffer: send,
+        unsent_limit_bytes: Some(unsent),
+        receive_buffer_bytes: receive,
+        sack: true,
+        ecn: false,
+        pacing: false,
+    };
+    let auto = SendBuffer::Auto(32 << 20);
+    let measured = tcp(&scenario, "measured");
+    let expected = TcpPlan {
+        mtu_bytes: 1500,
+        block_bytes: 128 << 10,
+        echo_every_bytes: Some(1_000_000),
+        sender: end("reno", auto, 512 << 10, 16 << 20),
+        receiver: EndpointPlan { ecn: true, ..end("reno", auto, 512 << 10, 16 << 20) },
+        relay: Some(0),
+    };
+    assert_eq!(measured, &expected);
+    assert_eq!(
+        (tcp(&scenario, "background").relay, tcp(&scenario, "background").echo_every_bytes),
+        (None, None)
+    );
+    assert_eq!(scenario.flows[0].streams, 10);
+    let relay = &scenario.relays[0];
+    let lan_side = end("reno", SendBuffer::Fixed(2 << 20), 256 << 10, 1 << 20);
+    assert_eq!(relay.client_side, EndpointPlan { ecn: true, ..lan_side });
+    assert_eq!(relay.server_side, end("highspeed", SendBuffer::Fixed(16 << 20), 256 << 10, 8 << 20));
+    assert_eq!((relay.node, relay.buffer_bytes), (2, 256 << 10));
+}
+
+#[test]
+fn sysctls_become_capabilities_and_buffers_of_both_ends() {
+    let changes = [
+        "sysctls.\"net.ipv4.tcp_sack\"=0",
+        "sysctls.\"net.ipv4.tcp_ecn\"=1",
+        "flows.measured.sndbuf=400KB",
+        "flows.measured.rcvbuf=300KB",
+        "flows.background.rate=50Mbit",
+    ];
+    let scenario = scenario(CONVERSION, "reno-end-to-end", &changes);
+    let TcpPlan { sender, receiver, relay, .. } = tcp(&scenario, "measured");
+    assert_eq!(*relay, None);
+    assert!(!sender.sack && !receiver.sack && sender.ecn && receiver.ecn);
+    assert_eq!(sender.send_buffer, SendBuffer::Fixed(400_000));
+    assert_eq!(receiver.receive_buffer_bytes, 150_000);
+    let background = scenario.flows.iter().find(|flow| flow.name == "background").unwrap();
+    assert_eq!(background.rate_bps, Some(5_000_000), "the plan's rate is that of all ten streams");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_named_with_the_mend() {
+    let said =
+        |changes: &[&str]| check(&[plan(CONVERSION, "reno-relayed", changes)]).unwrap_err().to_string();
+    let cc = said(&["flows.measured.cc=westwood"]);
+    assert!(cc.contains("'westwood'") && cc.contains("--backend emulated") && cc.contains("reno"), "{cc}");
+    let sysctl = said(&["sysctls.\"net.ipv4.tcp_ecn\"=5"]);
+    assert!(sysctl.contains("host 'background': sysctl net.ipv4.tcp_ecn = '5'"), "{sysctl}");
+    let changes = ["flows.noise.datagram=1473B"];
+    let smoke = include_str!("../../../../experiments/smoke.toml");
+    let datagram = check(&[plan(smoke, "plain", &changes)]).unwrap_err().to_string();
+    assert!(datagram.contains("1473") && datagram.contains("at most 1472"), "{datagram}");
+}
+
+#[test]
+fn a_relay_takes_only_what_reaches_it_by_a_link_it_intercepts() {
+    let other = ["relays.pep.intercept=[\"wan\"]"];
+    assert_eq!(tcp(&scenario(CONVERSION, "reno-relayed", &other), "measured").relay, None);
+}
+
+#[test]
+fn a_sysctl_that_means_nothing_here_is_told() {
+    let change = ["sysctls.\"net.ipv4.tcp_timestamps\"=0"];
+    let translation = translate(&plan(CONVERSION, "reno-end-to-end", &change)).unwrap();
+    assert_eq!(translation.unmodelled.into_iter().collect::<Vec<_>>(), ["net.ipv4.tcp_timestamps = 0"]);
+    assert!(translate(&plan(CONVERSION, "reno-end-to-end", &[])).unwrap().unmodelled.is_empty());
+}
+
+/// The small plan of this crate's tests, with selective acknowledgement and congestion controls that have code.
+fn small() -> Plan {
+    let text = tests_support::SMALL.replace("\"cubic\"", "\"lf_highspeed\"");
+    plan(&text, "default", &["hosts.b.sysctls.\"net.ipv4.tcp_sack\"=1"])
+}
+
+fn observed(plan: &Plan) -> Observed {
+    run(plan, &mut |_| {}, &AtomicBool::new(false)).unwrap()
+}
+
+#[test]
+fn a_simulated_run_is_judged_as_done_and_has_the_figures_of_an_emulated_one() {
+    let plan = small();
+    let Observed { samples, hosts, cpu_busy, duration_us } = observed(&plan);
+    assert!(hosts.is_empty() && cpu_busy.is_none());
+    assert_eq!(duration_us, 4_000_000);
+    let figures = metrics(&plan, &samples, cpu_busy);
+    assert_eq!(verdict(&as_run(&plan).unwrap(), &samples, &figures), (RunStatus::Done, vec![]));
+    let figure =
+        |metric: &str, of: &str| figures.iter().find(|f| f.metric == metric && f.of == of).unwrap().value;
+    let goodput = figure("goodput_bps", "measured");
+    assert!(goodput > 80e6 && goodput < 100e6, "{goodput}");
+    assert!(figure("utilisation_ratio", "path/forward") > 0.85);
+    assert!(figure("cwnd_mean_segments", "pep/relay_out") > 10.0);
+    assert_eq!(figure("late_p99_us", "path/forward"), 0.0);
+    // A plain cable has no records.
+    assert!(samples.queue.iter().all(|queue| queue.link == "path"));
+    // Connections stood before: the flows begin at zero.
+    assert!(samples.flow.iter().all(|flow| flow.start_us == 0), "{:?}", samples.flow);
+    assert!(samples.note[0].message.contains("'reno' is simulated by the code of lf_reno"));
+}
+
+#[test]
+fn the_same_plan_gives_the_same_rows_and_another_seed_others() {
+    let rows = |plan: &Plan| observed(plan).samples.into_records().collect::<Vec<_>>();
+    let mut plan = small();
+    let first = rows(&plan);
+    assert_eq!(first, rows(&plan));
+    plan.seed += 1;
+    assert_ne!(first, rows(&plan));
+}
+
+#[test]
+fn a_stopped_simulation_says_so() {
+    let error = run(&small(), &mut |_| {}, &AtomicBool::new(true)).unwrap_err();
+    assert!(matches!(error, SimulationError::Interrupted));
+}
