@@ -1,6 +1,9 @@
 //! From a plan to the simulator's scenario. Pure.
 
-use super::{SimulationError, algorithm, host::HostParameters};
+use super::{
+    SimulationError, algorithm,
+    host::{Arrivals, HostParameters},
+};
 use crate::{
     backend::DRAIN_MS,
     plan::{
@@ -139,6 +142,13 @@ impl Translator<'_> {
         self.plan.links.iter().filter(on_path).map(|cable| cable.mtu_bytes).min().unwrap_or(1500)
     }
 
+    /// How segments arrive that came by these links.
+    fn arrivals<'b>(&self, mut links: impl Iterator<Item = &'b str>) -> Arrivals {
+        let is_plain =
+            |name: &str| self.plan.links.iter().any(|cable| cable.name == name && cable.path.is_none());
+        if links.all(is_plain) { Arrivals::Bundles } else { Arrivals::Packets }
+    }
+
     fn tcp(&self, flow: &FlowPlan, path: &[Hop<'_>]) -> Result<sim::TcpPlan, SimulationError> {
         let cc = |cc: &Option<String>| cc.clone().unwrap_or_default();
         let (from, to) = (self.parameters(&flow.from), self.parameters(&flow.to));
@@ -152,7 +162,10 @@ impl Translator<'_> {
                 ..endpoint(from, &cc(&flow.cc), true)?
             },
             receiver: sim::EndpointPlan {
-                receive_buffer_bytes: to.receive_buffer_bytes(flow.rcvbuf_bytes)?,
+                receive_buffer_bytes: to.receive_buffer_bytes(
+                    flow.rcvbuf_bytes,
+                    self.arrivals(path.iter().map(|hop| hop.link)),
+                )?,
                 ..endpoint(to, &cc(&flow.cc_receiver), false)?
             },
             relay: self.relay_on(flow, path)?,
@@ -190,12 +203,14 @@ impl Translator<'_> {
 
     fn relay(&self, relay: &RelayPlan) -> Result<sim::RelayPlan, SimulationError> {
         let host = self.parameters(&relay.host);
+        let from_client = self.arrivals(relay.intercept.iter().map(String::as_str));
         let leg = |cc: &str, buffer_bytes: Option<u64>, defaults: &LegPlan, opens: bool| {
             let buffer_bytes = buffer_bytes.unwrap_or(defaults.buffer_bytes);
+            let arrivals = if opens { Arrivals::Packets } else { from_client };
             Ok::<_, SimulationError>(sim::EndpointPlan {
                 send_buffer: sim::SendBuffer::Fixed(buffer_bytes),
                 unsent_limit_bytes: Some(defaults.notsent_lowat_bytes.into()),
-                receive_buffer_bytes: host.receive_buffer_bytes(Some(buffer_bytes))?,
+                receive_buffer_bytes: host.receive_buffer_bytes(Some(buffer_bytes), arrivals)?,
                 ..endpoint(host, cc, opens)?
             })
         };
@@ -216,7 +231,7 @@ fn endpoint(host: HostParameters<'_>, cc: &str, opens: bool) -> Result<sim::Endp
         settings: Vec::new(),
         send_buffer: host.send_buffer(None)?,
         unsent_limit_bytes: host.unsent_limit_bytes()?,
-        receive_buffer_bytes: host.receive_buffer_bytes(None)?,
+        receive_buffer_bytes: host.receive_buffer_bytes(None, Arrivals::Packets)?,
         sack: host.sack()?,
         ecn: host.ecn(opens)?,
         pacing: false,

@@ -73,7 +73,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
     );
     assert_eq!(scenario.flows[0].streams, 10);
     let relay = &scenario.relays[0];
-    let lan_side = end("reno", SendBuffer::Fixed(2 << 20), 256 << 10, 1 << 20);
+    let lan_side = end("reno", SendBuffer::Fixed(2 << 20), 256 << 10, (2 << 20) * 15 / 16);
     assert_eq!(relay.client_side, EndpointPlan { ecn: true, ..lan_side });
     assert_eq!(relay.server_side, end("highspeed", SendBuffer::Fixed(16 << 20), 256 << 10, 8 << 20));
     assert_eq!((relay.node, relay.buffer_bytes), (2, 256 << 10));

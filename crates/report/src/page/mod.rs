@@ -61,10 +61,18 @@ fn header(experiment: &Experiment, id: &str) -> String {
     )
 }
 
+/// What kind of world a run's figures are of.
+fn carried_out(backend: &str) -> String {
+    match backend {
+        "sim" => "simulated in virtual time".to_owned(),
+        other => format!("{other} backend"),
+    }
+}
+
 fn origin(experiment: &Experiment) -> Vec<String> {
     let mut facts: Vec<String> = experiment.started_unix_ms().map(utc).into_iter().collect();
     if let Some(run) = experiment.runs().next() {
-        facts.push(format!("{} backend", run.manifest.backend));
+        facts.push(carried_out(&run.manifest.backend));
     }
     if let Some(provenance) = experiment.provenance() {
         let revision: String = provenance.git_revision.chars().take(12).collect();

@@ -43,6 +43,7 @@ pub struct Receiver {
     duplicate: Option<u64>,
     last_acked: u64,
     last_acked_bytes: u64,
+    last_window_bytes: u64,
     echo_ns: u64,
     demand_cwr: bool,
     quick: u32,
@@ -73,6 +74,7 @@ impl Receiver {
             duplicate: None,
             last_acked: 0,
             last_acked_bytes: 0,
+            last_window_bytes: capacity_bytes,
             echo_ns: 0,
             demand_cwr: false,
             quick: QUICK_ACKS,
@@ -170,9 +172,16 @@ impl Receiver {
         self.recent.truncate(SACK_BLOCKS + 1);
     }
 
-    /// Every second full segment is acknowledged, the first ones each; otherwise after a delay.
+    /// Whether more than one full segment waits to be acknowledged.
+    fn owes_ack(&self) -> bool {
+        self.bytes - self.last_acked_bytes > self.mss_bytes
+    }
+
+    /// Every second full segment is acknowledged, the first ones each; otherwise after a delay. Bytes that nobody takes
+    /// close the window: then it is told by who takes them, or late (__tcp_ack_snd_check).
     fn after_data(&mut self, now_ns: u64) {
-        if self.bytes - self.last_acked_bytes > self.mss_bytes || self.quick > 0 {
+        let is_open = self.window_bytes() >= self.last_window_bytes;
+        if self.owes_ack() && is_open || self.quick > 0 {
             self.ack_now = true;
         } else if self.delay_at_ns == NEVER {
             self.delay_at_ns = now_ns + DELAY_NS;
@@ -181,8 +190,7 @@ impl Receiver {
 
     /// Data are missing: each segment is acknowledged; after the third, several together (Linux 4.18).
     fn after_gap(&mut self, now_ns: u64, rtt_us: u32) {
-        let two_full = self.bytes - self.last_acked_bytes > self.mss_bytes;
-        if two_full || self.quick > 0 || !self.with_sack || self.compressed >= COMPRESSED_MAX {
+        if self.owes_ack() || self.quick > 0 || !self.with_sack || self.compressed >= COMPRESSED_MAX {
             self.ack_now = true;
             return;
         }
@@ -201,13 +209,13 @@ impl Receiver {
         }
     }
 
-    /// The application took bytes. A window that has opened much is told at once (tcp_cleanup_rbuf).
+    /// The application took bytes: what is owed is acknowledged, and a window that has opened much is told at once
+    /// (tcp_cleanup_rbuf).
     pub fn read(&mut self, bytes: u64) {
         self.unread_bytes -= bytes;
         let (now, then) = (self.edge_bytes - self.bytes, self.window_bytes());
-        if bytes > 0 && 2 * now <= self.capacity_bytes && then >= 2 * now && then > 0 {
-            self.ack_now = true;
-        }
+        let has_opened = 2 * now <= self.capacity_bytes && then >= 2 * now && then > 0;
+        self.ack_now |= bytes > 0 && (self.owes_ack() || has_opened);
     }
 
     /// Something asks for an acknowledgement now.
@@ -245,6 +253,7 @@ impl Receiver {
         }
         self.quick = self.quick.saturating_sub(u32::from(self.unacked > 0));
         (self.last_acked, self.last_acked_bytes) = (self.next, self.bytes);
+        self.last_window_bytes = self.edge_bytes - self.bytes;
         (self.unacked, self.compressed, self.ack_now) = (0, 0, false);
         (self.delay_at_ns, self.compressed_at_ns) = (NEVER, NEVER);
     }
@@ -292,7 +301,8 @@ mod tests {
     fn after_the_first_sixteen_every_second_segment_is_acknowledged() {
         let mut receiver = Receiver::new(1_000_000, 100, true);
         let acks = (0..40).filter(|number| {
-            receiver.on_data(&data(*number), 0, 1000);
+            let bytes = receiver.on_data(&data(*number), 0, 1000);
+            receiver.read(bytes);
             let wants = receiver.wants_ack(0);
             if wants {
                 ack_of(&mut receiver);
@@ -302,6 +312,19 @@ mod tests {
         assert_eq!(acks.count(), 16 + 12);
         receiver.on_data(&data(40), 7, 1000);
         assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + DELAY_NS));
+    }
+
+    #[test]
+    fn bytes_that_nobody_takes_are_acknowledged_late_or_when_they_are_taken() {
+        let mut receiver = Receiver::new(1_000_000, 100, true);
+        for number in 0..16 {
+            receiver.on_data(&data(number), 0, 1000);
+            ack_of(&mut receiver);
+        }
+        let _ = [16, 17, 18].map(|number| receiver.on_data(&data(number), 7, 1000));
+        assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + DELAY_NS));
+        receiver.read(100);
+        assert!(receiver.wants_ack(7));
     }
 
     #[test]
