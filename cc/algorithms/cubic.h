@@ -200,11 +200,8 @@ LF_INLINE void lf_cubic_on_ack(struct lf_conn *c, struct lf_cubic_state *s, cons
 		return;
 	}
 	s->last_us = c->now_us;
-	if (lf_in_slow_start(c)) {
-		acked = lf_slow_start(c, acked, t->max_ssthresh_segments);
-		if (!acked)
-			return;
-	}
+	if (!lf_past_slow_start(c, &acked, t->max_ssthresh_segments))
+		return;
 	if (!s->now.w_est_segments)
 		lf_cubic_begin(c, s, t);
 	lf_cubic_estimate(c, s, acked);

@@ -112,11 +112,8 @@ LF_INLINE void lf_highspeed_on_ack(struct lf_conn *c, struct lf_highspeed_state 
 
 	if (!lf_is_cwnd_limited(c))
 		return;
-	if (lf_in_slow_start(c)) {
-		acked = lf_slow_start(c, acked, t->max_ssthresh_segments);
-		if (!acked)
-			return;
-	}
+	if (!lf_past_slow_start(c, &acked, t->max_ssthresh_segments))
+		return;
 	earned = (lf_u64)acked * lf_highspeed_increase(lf_highspeed_find(s, c->cwnd_segments)) + s->credit;
 	s->credit = (lf_u32)(earned & 0xff);
 	lf_congestion_avoidance(c, earned >> 8);

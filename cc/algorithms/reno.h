@@ -39,11 +39,8 @@ LF_INLINE void lf_reno_on_ack(struct lf_conn *c, struct lf_reno_state *s, const 
 
 	if (!lf_is_cwnd_limited(c))
 		return;
-	if (lf_in_slow_start(c)) {
-		acked = lf_slow_start(c, acked, t->max_ssthresh_segments);
-		if (!acked)
-			return;
-	}
+	if (!lf_past_slow_start(c, &acked, t->max_ssthresh_segments))
+		return;
 	lf_congestion_avoidance(c, acked);
 }
 

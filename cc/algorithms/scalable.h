@@ -49,11 +49,8 @@ LF_INLINE void lf_scalable_on_ack(struct lf_conn *c, struct lf_scalable_state *s
 
 	if (!lf_is_cwnd_limited(c))
 		return;
-	if (lf_in_slow_start(c)) {
-		acked = lf_slow_start(c, acked, t->max_ssthresh_segments);
-		if (!acked)
-			return;
-	}
+	if (!lf_past_slow_start(c, &acked, t->max_ssthresh_segments))
+		return;
 	if (c->cwnd_segments <= t->legacy_window_segments) {
 		lf_congestion_avoidance(c, acked);
 		return;

@@ -150,11 +150,8 @@ LF_INLINE void lf_vegas_avoid(struct lf_conn *c, const struct lf_vegas_tunables 
 
 LF_INLINE void lf_vegas_as_reno(struct lf_conn *c, const struct lf_vegas_tunables *t, lf_u32 acked)
 {
-	if (lf_in_slow_start(c)) {
-		acked = lf_slow_start(c, acked, t->max_ssthresh_segments);
-		if (!acked)
-			return;
-	}
+	if (!lf_past_slow_start(c, &acked, t->max_ssthresh_segments))
+		return;
 	lf_congestion_avoidance(c, acked);
 }
 

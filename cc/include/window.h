@@ -88,6 +88,15 @@ LF_INLINE lf_u32 lf_slow_start(struct lf_conn *c, lf_u32 acked_segments, lf_u32 
 	return 0;
 }
 
+/* Slow start while it lasts; whether there are acknowledged segments, left in `acked`, for congestion avoidance. */
+LF_INLINE lf_u32 lf_past_slow_start(struct lf_conn *c, lf_u32 *acked, lf_u32 max_ssthresh_segments)
+{
+	if (!lf_in_slow_start(c))
+		return 1;
+	*acked = lf_slow_start(c, *acked, max_ssthresh_segments);
+	return *acked != 0;
+}
+
 /*
  * Congestion avoidance: `earned` units of credit, a segment for every cwnd of them. So credit equal to the
  * acknowledged segments is one segment per round trip (RFC 5681, equation 3), a times that is a segments.
