@@ -43,7 +43,7 @@ pub enum Error {
         /// The kernel name.
         name: String,
         /// How it is there.
-        how: &'static str,
+        how: std::borrow::Cow<'static, str>,
         /// What to do about it.
         mend: String,
     },

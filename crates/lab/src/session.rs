@@ -12,6 +12,7 @@ use crate::{
     simulated::{self, SimulationError},
     spec::{Case, Experiment},
 };
+use longfat_kernel::cc::Registration;
 use longfat_schema::{
     SCHEMA_VERSION,
     run::{
@@ -20,7 +21,7 @@ use longfat_schema::{
     },
 };
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     sync::atomic::AtomicBool,
@@ -135,9 +136,9 @@ impl Session<'_> {
     /// Makes every run. `result.json` is written after each, so that what was made is kept whatever happens.
     pub fn run(&self, tell: &mut dyn FnMut(Event<'_>), stop: &AtomicBool) -> Result<Finished, SessionError> {
         // Before anything is touched: a congestion control that is not there ends it here.
-        let _ccs = match self.backend {
-            Backend::Emulated => Some(self.ensure_ccs()?),
-            Backend::Simulated => simulated::check(self.plans).map(|()| None)?,
+        match self.backend {
+            Backend::Emulated => self.try_ccs()?,
+            Backend::Simulated => simulated::check(self.plans)?,
         };
         self.prepare_directory()?;
         let mut finished = Finished { result: self.first_result(), runs: Vec::new() };
@@ -151,10 +152,11 @@ impl Session<'_> {
         Ok(finished)
     }
 
-    fn ensure_ccs(&self) -> Result<Vec<longfat_kernel::cc::Registration>, SessionError> {
-        let names: BTreeSet<String> = self.plans.iter().flat_map(Plan::ccs).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        Ok(longfat_kernel::cc::ensure(&names)?)
+    /// Loads every congestion control once in every way it will be set, and lets it go.
+    fn try_ccs(&self) -> Result<(), SessionError> {
+        let ways: BTreeMap<_, _> =
+            self.plans.iter().map(|plan| ((plan.ccs(), &plan.tunables), plan)).collect();
+        ways.into_values().try_for_each(|plan| ccs_of(plan).map(drop))
     }
 
     /// Whether it came to its end.
@@ -310,6 +312,7 @@ impl Session<'_> {
         tick: &mut dyn FnMut(Tick),
         stop: &AtomicBool,
     ) -> Result<Attempt, SessionError> {
+        let _ccs = ccs_of(plan)?;
         let lease = format!("{}-{}", plan.experiment, std::process::id());
         let place = Place { program: self.program, directory, lease: &lease };
         match emulated::run(plan, place, tick, stop) {
@@ -378,6 +381,16 @@ impl Session<'_> {
             hosts: observed.hosts.clone(),
         })
     }
+}
+
+/// Every congestion control of a run, ours set as it says, for as long as the value lives.
+fn ccs_of(plan: &Plan) -> Result<Vec<Registration>, SessionError> {
+    let names = plan.ccs();
+    let set: Vec<_> = names.iter().filter_map(|name| plan.tunables_of(name)).collect();
+    let mut held = set.iter().map(longfat_kernel::cc::hold_with).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    held.extend(longfat_kernel::cc::ensure(&names)?);
+    Ok(held)
 }
 
 fn case_info(case: &Case) -> CaseInfo {

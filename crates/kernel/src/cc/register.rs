@@ -89,7 +89,7 @@ fn load_as(tunables: &Tunables, name: String) -> Result<Loading> {
         (false, true) => pin_link(&link, &pin).map(|()| Loading::Loaded),
         (false, false) => Err(Error::Registered {
             name,
-            how: "held by a running longfat with other settings or of another build",
+            how: "held by a running longfat with other settings or of another build".into(),
             mend: "wait for it to end, then load again".into(),
         }),
     }
@@ -123,21 +123,35 @@ fn not_loaded(name: String) -> Error {
 /// Registers an algorithm with its defaults for the life of the returned value. Where it is registered already by
 /// this build of longfat, pinned or held, that registration is shared, with whatever tunables it has.
 pub fn hold(algorithm: Algorithm) -> Result<Registration> {
-    hold_as(algorithm, algorithm.kernel_name())
+    hold_as(&Tunables::defaults(algorithm), algorithm.kernel_name())
 }
 
-fn hold_as(algorithm: Algorithm, name: String) -> Result<Registration> {
+/// As [`hold`], with these tunables and no others: a registration that is set otherwise is an error.
+pub fn hold_with(tunables: &Tunables) -> Result<Registration> {
+    exactly(tunables, hold_as(tunables, tunables.algorithm().kernel_name())?)
+}
+
+fn exactly(wanted: &Tunables, held: Registration) -> Result<Registration> {
+    if held.tunables == *wanted {
+        return Ok(held);
+    }
+    let set = format!("set otherwise ({}) than wanted ({wanted})", held.tunables);
+    let mend = format!("'longfat cc unload {}', or wait for the program that holds it", held.kernel_name);
+    Err(Error::Registered { name: held.kernel_name, how: set.into(), mend })
+}
+
+/// `wanted` counts where nothing of that name is registered.
+fn hold_as(wanted: &Tunables, name: String) -> Result<Registration> {
     // Another process may register or unregister between our look and our attempt.
     for _ in 0..10 {
         if let Some(found) = loaded::find(&name)? {
-            if let Some(shared) = share(&found, algorithm, &name)? {
+            if let Some(shared) = share(&found, wanted.algorithm(), &name)? {
                 return Ok(shared);
             }
             continue;
         }
-        let tunables = Tunables::defaults(algorithm);
-        match attach(&tunables, &name, None) {
-            Ok((_, link)) => return Ok(Registration { kernel_name: name, tunables, link }),
+        match attach(wanted, &name, None) {
+            Ok((_, link)) => return Ok(Registration::new(&name, wanted, link)),
             Err(Error::NameTaken(_)) if loaded::find(&name)?.is_some() => {}
             Err(error) => return Err(error),
         }
@@ -151,7 +165,7 @@ fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Option<Regi
     if settings.build_id != longfat_cc::build_id() {
         return Err(Error::Registered {
             name: name.to_owned(),
-            how: "from another build of longfat",
+            how: "from another build of longfat".into(),
             mend: format!("'longfat cc unload {name}', or wait for the program that holds it"),
         });
     }
@@ -349,7 +363,7 @@ mod tests {
     fn a_held_registration_leaves_nothing_behind() {
         let owner = name("c");
         let name = owner.0.clone();
-        let held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
+        let held = hold_as(&reno(0), name.clone()).unwrap();
         assert!(registered(&name));
         assert_eq!(held.tunables(), &reno(0));
         let message = unload_name(name.clone()).unwrap_err().to_string();
@@ -361,9 +375,9 @@ mod tests {
     #[test]
     fn holders_share_one_registration_and_the_last_one_ends_it() {
         let owner = name("d");
-        let (name, algorithm) = (owner.0.clone(), Algorithm::find("highspeed").unwrap());
-        let first = hold_as(algorithm, name.clone()).unwrap();
-        let second = hold_as(algorithm, name.clone()).unwrap();
+        let name = owner.0.clone();
+        let first = hold_as(&reno(0), name.clone()).unwrap();
+        let second = hold_as(&reno(0), name.clone()).unwrap();
         drop(first);
         assert!(registered(&name));
         drop(second);
@@ -375,7 +389,7 @@ mod tests {
         let owner = name("e");
         let name = owner.0.clone();
         load_as(&reno(100), name.clone()).unwrap();
-        let held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
+        let held = hold_as(&reno(0), name.clone()).unwrap();
         assert_eq!(held.tunables(), &reno(100));
         assert!(unload_name(name.clone()).unwrap().held);
         drop(held);
@@ -383,10 +397,20 @@ mod tests {
     }
 
     #[test]
+    fn tunables_that_are_asked_for_are_had_or_refused_with_both_values() {
+        let owner = name("g");
+        let held = exactly(&reno(100), hold_as(&reno(100), owner.0.clone()).unwrap()).unwrap();
+        assert_eq!(held.tunables(), &reno(100));
+        let refused = exactly(&reno(7), hold_as(&reno(7), owner.0.clone()).unwrap());
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("max_ssthresh_segments=100") && message.contains("segments=7"), "{message}");
+    }
+
+    #[test]
     fn a_name_held_with_other_settings_is_not_pinned_over() {
         let owner = name("f");
         let name = owner.0.clone();
-        let _held = hold_as(Algorithm::find("reno").unwrap(), name.clone()).unwrap();
+        let _held = hold_as(&reno(0), name.clone()).unwrap();
         let message = load_as(&reno(100), name.clone()).unwrap_err().to_string();
         assert!(message.contains("held by a running longfat with other settings"), "{message}");
     }

@@ -6,6 +6,7 @@ mod resolve;
 pub use resolve::{plans, seed_of};
 
 use crate::spec::Protocol;
+use longfat_cc::{Algorithm, Tunables};
 use longfat_link::LinkPlan;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -48,6 +49,9 @@ pub struct Plan {
     pub relays: Vec<RelayPlan>,
     /// Flows that are enabled.
     pub flows: Vec<FlowPlan>,
+    /// Every tunable of each of our congestion controls among [`Plan::ccs`], by the kernel's name.
+    #[serde(default)]
+    pub tunables: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
 /// One host.
@@ -166,6 +170,14 @@ pub struct FlowPlan {
 }
 
 impl Plan {
+    /// How our congestion control of that name is set in this run; `None` for a name that is not ours.
+    pub fn tunables_of(&self, cc: &str) -> Option<Tunables> {
+        let algorithm = Algorithm::find(cc).ok().filter(|_| Algorithm::is_our_name(cc))?;
+        let set = self.tunables.get(cc).into_iter().flatten().map(|(name, value)| format!("{name}={value}"));
+        // What a tunable may be was checked with the experiment.
+        Tunables::from_settings(algorithm, set).ok()
+    }
+
     /// Every congestion control the run needs.
     pub fn ccs(&self) -> Vec<String> {
         let flows = self.flows.iter().flat_map(|flow| [&flow.cc, &flow.cc_receiver]).flatten();

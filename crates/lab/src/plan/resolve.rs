@@ -5,6 +5,7 @@ use super::{
     network::{IPV4_PREFIX, IPV6_PREFIX, Topology, addresses},
 };
 use crate::spec::{CableSpec, Case, Experiment, FlowSpec, HostSpec, Protocol, RelaySpec, Setting, SpecError};
+use longfat_cc::Tunables;
 use longfat_schema::{
     SCHEMA_VERSION,
     units::{Nanos, Size},
@@ -45,7 +46,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
     let topology = Topology::of(setting);
     let links = links(setting, seed)?;
     let window_start_us = head.warmup.as_us() as i64;
-    Ok(Plan {
+    let mut plan = Plan {
         schema_version: SCHEMA_VERSION,
         experiment: experiment.head.name.clone(),
         case: case.name.clone(),
@@ -68,7 +69,17 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
             .map(|(name, flow)| flow_plan(name, flow, setting, &topology, &links, seed))
             .collect(),
         links,
-    })
+        tunables: setting.tunables.clone(),
+    };
+    plan.tunables = every_tunable(&plan);
+    Ok(plan)
+}
+
+/// Also those at their defaults: the plan is the record of what ran, and a default may change with a version.
+fn every_tunable(plan: &Plan) -> BTreeMap<String, BTreeMap<String, u32>> {
+    let used = plan.ccs().into_iter().filter_map(|cc| plan.tunables_of(&cc).map(|tunables| (cc, tunables)));
+    let named = |tunables: &Tunables| tunables.iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    used.map(|(cc, tunables)| (cc, named(&tunables))).collect()
 }
 
 fn enabled_relays(setting: &Setting) -> impl Iterator<Item = (&String, &RelaySpec)> {

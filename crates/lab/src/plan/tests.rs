@@ -149,3 +149,13 @@ fn the_conversion_experiment_resolves_to_its_recorded_plan() {
     let recorded = std::fs::read_to_string(golden).unwrap();
     assert!(found == recorded, "the plan differs from {golden}:\n{found}");
 }
+
+#[test]
+fn a_plan_records_every_tunable_of_the_congestion_controls_it_uses_and_no_others() {
+    let text = SMALL.replace("cc_server = \"cubic\"", "cc_server = \"lf_highspeed\"")
+        + "[cc.lf_highspeed]\nmax_ssthresh_segments = 100\n[cc.lf_bic]\nmax_ssthresh_segments = 7\n";
+    let plan = plans(&Experiment::read(&text, &[]).unwrap()).unwrap().remove(0);
+    assert_eq!(plan.tunables.keys().collect::<Vec<_>>(), ["lf_highspeed"]);
+    assert_eq!(plan.tunables_of("lf_highspeed").unwrap().to_string(), "max_ssthresh_segments=100");
+    assert_eq!(plan.tunables_of("reno"), None, "the kernel's own");
+}

@@ -12,6 +12,7 @@ use crate::{
     },
     spec::Protocol,
 };
+use longfat_cc::Tunables;
 use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
 use longfat_relay::{BUFFER_BYTES, LegPlan};
 use longfat_sim as sim;
@@ -159,14 +160,14 @@ impl Translator<'_> {
             sender: sim::EndpointPlan {
                 send_buffer: from.send_buffer(flow.sndbuf_bytes)?,
                 unsent_limit_bytes: from.unsent_limit_bytes()?,
-                ..endpoint(from, &cc(&flow.cc), true)?
+                ..self.endpoint(from, &cc(&flow.cc), true)?
             },
             receiver: sim::EndpointPlan {
                 receive_buffer_bytes: to.receive_buffer_bytes(
                     flow.rcvbuf_bytes,
                     self.arrivals(path.iter().map(|hop| hop.link)),
                 )?,
-                ..endpoint(to, &cc(&flow.cc_receiver), false)?
+                ..self.endpoint(to, &cc(&flow.cc_receiver), false)?
             },
             relay: self.relay_on(flow, path)?,
         })
@@ -211,7 +212,7 @@ impl Translator<'_> {
                 send_buffer: sim::SendBuffer::Fixed(buffer_bytes),
                 unsent_limit_bytes: Some(defaults.notsent_lowat_bytes.into()),
                 receive_buffer_bytes: host.receive_buffer_bytes(Some(buffer_bytes), arrivals)?,
-                ..endpoint(host, cc, opens)?
+                ..self.endpoint(host, cc, opens)?
             })
         };
         Ok(sim::RelayPlan {
@@ -222,18 +223,25 @@ impl Translator<'_> {
             server_side: leg(&relay.cc_server, relay.buffer_server_bytes, &LegPlan::server(), true)?,
         })
     }
-}
 
-/// An end with its host's parameters; `opens` the connection, or answers.
-fn endpoint(host: HostParameters<'_>, cc: &str, opens: bool) -> Result<sim::EndpointPlan, SimulationError> {
-    Ok(sim::EndpointPlan {
-        cc: algorithm(cc)?.name().to_owned(),
-        settings: Vec::new(),
-        send_buffer: host.send_buffer(None)?,
-        unsent_limit_bytes: host.unsent_limit_bytes()?,
-        receive_buffer_bytes: host.receive_buffer_bytes(None, Arrivals::Packets)?,
-        sack: host.sack()?,
-        ecn: host.ecn(opens)?,
-        pacing: false,
-    })
+    /// An end with its host's parameters; `opens` the connection, or answers.
+    fn endpoint(
+        &self,
+        host: HostParameters<'_>,
+        cc: &str,
+        opens: bool,
+    ) -> Result<sim::EndpointPlan, SimulationError> {
+        let set = self.plan.tunables_of(cc);
+        let settings = set.iter().flat_map(Tunables::iter).map(|(name, value)| format!("{name}={value}"));
+        Ok(sim::EndpointPlan {
+            cc: algorithm(cc)?.name().to_owned(),
+            settings: settings.collect(),
+            send_buffer: host.send_buffer(None)?,
+            unsent_limit_bytes: host.unsent_limit_bytes()?,
+            receive_buffer_bytes: host.receive_buffer_bytes(None, Arrivals::Packets)?,
+            sack: host.sack()?,
+            ecn: host.ecn(opens)?,
+            pacing: false,
+        })
+    }
 }

@@ -5,8 +5,9 @@ use super::{
     Setting, decode::unknown,
 };
 use crate::plan::network::Topology;
+use longfat_cc::{Algorithm, Tunables};
 use longfat_host::socket::CC_NAME_MAX;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest interface name (IFNAMSIZ less its terminator): a link's interfaces bear its name.
 const INTERFACE_NAME_MAX: usize = 15;
@@ -116,6 +117,9 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     }
     for (name, cable) in &setting.links {
         check_cable(name, cable, setting, found);
+    }
+    for (name, values) in &setting.tunables {
+        check_tunables(name, values, found);
     }
     for (name, relay) in &setting.relays {
         check_relay(name, relay, setting, found);
@@ -245,6 +249,24 @@ fn check_udp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
     }
     if flow.echo_every.is_some() {
         found.say(format!("{path}.echo_every"), "is for protocol = \"tcp\"");
+    }
+}
+
+fn check_tunables(name: &str, values: &BTreeMap<String, u32>, found: &mut Found<'_>) {
+    let path = format!("cc.{name}");
+    if !Algorithm::is_our_name(name) {
+        let message = format!("only longfat's own have tunables to set; 'lf_{name}' may be meant");
+        return found.say(path, message);
+    }
+    match Algorithm::find(name) {
+        Ok(algorithm) => {
+            let set = Tunables::from_settings(
+                algorithm,
+                values.iter().map(|(key, value)| format!("{key}={value}")),
+            );
+            set.err().into_iter().for_each(|error| found.say(path.clone(), error.to_string()));
+        }
+        Err(error) => found.say(path, error.to_string()),
     }
 }
 

@@ -138,6 +138,8 @@ pub struct Setting {
     pub flows: BTreeMap<String, FlowSpec>,
     /// Relays by name.
     pub relays: BTreeMap<String, RelaySpec>,
+    /// Tunables of our congestion controls that are not left at their defaults, by the kernel's name.
+    pub tunables: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
 /// A host: a network namespace when emulated.
@@ -322,7 +324,7 @@ fn ten_ms() -> Nanos {
 }
 
 /// Sections that are read apart from the head.
-const SECTIONS: [&str; 6] = ["hosts", "links", "flows", "relays", "cases", "expect"];
+const SECTIONS: [&str; 7] = ["hosts", "links", "flows", "relays", "cc", "cases", "expect"];
 
 impl Experiment {
     /// Reads an experiment file with overrides of the command line (`KEY`, value) on top of every case.
@@ -410,7 +412,8 @@ fn read_setting(table: &Table, problems: &mut Vec<Problem>) -> Option<Setting> {
     let links = read_named(table, "links", problems, read_cable);
     let flows = read_table(table, "flows", problems);
     let relays = read_table(table, "relays", problems);
-    Some(Setting { head: head?, hosts, links, flows, relays })
+    let tunables = read_table(table, "cc", problems);
+    Some(Setting { head: head?, hosts, links, flows, relays, tunables })
 }
 
 fn read_table<T: serde::de::DeserializeOwned>(

@@ -213,3 +213,14 @@ proptest::proptest! {
         let _ = Experiment::read(&text, &[]);
     }
 }
+
+#[test]
+fn tunables_of_our_congestion_controls_are_set_checked_and_changed_by_cases() {
+    let read = |text: &str| Experiment::read(&format!("{GOOD}\n{text}"), &[]);
+    let experiment = read("[cc.lf_highspeed]\nmax_ssthresh_segments = 100").unwrap();
+    assert_eq!(experiment.cases[0].setting.tunables["lf_highspeed"]["max_ssthresh_segments"], 100);
+    let message = |text: &str| read(text).unwrap_err().to_string();
+    assert!(message("[cc.reno]\nmax_ssthresh_segments = 1").contains("'lf_reno' may be meant"));
+    assert!(message("[cc.lf_highspeed]\nmax_sstresh = 1").contains("did you mean 'max_ssthresh_segments'"));
+    assert!(message("[cc.lf_higspeed]\nx = 1").contains("did you mean 'highspeed'"));
+}
