@@ -8,7 +8,7 @@
 //! - [`plan`]: one run with every value resolved; a pure function of the experiment.
 //! - [`backend`]: who carries a plan out. [`emulated`]: network namespaces with real kernel TCP. [`simulated`]: the
 //!   simulator, without privileges and in virtual time.
-//! - [`samples`], [`metrics`], [`judge`]: from records to figures, validity and expectations. Pure.
+//! - [`metrics`], [`judge`]: from records to figures, validity and expectations. Pure.
 //! - [`session`]: every run of an experiment into one result directory.
 //! - [`compare`]: two results beside each other. Pure.
 //! - [`show`]: figures as people read them.
@@ -19,8 +19,9 @@ pub mod emulated;
 pub mod judge;
 pub mod metrics;
 pub mod plan;
-pub mod samples;
 pub mod session;
 pub mod show;
 pub mod simulated;
 pub mod spec;
+
+pub use longfat_schema::samples;

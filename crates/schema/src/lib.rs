@@ -3,6 +3,7 @@
 //! - [`units`]: rates, sizes and times as people write them (`1Gbit`, `256KiB`, `28.4ms`), with errors that say the mend.
 //! - [`record`]: what a measuring program says while it runs, one JSON object per line.
 //! - [`lines`]: those lines in a file.
+//! - [`samples`]: those of a whole run in memory, by kind.
 //! - [`run`]: the run directory, its manifest and its Parquet tables (feature `store`).
 //!
 //! This crate is a leaf: it knows no kernel, no network and no clock.
@@ -11,6 +12,7 @@ pub mod lines;
 pub mod record;
 #[cfg(feature = "store")]
 pub mod run;
+pub mod samples;
 pub mod units;
 
 /// Version of the run directory, the records and the manifest. Readers refuse a newer one.

@@ -9,27 +9,54 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One line of a samples file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub enum Record {
-    /// The state of one TCP connection's control block.
-    Tcp(TcpSample),
-    /// Bytes that arrived at a receiver in one interval.
-    Interval(IntervalSample),
-    /// One echoed timestamp.
-    Echo(EchoSample),
-    /// The bottleneck queue of one direction of a link.
-    Queue(QueueSample),
-    /// Bytes a relay holds for one connection.
-    Relay(RelaySample),
-    /// What one stream came to.
-    Flow(FlowSummary),
-    /// What one direction of a link came to, and how punctual its driver was.
-    Link(LinkSummary),
-    /// What a person should know about the run: warnings, phases.
-    Note(Note),
+/// Every kind of record, once: whatever has one thing per kind is made from this list. To add a kind, write its struct
+/// below and its line here; it then has a variant of [`Record`], a place in `Samples` and a table in the run directory.
+///
+/// `Variant field: Struct, time FIELD?, by KEY…`: `time` is what [`Record::rebase`] shifts, `by` orders the table.
+macro_rules! every_record {
+    ($make:ident) => {
+        $make! {
+            /// The state of one TCP connection's control block.
+            Tcp tcp: TcpSample, time time_us, by time_us;
+            /// Bytes that arrived at a receiver in one interval.
+            Interval interval: IntervalSample, time time_us, by time_us;
+            /// One echoed timestamp.
+            Echo echo: EchoSample, time time_us, by time_us;
+            /// The bottleneck queue of one direction of a link.
+            Queue queue: QueueSample, time time_us, by time_us;
+            /// Bytes a relay holds for one connection.
+            Relay relay: RelaySample, time time_us, by time_us;
+            /// What one stream came to.
+            Flow flow: FlowSummary, time start_us, by flow stream;
+            /// What one direction of a link came to, and how punctual its driver was.
+            Link link: LinkSummary, by link direction;
+            /// What a person should know about the run: warnings, phases.
+            Note note: Note, time time_us, by time_us;
+        }
+    };
 }
+pub(crate) use every_record;
+
+macro_rules! record {
+    ($($(#[$doc:meta])+ $variant:ident $field:ident: $row:ident, $(time $time:ident,)? by $($key:ident)+;)+) => {
+        /// One line of a samples file.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "type", rename_all = "snake_case")]
+        pub enum Record {
+            $($(#[$doc])+ $variant($row),)+
+        }
+
+        impl Record {
+            /// Shifts every point in time so that `start_us` becomes zero.
+            pub fn rebase(&mut self, start_us: i64) {
+                match self {
+                    $(Record::$variant(_row) => { $(_row.$time -= start_us;)? })+
+                }
+            }
+        }
+    };
+}
+every_record!(record);
 
 /// TCP_INFO of one connection at one time (names as in RFC 9293, 5681, 6298).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -265,22 +292,6 @@ pub struct Note {
     pub source: String,
     /// What.
     pub message: String,
-}
-
-impl Record {
-    /// Shifts every point in time so that `start_us` becomes zero.
-    pub fn rebase(&mut self, start_us: i64) {
-        match self {
-            Record::Tcp(x) => x.time_us -= start_us,
-            Record::Interval(x) => x.time_us -= start_us,
-            Record::Echo(x) => x.time_us -= start_us,
-            Record::Queue(x) => x.time_us -= start_us,
-            Record::Relay(x) => x.time_us -= start_us,
-            Record::Flow(x) => x.start_us -= start_us,
-            Record::Note(x) => x.time_us -= start_us,
-            Record::Link(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

@@ -137,8 +137,8 @@ fn draw_run(run: &RunDirectory, samples: RunSamples, focus: Option<&str>, prefix
     RunFigures {
         panels,
         errors: samples.flow.iter().filter_map(ended).collect(),
-        links: samples.link,
+        links: samples.rows.link,
         problems: samples.problems,
-        notes: samples.note,
+        notes: samples.rows.note,
     }
 }

@@ -2,30 +2,16 @@
 
 use crate::plot::decimate::Point;
 use longfat_schema::{
-    record::*,
-    run::{RunDirectory, RunManifest, Table},
+    run::{RunDirectory, RunManifest},
+    samples::Samples,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every row of one run. A table that could not be read is empty and named in `problems`.
 #[derive(Debug, Clone, Default)]
 pub struct RunSamples {
-    /// TCP_INFO over time.
-    pub tcp: Vec<TcpSample>,
-    /// Goodput over time.
-    pub interval: Vec<IntervalSample>,
-    /// Echoes.
-    pub echo: Vec<EchoSample>,
-    /// Queues over time.
-    pub queue: Vec<QueueSample>,
-    /// Relay backlog over time.
-    pub relay: Vec<RelaySample>,
-    /// What each stream came to.
-    pub flow: Vec<FlowSummary>,
-    /// What each link direction came to.
-    pub link: Vec<LinkSummary>,
-    /// What programs said.
-    pub note: Vec<Note>,
+    /// The rows.
+    pub rows: Samples,
     /// Tables that could not be read, and why.
     pub problems: Vec<String>,
 }
@@ -44,21 +30,19 @@ pub struct StreamGoodput {
 /// One thing over time, told from others by a key.
 pub type Keyed<K> = BTreeMap<K, Vec<Point>>;
 
+impl std::ops::Deref for RunSamples {
+    type Target = Samples;
+
+    fn deref(&self) -> &Samples {
+        &self.rows
+    }
+}
+
 impl RunSamples {
     /// Reads every table.
     pub fn read(run: &RunDirectory) -> RunSamples {
-        let mut problems = Vec::new();
-        RunSamples {
-            tcp: rows(run, &mut problems),
-            interval: rows(run, &mut problems),
-            echo: rows(run, &mut problems),
-            queue: rows(run, &mut problems),
-            relay: rows(run, &mut problems),
-            flow: rows(run, &mut problems),
-            link: rows(run, &mut problems),
-            note: rows(run, &mut problems),
-            problems,
-        }
+        let (rows, problems) = run.samples();
+        RunSamples { rows, problems }
     }
 
     /// Each TCP stream's goodput: the manifest's own figure; where it has none for a stream, from the intervals
@@ -144,13 +128,6 @@ fn stated_goodput(manifest: &RunManifest, flow: &str, stream: u32, alone: bool) 
     own.or_else(|| manifest.metric("goodput_bps", flow).filter(|_| alone))
 }
 
-fn rows<T: Table>(run: &RunDirectory, problems: &mut Vec<String>) -> Vec<T> {
-    run.read::<T>().unwrap_or_else(|error| {
-        problems.push(error.to_string());
-        Vec::new()
-    })
-}
-
 /// Groups rows into one series per key, in order of time. `f` gives key, time and value of a row it wants.
 pub fn series<R, K: Ord>(rows: &[R], f: impl Fn(&R) -> Option<(K, i64, f64)>) -> Keyed<K> {
     let mut series: Keyed<K> = BTreeMap::new();
@@ -164,6 +141,7 @@ pub fn series<R, K: Ord>(rows: &[R], f: impl Fn(&R) -> Option<(K, i64, f64)>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longfat_schema::record::{QueueSample, RelaySample};
 
     #[test]
     fn the_bottleneck_is_where_packets_are_dropped() {
@@ -174,10 +152,8 @@ mod tests {
             dropped_packets,
             ..Default::default()
         };
-        let samples = RunSamples {
-            queue: vec![row("lan", 9000, 0), row("path", 500, 3), row("lan", 9000, 0)],
-            ..Default::default()
-        };
+        let queue = vec![row("lan", 9000, 0), row("path", 500, 3), row("lan", 9000, 0)];
+        let samples = RunSamples { rows: Samples { queue, ..Default::default() }, ..Default::default() };
         assert_eq!(samples.bottleneck(), Some(("path".into(), "forward".into())));
         assert_eq!(RunSamples::default().bottleneck(), None);
     }
@@ -190,10 +166,8 @@ mod tests {
             relayed_bytes,
             ..Default::default()
         };
-        let samples = RunSamples {
-            relay: vec![row(0, 900), row(1, 1_000_000), row(2, 400_000), row(0, 1000)],
-            ..Default::default()
-        };
+        let relay = vec![row(0, 900), row(1, 1_000_000), row(2, 400_000), row(0, 1000)];
+        let samples = RunSamples { rows: Samples { relay, ..Default::default() }, ..Default::default() };
         let drawn: Vec<_> = samples.relay_connections().into_iter().collect();
         assert_eq!(drawn, [(("pep", 1), true), (("pep", 2), false)]);
     }

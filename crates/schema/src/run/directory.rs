@@ -1,72 +1,55 @@
 //! Run directories on disk.
 
 use super::{RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter, read_table};
-use crate::{SCHEMA_VERSION, record::*};
+use crate::{SCHEMA_VERSION, record::*, samples::Samples};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Writes the tables of one run, record by record.
-pub struct RunWriter {
-    path: PathBuf,
-    tcp: TableWriter<TcpSample>,
-    interval: TableWriter<IntervalSample>,
-    echo: TableWriter<EchoSample>,
-    queue: TableWriter<QueueSample>,
-    relay: TableWriter<RelaySample>,
-    flow: TableWriter<FlowSummary>,
-    link: TableWriter<LinkSummary>,
-    note: TableWriter<Note>,
+macro_rules! writer {
+    ($($(#[$doc:meta])+ $variant:ident $field:ident: $row:ident, $(time $time:ident,)? by $($key:ident)+;)+) => {
+        /// Writes the tables of one run, record by record.
+        pub struct RunWriter {
+            path: PathBuf,
+            $($field: TableWriter<$row>,)+
+        }
+
+        impl RunWriter {
+            /// Creates the directory and its tables.
+            pub fn create(path: &Path) -> Result<RunWriter, RunError> {
+                fs::create_dir_all(path).map_err(|source| RunError::io(path, source))?;
+                Ok(RunWriter { path: path.to_owned(), $($field: create(path)?,)+ })
+            }
+
+            /// Appends one record to its table.
+            pub fn push(&mut self, record: Record) -> Result<(), RunError> {
+                let pushed = match record {
+                    $(Record::$variant(row) => self.$field.push(row),)+
+                };
+                pushed.map_err(|source| RunError::Table { path: self.path.display().to_string(), source })
+            }
+
+            /// Completes the tables, then writes the manifest: a run with a manifest is whole.
+            pub fn finish(self, manifest: &RunManifest) -> Result<(), RunError> {
+                $(finish(self.$field, &self.path)?;)+
+                write_json(&self.path.join(RUN_FILE), manifest)
+            }
+        }
+
+        impl RunDirectory {
+            /// Every row of every table. A table that cannot be read is empty here, and named with the reason in the
+            /// list.
+            pub fn samples(&self) -> (Samples, Vec<String>) {
+                let mut problems = Vec::new();
+                let samples = Samples { $($field: self.rows(&mut problems),)+ };
+                (samples, problems)
+            }
+        }
+    };
 }
-
-impl RunWriter {
-    /// Creates the directory and its tables.
-    pub fn create(path: &Path) -> Result<RunWriter, RunError> {
-        fs::create_dir_all(path).map_err(|source| RunError::io(path, source))?;
-        Ok(RunWriter {
-            path: path.to_owned(),
-            tcp: create(path)?,
-            interval: create(path)?,
-            echo: create(path)?,
-            queue: create(path)?,
-            relay: create(path)?,
-            flow: create(path)?,
-            link: create(path)?,
-            note: create(path)?,
-        })
-    }
-
-    /// Appends one record to its table.
-    pub fn push(&mut self, record: Record) -> Result<(), RunError> {
-        let pushed = match record {
-            Record::Tcp(row) => self.tcp.push(row),
-            Record::Interval(row) => self.interval.push(row),
-            Record::Echo(row) => self.echo.push(row),
-            Record::Queue(row) => self.queue.push(row),
-            Record::Relay(row) => self.relay.push(row),
-            Record::Flow(row) => self.flow.push(row),
-            Record::Link(row) => self.link.push(row),
-            Record::Note(row) => self.note.push(row),
-        };
-        pushed.map_err(|source| RunError::Table { path: self.path.display().to_string(), source })
-    }
-
-    /// Completes the tables, then writes the manifest: a run with a manifest is whole.
-    pub fn finish(self, manifest: &RunManifest) -> Result<(), RunError> {
-        let path = &self.path;
-        finish(self.tcp, path)?;
-        finish(self.interval, path)?;
-        finish(self.echo, path)?;
-        finish(self.queue, path)?;
-        finish(self.relay, path)?;
-        finish(self.flow, path)?;
-        finish(self.link, path)?;
-        finish(self.note, path)?;
-        write_json(&path.join(RUN_FILE), manifest)
-    }
-}
+every_record!(writer);
 
 fn table_path<T: Table>(directory: &Path) -> PathBuf {
     directory.join(format!("{}.parquet", T::NAME))
@@ -103,6 +86,13 @@ impl RunDirectory {
     pub fn read<T: Table>(&self) -> Result<Vec<T>, RunError> {
         let path = table_path::<T>(&self.path);
         read_table(&path).map_err(|source| RunError::Table { path: path.display().to_string(), source })
+    }
+
+    fn rows<T: Table>(&self, problems: &mut Vec<String>) -> Vec<T> {
+        self.read().unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            Vec::new()
+        })
     }
 
     /// The plan it was made from, as plain JSON.

@@ -21,21 +21,11 @@ pub trait Table: Serialize + DeserializeOwned {
 }
 
 macro_rules! tables {
-    ($($record:ident => $name:literal),* $(,)?) => {
-        $(impl Table for record::$record { const NAME: &'static str = $name; })*
+    ($($(#[$doc:meta])+ $variant:ident $field:ident: $row:ident, $(time $time:ident,)? by $($key:ident)+;)+) => {
+        $(impl Table for record::$row { const NAME: &'static str = stringify!($field); })+
     };
 }
-
-tables! {
-    TcpSample => "tcp",
-    IntervalSample => "interval",
-    EchoSample => "echo",
-    QueueSample => "queue",
-    RelaySample => "relay",
-    FlowSummary => "flow",
-    LinkSummary => "link",
-    Note => "note",
-}
+record::every_record!(tables);
 
 /// Why a table could not be read or written.
 #[derive(Debug, thiserror::Error)]
