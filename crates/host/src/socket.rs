@@ -93,6 +93,25 @@ pub fn set_buffer(socket: &impl AsFd, direction: Buffer, bytes: u64) -> Result<(
         .map_err(|source| Error::io(format!("set the {direction:?} buffer to {bytes} bytes"), source))
 }
 
+/// Sends at most at this rate (SO_MAX_PACING_RATE; TCP paces itself where the qdisc does not).
+pub fn set_pacing_rate(socket: &impl AsFd, rate_bps: u64) -> Result<()> {
+    let bytes_per_s: u64 = rate_bps / 8;
+    // SAFETY: the descriptor is open and the value, of the length given, is a u64, which the kernel takes.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const bytes_per_s).cast(),
+            size_of::<u64>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Error::io(format!("set the pacing rate to {rate_bps} bit/s"), io::Error::last_os_error()))
+}
+
 /// The buffer as the kernel counts it (bookkeeping included).
 pub fn buffer(socket: &impl AsFd, direction: Buffer) -> u64 {
     let name = match direction {

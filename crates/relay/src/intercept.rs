@@ -6,7 +6,7 @@
 mod commands;
 mod rules;
 
-use crate::{Error, InterceptPlan, Result};
+use crate::{Error, InterceptPlan, RelayPlan, Result};
 use commands::{interface_exists, ip, ip_quiet, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
 pub(crate) use rules::ListenPorts;
@@ -21,7 +21,8 @@ const FAMILIES: [&str; 2] = ["-4", "-6"];
 const FORWARDING: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
 
 /// What this host lacks for the plan.
-pub(crate) fn missing(plan: &InterceptPlan) -> Vec<Missing> {
+pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
+    let Some(plan) = &relay.intercept else { return Vec::new() };
     let programs = [
         support::missing_root("interception of packets"),
         support::missing_program("nft", "nftables"),
@@ -29,7 +30,7 @@ pub(crate) fn missing(plan: &InterceptPlan) -> Vec<Missing> {
     ];
     let mut missing: Vec<_> = programs.into_iter().flatten().collect();
     if missing.is_empty() {
-        missing.extend(missing_tproxy(plan));
+        missing.extend(missing_tproxy(relay));
         missing.extend(plan.interfaces.iter().filter(|name| !interface_exists(name)).map(|name| {
             let why = "no interface of this network namespace has that name";
             Missing::new(format!("the interface '{name}'"), why, "see 'ip link' for what there is")
@@ -43,10 +44,10 @@ pub(crate) fn missing(plan: &InterceptPlan) -> Vec<Missing> {
 }
 
 /// Has the kernel check, and not apply, rules like ours.
-fn missing_tproxy(plan: &InterceptPlan) -> Option<Missing> {
+fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
     let numbers = Numbers { mark: 1, own_mark: 2, table: 1 };
-    let ports = ListenPorts { ipv4: Some(1), ipv6: Some(1) };
-    let error = nft_check(&rules::chains("longfat_check", plan, &numbers, ports)).err()?;
+    let ports = vec![ListenPorts { ipv4: Some(1), ipv6: Some(1) }; plan.rules.len().max(1)];
+    let error = nft_check(&rules::chains("longfat_check", plan, &numbers, &ports)).err()?;
     let mend = "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and CONFIG_NFT_FIB_INET";
     Some(Missing::new("transparent interception by nftables", error.to_string(), mend))
 }
@@ -113,8 +114,8 @@ impl Interception {
         self.record.numbers.own_mark
     }
 
-    /// Begins to take packets, for listeners on these ports.
-    pub fn start(&self, plan: &InterceptPlan, ports: ListenPorts) -> Result<()> {
+    /// Begins to take packets, for listeners on these ports: those of each rule, or one pair for everything.
+    pub fn start(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<()> {
         for (key, set) in
             FORWARDING.into_iter().zip([self.record.forwarding_ipv4, self.record.forwarding_ipv6])
         {

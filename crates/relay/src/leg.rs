@@ -68,29 +68,39 @@ impl Leg<'_> {
         Ok(TcpStream::from(socket))
     }
 
-    fn prepare(&self, socket: &OwnedFd, ipv6: bool) -> Result<()> {
+    /// Sets the options of a socket that began with another leg's.
+    pub fn adopt(&self, socket: &impl AsFd) -> Result<()> {
+        let ipv6 = false; // Counts for transparent sockets only, which begin with their own options.
+        self.prepare(socket, ipv6)
+    }
+
+    fn prepare(&self, socket: &impl AsFd, ipv6: bool) -> Result<()> {
         if let Some(name) = &self.plan.cc {
             socket::set_cc(socket, name)?;
         }
         for buffer in [Buffer::Send, Buffer::Receive] {
             socket::set_buffer(socket, buffer, self.plan.buffer_bytes)?;
         }
+        if let Some(rate_bps) = self.plan.pacing_bps {
+            socket::set_pacing_rate(socket, rate_bps)?;
+        }
         self.options(socket, ipv6).map_err(|source| Error::io("set the options of a relay socket", source))
     }
 
-    fn options(&self, socket: &OwnedFd, ipv6: bool) -> io::Result<()> {
+    fn options(&self, socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
         let set = |level, name, value| socket::set_option(socket, level, name, value);
         // The relay writes whatever it has: what Nagle would hold back, nobody will complete.
         set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, self.plan.notsent_lowat_bytes as i32)?;
-        set(
-            libc::IPPROTO_TCP,
-            libc::TCP_KEEPIDLE,
-            self.plan.keepalive_idle.as_secs().clamp(1, 32767) as i32,
-        )?;
-        set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
-        set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)?;
-        set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        if let Some(mss_bytes) = self.plan.mss_bytes {
+            set(libc::IPPROTO_TCP, libc::TCP_MAXSEG, mss_bytes.into())?;
+        }
+        if let Some(idle) = self.plan.keepalive_idle {
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle.as_secs().clamp(1, 32767) as i32)?;
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)?;
+        }
+        set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, i32::from(self.plan.keepalive_idle.is_some()))?;
         let Some(mark) = self.transparent else { return Ok(()) };
         set(libc::SOL_SOCKET, libc::SO_MARK, mark as i32)?;
         match ipv6 {

@@ -1,6 +1,8 @@
 //! A split-TCP relay with one congestion control per leg (Isogaki 2005: the long leg of a Reno connection runs
 //! HighSpeed TCP).
 //!
+//! - [`spec`], `plan`: the relay's file, and what it resolves to.
+//! - `doors`: listeners, and by which rule their clients are carried.
 //! - [`connection`]: the logic of one connection, without sockets and without a clock.
 //! - `relayed`, `buffer`, `leg`: its sockets; splice(2) through pooled pipes, plain memory as second engine.
 //! - `worker`: epoll loops, one per core, that share the load.
@@ -8,12 +10,11 @@
 //! - `sampling`, [`observer`]: what it tells.
 //!
 //! ```no_run
-//! use longfat_relay::{Mode, RelayPlan};
+//! use longfat_relay::RelayPlan;
 //! use std::sync::atomic::AtomicBool;
 //!
-//! let mode = Mode::Explicit { listen: "0.0.0.0:8080".parse()?, to: vec!["192.0.2.1:80".parse()?] };
-//! let mut plan = RelayPlan::new("pep", mode);
-//! plan.server.cc = Some("cubic".into());
+//! let mut plan = RelayPlan::explicit("pep", "0.0.0.0:8080".parse()?, vec!["192.0.2.1:80".parse()?]);
+//! plan.defaults_mut().server.cc = Some("cubic".into());
 //! let stop = AtomicBool::new(false);
 //! let stats = longfat_relay::run(&plan, &stop, &())?;
 //! println!("{} connections", stats.connections);
@@ -22,6 +23,7 @@
 
 mod buffer;
 pub mod connection;
+mod doors;
 mod error;
 mod intercept;
 mod leg;
@@ -32,10 +34,14 @@ mod relayed;
 mod run;
 mod sampling;
 mod shared;
+pub mod spec;
 mod worker;
 
 pub use buffer::BUFFER_BYTES;
 pub use error::{Error, Result};
 pub use observer::{ConnectionSummary, Ended, Observer, Ready, RelayStats};
-pub use plan::{InterceptPlan, LegPlan, Mode, Network, Ports, RelayPlan};
+pub use plan::{
+    Accept, ConnectionPlan, ControlPlan, Controller, Fail, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan,
+    LogFormat, LogLevel, LogPlan, MatchPlan, Network, Ports, QueuePlan, RelayPlan, RulePlan,
+};
 pub use run::{missing, run};

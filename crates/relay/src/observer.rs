@@ -50,6 +50,8 @@ pub enum Ended {
     ResetByServer,
     /// The relay was stopped and its drain time was over.
     Stopped,
+    /// A rule says that the relay does not carry it: it had connected to the relay itself and could not pass.
+    Refused,
 }
 
 impl Ended {
@@ -101,6 +103,8 @@ pub struct RelayStats {
     pub reset: u64,
     /// Of these, reset because the drain time was over.
     pub stopped: u64,
+    /// Of these, that no rule relays.
+    pub refused: u64,
     /// Bytes given to servers' sockets.
     pub client_to_server_bytes: u64,
     /// Bytes given to clients' sockets.

@@ -1,35 +1,56 @@
-//! What a relay is told to do, every value resolved.
+//! What a relay is told to do, every value resolved. A [`crate::spec::RelaySpec`] is what a person writes.
+
+mod address;
+mod leg;
+mod rule;
+
+pub use address::{Network, Ports};
+pub use leg::LegPlan;
+pub use rule::{Accept, ConnectionPlan, Controller, MatchPlan, QueuePlan, RulePlan};
 
 use crate::{Error, Result};
-use serde::Serialize;
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-    str::FromStr,
-    time::Duration,
-};
+use serde::{Deserialize, Serialize};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 /// A relay, fully described.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RelayPlan {
     /// Its name in records, in the nft table `longfat_NAME` and in messages: letters, digits, `-` and `_`.
     pub name: String,
-    /// Where its connections come from and go to.
-    pub mode: Mode,
-    /// The leg towards the client.
-    pub client: LegPlan,
-    /// The leg towards the server.
-    pub server: LegPlan,
+    /// What it takes of the traffic that passes through this host.
+    pub intercept: Option<InterceptPlan>,
+    /// Where clients connect to it.
+    pub listeners: Vec<ListenerPlan>,
+    /// Which connections are carried how; the first that matches counts. Without any, all of them by `defaults`; with
+    /// some, a connection that none matches passes (an intercepted one) or goes by `defaults` (one to a listener).
+    pub rules: Vec<RulePlan>,
+    /// How connections are carried that no rule speaks of.
+    #[serde(serialize_with = "rule::shared")]
+    pub defaults: Arc<ConnectionPlan>,
+    /// What becomes of intercepted traffic when the relay is not there.
+    pub fail: Fail,
+    /// What it may use up.
+    pub limits: LimitsPlan,
     /// Worker threads.
     pub workers: usize,
-    /// How long living connections may go on after the stop flag is raised.
+    /// How long living connections may go on after the relay is told to stop.
+    #[serde(serialize_with = "as_us")]
     pub drain: Duration,
     /// How long a reset may wait until the bytes acknowledged before it are delivered.
+    #[serde(serialize_with = "as_us")]
     pub reset_wait: Duration,
     /// Rest after a batch of bulk data, so that it moves in fewer, larger pieces; zero for none.
+    #[serde(serialize_with = "as_us")]
     pub nap: Duration,
     /// Interval of records of every connection; none when absent.
+    #[serde(skip)]
     pub sample_every: Option<Duration>,
+    /// Where it answers `longfat relay status`.
+    pub control: Option<ControlPlan>,
+    /// Where it answers Prometheus.
+    pub metrics: Option<SocketAddr>,
+    /// What it says of itself.
+    pub log: LogPlan,
 }
 
 impl RelayPlan {
@@ -40,22 +61,77 @@ impl RelayPlan {
     /// None: at 2 Gbit/s a rest of 1 ms saved a tenth of the CPU time and cost others' requests up to 2 ms.
     pub const DEFAULT_NAP: Duration = Duration::ZERO;
 
-    /// A plan with the defaults and one worker per core.
-    pub fn new(name: &str, mode: Mode) -> RelayPlan {
+    pub(crate) fn new(name: &str) -> RelayPlan {
         RelayPlan {
             name: name.to_owned(),
-            mode,
-            client: LegPlan::client(),
-            server: LegPlan::server(),
+            intercept: None,
+            listeners: Vec::new(),
+            rules: Vec::new(),
+            defaults: Arc::default(),
+            fail: Fail::Open,
+            limits: LimitsPlan::default(),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             drain: RelayPlan::DEFAULT_DRAIN,
             reset_wait: RelayPlan::DEFAULT_RESET_WAIT,
             nap: RelayPlan::DEFAULT_NAP,
             sample_every: None,
+            control: None,
+            metrics: None,
+            log: LogPlan::default(),
         }
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    /// A relay that takes every connection of some interfaces, with the defaults and one worker per core.
+    pub fn transparent(name: &str, intercept: InterceptPlan) -> RelayPlan {
+        RelayPlan { intercept: Some(intercept), ..RelayPlan::new(name) }
+    }
+
+    /// A relay that clients connect to, for one server: its addresses are tried in order.
+    pub fn explicit(name: &str, listen: SocketAddr, to: Vec<SocketAddr>) -> RelayPlan {
+        RelayPlan { listeners: vec![ListenerPlan { listen, to }], ..RelayPlan::new(name) }
+    }
+
+    /// The defaults, to be changed.
+    pub fn defaults_mut(&mut self) -> &mut ConnectionPlan {
+        Arc::make_mut(&mut self.defaults)
+    }
+
+    /// Every way in which this relay may carry a connection.
+    pub fn ways(&self) -> impl Iterator<Item = &Arc<ConnectionPlan>> {
+        let rules = self.rules.iter().filter_map(|rule| rule.relay.as_ref());
+        rules.chain(self.uses_defaults().then_some(&self.defaults))
+    }
+
+    /// Whether a connection that no rule matches can come to this relay.
+    fn uses_defaults(&self) -> bool {
+        self.rules.is_empty() || !self.listeners.is_empty()
+    }
+
+    /// Every congestion control it names, each once.
+    pub fn ccs(&self) -> Vec<&str> {
+        let legs = self.ways().flat_map(|way| [&way.client, &way.server]);
+        let mut names: Vec<&str> = legs.filter_map(|leg| leg.cc.as_deref()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The smallest buffer of any leg.
+    pub(crate) fn smallest_buffer_bytes(&self) -> u64 {
+        let legs = self.ways().flat_map(|way| [&way.client, &way.server]);
+        legs.map(|leg| leg.buffer_bytes).min().unwrap_or(LegPlan::CLIENT_BUFFER_BYTES)
+    }
+
+    /// How a client of a listener is carried; none when a rule says that it is not relayed.
+    pub(crate) fn way_of(&self, client: SocketAddr, server: SocketAddr) -> Option<&Arc<ConnectionPlan>> {
+        match self.rules.iter().find(|rule| rule.matches.takes_listeners_client(client, server)) {
+            Some(rule) => rule.relay.as_ref(),
+            None => Some(&self.defaults),
+        }
+    }
+
+    /// Refuses what contradicts itself.
+    pub fn check(&self) -> Result<()> {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if self.name.is_empty() || self.name.len() > 32 || !self.name.chars().all(good) {
             return Err(Error::Plan(format!(
@@ -66,35 +142,41 @@ impl RelayPlan {
         if self.workers == 0 {
             return Err(Error::Plan("a relay needs at least one worker".into()));
         }
-        self.mode.check()
+        if self.intercept.is_none() && self.listeners.is_empty() {
+            return Err(Error::Plan(
+                "a relay needs interfaces to intercept on or an address to listen on".into(),
+            ));
+        }
+        if self.intercept.as_ref().is_some_and(|intercept| intercept.interfaces.is_empty()) {
+            return Err(Error::Plan(
+                "a transparent relay needs at least one interface to intercept on".into(),
+            ));
+        }
+        self.listeners.iter().try_for_each(ListenerPlan::check)
     }
 }
 
-/// Where connections come from and go to.
-#[derive(Debug, Clone, Serialize)]
-pub enum Mode {
-    /// Connections that pass through this host are taken; each goes on to where its client wanted it to go, from the
-    /// client's own address and port.
-    Transparent(InterceptPlan),
-    /// Clients connect to the relay.
-    Explicit {
-        /// Where it listens.
-        listen: SocketAddr,
-        /// Where it connects to: the addresses of one server, tried in order.
-        to: Vec<SocketAddr>,
-    },
+/// Times in records and plans are whole microseconds.
+fn as_us<S: serde::Serializer>(time: &Duration, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.as_micros() as u64)
 }
 
-impl Mode {
+/// Where clients connect to the relay, and where it connects to for them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ListenerPlan {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where it connects to: the addresses of one server, tried in order.
+    pub to: Vec<SocketAddr>,
+}
+
+impl ListenerPlan {
     fn check(&self) -> Result<()> {
         match self {
-            Mode::Transparent(intercept) if intercept.interfaces.is_empty() => {
-                Err(Error::Plan("a transparent relay needs at least one interface to intercept on".into()))
+            ListenerPlan { to, .. } if to.is_empty() => {
+                Err(Error::Plan(format!("the listener {} needs a server to connect to", self.listen)))
             }
-            Mode::Explicit { to, .. } if to.is_empty() => {
-                Err(Error::Plan("an explicit relay needs a server to connect to".into()))
-            }
-            Mode::Explicit { listen, to } if to.contains(listen) => {
+            ListenerPlan { listen, to } if to.contains(listen) => {
                 Err(Error::Plan(format!("the relay would connect to itself ({listen})")))
             }
             _ => Ok(()),
@@ -102,15 +184,11 @@ impl Mode {
     }
 }
 
-/// What is intercepted, and how the kernel is told.
-#[derive(Debug, Clone, Default, Serialize)]
+/// Where packets are intercepted, and how the kernel is told.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct InterceptPlan {
     /// Interfaces on which clients' packets arrive (the LAN side).
     pub interfaces: Vec<String>,
-    /// Only connections to these ports; all when empty.
-    pub ports: Vec<Ports>,
-    /// Only connections to these networks; all when empty.
-    pub destinations: Vec<Network>,
     /// Packet mark (and, one above it, the mark of the relay's own packets); chosen when absent.
     pub mark: Option<u32>,
     /// Routing table; chosen when absent.
@@ -119,146 +197,92 @@ pub struct InterceptPlan {
     pub set_forwarding: bool,
 }
 
-/// One leg's socket options.
-#[derive(Debug, Clone, Serialize)]
-pub struct LegPlan {
-    /// Congestion control; the system's default when absent.
-    pub cc: Option<String>,
-    /// Send and receive buffer as the kernel counts them (about half of it is payload).
-    pub buffer_bytes: u64,
-    /// Bytes that may wait unsent in the send buffer (TCP_NOTSENT_LOWAT).
-    pub notsent_lowat_bytes: u32,
-    /// Idle time before the peer is probed (SO_KEEPALIVE), so that a vanished peer's connection ends.
-    pub keepalive_idle: Duration,
+/// What becomes of the traffic that the relay would take when it is not there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fail {
+    /// It flows on unrelayed.
+    #[default]
+    Open,
+    /// New connections are dropped, until a relay of that name runs again or `longfat relay clean` is run.
+    Closed,
 }
 
-impl LegPlan {
-    /// 1 Gbit/s at 8 ms: a LAN and more, while a stalled server costs the relay little.
-    pub const CLIENT_BUFFER_BYTES: u64 = 2 << 20;
-    /// About 8 MiB of payload: 1 Gbit/s at 67 ms, or twice the bandwidth-delay product of 1 Gbit/s at 28.4 ms.
-    pub const SERVER_BUFFER_BYTES: u64 = 16 << 20;
-    /// Unsent bytes are queue, not flight: at 1 Gbit/s this is 2 ms, and refilled when 1 ms is left.
-    pub const NOTSENT_LOWAT_BYTES: u32 = 256 << 10;
-
-    /// Defaults towards the client.
-    pub fn client() -> LegPlan {
-        LegPlan {
-            cc: None,
-            buffer_bytes: LegPlan::CLIENT_BUFFER_BYTES,
-            notsent_lowat_bytes: LegPlan::NOTSENT_LOWAT_BYTES,
-            keepalive_idle: Duration::from_secs(60),
-        }
-    }
-
-    /// Defaults towards the server.
-    pub fn server() -> LegPlan {
-        LegPlan { buffer_bytes: LegPlan::SERVER_BUFFER_BYTES, ..LegPlan::client() }
-    }
+/// What a relay may use up. Whoever comes beyond waits in the kernel's queue; no byte is dropped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct LimitsPlan {
+    /// Connections at a time; by default what the descriptors allow.
+    pub connections: Option<usize>,
+    /// Memory of all connections: buffers of both legs' sockets and the relay's own.
+    pub memory_bytes: Option<u64>,
+    /// File descriptors; by default the hard limit of the process.
+    pub descriptors: Option<u64>,
 }
 
-/// A port or a range of ports, both ends included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Ports {
-    first: u16,
-    last: u16,
+/// The unix socket on which a relay answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ControlPlan {
+    /// Its path.
+    pub socket: PathBuf,
+    /// Members of this group may ask, too (mode 0660); nobody but the owner otherwise (0600).
+    pub group: Option<String>,
 }
 
-impl FromStr for Ports {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Ports, String> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        match (first.parse(), last.parse()) {
-            (Ok(first), Ok(last)) if first > 0 && first <= last => Ok(Ports { first, last }),
-            _ => {
-                Err(format!("'{text}' is no port and no range of ports; write it like '443' or '8000-8080'"))
-            }
-        }
+impl ControlPlan {
+    /// Where a relay of that name answers unless it is told otherwise.
+    pub fn default_socket(name: &str) -> PathBuf {
+        PathBuf::from("/run/longfat").join(format!("{name}.sock"))
     }
 }
 
-impl fmt::Display for Ports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            write!(f, "{}", self.first)
-        } else {
-            write!(f, "{}-{}", self.first, self.last)
-        }
-    }
+/// What a relay says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct LogPlan {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// What is worth one.
+    pub level: LogLevel,
 }
 
-/// An address with a prefix length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Network {
-    address: IpAddr,
-    prefix_bits: u8,
+/// How a line of the log looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
 }
 
-impl Network {
-    /// Whether it is of IPv4.
-    pub fn is_ipv4(&self) -> bool {
-        self.address.is_ipv4()
-    }
-}
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Network, String> {
-        let wrong =
-            || format!("'{text}' is no network; write it like '192.0.2.0/24', '2001:db8::/32' or an address");
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = bits.map_or(Ok(longest), str::parse).map_err(|_| wrong())?;
-        if prefix_bits > longest { Err(wrong()) } else { Ok(Network { address, prefix_bits }) }
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix_bits)
-    }
+/// How much is worth a line, from least to most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    /// What ends the relay.
+    Error,
+    /// What a person should know.
+    Warning,
+    /// Its own life: start, reload, drain, end.
+    #[default]
+    Info,
+    /// Every connection.
+    Debug,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn ports_and_networks_read_as_people_write_them() {
-        assert_eq!("443".parse::<Ports>().unwrap().to_string(), "443");
-        assert_eq!("8000-8080".parse::<Ports>().unwrap().to_string(), "8000-8080");
-        assert_eq!("192.0.2.0/24".parse::<Network>().unwrap().to_string(), "192.0.2.0/24");
-        assert_eq!("2001:db8::1".parse::<Network>().unwrap().to_string(), "2001:db8::1/128");
-        for wrong in ["0", "9-3", "70000", "http", ""] {
-            assert!(wrong.parse::<Ports>().unwrap_err().contains("8000-8080"), "{wrong}");
-        }
-        for wrong in ["192.0.2.0/33", "example.org", "2001:db8::/129", "::/"] {
-            assert!(wrong.parse::<Network>().unwrap_err().contains("2001:db8::/32"), "{wrong}");
-        }
-    }
 
     #[test]
     fn a_plan_that_cannot_work_says_what_is_wrong() {
         let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        let message = |name: &str, mode| RelayPlan::new(name, mode).check().unwrap_err().to_string();
-        let explicit = |to: &[SocketAddr]| Mode::Explicit { listen: here, to: to.to_vec() };
-        assert!(message("a b", explicit(&[here])).contains("'a b'"));
-        assert!(message("a", explicit(&[here])).contains("itself"));
-        assert!(message("a", explicit(&[])).contains("server"));
-        assert!(message("a", Mode::Transparent(InterceptPlan::default())).contains("interface"));
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_read_or_refused_without_panic(text in ".{0,30}") {
-            let _ = text.parse::<Ports>();
-            let _ = text.parse::<Network>();
-        }
+        let message = |plan: RelayPlan| plan.check().unwrap_err().to_string();
+        let explicit = |name: &str, to: &[SocketAddr]| RelayPlan::explicit(name, here, to.to_vec());
+        assert!(message(explicit("a b", &[here])).contains("'a b'"));
+        assert!(message(explicit("a", &[here])).contains("itself"));
+        assert!(message(explicit("a", &[])).contains("server"));
+        assert!(message(RelayPlan::transparent("a", InterceptPlan::default())).contains("interface"));
+        assert!(message(RelayPlan::new("a")).contains("listen"));
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     buffer::{BUFFER_BYTES, Buffer, Moved, Pool},
     connection::{Action, Connection, Direction, Event, Side},
     observer::Ended,
+    plan::ConnectionPlan,
 };
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
@@ -25,6 +26,8 @@ pub(crate) struct Legs {
     pub server: TcpStream,
     pub client_address: SocketAddr,
     pub server_address: SocketAddr,
+    /// How it is carried.
+    pub plan: Arc<ConnectionPlan>,
     /// Bytes in the relay's buffers and bytes relayed, per direction.
     pub held_bytes: [AtomicU64; 2],
     pub relayed_bytes: [AtomicU64; 2],
@@ -56,7 +59,9 @@ pub(crate) struct Relayed {
     pub deadline: Option<Instant>,
     /// Bytes moved since the workers' loads were last compared.
     pub recent_bytes: u64,
-    /// Addresses of the server not yet tried.
+    /// The server's addresses; none when the client named the server, and is intercepted.
+    pub targets: Option<Arc<[SocketAddr]>>,
+    /// How many of them are not yet tried.
     pub untried: usize,
     pub ended: Ended,
 }
@@ -70,8 +75,10 @@ pub(crate) struct Turn {
 }
 
 impl Relayed {
-    pub fn new(legs: Legs, untried: usize) -> Relayed {
+    pub fn new(legs: Legs, targets: Option<Arc<[SocketAddr]>>) -> Relayed {
+        let untried = targets.as_ref().map_or(0, |targets| targets.len().saturating_sub(1));
         Relayed {
+            targets,
             logic: Connection::new(),
             legs: Arc::new(legs),
             buffers: [None, None],

@@ -1,9 +1,10 @@
 //! From plan to running relay and back to nothing.
 
 use crate::{
-    Error, InterceptPlan, LegPlan, Mode, Observer, Ready, RelayPlan, RelayStats, Result,
-    intercept::{self, Interception, ListenPorts},
-    leg::Share,
+    Error, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result,
+    doors::Doors,
+    intercept::{self, Interception},
+    plan::ConnectionPlan,
     sampling,
     shared::Shared,
     worker::Worker,
@@ -13,8 +14,11 @@ use longfat_host::{
     support::Missing,
 };
 use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
-    sync::atomic::{AtomicBool, Ordering},
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -24,16 +28,12 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// What this host lacks for the plan; nothing is touched.
 pub fn missing(plan: &RelayPlan) -> Vec<Missing> {
-    let mut missing = match &plan.mode {
-        Mode::Transparent(intercept) => intercept::missing(intercept),
-        Mode::Explicit { .. } => Vec::new(),
-    };
-    missing.extend([&plan.client, &plan.server].into_iter().filter_map(missing_cc));
+    let mut missing = intercept::missing(plan);
+    missing.extend(plan.ccs().into_iter().filter_map(missing_cc));
     missing
 }
 
-fn missing_cc(leg: &LegPlan) -> Option<Missing> {
-    let name = leg.cc.as_deref()?;
+fn missing_cc(name: &str) -> Option<Missing> {
     let probe = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
     let error = socket::set_cc(&probe, name).err()?;
     let mend = match &error {
@@ -58,89 +58,52 @@ pub fn run(plan: &RelayPlan, stop: &AtomicBool, observer: &dyn Observer) -> Resu
     if !missing.is_empty() {
         return Err(Error::Unsupported(missing));
     }
-    match &plan.mode {
-        Mode::Explicit { listen, .. } => {
-            let shared = Shared::new(plan, None, observer)?;
-            let listeners = explicit_listeners(&shared, *listen)?;
-            work(&shared, listeners, stop, |listening| Ok(ready(plan, listening, &[])))
-        }
-        Mode::Transparent(intercept) => run_transparent(plan, intercept, stop, observer),
-    }
-}
-
-fn run_transparent(
-    plan: &RelayPlan,
-    intercept: &InterceptPlan,
-    stop: &AtomicBool,
-    observer: &dyn Observer,
-) -> Result<RelayStats> {
-    let interception = Interception::prepare(&plan.name, intercept)?;
-    let shared = Shared::new(plan, Some(interception.own_mark()), observer)?;
-    let (listeners, ports) = transparent_listeners(&shared)?;
-    let stats = work(&shared, listeners, stop, |listening| {
-        interception.start(intercept, ports)?;
-        Ok(ready(plan, listening, &intercept.interfaces))
-    });
+    let relay = Arc::new(plan.clone());
+    let interception = match &plan.intercept {
+        Some(intercept) => Some(Interception::prepare(&plan.name, intercept)?),
+        None => None,
+    };
+    let own_mark = interception.as_ref().map(Interception::own_mark);
+    let stats = open_and_work(&relay, own_mark, interception.as_ref(), stop, observer);
     // An error of the work comes first: it is the cause.
-    let removed = interception.remove();
+    let removed = interception.map_or(Ok(()), Interception::remove);
     stats.and_then(|stats| removed.map(|()| stats))
 }
 
-fn ready(plan: &RelayPlan, listening: Vec<SocketAddr>, interfaces: &[String]) -> Ready {
-    Ready { name: plan.name.clone(), listening, interfaces: interfaces.to_vec() }
+fn open_and_work(
+    plan: &Arc<RelayPlan>,
+    own_mark: Option<u32>,
+    interception: Option<&Interception>,
+    stop: &AtomicBool,
+    observer: &dyn Observer,
+) -> Result<RelayStats> {
+    let shared = Shared::new(plan, own_mark, observer)?;
+    let mut doors = Doors::new(plan.workers, own_mark);
+    doors.open_explicit(plan)?;
+    let ports = if interception.is_some() { doors.open_intercepted(plan)? } else { Vec::new() };
+    work(&shared, doors, stop, || {
+        interception.map_or(Ok(()), |interception| interception.start(plan, &ports))
+    })
 }
 
-/// One listener per worker on the same address.
-fn explicit_listeners(shared: &Shared, listen: SocketAddr) -> Result<Vec<Vec<TcpListener>>> {
-    let listeners = same_address(shared, listen)?;
-    Ok(listeners.into_iter().map(|listener| vec![listener]).collect())
-}
-
-/// Listeners on the loopback addresses, for packets the interception brings; not reachable from elsewhere.
-fn transparent_listeners(shared: &Shared) -> Result<(Vec<Vec<TcpListener>>, ListenPorts)> {
-    let mut per_worker: Vec<Vec<TcpListener>> = Vec::new();
-    per_worker.resize_with(shared.plan.workers, Vec::new);
-    let mut ports = ListenPorts::default();
-    let mut add = |address: SocketAddr| -> Result<Option<u16>> {
-        let listeners = same_address(shared, address)?;
-        let port = listeners.first().and_then(|listener| listener.local_addr().ok()).map(|own| own.port());
-        for (own, listener) in per_worker.iter_mut().zip(listeners) {
-            own.push(listener);
-        }
-        Ok(port)
-    };
-    ports.ipv4 = add((Ipv4Addr::LOCALHOST, 0).into())?;
-    if intercept::has_ipv6() {
-        ports.ipv6 = add((Ipv6Addr::LOCALHOST, 0).into())?;
-    }
-    Ok((per_worker, ports))
-}
-
-/// One listener per worker on one address; the first one's port when none is given.
-fn same_address(shared: &Shared, address: SocketAddr) -> Result<Vec<TcpListener>> {
-    let first = shared.client_leg.listen(address, Share::Found)?;
-    let address = first.local_addr().map_err(|source| Error::Listen { address, source })?;
-    let mut listeners = vec![first];
-    for _ in 1..shared.plan.workers {
-        listeners.push(shared.client_leg.listen(address, Share::Join)?);
-    }
-    Ok(listeners)
+fn ready(plan: &RelayPlan, listening: Vec<SocketAddr>) -> Ready {
+    let interfaces = plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone());
+    Ready { name: plan.name.clone(), listening, interfaces: interfaces.unwrap_or_default() }
 }
 
 /// Starts the workers and the sampler, announces the relay, waits for the stop flag, drains.
 fn work(
     shared: &Shared,
-    listeners: Vec<Vec<TcpListener>>,
+    doors: Doors,
     stop: &AtomicBool,
-    start: impl FnOnce(Vec<SocketAddr>) -> Result<Ready>,
+    start: impl FnOnce() -> Result<()>,
 ) -> Result<RelayStats> {
     warn_of_small_buffers(shared);
-    let first = listeners.first().map(Vec::as_slice).unwrap_or_default();
-    let listening = first.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-    let workers = listeners.into_iter().enumerate();
+    let ready = ready(shared.plan, doors.listening);
+    let workers = doors.made.into_iter().enumerate();
     let workers: Result<Vec<_>> = workers.map(|(index, own)| Worker::new(index, shared, own)).collect();
     let workers = workers?;
-    let ready = start(listening)?;
+    start()?;
     let sampled = AtomicBool::new(false);
     thread::scope(|scope| {
         if let (Some(registry), Some(every)) = (&shared.registry, shared.plan.sample_every) {
@@ -181,9 +144,13 @@ fn drain(shared: &Shared) {
 
 /// Without privileges the kernel cuts buffers to its limit and says nothing.
 fn warn_of_small_buffers(shared: &Shared) {
-    for (leg, name) in [(&shared.client_leg, "client"), (&shared.server_leg, "server")] {
-        let Ok(probe) = leg.outgoing(false) else { continue };
-        let wanted = leg.plan.buffer_bytes;
+    let largest = |of: fn(&ConnectionPlan) -> &LegPlan| {
+        shared.plan.ways().map(|way| of(way)).max_by_key(|leg| leg.buffer_bytes)
+    };
+    for (leg, name) in [(largest(|way| &way.client), "client"), (largest(|way| &way.server), "server")] {
+        let Some(leg) = leg else { continue };
+        let Ok(probe) = shared.leg(leg, false).outgoing(false) else { continue };
+        let wanted = leg.buffer_bytes;
         for (buffer, limit) in [(Buffer::Send, "wmem_max"), (Buffer::Receive, "rmem_max")] {
             let got = socket::buffer(&probe, buffer);
             if got < wanted / 2 {

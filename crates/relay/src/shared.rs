@@ -1,7 +1,7 @@
 //! What the workers of one relay share.
 
 use crate::{
-    Error, Mode, RelayPlan, RelayStats, Result,
+    Error, LegPlan, RelayPlan, RelayStats, Result,
     leg::Leg,
     limits::Limits,
     observer::{Ended, Observer},
@@ -9,20 +9,17 @@ use crate::{
     sampling::Registry,
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::{
-    net::SocketAddr,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 /// Shared by all workers, the sampler and the thread that runs the relay.
 pub(crate) struct Shared<'a> {
     pub plan: &'a RelayPlan,
     pub observer: &'a dyn Observer,
-    pub client_leg: Leg<'a>,
-    pub server_leg: Leg<'a>,
+    /// The mark of the relay's own packets, when it intercepts.
+    own_mark: Option<u32>,
     /// No new connections; the workers end when there are none left.
     pub draining: AtomicBool,
     /// The drain time is over: what still lives is reset.
@@ -58,7 +55,7 @@ pub(crate) struct Seat {
 #[derive(Default)]
 struct Totals {
     connections: AtomicU64,
-    by_ending: [AtomicU64; 4],
+    by_ending: [AtomicU64; 5],
     bytes: [AtomicU64; 2],
 }
 
@@ -77,8 +74,7 @@ impl<'a> Shared<'a> {
         Ok(Shared {
             plan,
             observer,
-            client_leg: Leg { plan: &plan.client, transparent: own_mark },
-            server_leg: Leg { plan: &plan.server, transparent: own_mark },
+            own_mark,
             draining: AtomicBool::new(false),
             expired: AtomicBool::new(false),
             live: AtomicUsize::new(0),
@@ -94,12 +90,9 @@ impl<'a> Shared<'a> {
         })
     }
 
-    /// The server's addresses in an explicit relay; in a transparent one the client names it.
-    pub fn targets(&self) -> &[SocketAddr] {
-        match &self.plan.mode {
-            Mode::Explicit { to, .. } => to,
-            Mode::Transparent(_) => &[],
-        }
+    /// A leg of an intercepted connection, or of one of the relay's own clients.
+    pub fn leg<'p>(&self, plan: &'p LegPlan, intercepted: bool) -> Leg<'p> {
+        Leg { plan, transparent: self.own_mark.filter(|_| intercepted) }
     }
 
     /// Takes a place for one more connection, if there is one.
@@ -135,6 +128,7 @@ impl<'a> Shared<'a> {
             Ended::Unreachable => 1,
             Ended::ResetByClient | Ended::ResetByServer => 2,
             Ended::Stopped => 3,
+            Ended::Refused => 4,
         };
         self.totals.by_ending[class].fetch_add(1, Ordering::Relaxed);
         for (total, bytes) in self.totals.bytes.iter().zip(bytes) {
@@ -166,6 +160,7 @@ impl<'a> Shared<'a> {
             unreachable: get(&by_ending[1]),
             reset: get(&by_ending[2]),
             stopped: get(&by_ending[3]),
+            refused: get(&by_ending[4]),
             client_to_server_bytes: get(&bytes[0]),
             server_to_client_bytes: get(&bytes[1]),
         }

@@ -13,6 +13,7 @@ use crate::{
     Error, Result,
     buffer::Pool,
     connection::{Direction, Ending, Event, Side},
+    doors::{DoorId, DoorPlan},
     leg,
     observer::{ConnectionSummary, Ended},
     relayed::Relayed,
@@ -23,13 +24,7 @@ use accept::Door;
 use longfat_host::socket;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use slots::{Slots, Token};
-use std::{
-    collections::VecDeque,
-    io,
-    net::{SocketAddr, TcpListener},
-    sync::atomic::Ordering,
-    time::Instant,
-};
+use std::{collections::VecDeque, io, net::SocketAddr, sync::atomic::Ordering, time::Instant};
 
 /// Longest wait: how late a worker may notice that it shall stop.
 const IDLE_WAIT_MS: u16 = 50;
@@ -38,7 +33,7 @@ const SETTLE_WAIT_MS: u16 = 1;
 const EVENTS: usize = 256;
 const WAKE: u64 = u64::MAX;
 /// Tokens of listeners: this and above, below [`WAKE`].
-const LISTENERS: u64 = u64::MAX - 16;
+const LISTENERS: u64 = u64::MAX - (1 << 32);
 
 pub(crate) struct Worker<'a> {
     index: usize,
@@ -62,7 +57,7 @@ struct Round {
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(index: usize, shared: &'a Shared<'a>, listeners: Vec<TcpListener>) -> Result<Worker<'a>> {
+    pub fn new(index: usize, shared: &'a Shared<'a>, doors: Vec<DoorPlan>) -> Result<Worker<'a>> {
         let epoll =
             Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::io("make an epoll", errno))?;
         let plan = shared.plan;
@@ -70,18 +65,14 @@ impl<'a> Worker<'a> {
             index,
             shared,
             epoll,
-            doors: listeners.into_iter().map(|listener| Door::new(listener, shared)).collect(),
+            doors: doors.into_iter().map(Door::new).collect(),
             accepting: accept::Accepting::default(),
             slots: Slots::default(),
             ready: VecDeque::new(),
             settling: Vec::new(),
             pool: Pool::new(&shared.pipes_left),
             balanced: Instant::now(),
-            rest: rest::Rest::new(
-                plan.nap,
-                plan.client.buffer_bytes.min(plan.server.buffer_bytes),
-                Instant::now(),
-            ),
+            rest: rest::Rest::new(plan.nap, plan.smallest_buffer_bytes(), Instant::now()),
         };
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
         let added = worker.epoll.add(&shared.seats[index].wake, wake);
@@ -132,7 +123,7 @@ impl<'a> Worker<'a> {
     fn dispatch(&mut self, data: u64, flags: EpollFlags) {
         match data {
             WAKE => self.collect_inbox(),
-            LISTENERS.. => self.accept_some((data - LISTENERS) as usize),
+            LISTENERS.. => self.accept_some((data - LISTENERS) as DoorId),
             _ => self.dispatch_connection(Token::from(data), Token::side(data), flags),
         }
     }

@@ -45,10 +45,10 @@ fn random_bytes_both_ways_at_once_arrive_unchanged() {
 #[test]
 fn random_bytes_survive_tiny_buffers_and_tiny_slow_reads() {
     let (bed, listener, relay) = explicit("tiny", |plan| {
-        plan.client.buffer_bytes = 8192;
-        plan.server.buffer_bytes = 8192;
-        plan.server.notsent_lowat_bytes = 1;
-        plan.client.notsent_lowat_bytes = 1;
+        plan.defaults_mut().client.buffer_bytes = 8192;
+        plan.defaults_mut().server.buffer_bytes = 8192;
+        plan.defaults_mut().server.notsent_lowat_bytes = 1;
+        plan.defaults_mut().client.notsent_lowat_bytes = 1;
     });
     socket::set_buffer(&listener, Buffer::Receive, 4096).unwrap();
     let (client, far) = bed.pair(&listener, relay.address());
@@ -176,8 +176,7 @@ fn the_servers_addresses_are_tried_in_order() {
     let (closed, open): (SocketAddr, SocketAddr) =
         ("10.71.2.2:9000".parse().unwrap(), "[fd71:2::2]:9000".parse().unwrap());
     let mut plan = Bed::explicit(closed);
-    plan.mode =
-        longfat_relay::Mode::Explicit { listen: "0.0.0.0:7100".parse().unwrap(), to: vec![closed, open] };
+    plan.listeners[0].to = vec![closed, open];
     let relay = bed.start(plan);
     let (client, far) = bed.pair(&listener, "10.71.1.1:7100".parse().unwrap());
     exchange(&client, &far, 1 << 20, 4096, Duration::ZERO);
@@ -229,8 +228,8 @@ fn a_server_that_never_reads_costs_the_relay_no_more_than_its_buffers() {
     const BUFFER: u64 = 512 << 10;
     const SERVER_BUFFER: u64 = 256 << 10;
     let (bed, listener, relay) = explicit("mem", |plan| {
-        plan.client.buffer_bytes = BUFFER;
-        plan.server.buffer_bytes = BUFFER;
+        plan.defaults_mut().client.buffer_bytes = BUFFER;
+        plan.defaults_mut().server.buffer_bytes = BUFFER;
     });
     socket::set_buffer(&listener, Buffer::Receive, SERVER_BUFFER).unwrap();
     let (client, far) = bed.pair(&listener, relay.address());

@@ -5,7 +5,7 @@ mod bed;
 
 use bed::{Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, send_noise};
 use longfat_host::{run_command, sysctl};
-use longfat_relay::{Error, Mode};
+use longfat_relay::{Error, MatchPlan, RulePlan};
 use longfat_schema::record::Record;
 use std::{net::SocketAddr, sync::atomic::AtomicBool, time::Duration};
 
@@ -65,10 +65,15 @@ fn what_the_filter_does_not_match_flows_unrelayed() {
     let bed = Bed::new("flt");
     let (taken, passed) = (bed.listen("0.0.0.0:80"), bed.listen("0.0.0.0:81"));
     let mut plan = Bed::transparent();
-    if let Mode::Transparent(intercept) = &mut plan.mode {
-        intercept.ports = vec!["80".parse().unwrap()];
-        intercept.destinations = vec!["10.71.2.0/24".parse().unwrap()];
-    }
+    plan.rules = vec![RulePlan {
+        name: "web".into(),
+        matches: MatchPlan {
+            ports: vec!["80".parse().unwrap()],
+            destinations: vec!["10.71.2.0/24".parse().unwrap()],
+            ..MatchPlan::default()
+        },
+        relay: Some(std::sync::Arc::default()),
+    }];
     let relay = bed.start(plan);
     for (listener, port) in [(&taken, 80), (&passed, 81)] {
         let (client, far) = bed.pair(listener, server(SERVER_V4, port));
@@ -86,8 +91,8 @@ fn each_leg_has_the_congestion_control_it_was_given() {
     let bed = Bed::new("cc");
     let listener = bed.listen("0.0.0.0:80");
     let mut plan = Bed::transparent();
-    plan.client.cc = Some("cubic".into());
-    plan.server.cc = Some("bbr".into());
+    plan.defaults_mut().client.cc = Some("cubic".into());
+    plan.defaults_mut().server.cc = Some("bbr".into());
     plan.sample_every = Some(Duration::from_millis(5));
     let relay = bed.start(plan);
     let (client, far) = bed.pair(&listener, server(SERVER_V4, 80));
@@ -172,9 +177,7 @@ fn sysctls_that_would_break_it_are_refused_and_with_leave_forwarding_is_set_and_
     assert!(missing.iter().any(|thing| thing.mend.contains("net.ipv4.ip_forward=1")), "{missing:?}");
     let before = footprint(&bed);
     let mut plan = Bed::transparent();
-    if let Mode::Transparent(intercept) = &mut plan.mode {
-        intercept.set_forwarding = true;
-    }
+    plan.intercept.as_mut().unwrap().set_forwarding = true;
     let vmark = |value: &'static str| {
         let set = move || sysctl::write("net.ipv4.conf.all.src_valid_mark", value);
         bed.relay.run(set).unwrap().unwrap();
@@ -213,16 +216,14 @@ fn a_name_a_mark_or_an_interface_that_cannot_be_had_is_named() {
     let intercept = |change: fn(&mut longfat_relay::InterceptPlan)| {
         move |plan: &mut longfat_relay::RelayPlan| {
             plan.name = "other".into();
-            if let Mode::Transparent(intercept) = &mut plan.mode {
-                change(intercept);
-            }
+            change(plan.intercept.as_mut().unwrap());
         }
     };
     let mark = attempt(&intercept(|plan| plan.mark = Some(0x6c66)));
     assert!(mark.contains("0x6c66") && mark.contains("--mark"), "{mark}");
     let interface = attempt(&intercept(|plan| plan.interfaces = vec!["nosuch".into()]));
     assert!(interface.contains("'nosuch'"), "{interface}");
-    let cc = attempt(&|plan| plan.server.cc = Some("lf_nosuch".into()));
+    let cc = attempt(&|plan| plan.defaults_mut().server.cc = Some("lf_nosuch".into()));
     assert!(cc.contains("'lf_nosuch'") && cc.contains("longfat cc load nosuch"), "{cc}");
     // A second relay of another name chooses other numbers.
     let mut plan = Bed::transparent();

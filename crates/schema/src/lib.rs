@@ -4,10 +4,13 @@
 //! - [`record`]: what a measuring program says while it runs, one JSON object per line.
 //! - [`lines`]: those lines in a file.
 //! - [`samples`]: those of a whole run in memory, by kind.
+//! - [`decode`]: TOML into types, every problem found and named by its key (feature `toml`).
 //! - [`run`]: the run directory, its manifest and its Parquet tables (feature `store`).
 //!
 //! This crate is a leaf: it knows no kernel, no network and no clock.
 
+#[cfg(feature = "toml")]
+pub mod decode;
 pub mod lines;
 pub mod record;
 #[cfg(feature = "store")]

@@ -267,7 +267,7 @@ fn missing(plans: &[Plan]) -> Vec<support::Missing> {
         let interfaces = vec!["lo".to_owned()];
         let intercept =
             longfat_relay::InterceptPlan { interfaces, set_forwarding: true, ..Default::default() };
-        let relay = longfat_relay::RelayPlan::new("probe", longfat_relay::Mode::Transparent(intercept));
+        let relay = longfat_relay::RelayPlan::transparent("probe", intercept);
         missing.extend(longfat_relay::missing(&relay));
     }
     let mut unique: Vec<support::Missing> = Vec::new();

@@ -4,12 +4,12 @@ use crate::{
     outcome::{Failure, Outcome},
     stop,
 };
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::ArgGroup;
 use longfat_host::monotonic_us;
 use longfat_relay::{
-    ConnectionSummary, Error, InterceptPlan, LegPlan, Mode, Network, Observer, Ports, Ready, RelayPlan,
-    RelayStats,
+    ConnectionPlan, ConnectionSummary, Error, InterceptPlan, LegPlan, MatchPlan, Network, Observer, Ports,
+    Ready, RelayPlan, RelayStats, RulePlan,
 };
 use longfat_schema::{
     lines::Lines,
@@ -18,9 +18,9 @@ use longfat_schema::{
 };
 use std::{
     io::Write,
-    net::{SocketAddr, ToSocketAddrs},
+    net::SocketAddr,
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 const EXAMPLES: &str = "\
@@ -166,9 +166,13 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
-    let mut plan = RelayPlan::new(&args.name, mode(args)?);
-    plan.client = leg(args, &LegPlan::client(), &args.cc_client, args.buffer_client)?;
-    plan.server = leg(args, &LegPlan::server(), &args.cc_server, args.buffer_server)?;
+    let mut plan = source(args)?;
+    *plan.defaults_mut() = ConnectionPlan {
+        client: leg(args, &LegPlan::client(), &args.cc_client, args.buffer_client)?,
+        server: leg(args, &LegPlan::server(), &args.cc_server, args.buffer_server)?,
+        ..ConnectionPlan::default()
+    };
+    plan.rules = rule(args, &plan.defaults).into_iter().collect();
     plan.workers = args.workers.unwrap_or(plan.workers);
     plan.drain = args.drain.into();
     plan.reset_wait = args.reset_wait.into();
@@ -183,7 +187,7 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
 }
 
 fn leg(args: &Args, default: &LegPlan, cc: &Option<String>, buffer: Size) -> anyhow::Result<LegPlan> {
-    if !(4096..=1 << 30).contains(&buffer.0) {
+    if !LegPlan::BUFFER_RANGE_BYTES.contains(&buffer.0) {
         bail!("a buffer of {buffer} is out of range; give 4096B to 1GiB");
     }
     if !(1..=1 << 30).contains(&args.notsent_lowat.0) {
@@ -197,22 +201,30 @@ fn leg(args: &Args, default: &LegPlan, cc: &Option<String>, buffer: Size) -> any
     })
 }
 
-fn mode(args: &Args) -> anyhow::Result<Mode> {
+fn source(args: &Args) -> anyhow::Result<RelayPlan> {
     let Some(listen) = args.listen else {
-        return Ok(Mode::Transparent(InterceptPlan {
+        let intercept = InterceptPlan {
             interfaces: args.intercept.clone(),
-            ports: args.match_port.clone(),
-            destinations: args.match_dst.clone(),
             mark: args.mark,
             table: args.table,
             set_forwarding: args.forwarding,
-        }));
+        };
+        return Ok(RelayPlan::transparent(&args.name, intercept));
     };
     let server = args.to.as_deref().unwrap_or_default();
-    let wrong =
-        || format!("--to '{server}': give a host and a port, like 'server.example:80' or '[2001:db8::1]:80'");
-    let to: Vec<SocketAddr> = server.to_socket_addrs().with_context(wrong)?.collect();
-    Ok(Mode::Explicit { listen, to })
+    let to = longfat_relay::spec::server(server).map_err(|message| anyhow!("--to {message}"))?;
+    Ok(RelayPlan::explicit(&args.name, listen, to))
+}
+
+/// What `--match-port` and `--match-dst` say.
+fn rule(args: &Args, defaults: &Arc<ConnectionPlan>) -> Option<RulePlan> {
+    let matches = MatchPlan {
+        destinations: Network::merge(args.match_dst.clone()),
+        ports: Ports::merge(args.match_port.clone()),
+        ..MatchPlan::default()
+    };
+    let name = ConnectionPlan::DEFAULT_RULE.to_owned();
+    (matches != MatchPlan::default()).then(|| RulePlan { name, matches, relay: Some(Arc::clone(defaults)) })
 }
 
 /// Says on standard output, standard error and in the samples file what the relay has to say.

@@ -1,12 +1,12 @@
 //! What the types of an experiment cannot say.
 
 use super::{
-    Against, CableSpec, Case, ExpectSpec, Experiment, FigureSpec, FlowSpec, Problem, Protocol, RelaySpec,
-    Setting, decode::unknown,
+    Against, CableSpec, Case, ExpectSpec, Experiment, FigureSpec, FlowSpec, Protocol, RelaySpec, Setting,
 };
 use crate::plan::network::Topology;
 use longfat_cc::{Algorithm, Tunables};
 use longfat_host::socket::CC_NAME_MAX;
+use longfat_schema::decode::{Problem, unknown};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest interface name (IFNAMSIZ less its terminator): a link's interfaces bear its name.

@@ -1,44 +1,26 @@
 //! What a person writes: an experiment file. Reading it names every problem by its key, at once.
 //!
-//! - [`decode`]: TOML into the types below, unknown keys with suggestions.
+//! - [`longfat_schema::decode`]: TOML into the types below, unknown keys with suggestions.
 //! - [`overlay`]: cases and `--set`, dotted keys laid over the file.
 //! - `check`: what types cannot say: names that exist, hosts that can be reached, figures that make sense.
 
 mod check;
-pub mod decode;
 pub mod overlay;
 
 use longfat_link::LinkSpec;
-use longfat_schema::units::{Nanos, Rate, Size};
+pub use longfat_schema::decode::{self, Problem};
+use longfat_schema::{
+    decode::list,
+    units::{Nanos, Rate, Size},
+};
 use serde::Deserialize;
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 use toml::{Table, Value};
-
-/// One thing that is wrong with an experiment file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Where: the dotted key.
-    pub path: String,
-    /// What, and the mend.
-    pub message: String,
-}
 
 impl CableSpec {
     /// Whether packets pass a driver; where the values cannot be, they would.
     pub fn is_emulated(&self) -> bool {
         self.line.resolve("", 0).map_or(true, |plan| !plan.is_cable())
-    }
-}
-
-impl Problem {
-    fn new(path: impl Into<String>, message: impl Into<String>) -> Problem {
-        Problem { path: path.into(), message: message.into() }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.message)
     }
 }
 
@@ -54,12 +36,6 @@ pub enum SpecError {
     /// A link's values cannot be.
     #[error(transparent)]
     Link(#[from] longfat_link::SpecError),
-}
-
-fn list(problems: &[Problem]) -> String {
-    let lines: Vec<_> = problems.iter().map(|problem| format!("  {problem}")).collect();
-    let count = if lines.len() == 1 { "1 problem".to_owned() } else { format!("{} problems", lines.len()) };
-    format!("{count}\n{}", lines.join("\n"))
 }
 
 /// An experiment: several cases of one setting, and what is expected of them.

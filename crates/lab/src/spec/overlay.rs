@@ -1,9 +1,6 @@
 //! Dotted keys laid over an experiment: cases, `--set` and (later) the axes of a sweep are the same thing.
 
-use super::{
-    Problem,
-    decode::{join, unknown},
-};
+use longfat_schema::decode::{Problem, join, unknown};
 use toml::Table;
 pub use toml::Value;
 

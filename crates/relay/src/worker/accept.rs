@@ -6,18 +6,20 @@
 
 use super::{LISTENERS, Token, Worker};
 use crate::{
-    Error, Mode, Result,
+    Ended, Error, LegPlan, Result,
     connection::{Event, Side},
+    doors::{Clients, DoorId, DoorPlan},
     leg,
+    plan::ConnectionPlan,
     relayed::{Legs, Relayed},
-    shared::{Once, Shared},
+    shared::Once,
 };
 use longfat_host::socket;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
     io,
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -28,6 +30,8 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// A listener and the socket prepared for its next connection's server.
 pub(super) struct Door {
+    id: DoorId,
+    clients: Clients,
     listener: TcpListener,
     prepared: Option<TcpStream>,
     /// Whether servers of its clients have IPv6 addresses.
@@ -35,11 +39,24 @@ pub(super) struct Door {
 }
 
 impl Door {
-    pub fn new(listener: TcpListener, shared: &Shared) -> Door {
+    pub fn new(plan: DoorPlan) -> Door {
+        let DoorPlan { id, listener, clients } = plan;
         let own = || listener.local_addr().is_ok_and(|address| address.is_ipv6());
-        let ipv6 = shared.targets().first().map_or_else(own, SocketAddr::is_ipv6);
-        Door { listener, prepared: None, ipv6 }
+        let ipv6 =
+            clients.targets().and_then(|targets| targets.first()).map_or_else(own, SocketAddr::is_ipv6);
+        Door { id, listener, clients, prepared: None, ipv6 }
     }
+
+    fn token(&self) -> u64 {
+        LISTENERS + u64::from(self.id)
+    }
+}
+
+/// A client just accepted, and a socket for its server.
+struct Newcomer {
+    client: TcpStream,
+    server: TcpStream,
+    clients: Clients,
 }
 
 /// Whether the doors are watched.
@@ -56,8 +73,8 @@ struct Pause {
 
 impl Worker<'_> {
     pub(super) fn open_doors(&self) -> Result<()> {
-        for (index, door) in self.doors.iter().enumerate() {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENERS + index as u64);
+        for door in &self.doors {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, door.token());
             self.epoll.add(&door.listener, event).map_err(|errno| Error::io("watch a listener", errno))?;
         }
         Ok(())
@@ -67,7 +84,8 @@ impl Worker<'_> {
     pub(super) fn look_after_doors(&mut self) {
         if !self.doors.is_empty() && self.shared.draining.load(Ordering::Acquire) {
             // Whoever has shaken hands already is served.
-            (0..self.doors.len()).for_each(|index| self.accept_some(index));
+            let ids: Vec<_> = self.doors.iter().map(|door| door.id).collect();
+            ids.into_iter().for_each(|id| self.accept_some(id));
             self.doors.clear();
         }
         let ended = self.shared.ended.load(Ordering::Acquire);
@@ -89,19 +107,19 @@ impl Worker<'_> {
     }
 
     fn watch_doors(&self, flags: EpollFlags) {
-        for (index, door) in self.doors.iter().enumerate() {
+        for door in &self.doors {
             // Cannot fail for a descriptor that was added.
-            let _ = self.epoll.modify(&door.listener, &mut EpollEvent::new(flags, LISTENERS + index as u64));
+            let _ = self.epoll.modify(&door.listener, &mut EpollEvent::new(flags, door.token()));
         }
     }
 
-    pub(super) fn accept_some(&mut self, index: usize) {
+    pub(super) fn accept_some(&mut self, id: DoorId) {
         for _ in 0..BATCH {
             if !self.shared.admit() {
                 return self.pause();
             }
-            match self.accept_one(index) {
-                Ok(Some((client, server))) => self.begin(client, server),
+            match self.accept_one(id) {
+                Ok(Some(newcomer)) => self.begin(newcomer),
                 // Nobody is waiting, or whoever was has gone.
                 Ok(None) => return self.shared.unadmit(),
                 Err(_) => {
@@ -113,14 +131,17 @@ impl Worker<'_> {
     }
 
     /// A client and a socket for its server; none when no client waits. An error: out of descriptors or memory.
-    fn accept_one(&mut self, index: usize) -> io::Result<Option<(TcpStream, TcpStream)>> {
-        let Some(door) = self.doors.get_mut(index) else { return Ok(None) };
+    fn accept_one(&mut self, id: DoorId) -> io::Result<Option<Newcomer>> {
+        let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return Ok(None) };
         let prepared = match door.prepared.take() {
             Some(socket) => socket,
-            None => self.shared.server_leg.outgoing(door.ipv6)?,
+            None => {
+                let leg = &door.clients.likely().server;
+                self.shared.leg(leg, door.clients.is_intercepted()).outgoing(door.ipv6)?
+            }
         };
         match leg::accept(&door.listener) {
-            Ok(client) => Ok(Some((client, prepared))),
+            Ok(client) => Ok(Some(Newcomer { client, server: prepared, clients: door.clients.clone() })),
             Err(error) => {
                 door.prepared = Some(prepared);
                 match error.raw_os_error() {
@@ -132,31 +153,59 @@ impl Worker<'_> {
     }
 
     /// Starts the leg to the server. A client that cannot be served is reset.
-    fn begin(&mut self, client: TcpStream, server: TcpStream) {
+    fn begin(&mut self, newcomer: Newcomer) {
         let number = self.shared.number();
-        self.check_cc(&client, Side::Client);
-        let addresses = client.peer_addr().and_then(|peer| Ok((peer, self.target(&client)?)));
+        let Newcomer { client, server, clients } = newcomer;
+        let addresses = client.peer_addr().and_then(|peer| Ok((peer, self.target(&client, &clients)?)));
         let Ok((client_address, server_address)) = addresses else {
-            leg::close_with_reset(&client);
-            return self.shared.count_ended(crate::Ended::ResetByClient, [0, 0]);
+            return self.turn_away(&client, Ended::ResetByClient);
         };
+        let Some(plan) = clients.way_of(client_address, server_address).cloned() else {
+            return self.turn_away(&client, Ended::Refused);
+        };
+        let Ok(server) = self.fit(&client, server, &clients, &plan) else {
+            return self.turn_away(&client, Ended::ResetByClient);
+        };
+        self.check_cc(&client, &plan.client, Side::Client);
         let legs = Legs {
             number,
             client,
             server,
             client_address,
             server_address,
+            plan,
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
         };
-        let untried = self.shared.targets().len().saturating_sub(1);
-        let token = self.slots.insert(Box::new(Relayed::new(legs, untried)));
+        let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
         self.connect(token);
     }
 
+    fn turn_away(&self, client: &TcpStream, ended: Ended) {
+        leg::close_with_reset(client);
+        self.shared.count_ended(ended, [0, 0]);
+    }
+
+    /// Gives both sockets the options of a way that is not the one they were prepared for.
+    fn fit(
+        &self,
+        client: &TcpStream,
+        server: TcpStream,
+        clients: &Clients,
+        plan: &Arc<ConnectionPlan>,
+    ) -> io::Result<TcpStream> {
+        if Arc::ptr_eq(plan, clients.likely()) {
+            return Ok(server);
+        }
+        let leg = |plan| self.shared.leg(plan, clients.is_intercepted());
+        leg(&plan.client).adopt(client).map_err(io::Error::other)?;
+        leg(&plan.server).adopt(&server).map_err(io::Error::other)?;
+        Ok(server)
+    }
+
     /// Where a client wants to go.
-    fn target(&self, client: &TcpStream) -> io::Result<SocketAddr> {
-        if let Some(first) = self.shared.targets().first() {
+    fn target(&self, client: &TcpStream, clients: &Clients) -> io::Result<SocketAddr> {
+        if let Some(first) = clients.targets().and_then(|targets| targets.first()) {
             return Ok(*first);
         }
         let wanted = client.local_addr()?;
@@ -168,10 +217,7 @@ impl Worker<'_> {
     /// Dials, and watches both sockets; tries the server's next address when that fails at once.
     fn connect(&mut self, token: Token) {
         let Some(connection) = self.slots.get_mut(token) else { return };
-        let source = match self.shared.plan.mode {
-            Mode::Transparent(_) => Some(connection.legs.client_address),
-            Mode::Explicit { .. } => None,
-        };
+        let source = connection.targets.is_none().then_some(connection.legs.client_address);
         let legs = &connection.legs;
         let started = match (leg::start_connect(&legs.server, source, legs.server_address), source) {
             (Ok(false), Some(source)) => return self.connect_from_any_port(token, source),
@@ -192,7 +238,7 @@ impl Worker<'_> {
                  timestamps, is in TIME_WAIT here: the server sees another port"
             )
         });
-        let fresh = self.shared.server_leg.outgoing(to.is_ipv6());
+        let fresh = self.shared.leg(&connection.legs.plan.server, true).outgoing(to.is_ipv6());
         let started =
             fresh.and_then(|socket| leg::connect_from_any_port(&socket, source, to).map(|()| socket));
         match (started, std::sync::Arc::get_mut(&mut connection.legs)) {
@@ -218,16 +264,17 @@ impl Worker<'_> {
             registry.insert(&connection.legs);
         }
         let legs = std::sync::Arc::clone(&connection.legs);
-        self.check_cc(&legs.server, Side::Server);
+        self.check_cc(&legs.server, &legs.plan.server, Side::Server);
     }
 
     /// Tries the server's next address, or gives up.
     pub(super) fn on_unreachable(&mut self, token: Token) {
         let Some(connection) = self.slots.get_mut(token) else { return };
-        let targets = self.shared.targets();
+        let targets = connection.targets.as_deref().unwrap_or_default();
         let next = targets.get(targets.len() - connection.untried.min(targets.len())).copied();
         if let Some(address) = next
-            && let Ok(socket) = self.shared.server_leg.outgoing(address.is_ipv6())
+            && let Ok(socket) =
+                self.shared.leg(&connection.legs.plan.server, false).outgoing(address.is_ipv6())
             && let Some(legs) = std::sync::Arc::get_mut(&mut connection.legs)
         {
             connection.untried -= 1;
@@ -241,11 +288,7 @@ impl Worker<'_> {
     }
 
     /// Reads the congestion control back: a route's `congctl` overrides what the listener says.
-    fn check_cc(&self, socket: &TcpStream, side: Side) {
-        let plan = match side {
-            Side::Client => &self.shared.plan.client,
-            Side::Server => &self.shared.plan.server,
-        };
+    fn check_cc(&self, socket: &TcpStream, plan: &LegPlan, side: Side) {
         let Some(wanted) = &plan.cc else { return };
         let Ok(found) = socket::cc(socket) else { return };
         if found == *wanted {

@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_host::{Lease, Namespace, interface, sysctl};
-use longfat_relay::{ConnectionSummary, InterceptPlan, Mode, Observer, Ready, RelayPlan, RelayStats};
+use longfat_relay::{ConnectionSummary, InterceptPlan, Observer, Ready, RelayPlan, RelayStats};
 use longfat_schema::record::Record;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::{
@@ -103,13 +103,12 @@ impl Bed {
 
     pub fn transparent() -> RelayPlan {
         let intercept = InterceptPlan { interfaces: vec!["lan".into()], ..InterceptPlan::default() };
-        RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::new("test", Mode::Transparent(intercept)) }
+        RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::transparent("test", intercept) }
     }
 
     pub fn explicit(to: SocketAddr) -> RelayPlan {
         let listen = SocketAddr::new(RELAY_V4.parse().unwrap(), 7100);
-        let mode = Mode::Explicit { listen, to: vec![to] };
-        RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::new("test", mode) }
+        RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::explicit("test", listen, vec![to]) }
     }
 
     pub fn start(&self, plan: RelayPlan) -> Running {

@@ -4,13 +4,41 @@
 //! [`toml::Value`] with its path; a key that a struct does not have becomes a [`Problem`] with a suggestion and is
 //! passed over, so that one reading finds them all.
 
-use super::Problem;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor,
     value::StrDeserializer,
 };
 use std::{cell::RefCell, fmt};
 use toml::Value;
+
+/// One thing that is wrong with a file that a person wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: the dotted key.
+    pub path: String,
+    /// What, and the mend.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem at `path`.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Problem {
+        Problem { path: path.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+/// All of them, one per line, under their count.
+pub fn list(problems: &[Problem]) -> String {
+    let lines: Vec<_> = problems.iter().map(|problem| format!("  {problem}")).collect();
+    let count = if lines.len() == 1 { "1 problem".to_owned() } else { format!("{} problems", lines.len()) };
+    format!("{count}\n{}", lines.join("\n"))
+}
 
 /// Decodes `value`, found at `path`. Problems are appended; `None` when no value could be made at all.
 /// `also` are keys that the caller has taken from the same table: they are suggested, too.
@@ -262,7 +290,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longfat_schema::units::{Rate, Size};
+    use crate::units::{Rate, Size};
     use serde::Deserialize;
 
     #[derive(Debug, PartialEq, Deserialize)]

@@ -1,0 +1,139 @@
+//! Which connections are carried, and how.
+
+use super::{LegPlan, Network, Ports};
+use serde::{Deserialize, Serialize};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RulePlan {
+    /// Its name in status, metrics and log.
+    pub name: String,
+    /// Which connections it is about.
+    #[serde(rename = "match")]
+    pub matches: MatchPlan,
+    /// How they are carried; they pass unrelayed when absent.
+    #[serde(serialize_with = "shared_if_any")]
+    pub relay: Option<Arc<ConnectionPlan>>,
+}
+
+pub(super) fn shared<S: serde::Serializer>(
+    plan: &Arc<ConnectionPlan>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    plan.as_ref().serialize(serializer)
+}
+
+fn shared_if_any<S: serde::Serializer>(
+    plan: &Option<Arc<ConnectionPlan>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    plan.as_deref().serialize(serializer)
+}
+
+/// Which connections a rule is about: what is empty matches all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct MatchPlan {
+    /// Interfaces on which the client's packets arrive; no client of a listener does, for such a rule.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<String>,
+    /// Where the client is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Network>,
+    /// Where the server is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<Network>,
+    /// The server's ports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Ports>,
+}
+
+impl MatchPlan {
+    /// Whether the rule is about a client that connected to a listener of the relay.
+    pub fn takes_listeners_client(&self, client: SocketAddr, server: SocketAddr) -> bool {
+        let among = |networks: &[Network], address: SocketAddr| {
+            networks.is_empty() || networks.iter().any(|network| network.contains(address.ip()))
+        };
+        self.interfaces.is_empty()
+            && among(&self.sources, client)
+            && among(&self.destinations, server)
+            && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(server.port())))
+    }
+}
+
+/// How one connection is carried. Every connection holds the one it was accepted with; a reload does not change it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConnectionPlan {
+    /// The name of the rule it comes from; `default` for what no rule speaks of.
+    pub rule: String,
+    /// When the client's SYN is answered.
+    pub accept: Accept,
+    /// The leg towards the client.
+    pub client: LegPlan,
+    /// The leg towards the server.
+    pub server: LegPlan,
+    /// A connection that moves nothing for so long is ended; never when absent.
+    #[serde(rename = "idle_us", serialize_with = "idle_us")]
+    pub idle: Option<Duration>,
+    /// Memory of one connection: both sockets' buffers and the relay's own; what the buffers allow when absent.
+    pub memory_bytes: Option<u64>,
+    /// Backlog control; none when absent.
+    pub queue: Option<QueuePlan>,
+}
+
+fn idle_us<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_micros() as u64).serialize(serializer)
+}
+
+impl Default for ConnectionPlan {
+    fn default() -> ConnectionPlan {
+        ConnectionPlan {
+            rule: ConnectionPlan::DEFAULT_RULE.into(),
+            accept: Accept::Early,
+            client: LegPlan::client(),
+            server: LegPlan::server(),
+            idle: None,
+            memory_bytes: None,
+            queue: None,
+        }
+    }
+}
+
+impl ConnectionPlan {
+    /// The name of what no rule speaks of.
+    pub const DEFAULT_RULE: &str = "default";
+}
+
+/// When the client's SYN is answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Accept {
+    /// At once: the client's first bytes arrive while the server is still being dialled.
+    #[default]
+    Early,
+    /// When the server has answered: a refused or unreachable server is seen as refused or unreachable.
+    AfterServer,
+}
+
+/// How the backlog of a connection is kept short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueuePlan {
+    /// The delay that may stand in the relay.
+    #[serde(rename = "target_us", serialize_with = "super::as_us")]
+    pub target: Duration,
+    /// What decides.
+    pub controller: Controller,
+}
+
+/// What decides about marks and windows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Controller {
+    /// Holds the target delay (proportional-integral).
+    #[default]
+    Pi,
+    /// Marks above a fixed backlog.
+    Threshold,
+    /// Marks with a probability that grows with the backlog.
+    Red,
+}
