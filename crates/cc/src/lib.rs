@@ -4,6 +4,7 @@
 //!   (`cc/include/longfat_cc.h`) states them.
 //! - [`Controller`]: an algorithm with what TCP does around it: recovery, timeouts, undo. What a simulator drives.
 //! - [`record`]: callbacks as they ran in the kernel, replayed here bit for bit; `cc/vectors/` holds some.
+//! - [`response`]: the algorithms' response functions and saw-teeth, as their references derive them.
 //! - [`table`]: HighSpeed TCP's increase and decrease, from the formulas of RFC 3649.
 //!
 //! No kernel, no network, no clock.
@@ -12,6 +13,7 @@ mod algorithm;
 mod controller;
 mod native;
 pub mod record;
+pub mod response;
 pub mod table;
 
 pub use algorithm::{Algorithm, SettingError, Tunable, Tunables, UnknownAlgorithm};

@@ -11,8 +11,8 @@ pub const HIGH_WINDOW: f64 = 83_000.0;
 pub const HIGH_DECREASE: f64 = 0.1;
 /// Decrease at Low_Window.
 const LOW_DECREASE: f64 = 0.5;
-/// Last window for which Appendix B tabulates an increase.
-const TABLE_END: u32 = 100_000;
+/// Appendix B tabulates up to here; a larger window grows and falls as its last row says.
+pub const TABLE_END: f64 = 100_000.0;
 
 /// One row: at window `w` the increase is `a` and the decrease `b`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,7 +54,7 @@ pub fn increase(w: f64) -> f64 {
 pub fn rows() -> Vec<Row> {
     let mut rows = vec![Row { w: LOW_WINDOW as u32, a: 1, b: LOW_DECREASE }];
     let mut last = 1.0;
-    for w in LOW_WINDOW as u32..TABLE_END {
+    for w in LOW_WINDOW as u32..TABLE_END as u32 {
         let a = increase(f64::from(w));
         if a > last + 1.0 {
             rows.push(Row { w, a: a as u32, b: decrease(f64::from(w)) });

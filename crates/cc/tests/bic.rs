@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use longfat_cc::{Algorithm, Controller, Tunables};
+use longfat_cc::{
+    Algorithm, Controller, Tunables,
+    response::{Bounds, Law},
+};
 use proptest::prelude::*;
 use sawtooth::{Flow, mean_window};
 
@@ -106,25 +109,11 @@ fn a_timeout_makes_the_last_loss_meaningless() {
     );
 }
 
-/// Window at the loss and mean window of a steady sawtooth of 1/p segments: from beta of a window back to it, a round trip at a time.
+/// Window at the loss and mean window of a steady sawtooth of 1/p segments.
 fn model(p: f64) -> (f64, f64) {
-    let cycle = |w_max: f64| {
-        let (mut w, mut segments, mut round_trips) = (w_max * 819.0 / 1024.0, 0.0, 0.0);
-        while w < w_max {
-            segments += w;
-            round_trips += 1.0;
-            let distance = w_max - w;
-            w += if distance < 8.0 { 0.2 } else { f64::min(distance / 4.0, 16.0) };
-        }
-        (segments, round_trips)
-    };
-    let (mut low, mut high) = (10.0, 1e7);
-    while high - low > 0.1 {
-        let middle = f64::midpoint(low, high);
-        if cycle(middle).0 < 1.0 / p { low = middle } else { high = middle }
-    }
-    let (segments, round_trips) = cycle(low);
-    (low, segments / round_trips)
+    let bounds = Bounds { p, rtt_s: 0.1, pipe_segments: f64::INFINITY, room_segments: f64::INFINITY };
+    let cycle = Law::of(&bic([])).unwrap().cycle(&bounds);
+    (cycle.w_max, cycle.mean_window)
 }
 
 #[test]

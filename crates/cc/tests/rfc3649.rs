@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use longfat_cc::{Algorithm, Controller, Tunables, table};
+use longfat_cc::{Algorithm, Controller, Tunables, response, table};
 use sawtooth::{Flow, mean_window};
 
 mod sawtooth;
@@ -84,12 +84,33 @@ fn between_rows_a_and_b_follow_the_formulas() {
 }
 
 #[test]
+fn the_response_functions_are_the_tables_of_the_rfc() {
+    // Loss rate; mean windows of the standard and of HighSpeed TCP, as the RFC prints them.
+    let printed = [
+        (1e-3, 38.0, 38.0),
+        (1e-4, 120.0, 263.0),
+        (1e-5, 379.0, 1_795.0),
+        (1e-6, 1_200.0, 12_279.0),
+        (1e-7, 3_795.0, 83_981.0),
+        (1e-8, 12_000.0, 574_356.0),
+        (1e-9, 37_948.0, 3_928_088.0),
+        (1e-10, 120_000.0, 26_864_653.0),
+    ];
+    for (p, standard, highspeed) in printed {
+        // The RFC's standard response is 1.2/sqrt(p), 2 % below sqrt(3/2p).
+        let (reno, ours) = (response::reno(p) / standard, response::highspeed(p) / highspeed);
+        assert!((1.0..1.035).contains(&reno), "p {p:e}: {reno}");
+        assert!((ours - 1.0).abs() < 0.015, "p {p:e}: {ours}");
+    }
+}
+
+#[test]
 fn one_loss_in_every_1_over_p_segments_gives_the_mean_window_of_the_response_function() {
     // Near 38 segments the sawtooth dips into the part that is Reno, which the formula does not know.
     for (p, tolerance) in
         [(1e-3, 0.06), (5e-4, 0.03), (2e-4, 0.02), (1e-4, 0.02), (1e-5, 0.02), (1e-6, 0.02), (3e-7, 0.02)]
     {
-        let expected = 0.12 / f64::powf(p, 0.835);
+        let expected = response::highspeed(p);
         let got = mean_window(Flow::new(highspeed(), RTT_US, expected as u32), p, 6);
         let error = got / expected - 1.0;
         println!(
@@ -104,7 +125,7 @@ fn one_loss_in_every_1_over_p_segments_gives_the_mean_window_of_the_response_fun
 fn reno_under_the_same_losses_gives_1_22_over_the_root_of_p() {
     let reno = Tunables::defaults(Algorithm::find("reno").unwrap());
     for p in [1e-3f64, 1e-4, 1e-5] {
-        let expected = 1.22 / p.sqrt();
+        let expected = response::reno(p);
         let got = mean_window(Flow::new(reno.clone(), RTT_US, expected as u32), p, 6);
         assert!((got / expected - 1.0).abs() < 0.05, "p {p:e}: {got} against {expected}");
     }

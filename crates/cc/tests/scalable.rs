@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use longfat_cc::{Algorithm, Controller, Tunables};
+use longfat_cc::{Algorithm, Controller, Tunables, response};
 use proptest::prelude::*;
 use sawtooth::{Flow, mean_window};
 
@@ -28,7 +28,7 @@ fn round_trip(controller: &mut Controller) {
 #[test]
 fn one_loss_in_every_1_over_p_segments_gives_a_window_of_a_over_b_over_p_at_the_loss() {
     for p in [1e-3f64, 1e-4, 1e-5, 1e-6] {
-        let expected = 0.01 / 0.125 / p;
+        let expected = response::scalable_at_loss(0.01, 0.125, p);
         let mut flow = Flow::new(scalable(), RTT_US, (expected * 0.7) as u32);
         let mut at_loss = 0;
         for _ in 0..60 {
@@ -49,7 +49,7 @@ fn one_loss_in_every_1_over_p_segments_gives_a_window_of_a_over_b_over_p_at_the_
 #[test]
 fn its_mean_window_is_a_over_p_and_the_logarithm_of_the_fall() {
     for p in [1e-3f64, 1e-4, 1e-5, 1e-6] {
-        let expected = 0.01 / p / (1.0 / 0.875f64).ln();
+        let expected = response::scalable(0.01, 0.125, p);
         let got = mean_window(Flow::new(scalable(), RTT_US, expected as u32), p, 20);
         println!("p {p:e}: mean window {got:.1}, a / (p ln(1/(1-b))) = {expected:.1}");
         assert!((got / expected - 1.0).abs() < 0.005 + 4.0 / expected, "p {p:e}: {got} against {expected}");

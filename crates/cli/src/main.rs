@@ -25,6 +25,7 @@ enum Command {
     Transfer(commands::transfer::Args),
     Relay(commands::relay::Args),
     Lab(commands::lab::Args),
+    Plan(commands::plan::Args),
     Report(commands::report::Args),
 }
 
@@ -36,6 +37,7 @@ fn main() -> std::process::ExitCode {
         Command::Transfer(args) => commands::transfer::run(args),
         Command::Relay(args) => commands::relay::run(args),
         Command::Lab(args) => commands::lab::run(args),
+        Command::Plan(args) => commands::plan::run(args),
         Command::Report(args) => commands::report::run(args),
     };
     outcome::exit_code(outcome)

@@ -3,6 +3,7 @@
 pub mod cc;
 pub mod lab;
 pub mod link;
+pub mod plan;
 pub mod relay;
 pub mod report;
 pub mod transfer;

@@ -1,0 +1,170 @@
+//! The experiment that checks a plan, as a file for `longfat lab run`: one case per congestion control, each expected to
+//! get what the plan says.
+
+use crate::{Forecast, Limit, PathPlan};
+use longfat_schema::units::{Nanos, Size};
+use std::{fmt, fmt::Write as _, str::FromStr};
+
+/// Bounds of a run: longer ones are exact, but somebody waits for them.
+const WARMUP_S: (f64, f64) = (4.0, 30.0);
+const DURATION_S: (f64, f64) = (10.0, 120.0);
+/// Saw-teeth that a mean should be taken over, and how many are let go by first.
+const COUNTED_PERIODS: f64 = 12.0;
+const SETTLING_PERIODS: f64 = 3.0;
+/// Fewer, and the run says nothing about the mean.
+const LEAST_PERIODS: f64 = 2.0;
+
+/// The experiment's name, from the path's figures: `plan-1Gbit-28ms`.
+pub fn experiment_name(plan: &PathPlan) -> String {
+    let path = &plan.path;
+    let mut name = format!("plan-{}-{}", path.rate, path.rtt);
+    if path.loss > 0.0 {
+        let _ = write!(name, "-loss{:.1e}", path.loss);
+    }
+    if path.flows > 1 {
+        let _ = write!(name, "-{}flows", path.flows);
+    }
+    name.replace('.', "_")
+}
+
+/// The experiment file, TOML.
+pub fn experiment(plan: &PathPlan) -> String {
+    let span = Span::of(plan);
+    let mut text = head(plan, &span);
+    text.push_str(&setting(plan));
+    plan.forecasts.iter().for_each(|forecast| text.push_str(&case(forecast, &span)));
+    text
+}
+
+/// How long a run takes.
+struct Span {
+    warmup_s: f64,
+    duration_s: f64,
+}
+
+impl Span {
+    fn of(plan: &PathPlan) -> Span {
+        let longest = |seconds: fn(&Forecast) -> f64| plan.forecasts.iter().map(seconds).fold(0.0, f64::max);
+        let unfilled = |forecast: &Forecast| match (forecast.limit, forecast.period) {
+            (Limit::Path, _) | (_, None) => 0.0,
+            (_, Some(period)) => seconds(period),
+        };
+        let (period_s, start_s) = (longest(unfilled), longest(|forecast| seconds(forecast.slow_start)));
+        Span {
+            warmup_s: (4.0 * start_s).max(SETTLING_PERIODS * period_s).clamp(WARMUP_S.0, WARMUP_S.1).ceil(),
+            duration_s: (COUNTED_PERIODS * period_s).clamp(DURATION_S.0, DURATION_S.1).ceil(),
+        }
+    }
+
+    /// Whether a run is long enough to show the mean.
+    fn shows(&self, forecast: &Forecast) -> bool {
+        let period_s = forecast.period.map_or(0.0, seconds);
+        forecast.limit == Limit::Path || period_s * LEAST_PERIODS <= self.duration_s
+    }
+}
+
+fn seconds(span: Nanos) -> f64 {
+    span.0 as f64 / 1e9
+}
+
+fn head(plan: &PathPlan, span: &Span) -> String {
+    let PathPlan { path, .. } = plan;
+    let flows = if path.flows == 1 { "one flow".into() } else { format!("{} flows", path.flows) };
+    let name = experiment_name(plan);
+    format!(
+        "# Written by 'longfat plan'. Each case is one congestion control alone on the path; its goodput is expected within a\n\
+         # factor of what its response function says. Run it either way:\n\
+         #\n\
+         #   longfat lab run {name}.toml --backend sim\n\
+         #   sudo longfat lab run {name}.toml\n\n\
+         name = \"{name}\"\n\
+         title = \"{flows} on {} x {}, loss {:e}: what the plan says\"\n\
+         warmup = \"{}s\"\nduration = \"{}s\"\nfocus = \"planned\"\nsample_every = \"50ms\"\n\n",
+        path.rate, path.rtt, path.loss, span.warmup_s, span.duration_s
+    )
+}
+
+fn setting(plan: &PathPlan) -> String {
+    let PathPlan { path, queue, .. } = plan;
+    let mut text = String::from("[sysctls]\n");
+    // The others are this kernel's defaults, or have no part in flows that never pause.
+    for sysctl in plan.sysctls.iter().filter(|sysctl| sysctl.key.ends_with("mem")) {
+        let _ = writeln!(text, "# {}\n\"{}\" = \"{}\"", sysctl.why, sysctl.key, sysctl.value);
+    }
+    let loss = if path.loss > 0.0 { format!("\nloss = {:?}", path.loss) } else { String::new() };
+    let _ = write!(
+        text,
+        "\n[hosts.sender]\n[hosts.receiver]\n\n\
+         [links.path]\nbetween = [\"sender\", \"receiver\"]\nmtu = {}\nrate = \"{}\"\n# Half the round trip.\ndelay = \"{}\"{loss}\n\
+         queue = {{ discipline = \"droptail\", limit = \"{}\" }}\n\n\
+         [flows.planned]\nfrom = \"sender\"\nto = \"receiver\"\ncc = \"lf_reno\"\nstreams = {}\n\
+         # Flows that begin at the same instant lose at the same instants.\nstagger = \"{}\"\n",
+        path.mtu_bytes,
+        written(&path.rate),
+        written(&Nanos(path.rtt.0 / 2)),
+        written(&Size(queue.bytes.max(2 * u64::from(path.mtu_bytes)))),
+        path.flows,
+        written(&stagger(plan)),
+    );
+    text
+}
+
+/// All flows begin within a second, and within a round trip or so of each other.
+fn stagger(plan: &PathPlan) -> Nanos {
+    let flows = u64::from(plan.path.flows);
+    Nanos((plan.path.rtt.0 / 3).min(1_000_000_000 / flows))
+}
+
+fn case(forecast: &Forecast, span: &Span) -> String {
+    let Forecast { cc, goodput, limit, within_factor: factor, .. } = forecast;
+    let mut text = format!(
+        "\n[[cases]]\nname = \"{cc}\"\ntitle = \"{cc}: {goodput}/s expected, limited by the {}\"\nset = {{ \"flows.planned.cc\" = \"lf_{cc}\" }}\n",
+        limit.name()
+    );
+    if !span.shows(forecast) {
+        let period = forecast.period.map_or_else(String::new, |period| period.to_string());
+        let _ = writeln!(
+            text,
+            "# Nothing is expected of it: one saw-tooth takes {period}, a run {} s.",
+            span.duration_s
+        );
+        return text;
+    }
+    let _ = write!(
+        text,
+        "\n[[expect]]\ntext = \"{cc} gets what the plan says, within a factor of {factor}\"\n\
+         left = {{ case = \"{cc}\", metric = \"goodput_bps\", of = \"planned\" }}\nright = {:?}\nat_least = {:.3}\nat_most = {factor}\n",
+        goodput.0 as f64,
+        1.0 / factor
+    );
+    text
+}
+
+impl Limit {
+    /// As people read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Limit::Path => "path",
+            Limit::Queue => "queue",
+            Limit::Loss => "loss",
+        }
+    }
+}
+
+/// In the units people use where that is exact, in base units otherwise.
+fn written<Q: fmt::Display + FromStr + PartialEq + serde::Serialize>(quantity: &Q) -> String {
+    let text = quantity.to_string();
+    if text.parse().is_ok_and(|back: Q| back == *quantity) {
+        return text;
+    }
+    Exact(quantity).to_string()
+}
+
+/// A quantity as plans store it: whole base units.
+struct Exact<'a, Q>(&'a Q);
+
+impl<Q: serde::Serialize> fmt::Display for Exact<'_, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.serialize(f)
+    }
+}
