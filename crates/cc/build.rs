@@ -16,13 +16,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let header = table::header();
     fs::write(generated.join("lf_highspeed_table.h"), &header)?;
     let id = build_id(&sources, &header)?;
-    for path in ["../../cc", "src/native.c", "src/table.rs"] {
+    for path in ["../../cc", "src/native.c", "src/queue.c", "src/table.rs"] {
         println!("cargo::rerun-if-changed={path}");
     }
     println!("cargo::metadata=include={}", generated.display());
     println!("cargo::rustc-env=LONGFAT_CC_BUILD_ID={id}");
     cc::Build::new()
         .file("src/native.c")
+        .file("src/queue.c")
         .include(&sources)
         .include(&generated)
         .flag("-Wno-unused-parameter")

@@ -3,6 +3,7 @@
 //! - [`Algorithm`]: the catalogue, with each algorithm's [`Tunables`]; the pure functions as the contract
 //!   (`cc/include/longfat_cc.h`) states them.
 //! - [`Controller`]: an algorithm with what TCP does around it: recovery, timeouts, undo. What a simulator drives.
+//! - [`queue`]: controllers of a relay's queue (`cc/queue/`).
 //! - [`record`]: callbacks as they ran in the kernel, replayed here bit for bit; `cc/vectors/` holds some.
 //! - [`response`]: the algorithms' response functions and saw-teeth, as their references derive them.
 //! - [`table`]: HighSpeed TCP's increase and decrease, from the formulas of RFC 3649.
@@ -12,6 +13,7 @@
 mod algorithm;
 mod controller;
 mod native;
+pub mod queue;
 pub mod record;
 pub mod response;
 pub mod table;

@@ -3,10 +3,12 @@
 //! - [`support`]: what this kernel lacks, as values, asked before anything is touched.
 //! - [`cc`]: our congestion controls in the kernel: load, unload, list, hold for the life of a process, and run an
 //!   unmodified program under one.
+//! - [`mark`]: congestion marks on arriving packets, by the backlog of a relay.
 
 mod bpffs;
 pub mod cc;
 mod cgroup;
+pub mod mark;
 mod object;
 mod sockets;
 pub mod support;

@@ -14,6 +14,8 @@ pub enum Capability {
     Pinning,
     /// Choosing the congestion control of a program's sockets: cgroup2.
     CgroupChoice,
+    /// Marking arriving packets: TCX programs that know sockets.
+    Marking,
 }
 
 /// What is missing for all of `needs`; empty when this kernel can do it.
@@ -35,6 +37,8 @@ struct Facts {
     struct_ops_link: bool,
     ring_buffer: bool,
     sock_ops: bool,
+    /// Links of tc programs, and storage of sockets.
+    tcx: bool,
     /// `bpf` and `cgroup2` in /proc/filesystems.
     bpf_filesystem: bool,
     cgroup2_filesystem: bool,
@@ -63,6 +67,7 @@ impl Facts {
             sock_ops: may_probe
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_SOCK_OPS)
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCKOPT),
+            tcx: may_probe && has_type("tcx_link") && probe_map(libbpf_sys::BPF_MAP_TYPE_SK_STORAGE),
             bpf_filesystem: read("/proc/filesystems").contains("\tbpf\n"),
             cgroup2_filesystem: read("/proc/filesystems").contains("\tcgroup2\n"),
             cgroup2_mounted: crate::cgroup::mount_point().is_some(),
@@ -152,6 +157,20 @@ fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
             "/proc/filesystems does not name it",
             "use a kernel built with CONFIG_BPF_SYSCALL=y",
         )],
+        Capability::Marking => vec![
+            lack(
+                !facts.btf,
+                "the kernel's type information",
+                "/sys/kernel/btf/vmlinux is not there",
+                "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
+            ),
+            lack(
+                facts.btf && !facts.tcx,
+                "BPF programs on arriving packets (tcx) that know sockets",
+                "the kernel does not know them",
+                "use Linux 6.6 or newer, built with CONFIG_NET_XGRESS=y and CONFIG_BPF_SYSCALL=y",
+            ),
+        ],
         Capability::CgroupChoice => vec![
             lack(
                 !facts.sock_ops,
@@ -187,14 +206,15 @@ mod tests {
             struct_ops_link: true,
             ring_buffer: true,
             sock_ops: true,
+            tcx: true,
             bpf_filesystem: true,
             cgroup2_filesystem: true,
             cgroup2_mounted: true,
         }
     }
 
-    const ALL: [Capability; 3] =
-        [Capability::CongestionControl, Capability::Pinning, Capability::CgroupChoice];
+    const ALL: [Capability; 4] =
+        [Capability::CongestionControl, Capability::Pinning, Capability::CgroupChoice, Capability::Marking];
 
     fn words(facts: &Facts) -> String {
         missing_from(facts, &ALL).iter().map(|m| format!("{}: {}; {}\n", m.what, m.why, m.mend)).collect()
@@ -227,7 +247,7 @@ mod tests {
     fn every_lack_is_listed_at_once_and_only_for_what_is_needed() {
         let facts =
             Facts { btf: false, sock_ops: false, cgroup2_mounted: false, bpf_filesystem: false, ..able() };
-        assert_eq!(missing_from(&facts, &ALL).len(), 4);
+        assert_eq!(missing_from(&facts, &ALL).len(), 5);
         assert_eq!(missing_from(&facts, &[Capability::CongestionControl]).len(), 1);
     }
 

@@ -105,5 +105,6 @@ fn relay_sample(
         held_bytes: legs.held_bytes[direction.index()].load(Ordering::Relaxed),
         unacked_bytes: unacked_bytes(legs.leg(direction.to())),
         relayed_bytes: legs.relayed(direction),
+        ..RelaySample::default()
     }
 }

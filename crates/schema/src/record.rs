@@ -191,6 +191,16 @@ pub struct RelaySample {
     pub unacked_bytes: u64,
     /// Bytes relayed since the connection began.
     pub relayed_bytes: u64,
+    /// Delay that bytes may wait in the relay; absent where queues are not kept short, as what follows.
+    pub target_us: Option<u32>,
+    /// How long what waits unsent takes at the rate of the outbound leg.
+    pub delay_us: Option<u32>,
+    /// The rate of the outbound leg, as the queue's control measures it.
+    pub drain_bps: Option<u64>,
+    /// Window to be advertised on the inbound leg.
+    pub window_bytes: Option<u32>,
+    /// Packets of the inbound leg marked (or dropped, where that was asked for) since the connection began.
+    pub marked_packets: Option<u64>,
 }
 
 /// What one stream came to.

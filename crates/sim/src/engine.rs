@@ -99,8 +99,20 @@ impl World {
             self.udp_sinks[index].take(segment, self.net.now_ns);
             return;
         }
-        self.endpoints[index].on_segment(segment, &mut self.net);
+        let Some(segment) = self.pass_queue(index, segment) else { return };
+        self.endpoints[index].on_segment(&segment, &mut self.net);
         self.turn_relay(index);
+    }
+
+    /// What a relay's queue makes of a segment that arrives: it may mark it, or drop it.
+    fn pass_queue(&mut self, endpoint: usize, segment: &Segment) -> Option<Segment> {
+        match self.relay_of[endpoint] {
+            Some(relay) => {
+                let now_ns = self.net.now_ns;
+                self.relays[relay as usize].on_arrival(endpoint as u32, segment, &self.endpoints, now_ns)
+            }
+            None => Some(*segment),
+        }
     }
 
     fn turn_relay(&mut self, endpoint: usize) {

@@ -11,6 +11,7 @@ mod app;
 mod engine;
 mod net;
 mod packet;
+mod queue;
 mod ranges;
 mod relay;
 mod route;

@@ -1,6 +1,6 @@
 //! One relayed connection: two TCP connections and a bounded buffer per direction between them.
 
-use crate::{net::Net, tcp::Endpoint};
+use crate::{net::Net, packet::Segment, queue::Queue, tcp::Endpoint};
 
 /// A relayed connection. Directions: 0 from the client to the server, 1 back.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct RelayConnection {
     is_blocked: [bool; 2],
     buffer_bytes: u64,
     is_dialled: bool,
+    /// What keeps each direction short.
+    pub queues: Option<[Queue; 2]>,
 }
 
 impl RelayConnection {
@@ -33,7 +35,25 @@ impl RelayConnection {
             is_blocked: [false; 2],
             buffer_bytes,
             is_dialled: false,
+            queues: None,
         }
+    }
+
+    /// A segment arrives at `endpoint`, one of its ends: as it is, marked, or not at all.
+    pub fn on_arrival(
+        &mut self,
+        endpoint: u32,
+        segment: &Segment,
+        endpoints: &[Endpoint],
+        now_ns: u64,
+    ) -> Option<Segment> {
+        let Some(queues) = &mut self.queues else { return Some(*segment) };
+        if segment.payload_bytes == 0 || !self.is_dialled {
+            return Some(*segment);
+        }
+        let direction = usize::from(self.ends[1] == endpoint);
+        let [from, to] = [self.ends[direction] as usize, self.ends[1 - direction] as usize];
+        queues[direction].on_arrival(segment, &endpoints[from], &endpoints[to], now_ns)
     }
 
     /// After an event at one of its ends: dials the server once the client's connection stands, moves what can be
@@ -45,6 +65,7 @@ impl RelayConnection {
             endpoints[server].open_at(net.now_ns, net);
         }
         for direction in 0..2 {
+            self.look(direction, endpoints, net.now_ns);
             if self.pump(direction, endpoints) {
                 endpoints[self.ends[1 - direction] as usize].on_moved(net);
                 endpoints[self.ends[direction] as usize].on_moved(net);
@@ -52,12 +73,26 @@ impl RelayConnection {
         }
     }
 
+    /// Sets what a queue's window asks for, when it is time.
+    fn look(&mut self, direction: usize, endpoints: &mut [Endpoint], now_ns: u64) {
+        let [from, to] = [self.ends[direction] as usize, self.ends[1 - direction] as usize];
+        let Some(queues) = &mut self.queues else { return };
+        let Ok([inbound, outbound]) = endpoints.get_disjoint_mut([from, to]) else { return };
+        queues[direction].look(inbound, outbound, now_ns);
+    }
+
+    /// Bytes one filling takes at most.
+    fn filling_bytes(&self, direction: usize) -> u64 {
+        let ahead = self.queues.as_ref().and_then(|queues| queues[direction].filling_bytes());
+        ahead.map_or(self.buffer_bytes, |bytes| bytes.min(self.buffer_bytes))
+    }
+
     /// Moves bytes of a direction until its buffer is full or nothing is left. Returns whether any moved.
     fn pump(&mut self, direction: usize, endpoints: &mut [Endpoint]) -> bool {
         let [from, to] = [self.ends[direction] as usize, self.ends[1 - direction] as usize];
         let mut moved = false;
         loop {
-            let room = self.buffer_bytes - self.held_bytes[direction];
+            let room = self.filling_bytes(direction).saturating_sub(self.held_bytes[direction]);
             let read = endpoints[from].receiver.unread_bytes.min(room);
             endpoints[from].receiver.read(read);
             self.held_bytes[direction] += read;

@@ -142,6 +142,10 @@ fn sample_relay(scenario: &Scenario, world: &World, index: usize, sink: &mut imp
             held_bytes,
             unacked_bytes,
             relayed_bytes: connection.relayed_bytes[direction],
+            ..connection
+                .queues
+                .as_ref()
+                .map_or_else(RelaySample::default, |queues| queues[direction].sample())
         }));
     }
 }

@@ -1,6 +1,6 @@
 //! What is simulated, as plain data: nodes, links, flows, relays. Nothing in it is random; the seed is.
 
-use longfat_cc::{Algorithm, SettingError, Tunables, UnknownAlgorithm};
+use longfat_cc::{Algorithm, SettingError, Tunables, UnknownAlgorithm, queue::QueuePlan};
 use longfat_link::LinkPlan;
 
 /// A whole simulation.
@@ -150,6 +150,8 @@ pub struct RelayPlan {
     pub node: usize,
     /// What it holds per direction of a connection between the two sockets (a pipe).
     pub buffer_bytes: u64,
+    /// How its queue is kept short; absent: it is not.
+    pub queue: Option<QueuePlan>,
     /// Its end towards the client.
     pub client_side: EndpointPlan,
     /// Its end towards the server.

@@ -4,6 +4,7 @@ use crate::{
     app::{App, Offer, Sink, Source},
     net::Net,
     packet::TCP_HEADER_BYTES,
+    queue,
     relay::RelayConnection,
     route::Routes,
     scenario::{EndpointPlan, FlowPlan, Scenario, ScenarioError, TcpPlan, Transport, UdpPlan, refuse_unless},
@@ -157,7 +158,11 @@ impl Builder<'_> {
         let number = self.relay_counts[relay];
         self.relay_counts[relay] += 1;
         let ends = ends.map(|end| end as u32);
-        self.relays.push(RelayConnection::new(relay, number, ends, buffer_bytes));
+        let mut connection = RelayConnection::new(relay, number, ends, buffer_bytes);
+        if let Some(queue) = &self.scenario.relays[relay].queue {
+            connection.queues = Some(queue::both(queue, self.scenario.seed ^ u64::from(index)));
+        }
+        self.relays.push(connection);
     }
 
     /// The two endpoints of a connection, the one that opens it first.

@@ -169,6 +169,7 @@ fn relayed(relay_window_bytes: u64) -> Scenario {
         relays: vec![RelayPlan {
             name: "pep".into(),
             node: 1,
+            queue: None,
             buffer_bytes: 256 << 10,
             client_side: end,
             server_side,

@@ -6,7 +6,7 @@ mod resolve;
 pub use resolve::{plans, seed_of};
 
 use crate::spec::Protocol;
-use longfat_cc::{Algorithm, Tunables};
+use longfat_cc::{Algorithm, Tunables, queue::QueuePlan};
 use longfat_link::LinkPlan;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -124,6 +124,9 @@ pub struct RelayPlan {
     pub buffer_client_bytes: Option<u64>,
     /// Socket buffers towards the server; the relay's default when absent.
     pub buffer_server_bytes: Option<u64>,
+    /// How its queues are kept short; absent: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueuePlan>,
 }
 
 /// One flow.

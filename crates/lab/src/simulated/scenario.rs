@@ -219,6 +219,7 @@ impl Translator<'_> {
             name: relay.name.clone(),
             node: self.host(&relay.host),
             buffer_bytes: BUFFER_BYTES as u64,
+            queue: relay.queue.clone(),
             client_side: leg(&relay.cc_client, relay.buffer_client_bytes, &LegPlan::client(), false)?,
             server_side: leg(&relay.cc_server, relay.buffer_server_bytes, &LegPlan::server(), true)?,
         })

@@ -177,6 +177,9 @@ fn check_relay(name: &str, relay: &RelaySpec, setting: &Setting, found: &mut Fou
     if relay.intercept.is_empty() {
         found.say(format!("{path}.intercept"), "names no link; name those whose connections it takes over");
     }
+    if let Some(Err(wrong)) = relay.queue.as_ref().and_then(|queue| queue.plan()).map(|queue| queue.check()) {
+        found.say(format!("{path}.queue"), wrong);
+    }
     for link in &relay.intercept {
         match setting.links.get(link) {
             None => found.say(format!("{path}.intercept"), unknown("link", link, names(&setting.links))),

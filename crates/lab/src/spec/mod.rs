@@ -6,6 +6,9 @@
 
 mod check;
 pub mod overlay;
+mod queue;
+
+pub use queue::QueueSpec;
 
 use longfat_link::LinkSpec;
 pub use longfat_schema::decode::{self, Problem};
@@ -210,6 +213,8 @@ pub struct RelaySpec {
     pub buffer_client: Option<Size>,
     /// Socket buffers towards the server.
     pub buffer_server: Option<Size>,
+    /// Keeps its queues short.
+    pub queue: Option<QueueSpec>,
 }
 
 /// A figure published elsewhere.

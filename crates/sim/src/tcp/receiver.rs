@@ -33,6 +33,8 @@ pub struct Receiver {
     /// Right edge of the window: stream position.
     pub edge_bytes: u64,
     capacity_bytes: u64,
+    /// Most that is advertised (TCP_WINDOW_CLAMP).
+    clamp_bytes: u64,
     mss_bytes: u64,
     with_sack: bool,
     held: Ranges,
@@ -65,6 +67,7 @@ impl Receiver {
             marked: 0,
             edge_bytes: capacity_bytes,
             capacity_bytes,
+            clamp_bytes: u64::MAX,
             mss_bytes: u64::from(mss_bytes),
             with_sack,
             held: Ranges::default(),
@@ -218,6 +221,14 @@ impl Receiver {
         self.ack_now |= bytes > 0 && (self.owes_ack() || has_opened);
     }
 
+    /// Changes what is advertised at most and what can be held. The right edge does not move back, so what was
+    /// advertised still has its place.
+    pub fn limit(&mut self, clamp_bytes: u64, capacity_bytes: u64) {
+        self.clamp_bytes = clamp_bytes;
+        let promised = self.edge_bytes - self.bytes + self.unread_bytes;
+        self.capacity_bytes = capacity_bytes.max(promised.min(self.capacity_bytes));
+    }
+
     /// Something asks for an acknowledgement now.
     pub fn demand_ack(&mut self) {
         self.ack_now = true;
@@ -232,6 +243,7 @@ impl Receiver {
     /// (RFC 9293, section 3.8.6.2.2).
     fn window_bytes(&self) -> u64 {
         let room = self.capacity_bytes.saturating_sub(self.unread_bytes + self.held_bytes);
+        let room = room.min(self.clamp_bytes);
         let edge = self.bytes + room;
         let least = self.mss_bytes.min(self.capacity_bytes / 2);
         let moved = edge.saturating_sub(self.edge_bytes) >= least;

@@ -259,6 +259,16 @@ impl Sender {
         self.free_bytes().min(self.unsent_limit_bytes.saturating_sub(self.unsent_bytes()))
     }
 
+    /// Changes how many bytes may wait unsent (TCP_NOTSENT_LOWAT).
+    pub fn limit_unsent(&mut self, bytes: u64) {
+        self.unsent_limit_bytes = bytes;
+    }
+
+    /// Whether its packets say that they can be marked.
+    pub fn has_ecn(&self) -> bool {
+        self.with_ecn
+    }
+
     /// Bytes of the send buffer that hold nothing.
     pub(super) fn free_bytes(&self) -> u64 {
         self.buffer.0.saturating_sub(self.written_bytes - self.acked_bytes)

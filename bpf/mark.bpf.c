@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Marks arriving data packets with "congestion experienced" (RFC 3168). The receiving TCP of this very host echoes it,
+ * and the sender slows down by its own congestion control.
+ *
+ * mark     Connections of a relay: by the backlog between the two legs, as a controller of cc/queue/ decides.
+ *          Everything it needs is in the two sockets: received on the inbound one, sent and acknowledged on the other.
+ * congest  One connection of this host, once per so many bytes (Isogaki 2005, section 5.3).
+ *
+ * Both run at tc ingress, after GRO: a bundle of segments is marked as one.
+ */
+#include "../cc/bpf/kernel.h"
+#include "../cc/queue/queue.h"
+#include "mark.h"
+
+/* What to do with a packet: go on to whoever comes next, or drop it. */
+#define TCX_NEXT -1
+#define TCX_DROP 2
+
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define IPPROTO_TCP 6
+
+enum { BPF_MAP_TYPE_HASH_ = 1, BPF_MAP_TYPE_SK_STORAGE_ = 24 };
+
+/* Layout is kernel ABI (linux/bpf.h). */
+struct __sk_buff {
+	__u32 len;
+	__u32 pkt_type;
+	__u32 mark;
+	__u32 queue_mapping;
+	__u32 protocol;
+	__u32 vlan_present;
+	__u32 vlan_tci;
+	__u32 vlan_proto;
+	__u32 priority;
+	__u32 ingress_ifindex;
+	__u32 ifindex;
+	__u32 tc_index;
+	__u32 cb[5];
+	__u32 hash;
+	__u32 tc_classid;
+	__u32 data;
+	__u32 data_end;
+};
+
+/* bpf_sock_tuple: remote first, as in an arriving packet. */
+struct tuple4 {
+	__u32 saddr, daddr;
+	__u16 sport, dport;
+};
+struct tuple6 {
+	__u32 saddr[4], daddr[4];
+	__u16 sport, dport;
+};
+
+struct iphdr {
+	__u8 version_ihl, tos;
+	__u16 tot_len, id, frag_off;
+	__u8 ttl, protocol;
+	__u16 check;
+	__u32 saddr, daddr;
+};
+struct ipv6hdr {
+	__u32 flow;
+	__u16 payload_len;
+	__u8 nexthdr, hop_limit;
+	__u32 saddr[4], daddr[4];
+};
+struct tcphdr {
+	__u16 source, dest;
+	__u32 seq, ack;
+	__u8 offset, flags;
+	__u16 window, check, urgent;
+};
+
+struct sock_common {
+	__u8 skc_state;
+} __attribute__((preserve_access_index));
+
+/* The fields of the kernel's tcp_sock beyond those of kernel.h; offsets are the running kernel's. */
+struct tcp_sock___mark {
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 snd_cwnd;
+	__u32 mss_cache;
+	__u32 advmss;
+	__u32 srtt_us;
+	struct {
+		__u32 rtt_us;
+	} rcv_rtt_est;
+} __attribute__((preserve_access_index));
+
+struct bpf_sock;
+
+static struct sock_common *(*const skc_lookup_tcp)(void *, void *, __u32, __u64, __u64) = (void *)99;
+static void (*const sk_release)(void *) = (void *)86;
+static struct tcp_sock *(*const skc_to_tcp_sock)(void *) = (void *)137;
+static void *(*const sk_storage_get)(void *, void *, void *, __u64) = (void *)107;
+static long (*const skb_ecn_set_ce)(struct __sk_buff *) = (void *)97;
+static __u32 (*const prandom_u32)(void) = (void *)7;
+static __u64 (*const ktime_get_ns)(void) = (void *)5;
+
+#define ns_current ((__u64)-1)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE_);
+	__uint(map_flags, 1); /* BPF_F_NO_PREALLOC */
+	__type(key, int);
+	__type(value, struct lf_mark);
+} pairs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH_);
+	__uint(max_entries, 16);
+	__type(key, struct lf_tuple);
+	__type(value, struct lf_every);
+} flows SEC(".maps");
+
+/* Whether anything is to be done with a packet; its connection as this end sees it, and its payload. */
+struct packet {
+	struct lf_tuple tuple;
+	__u32 payload_bytes;
+};
+
+static __always_inline int parse_tcp(void *at, void *end, __u32 total, struct packet *p)
+{
+	struct tcphdr *tcp = at;
+	__u32 header;
+
+	if (at + sizeof(*tcp) > end)
+		return 0;
+	header = (tcp->offset >> 4) * 4;
+	p->tuple.remote_port = tcp->source;
+	p->tuple.local_port = tcp->dest;
+	p->payload_bytes = total > header ? total - header : 0;
+	return p->payload_bytes > 0;
+}
+
+static __always_inline int parse4(void *at, void *end, __u32 rest, struct packet *p)
+{
+	struct iphdr *ip = at;
+	__u32 header;
+
+	if (at + sizeof(*ip) > end || ip->protocol != IPPROTO_TCP)
+		return 0;
+	/* Options are not looked through: TCP with IP options is left alone, as are fragments. */
+	header = (ip->version_ihl & 15) * 4;
+	if (header != sizeof(*ip) || (ip->frag_off & __builtin_bswap16(0x3fff)))
+		return 0;
+	p->tuple.remote_address[0] = ip->saddr;
+	p->tuple.local_address[0] = ip->daddr;
+	return parse_tcp(at + sizeof(*ip), end, rest - header, p);
+}
+
+static __always_inline int parse6(void *at, void *end, __u32 rest, struct packet *p)
+{
+	struct ipv6hdr *ip = at;
+
+	if (at + sizeof(*ip) > end || ip->nexthdr != IPPROTO_TCP)
+		return 0;
+	p->tuple.is_ipv6 = 1;
+	__builtin_memcpy(p->tuple.remote_address, ip->saddr, 16);
+	__builtin_memcpy(p->tuple.local_address, ip->daddr, 16);
+	return parse_tcp(at + sizeof(*ip), end, rest - sizeof(*ip), p);
+}
+
+/* A data packet of TCP, on an Ethernet interface or one without link headers. */
+static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
+{
+	void *at = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 link = 14, rest;
+	__u8 *first = at;
+
+	if (at + 14 + sizeof(struct iphdr) + sizeof(struct tcphdr) > end) {
+		/* The headers are not at hand: they are not in one piece, or the packet is too short for data. */
+		return 0;
+	}
+	if (skb->protocol == __builtin_bswap16(ETH_P_IP)) {
+		/* tun and the like have no link header. */
+		if (*(__u16 *)(at + 12) != __builtin_bswap16(ETH_P_IP) && (*first >> 4) == 4)
+			link = 0;
+		rest = skb->len - link;
+		return parse4(at + link, end, rest, p);
+	}
+	if (skb->protocol == __builtin_bswap16(ETH_P_IPV6)) {
+		if (*(__u16 *)(at + 12) != __builtin_bswap16(ETH_P_IPV6) && (*first >> 4) == 6)
+			link = 0;
+		rest = skb->len - link;
+		return parse6(at + link, end, rest, p);
+	}
+	return 0;
+}
+
+/* The socket of a connection of this host, to be released. */
+static __always_inline struct sock_common *lookup(struct __sk_buff *skb, const struct lf_tuple *t)
+{
+	if (t->is_ipv6) {
+		struct tuple6 six;
+
+		__builtin_memcpy(six.saddr, t->remote_address, 16);
+		__builtin_memcpy(six.daddr, t->local_address, 16);
+		six.sport = t->remote_port;
+		six.dport = t->local_port;
+		return skc_lookup_tcp(skb, &six, sizeof(six), ns_current, 0);
+	}
+	struct tuple4 four = {
+		.saddr = t->remote_address[0],
+		.daddr = t->local_address[0],
+		.sport = t->remote_port,
+		.dport = t->local_port,
+	};
+	return skc_lookup_tcp(skb, &four, sizeof(four), ns_current, 0);
+}
+
+/* A moving average with eight fractions (tcp_rcv_rtt_update), and the sender's: the lesser, as both only err upwards. */
+static __always_inline __u32 inbound_rtt_us(struct tcp_sock___mark *in)
+{
+	__u32 received = in->rcv_rtt_est.rtt_us >> 3, sent = in->srtt_us >> 3;
+
+	if (received == 0 || (sent && sent < received))
+		return sent;
+	return received;
+}
+
+static __always_inline void look_in(struct tcp_sock___mark *in, struct lf_queue_view *v)
+{
+	v->received_bytes = in->bytes_received;
+	v->inbound_rtt_us = inbound_rtt_us(in);
+	v->mss_bytes = in->advmss;
+}
+
+static __always_inline void look_out(struct tcp_sock___mark *out, struct lf_queue_view *v)
+{
+	v->acked_bytes = out->bytes_acked;
+	v->sent_bytes = out->bytes_acked + (__u32)(out->snd_nxt - out->snd_una);
+	v->outbound_rtt_us = out->srtt_us >> 3;
+	v->outbound_cwnd_bytes = out->snd_cwnd * out->mss_cache;
+}
+
+/* Reads the outbound leg; 0 when it is gone. */
+static __always_inline int see_outbound(struct __sk_buff *skb, const struct lf_tuple *t, struct lf_queue_view *v)
+{
+	struct sock_common *skc = lookup(skb, t);
+	struct tcp_sock *out;
+
+	if (!skc)
+		return 0;
+	out = skc_to_tcp_sock(skc);
+	if (out)
+		look_out((void *)out, v);
+	sk_release(skc);
+	return out != 0;
+}
+
+/* Marks it, or counts that it cannot be. */
+static __always_inline int apply(struct __sk_buff *skb, struct lf_mark *m, const struct lf_queue_view *v)
+{
+	if (skb_ecn_set_ce(skb)) {
+		lf_queue_marked(v, &m->state, &m->settings);
+		return TCX_NEXT;
+	}
+	m->incapable++;
+	if (!m->is_dropping)
+		return TCX_NEXT;
+	lf_queue_marked(v, &m->state, &m->settings);
+	return TCX_DROP;
+}
+
+static __always_inline int mark_inbound(struct __sk_buff *skb, struct tcp_sock *in)
+{
+	struct lf_mark *m = sk_storage_get(&pairs, in, 0, 0);
+	struct lf_queue_view v = {};
+
+	if (!m)
+		return TCX_NEXT;
+	look_in((void *)in, &v);
+	if (!see_outbound(skb, &m->outbound, &v))
+		return TCX_NEXT;
+	v.now_us = ktime_get_ns() / 1000;
+	v.random = prandom_u32();
+	if (!lf_queue_on_packet(&v, &m->state, &m->settings))
+		return TCX_NEXT;
+	return apply(skb, m, &v);
+}
+
+SEC("tcx/ingress")
+int mark(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct sock_common *skc;
+	struct tcp_sock *in;
+	int verdict = TCX_NEXT;
+
+	if (!parse(skb, &p))
+		return TCX_NEXT;
+	skc = lookup(skb, &p.tuple);
+	if (!skc)
+		return TCX_NEXT;
+	in = skc_to_tcp_sock(skc);
+	if (in)
+		verdict = mark_inbound(skb, in);
+	sk_release(skc);
+	return verdict;
+}
+
+SEC("tcx/ingress")
+int congest(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct lf_every *flow;
+
+	if (!parse(skb, &p))
+		return TCX_NEXT;
+	flow = bpf_map_lookup_elem(&flows, &p.tuple);
+	if (!flow)
+		return TCX_NEXT;
+	flow->bytes += p.payload_bytes;
+	flow->since_bytes += p.payload_bytes;
+	if (flow->since_bytes < flow->every_bytes)
+		return TCX_NEXT;
+	flow->since_bytes = 0;
+	if (skb_ecn_set_ce(skb))
+		flow->marks++;
+	else
+		flow->incapable++;
+	return TCX_NEXT;
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The advertised window of an inbound leg as the steady limit of a relay's queue.
+ *
+ * The model      What is under way to the relay plus what waits in it shall be
+ *                   limit = rate * (inbound round trip + 3/4 target) * gain,
+ *                so with the outbound leg at `rate` and a full pipe into the relay, three quarters of a target wait: what
+ *                estimates err by stays below it. The window is
+ *                what the limit leaves: limit - waiting. The sum is kept, so bytes come in as bytes go out.
+ * The rate       is the drain measured; twice that while it grows (an outbound leg in slow start doubles each round
+ *                trip: it must find the next window waiting); before the first measurement what the outbound window
+ *                could send. It is never more than twice the outbound window per round trip.
+ * gain           is 1 and grows by a quarter per interval in which nothing was waiting, up to 8: round-trip times
+ *                are estimates, and an outbound leg that runs dry is the worse error. It comes back by halves.
+ * Never zero     The window is at least two segments: a window of zero is probed with a back-off, and its sender
+ *                begins again with slow start (Isogaki 2005, section 5.4). Where that is still too fast, on a leg
+ *                with a round trip of microseconds, the hard limit holds: the relay does not read beyond `ahead`, and
+ *                the receive buffer holds `buffer`.
+ */
+#ifndef LONGFAT_QUEUE_WINDOW_H
+#define LONGFAT_QUEUE_WINDOW_H
+
+#include "drain.h"
+
+/* What an outbound leg finds at its beginning: an initial window (RFC 6928) and what it grows to at once. */
+#define LF_WINDOW_FLOOR_BYTES 32768u
+#define LF_WINDOW_MOST_BYTES 0x3fffffffu
+#define LF_GAIN_ONE 64u
+#define LF_GAIN_MOST (8 * LF_GAIN_ONE)
+
+struct lf_window_state {
+	struct lf_drain drain;
+	lf_u32 gain_x64;              /* 0: not begun */
+	lf_u32 delay_us;
+};
+
+/* What is to be set. */
+struct lf_window {
+	lf_u32 limit_bytes;           /* under way to the relay and waiting in it */
+	lf_u32 window_bytes;          /* to be advertised */
+	lf_u32 ahead_bytes;           /* the relay reads no more than this ahead of the outbound leg */
+	lf_u32 buffer_bytes;          /* the receive buffer shall hold so much payload */
+};
+
+LF_INLINE void lf_window_gain(struct lf_window_state *s)
+{
+	lf_u32 up = s->gain_x64 + s->gain_x64 / 4;
+
+	if (s->drain.was_dry)
+		s->gain_x64 = up > LF_GAIN_MOST ? LF_GAIN_MOST : up;
+	else
+		s->gain_x64 -= (s->gain_x64 - LF_GAIN_ONE + 1) / 2;
+}
+
+LF_INLINE lf_u64 lf_window_rate(const struct lf_queue_view *v, const struct lf_window_state *s)
+{
+	lf_u64 rtt_us = v->outbound_rtt_us ? v->outbound_rtt_us : 1000;
+	lf_u64 could = 2 * (lf_u64)v->outbound_cwnd_bytes * 1000000 / rtt_us;
+	lf_u64 rate = s->drain.bytes_per_s;
+
+	if (rate == 0)
+		return could;
+	if (could < rate)
+		could = rate;
+	rate = rate * s->gain_x64 / LF_GAIN_ONE * (s->drain.is_growing ? 2 : 1);
+	return rate < could ? rate : could;
+}
+
+LF_INLINE lf_u32 lf_window_within(lf_u64 bytes, lf_u64 least)
+{
+	if (bytes < least)
+		bytes = least;
+	return bytes > LF_WINDOW_MOST_BYTES ? LF_WINDOW_MOST_BYTES : (lf_u32)bytes;
+}
+
+/* Looks at a connection: at any time, at least as often as the inbound round trip and the target ask for. */
+LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_state *s, lf_u32 target_us,
+				struct lf_window *out)
+{
+	lf_u64 waiting = lf_waiting_bytes(v), mss = v->mss_bytes, limit, rate;
+
+	if (s->gain_x64 == 0)
+		s->gain_x64 = LF_GAIN_ONE;
+	if (lf_drain_on_view(&s->drain, v)) {
+		lf_window_gain(s);
+		lf_drain_begin(&s->drain, v);
+	}
+	s->delay_us = s->drain.bytes_per_s ? lf_delay_us(waiting, s->drain.bytes_per_s) : 0;
+	rate = lf_window_rate(v, s);
+	limit = lf_bytes_in(rate, v->inbound_rtt_us) + lf_bytes_in(rate, target_us) / 4 * 3;
+	out->limit_bytes = lf_window_within(limit, LF_WINDOW_FLOOR_BYTES);
+	limit = out->limit_bytes;
+	out->window_bytes = lf_window_within(limit > waiting ? limit - waiting : 0, 2 * mss);
+	/* Half a target is ready for the outbound leg, the rest where it closes the window. */
+	out->ahead_bytes = lf_window_within(lf_bytes_in(rate, target_us) / 2, 8 * mss);
+	out->buffer_bytes = lf_window_within(limit, 8 * mss);
+}
+
+#endif

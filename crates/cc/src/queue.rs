@@ -1,0 +1,385 @@
+//! Controllers of a relay's queue (`cc/queue/`), compiled natively: the same code marks packets in the kernel and in
+//! the simulator.
+//!
+//! - [`Marker`]: which arriving packets to mark, by one of three [`Kind`]s of controller.
+//! - [`Window`]: what to advertise on the inbound leg, and how far ahead of the outbound leg to read.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// What decides which packets are marked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u32)]
+pub enum Kind {
+    /// All of them while the backlog exceeds what is allowed.
+    Fixed = 0,
+    /// More and more of them as the backlog nears what is allowed.
+    Red = 1,
+    /// As many as hold the target delay.
+    #[default]
+    Pi = 2,
+    /// None: the window alone.
+    None = 3,
+}
+
+impl Kind {
+    const NAMES: [(&'static str, Kind); 4] =
+        [("fixed", Kind::Fixed), ("red", Kind::Red), ("pi", Kind::Pi), ("none", Kind::None)];
+
+    /// Its name in files and options.
+    pub fn name(self) -> &'static str {
+        Kind::NAMES.iter().find(|(_, kind)| *kind == self).map_or("none", |(name, _)| name)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        let found = Kind::NAMES.iter().find(|(name, _)| *name == text);
+        found
+            .map(|(_, kind)| *kind)
+            .ok_or_else(|| format!("unknown controller '{text}'; there are fixed, red, pi and none"))
+    }
+}
+
+/// What is seen of both legs at one time (`struct lf_queue_view`). Counts begin with the connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct View {
+    /// From any fixed point.
+    pub now_us: u64,
+    /// Inbound, in order.
+    pub received_bytes: u64,
+    /// Outbound, for the first time.
+    pub sent_bytes: u64,
+    /// Outbound.
+    pub acked_bytes: u64,
+    /// 0 when not known.
+    pub inbound_rtt_us: u32,
+    /// Smoothed; 0 when not known.
+    pub outbound_rtt_us: u32,
+    /// Outbound congestion window.
+    pub outbound_cwnd_bytes: u32,
+    /// Largest segment of the inbound leg.
+    pub mss_bytes: u32,
+    /// Uniform over all values.
+    pub random: u32,
+    /// Nothing.
+    pub reserved: u32,
+}
+
+/// What a person chooses (`struct lf_queue_settings`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Settings {
+    /// The controller.
+    pub kind: Kind,
+    /// Delay to hold.
+    pub target_us: u32,
+    /// Inbound round trips without a mark after a mark; 0: none.
+    pub hold_off_rtts: u32,
+    /// Backlog allowed (fixed, red) in sixteenths of the outbound window.
+    pub allowed_cwnds_x16: u32,
+    /// Backlog allowed (fixed, red) in bytes: the greater of both holds.
+    pub allowed_bytes: u64,
+    /// How far below it marking begins (red).
+    pub red_bytes: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            kind: Kind::Pi,
+            target_us: 20_000,
+            hold_off_rtts: 4,
+            // Two and a half windows: the thesis takes two or three.
+            allowed_cwnds_x16: 40,
+            allowed_bytes: 0,
+            red_bytes: 1 << 20,
+        }
+    }
+}
+
+/// How the queue of a relay is kept short: what plans hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueuePlan {
+    /// Delay that bytes may wait in the relay.
+    pub target_us: u32,
+    /// What decides which packets are marked.
+    pub controller: Kind,
+    /// Whether the advertised window is the steady limit.
+    pub window: bool,
+    /// Inbound round trips without a mark after a mark.
+    pub hold_off_rtts: u32,
+    /// Backlog allowed (fixed, red) in sixteenths of the outbound window.
+    pub allowed_cwnds_x16: u32,
+    /// Backlog allowed (fixed, red) in bytes: the greater of both holds.
+    pub allowed_bytes: u64,
+    /// How far below it marking begins (red).
+    pub red_bytes: u64,
+    /// Packets of senders without ECN are dropped where they would be marked.
+    pub drop: bool,
+}
+
+impl Default for QueuePlan {
+    fn default() -> QueuePlan {
+        let Settings { target_us, hold_off_rtts, allowed_cwnds_x16, allowed_bytes, red_bytes, kind } =
+            Settings::default();
+        QueuePlan {
+            target_us,
+            controller: kind,
+            window: true,
+            hold_off_rtts,
+            allowed_cwnds_x16,
+            allowed_bytes,
+            red_bytes,
+            drop: false,
+        }
+    }
+}
+
+impl QueuePlan {
+    /// Settings of the marking beside the window. Where the window holds the target, marks are for what it does not
+    /// hold: they begin at twice the target.
+    pub fn settings(&self) -> Settings {
+        let factor = if self.window { 2 } else { 1 };
+        Settings {
+            kind: self.controller,
+            target_us: self.target_us.saturating_mul(factor),
+            hold_off_rtts: self.hold_off_rtts,
+            allowed_cwnds_x16: self.allowed_cwnds_x16,
+            allowed_bytes: self.allowed_bytes,
+            red_bytes: self.red_bytes,
+        }
+    }
+
+    /// What of it cannot be.
+    ///
+    /// # Errors
+    /// The field, its value and what it may be.
+    pub fn check(&self) -> Result<(), String> {
+        if !(1000..=10_000_000).contains(&self.target_us) {
+            return Err(format!("a queue's target of {} us is not between 1 ms and 10 s", self.target_us));
+        }
+        let is_marked_by_size = matches!(self.controller, Kind::Fixed | Kind::Red);
+        if is_marked_by_size && self.allowed_cwnds_x16 == 0 && self.allowed_bytes == 0 {
+            return Err(
+                "a fixed or red controller needs an allowed backlog, in bytes or in windows".to_owned()
+            );
+        }
+        if self.controller == Kind::None && !self.window {
+            return Err(
+                "a queue with neither window nor controller is not controlled; leave it out".to_owned()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// `struct lf_drain`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+struct Drain {
+    since_us: u64,
+    since_sent_bytes: u64,
+    bytes_per_s: u64,
+    was_dry: u32,
+    is_growing: u32,
+}
+
+/// State of one direction of a connection (`struct lf_queue_state`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct MarkState {
+    drain: Drain,
+    hold_until_us: u64,
+    pi_at_us: u64,
+    /// Packets marked.
+    pub marks: u64,
+    /// Data packets seen.
+    pub packets: u64,
+    /// Received and not yet acknowledged onwards, at the last packet.
+    pub backlog_bytes: u64,
+    /// Received and not yet sent on, at the last packet.
+    pub waiting_bytes: u64,
+    /// How long that waits at the drain rate.
+    pub delay_us: u32,
+    pi_delay_us: u32,
+    /// Of 2^32.
+    pub pi_probability: u32,
+    pi_least_us: u32,
+}
+
+impl MarkState {
+    /// Rate of the outbound leg.
+    pub fn drain_bps(&self) -> u64 {
+        self.drain.bytes_per_s.saturating_mul(8)
+    }
+
+    /// Read from the bytes of the C struct, as the kernel hands them out.
+    pub fn from_bytes(bytes: &[u8]) -> Option<MarkState> {
+        let bytes = bytes.get(..size_of::<MarkState>())?;
+        // SAFETY: the struct is plain integers, so any bytes of its size are a value of it; read_unaligned asks for
+        // no alignment.
+        Some(unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) })
+    }
+}
+
+impl Settings {
+    /// As the C struct's bytes, for the kernel.
+    pub fn to_bytes(self) -> [u8; size_of::<Settings>()] {
+        // SAFETY: both are of one size, and the struct has no padding: four u32 and two u64.
+        unsafe { std::mem::transmute(self) }
+    }
+}
+
+unsafe extern "C" {
+    fn lf_native_queue_on_packet(view: *const View, state: *mut MarkState, settings: *const Settings) -> u32;
+    fn lf_native_queue_marked(view: *const View, state: *mut MarkState, settings: *const Settings);
+    fn lf_native_window_update(
+        view: *const View,
+        state: *mut WindowState,
+        target_us: u32,
+        out: *mut Advertised,
+    );
+}
+
+/// Decides which packets are marked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Marker {
+    settings: Settings,
+    state: MarkState,
+}
+
+impl Marker {
+    /// Before the first packet.
+    pub fn new(settings: Settings) -> Marker {
+        Marker { settings, state: MarkState::default() }
+    }
+
+    /// A data packet arrives: whether it is to be marked.
+    pub fn on_packet(&mut self, view: &View) -> bool {
+        // SAFETY: the three structs mirror C's (a test compares them) and live through the call.
+        unsafe { lf_native_queue_on_packet(view, &raw mut self.state, &raw const self.settings) != 0 }
+    }
+
+    /// It was marked.
+    pub fn marked(&mut self, view: &View) {
+        // SAFETY: as above.
+        unsafe { lf_native_queue_marked(view, &raw mut self.state, &raw const self.settings) }
+    }
+
+    /// What it has counted and measured.
+    pub fn state(&self) -> &MarkState {
+        &self.state
+    }
+}
+
+/// `struct lf_window_state`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+struct WindowState {
+    drain: Drain,
+    gain_x64: u32,
+    delay_us: u32,
+}
+
+/// What is to be set (`struct lf_window`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Advertised {
+    /// Under way to the relay and waiting in it.
+    pub limit_bytes: u32,
+    /// To be advertised.
+    pub window_bytes: u32,
+    /// The relay reads no more than this ahead of the outbound leg.
+    pub ahead_bytes: u32,
+    /// The receive buffer shall hold so much payload.
+    pub buffer_bytes: u32,
+}
+
+/// Decides what an inbound leg advertises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    target_us: u32,
+    state: WindowState,
+}
+
+impl Window {
+    /// Holds a target delay.
+    pub fn new(target_us: u32) -> Window {
+        Window { target_us, state: WindowState::default() }
+    }
+
+    /// Looks at the connection.
+    pub fn update(&mut self, view: &View) -> Advertised {
+        let mut out = Advertised::default();
+        // SAFETY: the structs mirror C's (a test compares them) and live through the call.
+        unsafe { lf_native_window_update(view, &raw mut self.state, self.target_us, &raw mut out) }
+        out
+    }
+
+    /// How long what waits takes at the drain rate.
+    pub fn delay_us(&self) -> u32 {
+        self.state.delay_us
+    }
+
+    /// Rate of the outbound leg.
+    pub fn drain_bps(&self) -> u64 {
+        self.state.drain.bytes_per_s.saturating_mul(8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    unsafe extern "C" {
+        static lf_queue_layout: [u32; 10];
+    }
+
+    #[test]
+    fn the_mirrors_have_the_layout_of_the_c_structs() {
+        let mirrors = [
+            size_of::<View>(),
+            size_of::<Settings>(),
+            size_of::<MarkState>(),
+            size_of::<WindowState>(),
+            size_of::<Advertised>(),
+            offset_of!(View, random),
+            offset_of!(Settings, red_bytes),
+            offset_of!(MarkState, marks),
+            offset_of!(MarkState, pi_probability),
+            offset_of!(WindowState, delay_us),
+        ];
+        // SAFETY: a constant array of the C side, of this length.
+        let layout = unsafe { lf_queue_layout };
+        assert_eq!(layout.map(|bytes| bytes as usize), mirrors);
+    }
+
+    #[test]
+    fn a_state_read_from_bytes_is_the_one_that_was_written() {
+        let mut bytes = [0u8; size_of::<MarkState>()];
+        bytes[offset_of!(MarkState, marks)] = 7;
+        assert_eq!(MarkState::from_bytes(&bytes).unwrap(), MarkState { marks: 7, ..MarkState::default() });
+        assert_eq!(MarkState::from_bytes(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn controllers_are_named_and_a_wrong_name_says_which_there_are() {
+        for (name, kind) in Kind::NAMES {
+            assert_eq!((name.parse(), kind.to_string().as_str()), (Ok(kind), name));
+        }
+        assert!("pie".parse::<Kind>().unwrap_err().contains("red"));
+    }
+}

@@ -1,0 +1,198 @@
+//! Packets that arrive are marked by a relay's backlog, and their sender slows down. Nothing is left behind.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use longfat_cc::queue::{Kind, Settings};
+use longfat_host::{Lease, Namespace, interface, socket, sysctl};
+use longfat_kernel::mark::{Congesting, Ends, Marking};
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::Duration,
+};
+
+/// A peer and a host whose arriving packets are marked.
+struct Bed {
+    peer: Namespace,
+    host: Namespace,
+    _lease: Lease,
+}
+
+impl Bed {
+    fn new(tag: &str, ecn: &str) -> Bed {
+        let id = format!("mk{}-{tag}", std::process::id());
+        let lease = Lease::take(&id).expect("root and iproute2 are needed");
+        let [peer, host] = ["p", "h"].map(|name| lease.namespace(name).unwrap());
+        let end = |namespace, name| interface::End { namespace, name };
+        interface::veth(end(&peer, "eth0"), end(&host, "eth0"), 1500).unwrap();
+        for (namespace, four, six) in
+            [(&peer, "10.72.0.2/24", "fd72::2/64"), (&host, "10.72.0.1/24", "fd72::1/64")]
+        {
+            namespace.ip(&["addr", "add", four, "dev", "eth0"]).unwrap();
+            namespace.ip(&["-6", "addr", "add", six, "dev", "eth0", "nodad"]).unwrap();
+            let set = || sysctl::write("net.ipv4.tcp_congestion_control", "reno");
+            namespace.run(set).unwrap().unwrap();
+        }
+        peer.run(|| sysctl::write("net.ipv4.tcp_ecn", ecn)).unwrap().unwrap();
+        Bed { peer, host, _lease: lease }
+    }
+
+    /// A connection from the peer to the host: the peer's socket and the host's.
+    fn inbound(&self, address: &str) -> (TcpStream, TcpStream) {
+        let listener = self.host.run(|| TcpListener::bind(address)).unwrap().unwrap();
+        let to = listener.local_addr().unwrap();
+        let near = self.peer.run(|| TcpStream::connect(to)).unwrap().unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    /// A connection from the host to the peer, over which nothing is sent.
+    fn outbound(&self, address: &str) -> (TcpStream, TcpStream) {
+        let listener = self.peer.run(|| TcpListener::bind(address)).unwrap().unwrap();
+        let to = listener.local_addr().unwrap();
+        let near = self.host.run(|| TcpStream::connect(to)).unwrap().unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    fn attach(&self) -> Marking {
+        self.host.run(|| Marking::attach(&["eth0".to_owned()])).unwrap().unwrap()
+    }
+}
+
+fn ends(socket: &TcpStream) -> Ends {
+    Ends { local: socket.local_addr().unwrap(), remote: socket.peer_addr().unwrap() }
+}
+
+fn all_above(allowed_bytes: u64) -> Settings {
+    Settings { kind: Kind::Fixed, allowed_bytes, allowed_cwnds_x16: 0, hold_off_rtts: 0, ..Settings::default() }
+}
+
+/// Sends so much and lets it be read.
+fn carry(near: &mut TcpStream, far: &mut TcpStream, bytes: usize) {
+    far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let (block, mut got, mut buffer) = ([7; 4096], 0, [0; 65536]);
+    for _ in 0..bytes / block.len() {
+        near.write_all(&block).unwrap();
+        got += far.read(&mut buffer).unwrap();
+    }
+    while got < bytes / block.len() * block.len() {
+        got += far.read(&mut buffer).unwrap();
+    }
+}
+
+fn marks_reach_the_sender(bed: &Bed, inbound: &str, outbound: &str) {
+    let (mut near, mut far) = bed.inbound(inbound);
+    let (out, _peer) = bed.outbound(outbound);
+    let marking = bed.attach();
+    assert_eq!(marking.read(&far), None);
+    marking.pair(&far, ends(&out), &all_above(100_000), false).unwrap();
+    carry(&mut near, &mut far, 90_000);
+    let before = marking.read(&far).unwrap();
+    assert_eq!((before.state.marks, socket::tcp_info(&near).unwrap().delivered_ce_segments), (0, 0));
+    assert!(before.state.packets > 0 && before.state.backlog_bytes > 60_000, "{before:?}");
+    carry(&mut near, &mut far, 200_000);
+    let after = marking.read(&far).unwrap();
+    assert!(after.state.marks > 0 && after.incapable_packets == 0, "{after:?}");
+    assert!(socket::tcp_info(&near).unwrap().delivered_ce_segments > 0);
+}
+
+#[test]
+fn an_ipv4_sender_hears_of_a_backlog_above_what_is_allowed_and_not_below() {
+    let bed = Bed::new("four", "1");
+    marks_reach_the_sender(&bed, "10.72.0.1:0", "10.72.0.2:0");
+}
+
+#[test]
+fn an_ipv6_sender_does_too() {
+    let bed = Bed::new("six", "1");
+    marks_reach_the_sender(&bed, "[fd72::1]:0", "[fd72::2]:0");
+}
+
+#[test]
+fn an_ipv4_client_of_an_ipv6_listener_does_too() {
+    let bed = Bed::new("mapped", "1");
+    let listener = bed.host.run(|| TcpListener::bind("[::]:0")).unwrap().unwrap();
+    let to = SocketAddr::new("10.72.0.1".parse().unwrap(), listener.local_addr().unwrap().port());
+    let mut near = bed.peer.run(|| TcpStream::connect(to)).unwrap().unwrap();
+    let mut far = listener.accept().unwrap().0;
+    let (out, _peer) = bed.outbound("10.72.0.2:0");
+    let marking = bed.attach();
+    marking.pair(&far, ends(&out), &all_above(1000), false).unwrap();
+    carry(&mut near, &mut far, 50_000);
+    assert!(marking.read(&far).unwrap().state.marks > 0);
+}
+
+#[test]
+fn packets_of_a_sender_without_ecn_are_counted_and_pass() {
+    let bed = Bed::new("none", "0");
+    let (mut near, mut far) = bed.inbound("10.72.0.1:0");
+    let (out, _peer) = bed.outbound("10.72.0.2:0");
+    let marking = bed.attach();
+    marking.pair(&far, ends(&out), &all_above(1000), false).unwrap();
+    carry(&mut near, &mut far, 50_000);
+    let seen = marking.read(&far).unwrap();
+    assert!(seen.state.marks == 0 && seen.incapable_packets > 0, "{seen:?}");
+    assert_eq!(socket::tcp_info(&near).unwrap().total_retrans_segments, 0);
+}
+
+#[test]
+fn without_ecn_they_are_dropped_where_that_is_asked_for_and_sent_again() {
+    let bed = Bed::new("drop", "0");
+    let (mut near, mut far) = bed.inbound("10.72.0.1:0");
+    let (out, _peer) = bed.outbound("10.72.0.2:0");
+    let marking = bed.attach();
+    let some = Settings { hold_off_rtts: 1000, ..all_above(10_000) };
+    marking.pair(&far, ends(&out), &some, true).unwrap();
+    carry(&mut near, &mut far, 100_000);
+    assert!(marking.read(&far).unwrap().state.marks > 0);
+    assert!(socket::tcp_info(&near).unwrap().total_retrans_segments > 0);
+}
+
+#[test]
+fn two_relays_mark_side_by_side_and_what_is_let_go_leaves_nothing() {
+    let bed = Bed::new("twice", "1");
+    let links = || {
+        let shown = bed.host.command("tc").args(["qdisc", "show", "dev", "eth0"]).output().unwrap();
+        String::from_utf8(shown.stdout).unwrap()
+    };
+    let untouched = links();
+    let (mut near, mut far) = bed.inbound("10.72.0.1:0");
+    let (out, _peer) = bed.outbound("10.72.0.2:0");
+    let (first, second) = (bed.attach(), bed.attach());
+    second.pair(&far, ends(&out), &all_above(1000), false).unwrap();
+    carry(&mut near, &mut far, 20_000);
+    assert!(second.read(&far).unwrap().state.marks > 0);
+    assert_eq!(first.read(&far), None);
+    drop((first, second));
+    assert_eq!(links(), untouched);
+    let marked = socket::tcp_info(&near).unwrap().delivered_ce_segments;
+    carry(&mut near, &mut far, 20_000);
+    // What was echoed still may be, until the sender's answer.
+    assert!(socket::tcp_info(&near).unwrap().delivered_ce_segments <= marked + 20);
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named_and_nothing_is_attached() {
+    let bed = Bed::new("absent", "1");
+    let names = ["eth0".to_owned(), "eth9".to_owned()];
+    let error = bed.host.run(|| Marking::attach(&names).err().map(|error| error.to_string())).unwrap();
+    assert!(error.unwrap().contains("eth9"));
+}
+
+#[test]
+fn one_connection_is_marked_once_per_so_many_bytes_and_others_are_not() {
+    let bed = Bed::new("every", "1");
+    let (mut near, mut far) = bed.inbound("10.72.0.1:0");
+    let (mut other_near, mut other_far) = bed.inbound("10.72.0.1:0");
+    let marking = bed
+        .host
+        .run(|| Congesting::attach(&["eth0".to_owned()], ends(&far), 16_384))
+        .unwrap()
+        .unwrap();
+    carry(&mut near, &mut far, 163_840);
+    carry(&mut other_near, &mut other_far, 163_840);
+    let seen = marking.read();
+    assert_eq!((seen.bytes, seen.incapable_packets), (163_840, 0));
+    assert!((5..=10).contains(&seen.marks), "{seen:?}");
+    assert!(socket::tcp_info(&near).unwrap().delivered_ce_segments > 0);
+    assert_eq!(socket::tcp_info(&other_near).unwrap().delivered_ce_segments, 0);
+}
