@@ -213,10 +213,13 @@ mod tests {
         let bytes = four.to_bytes();
         assert_eq!((&bytes[..4], &bytes[16..20]), (&[192, 0, 2, 2][..], &[192, 0, 2, 1][..]));
         assert_eq!((&bytes[32..36], &bytes[36..]), (&[3, 231, 0, 80][..], &[0, 0, 0, 0][..]));
-        let mapped =
-            Ends { local: "[::ffff:192.0.2.1]:80".parse().unwrap(), remote: "[::ffff:192.0.2.2]:999".parse().unwrap() };
+        let mapped = Ends {
+            local: "[::ffff:192.0.2.1]:80".parse().unwrap(),
+            remote: "[::ffff:192.0.2.2]:999".parse().unwrap(),
+        };
         assert_eq!(mapped.to_bytes(), bytes);
-        let six = Ends { local: "[2001:db8::1]:80".parse().unwrap(), remote: "[2001:db8::2]:9".parse().unwrap() };
+        let six =
+            Ends { local: "[2001:db8::1]:80".parse().unwrap(), remote: "[2001:db8::2]:9".parse().unwrap() };
         assert_eq!((six.to_bytes()[15], six.to_bytes()[31], six.to_bytes()[36]), (2, 1, 1));
     }
 }

@@ -63,7 +63,13 @@ fn ends(socket: &TcpStream) -> Ends {
 }
 
 fn all_above(allowed_bytes: u64) -> Settings {
-    Settings { kind: Kind::Fixed, allowed_bytes, allowed_cwnds_x16: 0, hold_off_rtts: 0, ..Settings::default() }
+    Settings {
+        kind: Kind::Fixed,
+        allowed_bytes,
+        allowed_cwnds_x16: 0,
+        hold_off_rtts: 0,
+        ..Settings::default()
+    }
 }
 
 /// Sends so much and lets it be read.
@@ -183,11 +189,8 @@ fn one_connection_is_marked_once_per_so_many_bytes_and_others_are_not() {
     let bed = Bed::new("every", "1");
     let (mut near, mut far) = bed.inbound("10.72.0.1:0");
     let (mut other_near, mut other_far) = bed.inbound("10.72.0.1:0");
-    let marking = bed
-        .host
-        .run(|| Congesting::attach(&["eth0".to_owned()], ends(&far), 16_384))
-        .unwrap()
-        .unwrap();
+    let marking =
+        bed.host.run(|| Congesting::attach(&["eth0".to_owned()], ends(&far), 16_384)).unwrap().unwrap();
     carry(&mut near, &mut far, 163_840);
     carry(&mut other_near, &mut other_far, 163_840);
     let seen = marking.read();
