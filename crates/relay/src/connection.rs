@@ -15,6 +15,8 @@
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod world;
 
 /// A peer of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

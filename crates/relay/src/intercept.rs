@@ -6,7 +6,10 @@
 mod commands;
 mod rules;
 
-use crate::{Error, InterceptPlan, RelayPlan, Result};
+use crate::{
+    Accept, Error, Fail, InterceptPlan, RelayPlan, Result,
+    hold::{self, MOST_GATES, Tun},
+};
 use commands::{interface_exists, ip, ip_quiet, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
 pub(crate) use rules::ListenPorts;
@@ -15,8 +18,12 @@ use rules::{Numbers, Record};
 /// First mark and table tried, and how many after it: "lf" in ASCII.
 const FIRST_NUMBER: u32 = 0x6c66;
 const TRIES: u32 = 32;
+/// Numbers of one relay: of taken packets, its own, and those held for each rule.
+const STEP: u32 = 2 + MOST_GATES as u32;
 /// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
 const RULE_PRIORITY: &str = "10";
+/// The IPv4 dummy address (RFC 7600 section 4.8): nothing is ever sent to it.
+const DUMMY_ADDRESS: &str = "192.0.0.8/32";
 const FAMILIES: [&str; 2] = ["-4", "-6"];
 const FORWARDING: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
 
@@ -36,6 +43,9 @@ pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
             Missing::new(format!("the interface '{name}'"), why, "see 'ip link' for what there is")
         }));
         missing.extend(missing_unmarked_validation(plan));
+        if relay.intercepted_ways().any(|(_, way)| way.accept == Accept::AfterServer) {
+            missing.extend(missing_tun());
+        }
         if !plan.set_forwarding {
             missing.extend(missing_forwarding());
         }
@@ -50,6 +60,12 @@ fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
     let error = nft_check(&rules::chains("longfat_check", plan, &numbers, &ports)).err()?;
     let mend = "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and CONFIG_NFT_FIB_INET";
     Some(Missing::new("transparent interception by nftables", error.to_string(), mend))
+}
+
+fn missing_tun() -> Option<Missing> {
+    let error = hold::is_available().err()?;
+    let mend = "run 'modprobe tun' and make /dev/net/tun, or accept early";
+    Some(Missing::new("a TUN interface to hold handshakes", error.to_string(), mend))
 }
 
 fn missing_forwarding() -> Vec<Missing> {
@@ -137,6 +153,26 @@ impl Interception {
         Ok(())
     }
 
+    /// Makes the interface that SYNs held for a rule come to, and the way there. When the process dies, interface and
+    /// route go with it, and SYNs are forwarded, or dropped when the relay fails closed.
+    pub fn hold(&self, rule: usize, fail: Fail) -> Result<Tun> {
+        let numbers = &self.record.numbers;
+        let (mark, table) = (format!("{:#x}", numbers.hold_mark(rule)), numbers.hold_table(rule).to_string());
+        let name = numbers.hold_interface(rule);
+        let tun = Tun::create(&name)?;
+        // Loose validation of sources is content with any route back, but not on an interface without an address.
+        ip(&["addr", "add", DUMMY_ADDRESS, "dev", &name])?;
+        ip(&["link", "set", &name, "up"])?;
+        for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
+            ip(&[family, "rule", "add", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table])?;
+            ip(&[family, "route", "add", "default", "dev", &name, "table", &table])?;
+            if fail == Fail::Closed {
+                ip(&[family, "route", "add", "blackhole", "default", "metric", "4096", "table", &table])?;
+            }
+        }
+        Ok(tun)
+    }
+
     /// Removes everything.
     pub fn remove(mut self) -> Result<()> {
         self.removed = true;
@@ -161,11 +197,15 @@ impl Drop for Interception {
 fn undo(table_name: &str, record: &Record) -> Result<()> {
     nft(&rules::delete_rules(table_name))?;
     let Numbers { mark, table, .. } = &record.numbers;
-    let (mark, table) = (format!("{mark:#x}"), table.to_string());
     for family in FAMILIES {
-        // What a predecessor did not come to make is not there to be removed.
-        ip_quiet(&[family, "rule", "del", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table]);
-        ip_quiet(&[family, "route", "flush", "table", &table]);
+        let rules = ip_quiet(&[family, "rule", "show"]);
+        // One for packets of the relay's connections, and one for each rule that holds SYNs.
+        for found in rules.lines().filter_map(rule_mark).filter(|found| found.wrapping_sub(*mark) < STEP) {
+            ip_quiet(&[family, "rule", "del", "priority", RULE_PRIORITY, "fwmark", &format!("{found:#x}")]);
+            let held = found.wrapping_sub(*mark).checked_sub(2).map_or(0, |rule| rule + 1);
+            ip_quiet(&[family, "route", "flush", "table", &table.wrapping_add(held).to_string()]);
+        }
+        ip_quiet(&[family, "route", "flush", "table", &table.to_string()]);
     }
     for (key, set) in FORWARDING.into_iter().zip([record.forwarding_ipv4, record.forwarding_ipv6]) {
         if set {
@@ -208,7 +248,7 @@ fn choose_numbers(plan: &InterceptPlan) -> Result<Numbers> {
     if let Some(table) = plan.table {
         refuse_taken("routing table", table, "--table", table_user(&rules, table))?;
     }
-    let candidates = || (0..TRIES).map(|try_| FIRST_NUMBER + 2 * try_);
+    let candidates = || (0..TRIES).map(|try_| FIRST_NUMBER + STEP * try_);
     let mark = plan.mark.or_else(|| candidates().find(|mark| mark_user(&rules, *mark).is_none()));
     let table = plan.table.or_else(|| candidates().find(|table| table_user(&rules, *table).is_none()));
     match (mark, table) {
@@ -223,14 +263,16 @@ fn refuse_taken(what: &'static str, number: u32, option: &'static str, by: Optio
     by.map_or(Ok(()), |by| Err(Error::NumberTaken { what, number, by, option }))
 }
 
-/// The rule that looks at a mark, or at the one above it.
+/// The rule that looks at a mark, or at one of those above it.
 fn mark_user(rules: &str, mark: u32) -> Option<String> {
-    let uses = |line: &&str| {
-        let value = line.split("fwmark ").nth(1).and_then(|rest| rest.split([' ', '/']).next());
-        let value = value.and_then(|hex| u32::from_str_radix(hex.trim_start_matches("0x"), 16).ok());
-        value.is_some_and(|value| value == mark || value == mark.wrapping_add(1))
-    };
+    let uses = |line: &&str| rule_mark(line).is_some_and(|found| found.wrapping_sub(mark) < STEP);
     rules.lines().find(uses).map(|line| line.trim().to_owned())
+}
+
+/// The mark a rule looks at.
+fn rule_mark(line: &str) -> Option<u32> {
+    let value = line.split("fwmark ").nth(1)?.split([' ', '/']).next()?;
+    u32::from_str_radix(value.trim_start_matches("0x"), 16).ok()
 }
 
 /// The rule or route that uses a table.
@@ -251,7 +293,7 @@ mod tests {
     fn a_mark_in_use_is_recognised_with_and_without_a_mask() {
         let rules = "0:\tfrom all lookup local\n10:\tfrom all fwmark 0x6c66 lookup 27750\n\
                      11:\tfrom all fwmark 0x10/0xff lookup vpn\n";
-        assert!(mark_user(rules, 0x6c66).is_some() && mark_user(rules, 0x6c65).is_some());
+        assert!(mark_user(rules, 0x6c66).is_some() && mark_user(rules, 0x6c66 - STEP + 1).is_some());
         assert!(mark_user(rules, 0x10).is_some() && mark_user(rules, 0x6c67).is_none());
     }
 }

@@ -101,6 +101,7 @@ impl Leg<'_> {
             set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)?;
         }
         set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, i32::from(self.plan.keepalive_idle.is_some()))?;
+        close_with_reset(socket);
         let Some(mark) = self.transparent else { return Ok(()) };
         set(libc::SOL_SOCKET, libc::SO_MARK, mark as i32)?;
         match ipv6 {
@@ -153,9 +154,20 @@ pub(crate) fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     Ok(unsafe { TcpStream::from_raw_fd(descriptor) })
 }
 
-/// Makes the coming close a reset (SO_LINGER of zero) instead of a FIN.
+/// Makes the coming close a reset (SO_LINGER of zero) instead of a FIN. Every socket of a relay begins so, accepted
+/// ones by inheritance from their listener: when the process is killed, the kernel closes what it held, and a FIN in
+/// the middle of a stream would be taken for its end.
 pub(crate) fn close_with_reset(socket: &impl AsFd) {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    set_linger(socket, 1);
+}
+
+/// Makes the coming close an orderly one.
+pub(crate) fn close_with_fin(socket: &impl AsFd) {
+    set_linger(socket, 0);
+}
+
+fn set_linger(socket: &impl AsFd, on: libc::c_int) {
+    let linger = libc::linger { l_onoff: on, l_linger: 0 };
     // A socket that refuses is reset already.
     // SAFETY: the descriptor is open and `linger` is valid for the length given.
     unsafe {

@@ -5,6 +5,7 @@
 //! - `doors`: listeners, and by which rule their clients are carried.
 //! - [`connection`]: the logic of one connection, without sockets and without a clock.
 //! - `relayed`, `buffer`, `leg`: its sockets; splice(2) through pooled pipes, plain memory as second engine.
+//! - `hold`: SYNs that wait until the server has answered.
 //! - `worker`: epoll loops, one per core, that share the load.
 //! - `intercept`: nft and routing rules of a transparent relay, made and removed.
 //! - `sampling`, [`observer`]: what it tells.
@@ -25,6 +26,7 @@ mod buffer;
 pub mod connection;
 mod doors;
 mod error;
+mod hold;
 mod intercept;
 mod leg;
 mod limits;

@@ -7,11 +7,16 @@ const RESERVED: u64 = 24;
 /// Descriptors per worker: epoll, wake-up, listeners and a prepared socket for each.
 const PER_WORKER: u64 = 8;
 
+/// Held handshakes are dials under way: more of them at once is a flood, or a server that is gone.
+const MOST_HELD: u64 = 1024;
+
 /// What the descriptor limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub connections: usize,
     pub pipes: usize,
+    /// Handshakes held back for a server's answer.
+    pub held: usize,
 }
 
 impl Limits {
@@ -22,11 +27,17 @@ impl Limits {
         Limits::share(if raised { hard } else { soft }, workers)
     }
 
-    /// A quarter of the free descriptors for pipes (two each), the rest for connections (two each).
+    /// A quarter of the free descriptors for pipes (two each), a sixteenth for held handshakes (one each), the rest
+    /// for connections (two each).
     fn share(descriptors: u64, workers: usize) -> Limits {
         let free = descriptors.saturating_sub(RESERVED + PER_WORKER * workers as u64).max(8);
         let pipes = free / 8;
-        Limits { connections: (free / 2 - pipes) as usize, pipes: pipes as usize }
+        let held = (free / 16).min(MOST_HELD);
+        Limits {
+            connections: ((free - held) / 2 - pipes) as usize,
+            pipes: pipes as usize,
+            held: held as usize,
+        }
     }
 }
 
@@ -37,9 +48,9 @@ mod tests {
     #[test]
     fn connections_and_pipes_stay_within_the_descriptors() {
         for descriptors in [0, 64, 100, 1024, 20_000, 1 << 20] {
-            let Limits { connections, pipes } = Limits::share(descriptors, 2);
+            let Limits { connections, pipes, held } = Limits::share(descriptors, 2);
             assert!(connections > 0);
-            let needed = 2 * (connections + pipes) as u64;
+            let needed = (2 * (connections + pipes) + held) as u64;
             assert!(needed <= descriptors.saturating_sub(40).max(8), "{descriptors}: {needed}");
         }
     }

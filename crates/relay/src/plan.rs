@@ -102,6 +102,14 @@ impl RelayPlan {
         rules.chain(self.uses_defaults().then_some(&self.defaults))
     }
 
+    /// How intercepted connections are carried, by the index of their rule (0 when there are no rules).
+    pub(crate) fn intercepted_ways(&self) -> impl Iterator<Item = (usize, &Arc<ConnectionPlan>)> {
+        let all = self.rules.is_empty().then_some((0, &self.defaults));
+        let rules = self.rules.iter().enumerate();
+        let rules = rules.filter_map(|(index, rule)| Some((index, rule.relay.as_ref()?)));
+        rules.chain(all).filter(|_| self.intercept.is_some())
+    }
+
     /// Whether a connection that no rule matches can come to this relay.
     fn uses_defaults(&self) -> bool {
         self.rules.is_empty() || !self.listeners.is_empty()
@@ -151,6 +159,15 @@ impl RelayPlan {
             return Err(Error::Plan(
                 "a transparent relay needs at least one interface to intercept on".into(),
             ));
+        }
+        let held = |(index, way): (usize, &Arc<ConnectionPlan>)| {
+            index >= crate::hold::MOST_GATES && way.accept == Accept::AfterServer
+        };
+        if self.intercepted_ways().any(held) {
+            return Err(Error::Plan(format!(
+                "only the first {} rules may accept 'after-server'; move those that do to the front",
+                crate::hold::MOST_GATES
+            )));
         }
         self.listeners.iter().try_for_each(ListenerPlan::check)
     }

@@ -3,6 +3,7 @@
 use crate::{
     Error, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result,
     doors::Doors,
+    hold::Hold,
     intercept::{self, Interception},
     plan::ConnectionPlan,
     sampling,
@@ -81,7 +82,14 @@ fn open_and_work(
     let mut doors = Doors::new(plan.workers, own_mark);
     doors.open_explicit(plan)?;
     let ports = if interception.is_some() { doors.open_intercepted(plan)? } else { Vec::new() };
-    work(&shared, doors, stop, || {
+    let hold = match interception {
+        Some(interception) => {
+            shared.held.set_gates(plan.intercepted_ways(), |rule| interception.hold(rule, plan.fail))?;
+            Some(Hold::new(&shared, interception.own_mark())?)
+        }
+        None => None,
+    };
+    work(&shared, doors, hold, stop, || {
         interception.map_or(Ok(()), |interception| interception.start(plan, &ports))
     })
 }
@@ -95,6 +103,7 @@ fn ready(plan: &RelayPlan, listening: Vec<SocketAddr>) -> Ready {
 fn work(
     shared: &Shared,
     doors: Doors,
+    hold: Option<Hold>,
     stop: &AtomicBool,
     start: impl FnOnce() -> Result<()>,
 ) -> Result<RelayStats> {
@@ -110,7 +119,9 @@ fn work(
             let (name, observer, done) = (&shared.plan.name, shared.observer, &sampled);
             scope.spawn(move || sampling::run(registry, name, every, done, observer));
         }
-        let workers: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
+        let mut workers: Vec<_> =
+            workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
+        workers.extend(hold.map(|hold| scope.spawn(move || hold.run())));
         shared.observer.ready(&ready);
         wait_for_stop(stop, &workers);
         drain(shared);

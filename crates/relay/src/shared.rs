@@ -1,7 +1,9 @@
 //! What the workers of one relay share.
 
 use crate::{
-    Error, LegPlan, RelayPlan, RelayStats, Result,
+    Accept, Error, LegPlan, RelayPlan, RelayStats, Result,
+    doors::Clients,
+    hold::Held,
     leg::Leg,
     limits::Limits,
     observer::{Ended, Observer},
@@ -9,9 +11,12 @@ use crate::{
     sampling::Registry,
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 /// Shared by all workers, the sampler and the thread that runs the relay.
@@ -33,10 +38,14 @@ pub(crate) struct Shared<'a> {
     pub pipes_left: AtomicIsize,
     pub registry: Option<Registry>,
     pub seats: Vec<Seat>,
+    /// Servers' legs whose clients have not been accepted yet.
+    pub held: Held,
+    /// Handshakes held back.
+    pub held_count: AtomicUsize,
     limits: Limits,
     next_number: AtomicU32,
     totals: Totals,
-    warned: [AtomicBool; 3],
+    warned: [AtomicBool; 4],
 }
 
 /// Connections on their way to another worker; boxed as they live in its slots.
@@ -65,6 +74,7 @@ pub(crate) enum Once {
     CcOverridden,
     PortChanged,
     Full,
+    Passed,
 }
 
 impl<'a> Shared<'a> {
@@ -83,6 +93,8 @@ impl<'a> Shared<'a> {
             pipes_left: AtomicIsize::new(limits.pipes as isize),
             registry: plan.sample_every.map(|_| Registry::default()),
             seats: seats?,
+            held: Held::default(),
+            held_count: AtomicUsize::new(0),
             limits,
             next_number: AtomicU32::new(0),
             totals: Totals::default(),
@@ -109,6 +121,41 @@ impl<'a> Shared<'a> {
             )
         });
         false
+    }
+
+    /// Whether one more handshake may be held.
+    pub fn has_room(&self) -> bool {
+        let held = self.held_count.load(Ordering::Acquire);
+        self.live.load(Ordering::Acquire) + held < self.limits.connections
+    }
+
+    /// Handshakes that may be held at once.
+    pub fn held_limit(&self) -> usize {
+        self.limits.held
+    }
+
+    /// The leg that stands for a client whose SYN was held.
+    pub fn held_leg(&self, client: &TcpStream, clients: &Clients) -> Option<TcpStream> {
+        if !clients.is_intercepted() || clients.likely().accept != Accept::AfterServer {
+            return None;
+        }
+        self.held.take(client.peer_addr().ok()?, client.local_addr().ok()?)
+    }
+
+    /// Counts a client whose SYN was never answered.
+    pub fn count_refused(&self) {
+        self.totals.connections.fetch_add(1, Ordering::Relaxed);
+        self.totals.by_ending[1].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Says once that a server sees another port than its client's.
+    pub fn warn_port_changed(&self, client: SocketAddr, server: SocketAddr) {
+        self.warn_once(Once::PortChanged, || {
+            format!(
+                "{client} reused its port towards {server} while the last connection of that name, which had no TCP \
+                 timestamps, is in TIME_WAIT here: the server sees another port"
+            )
+        });
     }
 
     /// Gives back a place nobody came to take.

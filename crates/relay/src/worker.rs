@@ -239,9 +239,10 @@ impl<'a> Worker<'a> {
         if self.shared.observer.wants_summaries() {
             self.shared.observer.closed(&summary(&connection));
         }
-        if connection.logic.ending() == Some(Ending::Reset) {
-            leg::close_with_reset(&connection.legs.client);
-            leg::close_with_reset(&connection.legs.server);
+        // Any other end is a reset, which is what closing a leg does by itself.
+        if connection.logic.ending() == Some(Ending::Close) {
+            leg::close_with_fin(&connection.legs.client);
+            leg::close_with_fin(&connection.legs.server);
         }
         connection.discard_buffers(&mut self.pool);
         let bytes = Direction::BOTH.map(|direction| connection.legs.relayed(direction));

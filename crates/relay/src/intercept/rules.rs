@@ -1,7 +1,12 @@
 //! The nft program of an interception, and the record of who made it: text only, nothing is run here.
 
-use crate::plan::{ConnectionPlan, Fail, MatchPlan, RelayPlan, RulePlan};
+use crate::plan::{Accept, ConnectionPlan, Fail, MatchPlan, RelayPlan, RulePlan};
 use std::{fmt::Write, sync::Arc};
+
+/// How long the pair of a SYN is remembered: a handshake by cookies takes a round trip, and a retransmission or two.
+const PAIR_SECONDS: u32 = 5;
+/// Pairs remembered per rule and family: at 50,000 new connections a second, all of them.
+const PAIRS: u32 = 1 << 18;
 
 /// Numbers and addresses of one interception.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +17,23 @@ pub(crate) struct Numbers {
     pub own_mark: u32,
     /// Routing table that delivers marked packets locally.
     pub table: u32,
+}
+
+impl Numbers {
+    /// Mark of SYNs that are held for the rule of that index.
+    pub fn hold_mark(&self, rule: usize) -> u32 {
+        self.mark.wrapping_add(2 + rule as u32)
+    }
+
+    /// Routing table that brings them to the rule's TUN interface.
+    pub fn hold_table(&self, rule: usize) -> u32 {
+        self.table.wrapping_add(1 + rule as u32)
+    }
+
+    /// Name of that interface.
+    pub fn hold_interface(&self, rule: usize) -> String {
+        format!("lfh{:x}-{rule}", self.mark)
+    }
 }
 
 /// Who made an interception and what else must be undone: the comment of its nft table. The table is made first and
@@ -77,17 +99,21 @@ pub(crate) fn table(name: &str, record: &Record) -> String {
 /// without a listener the `tproxy` statement does not match, and they are forwarded unrelayed, or dropped by the next
 /// line when the relay fails closed. Only `tproxy` knows that a SYN for a pair of addresses and ports in TIME_WAIT
 /// begins a new connection. All other packets are found by their socket, whatever interface they come from (servers'
-/// replies too): one look-up per packet, and no route.
+/// replies too): one look-up per packet, and no route. ICMP errors about the relay's packets quote somebody else's
+/// address as their source, and belong to its sockets all the same: path MTU discovery lives from them.
 pub(crate) fn chains(name: &str, plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> String {
     let Numbers { mark, own_mark, .. } = numbers;
     let interfaces = plan.intercept.iter().flat_map(|intercept| &intercept.interfaces);
     let mut text = format!(
-        "table inet {name} {{\nchain syn {{\n\
+        "table inet {name} {{\n{}chain syn {{\n\
+         {}\
          iifname != {} return\n\
          fib daddr type local return\n",
+        pair_sets(plan),
+        answered_lines(plan, numbers, ports),
         quoted(interfaces)
     );
-    for line in syn_lines(plan, *mark, ports) {
+    for line in syn_lines(plan, numbers, ports) {
         text.push_str(&line);
         text.push('\n');
     }
@@ -95,17 +121,88 @@ pub(crate) fn chains(name: &str, plan: &RelayPlan, numbers: &Numbers, ports: &[L
         text,
         "}}\nchain prerouting {{\n\
          type filter hook prerouting priority mangle; policy accept;\n\
-         meta l4proto != tcp return\n\
          meta mark {own_mark:#x} return\n\
+         meta l4proto {{ icmp, ipv6-icmp }} socket transparent 1 meta mark set {mark:#x} accept\n\
+         meta l4proto != tcp return\n\
          tcp flags & (syn | ack | rst | fin) == syn goto syn\n\
          socket transparent 1 meta mark set {mark:#x} accept\n\
-         }}\n}}\n"
+         {}}}\n}}\n",
+        cookie_lines(plan, *mark, ports)
     );
     text
 }
 
+/// The protocol, family, address and port of a rule's listeners.
+fn families(ports: &ListenPorts) -> [(&'static str, &'static str, &'static str, Option<u16>); 2] {
+    [("ipv4", "ip", "127.0.0.1", ports.ipv4), ("ipv6", "ip6", "[::1]", ports.ipv6)]
+}
+
+/// The pairs whose SYNs a rule took lately. When so many SYNs wait that the kernel answers by cookies, it keeps no
+/// socket for them, and only this tells the ACKs that complete a handshake from those of connections that pass. When
+/// it is full, `add` does not match, and SYNs pass unrelayed: a flood cannot take more than this.
+fn pair_sets(plan: &RelayPlan) -> String {
+    let mut text = String::new();
+    for (rule, _) in plan.intercepted_ways() {
+        for (family, address) in [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")] {
+            let _ = writeln!(
+                text,
+                "set {family}_{rule} {{ type {address} . inet_service . {address} . inet_service; flags dynamic, timeout; \
+                 timeout {PAIR_SECONDS}s; size {PAIRS}; }}"
+            );
+        }
+    }
+    text
+}
+
+/// The addresses and ports of a packet, as the sets of [`pair_sets`] have them.
+fn pair(family: &str) -> String {
+    format!("{family} saddr . tcp sport . {family} daddr . tcp dport")
+}
+
+/// Takes a SYN and remembers its pair.
+fn take_syn(rule: usize, family: &str, to: &str, mark: u32) -> String {
+    format!(
+        "add @{family}_{rule} {{ {} }} tproxy {family} to {to} meta mark set {mark:#x} accept",
+        pair(family)
+    )
+}
+
+/// ACKs of pairs whose SYNs were taken and that have no socket.
+fn cookie_lines(plan: &RelayPlan, mark: u32, ports: &[ListenPorts]) -> String {
+    let mut text = String::new();
+    for (rule, _) in plan.intercepted_ways() {
+        let Some(ports) = ports.get(rule) else { continue };
+        for (protocol, family, address, port) in families(ports) {
+            let Some(port) = port else { continue };
+            let _ = writeln!(
+                text,
+                "meta nfproto {protocol} tcp flags & (syn | ack | rst | fin) == ack {} @{family}_{rule} \
+                 tproxy {family} to {address}:{port} meta mark set {mark:#x} accept",
+                pair(family)
+            );
+        }
+    }
+    text
+}
+
+/// SYNs that were held and whose servers have answered: they come back by their rule's interface.
+fn answered_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> String {
+    let mut text = String::new();
+    for (rule, _) in plan.intercepted_ways().filter(|(_, way)| way.accept == Accept::AfterServer) {
+        let Some(ports) = ports.get(rule) else { continue };
+        for (protocol, family, address, port) in families(ports) {
+            let Some(port) = port else { continue };
+            let (tun, to) = (numbers.hold_interface(rule), format!("{address}:{port}"));
+            let take = take_syn(rule, family, &to, numbers.mark);
+            let _ = writeln!(text, "iifname \"{tun}\" meta nfproto {protocol} meta l4proto tcp {take}");
+        }
+    }
+    text
+}
+
 /// What becomes of a SYN, rule by rule, for the IP families that each can match.
-fn syn_lines(plan: &RelayPlan, mark: u32, ports: &[ListenPorts]) -> Vec<String> {
+fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> Vec<String> {
+    let mark = numbers.mark;
     let everything = [RulePlan {
         name: ConnectionPlan::DEFAULT_RULE.into(),
         matches: MatchPlan::default(),
@@ -113,17 +210,23 @@ fn syn_lines(plan: &RelayPlan, mark: u32, ports: &[ListenPorts]) -> Vec<String> 
     }];
     let rules = if plan.rules.is_empty() { &everything } else { plan.rules.as_slice() };
     let mut lines = Vec::new();
-    for (rule, ports) in rules.iter().zip(ports) {
-        let families = [("ipv4", "ip", "127.0.0.1", ports.ipv4), ("ipv6", "ip6", "[::1]", ports.ipv6)];
-        for (protocol, family, address, port) in families {
+    for (index, (rule, ports)) in rules.iter().zip(ports).enumerate() {
+        for (protocol, family, address, port) in families(ports) {
             let Some(filter) = filter(&rule.matches, family) else { continue };
             let matched = format!("meta nfproto {protocol} meta l4proto tcp {filter}");
             match (&rule.relay, port) {
                 (None, _) => lines.push(format!("{matched}return")),
                 (Some(_), None) => {}
+                (Some(way), Some(port)) if way.accept == Accept::AfterServer => {
+                    // A pair the kernel knows: a handshake under way, or TIME_WAIT, with which a forwarded packet would
+                    // be dropped.
+                    let take = take_syn(index, family, &format!("{address}:{port}"), mark);
+                    lines.push(format!("{matched}socket transparent 1 {take}"));
+                    lines.push(format!("{matched}meta mark set {:#x} accept", numbers.hold_mark(index)));
+                }
                 (Some(_), Some(port)) => {
-                    let to = format!("tproxy {family} to {address}:{port} meta mark set {mark:#x} accept");
-                    lines.push(format!("{matched}{to}"));
+                    let take = take_syn(index, family, &format!("{address}:{port}"), mark);
+                    lines.push(format!("{matched}{take}"));
                     if plan.fail == Fail::Closed {
                         lines.push(format!("{matched}drop"));
                     }
@@ -203,7 +306,7 @@ mod tests {
         let ports = |index| ListenPorts { ipv4: Some(5000 + index), ipv6: Some(6000 + index) };
         let ports: Vec<_> = (0..plan.rules.len().max(1)).map(|index| ports(index as u16)).collect();
         assert!(chains("longfat_x", &plan, &record().numbers, &ports).contains("\"lan\", \"wlan\" } return"));
-        syn_lines(&plan, 1, &ports)
+        syn_lines(&plan, &Numbers { mark: 1, own_mark: 2, table: 1 }, &ports)
     }
 
     #[test]
@@ -219,10 +322,10 @@ mod tests {
                 "meta nfproto ipv4 meta l4proto tcp tcp dport { 22 } return",
                 "meta nfproto ipv6 meta l4proto tcp tcp dport { 22 } return",
                 "meta nfproto ipv4 meta l4proto tcp iifname { \"lan\" } ip daddr { 192.0.2.0/24 } tcp dport { 80, \
-                 8000-8080 } tproxy ip to 127.0.0.1:5001 meta mark set 0x1 accept",
-                "meta nfproto ipv4 meta l4proto tcp ip saddr { 10.0.0.0/8 } tproxy ip to 127.0.0.1:5002 meta mark set \
+                 8000-8080 } add @ip_1 { ip saddr . tcp sport . ip daddr . tcp dport } tproxy ip to 127.0.0.1:5001 meta mark set 0x1 accept",
+                "meta nfproto ipv4 meta l4proto tcp ip saddr { 10.0.0.0/8 } add @ip_2 { ip saddr . tcp sport . ip daddr . tcp dport } tproxy ip to 127.0.0.1:5002 meta mark set \
                  0x1 accept",
-                "meta nfproto ipv6 meta l4proto tcp ip6 saddr { 2001:db8::/32 } tproxy ip6 to [::1]:6002 meta mark \
+                "meta nfproto ipv6 meta l4proto tcp ip6 saddr { 2001:db8::/32 } add @ip6_2 { ip6 saddr . tcp sport . ip6 daddr . tcp dport } tproxy ip6 to [::1]:6002 meta mark \
                  set 0x1 accept",
             ]
         );
@@ -234,7 +337,11 @@ mod tests {
         // Top-level keys stand before the tables.
         let plan = "fail = 'closed'\n[intercept]\ninterfaces = 'lan'\n";
         let plan = crate::spec::RelaySpec::parse(plan).unwrap().resolve().unwrap();
-        let found = syn_lines(&plan, 1, &[ListenPorts { ipv4: Some(5), ipv6: None }]);
+        let found = syn_lines(
+            &plan,
+            &Numbers { mark: 1, own_mark: 2, table: 1 },
+            &[ListenPorts { ipv4: Some(5), ipv6: None }],
+        );
         assert!(found.len() == 2 && found[1].ends_with("tcp drop"), "{found:?}");
     }
 

@@ -56,6 +56,8 @@ impl Door {
 struct Newcomer {
     client: TcpStream,
     server: TcpStream,
+    /// Its SYN was held: the server's leg stands.
+    stands: bool,
     clients: Clients,
 }
 
@@ -141,7 +143,18 @@ impl Worker<'_> {
             }
         };
         match leg::accept(&door.listener) {
-            Ok(client) => Ok(Some(Newcomer { client, server: prepared, clients: door.clients.clone() })),
+            Ok(client) => {
+                let held = self.shared.held_leg(&client, &door.clients);
+                let stands = held.is_some();
+                let server = match held {
+                    Some(held) => {
+                        door.prepared = Some(prepared);
+                        held
+                    }
+                    None => prepared,
+                };
+                Ok(Some(Newcomer { client, server, stands, clients: door.clients.clone() }))
+            }
             Err(error) => {
                 door.prepared = Some(prepared);
                 match error.raw_os_error() {
@@ -155,7 +168,7 @@ impl Worker<'_> {
     /// Starts the leg to the server. A client that cannot be served is reset.
     fn begin(&mut self, newcomer: Newcomer) {
         let number = self.shared.number();
-        let Newcomer { client, server, clients } = newcomer;
+        let Newcomer { client, server, stands, clients } = newcomer;
         let addresses = client.peer_addr().and_then(|peer| Ok((peer, self.target(&client, &clients)?)));
         let Ok((client_address, server_address)) = addresses else {
             return self.turn_away(&client, Ended::ResetByClient);
@@ -178,7 +191,7 @@ impl Worker<'_> {
             relayed_bytes: Default::default(),
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
-        self.connect(token);
+        if stands { self.watch_new(token) } else { self.connect(token) }
     }
 
     fn turn_away(&self, client: &TcpStream, ended: Ended) {
@@ -232,12 +245,7 @@ impl Worker<'_> {
     fn connect_from_any_port(&mut self, token: Token, source: SocketAddr) {
         let Some(connection) = self.slots.get_mut(token) else { return };
         let to = connection.legs.server_address;
-        self.shared.warn_once(Once::PortChanged, || {
-            format!(
-                "{source} reused its port towards {to} while the last connection of that name, which had no TCP \
-                 timestamps, is in TIME_WAIT here: the server sees another port"
-            )
-        });
+        self.shared.warn_port_changed(source, to);
         let fresh = self.shared.leg(&connection.legs.plan.server, true).outgoing(to.is_ipv6());
         let started =
             fresh.and_then(|socket| leg::connect_from_any_port(&socket, source, to).map(|()| socket));

@@ -1,6 +1,8 @@
 //! A client, a relay and a server in network namespaces of their own, and peers that check every byte.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod path;
+
 use longfat_host::{Lease, Namespace, interface, sysctl};
 use longfat_relay::{ConnectionSummary, InterceptPlan, Observer, Ready, RelayPlan, RelayStats};
 use longfat_schema::record::Record;
@@ -104,6 +106,13 @@ impl Bed {
     pub fn transparent() -> RelayPlan {
         let intercept = InterceptPlan { interfaces: vec!["lan".into()], ..InterceptPlan::default() };
         RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::transparent("test", intercept) }
+    }
+
+    /// A transparent relay that answers clients when their servers have answered.
+    pub fn after_server() -> RelayPlan {
+        let mut plan = Bed::transparent();
+        plan.defaults_mut().accept = longfat_relay::Accept::AfterServer;
+        plan
     }
 
     pub fn explicit(to: SocketAddr) -> RelayPlan {
