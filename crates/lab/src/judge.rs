@@ -2,14 +2,17 @@
 
 mod expect;
 
-pub use expect::{expectation, figures};
+pub use expect::{expectation, figures, within};
 
 use crate::{
     plan::{FlowPlan, Plan},
     samples::Samples,
     spec::Protocol,
 };
-use longfat_schema::run::{Metric, RunStatus};
+use longfat_schema::{
+    record::FlowSummary,
+    run::{Metric, RunStatus},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Busy CPU from which a reader is warned though no limit was given: what waits for a processor is late.
@@ -56,8 +59,22 @@ fn flow_errors(plan: &Plan, samples: &Samples) -> Vec<String> {
             );
             found.push(message);
         }
+        found.extend(unfinished(flow, mine()));
     }
     found
+}
+
+/// A flow of a given size that the end of the run cut off.
+fn unfinished<'a>(flow: &FlowPlan, streams: impl Iterator<Item = &'a FlowSummary>) -> Option<String> {
+    let size = flow.size_bytes?;
+    let received: u64 = streams.map(|summary| summary.received_bytes).sum();
+    let message = || {
+        format!(
+            "flow '{}': {received} of {size} bytes had arrived when the run ended; give it a longer run",
+            flow.name
+        )
+    };
+    (received < size).then(message)
 }
 
 fn link_faults(samples: &Samples) -> Vec<String> {

@@ -11,8 +11,9 @@ use longfat_schema::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every metric there is: expectations may name these.
-pub const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 20] = [
     "goodput_bps",
+    "completion_us",
     "fairness_jain",
     "retransmitted_segments",
     "echo_p50_us",
@@ -33,11 +34,31 @@ pub const NAMES: [&str; 19] = [
     "cpu_busy_ratio",
 ];
 
+/// Whether a metric is of the run as a whole.
+pub fn of_whole_run(metric: &str) -> bool {
+    matches!(metric, "fairness_jain" | "cpu_busy_ratio")
+}
+
+/// Whether a metric is of a flow (some are of a relay's legs, too).
+pub fn of_flow(metric: &str) -> bool {
+    const OF_LINKS_AND_RELAYS: [&str; 7] = [
+        "utilisation_ratio",
+        "queue_mean_bytes",
+        "queue_max_bytes",
+        "dropped_packets",
+        "late_p99_us",
+        "backlog_mean_bytes",
+        "backlog_max_bytes",
+    ];
+    !of_whole_run(metric) && !OF_LINKS_AND_RELAYS.contains(&metric)
+}
+
 /// Every figure of a run.
 pub fn metrics(plan: &Plan, samples: &Samples, cpu_busy: Option<f64>) -> Vec<Metric> {
     let window = Window { start_us: plan.window_start_us, end_us: plan.window_end_us };
     let mut found = Figures::default();
     goodput(plan, samples, window, &mut found);
+    completion(plan, samples, &mut found);
     echoes(samples, window, &mut found);
     control_blocks(samples, window, &mut found);
     datagrams(plan, samples, &mut found);
@@ -111,6 +132,19 @@ fn goodput(plan: &Plan, samples: &Samples, window: Window, found: &mut Figures) 
         }
     }
     found.extend("fairness_jain", "", jain(&rates_of_tcp));
+}
+
+/// How long a flow of a given size took, from its planned start to the last byte of its last stream at the receiver.
+fn completion(plan: &Plan, samples: &Samples, found: &mut Figures) {
+    for flow in plan.flows.iter().filter(|flow| flow.size_bytes.is_some()) {
+        let streams = samples.flow.iter().filter(|summary| summary.flow == flow.name);
+        let end_us = streams.map(|summary| summary.start_us + summary.duration_us as i64).max();
+        found.extend(
+            "completion_us",
+            &flow.name,
+            end_us.map(|end_us| (end_us - flow.start_us as i64) as f64),
+        );
+    }
 }
 
 /// Bytes of an interval that fall into the window, were they spread evenly over it.

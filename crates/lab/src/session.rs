@@ -218,16 +218,10 @@ impl Session<'_> {
     }
 
     fn write_result(&self, finished: &mut Finished) -> Result<(), SessionError> {
-        let planned = |name: &str| finished.result.cases.iter().any(|case| case.name == name);
-        let asked = self.experiment.expect.iter().filter(|expect| {
-            let right = match &expect.right {
-                crate::spec::Against::Figure(figure) => planned(&figure.case),
-                crate::spec::Against::Number(_) => true,
-            };
-            planned(&expect.left.case) && right
-        });
+        let planned: Vec<&str> = finished.result.cases.iter().map(|case| case.name.as_str()).collect();
+        let asked = self.experiment.expect.iter().filter_map(|expect| judge::within(expect, &planned));
         finished.result.expectations =
-            asked.map(|expect| judge::expectation(expect, &finished.runs)).collect();
+            asked.map(|expect| judge::expectation(&expect, &finished.runs)).collect();
         Ok(write_json(&self.directory.join(RESULT_FILE), &finished.result)?)
     }
 
@@ -364,6 +358,7 @@ impl Session<'_> {
             schema_version: SCHEMA_VERSION,
             experiment: plan.experiment.clone(),
             case: plan.case.clone(),
+            axes: plan.axes.clone(),
             repeat: plan.repeat,
             backend: self.backend.name().to_owned(),
             seed: plan.seed,
@@ -400,7 +395,12 @@ fn case_info(case: &Case) -> CaseInfo {
         stream: None,
         value: figure.value,
     });
-    CaseInfo { name: case.name.clone(), title: case.title.clone(), published: published.collect() }
+    CaseInfo {
+        name: case.name.clone(),
+        title: case.title.clone(),
+        axes: case.axes.clone(),
+        published: published.collect(),
+    }
 }
 
 fn unix_ms() -> u64 {

@@ -71,7 +71,8 @@ fn what_no_path_has_is_refused_with_the_mend() {
 fn simulated_over_planned(plan: &PathPlan) -> Vec<(String, f64, f64)> {
     let experiment = Experiment::read(&experiment(plan), &[]).unwrap();
     let runs: Vec<_> = plans(&experiment).unwrap();
-    let expected = |case: &str| experiment.expect.iter().find(|expect| expect.left.case == case);
+    let pairs = || experiment.expect.iter().flat_map(|expect| &expect.pairs);
+    let expected = |case: &str| pairs().find(|pair| pair.left.case == case);
     let ratios = std::thread::scope(|scope| {
         let run = |run| {
             let observed = simulated::run(run, &mut |_| (), &AtomicBool::new(false)).unwrap();
@@ -86,7 +87,7 @@ fn simulated_over_planned(plan: &PathPlan) -> Vec<(String, f64, f64)> {
             metric.metric == "goodput_bps" && metric.of == "planned" && metric.stream.is_none()
         };
         let goodput = metrics.iter().find(is_total).unwrap().value;
-        let at_most = expected(&case)?.at_most.unwrap();
+        let at_most = expected(&case)?.bounds.most.unwrap().value;
         let planned = of(plan, &case).goodput.0 as f64;
         Some((case, goodput / planned, at_most))
     };

@@ -149,7 +149,7 @@ pub fn case_infos(result: Option<&ResultManifest>, runs: &[&RunManifest]) -> Vec
     let entries = result.iter().flat_map(|r| r.runs.iter().map(|entry| &entry.case));
     for name in entries.chain(runs.iter().map(|run| &run.case)) {
         if cases.iter().all(|case| case.name != *name) {
-            cases.push(CaseInfo { name: name.clone(), title: name.clone(), published: vec![] });
+            cases.push(CaseInfo { name: name.clone(), title: name.clone(), ..CaseInfo::default() });
         }
     }
     cases
@@ -309,6 +309,7 @@ mod tests {
             schema_version: 1,
             experiment: "e".into(),
             case: case.into(),
+            axes: vec![],
             repeat,
             backend: "emulated".into(),
             seed: 1,

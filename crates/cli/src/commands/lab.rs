@@ -17,11 +17,16 @@ use longfat_lab::{
     plan::{Plan, plans},
     session::{Finished, Session, default_directory},
     show,
-    spec::{Experiment, decode, overlay},
+    spec::{
+        Case, Experiment, decode,
+        include::Source,
+        overlay,
+        sweep::{Filter, OneOrMany},
+    },
 };
 use longfat_schema::run::{Provenance, ResultStatus, RunStatus};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -96,9 +101,12 @@ struct SpecArgs {
     /// Change a value of the file, in every case; may be repeated. Keys are dotted.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Only this case; may be repeated.
+    /// Only this case (all its cells), or this cell of a sweep; may be repeated.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
+    /// Only cells of the sweep with this value; may be repeated (several of one axis: any of them).
+    #[arg(long, value_name = "AXIS=LABEL", value_parser = axis_label)]
+    cell: Vec<(String, String)>,
     /// Runs of each case.
     #[arg(long, value_name = "N")]
     repeats: Option<u32>,
@@ -150,32 +158,58 @@ struct Read {
 impl SpecArgs {
     fn read(&self) -> anyhow::Result<Read> {
         let name = self.file.display();
-        let text = std::fs::read_to_string(&self.file).with_context(|| format!("experiment '{name}'"))?;
+        let Source { text, table } = Source::open(&self.file).context("experiment")?;
         let mut overrides = Vec::new();
         for assignment in &self.set {
             overrides.push(overlay::parse_assignment(assignment).map_err(|why| anyhow!("--set {why}"))?);
         }
         overrides.extend(self.repeats.map(|count| ("repeats".to_owned(), i64::from(count).into())));
         let mut experiment =
-            Experiment::read(&text, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
+            Experiment::from_table(&table, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
         if self.quick {
             let shorter = quick_overrides(&experiment);
             overrides.extend(shorter);
-            experiment = Experiment::read(&text, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
+            experiment =
+                Experiment::from_table(&table, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
         }
-        self.check_cases(&experiment)?;
+        let wanted = self.wanted(&experiment)?;
         let mut plans = plans(&experiment)?;
-        plans.retain(|plan| self.case.is_empty() || self.case.contains(&plan.case));
+        plans.retain(|plan| wanted.contains(&plan.case));
         Ok(Read { text, experiment, plans })
     }
 
-    fn check_cases(&self, experiment: &Experiment) -> anyhow::Result<()> {
-        let known = || experiment.cases.iter().map(|case| case.name.as_str());
-        match self.case.iter().find(|name| known().all(|case| case != *name)) {
-            Some(name) => Err(anyhow!("--case: {}", decode::unknown("case", name, known()))),
-            None => Ok(()),
+    /// Names of the cases and cells asked for.
+    fn wanted(&self, experiment: &Experiment) -> anyhow::Result<BTreeSet<String>> {
+        let cases = &experiment.cases;
+        if let Some(name) = self.case.iter().find(|name| !cases.iter().any(|case| case.is_called(name))) {
+            let known: BTreeSet<&str> = cases.iter().map(|case| case.base.as_str()).collect();
+            return Err(anyhow!("--case: {}", decode::unknown("case", name, known)));
         }
+        let mut filter = Filter::new();
+        for (axis, label) in &self.cell {
+            let labels: BTreeSet<&str> = cases.iter().filter_map(|case| case.label(axis)).collect();
+            if labels.is_empty() {
+                let axes: BTreeSet<&str> =
+                    cases.iter().flat_map(|case| &case.axes).map(|at| at.axis.as_str()).collect();
+                return Err(anyhow!("--cell: {}", decode::unknown("axis", axis, axes)));
+            }
+            if !labels.contains(label.as_str()) {
+                return Err(anyhow!("--cell {axis}: {}", decode::unknown("label", label, labels)));
+            }
+            let so_far = filter.remove(axis).map_or(Vec::new(), |labels| labels.all().to_vec());
+            let all = so_far.into_iter().chain([label.clone()]).collect();
+            filter.insert(axis.clone(), OneOrMany::Many(all));
+        }
+        let named = |case: &&Case| self.case.is_empty() || self.case.iter().any(|name| case.is_called(name));
+        let asked = cases.iter().filter(named).filter(|case| case.is_at(&filter));
+        let wanted: BTreeSet<String> = asked.map(|case| case.name.clone()).collect();
+        if wanted.is_empty() { Err(anyhow!("--case and --cell leave nothing to run")) } else { Ok(wanted) }
     }
+}
+
+fn axis_label(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(axis, label)| (axis.to_owned(), label.to_owned()));
+    pair.ok_or_else(|| format!("'{text}' is no AXIS=LABEL; write it like rate=25Mbit"))
 }
 
 fn quick_overrides(experiment: &Experiment) -> Vec<(String, overlay::Value)> {
@@ -311,7 +345,7 @@ fn check(args: &CheckArgs) -> Outcome {
     let head = &read.experiment.head;
     println!("{}: {}\n", head.name, head.title);
     println!("{}", table::plans(&read.plans));
-    let ccs: std::collections::BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
+    let ccs: BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
     println!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
     let time = show::span(expected_time(&read.plans));
     println!("{} runs, about {time}; {} expectations", read.plans.len(), read.experiment.expect.len());

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Values = BTreeMap<String, BTreeSet<String>>;
 
 /// What of a plan tells a run from its like, or says nothing about what was run.
-const OF_ONE_RUN: [&str; 4] = ["case", "case_title", "repeat", "experiment"];
+const OF_ONE_RUN: [&str; 5] = ["case", "case_title", "axes", "repeat", "experiment"];
 
 /// Keys whose values the two sides have none of in common. What varies within a side from repeat to repeat (a seed, a
 /// counter) is no difference unless it does so elsewhere.

@@ -13,6 +13,7 @@ fn run(case: &str, repeat: u32, figures: &[(&str, &str, f64)]) -> Run {
         schema_version: 1,
         experiment: "e".into(),
         case: case.into(),
+        axes: vec![],
         repeat,
         backend: "emulated".into(),
         seed: 1,

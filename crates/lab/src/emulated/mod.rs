@@ -237,7 +237,9 @@ impl Stage<'_> {
         let flow = self.plan.flows.iter().find(focus).or(self.plan.flows.first())?;
         let name = format!("receiver on '{}'", flow.to);
         let receiver = self.servers.iter().find(|server| server.name == name)?;
-        let is_its = |cable: &&crate::plan::CablePlan| cable.ends.iter().any(|end| end.ipv4 == flow.address);
+        let is_its = |cable: &&crate::plan::CablePlan| {
+            cable.ends.iter().any(|end| flow.address == end.ipv4 || flow.address == end.ipv6)
+        };
         let cable = self.plan.links.iter().find(is_its)?;
         facts::received_bytes(receiver.pid(), &cable.name)
     }

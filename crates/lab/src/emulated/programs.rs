@@ -6,7 +6,7 @@ use crate::{
     plan::{CablePlan, FlowPlan, Plan, RelayPlan},
     spec::Protocol,
 };
-use std::path::Path;
+use std::{net::SocketAddr, path::Path};
 
 /// `longfat link drive` for one emulated link. Its schedule begins when it is told that the flows do.
 pub fn link(cable: &CablePlan, link_plan: &Path, samples: &Path) -> Vec<String> {
@@ -43,10 +43,13 @@ pub fn serve(port: u16) -> Vec<String> {
 /// `longfat transfer send` for one flow.
 pub fn send(flow: &FlowPlan, plan: &Plan, start_ns: u64, samples: &Path) -> Vec<String> {
     let mut line = words(&["transfer", "send"]);
-    line.push(format!("{}:{}", flow.address, flow.port));
+    line.push(SocketAddr::new(flow.address, flow.port).to_string());
     option(&mut line, "--flow", Some(&flow.name));
     option(&mut line, "--streams", Some(flow.streams));
-    option(&mut line, "--duration", us(flow.duration_us));
+    match flow.size_bytes {
+        Some(size) => option(&mut line, "--bytes", bytes(Some(size))),
+        None => option(&mut line, "--duration", us(flow.duration_us)),
+    }
     option(&mut line, "--start-at", Some(start_ns + flow.start_us * 1000));
     option(&mut line, "--stagger", us(flow.stagger_us).filter(|_| flow.stagger_us > 0));
     option(&mut line, "--cc", flow.cc.as_ref());

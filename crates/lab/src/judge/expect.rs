@@ -3,63 +3,122 @@
 use crate::{
     plan::seed_of,
     show,
-    spec::{Against, ExpectSpec, FigureSpec},
+    spec::expect::{Bound, Expected, FigureOf, Measure, Pair},
 };
-use longfat_schema::run::{Expectation, RunManifest, RunStatus, Spread};
+use longfat_schema::run::{CellVerdict, Expectation, RunManifest, RunStatus, Spread};
+
+/// Cells that missed and are named in an expectation's own detail; all stand in its list.
+const CELLS_NAMED: usize = 3;
 
 /// Resamples of a bootstrap: the ends of a 90 % interval then move by a percent or so with the seed.
 const RESAMPLES: usize = 4000;
 
-/// The two sides of an expectation: a figure of each valid repeat, or the one number given.
+/// The two sides of a comparison: a figure of each valid repeat, or the one number given.
 struct Sides {
     left: Vec<f64>,
     right: Vec<f64>,
 }
 
-/// What a ratio of medians may be, as far as the repeats tell.
+/// What a figure (a ratio of medians) may be, as far as the repeats tell.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Ratio {
+struct Estimate {
     value: f64,
     least: f64,
     greatest: f64,
 }
 
-/// Judges one expectation.
-pub fn expectation(spec: &ExpectSpec, runs: &[RunManifest]) -> Expectation {
+/// The part of an expectation that is about these cases; nothing when none of it is.
+pub fn within(expected: &Expected, cases: &[&str]) -> Option<Expected> {
+    let is_there = |figure: &FigureOf| cases.contains(&figure.case.as_str());
+    let whole = |pair: &&Pair| is_there(&pair.left) && other(pair).is_none_or(is_there);
+    let pairs: Vec<Pair> = expected.pairs.iter().filter(whole).cloned().collect();
+    (!pairs.is_empty()).then(|| Expected { pairs, ..expected.clone() })
+}
+
+fn other(pair: &Pair) -> Option<&FigureOf> {
+    match &pair.measure {
+        Measure::Over(right) => Some(right),
+        Measure::Value | Measure::OverNumber(_) => None,
+    }
+}
+
+/// Judges one expectation, in every cell it is of.
+pub fn expectation(expected: &Expected, runs: &[RunManifest]) -> Expectation {
+    let judge = |pair: &Pair| {
+        let (met, detail) = judge(pair, expected.confidence, runs);
+        CellVerdict { case: pair.at.clone(), met, detail }
+    };
+    let cells: Vec<CellVerdict> = expected.pairs.iter().map(judge).collect();
+    if let [only] = cells.as_slice() {
+        let detail = only.detail.clone();
+        return Expectation { text: expected.text.clone(), met: only.met, detail, cells: Vec::new() };
+    }
+    let is = |met: Option<bool>| cells.iter().filter(|cell| cell.met == met).count();
+    let met = if is(Some(false)) > 0 { Some(false) } else { (is(None) == 0).then_some(true) };
+    Expectation { text: expected.text.clone(), met, detail: summary(&cells, is(Some(true))), cells }
+}
+
+fn summary(cells: &[CellVerdict], met: usize) -> String {
+    let mut said = format!("met in {met} of {} cells", cells.len());
+    let missed: Vec<&CellVerdict> = cells.iter().filter(|cell| cell.met == Some(false)).collect();
+    let unjudged: Vec<&CellVerdict> = cells.iter().filter(|cell| cell.met.is_none()).collect();
+    for (how, cells) in [("missed in", missed), ("not judged in", unjudged)] {
+        let named = cells.iter().take(CELLS_NAMED).map(|cell| format!("{}: {}", cell.case, cell.detail));
+        let named: Vec<String> = named.collect();
+        if !named.is_empty() {
+            said.push_str(&format!("; {how} {}", named.join("; ")));
+        }
+        if cells.len() > CELLS_NAMED {
+            said.push_str(&format!("; and {how} {} more", cells.len() - CELLS_NAMED));
+        }
+    }
+    said
+}
+
+/// Judges one comparison.
+fn judge(pair: &Pair, confidence: Option<f64>, runs: &[RunManifest]) -> (Option<bool>, String) {
     let sides = Sides {
-        left: of_figure(&spec.left, runs),
-        right: match &spec.right {
-            Against::Number(number) => vec![*number],
-            Against::Figure(figure) => of_figure(figure, runs),
+        left: of_figure(&pair.left, runs),
+        right: match &pair.measure {
+            Measure::Value => vec![1.0],
+            Measure::OverNumber(number) => vec![*number],
+            Measure::Over(figure) => of_figure(figure, runs),
         },
     };
     let Some((left, right)) = median(&sides.left).zip(median(&sides.right)) else {
-        let missing = if sides.left.is_empty() { &spec.left.case } else { right_case(spec) };
-        let detail = format!("no valid run of case '{missing}' has the figure");
-        return Expectation { text: spec.text.clone(), met: None, detail };
+        let missing = other(pair).filter(|_| !sides.left.is_empty()).unwrap_or(&pair.left);
+        return (None, format!("no valid run of case '{}' has the figure", missing.case));
     };
-    let ratio = ratio(&sides, left / right, spec.confidence);
-    let metric = &spec.left.metric;
+    let estimate = estimate(&sides, left / right, confidence);
+    let metric = &pair.left.metric;
+    let shown = |value: f64| match pair.measure {
+        Measure::Value => show::value(metric, value),
+        Measure::OverNumber(_) | Measure::Over(_) => format!("{value:.2}"),
+    };
+    let ratio = match pair.measure {
+        Measure::Value => String::new(),
+        _ => format!(" against {}: ratio {}", show::value(metric, right), shown(estimate.value)),
+    };
     let detail = format!(
-        "median {} against {}: ratio {:.2}{}, wanted {}",
+        "median {}{ratio}{}, wanted {}",
         show::value(metric, left),
-        show::value(metric, right),
-        ratio.value,
-        interval(ratio, spec.confidence),
-        wanted(spec)
+        interval(estimate, confidence, &shown),
+        wanted(pair, confidence, &shown)
     );
-    Expectation { text: spec.text.clone(), met: Some(is_met(spec, ratio)), detail }
+    (Some(is_met(pair, estimate)), detail)
 }
 
-/// Without a confidence the interval is the ratio itself; with one, an expectation is missed when the whole
+/// Without a confidence the interval is the figure itself; with one, an expectation is missed when the whole
 /// interval lies beyond its bound.
-fn is_met(spec: &ExpectSpec, ratio: Ratio) -> bool {
-    spec.at_least.is_none_or(|least| ratio.greatest >= least)
-        && spec.at_most.is_none_or(|most| ratio.least <= most)
+fn is_met(pair: &Pair, estimate: Estimate) -> bool {
+    let above =
+        |bound: Bound| estimate.greatest > bound.value || !bound.strict && estimate.greatest >= bound.value;
+    let below = |bound: Bound| estimate.least < bound.value || !bound.strict && estimate.least <= bound.value;
+    pair.bounds.least.is_none_or(above) && pair.bounds.most.is_none_or(below)
 }
 
-fn ratio(sides: &Sides, value: f64, confidence: Option<f64>) -> Ratio {
-    let Some(confidence) = confidence else { return Ratio { value, least: value, greatest: value } };
+fn estimate(sides: &Sides, value: f64, confidence: Option<f64>) -> Estimate {
+    let Some(confidence) = confidence else { return Estimate { value, least: value, greatest: value } };
     let mut random = 0;
     let mut resampled: Vec<f64> = (0..RESAMPLES)
         .filter_map(|_| Some(resample(&sides.left, &mut random)? / resample(&sides.right, &mut random)?))
@@ -67,7 +126,7 @@ fn ratio(sides: &Sides, value: f64, confidence: Option<f64>) -> Ratio {
     resampled.sort_by(f64::total_cmp);
     let at = |share: f64| resampled[((resampled.len() - 1) as f64 * share).round() as usize];
     let tail = (1.0 - confidence) / 2.0;
-    Ratio { value, least: at(tail), greatest: at(1.0 - tail) }
+    Estimate { value, least: at(tail), greatest: at(1.0 - tail) }
 }
 
 /// Median of as many values drawn with replacement (Efron 1979). The same draws every time: judging the same
@@ -82,32 +141,32 @@ fn resample(values: &[f64], random: &mut u64) -> Option<f64> {
     median(&drawn?)
 }
 
-fn interval(ratio: Ratio, confidence: Option<f64>) -> String {
-    let shown = |share: f64| {
-        format!(" ({:.0} % interval {:.2} to {:.2})", share * 100.0, ratio.least, ratio.greatest)
+fn interval(estimate: Estimate, confidence: Option<f64>, shown: &dyn Fn(f64) -> String) -> String {
+    let between = |share: f64| {
+        let (least, greatest) = (shown(estimate.least), shown(estimate.greatest));
+        format!(" ({:.0} % interval {least} to {greatest})", share * 100.0)
     };
-    confidence.map_or_else(String::new, shown)
+    confidence.map_or_else(String::new, between)
 }
 
-fn wanted(spec: &ExpectSpec) -> String {
-    let within = if spec.confidence.is_some() { " within the interval" } else { "" };
-    let least = spec.at_least.map(|ratio| format!("at least {ratio:.2}{within}"));
-    let most = spec.at_most.map(|ratio| format!("at most {ratio:.2}{within}"));
+fn wanted(pair: &Pair, confidence: Option<f64>, shown: &dyn Fn(f64) -> String) -> String {
+    let within = if confidence.is_some() { " within the interval" } else { "" };
+    let end = |bound: Option<Bound>, strictly: &str, loosely: &str| {
+        bound.map(|bound| {
+            let how = if bound.strict { strictly } else { loosely };
+            format!("{how} {}{within}", shown(bound.value))
+        })
+    };
+    let least = end(pair.bounds.least, "more than", "at least");
+    let most = end(pair.bounds.most, "less than", "at most");
     [least, most].into_iter().flatten().collect::<Vec<_>>().join(" and ")
-}
-
-fn right_case(spec: &ExpectSpec) -> &str {
-    match &spec.right {
-        Against::Figure(figure) => &figure.case,
-        Against::Number(_) => &spec.left.case,
-    }
 }
 
 fn median(values: &[f64]) -> Option<f64> {
     Spread::of(values.iter().copied()).map(|spread| spread.median)
 }
 
-fn of_figure(figure: &FigureSpec, runs: &[RunManifest]) -> Vec<f64> {
+fn of_figure(figure: &FigureOf, runs: &[RunManifest]) -> Vec<f64> {
     figures(&figure.case, &figure.metric, &figure.of, runs)
 }
 

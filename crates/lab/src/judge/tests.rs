@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::tests_support::plan;
-use crate::spec::{Against, ExpectSpec, FigureSpec};
+use crate::spec::expect::{Bound, Bounds, Expected, FigureOf, Measure, Pair};
 use longfat_schema::record::*;
 use longfat_schema::run::Provenance;
 use longfat_schema::run::RunManifest;
@@ -121,6 +121,7 @@ fn run(case: &str, status: RunStatus, goodput: f64) -> RunManifest {
         schema_version: 1,
         experiment: "e".into(),
         case: case.into(),
+        axes: vec![],
         repeat: 1,
         backend: "emulated".into(),
         seed: 0,
@@ -136,16 +137,16 @@ fn run(case: &str, status: RunStatus, goodput: f64) -> RunManifest {
     }
 }
 
-fn expect(at_least: Option<f64>, at_most: Option<f64>) -> ExpectSpec {
-    let figure = |case: &str| FigureSpec { case: case.into(), metric: "goodput_bps".into(), of: "f".into() };
-    ExpectSpec {
-        text: "t".into(),
+fn expect(at_least: Option<f64>, at_most: Option<f64>) -> Expected {
+    let figure = |case: &str| FigureOf { case: case.into(), metric: "goodput_bps".into(), of: "f".into() };
+    let bound = |value| Bound { value, strict: false };
+    let pair = Pair {
+        at: String::new(),
         left: figure("a"),
-        right: Against::Figure(figure("b")),
-        at_least,
-        at_most,
-        confidence: None,
-    }
+        measure: Measure::Over(figure("b")),
+        bounds: Bounds { least: at_least.map(bound), most: at_most.map(bound) },
+    };
+    Expected { text: "t".into(), confidence: None, pairs: vec![pair] }
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn with_a_confidence_an_expectation_is_missed_only_beyond_the_spread_of_its_repe
         let side = |case, values: [f64; 5]| values.map(|value| run(case, RunStatus::Done, value * 1e6));
         side("a", left).into_iter().chain(side("b", right)).collect()
     };
-    let spec = ExpectSpec { confidence: Some(0.9), ..expect(Some(1.0), None) };
+    let spec = Expected { confidence: Some(0.9), ..expect(Some(1.0), None) };
     let close = expectation(&spec, &runs([80.0, 95.0, 70.0, 110.0, 85.0], [90.0, 75.0, 100.0, 88.0, 92.0]));
     assert_eq!(close.met, Some(true), "{}", close.detail);
     let apart = expectation(&spec, &runs([40.0, 45.0, 38.0, 41.0, 39.0], [90.0, 75.0, 100.0, 88.0, 92.0]));
@@ -190,4 +191,30 @@ fn without_a_valid_run_an_expectation_is_not_judged() {
         &[run("a", RunStatus::Done, 1.0), run("b", RunStatus::Failed, 1.0)],
     );
     assert_eq!((judged.met, judged.detail.contains("'b'")), (None, true));
+}
+
+#[test]
+fn over_several_cells_an_expectation_says_which_missed() {
+    let cell = |case: &str| Pair {
+        at: case.into(),
+        left: FigureOf { case: case.into(), metric: "goodput_bps".into(), of: "f".into() },
+        measure: Measure::Value,
+        bounds: Bounds { least: Some(Bound { value: 5e6, strict: true }), most: None },
+    };
+    let expected = Expected { text: "t".into(), confidence: None, pairs: ["a", "b", "c"].map(cell).to_vec() };
+    let runs =
+        [run("a", RunStatus::Done, 6e6), run("b", RunStatus::Done, 5e6), run("c", RunStatus::Done, 9e6)];
+    let judged = expectation(&expected, &runs);
+    assert_eq!(judged.met, Some(false));
+    assert_eq!(
+        judged.detail,
+        "met in 2 of 3 cells; missed in b: median 5.00 Mbit/s, wanted more than 5.00 Mbit/s"
+    );
+    assert_eq!(
+        judged.cells.iter().map(|cell| cell.met).collect::<Vec<_>>(),
+        [Some(true), Some(false), Some(true)]
+    );
+    assert_eq!(expectation(&expected, &runs[..1]).met, None);
+    assert_eq!(within(&expected, &["c"]).unwrap().pairs.len(), 1);
+    assert_eq!(within(&expected, &["d"]), None);
 }

@@ -8,10 +8,11 @@ pub use resolve::{plans, seed_of};
 use crate::spec::Protocol;
 use longfat_cc::{Algorithm, Tunables, queue::QueuePlan};
 use longfat_link::LinkPlan;
+use longfat_schema::run::AxisPoint;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 /// One run.
@@ -21,10 +22,13 @@ pub struct Plan {
     pub schema_version: u32,
     /// Experiment.
     pub experiment: String,
-    /// Case.
+    /// Case; in a sweep, cell: `CASE,AXIS=LABEL,…`.
     pub case: String,
     /// What a reader sees of the case.
     pub case_title: String,
+    /// Where it stands in the sweep (`case` first, when there are cases); empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub axes: Vec<AxisPoint>,
     /// Repeat, from 1.
     pub repeat: u32,
     /// Seed of every random choice of this run.
@@ -139,7 +143,7 @@ pub struct FlowPlan {
     /// Receiving host.
     pub to: String,
     /// Where the receiver listens.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its port: one for all flows to a host.
     pub port: u16,
     /// TCP or UDP.
@@ -168,8 +172,11 @@ pub struct FlowPlan {
     pub echo_every_bytes: Option<u64>,
     /// When it starts, after the start of the run.
     pub start_us: u64,
-    /// How long it sends.
+    /// How long it sends at most.
     pub duration_us: u64,
+    /// It ends when so many payload bytes have been sent, all streams together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
 }
 
 impl Plan {
@@ -188,9 +195,14 @@ impl Plan {
         flows.chain(relays).cloned().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Directory of the run within its result.
+    /// Directory of the run within its result. In a sweep one level per axis, as readers of partitioned tables know it:
+    /// `case=reno/rate=25Mbit/repeat=1`.
     pub fn directory(&self) -> String {
-        format!("{}/r{}", self.case, self.repeat)
+        if self.axes.is_empty() {
+            return format!("{}/r{}", self.case, self.repeat);
+        }
+        let axes = self.axes.iter().map(AxisPoint::to_string);
+        axes.chain([format!("repeat={}", self.repeat)]).collect::<Vec<_>>().join("/")
     }
 }
 

@@ -14,7 +14,7 @@ use longfat_schema::{
 };
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 /// Port on which a host's receiver listens.
@@ -53,6 +53,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         experiment: experiment.head.name.clone(),
         case: case.name.clone(),
         case_title: case.title.clone(),
+        axes: case.axes.clone(),
         repeat,
         seed,
         focus: head.focus.clone(),
@@ -201,13 +202,14 @@ fn flow_plan(
     let tcp = flow.protocol == Protocol::Tcp;
     let cc = flow.cc.clone().filter(|_| tcp);
     let bytes = |size: Option<Size>| size.map(|size| size.0);
-    let Nanos(end_ns) = setting.head.warmup;
-    let end_us = (end_ns + setting.head.duration.0) / 1000;
+    let run_end_ns = setting.head.warmup.0 + setting.head.duration.0;
+    let of_duration = flow.duration.map(|Nanos(ns)| flow.start.0 + ns);
+    let end_us = flow.stop.map(|Nanos(ns)| ns).or(of_duration).unwrap_or(run_end_ns) / 1000;
     FlowPlan {
         name: name.to_owned(),
         from: flow.from.clone(),
         to: flow.to.clone(),
-        address: destination(flow, topology, links),
+        address: destination(flow, setting.head.family, topology, links),
         port: PORT,
         protocol: flow.protocol,
         cc_receiver: flow.cc_receiver.clone().or_else(|| cc.clone()).filter(|_| tcp),
@@ -223,12 +225,16 @@ fn flow_plan(
         echo_every_bytes: bytes(flow.echo_every),
         start_us: flow.start.as_us(),
         duration_us: end_us.saturating_sub(flow.start.as_us()),
+        size_bytes: bytes(flow.size),
     }
 }
 
 /// The receiver's address on the link by which the flow arrives: the route to it is the shortest path.
-fn destination(flow: &FlowSpec, topology: &Topology<'_>, links: &[CablePlan]) -> Ipv4Addr {
+fn destination(flow: &FlowSpec, family: u8, topology: &Topology<'_>, links: &[CablePlan]) -> IpAddr {
     let path = topology.path(&flow.from, &flow.to).unwrap_or_default();
     let end = path.last().and_then(|hop| end_of(links, hop.link, hop.to));
-    end.map_or(Ipv4Addr::UNSPECIFIED, |end| end.ipv4)
+    match flow.family.unwrap_or(family) {
+        6 => end.map_or(Ipv6Addr::UNSPECIFIED, |end| end.ipv6).into(),
+        _ => end.map_or(Ipv4Addr::UNSPECIFIED, |end| end.ipv4).into(),
+    }
 }

@@ -90,7 +90,8 @@ fn packets_are_kept_at_mtu_size_wherever_they_lead_into_an_emulated_link() {
 fn hosts_that_do_not_forward_are_not_passed() {
     let text = SMALL.replace("[hosts.b]", "[hosts.c]\n[links.back]\nbetween = [\"a\", \"c\"]\n[links.side]\nbetween = [\"c\", \"b\"]\n[hosts.b]");
     let plan = plans(&Experiment::read(&text, &[]).unwrap()).unwrap().remove(0);
-    assert_eq!(follow(&plan, "a", plan.flows[0].address).unwrap(), ["a", "r", "b"]);
+    let IpAddr::V4(address) = plan.flows[0].address else { panic!("no IPv4 address") };
+    assert_eq!(follow(&plan, "a", address).unwrap(), ["a", "r", "b"]);
 }
 
 #[test]
@@ -158,4 +159,65 @@ fn a_plan_records_every_tunable_of_the_congestion_controls_it_uses_and_no_others
     assert_eq!(plan.tunables.keys().collect::<Vec<_>>(), ["lf_highspeed"]);
     assert_eq!(plan.tunables_of("lf_highspeed").unwrap().to_string(), "max_ssthresh_segments=100");
     assert_eq!(plan.tunables_of("reno"), None, "the kernel's own");
+}
+
+/// The small experiment with more at its top and end.
+fn small(top: &str, end: &str) -> Vec<Plan> {
+    plans(&Experiment::read(&format!("{top}\n{SMALL}\n{end}"), &[]).unwrap()).unwrap()
+}
+
+#[test]
+fn every_cell_of_a_sweep_is_a_plan_that_says_where_it_stands() {
+    let plans = small(
+        "repeats = 2",
+        "[sweep]\nlinks.path.rate = ['25Mbit', '50Mbit']\nflows.measured.cc = ['reno', 'cubic']",
+    );
+    assert_eq!(plans.len(), 8);
+    let last = &plans[7];
+    assert_eq!(last.case, "rate=50Mbit,cc=cubic");
+    assert_eq!(last.directory(), "rate=50Mbit/cc=cubic/repeat=2");
+    assert_eq!(last.flows[0].cc.as_deref(), Some("cubic"));
+    assert_eq!(last.links[1].path.as_ref().unwrap().forward.line.rate_bps, Some(50_000_000));
+    assert_eq!((last.axes[0].number, last.axes[1].label.as_str()), (Some(50e6), "cubic"));
+}
+
+#[test]
+fn a_sweep_goes_through_every_case() {
+    let plans = small(
+        "",
+        "[[cases]]\nname = 'with'\ntitle = 'With relay'\n[[cases]]\nname = 'without'\nset = { 'relays.pep.enabled' = false }\n\
+         [sweep]\nlinks.path.rate = ['25Mbit', '50Mbit']\nexclude = [{ case = 'without', rate = '25Mbit' }]",
+    );
+    let names: Vec<&str> = plans.iter().map(|plan| plan.case.as_str()).collect();
+    assert_eq!(names, ["with,rate=25Mbit", "with,rate=50Mbit", "without,rate=50Mbit"]);
+    assert_eq!(plans[0].directory(), "case=with/rate=25Mbit/repeat=1");
+    assert_eq!(plans[0].case_title, "With relay rate=25Mbit");
+    assert_eq!((plans[1].relays.len(), plans[2].relays.len()), (1, 0));
+}
+
+#[test]
+fn a_value_more_changes_no_other_runs_plan() {
+    let sweep = |rates: &str| small("repeats = 2", &format!("[sweep]\nlinks.path.rate = [{rates}]"));
+    let (few, many) = (sweep("'25Mbit', '50Mbit'"), sweep("'10Mbit', '25Mbit', '50Mbit'"));
+    assert_eq!(many.len(), 6);
+    assert!(few.iter().all(|plan| many.contains(plan)));
+    let seeds: BTreeSet<u64> = many.iter().map(|plan| plan.seed).collect();
+    assert_eq!(seeds.len(), 6);
+}
+
+#[test]
+fn a_flow_ends_by_duration_stop_or_size_and_goes_over_the_family_it_names() {
+    let end = |keys: &str| {
+        small("family = 6", &format!("[flows.extra]\nfrom = 'a'\nto = 'b'\ncc = 'reno'\n{keys}"))
+            .remove(0)
+            .flows
+            .remove(0)
+    };
+    let flow = end("start = '500ms'\nduration = '1s'");
+    assert_eq!((flow.name.as_str(), flow.start_us, flow.duration_us), ("extra", 500_000, 1_000_000));
+    assert!(flow.address.is_ipv6());
+    assert_eq!(end("start = '500ms'\nstop = '2s'").duration_us, 1_500_000);
+    let sized = end("size = '3MB'\nfamily = 4");
+    assert_eq!((sized.size_bytes, sized.duration_us), (Some(3_000_000), 3_000_000));
+    assert!(sized.address.is_ipv4());
 }

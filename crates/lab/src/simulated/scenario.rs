@@ -131,7 +131,7 @@ impl Translator<'_> {
             start_ns: flow.start_us * 1000,
             stagger_ns: flow.stagger_us * 1000,
             send_for_ns: Some(flow.duration_us * 1000),
-            bytes: None,
+            bytes: flow.size_bytes,
             // A plan's rate is the whole flow's.
             rate_bps: flow.rate_bps.map(|rate_bps| rate_bps / u64::from(flow.streams.max(1))),
             transport,

@@ -1,12 +1,11 @@
 //! What the types of an experiment cannot say.
 
-use super::{
-    Against, CableSpec, Case, ExpectSpec, Experiment, FigureSpec, FlowSpec, Protocol, RelaySpec, Setting,
-};
+use super::{CableSpec, Case, Experiment, FlowSpec, Protocol, RelaySpec, Setting};
 use crate::plan::network::Topology;
 use longfat_cc::{Algorithm, Tunables};
 use longfat_host::socket::CC_NAME_MAX;
 use longfat_schema::decode::{Problem, unknown};
+use longfat_schema::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest interface name (IFNAMSIZ less its terminator): a link's interfaces bear its name.
@@ -27,15 +26,12 @@ pub fn experiment(experiment: &Experiment, problems: &mut Vec<Problem>) {
     }
     let mut seen = BTreeSet::new();
     for case in &experiment.cases {
-        found.name("cases.name", &case.name, NAME_MAX);
+        found.name("cases.name", &case.base, NAME_MAX);
         if !seen.insert(&case.name) {
             found.say("cases", format!("two cases are named '{}'; give each its own name", case.name));
         }
     }
     check_cases(&experiment.cases, &mut found);
-    for (index, expectation) in experiment.expect.iter().enumerate() {
-        check_expectation(&format!("expect.{}", index + 1), expectation, experiment, &mut found);
-    }
 }
 
 /// A fault of the file shows in every case: it is said once. One that some cases have names the first of them.
@@ -51,11 +47,15 @@ fn check_cases(cases: &[Case], found: &mut Found<'_>) {
         for problem in own.iter().filter(|problem| !said.contains(*problem)).cloned().collect::<Vec<_>>() {
             let shared = faults.iter().all(|other| other.contains(&problem));
             let path =
-                if shared { problem.path.clone() } else { format!("cases.{}: {}", case.name, problem.path) };
+                if shared { problem.path.clone() } else { format!("{}: {}", place(case), problem.path) };
             found.say(path, problem.message.clone());
             said.push(problem);
         }
     }
+}
+
+fn place(case: &Case) -> String {
+    if case.axes.is_empty() { format!("cases.{}", case.name) } else { format!("at {}", case.name) }
 }
 
 /// Collects problems, each once.
@@ -103,6 +103,9 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
             "sample_every",
             format!("{} is too often; sample every 1ms or less often", head.sample_every),
         );
+    }
+    if !matches!(head.family, 4 | 6) {
+        found.say("family", "is neither 4 nor 6");
     }
     if head.cpu_limit.is_some_and(|limit| !(0.0..=1.0).contains(&limit)) {
         found.say("cpu_limit", "is a share of all processors, between 0 and 1");
@@ -208,9 +211,39 @@ fn check_flow(name: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<
     if flow.start.0 >= setting.head.warmup.0.saturating_add(setting.head.duration.0) {
         found.say(format!("{path}.start"), format!("{} is after the end of the run", flow.start));
     }
+    check_end(&path, flow, setting, found);
+    if !matches!(flow.family, None | Some(4 | 6)) {
+        found.say(format!("{path}.family"), "is neither 4 nor 6");
+    }
     match flow.protocol {
         Protocol::Tcp => check_tcp(&path, flow, found),
         Protocol::Udp => check_udp(&path, flow, found),
+    }
+}
+
+/// When a flow ends: by time or by size, before the run does.
+fn check_end(path: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<'_>) {
+    let end_ns = setting.head.warmup.0.saturating_add(setting.head.duration.0);
+    match (flow.duration, flow.stop) {
+        (Some(_), Some(_)) => found.say(format!("{path}.stop"), "stands beside duration; keep one"),
+        (Some(Nanos(0)), _) => found.say(format!("{path}.duration"), "must be longer than 0s"),
+        (Some(duration), _) if flow.start.0.saturating_add(duration.0) > end_ns => {
+            let message = format!("ends after the run does ({})", Nanos(end_ns));
+            found.say(format!("{path}.duration"), message);
+        }
+        (_, Some(stop)) if stop.0 <= flow.start.0 => {
+            found.say(format!("{path}.stop"), format!("is not after its start ({})", flow.start));
+        }
+        (_, Some(stop)) if stop.0 > end_ns => {
+            found.say(format!("{path}.stop"), format!("is after the end of the run ({})", Nanos(end_ns)));
+        }
+        _ => {}
+    }
+    if flow.size.is_some() && (flow.duration.is_some() || flow.stop.is_some()) {
+        found.say(format!("{path}.size"), "stands beside duration or stop; a flow ends by one of them");
+    }
+    if flow.size.is_some_and(|size| size.0 < u64::from(flow.streams)) {
+        found.say(format!("{path}.size"), "is less than a byte for each stream");
     }
 }
 
@@ -253,6 +286,9 @@ fn check_udp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
     if flow.echo_every.is_some() {
         found.say(format!("{path}.echo_every"), "is for protocol = \"tcp\"");
     }
+    if flow.size.is_some() {
+        found.say(format!("{path}.size"), "is for protocol = \"tcp\"; UDP ends by duration or stop");
+    }
 }
 
 fn check_tunables(name: &str, values: &BTreeMap<String, u32>, found: &mut Found<'_>) {
@@ -271,48 +307,4 @@ fn check_tunables(name: &str, values: &BTreeMap<String, u32>, found: &mut Found<
         }
         Err(error) => found.say(path, error.to_string()),
     }
-}
-
-fn check_expectation(path: &str, expect: &ExpectSpec, experiment: &Experiment, found: &mut Found<'_>) {
-    if expect.at_least.is_none() && expect.at_most.is_none() {
-        found.say(path, "says neither at_least nor at_most");
-    }
-    if expect.confidence.is_some_and(|confidence| confidence <= 0.0 || confidence >= 1.0) {
-        found.say(format!("{path}.confidence"), "must lie between 0 and 1; write it like 0.9");
-    }
-    check_figure(&format!("{path}.left"), &expect.left, experiment, found);
-    match &expect.right {
-        Against::Figure(figure) => check_figure(&format!("{path}.right"), figure, experiment, found),
-        Against::Number(number) if *number == 0.0 => {
-            found.say(format!("{path}.right"), "is 0: a ratio to it says nothing");
-        }
-        Against::Number(_) => {}
-    }
-}
-
-fn check_figure(path: &str, figure: &FigureSpec, experiment: &Experiment, found: &mut Found<'_>) {
-    let cases = experiment.cases.iter().map(|case| case.name.as_str());
-    let Some(case) = experiment.cases.iter().find(|case| case.name == figure.case) else {
-        return found.say(format!("{path}.case"), unknown("case", &figure.case, cases));
-    };
-    if !crate::metrics::NAMES.contains(&figure.metric.as_str()) {
-        found.say(format!("{path}.metric"), unknown("metric", &figure.metric, crate::metrics::NAMES));
-    }
-    let scopes = scopes(&case.setting);
-    if !figure.of.is_empty() && !scopes.contains(&figure.of) {
-        let known = scopes.iter().map(String::as_str);
-        found
-            .say(format!("{path}.of"), unknown("flow, link direction or relay direction", &figure.of, known));
-    }
-}
-
-/// What a metric of this setting can be of.
-fn scopes(setting: &Setting) -> BTreeSet<String> {
-    let flows = setting.flows.iter().filter(|(_, flow)| flow.enabled).map(|(name, _)| name.clone());
-    let emulated = setting.links.iter().filter(|(_, cable)| cable.is_emulated());
-    let links = emulated.flat_map(|(name, _)| [format!("{name}/forward"), format!("{name}/backward")]);
-    let relays = setting.relays.iter().filter(|(_, relay)| relay.enabled);
-    let relays =
-        relays.flat_map(|(name, _)| [format!("{name}/client_to_server"), format!("{name}/server_to_client")]);
-    flows.chain(links).chain(relays).collect()
 }

@@ -1,12 +1,19 @@
 //! What a person writes: an experiment file. Reading it names every problem by its key, at once.
 //!
+//! - [`include`]: files that a file builds on.
 //! - [`longfat_schema::decode`]: TOML into the types below, unknown keys with suggestions.
-//! - [`overlay`]: cases and `--set`, dotted keys laid over the file.
+//! - [`overlay`]: cases, axes and `--set`, dotted keys laid over the file.
+//! - [`sweep`]: axes, and the cells they make.
+//! - [`expect`]: what is expected, and of which cells.
 //! - `check`: what types cannot say: names that exist, hosts that can be reached, figures that make sense.
 
 mod check;
+pub mod expect;
+pub mod include;
 pub mod overlay;
 mod queue;
+mod read;
+pub mod sweep;
 
 pub use queue::QueueSpec;
 
@@ -14,11 +21,12 @@ use longfat_link::LinkSpec;
 pub use longfat_schema::decode::{self, Problem};
 use longfat_schema::{
     decode::list,
+    run::AxisPoint,
     units::{Nanos, Rate, Size},
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use toml::{Table, Value};
+use sweep::Filter;
 
 impl CableSpec {
     /// Whether packets pass a driver; where the values cannot be, they would.
@@ -48,8 +56,8 @@ pub struct Experiment {
     pub head: Head,
     /// Every case with its own setting, in the order of the file; at least one.
     pub cases: Vec<Case>,
-    /// What must hold between cases.
-    pub expect: Vec<ExpectSpec>,
+    /// What must hold of cases and cells, and between them.
+    pub expect: Vec<expect::Expected>,
 }
 
 /// The keys at the top of the file.
@@ -89,19 +97,46 @@ pub struct Head {
     /// Sysctls of every host; a host's own come on top.
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
+    /// Internet protocol version of flows that do not say: 4 or 6.
+    #[serde(default = "four")]
+    pub family: u8,
 }
 
-/// One case: the file with its overlay.
+/// One case: the file with its overlay. In a sweep, one cell of one case.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Short name, also its directory.
+    /// Short name, also its directory; of a cell: `CASE,AXIS=LABEL,…`.
     pub name: String,
+    /// Name of the case that the file gives.
+    pub base: String,
+    /// Where it stands in the sweep: `case` first when the file has cases. Empty without a sweep.
+    pub axes: Vec<AxisPoint>,
     /// What a reader sees.
     pub title: String,
     /// The same figures as published elsewhere.
     pub published: Vec<PublishedSpec>,
     /// Everything, with the overlay applied.
     pub setting: Setting,
+}
+
+impl Case {
+    /// Whether it bears this name: its own, or that of the case it is a cell of.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.base == name
+    }
+
+    /// Its label on an axis.
+    pub fn label(&self, axis: &str) -> Option<&str> {
+        self.axes.iter().find(|at| at.axis == axis).map(|at| at.label.as_str())
+    }
+
+    /// Whether its labels are among those wanted.
+    pub fn is_at(&self, filter: &Filter) -> bool {
+        let wanted = |axis: &str| if axis == "case" { Some(self.base.as_str()) } else { self.label(axis) };
+        filter.iter().all(|(axis, labels)| {
+            wanted(axis).is_some_and(|own| labels.all().iter().any(|label| label == own))
+        })
+    }
 }
 
 /// What a run is made of.
@@ -188,6 +223,14 @@ pub struct FlowSpec {
     /// Stream i starts i times this late.
     #[serde(default)]
     pub stagger: Nanos,
+    /// How long it sends; to the end of the run when neither this nor `stop` is given.
+    pub duration: Option<Nanos>,
+    /// When it stops, after the start of the run.
+    pub stop: Option<Nanos>,
+    /// It ends when so many payload bytes have been sent, all streams together (TCP).
+    pub size: Option<Size>,
+    /// Internet protocol version, 4 or 6; the experiment's when absent.
+    pub family: Option<u8>,
     /// UDP payload size.
     pub datagram: Option<Size>,
     /// `false` leaves it out; cases turn it on.
@@ -220,6 +263,11 @@ pub struct RelaySpec {
 /// A figure published elsewhere.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct PublishedSpec {
+    /// The case it is of; only where it stands at the top of the file.
+    pub case: Option<String>,
+    /// The cells it is of, by labels.
+    #[serde(default)]
+    pub at: Filter,
     /// Its name, with the unit.
     pub metric: String,
     /// The flow it is of.
@@ -229,16 +277,19 @@ pub struct PublishedSpec {
     pub value: f64,
 }
 
-/// A median over the valid repeats of one case.
+/// A median over the valid repeats of one case or cell.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct FigureSpec {
-    /// Case name.
-    pub case: String,
+    /// Case name; any case when absent.
+    pub case: Option<String>,
     /// Metric name.
     pub metric: String,
     /// Flow, link direction or relay it is of; empty for the whole run.
     #[serde(default)]
     pub of: String,
+    /// Labels of the cell it is of; what is not named is free on the left, and as on the left on the right.
+    #[serde(default)]
+    pub at: Filter,
 }
 
 /// What a figure is compared with.
@@ -251,38 +302,36 @@ pub enum Against {
     Figure(FigureSpec),
 }
 
-/// An expectation: `left` is at least (at most) so many times `right`.
+/// Of which cells an expectation is.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum ForEach {
+    /// Of every one that its figure leaves open, or of the only one.
+    All(bool),
+    /// Of those with these labels.
+    Only(Filter),
+}
+
+/// An expectation: `that`, or `left` is at least (at most) so many times `right` (so much, without `right`).
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct ExpectSpec {
-    /// In a person's words.
-    pub text: String,
+    /// In a person's words; what it says when absent.
+    pub text: Option<String>,
+    /// The short form: `fairness > 0.9`.
+    pub that: Option<String>,
     /// The figure judged.
-    pub left: FigureSpec,
+    pub left: Option<FigureSpec>,
     /// What it is compared with.
-    pub right: Against,
-    /// Least accepted `left / right`.
+    pub right: Option<Against>,
+    /// Least accepted `left / right`, or `left`.
     pub at_least: Option<f64>,
-    /// Greatest accepted `left / right`.
+    /// Greatest accepted `left / right`, or `left`.
     pub at_most: Option<f64>,
     /// Above 0, below 1: the repeats' own spread is taken into account, and the expectation is missed only when
     /// the bootstrap interval of this confidence lies wholly beyond its bound.
     pub confidence: Option<f64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct CaseFile {
-    name: String,
-    #[serde(default)]
-    title: String,
-    #[serde(default)]
-    set: BTreeMap<String, Value>,
-    #[serde(default)]
-    published: Vec<PublishedSpec>,
-}
-
-#[derive(Debug, Deserialize)]
-struct CableFile {
-    between: Vec<String>,
+    /// It is judged for each cell.
+    pub for_each: Option<ForEach>,
 }
 
 fn one() -> u32 {
@@ -294,6 +343,9 @@ fn one_u64() -> u64 {
 fn two() -> u32 {
     2
 }
+fn four() -> u8 {
+    4
+}
 fn yes() -> bool {
     true
 }
@@ -302,168 +354,6 @@ fn hundred_ms() -> Nanos {
 }
 fn ten_ms() -> Nanos {
     Nanos(10_000_000)
-}
-
-/// Sections that are read apart from the head.
-const SECTIONS: [&str; 7] = ["hosts", "links", "flows", "relays", "cc", "cases", "expect"];
-
-impl Experiment {
-    /// Reads an experiment file with overrides of the command line (`KEY`, value) on top of every case.
-    pub fn read(text: &str, overrides: &[(String, Value)]) -> Result<Experiment, SpecError> {
-        let table: Table = text.parse().map_err(|error| SpecError::Syntax(Box::new(error)))?;
-        let mut problems = Vec::new();
-        let experiment = read_all(&table, overrides, &mut problems);
-        if let Some(experiment) = &experiment {
-            check::experiment(experiment, &mut problems);
-        }
-        let mut unique = Vec::new();
-        problems.into_iter().for_each(|p| {
-            if !unique.contains(&p) {
-                unique.push(p)
-            }
-        });
-        match experiment {
-            Some(experiment) if unique.is_empty() => Ok(experiment),
-            _ => Err(SpecError::Problems(unique)),
-        }
-    }
-}
-
-fn read_all(table: &Table, overrides: &[(String, Value)], problems: &mut Vec<Problem>) -> Option<Experiment> {
-    let mut base = table.clone();
-    lay_overrides(&mut base, overrides, problems);
-    let setting = read_setting(&base, problems);
-    let files: Vec<CaseFile> = read_list(&base, "cases", problems);
-    let expect = read_list(&base, "expect", problems);
-    let setting = setting?;
-    let before = problems.clone();
-    let cases = read_cases(&base, &setting, files, overrides, problems);
-    // What is wrong with the file itself is said once, not once per case.
-    if !before.is_empty() {
-        *problems = before;
-    }
-    Some(Experiment { head: setting.head.clone(), cases, expect })
-}
-
-fn lay_overrides(table: &mut Table, overrides: &[(String, Value)], problems: &mut Vec<Problem>) {
-    for (key, value) in overrides {
-        let laid = overlay::set(table, key, value.clone());
-        problems.extend(laid.err().map(|p| Problem::new(format!("--set {}", p.path), p.message)));
-    }
-}
-
-fn read_cases(
-    base: &Table,
-    setting: &Setting,
-    files: Vec<CaseFile>,
-    overrides: &[(String, Value)],
-    problems: &mut Vec<Problem>,
-) -> Vec<Case> {
-    if files.is_empty() {
-        let title = setting.head.title.clone();
-        return vec![Case { name: "default".into(), title, published: vec![], setting: setting.clone() }];
-    }
-    files.into_iter().filter_map(|file| read_case(base, file, overrides, problems)).collect()
-}
-
-fn read_case(
-    base: &Table,
-    file: CaseFile,
-    overrides: &[(String, Value)],
-    problems: &mut Vec<Problem>,
-) -> Option<Case> {
-    let mut table = base.clone();
-    let mut own = Vec::new();
-    for (key, value) in &file.set {
-        own.extend(overlay::set_in_case(&mut table, key, value.clone()).err());
-    }
-    // The command line has the last word, also over the case.
-    lay_overrides(&mut table, overrides, &mut Vec::new());
-    let setting = read_setting(&table, &mut own);
-    let within = |p: Problem| Problem::new(format!("cases.{}.set: {}", file.name, p.path), p.message);
-    problems.extend(own.into_iter().map(within));
-    Some(Case { name: file.name, title: file.title, published: file.published, setting: setting? })
-}
-
-fn read_setting(table: &Table, problems: &mut Vec<Problem>) -> Option<Setting> {
-    let mut top = table.clone();
-    SECTIONS.iter().for_each(|section| drop(top.remove(*section)));
-    let head = decode::decode(&Value::Table(top), "", &SECTIONS, problems);
-    let hosts = read_table(table, "hosts", problems);
-    let links = read_named(table, "links", problems, read_cable);
-    let flows = read_table(table, "flows", problems);
-    let relays = read_table(table, "relays", problems);
-    let tunables = read_table(table, "cc", problems);
-    Some(Setting { head: head?, hosts, links, flows, relays, tunables })
-}
-
-fn read_table<T: serde::de::DeserializeOwned>(
-    table: &Table,
-    section: &str,
-    problems: &mut Vec<Problem>,
-) -> BTreeMap<String, T> {
-    read_named(table, section, problems, |value, path, problems| decode::decode(value, path, &[], problems))
-}
-
-fn read_named<T>(
-    table: &Table,
-    section: &str,
-    problems: &mut Vec<Problem>,
-    read: impl Fn(&Value, &str, &mut Vec<Problem>) -> Option<T>,
-) -> BTreeMap<String, T> {
-    let empty = Table::new();
-    let entries = match table.get(section) {
-        None => &empty,
-        Some(Value::Table(entries)) => entries,
-        Some(_) => {
-            let message = format!("is a table of named entries; write [{section}.NAME]");
-            problems.push(Problem::new(section, message));
-            &empty
-        }
-    };
-    let mut found = BTreeMap::new();
-    for (name, value) in entries {
-        let decoded = read(value, &decode::join(section, name), problems);
-        found.extend(decoded.map(|thing| (name.clone(), thing)));
-    }
-    found
-}
-
-fn read_list<T: serde::de::DeserializeOwned>(
-    table: &Table,
-    section: &str,
-    problems: &mut Vec<Problem>,
-) -> Vec<T> {
-    match table.get(section) {
-        None => Vec::new(),
-        Some(Value::Array(items)) => {
-            let mut found = Vec::new();
-            for (index, item) in items.iter().enumerate() {
-                let name = item.get("name").and_then(Value::as_str).map(str::to_owned);
-                let path = format!("{section}.{}", name.unwrap_or_else(|| (index + 1).to_string()));
-                found.extend(decode::decode(item, &path, &[], problems));
-            }
-            found
-        }
-        Some(_) => {
-            problems.push(Problem::new(section, format!("is a list of tables; write [[{section}]]")));
-            Vec::new()
-        }
-    }
-}
-
-/// A link's table holds its two ends and the keys of [`LinkSpec`].
-fn read_cable(value: &Value, path: &str, problems: &mut Vec<Problem>) -> Option<CableSpec> {
-    const OWN: [&str; 1] = ["between"];
-    let Value::Table(table) = value else {
-        problems.push(Problem::new(path, "is a table; write it like { between = [\"a\", \"b\"] }"));
-        return None;
-    };
-    let (own, rest): (Table, Table) =
-        table.clone().into_iter().partition(|(key, _)| OWN.contains(&key.as_str()));
-    let file: Option<CableFile> = decode::decode(&Value::Table(own), path, &[], problems);
-    let line: Option<LinkSpec> = decode::decode(&Value::Table(rest), path, &OWN, problems);
-    Some(CableSpec { between: file?.between, line: line? })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Dotted keys laid over an experiment: cases, `--set` and (later) the axes of a sweep are the same thing.
+//! Dotted keys laid over an experiment: cases, axes of a sweep and `--set` are the same thing.
 
 use longfat_schema::decode::{Problem, join, unknown};
 use toml::Table;
@@ -7,7 +7,8 @@ pub use toml::Value;
 /// Tables whose entries are things with names: an overlay changes them and never makes new ones.
 const NAMED: [&str; 4] = ["hosts", "links", "flows", "relays"];
 /// What belongs to the whole experiment and cannot differ between its cases.
-const WHOLE: [&str; 6] = ["name", "title", "description", "cases", "expect", "focus"];
+const WHOLE: [&str; 9] =
+    ["name", "title", "description", "cases", "expect", "focus", "sweep", "published", "include"];
 
 /// Sets `key` (dotted; quotes around parts that hold dots) to `value`.
 pub fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Problem> {
@@ -39,7 +40,7 @@ pub fn parse_assignment(text: &str) -> Result<(String, Value), String> {
 }
 
 /// `a."b.c".d` into its parts.
-fn split(key: &str) -> Result<Vec<String>, String> {
+pub(super) fn split(key: &str) -> Result<Vec<String>, String> {
     let mut parts = vec![String::new()];
     let mut quoted = false;
     for c in key.chars() {

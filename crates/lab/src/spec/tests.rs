@@ -1,6 +1,7 @@
 //! Bad experiment files and what is said about them.
 
 use super::*;
+use overlay::Value;
 
 const GOOD: &str = r#"
 name = "small"
@@ -223,4 +224,119 @@ fn tunables_of_our_congestion_controls_are_set_checked_and_changed_by_cases() {
     assert!(message("[cc.reno]\nmax_ssthresh_segments = 1").contains("'lf_reno' may be meant"));
     assert!(message("[cc.lf_highspeed]\nmax_sstresh = 1").contains("did you mean 'max_ssthresh_segments'"));
     assert!(message("[cc.lf_higspeed]\nx = 1").contains("did you mean 'highspeed'"));
+}
+
+/// The good file without its long expectation, in a sweep over two rates.
+fn swept(top: &str, end: &str) -> Result<Experiment, String> {
+    let text = GOOD.split("[[expect]]").next().unwrap();
+    let text = text.replacen("name = \"small\"", &format!("name = \"small\"\n{top}"), 1);
+    let text = format!("{text}\n[sweep]\n\"links.path.rate\" = [\"25Mbit\", \"50Mbit\"]\n{end}");
+    Experiment::read(&text, &[]).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_short_expectation_is_of_every_case_and_cell() {
+    let experiment = swept("expect = 'fairness > 0.9'", "").unwrap();
+    let [expected] = experiment.expect.as_slice() else { panic!("{:?}", experiment.expect) };
+    assert_eq!((expected.text.as_str(), expected.pairs.len()), ("fairness > 0.9", 4));
+    let pair = &expected.pairs[3];
+    assert_eq!(pair.left.case, "relayed,rate=50Mbit");
+    assert_eq!((pair.left.metric.as_str(), pair.left.of.as_str()), ("fairness_jain", ""));
+    assert_eq!(pair.bounds.least, Some(expect::Bound { value: 0.9, strict: true }));
+}
+
+#[test]
+fn short_expectations_know_units_places_and_other_figures() {
+    let experiment = swept(
+        "expect = ['goodput >= 20Mbit', 'echo_p99_us of measured in plain at rate=25Mbit < 50ms', \
+         'goodput in relayed >= 1.5 * goodput in plain', 'utilisation of path/forward>80%']",
+        "",
+    )
+    .unwrap();
+    let [goodput, echo, ratio, used] = experiment.expect.as_slice() else { panic!() };
+    assert_eq!(goodput.pairs[0].left.of, "measured");
+    assert_eq!(goodput.pairs[0].bounds.least, Some(expect::Bound { value: 20e6, strict: false }));
+    assert_eq!(echo.pairs.len(), 1);
+    assert_eq!(echo.pairs[0].bounds.most, Some(expect::Bound { value: 50_000.0, strict: true }));
+    let against = |pair: &expect::Pair| match &pair.measure {
+        expect::Measure::Over(right) => (pair.left.case.clone(), right.case.clone()),
+        other => panic!("{other:?}"),
+    };
+    let pairs: Vec<_> = ratio.pairs.iter().map(against).collect();
+    let same_rate = |rate: &str| (format!("relayed,rate={rate}"), format!("plain,rate={rate}"));
+    assert_eq!(pairs, [same_rate("25Mbit"), same_rate("50Mbit")]);
+    assert_eq!(used.pairs[0].bounds.least, Some(expect::Bound { value: 0.8, strict: true }));
+}
+
+#[test]
+fn a_long_expectation_names_its_cell_or_is_for_each() {
+    let expectation = |rest: &str| {
+        swept(
+            "",
+            &format!(
+                "[[expect]]\ntext = 't'\nright = {{ case = 'plain', metric = 'goodput_bps', of = 'measured' }}\nat_least = 1.0\n{rest}"
+            ),
+        )
+    };
+    let left = "left = { case = 'relayed', metric = 'goodput_bps', of = 'measured'";
+    let message = expectation(&format!("{left} }}")).unwrap_err();
+    assert!(message.contains("2 cases and cells") && message.contains("for_each = true"), "{message}");
+    let pairs = |rest: &str| expectation(rest).unwrap().expect[0].pairs.len();
+    assert_eq!(pairs(&format!("{left} }}\nfor_each = true")), 2);
+    assert_eq!(pairs(&format!("{left} }}\nfor_each = {{ rate = '25Mbit' }}")), 1);
+    assert_eq!(pairs(&format!("{left}, at = {{ rate = '50Mbit' }} }}")), 1);
+    let message = expectation(&format!("{left}, at = {{ rate = '5Mbit' }} }}")).unwrap_err();
+    assert!(message.contains("expect.1.left.at.rate: unknown label '5Mbit'"), "{message}");
+}
+
+#[test]
+fn wrong_expectations_say_how_they_are_written() {
+    let mistakes = [
+        ("fairness", "is no expectation; write it like"),
+        ("fairnes > 0.9", "unknown metric 'fairnes'; did you mean 'fairness_jain'"),
+        ("echo > 3ms", "may be echo_p50_us or echo_p99_us"),
+        ("goodput > 20", "goodput_bps: rate '20' has no unit"),
+        ("queue_mean_bytes > 3KB", "of what?"),
+        ("goodput of nobody > 1Mbit", "expect.1.left.of: unknown flow"),
+        ("goodput in other > 1Mbit", "unknown case 'other'"),
+    ];
+    for (text, expected) in mistakes {
+        let message = swept(&format!("expect = ['{text}']"), "").unwrap_err();
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn published_figures_go_to_the_cells_they_are_of() {
+    let text = "[[published]]\ncase = 'plain'\nat = { rate = '25Mbit' }\nmetric = 'goodput_bps'\nof = 'measured'\nvalue = 1.0";
+    let experiment = swept("", text).unwrap();
+    let having: Vec<_> = experiment.cases.iter().filter(|case| !case.published.is_empty()).collect();
+    assert_eq!(having.iter().map(|case| case.name.as_str()).collect::<Vec<_>>(), ["plain,rate=25Mbit"]);
+    assert!(swept("", &text.replace("25Mbit", "5Mbit")).unwrap_err().contains("unknown label '5Mbit'"));
+}
+
+#[test]
+fn what_an_axis_and_a_case_both_set_is_refused_and_a_cells_fault_names_it() {
+    let both = swept("", "flows.measured.cc = ['reno', 'scalable']").unwrap_err();
+    assert!(both.contains("cases.relayed.set: flows.measured.cc: the axis 'cc'"), "{both}");
+    let fault = swept("", "flows.noise.streams = [1, 0]").unwrap_err();
+    assert!(
+        fault.contains("at plain,rate=25Mbit,streams=0: flows.noise.streams: 0 is not between"),
+        "{fault}"
+    );
+    let unknown = swept("", "flows.nobody.cc = ['reno']").unwrap_err();
+    assert!(unknown.contains("unknown flow 'nobody'"), "{unknown}");
+}
+
+#[test]
+fn ends_of_flows_that_cannot_be_are_named() {
+    let said = |keys: &str| {
+        let at = "[flows.measured]\nfrom = \"a\"";
+        said(at, &format!("[flows.measured]\n{keys}\nfrom = \"a\"")).join("\n")
+    };
+    assert!(said("duration = '1s'\nstop = '2s'").contains("stands beside duration"));
+    assert!(said("start = '2500ms'\nduration = '1s'").contains("ends after the run does (3s)"));
+    assert!(said("start = '1s'\nstop = '1s'").contains("is not after its start (1s)"));
+    assert!(said("size = '1MB'\nstop = '1s'").contains("a flow ends by one of them"));
+    assert!(said("family = 5").contains("neither 4 nor 6"));
 }

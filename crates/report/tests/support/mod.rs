@@ -132,10 +132,15 @@ fn result_manifest(runs: Vec<RunEntry>) -> ResultManifest {
     let case = |shape: &Shape| CaseInfo {
         name: shape.name.into(),
         title: shape.title.into(),
+        axes: vec![],
         published: published(shape).into_iter().collect(),
     };
-    let expectation =
-        |text: &str, met, detail: &str| Expectation { text: text.into(), met, detail: detail.into() };
+    let expectation = |text: &str, met, detail: &str| Expectation {
+        text: text.into(),
+        met,
+        detail: detail.into(),
+        cells: vec![],
+    };
     ResultManifest {
         schema_version: SCHEMA_VERSION,
         experiment: "conversion".into(),
@@ -215,6 +220,7 @@ fn run_manifest(shape: &Shape, repeat: u32, status: RunStatus, metrics: Vec<Metr
         schema_version: SCHEMA_VERSION,
         experiment: "conversion".into(),
         case: shape.name.into(),
+        axes: vec![],
         repeat,
         backend: "emulated".into(),
         seed: u64::from(repeat),

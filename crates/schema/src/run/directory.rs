@@ -155,6 +155,7 @@ mod tests {
             schema_version,
             experiment: "e".into(),
             case: "c".into(),
+            axes: vec![],
             repeat: 1,
             backend: "emulated".into(),
             seed: 1,

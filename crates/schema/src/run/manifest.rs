@@ -1,7 +1,7 @@
 //! What is known about a run and about a result, besides the samples.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// File name of a [`RunManifest`].
 pub const RUN_FILE: &str = "manifest.json";
@@ -20,6 +20,34 @@ pub enum RunStatus {
     Failed,
 }
 
+/// Where a run stands on one axis of a sweep.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AxisPoint {
+    /// The axis.
+    pub axis: String,
+    /// What its value is called there.
+    pub label: String,
+    /// The label (or else the value) as a number in `unit`, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<f64>,
+    /// `bps`, `us`, `bytes`, `ratio`, or nothing for a bare number.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unit: String,
+}
+
+impl AxisPoint {
+    /// A point without a number.
+    pub fn named(axis: &str, label: &str) -> AxisPoint {
+        AxisPoint { axis: axis.to_owned(), label: label.to_owned(), ..AxisPoint::default() }
+    }
+}
+
+impl fmt::Display for AxisPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.axis, self.label)
+    }
+}
+
 /// One run: one plan in, one directory out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunManifest {
@@ -27,8 +55,11 @@ pub struct RunManifest {
     pub schema_version: u32,
     /// Name of the experiment.
     pub experiment: String,
-    /// Case within the experiment.
+    /// Case within the experiment; in a sweep, cell: `CASE,AXIS=LABEL,…`.
     pub case: String,
+    /// Where it stands in the sweep (`case` first, when there are cases); empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub axes: Vec<AxisPoint>,
     /// Repeat, from 1.
     pub repeat: u32,
     /// `emulated`, `sim` or `hosts`.
@@ -161,6 +192,9 @@ pub struct CaseInfo {
     pub name: String,
     /// What a reader sees.
     pub title: String,
+    /// Where it stands in the sweep; empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub axes: Vec<AxisPoint>,
     /// The same figures as published elsewhere, to stand beside ours.
     pub published: Vec<Metric>,
 }
@@ -185,6 +219,21 @@ pub struct Expectation {
     pub text: String,
     /// Absent when there was no valid run to judge by.
     pub met: Option<bool>,
-    /// The figures: `median 93.0 Mbit/s against 83.8 Mbit/s: ratio 1.11, wanted at least 1.00`.
+    /// The figures: `median 93.0 Mbit/s against 83.8 Mbit/s: ratio 1.11, wanted at least 1.00`. Of several cells: how
+    /// many met it, and the first that missed.
+    pub detail: String,
+    /// Where it is of several cells: each of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cells: Vec<CellVerdict>,
+}
+
+/// An expectation in one cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellVerdict {
+    /// Name of the cell.
+    pub case: String,
+    /// Absent when there was no valid run to judge by.
+    pub met: Option<bool>,
+    /// The figures.
     pub detail: String,
 }

@@ -21,8 +21,8 @@ mod table;
 
 pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
 pub use manifest::{
-    CaseInfo, Expectation, HostState, Metric, Provenance, RESULT_FILE, RUN_FILE, ResultManifest,
-    ResultStatus, RunEntry, RunManifest, RunStatus,
+    AxisPoint, CaseInfo, CellVerdict, Expectation, HostState, Metric, Provenance, RESULT_FILE, RUN_FILE,
+    ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus,
 };
 pub use spread::Spread;
 pub use table::{Table, TableError, TableWriter, read_table};
