@@ -18,6 +18,15 @@
  *   lf_NAME_on_rtt_sample     a round-trip time was measured, in any recovery state; before on_ack of the same ACK
  *   lf_NAME_on_restart        a segment is sent while none is in flight
  *
+ * An algorithm that measures with its own segments has two more, which may change cwnd_segments, too:
+ *
+ *   lf_NAME_on_send           the sender is about to see whether it may send new segments; may change the pacing rate;
+ *                             returns how many segments it would have sent at once, at least 1
+ *   lf_NAME_on_ack_seen       an acknowledgement arrived; before everything else that it causes
+ *
+ * Its state may be as large as LF_LARGE_STATE_BYTES, and begins with what it has found, a struct lf_avail. Where there
+ * is no memory for that the connection is Reno.
+ *
  * Who calls them does the rest of loss recovery (RFC 6675, 6937, 6298): it sets cwnd in recovery, sets cwnd to
  * one segment on a retransmission timeout, and zeroes cwnd_credit_segments on every reduction.
  */
@@ -26,6 +35,7 @@
 
 typedef __UINT32_TYPE__ lf_u32;
 typedef __UINT64_TYPE__ lf_u64;
+typedef __INT64_TYPE__ lf_s64;
 
 #define LF_INLINE static inline __attribute__((always_inline, unused))
 
@@ -33,6 +43,11 @@ typedef __UINT64_TYPE__ lf_u64;
 #define LF_STATE_BYTES 104
 #define LF_CHECK_STATE(type) \
 	_Static_assert(sizeof(type) <= LF_STATE_BYTES, #type " does not fit in icsk_ca_priv")
+
+/* Room for the state of an algorithm that measures: socket storage, beside the connection. */
+#define LF_LARGE_STATE_BYTES 768
+#define LF_CHECK_LARGE_STATE(type) \
+	_Static_assert(sizeof(type) <= LF_LARGE_STATE_BYTES, #type " is too large")
 
 /* Greatest window: the kernel takes a window with the top bit set for a bug. */
 #define LF_WINDOW_MAX 0x7fffffffu
@@ -65,6 +80,28 @@ struct lf_conn {
 /* What an acknowledgement brought. */
 struct lf_ack {
 	lf_u32 acked_segments; /* newly acknowledged, cumulatively or selectively; more than 2 after a stretch ACK */
+};
+
+/* What on_send and on_ack_seen see of the sender. No padding. */
+struct lf_sending {
+	lf_u64 pacing_bytes_per_s; /* payload; the gap after a burst is its length over this. on_send may change it */
+	lf_u32 next_seq;           /* sequence number of the next new byte */
+	lf_u32 una_seq;            /* oldest unacknowledged */
+	lf_u32 unsent_bytes;       /* written and never sent */
+	lf_u32 packet_bytes;       /* a full-sized segment with its TCP and IP headers */
+	lf_u32 burst_segments;     /* what TCP sends at once at the pacing rate */
+	lf_u32 repair_segments;    /* lost, retransmitted, or arrived beyond a hole */
+};
+
+/* What a measuring algorithm has found: available bandwidth, counted with IP headers. */
+struct lf_avail {
+	lf_u64 at_us;               /* when; 0: nothing yet */
+	lf_u32 avail_kbps;          /* what this connection could have, its own share included */
+	lf_u32 deviation_kbps;      /* standard deviation of that */
+	lf_u32 capacity_kbps;       /* of the bottleneck; 0: this estimator does not know */
+	lf_u32 confidence_permille; /* 0 .. 1000 */
+	lf_u32 results;             /* streams that gave a result */
+	lf_u32 rejected;            /* streams that gave none: a loss, a pause, acknowledgements too few or too uneven */
 };
 
 /* Expansions of LF_NAME_TUNABLES: fields of a struct, and its defaults. */

@@ -15,18 +15,23 @@ enum lf_op {
 	LF_OP_UNDO_CWND = 3,
 	LF_OP_ON_RTT_SAMPLE = 4,
 	LF_OP_ON_RESTART = 5,
+	LF_OP_ON_SEND = 6,
+	LF_OP_ON_ACK_SEEN = 7,
 };
 
 struct lf_record {
 	lf_u64 conn_id; /* same value, same connection, while that lives */
 	lf_u32 op;      /* enum lf_op */
-	lf_u32 result;  /* what ssthresh and undo_cwnd return, in segments */
+	lf_u32 result;  /* what ssthresh, undo_cwnd and on_send return, in segments */
 	struct lf_ack ack;
 	lf_u32 rtt_us; /* of LF_OP_ON_RTT_SAMPLE; 0 for others */
 	struct lf_conn before;
 	struct lf_conn after;
-	lf_u64 state_before[LF_STATE_BYTES / 8];
-	lf_u64 state_after[LF_STATE_BYTES / 8];
+	struct lf_sending sending_before; /* of LF_OP_ON_SEND and LF_OP_ON_ACK_SEEN; 0 for others */
+	struct lf_sending sending_after;
+	/* Of the algorithm's size, the rest 0. */
+	lf_u64 state_before[LF_LARGE_STATE_BYTES / 8];
+	lf_u64 state_after[LF_LARGE_STATE_BYTES / 8];
 };
 
 #endif

@@ -1,6 +1,6 @@
 //! The catalogue of algorithms and their tunables.
 
-use crate::native::{self, Ack, Conn, RawAlgorithm, RawTunable, State};
+use crate::native::{self, Ack, Conn, Sending, RawAlgorithm, RawTunable, State};
 use std::fmt;
 
 /// What our algorithms' names begin with in the kernel, so that they never collide with its own modules.
@@ -76,7 +76,9 @@ impl Algorithm {
 
     /// The algorithm of that name, short (`highspeed`) or as the kernel names it (`lf_highspeed`).
     pub fn find(name: &str) -> Result<Algorithm, UnknownAlgorithm> {
-        let short = name.strip_prefix(KERNEL_PREFIX).unwrap_or(name);
+        // C has no hyphen in names; people may.
+        let written = name.replace('-', "_");
+        let short = written.strip_prefix(KERNEL_PREFIX).unwrap_or(&written);
         Algorithm::all().find(|algorithm| algorithm.name() == short).ok_or_else(|| {
             let known: Vec<_> = Algorithm::all().map(|algorithm| algorithm.name()).collect();
             UnknownAlgorithm { name: name.to_owned(), suggestion: nearest(short, &known), known }
@@ -132,6 +134,30 @@ impl Algorithm {
     /// A segment is sent while none is in flight. Many algorithms do not listen.
     pub fn on_restart(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
         self.0.on_restart(conn, state, tunables);
+    }
+}
+
+impl Algorithm {
+    /// Whether it measures: whether it has [`Algorithm::on_send`] and [`Algorithm::on_ack_seen`], wants pacing, and its
+    /// state begins with an [`crate::Avail`].
+    pub fn measures(&self) -> bool {
+        self.0.measures()
+    }
+
+    /// New segments may be sent: the window, the pacing rate and the least burst it wants. `None`: it has no wish.
+    pub fn on_send(
+        &self,
+        conn: &mut Conn,
+        state: &mut State,
+        tunables: &Tunables,
+        sending: &mut Sending,
+    ) -> Option<u32> {
+        self.0.on_send(conn, state, tunables, sending)
+    }
+
+    /// An acknowledgement arrived, and nothing of it has been processed.
+    pub fn on_ack_seen(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, sending: &Sending) {
+        self.0.on_ack_seen(conn, state, tunables, sending);
     }
 }
 
@@ -287,7 +313,7 @@ mod tests {
         assert_eq!(message("higspeed"), "no algorithm is called 'higspeed'; did you mean 'highspeed'?");
         assert_eq!(
             message("xyz"),
-            "no algorithm is called 'xyz'; known: reno, highspeed, scalable, bic, vegas, cubic"
+            "no algorithm is called 'xyz'; known: reno, highspeed, scalable, bic, vegas, cubic, imtcp"
         );
     }
 

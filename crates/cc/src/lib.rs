@@ -20,7 +20,7 @@ pub mod table;
 
 pub use algorithm::{Algorithm, SettingError, Tunable, Tunables, UnknownAlgorithm};
 pub use controller::{Controller, Observation};
-pub use native::{Ack, Conn, LOSS, OPEN, RECOVERY, STATE_BYTES, State, WINDOW_MAX};
+pub use native::{Ack, Avail, Conn, LOSS, OPEN, RECOVERY, STATE_BYTES, Sending, State, WINDOW_MAX};
 
 /// Names the sources in `cc/` that this build was made of. Two builds with the same id run the same algorithms.
 pub const BUILD_ID: &str = env!("LONGFAT_CC_BUILD_ID");

@@ -8,6 +8,7 @@
 #include "algorithms/bic.h"
 #include "algorithms/cubic.h"
 #include "algorithms/highspeed.h"
+#include "algorithms/imtcp.h"
 #include "algorithms/reno.h"
 #include "algorithms/scalable.h"
 #include "algorithms/vegas.h"
@@ -30,6 +31,8 @@ struct lf_algorithm {
 	/* NULL where the algorithm has none. */
 	void (*on_rtt_sample)(struct lf_conn *, void *, const void *, lf_u32);
 	void (*on_restart)(struct lf_conn *, void *, const void *);
+	lf_u32 (*on_send)(struct lf_conn *, void *, const void *, struct lf_sending *);
+	void (*on_ack_seen)(struct lf_conn *, void *, const void *, const struct lf_sending *);
 };
 
 #define TUNABLE(field, value, least, greatest, about) { #field, about, value, least, greatest },
@@ -43,6 +46,16 @@ struct lf_algorithm {
 	}
 #define OPTIONAL_on_restart(name) \
 	static void name##_on_restart(struct lf_conn *c, void *s, const void *t) { lf_##name##_on_restart(c, s, t); }
+#define OPTIONAL_on_send(name) \
+	static lf_u32 name##_on_send(struct lf_conn *c, void *s, const void *t, struct lf_sending *send) \
+	{ \
+		return lf_##name##_on_send(c, s, t, send); \
+	}
+#define OPTIONAL_on_ack_seen(name) \
+	static void name##_on_ack_seen(struct lf_conn *c, void *s, const void *t, const struct lf_sending *send) \
+	{ \
+		lf_##name##_on_ack_seen(c, s, t, send); \
+	}
 
 #define NATIVE(name, TUNABLES, OPTIONAL) \
 	OPTIONAL(OPTIONAL_FUNCTION) \
@@ -73,6 +86,7 @@ NATIVE(scalable, LF_SCALABLE_TUNABLES, LF_NO_OPTIONAL)
 NATIVE(bic, LF_BIC_TUNABLES, LF_NO_OPTIONAL)
 NATIVE(vegas, LF_VEGAS_TUNABLES, LF_VEGAS_OPTIONAL)
 NATIVE(cubic, LF_CUBIC_TUNABLES, LF_CUBIC_OPTIONAL)
+NATIVE(imtcp, LF_IMTCP_TUNABLES, LF_IMTCP_OPTIONAL)
 
 const struct lf_algorithm lf_algorithms[] = {
 	ENTRY(reno, LF_NO_OPTIONAL)
@@ -81,6 +95,7 @@ const struct lf_algorithm lf_algorithms[] = {
 	ENTRY(bic, LF_NO_OPTIONAL)
 	ENTRY(vegas, LF_VEGAS_OPTIONAL)
 	ENTRY(cubic, LF_CUBIC_OPTIONAL)
+	ENTRY(imtcp, LF_IMTCP_OPTIONAL)
 };
 const lf_u32 lf_algorithm_count = COUNT(lf_algorithms);
 
@@ -99,13 +114,29 @@ const struct lf_field lf_conn_fields[] = {
 };
 const struct lf_field lf_record_fields[] = {
 	FIELD(lf_record, conn_id) FIELD(lf_record, op) FIELD(lf_record, result) FIELD(lf_record, ack) FIELD(lf_record, rtt_us)
-	FIELD(lf_record, before) FIELD(lf_record, after) FIELD(lf_record, state_before) FIELD(lf_record, state_after)
+	FIELD(lf_record, before) FIELD(lf_record, after) FIELD(lf_record, sending_before)
+	FIELD(lf_record, sending_after) FIELD(lf_record, state_before) FIELD(lf_record, state_after)
+};
+const struct lf_field lf_sending_fields[] = {
+	FIELD(lf_sending, pacing_bytes_per_s) FIELD(lf_sending, next_seq) FIELD(lf_sending, una_seq)
+	FIELD(lf_sending, unsent_bytes) FIELD(lf_sending, packet_bytes) FIELD(lf_sending, burst_segments)
+	FIELD(lf_sending, repair_segments)
+};
+const struct lf_field lf_avail_fields[] = {
+	FIELD(lf_avail, at_us) FIELD(lf_avail, avail_kbps) FIELD(lf_avail, deviation_kbps)
+	FIELD(lf_avail, capacity_kbps) FIELD(lf_avail, confidence_permille) FIELD(lf_avail, results)
+	FIELD(lf_avail, rejected)
 };
 /* Arithmetic that algorithms share, for tests of its own. */
 lf_u32 lf_native_cube_root(lf_u64 x);
 lf_u32 lf_native_cube_root(lf_u64 x)
 {
 	return lf_cube_root(x);
+}
+lf_u32 lf_native_square_root(lf_u64 x);
+lf_u32 lf_native_square_root(lf_u64 x)
+{
+	return lf_square_root(x);
 }
 
 const lf_u32 lf_conn_bytes = sizeof(struct lf_conn);

@@ -3,8 +3,8 @@
 use crate::algorithm::Tunables;
 use std::ffi::{CStr, c_char, c_void};
 
-/// Room for an algorithm's private state (LF_STATE_BYTES).
-pub const STATE_BYTES: usize = 104;
+/// Room for any algorithm's private state (LF_LARGE_STATE_BYTES).
+pub const STATE_BYTES: usize = 768;
 /// Greatest window (LF_WINDOW_MAX), and the threshold before the first loss.
 pub const WINDOW_MAX: u32 = 0x7fff_ffff;
 /// `ca_state` in normal operation.
@@ -63,10 +63,74 @@ pub struct Ack {
     pub acked_segments: u32,
 }
 
-/// An algorithm's private state of one connection: bytes that only the algorithm understands.
+/// What an algorithm that measures sees of the sender: `struct lf_sending`, which documents the fields.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sending {
+    pub pacing_bytes_per_s: u64,
+    pub next_seq: u32,
+    pub una_seq: u32,
+    pub unsent_bytes: u32,
+    pub packet_bytes: u32,
+    pub burst_segments: u32,
+    pub repair_segments: u32,
+}
+
+/// What a measuring algorithm has found: `struct lf_avail`, with which its state begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Avail {
+    /// When, on the clock of [`Conn::now_us`] (in the kernel CLOCK_MONOTONIC); 0: nothing yet.
+    pub at_us: u64,
+    /// Available bandwidth in kbit/s with IP headers: what the connection could have, its own share included.
+    pub avail_kbps: u32,
+    /// Standard deviation of that.
+    pub deviation_kbps: u32,
+    /// Capacity of the bottleneck in kbit/s; 0: the estimator does not know.
+    pub capacity_kbps: u32,
+    /// 0 to 1000.
+    pub confidence_permille: u32,
+    /// Streams that gave a result.
+    pub results: u32,
+    /// Streams that gave none.
+    pub rejected: u32,
+}
+
+impl Avail {
+    /// Reads it from the beginning of a state as the kernel keeps it; `None` when too short.
+    pub fn read(state: &[u8]) -> Option<Avail> {
+        let word = |at: usize| Some(u32::from_ne_bytes(state.get(at..at + 4)?.try_into().ok()?));
+        Some(Avail {
+            at_us: u64::from_ne_bytes(state.get(..8)?.try_into().ok()?),
+            avail_kbps: word(8)?,
+            deviation_kbps: word(12)?,
+            capacity_kbps: word(16)?,
+            confidence_permille: word(20)?,
+            results: word(24)?,
+            rejected: word(28)?,
+        })
+    }
+}
+
+/// An algorithm's private state of one connection: bytes that only the algorithm understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct State(pub [u64; STATE_BYTES / 8]);
+
+impl Default for State {
+    fn default() -> State {
+        State([0; STATE_BYTES / 8])
+    }
+}
+
+impl State {
+    /// What a measuring algorithm has found.
+    pub fn avail(&self) -> Avail {
+        let bytes: [[u8; 8]; 4] = std::array::from_fn(|word| self.0[word].to_ne_bytes());
+        Avail::read(bytes.as_flattened()).unwrap_or_default()
+    }
+}
 
 /// `struct lf_tunable`.
 #[repr(C)]
@@ -100,6 +164,8 @@ pub struct RawAlgorithm {
     undo_cwnd: unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void) -> u32,
     on_rtt_sample: Option<unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void, u32)>,
     on_restart: Option<unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void)>,
+    on_send: Option<unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void, *mut Sending) -> u32>,
+    on_ack_seen: Option<unsafe extern "C" fn(*mut Conn, *mut c_void, *const c_void, *const Sending)>,
 }
 
 // SAFETY: the table and what it points to are constant C data, never written.
@@ -134,8 +200,8 @@ impl RawAlgorithm {
     }
 
     pub fn init(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
-        // SAFETY: for all six: `Tunables` made for this algorithm holds its u32 fields in order; `State` is
-        // LF_STATE_BYTES long and aligned to 8; the functions touch nothing else and keep no pointer.
+        // SAFETY: for all of them: `Tunables` made for this algorithm holds its u32 fields in order; `State` is
+        // LF_LARGE_STATE_BYTES long and aligned to 8; the functions touch nothing else and keep no pointer.
         unsafe { (self.init)(conn, (&raw mut *state).cast(), self.fields(tunables)) }
     }
 
@@ -168,6 +234,30 @@ impl RawAlgorithm {
         }
     }
 
+    pub fn measures(&self) -> bool {
+        self.on_send.is_some()
+    }
+
+    pub fn on_send(
+        &self,
+        conn: &mut Conn,
+        state: &mut State,
+        tunables: &Tunables,
+        sending: &mut Sending,
+    ) -> Option<u32> {
+        self.on_send.map(|function| {
+            // SAFETY: as for init.
+            unsafe { function(conn, (&raw mut *state).cast(), self.fields(tunables), sending) }
+        })
+    }
+
+    pub fn on_ack_seen(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, sending: &Sending) {
+        if let Some(function) = self.on_ack_seen {
+            // SAFETY: as for init.
+            unsafe { function(conn, (&raw mut *state).cast(), self.fields(tunables), sending) }
+        }
+    }
+
     /// The tunables as C reads them.
     ///
     /// # Panics
@@ -193,9 +283,12 @@ mod tests {
     unsafe extern "C" {
         static lf_conn_fields: [Field; 13];
         static lf_conn_bytes: u32;
-        static lf_record_fields: [Field; 9];
+        static lf_record_fields: [Field; 11];
+        static lf_sending_fields: [Field; 7];
+        static lf_avail_fields: [Field; 7];
         static lf_record_bytes: u32;
         fn lf_native_cube_root(x: u64) -> u32;
+        fn lf_native_square_root(x: u64) -> u32;
     }
 
     fn assert_cube_root(x: u64) {
@@ -213,7 +306,25 @@ mod tests {
         [0, 1, 7, 8, u64::MAX >> 1].into_iter().for_each(assert_cube_root);
     }
 
+    fn assert_square_root(x: u64) {
+        // SAFETY: a pure function.
+        let root = u128::from(unsafe { lf_native_square_root(x) });
+        assert!(root.pow(2) <= u128::from(x) && (root + 1).pow(2) > u128::from(x), "{x}: {root}");
+    }
+
+    #[test]
+    fn the_square_root_is_exact_around_every_square() {
+        for root in (1u64..3_000).chain((3_000..1 << 31).step_by(999_983)).chain([(1 << 31) - 1]) {
+            [root * root - 1, root * root, root * root + 1].into_iter().for_each(assert_square_root);
+        }
+    }
+
     proptest::proptest! {
+        #[test]
+        fn the_square_root_is_exact_anywhere(x in 0u64..1 << 62, shift in 0u32..62) {
+            assert_square_root(x >> shift);
+        }
+
         #[test]
         fn the_cube_root_is_exact_anywhere(x in 0u64..1 << 63, shift in 0u32..63) {
             assert_cube_root(x >> shift);
@@ -242,9 +353,32 @@ mod tests {
     #[test]
     fn a_record_has_the_same_layout_in_both_languages() {
         let rust =
-            mirror!(RawRecord: conn_id, op, result, ack, rtt_us, before, after, state_before, state_after);
+            mirror!(RawRecord: conn_id, op, result, ack, rtt_us, before, after, sending_before, sending_after,
+                state_before, state_after);
         // SAFETY: constant C data of the declared lengths.
         let (c, bytes) = unsafe { (layout(&lf_record_fields), lf_record_bytes) };
         assert_eq!((c, bytes as usize), (rust, size_of::<RawRecord>()));
+    }
+
+    #[test]
+    fn what_measuring_needs_and_finds_has_the_same_layout_in_both_languages() {
+        let sending = mirror!(Sending: pacing_bytes_per_s, next_seq, una_seq, unsent_bytes, packet_bytes,
+            burst_segments, repair_segments);
+        let avail = mirror!(Avail: at_us, avail_kbps, deviation_kbps, capacity_kbps, confidence_permille,
+            results, rejected);
+        // SAFETY: constant C data of the declared lengths.
+        let found = unsafe { (layout(&lf_sending_fields), layout(&lf_avail_fields)) };
+        assert_eq!(found, (sending, avail));
+    }
+
+    #[test]
+    fn what_was_found_is_read_from_the_beginning_of_the_state() {
+        let mut state = State::default();
+        state.0[0] = 7;
+        state.0[1] = 9 << 32 | 8;
+        state.0[3] = 11 << 32;
+        let expected = Avail { at_us: 7, avail_kbps: 8, deviation_kbps: 9, rejected: 11, ..Avail::default() };
+        assert_eq!(state.avail(), expected);
+        assert_eq!(Avail::read(&[0; 31]), None);
     }
 }

@@ -3,7 +3,7 @@
 //! A recording is text: a head that names the algorithm and its tunables, then one callback per line, fields by
 //! position ([`COLUMNS`]), private state as hexadecimal without trailing zeros.
 
-use crate::{Ack, Algorithm, Conn, SettingError, State, Tunables, UnknownAlgorithm, native::STATE_BYTES};
+use crate::{Ack, Algorithm, Conn, Sending, SettingError, State, Tunables, UnknownAlgorithm, native::STATE_BYTES};
 use std::fmt::{self, Write as _};
 
 /// Which of the contract's functions was called (`enum lf_op`).
@@ -21,15 +21,21 @@ pub enum Op {
     OnRttSample,
     /// A segment was sent while none was in flight.
     OnRestart,
+    /// New segments may be sent.
+    OnSend,
+    /// An acknowledgement arrived.
+    OnAckSeen,
 }
 
-const OPS: [(Op, &str); 6] = [
+const OPS: [(Op, &str); 8] = [
     (Op::Init, "init"),
     (Op::OnAck, "on_ack"),
     (Op::Ssthresh, "ssthresh"),
     (Op::UndoCwnd, "undo_cwnd"),
     (Op::OnRttSample, "on_rtt_sample"),
     (Op::OnRestart, "on_restart"),
+    (Op::OnSend, "on_send"),
+    (Op::OnAckSeen, "on_ack_seen"),
 ];
 
 /// `struct lf_record`.
@@ -43,6 +49,8 @@ pub struct RawRecord {
     pub(crate) rtt_us: u32,
     pub(crate) before: Conn,
     pub(crate) after: Conn,
+    pub(crate) sending_before: Sending,
+    pub(crate) sending_after: Sending,
     pub(crate) state_before: State,
     pub(crate) state_after: State,
 }
@@ -60,6 +68,8 @@ pub struct Call {
     pub rtt_us: u32,
     /// The connection before.
     pub before: Conn,
+    /// The sender before, for [`Op::OnSend`] and [`Op::OnAckSeen`]; zero for other calls.
+    pub sending: Sending,
     /// Private state before.
     pub state_before: State,
     /// What came of it.
@@ -73,7 +83,9 @@ pub struct Outcome {
     pub conn: Conn,
     /// Private state after.
     pub state: State,
-    /// What it returned: segments for [`Op::Ssthresh`] and [`Op::UndoCwnd`], else 0.
+    /// The sender after.
+    pub sending: Sending,
+    /// What it returned: segments for [`Op::Ssthresh`], [`Op::UndoCwnd`] and [`Op::OnSend`], else 0.
     pub result: u32,
 }
 
@@ -86,13 +98,15 @@ impl Call {
         // SAFETY: RawRecord is integers only, so any bytes of its length are a value; the read is unaligned.
         let raw = unsafe { bytes.as_ptr().cast::<RawRecord>().read_unaligned() };
         let op = OPS.get(raw.op as usize)?.0;
-        let outcome = Outcome { conn: raw.after, state: raw.state_after, result: raw.result };
+        let (state, sending) = (raw.state_after, raw.sending_after);
+        let outcome = Outcome { conn: raw.after, state, sending, result: raw.result };
         Some(Call {
             conn_id: raw.conn_id,
             op,
             ack: raw.ack,
             rtt_us: raw.rtt_us,
             before: raw.before,
+            sending: raw.sending_before,
             state_before: raw.state_before,
             outcome,
         })
@@ -101,7 +115,7 @@ impl Call {
     /// Runs the same callback natively.
     pub fn replay(&self, tunables: &Tunables) -> Outcome {
         let algorithm = tunables.algorithm();
-        let (mut conn, mut state) = (self.before, self.state_before);
+        let (mut conn, mut state, mut sending) = (self.before, self.state_before, self.sending);
         let result = match self.op {
             Op::Init => {
                 algorithm.init(&mut conn, &mut state, tunables);
@@ -121,8 +135,13 @@ impl Call {
                 algorithm.on_restart(&mut conn, &mut state, tunables);
                 0
             }
+            Op::OnSend => algorithm.on_send(&mut conn, &mut state, tunables, &mut sending).unwrap_or(0),
+            Op::OnAckSeen => {
+                algorithm.on_ack_seen(&mut conn, &mut state, tunables, &sending);
+                0
+            }
         };
-        Outcome { conn, state, result }
+        Outcome { conn, state, sending, result }
     }
 }
 
@@ -158,6 +177,7 @@ pub enum ReadError {
 }
 
 /// The fields of a callback line; `given` is the acknowledged segments of on_ack, the microseconds of on_rtt_sample.
+/// Lines of on_send and on_ack_seen go on with what they saw of the sender, and its pacing rate after.
 pub const COLUMNS: &str = "op connection given | now_us cwnd credit ssthresh clamp prior_cwnd flight max_flight \
      is_cwnd_limited ca_state mss srtt_us min_rtt_us state | cwnd credit ssthresh state result";
 
@@ -183,7 +203,26 @@ fn line(call: &Call) -> String {
         let _ = write!(text, " {value}");
     }
     let _ = write!(text, " {} {}", hex(&after.state), after.result);
+    if sees_sender(call.op) {
+        let s = &call.sending;
+        let _ = write!(
+            text,
+            " | {} {} {} {} {} {} {} {}",
+            s.pacing_bytes_per_s,
+            s.next_seq,
+            s.una_seq,
+            s.unsent_bytes,
+            s.packet_bytes,
+            s.burst_segments,
+            s.repair_segments,
+            after.sending.pacing_bytes_per_s
+        );
+    }
     text
+}
+
+fn sees_sender(op: Op) -> bool {
+    matches!(op, Op::OnSend | Op::OnAckSeen)
 }
 
 /// The fields after `now_us`, in order.
@@ -276,6 +315,18 @@ impl<'a> Fields<'a> {
         })
     }
 
+    fn sending(&mut self) -> Result<Sending, String> {
+        Ok(Sending {
+            pacing_bytes_per_s: self.number()?,
+            next_seq: self.number()?,
+            una_seq: self.number()?,
+            unsent_bytes: self.number()?,
+            packet_bytes: self.number()?,
+            burst_segments: self.number()?,
+            repair_segments: self.number()?,
+        })
+    }
+
     fn call(&mut self) -> Result<Call, String> {
         let name = self.text()?;
         let op = OPS.iter().find(|(_, known)| *known == name).map(|(op, _)| *op);
@@ -289,8 +340,11 @@ impl<'a> Fields<'a> {
             ssthresh_segments: self.number()?,
             ..before
         };
-        let outcome = Outcome { conn, state: self.state()?, result: self.number()? };
-        Ok(Call { conn_id, op, ack: Ack { acked_segments }, rtt_us, before, state_before, outcome })
+        let (state, result) = (self.state()?, self.number()?);
+        let sending = if sees_sender(op) { self.sending()? } else { Sending::default() };
+        let pacing_bytes_per_s = if sees_sender(op) { self.number()? } else { 0 };
+        let outcome = Outcome { conn, state, sending: Sending { pacing_bytes_per_s, ..sending }, result };
+        Ok(Call { conn_id, op, ack: Ack { acked_segments }, rtt_us, before, sending, state_before, outcome })
     }
 }
 
@@ -308,9 +362,13 @@ mod tests {
 
     fn numbers(seed: u32) -> Call {
         let before = Conn { cwnd_segments: seed, now_us: u64::from(seed) << 20, ..Conn::default() };
-        let outcome = Outcome { conn: before, state: State([u64::from(seed); 13]), result: seed };
+        let mut state = State::default();
+        state.0[..13].fill(u64::from(seed));
+        let op = if seed % 2 == 0 { Op::OnAck } else { Op::OnSend };
+        let sending = if op == Op::OnSend { Sending { next_seq: seed, ..Sending::default() } } else { Sending::default() };
+        let outcome = Outcome { conn: before, state, sending, result: seed };
         let ack = Ack { acked_segments: 2 };
-        Call { conn_id: 7, op: Op::OnAck, ack, rtt_us: 0, before, state_before: State::default(), outcome }
+        Call { conn_id: 7, op, ack, rtt_us: 0, before, sending, state_before: State::default(), outcome }
     }
 
     proptest! {

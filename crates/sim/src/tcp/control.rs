@@ -1,6 +1,6 @@
 //! Congestion control of one connection: the algorithm of `cc/` on the connection it sees.
 
-use longfat_cc::{Ack, Algorithm, Conn, State, Tunables, WINDOW_MAX};
+use longfat_cc::{Ack, Algorithm, Avail, Conn, Sending, State, Tunables, WINDOW_MAX};
 
 /// The contract's struct is the connection's own store of cwnd and ssthresh: nothing is copied per call.
 #[derive(Debug)]
@@ -41,6 +41,26 @@ impl Control {
     /// A segment is about to be sent while none is in flight.
     pub fn on_restart(&mut self) {
         self.algorithm.on_restart(&mut self.conn, &mut self.state, &self.tunables);
+    }
+
+    /// Whether it measures with its own segments, which wants pacing.
+    pub fn measures(&self) -> bool {
+        self.algorithm.measures()
+    }
+
+    /// New segments may be sent; what it wants to be sent at once, if it has a wish.
+    pub fn on_send(&mut self, sending: &mut Sending) -> Option<u32> {
+        self.algorithm.on_send(&mut self.conn, &mut self.state, &self.tunables, sending)
+    }
+
+    /// An acknowledgement arrived.
+    pub fn on_ack_seen(&mut self, sending: &Sending) {
+        self.algorithm.on_ack_seen(&mut self.conn, &mut self.state, &self.tunables, sending);
+    }
+
+    /// What it has found; `None` when it does not measure, or has not yet.
+    pub fn avail(&self) -> Option<Avail> {
+        self.algorithm.measures().then(|| self.state.avail()).filter(|avail| avail.at_us > 0)
     }
 
     /// Loss or ECE: sets the new threshold, remembers the window, forgets the credit.

@@ -6,6 +6,7 @@
 
 mod control;
 mod output;
+mod pacing;
 mod receiver;
 mod recovery;
 pub mod rtt;

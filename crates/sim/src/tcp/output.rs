@@ -136,6 +136,7 @@ impl Sender {
         let now_ns = out.now_ns();
         let mut sent = false;
         let mut limit = Limit::None;
+        self.tell_sending(now_ns);
         while self.next_bytes < self.written_bytes && !self.is_pacing(now_ns) {
             if self.board.in_flight() >= self.control.cwnd() {
                 break;
@@ -216,28 +217,5 @@ impl Sender {
             Limit::ReceiveWindow => [by_window + now_ns - since_ns, by_buffer],
             Limit::SendBuffer => [by_window, by_buffer + now_ns - since_ns],
         }
-    }
-
-    /// Twice the window per round trip in slow start, 1.2 times after (tcp_update_pacing_rate); nothing before the
-    /// first sample.
-    pub fn pacing_rate_bps(&self) -> Option<u64> {
-        let srtt_us = u64::from(self.rtt.srtt_us());
-        if !self.is_paced || srtt_us == 0 {
-            return None;
-        }
-        let cwnd = self.control.cwnd();
-        let percent = if cwnd < self.control.ssthresh() / 2 { 200 } else { 120 };
-        let window_bits = u64::from(cwnd.max(self.board.packets_out())) * u64::from(self.mss_bytes) * 8;
-        Some(window_bits * 10_000 * percent / srtt_us)
-    }
-
-    fn pace(&mut self, length_bytes: u32, now_ns: u64) {
-        if let Some(rate_bps) = self.pacing_rate_bps().filter(|rate_bps| *rate_bps > 0) {
-            self.pace_at_ns = now_ns + u64::from(length_bytes) * 8_000_000_000 / rate_bps;
-        }
-    }
-
-    fn is_pacing(&self, now_ns: u64) -> bool {
-        self.is_paced && self.pace_at_ns != crate::timers::NEVER && self.pace_at_ns > now_ns
     }
 }

@@ -187,6 +187,10 @@ pub struct Sender {
     pub(super) used_at_ns: u64,
     pub(super) last_sent_ns: u64,
     pub(super) pace_at_ns: u64,
+    /// Segments that may still leave at once.
+    pub(super) burst_segments: u32,
+    /// Pacing rate a measuring algorithm has set, in bytes of payload per second.
+    pub(super) stream_rate: Option<u64>,
     pub(super) limit: (Limit, u64),
     pub(super) limited_ns: [u64; 2],
     pub(super) rexmit: Rexmit,
@@ -196,8 +200,10 @@ pub struct Sender {
 impl Sender {
     /// Nothing sent.
     pub fn new(plan: &EndpointPlan, tunables: Tunables, mss_bytes: u32) -> Sender {
+        let control = Control::new(tunables, mss_bytes);
         Sender {
-            control: Control::new(tunables, mss_bytes),
+            is_paced: plan.pacing || control.measures(),
+            control,
             board: Scoreboard::default(),
             rtt: Rtt::default(),
             ca_state: CaState::Open,
@@ -213,7 +219,6 @@ impl Sender {
             mss_bytes,
             with_sack: plan.sack,
             with_ecn: plan.ecn,
-            is_paced: plan.pacing,
             buffer: plan.send_buffer.bounds(mss_bytes),
             unsent_limit_bytes: plan.unsent_limit_bytes.unwrap_or(u64::MAX),
             timer: Timer::default(),
@@ -237,6 +242,8 @@ impl Sender {
             used_at_ns: 0,
             last_sent_ns: 0,
             pace_at_ns: crate::timers::NEVER,
+            burst_segments: 0,
+            stream_rate: None,
             limit: (Limit::None, 0),
             limited_ns: [0; 2],
             rexmit: Rexmit::None,
@@ -309,6 +316,7 @@ impl Sender {
             self.take_sack(segment, now_ns, &mut found);
             self.take_cumulative(segment.ack, now_ns, &mut found);
         }
+        self.tell_ack(now_ns);
         self.update_window(segment, &mut found);
         if had_out == 0 {
             return;

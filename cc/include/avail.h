@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Measuring with a connection's own segments: when a stream leaves, what becomes of it, and what is found. Two
+ * estimators behind one interface (rates of the next stream; a stream that is over): kalman.h and subranges.h.
+ */
+#ifndef LONGFAT_AVAIL_H
+#define LONGFAT_AVAIL_H
+
+#include "kalman.h"
+#include "subranges.h"
+
+enum lf_estimator { LF_BY_KALMAN = 0, LF_BY_SUBRANGES = 1 };
+
+/* A measuring algorithm's state begins with this. */
+struct lf_meter {
+	struct lf_avail found; /* read by others: first */
+	struct lf_stream stream;
+	lf_u32 kept_q16;       /* part of the streams that gave a result, smoothed */
+	lf_u32 zero;
+	union {
+		struct lf_kalman kalman;
+		struct lf_subranges subranges;
+	} by;
+};
+
+LF_INLINE void lf_meter_init(struct lf_meter *m)
+{
+	m->found.at_us = 0;
+	m->found.avail_kbps = 0;
+	m->found.deviation_kbps = 0;
+	m->found.capacity_kbps = 0;
+	m->found.confidence_permille = 0;
+	m->found.results = 0;
+	m->found.rejected = 0;
+	m->stream.phase = LF_STREAM_NONE;
+	m->stream.began_us = 0;
+	m->stream.set_segments = 0;
+	m->kept_q16 = 0;
+	/* Either estimator: nothing known. */
+	m->by.kalman.a_kbps = 0;
+	m->by.kalman.round = 0;
+	m->by.subranges.high_kbps = 0;
+	m->by.subranges.smoothed_kbps = 0;
+	m->by.subranges.next = 0;
+}
+
+/*
+ * Confidence: none unless streams pass, and a deviation of half of A is none either. Deviations of less than a
+ * thirty-second of the capacity count as little, however small A is.
+ */
+LF_INLINE void lf_meter_trust(struct lf_meter *m)
+{
+	lf_u64 of = lf_max64(lf_max64(m->found.avail_kbps, m->found.capacity_kbps / 8), 1);
+	lf_u64 doubt = lf_min64((lf_u64)m->found.deviation_kbps * 2000 / of, 1000);
+
+	m->found.confidence_permille = (lf_u32)(((1000 - doubt) * lf_min(m->kept_q16, 65536)) >> 16);
+}
+
+LF_INLINE void lf_meter_publish(const struct lf_conn *c, struct lf_meter *m, lf_u32 estimator)
+{
+	m->found.at_us = c->now_us;
+	if (estimator == LF_BY_SUBRANGES) {
+		m->found.avail_kbps = m->by.subranges.smoothed_kbps;
+		m->found.deviation_kbps = m->by.subranges.results > 1 ? lf_subranges_deviation(&m->by.subranges) :
+									m->by.subranges.smoothed_kbps / 2;
+		m->found.capacity_kbps = 0;
+	} else {
+		m->found.avail_kbps = m->by.kalman.a_kbps;
+		m->found.deviation_kbps = lf_kalman_deviation(&m->by.kalman);
+		m->found.capacity_kbps = m->by.kalman.c_kbps;
+	}
+}
+
+/* A stream ended; `good`: with a result. */
+LF_INLINE void lf_meter_count(struct lf_meter *m, lf_u32 good)
+{
+	lf_u32 kept = lf_min(m->kept_q16, 65536);
+
+	m->stream.phase = LF_STREAM_NONE;
+	if (good)
+		m->found.results++;
+	else
+		m->found.rejected++;
+	m->kept_q16 = kept - kept / 16 + (good ? 4096 : 0);
+	lf_meter_trust(m);
+}
+
+LF_INLINE void lf_meter_abandon(struct lf_conn *c, struct lf_meter *m)
+{
+	lf_stream_release(c, &m->stream);
+	if (m->stream.phase != LF_STREAM_NONE)
+		lf_meter_count(m, 0);
+}
+
+LF_INLINE void lf_meter_take(const struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send,
+			     lf_u32 estimator)
+{
+	struct lf_pass pass = lf_stream_pass(c, &m->stream, send);
+	lf_u32 good = pass.arrived_kbps && pass.sent_kbps;
+
+	if (good && estimator == LF_BY_SUBRANGES) {
+		if (lf_subranges_take(c, &m->by.subranges, &m->stream, send, &pass))
+			lf_meter_publish(c, m, estimator);
+	} else if (good) {
+		lf_kalman_take(&m->by.kalman, &pass);
+		lf_meter_publish(c, m, estimator);
+	}
+	lf_meter_count(m, good);
+}
+
+/* A train: sixteen times as fast as the window lets the connection be, and so that gaps can still be told. */
+LF_INLINE lf_u32 lf_meter_train_kbps(const struct lf_conn *c, const struct lf_sending *send)
+{
+	lf_u64 bits = (lf_u64)c->cwnd_segments * lf_min(send->packet_bytes, 65535) * 8;
+
+	return (lf_u32)lf_min64(bits * 16000 / lf_max(c->srtt_us, 1), 0xffffffff);
+}
+
+/* At most one stream in `every` round trips, in calm, with enough written to send it whole. */
+LF_INLINE lf_u32 lf_meter_may_begin(const struct lf_conn *c, const struct lf_meter *m, const struct lf_sending *send,
+				    lf_u32 unit_segments, lf_u32 every)
+{
+	lf_u64 stream_bytes = (lf_u64)unit_segments * LF_UNITS * c->mss_bytes;
+
+	if (!unit_segments || !c->srtt_us || c->ca_state != LF_OPEN || send->repair_segments)
+		return 0;
+	if (send->unsent_bytes < stream_bytes || c->flight_segments >= c->cwnd_segments)
+		return 0;
+	return !m->stream.began_us || c->now_us - m->stream.began_us >= (lf_u64)c->srtt_us * every;
+}
+
+LF_INLINE void lf_meter_begin(struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send, lf_u32 estimator,
+			      lf_u32 unit_segments)
+{
+	lf_u32 train_kbps = lf_meter_train_kbps(c, send);
+
+	if (estimator == LF_BY_SUBRANGES) {
+		lf_subranges_next(&m->by.subranges, train_kbps, &m->stream);
+	} else {
+		m->stream.from_kbps = lf_kalman_next(&m->by.kalman, train_kbps);
+		m->stream.to_kbps = m->stream.from_kbps;
+	}
+	lf_stream_begin(c, &m->stream, send, unit_segments);
+}
+
+/* Before new segments: begins or goes on with a stream. Returns the least burst. */
+LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct lf_sending *send, lf_u32 estimator,
+				  lf_u32 every)
+{
+	struct lf_stream *s = &m->stream;
+	lf_u32 unit_segments;
+
+	if (s->phase == LF_STREAM_LEAVING) {
+		lf_stream_note_sent(s, send);
+		if (s->phase == LF_STREAM_AWAITED)
+			send->pacing_bytes_per_s = s->pacing_bytes_per_s;
+	}
+	if (s->phase != LF_STREAM_NONE && lf_stream_is_spoilt(c, s, send))
+		lf_meter_abandon(c, m);
+	if (s->phase != LF_STREAM_LEAVING)
+		lf_stream_release(c, s);
+	if (s->phase == LF_STREAM_NONE) {
+		unit_segments = lf_stream_unit(c, send);
+		if (lf_meter_may_begin(c, m, send, unit_segments, every))
+			lf_meter_begin(c, m, send, estimator, unit_segments);
+	}
+	if (s->phase != LF_STREAM_LEAVING)
+		return 2;
+	s->tried_us = c->now_us;
+	send->pacing_bytes_per_s = lf_payload_rate(c, send, lf_stream_rate(s));
+	lf_stream_borrow(c, s);
+	return lf_max(s->unit_segments, 1);
+}
+
+/* An acknowledgement: the window becomes the real one, and times are noted. */
+LF_INLINE void lf_meter_on_ack_seen(struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send,
+				    lf_u32 estimator)
+{
+	struct lf_stream *s = &m->stream;
+
+	lf_stream_release(c, s);
+	if (s->phase == LF_STREAM_NONE)
+		return;
+	lf_stream_note_sent(s, send);
+	lf_stream_note_acked(c, s, send);
+	if (lf_stream_is_spoilt(c, s, send))
+		lf_meter_abandon(c, m);
+	else if (lf_stream_is_over(s, send))
+		lf_meter_take(c, m, send, estimator);
+}
+
+#endif
