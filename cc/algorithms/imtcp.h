@@ -97,22 +97,12 @@ LF_INLINE void lf_imtcp_init(struct lf_conn *c, struct lf_imtcp_state *s, const 
 	lf_growth_init(c, &s->growth, t->growth);
 }
 
-/*
- * While streams leave, the kernel finds the window used up, because it is cut to the stream. It is used when what was
- * in flight comes near the real one.
- */
-LF_INLINE lf_u32 lf_is_window_used(const struct lf_conn *c)
-{
-	return c->is_cwnd_limited && (lf_u64)c->max_flight_segments * 8 >= (lf_u64)c->cwnd_segments * 7;
-}
-
 LF_INLINE void lf_imtcp_on_ack(struct lf_conn *c, struct lf_imtcp_state *s, const struct lf_imtcp_tunables *t,
 			       const struct lf_ack *ack)
 {
 	lf_u32 limited = c->is_cwnd_limited;
 
-	if (s->meter.found.results + s->meter.found.rejected)
-		c->is_cwnd_limited = lf_is_window_used(c);
+	c->is_cwnd_limited = lf_meter_is_cwnd_limited(c, &s->meter);
 	lf_growth_on_ack(c, &s->growth, t->growth, t->max_ssthresh_segments, ack);
 	c->is_cwnd_limited = limited;
 }
@@ -149,7 +139,9 @@ LF_INLINE void lf_imtcp_on_restart(struct lf_conn *c, struct lf_imtcp_state *s, 
 LF_INLINE lf_u32 lf_imtcp_on_send(struct lf_conn *c, struct lf_imtcp_state *s, const struct lf_imtcp_tunables *t,
 				  struct lf_sending *send)
 {
-	return lf_meter_on_send(c, &s->meter, send, t->estimator, t->every_round_trips);
+	struct lf_measuring how = { .estimator = t->estimator, .every = t->every_round_trips };
+
+	return lf_meter_on_send(c, &s->meter, send, &how);
 }
 
 LF_INLINE void lf_imtcp_on_ack_seen(struct lf_conn *c, struct lf_imtcp_state *s, const struct lf_imtcp_tunables *t,

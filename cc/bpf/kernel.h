@@ -17,7 +17,8 @@ typedef __u32 __be32;
 typedef __u32 __wsum;
 
 /* Used by bpf_helpers.h. */
-enum bpf_map_type { BPF_MAP_TYPE_RINGBUF = 27 };
+enum bpf_map_type { BPF_MAP_TYPE_SK_STORAGE = 24, BPF_MAP_TYPE_RINGBUF = 27 };
+enum { BPF_F_NO_PREALLOC = 1, BPF_SK_STORAGE_GET_F_CREATE = 1 };
 
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
@@ -27,7 +28,21 @@ enum bpf_map_type { BPF_MAP_TYPE_RINGBUF = 27 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-struct sock;
+struct sock_common {
+	__u16 skc_family;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	unsigned long sk_pacing_rate; /* bytes per second; all ones: no limit */
+	__u32 sk_pacing_status;
+	__u8 sk_pacing_shift;
+	__u16 sk_gso_max_segs;
+};
+
+/* sk_pacing_status: TCP paces by itself unless a qdisc does. */
+enum { SK_PACING_NONE = 0, SK_PACING_NEEDED = 1 };
+#define AF_INET6 10
 
 struct inet_connection_sock {
 	__u8 icsk_ca_state : 5;
@@ -44,6 +59,10 @@ struct minmax {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u16 tcp_header_len;
+	__u32 snd_una;
+	__u32 snd_nxt;
+	__u32 write_seq; /* end of what the application has written */
 	__u64 tcp_mstamp; /* us, of the packet being processed */
 	__u32 snd_cwnd;
 	__u32 snd_cwnd_cnt;
@@ -71,6 +90,8 @@ enum tcp_ca_event { CA_EVENT_TX_START = 0 };
 struct tcp_congestion_ops {
 	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+	void (*in_ack_event)(struct sock *sk, __u32 flags);
+	__u32 (*min_tso_segs)(struct sock *sk);
 	void (*init)(struct sock *sk);
 	__u32 (*ssthresh)(struct sock *sk);
 	__u32 (*undo_cwnd)(struct sock *sk);

@@ -11,10 +11,18 @@
 
 enum lf_estimator { LF_BY_KALMAN = 0, LF_BY_SUBRANGES = 1 };
 
+/* How an algorithm measures: its tunables. */
+struct lf_measuring {
+	lf_u32 estimator; /* enum lf_estimator */
+	lf_u32 every;     /* round trips from one stream to the next */
+	lf_u32 is_gentle; /* 1: streams exceed the available bandwidth by less */
+};
+
 /* A measuring algorithm's state begins with this. */
 struct lf_meter {
 	struct lf_avail found; /* read by others: first */
 	struct lf_stream stream;
+	lf_u64 filled_us;      /* when the real window was last used up */
 	lf_u32 kept_q16;       /* part of the streams that gave a result, smoothed */
 	lf_u32 zero;
 	union {
@@ -35,6 +43,7 @@ LF_INLINE void lf_meter_init(struct lf_meter *m)
 	m->stream.phase = LF_STREAM_NONE;
 	m->stream.began_us = 0;
 	m->stream.set_segments = 0;
+	m->filled_us = 0;
 	m->kept_q16 = 0;
 	/* Either estimator: nothing known. */
 	m->by.kalman.a_kbps = 0;
@@ -95,8 +104,8 @@ LF_INLINE void lf_meter_abandon(struct lf_conn *c, struct lf_meter *m)
 LF_INLINE void lf_meter_take(const struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send,
 			     lf_u32 estimator)
 {
-	struct lf_pass pass = lf_stream_pass(c, &m->stream, send);
-	lf_u32 good = pass.arrived_kbps && pass.sent_kbps;
+	struct lf_pass pass = { 0, 0 };
+	lf_u32 good = lf_stream_pass(c, &m->stream, send, &pass);
 
 	if (good && estimator == LF_BY_SUBRANGES) {
 		if (lf_subranges_take(c, &m->by.subranges, &m->stream, send, &pass))
@@ -129,23 +138,34 @@ LF_INLINE lf_u32 lf_meter_may_begin(const struct lf_conn *c, const struct lf_met
 	return !m->stream.began_us || c->now_us - m->stream.began_us >= (lf_u64)c->srtt_us * every;
 }
 
-LF_INLINE void lf_meter_begin(struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send, lf_u32 estimator,
-			      lf_u32 unit_segments)
+LF_INLINE void lf_meter_begin(struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send,
+			      const struct lf_measuring *how, lf_u32 unit_segments)
 {
 	lf_u32 train_kbps = lf_meter_train_kbps(c, send);
 
-	if (estimator == LF_BY_SUBRANGES) {
+	if (how->estimator == LF_BY_SUBRANGES) {
 		lf_subranges_next(&m->by.subranges, train_kbps, &m->stream);
 	} else {
-		m->stream.from_kbps = lf_kalman_next(&m->by.kalman, train_kbps);
+		m->stream.from_kbps = lf_kalman_next(&m->by.kalman, train_kbps, how->is_gentle);
 		m->stream.to_kbps = m->stream.from_kbps;
 	}
 	lf_stream_begin(c, &m->stream, send, unit_segments);
 }
 
+/*
+ * Whether the window held the sender back in the last two round trips. While streams leave, the kernel always finds
+ * the window used up, because it is cut to the stream; so once there have been some, that says nothing.
+ */
+LF_INLINE lf_u32 lf_meter_is_cwnd_limited(const struct lf_conn *c, const struct lf_meter *m)
+{
+	if (!m->stream.began_us)
+		return c->is_cwnd_limited;
+	return c->now_us - m->filled_us <= 2ull * c->srtt_us;
+}
+
 /* Before new segments: begins or goes on with a stream. Returns the least burst. */
-LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct lf_sending *send, lf_u32 estimator,
-				  lf_u32 every)
+LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct lf_sending *send,
+				  const struct lf_measuring *how)
 {
 	struct lf_stream *s = &m->stream;
 	lf_u32 unit_segments;
@@ -157,12 +177,13 @@ LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct 
 	}
 	if (s->phase != LF_STREAM_NONE && lf_stream_is_spoilt(c, s, send))
 		lf_meter_abandon(c, m);
-	if (s->phase != LF_STREAM_LEAVING)
-		lf_stream_release(c, s);
+	lf_stream_release(c, s);
+	if ((lf_u64)c->flight_segments + lf_max(send->burst_segments, 2) >= c->cwnd_segments)
+		m->filled_us = c->now_us;
 	if (s->phase == LF_STREAM_NONE) {
 		unit_segments = lf_stream_unit(c, send);
-		if (lf_meter_may_begin(c, m, send, unit_segments, every))
-			lf_meter_begin(c, m, send, estimator, unit_segments);
+		if (lf_meter_may_begin(c, m, send, unit_segments, how->every))
+			lf_meter_begin(c, m, send, how, unit_segments);
 	}
 	if (s->phase != LF_STREAM_LEAVING)
 		return 2;
@@ -182,7 +203,7 @@ LF_INLINE void lf_meter_on_ack_seen(struct lf_conn *c, struct lf_meter *m, const
 	if (s->phase == LF_STREAM_NONE)
 		return;
 	lf_stream_note_sent(s, send);
-	lf_stream_note_acked(c, s, send);
+	lf_stream_note_acked(s, send->una_seq, c->now_us);
 	if (lf_stream_is_spoilt(c, s, send))
 		lf_meter_abandon(c, m);
 	else if (lf_stream_is_over(s, send))

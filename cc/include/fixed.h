@@ -8,7 +8,7 @@
 #define LF_ONE_Q16 65536ll
 
 /* Towards zero. The divisor is positive. */
-LF_INLINE lf_s64 lf_divide(lf_s64 number, lf_u64 by)
+LF_LEAF lf_s64 lf_divide(lf_s64 number, lf_u64 by)
 {
 	lf_u64 size = number < 0 ? 0 - (lf_u64)number : (lf_u64)number;
 	lf_u64 part = size / (by ? by : 1);
@@ -16,7 +16,7 @@ LF_INLINE lf_s64 lf_divide(lf_s64 number, lf_u64 by)
 	return number < 0 ? 0 - (lf_s64)part : (lf_s64)part;
 }
 
-LF_INLINE lf_s64 lf_clamp(lf_s64 number, lf_s64 least, lf_s64 most)
+LF_LEAF lf_s64 lf_clamp(lf_s64 number, lf_s64 least, lf_s64 most)
 {
 	if (number < least)
 		return least;

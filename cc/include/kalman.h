@@ -45,11 +45,14 @@ struct lf_kalman {
 #define LF_KALMAN_SLACK (LF_ONE_Q16 / 2)
 #define LF_KALMAN_ALARM (4 * LF_ONE_Q16)
 
-/* Rate of the next stream: 1.2 to 1.8 times A, so that the strain tells A from C. The first is a train. */
-LF_INLINE lf_u32 lf_kalman_next(const struct lf_kalman *k, lf_u32 train_kbps)
+/*
+ * Rate of the next stream: from A and a fifth to A and four fifths, so that the strain tells A from C; `is_gentle`: to two
+ * fifths. The first is a train.
+ */
+LF_INLINE lf_u32 lf_kalman_next(const struct lf_kalman *k, lf_u32 train_kbps, lf_u32 is_gentle)
 {
 	lf_u32 step = k->round * 2 % 5;
-	lf_u64 kbps = (lf_u64)k->a_kbps * (120 + 15 * step) / 100;
+	lf_u64 kbps = (lf_u64)k->a_kbps * (120 + (is_gentle ? 5 : 15) * step) / 100;
 
 	if (!k->a_kbps)
 		return lf_max(train_kbps, 1);
@@ -73,19 +76,22 @@ LF_INLINE void lf_kalman_begin(struct lf_kalman *k, const struct lf_pass *pass)
 	k->fall = 0;
 }
 
-/* Notices a step; `sigma` is the deviation of the innovation. */
-LF_INLINE void lf_kalman_watch(struct lf_kalman *k, lf_s64 innovation, lf_u32 sigma)
+/* Whether it notices a step; `sigma` is the deviation of the innovation. */
+LF_LEAF lf_u32 lf_kalman_watch(struct lf_kalman *k, lf_s64 innovation, lf_u32 sigma)
 {
 	/* More strain than expected is less bandwidth. */
 	lf_s64 score = lf_clamp(lf_divide(innovation << 16, sigma), -4 * LF_ONE_Q16, 4 * LF_ONE_Q16);
 
+	if (!k)
+		return 0;
 	k->fall = lf_clamp(k->fall + score - LF_KALMAN_SLACK, 0, 16 * LF_ONE_Q16);
 	k->rise = lf_clamp(k->rise - score - LF_KALMAN_SLACK, 0, 16 * LF_ONE_Q16);
 	if (k->fall < LF_KALMAN_ALARM && k->rise < LF_KALMAN_ALARM)
-		return;
+		return 0;
 	k->var_a = lf_clamp(k->var_a + LF_KALMAN_STEP, 0, LF_KALMAN_VAR_A);
 	k->fall = 0;
 	k->rise = 0;
+	return 1;
 }
 
 /* Innovations are noise and error: what exceeds the error is learnt as noise, a sixteenth each time. */
@@ -131,14 +137,17 @@ LF_INLINE void lf_kalman_correct(struct lf_kalman *k, lf_s64 innovation, lf_s64 
 	lf_kalman_bound(k);
 }
 
-LF_INLINE void lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
+/* What a stream tells. Returns whether it told anything. */
+LF_LEAF lf_u32 lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 {
 	lf_s64 strain, expected;
 
+	if (!k || !pass)
+		return 0;
 	k->round++;
 	if (!k->a_kbps) {
 		lf_kalman_begin(k, pass);
-		return;
+		return 1;
 	}
 	k->var_a += LF_KALMAN_DRIFT_A;
 	k->var_c += LF_KALMAN_DRIFT_C;
@@ -150,8 +159,9 @@ LF_INLINE void lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 	expected = lf_clamp(expected, -LF_ONE_Q16, 4 * LF_ONE_Q16);
 	/* Sent below A, and not stretched: as it should be, if there was no queue. It tells nothing more. */
 	if (expected < 0 && strain > expected && strain < LF_ONE_Q16 / 32)
-		return;
+		return 0;
 	lf_kalman_correct(k, strain - expected, expected);
+	return 1;
 }
 
 /* Standard deviation of A. */

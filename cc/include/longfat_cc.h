@@ -39,6 +39,16 @@ typedef __INT64_TYPE__ lf_s64;
 
 #define LF_INLINE static inline __attribute__((always_inline, unused))
 
+/*
+ * A function of its own in BPF, which the verifier looks at once, whatever it is given, and not anew for every way to
+ * every call. Its pointers may be null for all the verifier knows, and it returns a number.
+ */
+#ifdef __bpf__
+#define LF_LEAF __attribute__((noinline))
+#else
+#define LF_LEAF static __attribute__((unused))
+#endif
+
 /* Room for private state: icsk_ca_priv of the kernel's inet_connection_sock. */
 #define LF_STATE_BYTES 104
 #define LF_CHECK_STATE(type) \

@@ -26,7 +26,7 @@ LF_INLINE lf_u32 lf_cube_root(lf_u64 x)
 }
 
 /* The greatest number whose square is at most `x`, for x below 2^62. As above; six steps bring 2 to 1 + 2^-60. */
-LF_INLINE lf_u32 lf_square_root(lf_u64 x)
+LF_LEAF lf_u32 lf_square_root(lf_u64 x)
 {
 	lf_u64 root;
 	lf_u32 bits = 0, step;

@@ -5,8 +5,9 @@
  *
  * Model      Units leave as bursts, because that is what TCP sends undisturbed at this rate: smaller ones it holds back.
  *            The gap after a unit is its length over the rate, so units may differ in length. A unit's time of
- *            arrival is that of the last acknowledgement that falls into it: acknowledgements that were delayed,
- *            merged or shifted by a segment still pair a position in the stream with a time.
+ *            arrival is that of the first acknowledgement in its second half, else of one in its first: delayed,
+ *            merged or shifted by a segment, acknowledgements still pair a position in the stream with a time; and
+ *            the last one, which may have waited for a segment that did not come, is seldom asked.
  *            Rates in and out are slopes of position over time (least squares), in and out of the path.
  * Borrowing  While a stream leaves, the window is "what is in flight and one unit", whatever the real window: the
  *            stream is not cut, and what it sends beyond the real window is not sent after it.
@@ -28,7 +29,7 @@ enum lf_stream_phase { LF_STREAM_NONE = 0, LF_STREAM_LEAVING = 1, LF_STREAM_AWAI
 struct lf_unit {
 	lf_u32 end_bytes;   /* its last byte; it begins where the one before ends */
 	lf_u32 sent_us;
-	lf_u32 acked_bytes; /* the last acknowledgement within it; 0: none */
+	lf_u32 acked_bytes; /* an acknowledgement within it; 0: none */
 	lf_u32 acked_us;
 };
 
@@ -123,23 +124,28 @@ LF_INLINE void lf_stream_note_sent(struct lf_stream *s, const struct lf_sending 
 		s->phase = LF_STREAM_AWAITED;
 }
 
-LF_INLINE void lf_stream_note_acked(const struct lf_conn *c, struct lf_stream *s, const struct lf_sending *send)
+/* Notes when an acknowledgement of everything up to `una_seq` came. Returns whether it falls into the stream. */
+LF_LEAF lf_u32 lf_stream_note_acked(struct lf_stream *s, lf_u32 una_seq, lf_u64 now_us)
 {
-	lf_u32 acked_bytes = send->una_seq - s->first_seq, begin_bytes = 0, k;
+	lf_u32 acked_bytes, begin_bytes = 0, k;
 
+	if (!s)
+		return 0;
+	acked_bytes = una_seq - s->first_seq;
 	/* Beyond what was sent: an acknowledgement of before the stream. */
 	if (s->phase == LF_STREAM_NONE || acked_bytes > s->sent_bytes)
-		return;
+		return 0;
 	for (k = 0; k < LF_UNITS; k++) {
 		struct lf_unit *unit = &s->unit[k];
 
 		if (k < s->units && acked_bytes > begin_bytes && acked_bytes <= unit->end_bytes &&
-		    acked_bytes != unit->acked_bytes) {
+		    (!unit->acked_bytes || unit->acked_bytes - begin_bytes < (unit->end_bytes - begin_bytes) / 2)) {
 			unit->acked_bytes = acked_bytes;
-			unit->acked_us = (lf_u32)(c->now_us - s->began_us);
+			unit->acked_us = (lf_u32)(now_us - s->began_us);
 		}
 		begin_bytes = unit->end_bytes;
 	}
+	return 1;
 }
 
 /* Whether everything the stream sent has been acknowledged. */
@@ -228,14 +234,15 @@ LF_INLINE lf_u32 lf_line_is_straight(const struct lf_line *line)
 }
 
 /* Rates in and out of a stream that is over. At least five of the eight units must have a time of their own, and it must
-   have left evenly: no pause of the application, of the peer's window or of this host. */
-LF_INLINE struct lf_pass lf_stream_pass(const struct lf_conn *c, const struct lf_stream *s,
-					const struct lf_sending *send)
+   have left evenly: no pause of the application, of the peer's window or of this host. Returns whether it has any. */
+LF_LEAF lf_u32 lf_stream_pass(const struct lf_conn *c, const struct lf_stream *s, const struct lf_sending *send,
+			      struct lf_pass *pass)
 {
-	struct lf_pass pass = { 0, 0 };
 	struct lf_line in = { 0 }, out = { 0 };
 	lf_u32 begin_bytes = 0, k;
 
+	if (!c || !s || !send || !pass)
+		return 0;
 	for (k = 0; k < LF_UNITS; k++) {
 		const struct lf_unit *unit = &s->unit[k];
 
@@ -245,10 +252,10 @@ LF_INLINE struct lf_pass lf_stream_pass(const struct lf_conn *c, const struct lf
 		begin_bytes = unit->end_bytes;
 	}
 	if (out.n < 5 || begin_bytes >= LF_STREAM_MOST || !lf_line_is_straight(&in) || !lf_line_is_straight(&out))
-		return pass;
-	pass.sent_kbps = lf_full_rate(c, send, lf_line_kbps(&in));
-	pass.arrived_kbps = lf_full_rate(c, send, lf_line_kbps(&out));
-	return pass;
+		return 0;
+	pass->sent_kbps = lf_full_rate(c, send, lf_line_kbps(&in));
+	pass->arrived_kbps = lf_full_rate(c, send, lf_line_kbps(&out));
+	return pass->sent_kbps && pass->arrived_kbps;
 }
 
 #endif

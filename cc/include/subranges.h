@@ -26,6 +26,11 @@ struct lf_gap {
 	lf_u32 arrived_kbps; /* 0: not known */
 };
 
+/* Of one stream. */
+struct lf_gaps {
+	struct lf_gap gap[LF_UNITS]; /* one more than there are, so that an index is bounded by a mask */
+};
+
 struct lf_subranges {
 	lf_u64 sum;             /* of results since the range was last lost; of squares: */
 	lf_u64 squares;
@@ -37,7 +42,7 @@ struct lf_subranges {
 	lf_u32 increasing;      /* votes, a bit per sub-range: delay grows */
 	lf_u32 steady;          /* it does not; in neither: no vote */
 	lf_u32 missed;          /* measurements in a row that ended outside the range */
-	struct lf_gap gap[LF_SUBRANGES][LF_GAPS];
+	struct lf_gaps of[LF_SUBRANGES];
 };
 
 /* Lower end of a sub-range; that of the last plus one is the upper end of the range. */
@@ -90,12 +95,16 @@ LF_INLINE lf_u32 lf_gap_kbps(const struct lf_conn *c, const struct lf_sending *s
 }
 
 /* Notes a stream's gaps in `to` and gives its vote. */
-LF_INLINE lf_u32 lf_subranges_read(const struct lf_conn *c, const struct lf_stream *s, const struct lf_sending *send,
-				   struct lf_gap *to)
+LF_LEAF lf_u32 lf_subranges_read(const struct lf_conn *c, const struct lf_stream *s, const struct lf_sending *send,
+				 struct lf_gaps *gaps)
 {
 	struct lf_trend trend = { 0 };
+	struct lf_gap *to;
 	lf_u32 k;
 
+	if (!c || !s || !send || !gaps)
+		return 0;
+	to = gaps->gap;
 	if (s->unit[0].acked_bytes)
 		lf_trend_add(&trend, 1 + (lf_u64)s->unit[0].acked_us - s->unit[0].sent_us);
 	for (k = 0; k < LF_GAPS; k++) {
@@ -130,11 +139,15 @@ LF_INLINE lf_u32 lf_subranges_agreement(const struct lf_subranges *r, lf_u32 a)
 }
 
 /* Squared distance of points from their least-squares line, times their number; coordinates below 2^12. */
-LF_INLINE lf_u64 lf_misfit(const struct lf_gap *gap, lf_u32 from, lf_u32 to, lf_u32 shift)
+LF_LEAF lf_u64 lf_misfit(const struct lf_gaps *gaps, lf_u32 from, lf_u32 to, lf_u32 shift)
 {
 	lf_u64 n = 0, x = 0, y = 0, xx = 0, xy = 0, yy = 0, cov, both;
+	const struct lf_gap *gap;
 	lf_u32 k;
 
+	if (!gaps)
+		return 0;
+	gap = gaps->gap;
 	for (k = 0; k < LF_GAPS; k++) {
 		lf_u64 a = lf_min(gap[k].sent_kbps >> shift, 4095), b = lf_min(gap[k].arrived_kbps >> shift, 4095);
 
@@ -154,33 +167,45 @@ LF_INLINE lf_u64 lf_misfit(const struct lf_gap *gap, lf_u32 from, lf_u32 to, lf_
 }
 
 /* Where arrival rate over send rate bends. 0: too few gaps are known. */
-LF_INLINE lf_u32 lf_subranges_bend(const struct lf_gap *gap)
+LF_LEAF lf_u32 lf_subranges_bend(const struct lf_gaps *gaps)
 {
-	lf_u32 known = 0, shift = 0, best = 3, k;
+	lf_u32 known = 0, greatest = 0, shift, best = 3, k;
+	const struct lf_gap *gap;
 	lf_u64 least = ~0ull;
 
+	if (!gaps)
+		return 0;
+	gap = gaps->gap;
 	for (k = 0; k < LF_GAPS; k++) {
 		known += gap[k].arrived_kbps != 0;
-		while (shift < 20 && lf_max(gap[k].sent_kbps, gap[k].arrived_kbps) >> shift >= 4096)
-			shift++;
+		greatest = lf_max(greatest, lf_max(gap[k].sent_kbps, gap[k].arrived_kbps));
 	}
 	if (known < 5)
 		return 0;
+	for (shift = 0; shift < 20; shift++)
+		if (!(greatest >> shift >> 12))
+			break;
 	for (k = 2; k <= LF_GAPS - 2; k++) {
-		lf_u64 misfit = lf_misfit(gap, 0, k, shift) + lf_misfit(gap, k, LF_GAPS, shift);
+		lf_u64 misfit = lf_misfit(gaps, 0, k, shift) + lf_misfit(gaps, k, LF_GAPS, shift);
 
 		if (misfit < least) {
 			least = misfit;
 			best = k;
 		}
 	}
-	return (lf_u32)(((lf_u64)gap[best - 1].sent_kbps + gap[best].sent_kbps) / 2);
+	return (lf_u32)(((lf_u64)gap[(best - 1) & 7].sent_kbps + gap[best & 7].sent_kbps) / 2);
 }
 
 /* Standard deviation of the results since the range was last lost. */
-LF_INLINE lf_u32 lf_subranges_deviation(const struct lf_subranges *r)
+LF_LEAF lf_u32 lf_subranges_deviation(const struct lf_subranges *r)
 {
-	lf_u64 q = lf_max(r->results, 1), mean = r->sum / q, square = r->squares / q;
+	lf_u64 q, mean, square;
+
+	if (!r)
+		return 0;
+	q = lf_max(r->results, 1);
+	mean = r->sum / q;
+	square = r->squares / q;
 
 	return square > mean * mean ? lf_square_root(lf_min64(square - mean * mean, 1ull << 61)) : 0;
 }
@@ -232,26 +257,29 @@ LF_INLINE void lf_subranges_lose(struct lf_subranges *r, lf_u32 above)
 	}
 }
 
-/* Four streams are in. */
-LF_INLINE void lf_subranges_decide(struct lf_subranges *r)
+/* Four streams are in. Returns whether it lies within the range. */
+LF_LEAF lf_u32 lf_subranges_decide(struct lf_subranges *r)
 {
 	lf_u32 a = 0, k, bend;
 
+	if (!r)
+		return 0;
 	for (k = 1; k < LF_SUBRANGES; k++)
 		if (lf_subranges_agreement(r, k) >= lf_subranges_agreement(r, a))
 			a = k;
 	if (r->increasing == 15 || (a == 0 && r->increasing & 1)) {
 		lf_subranges_lose(r, 0);
-		return;
+		return 0;
 	}
 	if (r->steady == 15 || (a == LF_SUBRANGES - 1 && r->steady >> a)) {
 		lf_subranges_lose(r, 1);
-		return;
+		return 0;
 	}
-	bend = lf_subranges_bend(r->gap[a & (LF_SUBRANGES - 1)]);
+	bend = lf_subranges_bend(&r->of[a & (LF_SUBRANGES - 1)]);
 	if (!bend)
 		bend = (lf_u32)(((lf_u64)lf_subrange(r, a) + lf_subrange(r, a + 1)) / 2);
 	lf_subranges_note(r, bend);
+	return 1;
 }
 
 /* Returns whether there is a new result. */
@@ -266,7 +294,7 @@ LF_INLINE lf_u32 lf_subranges_take(const struct lf_conn *c, struct lf_subranges 
 		r->next = 0;
 		return 0;
 	}
-	vote = lf_subranges_read(c, s, send, r->gap[number]);
+	vote = lf_subranges_read(c, s, send, &r->of[number]);
 	r->increasing = (r->increasing & ~(1u << number)) | (vote == 1) << number;
 	r->steady = (r->steady & ~(1u << number)) | (vote == 2) << number;
 	r->next = number + 1;

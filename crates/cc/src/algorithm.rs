@@ -1,6 +1,6 @@
 //! The catalogue of algorithms and their tunables.
 
-use crate::native::{self, Ack, Conn, Sending, RawAlgorithm, RawTunable, State};
+use crate::native::{self, Ack, Conn, RawAlgorithm, RawTunable, Sending, State};
 use std::fmt;
 
 /// What our algorithms' names begin with in the kernel, so that they never collide with its own modules.
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(message("higspeed"), "no algorithm is called 'higspeed'; did you mean 'highspeed'?");
         assert_eq!(
             message("xyz"),
-            "no algorithm is called 'xyz'; known: reno, highspeed, scalable, bic, vegas, cubic, imtcp"
+            "no algorithm is called 'xyz'; known: reno, highspeed, scalable, bic, vegas, cubic, imtcp, imtcp_bg, ledbat, tcp_lp"
         );
     }
 

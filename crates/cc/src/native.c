@@ -9,8 +9,11 @@
 #include "algorithms/cubic.h"
 #include "algorithms/highspeed.h"
 #include "algorithms/imtcp.h"
+#include "algorithms/imtcp_bg.h"
+#include "algorithms/ledbat.h"
 #include "algorithms/reno.h"
 #include "algorithms/scalable.h"
+#include "algorithms/tcp_lp.h"
 #include "algorithms/vegas.h"
 #include "include/record.h"
 
@@ -87,6 +90,9 @@ NATIVE(bic, LF_BIC_TUNABLES, LF_NO_OPTIONAL)
 NATIVE(vegas, LF_VEGAS_TUNABLES, LF_VEGAS_OPTIONAL)
 NATIVE(cubic, LF_CUBIC_TUNABLES, LF_CUBIC_OPTIONAL)
 NATIVE(imtcp, LF_IMTCP_TUNABLES, LF_IMTCP_OPTIONAL)
+NATIVE(imtcp_bg, LF_IMTCP_BG_TUNABLES, LF_IMTCP_BG_OPTIONAL)
+NATIVE(ledbat, LF_LEDBAT_TUNABLES, LF_LEDBAT_OPTIONAL)
+NATIVE(tcp_lp, LF_TCP_LP_TUNABLES, LF_TCP_LP_OPTIONAL)
 
 const struct lf_algorithm lf_algorithms[] = {
 	ENTRY(reno, LF_NO_OPTIONAL)
@@ -96,6 +102,9 @@ const struct lf_algorithm lf_algorithms[] = {
 	ENTRY(vegas, LF_VEGAS_OPTIONAL)
 	ENTRY(cubic, LF_CUBIC_OPTIONAL)
 	ENTRY(imtcp, LF_IMTCP_OPTIONAL)
+	ENTRY(imtcp_bg, LF_IMTCP_BG_OPTIONAL)
+	ENTRY(ledbat, LF_LEDBAT_OPTIONAL)
+	ENTRY(tcp_lp, LF_TCP_LP_OPTIONAL)
 };
 const lf_u32 lf_algorithm_count = COUNT(lf_algorithms);
 

@@ -352,8 +352,7 @@ mod tests {
 
     #[test]
     fn a_record_has_the_same_layout_in_both_languages() {
-        let rust =
-            mirror!(RawRecord: conn_id, op, result, ack, rtt_us, before, after, sending_before, sending_after,
+        let rust = mirror!(RawRecord: conn_id, op, result, ack, rtt_us, before, after, sending_before, sending_after,
                 state_before, state_after);
         // SAFETY: constant C data of the declared lengths.
         let (c, bytes) = unsafe { (layout(&lf_record_fields), lf_record_bytes) };

@@ -37,7 +37,9 @@ fn the_recordings_hold_slow_start_avoidance_losses_timeouts_and_undo() {
         );
         let acks = || calls.iter().filter(|call| call.op == Op::OnAck);
         let in_slow_start = acks().filter(|call| call.before.cwnd_segments < call.before.ssthresh_segments);
-        assert!((20..acks().count() - 20).contains(&in_slow_start.count()), "{algorithm:?}");
+        // One that measures soon knows where to stop.
+        let least = if algorithm.measures() { 5 } else { 20 };
+        assert!((least..acks().count() - 20).contains(&in_slow_start.count()), "{algorithm:?}");
         assert!(acks().any(|call| call.before.ca_state == LOSS), "{algorithm:?}");
     }
 }

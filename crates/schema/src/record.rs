@@ -26,6 +26,8 @@ macro_rules! every_record {
             Queue queue: QueueSample, time time_us, by time_us;
             /// Bytes a relay holds for one connection.
             Relay relay: RelaySample, time time_us, by time_us;
+            /// Available bandwidth, as a connection measured it.
+            Avail avail: AvailSample, time time_us, by time_us;
             /// What one stream came to.
             Flow flow: FlowSummary, time start_us, by flow stream;
             /// What one direction of a link came to, and how punctual its driver was.
@@ -201,6 +203,30 @@ pub struct RelaySample {
     pub window_bytes: Option<u32>,
     /// Packets of the inbound leg marked (or dropped, where that was asked for) since the connection began.
     pub marked_packets: Option<u64>,
+}
+
+/// Available bandwidth of a path, as a connection under a measuring congestion control (`lf_imtcp`) found it with its
+/// own segments. A row for each result seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AvailSample {
+    /// When the measurement stream that gave it was over.
+    pub time_us: i64,
+    /// Flow name.
+    pub flow: String,
+    /// Stream number within the flow.
+    pub stream: u32,
+    /// What the connection could have, IP headers and its own share included.
+    pub avail_bps: u64,
+    /// Standard deviation of that.
+    pub deviation_bps: u64,
+    /// Capacity of the bottleneck; absent where the estimator does not know.
+    pub capacity_bps: Option<u64>,
+    /// From 0 to 1: low where few measurements pass or they disagree.
+    pub confidence_ratio: f64,
+    /// Measurement streams that gave a result since the connection began.
+    pub results: u32,
+    /// Measurement streams that gave none.
+    pub rejected: u32,
 }
 
 /// What one stream came to.

@@ -8,7 +8,8 @@ use crate::{
 };
 use longfat_cc::WINDOW_MAX;
 use longfat_schema::record::{
-    EchoSample, FlowSummary, IntervalSample, LinkSummary, QueueSample, Record, RelaySample, TcpSample,
+    AvailSample, EchoSample, FlowSummary, IntervalSample, LinkSummary, QueueSample, Record, RelaySample,
+    TcpSample,
 };
 
 /// Directions of a link, by the lowest bit of their number.
@@ -67,7 +68,28 @@ fn sample_stream(
     if world.endpoints[source].established_ns > 0 {
         sink(Record::Tcp(tcp(&world.endpoints[source], world.net.now_ns, name, number, "sender")));
     }
+    avail(name, &mut world.streams[index], &world.endpoints[source], sink);
     echoes(name, &mut world.streams[index], &mut world.endpoints[source], sink);
+}
+
+/// What a measuring sender has found since the last sample.
+fn avail(name: &str, stream: &mut Stream, endpoint: &Endpoint, sink: &mut impl FnMut(Record)) {
+    let Some(found) = endpoint.sender.control.avail() else { return };
+    if found.at_us == stream.sampled_avail_us {
+        return;
+    }
+    stream.sampled_avail_us = found.at_us;
+    sink(Record::Avail(AvailSample {
+        time_us: found.at_us as i64,
+        flow: name.to_owned(),
+        stream: stream.number,
+        avail_bps: u64::from(found.avail_kbps) * 1000,
+        deviation_bps: u64::from(found.deviation_kbps) * 1000,
+        capacity_bps: Some(u64::from(found.capacity_kbps) * 1000).filter(|rate| *rate > 0),
+        confidence_ratio: f64::from(found.confidence_permille) / 1000.0,
+        results: found.results,
+        rejected: found.rejected,
+    }));
 }
 
 fn echoes(name: &str, stream: &mut Stream, endpoint: &mut Endpoint, sink: &mut impl FnMut(Record)) {

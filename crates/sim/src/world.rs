@@ -24,6 +24,8 @@ pub struct Stream {
     pub carrier: Carrier,
     /// Bytes that had arrived at the last sample.
     pub sampled_bytes: u64,
+    /// When what its sender had found by the last sample was found.
+    pub sampled_avail_us: u64,
     /// Latencies of its echoes.
     pub echoes_ns: Vec<u64>,
 }
@@ -111,7 +113,14 @@ impl Builder<'_> {
                 Transport::Tcp(tcp) => self.tcp(flow, tcp, number)?,
                 Transport::Udp(udp) => self.udp(flow, udp, number)?,
             };
-            let stream = Stream { flow: index, number, carrier, sampled_bytes: 0, echoes_ns: Vec::new() };
+            let stream = Stream {
+                flow: index,
+                number,
+                carrier,
+                sampled_bytes: 0,
+                sampled_avail_us: 0,
+                echoes_ns: Vec::new(),
+            };
             self.streams.push(stream);
         }
         Ok(())

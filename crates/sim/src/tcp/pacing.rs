@@ -25,9 +25,11 @@ impl Sender {
 
     /// A segment left: the next one waits, but for those that leave with it.
     pub(super) fn pace(&mut self, length_bytes: u32, now_ns: u64) {
-        let rate_bps = self.stream_rate.map(|bytes| bytes.saturating_mul(8)).or_else(|| self.pacing_rate_bps());
+        let rate_bps =
+            self.stream_rate.map(|bytes| bytes.saturating_mul(8)).or_else(|| self.pacing_rate_bps());
         let Some(rate_bps) = rate_bps.filter(|rate_bps| *rate_bps > 0) else { return };
-        let from_ns = if self.pace_at_ns == crate::timers::NEVER { now_ns } else { self.pace_at_ns.max(now_ns) };
+        let from_ns =
+            if self.pace_at_ns == crate::timers::NEVER { now_ns } else { self.pace_at_ns.max(now_ns) };
         self.pace_at_ns = from_ns + u64::from(length_bytes) * 8_000_000_000 / rate_bps;
         self.burst_segments = self.burst_segments.saturating_sub(1);
     }

@@ -1,0 +1,351 @@
+//! Available bandwidth from synthetic spacing: streams of `imtcp` through a first-come-first-served bottleneck with cross
+//! traffic whose rate is known, acknowledged as receivers do: every so many segments, and in batches.
+
+#![allow(clippy::unwrap_used)]
+
+use longfat_cc::{Algorithm, Avail, Conn, Sending, State, Tunables};
+use proptest::prelude::*;
+
+const MSS_BYTES: u32 = 1448;
+const PACKET_BITS: f64 = 12_000.0;
+const CROSS_BITS: f64 = 10_000.0;
+
+/// A bottleneck and what surrounds it.
+#[derive(Debug, Clone, Copy)]
+struct Path {
+    capacity_mbps: f64,
+    cross_mbps: f64,
+    poisson: bool,
+    rtt_us: u64,
+    /// Segments per acknowledgement.
+    ack_every: u32,
+    /// Acknowledgements come only at multiples of this.
+    batch_us: u64,
+}
+
+const PUBLISHED: Path = Path {
+    capacity_mbps: 100.0,
+    cross_mbps: 30.0,
+    poisson: false,
+    rtt_us: 30_000,
+    ack_every: 2,
+    batch_us: 1,
+};
+
+/// The bottleneck: when it is free again, and when the next packet of cross traffic comes.
+struct Queue {
+    path: Path,
+    free_us: f64,
+    cross_us: f64,
+    random: u64,
+}
+
+impl Queue {
+    fn new(path: Path) -> Queue {
+        Queue { path, free_us: 0.0, cross_us: 0.0, random: 88_172_645_463_325_252 }
+    }
+
+    /// Uniform in (0, 1]: xorshift.
+    fn uniform(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        ((self.random >> 11) as f64 + 1.0) / (1u64 << 53) as f64
+    }
+
+    fn cross_until(&mut self, now_us: f64) {
+        while self.path.cross_mbps > 0.0 && self.cross_us <= now_us {
+            self.free_us = self.free_us.max(self.cross_us) + CROSS_BITS / self.path.capacity_mbps;
+            let mean_us = CROSS_BITS / self.path.cross_mbps;
+            self.cross_us += if self.path.poisson { -self.uniform().ln() * mean_us } else { mean_us };
+        }
+    }
+
+    /// When a packet that comes now has left.
+    fn pass(&mut self, now_us: f64) -> f64 {
+        self.cross_until(now_us);
+        self.free_us = self.free_us.max(now_us) + PACKET_BITS / self.path.capacity_mbps;
+        self.free_us
+    }
+}
+
+/// A sender that only ever sends streams, and its receiver.
+struct Bench {
+    queue: Queue,
+    tunables: Tunables,
+    conn: Conn,
+    state: State,
+    next_seq: u32,
+    una_seq: u32,
+    /// When they arrive, and up to where they acknowledge.
+    acks: std::collections::VecDeque<(u64, u32)>,
+    segments: u32,
+    now_us: u64,
+}
+
+impl Bench {
+    fn new(path: Path, settings: &[&str]) -> Bench {
+        let tunables = Tunables::from_settings(Algorithm::find("imtcp").unwrap(), settings).unwrap();
+        let mut bench = Bench {
+            queue: Queue::new(path),
+            tunables,
+            conn: Conn {
+                cwnd_segments: 400,
+                srtt_us: path.rtt_us as u32,
+                mss_bytes: MSS_BYTES,
+                ..Conn::default()
+            },
+            state: State::default(),
+            // A sequence number wraps early on.
+            next_seq: u32::MAX - 200_000,
+            una_seq: u32::MAX - 200_000,
+            acks: std::collections::VecDeque::new(),
+            segments: 0,
+            now_us: 1_000_000,
+        };
+        bench.tunables.algorithm().init(&mut bench.conn, &mut bench.state, &bench.tunables);
+        bench
+    }
+
+    fn sending(&self) -> Sending {
+        Sending {
+            pacing_bytes_per_s: 10_000_000,
+            next_seq: self.next_seq,
+            una_seq: self.una_seq,
+            unsent_bytes: 10_000_000,
+            packet_bytes: 1500,
+            burst_segments: 8,
+            repair_segments: 0,
+        }
+    }
+
+    fn deliver(&mut self, until_us: u64) {
+        while self.acks.front().is_some_and(|(at_us, _)| *at_us <= until_us) {
+            let (at_us, una_seq) = self.acks.pop_front().unwrap();
+            self.conn.now_us = at_us;
+            self.una_seq = una_seq;
+            let sending = self.sending();
+            self.tunables.algorithm().on_ack_seen(&mut self.conn, &mut self.state, &self.tunables, &sending);
+            assert_eq!(self.conn.cwnd_segments, 400, "an acknowledgement finds the real window");
+        }
+    }
+
+    /// What is still unacknowledged 40 ms after it came is acknowledged then.
+    fn delayed_ack(&mut self, now_us: u64) {
+        let due_us = self.queue.free_us as u64 + self.queue.path.rtt_us + 40_000;
+        if self.acks.is_empty() && self.una_seq != self.next_seq && now_us > due_us {
+            self.acks.push_back((now_us, self.next_seq));
+            self.segments = 0;
+        }
+    }
+
+    fn send_unit(&mut self, now_us: u64, segments: u32) {
+        let Path { rtt_us, ack_every, batch_us, .. } = self.queue.path;
+        for _ in 0..segments {
+            let left_us = self.queue.pass(now_us as f64);
+            self.next_seq = self.next_seq.wrapping_add(MSS_BYTES);
+            self.segments += 1;
+            if self.segments.is_multiple_of(ack_every) {
+                let at_us = (left_us as u64 + rtt_us).next_multiple_of(batch_us);
+                self.acks.push_back((at_us, self.next_seq));
+            }
+        }
+    }
+
+    /// What is known at the end of each of `count` streams.
+    fn run(&mut self, count: usize) -> Vec<Avail> {
+        let (mut now_us, mut found) = (self.now_us, Vec::new());
+        while found.len() < count {
+            assert!(now_us < 3_600_000_000, "no streams: {:?}", self.state.avail());
+            self.delayed_ack(now_us);
+            self.deliver(now_us);
+            let before = self.state.avail();
+            self.conn.now_us = now_us;
+            let mut sending = self.sending();
+            let own = sending.pacing_bytes_per_s;
+            let unit = self.tunables.algorithm().on_send(
+                &mut self.conn,
+                &mut self.state,
+                &self.tunables,
+                &mut sending,
+            );
+            if sending.pacing_bytes_per_s == own {
+                now_us += 1000;
+            } else {
+                let unit = unit.unwrap();
+                assert!(unit.is_multiple_of(2) && self.conn.cwnd_segments == unit);
+                self.send_unit(now_us, unit);
+                now_us += u64::from(unit * MSS_BYTES) * 1_000_000 / sending.pacing_bytes_per_s;
+            }
+            let after = self.state.avail();
+            assert_eq!(
+                (before.results, before.rejected),
+                (after.results, after.rejected),
+                "a send has no result"
+            );
+            if found
+                .last()
+                .is_none_or(|last: &Avail| last.results + last.rejected < after.results + after.rejected)
+            {
+                found.push(after);
+            }
+        }
+        self.now_us = now_us;
+        found
+    }
+}
+
+/// Mean error of the last half in parts of the capacity.
+fn error(path: Path, settings: &[&str], streams: usize) -> f64 {
+    let found = Bench::new(path, settings).run(streams);
+    let truth = (path.capacity_mbps - path.cross_mbps) * 1000.0;
+    let errors = found[streams / 2..].iter().map(|avail| (f64::from(avail.avail_kbps) - truth).abs());
+    errors.sum::<f64>() / (streams - streams / 2) as f64 / (path.capacity_mbps * 1000.0)
+}
+
+#[test]
+fn constant_cross_traffic_is_measured_to_a_sixtieth_of_the_capacity() {
+    for cross_mbps in [0.0, 30.0, 60.0, 70.0, 85.0] {
+        let error = error(Path { cross_mbps, ..PUBLISHED }, &[], 60);
+        assert!(error < 1.0 / 60.0, "{cross_mbps}: {error}");
+    }
+}
+
+#[test]
+fn poisson_cross_traffic_is_measured_to_three_hundredths() {
+    for cross_mbps in [30.0, 60.0, 70.0] {
+        let error = error(Path { cross_mbps, poisson: true, ..PUBLISHED }, &[], 400);
+        assert!(error < 0.03, "{cross_mbps}: {error}");
+    }
+}
+
+#[test]
+fn acknowledgements_of_four_segments_or_in_batches_of_a_millisecond_do_not_mislead() {
+    for (ack_every, batch_us) in [(3, 1), (4, 1), (2, 300), (2, 1000), (8, 100)] {
+        let error = error(Path { ack_every, batch_us, ..PUBLISHED }, &[], 100);
+        assert!(error < 0.03, "every {ack_every}, batches of {batch_us} us: {error}");
+    }
+}
+
+#[test]
+fn the_published_search_finds_constant_cross_traffic_to_five_hundredths() {
+    for cross_mbps in [30.0, 60.0, 70.0] {
+        let error = error(Path { cross_mbps, ..PUBLISHED }, &["estimator=1"], 400);
+        assert!(error < 0.05, "{cross_mbps}: {error}");
+    }
+}
+
+#[test]
+fn a_step_is_followed_within_a_second_of_streams() {
+    for (from, to) in [(30.0, 70.0), (70.0, 60.0), (10.0, 80.0), (80.0, 10.0)] {
+        let mut bench = Bench::new(Path { cross_mbps: from, ..PUBLISHED }, &[]);
+        bench.run(60);
+        bench.queue.path.cross_mbps = to;
+        // As many as round trips of 30 ms in a second.
+        let before = bench.state.avail().results;
+        let after = bench.run(33);
+        let last = after.last().unwrap();
+        assert!(last.results > before);
+        let error = (f64::from(last.avail_kbps) / 1000.0 - (100.0 - to)).abs();
+        assert!(error < 5.0, "{from} to {to}: {last:?}");
+    }
+}
+
+#[test]
+fn confidence_comes_with_results_and_goes_with_losses() {
+    let mut bench = Bench::new(PUBLISHED, &[]);
+    let found = bench.run(40);
+    assert_eq!(found[0].confidence_permille, 0);
+    assert!(found[39].confidence_permille > 700, "{:?}", found[39]);
+    let before = bench.state.avail();
+    for _ in 0..30 {
+        bench.deliver(u64::MAX);
+        bench.conn.now_us += 100_000;
+        let mut lossy = Sending { repair_segments: 0, ..bench.sending() };
+        let algorithm = bench.tunables.algorithm();
+        algorithm.on_send(&mut bench.conn, &mut bench.state, &bench.tunables, &mut lossy);
+        let seen = Sending { repair_segments: 1, ..bench.sending() };
+        algorithm.on_ack_seen(&mut bench.conn, &mut bench.state, &bench.tunables, &seen);
+    }
+    let after = bench.state.avail();
+    assert_eq!(after.rejected, before.rejected + 30);
+    assert_eq!((after.results, after.avail_kbps), (before.results, before.avail_kbps));
+    assert!(after.confidence_permille < 250, "{after:?}");
+}
+
+#[test]
+fn no_stream_leaves_in_recovery_or_without_enough_to_send_or_from_a_small_window() {
+    let leaves = |change: &dyn Fn(&mut Conn, &mut Sending)| {
+        let mut bench = Bench::new(PUBLISHED, &[]);
+        let mut sending = bench.sending();
+        bench.conn.now_us = 1;
+        change(&mut bench.conn, &mut sending);
+        let own = sending.pacing_bytes_per_s;
+        let algorithm = bench.tunables.algorithm();
+        algorithm.on_send(&mut bench.conn, &mut bench.state, &bench.tunables, &mut sending);
+        sending.pacing_bytes_per_s != own
+    };
+    assert!(leaves(&|_, _| {}));
+    assert!(!leaves(&|conn, _| conn.ca_state = longfat_cc::RECOVERY));
+    assert!(!leaves(&|conn, _| conn.cwnd_segments = 15));
+    assert!(!leaves(&|conn, _| conn.srtt_us = 0));
+    assert!(!leaves(&|conn, _| conn.flight_segments = 400));
+    assert!(!leaves(&|_, sending| sending.repair_segments = 1));
+    assert!(!leaves(&|_, sending| sending.unsent_bytes = 8 * 8 * MSS_BYTES - 1));
+}
+
+#[test]
+fn a_timeout_within_a_stream_counts_the_real_window() {
+    let mut bench = Bench::new(PUBLISHED, &[]);
+    let mut sending = bench.sending();
+    let algorithm = bench.tunables.algorithm();
+    bench.conn.now_us = 1;
+    algorithm.on_send(&mut bench.conn, &mut bench.state, &bench.tunables, &mut sending);
+    assert!(bench.conn.cwnd_segments < 400);
+    assert_eq!(algorithm.ssthresh(&mut bench.conn, &mut bench.state, &bench.tunables), 200);
+    bench.conn.cwnd_segments = 1;
+    algorithm.on_ack_seen(&mut bench.conn, &mut bench.state, &bench.tunables, &sending);
+    assert_eq!(bench.conn.cwnd_segments, 1, "what the timeout set stays");
+    assert_eq!(algorithm.undo_cwnd(&mut bench.conn, &mut bench.state, &bench.tunables), 400);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_path_of_even_cross_traffic_is_measured_to_a_twentieth(
+        capacity_mbps in 5.0f64..1000.0, busy in 0.0f64..0.9, rtt_us in 5_000u64..200_000,
+    ) {
+        let path = Path { capacity_mbps, cross_mbps: capacity_mbps * busy, rtt_us, ..PUBLISHED };
+        let error = error(path, &[], 80);
+        prop_assert!(error < 0.05, "{}", error);
+    }
+
+    #[test]
+    fn whatever_the_callbacks_say_the_window_stays_sound_and_the_answer_a_number(
+        calls in prop::collection::vec((0u8..4, any::<u32>(), any::<u32>(), any::<u32>()), 1..300),
+        words in prop::collection::vec(any::<u64>(), longfat_cc::STATE_BYTES / 8), estimator in 0u32..2,
+    ) {
+        let setting = format!("estimator={estimator}");
+        let tunables = Tunables::from_settings(Algorithm::find("imtcp").unwrap(), [setting]).unwrap();
+        let mut conn = Conn { srtt_us: 30_000, ..Conn::default() };
+        let mut state = State(words.try_into().unwrap());
+        for (call, a, b, c) in calls {
+            conn.now_us = conn.now_us.wrapping_add(u64::from(a % 100_000));
+            conn.flight_segments = b % 1000;
+            let mut sending = Sending {
+                pacing_bytes_per_s: u64::from(c), next_seq: b, una_seq: a, unsent_bytes: c,
+                packet_bytes: a % 2000, burst_segments: b, repair_segments: u32::from(c % 7 == 0),
+            };
+            match call {
+                0 => { tunables.algorithm().on_send(&mut conn, &mut state, &tunables, &mut sending); }
+                1 => tunables.algorithm().on_ack_seen(&mut conn, &mut state, &tunables, &sending),
+                2 => { tunables.algorithm().ssthresh(&mut conn, &mut state, &tunables); }
+                _ => conn.cwnd_segments = b % 5000 + 1,
+            }
+            prop_assert!(conn.cwnd_segments >= 1 && conn.cwnd_segments <= longfat_cc::WINDOW_MAX);
+            prop_assert!(state.avail().confidence_permille <= 1000 || state.avail().results == 0
+                || call != 0);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Available bandwidth as ImTCP measures it in the simulator, against cross traffic whose rate is known.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use longfat_schema::record::{AvailSample, Record};
+use longfat_sim::{EndpointPlan, FlowPlan, Scenario, TcpPlan, Transport, UdpPlan};
+use support::*;
+
+const MBIT: u64 = 1_000_000;
+/// With headers: 1250 bytes.
+const DATAGRAM_BYTES: u32 = 1222;
+
+/// UDP from one time to another, at a rate with headers.
+fn cross(mbps: u64, from_s: u64, to_s: u64, poisson_seed: Option<u64>) -> FlowPlan {
+    FlowPlan {
+        start_ns: from_s * SECOND,
+        send_for_ns: Some((to_s - from_s) * SECOND),
+        rate_bps: Some(mbps * MBIT * u64::from(DATAGRAM_BYTES) / 1250),
+        transport: Transport::Udp(UdpPlan { datagram_bytes: DATAGRAM_BYTES, poisson_seed }),
+        ..flow(&format!("cross{from_s}"), 0, 1, tcp("reno"))
+    }
+}
+
+fn imtcp(settings: &[&str]) -> FlowPlan {
+    let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+    let sender = EndpointPlan { cc: "imtcp".to_owned(), settings, ..EndpointPlan::default() };
+    flow("measured", 0, 1, TcpPlan { sender, ..TcpPlan::default() })
+}
+
+/// The published experiment: 100 Mbit/s, RTT 30 ms, of which 70, 30 and 40 Mbit/s are free for 20 s each.
+fn published(settings: &[&str], poisson: bool) -> Scenario {
+    let seed = |n| poisson.then_some(n);
+    let flows = vec![
+        imtcp(settings),
+        cross(30, 0, 20, seed(1)),
+        cross(70, 20, 40, seed(2)),
+        cross(60, 40, 60, seed(3)),
+    ];
+    path(direction(Some(100 * MBIT), 15 * MS, 375_000), flows, 60 * SECOND)
+}
+
+fn avail(outcome: &Outcome) -> Vec<&AvailSample> {
+    let rows = outcome.records.iter().filter_map(|record| match record {
+        Record::Avail(row) => Some(row),
+        _ => None,
+    });
+    rows.collect()
+}
+
+/// Mean absolute error in Mbit/s from a time to another, weighted by how long a result held.
+fn error_mbps(rows: &[&AvailSample], from_s: i64, to_s: i64, truth_mbps: f64) -> f64 {
+    let (from_us, to_us) = (from_s * 1_000_000, to_s * 1_000_000);
+    let ends = rows.iter().skip(1).map(|row| row.time_us).chain([to_us]);
+    let held = rows.iter().zip(ends).map(|(row, end_us)| {
+        let length_us = (end_us.min(to_us) - row.time_us.max(from_us)).max(0);
+        (length_us as f64, (row.avail_bps as f64 / 1e6 - truth_mbps).abs())
+    });
+    let (sum, length) =
+        held.fold((0.0, 0.0), |(sum, all), (length, error)| (sum + error * length, all + length));
+    sum / length
+}
+
+/// Errors from two seconds after each change on, and how many results there were.
+fn phases(outcome: &Outcome) -> ([f64; 3], usize) {
+    let rows = avail(outcome);
+    let error = |(from_s, to_s, truth_mbps)| error_mbps(&rows, from_s, to_s, truth_mbps);
+    ([(2, 20, 70.0), (22, 40, 30.0), (42, 60, 40.0)].map(error), rows.len())
+}
+
+#[test]
+fn the_published_phases_are_measured_to_three_hundredths_over_every_growth() {
+    for growth in ["growth=0", "growth=1", "growth=2"] {
+        for poisson in [false, true] {
+            let outcome = outcome(&published(&[growth], poisson));
+            let (errors, results) = phases(&outcome);
+            let most = if poisson { 3.0 } else { 1.0 };
+            assert!(errors.iter().all(|error| *error < most), "{growth} {poisson}: {errors:?}");
+            assert!(results > 500, "{growth} {poisson}: {results} results in a minute");
+        }
+    }
+}
+
+#[test]
+fn the_published_search_works_on_even_cross_traffic() {
+    let (errors, _) = phases(&outcome(&published(&["estimator=1"], false)));
+    assert!(errors.iter().all(|error| *error < 6.0), "{errors:?}");
+}
+
+#[test]
+fn a_measuring_transfer_is_as_fast_as_a_plain_one() {
+    let mut scenario = published(&[], true);
+    let measuring = outcome(&scenario).mbps_between("measured", 0, 60 * SECOND);
+    scenario.flows[0] = flow("measured", 0, 1, tcp("reno"));
+    let plain = outcome(&scenario).mbps_between("measured", 0, 60 * SECOND);
+    assert!(measuring > 0.98 * plain, "{measuring} Mbit/s measuring, {plain} plain");
+}
+
+#[test]
+fn a_step_is_followed_within_a_second() {
+    let outcome = outcome(&published(&[], false));
+    let rows = avail(&outcome);
+    for (at_s, truth_mbps) in [(20, 30.0), (40, 40.0)] {
+        let error = error_mbps(&rows, at_s + 1, at_s + 3, truth_mbps);
+        assert!(error < 3.0, "from {} s on: {error}", at_s + 1);
+    }
+}
+
+#[test]
+fn an_application_that_pauses_and_a_path_that_loses_mislead_nobody() {
+    let mut scenario = published(&[], false);
+    scenario.flows[0].rate_bps = Some(20 * MBIT);
+    scenario.links[0].plan.forward.line.loss = longfat_link::plan::LossPlan::Bernoulli { probability: 1e-3 };
+    let outcome = outcome(&scenario);
+    for row in avail(&outcome) {
+        assert!(row.avail_bps < 200 * MBIT && row.confidence_ratio <= 1.0, "{row:?}");
+    }
+}
