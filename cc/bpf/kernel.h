@@ -28,12 +28,13 @@ enum { BPF_F_NO_PREALLOC = 1, BPF_SK_STORAGE_GET_F_CREATE = 1 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-struct sock_common {
+/* A part of sock_common: other programs declare other parts of it. */
+struct sock_common___cc {
 	__u16 skc_family;
 };
 
 struct sock {
-	struct sock_common __sk_common;
+	struct sock_common___cc __sk_common;
 	unsigned long sk_pacing_rate; /* bytes per second; all ones: no limit */
 	__u32 sk_pacing_status;
 	__u8 sk_pacing_shift;
