@@ -20,6 +20,9 @@ use std::{
 pub const BUFFER_BYTES: usize = 256 * 1024;
 /// A pipe that could not be made this large (a user's share of pipe memory is used up) is worse than memory.
 const SMALLEST_PIPE_BYTES: i32 = 64 * 1024;
+/// What a direction is given when the large buffers are used up, or its connection may not have one: with at most two of
+/// these per connection, memory stays bounded and every connection goes on moving.
+const SMALL_BYTES: usize = 4 * 1024;
 /// Empty buffers a worker keeps for the next direction.
 const POOLED: usize = 64;
 
@@ -96,8 +99,12 @@ impl Buffer {
         (size >= SMALLEST_PIPE_BYTES).then_some(Buffer::Pipe { read, write })
     }
 
-    fn memory() -> Buffer {
-        Buffer::Memory { bytes: vec![0; BUFFER_BYTES].into_boxed_slice(), start: 0, end: 0 }
+    fn memory(bytes: usize) -> Buffer {
+        Buffer::Memory { bytes: vec![0; bytes].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    fn is_small(&self) -> bool {
+        matches!(self, Buffer::Memory { bytes, .. } if bytes.len() == SMALL_BYTES)
     }
 }
 
@@ -111,32 +118,61 @@ fn interrupted(result: &io::Result<usize>) -> bool {
     matches!(result, Err(error) if error.kind() == ErrorKind::Interrupted)
 }
 
-/// A worker's empty buffers. The number of pipes of all workers together is bounded by `pipes_left`.
+/// What all workers together may still take.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// Pipes: each takes two descriptors.
+    pub pipes_left: AtomicIsize,
+    /// Buffers of [`BUFFER_BYTES`], pipes or memory.
+    pub buffers_left: AtomicIsize,
+}
+
+impl Budget {
+    /// So many pipes, and large buffers of so many bytes together.
+    pub fn new(pipes: usize, bytes: u64) -> Budget {
+        let buffers = isize::try_from(bytes / BUFFER_BYTES as u64).unwrap_or(isize::MAX / 2);
+        Budget { pipes_left: AtomicIsize::new(pipes as isize), buffers_left: AtomicIsize::new(buffers) }
+    }
+}
+
+fn take_one(left: &AtomicIsize) -> bool {
+    let taken = left.fetch_sub(1, Ordering::Relaxed) > 0;
+    if !taken {
+        left.fetch_add(1, Ordering::Relaxed);
+    }
+    taken
+}
+
+/// A worker's empty buffers.
 #[derive(Debug)]
 pub(crate) struct Pool<'a> {
     pipes: Vec<Buffer>,
     memory: Vec<Buffer>,
-    pipes_left: &'a AtomicIsize,
+    small: Vec<Buffer>,
+    budget: &'a Budget,
 }
 
 impl<'a> Pool<'a> {
-    pub fn new(pipes_left: &'a AtomicIsize) -> Pool<'a> {
-        Pool { pipes: Vec::new(), memory: Vec::new(), pipes_left }
+    pub fn new(budget: &'a Budget) -> Pool<'a> {
+        Pool { pipes: Vec::new(), memory: Vec::new(), small: Vec::new(), budget }
     }
 
-    /// An empty buffer: a pipe when there is one to be had, else memory.
+    /// An empty buffer: a pipe when there is one to be had, else memory; little of it when the budget is used up.
     pub fn take(&mut self) -> Buffer {
-        self.pipes
-            .pop()
-            .or_else(|| self.new_pipe())
-            .or_else(|| self.memory.pop())
-            .unwrap_or_else(Buffer::memory)
+        let kept = self.pipes.pop().or_else(|| self.memory.pop());
+        kept.or_else(|| self.new_large()).unwrap_or_else(|| self.take_small())
+    }
+
+    /// An empty buffer of little memory.
+    pub fn take_small(&mut self) -> Buffer {
+        self.small.pop().unwrap_or_else(|| Buffer::memory(SMALL_BYTES))
     }
 
     /// Takes back an empty buffer.
     pub fn give(&mut self, buffer: Buffer) {
         let room = match buffer {
             Buffer::Pipe { .. } => &mut self.pipes,
+            Buffer::Memory { .. } if buffer.is_small() => &mut self.small,
             Buffer::Memory { .. } => &mut self.memory,
         };
         if room.len() < POOLED { room.push(buffer) } else { self.discard(buffer) }
@@ -144,21 +180,30 @@ impl<'a> Pool<'a> {
 
     /// Throws away a buffer with whatever it holds.
     pub fn discard(&mut self, buffer: Buffer) {
-        let was_pipe = matches!(buffer, Buffer::Pipe { .. });
+        let (was_pipe, was_small) = (matches!(buffer, Buffer::Pipe { .. }), buffer.is_small());
         drop(buffer);
         if was_pipe {
-            self.pipes_left.fetch_add(1, Ordering::Relaxed);
+            self.budget.pipes_left.fetch_add(1, Ordering::Relaxed);
+        }
+        if !was_small {
+            self.budget.buffers_left.fetch_add(1, Ordering::Relaxed);
         }
     }
 
+    fn new_large(&mut self) -> Option<Buffer> {
+        take_one(&self.budget.buffers_left)
+            .then(|| self.new_pipe().unwrap_or_else(|| Buffer::memory(BUFFER_BYTES)))
+    }
+
     fn new_pipe(&mut self) -> Option<Buffer> {
-        if self.pipes_left.fetch_sub(1, Ordering::Relaxed) > 0
-            && let Some(pipe) = Buffer::pipe()
-        {
-            return Some(pipe);
+        if !take_one(&self.budget.pipes_left) {
+            return None;
         }
-        self.pipes_left.fetch_add(1, Ordering::Relaxed);
-        None
+        let pipe = Buffer::pipe();
+        if pipe.is_none() {
+            self.budget.pipes_left.fetch_add(1, Ordering::Relaxed);
+        }
+        pipe
     }
 }
 
@@ -197,13 +242,14 @@ mod tests {
     #[test]
     fn a_pipe_and_plain_memory_carry_the_same_bytes() {
         carry(Buffer::pipe().unwrap());
-        carry(Buffer::memory());
+        carry(Buffer::memory(BUFFER_BYTES));
+        carry(Buffer::memory(SMALL_BYTES));
     }
 
     #[test]
     fn without_pipes_the_pool_gives_memory_and_reuses_what_it_is_given_back() {
-        let left = AtomicIsize::new(1);
-        let mut pool = Pool::new(&left);
+        let budget = Budget::new(1, 1 << 30);
+        let mut pool = Pool::new(&budget);
         let first = pool.take();
         assert!(matches!(first, Buffer::Pipe { .. }));
         let second = pool.take();
@@ -211,6 +257,19 @@ mod tests {
         pool.give(first);
         assert!(matches!(pool.take(), Buffer::Pipe { .. }));
         pool.discard(Buffer::pipe().unwrap());
-        assert_eq!(left.load(Ordering::Relaxed), 1);
+        assert_eq!(budget.pipes_left.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn beyond_the_budget_buffers_are_small_and_those_given_back_are_used_again() {
+        let budget = Budget::new(8, 2 * BUFFER_BYTES as u64);
+        let mut pool = Pool::new(&budget);
+        let (first, second, third) = (pool.take(), pool.take(), pool.take());
+        assert!(!first.is_small() && !second.is_small() && third.is_small());
+        pool.give(third);
+        pool.give(first);
+        assert!(!pool.take().is_small());
+        pool.discard(second);
+        assert_eq!(budget.buffers_left.load(Ordering::Relaxed), 1);
     }
 }

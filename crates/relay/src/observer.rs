@@ -50,6 +50,8 @@ pub enum Ended {
     ResetByServer,
     /// The relay was stopped and its drain time was over.
     Stopped,
+    /// It moved nothing for longer than its rule allows.
+    Idle,
     /// A rule says that the relay does not carry it: it had connected to the relay itself and could not pass.
     Refused,
 }

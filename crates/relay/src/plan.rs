@@ -96,6 +96,18 @@ impl RelayPlan {
         Arc::make_mut(&mut self.defaults)
     }
 
+    /// With the buffers of every way made to fit into its memory, as they are used.
+    pub(crate) fn within_memory(mut self) -> RelayPlan {
+        let fit = |way: &mut Arc<ConnectionPlan>| {
+            if way.memory_bytes.is_some() {
+                *way = Arc::new((**way).clone().within_memory());
+            }
+        };
+        self.rules.iter_mut().filter_map(|rule| rule.relay.as_mut()).for_each(fit);
+        fit(&mut self.defaults);
+        self
+    }
+
     /// Every way in which this relay may carry a connection.
     pub fn ways(&self) -> impl Iterator<Item = &Arc<ConnectionPlan>> {
         let rules = self.rules.iter().filter_map(|rule| rule.relay.as_ref());

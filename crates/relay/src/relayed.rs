@@ -59,6 +59,8 @@ pub(crate) struct Relayed {
     pub deadline: Option<Instant>,
     /// Bytes moved since the workers' loads were last compared.
     pub recent_bytes: u64,
+    /// When a byte last moved.
+    pub moved: Instant,
     /// The server's addresses; none when the client named the server, and is intercepted.
     pub targets: Option<Arc<[SocketAddr]>>,
     /// How many of them are not yet tried.
@@ -86,6 +88,7 @@ impl Relayed {
             started: Instant::now(),
             deadline: None,
             recent_bytes: 0,
+            moved: Instant::now(),
             untried,
             ended: Ended::Finished,
         }
@@ -113,6 +116,9 @@ impl Relayed {
             self.settle_buffer(direction, pool);
         }
         self.recent_bytes += turn.moved_bytes;
+        if turn.moved_bytes > 0 && self.legs.plan.idle.is_some() {
+            self.moved = Instant::now();
+        }
         turn
     }
 
@@ -127,7 +133,9 @@ impl Relayed {
                 Err(_) => (Event::Failed(direction.to()), 0),
             },
             Action::Read => {
-                let buffer = buffer.get_or_insert_with(|| pool.take());
+                let thrifty = legs.plan.is_thrifty();
+                let buffer =
+                    buffer.get_or_insert_with(|| if thrifty { pool.take_small() } else { pool.take() });
                 match buffer.fill(legs.leg(direction.from())) {
                     Moved::Bytes(bytes) => (Event::Read(direction, bytes), bytes),
                     Moved::Blocked => (Event::ReadBlocked(direction), 0),

@@ -59,7 +59,7 @@ pub fn run(plan: &RelayPlan, stop: &AtomicBool, observer: &dyn Observer) -> Resu
     if !missing.is_empty() {
         return Err(Error::Unsupported(missing));
     }
-    let relay = Arc::new(plan.clone());
+    let relay = Arc::new(plan.clone().within_memory());
     let interception = match &plan.intercept {
         Some(intercept) => Some(Interception::prepare(&plan.name, intercept)?),
         None => None,

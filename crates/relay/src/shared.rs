@@ -2,6 +2,7 @@
 
 use crate::{
     Accept, Error, LegPlan, RelayPlan, RelayStats, Result,
+    buffer::Budget,
     doors::Clients,
     hold::Held,
     leg::Leg,
@@ -15,7 +16,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -35,7 +36,8 @@ pub(crate) struct Shared<'a> {
     pub ended: AtomicU64,
     /// Workers that accept nothing at the moment.
     pub paused: AtomicUsize,
-    pub pipes_left: AtomicIsize,
+    /// What the buffers of all connections may take.
+    pub budget: Budget,
     pub registry: Option<Registry>,
     pub seats: Vec<Seat>,
     /// Servers' legs whose clients have not been accepted yet.
@@ -45,7 +47,7 @@ pub(crate) struct Shared<'a> {
     limits: Limits,
     next_number: AtomicU32,
     totals: Totals,
-    warned: [AtomicBool; 4],
+    warned: [AtomicBool; 5],
 }
 
 /// Connections on their way to another worker; boxed as they live in its slots.
@@ -59,6 +61,8 @@ pub(crate) struct Seat {
     pub wake: EventFd,
     /// Connections that moved bulk data lately.
     pub busy: AtomicUsize,
+    /// Bytes its connections held when it last looked.
+    pub backlog_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -75,6 +79,7 @@ pub(crate) enum Once {
     PortChanged,
     Full,
     Passed,
+    Memory,
 }
 
 impl<'a> Shared<'a> {
@@ -90,7 +95,7 @@ impl<'a> Shared<'a> {
             live: AtomicUsize::new(0),
             ended: AtomicU64::new(0),
             paused: AtomicUsize::new(0),
-            pipes_left: AtomicIsize::new(limits.pipes as isize),
+            budget: Budget::new(limits.pipes, plan.limits.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2)),
             registry: plan.sample_every.map(|_| Registry::default()),
             seats: seats?,
             held: Held::default(),
@@ -107,8 +112,23 @@ impl<'a> Shared<'a> {
         Leg { plan, transparent: self.own_mark.filter(|_| intercepted) }
     }
 
+    /// Whether the connections hold as much as all of them may.
+    fn is_memory_full(&self) -> bool {
+        let Some(limit) = self.plan.limits.memory_bytes else { return false };
+        let held: u64 = self.seats.iter().map(|seat| seat.backlog_bytes.load(Ordering::Relaxed)).sum();
+        if held >= limit {
+            self.warn_once(Once::Memory, || {
+                format!("connections hold {held} of {limit} bytes: new ones wait or pass until there is less")
+            });
+        }
+        held >= limit
+    }
+
     /// Takes a place for one more connection, if there is one.
     pub fn admit(&self) -> bool {
+        if self.is_memory_full() {
+            return false;
+        }
         if self.live.fetch_add(1, Ordering::AcqRel) < self.limits.connections {
             return true;
         }
@@ -126,7 +146,7 @@ impl<'a> Shared<'a> {
     /// Whether one more handshake may be held.
     pub fn has_room(&self) -> bool {
         let held = self.held_count.load(Ordering::Acquire);
-        self.live.load(Ordering::Acquire) + held < self.limits.connections
+        self.live.load(Ordering::Acquire) + held < self.limits.connections && !self.is_memory_full()
     }
 
     /// Handshakes that may be held at once.
@@ -174,7 +194,7 @@ impl<'a> Shared<'a> {
             Ended::Finished => 0,
             Ended::Unreachable => 1,
             Ended::ResetByClient | Ended::ResetByServer => 2,
-            Ended::Stopped => 3,
+            Ended::Stopped | Ended::Idle => 3,
             Ended::Refused => 4,
         };
         self.totals.by_ending[class].fetch_add(1, Ordering::Relaxed);
@@ -218,7 +238,12 @@ impl Seat {
     fn new() -> Result<Seat> {
         let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|errno| Error::io("make a wake-up descriptor", errno))?;
-        Ok(Seat { inbox: Mutex::default(), wake, busy: AtomicUsize::new(0) })
+        Ok(Seat {
+            inbox: Mutex::default(),
+            wake,
+            busy: AtomicUsize::new(0),
+            backlog_bytes: AtomicU64::new(0),
+        })
     }
 
     pub fn wake(&self) {

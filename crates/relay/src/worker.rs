@@ -6,6 +6,7 @@
 
 mod accept;
 mod balance;
+mod limits;
 mod rest;
 mod slots;
 
@@ -46,6 +47,7 @@ pub(crate) struct Worker<'a> {
     settling: Vec<Token>,
     pool: Pool<'a>,
     balanced: Instant,
+    limits: limits::Look,
     rest: rest::Rest,
 }
 
@@ -70,8 +72,9 @@ impl<'a> Worker<'a> {
             slots: Slots::default(),
             ready: VecDeque::new(),
             settling: Vec::new(),
-            pool: Pool::new(&shared.pipes_left),
+            pool: Pool::new(&shared.budget),
             balanced: Instant::now(),
+            limits: limits::Look::new(plan, Instant::now()),
             rest: rest::Rest::new(plan.nap, plan.smallest_buffer_bytes(), Instant::now()),
         };
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
@@ -94,6 +97,7 @@ impl<'a> Worker<'a> {
             self.run_settling();
             self.expire();
             self.balance();
+            self.look_at_limits();
             self.rest(&round);
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! Which connections are carried, and how.
 
+use crate::BUFFER_BYTES;
+
 use super::{LegPlan, Network, Ports};
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -102,6 +104,30 @@ impl Default for ConnectionPlan {
 impl ConnectionPlan {
     /// The name of what no rule speaks of.
     pub const DEFAULT_RULE: &str = "default";
+    /// With less memory than this a connection has small buffers in the relay.
+    const THRIFTY_BYTES: u64 = 8 * BUFFER_BYTES as u64;
+    /// Least buffer of a leg.
+    const LEAST_BUFFER_BYTES: u64 = 4096;
+
+    /// Whether the relay's own buffers of the connection are small.
+    pub(crate) fn is_thrifty(&self) -> bool {
+        self.memory_bytes.is_some_and(|bytes| bytes < ConnectionPlan::THRIFTY_BYTES)
+    }
+
+    /// Makes the buffers of both legs smaller, in proportion, until they and the relay's own fit into `memory_bytes`.
+    #[must_use]
+    pub fn within_memory(mut self) -> ConnectionPlan {
+        let Some(memory_bytes) = self.memory_bytes else { return self };
+        let own_bytes = if self.is_thrifty() { 0 } else { 2 * BUFFER_BYTES as u64 };
+        let sockets_bytes = 2 * (self.client.buffer_bytes + self.server.buffer_bytes);
+        let left_bytes = memory_bytes.saturating_sub(own_bytes);
+        for leg in [&mut self.client, &mut self.server] {
+            let share =
+                u128::from(leg.buffer_bytes) * u128::from(left_bytes) / u128::from(sockets_bytes.max(1));
+            leg.buffer_bytes = leg.buffer_bytes.min(share as u64).max(ConnectionPlan::LEAST_BUFFER_BYTES);
+        }
+        self
+    }
 }
 
 /// When the client's SYN is answered.

@@ -1,0 +1,121 @@
+//! What a relay may use up: time of idle connections, and memory.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bed;
+
+use bed::{Bed, accept, check_noise, ends_with_reset, path::eventually, send_noise};
+use longfat_relay::{Ended, RelayPlan};
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::Duration,
+};
+
+const ANYWHERE: &str = "10.71.2.2:9000";
+
+fn at(address: &str) -> SocketAddr {
+    address.parse().unwrap()
+}
+
+#[test]
+fn an_idle_connection_ends_and_one_that_is_used_now_and_then_does_not() {
+    let bed = Bed::new("idle");
+    let listener = bed.listen(ANYWHERE);
+    let mut plan = Bed::explicit(at(ANYWHERE));
+    plan.defaults_mut().idle = Some(Duration::from_secs(2));
+    let relay = bed.start(plan);
+    let (idle, idle_far) = bed.pair(&listener, relay.address());
+    let (mut used, mut used_far) = bed.pair(&listener, relay.address());
+    for _ in 0..20 {
+        used.write_all(b"x").unwrap();
+        used_far.read_exact(&mut [0]).unwrap();
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    assert!(ends_with_reset(&idle) && ends_with_reset(&idle_far));
+    let closed = relay.notes.closed.lock().unwrap();
+    assert_eq!(closed.iter().map(|end| end.ended).collect::<Vec<_>>(), [Ended::Idle]);
+}
+
+/// Connections whose servers do not read, until the relay holds a few mebibytes.
+fn stall(bed: &Bed, listener: &TcpListener, address: SocketAddr) -> Vec<(TcpStream, TcpStream)> {
+    let stalled: Vec<_> = (0..4).map(|_| bed.pair(listener, address)).collect();
+    for (client, _) in &stalled {
+        client.set_nonblocking(true).unwrap();
+        let (mut client, block) = (client, vec![3; 1 << 16]);
+        for _ in 0..100 {
+            while client.write(&block).is_ok() {}
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(400));
+    stalled
+}
+
+fn limited(plan: RelayPlan) -> RelayPlan {
+    let mut plan = plan;
+    plan.limits.memory_bytes = Some(2 << 20);
+    plan
+}
+
+#[test]
+fn when_memory_is_full_new_clients_wait_and_no_byte_is_lost() {
+    let bed = Bed::new("memw");
+    let listener = bed.listen(ANYWHERE);
+    let relay = bed.start(limited(Bed::explicit(at(ANYWHERE))));
+    let stalled = stall(&bed, &listener, relay.address());
+    let late = bed.connect(relay.address());
+    listener.set_nonblocking(true).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(listener.accept().is_err(), "accepted although memory is full");
+    assert!(relay.notes.warnings.lock().unwrap().iter().any(|warning| warning.contains("of 2097152 bytes")));
+    // Every byte that was taken is there.
+    for (client, mut far) in stalled {
+        let taken = longfat_host::socket::tcp_info(&client).unwrap().acked_bytes;
+        drop(client);
+        let (mut total, mut block) = (0, vec![0; 1 << 16]);
+        while let Ok(bytes @ 1..) = far.read(&mut block) {
+            assert!(block[..bytes].iter().all(|byte| *byte == 3));
+            total += bytes as u64;
+        }
+        assert!(total + 1 >= taken, "{total} of {taken}");
+    }
+    let far = accept(&listener);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_noise(&late, 1, 1 << 20));
+        assert_eq!(check_noise(&far, 1, 4096, Duration::ZERO), 1 << 20);
+    });
+}
+
+#[test]
+fn when_memory_is_full_held_clients_pass_unrelayed() {
+    let bed = Bed::new("memp");
+    let listener = bed.listen(ANYWHERE);
+    let relay = bed.start(limited(Bed::after_server()));
+    let stalled = stall(&bed, &listener, at(ANYWHERE));
+    let (late, far) = bed.pair(&listener, at(ANYWHERE));
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_noise(&late, 1, 1 << 20));
+        assert_eq!(check_noise(&far, 1, 4096, Duration::ZERO), 1 << 20);
+    });
+    drop(stalled);
+    assert_eq!(relay.stop().connections, 4);
+}
+
+#[test]
+fn a_connection_with_little_memory_carries_every_byte() {
+    let bed = Bed::new("thrift");
+    let listener = bed.listen(ANYWHERE);
+    let mut plan = Bed::explicit(at(ANYWHERE));
+    plan.defaults_mut().memory_bytes = Some(64 << 10);
+    let fit = (*plan.defaults).clone().within_memory();
+    assert!(2 * (fit.client.buffer_bytes + fit.server.buffer_bytes) <= 80 << 10);
+    let relay = bed.start(plan);
+    let (client, far) = bed.pair(&listener, relay.address());
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_noise(&client, 1, 1 << 20));
+        assert_eq!(check_noise(&far, 1, 4096, Duration::ZERO), 1 << 20);
+    });
+    drop((client, far));
+    let notes = std::sync::Arc::clone(&relay.notes);
+    eventually("the connection ends", || !notes.closed.lock().unwrap().is_empty());
+}
