@@ -27,6 +27,7 @@ enum Command {
     Lab(commands::lab::Args),
     Plan(commands::plan::Args),
     Report(commands::report::Args),
+    Analyze(commands::analyze::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -39,6 +40,7 @@ fn main() -> std::process::ExitCode {
         Command::Lab(args) => commands::lab::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Report(args) => commands::report::run(args),
+        Command::Analyze(args) => commands::analyze::run(args),
     };
     outcome::exit_code(outcome)
 }

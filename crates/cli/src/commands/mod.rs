@@ -1,5 +1,6 @@
 //! One file per subcommand: its arguments, and the call into the crate that does the work.
 
+pub mod analyze;
 pub mod cc;
 pub mod lab;
 pub mod link;

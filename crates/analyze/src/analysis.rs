@@ -1,0 +1,406 @@
+//! All of it: captures in, flows out, on one core or several.
+//!
+//! Packets are numbered in the order of arrival and then put into the order of their times, within a window of
+//! [`SORTED`] packets and [`CLOCK_STEP_NS`]: captures that several cores feed are out of order by microseconds, but a
+//! clock that was set back must not be undone. Flows are shared out by a hash of their ends; whatever concerns more than
+//! one flow is decided before that, so that results do not depend on the number of threads.
+
+use crate::{
+    Settings,
+    capture::{
+        Damage, InterfaceStatistics,
+        reader::{CaptureError, CaptureReader},
+    },
+    decode::{Decoded, Unfollowed, decode},
+    flow::{
+        report::FlowReport,
+        table::{FlowTable, Retired},
+    },
+    segment::{FlowKey, Segment},
+};
+use serde::Serialize;
+use std::{
+    io::Read,
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread,
+};
+
+/// A packet is sorted among this many before it.
+pub const SORTED: usize = 128;
+/// A time further back than this is a clock that was set, not packets out of order.
+pub const CLOCK_STEP_NS: i64 = 10_000_000;
+/// Segments handed on at once.
+const BATCH: usize = 1024;
+/// Segments between looks for flows that are over, and the time of the capture that must have passed too.
+const SWEEP_SEGMENTS: u64 = 65_536;
+const SWEEP_NS: i64 = 10_000_000_000;
+/// Batches that may wait for a thread.
+const WAITING: usize = 16;
+
+/// What the capture was like.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CaptureReport {
+    /// Packets read.
+    pub packets: u64,
+    /// Octets read, after decompression.
+    pub bytes: u64,
+    /// Seconds since 1970 of the first packet.
+    pub start_unix_s: f64,
+    /// Between the least and the greatest time.
+    pub duration_s: f64,
+    /// TCP segments.
+    pub tcp_packets: u64,
+    /// Not TCP.
+    pub other_packets: u64,
+    /// Too little was kept to follow TCP.
+    pub truncated_packets: u64,
+    /// IP fragments: TCP is not followed through them.
+    pub fragments: u64,
+    /// Headers that contradict themselves.
+    pub malformed_packets: u64,
+    /// Packets of link types that are not known here.
+    pub unknown_link_packets: u64,
+    /// Packets whose time is before that of the packet before.
+    pub backwards_packets: u64,
+    /// By how much at most.
+    pub most_backwards_us: f64,
+    /// Times the clock was set back.
+    pub clock_steps: u64,
+    /// Places of damage.
+    pub damage_count: u64,
+    /// The first hundred of each file.
+    pub damages: Vec<Damage>,
+    /// What the files say of losses while capturing.
+    pub interfaces: Vec<InterfaceStatistics>,
+}
+
+/// Sums over all flows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Totals {
+    /// Flows.
+    pub flows: u64,
+    /// Of them not reported one by one.
+    pub flows_left_out: u64,
+    /// Payload.
+    pub payload_bytes: u64,
+    /// Segments sent again.
+    pub resent_segments: u64,
+    /// Payload sent again.
+    pub resent_bytes: u64,
+    /// Timeouts.
+    pub timeouts: u64,
+}
+
+/// What an analysis found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Analysis {
+    /// Of this output; readers refuse a newer one.
+    pub schema_version: u32,
+    /// The capture.
+    pub capture: CaptureReport,
+    /// All flows.
+    pub totals: Totals,
+    /// Each flow, the greatest first.
+    pub flows: Vec<FlowReport>,
+}
+
+/// Reads captures as if they were one, in the order of their first packets.
+pub fn analyze<R: Read>(
+    mut captures: Vec<CaptureReader<R>>,
+    settings: Settings,
+    progress: impl FnMut(u64),
+) -> Result<Analysis, CaptureError> {
+    let mut first = Vec::new();
+    for (index, capture) in captures.iter_mut().enumerate() {
+        first.push((capture.first_time_ns()?.unwrap_or(i64::MAX), index));
+    }
+    first.sort_unstable();
+    let epoch_ns = first.first().map(|(time, _)| *time).filter(|time| *time != i64::MAX).unwrap_or(0);
+    let order: Vec<usize> = first.into_iter().map(|(_, index)| index).collect();
+    let settings = Settings { epoch_ns, ..settings };
+    if settings.jobs <= 1 {
+        let mut intake = Intake::new(Alone(FlowTable::new(settings)), progress);
+        intake.read_all(&mut captures, &order)?;
+        let (report, flows) = (intake.report, intake.flows.0.finish());
+        return Ok(conclude(report, flows, &settings));
+    }
+    shared_out(&mut captures, &order, settings, progress)
+}
+
+fn shared_out<R: Read>(
+    captures: &mut [CaptureReader<R>],
+    order: &[usize],
+    settings: Settings,
+    progress: impl FnMut(u64),
+) -> Result<Analysis, CaptureError> {
+    thread::scope(|scope| {
+        let mut shards = Vec::new();
+        let mut threads = Vec::new();
+        for _ in 0..settings.jobs {
+            let (send, receive) = sync_channel(WAITING);
+            let (give_back, spare) = sync_channel(WAITING);
+            threads.push(scope.spawn(move || follow(&receive, &give_back, settings)));
+            shards.push(Shard { send, spare, batch: Vec::with_capacity(BATCH) });
+        }
+        let mut intake = Intake::new(Shared { shards }, progress);
+        intake.read_all(captures, order)?;
+        intake.flows.flush();
+        let report = intake.report;
+        drop(intake.flows);
+        let mut all = Retired::default();
+        for thread in threads {
+            match thread.join() {
+                Ok(retired) => all.merge(retired),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(conclude(report, all, &settings))
+    })
+}
+
+fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Settings) -> Analysis {
+    retired.prune(settings.most_flows);
+    let totals = Totals {
+        flows: retired.flows,
+        flows_left_out: retired.flows - retired.reports.len() as u64,
+        payload_bytes: retired.payload_bytes,
+        resent_segments: retired.resent_segments,
+        resent_bytes: retired.resent_bytes,
+        timeouts: retired.timeouts,
+    };
+    capture.start_unix_s = settings.epoch_ns as f64 / 1e9;
+    Analysis { schema_version: longfat_schema::SCHEMA_VERSION, capture, totals, flows: retired.reports }
+}
+
+/// What follows flows.
+trait Flows {
+    fn on_segment(&mut self, segment: &Segment);
+    fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32);
+    fn sweep(&mut self, now_ns: i64);
+}
+
+struct Alone(FlowTable);
+
+impl Flows for Alone {
+    #[inline]
+    fn on_segment(&mut self, segment: &Segment) {
+        self.0.on_segment(segment);
+    }
+
+    fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
+        self.0.on_too_big(key, end, mtu_bytes);
+    }
+
+    fn sweep(&mut self, now_ns: i64) {
+        self.0.sweep(now_ns);
+    }
+}
+
+enum Task {
+    Segments(Vec<Segment>),
+    TooBig(FlowKey, u8, u32),
+    Sweep(i64),
+}
+
+struct Shard {
+    send: SyncSender<Task>,
+    spare: Receiver<Vec<Segment>>,
+    batch: Vec<Segment>,
+}
+
+impl Shard {
+    fn flush(&mut self) {
+        if !self.batch.is_empty() {
+            let fresh = self.spare.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH));
+            let full = std::mem::replace(&mut self.batch, fresh);
+            self.hand_on(Task::Segments(full));
+        }
+    }
+
+    /// A thread that is gone has panicked, which joining it will tell.
+    fn hand_on(&mut self, task: Task) {
+        let _ = self.send.send(task);
+    }
+}
+
+struct Shared {
+    shards: Vec<Shard>,
+}
+
+impl Shared {
+    fn of(&mut self, key: &FlowKey) -> &mut Shard {
+        let count = self.shards.len() as u64;
+        &mut self.shards[(((key.hash() >> 32) * count) >> 32) as usize]
+    }
+
+    fn flush(&mut self) {
+        self.shards.iter_mut().for_each(Shard::flush);
+    }
+}
+
+impl Flows for Shared {
+    fn on_segment(&mut self, segment: &Segment) {
+        let shard = self.of(&segment.key);
+        shard.batch.push(*segment);
+        if shard.batch.len() >= BATCH {
+            shard.flush();
+        }
+    }
+
+    fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
+        let shard = self.of(&key);
+        shard.flush();
+        shard.hand_on(Task::TooBig(key, end, mtu_bytes));
+    }
+
+    fn sweep(&mut self, now_ns: i64) {
+        self.flush();
+        self.shards.iter_mut().for_each(|shard| shard.hand_on(Task::Sweep(now_ns)));
+    }
+}
+
+/// One thread's work.
+fn follow(tasks: &Receiver<Task>, give_back: &SyncSender<Vec<Segment>>, settings: Settings) -> Retired {
+    let mut table = FlowTable::new(settings);
+    for task in tasks {
+        match task {
+            Task::Segments(mut batch) => {
+                batch.iter().for_each(|segment| table.on_segment(segment));
+                batch.clear();
+                let _ = give_back.try_send(batch);
+            }
+            Task::TooBig(key, end, mtu_bytes) => table.on_too_big(key, end, mtu_bytes),
+            Task::Sweep(now_ns) => table.sweep(now_ns),
+        }
+    }
+    table.finish()
+}
+
+/// From packets to sorted segments.
+struct Intake<F, P> {
+    flows: F,
+    progress: P,
+    report: CaptureReport,
+    pending: Vec<Segment>,
+    unsorted: bool,
+    newest_ns: i64,
+    span_ns: Option<(i64, i64)>,
+    handed_on: u64,
+    swept: (u64, i64),
+}
+
+impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
+    fn new(flows: F, progress: P) -> Intake<F, P> {
+        Intake {
+            flows,
+            progress,
+            report: CaptureReport::default(),
+            pending: Vec::with_capacity(BATCH + SORTED),
+            unsorted: false,
+            newest_ns: i64::MIN,
+            span_ns: None,
+            handed_on: 0,
+            swept: (0, i64::MIN),
+        }
+    }
+
+    fn read_all<R: Read>(
+        &mut self,
+        captures: &mut [CaptureReader<R>],
+        order: &[usize],
+    ) -> Result<(), CaptureError> {
+        for index in order {
+            let capture = &mut captures[*index];
+            self.read(capture)?;
+            self.report.bytes += capture.offset();
+            self.report.damage_count += capture.damage_count();
+            self.report.damages.extend_from_slice(capture.damages());
+            self.report.interfaces.extend(capture.statistics());
+        }
+        self.hand_on(self.pending.len());
+        let (least, most) = self.span_ns.unwrap_or_default();
+        self.report.duration_s = (most.saturating_sub(least)) as f64 / 1e9;
+        Ok(())
+    }
+
+    fn read<R: Read>(&mut self, capture: &mut CaptureReader<R>) -> Result<(), CaptureError> {
+        let before = self.report.bytes;
+        let mut last_ns = i64::MIN;
+        while let Some(packet) = capture.next_packet()? {
+            let (time_ns, index) = (packet.time_ns, self.report.packets);
+            let decoded = decode(&packet, index);
+            self.report.packets += 1;
+            if time_ns < last_ns {
+                self.report.backwards_packets += 1;
+                let back_us = (last_ns.saturating_sub(time_ns)) as f64 / 1e3;
+                self.report.most_backwards_us = self.report.most_backwards_us.max(back_us);
+            }
+            last_ns = time_ns;
+            let (least, most) = self.span_ns.unwrap_or((time_ns, time_ns));
+            self.span_ns = Some((least.min(time_ns), most.max(time_ns)));
+            self.on_decoded(decoded);
+            if index.is_multiple_of(1 << 16) {
+                (self.progress)(before + capture.offset());
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn on_decoded(&mut self, decoded: Decoded) {
+        match decoded {
+            Decoded::Tcp(segment) => {
+                self.report.tcp_packets += 1;
+                self.on_segment(segment);
+            }
+            Decoded::TooBig { key, end, mtu_bytes } => {
+                self.report.other_packets += 1;
+                self.hand_on(self.pending.len());
+                self.flows.on_too_big(key, end, mtu_bytes);
+            }
+            Decoded::Not(Unfollowed::Other) => self.report.other_packets += 1,
+            Decoded::Not(Unfollowed::Truncated) => self.report.truncated_packets += 1,
+            Decoded::Not(Unfollowed::Fragment) => self.report.fragments += 1,
+            Decoded::Not(Unfollowed::Malformed) => self.report.malformed_packets += 1,
+            Decoded::Not(Unfollowed::UnknownLink(_)) => self.report.unknown_link_packets += 1,
+        }
+    }
+
+    #[inline]
+    fn on_segment(&mut self, segment: Segment) {
+        if segment.time_ns < self.newest_ns {
+            if segment.time_ns < self.newest_ns.saturating_sub(CLOCK_STEP_NS) {
+                self.report.clock_steps += 1;
+                self.hand_on(self.pending.len());
+                self.newest_ns = segment.time_ns;
+            }
+            self.unsorted = true;
+        } else {
+            self.newest_ns = segment.time_ns;
+        }
+        self.pending.push(segment);
+        if self.pending.len() >= BATCH + SORTED {
+            self.hand_on(BATCH);
+        }
+    }
+
+    /// Sorts what is pending and hands the first `count` on.
+    fn hand_on(&mut self, count: usize) {
+        if self.unsorted {
+            self.pending.sort_by_key(|segment| (segment.time_ns, segment.index));
+            self.unsorted = false;
+        }
+        let Some(last) = count.checked_sub(1).map(|last| self.pending[last].time_ns) else { return };
+        for segment in &self.pending[..count] {
+            self.flows.on_segment(segment);
+        }
+        self.handed_on += count as u64;
+        self.pending.copy_within(count.., 0);
+        self.pending.truncate(self.pending.len() - count);
+        let (at, time_ns) = self.swept;
+        if self.handed_on - at >= SWEEP_SEGMENTS && last.abs_diff(time_ns) >= SWEEP_NS as u64 {
+            self.flows.sweep(last);
+            self.swept = (self.handed_on, last);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The classic format: a file header of 24 octets, then records of a 16-octet header and the packet.
+
+use super::{LinkType, Located, MAX_RECORD_BYTES, Step, u16_at, u32_at};
+
+const FILE_HEADER: usize = 24;
+const RECORD_HEADER: usize = 16;
+/// Some writers keep more of a packet than the file header says, at most about this.
+const BIG_PACKET: u32 = 256 * 1024;
+/// A record further than this from the one before is damage when it is not read in place: 10 days.
+const BELIEVABLE_JUMP_S: i64 = 10 * 86_400;
+
+/// What the file header says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pcap {
+    big_endian: bool,
+    nanoseconds: bool,
+    snap_bytes: u32,
+    link: LinkType,
+    last_s: Option<i64>,
+}
+
+/// Whether a file begins as this format does: byte order, and whether times are nanoseconds.
+fn magic(data: &[u8]) -> Option<(bool, bool)> {
+    match data.get(..4)? {
+        [0xa1, 0xb2, 0xc3, 0xd4] => Some((true, false)),
+        [0xd4, 0xc3, 0xb2, 0xa1] => Some((false, false)),
+        [0xa1, 0xb2, 0x3c, 0x4d] => Some((true, true)),
+        [0x4d, 0x3c, 0xb2, 0xa1] => Some((false, true)),
+        _ => None,
+    }
+}
+
+impl Pcap {
+    /// Whether these are the first octets of such a file.
+    pub fn recognises(data: &[u8]) -> bool {
+        magic(data).is_some()
+    }
+
+    /// Reads the file header; gives back its length too.
+    pub(crate) fn open(data: &[u8]) -> Option<(Pcap, usize)> {
+        let (big, nanoseconds) = magic(data)?;
+        let _version = u16_at(data, 4, big)?;
+        let snap_bytes = u32_at(data, 16, big)?;
+        // The upper bits tell of a frame check sequence at the end, which nothing here needs.
+        let link = LinkType(u32_at(data, 20, big)? & 0x0fff_ffff);
+        Some((Pcap { big_endian: big, nanoseconds, snap_bytes, link, last_s: None }, FILE_HEADER))
+    }
+
+    /// The record at the beginning of `data`.
+    pub(crate) fn step(&mut self, data: &[u8]) -> Step {
+        let Some(header) = self.header(data) else { return Step::Need(RECORD_HEADER) };
+        if let Some(wrong) = self.implausible(&header) {
+            return Step::Damaged(wrong);
+        }
+        let length = header.captured as usize;
+        if data.len() < RECORD_HEADER + length {
+            return Step::Need(RECORD_HEADER + length);
+        }
+        self.last_s = Some(header.seconds);
+        Step::Packet { at: self.located(&header), consumed: RECORD_HEADER + length }
+    }
+
+    fn located(&self, header: &Header) -> Located {
+        let unit = if self.nanoseconds { 1 } else { 1000 };
+        Located {
+            time_ns: header.seconds * 1_000_000_000 + i64::from(header.fraction) * unit,
+            original_bytes: header.original,
+            start: RECORD_HEADER,
+            length: header.captured as usize,
+            link: self.link,
+            direction: None,
+        }
+    }
+
+    fn header(&self, data: &[u8]) -> Option<Header> {
+        let big = self.big_endian;
+        Some(Header {
+            seconds: i64::from(u32_at(data, 0, big)?),
+            fraction: u32_at(data, 4, big)?,
+            captured: u32_at(data, 8, big)?,
+            original: u32_at(data, 12, big)?,
+        })
+    }
+
+    fn implausible(&self, header: &Header) -> Option<String> {
+        let limit = if self.nanoseconds { 1_000_000_000 } else { 1_000_000 };
+        if header.captured > self.snap_bytes.clamp(BIG_PACKET, MAX_RECORD_BYTES as u32) {
+            return Some(format!("a record claims {} octets", header.captured));
+        }
+        (header.fraction >= limit).then(|| format!("a record's time has a fraction of {}", header.fraction))
+    }
+
+    /// Whether a record could begin here, judged more strictly than in place: for finding the next one after damage.
+    pub(crate) fn plausible(&self, data: &[u8], at_end: bool) -> bool {
+        let Some(first) = data.get(..).and_then(|d| self.header(d)) else { return false };
+        if !self.believable(&first) {
+            return false;
+        }
+        let next = RECORD_HEADER + first.captured as usize;
+        if at_end && data.len() == next {
+            return true;
+        }
+        data.get(next..).and_then(|rest| self.header(rest)).is_some_and(|second| {
+            self.believable(&second) && (second.seconds - first.seconds).abs() <= BELIEVABLE_JUMP_S
+        })
+    }
+
+    fn believable(&self, header: &Header) -> bool {
+        let snap = if self.snap_bytes == 0 { MAX_RECORD_BYTES as u32 } else { self.snap_bytes };
+        let near = self.last_s.is_none_or(|last| (header.seconds - last).abs() <= BELIEVABLE_JUMP_S);
+        let sizes = header.captured >= 14 && header.captured <= header.original && header.captured <= snap;
+        self.implausible(header).is_none() && near && sizes && header.original as usize <= MAX_RECORD_BYTES
+    }
+}
+
+struct Header {
+    seconds: i64,
+    fraction: u32,
+    captured: u32,
+    original: u32,
+}

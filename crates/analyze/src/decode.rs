@@ -1,0 +1,381 @@
+//! From a frame to a TCP segment: Ethernet with VLAN tags, Linux cooked captures, loopback and raw IP; IPv4, IPv6 with
+//! its extension headers; GRE, IP in IP (4in4, 4in6, 6in4, 6in6) and VXLAN are seen through. Pure; never panics;
+//! whatever is cut off is said to be.
+
+use crate::{
+    capture::{Direction, LinkType, Packet},
+    segment::{FlowKey, Segment, option},
+};
+
+/// Headers of one packet that are looked into: more is an attack, or a loop.
+const MAX_LAYERS: usize = 16;
+const ETHERNET: u16 = 0x6558;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const VXLAN_PORT: u16 = 4789;
+
+/// What a packet is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Decoded {
+    /// A TCP segment.
+    Tcp(Segment),
+    /// A router's word that a TCP packet is too big: the flow it quotes, which end sent it, the MTU it names.
+    TooBig {
+        /// Whose packet.
+        key: FlowKey,
+        /// Which end of the key had sent it.
+        end: u8,
+        /// Octets; 0 if the router does not say.
+        mtu_bytes: u32,
+    },
+    /// No segment that could be followed.
+    Not(Unfollowed),
+}
+
+/// Why a packet says nothing of TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfollowed {
+    /// Not TCP.
+    Other,
+    /// Less was kept than TCP's fixed header needs.
+    Truncated,
+    /// A later fragment, or a first one: TCP cannot be followed through it.
+    Fragment,
+    /// A header contradicts itself.
+    Malformed,
+    /// The file's link type is not known here.
+    UnknownLink(LinkType),
+}
+
+struct Ip<'a> {
+    protocol: u8,
+    payload: &'a [u8],
+    /// Octets the IP header says follow it.
+    payload_bytes: usize,
+    source: u128,
+    destination: u128,
+    ttl: u8,
+    ecn: u8,
+    id: u16,
+    unfragmentable: bool,
+}
+
+/// Reads the headers of a packet.
+#[inline]
+pub fn decode(packet: &Packet, index: u64) -> Decoded {
+    let (mut kind, mut data, mut direction) = match link(packet.link, packet.data) {
+        Ok(found) => found,
+        Err(why) => return Decoded::Not(why),
+    };
+    direction = packet.direction.or(direction);
+    for _ in 0..MAX_LAYERS {
+        let before = packet.data.len() - data.len();
+        let on_wire = (packet.original_bytes as usize).max(packet.data.len()) - before;
+        let ip = match kind {
+            IPV4 => ipv4(data, on_wire),
+            IPV6 => ipv6(data, on_wire),
+            ETHERNET => match ethernet(data) {
+                Ok(inner) => {
+                    (kind, data) = inner;
+                    continue;
+                }
+                Err(why) => return Decoded::Not(why),
+            },
+            _ => return Decoded::Not(Unfollowed::Other),
+        };
+        let ip = match ip {
+            Ok(ip) => ip,
+            Err(why) => return Decoded::Not(why),
+        };
+        (kind, data) = match ip.protocol {
+            6 => return tcp(&ip, packet.time_ns, index, direction),
+            4 => (IPV4, ip.payload),
+            41 => (IPV6, ip.payload),
+            47 => match gre(ip.payload) {
+                Some(inner) => inner,
+                None => return Decoded::Not(Unfollowed::Other),
+            },
+            17 => match vxlan(ip.payload) {
+                Some(inner) => (ETHERNET, inner),
+                None => return Decoded::Not(Unfollowed::Other),
+            },
+            1 | 58 => return too_big(&ip),
+            _ => return Decoded::Not(Unfollowed::Other),
+        };
+    }
+    Decoded::Not(Unfollowed::Malformed)
+}
+
+type Inner<'a> = (u16, &'a [u8]);
+
+#[inline]
+fn link(link: LinkType, data: &[u8]) -> Result<(u16, &[u8], Option<Direction>), Unfollowed> {
+    let cooked = |kind: u8| if kind == 4 { Direction::Outbound } else { Direction::Inbound };
+    match link.0 {
+        1 => ethernet(data).map(|(kind, inner)| (kind, inner, None)),
+        113 => {
+            let kind = be16(data, 14).ok_or(Unfollowed::Truncated)?;
+            let (kind, inner) = vlan(kind, &data[16..])?;
+            Ok((kind, inner, data.get(1).map(|k| cooked(*k))))
+        }
+        276 => {
+            let kind = be16(data, 0).ok_or(Unfollowed::Truncated)?;
+            let (kind, inner) = vlan(kind, data.get(20..).ok_or(Unfollowed::Truncated)?)?;
+            Ok((kind, inner, data.get(10).map(|k| cooked(*k))))
+        }
+        12 | 14 | 101 => raw(data).map(|(kind, inner)| (kind, inner, None)),
+        228 => Ok((IPV4, data, None)),
+        229 => Ok((IPV6, data, None)),
+        // The family number before the packet differs between systems and byte orders; the IP version does not.
+        0 | 108 => raw(data.get(4..).ok_or(Unfollowed::Truncated)?).map(|(kind, inner)| (kind, inner, None)),
+        _ => Err(Unfollowed::UnknownLink(link)),
+    }
+}
+
+fn raw(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
+    match data.first().ok_or(Unfollowed::Truncated)? >> 4 {
+        4 => Ok((IPV4, data)),
+        6 => Ok((IPV6, data)),
+        _ => Err(Unfollowed::Other),
+    }
+}
+
+#[inline]
+fn ethernet(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
+    let kind = be16(data, 12).ok_or(Unfollowed::Truncated)?;
+    let inner = &data[14..];
+    if kind == IPV4 || kind == IPV6 { Ok((kind, inner)) } else { vlan(kind, inner) }
+}
+
+/// Passes over 802.1Q and 802.1ad tags.
+fn vlan(mut kind: u16, mut data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
+    for _ in 0..MAX_LAYERS {
+        if !matches!(kind, 0x8100 | 0x88a8 | 0x9100) {
+            return if matches!(kind, IPV4 | IPV6) { Ok((kind, data)) } else { Err(Unfollowed::Other) };
+        }
+        kind = be16(data, 2).ok_or(Unfollowed::Truncated)?;
+        data = &data[4..];
+    }
+    Err(Unfollowed::Malformed)
+}
+
+#[inline]
+fn ipv4(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
+    let Some(header) = data.first_chunk::<20>() else { return Err(Unfollowed::Truncated) };
+    let length = usize::from(header[0] & 0xf) * 4;
+    if header[0] >> 4 != 4 || length < 20 {
+        return Err(Unfollowed::Malformed);
+    }
+    let fragment = u16::from_be_bytes([header[6], header[7]]);
+    if fragment & 0x3fff != 0 {
+        return Err(Unfollowed::Fragment);
+    }
+    // Frames above 64 KiB (BIG TCP) and some offloads leave the length 0.
+    let total = match usize::from(u16::from_be_bytes([header[2], header[3]])) {
+        0 => on_wire,
+        total => total,
+    };
+    let address = |at: usize| {
+        0xffff_0000_0000
+            | u128::from(u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]))
+    };
+    Ok(Ip {
+        protocol: header[9],
+        payload: data.get(length..).ok_or(Unfollowed::Truncated)?,
+        payload_bytes: total.checked_sub(length).ok_or(Unfollowed::Malformed)?,
+        source: address(12),
+        destination: address(16),
+        ttl: header[8],
+        ecn: header[1] & 3,
+        id: u16::from_be_bytes([header[4], header[5]]),
+        unfragmentable: fragment & 0x4000 != 0,
+    })
+}
+
+fn ipv6(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
+    let Some(header) = data.first_chunk::<40>() else { return Err(Unfollowed::Truncated) };
+    if header[0] >> 4 != 6 {
+        return Err(Unfollowed::Malformed);
+    }
+    let payload_bytes = match usize::from(u16::from_be_bytes([header[4], header[5]])) {
+        // A jumbogram (RFC 2675), or a frame above 64 KiB that has no such option.
+        0 => on_wire.saturating_sub(40),
+        length => length,
+    };
+    let address =
+        |at: usize| header[at..at + 16].iter().fold(0u128, |all, octet| all << 8 | u128::from(*octet));
+    let ip = Ip {
+        protocol: header[6],
+        payload: &data[40..],
+        payload_bytes,
+        source: address(8),
+        destination: address(24),
+        ttl: header[7],
+        ecn: header[1] >> 4 & 3,
+        id: 0,
+        unfragmentable: true,
+    };
+    extensions(ip)
+}
+
+/// Passes over IPv6's extension headers.
+fn extensions(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
+    for _ in 0..MAX_LAYERS {
+        let length = match ip.protocol {
+            0 | 43 | 60 | 135 | 139 | 140 => {
+                8 + 8 * usize::from(*ip.payload.get(1).ok_or(Unfollowed::Truncated)?)
+            }
+            51 => 8 + 4 * usize::from(*ip.payload.get(1).ok_or(Unfollowed::Truncated)?),
+            44 => {
+                let fragment = be16(ip.payload, 2).ok_or(Unfollowed::Truncated)?;
+                if fragment & 0xfff9 != 0 {
+                    return Err(Unfollowed::Fragment);
+                }
+                8
+            }
+            _ => return Ok(ip),
+        };
+        ip.protocol = *ip.payload.first().ok_or(Unfollowed::Truncated)?;
+        ip.payload = ip.payload.get(length..).ok_or(Unfollowed::Truncated)?;
+        ip.payload_bytes = ip.payload_bytes.checked_sub(length).ok_or(Unfollowed::Malformed)?;
+    }
+    Err(Unfollowed::Malformed)
+}
+
+/// What GRE version 0 carries (RFC 2784, 2890).
+fn gre(data: &[u8]) -> Option<Inner<'_>> {
+    let flags = be16(data, 0)?;
+    let kind = be16(data, 2)?;
+    // Routing (deprecated) has no length that can be passed over; version 1 is PPTP's.
+    if flags & 0x4007 != 0 {
+        return None;
+    }
+    let optional = [0x8000, 0x2000, 0x1000].iter().filter(|bit| flags & **bit != 0).count();
+    Some((kind, data.get(4 + 4 * optional..)?))
+}
+
+fn vxlan(data: &[u8]) -> Option<&[u8]> {
+    let vxlan = be16(data, 2)? == VXLAN_PORT && data.get(8)? & 0x08 != 0;
+    vxlan.then(|| data.get(16..)).flatten()
+}
+
+/// ICMP "fragmentation needed" (RFC 1191) and ICMPv6 "packet too big" (RFC 8201).
+fn too_big(ip: &Ip<'_>) -> Decoded {
+    let (kind, code) = match (ip.payload.first(), ip.payload.get(1)) {
+        (Some(kind), Some(code)) => (*kind, *code),
+        _ => return Decoded::Not(Unfollowed::Other),
+    };
+    let quoted = ip.payload.get(8..).unwrap_or_default();
+    let (mtu_bytes, quoted) = match (ip.protocol, kind, code) {
+        (1, 3, 4) => (be16(ip.payload, 6).map_or(0, u32::from), ipv4(quoted, quoted.len())),
+        (58, 2, _) => (be32(ip.payload, 4).unwrap_or(0), ipv6(quoted, quoted.len())),
+        _ => return Decoded::Not(Unfollowed::Other),
+    };
+    let Ok(quoted) = quoted else { return Decoded::Not(Unfollowed::Other) };
+    match (quoted.protocol, be16(quoted.payload, 0), be16(quoted.payload, 2)) {
+        (6, Some(from), Some(to)) => {
+            let (key, end) = FlowKey::of((quoted.source, from), (quoted.destination, to));
+            Decoded::TooBig { key, end, mtu_bytes }
+        }
+        _ => Decoded::Not(Unfollowed::Other),
+    }
+}
+
+#[inline]
+fn tcp(ip: &Ip<'_>, time_ns: i64, index: u64, direction: Option<Direction>) -> Decoded {
+    // Up to the window; checksum and urgent pointer say nothing here.
+    let Some(header) = ip.payload.first_chunk::<16>() else { return Decoded::Not(Unfollowed::Truncated) };
+    let length = usize::from(header[12] >> 4) * 4;
+    if length < 20 || ip.payload_bytes < length {
+        return Decoded::Not(Unfollowed::Malformed);
+    }
+    let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let (key, end) = FlowKey::of((ip.source, half(0)), (ip.destination, half(2)));
+    let mut segment = Segment {
+        time_ns,
+        index,
+        key,
+        end,
+        flags: half(12) & 0x1ff,
+        sequence: word(4),
+        acknowledgement: word(8),
+        window: half(14),
+        ip_id: ip.id,
+        payload_bytes: (ip.payload_bytes - length) as u32,
+        ttl: ip.ttl,
+        ecn: ip.ecn,
+        unfragmentable: ip.unfragmentable,
+        direction,
+        ..Segment::default()
+    };
+    if length > 20 {
+        options(&mut segment, &ip.payload[20.min(ip.payload.len())..length.min(ip.payload.len())]);
+    }
+    Decoded::Tcp(segment)
+}
+
+/// Reads TCP's options as far as they were kept and make sense.
+#[inline]
+fn options(segment: &mut Segment, mut data: &[u8]) {
+    // What nearly every segment of a connection with timestamps carries (RFC 7323, appendix A).
+    if let [1, 1, 8, 10, v0, v1, v2, v3, e0, e1, e2, e3, rest @ ..] = data {
+        segment.options |= option::TIMESTAMPS;
+        segment.ts_value = u32::from_be_bytes([*v0, *v1, *v2, *v3]);
+        segment.ts_echo = u32::from_be_bytes([*e0, *e1, *e2, *e3]);
+        data = rest;
+    }
+    while let Some(kind) = data.first() {
+        let length = match kind {
+            0 => return,
+            1 => 1,
+            _ => match data.get(1) {
+                Some(length) if *length >= 2 => usize::from(*length),
+                _ => return,
+            },
+        };
+        let Some(whole) = data.get(..length) else { return };
+        if length > 1 {
+            one_option(segment, *kind, &whole[2..]);
+        }
+        data = &data[length..];
+    }
+}
+
+fn one_option(segment: &mut Segment, kind: u8, value: &[u8]) {
+    match (kind, value.len()) {
+        (2, 2) => {
+            segment.options |= option::MSS;
+            segment.mss_bytes = u16::from_be_bytes([value[0], value[1]]);
+        }
+        (3, 1) => {
+            segment.options |= option::WINDOW_SCALE;
+            // RFC 7323, 2.3: more than 14 is to be taken as 14.
+            segment.window_scale = value[0].min(14);
+        }
+        (4, 0) => segment.options |= option::SACK_PERMITTED,
+        (5, 8 | 16 | 24 | 32) => {
+            segment.sack_count = (value.len() / 8) as u8;
+            for (block, octets) in segment.sack.iter_mut().zip(value.chunks_exact(8)) {
+                *block = (be32(octets, 0).unwrap_or(0), be32(octets, 4).unwrap_or(0));
+            }
+        }
+        (8, 8) => {
+            segment.options |= option::TIMESTAMPS;
+            (segment.ts_value, segment.ts_echo) = (be32(value, 0).unwrap_or(0), be32(value, 4).unwrap_or(0));
+        }
+        (34, _) => segment.options |= option::FAST_OPEN,
+        (172 | 174, _) => segment.options |= option::ACCURATE_ECN,
+        _ => {}
+    }
+}
+
+#[inline]
+fn be16(data: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(data.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[inline]
+fn be32(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
+}

@@ -1,0 +1,121 @@
+//! What holds a sender back that loses nothing: the receiver's window, the application, a missing SACK.
+
+use super::{Finding, Kind, basis::Basis};
+use crate::{
+    flow::connection::is_window_known,
+    summary::{bytes, duration, rate},
+};
+
+/// Share of time without room in the window from which on it is what limits a flow.
+const WINDOW_SHARE: f64 = 0.5;
+/// Share of time without anything to send from which on that is worth a word.
+const IDLE_SHARE: f64 = 0.3;
+/// Flows that are too short to be judged: round trips.
+const FEW_ROUND_TRIPS: f64 = 10.0;
+
+/// Below BDP: the window is full for most of the time.
+pub fn window_limited(basis: &Basis) -> Option<Finding> {
+    let (_, window) = basis.half.window_bytes.filter(|(_, most)| is_window_known(*most) && *most > 0)?;
+    let long = basis.active_s > FEW_ROUND_TRIPS * basis.least_rtt_s && basis.least_rtt_s > 0.0;
+    if basis.limits.window < WINDOW_SHARE || !long {
+        return None;
+    }
+    let bound_bps = window as f64 * 8.0 / basis.least_rtt_s;
+    let path_bps = bottleneck_bps(basis).filter(|path| *path > 1.2 * bound_bps);
+    let needed = path_bps.map_or(String::from("the path's rate cannot be told from this capture"), |path| {
+        format!(
+            "its ACKs are spaced as by a path of {}, which needs {}",
+            rate(path),
+            bytes(basis.bdp_bytes(path))
+        )
+    });
+    let scaling =
+        [basis.half.offer, basis.peer.offer].iter().flatten().any(|offer| offer.window_scale.is_none());
+    let why = if scaling { "; it cannot be larger, because window scaling was not agreed" } else { "" };
+    let cost =
+        path_bps.map_or(0.0, |path| basis.active_s * basis.limits.window * (1.0 - bound_bps / path).max(0.0));
+    let what = format!(
+        "Window-limited: {} at an RTT of {} allow at most {}; to send at 1 Gbit/s the window must be {}{why}",
+        bytes(window as f64),
+        duration(basis.least_rtt_s),
+        rate(bound_bps),
+        bytes(basis.bdp_bytes(1e9)),
+    );
+    let evidence = format!(
+        "less than a packet of room for {:.0} % of {}; {}; {needed}",
+        basis.limits.window * 100.0,
+        duration(basis.active_s),
+        rate(basis.mean_bps()),
+    );
+    Some(basis.finding(Kind::WindowLimited, basis.start_s(), cost, what, evidence))
+}
+
+/// The rate at which the path hands packets on, as the closer half of its ACKs are spaced.
+fn bottleneck_bps(basis: &Basis) -> Option<f64> {
+    let gaps = &basis.peer.spacing.as_deref()?.acks.histogram;
+    let counts = &basis.half.counts;
+    let gap_ns = gaps.quantile(0.25).filter(|gap| gaps.count() >= 50 && *gap > 0)?;
+    Some(counts.acked_bytes as f64 / counts.acks.max(1) as f64 * 8e9 / gap_ns as f64)
+}
+
+/// Nothing to send.
+pub fn sender_idle(basis: &Basis) -> Option<Finding> {
+    let idle_s = basis.active_s * basis.limits.application;
+    if basis.limits.application < IDLE_SHARE
+        || basis.active_s < 20.0 * basis.least_rtt_s
+        || basis.half.counts.data_packets < 20
+    {
+        return None;
+    }
+    let what = format!(
+        "The sender had nothing to send for {:.0} % of the time; its program, or what feeds it, is the limit",
+        basis.limits.application * 100.0
+    );
+    let evidence = format!(
+        "{} of {} with nothing outstanding, or after a packet that was not full; {} on average, {} in better stretches",
+        duration(idle_s),
+        duration(basis.active_s),
+        rate(basis.mean_bps()),
+        rate(basis.good_bps),
+    );
+    Some(basis.finding(Kind::SenderIdle, basis.start_s(), idle_s, what, evidence))
+}
+
+/// SACK was not agreed, and losses had to be repaired without it.
+pub fn sack_missing(basis: &Basis) -> Option<Finding> {
+    let (mine, other) = (basis.half.offer?, basis.peer.offer?);
+    let resent = basis.half.counts.resent_segments - basis.half.counts.resent_syns;
+    if (mine.sack && other.sack) || resent == 0 {
+        return None;
+    }
+    let key = &basis.connection.key;
+    let (me, peer) = (key.end(basis.end), key.end(1 - basis.end));
+    let who = match (mine.sack, other.sack) {
+        (false, false) => "neither end offers it".to_owned(),
+        (false, true) => format!("{me} does not offer it"),
+        (true, _) => format!("{peer} does not offer it, or something between removes it"),
+    };
+    let cost = basis.half.recovery.episodes.iter().map(|e| basis.lost_s(e.start_ns, e.end_ns)).sum();
+    let what = format!("SACK is missing: {who}; every loss in a window costs a round trip, or a timeout");
+    let evidence = format!(
+        "{resent} segments sent again in {} repairs, {} timeouts",
+        basis.half.recovery.episode_count, basis.half.recovery.timeouts
+    );
+    let at = basis.half.recovery.episodes.first().map_or(0.0, |e| basis.at_s(e.start_ns));
+    Some(basis.finding(Kind::SackMissing, at, cost, what, evidence))
+}
+
+/// The receiver does not keep up.
+pub fn receiver_stalls(basis: &Basis) -> Option<Finding> {
+    let times = basis.half.counts.zero_windows;
+    (times > 0).then(|| {
+        let what =
+            "The receiver closed its window: its program reads more slowly than the sender sends".to_owned();
+        let evidence = format!(
+            "{times} times zero; {:.0} % of the time without room for a packet",
+            basis.limits.window * 100.0
+        );
+        let cost = basis.active_s * basis.limits.window;
+        basis.finding(Kind::ReceiverStalls, basis.start_s(), cost, what, evidence)
+    })
+}

@@ -1,0 +1,174 @@
+//! What losses mean.
+
+use super::{Finding, Kind, basis::Basis};
+use crate::{
+    flow::{recovery::Episode, report::seconds},
+    summary::{bytes, duration, rate},
+};
+
+/// Least silence of the LFP syndrome, seconds, and in round trips.
+const SILENCE_S: f64 = 0.2;
+const SILENCE_ROUND_TRIPS: f64 = 3.0;
+/// Least segments it sends again, and share of what was outstanding.
+const GO_BACK_SEGMENTS: u64 = 8;
+const GO_BACK_SHARE: f64 = 0.25;
+/// The flight exceeds the BDP, and the RTT its least, by this factor: the queue was full.
+const OVERFULL: f64 = 1.2;
+const INFLATED: f64 = 1.5;
+
+/// Amagai 1995: window > BDP + queue, a burst is lost, silence until the timeout, everything after the loss is sent again.
+pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
+    let bdp = basis.bdp_bytes(basis.good_bps);
+    let is_one = |episode: &&Episode| {
+        let silence = seconds(episode.silence_ns);
+        let silent = silence >= SILENCE_S.max(SILENCE_ROUND_TRIPS * basis.least_rtt_s);
+        let back = episode.resent_segments >= GO_BACK_SEGMENTS
+            && episode.resent_bytes as f64 >= GO_BACK_SHARE * episode.flight_bytes as f64;
+        let full = episode.flight_bytes as f64 > OVERFULL * bdp
+            && episode.rtt_us as f64 / 1e6 > INFLATED * basis.least_rtt_s;
+        episode.timeouts > 0 && silent && back && full
+    };
+    let found: Vec<&Episode> = basis.half.recovery.episodes.iter().filter(is_one).collect();
+    let worst = found.iter().max_by_key(|episode| episode.silence_ns)?;
+    let cost: f64 = found.iter().map(|e| basis.lost_s(e.silence_from_ns, e.end_ns)).sum();
+    let resent: u64 = found.iter().map(|episode| episode.resent_bytes).sum();
+    let what = format!(
+        "LFP syndrome, {} times: the window exceeds path and queue, a burst is lost, the sender falls silent until its timeout and sends {} again",
+        found.len(),
+        bytes(resent as f64),
+    );
+    let evidence = format!(
+        "at {}: {} outstanding, {} would fill the path at {}; RTT had grown from {} to {}; silence of {}, then {} segments again until {}",
+        duration(basis.at_s(worst.silence_from_ns)),
+        bytes(worst.flight_bytes as f64),
+        bytes(bdp),
+        rate(basis.good_bps),
+        duration(basis.least_rtt_s),
+        duration(worst.rtt_us as f64 / 1e6),
+        duration(seconds(worst.silence_ns)),
+        worst.resent_segments,
+        duration(basis.at_s(worst.end_ns)),
+    );
+    Some(basis.finding(Kind::LfpSyndrome, basis.at_s(found[0].silence_from_ns), cost, what, evidence))
+}
+
+/// Losses that a policer makes: from the first to the last, what is delivered is even (relative deviation at most this).
+const POLICED_DEVIATION: f64 = 0.2;
+/// Before the first, it was this much more.
+const POLICED_BURST: f64 = 1.5;
+/// The RTT at losses is at most this above the least: there is no queue.
+const POLICED_RTT: f64 = 1.3;
+const POLICED_RTT_SLACK_S: f64 = 0.005;
+const POLICED_EPISODES: usize = 4;
+const POLICED_PARTS: i64 = 6;
+
+/// Flach et al. 2016: a rate that is held by dropping, without a queue, after a burst was let through.
+pub fn policer(basis: &Basis) -> Option<Finding> {
+    let episodes = &basis.half.recovery.episodes;
+    if episodes.len() < POLICED_EPISODES || basis.least_rtt_s <= 0.0 {
+        return None;
+    }
+    let (from, to) = (episodes[0].start_ns, episodes[episodes.len() - 1].end_ns);
+    let mut rtts: Vec<u64> = episodes.iter().map(|episode| episode.rtt_us).collect();
+    rtts.sort_unstable();
+    let rtt_s = rtts[rtts.len() / 2] as f64 / 1e6;
+    let part = (to - from) / POLICED_PARTS;
+    let parts = (0..POLICED_PARTS).map(|n| basis.delivered_bytes(from + n * part, from + (n + 1) * part));
+    let parts: Vec<f64> = parts.collect();
+    let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+    let deviation =
+        (parts.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / parts.len() as f64).sqrt() / mean.max(1.0);
+    let held_bps = mean * 8.0 / seconds(part).max(1e-6);
+    let start = basis.half.data_ns?.0;
+    let before_bps = basis.delivered_bytes(start, from) * 8.0 / seconds(from - start).max(1e-3);
+    let queueless = rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S;
+    if !queueless || deviation > POLICED_DEVIATION || before_bps < POLICED_BURST * held_bps {
+        return None;
+    }
+    let what =
+        format!("A policer holds it at {}: packets above that are dropped, not queued", rate(held_bps));
+    let evidence = format!(
+        "{} before the first loss at {}, then {} (deviation {:.0} %) through {} repairs; RTT at losses {}, least {}; {} segments sent again",
+        rate(before_bps),
+        duration(basis.at_s(from)),
+        rate(held_bps),
+        deviation * 100.0,
+        basis.half.recovery.episode_count,
+        duration(rtt_s),
+        duration(basis.least_rtt_s),
+        basis.half.counts.resent_segments,
+    );
+    let cost = episodes.iter().map(|e| basis.lost_s(e.start_ns, e.end_ns)).sum();
+    Some(basis.finding(Kind::Policer, basis.at_s(from), cost, what, evidence))
+}
+
+/// A full packet that never passes is sent again at least so often.
+const STUBBORN_TIMES: u32 = 3;
+
+/// Full packets vanish while smaller ones pass, or a router says they are too big.
+pub fn mtu_trouble(basis: &Basis) -> Option<Finding> {
+    let half = basis.half;
+    let stuck = half.stubborn.filter(|stubborn| {
+        !stubborn.passed && stubborn.times >= STUBBORN_TIMES && stubborn.bytes > half.largest_acked_bytes
+    });
+    let told = half.too_big;
+    let at_ns = stuck.map_or(half.data_ns?.0, |stubborn| stubborn.since_ns);
+    let cost = stuck.map_or(0.0, |stubborn| seconds(basis.connection.last_ns - stubborn.since_ns));
+    let evidence = match (stuck, told) {
+        (Some(stuck), _) => format!(
+            "a packet of {} octets of payload was sent again {} times and never acknowledged; the largest that ever was had {}{}",
+            stuck.bytes,
+            stuck.times,
+            half.largest_acked_bytes,
+            told.map_or("; no router said anything".to_owned(), |(mtu, n)| format!(
+                "; routers said {n} times that the MTU is {mtu}"
+            )),
+        ),
+        (None, Some((mtu, times))) => {
+            format!("routers said {times} times that packets are too big, the MTU is {mtu}")
+        }
+        (None, None) => return None,
+    };
+    let what = "MTU trouble: full packets do not pass the path, smaller ones do".to_owned();
+    Some(basis.finding(Kind::MtuTrouble, basis.at_s(at_ns), cost, what, evidence))
+}
+
+/// Needless retransmissions from which on they are worth a word: number and share.
+const SPURIOUS_SEGMENTS: u64 = 5;
+const SPURIOUS_SHARE: f64 = 0.3;
+
+/// Sent again though nothing was lost: reordering, or delay that jumps.
+pub fn spurious(basis: &Basis) -> Option<Finding> {
+    let (spurious, resent) = (basis.half.recovery.spurious_segments, basis.half.counts.resent_segments);
+    if spurious < SPURIOUS_SEGMENTS || (spurious as f64) < SPURIOUS_SHARE * resent as f64 {
+        return None;
+    }
+    let what = format!(
+        "{spurious} of {resent} segments were sent again without need: the path reorders, or its delay jumps"
+    );
+    let evidence = format!(
+        "{} told by DSACK, the others by timestamps; {} timeouts",
+        basis.half.recovery.spurious_by_dsack, basis.half.recovery.timeouts
+    );
+    let at = basis
+        .half
+        .recovery
+        .episodes
+        .iter()
+        .find(|e| e.spurious_segments > 0)
+        .map_or(0.0, |e| basis.at_s(e.start_ns));
+    Some(basis.finding(Kind::SpuriousRetransmissions, at, 0.0, what, evidence))
+}
+
+/// The capture has holes: counts are lower bounds.
+pub fn capture_incomplete(basis: &Basis) -> Option<Finding> {
+    let unseen = basis.half.counts.unseen_bytes;
+    (unseen > 0 && basis.half.counts.unique_bytes > 0).then(|| {
+        let what = "The capture is incomplete: octets were acknowledged that it does not have".to_owned();
+        let all = unseen + basis.half.counts.unique_bytes;
+        let share = unseen as f64 / all as f64 * 100.0;
+        let evidence =
+            format!("{} ({share:.2} %); retransmissions among them are not counted", bytes(unseen as f64));
+        basis.finding(Kind::CaptureIncomplete, basis.start_s(), 0.0, what, evidence)
+    })
+}

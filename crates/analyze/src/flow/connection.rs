@@ -1,0 +1,296 @@
+//! Both ends of a connection: its handshake, where the capture was made, how it closed.
+
+use super::half::{Half, Offer};
+use crate::segment::{FlowKey, Segment, flag, option};
+use serde::Serialize;
+
+/// Without a window scale known, a window that is not zero says nothing.
+const WINDOW_UNKNOWN: u64 = 1 << 40;
+/// A lag below this share of the round trip is none: the capture was made at that end.
+const AT_THE_END: f64 = 0.1;
+/// Packets after which a connection whose handshake was not seen is judged by timestamps.
+const JUDGED_AFTER: u64 = 64;
+/// Segment sizes that hold when a SYN has no MSS option (RFC 9293, 3.7.1).
+const DEFAULT_MSS: [u16; 2] = [536, 1220];
+
+/// Where the capture was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Vantage {
+    /// At the client.
+    Client,
+    /// At the server.
+    Server,
+    /// Between them.
+    Middle,
+    /// Neither handshake nor timestamps tell.
+    Unknown,
+}
+
+/// Times of the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Handshake {
+    /// First SYN.
+    pub syn_ns: Option<i64>,
+    /// First SYN-ACK.
+    pub syn_ack_ns: Option<i64>,
+    /// The client's first packet after that.
+    pub ack_ns: Option<i64>,
+    /// Flags of the SYN-ACK.
+    pub syn_ack_flags: u16,
+    /// More than one SYN or SYN-ACK was seen: times are ambiguous.
+    pub repeated: bool,
+    /// Both ends sent a SYN without an acknowledgement.
+    pub simultaneous: bool,
+}
+
+/// A connection.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Connection {
+    /// Its ends.
+    pub key: FlowKey,
+    /// Number of its first packet.
+    pub first_index: u64,
+    /// Time of its first packet.
+    pub first_ns: i64,
+    /// Time of its last packet.
+    pub last_ns: i64,
+    /// Packets of both ends.
+    pub packets: u64,
+    /// Which end opened it: as its SYN says, else the one with the higher port.
+    pub client: u8,
+    /// Times.
+    pub handshake: Handshake,
+    /// What each end sends.
+    pub halves: [Half; 2],
+    /// Which end reset it first, and when.
+    pub reset: Option<(u8, i64)>,
+    /// When both ends had finished.
+    pub closed_ns: Option<i64>,
+    /// One end had finished, and the other sent payload after that.
+    pub half_closed: bool,
+    /// An earlier connection of the capture had the same ends.
+    pub reused: bool,
+    syn_sequence: [Option<u32>; 2],
+    finished_ns: [Option<i64>; 2],
+}
+
+impl Connection {
+    /// Begins with its first segment.
+    pub fn new(segment: &Segment, detailed: bool) -> Connection {
+        let ports = segment.key.ports;
+        let opener = match (segment.has(flag::SYN), segment.has(flag::ACK)) {
+            (true, false) => segment.end,
+            (true, true) => 1 - segment.end,
+            _ => u8::from(ports[1] > ports[0]),
+        };
+        Connection {
+            key: segment.key,
+            first_index: segment.index,
+            first_ns: segment.time_ns,
+            last_ns: segment.time_ns,
+            packets: 0,
+            client: opener,
+            handshake: Handshake::default(),
+            halves: [Half::new(detailed), Half::new(detailed)],
+            reset: None,
+            closed_ns: None,
+            half_closed: false,
+            reused: false,
+            syn_sequence: [None; 2],
+            finished_ns: [None; 2],
+        }
+    }
+
+    /// Whether this segment opens another connection between the same ends.
+    #[inline]
+    pub fn is_reopened_by(&self, segment: &Segment) -> bool {
+        if !segment.has(flag::SYN) || segment.has(flag::ACK) {
+            return false;
+        }
+        match self.syn_sequence[usize::from(segment.end)] {
+            Some(sequence) => sequence != segment.sequence,
+            // The other end's SYN: simultaneous open, unless the handshake is over.
+            None => {
+                self.handshake.syn_ack_ns.is_some()
+                    || self.halves[usize::from(segment.end)].counts.packets > 0
+            }
+        }
+    }
+
+    /// Whether everything is over.
+    pub fn is_closed(&self) -> bool {
+        self.closed_ns.is_some() || self.reset.is_some()
+    }
+
+    /// The next segment.
+    #[inline]
+    pub fn on_segment(&mut self, segment: &Segment) {
+        let now = segment.time_ns;
+        self.packets += 1;
+        self.last_ns = self.last_ns.max(now);
+        self.halves[0].advance(now);
+        self.halves[1].advance(now);
+        if segment.has(flag::SYN) {
+            self.on_syn(segment);
+        } else if self.handshake.ack_ns.is_none() || self.packets == JUDGED_AFTER {
+            self.on_early(segment);
+        }
+        self.exchange(segment);
+        if segment.has(flag::RST) || self.halves[0].fin.is_some() || self.halves[1].fin.is_some() {
+            self.on_ending(segment);
+        }
+    }
+
+    #[inline]
+    fn exchange(&mut self, segment: &Segment) {
+        let (low, high) = self.halves.split_at_mut(1);
+        let (me, peer) =
+            if segment.end == 0 { (&mut low[0], &mut high[0]) } else { (&mut high[0], &mut low[0]) };
+        if segment.has(flag::ACK) && !segment.has(flag::RST) {
+            let mut answered = None;
+            if segment.carries(option::TIMESTAMPS) {
+                answered = peer.echoed(segment.ts_echo, segment.time_ns);
+            }
+            if let Some(answer) = answered {
+                me.least_answer_ns = Some(me.least_answer_ns.map_or(answer, |least| least.min(answer)));
+            }
+            let window = window(segment, me.offer, peer.offer);
+            peer.on_ack(segment, window, answered);
+        }
+        me.on_sent(segment);
+    }
+
+    #[cold]
+    fn on_syn(&mut self, segment: &Segment) {
+        let end = usize::from(segment.end);
+        let repeated = self.syn_sequence[end].is_some();
+        self.syn_sequence[end] = Some(segment.sequence);
+        self.handshake.repeated |= repeated;
+        let offer = Offer {
+            mss_bytes: segment.carries(option::MSS).then_some(segment.mss_bytes),
+            window_scale: segment.carries(option::WINDOW_SCALE).then_some(segment.window_scale),
+            sack: segment.carries(option::SACK_PERMITTED),
+            timestamps: segment.carries(option::TIMESTAMPS),
+            ecn_flags: segment.flags & (flag::ECE | flag::CWR | flag::AE),
+            fast_open: segment.carries(option::FAST_OPEN),
+            data_bytes: segment.payload_bytes,
+        };
+        self.halves[end].offer = Some(offer);
+        if segment.has(flag::ACK) {
+            self.handshake.syn_ack_ns.get_or_insert(segment.time_ns);
+            self.handshake.syn_ack_flags = segment.flags;
+        } else {
+            self.handshake.syn_ns.get_or_insert(segment.time_ns);
+            self.handshake.simultaneous |=
+                self.syn_sequence[1 - end].is_some() && self.handshake.syn_ack_ns.is_none();
+        }
+        if let [Some(low), Some(high)] = [self.halves[0].offer, self.halves[1].offer] {
+            self.agree(low, high);
+        }
+    }
+
+    /// Both offers are known.
+    fn agree(&mut self, low: Offer, high: Offer) {
+        let default = DEFAULT_MSS[usize::from(self.key.address(0).is_ipv6())];
+        let mss = |offer: Offer| u32::from(offer.mss_bytes.unwrap_or(default));
+        // RFC 6691: options shorten what an MSS allows.
+        let options = if low.timestamps && high.timestamps { 12 } else { 0 };
+        for half in &mut self.halves {
+            half.mss_bytes = mss(low).min(mss(high)).saturating_sub(options).max(1);
+            half.sack = low.sack && high.sack;
+        }
+    }
+
+    /// Before it is known where the capture was made.
+    #[cold]
+    fn on_early(&mut self, segment: &Segment) {
+        let from_client = segment.end == self.client;
+        if self.handshake.ack_ns.is_none() && from_client && self.handshake.syn_ack_ns.is_some() {
+            self.handshake.ack_ns = Some(segment.time_ns);
+            self.place();
+        } else if self.packets == JUDGED_AFTER && self.handshake_lags().is_none() {
+            self.place();
+        }
+    }
+
+    /// Client's and server's lag as the handshake shows them.
+    fn handshake_lags(&self) -> Option<(i64, i64)> {
+        let Handshake { syn_ns, syn_ack_ns, ack_ns, repeated, .. } = self.handshake;
+        let (syn, syn_ack, ack) = (syn_ns?, syn_ack_ns?, ack_ns?);
+        (!repeated && syn <= syn_ack && syn_ack <= ack).then_some((ack - syn_ack, syn_ack - syn))
+    }
+
+    /// Client's and server's lag by what is known best.
+    pub fn lags(&self) -> Option<(i64, i64)> {
+        let client = usize::from(self.client);
+        let answers =
+            || Some((self.halves[client].least_answer_ns?, self.halves[1 - client].least_answer_ns?));
+        self.handshake_lags().or_else(answers)
+    }
+
+    fn place(&mut self) {
+        let Some((client_ns, server_ns)) = self.lags() else { return };
+        let lag =
+            |mine: i64, other: i64| if (mine as f64) < AT_THE_END * (mine + other) as f64 { 0 } else { mine };
+        let client = usize::from(self.client);
+        self.halves[client].lag_ns = lag(client_ns, server_ns);
+        self.halves[1 - client].lag_ns = lag(server_ns, client_ns);
+    }
+
+    /// Where the capture was made.
+    pub fn vantage(&self) -> Vantage {
+        let Some((client, server)) = self.lags() else { return Vantage::Unknown };
+        let total = (client + server) as f64;
+        match () {
+            () if (client as f64) < AT_THE_END * total => Vantage::Client,
+            () if (server as f64) < AT_THE_END * total => Vantage::Server,
+            () => Vantage::Middle,
+        }
+    }
+
+    #[cold]
+    fn on_ending(&mut self, segment: &Segment) {
+        let (me, now) = (usize::from(segment.end), segment.time_ns);
+        if segment.has(flag::RST) {
+            self.reset.get_or_insert((segment.end, now));
+        }
+        self.half_closed |= self.finished_ns[1 - me].is_some() && segment.payload_bytes > 0;
+        for end in 0..2 {
+            if self.halves[end].is_finished() {
+                self.finished_ns[end].get_or_insert(now);
+            }
+        }
+        if let [Some(_), Some(_)] = self.finished_ns {
+            self.closed_ns.get_or_insert(now);
+        }
+    }
+
+    /// The capture, or the connection, is over.
+    pub fn finish(&mut self) {
+        let last = self.last_ns;
+        self.halves.iter_mut().for_each(|half| half.finish(last));
+    }
+}
+
+/// The window a segment offers, in octets.
+#[inline]
+fn window(segment: &Segment, mine: Option<Offer>, other: Option<Offer>) -> u64 {
+    let raw = u64::from(segment.window);
+    if segment.has(flag::SYN) {
+        return raw;
+    }
+    match (mine, other) {
+        (Some(mine), Some(other)) => match (mine.window_scale, other.window_scale) {
+            (Some(scale), Some(_)) => raw << scale,
+            _ => raw,
+        },
+        _ if raw == 0 => 0,
+        _ => WINDOW_UNKNOWN,
+    }
+}
+
+/// Whether a window's size could be known.
+pub fn is_window_known(bytes: u64) -> bool {
+    bytes < WINDOW_UNKNOWN
+}

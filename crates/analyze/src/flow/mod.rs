@@ -1,0 +1,23 @@
+//! From segments to flows. Streaming: memory goes with the flows that are live, not with the length of the capture.
+//!
+//! - [`table`]: which connection a segment belongs to; idle and closed ones are turned into reports.
+//! - [`connection`]: both ends: handshake, vantage point, closing.
+//! - [`half`]: the data one end sends and the acknowledgements it gets.
+//! - [`recovery`]: what a retransmission was, and the episodes they form.
+//! - [`spacing`]: time between packets: bursts, ticks, ACK compression.
+//! - [`series`], [`histogram`], [`ranges`], [`thinned`]: bounded memory for values over time, distributions,
+//!   sequence ranges and points of a plot.
+//! - [`report`]: what is said of a flow.
+//!
+//! The definitions are written down in `docs/analyze.md`.
+
+pub mod connection;
+pub mod half;
+pub mod histogram;
+pub mod ranges;
+pub mod recovery;
+pub mod report;
+pub mod series;
+pub mod spacing;
+pub mod table;
+pub mod thinned;

@@ -1,0 +1,590 @@
+//! What is said of a flow: plain values, ready for tables, JSON and figures.
+
+use super::{
+    connection::{Connection, Vantage, is_window_known},
+    half::{Counts, Detail, Half},
+    histogram::Histogram,
+    recovery::{Cause, Episode},
+    series::{LIMITS, Limit, Series},
+    spacing::Gaps,
+};
+use crate::{
+    findings::{self, Finding},
+    segment::flag,
+};
+use serde::Serialize;
+
+/// Bins of the series that a report carries.
+const SERIES_BINS: usize = 256;
+
+/// A distribution's landmarks, microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// Values.
+    pub count: u64,
+    /// Least.
+    pub least_us: f64,
+    /// Median.
+    pub median_us: f64,
+    /// 95 % do not exceed it.
+    pub p95_us: f64,
+    /// 99 % do not exceed it.
+    pub p99_us: f64,
+}
+
+impl Spread {
+    fn of(histogram: &Histogram) -> Option<Spread> {
+        let at = |q| histogram.quantile(q).map(|ns| ns as f64 / 1e3);
+        Some(Spread {
+            count: histogram.count(),
+            least_us: at(0.0)?,
+            median_us: at(0.5)?,
+            p95_us: at(0.95)?,
+            p99_us: at(0.99)?,
+        })
+    }
+}
+
+/// What the SYNs agreed on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HandshakeReport {
+    /// Whether both SYNs were seen.
+    pub complete: bool,
+    /// From the SYN to the client's acknowledgement.
+    pub rtt_us: Option<f64>,
+    /// The server's share of it: from here to the server and back.
+    pub server_side_us: Option<f64>,
+    /// SACK usable.
+    pub sack: Option<bool>,
+    /// Timestamps usable.
+    pub timestamps: Option<bool>,
+    /// Window scaling usable.
+    pub window_scaling: Option<bool>,
+    /// `off`, `ecn`, `accecn`, or unknown.
+    pub ecn: Option<&'static str>,
+    /// TCP Fast Open: `cookie` asked for or given, `data` in the SYN.
+    pub fast_open: Option<&'static str>,
+    /// Both ends opened at once.
+    pub simultaneous_open: bool,
+    /// SYNs sent again.
+    pub repeated_syns: u64,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// Both ends finished.
+    Closed,
+    /// The client reset it.
+    ResetByClient,
+    /// The server reset it.
+    ResetByServer,
+    /// Not before the capture ended, or it became idle.
+    Open,
+}
+
+/// Ticks, in a report.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TickReport {
+    /// Period.
+    pub period_us: f64,
+    /// 0 to 1.
+    pub strength: f64,
+    /// Packets in a cluster.
+    pub packets_per_cluster: f64,
+}
+
+/// Spacing, in a report.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GapReport {
+    /// Time between packets.
+    pub gap: Option<Spread>,
+    /// Packets in a burst, on average.
+    pub mean_burst_packets: Option<f64>,
+    /// And in the longest.
+    pub longest_burst_packets: u32,
+    /// Clusters at a period.
+    pub ticks: Option<TickReport>,
+    /// Packets whose time is before that of the packet they follow.
+    pub backwards: u64,
+}
+
+/// ACK compression, in a report.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CompressionReport {
+    /// Pairs of ACKs whose data was spread.
+    pub compared_pairs: u64,
+    /// Of them compressed.
+    pub share: f64,
+    /// Spacing of their data.
+    pub data_gap_us: f64,
+    /// Spacing of the ACKs.
+    pub ack_gap_us: f64,
+    /// Most compressed pairs in a row.
+    pub longest_run: u32,
+    /// First seen, seconds since the capture's start.
+    pub first_s: f64,
+}
+
+/// Shares of the time something was limited by, 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct LimitShares {
+    /// Nothing to send.
+    pub application: f64,
+    /// The receiver's window.
+    pub window: f64,
+    /// The congestion window or the sender's buffer.
+    pub congestion: f64,
+    /// Repair of losses.
+    pub recovery: f64,
+}
+
+/// Values over time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SeriesReport {
+    /// Width of a bin.
+    pub bin_s: f64,
+    /// When the first begins, since the capture's start.
+    pub start_s: f64,
+    /// New payload, bits per second.
+    pub rate_bps: Vec<f64>,
+    /// Acknowledged, bits per second.
+    pub delivered_bps: Vec<f64>,
+    /// Sent again, bits per second.
+    pub resent_bps: Vec<f64>,
+    /// Most outstanding.
+    pub flight_bytes: Vec<u64>,
+    /// Least window, where it is known.
+    pub window_bytes: Vec<Option<u64>>,
+    /// Least RTT.
+    pub rtt_least_ms: Vec<Option<f64>>,
+    /// Greatest RTT.
+    pub rtt_most_ms: Vec<Option<f64>>,
+    /// The limit that took most of the time.
+    pub limit: Vec<Option<Limit>>,
+}
+
+/// What one end sent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DirectionReport {
+    /// `address:port` of the sender.
+    pub from: String,
+    /// And of the receiver.
+    pub to: String,
+    /// MSS it offered.
+    pub mss_bytes: Option<u16>,
+    /// Window scale it offered.
+    pub window_scale: Option<u8>,
+    /// Whether it offered SACK.
+    pub offers_sack: Option<bool>,
+    /// Packets.
+    pub packets: u64,
+    /// Packets with payload.
+    pub data_packets: u64,
+    /// Segments with payload.
+    pub data_segments: u64,
+    /// Packets above the MSS (offloads: the capture was made before they were cut, or after they were joined).
+    pub oversize_packets: u64,
+    /// Payload, however often sent.
+    pub payload_bytes: u64,
+    /// Payload, each octet once.
+    pub unique_bytes: u64,
+    /// Acknowledged.
+    pub acked_bytes: u64,
+    /// From the first to the last packet with payload.
+    pub active_s: f64,
+    /// Unique payload over that time.
+    pub throughput_bps: Option<f64>,
+    /// Segments sent again, as the sender's kernel counts them.
+    pub resent_segments: u64,
+    /// Payload sent again.
+    pub resent_bytes: u64,
+    /// Share of segments sent again.
+    pub retransmissions: f64,
+    /// Of them fast.
+    pub fast_segments: u64,
+    /// By the retransmission timer.
+    pub timeout_segments: u64,
+    /// Times the timer went off.
+    pub timeouts: u64,
+    /// Sent again after a timeout.
+    pub go_back_segments: u64,
+    /// Tail loss probes.
+    pub tail_probe_segments: u64,
+    /// Of all, not needed.
+    pub spurious_segments: u64,
+    /// Of those, said by DSACK.
+    pub spurious_by_dsack: u64,
+    /// Late, their first copies lost before they came here.
+    pub lost_before_segments: u64,
+    /// Late, overtaken by others.
+    pub reordered_segments: u64,
+    /// Copies with the same IP identification.
+    pub duplicate_packets: u64,
+    /// Acknowledged but not captured.
+    pub unseen_bytes: u64,
+    /// Duplicate ACKs got.
+    pub duplicate_acks: u64,
+    /// ACKs got with SACK blocks.
+    pub sack_acks: u64,
+    /// DSACKs got.
+    pub dsacks: u64,
+    /// ACKs got of something new.
+    pub acks: u64,
+    /// Segments per such ACK.
+    pub segments_per_ack: Option<f64>,
+    /// ACKs of one, two, three or four, and more segments.
+    pub ack_sizes: [u64; 4],
+    /// Times the window offered to it fell to zero.
+    pub zero_windows: u64,
+    /// Keep-alives and window probes.
+    pub probes: u64,
+    /// Marked CE.
+    pub ce_packets: u64,
+    /// Carried ECE.
+    pub ece_packets: u64,
+    /// From here to the receiver and back, by sequence numbers.
+    pub rtt: Option<Spread>,
+    /// The same by timestamps.
+    pub rtt_by_timestamp: Option<Spread>,
+    /// Least of the former, exact.
+    pub least_rtt_us: Option<f64>,
+    /// From here to the sender and back.
+    pub lag_us: f64,
+    /// Samples Karn's rule refused.
+    pub karn_refused: u64,
+    /// Most outstanding.
+    pub most_flight_bytes: u64,
+    /// Outstanding when data was sent, on average.
+    pub mean_flight_bytes: f64,
+    /// Least window it was offered.
+    pub least_window_bytes: Option<u64>,
+    /// Greatest window it was offered.
+    pub most_window_bytes: Option<u64>,
+    /// Largest payload of a packet.
+    pub largest_payload_bytes: u32,
+    /// What it was limited by.
+    pub limits: LimitShares,
+    /// Until nine tenths of its lasting flight were reached.
+    pub scaling_s: Option<f64>,
+    /// Sends evenly rather than in bursts.
+    pub paced: Option<bool>,
+    /// Spacing of its data.
+    pub data_gaps: Option<GapReport>,
+    /// Spacing of its pure ACKs.
+    pub ack_gaps: Option<GapReport>,
+    /// Of the ACKs its data got.
+    pub ack_compression: Option<CompressionReport>,
+    /// Times to live: first, last.
+    pub ttl: Option<(u8, u8)>,
+    /// How often that changed.
+    pub ttl_changes: u32,
+    /// Least MTU a router named.
+    pub path_mtu_bytes: Option<u32>,
+    /// Losses repaired.
+    pub episodes: Vec<Episode>,
+    /// How many there were.
+    pub episode_count: u64,
+    /// Over time.
+    pub series: Option<SeriesReport>,
+    /// For figures.
+    #[serde(skip)]
+    pub detail: Option<Box<Detail>>,
+    /// For figures.
+    #[serde(skip)]
+    pub gap_histograms: [Histogram; 2],
+}
+
+/// A connection.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FlowReport {
+    /// Number of its first packet in the capture, from 0.
+    pub first_packet: u64,
+    /// Since the capture's start.
+    pub start_s: f64,
+    /// From its first to its last packet.
+    pub duration_s: f64,
+    /// Packets of both ends.
+    pub packets: u64,
+    /// Where the capture was made.
+    pub vantage: Vantage,
+    /// Its SYNs.
+    pub handshake: HandshakeReport,
+    /// Its end.
+    pub ending: Ending,
+    /// One end had finished and the other went on sending.
+    pub half_closed: bool,
+    /// The same ends had a connection before.
+    pub reused_port: bool,
+    /// What client and server sent.
+    pub directions: [DirectionReport; 2],
+    /// What it means, the costliest first.
+    pub findings: Vec<Finding>,
+}
+
+impl FlowReport {
+    /// Everything that is known of a connection that is over.
+    pub fn of(connection: &mut Connection, epoch_ns: i64) -> FlowReport {
+        let client = usize::from(connection.client);
+        let evidence = [client, 1 - client].map(|end| findings::of_direction(connection, end, epoch_ns));
+        let mut found: Vec<Finding> = evidence.into_iter().flatten().collect();
+        found.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
+        let handshake = handshake(connection);
+        let ending = match (connection.closed_ns, connection.reset) {
+            (Some(_), _) => Ending::Closed,
+            (None, Some((end, _))) if end == connection.client => Ending::ResetByClient,
+            (None, Some(_)) => Ending::ResetByServer,
+            (None, None) => Ending::Open,
+        };
+        FlowReport {
+            first_packet: connection.first_index,
+            start_s: seconds(connection.first_ns - epoch_ns),
+            duration_s: seconds(connection.last_ns - connection.first_ns),
+            packets: connection.packets,
+            vantage: connection.vantage(),
+            handshake,
+            ending,
+            half_closed: connection.half_closed,
+            reused_port: connection.reused,
+            directions: [client, 1 - client].map(|end| direction(connection, end, epoch_ns)),
+            findings: found,
+        }
+    }
+
+    /// Payload of both ends.
+    pub fn payload_bytes(&self) -> u64 {
+        self.directions.iter().map(|d| d.payload_bytes).sum()
+    }
+
+    /// The direction that carries most.
+    pub fn main(&self) -> &DirectionReport {
+        let [client, server] = &self.directions;
+        if server.payload_bytes > client.payload_bytes { server } else { client }
+    }
+}
+
+/// Nanoseconds as seconds.
+pub(crate) fn seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn handshake(connection: &Connection) -> HandshakeReport {
+    let client = usize::from(connection.client);
+    let offers = [connection.halves[client].offer, connection.halves[1 - client].offer];
+    let both = |has: fn(&super::half::Offer) -> bool| match offers {
+        [Some(mine), Some(other)] => Some(has(&mine) && has(&other)),
+        _ => None,
+    };
+    let lags =
+        connection.lags().filter(|_| connection.handshake.ack_ns.is_some() && !connection.handshake.repeated);
+    HandshakeReport {
+        complete: offers.iter().all(Option::is_some),
+        rtt_us: lags.map(|(client, server)| (client + server) as f64 / 1e3),
+        server_side_us: lags.map(|(_, server)| server as f64 / 1e3),
+        sack: both(|offer| offer.sack),
+        timestamps: both(|offer| offer.timestamps),
+        window_scaling: both(|offer| offer.window_scale.is_some()),
+        ecn: ecn(offers, connection.handshake.syn_ack_flags),
+        fast_open: fast_open(offers),
+        simultaneous_open: connection.handshake.simultaneous,
+        repeated_syns: connection.halves.iter().map(|half| half.counts.resent_syns).sum(),
+    }
+}
+
+/// RFC 3168, 6.1.1 and RFC 9768, 3.1: what the flags of SYN and SYN-ACK agree on.
+fn ecn(offers: [Option<super::half::Offer>; 2], answer: u16) -> Option<&'static str> {
+    let [Some(client), Some(_)] = offers else { return None };
+    let answer = answer & (flag::ECE | flag::CWR | flag::AE);
+    let accurate = flag::ECE | flag::CWR | flag::AE;
+    Some(match client.ecn_flags {
+        asked if asked == accurate && answer == flag::ECE => "ecn",
+        asked if asked == accurate && answer != 0 && answer != accurate => "accecn",
+        asked if asked == flag::ECE | flag::CWR && answer == flag::ECE => "ecn",
+        _ => "off",
+    })
+}
+
+fn fast_open(offers: [Option<super::half::Offer>; 2]) -> Option<&'static str> {
+    let [Some(client), other] = offers else { return None };
+    let answered = other.is_some_and(|offer| offer.fast_open);
+    match (client.data_bytes > 0, client.fast_open || answered) {
+        (true, true) => Some("data"),
+        (false, true) => Some("cookie"),
+        _ => None,
+    }
+}
+
+/// Shares of time under each limit.
+pub(crate) fn shares(limit_ns: &[i64; LIMITS]) -> LimitShares {
+    let total = limit_ns.iter().sum::<i64>().max(1) as f64;
+    let share = |limit: Limit| limit_ns[limit as usize] as f64 / total;
+    LimitShares {
+        application: share(Limit::Application),
+        window: share(Limit::Window),
+        congestion: share(Limit::Congestion),
+        recovery: share(Limit::Recovery),
+    }
+}
+
+fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> DirectionReport {
+    let key = connection.key;
+    let round_trip = round_trip_ns(connection, end);
+    let half = &mut connection.halves[end];
+    let Counts { unique_bytes, resent_segments, data_segments, .. } = half.counts;
+    let active_s = half.data_ns.map_or(0.0, |(first, last)| seconds(last - first));
+    let counts = half.counts;
+    let by = |cause: Cause| half.recovery.segments[cause as usize];
+    let window = half.window_bytes.filter(|(_, most)| is_window_known(*most));
+    let spacing = half.spacing.as_deref();
+    let lag = (half.counts.data_packets > 0).then_some(half.lag_ns);
+    DirectionReport {
+        from: key.end(end),
+        to: key.end(1 - end),
+        mss_bytes: half.offer.and_then(|offer| offer.mss_bytes),
+        window_scale: half.offer.and_then(|offer| offer.window_scale),
+        offers_sack: half.offer.map(|offer| offer.sack),
+        packets: counts.packets,
+        data_packets: counts.data_packets,
+        data_segments,
+        oversize_packets: counts.oversize_packets,
+        payload_bytes: counts.payload_bytes,
+        unique_bytes,
+        acked_bytes: counts.acked_bytes,
+        active_s,
+        throughput_bps: (active_s > 0.0).then(|| unique_bytes as f64 * 8.0 / active_s),
+        resent_segments,
+        resent_bytes: counts.resent_bytes,
+        retransmissions: resent_segments as f64 / (data_segments.max(resent_segments)).max(1) as f64,
+        fast_segments: by(Cause::Fast),
+        timeout_segments: by(Cause::Timeout),
+        timeouts: half.recovery.timeouts,
+        go_back_segments: by(Cause::GoBack),
+        tail_probe_segments: by(Cause::TailProbe),
+        spurious_segments: half.recovery.spurious_segments,
+        spurious_by_dsack: half.recovery.spurious_by_dsack,
+        lost_before_segments: counts.lost_before_segments,
+        reordered_segments: counts.reordered_segments,
+        duplicate_packets: counts.duplicate_packets,
+        unseen_bytes: counts.unseen_bytes,
+        duplicate_acks: counts.duplicate_acks,
+        sack_acks: counts.sack_acks,
+        dsacks: counts.dsacks,
+        acks: counts.acks,
+        segments_per_ack: (counts.acks > 0).then(|| counts.acked_segments as f64 / counts.acks as f64),
+        ack_sizes: counts.ack_sizes,
+        zero_windows: counts.zero_windows,
+        probes: counts.probes,
+        ce_packets: counts.ce_packets,
+        ece_packets: counts.ece_packets,
+        rtt: half.rtt.as_deref().and_then(Spread::of),
+        rtt_by_timestamp: half.rtt_by_timestamp.as_deref().and_then(Spread::of),
+        least_rtt_us: half.least_rtt_ns.map(|ns| ns as f64 / 1e3),
+        lag_us: half.lag_ns as f64 / 1e3,
+        karn_refused: half.karn_refused,
+        most_flight_bytes: half.most_flight_bytes,
+        mean_flight_bytes: half.flight_sum as f64 / counts.data_packets.max(1) as f64,
+        least_window_bytes: window.map(|(least, _)| least),
+        most_window_bytes: window.map(|(_, most)| most),
+        largest_payload_bytes: half.largest_payload,
+        limits: shares(&half.limit_ns),
+        scaling_s: half.series.as_deref().and_then(scaling_s),
+        paced: lag.filter(|lag| *lag == 0).and_then(|_| paced(half)),
+        data_gaps: spacing.map(|s| gaps(&s.data, round_trip)),
+        ack_gaps: spacing.map(|s| gaps(&s.acks, round_trip)),
+        ack_compression: compression(half, epoch_ns),
+        ttl: half.ttl.map(|(first, last, ..)| (first, last)),
+        ttl_changes: half.ttl.map_or(0, |(_, _, changes, _)| changes),
+        path_mtu_bytes: half.too_big.map(|(mtu, _)| mtu),
+        episodes: half.recovery.episodes.clone(),
+        episode_count: half.recovery.episode_count,
+        series: half.series.as_deref().map(|s| series(&s.coarser(SERIES_BINS), epoch_ns)),
+        detail: half.detail.take(),
+        gap_histograms: spacing
+            .map(|s| [s.data.histogram.clone(), s.acks.histogram.clone()])
+            .unwrap_or_default(),
+    }
+}
+
+/// The least round trip of a whole connection, seen by the data of one end (or what the handshake showed).
+pub(crate) fn round_trip_ns(connection: &Connection, end: usize) -> Option<i64> {
+    let half = &connection.halves[end];
+    let by_data = half.least_rtt_ns.map(|rtt| rtt + half.lag_ns);
+    let by_answers = || connection.lags().map(|(client, server)| client + server);
+    by_data.filter(|_| half.counts.acks >= 8).or_else(by_answers).or(by_data)
+}
+
+/// Packets per burst up to which a sender is said to pace.
+const PACED_BURST: f64 = 2.5;
+
+fn paced(half: &Half) -> Option<bool> {
+    let data = &half.spacing.as_deref()?.data;
+    (data.histogram.count() >= 100 && half.counts.oversize_packets == 0)
+        .then(|| data.mean_burst().is_some_and(|burst| burst <= PACED_BURST))
+}
+
+fn gaps(gaps: &Gaps, round_trip_ns: Option<i64>) -> GapReport {
+    let ticks = gaps.period(round_trip_ns).map(|period| TickReport {
+        period_us: period.period_ns / 1e3,
+        strength: period.strength,
+        packets_per_cluster: period.packets_per_cluster,
+    });
+    GapReport {
+        gap: Spread::of(&gaps.histogram),
+        mean_burst_packets: gaps.mean_burst(),
+        longest_burst_packets: gaps.longest_burst,
+        ticks,
+        backwards: gaps.backwards,
+    }
+}
+
+fn compression(half: &Half, epoch_ns: i64) -> Option<CompressionReport> {
+    let found = &half.spacing.as_deref()?.compression;
+    let mean = |sum: u64| sum as f64 / 1e3 / found.compressed.max(1) as f64;
+    (found.compared > 0).then(|| CompressionReport {
+        compared_pairs: found.compared,
+        share: found.compressed as f64 / found.compared as f64,
+        data_gap_us: mean(found.data_ns),
+        ack_gap_us: mean(found.ack_ns),
+        longest_run: found.longest_run,
+        first_s: found.first_ns.map_or(0.0, |ns| seconds(ns - epoch_ns)),
+    })
+}
+
+/// Tamatsukuri's scaling time: until the flight has grown to its final size, here nine tenths of what the upper tenth
+/// of all stretches of time reach.
+fn scaling_s(series: &Series) -> Option<f64> {
+    let mut flights: Vec<u64> = series.bins().iter().map(|bin| bin.flight_bytes).filter(|f| *f > 0).collect();
+    if flights.len() < 8 {
+        return None;
+    }
+    flights.sort_unstable();
+    let lasting = flights[flights.len() * 9 / 10] as f64;
+    let at = series.bins().iter().position(|bin| bin.flight_bytes as f64 >= 0.9 * lasting)?;
+    Some(seconds(series.width_ns()) * at as f64)
+}
+
+fn series(series: &Series, epoch_ns: i64) -> SeriesReport {
+    let bins = series.bins();
+    let bin_s = seconds(series.width_ns());
+    let rate = |of: fn(&super::series::Bin) -> u64| bins.iter().map(|b| of(b) as f64 * 8.0 / bin_s).collect();
+    let rtt = |us: u32| (us != u32::MAX && us > 0).then(|| f64::from(us) / 1e3);
+    let limit = |bin: &super::series::Bin| {
+        let all = [Limit::Application, Limit::Window, Limit::Congestion, Limit::Recovery];
+        all.into_iter()
+            .max_by_key(|limit| bin.limit_ns[*limit as usize])
+            .filter(|l| bin.limit_ns[*l as usize] > 0)
+    };
+    SeriesReport {
+        bin_s,
+        start_s: seconds(series.start_ns() - epoch_ns),
+        rate_bps: rate(|bin| bin.new_bytes),
+        delivered_bps: rate(|bin| bin.acked_bytes),
+        resent_bps: rate(|bin| bin.resent_bytes),
+        flight_bytes: bins.iter().map(|bin| bin.flight_bytes).collect(),
+        window_bytes: bins.iter().map(|b| Some(b.window_bytes).filter(|w| is_window_known(*w))).collect(),
+        rtt_least_ms: bins.iter().map(|bin| rtt(bin.rtt_least_us)).collect(),
+        rtt_most_ms: bins.iter().map(|bin| rtt(bin.rtt_most_us)).collect(),
+        limit: bins.iter().map(limit).collect(),
+    }
+}

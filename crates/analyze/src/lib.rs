@@ -1,0 +1,46 @@
+//! Packet captures in, flows and findings out. No kernel, no privilege, no clock.
+//!
+//! - [`capture`]: pcap and pcapng, read as a stream, damage and all.
+//! - [`decode`]: from a frame to a [`segment::Segment`].
+//! - [`flow`]: from segments to flows, in memory bounded by the flows that are live.
+//! - [`findings`]: what the figures mean, with evidence.
+//! - [`analysis`]: all of it, over several files and several cores.
+//! - [`summary`]: the result as text.
+
+pub mod analysis;
+pub mod capture;
+pub mod decode;
+pub mod findings;
+pub mod flow;
+pub mod segment;
+pub mod summary;
+
+/// What an analysis is to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Threads that follow flows; results are the same for any number.
+    pub jobs: usize,
+    /// Whether points for figures are kept.
+    pub detailed: bool,
+    /// A flow without packets for longer than this is over.
+    pub idle_ns: i64,
+    /// A closed flow is over after this.
+    pub linger_ns: i64,
+    /// Flows that are reported one by one, the greatest by payload; all count in the sums.
+    pub most_flows: usize,
+    /// Time that others are relative to, nanoseconds since 1970: that of the first packet.
+    pub epoch_ns: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            jobs: 1,
+            detailed: false,
+            idle_ns: 300_000_000_000,
+            linger_ns: 10_000_000_000,
+            most_flows: 100_000,
+            epoch_ns: 0,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A TCP segment as the analysis sees it: what the headers of one packet say, in one fixed-size value.
+
+use crate::capture::Direction;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// TCP's flags as they stand in octets 12 and 13 of its header.
+pub mod flag {
+    /// Sender has finished.
+    pub const FIN: u16 = 0x01;
+    /// Synchronise sequence numbers.
+    pub const SYN: u16 = 0x02;
+    /// Reset.
+    pub const RST: u16 = 0x04;
+    /// Push.
+    pub const PSH: u16 = 0x08;
+    /// The acknowledgement field counts.
+    pub const ACK: u16 = 0x10;
+    /// ECN echo (RFC 3168), or part of the AccECN counter.
+    pub const ECE: u16 = 0x40;
+    /// Congestion window reduced.
+    pub const CWR: u16 = 0x80;
+    /// Accurate ECN (RFC 9768), formerly the nonce sum.
+    pub const AE: u16 = 0x100;
+}
+
+/// Which options a segment carries.
+pub mod option {
+    /// Maximum segment size.
+    pub const MSS: u8 = 1;
+    /// Window scale.
+    pub const WINDOW_SCALE: u8 = 2;
+    /// SACK permitted.
+    pub const SACK_PERMITTED: u8 = 4;
+    /// Timestamps.
+    pub const TIMESTAMPS: u8 = 8;
+    /// TCP Fast Open, with or without a cookie.
+    pub const FAST_OPEN: u8 = 16;
+    /// AccECN counters.
+    pub const ACCURATE_ECN: u8 = 32;
+}
+
+/// The two ends of a connection, the lesser first, so that both directions have the same key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct FlowKey {
+    /// Addresses as IPv6; IPv4 is mapped (`::ffff:a.b.c.d`).
+    pub addresses: [u128; 2],
+    /// Ports, in the same order.
+    pub ports: [u16; 2],
+}
+
+impl FlowKey {
+    /// The key of a packet, and which of its ends sent it.
+    #[inline]
+    pub fn of(source: (u128, u16), destination: (u128, u16)) -> (FlowKey, u8) {
+        let end = u8::from(source > destination);
+        let (low, high) = if end == 0 { (source, destination) } else { (destination, source) };
+        (FlowKey { addresses: [low.0, high.0], ports: [low.1, high.1] }, end)
+    }
+
+    /// The same for both directions, well spread.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let fold = |a: u128| (a as u64) ^ ((a >> 64) as u64).rotate_left(23);
+        let ports = u64::from(self.ports[0]) << 16 | u64::from(self.ports[1]);
+        let first = (fold(self.addresses[0]) ^ ports).wrapping_mul(FACTOR);
+        let second = (fold(self.addresses[1]) ^ first.rotate_left(31)).wrapping_mul(FACTOR);
+        second ^ (second >> 29)
+    }
+
+    /// The address of an end.
+    pub fn address(&self, end: usize) -> IpAddr {
+        let address = Ipv6Addr::from_bits(self.addresses[end]);
+        address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+    }
+
+    /// An end as `address:port`.
+    pub fn end(&self, end: usize) -> String {
+        std::net::SocketAddr::new(self.address(end), self.ports[end]).to_string()
+    }
+}
+
+/// What one packet says.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Segment {
+    /// Nanoseconds since 1970.
+    pub time_ns: i64,
+    /// Number of the packet in the order of arrival, from 0.
+    pub index: u64,
+    /// Whose it is.
+    pub key: FlowKey,
+    /// Which end of the key sent it, 0 or 1.
+    pub end: u8,
+    /// [`option`] bits.
+    pub options: u8,
+    /// [`flag`] bits.
+    pub flags: u16,
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgement number.
+    pub acknowledgement: u32,
+    /// Window field, unscaled.
+    pub window: u16,
+    /// Identification field of IPv4; 0 for IPv6.
+    pub ip_id: u16,
+    /// Octets of payload (on the wire, whatever was kept).
+    pub payload_bytes: u32,
+    /// TSval.
+    pub ts_value: u32,
+    /// TSecr.
+    pub ts_echo: u32,
+    /// MSS option.
+    pub mss_bytes: u16,
+    /// Window scale option.
+    pub window_scale: u8,
+    /// SACK blocks that were kept.
+    pub sack_count: u8,
+    /// SACK blocks: left edge, right edge.
+    pub sack: [(u32, u32); 4],
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// ECN field of the IP header.
+    pub ecn: u8,
+    /// IPv4 forbids fragmentation, as IPv6 always does.
+    pub unfragmentable: bool,
+    /// As the file says.
+    pub direction: Option<Direction>,
+}
+
+impl Segment {
+    /// Whether all of these flags are set.
+    #[inline]
+    pub fn has(&self, flags: u16) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Whether this option is there.
+    #[inline]
+    pub fn carries(&self, option: u8) -> bool {
+        self.options & option != 0
+    }
+}

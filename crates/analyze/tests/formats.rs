@@ -1,0 +1,366 @@
+//! Captures of every kind, whole and damaged.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use longfat_analyze::{
+    Settings,
+    analysis::analyze,
+    capture::{
+        Direction, LinkType, Packet,
+        reader::{CaptureError, CaptureReader},
+        source,
+        write::{PcapWriter, PcapngWriter},
+    },
+    decode::{Decoded, Unfollowed, decode},
+    segment::{FlowKey, Segment, flag},
+};
+use proptest::prelude::*;
+use std::io::Write as _;
+use support::{Tcp, Trace, analyze_bytes};
+
+const TIME: i64 = 1_700_000_000_123_456_789;
+
+type Read = (i64, u32, Vec<u8>, Option<Direction>);
+
+fn read_all(bytes: &[u8]) -> (Vec<Read>, u64) {
+    let mut reader = CaptureReader::new(bytes, "memory").unwrap();
+    let mut packets = Vec::new();
+    while let Some(p) = reader.next_packet().unwrap() {
+        packets.push((p.time_ns, p.original_bytes, p.data.to_vec(), p.direction));
+    }
+    (packets, reader.damage_count())
+}
+
+fn pcap(packets: usize) -> Vec<u8> {
+    let mut writer = PcapWriter::new(Vec::new(), LinkType(1), 96).unwrap();
+    for n in 0..packets {
+        let (frame, length) = Tcp::client(flag::ACK, n as u32 * 100, 0).payload(100).frame();
+        writer.packet(TIME + n as i64 * 1000, length as u32, &frame).unwrap();
+    }
+    writer.into_inner()
+}
+
+/// A file header and one record, in either byte order and resolution.
+fn by_hand(big: bool, magic: u32, fraction: u32) -> Vec<u8> {
+    let word = |n: u32| if big { n.to_be_bytes() } else { n.to_le_bytes() };
+    let mut bytes = word(magic).to_vec();
+    bytes.extend(if big { [0, 2, 0, 4] } else { [2, 0, 4, 0] });
+    for field in [0, 0, 96, 1, 1_700_000_000, fraction, 14, 60] {
+        bytes.extend(word(field));
+    }
+    bytes.extend([0; 14]);
+    bytes
+}
+
+#[test]
+fn all_four_kinds_of_pcap_give_the_same_time() {
+    for (big, magic, fraction) in [
+        (false, 0xa1b2_c3d4, 123_456),
+        (true, 0xa1b2_c3d4, 123_456),
+        (false, 0xa1b2_3c4d, 123_456_000),
+        (true, 0xa1b2_3c4d, 123_456_000),
+    ] {
+        let (packets, damages) = read_all(&by_hand(big, magic, fraction));
+        assert_eq!(packets, [(1_700_000_000_123_456_000, 60, vec![0; 14], None)]);
+        assert_eq!(damages, 0);
+    }
+}
+
+#[test]
+fn pcapng_tells_directions_and_what_the_capture_lost() {
+    let mut writer = PcapngWriter::new(Vec::new()).unwrap();
+    let interface = writer.interface("eth7", LinkType(1), 96).unwrap();
+    let (frame, length) = Tcp::client(flag::ACK, 1, 1).payload(77).frame();
+    for direction in [Some(Direction::Inbound), Some(Direction::Outbound), None] {
+        writer.packet(interface, TIME, length as u32, &frame, direction).unwrap();
+    }
+    writer.statistics(interface, TIME, 100, 40).unwrap();
+    writer.statistics(interface, TIME, 1000, 42).unwrap();
+    let bytes = writer.into_inner();
+    let (packets, damages) = read_all(&bytes);
+    assert_eq!(damages, 0);
+    assert!(packets.iter().all(|p| p.0 == TIME && p.1 as usize == length && p.2 == frame));
+    let directions: Vec<_> = packets.iter().map(|p| p.3).collect();
+    assert_eq!(directions, [Some(Direction::Inbound), Some(Direction::Outbound), None]);
+    let interfaces = analyze_bytes(&bytes, Settings::default()).capture.interfaces;
+    assert_eq!(interfaces.len(), 1);
+    assert_eq!((interfaces[0].interface.as_str(), interfaces[0].dropped), ("eth7", Some(42)));
+}
+
+#[test]
+fn compressed_files_and_several_files_read_as_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let plain = pcap(10);
+    let path = |name: &str| directory.path().join(name);
+    let mut gzip = flate2::write::GzEncoder::new(
+        std::fs::File::create(path("b.gz")).unwrap(),
+        flate2::Compression::fast(),
+    );
+    gzip.write_all(&plain).unwrap();
+    gzip.finish().unwrap();
+    std::fs::write(path("c.zst"), zstd::encode_all(plain.as_slice(), 1).unwrap()).unwrap();
+    std::fs::write(path("a.pcap"), &plain).unwrap();
+    let captures = ["c.zst", "b.gz", "a.pcap"].map(|name| source::open(&path(name)).unwrap());
+    let analysis = analyze(captures.into(), Settings::default(), |_| {}).unwrap();
+    assert_eq!((analysis.capture.packets, analysis.capture.damage_count), (30, 0));
+}
+
+#[test]
+fn a_broken_compressed_file_gives_what_can_be_read_and_says_so() {
+    let whole = zstd::encode_all(pcap(50_000).as_slice(), 1).unwrap();
+    let cut = whole[..whole.len() / 2].to_vec();
+    let source = source::decompressed(Box::new(std::io::Cursor::new(cut))).unwrap();
+    let analysis =
+        analyze(vec![CaptureReader::new(source, "cut").unwrap()], Settings::default(), |_| {}).unwrap();
+    assert!(analysis.capture.packets > 1000, "{}", analysis.capture.packets);
+    assert!(analysis.capture.damage_count >= 1);
+}
+
+#[test]
+fn what_is_no_capture_is_refused_by_name() {
+    let refused = |bytes: &'static [u8]| CaptureReader::new(bytes, "x.txt").err().unwrap();
+    assert!(matches!(refused(b"hello, this is a text file"), CaptureError::Unknown(name) if name == "x.txt"));
+    assert!(matches!(refused(b""), CaptureError::Empty(_)));
+}
+
+#[test]
+fn damage_in_the_middle_is_reported_with_its_offset_and_the_rest_is_read() {
+    let whole = pcap(100);
+    let record = (whole.len() - 24) / 100;
+    let mut damaged = whole.clone();
+    let at = 24 + 40 * record;
+    damaged[at + 8..at + 12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let (packets, damages) = read_all(&damaged);
+    assert_eq!((packets.len(), damages), (99, 1));
+    let capture = analyze_bytes(&damaged, Settings::default()).capture;
+    assert_eq!((capture.damages[0].offset, capture.damages[0].skipped_bytes), (at as u64, record as u64));
+    let mut garbage = whole[..at].to_vec();
+    garbage.extend((0..777u32).map(|n| ((n * 7919) >> 3) as u8));
+    garbage.extend(&whole[at..]);
+    assert_eq!(read_all(&garbage), (read_all(&whole).0, 1));
+}
+
+#[test]
+fn damage_in_pcapng_is_passed_over_too() {
+    let mut writer = PcapngWriter::new(Vec::new()).unwrap();
+    let interface = writer.interface("eth0", LinkType(1), 96).unwrap();
+    let (frame, length) = Tcp::client(flag::ACK, 1, 1).frame();
+    (0..20).for_each(|n| writer.packet(interface, TIME + n, length as u32, &frame, None).unwrap());
+    let bytes = writer.into_inner();
+    let block = 32 + frame.len().next_multiple_of(4);
+    let at = bytes.len() - 10 * block;
+    let mut damaged = bytes.clone();
+    damaged[at + 4] ^= 0x55;
+    assert_eq!((read_all(&damaged).0.len(), read_all(&damaged).1), (19, 1));
+}
+
+#[test]
+fn a_file_cut_within_a_record_gives_every_whole_record() {
+    let whole = pcap(100);
+    let (packets, damages) = read_all(&whole[..whole.len() - 5]);
+    assert_eq!((packets.len(), damages), (99, 1));
+}
+
+fn segment(link: u32, data: &[u8], original: usize) -> Result<Segment, Unfollowed> {
+    let packet =
+        Packet { time_ns: 1, original_bytes: original as u32, data, link: LinkType(link), direction: None };
+    match decode(&packet, 0) {
+        Decoded::Tcp(segment) => Ok(segment),
+        Decoded::Not(why) => Err(why),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An IPv6 packet around something.
+fn ipv6(next: u8, payload: &[u8], payload_length: usize) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend((payload_length as u16).to_be_bytes());
+    packet.extend([next, 64]);
+    packet.extend([0x20; 16]);
+    packet.extend([0x21; 16]);
+    packet.extend(payload);
+    packet
+}
+
+fn ipv4(protocol: u8, payload: &[u8], extra: usize) -> Vec<u8> {
+    let mut packet = vec![0x45, 0];
+    packet.extend(((20 + payload.len() + extra) as u16).to_be_bytes());
+    packet.extend([0, 9, 0x40, 0, 64, protocol, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
+    packet.extend(payload);
+    packet
+}
+
+#[test]
+fn every_link_type_leads_to_the_same_segment() {
+    let tcp = Tcp::client(flag::ACK | flag::PSH, 1000, 2000).payload(500).timestamps(7, 8);
+    let (ip, total) = tcp.ipv4();
+    let prefix = |bytes: &[u8]| [bytes, ip.as_slice()].concat();
+    let ethernet = [&[0; 12], [0x08, 0x00].as_slice()].concat();
+    let tagged = [&[0; 12], [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x08, 0x00].as_slice()].concat();
+    let cooked = [&[0, 4, 0, 1, 0, 6], [0; 8].as_slice(), &[0x08, 0x00]].concat();
+    let cooked2 = [[0x08, 0x00, 0, 0, 0, 0, 0, 1, 0, 1, 0, 6].as_slice(), &[0; 8]].concat();
+    for (link, head) in [
+        (1, ethernet),
+        (1, tagged),
+        (113, cooked),
+        (276, cooked2),
+        (101, vec![]),
+        (0, vec![2, 0, 0, 0]),
+        (108, vec![0, 0, 0, 2]),
+    ] {
+        let found = segment(link, &prefix(&head), head.len() + total).unwrap();
+        assert_eq!(
+            (found.sequence, found.acknowledgement, found.payload_bytes),
+            (1000, 2000, 500),
+            "link {link}"
+        );
+        assert_eq!(
+            (found.ts_value, found.ts_echo, found.key.end(usize::from(found.end))),
+            (7, 8, "10.0.0.1:40000".into())
+        );
+    }
+    assert!(matches!(segment(147, &ip, total), Err(Unfollowed::UnknownLink(_))));
+}
+
+#[test]
+fn tunnels_and_extension_headers_are_seen_through() {
+    let tcp = Tcp::client(flag::ACK, 5, 6).payload(900);
+    let (inner, _) = tcp.ipv4();
+    let header = tcp.header();
+    let length = header.len() + 900;
+    let gre = [&[0x20, 0, 0x08, 0, 0, 0, 0, 1], inner.as_slice()].concat();
+    let vxlan_ethernet = [&[0; 12], [8, 0].as_slice(), &inner].concat();
+    let vxlan = [&[0, 1, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1, 0], vxlan_ethernet.as_slice()].concat();
+    let options = [
+        &[43, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 44, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0],
+        header.as_slice(),
+    ]
+    .concat();
+    let chains = [
+        ipv6(6, &header, length),
+        ipv6(0, &options, length + 32),
+        ipv4(4, &inner, 900),
+        ipv4(47, &gre, 900),
+        ipv4(17, &vxlan, 900),
+        ipv4(41, &ipv6(6, &header, length), 900),
+        ipv6(4, &inner, inner.len() + 900),
+        // A frame above 64 KiB has no length of its own.
+        ipv6(6, &header, 0),
+    ];
+    for packet in chains {
+        let found = segment(101, &packet, packet.len() + 900).unwrap();
+        assert_eq!((found.sequence, found.acknowledgement, found.payload_bytes), (5, 6, 900));
+    }
+}
+
+#[test]
+fn too_little_is_truncated_and_fragments_are_not_followed() {
+    let (ip, total) = Tcp::client(flag::ACK, 5, 6).payload(900).ipv4();
+    for kept in 1..36 {
+        assert_eq!(segment(101, &ip[..kept], total), Err(Unfollowed::Truncated), "{kept}");
+    }
+    // Sequence numbers, flags and window are in the first 16 octets; nothing more is needed.
+    assert_eq!(segment(101, &ip[..36], total).unwrap().payload_bytes, 900);
+    let mut fragment = ip.clone();
+    fragment[6] = 0x20;
+    assert_eq!(segment(101, &fragment, total), Err(Unfollowed::Fragment));
+}
+
+#[test]
+fn a_router_that_wants_smaller_packets_names_the_flow() {
+    let (quoted, _) = Tcp::client(flag::ACK, 5, 6).payload(1400).ipv4();
+    let icmp = [&[3, 4, 0, 0, 0, 0, 0x05, 0x14], &quoted[..28]].concat();
+    let packet = ipv4(1, &icmp, 0);
+    let seen = Packet {
+        time_ns: 1,
+        original_bytes: packet.len() as u32,
+        data: &packet,
+        link: LinkType(101),
+        direction: None,
+    };
+    let (key, end) = FlowKey::of((0xffff_0a00_0001, 40_000), (0xffff_0a00_0002, 5001));
+    assert_eq!(decode(&seen, 0), Decoded::TooBig { key, end, mtu_bytes: 1300 });
+}
+
+fn arbitrary(head: Vec<u8>, length: usize) -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(any::<u8>(), 0..length).prop_map(move |rest| [head.clone(), rest].concat())
+}
+
+/// A good capture with some octets changed.
+fn mutated(whole: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
+    let length = whole.len();
+    proptest::collection::vec((0..length, any::<u8>()), 0..24).prop_map(move |changes| {
+        let mut bytes = whole.clone();
+        changes.into_iter().for_each(|(at, value)| bytes[at] = value);
+        bytes
+    })
+}
+
+fn pcapng(packets: usize) -> Vec<u8> {
+    let mut writer = PcapngWriter::new(Vec::new()).unwrap();
+    let interface = writer.interface("eth0", LinkType(1), 96).unwrap();
+    for n in 0..packets {
+        let (frame, length) = Tcp::client(flag::ACK, n as u32 * 100, 0).payload(100).sack(&[(5, 9)]).frame();
+        writer.packet(interface, TIME + n as i64, length as u32, &frame, Some(Direction::Inbound)).unwrap();
+    }
+    writer.statistics(interface, TIME, 7, 1).unwrap();
+    writer.into_inner()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn no_octets_make_the_reader_fail(
+        bytes in prop_oneof![
+            arbitrary(pcap(0), 3000),
+            arbitrary(pcapng(0)[..28].to_vec(), 3000),
+            mutated(pcap(40)),
+            mutated(pcapng(40)),
+        ],
+    ) {
+        if let Ok(reader) = CaptureReader::new(bytes.as_slice(), "memory") {
+            analyze(vec![reader], Settings::default(), |_| {}).unwrap();
+        }
+    }
+
+    #[test]
+    fn no_octets_make_the_decoder_fail(
+        link in prop_oneof![Just(1u32), Just(113), Just(276), Just(101), Just(0), Just(228), Just(229), any::<u32>()],
+        data in prop_oneof![
+            arbitrary(vec![], 200),
+            arbitrary(vec![0x45, 0, 0, 200, 0, 0, 0, 0, 9, 47], 200),
+            arbitrary(vec![0x60, 0, 0, 0, 0, 99, 43, 1], 300),
+            mutated(Tcp::client(flag::SYN, 1, 2).syn_options(true, Some(3)).timestamps(1, 2).frame().0),
+        ],
+        original in any::<u32>(),
+    ) {
+        let packet = Packet { time_ns: 0, original_bytes: original, data: &data, link: LinkType(link), direction: None };
+        let _ = decode(&packet, 0);
+    }
+
+    #[test]
+    fn whatever_the_segments_say_the_analysis_ends_and_threads_change_nothing(
+        packets in proptest::collection::vec(
+            (any::<bool>(), any::<u16>(), 0u32..5000, 0u32..5000, any::<u16>(), 0usize..3000, -50_000i64..1_000_000, 0u16..3, any::<[u32; 4]>()),
+            1..200,
+        ),
+        shift in any::<u32>(),
+    ) {
+        let mut trace = Trace::default();
+        let mut now = 0i64;
+        for (from_client, flags, seq, ack, window, payload, step, port, edges) in packets {
+            now += step;
+            let mut tcp = if from_client { Tcp::client(flags & 0x1ff, 0, 0) } else { Tcp::server(flags & 0x1ff, 0, 0) };
+            (tcp.seq, tcp.ack, tcp.window) = (seq.wrapping_add(shift), ack.wrapping_add(shift), window);
+            tcp.ports.0 += port;
+            let (near, far) = (shift.wrapping_add(edges[0] % 6000), edges[1]);
+            trace.push(now, tcp.payload(payload).timestamps(edges[2], edges[3]).sack(&[(near, near.wrapping_add(700)), (far, edges[0])]));
+        }
+        let bytes = trace.pcap();
+        let alone = analyze_bytes(&bytes, Settings { detailed: true, ..Settings::default() });
+        let shared = analyze_bytes(&bytes, Settings { detailed: true, jobs: 3, ..Settings::default() });
+        prop_assert_eq!(alone, shared);
+    }
+}

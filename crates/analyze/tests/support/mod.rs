@@ -1,0 +1,182 @@
+//! Packets made by hand, and a capture of them in memory.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use longfat_analyze::{
+    Settings,
+    analysis::{Analysis, analyze},
+    capture::{LinkType, reader::CaptureReader, write::PcapWriter},
+    flow::report::{DirectionReport, FlowReport},
+    segment::flag,
+};
+
+pub const MS: i64 = 1_000_000;
+pub const US: i64 = 1_000;
+
+/// A TCP segment before it is octets.
+#[derive(Debug, Clone)]
+pub struct Tcp {
+    pub from_client: bool,
+    pub flags: u16,
+    pub seq: u32,
+    pub ack: u32,
+    pub window: u16,
+    pub payload: usize,
+    pub options: Vec<u8>,
+    pub ip_id: u16,
+    pub ttl: u8,
+    pub ports: (u16, u16),
+}
+
+impl Tcp {
+    pub fn client(flags: u16, seq: u32, ack: u32) -> Tcp {
+        Tcp { from_client: true, ..Tcp::server(flags, seq, ack) }
+    }
+
+    pub fn server(flags: u16, seq: u32, ack: u32) -> Tcp {
+        Tcp {
+            from_client: false,
+            flags,
+            seq,
+            ack,
+            window: 0xffff,
+            payload: 0,
+            options: Vec::new(),
+            ip_id: 0,
+            ttl: 64,
+            ports: (40_000, 5001),
+        }
+    }
+
+    pub fn payload(self, payload: usize) -> Tcp {
+        Tcp { payload, ..self }
+    }
+
+    pub fn window(self, window: u16) -> Tcp {
+        Tcp { window, ..self }
+    }
+
+    pub fn ttl(self, ttl: u8) -> Tcp {
+        Tcp { ttl, ..self }
+    }
+
+    pub fn ip_id(self, ip_id: u16) -> Tcp {
+        Tcp { ip_id, ..self }
+    }
+
+    /// MSS 1460, window scale 7, SACK permitted.
+    pub fn syn_options(mut self, sack: bool, scale: Option<u8>) -> Tcp {
+        self.options = vec![2, 4, 0x05, 0xb4];
+        if let Some(scale) = scale {
+            self.options.extend([1, 3, 3, scale]);
+        }
+        if sack {
+            self.options.extend([1, 1, 4, 2]);
+        }
+        self
+    }
+
+    pub fn timestamps(mut self, value: u32, echo: u32) -> Tcp {
+        self.options.extend([1, 1, 8, 10]);
+        self.options.extend(value.to_be_bytes());
+        self.options.extend(echo.to_be_bytes());
+        self
+    }
+
+    pub fn sack(mut self, blocks: &[(u32, u32)]) -> Tcp {
+        self.options.extend([1, 1, 5, 2 + 8 * blocks.len() as u8]);
+        for (left, right) in blocks {
+            self.options.extend(left.to_be_bytes());
+            self.options.extend(right.to_be_bytes());
+        }
+        self
+    }
+
+    /// TCP header and options, no payload.
+    pub fn header(&self) -> Vec<u8> {
+        let (client, server) = self.ports;
+        let (source, destination) = if self.from_client { (client, server) } else { (server, client) };
+        let mut header = Vec::new();
+        header.extend(source.to_be_bytes());
+        header.extend(destination.to_be_bytes());
+        header.extend(self.seq.to_be_bytes());
+        header.extend(self.ack.to_be_bytes());
+        let offset = (20 + self.options.len() as u16) / 4;
+        header.extend((offset << 12 | self.flags).to_be_bytes());
+        header.extend(self.window.to_be_bytes());
+        header.extend([0; 4]);
+        header.extend(&self.options);
+        header
+    }
+
+    /// IPv4 packet; gives back its headers and its length on the wire.
+    pub fn ipv4(&self) -> (Vec<u8>, usize) {
+        let tcp = self.header();
+        let total = 20 + tcp.len() + self.payload;
+        let addresses =
+            if self.from_client { [[10, 0, 0, 1], [10, 0, 0, 2]] } else { [[10, 0, 0, 2], [10, 0, 0, 1]] };
+        let mut packet = vec![0x45, 0];
+        packet.extend((total as u16).to_be_bytes());
+        packet.extend(self.ip_id.to_be_bytes());
+        packet.extend([0x40, 0, self.ttl, 6, 0, 0]);
+        packet.extend(addresses.concat());
+        packet.extend(tcp);
+        (packet, total)
+    }
+
+    /// Ethernet frame; gives back its headers and its length on the wire.
+    pub fn frame(&self) -> (Vec<u8>, usize) {
+        let (ip, total) = self.ipv4();
+        let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+        frame.extend(ip);
+        (frame, 14 + total)
+    }
+}
+
+/// A capture of headers, in memory.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    pub packets: Vec<(i64, Tcp)>,
+}
+
+impl Trace {
+    pub fn push(&mut self, time_ns: i64, tcp: Tcp) {
+        self.packets.push((time_ns, tcp));
+    }
+
+    /// SYN, SYN-ACK, ACK as seen at the client of a path of this RTT; both start at sequence 0.
+    pub fn handshake(&mut self, rtt_ns: i64, sack: bool, scale: Option<u8>) {
+        self.push(0, Tcp::client(flag::SYN, u32::MAX, 0).syn_options(sack, scale));
+        self.push(rtt_ns, Tcp::server(flag::SYN | flag::ACK, u32::MAX, 0).syn_options(sack, scale));
+        self.push(rtt_ns + 10 * US, Tcp::client(flag::ACK, 0, 0));
+    }
+
+    pub fn pcap(&self) -> Vec<u8> {
+        let mut writer = PcapWriter::new(Vec::new(), LinkType(1), 96).unwrap();
+        for (time_ns, tcp) in &self.packets {
+            let (frame, length) = tcp.frame();
+            writer.packet(1_700_000_000_000_000_000 + time_ns, length as u32, &frame).unwrap();
+        }
+        writer.into_inner()
+    }
+
+    pub fn analyze(&self) -> Analysis {
+        analyze_bytes(&self.pcap(), Settings::default())
+    }
+
+    pub fn flow(&self) -> FlowReport {
+        let mut analysis = self.analyze();
+        assert_eq!(analysis.flows.len(), 1);
+        analysis.flows.remove(0)
+    }
+
+    /// What the client sent.
+    pub fn client(&self) -> DirectionReport {
+        let [client, _] = self.flow().directions;
+        client
+    }
+}
+
+pub fn analyze_bytes(bytes: &[u8], settings: Settings) -> Analysis {
+    let reader = CaptureReader::new(bytes, "memory").unwrap();
+    analyze(vec![reader], settings, |_| {}).unwrap()
+}
