@@ -17,7 +17,7 @@ typedef __u32 __be32;
 typedef __u32 __wsum;
 
 /* Used by bpf_helpers.h. */
-enum bpf_map_type { BPF_MAP_TYPE_SK_STORAGE = 24, BPF_MAP_TYPE_RINGBUF = 27 };
+enum bpf_map_type { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_SK_STORAGE = 24, BPF_MAP_TYPE_RINGBUF = 27 };
 enum { BPF_F_NO_PREALLOC = 1, BPF_SK_STORAGE_GET_F_CREATE = 1 };
 
 #include <bpf/bpf_helpers.h>
@@ -44,6 +44,7 @@ struct sock {
 /* sk_pacing_status: TCP paces by itself unless a qdisc does. */
 enum { SK_PACING_NONE = 0, SK_PACING_NEEDED = 1 };
 #define AF_INET6 10
+struct rate_sample;
 
 struct inet_connection_sock {
 	__u8 icsk_ca_state : 5;
@@ -94,6 +95,10 @@ struct tcp_congestion_ops {
 	void (*in_ack_event)(struct sock *sk, __u32 flags);
 	__u32 (*min_tso_segs)(struct sock *sk);
 	void (*init)(struct sock *sk);
+	void (*set_state)(struct sock *sk, __u8 new_state);
+	void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs);
+	__u32 (*sndbuf_expand)(struct sock *sk);
+	__u32 flags;
 	__u32 (*ssthresh)(struct sock *sk);
 	__u32 (*undo_cwnd)(struct sock *sk);
 	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);

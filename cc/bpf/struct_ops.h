@@ -8,6 +8,7 @@
 #define LONGFAT_STRUCT_OPS_H
 
 #include "kernel.h"
+#include "saved.h"
 #include "../include/record.h"
 #include "../include/window.h"
 
@@ -268,6 +269,7 @@ LF_INLINE void lf_record_end(struct lf_record *record, const void *state, const 
 		LF_ENTER(cc, LF_OP_INIT, 0, 0, return); \
 		lf_##cc##_init(&conn, state, &tunables); \
 		lf_to_kernel(tp, &conn); \
+		lf_restore(sk); \
 		lf_record_end(record, state, &conn, 0); \
 	} \
 	\

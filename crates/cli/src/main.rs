@@ -20,6 +20,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Tcb(commands::tcb::Args),
     Cc(commands::cc::Args),
     Link(commands::link::Args),
     Transfer(commands::transfer::Args),
@@ -33,6 +34,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
     let outcome: Outcome = match cli.command {
+        Command::Tcb(args) => commands::tcb::run(args),
         Command::Cc(args) => commands::cc::run(args),
         Command::Link(args) => commands::link::run(args),
         Command::Transfer(args) => commands::transfer::run(args),

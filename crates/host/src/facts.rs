@@ -9,6 +9,11 @@ pub fn kernel() -> String {
     format!("{} {}", read("osrelease").trim(), read("version").trim())
 }
 
+/// The user this process acts for.
+pub fn user_id() -> u32 {
+    nix::unistd::getuid().as_raw()
+}
+
 /// Processor model; empty where the kernel does not say.
 pub fn cpu_model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

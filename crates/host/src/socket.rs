@@ -223,20 +223,59 @@ pub struct TcpInfo {
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 
 impl TcpInfo {
-    fn sample(&self) -> TcpSample {
-        let known = |value: u32, unknown: u32| (value != unknown && value != u32::MAX).then_some(value);
+    /// From the bytes of a kernel of any age: what a shorter answer lacks is zero, what a longer one adds is left out.
+    pub fn from_bytes(bytes: &[u8]) -> TcpInfo {
+        let mut info = TcpInfo::default();
+        let length = bytes.len().min(size_of::<TcpInfo>());
+        // SAFETY: TcpInfo is plain integers, for which every byte pattern is valid; `length` fits both.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut info).cast::<u8>(), length) };
+        info
+    }
+
+    /// Segments sent and not yet known to have left the network (RFC 6675 pipe).
+    pub fn flight_segments(&self) -> u32 {
+        self.unacked_segments
+            .saturating_add(self.retrans_segments)
+            .saturating_sub(self.sacked_segments.saturating_add(self.lost_segments))
+    }
+
+    /// Slow-start threshold, unless it is unlimited.
+    pub fn ssthresh_segments(&self) -> Option<u32> {
+        (self.snd_ssthresh_segments < INFINITE_SSTHRESH).then_some(self.snd_ssthresh_segments)
+    }
+
+    /// Least round-trip time, once one was measured.
+    pub fn least_rtt_us(&self) -> Option<u32> {
+        (self.min_rtt_us != 0 && self.min_rtt_us != u32::MAX).then_some(self.min_rtt_us)
+    }
+
+    /// Pacing rate, when it is limited.
+    pub fn pacing_rate_bps(&self) -> Option<u64> {
         let paced = self.pacing_rate_bytes_per_s != u64::MAX && self.pacing_rate_bytes_per_s != 0;
+        paced.then(|| self.pacing_rate_bytes_per_s.saturating_mul(8))
+    }
+
+    /// Recovery state: `open`, `disorder`, `cwr`, `recovery` or `loss`.
+    pub fn ca_state_name(&self) -> &'static str {
+        ca_state_name(self.ca_state)
+    }
+
+    /// Whether the latest delivery rate was limited by the application.
+    pub fn is_app_limited(&self) -> bool {
+        self.flags & 1 == 1
+    }
+
+    fn sample(&self) -> TcpSample {
         TcpSample {
             ca_state: ca_state_name(self.ca_state).to_owned(),
             cwnd_segments: self.snd_cwnd_segments,
-            ssthresh_segments: known(self.snd_ssthresh_segments, INFINITE_SSTHRESH),
+            ssthresh_segments: self.ssthresh_segments(),
             srtt_us: self.srtt_us,
             rttvar_us: self.rttvar_us,
-            min_rtt_us: known(self.min_rtt_us, 0),
+            min_rtt_us: self.least_rtt_us(),
             rto_us: self.rto_us,
             mss_bytes: self.snd_mss_bytes,
-            flight_segments: (self.unacked_segments + self.retrans_segments)
-                .saturating_sub(self.sacked_segments + self.lost_segments),
+            flight_segments: self.flight_segments(),
             lost_segments: self.lost_segments,
             retransmitted_segments: u64::from(self.total_retrans_segments),
             sent_bytes: self.sent_bytes,
@@ -245,7 +284,7 @@ impl TcpInfo {
             received_bytes: self.received_bytes,
             unsent_bytes: u64::from(self.notsent_bytes),
             delivery_rate_bps: self.delivery_rate_bytes_per_s.saturating_mul(8),
-            pacing_rate_bps: paced.then(|| self.pacing_rate_bytes_per_s.saturating_mul(8)),
+            pacing_rate_bps: self.pacing_rate_bps(),
             rwnd_limited_us: self.rwnd_limited_us,
             sndbuf_limited_us: self.sndbuf_limited_us,
             delivered_ce_segments: u64::from(self.delivered_ce_segments),
@@ -254,7 +293,8 @@ impl TcpInfo {
     }
 }
 
-fn ca_state_name(state: u8) -> &'static str {
+/// Name of a recovery state by its number in the kernel.
+pub fn ca_state_name(state: u8) -> &'static str {
     ["open", "disorder", "cwr", "recovery", "loss"].get(usize::from(state)).copied().unwrap_or("unknown")
 }
 

@@ -4,6 +4,7 @@
 //! - [`cc`]: our congestion controls in the kernel: load, unload, list, hold for the life of a process, and run an
 //!   unmodified program under one.
 //! - [`mark`]: congestion marks on arriving packets, by the backlog of a relay.
+//! - [`tcb`]: live control blocks of TCP connections.
 
 mod bpffs;
 pub mod cc;
@@ -12,6 +13,7 @@ pub mod mark;
 mod object;
 mod sockets;
 pub mod support;
+pub mod tcb;
 
 /// Why the kernel would not do what was asked.
 #[derive(Debug, thiserror::Error)]

@@ -90,3 +90,13 @@ pub fn read_u64(map: &MapHandle, offset: usize) -> Option<u64> {
 pub fn missing_map(map: &str) -> Error {
     Error::io(format!("find '{map}' in the BPF object"), std::io::Error::from(std::io::ErrorKind::NotFound))
 }
+
+/// Writes another name over the one the object was compiled with.
+pub fn rename(ops: &mut [u8], from: &str, to: &str) {
+    let at = ops.windows(from.len()).position(|window| window == from.as_bytes());
+    if let Some(field) = at.and_then(|at| ops.get_mut(at..at + 16)) {
+        field.fill(0);
+        let length = to.len().min(15);
+        field[..length].copy_from_slice(&to.as_bytes()[..length]);
+    }
+}

@@ -16,6 +16,10 @@ pub enum Capability {
     CgroupChoice,
     /// Marking arriving packets: TCX programs that know sockets.
     Marking,
+    /// Reading and setting control blocks of any socket: struct_ops and an iterator over TCP sockets.
+    ControlBlocks,
+    /// Tracing every ACK: typed tracepoints and a ring buffer.
+    Tracing,
 }
 
 /// What is missing for all of `needs`; empty when this kernel can do it.
@@ -36,6 +40,10 @@ struct Facts {
     struct_ops: bool,
     struct_ops_link: bool,
     ring_buffer: bool,
+    /// An iterator over TCP sockets, and storage in them.
+    tcp_iterator: bool,
+    /// Tracepoints with the kernel's types.
+    tracing: bool,
     sock_ops: bool,
     /// Links of tc programs, and storage of sockets.
     tcx: bool,
@@ -64,6 +72,10 @@ impl Facts {
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_STRUCT_OPS),
             struct_ops_link: may_probe && has_type("bpf_struct_ops_link"),
             ring_buffer: may_probe && probe_map(libbpf_sys::BPF_MAP_TYPE_RINGBUF),
+            tcp_iterator: may_probe
+                && has_type("bpf_iter__tcp")
+                && probe_map(libbpf_sys::BPF_MAP_TYPE_SK_STORAGE),
+            tracing: may_probe && probe_program(libbpf_sys::BPF_PROG_TYPE_TRACING),
             sock_ops: may_probe
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_SOCK_OPS)
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCKOPT),
@@ -151,6 +163,7 @@ fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
             // The programs refer to one even when they do not record.
             lack(!facts.ring_buffer, "BPF ring buffers", "the kernel refuses them", "use Linux 5.8 or newer"),
         ],
+        Capability::ControlBlocks | Capability::Tracing => return missing_for_control_blocks(facts, need),
         Capability::Pinning => vec![lack(
             !facts.bpf_filesystem,
             "the BPF file system",
@@ -193,6 +206,20 @@ fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
     found.into_iter().flatten().collect()
 }
 
+/// Control blocks are set by going through congestion controls, and found by an iterator; tracing needs that too.
+fn missing_for_control_blocks(facts: &Facts, need: Capability) -> Vec<Missing> {
+    let by = if need == Capability::Tracing { facts.tracing } else { true };
+    let mut found = missing_one(facts, Capability::CongestionControl);
+    if facts.btf && !(facts.tcp_iterator && by) {
+        found.push(Missing::new(
+            "BPF iterators over TCP sockets and typed tracepoints",
+            format!("the kernel refuses them (this is Linux {})", facts.release),
+            "use Linux 6.4 or newer",
+        ));
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,6 +232,8 @@ mod tests {
             struct_ops: true,
             struct_ops_link: true,
             ring_buffer: true,
+            tcp_iterator: true,
+            tracing: true,
             sock_ops: true,
             tcx: true,
             bpf_filesystem: true,
@@ -213,8 +242,14 @@ mod tests {
         }
     }
 
-    const ALL: [Capability; 4] =
-        [Capability::CongestionControl, Capability::Pinning, Capability::CgroupChoice, Capability::Marking];
+    const ALL: [Capability; 6] = [
+        Capability::CongestionControl,
+        Capability::Pinning,
+        Capability::CgroupChoice,
+        Capability::Marking,
+        Capability::ControlBlocks,
+        Capability::Tracing,
+    ];
 
     fn words(facts: &Facts) -> String {
         missing_from(facts, &ALL).iter().map(|m| format!("{}: {}; {}\n", m.what, m.why, m.mend)).collect()
@@ -247,7 +282,7 @@ mod tests {
     fn every_lack_is_listed_at_once_and_only_for_what_is_needed() {
         let facts =
             Facts { btf: false, sock_ops: false, cgroup2_mounted: false, bpf_filesystem: false, ..able() };
-        assert_eq!(missing_from(&facts, &ALL).len(), 5);
+        assert_eq!(missing_from(&facts, &ALL[..4]).len(), 5);
         assert_eq!(missing_from(&facts, &[Capability::CongestionControl]).len(), 1);
     }
 

@@ -7,4 +7,5 @@ pub mod link;
 pub mod plan;
 pub mod relay;
 pub mod report;
+pub mod tcb;
 pub mod transfer;

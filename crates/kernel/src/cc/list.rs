@@ -134,7 +134,7 @@ fn count_uses(entries: &mut [Entry]) -> Result<()> {
         let mine = || uses.iter().filter(|socket| socket.cc == entry.name);
         let mut processes: BTreeMap<i32, Process> = BTreeMap::new();
         for (pid, name) in mine().filter_map(|socket| owners.get(&socket.inode)) {
-            let process = Process { pid: *pid, name: name.clone(), sockets: 0 };
+            let process = Process { pid: *pid, name: name.to_string(), sockets: 0 };
             processes.entry(*pid).or_insert(process).sockets += 1;
         }
         entry.sockets = mine().count();

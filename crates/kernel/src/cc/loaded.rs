@@ -77,10 +77,24 @@ pub fn all() -> Result<Vec<Loaded>> {
     for link in LinkInfoIter::default() {
         let LinkTypeInfo::StructOps(info) = link.info else { continue };
         // The link may have gone meanwhile, or belong to another kind of struct_ops.
-        let Some((kernel_name, program_id)) = read_ops(info.map_id, layout) else { continue };
-        found.push(Loaded { kernel_name, link_id: link.id, settings: read_settings(program_id) });
+        let Some(ops) = read_ops(info.map_id, layout) else { continue };
+        let settings = map_of_program(ops.ssthresh_program, SETTINGS_MAP);
+        let settings = settings.and_then(|map| Settings::parse(&first_value(&map)?));
+        found.push(Loaded { kernel_name: ops.name, link_id: link.id, settings });
     }
     Ok(found)
+}
+
+/// A map that the `init` program of a registered congestion control uses; `None` when that is not registered through
+/// a link, or uses none of that name.
+pub fn map_of(kernel_name: &str, map: &str) -> Result<Option<MapHandle>> {
+    let layout = layout()?;
+    let registered = LinkInfoIter::default().filter_map(|link| match link.info {
+        LinkTypeInfo::StructOps(info) => read_ops(info.map_id, layout),
+        _ => None,
+    });
+    let mut named = registered.filter(|ops| ops.name == kernel_name);
+    Ok(named.find_map(|ops| map_of_program(ops.init_program, map)))
 }
 
 /// The one of that name.
@@ -105,7 +119,16 @@ struct Layout {
     value_bytes: usize,
     /// Where user space reads the id of the `ssthresh` program, which every congestion control has.
     ssthresh: usize,
+    /// The same of `init`.
+    init: usize,
     name: usize,
+}
+
+/// What a tcp_congestion_ops map says.
+struct Ops {
+    name: String,
+    ssthresh_program: u32,
+    init_program: u32,
 }
 
 const NAME_BYTES: usize = 16;
@@ -126,6 +149,7 @@ fn read_layout() -> Option<Layout> {
     Some(Layout {
         value_bytes: data + offset(&ops, "name")? + NAME_BYTES,
         ssthresh: data + offset(&ops, "ssthresh")?,
+        init: data + offset(&ops, "init")?,
         name: data + offset(&ops, "name")?,
     })
 }
@@ -138,23 +162,29 @@ fn offset(of: &Struct<'_>, member: &str) -> Option<usize> {
     }
 }
 
-/// The name in a struct_ops map, and the id of its `ssthresh` program.
-fn read_ops(map_id: u32, layout: Layout) -> Option<(String, u32)> {
+/// The name in a struct_ops map, and the ids of its programs; 0 where it has none.
+fn read_ops(map_id: u32, layout: Layout) -> Option<Ops> {
     let value = first_value(&MapHandle::from_map_id(map_id).ok()?)?;
     if value.len() < layout.value_bytes {
         return None;
     }
     let name = value[layout.name..].split(|byte| *byte == 0).next()?;
-    let id = u64::from_ne_bytes(value.get(layout.ssthresh..layout.ssthresh + 8)?.try_into().ok()?);
-    Some((String::from_utf8(name.to_vec()).ok()?, id as u32))
+    let program = |at: usize| -> Option<u32> {
+        Some(u64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?) as u32)
+    };
+    Some(Ops {
+        name: String::from_utf8(name.to_vec()).ok()?,
+        ssthresh_program: program(layout.ssthresh)?,
+        init_program: program(layout.init)?,
+    })
 }
 
-fn read_settings(program_id: u32) -> Option<Settings> {
+/// A program's map by its name.
+fn map_of_program(program_id: u32, name: &str) -> Option<MapHandle> {
     let options = ProgInfoQueryOptions::default().include_map_ids(true);
     let program = ProgInfoIter::with_query_opts(options).find(|program| program.id == program_id)?;
-    let maps = program.map_ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
-    let settings = maps.into_iter().find(|map| map.name() == SETTINGS_MAP)?;
-    Settings::parse(&first_value(&settings)?)
+    let mut maps = program.map_ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
+    maps.find(|map| map.name() == name)
 }
 
 fn first_value(map: &MapHandle) -> Option<Vec<u8>> {

@@ -6,11 +6,12 @@
 
 mod exec;
 mod list;
-mod loaded;
+pub(crate) mod loaded;
 mod record;
 mod register;
 
 pub use exec::{Exec, exec};
 pub use list::{Entry, Origin, Presence, Process, list};
 pub use record::{Recorder, record};
+pub(crate) use register::kernel_has;
 pub use register::{Loading, Registration, Unloading, ensure, hold, hold_with, load, unload};

@@ -268,7 +268,7 @@ fn prepare(tunables: &Tunables, kernel_name: &str, records_bytes: Option<u32>) -
     })?;
     if kernel_name != algorithm.kernel_name() {
         object::set_initial(&mut object, &algorithm.kernel_name(), |bytes| {
-            rename(bytes, &algorithm.kernel_name(), kernel_name);
+            object::rename(bytes, &algorithm.kernel_name(), kernel_name);
         })?;
     }
     if let Some(size) = records_bytes {
@@ -279,16 +279,6 @@ fn prepare(tunables: &Tunables, kernel_name: &str, records_bytes: Option<u32>) -
         }
     }
     object::load(kernel_name, object)
-}
-
-/// Writes another name over the one the object was compiled with.
-fn rename(ops: &mut [u8], from: &str, to: &str) {
-    let at = ops.windows(from.len()).position(|window| window == from.as_bytes());
-    if let Some(field) = at.and_then(|at| ops.get_mut(at..at + 16)) {
-        field.fill(0);
-        let length = to.len().min(15);
-        field[..length].copy_from_slice(&to.as_bytes()[..length]);
-    }
 }
 
 fn pin_link(link: &OwnedFd, path: &Path) -> Result<()> {

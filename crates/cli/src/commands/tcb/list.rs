@@ -1,0 +1,97 @@
+//! `longfat tcb list`.
+
+use super::{Choice, show};
+use crate::outcome::Outcome;
+use longfat_kernel::tcb::{Connection, Look, Scope, field::FIELDS, limit};
+use std::{
+    io::{self, Write as _},
+    time::Instant,
+};
+
+/// Every TCP connection, one line each, as the kernel itself tells it (sock_diag; no privilege, no BPF).
+///
+/// Connections being made or gone are shown when the filter speaks of states ('state time-wait'). Processes of other
+/// users are named to root only. 'limit' says what keeps a sender from sending more: from one look at the windows,
+/// or, with --over, from how long the kernel says each limit held between two.
+#[derive(clap::Args)]
+#[command(after_help = after_help(), after_long_help = format!("{}\n\nFields:\n{}", after_help(), show::legend()))]
+pub struct Args {
+    #[command(flatten)]
+    choice: Choice,
+    /// A JSON array, every field under a name with its unit.
+    #[arg(long)]
+    json: bool,
+    /// Which fields, in this order ('--help' lists them all).
+    #[arg(long, value_name = "FIELD,…")]
+    columns: Option<String>,
+    /// Sort by a field; '-rtt' puts the greatest first.
+    #[arg(long, value_name = "[-]FIELD", allow_hyphen_values = true)]
+    sort: Option<show::Order>,
+    /// Look twice, this far apart ('200ms'), to say what limited each in between.
+    #[arg(long, value_name = "TIME")]
+    over: Option<longfat_schema::units::Nanos>,
+}
+
+fn after_help() -> &'static str {
+    "Examples:
+  longfat tcb list                                         every connection of this namespace
+  longfat tcb list 'dst 10.0.0.0/8 and cc cubic and rtt > 50ms'
+  longfat tcb list --sort -retrans 'retrans > 0'           who retransmits most
+  longfat tcb list --over 500ms 'limit rwnd'               whom the receiver holds back
+  longfat tcb list --netns all --columns netns,dst,cc,cwnd,process
+  longfat tcb list --json | jq '.[] | select(.cwnd_segments > 1000)'"
+}
+
+const COLUMNS: &str = "src,dst,state,pid,process,cc,cwnd,ssthresh,rtt,rttvar,minrtt,rto,flight,retrans,delivery,pacing,rwnd,rcvwnd,limit";
+
+pub fn run(args: &Args) -> Outcome {
+    let own = args.choice.scope() == Scope::Own;
+    let columns = match (&args.columns, args.json, own) {
+        (Some(names), _, _) => show::fields(names)?,
+        (None, true, _) => FIELDS.iter().collect(),
+        (None, false, true) => show::fields(COLUMNS)?,
+        (None, false, false) => show::fields(&format!("netns,{COLUMNS}"))?,
+    };
+    let sorted_by = args.sort.map(|order| order.field.name);
+    let shown = columns.iter().map(|field| field.name).chain(sorted_by);
+    let look = args.choice.look(shown.into_iter().any(|name| matches!(name, "pid" | "process")))?;
+    let mut rows = match args.over {
+        Some(span) => look_twice(&look, span.into())?,
+        None => look.take()?,
+    };
+    if let Some(order) = args.sort {
+        rows.sort_by(|a, b| order.compare(a, b));
+    }
+    print(&columns, &rows, args.json)?;
+    Ok(())
+}
+
+/// The filter is applied after the second look: it may ask for the limit.
+fn look_twice(look: &Look, apart: std::time::Duration) -> anyhow::Result<Vec<Connection>> {
+    let states = Look { filter: Default::default(), ..look.clone() };
+    let (before, start) = (states.take()?, Instant::now());
+    std::thread::sleep(apart);
+    let mut after = Look { processes: true, ..states }.take()?;
+    limit::compare(&before, &mut after, start.elapsed().as_micros() as u64);
+    after.retain(|connection| look.filter.matches(connection));
+    Ok(after)
+}
+
+fn print(
+    columns: &[&'static longfat_kernel::tcb::field::Field],
+    rows: &[Connection],
+    as_json: bool,
+) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let printed = if as_json {
+        let objects: Vec<_> = rows.iter().map(|row| show::json(columns, row)).collect();
+        serde_json::to_writer_pretty(&mut out, &objects).map_err(io::Error::from).and_then(|()| writeln!(out))
+    } else {
+        show::write_table(columns, rows, &mut out)
+    };
+    match printed.and_then(|()| out.flush()) {
+        // Whoever reads, such as 'head', has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}

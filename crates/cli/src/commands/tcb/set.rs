@@ -1,0 +1,351 @@
+//! `longfat tcb set`, `save` and `restore`.
+
+use super::Choice;
+use crate::outcome::{Failure, Outcome, require};
+use anyhow::{Context as _, bail};
+use longfat_kernel::{
+    support::{Capability, missing},
+    tcb::{
+        Answer, CcKind, Change, ChangeError, Connection, ControlBlock, Keep, Place, Refusal, SAVED_VERSION,
+        Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, plan,
+    },
+};
+use std::{
+    collections::HashMap,
+    fs::{self, OpenOptions},
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Set windows, timers and congestion control of live connections, of any process and namespace.
+///
+/// Shows what would change; --yes does it. Each connection is changed under its socket's lock, between two segments.
+/// Words of the form NAME=VALUE are what to set, all others are the filter.
+///
+/// A congestion control's private state (cubic's W_max, BBR's model) is kept wherever the kernel lets it be kept: the
+/// kernel's cubic and bbr then go on under the names 'lfkeep_cubic' and 'lfkeep_bbr', which are the same code.
+#[derive(clap::Args)]
+#[command(after_help = "What can be set:
+  cwnd=N, ssthresh=N|unlimited      segments; the windows of an established connection
+  clamp=N                           what cwnd may not exceed
+  rto-min=20ms (1ms to 200ms), rto-max=10s (1s to 120s)
+  cc=NAME                           another congestion control, which begins with a state of its own
+
+Examples:
+  longfat tcb set dst 10.0.0.0/8 cwnd=200 ssthresh=200           what would change
+  longfat tcb set dst 10.0.0.0/8 cwnd=200 ssthresh=200 --yes --audit /var/log/longfat-tcb.log
+  longfat tcb set 'cc cubic and rtt > 200ms' cc=bbr --yes
+  longfat tcb set 'process rsync' rto-min=20ms --yes")]
+pub struct Set {
+    /// Which connections, and NAME=VALUE for what to set.
+    #[arg(value_name = "FILTER… NAME=VALUE", required = true)]
+    words: Vec<String>,
+    /// Another network namespace: a name, a pid in it, or 'all'.
+    #[arg(long, value_name = "NAME|PID|all")]
+    netns: Option<String>,
+    /// Every connection: without it an empty filter is refused.
+    #[arg(long)]
+    all: bool,
+    /// What becomes of the congestion control's private state: 'possible' keeps it where the kernel lets it be kept,
+    /// 'always' refuses connections where it cannot, 'never' lets it begin anew and keeps the name.
+    #[arg(long, value_name = "WHEN", default_value = "possible", value_parser = ["possible", "always", "never"])]
+    keep_state: String,
+    #[command(flatten)]
+    act: Act,
+}
+
+/// Whether to act, and who is told.
+#[derive(clap::Args)]
+struct Act {
+    /// Do it; without it nothing is changed.
+    #[arg(long)]
+    yes: bool,
+    /// Append one JSON line per change to this file.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+}
+
+/// Write the control blocks of connections to a file: windows, timers, congestion control and its private state.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  longfat tcb save before.json dst 10.0.0.0/8")]
+pub struct Save {
+    /// The file.
+    file: PathBuf,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// Bring connections back to what 'save' wrote, those that still stand; private state as well where it can be.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat tcb restore before.json           what would change
+  longfat tcb restore before.json --yes")]
+pub struct Restore {
+    /// The file.
+    file: PathBuf,
+    #[command(flatten)]
+    choice: Choice,
+    #[command(flatten)]
+    act: Act,
+}
+
+pub fn set(args: &Set) -> Outcome {
+    let (changes, filter): (Vec<_>, Vec<_>) =
+        args.words.iter().cloned().partition(|w| Change::is_assignment(w));
+    let keep = match args.keep_state.as_str() {
+        "always" => Keep::Always,
+        "never" => Keep::Never,
+        _ => Keep::WherePossible,
+    };
+    let change = Change { keep, ..Change::parse(&changes)? };
+    if change == (Change { keep, ..Change::default() }) {
+        return Err(ChangeError::Nothing.into());
+    }
+    if filter.is_empty() && !args.all {
+        return Err(anyhow::anyhow!("no filter: say which connections, or --all for every one").into());
+    }
+    let choice = Choice { filter, netns: args.netns.clone() };
+    run(&choice, &args.act, "set", |_| Some(change.clone()))
+}
+
+pub fn save(args: &Save) -> Outcome {
+    let look = args.choice.look(false)?;
+    require(missing(&[Capability::ControlBlocks]))?;
+    let setter = Setter::load()?;
+    let mut connections = Vec::new();
+    for (place, chosen) in look.take_each()? {
+        let blocks = blocks(&setter, &place)?;
+        connections.extend(chosen.iter().filter_map(|one| blocks.get(&one.cookie)).map(Saved::from));
+    }
+    let count = connections.len();
+    let saved =
+        SavedBlocks { version: SAVED_VERSION, boot_id: boot_id()?, saved_unix_ms: unix_ms(), connections };
+    longfat_schema::run::write_json(&args.file, &saved)?;
+    println!("{count} connections saved in {}", args.file.display());
+    Ok(())
+}
+
+pub fn restore(args: &Restore) -> Outcome {
+    let shown = args.file.display();
+    let text = fs::read_to_string(&args.file).with_context(|| format!("read {shown}"))?;
+    let saved: SavedBlocks = serde_json::from_str(&text)
+        .with_context(|| format!("{shown} was not written by 'longfat tcb save'"))?;
+    if saved.version > SAVED_VERSION {
+        return Err(anyhow::anyhow!("{shown} was written by a newer longfat; upgrade longfat").into());
+    }
+    if saved.boot_id != boot_id()? {
+        let why = "was saved on another machine or before a restart; its connections are gone";
+        return Err(anyhow::anyhow!("{shown} {why}").into());
+    }
+    let by_cookie: HashMap<u64, &Saved> = saved.connections.iter().map(|one| (one.cookie, one)).collect();
+    run(&args.choice, &args.act, "restore", |block| {
+        let saved = by_cookie.get(&block.cookie).filter(|saved| saved.is_of(block))?;
+        Some(saved.change(block))
+    })
+}
+
+/// Plans, shows and, with --yes, does it.
+fn run(
+    choice: &Choice,
+    act: &Act,
+    command: &str,
+    change: impl Fn(&ControlBlock) -> Option<Change>,
+) -> Outcome {
+    let look = choice.look(true)?;
+    require(missing(&[Capability::ControlBlocks]))?;
+    let mut audit = Audit::open(act.audit.as_deref(), command)?;
+    let mut setter = Setter::load()?;
+    let mut tally = Tally::default();
+    for (place, connections) in look.take_each()? {
+        let blocks = blocks(&setter, &place)?;
+        let mut steps = Vec::new();
+        for connection in &connections {
+            let Some(block) = blocks.get(&connection.cookie) else { continue };
+            let Some(change) = change(block) else { continue };
+            match plan_one(&mut setter, block, &change)? {
+                Ok(step) => steps.push((connection, block, step)),
+                Err(refusal) => tally.refuse(connection, &refusal),
+            }
+        }
+        if act.yes {
+            let wanted: Vec<Step> = steps.iter().map(|(_, _, step)| step.clone()).collect();
+            let answers = setter.apply(&place, &wanted)?;
+            for ((connection, _, step), answer) in steps.iter().zip(&answers) {
+                tally.done(connection, step, answer);
+                audit.write(connection, step, answer)?;
+            }
+        } else {
+            steps.iter().for_each(|(connection, block, step)| tally.would(connection, block, step));
+        }
+    }
+    tally.end(act.yes)
+}
+
+fn plan_one(
+    setter: &mut Setter,
+    block: &ControlBlock,
+    change: &Change,
+) -> anyhow::Result<Result<Step, Refusal>> {
+    let names = [Some(block.cc), change.cc];
+    let mut kinds: HashMap<String, CcKind> = HashMap::new();
+    for name in names.into_iter().flatten() {
+        kinds.insert(name.as_str().to_owned(), setter.kind(name.as_str())?);
+    }
+    Ok(plan(block, change, |name| kinds.get(name).copied().unwrap_or(CcKind::Absent)))
+}
+
+fn blocks(setter: &Setter, place: &Place) -> anyhow::Result<HashMap<u64, ControlBlock>> {
+    Ok(setter.look(place)?.into_iter().map(|block| (block.cookie, block)).collect())
+}
+
+fn boot_id() -> anyhow::Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    Ok(fs::read_to_string(path).with_context(|| format!("read {path}"))?.trim().to_owned())
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// `10.0.0.1:5000 -> 10.0.0.2:80 curl[77]`
+fn name(connection: &Connection) -> String {
+    let process = connection.process.as_ref();
+    let owner = process.map(|process| format!(" {}[{}]", process.command, process.pid)).unwrap_or_default();
+    let netns = if connection.netns.is_empty() { String::new() } else { format!("{}: ", connection.netns) };
+    format!("{netns}{} -> {}{owner}", connection.local, connection.remote)
+}
+
+/// What differs, `from -> to`.
+fn differences(before: &ControlBlock, after: &ControlBlock) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut number = |what: &str, before: u32, after: u32| {
+        if before != after {
+            found.push(format!("{what} {} -> {}", segments(before), segments(after)));
+        }
+    };
+    number("cwnd", before.cwnd_segments, after.cwnd_segments);
+    number("ssthresh", before.ssthresh_segments, after.ssthresh_segments);
+    number("clamp", before.clamp_segments, after.clamp_segments);
+    number("rto-min (us)", before.rto_min_us.unwrap_or(0), after.rto_min_us.unwrap_or(0));
+    number("rto-max (ms)", before.rto_max_ms.unwrap_or(0), after.rto_max_ms.unwrap_or(0));
+    if before.cc != after.cc {
+        found.push(format!("cc {} -> {}", before.cc.as_str(), after.cc.as_str()));
+    }
+    found
+}
+
+fn segments(number: u32) -> String {
+    if number == UNLIMITED_SSTHRESH || number == u32::MAX { "unlimited".into() } else { number.to_string() }
+}
+
+/// The control block as the step would leave it.
+fn expected(block: &ControlBlock, step: &Step) -> ControlBlock {
+    let change = &step.change;
+    ControlBlock {
+        cwnd_segments: change.cwnd_segments.unwrap_or(block.cwnd_segments),
+        ssthresh_segments: change.ssthresh_segments.unwrap_or(block.ssthresh_segments),
+        clamp_segments: change.clamp_segments.unwrap_or(block.clamp_segments),
+        rto_min_us: change.rto_min_us.or(block.rto_min_us),
+        rto_max_ms: change.rto_max_ms.or(block.rto_max_ms),
+        cc: step.route.map_or(block.cc, |route| route.to),
+        ..block.clone()
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    changed: usize,
+    refused: usize,
+    missed: usize,
+}
+
+impl Tally {
+    fn refuse(&mut self, connection: &Connection, refusal: &Refusal) {
+        self.refused += 1;
+        println!("{}: refused: {refusal}", name(connection));
+    }
+
+    fn would(&mut self, connection: &Connection, block: &ControlBlock, step: &Step) {
+        self.changed += 1;
+        self.say(connection, &differences(block, &expected(block, step)), &step.notes);
+    }
+
+    fn done(&mut self, connection: &Connection, step: &Step, answer: &Answer) {
+        let shortfalls = answer.shortfalls(step);
+        if shortfalls.is_empty() {
+            self.changed += 1
+        } else {
+            self.missed += 1
+        }
+        let found =
+            answer.blocks.iter().flat_map(|(before, after)| differences(before, after)).collect::<Vec<_>>();
+        self.say(connection, &found, &step.notes);
+        shortfalls.iter().for_each(|what| println!("  not as asked: {what}"));
+    }
+
+    fn say(&self, connection: &Connection, differences: &[String], notes: &[String]) {
+        let what = if differences.is_empty() { "stays as it is".to_owned() } else { differences.join(", ") };
+        println!("{}: {what}", name(connection));
+        notes.iter().for_each(|note| println!("  {note}"));
+    }
+
+    fn end(&self, acted: bool) -> Outcome {
+        let Tally { changed, refused, missed } = self;
+        if !acted {
+            println!(
+                "{changed} connections would be set, {refused} refused; nothing was changed, --yes does it"
+            );
+            return Ok(());
+        }
+        println!("{changed} connections set, {missed} not as asked, {refused} refused");
+        if missed + refused > 0 {
+            return Err(Failure::Missed(format!("{} connections are not as asked", missed + refused)));
+        }
+        Ok(())
+    }
+}
+
+/// One line per change: on standard error for a person, in a file for whoever asks later.
+struct Audit<'a> {
+    file: Option<fs::File>,
+    command: &'a str,
+}
+
+impl<'a> Audit<'a> {
+    fn open(path: Option<&Path>, command: &'a str) -> anyhow::Result<Audit<'a>> {
+        let open = |path: &Path| {
+            let opened = OpenOptions::new().create(true).append(true).open(path);
+            opened.with_context(|| format!("open the audit file {}", path.display()))
+        };
+        Ok(Audit { file: path.map(open).transpose()?, command })
+    }
+
+    fn write(&mut self, connection: &Connection, step: &Step, answer: &Answer) -> anyhow::Result<()> {
+        let found =
+            answer.blocks.as_ref().map(|(before, after)| differences(before, after)).unwrap_or_default();
+        let (result, shortfalls) = (found.join(", "), answer.shortfalls(step));
+        eprintln!("longfat: tcb {}: {}: {result}", self.command, name(connection));
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let process = connection.process.as_ref();
+        let line = serde_json::json!({
+            "time_unix_ms": unix_ms(),
+            "by_uid": longfat_host::facts::user_id(),
+            "by_pid": std::process::id(),
+            "command": self.command,
+            "netns": &*connection.netns,
+            "local": connection.local.to_string(),
+            "remote": connection.remote.to_string(),
+            "pid": process.map(|process| process.pid),
+            "process": process.map(|process| process.command.to_string()),
+            "cookie": connection.cookie,
+            "changes": found,
+            "not_as_asked": shortfalls,
+        });
+        if writeln!(file, "{line}").is_err() {
+            bail!("the audit file cannot be written; the changes above it were made");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! `longfat tcb`, against sockets that this test holds.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use longfat_host::socket::{cc, set_cc, tcp_info};
+use serde_json::Value;
+use std::{
+    net::{TcpListener, TcpStream},
+    process::{Command, Output},
+};
+
+fn longfat(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_longfat")).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn pair(congestion: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    set_cc(&listener, congestion).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    set_cc(&client, congestion).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    (client, accepted)
+}
+
+/// What `list --json` says of one end.
+fn listed(socket: &TcpStream) -> Value {
+    let filter = format!("src {} and dst {}", socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+    let output = longfat(&["tcb", "list", "--json", &filter]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    rows[0].clone()
+}
+
+#[test]
+fn an_idle_connection_is_listed_field_by_field_as_the_socket_itself_says() {
+    use std::io::{Read as _, Write as _};
+    let (mut client, mut accepted) = pair("reno");
+    client.write_all(&[7; 5000]).unwrap();
+    accepted.read_exact(&mut [0; 5000]).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let row = listed(&client);
+    let info = tcp_info(&client).unwrap();
+    let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{key}: {row}"));
+    let fields = [
+        ("cwnd_segments", u64::from(info.snd_cwnd_segments)),
+        ("srtt_us", info.srtt_us.into()),
+        ("rttvar_us", info.rttvar_us.into()),
+        ("min_rtt_us", info.min_rtt_us.into()),
+        ("rto_us", info.rto_us.into()),
+        ("mss_bytes", info.snd_mss_bytes.into()),
+        ("pmtu_bytes", info.pmtu_bytes.into()),
+        ("flight_segments", 0),
+        ("retransmitted_segments", info.total_retrans_segments.into()),
+        ("delivery_rate_bps", info.delivery_rate_bytes_per_s * 8),
+        ("pacing_rate_bps", info.pacing_rate_bytes_per_s * 8),
+        ("peer_window_bytes", info.snd_wnd_bytes.into()),
+        ("own_window_bytes", info.rcv_wnd_bytes.into()),
+        ("sent_bytes", 5000),
+        ("acked_bytes", info.acked_bytes),
+        ("busy_us", info.busy_us),
+        ("pid", std::process::id().into()),
+    ];
+    for (key, wanted) in fields {
+        assert_eq!(number(key), wanted, "{key}");
+    }
+    assert_eq!(info.ssthresh_segments(), None);
+    assert_eq!(row["ssthresh_segments"], Value::Null);
+    assert_eq!((row["state"].as_str(), row["cc"].as_str()), (Some("established"), Some("reno")));
+    assert_eq!((row["limit"].as_str(), row["ca_state"].as_str()), (Some("idle"), Some("open")));
+    assert_eq!(cc(&client).unwrap(), "reno");
+}
+
+#[test]
+fn a_wrong_filter_shows_its_place_and_the_mend_with_exit_code_2() {
+    let output = longfat(&["tcb", "list", "dst", "10.0.0.0/8", "and", "cwdn", ">", "10"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.contains("did you mean 'cwnd'?") && said.contains("^^^^"), "{said}");
+    let output = longfat(&["tcb", "list", "--columns", "src,cwdn"]);
+    assert!(text(&output.stderr).contains("did you mean 'cwnd'?"));
+}
+
+#[test]
+fn a_table_has_the_columns_asked_for_in_the_order_asked_for() {
+    let (client, accepted) = pair("cubic");
+    let port = client.local_addr().unwrap().port().to_string();
+    let output =
+        longfat(&["tcb", "list", "--columns", "dport,cc", "--sort", "-dport", &format!("port {port}")]);
+    let wanted = {
+        let mut ports = [client.peer_addr().unwrap().port(), accepted.peer_addr().unwrap().port()];
+        ports.sort_by_key(|port| std::cmp::Reverse(*port));
+        ports.map(|port| port.to_string())
+    };
+    let lines: Vec<Vec<String>> = text(&output.stdout)
+        .lines()
+        .map(|line| line.split_whitespace().map(String::from).collect())
+        .collect();
+    assert_eq!(lines[0], ["dport", "cc"]);
+    assert_eq!([&lines[1][0], &lines[2][0]], [&wanted[0], &wanted[1]]);
+    assert_eq!(lines.len(), 3);
+}

@@ -1,0 +1,234 @@
+//! TCP sockets by sock_diag(7): what `ss` reads too. Needs no privilege, and no BPF.
+
+use super::connection::{CcName, Connection, SocketMemory, State, ip};
+use crate::{Error, Result};
+use longfat_host::socket::TcpInfo;
+use nix::sys::socket;
+use std::{net::SocketAddr, os::fd::AsRawFd, sync::Arc};
+
+/// Every connection state of the kernel, as a mask.
+pub const ALL_STATES: u32 = 0xfff << 1;
+/// Connections that stand or are being made or ended: not LISTEN, SYN_RECV, TIME_WAIT, CLOSE (as `ss` does).
+pub const CONNECTED: u32 = ALL_STATES & !(1 << 10 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 12);
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const INET_DIAG_INFO: u16 = 2;
+const INET_DIAG_CONG: u16 = 4;
+const INET_DIAG_SKMEMINFO: u16 = 7;
+const HEADER_BYTES: usize = 16;
+const REQUEST_BYTES: usize = HEADER_BYTES + 56;
+const MESSAGE_BYTES: usize = 72;
+/// The kernel fills at most this much per read.
+const BUFFER_BYTES: usize = 1 << 16;
+
+/// What to ask of every socket.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// Mask of states.
+    pub states: u32,
+    /// Whether TCP_INFO and memory are wanted, not only the congestion control.
+    pub details: bool,
+}
+
+/// `nlmsghdr` and `inet_diag_req_v2`.
+fn request(family: i32, wanted: Request) -> [u8; REQUEST_BYTES] {
+    let bit = |extension: u16| 1u8 << (extension - 1);
+    let details = if wanted.details { bit(INET_DIAG_INFO) | bit(INET_DIAG_SKMEMINFO) } else { 0 };
+    let mut bytes = [0; REQUEST_BYTES];
+    bytes[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
+    bytes[16] = family as u8;
+    bytes[17] = libc::IPPROTO_TCP as u8;
+    bytes[18] = bit(INET_DIAG_CONG) | details;
+    bytes[20..24].copy_from_slice(&wanted.states.to_ne_bytes());
+    bytes
+}
+
+/// Every TCP socket of the calling thread's namespace.
+pub fn dump(wanted: Request, netns: &Arc<str>) -> Result<Vec<Connection>> {
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        dump_family(family, wanted, netns, &mut found)?;
+    }
+    Ok(found)
+}
+
+fn dump_family(family: i32, wanted: Request, netns: &Arc<str>, found: &mut Vec<Connection>) -> Result<()> {
+    let failed = |errno: nix::Error| Error::io("list TCP sockets (sock_diag)", errno);
+    let netlink = socket::socket(
+        socket::AddressFamily::Netlink,
+        socket::SockType::Raw,
+        socket::SockFlag::SOCK_CLOEXEC,
+        socket::SockProtocol::NetlinkSockDiag,
+    )
+    .map_err(failed)?;
+    socket::send(netlink.as_raw_fd(), &request(family, wanted), socket::MsgFlags::empty()).map_err(failed)?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let length =
+            socket::recv(netlink.as_raw_fd(), &mut buffer, socket::MsgFlags::empty()).map_err(failed)?;
+        match read_messages(&buffer[..length], netns, found) {
+            Progress::More => {}
+            Progress::Done => return Ok(()),
+            // A kernel without IPv6 has nothing to say of it.
+            Progress::Refused(libc::ENOENT | libc::EAFNOSUPPORT) => return Ok(()),
+            Progress::Refused(errno) => return Err(failed(nix::Error::from_raw(errno))),
+        }
+    }
+}
+
+/// How far a dump has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    More,
+    Done,
+    Refused(i32),
+}
+
+/// Reads one datagram of messages.
+fn read_messages(mut bytes: &[u8], netns: &Arc<str>, found: &mut Vec<Connection>) -> Progress {
+    while let Some(length) = u32_at(bytes, 0).map(|length| length as usize) {
+        if length < HEADER_BYTES || length > bytes.len() {
+            return Progress::Refused(libc::EBADMSG);
+        }
+        let message = &bytes[HEADER_BYTES..length];
+        match u16_at(bytes, 4) {
+            Some(SOCK_DIAG_BY_FAMILY) => found.extend(read_socket(message, netns)),
+            Some(kind) if i32::from(kind) == libc::NLMSG_ERROR => {
+                let errno = u32_at(message, 0).map_or(libc::EBADMSG, |code| (code as i32).wrapping_neg());
+                return Progress::Refused(errno);
+            }
+            _ => return Progress::Done,
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Progress::More
+}
+
+/// `inet_diag_msg` and its attributes.
+fn read_socket(message: &[u8], netns: &Arc<str>) -> Option<Connection> {
+    let head = message.get(..MESSAGE_BYTES)?;
+    let address = |at: usize, port: usize| -> Option<SocketAddr> {
+        let bytes: &[u8; 16] = head.get(at..at + 16)?.try_into().ok()?;
+        Some(SocketAddr::new(ip(head[0], bytes), u16::from_be_bytes([head[port], head[port + 1]])))
+    };
+    let cookie = u64::from(u32_at(head, 44)?) | u64::from(u32_at(head, 48)?) << 32;
+    let mut connection = Connection {
+        cookie,
+        bound_interface: u32_at(head, 40)?,
+        receive_queue_bytes: u32_at(head, 56)?,
+        send_queue_bytes: u32_at(head, 60)?,
+        uid: u32_at(head, 64)?,
+        inode: u32_at(head, 68)?,
+        ..Connection::bare(Arc::clone(netns), address(8, 4)?, address(24, 6)?, State(head[1]))
+    };
+    read_attributes(message.get(MESSAGE_BYTES..)?, &mut connection);
+    Some(connection)
+}
+
+fn read_attributes(mut attributes: &[u8], connection: &mut Connection) -> Option<()> {
+    loop {
+        let length = usize::from(u16_at(attributes, 0)?);
+        let value = attributes.get(4..length)?;
+        match u16_at(attributes, 2)? {
+            INET_DIAG_CONG => connection.cc = Some(CcName::from_bytes(value)),
+            INET_DIAG_INFO => connection.info = Some(TcpInfo::from_bytes(value)),
+            INET_DIAG_SKMEMINFO => connection.memory = read_memory(value),
+            _ => {}
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// SK_MEMINFO_*: an array of u32.
+fn read_memory(value: &[u8]) -> Option<SocketMemory> {
+    Some(SocketMemory {
+        rcvbuf_bytes: u32_at(value, 4)?,
+        sndbuf_bytes: u32_at(value, 12)?,
+        send_queued_bytes: u32_at(value, 20)?,
+    })
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::{TcpListener, TcpStream};
+
+    fn own(states: u32) -> Vec<Connection> {
+        dump(Request { states, details: true }, &"".into()).unwrap()
+    }
+
+    #[test]
+    fn both_ends_of_a_connection_are_found_with_what_the_socket_itself_says() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_server, _) = listener.accept().unwrap();
+        longfat_host::socket::set_cc(&client, "reno").unwrap();
+        let found = own(CONNECTED);
+        let local = client.local_addr().unwrap();
+        let mine = found.iter().find(|one| one.local == local).unwrap();
+        assert_eq!(mine.remote, client.peer_addr().unwrap());
+        assert_eq!((mine.state, mine.cc), (State::ESTABLISHED, Some("reno".into())));
+        let said = longfat_host::socket::tcp_info(&client).unwrap();
+        let info = mine.info.unwrap();
+        assert_eq!((info.snd_cwnd_segments, info.srtt_us), (said.snd_cwnd_segments, said.srtt_us));
+        assert!(found.iter().any(|one| one.remote == local), "the accepted end is a connection of its own");
+    }
+
+    #[test]
+    fn listeners_are_found_only_when_asked_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = |found: Vec<Connection>| {
+            found.iter().any(|one| one.local == listener.local_addr().unwrap() && one.state == State::LISTEN)
+        };
+        assert!(at(own(ALL_STATES)) && !at(own(CONNECTED)));
+    }
+
+    fn message() -> Vec<u8> {
+        let mut bytes = vec![0u8; 120];
+        bytes[0..4].copy_from_slice(&120u32.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        bytes[16] = libc::AF_INET as u8;
+        bytes[88..92].copy_from_slice(&[10, 0, 4, 0]);
+        bytes[92..98].copy_from_slice(b"cubic\0");
+        bytes
+    }
+
+    #[test]
+    fn a_refusal_of_the_kernel_is_an_error_and_not_an_empty_list() {
+        let mut bytes = vec![0u8; 20];
+        bytes[0..4].copy_from_slice(&20u32.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
+        bytes[16..20].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
+        assert_eq!(read_messages(&bytes, &"".into(), &mut Vec::new()), Progress::Refused(libc::EPERM));
+    }
+
+    proptest! {
+        #[test]
+        fn any_datagram_is_read_or_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            read_messages(&bytes, &"".into(), &mut Vec::new());
+        }
+
+        #[test]
+        fn a_cut_or_disturbed_message_is_read_or_refused_without_panic(
+            at in 0usize..120, value in any::<u8>(), length in 0usize..120,
+        ) {
+            let mut bytes = message();
+            let mut found = Vec::new();
+            read_messages(&bytes, &"".into(), &mut found);
+            prop_assert_eq!(found[0].cc, Some("cubic".into()));
+            bytes[at] = value;
+            read_messages(&bytes[..length], &"".into(), &mut Vec::new());
+        }
+    }
+}

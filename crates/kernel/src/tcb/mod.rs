@@ -1,0 +1,34 @@
+//! Live control blocks: seen, chosen by a filter, traced at every ACK, and set.
+//!
+//! - [`Look`]: every connection of one or all network namespaces, by sock_diag(7); no privilege, no BPF.
+//! - [`Filter`]: `dst 10.0.0.0/8 and cc cubic and rtt > 50ms`; pure.
+//! - [`field`]: what can be shown, sorted by and filtered on.
+//! - [`Setter`]: control blocks read and set under the socket's lock, of any process and namespace; [`Change`] and
+//!   [`plan`] say, purely, what a change means for one connection; [`Moment`] says when what was sent before has
+//!   arrived; [`Saved`] keeps one in a file.
+//! - [`trace`]: every ACK, retransmission and change of state.
+//! - [`limit`]: what keeps a connection from sending more; pure.
+
+mod block;
+mod change;
+mod connection;
+pub(crate) mod diag;
+pub mod field;
+mod filter;
+mod keep;
+pub mod limit;
+mod look;
+mod namespace;
+mod saved;
+mod set;
+pub mod trace;
+
+pub use block::{ControlBlock, Moment, PrivateState, UNLIMITED_SSTHRESH};
+pub use change::{CcKind, Change, ChangeError, Keep, Refusal, Route, Step, plan};
+pub use connection::{CcName, Connection, Process, SocketMemory, State};
+pub use filter::{Filter, FilterError};
+pub use limit::Limit;
+pub use look::Look;
+pub use namespace::{Place, Scope};
+pub use saved::{SAVED_VERSION, Saved, SavedBlocks};
+pub use set::{Answer, Setter};

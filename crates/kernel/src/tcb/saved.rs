@@ -1,0 +1,141 @@
+//! Control blocks in a file, and back into the connections they were of.
+
+use super::{
+    block::{ControlBlock, PrivateState, UNLIMITED_SSTHRESH},
+    change::Change,
+    connection::CcName,
+    keep,
+};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// Version of the file.
+pub const SAVED_VERSION: u32 = 1;
+
+/// A file of control blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedBlocks {
+    /// [`SAVED_VERSION`] of the writer.
+    pub version: u32,
+    /// Which boot of which machine: cookies mean nothing beyond it.
+    pub boot_id: String,
+    /// Wall clock, milliseconds since 1970.
+    pub saved_unix_ms: u64,
+    /// The control blocks.
+    pub connections: Vec<Saved>,
+}
+
+/// What is kept of one control block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// What the kernel knows the socket by.
+    pub cookie: u64,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Congestion control; the kernel's own name where a wrapper keeps its state.
+    pub cc: String,
+    /// Congestion window.
+    pub cwnd_segments: u32,
+    /// Slow-start threshold; absent while unlimited.
+    pub ssthresh_segments: Option<u32>,
+    /// What cwnd may not exceed.
+    pub clamp_segments: u32,
+    /// Least retransmission timeout.
+    pub rto_min_us: Option<u32>,
+    /// Greatest retransmission timeout.
+    pub rto_max_ms: Option<u32>,
+    /// The congestion control's own memory, as 64-bit words.
+    pub private: PrivateState,
+}
+
+impl From<&ControlBlock> for Saved {
+    fn from(block: &ControlBlock) -> Saved {
+        let ssthresh = Some(block.ssthresh_segments).filter(|ssthresh| *ssthresh < UNLIMITED_SSTHRESH);
+        Saved {
+            cookie: block.cookie,
+            local: block.local,
+            remote: block.remote,
+            cc: inner(block.cc.as_str()).to_owned(),
+            cwnd_segments: block.cwnd_segments,
+            ssthresh_segments: ssthresh,
+            clamp_segments: block.clamp_segments,
+            rto_min_us: block.rto_min_us,
+            rto_max_ms: block.rto_max_ms,
+            private: block.private,
+        }
+    }
+}
+
+fn inner(cc: &str) -> &str {
+    keep::wrapped(cc).unwrap_or(cc)
+}
+
+impl Saved {
+    /// Whether it is of that connection.
+    pub fn is_of(&self, block: &ControlBlock) -> bool {
+        self.cookie == block.cookie && self.local == block.local && self.remote == block.remote
+    }
+
+    /// What brings a connection back to it. Options that have not changed are left alone: setting them has effects of
+    /// its own.
+    pub fn change(&self, block: &ControlBlock) -> Change {
+        let same_cc = inner(block.cc.as_str()) == self.cc;
+        let if_other = |saved: Option<u32>, now: Option<u32>| saved.filter(|_| saved != now);
+        Change {
+            cwnd_segments: Some(self.cwnd_segments),
+            ssthresh_segments: Some(self.ssthresh_segments.unwrap_or(UNLIMITED_SSTHRESH)),
+            clamp_segments: if_other(Some(self.clamp_segments), Some(block.clamp_segments)),
+            rto_min_us: if_other(self.rto_min_us, block.rto_min_us),
+            rto_max_ms: if_other(self.rto_max_ms, block.rto_max_ms),
+            cc: (!same_cc).then(|| CcName::from(self.cc.as_str())),
+            private: (self.cc != "reno").then_some(self.private),
+            ..Change::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcb::block::RawBlock;
+
+    #[test]
+    fn a_saved_block_brings_its_connection_back_and_leaves_alone_what_has_not_changed() {
+        let raw = RawBlock {
+            cookie: 5,
+            cwnd_segments: 80,
+            ssthresh_segments: UNLIMITED_SSTHRESH,
+            clamp_segments: 900,
+            rto_min_us: 200_000,
+            state: [7; 13],
+            cc: CcName::from("cubic").bytes(),
+            family: libc::AF_INET as u8,
+            ..RawBlock::default()
+        };
+        let saved = Saved::from(&ControlBlock::from(&raw));
+        let now = RawBlock {
+            cwnd_segments: 10,
+            ssthresh_segments: 5,
+            rto_min_us: 20_000,
+            cc: CcName::from("lfkeep_cubic").bytes(),
+            ..raw
+        };
+        let now = ControlBlock::from(&now);
+        let wanted = Change {
+            cwnd_segments: Some(80),
+            ssthresh_segments: Some(UNLIMITED_SSTHRESH),
+            rto_min_us: Some(200_000),
+            private: Some([7; 13]),
+            ..Change::default()
+        };
+        assert!(saved.is_of(&now));
+        assert_eq!(saved.change(&now), wanted);
+        let other = ControlBlock { cc: "bbr".into(), ..now };
+        assert_eq!(saved.change(&other).cc, Some("cubic".into()));
+        assert!(!saved.is_of(&ControlBlock { cookie: 6, ..other }));
+        let text = serde_json::to_string(&saved).unwrap();
+        assert_eq!(serde_json::from_str::<Saved>(&text).unwrap(), saved);
+    }
+}
