@@ -345,7 +345,7 @@ fn a_result_is_never_written_over_another() {
     fs::write(bench.path("out/result.json"), "{}").unwrap();
     let output = bench.lab(&["run", "spec.toml", "-o", "out"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("holds a result already"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("written by another program"), "{}", stderr(&output));
     assert_eq!(fs::read_to_string(bench.path("out/result.json")).unwrap(), "{}");
 }
 

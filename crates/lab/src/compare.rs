@@ -4,6 +4,7 @@ mod parameters;
 
 use longfat_schema::run::{RunManifest, RunStatus, Spread};
 use parameters::differences;
+pub(crate) use parameters::plan_differences;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -2,6 +2,7 @@
 //! as there are processors.
 
 mod parallel;
+mod resume;
 
 use crate::{
     backend::{Backend, Observed, Tick},
@@ -10,7 +11,7 @@ use crate::{
     metrics::metrics,
     plan::Plan,
     simulated::{self, SimulationError},
-    spec::{Case, Experiment},
+    spec::{Case, Experiment, SpecError},
 };
 use longfat_kernel::cc::Registration;
 use longfat_schema::{
@@ -21,11 +22,11 @@ use longfat_schema::{
     },
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
     sync::atomic::AtomicBool,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// What a session needs besides the experiment.
@@ -39,8 +40,10 @@ pub struct Session<'a> {
     pub backend: Backend,
     /// Runs to make, in order.
     pub plans: &'a [Plan],
-    /// Where the result goes; it must not hold one yet.
+    /// Where the result goes. What it holds of the same plans already is not made again.
     pub directory: &'a Path,
+    /// Simulated runs at once; as many as there are processors when absent.
+    pub workers: Option<usize>,
     /// The `longfat` binary, whose subcommands measure where runs are emulated.
     pub program: &'a Path,
     /// Who makes it.
@@ -50,6 +53,11 @@ pub struct Session<'a> {
 /// What a person who waits is told.
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// Runs that are there already and are not made again.
+    Kept {
+        /// Which, from 0.
+        indices: &'a [usize],
+    },
     /// A run begins; `attempt` counts from 1.
     Begins {
         /// Which, from 0.
@@ -82,9 +90,29 @@ pub enum Event<'a> {
 /// Why a session ended before its time.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// A result is there already.
-    #[error("'{0}' holds a result already; choose another directory with -o, or remove it")]
-    Exists(String),
+    /// A run is there that was made from another plan.
+    #[error(
+        "'{run}' was made from another plan ({differences}); choose another directory with -o, or remove that one"
+    )]
+    Changed {
+        /// Its directory.
+        run: String,
+        /// What differs.
+        differences: String,
+    },
+    /// A run is there that the experiment does not have.
+    #[error(
+        "'{directory}' holds '{run}', which this experiment does not have; choose another directory with -o, or remove it"
+    )]
+    Unplanned {
+        /// The result.
+        directory: String,
+        /// The run.
+        run: String,
+    },
+    /// The experiment's plans could not be made.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
     /// A directory or file could not be made.
     #[error("{path}: {source}")]
     Io {
@@ -121,7 +149,16 @@ pub struct Finished {
     pub result: ResultManifest,
     /// Its runs.
     pub runs: Vec<RunManifest>,
+    /// Places of all runs in the order of the experiment, by directory.
+    order: BTreeMap<String, usize>,
+    /// Those of `runs`.
+    places: Vec<usize>,
+    /// When the result was written last.
+    written: Option<Instant>,
 }
+
+/// Least distance of two writings of a result while runs come in.
+const WRITE_EVERY: Duration = Duration::from_millis(500);
 
 /// What came of trying a run once.
 enum Attempt {
@@ -132,6 +169,21 @@ enum Attempt {
     Interrupted,
 }
 
+impl Finished {
+    fn insert(&mut self, place: usize, plan: &Plan, manifest: RunManifest) {
+        let entry = RunEntry {
+            case: plan.case.clone(),
+            repeat: plan.repeat,
+            path: plan.directory(),
+            status: manifest.status,
+        };
+        let at = self.places.partition_point(|known| *known < place);
+        self.places.insert(at, place);
+        self.result.runs.insert(at, entry);
+        self.runs.insert(at, manifest);
+    }
+}
+
 impl Session<'_> {
     /// Makes every run. `result.json` is written after each, so that what was made is kept whatever happens.
     pub fn run(&self, tell: &mut dyn FnMut(Event<'_>), stop: &AtomicBool) -> Result<Finished, SessionError> {
@@ -140,16 +192,63 @@ impl Session<'_> {
             Backend::Emulated => self.try_ccs()?,
             Backend::Simulated => simulated::check(self.plans)?,
         };
-        self.prepare_directory()?;
-        let mut finished = Finished { result: self.first_result(), runs: Vec::new() };
-        self.write_result(&mut finished)?;
+        let (mut finished, pending) = self.resume(tell)?;
         let whole = match self.backend {
-            Backend::Emulated => self.one_by_one(&mut finished, tell, stop)?,
-            Backend::Simulated => self.side_by_side(&mut finished, tell, stop)?,
+            Backend::Emulated => self.one_by_one(&pending, &mut finished, tell, stop)?,
+            Backend::Simulated => self.side_by_side(&pending, &mut finished, tell, stop)?,
         };
         finished.result.status = if whole { ResultStatus::Complete } else { ResultStatus::Interrupted };
         self.write_result(&mut finished)?;
         Ok(finished)
+    }
+
+    /// The result as far as the directory holds it, and the plans that are still to be carried out.
+    fn resume(&self, tell: &mut dyn FnMut(Event<'_>)) -> Result<(Finished, Vec<usize>), SessionError> {
+        let resume::Kept { order, runs } = self.kept()?;
+        self.prepare_directory()?;
+        let cases: BTreeSet<&str> = self
+            .plans
+            .iter()
+            .chain(runs.iter().map(|(_, plan, _)| plan))
+            .map(|plan| plan.case.as_str())
+            .collect();
+        let mut finished = Finished {
+            result: self.first_result(&cases),
+            runs: Vec::new(),
+            order,
+            places: Vec::new(),
+            written: None,
+        };
+        let kept: BTreeSet<String> = runs.iter().map(|(_, plan, _)| plan.directory()).collect();
+        let is_kept = |index: &usize| kept.contains(&self.plans[*index].directory());
+        let (kept, pending): (Vec<usize>, Vec<usize>) = (0..self.plans.len()).partition(is_kept);
+        runs.into_iter().for_each(|(place, plan, manifest)| finished.insert(place, &plan, manifest));
+        if !kept.is_empty() {
+            tell(Event::Kept { indices: &kept });
+        }
+        self.write_result(&mut finished)?;
+        Ok((finished, pending))
+    }
+
+    /// Makes one run by itself and touches nothing of the others, so that many programs can share the directory: `run`
+    /// then finds them all made. A run that is there already is not made again. `None` when a person stopped it.
+    pub fn run_alone(
+        &self,
+        index: usize,
+        tell: &mut dyn FnMut(Event<'_>),
+        stop: &AtomicBool,
+    ) -> Result<Option<RunManifest>, SessionError> {
+        let plan = &self.plans[index];
+        if let Some(manifest) = self.kept_run(plan)? {
+            tell(Event::Kept { indices: &[index] });
+            return Ok(Some(manifest));
+        }
+        match self.backend {
+            Backend::Emulated => ccs_of(plan).map(drop)?,
+            Backend::Simulated => simulated::check(std::slice::from_ref(plan))?,
+        };
+        make_directory(self.directory)?;
+        self.run_until_valid(index, plan, tell, stop)
     }
 
     /// Loads every congestion control once in every way it will be set, and lets it go.
@@ -162,11 +261,13 @@ impl Session<'_> {
     /// Whether it came to its end.
     fn one_by_one(
         &self,
+        pending: &[usize],
         finished: &mut Finished,
         tell: &mut dyn FnMut(Event<'_>),
         stop: &AtomicBool,
     ) -> Result<bool, SessionError> {
-        for (index, plan) in self.plans.iter().enumerate() {
+        for index in pending.iter().copied() {
+            let plan = &self.plans[index];
             let Some(manifest) = self.run_until_valid(index, plan, tell, stop)? else { return Ok(false) };
             self.keep(index, manifest, finished)?;
         }
@@ -176,32 +277,21 @@ impl Session<'_> {
     /// Puts a run among those made, in the order of the plans.
     fn keep(&self, index: usize, manifest: RunManifest, finished: &mut Finished) -> Result<(), SessionError> {
         let plan = &self.plans[index];
-        let entry = RunEntry {
-            case: plan.case.clone(),
-            repeat: plan.repeat,
-            path: plan.directory(),
-            status: manifest.status,
-        };
-        let is_before =
-            |made: &&RunEntry| self.plans[..index].iter().any(|plan| plan.directory() == made.path);
-        let position = finished.result.runs.iter().filter(is_before).count();
-        finished.result.runs.insert(position, entry);
-        finished.runs.insert(position, manifest);
-        self.write_result(finished)
+        let place = finished.order.get(&plan.directory()).copied().unwrap_or(usize::MAX);
+        finished.insert(place, plan, manifest);
+        let due = finished.written.is_none_or(|written| written.elapsed() >= WRITE_EVERY);
+        if due { self.write_result(finished) } else { Ok(()) }
     }
 
     fn prepare_directory(&self) -> Result<(), SessionError> {
-        if self.directory.join(RESULT_FILE).exists() {
-            return Err(SessionError::Exists(self.directory.display().to_string()));
-        }
         make_directory(self.directory)?;
         let path = self.directory.join("experiment.toml");
         fs::write(&path, self.text).map_err(|source| io_error(&path, source))
     }
 
-    fn first_result(&self) -> ResultManifest {
+    fn first_result(&self, cases: &BTreeSet<&str>) -> ResultManifest {
         let head = &self.experiment.head;
-        let planned = |case: &&Case| self.plans.iter().any(|plan| plan.case == case.name);
+        let planned = |case: &&Case| cases.contains(case.name.as_str());
         ResultManifest {
             schema_version: SCHEMA_VERSION,
             experiment: head.name.clone(),
@@ -222,7 +312,9 @@ impl Session<'_> {
         let asked = self.experiment.expect.iter().filter_map(|expect| judge::within(expect, &planned));
         finished.result.expectations =
             asked.map(|expect| judge::expectation(&expect, &finished.runs)).collect();
-        Ok(write_json(&self.directory.join(RESULT_FILE), &finished.result)?)
+        write_json(&self.directory.join(RESULT_FILE), &finished.result)?;
+        finished.written = Some(Instant::now());
+        Ok(())
     }
 
     /// Tries an invalid run again. The last attempt is kept; what was wrong with the others is among its reasons.

@@ -28,6 +28,7 @@ use longfat_schema::run::{Provenance, ResultStatus, RunStatus};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
+    sync::atomic::AtomicBool,
     time::{Duration, SystemTime},
 };
 
@@ -42,6 +43,7 @@ pub struct Args {
 enum Command {
     Run(RunArgs),
     Check(CheckArgs),
+    Plan(PlanArgs),
     Compare(compare::CompareArgs),
     /// Remove what a run that was killed left behind: namespaces, and programs in them.
     Clean,
@@ -72,10 +74,34 @@ struct RunArgs {
     /// Who carries the runs out.
     #[arg(long, value_enum, default_value_t)]
     backend: BackendArg,
-    /// Where the result goes [default: runs/NAME-TIME].
+    /// Where the result goes [default: runs/NAME-TIME]. Valid runs of the same plans that it holds are not made again.
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Simulated runs at once [default: one per processor].
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+    /// Only this run, by its number in 'longfat lab plan', and no result: for job arrays. 'longfat lab run' with the same
+    /// directory then gathers what they made.
+    #[arg(long, value_name = "N", requires = "output")]
+    plan: Option<usize>,
     /// The result as JSON on standard output, instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// List the runs of an experiment file by number, as 'longfat lab run --plan N' takes them.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat lab plan experiments/conversion.toml
+  seq $(longfat lab plan sweep.toml --count) | xargs -P 8 -n 1 longfat lab run sweep.toml --backend sim -o runs/sweep --plan
+  longfat lab run sweep.toml --backend sim -o runs/sweep       # gathers and judges what they made")]
+struct PlanArgs {
+    #[command(flatten)]
+    spec: SpecArgs,
+    /// Only how many there are.
+    #[arg(long, conflicts_with = "json")]
+    count: bool,
+    /// The list as JSON on standard output.
     #[arg(long)]
     json: bool,
 }
@@ -143,6 +169,7 @@ pub fn run(args: Args) -> Outcome {
     match args.command {
         Command::Run(args) => run_experiment(&args),
         Command::Check(args) => check(&args),
+        Command::Plan(args) => list_plans(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Clean => clean(),
     }
@@ -245,9 +272,13 @@ fn run_experiment(args: &RunArgs) -> Outcome {
         backend,
         plans: &read.plans,
         directory: &directory,
+        workers: args.jobs.map(usize::from),
         program: &program,
         provenance: provenance(backend),
     };
+    if let Some(number) = args.plan {
+        return run_alone(&session, number, &stop);
+    }
     let mut progress = progress::Progress::new(&read.plans, backend);
     let finished = session.run(&mut |event| progress.event(&event), &stop);
     progress.finish();
@@ -262,6 +293,47 @@ fn run_experiment(args: &RunArgs) -> Outcome {
         println!("Result: {0}\nReport: longfat report {0}", directory.display());
     }
     conclude(&finished)
+}
+
+/// One run of a job array.
+fn run_alone(session: &Session<'_>, number: usize, stop: &AtomicBool) -> Outcome {
+    let count = session.plans.len();
+    let index = number.checked_sub(1).filter(|index| *index < count);
+    let index = index.ok_or_else(|| anyhow!("--plan {number}: there are runs 1 to {count}"))?;
+    let mut progress = progress::Progress::new(session.plans, session.backend);
+    let made = session.run_alone(index, &mut |event| progress.event(&event), stop);
+    progress.finish();
+    let plan = &session.plans[index];
+    match made?.map(|manifest| (manifest.status, manifest.reasons)) {
+        None => Err(anyhow!("interrupted").into()),
+        Some((RunStatus::Done, _)) => {
+            println!("{}", session.directory.join(plan.directory()).display());
+            Ok(())
+        }
+        Some((status, reasons)) => {
+            let how = if status == RunStatus::Failed { "failed" } else { "is invalid" };
+            Err(anyhow!("{} r{} {how}: {}", plan.case, plan.repeat, reasons.join("; ")).into())
+        }
+    }
+}
+
+fn list_plans(args: &PlanArgs) -> Outcome {
+    let read = args.spec.read()?;
+    if args.count {
+        println!("{}", read.plans.len());
+    } else if args.json {
+        let entry = |(number, plan): (usize, &Plan)| {
+            serde_json::json!({
+                "number": number, "case": plan.case, "axes": plan.axes, "repeat": plan.repeat,
+                "seed": plan.seed, "directory": plan.directory(),
+            })
+        };
+        let list: Vec<_> = (1..).zip(&read.plans).map(entry).collect();
+        println!("{}", serde_json::to_string_pretty(&list)?);
+    } else {
+        println!("{}", table::numbered(&read.plans));
+    }
+    Ok(())
 }
 
 fn conclude(finished: &Finished) -> Outcome {

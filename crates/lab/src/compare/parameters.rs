@@ -24,6 +24,24 @@ pub(super) fn differences(sides: &[Vec<&Run>; 2]) -> Vec<(String, [String; 2])> 
     differing.map(|(key, left, right)| (key.clone(), [joined(&left), joined(&right)])).collect()
 }
 
+/// Values of two plans that differ, each as `KEY: ONE then, OTHER now`.
+pub(crate) fn plan_differences(then: &Value, now: &Value) -> Vec<String> {
+    let values = |plan: &Value| {
+        let mut found = Values::new();
+        flatten("", plan, &mut found);
+        found
+    };
+    let (then, now) = (values(then), values(now));
+    let keys: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+    let shown = |side: &Values, key: &String| side.get(key).map_or_else(|| "nothing".to_owned(), joined);
+    let differing = keys.into_iter().filter(|key| then.get(*key) != now.get(*key));
+    differing
+        .map(|key| {
+            format!("{}: {} then, {} now", key.trim_start_matches('.'), shown(&then, key), shown(&now, key))
+        })
+        .collect()
+}
+
 fn joined(values: &BTreeSet<String>) -> String {
     values.iter().cloned().collect::<Vec<_>>().join(", ")
 }

@@ -14,6 +14,7 @@ use std::{
 
 /// What a worker says; [`Event`] borrows what it tells of.
 enum Message {
+    Kept,
     Begins { index: usize, attempt: u32 },
     Ticks { index: usize, tick: Tick },
     Ends { index: usize, attempt: u32, manifest: Box<RunManifest>, again: bool },
@@ -23,6 +24,8 @@ enum Message {
 impl From<Event<'_>> for Message {
     fn from(event: Event<'_>) -> Message {
         match event {
+            // Said before any worker begins.
+            Event::Kept { .. } => Message::Kept,
             Event::Begins { index, attempt, .. } => Message::Begins { index, attempt },
             Event::Ticks { index, tick } => Message::Ticks { index, tick },
             Event::Ends { index, attempt, manifest, again } => {
@@ -43,7 +46,7 @@ impl Message {
             Message::Ends { index, attempt, manifest, again } => {
                 tell(Event::Ends { index: *index, attempt: *attempt, manifest, again: *again });
             }
-            Message::Made { .. } => {}
+            Message::Kept | Message::Made { .. } => {}
         }
     }
 }
@@ -53,18 +56,20 @@ impl Session<'_> {
     /// any time.
     pub(super) fn side_by_side(
         &self,
+        pending: &[usize],
         finished: &mut Finished,
         tell: &mut dyn FnMut(Event<'_>),
         stop: &AtomicBool,
     ) -> Result<bool, SessionError> {
-        let workers = thread::available_parallelism().map_or(1, NonZero::get).min(self.plans.len());
+        let processors = || thread::available_parallelism().map_or(1, NonZero::get);
+        let workers = self.workers.unwrap_or_else(processors).clamp(1, pending.len().max(1));
         let next = AtomicUsize::new(0);
         let (to_us, messages) = channel();
         thread::scope(|scope| {
             for _ in 0..workers {
                 let to_us = to_us.clone();
                 let next = &next;
-                scope.spawn(move || self.work(next, &to_us, stop));
+                scope.spawn(move || self.work(pending, next, &to_us, stop));
             }
             drop(to_us);
             let mut outcome = Ok(true);
@@ -78,7 +83,7 @@ impl Session<'_> {
                 };
                 if !matches!(kept, Ok(true)) {
                     // What is under way ends by itself; nothing more is begun.
-                    next.store(self.plans.len(), Ordering::Relaxed);
+                    next.store(pending.len(), Ordering::Relaxed);
                     outcome = outcome.and(kept);
                 }
             }
@@ -86,10 +91,10 @@ impl Session<'_> {
         })
     }
 
-    fn work(&self, next: &AtomicUsize, to_us: &Sender<Message>, stop: &AtomicBool) {
+    fn work(&self, pending: &[usize], next: &AtomicUsize, to_us: &Sender<Message>, stop: &AtomicBool) {
         loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(plan) = self.plans.get(index) else { return };
+            let Some(index) = pending.get(next.fetch_add(1, Ordering::Relaxed)).copied() else { return };
+            let plan = &self.plans[index];
             // Nobody listens any more only when the session has ended.
             let mut tell = |event: Event<'_>| drop(to_us.send(event.into()));
             let made = self.run_until_valid(index, plan, &mut tell, stop).map(|made| made.map(Box::new));

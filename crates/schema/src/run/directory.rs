@@ -118,7 +118,8 @@ pub fn find_runs(path: &Path) -> Result<(Option<ResultManifest>, Vec<RunDirector
     Err(RunError::NotARun(path.display().to_string()))
 }
 
-fn refuse_newer(path: &Path) -> Result<(), RunError> {
+/// Refuses a file whose `schema_version` this longfat does not know yet.
+pub fn refuse_newer(path: &Path) -> Result<(), RunError> {
     #[derive(serde::Deserialize)]
     struct Version {
         schema_version: u32,

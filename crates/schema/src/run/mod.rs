@@ -19,7 +19,7 @@ mod manifest;
 mod spread;
 mod table;
 
-pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
+pub use directory::{RunDirectory, RunWriter, find_runs, read_json, refuse_newer, write_json};
 pub use manifest::{
     AxisPoint, CaseInfo, CellVerdict, Expectation, HostState, Metric, Provenance, RESULT_FILE, RUN_FILE,
     ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus,

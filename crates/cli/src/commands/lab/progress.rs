@@ -20,11 +20,15 @@ pub struct Progress {
     count: usize,
     /// Time before each run, were all of them valid at once.
     before: Vec<Duration>,
+    /// Time of each run.
+    lengths: Vec<Duration>,
     total: Duration,
     began: Instant,
     backend: Backend,
     titles: Vec<String>,
     ended: usize,
+    /// Of these, those that were there already.
+    kept: usize,
 }
 
 impl Progress {
@@ -35,7 +39,10 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(total.as_millis() as u64), target);
         let style = ProgressStyle::with_template("{bar:24} {prefix} {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-        let before = (0..plans.len()).map(|index| expected_time(&plans[..index])).collect();
+        let lengths: Vec<Duration> =
+            plans.iter().map(|plan| expected_time(std::slice::from_ref(plan))).collect();
+        let sum = |sum: &mut Duration, own: &Duration| Some(std::mem::replace(sum, *sum + *own));
+        let before = lengths.iter().scan(Duration::ZERO, sum).collect();
         if !terminal {
             match backend {
                 Backend::Emulated => eprintln!("{} runs, about {}", plans.len(), show::span(total)),
@@ -47,16 +54,19 @@ impl Progress {
             terminal,
             count: plans.len(),
             before,
+            lengths,
             total,
             began: Instant::now(),
             backend,
             titles: vec![String::new(); plans.len()],
             ended: 0,
+            kept: 0,
         }
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
         match event {
+            Event::Kept { indices } => self.kept(indices),
             Event::Begins { index, plan, attempt } => self.begins(*index, plan, *attempt),
             Event::Ticks { index, tick } => self.ticks(*index, tick),
             Event::Ends { index, manifest, again, .. } => self.ends(*index, manifest, *again),
@@ -65,6 +75,28 @@ impl Progress {
 
     pub fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+
+    /// What is there already takes no time.
+    fn kept(&mut self, indices: &[usize]) {
+        self.ended += indices.len();
+        self.kept += indices.len();
+        let line = format!("{} of {} runs are there already", indices.len(), self.count);
+        if self.terminal {
+            self.bar.println(line)
+        } else {
+            eprintln!("{line}")
+        }
+        let mut before = Duration::ZERO;
+        for (index, own) in self.lengths.iter_mut().enumerate() {
+            if indices.contains(&index) {
+                *own = Duration::ZERO;
+            }
+            self.before[index] = before;
+            before += *own;
+        }
+        self.total = before;
+        self.bar.set_length(before.as_millis() as u64);
     }
 
     fn begins(&mut self, index: usize, plan: &Plan, attempt: u32) {
@@ -83,16 +115,25 @@ impl Progress {
         self.show(index, elapsed, &phase);
     }
 
-    /// Simulated runs go side by side, as fast as the machine is: what is left of them is told in runs.
+    /// Simulated runs go side by side, as fast as the machine is.
     fn show(&self, index: usize, elapsed: Duration, phase: &str) {
         let done = self.before.get(index).copied().unwrap_or(self.total) + elapsed;
         let left = match self.backend {
             Backend::Emulated => show::span(self.total.saturating_sub(done)),
-            Backend::Simulated => format!("{} runs", self.count - self.ended),
+            Backend::Simulated => self.simulated_left(),
         };
         self.bar.set_position(done.as_millis() as u64);
         self.bar.set_prefix(format!("{left} left"));
         self.bar.set_message(format!("{}: {phase}", self.titles[index]));
+    }
+
+    /// As long again for each run to come as for those made so far.
+    fn simulated_left(&self) -> String {
+        let left = self.count - self.ended;
+        let made = self.ended.saturating_sub(self.kept);
+        let each = (made > 0).then(|| self.began.elapsed().mul_f64(left as f64 / made as f64));
+        let time = each.map_or(String::new(), |time| format!(", {}", show::span(time)));
+        format!("{left} runs{time}")
     }
 
     fn ends(&mut self, index: usize, manifest: &RunManifest, again: bool) {

@@ -56,6 +56,24 @@ pub fn plans(plans: &[Plan]) -> Table {
     table
 }
 
+/// Every run by its number.
+pub fn numbered(plans: &[Plan]) -> Table {
+    let mut table = table(&["#", "case", "repeat", "seed", "directory"]);
+    align_right(&mut table, 0..1);
+    align_right(&mut table, 2..4);
+    for (number, plan) in (1..).zip(plans) {
+        let number: u64 = number;
+        table.add_row([
+            number.to_string(),
+            plan.case.clone(),
+            plan.repeat.to_string(),
+            plan.seed.to_string(),
+            plan.directory(),
+        ]);
+    }
+    table
+}
+
 fn flow(flow: &FlowPlan) -> String {
     let what = match flow.protocol {
         Protocol::Tcp => flow.cc.clone().unwrap_or_default(),

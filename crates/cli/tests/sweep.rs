@@ -1,0 +1,136 @@
+//! Sweeps as a person uses them, in the simulator: interrupted, resumed, spread over many programs, kept and queried.
+
+#![allow(clippy::unwrap_used)]
+
+use longfat_schema::run::{ResultManifest, ResultStatus, read_json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+const SPEC: &str = r#"
+name = "sweep"
+warmup = "500ms"
+duration = "1s"
+repeats = 2
+focus = "measured"
+expect = ["goodput > 1Mbit", "fairness <= 1.01"]
+[hosts.a]
+[hosts.b]
+[links.path]
+between = ["a", "b"]
+rate = "20Mbit"
+delay = "5ms"
+queue = { limit = "50KB" }
+[flows.measured]
+from = "a"
+to = "b"
+cc = "reno"
+streams = 2
+[sweep]
+links.path.rate = ["10Mbit", "20Mbit"]
+"#;
+
+struct Bench {
+    directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("spec.toml"), SPEC).unwrap();
+        Bench { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn lab(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        command.current_dir(self.directory.path()).arg("lab").args(arguments).output().unwrap()
+    }
+
+    /// Runs the lab, which must end with this code.
+    fn ends(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.lab(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        format!("{}{said}", String::from_utf8_lossy(&output.stdout))
+    }
+}
+
+const RUN: [&str; 6] = ["run", "spec.toml", "--backend", "sim", "-o", "out"];
+
+fn result(path: &Path) -> ResultManifest {
+    read_json(&path.join("result.json")).unwrap()
+}
+
+#[test]
+fn a_sweep_that_was_interrupted_goes_on_and_repeats_no_finished_run() {
+    let bench = Bench::new();
+    bench.ends(0, &[&RUN[..], &["-j", "2"]].concat());
+    let first = result(&bench.path("out"));
+    assert_eq!(first.runs.len(), 4);
+    assert!(first.expectations.iter().all(|expectation| expectation.cells.len() == 2));
+    let table = |run: &str| fs::read(bench.path("out").join(run).join("tcp.parquet")).unwrap();
+    let (kept, lost, whole) = ("rate=10Mbit/repeat=1", "rate=20Mbit/repeat=1", "rate=20Mbit/repeat=2");
+    let before = (table(lost), table(whole));
+    let age = fs::metadata(bench.path("out").join(kept).join("manifest.json")).unwrap().modified().unwrap();
+    fs::remove_dir_all(bench.path("out").join(lost)).unwrap();
+    fs::remove_file(bench.path("out").join(whole).join("manifest.json")).unwrap();
+    fs::remove_file(bench.path("out/result.json")).unwrap();
+    let said = bench.ends(0, &RUN);
+    assert!(said.contains("2 of 4 runs are there already"), "{said}");
+    let second = result(&bench.path("out"));
+    assert_eq!(second.status, ResultStatus::Complete);
+    assert_eq!((second.runs, second.expectations), (first.runs, first.expectations));
+    assert!((table(lost), table(whole)) == before, "the same plan makes the same tables");
+    let manifest = fs::metadata(bench.path("out").join(kept).join("manifest.json")).unwrap();
+    assert_eq!(manifest.modified().unwrap(), age);
+}
+
+#[test]
+fn a_sweep_grows_by_a_value_and_refuses_runs_of_another_plan() {
+    let bench = Bench::new();
+    bench.ends(0, &RUN);
+    let said = bench.ends(2, &[&RUN[..], &["--set", "flows.measured.streams=3"]].concat());
+    assert!(said.contains("was made from another plan (flows.measured.streams: 2 then, 3 now)"), "{said}");
+    let grown = SPEC.replace("[\"10Mbit\", \"20Mbit\"]", "[\"5Mbit\", \"10Mbit\", \"20Mbit\"]");
+    fs::write(bench.path("spec.toml"), &grown).unwrap();
+    let said = bench.ends(0, &RUN);
+    assert!(said.contains("4 of 6 runs are there already"), "{said}");
+    let cases: Vec<String> = result(&bench.path("out")).cases.into_iter().map(|case| case.name).collect();
+    assert_eq!(cases, ["rate=5Mbit", "rate=10Mbit", "rate=20Mbit"]);
+    fs::write(bench.path("spec.toml"), SPEC).unwrap();
+    let said = bench.ends(2, &RUN);
+    assert!(said.contains("holds 'rate=5Mbit/repeat=1', which this experiment does not have"), "{said}");
+}
+
+#[test]
+fn runs_made_one_by_one_by_number_are_gathered_into_one_result() {
+    let bench = Bench::new();
+    assert_eq!(bench.ends(0, &["plan", "spec.toml", "--count"]), "4\n");
+    assert!(bench.ends(0, &["plan", "spec.toml"]).contains("rate=20Mbit/repeat=2"));
+    for number in ["1", "2", "3", "4", "4"] {
+        bench.ends(0, &[&RUN[..], &["--plan", number]].concat());
+    }
+    assert!(!bench.path("out/result.json").exists());
+    assert!(bench.ends(2, &[&RUN[..], &["--plan", "5"]].concat()).contains("there are runs 1 to 4"));
+    let said = bench.ends(0, &RUN);
+    assert!(said.contains("4 of 4 runs are there already"), "{said}");
+    assert_eq!(result(&bench.path("out")).runs.len(), 4);
+}
+
+#[test]
+fn a_part_of_a_sweep_is_run_by_its_labels_and_an_expectation_missed_in_a_cell_is_exit_code_one() {
+    let bench = Bench::new();
+    let said = bench.ends(2, &[&RUN[..], &["--cell", "rate=11Mbit"]].concat());
+    assert!(said.contains("unknown label '11Mbit'"), "{said}");
+    bench.ends(0, &[&RUN[..], &["--cell", "rate=10Mbit"]].concat());
+    assert_eq!(result(&bench.path("out")).cases.len(), 1);
+    fs::write(bench.path("spec.toml"), SPEC.replace("goodput > 1Mbit", "goodput > 12Mbit")).unwrap();
+    let said = bench.ends(1, &RUN);
+    assert!(said.contains("met in 1 of 2 cells; missed in rate=10Mbit: median"), "{said}");
+}

@@ -1,0 +1,75 @@
+//! What an earlier session left in the directory: runs that are whole are kept, plans that have changed are refused.
+
+use super::{Session, SessionError};
+use crate::{
+    compare::plan_differences,
+    plan::{Plan, plans},
+};
+use longfat_schema::run::{
+    RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, RunStatus, read_json, refuse_newer,
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Differences named in a message.
+const SHOWN: usize = 5;
+
+/// Runs of this experiment that are in the directory already.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Every run's place in the order of the experiment, by directory.
+    pub order: BTreeMap<String, usize>,
+    /// Those that need not be made again, with their place in that order.
+    pub runs: Vec<(usize, Plan, RunManifest)>,
+}
+
+impl Session<'_> {
+    /// Looks through the directory.
+    pub(super) fn kept(&self) -> Result<Kept, SessionError> {
+        let all = plans(self.experiment)?;
+        let order: BTreeMap<String, usize> = all.iter().map(Plan::directory).zip(0..).collect();
+        let file = self.directory.join(RESULT_FILE);
+        if file.exists() {
+            refuse_newer(&file)?;
+            let earlier: ResultManifest = read_json(&file)?;
+            if let Some(strange) = earlier.runs.iter().find(|run| !order.contains_key(&run.path)) {
+                let directory = self.directory.display().to_string();
+                return Err(SessionError::Unplanned { directory, run: strange.path.clone() });
+            }
+        }
+        let mut runs = Vec::new();
+        for (place, plan) in all.into_iter().enumerate() {
+            if let Some(manifest) = self.kept_run(&plan)? {
+                runs.push((place, plan, manifest));
+            }
+        }
+        Ok(Kept { order, runs })
+    }
+
+    /// The run of a plan, when it is there, whole and valid.
+    pub(super) fn kept_run(&self, plan: &Plan) -> Result<Option<RunManifest>, SessionError> {
+        let directory = self.directory.join(plan.directory());
+        let file = directory.join("plan.json");
+        if !file.exists() {
+            return Ok(None);
+        }
+        let earlier: Value = read_json(&file)?;
+        let changed =
+            |differences: String| SessionError::Changed { run: directory.display().to_string(), differences };
+        let differences = plan_differences(&earlier, &serde_json::to_value(plan).unwrap_or_default());
+        if !differences.is_empty() {
+            let more = differences.len().saturating_sub(SHOWN);
+            let shown: Vec<String> = differences.into_iter().take(SHOWN).collect();
+            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+            return Err(changed(format!("{}{more}", shown.join(", "))));
+        }
+        if !directory.join(RUN_FILE).exists() {
+            return Ok(None);
+        }
+        let manifest = RunDirectory::open(&directory)?.manifest;
+        if manifest.backend != self.backend.name() {
+            return Err(changed(format!("backend: {} then, {} now", manifest.backend, self.backend)));
+        }
+        Ok((manifest.status == RunStatus::Done).then_some(manifest))
+    }
+}
