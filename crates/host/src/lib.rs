@@ -10,6 +10,7 @@
 //!
 //! Creating things is left to iproute2; what it cannot do (entering, offloads, sockets) is here.
 
+pub mod capability;
 pub mod facts;
 pub mod interface;
 pub mod lease;

@@ -93,9 +93,9 @@ pub fn set_buffer(socket: &impl AsFd, direction: Buffer, bytes: u64) -> Result<(
         .map_err(|source| Error::io(format!("set the {direction:?} buffer to {bytes} bytes"), source))
 }
 
-/// Sends at most at this rate (SO_MAX_PACING_RATE; TCP paces itself where the qdisc does not).
-pub fn set_pacing_rate(socket: &impl AsFd, rate_bps: u64) -> Result<()> {
-    let bytes_per_s: u64 = rate_bps / 8;
+/// Sends at most at this rate (SO_MAX_PACING_RATE; TCP paces itself where the qdisc does not), or without a limit.
+pub fn set_pacing_rate(socket: &impl AsFd, rate_bps: Option<u64>) -> Result<()> {
+    let bytes_per_s: u64 = rate_bps.map_or(u64::MAX, |rate_bps| rate_bps / 8);
     // SAFETY: the descriptor is open and the value, of the length given, is a u64, which the kernel takes.
     let result = unsafe {
         libc::setsockopt(
@@ -109,7 +109,7 @@ pub fn set_pacing_rate(socket: &impl AsFd, rate_bps: u64) -> Result<()> {
     if result == 0 {
         return Ok(());
     }
-    Err(Error::io(format!("set the pacing rate to {rate_bps} bit/s"), io::Error::last_os_error()))
+    Err(Error::io(format!("set the pacing rate to {rate_bps:?} bit/s"), io::Error::last_os_error()))
 }
 
 /// The buffer as the kernel counts it (bookkeeping included).

@@ -36,6 +36,14 @@ pub fn missing_root(needed_for: &str) -> Option<Missing> {
     (!user.is_root()).then(missing)
 }
 
+/// CAP_NET_ADMIN, unless the calling thread has it.
+pub fn missing_network_admin(needed_for: &str) -> Option<Missing> {
+    let user = nix::unistd::geteuid();
+    let why = || format!("{needed_for} need it; this is user {user}");
+    (!crate::capability::has(crate::capability::NET_ADMIN))
+        .then(|| Missing::new("the capability CAP_NET_ADMIN", why(), "run it with sudo"))
+}
+
 /// A program of the host, looked up on PATH.
 pub fn missing_program(program: &str, package: &str) -> Option<Missing> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -9,9 +9,10 @@ use crate::{
     intercept::{self, ListenPorts},
     leg::{Leg, Share},
     plan::ConnectionPlan,
+    reload::Purpose,
 };
 use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     sync::Arc,
 };
 
@@ -87,69 +88,114 @@ pub(crate) struct DoorPlan {
     pub clients: Clients,
 }
 
-/// Listeners of all workers, being made.
+/// What a worker shall do with its listeners.
+#[derive(Debug)]
+pub(crate) enum DoorOrder {
+    Open(DoorPlan),
+    /// The next clients of a listener are others.
+    Change(DoorId, Clients),
+    Close(DoorId),
+}
+
+/// A listener that stands in every worker.
+#[derive(Debug, Clone)]
+struct Standing {
+    id: DoorId,
+    purpose: Purpose,
+    port: u16,
+}
+
+/// The listeners of all workers.
 pub(crate) struct Doors {
     /// The mark of the relay's own packets, when it intercepts.
     own_mark: Option<u32>,
     next_id: DoorId,
-    /// Per worker.
+    standing: Vec<Standing>,
+    /// Per worker: made, and not yet handed over.
     pub made: Vec<Vec<DoorPlan>>,
     /// Addresses, in the order of making.
     pub listening: Vec<SocketAddr>,
 }
 
+/// Listeners that are wanted, and what their clients are.
+type Wanted = Vec<(DoorId, Clients)>;
+
 impl Doors {
     pub fn new(workers: usize, own_mark: Option<u32>) -> Doors {
         let mut made = Vec::new();
         made.resize_with(workers, Vec::new);
-        Doors { own_mark, next_id: 0, made, listening: Vec::new() }
+        Doors { own_mark, next_id: 0, standing: Vec::new(), made, listening: Vec::new() }
     }
 
-    /// Listens on every explicit address of the plan.
-    pub fn open_explicit(&mut self, plan: &Arc<RelayPlan>) -> Result<()> {
-        plan.listeners
-            .iter()
-            .try_for_each(|listener| self.open(listener.listen, &Clients::own(listener, plan)).map(drop))
+    /// Listens on every explicit address of the plan, if it does not yet.
+    pub fn open_explicit(&mut self, plan: &Arc<RelayPlan>) -> Result<Wanted> {
+        let mut wanted = Wanted::new();
+        for listener in &plan.listeners {
+            let clients = Clients::own(listener, plan);
+            let (id, _) = self.open(Purpose::own(listener), listener.listen, &clients)?;
+            wanted.push((id, clients));
+        }
+        Ok(wanted)
     }
 
     /// Listens on the loopback addresses, for packets the interception brings: on ports of their own for each rule
     /// that relays, or for everything when there are no rules. Not reachable from elsewhere.
-    pub fn open_intercepted(&mut self, plan: &RelayPlan) -> Result<Vec<ListenPorts>> {
+    pub fn open_intercepted(&mut self, plan: &RelayPlan) -> Result<(Vec<ListenPorts>, Wanted)> {
         let rules = plan.rules.iter().map(|rule| rule.relay.as_ref());
         let all = plan.rules.is_empty().then_some(Some(&plan.defaults));
-        rules
-            .chain(all)
-            .map(|way| way.map_or(Ok(ListenPorts::default()), |way| self.open_rule(way)))
-            .collect()
+        let (mut ports, mut wanted) = (Vec::new(), Wanted::new());
+        for way in rules.chain(all) {
+            ports.push(match way {
+                Some(way) => self.open_rule(way, &mut wanted)?,
+                None => ListenPorts::default(),
+            });
+        }
+        Ok((ports, wanted))
     }
 
-    fn open_rule(&mut self, way: &Arc<ConnectionPlan>) -> Result<ListenPorts> {
+    fn open_rule(&mut self, way: &Arc<ConnectionPlan>, wanted: &mut Wanted) -> Result<ListenPorts> {
         let clients = Clients::Intercepted(Arc::clone(way));
-        let ipv4 = Some(self.open((Ipv4Addr::LOCALHOST, 0).into(), &clients)?);
-        let ipv6 = match intercept::has_ipv6() {
-            true => Some(self.open((Ipv6Addr::LOCALHOST, 0).into(), &clients)?),
-            false => None,
+        let mut open = |address: IpAddr| -> Result<u16> {
+            let purpose = Purpose::rule(way, address.is_ipv6());
+            let (id, port) = self.open(purpose, (address, 0).into(), &clients)?;
+            wanted.push((id, clients.clone()));
+            Ok(port)
         };
+        let ipv4 = Some(open(Ipv4Addr::LOCALHOST.into())?);
+        let ipv6 = if intercept::has_ipv6() { Some(open(Ipv6Addr::LOCALHOST.into())?) } else { None };
         Ok(ListenPorts { ipv4, ipv6 })
     }
 
-    /// One listener per worker on one address; the first one's port when none is given.
-    fn open(&mut self, address: SocketAddr, clients: &Clients) -> Result<u16> {
+    /// One listener per worker on one address, unless they stand; the first one's port when none is given.
+    fn open(&mut self, purpose: Purpose, address: SocketAddr, clients: &Clients) -> Result<(DoorId, u16)> {
+        if let Some(found) = self.standing.iter().find(|door| door.purpose == purpose) {
+            return Ok((found.id, found.port));
+        }
         let transparent = self.own_mark.filter(|_| clients.is_intercepted());
         let leg = Leg { plan: &clients.likely().client, transparent };
         let first = leg.listen(address, Share::Found)?;
         let address = first.local_addr().map_err(|source| Error::Listen { address, source })?;
-        let id = self.next_id;
+        let mut listeners = vec![first];
+        for _ in 1..self.made.len() {
+            listeners.push(leg.listen(address, Share::Join)?);
+        }
+        let (id, port) = (self.next_id, address.port());
         self.next_id += 1;
-        let mut first = Some(first);
-        for own in &mut self.made {
-            let listener = match first.take() {
-                Some(listener) => listener,
-                None => leg.listen(address, Share::Join)?,
-            };
+        for (own, listener) in self.made.iter_mut().zip(listeners) {
             own.push(DoorPlan { id, listener, clients: clients.clone() });
         }
+        self.standing.push(Standing { id, purpose, port });
         self.listening.push(address);
-        Ok(address.port())
+        Ok((id, port))
+    }
+
+    /// Those that stand.
+    pub fn ids(&self) -> Vec<DoorId> {
+        self.standing.iter().map(|door| door.id).collect()
+    }
+
+    /// These serve no purpose any more.
+    pub fn forget(&mut self, gone: &[DoorId]) {
+        self.standing.retain(|door| !gone.contains(&door.id));
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 use commands::{interface_exists, ip, ip_quiet, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
-pub(crate) use rules::ListenPorts;
+pub(crate) use rules::{ListenPorts, Taking};
 use rules::{Numbers, Record};
 
 /// First mark and table tried, and how many after it: "lf" in ASCII.
@@ -27,11 +27,32 @@ const DUMMY_ADDRESS: &str = "192.0.0.8/32";
 const FAMILIES: [&str; 2] = ["-4", "-6"];
 const FORWARDING: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
 
+/// The nft and ip commands a plan comes to, as text for a person: ports and numbers are chosen at the start.
+pub fn explain(relay: &RelayPlan) -> String {
+    let Some(plan) = &relay.intercept else { return String::new() };
+    let mark = plan.mark.unwrap_or(FIRST_NUMBER);
+    let numbers = Numbers { mark, own_mark: mark.wrapping_add(1), table: plan.table.unwrap_or(FIRST_NUMBER) };
+    let ports = |index: u16| ListenPorts { ipv4: Some(40_000 + 2 * index), ipv6: Some(40_001 + 2 * index) };
+    let ports: Vec<_> = (0..relay.rules.len().max(1)).map(|index| ports(index as u16)).collect();
+    let mut text = rules::chains(&rules::table_name(&relay.name), relay, &numbers, &ports, Taking::Yes);
+    for family in FAMILIES {
+        text.push_str(&format!(
+            "ip {family} rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
+             ip {family} route add local default dev lo table {table}\n",
+            table = numbers.table
+        ));
+    }
+    for key in FORWARDING.into_iter().filter(|_| plan.set_forwarding) {
+        text.push_str(&format!("sysctl -w {key}=1    (if it is 0)\n"));
+    }
+    text
+}
+
 /// What this host lacks for the plan.
 pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
     let Some(plan) = &relay.intercept else { return Vec::new() };
     let programs = [
-        support::missing_root("interception of packets"),
+        support::missing_network_admin("interception of packets"),
         support::missing_program("nft", "nftables"),
         support::missing_program("ip", "iproute2"),
     ];
@@ -57,7 +78,7 @@ pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
 fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
     let numbers = Numbers { mark: 1, own_mark: 2, table: 1 };
     let ports = vec![ListenPorts { ipv4: Some(1), ipv6: Some(1) }; plan.rules.len().max(1)];
-    let error = nft_check(&rules::chains("longfat_check", plan, &numbers, &ports)).err()?;
+    let error = nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes)).err()?;
     let mend = "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and CONFIG_NFT_FIB_INET";
     Some(Missing::new("transparent interception by nftables", error.to_string(), mend))
 }
@@ -105,9 +126,9 @@ pub(crate) struct Interception {
 impl Interception {
     /// Claims the name and the numbers: removes what dead relays left, makes the (empty) table that is the record,
     /// and the routes. No packet is taken before [`Interception::start`].
-    pub fn prepare(name: &str, plan: &InterceptPlan) -> Result<Interception> {
-        sweep()?;
-        let table_name = format!("longfat_{}", name.replace('-', "_"));
+    pub fn prepare(name: &str, plan: &InterceptPlan, fail: Fail) -> Result<Interception> {
+        let table_name = rules::table_name(name);
+        sweep(|dead, record| !record.keep || dead == table_name)?;
         if let Some(record) = find(&table_name) {
             return Err(Error::NameTaken { name: name.to_owned(), pid: record.pid });
         }
@@ -115,6 +136,7 @@ impl Interception {
         let record = Record {
             pid,
             start_ticks: lease::start_time(pid).unwrap_or(0),
+            keep: fail == Fail::Closed,
             numbers: choose_numbers(plan)?,
             forwarding_ipv4: plan.set_forwarding && is_off(FORWARDING[0]),
             forwarding_ipv6: plan.set_forwarding && is_off(FORWARDING[1]),
@@ -139,7 +161,14 @@ impl Interception {
                 sysctl::write(key, "1")?;
             }
         }
-        nft(&rules::chains(&self.table_name, plan, &self.record.numbers, ports))?;
+        nft(&rules::chains(&self.table_name, plan, &self.record.numbers, ports, Taking::Yes))?;
+        Ok(())
+    }
+
+    /// Other rules instead of those that stand, in one transaction.
+    pub fn exchange(&self, plan: &RelayPlan, ports: &[ListenPorts], taking: Taking) -> Result<()> {
+        let chains = rules::chains(&self.table_name, plan, &self.record.numbers, ports, taking);
+        nft(&format!("{}{chains}", rules::delete_rules(&self.table_name)))?;
         Ok(())
     }
 
@@ -173,10 +202,11 @@ impl Interception {
         Ok(tun)
     }
 
-    /// Removes everything.
+    /// Removes everything. A relay that fails closed leaves its table, in which nothing but the refusals stand since
+    /// it stopped taking connections.
     pub fn remove(mut self) -> Result<()> {
         self.removed = true;
-        undo(&self.table_name, &self.record)
+        if self.record.keep { undo_routes(&self.record) } else { undo(&self.table_name, &self.record) }
     }
 }
 
@@ -196,6 +226,12 @@ impl Drop for Interception {
 /// Packets first, then routes and sysctls, the record last.
 fn undo(table_name: &str, record: &Record) -> Result<()> {
     nft(&rules::delete_rules(table_name))?;
+    undo_routes(record)?;
+    nft(&rules::delete_table(table_name))?;
+    Ok(())
+}
+
+fn undo_routes(record: &Record) -> Result<()> {
     let Numbers { mark, table, .. } = &record.numbers;
     for family in FAMILIES {
         let rules = ip_quiet(&[family, "rule", "show"]);
@@ -212,22 +248,30 @@ fn undo(table_name: &str, record: &Record) -> Result<()> {
             sysctl::write(key, "0")?;
         }
     }
-    nft(&rules::delete_table(table_name))?;
     Ok(())
 }
 
-/// Removes what relays left whose process is dead.
-fn sweep() -> Result<()> {
+/// Removes what relays left whose process is dead, and, when asked to, the refusals that relays which fail closed left
+/// on purpose; the names of the nft tables.
+pub fn clean(refusals_too: bool) -> Result<Vec<String>> {
+    sweep(|_, record| refusals_too || !record.keep)
+}
+
+/// Removes what relays left whose process is dead, as far as it is meant.
+fn sweep(meant: impl Fn(&str, &Record) -> bool) -> Result<Vec<String>> {
+    let mut removed = Vec::new();
     for name in nft("list tables\n")?.lines().filter_map(|line| line.strip_prefix("table inet ")) {
         let name = name.trim();
         if name.starts_with("longfat_")
             && let Some(record) = find(name)
             && lease::start_time(record.pid) != Some(record.start_ticks)
+            && meant(name, &record)
         {
             undo(name, &record)?;
+            removed.push(name.to_owned());
         }
     }
-    Ok(())
+    Ok(removed)
 }
 
 fn find(table_name: &str) -> Option<Record> {

@@ -5,7 +5,10 @@
 //! receive buffer at the handshake.
 
 use crate::{Error, LegPlan, Result};
-use longfat_host::socket::{self, Buffer};
+use longfat_host::{
+    socket::{self, Buffer},
+    sysctl,
+};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, accept4, bind, connect, listen,
 };
@@ -68,9 +71,14 @@ impl Leg<'_> {
         Ok(TcpStream::from(socket))
     }
 
-    /// Sets the options of a socket that began with another leg's.
-    pub fn adopt(&self, socket: &impl AsFd) -> Result<()> {
-        let ipv6 = false; // Counts for transparent sockets only, which begin with their own options.
+    /// Sets the options of a socket that began with another leg's; what this leg does not say goes back to the system's.
+    pub fn adopt(&self, socket: &impl AsFd, ipv6: bool) -> Result<()> {
+        if self.plan.cc.is_none() {
+            socket::set_cc(socket, &sysctl::read("net.ipv4.tcp_congestion_control")?)?;
+        }
+        socket::set_pacing_rate(socket, None)?;
+        let reset = socket::set_option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 0);
+        reset.map_err(|source| Error::io("reset the segment size of a relay socket", source))?;
         self.prepare(socket, ipv6)
     }
 
@@ -82,7 +90,7 @@ impl Leg<'_> {
             socket::set_buffer(socket, buffer, self.plan.buffer_bytes)?;
         }
         if let Some(rate_bps) = self.plan.pacing_bps {
-            socket::set_pacing_rate(socket, rate_bps)?;
+            socket::set_pacing_rate(socket, Some(rate_bps))?;
         }
         self.options(socket, ipv6).map_err(|source| Error::io("set the options of a relay socket", source))
     }

@@ -8,7 +8,8 @@
 //! - `hold`: SYNs that wait until the server has answered.
 //! - `worker`: epoll loops, one per core, that share the load.
 //! - `intercept`: nft and routing rules of a transparent relay, made and removed.
-//! - `sampling`, [`observer`]: what it tells.
+//! - `reload`, [`Commands`]: what may be asked of it while it runs.
+//! - `sampling`, [`observer`], [`status`], [`control`], [`metrics`]: what it tells.
 //!
 //! ```no_run
 //! use longfat_relay::RelayPlan;
@@ -23,24 +24,32 @@
 //! ```
 
 mod buffer;
+mod commands;
 pub mod connection;
+pub mod control;
 mod doors;
 mod error;
 mod hold;
 mod intercept;
 mod leg;
 mod limits;
+pub mod metrics;
 pub mod observer;
 mod plan;
+mod registry;
 mod relayed;
+mod reload;
 mod run;
 mod sampling;
 mod shared;
 pub mod spec;
+pub mod status;
 mod worker;
 
 pub use buffer::BUFFER_BYTES;
+pub use commands::{Commands, Stop};
 pub use error::{Error, Result};
+pub use intercept::{clean, explain};
 pub use observer::{ConnectionSummary, Ended, Observer, Ready, RelayStats};
 pub use plan::{
     Accept, ConnectionPlan, ControlPlan, Controller, Fail, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan,

@@ -1,9 +1,9 @@
 //! What a relay tells whoever runs it.
 
-use crate::connection::Side;
+use crate::{RelayPlan, connection::Side};
 use longfat_schema::record::Record;
-use serde::Serialize;
-use std::net::SocketAddr;
+use serde::{Deserialize, Serialize};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Receives what a relay has to say. Every method has a default that ignores it; they are called from worker threads
 /// and must not wait.
@@ -14,6 +14,15 @@ pub trait Observer: Sync {
     fn record(&self, _record: Record) {}
     /// A connection has ended.
     fn closed(&self, _summary: &ConnectionSummary) {}
+    /// Everything stands that needs privileges at the start, and no other thread runs yet. Called by the thread that
+    /// runs the relay.
+    fn prepared(&self) {}
+    /// Every worker went round its loop since this was called last.
+    fn alive(&self) {}
+    /// The plan was asked to change, and did, or why not.
+    fn reloaded(&self, _outcome: Result<&RelayPlan, &str>) {}
+    /// New connections pass; so many still live, for so long.
+    fn draining(&self, _live: usize, _drain: Duration) {}
     /// Something a person should know.
     fn warning(&self, _message: &str) {}
     /// Whether [`Observer::closed`] is wanted: gathering it costs a few system calls per connection.
@@ -34,6 +43,12 @@ pub struct Ready {
     pub listening: Vec<SocketAddr>,
     /// Interfaces it takes packets from; empty when explicit.
     pub interfaces: Vec<String>,
+    /// The socket of `longfat relay status`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<PathBuf>,
+    /// Where its metrics are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// How a connection ended.
@@ -57,6 +72,30 @@ pub enum Ended {
 }
 
 impl Ended {
+    /// All of them, in their order.
+    pub const ALL: [Ended; 7] = [
+        Ended::Finished,
+        Ended::Unreachable,
+        Ended::ResetByClient,
+        Ended::ResetByServer,
+        Ended::Stopped,
+        Ended::Refused,
+        Ended::Idle,
+    ];
+
+    /// Its name in records, log and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ended::Finished => "finished",
+            Ended::Unreachable => "unreachable",
+            Ended::ResetByClient => "reset_by_client",
+            Ended::ResetByServer => "reset_by_server",
+            Ended::Stopped => "stopped",
+            Ended::Refused => "refused",
+            Ended::Idle => "idle",
+        }
+    }
+
     pub(crate) fn reset_by(side: Side) -> Ended {
         match side {
             Side::Client => Ended::ResetByClient,
@@ -74,6 +113,8 @@ pub struct ConnectionSummary {
     pub client: SocketAddr,
     /// The server.
     pub server: SocketAddr,
+    /// The rule that carried it.
+    pub rule: String,
     /// How it ended.
     pub ended: Ended,
     /// From accept to end.
@@ -93,7 +134,7 @@ pub struct ConnectionSummary {
 }
 
 /// What a relay did in its life.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayStats {
     /// Connections accepted.
     pub connections: u64,

@@ -26,6 +26,8 @@ pub(crate) struct Legs {
     pub server: TcpStream,
     pub client_address: SocketAddr,
     pub server_address: SocketAddr,
+    /// CLOCK_MONOTONIC when its client was accepted.
+    pub accepted_us: i64,
     /// How it is carried.
     pub plan: Arc<ConnectionPlan>,
     /// Bytes in the relay's buffers and bytes relayed, per direction.

@@ -1,11 +1,14 @@
 //! From plan to running relay and back to nothing.
 
 use crate::{
-    Error, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result,
+    Commands, Error, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result, Stop,
+    control::Control,
     doors::Doors,
     hold::Hold,
     intercept::{self, Interception},
+    metrics,
     plan::ConnectionPlan,
+    reload::Standing,
     sampling,
     shared::Shared,
     worker::Worker,
@@ -15,9 +18,9 @@ use longfat_host::{
     support::Missing,
 };
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::Ipv4Addr,
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -49,11 +52,12 @@ fn missing_cc(name: &str) -> Option<Missing> {
     Some(Missing::new(format!("the congestion control '{name}'"), error.to_string(), mend))
 }
 
-/// Runs the relay until `stop` is raised and its connections have ended or the drain time is over. Everything it
-/// made outside its process is gone when it returns, also with an error.
+/// Runs the relay until it is told to stop and its connections have ended or the drain time is over. Everything it
+/// made outside its process is gone when it returns, also with an error; only a relay that fails closed leaves its
+/// refusals.
 ///
 /// It runs in the calling thread's network namespace.
-pub fn run(plan: &RelayPlan, stop: &AtomicBool, observer: &dyn Observer) -> Result<RelayStats> {
+pub fn run(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -> Result<RelayStats> {
     plan.check()?;
     let missing = missing(plan);
     if !missing.is_empty() {
@@ -61,27 +65,28 @@ pub fn run(plan: &RelayPlan, stop: &AtomicBool, observer: &dyn Observer) -> Resu
     }
     let relay = Arc::new(plan.clone().within_memory());
     let interception = match &plan.intercept {
-        Some(intercept) => Some(Interception::prepare(&plan.name, intercept)?),
+        Some(intercept) => Some(Interception::prepare(&plan.name, intercept, plan.fail)?),
         None => None,
     };
-    let own_mark = interception.as_ref().map(Interception::own_mark);
-    let stats = open_and_work(&relay, own_mark, interception.as_ref(), stop, observer);
+    let stats = open_and_work(&relay, interception.as_ref(), commands, observer);
     // An error of the work comes first: it is the cause.
     let removed = interception.map_or(Ok(()), Interception::remove);
     stats.and_then(|stats| removed.map(|()| stats))
 }
 
+/// Opens everything that can fail, then works.
 fn open_and_work(
     plan: &Arc<RelayPlan>,
-    own_mark: Option<u32>,
     interception: Option<&Interception>,
-    stop: &AtomicBool,
+    commands: &dyn Commands,
     observer: &dyn Observer,
 ) -> Result<RelayStats> {
+    let own_mark = interception.map(Interception::own_mark);
     let shared = Shared::new(plan, own_mark, observer)?;
+    let answers = Answers::open(plan)?;
     let mut doors = Doors::new(plan.workers, own_mark);
     doors.open_explicit(plan)?;
-    let ports = if interception.is_some() { doors.open_intercepted(plan)? } else { Vec::new() };
+    let ports = if interception.is_some() { doors.open_intercepted(plan)?.0 } else { Vec::new() };
     let hold = match interception {
         Some(interception) => {
             shared.held.set_gates(plan.intercepted_ways(), |rule| interception.hold(rule, plan.fail))?;
@@ -89,44 +94,64 @@ fn open_and_work(
         }
         None => None,
     };
-    work(&shared, doors, hold, stop, || {
-        interception.map_or(Ok(()), |interception| interception.start(plan, &ports))
-    })
+    warn_of_small_buffers(&shared);
+    let made: Vec<_> = doors.made.iter_mut().map(std::mem::take).enumerate().collect();
+    let workers: Result<Vec<_>> =
+        made.into_iter().map(|(index, own)| Worker::new(index, &shared, own)).collect();
+    let workers = workers?;
+    if let Some(interception) = interception {
+        interception.start(plan, &ports)?;
+    }
+    let standing = Standing::new(Arc::clone(plan), doors, ports, interception);
+    standing.describe(&mut shared.standing.lock().unwrap_or_else(PoisonError::into_inner));
+    observer.prepared();
+    work(&shared, standing, (workers, hold), &answers, commands)
 }
 
-fn ready(plan: &RelayPlan, listening: Vec<SocketAddr>) -> Ready {
-    let interfaces = plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone());
-    Ready { name: plan.name.clone(), listening, interfaces: interfaces.unwrap_or_default() }
+/// Who answers questions.
+struct Answers {
+    control: Option<Control>,
+    metrics: Option<metrics::http::Server>,
 }
 
-/// Starts the workers and the sampler, announces the relay, waits for the stop flag, drains.
+impl Answers {
+    fn open(plan: &RelayPlan) -> Result<Answers> {
+        let control = plan.control.as_ref().map(Control::open).transpose()?;
+        let metrics = plan.metrics.map(metrics::http::Server::open).transpose()?;
+        Ok(Answers { control, metrics })
+    }
+}
+
+/// Runs the threads, announces the relay, does what is asked of it until it shall end, drains.
 fn work(
     shared: &Shared,
-    doors: Doors,
-    hold: Option<Hold>,
-    stop: &AtomicBool,
-    start: impl FnOnce() -> Result<()>,
+    mut standing: Standing,
+    (workers, hold): (Vec<Worker>, Option<Hold>),
+    answers: &Answers,
+    commands: &dyn Commands,
 ) -> Result<RelayStats> {
-    warn_of_small_buffers(shared);
-    let ready = ready(shared.plan, doors.listening);
-    let workers = doors.made.into_iter().enumerate();
-    let workers: Result<Vec<_>> = workers.map(|(index, own)| Worker::new(index, shared, own)).collect();
-    let workers = workers?;
-    start()?;
-    let sampled = AtomicBool::new(false);
+    let ready = ready(&standing, answers);
+    let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        if let (Some(registry), Some(every)) = (&shared.registry, shared.plan.sample_every) {
-            let (name, observer, done) = (&shared.plan.name, shared.observer, &sampled);
-            scope.spawn(move || sampling::run(registry, name, every, done, observer));
+        let done = &done;
+        if let Some(every) = shared.plan.sample_every {
+            let name = &shared.plan.name;
+            scope.spawn(move || sampling::run(&shared.registry, name, every, done, shared.observer));
+        }
+        if let Some(control) = &answers.control {
+            scope.spawn(move || control.serve(shared, done));
+        }
+        if let Some(metrics) = &answers.metrics {
+            scope.spawn(move || metrics.serve(shared, done));
         }
         let mut workers: Vec<_> =
             workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
         workers.extend(hold.map(|hold| scope.spawn(move || hold.run())));
         shared.observer.ready(&ready);
-        wait_for_stop(stop, &workers);
-        drain(shared);
+        attend(shared, &mut standing, commands, &workers);
+        drain(shared, &standing, commands);
         let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        sampled.store(true, Ordering::Release);
+        done.store(true, Ordering::Release);
         results.into_iter().try_for_each(|result| match result {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -135,22 +160,68 @@ fn work(
     Ok(shared.stats())
 }
 
-/// Until the flag is raised, or a worker has ended by itself, which is an error.
-fn wait_for_stop<T>(stop: &AtomicBool, workers: &[thread::ScopedJoinHandle<'_, T>]) {
-    while !stop.load(Ordering::Acquire) && !workers.iter().any(thread::ScopedJoinHandle::is_finished) {
+fn ready(standing: &Standing, answers: &Answers) -> Ready {
+    let plan = &standing.plan;
+    let interfaces = plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone());
+    Ready {
+        name: plan.name.clone(),
+        listening: standing.doors.listening.clone(),
+        interfaces: interfaces.unwrap_or_default(),
+        control: plan.control.as_ref().map(|control| control.socket.clone()),
+        metrics: answers.metrics.as_ref().and_then(metrics::http::Server::address),
+    }
+}
+
+/// Does what is asked, until the relay shall end or a worker has ended by itself, which is an error.
+fn attend<T>(
+    shared: &Shared,
+    standing: &mut Standing,
+    commands: &dyn Commands,
+    workers: &[thread::ScopedJoinHandle<'_, T>],
+) {
+    let mut pulse = Pulse::default();
+    while commands.stop() == Stop::No && !workers.iter().any(thread::ScopedJoinHandle::is_finished) {
+        standing.look_for_reload(shared, commands);
+        standing.retire(shared);
+        pulse.feel(shared);
         thread::sleep(LOOK);
     }
 }
 
-fn drain(shared: &Shared) {
+/// Whether every worker goes round its loop.
+#[derive(Default)]
+struct Pulse {
+    rounds: Vec<u64>,
+}
+
+impl Pulse {
+    fn feel(&mut self, shared: &Shared) {
+        let rounds: Vec<u64> = shared.seats.iter().map(|seat| seat.rounds.load(Ordering::Relaxed)).collect();
+        let moved = |(before, now): (&u64, &u64)| before != now;
+        if self.rounds.is_empty() || self.rounds.iter().zip(&rounds).all(moved) {
+            shared.observer.alive();
+            self.rounds = rounds;
+        }
+    }
+}
+
+fn drain(shared: &Shared, standing: &Standing, commands: &dyn Commands) {
+    let time = standing.plan.drain;
+    let deadline = Instant::now() + time;
+    let handshakes = standing.stop_taking(shared);
+    shared.observer.draining(shared.live.load(Ordering::Acquire), time);
+    wait(Instant::now() + handshakes, || commands.stop() == Stop::Now);
     shared.draining.store(true, Ordering::Release);
     shared.wake_all();
-    let deadline = Instant::now() + shared.plan.drain;
-    while shared.live.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
-        thread::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now())));
-    }
+    wait(deadline, || commands.stop() == Stop::Now || shared.live.load(Ordering::Acquire) == 0);
     shared.expired.store(true, Ordering::Release);
     shared.wake_all();
+}
+
+fn wait(deadline: Instant, enough: impl Fn() -> bool) {
+    while !enough() && Instant::now() < deadline {
+        thread::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now())));
+    }
 }
 
 /// Without privileges the kernel cuts buffers to its limit and says nothing.

@@ -3,14 +3,16 @@
 use crate::{
     Accept, Error, LegPlan, RelayPlan, RelayStats, Result,
     buffer::Budget,
-    doors::Clients,
+    doors::{Clients, DoorOrder},
     hold::Held,
     leg::Leg,
     limits::Limits,
     observer::{Ended, Observer},
+    registry::Registry,
     relayed::Relayed,
-    sampling::Registry,
+    status::Standing,
 };
+use longfat_host::monotonic_us;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     net::{SocketAddr, TcpStream},
@@ -38,7 +40,11 @@ pub(crate) struct Shared<'a> {
     pub paused: AtomicUsize,
     /// What the buffers of all connections may take.
     pub budget: Budget,
-    pub registry: Option<Registry>,
+    pub registry: Registry,
+    /// What the thread that runs the relay says of itself.
+    pub standing: Mutex<Standing>,
+    /// CLOCK_MONOTONIC of its start.
+    pub started_us: i64,
     pub seats: Vec<Seat>,
     /// Servers' legs whose clients have not been accepted yet.
     pub held: Held,
@@ -57,6 +63,10 @@ type Handed = Vec<Box<Relayed>>;
 pub(crate) struct Seat {
     /// Connections handed over to it.
     pub inbox: Mutex<Handed>,
+    /// What it shall do with its listeners.
+    orders: Mutex<Vec<DoorOrder>>,
+    /// Rounds of its loop.
+    pub rounds: AtomicU64,
     /// Interrupts its wait.
     pub wake: EventFd,
     /// Connections that moved bulk data lately.
@@ -96,7 +106,9 @@ impl<'a> Shared<'a> {
             ended: AtomicU64::new(0),
             paused: AtomicUsize::new(0),
             budget: Budget::new(limits.pipes, plan.limits.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2)),
-            registry: plan.sample_every.map(|_| Registry::default()),
+            registry: Registry::default(),
+            standing: Mutex::default(),
+            started_us: monotonic_us(),
             seats: seats?,
             held: Held::default(),
             held_count: AtomicUsize::new(0),
@@ -178,6 +190,11 @@ impl<'a> Shared<'a> {
         });
     }
 
+    /// Connections at a time.
+    pub fn connection_limit(&self) -> usize {
+        self.limits.connections
+    }
+
     /// Gives back a place nobody came to take.
     pub fn unadmit(&self) {
         self.live.fetch_sub(1, Ordering::AcqRel);
@@ -240,6 +257,8 @@ impl Seat {
             .map_err(|errno| Error::io("make a wake-up descriptor", errno))?;
         Ok(Seat {
             inbox: Mutex::default(),
+            orders: Mutex::default(),
+            rounds: AtomicU64::new(0),
             wake,
             busy: AtomicUsize::new(0),
             backlog_bytes: AtomicU64::new(0),
@@ -249,6 +268,15 @@ impl Seat {
     pub fn wake(&self) {
         // Full means that a wake-up is pending already.
         let _ = self.wake.write(1);
+    }
+
+    pub fn order(&self, orders: impl IntoIterator<Item = DoorOrder>) {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).extend(orders);
+        self.wake();
+    }
+
+    pub fn take_orders(&self) -> Vec<DoorOrder> {
+        std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn hand_over(&self, connection: Box<Relayed>) {

@@ -20,12 +20,13 @@ use crate::{
     relayed::Relayed,
     sampling,
     shared::Shared,
+    status::plain,
 };
 use accept::Door;
 use longfat_host::socket;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use slots::{Slots, Token};
-use std::{collections::VecDeque, io, net::SocketAddr, sync::atomic::Ordering, time::Instant};
+use std::{collections::VecDeque, io, sync::atomic::Ordering, time::Instant};
 
 /// Longest wait: how late a worker may notice that it shall stop.
 const IDLE_WAIT_MS: u16 = 50;
@@ -92,6 +93,7 @@ impl<'a> Worker<'a> {
             for event in &events[..count] {
                 self.dispatch(event.data(), event.events());
             }
+            self.shared.seats[self.index].rounds.fetch_add(1, Ordering::Relaxed);
             self.look_after_doors();
             let round = self.run_ready();
             self.run_settling();
@@ -126,7 +128,10 @@ impl<'a> Worker<'a> {
 
     fn dispatch(&mut self, data: u64, flags: EpollFlags) {
         match data {
-            WAKE => self.collect_inbox(),
+            WAKE => {
+                self.collect_inbox();
+                self.follow_orders();
+            }
             LISTENERS.. => self.accept_some((data - LISTENERS) as DoorId),
             _ => self.dispatch_connection(Token::from(data), Token::side(data), flags),
         }
@@ -236,8 +241,8 @@ impl<'a> Worker<'a> {
 
     fn end(&mut self, token: Token) {
         let Some(mut connection) = self.slots.remove(token) else { return };
-        if let Some(registry) = &self.shared.registry {
-            registry.remove(connection.legs.number);
+        self.shared.registry.finish(&connection.legs, connection.ended);
+        if self.shared.plan.sample_every.is_some() {
             sampling::sample(&connection.legs, &self.shared.plan.name, self.shared.observer);
         }
         if self.shared.observer.wants_summaries() {
@@ -285,6 +290,7 @@ fn summary(connection: &Relayed) -> ConnectionSummary {
         connection: legs.number,
         client: plain(legs.client_address),
         server: plain(legs.server_address),
+        rule: legs.plan.rule.clone(),
         ended: connection.ended,
         duration_us: connection.started.elapsed().as_micros() as u64,
         client_to_server_bytes: legs.relayed(Direction::ClientToServer),
@@ -294,9 +300,4 @@ fn summary(connection: &Relayed) -> ConnectionSummary {
         retransmitted_segments_client: retransmitted(Side::Client),
         retransmitted_segments_server: retransmitted(Side::Server),
     }
-}
-
-/// An IPv4 address that an IPv6 socket shows as `::ffff:a.b.c.d`, as what it is.
-fn plain(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -1,15 +1,18 @@
 //! `longfat relay`.
 
-use crate::{
-    outcome::{Failure, Outcome},
-    stop,
-};
+mod check;
+mod daemon;
+mod log;
+mod notify;
+mod status;
+
+use crate::outcome::{Failure, Outcome};
 use anyhow::{Context, anyhow, bail};
 use clap::ArgGroup;
 use longfat_host::monotonic_us;
 use longfat_relay::{
-    ConnectionPlan, ConnectionSummary, Error, InterceptPlan, LegPlan, MatchPlan, Network, Observer, Ports,
-    Ready, RelayPlan, RelayStats, RulePlan,
+    ConnectionPlan, ConnectionSummary, ControlPlan, Error, InterceptPlan, LegPlan, MatchPlan, Network,
+    Observer, Ports, Ready, RelayPlan, RelayStats, RulePlan,
 };
 use longfat_schema::{
     lines::Lines,
@@ -25,9 +28,11 @@ use std::{
 
 const EXAMPLES: &str = "\
 Examples:
+  # As a service, with rules in a file: 'longfat relay run --help' shows one.
+  longfat relay run /etc/longfat/relay.toml
+
   # On the router between a LAN and a long path: every TCP connection that comes in on 'lan' runs HighSpeed TCP on
   # the long leg. Servers see the clients' own addresses and ports. Ctrl-C removes every rule again.
-  longfat cc load highspeed
   longfat relay --intercept lan --cc-server lf_highspeed
 
   # Only web traffic to one network:
@@ -47,10 +52,15 @@ client leg's buffer and the server leg's.";
 ///
 /// A transparent relay (--intercept) takes connections that pass through this host; an explicit one (--listen, --to)
 /// is connected to. Prints a line beginning with 'ready' when it works. Ends on SIGINT, SIGTERM or SIGHUP: no new
-/// connections, living ones may finish for the --drain time, every nft table and routing rule is removed.
+/// connections, living ones may finish for the --drain time (a second signal: at once), every nft table and routing rule
+/// is removed. With a file ('run') it is a service.
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES, group(ArgGroup::new("from").required(true).args(["intercept", "listen"])))]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
+          group(ArgGroup::new("from").required(true).args(["intercept", "listen"])))]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Subcommand>,
+
     /// Take connections whose packets come in on this interface (the LAN side); may be repeated.
     #[arg(long, value_name = "IFACE", help_heading = "Transparent")]
     intercept: Vec<String>,
@@ -101,6 +111,12 @@ pub struct Args {
           help_heading = "Legs")]
     notsent_lowat: Size,
 
+    /// Answer 'longfat relay status' on this unix socket.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Answer Prometheus on this address, like 127.0.0.1:9469.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
     /// The relay's name: in records, in the nft table longfat_NAME.
     #[arg(long, default_value = "relay")]
     name: String,
@@ -131,6 +147,14 @@ pub struct Args {
     json: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Subcommand {
+    Run(daemon::Args),
+    Check(check::Check),
+    Status(status::Args),
+    Clean(check::Clean),
+}
+
 fn nanos(time: std::time::Duration) -> Nanos {
     Nanos(time.as_nanos() as u64)
 }
@@ -145,16 +169,28 @@ fn number(text: &str) -> Result<u32, String> {
 
 #[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments so")]
 pub fn run(args: Args) -> Outcome {
-    let stop = stop::flag()?;
-    let plan = plan(&args)?;
+    match &args.command {
+        Some(Subcommand::Run(args)) => daemon::run(args),
+        Some(Subcommand::Check(args)) => check::check(args),
+        Some(Subcommand::Status(args)) => status::run(args),
+        Some(Subcommand::Clean(args)) => check::clean(args),
+        None => run_quick(&args),
+    }
+}
+
+/// The relay that the options describe.
+fn run_quick(args: &Args) -> Outcome {
+    let signals = daemon::Signals::catch(false)?;
+    let plan = plan(args)?;
+    let _held = daemon::hold(&plan)?;
     let lines = match &args.samples {
         Some(path) => {
             Lines::create(path).with_context(|| format!("create samples file '{}'", path.display()))?
         }
         None => Lines::default(),
     };
-    let voice = Voice { args: &args, lines: lines.clone(), broken: Mutex::new(None) };
-    let stats = longfat_relay::run(&plan, &stop, &voice).map_err(|error| match error {
+    let voice = Voice { args, lines: lines.clone(), broken: Mutex::new(None) };
+    let stats = longfat_relay::run(&plan, &signals, &voice).map_err(|error| match error {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
     })?;
@@ -177,6 +213,8 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
     plan.drain = args.drain.into();
     plan.reset_wait = args.reset_wait.into();
     plan.nap = args.nap.into();
+    plan.control = args.control.clone().map(|socket| ControlPlan { socket, group: None });
+    plan.metrics = args.metrics;
     if args.samples.is_some() {
         if args.sample_every.0 < 100_000 {
             bail!("--sample-every {} is too short; give 100us or more", args.sample_every);

@@ -13,5 +13,4 @@ mod register;
 pub use exec::{Exec, exec};
 pub use list::{Entry, Origin, Presence, Process, list};
 pub use record::{Recorder, record};
-pub(crate) use register::kernel_has;
-pub use register::{Loading, Registration, Unloading, ensure, hold, hold_with, load, unload};
+pub use register::{Loading, Registration, Unloading, ensure, hold, hold_with, kernel_has, load, unload};

@@ -47,13 +47,15 @@ pub(crate) struct Record {
     /// Forwarding sysctls found off and turned on.
     pub forwarding_ipv4: bool,
     pub forwarding_ipv6: bool,
+    /// The relay fails closed: when it is dead its table goes on refusing connections until somebody removes it.
+    pub keep: bool,
 }
 
 impl Record {
     /// The table's comment (nft allows 128 bytes).
     pub fn comment(&self) -> String {
         format!(
-            "longfat relay pid {} start {} mark {} own {} table {} fwd4 {} fwd6 {}",
+            "longfat relay pid {} start {} mark {} own {} table {} fwd4 {} fwd6 {} keep {}",
             self.pid,
             self.start_ticks,
             self.numbers.mark,
@@ -61,6 +63,7 @@ impl Record {
             self.numbers.table,
             u8::from(self.forwarding_ipv4),
             u8::from(self.forwarding_ipv6),
+            u8::from(self.keep),
         )
     }
 
@@ -79,6 +82,7 @@ impl Record {
             numbers: Numbers { mark: number("mark")?, own_mark: number("own")?, table: number("table")? },
             forwarding_ipv4: value("fwd4")? != 0,
             forwarding_ipv6: value("fwd6")? != 0,
+            keep: value("keep")? != 0,
         })
     }
 }
@@ -88,6 +92,19 @@ impl Record {
 pub(crate) struct ListenPorts {
     pub ipv4: Option<u16>,
     pub ipv6: Option<u16>,
+}
+
+/// The nft table of a relay.
+pub(crate) fn table_name(name: &str) -> String {
+    format!("longfat_{}", name.replace('-', "_"))
+}
+
+/// Whether new connections are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taking {
+    Yes,
+    /// None but those whose handshake is under way.
+    No,
 }
 
 /// The table with its record and no rules.
@@ -101,7 +118,13 @@ pub(crate) fn table(name: &str, record: &Record) -> String {
 /// begins a new connection. All other packets are found by their socket, whatever interface they come from (servers'
 /// replies too): one look-up per packet, and no route. ICMP errors about the relay's packets quote somebody else's
 /// address as their source, and belong to its sockets all the same: path MTU discovery lives from them.
-pub(crate) fn chains(name: &str, plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> String {
+pub(crate) fn chains(
+    name: &str,
+    plan: &RelayPlan,
+    numbers: &Numbers,
+    ports: &[ListenPorts],
+    taking: Taking,
+) -> String {
     let Numbers { mark, own_mark, .. } = numbers;
     let interfaces = plan.intercept.iter().flat_map(|intercept| &intercept.interfaces);
     let mut text = format!(
@@ -113,7 +136,8 @@ pub(crate) fn chains(name: &str, plan: &RelayPlan, numbers: &Numbers, ports: &[L
         answered_lines(plan, numbers, ports),
         quoted(interfaces)
     );
-    for line in syn_lines(plan, numbers, ports) {
+    let nobody = vec![ListenPorts::default(); ports.len()];
+    for line in syn_lines(plan, numbers, if taking == Taking::Yes { ports } else { &nobody }) {
         text.push_str(&line);
         text.push('\n');
     }
@@ -216,6 +240,7 @@ fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> Vec<
             let matched = format!("meta nfproto {protocol} meta l4proto tcp {filter}");
             match (&rule.relay, port) {
                 (None, _) => lines.push(format!("{matched}return")),
+                (Some(_), None) if plan.fail == Fail::Closed => lines.push(format!("{matched}drop")),
                 (Some(_), None) => {}
                 (Some(way), Some(port)) if way.accept == Accept::AfterServer => {
                     // A pair the kernel knows: a handshake under way, or TIME_WAIT, with which a forwarded packet would
@@ -288,6 +313,7 @@ mod tests {
             numbers: Numbers { mark: u32::MAX - 1, own_mark: u32::MAX, table: u32::MAX },
             forwarding_ipv4: true,
             forwarding_ipv6: false,
+            keep: true,
         }
     }
 
@@ -305,7 +331,10 @@ mod tests {
         let plan = crate::spec::RelaySpec::parse(&text).unwrap().resolve().unwrap();
         let ports = |index| ListenPorts { ipv4: Some(5000 + index), ipv6: Some(6000 + index) };
         let ports: Vec<_> = (0..plan.rules.len().max(1)).map(|index| ports(index as u16)).collect();
-        assert!(chains("longfat_x", &plan, &record().numbers, &ports).contains("\"lan\", \"wlan\" } return"));
+        assert!(
+            chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes)
+                .contains("\"lan\", \"wlan\" } return")
+        );
         syn_lines(&plan, &Numbers { mark: 1, own_mark: 2, table: 1 }, &ports)
     }
 
@@ -342,7 +371,10 @@ mod tests {
             &Numbers { mark: 1, own_mark: 2, table: 1 },
             &[ListenPorts { ipv4: Some(5), ipv6: None }],
         );
-        assert!(found.len() == 2 && found[1].ends_with("tcp drop"), "{found:?}");
+        assert!(
+            found.len() == 3 && found[1].ends_with("tcp drop") && found[2].ends_with("tcp drop"),
+            "{found:?}"
+        );
     }
 
     proptest! {

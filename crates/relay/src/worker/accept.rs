@@ -8,13 +8,13 @@ use super::{LISTENERS, Token, Worker};
 use crate::{
     Ended, Error, LegPlan, Result,
     connection::{Event, Side},
-    doors::{Clients, DoorId, DoorPlan},
+    doors::{Clients, DoorId, DoorOrder, DoorPlan},
     leg,
     plan::ConnectionPlan,
     relayed::{Legs, Relayed},
     shared::Once,
 };
-use longfat_host::socket;
+use longfat_host::{monotonic_us, socket};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
     io,
@@ -97,6 +97,48 @@ impl Worker<'_> {
             self.shared.paused.fetch_sub(1, Ordering::AcqRel);
             self.watch_doors(EpollFlags::EPOLLIN);
         }
+    }
+
+    /// Opens, changes and closes listeners as a reload wants it.
+    pub(super) fn follow_orders(&mut self) {
+        for order in self.shared.seats[self.index].take_orders() {
+            match order {
+                DoorOrder::Open(plan) => {
+                    self.limits.learn(&plan.clients);
+                    self.open_door(Door::new(plan));
+                }
+                DoorOrder::Change(id, clients) => {
+                    self.limits.learn(&clients);
+                    self.change_door(id, clients);
+                }
+                DoorOrder::Close(id) => {
+                    // Whoever has shaken hands already is served.
+                    self.accept_some(id);
+                    self.doors.retain(|door| door.id != id);
+                }
+            }
+        }
+    }
+
+    fn open_door(&mut self, door: Door) {
+        let flags = if self.accepting.paused.is_some() { EpollFlags::empty() } else { EpollFlags::EPOLLIN };
+        if self.epoll.add(&door.listener, EpollEvent::new(flags, door.token())).is_ok() {
+            self.doors.push(door);
+        } else {
+            self.shared.observer.warning("a new listener could not be watched: out of memory or watches");
+        }
+    }
+
+    fn change_door(&mut self, id: DoorId, clients: Clients) {
+        let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return };
+        let leg = self.shared.leg(&clients.likely().client, clients.is_intercepted());
+        let ipv6 = door.listener.local_addr().is_ok_and(|address| address.is_ipv6());
+        if let Err(error) = leg.adopt(&door.listener, ipv6) {
+            self.shared.observer.warning(&format!("change a listener's options: {error}"));
+        }
+        door.prepared = None;
+        door.ipv6 = clients.targets().and_then(|targets| targets.first()).map_or(ipv6, SocketAddr::is_ipv6);
+        door.clients = clients;
     }
 
     fn pause(&mut self) {
@@ -186,6 +228,7 @@ impl Worker<'_> {
             server,
             client_address,
             server_address,
+            accepted_us: monotonic_us(),
             plan,
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
@@ -211,8 +254,9 @@ impl Worker<'_> {
             return Ok(server);
         }
         let leg = |plan| self.shared.leg(plan, clients.is_intercepted());
-        leg(&plan.client).adopt(client).map_err(io::Error::other)?;
-        leg(&plan.server).adopt(&server).map_err(io::Error::other)?;
+        let is_ipv6 = |address: io::Result<SocketAddr>| address.is_ok_and(|address| address.is_ipv6());
+        leg(&plan.client).adopt(client, is_ipv6(client.local_addr())).map_err(io::Error::other)?;
+        leg(&plan.server).adopt(&server, is_ipv6(server.local_addr())).map_err(io::Error::other)?;
         Ok(server)
     }
 
@@ -268,9 +312,7 @@ impl Worker<'_> {
     pub(super) fn on_connected(&mut self, token: Token) {
         let Some(connection) = self.slots.get_mut(token) else { return };
         connection.on(Event::Connected);
-        if let Some(registry) = &self.shared.registry {
-            registry.insert(&connection.legs);
-        }
+        self.shared.registry.insert(&connection.legs);
         let legs = std::sync::Arc::clone(&connection.legs);
         self.check_cc(&legs.server, &legs.plan.server, Side::Server);
     }

@@ -4,6 +4,7 @@ use super::{Token, Worker};
 use crate::{
     RelayPlan,
     connection::{Direction, Event, Side},
+    doors::Clients,
     leg,
     observer::Ended,
     relayed::Relayed,
@@ -26,6 +27,12 @@ impl Look {
     pub fn new(plan: &RelayPlan, now: Instant) -> Look {
         let idle = plan.ways().any(|way| way.idle.is_some());
         Look { last: now, memory: plan.limits.memory_bytes.is_some(), idle }
+    }
+
+    /// Looks for idle connections from now on, if these clients' may be.
+    pub fn learn(&mut self, clients: &Clients) {
+        self.idle |= clients.likely().idle.is_some()
+            || matches!(clients, Clients::Own { plan, .. } if plan.ways().any(|way| way.idle.is_some()));
     }
 }
 

@@ -200,7 +200,7 @@ impl Running {
         let ear = Ear { notes: Arc::clone(&notes), ready: Mutex::new(sender) };
         let (namespace, flag) = (namespace.clone(), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            let result = namespace.run(|| longfat_relay::run(&plan, &flag, &ear)).unwrap();
+            let result = namespace.run(|| longfat_relay::run(&plan, flag.as_ref(), &ear)).unwrap();
             drop(ear);
             result
         });

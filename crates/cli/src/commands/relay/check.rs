@@ -1,0 +1,179 @@
+//! `longfat relay check`, `longfat relay clean`.
+
+use super::daemon::read;
+use crate::outcome::{Failure, Outcome};
+use anyhow::Context;
+use comfy_table::{Table, presets};
+use longfat_cc::Algorithm;
+use longfat_kernel::cc;
+use longfat_relay::{Accept, ConnectionPlan, Fail, LegPlan, MatchPlan, RelayPlan};
+use longfat_schema::units::{Nanos, Rate, Size};
+use std::{io::Write, path::PathBuf, time::Duration};
+
+/// Say what a relay's file comes to: rules, legs, and the nft and ip commands. Touches nothing.
+///
+/// Every problem of the file is named with its key; exit code 2 when there is one.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat relay check relay.toml
+  longfat relay check --json relay.toml             every value resolved
+  longfat relay check --load relay.toml             load what it names of ours ('lf_…'), for a relay without the right to")]
+pub struct Check {
+    /// The relay's file.
+    file: PathBuf,
+    /// Print the plan as one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Load the congestion controls of ours that it names; they stay until unloaded or the next boot.
+    #[arg(long)]
+    load: bool,
+}
+
+/// Remove what relays left that were killed, and the refusals of those that fail closed and have ended.
+#[derive(clap::Args)]
+pub struct Clean {
+    /// Leave the refusals where they are: connections go on being dropped.
+    #[arg(long)]
+    keep_refusals: bool,
+}
+
+pub fn check(args: &Check) -> Outcome {
+    let plan = read(&args.file)?;
+    if args.load {
+        for name in plan.ccs().into_iter().filter(|name| Algorithm::is_our_name(name)) {
+            cc::load(&longfat_cc::Tunables::from_settings(Algorithm::find(name)?, &[] as &[String])?)?;
+        }
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(&plan).context("write the plan")?
+    } else {
+        explain(&plan)
+    };
+    writeln!(std::io::stdout(), "{}", text.trim_end()).context("write to standard output")?;
+    Ok(())
+}
+
+pub fn clean(args: &Clean) -> Outcome {
+    if let Some(missing) = longfat_host::support::missing_network_admin("rules of nftables") {
+        return Err(Failure::Unsupported(vec![missing]));
+    }
+    let removed = longfat_relay::clean(!args.keep_refusals)?;
+    match removed[..] {
+        [] => println!("nothing was left"),
+        _ => println!("removed: {}", removed.join(", ")),
+    }
+    Ok(())
+}
+
+fn explain(plan: &RelayPlan) -> String {
+    let rules = longfat_relay::explain(plan);
+    let mut text = format!("relay '{}': {}\n\n{}\n", plan.name, sources(plan), table(plan));
+    for way in plan.ways() {
+        text.push_str(&format!("\n{}\n", describe(way)));
+    }
+    text.push_str(&format!("\n{}\n", beside(plan)));
+    if !rules.is_empty() {
+        let mend = "The ports are chosen when it starts, mark and table, too, unless the file names them:";
+        text.push_str(&format!("\n{mend}\n\n{rules}"));
+    }
+    text
+}
+
+fn sources(plan: &RelayPlan) -> String {
+    let mut sources = Vec::new();
+    if let Some(intercept) = &plan.intercept {
+        sources.push(format!("takes connections that come in on {}", intercept.interfaces.join(", ")));
+    }
+    for listener in &plan.listeners {
+        let to: Vec<_> = listener.to.iter().map(ToString::to_string).collect();
+        sources.push(format!("listens on {} for {}", listener.listen, to.join(" or ")));
+    }
+    sources.join("; ")
+}
+
+fn table(plan: &RelayPlan) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["", "rule", "interface", "source", "destination", "port", "action"]);
+    for (index, rule) in plan.rules.iter().enumerate() {
+        let MatchPlan { interfaces, sources, destinations, ports } = &rule.matches;
+        table.add_row([
+            (index + 1).to_string(),
+            rule.name.clone(),
+            list(interfaces),
+            list(sources),
+            list(destinations),
+            list(ports),
+            if rule.relay.is_some() { "relay" } else { "pass" }.into(),
+        ]);
+    }
+    let rest = match (plan.rules.is_empty(), plan.listeners.is_empty()) {
+        (true, _) => "relay",
+        (false, true) => "pass",
+        (false, false) => "pass; to a listener: relay",
+    };
+    table.add_row(["", "(what none matches)", "any", "any", "any", "any", rest]);
+    table
+}
+
+fn list<T: ToString>(values: &[T]) -> String {
+    let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+    if values.is_empty() { "any".into() } else { values.join(", ") }
+}
+
+fn describe(way: &ConnectionPlan) -> String {
+    let accept = match way.accept {
+        Accept::Early => "the client's SYN is answered at once",
+        Accept::AfterServer => "the client's SYN is answered when the server has answered",
+    };
+    let mut text =
+        format!("{}: {accept}\n  client: {}\n  server: {}", way.rule, leg(&way.client), leg(&way.server));
+    let mut more = vec![match way.idle {
+        Some(idle) => format!("ended after {} without data", time(idle)),
+        None => "never ended for being idle".into(),
+    }];
+    more.extend(way.memory_bytes.map(|bytes| format!("at most {} of memory", Size(bytes))));
+    more.extend(
+        way.queue
+            .as_ref()
+            .map(|queue| format!("backlog held at {} ({:?})", time(queue.target), queue.controller)),
+    );
+    text.push_str(&format!("\n  {}", more.join(", ")));
+    text
+}
+
+fn leg(leg: &LegPlan) -> String {
+    let mut text = format!(
+        "cc {}, buffer {} (about {} of payload), at most {} unsent",
+        leg.cc.as_deref().unwrap_or("of the system"),
+        Size(leg.buffer_bytes),
+        Size(leg.buffer_bytes / 2),
+        Size(leg.notsent_lowat_bytes.into()),
+    );
+    if let Some(rate) = leg.pacing_bps {
+        text.push_str(&format!(", paced at {}", Rate(rate)));
+    }
+    if let Some(mss) = leg.mss_bytes {
+        text.push_str(&format!(", segments of at most {mss} bytes"));
+    }
+    match leg.keepalive_idle {
+        Some(idle) => text.push_str(&format!(", probed after {} of silence", time(idle))),
+        None => text.push_str(", never probed"),
+    }
+    text
+}
+
+fn beside(plan: &RelayPlan) -> String {
+    let mut lines = vec![match plan.fail {
+        Fail::Open => "When it is not running, connections flow on unrelayed.".to_owned(),
+        Fail::Closed => "When it is not running, new connections that it would take are dropped.".to_owned(),
+    }];
+    lines.push(format!("On SIGTERM living connections have {}.", time(plan.drain)));
+    lines.extend(plan.control.as_ref().map(|control| format!("Status: {}", control.socket.display())));
+    lines.extend(plan.metrics.map(|address| format!("Metrics: http://{address}/metrics")));
+    lines.join("\n")
+}
+
+fn time(time: Duration) -> Nanos {
+    Nanos(time.as_nanos() as u64)
+}

@@ -1,0 +1,234 @@
+//! `longfat relay run FILE`: the relay as a service.
+
+use super::{
+    log::{Log, Say},
+    notify::Notify,
+};
+use crate::outcome::{Failure, Outcome};
+use anyhow::Context;
+use longfat_host::capability;
+use longfat_kernel::cc::{self, Registration};
+use longfat_relay::{
+    Commands, ConnectionSummary, Error, LogLevel, Observer, Ready, RelayPlan, Stop, spec::RelaySpec,
+};
+use serde_json::json;
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  longfat relay check /etc/longfat/relay.toml       what the file says, and the nft and ip rules it comes to
+  longfat relay run /etc/longfat/relay.toml
+  kill -HUP PID                                     read the file again; living connections keep what they have
+  kill -TERM PID                                    new connections pass, living ones have the drain time; twice: at once
+
+A file:
+  drain = \"30s\"
+  metrics = \"127.0.0.1:9469\"
+
+  [intercept]
+  interfaces = [\"lan\"]
+
+  [defaults]
+  server = { cc = \"lf_highspeed\", rate = \"1Gbit\", rtt = \"28.4ms\" }
+
+  [[rule]]
+  name = \"ssh\"
+  port = 22
+  action = \"pass\"
+
+  [[rule]]
+  name = \"science\"
+  destination = [\"203.0.113.0/24\", \"2001:db8::/32\"]
+  idle = \"1h\"
+
+docs/relay.md explains every key.";
+
+/// Run a relay as its file says, as a service.
+///
+/// Speaks sd_notify, logs to standard error, answers 'longfat relay status' and Prometheus, and gives up every
+/// capability but CAP_NET_ADMIN when it is ready. SIGHUP: read the file again. SIGTERM or SIGINT: drain and end; a
+/// second one: at once.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The relay's file.
+    file: PathBuf,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let signals = Signals::catch(true)?;
+    let plan = read(&args.file)?;
+    let log = Log::new(&plan.log);
+    let notify = Notify::from_environment();
+    let held = hold(&plan)?;
+    let daemon = Daemon {
+        file: args.file.clone(),
+        signals,
+        log,
+        notify,
+        held: Mutex::new(held),
+        broken: Mutex::new(None),
+    };
+    let stats = longfat_relay::run(&plan, &daemon, &daemon).map_err(|error| match error {
+        Error::Unsupported(missing) => Failure::Unsupported(missing),
+        error => error.into(),
+    })?;
+    daemon.log.say(LogLevel::Info, "ended", "the relay has ended", json!({ "totals": stats }));
+    let broken = daemon.broken.into_inner().unwrap_or_else(PoisonError::into_inner);
+    broken.map_or(Ok(()), |error: anyhow::Error| Err(error.into()))
+}
+
+/// The plan of a file.
+pub fn read(file: &Path) -> anyhow::Result<RelayPlan> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read '{}'", file.display()))?;
+    RelaySpec::parse(&text).and_then(|spec| spec.resolve()).with_context(|| format!("'{}'", file.display()))
+}
+
+/// Makes every congestion control of the plan usable, or says what this host lacks.
+pub fn hold(plan: &RelayPlan) -> Result<Vec<Registration>, Failure> {
+    ensure(plan).map_err(|error| match longfat_relay::missing(plan) {
+        missing if missing.is_empty() => error.into(),
+        missing => Failure::Unsupported(missing),
+    })
+}
+
+/// Makes every congestion control of the plan usable. Without the privileges to look after ours, what the kernel has
+/// is taken as it is.
+fn ensure(plan: &RelayPlan) -> longfat_kernel::Result<Vec<Registration>> {
+    let names = plan.ccs();
+    cc::ensure(&names).or_else(|error| {
+        let present = names.iter().all(|name| cc::kernel_has(name).unwrap_or(false));
+        if present { Ok(Vec::new()) } else { Err(error) }
+    })
+}
+
+/// Signals as what they ask for.
+pub struct Signals {
+    end: Arc<AtomicBool>,
+    hang_up: Option<Arc<AtomicBool>>,
+    ends: AtomicU32,
+}
+
+impl Signals {
+    /// SIGINT and SIGTERM end; SIGHUP, too, unless it reloads.
+    pub fn catch(reloads: bool) -> std::io::Result<Signals> {
+        use signal_hook::{consts, flag};
+        let (end, hang_up) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        flag::register(consts::SIGINT, Arc::clone(&end))?;
+        flag::register(consts::SIGTERM, Arc::clone(&end))?;
+        flag::register(consts::SIGHUP, Arc::clone(if reloads { &hang_up } else { &end }))?;
+        Ok(Signals { end, hang_up: reloads.then_some(hang_up), ends: AtomicU32::new(0) })
+    }
+
+    fn hung_up(&self) -> bool {
+        self.hang_up.as_ref().is_some_and(|flag| flag.swap(false, Ordering::AcqRel))
+    }
+}
+
+impl Commands for Signals {
+    fn stop(&self) -> Stop {
+        if self.end.swap(false, Ordering::AcqRel) {
+            self.ends.fetch_add(1, Ordering::AcqRel);
+        }
+        match self.ends.load(Ordering::Acquire) {
+            0 => Stop::No,
+            1 => Stop::Drain,
+            _ => Stop::Now,
+        }
+    }
+}
+
+struct Daemon {
+    file: PathBuf,
+    signals: Signals,
+    log: Log,
+    notify: Notify,
+    /// Our congestion controls, registered for as long as the relay runs.
+    held: Mutex<Vec<Registration>>,
+    /// What went wrong where nobody could be told.
+    broken: Mutex<Option<anyhow::Error>>,
+}
+
+impl Commands for Daemon {
+    fn stop(&self) -> Stop {
+        self.signals.stop()
+    }
+
+    fn reload(&self) -> Option<Result<RelayPlan, String>> {
+        self.signals.hung_up().then(|| {
+            self.notify.reloading();
+            let plan = read(&self.file).map_err(|error| format!("{error:#}"))?;
+            let held = ensure(&plan).map_err(|error| error.to_string())?;
+            self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(held);
+            Ok(plan)
+        })
+    }
+}
+
+impl Observer for Daemon {
+    fn prepared(&self) {
+        // Of what the relay does while it runs and when it ends, sockets with others' addresses, marks, buffers, other
+        // congestion controls, nft and ip need CAP_NET_ADMIN; nothing needs more.
+        if let Err(error) = capability::keep_only(&[capability::NET_ADMIN]) {
+            let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+            *broken = Some(error.into());
+        }
+    }
+
+    fn ready(&self, ready: &Ready) {
+        let listening: Vec<_> = ready.listening.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "relay '{}' takes connections on {} and listens on {}",
+            ready.name,
+            if ready.interfaces.is_empty() { "no interface".into() } else { ready.interfaces.join(", ") },
+            listening.join(", ")
+        );
+        self.log.say(LogLevel::Info, "ready", &text, json!(ready));
+        self.notify.ready();
+    }
+
+    fn alive(&self) {
+        self.notify.alive();
+    }
+
+    fn reloaded(&self, outcome: Result<&RelayPlan, &str>) {
+        match outcome {
+            Ok(plan) => {
+                let rules: Vec<_> = plan.rules.iter().map(|rule| rule.name.as_str()).collect();
+                let text = format!("the file was read again: {} rules", rules.len());
+                self.log.say(LogLevel::Info, "reloaded", &text, json!({ "rules": rules }));
+            }
+            Err(problem) => {
+                let text = format!("the file was read again and refused, the old one stays: {problem}");
+                self.log.say(LogLevel::Error, "reload_refused", &text, json!({ "problem": problem }));
+            }
+        }
+        self.notify.ready();
+    }
+
+    fn draining(&self, live: usize, drain: Duration) {
+        let text = format!("new connections pass; {live} living ones have {} s", drain.as_secs_f64());
+        let fields = json!({ "live": live, "drain_us": drain.as_micros() as u64 });
+        self.log.say(LogLevel::Info, "draining", &text, fields);
+        self.notify.stopping();
+    }
+
+    fn closed(&self, end: &ConnectionSummary) {
+        self.log.say(LogLevel::Debug, "closed", &super::describe(end), json!(end));
+    }
+
+    fn warning(&self, message: &str) {
+        self.log.say(LogLevel::Warning, "warning", message, json!({}));
+    }
+
+    fn wants_summaries(&self) -> bool {
+        self.log.wants(LogLevel::Debug)
+    }
+}

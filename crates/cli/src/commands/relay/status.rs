@@ -1,0 +1,178 @@
+//! `longfat relay status`.
+
+use crate::{outcome::Outcome, stop};
+use anyhow::Context;
+use comfy_table::{CellAlignment, Table, presets};
+use longfat_relay::{
+    ControlPlan, control,
+    status::{ConnectionStatus, Status},
+};
+use longfat_schema::units::{Nanos, Rate, Size};
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+/// What a running relay holds: totals, and every connection with both legs.
+///
+/// Rates are those since the last look with --watch, else since the connection began. Connections with the largest
+/// backlog come first. The backlog is what one side sent and the other has not acknowledged.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat relay status
+  longfat relay status --watch --top 10
+  longfat relay status --json | jq '.connections[] | select(.to_server.backlog_bytes > 1e6)'")]
+pub struct Args {
+    /// The relay's control socket [default: that of --name].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The relay's name: its socket is /run/longfat/NAME.sock.
+    #[arg(long, default_value = "relay", conflicts_with = "socket")]
+    name: String,
+    /// Look again and again, until Ctrl-C.
+    #[arg(long, short)]
+    watch: bool,
+    /// How often to look.
+    #[arg(long, value_name = "TIME", default_value_t = Nanos(1_000_000_000), requires = "watch")]
+    every: Nanos,
+    /// Connections to show; 0 asks for the totals only.
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    top: usize,
+    /// One JSON object per look, with every connection.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    if args.every.0 < 50_000_000 {
+        return Err(anyhow::anyhow!("--every {} is too short; give 50ms or more", args.every).into());
+    }
+    let socket = args.socket.clone().unwrap_or_else(|| ControlPlan::default_socket(&args.name));
+    let question = if args.top == 0 { control::SUMMARY } else { control::STATUS };
+    let stop = stop::flag()?;
+    let mut last: Option<Status> = None;
+    loop {
+        let status = control::ask(&socket, question)?;
+        let text = if args.json {
+            serde_json::to_string(&status).context("write the status")?
+        } else {
+            show(&status, last.as_ref(), args.top)
+        };
+        let clear =
+            if args.watch && !args.json && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+        writeln!(std::io::stdout(), "{clear}{text}").context("write to standard output")?;
+        if !args.watch {
+            return Ok(());
+        }
+        last = Some(status);
+        std::thread::sleep(Duration::from(args.every));
+        if stop.load(Ordering::Acquire) {
+            return Ok(());
+        }
+    }
+}
+
+fn show(status: &Status, last: Option<&Status>, top: usize) -> String {
+    let mut text = head(status);
+    if top == 0 {
+        return text;
+    }
+    let before: BTreeMap<u32, &ConnectionStatus> =
+        last.iter().flat_map(|last| &last.connections).map(|one| (one.connection, one)).collect();
+    let elapsed_us = last.map_or(0, |last| (status.time_us - last.time_us).max(0) as u64);
+    let mut order: Vec<&ConnectionStatus> = status.connections.iter().collect();
+    order.sort_by_key(|one| std::cmp::Reverse(one.to_server.backlog_bytes + one.to_client.backlog_bytes));
+    let mut table = table();
+    for one in order.iter().take(top) {
+        table.add_row(row(one, before.get(&one.connection).copied(), elapsed_us));
+    }
+    text.push_str(&format!("\n\n{table}"));
+    if order.len() > top {
+        text.push_str(&format!("\n… and {} more (--top)", order.len() - top));
+    }
+    text
+}
+
+fn head(status: &Status) -> String {
+    let totals = &status.totals;
+    let state = if status.draining { "draining" } else { "running" };
+    let mut text = format!(
+        "relay '{}' (process {}) {state} for {}: {} connections now, {} since its start \
+         ({} finished, {} reset, {} not reached, {} refused)\n{} to servers, {} to clients by those that ended",
+        status.name,
+        status.pid,
+        Nanos(status.uptime_us * 1000),
+        status.live,
+        totals.connections,
+        totals.finished,
+        totals.reset,
+        totals.unreachable,
+        totals.refused,
+        Size(totals.client_to_server_bytes),
+        Size(totals.server_to_client_bytes),
+    );
+    if let Some(problem) = &status.reload.problem {
+        text.push_str(&format!("\nthe last reload was refused, the old rules stay: {problem}"));
+    }
+    text
+}
+
+fn table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "#",
+        "rule",
+        "client",
+        "server",
+        "age",
+        "to server",
+        "backlog",
+        "to client",
+        "backlog",
+        "cc client",
+        "RTT",
+        "cc server",
+        "RTT",
+        "retrans",
+    ]);
+    for index in [0, 4, 5, 6, 7, 8, 10, 12, 13] {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn row(one: &ConnectionStatus, before: Option<&ConnectionStatus>, elapsed_us: u64) -> [String; 14] {
+    let rate = |now: u64, then: Option<u64>| {
+        let (bytes, us) = match then {
+            Some(then) if elapsed_us > 0 => (now.saturating_sub(then), elapsed_us),
+            _ => (now, one.age_us),
+        };
+        let bps = u128::from(bytes) * 8_000_000 / u128::from(us.max(1));
+        Rate(u64::try_from(bps).unwrap_or(u64::MAX)).to_string()
+    };
+    let (to_server, to_client) = (&one.to_server, &one.to_client);
+    let (client, server) = (&one.client_leg, &one.server_leg);
+    let rtt = |us: u32| Nanos(u64::from(us) * 1000).to_string();
+    [
+        one.connection.to_string(),
+        one.rule.clone(),
+        one.client.to_string(),
+        one.server.to_string(),
+        Nanos(one.age_us / 1000 * 1_000_000).to_string(),
+        rate(to_server.relayed_bytes, before.map(|before| before.to_server.relayed_bytes)),
+        Size(to_server.backlog_bytes).to_string(),
+        rate(to_client.relayed_bytes, before.map(|before| before.to_client.relayed_bytes)),
+        Size(to_client.backlog_bytes).to_string(),
+        client.cc.clone(),
+        rtt(client.srtt_us),
+        server.cc.clone(),
+        rtt(server.srtt_us),
+        (client.retransmitted_segments + server.retransmitted_segments).to_string(),
+    ]
+}

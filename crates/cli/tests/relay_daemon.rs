@@ -1,0 +1,384 @@
+//! `longfat relay run FILE` as a service: rules, reload, drain, status, metrics, sd_notify, privileges.
+#![allow(clippy::unwrap_used)]
+
+mod relay_bed;
+
+use longfat_host::run_command;
+use longfat_relay::status::Status;
+use relay_bed::{Bed, PATIENCE, ask};
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::net::UnixDatagram,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const FIRST: &str = "10.72.2.2:80";
+const SECOND: &str = "10.72.2.2:81";
+
+/// A running daemon with its file; killed on drop.
+struct Daemon {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start(bed: &Bed, file: &str, environment: &[(&str, &str)]) -> Daemon {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("relay.toml");
+        let socket = directory.path().join("control.sock");
+        std::fs::write(&path, with_socket(file, &socket)).unwrap();
+        let log = std::fs::File::create(directory.path().join("log")).unwrap();
+        let mut command = bed.command(&["run", path.to_str().unwrap()]);
+        command.envs(environment.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut daemon = Daemon { child: command.spawn().unwrap(), directory };
+        daemon.wait_until("it answers", |daemon| daemon.ask().is_some());
+        daemon
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.file("log")).unwrap()
+    }
+
+    fn change(&self, file: &str) {
+        std::fs::write(self.file("relay.toml"), with_socket(file, &self.file("control.sock"))).unwrap();
+        self.signal(libc::SIGHUP);
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: the child has not been waited for, so its pid is its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    fn ask(&self) -> Option<Status> {
+        longfat_relay::control::ask(&self.file("control.sock"), longfat_relay::control::STATUS).ok()
+    }
+
+    fn status(&self) -> Status {
+        self.ask().unwrap()
+    }
+
+    fn wait_until(&mut self, what: &str, holds: impl Fn(&Daemon) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds(self) {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "not: {what} ({ended:?})\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The file with a control socket of the test's own.
+fn with_socket(file: &str, socket: &std::path::Path) -> String {
+    format!("control = {{ socket = '{}' }}\n{file}", socket.display())
+}
+
+/// Echoes on both of the server's ports.
+fn servers(bed: &Bed) {
+    for address in [FIRST, SECOND] {
+        relay_bed::echo_server(bed.server.run(|| TcpListener::bind(address).unwrap()).unwrap());
+    }
+}
+
+const INTERCEPT: &str = "[intercept]\ninterfaces = 'lan'\nforwarding = true\n";
+
+#[test]
+fn rules_decide_and_a_reload_changes_them_under_living_connections() {
+    let bed = Bed::new("rld");
+    servers(&bed);
+    let web = format!(
+        "workers = 2\n{INTERCEPT}[[rule]]\nname = 'web'\nport = 80\nclient = {{ cc = 'reno' }}\n\
+         server = {{ cc = 'cubic', buffer = '1MiB', pacing = '500Mbit' }}\n"
+    );
+    let mut daemon = Daemon::start(&bed, &web, &[]);
+    let (taken, passed) = (bed.connect(FIRST), bed.connect(SECOND));
+    ask(&taken, b"taken");
+    ask(&passed, b"passed");
+    let status = daemon.status();
+    let [one] = &status.connections[..] else { panic!("{status:?}") };
+    assert_eq!(
+        (one.rule.as_str(), one.client_leg.cc.as_str(), one.server_leg.cc.as_str()),
+        ("web", "reno", "cubic")
+    );
+    assert_eq!((one.server.to_string().as_str(), one.to_server.relayed_bytes), (FIRST, 5));
+    assert_eq!(status.rules, ["web"]);
+
+    daemon.change(&format!(
+        "workers = 2\n{INTERCEPT}[[rule]]\nname = 'pass'\nport = 80\naction = 'pass'\n\
+         [[rule]]\nname = 'other'\nsource = '10.72.1.0/24'\nserver = {{ cc = 'reno' }}\n"
+    ));
+    daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 1);
+    ask(&taken, b"still taken, by the rule that is gone");
+    let (no_more, now) = (bed.connect(FIRST), bed.connect(SECOND));
+    ask(&no_more, b"passes");
+    ask(&now, b"taken");
+    let rules: Vec<_> = daemon.status().connections.iter().map(|one| one.rule.clone()).collect();
+    assert_eq!(rules, ["web", "other"]);
+
+    // The same rule with other settings: the next connection has them, the living one keeps its own.
+    daemon.change(&format!(
+        "workers = 2\n{INTERCEPT}[[rule]]\nname = 'other'\nclient = {{ cc = 'cubic' }}\nserver = {{ cc = 'bbr' }}\n"
+    ));
+    daemon.wait_until("reloaded again", |daemon| daemon.status().reload.done == 2);
+    // Each worker changes its own listener when it is woken.
+    std::thread::sleep(Duration::from_millis(200));
+    let next = bed.connect(SECOND);
+    ask(&next, b"next");
+    let ccs = daemon.status().connections.iter().map(|one| one.server_leg.cc.clone()).collect::<Vec<_>>();
+    assert_eq!(ccs, ["cubic", "reno", "bbr"]);
+    assert_eq!(daemon.status().connections[2].client_leg.cc, "cubic");
+
+    for (file, problem) in [
+        (format!("{INTERCEPT}[[rule]]\nprot = 80\n"), "did you mean 'port'"),
+        (format!("workers = 3\n{INTERCEPT}"), "cannot change while the relay runs: workers"),
+        (format!("workers = 2\n{INTERCEPT}[[rule]]\nserver = {{ cc = 'nosuch' }}\n"), "nosuch"),
+    ] {
+        let before = daemon.status().reload.refused;
+        daemon.change(&file);
+        daemon.wait_until("refused", |daemon| daemon.status().reload.refused == before + 1);
+        let said = daemon.status().reload.problem.unwrap();
+        assert!(said.contains(problem), "{said}");
+        assert!(daemon.log().contains(problem), "{}", daemon.log());
+    }
+    ask(&bed.connect(FIRST), b"the old rules stay");
+    ask(&taken, b"and the first connection lives");
+    assert_eq!(daemon.status().rules, ["other"]);
+}
+
+#[test]
+fn a_drain_lets_new_connections_pass_and_living_ones_finish_and_a_second_signal_ends_it() {
+    let bed = Bed::new("drn");
+    bed.relay.run(|| longfat_host::sysctl::write("net.ipv4.ip_forward", "1")).unwrap().unwrap();
+    let before = bed.footprint();
+    servers(&bed);
+    let file = format!("drain = '30s'\n{INTERCEPT}");
+    let mut daemon = Daemon::start(&bed, &file, &[]);
+    let living = bed.connect(FIRST);
+    ask(&living, b"before");
+    daemon.signal(libc::SIGTERM);
+    daemon.wait_until("draining", |daemon| daemon.log().contains("draining:"));
+    let unrelayed = bed.connect(FIRST);
+    ask(&unrelayed, b"nobody takes it");
+    ask(&living, b"it goes on");
+    assert_eq!(daemon.status().live, 1);
+    drop(living);
+    assert_eq!(daemon.exit_code(), Some(0), "{}", daemon.log());
+    ask(&unrelayed, b"and outlives the relay");
+    assert_eq!(bed.footprint(), before);
+
+    let mut daemon = Daemon::start(&bed, &file, &[]);
+    let mut living = bed.connect(FIRST);
+    ask(&living, b"before");
+    let since = Instant::now();
+    daemon.signal(libc::SIGTERM);
+    daemon.wait_until("draining", |daemon| daemon.log().contains("draining:"));
+    daemon.signal(libc::SIGTERM);
+    assert_eq!(daemon.exit_code(), Some(0), "{}", daemon.log());
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    assert_eq!(living.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(bed.footprint(), before);
+}
+
+#[test]
+fn failing_closed_drops_connections_until_somebody_cleans_up() {
+    let bed = Bed::new("cls");
+    let before = bed.footprint();
+    servers(&bed);
+    bed.relay.run(|| longfat_host::sysctl::write("net.ipv4.ip_forward", "1")).unwrap().unwrap();
+    let address = FIRST.parse().unwrap();
+    let attempt =
+        || bed.client.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(1500))).unwrap();
+    let clean = |args: &[&str]| run_command(bed.command(&[&["clean"], args].concat())).unwrap();
+    let file = format!("fail = 'closed'\ndrain = '1s'\n{INTERCEPT}[[rule]]\nname = 'web'\nport = 80\n");
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let mut daemon = Daemon::start(&bed, &file, &[]);
+        ask(&bed.connect(FIRST), b"taken");
+        daemon.signal(signal);
+        daemon.exit_code();
+        assert_eq!(attempt().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        ask(&bed.connect(SECOND), b"what no rule takes passes");
+        clean(&["--keep-refusals"]);
+        assert_eq!(attempt().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    }
+    // A relay of the same name takes over.
+    let mut daemon = Daemon::start(&bed, &file, &[]);
+    ask(&bed.connect(FIRST), b"taken again");
+    daemon.signal(libc::SIGKILL);
+    daemon.exit_code();
+    assert!(clean(&[]).contains("longfat_relay"));
+    ask(&attempt().unwrap(), b"passes");
+    bed.relay.run(|| longfat_host::sysctl::write("net.ipv4.ip_forward", "0")).unwrap().unwrap();
+    assert_eq!(bed.footprint(), before);
+}
+
+fn get(bed: &Bed, request: &str) -> String {
+    let mut stream = bed.relay.run(|| TcpStream::connect("127.0.0.1:9469").unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
+    let bed = Bed::new("met");
+    servers(&bed);
+    let file = format!("metrics = '127.0.0.1:9469'\n{INTERCEPT}[[rule]]\nname = 'web'\nport = 80\n");
+    let daemon = Daemon::start(&bed, &file, &[]);
+    let client = bed.connect(FIRST);
+    ask(&client, &[7; 5000]);
+    // Somebody connects and says nothing, to both.
+    let _silent = bed.relay.run(|| TcpStream::connect("127.0.0.1:9469").unwrap()).unwrap();
+    let _mute = std::os::unix::net::UnixStream::connect(daemon.file("control.sock")).unwrap();
+    let open = get(&bed, "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n");
+    assert!(open.starts_with("HTTP/1.1 200 OK\r\n") && open.ends_with("# EOF\n"), "{open}");
+    for line in [
+        "longfat_relay_accepted_connections_total 1",
+        "longfat_relay_live_connections 1",
+        "longfat_relay_connections{rule=\"web\"} 1",
+        "longfat_relay_relayed_bytes_total{rule=\"web\",direction=\"client_to_server\"} 5000",
+        "longfat_relay_relayed_bytes_total{rule=\"web\",direction=\"server_to_client\"} 5000",
+    ] {
+        assert!(open.lines().any(|found| found == line), "{line}\n{open}");
+    }
+    assert!(get(&bed, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(get(&bed, &"x".repeat(9000)).starts_with("HTTP/1.1 431"));
+    let table =
+        run_command(bed.command(&["status", "--socket", daemon.file("control.sock").to_str().unwrap()]))
+            .unwrap();
+    assert!(table.contains("1 connections now") && table.contains("web") && table.contains(FIRST), "{table}");
+    // Totals and living together never shrink.
+    drop(client);
+    let deadline = Instant::now() + PATIENCE;
+    let ended = "longfat_relay_ended_connections_total{rule=\"web\",outcome=\"finished\"} 1";
+    loop {
+        let text = get(&bed, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(text.contains("direction=\"client_to_server\"} 5000"), "{text}");
+        if text.contains(ended) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+    }
+}
+
+#[test]
+fn the_service_manager_hears_of_it_and_no_capability_is_kept_that_is_not_needed() {
+    let bed = Bed::new("sdn");
+    servers(&bed);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hear = || {
+        let mut text = [0; 256];
+        let bytes = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..bytes]).into_owned()
+    };
+    let until = |wanted: &str| {
+        let mut heard = hear();
+        while !heard.starts_with(wanted) {
+            assert_eq!(heard, "WATCHDOG=1", "while waiting for {wanted}");
+            heard = hear();
+        }
+    };
+    let environment = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
+    let file = format!("[log]\nformat = 'json'\n{INTERCEPT}");
+    let mut daemon = Daemon::start(&bed, &file, &environment);
+    until("READY=1");
+    until("WATCHDOG=1");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
+        assert_eq!(field(set), "0000000000001000", "{set}");
+    }
+    assert_eq!(field("NoNewPrivs:"), "1");
+    ask(&bed.connect(FIRST), b"and yet it relays");
+    daemon.change(&file);
+    until("RELOADING=1\nMONOTONIC_USEC=");
+    until("READY=1");
+    daemon.signal(libc::SIGTERM);
+    until("STOPPING=1");
+    assert_eq!(daemon.exit_code(), Some(0), "{}", daemon.log());
+    let events: Vec<String> = daemon
+        .log()
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["event"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(events, ["ready", "reloaded", "draining", "ended"]);
+}
+
+#[test]
+fn an_explicit_listener_keeps_its_socket_over_a_reload_and_rules_match_its_clients() {
+    let bed = Bed::new("exp");
+    servers(&bed);
+    let listen = |to: &str| format!("[[listen]]\naddress = '10.72.1.1:7300'\nto = '{to}'\n");
+    let rules = "[[rule]]\nname = 'local'\nsource = '10.72.1.0/24'\nserver = { cc = 'cubic' }\n\
+                 [[rule]]\nname = 'far'\nport = 80\nserver = { cc = 'bbr' }\n";
+    let mut daemon = Daemon::start(&bed, &format!("{}{rules}", listen(FIRST)), &[]);
+    let first = bed.connect("10.72.1.1:7300");
+    ask(&first, b"first");
+    let status = daemon.status();
+    assert_eq!(
+        (status.connections[0].rule.as_str(), status.connections[0].server_leg.cc.as_str()),
+        ("local", "cubic")
+    );
+    daemon.change(&format!("{}[[rule]]\nsource = '10.72.1.0/24'\naction = 'pass'\n", listen(SECOND)));
+    daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 1);
+    std::thread::sleep(Duration::from_millis(200));
+    let mut refused = bed.connect("10.72.1.1:7300");
+    assert!(refused.read(&mut [0]).is_err(), "what may not be relayed and cannot pass is reset");
+    daemon.wait_until("it is counted", |daemon| daemon.status().totals.refused == 1);
+    daemon.change(&listen(SECOND));
+    daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 2);
+    std::thread::sleep(Duration::from_millis(200));
+    ask(&bed.connect("10.72.1.1:7300"), b"second");
+    ask(&first, b"first still");
+    let servers: Vec<_> = daemon.status().connections.iter().map(|one| one.server.to_string()).collect();
+    assert!(servers.contains(&FIRST.to_owned()), "{servers:?}");
+}
+
+#[test]
+fn check_explains_a_file_and_names_every_problem() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("relay.toml");
+    let check = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_longfat"))
+            .args(["relay", "check", path.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        (output.status.code(), said.concat())
+    };
+    let (code, said) = check(&format!(
+        "{INTERCEPT}[[rule]]\nname = 'web'\nport = [80, 443]\nserver = {{ rate = '1Gbit', rtt = '28.4ms' }}\n"
+    ));
+    assert_eq!(code, Some(0), "{said}");
+    for part in ["web", "80, 443", "14.2MB", "tproxy ip to", "ip -6 rule add", "(what none matches)"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let (code, said) = check("[[rule]]\nprot = 1\nidel = '1h'\n");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("'port'") && said.contains("'idle'"), "{said}");
+}

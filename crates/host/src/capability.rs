@@ -1,0 +1,66 @@
+//! Capabilities of the process (capabilities(7)): which it has, and giving up those it needs no longer.
+
+use crate::{Error, Result};
+use std::io;
+
+/// CAP_NET_ADMIN: nftables, routes, marks, transparent sockets, large buffers, any congestion control.
+pub const NET_ADMIN: u32 = 12;
+
+const VERSION_3: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Sets {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Whether the calling thread has a capability in its effective set.
+pub fn has(capability: u32) -> bool {
+    let mut sets = [Sets::default(); 2];
+    let header = Header { version: VERSION_3, pid: 0 };
+    // SAFETY: version 3 reads a header and writes two sets, which both outlive the call.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) };
+    let word = sets[(capability / 32) as usize % 2].effective;
+    result == 0 && word & (1 << (capability % 32)) != 0
+}
+
+/// Gives up every capability of the calling thread but these, for itself and for whatever it starts, and the ability
+/// to gain any by executing programs. To be called before other threads start: each has its own.
+pub fn keep_only(capabilities: &[u32]) -> Result<()> {
+    let failed = |what: &str| Error::io(what, io::Error::last_os_error());
+    let kept = |capability: u32| capabilities.contains(&capability);
+    for capability in (0..64).filter(|capability| !kept(*capability)) {
+        // SAFETY: takes numbers only. A number beyond the kernel's last, and a process without CAP_SETPCAP (whose
+        // bounding set no_new_privs makes harmless), are refused, which changes nothing.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, u64::from(capability), 0, 0, 0) };
+    }
+    // SAFETY: takes numbers only.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(failed("forbid new privileges"));
+    }
+    let mut sets = [Sets::default(); 2];
+    let header = Header { version: VERSION_3, pid: 0 };
+    // SAFETY: as in `has`.
+    if unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) } != 0 {
+        return Err(failed("read the capabilities"));
+    }
+    for (index, set) in sets.iter_mut().enumerate() {
+        let bits = (0..32).filter(|bit| kept(32 * index as u32 + bit)).fold(0, |bits, bit| bits | 1 << bit);
+        set.permitted &= bits;
+        set.effective &= bits;
+        set.inheritable &= bits;
+    }
+    // SAFETY: version 3 reads a header and two sets, which both outlive the call.
+    if unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) } != 0 {
+        return Err(failed("give up capabilities"));
+    }
+    Ok(())
+}

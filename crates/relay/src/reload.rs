@@ -1,0 +1,175 @@
+//! Changing rules and listeners while connections live.
+//!
+//! A listener whose address (or rule's name) stays keeps its socket, with everybody who is shaking hands with it: the
+//! options of its next clients change. nftables exchanges all rules in one transaction. What has no use any more
+//! stays open for a little, for handshakes under way, then closes. Living connections keep the plan they began with.
+
+use crate::{
+    Commands, Error, ListenerPlan, RelayPlan, Result,
+    doors::{Clients, DoorId, DoorOrder, Doors},
+    intercept::{Interception, ListenPorts, Taking},
+    plan::ConnectionPlan,
+    shared::Shared,
+};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// For handshakes under way when a listener goes: a round trip of a satellite path and a lost packet.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// The listeners that stand, and the plan they stand for.
+pub(crate) struct Standing<'a> {
+    pub plan: Arc<RelayPlan>,
+    pub doors: Doors,
+    /// Ports of the rules' listeners.
+    ports: Vec<ListenPorts>,
+    pub interception: Option<&'a Interception>,
+    retiring: Vec<(Instant, DoorId)>,
+}
+
+impl<'a> Standing<'a> {
+    pub fn new(
+        plan: Arc<RelayPlan>,
+        doors: Doors,
+        ports: Vec<ListenPorts>,
+        interception: Option<&'a Interception>,
+    ) -> Standing<'a> {
+        Standing { plan, doors, ports, interception, retiring: Vec::new() }
+    }
+
+    /// Reads the commands' new plan, if there is one, and says what became of it.
+    pub fn look_for_reload(&mut self, shared: &Shared, commands: &dyn Commands) {
+        let Some(wanted) = commands.reload() else { return };
+        let outcome = wanted.and_then(|plan| self.reload(shared, plan).map_err(|error| error.to_string()));
+        let mut standing = shared.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        match &outcome {
+            Ok(()) => standing.reload.done += 1,
+            Err(_) => standing.reload.refused += 1,
+        }
+        standing.reload.problem = outcome.as_ref().err().cloned();
+        if outcome.is_ok() {
+            self.describe(&mut standing);
+        }
+        drop(standing);
+        shared.observer.reloaded(outcome.as_ref().map(|()| self.plan.as_ref()).map_err(String::as_str));
+    }
+
+    /// What status and metrics say of the plan.
+    pub fn describe(&self, standing: &mut crate::status::Standing) {
+        standing.listening = self.plan.listeners.iter().map(|listener| listener.listen).collect();
+        standing.interfaces =
+            self.plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone()).unwrap_or_default();
+        let relaying = self.plan.ways().map(|way| way.rule.clone());
+        standing.rules = relaying.collect();
+    }
+
+    fn reload(&mut self, shared: &Shared, mut plan: RelayPlan) -> Result<()> {
+        plan.sample_every = self.plan.sample_every;
+        plan.check()?;
+        refuse_changes(&self.plan, &plan)?;
+        let missing = crate::missing(&plan);
+        if !missing.is_empty() {
+            return Err(Error::Unsupported(missing));
+        }
+        let plan = Arc::new(plan.within_memory());
+        let before = self.doors.ids();
+        let mut kept = self.doors.open_explicit(&plan)?;
+        let (ports, rules) = match self.interception {
+            Some(_) => self.doors.open_intercepted(&plan)?,
+            None => (Vec::new(), Vec::new()),
+        };
+        kept.extend(rules);
+        self.give_orders(shared, &kept, &before);
+        if let Some(interception) = self.interception {
+            shared.held.set_gates(plan.intercepted_ways(), |rule| interception.hold(rule, plan.fail))?;
+            interception.exchange(&plan, &ports, Taking::Yes)?;
+        }
+        let gone: Vec<DoorId> =
+            before.into_iter().filter(|id| kept.iter().all(|(kept, _)| kept != id)).collect();
+        self.doors.forget(&gone);
+        let until = Instant::now() + LINGER;
+        self.retiring.extend(gone.into_iter().map(|id| (until, id)));
+        (self.plan, self.ports) = (plan, ports);
+        Ok(())
+    }
+
+    /// Hands new listeners to the workers, and tells them what the kept ones' clients are now.
+    fn give_orders(&mut self, shared: &Shared, kept: &[(DoorId, Clients)], before: &[DoorId]) {
+        for (seat, made) in shared.seats.iter().zip(&mut self.doors.made) {
+            let opened = made.drain(..).map(DoorOrder::Open);
+            let changed = kept.iter().filter(|(id, _)| before.contains(id));
+            let changed = changed.map(|(id, clients)| DoorOrder::Change(*id, clients.clone()));
+            seat.order(opened.chain(changed));
+        }
+    }
+
+    /// Closes listeners that had no use for long enough.
+    pub fn retire(&mut self, shared: &Shared) {
+        let now = Instant::now();
+        for (_, id) in self.retiring.extract_if(.., |(until, _)| *until <= now) {
+            shared.seats.iter().for_each(|seat| seat.order([DoorOrder::Close(id)]));
+        }
+    }
+
+    /// New connections pass from now on (or are dropped, when the relay fails closed). Who is shaking hands already
+    /// comes through, in this time.
+    pub fn stop_taking(&self, shared: &Shared) -> Duration {
+        const HANDSHAKES: Duration = Duration::from_millis(250);
+        let Some(interception) = self.interception else { return Duration::ZERO };
+        match interception.exchange(&self.plan, &self.ports, Taking::No) {
+            Ok(()) => HANDSHAKES.min(self.plan.drain),
+            Err(error) => {
+                shared.observer.warning(&format!("stop taking connections: {error}"));
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// What needs a new process.
+fn refuse_changes(old: &RelayPlan, new: &RelayPlan) -> Result<()> {
+    let numbers = |plan: &RelayPlan| {
+        plan.intercept.as_ref().map(|intercept| (intercept.mark, intercept.table, intercept.set_forwarding))
+    };
+    let differs = [
+        ("name", old.name != new.name),
+        ("workers", old.workers != new.workers),
+        ("reset_wait", old.reset_wait != new.reset_wait),
+        ("nap", old.nap != new.nap),
+        ("fail", old.fail != new.fail),
+        ("limits", old.limits != new.limits),
+        ("control", old.control != new.control),
+        ("metrics", old.metrics != new.metrics),
+        ("intercept (other than its interfaces)", numbers(old) != numbers(new)),
+    ];
+    let changed: Vec<_> = differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what).collect();
+    match changed[..] {
+        [] => Ok(()),
+        _ => Err(Error::Plan(format!(
+            "cannot change while the relay runs: {}; restart it",
+            changed.join(", ")
+        ))),
+    }
+}
+
+/// What a listener is for: a listener with the same purpose is kept by a reload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Clients connect to this address.
+    Own(SocketAddr),
+    /// Clients intercepted by the rule of that name.
+    Rule { name: String, ipv6: bool },
+}
+
+impl Purpose {
+    pub fn own(listener: &ListenerPlan) -> Purpose {
+        Purpose::Own(listener.listen)
+    }
+
+    pub fn rule(way: &ConnectionPlan, ipv6: bool) -> Purpose {
+        Purpose::Rule { name: way.rule.clone(), ipv6 }
+    }
+}
