@@ -17,7 +17,7 @@ use longfat_relay::{
 use longfat_schema::{
     lines::Lines,
     record::{Note, Record},
-    units::{Nanos, Size},
+    units::{Nanos, Rate, Size},
 };
 use std::{
     io::Write,
@@ -105,6 +105,10 @@ pub struct Args {
     /// Send and receive buffer towards the server, as the kernel counts it: half of it is payload.
     #[arg(long, value_name = "SIZE", default_value_t = Size(LegPlan::SERVER_BUFFER_BYTES), help_heading = "Legs")]
     buffer_server: Size,
+    /// Most that is sent towards the server. Whatever the limit, the kernel then paces: segments leave evenly spaced at
+    /// 1.2 times the window per round trip and not in bursts, which a short queue on the way drops.
+    #[arg(long, value_name = "RATE", help_heading = "Legs")]
+    pacing_server: Option<Rate>,
     /// Most that may wait unsent in a send buffer. Less is less queueing; too little starves a fast path (it is
     /// refilled when half is left: 1 ms at 1 Gbit/s by default).
     #[arg(long, value_name = "SIZE", default_value_t = Size(LegPlan::NOTSENT_LOWAT_BYTES.into()),
@@ -205,7 +209,10 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
     let mut plan = source(args)?;
     *plan.defaults_mut() = ConnectionPlan {
         client: leg(args, &LegPlan::client(), &args.cc_client, args.buffer_client)?,
-        server: leg(args, &LegPlan::server(), &args.cc_server, args.buffer_server)?,
+        server: LegPlan {
+            pacing_bps: args.pacing_server.map(|rate| rate.0),
+            ..leg(args, &LegPlan::server(), &args.cc_server, args.buffer_server)?
+        },
         ..ConnectionPlan::default()
     };
     plan.rules = rule(args, &plan.defaults).into_iter().collect();

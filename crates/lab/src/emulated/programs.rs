@@ -28,6 +28,7 @@ pub fn relay(relay: &RelayPlan, plan: &Plan, samples: &Path) -> Vec<String> {
     option(&mut line, "--cc-server", Some(&relay.cc_server));
     option(&mut line, "--buffer-client", bytes(relay.buffer_client_bytes));
     option(&mut line, "--buffer-server", bytes(relay.buffer_server_bytes));
+    option(&mut line, "--pacing-server", relay.pacing_server_bps.map(|bps| format!("{bps}bit")));
     option(&mut line, "--sample-every", us(plan.sample_every_us));
     option(&mut line, "--samples", Some(samples.display()));
     line

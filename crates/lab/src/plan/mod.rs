@@ -131,6 +131,8 @@ pub struct RelayPlan {
     /// How its queues are kept short; absent: they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueuePlan>,
+    /// Most that is sent towards the server, evenly spaced; neither limited nor paced when absent.
+    pub pacing_server_bps: Option<u64>,
 }
 
 /// One flow.

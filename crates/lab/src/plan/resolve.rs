@@ -188,6 +188,7 @@ fn relay_plan(name: &str, relay: &RelaySpec) -> RelayPlan {
         buffer_client_bytes: relay.buffer_client.map(|size| size.0),
         buffer_server_bytes: relay.buffer_server.map(|size| size.0),
         queue: relay.queue.as_ref().and_then(QueueSpec::plan),
+        pacing_server_bps: relay.pacing_server.map(|rate| rate.0),
     }
 }
 

@@ -59,7 +59,11 @@ pub fn translate(plan: &Plan) -> Result<Translation, SimulationError> {
         sample_every_ns: plan.sample_every_us * 1000,
         seed: plan.seed,
     };
-    let unmodelled = plan.hosts.iter().flat_map(|host| HostParameters(host).unmodelled()).collect();
+    let hosts = plan.hosts.iter().flat_map(|host| HostParameters(host).unmodelled());
+    let limits = plan.relays.iter().filter(|relay| relay.pacing_server_bps.is_some());
+    let limits =
+        limits.map(|relay| format!("the limit in relays.{}.pacing_server (pacing itself is)", relay.name));
+    let unmodelled = hosts.chain(limits).collect();
     Ok(Translation { scenario, unmodelled })
 }
 
@@ -221,7 +225,10 @@ impl Translator<'_> {
             buffer_bytes: BUFFER_BYTES as u64,
             queue: relay.queue.clone(),
             client_side: leg(&relay.cc_client, relay.buffer_client_bytes, &LegPlan::client(), false)?,
-            server_side: leg(&relay.cc_server, relay.buffer_server_bytes, &LegPlan::server(), true)?,
+            server_side: sim::EndpointPlan {
+                pacing: relay.pacing_server_bps.is_some(),
+                ..leg(&relay.cc_server, relay.buffer_server_bytes, &LegPlan::server(), true)?
+            },
         })
     }
 

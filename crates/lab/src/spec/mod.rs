@@ -258,6 +258,8 @@ pub struct RelaySpec {
     pub buffer_server: Option<Size>,
     /// Keeps its queues short.
     pub queue: Option<QueueSpec>,
+    /// Most that is sent towards the server, which is then paced.
+    pub pacing_server: Option<Rate>,
 }
 
 /// A figure published elsewhere.
