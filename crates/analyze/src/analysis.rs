@@ -44,8 +44,8 @@ pub struct CaptureReport {
     pub packets: u64,
     /// Octets read, after decompression.
     pub bytes: u64,
-    /// Seconds since 1970 of the first packet.
-    pub start_unix_s: f64,
+    /// Time of the first packet, nanoseconds since 1970.
+    pub start_ns: i64,
     /// Between the least and the greatest time.
     pub duration_s: f64,
     /// TCP segments.
@@ -168,7 +168,7 @@ fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Setting
         resent_bytes: retired.resent_bytes,
         timeouts: retired.timeouts,
     };
-    capture.start_unix_s = settings.epoch_ns as f64 / 1e9;
+    capture.start_ns = settings.epoch_ns;
     Analysis { schema_version: longfat_schema::SCHEMA_VERSION, capture, totals, flows: retired.reports }
 }
 

@@ -5,11 +5,13 @@
 //! - [`flow`]: from segments to flows, in memory bounded by the flows that are live.
 //! - [`findings`]: what the figures mean, with evidence.
 //! - [`analysis`]: all of it, over several files and several cores.
+//! - [`expect`]: expectations of it.
 //! - [`summary`]: the result as text.
 
 pub mod analysis;
 pub mod capture;
 pub mod decode;
+pub mod expect;
 pub mod findings;
 pub mod flow;
 pub mod segment;

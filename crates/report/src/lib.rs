@@ -6,6 +6,7 @@
 //! - [`plot`]: SVG charts from numbers; knows nothing of TCP.
 //! - [`figures`]: which charts a result deserves.
 //! - [`page`]: the HTML.
+//! - [`capture`]: the page of a packet capture.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,6 +16,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod capture;
 pub mod figures;
 pub mod load;
 pub mod page;

@@ -91,6 +91,14 @@ impl<'a> Basis<'a> {
         self.series.bins().iter().enumerate().map(share).sum()
     }
 
+    /// Most outstanding between two times.
+    pub fn flight_bytes(&self, from_ns: i64, to_ns: i64) -> u64 {
+        let index = |ns: i64| (ns - self.series.start_ns()).max(0) / self.series.width_ns();
+        let bins = self.series.bins().iter().skip(index(from_ns) as usize);
+        let count = index(to_ns) - index(from_ns) + 1;
+        bins.take(count.max(0) as usize).map(|bin| bin.flight_bytes).max().unwrap_or(0)
+    }
+
     /// Time that a span took beyond what its payload needs at the flow's better rate.
     pub fn lost_s(&self, from_ns: i64, to_ns: i64) -> f64 {
         let needed = self.delivered_bytes(from_ns, to_ns) * 8.0 / self.good_bps.max(1.0);

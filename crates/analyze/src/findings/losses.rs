@@ -19,12 +19,17 @@ const INFLATED: f64 = 1.5;
 /// Amagai 1995: window > BDP + queue, a burst is lost, silence until the timeout, everything after the loss is sent again.
 pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
     let bdp = basis.bdp_bytes(basis.good_bps);
+    // Part of the window was still acknowledged after the loss: what was outstanding when it happened is of the RTT before.
+    let flight = |episode: &Episode| {
+        let rtt_ns = (episode.rtt_us as i64).saturating_mul(1000);
+        basis.flight_bytes(episode.silence_from_ns.saturating_sub(2 * rtt_ns), episode.silence_from_ns)
+    };
     let is_one = |episode: &&Episode| {
         let silence = seconds(episode.silence_ns);
         let silent = silence >= SILENCE_S.max(SILENCE_ROUND_TRIPS * basis.least_rtt_s);
         let back = episode.resent_segments >= GO_BACK_SEGMENTS
             && episode.resent_bytes as f64 >= GO_BACK_SHARE * episode.flight_bytes as f64;
-        let full = episode.flight_bytes as f64 > OVERFULL * bdp
+        let full = flight(episode) as f64 > OVERFULL * bdp
             && episode.rtt_us as f64 / 1e6 > INFLATED * basis.least_rtt_s;
         episode.timeouts > 0 && silent && back && full
     };
@@ -40,7 +45,7 @@ pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
     let evidence = format!(
         "at {}: {} outstanding, {} would fill the path at {}; RTT had grown from {} to {}; silence of {}, then {} segments again until {}",
         duration(basis.at_s(worst.silence_from_ns)),
-        bytes(worst.flight_bytes as f64),
+        bytes(flight(worst) as f64),
         bytes(bdp),
         rate(basis.good_bps),
         duration(basis.least_rtt_s),

@@ -929,6 +929,9 @@ impl Half {
             self.sent.pop_front();
         }
         if !self.holes.is_empty() {
+            // Acknowledged, so it was sent, but never seen here.
+            let passed = self.holes.iter().filter(|hole| hole.end <= ack);
+            self.counts.unseen_bytes += passed.map(|hole| hole.end - hole.start).sum::<u64>();
             self.holes.retain(|hole| hole.end > ack);
         }
         newest

@@ -180,3 +180,133 @@ pub fn analyze_bytes(bytes: &[u8], settings: Settings) -> Analysis {
     let reader = CaptureReader::new(bytes, "memory").unwrap();
     analyze(vec![reader], settings, |_| {}).unwrap()
 }
+
+/// A transfer over a path with a bottleneck and a queue without end, seen at the sender (the client).
+#[derive(Debug, Clone)]
+pub struct Bulk {
+    pub handshake: bool,
+    pub start_ns: i64,
+    pub first: u32,
+    pub segments: usize,
+    pub payload: usize,
+    /// Time of one segment at the bottleneck.
+    pub service_ns: i64,
+    pub rtt_ns: i64,
+    /// From this time on, the RTT is this.
+    pub rtt_later_ns: Option<(i64, i64)>,
+    /// The sender's window, in segments.
+    pub window_segments: usize,
+    /// It grows from 10 by one with every ACK until then.
+    pub growing: bool,
+    /// What the receiver offers, octets.
+    pub advertised: u32,
+    pub scale: Option<u8>,
+    pub sack: bool,
+    /// Sends no faster than the bottleneck.
+    pub paced: bool,
+    pub pause_every: usize,
+    pub pause_ns: i64,
+    /// ACKs are held until the next multiple of this.
+    pub merge_acks_ns: i64,
+    /// Of so many segments, one is lost once; a SACK tells, and it is sent again a round trip later.
+    pub lose_every: usize,
+    /// From this segment on, each takes so long at the bottleneck (0: as before), without a queue; losses begin here too.
+    pub slow_after: Option<(usize, i64)>,
+}
+
+impl Default for Bulk {
+    fn default() -> Bulk {
+        Bulk {
+            handshake: true,
+            start_ns: 0,
+            first: 0,
+            segments: 1000,
+            payload: 1448,
+            service_ns: 116 * US,
+            rtt_ns: 20 * MS,
+            rtt_later_ns: None,
+            window_segments: 100,
+            growing: false,
+            advertised: 1 << 21,
+            scale: Some(7),
+            sack: true,
+            paced: false,
+            pause_every: 0,
+            pause_ns: 0,
+            merge_acks_ns: 0,
+            lose_every: 0,
+            slow_after: None,
+        }
+    }
+}
+
+/// Where a transfer ended.
+pub struct End {
+    pub time_ns: i64,
+    pub next: u32,
+}
+
+impl Bulk {
+    pub fn data(&self, seq: u32) -> Tcp {
+        Tcp::client(flag::ACK, seq, 0).payload(self.payload).window(1000)
+    }
+
+    pub fn ack(&self, ack: u32) -> Tcp {
+        Tcp::server(flag::ACK, 0, ack).window((self.advertised >> self.scale.unwrap_or(0)) as u16)
+    }
+}
+
+/// Adds the packets of a transfer.
+pub fn bulk(trace: &mut Trace, options: &Bulk) -> End {
+    let mut start = options.start_ns;
+    if options.handshake {
+        trace.handshake(options.rtt_ns, options.sack, options.scale);
+        start = options.rtt_ns + 20 * US;
+    }
+    let mut packets = Vec::new();
+    let mut acked: Vec<i64> = Vec::new();
+    let (mut free, mut last_send, mut paused) = (0, start, 0);
+    for n in 0..options.segments {
+        let slow = options.slow_after.filter(|(from, _)| n >= *from);
+        let window =
+            if options.growing { options.window_segments.min(10 + n / 2) } else { options.window_segments };
+        let mut send = if n >= window { acked[n - window] + 3 * US } else { last_send + US };
+        if options.pause_every > 0 && n > 0 && n % options.pause_every == 0 {
+            paused += 1;
+            send = send.max(acked[n - 1]) + options.pause_ns;
+        }
+        let service = slow.map_or(options.service_ns, |(_, ns)| if ns > 0 { ns } else { options.service_ns });
+        if slow.is_some() || options.paced {
+            send = send.max(last_send + service);
+        }
+        send = send.max(last_send + US);
+        last_send = send;
+        let seq = options.first + (n * options.payload) as u32;
+        packets.push((send, options.data(seq)));
+        let rtt = options.rtt_later_ns.filter(|(at, _)| send >= *at).map_or(options.rtt_ns, |(_, rtt)| rtt);
+        free = send.max(free) + if slow.is_some() { 10 * US } else { service };
+        let mut back = (free + rtt).max(acked.last().copied().unwrap_or(0) + US);
+        let lost = options.lose_every > 0 && slow.is_some() && n % options.lose_every == 7;
+        let next = seq + options.payload as u32;
+        if lost {
+            let told = back + 2 * service;
+            packets.push((told, options.ack(seq).sack(&[(next, next + options.payload as u32)])));
+            packets.push((told + 20 * US, options.data(seq)));
+            back = told + rtt + 20 * US;
+        }
+        if options.merge_acks_ns > 0 {
+            let held =
+                (free + rtt + options.merge_acks_ns - 1) / options.merge_acks_ns * options.merge_acks_ns;
+            back = held.max(acked.last().copied().unwrap_or(0) + 2 * US);
+        }
+        acked.push(back);
+        packets.push((back, options.ack(next)));
+    }
+    let _ = paused;
+    packets.sort_by_key(|(time, _)| *time);
+    trace.packets.extend(packets);
+    End {
+        time_ns: trace.packets.last().unwrap().0,
+        next: options.first + (options.segments * options.payload) as u32,
+    }
+}

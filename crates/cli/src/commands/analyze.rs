@@ -1,14 +1,18 @@
 //! `longfat analyze`.
 
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
     capture::source,
+    expect::{Expect, Judged},
 };
-use std::{io::Write as _, path::PathBuf};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 /// What a packet capture says: flows, retransmissions, RTT, limits, and findings in words.
 ///
@@ -20,6 +24,10 @@ use std::{io::Write as _, path::PathBuf};
 #[command(after_help = "Examples:
   longfat analyze slow.pcap
       the greatest flows and what is remarkable about them, the costliest first
+  longfat analyze slow.pcap --html slow.html
+      one page with zoomable figures that needs no network: sequence and acknowledgement, flight, RTT, spacing
+  longfat analyze run.pcap --expect 'retransmissions < 1%' --expect 'lfp_syndrome == 0'
+      exit code 1 when one of them is missed
   tcpdump -i eth0 -s 96 -w - tcp | longfat analyze -
   longfat analyze ring.pcapng.* --json | jq '.flows[] | select(.findings != [])'")]
 pub struct Args {
@@ -29,6 +37,12 @@ pub struct Args {
     /// Print everything as JSON.
     #[arg(long)]
     json: bool,
+    /// Also write a page with figures of the greatest flows.
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
+    /// Exit with 1 unless this holds: a figure, <, <=, ==, >= or >, and a value; may be repeated.
+    #[arg(long, value_name = "EXPECTATION")]
+    expect: Vec<Expect>,
     /// Threads that follow flows; results are the same for any number [default: one fewer than there are cores].
     #[arg(short, long, value_name = "N")]
     jobs: Option<usize>,
@@ -39,8 +53,15 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     let analysis = read(&args)?;
-    print(&analysis, args.json)?;
-    Ok(())
+    let judged: Vec<Judged> = args.expect.iter().map(|expect| expect.judge(&analysis)).collect();
+    print(&analysis, &judged, args.json)?;
+    if let Some(path) = &args.html {
+        write_page(&analysis, &args.files, path)?;
+    }
+    let missed = judged.iter().filter(|judged| !judged.met);
+    let missed: Vec<String> =
+        missed.map(|judged| format!("{}: found {}", judged.text, judged.found)).collect();
+    if missed.is_empty() { Ok(()) } else { Err(Failure::Missed(missed.join("; "))) }
 }
 
 fn read(args: &Args) -> anyhow::Result<Analysis> {
@@ -49,6 +70,7 @@ fn read(args: &Args) -> anyhow::Result<Analysis> {
     let settings = Settings {
         jobs: args.jobs.unwrap_or(cores.saturating_sub(1)).max(1),
         most_flows: args.most_flows,
+        detailed: args.html.is_some(),
         ..Settings::default()
     };
     let bar = ProgressBar::new_spinner();
@@ -58,9 +80,27 @@ fn read(args: &Args) -> anyhow::Result<Analysis> {
     Ok(analysis)
 }
 
-fn print(analysis: &Analysis, json: bool) -> anyhow::Result<()> {
+fn write_page(analysis: &Analysis, files: &[PathBuf], path: &Path) -> anyhow::Result<()> {
+    let name: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let page = longfat_report::capture::html(analysis, &name.join(", "));
+    std::fs::write(path, page).with_context(|| {
+        format!("{} could not be written; choose another place with --html", path.display())
+    })?;
+    eprintln!("report: {}", path.display());
+    Ok(())
+}
+
+/// An analysis and what was expected of it.
+#[derive(serde::Serialize)]
+struct Output<'a> {
+    #[serde(flatten)]
+    analysis: &'a Analysis,
+    expectations: &'a [Judged],
+}
+
+fn print(analysis: &Analysis, expectations: &[Judged], json: bool) -> anyhow::Result<()> {
     let text = if json {
-        format!("{}\n", serde_json::to_string(analysis)?)
+        format!("{}\n", serde_json::to_string(&Output { analysis, expectations })?)
     } else {
         longfat_analyze::summary::text(analysis)
     };

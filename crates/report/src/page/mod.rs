@@ -12,8 +12,8 @@ use crate::{
 };
 use longfat_schema::run::{Expectation, ResultStatus, RunManifest, RunStatus};
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+pub(crate) const STYLE: &str = include_str!("page.css");
+pub(crate) const SCRIPT: &str = include_str!("page.js");
 
 /// The whole page.
 pub fn html(experiments: &[(Experiment, ExperimentFigures)]) -> String {

@@ -6,12 +6,14 @@
 //! - [`svg`]: text of elements, escaped.
 //! - [`time`]: lines, steps and dots over time.
 //! - [`dots`]: one row of marks per category.
+//! - [`histogram`]: a distribution.
 //!
 //! Drawing is in units of a `viewBox` that a page scales. Colours, dashes and strokes are classes of `figure.css`,
 //! so that light, dark and print need no second drawing.
 
 pub mod decimate;
 pub mod dots;
+pub mod histogram;
 pub mod path;
 pub mod scale;
 pub mod svg;

@@ -1,0 +1,63 @@
+//! The page of a packet capture.
+#![allow(clippy::unwrap_used)]
+
+use longfat_analyze::{
+    Settings,
+    analysis::{Analysis, analyze},
+    capture::{LinkType, reader::CaptureReader, write::PcapWriter},
+};
+use longfat_report::capture::html;
+
+/// An IPv4 TCP packet with so much payload, its headers only.
+fn packet(from_client: bool, seq: u32, ack: u32, payload: u16) -> (Vec<u8>, u32) {
+    let (client, server) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+    let (source, destination) = if from_client { (client, server) } else { (server, client) };
+    let ports: [u16; 2] = if from_client { [40_000, 80] } else { [80, 40_000] };
+    let mut packet = vec![0x45, 0];
+    packet.extend((40 + payload).to_be_bytes());
+    packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+    packet.extend([source, destination].concat());
+    ports.iter().for_each(|port| packet.extend(port.to_be_bytes()));
+    packet.extend(seq.to_be_bytes());
+    packet.extend(ack.to_be_bytes());
+    packet.extend([0x50, 0x10, 0x20, 0, 0, 0, 0, 0]);
+    (packet, 40 + u32::from(payload))
+}
+
+fn transfer(segments: u32) -> Analysis {
+    let mut writer = PcapWriter::new(Vec::new(), LinkType(101), 96).unwrap();
+    for n in 0..segments {
+        let at = 1_700_000_000_000_000_000 + i64::from(n) * 1_000_000;
+        let (data, data_length) = packet(true, n * 1000, 0, 1000);
+        writer.packet(at, data_length, &data).unwrap();
+        let (ack, ack_length) = packet(false, 0, (n + 1) * 1000, 0);
+        writer.packet(at + 300_000, ack_length, &ack).unwrap();
+    }
+    let bytes = writer.into_inner();
+    let reader = CaptureReader::new(bytes.as_slice(), "memory").unwrap();
+    analyze(vec![reader], Settings { detailed: true, ..Settings::default() }, |_| {}).unwrap()
+}
+
+#[test]
+fn the_page_of_a_capture_has_its_figures_and_fetches_nothing() {
+    let page = html(&transfer(500), "slow.pcap");
+    for title in [
+        "Sequence and acknowledgement",
+        "Outstanding",
+        "RTT from the capture on",
+        "Time between data packets",
+        "Time between ACKs",
+    ] {
+        assert!(page.contains(title), "{title}");
+    }
+    assert!(page.contains("10.0.0.1:40000 → 10.0.0.2:80"));
+    for fetched in ["src=", "href=\"http", "url(", "@import", "NaN", ">inf"] {
+        assert!(!page.contains(fetched), "{fetched}");
+    }
+}
+
+#[test]
+fn a_name_cannot_bring_markup_into_the_page() {
+    let page = html(&transfer(3), "<script>alert(1)</script>.pcap");
+    assert!(!page.contains("<script>alert") && page.contains("&lt;script&gt;alert"));
+}
