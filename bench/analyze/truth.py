@@ -8,7 +8,7 @@
 
 Each case: two namespaces with an emulated link between them (`longfat link drive`), offloads off, so that the capture
 (tcpdump at the sender, headers only) sees segments as the kernel counts them; one transfer; then the sender's TCP_INFO
-and its namespace's counters against what the capture says. Needs root, iproute2, ethtool, tcpdump; tcptrace and tshark
+and its namespace's counters against what the capture says. Needs root, iproute2, nftables, ethtool, tcpdump; tcptrace and tshark
 are compared where they are installed.
 """
 
@@ -151,9 +151,10 @@ class Bed:
         sent = inside(self.sender, send)
         if blackout:
             time.sleep(0.8)
-            run("ip", "-n", self.link, "link", "set", "dev", "b", "down")
+            inside_receiver = ["ip", "netns", "exec", self.receiver, "nft"]
+            run(*inside_receiver, "table inet dark { chain in { type filter hook input priority 0; policy drop; }; }")
             time.sleep(blackout)
-            run("ip", "-n", self.link, "link", "set", "dev", "b", "up")
+            run(*inside_receiver, "delete", "table", "inet", "dark")
         info = sent()
         received()
         return info
@@ -269,7 +270,10 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         keep = args.keep or scratch
         pathlib.Path(keep).mkdir(parents=True, exist_ok=True)
-        rows = [measure(name, keep) for name in args.case or CASES]
+        rows = []
+        for name in args.case or CASES:
+            rows.append(measure(name, keep))
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     text = table(rows)
     print(text)
     if args.write:
