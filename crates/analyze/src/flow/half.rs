@@ -21,6 +21,8 @@ const MAX_SENT_UNANSWERED: usize = 1 << 12;
 const MAX_HOLES: usize = 4096;
 /// A jump of the sequence numbers beyond this belongs to no window.
 const MAX_JUMP: u64 = 1 << 30;
+/// No timer of a sender is shorter.
+const LEAST_QUIET_NS: i64 = 1_500_000;
 /// A hole filled sooner than this is reordering, when nothing else tells (as tshark has it).
 const REORDERED_WITHIN_NS: i64 = 3_000_000;
 
@@ -318,7 +320,13 @@ impl Half {
 
     /// Segments that so many octets are sent as.
     pub fn segments_of(&self, bytes: u64) -> u64 {
-        if self.mss_bytes == 0 { 1 } else { bytes.div_ceil(u64::from(self.mss_bytes)).max(1) }
+        let mss = u64::from(self.mss_bytes);
+        // Division is slow, and nearly every packet is one segment, nearly every ACK of two.
+        match bytes {
+            _ if mss == 0 || bytes <= mss => 1,
+            _ if bytes <= 2 * mss => 2,
+            _ => bytes.div_ceil(mss),
+        }
     }
 
     /// Octets of a relative plot.
@@ -672,19 +680,23 @@ impl Half {
 
     /// No acknowledgement and no data for `factor` round trips.
     fn is_quiet(&self, now: i64, factor: f64) -> bool {
-        let since_ack = now - self.lag_ns - self.last_ack_ns;
         let since_send = now - self.last_send_ns;
+        if since_send < LEAST_QUIET_NS {
+            return false;
+        }
+        let since_ack = now - self.lag_ns - self.last_ack_ns;
         let round_trip = self.smoothed.rtt_ns().map_or(LEAST_RTO_NS / 2, |rtt| rtt + self.lag_ns);
-        since_ack.min(since_send) as f64 > (factor * round_trip as f64).max(1.5e6)
+        since_ack.min(since_send) as f64 > (factor * round_trip as f64).max(LEAST_QUIET_NS as f64)
     }
 
-    fn cause(&self, now: i64, start: u64, end: u64) -> Cause {
+    fn cause(&self, now: i64, start: u64, end: u64, bytes: u64) -> Cause {
         let (head, tail) = (start <= self.una_seen, end >= self.next);
         let since_ack = now - self.lag_ns - self.last_ack_ns;
         let overdue =
             head && since_ack > 1_000_000 && now - self.rearmed_ns >= self.smoothed.rto_ns() / 10 * 9;
         if self.is_quiet(now, 1.25) || overdue {
-            let probe = tail && self.sack && !self.recovery.probed && self.sacked.is_empty();
+            // A lone FIN is sent again by the retransmission timer (seen of Linux 6.18).
+            let probe = bytes > 0 && tail && self.sack && !self.recovery.probed && self.sacked.is_empty();
             if probe && !self.recovery.is_active() {
                 return Cause::TailProbe;
             }
@@ -698,7 +710,7 @@ impl Half {
     fn on_again(&mut self, segment: &Segment, start: u64, end: u64, bytes: u64) {
         let now = segment.time_ns;
         let syn = segment.has(flag::SYN);
-        let cause = if syn { Cause::Timeout } else { self.cause(now, start, end) };
+        let cause = if syn { Cause::Timeout } else { self.cause(now, start, end, bytes) };
         let segments = self.segments_of(bytes);
         self.counts.resent_bytes += bytes;
         self.counts.resent_segments += segments;
@@ -717,7 +729,8 @@ impl Half {
         episode.resent_segments += segments;
         episode.timeouts += u32::from(cause == Cause::Timeout);
         let ts_value = segment.carries(option::TIMESTAMPS).then_some(segment.ts_value);
-        self.recovery.on_resent(Resent { start, end, ts_value, cause, spurious: false }, segments);
+        self.recovery
+            .on_resent(Resent { start, end, ts_value, cause, spurious: false, duplicated: false }, segments);
         self.mark_again(now, start, end);
         let relative = self.relative(start);
         if let Some(detail) = &mut self.detail {

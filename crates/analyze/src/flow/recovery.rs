@@ -77,6 +77,8 @@ pub struct Resent {
     pub cause: Cause,
     /// Found not to have been needed.
     pub spurious: bool,
+    /// A DSACK said so.
+    pub duplicated: bool,
 }
 
 /// From the first retransmission until everything then outstanding is acknowledged.
@@ -199,12 +201,15 @@ impl Recovery {
 
     /// RFC 2883: the receiver says it got these octets twice.
     pub fn on_dsack(&mut self, start: u64, end: u64, segments_of: impl Fn(u64) -> u64) {
-        let overlapping = |r: &&mut Resent| r.start < end && r.end > start && !r.spurious;
+        let overlapping = |r: &&mut Resent| r.start < end && r.end > start && !r.duplicated;
         let Some(resent) = self.recent.iter_mut().find(overlapping) else { return };
-        resent.spurious = true;
+        resent.duplicated = true;
+        let known = std::mem::replace(&mut resent.spurious, true);
         let segments = segments_of((resent.end - resent.start).min(end - start));
         self.spurious_by_dsack += segments;
-        self.count_spurious(segments);
+        if !known {
+            self.count_spurious(segments);
+        }
     }
 
     fn count_spurious(&mut self, segments: u64) {
