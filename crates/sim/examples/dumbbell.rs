@@ -64,6 +64,7 @@ fn dumbbell(ccs: &[&str], rate_bps: u64, delay_ns: u64, queue_bytes: u64, second
         flows,
         relays: Vec::new(),
         settle_ns: 0,
+        start_within_ns: 0,
         duration_ns: seconds * SECOND_NS,
         sample_every_ns: SECOND_NS,
         seed: 7,

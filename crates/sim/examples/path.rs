@@ -61,6 +61,7 @@ fn scenario(
         flows: vec![flow],
         relays: Vec::new(),
         settle_ns: 0,
+        start_within_ns: 0,
         duration_ns: seconds * SECOND_NS,
         sample_every_ns: 10_000_000,
         seed: 1,

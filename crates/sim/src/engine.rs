@@ -26,6 +26,8 @@ pub struct SimStats {
     pub stopped: bool,
     /// Retransmission timeouts.
     pub timeouts: u64,
+    /// Tail loss probes (RFC 8985, section 7) that sent a segment again, for want of a new one.
+    pub repeated_probes: u64,
 }
 
 /// Runs a scenario in virtual time. Every record goes to `take`, times counted from the start of the traffic; `proceed` is asked
@@ -69,7 +71,9 @@ pub fn run(
     sample::summarise(scenario, &mut world, &mut sink);
     stats.packets = world.net.hops;
     stats.time_ns = world.net.now_ns;
-    stats.timeouts = world.endpoints.iter().map(|endpoint| endpoint.sender.timeouts).sum();
+    let senders = || world.endpoints.iter().map(|endpoint| &endpoint.sender);
+    stats.timeouts = senders().map(|sender| sender.timeouts).sum();
+    stats.repeated_probes = senders().map(|sender| sender.repeated_probes).sum();
     Ok(stats)
 }
 

@@ -17,6 +17,9 @@ pub struct Scenario {
     /// Connections are opened this long before their traffic begins, as programs do that agree on a time to start;
     /// links' schedules begin with the traffic, and records count time from there.
     pub settle_ns: u64,
+    /// Each stream begins up to this much later than planned, how much is drawn from the seed: no two hosts begin at the same
+    /// nanosecond, and flows that do stay in step for ever.
+    pub start_within_ns: u64,
     /// When the simulation ends, counted from the traffic's beginning.
     pub duration_ns: u64,
     /// Time between two samples.

@@ -12,6 +12,7 @@ use crate::{
     timers::NEVER,
     udp::{UdpOffer, UdpSink, UdpSource},
 };
+use longfat_link::model::random::Random;
 
 /// What one stream of a flow consists of.
 #[derive(Debug)]
@@ -102,7 +103,9 @@ impl World {
 impl Builder<'_> {
     /// Start of stream `number`, and when it stops, in virtual time.
     fn span(&self, flow: &FlowPlan, number: u32) -> (u64, u64) {
-        let late_ns = u64::from(number).saturating_mul(flow.stagger_ns);
+        let drawn_ns =
+            Random::new(self.scenario.seed, self.streams.len() as u64).up_to(self.scenario.start_within_ns);
+        let late_ns = u64::from(number).saturating_mul(flow.stagger_ns).saturating_add(drawn_ns);
         let start_ns = self.scenario.settle_ns.saturating_add(flow.start_ns).saturating_add(late_ns);
         (start_ns, flow.send_for_ns.map_or(NEVER, |send_for_ns| start_ns.saturating_add(send_for_ns)))
     }

@@ -24,6 +24,9 @@ pub(super) const UDP_HEADER_BYTES: u32 = 28;
 /// As in an emulated run, connections stand before the flows begin.
 const SETTLE_NS: u64 = 1_000_000_000;
 
+/// How punctually hosts begin that agreed on a time; a plan's `start_within` may ask for more.
+const START_NS: u64 = 1_000_000;
+
 /// A plain cable: faster than anything studied over it, so that it never limits, yet not infinitely fast.
 const CABLE_RATE_BPS: u64 = 100_000_000_000;
 const CABLE_DELAY_NS: u64 = 10_000;
@@ -55,6 +58,7 @@ pub fn translate(plan: &Plan) -> Result<Translation, SimulationError> {
         flows,
         relays: plan.relays.iter().map(|relay| translator.relay(relay)).collect::<Result<_, _>>()?,
         settle_ns: SETTLE_NS,
+        start_within_ns: START_NS.min(plan.start_within_us * 1000),
         duration_ns: end_us * 1000 + u64::from(DRAIN_MS) * 1_000_000,
         sample_every_ns: plan.sample_every_us * 1000,
         seed: plan.seed,

@@ -160,6 +160,8 @@ pub struct Sender {
     pub marked_segments: u64,
     /// Timeouts.
     pub timeouts: u64,
+    /// Probes that sent a segment again.
+    pub repeated_probes: u64,
     pub(super) mss_bytes: u32,
     pub(super) with_sack: bool,
     pub(super) with_ecn: bool,
@@ -216,6 +218,7 @@ impl Sender {
             sent_bytes: 0,
             marked_segments: 0,
             timeouts: 0,
+            repeated_probes: 0,
             mss_bytes,
             with_sack: plan.sack,
             with_ecn: plan.ecn,

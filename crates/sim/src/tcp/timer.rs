@@ -145,6 +145,7 @@ impl Sender {
         if self.probe_high.is_none() && self.board.packets_out() > 0 {
             self.probe_repeated = !self.can_send_new();
             if self.probe_repeated {
+                self.repeated_probes += 1;
                 self.send_again(self.board.next() - 1, out);
             } else {
                 self.transmit_next(out);

@@ -63,6 +63,7 @@ pub fn path(forward: DirectionPlan, flows: Vec<FlowPlan>, duration_ns: u64) -> S
         flows,
         relays: Vec::new(),
         settle_ns: 0,
+        start_within_ns: 0,
         duration_ns,
         sample_every_ns: 10 * MS,
         seed: 1,
