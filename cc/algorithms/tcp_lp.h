@@ -3,8 +3,10 @@
  * TCP-LP: a background transfer that takes a rising delay for the arrival of others, and yields before a loss.
  *
  * Model      d = (1 - 1/8) d + 1/8 sample; early congestion: d > d_min + delta (d_max - d_min).
- * States     as Reno, and at early congestion: cwnd / 2, and inference, for three round trips: the window does not grow,
- *            and if congestion persists after the first of them, cwnd = 1; inference begins anew.
+ * States     up to the first loss as Reno: so the range of delay is learnt. Then as Reno, and at early congestion:
+ *            cwnd / 2, and inference, for three round trips: the window does not grow, and if congestion persists
+ *            after the first of them, cwnd = 2; inference begins anew. (The paper has 1; a receiver delays the
+ *            acknowledgement of a lone segment, which then would look like congestion for ever.)
  *            Delay is the round-trip time: senders do not know one-way delay without the receiver's clock.
  * Units      segments; microseconds; d in 1/8 us; delta in 1/1000.
  * Reference  Kuzmanovic and Knightly 2003: gamma 1/8, delta 0.15, inference of three round trips.
@@ -84,11 +86,11 @@ LF_INLINE lf_u32 lf_tcp_lp_infer(struct lf_conn *c, struct lf_tcp_lp_state *s, c
 	if (infers && since_us >= round_us && is_early && s->warned) {
 		s->warned = 0;
 		s->inference_us = c->now_us;
-		lf_tcp_lp_cut(c, 1);
+		lf_tcp_lp_cut(c, 2);
 	} else if (!infers && is_early) {
 		s->warned = 1;
 		s->inference_us = c->now_us;
-		lf_tcp_lp_cut(c, lf_max(c->cwnd_segments >> 1, 1));
+		lf_tcp_lp_cut(c, lf_max(c->cwnd_segments >> 1, 2));
 	}
 	return !infers && !is_early;
 }
@@ -98,7 +100,7 @@ LF_INLINE void lf_tcp_lp_on_ack(struct lf_conn *c, struct lf_tcp_lp_state *s, co
 {
 	lf_u32 acked = ack->acked_segments;
 
-	if (s->delay_8us && !lf_tcp_lp_infer(c, s, t))
+	if (s->delay_8us && c->ssthresh_segments < LF_WINDOW_MAX && !lf_tcp_lp_infer(c, s, t))
 		return;
 	if (!lf_is_cwnd_limited(c))
 		return;

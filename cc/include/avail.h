@@ -125,6 +125,18 @@ LF_INLINE lf_u32 lf_meter_train_kbps(const struct lf_conn *c, const struct lf_se
 	return (lf_u32)lf_min64(bits * 16000 / lf_max(c->srtt_us, 1), 0xffffffff);
 }
 
+/*
+ * Time from one stream to the next: `every` round trips and a part of one more that differs each time, in no pattern. Others
+ * send in bursts once per round trip, too; a stream that always met the same part of them would see that part alone.
+ */
+LF_INLINE lf_u64 lf_meter_pause_us(const struct lf_conn *c, const struct lf_meter *m, lf_u32 every)
+{
+	/* Multiplicative hashing (Knuth): the top eight bits of the number of the stream times 2^32 / phi. */
+	lf_u32 part = (m->found.results + m->found.rejected) * 2654435769u >> 24;
+
+	return (lf_u64)c->srtt_us * every + (((lf_u64)c->srtt_us * part) >> 8);
+}
+
 /* At most one stream in `every` round trips, in calm, with enough written to send it whole. */
 LF_INLINE lf_u32 lf_meter_may_begin(const struct lf_conn *c, const struct lf_meter *m, const struct lf_sending *send,
 				    lf_u32 unit_segments, lf_u32 every)
@@ -135,7 +147,7 @@ LF_INLINE lf_u32 lf_meter_may_begin(const struct lf_conn *c, const struct lf_met
 		return 0;
 	if (send->unsent_bytes < stream_bytes || c->flight_segments >= c->cwnd_segments)
 		return 0;
-	return !m->stream.began_us || c->now_us - m->stream.began_us >= (lf_u64)c->srtt_us * every;
+	return !m->stream.began_us || c->now_us - m->stream.began_us >= lf_meter_pause_us(c, m, every);
 }
 
 LF_INLINE void lf_meter_begin(struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send,

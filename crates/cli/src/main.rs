@@ -22,6 +22,8 @@ struct Cli {
 enum Command {
     Tcb(commands::tcb::Args),
     Cc(commands::cc::Args),
+    Avail(commands::avail::Args),
+    Background(commands::background::Args),
     Link(commands::link::Args),
     Transfer(commands::transfer::Args),
     Relay(Box<commands::relay::Args>),
@@ -36,6 +38,8 @@ fn main() -> std::process::ExitCode {
     let outcome: Outcome = match cli.command {
         Command::Tcb(args) => commands::tcb::run(args),
         Command::Cc(args) => commands::cc::run(args),
+        Command::Avail(args) => commands::avail::run(&args),
+        Command::Background(args) => commands::background::run(&args),
         Command::Link(args) => commands::link::run(args),
         Command::Transfer(args) => commands::transfer::run(args),
         Command::Relay(args) => commands::relay::run(*args),

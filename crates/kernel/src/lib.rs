@@ -1,11 +1,13 @@
 //! The only crate that speaks BPF.
 //!
 //! - [`support`]: what this kernel lacks, as values, asked before anything is touched.
+//! - [`avail`]: available bandwidth, as measuring connections find it.
 //! - [`cc`]: our congestion controls in the kernel: load, unload, list, hold for the life of a process, and run an
 //!   unmodified program under one.
 //! - [`mark`]: congestion marks on arriving packets, by the backlog of a relay.
 //! - [`tcb`]: live control blocks of TCP connections.
 
+pub mod avail;
 mod bpffs;
 pub mod cc;
 mod cgroup;

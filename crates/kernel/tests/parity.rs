@@ -16,11 +16,15 @@ use longfat_host::{
     run_command,
     socket::set_cc,
 };
-use longfat_kernel::cc::{Recorder, record};
+use longfat_kernel::{
+    avail::Meters,
+    cc::{Recorder, record},
+};
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    os::fd::AsFd,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -97,7 +101,7 @@ impl Path {
 }
 
 /// Sends until `stop`; both ends know their congestion control before the first packet.
-fn send(path: &Path, cc: &str, stop: &AtomicBool) {
+fn send(path: &Path, cc: &str, measures: bool, stop: &AtomicBool) {
     let listener = path.receiver.run(|| TcpListener::bind("10.77.0.2:5001").unwrap()).unwrap();
     set_cc(&listener, "reno").unwrap();
     std::thread::scope(|scope| {
@@ -113,6 +117,9 @@ fn send(path: &Path, cc: &str, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             stream.write_all(&block).unwrap();
         }
+        // Whoever has the socket, or a copy of it, can read what it found.
+        let found = Meters::open().unwrap().read(stream.as_fd());
+        assert_eq!(found.is_some_and(|found| found.results > 0), measures, "{found:?}");
     });
 }
 
@@ -136,7 +143,8 @@ fn recorded(algorithm: Algorithm, recorder: &Recorder) -> Vec<Call> {
     let (stop_sending, stop_recording) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let calls = scope.spawn(|| recorder.collect(&stop_recording).unwrap());
-        let sending = scope.spawn(|| send(&path, recorder.kernel_name(), &stop_sending));
+        let sending =
+            scope.spawn(|| send(&path, recorder.kernel_name(), algorithm.measures(), &stop_sending));
         path.weather();
         stop_sending.store(true, Ordering::Relaxed);
         sending.join().unwrap();

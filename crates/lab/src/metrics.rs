@@ -3,6 +3,8 @@
 //! Counters are read at the window's edges (interpolated between samples), levels such as a queue are averaged over
 //! time (a level holds until its next sample), and bytes are counted at the receiver.
 
+mod avail;
+
 use crate::{plan::Plan, samples::Samples, spec::Protocol};
 use longfat_schema::{
     record::{IntervalSample, TcpSample},
@@ -11,7 +13,7 @@ use longfat_schema::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every metric there is: expectations may name these.
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 24] = [
     "goodput_bps",
     "completion_us",
     "fairness_jain",
@@ -31,6 +33,10 @@ pub const NAMES: [&str; 20] = [
     "late_p99_us",
     "backlog_mean_bytes",
     "backlog_max_bytes",
+    "avail_error_ratio",
+    "avail_mean_bps",
+    "avail_free_bps",
+    "avail_confidence_ratio",
     "cpu_busy_ratio",
 ];
 
@@ -64,6 +70,7 @@ pub fn metrics(plan: &Plan, samples: &Samples, cpu_busy: Option<f64>) -> Vec<Met
     datagrams(plan, samples, &mut found);
     links(plan, samples, window, &mut found);
     backlogs(samples, window, &mut found);
+    avail::avail(plan, samples, window, &mut found);
     found.extend("cpu_busy_ratio", "", cpu_busy);
     found.metrics
 }

@@ -16,12 +16,13 @@ use crate::{
 use longfat_host::{monotonic_ns, monotonic_us};
 use longfat_schema::{
     lines::Lines,
-    record::{Note, Record},
+    record::{AvailSample, Note, Record},
 };
 use std::{
     cell::Cell,
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
+    os::fd::BorrowedFd,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -56,6 +57,11 @@ pub trait SendObserver: Sync {
     fn interval(&self, _report: &IntervalReport) {}
     /// Something a person should know.
     fn note(&self, _note: &Note) {}
+    /// Asked whenever a sending socket is sampled: what it has found out about the available bandwidth of its path, if
+    /// it measures. Flow and stream are filled in.
+    fn avail(&self, _socket: BorrowedFd<'_>) -> Option<AvailSample> {
+        None
+    }
 }
 
 /// An observer that looks away.
@@ -251,7 +257,8 @@ impl Client<'_> {
             }
             self.ledger.put(&record);
         };
-        let context = Context { plan: &self.options.plan, halt: self.halt, emit: &put };
+        let avail = |socket: BorrowedFd<'_>| self.observer.avail(socket);
+        let context = Context { plan: &self.options.plan, halt: self.halt, emit: &put, avail: &avail };
         let reports = Reports::new(self.options.interval, start_ns);
         let duties = Duties {
             outbox: None,

@@ -2,14 +2,16 @@
 
 use crate::{halt::Halt, plan::TransferPlan};
 use longfat_host::monotonic_ns;
-use longfat_schema::record::{Note, Record};
-use std::time::Duration;
+use longfat_schema::record::{AvailSample, Note, Record};
+use std::{os::fd::BorrowedFd, time::Duration};
 
 /// Where a transfer's threads put what they measure, and where they learn that they should stop.
 pub(crate) struct Context<'a> {
     pub(crate) plan: &'a TransferPlan,
     pub(crate) halt: &'a Halt,
     pub(crate) emit: &'a (dyn Fn(Record) + Sync),
+    /// What a sending socket has found out about its path.
+    pub(crate) avail: &'a (dyn Fn(BorrowedFd<'_>) -> Option<AvailSample> + Sync),
 }
 
 impl Context<'_> {

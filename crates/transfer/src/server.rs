@@ -219,7 +219,7 @@ impl Server {
             keep(&record);
             outbox.put(record);
         };
-        let context = Context { plan, halt, emit: &emit };
+        let context = Context { plan, halt, emit: &emit, avail: &|_| None };
         let duties = Duties { outbox: Some(&outbox), on_records: &|_| {}, on_turn: &|| {} };
         let finished = session::run(work, monotonic_ns(), channel, &context, &duties);
         let outcome = Outcome::new(plan, finished, channel.clock());

@@ -14,10 +14,11 @@ use longfat_host::{
     monotonic_ns,
     socket::{Buffer, buffer, cc, tcp_sample},
 };
-use longfat_schema::record::{Record, TcpSample};
+use longfat_schema::record::{AvailSample, Record, TcpSample};
 use std::{
     io,
     net::{Shutdown, TcpStream},
+    os::fd::AsFd,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -132,10 +133,11 @@ fn write_all(
 fn sample_all(sockets: &[TcpStream], over: &AtomicBool, context: &Context<'_>) -> Vec<Option<TcpSample>> {
     let period_ns = context.plan.sample_every_us * 1000;
     let mut last: Vec<Option<TcpSample>> = vec![None; sockets.len()];
+    let mut seen = vec![0; sockets.len()];
     let mut next = monotonic_ns();
     loop {
         let ending = over.load(Relaxed);
-        for (stream, (socket, last)) in (0u32..).zip(sockets.iter().zip(&mut last)) {
+        for (stream, ((socket, last), seen)) in (0u32..).zip(sockets.iter().zip(&mut last).zip(&mut seen)) {
             // A socket that was reset has no more to say: the sample before stands.
             if let Ok(sample) = tcp_sample(socket).filter_live() {
                 let sample = TcpSample {
@@ -147,6 +149,7 @@ fn sample_all(sockets: &[TcpStream], over: &AtomicBool, context: &Context<'_>) -
                 *last = Some(sample.clone());
                 (context.emit)(Record::Tcp(sample));
             }
+            say_avail(socket, stream, seen, context);
         }
         if ending {
             return last;
@@ -159,6 +162,15 @@ fn sample_all(sockets: &[TcpStream], over: &AtomicBool, context: &Context<'_>) -
         }
         sleep_in_steps(next, over);
     }
+}
+
+/// What a socket has found since `seen_us`.
+fn say_avail(socket: &TcpStream, stream: u32, seen_us: &mut i64, context: &Context<'_>) {
+    let Some(found) = (context.avail)(socket.as_fd()).filter(|found| found.time_us != *seen_us) else {
+        return;
+    };
+    *seen_us = found.time_us;
+    (context.emit)(Record::Avail(AvailSample { flow: context.plan.flow.clone(), stream, ..found }));
 }
 
 /// A sample of a socket that still has its figures.

@@ -186,17 +186,22 @@ fn unload(args: &Unload) -> Outcome {
 }
 
 fn exec(args: &Exec) -> Outcome {
+    under(&args.name, &args.command)
+}
+
+/// Runs a program under a congestion control.
+pub fn under(name: &str, words: &[OsString]) -> Outcome {
     require(missing(&[Capability::CongestionControl, Capability::CgroupChoice]))?;
     let stop = stop::flag()?;
-    let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]);
-    let ended = cc::exec(&args.name, command, &stop, |kernel_name| {
-        if kernel_name != args.name {
-            eprintln!("longfat: the kernel has no '{}'; running under '{kernel_name}'", args.name);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    let ended = cc::exec(name, command, &stop, |kernel_name| {
+        if kernel_name != name {
+            eprintln!("longfat: the kernel has no '{name}'; running under '{kernel_name}'");
         }
     })?;
     if ended.refused_sockets > 0 {
-        eprintln!("longfat: {} sockets did not take '{}'", ended.refused_sockets, args.name);
+        eprintln!("longfat: {} sockets did not take '{name}'", ended.refused_sockets);
     }
     match ended.exit_code {
         0 => Ok(()),

@@ -1,6 +1,8 @@
 //! One file per subcommand: its arguments, and the call into the crate that does the work.
 
 pub mod analyze;
+pub mod avail;
+pub mod background;
 pub mod cc;
 pub mod lab;
 pub mod link;

@@ -7,9 +7,11 @@ use crate::{
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
+use longfat_cc::Algorithm;
+use longfat_kernel::avail::Meters;
 use longfat_schema::{
     lines::Lines,
-    record::Note,
+    record::{AvailSample, Note},
     units::{Nanos, Rate, Size},
 };
 use longfat_transfer::{
@@ -19,6 +21,7 @@ use longfat_transfer::{
 use std::{
     io::Write,
     net::{IpAddr, SocketAddr},
+    os::fd::BorrowedFd,
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -290,7 +293,8 @@ fn run_send(args: &SendArgs) -> Outcome {
         samples: samples_file(args.measure.samples.as_ref())?,
         stop: stop::flag()?,
     };
-    let view = SendView { json_lines: args.json_lines, reports: AtomicU64::new(0) };
+    let meters = meters(args.socket.cc.as_deref());
+    let view = SendView { json_lines: args.json_lines, reports: AtomicU64::new(0), meters };
     let outcome = send(&options, &view).map_err(said)?;
     if args.json {
         say(&serde_json::to_string_pretty(&outcome)?)?;
@@ -363,12 +367,24 @@ fn block_bytes(args: &SendArgs) -> u32 {
 struct SendView {
     json_lines: bool,
     reports: AtomicU64,
+    meters: Option<Meters>,
 }
 
 /// How many reports pass before the heading is shown again.
 const HEADING_EVERY: u64 = 20;
 
+/// What reads the states of measuring connections, for a congestion control that measures; nothing where it cannot be had:
+/// the transfer does not depend on it.
+fn meters(cc: Option<&str>) -> Option<Meters> {
+    let algorithm = cc.filter(|cc| Algorithm::is_our_name(cc)).and_then(|cc| Algorithm::find(cc).ok())?;
+    algorithm.measures().then(Meters::open)?.ok()
+}
+
 impl SendObserver for SendView {
+    fn avail(&self, socket: BorrowedFd<'_>) -> Option<AvailSample> {
+        Some(super::avail::sample(&self.meters.as_ref()?.read(socket)?))
+    }
+
     fn started(&self, peer: SocketAddr, plan: &TransferPlan) {
         eprintln!("{peer}: {}", described(plan));
     }

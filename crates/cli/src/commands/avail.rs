@@ -1,0 +1,233 @@
+//! `longfat avail`.
+
+use crate::{
+    outcome::{Failure, Outcome, require},
+    stop,
+};
+use longfat_cc::Avail;
+use longfat_kernel::{
+    avail::{Measured, measured},
+    support::{Capability, missing},
+};
+use longfat_schema::{record::AvailSample, units::Nanos};
+use serde::Serialize;
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+/// Available bandwidth, as running connections measure it with their own segments.
+///
+/// Connections under 'lf_imtcp' or 'lf_imtcp_bg' find out how much of their path they could have (IP headers and their own
+/// share included), about once per round trip. Shown are the value, its standard deviation, how far to trust it, and
+/// how old it is. Confidence is low where few measurement streams pass (losses, pauses) or where they disagree.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat cc exec imtcp -- rsync -a big host: &     an unmodified program that measures
+  longfat avail                                     every connection that measures
+  longfat avail 192.0.2.7                           those to or from an address
+  longfat avail 192.0.2.7:443 --watch               live, until Ctrl-C
+  longfat avail --pid 4711 --json                   those of one process, as JSON")]
+pub struct Args {
+    /// Only connections with this end: ADDRESS or ADDRESS:PORT.
+    flow: Option<String>,
+    /// Only those of this process.
+    #[arg(long)]
+    pid: Option<i32>,
+    /// JSON: one array, or with --watch one line per connection and look.
+    #[arg(long)]
+    json: bool,
+    /// Look again and again, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    /// How often to look.
+    #[arg(long, value_name = "TIME", default_value = "500ms", requires = "watch")]
+    every: Nanos,
+}
+
+/// A line of what is shown.
+#[derive(Debug, Serialize)]
+struct Row {
+    pid: i32,
+    program: String,
+    cc: String,
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// Absent: nothing found yet, as the rest.
+    avail_bps: Option<u64>,
+    deviation_bps: Option<u64>,
+    capacity_bps: Option<u64>,
+    confidence_ratio: Option<f64>,
+    age_us: Option<i64>,
+    results: Option<u32>,
+    rejected: Option<u32>,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    require(missing(&[Capability::CongestionControl]))?;
+    let wanted = args.flow.as_deref().map(End::parse).transpose()?;
+    if !args.watch {
+        let rows = look(args, wanted)?;
+        show(&rows, args.json)?;
+        return if rows.is_empty() { Err(nothing(args)) } else { Ok(()) };
+    }
+    let stop = stop::flag()?;
+    while !stop.load(Ordering::Relaxed) {
+        let rows = look(args, wanted)?;
+        if args.json {
+            rows.iter().try_for_each(|row| say(&serde_json::to_string(row)?))?;
+        } else {
+            show(&rows, false)?;
+        }
+        wait(Duration::from(args.every), &stop);
+    }
+    Ok(())
+}
+
+fn nothing(args: &Args) -> Failure {
+    let which = if args.flow.is_some() || args.pid.is_some() {
+        "no such connection measures"
+    } else {
+        "no connection measures"
+    };
+    Failure::Failed(anyhow::anyhow!(
+        "{which}; one does under 'lf_imtcp' or 'lf_imtcp_bg': 'longfat cc exec imtcp -- COMMAND'"
+    ))
+}
+
+/// One end of a connection, as a person names it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    Address(std::net::IpAddr),
+    Socket(SocketAddr),
+}
+
+impl End {
+    fn parse(text: &str) -> anyhow::Result<End> {
+        let socket = text.parse().map(End::Socket);
+        let address = || text.parse().map(End::Address);
+        socket.or_else(|_| address()).map_err(|_| {
+            anyhow::anyhow!(
+                "'{text}' is no end of a connection; give ADDRESS or ADDRESS:PORT ([ADDRESS]:PORT for IPv6)"
+            )
+        })
+    }
+
+    fn is(self, other: SocketAddr) -> bool {
+        match self {
+            End::Address(address) => other.ip() == address,
+            End::Socket(socket) => other == socket,
+        }
+    }
+}
+
+fn look(args: &Args, wanted: Option<End>) -> anyhow::Result<Vec<Row>> {
+    let now_us = longfat_host::monotonic_us();
+    let all = measured(args.pid)?.into_iter();
+    let those = all.filter(|one| wanted.is_none_or(|end| end.is(one.local) || end.is(one.peer)));
+    Ok(those.map(|one| row(one, now_us)).collect())
+}
+
+fn row(measured: Measured, now_us: i64) -> Row {
+    let Measured { pid, program, cc, local, peer, found } = measured;
+    let sample = found.map(|found| sample(&found));
+    let of = |value: fn(&AvailSample) -> u64| sample.as_ref().map(value);
+    Row {
+        avail_bps: of(|sample| sample.avail_bps),
+        deviation_bps: of(|sample| sample.deviation_bps),
+        capacity_bps: sample.as_ref().and_then(|sample| sample.capacity_bps),
+        confidence_ratio: sample.as_ref().map(|sample| sample.confidence_ratio),
+        age_us: sample.as_ref().map(|sample| (now_us - sample.time_us).max(0)),
+        results: sample.as_ref().map(|sample| sample.results),
+        rejected: sample.as_ref().map(|sample| sample.rejected),
+        pid,
+        program,
+        cc,
+        local,
+        peer,
+    }
+}
+
+/// What a connection has found, as a record; its flow is left open.
+pub fn sample(found: &Avail) -> AvailSample {
+    AvailSample {
+        time_us: i64::try_from(found.at_us).unwrap_or(i64::MAX),
+        avail_bps: u64::from(found.avail_kbps) * 1000,
+        deviation_bps: u64::from(found.deviation_kbps) * 1000,
+        capacity_bps: Some(u64::from(found.capacity_kbps) * 1000).filter(|rate| *rate > 0),
+        confidence_ratio: f64::from(found.confidence_permille.min(1000)) / 1000.0,
+        results: found.results,
+        rejected: found.rejected,
+        ..AvailSample::default()
+    }
+}
+
+fn show(rows: &[Row], json: bool) -> anyhow::Result<()> {
+    if json {
+        return say(&serde_json::to_string_pretty(rows)?);
+    }
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
+    table.set_header([
+        "process",
+        "connection",
+        "cc",
+        "available",
+        "capacity",
+        "confidence",
+        "age",
+        "streams",
+    ]);
+    for row in rows {
+        let or = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let mbps = |bps: u64| format!("{:.1}", bps as f64 / 1e6);
+        let avail = row.avail_bps.zip(row.deviation_bps);
+        table.add_row([
+            format!("{}[{}]", row.program, row.pid),
+            format!("{} -> {}", row.local, row.peer),
+            row.cc.clone(),
+            or(avail.map(|(avail, deviation)| format!("{} ± {} Mbit/s", mbps(avail), mbps(deviation)))),
+            or(row.capacity_bps.map(|capacity| format!("{} Mbit/s", mbps(capacity)))),
+            or(row.confidence_ratio.map(|ratio| format!("{:.0} %", ratio * 100.0))),
+            or(row.age_us.map(|age_us| format!("{} ms", age_us / 1000))),
+            or(row.results.zip(row.rejected).map(|(good, bad)| format!("{good} of {}", good + bad))),
+        ]);
+    }
+    if rows.is_empty() { Ok(()) } else { say(&table.to_string()) }
+}
+
+/// A closed standard output ends a watch quietly elsewhere; here it is an error like any other.
+fn say(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}
+
+fn wait(span: Duration, stop: &AtomicBool) {
+    let until = Instant::now() + span;
+    while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+        std::thread::sleep(until.saturating_duration_since(Instant::now()).min(Duration::from_millis(50)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_an_address_or_an_address_with_a_port() {
+        let peer: SocketAddr = "192.0.2.7:443".parse().unwrap();
+        assert!(End::parse("192.0.2.7").unwrap().is(peer) && End::parse("192.0.2.7:443").unwrap().is(peer));
+        assert!(!End::parse("192.0.2.7:80").unwrap().is(peer) && !End::parse("192.0.2.8").unwrap().is(peer));
+        assert!(End::parse("[2001:db8::1]:5").unwrap().is("[2001:db8::1]:5".parse().unwrap()));
+        assert!(End::parse("host").unwrap_err().to_string().contains("give ADDRESS"));
+    }
+
+    #[test]
+    fn what_was_found_becomes_a_record_in_bits_per_second() {
+        let found = Avail { at_us: 5, avail_kbps: 70_000, confidence_permille: 900, ..Avail::default() };
+        let sample = sample(&found);
+        assert_eq!((sample.time_us, sample.avail_bps, sample.capacity_bps), (5, 70_000_000, None));
+        assert!((sample.confidence_ratio - 0.9).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,132 @@
+//! Available bandwidth, as connections under a measuring congestion control find it: read from their socket storage.
+//!
+//! A socket is reached by a copy of its descriptor (pidfd_getfd), which is closed at once: while one is open, the owner's
+//! close would not be noticed by the peer.
+
+use crate::{Result, object::refused, sockets};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, query::MapInfoIter};
+use longfat_cc::{Algorithm, Avail, STATE_BYTES};
+use nix::sys::socket::{SockaddrStorage, getpeername, getsockname};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::{IpAddr, SocketAddr},
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+};
+
+/// The map of states, in every object of ours that measures (`cc/bpf/struct_ops.h`).
+const STATES_MAP: &str = "lf_states";
+
+/// The states of every measuring congestion control that was loaded when it was opened.
+#[derive(Debug)]
+pub struct Meters {
+    maps: Vec<MapHandle>,
+}
+
+impl Meters {
+    /// Finds them. None is no error: nothing measures then.
+    pub fn open() -> Result<Meters> {
+        let ids = MapInfoIter::default().filter(|info| {
+            info.ty == MapType::SkStorage && info.value_size == STATE_BYTES as u32 && info.name == STATES_MAP
+        });
+        let maps: libbpf_rs::Result<Vec<_>> = ids.map(|info| MapHandle::from_map_id(info.id)).collect();
+        // One may go between the listing and the opening: the next look will see.
+        Ok(Meters {
+            maps: maps.map_err(|source| refused("open the states of connections that measure", source))?,
+        })
+    }
+
+    /// What a socket has found; `None` when it does not measure, or has found nothing yet.
+    pub fn read(&self, socket: BorrowedFd<'_>) -> Option<Avail> {
+        let key = socket.as_raw_fd().to_ne_bytes();
+        let states = self.maps.iter().filter_map(|map| map.lookup(&key, MapFlags::ANY).ok().flatten());
+        states.filter_map(|state| Avail::read(&state)).find(|found| found.at_us > 0)
+    }
+}
+
+/// A connection that measures.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// Process that has it open.
+    pub pid: i32,
+    /// Its program.
+    pub program: String,
+    /// Congestion control.
+    pub cc: String,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The other.
+    pub peer: SocketAddr,
+    /// What it has found; `None`: nothing yet.
+    pub found: Option<Avail>,
+}
+
+/// Every connection that measures, of every network namespace, or those of one process.
+pub fn measured(pid: Option<i32>) -> Result<Vec<Measured>> {
+    let measures = |cc: &str| {
+        Algorithm::is_our_name(cc) && Algorithm::find(cc).is_ok_and(|algorithm| algorithm.measures())
+    };
+    let uses = sockets::all()?.into_iter().filter(|socket| socket.inode > 0 && measures(&socket.cc));
+    let ccs: BTreeMap<u32, String> = uses.map(|socket| (socket.inode, socket.cc)).collect();
+    let owners = sockets::owners(&ccs.keys().copied().collect::<BTreeSet<_>>());
+    let meters = Meters::open()?;
+    let mut found: Vec<Measured> = owners
+        .into_iter()
+        .filter(|(_, (owner, _))| pid.is_none_or(|pid| pid == *owner))
+        .filter_map(|(inode, (owner, program))| {
+            let socket = copy_of(owner, inode)?;
+            let (local, peer) = ends(&socket)?;
+            let found = meters.read(std::os::fd::AsFd::as_fd(&socket));
+            Some(Measured {
+                pid: owner,
+                program: program.to_string(),
+                cc: ccs[&inode].clone(),
+                local,
+                peer,
+                found,
+            })
+        })
+        .collect();
+    found.sort_by_key(|measured| (measured.pid, measured.peer, measured.local));
+    Ok(found)
+}
+
+/// A copy of a process's descriptor of that socket; `None` when it has closed it meanwhile, or may not be looked into.
+fn copy_of(pid: i32, inode: u32) -> Option<OwnedFd> {
+    let target = format!("socket:[{inode}]");
+    let is_it = |entry: &fs::DirEntry| {
+        fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == target.as_str())
+    };
+    let entry = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().find(is_it)?;
+    let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+    // SAFETY: both calls return a new descriptor that nothing else owns, or -1.
+    let copy = unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        if process < 0 {
+            return None;
+        }
+        let process = OwnedFd::from_raw_fd(process as i32);
+        let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0);
+        (copy >= 0).then(|| OwnedFd::from_raw_fd(copy as i32))?
+    };
+    // The number may have been given to another file between the look and the copy.
+    let same = fs::metadata(format!("/proc/self/fd/{}", copy.as_raw_fd())).ok()?.ino() == u64::from(inode);
+    same.then_some(copy)
+}
+
+/// Both addresses; `None` when it is not connected.
+fn ends(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
+    let local: SockaddrStorage = getsockname(socket.as_raw_fd()).ok()?;
+    let peer: SockaddrStorage = getpeername(socket.as_raw_fd()).ok()?;
+    Some((address(&local)?, address(&peer)?))
+}
+
+fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = storage.as_sockaddr_in().map(|v4| SocketAddr::new(IpAddr::V4(v4.ip()), v4.port()));
+    let v6 =
+        || storage.as_sockaddr_in6().map(|v6| SocketAddr::new(IpAddr::V6(v6.ip()).to_canonical(), v6.port()));
+    v4.or_else(v6)
+}

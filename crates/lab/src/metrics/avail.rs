@@ -1,0 +1,201 @@
+//! Available bandwidth as a connection measured it, beside what was free.
+//!
+//! Free for a connection is, on each link of its way that has a rate, that rate less what the other flows carried over it
+//! in the same direction, headers included; the least of these. Both sides are means over bins of half a second.
+
+use super::{Figures, Window, bytes_within};
+use crate::{
+    plan::{FlowPlan, Plan, network::Topology},
+    samples::Samples,
+    spec::Protocol,
+};
+use longfat_link::plan::DirectionPlan;
+use longfat_schema::record::AvailSample;
+
+/// Long enough for the mean of bursty traffic to mean something, short enough to show a step.
+const BIN_US: i64 = 500_000;
+/// TCP with timestamps; UDP: over IPv4.
+const TCP_HEADER_BYTES: f64 = 52.0;
+const UDP_HEADER_BYTES: f64 = 28.0;
+const MORE_OF_IPV6_BYTES: f64 = 20.0;
+
+/// One direction of a link: its name, and from which host.
+type Way = (String, String);
+
+pub(super) fn avail(plan: &Plan, samples: &Samples, window: Window, found: &mut Figures) {
+    // What a flow's own streams take from each other is not told apart here.
+    for flow in plan.flows.iter().filter(|flow| flow.streams == 1) {
+        let of_flow = |row: &&AvailSample| row.flow == flow.name;
+        let rows: Vec<&AvailSample> = samples.avail.iter().filter(of_flow).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let Some(free) = Free::of(plan, flow) else { continue };
+        let mut errors = Vec::new();
+        let (mut means, mut truths, mut trusts) = (Vec::new(), Vec::new(), Vec::new());
+        for bin in bins(window) {
+            let Some((mean_bps, trust)) = held(&rows, bin) else { continue };
+            let truth_bps = free.bps(plan, samples, flow, bin);
+            errors.push((mean_bps - truth_bps).abs() / free.capacity_bps);
+            means.push(mean_bps);
+            truths.push(truth_bps);
+            trusts.push(trust);
+        }
+        let mean = |values: &[f64]| super::mean(values.iter().copied());
+        found.extend("avail_error_ratio", &flow.name, mean(&errors));
+        found.extend("avail_mean_bps", &flow.name, mean(&means));
+        found.extend("avail_free_bps", &flow.name, mean(&truths));
+        found.extend("avail_confidence_ratio", &flow.name, mean(&trusts));
+    }
+}
+
+fn bins(window: Window) -> impl Iterator<Item = Window> {
+    let starts = (window.start_us..window.end_us).step_by(BIN_US as usize);
+    starts.map(move |start_us| Window { start_us, end_us: (start_us + BIN_US).min(window.end_us) })
+}
+
+/// Mean of what was held in a bin (a result holds until the next), and of the confidence in it.
+fn held(rows: &[&AvailSample], bin: Window) -> Option<(f64, f64)> {
+    let ends = rows.iter().skip(1).map(|row| row.time_us).chain([i64::MAX]);
+    let (mut total_us, mut avail, mut trust) = (0.0, 0.0, 0.0);
+    for (row, end_us) in rows.iter().zip(ends) {
+        let length_us = bin.overlap_us(row.time_us, end_us) as f64;
+        total_us += length_us;
+        avail += length_us * row.avail_bps as f64;
+        trust += length_us * row.confidence_ratio;
+    }
+    (total_us > 0.0).then(|| (avail / total_us, trust / total_us))
+}
+
+/// The ways of a flow that have a rate, and the least rate.
+struct Free {
+    ways: Vec<(Way, f64)>,
+    capacity_bps: f64,
+}
+
+impl Free {
+    /// `None`: no link has a rate, or one changes it.
+    fn of(plan: &Plan, flow: &FlowPlan) -> Option<Free> {
+        let rated =
+            ways(plan, flow).into_iter().filter_map(|way| Some((direction(plan, &way)?.clone(), way)));
+        let rated: Vec<(DirectionPlan, Way)> = rated.collect();
+        if rated.iter().any(|(direction, _)| !direction.schedule.is_empty()) {
+            return None;
+        }
+        let rate = |(direction, way): (DirectionPlan, Way)| Some((way, direction.line.rate_bps? as f64));
+        let ways: Vec<(Way, f64)> = rated.into_iter().filter_map(rate).collect();
+        let capacity_bps = ways.iter().map(|(_, rate_bps)| *rate_bps).reduce(f64::min)?;
+        Some(Free { ways, capacity_bps })
+    }
+
+    fn bps(&self, plan: &Plan, samples: &Samples, own: &FlowPlan, bin: Window) -> f64 {
+        let on_way = |(way, rate_bps): &(Way, f64)| {
+            let others =
+                plan.flows.iter().filter(|other| other.name != own.name && ways(plan, other).contains(way));
+            let carried: f64 = others.map(|other| carried_bps(plan, samples, other, bin)).sum();
+            (rate_bps - carried).max(0.0)
+        };
+        self.ways.iter().map(on_way).reduce(f64::min).unwrap_or(0.0)
+    }
+}
+
+fn ways(plan: &Plan, flow: &FlowPlan) -> Vec<Way> {
+    let path = Topology::of_plan(plan).path(&flow.from, &flow.to).unwrap_or_default();
+    path.into_iter().map(|hop| (hop.link.to_owned(), hop.from.to_owned())).collect()
+}
+
+fn direction<'a>(plan: &'a Plan, (link, from): &Way) -> Option<&'a DirectionPlan> {
+    let cable = plan.links.iter().find(|cable| cable.name == *link)?;
+    let path = cable.path.as_ref()?;
+    Some(if cable.ends[0].host == *from { &path.forward } else { &path.backward })
+}
+
+/// What a flow carried to its receiver, headers included.
+fn carried_bps(plan: &Plan, samples: &Samples, flow: &FlowPlan, bin: Window) -> f64 {
+    let of_flow = samples.interval.iter().filter(|row| row.flow == flow.name);
+    let payload: f64 = of_flow.map(|row| bytes_within(row, bin)).sum();
+    payload * 8.0 / bin.length_s() * with_headers(plan, flow)
+}
+
+fn with_headers(plan: &Plan, flow: &FlowPlan) -> f64 {
+    let more = if flow.address.is_ipv6() { MORE_OF_IPV6_BYTES } else { 0.0 };
+    match flow.protocol {
+        Protocol::Udp => {
+            let default = u64::from(longfat_transfer::plan::TransferPlan::default().datagram_bytes);
+            let payload = flow.datagram_bytes.unwrap_or(default) as f64;
+            (payload + UDP_HEADER_BYTES + more) / payload
+        }
+        Protocol::Tcp => {
+            let on_way = ways(plan, flow);
+            let mine = |cable: &&crate::plan::CablePlan| on_way.iter().any(|(link, _)| *link == cable.name);
+            let mtu = plan.links.iter().filter(mine).map(|cable| cable.mtu_bytes).min().unwrap_or(1500);
+            f64::from(mtu) / (f64::from(mtu) - TCP_HEADER_BYTES - more)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::metrics;
+    use super::*;
+    use crate::plan::tests_support::plan;
+    use longfat_schema::record::IntervalSample;
+
+    fn row(time_s: f64, avail_mbps: u64, confidence_ratio: f64) -> AvailSample {
+        AvailSample {
+            time_us: (time_s * 1e6) as i64,
+            flow: "measured".into(),
+            avail_bps: avail_mbps * 1_000_000,
+            confidence_ratio,
+            ..AvailSample::default()
+        }
+    }
+
+    fn figure(plan: &Plan, samples: &Samples, metric: &str) -> Option<f64> {
+        let found = metrics(plan, samples, None);
+        found.iter().find(|m| m.metric == metric && m.of == "measured").map(|m| m.value)
+    }
+
+    /// The small plan with a second flow on the same way.
+    fn with_cross() -> Plan {
+        let mut plan = plan();
+        let cross = FlowPlan { name: "cross".into(), ..plan.flows[0].clone() };
+        plan.flows.push(cross);
+        plan
+    }
+
+    #[test]
+    fn the_error_is_what_was_held_against_what_others_left() {
+        let plan = with_cross();
+        // 30 Mbit/s of packets of 1500 bytes from 1 to 3 s, the window.
+        let bytes = (30e6 / 8.0 * 2.0 * 1448.0 / 1500.0) as u64;
+        let interval = vec![IntervalSample {
+            time_us: 3_000_000,
+            duration_us: 2_000_000,
+            flow: "cross".into(),
+            stream: 0,
+            bytes,
+        }];
+        // 70, exact, for the first half; 80 for the second.
+        let avail = vec![row(0.5, 70, 1.0), row(2.0, 80, 0.5)];
+        let samples = Samples { interval, avail, ..Samples::default() };
+        let close = |metric: &str, expected: f64| {
+            let value = figure(&plan, &samples, metric).unwrap();
+            assert!((value / expected - 1.0).abs() < 1e-3, "{metric}: {value}");
+        };
+        close("avail_error_ratio", 0.05);
+        close("avail_mean_bps", 75e6);
+        close("avail_free_bps", 70e6);
+        close("avail_confidence_ratio", 0.75);
+    }
+
+    #[test]
+    fn without_results_or_without_a_rate_that_holds_nothing_is_said() {
+        assert_eq!(figure(&plan(), &Samples::default(), "avail_error_ratio"), None);
+        let samples = Samples { avail: vec![row(0.5, 70, 1.0)], ..Samples::default() };
+        assert_eq!(figure(&plan(), &samples, "avail_free_bps"), Some(100e6));
+        let mut unrated = plan();
+        unrated.links.iter_mut().for_each(|cable| cable.path = None);
+        assert_eq!(figure(&unrated, &samples, "avail_error_ratio"), None);
+    }
+}
