@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test checks clean bench-link bench-transfer bench-relay bench-sim
+.PHONY: help setup build demo test checks clean bench-link bench-transfer bench-relay bench-sim test-clients soak-relay
 
 LONGFAT := target/release/longfat
 
@@ -46,6 +46,14 @@ bench-relay: build ## the relay beside plain forwarding and its peers
 
 bench-sim: ## packets per second of the simulator
 	cargo run --release --locked -p longfat-sim --example dumbbell -- 300 60
+
+test-clients: ## curl, nginx, ssh, rsync, iperf3, git, PostgreSQL through the relay (installs these Debian packages)
+	scripts/setup-clients
+	cargo build --release --locked -p longfat-relay --example relay
+	tests/real-clients/run.py
+
+soak-relay: ## the relay's long trials: 1 GiB streams, 10,000 connections, 100,000 SYNs, ten minutes of load
+	cargo test --release --locked -p longfat-relay --test reliability -- --ignored --nocapture --test-threads 1
 
 clean: ## remove what building and running left
 	rm -rf target runs

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`longfat relay` beside plain forwarding and HAProxy: speed, CPU, fairness of eight flows, latency under load.
+"""`longfat relay` beside plain forwarding, HAProxy, nginx and socat: speed, CPU, fairness of eight flows, latency under
+load, new connections, memory of idle ones.
 
     bench/relay/compare.py --rounds 3
     bench/relay/compare.py --rounds 3 --packets mtu
@@ -10,7 +11,9 @@ order, so that whatever else the machine does falls on all alike; only ratios wi
 the default congestion control of all three: iperf3 sets its -C after connecting, and a socket that began under BBR
 keeps pacing. `--packets mtu` turns segmentation and receive offloads off, so that packets have the size a wire's
 have. CPU is the relay process's own (softirq work falls on whoever runs). Raw figures are appended to
-results/DATE/raw.jsonl; summary.md beside it is made from them. Needs root, iproute2, ethtool, iperf3, haproxy.
+results/DATE/raw.jsonl; summary.md beside it is made from them. A new connection sends one byte, gets one back and
+closes; its time is from connect() to that byte, because an early accept makes connect() alone say nothing. Needs root,
+iproute2, ethtool, iperf3, haproxy, nginx with its stream module (libnginx-mod-stream) and socat.
 """
 
 import argparse
@@ -19,6 +22,8 @@ import json
 import os
 import pathlib
 import platform
+import resource
+import signal
 import socket
 import statistics
 import subprocess
@@ -28,27 +33,35 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-IPERF, ECHO, RELAYED = 5201, 5202, 1000
+IPERF, ECHO, ANSWER, KEEP, RELAYED = 5201, 5202, 5203, 5204, 1000
+PORTS = (IPERF, ECHO, ANSWER, KEEP)
+IDLE = 10_000
 SERVER, RELAY = "10.79.2.2", "10.79.1.1"
 
 HAPROXY = """
 global
   nbthread {threads}
-  maxconn 2000
+  maxconn 30000
   tune.pipesize 262144
+  tune.bufsize {bufsize}
 defaults
   mode tcp
-  option splice-request
-  option splice-response
+  {splice}
   timeout connect 5s
   timeout client 60s
   timeout server 60s
-listen iperf
-  bind {relay}:{iperf_in}
-  server s {server}:{iperf}
-listen echo
-  bind {relay}:{echo_in}
-  server s {server}:{echo}
+"""
+HAPROXY_LISTEN = """
+listen port{port}
+  bind {relay}:{inside} backlog 4096
+  server s {server}:{port}
+"""
+
+NGINX = """
+load_module /usr/lib/nginx/modules/ngx_stream_module.so;
+daemon off; pid {pid}; error_log /dev/null; worker_processes {threads}; worker_rlimit_nofile 60000;
+events {{ worker_connections 25000; }}
+stream {{ proxy_buffer_size 256k; {servers} }}
 """
 
 # What lies between: None forwards, a list is the arguments of `longfat relay`; `explicit` as HAProxy, on a port of its
@@ -58,13 +71,21 @@ RELAYS = {
     "longfat": ["--intercept", "lan", "--forwarding"],
     "longfat --nap 1ms": ["--intercept", "lan", "--forwarding", "--nap", "1ms"],
     "longfat explicit": "explicit",
+    "longfat after-server": "after-server",
     "HAProxy splice": "haproxy",
+    "HAProxy copy": "haproxy-copy",
+    "nginx 256k": "nginx",
+    "socat 256k": "socat",
 }
+# Those that clients connect to.
+EXPLICIT = ("explicit", "haproxy", "haproxy-copy", "nginx", "socat")
 # name: (arguments of the iperf3 client, whether latency is measured beside it)
 LOADS = {
     "1 flow": ([], False),
     "8 flows": (["-P", "8"], False),
     "2 Gbit/s paced": (["-b", "2G"], True),
+    "connections": None,
+    "idle": None,
 }
 
 
@@ -90,6 +111,7 @@ class Hosts:
         run("ip", "-n", self.client, "route", "add", "default", "via", RELAY)
         run("ip", "-n", self.server, "route", "add", "default", "via", "10.79.2.1")
         self.sysctl(self.relay, "net/ipv4/ip_forward", "1")
+        self.sysctl(self.relay, "net/ipv6/conf/all/forwarding", "1")
         return self
 
     def wire(self, host, address, port, relay_address):
@@ -111,40 +133,102 @@ class Hosts:
 class Relay:
     """One relay running between the hosts; where a client has to connect."""
 
-    def __init__(self, hosts, how, threads):
-        self.hosts, self.how, self.threads, self.process = hosts, how, threads, None
-        explicit = how in ("haproxy", "explicit")
+    def __init__(self, hosts, how, options):
+        self.hosts, self.how, self.threads, self.options = hosts, how, options.threads, options
+        self.process = None
+        explicit = how in EXPLICIT
         shift = RELAYED if explicit else 0
         self.address = RELAY if explicit else SERVER
-        self.iperf, self.echo = IPERF + shift, ECHO + shift
+        self.iperf, self.echo, self.answer, self.keep = (port + shift for port in PORTS)
 
     def __enter__(self):
         inside = ["ip", "netns", "exec", self.hosts.relay]
-        if self.how == "haproxy":
-            self.file = tempfile.NamedTemporaryFile("w", suffix=".cfg")
-            self.file.write(HAPROXY.format(threads=self.threads, relay=RELAY, server=SERVER, iperf=IPERF, echo=ECHO,
-                                           iperf_in=self.iperf, echo_in=self.echo))
-            self.file.flush()
-            self.process = subprocess.Popen([*inside, "haproxy", "-db", "-f", self.file.name])
-            time.sleep(1)
+        if self.how in ("haproxy", "haproxy-copy"):
+            splice = self.how == "haproxy"
+            text = HAPROXY.format(threads=self.threads, bufsize=16384 if splice else 262144,
+                                  splice="option splice-request\n  option splice-response" if splice else "")
+            text += "".join(HAPROXY_LISTEN.format(port=port, inside=port + RELAYED, relay=RELAY, server=SERVER)
+                            for port in PORTS)
+            self.start_with_file(text, lambda name: [*inside, "haproxy", "-db", "-f", name])
+        elif self.how == "nginx":
+            servers = " ".join(f"server {{ listen {RELAY}:{port + RELAYED} backlog=4096 reuseport; "
+                               f"proxy_pass {SERVER}:{port}; }}" for port in PORTS)
+            text = NGINX.format(threads=self.threads, servers=servers, pid=f"/run/longfat-bench-{os.getpid()}.pid")
+            self.start_with_file(text, lambda name: [*inside, "nginx", "-c", name])
+        elif self.how == "socat":
+            script = " ".join(f"socat -b262144 TCP-LISTEN:{port + RELAYED},bind={RELAY},reuseaddr,fork,backlog=4096 "
+                              f"TCP:{SERVER}:{port} 2>/dev/null &" for port in PORTS)
+            self.process = subprocess.Popen([*inside, "sh", "-c", script + " wait"], start_new_session=True)
+            self.wait_for_listener()
         elif self.how is not None:
-            binary = str(ROOT / "target/release/longfat")
-            to = ["--listen", f"{RELAY}:{self.iperf}", "--to", f"{SERVER}:{IPERF}"]
-            arguments = to if self.how == "explicit" else self.how
-            self.process = subprocess.Popen([*inside, binary, "relay", *arguments, "--workers", str(self.threads)],
-                                            stdout=subprocess.PIPE, text=True)
+            if self.options.example:
+                target = {"explicit": [f"{RELAY}:{self.iperf}", f"{SERVER}:{IPERF}"],
+                          "after-server": ["lan", "after-server"]}.get(str(self.how), ["lan", "early"])
+                command = [str(ROOT / "target/release/examples/relay"), *target]
+            else:
+                command = [str(ROOT / "target/release/longfat"), "relay", *self.longfat_arguments()]
+            self.process = subprocess.Popen([*inside, *command], stdout=subprocess.PIPE, text=True)
             assert self.process.stdout.readline().startswith("ready")
         return self
 
+    def start_with_file(self, text, command):
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".cfg")
+        self.file.write(text)
+        self.file.flush()
+        self.process = subprocess.Popen(command(self.file.name), start_new_session=True)
+        self.wait_for_listener()
+
+    def wait_for_listener(self):
+        for _ in range(200):
+            if f":{self.keep} " in run("ip", "netns", "exec", self.hosts.relay, "ss", "-tln"):
+                return
+            time.sleep(0.05)
+        raise TimeoutError(f"{self.how} does not listen")
+
+    def longfat_arguments(self):
+        """Of the program: the ways it has no options for are in a file."""
+        if self.how == "explicit":
+            own = ["--listen", f"{RELAY}:{self.iperf}", "--to", f"{SERVER}:{IPERF}"]
+        elif self.how == "after-server":
+            self.file = tempfile.NamedTemporaryFile("w", suffix=".toml")
+            self.file.write(f"workers = {self.threads}\n[intercept]\ninterfaces = ['lan']\n"
+                            "[defaults]\naccept = 'after-server'\n")
+            self.file.flush()
+            return ["run", self.file.name]
+        else:
+            own = self.how
+        return [*own, "--workers", str(self.threads)]
+
+    def pids(self):
+        """The relay and its children (nginx's workers, socat's connections)."""
+        found, fresh = [], [self.process.pid]
+        while fresh:
+            found += fresh
+            fresh = [int(child) for pid in fresh for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children")
+                     for child in task.read_text().split()]
+        return found
+
     def cpu_s(self):
+        """Of living processes and of children that have ended."""
         if self.process is None:
             return 0.0
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        ticks = 0
+        for pid in self.pids():
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += sum(int(field) for field in fields[11:15])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def memory_bytes(self):
+        """Anonymous resident memory."""
+        lines = [line for pid in self.pids() for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()]
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
     def __exit__(self, *_):
         if self.process is not None:
-            self.process.terminate()
+            if self.how in ("haproxy", "haproxy-copy", "nginx", "socat"):
+                os.killpg(self.process.pid, signal.SIGTERM)
+            else:
+                self.process.terminate()
             self.process.wait()
 
 
@@ -194,9 +278,74 @@ def ping(name, relay, seconds, found):
     return inside(name, work)
 
 
-def measure(hosts, relay_name, load, seconds, threads):
-    arguments, with_ping = LOADS[load]
-    with Relay(hosts, RELAYS[relay_name], threads) as relay:
+def answer_server(name):
+    """Answers the first byte of each connection with one, and keeps those that come to the other port."""
+    def answer():
+        listener = socket.create_server((SERVER, ANSWER), backlog=4096)
+        while True:
+            connection, _ = listener.accept()
+            try:
+                connection.sendall(connection.recv(1))
+            except OSError:
+                pass
+            connection.close()
+
+    def keep():
+        listener, kept = socket.create_server((SERVER, KEEP), backlog=4096), []
+        while True:
+            kept.append(listener.accept()[0])
+            kept = kept[-IDLE:]
+
+    inside(name, answer)
+    inside(name, keep)
+
+
+def connections(hosts, relay, seconds):
+    """New connections one after another, each carrying a byte there and back."""
+    times = []
+
+    def work():
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            begun = time.perf_counter()
+            with socket.create_connection((relay.address, relay.answer)) as connection:
+                connection.sendall(b"x")
+                connection.recv(1)
+            times.append((time.perf_counter() - begun) * 1e6)
+
+    before = relay.cpu_s()
+    inside(hosts.client, work).join()
+    cpu_s = relay.cpu_s() - before
+    times.sort()
+    return {"conn/s": len(times) / seconds, "conn p50 us": times[len(times) // 2],
+            "conn p99 us": times[len(times) * 99 // 100], "CPU us/conn": cpu_s / len(times) * 1e6}
+
+
+def idle(hosts, relay):
+    """User memory per idle connection."""
+    kept = []
+    count = 500 if relay.how == "socat" else IDLE
+    before = relay.memory_bytes() if relay.process else 0
+
+    def work():
+        kept.extend(socket.create_connection((relay.address, relay.keep)) for _ in range(count))
+
+    inside(hosts.client, work).join()
+    time.sleep(1)
+    after = relay.memory_bytes() if relay.process else 0
+    for connection in kept:
+        connection.close()
+    return {"idle B/conn": (after - before) / count, "idle": count}
+
+
+def measure(hosts, relay_name, load, options):
+    seconds = options.seconds
+    with Relay(hosts, RELAYS[relay_name], options) as relay:
+        if load == "connections":
+            return connections(hosts, relay, seconds)
+        if load == "idle":
+            return idle(hosts, relay)
+        arguments, with_ping = LOADS[load]
         pings = []
         with_ping = with_ping and relay.how != "explicit"
         thread = ping(hosts.client, relay, seconds, pings) if with_ping else None
@@ -223,6 +372,7 @@ def rounds(options, out):
     names = [name for name in RELAYS if not options.only or name in options.only]
     with Hosts(options.packets) as hosts:
         echo_server(hosts.server)
+        answer_server(hosts.server)
         server = subprocess.Popen(["ip", "netns", "exec", hosts.server, "iperf3", "-s"], stdout=subprocess.DEVNULL)
         time.sleep(0.5)
         try:
@@ -230,7 +380,12 @@ def rounds(options, out):
                 turned = names[number % len(names):] + names[:number % len(names)]
                 for load in options.loads or LOADS:
                     for name in turned:
-                        figures = measure(hosts, name, load, options.seconds, options.threads)
+                        # One port only, and a process per connection: not asked.
+                        if load in ("connections", "idle") and name == "longfat explicit":
+                            continue
+                        if load == "idle" and name == "forwarding":
+                            continue
+                        figures = measure(hosts, name, load, options)
                         row = {"round": number, "packets": options.packets, "relay": name, "load": load,
                                "seconds": options.seconds, "threads": options.threads,
                                "kernel": platform.release(), **figures}
@@ -242,9 +397,18 @@ def rounds(options, out):
             server.wait()
 
 
+def spread(values):
+    """The median, and the least and the greatest of several."""
+    if not values:
+        return ""
+    text = f"{statistics.median(values):.3g}"
+    return f"{text} ({min(values):.3g}-{max(values):.3g})" if len(values) > 1 else text
+
+
 def summarise(folder):
     rows = [json.loads(line) for line in (folder / "raw.jsonl").read_text().splitlines()]
-    columns = ["Gbit/s", "CPU s/GB", "min/max", "ping p50 us", "ping p99 us"]
+    columns = ["Gbit/s", "CPU s/GB", "min/max", "ping p50 us", "ping p99 us", "conn/s", "conn p50 us", "conn p99 us",
+               "CPU us/conn", "idle B/conn"]
     lines = [f"# {folder.name}", "", "Medians over the rounds; min/max is the least over the greatest of eight flows.",
              "", "| packets | load | relay | rounds | " + " | ".join(columns) + " |",
              "|" + "---|" * (4 + len(columns))]
@@ -255,7 +419,7 @@ def summarise(folder):
         cells = []
         for column in columns:
             values = [r[column] for r in same if column in r]
-            cells.append(f"{statistics.median(values):.3g}" if values else "")
+            cells.append(spread(values))
         lines.append(f"| {' | '.join(key)} | {len(same)} | {' | '.join(cells)} |")
     (folder / "summary.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
@@ -269,11 +433,14 @@ def main():
     parser.add_argument("--packets", choices=["gso", "mtu"], default="gso")
     parser.add_argument("--only", action="append", choices=list(RELAYS))
     parser.add_argument("--loads", action="append", choices=list(LOADS))
+    parser.add_argument("--example", action="store_true", help="measure the crate's example instead of the program")
     parser.add_argument("--dry", action="store_true", help="keep no results")
     parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this results folder")
     options = parser.parse_args()
     if options.summary:
         return summarise(options.summary)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if options.dry:
         with open(os.devnull, "w") as out:
             return rounds(options, out)

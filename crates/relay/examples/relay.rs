@@ -1,0 +1,43 @@
+//! The smallest program around the library.
+//!
+//!     cargo run --release -p longfat-relay --example relay -- lan after-server
+//!     cargo run --release -p longfat-relay --example relay -- 0.0.0.0:8080 192.0.2.1:80
+//!
+//! The first takes every connection that comes in on the interface `lan` (as root, on a router), the second one those
+//! of its clients. It runs until it is killed; the next one removes what it left.
+
+use longfat_relay::{Accept, InterceptPlan, Observer, Ready, RelayPlan};
+use std::sync::atomic::AtomicBool;
+
+/// Says when it is ready, and what it warns of.
+struct Say;
+
+impl Observer for Say {
+    fn ready(&self, ready: &Ready) {
+        println!("ready: {}", ready.name);
+    }
+    fn warning(&self, message: &str) {
+        eprintln!("relay: {message}");
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let plan = match words.as_slice() {
+        [interface, accept @ ("early" | "after-server")] => {
+            let intercept =
+                InterceptPlan { interfaces: vec![(*interface).into()], ..InterceptPlan::default() };
+            let mut plan = RelayPlan::transparent("example", intercept);
+            plan.defaults_mut().accept = if *accept == "early" { Accept::Early } else { Accept::AfterServer };
+            plan
+        }
+        [listen, to] => RelayPlan::explicit("example", listen.parse()?, vec![to.parse()?]),
+        _ => return Err(
+            "give an interface and 'early' or 'after-server', or an address to listen on and one to go to"
+                .into(),
+        ),
+    };
+    longfat_relay::run(&plan, &AtomicBool::new(false), &Say)?;
+    Ok(())
+}
