@@ -35,13 +35,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 IPERF, ECHO, ANSWER, KEEP, RELAYED = 5201, 5202, 5203, 5204, 1000
 PORTS = (IPERF, ECHO, ANSWER, KEEP)
-IDLE = 10_000
+# Idle connections: as many as 20,000 descriptors allow every one of the relays.
+IDLE = 4_000
 SERVER, RELAY = "10.79.2.2", "10.79.1.1"
 
 HAPROXY = """
 global
   nbthread {threads}
-  maxconn 30000
+  maxconn 6000
   tune.pipesize 262144
   tune.bufsize {bufsize}
 defaults
@@ -59,8 +60,8 @@ listen port{port}
 
 NGINX = """
 load_module /usr/lib/nginx/modules/ngx_stream_module.so;
-daemon off; pid {pid}; error_log /dev/null; worker_processes {threads}; worker_rlimit_nofile 60000;
-events {{ worker_connections 25000; }}
+daemon off; pid {pid}; error_log /dev/null; worker_processes {threads}; worker_rlimit_nofile 16000;
+events {{ worker_connections 12000; }}
 stream {{ proxy_buffer_size 256k; {servers} }}
 """
 
@@ -433,6 +434,7 @@ def main():
     parser.add_argument("--packets", choices=["gso", "mtu"], default="gso")
     parser.add_argument("--only", action="append", choices=list(RELAYS))
     parser.add_argument("--loads", action="append", choices=list(LOADS))
+    parser.add_argument("--folder", help="results folder; today's date when absent")
     parser.add_argument("--example", action="store_true", help="measure the crate's example instead of the program")
     parser.add_argument("--dry", action="store_true", help="keep no results")
     parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this results folder")
@@ -444,7 +446,7 @@ def main():
     if options.dry:
         with open(os.devnull, "w") as out:
             return rounds(options, out)
-    folder = HERE / "results" / datetime.date.today().isoformat()
+    folder = HERE / "results" / (options.folder or datetime.date.today().isoformat())
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "raw.jsonl", "a") as out:
         rounds(options, out)
