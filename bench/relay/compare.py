@@ -107,6 +107,9 @@ class Hosts:
             run("ip", "netns", "add", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
             self.sysctl(name, "net/ipv4/tcp_congestion_control", "reno")
+            # So that thousands of connections a second do not run out of ports, which would be measured instead.
+            self.sysctl(name, "net/ipv4/tcp_tw_reuse", "1")
+            self.sysctl(name, "net/ipv4/ip_local_port_range", "10000 65000")
         self.wire(self.client, "10.79.1.2/24", "lan", f"{RELAY}/24")
         self.wire(self.server, f"{SERVER}/24", "wan", "10.79.2.1/24")
         run("ip", "-n", self.client, "route", "add", "default", "via", RELAY)
