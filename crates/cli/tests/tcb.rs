@@ -103,3 +103,39 @@ fn a_table_has_the_columns_asked_for_in_the_order_asked_for() {
     assert_eq!([&lines[1][0], &lines[2][0]], [&wanted[0], &wanted[1]]);
     assert_eq!(lines.len(), 3);
 }
+
+#[test]
+fn setting_shows_first_acts_on_yes_refuses_what_is_out_of_range_and_leaves_an_audit_line() {
+    let (client, _accepted) = pair("reno");
+    let port = client.local_addr().unwrap().port();
+    let filter = format!("sport {port}");
+    let cwnd = || tcp_info(&client).unwrap().snd_cwnd_segments;
+    let before = cwnd();
+    let shown = longfat(&["tcb", "set", &filter, "cwnd=123", "ssthresh=99"]);
+    let said = text(&shown.stdout);
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    assert!(
+        said.contains(&format!("cwnd {before} -> 123")) && said.contains("nothing was changed"),
+        "{said}"
+    );
+    assert_eq!(cwnd(), before, "a dry run changes nothing");
+    let directory = tempfile::tempdir().unwrap();
+    let audit = directory.path().join("audit.jsonl");
+    let saved = directory.path().join("saved.json");
+    let (audit_path, saved_path) = (audit.to_str().unwrap(), saved.to_str().unwrap());
+    assert!(longfat(&["tcb", "save", saved_path, &filter]).status.success());
+    let set = longfat(&["tcb", "set", &filter, "cwnd=123", "ssthresh=99", "--yes", "--audit", audit_path]);
+    assert!(set.status.success(), "{}{}", text(&set.stdout), text(&set.stderr));
+    assert_eq!(cwnd(), 123);
+    let line: Value = serde_json::from_str(&std::fs::read_to_string(&audit).unwrap()).unwrap();
+    assert_eq!(line["changes"][0], format!("cwnd {before} -> 123"));
+    assert_eq!(line["pid"].as_u64(), Some(std::process::id().into()));
+    let restored = longfat(&["tcb", "restore", saved_path, "--yes"]);
+    assert!(restored.status.success(), "{}{}", text(&restored.stdout), text(&restored.stderr));
+    assert_eq!((cwnd(), tcp_info(&client).unwrap().ssthresh_segments()), (before, None));
+    let wrong = longfat(&["tcb", "set", &filter, "cwnd=0", "--yes"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("1 to 1000000 segments"), "{}", text(&wrong.stderr));
+    let everything = longfat(&["tcb", "set", "cwnd=5", "--yes"]);
+    assert!(text(&everything.stderr).contains("--all"), "{}", text(&everything.stderr));
+}

@@ -75,7 +75,8 @@ impl Facts {
             tcp_iterator: may_probe
                 && has_type("bpf_iter__tcp")
                 && probe_map(libbpf_sys::BPF_MAP_TYPE_SK_STORAGE),
-            tracing: may_probe && probe_program(libbpf_sys::BPF_PROG_TYPE_TRACING),
+            // libbpf's own probe of tracing programs asks for fentry, which is another matter.
+            tracing: may_probe && has_type("bpf_raw_tp_link"),
             sock_ops: may_probe
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_SOCK_OPS)
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCKOPT),

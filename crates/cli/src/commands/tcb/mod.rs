@@ -3,11 +3,12 @@
 mod list;
 mod set;
 mod show;
+mod watch;
 
 use crate::outcome::Outcome;
 use longfat_kernel::tcb::{Filter, Look, Scope};
 
-/// Live control blocks of TCP connections: see them, trace them, set them.
+/// Live control blocks of TCP connections: see them, set them.
 ///
 /// Connections are chosen by a filter: conditions joined by 'and', 'or', 'not' and parentheses.
 ///
@@ -26,6 +27,7 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Subcommand {
     List(list::Args),
+    Watch(watch::Args),
     Set(set::Set),
     Save(set::Save),
     Restore(set::Restore),
@@ -34,6 +36,7 @@ enum Subcommand {
 pub fn run(args: Args) -> Outcome {
     match args.command {
         Subcommand::List(args) => list::run(&args),
+        Subcommand::Watch(args) => watch::run(&args),
         Subcommand::Set(args) => set::set(&args),
         Subcommand::Save(args) => set::save(&args),
         Subcommand::Restore(args) => set::restore(&args),
