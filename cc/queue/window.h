@@ -5,11 +5,11 @@
  * The model      What is under way to the relay plus what waits in it shall be
  *                   limit = rate * (inbound round trip + 3/4 target) * gain,
  *                so with the outbound leg at `rate` and a full pipe into the relay, three quarters of a target wait: what
- *                estimates err by stays below it. The window is
- *                what the limit leaves: limit - waiting. The sum is kept, so bytes come in as bytes go out.
+ *                estimates err by stays below it. The window is what the limit leaves: limit - waiting. The sum is
+ *                kept, so bytes come in as bytes go out.
  * The rate       is the drain measured; twice that while it grows (an outbound leg in slow start doubles each round
  *                trip: it must find the next window waiting); before the first measurement what the outbound window
- *                could send. It is never more than twice the outbound window per round trip.
+ *                could send, and two such windows wait. It is never more than twice the outbound window per round trip.
  * gain           is 1 and grows by a quarter per interval in which nothing was waiting, up to 8: round-trip times
  *                are estimates, and an outbound leg that runs dry is the worse error. It comes back by halves.
  * Never zero     The window is at least two segments: a window of zero is probed with a back-off, and its sender
@@ -23,7 +23,7 @@
 #include "drain.h"
 
 /* What an outbound leg finds at its beginning: an initial window (RFC 6928) and what it grows to at once. */
-#define LF_WINDOW_FLOOR_BYTES 32768u
+#define LF_WINDOW_FLOOR_BYTES 65536u
 #define LF_WINDOW_MOST_BYTES 0x3fffffffu
 #define LF_GAIN_ONE 64u
 #define LF_GAIN_MOST (8 * LF_GAIN_ONE)
@@ -87,7 +87,8 @@ LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_
 	}
 	s->delay_us = s->drain.bytes_per_s ? lf_delay_us(waiting, s->drain.bytes_per_s) : 0;
 	rate = lf_window_rate(v, s);
-	limit = lf_bytes_in(rate, v->inbound_rtt_us) + lf_bytes_in(rate, target_us) / 4 * 3;
+	limit = lf_bytes_in(rate, v->inbound_rtt_us);
+	limit += s->drain.bytes_per_s ? lf_bytes_in(rate, target_us) / 4 * 3 : 2 * (lf_u64)v->outbound_cwnd_bytes;
 	out->limit_bytes = lf_window_within(limit, LF_WINDOW_FLOOR_BYTES);
 	limit = out->limit_bytes;
 	out->window_bytes = lf_window_within(limit > waiting ? limit - waiting : 0, 2 * mss);

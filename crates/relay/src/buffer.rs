@@ -58,15 +58,17 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Fills the empty buffer from a socket.
-    pub fn fill(&mut self, mut from: &TcpStream) -> Moved {
+    /// Fills the empty buffer from a socket, with so many bytes at most.
+    pub fn fill(&mut self, mut from: &TcpStream, most_bytes: usize) -> Moved {
+        let most_bytes = most_bytes.clamp(1, BUFFER_BYTES);
         loop {
             let result = match self {
-                Buffer::Pipe { write, .. } => spliced(splice(from, None, &*write, None, BUFFER_BYTES, FLAGS)),
+                Buffer::Pipe { write, .. } => spliced(splice(from, None, &*write, None, most_bytes, FLAGS)),
                 Buffer::Memory { bytes, start, end } => {
                     *start = 0;
                     *end = 0;
-                    from.read(bytes).inspect(|count| *end = *count)
+                    let most_bytes = most_bytes.min(bytes.len());
+                    from.read(&mut bytes[..most_bytes]).inspect(|count| *end = *count)
                 }
             };
             if !interrupted(&result) {
@@ -224,9 +226,9 @@ mod tests {
 
     fn carry(mut buffer: Buffer) {
         let ((mut near, far_in), (near_out, mut far)) = (pair(), pair());
-        assert_eq!(buffer.fill(&far_in), Moved::Blocked);
+        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES), Moved::Blocked);
         near.write_all(b"long fat").unwrap();
-        assert_eq!(buffer.fill(&far_in), Moved::Bytes(8));
+        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES), Moved::Bytes(8));
         assert_eq!(buffer.drain(&near_out), Moved::Bytes(8));
         let mut got = [0; 8];
         far.set_nonblocking(false).unwrap();
@@ -236,7 +238,7 @@ mod tests {
         far_in.set_nonblocking(false).unwrap();
         let _ = far_in.peek(&mut got).unwrap();
         far_in.set_nonblocking(true).unwrap();
-        assert_eq!(buffer.fill(&far_in), Moved::Ended);
+        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES), Moved::Ended);
     }
 
     #[test]

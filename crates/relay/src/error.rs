@@ -48,6 +48,9 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The kernel would not mark packets.
+    #[error(transparent)]
+    Kernel(#[from] longfat_kernel::Error),
     /// The host would not do what was asked.
     #[error(transparent)]
     Host(#[from] longfat_host::Error),

@@ -36,6 +36,7 @@ mod limits;
 pub mod metrics;
 pub mod observer;
 mod plan;
+mod queue;
 mod registry;
 mod relayed;
 mod reload;
@@ -50,9 +51,11 @@ pub use buffer::BUFFER_BYTES;
 pub use commands::{Commands, Stop};
 pub use error::{Error, Result};
 pub use intercept::{clean, explain};
+pub use longfat_cc::queue::QueuePlan;
 pub use observer::{ConnectionSummary, Ended, Observer, Ready, RelayStats};
 pub use plan::{
-    Accept, ConnectionPlan, ControlPlan, Controller, Fail, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan,
-    LogFormat, LogLevel, LogPlan, MatchPlan, Network, Ports, QueuePlan, RelayPlan, RulePlan,
+    Accept, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogFormat,
+    LogLevel, LogPlan, MatchPlan, Network, Ports, RelayPlan, RulePlan,
 };
+pub use queue::QueueSpec;
 pub use run::{missing, run};

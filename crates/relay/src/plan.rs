@@ -6,9 +6,10 @@ mod rule;
 
 pub use address::{Network, Ports};
 pub use leg::LegPlan;
-pub use rule::{Accept, ConnectionPlan, Controller, MatchPlan, QueuePlan, RulePlan};
+pub use rule::{Accept, ConnectionPlan, MatchPlan, RulePlan};
 
 use crate::{Error, Result};
+use longfat_cc::queue::QueuePlan;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -134,6 +135,11 @@ impl RelayPlan {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// Every queue that is kept short.
+    pub(crate) fn queues(&self) -> Vec<&QueuePlan> {
+        self.ways().filter_map(|way| way.queue.as_ref()).collect()
     }
 
     /// The smallest buffer of any leg.

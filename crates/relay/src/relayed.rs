@@ -5,6 +5,7 @@ use crate::{
     connection::{Action, Connection, Direction, Event, Side},
     observer::Ended,
     plan::ConnectionPlan,
+    queue,
 };
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
@@ -33,6 +34,8 @@ pub(crate) struct Legs {
     /// Bytes in the relay's buffers and bytes relayed, per direction.
     pub held_bytes: [AtomicU64; 2],
     pub relayed_bytes: [AtomicU64; 2],
+    /// What is known of its queues, where they are kept short.
+    pub queues: [queue::Shown; 2],
 }
 
 impl Legs {
@@ -138,7 +141,8 @@ impl Relayed {
                 let thrifty = legs.plan.is_thrifty();
                 let buffer =
                     buffer.get_or_insert_with(|| if thrifty { pool.take_small() } else { pool.take() });
-                match buffer.fill(legs.leg(direction.from())) {
+                match buffer.fill(legs.leg(direction.from()), legs.queues[direction.index()].filling_bytes())
+                {
                     Moved::Bytes(bytes) => (Event::Read(direction, bytes), bytes),
                     Moved::Blocked => (Event::ReadBlocked(direction), 0),
                     Moved::Ended => (Event::ReadEnded(direction), 0),

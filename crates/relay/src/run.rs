@@ -8,6 +8,7 @@ use crate::{
     intercept::{self, Interception},
     metrics,
     plan::ConnectionPlan,
+    queue,
     reload::Standing,
     sampling,
     shared::Shared,
@@ -33,6 +34,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What this host lacks for the plan; nothing is touched.
 pub fn missing(plan: &RelayPlan) -> Vec<Missing> {
     let mut missing = intercept::missing(plan);
+    missing.extend(queue::missing(&plan.queues()));
     missing.extend(plan.ccs().into_iter().filter_map(missing_cc));
     missing
 }
@@ -144,6 +146,7 @@ fn work(
         if let Some(metrics) = &answers.metrics {
             scope.spawn(move || metrics.serve(shared, done));
         }
+        scope.spawn(move || shared.queues.run(done));
         let mut workers: Vec<_> =
             workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
         workers.extend(hold.map(|hold| scope.spawn(move || hold.run())));

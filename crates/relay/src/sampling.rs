@@ -47,6 +47,8 @@ pub(crate) fn sample(legs: &Legs, relay: &str, observer: &dyn Observer) {
 }
 
 fn relay_sample(legs: &Legs, direction: Direction, relay: &str, reading: &Reading) -> RelaySample {
+    let shown = &legs.queues[direction.index()];
+    let queued = legs.plan.queue.as_ref().map_or_else(RelaySample::default, |plan| shown.sample(plan));
     RelaySample {
         time_us: monotonic_us(),
         relay: relay.to_owned(),
@@ -60,6 +62,6 @@ fn relay_sample(legs: &Legs, direction: Direction, relay: &str, reading: &Readin
         held_bytes: legs.held_bytes[direction.index()].load(Ordering::Relaxed),
         unacked_bytes: unacked_bytes(legs.leg(direction.to())),
         relayed_bytes: legs.relayed(direction),
-        ..RelaySample::default()
+        ..queued
     }
 }

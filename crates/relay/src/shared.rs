@@ -8,6 +8,7 @@ use crate::{
     leg::Leg,
     limits::Limits,
     observer::{Ended, Observer},
+    queue::Queues,
     registry::Registry,
     relayed::Relayed,
     status::Standing,
@@ -40,6 +41,8 @@ pub(crate) struct Shared<'a> {
     pub paused: AtomicUsize,
     /// What the buffers of all connections may take.
     pub budget: Budget,
+    /// Of connections whose rules ask for it.
+    pub queues: Queues,
     pub registry: Registry,
     /// What the thread that runs the relay says of itself.
     pub standing: Mutex<Standing>,
@@ -53,7 +56,7 @@ pub(crate) struct Shared<'a> {
     limits: Limits,
     next_number: AtomicU32,
     totals: Totals,
-    warned: [AtomicBool; 5],
+    warned: [AtomicBool; 6],
 }
 
 /// Connections on their way to another worker; boxed as they live in its slots.
@@ -90,6 +93,7 @@ pub(crate) enum Once {
     Full,
     Passed,
     Memory,
+    NotMarked,
 }
 
 impl<'a> Shared<'a> {
@@ -106,6 +110,7 @@ impl<'a> Shared<'a> {
             ended: AtomicU64::new(0),
             paused: AtomicUsize::new(0),
             budget: Budget::new(limits.pipes, plan.limits.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2)),
+            queues: Queues::new(&plan.queues())?,
             registry: Registry::default(),
             standing: Mutex::default(),
             started_us: monotonic_us(),

@@ -7,7 +7,8 @@ mod resolve;
 pub use list::List;
 pub use resolve::server;
 
-use crate::plan::{Accept, Controller, Fail, LogFormat, LogLevel, Network, Ports};
+use crate::plan::{Accept, Fail, LogFormat, LogLevel, Network, Ports};
+use crate::queue::QueueSpec;
 use longfat_schema::{
     decode::{Problem, decode, list},
     units::{Nanos, Rate, Size},
@@ -192,16 +193,6 @@ pub struct LegSpec {
     pub notsent_lowat: Option<Size>,
     /// Largest segment.
     pub mss: Option<u16>,
-}
-
-/// `queue = { … }`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct QueueSpec {
-    /// The delay that may stand in the relay.
-    pub target: Nanos,
-    /// What decides.
-    #[serde(default)]
-    pub controller: Controller,
 }
 
 /// `[limits]`.

@@ -245,6 +245,7 @@ impl<'a> Worker<'a> {
         if self.shared.plan.sample_every.is_some() {
             sampling::sample(&connection.legs, &self.shared.plan.name, self.shared.observer);
         }
+        self.shared.queues.end(connection.legs.number);
         if self.shared.observer.wants_summaries() {
             self.shared.observer.closed(&summary(&connection));
         }

@@ -12,7 +12,7 @@ use clap::ArgGroup;
 use longfat_host::monotonic_us;
 use longfat_relay::{
     ConnectionPlan, ConnectionSummary, ControlPlan, Error, InterceptPlan, LegPlan, MatchPlan, Network,
-    Observer, Ports, Ready, RelayPlan, RelayStats, RulePlan,
+    Observer, Ports, QueuePlan, QueueSpec, Ready, RelayPlan, RelayStats, RulePlan,
 };
 use longfat_schema::{
     lines::Lines,
@@ -40,6 +40,9 @@ Examples:
 
   # Without privileges, as an ordinary proxy for one server:
   longfat relay --listen 0.0.0.0:8080 --to server.example:80 --cc-server cubic
+
+  # No connection's bytes wait longer than about 20 ms in the relay, while the long leg stays busy:
+  longfat relay --intercept lan --cc-server lf_highspeed --queue-target 20ms
 
   # What it holds and how both legs do, every 10 ms, one JSON object per line:
   longfat relay --intercept lan --samples relay.jsonl
@@ -114,6 +117,14 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value_t = Size(LegPlan::NOTSENT_LOWAT_BYTES.into()),
           help_heading = "Legs")]
     notsent_lowat: Size,
+
+    /// Keep the queue of every connection short: bytes shall not wait longer than this in the relay. The advertised
+    /// window holds it, and arriving packets of senders that have ECN are marked where it does not (Linux 6.6).
+    #[arg(long, value_name = "TIME", help_heading = "Queue")]
+    queue_target: Option<Nanos>,
+    /// More about the queue, as in the relay's file: 'controller = "red", allowed = "4MB", red = "1MB", window = false'.
+    #[arg(long, value_name = "KEYS", value_parser = QueueSpec::from_words, help_heading = "Queue")]
+    queue: Option<QueueSpec>,
 
     /// Answer 'longfat relay status' on this unix socket.
     #[arg(long, value_name = "PATH")]
@@ -213,6 +224,7 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
             pacing_bps: args.pacing_server.map(|rate| rate.0),
             ..leg(args, &LegPlan::server(), &args.cc_server, args.buffer_server)?
         },
+        queue: queue(args)?,
         ..ConnectionPlan::default()
     };
     plan.rules = rule(args, &plan.defaults).into_iter().collect();
@@ -228,6 +240,18 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
         }
         plan.sample_every = Some(args.sample_every.into());
     }
+    Ok(plan)
+}
+
+/// How queues are kept short; `--queue-target` alone asks for it, too.
+fn queue(args: &Args) -> anyhow::Result<Option<QueuePlan>> {
+    if args.queue.is_none() && args.queue_target.is_none() {
+        return Ok(None);
+    }
+    let mut spec = args.queue.clone().unwrap_or_default();
+    spec.target = args.queue_target.or(spec.target);
+    let plan = spec.plan();
+    plan.as_ref().map_or(Ok(()), QueuePlan::check).map_err(|wrong| anyhow!("--queue: {wrong}"))?;
     Ok(plan)
 }
 

@@ -6,6 +6,7 @@ use crate::{
     plan::{CablePlan, FlowPlan, Plan, RelayPlan},
     spec::Protocol,
 };
+use longfat_relay::QueueSpec;
 use std::{net::SocketAddr, path::Path};
 
 /// `longfat link drive` for one emulated link. Its schedule begins when it is told that the flows do.
@@ -29,6 +30,7 @@ pub fn relay(relay: &RelayPlan, plan: &Plan, samples: &Path) -> Vec<String> {
     option(&mut line, "--buffer-client", bytes(relay.buffer_client_bytes));
     option(&mut line, "--buffer-server", bytes(relay.buffer_server_bytes));
     option(&mut line, "--pacing-server", relay.pacing_server_bps.map(|bps| format!("{bps}bit")));
+    option(&mut line, "--queue", relay.queue.as_ref().map(QueueSpec::words));
     option(&mut line, "--sample-every", us(plan.sample_every_us));
     option(&mut line, "--samples", Some(samples.display()));
     line

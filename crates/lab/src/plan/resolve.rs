@@ -4,9 +4,7 @@ use super::{
     CablePlan, EndPlan, FlowPlan, HostPlan, Plan, RelayPlan, RoutePlan,
     network::{IPV4_PREFIX, IPV6_PREFIX, Topology, addresses},
 };
-use crate::spec::{
-    CableSpec, Case, Experiment, FlowSpec, HostSpec, Protocol, QueueSpec, RelaySpec, Setting, SpecError,
-};
+use crate::spec::{CableSpec, Case, Experiment, FlowSpec, HostSpec, Protocol, RelaySpec, Setting, SpecError};
 use longfat_cc::Tunables;
 use longfat_schema::{
     SCHEMA_VERSION,
@@ -187,7 +185,7 @@ fn relay_plan(name: &str, relay: &RelaySpec) -> RelayPlan {
         cc_server: relay.cc_server.clone(),
         buffer_client_bytes: relay.buffer_client.map(|size| size.0),
         buffer_server_bytes: relay.buffer_server.map(|size| size.0),
-        queue: relay.queue.as_ref().and_then(QueueSpec::plan),
+        queue: relay.queue.as_ref().and_then(longfat_relay::QueueSpec::plan),
         pacing_server_bps: relay.pacing_server.map(|rate| rate.0),
     }
 }

@@ -11,11 +11,8 @@ mod check;
 pub mod expect;
 pub mod include;
 pub mod overlay;
-mod queue;
 mod read;
 pub mod sweep;
-
-pub use queue::QueueSpec;
 
 use longfat_link::LinkSpec;
 pub use longfat_schema::decode::{self, Problem};
@@ -257,7 +254,7 @@ pub struct RelaySpec {
     /// Socket buffers towards the server.
     pub buffer_server: Option<Size>,
     /// Keeps its queues short.
-    pub queue: Option<QueueSpec>,
+    pub queue: Option<longfat_relay::QueueSpec>,
     /// Most that is sent towards the server, which is then paced.
     pub pacing_server: Option<Rate>,
 }

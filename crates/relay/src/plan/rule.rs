@@ -3,6 +3,7 @@
 use crate::BUFFER_BYTES;
 
 use super::{LegPlan, Network, Ports};
+use longfat_cc::queue::QueuePlan;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -79,7 +80,7 @@ pub struct ConnectionPlan {
     pub idle: Option<Duration>,
     /// Memory of one connection: both sockets' buffers and the relay's own; what the buffers allow when absent.
     pub memory_bytes: Option<u64>,
-    /// Backlog control; none when absent.
+    /// How its queues are kept short; they are not when absent.
     pub queue: Option<QueuePlan>,
 }
 
@@ -139,27 +140,4 @@ pub enum Accept {
     Early,
     /// When the server has answered: a refused or unreachable server is seen as refused or unreachable.
     AfterServer,
-}
-
-/// How the backlog of a connection is kept short.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct QueuePlan {
-    /// The delay that may stand in the relay.
-    #[serde(rename = "target_us", serialize_with = "super::as_us")]
-    pub target: Duration,
-    /// What decides.
-    pub controller: Controller,
-}
-
-/// What decides about marks and windows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Controller {
-    /// Holds the target delay (proportional-integral).
-    #[default]
-    Pi,
-    /// Marks above a fixed backlog.
-    Threshold,
-    /// Marks with a probability that grows with the backlog.
-    Red,
 }

@@ -3,8 +3,9 @@
 use super::{ActionSpec, ControlSpec, LegSpec, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec};
 use crate::plan::{
     ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogPlan, MatchPlan,
-    Network, Ports, QueuePlan, RelayPlan, RulePlan,
+    Network, Ports, RelayPlan, RulePlan,
 };
+use crate::queue::QueueSpec;
 use longfat_schema::{
     decode::{Problem, unknown},
     units::{Nanos, Size},
@@ -204,12 +205,9 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
     if spec.memory.is_some_and(|memory| memory.0 < 16 << 10) {
         problems.push(Problem::new(format!("{path}.memory"), "give at least 16KiB"));
     }
-    let queue = spec.queue.as_ref().map(|queue| {
-        if !(100_000..=10_000_000_000).contains(&queue.target.0) {
-            problems.push(Problem::new(format!("{path}.queue.target"), "give 100us to 10s"));
-        }
-        QueuePlan { target: queue.target.into(), controller: queue.controller }
-    });
+    if let Some(Err(wrong)) = spec.queue.as_ref().and_then(QueueSpec::plan).map(|queue| queue.check()) {
+        problems.push(Problem::new(format!("{path}.queue"), wrong));
+    }
     ConnectionPlan {
         rule: defaults.rule.clone(),
         accept: spec.accept.unwrap_or(defaults.accept),
@@ -217,7 +215,7 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
         server: LegPlan { keepalive_idle: keepalive(&defaults.server), ..server },
         idle: spec.idle.map_or(defaults.idle, unless_zero),
         memory_bytes: spec.memory.map(|memory| memory.0).or(defaults.memory_bytes),
-        queue: queue.or_else(|| defaults.queue.clone()),
+        queue: spec.queue.as_ref().map_or_else(|| defaults.queue.clone(), QueueSpec::plan),
     }
 }
 

@@ -77,7 +77,7 @@ fn a_whole_file_becomes_a_plan() {
     assert_eq!(text, ["80-90", "443"]);
     assert_eq!(plan.rules[1].matches.destinations[0].to_string(), "203.0.113.0/24");
     assert_eq!((long.accept, long.idle), (Accept::AfterServer, Some(Duration::from_secs(3600))));
-    assert_eq!(long.queue.as_ref().unwrap().target, Duration::from_millis(20));
+    assert_eq!(long.queue.as_ref().unwrap().target_us, 20_000);
     assert_eq!((long.client.buffer_bytes, long.client.notsent_lowat_bytes), (1 << 20, 64 << 10));
     assert_eq!((long.server.pacing_bps, long.server.mss_bytes), (Some(900_000_000), Some(1400)));
 }

@@ -232,6 +232,7 @@ impl Worker<'_> {
             plan,
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
+            queues: Default::default(),
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
         if stands { self.watch_new(token) } else { self.connect(token) }
@@ -314,6 +315,7 @@ impl Worker<'_> {
         connection.on(Event::Connected);
         self.shared.registry.insert(&connection.legs);
         let legs = std::sync::Arc::clone(&connection.legs);
+        self.shared.begin_queues(&legs);
         self.check_cc(&legs.server, &legs.plan.server, Side::Server);
     }
 

@@ -1,0 +1,353 @@
+//! Keeps the queues of relayed connections short.
+//!
+//! Two things work on an inbound leg, both by the same measure: how long what waits here takes at the rate at which
+//! the outbound leg sends.
+//! - The **window**: a thread looks at both sockets every few milliseconds and sets what the inbound one advertises, how
+//!   far ahead the relay reads, and how large the receive buffer is (`cc/queue/window.h`). It is the steady limit; the
+//!   kernel's own flow control is the hard one.
+//! - **Marks**: a program in the kernel marks arriving packets (`longfat_kernel::mark`); the sender slows down by itself.
+
+mod spec;
+
+pub use spec::QueueSpec;
+
+use crate::{
+    Result,
+    connection::{Direction, Side},
+    leg,
+    relayed::Legs,
+    shared::Shared,
+};
+use longfat_cc::queue::{Advertised, Kind, QueuePlan, View, Window};
+use longfat_host::{
+    monotonic_us,
+    socket::{self, Buffer, TcpInfo, tcp_info},
+    support::Missing,
+};
+use longfat_kernel::mark::{self, Ends, Marking};
+use longfat_schema::record::RelaySample;
+use std::{
+    collections::BTreeMap,
+    io,
+    net::TcpStream,
+    os::fd::AsRawFd,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How often a connection is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How often to see whether there is a connection. A new one is looked at once as it begins.
+const IDLE: Duration = Duration::from_millis(20);
+/// Looks passed over at most on a connection on which nothing moves.
+const REST_LOOKS: u32 = 16;
+/// The thread rests so many times as long as it worked: many connections are looked at less often.
+const REST_FACTOR: u32 = 9;
+
+/// What this host lacks for these plans; nothing is touched.
+pub(crate) fn missing(plans: &[&QueuePlan]) -> Vec<Missing> {
+    if !plans.iter().any(|plan| plan.controller != Kind::None) {
+        return Vec::new();
+    }
+    let with_way_out = |missing: Missing| {
+        let mend =
+            format!("{}; or let the window alone keep the queue short: controller = \"none\"", missing.mend);
+        Missing::new(missing.what, missing.why, mend)
+    };
+    mark::missing().into_iter().map(with_way_out).collect()
+}
+
+/// What is known of one direction's queue, for whoever samples it, and what its worker reads at a time.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    filling_bytes: AtomicUsize,
+    delay_us: AtomicU32,
+    drain_bps: AtomicU64,
+    window_bytes: AtomicU32,
+    marks: AtomicU64,
+}
+
+impl Default for Shown {
+    fn default() -> Shown {
+        Shown {
+            filling_bytes: AtomicUsize::new(usize::MAX),
+            delay_us: AtomicU32::new(0),
+            drain_bps: AtomicU64::new(0),
+            window_bytes: AtomicU32::new(0),
+            marks: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Shown {
+    /// Bytes a filling takes at most.
+    pub fn filling_bytes(&self) -> usize {
+        self.filling_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Its part of a record.
+    pub fn sample(&self, plan: &QueuePlan) -> RelaySample {
+        RelaySample {
+            target_us: Some(plan.target_us),
+            delay_us: Some(self.delay_us.load(Ordering::Relaxed)),
+            drain_bps: Some(self.drain_bps.load(Ordering::Relaxed)),
+            window_bytes: plan.window.then(|| self.window_bytes.load(Ordering::Relaxed)),
+            marked_packets: Some(self.marks.load(Ordering::Relaxed)),
+            ..RelaySample::default()
+        }
+    }
+}
+
+/// The connections whose queues are kept short.
+pub(crate) struct Queues {
+    marking: Option<Marking>,
+    held: Mutex<BTreeMap<u32, Arc<Held>>>,
+}
+
+impl Queues {
+    /// Attaches in the calling thread's network namespace, if one of these plans wants marks.
+    pub fn new(plans: &[&QueuePlan]) -> Result<Queues> {
+        let marks = plans.iter().any(|plan| plan.controller != Kind::None);
+        let marking = if marks { Some(Marking::attach(&mark::interfaces()?)?) } else { None };
+        Ok(Queues { marking, held: Mutex::default() })
+    }
+
+    /// Both legs stand. A connection whose sockets cannot be paired is relayed all the same, and the reason returned.
+    pub fn begin(&self, legs: &Arc<Legs>) -> Result<()> {
+        let Some(plan) = &legs.plan.queue else { return Ok(()) };
+        let held = Held { legs: Arc::clone(legs), looks: Mutex::new([Look::new(plan), Look::new(plan)]) };
+        // The first bytes are there already, or come before the thread looks.
+        held.look(None);
+        self.lock().insert(legs.number, Arc::new(held));
+        match &self.marking {
+            _ if plan.controller == Kind::None => Ok(()),
+            Some(marking) => {
+                Direction::BOTH.iter().try_for_each(|direction| pair(marking, legs, *direction, plan))
+            }
+            None => Err(crate::Error::Plan("marks begin with the next start of the relay".to_owned())),
+        }
+    }
+
+    /// It has ended.
+    pub fn end(&self, number: u32) {
+        self.lock().remove(&number);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Held>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at every connection again and again, until `done`.
+    pub fn run(&self, done: &AtomicBool) {
+        let mut living: Vec<Arc<Held>> = Vec::new();
+        while !done.load(Ordering::Acquire) {
+            let started = Instant::now();
+            living.extend(self.lock().values().cloned());
+            let pause = if living.is_empty() { IDLE } else { LOOK_EVERY };
+            living.drain(..).for_each(|held| held.look(self.marking.as_ref()));
+            std::thread::sleep(pause.max(started.elapsed() * REST_FACTOR));
+        }
+    }
+}
+
+/// Interfaces of this namespace that packets may arrive at.
+fn interfaces() -> Result<Vec<String>> {
+    let found = nix::net::if_::if_nameindex()
+        .map_err(|errno| crate::Error::io("list the interfaces of this host", io::Error::from(errno)))?;
+    Ok(found.iter().map(|interface| interface.name().to_string_lossy().into_owned()).collect())
+}
+
+fn pair(marking: &Marking, legs: &Legs, direction: Direction, plan: &QueuePlan) -> Result<()> {
+    let outbound = legs.leg(direction.to());
+    let failed = |source| crate::Error::io("read the addresses of a relayed connection", source);
+    let local = outbound.local_addr().map_err(failed)?;
+    let remote = outbound.peer_addr().map_err(failed)?;
+    let inbound = legs.leg(direction.from());
+    Ok(marking.pair(inbound, Ends { local, remote }, &plan.settings(), plan.drop)?)
+}
+
+/// A connection, as the thread that looks at it has it.
+struct Held {
+    legs: Arc<Legs>,
+    looks: Mutex<[Look; 2]>,
+}
+
+impl Held {
+    fn look(&self, marking: Option<&Marking>) {
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        for direction in Direction::BOTH {
+            looks[direction.index()].look(&self.legs, direction, marking);
+        }
+    }
+}
+
+/// One direction: what was set last, and when to look again.
+#[derive(Debug)]
+struct Look {
+    window: Option<Window>,
+    set: Advertised,
+    buffer_bytes: u64,
+    received_bytes: u64,
+    still: u32,
+    skip: u32,
+}
+
+impl Look {
+    fn new(plan: &QueuePlan) -> Look {
+        Look {
+            window: plan.window.then(|| Window::new(plan.target_us)),
+            set: Advertised::default(),
+            buffer_bytes: 0,
+            received_bytes: 0,
+            still: 0,
+            skip: 0,
+        }
+    }
+
+    fn look(&mut self, legs: &Legs, direction: Direction, marking: Option<&Marking>) {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return;
+        }
+        let (inbound, outbound) = (legs.leg(direction.from()), legs.leg(direction.to()));
+        let (Ok(from), Ok(to)) = (tcp_info(inbound), tcp_info(outbound)) else { return };
+        self.note_movement(&from, &to);
+        let shown = &legs.queues[direction.index()];
+        if let Some(marked) = marking.and_then(|marking| marking.read(inbound)) {
+            shown.marks.store(marked.state.marks, Ordering::Relaxed);
+            shown.delay_us.store(marked.state.delay_us, Ordering::Relaxed);
+            shown.drain_bps.store(marked.state.drain_bps(), Ordering::Relaxed);
+        }
+        let Some(window) = &mut self.window else { return };
+        let wanted = window.update(&view(&from, &to));
+        shown.delay_us.store(window.delay_us(), Ordering::Relaxed);
+        shown.drain_bps.store(window.drain_bps(), Ordering::Relaxed);
+        shown.window_bytes.store(wanted.window_bytes, Ordering::Relaxed);
+        shown.filling_bytes.store(wanted.ahead_bytes as usize / 2, Ordering::Relaxed);
+        let most_bytes = match direction.from() {
+            Side::Client => legs.plan.client.buffer_bytes,
+            Side::Server => legs.plan.server.buffer_bytes,
+        };
+        self.apply(wanted, inbound, outbound, &from, most_bytes);
+    }
+
+    /// A connection on which nothing moves is looked at less and less often.
+    fn note_movement(&mut self, from: &TcpInfo, to: &TcpInfo) {
+        let is_still = from.received_bytes == self.received_bytes && to.notsent_bytes == 0;
+        self.received_bytes = from.received_bytes;
+        self.still = if is_still { (self.still * 2).clamp(1, REST_LOOKS) } else { 0 };
+        self.skip = self.still;
+    }
+
+    /// Sets what has changed enough to be worth a system call. A socket that refuses has ended.
+    fn apply(
+        &mut self,
+        wanted: Advertised,
+        inbound: &TcpStream,
+        outbound: &TcpStream,
+        from: &TcpInfo,
+        most: u64,
+    ) {
+        let tcp = |socket: &TcpStream, name, bytes: u32| {
+            let _ = socket::set_option(socket, libc::IPPROTO_TCP, name, bytes as i32);
+        };
+        if differs(self.set.window_bytes, wanted.window_bytes) {
+            self.set.window_bytes = wanted.window_bytes;
+            tcp(inbound, libc::TCP_WINDOW_CLAMP, wanted.window_bytes);
+        }
+        if differs(self.set.ahead_bytes, wanted.ahead_bytes) {
+            self.set.ahead_bytes = wanted.ahead_bytes;
+            tcp(outbound, libc::TCP_NOTSENT_LOWAT, wanted.ahead_bytes / 2);
+        }
+        let unread_bytes = leg::unread_bytes(inbound);
+        let buffer_bytes =
+            buffer_bytes(wanted.buffer_bytes, from.rcv_wnd_bytes, unread_bytes, occupied_bytes(inbound));
+        let buffer_bytes = buffer_bytes.min(most);
+        if differs(self.buffer_bytes as u32 / 2, buffer_bytes as u32 / 2) {
+            self.buffer_bytes = buffer_bytes;
+            let _ = socket::set_buffer(inbound, Buffer::Receive, buffer_bytes);
+        }
+    }
+}
+
+/// The receive buffer, as the kernel counts it: its bookkeeping is about as much again as the payload. What was promised
+/// to the sender keeps its place, or it would be dropped as it arrives. When more is unread than wanted, nothing is
+/// added to the promise; once that is used up the buffer shrinks at once: the kernel then advertises nothing until
+/// enough is read. That is the hard limit: on a leg with a round trip of microseconds no window is small enough.
+fn buffer_bytes(wanted_bytes: u32, promised_bytes: u32, unread_bytes: u64, occupied_bytes: u64) -> u64 {
+    let is_over = unread_bytes > u64::from(wanted_bytes);
+    // Bundles of segments need less bookkeeping than lone ones: what is there shows how much.
+    let needed = u64::from(wanted_bytes) * occupied_bytes / unread_bytes.max(1);
+    let (wanted_bytes, promised_bytes) = (2 * u64::from(wanted_bytes), 2 * u64::from(promised_bytes));
+    match is_over {
+        true if promised_bytes == 0 => needed.min(wanted_bytes),
+        true => occupied_bytes + promised_bytes,
+        false => wanted_bytes.max(occupied_bytes + promised_bytes),
+    }
+}
+
+/// What the receive queue takes of its buffer (SO_MEMINFO).
+fn occupied_bytes(socket: &TcpStream) -> u64 {
+    let mut info = [0u32; 16];
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes of u32.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { info[0].into() } else { 0 }
+}
+
+/// By more than an eighth.
+fn differs(set: u32, wanted: u32) -> bool {
+    set.abs_diff(wanted) > set / 8
+}
+
+fn view(from: &TcpInfo, to: &TcpInfo) -> View {
+    // Both only err upwards: the sender's own pauses lengthen the one, a full path the other.
+    let rtts = [from.rcv_rtt_us, from.srtt_us];
+    View {
+        now_us: monotonic_us() as u64,
+        received_bytes: from.received_bytes,
+        sent_bytes: to.sent_bytes.saturating_sub(to.retrans_bytes),
+        acked_bytes: to.acked_bytes,
+        inbound_rtt_us: rtts.into_iter().filter(|rtt_us| *rtt_us > 0).min().unwrap_or(0),
+        outbound_rtt_us: to.srtt_us,
+        outbound_cwnd_bytes: to.snd_cwnd_segments.saturating_mul(to.snd_mss_bytes),
+        mss_bytes: from.advmss_bytes,
+        random: 0,
+        reserved: 0,
+    }
+}
+
+impl Shared<'_> {
+    /// Both legs of a connection stand: its queues are kept short, if its rule says so.
+    pub fn begin_queues(&self, legs: &Arc<Legs>) {
+        let Err(error) = self.queues.begin(legs) else { return };
+        self.warn_once(crate::shared::Once::NotMarked, || {
+            format!("packets of a connection are not marked, its window alone keeps its queue short: {error}")
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_never_drops_what_was_promised_and_shrinks_once_nothing_is() {
+        assert_eq!(buffer_bytes(50_000, 40_000, 0, 0), 100_000);
+        assert_eq!(buffer_bytes(50_000, 60_000, 0, 0), 120_000);
+        assert_eq!(buffer_bytes(50_000, 3_000, 900_000, 1_500_000), 1_506_000);
+        assert_eq!(buffer_bytes(50_000, 0, 900_000, 1_800_000), 100_000);
+        assert_eq!(buffer_bytes(50_000, 0, 900_000, 990_000), 55_000);
+    }
+}

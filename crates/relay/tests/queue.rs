@@ -1,0 +1,148 @@
+//! A relay from a fast leg to a slow one: its queue stays short, and the slow leg busy.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bed;
+
+use bed::Bed;
+use longfat_relay::{ConnectionPlan, Observer, QueuePlan, QueueSpec, Ready};
+use longfat_schema::record::{Record, RelaySample};
+use std::{
+    io::{Read, Write},
+    net::SocketAddr,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+const SLOW_MBIT: u64 = 40;
+/// How long a client sends.
+const LENGTH: Duration = Duration::from_millis(2500);
+
+/// What the relay told about the direction to the server.
+struct Heard {
+    samples: Mutex<Vec<RelaySample>>,
+    ready: Mutex<mpsc::Sender<()>>,
+}
+
+impl Observer for Heard {
+    fn ready(&self, _ready: &Ready) {
+        self.ready.lock().unwrap().send(()).unwrap();
+    }
+
+    fn record(&self, record: Record) {
+        if let Record::Relay(sample) = record
+            && sample.direction == "client_to_server"
+        {
+            self.samples.lock().unwrap().push(sample);
+        }
+    }
+}
+
+struct Outcome {
+    /// Mean backlog of the second half.
+    backlog_bytes: u64,
+    received_bytes: u64,
+    last: RelaySample,
+}
+
+/// One client sends as fast as it can for a while, through a relay of this queue, towards a leg of 40 Mbit/s.
+fn carry(tag: &str, queue: Option<QueuePlan>, ipv6: bool) -> Outcome {
+    let bed = Bed::new(tag);
+    let ecn = || longfat_host::sysctl::write("net.ipv4.tcp_ecn", "1");
+    bed.client.run(ecn).unwrap().unwrap();
+    let rate = format!("{SLOW_MBIT}mbit");
+    let slow = ["qdisc", "add", "dev", "wan", "root", "tbf", "rate", &rate, "burst", "16k", "limit", "100k"];
+    assert!(bed.relay.command("tc").args(slow).status().unwrap().success());
+    let server = bed.listen(if ipv6 { "[fd71:2::2]:80" } else { "10.71.2.2:80" });
+    let to: SocketAddr = server.local_addr().unwrap();
+    let mut plan = Bed::transparent();
+    *plan.defaults_mut() = ConnectionPlan { queue, ..ConnectionPlan::default() };
+    plan.sample_every = Some(Duration::from_millis(10));
+    let (ready, is_ready) = mpsc::channel();
+    let heard = Heard { samples: Mutex::default(), ready: Mutex::new(ready) };
+    let stop = AtomicBool::new(false);
+    let received_bytes = std::thread::scope(|scope| {
+        let relay =
+            scope.spawn(|| bed.relay.run(|| longfat_relay::run(&plan, &stop, &heard)).unwrap().unwrap());
+        is_ready.recv_timeout(bed::PATIENCE).unwrap();
+        let sink = scope.spawn(|| sink(&server));
+        source(bed.connect(to));
+        let received = sink.join().unwrap();
+        stop.store(true, Ordering::Release);
+        relay.join().unwrap();
+        received
+    });
+    let samples = heard.samples.into_inner().unwrap();
+    let half = &samples[samples.len() / 4..samples.len() * 3 / 4];
+    Outcome {
+        backlog_bytes: half.iter().map(|sample| sample.backlog_bytes).sum::<u64>() / half.len() as u64,
+        received_bytes,
+        last: samples.last().unwrap().clone(),
+    }
+}
+
+/// Sends numbered words, then ends.
+fn source(mut stream: std::net::TcpStream) {
+    let (started, mut word, mut block) = (Instant::now(), 0u64, Vec::new());
+    while started.elapsed() < LENGTH {
+        block.clear();
+        for _ in 0..2048 {
+            block.extend(word.to_le_bytes());
+            word += 1;
+        }
+        stream.write_all(&block).unwrap();
+    }
+}
+
+/// Bytes of intact numbered words received within the time of sending.
+fn sink(server: &std::net::TcpListener) -> u64 {
+    let (mut stream, _) = server.accept().unwrap();
+    let (started, mut all, mut within) = (Instant::now(), Vec::new(), 0);
+    let mut buffer = [0; 65536];
+    loop {
+        let count = stream.read(&mut buffer).unwrap();
+        if count == 0 {
+            break;
+        }
+        all.extend_from_slice(&buffer[..count]);
+        if started.elapsed() < LENGTH {
+            within = all.len() as u64;
+        }
+    }
+    let words = all.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    assert!(words.eq(0..all.len() as u64 / 8));
+    within
+}
+
+fn with(keys: &str) -> Option<QueuePlan> {
+    QueueSpec::from_words(keys).unwrap().plan()
+}
+
+#[test]
+fn the_window_keeps_the_queue_short_and_the_slow_leg_busy() {
+    let alone = carry("open", None, false);
+    let held = carry("held", with("target = \"20ms\""), false);
+    // 20 ms of 40 Mbit/s are 100 kB, the slow queue another 100 kB; uncontrolled it is megabytes.
+    assert!(alone.backlog_bytes > 1_000_000, "{}", alone.backlog_bytes);
+    assert!(held.backlog_bytes < alone.backlog_bytes / 3, "{} {}", held.backlog_bytes, alone.backlog_bytes);
+    assert!(
+        held.received_bytes > alone.received_bytes * 85 / 100,
+        "{} {}",
+        held.received_bytes,
+        alone.received_bytes
+    );
+    assert_eq!((held.last.target_us, alone.last.target_us), (Some(20_000), None));
+    assert!(held.last.drain_bps.unwrap() > 1_000_000 && held.last.window_bytes.unwrap() > 0);
+}
+
+#[test]
+fn marks_alone_reach_the_sender_over_ipv6() {
+    let held =
+        carry("six", with("controller = \"fixed\", allowed = \"200KB\", window = false, hold_off = 0"), true);
+    assert!(held.last.marked_packets.unwrap() > 0, "{:?}", held.last);
+    assert_eq!(held.last.window_bytes, None);
+}
