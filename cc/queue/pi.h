@@ -9,6 +9,7 @@
  * States     p, the delay at the last update, and the least since.
  * Units      p as a fraction of LF_CERTAIN; delays in us. alpha = 1/8 and beta = 5/4 per second of delay and update.
  *            Both are made smaller while p is small, as sqrt(p) is what a sender responds to (RFC 8033, section 4.2).
+ * Aim        The target and one inbound round trip: a sender that halves its window is a round trip's worth short.
  * Departures RFC 8033 measures in a queue that delays the sender's own packets. Here the delay is that of bytes already
  *            acknowledged, so the hold-off of queue.h, not this controller, is what keeps marks one reduction apart.
  * Reference  RFC 8033 (PIE), sections 4.2, 5.5; Hollot et al. 2001.
@@ -83,7 +84,8 @@ LF_INLINE lf_u32 lf_pi_probability(const struct lf_queue_view *v, struct lf_queu
 		s->pi_probability = 0;
 	} else if (v->now_us - s->pi_at_us >= lf_pi_period_us(v)) {
 		s->pi_at_us = v->now_us;
-		lf_pi_update(s, t->target_us);
+		/* A sender that halves fills its pipe again in many round trips: one must wait here meanwhile. */
+		lf_pi_update(s, t->target_us + (v->inbound_rtt_us > LF_PI_CHANGE_MAX_US ? LF_PI_CHANGE_MAX_US : v->inbound_rtt_us));
 	}
 	return s->pi_probability;
 }

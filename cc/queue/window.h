@@ -10,6 +10,8 @@
  * The rate       is the drain measured; twice that while it grows (an outbound leg in slow start doubles each round
  *                trip: it must find the next window waiting); before the first measurement what the outbound window
  *                could send, and two such windows wait. It is never more than twice the outbound window per round trip.
+ *                The pipe into the relay is kept full for the greatest rate of late: an outbound leg whose window is a
+ *                saw-tooth wants it back before the inbound leg could bring it.
  * gain           is 1 and grows by a quarter per interval in which nothing was waiting, up to 8: round-trip times
  *                are estimates, and an outbound leg that runs dry is the worse error. It comes back by halves.
  * Never zero     The window is at least two segments: a window of zero is probed with a back-off, and its sender
@@ -30,6 +32,7 @@
 
 struct lf_window_state {
 	struct lf_drain drain;
+	lf_u64 peak_bytes_per_s;      /* of the drain, of late */
 	lf_u32 gain_x64;              /* 0: not begun */
 	lf_u32 delay_us;
 };
@@ -46,6 +49,9 @@ LF_INLINE void lf_window_gain(struct lf_window_state *s)
 {
 	lf_u32 up = s->gain_x64 + s->gain_x64 / 4;
 
+	s->peak_bytes_per_s -= s->peak_bytes_per_s / 16;
+	if (s->peak_bytes_per_s < s->drain.bytes_per_s)
+		s->peak_bytes_per_s = s->drain.bytes_per_s;
 	if (s->drain.was_dry)
 		s->gain_x64 = up > LF_GAIN_MOST ? LF_GAIN_MOST : up;
 	else
@@ -87,7 +93,7 @@ LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_
 	}
 	s->delay_us = s->drain.bytes_per_s ? lf_delay_us(waiting, s->drain.bytes_per_s) : 0;
 	rate = lf_window_rate(v, s);
-	limit = lf_bytes_in(rate, v->inbound_rtt_us);
+	limit = lf_bytes_in(rate > s->peak_bytes_per_s ? rate : s->peak_bytes_per_s, v->inbound_rtt_us);
 	limit += s->drain.bytes_per_s ? lf_bytes_in(rate, target_us) / 4 * 3 : 2 * (lf_u64)v->outbound_cwnd_bytes;
 	out->limit_bytes = lf_window_within(limit, LF_WINDOW_FLOOR_BYTES);
 	limit = out->limit_bytes;

@@ -289,6 +289,7 @@ impl Marker {
 #[repr(C)]
 struct WindowState {
     drain: Drain,
+    peak_bytes_per_s: u64,
     gain_x64: u32,
     delay_us: u32,
 }

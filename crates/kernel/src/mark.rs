@@ -35,6 +35,16 @@ pub fn missing() -> Vec<Missing> {
     support::missing(&[Capability::Marking])
 }
 
+/// Every interface of the calling thread's network namespace: where packets may arrive.
+///
+/// # Errors
+/// When the kernel does not list them.
+pub fn interfaces() -> Result<Vec<String>> {
+    let found = nix::net::if_::if_nameindex()
+        .map_err(|errno| Error::io("list the interfaces of this host", errno))?;
+    Ok(found.iter().map(|interface| interface.name().to_string_lossy().into_owned()).collect())
+}
+
 /// A connection as one of its ends sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {

@@ -28,7 +28,6 @@ use longfat_kernel::mark::{self, Ends, Marking};
 use longfat_schema::record::RelaySample;
 use std::{
     collections::BTreeMap,
-    io,
     net::TcpStream,
     os::fd::AsRawFd,
     sync::{
@@ -151,13 +150,6 @@ impl Queues {
             std::thread::sleep(pause.max(started.elapsed() * REST_FACTOR));
         }
     }
-}
-
-/// Interfaces of this namespace that packets may arrive at.
-fn interfaces() -> Result<Vec<String>> {
-    let found = nix::net::if_::if_nameindex()
-        .map_err(|errno| crate::Error::io("list the interfaces of this host", io::Error::from(errno)))?;
-    Ok(found.iter().map(|interface| interface.name().to_string_lossy().into_owned()).collect())
 }
 
 fn pair(marking: &Marking, legs: &Legs, direction: Direction, plan: &QueuePlan) -> Result<()> {

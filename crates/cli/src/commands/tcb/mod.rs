@@ -1,5 +1,6 @@
 //! `longfat tcb`: one file per subcommand.
 
+mod congest;
 mod list;
 mod set;
 mod show;
@@ -28,6 +29,7 @@ pub struct Args {
 enum Subcommand {
     List(list::Args),
     Watch(watch::Args),
+    Congest(congest::Args),
     Set(set::Set),
     Save(set::Save),
     Restore(set::Restore),
@@ -37,6 +39,7 @@ pub fn run(args: Args) -> Outcome {
     match args.command {
         Subcommand::List(args) => list::run(&args),
         Subcommand::Watch(args) => watch::run(&args),
+        Subcommand::Congest(args) => congest::run(&args),
         Subcommand::Set(args) => set::set(&args),
         Subcommand::Save(args) => set::save(&args),
         Subcommand::Restore(args) => set::restore(&args),
