@@ -133,11 +133,9 @@ fn describe(way: &ConnectionPlan) -> String {
         None => "never ended for being idle".into(),
     }];
     more.extend(way.memory_bytes.map(|bytes| format!("at most {} of memory", Size(bytes))));
-    more.extend(
-        way.queue
-            .as_ref()
-            .map(|queue| format!("backlog held at {} ({:?})", time(queue.target), queue.controller)),
-    );
+    more.extend(way.queue.as_ref().map(|queue| {
+        format!("queue held at {} ms ({})", f64::from(queue.target_us) / 1000.0, queue.controller)
+    }));
     text.push_str(&format!("\n  {}", more.join(", ")));
     text
 }
