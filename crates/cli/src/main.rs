@@ -46,7 +46,7 @@ fn main() -> std::process::ExitCode {
         Command::Lab(args) => commands::lab::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Report(args) => commands::report::run(args),
-        Command::Analyze(args) => commands::analyze::run(args),
+        Command::Analyze(args) => commands::analyze::run(&args),
     };
     outcome::exit_code(outcome)
 }

@@ -51,8 +51,8 @@ pub struct Args {
     most_flows: usize,
 }
 
-pub fn run(args: Args) -> Outcome {
-    let analysis = read(&args)?;
+pub fn run(args: &Args) -> Outcome {
+    let analysis = read(args)?;
     let judged: Vec<Judged> = args.expect.iter().map(|expect| expect.judge(&analysis)).collect();
     print(&analysis, &judged, args.json)?;
     if let Some(path) = &args.html {
