@@ -138,8 +138,15 @@ fn with_headers(plan: &Plan, flow: &FlowPlan) -> f64 {
 mod tests {
     use super::super::metrics;
     use super::*;
-    use crate::plan::tests_support::plan;
+    use crate::plan::tests_support;
     use longfat_schema::record::IntervalSample;
+
+    /// The small plan, its flow of one stream.
+    fn plan() -> Plan {
+        let mut plan = tests_support::plan();
+        plan.flows[0].streams = 1;
+        plan
+    }
 
     fn row(time_s: f64, avail_mbps: u64, confidence_ratio: f64) -> AvailSample {
         AvailSample {
