@@ -17,8 +17,8 @@ use longfat_kernel::cc::Registration;
 use longfat_schema::{
     SCHEMA_VERSION,
     run::{
-        CaseInfo, Metric, Provenance, RESULT_FILE, ResultManifest, ResultStatus, RunEntry, RunError,
-        RunManifest, RunStatus, RunWriter, write_json,
+        CaseInfo, DATASET_FILE, Metric, Provenance, RESULT_FILE, ResultManifest, ResultStatus, RunEntry,
+        RunError, RunManifest, RunStatus, RunWriter, write_dataset, write_json,
     },
 };
 use std::{
@@ -199,6 +199,9 @@ impl Session<'_> {
         };
         finished.result.status = if whole { ResultStatus::Complete } else { ResultStatus::Interrupted };
         self.write_result(&mut finished)?;
+        let paths = finished.result.runs.iter().map(|run| run.path.as_str());
+        let rows: Vec<_> = paths.zip(&finished.runs).collect();
+        write_dataset(&self.directory.join(DATASET_FILE), &rows)?;
         Ok(finished)
     }
 

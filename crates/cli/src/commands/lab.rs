@@ -2,6 +2,7 @@
 
 mod compare;
 mod progress;
+mod query;
 mod table;
 
 use crate::{
@@ -45,6 +46,7 @@ enum Command {
     Check(CheckArgs),
     Plan(PlanArgs),
     Compare(compare::CompareArgs),
+    Query(query::QueryArgs),
     /// Remove what a run that was killed left behind: namespaces, and programs in them.
     Clean,
 }
@@ -171,6 +173,7 @@ pub fn run(args: Args) -> Outcome {
         Command::Check(args) => check(&args),
         Command::Plan(args) => list_plans(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Query(args) => query::run(&args),
         Command::Clean => clean(),
     }
 }

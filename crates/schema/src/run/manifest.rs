@@ -20,6 +20,17 @@ pub enum RunStatus {
     Failed,
 }
 
+impl RunStatus {
+    /// As manifests write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RunStatus::Done => "done",
+            RunStatus::Invalid => "invalid",
+            RunStatus::Failed => "failed",
+        }
+    }
+}
+
 /// Where a run stands on one axis of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AxisPoint {

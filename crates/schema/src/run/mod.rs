@@ -4,6 +4,7 @@
 //! runs/conversion-20250131T120000Z/     a result: every run of one experiment file
 //!   experiment.toml                     the file as it was read
 //!   result.json                         [`ResultManifest`]: cases, runs, expectations, provenance
+//!   results.parquet                     every figure of every run, a column per axis and metric
 //!   reno-relayed/r1/                    one run: one plan in, one directory out
 //!     plan.json                         every value resolved
 //!     manifest.json                     [`RunManifest`]: status, window, metrics, hosts, provenance
@@ -14,11 +15,13 @@
 //! Files are written under a temporary name and renamed: a manifest that exists is whole. A run without a
 //! manifest was interrupted.
 
+mod dataset;
 mod directory;
 mod manifest;
 mod spread;
 mod table;
 
+pub use dataset::{DATASET_FILE, write_dataset};
 pub use directory::{RunDirectory, RunWriter, find_runs, read_json, refuse_newer, write_json};
 pub use manifest::{
     AxisPoint, CaseInfo, CellVerdict, Expectation, HostState, Metric, Provenance, RESULT_FILE, RUN_FILE,

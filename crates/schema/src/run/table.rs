@@ -83,7 +83,7 @@ impl<T: Table> TableWriter<T> {
     }
 }
 
-fn properties() -> WriterProperties {
+pub(super) fn properties() -> WriterProperties {
     let version = KeyValue::new("longfat.schema_version".to_owned(), crate::SCHEMA_VERSION.to_string());
     let level = ZstdLevel::try_new(1).unwrap_or_default();
     WriterProperties::builder()

@@ -1,0 +1,43 @@
+"""SQL over results of 'longfat lab run', started by 'longfat lab query': QUERY DIRECTORY... Rows as JSON on stdout."""
+
+import glob
+import json
+import os
+import sys
+
+try:
+    import duckdb
+except ImportError:
+    sys.exit(3)
+
+query, directories = sys.argv[1], sys.argv[2:]
+
+
+def files(paths):
+    return "[" + ", ".join("'" + path.replace("'", "''") + "'" for path in paths) + "]"
+
+
+base = duckdb.connect()
+datasets = [os.path.join(directory, "results.parquet") for directory in directories]
+base.execute(
+    "create view results as select parse_dirpath(filename) as result, parse_dirpath(filename) || '/' || path as run, "
+    f"* exclude (filename) from read_parquet({files(datasets)}, union_by_name = true, filename = true)"
+)
+tables = {}
+for directory in directories:
+    for path in glob.glob(os.path.join(glob.escape(directory), "**", "*.parquet"), recursive=True):
+        tables.setdefault(os.path.basename(path).removesuffix(".parquet"), []).append(path)
+tables.pop("results", None)
+for table, paths in tables.items():
+    base.execute(
+        f'create view "{table}" as select parse_dirpath(filename) as run, * exclude (filename) '
+        f"from read_parquet({files(paths)}, union_by_name = true, filename = true)"
+    )
+try:
+    found = base.sql(query)
+    rows = found.fetchall() if found else []
+except duckdb.Error as error:
+    print(str(error).strip(), file=sys.stderr)
+    sys.exit(2)
+columns = found.columns if found else []
+json.dump({"columns": columns, "rows": rows}, sys.stdout, default=str)

@@ -1,0 +1,134 @@
+//! `longfat lab query`: SQL over results, by the DuckDB of this host's Python.
+
+use super::table;
+use crate::outcome::Outcome;
+use anyhow::{Context, anyhow};
+use longfat_schema::run::{DATASET_FILE, RESULT_FILE, find_runs, write_dataset};
+use serde_json::{Map, Value};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const SCRIPT: &str = include_str!("query.py");
+/// How [`SCRIPT`] says that there is no DuckDB.
+const NO_DUCKDB: i32 = 3;
+
+/// Ask results by SQL.
+///
+/// The table 'results' has a row per run and thing (flow, link direction, relay direction; '' for the run as a whole) in
+/// 'of', a row per stream with 'stream' set, a column per axis of the sweep ('rate' and, as a number, 'rate_bps') and a
+/// column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'flow', 'link' and 'note' are the samples of all runs;
+/// 'run' joins them with 'results'.
+///
+/// It is done by DuckDB, from Python: 'python3 -m pip install duckdb'.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat lab query \"select rate, rtt, avg(goodput_bps) from results where of = 'measured' and stream is null group by all\" runs/sweep
+  longfat lab query \"select result, cell, status from results\"           # every result below runs/
+  longfat lab query --csv \"select run, max(cwnd_segments) from tcp group by run\" runs/sweep")]
+pub struct QueryArgs {
+    /// The query.
+    #[arg(value_name = "SQL")]
+    query: String,
+    /// Results, or directories of results [default: runs].
+    #[arg(value_name = "DIR")]
+    directories: Vec<PathBuf>,
+    /// Rows as comma-separated values.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Rows as JSON objects.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &QueryArgs) -> Outcome {
+    let asked =
+        if args.directories.is_empty() { vec![PathBuf::from("runs")] } else { args.directories.clone() };
+    let mut results = Vec::new();
+    for directory in &asked {
+        results.extend(results_in(directory)?);
+    }
+    if results.is_empty() {
+        return Err(anyhow!("'{}' holds no result of 'longfat lab run'", asked[0].display()).into());
+    }
+    results.iter().try_for_each(|result| complete(result))?;
+    let (columns, rows) = ask(&args.query, &results)?;
+    if args.json {
+        let object = |row: Vec<Value>| columns.iter().cloned().zip(row).collect::<Map<_, _>>();
+        let objects: Vec<_> = rows.into_iter().map(object).collect();
+        println!("{}", serde_json::to_string_pretty(&objects)?);
+    } else if args.csv {
+        println!("{}", columns.iter().map(|name| csv(name)).collect::<Vec<_>>().join(","));
+        for row in rows {
+            println!("{}", row.iter().map(|value| csv(&text(value))).collect::<Vec<_>>().join(","));
+        }
+    } else {
+        let mut shown = table::table(&columns.iter().map(String::as_str).collect::<Vec<_>>());
+        for row in &rows {
+            shown.add_row(row.iter().map(text));
+        }
+        println!("{shown}");
+    }
+    Ok(())
+}
+
+/// A result, or the results right below a directory.
+fn results_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let is_result = |path: &PathBuf| path.join(RESULT_FILE).is_file();
+    if is_result(&directory.to_owned()) {
+        return Ok(vec![directory.to_owned()]);
+    }
+    let entries = std::fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_result).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Results of before there were datasets get theirs now.
+fn complete(result: &Path) -> anyhow::Result<()> {
+    let dataset = result.join(DATASET_FILE);
+    if dataset.exists() {
+        return Ok(());
+    }
+    let (_, runs) = find_runs(result)?;
+    let within = |path: &Path| path.strip_prefix(result).unwrap_or(path).display().to_string();
+    let named: Vec<_> = runs.iter().map(|run| (within(&run.path), &run.manifest)).collect();
+    let rows: Vec<_> = named.iter().map(|(path, manifest)| (path.as_str(), *manifest)).collect();
+    Ok(write_dataset(&dataset, &rows)?)
+}
+
+fn ask(query: &str, results: &[PathBuf]) -> anyhow::Result<(Vec<String>, Vec<Vec<Value>>)> {
+    #[derive(serde::Deserialize)]
+    struct Found {
+        columns: Vec<String>,
+        rows: Vec<Vec<Value>>,
+    }
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT, query]).args(results);
+    let output = python.output().context("python3, which 'longfat lab query' needs")?;
+    if output.status.code() == Some(NO_DUCKDB) {
+        return Err(anyhow!(
+            "python3 has no DuckDB, which 'longfat lab query' needs; python3 -m pip install duckdb"
+        ));
+    }
+    if !output.status.success() {
+        return Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    let found: Found = serde_json::from_slice(&output.stdout).context("the answer of DuckDB")?;
+    Ok((found.columns, found.rows))
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Quoted where it must be (RFC 4180).
+fn csv(text: &str) -> String {
+    let plain = !text.contains([',', '"', '\n', '\r']);
+    if plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+}
