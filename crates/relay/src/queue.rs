@@ -266,9 +266,9 @@ impl Look {
 }
 
 /// The receive buffer, as the kernel counts it: its bookkeeping is about as much again as the payload. What was promised
-/// to the sender keeps its place, or it would be dropped as it arrives. When more is unread than wanted, nothing is
-/// added to the promise; once that is used up the buffer shrinks at once: the kernel then advertises nothing until
-/// enough is read. That is the hard limit: on a leg with a round trip of microseconds no window is small enough.
+/// to the sender keeps its place, or it would be dropped as it arrives. When more is unread than wanted, the buffer
+/// shrinks by an eighth at a time, and at once when nothing is promised: the kernel then advertises nothing until enough is
+/// read. That is the hard limit: on a leg with a round trip of microseconds no window is small enough.
 fn buffer_bytes(wanted_bytes: u32, promised_bytes: u32, unread_bytes: u64, occupied_bytes: u64) -> u64 {
     let is_over = unread_bytes > u64::from(wanted_bytes);
     // Bundles of segments need less bookkeeping than lone ones: what is there shows how much.
@@ -276,7 +276,8 @@ fn buffer_bytes(wanted_bytes: u32, promised_bytes: u32, unread_bytes: u64, occup
     let (wanted_bytes, promised_bytes) = (2 * u64::from(wanted_bytes), 2 * u64::from(promised_bytes));
     match is_over {
         true if promised_bytes == 0 => needed.min(wanted_bytes),
-        true => occupied_bytes + promised_bytes,
+        // Less than what is there by an eighth: what was promised is small beside that, and comes again if it is lost.
+        true => (occupied_bytes - occupied_bytes / 8).max(needed.min(wanted_bytes)),
         false => wanted_bytes.max(occupied_bytes + promised_bytes),
     }
 }
@@ -335,10 +336,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_never_drops_what_was_promised_and_shrinks_once_nothing_is() {
+    fn a_buffer_keeps_what_was_promised_until_it_is_over_full_and_then_shrinks() {
         assert_eq!(buffer_bytes(50_000, 40_000, 0, 0), 100_000);
         assert_eq!(buffer_bytes(50_000, 60_000, 0, 0), 120_000);
-        assert_eq!(buffer_bytes(50_000, 3_000, 900_000, 1_500_000), 1_506_000);
+        assert_eq!(buffer_bytes(50_000, 3_000, 900_000, 1_600_000), 1_400_000);
         assert_eq!(buffer_bytes(50_000, 0, 900_000, 1_800_000), 100_000);
         assert_eq!(buffer_bytes(50_000, 0, 900_000, 990_000), 55_000);
     }
