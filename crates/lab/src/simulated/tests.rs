@@ -78,7 +78,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
     // The kernel's reno has no tunables; ours has, and all of them are said.
     let settings = vec!["max_ssthresh_segments=50".to_owned()];
     let wan_side = end("highspeed", SendBuffer::Fixed(16 << 20), 256 << 10, 8 << 20);
-    assert_eq!(relay.server_side, EndpointPlan { settings, pacing: true, ..wan_side });
+    assert_eq!(relay.server_side, EndpointPlan { settings, ..wan_side });
     assert_eq!((relay.node, relay.buffer_bytes), (2, 256 << 10));
 }
 
