@@ -313,7 +313,7 @@ fn a_program_that_fails_fails_the_run_and_is_quoted() {
 fn bad_input_is_refused_before_anything_is_touched() {
     let bench = Bench::new("bad");
     let refused: &[(&[&str], &str)] = &[
-        (&["run", "absent.toml"], "experiment 'absent.toml'"),
+        (&["run", "absent.toml"], "'absent.toml': No such file"),
         (&["run", "spec.toml", "--set", "links.path.rate=20"], "links.path.rate: rate '20' has no unit"),
         (&["run", "spec.toml", "--set", "flows.measurd.cc=reno"], "did you mean 'measured'?"),
         (&["run", "spec.toml", "--set", "nonsense"], "is no KEY=VALUE"),

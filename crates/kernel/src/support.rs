@@ -122,7 +122,14 @@ fn missing_from(facts: &Facts, needs: &[Capability]) -> Vec<Missing> {
         // Nothing else can be known without them.
         return vec![missing_capabilities(facts.capabilities)];
     }
-    needs.iter().flat_map(|need| missing_one(facts, *need)).collect()
+    let mut missing: Vec<Missing> = Vec::new();
+    for thing in needs.iter().flat_map(|need| missing_one(facts, *need)) {
+        // Several needs may want the same thing.
+        if !missing.contains(&thing) {
+            missing.push(thing);
+        }
+    }
+    missing
 }
 
 fn missing_capabilities(capabilities: u64) -> Missing {
@@ -283,7 +290,7 @@ mod tests {
     fn every_lack_is_listed_at_once_and_only_for_what_is_needed() {
         let facts =
             Facts { btf: false, sock_ops: false, cgroup2_mounted: false, bpf_filesystem: false, ..able() };
-        assert_eq!(missing_from(&facts, &ALL[..4]).len(), 5);
+        assert_eq!(missing_from(&facts, &ALL[..4]).len(), 4);
         assert_eq!(missing_from(&facts, &[Capability::CongestionControl]).len(), 1);
     }
 

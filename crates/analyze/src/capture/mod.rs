@@ -3,7 +3,7 @@
 //! - [`reader`]: bytes of any source in, one packet at a time out; damage is reported with its offset and the rest is read.
 //! - [`pcap`], [`pcapng`]: the two formats as pure functions on a slice.
 //! - [`source`]: files, standard input, gzip and zstd.
-//! - [`write`]: both formats, for tests, tools and the capture program.
+//! - [`mod@write`]: both formats, for tests, tools and the capture program.
 //!
 //! The memory needed is that of one buffer, whatever the length of the file.
 

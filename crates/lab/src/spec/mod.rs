@@ -1,6 +1,6 @@
 //! What a person writes: an experiment file. Reading it names every problem by its key, at once.
 //!
-//! - [`include`]: files that a file builds on.
+//! - [`mod@include`]: files that a file builds on.
 //! - [`longfat_schema::decode`]: TOML into the types below, unknown keys with suggestions.
 //! - [`overlay`]: cases, axes and `--set`, dotted keys laid over the file.
 //! - [`sweep`]: axes, and the cells they make.

@@ -14,7 +14,7 @@ use longfat_kernel::tcb::{Filter, Look, Scope};
 /// Connections are chosen by a filter: conditions joined by 'and', 'or', 'not' and parentheses.
 ///
 ///   dst 10.0.0.0/8 and cc cubic and rtt > 50ms
-///   src, dst, host ADDRESS[/LENGTH][:PORTS]; sport, dport, port 80 or 8000-8999; ipv4; ipv6
+///   src, dst, host `ADDRESS[/LENGTH][:PORTS]`; sport, dport, port 80 or 8000-8999; ipv4; ipv6
 ///   state estab; cc cub*; process curl; pid 123; netns NAME; limit cwnd; ca recovery
 ///   cwnd, ssthresh, flight, lost, retrans (segments); rtt, rttvar, minrtt, rto (50ms); delivery, pacing (10Mbit);
 ///   rwnd, rcvwnd, unsent, sendq, recvq, acked (64KiB) with =, !=, <, <=, >, >=
