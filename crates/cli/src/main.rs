@@ -2,6 +2,7 @@
 
 mod commands;
 mod outcome;
+mod provenance;
 mod stop;
 
 use clap::{Parser, Subcommand};

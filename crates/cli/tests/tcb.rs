@@ -139,3 +139,36 @@ fn setting_shows_first_acts_on_yes_refuses_what_is_out_of_range_and_leaves_an_au
     let everything = longfat(&["tcb", "set", "cwnd=5", "--yes"]);
     assert!(text(&everything.stderr).contains("--all"), "{}", text(&everything.stderr));
 }
+
+#[test]
+fn a_trace_is_a_run_directory_that_the_report_draws() {
+    use longfat_schema::{record::TraceSample, run::RunDirectory};
+    use std::io::{Read as _, Write as _};
+    let (mut client, mut accepted) = pair("cubic");
+    let port = client.local_addr().unwrap().port();
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+    let mut trace = Command::new(env!("CARGO_BIN_EXE_longfat"))
+        .args(["tcb", "trace", &format!("sport {port}"), "--duration", "2s", "-o", run.to_str().unwrap()])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let (block, mut received) = ([7; 10_000], [0; 10_000]);
+    while trace.try_wait().unwrap().is_none() {
+        client.write_all(&block).unwrap();
+        accepted.read_exact(&mut received).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(trace.wait().unwrap().success());
+    let found = RunDirectory::open(&run).unwrap();
+    assert_eq!(found.manifest.metric("trace_lost_records", ""), Some(0.0));
+    let rows = found.read::<TraceSample>().unwrap();
+    assert_eq!(rows[0].event, "begin");
+    let acks = rows.iter().filter(|row| row.event == "ack");
+    assert!(acks.clone().count() > 10 && acks.clone().all(|row| row.cwnd_segments > 0 && row.cc == "cubic"));
+    assert!(rows.iter().map(|row| row.acked_bytes).max().unwrap() >= 100_000);
+    let report = longfat(&["report", run.to_str().unwrap()]);
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("Congestion window, segments") && !page.contains("No TCP samples"), "no figure");
+}

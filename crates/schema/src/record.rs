@@ -32,6 +32,8 @@ macro_rules! every_record {
             Flow flow: FlowSummary, time start_us, by flow stream;
             /// What one direction of a link came to, and how punctual its driver was.
             Link link: LinkSummary, by link direction;
+            /// One event of one traced connection.
+            Trace trace: TraceSample, time time_us, by time_us connection;
             /// What a person should know about the run: warnings, phases.
             Note note: Note, time time_us, by time_us;
         }
@@ -115,6 +117,50 @@ pub struct TcpSample {
     pub sndbuf_limited_us: u64,
     /// Segments delivered with a CE mark (RFC 3168).
     pub delivered_ce_segments: u64,
+}
+
+/// One event in the life of a traced connection, with its control block at that time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TraceSample {
+    /// When.
+    pub time_us: i64,
+    /// The connection's addresses: `10.0.0.1:5000 > 10.0.0.2:80`.
+    pub flow: String,
+    /// Number of the connection within the trace, from 0.
+    pub connection: u32,
+    /// `begin`, `ack` (an ACK arrived; the values are those before it was processed), `retransmit`, `rto` (the
+    /// retransmission timer ran out), `ca_state`, `cc` (another congestion control) or `state`.
+    pub event: String,
+    /// Congestion control.
+    pub cc: String,
+    /// State of RFC 9293.
+    pub state: String,
+    /// Recovery state: `open`, `disorder`, `cwr`, `recovery` or `loss`.
+    pub ca_state: String,
+    /// Congestion window.
+    pub cwnd_segments: u32,
+    /// Slow-start threshold; absent while it is unlimited.
+    pub ssthresh_segments: Option<u32>,
+    /// Smoothed round-trip time.
+    pub srtt_us: u32,
+    /// Round-trip time variation.
+    pub rttvar_us: u32,
+    /// Segments sent and not yet known to have left the network (RFC 6675 pipe).
+    pub flight_segments: u32,
+    /// Segments sent and not acknowledged.
+    pub unacked_segments: u32,
+    /// Segments thought lost and not yet repaired.
+    pub lost_segments: u32,
+    /// Segments retransmitted since the connection began.
+    pub retransmitted_segments: u64,
+    /// Window the other end offers.
+    pub peer_window_bytes: u32,
+    /// Sending maximum segment size.
+    pub mss_bytes: u32,
+    /// Sequence space acknowledged since the trace began.
+    pub acked_bytes: u64,
+    /// Sequence space first sent since the trace began, or outstanding then.
+    pub sent_bytes: u64,
 }
 
 /// Goodput of one stream over one interval, counted at the receiver.

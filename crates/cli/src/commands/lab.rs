@@ -398,17 +398,7 @@ fn provenance(backend: Backend) -> Provenance {
         }
         known.insert("clock_source".to_owned(), facts::clock_source());
     }
-    Provenance {
-        longfat_version: env!("CARGO_PKG_VERSION").to_owned(),
-        git_revision: env!("LONGFAT_GIT_REVISION").to_owned(),
-        command_line: std::env::args().collect(),
-        kernel: facts::kernel(),
-        cpu: facts::cpu_model(),
-        cpu_count: facts::cpu_count(),
-        memory_bytes: facts::memory_bytes(),
-        load_average: facts::load_average(),
-        facts: known,
-    }
+    crate::provenance::of(known)
 }
 
 fn check(args: &CheckArgs) -> Outcome {

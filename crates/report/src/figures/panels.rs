@@ -204,7 +204,7 @@ impl Run<'_> {
             quantity: Quantity::Count,
             description: "cwnd and ssthresh of the focus flow's sender and of the relay's long leg.".into(),
             series: all,
-            rug: None,
+            rug: retransmissions(&self.samples.trace),
             absent: "No TCP samples of the focus flow or of a relay.",
         }
     }
@@ -345,6 +345,14 @@ fn greatest(series: &[Series]) -> f64 {
 
 fn rescale(series: &mut [Series], unit: Unit) {
     series.iter_mut().flat_map(|s| &mut s.points).for_each(|point| point.1 /= unit.factor);
+}
+
+/// When a traced connection retransmitted.
+fn retransmissions(rows: &[TraceSample]) -> Option<Rug> {
+    let seconds = |row: &TraceSample| row.time_us as f64 / 1e6;
+    let times: Vec<f64> = rows.iter().filter(|row| row.event == "retransmit").map(seconds).collect();
+    let label = format!("{} retransmissions", times.len());
+    (!times.is_empty()).then_some(Rug { times, label })
 }
 
 /// Whether bold series differ so much that the smaller would lie on the axis.

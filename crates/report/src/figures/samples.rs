@@ -2,6 +2,7 @@
 
 use crate::plot::decimate::Point;
 use longfat_schema::{
+    record::{TcpSample, TraceSample},
     run::{RunDirectory, RunManifest},
     samples::Samples,
 };
@@ -41,7 +42,9 @@ impl std::ops::Deref for RunSamples {
 impl RunSamples {
     /// Reads every table.
     pub fn read(run: &RunDirectory) -> RunSamples {
-        let (rows, problems) = run.samples();
+        let (mut rows, problems) = run.samples();
+        let traced: Vec<_> = rows.trace.iter().map(as_tcp_sample).collect();
+        rows.tcp.extend(traced);
         RunSamples { rows, problems }
     }
 
@@ -116,6 +119,27 @@ impl RunSamples {
         }
         let (key, _) = worst.into_iter().max_by_key(|(_, weight)| *weight)?;
         Some((key.0.to_owned(), key.1.to_owned()))
+    }
+}
+
+/// A traced event as a sample of its sender: so that whatever is drawn of control blocks is drawn of a trace.
+fn as_tcp_sample(row: &TraceSample) -> TcpSample {
+    TcpSample {
+        time_us: row.time_us,
+        flow: row.flow.clone(),
+        role: "sender".to_owned(),
+        cc: row.cc.clone(),
+        ca_state: row.ca_state.clone(),
+        cwnd_segments: row.cwnd_segments,
+        ssthresh_segments: row.ssthresh_segments,
+        srtt_us: row.srtt_us,
+        rttvar_us: row.rttvar_us,
+        mss_bytes: row.mss_bytes,
+        flight_segments: row.flight_segments,
+        lost_segments: row.lost_segments,
+        retransmitted_segments: row.retransmitted_segments,
+        acked_bytes: row.acked_bytes,
+        ..TcpSample::default()
     }
 }
 

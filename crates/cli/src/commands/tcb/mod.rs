@@ -4,6 +4,7 @@ mod congest;
 mod list;
 mod set;
 mod show;
+mod trace;
 mod watch;
 
 use crate::outcome::Outcome;
@@ -30,6 +31,7 @@ enum Subcommand {
     List(list::Args),
     Watch(watch::Args),
     Congest(congest::Args),
+    Trace(trace::Args),
     Set(set::Set),
     Save(set::Save),
     Restore(set::Restore),
@@ -40,6 +42,7 @@ pub fn run(args: Args) -> Outcome {
         Subcommand::List(args) => list::run(&args),
         Subcommand::Watch(args) => watch::run(&args),
         Subcommand::Congest(args) => congest::run(&args),
+        Subcommand::Trace(args) => trace::run(&args),
         Subcommand::Set(args) => set::set(&args),
         Subcommand::Save(args) => set::save(&args),
         Subcommand::Restore(args) => set::restore(&args),
