@@ -8,6 +8,7 @@ turned order. Appends to results/DATE/trace.jsonl. Needs root, iproute2.
 """
 
 import argparse
+import ctypes
 import datetime
 import json
 import os
@@ -21,6 +22,8 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PORT = 5201
+# The data connection has a port of its own; PORT is that of the control connection.
+FLOW = f"cc reno and not sport {PORT} and not dport {PORT}"
 
 
 def flow(program, seconds):
@@ -44,7 +47,7 @@ def collect(value, found):
 
 
 def traced(program, seconds, directory):
-    tracer = subprocess.Popen([program, "tcb", "trace", f"dport {PORT}", "-o", directory],
+    tracer = subprocess.Popen([program, "tcb", "trace", FLOW, "-o", directory],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     time.sleep(1)
     rate = flow(program, seconds)
@@ -59,7 +62,8 @@ def main():
     parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--program", default=str(ROOT / "target/release/longfat"))
     args = parser.parse_args()
-    os.unshare(os.CLONE_NEWNET)
+    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000):  # CLONE_NEWNET; os.unshare came with Python 3.12
+        raise SystemExit(f"a network namespace of its own: {os.strerror(ctypes.get_errno())}; run it with sudo")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     server = subprocess.Popen([args.program, "transfer", "serve"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(1)

@@ -140,26 +140,38 @@ fn setting_shows_first_acts_on_yes_refuses_what_is_out_of_range_and_leaves_an_au
     assert!(text(&everything.stderr).contains("--all"), "{}", text(&everything.stderr));
 }
 
-#[test]
-fn a_trace_is_a_run_directory_that_the_report_draws() {
-    use longfat_schema::{record::TraceSample, run::RunDirectory};
+/// Traces one connection, over which blocks are sent with pauses, into a run directory below `directory`.
+fn traced(
+    directory: &std::path::Path,
+    pause: std::time::Duration,
+    more: &[&str],
+) -> (i32, std::path::PathBuf) {
     use std::io::{Read as _, Write as _};
     let (mut client, mut accepted) = pair("cubic");
     let port = client.local_addr().unwrap().port();
-    let directory = tempfile::tempdir().unwrap();
-    let run = directory.path().join("run");
+    let run = directory.join("run");
     let mut trace = Command::new(env!("CARGO_BIN_EXE_longfat"))
         .args(["tcb", "trace", &format!("sport {port}"), "--duration", "2s", "-o", run.to_str().unwrap()])
+        .args(more)
         .stderr(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
     let (block, mut received) = ([7; 10_000], [0; 10_000]);
     while trace.try_wait().unwrap().is_none() {
         client.write_all(&block).unwrap();
         accepted.read_exact(&mut received).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(pause);
     }
-    assert!(trace.wait().unwrap().success());
+    (trace.wait().unwrap().code().unwrap(), run)
+}
+
+#[test]
+fn a_trace_is_a_run_directory_that_the_report_draws() {
+    use longfat_schema::{record::TraceSample, run::RunDirectory};
+    let directory = tempfile::tempdir().unwrap();
+    let (code, run) = traced(directory.path(), std::time::Duration::from_millis(5), &[]);
+    assert_eq!(code, 0);
     let found = RunDirectory::open(&run).unwrap();
     assert_eq!(found.manifest.metric("trace_lost_records", ""), Some(0.0));
     let rows = found.read::<TraceSample>().unwrap();
@@ -171,4 +183,22 @@ fn a_trace_is_a_run_directory_that_the_report_draws() {
     assert!(report.status.success(), "{}", text(&report.stderr));
     let page = std::fs::read_to_string(run.join("report.html")).unwrap();
     assert!(page.contains("Congestion window, segments") && !page.contains("No TCP samples"), "no figure");
+}
+
+#[test]
+fn records_that_find_no_room_are_counted_and_make_the_run_invalid() {
+    use longfat_schema::run::{RunDirectory, RunStatus};
+    let directory = tempfile::tempdir().unwrap();
+    let (code, run) = traced(directory.path(), std::time::Duration::ZERO, &["--buffer", "4KiB"]);
+    assert_eq!(code, 1);
+    let manifest = RunDirectory::open(&run).unwrap().manifest;
+    let lost = manifest.metric("trace_lost_records", "").unwrap();
+    assert!(lost > 0.0 && manifest.status == RunStatus::Invalid, "{lost} lost");
+    let report = longfat(&["report", run.to_str().unwrap()]);
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(
+        page.contains(&format!("{lost} records were lost")),
+        "the report does not say that {lost} were lost"
+    );
 }

@@ -152,7 +152,9 @@ struct Traced {
     acked_bytes: u64,
     sent_bytes: u64,
     acks: u64,
-    retransmissions: u64,
+    /// As the kernel counted when the trace began: one event can repeat several segments.
+    retransmitted_before_segments: u32,
+    retransmitted_segments: u32,
     timeouts: u64,
 }
 
@@ -207,7 +209,8 @@ impl Rows {
             acked_bytes: 0,
             sent_bytes: 0,
             acks: 0,
-            retransmissions: 0,
+            retransmitted_before_segments: event.total_retrans_segments,
+            retransmitted_segments: 0,
             timeouts: 0,
         });
         traced.cc = identity.cc.as_str().to_owned();
@@ -224,7 +227,8 @@ impl Traced {
         self.snd_una = self.snd_una.wrapping_add(acked as u32);
         self.snd_nxt = self.snd_nxt.wrapping_add(sent as u32);
         self.acks += u64::from(kind == EventKind::Ack);
-        self.retransmissions += u64::from(kind == EventKind::Retransmit);
+        let retransmitted = event.total_retrans_segments.wrapping_sub(self.retransmitted_before_segments);
+        self.retransmitted_segments = retransmitted.max(self.retransmitted_segments);
         self.timeouts += u64::from(kind == EventKind::CaState && event.ca_state == CA_LOSS);
     }
 }
@@ -286,7 +290,7 @@ fn metrics(table: &Rows, run: &Ended) -> Vec<Metric> {
         let goodput = traced.acked_bytes as f64 * 8e6 / run.duration_us.max(1) as f64;
         found.push(metric("goodput_bps", &traced.flow, goodput));
         found.push(metric("acks", &traced.flow, traced.acks as f64));
-        found.push(metric("retransmitted_segments", &traced.flow, traced.retransmissions as f64));
+        found.push(metric("retransmitted_segments", &traced.flow, traced.retransmitted_segments.into()));
         found.push(metric("timeouts", &traced.flow, traced.timeouts as f64));
     }
     found
