@@ -10,7 +10,7 @@ mod watch;
 use crate::outcome::Outcome;
 use longfat_kernel::tcb::{Filter, Look, Scope};
 
-/// Live control blocks of TCP connections: see them, set them.
+/// Live control blocks of TCP connections: see them, trace them, set them.
 ///
 /// Connections are chosen by a filter: conditions joined by 'and', 'or', 'not' and parentheses.
 ///
