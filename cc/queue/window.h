@@ -83,7 +83,7 @@ LF_INLINE lf_u32 lf_window_within(lf_u64 bytes, lf_u64 least)
 LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_state *s, lf_u32 target_us,
 				struct lf_window *out)
 {
-	lf_u64 waiting = lf_waiting_bytes(v), mss = v->mss_bytes, limit, rate;
+	lf_u64 waiting = lf_waiting_bytes(v), mss = v->mss_bytes, limit, rate, ahead;
 
 	if (s->gain_x64 == 0)
 		s->gain_x64 = LF_GAIN_ONE;
@@ -98,8 +98,12 @@ LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_
 	out->limit_bytes = lf_window_within(limit, LF_WINDOW_FLOOR_BYTES);
 	limit = out->limit_bytes;
 	out->window_bytes = lf_window_within(limit > waiting ? limit - waiting : 0, 2 * mss);
-	/* Half a target is ready for the outbound leg, the rest where it closes the window. */
-	out->ahead_bytes = lf_window_within(lf_bytes_in(rate, target_us) / 2, 8 * mss);
+	/*
+	 * Half a target is ready for the outbound leg, the rest where it closes the window. What its first window over its
+	 * first round trip would make of a target is not asked: megabytes, before the path has shown anything of its rate.
+	 */
+	ahead = s->drain.bytes_per_s ? lf_bytes_in(rate, target_us) / 2 : limit / 2;
+	out->ahead_bytes = lf_window_within(ahead, 8 * mss);
 	out->buffer_bytes = lf_window_within(limit, 8 * mss);
 }
 

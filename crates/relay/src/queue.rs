@@ -181,6 +181,7 @@ impl Held {
 struct Look {
     window: Option<Window>,
     set: Advertised,
+    /// The greatest number: not set yet.
     buffer_bytes: u64,
     received_bytes: u64,
     still: u32,
@@ -192,7 +193,7 @@ impl Look {
         Look {
             window: plan.window.then(|| Window::new(plan.target_us)),
             set: Advertised::default(),
-            buffer_bytes: 0,
+            buffer_bytes: u64::MAX,
             received_bytes: 0,
             still: 0,
             skip: 0,
@@ -234,6 +235,12 @@ impl Look {
         self.skip = self.still;
     }
 
+    /// The kernel forgets a clamp when the first data show how large segments are: it then allows what the receive buffer
+    /// holds. That shows in what it promises.
+    fn is_clamp_due(&self, window_bytes: u32, promised_bytes: u32) -> bool {
+        differs(self.set.window_bytes, window_bytes) || promised_bytes / 2 > self.set.window_bytes
+    }
+
     /// Sets what has changed enough to be worth a system call. A socket that refuses has ended.
     fn apply(
         &mut self,
@@ -246,7 +253,7 @@ impl Look {
         let tcp = |socket: &TcpStream, name, bytes: u32| {
             let _ = socket::set_option(socket, libc::IPPROTO_TCP, name, bytes as i32);
         };
-        if differs(self.set.window_bytes, wanted.window_bytes) {
+        if self.is_clamp_due(wanted.window_bytes, from.rcv_wnd_bytes) {
             self.set.window_bytes = wanted.window_bytes;
             tcp(inbound, libc::TCP_WINDOW_CLAMP, wanted.window_bytes);
         }
@@ -257,8 +264,10 @@ impl Look {
         let unread_bytes = leg::unread_bytes(inbound);
         let buffer_bytes =
             buffer_bytes(wanted.buffer_bytes, from.rcv_wnd_bytes, unread_bytes, occupied_bytes(inbound));
-        let buffer_bytes = buffer_bytes.min(most);
-        if differs(self.buffer_bytes as u32 / 2, buffer_bytes as u32 / 2) {
+        // Over-full it does not grow again: what was promised was promised within it.
+        let is_over = unread_bytes > u64::from(wanted.buffer_bytes);
+        let buffer_bytes = buffer_bytes.min(if is_over { self.buffer_bytes.min(most) } else { most });
+        if self.buffer_bytes.abs_diff(buffer_bytes) > self.buffer_bytes / 8 {
             self.buffer_bytes = buffer_bytes;
             let _ = socket::set_buffer(inbound, Buffer::Receive, buffer_bytes);
         }
@@ -266,9 +275,10 @@ impl Look {
 }
 
 /// The receive buffer, as the kernel counts it: its bookkeeping is about as much again as the payload. What was promised
-/// to the sender keeps its place, or it would be dropped as it arrives. When more is unread than wanted, the buffer
-/// shrinks by an eighth at a time, and at once when nothing is promised: the kernel then advertises nothing until enough is
-/// read. That is the hard limit: on a leg with a round trip of microseconds no window is small enough.
+/// to the sender always keeps its place: the kernel drops what comes into a full buffer, and the sender, which sees no more
+/// than its timer, comes back after 200 ms, and after twice that when the buffer is still full. When more is unread than wanted
+/// and nothing is promised, the buffer shrinks at once: the kernel then advertises nothing until enough is read. That is
+/// the hard limit: on a leg with a round trip of microseconds no window is small enough.
 fn buffer_bytes(wanted_bytes: u32, promised_bytes: u32, unread_bytes: u64, occupied_bytes: u64) -> u64 {
     let is_over = unread_bytes > u64::from(wanted_bytes);
     // Bundles of segments need less bookkeeping than lone ones: what is there shows how much.
@@ -276,8 +286,7 @@ fn buffer_bytes(wanted_bytes: u32, promised_bytes: u32, unread_bytes: u64, occup
     let (wanted_bytes, promised_bytes) = (2 * u64::from(wanted_bytes), 2 * u64::from(promised_bytes));
     match is_over {
         true if promised_bytes == 0 => needed.min(wanted_bytes),
-        // Less than what is there by an eighth: what was promised is small beside that, and comes again if it is lost.
-        true => (occupied_bytes - occupied_bytes / 8).max(needed.min(wanted_bytes)),
+        true => occupied_bytes + promised_bytes,
         false => wanted_bytes.max(occupied_bytes + promised_bytes),
     }
 }
@@ -336,10 +345,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_keeps_what_was_promised_until_it_is_over_full_and_then_shrinks() {
+    fn a_clamp_that_the_kernel_forgot_is_set_again() {
+        let mut look = Look::new(&QueuePlan::default());
+        assert!(look.is_clamp_due(50_000, 0));
+        look.set.window_bytes = 50_000;
+        assert!(!look.is_clamp_due(52_000, 60_000));
+        assert!(look.is_clamp_due(50_000, 130_000));
+    }
+
+    #[test]
+    fn a_buffer_keeps_what_was_promised_and_shrinks_when_it_is_over_full_and_nothing_is() {
         assert_eq!(buffer_bytes(50_000, 40_000, 0, 0), 100_000);
         assert_eq!(buffer_bytes(50_000, 60_000, 0, 0), 120_000);
-        assert_eq!(buffer_bytes(50_000, 3_000, 900_000, 1_600_000), 1_400_000);
+        assert_eq!(buffer_bytes(50_000, 3_000, 900_000, 1_600_000), 1_606_000);
         assert_eq!(buffer_bytes(50_000, 0, 900_000, 1_800_000), 100_000);
         assert_eq!(buffer_bytes(50_000, 0, 900_000, 990_000), 55_000);
     }
