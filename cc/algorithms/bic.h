@@ -25,8 +25,7 @@
 #include "../include/window.h"
 
 #define LF_BIC_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off") \
+	LF_TUNABLE_MAX_SSTHRESH(T) \
 	T(max_increment_segments, 16, 1, 65535, "S_max: most growth per round trip") \
 	T(search_divisor, 4, 2, 64, "B: part of the distance to w_max covered per round trip; 2 is the paper's") \
 	T(smooth_round_trips, 20, 1, 1000, "round trips for B segments next to w_max: S_min is B over this") \

@@ -23,8 +23,7 @@
 #include "../include/window.h"
 
 #define LF_CUBIC_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off") \
+	LF_TUNABLE_MAX_SSTHRESH(T) \
 	T(c_permille, 400, 10, 1000, "C: aggressiveness, in 1/1000 segment per second cubed") \
 	T(beta_permille, 700, 500, 990, "beta: part of the window kept at a loss, in 1/1000") \
 	T(fast_convergence, 1, 0, 1, "1: give way when the last loss came before W_max was reached")

@@ -32,8 +32,7 @@ struct lf_highspeed_row {
 #include "lf_highspeed_table.h"
 
 #define LF_HIGHSPEED_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off")
+	LF_TUNABLE_MAX_SSTHRESH(T)
 
 struct lf_highspeed_tunables {
 	LF_HIGHSPEED_TUNABLES(LF_TUNABLE_FIELD)

@@ -23,8 +23,7 @@
 enum lf_growth { LF_GROW_RENO = 0, LF_GROW_CUBIC = 1, LF_GROW_HIGHSPEED = 2 };
 
 #define LF_IMTCP_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off") \
+	LF_TUNABLE_MAX_SSTHRESH(T) \
 	T(growth, 0, 0, 2, "how the window grows: 0 as reno, 1 as cubic, 2 as highspeed") \
 	T(estimator, 0, 0, 1, "0: slope and Kalman filter; 1: search in sub-ranges with votes, as published") \
 	T(every_round_trips, 1, 1, 1000, "least time from one measurement stream to the next, in round trips")

@@ -18,8 +18,7 @@
 #include "../include/window.h"
 
 #define LF_LEDBAT_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off") \
+	LF_TUNABLE_MAX_SSTHRESH(T) \
 	T(target_us, 60000, 100, 100000, "queueing delay to keep, in us; RFC 6817 allows up to 100 ms") \
 	T(gain_permille, 1000, 1, 1000, "segments gained per round trip with an empty queue, in 1/1000")
 

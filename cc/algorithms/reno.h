@@ -18,8 +18,7 @@
 #include "../include/window.h"
 
 #define LF_RENO_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off")
+	LF_TUNABLE_MAX_SSTHRESH(T)
 
 struct lf_reno_tunables {
 	LF_RENO_TUNABLES(LF_TUNABLE_FIELD)

@@ -20,8 +20,7 @@
 #include "../include/window.h"
 
 #define LF_SCALABLE_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off") \
+	LF_TUNABLE_MAX_SSTHRESH(T) \
 	T(increase_permille, 10, 1, 1000, "a: growth per acknowledged segment, in 1/1000 segment") \
 	T(decrease_permille, 125, 1, 500, "b: part of the window that a loss takes, in 1/1000") \
 	T(legacy_window_segments, 16, 0, LF_WINDOW_MAX, "window up to which it is Reno")

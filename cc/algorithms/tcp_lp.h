@@ -17,8 +17,7 @@
 #include "../include/window.h"
 
 #define LF_TCP_LP_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off") \
+	LF_TUNABLE_MAX_SSTHRESH(T) \
 	T(delta_permille, 150, 1, 999, "part of the known range of delay above which others are assumed, in 1/1000") \
 	T(inference_round_trips, 3, 1, 100, "how long the window does not grow after early congestion")
 

@@ -24,8 +24,7 @@
 #include "../include/window.h"
 
 #define LF_VEGAS_TUNABLES(T) \
-	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
-	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off") \
+	LF_TUNABLE_MAX_SSTHRESH(T) \
 	T(alpha_segments, 2, 1, 65535, "alpha: grow while fewer are queued") \
 	T(beta_segments, 4, 1, 65535, "beta: shrink while more are queued") \
 	T(gamma_segments, 1, 1, 65535, "gamma: slow start ends when more are queued")

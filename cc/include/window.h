@@ -55,6 +55,11 @@ LF_INLINE void lf_spend_credit(struct lf_conn *c, lf_u64 earned, lf_u32 price, l
 	lf_grow(c, segments, most);
 }
 
+/* The tunable of every algorithm that begins with slow start. */
+#define LF_TUNABLE_MAX_SSTHRESH(T) \
+	T(max_ssthresh_segments, 0, 0, LF_WINDOW_MAX, \
+	  "window above which slow start is limited (RFC 3742 suggests 100); 0 turns the limit off")
+
 /*
  * Limited slow start (RFC 3742, section 2): above max_ssthresh the window grows by at most max_ssthresh / 2 per
  * round trip: each acknowledged segment adds 1/K, K = int(cwnd / (max_ssthresh / 2)).
