@@ -119,6 +119,12 @@ struct bpf_iter__tcp {
 	__u32 uid __attribute__((aligned(8)));
 };
 
+/* The full socket an iterator visits; nothing at its end, and for request and time-wait sockets. */
+static __attribute__((always_inline, unused)) struct tcp_sock *lf_visited(struct bpf_iter__tcp *ctx)
+{
+	return ctx->sk_common ? bpf_skc_to_tcp_sock(ctx->sk_common) : 0;
+}
+
 static __attribute__((always_inline, unused)) void lf_fill_addresses(struct lf_block *block, struct tcp_sock *tp)
 {
 	struct sock___tcb *sk = (void *)tp;

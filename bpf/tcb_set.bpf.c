@@ -40,10 +40,11 @@ struct lf_request {
 	struct lf_block after;
 };
 
-/* By cookie; sized by the loader. */
+/* By cookie: as many connections as are changed in one visit. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 16);
 	__type(key, __u64);
 	__type(value, struct lf_request);
 } requests SEC(".maps");
@@ -52,11 +53,8 @@ SEC("iter/tcp")
 int look(struct bpf_iter__tcp *ctx)
 {
 	struct lf_block block = {};
-	struct tcp_sock *tp;
+	struct tcp_sock *tp = lf_visited(ctx);
 
-	if (!ctx->sk_common)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(ctx->sk_common);
 	if (!tp)
 		return 0;
 	lf_fill(&block, tp);
@@ -112,9 +110,7 @@ int set(struct bpf_iter__tcp *ctx)
 	struct tcp_sock *tp;
 	__u64 cookie;
 
-	if (!ctx->sk_common)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(ctx->sk_common);
+	tp = lf_visited(ctx);
 	if (!tp)
 		return 0;
 	cookie = bpf_get_socket_cookie(tp);

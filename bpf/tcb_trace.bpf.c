@@ -279,9 +279,7 @@ int mark(struct bpf_iter__tcp *ctx)
 	__u32 *verdict;
 	__u64 cookie;
 
-	if (!ctx->sk_common)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(ctx->sk_common);
+	tp = lf_visited(ctx);
 	if (!tp)
 		return 0;
 	cookie = bpf_get_socket_cookie(tp);

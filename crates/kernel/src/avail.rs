@@ -32,8 +32,12 @@ impl Meters {
         let ids = MapInfoIter::default().filter(|info| {
             info.ty == MapType::SkStorage && info.value_size == STATE_BYTES as u32 && info.name == STATES_MAP
         });
-        let maps: libbpf_rs::Result<Vec<_>> = ids.map(|info| MapHandle::from_map_id(info.id)).collect();
-        // One may go between the listing and the opening: the next look will see.
+        // One may go between the listing and the opening: it measures no more.
+        let has_gone = |map: &libbpf_rs::Result<MapHandle>| {
+            map.as_ref().is_err_and(|source| source.kind() == libbpf_rs::ErrorKind::NotFound)
+        };
+        let maps = ids.map(|info| MapHandle::from_map_id(info.id)).filter(|map| !has_gone(map));
+        let maps: libbpf_rs::Result<Vec<_>> = maps.collect();
         Ok(Meters {
             maps: maps.map_err(|source| refused("open the states of connections that measure", source))?,
         })

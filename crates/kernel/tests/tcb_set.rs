@@ -104,6 +104,25 @@ fn pair_untouched(congestion: &str) -> Pair {
 }
 
 #[test]
+fn several_connections_are_set_in_one_visit_each_to_its_own() {
+    let mut setter = Setter::load().unwrap();
+    let pairs: Vec<Pair> = (0..5).map(|_| pair("reno")).collect();
+    let kind = setter.kind("reno").unwrap();
+    let step = |(pair, cwnd): (&Pair, u32)| {
+        let wanted = change(&[&format!("cwnd={cwnd}")]);
+        plan(&pair.block(&setter, &own()), &wanted, |_| kind).unwrap()
+    };
+    let steps: Vec<_> = pairs.iter().zip(50..).map(step).collect();
+    let answers = setter.apply(&own(), &steps).unwrap();
+    assert!(
+        answers.iter().zip(&steps).all(|(answer, step)| answer.shortfalls(step).is_empty()),
+        "{answers:?}"
+    );
+    let set = pairs.iter().map(|pair| tcp_info(&pair.client).unwrap().snd_cwnd_segments);
+    assert_eq!(set.collect::<Vec<_>>(), [50, 51, 52, 53, 54]);
+}
+
+#[test]
 fn windows_of_reno_are_set_and_its_name_stays() {
     windows_are_set_and_state_is_kept("reno", "reno");
 }

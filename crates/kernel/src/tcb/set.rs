@@ -314,11 +314,12 @@ impl Carrier {
     fn apply(&self, place: &Place, steps: &[&Step]) -> Result<Vec<Answer>> {
         let requests = object::map_handle(&self.object, "requests")?;
         let failed = |source| refused("hand over what is to be set", source);
-        for step in steps {
+        let handed = steps.iter().try_for_each(|step| {
             let request = RawRequest::new(step, self.name);
-            requests.update(&step.cookie.to_ne_bytes(), request.bytes(), MapFlags::ANY).map_err(failed)?;
-        }
-        let visited = visit(place, self.set.as_fd());
+            requests.update(&step.cookie.to_ne_bytes(), request.bytes(), MapFlags::ANY).map_err(failed)
+        });
+        let visited = handed.and_then(|()| visit(place, self.set.as_fd()));
+        // Also when that failed: a request left behind would be carried out by the next visit.
         let answers = steps.iter().map(|step| take_answer(&requests, step.cookie)).collect();
         visited.map(|_| answers)
     }
@@ -327,7 +328,6 @@ impl Carrier {
 fn take_answer(requests: &MapHandle, cookie: u64) -> Answer {
     let key = cookie.to_ne_bytes();
     let found = requests.lookup(&key, MapFlags::ANY).ok().flatten();
-    // One that is left behind would be in the way of nothing but memory.
     let _ = requests.delete(&key);
     let request = found.and_then(|bytes| RawRequest::read(&bytes)).filter(|request| request.done != 0);
     let blocks = |request: &RawRequest| ((&request.before).into(), (&request.after).into());

@@ -158,13 +158,14 @@ fn run(
     let mut audit = Audit::open(act.audit.as_deref(), command)?;
     let mut setter = Setter::load()?;
     let mut tally = Tally::default();
+    let mut kinds = HashMap::new();
     for (place, connections) in look.take_each()? {
         let blocks = blocks(&setter, &place)?;
         let mut steps = Vec::new();
         for connection in &connections {
             let Some(block) = blocks.get(&connection.cookie) else { continue };
             let Some(change) = change(block) else { continue };
-            match plan_one(&mut setter, block, &change)? {
+            match plan_one(&mut setter, &mut kinds, block, &change)? {
                 Ok(step) => steps.push((connection, block, step)),
                 Err(refusal) => tally.refuse(connection, &refusal),
             }
@@ -185,13 +186,15 @@ fn run(
 
 fn plan_one(
     setter: &mut Setter,
+    kinds: &mut HashMap<String, CcKind>,
     block: &ControlBlock,
     change: &Change,
 ) -> anyhow::Result<Result<Step, Refusal>> {
-    let names = [Some(block.cc), change.cc];
-    let mut kinds: HashMap<String, CcKind> = HashMap::new();
-    for name in names.into_iter().flatten() {
-        kinds.insert(name.as_str().to_owned(), setter.kind(name.as_str())?);
+    // Asking goes through everything that is registered, and may load a wrapper: once per name.
+    for name in [Some(block.cc), change.cc].into_iter().flatten() {
+        if !kinds.contains_key(name.as_str()) {
+            kinds.insert(name.as_str().to_owned(), setter.kind(name.as_str())?);
+        }
     }
     Ok(plan(block, change, |name| kinds.get(name).copied().unwrap_or(CcKind::Absent)))
 }
