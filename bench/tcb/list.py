@@ -7,25 +7,19 @@ Makes the connections on loopback in a network namespace of its own, then runs e
 order; only ratios within a run are compared. Appends to results/DATE/list.jsonl. Needs root, iproute2.
 """
 
-import argparse
-import ctypes
-import datetime
-import json
-import os
-import pathlib
 import resource
 import socket
 import statistics
 import subprocess
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+import frame
+
 NO_PROCESS = "src,dst,state,cc,cwnd,ssthresh,rtt,rttvar,minrtt,rto,flight,retrans,delivery,pacing,rwnd,rcvwnd,limit"
 
 
 def connect(sockets):
-    """Both ends of sockets/2 connections; several listeners, so that ports do not run out."""
+    """Both ends of sockets/2 connections."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, sockets + 100), hard))
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -43,14 +37,10 @@ def milliseconds(command):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__, rounds=7)
     parser.add_argument("--connections", type=int, default=10000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--program", default=str(ROOT / "target/release/longfat"))
     args = parser.parse_args()
-    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000):  # CLONE_NEWNET; os.unshare came with Python 3.12
-        raise SystemExit(f"a network namespace of its own: {os.strerror(ctypes.get_errno())}; run it with sudo")
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    frame.enter_own_namespace()
     held = connect(args.connections)
     variants = {
         "ss -tinm": ["ss", "-tinm"],
@@ -64,21 +54,13 @@ def main():
         for name in order:
             times[name].append(milliseconds(variants[name]))
     median = {name: round(statistics.median(values), 1) for name, values in times.items()}
-    result = {
-        "date": datetime.datetime.now().isoformat(timespec="seconds"),
+    frame.keep("list", args.program, {
         "connections": len(held) - 1,
-        "program": os.path.relpath(args.program, ROOT),
-        "load": os.getloadavg()[0],
         "median_ms": median,
         "ratio_to_ss": round(median["longfat tcb list, without processes"] / median["ss -tinm"], 3),
         "ratio_to_ss_with_processes": round(median["longfat tcb list"] / median["ss -tinmp"], 3),
         "ms": {name: [round(value, 1) for value in values] for name, values in times.items()},
-    }
-    folder = HERE / "results" / datetime.date.today().isoformat()
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "list.jsonl", "a") as file:
-        file.write(json.dumps(result) + "\n")
-    print(json.dumps(result, indent=1))
+    })
 
 
 main()

@@ -7,20 +7,15 @@ One reno flow at full speed over loopback in a network namespace of its own; eac
 turned order. Appends to results/DATE/trace.jsonl. Needs root, iproute2.
 """
 
-import argparse
-import ctypes
-import datetime
 import json
-import os
-import pathlib
 import signal
 import statistics
 import subprocess
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+import frame
+
 PORT = 5201
 # The data connection has a port of its own; PORT is that of the control connection.
 FLOW = f"cc reno and not sport {PORT} and not dport {PORT}"
@@ -57,14 +52,10 @@ def traced(program, seconds, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = frame.parser(__doc__, rounds=5)
     parser.add_argument("--seconds", type=int, default=2)
-    parser.add_argument("--program", default=str(ROOT / "target/release/longfat"))
     args = parser.parse_args()
-    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000):  # CLONE_NEWNET; os.unshare came with Python 3.12
-        raise SystemExit(f"a network namespace of its own: {os.strerror(ctypes.get_errno())}; run it with sudo")
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    frame.enter_own_namespace()
     server = subprocess.Popen([args.program, "transfer", "serve"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(1)
     rounds = []
@@ -81,18 +72,10 @@ def main():
                 rounds.append(one)
     finally:
         server.terminate()
-    result = {
-        "date": datetime.datetime.now().isoformat(timespec="seconds"),
-        "program": os.path.relpath(args.program, ROOT),
-        "load": os.getloadavg()[0],
+    frame.keep("trace", args.program, {
         "median_ratio": statistics.median(one["ratio"] for one in rounds),
         "rounds": rounds,
-    }
-    folder = HERE / "results" / datetime.date.today().isoformat()
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "trace.jsonl", "a") as file:
-        file.write(json.dumps(result) + "\n")
-    print(json.dumps(result, indent=1))
+    })
 
 
 main()
