@@ -1,5 +1,6 @@
 //! How many connections the file descriptors allow.
 
+use crate::plan::LimitsPlan;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Descriptors kept for what is not a connection: listeners, samples, programs the relay starts.
@@ -20,11 +21,19 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Raises the soft limit to the hard one and shares out what that allows.
-    pub fn raise(workers: usize) -> Limits {
+    /// Raises the soft limit to the hard one, or to what the plan allows, and shares that out.
+    pub fn raise(workers: usize, plan: &LimitsPlan) -> Limits {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
-        let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
-        Limits::share(if raised { hard } else { soft }, workers)
+        let wanted = plan.descriptors.map_or(hard, |most| most.min(hard));
+        let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();
+        Limits::share(if raised { wanted } else { soft.min(wanted) }, workers).at_most(plan.connections)
+    }
+
+    fn at_most(self, connections: Option<usize>) -> Limits {
+        Limits {
+            connections: connections.map_or(self.connections, |most| most.min(self.connections)),
+            ..self
+        }
     }
 
     /// A quarter of the free descriptors for pipes (two each), a sixteenth for held handshakes (one each), the rest
@@ -53,5 +62,13 @@ mod tests {
             let needed = (2 * (connections + pipes) + held) as u64;
             assert!(needed <= descriptors.saturating_sub(40).max(8), "{descriptors}: {needed}");
         }
+    }
+
+    #[test]
+    fn a_limit_of_connections_counts_where_it_is_the_lower_one() {
+        let shared = Limits::share(1024, 2);
+        assert_eq!(shared.at_most(Some(5)).connections, 5);
+        assert_eq!(shared.at_most(Some(1 << 20)), shared);
+        assert_eq!(shared.at_most(None), shared);
     }
 }

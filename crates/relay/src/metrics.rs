@@ -125,18 +125,15 @@ pub(crate) fn render(shared: &Shared, format: Format) -> String {
         rules.entry(name).or_default().totals = totals;
     }
     for legs in &living {
-        if let Some(reading) = Reading::take(legs)
-            && let Some(rule) = rules.get_mut(&legs.plan.rule)
-        {
-            rule.add(&reading);
-        }
-    }
-    for legs in &living {
-        // Bytes count also when a socket could not be read any more: a counter must not fall.
+        // A rule that a reload took away has an entry as long as one of its connections lives.
         let rule = rules.entry(legs.plan.rule.clone()).or_default();
+        // Bytes count also when a socket could not be read any more: a counter must not fall.
         Direction::BOTH.iter().for_each(|direction| {
             rule.totals.relayed_bytes[direction.index()] += legs.relayed(*direction);
         });
+        if let Some(reading) = Reading::take(legs) {
+            rule.add(&reading);
+        }
     }
     families.extend(of_rules(&rules));
     families.extend(process::families());

@@ -29,7 +29,6 @@ use longfat_schema::record::RelaySample;
 use std::{
     collections::BTreeMap,
     net::TcpStream,
-    os::fd::AsRawFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -291,21 +290,9 @@ fn buffer_bytes(wanted_bytes: u32, promised_bytes: u32, unread_bytes: u64, occup
     }
 }
 
-/// What the receive queue takes of its buffer (SO_MEMINFO).
+/// What the receive queue takes of its buffer: the first number of SO_MEMINFO.
 fn occupied_bytes(socket: &TcpStream) -> u64 {
-    let mut info = [0u32; 16];
-    let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes of u32.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            info.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if result == 0 { info[0].into() } else { 0 }
+    socket::option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |bytes| u64::from(bytes as u32))
 }
 
 /// By more than an eighth.

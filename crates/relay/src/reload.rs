@@ -87,13 +87,19 @@ impl<'a> Standing<'a> {
             shared.held.set_gates(plan.intercepted_ways(), |rule| interception.hold(rule, plan.fail))?;
             interception.exchange(&plan, &ports, Taking::Yes)?;
         }
-        let gone: Vec<DoorId> =
-            before.into_iter().filter(|id| kept.iter().all(|(kept, _)| kept != id)).collect();
-        self.doors.forget(&gone);
-        let until = Instant::now() + LINGER;
-        self.retiring.extend(gone.into_iter().map(|id| (until, id)));
+        self.retire_all_but(&before, &kept);
         (self.plan, self.ports) = (plan, ports);
         Ok(())
+    }
+
+    /// A listener stays known until it is closed: the next reload may want it again, and its address is taken.
+    fn retire_all_but(&mut self, before: &[DoorId], kept: &[(DoorId, Clients)]) {
+        let is_kept = |id: &DoorId| kept.iter().any(|(kept, _)| kept == id);
+        self.retiring.retain(|(_, id)| !is_kept(id));
+        let known: Vec<DoorId> = self.retiring.iter().map(|(_, id)| *id).collect();
+        let gone = before.iter().filter(|id| !is_kept(id) && !known.contains(id));
+        let until = Instant::now() + LINGER;
+        self.retiring.extend(gone.map(|id| (until, *id)));
     }
 
     /// Hands new listeners to the workers, and tells them what the kept ones' clients are now.
@@ -110,6 +116,7 @@ impl<'a> Standing<'a> {
     pub fn retire(&mut self, shared: &Shared) {
         let now = Instant::now();
         for (_, id) in self.retiring.extract_if(.., |(until, _)| *until <= now) {
+            self.doors.forget(&[id]);
             shared.seats.iter().for_each(|seat| seat.order([DoorOrder::Close(id)]));
         }
     }

@@ -98,7 +98,7 @@ pub(crate) enum Once {
 
 impl<'a> Shared<'a> {
     pub fn new(plan: &'a RelayPlan, own_mark: Option<u32>, observer: &'a dyn Observer) -> Result<Shared<'a>> {
-        let limits = Limits::raise(plan.workers);
+        let limits = Limits::raise(plan.workers, &plan.limits);
         let seats: Result<Vec<Seat>> = (0..plan.workers).map(|_| Seat::new()).collect();
         Ok(Shared {
             plan,
@@ -153,8 +153,8 @@ impl<'a> Shared<'a> {
         let limit = self.limits.connections;
         self.warn_once(Once::Full, || {
             format!(
-                "{limit} connections, all that the descriptor limit allows: more wait until some end \
-                 (raise it with 'ulimit -n' or LimitNOFILE=)"
+                "{limit} connections, all that the descriptor limit allows or [limits] connections: more wait \
+                 until some end (raise them with 'ulimit -n' or LimitNOFILE=, and in the relay's file)"
             )
         });
         false

@@ -350,8 +350,7 @@ impl Observer for Voice<'_> {
 }
 
 fn describe(end: &ConnectionSummary) -> String {
-    let ended = serde_json::to_value(end.ended).ok();
-    let ended = ended.as_ref().and_then(|value| value.as_str()).unwrap_or_default().replace('_', " ");
+    let ended = end.ended.name().replace('_', " ");
     format!(
         "connection {}: {} to {}: {ended} after {}; {} to the server ({}, {} segments retransmitted), \
          {} to the client ({}, {} segments retransmitted)",

@@ -1,14 +1,14 @@
 //! `longfat relay check`, `longfat relay clean`.
 
-use super::daemon::read;
+use super::{daemon::read, nanos};
 use crate::outcome::{Failure, Outcome};
 use anyhow::Context;
 use comfy_table::{Table, presets};
 use longfat_cc::Algorithm;
 use longfat_kernel::cc;
 use longfat_relay::{Accept, ConnectionPlan, Fail, LegPlan, MatchPlan, RelayPlan};
-use longfat_schema::units::{Nanos, Rate, Size};
-use std::{io::Write, path::PathBuf, time::Duration};
+use longfat_schema::units::{Rate, Size};
+use std::{io::Write, path::PathBuf};
 
 /// Say what a relay's file comes to: rules, legs, and the nft and ip commands. Touches nothing.
 ///
@@ -129,7 +129,7 @@ fn describe(way: &ConnectionPlan) -> String {
     let mut text =
         format!("{}: {accept}\n  client: {}\n  server: {}", way.rule, leg(&way.client), leg(&way.server));
     let mut more = vec![match way.idle {
-        Some(idle) => format!("ended after {} without data", time(idle)),
+        Some(idle) => format!("ended after {} without data", nanos(idle)),
         None => "never ended for being idle".into(),
     }];
     more.extend(way.memory_bytes.map(|bytes| format!("at most {} of memory", Size(bytes))));
@@ -155,7 +155,7 @@ fn leg(leg: &LegPlan) -> String {
         text.push_str(&format!(", segments of at most {mss} bytes"));
     }
     match leg.keepalive_idle {
-        Some(idle) => text.push_str(&format!(", probed after {} of silence", time(idle))),
+        Some(idle) => text.push_str(&format!(", probed after {} of silence", nanos(idle))),
         None => text.push_str(", never probed"),
     }
     text
@@ -166,12 +166,8 @@ fn beside(plan: &RelayPlan) -> String {
         Fail::Open => "When it is not running, connections flow on unrelayed.".to_owned(),
         Fail::Closed => "When it is not running, new connections that it would take are dropped.".to_owned(),
     }];
-    lines.push(format!("On SIGTERM living connections have {}.", time(plan.drain)));
+    lines.push(format!("On SIGTERM living connections have {}.", nanos(plan.drain)));
     lines.extend(plan.control.as_ref().map(|control| format!("Status: {}", control.socket.display())));
     lines.extend(plan.metrics.map(|address| format!("Metrics: http://{address}/metrics")));
     lines.join("\n")
-}
-
-fn time(time: Duration) -> Nanos {
-    Nanos(time.as_nanos() as u64)
 }
