@@ -98,7 +98,11 @@ impl Figure {
 
     /// Whether the medians differ by no more than this share; a figure that one side lacks is no difference.
     pub fn is_within(&self, share: f64) -> bool {
-        self.ratio.is_none_or(|ratio| (1.0 - share..=1.0 + share).contains(&ratio))
+        match self.ratio {
+            Some(ratio) => (1.0 - share..=1.0 + share).contains(&ratio),
+            // From nothing to something has no ratio, and is no agreement.
+            None => self.sides.iter().any(Option::is_none),
+        }
     }
 }
 

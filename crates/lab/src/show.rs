@@ -31,12 +31,16 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
 
 /// Several figures of one metric: `median [least – greatest]`.
 pub fn spread(metric: &str, values: &[f64]) -> Option<String> {
-    let spread = Spread::of(values.iter().copied())?;
+    Some(spread_of(metric, &Spread::of(values.iter().copied())?))
+}
+
+/// The same of what was summed up already.
+pub fn spread_of(metric: &str, spread: &Spread) -> String {
     let shown = value(metric, spread.median);
     if spread.count == 1 {
-        return Some(shown);
+        return shown;
     }
-    Some(format!("{shown} [{} – {}]", value(metric, spread.min), value(metric, spread.max)))
+    format!("{shown} [{} – {}]", value(metric, spread.min), value(metric, spread.max))
 }
 
 /// A span for people: `2 min 05 s`.

@@ -11,7 +11,7 @@ use longfat_schema::{
     units::{Nanos, Size},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
@@ -45,6 +45,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
     let seed = seed_of(head.seed, &[&case.name, &repeat.to_string()]);
     let topology = Topology::of(setting);
     let links = links(setting, seed)?;
+    let unsegmented = topology.towards_emulated();
     let window_start_us = head.warmup.as_us() as i64;
     let mut plan = Plan {
         schema_version: SCHEMA_VERSION,
@@ -63,7 +64,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         hosts: setting
             .hosts
             .iter()
-            .map(|(name, host)| host_plan(name, host, setting, &topology, &links))
+            .map(|(name, host)| host_plan(name, host, setting, &topology, &links, &unsegmented))
             .collect(),
         relays: enabled_relays(setting).map(|(name, relay)| relay_plan(name, relay)).collect(),
         flows: enabled_flows(setting)
@@ -125,17 +126,21 @@ fn host_plan(
     setting: &Setting,
     topology: &Topology<'_>,
     links: &[CablePlan],
+    unsegmented: &BTreeSet<(String, String)>,
 ) -> HostPlan {
     let mut sysctls = standing_sysctls(host.forward);
     sysctls.extend(setting.head.sysctls.clone());
     sysctls.extend(host.sysctls.clone());
-    let towards = topology.towards_emulated().into_iter();
     HostPlan {
         name: name.to_owned(),
         forward: host.forward,
         sysctls,
         routes: links.iter().filter_map(|link| route(name, link, topology, links)).collect(),
-        unsegmented: towards.filter(|(host, _)| host == name).map(|(_, link)| link).collect(),
+        unsegmented: unsegmented
+            .iter()
+            .filter(|(host, _)| host == name)
+            .map(|(_, link)| link.clone())
+            .collect(),
     }
 }
 

@@ -78,7 +78,10 @@ pub enum SimulationError {
 /// # Errors
 /// The first reason why not.
 pub fn check(plans: &[Plan]) -> Result<(), SimulationError> {
-    plans.iter().try_for_each(|plan| Ok(translate(plan)?.scenario.check()?))
+    let mut seen = BTreeSet::new();
+    // Repeats of a case differ in their seeds only.
+    let mut cases = plans.iter().filter(|plan| seen.insert(plan.case.as_str()));
+    cases.try_for_each(|plan| Ok(translate(plan)?.scenario.check()?))
 }
 
 /// The plan with every congestion control called as the code that runs calls itself: `reno` is `lf_reno` here.

@@ -139,8 +139,8 @@ impl Translator<'_> {
             start_ns: flow.start_us * 1000,
             stagger_ns: flow.stagger_us * 1000,
             send_for_ns: Some(flow.duration_us * 1000),
-            bytes: flow.size_bytes,
-            // A plan's rate is the whole flow's.
+            // A plan's size and rate are the whole flow's. Rounded up, so that all of it is sent.
+            bytes: flow.size_bytes.map(|size| size.div_ceil(u64::from(flow.streams.max(1)))),
             rate_bps: flow.rate_bps.map(|rate_bps| rate_bps / u64::from(flow.streams.max(1))),
             transport,
         })

@@ -361,9 +361,16 @@ impl Known<'_> {
     }
 
     fn check_scope(&self, path: &str, figure: &FigureOf, problems: &mut Vec<Problem>) {
+        if figure.of.is_empty() {
+            return;
+        }
         let Some(case) = self.cases.iter().find(|case| case.name == figure.case) else { return };
+        // Mostly a flow: then nothing needs listing.
+        if case.setting.flows.get(&figure.of).is_some_and(|flow| flow.enabled) {
+            return;
+        }
         let scopes = scopes(&case.setting);
-        if !figure.of.is_empty() && !scopes.contains(&figure.of) {
+        if !scopes.contains(&figure.of) {
             let known = scopes.iter().map(String::as_str);
             let message = unknown("flow, link direction or relay direction", &figure.of, known);
             let problem = Problem::new(format!("{path}.of"), format!("{message} (case {})", figure.case));

@@ -7,7 +7,7 @@ use longfat_lab::{
     compare::{CaseComparison, Comparison, Figure, Run, Side, compare},
     show,
 };
-use longfat_schema::run::{Spread, find_runs};
+use longfat_schema::run::find_runs;
 use std::path::{Path, PathBuf};
 
 /// Put two results (or two runs) beside each other: figures case by case, and which parameters differ.
@@ -130,8 +130,9 @@ fn print(comparison: &Comparison, args: &CompareArgs) {
         let mut table = table::table(&["figure", "of", "A", "B", "B / A"]);
         table::align_right(&mut table, 2..5);
         for figure in case.figures.iter().filter(|figure| is_shown(figure, args)) {
-            let side =
-                |side: usize| figure.sides[side].as_ref().map_or("–".to_owned(), |s| spread(figure, s));
+            let side = |side: usize| {
+                figure.sides[side].as_ref().map_or("–".to_owned(), |s| show::spread_of(&figure.metric, s))
+            };
             let beyond = args.within.is_some_and(|share| !figure.is_within(share));
             let mark = if beyond { " !" } else { "" };
             let ratio = figure.ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.3}{mark}"));
@@ -159,14 +160,6 @@ fn print_parameters(comparison: &Comparison) {
         table.add_row([difference.key.clone(), in_short(left), in_short(right), cases]);
     }
     println!("{table}");
-}
-
-fn spread(figure: &Figure, spread: &Spread) -> String {
-    let shown = |value| show::value(&figure.metric, value);
-    if spread.count == 1 {
-        return shown(spread.median);
-    }
-    format!("{} [{} – {}]", shown(spread.median), shown(spread.min), shown(spread.max))
 }
 
 fn in_short(value: &str) -> String {
