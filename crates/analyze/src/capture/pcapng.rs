@@ -63,8 +63,11 @@ impl Units {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Pcapng {
     big_endian: bool,
+    /// Sections begun; interfaces are numbered anew in each.
+    sections: u32,
     interfaces: Vec<Interface>,
-    statistics: Vec<(u32, InterfaceStatistics)>,
+    /// By section and interface.
+    statistics: Vec<((u32, u32), InterfaceStatistics)>,
     /// Packets that packet blocks themselves say were lost before them.
     dropped_before_packets: u64,
     last_ns: i64,
@@ -160,6 +163,7 @@ impl Pcapng {
             return Step::Need(length);
         }
         self.big_endian = big;
+        self.sections += 1;
         self.interfaces.clear();
         Step::Skip { consumed: length }
     }
@@ -202,9 +206,10 @@ impl Pcapng {
         }
         let interface = name.unwrap_or_else(|| format!("interface {index}"));
         // Blocks are cumulative: the last of each interface counts.
-        self.statistics.retain(|(known, _)| *known != index);
+        let place = (self.sections, index);
+        self.statistics.retain(|(known, _)| *known != place);
         if self.statistics.len() < MAX_INTERFACES {
-            self.statistics.push((index, InterfaceStatistics { interface, received, dropped }));
+            self.statistics.push((place, InterfaceStatistics { interface, received, dropped }));
         }
     }
 

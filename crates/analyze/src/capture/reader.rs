@@ -67,6 +67,8 @@ pub struct CaptureReader<R> {
     /// Offset in the file of `buffer[0]`.
     base: u64,
     at_end: bool,
+    /// The next packet, when it was looked for already; the buffer stays as it is meanwhile.
+    ahead: Option<Located>,
     damages: Vec<Damage>,
     damage_count: u64,
 }
@@ -83,6 +85,7 @@ impl<R: Read> CaptureReader<R> {
             end: 0,
             base: 0,
             at_end: false,
+            ahead: None,
             damages: Vec::new(),
             damage_count: 0,
         };
@@ -102,7 +105,10 @@ impl<R: Read> CaptureReader<R> {
     /// The next packet, or none at the end.
     #[inline]
     pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, CaptureError> {
-        let Some(at) = self.locate()? else { return Ok(None) };
+        if self.ahead.is_none() {
+            self.ahead = self.locate()?;
+        }
+        let Some(at) = self.ahead.take() else { return Ok(None) };
         Ok(Some(Packet {
             time_ns: at.time_ns,
             original_bytes: at.original_bytes,
@@ -114,14 +120,10 @@ impl<R: Read> CaptureReader<R> {
 
     /// Time of the first packet, without taking it.
     pub fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
-        loop {
-            match self.format.step(&self.buffer[self.start..self.end]) {
-                Step::Packet { at, .. } => return Ok(Some(at.time_ns)),
-                Step::Skip { consumed } => self.start += consumed,
-                Step::Need(length) if self.start + length > self.end && self.more(length)? => {}
-                Step::Need(_) | Step::Damaged(_) => return Ok(None),
-            }
+        if self.ahead.is_none() {
+            self.ahead = self.locate()?;
         }
+        Ok(self.ahead.as_ref().map(|at| at.time_ns))
     }
 
     /// Places where the file is damaged, at most a hundred of them.

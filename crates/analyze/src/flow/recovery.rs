@@ -129,6 +129,8 @@ pub struct Recovery {
     /// How many there were.
     pub episode_count: u64,
     recent: VecDeque<Resent>,
+    /// Greatest end of any of them, so that most acknowledgements need no search.
+    resent_end: u64,
     current: Option<Episode>,
     /// Highest octet outstanding at the last timeout.
     pub timeout_point: u64,
@@ -164,6 +166,7 @@ impl Recovery {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
+        self.resent_end = self.resent_end.max(resent.end);
         self.recent.push_back(resent);
     }
 
@@ -189,7 +192,7 @@ impl Recovery {
 
     /// RFC 3522: the acknowledgement that first covers a retransmission echoes a timestamp older than it.
     fn eifel(&mut self, before: u64, ack: u64, echo: Option<u32>, segments_of: impl Fn(u64) -> u64) {
-        let Some(echo) = echo else { return };
+        let Some(echo) = echo.filter(|_| self.resent_end > before) else { return };
         let found = self.recent.iter_mut().rev().find(|r| r.start == before && r.end <= ack && !r.spurious);
         let Some(resent) = found else { return };
         if resent.ts_value.is_some_and(|sent| (echo.wrapping_sub(sent) as i32) < 0) {
