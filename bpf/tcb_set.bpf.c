@@ -16,7 +16,10 @@ enum {
 	LF_SET_CC = 8,	    /* windows too; they need it */
 	LF_KEEP_STATE = 16, /* bring the private state along */
 	LF_GIVE_STATE = 32, /* take that of the request instead */
+	LF_UNLESS_RECOVERING = 64,
 };
+
+enum { LF_CA_CWR = 2 }; /* enum tcp_ca_state: from here on the kernel decides on cwnd */
 
 /* What is to be done to one socket, and what came of it. */
 struct lf_request {
@@ -35,7 +38,7 @@ struct lf_request {
 	__s32 rto_min_error;
 	__s32 rto_max_error;
 	__s32 cc_error;
-	__u32 zero;
+	__u32 recovering; /* nothing was done because of LF_UNLESS_RECOVERING */
 	struct lf_block before;
 	struct lf_block after;
 };
@@ -119,6 +122,12 @@ int set(struct bpf_iter__tcp *ctx)
 	if (!request || request->done)
 		return 0;
 	lf_fill(&request->before, tp);
+	if (request->actions & LF_UNLESS_RECOVERING && request->before.ca_state >= LF_CA_CWR) {
+		request->after = request->before;
+		request->recovering = 1;
+		request->done = 1;
+		return 0;
+	}
 	if (request->actions & LF_SET_CLAMP)
 		request->clamp_error = set_number(tp, TCP_BPF_SNDCWND_CLAMP, request->clamp_segments);
 	if (request->actions & LF_SET_RTO_MIN)

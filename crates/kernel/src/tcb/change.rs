@@ -39,6 +39,8 @@ pub struct Change {
     pub private: Option<PrivateState>,
     /// What becomes of private state.
     pub keep: Keep,
+    /// Nothing at all while a loss is being repaired; looked at in the same visit.
+    pub unless_recovering: bool,
 }
 
 /// What may be asked for.

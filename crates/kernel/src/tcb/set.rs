@@ -30,6 +30,7 @@ const SET_RTO_MAX: u32 = 4;
 const SET_CC: u32 = 8;
 const KEEP_STATE: u32 = 16;
 const GIVE_STATE: u32 = 32;
+const UNLESS_RECOVERING: u32 = 64;
 
 /// `struct lf_request` of bpf/tcb_set.bpf.c: integers only, no padding.
 #[derive(Debug, Clone, Copy, Default)]
@@ -49,7 +50,7 @@ struct RawRequest {
     rto_min_error: i32,
     rto_max_error: i32,
     cc_error: i32,
-    zero: u32,
+    recovering: u32,
     before: RawBlock,
     after: RawBlock,
 }
@@ -67,7 +68,8 @@ impl RawRequest {
                 | when(change.rto_max_ms.is_some(), SET_RTO_MAX)
                 | when(route.is_some(), SET_CC)
                 | when(route.is_some_and(|route| route.keeps_state), KEEP_STATE)
-                | when(change.private.is_some(), GIVE_STATE),
+                | when(change.private.is_some(), GIVE_STATE)
+                | when(change.unless_recovering, UNLESS_RECOVERING),
             cwnd_segments: change.cwnd_segments.unwrap_or(0),
             ssthresh_segments: change.ssthresh_segments.unwrap_or(0),
             clamp_segments: change.clamp_segments.unwrap_or(0),
@@ -111,6 +113,8 @@ pub struct Answer {
     pub blocks: Option<(ControlBlock, ControlBlock)>,
     /// What the kernel refused: what, and its errno.
     pub errors: Vec<(&'static str, i32)>,
+    /// Nothing was set, because a loss was being repaired and the change was to wait for its end.
+    pub recovering: bool,
 }
 
 impl Answer {
@@ -119,6 +123,9 @@ impl Answer {
         let Some((_, after)) = &self.blocks else {
             return vec!["the connection has gone".to_owned()];
         };
+        if self.recovering {
+            return vec!["a loss is being repaired".to_owned()];
+        }
         let refused = self.errors.iter().map(|(what, errno)| {
             format!("the kernel refused {what}: {}", std::io::Error::from_raw_os_error(*errno))
         });
@@ -225,11 +232,20 @@ impl Setter {
                 answers.insert(answer.cookie, answer);
             }
         }
-        let gone = |cookie| Answer { cookie, blocks: None, errors: Vec::new() };
+        let gone = |cookie| Answer { cookie, blocks: None, errors: Vec::new(), recovering: false };
         Ok(steps
             .iter()
             .map(|step| answers.remove(&step.cookie).unwrap_or_else(|| gone(step.cookie)))
             .collect())
+    }
+
+    /// Loads what setting connections of this congestion control takes, so that nothing more has to be looked for
+    /// later: finding programs of others asks for CAP_SYS_ADMIN, which a long-lived process may want to give up.
+    ///
+    /// # Errors
+    /// When the programs cannot be loaded.
+    pub fn prepare(&mut self, cc: CcName) -> Result<()> {
+        self.carrier_of(cc).map(drop)
     }
 
     /// The carrier that shares its storage with `to`, loaded when it is the first time.
@@ -335,6 +351,7 @@ fn take_answer(requests: &MapHandle, cookie: u64) -> Answer {
         cookie,
         blocks: request.as_ref().map(blocks),
         errors: request.as_ref().map(RawRequest::errors).unwrap_or_default(),
+        recovering: request.is_some_and(|request| request.recovering != 0),
     }
 }
 

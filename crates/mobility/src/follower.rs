@@ -1,0 +1,405 @@
+//! What a node does to its connections when the link of their router changes. Pure: control blocks, announcements and
+//! the time go in, wishes come out.
+//!
+//! **When.** Losses of what was sent over the old link are found after the change, and cut whatever was set before
+//! (Ishibashi 2006, figure 7). So a window is raised only once everything that had been sent at the change is
+//! acknowledged ([`Moment`]) and nothing is being repaired. A window too large for the new link is lowered at once:
+//! it is what keeps ACKs of the old data from releasing more than the link can take; a cut after that does no harm,
+//! since the window is set again at the moment. Nothing is ever set while a loss is being repaired.
+//!
+//! **What.** [`Policy`] finds the window W. Lowering sets cwnd and ssthresh to W. Raising sets ssthresh to W and leaves
+//! the way up to slow start, from a share of W that the queue before the link can take as a burst.
+
+use crate::{
+    announcement::{Announcement, Character},
+    name::Name,
+    policy::{Policy, Remembered, Situation, Way},
+    prefix::Prefix,
+};
+use longfat_kernel::tcb::{CcName, Change, ControlBlock, Keep, Moment, State};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
+
+/// How a node follows.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where windows come from.
+    pub policy: Policy,
+    /// No window is set above this.
+    pub ceiling_bytes: u64,
+    /// Of the new window, how much may be sent as one burst.
+    pub burst_percent: u32,
+    /// Congestion control on a link; connections on other links have their own.
+    pub cc: BTreeMap<Name, CcName>,
+    /// Whose addresses lie behind a router, for a node at the other end of the path.
+    pub peers: BTreeMap<Name, Vec<Prefix>>,
+    /// A connection that has not settled by then is left as it is.
+    pub patience_us: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            policy: Policy::default(),
+            ceiling_bytes: 64 << 20,
+            burst_percent: 25,
+            cc: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            patience_us: 60_000_000,
+        }
+    }
+}
+
+/// Why a connection is to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// Its window is too large for the new link.
+    Lowered,
+    /// Everything from before the change has arrived: its window is made to fit.
+    Fitted,
+    /// It began on a link that has a congestion control of its own.
+    Began,
+}
+
+/// One connection to be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// Which socket.
+    pub cookie: u64,
+    /// To what.
+    pub change: Change,
+    /// Why.
+    pub why: Why,
+    /// The link it is fitted to.
+    pub link: Name,
+}
+
+/// A router as last heard.
+#[derive(Debug, Clone)]
+pub struct Router {
+    /// The link it uses.
+    pub link: Name,
+    /// What that can do.
+    pub character: Character,
+    /// What nodes know it by.
+    pub addresses: Vec<IpAddr>,
+    /// Interface it was heard on; none for one that is far away.
+    pub interface: Option<u32>,
+    /// When it was last heard, repeats included.
+    pub heard_us: u64,
+    /// Changes of its link heard.
+    pub changes: u64,
+}
+
+/// One connection over a router's link.
+#[derive(Debug, Clone)]
+struct Tracked {
+    router: Name,
+    way: Way,
+    /// Congestion control of its own, where ours stands in its place.
+    own_cc: Option<CcName>,
+    /// Window when it was last seen to send without repairing.
+    steady_segments: Option<u32>,
+    /// Round-trip time without the link's delay.
+    rest_us: Option<u32>,
+    memory: BTreeMap<Name, Remembered>,
+    pending: Option<Pending>,
+    /// It cannot be set: not tried again on this link.
+    refused: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Pending {
+    moment: Moment,
+    since_us: u64,
+    window_segments: u32,
+    lowered: bool,
+}
+
+/// The state of a node that follows.
+#[derive(Debug)]
+pub struct Follower {
+    settings: Settings,
+    routers: BTreeMap<Name, Router>,
+    tracked: HashMap<u64, Tracked>,
+}
+
+impl Follower {
+    /// One that has heard nothing yet.
+    pub fn new(settings: Settings) -> Follower {
+        Follower { settings, routers: BTreeMap::new(), tracked: HashMap::new() }
+    }
+
+    /// Routers heard.
+    pub fn routers(&self) -> &BTreeMap<Name, Router> {
+        &self.routers
+    }
+
+    /// Connections over their links.
+    pub fn connections(&self) -> usize {
+        self.tracked.len()
+    }
+
+    /// Connections that wait for what they sent before a change.
+    pub fn waiting(&self) -> usize {
+        self.tracked.values().filter(|tracked| tracked.pending.is_some()).count()
+    }
+
+    /// Congestion controls that were replaced, by cookie: what to put back at the end.
+    pub fn replaced_cc(&self) -> impl Iterator<Item = (u64, CcName)> {
+        self.tracked.iter().filter_map(|(cookie, tracked)| Some((*cookie, tracked.own_cc?)))
+    }
+
+    /// The newest announcement of a router, once more.
+    pub fn hear_again(&mut self, router: &Name, now_us: u64) {
+        if let Some(router) = self.routers.get_mut(router) {
+            router.heard_us = now_us;
+        }
+    }
+
+    /// News of a router, heard on an interface; `blocks` are the control blocks of this moment.
+    pub fn hear(
+        &mut self,
+        news: &Announcement,
+        interface: Option<u32>,
+        blocks: &[ControlBlock],
+        now_us: u64,
+    ) -> Vec<Wish> {
+        let old = self.routers.get(&news.router).cloned();
+        let changed = old.as_ref().is_some_and(|o| o.link != news.link || o.character != news.character);
+        let router = Router {
+            link: news.link.clone(),
+            character: news.character,
+            addresses: news.addresses.clone(),
+            interface,
+            heard_us: now_us,
+            changes: old.as_ref().map_or(0, |old| old.changes) + u64::from(changed),
+        };
+        self.routers.insert(news.router.clone(), router);
+        self.meet(blocks);
+        if let Some(old) = old.filter(|_| changed) {
+            self.turn(&news.router, &old, blocks, now_us);
+        }
+        self.wishes(blocks, now_us)
+    }
+
+    /// A look at all control blocks.
+    pub fn look(&mut self, blocks: &[ControlBlock], now_us: u64) -> Vec<Wish> {
+        self.meet(blocks);
+        self.wishes(blocks, now_us)
+    }
+
+    /// What came of a wish. One that was not fulfilled is wished again at the next look.
+    pub fn done(&mut self, wish: &Wish, before: Option<&ControlBlock>) {
+        let Some(tracked) = self.tracked.get_mut(&wish.cookie) else { return };
+        let Some(before) = before else {
+            self.tracked.remove(&wish.cookie);
+            return;
+        };
+        match wish.why {
+            Why::Lowered => tracked.pending.iter_mut().for_each(|pending| pending.lowered = true),
+            Why::Fitted => tracked.pending = None,
+            Why::Began => {}
+        }
+        if let Some(cc) = wish.change.cc {
+            let own = tracked.own_cc.unwrap_or(before.cc);
+            tracked.own_cc = (own != cc).then_some(own);
+        }
+    }
+
+    /// It cannot be done, now or later: the connection stays as it is until the next change.
+    pub fn refused(&mut self, wish: &Wish) {
+        if let Some(tracked) = self.tracked.get_mut(&wish.cookie) {
+            (tracked.pending, tracked.refused) = (None, true);
+        }
+    }
+
+    /// Finds out which connections there are, and over which router they go.
+    fn meet(&mut self, blocks: &[ControlBlock]) {
+        let mut before = std::mem::take(&mut self.tracked);
+        for block in blocks.iter().filter(|block| sends(block)) {
+            let known = before.remove(&block.cookie);
+            let Some((router, way)) = self.path_of(block, known.as_ref()) else { continue };
+            let known = known.filter(|known| known.router == router && known.way == way);
+            let mut tracked = known.unwrap_or_else(|| Tracked::new(router, way));
+            if tracked.pending.is_none() && block.ca_state == 0 && block.flight_segments > 0 {
+                tracked.steady_segments = Some(block.cwnd_segments);
+            }
+            self.tracked.insert(block.cookie, tracked);
+        }
+    }
+
+    fn path_of(&self, block: &ControlBlock, known: Option<&Tracked>) -> Option<(Name, Way)> {
+        if let Some(known) = known.filter(|known| known.way == Way::Up && block.interface == 0) {
+            // Its route has just been forgotten and is looked up with the next segment.
+            return Some((known.router.clone(), known.way));
+        }
+        let near = |router: &Router| {
+            router.interface == Some(block.interface)
+                && block.gateway.is_some_and(|gateway| router.addresses.contains(&gateway))
+        };
+        if let Some((name, _)) = self.routers.iter().find(|(_, router)| near(router)) {
+            return Some((name.clone(), Way::Up));
+        }
+        let far = |prefixes: &Vec<Prefix>| prefixes.iter().any(|prefix| prefix.contains(block.remote.ip()));
+        let peers = self.settings.peers.iter().find(|(_, prefixes)| far(prefixes));
+        peers.map(|(name, _)| (name.clone(), Way::Down)).filter(|(name, _)| self.routers.contains_key(name))
+    }
+
+    /// The link of a router has changed: every connection over it gets a window to come to, and its moment.
+    fn turn(&mut self, name: &Name, old: &Router, blocks: &[ControlBlock], now_us: u64) {
+        let Some(router) = self.routers.get(name) else { return };
+        for way in [Way::Up, Way::Down] {
+            let over = |block: &&ControlBlock| {
+                self.tracked.get(&block.cookie).is_some_and(|t| t.router == *name && t.way == way)
+            };
+            let over: Vec<&ControlBlock> = blocks.iter().filter(over).collect();
+            let sending = over.iter().filter(|block| block.flight_segments > 0).count();
+            for block in over {
+                let Some(tracked) = self.tracked.get_mut(&block.cookie) else { continue };
+                let shared = (sending as u32).max(1);
+                tracked.turn(block, old, router, shared, self.settings.policy, self.settings.ceiling_bytes);
+                if let Some(pending) = &mut tracked.pending {
+                    pending.since_us = now_us;
+                }
+            }
+        }
+    }
+
+    fn wishes(&mut self, blocks: &[ControlBlock], now_us: u64) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        for block in blocks {
+            let Some(tracked) = self.tracked.get_mut(&block.cookie) else { continue };
+            let Some(router) = self.routers.get(&tracked.router) else { continue };
+            let expired =
+                |pending: &Pending| now_us.saturating_sub(pending.since_us) > self.settings.patience_us;
+            if tracked.pending.as_ref().is_some_and(expired) {
+                tracked.pending = None;
+            }
+            let cc = tracked.cc_wanted(block, self.settings.cc.get(&router.link));
+            let wish = match &tracked.pending {
+                Some(pending) => pending.wish(block, cc, self.settings.burst_percent),
+                None => cc.filter(|_| !block.is_recovering() && !tracked.refused).map(|cc| {
+                    (Why::Began, Change { cc: Some(cc), unless_recovering: true, ..Change::default() })
+                }),
+            };
+            match wish {
+                Some((Why::Fitted, change)) if change == Change::default() => tracked.pending = None,
+                Some((why, change)) => {
+                    wishes.push(Wish { cookie: block.cookie, change, why, link: router.link.clone() });
+                }
+                None => {}
+            }
+        }
+        wishes
+    }
+}
+
+/// Whether a connection may send data: ESTABLISHED, FIN_WAIT_1, CLOSE_WAIT, LAST_ACK, CLOSING.
+fn sends(block: &ControlBlock) -> bool {
+    matches!(block.state, State(1 | 4 | 8 | 9 | 11))
+}
+
+impl Tracked {
+    fn new(router: Name, way: Way) -> Tracked {
+        Tracked {
+            router,
+            way,
+            own_cc: None,
+            steady_segments: None,
+            rest_us: None,
+            memory: BTreeMap::new(),
+            pending: None,
+            refused: false,
+        }
+    }
+
+    fn turn(
+        &mut self,
+        block: &ControlBlock,
+        old: &Router,
+        new: &Router,
+        sharing: u32,
+        policy: Policy,
+        ceiling_bytes: u64,
+    ) {
+        // Of the first link it was seen on: the least round-trip time is of that one, later perhaps of another.
+        let link_us = old.character.delay_us.saturating_mul(2);
+        let rest_us = *self.rest_us.get_or_insert_with(|| block.min_rtt_us.saturating_sub(link_us));
+        // A window on its way to fit the old link says nothing about it.
+        let pending = self.pending.take();
+        let steady = self.steady_segments.filter(|_| block.ca_state != 0);
+        let old_segments = match &pending {
+            Some(pending) => pending.window_segments,
+            None => steady.unwrap_or(block.cwnd_segments),
+        };
+        let left = Remembered { cwnd_segments: old_segments, character: old.character };
+        if pending.is_none() {
+            self.memory.insert(old.link.clone(), left);
+        }
+        let situation = Situation {
+            new: new.character,
+            old: left,
+            before: self.memory.get(&new.link).copied().filter(|_| new.link != old.link),
+            way: self.way,
+            rest_us,
+            sharing,
+            mss_bytes: block.mss_bytes,
+            ceiling_bytes,
+        };
+        let window_segments = match policy {
+            // The same link at another rate has nothing to be restored, and something to be scaled.
+            Policy::Restore if new.link == old.link => Policy::Scale.window_segments(&situation),
+            policy => policy.window_segments(&situation),
+        };
+        self.refused = false;
+        self.pending =
+            Some(Pending { moment: Moment::of(block), since_us: 0, window_segments, lowered: false });
+    }
+
+    /// The congestion control it should have and has not: the link's, else its own.
+    fn cc_wanted(&self, block: &ControlBlock, of_link: Option<&CcName>) -> Option<CcName> {
+        of_link.copied().or(self.own_cc).filter(|cc| *cc != block.cc)
+    }
+}
+
+impl Pending {
+    /// What to do now; `Fitted` without a change when there is nothing left to do.
+    fn wish(&self, block: &ControlBlock, cc: Option<CcName>, burst_percent: u32) -> Option<(Why, Change)> {
+        if block.is_recovering() {
+            return None;
+        }
+        let window = self.window_segments;
+        let begin_anew = |cwnd: u32, ssthresh: u32, cc| Change {
+            cwnd_segments: Some(cwnd),
+            ssthresh_segments: Some(ssthresh.max(2)),
+            cc,
+            // W_max and BBR's model are of another link.
+            keep: Keep::Never,
+            unless_recovering: true,
+            ..Change::default()
+        };
+        if self.moment.has_passed(block) {
+            // BBR decides on cwnd itself; once it began anew on this link, its model is of this link.
+            let settled = self.lowered && is_bbr(block.cc) && cc.is_none();
+            let burst = u64::from(window) * u64::from(burst_percent.min(100)) / 100;
+            let cwnd = block.cwnd_segments.max(burst as u32).min(window).max(1);
+            let fits =
+                cwnd == block.cwnd_segments && block.ssthresh_segments == window.max(2) && cc.is_none();
+            let change = if settled || fits { Change::default() } else { begin_anew(cwnd, window, cc) };
+            return Some((Why::Fitted, change));
+        }
+        let too_large = !self.lowered && block.cwnd_segments > window;
+        too_large.then(|| (Why::Lowered, begin_anew(window, window.min(block.ssthresh_segments), None)))
+    }
+}
+
+fn is_bbr(cc: CcName) -> bool {
+    cc.as_str().contains("bbr")
+}
+
+#[cfg(test)]
+mod tests;

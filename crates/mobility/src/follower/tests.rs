@@ -1,0 +1,231 @@
+#![allow(clippy::cloned_ref_to_slice_refs, reason = "one connection is as good a list as several")]
+use super::*;
+use crate::announcement::tests::announcement;
+use proptest::prelude::*;
+
+const WIFI: Character = Character { up_bps: 11_000_000, down_bps: 11_000_000, delay_us: 10_000, loss_ppm: 0 };
+const PHS: Character = Character { up_bps: 64_000, down_bps: 64_000, delay_us: 125_000, loss_ppm: 10_000 };
+const LAN: u32 = 4;
+
+fn said(link: &str, character: Character, sequence: u64) -> Announcement {
+    Announcement {
+        addresses: vec!["10.0.0.1".parse().unwrap()],
+        link: link.parse().unwrap(),
+        character,
+        sequence,
+        ..announcement()
+    }
+}
+
+/// An established connection through 10.0.0.1 that has sent up to `snd_nxt` and has `flight` segments out.
+fn block(cookie: u64, cwnd: u32, flight: u32, snd_nxt: u32) -> ControlBlock {
+    ControlBlock {
+        cookie,
+        netns: 1,
+        interface: LAN,
+        gateway: Some("10.0.0.1".parse().unwrap()),
+        local: "10.0.0.2:5000".parse().unwrap(),
+        remote: "192.0.2.1:80".parse().unwrap(),
+        state: State::ESTABLISHED,
+        ca_state: 0,
+        cc: "reno".into(),
+        snd_una: snd_nxt.wrapping_sub(flight * 1448),
+        snd_nxt,
+        cwnd_segments: cwnd,
+        ssthresh_segments: cwnd / 2,
+        clamp_segments: u32::MAX,
+        srtt_us: 30_000,
+        rttvar_us: 1000,
+        min_rtt_us: 21_000,
+        flight_segments: flight,
+        lost_segments: 0,
+        mss_bytes: 1448,
+        rto_min_us: Some(200_000),
+        rto_max_ms: None,
+        private: [0; 13],
+    }
+}
+
+fn follower(policy: Policy) -> Follower {
+    Follower::new(Settings { policy, ..Settings::default() })
+}
+
+/// Hears Wi-Fi, sees the connection send, then hears PHS; what is wished then.
+fn narrowed(follower: &mut Follower, on_wifi: &ControlBlock) -> Vec<Wish> {
+    assert!(follower.hear(&said("wifi", WIFI, 1), Some(LAN), &[on_wifi.clone()], 0).is_empty());
+    assert!(follower.look(&[on_wifi.clone()], 100).is_empty());
+    follower.hear(&said("phs", PHS, 2), Some(LAN), &[on_wifi.clone()], 200)
+}
+
+fn windows(wish: &Wish) -> (Why, Option<u32>, Option<u32>) {
+    (wish.why, wish.change.cwnd_segments, wish.change.ssthresh_segments)
+}
+
+#[test]
+fn a_window_too_large_is_lowered_at_once_and_fitted_when_the_old_data_has_arrived() {
+    let mut follower = follower(Policy::Restore);
+    let on_wifi = block(1, 40, 40, 100_000);
+    let wishes = narrowed(&mut follower, &on_wifi);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(4), Some(4))]);
+    follower.done(&wishes[0], Some(&on_wifi));
+    let still = ControlBlock { cwnd_segments: 4, snd_una: 99_999, ..block(1, 4, 1, 100_000) };
+    assert!(follower.look(&[still.clone()], 300).is_empty(), "not lowered twice, not fitted too early");
+    // Losses of the old data cut ssthresh; at the moment it is set again.
+    let cut = ControlBlock { cwnd_segments: 2, ssthresh_segments: 2, snd_una: 100_000, ..still };
+    let repairing = ControlBlock { ca_state: 3, ..cut.clone() };
+    assert!(follower.look(&[repairing], 400).is_empty(), "never while a loss is being repaired");
+    let wishes = follower.look(&[cut.clone()], 500);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(2), Some(4))]);
+    assert!(wishes[0].change.unless_recovering, "looked at again under the socket's lock");
+    assert_eq!(follower.look(&[cut.clone()], 600).len(), 1, "wished until it is done");
+    follower.done(&wishes[0], Some(&cut));
+    assert!(follower.look(&[cut], 700).is_empty());
+    assert_eq!(follower.waiting(), 0);
+}
+
+#[test]
+fn a_window_is_never_raised_before_what_was_sent_at_the_change_is_acknowledged() {
+    let mut follower = follower(Policy::Restore);
+    let on_wifi = block(1, 40, 40, 100_000);
+    for wish in narrowed(&mut follower, &on_wifi) {
+        follower.done(&wish, Some(&on_wifi));
+    }
+    let on_phs = block(1, 4, 4, 120_000);
+    for wish in follower.look(&[on_phs.clone()], 300) {
+        follower.done(&wish, Some(&on_phs));
+    }
+    assert!(follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[on_phs.clone()], 400).is_empty());
+    let late = ControlBlock { snd_una: 119_999, snd_nxt: 125_000, ..on_phs };
+    assert!(follower.look(&[late.clone()], 500).is_empty());
+    let arrived = ControlBlock { snd_una: 120_000, ..late };
+    let wishes = follower.look(&[arrived], 600);
+    // What it had on Wi-Fi: ssthresh at once, cwnd from a quarter of it.
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(10), Some(40))]);
+}
+
+#[test]
+fn other_routers_other_interfaces_and_listeners_are_left_alone() {
+    let mut follower = follower(Policy::Restore);
+    let near = block(1, 40, 40, 100_000);
+    let other_router = ControlBlock { gateway: Some("10.0.0.9".parse().unwrap()), ..block(2, 40, 9, 9) };
+    let other_side = ControlBlock { interface: 5, ..block(3, 40, 9, 9) };
+    let direct = ControlBlock { gateway: None, ..block(4, 40, 9, 9) };
+    let listener = ControlBlock { state: State::LISTEN, ..block(5, 40, 9, 9) };
+    let all = [near, other_router, other_side, direct, listener];
+    follower.hear(&said("wifi", WIFI, 1), Some(LAN), &all, 0);
+    let wishes = follower.hear(&said("phs", PHS, 2), Some(LAN), &all, 1);
+    assert_eq!(wishes.iter().map(|wish| wish.cookie).collect::<Vec<_>>(), [1]);
+    assert_eq!(follower.connections(), 1);
+    follower.look(&[], 2);
+    assert_eq!(follower.connections(), 0, "what is gone is forgotten");
+}
+
+#[test]
+fn a_node_far_away_follows_for_the_peers_behind_the_router_with_the_rate_towards_them() {
+    let peers = BTreeMap::from([("bus-7".parse().unwrap(), vec!["192.0.2.0/24".parse().unwrap()])]);
+    let mut follower = Follower::new(Settings { policy: Policy::Estimate, peers, ..Settings::default() });
+    let far = ControlBlock { gateway: None, interface: 9, ..block(1, 40, 40, 100_000) };
+    follower.hear(&said("wifi", WIFI, 1), None, &[far.clone()], 0);
+    let narrow = Character { down_bps: 2_000_000, ..WIFI };
+    let wishes = follower.hear(&said("half", narrow, 2), None, &[far], 1);
+    // 2 Mbit/s x 21 ms = 3.5 packets, and the least window is 4.
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(4), Some(4))]);
+}
+
+#[test]
+fn the_link_is_shared_by_those_that_send() {
+    let mut follower = follower(Policy::Estimate);
+    let wide = Character { up_bps: 100_000_000, down_bps: 100_000_000, delay_us: 50_000, loss_ppm: 0 };
+    let narrow = Character { up_bps: 10_000_000, ..wide };
+    let blocks = [block(1, 400, 400, 9), block(2, 400, 400, 9), block(3, 400, 0, 9)];
+    follower.hear(&said("a", wide, 1), Some(LAN), &blocks, 0);
+    let wishes = follower.hear(&said("b", narrow, 2), Some(LAN), &blocks, 1);
+    // 10 Mbit/s x 100 ms = 83.3 packets; the third sends nothing, so it was fitted at once.
+    assert!(wishes.iter().all(|wish| wish.change.cwnd_segments == Some(42)), "{wishes:?}");
+    assert_eq!(wishes.len(), 3);
+}
+
+#[test]
+fn a_link_may_have_its_congestion_control_and_the_own_one_comes_back() {
+    let cc = BTreeMap::from([("phs".parse().unwrap(), CcName::from("lf_vegas"))]);
+    let mut follower = Follower::new(Settings { cc, ..Settings::default() });
+    let on_wifi = block(1, 40, 0, 100_000);
+    let wishes = narrowed(&mut follower, &on_wifi);
+    assert_eq!((wishes[0].why, wishes[0].change.cc), (Why::Fitted, Some("lf_vegas".into())));
+    follower.done(&wishes[0], Some(&on_wifi));
+    assert_eq!(follower.replaced_cc().collect::<Vec<_>>(), [(1, "reno".into())]);
+    let on_phs = ControlBlock { cc: "lf_vegas".into(), ..block(1, 4, 0, 100_000) };
+    let began = block(2, 10, 0, 100_000);
+    let wishes = follower.look(&[on_phs.clone(), began.clone()], 300);
+    assert_eq!((wishes.len(), wishes[0].cookie, wishes[0].why), (1, 2, Why::Began));
+    assert_eq!(wishes[0].change.cwnd_segments, None, "a new connection's windows are its own");
+    follower.done(&wishes[0], Some(&began));
+    let wishes = follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[on_phs.clone()], 400);
+    assert_eq!(wishes[0].change.cc, Some("reno".into()));
+    follower.done(&wishes[0], Some(&on_phs));
+    assert_eq!(follower.replaced_cc().count(), 0);
+}
+
+#[test]
+fn bbr_begins_anew_once_and_is_left_to_itself() {
+    let mut follower = follower(Policy::Restore);
+    let bbr = |block: ControlBlock| ControlBlock { cc: "bbr".into(), ..block };
+    let on_wifi = bbr(block(1, 40, 40, 100_000));
+    let wishes = narrowed(&mut follower, &on_wifi);
+    assert_eq!((wishes[0].why, wishes[0].change.keep), (Why::Lowered, Keep::Never));
+    follower.done(&wishes[0], Some(&on_wifi));
+    assert!(follower.look(&[bbr(block(1, 9, 0, 100_000))], 300).is_empty());
+    assert_eq!(follower.waiting(), 0);
+}
+
+#[test]
+fn a_refusal_is_not_repeated_and_patience_ends() {
+    let mut follower = follower(Policy::Restore);
+    let on_wifi = block(1, 40, 40, 100_000);
+    let wishes = narrowed(&mut follower, &on_wifi);
+    follower.refused(&wishes[0]);
+    assert!(follower.look(&[on_wifi.clone()], 300).is_empty());
+    assert!(follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[on_wifi.clone()], 400).is_empty());
+    assert_eq!(follower.waiting(), 1);
+    follower.look(&[on_wifi], 400 + 60_000_001);
+    assert_eq!(follower.waiting(), 0, "left as it is");
+}
+
+proptest! {
+    /// Whatever the links do and the acknowledgements say, nothing is wished for a connection that repairs, raised
+    /// before its moment, or above the ceiling.
+    #[test]
+    fn the_bounds_hold_in_any_order_of_events(
+        events in prop::collection::vec((0u8..4, 1u64..1_000_000_000, 0u32..400_000, 0u32..60, 0u8..5, 1u32..2000), 1..60),
+        policy in prop::sample::select(vec![Policy::Restore, Policy::Scale, Policy::Estimate]),
+        fulfil in any::<bool>(),
+    ) {
+        let ceiling_bytes = 100 * 1448;
+        let mut follower = Follower::new(Settings { policy, ceiling_bytes, ..Settings::default() });
+        let (mut snd_nxt, mut unsettled_below, mut heard) = (1000u32, None, false);
+        for (index, (kind, rate_bps, delay_us, step, ca_state, cwnd)) in events.into_iter().enumerate() {
+            snd_nxt = snd_nxt.wrapping_add(step * 1448);
+            let seen = ControlBlock { ca_state, ..block(1, cwnd, step, snd_nxt) };
+            let now_us = index as u64 * 1000;
+            let wishes = if kind == 0 {
+                let character = Character { up_bps: rate_bps, down_bps: rate_bps, delay_us, loss_ppm: 0 };
+                if heard { unsettled_below = Some(snd_nxt); }
+                heard = true;
+                let link = format!("link{}", rate_bps % 3);
+                follower.hear(&said(&link, character, index as u64), Some(LAN), &[seen.clone()], now_us)
+            } else {
+                follower.look(&[seen.clone()], now_us)
+            };
+            prop_assert!(wishes.len() <= 1);
+            for wish in wishes {
+                prop_assert!(ca_state < 2, "set while repairing");
+                let wanted = wish.change.cwnd_segments.unwrap();
+                prop_assert!(wanted <= 100 && wish.change.ssthresh_segments.unwrap() <= 100);
+                let settled = unsettled_below.is_none_or(|nxt: u32| seen.snd_una.wrapping_sub(nxt) as i32 >= 0);
+                prop_assert!(settled || wanted < cwnd, "raised before its moment");
+                prop_assert!(settled || wish.why == Why::Lowered);
+                if fulfil { follower.done(&wish, Some(&seen)); }
+            }
+        }
+    }
+}
