@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod left_behind;
+
+use left_behind::{cgroups, within_20_s};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read},
     os::unix::process::CommandExt,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
 };
 
 fn longfat(args: &[&str]) -> Command {
@@ -134,26 +136,6 @@ fn exec_gives_the_programs_exit_code_and_output_and_says_what_it_runs_under() {
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(output.stdout, b"out\n");
     assert!(String::from_utf8_lossy(&output.stderr).contains("running under 'lf_highspeed'"));
-}
-
-/// Cgroups made by the process `pid`.
-fn cgroups(pid: u32) -> Vec<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-    let line = mounts.lines().find(|line| line.contains(" cgroup2 ")).expect("cgroup2 is mounted");
-    let entries = std::fs::read_dir(line.split(' ').nth(1).unwrap()).unwrap().flatten();
-    let ours = format!("longfat-exec-{pid}-");
-    entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(&ours)).collect()
-}
-
-fn within_20_s(condition: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        if Instant::now() > deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    true
 }
 
 #[test]

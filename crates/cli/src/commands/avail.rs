@@ -12,6 +12,7 @@ use longfat_kernel::{
 use longfat_schema::{record::AvailSample, units::Nanos};
 use serde::Serialize;
 use std::{
+    io::{self, Write as _},
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -72,6 +73,14 @@ pub fn run(args: &Args) -> Outcome {
         show(&rows, args.json)?;
         return if rows.is_empty() { Err(nothing(args)) } else { Ok(()) };
     }
+    match watch(args, wanted) {
+        // Whoever reads, such as 'head', has seen enough.
+        Err(error) if is_closed_pipe(&error) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn watch(args: &Args, wanted: Option<End>) -> anyhow::Result<()> {
     let stop = stop::flag()?;
     while !stop.load(Ordering::Relaxed) {
         let rows = look(args, wanted)?;
@@ -83,6 +92,10 @@ pub fn run(args: &Args) -> Outcome {
         wait(Duration::from(args.every), &stop);
     }
     Ok(())
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn nothing(args: &Args) -> Failure {
@@ -197,10 +210,8 @@ fn show(rows: &[Row], json: bool) -> anyhow::Result<()> {
     if rows.is_empty() { Ok(()) } else { say(&table.to_string()) }
 }
 
-/// A closed standard output ends a watch quietly elsewhere; here it is an error like any other.
 fn say(text: &str) -> anyhow::Result<()> {
-    use std::io::Write;
-    Ok(writeln!(std::io::stdout(), "{text}")?)
+    Ok(writeln!(io::stdout(), "{text}")?)
 }
 
 fn wait(span: Duration, stop: &AtomicBool) {
