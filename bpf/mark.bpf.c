@@ -21,8 +21,6 @@
 #define ETH_P_IPV6 0x86dd
 #define IPPROTO_TCP 6
 
-enum { BPF_MAP_TYPE_HASH_ = 1, BPF_MAP_TYPE_SK_STORAGE_ = 24 };
-
 /* Layout is kernel ABI (linux/bpf.h). */
 struct __sk_buff {
 	__u32 len;
@@ -44,14 +42,18 @@ struct __sk_buff {
 	__u32 data_end;
 };
 
-/* bpf_sock_tuple: remote first, as in an arriving packet. */
-struct tuple4 {
-	__u32 saddr, daddr;
-	__u16 sport, dport;
-};
-struct tuple6 {
-	__u32 saddr[4], daddr[4];
-	__u16 sport, dport;
+/* Layout is kernel ABI (linux/bpf.h): remote first, as in an arriving packet. */
+struct bpf_sock_tuple {
+	union {
+		struct {
+			__u32 saddr, daddr;
+			__u16 sport, dport;
+		} ipv4;
+		struct {
+			__u32 saddr[4], daddr[4];
+			__u16 sport, dport;
+		} ipv6;
+	};
 };
 
 struct iphdr {
@@ -74,10 +76,6 @@ struct tcphdr {
 	__u16 window, check, urgent;
 };
 
-struct sock_common {
-	__u8 skc_state;
-} __attribute__((preserve_access_index));
-
 /* The fields of the kernel's tcp_sock beyond those of kernel.h; offsets are the running kernel's. */
 struct tcp_sock___mark {
 	__u64 bytes_received;
@@ -93,27 +91,17 @@ struct tcp_sock___mark {
 	} rcv_rtt_est;
 } __attribute__((preserve_access_index));
 
-struct bpf_sock;
-
-static struct sock_common *(*const skc_lookup_tcp)(void *, void *, __u32, __u64, __u64) = (void *)99;
-static void (*const sk_release)(void *) = (void *)86;
-static struct tcp_sock *(*const skc_to_tcp_sock)(void *) = (void *)137;
-static void *(*const sk_storage_get)(void *, void *, void *, __u64) = (void *)107;
-static long (*const skb_ecn_set_ce)(struct __sk_buff *) = (void *)97;
-static __u32 (*const prandom_u32)(void) = (void *)7;
-static __u64 (*const ktime_get_ns)(void) = (void *)5;
-
-#define ns_current ((__u64)-1)
+#define NS_CURRENT ((__u64)-1) /* BPF_F_CURRENT_NETNS */
 
 struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE_);
-	__uint(map_flags, 1); /* BPF_F_NO_PREALLOC */
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct lf_mark);
 } pairs SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH_);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16);
 	__type(key, struct lf_tuple);
 	__type(value, struct lf_every);
@@ -139,6 +127,15 @@ static __always_inline int parse_tcp(void *at, void *end, __u32 total, struct pa
 	return p->payload_bytes > 0;
 }
 
+/*
+ * What a short frame is filled up with (IEEE 802.3: 46 bytes at least) is no payload. Bundles of more than 64 KiB say 0
+ * and have none.
+ */
+static __always_inline __u32 without_padding(__u32 rest, __u32 stated)
+{
+	return stated && stated < rest ? stated : rest;
+}
+
 static __always_inline int parse4(void *at, void *end, __u32 rest, struct packet *p)
 {
 	struct iphdr *ip = at;
@@ -150,9 +147,10 @@ static __always_inline int parse4(void *at, void *end, __u32 rest, struct packet
 	header = (ip->version_ihl & 15) * 4;
 	if (header != sizeof(*ip) || (ip->frag_off & __builtin_bswap16(0x3fff)))
 		return 0;
+	rest = without_padding(rest, __builtin_bswap16(ip->tot_len));
 	p->tuple.remote_address[0] = ip->saddr;
 	p->tuple.local_address[0] = ip->daddr;
-	return parse_tcp(at + sizeof(*ip), end, rest - header, p);
+	return parse_tcp(at + sizeof(*ip), end, rest > header ? rest - header : 0, p);
 }
 
 static __always_inline int parse6(void *at, void *end, __u32 rest, struct packet *p)
@@ -164,7 +162,9 @@ static __always_inline int parse6(void *at, void *end, __u32 rest, struct packet
 	p->tuple.is_ipv6 = 1;
 	__builtin_memcpy(p->tuple.remote_address, ip->saddr, 16);
 	__builtin_memcpy(p->tuple.local_address, ip->daddr, 16);
-	return parse_tcp(at + sizeof(*ip), end, rest - sizeof(*ip), p);
+	/* The length of what follows the fixed header. */
+	rest = without_padding(rest - sizeof(*ip), __builtin_bswap16(ip->payload_len));
+	return parse_tcp(at + sizeof(*ip), end, rest, p);
 }
 
 /* A data packet of TCP, on an Ethernet interface or one without link headers. */
@@ -194,25 +194,23 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
 	return 0;
 }
 
-/* The socket of a connection of this host, to be released. */
-static __always_inline struct sock_common *lookup(struct __sk_buff *skb, const struct lf_tuple *t)
+/* The socket of a connection of this host, to be released with bpf_sk_release. */
+static __always_inline struct bpf_sock *lookup(struct __sk_buff *skb, const struct lf_tuple *t)
 {
-	if (t->is_ipv6) {
-		struct tuple6 six;
+	struct bpf_sock_tuple tuple = {};
 
-		__builtin_memcpy(six.saddr, t->remote_address, 16);
-		__builtin_memcpy(six.daddr, t->local_address, 16);
-		six.sport = t->remote_port;
-		six.dport = t->local_port;
-		return skc_lookup_tcp(skb, &six, sizeof(six), ns_current, 0);
+	if (t->is_ipv6) {
+		__builtin_memcpy(tuple.ipv6.saddr, t->remote_address, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, t->local_address, 16);
+		tuple.ipv6.sport = t->remote_port;
+		tuple.ipv6.dport = t->local_port;
+		return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), NS_CURRENT, 0);
 	}
-	struct tuple4 four = {
-		.saddr = t->remote_address[0],
-		.daddr = t->local_address[0],
-		.sport = t->remote_port,
-		.dport = t->local_port,
-	};
-	return skc_lookup_tcp(skb, &four, sizeof(four), ns_current, 0);
+	tuple.ipv4.saddr = t->remote_address[0];
+	tuple.ipv4.daddr = t->local_address[0];
+	tuple.ipv4.sport = t->remote_port;
+	tuple.ipv4.dport = t->local_port;
+	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), NS_CURRENT, 0);
 }
 
 /* A moving average with eight fractions (tcp_rcv_rtt_update), and the sender's: the lesser, as both only err upwards. */
@@ -243,22 +241,22 @@ static __always_inline void look_out(struct tcp_sock___mark *out, struct lf_queu
 /* Reads the outbound leg; 0 when it is gone. */
 static __always_inline int see_outbound(struct __sk_buff *skb, const struct lf_tuple *t, struct lf_queue_view *v)
 {
-	struct sock_common *skc = lookup(skb, t);
+	struct bpf_sock *skc = lookup(skb, t);
 	struct tcp_sock *out;
 
 	if (!skc)
 		return 0;
-	out = skc_to_tcp_sock(skc);
+	out = bpf_skc_to_tcp_sock(skc);
 	if (out)
 		look_out((void *)out, v);
-	sk_release(skc);
+	bpf_sk_release(skc);
 	return out != 0;
 }
 
 /* Marks it, or counts that it cannot be. */
 static __always_inline int apply(struct __sk_buff *skb, struct lf_mark *m, const struct lf_queue_view *v)
 {
-	if (skb_ecn_set_ce(skb)) {
+	if (bpf_skb_ecn_set_ce(skb)) {
 		lf_queue_marked(v, &m->state, &m->settings);
 		return TCX_NEXT;
 	}
@@ -271,7 +269,7 @@ static __always_inline int apply(struct __sk_buff *skb, struct lf_mark *m, const
 
 static __always_inline int mark_inbound(struct __sk_buff *skb, struct tcp_sock *in)
 {
-	struct lf_mark *m = sk_storage_get(&pairs, in, 0, 0);
+	struct lf_mark *m = bpf_sk_storage_get(&pairs, in, 0, 0);
 	struct lf_queue_view v = {};
 
 	if (!m)
@@ -279,8 +277,8 @@ static __always_inline int mark_inbound(struct __sk_buff *skb, struct tcp_sock *
 	look_in((void *)in, &v);
 	if (!see_outbound(skb, &m->outbound, &v))
 		return TCX_NEXT;
-	v.now_us = ktime_get_ns() / 1000;
-	v.random = prandom_u32();
+	v.now_us = bpf_ktime_get_ns() / 1000;
+	v.random = bpf_get_prandom_u32();
 	if (!lf_queue_on_packet(&v, &m->state, &m->settings))
 		return TCX_NEXT;
 	return apply(skb, m, &v);
@@ -290,7 +288,7 @@ SEC("tcx/ingress")
 int mark(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	struct sock_common *skc;
+	struct bpf_sock *skc;
 	struct tcp_sock *in;
 	int verdict = TCX_NEXT;
 
@@ -299,10 +297,10 @@ int mark(struct __sk_buff *skb)
 	skc = lookup(skb, &p.tuple);
 	if (!skc)
 		return TCX_NEXT;
-	in = skc_to_tcp_sock(skc);
+	in = bpf_skc_to_tcp_sock(skc);
 	if (in)
 		verdict = mark_inbound(skb, in);
-	sk_release(skc);
+	bpf_sk_release(skc);
 	return verdict;
 }
 
@@ -322,7 +320,7 @@ int congest(struct __sk_buff *skb)
 	if (flow->since_bytes < flow->every_bytes)
 		return TCX_NEXT;
 	flow->since_bytes = 0;
-	if (skb_ecn_set_ce(skb))
+	if (bpf_skb_ecn_set_ce(skb))
 		flow->marks++;
 	else
 		flow->incapable++;

@@ -241,7 +241,12 @@ fn get(bed: &Bed, request: &str) -> String {
 fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
     let bed = Bed::new("met");
     servers(&bed);
-    let file = format!("metrics = '127.0.0.1:9469'\n{INTERCEPT}[[rule]]\nname = 'web'\nport = 80\n");
+    let file = format!(
+        "metrics = '127.0.0.1:9469'\n{INTERCEPT}[[rule]]\nname = 'web'\nport = 80\n\
+         [[rule]]\nname = 'held'\nport = 90\naccept = 'after-server'\n\
+         [[rule]]\nname = 'not-these'\nport = 81\naction = 'pass'\n{}",
+        listen(7300, SECOND)
+    );
     let daemon = Daemon::start(&bed, &file, &[]);
     let client = bed.connect(FIRST);
     ask(&client, &[7; 5000]);
@@ -276,6 +281,18 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
             break;
         }
         assert!(Instant::now() < deadline, "{text}");
+    }
+    // Clients that never became connections are counted for the rule that spoke of them.
+    let refused = bed.client.run(|| TcpStream::connect("10.72.2.2:90")).unwrap().unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert!(bed.connect("10.72.1.1:7300").read(&mut [0]).is_err());
+    let counted = [("held", "unreachable"), ("not-these", "refused")].map(|(rule, outcome)| {
+        format!("longfat_relay_ended_connections_total{{rule=\"{rule}\",outcome=\"{outcome}\"}} 1")
+    });
+    let mut text = String::new();
+    while !counted.iter().all(|line| text.contains(line)) {
+        assert!(Instant::now() < deadline, "{text}");
+        text = get(&bed, "GET /metrics HTTP/1.1\r\n\r\n");
     }
 }
 
@@ -381,4 +398,91 @@ fn check_explains_a_file_and_names_every_problem() {
     let (code, said) = check("[[rule]]\nprot = 1\nidel = '1h'\n");
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("'port'") && said.contains("'idle'"), "{said}");
+}
+
+fn listen(port: u16, to: &str) -> String {
+    format!("[[listen]]\naddress = '10.72.1.1:{port}'\nto = '{to}'\n")
+}
+
+fn answers(bed: &Bed, port: u16) -> bool {
+    bed.client.run(|| TcpStream::connect(("10.72.1.1", port))).unwrap().is_ok()
+}
+
+#[test]
+fn a_listener_wanted_again_while_it_lingers_is_kept() {
+    let bed = Bed::new("aba");
+    servers(&bed);
+    let (first, second) = (listen(7301, FIRST), listen(7302, SECOND));
+    let mut daemon = Daemon::start(&bed, &first, &[]);
+    let living = bed.connect("10.72.1.1:7301");
+    ask(&living, b"before");
+    daemon.change(&second);
+    daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 1);
+    daemon.change(&first);
+    daemon.wait_until("reloaded back", |daemon| daemon.status().reload.done == 2);
+    let wanted_again = Instant::now();
+    ask(&bed.connect("10.72.1.1:7301"), b"at once");
+    // Longer than listeners linger: the one that was wanted again stays, the other goes.
+    daemon.wait_until("the other is closed", |_| !answers(&bed, 7302));
+    std::thread::sleep(Duration::from_millis(3500).saturating_sub(wanted_again.elapsed()));
+    ask(&bed.connect("10.72.1.1:7301"), b"and later");
+    ask(&living, b"and all the time");
+    assert_eq!(daemon.status().reload.refused, 0);
+}
+
+/// Reloads to what fails late; everything is as before.
+fn is_refused_whole(bed: &Bed, daemon: &mut Daemon, file: &str, problem: &str) {
+    let (before, refused) = (bed.footprint(), daemon.status().reload.refused);
+    daemon.change(file);
+    daemon.wait_until("refused", |daemon| daemon.status().reload.refused == refused + 1);
+    let said = daemon.status().reload.problem.unwrap();
+    assert!(said.contains(problem), "{said}");
+    // Pairs of recent SYNs are remembered for some seconds.
+    let rules = |text: String| text.lines().filter(|line| !line.contains("expires")).collect::<String>();
+    assert_eq!(rules(bed.footprint()), rules(before));
+}
+
+#[test]
+fn a_reload_that_fails_half_way_changes_nothing_and_works_when_its_cause_is_gone() {
+    let bed = Bed::new("half");
+    servers(&bed);
+    let rule = |cc: &str, accept: &str| {
+        format!("[[rule]]\nname = 'all'\naccept = '{accept}'\nserver = {{ cc = '{cc}' }}\n")
+    };
+    let file = |listeners: &str, rules: &str| format!("workers = 1\n{INTERCEPT}{listeners}{rules}");
+    let mut daemon = Daemon::start(&bed, &file(&listen(7301, FIRST), &rule("reno", "early")), &[]);
+    let cc_of_the_next = |daemon: &Daemon, address: &str| {
+        let next = bed.connect(address);
+        ask(&next, b"next");
+        daemon.status().connections.last().unwrap().server_leg.cc.clone()
+    };
+    assert_eq!(cc_of_the_next(&daemon, FIRST), "reno");
+
+    // A new listener's address is in use, after another new one's was had.
+    let blocker = bed.relay.run(|| TcpListener::bind("10.72.1.1:7303")).unwrap().unwrap();
+    let more = [listen(7301, SECOND), listen(7302, FIRST), listen(7303, FIRST)].concat();
+    let wanted = file(&more, &rule("cubic", "early"));
+    is_refused_whole(&bed, &mut daemon, &wanted, "10.72.1.1:7303");
+    assert!(!answers(&bed, 7302), "nobody would serve its clients");
+    assert_eq!(cc_of_the_next(&daemon, FIRST), "reno");
+    assert_eq!(cc_of_the_next(&daemon, "10.72.1.1:7301"), "reno");
+    let servers: Vec<_> = daemon.status().connections.iter().map(|one| one.server.to_string()).collect();
+    assert!(!servers.contains(&SECOND.to_owned()), "{servers:?}");
+    drop(blocker);
+
+    // The interface that would hold handshakes cannot be made: its name is taken.
+    let mark = u32::from_str_radix(bed.footprint().split("fwmark 0x").nth(1).unwrap().get(..4).unwrap(), 16);
+    let name = format!("lfh{:x}-0", mark.unwrap());
+    bed.relay.ip(&["link", "add", &name, "type", "veth", "peer", "name", "lfh-peer"]).unwrap();
+    let wanted = file(&more, &rule("cubic", "after-server"));
+    is_refused_whole(&bed, &mut daemon, &wanted, &name);
+    assert!(!answers(&bed, 7303), "nobody would serve its clients");
+    assert_eq!(cc_of_the_next(&daemon, FIRST), "reno");
+    bed.relay.ip(&["link", "del", &name]).unwrap();
+
+    daemon.change(&wanted);
+    daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 1);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(cc_of_the_next(&daemon, FIRST), "cubic");
+    assert!(answers(&bed, 7302) && answers(&bed, 7303));
 }

@@ -7,7 +7,8 @@ use longfat_host::{Lease, Namespace, interface, socket, sysctl};
 use longfat_kernel::mark::{Congesting, Ends, Marking};
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     time::Duration,
 };
 
@@ -198,4 +199,69 @@ fn one_connection_is_marked_once_per_so_many_bytes_and_others_are_not() {
     assert!((5..=10).contains(&seen.marks), "{seen:?}");
     assert!(socket::tcp_info(&near).unwrap().delivered_ce_segments > 0);
     assert_eq!(socket::tcp_info(&other_near).unwrap().delivered_ce_segments, 0);
+}
+
+/// An acknowledgement without data from the peer's end, in a frame that is filled up to `bytes`.
+fn padded_ack(far: &TcpStream, bytes: usize) -> Vec<u8> {
+    let Ends { local, remote } = ends(far);
+    let (mut ip, ethertype) = match (remote.ip(), local.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let fixed = [0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
+            ([&fixed[..], &from.octets(), &to.octets()].concat(), [8, 0])
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let fixed = [0x60, 0, 0, 0, 0, 20, 6, 64];
+            ([&fixed[..], &from.octets(), &to.octets()].concat(), [0x86, 0xdd])
+        }
+        _ => panic!("one family"),
+    };
+    ip.extend(remote.port().to_be_bytes());
+    ip.extend(local.port().to_be_bytes());
+    ip.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    // To everybody, so that the program sees it and TCP, which takes only what is for this host, does not.
+    let mut frame = [&[0xff; 6][..], &[2; 6], &ethertype, &ip].concat();
+    frame.resize(bytes, 0);
+    frame
+}
+
+/// Sends frames as they are by an interface of the calling thread's namespace.
+fn send_frames(interface: &std::ffi::CStr, frame: &[u8], count: usize) {
+    // SAFETY: no pointers.
+    let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    assert!(raw >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: socket returned a new descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: all zeroes is a valid address, and the name is terminated.
+    let (mut to, index) =
+        unsafe { (std::mem::zeroed::<libc::sockaddr_ll>(), libc::if_nametoindex(interface.as_ptr())) };
+    (to.sll_family, to.sll_ifindex) = (libc::AF_PACKET as u16, index as i32);
+    for _ in 0..count {
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: frame and address are valid for the lengths given.
+        let sent = unsafe {
+            libc::sendto(
+                socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                length,
+            )
+        };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+}
+
+#[test]
+fn what_a_short_frame_is_filled_up_with_is_no_payload() {
+    let bed = Bed::new("pad", "1");
+    for (address, bytes) in [("10.72.0.1:0", 60), ("[fd72::1]:0", 90)] {
+        let (mut near, mut far) = bed.inbound(address);
+        let attach = || Congesting::attach(&["eth0".to_owned()], ends(&far), 16_384);
+        let marking = bed.host.run(attach).unwrap().unwrap();
+        let frame = padded_ack(&far, bytes);
+        bed.peer.run(|| send_frames(c"eth0", &frame, 10)).unwrap();
+        carry(&mut near, &mut far, 8192);
+        assert_eq!(marking.read().bytes, 8192, "{address}");
+    }
 }

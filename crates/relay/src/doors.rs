@@ -67,6 +67,14 @@ impl Clients {
         }
     }
 
+    /// The name of the rule that speaks of a client.
+    pub fn rule_of(&self, client: SocketAddr, server: SocketAddr) -> &str {
+        match self {
+            Clients::Intercepted(way) => &way.rule,
+            Clients::Own { plan, .. } => plan.rule_of(client, server),
+        }
+    }
+
     /// The server's addresses; none when the client names the server.
     pub fn targets(&self) -> Option<&Arc<[SocketAddr]>> {
         match self {
@@ -102,7 +110,7 @@ pub(crate) enum DoorOrder {
 struct Standing {
     id: DoorId,
     purpose: Purpose,
-    port: u16,
+    address: SocketAddr,
 }
 
 /// The listeners of all workers.
@@ -113,18 +121,16 @@ pub(crate) struct Doors {
     standing: Vec<Standing>,
     /// Per worker: made, and not yet handed over.
     pub made: Vec<Vec<DoorPlan>>,
-    /// Addresses, in the order of making.
-    pub listening: Vec<SocketAddr>,
 }
 
 /// Listeners that are wanted, and what their clients are.
-type Wanted = Vec<(DoorId, Clients)>;
+pub(crate) type Wanted = Vec<(DoorId, Clients)>;
 
 impl Doors {
     pub fn new(workers: usize, own_mark: Option<u32>) -> Doors {
         let mut made = Vec::new();
         made.resize_with(workers, Vec::new);
-        Doors { own_mark, next_id: 0, standing: Vec::new(), made, listening: Vec::new() }
+        Doors { own_mark, next_id: 0, standing: Vec::new(), made }
     }
 
     /// Listens on every explicit address of the plan, if it does not yet.
@@ -169,7 +175,7 @@ impl Doors {
     /// One listener per worker on one address, unless they stand; the first one's port when none is given.
     fn open(&mut self, purpose: Purpose, address: SocketAddr, clients: &Clients) -> Result<(DoorId, u16)> {
         if let Some(found) = self.standing.iter().find(|door| door.purpose == purpose) {
-            return Ok((found.id, found.port));
+            return Ok((found.id, found.address.port()));
         }
         let transparent = self.own_mark.filter(|_| clients.is_intercepted());
         let leg = Leg { plan: &clients.likely().client, transparent };
@@ -179,14 +185,25 @@ impl Doors {
         for _ in 1..self.made.len() {
             listeners.push(leg.listen(address, Share::Join)?);
         }
-        let (id, port) = (self.next_id, address.port());
+        let id = self.next_id;
         self.next_id += 1;
         for (own, listener) in self.made.iter_mut().zip(listeners) {
             own.push(DoorPlan { id, listener, clients: clients.clone() });
         }
-        self.standing.push(Standing { id, purpose, port });
-        self.listening.push(address);
-        Ok((id, port))
+        self.standing.push(Standing { id, purpose, address });
+        Ok((id, address.port()))
+    }
+
+    /// Closes those that were made and not yet handed over: what they were made for did not come about.
+    pub fn close_unused(&mut self) {
+        let unused: Vec<DoorId> = self.made.iter().flatten().map(|door| door.id).collect();
+        self.made.iter_mut().for_each(Vec::clear);
+        self.forget(&unused);
+    }
+
+    /// Addresses, in the order of making.
+    pub fn listening(&self) -> Vec<SocketAddr> {
+        self.standing.iter().map(|door| door.address).collect()
     }
 
     /// Those that stand.

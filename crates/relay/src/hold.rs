@@ -20,7 +20,7 @@ use crate::{
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use segment::{Syn, Unreachable};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     io,
     net::{SocketAddr, TcpStream},
     sync::{
@@ -48,6 +48,8 @@ const WATCH: &str = "watch held handshakes";
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     legs: Mutex<Legs>,
+    /// Interfaces of rules that hold, or held before a reload, by the rule's index.
+    tuns: Mutex<BTreeMap<usize, Arc<Tun>>>,
     gates: Mutex<Gates>,
     gates_changed: AtomicBool,
 }
@@ -55,8 +57,15 @@ pub(crate) struct Held {
 /// Servers' legs that stand and wait for their clients.
 #[derive(Debug, Default)]
 struct Legs {
-    standing: HashMap<Pair, TcpStream>,
+    standing: HashMap<Pair, Waiting>,
     taken: Vec<Pair>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    socket: TcpStream,
+    /// The index of the rule whose gate the SYN came in by.
+    rule: usize,
 }
 
 /// Where the SYNs of one rule come from, by the rule's index.
@@ -74,28 +83,38 @@ impl Held {
     pub fn take(&self, client: SocketAddr, server: SocketAddr) -> Option<TcpStream> {
         let pair = (bare(client), bare(server));
         let mut legs = self.lock();
-        let socket = legs.standing.remove(&pair)?;
+        let Waiting { socket, .. } = legs.standing.remove(&pair)?;
         legs.taken.push(pair);
         Some(socket)
     }
 
-    /// Holds SYNs for these rules from now on: each by its index, carried that way. `make` makes the interface of a rule
-    /// that has none yet.
-    pub fn set_gates<'p>(
+    /// Makes an interface for each of these rules that holds and has none yet. Nothing comes in by it before rules of
+    /// nftables send it there.
+    pub fn make_gates<'p>(
         &self,
         rules: impl Iterator<Item = (usize, &'p Arc<ConnectionPlan>)>,
         make: impl Fn(usize) -> Result<Tun>,
     ) -> Result<()> {
+        let mut tuns = self.tuns.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, _) in rules.filter(|(_, way)| way.accept == Accept::AfterServer) {
+            if let Entry::Vacant(vacant) = tuns.entry(index) {
+                vacant.insert(Arc::new(make(index)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds SYNs for these rules from now on: each by its index, carried that way. The interfaces are there
+    /// ([`Held::make_gates`]).
+    pub fn set_ways<'p>(&self, rules: impl Iterator<Item = (usize, &'p Arc<ConnectionPlan>)>) {
+        let tuns = self.tuns.lock().unwrap_or_else(PoisonError::into_inner);
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, way) in rules.filter(|(_, way)| way.accept == Accept::AfterServer) {
-            let tun = match gates.get(&index) {
-                Some(gate) => Arc::clone(&gate.tun),
-                None => Arc::new(make(index)?),
-            };
-            gates.insert(index, Gate { tun, way: Arc::clone(way) });
+            if let Some(tun) = tuns.get(&index) {
+                gates.insert(index, Gate { tun: Arc::clone(tun), way: Arc::clone(way) });
+            }
         }
         self.gates_changed.store(true, Ordering::Release);
-        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Legs> {
@@ -195,7 +214,7 @@ impl<'a> Hold<'a> {
                     self.table.give_up(pair, now);
                     self.pass(&syn, packet);
                 }
-                Err(error) => self.refuse(pair, number, &error),
+                Err(error) => self.refuse(pair, number, rule, &error),
             },
         }
     }
@@ -230,13 +249,13 @@ impl<'a> Hold<'a> {
         let stands = error.is_none_or(|error| {
             let after = error.kind() == io::ErrorKind::ConnectionReset;
             if !after {
-                self.refuse(pair, number, &error);
+                self.refuse(pair, number, rule, &error);
             }
             after
         });
         if stands && let Some(syn) = self.table.on_connected(pair, number, Instant::now()) {
             // Before the SYN goes back: the client may be accepted at once.
-            self.shared.held.lock().standing.insert(pair, socket);
+            self.shared.held.lock().standing.insert(pair, Waiting { socket, rule });
             if let Some(gate) = self.gates.get(&rule) {
                 let _ = gate.tun.write(syn);
             }
@@ -244,9 +263,9 @@ impl<'a> Hold<'a> {
     }
 
     /// Refuses the client as its server or the path refused the relay.
-    fn refuse(&mut self, pair: Pair, number: u64, error: &io::Error) {
+    fn refuse(&mut self, pair: Pair, number: u64, rule: usize, error: &io::Error) {
         let Some(packet) = self.table.on_failed(pair, number) else { return };
-        self.shared.count_refused();
+        self.count_unserved(rule);
         let Some(syn) = Syn::parse(&packet) else { return };
         let client = syn.client.ip();
         let why = match error.raw_os_error() {
@@ -262,6 +281,12 @@ impl<'a> Hold<'a> {
         }
     }
 
+    fn count_unserved(&self, rule: usize) {
+        if let Some(gate) = self.gates.get(&rule) {
+            self.shared.count_unserved(&gate.way.rule);
+        }
+    }
+
     fn forget_taken(&mut self) {
         for pair in std::mem::take(&mut self.shared.held.lock().taken) {
             self.table.on_taken(pair);
@@ -272,11 +297,11 @@ impl<'a> Hold<'a> {
         for (pair, number) in self.table.expire(Instant::now()) {
             let dialing = self.dialing.remove(&number);
             let standing = self.shared.held.lock().standing.remove(&pair);
-            if let Some(socket) = &standing {
-                leg::close_with_reset(socket);
+            if let Some(waiting) = &standing {
+                leg::close_with_reset(&waiting.socket);
             }
-            if dialing.is_some() || standing.is_some() {
-                self.shared.count_refused();
+            if let Some(rule) = dialing.map(|dial| dial.rule).or(standing.map(|waiting| waiting.rule)) {
+                self.count_unserved(rule);
             }
         }
         self.shared.held_count.store(self.table.len(), Ordering::Release);

@@ -184,22 +184,36 @@ impl Interception {
 
     /// Makes the interface that SYNs held for a rule come to, and the way there. When the process dies, interface and
     /// route go with it, and SYNs are forwarded, or dropped when the relay fails closed.
-    pub fn hold(&self, rule: usize, fail: Fail) -> Result<Tun> {
+    pub fn hold(&self, rule: usize) -> Result<Tun> {
+        let tun = Tun::create(&self.record.numbers.hold_interface(rule))?;
+        // Routes go with the interface, rules do not.
+        self.route_held(rule).inspect_err(|_| self.unroute_held(rule))?;
+        Ok(tun)
+    }
+
+    fn route_held(&self, rule: usize) -> Result<()> {
         let numbers = &self.record.numbers;
         let (mark, table) = (format!("{:#x}", numbers.hold_mark(rule)), numbers.hold_table(rule).to_string());
         let name = numbers.hold_interface(rule);
-        let tun = Tun::create(&name)?;
         // Loose validation of sources is content with any route back, but not on an interface without an address.
         ip(&["addr", "add", DUMMY_ADDRESS, "dev", &name])?;
         ip(&["link", "set", &name, "up"])?;
         for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
             ip(&[family, "rule", "add", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table])?;
             ip(&[family, "route", "add", "default", "dev", &name, "table", &table])?;
-            if fail == Fail::Closed {
+            if self.record.keep {
                 ip(&[family, "route", "add", "blackhole", "default", "metric", "4096", "table", &table])?;
             }
         }
-        Ok(tun)
+        Ok(())
+    }
+
+    fn unroute_held(&self, rule: usize) {
+        let numbers = &self.record.numbers;
+        for family in FAMILIES {
+            remove_rule(family, numbers.hold_mark(rule));
+            ip_quiet(&[family, "route", "flush", "table", &numbers.hold_table(rule).to_string()]);
+        }
     }
 
     /// Removes everything. A relay that fails closed leaves its table, in which nothing but the refusals stand since
@@ -231,13 +245,17 @@ fn undo(table_name: &str, record: &Record) -> Result<()> {
     Ok(())
 }
 
+fn remove_rule(family: &str, mark: u32) {
+    ip_quiet(&[family, "rule", "del", "priority", RULE_PRIORITY, "fwmark", &format!("{mark:#x}")]);
+}
+
 fn undo_routes(record: &Record) -> Result<()> {
     let Numbers { mark, table, .. } = &record.numbers;
     for family in FAMILIES {
         let rules = ip_quiet(&[family, "rule", "show"]);
         // One for packets of the relay's connections, and one for each rule that holds SYNs.
         for found in rules.lines().filter_map(rule_mark).filter(|found| found.wrapping_sub(*mark) < STEP) {
-            ip_quiet(&[family, "rule", "del", "priority", RULE_PRIORITY, "fwmark", &format!("{found:#x}")]);
+            remove_rule(family, found);
             let held = found.wrapping_sub(*mark).checked_sub(2).map_or(0, |rule| rule + 1);
             ip_quiet(&[family, "route", "flush", "table", &table.wrapping_add(held).to_string()]);
         }

@@ -5,8 +5,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Descriptors kept for what is not a connection: listeners, samples, programs the relay starts.
 const RESERVED: u64 = 24;
-/// Descriptors per worker: epoll, wake-up, listeners and a prepared socket for each.
-const PER_WORKER: u64 = 8;
+/// Descriptors per worker: epoll and wake-up.
+const PER_WORKER: u64 = 2;
+/// Descriptors per worker and listener: its socket and one prepared for its next client's server.
+const PER_DOOR: u64 = 2;
 
 /// Held handshakes are dials under way: more of them at once is a flood, or a server that is gone.
 const MOST_HELD: u64 = 1024;
@@ -14,7 +16,11 @@ const MOST_HELD: u64 = 1024;
 /// What the descriptor limit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    pub connections: usize,
+    /// For everything but what is reserved, and listeners.
+    free: u64,
+    workers: u64,
+    /// What the plan allows.
+    most: Option<usize>,
     pub pipes: usize,
     /// Handshakes held back for a server's answer.
     pub held: usize,
@@ -26,27 +32,23 @@ impl Limits {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
         let wanted = plan.descriptors.map_or(hard, |most| most.min(hard));
         let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();
-        Limits::share(if raised { wanted } else { soft.min(wanted) }, workers).at_most(plan.connections)
-    }
-
-    fn at_most(self, connections: Option<usize>) -> Limits {
-        Limits {
-            connections: connections.map_or(self.connections, |most| most.min(self.connections)),
-            ..self
-        }
+        let descriptors = if raised { wanted } else { soft.min(wanted) };
+        Limits::share(descriptors, workers as u64, plan.connections)
     }
 
     /// A quarter of the free descriptors for pipes (two each), a sixteenth for held handshakes (one each), the rest
-    /// for connections (two each).
-    fn share(descriptors: u64, workers: usize) -> Limits {
-        let free = descriptors.saturating_sub(RESERVED + PER_WORKER * workers as u64).max(8);
-        let pipes = free / 8;
+    /// for listeners and connections (two each).
+    fn share(descriptors: u64, workers: u64, most: Option<usize>) -> Limits {
+        let free = descriptors.saturating_sub(RESERVED + PER_WORKER * workers).max(8);
         let held = (free / 16).min(MOST_HELD);
-        Limits {
-            connections: ((free - held) / 2 - pipes) as usize,
-            pipes: pipes as usize,
-            held: held as usize,
-        }
+        Limits { free, workers, most, pipes: (free / 8) as usize, held: held as usize }
+    }
+
+    /// Connections at a time, when every worker has so many listeners. At least one.
+    pub fn connections(&self, doors: usize) -> usize {
+        let taken = 2 * self.pipes as u64 + self.held as u64 + PER_DOOR * self.workers * doors as u64;
+        let connections = (self.free.saturating_sub(taken) / 2).max(1) as usize;
+        self.most.map_or(connections, |most| most.min(connections))
     }
 }
 
@@ -56,19 +58,19 @@ mod tests {
 
     #[test]
     fn connections_and_pipes_stay_within_the_descriptors() {
-        for descriptors in [0, 64, 100, 1024, 20_000, 1 << 20] {
-            let Limits { connections, pipes, held } = Limits::share(descriptors, 2);
+        for (descriptors, doors) in [(0, 2), (64, 2), (100, 2), (1024, 2), (1024, 120), (20_000, 400)] {
+            let limits = Limits::share(descriptors, 2, None);
+            let (connections, Limits { pipes, held, .. }) = (limits.connections(doors), limits);
             assert!(connections > 0);
-            let needed = (2 * (connections + pipes) + held) as u64;
-            assert!(needed <= descriptors.saturating_sub(40).max(8), "{descriptors}: {needed}");
+            let needed = (2 * (connections + pipes) + held + 2 * 2 * doors) as u64;
+            assert!(needed <= descriptors.saturating_sub(28).max(18), "{descriptors}, {doors}: {needed}");
         }
     }
 
     #[test]
     fn a_limit_of_connections_counts_where_it_is_the_lower_one() {
-        let shared = Limits::share(1024, 2);
-        assert_eq!(shared.at_most(Some(5)).connections, 5);
-        assert_eq!(shared.at_most(Some(1 << 20)), shared);
-        assert_eq!(shared.at_most(None), shared);
+        let connections = |most| Limits::share(1024, 2, most).connections(2);
+        assert_eq!(connections(Some(5)), 5);
+        assert_eq!(connections(Some(1 << 20)), connections(None));
     }
 }

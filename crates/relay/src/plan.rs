@@ -150,10 +150,19 @@ impl RelayPlan {
 
     /// How a client of a listener is carried; none when a rule says that it is not relayed.
     pub(crate) fn way_of(&self, client: SocketAddr, server: SocketAddr) -> Option<&Arc<ConnectionPlan>> {
-        match self.rules.iter().find(|rule| rule.matches.takes_listeners_client(client, server)) {
+        match self.rule_about(client, server) {
             Some(rule) => rule.relay.as_ref(),
             None => Some(&self.defaults),
         }
+    }
+
+    /// The name of the rule that speaks of a client of a listener.
+    pub(crate) fn rule_of(&self, client: SocketAddr, server: SocketAddr) -> &str {
+        self.rule_about(client, server).map_or(&self.defaults.rule, |rule| &rule.name)
+    }
+
+    fn rule_about(&self, client: SocketAddr, server: SocketAddr) -> Option<&RulePlan> {
+        self.rules.iter().find(|rule| rule.matches.takes_listeners_client(client, server))
     }
 
     /// Refuses what contradicts itself.
@@ -194,6 +203,14 @@ impl RelayPlan {
 /// Times in records and plans are whole microseconds.
 fn as_us<S: serde::Serializer>(time: &Duration, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.serialize_u64(time.as_micros() as u64)
+}
+
+/// The same of a time that need not be.
+fn as_us_if_any<S: serde::Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    time.map(|time| time.as_micros() as u64).serialize(serializer)
 }
 
 /// Where clients connect to the relay, and where it connects to for them.

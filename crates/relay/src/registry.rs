@@ -24,6 +24,20 @@ struct Inner {
     rules: BTreeMap<String, RuleTotals>,
 }
 
+impl Inner {
+    fn add(&mut self, rule: &str, ended: Ended, relayed_bytes: [u64; 2]) {
+        if !self.rules.contains_key(rule) {
+            // The name is copied for a rule's first connection only.
+            self.rules.insert(rule.to_owned(), RuleTotals::default());
+        }
+        let Some(totals) = self.rules.get_mut(rule) else { return };
+        totals.ended[ended as usize] += 1;
+        for (total, bytes) in totals.relayed_bytes.iter_mut().zip(relayed_bytes) {
+            *total += bytes;
+        }
+    }
+}
+
 /// See above.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -39,15 +53,13 @@ impl Registry {
     pub fn finish(&self, legs: &Legs, ended: Ended) {
         let mut inner = self.lock();
         inner.living.remove(&legs.number);
-        if !inner.rules.contains_key(&legs.plan.rule) {
-            // The name is copied for a rule's first connection only.
-            inner.rules.insert(legs.plan.rule.clone(), RuleTotals::default());
-        }
-        let Some(totals) = inner.rules.get_mut(&legs.plan.rule) else { return };
-        totals.ended[ended as usize] += 1;
-        for direction in Direction::BOTH {
-            totals.relayed_bytes[direction.index()] += legs.relayed(direction);
-        }
+        let relayed_bytes = Direction::BOTH.map(|direction| legs.relayed(direction));
+        inner.add(&legs.plan.rule, ended, relayed_bytes);
+    }
+
+    /// Counts for a rule a client that never became a connection.
+    pub fn count(&self, rule: &str, ended: Ended) {
+        self.lock().add(rule, ended, [0; 2]);
     }
 
     pub fn living(&self) -> Vec<Arc<Legs>> {

@@ -3,10 +3,12 @@
 //! A listener whose address (or rule's name) stays keeps its socket, with everybody who is shaking hands with it: the
 //! options of its next clients change. nftables exchanges all rules in one transaction. What has no use any more
 //! stays open for a little, for handshakes under way, then closes. Living connections keep the plan they began with.
+//!
+//! A reload happens whole or not at all: whatever can fail comes first, and what it made is closed again when it does.
 
 use crate::{
     Commands, Error, ListenerPlan, RelayPlan, Result,
-    doors::{Clients, DoorId, DoorOrder, Doors},
+    doors::{Clients, DoorId, DoorOrder, Doors, Wanted},
     intercept::{Interception, ListenPorts, Taking},
     plan::ConnectionPlan,
     shared::Shared,
@@ -76,20 +78,25 @@ impl<'a> Standing<'a> {
         }
         let plan = Arc::new(plan.within_memory());
         let before = self.doors.ids();
-        let mut kept = self.doors.open_explicit(&plan)?;
-        let (ports, rules) = match self.interception {
-            Some(_) => self.doors.open_intercepted(&plan)?,
-            None => (Vec::new(), Vec::new()),
-        };
-        kept.extend(rules);
+        let prepared = self.prepare(shared, &plan);
+        let (ports, kept) = prepared.inspect_err(|_| self.doors.close_unused())?;
+        shared.held.set_ways(plan.intercepted_ways());
         self.give_orders(shared, &kept, &before);
-        if let Some(interception) = self.interception {
-            shared.held.set_gates(plan.intercepted_ways(), |rule| interception.hold(rule, plan.fail))?;
-            interception.exchange(&plan, &ports, Taking::Yes)?;
-        }
         self.retire_all_but(&before, &kept);
+        shared.count_doors(self.doors.ids().len());
         (self.plan, self.ports) = (plan, ports);
         Ok(())
+    }
+
+    /// All that can fail. The last step is nftables' exchange of all rules at once: when it is done, so is the reload.
+    fn prepare(&mut self, shared: &Shared, plan: &Arc<RelayPlan>) -> Result<(Vec<ListenPorts>, Wanted)> {
+        let mut wanted = self.doors.open_explicit(plan)?;
+        let Some(interception) = self.interception else { return Ok((Vec::new(), wanted)) };
+        let (ports, of_rules) = self.doors.open_intercepted(plan)?;
+        wanted.extend(of_rules);
+        shared.held.make_gates(plan.intercepted_ways(), |rule| interception.hold(rule))?;
+        interception.exchange(plan, &ports, Taking::Yes)?;
+        Ok((ports, wanted))
     }
 
     /// A listener stays known until it is closed: the next reload may want it again, and its address is taken.
@@ -118,6 +125,7 @@ impl<'a> Standing<'a> {
         for (_, id) in self.retiring.extract_if(.., |(until, _)| *until <= now) {
             self.doors.forget(&[id]);
             shared.seats.iter().for_each(|seat| seat.order([DoorOrder::Close(id)]));
+            shared.count_doors(self.doors.ids().len());
         }
     }
 

@@ -89,9 +89,11 @@ fn open_and_work(
     let mut doors = Doors::new(plan.workers, own_mark);
     doors.open_explicit(plan)?;
     let ports = if interception.is_some() { doors.open_intercepted(plan)?.0 } else { Vec::new() };
+    shared.count_doors(doors.ids().len());
     let hold = match interception {
         Some(interception) => {
-            shared.held.set_gates(plan.intercepted_ways(), |rule| interception.hold(rule, plan.fail))?;
+            shared.held.make_gates(plan.intercepted_ways(), |rule| interception.hold(rule))?;
+            shared.held.set_ways(plan.intercepted_ways());
             Some(Hold::new(&shared, interception.own_mark())?)
         }
         None => None,
@@ -168,7 +170,7 @@ fn ready(standing: &Standing, answers: &Answers) -> Ready {
     let interfaces = plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone());
     Ready {
         name: plan.name.clone(),
-        listening: standing.doors.listening.clone(),
+        listening: standing.doors.listening(),
         interfaces: interfaces.unwrap_or_default(),
         control: plan.control.as_ref().map(|control| control.socket.clone()),
         metrics: answers.metrics.as_ref().and_then(metrics::http::Server::address),

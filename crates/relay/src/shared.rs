@@ -54,6 +54,8 @@ pub(crate) struct Shared<'a> {
     /// Handshakes held back.
     pub held_count: AtomicUsize,
     limits: Limits,
+    /// Connections at a time; more wait.
+    most_connections: AtomicUsize,
     next_number: AtomicU32,
     totals: Totals,
     warned: [AtomicBool; 6],
@@ -99,6 +101,7 @@ pub(crate) enum Once {
 impl<'a> Shared<'a> {
     pub fn new(plan: &'a RelayPlan, own_mark: Option<u32>, observer: &'a dyn Observer) -> Result<Shared<'a>> {
         let limits = Limits::raise(plan.workers, &plan.limits);
+        let most_connections = AtomicUsize::new(limits.connections(0));
         let seats: Result<Vec<Seat>> = (0..plan.workers).map(|_| Seat::new()).collect();
         Ok(Shared {
             plan,
@@ -118,6 +121,7 @@ impl<'a> Shared<'a> {
             held: Held::default(),
             held_count: AtomicUsize::new(0),
             limits,
+            most_connections,
             next_number: AtomicU32::new(0),
             totals: Totals::default(),
             warned: Default::default(),
@@ -146,11 +150,11 @@ impl<'a> Shared<'a> {
         if self.is_memory_full() {
             return false;
         }
-        if self.live.fetch_add(1, Ordering::AcqRel) < self.limits.connections {
+        let limit = self.connection_limit();
+        if self.live.fetch_add(1, Ordering::AcqRel) < limit {
             return true;
         }
         self.live.fetch_sub(1, Ordering::AcqRel);
-        let limit = self.limits.connections;
         self.warn_once(Once::Full, || {
             format!(
                 "{limit} connections, all that the descriptor limit allows or [limits] connections: more wait \
@@ -163,7 +167,7 @@ impl<'a> Shared<'a> {
     /// Whether one more handshake may be held.
     pub fn has_room(&self) -> bool {
         let held = self.held_count.load(Ordering::Acquire);
-        self.live.load(Ordering::Acquire) + held < self.limits.connections && !self.is_memory_full()
+        self.live.load(Ordering::Acquire) + held < self.connection_limit() && !self.is_memory_full()
     }
 
     /// Handshakes that may be held at once.
@@ -179,10 +183,11 @@ impl<'a> Shared<'a> {
         self.held.take(client.peer_addr().ok()?, client.local_addr().ok()?)
     }
 
-    /// Counts a client whose SYN was never answered.
-    pub fn count_refused(&self) {
+    /// Counts a client whose SYN was held and whose server could not be reached.
+    pub fn count_unserved(&self, rule: &str) {
         self.totals.connections.fetch_add(1, Ordering::Relaxed);
         self.totals.by_ending[1].fetch_add(1, Ordering::Relaxed);
+        self.registry.count(rule, Ended::Unreachable);
     }
 
     /// Says once that a server sees another port than its client's.
@@ -197,7 +202,12 @@ impl<'a> Shared<'a> {
 
     /// Connections at a time.
     pub fn connection_limit(&self) -> usize {
-        self.limits.connections
+        self.most_connections.load(Ordering::Relaxed)
+    }
+
+    /// Every worker has so many listeners: what descriptors they leave is for connections.
+    pub fn count_doors(&self, doors: usize) {
+        self.most_connections.store(self.limits.connections(doors), Ordering::Relaxed);
     }
 
     /// Gives back a place nobody came to take.

@@ -33,7 +33,7 @@ pub(crate) fn is_available() -> io::Result<()> {
 impl Tun {
     /// Makes the interface in the calling thread's network namespace.
     pub fn create(name: &str) -> Result<Tun> {
-        let failed = |source| Error::io("make the interface for held handshakes", source);
+        let failed = |source| Error::io(format!("make the interface '{name}' for held handshakes"), source);
         let mut options = File::options();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
         let file = options.open(DEVICE).map_err(failed)?;

@@ -18,12 +18,8 @@ pub struct LegPlan {
     /// Largest segment sent and asked for (TCP_MAXSEG); the path's when absent.
     pub mss_bytes: Option<u16>,
     /// Idle time before the peer is probed (SO_KEEPALIVE), so that a vanished peer's connection ends; never when absent.
-    #[serde(rename = "keepalive_us", serialize_with = "keepalive_us")]
+    #[serde(rename = "keepalive_us", serialize_with = "super::as_us_if_any")]
     pub keepalive_idle: Option<Duration>,
-}
-
-fn keepalive_us<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(|time| time.as_micros() as u64).serialize(serializer)
 }
 
 impl LegPlan {

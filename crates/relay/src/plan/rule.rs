@@ -76,16 +76,12 @@ pub struct ConnectionPlan {
     /// The leg towards the server.
     pub server: LegPlan,
     /// A connection that moves nothing for so long is ended; never when absent.
-    #[serde(rename = "idle_us", serialize_with = "idle_us")]
+    #[serde(rename = "idle_us", serialize_with = "super::as_us_if_any")]
     pub idle: Option<Duration>,
     /// Memory of one connection: both sockets' buffers and the relay's own; what the buffers allow when absent.
     pub memory_bytes: Option<u64>,
     /// How its queues are kept short; they are not when absent.
     pub queue: Option<QueuePlan>,
-}
-
-fn idle_us<S: serde::Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(|time| time.as_micros() as u64).serialize(serializer)
 }
 
 impl Default for ConnectionPlan {

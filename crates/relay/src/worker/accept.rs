@@ -213,13 +213,14 @@ impl Worker<'_> {
         let Newcomer { client, server, stands, clients } = newcomer;
         let addresses = client.peer_addr().and_then(|peer| Ok((peer, self.target(&client, &clients)?)));
         let Ok((client_address, server_address)) = addresses else {
-            return self.turn_away(&client, Ended::ResetByClient);
+            return self.turn_away(&client, Ended::ResetByClient, &clients.likely().rule);
         };
         let Some(plan) = clients.way_of(client_address, server_address).cloned() else {
-            return self.turn_away(&client, Ended::Refused);
+            let rule = clients.rule_of(client_address, server_address);
+            return self.turn_away(&client, Ended::Refused, rule);
         };
         let Ok(server) = self.fit(&client, server, &clients, &plan) else {
-            return self.turn_away(&client, Ended::ResetByClient);
+            return self.turn_away(&client, Ended::ResetByClient, &plan.rule);
         };
         self.check_cc(&client, &plan.client, Side::Client);
         let legs = Legs {
@@ -238,8 +239,9 @@ impl Worker<'_> {
         if stands { self.watch_new(token) } else { self.connect(token) }
     }
 
-    fn turn_away(&self, client: &TcpStream, ended: Ended) {
+    fn turn_away(&self, client: &TcpStream, ended: Ended, rule: &str) {
         leg::close_with_reset(client);
+        self.shared.registry.count(rule, ended);
         self.shared.count_ended(ended, [0, 0]);
     }
 
@@ -251,13 +253,15 @@ impl Worker<'_> {
         clients: &Clients,
         plan: &Arc<ConnectionPlan>,
     ) -> io::Result<TcpStream> {
-        if Arc::ptr_eq(plan, clients.likely()) {
-            return Ok(server);
-        }
+        let prepared = clients.likely();
         let leg = |plan| self.shared.leg(plan, clients.is_intercepted());
         let is_ipv6 = |address: io::Result<SocketAddr>| address.is_ok_and(|address| address.is_ipv6());
-        leg(&plan.client).adopt(client, is_ipv6(client.local_addr())).map_err(io::Error::other)?;
-        leg(&plan.server).adopt(&server, is_ipv6(server.local_addr())).map_err(io::Error::other)?;
+        if plan.client != prepared.client {
+            leg(&plan.client).adopt(client, is_ipv6(client.local_addr())).map_err(io::Error::other)?;
+        }
+        if plan.server != prepared.server {
+            leg(&plan.server).adopt(&server, is_ipv6(server.local_addr())).map_err(io::Error::other)?;
+        }
         Ok(server)
     }
 

@@ -302,6 +302,8 @@ pub fn ends_with_reset(mut stream: &TcpStream) -> bool {
             Ok(0) => return false,
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return true,
+            // The process was stopped for a while.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("neither a FIN nor a reset: {error}"),
         }
     }

@@ -1,9 +1,6 @@
 //! `longfat relay run FILE`: the relay as a service.
 
-use super::{
-    log::{Log, Say},
-    notify::Notify,
-};
+use super::{log::Log, notify::Notify};
 use crate::outcome::{Failure, Outcome};
 use anyhow::Context;
 use longfat_host::capability;

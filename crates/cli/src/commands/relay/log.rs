@@ -11,12 +11,6 @@ use std::{
 /// Lines of one level per second; what is more is counted.
 const LINES_PER_SECOND: u32 = 100;
 
-/// Says something.
-pub trait Say {
-    /// Says `text` about an event of that name, with its facts.
-    fn say(&self, level: LogLevel, event: &str, text: &str, facts: Value);
-}
-
 /// See above.
 pub struct Log {
     format: LogFormat,
@@ -82,10 +76,9 @@ impl Log {
             }
         }
     }
-}
 
-impl Say for Log {
-    fn say(&self, level: LogLevel, event: &str, text: &str, facts: Value) {
+    /// Says `text` about an event of that name, with its facts.
+    pub fn say(&self, level: LogLevel, event: &str, text: &str, facts: Value) {
         if !self.wants(level) {
             return;
         }
