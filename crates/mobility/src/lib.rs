@@ -2,23 +2,38 @@
 //!
 //! Pure, with the time passed in:
 //! - [`announcement`]: the datagram, its tag, its parser. [`freshness`]: what of it is news. [`announcer`]: when it is
-//!   sent.
+//!   sent. [`links`]: which link is in use.
 //! - [`policy`]: which window fits a link. [`follower`]: which connections are set, when, to what.
+//!
+//! Around it: [`lan`] (multicast), [`netlink`] and [`routes`], [`control`] (status), [`state`] (what outlives the
+//! process), and the two loops, [`announce`] and [`follow`].
 //!
 //! docs/mobility.md says what a person needs to know.
 
+pub mod announce;
 pub mod announcement;
 pub mod announcer;
+pub mod control;
+pub mod follow;
 pub mod follower;
 pub mod freshness;
 pub mod key;
+pub mod lan;
+pub mod links;
 pub mod name;
+pub mod netlink;
 pub mod policy;
 pub mod prefix;
+pub mod routes;
+pub mod state;
+mod wait;
 
 pub use key::Key;
 pub use name::Name;
 pub use prefix::Prefix;
+
+/// Version of what [`control`] answers to `status`.
+pub const STATUS_VERSION: u32 = 1;
 
 /// Why announcing or following fails.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +41,21 @@ pub enum Error {
     /// A key that cannot be used.
     #[error("the key {0}")]
     Key(String),
+    /// A link that cannot be.
+    #[error("{0}")]
+    Links(String),
+    /// The name is taken.
+    #[error("somebody answers on '{0}' already; end that process, or give another --name")]
+    Running(String),
+    /// A running process said no.
+    #[error("{0}")]
+    Answered(String),
+    /// The kernel would not do it.
+    #[error(transparent)]
+    Kernel(#[from] longfat_kernel::Error),
+    /// The host would not do it.
+    #[error(transparent)]
+    Host(#[from] longfat_host::Error),
     /// A system call or file operation failed.
     #[error("{what}: {source}")]
     Io {

@@ -6,6 +6,7 @@ pub mod background;
 pub mod cc;
 pub mod lab;
 pub mod link;
+pub mod mobility;
 pub mod plan;
 pub mod relay;
 pub mod report;

@@ -1,0 +1,223 @@
+//! `longfat mobility follow` and `clean`.
+
+use super::pair;
+use crate::{
+    outcome::{Outcome, require},
+    stop,
+};
+use anyhow::{Context, bail};
+use longfat_host::support;
+use longfat_kernel::{
+    support::{Capability, missing},
+    tcb::{CcName, UNLIMITED_SSTHRESH},
+};
+use longfat_mobility::{
+    Key, Name, Prefix, control,
+    follow::{self, Done, Event, FollowPlan},
+    follower::Settings,
+    lan::PORT,
+    policy::Policy,
+    state,
+};
+use longfat_schema::units::{Nanos, Size};
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io::Write as _,
+    path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  # On a node behind the mobile router:
+  sudo longfat mobility follow --key mobility.key --audit /var/log/longfat-mobility.jsonl
+
+  # BBR on the satellite, each connection's own congestion control elsewhere; routes are left as they are:
+  sudo longfat mobility follow --key mobility.key --cc satellite=bbr --rto-min 0ms
+
+  # On a server far away that sends to nodes behind the router ('announce --to' tells it):
+  sudo longfat mobility follow --key mobility.key --peers bus-7=10.7.0.0/16
+
+  longfat mobility status";
+
+/// On a node: fit TCP connections to the link that their router announces.
+///
+/// A window too large for the new link is lowered at once. It is raised, or set again after losses, once everything
+/// sent before the change is acknowledged, and never while a loss is being repaired. Routes through the router get a
+/// high rto_min, so that connections that begin now take no rise of the delay for a loss. The end (SIGTERM) puts
+/// routes and congestion controls back; after a crash the next start does, or 'longfat mobility clean'.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A shared key; repeat it while keys are being changed.
+    #[arg(long, value_name = "FILE", required = true)]
+    key: Vec<PathBuf>,
+    /// Interface to listen on; may be repeated [default: all].
+    #[arg(long = "interface", short, value_name = "IFACE")]
+    interfaces: Vec<String>,
+    /// Where windows come from: what the connection had on that link (restore; an estimate where it had none), what it
+    /// has now times the change of rate x delay (scale), or the announced rate x delay (estimate).
+    #[arg(long, value_name = "POLICY", default_value = "restore", value_parser = policy)]
+    policy: Policy,
+    /// No window is set above this.
+    #[arg(long, value_name = "SIZE", default_value_t = Size(64_000_000))]
+    ceiling: Size,
+    /// Of a greater window, how much is sent as one burst; slow start does the rest.
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=100))]
+    burst: u32,
+    /// Congestion control on a link; may be repeated.
+    #[arg(long, value_name = "LINK=CC", value_parser = pair::<String>)]
+    cc: Vec<(Name, String)>,
+    /// Addresses behind a router, for a node at the other end of the path; may be repeated.
+    #[arg(long, value_name = "ROUTER=PREFIX", value_parser = pair::<Prefix>)]
+    peers: Vec<(Name, Prefix)>,
+    /// Least retransmission timeout on routes through the router: more than the round-trip time of its slowest link.
+    /// 0ms leaves routes alone.
+    #[arg(long, value_name = "TIME", default_value_t = Nanos(2_000_000_000))]
+    rto_min: Nanos,
+    /// By how much the router's clock and this host's may differ.
+    #[arg(long, value_name = "TIME", default_value_t = Nanos(30_000_000_000))]
+    tolerance: Nanos,
+    /// A connection whose old data has not arrived after this stays as it is.
+    #[arg(long, value_name = "TIME", default_value_t = Nanos(60_000_000_000))]
+    patience: Nanos,
+    /// Append one JSON line per connection set to this file.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+    /// UDP port.
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// Name of this process: its files are /run/longfat-mobility/NAME.*.
+    #[arg(long, default_value = "follow")]
+    name: String,
+}
+
+/// Put back the routes that a 'follow' which was killed has left with its rto_min.
+#[derive(clap::Args)]
+pub struct Clean {
+    /// Name of the process that was killed.
+    #[arg(long, default_value = "follow")]
+    name: String,
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    match text {
+        "restore" => Ok(Policy::Restore),
+        "scale" => Ok(Policy::Scale),
+        "estimate" => Ok(Policy::Estimate),
+        _ => Err(format!("unknown policy '{text}'; choose restore, scale or estimate")),
+    }
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let plan = plan(args)?;
+    require(missing(&[Capability::ControlBlocks]))?;
+    let open = |path: &PathBuf| {
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        opened.with_context(|| format!("open the audit file {}", path.display()))
+    };
+    let mut audit = args.audit.as_ref().map(open).transpose()?;
+    let stop = stop::flag()?;
+    follow::run(&plan, &stop, super::ready, &mut |event| tell(&event, audit.as_mut()))?;
+    Ok(())
+}
+
+fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
+    let rto_min_ms = u32::try_from(args.rto_min.0 / 1_000_000).unwrap_or(u32::MAX);
+    if rto_min_ms > 120_000 {
+        bail!("--rto-min {} is out of range: up to 120s", args.rto_min);
+    }
+    let mut peers: BTreeMap<Name, Vec<Prefix>> = BTreeMap::new();
+    for (router, prefix) in &args.peers {
+        peers.entry(router.clone()).or_default().push(*prefix);
+    }
+    let mut cc = BTreeMap::new();
+    for (link, name) in &args.cc {
+        if !longfat_kernel::cc::kernel_has(name)? {
+            bail!(
+                "--cc {link}={name}: this kernel has no congestion control '{name}'; 'longfat cc list' shows what there is"
+            );
+        }
+        cc.insert(link.clone(), CcName::from(name.as_str()));
+    }
+    Ok(FollowPlan {
+        keys: args.key.iter().map(|path| Key::read(path)).collect::<Result<_, _>>()?,
+        interfaces: args.interfaces.clone(),
+        port: args.port,
+        settings: Settings {
+            policy: args.policy,
+            ceiling_bytes: args.ceiling.0,
+            burst_percent: args.burst,
+            cc,
+            peers,
+            patience_us: args.patience.as_us(),
+        },
+        rto_min_ms: Some(rto_min_ms).filter(|ms| *ms > 0),
+        tolerance_us: args.tolerance.as_us(),
+        control: control::socket_of(&args.name),
+        state: state::state_of(&args.name),
+    })
+}
+
+pub fn clean(args: &Clean) -> Outcome {
+    require(support::missing_network_admin("routes").into_iter().collect())?;
+    if control::ask(&control::socket_of(&args.name), "status").is_ok() {
+        return Err(anyhow::anyhow!(
+            "'{}' is running; end it, and it puts its routes back itself",
+            args.name
+        )
+        .into());
+    }
+    println!("{} routes put back", state::clean_routes(&state::state_of(&args.name))?);
+    Ok(())
+}
+
+fn tell(event: &Event<'_>, audit: Option<&mut File>) {
+    match event {
+        Event::Said(text) => eprintln!("longfat: mobility follow: {text}"),
+        Event::Done(done) => tell_done(done, audit),
+    }
+}
+
+fn tell_done(done: &Done<'_>, audit: Option<&mut File>) {
+    let (before, after) = done.blocks;
+    let why = serde_json::json!(done.wish.why);
+    let (why, link) = (why.as_str().unwrap_or_default(), &done.wish.link);
+    eprintln!(
+        "longfat: mobility follow: {} -> {}: {why} to '{link}': cwnd {} -> {}, ssthresh {} -> {}, cc {} -> {}{}",
+        before.local,
+        before.remote,
+        before.cwnd_segments,
+        after.cwnd_segments,
+        shown(before.ssthresh_segments),
+        shown(after.ssthresh_segments),
+        before.cc.as_str(),
+        after.cc.as_str(),
+        if done.shortfalls.is_empty() { String::new() } else { format!("; {}", done.shortfalls.join("; ")) },
+    );
+    let Some(file) = audit else { return };
+    let time_unix_ms =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let line = serde_json::json!({
+        "time_unix_ms": time_unix_ms,
+        "command": "mobility follow",
+        "by_pid": std::process::id(),
+        "why": why,
+        "link": link,
+        "cookie": before.cookie,
+        "local": before.local.to_string(),
+        "remote": before.remote.to_string(),
+        "cwnd_segments": [before.cwnd_segments, after.cwnd_segments],
+        "ssthresh_segments": [before.ssthresh_segments, after.ssthresh_segments],
+        "cc": [before.cc.as_str(), after.cc.as_str()],
+        "not_as_asked": done.shortfalls,
+    });
+    if writeln!(file, "{line}").is_err() {
+        eprintln!("longfat: mobility follow: WARNING: the audit file cannot be written");
+    }
+}
+
+fn shown(segments: u32) -> String {
+    if segments >= UNLIMITED_SSTHRESH { "unlimited".into() } else { segments.to_string() }
+}

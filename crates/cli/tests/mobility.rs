@@ -1,0 +1,282 @@
+//! `longfat mobility`: a router and two nodes in network namespaces, a link that changes, and datagrams nobody should
+//! believe.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod mobility_bed;
+
+use longfat_mobility::{
+    Key,
+    announcement::{Announcement, Character},
+    lan::{GROUP_V4, GROUP_V6},
+};
+use mobility_bed::{Bed, Program, Stream, longfat, text, wait_for};
+use serde_json::Value;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const WIDE: Character = Character { up_bps: 20_000_000, down_bps: 20_000_000, delay_us: 5_000, loss_ppm: 0 };
+const NARROW: Character = Character { up_bps: 1_000_000, down_bps: 1_000_000, delay_us: 20_000, loss_ppm: 0 };
+
+fn unix_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
+}
+
+fn said(link: &str, character: Character, sequence: u64) -> Announcement {
+    let now_us = unix_us();
+    Announcement {
+        router: "bus".parse().unwrap(),
+        addresses: vec!["10.73.1.1".parse().unwrap(), "fd73:1::1".parse().unwrap()],
+        epoch_us: 1,
+        sequence,
+        sent_us: now_us,
+        changed_us: now_us,
+        link: link.parse().unwrap(),
+        character,
+    }
+}
+
+fn counter(status: &Value, name: &str) -> u64 {
+    status["counters"][name].as_u64().unwrap_or_else(|| panic!("{name}: {status}"))
+}
+
+/// What is to be seen of the follower on the first node.
+fn status(bed: &Bed) -> Value {
+    let output = longfat(&["mobility", "status", "--json", "--name", &bed.process("n1")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn whys(audit: &[Value]) -> Vec<(&str, &str)> {
+    audit.iter().map(|line| (line["why"].as_str().unwrap(), line["link"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn two_nodes_follow_a_link_that_narrows_and_widens_again() {
+    let bed = Bed::new("follow");
+    let plan = bed.write(
+        "path.toml",
+        r#"
+        rate = "20Mbit"
+        delay = "5ms"
+        queue = { limit = "60KB" }
+        schedule = [ { at = "1s", rate = "1Mbit", delay = "20ms" }, { at = "4s", rate = "20Mbit", delay = "5ms" } ]
+        "#,
+    );
+    let key = bed.key("key");
+    let plan = plan.to_str().unwrap();
+    let routes = bed.nodes[0].ip(&["route", "show", "default"]).unwrap();
+    let _sink = Stream::sink(&bed.server);
+    let link = Program::start(
+        &bed.wire,
+        &["link", "drive", "--plan", plan, "--a", "left", "--b", "right", "--schedule-on-usr1"],
+    );
+    let router = bed.process("router");
+    let announce = Program::start(
+        &bed.router,
+        &[
+            "mobility",
+            "announce",
+            "--router",
+            "bus",
+            "--key",
+            &key,
+            "-i",
+            "lan1",
+            "-i",
+            "lan2",
+            "--model",
+            plan,
+            "--schedule-on-usr1",
+            "--name",
+            &router,
+        ],
+    );
+    let nodes = [("n1", &bed.nodes[0]), ("n2", &bed.nodes[1])];
+    let audits = nodes.map(|(name, _)| bed.path(&format!("{name}.jsonl")));
+    let follows: Vec<Program> =
+        nodes.iter().zip(&audits).map(|((name, node), audit)| bed.follow(node, name, &key, audit)).collect();
+    wait_for("the routes to be raised", || {
+        bed.nodes[0].ip(&["route", "show", "default"]).unwrap().contains("rto_min lock 2s")
+    });
+    let _streams = nodes.map(|(_, node)| Stream::source(node, "reno"));
+    // Until both fill the link: a window that was never used cannot be remembered.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    link.signal(libc::SIGUSR1);
+    announce.signal(libc::SIGUSR1);
+    for audit in &audits {
+        wait_for("the return to the wide link to be followed", || {
+            whys(&bed.lines(audit)).contains(&("fitted", "20Mbit-5ms"))
+        });
+        let lines = bed.lines(audit);
+        // Lowered at once, or, where a loss was being repaired just then, fitted after that.
+        assert_eq!(lines[0]["link"], "1Mbit-20ms", "{lines:?}");
+        assert_eq!(
+            lines[0]["cwnd_segments"][1], 4,
+            "1 Mbit/s x 42 ms shared by two is less than four packets"
+        );
+        let had = lines[0]["cwnd_segments"][0].as_u64().unwrap();
+        let back = lines.iter().rfind(|line| line["why"] == "fitted").unwrap();
+        // The window from just before: what the last look saw, or the announcement.
+        let ssthresh = back["ssthresh_segments"][1].as_u64().unwrap();
+        assert!(ssthresh >= had / 3 && ssthresh <= had * 3, "{had} {back}");
+        assert!(lines.iter().all(|line| line["not_as_asked"].as_array().unwrap().is_empty()), "{lines:?}");
+    }
+    drop(follows);
+    assert_eq!(bed.nodes[0].ip(&["route", "show", "default"]).unwrap(), routes, "as it was before");
+}
+
+#[test]
+fn what_is_forged_replayed_foreign_or_of_another_time_changes_nothing() {
+    let bed = Bed::new("forged");
+    let (path, audit) = (bed.key("key"), bed.path("audit.jsonl"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    let foreign = Key::new(&[9; 32]).unwrap();
+    let _sink = Stream::sink(&bed.server);
+    bed.cable();
+    let _follow = bed.follow(&bed.nodes[0], "n1", &path, &audit);
+    let stream = Stream::source(&bed.nodes[0], "reno");
+    let send = |datagram: &[u8]| bed.multicast(GROUP_V4.into(), datagram);
+    let wide = said("wide", WIDE, 1).seal(&key).unwrap();
+    send(&wide);
+    wait_for("the connection to be known", || status(&bed)["connections"] == 1);
+    let forged = {
+        let mut datagram = said("narrow", NARROW, 2).seal(&key).unwrap();
+        datagram[68 + 2] ^= 1;
+        datagram
+    };
+    let late =
+        Announcement { sent_us: unix_us() - 60_000_000, ..said("narrow", NARROW, 2) }.seal(&key).unwrap();
+    let older = said("narrow", NARROW, 0).seal(&key).unwrap();
+    let stranger = said("narrow", NARROW, 2).seal(&foreign).unwrap();
+    for datagram in
+        [&forged, &late, &older, &stranger, &wide, &b"GET / HTTP/1.1".to_vec(), &wide[..90].to_vec()]
+    {
+        send(datagram);
+    }
+    wait_for("all to be judged", || {
+        let names = ["forged", "off_time", "old", "foreign_key", "repeats", "not_ours"];
+        names.iter().map(|name| counter(&status(&bed), name)).sum::<u64>() >= 7
+    });
+    let seen = status(&bed);
+    for (name, wanted) in [
+        ("news", 1),
+        ("forged", 1),
+        ("off_time", 1),
+        ("old", 1),
+        ("foreign_key", 1),
+        ("repeats", 1),
+        ("not_ours", 2),
+    ] {
+        assert_eq!(counter(&seen, name), wanted, "{name}: {seen}");
+    }
+    assert_eq!((seen["routers"][0]["link"].as_str(), seen["waiting"].as_u64()), (Some("wide"), Some(0)));
+    assert!(bed.lines(&audit).is_empty(), "no connection was touched");
+    // The same from the router itself is believed, by IPv6 as well, and once.
+    let narrow = said("narrow", NARROW, 2).seal(&key).unwrap();
+    bed.multicast(GROUP_V6.into(), &narrow);
+    wait_for("the connection to be set", || !bed.lines(&audit).is_empty());
+    send(&narrow);
+    wait_for("the repeat to be heard", || counter(&status(&bed), "repeats") == 2);
+    assert_eq!(whys(&bed.lines(&audit))[0].1, "narrow");
+    assert_eq!(counter(&status(&bed), "news"), 2);
+    assert!(stream.is_established());
+}
+
+#[test]
+fn nothing_is_set_while_a_loss_is_being_repaired_and_a_crash_is_cleaned_up() {
+    let bed = Bed::new("crash");
+    let (path, audit) = (bed.key("key"), bed.path("audit.jsonl"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    let _sink = Stream::sink(&bed.server);
+    bed.cable();
+    let before = bed.nodes[0].ip(&["route", "show", "default"]).unwrap();
+    let follow = bed.follow(&bed.nodes[0], "n1", &path, &audit);
+    let stream = Stream::source(&bed.nodes[0], "reno");
+    bed.multicast(GROUP_V4.into(), &said("wide", WIDE, 1).seal(&key).unwrap());
+    wait_for("the connection to be known", || status(&bed)["connections"] == 1);
+    bed.cut();
+    wait_for("a timeout", || stream.ca_state() == 4);
+    bed.multicast(GROUP_V4.into(), &said("narrow", NARROW, 2).seal(&key).unwrap());
+    wait_for("the connection to wait", || status(&bed)["waiting"] == 1);
+    let looks = counter(&status(&bed), "looks");
+    wait_for("some more looks", || counter(&status(&bed), "looks") > looks + 20);
+    assert!(bed.lines(&audit).is_empty(), "it repairs");
+    assert_eq!(stream.ca_state(), 4);
+    bed.mend();
+    wait_for("the window to fit", || whys(&bed.lines(&audit)).contains(&("fitted", "narrow")));
+    assert!(bed.nodes[0].ip(&["route", "show", "default"]).unwrap().contains("rto_min"));
+    follow.kill();
+    assert!(bed.nodes[0].ip(&["route", "show", "default"]).unwrap().contains("rto_min"), "left by the dead");
+    let clean = bed.run(&bed.nodes[0], &["mobility", "clean", "--name", &bed.process("n1")]);
+    assert_eq!(text(&clean.stdout), "1 routes put back\n", "{}", text(&clean.stderr));
+    assert_eq!(bed.nodes[0].ip(&["route", "show", "default"]).unwrap(), before);
+}
+
+#[test]
+fn the_link_in_use_is_told_by_the_default_route_and_by_a_command() {
+    let bed = Bed::new("routes");
+    let (key, audit) = (bed.key("key"), bed.path("audit.jsonl"));
+    let links = bed.write(
+        "links.toml",
+        "[wide]\ninterface = \"wan\"\nrate = \"20Mbit\"\n[narrow]\ninterface = \"spare\"\nrate = \"64kbit\"\ndelay = \"125ms\"\n",
+    );
+    bed.spare();
+    bed.router.ip(&["route", "add", "default", "via", "10.73.9.2"]).unwrap();
+    let router = bed.process("router");
+    let _announce = Program::start(
+        &bed.router,
+        &[
+            "mobility",
+            "announce",
+            "--router",
+            "bus",
+            "--key",
+            &key,
+            "-i",
+            "lan1",
+            "--links",
+            links.to_str().unwrap(),
+            "--name",
+            &router,
+        ],
+    );
+    let _follow = bed.follow(&bed.nodes[0], "n1", &key, &audit);
+    let link = || status(&bed)["routers"][0]["link"].as_str().map(str::to_owned);
+    wait_for("the first link", || link().as_deref() == Some("wide"));
+    bed.router.ip(&["route", "replace", "default", "via", "10.74.1.9"]).unwrap();
+    wait_for("another route", || link().as_deref() == Some("narrow"));
+    let told = longfat(&["mobility", "tell", "--name", &router, "narrow", "--rate", "128kbit"]);
+    assert!(told.status.success(), "{}", text(&told.stderr));
+    wait_for("another rate", || status(&bed)["routers"][0]["character"]["up_bps"] == 128_000);
+    let unknown = longfat(&["mobility", "tell", "--name", &router, "satellite"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("'satellite'"), "{}", text(&unknown.stderr));
+    bed.router.ip(&["link", "set", "spare", "down"]).unwrap();
+    bed.router.ip(&["route", "replace", "default", "via", "10.73.9.2"]).unwrap();
+    wait_for("the first link again", || link().as_deref() == Some("wide"));
+    assert_eq!(status(&bed)["routers"][0]["changes"], 3);
+}
+
+#[test]
+fn wrong_arguments_are_refused_with_the_mend() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("key");
+    let path = path.to_str().unwrap();
+    let missing = longfat(&["mobility", "follow", "--key", path]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(longfat(&["mobility", "key", path]).status.success());
+    assert_eq!(longfat(&["mobility", "key", path]).status.code(), Some(2), "never overwritten");
+    let refused = [
+        (vec!["follow", "--key", path, "--policy", "guess"], "restore, scale or estimate"),
+        (vec!["follow", "--key", path, "--rto-min", "300s"], "up to 120s"),
+        (vec!["follow", "--key", path, "--cc", "phs=nosuch"], "longfat cc list"),
+        (vec!["follow", "--key", path, "--cc", "phs"], "NAME=VALUE"),
+        (vec!["announce", "--key", path, "-i", "nosuch0"], "nosuch0"),
+        (vec!["status", "--name", "no-such-process"], "does it run?"),
+        (vec!["tell", "a b"], "is no name"),
+    ];
+    for (arguments, mend) in refused {
+        let output = longfat(&[vec!["mobility"], arguments.clone()].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(mend), "{arguments:?}: {}", text(&output.stderr));
+    }
+}

@@ -1,0 +1,440 @@
+//! `longfat mobility follow`: the loop around [`Follower`].
+
+use crate::{
+    Key, Result,
+    announcement::{Announcement, Reject},
+    control::Control,
+    follower::{Follower, Settings, Why, Wish},
+    freshness::{Freshness, Verdict},
+    lan::Ears,
+    netlink::Netlink,
+    state::State,
+    wait::{monotonic_us, unix_us, wait},
+};
+use longfat_host::capability;
+use longfat_kernel::{
+    cc::kernel_has,
+    tcb::{Answer, CcKind, CcName, Change, ControlBlock, Keep, Place, Scope, Setter, Step, plan},
+};
+use serde::Serialize;
+use std::{
+    collections::{BTreeSet, HashMap},
+    os::fd::{AsFd as _, BorrowedFd},
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+/// Between two looks while connections wait for their moment: finer than any link's round-trip time that matters.
+const WAITING_US: u64 = 5_000;
+/// Between two looks otherwise: how old the window is that is remembered of a link.
+const STEADY_US: u64 = 200_000;
+/// Looks take at most this share of one processor: one part in so many.
+const SHARE: u64 = 10;
+/// Between two looks at interfaces and routes.
+const ROUTES_US: u64 = 1_000_000;
+/// Longest sleep.
+const SLEEP_US: u64 = 50_000;
+
+/// How a node follows.
+#[derive(Debug, Clone)]
+pub struct FollowPlan {
+    /// Keys that are believed.
+    pub keys: Vec<Key>,
+    /// Interfaces to listen on; all when there are none.
+    pub interfaces: Vec<String>,
+    /// UDP port.
+    pub port: u16,
+    /// Policies and bounds.
+    pub settings: Settings,
+    /// Least retransmission timeout on the routes of a router that was heard; they are left alone without one.
+    pub rto_min_ms: Option<u32>,
+    /// By how much the router's clock and ours may differ.
+    pub tolerance_us: u64,
+    /// Where it is asked.
+    pub control: PathBuf,
+    /// What outlives it.
+    pub state: PathBuf,
+}
+
+/// What was heard and done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Announcements that were news.
+    pub news: u64,
+    /// The newest once more.
+    pub repeats: u64,
+    /// Overtaken or replayed.
+    pub old: u64,
+    /// Sent too long ago or in the future.
+    pub off_time: u64,
+    /// Tagged with a key that we have not.
+    pub foreign_key: u64,
+    /// With a wrong tag.
+    pub forged: u64,
+    /// Of another version, or not as described.
+    pub malformed: u64,
+    /// No announcements.
+    pub not_ours: u64,
+    /// Connections whose window was lowered at once.
+    pub lowered: u64,
+    /// Connections whose window was made to fit.
+    pub fitted: u64,
+    /// Connections that were given a link's congestion control when they began.
+    pub began: u64,
+    /// Connections that could not be set.
+    pub refused: u64,
+    /// Connections found repairing a loss at the last moment: tried again.
+    pub postponed: u64,
+    /// Looks at all control blocks.
+    pub looks: u64,
+}
+
+/// One connection that was set, for the audit.
+#[derive(Debug, Clone)]
+pub struct Done<'a> {
+    /// Why.
+    pub wish: &'a Wish,
+    /// Before and after.
+    pub blocks: (&'a ControlBlock, &'a ControlBlock),
+    /// What is not as asked.
+    pub shortfalls: Vec<String>,
+}
+
+/// What a log and an audit are told.
+pub enum Event<'a> {
+    /// In words.
+    Said(String),
+    /// A connection was set.
+    Done(Done<'a>),
+}
+
+struct Node<'a> {
+    plan: &'a FollowPlan,
+    follower: Follower,
+    freshness: Freshness,
+    setter: Setter,
+    place: Place,
+    prepared: BTreeSet<CcName>,
+    ears: Ears,
+    netlink: Netlink,
+    state: State,
+    counters: Counters,
+    look_due_us: u64,
+    routes_due_us: u64,
+    tell: &'a mut dyn FnMut(Event<'_>),
+}
+
+/// Follows until `stop`, then puts back what it changed. `ready` is called when it hears.
+///
+/// # Errors
+/// When sockets or programs cannot be had, or a state that was left cannot be cleaned up.
+pub fn run(
+    plan: &FollowPlan,
+    stop: &AtomicBool,
+    ready: impl FnOnce() -> Result<()>,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<()> {
+    let control = Control::open(&plan.control)?;
+    let mut node = Node::begin(plan, tell)?;
+    give_up_privileges()?;
+    ready()?;
+    while !stop.load(Ordering::Acquire) {
+        {
+            let mut on: Vec<BorrowedFd<'_>> = node.ears.sockets().collect();
+            on.push(control.as_fd());
+            wait(&on, node.sleep());
+        }
+        node.hear()?;
+        if monotonic_us() >= node.look_due_us && !node.follower.routers().is_empty() {
+            let blocks = node.look()?;
+            let wishes = node.follower.look(&blocks, monotonic_us());
+            node.fulfil(&wishes, &blocks)?;
+        }
+        node.tend_routes()?;
+        control.answer(|question| node.answer(question));
+    }
+    node.end()
+}
+
+/// What is left: routes and control blocks (CAP_NET_ADMIN), and the programs that were loaded (CAP_BPF). Loading and
+/// finding others' programs needed CAP_SYS_ADMIN, which is gone from here on.
+fn give_up_privileges() -> Result<()> {
+    const CAP_BPF: u32 = 39;
+    Ok(capability::keep_only(&[capability::NET_ADMIN, CAP_BPF])?)
+}
+
+impl<'a> Node<'a> {
+    fn begin(plan: &'a FollowPlan, tell: &'a mut dyn FnMut(Event<'_>)) -> Result<Node<'a>> {
+        let mut freshness = Freshness::new(plan.tolerance_us);
+        let state = State::read(&plan.state)?;
+        for (router, newest) in &state.heard {
+            freshness.remember(router.clone(), *newest);
+        }
+        let mut places = Scope::Own.places()?;
+        let mut setter = Setter::load()?;
+        let prepared = prepare(&mut setter, plan, tell)?;
+        let mut node = Node {
+            plan,
+            follower: Follower::new(plan.settings.clone()),
+            freshness,
+            setter,
+            place: places.swap_remove(0),
+            prepared,
+            ears: Ears::open(plan.interfaces.clone(), plan.port)?,
+            netlink: Netlink::open()?,
+            state,
+            counters: Counters::default(),
+            look_due_us: 0,
+            routes_due_us: 0,
+            tell,
+        };
+        node.put_back("left by one that died")?;
+        Ok(node)
+    }
+
+    fn sleep(&self) -> Duration {
+        let due_us = match self.follower.routers().is_empty() {
+            true => self.routes_due_us,
+            false => self.look_due_us.min(self.routes_due_us),
+        };
+        Duration::from_micros(due_us.saturating_sub(monotonic_us()).min(SLEEP_US))
+    }
+
+    fn say(&mut self, text: String) {
+        (self.tell)(Event::Said(text));
+    }
+
+    /// Every control block, and when the next look is due: soon while connections wait, and never so soon that looking
+    /// takes more than its share of the processor.
+    fn look(&mut self) -> Result<Vec<ControlBlock>> {
+        let began_us = monotonic_us();
+        let blocks = self.setter.look(&self.place)?;
+        self.counters.looks += 1;
+        let now_us = monotonic_us();
+        let pause_us = if self.follower.waiting() > 0 { WAITING_US } else { STEADY_US };
+        self.look_due_us = now_us + pause_us.max((now_us - began_us) * SHARE);
+        Ok(blocks)
+    }
+
+    fn hear(&mut self) -> Result<()> {
+        while let Some((datagram, interface)) = self.ears.take() {
+            let announcement = match Announcement::open(&datagram, &self.plan.keys) {
+                Ok(announcement) => announcement,
+                Err(reject) => {
+                    self.count(reject);
+                    continue;
+                }
+            };
+            match self.freshness.judge(&announcement, unix_us()) {
+                Verdict::News => self.news(&announcement, interface)?,
+                // Known from before a restart: its link is the present one all the same.
+                Verdict::Repeat if !self.follower.routers().contains_key(&announcement.router) => {
+                    self.news(&announcement, interface)?;
+                }
+                Verdict::Repeat => {
+                    self.counters.repeats += 1;
+                    self.follower.hear_again(&announcement.router, monotonic_us());
+                }
+                Verdict::Old => self.counters.old += 1,
+                Verdict::OffTime => self.counters.off_time += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, reject: Reject) {
+        let counter = match reject {
+            Reject::NotOurs => &mut self.counters.not_ours,
+            Reject::Version(_) | Reject::Malformed(_) => &mut self.counters.malformed,
+            Reject::ForeignKey(_) => &mut self.counters.foreign_key,
+            Reject::Forged => &mut self.counters.forged,
+        };
+        *counter += 1;
+    }
+
+    fn news(&mut self, announcement: &Announcement, interface: u32) -> Result<()> {
+        self.counters.news += 1;
+        let blocks = self.look()?;
+        let wishes = self.follower.hear(announcement, Some(interface), &blocks, monotonic_us());
+        self.fulfil(&wishes, &blocks)?;
+        self.look_due_us = self.look_due_us.min(monotonic_us() + WAITING_US);
+        let age_ms = unix_us().saturating_sub(announcement.changed_us) / 1000;
+        let Announcement { router, link, character, .. } = announcement;
+        self.say(format!("router '{router}' uses '{link}' ({character}) since {age_ms} ms ago"));
+        self.state.heard.insert(router.clone(), (announcement.epoch_us, announcement.sequence));
+        self.state.write(&self.plan.state)?;
+        self.routes_due_us = 0;
+        Ok(())
+    }
+
+    fn fulfil(&mut self, wishes: &[Wish], blocks: &[ControlBlock]) -> Result<()> {
+        if wishes.is_empty() {
+            return Ok(());
+        }
+        let by_cookie: HashMap<u64, &ControlBlock> =
+            blocks.iter().map(|block| (block.cookie, block)).collect();
+        let mut steps = Vec::new();
+        for wish in wishes {
+            let Some(block) = by_cookie.get(&wish.cookie) else { continue };
+            match self.step(block, &wish.change) {
+                Ok(step) => steps.push((wish, step)),
+                Err(why) => {
+                    self.counters.refused += 1;
+                    self.follower.refused(wish);
+                    self.say(format!("{} -> {} stays as it is: {why}", block.local, block.remote));
+                }
+            }
+        }
+        let asked: Vec<Step> = steps.iter().map(|(_, step)| step.clone()).collect();
+        let answers = self.setter.apply(&self.place, &asked)?;
+        for ((wish, step), answer) in steps.iter().zip(&answers) {
+            self.done(wish, step, answer);
+        }
+        let replaced =
+            self.follower.replaced_cc().map(|(cookie, cc)| (cookie, cc.as_str().to_owned())).collect();
+        if self.state.replaced_cc != replaced {
+            self.state.replaced_cc = replaced;
+            self.state.write(&self.plan.state)?;
+        }
+        Ok(())
+    }
+
+    fn step(&self, block: &ControlBlock, change: &Change) -> std::result::Result<Step, String> {
+        let to = change.cc.unwrap_or(block.cc);
+        if !self.prepared.contains(&to) {
+            let why = "was not there, or not to be used, when 'follow' began; start it anew";
+            return Err(format!("the congestion control '{}' {why}", to.as_str()));
+        }
+        plan(block, change, kind).map_err(|refusal| refusal.0)
+    }
+
+    fn done(&mut self, wish: &Wish, step: &Step, answer: &Answer) {
+        if answer.recovering {
+            self.counters.postponed += 1;
+            return;
+        }
+        self.follower.done(wish, answer.blocks.as_ref().map(|(before, _)| before));
+        let Some((before, after)) = &answer.blocks else { return };
+        let counter = match wish.why {
+            Why::Lowered => &mut self.counters.lowered,
+            Why::Fitted => &mut self.counters.fitted,
+            Why::Began => &mut self.counters.began,
+        };
+        *counter += 1;
+        (self.tell)(Event::Done(Done { wish, blocks: (before, after), shortfalls: answer.shortfalls(step) }));
+    }
+
+    /// New interfaces are listened on, and routes through the routers that were heard have the high timeout.
+    fn tend_routes(&mut self) -> Result<()> {
+        if monotonic_us() < self.routes_due_us {
+            return Ok(());
+        }
+        self.routes_due_us = monotonic_us() + ROUTES_US;
+        self.ears.join()?;
+        let Some(ms) = self.plan.rto_min_ms else { return Ok(()) };
+        let mut any = false;
+        for router in self.follower.routers().values() {
+            let Some(interface) = router.interface else { continue };
+            any |= self.state.routes.raise(&mut self.netlink, &router.addresses, interface, ms)?;
+        }
+        if any {
+            self.state.write(&self.plan.state)?;
+            self.say(format!("connections that begin on the routers' routes have an rto_min of {ms} ms"));
+        }
+        Ok(())
+    }
+
+    /// Routes and congestion controls as they were.
+    fn put_back(&mut self, why: &str) -> Result<()> {
+        let own: HashMap<u64, CcName> = self.state.own_cc().collect();
+        let mut given_back = 0;
+        if !own.is_empty() {
+            let blocks = self.setter.look(&self.place)?;
+            let step = |block: &ControlBlock| {
+                let cc = *own.get(&block.cookie)?;
+                let change = Change { cc: Some(cc), keep: Keep::Never, ..Change::default() };
+                plan(block, &change, kind).ok().filter(|_| cc != block.cc)
+            };
+            let steps: Vec<Step> = blocks.iter().filter_map(step).collect();
+            given_back =
+                self.setter.apply(&self.place, &steps)?.iter().filter(|a| a.blocks.is_some()).count();
+            self.state.replaced_cc.clear();
+        }
+        let routes = match self.state.routes.is_empty() {
+            true => 0,
+            false => self.state.routes.restore(&mut self.netlink)?,
+        };
+        if routes + given_back > 0 {
+            self.say(format!("{routes} routes and {given_back} congestion controls are as before ({why})"));
+        }
+        self.state.write(&self.plan.state)
+    }
+
+    fn end(mut self) -> Result<()> {
+        self.put_back("the end")
+    }
+
+    fn answer(&self, question: &str) -> serde_json::Value {
+        if question != "status" {
+            return serde_json::json!({ "error": "ask 'status'" });
+        }
+        let now_us = monotonic_us();
+        let routers: Vec<serde_json::Value> = self
+            .follower
+            .routers()
+            .iter()
+            .map(|(name, router)| {
+                serde_json::json!({
+                    "router": name,
+                    "link": router.link,
+                    "character": router.character,
+                    "addresses": router.addresses,
+                    "changes": router.changes,
+                    "heard_ago_us": now_us.saturating_sub(router.heard_us),
+                })
+            })
+            .collect();
+        serde_json::json!({
+            "version": crate::STATUS_VERSION,
+            "role": "follow",
+            "pid": std::process::id(),
+            "listening": self.ears.joined().collect::<Vec<_>>(),
+            "routers": routers,
+            "connections": self.follower.connections(),
+            "waiting": self.follower.waiting(),
+            "routes_raised": self.state.routes.len(),
+            "routes_left_alone": self.state.routes.left_alone,
+            "counters": self.counters,
+        })
+    }
+}
+
+/// Every congestion control of this kernel that connections can be set under.
+fn prepare(
+    setter: &mut Setter,
+    plan: &FollowPlan,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<BTreeSet<CcName>> {
+    let there = longfat_host::sysctl::read("net.ipv4.tcp_available_congestion_control")?;
+    let names = there.split_whitespace().map(CcName::from).chain(plan.settings.cc.values().copied());
+    let mut prepared = BTreeSet::new();
+    for cc in names {
+        match setter.prepare(cc) {
+            Ok(()) => drop(prepared.insert(cc)),
+            Err(error) => {
+                tell(Event::Said(format!("connections under '{}' stay as they are: {error}", cc.as_str())));
+            }
+        }
+    }
+    Ok(prepared)
+}
+
+/// What of a congestion control's state is kept does not matter here: it is of another link, and begins anew.
+fn kind(name: &str) -> CcKind {
+    match name {
+        "reno" => CcKind::Stateless,
+        name if kernel_has(name).unwrap_or(false) => CcKind::Opaque,
+        _ => CcKind::Absent,
+    }
+}

@@ -1,0 +1,268 @@
+//! Datagrams to everybody on a link: sent by a router, received by its nodes. IPv4 and IPv6, by interface.
+
+use crate::{Error, Result, announcement::DATAGRAM_MAX_BYTES};
+use nix::{
+    cmsg_space,
+    ifaddrs::getifaddrs,
+    net::if_::InterfaceFlags,
+    sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt},
+};
+use std::{
+    collections::BTreeMap,
+    io::{self, IoSliceMut},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd},
+};
+
+/// Where routers speak unless told otherwise.
+pub const PORT: u16 = 47_474;
+/// IPv4 group, administratively scoped to the link (RFC 2365).
+pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 76, 66);
+/// IPv6 group of link scope, not assigned by anybody (RFC 4291, section 2.7).
+pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x4c46, 0x4d42);
+/// The same of site scope: where routers inside the site carry it on.
+pub const GROUP_V6_SITE: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x4c46, 0x4d42);
+
+/// An interface that can multicast.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// What the kernel knows it by.
+    pub index: u32,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Interfaces that are up and can multicast, loopback aside, by name; of these only `wanted`, unless that is empty.
+pub fn interfaces(wanted: &[String]) -> Result<BTreeMap<String, Interface>> {
+    let mut found: BTreeMap<String, Interface> = BTreeMap::new();
+    let entries = getifaddrs().map_err(|errno| Error::io("list the interfaces", errno))?;
+    for entry in entries {
+        let name = entry.interface_name;
+        let able = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_MULTICAST;
+        let fits = entry.flags.contains(able) && !entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);
+        if !fits || !(wanted.is_empty() || wanted.contains(&name)) {
+            continue;
+        }
+        let Ok(index) = nix::net::if_::if_nametoindex(name.as_str()) else { continue };
+        let interface = found.entry(name).or_insert(Interface { index, addresses: Vec::new() });
+        let address = entry.address.as_ref().and_then(ip_of);
+        interface.addresses.extend(address);
+    }
+    Ok(found)
+}
+
+fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+}
+
+fn set<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
+    // SAFETY: `value` is readable for its size as long as the call lasts; the option decides what is read of it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn membership_v4(group: Ipv4Addr, interface: u32) -> libc::ip_mreqn {
+    libc::ip_mreqn {
+        imr_multiaddr: libc::in_addr { s_addr: u32::from(group).to_be() },
+        imr_address: libc::in_addr { s_addr: 0 },
+        imr_ifindex: interface as i32,
+    }
+}
+
+/// A UDP socket of one family that shares its port with others of this host.
+fn udp(address: SocketAddr) -> Result<UdpSocket> {
+    let failed = |source| Error::io(format!("open a UDP socket on {address}"), source);
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(family, kind, 0) };
+    if fd < 0 {
+        return Err(failed(io::Error::last_os_error()));
+    }
+    // SAFETY: just opened, and owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    setsockopt(&socket, sockopt::ReuseAddr, &true).map_err(|errno| failed(errno.into()))?;
+    if address.is_ipv6() {
+        setsockopt(&socket, sockopt::Ipv6V6Only, &true).map_err(|errno| failed(errno.into()))?;
+    }
+    let storage = SockaddrStorage::from(address);
+    nix::sys::socket::bind(socket.as_raw_fd(), &storage).map_err(|errno| failed(errno.into()))?;
+    Ok(UdpSocket::from(socket))
+}
+
+/// A family that this host has not is no failure: the other carries the news.
+fn if_family<T>(made: Result<T>) -> Result<Option<T>> {
+    match made {
+        Ok(made) => Ok(Some(made)),
+        Err(Error::Io { source, .. })
+            if matches!(source.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What a node hears with.
+#[derive(Debug)]
+pub struct Ears {
+    sockets: Vec<UdpSocket>,
+    wanted: Vec<String>,
+    joined: BTreeMap<String, u32>,
+}
+
+impl Ears {
+    /// Listens on these interfaces, on all when there are none; those that come later are joined by [`Ears::join`].
+    ///
+    /// # Errors
+    /// When the port is not to be had.
+    pub fn open(wanted: Vec<String>, port: u16) -> Result<Ears> {
+        let mut sockets = Vec::new();
+        for address in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+            let Some(socket) = if_family(udp(SocketAddr::new(address, port)))? else { continue };
+            let failed = |errno: nix::errno::Errno| Error::io("ask where datagrams come in", errno);
+            if address.is_ipv4() {
+                setsockopt(&socket, sockopt::Ipv4PacketInfo, &true).map_err(failed)?;
+                // Otherwise the groups that other programs of this host have joined come in here too.
+                let quiet = set(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0i32);
+                quiet.map_err(|source| Error::io("listen to our own group alone", source))?;
+            } else {
+                setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true).map_err(failed)?;
+            }
+            sockets.push(socket);
+        }
+        let mut ears = Ears { sockets, wanted, joined: BTreeMap::new() };
+        ears.join()?;
+        Ok(ears)
+    }
+
+    /// Joins the groups on interfaces that have come since; their names.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed.
+    pub fn join(&mut self) -> Result<Vec<String>> {
+        let found = interfaces(&self.wanted)?;
+        self.joined.retain(|name, index| found.get(name).is_some_and(|found| found.index == *index));
+        let mut new = Vec::new();
+        for (name, interface) in found {
+            if !self.joined.contains_key(&name) && self.join_one(interface.index) {
+                self.joined.insert(name.clone(), interface.index);
+                new.push(name);
+            }
+        }
+        Ok(new)
+    }
+
+    /// Whether at least one family could join; the other may have no address there yet.
+    fn join_one(&self, interface: u32) -> bool {
+        let mut any = false;
+        for socket in &self.sockets {
+            let is_v4 = socket.local_addr().is_ok_and(|address| address.is_ipv4());
+            if is_v4 {
+                let membership = membership_v4(GROUP_V4, interface);
+                any |= set(socket.as_fd(), libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &membership).is_ok();
+            } else {
+                let join = |group| socket.join_multicast_v6(group, interface).is_ok();
+                any |= join(&GROUP_V6) | join(&GROUP_V6_SITE);
+            }
+        }
+        any
+    }
+
+    /// Names of the interfaces listened on.
+    pub fn joined(&self) -> impl Iterator<Item = &str> {
+        self.joined.keys().map(String::as_str)
+    }
+
+    /// What to wait for.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(AsFd::as_fd)
+    }
+
+    /// The next datagram and the interface it came in by; none when there is none.
+    pub fn take(&self) -> Option<(Vec<u8>, u32)> {
+        self.sockets.iter().find_map(take)
+    }
+}
+
+fn take(socket: &UdpSocket) -> Option<(Vec<u8>, u32)> {
+    // One byte more than there may be: what is longer is seen to be.
+    let mut bytes = vec![0; DATAGRAM_MAX_BYTES + 1];
+    let mut control = cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let flags = MsgFlags::MSG_DONTWAIT;
+    let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags).ok()?;
+    let interface = received.cmsgs().ok()?.find_map(|message| match message {
+        ControlMessageOwned::Ipv4PacketInfo(info) => u32::try_from(info.ipi_ifindex).ok(),
+        ControlMessageOwned::Ipv6PacketInfo(info) => Some(info.ipi6_ifindex),
+        _ => None,
+    });
+    let length = received.bytes;
+    bytes.truncate(length);
+    Some((bytes, interface.unwrap_or(0)))
+}
+
+/// What a router speaks with.
+#[derive(Debug)]
+pub struct Mouth {
+    v4: Option<UdpSocket>,
+    v6: Option<UdpSocket>,
+    port: u16,
+    site: bool,
+}
+
+impl Mouth {
+    /// `site`: to the IPv6 group of the site as well, not of the link alone.
+    ///
+    /// # Errors
+    /// When no socket is to be had.
+    pub fn open(port: u16, site: bool) -> Result<Mouth> {
+        let any = |address: IpAddr| if_family(udp(SocketAddr::new(address, 0)));
+        let mouth = Mouth {
+            v4: any(Ipv4Addr::UNSPECIFIED.into())?,
+            v6: any(Ipv6Addr::UNSPECIFIED.into())?,
+            port,
+            site,
+        };
+        if let Some(v6) = mouth.v6.as_ref().filter(|_| site) {
+            let hops = set(v6.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, &8i32);
+            hops.map_err(|source| Error::io("let multicast pass routers", source))?;
+        }
+        Ok(mouth)
+    }
+
+    /// Says it on an interface, by each family that has an address there; how many datagrams left.
+    pub fn say(&self, interface: &Interface, datagram: &[u8]) -> usize {
+        let has = |v4: bool| interface.addresses.iter().any(|address| address.is_ipv4() == v4);
+        let mut sent = 0;
+        if let Some(v4) = self.v4.as_ref().filter(|_| has(true)) {
+            let through = membership_v4(Ipv4Addr::UNSPECIFIED, interface.index);
+            let chosen = set(v4.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &through).is_ok();
+            sent += usize::from(chosen && v4.send_to(datagram, (GROUP_V4, self.port)).is_ok());
+        }
+        if let Some(v6) = self.v6.as_ref().filter(|_| has(false)) {
+            let index = interface.index as i32;
+            let chosen = set(v6.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, &index).is_ok();
+            let groups = [Some(GROUP_V6), self.site.then_some(GROUP_V6_SITE)];
+            for group in groups.into_iter().flatten().filter(|_| chosen) {
+                sent += usize::from(v6.send_to(datagram, (group, self.port)).is_ok());
+            }
+        }
+        sent
+    }
+
+    /// Says it to one address; whether it left.
+    pub fn say_to(&self, address: SocketAddr, datagram: &[u8]) -> bool {
+        let socket = if address.is_ipv4() { &self.v4 } else { &self.v6 };
+        socket.as_ref().is_some_and(|socket| socket.send_to(datagram, address).is_ok())
+    }
+}

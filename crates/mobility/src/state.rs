@@ -1,0 +1,98 @@
+//! What must outlive the process: what it changed, so that a crash leaves nothing behind, and what it heard, so that
+//! nothing is believed again after a restart.
+
+use crate::{Error, Name, Result, control::DIRECTORY, netlink::Netlink, routes::Routes};
+use longfat_kernel::tcb::CcName;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The file of a follower called `name`.
+pub fn state_of(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{name}.state.json"))
+}
+
+/// The state of a follower. Its directory lies in /run, which a restart of the machine empties.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Newest epoch and sequence of each router.
+    pub heard: BTreeMap<Name, (u64, u64)>,
+    /// Routes with our rto_min.
+    pub routes: Routes,
+    /// Connections whose congestion control was replaced, by cookie, and their own.
+    pub replaced_cc: Vec<(u64, String)>,
+}
+
+impl State {
+    /// Reads what a follower left; nothing when it left nothing.
+    ///
+    /// # Errors
+    /// When there is a file, and it cannot be read.
+    pub fn read(path: &Path) -> Result<State> {
+        match fs::read_to_string(path) {
+            Ok(text) => serde_json::from_str(&text).map_err(|source| {
+                let what = format!("the state '{}' is damaged; remove it", path.display());
+                Error::io(what, source)
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
+            Err(error) => Err(Error::io(format!("read the state '{}'", path.display()), error)),
+        }
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let failed =
+            |error: std::io::Error| Error::io(format!("write the state '{}'", path.display()), error);
+        let part = path.with_extension("part");
+        let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
+        fs::write(&part, text).map_err(failed)?;
+        fs::rename(&part, path).map_err(failed)
+    }
+
+    /// Congestion controls to be given back.
+    pub fn own_cc(&self) -> impl Iterator<Item = (u64, CcName)> {
+        self.replaced_cc.iter().map(|(cookie, cc)| (*cookie, CcName::from(cc.as_str())))
+    }
+}
+
+/// Puts the routes back that a follower which died has left raised, and writes that down. Their number.
+///
+/// # Errors
+/// When the state cannot be read, or the kernel refuses.
+pub fn clean_routes(path: &Path) -> Result<usize> {
+    let mut state = State::read(path)?;
+    if state.routes.is_empty() {
+        return Ok(0);
+    }
+    let restored = state.routes.restore(&mut Netlink::open()?)?;
+    state.write(path)?;
+    Ok(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_reads_back_and_none_is_an_empty_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.state.json");
+        assert_eq!(State::read(&path).unwrap(), State::default());
+        let state = State {
+            heard: BTreeMap::from([("bus".parse().unwrap(), (7, 3))]),
+            replaced_cc: vec![(9, "reno".into())],
+            ..State::default()
+        };
+        state.write(&path).unwrap();
+        assert_eq!(State::read(&path).unwrap(), state);
+        assert_eq!(state.own_cc().collect::<Vec<_>>(), [(9, CcName::from("reno"))]);
+        fs::write(&path, "{").unwrap();
+        assert!(State::read(&path).unwrap_err().to_string().contains("remove it"));
+    }
+}
