@@ -168,7 +168,10 @@ fn an_experiment_becomes_a_result_with_every_record_and_leaves_nothing_else() {
         assert!(manifest.hosts["relay"].sysctls.len() > 100);
         assert_eq!(manifest.hosts["relay"].interfaces["path"]["tx-tcp-segmentation"], "off");
         assert!(!manifest.hosts["receiver"].counters.is_empty());
-        assert!(run.plan().unwrap()["links"][1]["path"]["forward"]["line"]["rate_bps"] == 20_000_000);
+        assert!(
+            run.plan::<serde_json::Value>().unwrap()["links"][1]["path"]["forward"]["line"]["rate_bps"]
+                == 20_000_000
+        );
         assert!(!run.path.join("raw").exists());
     }
     let relayed = &runs[1];

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use longfat_schema::run::{ResultManifest, ResultStatus, read_json};
+use longfat_schema::run::{ResultManifest, ResultStatus, RunStatus, read_json};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -85,7 +85,11 @@ fn a_sweep_that_was_interrupted_goes_on_and_repeats_no_finished_run() {
     assert!(said.contains("2 of 4 runs are there already"), "{said}");
     let second = result(&bench.path("out"));
     assert_eq!(second.status, ResultStatus::Complete);
-    assert_eq!((second.runs, second.expectations), (first.runs, first.expectations));
+    // A run made again has another seal: its manifest says when it was made.
+    let places = |result: &ResultManifest| -> Vec<(String, RunStatus)> {
+        result.runs.iter().map(|run| (run.path.clone(), run.status)).collect()
+    };
+    assert_eq!((places(&second), second.expectations), (places(&first), first.expectations));
     assert!((table(lost), table(whole)) == before, "the same plan makes the same tables");
     let manifest = fs::metadata(bench.path("out").join(kept).join("manifest.json")).unwrap();
     assert_eq!(manifest.modified().unwrap(), age);
@@ -157,4 +161,89 @@ fn every_figure_of_a_sweep_is_a_row_with_its_axes_and_answers_sql_or_the_mend_is
     let samples = "select count(distinct cell) as cells from tcp join results using (run)";
     assert_eq!(bench.ends(0, &["query", "--csv", samples, "."]), "cells\n2\n");
     assert!(bench.ends(2, &["query", "select nothing", "out"]).contains("nothing"));
+}
+
+#[test]
+fn a_sweep_is_verified_packed_sent_and_unpacked_and_every_byte_that_changed_is_named() {
+    let bench = Bench::new();
+    bench.ends(0, &RUN);
+    assert!(bench.ends(0, &["verify", "out"]).contains("files, each as it was recorded"));
+    assert!(bench.ends(0, &["verify", "out/rate=10Mbit/repeat=1"]).contains("each as it was recorded"));
+    fs::write(bench.path("out/report.html"), "made from it").unwrap();
+    bench.ends(0, &["pack", "out"]);
+    assert!(bench.ends(0, &["verify", "out.tar.zst"]).contains("each as it was recorded"));
+    bench.ends(0, &["unpack", "out.tar.zst", "-o", "elsewhere"]);
+    bench.ends(0, &["verify", "elsewhere/out"]);
+    assert!(!bench.path("elsewhere/out/report.html").exists());
+    let table = bench.path("out/rate=10Mbit/repeat=1/tcp.parquet");
+    let mut bytes = fs::read(&table).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&table, bytes).unwrap();
+    fs::write(bench.path("out/note.txt"), "").unwrap();
+    let said = bench.ends(1, &["verify", "out"]);
+    assert!(said.contains("note.txt: was not there when the run ended"), "{said}");
+    assert!(said.contains("rate=10Mbit/repeat=1/tcp.parquet: changed, still"), "{said}");
+    assert!(bench.ends(2, &["pack", "out", "-o", "b.tar.zst"]).contains("tcp.parquet: changed"));
+    assert!(bench.ends(2, &["verify", "spec.toml"]).contains("no whole pack"));
+}
+
+#[test]
+fn simulated_runs_are_made_again_bit_for_bit_from_plan_and_manifest_and_what_differs_is_named() {
+    let bench = Bench::new();
+    bench.ends(0, &RUN);
+    fs::remove_file(bench.path("spec.toml")).unwrap();
+    let run = bench.path("out/rate=10Mbit/repeat=1");
+    for entry in fs::read_dir(&run).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "parquet") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    let said = bench.ends(0, &["rerun", "out"]);
+    assert_eq!(said.matches("the same, bit for bit").count(), 4, "{said}");
+    let said = bench.ends(0, &["rerun", "out/rate=10Mbit/repeat=1", "-o", "again"]);
+    assert_eq!(said.matches("the same, bit for bit").count(), 1, "{said}");
+    bench.ends(2, &["rerun", "out/rate=10Mbit/repeat=1", "-o", "again"]);
+    bench.ends(0, &["verify", "again/rate=10Mbit/repeat=1"]);
+    // A manifest that claims what was never observed.
+    let manifest = bench.path("out/rate=20Mbit/repeat=1/manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap().replacen("\"duration_us\": ", "\"duration_us\": 9", 1);
+    fs::write(&manifest, text).unwrap();
+    let said = bench.ends(1, &["rerun", "out/rate=20Mbit/repeat=1"]);
+    assert!(said.contains("manifest.json: duration_us: 9"), "{said}");
+    assert!(said.contains("1 of 1 runs came out otherwise; this is the same longfat"), "{said}");
+    // Another plan than the run's.
+    let plan = bench.path("out/rate=20Mbit/repeat=2/plan.json");
+    fs::write(&plan, fs::read_to_string(&plan).unwrap().replace("\"seed\": ", "\"seed\": 1")).unwrap();
+    assert!(
+        bench
+            .ends(2, &["rerun", "out/rate=20Mbit/repeat=2"])
+            .contains("is not the plan that the run was made from")
+    );
+}
+
+#[test]
+fn a_result_of_an_earlier_schema_goes_on_and_one_of_a_newer_is_refused() {
+    let bench = Bench::new();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schema/tests/v1");
+    for name in ["experiment.toml", "result.json"] {
+        fs::create_dir_all(bench.path("out/reno/r1")).unwrap();
+        fs::copy(fixture.join(name), bench.path("out").join(name)).unwrap();
+    }
+    for entry in fs::read_dir(fixture.join("reno/r1")).unwrap().map(Result::unwrap) {
+        fs::copy(entry.path(), bench.path("out/reno/r1").join(entry.file_name())).unwrap();
+    }
+    assert!(bench.ends(1, &["verify", "out"]).contains("reno/r1/manifest.json: holds no hashes"));
+    let said =
+        bench.ends(0, &["run", "out/experiment.toml", "--backend", "sim", "-o", "out", "--repeats", "2"]);
+    assert!(said.contains("1 of 2 runs are there already"), "{said}");
+    assert_eq!(result(&bench.path("out")).runs.len(), 2);
+    assert!(bench.ends(0, &["compare", "out", "out"]).contains("No parameter differs"));
+    let file = bench.path("out/result.json");
+    let newer = fs::read_to_string(&file).unwrap().replace("\"schema_version\": 2", "\"schema_version\": 3");
+    fs::write(&file, newer).unwrap();
+    for command in ["verify", "pack", "rerun"] {
+        let said = bench.ends(2, &[command, "out"]);
+        assert!(said.contains("schema version 3") && said.contains("upgrade longfat"), "{said}");
+    }
 }

@@ -27,6 +27,13 @@ impl Backend {
     }
 }
 
+impl Backend {
+    /// The one of that name, as manifests have it; `None` for what makes nothing from a plan.
+    pub fn from_name(name: &str) -> Option<Backend> {
+        [Backend::Emulated, Backend::Simulated].into_iter().find(|backend| backend.name() == name)
+    }
+}
+
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

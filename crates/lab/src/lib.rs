@@ -10,15 +10,17 @@
 //!   simulator, without privileges and in virtual time.
 //! - [`metrics`], [`judge`]: from records to figures, validity and expectations. Pure.
 //! - [`session`]: every run of an experiment into one result directory.
-//! - [`compare`]: two results beside each other. Pure.
-//! - [`show`]: figures as people read them.
+//! - [`archive`]: a run or result as one file.
+//! - [`rerun`]: a run made again, and what came out otherwise.
+//! - [`show`]: spreads and spans as people read them.
 
+pub mod archive;
 pub mod backend;
-pub mod compare;
 pub mod emulated;
 pub mod judge;
 pub mod metrics;
 pub mod plan;
+pub mod rerun;
 pub mod session;
 pub mod show;
 pub mod simulated;

@@ -1,24 +1,27 @@
 //! Every run of an experiment into one result directory: emulated, one after the other; simulated, as many side by side
 //! as there are processors.
 
+mod carry;
 mod parallel;
 mod resume;
 
+pub use carry::Carrier;
+
 use crate::{
-    backend::{Backend, Observed, Tick},
-    emulated::{self, EmulationError, Place},
+    backend::{Backend, Tick},
+    emulated::EmulationError,
     judge,
-    metrics::metrics,
     plan::Plan,
     simulated::{self, SimulationError},
-    spec::{Case, Experiment, SpecError},
+    spec::{Case, Experiment},
 };
-use longfat_kernel::cc::Registration;
+use carry::ccs_of;
+use longfat_report::quantity;
 use longfat_schema::{
     SCHEMA_VERSION,
     run::{
-        CaseInfo, DATASET_FILE, Metric, Provenance, RESULT_FILE, ResultManifest, ResultStatus, RunEntry,
-        RunError, RunManifest, RunStatus, RunWriter, write_dataset, write_json,
+        CaseInfo, DATASET_FILE, Metric, Provenance, ResultManifest, ResultStatus, RunEntry, RunError,
+        RunManifest, RunStatus, write_dataset, write_result,
     },
 };
 use std::{
@@ -29,6 +32,9 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+/// The experiment's file as it was read, within a result.
+const SPEC_FILE: &str = "experiment.toml";
+
 /// What a session needs besides the experiment.
 #[derive(Debug)]
 pub struct Session<'a> {
@@ -38,7 +44,9 @@ pub struct Session<'a> {
     pub text: &'a str,
     /// Who carries the runs out.
     pub backend: Backend,
-    /// Runs to make, in order.
+    /// Every run of the experiment, in order.
+    pub all: &'a [Plan],
+    /// Those to make, in order.
     pub plans: &'a [Plan],
     /// Where the result goes. What it holds of the same plans already is not made again.
     pub directory: &'a Path,
@@ -110,9 +118,6 @@ pub enum SessionError {
         /// The run.
         run: String,
     },
-    /// The experiment's plans could not be made.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
     /// A directory or file could not be made.
     #[error("{path}: {source}")]
     Io {
@@ -160,15 +165,6 @@ pub struct Finished {
 /// Least distance of two writings of a result while runs come in.
 const WRITE_EVERY: Duration = Duration::from_millis(500);
 
-/// What came of trying a run once.
-enum Attempt {
-    Observed(Box<Observed>),
-    /// It failed; the next may well succeed.
-    Failed(String),
-    /// A person stopped it.
-    Interrupted,
-}
-
 impl Finished {
     fn insert(&mut self, place: usize, plan: &Plan, manifest: RunManifest) {
         let entry = RunEntry {
@@ -176,6 +172,7 @@ impl Finished {
             repeat: plan.repeat,
             path: plan.directory(),
             status: manifest.status,
+            seal: manifest.seal.clone(),
         };
         let at = self.places.partition_point(|known| *known < place);
         self.places.insert(at, place);
@@ -198,10 +195,10 @@ impl Session<'_> {
             Backend::Simulated => self.side_by_side(&pending, &mut finished, tell, stop)?,
         };
         finished.result.status = if whole { ResultStatus::Complete } else { ResultStatus::Interrupted };
-        self.write_result(&mut finished)?;
         let paths = finished.result.runs.iter().map(|run| run.path.as_str());
         let rows: Vec<_> = paths.zip(&finished.runs).collect();
         write_dataset(&self.directory.join(DATASET_FILE), &rows)?;
+        self.write_result(&mut finished, &[SPEC_FILE, DATASET_FILE])?;
         Ok(finished)
     }
 
@@ -229,7 +226,7 @@ impl Session<'_> {
         if !kept.is_empty() {
             tell(Event::Kept { indices: &kept });
         }
-        self.write_result(&mut finished)?;
+        self.write_result(&mut finished, &[])?;
         Ok((finished, pending))
     }
 
@@ -283,12 +280,12 @@ impl Session<'_> {
         let place = finished.order.get(&plan.directory()).copied().unwrap_or(usize::MAX);
         finished.insert(place, plan, manifest);
         let due = finished.written.is_none_or(|written| written.elapsed() >= WRITE_EVERY);
-        if due { self.write_result(finished) } else { Ok(()) }
+        if due { self.write_result(finished, &[]) } else { Ok(()) }
     }
 
     fn prepare_directory(&self) -> Result<(), SessionError> {
         make_directory(self.directory)?;
-        let path = self.directory.join("experiment.toml");
+        let path = self.directory.join(SPEC_FILE);
         fs::write(&path, self.text).map_err(|source| io_error(&path, source))
     }
 
@@ -300,22 +297,25 @@ impl Session<'_> {
             experiment: head.name.clone(),
             title: head.title.clone(),
             description: head.description.trim().to_owned(),
-            started_unix_ms: unix_ms(),
+            started_unix_ms: unix_ms_of(SystemTime::now()),
             status: ResultStatus::Running,
             focus: head.focus.clone(),
             cases: self.experiment.cases.iter().filter(planned).map(case_info).collect(),
             runs: Vec::new(),
             expectations: Vec::new(),
             provenance: self.provenance.clone(),
+            files: None,
+            seal: None,
         }
     }
 
-    fn write_result(&self, finished: &mut Finished) -> Result<(), SessionError> {
+    /// `own` are the files that are of no run, once the session has ended.
+    fn write_result(&self, finished: &mut Finished, own: &[&str]) -> Result<(), SessionError> {
         let planned: Vec<&str> = finished.result.cases.iter().map(|case| case.name.as_str()).collect();
         let asked = self.experiment.expect.iter().filter_map(|expect| judge::within(expect, &planned));
         finished.result.expectations =
             asked.map(|expect| judge::expectation(&expect, &finished.runs)).collect();
-        write_json(&self.directory.join(RESULT_FILE), &finished.result)?;
+        write_result(self.directory, &mut finished.result, own)?;
         finished.written = Some(Instant::now());
         Ok(())
     }
@@ -332,9 +332,10 @@ impl Session<'_> {
         let mut earlier = Vec::new();
         for attempt in 1.. {
             tell(Event::Begins { index, plan, attempt });
-            let Some(mut manifest) = self.run_once(index, plan, &earlier, tell, stop)? else {
-                return Ok(None);
-            };
+            let directory = self.directory.join(plan.directory());
+            let tick = &mut |tick| tell(Event::Ticks { index, tick });
+            let made = self.carrier().carry_out(plan, &directory, &earlier, tick, stop)?;
+            let Some(mut manifest) = made else { return Ok(None) };
             let again = manifest.status == RunStatus::Invalid && attempt <= self.retries();
             tell(Event::Ends { index, attempt, manifest: &manifest, again });
             if !again {
@@ -355,132 +356,9 @@ impl Session<'_> {
         }
     }
 
-    fn run_once(
-        &self,
-        index: usize,
-        plan: &Plan,
-        earlier: &[String],
-        tell: &mut dyn FnMut(Event<'_>),
-        stop: &AtomicBool,
-    ) -> Result<Option<RunManifest>, SessionError> {
-        let directory = self.directory.join(plan.directory());
-        clear(&directory)?;
-        make_directory(&directory)?;
-        write_json(&directory.join("plan.json"), plan)?;
-        let started_unix_ms = unix_ms();
-        let tick = &mut |tick| tell(Event::Ticks { index, tick });
-        let attempt = match self.backend {
-            Backend::Emulated => self.emulate(plan, &directory, tick, stop)?,
-            Backend::Simulated => self.simulate(plan, tick, stop)?,
-        };
-        let (observed, failure) = match attempt {
-            Attempt::Observed(observed) => (*observed, None),
-            Attempt::Failed(reason) => (Observed::default(), Some(reason)),
-            Attempt::Interrupted => {
-                clear(&directory)?;
-                return Ok(None);
-            }
-        };
-        let mut manifest = self.manifest(plan, &observed, failure)?;
-        manifest.started_unix_ms = started_unix_ms;
-        manifest.reasons.extend_from_slice(earlier);
-        let mut writer = RunWriter::create(&directory)?;
-        observed.samples.into_records().try_for_each(|record| writer.push(record))?;
-        writer.finish(&manifest)?;
-        // The tables hold what the raw files said; a failed run keeps them for who looks for the cause.
-        if manifest.status != RunStatus::Failed {
-            clear(&directory.join("raw"))?;
-        }
-        Ok(Some(manifest))
+    fn carrier(&self) -> Carrier<'_> {
+        Carrier { backend: self.backend, program: self.program, provenance: &self.provenance }
     }
-
-    fn emulate(
-        &self,
-        plan: &Plan,
-        directory: &Path,
-        tick: &mut dyn FnMut(Tick),
-        stop: &AtomicBool,
-    ) -> Result<Attempt, SessionError> {
-        let _ccs = ccs_of(plan)?;
-        let lease = format!("{}-{}", plan.experiment, std::process::id());
-        let place = Place { program: self.program, directory, lease: &lease };
-        match emulated::run(plan, place, tick, stop) {
-            Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
-            Err(EmulationError::Interrupted) => Ok(Attempt::Interrupted),
-            Err(error @ (EmulationError::Child(_) | EmulationError::Endless(..))) => {
-                Ok(Attempt::Failed(error.to_string()))
-            }
-            Err(source) => {
-                let (case, repeat) = (plan.case.clone(), plan.repeat);
-                Err(SessionError::Emulation { case, repeat, source: Box::new(source) })
-            }
-        }
-    }
-
-    fn simulate(
-        &self,
-        plan: &Plan,
-        tick: &mut dyn FnMut(Tick),
-        stop: &AtomicBool,
-    ) -> Result<Attempt, SessionError> {
-        match simulated::run(plan, tick, stop) {
-            Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
-            Err(SimulationError::Interrupted) => Ok(Attempt::Interrupted),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn manifest(
-        &self,
-        plan: &Plan,
-        observed: &Observed,
-        failure: Option<String>,
-    ) -> Result<RunManifest, SessionError> {
-        // Records say whose code ran; judged is whether it was the planned code.
-        let as_run = match self.backend {
-            Backend::Emulated => plan.clone(),
-            Backend::Simulated => simulated::as_run(plan)?,
-        };
-        let figures = match failure {
-            Some(_) => Vec::new(),
-            None => metrics(plan, &observed.samples, observed.cpu_busy),
-        };
-        let (status, reasons) = match failure {
-            Some(reason) => (RunStatus::Failed, vec![reason]),
-            None => judge::verdict(&as_run, &observed.samples, &figures),
-        };
-        Ok(RunManifest {
-            schema_version: SCHEMA_VERSION,
-            experiment: plan.experiment.clone(),
-            case: plan.case.clone(),
-            axes: plan.axes.clone(),
-            repeat: plan.repeat,
-            backend: self.backend.name().to_owned(),
-            seed: plan.seed,
-            status,
-            reasons,
-            started_unix_ms: 0,
-            duration_us: observed.duration_us,
-            window_start_us: plan.window_start_us,
-            window_end_us: plan.window_end_us,
-            metrics: figures,
-            provenance: Provenance {
-                load_average: longfat_host::facts::load_average(),
-                ..self.provenance.clone()
-            },
-            hosts: observed.hosts.clone(),
-        })
-    }
-}
-
-/// Every congestion control of a run, ours set as it says, for as long as the value lives.
-fn ccs_of(plan: &Plan) -> Result<Vec<Registration>, SessionError> {
-    let names = plan.ccs();
-    let set: Vec<_> = names.iter().filter_map(|name| plan.tunables_of(name)).collect();
-    let mut held = set.iter().map(longfat_kernel::cc::hold_with).collect::<Result<Vec<_>, _>>()?;
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    held.extend(longfat_kernel::cc::ensure(&names)?);
-    Ok(held)
 }
 
 fn case_info(case: &Case) -> CaseInfo {
@@ -498,8 +376,8 @@ fn case_info(case: &Case) -> CaseInfo {
     }
 }
 
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+fn unix_ms_of(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 fn io_error(path: &Path, source: io::Error) -> SessionError {
@@ -510,43 +388,7 @@ fn make_directory(path: &Path) -> Result<(), SessionError> {
     fs::create_dir_all(path).map_err(|source| io_error(path, source))
 }
 
-fn clear(path: &Path) -> Result<(), SessionError> {
-    match fs::remove_dir_all(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
-        _ => Ok(()),
-    }
-}
-
 /// Where a result goes when nobody says: `runs/NAME-20250131T120000Z`.
 pub fn default_directory(experiment: &str, now: SystemTime) -> PathBuf {
-    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Path::new("runs").join(format!("{experiment}-{}", utc(seconds)))
-}
-
-/// `20250131T120000Z`; days to a date as in the proleptic Gregorian calendar, years counted from March.
-fn utc(seconds: u64) -> String {
-    let days = seconds / 86_400 + 719_468;
-    let era_day = days % 146_097;
-    let year_of_era = (era_day - era_day / 1460 + era_day / 36_524 - era_day / 146_096) / 365;
-    let year_day = era_day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * year_day + 2) / 153;
-    let day = year_day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = days / 146_097 * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(utc(0), "19700101T000000Z");
-        assert_eq!(utc(951_782_399), "20000228T235959Z");
-        assert_eq!(utc(951_782_400), "20000229T000000Z");
-        assert_eq!(utc(1_735_689_599), "20241231T235959Z");
-        assert_eq!(utc(4_107_542_400), "21000301T000000Z");
-    }
+    Path::new("runs").join(format!("{experiment}-{}", quantity::utc_compact(unix_ms_of(now))))
 }

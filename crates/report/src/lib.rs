@@ -5,6 +5,7 @@
 //! - [`load`]: a result directory, as what a report shows.
 //! - [`plot`]: SVG charts from numbers; knows nothing of TCP.
 //! - [`figures`]: which charts a result deserves.
+//! - [`compare`]: two results beside each other, and their page.
 //! - [`page`]: the HTML.
 //! - [`capture`]: the page of a packet capture.
 //!
@@ -17,6 +18,7 @@
 //! ```
 
 pub mod capture;
+pub mod compare;
 pub mod figures;
 pub mod load;
 pub mod page;

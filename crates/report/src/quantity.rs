@@ -75,6 +75,11 @@ impl Unit {
     }
 }
 
+/// A figure in the unit that its metric's name ends in, as short as it goes: `93.0 Mbit/s`, `28.4 ms`, `0.988`.
+pub fn of_metric(metric: &str, value: f64) -> String {
+    Quantity::of_metric(metric).unit(value.abs()).text(value)
+}
+
 /// Three significant digits below 1000, whole numbers with grouped thousands above; a dash for what is no number.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
@@ -108,6 +113,14 @@ pub fn utc(unix_ms: u64) -> String {
     let minutes = unix_ms / 60_000;
     let (year, month, day) = civil((minutes / 1440) as i64);
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60)
+}
+
+/// The same as part of a file's name, to the second: `20250131T120000Z`.
+pub fn utc_compact(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (year, month, day) = civil((seconds / 86_400) as i64);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
 /// Gregorian date of a day counted from 1970-01-01, by whole 400-year cycles that begin on 1 March.
@@ -147,11 +160,13 @@ mod tests {
 
     #[test]
     fn a_metric_name_says_its_unit() {
-        assert_eq!(Quantity::of_metric("goodput_bps").unit(93e6).text(93e6), "93.0 Mbit/s");
-        assert_eq!(Quantity::of_metric("echo_p99_us").unit(28_400.0).text(28_400.0), "28.4 ms");
-        assert_eq!(Quantity::of_metric("queue_mean_bytes").unit(2e6).text(1.5e6), "1.50 MB");
-        assert_eq!(Quantity::of_metric("utilisation_ratio").unit(1.0).text(0.934), "93.4 %");
-        assert_eq!(Quantity::of_metric("retransmitted_segments").unit(1e5).text(12_345.0), "12\u{a0}345");
+        assert_eq!(of_metric("goodput_bps", 93e6), "93.0 Mbit/s");
+        assert_eq!(of_metric("goodput_bps", 0.0), "0 kbit/s");
+        assert_eq!(of_metric("echo_p99_us", 28_400.0), "28.4 ms");
+        assert_eq!(of_metric("queue_mean_bytes", 1.5e6), "1.50 MB");
+        assert_eq!(of_metric("utilisation_ratio", 0.934), "93.4 %");
+        assert_eq!(of_metric("fairness_jain", 0.98765), "0.988");
+        assert_eq!(of_metric("retransmitted_segments", 12_345.0), "12\u{a0}345");
     }
 
     #[test]
@@ -159,5 +174,8 @@ mod tests {
         assert_eq!(utc(0), "1970-01-01 00:00 UTC");
         assert_eq!(utc(951_782_400_000), "2000-02-29 00:00 UTC");
         assert_eq!(utc(1_738_324_800_000), "2025-01-31 12:00 UTC");
+        assert_eq!(utc_compact(951_782_399_000), "20000228T235959Z");
+        assert_eq!(utc_compact(1_735_689_599_999), "20241231T235959Z");
+        assert_eq!(utc_compact(4_107_542_400_000), "21000301T000000Z");
     }
 }

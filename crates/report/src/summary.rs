@@ -326,6 +326,8 @@ mod tests {
             ],
             provenance: Default::default(),
             hosts: Default::default(),
+            files: None,
+            seal: None,
         }
     }
 

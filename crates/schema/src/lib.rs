@@ -18,5 +18,6 @@ pub mod run;
 pub mod samples;
 pub mod units;
 
-/// Version of the run directory, the records and the manifest. Readers refuse a newer one.
-pub const SCHEMA_VERSION: u32 = 1;
+/// Version of the run directory, the records and the manifest. Readers refuse a newer one and bring an older one up to
+/// date: 1 had no hashes, and runs of before there were traces.
+pub const SCHEMA_VERSION: u32 = 2;

@@ -1,8 +1,10 @@
 //! `longfat lab`: experiments.
 
+mod archive;
 mod compare;
 mod progress;
 mod query;
+mod rerun;
 mod table;
 
 use crate::{
@@ -47,6 +49,10 @@ enum Command {
     Plan(PlanArgs),
     Compare(compare::CompareArgs),
     Query(query::QueryArgs),
+    Verify(archive::VerifyArgs),
+    Pack(archive::PackArgs),
+    Unpack(archive::UnpackArgs),
+    Rerun(rerun::RerunArgs),
     /// Remove what a run that was killed left behind: namespaces, and programs in them.
     Clean,
 }
@@ -174,6 +180,10 @@ pub fn run(args: Args) -> Outcome {
         Command::Plan(args) => list_plans(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Query(args) => query::run(&args),
+        Command::Verify(args) => archive::verify(&args),
+        Command::Pack(args) => archive::pack(&args),
+        Command::Unpack(args) => archive::unpack(&args),
+        Command::Rerun(args) => rerun::run(&args),
         Command::Clean => clean(),
     }
 }
@@ -182,6 +192,9 @@ pub fn run(args: Args) -> Outcome {
 struct Read {
     text: String,
     experiment: Experiment,
+    /// Every run, in order.
+    all: Vec<Plan>,
+    /// Those asked for.
     plans: Vec<Plan>,
 }
 
@@ -203,9 +216,9 @@ impl SpecArgs {
                 Experiment::from_table(&table, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
         }
         let wanted = self.wanted(&experiment)?;
-        let mut plans = plans(&experiment)?;
-        plans.retain(|plan| wanted.contains(&plan.case));
-        Ok(Read { text, experiment, plans })
+        let all = plans(&experiment)?;
+        let plans = all.iter().filter(|plan| wanted.contains(&plan.case)).cloned().collect();
+        Ok(Read { text, experiment, all, plans })
     }
 
     /// Names of the cases and cells asked for.
@@ -273,6 +286,7 @@ fn run_experiment(args: &RunArgs) -> Outcome {
         experiment: &read.experiment,
         text: &read.text,
         backend,
+        all: &read.all,
         plans: &read.plans,
         directory: &directory,
         workers: args.jobs.map(usize::from),

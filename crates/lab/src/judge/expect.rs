@@ -1,17 +1,11 @@
 //! Whether an experiment's expectations were met, by the runs that may be trusted.
 
-use crate::{
-    plan::seed_of,
-    show,
-    spec::expect::{Bound, Expected, FigureOf, Measure, Pair},
-};
-use longfat_schema::run::{CellVerdict, Expectation, RunManifest, RunStatus, Spread};
+use crate::spec::expect::{Bound, Expected, FigureOf, Measure, Pair};
+use longfat_report::quantity;
+use longfat_schema::run::{CellVerdict, Expectation, RunManifest, RunStatus, Spread, bootstrap};
 
 /// Cells that missed and are named in an expectation's own detail; all stand in its list.
 const CELLS_NAMED: usize = 3;
-
-/// Resamples of a bootstrap: the ends of a 90 % interval then move by a percent or so with the seed.
-const RESAMPLES: usize = 4000;
 
 /// The two sides of a comparison: a figure of each valid repeat, or the one number given.
 struct Sides {
@@ -92,16 +86,16 @@ fn judge(pair: &Pair, confidence: Option<f64>, runs: &[RunManifest]) -> (Option<
     let estimate = estimate(&sides, left / right, confidence);
     let metric = &pair.left.metric;
     let shown = |value: f64| match pair.measure {
-        Measure::Value => show::value(metric, value),
+        Measure::Value => quantity::of_metric(metric, value),
         Measure::OverNumber(_) | Measure::Over(_) => format!("{value:.2}"),
     };
     let ratio = match pair.measure {
         Measure::Value => String::new(),
-        _ => format!(" against {}: ratio {}", show::value(metric, right), shown(estimate.value)),
+        _ => format!(" against {}: ratio {}", quantity::of_metric(metric, right), shown(estimate.value)),
     };
     let detail = format!(
         "median {}{ratio}{}, wanted {}",
-        show::value(metric, left),
+        quantity::of_metric(metric, left),
         interval(estimate, confidence, &shown),
         wanted(pair, confidence, &shown)
     );
@@ -119,26 +113,10 @@ fn is_met(pair: &Pair, estimate: Estimate) -> bool {
 
 fn estimate(sides: &Sides, value: f64, confidence: Option<f64>) -> Estimate {
     let Some(confidence) = confidence else { return Estimate { value, least: value, greatest: value } };
-    let mut random = 0;
-    let mut resampled: Vec<f64> = (0..RESAMPLES)
-        .filter_map(|_| Some(resample(&sides.left, &mut random)? / resample(&sides.right, &mut random)?))
-        .collect();
-    resampled.sort_by(f64::total_cmp);
-    let at = |share: f64| resampled[((resampled.len() - 1) as f64 * share).round() as usize];
-    let tail = (1.0 - confidence) / 2.0;
-    Estimate { value, least: at(tail), greatest: at(1.0 - tail) }
-}
-
-/// Median of as many values drawn with replacement (Efron 1979). The same draws every time: judging the same
-/// runs again must not change the verdict.
-fn resample(values: &[f64], random: &mut u64) -> Option<f64> {
-    let mut draw = || {
-        *random += 1;
-        let index = seed_of(*random, &["bootstrap"]) % values.len().max(1) as u64;
-        values.get(index as usize).copied()
-    };
-    let drawn: Option<Vec<f64>> = values.iter().map(|_| draw()).collect();
-    median(&drawn?)
+    // A figure that is no number in some resample (a median of nothing beneath) may be anything.
+    let [least, greatest] = bootstrap([&sides.left, &sides.right], confidence, |left, right| left / right)
+        .unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
+    Estimate { value, least, greatest }
 }
 
 fn interval(estimate: Estimate, confidence: Option<f64>, shown: &dyn Fn(f64) -> String) -> String {

@@ -134,6 +134,8 @@ fn run(case: &str, status: RunStatus, goodput: f64) -> RunManifest {
         metrics: vec![Metric { metric: "goodput_bps".into(), of: "f".into(), stream: None, value: goodput }],
         provenance: Provenance::default(),
         hosts: Default::default(),
+        files: None,
+        seal: None,
     }
 }
 

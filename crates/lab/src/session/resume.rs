@@ -1,12 +1,10 @@
 //! What an earlier session left in the directory: runs that are whole are kept, plans that have changed are refused.
 
 use super::{Session, SessionError};
-use crate::{
-    compare::plan_differences,
-    plan::{Plan, plans},
-};
+use crate::plan::Plan;
+use longfat_report::compare::plan_differences;
 use longfat_schema::run::{
-    RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, RunStatus, read_json, refuse_newer,
+    Kind, RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, RunStatus, read_versioned,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,21 +24,19 @@ pub(super) struct Kept {
 impl Session<'_> {
     /// Looks through the directory.
     pub(super) fn kept(&self) -> Result<Kept, SessionError> {
-        let all = plans(self.experiment)?;
-        let order: BTreeMap<String, usize> = all.iter().map(Plan::directory).zip(0..).collect();
+        let order: BTreeMap<String, usize> = self.all.iter().map(Plan::directory).zip(0..).collect();
         let file = self.directory.join(RESULT_FILE);
         if file.exists() {
-            refuse_newer(&file)?;
-            let earlier: ResultManifest = read_json(&file)?;
+            let earlier: ResultManifest = read_versioned(&file, Kind::Result)?;
             if let Some(strange) = earlier.runs.iter().find(|run| !order.contains_key(&run.path)) {
                 let directory = self.directory.display().to_string();
                 return Err(SessionError::Unplanned { directory, run: strange.path.clone() });
             }
         }
         let mut runs = Vec::new();
-        for (place, plan) in all.into_iter().enumerate() {
-            if let Some(manifest) = self.kept_run(&plan)? {
-                runs.push((place, plan, manifest));
+        for (place, plan) in self.all.iter().enumerate() {
+            if let Some(manifest) = self.kept_run(plan)? {
+                runs.push((place, plan.clone(), manifest));
             }
         }
         Ok(Kept { order, runs })
@@ -53,7 +49,7 @@ impl Session<'_> {
         if !file.exists() {
             return Ok(None);
         }
-        let earlier: Value = read_json(&file)?;
+        let earlier: Value = read_versioned(&file, Kind::Plan)?;
         let changed =
             |differences: String| SessionError::Changed { run: directory.display().to_string(), differences };
         let differences = plan_differences(&earlier, &serde_json::to_value(plan).unwrap_or_default());

@@ -129,6 +129,12 @@ fn draw_case(
     (CaseFigures { case: case.info.name.clone(), runs, representative: case.representative }, shares)
 }
 
+/// The figures of the run that stands for a case.
+pub fn draw_representative(case: &Case, focus: Option<&str>, prefix: &str) -> Option<RunFigures> {
+    let run = &case.runs[case.representative?];
+    Some(draw_run(run, RunSamples::read(run), focus, prefix))
+}
+
 fn draw_run(run: &RunDirectory, samples: RunSamples, focus: Option<&str>, prefix: &str) -> RunFigures {
     let panels = panels::draw(&run.manifest, &samples, focus, prefix);
     let ended = |flow: &longfat_schema::record::FlowSummary| {

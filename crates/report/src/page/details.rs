@@ -143,7 +143,7 @@ fn each_case(experiment: &Experiment, content: impl Fn(&RunDirectory) -> String)
 }
 
 fn plans(experiment: &Experiment) -> String {
-    each_case(experiment, |run| match run.plan() {
+    each_case(experiment, |run| match run.plan::<serde_json::Value>() {
         Ok(plan) => format!("<pre tabindex=\"0\">{}</pre>", escape(&format!("{plan:#}"))),
         Err(error) => format!("<p class=\"note\">{}</p>", escape(&error.to_string())),
     })

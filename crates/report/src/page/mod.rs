@@ -1,7 +1,7 @@
 //! The HTML page: one file, nothing fetched from anywhere, readable without script.
 
 mod details;
-mod tables;
+pub(crate) mod tables;
 
 use crate::{
     figures::{CaseFigures, ExperimentFigures, Panel, RunFigures},
@@ -21,16 +21,20 @@ pub fn html(experiments: &[(Experiment, ExperimentFigures)]) -> String {
     let comparison = if experiments.len() > 1 { tables::comparison(experiments) } else { String::new() };
     let bodies = experiments.iter().enumerate().map(|(index, (e, f))| experiment(index, e, f));
     let bodies: String = bodies.collect();
+    document(title, &format!("{comparison}{bodies}{}", tables::foot()))
+}
+
+/// A page of its own; `main` is HTML.
+pub(crate) fn document(title: &str, main: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <meta name=\"generator\" content=\"longfat {version}\"><title>{title}</title>\
-         <style>{figure}{STYLE}</style></head>\n<body><main>{comparison}{bodies}{foot}</main>\
+         <style>{figure}{STYLE}</style></head>\n<body><main>{main}</main>\
          <script>{SCRIPT}</script></body></html>\n",
         version = env!("CARGO_PKG_VERSION"),
         title = escape(title),
         figure = plot::STYLE,
-        foot = tables::foot(),
     )
 }
 
@@ -242,7 +246,7 @@ fn run(figures: &RunFigures) -> String {
     format!("{troubles}<div class=\"panels\">{panels}</div>")
 }
 
-fn panel(panel: &Panel) -> String {
+pub(crate) fn panel(panel: &Panel) -> String {
     match panel {
         Panel::Drawn { figure, .. } => format!("<figure>{}</figure>", figure.inline()),
         Panel::Absent { title, why } => {

@@ -112,7 +112,7 @@ pub fn write_result(directory: &Path) {
             let path = format!("case{}/r{repeat}", runs.len() / REPEATS as usize + 1);
             let status = status(shape, repeat);
             write_run(&directory.join(&path), shape, repeat, status);
-            runs.push(RunEntry { case: shape.name.into(), repeat, path, status });
+            runs.push(RunEntry { case: shape.name.into(), repeat, path, status, seal: None });
         }
     }
     write_json(&directory.join(RESULT_FILE), &result_manifest(runs)).unwrap();
@@ -163,6 +163,8 @@ fn result_manifest(runs: Vec<RunEntry>) -> ResultManifest {
             expectation("Nothing <b>breaks</b>", None, "no valid run"),
         ],
         provenance: provenance(),
+        files: None,
+        seal: None,
     }
 }
 
@@ -199,9 +201,10 @@ pub fn write_run(directory: &Path, shape: &Shape, repeat: u32, status: RunStatus
             write_relay(&mut writer, goodput_bps, &mut noise, &mut metrics);
         }
     }
-    let plan = json!({ "case": shape.name, "repeat": repeat, "path": { "rate": "1000000000bit", "delay": "14200000ns" } });
+    let plan = json!({ "schema_version": SCHEMA_VERSION, "case": shape.name, "repeat": repeat, "path": { "rate": "1000000000bit", "delay": "14200000ns" } });
     write_json(&directory.join("plan.json"), &plan).unwrap();
-    writer.finish(&run_manifest(shape, repeat, status, metrics)).unwrap();
+    writer.finish().unwrap();
+    seal_run(directory, &mut run_manifest(shape, repeat, status, metrics)).unwrap();
 }
 
 fn note(level: &str, source: &str, message: &str) -> Note {
@@ -233,6 +236,8 @@ fn run_manifest(shape: &Shape, repeat: u32, status: RunStatus, metrics: Vec<Metr
         metrics,
         provenance: provenance(),
         hosts: ["sender", "relay", "receiver"].map(|name| (name.to_owned(), host(name))).into(),
+        files: None,
+        seal: None,
     }
 }
 

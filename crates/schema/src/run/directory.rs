@@ -1,7 +1,10 @@
 //! Run directories on disk.
 
-use super::{RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter, read_table};
-use crate::{SCHEMA_VERSION, record::*, samples::Samples};
+use super::{
+    Kind, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter, parse_versioned,
+    read_table, read_versioned, upgrade::may_lack_tables,
+};
+use crate::{record::*, samples::Samples};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs,
@@ -31,10 +34,10 @@ macro_rules! writer {
                 pushed.map_err(|source| RunError::Table { path: self.path.display().to_string(), source })
             }
 
-            /// Completes the tables, then writes the manifest: a run with a manifest is whole.
-            pub fn finish(self, manifest: &RunManifest) -> Result<(), RunError> {
+            /// Completes the tables. The manifest comes last, by [`super::seal_run`]: a run with a manifest is whole.
+            pub fn finish(self) -> Result<(), RunError> {
                 $(finish(self.$field, &self.path)?;)+
-                write_json(&self.path.join(RUN_FILE), manifest)
+                Ok(())
             }
         }
 
@@ -72,36 +75,38 @@ pub struct RunDirectory {
     pub path: PathBuf,
     /// What is known about it.
     pub manifest: RunManifest,
+    /// Schema version it was written under; the manifest has been brought up to date.
+    pub written_as: u32,
 }
 
 impl RunDirectory {
     /// Opens a run; one written by a newer longfat is refused.
     pub fn open(path: &Path) -> Result<RunDirectory, RunError> {
         let file = path.join(RUN_FILE);
-        refuse_newer(&file)?;
-        Ok(RunDirectory { path: path.to_owned(), manifest: read_json(&file)? })
+        let bytes = fs::read(&file).map_err(|source| RunError::io(&file, source))?;
+        let (manifest, written_as) = parse_versioned(&bytes, &file.display().to_string(), Kind::Run)?;
+        Ok(RunDirectory { path: path.to_owned(), manifest, written_as })
     }
 
-    /// Every row of one of its tables.
+    /// Every row of one of its tables; none of a table that did not exist when the run was made.
     pub fn read<T: Table>(&self) -> Result<Vec<T>, RunError> {
         let path = table_path::<T>(&self.path);
+        if may_lack_tables(self.written_as) && !path.exists() {
+            return Ok(Vec::new());
+        }
         read_table(&path).map_err(|source| RunError::Table { path: path.display().to_string(), source })
     }
 
     fn rows<T: Table>(&self, problems: &mut Vec<String>) -> Vec<T> {
-        // A run from before there were traces has no such table.
-        if T::NAME == TraceSample::NAME && !table_path::<T>(&self.path).exists() {
-            return Vec::new();
-        }
         self.read().unwrap_or_else(|error| {
             problems.push(error.to_string());
             Vec::new()
         })
     }
 
-    /// The plan it was made from, as plain JSON.
-    pub fn plan(&self) -> Result<serde_json::Value, RunError> {
-        read_json(&self.path.join("plan.json"))
+    /// The plan it was made from: of the lab's type, or as plain JSON.
+    pub fn plan<T: DeserializeOwned>(&self) -> Result<T, RunError> {
+        read_versioned(&self.path.join("plan.json"), Kind::Plan)
     }
 }
 
@@ -109,8 +114,7 @@ impl RunDirectory {
 pub fn find_runs(path: &Path) -> Result<(Option<ResultManifest>, Vec<RunDirectory>), RunError> {
     let result = path.join(RESULT_FILE);
     if result.is_file() {
-        refuse_newer(&result)?;
-        let manifest: ResultManifest = read_json(&result)?;
+        let manifest: ResultManifest = read_versioned(&result, Kind::Result)?;
         let whole = |entry: &&super::RunEntry| path.join(&entry.path).join(RUN_FILE).is_file();
         let open = |entry: &super::RunEntry| RunDirectory::open(&path.join(&entry.path));
         let runs = manifest.runs.iter().filter(whole).map(open).collect::<Result<_, _>>()?;
@@ -122,25 +126,20 @@ pub fn find_runs(path: &Path) -> Result<(Option<ResultManifest>, Vec<RunDirector
     Err(RunError::NotARun(path.display().to_string()))
 }
 
-/// Refuses a file whose `schema_version` this longfat does not know yet.
-pub fn refuse_newer(path: &Path) -> Result<(), RunError> {
-    #[derive(serde::Deserialize)]
-    struct Version {
-        schema_version: u32,
-    }
-    let found = read_json::<Version>(path)?.schema_version;
-    let error = || RunError::Newer { path: path.display().to_string(), found, known: SCHEMA_VERSION };
-    if found > SCHEMA_VERSION { Err(error()) } else { Ok(()) }
-}
-
 /// Writes JSON under a temporary name and renames it: the file is whole or absent.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunError> {
     let temporary = path.with_extension("json.part");
+    let text = json_bytes(path, value)?;
+    fs::write(&temporary, text).map_err(|source| RunError::io(&temporary, source))?;
+    fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))
+}
+
+/// The bytes [`write_json`] writes.
+pub(super) fn json_bytes(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, RunError> {
     let json = |source| RunError::Json { path: path.display().to_string(), source };
     let mut text = serde_json::to_vec_pretty(value).map_err(json)?;
     text.push(b'\n');
-    fs::write(&temporary, text).map_err(|source| RunError::io(&temporary, source))?;
-    fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))
+    Ok(text)
 }
 
 /// Reads JSON; errors name the file.
@@ -152,8 +151,9 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Provenance, RunStatus};
+    use super::super::{Provenance, RunStatus, seal_run};
     use super::*;
+    use crate::SCHEMA_VERSION;
 
     fn manifest(schema_version: u32) -> RunManifest {
         RunManifest {
@@ -173,19 +173,29 @@ mod tests {
             metrics: vec![],
             provenance: Provenance::default(),
             hosts: Default::default(),
+            files: None,
+            seal: None,
         }
+    }
+
+    fn write_run(path: &Path, records: Vec<Record>, schema_version: u32) -> RunManifest {
+        let mut writer = RunWriter::create(path).unwrap();
+        records.into_iter().for_each(|record| writer.push(record).unwrap());
+        writer.finish().unwrap();
+        let mut manifest = manifest(schema_version);
+        seal_run(path, &mut manifest).unwrap();
+        manifest
     }
 
     #[test]
     fn a_run_written_is_the_run_read() {
         let directory = tempfile::tempdir().unwrap();
-        let mut writer = RunWriter::create(directory.path()).unwrap();
         let echo = EchoSample { flow: "f".into(), latency_us: 7, ..Default::default() };
-        writer.push(Record::Echo(echo.clone())).unwrap();
-        writer.finish(&manifest(SCHEMA_VERSION)).unwrap();
+        let manifest = write_run(directory.path(), vec![Record::Echo(echo.clone())], SCHEMA_VERSION);
         let (result, runs) = find_runs(directory.path()).unwrap();
         assert!(result.is_none());
-        assert_eq!(runs[0].manifest, manifest(SCHEMA_VERSION));
+        assert_eq!(runs[0].manifest, manifest);
+        assert_eq!(manifest.files.unwrap().len(), 10);
         assert_eq!(runs[0].read::<EchoSample>().unwrap(), [echo]);
         assert_eq!(runs[0].read::<TcpSample>().unwrap(), []);
     }
@@ -193,7 +203,7 @@ mod tests {
     #[test]
     fn a_run_of_a_newer_longfat_is_refused_with_the_mend() {
         let directory = tempfile::tempdir().unwrap();
-        RunWriter::create(directory.path()).unwrap().finish(&manifest(99)).unwrap();
+        write_run(directory.path(), vec![], 99);
         let message = RunDirectory::open(directory.path()).unwrap_err().to_string();
         assert!(message.contains("schema version 99") && message.contains("upgrade"), "{message}");
     }

@@ -1,5 +1,6 @@
 //! What is known about a run and about a result, besides the samples.
 
+use super::FileRecord;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
@@ -95,6 +96,10 @@ pub struct RunManifest {
     pub provenance: Provenance,
     /// Every host's parameters, before the flows began, and its counters' growth.
     pub hosts: BTreeMap<String, HostState>,
+    /// Every other file of the run, by its path within it; absent where none were recorded (schema 1).
+    pub files: Option<BTreeMap<String, FileRecord>>,
+    /// SHA-256 of this file itself with the digits of the seal as zeros. Always the last field.
+    pub seal: Option<String>,
 }
 
 /// One figure. The unit is in the name.
@@ -194,6 +199,10 @@ pub struct ResultManifest {
     pub expectations: Vec<Expectation>,
     /// Where and by whom it was made.
     pub provenance: Provenance,
+    /// Every file of the result that is of no run, when the session has ended.
+    pub files: Option<BTreeMap<String, FileRecord>>,
+    /// SHA-256 of this file itself with the digits of the seal as zeros. Always the last field.
+    pub seal: Option<String>,
 }
 
 /// One case of an experiment.
@@ -221,6 +230,8 @@ pub struct RunEntry {
     pub path: String,
     /// How it ended.
     pub status: RunStatus,
+    /// Seal of its manifest; absent where it has none.
+    pub seal: Option<String>,
 }
 
 /// One expectation of an experiment, and whether it was met.

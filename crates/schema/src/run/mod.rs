@@ -18,17 +18,23 @@
 mod dataset;
 mod directory;
 mod manifest;
+mod seal;
 mod spread;
 mod table;
+mod upgrade;
+mod verify;
 
 pub use dataset::{DATASET_FILE, write_dataset};
-pub use directory::{RunDirectory, RunWriter, find_runs, read_json, refuse_newer, write_json};
+pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
 pub use manifest::{
     AxisPoint, CaseInfo, CellVerdict, Expectation, HostState, Metric, Provenance, RESULT_FILE, RUN_FILE,
     ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus,
 };
-pub use spread::Spread;
-pub use table::{Table, TableError, TableWriter, read_table};
+pub use seal::{Contents, FileRecord, is_derived, seal_run, write_result};
+pub use spread::{Spread, bootstrap};
+pub use table::{Table, TableError, TableWriter, read_rows, read_table};
+pub use upgrade::{Kind, parse_versioned, read_versioned};
+pub use verify::{Fault, Finding, verify};
 
 /// Why a run directory could not be read or written.
 #[derive(Debug, thiserror::Error)]

@@ -92,8 +92,17 @@ pub(super) fn properties() -> WriterProperties {
         .build()
 }
 
+/// Reads every row of any table, column by column as JSON: to name what differs between two.
+pub fn read_rows(path: &Path) -> Result<Vec<serde_json::Value>, TableError> {
+    rows(path)
+}
+
 /// Reads every row of a table.
 pub fn read_table<T: Table>(path: &Path) -> Result<Vec<T>, TableError> {
+    rows(path)
+}
+
+fn rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, TableError> {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()?;
     let mut rows = Vec::new();
     for batch in reader {

@@ -3,24 +3,27 @@
 use super::table;
 use crate::outcome::{Failure, Outcome};
 use anyhow::Context;
-use longfat_lab::{
-    compare::{CaseComparison, Comparison, Figure, Run, Side, compare},
-    show,
+use longfat_lab::show;
+use longfat_report::{
+    compare::{CONFIDENCE, CaseComparison, Comparison, Drawn, Figure, Side, compare, html},
+    load::Experiment,
 };
-use longfat_schema::run::find_runs;
 use std::path::{Path, PathBuf};
 
 /// Put two results (or two runs) beside each other: figures case by case, and which parameters differ.
 ///
-/// Figures are medians over the valid repeats, [least – greatest]; a ratio is B over A. Cases are matched by name; where
-/// each side has a single one, those two are.
+/// Figures are medians over the valid repeats, [least – greatest]; a ratio is B over A, with its 95 % bootstrap interval
+/// where both sides have three valid repeats or more. '≠' marks figures that differ by more than the repeats' spread
+/// explains (of figures that are alike, one in twenty seems to). Cases are matched by name; where each side has a single
+/// one, those two are.
 ///
 /// Exit codes: 0 compared; 1 a figure differs by more than --within; 2 failed.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab compare runs/conversion-emulated runs/conversion-sim
   longfat lab compare runs/a/reno-relayed/r1 runs/b/reno-relayed/r1 --all
-  longfat lab compare runs/emulated runs/sim --within 10% --metric goodput_bps")]
+  longfat lab compare runs/emulated runs/sim --within 10% --metric goodput_bps
+  longfat lab compare runs/before runs/after --differing -o compare.html")]
 pub struct CompareArgs {
     /// A result or run directory.
     #[arg(value_name = "A")]
@@ -34,6 +37,12 @@ pub struct CompareArgs {
     /// Only this figure; may be repeated.
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
+    /// Only figures that differ by more than their spread.
+    #[arg(long)]
+    differing: bool,
+    /// Also a page with every figure, every parameter that differs, and the runs' charts side by side.
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<PathBuf>,
     /// A figure shown may differ by so much; more is exit code 1.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     within: Option<f64>,
@@ -53,18 +62,9 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Side> {
-    let (_, runs) = find_runs(path)?;
-    let runs = runs.into_iter().map(|run| {
-        let plan = run.plan().with_context(|| format!("plan of {}", run.path.display()))?;
-        Ok(Run { manifest: run.manifest, plan })
-    });
-    Ok(Side { name: path.display().to_string(), runs: runs.collect::<anyhow::Result<_>>()? })
-}
-
 pub fn run(args: &CompareArgs) -> Outcome {
     args.metric.iter().try_for_each(|metric| known(metric))?;
-    let comparison = compare(&read(&args.left)?, &read(&args.right)?);
+    let comparison = compare(&Side::open(&args.left)?, &Side::open(&args.right)?);
     if comparison.cases.is_empty() {
         return Err(anyhow::anyhow!(
             "the two have no case in common: {} on one side, {} on the other",
@@ -78,7 +78,18 @@ pub fn run(args: &CompareArgs) -> Outcome {
     } else {
         print(&comparison, args);
     }
+    if let Some(output) = &args.output {
+        write_page(&comparison, [&args.left, &args.right], output)?;
+    }
     judge(&comparison, args)
+}
+
+fn write_page(comparison: &Comparison, sides: [&Path; 2], output: &Path) -> anyhow::Result<()> {
+    let experiments = [Experiment::open(sides[0])?, Experiment::open(sides[1])?];
+    let page = html(comparison, &experiments, &Drawn::of(comparison, &experiments));
+    std::fs::write(output, page).with_context(|| format!("{} could not be written", output.display()))?;
+    eprintln!("page: {}", output.display());
+    Ok(())
 }
 
 fn known(metric: &str) -> anyhow::Result<()> {
@@ -90,8 +101,11 @@ fn known(metric: &str) -> anyhow::Result<()> {
 }
 
 fn is_shown(figure: &Figure, args: &CompareArgs) -> bool {
+    if args.differing && figure.beyond_spread != Some(true) {
+        return false;
+    }
     match args.metric.as_slice() {
-        [] => args.all || figure.is_foremost(),
+        [] => args.all || args.differing || figure.is_foremost(),
         named => named.contains(&figure.metric),
     }
 }
@@ -100,7 +114,7 @@ fn judge(comparison: &Comparison, args: &CompareArgs) -> Outcome {
     let Some(share) = args.within else { return Ok(()) };
     let shown = |case: &CaseComparison| case.figures.iter().filter(|f| is_shown(f, args)).cloned().collect();
     let figures: Vec<(String, Vec<Figure>)> =
-        comparison.cases.iter().map(|case| (name(case), shown(case))).collect();
+        comparison.cases.iter().map(|case| (case.label(), shown(case))).collect();
     let count: usize = figures.iter().map(|(_, figures)| figures.len()).sum();
     let beyond: Vec<String> = figures
         .iter()
@@ -118,27 +132,12 @@ fn judge(comparison: &Comparison, args: &CompareArgs) -> Outcome {
     }
 }
 
-fn name(case: &CaseComparison) -> String {
-    let [left, right] = &case.names;
-    if left == right { left.clone() } else { format!("{left} | {right}") }
-}
-
 fn print(comparison: &Comparison, args: &CompareArgs) {
     println!("A: {}\nB: {}\n", comparison.sides[0], comparison.sides[1]);
     for case in &comparison.cases {
-        println!("{} ({} and {} valid runs)", name(case), case.valid[0], case.valid[1]);
-        let mut table = table::table(&["figure", "of", "A", "B", "B / A"]);
-        table::align_right(&mut table, 2..5);
-        for figure in case.figures.iter().filter(|figure| is_shown(figure, args)) {
-            let side = |side: usize| {
-                figure.sides[side].as_ref().map_or("–".to_owned(), |s| show::spread_of(&figure.metric, s))
-            };
-            let beyond = args.within.is_some_and(|share| !figure.is_within(share));
-            let mark = if beyond { " !" } else { "" };
-            let ratio = figure.ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.3}{mark}"));
-            table.add_row([figure.metric.clone(), figure.of.clone(), side(0), side(1), ratio]);
-        }
-        println!("{table}\n");
+        let shown: Vec<&Figure> = case.figures.iter().filter(|figure| is_shown(figure, args)).collect();
+        println!("{} ({} and {} valid runs)", case.label(), case.valid[0], case.valid[1]);
+        println!("{}\n", figures(&shown, args.within));
     }
     for (side, cases) in ["A", "B"].iter().zip(&comparison.unmatched).filter(|(_, cases)| !cases.is_empty()) {
         println!("Only in {side}: {}", cases.join(", "));
@@ -146,7 +145,27 @@ fn print(comparison: &Comparison, args: &CompareArgs) {
     print_parameters(comparison);
 }
 
-fn print_parameters(comparison: &Comparison) {
+/// Figures beside each other, those that differ marked.
+pub fn figures(shown: &[&Figure], within: Option<f64>) -> comfy_table::Table {
+    let interval = format!("{:.0} % interval", CONFIDENCE * 100.0);
+    let mut table = table::table(&["figure", "of", "A", "B", "B / A", &interval, ""]);
+    table::align_right(&mut table, 2..6);
+    for figure in shown {
+        let none = || "–".to_owned();
+        let side = |side: usize| {
+            figure.sides[side].as_ref().map_or_else(none, |s| show::spread_of(&figure.metric, s))
+        };
+        let ratio = figure.ratio.map_or_else(none, |ratio| format!("{ratio:.3}"));
+        let interval = figure.ratio_interval.map_or_else(none, |[a, b]| format!("{a:.3} – {b:.3}"));
+        let beyond = within.is_some_and(|share| !figure.is_within(share));
+        let mark = [("≠", figure.beyond_spread == Some(true)), ("!", beyond)];
+        let mark: String = mark.iter().filter(|(_, is)| *is).map(|(mark, _)| *mark).collect();
+        table.add_row([figure.metric.clone(), figure.of.clone(), side(0), side(1), ratio, interval, mark]);
+    }
+    table
+}
+
+pub fn print_parameters(comparison: &Comparison) {
     if comparison.parameters.is_empty() {
         println!("No parameter differs.");
         return;

@@ -8,6 +8,7 @@ use longfat_lab::{
     session::Event,
     show,
 };
+use longfat_report::quantity;
 use longfat_schema::run::{RunManifest, RunStatus};
 use std::{
     io::IsTerminal,
@@ -107,7 +108,7 @@ impl Progress {
 
     fn ticks(&self, index: usize, tick: &Tick) {
         let elapsed = Duration::from_micros(u64::try_from(tick.elapsed_us).unwrap_or(0)) + OVERHEAD / 2;
-        let arriving = |bps| format!("arriving {}", show::value("goodput_bps", bps));
+        let arriving = |bps| format!("arriving {}", quantity::of_metric("goodput_bps", bps));
         let phase = match self.backend {
             Backend::Emulated => tick.arriving_bps.map_or(String::new(), arriving),
             Backend::Simulated => format!("simulated {}", show::span(elapsed.saturating_sub(OVERHEAD / 2))),
@@ -161,7 +162,7 @@ fn outcome(manifest: &RunManifest, again: bool) -> String {
     let reasons = in_short(&manifest.reasons);
     let goodput = manifest.metrics.iter().filter(|m| m.metric == "goodput_bps" && m.stream.is_none());
     let goodput: Vec<_> =
-        goodput.map(|m| format!("{} {}", m.of, show::value("goodput_bps", m.value))).collect();
+        goodput.map(|m| format!("{} {}", m.of, quantity::of_metric("goodput_bps", m.value))).collect();
     let goodput = goodput.join(", ");
     match (manifest.status, again) {
         (RunStatus::Done, _) if reasons.is_empty() => goodput,

@@ -8,6 +8,7 @@ use longfat_lab::{
     show,
     spec::Protocol,
 };
+use longfat_report::quantity;
 use longfat_schema::run::{CaseInfo, Expectation, RunManifest, RunStatus, Spread};
 
 pub fn table(headings: &[&str]) -> Table {
@@ -77,7 +78,9 @@ pub fn numbered(plans: &[Plan]) -> Table {
 fn flow(flow: &FlowPlan) -> String {
     let what = match flow.protocol {
         Protocol::Tcp => flow.cc.clone().unwrap_or_default(),
-        Protocol::Udp => format!("UDP {}", show::value("goodput_bps", flow.rate_bps.unwrap_or(0) as f64)),
+        Protocol::Udp => {
+            format!("UDP {}", quantity::of_metric("goodput_bps", flow.rate_bps.unwrap_or(0) as f64))
+        }
     };
     let times = if flow.streams > 1 { format!("{} × ", flow.streams) } else { String::new() };
     format!("{}: {times}{what}, {} → {}", flow.name, flow.from, flow.to)
@@ -107,7 +110,8 @@ fn row(case: &CaseInfo, focus: &str, runs: &[RunManifest]) -> Vec<String> {
     let none = || "–".to_owned();
     let spread = |metric: &str, of: &str| show::spread(metric, &figures(&case.name, metric, of, runs));
     let median = |metric: &str, of: &str| {
-        Spread::of(figures(&case.name, metric, of, runs)).map(|spread| show::value(metric, spread.median))
+        Spread::of(figures(&case.name, metric, of, runs))
+            .map(|spread| quantity::of_metric(metric, spread.median))
     };
     let published = case.published.iter().find(|figure| figure.metric == "goodput_bps" && figure.of == focus);
     let echo = median("echo_p50_us", focus).zip(median("echo_p99_us", focus));
@@ -116,7 +120,7 @@ fn row(case: &CaseInfo, focus: &str, runs: &[RunManifest]) -> Vec<String> {
     vec![
         case.name.clone(),
         spread("goodput_bps", focus).unwrap_or_else(none),
-        published.map_or_else(none, |figure| show::value("goodput_bps", figure.value)),
+        published.map_or_else(none, |figure| quantity::of_metric("goodput_bps", figure.value)),
         echo.map_or_else(none, |(p50, p99)| format!("{p50} / {p99}")),
         median("retransmitted_segments", focus).unwrap_or_else(none),
         median("fairness_jain", "").unwrap_or_else(none),
@@ -132,7 +136,7 @@ fn busiest_link(case: &CaseInfo, runs: &[RunManifest]) -> Option<String> {
     let scopes: std::collections::BTreeSet<&str> =
         of_case.filter(|metric| metric.metric == METRIC).map(|metric| metric.of.as_str()).collect();
     let used = scopes.iter().filter_map(|of| Spread::of(figures(&case.name, METRIC, of, runs)));
-    used.map(|spread| spread.median).max_by(f64::total_cmp).map(|value| show::value(METRIC, value))
+    used.map(|spread| spread.median).max_by(f64::total_cmp).map(|value| quantity::of_metric(METRIC, value))
 }
 
 /// One line per expectation, ✓ or ✗.

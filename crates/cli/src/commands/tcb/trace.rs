@@ -16,7 +16,7 @@ use longfat_kernel::{
 use longfat_schema::{
     SCHEMA_VERSION,
     record::{Record, TraceSample},
-    run::{Metric, RunManifest, RunStatus, RunWriter},
+    run::{Metric, RunManifest, RunStatus, RunWriter, seal_run},
     units::{Nanos, Size},
 };
 use std::{
@@ -75,8 +75,9 @@ pub fn run(args: &Args) -> Outcome {
         false => Ok(()),
     })?;
     let run = Ended { started_unix_ms, duration_us, lost };
-    writer.finish(&manifest(&table, &run))?;
+    writer.finish()?;
     fs::remove_file(&spool).with_context(|| format!("remove {}", spool.display()))?;
+    seal_run(&args.output, &mut manifest(&table, &run))?;
     report(&table, lost, &args.output)
 }
 
@@ -270,6 +271,8 @@ fn manifest(table: &Rows, run: &Ended) -> RunManifest {
         metrics: metrics(table, run),
         provenance: provenance::of(BTreeMap::new()),
         hosts: BTreeMap::new(),
+        files: None,
+        seal: None,
     }
 }
 

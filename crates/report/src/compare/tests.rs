@@ -26,6 +26,8 @@ fn run(case: &str, repeat: u32, figures: &[(&str, &str, f64)]) -> Run {
         metrics: figures.iter().map(metric).collect(),
         provenance: Provenance { kernel: "6.12".into(), ..Provenance::default() },
         hosts: Default::default(),
+        files: None,
+        seal: None,
     };
     let plan = json!({
         "case": case, "repeat": repeat, "seed": 100 + repeat,
@@ -123,4 +125,22 @@ fn sysctls_of_hosts_are_compared_where_both_sides_have_hosts() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].key, "host.a.sysctls.net.core.rmem_max");
     assert_eq!(compare(&with("1"), &side("r", vec![goodput("c", 1, 1.0)])).parameters, []);
+}
+
+#[test]
+fn a_figure_differs_when_the_repeats_do_not_explain_it_and_without_repeats_nothing_is_claimed() {
+    let repeats = |mbps: &[f64]| (1..).zip(mbps).map(|(repeat, mbps)| goodput("c", repeat, *mbps)).collect();
+    let figure = |left: &[f64], right: &[f64]| {
+        let comparison = compare(&side("l", repeats(left)), &side("r", repeats(right)));
+        comparison.cases[0].figures[0].clone()
+    };
+    let scattered = [80.0, 120.0, 95.0, 105.0, 100.0];
+    assert_eq!(figure(&scattered, &[85.0, 118.0, 97.0, 110.0, 101.0]).beyond_spread, Some(false));
+    let apart = figure(&scattered, &[160.0, 170.0, 165.0, 180.0, 175.0]);
+    let [least, greatest] = apart.ratio_interval.unwrap();
+    assert!(apart.beyond_spread == Some(true) && least > 1.0 && greatest < 2.4, "{least} to {greatest}");
+    assert_eq!(figure(&scattered, &scattered).beyond_spread, Some(false));
+    assert_eq!(figure(&[0.0; 3], &[1.0, 2.0, 3.0]).beyond_spread, Some(true));
+    assert_eq!(figure(&[0.0; 3], &[1.0, 2.0, 3.0]).ratio_interval, None);
+    assert_eq!(figure(&scattered, &[500.0, 510.0]).beyond_spread, None);
 }

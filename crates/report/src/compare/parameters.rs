@@ -25,7 +25,7 @@ pub(super) fn differences(sides: &[Vec<&Run>; 2]) -> Vec<(String, [String; 2])> 
 }
 
 /// Values of two plans that differ, each as `KEY: ONE then, OTHER now`.
-pub(crate) fn plan_differences(then: &Value, now: &Value) -> Vec<String> {
+pub fn plan_differences(then: &Value, now: &Value) -> Vec<String> {
     let values = |plan: &Value| {
         let mut found = Values::new();
         flatten("", plan, &mut found);

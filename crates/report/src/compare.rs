@@ -1,13 +1,21 @@
-//! Two results beside each other: figures case by case, and which parameters differ. Pure.
+//! Two results beside each other: figures case by case, which of them differ by more than their spread, and which
+//! parameters differ. Pure, but for [`Side::open`].
 
+mod page;
 mod parameters;
 
-use longfat_schema::run::{RunManifest, RunStatus, Spread};
+use longfat_schema::run::{RunDirectory, RunError, RunManifest, RunStatus, Spread, bootstrap, find_runs};
+pub use page::{Drawn, html};
 use parameters::differences;
-pub(crate) use parameters::plan_differences;
+pub use parameters::plan_differences;
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
+
+/// Of the intervals that say whether two figures differ: of a hundred figures that are alike, some five are outside.
+pub const CONFIDENCE: f64 = 0.95;
+/// Repeats on each side from which their spread says anything.
+const REPEATS_LEAST: usize = 3;
 
 /// Figures that tell most; the others are in [`CaseComparison::figures`] after them.
 pub const FOREMOST: [&str; 11] = [
@@ -77,6 +85,10 @@ pub struct Figure {
     pub sides: [Option<Spread>; 2],
     /// The second median over the first.
     pub ratio: Option<f64>,
+    /// Where the ratio lies as far as the repeats tell ([`CONFIDENCE`]); absent with too few of them.
+    pub ratio_interval: Option<[f64; 2]>,
+    /// Whether the medians differ by more than the spread of the repeats explains; absent with too few of them.
+    pub beyond_spread: Option<bool>,
 }
 
 /// A parameter that differs.
@@ -88,6 +100,14 @@ pub struct Difference {
     pub values: [String; 2],
     /// In which cases.
     pub cases: Vec<String>,
+}
+
+impl CaseComparison {
+    /// What a reader calls it: its name, or both where they differ.
+    pub fn label(&self) -> String {
+        let [left, right] = &self.names;
+        if left == right { left.clone() } else { format!("{left} | {right}") }
+    }
 }
 
 impl Figure {
@@ -107,6 +127,23 @@ impl Figure {
 }
 
 impl Side {
+    /// Reads a result or a run.
+    ///
+    /// # Errors
+    /// A manifest or a plan cannot be read.
+    pub fn open(path: &Path) -> Result<Side, RunError> {
+        Side::of(path, find_runs(path)?.1)
+    }
+
+    /// Of these runs.
+    ///
+    /// # Errors
+    /// A plan cannot be read.
+    pub fn of(path: &Path, runs: Vec<RunDirectory>) -> Result<Side, RunError> {
+        let runs = runs.into_iter().map(|run| Ok(Run { plan: run.plan()?, manifest: run.manifest }));
+        Ok(Side { name: path.display().to_string(), runs: runs.collect::<Result<_, RunError>>()? })
+    }
+
     /// Names of its cases, in order.
     fn cases(&self) -> Vec<&str> {
         let mut seen = Vec::new();
@@ -125,16 +162,18 @@ impl Side {
 
 /// Puts two results beside each other. Cases are matched by name; where each has a single one, those two are.
 pub fn compare(left: &Side, right: &Side) -> Comparison {
-    let cases = [left.cases(), right.cases()];
-    let pairs = pairs(&cases);
+    let names = [left.cases(), right.cases()];
+    let pairs = pairs(&names);
     let unmatched = [0, 1].map(|side| {
         let is_matched = |case: &str| pairs.iter().any(|pair| pair[side] == case);
-        cases[side].iter().filter(|case| !is_matched(case)).map(|case| (*case).to_owned()).collect()
+        names[side].iter().filter(|case| !is_matched(case)).map(|case| (*case).to_owned()).collect()
     });
-    let of_pair = |pair: &[&str; 2]| [left.of_case(pair[0]), right.of_case(pair[1])];
+    let mut cases = Vec::new();
     let mut parameters: Vec<Difference> = Vec::new();
     for pair in &pairs {
-        for (key, values) in differences(&of_pair(pair)) {
+        let runs = [left.of_case(pair[0]), right.of_case(pair[1])];
+        cases.push(case(pair, &runs));
+        for (key, values) in differences(&runs) {
             let known = parameters.iter_mut().find(|found| found.key == key && found.values == values);
             match known {
                 Some(known) => known.cases.push(pair[0].to_owned()),
@@ -142,12 +181,7 @@ pub fn compare(left: &Side, right: &Side) -> Comparison {
             }
         }
     }
-    Comparison {
-        sides: [left.name.clone(), right.name.clone()],
-        cases: pairs.iter().map(|pair| case(pair, &of_pair(pair))).collect(),
-        unmatched,
-        parameters,
-    }
+    Comparison { sides: [left.name.clone(), right.name.clone()], cases, unmatched, parameters }
 }
 
 fn pairs<'a>(cases: &[Vec<&'a str>; 2]) -> Vec<[&'a str; 2]> {
@@ -177,14 +211,31 @@ fn rank(metric: &str) -> usize {
 }
 
 fn figure(metric: &str, of: &str, valid: &[Vec<&RunManifest>; 2]) -> Figure {
-    let sides = [0, 1]
-        .map(|side| Spread::of(valid[side].iter().filter_map(|run: &&RunManifest| run.metric(metric, of))));
+    let values = |side: usize| {
+        let all = valid[side].iter().filter_map(|run: &&RunManifest| run.metric(metric, of));
+        all.filter(|value| value.is_finite()).collect::<Vec<f64>>()
+    };
+    let values = [values(0), values(1)];
+    let sides = [0, 1].map(|side| Spread::of(values[side].iter().copied()));
     let ratio = match &sides {
         [Some(left), Some(right)] if left.median == right.median => Some(1.0),
         [Some(left), Some(right)] if left.median != 0.0 => Some(right.median / left.median),
         _ => None,
     };
-    Figure { metric: metric.to_owned(), of: of.to_owned(), sides, ratio }
+    let [left, right] = [&values[0][..], &values[1][..]];
+    let told = left.len().min(right.len()) >= REPEATS_LEAST;
+    let ratio_interval = bootstrap([left, right], CONFIDENCE, |left, right| right / left);
+    let finite = |interval: &[f64; 2]| interval.iter().all(|end| end.is_finite());
+    let apart = || bootstrap([left, right], CONFIDENCE, |left, right| right - left);
+    Figure {
+        metric: metric.to_owned(),
+        of: of.to_owned(),
+        sides,
+        ratio,
+        ratio_interval: ratio_interval.filter(|interval| told && finite(interval)),
+        // By the difference, not the ratio: from nothing to something has no ratio.
+        beyond_spread: apart().filter(|_| told).map(|[least, greatest]| least > 0.0 || greatest < 0.0),
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,181 @@
+//! `longfat lab rerun`: runs made again from what their manifests say.
+
+use super::{compare, missing, provenance};
+use crate::{
+    outcome::{Failure, Outcome, require},
+    stop,
+};
+use anyhow::{Context, anyhow};
+use longfat_lab::{
+    backend::Backend,
+    plan::Plan,
+    rerun::{differences, plan_of},
+    session::Carrier,
+};
+use longfat_report::compare::{Comparison, Figure, Side};
+use longfat_schema::run::{RunDirectory, RunStatus, find_runs};
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
+};
+
+/// Make a run, or every run of a result, again: from 'plan.json' and 'manifest.json' alone, in the world it was made in.
+///
+/// In the simulator the same plan gives the same tables, bit for bit: what comes out otherwise is named, down to the row
+/// and column, and is exit code 1. The tables of the old run are not needed for that, only to say which rows differ.
+/// Emulated runs never repeat exactly: which figures and parameters differ is shown, as 'longfat lab compare' does.
+///
+/// Exit codes: 0 made again, and the same where it is simulated; 1 something came out otherwise; 2 failed; 3 this host
+/// cannot do it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat lab rerun runs/sweep/rate=25Mbit/repeat=1
+  longfat lab rerun runs/sweep                       # every run of it
+  longfat lab rerun runs/conversion/reno/r1 -o /tmp/again")]
+pub struct RerunArgs {
+    /// A run or result directory.
+    #[arg(value_name = "RUN")]
+    directory: PathBuf,
+    /// Where the new runs go, and stay [default: nowhere].
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// What differs as JSON on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A run, what it is to be made from, and where it goes.
+struct Again {
+    then: RunDirectory,
+    plan: Plan,
+    backend: Backend,
+    directory: PathBuf,
+}
+
+pub fn run(args: &RerunArgs) -> Outcome {
+    // Held until the end: it is removed with the value.
+    let scratch = tempfile::tempdir().context("a place for the new runs")?;
+    let place = args.output.as_deref().unwrap_or(scratch.path());
+    let (_, runs) = find_runs(&args.directory)?;
+    let runs = runs.into_iter().map(|run| again(run, place)).collect::<anyhow::Result<Vec<_>>>()?;
+    if runs.is_empty() {
+        return Err(anyhow!("'{}' holds no run", args.directory.display()).into());
+    }
+    let emulated: Vec<Plan> =
+        runs.iter().filter(|run| run.backend == Backend::Emulated).map(|run| run.plan.clone()).collect();
+    if !emulated.is_empty() {
+        require(missing(&emulated))?;
+        longfat_host::lease::sweep()?;
+    }
+    if let Some(taken) = runs.iter().find(|run| run.directory.exists()) {
+        return Err(anyhow!(
+            "'{}' is there already; choose another place with -o",
+            taken.directory.display()
+        )
+        .into());
+    }
+    let stop = stop::flag()?;
+    let mut made = Vec::new();
+    for (number, run) in (1..).zip(&runs) {
+        eprintln!("{number}/{} {} repeat {}", runs.len(), run.plan.case, run.plan.repeat);
+        made.push(make(run, &stop)?);
+    }
+    if emulated.is_empty() { exactly(&runs, &made, args) } else { alike(&runs, &made, args) }
+}
+
+fn again(then: RunDirectory, place: &Path) -> anyhow::Result<Again> {
+    let backend = Backend::from_name(&then.manifest.backend).ok_or_else(|| {
+        anyhow!(
+            "{} was made by backend '{}', which makes nothing from a plan",
+            then.path.display(),
+            then.manifest.backend
+        )
+    })?;
+    let plan = plan_of(&then)?;
+    Ok(Again { directory: place.join(plan.directory()), then, plan, backend })
+}
+
+fn make(run: &Again, stop: &AtomicBool) -> anyhow::Result<RunDirectory> {
+    let program = std::env::current_exe().context("find the longfat program")?;
+    let provenance = provenance(run.backend);
+    let carrier = Carrier { backend: run.backend, program: &program, provenance: &provenance };
+    carrier
+        .carry_out(&run.plan, &run.directory, &[], &mut |_| {}, stop)?
+        .ok_or_else(|| anyhow!("interrupted"))?;
+    Ok(RunDirectory::open(&run.directory)?)
+}
+
+/// Simulated runs: the same bit for bit, or each difference is named.
+fn exactly(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
+    let mut found = Vec::new();
+    for (run, now) in runs.iter().zip(made) {
+        let differing = differences(&run.then, now)?;
+        if !args.json {
+            let how = if differing.is_empty() { "the same, bit for bit" } else { "differs" };
+            println!("{}: {how}", run.then.path.display());
+            differing.iter().for_each(|difference| println!("  {difference}"));
+        }
+        found.push((run, differing));
+    }
+    let differing = found.iter().filter(|(_, differences)| !differences.is_empty()).count();
+    if args.json {
+        let entry = |(run, differences): &(&Again, Vec<String>)| serde_json::json!({ "run": run.then.path, "same": differences.is_empty(), "differences": differences });
+        let list: Vec<_> = found.iter().map(entry).collect();
+        println!("{}", serde_json::to_string_pretty(&list)?);
+    }
+    if differing == 0 {
+        return Ok(());
+    }
+    Err(Failure::Missed(format!(
+        "{differing} of {} runs came out otherwise{}",
+        runs.len(),
+        program_changed(runs, made)
+    )))
+}
+
+/// The likeliest reason.
+fn program_changed(runs: &[Again], made: &[RunDirectory]) -> String {
+    let built = |run: &RunDirectory| {
+        let provenance = &run.manifest.provenance;
+        let sources = provenance.facts.get("cc_sources").cloned().unwrap_or_default();
+        (format!("{} ({:.12})", provenance.longfat_version, provenance.git_revision), sources)
+    };
+    let mut pairs = runs.iter().zip(made).map(|(run, now)| (built(&run.then), built(now)));
+    match pairs.find(|(then, now)| then != now) {
+        Some((then, now)) if then.1 != now.1 => {
+            format!("; the congestion controls' sources differ: longfat {} then, {} now", then.0, now.0)
+        }
+        Some((then, now)) => format!("; they were made by longfat {}, this is {}", then.0, now.0),
+        None => "; this is the same longfat".to_owned(),
+    }
+}
+
+/// Emulated runs: what differs, explained.
+fn alike(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
+    let side = |name: &Path, runs: Vec<RunDirectory>| -> anyhow::Result<Side> { Ok(Side::of(name, runs)?) };
+    let then = side(&args.directory, runs.iter().map(|run| run.then.clone()).collect())?;
+    let now = side(Path::new("made again"), made.to_vec())?;
+    let comparison = longfat_report::compare::compare(&then, &now);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&comparison)?);
+    } else {
+        print(&comparison);
+    }
+    let bad = made.iter().map(|run| &run.manifest).find(|run| run.status != RunStatus::Done);
+    match bad {
+        None => Ok(()),
+        Some(run) => {
+            let why = run.reasons.join("; ");
+            Err(anyhow!("{} repeat {} is {} now: {why}", run.case, run.repeat, run.status.name()).into())
+        }
+    }
+}
+
+fn print(comparison: &Comparison) {
+    println!("A: {}\nB: {}\n", comparison.sides[0], comparison.sides[1]);
+    for case in &comparison.cases {
+        let shown: Vec<&Figure> = case.figures.iter().filter(|figure| figure.is_foremost()).collect();
+        println!("{}\n{}\n", case.label(), compare::figures(&shown, None));
+    }
+    compare::print_parameters(comparison);
+}

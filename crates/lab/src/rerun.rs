@@ -1,0 +1,168 @@
+//! A run made again from its plan, and what came out otherwise. Only `plan.json` and `manifest.json` are needed: the
+//! experiment file, whatever it has become, has no part in it.
+
+use crate::plan::Plan;
+use longfat_schema::run::{FileRecord, RUN_FILE, RunDirectory, RunError, RunManifest, read_rows};
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+/// The file that says what was run.
+const PLAN_FILE: &str = "plan.json";
+/// Columns of a row that are named when it differs.
+const COLUMNS_SHOWN: usize = 4;
+
+/// Why a run cannot be made again.
+#[derive(Debug, thiserror::Error)]
+pub enum RerunError {
+    /// Its plan is not the one it was made from.
+    #[error("{path} is not the plan that the run was made from; its manifest says so")]
+    OtherPlan {
+        /// The plan.
+        path: String,
+    },
+    /// It cannot be read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// The plan a run was made from.
+///
+/// # Errors
+/// There is none, or it has changed since.
+pub fn plan_of(run: &RunDirectory) -> Result<Plan, RerunError> {
+    let path = run.path.join(PLAN_FILE);
+    let recorded = run.manifest.files.as_ref().and_then(|files| files.get(PLAN_FILE));
+    if recorded.is_some_and(|recorded| FileRecord::of_file(&path).is_ok_and(|now| now != *recorded)) {
+        return Err(RerunError::OtherPlan { path: path.display().to_string() });
+    }
+    Ok(run.plan()?)
+}
+
+/// Everything in which a run made again differs from what it was: status, figures, and every file that has other bytes
+/// than were recorded (of a run without hashes: than it has). Nothing, when it is the same bit for bit.
+///
+/// # Errors
+/// A file of the new run cannot be read.
+pub fn differences(then: &RunDirectory, now: &RunDirectory) -> Result<Vec<String>, RunError> {
+    let mut found = of_manifests(&then.manifest, &now.manifest);
+    let recorded = match &then.manifest.files {
+        Some(files) => files.clone(),
+        None => longfat_schema::run::Contents::of_directory(&then.path)?.files,
+    };
+    let made = now.manifest.files.clone().unwrap_or_default();
+    let is_table = |name: &&String| name.ends_with(".parquet");
+    let names: BTreeSet<&String> = recorded.keys().chain(made.keys()).filter(is_table).collect();
+    found.extend(names.into_iter().filter_map(|name| of_table(name, then, now, &recorded, &made)));
+    Ok(found)
+}
+
+fn of_manifests(then: &RunManifest, now: &RunManifest) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut differs = |what: &str, then: String, now: String| {
+        if then != now {
+            found.push(format!("{RUN_FILE}: {what}: {then} then, {now} now"));
+        }
+    };
+    differs("status", then.status.name().to_owned(), now.status.name().to_owned());
+    differs("reasons", then.reasons.join("; "), now.reasons.join("; "));
+    differs("duration_us", then.duration_us.to_string(), now.duration_us.to_string());
+    let figures = |run: &RunManifest| -> BTreeMap<String, String> {
+        let name = |m: &longfat_schema::run::Metric| {
+            let stream = m.stream.map_or(String::new(), |stream| format!(" stream {stream}"));
+            format!("{} of {}{stream}", m.metric, if m.of.is_empty() { "the run" } else { &m.of })
+        };
+        run.metrics.iter().map(|m| (name(m), m.value.to_string())).collect()
+    };
+    let (figures_then, figures_now) = (figures(then), figures(now));
+    let names: BTreeSet<&String> = figures_then.keys().chain(figures_now.keys()).collect();
+    let none = || "nothing".to_owned();
+    for name in names {
+        let value = |side: &BTreeMap<String, String>| side.get(name).cloned().unwrap_or_else(none);
+        differs(name, value(&figures_then), value(&figures_now));
+    }
+    found
+}
+
+fn of_table(
+    name: &str,
+    then: &RunDirectory,
+    now: &RunDirectory,
+    recorded: &BTreeMap<String, FileRecord>,
+    made: &BTreeMap<String, FileRecord>,
+) -> Option<String> {
+    match (recorded.get(name), made.get(name)) {
+        (Some(one), Some(other)) if one == other => None,
+        (Some(_), Some(_)) => {
+            let rows = |run: &RunDirectory| read_rows(&run.path.join(name)).ok();
+            let why = match (rows(then), rows(now)) {
+                (Some(one), Some(other)) => of_rows(&one, &other),
+                _ => "other bytes than were recorded, and the table is not there to say which".to_owned(),
+            };
+            Some(format!("{name}: {why}"))
+        }
+        // A kind of table that came later has nothing to compare with; one that is empty says nothing.
+        (None, _) if is_empty(&now.path.join(name)) => None,
+        (None, _) => Some(format!("{name}: was not there then")),
+        (Some(_), None) => Some(format!("{name}: is not there now")),
+    }
+}
+
+fn is_empty(table: &Path) -> bool {
+    read_rows(table).is_ok_and(|rows| rows.is_empty())
+}
+
+/// In what rows differ: how many, and in which columns the first.
+fn of_rows(then: &[Value], now: &[Value]) -> String {
+    let longest = then.len().max(now.len());
+    let differing: Vec<usize> = (0..longest).filter(|row| then.get(*row) != now.get(*row)).collect();
+    let Some(first) = differing.first().copied() else {
+        return format!(
+            "the same {longest} rows in other bytes (written by another version of the table format)"
+        );
+    };
+    let count = format!("{} of {longest} rows differ", differing.len());
+    match (then.get(first), now.get(first)) {
+        (Some(one), Some(other)) => format!("{count}, first row {}: {}", first + 1, of_columns(one, other)),
+        _ => format!("{count}: {} then, {} now", then.len(), now.len()),
+    }
+}
+
+fn of_columns(then: &Value, now: &Value) -> String {
+    let none = serde_json::Map::new();
+    let (then, now) = (then.as_object().unwrap_or(&none), now.as_object().unwrap_or(&none));
+    let names: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+    let shown = |row: &serde_json::Map<String, Value>, name: &str| {
+        row.get(name).map_or_else(|| "no such column".to_owned(), Value::to_string)
+    };
+    let differing: Vec<String> = names
+        .into_iter()
+        .filter(|name| then.get(*name) != now.get(*name))
+        .map(|name| format!("{name} {} then, {} now", shown(then, name), shown(now, name)))
+        .collect();
+    let more = differing.len().saturating_sub(COLUMNS_SHOWN);
+    let more = if more > 0 { format!("; and {more} more columns") } else { String::new() };
+    format!("{}{more}", differing[..differing.len().min(COLUMNS_SHOWN)].join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rows_that_differ_are_counted_and_the_first_is_named_by_its_columns() {
+        let row = |cwnd: u32, srtt: u32| json!({ "time_us": 1, "cwnd_segments": cwnd, "srtt_us": srtt });
+        let then = [row(1, 5), row(2, 5), row(3, 5)];
+        assert_eq!(
+            of_rows(&then, &[row(1, 5), row(9, 6), row(4, 5)]),
+            "2 of 3 rows differ, first row 2: cwnd_segments 2 then, 9 now; srtt_us 5 then, 6 now"
+        );
+        assert_eq!(of_rows(&then, &then[..2]), "1 of 3 rows differ: 3 then, 2 now");
+        assert!(of_rows(&then, &then).contains("the same 3 rows in other bytes"));
+        let wide = |value: u32| json!({ "a": value, "b": value, "c": value, "d": value, "e": value });
+        assert!(of_rows(&[wide(1)], &[wide(2)]).ends_with("d 1 then, 2 now; and 1 more columns"));
+    }
+}

@@ -1,0 +1,174 @@
+//! One plan carried out into one run directory.
+
+use super::{SessionError, io_error, make_directory, unix_ms_of};
+use crate::{
+    backend::{Backend, Observed, Tick},
+    emulated::{self, EmulationError, Place},
+    judge,
+    metrics::metrics,
+    plan::Plan,
+    simulated::{self, SimulationError},
+};
+use longfat_kernel::cc::Registration;
+use longfat_schema::{
+    SCHEMA_VERSION,
+    run::{Provenance, RunManifest, RunStatus, RunWriter, seal_run, write_json},
+};
+use std::{fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
+
+/// Who carries plans out.
+#[derive(Debug, Clone, Copy)]
+pub struct Carrier<'a> {
+    /// In which world.
+    pub backend: Backend,
+    /// The `longfat` binary, whose subcommands measure where runs are emulated.
+    pub program: &'a Path,
+    /// Who makes them.
+    pub provenance: &'a Provenance,
+}
+
+/// What came of trying a run once.
+enum Attempt {
+    Observed(Box<Observed>),
+    /// It failed; the next may well succeed.
+    Failed(String),
+    /// A person stopped it.
+    Interrupted,
+}
+
+impl Carrier<'_> {
+    /// Makes one run in a directory of its own, whatever was there before. `earlier` are reasons of attempts before it.
+    /// `None` when a person stopped it.
+    ///
+    /// # Errors
+    /// It could not be set up, or not be written.
+    pub fn carry_out(
+        &self,
+        plan: &Plan,
+        directory: &Path,
+        earlier: &[String],
+        tick: &mut dyn FnMut(Tick),
+        stop: &AtomicBool,
+    ) -> Result<Option<RunManifest>, SessionError> {
+        clear(directory)?;
+        make_directory(directory)?;
+        write_json(&directory.join("plan.json"), plan)?;
+        let started_unix_ms = unix_ms_of(SystemTime::now());
+        let attempt = match self.backend {
+            Backend::Emulated => self.emulate(plan, directory, tick, stop)?,
+            Backend::Simulated => simulate(plan, tick, stop)?,
+        };
+        let (observed, failure) = match attempt {
+            Attempt::Observed(observed) => (*observed, None),
+            Attempt::Failed(reason) => (Observed::default(), Some(reason)),
+            Attempt::Interrupted => {
+                clear(directory)?;
+                return Ok(None);
+            }
+        };
+        let mut manifest = self.manifest(plan, &observed, failure)?;
+        manifest.started_unix_ms = started_unix_ms;
+        manifest.reasons.extend_from_slice(earlier);
+        let mut writer = RunWriter::create(directory)?;
+        observed.samples.into_records().try_for_each(|record| writer.push(record))?;
+        writer.finish()?;
+        // The tables hold what the raw files said; a failed run keeps them for who looks for the cause.
+        if manifest.status != RunStatus::Failed {
+            clear(&directory.join("raw"))?;
+        }
+        seal_run(directory, &mut manifest)?;
+        Ok(Some(manifest))
+    }
+
+    fn emulate(
+        &self,
+        plan: &Plan,
+        directory: &Path,
+        tick: &mut dyn FnMut(Tick),
+        stop: &AtomicBool,
+    ) -> Result<Attempt, SessionError> {
+        let _ccs = ccs_of(plan)?;
+        let lease = format!("{}-{}", plan.experiment, std::process::id());
+        let place = Place { program: self.program, directory, lease: &lease };
+        match emulated::run(plan, place, tick, stop) {
+            Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
+            Err(EmulationError::Interrupted) => Ok(Attempt::Interrupted),
+            Err(error @ (EmulationError::Child(_) | EmulationError::Endless(..))) => {
+                Ok(Attempt::Failed(error.to_string()))
+            }
+            Err(source) => {
+                let (case, repeat) = (plan.case.clone(), plan.repeat);
+                Err(SessionError::Emulation { case, repeat, source: Box::new(source) })
+            }
+        }
+    }
+
+    fn manifest(
+        &self,
+        plan: &Plan,
+        observed: &Observed,
+        failure: Option<String>,
+    ) -> Result<RunManifest, SessionError> {
+        // Records say whose code ran; judged is whether it was the planned code.
+        let as_run = match self.backend {
+            Backend::Emulated => plan.clone(),
+            Backend::Simulated => simulated::as_run(plan)?,
+        };
+        let figures = match failure {
+            Some(_) => Vec::new(),
+            None => metrics(plan, &observed.samples, observed.cpu_busy),
+        };
+        let (status, reasons) = match failure {
+            Some(reason) => (RunStatus::Failed, vec![reason]),
+            None => judge::verdict(&as_run, &observed.samples, &figures),
+        };
+        Ok(RunManifest {
+            schema_version: SCHEMA_VERSION,
+            experiment: plan.experiment.clone(),
+            case: plan.case.clone(),
+            axes: plan.axes.clone(),
+            repeat: plan.repeat,
+            backend: self.backend.name().to_owned(),
+            seed: plan.seed,
+            status,
+            reasons,
+            started_unix_ms: 0,
+            duration_us: observed.duration_us,
+            window_start_us: plan.window_start_us,
+            window_end_us: plan.window_end_us,
+            metrics: figures,
+            provenance: Provenance {
+                load_average: longfat_host::facts::load_average(),
+                ..self.provenance.clone()
+            },
+            hosts: observed.hosts.clone(),
+            files: None,
+            seal: None,
+        })
+    }
+}
+
+fn simulate(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result<Attempt, SessionError> {
+    match simulated::run(plan, tick, stop) {
+        Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
+        Err(SimulationError::Interrupted) => Ok(Attempt::Interrupted),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Every congestion control of a run, ours set as it says, for as long as the value lives.
+pub(super) fn ccs_of(plan: &Plan) -> Result<Vec<Registration>, SessionError> {
+    let names = plan.ccs();
+    let set: Vec<_> = names.iter().filter_map(|name| plan.tunables_of(name)).collect();
+    let mut held = set.iter().map(longfat_kernel::cc::hold_with).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    held.extend(longfat_kernel::cc::ensure(&names)?);
+    Ok(held)
+}
+
+fn clear(path: &Path) -> Result<(), SessionError> {
+    match fs::remove_dir_all(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,220 @@
+//! The page of a comparison: what differs first, then figures side by side.
+
+use super::{CONFIDENCE, CaseComparison, Comparison, Difference, Figure};
+use crate::{
+    figures::{Panel, RunFigures, draw_representative},
+    load::Experiment,
+    page::{
+        document, panel,
+        tables::{column_heading, scrolling, text_heading},
+    },
+    plot::svg::escape,
+    quantity::{of_metric, utc},
+};
+use longfat_schema::run::Spread;
+
+/// Cases whose figures are drawn: a page of more would be too large to open.
+const CASES_DRAWN: usize = 24;
+
+/// The figures of a pair of cases, both of the run that stands for its case.
+pub struct Drawn {
+    /// As in [`CaseComparison::names`].
+    names: [String; 2],
+    sides: [Option<RunFigures>; 2],
+}
+
+impl Drawn {
+    /// Reads the tables and draws the figures of the first cases that both have.
+    pub fn of(comparison: &Comparison, experiments: &[Experiment; 2]) -> Vec<Drawn> {
+        let draw = |(index, pair): (usize, &CaseComparison)| Drawn {
+            names: pair.names.clone(),
+            sides: [0, 1].map(|side| {
+                let experiment = &experiments[side];
+                let case = experiment.cases.iter().find(|case| case.info.name == pair.names[side])?;
+                draw_representative(case, experiment.focus(), &format!("c{}s{side}", index + 1))
+            }),
+        };
+        comparison.cases.iter().take(CASES_DRAWN).enumerate().map(draw).collect()
+    }
+}
+
+/// The whole page.
+pub fn html(comparison: &Comparison, experiments: &[Experiment; 2], drawn: &[Drawn]) -> String {
+    let sections = [
+        header(experiments, comparison),
+        beyond(comparison),
+        parameters(comparison),
+        comparison.cases.iter().map(case_table).collect(),
+        side_by_side(comparison, drawn),
+    ];
+    document("Two results compared", &sections.concat())
+}
+
+fn header(experiments: &[Experiment; 2], comparison: &Comparison) -> String {
+    let line = |side: usize| {
+        let experiment = &experiments[side];
+        let when = experiment.started_unix_ms().map(utc).unwrap_or_default();
+        let backend = experiment.runs().next().map_or("", |run| run.manifest.backend.as_str());
+        format!(
+            "<p class=\"meta\"><b>{}</b> <code>{}</code> · {} · {} · {when}</p>",
+            ["A", "B"][side],
+            escape(&comparison.sides[side]),
+            escape(&experiment.title),
+            escape(backend),
+        )
+    };
+    let only = ["A", "B"].iter().zip(&comparison.unmatched).filter(|(_, cases)| !cases.is_empty());
+    let only: String = only
+        .map(|(side, cases)| format!("<p class=\"note\">Only in {side}: {}</p>", escape(&cases.join(", "))))
+        .collect();
+    format!("<header><h1>Two results compared</h1>{}{}{only}</header>", line(0), line(1))
+}
+
+/// Every figure of every case that differs by more than its spread.
+fn beyond(comparison: &Comparison) -> String {
+    let all = || comparison.cases.iter().flat_map(|case| case.figures.iter().map(move |f| (case, f)));
+    let told = all().filter(|(_, figure)| figure.beyond_spread.is_some()).count();
+    let beyond: Vec<_> = all().filter(|(_, figure)| figure.beyond_spread == Some(true)).collect();
+    let untold = all().count() - told;
+    let note = format!(
+        "<p class=\"note\">{} of {told} figures differ by more than the spread of their repeats explains ({:.0} % bootstrap \
+         intervals; of figures that are alike, one in twenty seems to).{}</p>",
+        beyond.len(),
+        CONFIDENCE * 100.0,
+        if untold > 0 {
+            format!(
+                " Of {untold} more nothing can be told: one side has fewer than three valid runs with them."
+            )
+        } else {
+            String::new()
+        },
+    );
+    let rows: String = beyond
+        .iter()
+        .map(|(case, figure)| {
+            format!("<tr><th scope=\"row\">{}</th>{}</tr>", escape(&case.label()), cells(figure))
+        })
+        .collect();
+    let table = if rows.is_empty() {
+        String::new()
+    } else {
+        let head = [text_heading("Case"), figure_heads()].concat();
+        scrolling("Figures that differ beyond their spread", &head, &rows)
+    };
+    format!("<section><h2>What differs</h2>{note}{table}</section>")
+}
+
+fn figure_heads() -> String {
+    [text_heading("Figure"), text_heading("of")]
+        .into_iter()
+        .chain(["A", "B", "B / A", "Interval"].map(column_heading))
+        .collect()
+}
+
+fn cells(figure: &Figure) -> String {
+    let side = |spread: &Option<Spread>| match spread {
+        None => "<td>–</td>".to_owned(),
+        Some(spread) if spread.count == 1 => format!("<td>{}</td>", of_metric(&figure.metric, spread.median)),
+        Some(spread) => format!(
+            "<td>{}<small>{} – {}</small></td>",
+            of_metric(&figure.metric, spread.median),
+            of_metric(&figure.metric, spread.min),
+            of_metric(&figure.metric, spread.max),
+        ),
+    };
+    let ratio = figure.ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.3}"));
+    let interval = figure.ratio_interval.map_or("–".to_owned(), |[a, b]| format!("{a:.3} – {b:.3}"));
+    format!(
+        "<td class=\"text\">{}</td><td class=\"text\">{}</td>{}{}<td>{ratio}</td><td>{interval}</td>",
+        escape(&figure.metric),
+        escape(if figure.of.is_empty() { "the run" } else { &figure.of }),
+        side(&figure.sides[0]),
+        side(&figure.sides[1]),
+    )
+}
+
+fn parameters(comparison: &Comparison) -> String {
+    let row = |difference: &Difference| {
+        let all = difference.cases.len() == comparison.cases.len();
+        let cases = if all { "all".to_owned() } else { difference.cases.join(", ") };
+        let value = |side: usize| {
+            let value = &difference.values[side];
+            format!(
+                "<td class=\"text\">{}</td>",
+                if value.is_empty() { "–".to_owned() } else { escape(value) }
+            )
+        };
+        format!(
+            "<tr><th scope=\"row\">{}</th>{}{}<td class=\"text\">{}</td></tr>",
+            escape(&difference.key),
+            value(0),
+            value(1),
+            escape(&cases),
+        )
+    };
+    let rows: String = comparison.parameters.iter().map(row).collect();
+    let body = if rows.is_empty() {
+        "<p class=\"note\">No parameter differs: of the plans, the programs, the kernels and the hosts.</p>"
+            .to_owned()
+    } else {
+        let heads = ["Parameter", "A", "B", "Cases"].map(text_heading).concat();
+        scrolling("Parameters that differ, of all that were resolved", &heads, &rows)
+    };
+    format!("<section><h2>Parameters</h2>{body}</section>")
+}
+
+/// Every figure of a case, folded.
+fn case_table(case: &CaseComparison) -> String {
+    let row = |figure: &Figure| {
+        let mark = match figure.beyond_spread {
+            Some(true) => "<span class=\"chip missed\">≠ differs</span>",
+            Some(false) => "<span class=\"chip met\">≈ within</span>",
+            None => "<span class=\"chip open\">? too few runs</span>",
+        };
+        format!("<tr>{}<td class=\"text\">{mark}</td></tr>", cells(figure))
+    };
+    let rows: String = case.figures.iter().map(row).collect();
+    let heads = [figure_heads(), text_heading("Beyond spread")].concat();
+    let label = escape(&case.label());
+    format!(
+        "<details><summary>Every figure of {label} ({} and {} valid runs)</summary>{}</details>",
+        case.valid[0],
+        case.valid[1],
+        scrolling(&format!("Figures of {label}"), &heads, &rows),
+    )
+}
+
+fn side_by_side(comparison: &Comparison, drawn: &[Drawn]) -> String {
+    let left_out = comparison.cases.len().saturating_sub(drawn.len());
+    let note = if left_out > 0 {
+        format!(
+            "<p class=\"note\">The figures of {left_out} more cases are not drawn here; 'longfat report' draws all.</p>"
+        )
+    } else {
+        String::new()
+    };
+    let cases: String = drawn.iter().map(pair).collect();
+    format!(
+        "<section><h2>Side by side</h2><p class=\"note\">The valid repeat with the median goodput on each side: A left, B \
+         right. Axes are each figure's own.</p>{note}</section>{cases}"
+    )
+}
+
+fn pair(drawn: &Drawn) -> String {
+    let panels = |side: usize| drawn.sides[side].as_ref().map_or(&[][..], |figures| &figures.panels);
+    let none = "<div class=\"absent\">nothing to draw</div>";
+    let count = panels(0).len().max(panels(1).len());
+    let both = |index: usize| {
+        let drawn = |side: usize| panels(side).get(index).map_or(none.to_owned(), panel);
+        let absent =
+            [0, 1].iter().all(|side| matches!(panels(*side).get(index), Some(Panel::Absent { .. }) | None));
+        // What neither side has needs no place.
+        if absent { String::new() } else { format!("<div class=\"pair\">{}{}</div>", drawn(0), drawn(1)) }
+    };
+    let rows: String = (0..count).map(both).collect();
+    let title = match &drawn.names {
+        [left, right] if left == right => escape(left),
+        [left, right] => format!("{} | {}", escape(left), escape(right)),
+    };
+    format!("<section class=\"case\"><h3>{title}</h3>{rows}</section>")
+}

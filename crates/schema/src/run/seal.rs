@@ -1,0 +1,180 @@
+//! Hashes: of every file of a run in its manifest, of every manifest in itself and in the result's.
+//!
+//! They tell damage and change, not forgery: whoever can write the files can write the hashes.
+
+use super::{Fault, Finding, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, write_json};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read},
+    path::Path,
+};
+
+/// Bytes hashed at a time.
+const CHUNK_BYTES: usize = 1 << 16;
+/// Hexadecimal digits of a SHA-256.
+const DIGITS: usize = 64;
+/// Longest manifest that is kept in memory.
+const MANIFEST_BYTES_MAX: u64 = 1 << 28;
+
+/// One file as it was when it was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    /// Its length.
+    pub bytes: u64,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
+}
+
+impl FileRecord {
+    /// Of a file as it is now.
+    ///
+    /// # Errors
+    /// It cannot be read to its end.
+    pub fn of_file(path: &Path) -> io::Result<FileRecord> {
+        FileRecord::read(File::open(path)?, None)
+    }
+
+    /// Of everything a reader gives; what it gives up to `keep_up_to` bytes goes to `kept` as well.
+    fn read(mut from: impl Read, mut kept: Option<&mut Vec<u8>>) -> io::Result<FileRecord> {
+        let mut hash = Sha256::new();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut bytes = 0;
+        loop {
+            let count = match from.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            hash.update(&chunk[..count]);
+            bytes += count as u64;
+            if let Some(kept) = kept.as_mut().filter(|_| bytes <= MANIFEST_BYTES_MAX) {
+                kept.extend_from_slice(&chunk[..count]);
+            }
+        }
+        Ok(FileRecord { bytes, sha256: hexadecimal(&hash.finalize()) })
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a directory, or a packed one, holds: the hash of every file, and the manifests themselves.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// Every regular file by its path, parts apart by `/`.
+    pub files: BTreeMap<String, FileRecord>,
+    /// Bytes of those that are manifests.
+    pub manifests: BTreeMap<String, Vec<u8>>,
+    /// What is there and is no file of a run: a link, a device, a name given twice.
+    pub strange: Vec<Finding>,
+}
+
+impl Contents {
+    /// Hashes a directory. Pages that were made from its runs are not part of it.
+    ///
+    /// # Errors
+    /// Something in it cannot be read.
+    pub fn of_directory(directory: &Path) -> Result<Contents, RunError> {
+        let mut found = Contents::default();
+        found.walk(directory, "")?;
+        Ok(found)
+    }
+
+    fn walk(&mut self, directory: &Path, prefix: &str) -> Result<(), RunError> {
+        let failed = |source| RunError::io(directory, source);
+        for entry in fs::read_dir(directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            let kind = entry.file_type().map_err(failed)?;
+            let path = entry.path();
+            if kind.is_dir() {
+                self.walk(&path, &format!("{name}/"))?;
+            } else if !kind.is_file() {
+                self.strange.push(Finding { path: name, fault: Fault::NotAFile });
+            } else if !is_derived(&name) {
+                let file = File::open(&path).map_err(|source| RunError::io(&path, source))?;
+                self.add(&name, file).map_err(|source| RunError::io(&path, source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hashes one file.
+    ///
+    /// # Errors
+    /// It cannot be read to its end.
+    pub fn add(&mut self, name: &str, from: impl Read) -> io::Result<()> {
+        let mut kept = Vec::new();
+        let is_manifest = [RUN_FILE, RESULT_FILE].contains(&name.rsplit('/').next().unwrap_or(name));
+        let record = FileRecord::read(from, is_manifest.then_some(&mut kept))?;
+        if self.files.insert(name.to_owned(), record).is_some() {
+            self.strange.push(Finding { path: name.to_owned(), fault: Fault::Twice });
+        }
+        if is_manifest {
+            self.manifests.insert(name.to_owned(), kept);
+        }
+        Ok(())
+    }
+}
+
+/// Pages that are made from runs and may lie beside them: they say nothing that the runs do not.
+pub fn is_derived(path: &str) -> bool {
+    ["report.html", "compare.html"].contains(&path.rsplit('/').next().unwrap_or(path))
+}
+
+/// Ends a run: hashes every file of its directory and writes its manifest, which must come last.
+///
+/// # Errors
+/// A file cannot be read, or the manifest not be written.
+pub fn seal_run(directory: &Path, manifest: &mut RunManifest) -> Result<(), RunError> {
+    let mut files = Contents::of_directory(directory)?.files;
+    files.remove(RUN_FILE);
+    manifest.files = Some(files);
+    let path = directory.join(RUN_FILE);
+    manifest.seal = Some("0".repeat(DIGITS));
+    manifest.seal = Some(seal_of(&path, manifest)?);
+    write_json(&path, manifest)
+}
+
+/// Writes a result's manifest. With `own` files the session has ended, and they are hashed.
+///
+/// # Errors
+/// A file cannot be read, or the manifest not be written.
+pub fn write_result(directory: &Path, manifest: &mut ResultManifest, own: &[&str]) -> Result<(), RunError> {
+    manifest.files = None;
+    let mut contents = Contents::default();
+    for name in own {
+        let path = directory.join(name);
+        let failed = |source| RunError::io(&path, source);
+        contents.add(name, File::open(&path).map_err(failed)?).map_err(failed)?;
+    }
+    manifest.files = (!own.is_empty()).then_some(contents.files);
+    let path = directory.join(RESULT_FILE);
+    manifest.seal = Some("0".repeat(DIGITS));
+    manifest.seal = Some(seal_of(&path, manifest)?);
+    write_json(&path, manifest)
+}
+
+/// Hash of a manifest whose seal is all zeros.
+fn seal_of(path: &Path, manifest: &impl Serialize) -> Result<String, RunError> {
+    let bytes = super::directory::json_bytes(path, manifest)?;
+    Ok(hexadecimal(&Sha256::digest(&bytes)))
+}
+
+/// Whether the bytes of a manifest are those its seal was made of.
+pub(super) fn seal_holds(bytes: &[u8], seal: &str) -> bool {
+    if seal.len() != DIGITS {
+        return false;
+    }
+    // The seal is the last field.
+    let at = bytes.windows(DIGITS).rposition(|window| window == seal.as_bytes());
+    let Some(at) = at else { return false };
+    let mut unsealed = bytes.to_vec();
+    unsealed[at..at + DIGITS].fill(b'0');
+    hexadecimal(&Sha256::digest(&unsealed)) == seal
+}

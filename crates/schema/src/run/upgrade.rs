@@ -1,0 +1,106 @@
+//! Files of earlier schema versions, brought up to date as they are read; newer ones are refused.
+
+use super::RunError;
+use crate::SCHEMA_VERSION;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::{fs, path::Path};
+
+/// Which of the versioned files of a run directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `plan.json`.
+    Plan,
+    /// `manifest.json`.
+    Run,
+    /// `result.json`.
+    Result,
+}
+
+/// Last version whose runs may lack tables of kinds that came later.
+const TABLES_MAY_LACK: u32 = 1;
+
+/// One step: from version `index + 1` to the next.
+const STEPS: [fn(Kind, &mut Value); 1] = [hashes];
+
+/// 1 to 2: files are hashed. What was never hashed has none, which is not the same as none of its files.
+fn hashes(kind: Kind, value: &mut Value) {
+    let Some(fields) = value.as_object_mut() else { return };
+    if kind != Kind::Plan {
+        fields.insert("files".to_owned(), Value::Null);
+        fields.insert("seal".to_owned(), Value::Null);
+    }
+    if kind == Kind::Plan {
+        // Runs of before tunables were recorded had the defaults of their day.
+        fields.entry("tunables").or_insert_with(|| Value::Object(Default::default()));
+    }
+}
+
+/// Whether a run written under this version may be without a table that exists today.
+pub(super) fn may_lack_tables(version: u32) -> bool {
+    version <= TABLES_MAY_LACK
+}
+
+/// Reads one of the versioned files, brought up to [`SCHEMA_VERSION`].
+///
+/// # Errors
+/// It cannot be read, is damaged, or was written by a newer longfat.
+pub fn read_versioned<T: DeserializeOwned>(path: &Path, kind: Kind) -> Result<T, RunError> {
+    let text = fs::read(path).map_err(|source| RunError::io(path, source))?;
+    Ok(parse_versioned(&text, &path.display().to_string(), kind)?.0)
+}
+
+/// The same of bytes; `path` is what messages call them. Also the version they were written under.
+///
+/// # Errors
+/// They are damaged, or were written by a newer longfat.
+pub fn parse_versioned<T: DeserializeOwned>(
+    bytes: &[u8],
+    path: &str,
+    kind: Kind,
+) -> Result<(T, u32), RunError> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        schema_version: u32,
+    }
+    let json = |source| RunError::Json { path: path.to_owned(), source };
+    let found = serde_json::from_slice::<Version>(bytes).map_err(json)?.schema_version;
+    if found > SCHEMA_VERSION {
+        return Err(RunError::Newer { path: path.to_owned(), found, known: SCHEMA_VERSION });
+    }
+    if found == SCHEMA_VERSION {
+        return Ok((serde_json::from_slice(bytes).map_err(json)?, found));
+    }
+    let mut value: Value = serde_json::from_slice(bytes).map_err(json)?;
+    // There never was a version 0: what claims to be it is read as the first.
+    STEPS.iter().skip(found.max(1) as usize - 1).for_each(|step| step(kind, &mut value));
+    value["schema_version"] = SCHEMA_VERSION.into();
+    Ok((serde_json::from_value(value).map_err(json)?, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_step_to_every_version() {
+        assert_eq!(STEPS.len() + 1, SCHEMA_VERSION as usize);
+    }
+
+    #[test]
+    fn a_plan_of_the_first_version_is_read_as_one_of_today() {
+        let (plan, found): (Value, u32) =
+            parse_versioned(br#"{"schema_version": 1, "case": "c"}"#, "plan.json", Kind::Plan).unwrap();
+        assert_eq!((&plan["schema_version"], found), (&Value::from(SCHEMA_VERSION), 1));
+        assert!(plan["tunables"].is_object());
+    }
+
+    #[test]
+    fn what_is_no_versioned_file_is_named() {
+        let read =
+            |bytes: &[u8]| parse_versioned::<Value>(bytes, "x.json", Kind::Run).unwrap_err().to_string();
+        assert!(read(b"{}").contains("x.json: missing field `schema_version`"), "{}", read(b"{}"));
+        assert!(read(b"\xff").contains("damaged"));
+        assert!(read(br#"{"schema_version": 3000000000}"#).contains("upgrade longfat"));
+    }
+}
