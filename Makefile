@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test checks clean bench-link bench-transfer bench-relay bench-sim test-clients soak-relay
+.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-sim test-clients soak-relay
 
 LONGFAT := target/release/longfat
 
@@ -25,6 +25,12 @@ demo: build ## run the conversion experiment (in the simulator where this host c
 
 test: setup checks ## every check and every test
 	cargo test --workspace --locked
+	$(MAKE) test-python
+
+test-python: ## the Python package, with the program that 'cargo build' makes
+	cargo build --locked -p longfat-cli
+	python/environment
+	target/python/bin/python -m pytest
 
 checks: setup ## formatting, lints, arrows, licences, documentation
 	cargo fetch --locked --quiet

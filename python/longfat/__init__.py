@@ -1,0 +1,27 @@
+"""Results of `longfat lab run`, as xarray, pandas and Arrow.
+
+    import longfat
+
+    data = longfat.open("runs/sweep")          # an xarray Dataset over the sweep's axes, repeats and `of`
+    data.goodput_bps.sel(of="measured").median("repeat")
+    data.lab.plot("goodput_bps", of="measured", x="rtt")
+    tcp = longfat.samples("runs/sweep", "tcp", rate="25Mbit")      # pandas; `arrow` for a pyarrow Table
+    longfat.timeline("runs/sweep", "tcp", "cwnd_segments", rate="25Mbit", repeat=1)
+
+Everything is read from the run directories (docs/run-format.md); nothing is written to them.
+"""
+
+from ._figures import Lab, timeline
+from ._read import SCHEMA_VERSION, SchemaError, arrow, figures, manifests, open, samples
+
+__all__ = [
+    "Lab",
+    "SCHEMA_VERSION",
+    "SchemaError",
+    "arrow",
+    "figures",
+    "manifests",
+    "open",
+    "samples",
+    "timeline",
+]

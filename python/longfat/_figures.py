@@ -1,0 +1,115 @@
+"""Figures in one line, by matplotlib."""
+
+import xarray
+
+from ._read import manifests, samples
+
+#: Columns that tell one line of a sample table from another.
+_LINES = ("case", "repeat", "flow", "stream", "role", "link", "direction", "relay", "connection")
+#: Colours that people with any colour vision tell apart (Okabe and Ito 2008).
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#F0E442")
+#: What units are shown in: factor and name.
+_SHOWN = {"bps": (1e-6, "Mbit/s"), "us": (1e-3, "ms"), "bytes": (1e-3, "kB"), "ratio": (100, "%")}
+
+
+def _unit(name):
+    factor, unit = _SHOWN.get(name.rsplit("_", 1)[-1], (1, ""))
+    words = name.rsplit("_", 1)[0] if unit else name
+    return factor, f"{words.replace('_', ' ')} [{unit}]" if unit else words.replace("_", " ")
+
+
+def _axes(axes):
+    if axes is not None:
+        return axes
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot.subplots(layout="constrained")[1]
+
+
+@xarray.register_dataset_accessor("lab")
+class Lab:
+    """What a dataset of `longfat.open` can do: `data.lab.plot(…)`, `data.lab.samples(…)`."""
+
+    def __init__(self, data):
+        self._data = data
+
+    def samples(self, table, **where):
+        """The samples of one kind, as `longfat.samples`."""
+        return samples(self._data.attrs["path"], table, **where)
+
+    def plot(self, metric, of=None, x=None, axes=None, **where):
+        """A metric over one axis of the sweep: medians over the repeats, bars from least to greatest.
+
+        `of` defaults to the flow the experiment is about (or the run, or the only thing that has the metric), `x` to the last
+        axis with several values; every other axis that `where` leaves open becomes lines. Gives back matplotlib's axes.
+        """
+        data = self._data[metric]
+        data = data.sel(of=self._of(metric) if of is None else of).sel(where)
+        open_axes = [axis for axis in data.dims if axis != "repeat"]
+        several = [axis for axis in open_axes if data.sizes[axis] > 1]
+        x = x or (several or open_axes)[-1]
+        axes = _axes(axes)
+        factor, label = _unit(metric)
+        lines = data.stack(line=[axis for axis in open_axes if axis != x]) if len(open_axes) > 1 else data.expand_dims("line")
+        number = next((name for name in data.coords if name.startswith(f"{x}_") and data[name].dims == (x,)), None)
+        places, x_label = (data[x].values, x) if number is None else (data[number].values, number)
+        if number is not None:
+            x_factor, x_label = _unit(number)
+            places = places * x_factor
+        for index in range(lines.sizes["line"]):
+            line = lines.isel(line=index).transpose(x, "repeat") * factor
+            median = line.median("repeat")
+            spread = [median - line.min("repeat"), line.max("repeat") - median]
+            name = self._name(lines, index)
+            colour = _COLOURS[index % len(_COLOURS)]
+            axes.errorbar(places, median, yerr=spread, marker="o", capsize=3, label=name, color=colour)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        if lines.sizes["line"] > 1:
+            axes.legend()
+        return axes
+
+    def _of(self, metric):
+        """The focus flow, or else the run, or else what has the metric."""
+        data = self._data[metric]
+        having = [str(of) for of in data.of.values if bool(data.sel(of=of).notnull().any())]
+        for of in (self._data.attrs.get("focus"), ""):
+            if of in having:
+                return of
+        if len(having) == 1:
+            return having[0]
+        raise KeyError(f"{metric} is of {', '.join(having) or 'nothing'}; say which with of=")
+
+    @staticmethod
+    def _name(lines, index):
+        place = lines.indexes.get("line")
+        if place is None:
+            return None
+        at = place[index]
+        at = at if isinstance(at, tuple) else (at,)
+        return ", ".join(str(part) for part in at)
+
+
+def timeline(path, table, column, axes=None, **where):
+    """A column of a sample table over time, a line per connection, queue or flow.
+
+    `where` names axes and labels, and columns of the table: `flow="measured", role="sender"`. Gives back matplotlib's axes.
+    """
+    known = {"case", "repeat"} | {at["axis"] for run in manifests(path) for at in run.get("axes") or []}
+    rows = samples(path, table, **{key: value for key, value in where.items() if key in known})
+    for name, value in where.items():
+        if name not in known:
+            rows = rows[rows[name] == value]
+    axes = _axes(axes)
+    factor, label = _unit(column)
+    line_columns = [name for name in dict.fromkeys([*_LINES, *known]) if name in rows.columns and rows[name].nunique() > 1]
+    groups = rows.groupby(line_columns, sort=False) if line_columns else [((), rows)]
+    for index, (at, line) in enumerate(groups):
+        colour = _COLOURS[index % len(_COLOURS)]
+        axes.plot(line["time_us"] / 1e6, line[column] * factor, label=", ".join(map(str, at)), color=colour)
+    axes.set_xlabel("time [s]")
+    axes.set_ylabel(label)
+    if 1 < len(groups) <= 12:
+        axes.legend()
+    return axes

@@ -1,0 +1,151 @@
+"""From run directories to tables."""
+
+import json
+from pathlib import Path
+
+import pandas
+import pyarrow
+import pyarrow.parquet
+import xarray
+
+#: Newest version of the run directory that is understood; the Rust crate `longfat-schema` has the same.
+SCHEMA_VERSION = 2
+
+#: Columns of figures that say where a row belongs, besides the axes.
+_PLACE = ["experiment", "cell", "case", "repeat", "seed", "backend", "status", "path", "of", "stream"]
+
+
+class SchemaError(ValueError):
+    """A directory that holds no run, or one of a newer longfat."""
+
+
+def _json(path):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    found = content.get("schema_version")
+    if not isinstance(found, int):
+        raise SchemaError(f"{path} says no schema version; it was not written by 'longfat lab run'")
+    if found > SCHEMA_VERSION:
+        raise SchemaError(f"{path} has schema version {found}; this longfat reads up to {SCHEMA_VERSION}; upgrade longfat")
+    return content
+
+
+def manifests(path):
+    """Manifest of every run of a result (or of the one run), each with its directory as `path`."""
+    root = Path(path)
+    if (root / "result.json").is_file():
+        names = [run["path"] for run in _json(root / "result.json")["runs"]]
+        whole = [name for name in names if (root / name / "manifest.json").is_file()]
+        return [{**_json(root / name / "manifest.json"), "path": str(root / name)} for name in whole]
+    if (root / "manifest.json").is_file():
+        return [{**_json(root / "manifest.json"), "path": str(root)}]
+    raise SchemaError(f"'{root}' holds neither a result (result.json) nor a run (manifest.json)")
+
+
+def figures(path):
+    """Every figure as a pandas DataFrame: a row per run, thing (`of`) and stream (NA for the whole), a column per metric.
+
+    An axis is a column of its labels; beside it, where they are numbers, `AXIS_UNIT` has them in their base unit.
+    """
+    rows = {}
+    for run in manifests(path):
+        place = {name: run[name] for name in ("experiment", "repeat", "seed", "backend", "status", "path")}
+        place["cell"] = run["case"]
+        axes = run.get("axes") or []
+        if not axes:
+            place["case"] = run["case"]
+        for at in axes:
+            place[at["axis"]] = at["label"]
+            if at.get("number") is not None:
+                place[f"{at['axis']}_{at.get('unit') or 'number'}"] = at["number"]
+        # A run that came to nothing has one row, so that it is not forgotten.
+        rows.setdefault((run["path"], "", None), {**place, "of": "", "stream": None})
+        for metric in run["metrics"]:
+            key = (run["path"], metric["of"], metric.get("stream"))
+            row = rows.setdefault(key, {**place, "of": metric["of"], "stream": metric.get("stream")})
+            row[metric["metric"]] = metric["value"]
+    frame = pandas.DataFrame(rows.values())
+    frame["stream"] = frame["stream"].astype("UInt32")
+    return frame
+
+
+def _axes(runs):
+    """Axes in the order of the sweep: name to its labels in order, and to what a label is as a number."""
+    labels, numbers, units = {}, {}, {}
+    for run in runs:
+        for at in run.get("axes") or [{"axis": "case", "label": run["case"]}]:
+            known = labels.setdefault(at["axis"], [])
+            if at["label"] not in known:
+                known.append(at["label"])
+            numbers.setdefault(at["axis"], {})[at["label"]] = at.get("number")
+            units.setdefault(at["axis"], set()).add(at.get("unit", ""))
+    return labels, numbers, units
+
+
+def open(path, status=("done",)):
+    """A result as an xarray Dataset: a variable per metric over the axes of the sweep, `repeat` and `of`.
+
+    A coordinate is the label as the experiment file has it; where labels are numbers, the coordinate `AXIS_UNIT` (`rate_bps`,
+    `delay_us`) has them in their base unit. Only runs with one of these statuses count; the others are missing values, as
+    is what a run has no figure for. `data.lab` draws, and reads samples.
+    """
+    runs = manifests(path)
+    frame = figures(path)
+    labels, numbers, units = _axes(runs)
+    counted = frame[frame["status"].isin(list(status)) & frame["stream"].isna()]
+    index = [*labels, "repeat", "of"]
+    metrics = sorted({metric["metric"] for run in runs for metric in run["metrics"]})
+    metrics = [metric for metric in metrics if metric in counted.columns]
+    data = counted.set_index(index)[metrics].to_xarray()
+    repeats = sorted({run["repeat"] for run in runs})
+    # In the order of the sweep, also where every run of a value was invalid.
+    data = data.reindex({**labels, "repeat": repeats})
+    for axis, known in labels.items():
+        values = [numbers[axis][label] for label in known]
+        if all(value is not None for value in values) and len(units[axis]) == 1:
+            unit = next(iter(units[axis]))
+            data = data.assign_coords({f"{axis}_{unit or 'number'}": (axis, values)})
+    data.attrs.update(path=str(path), experiment=runs[0]["experiment"], backend=runs[0]["backend"])
+    result = Path(path) / "result.json"
+    if result.is_file():
+        content = _json(result)
+        data.attrs.update(title=content["title"], focus=content["focus"] or "")
+    return data
+
+
+def _wanted(run, where):
+    at = {axis["axis"]: axis["label"] for axis in run.get("axes") or []}
+    at.update(case=at.get("case", run["case"]), repeat=run["repeat"])
+    unknown = set(where) - set(at)
+    if unknown:
+        raise KeyError(f"no axis {', '.join(sorted(unknown))}; there are {', '.join(at)}")
+    return at, all(str(at[axis]) == str(label) for axis, label in where.items())
+
+
+def arrow(path, table, **where):
+    """The samples of one kind (`tcp`, `queue`, `interval` …) of all runs as a pyarrow Table, with the runs' axes as columns.
+
+    `where` names axes (`case`, `repeat` too) and the labels wanted: `rate="25Mbit"`.
+    """
+    found = []
+    for run in manifests(path):
+        at, wanted = _wanted(run, where)
+        if not wanted:
+            continue
+        file = Path(run["path"]) / f"{table}.parquet"
+        if not file.is_file():
+            continue
+        # Axes from paths are left alone: partitions of a path would come twice.
+        rows = pyarrow.parquet.read_table(file, partitioning=None)
+        for axis, label in {**at, "run": run["path"]}.items():
+            kind = pyarrow.int64() if isinstance(label, int) else pyarrow.string()
+            name = axis if axis not in rows.column_names else f"{axis}_axis"
+            rows = rows.append_column(name, pyarrow.array([label] * rows.num_rows, kind))
+        found.append(rows.replace_schema_metadata())
+    if not found:
+        raise FileNotFoundError(f"no run of '{path}' at {where or 'any place'} has a table '{table}'")
+    return pyarrow.concat_tables(found, promote_options="permissive")
+
+
+def samples(path, table, **where):
+    """As [arrow], as a pandas DataFrame."""
+    return arrow(path, table, **where).to_pandas()

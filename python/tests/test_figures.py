@@ -1,0 +1,40 @@
+"""Figures in one line, drawn without a display."""
+
+import numpy
+import pytest
+from matplotlib import pyplot
+
+import longfat
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    pyplot.close("all")
+
+
+def test_a_metric_over_an_axis_is_a_line_per_value_of_the_others(sweep):
+    data = longfat.open(sweep)
+    axes = data.lab.plot("goodput_bps", x="rate")
+    lines = [line for line in axes.get_lines() if len(line.get_xdata()) == 2 and line.get_marker() == "o"]
+    assert len(lines) == 2
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["10ms", "2ms"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("rate [Mbit/s]", "goodput [Mbit/s]")
+    expected = data.goodput_bps.sel(of="measured", delay="10ms").median("repeat") / 1e6
+    assert numpy.allclose(lines[0].get_ydata(), expected) and list(lines[0].get_xdata()) == [5, 20]
+
+
+def test_a_part_of_a_sweep_is_one_line_without_a_legend(sweep):
+    axes = longfat.open(sweep).lab.plot("utilisation_ratio", of="path/forward", rate="5Mbit")
+    assert axes.get_xlabel() == "delay [ms]" and axes.get_legend() is None
+
+
+def test_of_what_is_asked_when_it_is_not_clear(sweep):
+    with pytest.raises(KeyError, match="path/backward, path/forward; say which with of="):
+        longfat.open(sweep).lab.plot("utilisation_ratio")
+
+
+def test_a_column_over_time_is_a_line_per_connection(sweep):
+    axes = longfat.timeline(sweep, "tcp", "cwnd_segments", rate="20Mbit", delay="2ms", repeat=1, role="sender")
+    assert len(axes.get_lines()) == 2
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("time [s]", "cwnd segments")

@@ -1,0 +1,95 @@
+"""Results as datasets and tables."""
+
+import json
+import re
+import shutil
+
+import numpy
+import pandas
+import pyarrow
+import pytest
+
+import longfat
+from conftest import ROOT
+
+
+def test_a_sweep_is_a_dataset_over_its_axes_in_their_order(sweep):
+    data = longfat.open(sweep)
+    assert dict(data.sizes) | {"of": 0} == {"rate": 2, "delay": 2, "repeat": 3, "of": 0}
+    assert list(data.rate.values) == ["5Mbit", "20Mbit"]
+    assert list(data.delay.values) == ["10ms", "2ms"]
+    assert list(data.rate_bps.values) == [5e6, 20e6]
+    assert list(data.delay_us.values) == [10e3, 2e3]
+    goodput = data.goodput_bps.sel(of="measured")
+    assert not goodput.isnull().any()
+    used = goodput.median("repeat") / data.rate_bps
+    # A short window may get what a loss had held back before it.
+    assert ((used > 0.5) & (used < 1.3)).all()
+    assert data.attrs["focus"] == "measured" and data.attrs["backend"] == "sim"
+
+
+def test_every_value_is_the_one_of_the_manifest(sweep):
+    data = longfat.open(sweep)
+    for run in longfat.manifests(sweep):
+        at = {axis["axis"]: axis["label"] for axis in run["axes"]}
+        for metric in run["metrics"]:
+            if metric.get("stream") is None:
+                value = data[metric["metric"]].sel(**at, repeat=run["repeat"], of=metric["of"]).item()
+                assert value == metric["value"], (run["path"], metric)
+
+
+def test_figures_are_those_of_the_parquet_dataset(sweep):
+    ours, theirs = longfat.figures(sweep), pandas.read_parquet(sweep / "results.parquet")
+    metrics = [name for name in theirs.columns if name.endswith(("_bps", "_us", "_bytes", "_segments"))]
+    metrics = [name for name in metrics if name in ours.columns]
+    assert "goodput_bps" in metrics and len(metrics) > 5
+    for metric in metrics:
+        left, right = (frame[metric].dropna().sort_values().to_numpy() for frame in (ours, theirs))
+        assert numpy.array_equal(left, right), metric
+
+
+def test_samples_are_tables_with_the_axes_as_columns(sweep):
+    rows = longfat.samples(sweep, "tcp", rate="20Mbit", repeat=2)
+    assert set(rows.rate) == {"20Mbit"} and set(rows.delay) == {"10ms", "2ms"} and set(rows.repeat) == {2}
+    assert rows.cwnd_segments.max() > 10
+    table = longfat.arrow(sweep, "queue")
+    assert isinstance(table, pyarrow.Table) and len(set(table["run"].to_pylist())) == 12
+    assert len(longfat.open(sweep).lab.samples("tcp", rate="20Mbit", repeat=2)) == len(rows)
+
+
+def test_one_run_by_itself_can_be_opened(sweep):
+    run = longfat.manifests(sweep)[0]["path"]
+    assert longfat.open(run).goodput_bps.sel(of="measured").size == 1
+    assert len(longfat.samples(run, "flow")) == 2
+
+
+def test_runs_that_are_not_valid_are_missing_values(sweep, tmp_path):
+    copy = shutil.copytree(sweep, tmp_path / "out")
+    manifest = copy / "rate=5Mbit/delay=10ms/repeat=2/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"status": "done"', '"status": "invalid"'))
+    at = {"rate": "5Mbit", "delay": "10ms", "repeat": 2, "of": "measured"}
+    assert numpy.isnan(longfat.open(copy).goodput_bps.sel(at).item())
+    assert longfat.open(copy, status=("done", "invalid")).goodput_bps.sel(at).item() > 0
+
+
+def test_what_is_no_run_or_newer_is_refused_with_the_reason(sweep, tmp_path):
+    with pytest.raises(longfat.SchemaError, match="neither a result"):
+        longfat.open(tmp_path)
+    content = json.loads((sweep / "result.json").read_text()) | {"schema_version": 99}
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(longfat.SchemaError, match="schema version 99.*upgrade longfat"):
+        longfat.open(tmp_path)
+    with pytest.raises(KeyError, match="no axis color; there are rate"):
+        longfat.samples(sweep, "tcp", color="red")
+    with pytest.raises(FileNotFoundError, match="table 'nothing'"):
+        longfat.samples(sweep, "nothing")
+
+
+def test_an_older_result_is_read():
+    data = longfat.open(ROOT / "crates/schema/tests/v1")
+    assert data.goodput_bps.sel(case="reno", repeat=1, of="measured").item() == pytest.approx(9_734_826.67)
+
+
+def test_the_version_read_is_the_version_written():
+    text = (ROOT / "crates/schema/src/lib.rs").read_text()
+    assert int(re.search(r"SCHEMA_VERSION: u32 = (\d+)", text).group(1)) == longfat.SCHEMA_VERSION
