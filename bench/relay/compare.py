@@ -2,16 +2,19 @@
 """`longfat relay` beside plain forwarding, HAProxy, nginx and socat: speed, CPU, fairness of eight flows, latency under
 load, new connections, memory of idle ones.
 
-    bench/relay/compare.py --rounds 3
-    bench/relay/compare.py --rounds 3 --packets mtu
+    bench/relay/compare.py                                  every row, three rounds (about 35 minutes)
+    bench/relay/compare.py --packets mtu --loads "8 flows"  some of them
     bench/relay/compare.py --summary bench/relay/results/2026-01-31
 
 Three network namespaces in a row, made here: client, relay, server. Each round runs every relay once, in turned
 order, so that whatever else the machine does falls on all alike; only ratios within a round are compared. reno is
 the default congestion control of all three: iperf3 sets its -C after connecting, and a socket that began under BBR
-keeps pacing. `--packets mtu` turns segmentation and receive offloads off, so that packets have the size a wire's
-have. CPU is the relay process's own (softirq work falls on whoever runs). Raw figures are appended to
-results/DATE/raw.jsonl; summary.md beside it is made from them. A new connection sends one byte, gets one back and
+keeps pacing. Packets of `mtu` are those of a wire: segmentation and receive offloads are off.
+
+CPU is the relay process's own; what the kernel does for it in softirqs falls on whoever runs at that moment, so on a
+machine that is otherwise idle `machine s/GB` is the truer figure: busy time of all processors, clients and servers
+included, which are the same for all. Raw figures are appended to results/DATE/raw.jsonl; summary.md beside it is made
+from them, with the targets: ratios to the best peer of each row, within a round, and their median. A new connection sends one byte, gets one back and
 closes; its time is from connect() to that byte, because an early accept makes connect() alone say nothing. Needs root,
 iproute2, ethtool, iperf3, haproxy, nginx with its stream module (libnginx-mod-stream) and socat.
 """
@@ -35,14 +38,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 IPERF, ECHO, ANSWER, KEEP, RELAYED = 5201, 5202, 5203, 5204, 1000
 PORTS = (IPERF, ECHO, ANSWER, KEEP)
-# Idle connections: as many as 20,000 descriptors allow every one of the relays.
-IDLE = 4_000
+# Idle connections, where the descriptor limit allows them to every one of the relays; else fewer.
+IDLE, IDLE_DESCRIPTORS, FEWER_IDLE = 10_000, 50_000, 4_000
 SERVER, RELAY = "10.79.2.2", "10.79.1.1"
 
 HAPROXY = """
 global
   nbthread {threads}
-  maxconn 6000
+  maxconn {most}
   tune.pipesize 262144
   tune.bufsize {bufsize}
 defaults
@@ -60,8 +63,8 @@ listen port{port}
 
 NGINX = """
 load_module /usr/lib/nginx/modules/ngx_stream_module.so;
-daemon off; pid {pid}; error_log /dev/null; worker_processes {threads}; worker_rlimit_nofile 16000;
-events {{ worker_connections 12000; }}
+daemon off; pid {pid}; error_log /dev/null; worker_processes {threads}; worker_rlimit_nofile {descriptors};
+events {{ worker_connections 24000; }}
 stream {{ proxy_buffer_size 256k; {servers} }}
 """
 
@@ -149,7 +152,7 @@ class Relay:
         inside = ["ip", "netns", "exec", self.hosts.relay]
         if self.how in ("haproxy", "haproxy-copy"):
             splice = self.how == "haproxy"
-            text = HAPROXY.format(threads=self.threads, bufsize=16384 if splice else 262144,
+            text = HAPROXY.format(threads=self.threads, most=idle_connections() + 2000, bufsize=16384 if splice else 262144,
                                   splice="option splice-request\n  option splice-response" if splice else "")
             text += "".join(HAPROXY_LISTEN.format(port=port, inside=port + RELAYED, relay=RELAY, server=SERVER)
                             for port in PORTS)
@@ -157,7 +160,8 @@ class Relay:
         elif self.how == "nginx":
             servers = " ".join(f"server {{ listen {RELAY}:{port + RELAYED} backlog=4096 reuseport; "
                                f"proxy_pass {SERVER}:{port}; }}" for port in PORTS)
-            text = NGINX.format(threads=self.threads, servers=servers, pid=f"/run/longfat-bench-{os.getpid()}.pid")
+            descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            text = NGINX.format(threads=self.threads, servers=servers, descriptors=descriptors, pid=f"/run/longfat-bench-{os.getpid()}.pid")
             self.start_with_file(text, lambda name: [*inside, "nginx", "-c", name])
         elif self.how == "socat":
             script = " ".join(f"socat -b262144 TCP-LISTEN:{port + RELAYED},bind={RELAY},reuseaddr,fork,backlog=4096 "
@@ -170,9 +174,13 @@ class Relay:
                           "after-server": ["lan", "after-server"]}.get(str(self.how), ["lan", "early"])
                 command = [str(ROOT / "target/release/examples/relay"), *target]
             else:
-                command = [str(ROOT / "target/release/longfat"), "relay", *self.longfat_arguments()]
-            self.process = subprocess.Popen([*inside, *command], stdout=subprocess.PIPE, text=True)
-            assert self.process.stdout.readline().startswith("ready")
+                command = [str(self.options.program), "relay", *self.longfat_arguments()]
+            # Of a file it runs as a service, whose log on standard error says when it is ready.
+            service = command[1:3] == ["relay", "run"]
+            stream = "stderr" if service else "stdout"
+            self.process = subprocess.Popen([*inside, *command], **{stream: subprocess.PIPE}, text=True)
+            line = getattr(self.process, stream).readline()
+            assert line.startswith("info ready" if service else "ready"), line
         return self
 
     def start_with_file(self, text, command):
@@ -195,7 +203,7 @@ class Relay:
             own = ["--listen", f"{RELAY}:{self.iperf}", "--to", f"{SERVER}:{IPERF}"]
         elif self.how == "after-server":
             self.file = tempfile.NamedTemporaryFile("w", suffix=".toml")
-            self.file.write(f"workers = {self.threads}\n[intercept]\ninterfaces = ['lan']\n"
+            self.file.write(f"workers = {self.threads}\ncontrol = {{ socket = '{self.file.name}.sock' }}\n[intercept]\ninterfaces = ['lan']\n"
                             "[defaults]\naccept = 'after-server'\n")
             self.file.flush()
             return ["run", self.file.name]
@@ -213,14 +221,17 @@ class Relay:
         return found
 
     def cpu_s(self):
-        """Of living processes and of children that have ended."""
+        """Of living threads as the scheduler measured it (a paced sender keeps step with the clock whose ticks sample
+        user and system time, and so hides from them or meets every one), and of children that have ended, in ticks."""
         if self.process is None:
             return 0.0
-        ticks = 0
+        nanoseconds = ticks = 0
         for pid in self.pids():
+            for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+                nanoseconds += int((task / "schedstat").read_text().split()[0])
             fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            ticks += sum(int(field) for field in fields[11:15])
-        return ticks / os.sysconf("SC_CLK_TCK")
+            ticks += sum(int(field) for field in fields[13:15])
+        return nanoseconds / 1e9 + ticks / os.sysconf("SC_CLK_TCK")
 
     def memory_bytes(self):
         """Anonymous resident memory."""
@@ -298,7 +309,7 @@ def answer_server(name):
         listener, kept = socket.create_server((SERVER, KEEP), backlog=4096), []
         while True:
             kept.append(listener.accept()[0])
-            kept = kept[-IDLE:]
+            kept = kept[-idle_connections():]
 
     inside(name, answer)
     inside(name, keep)
@@ -325,10 +336,15 @@ def connections(hosts, relay, seconds):
             "conn p99 us": times[len(times) * 99 // 100], "CPU us/conn": cpu_s / len(times) * 1e6}
 
 
+def idle_connections():
+    return IDLE if resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= IDLE_DESCRIPTORS else FEWER_IDLE
+
+
 def idle(hosts, relay):
     """User memory per idle connection."""
     kept = []
-    count = 500 if relay.how == "socat" else IDLE
+    # A process each.
+    count = 500 if relay.how == "socat" else idle_connections()
     before = relay.memory_bytes() if relay.process else 0
 
     def work():
@@ -342,6 +358,12 @@ def idle(hosts, relay):
     return {"idle B/conn": (after - before) / count, "idle": count}
 
 
+def busy_s():
+    """Time that all processors were not idle since they began, as the kernel counts idle time: exactly."""
+    fields = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()
+    return os.cpu_count() * time.monotonic() - sum(map(int, fields[4:6])) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(hosts, relay_name, load, options):
     seconds = options.seconds
     with Relay(hosts, RELAYS[relay_name], options) as relay:
@@ -353,17 +375,18 @@ def measure(hosts, relay_name, load, options):
         pings = []
         with_ping = with_ping and relay.how != "explicit"
         thread = ping(hosts.client, relay, seconds, pings) if with_ping else None
-        before = relay.cpu_s()
+        before, busy_before = relay.cpu_s(), busy_s()
         output = json.loads(run("ip", "netns", "exec", hosts.client, "iperf3", "-c", relay.address, "-p",
                                 str(relay.iperf), "-t", str(seconds), "-O", "1", "-J", *arguments))
-        cpu_s = relay.cpu_s() - before
+        cpu_s, machine_s = relay.cpu_s() - before, busy_s() - busy_before
         if thread:
             thread.join()
         streams = [stream["receiver"]["bytes"] for stream in output["end"]["streams"]]
     received = output["end"]["sum_received"]
     # The omitted first second is relayed too.
     gigabytes = received["bytes"] / 1e9 * (seconds + 1) / seconds
-    result = {"Gbit/s": received["bits_per_second"] / 1e9, "CPU s/GB": cpu_s / gigabytes}
+    result = {"Gbit/s": received["bits_per_second"] / 1e9, "CPU s/GB": cpu_s / gigabytes,
+              "machine s/GB": machine_s / gigabytes}
     if len(streams) > 1:
         result["min/max"] = min(streams) / max(streams)
     if pings:
@@ -372,9 +395,11 @@ def measure(hosts, relay_name, load, options):
     return result
 
 
-def rounds(options, out):
+def rounds(options, packets, out):
     names = [name for name in RELAYS if not options.only or name in options.only]
-    with Hosts(options.packets) as hosts:
+    # Connections that carry a byte, or nothing, know no size of packets.
+    loads = [load for load in options.loads or LOADS if packets == "gso" or LOADS[load]]
+    with Hosts(packets) as hosts:
         echo_server(hosts.server)
         answer_server(hosts.server)
         server = subprocess.Popen(["ip", "netns", "exec", hosts.server, "iperf3", "-s"], stdout=subprocess.DEVNULL)
@@ -382,7 +407,7 @@ def rounds(options, out):
         try:
             for number in range(options.rounds):
                 turned = names[number % len(names):] + names[:number % len(names)]
-                for load in options.loads or LOADS:
+                for load in loads:
                     for name in turned:
                         # One port only, and a process per connection: not asked.
                         if load in ("connections", "idle") and name == "longfat explicit":
@@ -390,12 +415,12 @@ def rounds(options, out):
                         if load == "idle" and name == "forwarding":
                             continue
                         figures = measure(hosts, name, load, options)
-                        row = {"round": number, "packets": options.packets, "relay": name, "load": load,
+                        row = {"round": number, "packets": packets, "relay": name, "load": load,
                                "seconds": options.seconds, "threads": options.threads,
                                "kernel": platform.release(), **figures}
                         out.write(json.dumps(row) + "\n")
                         out.flush()
-                        print(f"{load:16} {name:18} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items()))
+                        print(f"{packets} {load:16} {name:18} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items()))
         finally:
             server.terminate()
             server.wait()
@@ -409,9 +434,64 @@ def spread(values):
     return f"{text} ({min(values):.3g}-{max(values):.3g})" if len(values) > 1 else text
 
 
+# What the relay is to reach: column, loads (all that have it when empty), and the ratio to the best peer; or a bound.
+TARGETS = [
+    ("Gbit/s", ("1 flow", "8 flows"), "at least", 1.0, None),
+    ("Gbit/s", ("2 Gbit/s paced",), "at least", 0.99, None),
+    ("CPU s/GB", ("1 flow", "8 flows"), "at most", 1.0, None),
+    ("CPU s/GB", ("2 Gbit/s paced",), "at most", 0.5, None),
+    ("min/max", ("8 flows",), "at least", None, 0.9),
+    ("conn/s", ("connections",), "at least", 1.0, None),
+    ("conn p99 us", ("connections",), "at most", 1.0, None),
+    ("idle B/conn", ("idle",), "at most", None, 2048),
+]
+OURS = ("longfat", "longfat explicit", "longfat after-server")
+PEERS = ("HAProxy splice", "HAProxy copy", "nginx 256k", "socat 256k")
+
+
+def by_round(rows, packets, load, relay, column):
+    """One value per round: the last, when a round was run again."""
+    return {r["round"]: r[column] for r in rows
+            if (r["packets"], r["load"], r["relay"]) == (packets, load, relay) and column in r}
+
+
+def found(rows, packets, load, relay, target):
+    """The median over the rounds of what a target is about; none when it was not measured."""
+    column, _, sense, ratio, _ = target
+    own = by_round(rows, packets, load, relay, column)
+    if ratio is None:
+        return statistics.median(own.values()) if own else None
+    best = max if sense == "at least" else min
+    ratios = []
+    for number, value in own.items():
+        peers = [values[number] for peer in PEERS
+                 if number in (values := by_round(rows, packets, load, peer, column))]
+        if peers:
+            ratios.append(value / best(peers))
+    return statistics.median(ratios) if ratios else None
+
+
+def targets(rows):
+    lines = ["", "## Targets", "", "| packets | load | relay | | target | found | |", "|" + "---|" * 7]
+    for target in TARGETS:
+        column, loads, sense, ratio, bound = target
+        for packets in ("gso", "mtu"):
+            for load in loads:
+                for relay in OURS:
+                    value = found(rows, packets, load, relay, target)
+                    if value is None:
+                        continue
+                    wanted = bound if ratio is None else ratio
+                    met = value >= wanted if sense == "at least" else value <= wanted
+                    of = "" if ratio is None else " of the best peer's"
+                    lines.append(f"| {packets} | {load} | {relay} | {column} | {sense} {wanted:g}{of} | {value:.3g} "
+                                 f"| {'met' if met else '**missed**'} |")
+    return lines
+
+
 def summarise(folder):
     rows = [json.loads(line) for line in (folder / "raw.jsonl").read_text().splitlines()]
-    columns = ["Gbit/s", "CPU s/GB", "min/max", "ping p50 us", "ping p99 us", "conn/s", "conn p50 us", "conn p99 us",
+    columns = ["Gbit/s", "CPU s/GB", "machine s/GB", "min/max", "ping p50 us", "ping p99 us", "conn/s", "conn p50 us", "conn p99 us",
                "CPU us/conn", "idle B/conn"]
     lines = [f"# {folder.name}", "", "Medians over the rounds; min/max is the least over the greatest of eight flows.",
              "", "| packets | load | relay | rounds | " + " | ".join(columns) + " |",
@@ -425,8 +505,17 @@ def summarise(folder):
             values = [r[column] for r in same if column in r]
             cells.append(spread(values))
         lines.append(f"| {' | '.join(key)} | {len(same)} | {' | '.join(cells)} |")
+    lines += targets(rows)
     (folder / "summary.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
+
+
+def raise_descriptors():
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, IDLE_DESCRIPTORS),) * 2)
+    except ValueError:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def main():
@@ -434,25 +523,28 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--packets", choices=["gso", "mtu"], default="gso")
+    parser.add_argument("--packets", choices=["gso", "mtu", "both"], default="both")
     parser.add_argument("--only", action="append", choices=list(RELAYS))
     parser.add_argument("--loads", action="append", choices=list(LOADS))
     parser.add_argument("--folder", help="results folder; today's date when absent")
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/longfat",
+                        help="longfat as built otherwise, to try changes")
     parser.add_argument("--example", action="store_true", help="measure the crate's example instead of the program")
     parser.add_argument("--dry", action="store_true", help="keep no results")
     parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this results folder")
     options = parser.parse_args()
     if options.summary:
         return summarise(options.summary)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_descriptors()
+    sizes = ["gso", "mtu"] if options.packets == "both" else [options.packets]
     if options.dry:
         with open(os.devnull, "w") as out:
-            return rounds(options, out)
+            return [rounds(options, packets, out) for packets in sizes]
     folder = HERE / "results" / (options.folder or datetime.date.today().isoformat())
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "raw.jsonl", "a") as out:
-        rounds(options, out)
+        for packets in sizes:
+            rounds(options, packets, out)
     summarise(folder)
 
 

@@ -116,7 +116,8 @@ pub(crate) fn table(name: &str, record: &Record) -> String {
 /// without a listener the `tproxy` statement does not match, and they are forwarded unrelayed, or dropped by the next
 /// line when the relay fails closed. Only `tproxy` knows that a SYN for a pair of addresses and ports in TIME_WAIT
 /// begins a new connection. All other packets are found by their socket, whatever interface they come from (servers'
-/// replies too): one look-up per packet, and no route. ICMP errors about the relay's packets quote somebody else's
+/// replies too): one look-up per packet, and no route. They come first, for they are nearly all; only the relay's own
+/// packets, should they come back, must not be taken for their other leg's. ICMP errors about the relay's packets quote somebody else's
 /// address as their source, and belong to its sockets all the same: path MTU discovery lives from them.
 pub(crate) fn chains(
     name: &str,
@@ -146,10 +147,10 @@ pub(crate) fn chains(
         "}}\nchain prerouting {{\n\
          type filter hook prerouting priority mangle; policy accept;\n\
          meta mark {own_mark:#x} return\n\
+         tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 meta mark set {mark:#x} accept\n\
+         tcp flags & (syn | ack | rst | fin) == syn goto syn\n\
          meta l4proto {{ icmp, ipv6-icmp }} socket transparent 1 meta mark set {mark:#x} accept\n\
          meta l4proto != tcp return\n\
-         tcp flags & (syn | ack | rst | fin) == syn goto syn\n\
-         socket transparent 1 meta mark set {mark:#x} accept\n\
          {}}}\n}}\n",
         cookie_lines(plan, *mark, ports)
     );
