@@ -12,35 +12,7 @@
 #include "../cc/bpf/kernel.h"
 #include "../cc/queue/queue.h"
 #include "mark.h"
-
-/* What to do with a packet: go on to whoever comes next, or drop it. */
-#define TCX_NEXT -1
-#define TCX_DROP 2
-
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
-#define IPPROTO_TCP 6
-
-/* Layout is kernel ABI (linux/bpf.h). */
-struct __sk_buff {
-	__u32 len;
-	__u32 pkt_type;
-	__u32 mark;
-	__u32 queue_mapping;
-	__u32 protocol;
-	__u32 vlan_present;
-	__u32 vlan_tci;
-	__u32 vlan_proto;
-	__u32 priority;
-	__u32 ingress_ifindex;
-	__u32 ifindex;
-	__u32 tc_index;
-	__u32 cb[5];
-	__u32 hash;
-	__u32 tc_classid;
-	__u32 data;
-	__u32 data_end;
-};
+#include "skb.h"
 
 /* Layout is kernel ABI (linux/bpf.h): remote first, as in an arriving packet. */
 struct bpf_sock_tuple {

@@ -10,7 +10,7 @@ use longfat_analyze::{
         Direction, LinkType, Packet,
         reader::{CaptureError, CaptureReader},
         source,
-        write::{PcapWriter, PcapngWriter},
+        write::{PcapWriter, PcapngWriter, Totals},
     },
     decode::{Decoded, Unfollowed, decode},
     segment::{FlowKey, Segment, flag},
@@ -53,6 +53,10 @@ fn by_hand(big: bool, magic: u32, fraction: u32) -> Vec<u8> {
     bytes
 }
 
+fn totals(received: u64, dropped: u64) -> Totals {
+    Totals { end_ns: TIME, received, dropped, ..Totals::default() }
+}
+
 #[test]
 fn all_four_kinds_of_pcap_give_the_same_time() {
     for (big, magic, fraction) in [
@@ -75,8 +79,8 @@ fn pcapng_tells_directions_and_what_the_capture_lost() {
     for direction in [Some(Direction::Inbound), Some(Direction::Outbound), None] {
         writer.packet(interface, TIME, length as u32, &frame, direction).unwrap();
     }
-    writer.statistics(interface, TIME, 100, 40).unwrap();
-    writer.statistics(interface, TIME, 1000, 42).unwrap();
+    writer.statistics(interface, &totals(100, 40)).unwrap();
+    writer.statistics(interface, &totals(1000, 42)).unwrap();
     let bytes = writer.into_inner();
     let (packets, damages) = read_all(&bytes);
     assert_eq!(damages, 0);
@@ -304,7 +308,7 @@ fn pcapng(packets: usize) -> Vec<u8> {
         let (frame, length) = Tcp::client(flag::ACK, n as u32 * 100, 0).payload(100).sack(&[(5, 9)]).frame();
         writer.packet(interface, TIME + n as i64, length as u32, &frame, Some(Direction::Inbound)).unwrap();
     }
-    writer.statistics(interface, TIME, 7, 1).unwrap();
+    writer.statistics(interface, &totals(7, 1)).unwrap();
     writer.into_inner()
 }
 

@@ -32,6 +32,7 @@ enum Command {
     Lab(commands::lab::Args),
     Plan(commands::plan::Args),
     Report(commands::report::Args),
+    Capture(commands::capture::Args),
     Analyze(commands::analyze::Args),
 }
 
@@ -49,6 +50,7 @@ fn main() -> std::process::ExitCode {
         Command::Lab(args) => commands::lab::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Report(args) => commands::report::run(args),
+        Command::Capture(args) => commands::capture::run(&args),
         Command::Analyze(args) => commands::analyze::run(&args),
     };
     outcome::exit_code(outcome)

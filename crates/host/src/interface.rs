@@ -59,6 +59,17 @@ pub fn set_offload(interface: &str, offload: Offload, on: bool) -> Result<()> {
     })
 }
 
+/// What an interface of the calling thread's namespace is: `ARPHRD_…` of linux/if_arp.h.
+pub fn hardware_type(interface: &str) -> Result<u16> {
+    // SAFETY: an all-zero ifreq is valid, and its address part is plain integers.
+    let asked = unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        control(interface, &mut request, libc::SIOCGIFHWADDR as _)
+            .map(|()| request.ifr_ifru.ifru_hwaddr.sa_family)
+    };
+    asked.map_err(|source| Error::io(format!("find interface '{interface}'"), source))
+}
+
 #[repr(C)]
 struct EthtoolValue {
     command: u32,
@@ -66,23 +77,34 @@ struct EthtoolValue {
 }
 
 fn ethtool(interface: &str, value: &mut EthtoolValue) -> std::io::Result<()> {
-    // SAFETY: an all-zero ifreq is valid; the ioctl reads the name and writes through `ifru_data`, which points
-    // to `value` for the length of the call; the socket is closed on every way out.
+    // SAFETY: an all-zero ifreq is valid; the ioctl reads and writes through `ifru_data`, which points to `value` for
+    // the length of the call.
     unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
-        let name = interface.as_bytes();
-        if name.len() >= request.ifr_name.len() {
-            return Err(std::io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(name) {
-            *to = *from as libc::c_char;
-        }
         request.ifr_ifru.ifru_data = (&raw mut *value).cast();
+        control(interface, &mut request, libc::SIOCETHTOOL as _)
+    }
+}
+
+/// Asks the kernel about an interface.
+///
+/// # Safety
+/// What `request` points to, if anything, is what the kernel expects there.
+unsafe fn control(interface: &str, request: &mut libc::ifreq, what: libc::c_ulong) -> std::io::Result<()> {
+    let name = interface.as_bytes();
+    if name.len() >= request.ifr_name.len() {
+        return Err(std::io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: the caller answers for the request; the socket is closed on every way out.
+    unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         if socket < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        let result = libc::ioctl(socket, libc::SIOCETHTOOL as _, &raw mut request);
+        let result = libc::ioctl(socket, what as _, &raw mut *request);
         let error = std::io::Error::last_os_error();
         libc::close(socket);
         if result < 0 { Err(error) } else { Ok(()) }

@@ -73,6 +73,19 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// What CLOCK_MONOTONIC nanoseconds lack to nanoseconds since 1970, now. Later it differs when the clock is set.
+pub fn realtime_offset_ns() -> i64 {
+    let wall = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let once = || {
+        let before_ns = monotonic_ns() as i64;
+        let wall_ns = wall().map_or(0, |since| since.as_nanos() as i64);
+        let after_ns = monotonic_ns() as i64;
+        (after_ns - before_ns, wall_ns - (before_ns + (after_ns - before_ns) / 2))
+    };
+    // The closest of several: any of them may have been interrupted.
+    (0..16).map(|_| once()).min().map_or(0, |(_, offset_ns)| offset_ns)
+}
+
 /// CLOCK_MONOTONIC in microseconds.
 pub fn monotonic_us() -> i64 {
     (monotonic_ns() / 1000) as i64

@@ -2,6 +2,7 @@
 //!
 //! - [`support`]: what this kernel lacks, as values, asked before anything is touched.
 //! - [`avail`]: available bandwidth, as measuring connections find it.
+//! - [`capture`]: headers of an interface's packets.
 //! - [`cc`]: our congestion controls in the kernel: load, unload, list, hold for the life of a process, and run an
 //!   unmodified program under one.
 //! - [`mark`]: congestion marks on arriving packets, by the backlog of a relay.
@@ -9,8 +10,10 @@
 
 pub mod avail;
 mod bpffs;
+pub mod capture;
 pub mod cc;
 mod cgroup;
+mod filter;
 pub mod mark;
 mod object;
 mod sockets;

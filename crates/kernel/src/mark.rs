@@ -199,7 +199,7 @@ fn link(object: &Object, program: &str, interface: &str) -> Result<Link> {
     Ok(unsafe { Link::from_ptr(link) })
 }
 
-fn index_of(interface: &str) -> Result<i32> {
+pub(crate) fn index_of(interface: &str) -> Result<i32> {
     let name = CString::new(interface)
         .map_err(|_| Error::io(format!("find interface '{interface}'"), std::io::ErrorKind::InvalidInput))?;
     // SAFETY: the name is terminated.

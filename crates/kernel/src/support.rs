@@ -16,6 +16,8 @@ pub enum Capability {
     CgroupChoice,
     /// Marking arriving packets: TCX programs that know sockets.
     Marking,
+    /// Seeing every packet of an interface: TCX programs, and maps that user space shares.
+    Capture,
     /// Reading and setting control blocks of any socket: struct_ops and an iterator over TCP sockets.
     ControlBlocks,
     /// Tracing every ACK: typed tracepoints and a ring buffer.
@@ -45,7 +47,9 @@ struct Facts {
     /// Tracepoints with the kernel's types.
     tracing: bool,
     sock_ops: bool,
-    /// Links of tc programs, and storage of sockets.
+    /// Links of tc programs.
+    tcx_links: bool,
+    /// These, and storage of sockets.
     tcx: bool,
     /// `bpf` and `cgroup2` in /proc/filesystems.
     bpf_filesystem: bool,
@@ -80,6 +84,7 @@ impl Facts {
             sock_ops: may_probe
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_SOCK_OPS)
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCKOPT),
+            tcx_links: may_probe && has_type("tcx_link"),
             tcx: may_probe && has_type("tcx_link") && probe_map(libbpf_sys::BPF_MAP_TYPE_SK_STORAGE),
             bpf_filesystem: read("/proc/filesystems").contains("\tbpf\n"),
             cgroup2_filesystem: read("/proc/filesystems").contains("\tcgroup2\n"),
@@ -192,6 +197,13 @@ fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
                 "use Linux 6.6 or newer, built with CONFIG_NET_XGRESS=y and CONFIG_BPF_SYSCALL=y",
             ),
         ],
+        Capability::Capture => vec![lack(
+            !facts.tcx_links,
+            "BPF programs on the packets of an interface (tcx)",
+            "the kernel does not know them",
+            "use Linux 6.6 or newer, built with CONFIG_NET_XGRESS=y, CONFIG_BPF_SYSCALL=y and \
+             CONFIG_DEBUG_INFO_BTF=y",
+        )],
         Capability::CgroupChoice => vec![
             lack(
                 !facts.sock_ops,
@@ -243,6 +255,7 @@ mod tests {
             tcp_iterator: true,
             tracing: true,
             sock_ops: true,
+            tcx_links: true,
             tcx: true,
             bpf_filesystem: true,
             cgroup2_filesystem: true,
@@ -250,11 +263,12 @@ mod tests {
         }
     }
 
-    const ALL: [Capability; 6] = [
+    const ALL: [Capability; 7] = [
         Capability::CongestionControl,
         Capability::Pinning,
         Capability::CgroupChoice,
         Capability::Marking,
+        Capability::Capture,
         Capability::ControlBlocks,
         Capability::Tracing,
     ];

@@ -2,6 +2,7 @@
 //!
 //! - [`reader`]: bytes of any source in, one packet at a time out; damage is reported with its offset and the rest is read.
 //! - [`pcap`], [`pcapng`]: the two formats as pure functions on a slice.
+//! - [`roll`]: a capture written as one file or as a ring of files.
 //! - [`source`]: files, standard input, gzip and zstd.
 //! - [`mod@write`]: both formats, for tests, tools and the capture program.
 //!
@@ -10,6 +11,7 @@
 pub mod pcap;
 pub mod pcapng;
 pub mod reader;
+pub mod roll;
 pub mod source;
 pub mod write;
 

@@ -34,36 +34,84 @@ impl<W: Write> PcapWriter<W> {
     }
 }
 
+/// What an interface statistics block says of a capture.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// When it began, nanoseconds since 1970 (`isb_starttime`).
+    pub start_ns: i64,
+    /// When it ended, or until when this counts (`isb_endtime`).
+    pub end_ns: i64,
+    /// Packets that came by (`isb_ifrecv`).
+    pub received: u64,
+    /// Those that the filter meant (`isb_filteraccept`).
+    pub accepted: u64,
+    /// Those of them that the capture lost (`isb_ifdrop`, which is what other programs show).
+    pub dropped: u64,
+    /// Those that were written (`isb_usrdeliv`).
+    pub delivered: u64,
+}
+
 /// The block format, nanoseconds, little-endian, one section.
 pub struct PcapngWriter<W> {
     out: W,
     interfaces: u32,
+    written_bytes: u64,
+    /// The block that is being made.
+    block: Vec<u8>,
 }
 
 impl<W: Write> PcapngWriter<W> {
     /// Writes the section header.
-    pub fn new(mut out: W) -> io::Result<PcapngWriter<W>> {
-        let mut body = 0x1a2b_3c4d_u32.to_le_bytes().to_vec();
-        body.extend([1, 0, 0, 0]);
-        body.extend(u64::MAX.to_le_bytes());
-        block(&mut out, 0x0a0d_0d0a, &body)?;
-        Ok(PcapngWriter { out, interfaces: 0 })
+    pub fn new(out: W) -> io::Result<PcapngWriter<W>> {
+        PcapngWriter::by(out, "")
+    }
+
+    /// Writes the section header with the name of the writing program.
+    pub fn by(out: W, application: &str) -> io::Result<PcapngWriter<W>> {
+        let mut writer = PcapngWriter { out, interfaces: 0, written_bytes: 0, block: Vec::new() };
+        writer.begin(0x0a0d_0d0a);
+        writer.block.extend(0x1a2b_3c4d_u32.to_le_bytes());
+        writer.block.extend([1, 0, 0, 0]);
+        writer.block.extend(u64::MAX.to_le_bytes());
+        if !application.is_empty() {
+            option(&mut writer.block, 4, application.as_bytes());
+            writer.block.extend([0; 4]);
+        }
+        writer.end()?;
+        Ok(writer)
     }
 
     /// Declares an interface; gives back its number.
     pub fn interface(&mut self, name: &str, link: LinkType, snap_bytes: u32) -> io::Result<u32> {
-        let mut body = (link.0 as u16).to_le_bytes().to_vec();
-        body.extend([0, 0]);
-        body.extend(snap_bytes.to_le_bytes());
-        option(&mut body, 2, name.as_bytes());
-        option(&mut body, 9, &[9]);
-        body.extend([0; 4]);
-        block(&mut self.out, 1, &body)?;
+        self.filtered_interface(name, link, snap_bytes, "")
+    }
+
+    /// The same, with the filter that chose its packets.
+    pub fn filtered_interface(
+        &mut self,
+        name: &str,
+        link: LinkType,
+        snap_bytes: u32,
+        filter: &str,
+    ) -> io::Result<u32> {
+        self.begin(1);
+        self.block.extend((link.0 as u16).to_le_bytes());
+        self.block.extend([0, 0]);
+        self.block.extend(snap_bytes.to_le_bytes());
+        option(&mut self.block, 2, name.as_bytes());
+        option(&mut self.block, 9, &[9]);
+        if !filter.is_empty() {
+            // The first octet says that it is text.
+            option(&mut self.block, 11, &[&[0], filter.as_bytes()].concat());
+        }
+        self.block.extend([0; 4]);
+        self.end()?;
         self.interfaces += 1;
         Ok(self.interfaces - 1)
     }
 
     /// Appends a packet of which `data` was kept.
+    #[inline]
     pub fn packet(
         &mut self,
         interface: u32,
@@ -73,41 +121,66 @@ impl<W: Write> PcapngWriter<W> {
         direction: Option<Direction>,
     ) -> io::Result<()> {
         let count = time_ns as u64;
-        let mut body = Vec::with_capacity(data.len() + 40);
+        self.begin(6);
         for field in [interface, (count >> 32) as u32, count as u32, data.len() as u32, original_bytes] {
-            body.extend(field.to_le_bytes());
+            self.block.extend_from_slice(&field.to_le_bytes());
         }
-        padded(&mut body, data);
+        padded(&mut self.block, data);
         if let Some(direction) = direction {
-            let flags: u32 = if direction == Direction::Inbound { 1 } else { 2 };
-            option(&mut body, 2, &flags.to_le_bytes());
-            body.extend([0; 4]);
+            let flags: u8 = if direction == Direction::Inbound { 1 } else { 2 };
+            // epb_flags, and the end of the options.
+            self.block.extend_from_slice(&[2, 0, 4, 0, flags, 0, 0, 0, 0, 0, 0, 0]);
         }
-        block(&mut self.out, 6, &body)
+        self.end()
     }
 
-    /// Says what an interface received and what the capture lost.
-    pub fn statistics(
-        &mut self,
-        interface: u32,
-        time_ns: i64,
-        received: u64,
-        dropped: u64,
-    ) -> io::Result<()> {
-        let count = time_ns as u64;
-        let mut body = Vec::new();
-        for field in [interface, (count >> 32) as u32, count as u32] {
-            body.extend(field.to_le_bytes());
+    /// Says what an interface received and what the capture lost; the last one of an interface counts.
+    pub fn statistics(&mut self, interface: u32, totals: &Totals) -> io::Result<()> {
+        let halves = |time_ns: i64| [(time_ns as u64 >> 32) as u32, time_ns as u32];
+        self.begin(5);
+        let [high, low] = halves(totals.end_ns);
+        for field in [interface, high, low] {
+            self.block.extend(field.to_le_bytes());
         }
-        option(&mut body, 4, &received.to_le_bytes());
-        option(&mut body, 5, &dropped.to_le_bytes());
-        body.extend([0; 4]);
-        block(&mut self.out, 5, &body)
+        for (code, time_ns) in [(2, totals.start_ns), (3, totals.end_ns)] {
+            option(&mut self.block, code, &halves(time_ns).map(u32::to_le_bytes).concat());
+        }
+        for (code, count) in
+            [(4, totals.received), (5, totals.dropped), (6, totals.accepted), (8, totals.delivered)]
+        {
+            option(&mut self.block, code, &count.to_le_bytes());
+        }
+        self.block.extend([0; 4]);
+        self.end()
+    }
+
+    /// Octets written so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// Hands on what the output holds back.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 
     /// Gives the output back.
     pub fn into_inner(self) -> W {
         self.out
+    }
+
+    fn begin(&mut self, kind: u32) {
+        self.block.clear();
+        self.block.extend_from_slice(&kind.to_le_bytes());
+        self.block.extend_from_slice(&[0; 4]);
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let length = (self.block.len() as u32 + 4).to_le_bytes();
+        self.block[4..8].copy_from_slice(&length);
+        self.block.extend_from_slice(&length);
+        self.written_bytes += self.block.len() as u64;
+        self.out.write_all(&self.block)
     }
 }
 
@@ -118,14 +191,6 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
 }
 
 fn padded(body: &mut Vec<u8>, data: &[u8]) {
-    body.extend(data);
+    body.extend_from_slice(data);
     body.resize(body.len().next_multiple_of(4), 0);
-}
-
-fn block(out: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
-    let length = (body.len() as u32 + 12).to_le_bytes();
-    out.write_all(&kind.to_le_bytes())?;
-    out.write_all(&length)?;
-    out.write_all(body)?;
-    out.write_all(&length)
 }

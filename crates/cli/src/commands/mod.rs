@@ -3,6 +3,7 @@
 pub mod analyze;
 pub mod avail;
 pub mod background;
+pub mod capture;
 pub mod cc;
 pub mod lab;
 pub mod link;

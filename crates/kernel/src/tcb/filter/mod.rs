@@ -10,34 +10,42 @@
 //!
 //! Pure: text in, a filter or an error with its place out; a connection in, yes or no out.
 
-mod lex;
 mod parse;
 mod test;
 
-use super::connection::Connection;
-use std::{fmt, str::FromStr};
-use test::Expression;
+use super::{connection::Connection, field::Field};
+pub use crate::filter::FilterError;
+use crate::filter::{self, Expression};
+use std::str::FromStr;
+use test::Test;
 
 /// A filter; the empty text matches every connection.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Filter {
-    expression: Option<Expression>,
+    expression: Option<Expression<Test>>,
 }
 
 impl Filter {
     /// Whether the connection is meant.
     pub fn matches(&self, connection: &Connection) -> bool {
-        self.expression.as_ref().is_none_or(|expression| expression.matches(connection))
+        self.expression
+            .as_ref()
+            .is_none_or(|expression| expression.holds(&|test: &Test| test.matches(connection)))
     }
 
     /// Whether it asks for a field: what costs extra is gathered only then.
     pub fn asks_for(&self, field: &str) -> bool {
-        self.expression.as_ref().is_some_and(|expression| expression.asks_for(field))
+        self.fields().any(|asked| asked.name == field)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = &'static Field> {
+        let tests = self.expression.as_ref().map(Expression::tests).unwrap_or_default();
+        tests.into_iter().filter_map(Test::field)
     }
 
     /// Whether addresses, ports and namespace alone decide.
     pub fn is_about_addresses_only(&self) -> bool {
-        self.expression.as_ref().is_none_or(Expression::is_about_addresses_only)
+        self.fields().all(|asked| asked.name == "netns")
     }
 }
 
@@ -45,37 +53,9 @@ impl FromStr for Filter {
     type Err = FilterError;
 
     fn from_str(text: &str) -> Result<Filter, FilterError> {
-        parse::parse(text).map(|expression| Filter { expression })
+        filter::parse(text).map(|expression| Filter { expression })
     }
 }
-
-/// What is wrong with a filter, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilterError {
-    text: String,
-    /// Byte offset of the part that is wrong.
-    pub position: usize,
-    length: usize,
-    message: String,
-}
-
-impl FilterError {
-    fn new(text: &str, (position, length): (usize, usize), message: impl Into<String>) -> FilterError {
-        FilterError { text: text.to_owned(), position, length, message: message.into() }
-    }
-}
-
-impl fmt::Display for FilterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let before = self.text.get(..self.position).unwrap_or_default().chars().count();
-        let wrong = self.text.get(self.position..self.position + self.length).unwrap_or_default();
-        writeln!(f, "filter, column {}: {}", before + 1, self.message)?;
-        writeln!(f, "  {}", self.text.replace(char::is_control, " "))?;
-        write!(f, "  {}{}", " ".repeat(before), "^".repeat(wrong.chars().count().max(1)))
-    }
-}
-
-impl std::error::Error for FilterError {}
 
 #[cfg(test)]
 mod tests {
@@ -292,9 +272,9 @@ mod tests {
         #[test]
         fn depth_is_bounded(depth in 0usize..5000) {
             let text = format!("{}cwnd 1{}", "(".repeat(depth), ")".repeat(depth));
-            prop_assert_eq!(text.parse::<Filter>().is_ok(), depth <= parse::DEPTH_MAX);
+            prop_assert_eq!(text.parse::<Filter>().is_ok(), depth <= filter::DEPTH_MAX);
             let text = format!("{}cwnd 1", "!".repeat(depth));
-            prop_assert_eq!(text.parse::<Filter>().is_ok(), depth <= parse::DEPTH_MAX);
+            prop_assert_eq!(text.parse::<Filter>().is_ok(), depth <= filter::DEPTH_MAX);
         }
     }
 }

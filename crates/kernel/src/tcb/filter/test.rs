@@ -1,20 +1,14 @@
-//! Expressions, and whether a connection fits them.
+//! Whether a connection fits a condition.
 
-use super::lex::Operator;
-use crate::tcb::{
-    connection::Connection,
-    field::{Field, Value},
-    keep,
+use crate::{
+    filter::{Network, Ports, lex::Operator},
+    tcb::{
+        connection::Connection,
+        field::{Field, Value},
+        keep,
+    },
 };
-use std::net::{IpAddr, SocketAddr};
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum Expression {
-    All(Vec<Expression>),
-    Any(Vec<Expression>),
-    Not(Box<Expression>),
-    Test(Test),
-}
+use std::net::SocketAddr;
 
 /// Which end of a connection is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,19 +16,6 @@ pub enum End {
     Local,
     Remote,
     Either,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ports {
-    pub first: u16,
-    pub last: u16,
-}
-
-/// Addresses that share their first `length` bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    pub address: IpAddr,
-    pub length: u8,
 }
 
 #[derive(Debug, Clone)]
@@ -52,44 +33,15 @@ impl PartialEq for Test {
     }
 }
 
-impl Expression {
-    pub fn matches(&self, connection: &Connection) -> bool {
-        match self {
-            Expression::All(every) => every.iter().all(|one| one.matches(connection)),
-            Expression::Any(either) => either.iter().any(|one| one.matches(connection)),
-            Expression::Not(inside) => !inside.matches(connection),
-            Expression::Test(test) => test.matches(connection),
-        }
-    }
-
-    fn tests(&self) -> Vec<&Test> {
-        match self {
-            Expression::All(parts) | Expression::Any(parts) => {
-                parts.iter().flat_map(Expression::tests).collect()
-            }
-            Expression::Not(inside) => inside.tests(),
-            Expression::Test(test) => vec![test],
-        }
-    }
-
-    pub fn asks_for(&self, name: &str) -> bool {
-        self.tests().iter().any(|test| test.field().is_some_and(|field| field.name == name))
-    }
-
-    pub fn is_about_addresses_only(&self) -> bool {
-        self.tests().iter().all(|test| test.field().is_none_or(|field| field.name == "netns"))
-    }
-}
-
 impl Test {
-    fn field(&self) -> Option<&'static Field> {
+    pub fn field(&self) -> Option<&'static Field> {
         match self {
             Test::Name { field, .. } | Test::Number { field, .. } => Some(field),
             _ => None,
         }
     }
 
-    fn matches(&self, connection: &Connection) -> bool {
+    pub fn matches(&self, connection: &Connection) -> bool {
         match self {
             Test::Family { ipv6 } => connection.remote.is_ipv6() == *ipv6,
             Test::Address { end, equal, network, ports } => {
@@ -133,31 +85,6 @@ impl End {
         let remote = (self != End::Local).then_some(connection.remote);
         local.into_iter().chain(remote)
     }
-}
-
-impl Ports {
-    fn contains(self, port: u16) -> bool {
-        (self.first..=self.last).contains(&port)
-    }
-}
-
-impl Network {
-    fn contains(self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                same_prefix(ours.to_bits().into(), theirs.to_bits().into(), 32, self.length)
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
-                same_prefix(ours.to_bits(), theirs.to_bits(), 128, self.length)
-            }
-            _ => false,
-        }
-    }
-}
-
-fn same_prefix(a: u128, b: u128, bits: u8, length: u8) -> bool {
-    let shift = u32::from(bits - length.min(bits));
-    (a ^ b).checked_shr(shift).unwrap_or(0) == 0
 }
 
 impl Operator {

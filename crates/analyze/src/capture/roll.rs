@@ -1,0 +1,300 @@
+//! A capture as one pcapng file, or as a ring of files that end at a size or after a time. Every file stands by itself: it
+//! names its interface and ends with what was seen and lost while it was written.
+//!
+//! No clock: the time of a packet says when a file is over.
+
+use super::{
+    Direction, LinkType,
+    write::{PcapngWriter, Totals},
+};
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+/// Where to, and when to begin another file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RollSpec {
+    /// The file, or, with a limit, what its numbered files begin with; `-` is standard output.
+    pub path: PathBuf,
+    /// A file is over when it has this many octets.
+    pub most_bytes: Option<u64>,
+    /// A file is over this long after its first packet.
+    pub most_ns: Option<i64>,
+    /// So many files are kept, the newest.
+    pub keep: Option<usize>,
+}
+
+/// What every file says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The writing program.
+    pub application: String,
+    /// The interface.
+    pub interface: String,
+    /// What its packets begin with.
+    pub link: LinkType,
+    /// Most octets that are kept of a packet.
+    pub snap_bytes: u32,
+    /// Which packets.
+    pub filter: String,
+}
+
+/// A file that could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {source}; choose another place with -o")]
+pub struct RollError {
+    file: String,
+    source: std::io::Error,
+}
+
+/// Room before the kernel is asked to write.
+const BUFFER_BYTES: usize = 1 << 20;
+
+type Output = PcapngWriter<BufWriter<Box<dyn Write + Send>>>;
+
+/// The file that is being written, and those before it.
+pub struct Roll {
+    spec: RollSpec,
+    origin: Origin,
+    output: Output,
+    /// Those that are kept, the newest last.
+    files: VecDeque<PathBuf>,
+    number: u64,
+    /// Time of the file's first packet.
+    first_ns: Option<i64>,
+    packets: u64,
+    /// As far as counted by the caller, since the capture began.
+    totals: Totals,
+    /// The same when this file began.
+    before: Totals,
+    /// What the file said last of losses.
+    said_dropped: u64,
+}
+
+impl Roll {
+    /// Begins the first file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn create(spec: RollSpec, origin: Origin, start_ns: i64) -> Result<Roll, RollError> {
+        let (path, output) = open(&spec, &origin, 1)?;
+        let begun = Totals { start_ns, end_ns: start_ns, ..Totals::default() };
+        Ok(Roll {
+            spec,
+            origin,
+            output,
+            files: VecDeque::from([path]),
+            number: 1,
+            first_ns: None,
+            packets: 0,
+            totals: begun,
+            before: begun,
+            said_dropped: 0,
+        })
+    }
+
+    /// Appends a packet; begins another file first when this one is over.
+    #[inline]
+    pub fn packet(
+        &mut self,
+        time_ns: i64,
+        wire_bytes: u32,
+        data: &[u8],
+        direction: Direction,
+    ) -> Result<(), RollError> {
+        if self.is_over(time_ns) {
+            self.turn(time_ns)?;
+        }
+        self.first_ns.get_or_insert(time_ns);
+        self.packets += 1;
+        let written = self.output.packet(0, time_ns, wire_bytes, data, Some(direction));
+        written.map_err(|source| failed(self.current(), source))
+    }
+
+    /// Takes down what was seen and lost so far (`start_ns` and `delivered` are known here); a loss is written at once, so
+    /// that even a file that is cut off tells of it.
+    pub fn count(&mut self, totals: Totals) -> Result<(), RollError> {
+        self.totals = Totals { start_ns: self.totals.start_ns, ..totals };
+        if self.totals.dropped > self.said_dropped {
+            self.said_dropped = self.totals.dropped;
+            self.say()?;
+        }
+        Ok(())
+    }
+
+    /// Hands on what is held back.
+    pub fn flush(&mut self) -> Result<(), RollError> {
+        self.output.flush().map_err(|source| failed(self.current(), source))
+    }
+
+    /// Ends the last file; the files that are there, the oldest first.
+    pub fn finish(mut self) -> Result<Vec<PathBuf>, RollError> {
+        self.say()?;
+        self.flush()?;
+        Ok(self.files.into())
+    }
+
+    fn is_over(&self, time_ns: i64) -> bool {
+        let full = self.spec.most_bytes.is_some_and(|most| self.output.written_bytes() >= most);
+        let old = |(most, first): (i64, i64)| time_ns - first >= most;
+        self.packets > 0 && (full || self.spec.most_ns.zip(self.first_ns).is_some_and(old))
+    }
+
+    fn turn(&mut self, time_ns: i64) -> Result<(), RollError> {
+        self.totals.end_ns = self.totals.end_ns.max(time_ns);
+        self.say()?;
+        self.flush()?;
+        self.number += 1;
+        let (path, output) = open(&self.spec, &self.origin, self.number)?;
+        self.output = output;
+        self.files.push_back(path);
+        (self.first_ns, self.packets) = (None, 0);
+        self.before = self.totals;
+        self.drop_oldest()
+    }
+
+    fn drop_oldest(&mut self) -> Result<(), RollError> {
+        while self.spec.keep.is_some_and(|keep| self.files.len() > keep.max(1)) {
+            if let Some(oldest) = self.files.pop_front() {
+                std::fs::remove_file(&oldest).map_err(|source| failed(&oldest, source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what this file's time has seen.
+    fn say(&mut self) -> Result<(), RollError> {
+        let (now, before) = (&self.totals, &self.before);
+        let totals = Totals {
+            start_ns: before.end_ns,
+            end_ns: now.end_ns,
+            received: now.received - before.received,
+            accepted: now.accepted - before.accepted,
+            dropped: now.dropped - before.dropped,
+            delivered: self.packets,
+        };
+        self.output.statistics(0, &totals).map_err(|source| failed(self.current(), source))
+    }
+
+    fn current(&self) -> &Path {
+        self.files.back().map_or(&self.spec.path, PathBuf::as_path)
+    }
+}
+
+fn open(spec: &RollSpec, origin: &Origin, number: u64) -> Result<(PathBuf, Output), RollError> {
+    let path = numbered(spec, number);
+    let raw: Box<dyn Write + Send> = if path == Path::new("-") {
+        Box::new(std::io::stdout())
+    } else {
+        Box::new(File::create(&path).map_err(|source| failed(&path, source))?)
+    };
+    let begin = || {
+        let mut output = PcapngWriter::by(BufWriter::with_capacity(BUFFER_BYTES, raw), &origin.application)?;
+        output.filtered_interface(&origin.interface, origin.link, origin.snap_bytes, &origin.filter)?;
+        Ok(output)
+    };
+    begin().map_err(|source| failed(&path, source)).map(|output| (path, output))
+}
+
+/// `FILE`, or `FILE.00001` and so on when there may be several.
+fn numbered(spec: &RollSpec, number: u64) -> PathBuf {
+    if spec.most_bytes.is_none() && spec.most_ns.is_none() {
+        return spec.path.clone();
+    }
+    let mut name = spec.path.clone().into_os_string();
+    name.push(format!(".{number:05}"));
+    name.into()
+}
+
+fn failed(path: &Path, source: std::io::Error) -> RollError {
+    let file = if path == Path::new("-") { "standard output".into() } else { path.display().to_string() };
+    RollError { file, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::source;
+
+    fn origin() -> Origin {
+        Origin {
+            application: "test".into(),
+            interface: "eth7".into(),
+            link: LinkType(1),
+            snap_bytes: 256,
+            filter: "tcp".into(),
+        }
+    }
+
+    /// A ring of ten packets, a second apart, of which one is lost before the fifth and two after the eighth.
+    fn written(change: impl FnOnce(&mut RollSpec)) -> (tempfile::TempDir, Vec<PathBuf>) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut spec =
+            RollSpec { path: folder.path().join("c.pcapng"), most_bytes: None, most_ns: None, keep: None };
+        change(&mut spec);
+        let mut roll = Roll::create(spec, origin(), 0).unwrap();
+        for second in 0..10 {
+            let time_ns = second * 1_000_000_000;
+            let dropped = u64::from(second >= 5) + if second >= 8 { 2 } else { 0 };
+            roll.packet(time_ns, 1500, &[second as u8; 60], Direction::Outbound).unwrap();
+            let received = second as u64 + 1 + dropped;
+            let totals =
+                Totals { end_ns: time_ns, received, accepted: received, dropped, ..Totals::default() };
+            roll.count(totals).unwrap();
+        }
+        let files = roll.finish().unwrap();
+        (folder, files)
+    }
+
+    /// First octets of the packets, received and dropped.
+    fn read(path: &Path) -> (Vec<u8>, u64, u64) {
+        let mut reader = source::open(path).unwrap();
+        let mut firsts = Vec::new();
+        while let Some(packet) = reader.next_packet().unwrap() {
+            assert_eq!((packet.original_bytes, packet.direction), (1500, Some(Direction::Outbound)));
+            firsts.push(packet.data[0]);
+        }
+        assert_eq!(reader.damage_count(), 0);
+        let statistics = reader.statistics();
+        assert_eq!((statistics.len(), statistics[0].interface.as_str()), (1, "eth7"));
+        (firsts, statistics[0].received.unwrap(), statistics[0].dropped.unwrap())
+    }
+
+    #[test]
+    fn without_limits_one_file_of_the_name_given_has_everything() {
+        let (folder, files) = written(|_| {});
+        assert_eq!(files, [folder.path().join("c.pcapng")]);
+        assert_eq!(read(&files[0]), ((0..10).collect(), 13, 3));
+    }
+
+    #[test]
+    fn files_end_by_time_and_together_have_each_packet_and_loss_once() {
+        let (_folder, files) = written(|spec| spec.most_ns = Some(4_000_000_000));
+        assert!(files[2].to_string_lossy().ends_with("c.pcapng.00003"));
+        let all: Vec<_> = files.iter().map(|path| read(path)).collect();
+        assert_eq!(all[0], (vec![0, 1, 2, 3], 4, 0));
+        let packets: Vec<u8> = all.iter().flat_map(|(firsts, ..)| firsts.clone()).collect();
+        assert_eq!(packets, (0..10).collect::<Vec<u8>>());
+        let sums = all.iter().fold((0, 0), |sum, (_, received, dropped)| (sum.0 + received, sum.1 + dropped));
+        assert_eq!(sums, (13, 3));
+    }
+
+    #[test]
+    fn files_end_by_size_and_the_oldest_are_removed() {
+        let (folder, files) = written(|spec| (spec.most_bytes, spec.keep) = (Some(400), Some(2)));
+        assert_eq!(files.len(), 2);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(read(&files[1]).0.last(), Some(&9));
+        assert!(files.iter().all(|file| std::fs::metadata(file).unwrap().len() < 800));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named_with_the_mend() {
+        let spec = RollSpec { path: "/no/such/place".into(), most_bytes: None, most_ns: None, keep: None };
+        let message = Roll::create(spec, origin(), 0).err().unwrap().to_string();
+        assert!(message.contains("/no/such/place") && message.contains("-o"), "{message}");
+    }
+}

@@ -1,0 +1,179 @@
+//! From the rings to the file, until something ends it.
+
+use longfat_analyze::capture::{self, roll::Roll, write::Totals};
+use longfat_kernel::capture::{Capture, Captured, Cost, Counts, Direction};
+use std::{
+    io::{IsTerminal as _, Write as _},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+/// When to end by itself.
+pub struct Limits {
+    pub duration: Option<Duration>,
+    pub packets: Option<u64>,
+}
+
+/// What came of it; by direction, inbound first, where there are two.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Collected {
+    pub counts: Counts,
+    pub written: [u64; 2],
+    pub wire_bytes: [u64; 2],
+    /// Packets on the wire, where one record is a bundle of segments.
+    pub segments: [u64; 2],
+    pub kept_bytes: u64,
+    pub duration: Duration,
+    /// Of this process.
+    pub reader_cpu_us: u64,
+    pub cost: Option<Cost>,
+    pub is_interface_gone: bool,
+}
+
+/// What a processor that writes a record right now may be behind.
+const BEHIND_NS: u64 = 100_000;
+/// Programs that run while they are taken off the interface are done after this.
+const SETTLE: Duration = Duration::from_millis(10);
+const LEAST_NAP: Duration = Duration::from_millis(1);
+const MOST_NAP: Duration = Duration::from_millis(16);
+/// More than two million headers in a second bring, on one processor, in a millisecond.
+const FASTEST_BYTES_PER_MS: usize = 256 * 1024;
+
+pub fn collect(
+    capture: &mut Capture,
+    files: &mut Roll,
+    limits: &Limits,
+    to_unix_ns: i64,
+    stop: &AtomicBool,
+) -> anyhow::Result<Collected> {
+    let mut found = Collected::default();
+    let (started, cpu_before_us) = (Instant::now(), longfat_host::facts::own_cpu_us());
+    let (mut nap, mut looked) = (LEAST_NAP, started);
+    loop {
+        let ends = stop.load(Ordering::Relaxed)
+            || limits.duration.is_some_and(|limit| started.elapsed() >= limit)
+            || found.is_interface_gone;
+        let horizon_ns =
+            if ends { settle(capture, &mut found) } else { longfat_host::monotonic_ns() - BEHIND_NS };
+        let now_ns = longfat_host::monotonic_ns() as i64 + to_unix_ns;
+        let waiting_bytes = look(capture, files, limits, (horizon_ns, to_unix_ns), &mut found)?;
+        found.counts = capture.counts();
+        files.count(totals(&found, now_ns))?;
+        if ends || limits.packets == Some(total(&found)) {
+            found.duration = started.elapsed();
+            found.reader_cpu_us = longfat_host::facts::own_cpu_us() - cpu_before_us;
+            found.cost = capture.cost();
+            capture.detach();
+            return Ok(found);
+        }
+        if looked.elapsed() >= Duration::from_secs(1) {
+            looked = Instant::now();
+            files.flush()?;
+            found.is_interface_gone = !capture.is_attached();
+            show(&found);
+        }
+        nap = next_nap(nap, waiting_bytes, capture.ring_bytes());
+        std::thread::sleep(nap);
+    }
+}
+
+/// Takes the programs off; everything they wrote may be read then.
+fn settle(capture: &mut Capture, found: &mut Collected) -> u64 {
+    found.cost = capture.cost();
+    capture.detach();
+    std::thread::sleep(SETTLE);
+    u64::MAX
+}
+
+/// Writes what is there; gives back how much was waiting.
+fn look(
+    capture: &mut Capture,
+    files: &mut Roll,
+    limits: &Limits,
+    (horizon_ns, to_unix_ns): (u64, i64),
+    found: &mut Collected,
+) -> anyhow::Result<usize> {
+    let mut failed = None;
+    let waiting_bytes = capture.drain(horizon_ns, |captured| {
+        failed = write(files, captured, to_unix_ns).err();
+        found.add(captured);
+        failed.is_none() && limits.packets.is_none_or(|most| total(found) < most)
+    });
+    failed.map_or(Ok(waiting_bytes), |error| Err(error.into()))
+}
+
+#[inline]
+fn write(files: &mut Roll, captured: &Captured<'_>, to_unix_ns: i64) -> Result<(), capture::roll::RollError> {
+    let direction = match captured.direction {
+        Direction::Inbound => capture::Direction::Inbound,
+        Direction::Outbound => capture::Direction::Outbound,
+    };
+    files.packet(captured.time_ns as i64 + to_unix_ns, captured.wire_bytes, captured.data, direction)
+}
+
+impl Collected {
+    #[inline]
+    fn add(&mut self, captured: &Captured<'_>) {
+        let index = captured.direction as usize;
+        self.written[index] += 1;
+        self.wire_bytes[index] += u64::from(captured.wire_bytes);
+        self.segments[index] += u64::from(captured.segments);
+        self.kept_bytes += captured.data.len() as u64;
+    }
+}
+
+fn total(found: &Collected) -> u64 {
+    found.written.iter().sum()
+}
+
+fn totals(found: &Collected, end_ns: i64) -> Totals {
+    let sum = |both: [u64; 2]| both.iter().sum();
+    let counts = &found.counts;
+    Totals {
+        end_ns,
+        received: sum(counts.seen),
+        accepted: sum(counts.matched),
+        dropped: sum(counts.dropped),
+        ..Totals::default()
+    }
+}
+
+/// The longer nobody looks, the less looking costs, as long as a burst out of nothing finds room meanwhile.
+fn next_nap(last: Duration, waiting_bytes: usize, ring_bytes: usize) -> Duration {
+    if waiting_bytes * 2 > ring_bytes {
+        return Duration::ZERO;
+    }
+    let fits = Duration::from_millis((ring_bytes / 2 / FASTEST_BYTES_PER_MS) as u64);
+    let most = fits.clamp(LEAST_NAP, MOST_NAP);
+    let next = if waiting_bytes * 8 > ring_bytes { last / 2 } else { last * 2 };
+    next.clamp(LEAST_NAP, most)
+}
+
+fn show(found: &Collected) {
+    let mut err = std::io::stderr().lock();
+    if err.is_terminal() {
+        let dropped: u64 = found.counts.dropped.iter().sum();
+        let _ = write!(err, "\r{} packets, {dropped} lost ", total(found));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_rare_while_little_happens_and_frequent_while_much_does() {
+        let (ring, ms) = (32 << 20, Duration::from_millis);
+        assert_eq!(next_nap(ms(1), 0, ring), ms(2));
+        assert_eq!(next_nap(ms(16), 0, ring), ms(16));
+        assert_eq!(next_nap(ms(16), ring / 6, ring), ms(8));
+        assert_eq!(next_nap(ms(1), ring / 6, ring), ms(1));
+        assert_eq!(next_nap(ms(8), ring, ring), Duration::ZERO);
+        assert_eq!(next_nap(Duration::ZERO, 0, ring), ms(1));
+    }
+
+    #[test]
+    fn a_small_ring_is_never_left_alone_for_long() {
+        assert_eq!(next_nap(Duration::from_millis(1), 0, 65_536), Duration::from_millis(1));
+    }
+}

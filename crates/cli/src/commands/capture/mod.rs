@@ -1,0 +1,202 @@
+//! `longfat capture`.
+
+mod collect;
+mod report;
+
+use crate::{
+    outcome::{Failure, Outcome, require},
+    stop,
+};
+use anyhow::{Context as _, bail};
+use collect::Limits;
+use longfat_analyze::capture::{
+    LinkType,
+    roll::{Origin, Roll, RollSpec},
+};
+use longfat_kernel::{
+    capture::{self, BUFFER_BYTES, Capture, CaptureSpec, Direction, LinkHeader, PAYLOAD_MAX_BYTES, Snap},
+    tcb::{Place, Scope},
+};
+use longfat_schema::units::{Nanos, Size};
+use std::{path::PathBuf, time::Duration};
+
+/// Write the headers of an interface's packets, both directions, into a pcapng file.
+///
+/// Headers only: payload is never kept unless asked for. Times are nanoseconds, taken where packets enter and leave the
+/// interface's tc hooks. What found no room is counted, told and written into the file. Which packets is said by a
+/// filter: conditions joined by 'and', 'or', 'not' and parentheses.
+///
+///   host 10.0.0.0/8 and tcp and not port 22
+///   src, dst, host `ADDRESS[/LENGTH][:PORTS]`; sport, dport, port 80, 8000-8999 or < 1024
+///   tcp, udp, sctp, icmp, proto 89; ipv4, ipv6, arp; syn, fin, rst; vlan, vlan 5; gre, ipip; in, out
+///
+/// VLAN tags, GRE and IP in IP are seen through: addresses are looked for in the outermost and in the innermost IP
+/// header, ports in the innermost. Ends at Ctrl-C, SIGTERM or a limit; however it ends, nothing stays attached.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+#[command(after_help = "Examples:
+  longfat capture -i eth0 -o slow.pcapng tcp and host 192.0.2.7
+  longfat capture -i eth0 -o ring.pcapng --file-size 100MB --files 10     ring.pcapng.00001 and so on, the newest ten
+  longfat capture -i eth0 -o - --duration 10s tcp | longfat analyze -
+  longfat capture -i eth0 -o cost.pcapng --observer-cost                  what capturing cost the traffic
+
+Exit code 1 when packets were lost: give a greater --buffer, or a filter.")]
+pub struct Args {
+    /// Which packets; all when left out.
+    #[arg(value_name = "FILTER", allow_hyphen_values = false)]
+    filter: Vec<String>,
+    /// The interface.
+    #[arg(short, long, value_name = "IFACE")]
+    interface: String,
+    /// The network namespace it is in: a name or a pid.
+    #[arg(long, value_name = "NAME|PID")]
+    netns: Option<String>,
+    /// The file to write; '-' is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Only packets that arrive ('in') or leave ('out').
+    #[arg(long, value_enum, default_value = "both")]
+    direction: Way,
+    /// Keep headers up to this layer.
+    #[arg(long, value_enum, default_value = "transport")]
+    snap: Layer,
+    /// Keep so much behind the headers, too; at most 1500B.
+    #[arg(long, value_name = "SIZE", default_value = "0B")]
+    payload: Size,
+    /// End by itself after this long.
+    #[arg(long, value_name = "TIME")]
+    duration: Option<Nanos>,
+    /// End by itself after so many packets.
+    #[arg(long, value_name = "N")]
+    packets: Option<u64>,
+    /// Begin another file when this one has so much.
+    #[arg(long, value_name = "SIZE")]
+    file_size: Option<Size>,
+    /// Begin another file after this long.
+    #[arg(long, value_name = "TIME")]
+    file_time: Option<Nanos>,
+    /// Keep so many files, the newest.
+    #[arg(long, value_name = "N")]
+    files: Option<usize>,
+    /// Room for what happens between two looks, all processors together.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    buffer: Size,
+    /// Let the kernel measure what capturing takes of the traffic's time.
+    #[arg(long)]
+    observer_cost: bool,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Way {
+    In,
+    Out,
+    Both,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Layer {
+    Link,
+    Network,
+    Transport,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let spec = spec(args)?;
+    let roll = roll_spec(args)?;
+    let limits = Limits { duration: args.duration.map(Duration::from), packets: args.packets };
+    require(capture::missing())?;
+    let place = place(args.netns.as_deref())?;
+    let stop = stop::flag()?;
+    let to_unix_ns = longfat_host::realtime_offset_ns();
+    let now_ns = || longfat_host::monotonic_ns() as i64 + to_unix_ns;
+    // The file first: what is then seen has a place to go to.
+    let (link, name) = place
+        .run(|| capture::link_header(&spec.interface).map(|link| (link, spec.interface.clone())))
+        .context("enter the network namespace")??;
+    let mut files = Roll::create(roll, origin(name, link, &spec), now_ns())?;
+    let mut capture = place.run(|| Capture::attach(&spec)).context("enter the network namespace")??;
+    eprintln!("capturing on '{}'; Ctrl-C ends", spec.interface);
+    let collected = collect::collect(&mut capture, &mut files, &limits, to_unix_ns, &stop)?;
+    let files = files.finish()?;
+    report::print(args, &collected, &files)?;
+    if collected.is_interface_gone {
+        return Err(anyhow::anyhow!("'{}' is gone; what it had carried is written", args.interface).into());
+    }
+    match collected.counts.dropped.iter().sum::<u64>() {
+        0 => Ok(()),
+        lost => Err(Failure::Missed(format!(
+            "{lost} packets found no room and are missing; give a greater --buffer (now {}) or a filter",
+            args.buffer
+        ))),
+    }
+}
+
+fn spec(args: &Args) -> anyhow::Result<CaptureSpec> {
+    if !BUFFER_BYTES.contains(&args.buffer.0) {
+        bail!("--buffer {} is out of range; give 64KiB to 2GiB", args.buffer);
+    }
+    if args.payload.0 > PAYLOAD_MAX_BYTES.into() {
+        bail!("--payload {} is too much; at most {PAYLOAD_MAX_BYTES}B can be kept", args.payload);
+    }
+    Ok(CaptureSpec {
+        interface: args.interface.clone(),
+        filter: args.filter.join(" ").parse()?,
+        direction: match args.direction {
+            Way::In => Some(Direction::Inbound),
+            Way::Out => Some(Direction::Outbound),
+            Way::Both => None,
+        },
+        snap: match args.snap {
+            Layer::Link => Snap::Link,
+            Layer::Network => Snap::Network,
+            Layer::Transport => Snap::Transport,
+        },
+        payload_bytes: args.payload.0 as u32,
+        buffer_bytes: args.buffer.0,
+        measures_cost: args.observer_cost,
+    })
+}
+
+fn roll_spec(args: &Args) -> anyhow::Result<RollSpec> {
+    let several = args.file_size.is_some() || args.file_time.is_some();
+    if args.files.is_some() && !several {
+        bail!("--files needs --file-size or --file-time, which end a file");
+    }
+    if several && args.output.as_os_str() == "-" {
+        bail!("standard output is one file; leave out --file-size and --file-time, or name a file with -o");
+    }
+    if args.json && args.output.as_os_str() == "-" {
+        bail!("the capture and --json both go to standard output; name a file with -o");
+    }
+    Ok(RollSpec {
+        path: args.output.clone(),
+        most_bytes: args.file_size.map(|size| size.0),
+        most_ns: args.file_time.map(|time| time.0 as i64),
+        keep: args.files,
+    })
+}
+
+fn place(netns: Option<&str>) -> anyhow::Result<Place> {
+    let scope = netns.map_or(Ok(Scope::Own), str::parse)?;
+    if scope == Scope::All {
+        bail!("--netns all: an interface is in one network namespace; name that one");
+    }
+    let mut places = scope.places()?;
+    places.pop().context("no network namespace")
+}
+
+fn origin(interface: String, link: LinkHeader, spec: &CaptureSpec) -> Origin {
+    Origin {
+        application: format!("longfat {}", env!("CARGO_PKG_VERSION")),
+        interface,
+        link: LinkType(match link {
+            LinkHeader::Ethernet => 1,
+            LinkHeader::RawIp => 101,
+        }),
+        snap_bytes: capture::most_kept_bytes(spec.payload_bytes),
+        filter: spec.filter.text().to_owned(),
+    }
+}

@@ -1,0 +1,271 @@
+//! `longfat capture` between two namespaces, read back by `longfat analyze`.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use longfat_host::{Lease, Namespace, interface};
+use serde_json::Value;
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream, UdpSocket},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+struct Bed {
+    near: Namespace,
+    far: Namespace,
+    folder: tempfile::TempDir,
+    _lease: Lease,
+}
+
+impl Bed {
+    fn new(tag: &str) -> Bed {
+        let lease =
+            Lease::take(&format!("cc{}-{tag}", std::process::id())).expect("root and iproute2 are needed");
+        let [near, far] = ["n", "f"].map(|name| lease.namespace(name).unwrap());
+        let end = |namespace, name| interface::End { namespace, name };
+        interface::veth(end(&near, "eth0"), end(&far, "eth0"), 1500).unwrap();
+        near.ip(&["addr", "add", "10.77.0.1/24", "dev", "eth0"]).unwrap();
+        far.ip(&["addr", "add", "10.77.0.2/24", "dev", "eth0"]).unwrap();
+        Bed { near, far, folder: tempfile::tempdir().unwrap(), _lease: lease }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// A capture that has begun.
+    fn capture(&self, args: &[&str]) -> Child {
+        let mut child = longfat(&[&["capture", "-i", "eth0", "--netns", self.near.name()], args].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        err.read_line(&mut said).unwrap();
+        assert!(said.starts_with("capturing on"), "{said}");
+        std::thread::spawn(move || std::io::copy(&mut err, &mut std::io::stderr()));
+        child
+    }
+
+    /// So many octets from near to far, and one back.
+    fn transfer(&self, bytes: usize) {
+        let listener = self.far.run(|| TcpListener::bind("10.77.0.2:0")).unwrap().unwrap();
+        let to = listener.local_addr().unwrap();
+        let mut near = self.near.run(|| TcpStream::connect(to)).unwrap().unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        for socket in [&near, &far] {
+            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        }
+        let reader = std::thread::spawn(move || {
+            let (mut left, mut buffer) = (bytes, vec![0; 1 << 16]);
+            while left > 0 {
+                left -= far.read(&mut buffer).unwrap();
+            }
+            far.write_all(&[1]).unwrap();
+        });
+        near.write_all(&vec![7; bytes]).unwrap();
+        near.read_exact(&mut [0]).unwrap();
+        reader.join().unwrap();
+    }
+
+    /// Datagrams to a port where nobody listens.
+    fn datagrams(&self, count: usize) {
+        let socket = self.near.run(|| UdpSocket::bind("10.77.0.1:0")).unwrap().unwrap();
+        for _ in 0..count {
+            // A refusal of one before comes back as an error of the next.
+            while socket.send_to(&[0; 10], "10.77.0.2:9").is_err() {}
+        }
+    }
+}
+
+fn longfat(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    command.args(args);
+    command
+}
+
+fn signal(child: &Child, name: i32) {
+    // SAFETY: no memory is passed; the child is ours and was not waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, name) }, 0);
+}
+
+/// Waits a bounded time for the end.
+fn ended(mut child: Child) -> Output {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("the capture did not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(bytes)))
+}
+
+fn analyzed(files: &[&str]) -> Value {
+    let output = longfat(&[&["analyze", "--json"], files].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    json(&output.stdout)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+fn written(summary: &Value) -> u64 {
+    number(&summary["inbound"]["written_packets"]) + number(&summary["outbound"]["written_packets"])
+}
+
+#[test]
+fn a_transfer_is_captured_until_ctrl_c_and_the_analysis_finds_all_of_it() {
+    let bed = Bed::new("whole");
+    let file = bed.file("whole.pcapng");
+    let child = bed.capture(&["-o", &file, "--json", "tcp and host 10.77.0.2"]);
+    bed.transfer(2_000_000);
+    std::thread::sleep(Duration::from_millis(50));
+    signal(&child, libc::SIGINT);
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(0));
+    let summary = json(&output.stdout);
+    for way in ["inbound", "outbound"] {
+        let way = &summary[way];
+        assert_eq!(way["matched_packets"], way["written_packets"]);
+        assert!(number(&way["written_packets"]) > 5 && number(&way["dropped_packets"]) == 0, "{summary}");
+    }
+    let analysis = analyzed(&[&file]);
+    assert_eq!(number(&analysis["capture"]["packets"]), written(&summary));
+    assert_eq!(number(&analysis["capture"]["interfaces"][0]["dropped"]), 0);
+    assert_eq!(analysis["flows"].as_array().unwrap().len(), 1, "{analysis}");
+    let directions = analysis["flows"][0]["directions"].as_array().unwrap();
+    let payloads: Vec<u64> = directions.iter().map(|one| number(&one["unique_bytes"])).collect();
+    assert_eq!(payloads, [2_000_000, 1]);
+}
+
+#[test]
+fn it_ends_by_itself_after_so_many_packets_and_has_exactly_those() {
+    let bed = Bed::new("some");
+    let file = bed.file("some.pcapng");
+    let child = bed.capture(&["-o", &file, "--packets", "7", "--json", "udp"]);
+    bed.datagrams(20);
+    let output = ended(child);
+    assert_eq!((output.status.code(), written(&json(&output.stdout))), (Some(0), 7));
+    assert_eq!(number(&analyzed(&[&file])["capture"]["packets"]), 7);
+}
+
+#[test]
+fn it_ends_by_itself_after_a_time() {
+    let bed = Bed::new("time");
+    let file = bed.file("time.pcapng");
+    let output = ended(bed.capture(&["-o", &file, "--duration", "100ms", "--json", "vlan 4000"]));
+    assert_eq!((output.status.code(), written(&json(&output.stdout))), (Some(0), 0));
+    assert_eq!(number(&analyzed(&[&file])["capture"]["packets"]), 0);
+}
+
+#[test]
+fn standard_output_can_be_the_capture() {
+    let bed = Bed::new("pipe");
+    let child = bed.capture(&["-o", "-", "--packets", "5", "udp and out"]);
+    bed.datagrams(5);
+    let file = bed.file("pipe.pcapng");
+    std::fs::write(&file, ended(child).stdout).unwrap();
+    assert_eq!(number(&analyzed(&[&file])["capture"]["packets"]), 5);
+}
+
+#[test]
+fn a_ring_of_files_keeps_the_newest_and_together_they_are_read_as_one() {
+    let bed = Bed::new("ring");
+    let file = bed.file("ring.pcapng");
+    let child =
+        bed.capture(&["-o", &file, "--file-size", "4KB", "--files", "3", "--json", "udp and dst port 9"]);
+    bed.datagrams(500);
+    std::thread::sleep(Duration::from_millis(50));
+    signal(&child, libc::SIGTERM);
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(0));
+    let summary = json(&output.stdout);
+    assert_eq!(written(&summary), 500);
+    let files: Vec<&str> = summary["files"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
+    let number_of = |file: &str| file.rsplit('.').next().unwrap().parse::<u64>().unwrap();
+    assert_eq!(files.len(), 3);
+    assert!(
+        files.windows(2).all(|pair| number_of(pair[1]) == number_of(pair[0]) + 1) && number_of(files[0]) > 5
+    );
+    assert_eq!(std::fs::read_dir(bed.folder.path()).unwrap().count(), 3);
+    let packets = number(&analyzed(&files)["capture"]["packets"]);
+    assert!((3..500).contains(&packets), "{packets}");
+}
+
+#[test]
+fn what_found_no_room_is_told_by_the_exit_code_the_summary_and_the_file() {
+    let bed = Bed::new("loss");
+    let file = bed.file("loss.pcapng");
+    let child = bed.capture(&["-o", &file, "--buffer", "64KiB", "--json", "udp and dst port 9"]);
+    // A reader that does not come.
+    signal(&child, libc::SIGSTOP);
+    bed.datagrams(4000);
+    signal(&child, libc::SIGCONT);
+    std::thread::sleep(Duration::from_millis(50));
+    signal(&child, libc::SIGINT);
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(1));
+    let summary = json(&output.stdout);
+    let dropped = number(&summary["outbound"]["dropped_packets"]);
+    assert!(dropped > 0 && dropped + written(&summary) == 4000, "{summary}");
+    let analysis = analyzed(&[&file]);
+    assert_eq!(number(&analysis["capture"]["interfaces"][0]["dropped"]), dropped);
+    assert_eq!(number(&analysis["capture"]["packets"]), written(&summary));
+}
+
+fn refused(args: &[&str]) -> String {
+    let output = longfat(&[&["capture"], args].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_mend_before_a_file_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("no.pcapng").display().to_string();
+    for (args, part) in [
+        (&["-i", "nosuch0", "-o", &file][..], "nosuch0"),
+        (&["-i", "lo", "-o", &file, "prt 80"], "did you mean"),
+        (&["-i", "lo", "-o", &file, "--netns", "all"], "name that one"),
+        (&["-i", "lo", "-o", &file, "--netns", "no-such"], "ip netns list"),
+        (&["-i", "lo", "-o", &file, "--files", "3"], "--file-size"),
+        (&["-i", "lo", "-o", "-", "--file-size", "1MB"], "standard output"),
+        (&["-i", "lo", "-o", &file, "--buffer", "1KB"], "64KiB"),
+        (&["-i", "lo", "-o", &file, "--payload", "9KB"], "1500B"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(part), "{args:?}: {said}");
+    }
+    assert!(!Path::new(&file).exists());
+    assert!(refused(&["-i", "lo", "-o", "/no/such/place"]).contains("/no/such/place"));
+}
+
+#[test]
+fn without_the_right_to_load_programs_nothing_is_touched_and_the_exit_code_is_3() {
+    use std::os::unix::process::CommandExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("no.pcapng").display().to_string();
+    let mut command = longfat(&["capture", "-i", "lo", "-o", &file]);
+    // SAFETY: prctl is async-signal-safe and is given plain numbers.
+    unsafe {
+        command.pre_exec(|| {
+            (0..64).for_each(|capability| {
+                libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
+            });
+            Ok(())
+        });
+    }
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("CAP_BPF") && !Path::new(&file).exists(), "{said}");
+}
