@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-sim test-clients soak-relay
+.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-sim test-clients soak-relay
 
 LONGFAT := target/release/longfat
 
@@ -49,6 +49,9 @@ bench-transfer: build ## transfer beside iperf3
 
 bench-relay: build ## the relay beside plain forwarding and its peers
 	bench/relay/compare.py
+
+bench-capture: build ## capture beside tcpdump and dumpcap
+	bench/capture/compare.py
 
 bench-sim: ## packets per second of the simulator
 	cargo run --release --locked -p longfat-sim --example dumbbell -- 300 60
