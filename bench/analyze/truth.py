@@ -34,6 +34,8 @@ ROOT = HERE.parent.parent
 LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000
+# No case's transfer takes half of this.
+TRANSFER_LIMIT_S = 120
 ANALYZE = os.environ.get("LONGFAT_ANALYZE", LONGFAT)
 
 # name: link, bytes to send, sysctls of the sender, congestion control, seconds of blackout
@@ -58,19 +60,22 @@ def inside(namespace, function):
     box = {}
 
     def body():
-        with open(f"/run/netns/{namespace}") as handle:
-            if LIBC.setns(handle.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"setns {namespace}")
         try:
+            with open(f"/run/netns/{namespace}") as handle:
+                if LIBC.setns(handle.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), f"setns {namespace}")
             box["result"] = function()
         except Exception as error:  # handed on below
             box["error"] = error
 
-    thread = threading.Thread(target=body)
+    # A thread that is stuck must not keep the program from ending.
+    thread = threading.Thread(target=body, daemon=True)
     thread.start()
 
     def result():
-        thread.join()
+        thread.join(TRANSFER_LIMIT_S)
+        if thread.is_alive():
+            raise TimeoutError(f"nothing came of the work in {namespace} within {TRANSFER_LIMIT_S} s")
         if "error" in box:
             raise box["error"]
         return box["result"]

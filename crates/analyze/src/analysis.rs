@@ -119,9 +119,9 @@ pub fn analyze<R: Read>(
     let order: Vec<usize> = first.into_iter().map(|(_, index)| index).collect();
     let settings = Settings { epoch_ns, ..settings };
     if settings.jobs <= 1 {
-        let mut intake = Intake::new(Alone(FlowTable::new(settings)), progress);
+        let mut intake = Intake::new(FlowTable::new(settings), progress);
         intake.read_all(&mut captures, &order)?;
-        let (report, flows) = (intake.report, intake.flows.0.finish());
+        let (report, flows) = (intake.report, intake.flows.finish());
         return Ok(conclude(report, flows, &settings));
     }
     shared_out(&mut captures, &order, settings, progress)
@@ -179,20 +179,19 @@ trait Flows {
     fn sweep(&mut self, now_ns: i64);
 }
 
-struct Alone(FlowTable);
-
-impl Flows for Alone {
+/// On the reader's own thread.
+impl Flows for FlowTable {
     #[inline]
     fn on_segment(&mut self, segment: &Segment) {
-        self.0.on_segment(segment);
+        FlowTable::on_segment(self, segment);
     }
 
     fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
-        self.0.on_too_big(key, end, mtu_bytes);
+        FlowTable::on_too_big(self, key, end, mtu_bytes);
     }
 
     fn sweep(&mut self, now_ns: i64) {
-        self.0.sweep(now_ns);
+        FlowTable::sweep(self, now_ns);
     }
 }
 

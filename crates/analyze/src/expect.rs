@@ -5,7 +5,7 @@ use crate::{
     flow::report::FlowReport,
     summary::{duration, rate},
 };
-use longfat_schema::units::Rate;
+use longfat_schema::units::{Nanos, Rate};
 use serde::Serialize;
 use std::str::FromStr;
 
@@ -196,9 +196,7 @@ fn share(text: &str) -> Option<f64> {
 }
 
 fn time_s(text: &str) -> Option<f64> {
-    let units = [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    let found = units.iter().find_map(|(unit, s)| text.strip_suffix(unit).map(|number| (number, *s)))?;
-    found.0.trim().parse::<f64>().ok().map(|number| number * found.1)
+    text.parse::<Nanos>().ok().map(|time| time.0 as f64 / 1e9)
 }
 
 impl Expect {

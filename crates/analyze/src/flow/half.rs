@@ -518,7 +518,10 @@ impl Half {
         self.counts.oversize_packets += u64::from(self.mss_bytes > 0 && payload > self.mss_bytes);
         self.largest_payload = self.largest_payload.max(payload);
         match &mut self.data_ns {
-            None => self.data_ns = Some((segment.time_ns, segment.time_ns)),
+            None => {
+                self.data_ns = Some((segment.time_ns, segment.time_ns));
+                self.accounted_ns = Some(segment.time_ns);
+            }
             Some((_, last)) => *last = segment.time_ns,
         }
     }
@@ -850,8 +853,12 @@ impl Half {
     /// Lets the sender know, now or when it gets there.
     #[inline]
     fn pass(&mut self, now: i64, ack: u64) {
-        if self.lag_ns == 0 || self.passed.len() >= MAX_SENT {
-            self.account(now);
+        // An end that has not sent anything is limited by nothing yet, and nobody asks when it heard.
+        let is_silent = self.data_ns.is_none();
+        if is_silent || self.lag_ns == 0 || self.passed.len() >= MAX_SENT {
+            if !is_silent {
+                self.account(now);
+            }
             (self.una_seen, self.edge_seen) = (self.una_seen.max(ack), self.edge);
         } else {
             self.passed.push_back(Passed { time_ns: now, ack, edge: self.edge });
@@ -1051,11 +1058,6 @@ impl Half {
         (*least, *times) = ((*least).min(mtu_bytes), *times + 1);
     }
 
-    /// Whether something was sent that no acknowledgement covers.
-    pub fn is_unanswered(&self) -> bool {
-        self.una_known && self.next > self.una
-    }
-
     /// Ends what is not over.
     pub fn finish(&mut self, now_ns: i64) {
         self.recovery.close(now_ns);
@@ -1077,5 +1079,39 @@ fn blank() -> Episode {
         silence_ns: 0,
         silence_from_ns: 0,
         point: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_never_sends_remembers_none_of_the_acknowledgements_it_gets_and_is_limited_by_nothing() {
+        let mut half = Half::new(false);
+        half.lag_ns = 10_000_000;
+        for number in 0..10_000 {
+            let time_ns = i64::from(number) * 100_000;
+            half.advance(time_ns);
+            let ack = Segment { time_ns, flags: flag::ACK, acknowledgement: 1, ..Segment::default() };
+            half.on_ack(&ack, 65_535, None);
+        }
+        assert!(half.passed.is_empty());
+        assert_eq!(half.limit_ns, [0; 4]);
+    }
+
+    #[test]
+    fn time_counts_from_the_first_payload_on() {
+        let mut half = Half::new(false);
+        let ack = |time_ns| Segment { time_ns, flags: flag::ACK, acknowledgement: 1, ..Segment::default() };
+        half.on_ack(&ack(0), 65_535, None);
+        half.on_ack(&ack(5_000), 65_535, None);
+        let data =
+            Segment { time_ns: 1_000_000, flags: flag::ACK, sequence: 1, payload_bytes: 100, ..ack(0) };
+        half.advance(data.time_ns);
+        half.on_sent(&data);
+        assert_eq!(half.limit_ns, [0; 4], "what went before the first payload is nobody's");
+        half.advance(4_000_000);
+        assert_eq!(half.limit_ns.iter().sum::<i64>(), 3_000_000);
     }
 }

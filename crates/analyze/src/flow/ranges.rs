@@ -19,11 +19,6 @@ impl Ranges {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Octets at or above `from`.
-    pub fn octets_above(&self, from: u64) -> u64 {
-        self.0.iter().map(|(start, end)| end.saturating_sub(*start.max(&from))).sum()
-    }
-
     /// The highest end.
     pub fn end(&self) -> Option<u64> {
         self.0.last().map(|range| range.1)

@@ -291,7 +291,7 @@ pub struct DirectionReport {
     /// For figures.
     #[serde(skip)]
     pub detail: Option<Box<Detail>>,
-    /// For figures.
+    /// For figures; empty unless points for them are kept.
     #[serde(skip)]
     pub gap_histograms: [Histogram; 2],
 }
@@ -436,6 +436,10 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
     let counts = half.counts;
     let by = |cause: Cause| half.recovery.segments[cause as usize];
     let window = half.window_bytes.filter(|(_, most)| is_window_known(*most));
+    let gap_histograms = match half.spacing.as_deref() {
+        Some(s) if half.detail.is_some() => [s.data.histogram.clone(), s.acks.histogram.clone()],
+        _ => Default::default(),
+    };
     let spacing = half.spacing.as_deref();
     let lag = (half.counts.data_packets > 0).then_some(half.lag_ns);
     DirectionReport {
@@ -500,9 +504,7 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
         episode_count: half.recovery.episode_count,
         series: half.series.as_deref().map(|s| series(&s.coarser(SERIES_BINS), epoch_ns)),
         detail: half.detail.take(),
-        gap_histograms: spacing
-            .map(|s| [s.data.histogram.clone(), s.acks.histogram.clone()])
-            .unwrap_or_default(),
+        gap_histograms,
     }
 }
 

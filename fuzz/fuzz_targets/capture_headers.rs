@@ -1,0 +1,20 @@
+//! Any octets as a packet, of any link type, cut anywhere: decoded without panic, and no payload longer than the packet.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use longfat_analyze::{
+    capture::{LinkType, Packet},
+    decode::{Decoded, decode},
+};
+
+const LINKS: [u32; 10] = [1, 113, 276, 12, 101, 228, 229, 0, 108, 147];
+
+fuzz_target!(|input: (u8, u16, &[u8])| {
+    let (link, more, data) = input;
+    let link = LinkType(LINKS[usize::from(link) % LINKS.len()]);
+    let original_bytes = data.len() as u32 + u32::from(more);
+    let packet = Packet { time_ns: 0, original_bytes, data, link, direction: None };
+    if let Decoded::Tcp(segment) = decode(&packet, 0) {
+        assert!(segment.payload_bytes <= 1 << 20, "{segment:?}");
+    }
+});
