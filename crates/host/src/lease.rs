@@ -60,7 +60,9 @@ pub fn sweep() -> Result<Vec<String>> {
     let _alone = lock()?;
     let Ok(entries) = fs::read_dir(LEASES) else { return Ok(Vec::new()) };
     let mut removed = Vec::new();
-    for entry in entries.flatten() {
+    // Leases are directories; beside them relays keep their control sockets.
+    let is_lease = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    for entry in entries.flatten().filter(is_lease) {
         if living_owner(&entry.path()).is_none() {
             remove(&entry.path())?;
             removed.push(entry.file_name().to_string_lossy().into_owned());

@@ -4,6 +4,7 @@
 //! time (a level holds until its next sample), and bytes are counted at the receiver.
 
 mod avail;
+mod change;
 
 use crate::{plan::Plan, samples::Samples, spec::Protocol};
 use longfat_schema::{
@@ -13,7 +14,8 @@ use longfat_schema::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every metric there is: expectations may name these.
-pub const NAMES: [&str; 24] = [
+pub const NAMES: [&str; 25] = [
+    "rise_us",
     "goodput_bps",
     "completion_us",
     "fairness_jain",
@@ -65,6 +67,7 @@ pub fn metrics(plan: &Plan, samples: &Samples, cpu_busy: Option<f64>) -> Vec<Met
     let mut found = Figures::default();
     goodput(plan, samples, window, &mut found);
     completion(plan, samples, &mut found);
+    change::rises(plan, samples, window, &mut found);
     echoes(samples, window, &mut found);
     control_blocks(samples, window, &mut found);
     datagrams(plan, samples, &mut found);

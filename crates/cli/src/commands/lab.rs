@@ -385,6 +385,9 @@ fn missing(plans: &[Plan]) -> Vec<support::Missing> {
     if plans.iter().flat_map(Plan::ccs).any(|cc| longfat_cc::Algorithm::is_our_name(&cc)) {
         missing.extend(longfat_kernel::support::missing(&[Capability::CongestionControl]));
     }
+    if plans.iter().any(|plan| !plan.follows.is_empty()) {
+        missing.extend(longfat_kernel::support::missing(&[Capability::ControlBlocks]));
+    }
     if plans.iter().any(|plan| !plan.relays.is_empty()) {
         // Forwarding is turned on in the relay's own namespace.
         let interfaces = vec!["lo".to_owned()];

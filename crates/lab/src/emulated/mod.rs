@@ -11,14 +11,15 @@ pub use child::ChildError;
 
 use crate::{
     backend::{Observed, Tick},
-    plan::{FlowPlan, Plan},
+    plan::{FlowPlan, FollowPlan, Plan},
     samples::Samples,
 };
 use child::Child;
 use longfat_host::{Lease, facts, facts::CpuTimes, monotonic_ns, monotonic_us};
+use longfat_mobility::Key;
 use longfat_schema::{lines::LinesError, run::write_json};
 use network::Network;
-use programs::file_name;
+use programs::{FollowFiles, file_name};
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -60,6 +61,9 @@ pub enum EmulationError {
     /// The host would not do what was asked.
     #[error(transparent)]
     Host(#[from] longfat_host::Error),
+    /// What follows a link could not be prepared.
+    #[error(transparent)]
+    Follow(#[from] longfat_mobility::Error),
     /// A samples file is damaged.
     #[error(transparent)]
     Samples(#[from] LinesError),
@@ -86,7 +90,8 @@ pub fn run(
     let files = Files::create(place.directory)?;
     let lease = Lease::take(place.lease)?;
     let network = Network::build(lease, plan)?;
-    let mut stage = Stage { plan, program: place.program, files, servers: Vec::new(), network };
+    let Place { program, lease, .. } = place;
+    let mut stage = Stage { plan, program, lease, files, servers: Vec::new(), network };
     stage.start_servers(stop)?;
     let mut hosts = stage.network.states()?;
     let start_ns = monotonic_ns() + SETTLE_NS;
@@ -122,6 +127,7 @@ impl Files {
 struct Stage<'a> {
     plan: &'a Plan,
     program: &'a Path,
+    lease: &'a str,
     files: Files,
     servers: Vec<Child>,
     network: Network,
@@ -144,6 +150,9 @@ impl Stage<'_> {
             let namespace = self.network.host(&relay.host)?.clone();
             self.serve(&namespace, &arguments, &format!("relay '{}'", relay.name), &file, stop)?;
         }
+        for follow in &self.plan.follows {
+            self.start_follow(follow, stop)?;
+        }
         let receivers: BTreeSet<(&str, u16)> =
             self.plan.flows.iter().map(|flow| (flow.to.as_str(), flow.port)).collect();
         for (host, port) in receivers {
@@ -153,6 +162,33 @@ impl Stage<'_> {
             self.serve(&namespace, &arguments, &format!("receiver on '{host}'"), &file, stop)?;
         }
         Ok(())
+    }
+
+    /// The hosts first: they hear the first announcement.
+    fn start_follow(&mut self, follow: &FollowPlan, stop: &AtomicBool) -> Result<(), EmulationError> {
+        let key = self.files.raw.join(format!("{}.key", file_name("follow", &follow.name)));
+        // That of an earlier try.
+        let _ = fs::remove_file(&key);
+        Key::create(&key)?;
+        let far = follow.far.iter().map(|far| (&far.host, true));
+        for (host, far) in follow.nodes.iter().map(|node| (node, false)).chain(far) {
+            let file = file_name(&file_name("follow", &follow.name), host);
+            let files = FollowFiles { key: &key, name: &format!("{}-{file}", self.lease) };
+            let state = self.files.raw.join(format!("{file}.state.json"));
+            let _ = fs::remove_file(&state);
+            let audit = self.files.logs.join(format!("{file}.audit.jsonl"));
+            let arguments = programs::follow(follow, &files, &state, &audit, far);
+            let namespace = self.network.host(host)?.clone();
+            self.serve(&namespace, &arguments, &format!("follower on '{host}'"), &file, stop)?;
+        }
+        let file = file_name("announce", &follow.name);
+        let files = FollowFiles { key: &key, name: &format!("{}-{file}", self.lease) };
+        let model = self.files.raw.join(format!("{}.json", file_name("link", &follow.link)));
+        let changes =
+            programs::emulated(self.plan).any(|cable| cable.name == follow.link && programs::changes(cable));
+        let arguments = programs::announce(follow, &files, &model, changes);
+        let namespace = self.network.host(&follow.router)?.clone();
+        self.serve(&namespace, &arguments, &announcer(follow), &file, stop)
     }
 
     fn serve(
@@ -227,7 +263,11 @@ impl Stage<'_> {
     /// Tells the links that change over time that the flows begin now.
     fn begin_schedules(&mut self) {
         let changing = programs::emulated(self.plan).filter(|cable| programs::changes(cable));
-        let names: Vec<String> = changing.map(|cable| format!("link '{}'", cable.name)).collect();
+        let mut names: Vec<String> = changing.map(|cable| format!("link '{}'", cable.name)).collect();
+        let announced =
+            self.plan.follows.iter().filter(|follow| names.contains(&format!("link '{}'", follow.link)));
+        let announcers: Vec<String> = announced.map(announcer).collect();
+        names.extend(announcers);
         self.servers.iter_mut().filter(|server| names.contains(&server.name)).for_each(Child::notify);
     }
 
@@ -267,6 +307,10 @@ impl Stage<'_> {
     fn log_file(&self, name: &str) -> PathBuf {
         self.files.logs.join(format!("{name}.log"))
     }
+}
+
+fn announcer(follow: &FollowPlan) -> String {
+    format!("announcer of '{}'", follow.link)
 }
 
 /// Turns a byte counter into a rate over the last second or so.

@@ -3,9 +3,10 @@
 use super::network::{FIRST, SECOND};
 use crate::{
     backend::DRAIN_MS,
-    plan::{CablePlan, FlowPlan, Plan, RelayPlan},
+    plan::{CablePlan, FarPlan, FlowPlan, FollowPlan, Plan, RelayPlan},
     spec::Protocol,
 };
+use longfat_mobility::{lan, policy::Policy};
 use longfat_relay::QueueSpec;
 use std::{net::SocketAddr, path::Path};
 
@@ -33,6 +34,64 @@ pub fn relay(relay: &RelayPlan, plan: &Plan, samples: &Path) -> Vec<String> {
     option(&mut line, "--queue", relay.queue.as_ref().map(QueueSpec::words));
     option(&mut line, "--sample-every", us(plan.sample_every_us));
     option(&mut line, "--samples", Some(samples.display()));
+    line
+}
+
+/// Files and names of what follows a link.
+pub struct FollowFiles<'a> {
+    /// The shared key.
+    pub key: &'a Path,
+    /// What its processes are called on this machine.
+    pub name: &'a str,
+}
+
+/// `longfat mobility announce` for one router. Its model begins when it is told that the flows do.
+pub fn announce(follow: &FollowPlan, files: &FollowFiles<'_>, model: &Path, changes: bool) -> Vec<String> {
+    let mut line = words(&["mobility", "announce", "--every", "200ms"]);
+    option(&mut line, "--router", Some(&follow.name));
+    option(&mut line, "--name", Some(files.name));
+    option(&mut line, "--key", Some(files.key.display()));
+    follow.interfaces.iter().for_each(|interface| option(&mut line, "--interface", Some(interface)));
+    let told = |far: &FarPlan| SocketAddr::new(far.ipv4.into(), lan::PORT);
+    follow.far.iter().for_each(|far| option(&mut line, "--to", Some(told(far))));
+    option(&mut line, "--model", Some(model.display()));
+    if follow.backward {
+        line.push("--model-backward".into());
+    }
+    if changes {
+        line.push("--schedule-on-usr1".into());
+    }
+    line
+}
+
+/// `longfat mobility follow` on one host; `far`: not behind the router.
+pub fn follow(
+    follow: &FollowPlan,
+    files: &FollowFiles<'_>,
+    state: &Path,
+    audit: &Path,
+    far: bool,
+) -> Vec<String> {
+    let mut line = words(&["mobility", "follow"]);
+    option(&mut line, "--name", Some(files.name));
+    option(&mut line, "--key", Some(files.key.display()));
+    option(&mut line, "--state", Some(state.display()));
+    option(&mut line, "--audit", Some(audit.display()));
+    let policy = match follow.policy {
+        Policy::Restore => "restore",
+        Policy::Scale => "scale",
+        Policy::Estimate => "estimate",
+    };
+    option(&mut line, "--policy", Some(policy));
+    option(&mut line, "--ceiling", bytes(follow.ceiling_bytes));
+    option(&mut line, "--burst", follow.burst_percent);
+    option(&mut line, "--rto-min", follow.rto_min_us.and_then(us));
+    if far {
+        follow
+            .peers
+            .iter()
+            .for_each(|peer| option(&mut line, "--peers", Some(format!("{}={peer}", follow.name))));
+    }
     line
 }
 

@@ -1,8 +1,10 @@
 //! A plan: one run with every value resolved. A pure function of the experiment; what is not in it does not happen.
 
+mod follow;
 pub mod network;
 mod resolve;
 
+pub use follow::{FarPlan, FollowPlan};
 pub use resolve::{plans, seed_of};
 
 use crate::spec::Protocol;
@@ -51,6 +53,9 @@ pub struct Plan {
     pub links: Vec<CablePlan>,
     /// Relays that are enabled.
     pub relays: Vec<RelayPlan>,
+    /// Routers whose links are followed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follows: Vec<FollowPlan>,
     /// Flows that are enabled.
     pub flows: Vec<FlowPlan>,
     /// Every tunable of each of our congestion controls among [`Plan::ccs`], by the kernel's name.

@@ -4,7 +4,9 @@ use super::{
     CablePlan, EndPlan, FlowPlan, HostPlan, Plan, RelayPlan, RoutePlan,
     network::{IPV4_PREFIX, IPV6_PREFIX, Topology, addresses},
 };
-use crate::spec::{CableSpec, Case, Experiment, FlowSpec, HostSpec, Protocol, RelaySpec, Setting, SpecError};
+use crate::spec::{
+    CableSpec, Case, Experiment, FlowSpec, FollowSpec, HostSpec, Protocol, RelaySpec, Setting, SpecError,
+};
 use longfat_cc::Tunables;
 use longfat_schema::{
     SCHEMA_VERSION,
@@ -67,6 +69,9 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
             .map(|(name, host)| host_plan(name, host, setting, &topology, &links, &unsegmented))
             .collect(),
         relays: enabled_relays(setting).map(|(name, relay)| relay_plan(name, relay)).collect(),
+        follows: enabled_follows(setting)
+            .map(|(name, follow)| super::follow::plan(name, follow, setting, &links))
+            .collect(),
         flows: enabled_flows(setting)
             .map(|(name, flow)| flow_plan(name, flow, setting, &topology, &links, seed))
             .collect(),
@@ -86,6 +91,10 @@ fn every_tunable(plan: &Plan) -> BTreeMap<String, BTreeMap<String, u32>> {
 
 fn enabled_relays(setting: &Setting) -> impl Iterator<Item = (&String, &RelaySpec)> {
     setting.relays.iter().filter(|(_, relay)| relay.enabled)
+}
+
+fn enabled_follows(setting: &Setting) -> impl Iterator<Item = (&String, &FollowSpec)> {
+    setting.follows.iter().filter(|(_, follow)| follow.enabled)
 }
 
 fn enabled_flows(setting: &Setting) -> impl Iterator<Item = (&String, &FlowSpec)> {

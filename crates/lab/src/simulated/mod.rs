@@ -55,6 +55,11 @@ pub enum SimulationError {
         /// Its relays.
         relays: Vec<String>,
     },
+    /// There are no control blocks to set.
+    #[error(
+        "follows.{0}: the simulator has no hosts that follow a link; use --backend emulated, or enabled = false"
+    )]
+    Follows(String),
     /// The simulator does not fragment.
     #[error(
         "flow '{flow}': datagrams of {datagram_bytes} bytes do not fit the path's MTU of {mtu_bytes}; the simulator does not fragment, give at most {}",

@@ -49,6 +49,9 @@ pub struct Translation {
 /// # Errors
 /// What of it cannot be simulated.
 pub fn translate(plan: &Plan) -> Result<Translation, SimulationError> {
+    if let Some(follow) = plan.follows.first() {
+        return Err(SimulationError::Follows(follow.name.clone()));
+    }
     let translator = Translator { plan, topology: Topology::of_plan(plan) };
     let flows: Vec<_> = plan.flows.iter().map(|flow| translator.flow(flow)).collect::<Result<_, _>>()?;
     let end_us = plan.flows.iter().map(end_us).chain([plan.window_end_us.unsigned_abs()]).max().unwrap_or(0);

@@ -59,12 +59,12 @@ fn place(case: &Case) -> String {
 }
 
 /// Collects problems, each once.
-struct Found<'a> {
+pub(super) struct Found<'a> {
     problems: &'a mut Vec<Problem>,
 }
 
 impl Found<'_> {
-    fn say(&mut self, path: impl Into<String>, message: impl Into<String>) {
+    pub(super) fn say(&mut self, path: impl Into<String>, message: impl Into<String>) {
         let problem = Problem::new(path, message);
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
@@ -127,6 +127,9 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     for (name, relay) in &setting.relays {
         check_relay(name, relay, setting, found);
     }
+    for (name, follow) in &setting.follows {
+        super::follow::check(name, follow, setting, found);
+    }
     for (name, flow) in &setting.flows {
         check_flow(name, flow, setting, found);
     }
@@ -135,11 +138,11 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     }
 }
 
-fn names<T>(things: &std::collections::BTreeMap<String, T>) -> impl Iterator<Item = &str> {
+pub(super) fn names<T>(things: &std::collections::BTreeMap<String, T>) -> impl Iterator<Item = &str> {
     things.keys().map(String::as_str)
 }
 
-fn check_host(path: &str, host: &str, setting: &Setting, found: &mut Found<'_>) {
+pub(super) fn check_host(path: &str, host: &str, setting: &Setting, found: &mut Found<'_>) {
     if !setting.hosts.contains_key(host) {
         found.say(path, unknown("host", host, names(&setting.hosts)));
     }

@@ -9,11 +9,13 @@
 
 mod check;
 pub mod expect;
+mod follow;
 pub mod include;
 pub mod overlay;
 mod read;
 pub mod sweep;
 
+pub use follow::FollowSpec;
 use longfat_link::LinkSpec;
 pub use longfat_schema::decode::{self, Problem};
 use longfat_schema::{
@@ -149,6 +151,8 @@ pub struct Setting {
     pub flows: BTreeMap<String, FlowSpec>,
     /// Relays by name.
     pub relays: BTreeMap<String, RelaySpec>,
+    /// Routers whose links are followed, by name.
+    pub follows: BTreeMap<String, FollowSpec>,
     /// Tunables of our congestion controls that are not left at their defaults, by the kernel's name.
     pub tunables: BTreeMap<String, BTreeMap<String, u32>>,
 }

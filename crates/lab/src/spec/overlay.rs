@@ -5,7 +5,7 @@ use toml::Table;
 pub use toml::Value;
 
 /// Tables whose entries are things with names: an overlay changes them and never makes new ones.
-const NAMED: [&str; 4] = ["hosts", "links", "flows", "relays"];
+const NAMED: [&str; 5] = ["hosts", "links", "flows", "relays", "follows"];
 /// What belongs to the whole experiment and cannot differ between its cases.
 const WHOLE: [&str; 9] =
     ["name", "title", "description", "cases", "expect", "focus", "sweep", "published", "include"];

@@ -17,8 +17,19 @@ use toml::{Table, Value};
 const NO_CASE: &str = "default";
 
 /// Sections that are read apart from the head.
-const SECTIONS: [&str; 10] =
-    ["hosts", "links", "flows", "relays", "cc", "cases", "expect", "published", "sweep", "include"];
+const SECTIONS: [&str; 11] = [
+    "hosts",
+    "links",
+    "flows",
+    "relays",
+    "follows",
+    "cc",
+    "cases",
+    "expect",
+    "published",
+    "sweep",
+    "include",
+];
 
 #[derive(Debug, Deserialize)]
 struct CaseFile {
@@ -244,8 +255,9 @@ fn read_setting(table: &Table, problems: &mut Vec<Problem>) -> Option<Setting> {
     let links = read_named(table, "links", problems, read_cable);
     let flows = read_table(table, "flows", problems);
     let relays = read_table(table, "relays", problems);
+    let follows = read_table(table, "follows", problems);
     let tunables = read_table(table, "cc", problems);
-    Some(Setting { head: head?, hosts, links, flows, relays, tunables })
+    Some(Setting { head: head?, hosts, links, flows, relays, follows, tunables })
 }
 
 fn read_table<T: serde::de::DeserializeOwned>(

@@ -91,6 +91,9 @@ pub struct Args {
     /// Name of this process: its files are /run/longfat-mobility/NAME.*.
     #[arg(long, default_value = "follow")]
     name: String,
+    /// What outlives this process, in place of the file of --name.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
 }
 
 /// Put back the routes that a 'follow' which was killed has left with its rto_min.
@@ -156,7 +159,7 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
         rto_min_ms: Some(rto_min_ms).filter(|ms| *ms > 0),
         tolerance_us: args.tolerance.as_us(),
         control: control::socket_of(&args.name),
-        state: state::state_of(&args.name),
+        state: args.state.clone().unwrap_or_else(|| state::state_of(&args.name)),
     })
 }
 

@@ -1,0 +1,78 @@
+//! Who announces a link's changes to whom, resolved.
+
+use super::{CablePlan, EndPlan};
+use crate::spec::{FollowSpec, Setting};
+use longfat_mobility::policy::Policy;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// A router that announces, and the hosts that follow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FollowPlan {
+    /// Its name; the router's in announcements.
+    pub name: String,
+    /// Host that announces.
+    pub router: String,
+    /// Link whose model it announces.
+    pub link: String,
+    /// The nodes are at the link's second end.
+    pub backward: bool,
+    /// The router's interfaces towards the nodes.
+    pub interfaces: Vec<String>,
+    /// Hosts behind the router.
+    pub nodes: Vec<String>,
+    /// Hosts elsewhere, and where each is told.
+    pub far: Vec<FarPlan>,
+    /// Addresses of the nodes: what hosts elsewhere follow for.
+    pub peers: Vec<IpAddr>,
+    /// Where windows come from.
+    pub policy: Policy,
+    /// No window is set above this.
+    pub ceiling_bytes: Option<u64>,
+    /// Percent of a greater window sent as one burst.
+    pub burst_percent: Option<u32>,
+    /// Least retransmission timeout on routes through the router.
+    pub rto_min_us: Option<u64>,
+}
+
+/// A host elsewhere.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FarPlan {
+    /// Which.
+    pub host: String,
+    /// Its address.
+    pub ipv4: Ipv4Addr,
+}
+
+pub(super) fn plan(name: &str, follow: &FollowSpec, setting: &Setting, links: &[CablePlan]) -> FollowPlan {
+    let mut interfaces: Vec<String> = Vec::new();
+    let mut peers = Vec::new();
+    for node in &follow.nodes {
+        let Some(link) = setting.link_between(&follow.router, node) else { continue };
+        interfaces.push(link.to_owned());
+        let ends = links.iter().filter(|cable| cable.name == link).flat_map(|cable| &cable.ends);
+        let own = ends.filter(|end| end.host == *node);
+        peers.extend(own.flat_map(|end| [IpAddr::from(end.ipv4), IpAddr::from(end.ipv6)]));
+    }
+    interfaces.dedup();
+    let end_of = |host: &str| -> Option<&EndPlan> {
+        links.iter().flat_map(|cable| &cable.ends).find(|end| end.host == host)
+    };
+    let far =
+        follow.far.iter().filter_map(|host| Some(FarPlan { host: host.clone(), ipv4: end_of(host)?.ipv4 }));
+    let first_end = links.iter().find(|cable| cable.name == follow.link).map(|cable| &cable.ends[0].host);
+    FollowPlan {
+        name: name.to_owned(),
+        router: follow.router.clone(),
+        link: follow.link.clone(),
+        backward: first_end != Some(&follow.router),
+        interfaces,
+        nodes: follow.nodes.clone(),
+        far: far.collect(),
+        peers,
+        policy: follow.policy,
+        ceiling_bytes: follow.ceiling.map(|size| size.0),
+        burst_percent: follow.burst,
+        rto_min_us: follow.rto_min.map(|span| span.as_us()),
+    }
+}
