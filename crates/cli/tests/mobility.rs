@@ -280,3 +280,53 @@ fn wrong_arguments_are_refused_with_the_mend() {
         assert!(text(&output.stderr).contains(mend), "{arguments:?}: {}", text(&output.stderr));
     }
 }
+
+#[test]
+fn a_run_of_the_lab_announces_its_links_changes_and_its_hosts_follow() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, result) = (directory.path().join("small.toml"), directory.path().join("result"));
+    let text = r#"
+        name = "follow-small"
+        warmup = "2s"
+        duration = "2s"
+        [hosts.node]
+        [hosts.router]
+        forward = true
+        [hosts.server]
+        [links.lan]
+        between = ["node", "router"]
+        [links.path]
+        between = ["router", "server"]
+        rate = "20Mbit"
+        delay = "5ms"
+        late_limit_p99 = "1s"
+        schedule = [{ at = "2s", rate = "1Mbit", delay = "20ms" }]
+        [flows.up]
+        from = "node"
+        to = "server"
+        cc = "reno"
+        [flows.down]
+        from = "server"
+        to = "node"
+        cc = "reno"
+        [follows.bus]
+        router = "router"
+        link = "path"
+        nodes = ["node"]
+        far = ["server"]
+    "#;
+    std::fs::write(&file, text).unwrap();
+    let output = longfat(&["lab", "run", file.to_str().unwrap(), "-o", result.to_str().unwrap()]);
+    assert!(
+        output.status.success(),
+        "{}{}",
+        mobility_bed::text(&output.stdout),
+        mobility_bed::text(&output.stderr)
+    );
+    let logs = result.join("default/r1/log");
+    for host in ["node", "server"] {
+        let audit =
+            std::fs::read_to_string(logs.join(format!("follow-bus-{host}.audit.jsonl"))).unwrap_or_default();
+        assert!(audit.contains(r#""link":"1Mbit-20ms""#), "{host}: {audit}");
+    }
+}

@@ -221,3 +221,20 @@ fn a_flow_ends_by_duration_stop_or_size_and_goes_over_the_family_it_names() {
     assert_eq!((sized.size_bytes, sized.duration_us), (Some(3_000_000), 3_000_000));
     assert!(sized.address.is_ipv4());
 }
+
+#[test]
+fn who_follows_a_link_resolves_to_interfaces_and_addresses_and_the_simulator_has_none_of_it() {
+    let text = include_str!("../../../../experiments/mobility-paper.toml");
+    let plans = plans(&Experiment::read(text, &[]).unwrap()).unwrap();
+    let (alone, followed): (Vec<&Plan>, Vec<&Plan>) = plans.iter().partition(|plan| plan.follows.is_empty());
+    assert_eq!((alone.len(), followed.len()), (36, 36));
+    let (plan, follow) = (followed[0], &followed[0].follows[0]);
+    assert_eq!((follow.router.as_str(), follow.link.as_str(), follow.backward), ("router", "path", false));
+    assert_eq!((&follow.interfaces, &follow.nodes), (&vec!["lan".to_owned()], &vec!["node".to_owned()]));
+    let end =
+        |host: &str| plan.links.iter().flat_map(|link| &link.ends).find(|end| end.host == host).unwrap();
+    assert_eq!(follow.peers, [IpAddr::from(end("node").ipv4), end("node").ipv6.into()]);
+    assert_eq!((follow.far[0].host.as_str(), follow.far[0].ipv4), ("server", end("server").ipv4));
+    let refused = crate::simulated::check(&[plan.clone()]).unwrap_err().to_string();
+    assert!(refused.contains("follows.bus"), "{refused}");
+}

@@ -75,6 +75,36 @@ fn a_good_file_is_read_and_its_cases_differ_where_they_say() {
 
 /// A text of the good file, what it is replaced by, and a part of what must be said.
 const MISTAKES: &[(&str, &str, &str)] = &[
+    (
+        "[[cases]]\nname = \"plain\"",
+        "[follows.bus]\nrouter = \"r\"\nlink = \"pat\"\nnodes = [\"a\"]\n[[cases]]\nname = \"plain\"",
+        "follows.bus.link: unknown link 'pat'",
+    ),
+    (
+        "[[cases]]\nname = \"plain\"",
+        "[follows.bus]\nrouter = \"r\"\nlink = \"lan\"\nnodes = [\"a\"]\n[[cases]]\nname = \"plain\"",
+        "follows.bus.link: link 'lan' has neither rate nor delay",
+    ),
+    (
+        "[[cases]]\nname = \"plain\"",
+        "[follows.bus]\nrouter = \"a\"\nlink = \"path\"\nnodes = [\"b\"]\n[[cases]]\nname = \"plain\"",
+        "follows.bus.link: link 'path' does not end at the router 'a'",
+    ),
+    (
+        "[[cases]]\nname = \"plain\"",
+        "[follows.bus]\nrouter = \"r\"\nlink = \"path\"\nnodes = []\n[[cases]]\nname = \"plain\"",
+        "follows.bus.nodes: names no host",
+    ),
+    (
+        "[[cases]]\nname = \"plain\"",
+        "[follows.bus]\nrouter = \"r\"\nlink = \"path\"\nnodes = [\"a\"]\npolicy = \"guess\"\n[[cases]]\nname = \"plain\"",
+        "follows.bus.policy",
+    ),
+    (
+        "[[cases]]\nname = \"plain\"",
+        "[follows.bus]\nrouter = \"r\"\nlink = \"path\"\nnodes = [\"a\"]\nburst = 101\n[[cases]]\nname = \"plain\"",
+        "follows.bus.burst: is percent",
+    ),
     ("warmup = \"1s\"", "warmup = 1", "warmup: time '1' has no unit; write it like '28.4ms' or '10s'"),
     ("warmup = \"1s\"", "wramup = \"1s\"", "wramup: unknown key 'wramup'; did you mean 'warmup'?"),
     ("duration = \"2s\"", "duration = \"0s\"", "duration: must be longer than 0s"),
