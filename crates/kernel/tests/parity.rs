@@ -13,8 +13,9 @@ use longfat_cc::{
 use longfat_host::{
     Lease, Namespace,
     interface::{End, Offload, set_offload, veth},
-    run_command,
+    monotonic_us, run_command,
     socket::set_cc,
+    sysctl,
 };
 use longfat_kernel::{
     avail::Meters,
@@ -24,6 +25,7 @@ use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    ops::Range,
     os::fd::AsFd,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -56,6 +58,7 @@ impl Path {
                     .try_for_each(|o| set_offload(name, *o, false))
             };
             namespace.run(segments_of_mtu_size).unwrap().unwrap();
+            namespace.run(|| sysctl::write("net.ipv4.tcp_ecn", "1")).unwrap().unwrap();
         }
         let path = Path { sender, receiver, _lease: lease };
         path.shape(&path.sender, "add", "va", &BOTTLENECK);
@@ -72,9 +75,13 @@ impl Path {
 
     /// Drops what matches on its way to the receiver, instead of what did before.
     fn drop_packets(&self, matching: &str) {
+        self.treat_packets(&format!("{matching} drop"));
+    }
+
+    fn treat_packets(&self, rule: &str) {
         let rules = format!(
             "table inet loss {{}}\ndelete table inet loss\ntable inet loss {{ chain in {{ \
-             type filter hook prerouting priority -300; iifname \"vb\" {matching} drop\n}}\n}}\n"
+             type filter hook prerouting priority -300; iifname \"vb\" {rule}\n}}\n}}\n"
         );
         let mut nft = self.receiver.command("sh");
         nft.args(["-c", &format!("printf '%s' '{rules}' | nft -f -")]);
@@ -82,8 +89,9 @@ impl Path {
     }
 
     /// What a flow meets in its life: random loss and overflow, an outage (timeouts), acknowledgements that
-    /// come late (a spurious timeout, taken back), and random loss again.
-    fn weather(&self) {
+    /// come late (a spurious timeout, taken back), random loss again, and marks instead of loss (RFC 3168). When
+    /// nothing but marks was there, in the clock of [`Conn::now_us`].
+    fn weather(&self) -> Range<u64> {
         let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
         wait(2500);
         self.drop_packets("counter");
@@ -97,6 +105,12 @@ impl Path {
         wait(900);
         self.drop_packets("numgen random mod 500 == 0");
         wait(700);
+        self.treat_packets("numgen inc mod 500 == 0 ip ecn set ce");
+        // The losses before it are repaired first.
+        wait(500);
+        let since_us = monotonic_us() as u64;
+        wait(1000);
+        since_us..monotonic_us() as u64
     }
 }
 
@@ -137,19 +151,19 @@ fn connect(socket: std::os::fd::OwnedFd) -> TcpStream {
     TcpStream::from(socket)
 }
 
-/// Every callback of one flow through all weather.
-fn recorded(algorithm: Algorithm, recorder: &Recorder) -> Vec<Call> {
+/// Every callback of one flow through all weather, and when it was only marked.
+fn recorded(algorithm: Algorithm, recorder: &Recorder) -> (Vec<Call>, Range<u64>) {
     let path = Path::new(algorithm.name());
     let (stop_sending, stop_recording) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let calls = scope.spawn(|| recorder.collect(&stop_recording).unwrap());
         let sending =
             scope.spawn(|| send(&path, recorder.kernel_name(), algorithm.measures(), &stop_sending));
-        path.weather();
+        let marked_us = path.weather();
         stop_sending.store(true, Ordering::Relaxed);
         sending.join().unwrap();
         stop_recording.store(true, Ordering::Release);
-        calls.join().unwrap()
+        (calls.join().unwrap(), marked_us)
     })
 }
 
@@ -158,7 +172,7 @@ fn in_slow_start(call: &Call) -> bool {
 }
 
 /// What the recording covers, so that parity of an idle flow cannot pass for parity.
-fn cases(algorithm: Algorithm, calls: &[Call]) -> BTreeMap<&'static str, usize> {
+fn cases(algorithm: Algorithm, calls: &[Call], marked_us: &Range<u64>) -> BTreeMap<&'static str, usize> {
     let grew = |call: &Call| call.outcome.conn.cwnd_segments > call.before.cwnd_segments;
     let count = |case: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| case(call)).count();
     let on_ack = |call: &Call| call.op == Op::OnAck;
@@ -169,6 +183,10 @@ fn cases(algorithm: Algorithm, calls: &[Call]) -> BTreeMap<&'static str, usize> 
         ("more than two segments in one ack", count(&|call| on_ack(call) && call.ack.acked_segments > 2)),
         ("growth after a timeout", count(&|call| on_ack(call) && call.before.ca_state == LOSS && grew(call))),
         ("ssthresh", count(&|call| call.op == Op::Ssthresh)),
+        (
+            "ssthresh for a mark",
+            count(&|call| call.op == Op::Ssthresh && marked_us.contains(&call.before.now_us)),
+        ),
         ("undo", count(&|call| call.op == Op::UndoCwnd)),
     ]);
     cases.extend(own_cases(algorithm, calls));
@@ -226,9 +244,9 @@ fn assert_parity(name: &str) {
     let tunables = tunables(algorithm);
     let recorder =
         record(&tunables, &format!("lfp{}{}{}", std::process::id(), &name[..1], name.len())).unwrap();
-    let calls = recorded(algorithm, &recorder);
+    let (calls, marked_us) = recorded(algorithm, &recorder);
     assert_eq!(recorder.lost(), 0, "the ring buffer was too small");
-    let cases = cases(algorithm, &calls);
+    let cases = cases(algorithm, &calls, &marked_us);
     println!("{name}: {} callbacks, {cases:?}", calls.len());
     for call in &calls {
         assert_eq!(call.replay(&tunables), call.outcome, "{call:?}");
