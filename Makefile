@@ -53,8 +53,9 @@ bench-relay: build ## the relay beside plain forwarding and its peers
 bench-capture: build ## capture beside tcpdump and dumpcap
 	bench/capture/compare.py
 
-bench-sim: ## packets per second of the simulator
+bench-sim: ## packets per second of the simulator, alone and beside ns-3
 	cargo run --release --locked -p longfat-sim --example dumbbell -- 300 60
+	bench/sim/compare.py
 
 test-clients: ## curl, nginx, ssh, rsync, iperf3, git, PostgreSQL through the relay (installs these Debian packages)
 	scripts/setup-clients

@@ -1,7 +1,8 @@
 //! How fast the simulator is: a dumbbell of four Reno flows at 100 Mbit/s, and RFC 3649's path (10 Gbit/s, 100 ms)
 //! with one HighSpeed and one Reno flow.
 //!
-//! `cargo run --release -p longfat-sim --example dumbbell [-- SECONDS_DUMBBELL SECONDS_LONG_FAT]`
+//! `cargo run --release -p longfat-sim --example dumbbell [-- SECONDS_DUMBBELL SECONDS_LONG_FAT]`, or for
+//! `bench/sim/compare.py`, which holds the dumbbell beside ns-3's, one line of JSON: `[-- --json SECONDS_DUMBBELL]`
 
 use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
 use longfat_schema::record::Record;
@@ -114,10 +115,34 @@ fn measure(name: &str, scenario: &Scenario) {
     }
 }
 
+fn print_json(scenario: &Scenario) {
+    let mut goodput_bps = 0;
+    let sum = |record| {
+        if let Record::Flow(flow) = record {
+            goodput_bps += flow.goodput_bps;
+        }
+    };
+    match run(scenario, sum, |_| true) {
+        Ok(stats) => println!(
+            "{{\"simulated_s\": {}, \"packets\": {}, \"goodput_mbit_per_s\": {:.1}}}",
+            stats.time_ns / SECOND_NS,
+            stats.packets,
+            goodput_bps as f64 / 1e6
+        ),
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(2);
+        }
+    }
+}
+
 fn main() {
     let seconds: Vec<u64> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
     let (short, long) = (seconds.first().copied().unwrap_or(100), seconds.get(1).copied().unwrap_or(60));
     let four = dumbbell(&["reno"; 4], 100_000_000, 18_000_000, 500_000, short);
+    if std::env::args().any(|argument| argument == "--json") {
+        return print_json(&four);
+    }
     measure("4 reno, 100 Mbit/s, 40 ms", &four);
     let fat = dumbbell(&["highspeed", "reno"], 10_000_000_000, 48_000_000, 125_000_000, long);
     measure("highspeed + reno, 10 Gbit/s, 100 ms", &fat);
