@@ -12,6 +12,10 @@ Processor time is user and system time of both iperf3 processes: what the kernel
 context, unless ksoftirqd takes over (its growth is recorded beside it, and counted). Other work on the machine only
 ever adds to it, so the least of all rounds stands beside the median.
 
+Vegas keeps so small a window on a path without distance that TCP works in small pieces. Whether its cost is that, or the
+algorithm's, a row of the kernel's reno says that is held to the median window of lf_vegas of the same round (the route's
+cwnd, locked).
+
 The kernel also counts the time spent in our BPF programs themselves (kernel.bpf_stats_enabled, for one run of each after
 the rounds, because the counting costs, too): that is what ours adds to the kernel's TCP, free of the noise of the rest.
 
@@ -37,6 +41,7 @@ LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
 KERNEL = ["cubic", "reno"]
 OURS = ["lf_cubic", "lf_reno", "lf_highspeed", "lf_scalable", "lf_bic", "lf_vegas"]
 DROP_ONE_IN = 20_000
+MSS_BYTES = 1448
 
 
 def run(*command):
@@ -131,16 +136,21 @@ class Bed:
                 raise SystemExit(f"not registered: {missing}")
             time.sleep(0.1)
 
-    def measure(self, cc, gigabytes):
-        run("ip", "-n", self.sender, "route", "replace", "10.78.0.0/24", "dev", "eth", "congctl", cc)
+    def measure(self, cc, gigabytes, window_segments=None):
+        held = ["cwnd", "lock", str(window_segments)] if window_segments else []
+        run("ip", "-n", self.sender, "route", "replace", "10.78.0.0/24", "dev", "eth", "congctl", cc, *held)
+        # A route's window comes to a connection by way of what the kernel remembers of the one before.
+        run("ip", "-n", self.sender, "tcp_metrics", "flush")
+        if window_segments:
+            self.transfer(1)
         before = ksoftirqd_seconds()
-        server = self.iperf(self.receiver, ["-s", "-1", "-p", "5302"])
-        time.sleep(0.2)
-        client = self.iperf(self.sender, ["-c", "10.78.0.2", "-p", "5302", "-n", str(int(gigabytes * 1e9)), "-J"])
-        end = json.loads(client.stdout.read())["end"]
+        client, server = self.transfer(int(gigabytes * 1e9))
+        report = json.loads(client.output)
+        end = report["end"]
+        windows = [stream["snd_cwnd"] / MSS_BYTES for part in report["intervals"] for stream in part["streams"]]
         if end["sender_tcp_congestion"] != cc:
             raise SystemExit(f"asked for {cc}, got {end['sender_tcp_congestion']}")
-        cpu = sum(self.cpu_seconds(process) for process in (client, server))
+        cpu = client.cpu_seconds + server.cpu_seconds
         softirq = ksoftirqd_seconds() - before
         gigabytes = end["sum_received"]["bytes"] / 1e9
         return {
@@ -149,6 +159,7 @@ class Bed:
             "ksoftirqd_s_per_gb": softirq / gigabytes,
             "gbit_per_s": end["sum_received"]["bits_per_second"] / 1e9,
             "retransmits": end["sum_sent"]["retransmits"],
+            "median_window_segments": statistics.median(windows),
         }
 
     def callbacks(self, cc, gigabytes):
@@ -166,18 +177,29 @@ class Bed:
         ns, calls = (sum(part) for part in zip(*grown))
         return row | {"callbacks_s_per_gb": ns / 1e9 / gigabytes, "callbacks_per_gb": calls / gigabytes}
 
+    def transfer(self, size_bytes):
+        """The client and the server, both ended."""
+        server = self.iperf(self.receiver, ["-s", "-1", "-p", "5302"])
+        time.sleep(0.2)
+        client = self.iperf(self.sender, ["-c", "10.78.0.2", "-p", "5302", "-n", str(size_bytes), "-J", "-i", "0.1"])
+        return Ended(client), Ended(server)
+
     @staticmethod
     def iperf(name, args):
         command = ["ip", "netns", "exec", name, "iperf3", *args]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    @staticmethod
-    def cpu_seconds(process):
+
+class Ended:
+    """What a program printed, and its user and system time."""
+
+    def __init__(self, process):
+        self.output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise SystemExit(f"iperf3 ended with {process.returncode}")
-        return usage.ru_utime + usage.ru_stime
+        self.cpu_seconds = usage.ru_utime + usage.ru_stime
 
 
 def ratios(rows, ours, theirs):
@@ -202,8 +224,8 @@ def summarise(directory):
     text += [f"{rounds} rounds, {head['gigabytes']} GB each, MTU-sized segments, one packet in {DROP_ONE_IN} dropped."]
     text += ["Median and quartiles; ratios of runs of the same round. The same congestion control beside itself"]
     text += ["(each round runs the kernel's twice) says how much of a ratio is noise.", ""]
-    text += ["| cc | CPU s per GB | least | beside cubic | beside reno | Gbit/s | retransmits |"]
-    text += ["|---|---|---|---|---|---|---|"]
+    text += ["| cc | CPU s per GB | least | beside cubic | beside reno | Gbit/s | retransmits | median window |"]
+    text += ["|---|---|---|---|---|---|---|---|"]
     for cc in dict.fromkeys(row["cc"] for row in rows):
         group = [row for row in rows if row["cc"] == cc]
         middle = lambda field: statistics.median(row[field] for row in group)
@@ -211,7 +233,8 @@ def summarise(directory):
         cost = spread([row["cpu_s_per_gb"] for row in group])
         least = min(row["cpu_s_per_gb"] for row in group)
         text.append(
-            f"| {cc} | {cost} | {least:.3f} | {beside[0]} | {beside[1]} | {middle('gbit_per_s'):.1f} | {middle('retransmits'):.0f} |"
+            f"| {cc} | {cost} | {least:.3f} | {beside[0]} | {beside[1]} | {middle('gbit_per_s'):.1f} | {middle('retransmits'):.0f} "
+            f"| {middle('median_window_segments'):.0f} |"
         )
     if counted:
         text += ["", "Time in our callbacks themselves (kernel.bpf_stats_enabled, whose own cost is in it):", ""]
@@ -233,6 +256,15 @@ def noise(rows, cc):
         pair = [row["cpu_s_per_gb"] for row in rows if row["round"] == round_ and row["cc"] == cc]
         values += [pair[1] / pair[0]] if len(pair) == 2 else []
     return values
+
+
+def rows_of_round(bed, order, gigabytes):
+    for cc in order:
+        row = bed.measure(cc, gigabytes)
+        yield row
+        if cc == "lf_vegas":
+            held = max(2, round(row["median_window_segments"]))
+            yield bed.measure("reno", gigabytes, held) | {"cc": "reno, window of vegas"}
 
 
 def main():
@@ -257,11 +289,10 @@ def main():
     with Bed(KERNEL + ours) as bed, raw.open("a") as out:
         for number in range(args.rounds):
             round_ = f"{now:%H%M%S}-{number}"
-            for cc in random.sample(order, len(order)):
-                row = {"round": round_} | bed.measure(cc, args.gigabytes)
-                out.write(json.dumps(row) + "\n")
+            for row in rows_of_round(bed, random.sample(order, len(order)), args.gigabytes):
+                out.write(json.dumps({"round": round_} | row) + "\n")
                 out.flush()
-                print(f"{round_} {cc:13} {row['cpu_s_per_gb']:.3f} s/GB {row['gbit_per_s']:.1f} Gbit/s", flush=True)
+                print(f"{round_} {row['cc']:22} {row['cpu_s_per_gb']:.3f} s/GB {row['gbit_per_s']:.1f} Gbit/s", flush=True)
         for cc in ours:
             row = bed.callbacks(cc, args.gigabytes)
             out.write(json.dumps({"round": f"{now:%H%M%S}-callbacks"} | row) + "\n")
