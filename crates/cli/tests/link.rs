@@ -4,7 +4,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::TcpListener,
+    net::{TcpListener, UdpSocket},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -205,4 +205,49 @@ fn a_missing_interface_is_named_with_exit_code_2() {
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("interface 'nosuch'"), "{stderr}");
+}
+
+/// Stopped together with its hosts, a path that went on would let all packets go at once that were due meanwhile.
+#[test]
+fn a_path_whose_machine_stood_still_goes_on_where_it_was() {
+    const PACKETS: usize = 60;
+    let receiver = UdpSocket::bind("0.0.0.0:0").unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let port = receiver.local_addr().unwrap().port();
+    // 11 ms each at 1 Mbit/s; sent at once, so nothing arrives at the path while it is stopped.
+    let script = format!(
+        "exec 3<>/dev/udp/$LONGFAT_HOST/{port}; packet=$(printf '%01400d' 0); \
+         for i in $(seq {PACKETS}); do printf %s $packet >&3; done; echo started; sleep 3"
+    );
+    let mut child =
+        longfat(&["run", "--rate", "1Mbit", "--queue", "1MB", "--json", "-q", "--", "bash", "-c", &script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    let stopping = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        signal(&child, libc::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(300));
+        signal(&child, libc::SIGCONT);
+        child
+    });
+    let arrivals: Vec<Instant> = (0..PACKETS)
+        .map(|_| {
+            receiver.recv(&mut [0; 2000]).unwrap();
+            Instant::now()
+        })
+        .collect();
+    let joined = arrivals.windows(2).filter(|pair| pair[1] - pair[0] < Duration::from_millis(3)).count();
+    let mut summary = String::new();
+    stdout.read_to_string(&mut summary).unwrap();
+    stopping.join().unwrap().wait().unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    assert!(summary["forward"]["paused_us"].as_u64().unwrap() > 200_000, "{summary}");
+    assert_eq!(summary["forward"]["punctual"], false, "a tenth of the time is too much: {summary}");
+    assert!(joined < 13, "{joined} of 26 packets of the pause came in one burst");
 }

@@ -145,4 +145,16 @@ mod tests {
         assert!(start_time(std::process::id() as i32).is_some());
         assert_eq!(start_time(i32::MAX), None);
     }
+
+    #[test]
+    fn the_control_socket_of_a_daemon_is_no_lease_to_sweep() {
+        fs::create_dir_all(LEASES).unwrap();
+        let path = Path::new(LEASES).join(format!("lease-test-{}.sock", std::process::id()));
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let swept = sweep();
+        let is_left = path.exists();
+        fs::remove_file(&path).unwrap();
+        swept.unwrap();
+        assert!(is_left);
+    }
 }

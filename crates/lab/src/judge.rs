@@ -91,7 +91,11 @@ fn link_faults(samples: &Samples) -> Vec<String> {
             );
             found.push(message);
         } else if !link.punctual && link.overrun_packets == 0 {
-            found.push(format!("{name}: its driver says it did not keep the path it was to emulate"));
+            let paused_ms = link.paused_us / 1000;
+            found.push(format!(
+                "{name}: its driver did not keep the path it was to emulate; the machine stood still for {paused_ms} ms \
+                 of the run"
+            ));
         }
     }
     found

@@ -359,6 +359,9 @@ pub struct LinkSummary {
     pub late_max_us: u64,
     /// Limit of `late_p99_us` given by the experiment.
     pub late_limit_us: u64,
+    /// How long the path stood still because its machine did; lateness is without it.
+    #[serde(default)]
+    pub paused_us: u64,
     /// Whether the driver kept its promise; `false` makes the run invalid.
     pub punctual: bool,
 }

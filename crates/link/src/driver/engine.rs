@@ -3,6 +3,7 @@
 use super::{
     DriverError, Options, Start,
     batch::Batch,
+    clock::{Clock, silences},
     frame::{self, ETHERNET_BYTES, VNET_BYTES},
     max_frame_bytes,
     pace::Pace,
@@ -49,6 +50,7 @@ pub struct Engine {
     ways: [Way; 2],
     pool: Pool,
     pace: Pace,
+    clock: Clock,
     mtu_bytes: u32,
     sample_interval_ns: u64,
     sampling: bool,
@@ -73,6 +75,7 @@ impl Engine {
             ],
             pool: Pool::new(max_frame_bytes(plan.mtu_bytes), pool_slots(plan), MAX_POOL_BYTES),
             pace: Pace::new(min_delay_ns, plan.coalesce_ns),
+            clock: Clock::default(),
             mtu_bytes: plan.mtu_bytes,
             sample_interval_ns: plan.sample_interval_ns,
             sampling: false,
@@ -86,9 +89,10 @@ impl Engine {
     pub fn run(&mut self, options: &Options<'_>, reporter: &mut Reporter) -> Result<(), DriverError> {
         self.sampling = reporter.is_kept();
         while !options.stop.load(Ordering::Relaxed) {
-            let now_ns = monotonic_ns();
+            let host_ns = monotonic_ns();
+            self.note_stall(host_ns, reporter);
+            let now_ns = self.clock.path_ns(host_ns);
             self.start_schedule(&options.start, now_ns);
-            self.note_stall(now_ns, reporter);
             let mut read_all = true;
             for way in 0..2 {
                 // The model may not run ahead of arrivals that still wait in the ring.
@@ -99,7 +103,7 @@ impl Engine {
             }
             if read_all {
                 let next_ns = self.ways.iter().filter_map(|way| way.direction.next_event()).min();
-                self.pace.wait(next_ns, &self.sockets)?;
+                self.pace.wait(next_ns.map(|at_ns| self.clock.host_ns(at_ns)), &self.sockets)?;
             }
         }
         Ok(())
@@ -107,8 +111,13 @@ impl Engine {
 
     /// The counters of both directions, now.
     pub fn counters(&mut self) -> [Counters; 2] {
-        let now_ns = monotonic_ns();
+        let now_ns = self.clock.path_ns(monotonic_ns());
         self.ways.each_mut().map(|way| way.direction.counters(now_ns))
+    }
+
+    /// How long the path stood still.
+    pub fn paused_ns(&self) -> u64 {
+        self.clock.paused_ns()
     }
 
     /// Both directions.
@@ -130,7 +139,7 @@ impl Engine {
         }
         let at_ns = match start {
             Start::Now => now_ns,
-            Start::At(at_ns) => *at_ns,
+            Start::At(at_ns) => self.clock.path_ns(*at_ns),
             Start::OnFlag(flag) if flag.load(Ordering::Relaxed) => now_ns,
             Start::OnFlag(_) => return,
         };
@@ -143,8 +152,19 @@ impl Engine {
         if late_ns > STALL_NS {
             self.stalls += 1;
             self.longest_stall_ns = self.longest_stall_ns.max(late_ns);
-            reporter.tell(Event::Stall(now_ns, late_ns));
+            let paused_ns = self.stand_still(now_ns - late_ns, now_ns);
+            reporter.tell(Event::Stall { now_ns, late_ns, paused_ns });
         }
+    }
+
+    /// Takes the time out of the path's in which neither driver nor hosts did anything; how long that was.
+    fn stand_still(&mut self, from_ns: u64, to_ns: u64) -> u64 {
+        let offset_ns = realtime_offset_ns();
+        let waiting = self.sockets.iter().flat_map(PacketSocket::waiting_since_ns);
+        let arrivals_ns = waiting.map(|at_ns| (at_ns as i64 - offset_ns) as u64).collect();
+        let before_ns = self.clock.paused_ns();
+        self.clock.pause(silences(from_ns, to_ns, arrivals_ns, STALL_NS));
+        self.clock.paused_ns() - before_ns
     }
 
     /// Takes in frames that arrived by `now_ns`; up to what time all of them have been.
@@ -152,10 +172,11 @@ impl Engine {
         let (mut last_ns, mut offset_ns) = (0, None);
         for _ in 0..READ_AT_ONCE {
             let (pool, counts, mtu) = (&mut self.pool, &mut self.ways[way], self.mtu_bytes);
+            let clock = &self.clock;
             let taken = self.sockets[way].receive(|received| {
                 let arrival_ns =
                     (received.realtime_ns as i64 - *offset_ns.get_or_insert_with(realtime_offset_ns)) as u64;
-                (arrival_ns, counts.store(&received, pool, mtu))
+                (clock.path_ns(arrival_ns), counts.store(&received, pool, mtu))
             });
             let Some((arrival_ns, packet)) = taken else { return now_ns };
             // The wall clock may be set while a frame waits: an arrival is never in the future, never out of order.
@@ -170,18 +191,21 @@ impl Engine {
         last_ns
     }
 
-    /// Samples at every multiple of the interval up to `now_ns`, each as of its own time.
+    /// Samples at every multiple of the interval up to `now_ns`, each as of its own time. They are the host's times: a path
+    /// that stands still is sampled, too.
     fn sample_until(&mut self, way: usize, now_ns: u64, reporter: &mut Reporter) {
-        let way = &mut self.ways[way];
-        while self.sampling && way.next_sample_ns <= now_ns {
+        let (way, clock) = (&mut self.ways[way], &self.clock);
+        while self.sampling && clock.path_ns(way.next_sample_ns) <= now_ns {
             let at_ns = way.next_sample_ns;
-            reporter.tell(Event::Sample(way.name, at_ns, way.direction.counters(at_ns)));
+            let counters = way.direction.counters(clock.path_ns(at_ns));
+            reporter.tell(Event::Sample(way.name, at_ns, counters));
             way.next_sample_ns += self.sample_interval_ns;
         }
     }
 
     /// Sends everything due by `now_ns`.
     fn release(&mut self, way: usize, now_ns: u64) {
+        let clock = &self.clock;
         let (pool, socket, way) = (&mut self.pool, &self.sockets[1 - way], &mut self.ways[way]);
         while let Some(departure) = way.direction.dequeue(now_ns) {
             let Packet { payload: buffer, ecn, .. } = departure.packet;
@@ -196,10 +220,10 @@ impl Engine {
             way.batch.add(pool, buffer);
             way.due_ns.push(departure.due_ns);
             if way.batch.is_full() {
-                way.send(pool, socket);
+                way.send(pool, socket, clock);
             }
         }
-        way.send(pool, socket);
+        way.send(pool, socket, clock);
     }
 }
 
@@ -243,11 +267,11 @@ impl Way {
     }
 
     /// Lateness is taken when the frames are handed to the kernel.
-    fn send(&mut self, pool: &mut Pool, socket: &PacketSocket) {
+    fn send(&mut self, pool: &mut Pool, socket: &PacketSocket, clock: &Clock) {
         if self.batch.is_empty() {
             return;
         }
-        let now_ns = monotonic_ns();
+        let now_ns = clock.path_ns(monotonic_ns());
         for due_ns in self.due_ns.drain(..) {
             self.lateness_ns.saturating_record(now_ns.saturating_sub(due_ns).max(1));
         }

@@ -12,6 +12,7 @@
 //! are not delivered, are counted, and make the run invalid.
 
 mod batch;
+mod clock;
 mod engine;
 pub mod frame;
 mod pace;
@@ -136,6 +137,13 @@ impl DriverReport {
                 warnings.push(format!("{direction}: {overrun_packets} packets were lost outside the model"));
             }
         }
+        if self.forward.paused_us > most_paused_us(self.duration_us) {
+            warnings.push(format!(
+                "the machine, and the path with it, stood still for {} ms in all, more than 2 % of the time; repeat \
+                 the run on an idle host",
+                self.forward.paused_us / 1000
+            ));
+        }
         if self.oversize_frames > 0 {
             warnings.push(format!(
                 "{} frames were larger than the MTU or tagged and were not delivered; turn TSO and GSO off at the \
@@ -182,7 +190,7 @@ pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, 
         forward: LinkSummary::default(),
         backward: LinkSummary::default(),
     };
-    let [forward, backward] = summaries(plan, &mut engine);
+    let [forward, backward] = summaries(plan, &mut engine, duration_ns / 1000);
     let report = DriverReport { forward, backward, ..report };
     write_end(options.lines, plan, &report, unsaid).map_err(DriverError::Samples)?;
     Ok(report)
@@ -200,7 +208,8 @@ fn open(interface: &str, mtu_bytes: u32) -> Result<PacketSocket, DriverError> {
     PacketSocket::open(interface, mtu_bytes)
 }
 
-fn summaries(plan: &LinkPlan, engine: &mut Engine) -> [LinkSummary; 2] {
+fn summaries(plan: &LinkPlan, engine: &mut Engine, duration_us: u64) -> [LinkSummary; 2] {
+    let (paused_us, most_us) = (engine.paused_ns() / 1000, most_paused_us(duration_us));
     let counters = engine.counters();
     let names = ["forward", "backward"];
     [0, 1].map(|way| {
@@ -226,9 +235,15 @@ fn summaries(plan: &LinkPlan, engine: &mut Engine) -> [LinkSummary; 2] {
             late_p999_us: late(0.999),
             late_max_us: lateness_ns.max() / 1000,
             late_limit_us,
-            punctual: late(0.99) <= late_limit_us && overrun_packets == 0,
+            paused_us,
+            punctual: late(0.99) <= late_limit_us && overrun_packets == 0 && paused_us <= most_us,
         }
     })
+}
+
+/// How long a path may have stood still with its machine: 2 % of the time.
+fn most_paused_us(duration_us: u64) -> u64 {
+    duration_us / 50
 }
 
 fn write_end(lines: &Lines, plan: &LinkPlan, report: &DriverReport, unsaid: u64) -> io::Result<()> {

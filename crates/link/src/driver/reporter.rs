@@ -21,8 +21,15 @@ const DRAIN_EVERY: Duration = Duration::from_millis(20);
 pub enum Event {
     /// State of a direction.
     Sample(DirectionName, u64, Counters),
-    /// The driver was held up: when, for how long.
-    Stall(u64, u64),
+    /// The driver was held up.
+    Stall {
+        /// Until when.
+        now_ns: u64,
+        /// For how long.
+        late_ns: u64,
+        /// For how long of this everything stood still, and the path with it.
+        paused_ns: u64,
+    },
 }
 
 /// The real-time thread's end.
@@ -96,14 +103,19 @@ fn record(link: &str, event: Event) -> Record {
             lost_packets: counters.lost_packets,
             marked_packets: counters.marked_packets,
         }),
-        Event::Stall(time_ns, late_ns) => Record::Note(Note {
-            time_us: (time_ns / 1000) as i64,
+        Event::Stall { now_ns, late_ns, paused_ns } => Record::Note(Note {
+            time_us: (now_ns / 1000) as i64,
             level: "warning".to_owned(),
             source: link.to_owned(),
-            message: format!(
-                "the driver was held up for {:.1} ms; packets left that late",
-                late_ns as f64 / 1e6
-            ),
+            message: stall(late_ns, paused_ns),
         }),
     }
+}
+
+fn stall(late_ns: u64, paused_ns: u64) -> String {
+    let [late_ms, paused_ms] = [late_ns, paused_ns].map(|ns| ns as f64 / 1e6);
+    if paused_ns == 0 {
+        return format!("the driver was held up for {late_ms:.1} ms; packets left that late");
+    }
+    format!("everything stood still for {paused_ms:.1} ms, and the path with it")
 }

@@ -90,6 +90,11 @@ impl PacketSocket {
         self.ring.receive(take)
     }
 
+    /// Arrival times (CLOCK_REALTIME) of the frames that wait.
+    pub fn waiting_since_ns(&self) -> impl Iterator<Item = u64> {
+        self.ring.waiting_since_ns()
+    }
+
     /// Sends messages of `[vnet header, frame parts…]`; how many were taken, or why the first was not.
     pub fn send(&self, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
         // SAFETY: the caller's messages point to iovecs and buffers that live across the call.
@@ -161,13 +166,30 @@ impl Ring {
         Ok(Ring { memory: memory.cast(), bytes, frame_bytes, frames, next: 0 })
     }
 
-    fn receive<T>(&mut self, take: impl FnOnce(Received<'_>) -> T) -> Option<T> {
-        // SAFETY: `next` < `frames`, so the frame lies inside the mapping; the kernel aligns frames to 16 bytes; the
+    /// A frame and its status word.
+    fn frame(&self, index: usize) -> (*mut u8, &AtomicU32) {
+        debug_assert!(index < self.frames);
+        // SAFETY: `index` < `frames`, so the frame lies inside the mapping; the kernel aligns frames to 16 bytes; the
         // status word is shared with the kernel and therefore atomic.
-        let (start, status) = unsafe {
-            let start = self.memory.add(self.next * self.frame_bytes);
+        unsafe {
+            let start = self.memory.add(index * self.frame_bytes);
             (start, AtomicU32::from_ptr(start.cast::<u32>()))
-        };
+        }
+    }
+
+    fn waiting_since_ns(&self) -> impl Iterator<Item = u64> {
+        let frames = (0..self.frames).map(|ahead| self.frame((self.next + ahead) % self.frames));
+        let waiting =
+            frames.take_while(|(_, status)| status.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0);
+        waiting.map(|(start, _)| {
+            // SAFETY: the status says the frame is ours; the kernel wrote a header at its start.
+            let header = unsafe { &*start.cast::<libc::tpacket2_hdr>() };
+            realtime_ns(header)
+        })
+    }
+
+    fn receive<T>(&mut self, take: impl FnOnce(Received<'_>) -> T) -> Option<T> {
+        let (start, status) = self.frame(self.next);
         let flags = status.load(Ordering::Acquire);
         if flags & libc::TP_STATUS_USER == 0 {
             return None;
@@ -182,7 +204,7 @@ impl Ring {
             take(Received {
                 bytes: std::slice::from_raw_parts(start.add(from), end - from),
                 frame_bytes: header.tp_len as usize,
-                realtime_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
+                realtime_ns: realtime_ns(header),
                 tagged: flags & libc::TP_STATUS_VLAN_VALID != 0,
             })
         };
@@ -191,6 +213,10 @@ impl Ring {
         self.next = (self.next + 1) % self.frames;
         Some(taken)
     }
+}
+
+fn realtime_ns(header: &libc::tpacket2_hdr) -> u64 {
+    u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec)
 }
 
 fn configure(fd: &OwnedFd, index: c_int) -> io::Result<()> {
