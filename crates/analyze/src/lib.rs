@@ -5,6 +5,7 @@
 //! - [`flow`]: from segments to flows, in memory bounded by the flows that are live.
 //! - [`findings`]: what the figures mean, with evidence.
 //! - [`analysis`]: all of it, over several files and several cores.
+//! - [`matching`]: two captures of the same traffic at two places.
 //! - [`expect`]: expectations of it.
 //! - [`summary`]: the result as text.
 
@@ -14,6 +15,7 @@ pub mod decode;
 pub mod expect;
 pub mod findings;
 pub mod flow;
+pub mod matching;
 pub mod segment;
 pub mod summary;
 

@@ -36,7 +36,11 @@ impl Bed {
 
     /// A capture that has begun.
     fn capture(&self, args: &[&str]) -> Child {
-        let mut child = longfat(&[&["capture", "-i", "eth0", "--netns", self.near.name()], args].concat())
+        self.capture_in(&self.near, args)
+    }
+
+    fn capture_in(&self, namespace: &Namespace, args: &[&str]) -> Child {
+        let mut child = longfat(&[&["capture", "-i", "eth0", "--netns", namespace.name()], args].concat())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -145,6 +149,33 @@ fn a_transfer_is_captured_until_ctrl_c_and_the_analysis_finds_all_of_it() {
     let directions = analysis["flows"][0]["directions"].as_array().unwrap();
     let payloads: Vec<u64> = directions.iter().map(|one| number(&one["unique_bytes"])).collect();
     assert_eq!(payloads, [2_000_000, 1]);
+}
+
+#[test]
+fn captures_at_both_ends_are_matched_packet_by_packet() {
+    let bed = Bed::new("match");
+    let files = [bed.file("near.pcapng"), bed.file("far.pcapng")];
+    let captures = [(&bed.near, &files[0]), (&bed.far, &files[1])]
+        .map(|(namespace, file)| bed.capture_in(namespace, &["-o", file, "--json", "tcp"]));
+    bed.transfer(500_000);
+    std::thread::sleep(Duration::from_millis(50));
+    let summaries = captures.map(|child| {
+        signal(&child, libc::SIGINT);
+        json(&ended(child).stdout)
+    });
+    let output = longfat(&["analyze", "--json", &files[0], "--match", &files[1]]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = json(&output.stdout);
+    assert_eq!(number(&found["matched_packets"]), written(&summaries[0]));
+    assert_eq!(written(&summaries[0]), written(&summaries[1]));
+    let flow = &found["flows"][0];
+    let lost = |one: &Value| number(&one["lost_packets"]) + number(&one["unseen_before_packets"]);
+    assert_eq!(flow["directions"].as_array().unwrap().iter().map(lost).sum::<u64>(), 0);
+    // One machine, one clock: both ways take less than what the clocks are said to differ by at most.
+    let round_trip_us = flow["least_round_trip_us"].as_f64().unwrap();
+    assert!(round_trip_us > 0.0 && flow["clock_difference_us"].as_f64().unwrap().abs() < 10_000.0, "{flow}");
+    let output = longfat(&["analyze", &files[0], &files[1], "--match", &files[1]]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! `longfat analyze`.
 
 use crate::outcome::{Failure, Outcome};
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
     capture::source,
     expect::{Expect, Judged},
+    matching,
 };
 use std::{
     io::Write as _,
@@ -29,6 +30,8 @@ use std::{
   longfat analyze run.pcap --expect 'retransmissions < 1%' --expect 'lfp_syndrome == 0'
       exit code 1 when one of them is missed
   tcpdump -i eth0 -s 96 -w - tcp | longfat analyze -
+  longfat analyze sender.pcap --match receiver.pcap
+      what was lost between the two places, delay above the least, spacing; the clocks need not agree
   longfat analyze ring.pcapng.* --json | jq '.flows[] | select(.findings != [])'")]
 pub struct Args {
     /// Captures; '-' is standard input.
@@ -43,6 +46,9 @@ pub struct Args {
     /// Exit with 1 unless this holds: a figure, <, <=, ==, >= or >, and a value; may be repeated.
     #[arg(long, value_name = "EXPECTATION")]
     expect: Vec<Expect>,
+    /// A second capture, of the same traffic elsewhere: match both packet by packet and tell what the path between them did.
+    #[arg(long = "match", value_name = "FILE", conflicts_with_all = ["html", "expect"])]
+    matched: Option<PathBuf>,
     /// Threads that follow flows; results are the same for any number [default: one fewer than there are cores].
     #[arg(short, long, value_name = "N")]
     jobs: Option<usize>,
@@ -52,6 +58,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    if let Some(second) = &args.matched {
+        return Ok(run_match(args, second)?);
+    }
     let analysis = read(args)?;
     let judged: Vec<Judged> = args.expect.iter().map(|expect| expect.judge(&analysis)).collect();
     print(&analysis, &judged, args.json)?;
@@ -62,6 +71,16 @@ pub fn run(args: &Args) -> Outcome {
     let missed: Vec<String> =
         missed.map(|judged| format!("{}: found {}", judged.text, judged.found)).collect();
     if missed.is_empty() { Ok(()) } else { Err(Failure::Missed(missed.join("; "))) }
+}
+
+fn run_match(args: &Args, second: &Path) -> anyhow::Result<()> {
+    let [first] = args.files.as_slice() else {
+        bail!("--match compares two captures: give one FILE before it, not {}", args.files.len());
+    };
+    let found = matching::matching(&mut [source::open(first)?, source::open(second)?])?;
+    let text =
+        if args.json { format!("{}\n", serde_json::to_string(&found)?) } else { matching::text(&found) };
+    write_out(&text)
 }
 
 fn read(args: &Args) -> anyhow::Result<Analysis> {
@@ -104,6 +123,10 @@ fn print(analysis: &Analysis, expectations: &[Judged], json: bool) -> anyhow::Re
     } else {
         longfat_analyze::summary::text(analysis)
     };
+    write_out(&text)
+}
+
+fn write_out(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         // Whoever reads has seen enough, as 'head' does.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

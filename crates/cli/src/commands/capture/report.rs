@@ -53,7 +53,9 @@ pub fn print(args: &Args, found: &Collected, files: &[PathBuf]) -> anyhow::Resul
             cost.ns_per_packet, cost.packets, cost.reader_ns_per_packet
         );
     }
-    if let [only] = files {
+    if let [only] = files
+        && only.as_os_str() != "-"
+    {
         eprintln!("'longfat analyze {}' says what it means", only.display());
     }
     Ok(())

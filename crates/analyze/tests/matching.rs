@@ -1,0 +1,147 @@
+//! Two captures of one flow at two places, made from one list of packets with a path between them.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use longfat_analyze::{
+    capture::reader::CaptureReader,
+    matching::{Matching, matching},
+    segment::flag,
+};
+use proptest::prelude::*;
+use support::{MS, Tcp, Trace, US};
+
+/// What the path does to a packet: delay, or loss.
+type Path<'a> = &'a dyn Fn(usize, &Tcp) -> Option<i64>;
+
+/// 200 data packets a millisecond apart, and their ACKs 20 ms later, as the client's side sees them; and the same behind the
+/// path, by a clock that is ahead.
+fn two_places(clock_ns: i64, path: Path<'_>) -> [Trace; 2] {
+    let mut near = Vec::new();
+    for number in 0..200u32 {
+        let data = Tcp::client(flag::ACK, 1 + number * 1000, 1).payload(1000).ip_id(number as u16 + 1);
+        near.push((10 * MS + i64::from(number) * MS, data));
+        let ack = Tcp::server(flag::ACK, 1, 1001 + number * 1000).ip_id(number as u16 + 1);
+        near.push((30 * MS + i64::from(number) * MS, ack));
+    }
+    let mut far = Vec::new();
+    let mut seen = Vec::new();
+    for (number, (time_ns, tcp)) in near.into_iter().enumerate() {
+        let delay = path(number, &tcp);
+        // What comes towards the client passed the far place before; what was lost on its way never came near.
+        match (tcp.from_client, delay) {
+            (true, Some(delay)) => far.push((time_ns + delay + clock_ns, tcp.clone())),
+            (false, Some(delay)) => far.push((time_ns - delay + clock_ns, tcp.clone())),
+            (false, None) => far.push((time_ns - 5 * MS + clock_ns, tcp.clone())),
+            (true, None) => {}
+        }
+        if tcp.from_client || delay.is_some() {
+            seen.push((time_ns, tcp));
+        }
+    }
+    [seen, far].map(|mut packets| {
+        packets.sort_by_key(|(time_ns, _)| *time_ns);
+        let mut trace = Trace::default();
+        packets.into_iter().for_each(|(time_ns, tcp)| trace.push(time_ns, tcp));
+        trace
+    })
+}
+
+fn matched(traces: &[Trace; 2]) -> Matching {
+    let files = traces.each_ref().map(Trace::pcap);
+    let mut readers = [0, 1].map(|at: usize| CaptureReader::new(&files[at][..], "test").unwrap());
+    matching(&mut readers).unwrap()
+}
+
+#[test]
+fn a_path_without_loss_shows_its_round_trip_whatever_the_clocks_show() {
+    for clock_ns in [0, 3_600_000 * MS, -70 * MS] {
+        let clock_ns = clock_ns + 100_000 * MS;
+        let traces = two_places(clock_ns, &|_, tcp| Some(if tcp.from_client { 8 * MS } else { 4 * MS }));
+        let found = matched(&traces);
+        assert_eq!((found.packets, found.matched_packets, found.flows.len()), ([400, 400], 400, 1));
+        let flow = &found.flows[0];
+        assert_eq!(flow.least_round_trip_us, Some(12_000.0));
+        assert_eq!(flow.clock_difference_us, Some((clock_ns + 2 * MS) as f64 / 1e3));
+        assert!(!flow.repacked && flow.directions[0].from.ends_with(":40000"));
+        assert!(flow.directions.iter().all(|one| one.lost_packets == 0 && one.unseen_before_packets == 0));
+        assert_eq!(flow.directions[0].delay_above_least_us, [0.0; 4]);
+        assert_eq!(
+            flow.directions[0].gap_us.map(|gap| gap.is_some_and(|us| (us - 1000.0).abs() < 40.0)),
+            [true; 2]
+        );
+    }
+}
+
+#[test]
+fn a_queue_between_shows_as_delay_above_the_least_of_that_direction_only() {
+    let queue = |number: usize, tcp: &Tcp| {
+        Some(if tcp.from_client { 5 * MS + (number as i64 / 2) * 100 * US } else { 5 * MS })
+    };
+    let flow = &matched(&two_places(0, &queue)).flows[0];
+    let [half, _, _, all] = flow.directions[0].delay_above_least_us;
+    assert!((half - 9_950.0).abs() <= 100.0 && all == 19_900.0, "{half} {all}");
+    assert_eq!(flow.directions[1].delay_above_least_us, [0.0; 4]);
+}
+
+#[test]
+fn losses_are_counted_in_the_direction_and_between_the_places_they_happened() {
+    let lossy = |number: usize, tcp: &Tcp| {
+        let is_lost = if tcp.from_client { number % 20 == 10 } else { number == 101 };
+        (!is_lost).then_some(5 * MS)
+    };
+    let flow = &matched(&two_places(7 * MS, &lossy)).flows[0];
+    let [forth, back] = [&flow.directions[0], &flow.directions[1]];
+    assert_eq!((forth.lost_packets, forth.lost_bytes, forth.unseen_before_packets), (20, 20_000, 0));
+    assert_eq!((back.lost_packets, back.lost_bytes, back.unseen_before_packets), (1, 0, 0));
+    assert!(!flow.repacked);
+}
+
+#[test]
+fn data_that_was_pushed_together_is_told() {
+    // Every tenth waits for the one behind it.
+    let pushes = |number: usize, tcp: &Tcp| {
+        Some(if tcp.from_client && number.is_multiple_of(20) { 5 * MS + 950 * US } else { 5 * MS })
+    };
+    let found = matched(&two_places(0, &pushes));
+    let share = found.flows[0].directions[0].compressed_share.unwrap();
+    assert!((share - 20.0 / 199.0).abs() < 0.02, "{share}");
+}
+
+#[test]
+fn octets_that_were_packed_anew_are_not_called_lost_without_a_word() {
+    let [near, _] = two_places(0, &|_, _| Some(5 * MS));
+    let mut cut = Trace::default();
+    for (time_ns, tcp) in &near.packets {
+        if tcp.payload == 1000 && tcp.seq % 4000 == 1 {
+            for part in 0..2 {
+                cut.push(time_ns + 5 * MS, Tcp { seq: tcp.seq + part * 500, ..tcp.clone().payload(500) });
+            }
+        } else {
+            cut.push(time_ns + 5 * MS, tcp.clone());
+        }
+    }
+    assert!(matched(&[near, cut]).flows[0].repacked);
+}
+
+#[test]
+fn captures_of_different_traffic_have_nothing_in_common() {
+    let mut other = Trace::default();
+    other.push(0, Tcp { ports: (1, 2), ..Tcp::client(flag::SYN, 0, 0) });
+    let found = matched(&[two_places(0, &|_, _| Some(0))[0].clone(), other]);
+    assert_eq!((found.matched_packets, found.flows.len()), (0, 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn every_packet_is_matched_lost_or_seen_at_one_place_only(lost in prop::collection::vec(any::<bool>(), 400)) {
+        let path = |number: usize, _: &Tcp| (!lost[number] || !(4..=395).contains(&number)).then_some(5 * MS);
+        let traces = two_places(50 * MS, &path);
+        let found = matched(&traces);
+        let flow = &found.flows[0];
+        let gone: u64 = lost[4..396].iter().map(|lost| u64::from(*lost)).sum();
+        prop_assert_eq!(flow.directions.iter().map(|one| one.lost_packets).sum::<u64>(), gone);
+        prop_assert_eq!(found.matched_packets, 400 - gone);
+    }
+}
