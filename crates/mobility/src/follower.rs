@@ -8,7 +8,9 @@
 //! since the window is set again at the moment. Nothing is ever set while a loss is being repaired.
 //!
 //! **What.** [`Policy`] finds the window W. Lowering sets cwnd and ssthresh to W. Raising sets ssthresh to W and leaves
-//! the way up to slow start, from a share of W that the queue before the link can take as a burst.
+//! the way up to slow start, from a share of W that the queue before the link can take as a burst. A connection that does
+//! not fill its window (RFC 7661, section 4.1) is only ever lowered: its window says nothing about the link, and it
+//! takes no share of it.
 
 use crate::{
     announcement::{Announcement, Character},
@@ -101,7 +103,7 @@ struct Tracked {
     way: Way,
     /// Congestion control of its own, where ours stands in its place.
     own_cc: Option<CcName>,
-    /// Window when it was last seen to send without repairing.
+    /// Window when it was last seen to fill it without repairing, on the present link.
     steady_segments: Option<u32>,
     /// Round-trip time without the link's delay.
     rest_us: Option<u32>,
@@ -116,6 +118,8 @@ struct Pending {
     moment: Moment,
     since_us: u64,
     window_segments: u32,
+    /// Its window was what limited it when the link changed.
+    fills: bool,
     lowered: bool,
 }
 
@@ -225,7 +229,7 @@ impl Follower {
             let Some((router, way)) = self.path_of(block, known.as_ref()) else { continue };
             let known = known.filter(|known| known.router == router && known.way == way);
             let mut tracked = known.unwrap_or_else(|| Tracked::new(router, way));
-            if tracked.pending.is_none() && block.ca_state == 0 && block.flight_segments > 0 {
+            if tracked.pending.is_none() && block.ca_state == 0 && fills(block) {
                 tracked.steady_segments = Some(block.cwnd_segments);
             }
             self.tracked.insert(block.cookie, tracked);
@@ -257,7 +261,7 @@ impl Follower {
                 self.tracked.get(&block.cookie).is_some_and(|t| t.router == *name && t.way == way)
             };
             let over: Vec<&ControlBlock> = blocks.iter().filter(over).collect();
-            let sending = over.iter().filter(|block| block.flight_segments > 0).count();
+            let sending = over.iter().filter(|block| fills(block)).count();
             for block in over {
                 let Some(tracked) = self.tracked.get_mut(&block.cookie) else { continue };
                 let shared = (sending as u32).max(1);
@@ -282,9 +286,9 @@ impl Follower {
             let cc = tracked.cc_wanted(block, self.settings.cc.get(&router.link));
             let wish = match &tracked.pending {
                 Some(pending) => pending.wish(block, cc, self.settings.burst_percent),
-                None => cc.filter(|_| !block.is_recovering() && !tracked.refused).map(|cc| {
-                    (Why::Began, Change { cc: Some(cc), unless_recovering: true, ..Change::default() })
-                }),
+                None => cc
+                    .filter(|_| !block.is_recovering() && !tracked.refused)
+                    .map(|cc| (Why::Began, only_cc(cc))),
             };
             match wish {
                 Some((Why::Fitted, change)) if change == Change::default() => tracked.pending = None,
@@ -301,6 +305,11 @@ impl Follower {
 /// Whether a connection may send data: ESTABLISHED, FIN_WAIT_1, CLOSE_WAIT, LAST_ACK, CLOSING.
 fn sends(block: &ControlBlock) -> bool {
     matches!(block.state, State(1 | 4 | 8 | 9 | 11))
+}
+
+/// Whether a connection uses at least half of its window (RFC 7661, section 4.1): only then the window is what limits it.
+fn fills(block: &ControlBlock) -> bool {
+    u64::from(block.flight_segments) * 2 >= u64::from(block.cwnd_segments)
 }
 
 impl Tracked {
@@ -331,13 +340,14 @@ impl Tracked {
         let rest_us = *self.rest_us.get_or_insert_with(|| block.min_rtt_us.saturating_sub(link_us));
         // A window on its way to fit the old link says nothing about it.
         let pending = self.pending.take();
-        let steady = self.steady_segments.filter(|_| block.ca_state != 0);
+        let steady = self.steady_segments.take();
+        let proven = Some(block.cwnd_segments).filter(|_| block.ca_state == 0 && fills(block)).or(steady);
         let old_segments = match &pending {
             Some(pending) => pending.window_segments,
-            None => steady.unwrap_or(block.cwnd_segments),
+            None => proven.unwrap_or(block.cwnd_segments),
         };
         let left = Remembered { cwnd_segments: old_segments, character: old.character };
-        if pending.is_none() {
+        if pending.is_none() && proven.is_some() {
             self.memory.insert(old.link.clone(), left);
         }
         let situation = Situation {
@@ -356,8 +366,13 @@ impl Tracked {
             policy => policy.window_segments(&situation),
         };
         self.refused = false;
-        self.pending =
-            Some(Pending { moment: Moment::of(block), since_us: 0, window_segments, lowered: false });
+        self.pending = Some(Pending {
+            moment: Moment::of(block),
+            since_us: 0,
+            window_segments,
+            fills: fills(block),
+            lowered: false,
+        });
     }
 
     /// The congestion control it should have and has not: the link's, else its own.
@@ -383,6 +398,9 @@ impl Pending {
             ..Change::default()
         };
         if self.moment.has_passed(block) {
+            if !self.fills && block.cwnd_segments <= window {
+                return Some((Why::Fitted, cc.map_or_else(Change::default, only_cc)));
+            }
             // BBR decides on cwnd itself; once it began anew on this link, its model is of this link.
             let settled = self.lowered && is_bbr(block.cc) && cc.is_none();
             let burst = u64::from(window) * u64::from(burst_percent.min(100)) / 100;
@@ -395,6 +413,10 @@ impl Pending {
         let too_large = !self.lowered && block.cwnd_segments > window;
         too_large.then(|| (Why::Lowered, begin_anew(window, window.min(block.ssthresh_segments), None)))
     }
+}
+
+fn only_cc(cc: CcName) -> Change {
+    Change { cc: Some(cc), unless_recovering: true, ..Change::default() }
 }
 
 fn is_bbr(cc: CcName) -> bool {

@@ -229,3 +229,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_connection_that_does_not_fill_its_window_takes_no_share_is_not_raised_and_not_remembered() {
+    let mut follower = follower(Policy::Restore);
+    let wide = Character { up_bps: 20_000_000, down_bps: 20_000_000, delay_us: 300_000, loss_ppm: 0 };
+    let (busy, idle) = (block(1, 40, 40, 9), block(2, 10, 1, 9));
+    let both = [busy.clone(), idle.clone()];
+    follower.hear(&said("wifi", WIFI, 1), Some(LAN), &both, 0);
+    assert!(follower.hear(&said("satellite", wide, 2), Some(LAN), &both, 1).is_empty());
+    let arrived = [block(1, 40, 0, 9), block(2, 10, 0, 9)];
+    let wishes = follower.look(&arrived, 2);
+    // 20 Mbit/s x 601 ms = 1001.7 packets, all for the one that sends.
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(250), Some(1001))]);
+    follower.done(&wishes[0], Some(&busy));
+    // It begins to send on the satellite, and comes back: ten segments were never shown to be enough there.
+    let grown = block(2, 300, 300, 9);
+    follower.look(&[grown.clone()], 3);
+    let wishes = follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[grown], 4);
+    // 11 Mbit/s x 21 ms = 19.25 packets.
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(19), Some(19))]);
+}
