@@ -3,15 +3,18 @@
  * ImTCP-bg: a background transfer, which uses what the measured available bandwidth leaves, and goes out of the way as
  * soon as the round-trip time rises.
  *
- * Model      cwnd <= phi A RTTmin, A the smoothed available bandwidth as ImTCP measures it. With phi below 1 several such
- *            flows converge: x_i = phi (C - sum of the others) has one solution, all equal.
- *            RTT / RTTmin > delta: cwnd *= RTTmin / RTT, once per round trip.
+ * Model      cwnd <= A RTTmin (1 - (1 - phi) x / C): A the smoothed available bandwidth and C the capacity as ImTCP
+ *            measures them, x the own share. Who has more leaves more free, so several such flows converge although
+ *            what they measure differs: with one phi for all the shares would be (phi / (1 - phi)) times what is left
+ *            free and each one's error of measurement; so they follow its square root.
+ *            Mean RTT of a round trip > delta RTTmin (and 1 ms more than it): cwnd *= psi RTTmin / RTT. All that
+ *            share the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989).
  *            RTTmin is the least of the last one to two spans of min_rtt_s: after a change of route it is learnt anew.
  * States     those of imtcp. From the first stream to the fourth result the window stays at 32 segments.
- *            The window is never bounded below 16 segments: a stream of eight pairs fits, or nothing would be measured
- *            and the bound could never rise again.
+ *            The bound is never below 16 segments: a stream of eight pairs fits, or nothing would be measured and the
+ *            bound could never rise again. A risen round-trip time takes the window below that, to 2.
  * Units      segments, microseconds, kbit/s.
- * Reference  Tsugawa 2006; phi is ours (there it is 1).
+ * Reference  Tsugawa 2006, where phi and psi are 1, delta is 1.3 and the latest sample decides.
  */
 #ifndef LONGFAT_IMTCP_BG_H
 #define LONGFAT_IMTCP_BG_H
@@ -23,8 +26,9 @@
 	T(growth, 0, 0, 2, "how the window grows within its bound: 0 as reno, 1 as cubic, 2 as highspeed") \
 	T(estimator, 0, 0, 1, "0: slope and Kalman filter; 1: search in sub-ranges with votes, as published") \
 	T(every_round_trips, 1, 1, 1000, "least time from one measurement stream to the next, in round trips") \
-	T(share_permille, 950, 500, 1000, "phi: part of the available bandwidth to use, in 1/1000") \
-	T(rtt_ratio_permille, 1150, 1010, 10000, "delta: RTT / RTTmin above which the window is cut, in 1/1000") \
+	T(share_permille, 900, 500, 1000, "phi: part of what is available that who has it all uses, in 1/1000") \
+	T(rtt_ratio_permille, 1040, 1010, 1000000, "delta: RTT / RTTmin above which the window is cut, in 1/1000") \
+	T(yield_permille, 850, 500, 1000, "psi: part of a window without a queue that a cut leaves, in 1/1000") \
 	T(min_rtt_s, 15, 1, 3600, "span in seconds after which RTTmin is learnt anew")
 
 struct lf_imtcp_bg_tunables {
@@ -37,11 +41,11 @@ struct lf_imtcp_bg_tunables {
 struct lf_imtcp_bg_state {
 	struct lf_imtcp_state imtcp; /* found first */
 	lf_u64 span_began_us;        /* of RTTmin */
-	lf_u64 cut_us;               /* when the window was last cut for a risen RTT */
+	lf_u64 round_began_us;       /* of the round trip whose samples are summed */
+	lf_u64 round_rtt_us;         /* sum of its samples */
 	lf_u32 rtt_min_us;           /* of this span; 0: none yet */
 	lf_u32 rtt_min_before_us;    /* of the span before; 0: none */
-	lf_u32 rtt_us[4];            /* the last samples, newest anywhere */
-	lf_u32 samples;              /* so far, modulo 2^32 */
+	lf_u32 round_samples;        /* so far */
 	lf_u32 avail_kbps;           /* smoothed; 0: not yet */
 	lf_u32 seen_results;         /* of those smoothed */
 	lf_u32 packet_bytes;
@@ -49,6 +53,9 @@ struct lf_imtcp_bg_state {
 LF_CHECK_LARGE_STATE(struct lf_imtcp_bg_state);
 
 #define LF_IMTCP_BG_FLOOR (2 * LF_UNITS)
+#define LF_IMTCP_BG_LEAST 2
+/* What hosts add by themselves: on short paths more than queues do. */
+#define LF_IMTCP_BG_SLACK_US 1000
 #define LF_IMTCP_BG_FIRST (4 * LF_UNITS)
 #define LF_IMTCP_BG_FEW_RESULTS 4
 
@@ -60,16 +67,22 @@ LF_INLINE struct lf_imtcp_tunables lf_imtcp_bg_growth(const struct lf_imtcp_bg_t
 	return same;
 }
 
+LF_INLINE void lf_imtcp_bg_begin_round(const struct lf_conn *c, struct lf_imtcp_bg_state *s)
+{
+	s->round_began_us = c->now_us;
+	s->round_rtt_us = 0;
+	s->round_samples = 0;
+}
+
 LF_INLINE void lf_imtcp_bg_init(struct lf_conn *c, struct lf_imtcp_bg_state *s, const struct lf_imtcp_bg_tunables *t)
 {
 	struct lf_imtcp_tunables growth = lf_imtcp_bg_growth(t);
 
 	lf_imtcp_init(c, &s->imtcp, &growth);
 	s->span_began_us = c->now_us;
-	s->cut_us = 0;
+	lf_imtcp_bg_begin_round(c, s);
 	s->rtt_min_us = 0;
 	s->rtt_min_before_us = 0;
-	s->samples = 0;
 	s->avail_kbps = 0;
 	s->seen_results = 0;
 	s->packet_bytes = 0;
@@ -83,12 +96,6 @@ LF_INLINE lf_u32 lf_imtcp_bg_min_rtt(const struct lf_imtcp_bg_state *s)
 	return lf_min(s->rtt_min_us, s->rtt_min_before_us);
 }
 
-/* Least of the last four samples: one that was late alone means nothing. */
-LF_INLINE lf_u32 lf_imtcp_bg_rtt(const struct lf_imtcp_bg_state *s)
-{
-	return lf_min(lf_min(s->rtt_us[0], s->rtt_us[1]), lf_min(s->rtt_us[2], s->rtt_us[3]));
-}
-
 LF_INLINE void lf_imtcp_bg_on_rtt_sample(struct lf_conn *c, struct lf_imtcp_bg_state *s,
 					 const struct lf_imtcp_bg_tunables *t, lf_u32 rtt_us)
 {
@@ -99,8 +106,8 @@ LF_INLINE void lf_imtcp_bg_on_rtt_sample(struct lf_conn *c, struct lf_imtcp_bg_s
 	}
 	if (!s->rtt_min_us || rtt_us < s->rtt_min_us)
 		s->rtt_min_us = rtt_us;
-	s->rtt_us[s->samples & 3] = rtt_us;
-	s->samples++;
+	s->round_rtt_us += rtt_us;
+	s->round_samples++;
 }
 
 /* An eighth of every new result. */
@@ -117,32 +124,49 @@ LF_INLINE void lf_imtcp_bg_smooth(struct lf_imtcp_bg_state *s)
 		s->avail_kbps = (lf_u32)(((lf_u64)s->avail_kbps * 7 + found->avail_kbps) / 8);
 }
 
-/* What the available bandwidth allows. LF_WINDOW_MAX: nothing is known yet, and nothing was tried. */
-LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_imtcp_bg_state *s, const struct lf_imtcp_bg_tunables *t)
+/* Segments in flight at a rate over the least round trip. */
+LF_INLINE lf_u64 lf_imtcp_bg_segments(const struct lf_imtcp_bg_state *s, lf_u32 kbps)
 {
-	lf_u64 bits = (lf_u64)s->avail_kbps * lf_imtcp_bg_min_rtt(s) / 1000 * t->share_permille / 1000;
-	lf_u64 segments = bits / (8ull * lf_max(s->packet_bytes, 1));
+	lf_u64 segments = (lf_u64)kbps * lf_imtcp_bg_min_rtt(s) / 8000 / lf_max(s->packet_bytes, 1);
 
+	return lf_min64(segments, LF_WINDOW_MAX);
+}
+
+/*
+ * What the available bandwidth allows. LF_WINDOW_MAX: nothing is known yet, and nothing was tried. Who has the greater
+ * share of the path leaves the greater part of it free.
+ */
+LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtcp_bg_state *s,
+				   const struct lf_imtcp_bg_tunables *t)
+{
+	lf_u64 whole = lf_max64(lf_imtcp_bg_segments(s, s->imtcp.meter.found.capacity_kbps), 1);
+	lf_u64 own = lf_min64(c->cwnd_segments, whole);
+	lf_u64 segments = lf_imtcp_bg_segments(s, s->avail_kbps);
+
+	segments -= segments * (1000 - t->share_permille) / 1000 * own / whole;
 	if (!s->imtcp.meter.stream.began_us)
 		return LF_WINDOW_MAX;
 	if (s->seen_results < LF_IMTCP_BG_FEW_RESULTS)
 		return LF_IMTCP_BG_FIRST;
-	return (lf_u32)lf_min64(lf_max64(segments, LF_IMTCP_BG_FLOOR), LF_WINDOW_MAX);
+	return (lf_u32)lf_max64(segments, LF_IMTCP_BG_FLOOR);
 }
 
-/* Somebody waits: less at once, in the measure that the round trip has grown. */
+/*
+ * Once per round trip, by its mean: one's own streams and others' bursts raise single samples, and the least would not
+ * tell a queue that comes and goes.
+ */
 LF_INLINE void lf_imtcp_bg_yield(struct lf_conn *c, struct lf_imtcp_bg_state *s, const struct lf_imtcp_bg_tunables *t)
 {
-	lf_u64 least = lf_imtcp_bg_min_rtt(s), now = lf_imtcp_bg_rtt(s);
+	lf_u64 least = lf_imtcp_bg_min_rtt(s), now = s->round_rtt_us / lf_max(s->round_samples, 1);
 	lf_u64 window;
 
-	if (s->samples < 4 || !now || now * 1000 <= least * t->rtt_ratio_permille)
+	if (!now || c->now_us - s->round_began_us < c->srtt_us)
 		return;
-	if (c->now_us - s->cut_us < c->srtt_us || c->cwnd_segments <= LF_IMTCP_BG_FLOOR)
+	lf_imtcp_bg_begin_round(c, s);
+	if (now <= lf_max64(least * t->rtt_ratio_permille / 1000, least + LF_IMTCP_BG_SLACK_US))
 		return;
-	s->cut_us = c->now_us;
-	window = c->cwnd_segments * least / now;
-	c->cwnd_segments = lf_max((lf_u32)window, LF_IMTCP_BG_FLOOR);
+	window = c->cwnd_segments * least / now * t->yield_permille / 1000;
+	c->cwnd_segments = lf_min(c->cwnd_segments, lf_max((lf_u32)window, LF_IMTCP_BG_LEAST));
 	/* What was too much is not to be found again by doubling. */
 	c->ssthresh_segments = lf_min(c->ssthresh_segments, c->cwnd_segments);
 }
@@ -155,7 +179,7 @@ LF_INLINE void lf_imtcp_bg_on_ack(struct lf_conn *c, struct lf_imtcp_bg_state *s
 
 	lf_imtcp_bg_smooth(s);
 	lf_imtcp_on_ack(c, &s->imtcp, &growth, ack);
-	bound = lf_imtcp_bg_bound(s, t);
+	bound = lf_imtcp_bg_bound(c, s, t);
 	if (bound == LF_WINDOW_MAX)
 		return;
 	c->cwnd_segments = lf_min(c->cwnd_segments, bound);

@@ -1,0 +1,71 @@
+//! ImTCP-bg in the simulator: what several background transfers leave to others, and to each other.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use longfat_schema::record::Record;
+use longfat_sim::{EndpointPlan, FlowPlan, Scenario, SendBuffer, TcpPlan};
+use support::*;
+
+const BACKGROUND: u32 = 4;
+const END: u64 = 45 * SECOND;
+/// When all have found their shares.
+const SETTLED: u64 = 15 * SECOND;
+
+/// Ten connections that their send buffers bound to about two thirds of 100 Mbit/s x 30 ms.
+fn foreground() -> FlowPlan {
+    let sender = EndpointPlan { send_buffer: SendBuffer::Fixed(33_000), ..EndpointPlan::default() };
+    let flow = flow("foreground", 0, 1, TcpPlan { sender, ..TcpPlan::default() });
+    FlowPlan { streams: 10, ..flow }
+}
+
+fn background() -> FlowPlan {
+    FlowPlan { streams: BACKGROUND, stagger_ns: SECOND, ..flow("background", 0, 1, tcp("imtcp_bg")) }
+}
+
+fn run(flows: Vec<FlowPlan>) -> Outcome {
+    let scenario = path(direction(Some(100_000_000), 15 * MS, 375_000), flows, END);
+    outcome(&Scenario { start_within_ns: 100 * MS, ..scenario })
+}
+
+/// Bytes of each background transfer once settled.
+fn shares(outcome: &Outcome) -> Vec<f64> {
+    let of = |number: u32| {
+        let bytes = outcome.records.iter().filter_map(|record| match record {
+            Record::Interval(row)
+                if row.flow == "background"
+                    && row.stream == number
+                    && row.time_us > (SETTLED / 1000) as i64 =>
+            {
+                Some(row.bytes)
+            }
+            _ => None,
+        });
+        bytes.sum::<u64>() as f64
+    };
+    (0..BACKGROUND).map(of).collect()
+}
+
+fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    sum * sum / (shares.len() as f64 * shares.iter().map(|share| share * share).sum::<f64>())
+}
+
+#[test]
+fn several_background_transfers_leave_the_foreground_what_it_had() {
+    let alone = run(vec![foreground()]).mbps_between("foreground", SETTLED, END);
+    let together = run(vec![foreground(), background()]);
+    let beside = together.mbps_between("foreground", SETTLED, END);
+    assert!(beside > 0.96 * alone, "{beside} Mbit/s beside four background transfers, {alone} alone");
+    let taken = together.mbps_between("background", SETTLED, END);
+    assert!(taken > 0.7 * (96.5 - alone), "{taken} Mbit/s taken beside {alone}");
+}
+
+#[test]
+fn background_transfers_alone_fill_the_path_and_share_it_equally() {
+    let outcome = run(vec![background()]);
+    let (taken, shares) = (outcome.mbps_between("background", SETTLED, END), shares(&outcome));
+    assert!(taken > 0.8 * 96.5, "{taken} Mbit/s");
+    assert!(jain(&shares) > 0.9, "Jain's index {} of {shares:?}", jain(&shares));
+}
