@@ -23,7 +23,7 @@
 /* A probability of one. */
 #define LF_CERTAIN 0xffffffffu
 
-enum lf_queue_kind { LF_QUEUE_FIXED = 0, LF_QUEUE_RED = 1, LF_QUEUE_PI = 2, LF_QUEUE_NONE = 3 };
+enum lf_queue_kind { LF_QUEUE_FIXED = 0, LF_QUEUE_RED = 1, LF_QUEUE_PI = 2, LF_QUEUE_NONE = 3, LF_QUEUE_EVERY = 4 };
 
 /* What is seen of both legs at one time. Cumulative counts begin with the connection. */
 struct lf_queue_view {
@@ -45,7 +45,7 @@ struct lf_queue_settings {
 	lf_u32 target_us;             /* pi: delay to hold; window.h: delay to allow */
 	lf_u32 hold_off_rtts;         /* inbound round trips without a mark after a mark; 0: none */
 	lf_u32 allowed_cwnds_x16;     /* fixed, red: backlog allowed, in sixteenths of the outbound window, or … */
-	lf_u64 allowed_bytes;         /* … in bytes; the greater of the two holds */
+	lf_u64 allowed_bytes;         /* … in bytes; the greater of the two holds. every: bytes per mark */
 	lf_u64 red_bytes;             /* red: how far below it marking begins */
 };
 

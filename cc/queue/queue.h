@@ -6,6 +6,7 @@
 #ifndef LONGFAT_QUEUE_QUEUE_H
 #define LONGFAT_QUEUE_QUEUE_H
 
+#include "every.h"
 #include "fixed.h"
 #include "pi.h"
 #include "red.h"
@@ -32,6 +33,8 @@ LF_INLINE lf_u32 lf_queue_probability(const struct lf_queue_view *v, struct lf_q
 		return lf_red_probability(v, t);
 	case LF_QUEUE_PI:
 		return lf_pi_probability(v, s, t);
+	case LF_QUEUE_EVERY:
+		return lf_every_probability(v, s, t);
 	}
 	return 0;
 }

@@ -1,7 +1,7 @@
 //! Controllers of a relay's queue (`cc/queue/`), compiled natively: the same code marks packets in the kernel and in
 //! the simulator.
 //!
-//! - [`Marker`]: which arriving packets to mark, by one of three [`Kind`]s of controller.
+//! - [`Marker`]: which arriving packets to mark, by one of four [`Kind`]s of controller.
 //! - [`Window`]: what to advertise on the inbound leg, and how far ahead of the outbound leg to read.
 
 use serde::{Deserialize, Serialize};
@@ -21,11 +21,18 @@ pub enum Kind {
     Pi = 2,
     /// None: the window alone.
     None = 3,
+    /// One per so many bytes received.
+    Every = 4,
 }
 
 impl Kind {
-    const NAMES: [(&'static str, Kind); 4] =
-        [("fixed", Kind::Fixed), ("red", Kind::Red), ("pi", Kind::Pi), ("none", Kind::None)];
+    const NAMES: [(&'static str, Kind); 5] = [
+        ("fixed", Kind::Fixed),
+        ("red", Kind::Red),
+        ("pi", Kind::Pi),
+        ("every", Kind::Every),
+        ("none", Kind::None),
+    ];
 
     /// Its name in files and options.
     pub fn name(self) -> &'static str {
@@ -46,7 +53,7 @@ impl FromStr for Kind {
         let found = Kind::NAMES.iter().find(|(name, _)| *name == text);
         found
             .map(|(_, kind)| *kind)
-            .ok_or_else(|| format!("unknown controller '{text}'; there are fixed, red, pi and none"))
+            .ok_or_else(|| format!("unknown controller '{text}'; there are fixed, red, pi, every and none"))
     }
 }
 
@@ -175,6 +182,9 @@ impl QueuePlan {
             return Err(
                 "a fixed or red controller needs an allowed backlog, in bytes or in windows".to_owned()
             );
+        }
+        if self.controller == Kind::Every && self.allowed_bytes == 0 {
+            return Err("a controller that marks every so many bytes needs 'allowed', in bytes".to_owned());
         }
         if self.controller == Kind::None && !self.window {
             return Err(

@@ -54,6 +54,34 @@ fn the_red_slope_rises_from_none_to_all_over_the_red_size() {
 }
 
 #[test]
+fn one_packet_is_marked_for_so_many_bytes_received_and_all_where_that_is_less_than_a_packet() {
+    for (every_bytes, marked) in [(65_536, 15), (300_000, 3), (1_000, 688)] {
+        let mut marker = Marker::new(Settings { allowed_bytes: every_bytes, ..settings(Kind::Every) });
+        let packets = (1..=688).map(|number| view(number, number * u64::from(MSS_BYTES)));
+        let found = packets.filter(|view| {
+            let is_due = marker.on_packet(view);
+            if is_due {
+                marker.marked(view);
+            }
+            is_due
+        });
+        assert_eq!(found.count(), marked, "{every_bytes}");
+    }
+}
+
+#[test]
+fn the_limit_falls_below_an_initial_window_once_a_slow_rate_was_measured() {
+    let mut window = Window::new(20_000);
+    let at = |ms: u64| View { sent_bytes: ms * 1250, received_bytes: ms * 1250, ..view(ms * 1000 + 1, 0) };
+    let first = window.update(&at(0));
+    assert!(first.limit_bytes >= 65_536, "{first:?}");
+    // 10 Mbit/s for two seconds, with a few segments always waiting.
+    let steady = (1..1000).map(|look| View { received_bytes: look * 2500 + 15_000, ..at(look * 2) });
+    let last = steady.map(|view| window.update(&view)).last().unwrap();
+    assert!(last.limit_bytes < 40_000 && last.buffer_bytes < last.limit_bytes, "{last:?}");
+}
+
+#[test]
 fn after_a_mark_there_is_none_for_the_hold_off() {
     let mut marker = Marker::new(Settings { hold_off_rtts: 4, ..settings(Kind::Fixed) });
     let first = view(1_000_000, 400_000);

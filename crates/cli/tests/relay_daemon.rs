@@ -243,7 +243,7 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
     servers(&bed);
     let file = format!(
         "metrics = '127.0.0.1:9469'\n{INTERCEPT}[[rule]]\nname = 'web'\nport = 80\n\
-         [[rule]]\nname = 'held'\nport = 90\naccept = 'after-server'\n\
+         queue = {{ target = '30ms', controller = 'none' }}\n[[rule]]\nname = 'held'\nport = 90\naccept = 'after-server'\n\
          [[rule]]\nname = 'not-these'\nport = 81\naction = 'pass'\n{}",
         listen(7300, SECOND)
     );
@@ -261,6 +261,9 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
         "longfat_relay_connections{rule=\"web\"} 1",
         "longfat_relay_relayed_bytes_total{rule=\"web\",direction=\"client_to_server\"} 5000",
         "longfat_relay_relayed_bytes_total{rule=\"web\",direction=\"server_to_client\"} 5000",
+        "longfat_relay_queue_target_seconds{rule=\"web\",direction=\"client_to_server\"} 0.03",
+        "longfat_relay_queue_target_seconds{rule=\"held\",direction=\"client_to_server\"} 0",
+        "longfat_relay_marked_packets_total{rule=\"web\",direction=\"client_to_server\"} 0",
     ] {
         assert!(open.lines().any(|found| found == line), "{line}\n{open}");
     }
@@ -270,6 +273,12 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
         run_command(bed.command(&["status", "--socket", daemon.file("control.sock").to_str().unwrap()]))
             .unwrap();
     assert!(table.contains("1 connections now") && table.contains("web") && table.contains(FIRST), "{table}");
+    assert!(table.contains("of 30 ms, 0 marks"), "{table}");
+    let to_server = |daemon: &Daemon| daemon.status().connections[0].to_server.clone();
+    let (first, queue) = (to_server(&daemon).outbound_idle_us, to_server(&daemon).queue.unwrap());
+    assert_eq!((queue.target_us, queue.marked_packets), (30_000, 0));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(to_server(&daemon).outbound_idle_us >= first + 250_000, "nothing was sent meanwhile");
     // Totals and living together never shrink.
     drop(client);
     let deadline = Instant::now() + PATIENCE;

@@ -11,6 +11,7 @@ use crate::{
     connection::Direction,
     observer::Ended,
     registry::RuleTotals,
+    relayed::Legs,
     shared::Shared,
     status::{Reading, Standing},
 };
@@ -127,10 +128,9 @@ pub(crate) fn render(shared: &Shared, format: Format) -> String {
     for legs in &living {
         // A rule that a reload took away has an entry as long as one of its connections lives.
         let rule = rules.entry(legs.plan.rule.clone()).or_default();
-        // Bytes count also when a socket could not be read any more: a counter must not fall.
-        Direction::BOTH.iter().for_each(|direction| {
-            rule.totals.relayed_bytes[direction.index()] += legs.relayed(*direction);
-        });
+        // Also when a socket could not be read any more: a counter must not fall.
+        rule.totals.add(legs);
+        rule.look_at_queues(legs);
         if let Some(reading) = Reading::take(legs) {
             rule.add(&reading);
         }
@@ -149,6 +149,9 @@ struct Rule {
     largest_backlog_bytes: [u64; 2],
     srtt_sum_us: [u64; 2],
     largest_srtt_us: [u64; 2],
+    /// Of queues that are kept short.
+    target_us: [u64; 2],
+    largest_delay_us: [u64; 2],
 }
 
 impl Rule {
@@ -162,6 +165,14 @@ impl Rule {
         for (index, leg) in [&reading.client, &reading.server].into_iter().enumerate() {
             self.srtt_sum_us[index] += u64::from(leg.srtt_us);
             self.largest_srtt_us[index] = self.largest_srtt_us[index].max(leg.srtt_us.into());
+        }
+    }
+
+    fn look_at_queues(&mut self, legs: &Legs) {
+        for direction in Direction::BOTH {
+            let (index, queue) = (direction.index(), legs.queue(direction).unwrap_or_default());
+            self.target_us[index] = self.target_us[index].max(queue.target_us.into());
+            self.largest_delay_us[index] = self.largest_delay_us[index].max(queue.delay_us.into());
         }
     }
 
@@ -219,82 +230,115 @@ fn relay(shared: &Shared, standing: &Standing) -> Vec<Family> {
 const DIRECTIONS: [&str; 2] = ["client_to_server", "server_to_client"];
 const LEGS: [&str; 2] = ["client", "server"];
 
-fn of_rules(rules: &BTreeMap<String, Rule>) -> Vec<Family> {
-    use Kind::{Counter, Gauge};
-    let per = |kind,
-               name,
-               unit,
-               help,
-               label: &'static str,
-               names: [&str; 2],
-               value: &dyn Fn(&Rule, usize) -> f64| {
-        let family = Family::new(kind, name, unit, help);
-        rules.iter().fold(family, |family, (rule, found)| {
-            names.iter().enumerate().fold(family, |family, (index, name)| {
-                family.with(&[("rule", rule), (label, name)], value(found, index))
-            })
+type PerRule<'a> = &'a dyn Fn(&Rule, usize) -> f64;
+
+/// A sample for each rule and each of two names.
+fn per(
+    rules: &BTreeMap<String, Rule>,
+    family: Family,
+    label: &'static str,
+    names: [&str; 2],
+    value: PerRule,
+) -> Family {
+    rules.iter().fold(family, |family, (rule, found)| {
+        names.iter().enumerate().fold(family, |family, (index, name)| {
+            family.with(&[("rule", rule), (label, name)], value(found, index))
         })
-    };
-    let connections = Family::new(
-        Gauge,
-        "longfat_relay_connections",
-        "",
-        "Connections whose legs stand, by the rule that carries them.",
-    );
+    })
+}
+
+fn of_rules(rules: &BTreeMap<String, Rule>) -> Vec<Family> {
+    let help = "Connections whose legs stand, by the rule that carries them.";
+    let connections = Family::new(Kind::Gauge, "longfat_relay_connections", "", help);
     let connections = rules
         .iter()
         .fold(connections, |family, (rule, found)| family.with(&[("rule", rule)], found.connections as f64));
-    let relayed = |rule: &Rule, index: usize| rule.totals.relayed_bytes[index] as f64;
-    let backlog = |rule: &Rule, index: usize| rule.backlog_bytes[index] as f64;
-    let largest = |rule: &Rule, index: usize| rule.largest_backlog_bytes[index] as f64;
-    let slowest = |rule: &Rule, index: usize| rule.largest_srtt_us[index] as f64 / 1e6;
+    let mut families = vec![connections, ended(rules)];
+    families.extend(of_directions(rules));
+    families.extend(of_queues(rules));
+    families.extend(of_legs(rules));
+    families
+}
+
+fn of_directions(rules: &BTreeMap<String, Rule>) -> Vec<Family> {
+    let family = |kind, name, unit, help, value: PerRule| {
+        per(rules, Family::new(kind, name, unit, help), "direction", DIRECTIONS, value)
+    };
     vec![
-        connections,
-        ended(rules),
-        per(
-            Counter,
+        family(
+            Kind::Counter,
             "longfat_relay_relayed_bytes",
             "bytes",
             "Bytes given to the receiving sockets.",
-            "direction",
-            DIRECTIONS,
-            &relayed,
+            &|rule, index| rule.totals.relayed_bytes[index] as f64,
         ),
-        per(
-            Gauge,
+        family(
+            Kind::Gauge,
             "longfat_relay_backlog_bytes",
             "bytes",
             "Bytes received and not yet acknowledged by the other side: unread, held and in flight.",
-            "direction",
-            DIRECTIONS,
-            &backlog,
+            &|rule, index| rule.backlog_bytes[index] as f64,
         ),
-        per(
-            Gauge,
+        family(
+            Kind::Gauge,
             "longfat_relay_largest_backlog_bytes",
             "bytes",
             "The backlog of the connection that has the largest.",
-            "direction",
-            DIRECTIONS,
-            &largest,
+            &|rule, index| rule.largest_backlog_bytes[index] as f64,
         ),
-        per(
-            Gauge,
-            "longfat_relay_mean_rtt_seconds",
+        family(
+            Kind::Counter,
+            "longfat_relay_outbound_idle_seconds",
             "seconds",
+            "Time in which receiving legs had nothing to send and nothing under way, of all connections.",
+            &|rule, index| rule.totals.outbound_idle_us[index] as f64 / 1e6,
+        ),
+    ]
+}
+
+fn of_queues(rules: &BTreeMap<String, Rule>) -> Vec<Family> {
+    let family = |kind, name, unit, help, value: PerRule| {
+        per(rules, Family::new(kind, name, unit, help), "direction", DIRECTIONS, value)
+    };
+    vec![
+        family(
+            Kind::Counter,
+            "longfat_relay_marked_packets",
+            "packets",
+            "Arriving packets marked with congestion experienced, where queues are kept short.",
+            &|rule, index| rule.totals.marked_packets[index] as f64,
+        ),
+        family(
+            Kind::Gauge,
+            "longfat_relay_queue_target_seconds",
+            "seconds",
+            "How long bytes of living connections may wait in the relay; 0 where queues are left alone.",
+            &|rule, index| rule.target_us[index] as f64 / 1e6,
+        ),
+        family(
+            Kind::Gauge,
+            "longfat_relay_largest_queue_delay_seconds",
+            "seconds",
+            "How long bytes wait, of the connection where it is longest; 0 where queues are left alone.",
+            &|rule, index| rule.largest_delay_us[index] as f64 / 1e6,
+        ),
+    ]
+}
+
+fn of_legs(rules: &BTreeMap<String, Rule>) -> Vec<Family> {
+    let family = |name, help, value: PerRule| {
+        per(rules, Family::new(Kind::Gauge, name, "seconds", help), "leg", LEGS, value)
+    };
+    vec![
+        family(
+            "longfat_relay_mean_rtt_seconds",
             "Mean of the connections' smoothed round-trip times.",
-            "leg",
-            LEGS,
             &Rule::mean_srtt_s,
         ),
-        per(
-            Gauge,
+        family(
             "longfat_relay_largest_rtt_seconds",
-            "seconds",
             "Largest of the connections' smoothed round-trip times.",
-            "leg",
-            LEGS,
-            &slowest,
+            &|rule, index| rule.largest_srtt_us[index] as f64 / 1e6,
         ),
     ]
 }

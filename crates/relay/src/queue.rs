@@ -17,6 +17,7 @@ use crate::{
     leg,
     relayed::Legs,
     shared::Shared,
+    status::QueueStatus,
 };
 use longfat_cc::queue::{Advertised, Kind, QueuePlan, View, Window};
 use longfat_host::{
@@ -25,7 +26,6 @@ use longfat_host::{
     support::Missing,
 };
 use longfat_kernel::mark::{self, Ends, Marking};
-use longfat_schema::record::RelaySample;
 use std::{
     collections::BTreeMap,
     net::TcpStream,
@@ -86,15 +86,14 @@ impl Shown {
         self.filling_bytes.load(Ordering::Relaxed)
     }
 
-    /// Its part of a record.
-    pub fn sample(&self, plan: &QueuePlan) -> RelaySample {
-        RelaySample {
-            target_us: Some(plan.target_us),
-            delay_us: Some(self.delay_us.load(Ordering::Relaxed)),
-            drain_bps: Some(self.drain_bps.load(Ordering::Relaxed)),
+    /// Now.
+    pub fn status(&self, plan: &QueuePlan) -> QueueStatus {
+        QueueStatus {
+            target_us: plan.target_us,
+            delay_us: self.delay_us.load(Ordering::Relaxed),
+            drain_bps: self.drain_bps.load(Ordering::Relaxed),
             window_bytes: plan.window.then(|| self.window_bytes.load(Ordering::Relaxed)),
-            marked_packets: Some(self.marks.load(Ordering::Relaxed)),
-            ..RelaySample::default()
+            marked_packets: self.marks.load(Ordering::Relaxed),
         }
     }
 }
@@ -185,9 +184,15 @@ struct Look {
     received_bytes: u64,
     still: u32,
     skip: u32,
+    /// What the kernel takes of the receive buffer for a byte of payload, in sixteenths.
+    bookkeeping_x16: u64,
 }
 
 impl Look {
+    /// Until there was enough to see.
+    const BOOKKEEPING_X16: u64 = 32;
+    const ENOUGH_BYTES: u64 = 16 * 1024;
+
     fn new(plan: &QueuePlan) -> Look {
         Look {
             window: plan.window.then(|| Window::new(plan.target_us)),
@@ -196,6 +201,7 @@ impl Look {
             received_bytes: 0,
             still: 0,
             skip: 0,
+            bookkeeping_x16: Look::BOOKKEEPING_X16,
         }
     }
 
@@ -260,11 +266,15 @@ impl Look {
             self.set.ahead_bytes = wanted.ahead_bytes;
             tcp(outbound, libc::TCP_NOTSENT_LOWAT, wanted.ahead_bytes / 2);
         }
-        let unread_bytes = leg::unread_bytes(inbound);
-        let buffer_bytes =
-            buffer_bytes(wanted.buffer_bytes, from.rcv_wnd_bytes, unread_bytes, occupied_bytes(inbound));
-        // Over-full it does not grow again: what was promised was promised within it.
+        let (unread_bytes, occupied_bytes) = (leg::unread_bytes(inbound), occupied_bytes(inbound));
+        if unread_bytes >= Look::ENOUGH_BYTES {
+            // Bundles of segments need less bookkeeping than lone ones: what is there shows how much.
+            self.bookkeeping_x16 = (16 * occupied_bytes / unread_bytes).clamp(17, 64);
+        }
+        let room_bytes = u64::from(wanted.buffer_bytes) * self.bookkeeping_x16 / 16;
         let is_over = unread_bytes > u64::from(wanted.buffer_bytes);
+        let buffer_bytes = buffer_bytes(room_bytes, from.rcv_wnd_bytes, is_over, occupied_bytes);
+        // Over-full it does not grow again: what was promised was promised within it.
         let buffer_bytes = buffer_bytes.min(if is_over { self.buffer_bytes.min(most) } else { most });
         if self.buffer_bytes.abs_diff(buffer_bytes) > self.buffer_bytes / 8 {
             self.buffer_bytes = buffer_bytes;
@@ -273,20 +283,17 @@ impl Look {
     }
 }
 
-/// The receive buffer, as the kernel counts it: its bookkeeping is about as much again as the payload. What was promised
-/// to the sender always keeps its place: the kernel drops what comes into a full buffer, and the sender, which sees no more
+/// The receive buffer, as the kernel counts it, bookkeeping included: room for what may be unread. What was promised to the
+/// sender always keeps its place: the kernel drops what comes into a full buffer, and the sender, which sees no more
 /// than its timer, comes back after 200 ms, and after twice that when the buffer is still full. When more is unread than wanted
 /// and nothing is promised, the buffer shrinks at once: the kernel then advertises nothing until enough is read. That is
 /// the hard limit: on a leg with a round trip of microseconds no window is small enough.
-fn buffer_bytes(wanted_bytes: u32, promised_bytes: u32, unread_bytes: u64, occupied_bytes: u64) -> u64 {
-    let is_over = unread_bytes > u64::from(wanted_bytes);
-    // Bundles of segments need less bookkeeping than lone ones: what is there shows how much.
-    let needed = u64::from(wanted_bytes) * occupied_bytes / unread_bytes.max(1);
-    let (wanted_bytes, promised_bytes) = (2 * u64::from(wanted_bytes), 2 * u64::from(promised_bytes));
+fn buffer_bytes(room_bytes: u64, promised_bytes: u32, is_over: bool, occupied_bytes: u64) -> u64 {
+    let with_promised = occupied_bytes + 2 * u64::from(promised_bytes);
     match is_over {
-        true if promised_bytes == 0 => needed.min(wanted_bytes),
-        true => occupied_bytes + promised_bytes,
-        false => wanted_bytes.max(occupied_bytes + promised_bytes),
+        true if promised_bytes == 0 => room_bytes,
+        true => with_promised,
+        false => room_bytes.max(with_promised),
     }
 }
 
@@ -342,10 +349,9 @@ mod tests {
 
     #[test]
     fn a_buffer_keeps_what_was_promised_and_shrinks_when_it_is_over_full_and_nothing_is() {
-        assert_eq!(buffer_bytes(50_000, 40_000, 0, 0), 100_000);
-        assert_eq!(buffer_bytes(50_000, 60_000, 0, 0), 120_000);
-        assert_eq!(buffer_bytes(50_000, 3_000, 900_000, 1_600_000), 1_606_000);
-        assert_eq!(buffer_bytes(50_000, 0, 900_000, 1_800_000), 100_000);
-        assert_eq!(buffer_bytes(50_000, 0, 900_000, 990_000), 55_000);
+        assert_eq!(buffer_bytes(100_000, 40_000, false, 0), 100_000);
+        assert_eq!(buffer_bytes(100_000, 60_000, false, 0), 120_000);
+        assert_eq!(buffer_bytes(100_000, 3_000, true, 1_600_000), 1_606_000);
+        assert_eq!(buffer_bytes(100_000, 0, true, 1_800_000), 100_000);
     }
 }

@@ -16,6 +16,22 @@ pub(crate) struct RuleTotals {
     pub ended: [u64; Ended::ALL.len()],
     /// Bytes given to the receiving sockets, per direction.
     pub relayed_bytes: [u64; 2],
+    /// Packets marked, per direction.
+    pub marked_packets: [u64; 2],
+    /// Time in which outbound legs had nothing to send and nothing under way, per direction.
+    pub outbound_idle_us: [u64; 2],
+}
+
+impl RuleTotals {
+    /// Adds what one connection has come to.
+    pub fn add(&mut self, legs: &Legs) {
+        for direction in Direction::BOTH {
+            let index = direction.index();
+            self.relayed_bytes[index] += legs.relayed(direction);
+            self.marked_packets[index] += legs.queue(direction).map_or(0, |queue| queue.marked_packets);
+            self.outbound_idle_us[index] += legs.outbound_idle_us(direction);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -25,16 +41,8 @@ struct Inner {
 }
 
 impl Inner {
-    fn add(&mut self, rule: &str, ended: Ended, relayed_bytes: [u64; 2]) {
-        if !self.rules.contains_key(rule) {
-            // The name is copied for a rule's first connection only.
-            self.rules.insert(rule.to_owned(), RuleTotals::default());
-        }
-        let Some(totals) = self.rules.get_mut(rule) else { return };
-        totals.ended[ended as usize] += 1;
-        for (total, bytes) in totals.relayed_bytes.iter_mut().zip(relayed_bytes) {
-            *total += bytes;
-        }
+    fn totals(&mut self, rule: &str) -> &mut RuleTotals {
+        self.rules.entry(rule.to_owned()).or_default()
     }
 }
 
@@ -53,13 +61,14 @@ impl Registry {
     pub fn finish(&self, legs: &Legs, ended: Ended) {
         let mut inner = self.lock();
         inner.living.remove(&legs.number);
-        let relayed_bytes = Direction::BOTH.map(|direction| legs.relayed(direction));
-        inner.add(&legs.plan.rule, ended, relayed_bytes);
+        let totals = inner.totals(&legs.plan.rule);
+        totals.ended[ended as usize] += 1;
+        totals.add(legs);
     }
 
     /// Counts for a rule a client that never became a connection.
     pub fn count(&self, rule: &str, ended: Ended) {
-        self.lock().add(rule, ended, [0; 2]);
+        self.lock().totals(rule).ended[ended as usize] += 1;
     }
 
     pub fn living(&self) -> Vec<Arc<Legs>> {

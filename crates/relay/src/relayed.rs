@@ -6,7 +6,9 @@ use crate::{
     observer::Ended,
     plan::ConnectionPlan,
     queue,
+    status::QueueStatus,
 };
+use longfat_host::{monotonic_us, socket::tcp_info};
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
     sync::{
@@ -34,6 +36,8 @@ pub(crate) struct Legs {
     /// Bytes in the relay's buffers and bytes relayed, per direction.
     pub held_bytes: [AtomicU64; 2],
     pub relayed_bytes: [AtomicU64; 2],
+    /// Idle time as last said, per direction.
+    pub idle_us: [AtomicU64; 2],
     /// What is known of its queues, where they are kept short.
     pub queues: [queue::Shown; 2],
 }
@@ -44,6 +48,21 @@ impl Legs {
             Side::Client => &self.client,
             Side::Server => &self.server,
         }
+    }
+
+    /// How short the queue of a direction is kept, if it is.
+    pub fn queue(&self, direction: Direction) -> Option<QueueStatus> {
+        let plan = self.plan.queue.as_ref()?;
+        Some(self.queues[direction.index()].status(plan))
+    }
+
+    /// Time in which the outbound leg had nothing to send and nothing under way: the kernel counts the other.
+    pub fn outbound_idle_us(&self, direction: Direction) -> u64 {
+        let age_us = (monotonic_us() - self.accepted_us).max(0) as u64;
+        let busy_us = tcp_info(self.leg(direction.to())).map_or(age_us, |info| info.busy_us);
+        let idle_us = age_us.saturating_sub(busy_us);
+        // It counts in ticks of its timer: what was said before is not taken back.
+        self.idle_us[direction.index()].fetch_max(idle_us, Ordering::Relaxed).max(idle_us)
     }
 
     pub fn relayed(&self, direction: Direction) -> u64 {

@@ -47,8 +47,7 @@ pub(crate) fn sample(legs: &Legs, relay: &str, observer: &dyn Observer) {
 }
 
 fn relay_sample(legs: &Legs, direction: Direction, relay: &str, reading: &Reading) -> RelaySample {
-    let shown = &legs.queues[direction.index()];
-    let queued = legs.plan.queue.as_ref().map_or_else(RelaySample::default, |plan| shown.sample(plan));
+    let queue = legs.queue(direction);
     RelaySample {
         time_us: monotonic_us(),
         relay: relay.to_owned(),
@@ -62,6 +61,10 @@ fn relay_sample(legs: &Legs, direction: Direction, relay: &str, reading: &Readin
         held_bytes: legs.held_bytes[direction.index()].load(Ordering::Relaxed),
         unacked_bytes: unacked_bytes(legs.leg(direction.to())),
         relayed_bytes: legs.relayed(direction),
-        ..queued
+        target_us: queue.map(|queue| queue.target_us),
+        delay_us: queue.map(|queue| queue.delay_us),
+        drain_bps: queue.map(|queue| queue.drain_bps),
+        window_bytes: queue.and_then(|queue| queue.window_bytes),
+        marked_packets: queue.map(|queue| queue.marked_packets),
     }
 }

@@ -116,6 +116,28 @@ pub struct DirectionStatus {
     pub held_bytes: u64,
     /// Of these: in the outbound socket.
     pub unacked_bytes: u64,
+    /// Time in which the outbound leg had nothing to send and nothing under way, since its connection began.
+    #[serde(default)]
+    pub outbound_idle_us: u64,
+    /// How short the queue is kept; absent where it is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueStatus>,
+}
+
+/// A queue that is kept short.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStatus {
+    /// Delay that bytes may wait in the relay.
+    pub target_us: u32,
+    /// How long what waits unsent takes at the rate of the outbound leg.
+    pub delay_us: u32,
+    /// The rate of the outbound leg, as the queue's control measures it.
+    pub drain_bps: u64,
+    /// Window to be advertised on the inbound leg; absent where the window is not used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_bytes: Option<u32>,
+    /// Packets of the inbound leg marked (or dropped, where that was asked for) since the connection began.
+    pub marked_packets: u64,
 }
 
 /// Both sockets of a connection, read at once; none when one has just been closed.
@@ -216,6 +238,8 @@ fn direction(legs: &Legs, reading: &Reading, direction: Direction) -> DirectionS
         unread_bytes: unread_bytes(legs.leg(direction.from())),
         held_bytes: legs.held_bytes[direction.index()].load(Ordering::Relaxed),
         unacked_bytes: unacked_bytes(legs.leg(direction.to())),
+        outbound_idle_us: legs.outbound_idle_us(direction),
+        queue: legs.queue(direction),
     }
 }
 

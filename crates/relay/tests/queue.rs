@@ -128,7 +128,7 @@ fn the_window_keeps_the_queue_short_and_the_slow_leg_busy() {
     let held = carry("held", with("target = \"20ms\""), false);
     // 20 ms of 40 Mbit/s are 100 kB, the slow queue another 100 kB; uncontrolled it is megabytes.
     assert!(alone.backlog_bytes > 1_000_000, "{}", alone.backlog_bytes);
-    assert!(held.backlog_bytes < alone.backlog_bytes / 3, "{} {}", held.backlog_bytes, alone.backlog_bytes);
+    assert!(held.backlog_bytes < alone.backlog_bytes / 5, "{} {}", held.backlog_bytes, alone.backlog_bytes);
     assert!(
         held.received_bytes > alone.received_bytes * 85 / 100,
         "{} {}",

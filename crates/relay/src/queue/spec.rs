@@ -14,7 +14,7 @@ pub struct QueueSpec {
     pub enabled: Option<bool>,
     /// Delay that bytes may wait in the relay.
     pub target: Option<Nanos>,
-    /// What decides which packets are marked: `pi`, `red`, `fixed` or `none`.
+    /// What decides which packets are marked: `pi`, `red`, `fixed`, `every` or `none`.
     pub controller: Option<Kind>,
     /// Whether the advertised window is the steady limit.
     pub window: Option<bool>,
@@ -22,7 +22,7 @@ pub struct QueueSpec {
     pub hold_off: Option<u32>,
     /// Backlog allowed (fixed, red), in windows of the outbound leg.
     pub allowed_windows: Option<f64>,
-    /// Backlog allowed (fixed, red): the greater of both holds.
+    /// Backlog allowed (fixed, red): the greater of both holds. Bytes received per mark (every).
     pub allowed: Option<Size>,
     /// How far below it marking begins (red).
     pub red: Option<Size>,
@@ -106,7 +106,7 @@ mod tests {
         fn a_plan_survives_the_command_line(
             target_us in 1000u32..10_000_000, window: bool, drop: bool, hold_off_rtts in 0u32..100,
             allowed_cwnds_x16 in 0u32..1000, allowed_bytes in 0u64..1 << 40, red_bytes in 0u64..1 << 40,
-            controller in prop::sample::select(vec![Kind::Fixed, Kind::Red, Kind::Pi, Kind::None]),
+            controller in prop::sample::select(vec![Kind::Fixed, Kind::Red, Kind::Pi, Kind::Every, Kind::None]),
         ) {
             let plan = QueuePlan {
                 target_us, controller, window, hold_off_rtts, allowed_cwnds_x16, allowed_bytes, red_bytes, drop,

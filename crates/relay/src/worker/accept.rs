@@ -233,6 +233,7 @@ impl Worker<'_> {
             plan,
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
+            idle_us: Default::default(),
             queues: Default::default(),
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));

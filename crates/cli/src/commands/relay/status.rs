@@ -5,7 +5,7 @@ use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use longfat_relay::{
     ControlPlan, control,
-    status::{ConnectionStatus, Status},
+    status::{ConnectionStatus, DirectionStatus, Status},
 };
 use longfat_schema::units::{Nanos, Rate, Size};
 use std::{
@@ -19,7 +19,8 @@ use std::{
 /// What a running relay holds: totals, and every connection with both legs.
 ///
 /// Rates are those since the last look with --watch, else since the connection began. Connections with the largest
-/// backlog come first. The backlog is what one side sent and the other has not acknowledged.
+/// backlog come first. The backlog is what one side sent and the other has not acknowledged; `queue` is about the
+/// direction with the larger one, where the relay keeps queues short.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay status
@@ -138,8 +139,9 @@ fn table() -> Table {
         "cc server",
         "RTT",
         "retrans",
+        "queue",
     ]);
-    for index in [0, 4, 5, 6, 7, 8, 10, 12, 13] {
+    for index in [0, 4, 5, 6, 7, 8, 10, 12, 13, 14] {
         if let Some(column) = table.column_mut(index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -147,7 +149,7 @@ fn table() -> Table {
     table
 }
 
-fn row(one: &ConnectionStatus, before: Option<&ConnectionStatus>, elapsed_us: u64) -> [String; 14] {
+fn row(one: &ConnectionStatus, before: Option<&ConnectionStatus>, elapsed_us: u64) -> [String; 15] {
     let rate = |now: u64, then: Option<u64>| {
         let (bytes, us) = match then {
             Some(then) if elapsed_us > 0 => (now.saturating_sub(then), elapsed_us),
@@ -174,5 +176,13 @@ fn row(one: &ConnectionStatus, before: Option<&ConnectionStatus>, elapsed_us: u6
         server.cc.clone(),
         rtt(server.srtt_us),
         (client.retransmitted_segments + server.retransmitted_segments).to_string(),
+        queue(if to_server.backlog_bytes >= to_client.backlog_bytes { to_server } else { to_client }),
     ]
+}
+
+/// How long bytes wait, of how long they may, and packets marked.
+fn queue(direction: &DirectionStatus) -> String {
+    let Some(queue) = &direction.queue else { return "-".to_owned() };
+    let ms = |us: u32| f64::from(us) / 1000.0;
+    format!("{:.1} of {} ms, {} marks", ms(queue.delay_us), ms(queue.target_us), queue.marked_packets)
 }
