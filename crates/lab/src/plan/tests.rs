@@ -235,6 +235,6 @@ fn who_follows_a_link_resolves_to_interfaces_and_addresses_and_the_simulator_has
         |host: &str| plan.links.iter().flat_map(|link| &link.ends).find(|end| end.host == host).unwrap();
     assert_eq!(follow.peers, [IpAddr::from(end("node").ipv4), end("node").ipv6.into()]);
     assert_eq!((follow.far[0].host.as_str(), follow.far[0].ipv4), ("server", end("server").ipv4));
-    let refused = crate::simulated::check(&[plan.clone()]).unwrap_err().to_string();
+    let refused = crate::simulated::check(std::slice::from_ref(plan)).unwrap_err().to_string();
     assert!(refused.contains("follows.bus"), "{refused}");
 }
