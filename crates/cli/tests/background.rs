@@ -169,6 +169,7 @@ fn children_send_in_the_background_too_and_avail_shows_what_they_measure() {
     let used = bed.used();
     assert!(!used.is_empty() && used.iter().all(|cc| cc == NAME), "{used:?}");
     avail_selects_and_prints(&bed, pid);
+    listed_with_what_it_measures(&bed);
     signal(&child, libc::SIGTERM);
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     assert!(within_20_s(|| !is_running(pid as i32)), "the child of a child was left running");
@@ -192,6 +193,18 @@ fn avail_selects_and_prints(bed: &Bed, pid: u32) {
         lines(&mut watch).take(3).map(|line| serde_json::from_str(&line).unwrap()).collect();
     assert!(seen.len() == 3 && seen.iter().all(|row| row["cc"] == NAME), "{seen:?}");
     assert_eq!(watch.wait().unwrap().code(), Some(0), "whoever read it has seen enough");
+}
+
+/// `longfat tcb list` has it as fields of the connection.
+fn listed_with_what_it_measures(bed: &Bed) {
+    let output = bed.longfat(&["tcb", "list", "--json", "dport 5201 and avail > 0"]).output().unwrap();
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!rows.is_empty(), "{}", said(&output).1);
+    for row in rows {
+        assert_eq!(row["cc"], NAME);
+        assert!(row["avail_bps"].as_u64().unwrap() > 0 && row["avail_age_us"].is_u64(), "{row}");
+        assert!(row["avail_confidence_permille"].as_u64().unwrap() <= 1000, "{row}");
+    }
 }
 
 #[test]

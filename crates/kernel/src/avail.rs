@@ -12,7 +12,7 @@ use std::{
     fs,
     net::{IpAddr, SocketAddr},
     os::{
-        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::MetadataExt,
     },
 };
@@ -49,6 +49,11 @@ impl Meters {
         let states = self.maps.iter().filter_map(|map| map.lookup(&key, MapFlags::ANY).ok().flatten());
         states.filter_map(|state| Avail::read(&state)).find(|found| found.at_us > 0)
     }
+
+    /// What a process's socket has found.
+    pub(crate) fn read_of(&self, pid: i32, inode: u32) -> Option<Avail> {
+        self.read(copy_of(pid, inode)?.as_fd())
+    }
 }
 
 /// A connection that measures.
@@ -68,11 +73,13 @@ pub struct Measured {
     pub found: Option<Avail>,
 }
 
+/// Whether connections under a congestion control of that name measure.
+pub(crate) fn measures(cc: &str) -> bool {
+    Algorithm::is_our_name(cc) && Algorithm::find(cc).is_ok_and(|algorithm| algorithm.measures())
+}
+
 /// Every connection that measures, of every network namespace, or those of one process.
 pub fn measured(pid: Option<i32>) -> Result<Vec<Measured>> {
-    let measures = |cc: &str| {
-        Algorithm::is_our_name(cc) && Algorithm::find(cc).is_ok_and(|algorithm| algorithm.measures())
-    };
     let uses = sockets::all()?.into_iter().filter(|socket| socket.inode > 0 && measures(&socket.cc));
     let ccs: BTreeMap<u32, String> = uses.map(|socket| (socket.inode, socket.cc)).collect();
     let owners = sockets::owners(&ccs.keys().copied().collect::<BTreeSet<_>>());
@@ -83,7 +90,7 @@ pub fn measured(pid: Option<i32>) -> Result<Vec<Measured>> {
         .filter_map(|(inode, (owner, program))| {
             let socket = copy_of(owner, inode)?;
             let (local, peer) = ends(&socket)?;
-            let found = meters.read(std::os::fd::AsFd::as_fd(&socket));
+            let found = meters.read(socket.as_fd());
             Some(Measured {
                 pid: owner,
                 program: program.to_string(),

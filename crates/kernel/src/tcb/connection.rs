@@ -120,6 +120,15 @@ pub struct Process {
     pub command: Arc<str>,
 }
 
+/// Available bandwidth as a connection has measured it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measurement {
+    /// Newest result.
+    pub found: longfat_cc::Avail,
+    /// How old it was when it was read.
+    pub age_us: u64,
+}
+
 /// One connection. What a state has not (TIME_WAIT has no control block) is absent.
 #[derive(Debug, Clone)]
 pub struct Connection {
@@ -151,6 +160,8 @@ pub struct Connection {
     pub memory: Option<SocketMemory>,
     /// A process that has it open; filled only when asked for.
     pub process: Option<Process>,
+    /// What it has measured; filled with the process, where its congestion control measures and we may ask.
+    pub measurement: Option<Measurement>,
     /// What limits it, where two looks tell more than one; see [`super::limit`].
     pub limit: Option<super::Limit>,
 }
@@ -173,6 +184,7 @@ impl Connection {
             info: None,
             memory: None,
             process: None,
+            measurement: None,
             limit: None,
         }
     }

@@ -1,7 +1,7 @@
 //! What can be shown, sorted by and filtered on: one table.
 
 use super::{
-    connection::Connection,
+    connection::{Connection, Measurement},
     limit::{self, Limit},
 };
 use longfat_host::socket::TcpInfo;
@@ -86,6 +86,10 @@ fn maybe(connection: &Connection, get: impl Fn(&TcpInfo) -> Option<u64>) -> Valu
     connection.info.as_ref().and_then(get).map_or(Value::Absent, Value::Number)
 }
 
+fn measured(connection: &Connection, get: impl Fn(&Measurement) -> u64) -> Value<'_> {
+    connection.measurement.as_ref().map_or(Value::Absent, |measurement| Value::Number(get(measurement)))
+}
+
 fn text(text: &str) -> Value<'_> {
     Value::Text(Cow::Borrowed(text))
 }
@@ -135,6 +139,11 @@ fields! {
     "delivery" ["rate", "delivery_rate"] "delivery_rate_bps" RateBps "latest delivery rate"
         |c| info(c, |i| i.delivery_rate_bytes_per_s.saturating_mul(8));
     "pacing" ["pacing_rate"] "pacing_rate_bps" RateBps "pacing rate; absent when not limited" |c| maybe(c, TcpInfo::pacing_rate_bps);
+    "avail" ["available"] "avail_bps" RateBps "available bandwidth, where the connection measures it (lf_imtcp, lf_imtcp_bg; root)"
+        |c| measured(c, |m| u64::from(m.found.avail_kbps) * 1000);
+    "avail_confidence" [] "avail_confidence_permille" Count "how far to trust it, in thousandths"
+        |c| measured(c, |m| m.found.confidence_permille.min(1000).into());
+    "avail_age" [] "avail_age_us" TimeUs "how old it is" |c| measured(c, |m| m.age_us);
     "rwnd" ["snd_wnd", "peer_window"] "peer_window_bytes" Bytes "window the other end offers" |c| info(c, |i| i.snd_wnd_bytes.into());
     "rcvwnd" ["rcv_wnd"] "own_window_bytes" Bytes "window this end offers" |c| info(c, |i| i.rcv_wnd_bytes.into());
     "limit" ["limited"] "limit" Limit "what limits it now: idle, app, cwnd, rwnd, sndbuf, pacing"

@@ -1,12 +1,16 @@
 //! One look at the connections of a scope: gathered, joined with their processes, filtered.
 
 use super::{
-    connection::{Connection, Process},
+    connection::{Connection, Measurement, Process},
     diag::{ALL_STATES, CONNECTED, Request, dump},
     filter::Filter,
     namespace::{Place, Scope},
 };
-use crate::{Result, sockets};
+use crate::{
+    Result,
+    avail::{self, Meters},
+    sockets,
+};
 use std::sync::Arc;
 
 /// What a look is for.
@@ -16,7 +20,7 @@ pub struct Look {
     pub scope: Scope,
     /// Which.
     pub filter: Filter,
-    /// Whether to find out which process has each open: walks /proc.
+    /// Whether to find out which process has each open (walks /proc), and what those that measure have found.
     pub processes: bool,
 }
 
@@ -42,13 +46,17 @@ impl Look {
         if let Some(owners) = owners {
             let owners = owners.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             each.iter_mut().for_each(|(_, found)| name_processes(found, &owners));
+            ask_measuring(each.iter_mut().flat_map(|(_, found)| found));
         }
         each.iter_mut().for_each(|(_, found)| found.retain(|connection| self.filter.matches(connection)));
         Ok(each)
     }
 
     fn needs_processes(&self) -> bool {
-        self.processes || self.filter.asks_for("process") || self.filter.asks_for("pid")
+        self.processes
+            || ["process", "pid", "avail", "avail_confidence", "avail_age"]
+                .iter()
+                .any(|name| self.filter.asks_for(name))
     }
 
     fn inside(&self, place: &Place) -> Result<Vec<Connection>> {
@@ -63,4 +71,21 @@ fn name_processes(connections: &mut [Connection], owners: &sockets::Owners) {
         let owner = owners.get(&connection.inode);
         connection.process = owner.map(|(pid, command)| Process { pid: *pid, command: Arc::clone(command) });
     }
+}
+
+/// Asks those that measure what they have found, through their processes. Absent without the rights to: the rest of a
+/// look needs none.
+fn ask_measuring<'a>(connections: impl Iterator<Item = &'a mut Connection>) {
+    let measures = |one: &&mut Connection| one.cc.is_some_and(|cc| avail::measures(cc.as_str()));
+    let mut measuring = connections.filter(measures).peekable();
+    let Some(meters) = measuring.peek().and_then(|_| Meters::open().ok()) else { return };
+    for connection in measuring {
+        let pid = connection.process.as_ref().map(|process| process.pid);
+        let found = pid.and_then(|pid| meters.read_of(pid, connection.inode));
+        connection.measurement = found.map(|found| Measurement { age_us: age_us(found.at_us), found });
+    }
+}
+
+fn age_us(at_us: u64) -> u64 {
+    u64::try_from(longfat_host::monotonic_us()).unwrap_or(0).saturating_sub(at_us)
 }

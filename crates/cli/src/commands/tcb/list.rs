@@ -39,6 +39,7 @@ fn after_help() -> &'static str {
   longfat tcb list --sort -retrans 'retrans > 0'           who retransmits most
   longfat tcb list --over 500ms 'limit rwnd'               whom the receiver holds back
   longfat tcb list --netns all --columns netns,dst,cc,cwnd,process
+  longfat tcb list 'cc lf_imtcp*' --columns dst,process,cwnd,avail,avail_confidence,avail_age
   longfat tcb list --json | jq '.[] | select(.cwnd_segments > 1000)'"
 }
 
@@ -54,7 +55,9 @@ pub fn run(args: &Args) -> Outcome {
     };
     let sorted_by = args.sort.map(|order| order.field.name);
     let shown = columns.iter().map(|field| field.name).chain(sorted_by);
-    let look = args.choice.look(shown.into_iter().any(|name| matches!(name, "pid" | "process")))?;
+    let look = args.choice.look(
+        shown.into_iter().any(|name| name == "pid" || name == "process" || name.starts_with("avail")),
+    )?;
     let mut rows = match args.over {
         Some(span) => look_twice(&look, span.into())?,
         None => look.take()?,

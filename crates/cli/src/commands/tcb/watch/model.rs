@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 const HISTORY: usize = 1200;
 
 /// Fields of the table, in order.
-const COLUMNS: &str = "dst,process,state,cc,cwnd,ssthresh,rtt,minrtt,flight,retrans,delivery,limit";
+const COLUMNS: &str = "dst,process,state,cc,cwnd,ssthresh,rtt,minrtt,flight,retrans,delivery,avail,limit";
 
 /// One look at one connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
