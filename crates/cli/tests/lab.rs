@@ -176,6 +176,7 @@ fn an_experiment_becomes_a_result_with_every_record_and_leaves_nothing_else() {
     }
     let relayed = &runs[1];
     assert!(!relayed.read::<RelaySample>().unwrap().is_empty());
+    assert_eq!(bench.lab(&["verify", "out"]).status.code(), Some(0));
     let long_leg =
         relayed.read::<TcpSample>().unwrap().into_iter().find(|row| row.role == "relay_out").unwrap();
     assert_eq!(long_leg.cc, "lf_highspeed");
@@ -383,9 +384,54 @@ fn check_explains_the_plan_and_touches_nothing() {
     let output = bench.lab(&["check", "spec.toml", "--repeats", "3"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("6 runs, about") && text.contains("pep on relay: reno | lf_highspeed"), "{text}");
+    assert!(text.contains("6 runs; ") && text.contains("pep on relay: reno | lf_highspeed"), "{text}");
     let output = bench.lab(&["check", "spec.toml", "--json"]);
     let plans: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(plans[1]["relays"][0]["cc_server"], "lf_highspeed");
+    for said in
+        ["Emulated: about", "punctual: a sleep of 1 ms ended", "processors: it is", "packets/s both ways"]
+    {
+        assert!(text.contains(said), "{said}: {text}");
+    }
     assert_eq!(bench.left_behind(), Vec::<String>::new());
+}
+
+#[test]
+fn an_emulated_run_is_made_again_and_what_differs_is_shown() {
+    let bench = Bench::new("again");
+    let output = bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (_, runs) = find_runs(&bench.path("out")).unwrap();
+    let run = runs[0].path.to_string_lossy().into_owned();
+    let output = bench.lab(&["rerun", &run, "-o", "again"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    // A machine that is too busy makes the new run invalid, and says so.
+    if output.status.code() != Some(0) {
+        assert!(stderr(&output).contains("is invalid now"), "{}", stderr(&output));
+    }
+    assert!(text.contains("goodput_bps") && text.contains("No parameter differs"), "{text}");
+    assert_eq!(
+        find_runs(&bench.path("again").join(runs[0].path.strip_prefix(bench.path("out")).unwrap()))
+            .unwrap()
+            .1
+            .len(),
+        1
+    );
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+}
+
+#[test]
+fn what_check_says_a_simulated_run_takes_on_disk_is_about_right() {
+    let bench = Bench::new("disk");
+    copy_experiment(&bench, "smoke.toml");
+    let output = bench.lab(&["run", "smoke.toml", "--backend", "sim", "-o", "out"]);
+    assert!(output.status.code().is_some_and(|code| code < 2), "{}", stderr(&output));
+    let (_, runs) = find_runs(&bench.path("out")).unwrap();
+    for run in runs {
+        let plan: longfat_lab::plan::Plan = run.plan().unwrap();
+        let files = run.manifest.files.unwrap();
+        let taken: u64 = files.values().map(|file| file.bytes).sum();
+        let ratio = plan.disk_bytes(longfat_lab::backend::Backend::Simulated) / taken as f64;
+        assert!((0.5..2.0).contains(&ratio), "{}: {ratio}", run.path.display());
+    }
 }

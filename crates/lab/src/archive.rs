@@ -79,8 +79,16 @@ pub fn contents(path: &Path) -> Result<Contents, ArchiveError> {
     if path.is_dir() {
         return Ok(Contents::of_directory(path)?);
     }
+    contents_of(File::open(path).map_err(io_error(path))?, path)
+}
+
+/// What a pack holds; `path` is what messages call it.
+///
+/// # Errors
+/// It is cut off, damaged, or something else.
+pub fn contents_of(pack: impl Read, path: &Path) -> Result<Contents, ArchiveError> {
     let mut found = Contents::default();
-    each_file(path, &mut |name, file| found.add(name, file))?;
+    each_file_of(pack, path, &mut |_, name, file| found.add(name, file))?;
     Ok(found)
 }
 
@@ -131,7 +139,8 @@ fn refuse_faults(path: &Path, contents: &Contents) -> Result<(), ArchiveError> {
 pub fn unpack(file: &Path, below: &Path) -> Result<PathBuf, ArchiveError> {
     refuse_faults(file, &contents(file)?)?;
     let mut name = None;
-    each_file_of(file, &mut |top, _, _| {
+    let open = || File::open(file).map_err(io_error(file));
+    each_file_of(open()?, file, &mut |top, _, _| {
         name.get_or_insert_with(|| top.to_owned());
         Ok(())
     })?;
@@ -139,7 +148,7 @@ pub fn unpack(file: &Path, below: &Path) -> Result<PathBuf, ArchiveError> {
     if target.exists() {
         return Err(ArchiveError::Exists(target.display().to_string()));
     }
-    each_file(file, &mut |name, from| {
+    each_file_of(open()?, file, &mut |_, name, from| {
         let path = target.join(name);
         fs::create_dir_all(path.parent().unwrap_or(&target))?;
         io::copy(from, &mut File::create_new(&path)?).map(drop)
@@ -147,20 +156,13 @@ pub fn unpack(file: &Path, below: &Path) -> Result<PathBuf, ArchiveError> {
     Ok(target)
 }
 
-type OnFile<'a> = dyn FnMut(&str, &mut dyn Read) -> io::Result<()> + 'a;
-
-/// Every file of a pack by its name within the directory that was packed.
-fn each_file(path: &Path, on_file: &mut OnFile<'_>) -> Result<(), ArchiveError> {
-    each_file_of(path, &mut |_, name, file| on_file(name, file))
-}
-
-/// The same, with the name of the directory that was packed first.
+/// Every file of a pack by the name of the directory that was packed and the one within.
 fn each_file_of(
+    pack: impl Read,
     path: &Path,
     on_file: &mut dyn FnMut(&str, &str, &mut dyn Read) -> io::Result<()>,
 ) -> Result<(), ArchiveError> {
-    let opened = File::open(path).map_err(io_error(path))?;
-    let mut pack = Archive::new(zstd::Decoder::new(opened).map_err(damaged(path))?);
+    let mut pack = Archive::new(zstd::Decoder::new(pack).map_err(damaged(path))?);
     let mut top = None;
     for entry in pack.entries().map_err(damaged(path))? {
         let mut entry = entry.map_err(damaged(path))?;

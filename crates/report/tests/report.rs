@@ -3,7 +3,11 @@
 
 mod support;
 
-use longfat_report::{Report, ReportError, load::Experiment};
+use longfat_report::{
+    Report, ReportError,
+    compare::{Drawn, Side, compare, html},
+    load::Experiment,
+};
 use longfat_schema::run::{RunError, RunStatus};
 use std::{
     path::{Path, PathBuf},
@@ -203,4 +207,41 @@ fn a_damaged_table_of_a_valid_run_is_a_warning_and_stands_on_the_page() {
     let report = report(&[directory.path()]);
     assert!(report.warnings()[0].contains("queue.parquet"), "{:?}", report.warnings());
     assert!(report.html().contains("queue.parquet: not a readable Parquet table"));
+}
+
+#[test]
+fn the_page_of_a_comparison_shows_what_differs_and_draws_both_sides_beside_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write_result(directory.path());
+    // One case of the other side runs at twice the goodput, under another congestion control.
+    for repeat in 1..=REPEATS {
+        let run = directory.path().join(format!("case1/r{repeat}"));
+        let mut manifest = longfat_schema::run::RunDirectory::open(&run).unwrap().manifest;
+        manifest.metrics.iter_mut().filter(|m| m.metric == "goodput_bps").for_each(|m| m.value *= 2.0);
+        longfat_schema::run::seal_run(&run, &mut manifest).unwrap();
+        let plan = std::fs::read_to_string(run.join("plan.json")).unwrap();
+        std::fs::write(run.join("plan.json"), plan.replace("14200000ns", "<1>ns")).unwrap();
+    }
+    let paths = [RESULT.directory.as_path(), directory.path()];
+    let comparison = compare(&Side::open(paths[0]).unwrap(), &Side::open(paths[1]).unwrap());
+    let experiments = paths.map(|path| Experiment::open(path).unwrap());
+    let page = html(&comparison, &experiments, &Drawn::of(&comparison, &experiments));
+    let first = CASES[0].name;
+    let beyond = |case: &longfat_report::compare::CaseComparison| {
+        case.figures.iter().filter(|figure| figure.beyond_spread == Some(true)).count()
+    };
+    for case in &comparison.cases {
+        assert_eq!(beyond(case) > 0, case.names[0] == first, "{}", case.names[0]);
+    }
+    assert!(page.contains("plan.path.delay") && page.contains("&lt;1&gt;ns") && !page.contains("<1>ns"));
+    assert!(page.contains("≠ differs") && page.contains("≈ within"));
+    let drawn = page.matches("<svg").count();
+    assert!(drawn >= 2 * 5 * CASES.len() && drawn.is_multiple_of(2), "{drawn}");
+    let plain = page.replace("http://www.w3.org/2000/svg", "");
+    for forbidden in ["http:", "https:", "src=", "@import", "url(", "NaN", ">inf"] {
+        assert!(!plain.contains(forbidden), "{forbidden}");
+    }
+    if let Ok(path) = std::env::var("LONGFAT_COMPARE_HTML") {
+        std::fs::write(path, &page).unwrap();
+    }
 }

@@ -86,6 +86,13 @@ impl Kind {
         Ok(base as u64)
     }
 
+    /// What [`Kind::parse`] takes, as a regular expression.
+    #[cfg(feature = "json-schema")]
+    fn pattern(&self) -> String {
+        let names: Vec<_> = self.units.iter().map(|(name, _)| *name).collect();
+        format!(r"^\s*(0|([0-9]+\.?[0-9]*|\.[0-9]+)\s*({}))\s*$", names.join("|"))
+    }
+
     fn factor(&self, text: &str, unit: &str) -> Result<f64, UnitError> {
         if unit.is_empty() {
             return Ok(1.0);
@@ -128,6 +135,21 @@ macro_rules! quantity {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+
+        #[cfg(feature = "json-schema")]
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({
+                    "type": "string",
+                    "description": format!("A {} with its unit: {}.", $kind.what, $kind.example),
+                    "pattern": $kind.pattern(),
+                })
             }
         }
 

@@ -1,6 +1,7 @@
 //! `longfat lab`: experiments.
 
 mod archive;
+mod check;
 mod compare;
 mod progress;
 mod query;
@@ -19,7 +20,6 @@ use longfat_lab::{
     backend::Backend,
     plan::{Plan, plans},
     session::{Finished, Session, default_directory},
-    show,
     spec::{
         Case, Experiment, decode,
         include::Source,
@@ -46,6 +46,12 @@ pub struct Args {
 enum Command {
     Run(RunArgs),
     Check(CheckArgs),
+    /// Print the experiment file's JSON Schema, by which editors complete and check it.
+    ///
+    /// 'experiments/experiment.schema.json' is the same. With the line '#:schema PATH-OR-URL' at the top of an experiment
+    /// file, editors with Taplo (Even Better TOML) use it.
+    #[command(after_help = "Examples:\n  longfat lab schema > ~/experiment.schema.json")]
+    Schema,
     Plan(PlanArgs),
     Compare(compare::CompareArgs),
     Query(query::QueryArgs),
@@ -114,7 +120,8 @@ struct PlanArgs {
     json: bool,
 }
 
-/// Read an experiment file and explain what would be run, without touching anything.
+/// Read an experiment file and explain what would be run, without touching anything: runs, time, disk, and whether this
+/// host can emulate it honestly.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab check experiments/conversion.toml
@@ -176,7 +183,8 @@ const OVERHEAD: Duration = Duration::from_millis(2500);
 pub fn run(args: Args) -> Outcome {
     match args.command {
         Command::Run(args) => run_experiment(&args),
-        Command::Check(args) => check(&args),
+        Command::Check(args) => check::check(&args),
+        Command::Schema => check::schema(),
         Command::Plan(args) => list_plans(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Query(args) => query::run(&args),
@@ -416,33 +424,6 @@ fn provenance(backend: Backend) -> Provenance {
         known.insert("clock_source".to_owned(), facts::clock_source());
     }
     crate::provenance::of(known)
-}
-
-fn check(args: &CheckArgs) -> Outcome {
-    let read = args.spec.read()?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&read.plans)?);
-        return Ok(());
-    }
-    let head = &read.experiment.head;
-    println!("{}: {}\n", head.name, head.title);
-    println!("{}", table::plans(&read.plans));
-    let ccs: BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
-    println!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
-    let time = show::span(expected_time(&read.plans));
-    println!("{} runs, about {time}; {} expectations", read.plans.len(), read.experiment.expect.len());
-    let missing = missing(&read.plans);
-    if missing.is_empty() {
-        println!("This host can run it.");
-    } else {
-        println!("This host cannot run it as it is:");
-        missing.iter().for_each(|thing| println!("  - {}: {}; {}", thing.what, thing.why, thing.mend));
-    }
-    match longfat_lab::simulated::check(&read.plans) {
-        Ok(()) => println!("The simulator can run it (--backend sim)."),
-        Err(error) => println!("The simulator cannot run it: {error}"),
-    }
-    Ok(())
 }
 
 /// Removes the leases of dead owners.

@@ -10,7 +10,7 @@ use crate::{
     spec::Protocol,
 };
 use longfat_link::plan::DirectionPlan;
-use longfat_schema::record::AvailSample;
+use longfat_schema::record::{AvailSample, IntervalSample};
 
 /// Long enough for the mean of bursty traffic to mean something, short enough to show a step.
 const BIN_US: i64 = 500_000;
@@ -23,6 +23,10 @@ const MORE_OF_IPV6_BYTES: f64 = 20.0;
 type Way = (String, String);
 
 pub(super) fn avail(plan: &Plan, samples: &Samples, window: Window, found: &mut Figures) {
+    if samples.avail.is_empty() {
+        return;
+    }
+    let traffic = Traffic::of(plan, samples);
     // What a flow's own streams take from each other is not told apart here.
     for flow in plan.flows.iter().filter(|flow| flow.streams == 1) {
         let of_flow = |row: &&AvailSample| row.flow == flow.name;
@@ -30,12 +34,12 @@ pub(super) fn avail(plan: &Plan, samples: &Samples, window: Window, found: &mut 
         if rows.is_empty() {
             continue;
         }
-        let Some(free) = Free::of(plan, flow) else { continue };
+        let Some(free) = Free::of(plan, flow, &traffic) else { continue };
         let mut errors = Vec::new();
         let (mut means, mut truths, mut trusts) = (Vec::new(), Vec::new(), Vec::new());
         for bin in bins(window) {
             let Some((mean_bps, trust)) = held(&rows, bin) else { continue };
-            let truth_bps = free.bps(plan, samples, flow, bin);
+            let truth_bps = free.bps(&traffic, flow, bin);
             errors.push((mean_bps - truth_bps).abs() / free.capacity_bps);
             means.push(mean_bps);
             truths.push(truth_bps);
@@ -75,33 +79,63 @@ struct Free {
 
 impl Free {
     /// `None`: no link has a rate, or one changes it.
-    fn of(plan: &Plan, flow: &FlowPlan) -> Option<Free> {
-        let rated =
-            ways(plan, flow).into_iter().filter_map(|way| Some((direction(plan, &way)?.clone(), way)));
-        let rated: Vec<(DirectionPlan, Way)> = rated.collect();
+    fn of(plan: &Plan, flow: &FlowPlan, traffic: &Traffic<'_>) -> Option<Free> {
+        let own = traffic.flows.iter().find(|carried| carried.flow.name == flow.name)?;
+        let rated = own.ways.iter().filter_map(|way| Some((direction(plan, way)?, way)));
+        let rated: Vec<(&DirectionPlan, &Way)> = rated.collect();
         if rated.iter().any(|(direction, _)| !direction.schedule.is_empty()) {
             return None;
         }
-        let rate = |(direction, way): (DirectionPlan, Way)| Some((way, direction.line.rate_bps? as f64));
+        let rate =
+            |(direction, way): (&DirectionPlan, &Way)| Some((way.clone(), direction.line.rate_bps? as f64));
         let ways: Vec<(Way, f64)> = rated.into_iter().filter_map(rate).collect();
         let capacity_bps = ways.iter().map(|(_, rate_bps)| *rate_bps).reduce(f64::min)?;
         Some(Free { ways, capacity_bps })
     }
 
-    fn bps(&self, plan: &Plan, samples: &Samples, own: &FlowPlan, bin: Window) -> f64 {
+    fn bps(&self, traffic: &Traffic<'_>, own: &FlowPlan, bin: Window) -> f64 {
         let on_way = |(way, rate_bps): &(Way, f64)| {
-            let others =
-                plan.flows.iter().filter(|other| other.name != own.name && ways(plan, other).contains(way));
-            let carried: f64 = others.map(|other| carried_bps(plan, samples, other, bin)).sum();
+            let is_other = |other: &&Carried<'_>| other.flow.name != own.name && other.ways.contains(way);
+            let carried: f64 = traffic.flows.iter().filter(is_other).map(|other| other.bps(bin)).sum();
             (rate_bps - carried).max(0.0)
         };
         self.ways.iter().map(on_way).reduce(f64::min).unwrap_or(0.0)
     }
 }
 
-fn ways(plan: &Plan, flow: &FlowPlan) -> Vec<Way> {
-    let path = Topology::of_plan(plan).path(&flow.from, &flow.to).unwrap_or_default();
-    path.into_iter().map(|hop| (hop.link.to_owned(), hop.from.to_owned())).collect()
+/// What every flow carried, and over which ways: found once, asked for every bin.
+struct Traffic<'a> {
+    flows: Vec<Carried<'a>>,
+}
+
+struct Carried<'a> {
+    flow: &'a FlowPlan,
+    ways: Vec<Way>,
+    /// Bytes on the wire per byte of payload.
+    with_headers: f64,
+    rows: Vec<&'a IntervalSample>,
+}
+
+impl<'a> Traffic<'a> {
+    fn of(plan: &'a Plan, samples: &'a Samples) -> Traffic<'a> {
+        let topology = Topology::of_plan(plan);
+        let carried = |flow: &'a FlowPlan| {
+            let path = topology.path(&flow.from, &flow.to).unwrap_or_default();
+            let ways =
+                path.into_iter().map(|hop| (hop.link.to_owned(), hop.from.to_owned())).collect::<Vec<_>>();
+            let rows = samples.interval.iter().filter(|row| row.flow == flow.name).collect();
+            Carried { with_headers: with_headers(plan, flow, &ways), flow, ways, rows }
+        };
+        Traffic { flows: plan.flows.iter().map(carried).collect() }
+    }
+}
+
+impl Carried<'_> {
+    /// What it carried to its receiver, headers included.
+    fn bps(&self, bin: Window) -> f64 {
+        let payload: f64 = self.rows.iter().map(|row| bytes_within(row, bin)).sum();
+        payload * 8.0 / bin.length_s() * self.with_headers
+    }
 }
 
 fn direction<'a>(plan: &'a Plan, (link, from): &Way) -> Option<&'a DirectionPlan> {
@@ -110,14 +144,7 @@ fn direction<'a>(plan: &'a Plan, (link, from): &Way) -> Option<&'a DirectionPlan
     Some(if cable.ends[0].host == *from { &path.forward } else { &path.backward })
 }
 
-/// What a flow carried to its receiver, headers included.
-fn carried_bps(plan: &Plan, samples: &Samples, flow: &FlowPlan, bin: Window) -> f64 {
-    let of_flow = samples.interval.iter().filter(|row| row.flow == flow.name);
-    let payload: f64 = of_flow.map(|row| bytes_within(row, bin)).sum();
-    payload * 8.0 / bin.length_s() * with_headers(plan, flow)
-}
-
-fn with_headers(plan: &Plan, flow: &FlowPlan) -> f64 {
+fn with_headers(plan: &Plan, flow: &FlowPlan, ways: &[Way]) -> f64 {
     let more = if flow.address.is_ipv6() { MORE_OF_IPV6_BYTES } else { 0.0 };
     match flow.protocol {
         Protocol::Udp => {
@@ -126,8 +153,7 @@ fn with_headers(plan: &Plan, flow: &FlowPlan) -> f64 {
             (payload + UDP_HEADER_BYTES + more) / payload
         }
         Protocol::Tcp => {
-            let on_way = ways(plan, flow);
-            let mine = |cable: &&crate::plan::CablePlan| on_way.iter().any(|(link, _)| *link == cable.name);
+            let mine = |cable: &&crate::plan::CablePlan| ways.iter().any(|(link, _)| *link == cable.name);
             let mtu = plan.links.iter().filter(mine).map(|cable| cable.mtu_bytes).min().unwrap_or(1500);
             f64::from(mtu) / (f64::from(mtu) - TCP_HEADER_BYTES - more)
         }
@@ -139,7 +165,6 @@ mod tests {
     use super::super::metrics;
     use super::*;
     use crate::plan::tests_support;
-    use longfat_schema::record::IntervalSample;
 
     /// The small plan, its flow of one stream.
     fn plan() -> Plan {

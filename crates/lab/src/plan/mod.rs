@@ -1,5 +1,6 @@
 //! A plan: one run with every value resolved. A pure function of the experiment; what is not in it does not happen.
 
+mod disk;
 mod follow;
 pub mod network;
 mod resolve;

@@ -177,3 +177,32 @@ fn a_stopped_simulation_says_so() {
     let error = run(&small(), &mut |_| {}, &AtomicBool::new(true)).unwrap_err();
     assert!(matches!(error, SimulationError::Interrupted));
 }
+
+#[test]
+fn the_size_of_a_flow_is_shared_by_its_streams_and_all_of_it_arrives() {
+    const SPEC: &str = r#"
+        name = "shared"
+        warmup = "100ms"
+        duration = "2s"
+        [hosts.a]
+        [hosts.b]
+        [links.path]
+        between = ["a", "b"]
+        rate = "50Mbit"
+        delay = "1ms"
+        [flows.measured]
+        from = "a"
+        to = "b"
+        cc = "reno"
+        streams = 3
+        size = "1000000B"
+    "#;
+    let plan = plan(SPEC, "default", &[]);
+    assert_eq!(translate(&plan).unwrap().scenario.flows[0].bytes, Some(333_334));
+    let observed = run(&plan, &mut |_| {}, &AtomicBool::new(false)).unwrap();
+    let received: Vec<u64> = observed.samples.flow.iter().map(|stream| stream.received_bytes).collect();
+    // A third each, rounded up: no stream carries the whole.
+    assert_eq!(received, [333_334; 3]);
+    let (status, reasons) = verdict(&as_run(&plan).unwrap(), &observed.samples, &[]);
+    assert_eq!(status, RunStatus::Done, "{reasons:?}");
+}

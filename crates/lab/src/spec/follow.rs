@@ -12,7 +12,7 @@ use longfat_schema::{
 use serde::Deserialize;
 
 /// `[follows.NAME]`: who announces what to whom.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, schemars::JsonSchema)]
 pub struct FollowSpec {
     /// The router.
     pub router: String,
@@ -26,6 +26,7 @@ pub struct FollowSpec {
     pub far: Vec<String>,
     /// Where windows come from.
     #[serde(default)]
+    #[schemars(with = "String")]
     pub policy: Policy,
     /// No window is set above this.
     pub ceiling: Option<Size>,

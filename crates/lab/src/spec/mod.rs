@@ -5,6 +5,7 @@
 //! - [`overlay`]: cases, axes and `--set`, dotted keys laid over the file.
 //! - [`sweep`]: axes, and the cells they make.
 //! - [`expect`]: what is expected, and of which cells.
+//! - [`schema`]: all of it as JSON Schema, for editors.
 //! - `check`: what types cannot say: names that exist, hosts that can be reached, figures that make sense.
 
 mod check;
@@ -13,6 +14,7 @@ mod follow;
 pub mod include;
 pub mod overlay;
 mod read;
+pub mod schema;
 pub mod sweep;
 
 pub use follow::FollowSpec;
@@ -23,6 +25,7 @@ use longfat_schema::{
     run::AxisPoint,
     units::{Nanos, Rate, Size},
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use sweep::Filter;
@@ -60,7 +63,7 @@ pub struct Experiment {
 }
 
 /// The keys at the top of the file.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct Head {
     /// Short name: letters, digits, `-`.
     pub name: String,
@@ -95,6 +98,7 @@ pub struct Head {
     pub cpu_limit: Option<f64>,
     /// Sysctls of every host; a host's own come on top.
     #[serde(default)]
+    #[schemars(schema_with = "schema::sysctls")]
     pub sysctls: BTreeMap<String, String>,
     /// Internet protocol version of flows that do not say: 4 or 6.
     #[serde(default = "four")]
@@ -131,10 +135,7 @@ impl Case {
 
     /// Whether its labels are among those wanted.
     pub fn is_at(&self, filter: &Filter) -> bool {
-        let wanted = |axis: &str| if axis == "case" { Some(self.base.as_str()) } else { self.label(axis) };
-        filter.iter().all(|(axis, labels)| {
-            wanted(axis).is_some_and(|own| labels.all().iter().any(|label| label == own))
-        })
+        sweep::holds(filter, |axis| if axis == "case" { Some(self.base.as_str()) } else { self.label(axis) })
     }
 }
 
@@ -158,13 +159,14 @@ pub struct Setting {
 }
 
 /// A host: a network namespace when emulated.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 pub struct HostSpec {
     /// Routers and relays forward packets between their links.
     #[serde(default)]
     pub forward: bool,
     /// Its own sysctls.
     #[serde(default)]
+    #[schemars(schema_with = "schema::sysctls")]
     pub sysctls: BTreeMap<String, String>,
 }
 
@@ -178,7 +180,7 @@ pub struct CableSpec {
 }
 
 /// `tcp` or `udp`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// One or more TCP connections.
@@ -189,7 +191,7 @@ pub enum Protocol {
 }
 
 /// Memory-to-memory traffic from one host to another.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct FlowSpec {
     /// Sending host.
     pub from: String,
@@ -240,7 +242,7 @@ pub struct FlowSpec {
 }
 
 /// A split-TCP relay on a forwarding host.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct RelaySpec {
     /// Where it runs.
     pub host: String,
@@ -264,7 +266,7 @@ pub struct RelaySpec {
 }
 
 /// A figure published elsewhere.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct PublishedSpec {
     /// The case it is of; only where it stands at the top of the file.
     pub case: Option<String>,
@@ -281,11 +283,12 @@ pub struct PublishedSpec {
 }
 
 /// A median over the valid repeats of one case or cell.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct FigureSpec {
     /// Case name; any case when absent.
     pub case: Option<String>,
     /// Metric name.
+    #[schemars(schema_with = "schema::metric")]
     pub metric: String,
     /// Flow, link direction or relay it is of; empty for the whole run.
     #[serde(default)]
@@ -296,7 +299,7 @@ pub struct FigureSpec {
 }
 
 /// What a figure is compared with.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Against {
     /// A number in the figure's unit.
@@ -306,7 +309,7 @@ pub enum Against {
 }
 
 /// Of which cells an expectation is.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ForEach {
     /// Of every one that its figure leaves open, or of the only one.
@@ -316,7 +319,7 @@ pub enum ForEach {
 }
 
 /// An expectation: `that`, or `left` is at least (at most) so many times `right` (so much, without `right`).
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 pub struct ExpectSpec {
     /// In a person's words; what it says when absent.
     pub text: Option<String>,

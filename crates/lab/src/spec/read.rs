@@ -17,7 +17,7 @@ use toml::{Table, Value};
 const NO_CASE: &str = "default";
 
 /// Sections that are read apart from the head.
-const SECTIONS: [&str; 11] = [
+pub(super) const SECTIONS: [&str; 11] = [
     "hosts",
     "links",
     "flows",

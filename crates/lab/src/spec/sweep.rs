@@ -20,6 +20,7 @@ use longfat_schema::{
     run::AxisPoint,
     units::{Nanos, Rate, Size},
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::Table;
@@ -35,13 +36,13 @@ const TOP_KEYS: [&str; 8] =
     ["warmup", "duration", "repeats", "retries", "seed", "sample_every", "start_within", "cpu_limit"];
 
 /// One or several texts.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum OneOrMany {
     /// `"a"`.
-    One(String),
+    One(#[schemars(schema_with = "super::schema::label")] String),
     /// `["a", "b"]`.
-    Many(Vec<String>),
+    Many(#[schemars(schema_with = "super::schema::labels")] Vec<String>),
 }
 
 impl OneOrMany {
@@ -199,10 +200,14 @@ fn excludes(filter: &Filter, case: Option<&str>, cell: &[&Point]) -> bool {
         "case" => case,
         _ => cell.iter().find(|point| point.at.axis == axis).map(|point| point.at.label.as_str()),
     };
-    let holds = |(axis, labels): (&String, &OneOrMany)| {
+    !filter.is_empty() && holds(filter, label_of)
+}
+
+/// Whether every coordinate that a filter names has one of the labels it wants.
+pub fn holds<'a>(filter: &Filter, label_of: impl Fn(&str) -> Option<&'a str>) -> bool {
+    filter.iter().all(|(axis, labels)| {
         label_of(axis).is_some_and(|label| labels.all().iter().any(|wanted| wanted == label))
-    };
-    !filter.is_empty() && filter.iter().all(holds)
+    })
 }
 
 /// Whether setting one key changes what the other sets.

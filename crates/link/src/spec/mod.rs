@@ -17,6 +17,7 @@ use std::{fmt, str::FromStr};
 
 /// A link. Every field may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
     /// Rate of the line; default unlimited.
@@ -51,6 +52,7 @@ pub struct LinkSpec {
 
 /// What may differ in the other direction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DirectionSpec {
     /// Rate of the line, or `unlimited`.
@@ -71,6 +73,7 @@ pub struct DirectionSpec {
 
 /// A change of the link at a time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ChangeSpec {
     /// When, since the start of the schedule.
@@ -91,6 +94,7 @@ pub struct ChangeSpec {
 
 /// A direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DirectionName {
     /// First end to second.
@@ -126,6 +130,18 @@ impl<'de> Deserialize<'de> for RateSpec {
     }
 }
 
+#[cfg(feature = "json-schema")]
+impl schemars::JsonSchema for RateSpec {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "RateOrUnlimited".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let rate = generator.subschema_for::<Rate>();
+        schemars::json_schema!({ "anyOf": [rate, { "const": "unlimited" }] })
+    }
+}
+
 impl Serialize for RateSpec {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
@@ -137,6 +153,7 @@ impl Serialize for RateSpec {
 
 /// Random loss: a probability, or the chances of a two-state process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(
     untagged,
     expecting = "loss must be a probability such as 0.001, or { to_bad = 0.001, to_good = 0.2, loss_bad = 1.0, \
@@ -151,6 +168,7 @@ pub enum LossSpec {
 
 /// Loss in bursts: Gilbert-Elliott.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BurstSpec {
     /// Probability, per packet, of turning bad.
@@ -165,6 +183,7 @@ pub struct BurstSpec {
 
 /// A queue and its discipline.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpec {
     /// `droptail` (default), `red` or `codel`.
@@ -193,6 +212,7 @@ pub struct QueueSpec {
 
 /// The name of a queue's discipline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DisciplineName {
     /// Drop what does not fit.

@@ -9,12 +9,14 @@ use serde::Deserialize;
 
 /// `queue = { … }`. What is left out is as [`QueuePlan`] has it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema), schemars(rename = "RelayQueueSpec"))]
 pub struct QueueSpec {
     /// `false` leaves the queue alone, also where a default would not.
     pub enabled: Option<bool>,
     /// Delay that bytes may wait in the relay.
     pub target: Option<Nanos>,
     /// What decides which packets are marked: `pi`, `red`, `fixed`, `every` or `none`.
+    #[cfg_attr(feature = "json-schema", schemars(with = "Option<String>"))]
     pub controller: Option<Kind>,
     /// Whether the advertised window is the steady limit.
     pub window: Option<bool>,

@@ -1,0 +1,126 @@
+//! `longfat lab check` and `schema`: what an experiment file may hold, what it means, and whether this host can do it.
+
+use super::{CheckArgs, expected_time, missing, table};
+use crate::outcome::Outcome;
+use longfat_host::facts;
+use longfat_lab::{backend::Backend, plan::Plan, show};
+use longfat_report::quantity;
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// How often and how long the clock is tried.
+const NAPS: u32 = 200;
+const NAP: Duration = Duration::from_millis(1);
+/// Load per processor from which runs are likely to be disturbed.
+const LOAD_LIMIT: f64 = 0.5;
+
+pub fn check(args: &CheckArgs) -> Outcome {
+    let read = args.spec.read()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&read.plans)?);
+        return Ok(());
+    }
+    let head = &read.experiment.head;
+    println!("{}: {}\n", head.name, head.title);
+    println!("{}", table::plans(&read.plans));
+    let ccs: BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
+    println!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
+    println!("{} runs; {} expectations\n", read.plans.len(), read.experiment.expect.len());
+    emulation(&read.plans);
+    simulation(&read.plans);
+    Ok(())
+}
+
+fn emulation(plans: &[Plan]) {
+    let time = show::span(expected_time(plans));
+    println!("Emulated: about {time}, {}", disk(plans, Backend::Emulated));
+    let missing = missing(plans);
+    if missing.is_empty() {
+        println!("  this host can run it");
+    } else {
+        println!("  this host cannot run it as it is:");
+        missing.iter().for_each(|thing| println!("  - {}: {}; {}", thing.what, thing.why, thing.mend));
+    }
+    honesty(plans).iter().for_each(|line| println!("  {line}"));
+}
+
+fn simulation(plans: &[Plan]) {
+    println!("Simulated (--backend sim): {}", disk(plans, Backend::Simulated));
+    match longfat_lab::simulated::check(plans) {
+        Ok(()) => println!("  this host can run it"),
+        Err(error) => println!("  it cannot be simulated: {error}"),
+    }
+}
+
+fn disk(plans: &[Plan], backend: Backend) -> String {
+    let bytes: f64 = plans.iter().map(|plan| plan.disk_bytes(backend)).sum();
+    let said = format!("about {} on disk", quantity::of_metric("size_bytes", bytes));
+    match facts::free_bytes(Path::new(".")) {
+        Some(free) if bytes > free as f64 => {
+            format!("{said}, but only {} are free here", quantity::of_metric("size_bytes", free as f64))
+        }
+        _ => said,
+    }
+}
+
+/// What speaks for and against emulated runs being valid on this host as it is now. Runs judge themselves: this only
+/// says beforehand what is likely.
+fn honesty(plans: &[Plan]) -> Vec<String> {
+    let paths = || plans.iter().flat_map(|plan| &plan.links).filter_map(|cable| cable.path.as_ref());
+    let Some(limit_ns) = paths().map(|path| path.late_limit_ns).min() else {
+        return vec!["no link is emulated: there is no path to keep".to_owned()];
+    };
+    let late = lateness(NAPS, NAP);
+    let (late_us, limit_us) = (late.as_micros() as f64, limit_ns as f64 / 1000.0);
+    let word = if late_us > limit_us { "runs will most likely be invalid" } else { "fine" };
+    let shown = |us: f64| quantity::of_metric("late_us", us);
+    let mut said = vec![format!(
+        "punctual: a sleep of {} ms ended {} late (99th percentile of {NAPS}); the path may be {} late: {word}",
+        NAP.as_millis(),
+        shown(late_us),
+        shown(limit_us)
+    )];
+    let (load, processors) = (facts::load_average(), f64::from(facts::cpu_count()));
+    let word = if load > LOAD_LIMIT * processors {
+        "it is busy; wait, or expect invalid runs"
+    } else {
+        "it is idle enough"
+    };
+    said.push(format!("load {load:.2} on {processors} processors: {word}"));
+    let rate = |path: &longfat_link::LinkPlan| {
+        let packets = |rate_bps: Option<u64>| {
+            rate_bps.map_or(0.0, |rate| rate as f64 / 8.0 / f64::from(path.mtu_bytes))
+        };
+        packets(path.forward.line.rate_bps) + packets(path.backward.line.rate_bps)
+    };
+    let most = plans
+        .iter()
+        .map(|plan| plan.links.iter().filter_map(|cable| cable.path.as_ref()).map(&rate).sum::<f64>());
+    let most = most.fold(0.0, f64::max);
+    said.push(format!(
+        "full links carry up to {} packets/s both ways; 'make bench-link' measures what this host keeps up with",
+        quantity::of_metric("packets", most.round())
+    ));
+    said
+}
+
+/// 99th percentile of how late short sleeps end.
+fn lateness(naps: u32, nap: Duration) -> Duration {
+    let late = |_| {
+        let begun = Instant::now();
+        std::thread::sleep(nap);
+        begun.elapsed().saturating_sub(nap)
+    };
+    let mut late: Vec<Duration> = (0..naps).map(late).collect();
+    late.sort();
+    late[(late.len() - 1) * 99 / 100]
+}
+
+/// The experiment file as JSON Schema.
+pub fn schema() -> Outcome {
+    println!("{:#}", longfat_lab::spec::schema::json());
+    Ok(())
+}
