@@ -56,7 +56,9 @@ fn a_refused_client_is_refused() {
         assert_eq!(refused_with(&bed, address), ErrorKind::ConnectionRefused, "{address}");
     }
     let stats = relay.stop();
-    assert_eq!((stats.connections, stats.unreachable), (2, 2));
+    assert_eq!(stats.connections, stats.unreachable);
+    // A machine that stands still for a second makes clients repeat their SYN, which is dialled again.
+    assert!((2..=4).contains(&stats.unreachable), "{stats:?}");
 }
 
 #[test]
