@@ -3,7 +3,7 @@
 use super::RunError;
 use crate::SCHEMA_VERSION;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::{fs, path::Path};
 
 /// Which of the versioned files of a run directory.
@@ -21,18 +21,16 @@ pub enum Kind {
 const TABLES_MAY_LACK: u32 = 1;
 
 /// One step: from version `index + 1` to the next.
-const STEPS: [fn(Kind, &mut Value); 1] = [hashes];
+const STEPS: [fn(Kind, &mut Map<String, Value>); 1] = [hashes];
 
 /// 1 to 2: files are hashed. What was never hashed has none, which is not the same as none of its files.
-fn hashes(kind: Kind, value: &mut Value) {
-    let Some(fields) = value.as_object_mut() else { return };
-    if kind != Kind::Plan {
-        fields.insert("files".to_owned(), Value::Null);
-        fields.insert("seal".to_owned(), Value::Null);
-    }
+fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
     if kind == Kind::Plan {
         // Runs of before tunables were recorded had the defaults of their day.
         fields.entry("tunables").or_insert_with(|| Value::Object(Default::default()));
+    } else {
+        fields.insert("files".to_owned(), Value::Null);
+        fields.insert("seal".to_owned(), Value::Null);
     }
 }
 
@@ -71,11 +69,12 @@ pub fn parse_versioned<T: DeserializeOwned>(
     if found == SCHEMA_VERSION {
         return Ok((serde_json::from_slice(bytes).map_err(json)?, found));
     }
-    let mut value: Value = serde_json::from_slice(bytes).map_err(json)?;
+    // A list, too, would do for the struct above.
+    let mut value: Map<String, Value> = serde_json::from_slice(bytes).map_err(json)?;
     // There never was a version 0: what claims to be it is read as the first.
     STEPS.iter().skip(found.max(1) as usize - 1).for_each(|step| step(kind, &mut value));
-    value["schema_version"] = SCHEMA_VERSION.into();
-    Ok((serde_json::from_value(value).map_err(json)?, found))
+    value.insert("schema_version".to_owned(), SCHEMA_VERSION.into());
+    Ok((serde_json::from_value(Value::Object(value)).map_err(json)?, found))
 }
 
 #[cfg(test)]
@@ -101,6 +100,7 @@ mod tests {
             |bytes: &[u8]| parse_versioned::<Value>(bytes, "x.json", Kind::Run).unwrap_err().to_string();
         assert!(read(b"{}").contains("x.json: missing field `schema_version`"), "{}", read(b"{}"));
         assert!(read(b"\xff").contains("damaged"));
+        assert!(read(b"[1]").contains("x.json: "), "{}", read(b"[1]"));
         assert!(read(br#"{"schema_version": 3000000000}"#).contains("upgrade longfat"));
     }
 }
