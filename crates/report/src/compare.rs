@@ -224,17 +224,17 @@ fn figure(metric: &str, of: &str, valid: &[Vec<&RunManifest>; 2]) -> Figure {
     };
     let [left, right] = [&values[0][..], &values[1][..]];
     let told = left.len().min(right.len()) >= REPEATS_LEAST;
-    let ratio_interval = bootstrap([left, right], CONFIDENCE, |left, right| right / left);
+    let interval = |of: fn(f64, f64) -> f64| told.then(|| bootstrap([left, right], CONFIDENCE, of)).flatten();
     let finite = |interval: &[f64; 2]| interval.iter().all(|end| end.is_finite());
-    let apart = || bootstrap([left, right], CONFIDENCE, |left, right| right - left);
     Figure {
         metric: metric.to_owned(),
         of: of.to_owned(),
         sides,
         ratio,
-        ratio_interval: ratio_interval.filter(|interval| told && finite(interval)),
+        ratio_interval: interval(|left, right| right / left).filter(finite),
         // By the difference, not the ratio: from nothing to something has no ratio.
-        beyond_spread: apart().filter(|_| told).map(|[least, greatest]| least > 0.0 || greatest < 0.0),
+        beyond_spread: interval(|left, right| right - left)
+            .map(|[least, greatest]| least > 0.0 || greatest < 0.0),
     }
 }
 
