@@ -79,17 +79,14 @@ pub fn contents(path: &Path) -> Result<Contents, ArchiveError> {
     if path.is_dir() {
         return Ok(Contents::of_directory(path)?);
     }
-    contents_of(File::open(path).map_err(io_error(path))?, path)
+    contents_of(File::open(path).map_err(io_error(path))?, path).map(|(contents, _)| contents)
 }
 
-/// What a pack holds; `path` is what messages call it.
-///
-/// # Errors
-/// It is cut off, damaged, or something else.
-pub fn contents_of(pack: impl Read, path: &Path) -> Result<Contents, ArchiveError> {
+/// What a pack holds, and the name of the directory that was packed; `path` is what messages call the pack.
+fn contents_of(pack: impl Read, path: &Path) -> Result<(Contents, String), ArchiveError> {
     let mut found = Contents::default();
-    each_file_of(pack, path, &mut |_, name, file| found.add(name, file))?;
-    Ok(found)
+    let top = each_file_of(pack, path, &mut |name, file| found.add(name, file).map_err(damaged(path)))?;
+    Ok((found, top))
 }
 
 /// Packs a run or result into a file. One that is not as it was recorded is not packed. Gives back how many files it holds.
@@ -97,15 +94,24 @@ pub fn contents_of(pack: impl Read, path: &Path) -> Result<Contents, ArchiveErro
 /// # Errors
 /// See [`ArchiveError`].
 pub fn pack(directory: &Path, file: &Path) -> Result<usize, ArchiveError> {
-    let contents = contents(directory)?;
+    let contents = Contents::of_directory(directory)?;
     refuse_faults(directory, &contents)?;
     let name = fs::canonicalize(directory).map_err(io_error(directory))?;
     let name = name.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| ArchiveError::Nameless(directory.display().to_string()))?;
     let temporary = file.with_added_extension("part");
-    let failed = io_error(&temporary);
-    let mut encoder =
-        zstd::Encoder::new(File::create(&temporary).map_err(&failed)?, LEVEL).map_err(&failed)?;
+    let written = write_pack(directory, name, &contents, &temporary)
+        .and_then(|()| fs::rename(&temporary, file).map_err(io_error(file)));
+    if written.is_err() {
+        // It may not even have been made.
+        let _ = fs::remove_file(&temporary);
+    }
+    written.map(|()| contents.files.len())
+}
+
+fn write_pack(directory: &Path, name: &str, contents: &Contents, to: &Path) -> Result<(), ArchiveError> {
+    let failed = io_error(to);
+    let mut encoder = zstd::Encoder::new(File::create(to).map_err(&failed)?, LEVEL).map_err(&failed)?;
     encoder.include_checksum(true).map_err(&failed)?;
     let mut pack = Builder::new(encoder);
     for (path, record) in &contents.files {
@@ -115,13 +121,14 @@ pub fn pack(directory: &Path, file: &Path) -> Result<usize, ArchiveError> {
         header.set_entry_type(EntryType::Regular);
         header.set_mode(0o644);
         header.set_size(record.bytes);
-        // A file that grows meanwhile must not spoil what follows it.
-        pack.append_data(&mut header, format!("{name}/{path}"), opened.take(record.bytes))
-            .map_err(&failed)?;
+        // A file that grows or shrinks meanwhile must not spoil what follows it.
+        let mut bytes = opened.take(record.bytes);
+        pack.append_data(&mut header, format!("{name}/{path}"), &mut bytes).map_err(&failed)?;
+        if bytes.limit() > 0 {
+            return Err(io_error(&source)(io::ErrorKind::UnexpectedEof.into()));
+        }
     }
-    pack.into_inner().and_then(zstd::Encoder::finish).map_err(&failed)?;
-    fs::rename(&temporary, file).map_err(io_error(file))?;
-    Ok(contents.files.len())
+    pack.into_inner().and_then(zstd::Encoder::finish).map(drop).map_err(&failed)
 }
 
 fn refuse_faults(path: &Path, contents: &Contents) -> Result<(), ArchiveError> {
@@ -137,31 +144,33 @@ fn refuse_faults(path: &Path, contents: &Contents) -> Result<(), ArchiveError> {
 /// # Errors
 /// See [`ArchiveError`].
 pub fn unpack(file: &Path, below: &Path) -> Result<PathBuf, ArchiveError> {
-    refuse_faults(file, &contents(file)?)?;
-    let mut name = None;
     let open = || File::open(file).map_err(io_error(file));
-    each_file_of(open()?, file, &mut |top, _, _| {
-        name.get_or_insert_with(|| top.to_owned());
-        Ok(())
-    })?;
-    let target = below.join(name.unwrap_or_default());
+    let (contents, top) = contents_of(open()?, file)?;
+    refuse_faults(file, &contents)?;
+    let target = below.join(top);
     if target.exists() {
         return Err(ArchiveError::Exists(target.display().to_string()));
     }
-    each_file_of(open()?, file, &mut |_, name, from| {
+    let unpacked = each_file_of(open()?, file, &mut |name, from| {
         let path = target.join(name);
-        fs::create_dir_all(path.parent().unwrap_or(&target))?;
-        io::copy(from, &mut File::create_new(&path)?).map(drop)
-    })?;
-    Ok(target)
+        // The pack was read to its end before: what fails now is the place.
+        let failed = io_error(&path);
+        fs::create_dir_all(path.parent().unwrap_or(&target)).map_err(&failed)?;
+        io::copy(from, &mut File::create_new(&path).map_err(&failed)?).map(drop).map_err(&failed)
+    });
+    if unpacked.is_err() {
+        // Half a run would be in the way of the next try.
+        let _ = fs::remove_dir_all(&target);
+    }
+    unpacked.map(|_| target)
 }
 
-/// Every file of a pack by the name of the directory that was packed and the one within.
+/// Every file of a pack by its name within the directory that was packed; that directory's name.
 fn each_file_of(
     pack: impl Read,
     path: &Path,
-    on_file: &mut dyn FnMut(&str, &str, &mut dyn Read) -> io::Result<()>,
-) -> Result<(), ArchiveError> {
+    on_file: &mut dyn FnMut(&str, &mut dyn Read) -> Result<(), ArchiveError>,
+) -> Result<String, ArchiveError> {
     let mut pack = Archive::new(zstd::Decoder::new(pack).map_err(damaged(path))?);
     let mut top = None;
     for entry in pack.entries().map_err(damaged(path))? {
@@ -173,9 +182,10 @@ fn each_file_of(
         if entry.header().entry_type() != EntryType::Regular || *top.get_or_insert(first.clone()) != first {
             return Err(outside());
         }
-        on_file(&first, &rest, &mut entry).map_err(damaged(path))?;
+        on_file(&rest, &mut entry)?;
     }
-    nothing_after(pack.into_inner()).map_err(damaged(path))
+    nothing_after(pack.into_inner()).map_err(damaged(path))?;
+    Ok(top.unwrap_or_default())
 }
 
 /// The one directory of a pack and the name within; `None` for what leads elsewhere.
@@ -258,6 +268,15 @@ mod tests {
         assert_eq!(fs::read(&again).unwrap(), fs::read(&file).unwrap());
         let message = unpack(&file, &place.path().join("elsewhere")).unwrap_err().to_string();
         assert!(message.contains("is there already"), "{message}");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named_and_a_pack_is_not_packed() {
+        let (place, _, file) = packed();
+        let message = unpack(&file, &file).unwrap_err().to_string();
+        assert!(message.contains("r1.tar.zst/r1") && !message.contains("damaged"), "{message}");
+        assert!(pack(&file, &place.path().join("b.tar.zst")).is_err());
+        assert!(!place.path().join("b.tar.zst").exists() && !place.path().join("b.tar.zst.part").exists());
     }
 
     #[test]

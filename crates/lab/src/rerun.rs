@@ -6,7 +6,7 @@ use longfat_schema::run::{FileRecord, RUN_FILE, RunDirectory, RunError, RunManif
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Component, Path},
 };
 
 /// The file that says what was run.
@@ -23,6 +23,16 @@ pub enum RerunError {
         /// The plan.
         path: String,
     },
+    /// Its plan names what would be written outside the place given.
+    #[error(
+        "{path} names {name:?}, which would lead outside the directory that is written; it is no plan of longfat's"
+    )]
+    Outside {
+        /// The plan.
+        path: String,
+        /// The name.
+        name: String,
+    },
     /// It cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -31,14 +41,38 @@ pub enum RerunError {
 /// The plan a run was made from.
 ///
 /// # Errors
-/// There is none, or it has changed since.
+/// There is none, it has changed since, or it would lead outside the directory it is given.
 pub fn plan_of(run: &RunDirectory) -> Result<Plan, RerunError> {
     let path = run.path.join(PLAN_FILE);
     let recorded = run.manifest.files.as_ref().and_then(|files| files.get(PLAN_FILE));
     if recorded.is_some_and(|recorded| FileRecord::of_file(&path).is_ok_and(|now| now != *recorded)) {
         return Err(RerunError::OtherPlan { path: path.display().to_string() });
     }
-    Ok(run.plan()?)
+    let plan: Plan = run.plan()?;
+    match outside(&plan) {
+        Some(name) => Err(RerunError::Outside { path: path.display().to_string(), name }),
+        None => Ok(plan),
+    }
+}
+
+/// A name that becomes one of a directory, file or namespace and is not fit for it. A plan made from an experiment file was
+/// checked with it; one that was unpacked may be anybody's.
+fn outside(plan: &Plan) -> Option<String> {
+    let directory = plan.directory();
+    let stays = Path::new(&directory).components().all(|part| matches!(part, Component::Normal(_)));
+    if !stays {
+        return Some(directory);
+    }
+    let names = [
+        vec![&plan.experiment],
+        plan.hosts.iter().map(|host| &host.name).collect(),
+        plan.links.iter().map(|link| &link.name).collect(),
+        plan.relays.iter().map(|relay| &relay.name).collect(),
+        plan.flows.iter().map(|flow| &flow.name).collect(),
+        plan.follows.iter().map(|follow| &follow.name).collect(),
+    ];
+    let leads = |name: &&String| name.is_empty() || name.starts_with('.') || name.contains('/');
+    names.into_iter().flatten().find(leads).cloned()
 }
 
 /// Everything in which a run made again differs from what it was: status, figures, and every file that has other bytes
@@ -150,7 +184,29 @@ fn of_columns(then: &Value, now: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::tests_support::plan;
     use serde_json::json;
+
+    #[test]
+    fn names_that_lead_outside_the_directory_are_found() {
+        assert_eq!(outside(&plan()), None);
+        let with = |change: fn(&mut Plan, String)| {
+            ["../../etc", "/etc", "a/b", ".", ""].map(|name| {
+                let mut plan = plan();
+                change(&mut plan, name.to_owned());
+                (outside(&plan).is_some(), name)
+            })
+        };
+        let found = [
+            with(|plan, name| plan.experiment = name),
+            with(|plan, name| plan.flows[0].name = name),
+            with(|plan, name| plan.hosts[0].name = name),
+            with(|plan, name| plan.links[0].name = name),
+        ];
+        assert!(found.iter().flatten().all(|(found, _)| *found), "{found:?}");
+        let case = Plan { case: "../x".to_owned(), ..plan() };
+        assert!(outside(&case).is_some());
+    }
 
     #[test]
     fn rows_that_differ_are_counted_and_the_first_is_named_by_its_columns() {

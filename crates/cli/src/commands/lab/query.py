@@ -2,6 +2,7 @@
 
 import glob
 import json
+import math
 import os
 import sys
 
@@ -40,4 +41,6 @@ except duckdb.Error as error:
     print(str(error).strip(), file=sys.stderr)
     sys.exit(2)
 columns = found.columns if found else []
+# JSON has no word for them.
+rows = [[None if isinstance(value, float) and not math.isfinite(value) else value for value in row] for row in rows]
 json.dump({"columns": columns, "rows": rows}, sys.stdout, default=str)
