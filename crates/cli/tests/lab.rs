@@ -38,6 +38,7 @@ rate = "20Mbit"
 delay = "2ms"
 queue = {{ limit = "50KB" }}
 late_limit_p99 = "100s"
+pause_limit = 1.0
 [flows.measured]
 from = "sender"
 to = "receiver"

@@ -299,7 +299,8 @@ fn a_run_of_the_lab_announces_its_links_changes_and_its_hosts_follow() {
         between = ["router", "server"]
         rate = "20Mbit"
         delay = "5ms"
-        late_limit_p99 = "1s"
+        late_limit_p99 = "100s"
+        pause_limit = 1.0
         schedule = [{ at = "2s", rate = "1Mbit", delay = "20ms" }]
         [flows.up]
         from = "node"

@@ -70,6 +70,16 @@ pub fn hardware_type(interface: &str) -> Result<u16> {
     asked.map_err(|source| Error::io(format!("find interface '{interface}'"), source))
 }
 
+/// Largest IP packet of an interface of the calling thread's namespace, in bytes.
+pub fn mtu_bytes(interface: &str) -> Result<u32> {
+    // SAFETY: as above.
+    let asked = unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        control(interface, &mut request, libc::SIOCGIFMTU as _).map(|()| request.ifr_ifru.ifru_mtu as u32)
+    };
+    asked.map_err(|source| Error::io(format!("interface '{interface}'"), source))
+}
+
 #[repr(C)]
 struct EthtoolValue {
     command: u32,

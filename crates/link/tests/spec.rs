@@ -41,6 +41,7 @@ fn a_long_fat_path_is_read_with_both_directions() {
         "a change keeps what it does not name"
     );
     assert_eq!((plan.seed, plan.late_limit_ns, plan.sample_interval_ns), (7, 300_000, 1_000_000));
+    assert_eq!(plan.pause_limit, 0.02);
     assert!(!plan.is_cable());
 }
 
@@ -75,6 +76,7 @@ fn a_plan_read_back_is_the_same_plan() {
 fn a_wrong_value_names_the_field_the_value_and_the_mend() {
     let cases = [
         ("loss = 2.0", "loss = 2 is no probability; write a number from 0 to 1"),
+        ("pause_limit = 2.0", "pause_limit = 2 is no share of the time; write a number from 0 to 1"),
         ("loss = { to_bad = nan, to_good = 0.1 }", "loss.to_bad = NaN is no probability"),
         ("loss = 'some'", "loss must be a probability such as 0.001"),
         ("rate = '1000'", "has no unit"),

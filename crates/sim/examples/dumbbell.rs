@@ -21,6 +21,7 @@ fn link(name: &str, ends: [usize; 2], rate_bps: u64, delay_ns: u64, limit_bytes:
         mtu_bytes: 1500,
         seed: 1,
         late_limit_ns: 0,
+        pause_limit: 0.0,
         sample_interval_ns: SECOND_NS,
         coalesce_ns: 0,
         forward: direction.clone(),

@@ -31,6 +31,7 @@ fn scenario(
         mtu_bytes: 1500,
         seed: 1,
         late_limit_ns: 0,
+        pause_limit: 0.0,
         sample_interval_ns: SECOND_NS,
         coalesce_ns: 0,
         backward: forward.clone(),

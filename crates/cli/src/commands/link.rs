@@ -126,7 +126,7 @@ struct PathArgs {
     /// Take the whole path from this file (.toml as people write it, else a JSON plan).
     #[arg(long, value_name = "FILE", exclusive = false, conflicts_with_all = [
         "rate", "delay", "jitter", "reorder", "loss", "queue", "aqm", "ecn", "mtu", "overhead", "seed", "coalesce",
-        "late_limit", "backward_rate", "backward_delay"])]
+        "late_limit", "pause_limit", "backward_rate", "backward_delay"])]
     plan: Option<PathBuf>,
     /// Rate of the line in bits of IP packets per second [default: unlimited].
     #[arg(long)]
@@ -174,6 +174,9 @@ struct PathArgs {
     /// Limit of the 99th percentile of lateness [default: 300us].
     #[arg(long, value_name = "TIME")]
     late_limit: Option<Nanos>,
+    /// Share of the time, 0 to 1, for which the path may stand still with its machine [default: 0.02].
+    #[arg(long, value_name = "SHARE")]
+    pause_limit: Option<f64>,
 }
 
 pub fn run(args: Args) -> Outcome {
@@ -285,6 +288,7 @@ impl PathArgs {
             seed: self.seed,
             coalesce: self.coalesce,
             late_limit_p99: self.late_limit,
+            pause_limit: self.pause_limit,
             backward,
             ..LinkSpec::default()
         };

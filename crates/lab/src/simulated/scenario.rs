@@ -99,6 +99,7 @@ fn cable(name: &str, mtu_bytes: u32, seed: u64) -> LinkPlan {
         mtu_bytes,
         seed,
         late_limit_ns: 0,
+        pause_limit: 0.0,
         sample_interval_ns: 0,
         coalesce_ns: 0,
         backward: direction.clone(),

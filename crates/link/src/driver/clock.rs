@@ -24,7 +24,8 @@ impl Clock {
     /// The path's time; within a pause its beginning.
     pub fn path_ns(&self, host_ns: u64) -> u64 {
         let paused = self.recent.iter().map(|(from_ns, to_ns)| host_ns.clamp(*from_ns, *to_ns) - from_ns);
-        host_ns - self.earlier_ns - paused.sum::<u64>()
+        // A time of before the first pause may be anything: the wall clock, which arrivals bear, can be set.
+        host_ns.saturating_sub(self.earlier_ns + paused.sum::<u64>())
     }
 
     /// The host's time, where the beginning of a pause is its beginning.
@@ -34,10 +35,12 @@ impl Clock {
         })
     }
 
-    /// The path stood still in these spans of the host's clock, which are in order and later than all before.
-    pub fn pause(&mut self, spans: Vec<(u64, u64)>) {
-        self.earlier_ns += length_ns(&self.recent);
+    /// The path stood still in these spans of the host's clock, which are in order and later than all before; how long
+    /// they are together.
+    pub fn pause(&mut self, spans: Vec<(u64, u64)>) -> u64 {
+        self.earlier_ns = self.paused_ns();
         self.recent = spans;
+        length_ns(&self.recent)
     }
 }
 
@@ -80,6 +83,14 @@ mod tests {
             [190, 200, 221, 230, 261, 270]
         );
         assert_eq!(clock.paused_ns(), 80);
+    }
+
+    #[test]
+    fn a_time_of_long_before_is_the_beginning_of_the_path() {
+        let mut clock = Clock::default();
+        clock.pause(vec![(100, 130)]);
+        clock.pause(vec![(200, 220)]);
+        assert_eq!(clock.path_ns(5), 0);
     }
 
     #[test]

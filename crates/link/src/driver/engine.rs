@@ -162,9 +162,7 @@ impl Engine {
         let offset_ns = realtime_offset_ns();
         let waiting = self.sockets.iter().flat_map(PacketSocket::waiting_since_ns);
         let arrivals_ns = waiting.map(|at_ns| (at_ns as i64 - offset_ns) as u64).collect();
-        let before_ns = self.clock.paused_ns();
-        self.clock.pause(silences(from_ns, to_ns, arrivals_ns, STALL_NS));
-        self.clock.paused_ns() - before_ns
+        self.clock.pause(silences(from_ns, to_ns, arrivals_ns, STALL_NS))
     }
 
     /// Takes in frames that arrived by `now_ns`; up to what time all of them have been.

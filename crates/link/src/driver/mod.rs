@@ -45,6 +45,9 @@ pub enum DriverError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// An interface cannot be asked.
+    #[error(transparent)]
+    Host(#[from] longfat_host::Error),
     /// An interface is smaller than the link.
     #[error(
         "interface '{interface}' has MTU {has}, the link carries {wants} bytes; set it with 'ip link set dev {interface} \
@@ -112,6 +115,8 @@ pub struct DriverReport {
     pub cpu_share: f64,
     /// Length of the run.
     pub duration_us: u64,
+    /// How long the path may have stood still with its machine.
+    pub pause_limit_us: u64,
     /// Whether the host granted real-time priority.
     pub real_time: bool,
 }
@@ -137,11 +142,12 @@ impl DriverReport {
                 warnings.push(format!("{direction}: {overrun_packets} packets were lost outside the model"));
             }
         }
-        if self.forward.paused_us > most_paused_us(self.duration_us) {
+        if self.forward.paused_us > self.pause_limit_us {
             warnings.push(format!(
-                "the machine, and the path with it, stood still for {} ms in all, more than 2 % of the time; repeat \
-                 the run on an idle host",
-                self.forward.paused_us / 1000
+                "the machine, and the path with it, stood still for {} ms in all, the limit is {} ms; repeat the run \
+                 on an idle host, or raise pause_limit",
+                self.forward.paused_us / 1000,
+                self.pause_limit_us / 1000
             ));
         }
         if self.oversize_frames > 0 {
@@ -186,11 +192,12 @@ pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, 
         longest_stall_us: engine.longest_stall_ns / 1000,
         cpu_share: cpu_ns as f64 / duration_ns.max(1) as f64,
         duration_us: duration_ns / 1000,
+        pause_limit_us: (plan.pause_limit * duration_ns as f64) as u64 / 1000,
         real_time,
         forward: LinkSummary::default(),
         backward: LinkSummary::default(),
     };
-    let [forward, backward] = summaries(plan, &mut engine, duration_ns / 1000);
+    let [forward, backward] = summaries(plan, &mut engine, report.pause_limit_us);
     let report = DriverReport { forward, backward, ..report };
     write_end(options.lines, plan, &report, unsaid).map_err(DriverError::Samples)?;
     Ok(report)
@@ -198,8 +205,7 @@ pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, 
 
 /// The interface must carry the link's packets, and must not speak on its own (IPv6 would announce itself).
 fn open(interface: &str, mtu_bytes: u32) -> Result<PacketSocket, DriverError> {
-    let has = socket::mtu_bytes(interface)
-        .map_err(|source| DriverError::Io { what: format!("interface '{interface}'"), source })?;
+    let has = longfat_host::interface::mtu_bytes(interface)?;
     if has < mtu_bytes {
         return Err(DriverError::Mtu { interface: interface.to_owned(), has, wants: mtu_bytes });
     }
@@ -208,8 +214,8 @@ fn open(interface: &str, mtu_bytes: u32) -> Result<PacketSocket, DriverError> {
     PacketSocket::open(interface, mtu_bytes)
 }
 
-fn summaries(plan: &LinkPlan, engine: &mut Engine, duration_us: u64) -> [LinkSummary; 2] {
-    let (paused_us, most_us) = (engine.paused_ns() / 1000, most_paused_us(duration_us));
+fn summaries(plan: &LinkPlan, engine: &mut Engine, pause_limit_us: u64) -> [LinkSummary; 2] {
+    let paused_us = engine.paused_ns() / 1000;
     let counters = engine.counters();
     let names = ["forward", "backward"];
     [0, 1].map(|way| {
@@ -236,14 +242,9 @@ fn summaries(plan: &LinkPlan, engine: &mut Engine, duration_us: u64) -> [LinkSum
             late_max_us: lateness_ns.max() / 1000,
             late_limit_us,
             paused_us,
-            punctual: late(0.99) <= late_limit_us && overrun_packets == 0 && paused_us <= most_us,
+            punctual: late(0.99) <= late_limit_us && overrun_packets == 0 && paused_us <= pause_limit_us,
         }
     })
-}
-
-/// How long a path may have stood still with its machine: 2 % of the time.
-fn most_paused_us(duration_us: u64) -> u64 {
-    duration_us / 50
 }
 
 fn write_end(lines: &Lines, plan: &LinkPlan, report: &DriverReport, unsaid: u64) -> io::Result<()> {

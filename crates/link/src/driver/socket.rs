@@ -275,29 +275,6 @@ pub fn tx_dropped(interface: &str) -> io::Result<u64> {
     dropped.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// MTU of an interface of the calling thread's namespace.
-pub fn mtu_bytes(interface: &str) -> io::Result<u32> {
-    // SAFETY: an all-zero ifreq is valid; the ioctl reads the name (terminated, checked) and writes the MTU.
-    unsafe {
-        let mut request: libc::ifreq = std::mem::zeroed();
-        if interface.len() >= request.ifr_name.len() {
-            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-            *to = from as libc::c_char;
-        }
-        let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let fd = OwnedFd::from_raw_fd(fd);
-        if libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(request.ifr_ifru.ifru_mtu as u32)
-    }
-}
-
 /// What to subtract from CLOCK_REALTIME to get CLOCK_MONOTONIC, now.
 pub fn realtime_offset_ns() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -40,6 +40,8 @@ pub struct LinkSpec {
     pub seed: Option<u64>,
     /// Limit of the 99th percentile of lateness; default 300 us.
     pub late_limit_p99: Option<Nanos>,
+    /// Share of the time, 0 to 1, for which the path may stand still with its machine; default 0.02.
+    pub pause_limit: Option<f64>,
     /// Time between two samples of the queue; default 1 ms.
     pub sample_interval: Option<Nanos>,
     /// How late a packet may leave so that neighbours leave together; default 0: never.

@@ -4,7 +4,8 @@ use super::{
     ChangeSpec, DirectionName, DirectionSpec, DisciplineName, LinkSpec, LossSpec, QueueSpec, SpecError,
 };
 use crate::plan::{
-    ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan, RedPlan,
+    ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, PAUSE_LIMIT,
+    QueuePlan, RedPlan,
 };
 use longfat_schema::units::{Nanos, Rate, Size};
 use std::fmt::Display;
@@ -63,6 +64,9 @@ pub(super) fn link(spec: &LinkSpec, name: &str, default_seed: u64) -> Result<Lin
     let coalesce = spec.coalesce.unwrap_or_default();
     let short = coalesce.0 <= 1_000_000;
     site.check(short, "coalesce", coalesce, "is longer than any reader expects", "write at most '1ms'")?;
+    let pause_limit = spec.pause_limit.unwrap_or(PAUSE_LIMIT);
+    let share = (0.0..=1.0).contains(&pause_limit);
+    site.check(share, "pause_limit", pause_limit, "is no share of the time", "write a number from 0 to 1")?;
     let forward = as_direction(spec);
     let backward = overridden(&forward, spec.backward.as_ref());
     let round_trip_ns =
@@ -74,6 +78,7 @@ pub(super) fn link(spec: &LinkSpec, name: &str, default_seed: u64) -> Result<Lin
         mtu_bytes: mtu,
         seed: spec.seed.unwrap_or(default_seed),
         late_limit_ns: spec.late_limit_p99.map_or(LATE_LIMIT_NS, |limit| limit.0),
+        pause_limit,
         sample_interval_ns: sample_ns,
         coalesce_ns: coalesce.0,
         forward: side("", DirectionName::Forward).direction(&forward, changes)?,

@@ -24,6 +24,7 @@ pub fn link(name: &str, ends: [usize; 2], forward: DirectionPlan) -> LinkBetween
         mtu_bytes: 1500,
         seed: 42,
         late_limit_ns: 0,
+        pause_limit: 0.0,
         sample_interval_ns: SECOND,
         coalesce_ns: 0,
         forward,
