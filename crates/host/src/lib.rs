@@ -1,26 +1,31 @@
 //! What longfat asks of a Linux host without BPF.
 //!
+//! - [`control`]: the unix socket by which a running process is asked.
 //! - [`lease`]: everything a run makes outside its own process, removed when it ends or, after a crash, by the next.
 //! - [`namespace`]: network namespaces, entered by threads and child processes.
 //! - [`facts`]: what must be recorded about a machine with every run.
 //! - [`interface`]: veth pairs, addresses, routes, offloads.
 //! - [`sysctl`]: network parameters of the calling thread's namespace.
 //! - [`support`]: what this host lacks, as values.
+//! - [`network`]: ranges of addresses as people name them.
 //! - [`socket`]: congestion control, buffers and TCP_INFO of a socket.
 //!
 //! Creating things is left to iproute2; what it cannot do (entering, offloads, sockets) is here.
 
 pub mod capability;
+pub mod control;
 pub mod facts;
 pub mod interface;
 pub mod lease;
 pub mod namespace;
+pub mod network;
 pub mod socket;
 pub mod support;
 pub mod sysctl;
 
 pub use lease::Lease;
 pub use namespace::Namespace;
+pub use network::Network;
 
 /// Why the host would not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +51,9 @@ pub enum Error {
         "network namespace '{0}' exists already; remove it with 'ip netns del {0}' or choose another name"
     )]
     NamespaceExists(String),
+    /// Another process answers on a control socket.
+    #[error("somebody answers on '{0}' already; end that process, or choose another socket")]
+    SocketTaken(String),
     /// A lease of that name is held by a living process.
     #[error("'{id}' is in use by process {pid}; wait for it or end it, then try again")]
     LeaseHeld {

@@ -1,11 +1,12 @@
 //! What a relay is told to do, every value resolved. A [`crate::spec::RelaySpec`] is what a person writes.
 
-mod address;
 mod leg;
+mod ports;
 mod rule;
 
-pub use address::{Network, Ports};
 pub use leg::LegPlan;
+pub use longfat_host::Network;
+pub use ports::Ports;
 pub use rule::{Accept, ConnectionPlan, MatchPlan, RulePlan};
 
 use crate::{Error, Result};

@@ -1,73 +1,19 @@
-//! Ports and networks as rules name them.
+//! Networks as people name them.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::{fmt, net::IpAddr, str::FromStr};
 
-/// A port or a range of ports, both ends included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ports {
-    first: u16,
-    last: u16,
-}
-
-impl Ports {
-    /// Whether `port` is one of them.
-    pub fn contains(&self, port: u16) -> bool {
-        (self.first..=self.last).contains(&port)
-    }
-
-    /// The fewest ranges that hold the same ports: nftables refuses sets whose ranges overlap.
-    pub fn merge(mut ranges: Vec<Ports>) -> Vec<Ports> {
-        ranges.sort_unstable();
-        let mut merged: Vec<Ports> = Vec::new();
-        for next in ranges {
-            match merged.last_mut() {
-                Some(last) if u32::from(next.first) <= u32::from(last.last) + 1 => {
-                    last.last = last.last.max(next.last);
-                }
-                _ => merged.push(next),
-            }
-        }
-        merged
-    }
-}
-
-impl Serialize for Ports {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl FromStr for Ports {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Ports, String> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        match (first.parse(), last.parse()) {
-            (Ok(first), Ok(last)) if first > 0 && first <= last => Ok(Ports { first, last }),
-            _ => {
-                Err(format!("'{text}' is no port and no range of ports; write it like '443' or '8000-8080'"))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Ports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            write!(f, "{}", self.first)
-        } else {
-            write!(f, "{}-{}", self.first, self.last)
-        }
-    }
-}
-
-/// An address with a prefix length.
+/// An address and how many of its leading bits count: `192.0.2.0/24`; without a length, all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Network {
     address: IpAddr,
     prefix_bits: u8,
 }
+
+/// A text that is no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no network; write it like '192.0.2.0/24', '2001:db8::/32' or an address")]
+pub struct NetworkError(String);
 
 impl Network {
     /// Whether it is of IPv4.
@@ -117,17 +63,16 @@ fn bits(address: IpAddr) -> (u128, u32) {
 }
 
 impl Serialize for Network {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
 impl FromStr for Network {
-    type Err = String;
+    type Err = NetworkError;
 
-    fn from_str(text: &str) -> Result<Network, String> {
-        let wrong =
-            || format!("'{text}' is no network; write it like '192.0.2.0/24', '2001:db8::/32' or an address");
+    fn from_str(text: &str) -> Result<Network, NetworkError> {
+        let wrong = || NetworkError(text.escape_debug().to_string());
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
@@ -150,24 +95,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn covers(network: &str, address: &str) -> bool {
+        network.parse::<Network>().unwrap().contains(address.parse().unwrap())
+    }
+
     #[test]
-    fn ports_and_networks_read_as_people_write_them() {
-        assert_eq!("443".parse::<Ports>().unwrap().to_string(), "443");
-        assert_eq!("8000-8080".parse::<Ports>().unwrap().to_string(), "8000-8080");
+    fn a_network_holds_the_addresses_that_share_its_leading_bits() {
+        assert!(covers("10.0.0.0/8", "10.255.3.4") && !covers("10.0.0.0/8", "11.0.0.0"));
+        assert!(covers("0.0.0.0/0", "203.0.113.9") && !covers("0.0.0.0/0", "2001:db8::1"));
+        assert!(covers("2001:db8::/33", "2001:db8:7fff::1") && !covers("2001:db8::/33", "2001:db8:8000::1"));
+        assert!(covers("::/0", "fe80::1") && covers("10.1.2.3", "::ffff:10.1.2.3"));
+        assert!(!covers("10.1.2.3", "10.1.2.2"));
+    }
+
+    #[test]
+    fn networks_read_as_people_write_them() {
         assert_eq!("192.0.2.0/24".parse::<Network>().unwrap().to_string(), "192.0.2.0/24");
         assert_eq!("2001:db8::1".parse::<Network>().unwrap().to_string(), "2001:db8::1/128");
-        for wrong in ["0", "9-3", "70000", "http", ""] {
-            assert!(wrong.parse::<Ports>().unwrap_err().contains("8000-8080"), "{wrong}");
-        }
-        for wrong in ["192.0.2.0/33", "example.org", "2001:db8::/129", "::/"] {
-            assert!(wrong.parse::<Network>().unwrap_err().contains("2001:db8::/32"), "{wrong}");
+        for wrong in ["", "10.0.0/8", "192.0.2.0/33", "10.0.0.0/", "example.org", "2001:db8::/129", "::/"] {
+            let said = wrong.parse::<Network>().unwrap_err().to_string();
+            assert!(said.contains("2001:db8::/32"), "{said}");
         }
     }
 
     #[test]
-    fn ranges_that_touch_are_one_and_networks_within_others_are_left_out() {
-        let ports = |text: &[&str]| text.iter().map(|port| port.parse().unwrap()).collect::<Vec<Ports>>();
-        assert_eq!(Ports::merge(ports(&["443", "80-90", "85-100", "101"])), ports(&["80-101", "443"]));
+    fn networks_within_others_are_left_out() {
         let networks = |text: &[&str]| text.iter().map(|net| net.parse().unwrap()).collect::<Vec<Network>>();
         let merged = Network::merge(networks(&["10.1.2.3/16", "10.1.9.0/24", "2001:db8::1/32", "::/0"]));
         assert_eq!(merged, networks(&["10.1.0.0/16", "::/0"]));
@@ -176,21 +128,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused_without_panic(text in ".{0,30}") {
-            let _ = text.parse::<Ports>();
             let _ = text.parse::<Network>();
         }
 
         #[test]
         fn merging_changes_no_answer(
-            ranges in proptest::collection::vec((1u16.., 0u16..50), 0..8), port in 1u16..,
             v4 in proptest::collection::vec((any::<u32>(), 0u8..=32), 0..6), address in any::<u32>(),
         ) {
-            let ranges: Vec<Ports> = ranges.into_iter()
-                .map(|(first, more)| Ports { first, last: first.saturating_add(more) }).collect();
-            let merged = Ports::merge(ranges.clone());
-            let among = |list: &[Ports]| list.iter().any(|ports| ports.contains(port));
-            prop_assert_eq!(among(&merged), among(&ranges));
-            prop_assert!(merged.windows(2).all(|two| two[0].last < two[1].first - 1));
             let networks: Vec<Network> = v4.into_iter()
                 .map(|(address, prefix_bits)| Network { address: IpAddr::V4(address.into()), prefix_bits })
                 .collect();
