@@ -202,3 +202,48 @@ fn records_that_find_no_room_are_counted_and_make_the_run_invalid() {
         "the report does not say that {lost} were lost"
     );
 }
+
+#[test]
+fn a_trace_that_was_killed_leaves_what_its_tables_are_made_of_afterwards() {
+    use longfat_schema::{
+        record::TraceSample,
+        run::{RunDirectory, RunStatus},
+    };
+    use std::io::{Read as _, Write as _};
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+    let shown = run.to_str().unwrap();
+    let (mut client, mut accepted) = pair("cubic");
+    let filter = format!("sport {}", client.local_addr().unwrap().port());
+    let mut trace = Command::new(env!("CARGO_BIN_EXE_longfat"))
+        .args(["tcb", "trace", &filter, "-o", shown])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let recorded = || std::fs::metadata(run.join("trace.spool")).map_or(0, |file| file.len());
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while recorded() < 20 * 72 {
+        assert!(std::time::Instant::now() < give_up, "nothing is recorded");
+        client.write_all(&[7; 10_000]).unwrap();
+        accepted.read_exact(&mut [0; 10_000]).unwrap();
+    }
+    let early = longfat(&["tcb", "trace", "--recover", shown]);
+    assert_eq!(early.status.code(), Some(2));
+    assert!(text(&early.stderr).contains("still runs"), "{}", text(&early.stderr));
+    trace.kill().unwrap();
+    trace.wait().unwrap();
+    let again = longfat(&["tcb", "trace", &filter, "-o", shown]);
+    assert!(text(&again.stderr).contains("--recover"), "{}", text(&again.stderr));
+    let recovered = longfat(&["tcb", "trace", "--recover", shown]);
+    assert_eq!(recovered.status.code(), Some(1), "{}", text(&recovered.stderr));
+    let found = RunDirectory::open(&run).unwrap();
+    assert_eq!(found.manifest.status, RunStatus::Invalid);
+    assert!(found.manifest.reasons[0].contains("killed") && found.manifest.duration_us > 0);
+    let rows = found.read::<TraceSample>().unwrap();
+    assert!(rows.len() >= 20 && rows[0].event == "begin", "{} rows", rows.len());
+    assert_eq!(
+        longfat(&["tcb", "trace", "--recover", shown]).status.code(),
+        Some(2),
+        "nothing is left of it"
+    );
+}

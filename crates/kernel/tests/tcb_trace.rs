@@ -25,10 +25,12 @@ fn look(filter: &str) -> Look {
     Look { scope: Scope::Own, filter: filter.parse().unwrap(), processes: false }
 }
 
+/// Everything so far; to be asked once.
 fn events(tracer: &mut Tracer) -> Vec<(Event, Option<Identity>)> {
     let mut found = Vec::new();
     tracer.poll(|bytes| found.extend(decode(bytes))).unwrap();
-    found.retain(|(event, _)| tracer.is_meant(event.cookie));
+    let meant = tracer.take_meant();
+    found.retain(|(event, _)| meant.contains(&event.cookie));
     found
 }
 

@@ -136,6 +136,9 @@ pub fn record_length(bytes: &[u8]) -> Option<usize> {
     Some(if long { IDENTITY_BYTES } else { size_of::<Event>() })
 }
 
+/// The longest record.
+pub const RECORD_MAX_BYTES: usize = IDENTITY_BYTES;
+
 /// A running trace. Its programs leave the kernel with it.
 pub struct Tracer {
     look: Look,
@@ -143,6 +146,7 @@ pub struct Tracer {
     /// Verdict by cookie, as the programs read it.
     verdicts: MapHandle,
     judged: HashMap<u64, bool>,
+    newly_meant: Vec<u64>,
     events: MapHandle,
     lost: MapHandle,
     _links: Vec<Link>,
@@ -182,6 +186,7 @@ impl Tracer {
             events: object::map_handle(&object, "events")?,
             lost: object::map_handle(&object, ".bss.lost")?,
             judged: HashMap::new(),
+            newly_meant: Vec::new(),
             _links: links,
             look,
             places,
@@ -205,13 +210,14 @@ impl Tracer {
     fn judge(&mut self, cookie: u64, is_meant: bool) -> Result<()> {
         let verdict = if is_meant { MEANT } else { NOT_MEANT };
         self.judged.insert(cookie, is_meant);
+        self.newly_meant.extend(is_meant.then_some(cookie));
         self.verdicts
             .update(&cookie.to_ne_bytes(), &verdict.to_ne_bytes(), MapFlags::ANY)
             .map_err(|source| refused("say which connections are meant", source))
     }
 
     /// Hands every record since the last poll to `sink`, which says whether to go on (false: an error of its own).
-    /// Connections that have just begun are judged by the filter; see [`Tracer::is_meant`].
+    /// Connections that have just begun are judged by the filter; see [`Tracer::take_meant`].
     ///
     /// # Errors
     /// When the ring buffer cannot be read.
@@ -265,10 +271,10 @@ impl Tracer {
         }
     }
 
-    /// Whether a connection's records are wanted: those of one that has just begun are recorded before the filter has
-    /// judged it.
-    pub fn is_meant(&self, cookie: u64) -> bool {
-        self.judged.get(&cookie).copied().unwrap_or(false)
+    /// Connections that were found to be meant since the last call. Records of one that has just begun come before the
+    /// filter has judged it: those of a connection that is never named here are not wanted.
+    pub fn take_meant(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.newly_meant)
     }
 
     /// How many connections are meant so far.

@@ -1,5 +1,8 @@
 //! `longfat tcb trace`.
 
+mod rows;
+mod spool;
+
 use super::Choice;
 use crate::{
     outcome::{Failure, Outcome, require},
@@ -8,21 +11,19 @@ use crate::{
 use anyhow::{Context as _, bail};
 use longfat_kernel::{
     support::{Capability, missing},
-    tcb::{
-        State,
-        trace::{Event, EventKind, Identity, POLL_EVERY, Tracer, decode, record_length},
-    },
+    tcb::trace::{POLL_EVERY, Tracer},
 };
 use longfat_schema::{
     SCHEMA_VERSION,
-    record::{Record, TraceSample},
+    record::Record,
     run::{Metric, RunManifest, RunStatus, RunWriter, seal_run},
     units::{Nanos, Size},
 };
+use rows::Rows;
+use spool::{Spool, Story, Written};
 use std::{
-    collections::{BTreeMap, HashMap},
-    fs::{self, File},
-    io::{BufWriter, Write as _},
+    collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -37,223 +38,141 @@ use std::{
 #[command(after_help = "Examples:
   longfat tcb trace dst 10.0.0.0/8 -o runs/trace         until Ctrl-C
   longfat tcb trace 'process curl' -o runs/trace --duration 30s
+  longfat tcb trace --recover runs/trace                 the tables of a trace that was killed
   longfat report runs/trace")]
 pub struct Args {
     #[command(flatten)]
     choice: Choice,
     /// The run directory to write.
-    #[arg(short, long, value_name = "DIRECTORY")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "DIRECTORY", required_unless_present = "recover")]
+    output: Option<PathBuf>,
     /// End by itself after this long.
     #[arg(long, value_name = "TIME")]
     duration: Option<Nanos>,
     /// Room for what happens between two looks, 20 ms apart; a power of two.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     buffer: Size,
+    /// Trace nothing: make the tables of a trace that was killed, out of what it left in its directory.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["output", "duration", "filter", "netns"])]
+    recover: Option<PathBuf>,
 }
 
-const SPOOL: &str = "trace.spool";
-
 pub fn run(args: &Args) -> Outcome {
+    match (&args.recover, &args.output) {
+        (Some(directory), _) => make_tables(Written::left_in(directory)?, directory),
+        (None, Some(output)) => trace(args, output),
+        (None, None) => Err(anyhow::anyhow!("--output names the run directory to write").into()),
+    }
+}
+
+fn trace(args: &Args, output: &Path) -> Outcome {
     let look = args.choice.look(false)?;
     require(missing(&[Capability::Tracing]))?;
     let buffer_bytes = u32::try_from(args.buffer.0).ok().filter(|b| b.is_power_of_two() && *b >= 4096);
     let buffer_bytes = buffer_bytes.context("--buffer is to be a power of two, from 4KiB to 2GiB")?;
-    prepare(&args.output)?;
-    let spool = args.output.join(SPOOL);
+    prepare(output)?;
     let stop = stop::flag()?;
     let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
-    let start_us = longfat_host::monotonic_us();
+    let mut spool = Spool::create(output, started_unix_ms, longfat_host::monotonic_us())?;
     let mut tracer = Tracer::start(look, buffer_bytes)?;
-    collect(&mut tracer, &spool, args.duration.map(Duration::from), &stop)?;
-    let duration_us = longfat_host::monotonic_us() - start_us;
-    let lost = tracer.lost();
-    let mut table = Rows::new(start_us);
-    let mut writer = RunWriter::create(&args.output)?;
-    convert(&spool, |event, identity| match tracer.is_meant(event.cookie) {
-        true => table.row(&event, identity).map_or(Ok(()), |row| writer.push(Record::Trace(row))),
-        false => Ok(()),
-    })?;
-    let run = Ended { started_unix_ms, duration_us, lost };
-    writer.finish()?;
-    fs::remove_file(&spool).with_context(|| format!("remove {}", spool.display()))?;
-    seal_run(&args.output, &mut manifest(&table, &run))?;
-    report(&table, lost, &args.output)
+    collect(&mut tracer, &mut spool, args.duration.map(Duration::from), &stop)?;
+    drop(tracer);
+    eprintln!();
+    make_tables(Written::of(&spool)?, output)
 }
 
 fn prepare(output: &Path) -> anyhow::Result<()> {
     let shown = output.display();
+    if spool::is_in(output) {
+        bail!(
+            "{shown} holds the records of a trace that was killed or still runs; 'longfat tcb trace --recover {shown}' makes \
+             their tables"
+        );
+    }
     if fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{shown} exists and is not empty; name another directory");
     }
     fs::create_dir_all(output).with_context(|| format!("create {shown}"))
 }
 
-/// Writes records as they are: turning them into rows would take the processor from the flows.
+/// Reads what the kernel has recorded until the end.
 fn collect(
     tracer: &mut Tracer,
-    spool: &Path,
+    spool: &mut Spool,
     duration: Option<Duration>,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
-    let file = File::create(spool).with_context(|| format!("create {}", spool.display()))?;
-    let mut file = BufWriter::with_capacity(1 << 20, file);
     let (start, mut shown, mut records) = (Instant::now(), Instant::now(), 0u64);
     loop {
         let last = stop.load(Ordering::Relaxed) || duration.is_some_and(|span| start.elapsed() >= span);
         let mut failed = None;
         tracer.poll(|bytes| {
             records += 1;
-            failed = failed.take().or(file.write_all(bytes).err());
+            failed = failed.take().or(spool.push(bytes).err());
         })?;
         if let Some(error) = failed {
-            return Err(error).with_context(|| format!("write {}", spool.display()));
+            return Err(error).context("write the records");
+        }
+        spool.flush()?;
+        spool.note_meant(tracer.take_meant())?;
+        if last || shown.elapsed() >= Duration::from_secs(1) {
+            shown = Instant::now();
+            spool.note_lost(longfat_host::monotonic_us(), tracer.lost())?;
+            eprint!("\r{} connections, {records} records, {} lost ", tracer.connections(), tracer.lost());
         }
         if last {
-            return file.flush().with_context(|| format!("write {}", spool.display()));
-        }
-        if shown.elapsed() >= Duration::from_secs(1) {
-            shown = Instant::now();
-            eprint!("\r{} connections, {records} records, {} lost ", tracer.connections(), tracer.lost());
+            return spool.end(longfat_host::monotonic_us());
         }
         std::thread::sleep(POLL_EVERY);
     }
 }
 
-/// Calls `each` for every record of the spool.
-fn convert(
-    spool: &Path,
-    mut each: impl FnMut(Event, Option<Identity>) -> Result<(), longfat_schema::run::RunError>,
-) -> anyhow::Result<()> {
-    let bytes = fs::read(spool).with_context(|| format!("read {}", spool.display()))?;
-    let mut rest = &bytes[..];
-    while let Some(length) = record_length(rest) {
-        let (record, after) = rest.split_at(length);
-        if let Some((event, identity)) = decode(record) {
-            each(event, identity)?;
-        }
-        rest = after;
-    }
-    if rest.is_empty() { Ok(()) } else { bail!("{} is damaged", spool.display()) }
+fn make_tables(written: Written, output: &Path) -> Outcome {
+    let mut table = Rows::new(written.story.start_us);
+    let mut writer = RunWriter::create(output)?;
+    let mut last_us = 0;
+    written.each(|event, identity| {
+        last_us = last_us.max((event.time_ns / 1000) as i64);
+        table.row(&event, identity).map_or(Ok(()), |row| writer.push(Record::Trace(row)))
+    })?;
+    writer.finish()?;
+    let run = Ended::of(&written.story, last_us);
+    // Sealing takes account of every file that is there.
+    written.remove()?;
+    seal_run(output, &mut manifest(&table, &run))?;
+    report(&table, &run, output)
 }
 
-/// Events as rows: numbers the connections, and counts what each came to.
-struct Rows {
-    start_us: i64,
-    connections: HashMap<u64, Traced>,
-    records: u64,
-}
-
-struct Traced {
-    number: u32,
-    flow: String,
-    cc: String,
-    snd_una: u32,
-    snd_nxt: u32,
-    acked_bytes: u64,
-    sent_bytes: u64,
-    acks: u64,
-    /// As the kernel counted when the trace began: one event can repeat several segments.
-    retransmitted_before_segments: u32,
-    retransmitted_segments: u32,
-    timeouts: u64,
-}
-
-const CA_LOSS: u8 = 4;
-const UNLIMITED: u32 = longfat_kernel::tcb::UNLIMITED_SSTHRESH;
-
-impl Rows {
-    fn new(start_us: i64) -> Rows {
-        Rows { start_us, connections: HashMap::new(), records: 0 }
-    }
-
-    /// `None` for a connection whose beginning was lost: nobody knows who it is.
-    fn row(&mut self, event: &Event, identity: Option<Identity>) -> Option<TraceSample> {
-        let kind = event.kind()?;
-        if let Some(identity) = identity {
-            self.identify(event, &identity);
-        }
-        let traced = self.connections.get_mut(&event.cookie)?;
-        self.records += 1;
-        traced.advance(event, kind);
-        Some(TraceSample {
-            time_us: (event.time_ns / 1000) as i64 - self.start_us,
-            flow: traced.flow.clone(),
-            connection: traced.number,
-            event: name(kind, event).to_owned(),
-            cc: traced.cc.clone(),
-            state: State(event.tcp_state).name().to_owned(),
-            ca_state: longfat_host::socket::ca_state_name(event.ca_state).to_owned(),
-            cwnd_segments: event.cwnd_segments,
-            ssthresh_segments: Some(event.ssthresh_segments).filter(|ssthresh| *ssthresh < UNLIMITED),
-            srtt_us: event.srtt_us,
-            rttvar_us: event.rttvar_us,
-            flight_segments: event.flight_segments,
-            unacked_segments: event.unacked_segments,
-            lost_segments: event.lost_segments,
-            retransmitted_segments: event.total_retrans_segments.into(),
-            peer_window_bytes: event.snd_wnd_bytes,
-            mss_bytes: event.mss_bytes,
-            acked_bytes: traced.acked_bytes,
-            sent_bytes: traced.sent_bytes,
-        })
-    }
-
-    fn identify(&mut self, event: &Event, identity: &Identity) {
-        let number = self.connections.len() as u32;
-        let traced = self.connections.entry(event.cookie).or_insert_with(|| Traced {
-            number,
-            flow: format!("{} > {}", identity.local, identity.remote),
-            cc: String::new(),
-            snd_una: event.snd_una,
-            snd_nxt: event.snd_una,
-            acked_bytes: 0,
-            sent_bytes: 0,
-            acks: 0,
-            retransmitted_before_segments: event.total_retrans_segments,
-            retransmitted_segments: 0,
-            timeouts: 0,
-        });
-        traced.cc = identity.cc.as_str().to_owned();
-    }
-}
-
-impl Traced {
-    fn advance(&mut self, event: &Event, kind: EventKind) {
-        // Sequence numbers wrap; a step back (an older record of another processor) is no progress.
-        let progress = |from: u32, to: u32| u64::try_from(to.wrapping_sub(from) as i32).unwrap_or(0);
-        let (acked, sent) = (progress(self.snd_una, event.snd_una), progress(self.snd_nxt, event.snd_nxt));
-        self.acked_bytes += acked;
-        self.sent_bytes += sent;
-        self.snd_una = self.snd_una.wrapping_add(acked as u32);
-        self.snd_nxt = self.snd_nxt.wrapping_add(sent as u32);
-        self.acks += u64::from(kind == EventKind::Ack);
-        let retransmitted = event.total_retrans_segments.wrapping_sub(self.retransmitted_before_segments);
-        self.retransmitted_segments = retransmitted.max(self.retransmitted_segments);
-        self.timeouts += u64::from(kind == EventKind::CaState && event.ca_state == CA_LOSS);
-    }
-}
-
-fn name(kind: EventKind, event: &Event) -> &'static str {
-    match kind {
-        EventKind::Begin => "begin",
-        EventKind::Ack => "ack",
-        EventKind::Retransmit => "retransmit",
-        EventKind::CaState if event.ca_state == CA_LOSS => "rto",
-        EventKind::CaState => "ca_state",
-        EventKind::Cc => "cc",
-        EventKind::State => "state",
-    }
-}
-
+/// How a trace went.
 struct Ended {
     started_unix_ms: u64,
     duration_us: i64,
     lost: u64,
+    is_whole: bool,
+}
+
+impl Ended {
+    /// `last_us`: its last record, which can be later than the last note of a trace that was killed.
+    fn of(story: &Story, last_us: i64) -> Ended {
+        Ended {
+            started_unix_ms: story.started_unix_ms,
+            duration_us: story.end_us.max(last_us) - story.start_us,
+            lost: story.lost,
+            is_whole: story.is_whole,
+        }
+    }
+
+    /// Why its figures are not to be trusted.
+    fn reasons(&self) -> Vec<String> {
+        let lost = format!("{} records were lost: the buffer was full; give a greater --buffer", self.lost);
+        let killed = "the trace was killed; what it recorded last is missing".to_owned();
+        let found = [(self.lost > 0, lost), (!self.is_whole, killed)];
+        found.into_iter().filter(|(holds, _)| *holds).map(|(_, reason)| reason).collect()
+    }
 }
 
 fn manifest(table: &Rows, run: &Ended) -> RunManifest {
-    let lost = format!("{} records were lost: the buffer was full; give a greater --buffer", run.lost);
+    let reasons = run.reasons();
     RunManifest {
         schema_version: SCHEMA_VERSION,
         experiment: "trace".into(),
@@ -262,8 +181,8 @@ fn manifest(table: &Rows, run: &Ended) -> RunManifest {
         repeat: 1,
         backend: "hosts".into(),
         seed: 0,
-        status: if run.lost == 0 { RunStatus::Done } else { RunStatus::Invalid },
-        reasons: if run.lost == 0 { Vec::new() } else { vec![lost] },
+        status: if reasons.is_empty() { RunStatus::Done } else { RunStatus::Invalid },
+        reasons,
         started_unix_ms: run.started_unix_ms,
         duration_us: run.duration_us,
         window_start_us: 0,
@@ -299,16 +218,16 @@ fn metrics(table: &Rows, run: &Ended) -> Vec<Metric> {
     found
 }
 
-fn report(table: &Rows, lost: u64, output: &Path) -> Outcome {
-    eprintln!();
+fn report(table: &Rows, run: &Ended, output: &Path) -> Outcome {
     println!(
-        "{} connections, {} records, {lost} lost; 'longfat report {}' shows them",
+        "{} connections, {} records, {} lost; 'longfat report {}' shows them",
         table.connections.len(),
         table.records,
+        run.lost,
         output.display()
     );
-    if lost > 0 {
-        return Err(Failure::Missed(format!("{lost} records were lost; the run is marked invalid")));
+    match run.reasons().first() {
+        Some(reason) => Err(Failure::Missed(format!("{reason}; the run is marked invalid"))),
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -36,6 +36,9 @@ pub struct Args {
     sort: Order,
 }
 
+/// Longest wait for a key: how soon a signal ends the view.
+const KEYS_EVERY: Duration = Duration::from_millis(100);
+
 pub fn run(args: &Args) -> Outcome {
     let filter = args.choice.filter()?;
     if !io::stdout().is_terminal() {
@@ -63,12 +66,14 @@ fn watch(
     let start = Instant::now();
     let mut next_look = start;
     while !stop.load(Ordering::Relaxed) {
-        if Instant::now() >= next_look {
+        if Instant::now() >= next_look && !model.paused {
             model.on_look(start.elapsed().as_secs_f64(), look.take()?);
             next_look = Instant::now() + every;
         }
         terminal.draw(|frame| view::draw(frame, model))?;
-        let wait = next_look.saturating_duration_since(Instant::now()).min(Duration::from_millis(100));
+        let until_look =
+            if model.paused { KEYS_EVERY } else { next_look.saturating_duration_since(Instant::now()) };
+        let wait = until_look.min(KEYS_EVERY);
         if event::poll(wait)?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press

@@ -45,7 +45,7 @@ pub struct Model {
     pub filter_text: String,
     /// What went wrong with it, or with the last look.
     pub problem: Option<String>,
-    /// Whether looks are passed over.
+    /// Nothing is looked at.
     pub paused: bool,
     order: Order,
     filter: Filter,

@@ -41,11 +41,27 @@ fn press(model: &mut Model, key: KeyCode) -> Next {
 }
 
 fn screen(model: &Model) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(140, 20)).unwrap();
+    screen_of(model, 140)
+}
+
+fn screen_of(model: &Model, width: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, 20)).unwrap();
     terminal.draw(|frame| view::draw(frame, model)).unwrap();
     let buffer = terminal.backend().buffer();
-    let line = |y| (0..140).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
     (0..20).map(line).collect()
+}
+
+#[test]
+fn a_narrow_terminal_leaves_columns_out_and_cuts_no_value_short() {
+    let model = model(1000);
+    for (width, shown) in
+        [(80, "dst process cc cwnd rtt flight retrans delivery limit"), (40, "dst cwnd rtt delivery")]
+    {
+        let lines = screen_of(&model, width);
+        assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>().join(" "), shown, "{width}");
+        assert!(lines[2].starts_with("10.0.0.2:1000 ") && lines[2].contains("1.00G"), "{}", lines[2]);
+    }
 }
 
 #[test]

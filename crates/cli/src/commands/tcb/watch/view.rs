@@ -14,6 +14,12 @@ use ratatui::{
     widgets::{Axis, Chart, Dataset, GraphType, Paragraph, Row, Table},
 };
 
+/// Between two columns.
+const SPACING: u16 = 2;
+/// Columns that a narrow terminal does without, one after the other.
+const LEFT_OUT_FIRST: [&str; 9] =
+    ["avail", "minrtt", "state", "ssthresh", "process", "flight", "cc", "retrans", "limit"];
+
 /// Draws everything: a head line, the table or the plot, a help line.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     let [head, body, foot] =
@@ -47,21 +53,41 @@ fn table(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let height = usize::from(area.height).saturating_sub(1);
     let (first, rows) = model.visible(height);
     let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(model, row)).collect();
-    let widths: Vec<Constraint> = (0..model.columns.len())
+    let widths: Vec<u16> = (0..model.columns.len())
         .map(|column| {
             let widest = cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
-            Constraint::Length(widest.max(model.columns[column].name.len()) as u16)
+            widest.max(model.columns[column].name.len()) as u16
         })
         .collect();
-    let header = Row::new(model.columns.iter().map(|field| aligned(field, field.name.to_owned())));
+    let names: Vec<&str> = model.columns.iter().map(|field| field.name).collect();
+    let shown = fitting(&names, &widths, area.width);
+    let header =
+        Row::new(shown.iter().map(|column| aligned(model.columns[*column], names[*column].to_owned())));
     let selected = model.selected_row();
     let lines = cells.into_iter().enumerate().map(|(index, row)| {
         let style = if first + index == selected { Modifier::REVERSED } else { Modifier::empty() };
-        let texts = model.columns.iter().zip(row).map(|(field, cell)| aligned(field, cell));
-        Row::new(texts).style(Style::default().add_modifier(style))
+        Row::new(shown.iter().map(|column| aligned(model.columns[*column], row[*column].clone())))
+            .style(Style::default().add_modifier(style))
     });
-    let table = Table::new(lines, widths).header(header.style(Modifier::UNDERLINED)).column_spacing(2);
+    let widths = shown.iter().map(|column| Constraint::Length(widths[*column]));
+    let table = Table::new(lines, widths).header(header.style(Modifier::UNDERLINED)).column_spacing(SPACING);
     frame.render_widget(table, area);
+}
+
+/// The columns that have room, in their order: a value cut short would be taken for another.
+fn fitting(names: &[&str], widths: &[u16], width: u16) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..names.len()).collect();
+    let takes = |shown: &[usize]| -> usize {
+        let texts: usize = shown.iter().map(|column| usize::from(widths[*column])).sum();
+        texts + usize::from(SPACING) * shown.len().saturating_sub(1)
+    };
+    for name in LEFT_OUT_FIRST {
+        if takes(&shown) <= width.into() {
+            break;
+        }
+        shown.retain(|column| names[*column] != name);
+    }
+    shown
 }
 
 fn aligned(field: &longfat_kernel::tcb::field::Field, cell: String) -> Text<'static> {
