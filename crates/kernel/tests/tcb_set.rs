@@ -195,7 +195,13 @@ fn what_the_iterator_reads_is_what_the_socket_says() {
     assert_eq!((block.state, block.cc.as_str(), block.ca_state), (State::ESTABLISHED, "reno", 0));
     assert_eq!(
         (block.cwnd_segments, block.srtt_us, block.min_rtt_us, block.mss_bytes, block.flight_segments),
-        (info.snd_cwnd_segments, info.srtt_us, info.min_rtt_us, info.snd_mss_bytes, info.flight_segments())
+        (
+            info.snd_cwnd_segments,
+            info.srtt_us,
+            info.least_rtt_us(),
+            info.snd_mss_bytes,
+            info.flight_segments()
+        )
     );
     assert_eq!(block.rttvar_us, info.rttvar_us);
     assert_eq!(block.gateway, None);

@@ -4,7 +4,7 @@ use crate::{
     Error, Key, Name, Result,
     announcement::{ADDRESSES_MAX, Character},
     announcer::Announcer,
-    control::Control,
+    control,
     lan::{Interface, Mouth, interfaces},
     links::{LinkEntry, LinkTable, ModelChange},
     netlink::Netlink,
@@ -92,7 +92,7 @@ pub fn run(
     ready: impl FnOnce() -> Result<()>,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let control = Control::open(&plan.control)?;
+    let asked = control::open(&plan.control)?;
     let watch = Netlink::watch()?;
     let mut speaker = Speaker {
         plan,
@@ -112,8 +112,8 @@ pub fn run(
     while !stop.load(Ordering::Acquire) {
         speaker.follow_model();
         speaker.speak()?;
-        wait(&[watch.as_fd(), control.as_fd()], speaker.sleep());
-        control.answer(|question| speaker.answer(question));
+        wait(&[watch.as_fd(), asked.as_fd()], speaker.sleep());
+        control::answer(&asked, |question| speaker.answer(question));
         if watch.drain() {
             speaker.look_at_interfaces()?;
             speaker.follow_routes()?;

@@ -3,22 +3,23 @@
 use crate::{
     Key, Result,
     announcement::{Announcement, Reject},
-    control::Control,
+    control,
     follower::{Follower, Settings, Why, Wish},
     freshness::{Freshness, Verdict},
     lan::Ears,
     netlink::Netlink,
+    routes::{self, Via},
     state::State,
     wait::{monotonic_us, unix_us, wait},
 };
-use longfat_host::capability;
+use longfat_host::{capability, control::Control};
 use longfat_kernel::{
     cc::kernel_has,
     tcb::{Answer, CcKind, CcName, Change, ControlBlock, Keep, Place, Scope, Setter, Step, plan},
 };
 use serde::Serialize;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     os::fd::{AsFd as _, BorrowedFd},
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
@@ -31,7 +32,7 @@ const WAITING_US: u64 = 5_000;
 const STEADY_US: u64 = 200_000;
 /// Looks take at most this share of one processor: one part in so many.
 const SHARE: u64 = 10;
-/// Between two looks at interfaces and routes.
+/// Between two looks at interfaces and routes, which are taken only after the kernel has told of a change.
 const ROUTES_US: u64 = 1_000_000;
 /// Longest sleep.
 const SLEEP_US: u64 = 50_000;
@@ -82,6 +83,8 @@ pub struct Counters {
     pub fitted: u64,
     /// Connections that were given a link's congestion control when they began.
     pub began: u64,
+    /// Connections that went over to another way, and were given back their own congestion control.
+    pub left: u64,
     /// Connections that could not be set.
     pub refused: u64,
     /// Connections found repairing a loss at the last moment: tried again.
@@ -115,46 +118,37 @@ struct Node<'a> {
     freshness: Freshness,
     setter: Setter,
     place: Place,
-    prepared: BTreeSet<CcName>,
+    /// What can be set under, and what can be done with its state: found out once, with the rights to.
+    prepared: BTreeMap<CcName, CcKind>,
     ears: Ears,
     netlink: Netlink,
+    /// Tells of changes of interfaces, addresses and routes.
+    watch: Netlink,
     state: State,
     counters: Counters,
     look_due_us: u64,
     routes_due_us: u64,
+    /// Interfaces and routes are to be looked at whether the kernel tells of a change or not.
+    routes_stale: bool,
     tell: &'a mut dyn FnMut(Event<'_>),
 }
 
-/// Follows until `stop`, then puts back what it changed. `ready` is called when it hears.
+/// Follows until `stop`, then puts back what it changed: also when something fails on the way. `ready` is called when
+/// it hears.
 ///
 /// # Errors
-/// When sockets or programs cannot be had, or a state that was left cannot be cleaned up.
+/// When sockets or programs cannot be had, or what was changed cannot be put back.
 pub fn run(
     plan: &FollowPlan,
     stop: &AtomicBool,
     ready: impl FnOnce() -> Result<()>,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<()> {
-    let control = Control::open(&plan.control)?;
+    let asked = control::open(&plan.control)?;
     let mut node = Node::begin(plan, tell)?;
-    give_up_privileges()?;
-    ready()?;
-    while !stop.load(Ordering::Acquire) {
-        {
-            let mut on: Vec<BorrowedFd<'_>> = node.ears.sockets().collect();
-            on.push(control.as_fd());
-            wait(&on, node.sleep());
-        }
-        node.hear()?;
-        if monotonic_us() >= node.look_due_us && !node.follower.routers().is_empty() {
-            let blocks = node.look()?;
-            let wishes = node.follower.look(&blocks, monotonic_us());
-            node.fulfil(&wishes, &blocks)?;
-        }
-        node.tend_routes()?;
-        control.answer(|question| node.answer(question));
-    }
-    node.end()
+    let followed = give_up_privileges().and_then(|()| ready()).and_then(|()| node.follow(&asked, stop));
+    let ended = node.put_back("the end");
+    followed.and(ended)
 }
 
 /// What is left: routes and control blocks (CAP_NET_ADMIN), and the programs that were loaded (CAP_BPF). Loading and
@@ -181,16 +175,41 @@ impl<'a> Node<'a> {
             setter,
             place: places.swap_remove(0),
             prepared,
+            // Before the interfaces are looked at: none that comes after that is missed.
+            watch: Netlink::watch()?,
             ears: Ears::open(plan.interfaces.clone(), plan.port)?,
             netlink: Netlink::open()?,
             state,
             counters: Counters::default(),
             look_due_us: 0,
             routes_due_us: 0,
+            routes_stale: false,
             tell,
         };
-        node.put_back("left by one that died")?;
+        // What the kernel refuses now it will refuse later: it is said, and no reason not to follow.
+        if let Err(error) = node.put_back("left by one that died") {
+            node.say(error.to_string());
+        }
         Ok(node)
+    }
+
+    fn follow(&mut self, asked: &Control, stop: &AtomicBool) -> Result<()> {
+        while !stop.load(Ordering::Acquire) {
+            {
+                let mut on: Vec<BorrowedFd<'_>> = self.ears.sockets().collect();
+                on.push(asked.as_fd());
+                wait(&on, self.sleep());
+            }
+            self.hear()?;
+            if monotonic_us() >= self.look_due_us && !self.follower.routers().is_empty() {
+                let blocks = self.look()?;
+                let wishes = self.follower.look(&blocks, monotonic_us());
+                self.fulfil(&wishes, &blocks)?;
+            }
+            self.tend_routes()?;
+            control::answer(asked, |question| self.answer(question));
+        }
+        Ok(())
     }
 
     fn sleep(&self) -> Duration {
@@ -264,7 +283,7 @@ impl<'a> Node<'a> {
         self.say(format!("router '{router}' uses '{link}' ({character}) since {age_ms} ms ago"));
         self.state.heard.insert(router.clone(), (announcement.epoch_us, announcement.sequence));
         self.state.write(&self.plan.state)?;
-        self.routes_due_us = 0;
+        (self.routes_due_us, self.routes_stale) = (0, true);
         Ok(())
     }
 
@@ -291,8 +310,12 @@ impl<'a> Node<'a> {
         for ((wish, step), answer) in steps.iter().zip(&answers) {
             self.done(wish, step, answer);
         }
-        let replaced =
-            self.follower.replaced_cc().map(|(cookie, cc)| (cookie, cc.as_str().to_owned())).collect();
+        let replaced: Vec<(u64, String)> = self
+            .follower
+            .replaced_cc()
+            .into_iter()
+            .map(|(cookie, cc)| (cookie, cc.as_str().to_owned()))
+            .collect();
         if self.state.replaced_cc != replaced {
             self.state.replaced_cc = replaced;
             self.state.write(&self.plan.state)?;
@@ -302,11 +325,16 @@ impl<'a> Node<'a> {
 
     fn step(&self, block: &ControlBlock, change: &Change) -> std::result::Result<Step, String> {
         let to = change.cc.unwrap_or(block.cc);
-        if !self.prepared.contains(&to) {
+        if !self.prepared.contains_key(&to) {
             let why = "was not there, or not to be used, when 'follow' began; start it anew";
             return Err(format!("the congestion control '{}' {why}", to.as_str()));
         }
-        plan(block, change, kind).map_err(|refusal| refusal.0)
+        plan(block, change, |name| self.kind(name)).map_err(|refusal| refusal.0)
+    }
+
+    /// What of a congestion control's state is kept does not matter here: it is of another link, and begins anew.
+    fn kind(&self, name: &str) -> CcKind {
+        self.prepared.get(&CcName::from(name)).copied().unwrap_or(CcKind::Absent)
     }
 
     fn done(&mut self, wish: &Wish, step: &Step, answer: &Answer) {
@@ -314,12 +342,14 @@ impl<'a> Node<'a> {
             self.counters.postponed += 1;
             return;
         }
-        self.follower.done(wish, answer.blocks.as_ref().map(|(before, _)| before));
+        self.follower.done(wish, answer.blocks.as_ref().map(|(before, after)| (before, after)));
         let Some((before, after)) = &answer.blocks else { return };
         let counter = match wish.why {
+            _ if !answer.errors.is_empty() => &mut self.counters.refused,
             Why::Lowered => &mut self.counters.lowered,
             Why::Fitted => &mut self.counters.fitted,
             Why::Began => &mut self.counters.began,
+            Why::Left => &mut self.counters.left,
         };
         *counter += 1;
         (self.tell)(Event::Done(Done { wish, blocks: (before, after), shortfalls: answer.shortfalls(step) }));
@@ -331,48 +361,70 @@ impl<'a> Node<'a> {
             return Ok(());
         }
         self.routes_due_us = monotonic_us() + ROUTES_US;
-        self.ears.join()?;
-        let Some(ms) = self.plan.rto_min_ms else { return Ok(()) };
-        let mut any = false;
-        for router in self.follower.routers().values() {
-            let Some(interface) = router.interface else { continue };
-            any |= self.state.routes.raise(&mut self.netlink, &router.addresses, interface, ms)?;
+        if !self.watch.drain() && !self.routes_stale {
+            return Ok(());
         }
-        if any {
-            self.state.write(&self.plan.state)?;
+        self.routes_stale = false;
+        self.ears.join()?;
+        self.raise_routes()
+    }
+
+    fn raise_routes(&mut self) -> Result<()> {
+        let Some(ms) = self.plan.rto_min_ms else { return Ok(()) };
+        let routers = self.follower.routers().values();
+        let vias: Vec<Via<'_>> = routers
+            .filter_map(|router| Some(Via { addresses: &router.addresses, interface: router.interface? }))
+            .collect();
+        if vias.is_empty() {
+            return Ok(());
+        }
+        let due = self.state.routes.note(routes::all(&mut self.netlink)?, &vias, ms);
+        if due.is_empty() {
+            return Ok(());
+        }
+        self.state.write(&self.plan.state)?;
+        let raised = self.state.routes.raise(&mut self.netlink, &due, ms);
+        for refused in raised.refused {
+            self.say(format!("a route is left alone: {refused}"));
+        }
+        if raised.routes > 0 {
             self.say(format!("connections that begin on the routers' routes have an rto_min of {ms} ms"));
         }
         Ok(())
     }
 
-    /// Routes and congestion controls as they were.
+    /// Routes and congestion controls as they were; what cannot be put back does not keep the rest from it.
     fn put_back(&mut self, why: &str) -> Result<()> {
-        let own: HashMap<u64, CcName> = self.state.own_cc().collect();
-        let mut given_back = 0;
-        if !own.is_empty() {
-            let blocks = self.setter.look(&self.place)?;
-            let step = |block: &ControlBlock| {
-                let cc = *own.get(&block.cookie)?;
-                let change = Change { cc: Some(cc), keep: Keep::Never, ..Change::default() };
-                plan(block, &change, kind).ok().filter(|_| cc != block.cc)
-            };
-            let steps: Vec<Step> = blocks.iter().filter_map(step).collect();
-            given_back =
-                self.setter.apply(&self.place, &steps)?.iter().filter(|a| a.blocks.is_some()).count();
-            self.state.replaced_cc.clear();
-        }
-        let routes = match self.state.routes.is_empty() {
-            true => 0,
-            false => self.state.routes.restore(&mut self.netlink)?,
-        };
-        if routes + given_back > 0 {
+        let given_back = self.give_back_cc();
+        let routes = self.state.routes.restore(&mut self.netlink);
+        let counts = [
+            routes.as_ref().map_or(0, |changed| changed.routes),
+            given_back.as_ref().map_or(0, |count| *count),
+        ];
+        if counts != [0, 0] {
+            let [routes, given_back] = counts;
             self.say(format!("{routes} routes and {given_back} congestion controls are as before ({why})"));
         }
-        self.state.write(&self.plan.state)
+        let written = self.state.write(&self.plan.state);
+        given_back?;
+        routes?.refused.into_iter().next().map_or(written, Err)
     }
 
-    fn end(mut self) -> Result<()> {
-        self.put_back("the end")
+    fn give_back_cc(&mut self) -> Result<usize> {
+        let own: HashMap<u64, CcName> = self.state.own_cc().collect();
+        if own.is_empty() {
+            return Ok(0);
+        }
+        let blocks = self.setter.look(&self.place)?;
+        let step = |block: &ControlBlock| {
+            let cc = *own.get(&block.cookie)?;
+            let change = Change { cc: Some(cc), keep: Keep::Never, ..Change::default() };
+            plan(block, &change, |name| self.kind(name)).ok().filter(|_| cc != block.cc)
+        };
+        let steps: Vec<Step> = blocks.iter().filter_map(step).collect();
+        let answers = self.setter.apply(&self.place, &steps)?;
+        self.state.replaced_cc.clear();
+        Ok(answers.iter().filter(|answer| answer.blocks.is_some() && answer.errors.is_empty()).count())
     }
 
     fn answer(&self, question: &str) -> serde_json::Value {
@@ -415,13 +467,13 @@ fn prepare(
     setter: &mut Setter,
     plan: &FollowPlan,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<BTreeSet<CcName>> {
+) -> Result<BTreeMap<CcName, CcKind>> {
     let there = longfat_host::sysctl::read("net.ipv4.tcp_available_congestion_control")?;
     let names = there.split_whitespace().map(CcName::from).chain(plan.settings.cc.values().copied());
-    let mut prepared = BTreeSet::new();
+    let mut prepared = BTreeMap::new();
     for cc in names {
         match setter.prepare(cc) {
-            Ok(()) => drop(prepared.insert(cc)),
+            Ok(()) => drop(prepared.insert(cc, kind_of(cc))),
             Err(error) => {
                 tell(Event::Said(format!("connections under '{}' stay as they are: {error}", cc.as_str())));
             }
@@ -430,9 +482,8 @@ fn prepare(
     Ok(prepared)
 }
 
-/// What of a congestion control's state is kept does not matter here: it is of another link, and begins anew.
-fn kind(name: &str) -> CcKind {
-    match name {
+fn kind_of(cc: CcName) -> CcKind {
+    match cc.as_str() {
         "reno" => CcKind::Stateless,
         name if kernel_has(name).unwrap_or(false) => CcKind::Opaque,
         _ => CcKind::Absent,

@@ -16,8 +16,8 @@ use crate::{
     announcement::{Announcement, Character},
     name::Name,
     policy::{Policy, Remembered, Situation, Way},
-    prefix::Prefix,
 };
+use longfat_host::Network;
 use longfat_kernel::tcb::{CcName, Change, ControlBlock, Keep, Moment, State};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -36,22 +36,9 @@ pub struct Settings {
     /// Congestion control on a link; connections on other links have their own.
     pub cc: BTreeMap<Name, CcName>,
     /// Whose addresses lie behind a router, for a node at the other end of the path.
-    pub peers: BTreeMap<Name, Vec<Prefix>>,
+    pub peers: BTreeMap<Name, Vec<Network>>,
     /// A connection that has not settled by then is left as it is.
     pub patience_us: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            policy: Policy::default(),
-            ceiling_bytes: 64 << 20,
-            burst_percent: 25,
-            cc: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            patience_us: 60_000_000,
-        }
-    }
 }
 
 /// Why a connection is to be set.
@@ -64,6 +51,8 @@ pub enum Why {
     Fitted,
     /// It began on a link that has a congestion control of its own.
     Began,
+    /// It goes over no router's link any more: its own congestion control comes back.
+    Left,
 }
 
 /// One connection to be set.
@@ -111,6 +100,16 @@ struct Tracked {
     pending: Option<Pending>,
     /// It cannot be set: not tried again on this link.
     refused: bool,
+    /// The kernel would not give it the congestion control: not tried again on this link.
+    cc_refused: bool,
+}
+
+/// One connection that still has a congestion control of ours, and goes over no router's link any more.
+#[derive(Debug, Clone)]
+struct Departed {
+    own_cc: CcName,
+    /// The last link.
+    link: Name,
 }
 
 #[derive(Debug, Clone)]
@@ -129,12 +128,13 @@ pub struct Follower {
     settings: Settings,
     routers: BTreeMap<Name, Router>,
     tracked: HashMap<u64, Tracked>,
+    departed: HashMap<u64, Departed>,
 }
 
 impl Follower {
     /// One that has heard nothing yet.
     pub fn new(settings: Settings) -> Follower {
-        Follower { settings, routers: BTreeMap::new(), tracked: HashMap::new() }
+        Follower { settings, routers: BTreeMap::new(), tracked: HashMap::new(), departed: HashMap::new() }
     }
 
     /// Routers heard.
@@ -152,9 +152,13 @@ impl Follower {
         self.tracked.values().filter(|tracked| tracked.pending.is_some()).count()
     }
 
-    /// Congestion controls that were replaced, by cookie: what to put back at the end.
-    pub fn replaced_cc(&self) -> impl Iterator<Item = (u64, CcName)> {
-        self.tracked.iter().filter_map(|(cookie, tracked)| Some((*cookie, tracked.own_cc?)))
+    /// Congestion controls that were replaced, in the order of cookies: what to put back at the end.
+    pub fn replaced_cc(&self) -> Vec<(u64, CcName)> {
+        let over = self.tracked.iter().filter_map(|(cookie, tracked)| Some((*cookie, tracked.own_cc?)));
+        let departed = self.departed.iter().map(|(cookie, departed)| (*cookie, departed.own_cc));
+        let mut all: Vec<(u64, CcName)> = over.chain(departed).collect();
+        all.sort_unstable_by_key(|(cookie, _)| *cookie);
+        all
     }
 
     /// The newest announcement of a router, once more.
@@ -196,26 +200,34 @@ impl Follower {
         self.wishes(blocks, now_us)
     }
 
-    /// What came of a wish. One that was not fulfilled is wished again at the next look.
-    pub fn done(&mut self, wish: &Wish, before: Option<&ControlBlock>) {
+    /// What came of a wish: the control block before and after, nothing when the connection had gone. A window that was
+    /// not set is wished again at the next look; a congestion control that the kernel refused is not.
+    pub fn done(&mut self, wish: &Wish, blocks: Option<(&ControlBlock, &ControlBlock)>) {
+        // Given back or refused, there is nothing more to be done for it.
+        self.departed.remove(&wish.cookie);
         let Some(tracked) = self.tracked.get_mut(&wish.cookie) else { return };
-        let Some(before) = before else {
+        let Some((before, after)) = blocks else {
             self.tracked.remove(&wish.cookie);
             return;
         };
         match wish.why {
             Why::Lowered => tracked.pending.iter_mut().for_each(|pending| pending.lowered = true),
             Why::Fitted => tracked.pending = None,
-            Why::Began => {}
+            Why::Began | Why::Left => {}
         }
-        if let Some(cc) = wish.change.cc {
-            let own = tracked.own_cc.unwrap_or(before.cc);
-            tracked.own_cc = (own != cc).then_some(own);
+        match wish.change.cc {
+            Some(cc) if after.cc == cc => {
+                let own = tracked.own_cc.unwrap_or(before.cc);
+                tracked.own_cc = (own != cc).then_some(own);
+            }
+            Some(_) => tracked.cc_refused = true,
+            None => {}
         }
     }
 
     /// It cannot be done, now or later: the connection stays as it is until the next change.
     pub fn refused(&mut self, wish: &Wish) {
+        self.departed.remove(&wish.cookie);
         if let Some(tracked) = self.tracked.get_mut(&wish.cookie) {
             (tracked.pending, tracked.refused) = (None, true);
         }
@@ -224,16 +236,29 @@ impl Follower {
     /// Finds out which connections there are, and over which router they go.
     fn meet(&mut self, blocks: &[ControlBlock]) {
         let mut before = std::mem::take(&mut self.tracked);
+        let mut departed = std::mem::take(&mut self.departed);
         for block in blocks.iter().filter(|block| sends(block)) {
             let known = before.remove(&block.cookie);
-            let Some((router, way)) = self.path_of(block, known.as_ref()) else { continue };
+            let left = departed.remove(&block.cookie).or_else(|| self.departure(known.as_ref()));
+            let Some((router, way)) = self.path_of(block, known.as_ref()) else {
+                self.departed.extend(left.map(|left| (block.cookie, left)));
+                continue;
+            };
             let known = known.filter(|known| known.router == router && known.way == way);
-            let mut tracked = known.unwrap_or_else(|| Tracked::new(router, way));
+            let own_cc = left.map(|left| left.own_cc);
+            let mut tracked = known.unwrap_or_else(|| Tracked { own_cc, ..Tracked::new(router, way) });
             if tracked.pending.is_none() && block.ca_state == 0 && fills(block) {
                 tracked.steady_segments = Some(block.cwnd_segments);
             }
             self.tracked.insert(block.cookie, tracked);
         }
+    }
+
+    /// What is left to be done for a connection that leaves its router.
+    fn departure(&self, known: Option<&Tracked>) -> Option<Departed> {
+        let known = known?;
+        let link = self.routers.get(&known.router)?.link.clone();
+        Some(Departed { own_cc: known.own_cc?, link })
     }
 
     fn path_of(&self, block: &ControlBlock, known: Option<&Tracked>) -> Option<(Name, Way)> {
@@ -248,8 +273,9 @@ impl Follower {
         if let Some((name, _)) = self.routers.iter().find(|(_, router)| near(router)) {
             return Some((name.clone(), Way::Up));
         }
-        let far = |prefixes: &Vec<Prefix>| prefixes.iter().any(|prefix| prefix.contains(block.remote.ip()));
-        let peers = self.settings.peers.iter().find(|(_, prefixes)| far(prefixes));
+        let far =
+            |networks: &Vec<Network>| networks.iter().any(|network| network.contains(block.remote.ip()));
+        let peers = self.settings.peers.iter().find(|(_, networks)| far(networks));
         peers.map(|(name, _)| (name.clone(), Way::Down)).filter(|(name, _)| self.routers.contains_key(name))
     }
 
@@ -276,6 +302,7 @@ impl Follower {
     fn wishes(&mut self, blocks: &[ControlBlock], now_us: u64) -> Vec<Wish> {
         let mut wishes = Vec::new();
         for block in blocks {
+            wishes.extend(self.departed.get(&block.cookie).and_then(|departed| departed.wish(block)));
             let Some(tracked) = self.tracked.get_mut(&block.cookie) else { continue };
             let Some(router) = self.routers.get(&tracked.router) else { continue };
             let expired =
@@ -312,6 +339,14 @@ fn fills(block: &ControlBlock) -> bool {
     u64::from(block.flight_segments) * 2 >= u64::from(block.cwnd_segments)
 }
 
+impl Departed {
+    fn wish(&self, block: &ControlBlock) -> Option<Wish> {
+        let change = only_cc(self.own_cc);
+        let wanted = block.cc != self.own_cc && !block.is_recovering();
+        wanted.then(|| Wish { cookie: block.cookie, change, why: Why::Left, link: self.link.clone() })
+    }
+}
+
 impl Tracked {
     fn new(router: Name, way: Way) -> Tracked {
         Tracked {
@@ -323,6 +358,7 @@ impl Tracked {
             memory: BTreeMap::new(),
             pending: None,
             refused: false,
+            cc_refused: false,
         }
     }
 
@@ -337,7 +373,7 @@ impl Tracked {
     ) {
         // Of the first link it was seen on: the least round-trip time is of that one, later perhaps of another.
         let link_us = old.character.delay_us.saturating_mul(2);
-        let rest_us = *self.rest_us.get_or_insert_with(|| block.min_rtt_us.saturating_sub(link_us));
+        self.rest_us = self.rest_us.or_else(|| Some(block.min_rtt_us?.saturating_sub(link_us)));
         // A window on its way to fit the old link says nothing about it.
         let pending = self.pending.take();
         let steady = self.steady_segments.take();
@@ -355,7 +391,8 @@ impl Tracked {
             old: left,
             before: self.memory.get(&new.link).copied().filter(|_| new.link != old.link),
             way: self.way,
-            rest_us,
+            // Nothing was measured yet: of the rest nothing is known.
+            rest_us: self.rest_us.unwrap_or(0),
             sharing,
             mss_bytes: block.mss_bytes,
             ceiling_bytes,
@@ -365,7 +402,7 @@ impl Tracked {
             Policy::Restore if new.link == old.link => Policy::Scale.window_segments(&situation),
             policy => policy.window_segments(&situation),
         };
-        self.refused = false;
+        (self.refused, self.cc_refused) = (false, false);
         self.pending = Some(Pending {
             moment: Moment::of(block),
             since_us: 0,
@@ -377,7 +414,7 @@ impl Tracked {
 
     /// The congestion control it should have and has not: the link's, else its own.
     fn cc_wanted(&self, block: &ControlBlock, of_link: Option<&CcName>) -> Option<CcName> {
-        of_link.copied().or(self.own_cc).filter(|cc| *cc != block.cc)
+        of_link.copied().or(self.own_cc).filter(|cc| *cc != block.cc && !self.cc_refused)
     }
 }
 

@@ -145,21 +145,19 @@ impl Ears {
         Ok(ears)
     }
 
-    /// Joins the groups on interfaces that have come since; their names.
+    /// Joins the groups on interfaces that have come since.
     ///
     /// # Errors
     /// When the interfaces cannot be listed.
-    pub fn join(&mut self) -> Result<Vec<String>> {
+    pub fn join(&mut self) -> Result<()> {
         let found = interfaces(&self.wanted)?;
         self.joined.retain(|name, index| found.get(name).is_some_and(|found| found.index == *index));
-        let mut new = Vec::new();
         for (name, interface) in found {
             if !self.joined.contains_key(&name) && self.join_one(interface.index) {
-                self.joined.insert(name.clone(), interface.index);
-                new.push(name);
+                self.joined.insert(name, interface.index);
             }
         }
-        Ok(new)
+        Ok(())
     }
 
     /// Whether at least one family could join; the other may have no address there yet.

@@ -23,14 +23,12 @@ pub mod links;
 pub mod name;
 pub mod netlink;
 pub mod policy;
-pub mod prefix;
 pub mod routes;
 pub mod state;
 mod wait;
 
 pub use key::Key;
 pub use name::Name;
-pub use prefix::Prefix;
 
 /// Version of what [`control`] answers to `status`.
 pub const STATUS_VERSION: u32 = 1;

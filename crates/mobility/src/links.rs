@@ -199,7 +199,7 @@ mod tests {
     "#;
 
     fn hop(gateway: &str) -> Hop {
-        Hop { interface: 3, gateway: Some(gateway.parse().unwrap()), source: None }
+        Hop { interface: 3, gateway: Some(gateway.parse().unwrap()) }
     }
 
     #[test]

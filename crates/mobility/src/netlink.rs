@@ -25,17 +25,17 @@ const HEADER_BYTES: usize = 16;
 pub(crate) const RTA_DST: u16 = 1;
 pub(crate) const RTA_OIF: u16 = 4;
 pub(crate) const RTA_GATEWAY: u16 = 5;
-pub(crate) const RTA_PREFSRC: u16 = 7;
 /// `struct rtmsg`.
 pub(crate) const ROUTE_BYTES: usize = 12;
 
 /// Groups of messages the kernel sends of itself: links, and addresses and routes of both families.
 const LINKS_ADDRESSES_ROUTES: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// One message: its type, and what follows its header.
+/// One message: its type, which request it answers, and what follows its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub kind: u16,
+    pub sequence: u32,
     pub body: &'a [u8],
 }
 
@@ -45,8 +45,9 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
         let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
         let message = bytes.get(..length).filter(|_| length >= HEADER_BYTES)?;
         let kind = u16::from_ne_bytes([message[4], message[5]]);
+        let sequence = u32::from_ne_bytes([message[8], message[9], message[10], message[11]]);
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Message { kind, body: &message[HEADER_BYTES..] })
+        Some(Message { kind, sequence, body: &message[HEADER_BYTES..] })
     })
 }
 
@@ -90,17 +91,11 @@ pub struct Hop {
     pub interface: u32,
     /// Router they go to; none when the address is on the link.
     pub gateway: Option<IpAddr>,
-    /// Address they come from.
-    pub source: Option<IpAddr>,
 }
 
 fn hop(route: &[u8]) -> Option<Hop> {
     let find = |kind| attributes(route.get(ROUTE_BYTES..)?).find(|(k, _)| *k == kind).map(|(_, value)| value);
-    Some(Hop {
-        interface: number(find(RTA_OIF)?)?,
-        gateway: find(RTA_GATEWAY).and_then(address),
-        source: find(RTA_PREFSRC).and_then(address),
-    })
+    Some(Hop { interface: number(find(RTA_OIF)?)?, gateway: find(RTA_GATEWAY).and_then(address) })
 }
 
 /// A netlink socket of the network namespace it is made in.
@@ -179,7 +174,8 @@ impl Netlink {
         let (mut answers, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
         loop {
             let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-            for message in messages(&buffer[..length]) {
+            // An answer to a request that was given up, after an error, is none to this one.
+            for message in messages(&buffer[..length]).filter(|message| message.sequence == self.sequence) {
                 match message.kind {
                     DONE => return Ok(answers),
                     ERROR => return refusal(message.body).map(|()| answers),
@@ -218,7 +214,7 @@ mod tests {
         let mut body = vec![0; ROUTE_BYTES];
         push_attribute(&mut body, RTA_GATEWAY, &[10, 0, 0, 1]);
         push_attribute(&mut body, RTA_OIF, &4u32.to_ne_bytes());
-        let wanted = Hop { interface: 4, gateway: Some("10.0.0.1".parse().unwrap()), source: None };
+        let wanted = Hop { interface: 4, gateway: Some("10.0.0.1".parse().unwrap()) };
         assert_eq!(hop(&body), Some(wanted));
         assert_eq!(hop(&body[..20]), None, "cut before its interface");
     }

@@ -1,11 +1,11 @@
 //! Which window a connection shall have on a new link. Pure arithmetic on what is known of both links.
 
 use crate::announcement::Character;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::{fmt, str::FromStr};
 
 /// Where the new window comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
     /// What the connection had when it last used that link; scaled when the link is not what it was then, estimated
     /// when it never used it.
@@ -15,6 +15,43 @@ pub enum Policy {
     Scale,
     /// The announced rate x round-trip time, shared by the connections that send over the link.
     Estimate,
+}
+
+/// What people call the policies: the one list of their names.
+const NAMES: [(&str, Policy); 3] =
+    [("restore", Policy::Restore), ("scale", Policy::Scale), ("estimate", Policy::Estimate)];
+
+/// A text that is no policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown policy '{0}'; choose restore, scale or estimate")]
+pub struct PolicyError(String);
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Policy, PolicyError> {
+        let named = NAMES.iter().find(|(name, _)| *name == text);
+        named.map(|(_, policy)| *policy).ok_or_else(|| PolicyError(text.escape_debug().to_string()))
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = NAMES.iter().find(|(_, policy)| policy == self);
+        f.pad(named.map_or("", |(name, _)| name))
+    }
+}
+
+impl Serialize for Policy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Policy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// Which way a connection's data goes over the link.
@@ -27,9 +64,12 @@ pub enum Way {
     Down,
 }
 
-/// Least window given: with fewer than four segments in flight no loss can be found by three duplicate ACKs
+/// Least window of each of many: with fewer than four segments in flight no loss can be found by three duplicate ACKs
 /// (RFC 5681, section 3.2), so that each would cost a timeout.
 pub const WINDOW_MIN_SEGMENTS: u32 = 4;
+/// Least window of one alone, and of several together: what every connection may begin with (RFC 6928). Halved by a
+/// loss, it still shows the next one by duplicate ACKs, and keeps a link busy that is slow and loses at random.
+pub const WINDOW_MIN_ALONE_SEGMENTS: u32 = 10;
 /// Headers of a segment that the rate counts: IP (20), TCP (20), timestamps (12).
 const HEADERS_BYTES: u64 = 52;
 
@@ -75,8 +115,9 @@ impl Policy {
             Policy::Estimate => situation.estimated(),
         };
         let ceiling = situation.ceiling_bytes / u64::from(situation.mss_bytes.max(1));
+        let least = WINDOW_MIN_ALONE_SEGMENTS.div_ceil(situation.sharing.max(1)).max(WINDOW_MIN_SEGMENTS);
         // The ceiling is the person's; it holds before our least window does.
-        wanted.max(u64::from(WINDOW_MIN_SEGMENTS)).min(ceiling.max(1)).try_into().unwrap_or(u32::MAX)
+        wanted.max(u64::from(least)).min(ceiling.max(1)).try_into().unwrap_or(u32::MAX)
     }
 }
 
@@ -101,11 +142,6 @@ impl Situation {
         let segment_bits = u128::from(8 * (u64::from(self.mss_bytes) + HEADERS_BYTES));
         let all = self.product(&self.new) / 1_000_000 / segment_bits;
         u64::try_from(all.div_ceil(u128::from(self.sharing.max(1)))).unwrap_or(u64::MAX)
-    }
-
-    /// Whether the new link holds more in flight than the old one.
-    pub fn widens(&self) -> bool {
-        self.product(&self.new) > self.product(&self.old.character)
     }
 }
 
@@ -135,12 +171,24 @@ mod tests {
     }
 
     #[test]
+    fn policies_read_back_by_their_names() {
+        for policy in [Policy::Restore, Policy::Scale, Policy::Estimate] {
+            let text = serde_json::to_string(&policy).unwrap();
+            assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), policy, "{text}");
+        }
+        let wrong = "guess".parse::<Policy>().unwrap_err().to_string();
+        assert!(NAMES.iter().all(|(name, _)| wrong.contains(name)), "{wrong}");
+    }
+
+    #[test]
     fn an_estimate_is_the_announced_rate_times_the_round_trip_shared() {
         // 20 Mbit/s x 605 ms = 12.1 Mbit = 1008.3 packets of 1500 bytes.
         assert_eq!(Policy::Estimate.window_segments(&situation()), 1008);
         assert_eq!(Policy::Estimate.window_segments(&Situation { sharing: 4, ..situation() }), 252);
         let narrow = Situation { new: PHS, ..situation() };
-        assert_eq!(Policy::Estimate.window_segments(&narrow), WINDOW_MIN_SEGMENTS, "1.4 packets");
+        assert_eq!(Policy::Estimate.window_segments(&narrow), WINDOW_MIN_ALONE_SEGMENTS, "1.4 packets");
+        let shared = |sharing| Policy::Estimate.window_segments(&Situation { sharing, ..narrow });
+        assert_eq!([2, 3, 100].map(shared), [5, 4, 4]);
         let down = Situation { new: WIFI, way: Way::Down, ..situation() };
         assert_eq!(Policy::Estimate.window_segments(&down), 10, "5 Mbit/s x 25 ms");
     }

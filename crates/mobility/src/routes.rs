@@ -19,6 +19,9 @@ const RTA_METRICS: u16 = 8;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_CACHEINFO: u16 = 12;
 const RTA_TABLE: u16 = 15;
+const RTA_NH_ID: u16 = 30;
+/// `struct rtnexthop`: length, flags, hops, interface; attributes follow.
+const NEXT_HOP_BYTES: usize = 8;
 /// Attributes of RTA_METRICS: which are locked, and the one in question, in milliseconds.
 const RTAX_LOCK: u16 = 1;
 const RTAX_RTO_MIN: u16 = 13;
@@ -53,17 +56,29 @@ impl Route {
         self.find(RTA_OIF).and_then(number)
     }
 
+    /// Whether it, or one of its several ways, leads through this router.
+    fn leads_through(&self, via: &Via<'_>) -> bool {
+        let is_it = |interface: Option<u32>, gateway: Option<IpAddr>| {
+            interface == Some(via.interface)
+                && gateway.is_some_and(|gateway| via.addresses.contains(&gateway))
+        };
+        let several = self.find(RTA_MULTIPATH).unwrap_or_default();
+        is_it(self.interface(), self.gateway()) || next_hops(several).any(|(on, to)| is_it(Some(on), to))
+    }
+
     fn rto_min_ms(&self) -> Option<u32> {
         let metrics = self.find(RTA_METRICS)?;
         attributes(metrics).find(|(kind, _)| *kind == RTAX_RTO_MIN).and_then(|(_, value)| number(value))
     }
 
-    /// Whether a person or a daemon made it, so that it can be replaced as a whole.
+    /// Whether a person or a daemon made it, and it can be replaced as a whole: what several ways and a next hop of its
+    /// own object mean is not in the route alone.
     fn is_ours_to_change(&self) -> bool {
         let Some(head) = self.0.get(..ROUTE_BYTES) else { return false };
         let flags = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]);
         let advertised = i32::from(head[0]) == libc::AF_INET6 && head[5] == FROM_ADVERTISEMENT;
-        head[7] == UNICAST && flags & CLONED == 0 && !advertised && self.find(RTA_MULTIPATH).is_none()
+        let whole = self.find(RTA_MULTIPATH).is_none() && self.find(RTA_NH_ID).is_none();
+        head[7] == UNICAST && flags & CLONED == 0 && !advertised && whole
     }
 
     /// What tells two routes apart: family, prefix, table, priority, and where they lead.
@@ -106,7 +121,31 @@ impl Route {
     }
 }
 
-fn all(netlink: &mut Netlink) -> Result<Vec<Route>> {
+/// A router as routes name it.
+#[derive(Debug, Clone, Copy)]
+pub struct Via<'a> {
+    /// Any of these.
+    pub addresses: &'a [IpAddr],
+    /// On this interface.
+    pub interface: u32,
+}
+
+/// The ways of a route of several: interface and router of each; ends at the first that is cut.
+fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = (u32, Option<IpAddr>)> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+        let hop = bytes.get(..length).filter(|hop| hop.len() >= NEXT_HOP_BYTES)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        let gateway = attributes(&hop[NEXT_HOP_BYTES..]).find(|(kind, _)| *kind == RTA_GATEWAY);
+        Some((number(&hop[4..8])?, gateway.and_then(|(_, value)| address(value))))
+    })
+}
+
+/// Every route of the network namespace.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn all(netlink: &mut Netlink) -> Result<Vec<Route>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut body = vec![0; ROUTE_BYTES];
@@ -134,6 +173,15 @@ pub struct Routes {
     pub left_alone: usize,
 }
 
+/// What came of routes that were to be changed.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// How many are as asked.
+    pub routes: usize,
+    /// What the kernel said of the others.
+    pub refused: Vec<Error>,
+}
+
 impl Routes {
     /// How many are raised.
     pub fn len(&self) -> usize {
@@ -145,54 +193,64 @@ impl Routes {
         self.raised.is_empty()
     }
 
-    /// Raises every route through one of these routers on an interface that has a lower timeout; routes that came
-    /// back since are raised again. Whether there were any.
-    ///
-    /// # Errors
-    /// When the kernel refuses. What was raised before that is noted.
-    pub fn raise(
-        &mut self,
-        netlink: &mut Netlink,
-        routers: &[IpAddr],
-        interface: u32,
-        rto_min_ms: u32,
-    ) -> Result<bool> {
-        let through = |route: &Route| {
-            route.interface() == Some(interface)
-                && route.gateway().is_some_and(|router| routers.contains(&router))
-        };
-        let found = all(netlink)?.into_iter().filter(through);
-        let (able, unable): (Vec<Route>, Vec<Route>) = found.partition(Route::is_ours_to_change);
+    /// Notes every route through one of these routers that has a lower timeout, to be raised next; routes that came
+    /// back since are among them. Noted before they are changed, so that a crash in between leaves nothing behind:
+    /// [`Routes::restore`] leaves alone what was never changed.
+    pub fn note(&mut self, found: Vec<Route>, vias: &[Via<'_>], rto_min_ms: u32) -> Vec<Route> {
+        let through = found.into_iter().filter(|route| vias.iter().any(|via| route.leads_through(via)));
+        let (able, unable): (Vec<Route>, Vec<Route>) = through.partition(Route::is_ours_to_change);
         self.left_alone = unable.len();
-        let mut any = false;
-        for route in able.into_iter().filter(|route| route.rto_min_ms().is_none_or(|ms| ms < rto_min_ms)) {
-            replace(netlink, &route.with_rto_min(rto_min_ms), "set the rto_min of a route")?;
-            self.raised.retain(|raised| !raised.before.same_as(&route));
-            self.raised.push(Raised { before: route, rto_min_ms });
-            any = true;
+        let low = |route: &Route| route.rto_min_ms().is_none_or(|ms| ms < rto_min_ms);
+        let due: Vec<Route> = able.into_iter().filter(low).collect();
+        for route in &due {
+            self.forget(route);
+            self.raised.push(Raised { before: route.clone(), rto_min_ms });
         }
-        Ok(any)
+        due
     }
 
-    /// Puts back what is still as it was left. A route that somebody has changed since is theirs.
+    fn forget(&mut self, route: &Route) {
+        self.raised.retain(|raised| !raised.before.same_as(route));
+    }
+
+    /// Raises what was noted. A route that the kernel does not let be changed is left alone; the others are raised.
+    pub fn raise(&mut self, netlink: &mut Netlink, due: &[Route], rto_min_ms: u32) -> Changed {
+        let mut changed = Changed::default();
+        for route in due {
+            match replace(netlink, &route.with_rto_min(rto_min_ms), "set the rto_min of a route") {
+                Ok(()) => changed.routes += 1,
+                Err(error) => {
+                    self.forget(route);
+                    self.left_alone += 1;
+                    changed.refused.push(error);
+                }
+            }
+        }
+        changed
+    }
+
+    /// Puts back what is still as it was left, and forgets it. A route that somebody has changed since is theirs.
     ///
     /// # Errors
-    /// When the kernel refuses; the others are put back all the same.
-    pub fn restore(&mut self, netlink: &mut Netlink) -> Result<usize> {
+    /// When the routes cannot be listed; all are remembered then.
+    pub fn restore(&mut self, netlink: &mut Netlink) -> Result<Changed> {
+        let mut changed = Changed::default();
+        if self.raised.is_empty() {
+            return Ok(changed);
+        }
         let now = all(netlink)?;
-        let (mut restored, mut refused) = (0, None);
         for raised in std::mem::take(&mut self.raised) {
             let ours = |route: &&Route| {
                 route.same_as(&raised.before) && route.rto_min_ms() == Some(raised.rto_min_ms)
             };
             if now.iter().any(|route| ours(&route)) {
                 match replace(netlink, &raised.before.plain(), "put a route back as it was") {
-                    Ok(()) => restored += 1,
-                    Err(error) => refused = Some(error),
+                    Ok(()) => changed.routes += 1,
+                    Err(error) => changed.refused.push(error),
                 }
             }
         }
-        refused.map_or(Ok(restored), Err)
+        Ok(changed)
     }
 }
 
@@ -237,7 +295,43 @@ mod tests {
         push_attribute(&mut several.0, RTA_MULTIPATH, &[0; 8]);
         let mut local = route();
         local.0[7] = 2;
-        assert!([advertised, several, local].iter().all(|route| !route.is_ours_to_change()));
+        let mut by_object = route();
+        push_attribute(&mut by_object.0, RTA_NH_ID, &9u32.to_ne_bytes());
+        assert!([advertised, several, local, by_object].iter().all(|route| !route.is_ours_to_change()));
+    }
+
+    /// A route of several ways: interfaces, and routers on them.
+    fn of_ways(ways: &[(u32, [u8; 4])]) -> Route {
+        let mut hops = Vec::new();
+        for (interface, gateway) in ways {
+            hops.extend(16u16.to_ne_bytes());
+            hops.extend([0, 0]);
+            hops.extend(interface.to_ne_bytes());
+            push_attribute(&mut hops, RTA_GATEWAY, gateway);
+        }
+        let mut bytes = vec![libc::AF_INET as u8, 0, 0, 0, 254, 3, 0, UNICAST, 0, 0, 0, 0];
+        push_attribute(&mut bytes, RTA_MULTIPATH, &hops);
+        Route(bytes)
+    }
+
+    #[test]
+    fn what_is_left_alone_is_counted_over_all_routers_and_ways() {
+        let (first, second) = (["10.0.0.1".parse().unwrap()], ["10.9.0.1".parse().unwrap()]);
+        let vias = [Via { addresses: &first, interface: 7 }, Via { addresses: &second, interface: 8 }];
+        let found = vec![
+            route(),
+            of_ways(&[(5, [10, 5, 0, 1]), (7, [10, 0, 0, 1])]),
+            of_ways(&[(8, [10, 9, 0, 1]), (5, [10, 5, 0, 1])]),
+            of_ways(&[(8, [10, 0, 0, 1]), (7, [10, 9, 0, 1])]),
+        ];
+        let mut routes = Routes::default();
+        assert_eq!(routes.note(found.clone(), &vias, 2000), [route()]);
+        assert_eq!((routes.len(), routes.left_alone), (1, 2), "the last leads through neither");
+        routes.note(found, &vias[..1], 2000);
+        assert_eq!((routes.len(), routes.left_alone), (1, 1), "noted once");
+        let raised = vec![route().with_rto_min(2000)];
+        assert!(routes.note(raised, &vias, 2000).is_empty(), "high enough");
+        assert_eq!(routes.len(), 1, "still remembered");
     }
 
     proptest! {
@@ -245,6 +339,8 @@ mod tests {
         fn any_route_can_be_read_and_raised(body in prop::collection::vec(any::<u8>(), ROUTE_BYTES..200), ms in 1u32..60_000) {
             let route = Route(body);
             route.is_ours_to_change();
+            route.leads_through(&Via { addresses: &[], interface: 0 });
+            prop_assert!(next_hops(&route.0).count() <= route.0.len());
             let raised = route.with_rto_min(ms);
             // Attributes after one that is cut cannot be read, and go.
             prop_assert_eq!(raised.rto_min_ms(), Some(ms));

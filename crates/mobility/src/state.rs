@@ -72,7 +72,7 @@ pub fn clean_routes(path: &Path) -> Result<usize> {
     }
     let restored = state.routes.restore(&mut Netlink::open()?)?;
     state.write(path)?;
-    Ok(restored)
+    restored.refused.into_iter().next().map_or(Ok(restored.routes), Err)
 }
 
 #[cfg(test)]

@@ -296,7 +296,8 @@ impl PathArgs {
     }
 }
 
-fn read_plan(file: &Path) -> anyhow::Result<LinkPlan> {
+/// A link as a person wrote it (.toml), or as a plan of the lab.
+pub fn read_plan(file: &Path) -> anyhow::Result<LinkPlan> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("link plan '{shown}'"))?;
     if file.extension().is_some_and(|extension| extension == "toml") {

@@ -140,6 +140,15 @@ impl Bed {
         )
     }
 
+    /// The router 'bus' announces, by these options besides.
+    pub fn announce(&self, key: &str, interfaces: &[&str], options: &[&str]) -> Program {
+        let name = self.process("router");
+        let mut arguments = vec!["mobility", "announce", "--router", "bus", "--key", key, "--name", &name];
+        interfaces.iter().for_each(|interface| arguments.extend(["-i", *interface]));
+        arguments.extend(options);
+        Program::start(&self.router, &arguments)
+    }
+
     pub fn run(&self, namespace: &Namespace, arguments: &[&str]) -> Output {
         namespace.command(env!("CARGO_BIN_EXE_longfat")).args(arguments).output().unwrap()
     }
@@ -203,6 +212,16 @@ impl Program {
     pub fn signal(&self, signal: i32) {
         // SAFETY: takes numbers only; the child has not been waited for, so that the pid is its own.
         unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// Waits until it ends by itself; its exit code.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let mut code = None;
+        wait_for("the end of a process", || {
+            code = self.child.try_wait().unwrap().map(|status| status.code());
+            code.is_some()
+        });
+        code.flatten()
     }
 
     pub fn kill(mut self) {

@@ -78,8 +78,8 @@ pub struct ControlBlock {
     pub srtt_us: u32,
     /// Round-trip time variation.
     pub rttvar_us: u32,
-    /// Least round-trip time.
-    pub min_rtt_us: u32,
+    /// Least round-trip time; absent while none was measured.
+    pub min_rtt_us: Option<u32>,
     /// Segments in flight (RFC 6675 pipe).
     pub flight_segments: u32,
     /// Segments thought lost and not repaired.
@@ -114,7 +114,8 @@ impl From<&RawBlock> for ControlBlock {
             clamp_segments: raw.clamp_segments,
             srtt_us: raw.srtt_us,
             rttvar_us: raw.rttvar_us,
-            min_rtt_us: raw.min_rtt_us,
+            // The kernel begins with the greatest number.
+            min_rtt_us: Some(raw.min_rtt_us).filter(|us| *us != 0 && *us != u32::MAX),
             flight_segments: raw.flight_segments,
             lost_segments: raw.lost_segments,
             mss_bytes: raw.mss_bytes,

@@ -6,7 +6,7 @@ use crate::{
     plan::{CablePlan, FarPlan, FlowPlan, FollowPlan, Plan, RelayPlan},
     spec::Protocol,
 };
-use longfat_mobility::{lan, policy::Policy};
+use longfat_mobility::lan;
 use longfat_relay::QueueSpec;
 use std::{net::SocketAddr, path::Path};
 
@@ -77,12 +77,7 @@ pub fn follow(
     option(&mut line, "--key", Some(files.key.display()));
     option(&mut line, "--state", Some(state.display()));
     option(&mut line, "--audit", Some(audit.display()));
-    let policy = match follow.policy {
-        Policy::Restore => "restore",
-        Policy::Scale => "scale",
-        Policy::Estimate => "estimate",
-    };
-    option(&mut line, "--policy", Some(policy));
+    option(&mut line, "--policy", Some(follow.policy));
     option(&mut line, "--ceiling", bytes(follow.ceiling_bytes));
     option(&mut line, "--burst", follow.burst_percent);
     option(&mut line, "--rto-min", follow.rto_min_us.and_then(us));

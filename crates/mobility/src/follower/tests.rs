@@ -36,7 +36,7 @@ fn block(cookie: u64, cwnd: u32, flight: u32, snd_nxt: u32) -> ControlBlock {
         clamp_segments: u32::MAX,
         srtt_us: 30_000,
         rttvar_us: 1000,
-        min_rtt_us: 21_000,
+        min_rtt_us: Some(21_000),
         flight_segments: flight,
         lost_segments: 0,
         mss_bytes: 1448,
@@ -46,8 +46,31 @@ fn block(cookie: u64, cwnd: u32, flight: u32, snd_nxt: u32) -> ControlBlock {
     }
 }
 
+fn settings(policy: Policy) -> Settings {
+    Settings {
+        policy,
+        ceiling_bytes: 64 << 20,
+        burst_percent: 25,
+        cc: BTreeMap::new(),
+        peers: BTreeMap::new(),
+        patience_us: 60_000_000,
+    }
+}
+
 fn follower(policy: Policy) -> Follower {
-    Follower::new(Settings { policy, ..Settings::default() })
+    Follower::new(settings(policy))
+}
+
+/// The kernel did what was wished of this connection.
+fn fulfil(follower: &mut Follower, wish: &Wish, before: &ControlBlock) {
+    let change = &wish.change;
+    let after = ControlBlock {
+        cwnd_segments: change.cwnd_segments.unwrap_or(before.cwnd_segments),
+        ssthresh_segments: change.ssthresh_segments.unwrap_or(before.ssthresh_segments),
+        cc: change.cc.unwrap_or(before.cc),
+        ..before.clone()
+    };
+    follower.done(wish, Some((before, &after)));
 }
 
 /// Hears Wi-Fi, sees the connection send, then hears PHS; what is wished then.
@@ -66,19 +89,19 @@ fn a_window_too_large_is_lowered_at_once_and_fitted_when_the_old_data_has_arrive
     let mut follower = follower(Policy::Restore);
     let on_wifi = block(1, 40, 40, 100_000);
     let wishes = narrowed(&mut follower, &on_wifi);
-    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(4), Some(4))]);
-    follower.done(&wishes[0], Some(&on_wifi));
-    let still = ControlBlock { cwnd_segments: 4, snd_una: 99_999, ..block(1, 4, 1, 100_000) };
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(10), Some(10))]);
+    fulfil(&mut follower, &wishes[0], &on_wifi);
+    let still = ControlBlock { cwnd_segments: 10, snd_una: 99_999, ..block(1, 10, 1, 100_000) };
     assert!(follower.look(&[still.clone()], 300).is_empty(), "not lowered twice, not fitted too early");
     // Losses of the old data cut ssthresh; at the moment it is set again.
     let cut = ControlBlock { cwnd_segments: 2, ssthresh_segments: 2, snd_una: 100_000, ..still };
     let repairing = ControlBlock { ca_state: 3, ..cut.clone() };
     assert!(follower.look(&[repairing], 400).is_empty(), "never while a loss is being repaired");
     let wishes = follower.look(&[cut.clone()], 500);
-    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(2), Some(4))]);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(2), Some(10))]);
     assert!(wishes[0].change.unless_recovering, "looked at again under the socket's lock");
     assert_eq!(follower.look(&[cut.clone()], 600).len(), 1, "wished until it is done");
-    follower.done(&wishes[0], Some(&cut));
+    fulfil(&mut follower, &wishes[0], &cut);
     assert!(follower.look(&[cut], 700).is_empty());
     assert_eq!(follower.waiting(), 0);
 }
@@ -88,11 +111,11 @@ fn a_window_is_never_raised_before_what_was_sent_at_the_change_is_acknowledged()
     let mut follower = follower(Policy::Restore);
     let on_wifi = block(1, 40, 40, 100_000);
     for wish in narrowed(&mut follower, &on_wifi) {
-        follower.done(&wish, Some(&on_wifi));
+        fulfil(&mut follower, &wish, &on_wifi);
     }
-    let on_phs = block(1, 4, 4, 120_000);
+    let on_phs = block(1, 10, 10, 120_000);
     for wish in follower.look(&[on_phs.clone()], 300) {
-        follower.done(&wish, Some(&on_phs));
+        fulfil(&mut follower, &wish, &on_phs);
     }
     assert!(follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[on_phs.clone()], 400).is_empty());
     let late = ControlBlock { snd_una: 119_999, snd_nxt: 125_000, ..on_phs };
@@ -123,13 +146,13 @@ fn other_routers_other_interfaces_and_listeners_are_left_alone() {
 #[test]
 fn a_node_far_away_follows_for_the_peers_behind_the_router_with_the_rate_towards_them() {
     let peers = BTreeMap::from([("bus-7".parse().unwrap(), vec!["192.0.2.0/24".parse().unwrap()])]);
-    let mut follower = Follower::new(Settings { policy: Policy::Estimate, peers, ..Settings::default() });
+    let mut follower = Follower::new(Settings { peers, ..settings(Policy::Estimate) });
     let far = ControlBlock { gateway: None, interface: 9, ..block(1, 40, 40, 100_000) };
     follower.hear(&said("wifi", WIFI, 1), None, &[far.clone()], 0);
     let narrow = Character { down_bps: 2_000_000, ..WIFI };
     let wishes = follower.hear(&said("half", narrow, 2), None, &[far], 1);
-    // 2 Mbit/s x 21 ms = 3.5 packets, and the least window is 4.
-    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(4), Some(4))]);
+    // 2 Mbit/s x 21 ms = 3.5 packets, and the least window of one alone is 10.
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(10), Some(10))]);
 }
 
 #[test]
@@ -148,22 +171,22 @@ fn the_link_is_shared_by_those_that_send() {
 #[test]
 fn a_link_may_have_its_congestion_control_and_the_own_one_comes_back() {
     let cc = BTreeMap::from([("phs".parse().unwrap(), CcName::from("lf_vegas"))]);
-    let mut follower = Follower::new(Settings { cc, ..Settings::default() });
+    let mut follower = Follower::new(Settings { cc, ..settings(Policy::Restore) });
     let on_wifi = block(1, 40, 0, 100_000);
     let wishes = narrowed(&mut follower, &on_wifi);
     assert_eq!((wishes[0].why, wishes[0].change.cc), (Why::Fitted, Some("lf_vegas".into())));
-    follower.done(&wishes[0], Some(&on_wifi));
-    assert_eq!(follower.replaced_cc().collect::<Vec<_>>(), [(1, "reno".into())]);
-    let on_phs = ControlBlock { cc: "lf_vegas".into(), ..block(1, 4, 0, 100_000) };
+    fulfil(&mut follower, &wishes[0], &on_wifi);
+    assert_eq!(follower.replaced_cc(), [(1, "reno".into())]);
+    let on_phs = ControlBlock { cc: "lf_vegas".into(), ..block(1, 10, 0, 100_000) };
     let began = block(2, 10, 0, 100_000);
     let wishes = follower.look(&[on_phs.clone(), began.clone()], 300);
     assert_eq!((wishes.len(), wishes[0].cookie, wishes[0].why), (1, 2, Why::Began));
     assert_eq!(wishes[0].change.cwnd_segments, None, "a new connection's windows are its own");
-    follower.done(&wishes[0], Some(&began));
+    fulfil(&mut follower, &wishes[0], &began);
     let wishes = follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[on_phs.clone()], 400);
     assert_eq!(wishes[0].change.cc, Some("reno".into()));
-    follower.done(&wishes[0], Some(&on_phs));
-    assert_eq!(follower.replaced_cc().count(), 0);
+    fulfil(&mut follower, &wishes[0], &on_phs);
+    assert!(follower.replaced_cc().is_empty());
 }
 
 #[test]
@@ -173,7 +196,7 @@ fn bbr_begins_anew_once_and_is_left_to_itself() {
     let on_wifi = bbr(block(1, 40, 40, 100_000));
     let wishes = narrowed(&mut follower, &on_wifi);
     assert_eq!((wishes[0].why, wishes[0].change.keep), (Why::Lowered, Keep::Never));
-    follower.done(&wishes[0], Some(&on_wifi));
+    fulfil(&mut follower, &wishes[0], &on_wifi);
     assert!(follower.look(&[bbr(block(1, 9, 0, 100_000))], 300).is_empty());
     assert_eq!(follower.waiting(), 0);
 }
@@ -198,10 +221,10 @@ proptest! {
     fn the_bounds_hold_in_any_order_of_events(
         events in prop::collection::vec((0u8..4, 1u64..1_000_000_000, 0u32..400_000, 0u32..60, 0u8..5, 1u32..2000), 1..60),
         policy in prop::sample::select(vec![Policy::Restore, Policy::Scale, Policy::Estimate]),
-        fulfil in any::<bool>(),
+        fulfilled in any::<bool>(),
     ) {
         let ceiling_bytes = 100 * 1448;
-        let mut follower = Follower::new(Settings { policy, ceiling_bytes, ..Settings::default() });
+        let mut follower = Follower::new(Settings { ceiling_bytes, ..settings(policy) });
         let (mut snd_nxt, mut unsettled_below, mut heard) = (1000u32, None, false);
         for (index, (kind, rate_bps, delay_us, step, ca_state, cwnd)) in events.into_iter().enumerate() {
             snd_nxt = snd_nxt.wrapping_add(step * 1448);
@@ -224,7 +247,7 @@ proptest! {
                 let settled = unsettled_below.is_none_or(|nxt: u32| seen.snd_una.wrapping_sub(nxt) as i32 >= 0);
                 prop_assert!(settled || wanted < cwnd, "raised before its moment");
                 prop_assert!(settled || wish.why == Why::Lowered);
-                if fulfil { follower.done(&wish, Some(&seen)); }
+                if fulfilled { fulfil(&mut follower, &wish, &seen); }
             }
         }
     }
@@ -242,11 +265,74 @@ fn a_connection_that_does_not_fill_its_window_takes_no_share_is_not_raised_and_n
     let wishes = follower.look(&arrived, 2);
     // 20 Mbit/s x 601 ms = 1001.7 packets, all for the one that sends.
     assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(250), Some(1001))]);
-    follower.done(&wishes[0], Some(&busy));
+    fulfil(&mut follower, &wishes[0], &busy);
     // It begins to send on the satellite, and comes back: ten segments were never shown to be enough there.
     let grown = block(2, 300, 300, 9);
     follower.look(&[grown.clone()], 3);
     let wishes = follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[grown], 4);
     // 11 Mbit/s x 21 ms = 19.25 packets.
     assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(19), Some(19))]);
+}
+
+fn with_vegas_on_phs() -> Follower {
+    let cc = BTreeMap::from([("phs".parse().unwrap(), CcName::from("lf_vegas"))]);
+    Follower::new(Settings { cc, ..settings(Policy::Restore) })
+}
+
+/// A connection that has been given the congestion control of PHS.
+fn on_phs(follower: &mut Follower) -> ControlBlock {
+    let on_wifi = block(1, 40, 0, 100_000);
+    let wishes = narrowed(follower, &on_wifi);
+    fulfil(follower, &wishes[0], &on_wifi);
+    ControlBlock { cc: "lf_vegas".into(), ..block(1, 10, 0, 100_000) }
+}
+
+#[test]
+fn a_connection_that_leaves_its_router_gets_its_own_congestion_control_back() {
+    let mut follower = with_vegas_on_phs();
+    let over_the_router = on_phs(&mut follower);
+    let elsewhere = ControlBlock { gateway: Some("10.0.0.9".parse().unwrap()), ..over_the_router.clone() };
+    let repairing = ControlBlock { ca_state: 3, ..elsewhere.clone() };
+    assert!(follower.look(&[repairing], 300).is_empty(), "not while a loss is being repaired");
+    assert_eq!(follower.replaced_cc(), [(1, "reno".into())], "still to be put back");
+    let wishes = follower.look(&[elsewhere.clone()], 400);
+    assert_eq!((wishes[0].why, wishes[0].change.cc), (Why::Left, Some("reno".into())));
+    assert_eq!(wishes[0].change.cwnd_segments, None);
+    fulfil(&mut follower, &wishes[0], &elsewhere);
+    let own = ControlBlock { cc: "reno".into(), ..elsewhere };
+    assert!(follower.look(&[own], 500).is_empty() && follower.replaced_cc().is_empty());
+}
+
+#[test]
+fn a_connection_that_comes_back_to_its_router_still_knows_its_own_congestion_control() {
+    let mut follower = with_vegas_on_phs();
+    let over_the_router = on_phs(&mut follower);
+    let elsewhere = ControlBlock { gateway: Some("10.0.0.9".parse().unwrap()), ..over_the_router.clone() };
+    assert_eq!(follower.look(&[elsewhere], 300).len(), 1, "wished, and not done");
+    assert!(follower.look(&[over_the_router], 400).is_empty());
+    assert_eq!(follower.replaced_cc(), [(1, "reno".into())]);
+}
+
+#[test]
+fn a_congestion_control_that_the_kernel_refuses_is_wished_once_and_not_noted_as_replaced() {
+    let mut follower = with_vegas_on_phs();
+    follower.hear(&said("phs", PHS, 1), Some(LAN), &[], 0);
+    let began = block(2, 10, 0, 100_000);
+    let wishes = follower.look(&[began.clone()], 300);
+    assert_eq!(wishes[0].why, Why::Began);
+    follower.done(&wishes[0], Some((&began, &began)));
+    assert!(follower.look(&[began], 400).is_empty());
+    assert!(follower.replaced_cc().is_empty());
+}
+
+#[test]
+fn a_round_trip_time_that_was_not_measured_yet_is_no_long_one() {
+    let mut follower = follower(Policy::Estimate);
+    let wide = Character { up_bps: 20_000_000, down_bps: 20_000_000, delay_us: 300_000, loss_ppm: 0 };
+    let new = ControlBlock { min_rtt_us: None, ..block(1, 10, 10, 9) };
+    follower.hear(&said("wifi", WIFI, 1), Some(LAN), &[new.clone()], 0);
+    follower.hear(&said("satellite", wide, 2), Some(LAN), &[new.clone()], 1);
+    let wishes = follower.look(&[ControlBlock { snd_una: 9, ..new }], 2);
+    // 20 Mbit/s x 600 ms = 1000 packets, a quarter of it at once.
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(250), Some(1000))]);
 }

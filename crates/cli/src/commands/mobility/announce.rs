@@ -2,7 +2,6 @@
 
 use crate::{outcome::Outcome, stop};
 use anyhow::{Context, bail};
-use longfat_link::{LinkPlan, LinkSpec};
 use longfat_mobility::{
     Key, Name,
     announce::{self, AnnouncePlan, Told},
@@ -13,7 +12,7 @@ use longfat_mobility::{
 use longfat_schema::units::{Nanos, Rate};
 use std::{
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
 };
 
@@ -155,7 +154,7 @@ fn plan(args: &Args) -> anyhow::Result<AnnouncePlan> {
         }
         false => None,
     };
-    let plan = args.model.as_deref().map(read_model).transpose()?;
+    let plan = args.model.as_deref().map(crate::commands::link::read_plan).transpose()?;
     Ok(AnnouncePlan {
         router: args.router.clone(),
         key: Key::read(&args.key)?,
@@ -168,19 +167,8 @@ fn plan(args: &Args) -> anyhow::Result<AnnouncePlan> {
         towards: args.towards.clone(),
         model: plan.map(|plan| model(&plan, args.model_backward)).unwrap_or_default(),
         model_start,
-        control: args.socket.clone().unwrap_or_else(|| control::socket_of(&args.name)),
+        control: super::socket(args.socket.as_deref(), &args.name),
     })
-}
-
-fn read_model(path: &Path) -> anyhow::Result<LinkPlan> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("link model '{shown}'"))?;
-    if path.extension().is_some_and(|extension| extension == "toml") {
-        let spec = LinkSpec::from_toml(&text).with_context(|| format!("link model '{shown}'"))?;
-        return Ok(spec.resolve("path", 1)?);
-    }
-    LinkPlan::from_json(&text)
-        .with_context(|| format!("link model '{shown}' (a file that people write must end in .toml)"))
 }
 
 pub fn tell(args: &Tell) -> Outcome {
@@ -193,7 +181,7 @@ pub fn tell(args: &Tell) -> Outcome {
         ..LinkEntry::default()
     };
     let told = serde_json::to_string(&Told { link: args.link.clone(), entry })?;
-    let socket = args.socket.clone().unwrap_or_else(|| control::socket_of(&args.name));
+    let socket = super::socket(args.socket.as_deref(), &args.name);
     let answer = control::ask(&socket, &told)?;
     println!("announced: {}", answer["link"].as_str().unwrap_or_default());
     Ok(())

@@ -6,13 +6,13 @@ use crate::{
     stop,
 };
 use anyhow::{Context, bail};
-use longfat_host::support;
+use longfat_host::{Network, support};
 use longfat_kernel::{
     support::{Capability, missing},
     tcb::{CcName, UNLIMITED_SSTHRESH},
 };
 use longfat_mobility::{
-    Key, Name, Prefix, control,
+    Key, Name, control,
     follow::{self, Done, Event, FollowPlan},
     follower::Settings,
     lan::PORT,
@@ -58,7 +58,7 @@ pub struct Args {
     interfaces: Vec<String>,
     /// Where windows come from: what the connection had on that link (restore; an estimate where it had none), what it
     /// has now times the change of rate x delay (scale), or the announced rate x delay (estimate).
-    #[arg(long, value_name = "POLICY", default_value = "restore", value_parser = policy)]
+    #[arg(long, value_name = "POLICY", default_value_t)]
     policy: Policy,
     /// No window is set above this.
     #[arg(long, value_name = "SIZE", default_value_t = Size(64_000_000))]
@@ -70,8 +70,8 @@ pub struct Args {
     #[arg(long, value_name = "LINK=CC", value_parser = pair::<String>)]
     cc: Vec<(Name, String)>,
     /// Addresses behind a router, for a node at the other end of the path; may be repeated.
-    #[arg(long, value_name = "ROUTER=PREFIX", value_parser = pair::<Prefix>)]
-    peers: Vec<(Name, Prefix)>,
+    #[arg(long, value_name = "ROUTER=PREFIX", value_parser = pair::<Network>)]
+    peers: Vec<(Name, Network)>,
     /// Least retransmission timeout on routes through the router: more than the round-trip time of its slowest link.
     /// 0ms leaves routes alone.
     #[arg(long, value_name = "TIME", default_value_t = Nanos(2_000_000_000))]
@@ -91,6 +91,9 @@ pub struct Args {
     /// Name of this process: its files are /run/longfat-mobility/NAME.*.
     #[arg(long, default_value = "follow")]
     name: String,
+    /// Its control socket, in place of that of --name.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// What outlives this process, in place of the file of --name.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
@@ -102,15 +105,12 @@ pub struct Clean {
     /// Name of the process that was killed.
     #[arg(long, default_value = "follow")]
     name: String,
-}
-
-fn policy(text: &str) -> Result<Policy, String> {
-    match text {
-        "restore" => Ok(Policy::Restore),
-        "scale" => Ok(Policy::Scale),
-        "estimate" => Ok(Policy::Estimate),
-        _ => Err(format!("unknown policy '{text}'; choose restore, scale or estimate")),
-    }
+    /// Its control socket, where it had another than that of its name.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// What outlived it, where that was another file than that of its name.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> Outcome {
@@ -131,7 +131,7 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
     if rto_min_ms > 120_000 {
         bail!("--rto-min {} is out of range: up to 120s", args.rto_min);
     }
-    let mut peers: BTreeMap<Name, Vec<Prefix>> = BTreeMap::new();
+    let mut peers: BTreeMap<Name, Vec<Network>> = BTreeMap::new();
     for (router, prefix) in &args.peers {
         peers.entry(router.clone()).or_default().push(*prefix);
     }
@@ -158,22 +158,30 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
         },
         rto_min_ms: Some(rto_min_ms).filter(|ms| *ms > 0),
         tolerance_us: args.tolerance.as_us(),
-        control: control::socket_of(&args.name),
-        state: args.state.clone().unwrap_or_else(|| state::state_of(&args.name)),
+        control: super::socket(args.socket.as_deref(), &args.name),
+        state: state_file(args.state.as_ref(), &args.name),
     })
 }
 
 pub fn clean(args: &Clean) -> Outcome {
     require(support::missing_network_admin("routes").into_iter().collect())?;
-    if control::ask(&control::socket_of(&args.name), "status").is_ok() {
+    if control::ask(&super::socket(args.socket.as_deref(), &args.name), "status").is_ok() {
         return Err(anyhow::anyhow!(
             "'{}' is running; end it, and it puts its routes back itself",
             args.name
         )
         .into());
     }
-    println!("{} routes put back", state::clean_routes(&state::state_of(&args.name))?);
+    let state = state_file(args.state.as_ref(), &args.name);
+    if args.state.is_some() && !state.exists() {
+        return Err(anyhow::anyhow!("there is no state '{}'", state.display()).into());
+    }
+    println!("{} routes put back", state::clean_routes(&state)?);
     Ok(())
+}
+
+fn state_file(given: Option<&PathBuf>, name: &str) -> PathBuf {
+    given.cloned().unwrap_or_else(|| state::state_of(name))
 }
 
 fn tell(event: &Event<'_>, audit: Option<&mut File>) {

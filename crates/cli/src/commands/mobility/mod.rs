@@ -6,8 +6,8 @@ mod status;
 
 use crate::outcome::Outcome;
 use clap::Subcommand;
-use longfat_mobility::{Key, Name};
-use std::path::PathBuf;
+use longfat_mobility::{Key, Name, control};
+use std::path::{Path, PathBuf};
 
 /// Follow a changing link: a mobile router announces it, nodes fit their TCP connections to it.
 ///
@@ -60,6 +60,11 @@ where
     let (name, value) = text.split_once('=').ok_or_else(|| format!("'{text}': write NAME=VALUE"))?;
     let name = name.parse::<Name>().map_err(|error| error.to_string())?;
     Ok((name, value.parse().map_err(|error: T::Err| error.to_string())?))
+}
+
+/// The control socket of a process: that of its name, unless another is given.
+fn socket(given: Option<&Path>, name: &str) -> PathBuf {
+    given.map_or_else(|| control::socket_of(name), Path::to_path_buf)
 }
 
 /// Tells whoever started this that it works.
