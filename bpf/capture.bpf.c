@@ -14,9 +14,6 @@
 #include "capture.h"
 #include "skb.h"
 
-#define BPF_MAP_TYPE_ARRAY_ 2
-#define BPF_F_MMAPABLE_ (1 << 10)
-
 #define ETH_P_8021Q 0x8100
 #define ETH_P_8021AD 0x88a8
 #define ETH_P_QINQ1 0x9100
@@ -37,16 +34,16 @@ const volatile struct lf_settings settings SEC(".rodata.lf") = {};
 
 /* Sized by the loader: a block per processor more than its ring has, for packets that find no room. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_);
-	__uint(map_flags, BPF_F_MMAPABLE_);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 2);
 	__type(key, __u32);
 	__uint(value_size, LF_BLOCK_BYTES);
 } blocks SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_);
-	__uint(map_flags, BPF_F_MMAPABLE_);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct lf_ring);
@@ -315,6 +312,37 @@ __attribute__((noinline)) int pass_one(const struct beginning *data, struct view
 	return v->kind != NOTHING_MORE;
 }
 
+/* Says whether an IPv4 header without options, or an IPv6 header, is followed by TCP's, and how long it is; else 0. */
+static __always_inline __u32 before_tcp(const __u8 *ip, __u16 ethertype, __u32 have)
+{
+	if (ethertype == ETH_P_IP && have >= 40 && ip[0] == 0x45 && ip[9] == IPPROTO_TCP)
+		return be16(ip + 6) & 0x1fff ? 0 : 20;
+	if (ethertype == ETH_P_IPV6 && have >= 60 && ip[0] >> 4 == 6 && ip[6] == IPPROTO_TCP)
+		return 40;
+	return 0;
+}
+
+/* What nearly every packet is, at one look instead of one per header. What it says is what they say. */
+static __always_inline int parse_common(const struct beginning *data, __u32 have, struct view *v)
+{
+	const __u32 link = settings.is_raw_ip ? 0 : 14;
+	__u16 ethertype = settings.is_raw_ip ? v->ethertype : be16(data->octets + 12);
+	__u32 size = have < link ? 0 : before_tcp(data->octets + link, ethertype, have - link);
+
+	if (!size)
+		return 0;
+	v->ethertype = ethertype;
+	v->link_end = v->first_ip = v->last_ip = link;
+	v->first_version = v->last_version = size == 20 ? 4 : 6;
+	v->protocol = IPPROTO_TCP;
+	v->network_end = v->at = link + size;
+	if (size == 20)
+		pass_tcp(data->octets + link + 20, v, have);
+	else
+		pass_tcp(data->octets + link + 40, v, have);
+	return 1;
+}
+
 static __always_inline void parse(const struct beginning *data, __u32 have, __u32 total, struct view *v)
 {
 	__u32 i;
@@ -324,6 +352,8 @@ static __always_inline void parse(const struct beginning *data, __u32 have, __u3
 	if (settings.is_raw_ip)
 		v->kind = data->octets[0] >> 4 == 6 ? ETH_P_IPV6 : ETH_P_IP;
 	v->ethertype = v->kind;
+	if (parse_common(data, have, v))
+		return;
 	for (i = 0; i < LAYERS_MAX && pass_one(data, v, have, total); i++)
 		;
 }
@@ -428,6 +458,17 @@ static __always_inline int load_from(struct __sk_buff *skb, __u32 offset, __u8 *
 	return bpf_skb_load_bytes(skb, offset, to, bytes);
 }
 
+/* The VLAN tag that the kernel keeps beside a packet. */
+static __always_inline __u32 tag_bytes(struct __sk_buff *skb)
+{
+	return skb->vlan_present ? 4 : 0;
+}
+
+static __always_inline __u32 wire_bytes(struct __sk_buff *skb)
+{
+	return skb->len + tag_bytes(skb);
+}
+
 /* The first octets of a packet, with the VLAN tag that the kernel keeps beside it where it stood on the wire. */
 static __always_inline int load(struct __sk_buff *skb, __u8 *to, __u32 bytes)
 {
@@ -460,7 +501,7 @@ static __always_inline __u32 kept_bytes(const struct view *v, __u32 total)
 /* What is at hand without gathering a packet's pieces; its headers, nearly always. */
 static __always_inline __u32 at_hand(struct __sk_buff *skb, __u32 total)
 {
-	__u32 linear = (__u32)(skb->data_end - skb->data) + (skb->vlan_present ? 4 : 0);
+	__u32 linear = (__u32)(skb->data_end - skb->data) + tag_bytes(skb);
 
 	return linear < total ? linear : total;
 }
@@ -473,7 +514,7 @@ static __always_inline __u32 at_hand(struct __sk_buff *skb, __u32 total)
  */
 static __always_inline int take(struct __sk_buff *skb, __u8 *to, __u32 direction)
 {
-	__u32 total = skb->len + (skb->vlan_present ? 4 : 0), have = at_hand(skb, total);
+	__u32 total = wire_bytes(skb), have = at_hand(skb, total);
 	__u32 most = total < LF_HEADERS_BYTES ? total : LF_HEADERS_BYTES, kept;
 	struct view v;
 
@@ -503,7 +544,7 @@ static __always_inline void commit(struct __sk_buff *skb, struct lf_ring *ring, 
 				   __u64 position, __u32 kept, __u32 direction)
 {
 	record->time_ns = bpf_ktime_get_ns();
-	record->wire_bytes = skb->len + (skb->vlan_present ? 4 : 0);
+	record->wire_bytes = wire_bytes(skb);
 	record->kept = kept | (direction == LF_OUTBOUND_INDEX ? LF_OUTBOUND : 0);
 	record->segments = skb->gso_segs;
 	/* A full barrier: the record is there before the reader is told of it. */

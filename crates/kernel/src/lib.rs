@@ -19,6 +19,7 @@ mod object;
 mod sockets;
 pub mod support;
 pub mod tcb;
+mod tcx;
 
 /// Why the kernel would not do what was asked.
 #[derive(Debug, thiserror::Error)]

@@ -8,15 +8,14 @@ use crate::{
     Error, Result,
     object::{self, bpf_object, refused},
     support::{self, Capability},
+    tcx,
 };
-use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use longfat_cc::queue::{MarkState, Settings};
 use longfat_host::support::Missing;
 use std::{
-    ffi::CString,
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd},
-    ptr::NonNull,
 };
 
 /// `struct lf_tuple`.
@@ -176,37 +175,10 @@ fn attach(program: &str, interfaces: &[String]) -> Result<(Object, Vec<Link>)> {
         candidate.set_autoload(wanted);
     }
     let object = object::load("mark", open)?;
-    let links: Result<Vec<Link>> = interfaces.iter().map(|name| link(&object, program, name)).collect();
+    let links: Result<Vec<Link>> =
+        interfaces.iter().map(|name| tcx::attach(&object, program, name, 0)).collect();
     let links = links?;
     Ok((object, links))
-}
-
-fn link(object: &Object, program: &str, interface: &str) -> Result<Link> {
-    let index = index_of(interface)?;
-    let found = object.progs().find(|candidate| candidate.name() == program);
-    let found = found.ok_or_else(|| object::missing_map(program))?;
-    // SAFETY: the program is loaded and lives as long as the object; no options are allowed to be null.
-    let link = unsafe {
-        libbpf_sys::bpf_program__attach_tcx(found.as_libbpf_object().as_ptr(), index, std::ptr::null())
-    };
-    let link = NonNull::new(link).ok_or_else(|| {
-        Error::io(
-            format!("watch the packets that arrive at '{interface}' (tcx)"),
-            std::io::Error::last_os_error(),
-        )
-    })?;
-    // SAFETY: libbpf made it for us, and nobody else has it.
-    Ok(unsafe { Link::from_ptr(link) })
-}
-
-pub(crate) fn index_of(interface: &str) -> Result<i32> {
-    let name = CString::new(interface)
-        .map_err(|_| Error::io(format!("find interface '{interface}'"), std::io::ErrorKind::InvalidInput))?;
-    // SAFETY: the name is terminated.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => Err(Error::io(format!("find interface '{interface}'"), std::io::Error::last_os_error())),
-        index => Ok(index as i32),
-    }
 }
 
 fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {

@@ -166,9 +166,9 @@ impl Packets {
     }
 }
 
-const WORDS: [&str; 22] = [
+const WORDS: [&str; 23] = [
     "src", "dst", "host", "net", "sport", "dport", "port", "tcp", "udp", "sctp", "icmp", "proto", "ipv4",
-    "ipv6", "arp", "vlan", "gre", "ipip", "syn", "fin", "rst", "in",
+    "ipv6", "arp", "vlan", "gre", "ipip", "syn", "fin", "rst", "in", "out",
 ];
 
 impl Condition for Packets {
@@ -216,16 +216,14 @@ fn plain(name: &str) -> Option<Packets> {
 }
 
 fn unknown(parser: &Parser<'_>, word: Token<'_>, name: &str) -> FilterError {
-    let near = WORDS.iter().max_by(|a, b| strsim::jaro(a, name).total_cmp(&strsim::jaro(b, name)));
-    let near = near.filter(|near| strsim::jaro(near, name) > 0.7);
-    let mend =
-        near.map_or_else(|| format!("known are {}", WORDS.join(", ")), |n| format!("did you mean '{n}'?"));
+    let mend = filter::nearest(name, WORDS)
+        .map_or_else(|| format!("known are {}", WORDS.join(", ")), |near| format!("did you mean '{near}'?"));
     parser.error(word, format!("no condition is called '{}'; {mend}", word.text))
 }
 
 /// After `src` or `dst`: an address, or tcpdump's `port`, `host` and `net`.
 fn side(parser: &mut Parser<'_>, side: u8) -> Result<Packets> {
-    match parser.peek().text {
+    match parser.peek().text.to_ascii_lowercase().as_str() {
         "port" | "portrange" => {
             parser.take();
             ports(parser, side)
@@ -370,6 +368,8 @@ mod tests {
             ("src port 80", "sport 80"),
             ("dst net 10/8", "dst 10.0.0.0/8"),
             ("src host ::1", "src ::1"),
+            ("SRC PORT 80", "sport 80"),
+            ("Dst Host ::1", "dst ::1"),
             ("ip6 and tcp", "ipv6 and tcp"),
         ] {
             assert_eq!(filter(theirs).to_bytes(), filter(ours).to_bytes(), "{theirs}");
@@ -395,6 +395,8 @@ mod tests {
     fn errors_show_the_place_and_suggest_the_mend() {
         for (text, part) in [
             ("sprot 22", "did you mean 'sport'?"),
+            ("tcp and ouut", "did you mean 'out'?"),
+            ("cwnd > 3", "in, out"),
             ("cwnd > 3", "known are"),
             ("port", "ends"),
             ("host example.org", "is no address"),

@@ -1,7 +1,7 @@
 //! Headers of an interface's packets, in both directions, from programs at tc (bpf/capture.bpf.c).
 //!
 //! - [`Filter`]: which packets; pure, walked through by the programs.
-//! - [`ring`]: the shared memory between the programs and the reader.
+//! - `ring`: the shared memory between the programs and the reader.
 //!
 //! One record is one packet as the host handles it: where segmentation is left to the interface (TSO, GSO) or segments
 //! were gathered on arrival (GRO, LRO), that is a bundle of segments, which `segments` counts. Packets that arrive are
@@ -11,7 +11,7 @@
 //! The programs are attached by TCX links, which this process holds: they are gone when it ends, however it ends.
 
 mod filter;
-pub mod ring;
+mod ring;
 #[cfg(test)]
 mod synthetic;
 
@@ -22,14 +22,12 @@ use crate::{
     Error, Result,
     object::{self, bpf_object, refused},
     support::{self, Capability},
+    tcx,
 };
-use libbpf_rs::{AsRawLibbpf, Link, Object};
+use libbpf_rs::{Link, Object};
 use longfat_host::{interface, support::Missing};
 use ring::{BLOCK_BYTES, Mapping, RING_BYTES, Rings};
-use std::{
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
-    ptr::NonNull,
-};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// Which way a packet went at the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +128,7 @@ impl Capture {
             (Direction::Outbound, OUTBOUND, libbpf_sys::BPF_F_AFTER),
         ] {
             if spec.direction.is_none_or(|only| only == direction) {
-                capture.links.push(link(&capture.object, program, &spec.interface, place)?);
+                capture.links.push(tcx::attach(&capture.object, program, &spec.interface, place)?);
             }
         }
         Ok(capture)
@@ -283,30 +281,6 @@ fn enable_stats() -> Result<OwnedFd> {
     }
     // SAFETY: a descriptor that was just made for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// At one end of the row of programs: `place` is BPF_F_BEFORE (all) or BPF_F_AFTER.
-fn link(object: &Object, program: &str, interface: &str, place: u32) -> Result<Link> {
-    let index = crate::mark::index_of(interface)?;
-    let found = object.progs().find(|candidate| candidate.name() == program);
-    let found = found.ok_or_else(|| object::missing_map(program))?;
-    let options = libbpf_sys::bpf_tcx_opts {
-        sz: size_of::<libbpf_sys::bpf_tcx_opts>() as _,
-        flags: place,
-        ..Default::default()
-    };
-    // SAFETY: the program is loaded and lives as long as the object; the options live through the call.
-    let link = unsafe {
-        libbpf_sys::bpf_program__attach_tcx(found.as_libbpf_object().as_ptr(), index, &raw const options)
-    };
-    let link = NonNull::new(link).ok_or_else(|| {
-        Error::io(
-            format!("see the packets of '{interface}' (tcx {program})"),
-            std::io::Error::last_os_error(),
-        )
-    })?;
-    // SAFETY: libbpf made it for us, and nobody else has it.
-    Ok(unsafe { Link::from_ptr(link) })
 }
 
 /// The kernel takes the interface's number from a link when the interface goes.

@@ -15,7 +15,7 @@ const RECORD_BYTES: usize = 16;
 const OUTBOUND: u16 = 0x8000;
 const BLOCK_ENDS: u16 = 0xffff;
 /// The writer hears of room in steps of this.
-const RELEASE_BYTES: u64 = 16_384;
+const RELEASE_BYTES: usize = 16_384;
 
 /// One packet's headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,23 @@ fn place(bytes: &[u8]) -> Place<'_> {
         data,
     };
     Place::Record(captured, (RECORD_BYTES + data.len()).next_multiple_of(8))
+}
+
+/// Hands over the records at the beginning of `bytes` up to a time, about [`RELEASE_BYTES`] at most; how many octets those
+/// are, and whether to go on.
+fn hand_over(bytes: &[u8], until_ns: u64, sink: &mut impl FnMut(&Captured<'_>) -> bool) -> (usize, bool) {
+    let mut taken = 0;
+    while taken < RELEASE_BYTES
+        && let Some(rest) = bytes.get(taken..)
+        && let Place::Record(captured, length) = place(rest)
+        && captured.time_ns <= until_ns
+    {
+        taken += length;
+        if !sink(&captured) {
+            return (taken, false);
+        }
+    }
+    (taken, true)
 }
 
 /// Shared memory of a map; unmapped on drop.
@@ -218,20 +235,18 @@ impl Rings {
         horizon_ns: u64,
         sink: &mut impl FnMut(&Captured<'_>) -> bool,
     ) -> bool {
-        while self.cursors[at].time_ns.is_some_and(|time_ns| time_ns <= until_ns) {
-            let Place::Record(captured, length) = place(self.rest(at)) else { return true };
-            let goes_on = sink(&captured);
-            self.cursors[at].tail += length as u64;
+        let mut goes_on = true;
+        while goes_on && self.cursors[at].time_ns.is_some_and(|time_ns| time_ns <= until_ns) {
+            let taken;
+            (taken, goes_on) = hand_over(self.rest(at), until_ns.min(horizon_ns), sink);
+            self.cursors[at].tail += taken as u64;
             // A full ring gets room while we work.
-            if self.cursors[at].tail - self.cursors[at].released >= RELEASE_BYTES {
+            if self.cursors[at].tail - self.cursors[at].released >= RELEASE_BYTES as u64 {
                 self.release(at);
             }
             self.find(at, horizon_ns);
-            if !goes_on {
-                return false;
-            }
         }
-        true
+        goes_on
     }
 
     /// Looks for the next record of a ring, past the ends of blocks.

@@ -68,8 +68,7 @@ impl Field {
     /// Names near to what was written, best first.
     pub fn nearest(name: &str) -> Option<&'static str> {
         let names = FIELDS.iter().flat_map(|field| field.aliases.iter().chain([&field.name]));
-        let near = names.map(|known| (strsim::jaro_winkler(known, name), *known));
-        near.filter(|(score, _)| *score > 0.75).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
+        crate::filter::nearest(name, names.copied())
     }
 
     /// Its value in a connection.
