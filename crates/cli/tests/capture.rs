@@ -1,125 +1,19 @@
 //! `longfat capture` between two namespaces, read back by `longfat analyze`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use longfat_host::{Lease, Namespace, interface};
+mod capture_bed;
+
+use capture_bed::{Bed, analyzed, ended, json, longfat, number, signal};
 use serde_json::Value;
-use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream, UdpSocket},
-    path::Path,
-    process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
-};
+use std::{net::UdpSocket, path::Path, time::Duration};
 
-struct Bed {
-    near: Namespace,
-    far: Namespace,
-    folder: tempfile::TempDir,
-    _lease: Lease,
-}
-
-impl Bed {
-    fn new(tag: &str) -> Bed {
-        let lease =
-            Lease::take(&format!("cc{}-{tag}", std::process::id())).expect("root and iproute2 are needed");
-        let [near, far] = ["n", "f"].map(|name| lease.namespace(name).unwrap());
-        let end = |namespace, name| interface::End { namespace, name };
-        interface::veth(end(&near, "eth0"), end(&far, "eth0"), 1500).unwrap();
-        near.ip(&["addr", "add", "10.77.0.1/24", "dev", "eth0"]).unwrap();
-        far.ip(&["addr", "add", "10.77.0.2/24", "dev", "eth0"]).unwrap();
-        Bed { near, far, folder: tempfile::tempdir().unwrap(), _lease: lease }
+/// Datagrams to a port where nobody listens.
+fn datagrams(bed: &Bed, count: usize) {
+    let socket = bed.near.run(|| UdpSocket::bind("10.77.0.1:0")).unwrap().unwrap();
+    for _ in 0..count {
+        // A refusal of one before comes back as an error of the next.
+        while socket.send_to(&[0; 10], "10.77.0.2:9").is_err() {}
     }
-
-    fn file(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
-    }
-
-    /// A capture that has begun.
-    fn capture(&self, args: &[&str]) -> Child {
-        self.capture_in(&self.near, args)
-    }
-
-    fn capture_in(&self, namespace: &Namespace, args: &[&str]) -> Child {
-        let mut child = longfat(&[&["capture", "-i", "eth0", "--netns", namespace.name()], args].concat())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        let mut err = BufReader::new(child.stderr.take().unwrap());
-        err.read_line(&mut said).unwrap();
-        assert!(said.starts_with("capturing on"), "{said}");
-        std::thread::spawn(move || std::io::copy(&mut err, &mut std::io::stderr()));
-        child
-    }
-
-    /// So many octets from near to far, and one back.
-    fn transfer(&self, bytes: usize) {
-        let listener = self.far.run(|| TcpListener::bind("10.77.0.2:0")).unwrap().unwrap();
-        let to = listener.local_addr().unwrap();
-        let mut near = self.near.run(|| TcpStream::connect(to)).unwrap().unwrap();
-        let (mut far, _) = listener.accept().unwrap();
-        for socket in [&near, &far] {
-            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        }
-        let reader = std::thread::spawn(move || {
-            let (mut left, mut buffer) = (bytes, vec![0; 1 << 16]);
-            while left > 0 {
-                left -= far.read(&mut buffer).unwrap();
-            }
-            far.write_all(&[1]).unwrap();
-        });
-        near.write_all(&vec![7; bytes]).unwrap();
-        near.read_exact(&mut [0]).unwrap();
-        reader.join().unwrap();
-    }
-
-    /// Datagrams to a port where nobody listens.
-    fn datagrams(&self, count: usize) {
-        let socket = self.near.run(|| UdpSocket::bind("10.77.0.1:0")).unwrap().unwrap();
-        for _ in 0..count {
-            // A refusal of one before comes back as an error of the next.
-            while socket.send_to(&[0; 10], "10.77.0.2:9").is_err() {}
-        }
-    }
-}
-
-fn longfat(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
-    command.args(args);
-    command
-}
-
-fn signal(child: &Child, name: i32) {
-    // SAFETY: no memory is passed; the child is ours and was not waited for.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, name) }, 0);
-}
-
-/// Waits a bounded time for the end.
-fn ended(mut child: Child) -> Output {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("the capture did not end");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().unwrap()
-}
-
-fn json(bytes: &[u8]) -> Value {
-    serde_json::from_slice(bytes).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(bytes)))
-}
-
-fn analyzed(files: &[&str]) -> Value {
-    let output = longfat(&[&["analyze", "--json"], files].concat()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    json(&output.stdout)
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
 }
 
 fn written(summary: &Value) -> u64 {
@@ -183,7 +77,7 @@ fn it_ends_by_itself_after_so_many_packets_and_has_exactly_those() {
     let bed = Bed::new("some");
     let file = bed.file("some.pcapng");
     let child = bed.capture(&["-o", &file, "--packets", "7", "--json", "udp"]);
-    bed.datagrams(20);
+    datagrams(&bed, 20);
     let output = ended(child);
     assert_eq!((output.status.code(), written(&json(&output.stdout))), (Some(0), 7));
     assert_eq!(number(&analyzed(&[&file])["capture"]["packets"]), 7);
@@ -202,7 +96,7 @@ fn it_ends_by_itself_after_a_time() {
 fn standard_output_can_be_the_capture() {
     let bed = Bed::new("pipe");
     let child = bed.capture(&["-o", "-", "--packets", "5", "udp and out"]);
-    bed.datagrams(5);
+    datagrams(&bed, 5);
     let file = bed.file("pipe.pcapng");
     std::fs::write(&file, ended(child).stdout).unwrap();
     assert_eq!(number(&analyzed(&[&file])["capture"]["packets"]), 5);
@@ -214,7 +108,7 @@ fn a_ring_of_files_keeps_the_newest_and_together_they_are_read_as_one() {
     let file = bed.file("ring.pcapng");
     let child =
         bed.capture(&["-o", &file, "--file-size", "4KB", "--files", "3", "--json", "udp and dst port 9"]);
-    bed.datagrams(500);
+    datagrams(&bed, 500);
     std::thread::sleep(Duration::from_millis(50));
     signal(&child, libc::SIGTERM);
     let output = ended(child);
@@ -230,6 +124,12 @@ fn a_ring_of_files_keeps_the_newest_and_together_they_are_read_as_one() {
     assert_eq!(std::fs::read_dir(bed.folder.path()).unwrap().count(), 3);
     let packets = number(&analyzed(&files)["capture"]["packets"]);
     assert!((3..500).contains(&packets), "{packets}");
+    for file in files {
+        let capture = &analyzed(&[file])["capture"];
+        let (received, packets) =
+            (number(&capture["interfaces"][0]["received"]), number(&capture["packets"]));
+        assert!(received >= packets && packets > 0, "{file}: {capture}");
+    }
 }
 
 #[test]
@@ -239,7 +139,7 @@ fn what_found_no_room_is_told_by_the_exit_code_the_summary_and_the_file() {
     let child = bed.capture(&["-o", &file, "--buffer", "64KiB", "--json", "udp and dst port 9"]);
     // A reader that does not come.
     signal(&child, libc::SIGSTOP);
-    bed.datagrams(4000);
+    datagrams(&bed, 4000);
     signal(&child, libc::SIGCONT);
     std::thread::sleep(Duration::from_millis(50));
     signal(&child, libc::SIGINT);
@@ -272,6 +172,7 @@ fn what_cannot_be_is_refused_with_the_mend_before_a_file_is_made() {
         (&["-i", "lo", "-o", "-", "--file-size", "1MB"], "standard output"),
         (&["-i", "lo", "-o", &file, "--buffer", "1KB"], "64KiB"),
         (&["-i", "lo", "-o", &file, "--payload", "9KB"], "1500B"),
+        (&["-i", "lo", "-o", &file, "--packets", "0"], "0 is not in 1.."),
     ] {
         let said = refused(args);
         assert!(said.contains(part), "{args:?}: {said}");

@@ -65,10 +65,9 @@ pub struct Roll {
     number: u64,
     /// Time of the file's first packet.
     first_ns: Option<i64>,
-    packets: u64,
-    /// As far as counted by the caller, since the capture began.
+    /// Since the capture began: what the caller counted, and what was written.
     totals: Totals,
-    /// The same when this file began.
+    /// What the files before this one have of it.
     before: Totals,
     /// What the file said last of losses.
     said_dropped: u64,
@@ -81,7 +80,7 @@ impl Roll {
     /// When it cannot be written.
     pub fn create(spec: RollSpec, origin: Origin, start_ns: i64) -> Result<Roll, RollError> {
         let (path, output) = open(&spec, &origin, 1)?;
-        let begun = Totals { start_ns, end_ns: start_ns, ..Totals::default() };
+        let begun = Totals { end_ns: start_ns, ..Totals::default() };
         Ok(Roll {
             spec,
             origin,
@@ -89,7 +88,6 @@ impl Roll {
             files: VecDeque::from([path]),
             number: 1,
             first_ns: None,
-            packets: 0,
             totals: begun,
             before: begun,
             said_dropped: 0,
@@ -109,18 +107,18 @@ impl Roll {
             self.turn(time_ns)?;
         }
         self.first_ns.get_or_insert(time_ns);
-        self.packets += 1;
+        self.totals.delivered += 1;
         let written = self.output.packet(0, time_ns, wire_bytes, data, Some(direction));
         written.map_err(|source| failed(self.current(), source))
     }
 
-    /// Takes down what was seen and lost so far (`start_ns` and `delivered` are known here); a loss is written at once, so
-    /// that even a file that is cut off tells of it.
+    /// Takes down what was seen and lost so far (`start_ns` and `delivered` are known here), before the packets it covers
+    /// are appended; a loss is written at once, so that even a file that is cut off tells of it.
     pub fn count(&mut self, totals: Totals) -> Result<(), RollError> {
-        self.totals = Totals { start_ns: self.totals.start_ns, ..totals };
+        self.totals = Totals { delivered: self.totals.delivered, ..totals };
         if self.totals.dropped > self.said_dropped {
             self.said_dropped = self.totals.dropped;
-            self.say()?;
+            self.say(&self.totals.clone())?;
         }
         Ok(())
     }
@@ -132,28 +130,40 @@ impl Roll {
 
     /// Ends the last file; the files that are there, the oldest first.
     pub fn finish(mut self) -> Result<Vec<PathBuf>, RollError> {
-        self.say()?;
+        self.say(&self.totals.clone())?;
         self.flush()?;
         Ok(self.files.into())
     }
 
     fn is_over(&self, time_ns: i64) -> bool {
         let full = self.spec.most_bytes.is_some_and(|most| self.output.written_bytes() >= most);
-        let old = |(most, first): (i64, i64)| time_ns - first >= most;
-        self.packets > 0 && (full || self.spec.most_ns.zip(self.first_ns).is_some_and(old))
+        self.first_ns
+            .is_some_and(|first| full || self.spec.most_ns.is_some_and(|most| time_ns - first >= most))
     }
 
     fn turn(&mut self, time_ns: i64) -> Result<(), RollError> {
         self.totals.end_ns = self.totals.end_ns.max(time_ns);
-        self.say()?;
+        let until_now = self.without_waiting();
+        self.say(&until_now)?;
         self.flush()?;
         self.number += 1;
         let (path, output) = open(&self.spec, &self.origin, self.number)?;
         self.output = output;
         self.files.push_back(path);
-        (self.first_ns, self.packets) = (None, 0);
-        self.before = self.totals;
+        self.first_ns = None;
+        self.before = until_now;
         self.drop_oldest()
+    }
+
+    /// The totals less what was counted and will be written to the files behind this one.
+    fn without_waiting(&self) -> Totals {
+        let totals = self.totals;
+        let waiting = totals.accepted.saturating_sub(totals.dropped + totals.delivered);
+        Totals {
+            received: totals.received.saturating_sub(waiting),
+            accepted: totals.accepted - waiting,
+            ..totals
+        }
     }
 
     fn drop_oldest(&mut self) -> Result<(), RollError> {
@@ -165,16 +175,16 @@ impl Roll {
         Ok(())
     }
 
-    /// Writes what this file's time has seen.
-    fn say(&mut self) -> Result<(), RollError> {
-        let (now, before) = (&self.totals, &self.before);
+    /// Writes what of the totals until now is this file's.
+    fn say(&mut self, now: &Totals) -> Result<(), RollError> {
+        let before = &self.before;
         let totals = Totals {
             start_ns: before.end_ns,
             end_ns: now.end_ns,
             received: now.received - before.received,
             accepted: now.accepted - before.accepted,
             dropped: now.dropped - before.dropped,
-            delivered: self.packets,
+            delivered: now.delivered - before.delivered,
         };
         self.output.statistics(0, &totals).map_err(|source| failed(self.current(), source))
     }
@@ -280,6 +290,27 @@ mod tests {
         assert_eq!(packets, (0..10).collect::<Vec<u8>>());
         let sums = all.iter().fold((0, 0), |sum, (_, received, dropped)| (sum.0 + received, sum.1 + dropped));
         assert_eq!(sums, (13, 3));
+    }
+
+    #[test]
+    fn packets_that_are_counted_together_are_counted_in_the_file_they_are_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.pcapng");
+        let spec = RollSpec { path, most_bytes: Some(400), most_ns: None, keep: None };
+        let mut roll = Roll::create(spec, origin(), 0).unwrap();
+        // 40 came by, the filter meant 33 of them, and three of those found no room.
+        let counted = Totals { end_ns: 1, received: 40, accepted: 33, dropped: 3, ..Totals::default() };
+        roll.count(counted).unwrap();
+        for number in 0..30 {
+            roll.packet(number, 1500, &[0; 60], Direction::Outbound).unwrap();
+        }
+        let all: Vec<_> = roll.finish().unwrap().iter().map(|path| read(path)).collect();
+        assert!(all.len() > 5, "{}", all.len());
+        for (firsts, received, dropped) in &all {
+            assert!(*received >= firsts.len() as u64 + dropped, "{} {received} {dropped}", firsts.len());
+        }
+        let sums = all.iter().fold((0, 0), |sum, (_, received, dropped)| (sum.0 + received, sum.1 + dropped));
+        assert_eq!(sums, (40, 3));
     }
 
     #[test]

@@ -120,18 +120,31 @@ impl<W: Write> PcapngWriter<W> {
         data: &[u8],
         direction: Option<Direction>,
     ) -> io::Result<()> {
-        let count = time_ns as u64;
-        self.begin(6);
-        for field in [interface, (count >> 32) as u32, count as u32, data.len() as u32, original_bytes] {
-            self.block.extend_from_slice(&field.to_le_bytes());
+        // Padding, epb_flags and the end of the options, the block's length again. This is done a million times in a
+        // second: no block is put together before it goes out.
+        let mut tail = [0; 3 + 12 + 4];
+        let options = match direction {
+            None => 15,
+            Some(direction) => {
+                tail[3] = 2;
+                tail[5] = 4;
+                tail[7] = if direction == Direction::Inbound { 1 } else { 2 };
+                3
+            }
+        };
+        let tail_from = options - (data.len().wrapping_neg() & 3);
+        let (count, kept) = (time_ns as u64, data.len() as u32);
+        let length = 28 + kept + (tail.len() - tail_from) as u32;
+        tail[15..].copy_from_slice(&length.to_le_bytes());
+        let mut head = [0; 28];
+        let fields = [6, length, interface, (count >> 32) as u32, count as u32, kept, original_bytes];
+        for (to, field) in head.chunks_exact_mut(4).zip(fields) {
+            to.copy_from_slice(&field.to_le_bytes());
         }
-        padded(&mut self.block, data);
-        if let Some(direction) = direction {
-            let flags: u8 = if direction == Direction::Inbound { 1 } else { 2 };
-            // epb_flags, and the end of the options.
-            self.block.extend_from_slice(&[2, 0, 4, 0, flags, 0, 0, 0, 0, 0, 0, 0]);
-        }
-        self.end()
+        self.written_bytes += u64::from(length);
+        self.out.write_all(&head)?;
+        self.out.write_all(data)?;
+        self.out.write_all(&tail[tail_from..])
     }
 
     /// Says what an interface received and what the capture lost; the last one of an interface counts.

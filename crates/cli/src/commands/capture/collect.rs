@@ -53,17 +53,16 @@ pub fn collect(
         let ends = stop.load(Ordering::Relaxed)
             || limits.duration.is_some_and(|limit| started.elapsed() >= limit)
             || found.is_interface_gone;
-        let horizon_ns =
-            if ends { settle(capture, &mut found) } else { longfat_host::monotonic_ns() - BEHIND_NS };
-        let now_ns = longfat_host::monotonic_ns() as i64 + to_unix_ns;
+        let horizon_ns = if ends { settle(capture) } else { longfat_host::monotonic_ns() - BEHIND_NS };
+        // Before the look, so that a file that ends within it has counts that cover its packets.
+        count(capture, files, to_unix_ns, &mut found)?;
         let waiting_bytes = look(capture, files, limits, (horizon_ns, to_unix_ns), &mut found)?;
-        found.counts = capture.counts();
-        files.count(totals(&found, now_ns))?;
         if ends || limits.packets == Some(total(&found)) {
+            capture.detach();
+            count(capture, files, to_unix_ns, &mut found)?;
             found.duration = started.elapsed();
             found.reader_cpu_us = longfat_host::facts::own_cpu_us() - cpu_before_us;
             found.cost = capture.cost();
-            capture.detach();
             return Ok(found);
         }
         if looked.elapsed() >= Duration::from_secs(1) {
@@ -78,11 +77,22 @@ pub fn collect(
 }
 
 /// Takes the programs off; everything they wrote may be read then.
-fn settle(capture: &mut Capture, found: &mut Collected) -> u64 {
-    found.cost = capture.cost();
+fn settle(capture: &mut Capture) -> u64 {
     capture.detach();
     std::thread::sleep(SETTLE);
     u64::MAX
+}
+
+/// Takes down what the programs counted until now.
+fn count(
+    capture: &Capture,
+    files: &mut Roll,
+    to_unix_ns: i64,
+    found: &mut Collected,
+) -> Result<(), capture::roll::RollError> {
+    found.counts = capture.counts();
+    let now_ns = longfat_host::monotonic_ns() as i64 + to_unix_ns;
+    files.count(totals(found, now_ns))
 }
 
 /// Writes what is there; gives back how much was waiting.

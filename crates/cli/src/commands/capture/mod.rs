@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME")]
     duration: Option<Nanos>,
     /// End by itself after so many packets.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     packets: Option<u64>,
     /// Begin another file when this one has so much.
     #[arg(long, value_name = "SIZE")]
@@ -113,10 +113,9 @@ pub fn run(args: &Args) -> Outcome {
     let to_unix_ns = longfat_host::realtime_offset_ns();
     let now_ns = || longfat_host::monotonic_ns() as i64 + to_unix_ns;
     // The file first: what is then seen has a place to go to.
-    let (link, name) = place
-        .run(|| capture::link_header(&spec.interface).map(|link| (link, spec.interface.clone())))
-        .context("enter the network namespace")??;
-    let mut files = Roll::create(roll, origin(name, link, &spec), now_ns())?;
+    let link =
+        place.run(|| capture::link_header(&spec.interface)).context("enter the network namespace")??;
+    let mut files = Roll::create(roll, origin(link, &spec), now_ns())?;
     let mut capture = place.run(|| Capture::attach(&spec)).context("enter the network namespace")??;
     eprintln!("capturing on '{}'; Ctrl-C ends", spec.interface);
     let collected = collect::collect(&mut capture, &mut files, &limits, to_unix_ns, &stop)?;
@@ -188,10 +187,10 @@ fn place(netns: Option<&str>) -> anyhow::Result<Place> {
     places.pop().context("no network namespace")
 }
 
-fn origin(interface: String, link: LinkHeader, spec: &CaptureSpec) -> Origin {
+fn origin(link: LinkHeader, spec: &CaptureSpec) -> Origin {
     Origin {
         application: format!("longfat {}", env!("CARGO_PKG_VERSION")),
-        interface,
+        interface: spec.interface.clone(),
         link: LinkType(match link {
             LinkHeader::Ethernet => 1,
             LinkHeader::RawIp => 101,
