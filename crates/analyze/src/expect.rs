@@ -256,6 +256,14 @@ mod tests {
     }
 
     #[test]
+    fn a_time_is_read_as_the_tables_write_it() {
+        let value = |text: &str| text.parse::<Expect>().unwrap().value;
+        assert!((value("rtt_p95 < 500µs") - 500e-6).abs() < 1e-12);
+        assert_eq!(value("rtt_p95 < 500µs"), value("rtt_p95 < 500us"));
+        assert_eq!(duration(500e-6).parse::<Nanos>(), Ok(Nanos(500_000)));
+    }
+
+    #[test]
     fn every_kind_of_finding_can_be_expected() {
         for kind in
             [Kind::WindowLimited, Kind::LfpSyndrome, Kind::Bufferbloat, Kind::AckCompression, Kind::Offloads]

@@ -58,10 +58,23 @@ const SIZE: Kind = Kind {
     ],
 };
 
+/// U+00B5 as keyboards write it and as our own tables do, and U+03BC as some editors do.
+const MICRO: &str = "\u{b5}s";
+const GREEK_MU: &str = "\u{3bc}s";
+
 const TIME: Kind = Kind {
     what: "time",
     example: "'28.4ms' or '10s'",
-    units: &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9), ("h", 3600e9)],
+    units: &[
+        ("ns", 1.0),
+        ("us", 1e3),
+        (MICRO, 1e3),
+        (GREEK_MU, 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+        ("min", 60e9),
+        ("h", 3600e9),
+    ],
 };
 
 impl Kind {
@@ -216,6 +229,9 @@ mod tests {
         assert_eq!("3.5MB".parse(), Ok(Size(3_500_000)));
         assert_eq!("28.4ms".parse(), Ok(Nanos(28_400_000)));
         assert_eq!("0".parse(), Ok(Nanos(0)));
+        for text in ["500us", "500 \u{b5}s", "0.5ms", "500\u{3bc}s"] {
+            assert_eq!(text.parse(), Ok(Nanos(500_000)), "{text}");
+        }
     }
 
     #[test]
