@@ -13,7 +13,7 @@
 use crate::{
     capture::reader::{CaptureError, CaptureReader},
     decode::{Decoded, decode},
-    flow::histogram::Histogram,
+    flow::{histogram::Histogram, thinned::Thinned},
     segment::{FlowKey, Segment},
 };
 use serde::Serialize;
@@ -26,7 +26,9 @@ use std::{
 const EXPECTED_NS: i64 = 30_000_000_000;
 /// Packets that wait for the other place at most: captures of different traffic have no match at all.
 const MOST_WAITING: usize = 1 << 20;
-/// Delays that are kept of one direction; of more, every second, fourth and so on.
+/// Matched packets that may be remembered before they are cleared away.
+const SLACK: usize = 4096;
+/// Delays that are kept of one direction.
 const MOST_DELAYS: usize = 1 << 16;
 /// Packets a quarter as far apart as they were have been pushed together.
 const COMPRESSION: i64 = 4;
@@ -60,6 +62,8 @@ impl Identity {
 #[derive(Default)]
 struct Place {
     waiting: HashMap<Identity, VecDeque<i64>>,
+    /// How many those are.
+    waiting_packets: usize,
     /// Those and others that were matched meanwhile, in the order of the file.
     order: VecDeque<(i64, Identity)>,
     /// Times of the first and the last packet that was matched: only between them do both captures speak of the same.
@@ -76,12 +80,19 @@ impl Place {
         if times.is_empty() {
             self.waiting.remove(identity);
         }
+        self.waiting_packets -= usize::from(time_ns.is_some());
         time_ns
     }
 
     fn wait(&mut self, identity: Identity, time_ns: i64) {
         self.waiting.entry(identity).or_default().push_back(time_ns);
+        self.waiting_packets += 1;
         self.order.push_back((time_ns, identity));
+        // Behind one that waits for long, thousands that were matched must not pile up.
+        if self.order.len() > 2 * self.waiting_packets + SLACK {
+            let waiting = &self.waiting;
+            self.order.retain(|(time, one)| waiting.get(one).is_some_and(|times| times.contains(time)));
+        }
     }
 
     fn on_match(&mut self, time_ns: i64) {
@@ -93,16 +104,16 @@ impl Place {
     fn give_up(&mut self, at_end: bool) -> Vec<Identity> {
         let mut alone = Vec::new();
         while let Some((time_ns, identity)) = self.order.front().copied() {
-            let late = self.newest_ns - time_ns > EXPECTED_NS || self.order.len() > MOST_WAITING;
-            if !(at_end || late) {
-                break;
-            }
-            self.order.pop_front();
-            let waits = self.waiting.get(&identity).is_some_and(|times| times.front() == Some(&time_ns));
-            if waits && self.take(&identity).is_some() {
+            if self.waiting.get(&identity).is_some_and(|times| times.front() == Some(&time_ns)) {
+                let late = self.newest_ns - time_ns > EXPECTED_NS || self.waiting_packets > MOST_WAITING;
+                if !(at_end || late) {
+                    break;
+                }
+                self.take(&identity);
                 let both = self.matched_ns.is_some_and(|(first, last)| (first..=last).contains(&time_ns));
                 alone.extend(both.then_some(identity));
             }
+            self.order.pop_front();
         }
         alone
     }
@@ -110,17 +121,14 @@ impl Place {
 
 /// Differences of one direction, time at the second place less time at the first.
 struct Differences {
-    count: u64,
     least_ns: i64,
     most_ns: i64,
-    /// Every `stride`th.
-    kept_ns: Vec<i64>,
-    stride: u64,
+    kept_ns: Thinned<i64, MOST_DELAYS>,
 }
 
 impl Default for Differences {
     fn default() -> Differences {
-        Differences { count: 0, least_ns: i64::MAX, most_ns: i64::MIN, kept_ns: Vec::new(), stride: 1 }
+        Differences { least_ns: i64::MAX, most_ns: i64::MIN, kept_ns: Thinned::default() }
     }
 }
 
@@ -128,22 +136,15 @@ impl Differences {
     fn push(&mut self, difference_ns: i64) {
         self.least_ns = self.least_ns.min(difference_ns);
         self.most_ns = self.most_ns.max(difference_ns);
-        if self.count.is_multiple_of(self.stride) {
-            if self.kept_ns.len() == MOST_DELAYS {
-                let mut at = 0;
-                self.kept_ns.retain(|_| {
-                    at += 1;
-                    at % 2 == 1
-                });
-                self.stride *= 2;
-            }
-            self.kept_ns.push(difference_ns);
-        }
-        self.count += 1;
+        self.kept_ns.add(difference_ns);
+    }
+
+    fn count(&self) -> u64 {
+        self.kept_ns.seen()
     }
 
     fn median_ns(&self) -> Option<i64> {
-        let mut sorted = self.kept_ns.clone();
+        let mut sorted: Vec<i64> = self.kept_ns.kept().collect();
         sorted.sort_unstable();
         sorted.get(sorted.len() / 2).copied()
     }
@@ -157,20 +158,31 @@ struct Half {
     alone: [u64; 2],
     /// Octets of the same.
     alone_bytes: [u64; 2],
-    /// Times of the last data packet at both.
+    data: Pairs,
+    /// Pure ACKs.
+    acks: Pairs,
+}
+
+impl Half {
+    fn on_match(&mut self, times_ns: [i64; 2], payload_bytes: u32) {
+        self.differences.push(times_ns[1].saturating_sub(times_ns[0]));
+        if payload_bytes > 0 { self.data.add(times_ns) } else { self.acks.add(times_ns) }
+    }
+}
+
+/// Packets of one kind and the ones before them.
+#[derive(Default)]
+struct Pairs {
+    /// Times of the last one at both places.
     last_ns: Option<[i64; 2]>,
-    /// Nanoseconds between data packets.
+    /// Nanoseconds between the two.
     gaps: [Histogram; 2],
     /// Pairs that were closer at the first place, at the second.
     compressed: [u64; 2],
 }
 
-impl Half {
-    fn on_match(&mut self, [first_ns, second_ns]: [i64; 2], payload_bytes: u32) {
-        self.differences.push(second_ns.saturating_sub(first_ns));
-        if payload_bytes == 0 {
-            return;
-        }
+impl Pairs {
+    fn add(&mut self, [first_ns, second_ns]: [i64; 2]) {
         if let Some(last) = self.last_ns.replace([first_ns, second_ns]) {
             let gaps = [first_ns.saturating_sub(last[0]), second_ns.saturating_sub(last[1])];
             for place in 0..2 {
@@ -179,6 +191,14 @@ impl Half {
                 self.compressed[place] += u64::from(pushed);
             }
         }
+    }
+
+    /// Median time between two at the earlier and the later place, and the share that came together.
+    fn conclude(&self, earlier: usize, later: usize) -> ([Option<f64>; 2], Option<f64>) {
+        let median_us = |place: usize| self.gaps[place].quantile(0.5).map(|ns| ns as f64 / 1e3);
+        let pairs = self.gaps[later].count();
+        let share = (pairs > 0).then(|| self.compressed[later] as f64 / pairs as f64);
+        ([median_us(earlier), median_us(later)], share)
     }
 }
 
@@ -231,6 +251,10 @@ pub struct DirectionMatch {
     pub gap_us: [Option<f64>; 2],
     /// Share of pairs of data packets that came four times as close together as they went.
     pub compressed_share: Option<f64>,
+    /// The same two of this direction's pure ACKs: a path that merges them (framing, offloads) shows here.
+    pub ack_gap_us: [Option<f64>; 2],
+    /// Share of pairs.
+    pub compressed_ack_share: Option<f64>,
 }
 
 /// Matches two captures.
@@ -299,7 +323,7 @@ fn give_up(place: &mut Place, at: usize, at_end: bool, flows: &mut BTreeMap<Flow
 }
 
 fn conclude(places: &[Place; 2], flows: &BTreeMap<FlowKey, [Half; 2]>) -> Matching {
-    let matched = |halves: &[Half; 2]| halves.iter().map(|half| half.differences.count).sum::<u64>();
+    let matched = |halves: &[Half; 2]| halves.iter().map(|half| half.differences.count()).sum::<u64>();
     let mut ranked: Vec<_> = flows.iter().collect();
     ranked.sort_by_key(|(key, halves)| (std::cmp::Reverse(matched(halves)), **key));
     Matching {
@@ -331,30 +355,32 @@ fn flow(key: &FlowKey, halves: &[Half; 2]) -> FlowMatch {
 
 fn direction(key: &FlowKey, end: usize, first_to_second: bool, half: &Half) -> DirectionMatch {
     let (earlier, later) = if first_to_second { (0, 1) } else { (1, 0) };
-    let median_us = |place: usize| half.gaps[place].quantile(0.5).map(|ns| ns as f64 / 1e3);
-    let pairs = half.gaps[later].count();
+    let (gap_us, compressed_share) = half.data.conclude(earlier, later);
+    let (ack_gap_us, compressed_ack_share) = half.acks.conclude(earlier, later);
     DirectionMatch {
         from: key.end(end),
         to: key.end(1 - end),
         first_to_second,
-        matched_packets: half.differences.count,
+        matched_packets: half.differences.count(),
         lost_packets: half.alone[earlier],
         lost_bytes: half.alone_bytes[earlier],
         unseen_before_packets: half.alone[later],
         delay_above_least_us: above_least_us(&half.differences, first_to_second),
-        gap_us: [median_us(earlier), median_us(later)],
-        compressed_share: (pairs > 0).then(|| half.compressed[later] as f64 / pairs as f64),
+        gap_us,
+        compressed_share,
+        ack_gap_us,
+        compressed_ack_share,
     }
 }
 
 /// Quantiles 0.5, 0.95, 0.99 of what is kept, and the greatest of all.
 fn above_least_us(differences: &Differences, first_to_second: bool) -> [f64; 4] {
     let Differences { least_ns, most_ns, .. } = *differences;
-    if differences.kept_ns.is_empty() {
+    let above = |ns: i64| if first_to_second { ns - least_ns } else { most_ns - ns };
+    let mut delays: Vec<i64> = differences.kept_ns.kept().map(above).collect();
+    if delays.is_empty() {
         return [0.0; 4];
     }
-    let above = |ns: &i64| if first_to_second { ns - least_ns } else { most_ns - ns };
-    let mut delays: Vec<i64> = differences.kept_ns.iter().map(above).collect();
     delays.sort_unstable();
     let at = |quantile: f64| delays[((delays.len() - 1) as f64 * quantile) as usize] as f64 / 1e3;
     [at(0.5), at(0.95), at(0.99), (most_ns - least_ns) as f64 / 1e3]
@@ -398,11 +424,39 @@ fn write_direction(out: &mut String, one: &DirectionMatch) {
          delay above the least, ms: median {half:.3}, 95 % {most:.3}, 99 % {nearly_all:.3}, most {all:.3}",
         one.from, one.to, one.matched_packets, one.lost_packets, one.lost_bytes, one.unseen_before_packets
     );
-    if let ([Some(before), Some(behind)], Some(share)) = (one.gap_us, one.compressed_share) {
-        let _ = writeln!(
-            out,
-            "    between data packets, median: {before:.1} us before, {behind:.1} us behind; {:.1} % of pairs pushed together",
-            share * 100.0
-        );
+    for (what, gap_us, share) in [
+        ("data packets", one.gap_us, one.compressed_share),
+        ("pure ACKs", one.ack_gap_us, one.compressed_ack_share),
+    ] {
+        if let ([Some(before), Some(behind)], Some(share)) = (gap_us, share) {
+            let _ = writeln!(
+                out,
+                "    between {what}, median: {before:.1} us before, {behind:.1} us behind; {:.1} % of pairs pushed together",
+                share * 100.0
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_waits_however_many_others_are_matched_meanwhile_and_those_take_no_room() {
+        let identity = |number: u32| {
+            Identity::of(&Segment { sequence: number, acknowledgement: 7, ..Segment::default() })
+        };
+        let mut place = Place::default();
+        place.wait(identity(0), 0);
+        for number in 1..=(MOST_WAITING as u32 + 10) {
+            place.newest_ns = i64::from(number);
+            place.wait(identity(number), place.newest_ns);
+            assert_eq!(place.take(&identity(number)), Some(place.newest_ns));
+            assert_eq!(place.give_up(false), []);
+        }
+        assert!(place.order.len() <= SLACK + 2, "{}", place.order.len());
+        assert_eq!(place.take(&identity(0)), Some(0));
+        assert_eq!(place.waiting_packets, 0);
     }
 }

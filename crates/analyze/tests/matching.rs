@@ -109,6 +109,35 @@ fn data_that_was_pushed_together_is_told() {
 }
 
 #[test]
+fn acknowledgements_that_the_path_merged_are_told_apart_from_data_that_it_left_alone() {
+    let (mut near, mut far) = (Trace::default(), Trace::default());
+    let (mut nears, mut fars) = (Vec::new(), Vec::new());
+    for number in 0..200u32 {
+        let at = 50 * MS + i64::from(number) * MS;
+        let data = Tcp::client(flag::ACK, 1 + number * 1000, 1).payload(1000).ip_id(number as u16 + 1);
+        let ack = Tcp::server(flag::ACK, 1, 1001 + number * 1000).ip_id(number as u16 + 1);
+        nears.push((at, data.clone()));
+        fars.push((at + 5 * MS, data));
+        fars.push((at + 6 * MS, ack.clone()));
+        // Frames carry four.
+        nears.push((at + 15 * MS + i64::from(3 - number % 4) * MS + i64::from(number % 4) * 10 * US, ack));
+    }
+    for (packets, trace) in [(nears, &mut near), (fars, &mut far)] {
+        let mut packets = packets;
+        packets.sort_by_key(|(time_ns, _)| *time_ns);
+        packets.into_iter().for_each(|(time_ns, tcp)| trace.push(time_ns, tcp));
+    }
+    let flow = &matched(&[near, far]).flows[0];
+    let [data, acks] = [&flow.directions[0], &flow.directions[1]];
+    assert_eq!((data.compressed_share, data.compressed_ack_share), (Some(0.0), None));
+    assert_eq!(acks.compressed_share, None);
+    let share = acks.compressed_ack_share.unwrap();
+    assert!((share - 150.0 / 199.0).abs() < 0.01, "{share}");
+    let [before, behind] = acks.ack_gap_us.map(Option::unwrap);
+    assert!((before - 1000.0).abs() < 40.0 && (behind - 10.0).abs() < 1.0, "{before} {behind}");
+}
+
+#[test]
 fn octets_that_were_packed_anew_are_not_called_lost_without_a_word() {
     let [near, _] = two_places(0, &|_, _| Some(5 * MS));
     let mut cut = Trace::default();

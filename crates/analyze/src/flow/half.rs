@@ -10,7 +10,7 @@ use super::{
     recovery::{Cause, Episode, LEAST_RTO_NS, Recovery, Resent, Smoothed},
     series::{Limit, Series},
     spacing::{Spacing, WORTH_PACKETS},
-    thinned::Thinned,
+    thinned::Points,
 };
 use crate::segment::{Segment, flag, option};
 use std::collections::VecDeque;
@@ -81,23 +81,23 @@ pub struct Offer {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Detail {
     /// End of new data, relative octets.
-    pub sent: Thinned,
+    pub sent: Points,
     /// Start of what was sent again.
-    pub resent: Thinned,
+    pub resent: Points,
     /// Start of what came out of order.
-    pub disordered: Thinned,
+    pub disordered: Points,
     /// Acknowledged octets.
-    pub acked: Thinned,
+    pub acked: Points,
     /// Right edge of the window.
-    pub edge: Thinned,
+    pub edge: Points,
     /// Milliseconds.
-    pub rtt: Thinned,
+    pub rtt: Points,
     /// Octets.
-    pub flight: Thinned,
+    pub flight: Points,
     /// Microseconds between data packets.
-    pub data_gap: Thinned,
+    pub data_gap: Points,
     /// Microseconds between this end's pure ACKs.
-    pub ack_gap: Thinned,
+    pub ack_gap: Points,
 }
 
 /// Plain counters.

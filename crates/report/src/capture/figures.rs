@@ -9,7 +9,7 @@ use crate::plot::{
 use longfat_analyze::flow::{
     half::Detail,
     report::{DirectionReport, FlowReport, SeriesReport},
-    thinned::Thinned,
+    thinned::Points as Thinned,
 };
 
 /// Points over time, relative to the capture's start.
@@ -80,7 +80,7 @@ fn gap_histogram(direction: &DirectionReport, which: usize, title: &str, id: &st
 impl Points {
     fn of(&self, thinned: &Thinned, scale: f64) -> Vec<(f64, f64)> {
         let since = |ns: i64| ns.saturating_sub(self.start_ns) as f64 / 1e9;
-        let mut points: Vec<_> = thinned.points().map(|(ns, value)| (since(ns), value / scale)).collect();
+        let mut points: Vec<_> = thinned.kept().map(|(ns, value)| (since(ns), value / scale)).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     }
