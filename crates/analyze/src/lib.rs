@@ -8,6 +8,7 @@
 //! - [`matching`]: two captures of the same traffic at two places.
 //! - [`expect`]: expectations of it.
 //! - [`summary`]: the result as text.
+//! - `tables` (a feature): the result as Parquet.
 
 pub mod analysis;
 pub mod capture;
@@ -18,6 +19,8 @@ pub mod flow;
 pub mod matching;
 pub mod segment;
 pub mod summary;
+#[cfg(feature = "tables")]
+pub mod tables;
 
 /// What an analysis is to do.
 #[derive(Debug, Clone, Copy, PartialEq)]

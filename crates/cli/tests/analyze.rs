@@ -53,6 +53,33 @@ fn a_capture_is_told_as_text_as_json_and_as_a_page() {
 }
 
 #[test]
+fn tables_hold_what_json_says() {
+    use longfat_analyze::tables::{EpisodeRow, FindingRow, FlowRow, SeriesRow};
+    use longfat_schema::run::read_table;
+    let directory = tempfile::tempdir().unwrap();
+    let (file, tables) = (directory.path().join("a.pcap"), directory.path().join("new/tables"));
+    capture(&file);
+    let told =
+        longfat(&[file.to_str().unwrap(), "--json", "--parquet", tables.to_str().unwrap()], Stdio::null());
+    assert_eq!(code(&told), 0);
+    let json: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+    let main = &json["flows"][0]["directions"][0];
+    let flows = read_table::<FlowRow>(&tables.join("flows.parquet")).unwrap();
+    assert_eq!(flows.len(), 2);
+    assert!(flows[0].is_client && !flows[1].is_client);
+    assert_eq!(flows[0].resent_bytes, main["resent_bytes"].as_u64().unwrap());
+    assert_eq!(flows[0].throughput_bps, main["throughput_bps"].as_f64());
+    let series = read_table::<SeriesRow>(&tables.join("series.parquet")).unwrap();
+    assert_eq!(series.len(), main["series"]["rate_bps"].as_array().unwrap().len());
+    let episodes = read_table::<EpisodeRow>(&tables.join("episodes.parquet")).unwrap();
+    assert_eq!(episodes.iter().map(|row| row.resent_segments).sum::<u64>(), 1);
+    let findings = read_table::<FindingRow>(&tables.join("findings.parquet")).unwrap();
+    assert_eq!(findings.len(), json["flows"][0]["findings"].as_array().unwrap().len());
+    let refused = longfat(&[file.to_str().unwrap(), "--parquet", file.to_str().unwrap()], Stdio::null());
+    assert_eq!(code(&refused), 2);
+}
+
+#[test]
 fn a_missed_expectation_ends_with_1_and_a_met_one_with_0() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a.pcap");

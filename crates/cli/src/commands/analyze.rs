@@ -27,6 +27,8 @@ use std::{
       the greatest flows and what is remarkable about them, the costliest first
   longfat analyze slow.pcap --html slow.html
       one page with zoomable figures that needs no network: sequence and acknowledgement, flight, RTT, spacing
+  longfat analyze slow.pcap --parquet tables/
+      flows.parquet, series.parquet, episodes.parquet and findings.parquet, for notebooks and SQL
   longfat analyze run.pcap --expect 'retransmissions < 1%' --expect 'lfp_syndrome == 0'
       exit code 1 when one of them is missed
   tcpdump -i eth0 -s 96 -w - tcp | longfat analyze -
@@ -43,11 +45,14 @@ pub struct Args {
     /// Also write a page with figures of the greatest flows.
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
+    /// Also write Parquet tables into this directory: flows, series (over time), episodes (repairs of losses), findings.
+    #[arg(long, value_name = "DIR")]
+    parquet: Option<PathBuf>,
     /// Exit with 1 unless this holds: a figure, <, <=, ==, >= or >, and a value; may be repeated.
     #[arg(long, value_name = "EXPECTATION")]
     expect: Vec<Expect>,
     /// A second capture, of the same traffic elsewhere: match both packet by packet and tell what the path between them did.
-    #[arg(long = "match", value_name = "FILE", conflicts_with_all = ["html", "expect"])]
+    #[arg(long = "match", value_name = "FILE", conflicts_with_all = ["html", "parquet", "expect"])]
     matched: Option<PathBuf>,
     /// Threads that follow flows; results are the same for any number [default: one fewer than there are cores].
     #[arg(short, long, value_name = "N")]
@@ -66,6 +71,10 @@ pub fn run(args: &Args) -> Outcome {
     print(&analysis, &judged, args.json)?;
     if let Some(path) = &args.html {
         write_page(&analysis, &args.files, path)?;
+    }
+    if let Some(directory) = &args.parquet {
+        longfat_analyze::tables::write(&analysis, directory).map_err(anyhow::Error::from)?;
+        eprintln!("tables: {}", directory.display());
     }
     let missed = judged.iter().filter(|judged| !judged.met);
     let missed: Vec<String> =
