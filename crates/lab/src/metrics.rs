@@ -5,6 +5,7 @@
 
 mod avail;
 mod change;
+mod scaling;
 
 use crate::{plan::Plan, samples::Samples, spec::Protocol};
 use longfat_schema::{
@@ -14,8 +15,9 @@ use longfat_schema::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every metric there is: expectations may name these.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 26] = [
     "rise_us",
+    "scaling_us",
     "goodput_bps",
     "completion_us",
     "fairness_jain",
@@ -68,6 +70,7 @@ pub fn metrics(plan: &Plan, samples: &Samples, cpu_busy: Option<f64>) -> Vec<Met
     goodput(plan, samples, window, &mut found);
     completion(plan, samples, &mut found);
     change::rises(plan, samples, window, &mut found);
+    scaling::scaling(plan, samples, &mut found);
     echoes(samples, window, &mut found);
     control_blocks(samples, window, &mut found);
     datagrams(plan, samples, &mut found);
