@@ -12,7 +12,8 @@ within a round, and the table has their median and range.
 
   loss      packets of the interface (its own counters) that are not in the file
   speed     of the traffic, over its speed alone in the same round
-  own CPU   of the capturing process, user and system, per packet in the file
+  own CPU   of the capturing process, user and system, per packet in the file, from when it has begun (loading and checking the
+            BPF programs, or allocating a ring, comes before that and is in the raw figures)
   all CPU   of the whole machine per packet of the interface, over the same without capture: other programs that run meanwhile
             disturb it
 
@@ -43,8 +44,20 @@ def run(*command, **more):
 
 
 class Bed:
-    def __enter__(self):
+    """Two hosts and a cable."""
+
+    def __init__(self):
         self.near, self.far = (f"lfbc{os.getpid()}-{end}" for end in "nf")
+
+    def __enter__(self):
+        try:
+            self.build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def build(self):
         for name in (self.near, self.far):
             run("ip", "netns", "add", name)
         run("ip", "-n", self.near, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", self.far)
@@ -53,7 +66,6 @@ class Bed:
             run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0")
             run("ip", "-n", name, "link", "set", "eth0", "gso_max_segs", "1", "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
-        return self
 
     def __exit__(self, *_):
         for name in (self.near, self.far):
@@ -69,15 +81,18 @@ class Bed:
         inside = lambda name, *words: subprocess.Popen(
             ["ip", "netns", "exec", name, sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True
         )
-        receiver = inside(self.far, "receive")
-        assert receiver.stdout.readline() == "ready\n"
-        sender = inside(self.near, "send", str(seconds))
+        started = []
         try:
+            started.append(receiver := inside(self.far, "receive"))
+            if receiver.stdout.readline() != "ready\n":
+                raise SystemExit("the receiver of the traffic did not begin")
+            started.append(sender := inside(self.near, "send", str(seconds)))
             took, octets = map(float, receiver.communicate(timeout=seconds + 20)[0].split())
             sender.wait(10)
         finally:
-            for process in (sender, receiver):
+            for process in started:
                 process.kill()
+                process.wait()
         return octets / took
 
 
@@ -112,13 +127,18 @@ class Capturer:
     def __call__(self, bed, file):
         words = [word.format(netns=bed.near, file=file) for word in self.command]
         process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        said = ""
-        while self.ready not in said:
-            line = process.stderr.readline()
-            if not line:
-                raise SystemExit(f"{self.name} did not begin: {said}")
-            said += line
-        time.sleep(0.3)
+        try:
+            said = ""
+            while self.ready not in said:
+                line = process.stderr.readline()
+                if not line:
+                    raise SystemExit(f"{self.name} did not begin: {said}")
+                said += line
+            time.sleep(0.3)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         return process
 
 
@@ -141,22 +161,40 @@ def measure(bed, capturer, seconds, longfat):
     """One program, or none, under traffic."""
     file = pathlib.Path(f"/dev/shm/lfbc{os.getpid()}.pcap")
     process = capturer(bed, file) if capturer else None
-    before, cpu = bed.packets(), machine_cpu()
-    speed = bed.traffic(seconds)
-    cpu, packets = machine_cpu() - cpu, bed.packets() - before
-    found = {"program": capturer.name if capturer else "none", "bytes_per_s": speed, "packets": packets, "all_cpu_s": cpu}
-    if process:
-        time.sleep(0.2)
-        # 'ip netns exec' has become the program.
-        process.send_signal(signal.SIGINT)
-        process.stderr.read()
-        _, _, usage = os.wait4(process.pid, 0)
-        process.returncode = 0
-        total = json.loads(run(longfat, "analyze", "--json", "--most-flows", "1", str(file)))["capture"]["packets"]
-        file.unlink()
-        # What passed before and after the traffic (address resolution and the like) is in the file as well.
-        found |= {"captured": total, "lost": max(0, packets - total), "own_cpu_s": usage.ru_utime + usage.ru_stime}
-    return found
+    try:
+        idle = own_cpu(process) if process else 0
+        before, cpu = bed.packets(), machine_cpu()
+        speed = bed.traffic(seconds)
+        cpu, packets = machine_cpu() - cpu, bed.packets() - before
+        found = {"program": capturer.name if capturer else "none", "bytes_per_s": speed, "packets": packets, "all_cpu_s": cpu}
+        if process:
+            time.sleep(0.2)
+            used = ended(process) - idle
+            total = json.loads(run(longfat, "analyze", "--json", "--most-flows", "1", str(file)))["capture"]["packets"]
+            # What passed before and after the traffic (address resolution and the like) is in the file as well.
+            found |= {"captured": total, "lost": max(0, packets - total), "own_cpu_s": used, "start_cpu_s": idle}
+        return found
+    finally:
+        if process and process.returncode is None:
+            process.kill()
+            process.wait()
+        file.unlink(missing_ok=True)
+
+
+def own_cpu(process):
+    """What a process has used so far: what it took to begin is told apart from what packets cost."""
+    text = pathlib.Path(f"/proc/{process.pid}/stat").read_text()
+    fields = text[text.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def ended(process):
+    """Ends a capturer ('ip netns exec' has become the program); the processor time it used."""
+    process.send_signal(signal.SIGINT)
+    process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
 
 
 def ratios(rounds, name):
