@@ -1,7 +1,7 @@
 //! Sysctls of the calling thread's network namespace.
 
 use crate::{Error, Result};
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};
 
 fn path(key: &str) -> String {
     format!("/proc/sys/{}", key.replace('.', "/"))
@@ -20,7 +20,9 @@ pub fn write(key: &str, value: &str) -> Result<()> {
         .map_err(|source| Error::io(format!("set sysctl '{key}' to '{value}'"), source))
 }
 
-/// Every readable sysctl under `net`, sorted by name. Names keep `/` within interface names as the kernel does.
+/// Every setting under `net`, sorted by name. Names keep `/` within interface names as the kernel does. What cannot be
+/// written is no setting (which congestion controls there are, how many connections are tracked), and what only root may
+/// read (the key of Fast Open) is nobody else's business: both are left out.
 pub fn dump_net() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     walk(Path::new("/proc/sys/net"), "net", &mut found);
@@ -34,11 +36,29 @@ fn walk(directory: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => walk(&entry.path(), &name, found),
             _ => {
-                // Write-only entries (route.flush) and ones refused in a namespace are left out.
-                if let Ok(text) = fs::read_to_string(entry.path()) {
+                let mode = entry.metadata().map_or(0, |metadata| metadata.permissions().mode());
+                // Ones refused in a namespace are left out, too.
+                if mode & 0o222 != 0
+                    && mode & 0o004 != 0
+                    && let Ok(text) = fs::read_to_string(entry.path())
+                {
                     found.insert(name, text.trim().to_owned());
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_found_and_neither_states_nor_secrets() {
+        let found = dump_net();
+        assert!(found.contains_key("net.ipv4.tcp_congestion_control"));
+        for other in ["tcp_available_congestion_control", "tcp_fastopen_key", "route.flush"] {
+            assert!(!found.contains_key(&format!("net.ipv4.{other}")), "{other}");
         }
     }
 }
