@@ -2,7 +2,7 @@
 
 import xarray
 
-from ._read import manifests, samples
+from ._read import _arrow, manifests, samples
 
 #: Columns that tell one line of a sample table from another.
 _LINES = ("case", "repeat", "flow", "stream", "role", "link", "direction", "relay", "connection")
@@ -51,7 +51,7 @@ class Lab:
         axes = _axes(axes)
         factor, label = _unit(metric)
         lines = data.stack(line=[axis for axis in open_axes if axis != x]) if len(open_axes) > 1 else data.expand_dims("line")
-        number = next((name for name in data.coords if name.startswith(f"{x}_") and data[name].dims == (x,)), None)
+        number = next((name for name in data.coords if name != x and data[name].dims == (x,)), None)
         places, x_label = (data[x].values, x) if number is None else (data[number].values, number)
         if number is not None:
             x_factor, x_label = _unit(number)
@@ -96,8 +96,9 @@ def timeline(path, table, column, axes=None, **where):
 
     `where` names axes and labels, and columns of the table: `flow="measured", role="sender"`. Gives back matplotlib's axes.
     """
-    known = {"case", "repeat"} | {at["axis"] for run in manifests(path) for at in run.get("axes") or []}
-    rows = samples(path, table, **{key: value for key, value in where.items() if key in known})
+    runs = manifests(path)
+    known = {"case", "repeat"} | {at["axis"] for run in runs for at in run.get("axes") or []}
+    rows = _arrow(runs, path, table, {key: value for key, value in where.items() if key in known}).to_pandas()
     for name, value in where.items():
         if name not in known:
             rows = rows[rows[name] == value]

@@ -11,8 +11,8 @@ import xarray
 #: Newest version of the run directory that is understood; the Rust crate `longfat-schema` has the same.
 SCHEMA_VERSION = 2
 
-#: Columns of figures that say where a row belongs, besides the axes.
-_PLACE = ["experiment", "cell", "case", "repeat", "seed", "backend", "status", "path", "of", "stream"]
+#: Columns that say where a row belongs; an axis that is called like one of them is the column `AXIS_axis`.
+_PLACE = ("experiment", "cell", "repeat", "seed", "backend", "status", "path", "of", "stream", "result", "run")
 
 
 class SchemaError(ValueError):
@@ -41,22 +41,51 @@ def manifests(path):
     raise SchemaError(f"'{root}' holds neither a result (result.json) nor a run (manifest.json)")
 
 
+def _free(name, taken):
+    """The name, or one that no other column has."""
+    while name in taken:
+        name = f"{name}_axis"
+    return name
+
+
+def _metrics(runs):
+    """Names of all metrics, in order."""
+    return sorted({metric["metric"] for run in runs for metric in run["metrics"]})
+
+
+def _columns(runs, taken):
+    """Every axis in the order of the sweep, and its column."""
+    columns = {}
+    for run in runs:
+        for at in run.get("axes") or [{"axis": "case"}]:
+            if at["axis"] not in columns:
+                columns[at["axis"]] = _free(at["axis"], {*taken, *columns.values()})
+    return columns
+
+
 def figures(path):
     """Every figure as a pandas DataFrame: a row per run, thing (`of`) and stream (NA for the whole), a column per metric.
 
-    An axis is a column of its labels; beside it, where they are numbers, `AXIS_UNIT` has them in their base unit.
+    An axis is a column of its labels; beside it, where they are numbers, `AXIS_UNIT` has them in their base unit. What is
+    called like another column gets `_axis` at its end.
     """
+    return _figures(manifests(path))
+
+
+def _figures(runs):
+    taken = {*_PLACE, *_metrics(runs)}
+    columns = _columns(runs, taken)
     rows = {}
-    for run in manifests(path):
+    for run in runs:
         place = {name: run[name] for name in ("experiment", "repeat", "seed", "backend", "status", "path")}
         place["cell"] = run["case"]
         axes = run.get("axes") or []
         if not axes:
             place["case"] = run["case"]
         for at in axes:
-            place[at["axis"]] = at["label"]
+            place[columns[at["axis"]]] = at["label"]
             if at.get("number") is not None:
-                place[f"{at['axis']}_{at.get('unit') or 'number'}"] = at["number"]
+                place[_number_of(at["axis"], at.get("unit"), columns, taken)] = at["number"]
         # A run that came to nothing has one row, so that it is not forgotten.
         rows.setdefault((run["path"], "", None), {**place, "of": "", "stream": None})
         for metric in run["metrics"]:
@@ -66,6 +95,11 @@ def figures(path):
     frame = pandas.DataFrame(rows.values())
     frame["stream"] = frame["stream"].astype("UInt32")
     return frame
+
+
+def _number_of(axis, unit, columns, taken):
+    """The column of an axis's labels as numbers."""
+    return _free(f"{axis}_{unit or 'number'}", {*taken, *columns.values()})
 
 
 def _axes(runs):
@@ -84,26 +118,27 @@ def _axes(runs):
 def open(path, status=("done",)):
     """A result as an xarray Dataset: a variable per metric over the axes of the sweep, `repeat` and `of`.
 
-    A coordinate is the label as the experiment file has it; where labels are numbers, the coordinate `AXIS_UNIT` (`rate_bps`,
+    A dimension is called as its axis (`AXIS_axis` where that is a metric's name or a column's of `figures`). A coordinate is
+    the label as the experiment file has it; where labels are numbers, the coordinate `AXIS_UNIT` (`rate_bps`,
     `delay_us`) has them in their base unit. Only runs with one of these statuses count; the others are missing values, as
     is what a run has no figure for. `data.lab` draws, and reads samples.
     """
     runs = manifests(path)
-    frame = figures(path)
+    frame = _figures(runs)
     labels, numbers, units = _axes(runs)
+    metrics = _metrics(runs)
+    taken = {*_PLACE, *metrics}
+    columns = _columns(runs, taken)
     counted = frame[frame["status"].isin(list(status)) & frame["stream"].isna()]
-    index = [*labels, "repeat", "of"]
-    metrics = sorted({metric["metric"] for run in runs for metric in run["metrics"]})
-    metrics = [metric for metric in metrics if metric in counted.columns]
-    data = counted.set_index(index)[metrics].to_xarray()
+    data = counted.set_index([*columns.values(), "repeat", "of"])[metrics].to_xarray()
     repeats = sorted({run["repeat"] for run in runs})
     # In the order of the sweep, also where every run of a value was invalid.
-    data = data.reindex({**labels, "repeat": repeats})
+    data = data.reindex({**{columns[axis]: known for axis, known in labels.items()}, "repeat": repeats})
     for axis, known in labels.items():
         values = [numbers[axis][label] for label in known]
         if all(value is not None for value in values) and len(units[axis]) == 1:
-            unit = next(iter(units[axis]))
-            data = data.assign_coords({f"{axis}_{unit or 'number'}": (axis, values)})
+            number = _number_of(axis, next(iter(units[axis])), columns, taken)
+            data = data.assign_coords({number: (columns[axis], values)})
     data.attrs.update(path=str(path), experiment=runs[0]["experiment"], backend=runs[0]["backend"])
     result = Path(path) / "result.json"
     if result.is_file():
@@ -124,10 +159,15 @@ def _wanted(run, where):
 def arrow(path, table, **where):
     """The samples of one kind (`tcp`, `queue`, `interval` …) of all runs as a pyarrow Table, with the runs' axes as columns.
 
-    `where` names axes (`case`, `repeat` too) and the labels wanted: `rate="25Mbit"`.
+    `where` names axes (`case`, `repeat` too) and the labels wanted: `rate="25Mbit"`. `run` is the run's directory; an axis
+    that is called like another column gets `_axis` at its end.
     """
+    return _arrow(manifests(path), path, table, where)
+
+
+def _arrow(runs, path, table, where):
     found = []
-    for run in manifests(path):
+    for run in runs:
         at, wanted = _wanted(run, where)
         if not wanted:
             continue
@@ -136,9 +176,9 @@ def arrow(path, table, **where):
             continue
         # Axes from paths are left alone: partitions of a path would come twice.
         rows = pyarrow.parquet.read_table(file, partitioning=None)
-        for axis, label in {**at, "run": run["path"]}.items():
+        for axis, label in [("run", run["path"]), *at.items()]:
             kind = pyarrow.int64() if isinstance(label, int) else pyarrow.string()
-            name = axis if axis not in rows.column_names else f"{axis}_axis"
+            name = _free(axis, rows.column_names)
             rows = rows.append_column(name, pyarrow.array([label] * rows.num_rows, kind))
         found.append(rows.replace_schema_metadata())
     if not found:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 
 import numpy
 import pandas
@@ -10,7 +11,7 @@ import pyarrow
 import pytest
 
 import longfat
-from conftest import ROOT
+from conftest import ROOT, SPEC
 
 
 def test_a_sweep_is_a_dataset_over_its_axes_in_their_order(sweep):
@@ -46,6 +47,32 @@ def test_figures_are_those_of_the_parquet_dataset(sweep):
     for metric in metrics:
         left, right = (frame[metric].dropna().sort_values().to_numpy() for frame in (ours, theirs))
         assert numpy.array_equal(left, right), metric
+
+
+AXES_LIKE_COLUMNS = """
+[sweep]
+seed = { set = "flows.measured.streams", values = [1] }
+of = { set = "flows.measured.cc", values = ["reno"] }
+run = { set = "links.path.rate", values = ["20Mbit"] }
+cwnd_segments = { set = "links.path.delay", values = ["2ms"] }
+"""
+
+
+def test_an_axis_may_be_called_like_a_column(program, tmp_path):
+    text = SPEC[: SPEC.index("[sweep]")].replace("repeats = 3", "repeats = 1")
+    (tmp_path / "spec.toml").write_text(text + AXES_LIKE_COLUMNS)
+    subprocess.run([program, "lab", "run", "spec.toml", "--backend", "sim", "-o", "out"], cwd=tmp_path, check=True)
+    out = tmp_path / "out"
+    run = longfat.manifests(out)[0]
+    for frame in (longfat.figures(out), pandas.read_parquet(out / "results.parquet")):
+        assert set(frame.seed) == {run["seed"]} and "measured" in set(frame.of)
+        assert {float(value) for value in frame.seed_axis} == {1} and set(frame.of_axis) == {"reno"}
+        assert set(frame.run_bps) == {20e6}
+    data = longfat.open(out)
+    assert data.goodput_bps.sel(of="measured", of_axis="reno", seed_axis="1").size == 1
+    rows = longfat.samples(out, "tcp", seed="1")
+    assert set(rows.run) == {run["path"]} and set(rows.run_axis) == {"20Mbit"}
+    assert set(rows.cwnd_segments_axis) == {"2ms"} and rows.cwnd_segments.max() > 2
 
 
 def test_samples_are_tables_with_the_axes_as_columns(sweep):

@@ -164,6 +164,24 @@ fn every_figure_of_a_sweep_is_a_row_with_its_axes_and_answers_sql_or_the_mend_is
 }
 
 #[test]
+fn a_session_that_goes_on_and_dies_leaves_no_table_of_the_runs_before_it() {
+    let bench = Bench::new();
+    bench.ends(0, &[&RUN[..], &["--cell", "rate=10Mbit"]].concat());
+    let dataset = bench.path("out/results.parquet");
+    assert!(dataset.is_file());
+    // Where the next runs should go there is a file: the session ends in the middle.
+    fs::write(bench.path("out/rate=20Mbit"), "").unwrap();
+    bench.ends(2, &RUN);
+    assert_eq!(result(&bench.path("out")).status, ResultStatus::Running);
+    assert!(!dataset.exists());
+    // Asked now, it is about the runs there are, however often runs came since.
+    fs::write(&dataset, "of an earlier question").unwrap();
+    let said = bench.lab(&["query", "select 1", "out"]);
+    let rows = longfat_schema::run::read_rows(&dataset).unwrap();
+    assert!(rows.iter().all(|row| row["rate"] == "10Mbit") && !rows.is_empty(), "{said:?}");
+}
+
+#[test]
 fn a_sweep_is_verified_packed_sent_and_unpacked_and_every_byte_that_changed_is_named() {
     let bench = Bench::new();
     bench.ends(0, &RUN);

@@ -223,6 +223,7 @@ impl Session<'_> {
         let is_kept = |index: &usize| kept.contains(&self.plans[*index].directory());
         let (kept, pending): (Vec<usize>, Vec<usize>) = (0..self.plans.len()).partition(is_kept);
         runs.into_iter().for_each(|(place, plan, manifest)| finished.insert(place, &plan, manifest));
+        finished.result.planned = u32::try_from(finished.runs.len() + pending.len()).ok();
         if !kept.is_empty() {
             tell(Event::Kept { indices: &kept });
         }
@@ -285,6 +286,14 @@ impl Session<'_> {
 
     fn prepare_directory(&self) -> Result<(), SessionError> {
         make_directory(self.directory)?;
+        // What an earlier session gathered lacks the runs to come; who is killed must not leave it as if it were whole.
+        let dataset = self.directory.join(DATASET_FILE);
+        match fs::remove_file(&dataset) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error(&dataset, source));
+            }
+            _ => {}
+        }
         let path = self.directory.join(SPEC_FILE);
         fs::write(&path, self.text).map_err(|source| io_error(&path, source))
     }
@@ -302,6 +311,7 @@ impl Session<'_> {
             focus: head.focus.clone(),
             cases: self.experiment.cases.iter().filter(planned).map(case_info).collect(),
             runs: Vec::new(),
+            planned: None,
             expectations: Vec::new(),
             provenance: self.provenance.clone(),
             files: None,

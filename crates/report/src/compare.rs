@@ -5,7 +5,8 @@ mod page;
 mod parameters;
 
 use longfat_schema::run::{RunDirectory, RunError, RunManifest, RunStatus, Spread, bootstrap, find_runs};
-pub use page::{Drawn, html};
+pub use page::html;
+pub(crate) use page::sections;
 use parameters::differences;
 pub use parameters::plan_differences;
 use serde::Serialize;

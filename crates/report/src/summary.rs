@@ -306,28 +306,15 @@ mod tests {
             value,
         };
         RunManifest {
-            schema_version: 1,
-            experiment: "e".into(),
             case: case.into(),
-            axes: vec![],
             repeat,
-            backend: "emulated".into(),
-            seed: 1,
             status,
-            reasons: vec![],
-            started_unix_ms: 0,
-            duration_us: 1,
-            window_start_us: 0,
-            window_end_us: 1,
             metrics: vec![
                 metric("goodput_bps", "focus", goodput),
                 metric("utilisation_ratio", "lan/forward", 0.1),
                 metric("utilisation_ratio", "path/forward", 0.9),
             ],
-            provenance: Default::default(),
-            hosts: Default::default(),
-            files: None,
-            seal: None,
+            ..RunManifest::default()
         }
     }
 

@@ -5,7 +5,7 @@ mod support;
 
 use longfat_report::{
     Report, ReportError,
-    compare::{Drawn, Side, compare, html},
+    compare::{Side, compare, html},
     load::Experiment,
 };
 use longfat_schema::run::{RunError, RunStatus};
@@ -225,7 +225,7 @@ fn the_page_of_a_comparison_shows_what_differs_and_draws_both_sides_beside_each_
     let paths = [RESULT.directory.as_path(), directory.path()];
     let comparison = compare(&Side::open(paths[0]).unwrap(), &Side::open(paths[1]).unwrap());
     let experiments = paths.map(|path| Experiment::open(path).unwrap());
-    let page = html(&comparison, &experiments, &Drawn::of(&comparison, &experiments));
+    let page = html(&comparison, &experiments);
     let first = CASES[0].name;
     let beyond = |case: &longfat_report::compare::CaseComparison| {
         case.figures.iter().filter(|figure| figure.beyond_spread == Some(true)).count()
@@ -237,6 +237,10 @@ fn the_page_of_a_comparison_shows_what_differs_and_draws_both_sides_beside_each_
     assert!(page.contains("≠ differs") && page.contains("≈ within"));
     let drawn = page.matches("<svg").count();
     assert!(drawn >= 2 * 5 * CASES.len() && drawn.is_multiple_of(2), "{drawn}");
+    // Beneath each other on a narrow screen, every chart says of which side it is.
+    let figures = page.matches("<figure>").count();
+    let labelled = |letter: &str| page.matches(&format!("<span class=\"letter\">{letter}</span>")).count();
+    assert!(figures > 0 && [labelled("A"), labelled("B")] == [figures / 2; 2], "{figures}");
     let plain = page.replace("http://www.w3.org/2000/svg", "");
     for forbidden in ["http:", "https:", "src=", "@import", "url(", "NaN", ">inf"] {
         assert!(!plain.contains(forbidden), "{forbidden}");

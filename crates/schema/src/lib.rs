@@ -5,6 +5,7 @@
 //! - [`lines`]: those lines in a file.
 //! - [`samples`]: those of a whole run in memory, by kind.
 //! - [`decode`]: TOML into types, every problem found and named by its key (feature `toml`).
+//! - [`random`]: the one generator of random numbers.
 //! - [`run`]: the run directory, its manifest and its Parquet tables (feature `store`).
 //!
 //! This crate is a leaf: it knows no kernel, no network and no clock.
@@ -12,6 +13,7 @@
 #[cfg(feature = "toml")]
 pub mod decode;
 pub mod lines;
+pub mod random;
 pub mod record;
 #[cfg(feature = "store")]
 pub mod run;

@@ -3,22 +3,33 @@
 use crate::record::Record;
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, BufWriter, Write},
+    io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
+
+/// How long a record waits at most for more to be written with it: somebody may be looking on.
+const WRITE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Where a program writes its records. Clones share the file; without a file, records are thrown away.
 #[derive(Debug, Clone, Default)]
 pub struct Lines {
-    file: Option<Arc<Mutex<BufWriter<File>>>>,
+    file: Option<Arc<Mutex<Buffered>>>,
+}
+
+#[derive(Debug)]
+struct Buffered {
+    file: BufWriter<File>,
+    written: Instant,
 }
 
 impl Lines {
     /// Creates (or truncates) the file.
     pub fn create(path: &Path) -> io::Result<Lines> {
         let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
-        Ok(Lines { file: Some(Arc::new(Mutex::new(file))) })
+        let buffered = Buffered { file, written: Instant::now() };
+        Ok(Lines { file: Some(Arc::new(Mutex::new(buffered))) })
     }
 
     /// Whether anything is kept: callers may skip gathering what nobody reads.
@@ -31,13 +42,19 @@ impl Lines {
         let Some(file) = &self.file else { return Ok(()) };
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+        let mut buffered = file.lock().unwrap_or_else(PoisonError::into_inner);
+        buffered.file.write_all(&line)?;
+        if buffered.written.elapsed() < WRITE_WITHIN {
+            return Ok(());
+        }
+        buffered.written = Instant::now();
+        buffered.file.flush()
     }
 
     /// Hands what is buffered to the kernel. Call it before the program ends: a drop cannot report an error.
     pub fn flush(&self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        file.lock().unwrap_or_else(PoisonError::into_inner).flush()
+        file.lock().unwrap_or_else(PoisonError::into_inner).file.flush()
     }
 }
 
@@ -66,10 +83,14 @@ pub enum LinesError {
 
 /// Calls `each` for every record of a samples file, in order. A last line cut off in the middle (its writer was
 /// killed) is passed over; any other damage is an error.
-pub fn read(path: &Path, mut each: impl FnMut(Record)) -> Result<(), LinesError> {
+pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<(), LinesError> {
+    read_last(path, u64::MAX, each)
+}
+
+/// The same of the whole lines among the last `bytes` of a file.
+pub fn read_last(path: &Path, bytes: u64, mut each: impl FnMut(Record)) -> Result<(), LinesError> {
     let name = || path.display().to_string();
-    let file = File::open(path).map_err(|source| LinesError::Io { path: name(), source })?;
-    let mut reader = BufReader::with_capacity(1 << 16, file);
+    let mut reader = open_last(path, bytes).map_err(|source| LinesError::Io { path: name(), source })?;
     let mut text = Vec::new();
     for line in 1.. {
         text.clear();
@@ -85,6 +106,19 @@ pub fn read(path: &Path, mut each: impl FnMut(Record)) -> Result<(), LinesError>
         }
     }
     Ok(())
+}
+
+/// A file from the first line that begins within its last `bytes`.
+fn open_last(path: &Path, bytes: u64) -> io::Result<BufReader<File>> {
+    let mut file = File::open(path)?;
+    let skipped = file.metadata()?.len().saturating_sub(bytes);
+    // From the byte before: a line may begin exactly there.
+    file.seek(SeekFrom::Start(skipped.saturating_sub(1)))?;
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    if skipped > 0 {
+        reader.skip_until(b'\n')?;
+    }
+    Ok(reader)
 }
 
 #[cfg(test)]
@@ -119,5 +153,20 @@ mod tests {
         std::fs::write(file.path(), format!("{whole}\nrubbish\n{whole}\n")).unwrap();
         let message = read(file.path(), |_| {}).unwrap_err().to_string();
         assert!(message.contains("line 2"), "{message}");
+    }
+
+    #[test]
+    fn of_the_last_bytes_only_whole_lines_are_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let line = |message: &str| format!("{}\n", serde_json::to_string(&note(message)).unwrap());
+        std::fs::write(file.path(), line("a") + &line("b") + &line("c")).unwrap();
+        let last = |bytes: usize| {
+            let mut found = Vec::new();
+            read_last(file.path(), bytes as u64, |record| found.push(record)).unwrap();
+            found.len()
+        };
+        let one = line("a").len();
+        let counts = [last(0), last(one - 1), last(one), last(one + 1), last(2 * one), last(9 * one)];
+        assert_eq!(counts, [0, 0, 1, 1, 2, 3]);
     }
 }

@@ -1,6 +1,7 @@
 //! When bytes and datagrams are due. Time is passed in: nanoseconds since the stream's start.
 
 use crate::plan::Arrivals;
+use longfat_schema::random::SplitMix64;
 
 /// Nanoseconds that `bytes` take at `rate_bps`, rounded down.
 fn span_ns(bytes: u64, rate_bps: u64) -> u64 {
@@ -40,7 +41,7 @@ pub struct Departures {
 #[derive(Debug, Clone)]
 enum Process {
     Constant,
-    Poisson(SplitMix),
+    Poisson(SplitMix64),
 }
 
 impl Departures {
@@ -48,7 +49,9 @@ impl Departures {
     pub fn new(datagram_bytes: u64, rate_bps: u64, arrivals: Arrivals, stream: u32) -> Departures {
         let process = match arrivals {
             Arrivals::Constant => Process::Constant,
-            Arrivals::Poisson { seed } => Process::Poisson(SplitMix(seed.wrapping_add(u64::from(stream)))),
+            Arrivals::Poisson { seed } => {
+                Process::Poisson(SplitMix64::new(seed.wrapping_add(u64::from(stream))))
+            }
         };
         let mut departures = Departures { datagram_bytes, rate_bps, process, next_ns: 0, count: 0 };
         if matches!(departures.process, Process::Poisson(_)) {
@@ -84,25 +87,6 @@ impl Departures {
             Process::Constant => 0,
             Process::Poisson(random) => (-(1.0 - random.unit()).ln() * mean_ns) as u64,
         }
-    }
-}
-
-/// SplitMix64 (Steele 2014): small, seeded, the same everywhere.
-#[derive(Debug, Clone)]
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in [0, 1) with 53 bits.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -17,7 +17,10 @@ use crate::{
 use child::Child;
 use longfat_host::{Lease, facts, facts::CpuTimes, monotonic_ns, monotonic_us};
 use longfat_mobility::Key;
-use longfat_schema::{lines::LinesError, run::write_json};
+use longfat_schema::{
+    lines::LinesError,
+    run::{START_FILE, Start, write_json},
+};
 use network::Network;
 use programs::{FollowFiles, file_name};
 use std::{
@@ -95,6 +98,9 @@ pub fn run(
     stage.start_servers(stop)?;
     let mut hosts = stage.network.states()?;
     let start_ns = monotonic_ns() + SETTLE_NS;
+    // For who looks on; goes with the raw records.
+    let start = Start { start_us: (start_ns / 1000) as i64 };
+    write_json(&stage.files.raw.join(START_FILE), &start)?;
     let mut senders = stage.start_senders(start_ns)?;
     let cpu_busy = stage.watch(&mut senders, start_ns, tick, stop)?;
     let duration_us = monotonic_us() - (start_ns / 1000) as i64;
@@ -167,15 +173,12 @@ impl Stage<'_> {
     /// The hosts first: they hear the first announcement.
     fn start_follow(&mut self, follow: &FollowPlan, stop: &AtomicBool) -> Result<(), EmulationError> {
         let key = self.files.raw.join(format!("{}.key", file_name("follow", &follow.name)));
-        // That of an earlier try.
-        let _ = fs::remove_file(&key);
         Key::create(&key)?;
         let far = follow.far.iter().map(|far| (&far.host, true));
         for (host, far) in follow.nodes.iter().map(|node| (node, false)).chain(far) {
             let file = file_name(&file_name("follow", &follow.name), host);
             let files = FollowFiles { key: &key, name: &format!("{}-{file}", self.lease) };
             let state = self.files.raw.join(format!("{file}.state.json"));
-            let _ = fs::remove_file(&state);
             let audit = self.files.logs.join(format!("{file}.audit.jsonl"));
             let arguments = programs::follow(follow, &files, &state, &audit, far);
             let namespace = self.network.host(host)?.clone();

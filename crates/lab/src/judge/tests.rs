@@ -2,7 +2,6 @@ use super::*;
 use crate::plan::tests_support::plan;
 use crate::spec::expect::{Bound, Bounds, Expected, FigureOf, Measure, Pair};
 use longfat_schema::record::*;
-use longfat_schema::run::Provenance;
 use longfat_schema::run::RunManifest;
 
 fn summary(stream: u32) -> FlowSummary {
@@ -118,24 +117,11 @@ fn warnings_of_programs_reach_the_reader_once() {
 
 fn run(case: &str, status: RunStatus, goodput: f64) -> RunManifest {
     RunManifest {
-        schema_version: 1,
-        experiment: "e".into(),
         case: case.into(),
-        axes: vec![],
         repeat: 1,
-        backend: "emulated".into(),
-        seed: 0,
         status,
-        reasons: vec![],
-        started_unix_ms: 0,
-        duration_us: 0,
-        window_start_us: 0,
-        window_end_us: 0,
         metrics: vec![Metric { metric: "goodput_bps".into(), of: "f".into(), stream: None, value: goodput }],
-        provenance: Provenance::default(),
-        hosts: Default::default(),
-        files: None,
-        seal: None,
+        ..RunManifest::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who announces a link's changes to whom, resolved.
 
-use super::{CablePlan, EndPlan};
+use super::{CablePlan, network::Topology, resolve::end_of};
 use crate::spec::{FollowSpec, Setting};
 use longfat_mobility::policy::Policy;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,13 @@ pub struct FarPlan {
     pub ipv4: Ipv4Addr,
 }
 
-pub(super) fn plan(name: &str, follow: &FollowSpec, setting: &Setting, links: &[CablePlan]) -> FollowPlan {
+pub(super) fn plan(
+    name: &str,
+    follow: &FollowSpec,
+    setting: &Setting,
+    topology: &Topology<'_>,
+    links: &[CablePlan],
+) -> FollowPlan {
     let mut interfaces: Vec<String> = Vec::new();
     let mut peers = Vec::new();
     for node in &follow.nodes {
@@ -55,11 +61,7 @@ pub(super) fn plan(name: &str, follow: &FollowSpec, setting: &Setting, links: &[
         peers.extend(own.flat_map(|end| [IpAddr::from(end.ipv4), IpAddr::from(end.ipv6)]));
     }
     interfaces.dedup();
-    let end_of = |host: &str| -> Option<&EndPlan> {
-        links.iter().flat_map(|cable| &cable.ends).find(|end| end.host == host)
-    };
-    let far =
-        follow.far.iter().filter_map(|host| Some(FarPlan { host: host.clone(), ipv4: end_of(host)?.ipv4 }));
+    let far = follow.far.iter().filter_map(|host| far_plan(host, &follow.router, topology, links));
     let first_end = links.iter().find(|cable| cable.name == follow.link).map(|cable| &cable.ends[0].host);
     FollowPlan {
         name: name.to_owned(),
@@ -75,4 +77,11 @@ pub(super) fn plan(name: &str, follow: &FollowSpec, setting: &Setting, links: &[
         burst_percent: follow.burst,
         rto_min_us: follow.rto_min.map(|span| span.as_us()),
     }
+}
+
+/// A host elsewhere is told at its address on the link by which the announcement arrives, as a flow is.
+fn far_plan(host: &str, router: &str, topology: &Topology<'_>, links: &[CablePlan]) -> Option<FarPlan> {
+    let path = topology.path(router, host)?;
+    let arrives = path.last()?;
+    Some(FarPlan { host: host.to_owned(), ipv4: end_of(links, arrives.link, arrives.to)?.ipv4 })
 }

@@ -70,7 +70,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
             .collect(),
         relays: enabled_relays(setting).map(|(name, relay)| relay_plan(name, relay)).collect(),
         follows: enabled_follows(setting)
-            .map(|(name, follow)| super::follow::plan(name, follow, setting, &links))
+            .map(|(name, follow)| super::follow::plan(name, follow, setting, &topology, &links))
             .collect(),
         flows: enabled_flows(setting)
             .map(|(name, flow)| flow_plan(name, flow, setting, &topology, &links, seed))
@@ -185,7 +185,7 @@ fn route(host: &str, link: &CablePlan, topology: &Topology<'_>, links: &[CablePl
     })
 }
 
-fn end_of<'a>(links: &'a [CablePlan], link: &str, host: &str) -> Option<&'a EndPlan> {
+pub(super) fn end_of<'a>(links: &'a [CablePlan], link: &str, host: &str) -> Option<&'a EndPlan> {
     let link = links.iter().find(|candidate| candidate.name == link)?;
     link.ends.iter().find(|end| end.host == host)
 }

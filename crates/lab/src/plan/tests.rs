@@ -238,3 +238,22 @@ fn who_follows_a_link_resolves_to_interfaces_and_addresses_and_the_simulator_has
     let refused = crate::simulated::check(std::slice::from_ref(plan)).unwrap_err().to_string();
     assert!(refused.contains("follows.bus"), "{refused}");
 }
+
+#[test]
+fn a_host_elsewhere_is_told_where_announcements_reach_it_also_when_it_has_another_link_first() {
+    // 'aside' comes before 'path' in order of names, and nothing behind it forwards.
+    let more = "[hosts.c]\n[links.aside]\nbetween = ['b', 'c']\n\
+                [follows.bus]\nrouter = 'r'\nlink = 'path'\nnodes = ['a']\nfar = ['b']";
+    let plan = small("", more).remove(0);
+    let far = plan.follows[0].far[0].ipv4;
+    assert_eq!(link_of(&plan, &far).unwrap().name, "path");
+    assert_eq!(follow(&plan, "r", far).unwrap(), ["r", "b"]);
+}
+
+#[test]
+fn a_host_elsewhere_that_no_announcement_reaches_is_refused() {
+    let more = "[hosts.c]\n[links.aside]\nbetween = ['b', 'c']\n\
+                [follows.bus]\nrouter = 'r'\nlink = 'path'\nnodes = ['a']\nfar = ['c']";
+    let refused = Experiment::read(&format!("{SMALL}\n{more}"), &[]).unwrap_err().to_string();
+    assert!(refused.contains("follows.bus.far") && refused.contains("no route from 'r' to 'c'"), "{refused}");
+}

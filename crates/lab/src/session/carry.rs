@@ -12,7 +12,7 @@ use crate::{
 use longfat_kernel::cc::Registration;
 use longfat_schema::{
     SCHEMA_VERSION,
-    run::{Provenance, RunManifest, RunStatus, RunWriter, seal_run, write_json},
+    run::{PLAN_FILE, Provenance, RunManifest, RunStatus, RunWriter, seal_run, write_json},
 };
 use std::{fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
 
@@ -52,7 +52,7 @@ impl Carrier<'_> {
     ) -> Result<Option<RunManifest>, SessionError> {
         clear(directory)?;
         make_directory(directory)?;
-        write_json(&directory.join("plan.json"), plan)?;
+        write_json(&directory.join(PLAN_FILE), plan)?;
         let started_unix_ms = unix_ms_of(SystemTime::now());
         let attempt = match self.backend {
             Backend::Emulated => self.emulate(plan, directory, tick, stop)?,

@@ -4,7 +4,8 @@ use super::{Session, SessionError};
 use crate::plan::Plan;
 use longfat_report::compare::plan_differences;
 use longfat_schema::run::{
-    Kind, RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, RunStatus, read_versioned,
+    Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, RunStatus,
+    read_versioned,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -45,7 +46,7 @@ impl Session<'_> {
     /// The run of a plan, when it is there, whole and valid.
     pub(super) fn kept_run(&self, plan: &Plan) -> Result<Option<RunManifest>, SessionError> {
         let directory = self.directory.join(plan.directory());
-        let file = directory.join("plan.json");
+        let file = directory.join(PLAN_FILE);
         if !file.exists() {
             return Ok(None);
         }

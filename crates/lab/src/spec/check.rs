@@ -251,16 +251,26 @@ fn check_end(path: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<'
 }
 
 fn check_reachable(path: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<'_>) {
-    let topology = Topology::of(setting);
-    for (from, to) in [(&flow.from, &flow.to), (&flow.to, &flow.from)] {
-        if topology.path(from, to).is_none() {
-            let message = format!(
-                "no route from '{from}' to '{to}': join them by links, and write forward = true in the hosts between"
-            );
-            found.say(path, message);
-            return;
-        }
+    let _ = check_route(path, &flow.from, &flow.to, setting, found)
+        && check_route(path, &flow.to, &flow.from, setting, found);
+}
+
+/// Whether packets get from one host to another.
+pub(super) fn check_route(
+    path: &str,
+    from: &str,
+    to: &str,
+    setting: &Setting,
+    found: &mut Found<'_>,
+) -> bool {
+    let is_there = Topology::of(setting).path(from, to).is_some();
+    if !is_there {
+        let message = format!(
+            "no route from '{from}' to '{to}': join them by links, and write forward = true in the hosts between"
+        );
+        found.say(path, message);
     }
+    is_there
 }
 
 fn check_tcp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {

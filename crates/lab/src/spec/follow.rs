@@ -2,7 +2,7 @@
 
 use super::{
     Setting,
-    check::{Found, check_host, names},
+    check::{Found, check_host, check_route, names},
 };
 use longfat_mobility::{Name, policy::Policy};
 use longfat_schema::{
@@ -75,6 +75,12 @@ pub(super) fn check(name: &str, follow: &FollowSpec, setting: &Setting, found: &
     for node in follow.nodes.iter().filter(|node| setting.link_between(&follow.router, node).is_none()) {
         let message = format!("'{node}' has no link with the router '{}'", follow.router);
         found.say(format!("{path}.nodes"), message);
+    }
+    let known = |host: &&String| setting.hosts.contains_key(*host);
+    if known(&&follow.router) {
+        for host in follow.far.iter().filter(known) {
+            check_route(&format!("{path}.far"), &follow.router, host, setting, found);
+        }
     }
     if follow.burst.is_some_and(|percent| percent > 100) {
         found.say(format!("{path}.burst"), "is percent of a window, from 0 to 100");

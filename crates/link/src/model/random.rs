@@ -1,31 +1,30 @@
-//! Seeded randomness: SplitMix64 (Steele, Lea, Flood 2014). Small, fast, and the same on every machine.
+//! Seeded randomness: streams of one seed that do not depend on one another.
+
+use longfat_schema::random::SplitMix64;
 
 /// A stream of random numbers that a seed determines.
 #[derive(Debug, Clone)]
 pub struct Random {
-    state: u64,
+    numbers: SplitMix64,
 }
 
 impl Random {
     /// A stream for `seed`; `stream` tells apart the streams of one seed.
     pub fn new(seed: u64, stream: u64) -> Random {
-        let mut random = Random { state: seed ^ stream.wrapping_mul(0xd605_1b6f_9d3c_2e91) };
+        let mut random =
+            Random { numbers: SplitMix64::new(seed ^ stream.wrapping_mul(0xd605_1b6f_9d3c_2e91)) };
         random.next_u64();
         random
     }
 
     /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.numbers.next_u64()
     }
 
     /// Uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        self.numbers.unit()
     }
 
     /// True with the given probability. Certainties draw nothing, so that an unused feature changes no stream.

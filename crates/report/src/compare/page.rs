@@ -2,7 +2,7 @@
 
 use super::{CONFIDENCE, CaseComparison, Comparison, Difference, Figure};
 use crate::{
-    figures::{Panel, RunFigures, draw_representative},
+    figures::{Panel, draw_representative},
     load::Experiment,
     page::{
         document, panel,
@@ -16,38 +16,21 @@ use longfat_schema::run::Spread;
 /// Cases whose figures are drawn: a page of more would be too large to open.
 const CASES_DRAWN: usize = 24;
 
-/// The figures of a pair of cases, both of the run that stands for its case.
-pub struct Drawn {
-    /// As in [`CaseComparison::names`].
-    names: [String; 2],
-    sides: [Option<RunFigures>; 2],
+/// The whole page. The tables of the runs that stand for their cases are read, and drawn.
+pub fn html(comparison: &Comparison, experiments: &[Experiment; 2]) -> String {
+    document("Two results compared", &sections(comparison, experiments))
 }
 
-impl Drawn {
-    /// Reads the tables and draws the figures of the first cases that both have.
-    pub fn of(comparison: &Comparison, experiments: &[Experiment; 2]) -> Vec<Drawn> {
-        let draw = |(index, pair): (usize, &CaseComparison)| Drawn {
-            names: pair.names.clone(),
-            sides: [0, 1].map(|side| {
-                let experiment = &experiments[side];
-                let case = experiment.cases.iter().find(|case| case.info.name == pair.names[side])?;
-                draw_representative(case, experiment.focus(), &format!("c{}s{side}", index + 1))
-            }),
-        };
-        comparison.cases.iter().take(CASES_DRAWN).enumerate().map(draw).collect()
-    }
-}
-
-/// The whole page.
-pub fn html(comparison: &Comparison, experiments: &[Experiment; 2], drawn: &[Drawn]) -> String {
+/// What stands on it.
+pub(crate) fn sections(comparison: &Comparison, experiments: &[Experiment; 2]) -> String {
     let sections = [
         header(experiments, comparison),
         beyond(comparison),
         parameters(comparison),
         comparison.cases.iter().map(case_table).collect(),
-        side_by_side(comparison, drawn),
+        side_by_side(comparison, experiments),
     ];
-    document("Two results compared", &sections.concat())
+    sections.concat()
 }
 
 fn header(experiments: &[Experiment; 2], comparison: &Comparison) -> String {
@@ -184,8 +167,8 @@ fn case_table(case: &CaseComparison) -> String {
     )
 }
 
-fn side_by_side(comparison: &Comparison, drawn: &[Drawn]) -> String {
-    let left_out = comparison.cases.len().saturating_sub(drawn.len());
+fn side_by_side(comparison: &Comparison, experiments: &[Experiment; 2]) -> String {
+    let left_out = comparison.cases.len().saturating_sub(CASES_DRAWN);
     let note = if left_out > 0 {
         format!(
             "<p class=\"note\">The figures of {left_out} more cases are not drawn here; 'longfat report' draws all.</p>"
@@ -193,28 +176,40 @@ fn side_by_side(comparison: &Comparison, drawn: &[Drawn]) -> String {
     } else {
         String::new()
     };
-    let cases: String = drawn.iter().map(pair).collect();
+    let drawn = comparison.cases.iter().take(CASES_DRAWN).enumerate();
+    let cases: String = drawn.map(|(index, case)| pair(index, case, experiments)).collect();
     format!(
-        "<section><h2>Side by side</h2><p class=\"note\">The valid repeat with the median goodput on each side: A left, B \
-         right. Axes are each figure's own.</p>{note}</section>{cases}"
+        "<section><h2>Side by side</h2><p class=\"note\">The valid repeat with the median goodput on each side: A left (or \
+         above), B right (or below). Axes are each figure's own.</p>{note}</section>{cases}"
     )
 }
 
-fn pair(drawn: &Drawn) -> String {
-    let panels = |side: usize| drawn.sides[side].as_ref().map_or(&[][..], |figures| &figures.panels);
-    let none = "<div class=\"absent\">nothing to draw</div>";
-    let count = panels(0).len().max(panels(1).len());
-    let both = |index: usize| {
-        let drawn = |side: usize| panels(side).get(index).map_or(none.to_owned(), panel);
-        let absent =
-            [0, 1].iter().all(|side| matches!(panels(*side).get(index), Some(Panel::Absent { .. }) | None));
-        // What neither side has needs no place.
-        if absent { String::new() } else { format!("<div class=\"pair\">{}{}</div>", drawn(0), drawn(1)) }
+fn pair(index: usize, case: &CaseComparison, experiments: &[Experiment; 2]) -> String {
+    let sides = [0, 1].map(|side| {
+        let experiment = &experiments[side];
+        let own = experiment.cases.iter().find(|own| own.info.name == case.names[side])?;
+        draw_representative(own, experiment.focus(), &format!("c{}s{side}", index + 1))
+    });
+    let panels = [0, 1].map(|side| sides[side].as_ref().map_or(&[][..], |figures| &figures.panels));
+    let count = panels[0].len().max(panels[1].len());
+    let rows: String = (0..count).map(|row| both(panels.map(|own| own.get(row)))).collect();
+    format!("<section class=\"case\"><h3>{}</h3>{rows}</section>", escape(&case.label()))
+}
+
+/// One chart of both sides, each with its letter: where the window is narrow they stand beneath each other.
+fn both(panels: [Option<&Panel>; 2]) -> String {
+    let is_absent = |drawn: &Option<&Panel>| matches!(drawn, Some(Panel::Absent { .. }) | None);
+    // What neither side has needs no place.
+    if panels.iter().all(is_absent) {
+        return String::new();
+    }
+    let drawn = |side: usize| {
+        let none = "<div class=\"absent\">nothing to draw</div>".to_owned();
+        format!(
+            "<div class=\"side\"><span class=\"letter\">{}</span>{}</div>",
+            ["A", "B"][side],
+            panels[side].map_or(none, panel)
+        )
     };
-    let rows: String = (0..count).map(both).collect();
-    let title = match &drawn.names {
-        [left, right] if left == right => escape(left),
-        [left, right] => format!("{} | {}", escape(left), escape(right)),
-    };
-    format!("<section class=\"case\"><h3>{title}</h3>{rows}</section>")
+    format!("<div class=\"pair\">{}{}</div>", drawn(0), drawn(1))
 }

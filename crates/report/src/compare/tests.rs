@@ -10,24 +10,13 @@ fn run(case: &str, repeat: u32, figures: &[(&str, &str, f64)]) -> Run {
         value: *value,
     };
     let manifest = RunManifest {
-        schema_version: 1,
-        experiment: "e".into(),
         case: case.into(),
-        axes: vec![],
         repeat,
         backend: "emulated".into(),
-        seed: 1,
         status: RunStatus::Done,
-        reasons: vec![],
-        started_unix_ms: 0,
-        duration_us: 10,
-        window_start_us: 0,
-        window_end_us: 10,
         metrics: figures.iter().map(metric).collect(),
         provenance: Provenance { kernel: "6.12".into(), ..Provenance::default() },
-        hosts: Default::default(),
-        files: None,
-        seal: None,
+        ..RunManifest::default()
     };
     let plan = json!({
         "case": case, "repeat": repeat, "seed": 100 + repeat,

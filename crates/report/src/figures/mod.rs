@@ -1,6 +1,6 @@
 //! Which charts a result deserves: two over all cases, six over time for each run.
 
-mod overview;
+pub(crate) mod overview;
 mod panels;
 mod samples;
 
@@ -10,7 +10,7 @@ use crate::{
     load::{Case, Experiment},
     plot::Figure,
 };
-use longfat_schema::run::{RunDirectory, RunStatus};
+use longfat_schema::run::{RunDirectory, RunManifest, RunStatus};
 
 /// Every figure of one experiment.
 #[derive(Debug, Clone)]
@@ -136,7 +136,17 @@ pub fn draw_representative(case: &Case, focus: Option<&str>, prefix: &str) -> Op
 }
 
 fn draw_run(run: &RunDirectory, samples: RunSamples, focus: Option<&str>, prefix: &str) -> RunFigures {
-    let panels = panels::draw(&run.manifest, &samples, focus, prefix);
+    draw_samples(&run.manifest, samples, focus, prefix)
+}
+
+/// The figures of what the programs of a run have said, be it over or not.
+pub fn draw_samples(
+    manifest: &RunManifest,
+    samples: RunSamples,
+    focus: Option<&str>,
+    prefix: &str,
+) -> RunFigures {
+    let panels = panels::draw(manifest, &samples, focus, prefix);
     let ended = |flow: &longfat_schema::record::FlowSummary| {
         Some((format!("{} stream {}", flow.flow, flow.stream), flow.error.clone()?))
     };

@@ -38,7 +38,7 @@ pub(crate) fn document(title: &str, main: &str) -> String {
     )
 }
 
-fn experiment(index: usize, experiment: &Experiment, figures: &ExperimentFigures) -> String {
+pub(crate) fn experiment(index: usize, experiment: &Experiment, figures: &ExperimentFigures) -> String {
     let id = format!("e{}", index + 1);
     let sections = [
         header(experiment, &id),
@@ -53,7 +53,7 @@ fn experiment(index: usize, experiment: &Experiment, figures: &ExperimentFigures
     format!("<article id=\"{id}\">{}</article>\n", sections.concat())
 }
 
-fn header(experiment: &Experiment, id: &str) -> String {
+pub(crate) fn header(experiment: &Experiment, id: &str) -> String {
     let paragraphs = experiment.description().split("\n\n").map(str::trim).filter(|p| !p.is_empty());
     let paragraphs: String = paragraphs.map(|p| format!("<p>{}</p>", escape(p))).collect();
     format!(
@@ -66,7 +66,7 @@ fn header(experiment: &Experiment, id: &str) -> String {
 }
 
 /// What kind of world a run's figures are of.
-fn carried_out(backend: &str) -> String {
+pub(crate) fn carried_out(backend: &str) -> String {
     match backend {
         "sim" => "simulated in virtual time".to_owned(),
         other => format!("{other} backend"),
@@ -93,7 +93,7 @@ fn origin(experiment: &Experiment) -> Vec<String> {
     facts
 }
 
-fn verdict(expectations: &[Expectation]) -> String {
+pub(crate) fn verdict(expectations: &[Expectation]) -> String {
     if expectations.is_empty() {
         return String::new();
     }
@@ -119,7 +119,7 @@ fn judged(expectation: &Expectation) -> String {
     )
 }
 
-fn run_states(experiment: &Experiment) -> String {
+pub(crate) fn run_states(experiment: &Experiment) -> String {
     let total =
         |f: fn(&crate::summary::CaseSummary) -> usize| experiment.summary.cases.iter().map(f).sum::<usize>();
     let (done, invalid, failed) = (total(|c| c.done), total(|c| c.invalid), total(|c| c.failed));
@@ -227,7 +227,7 @@ fn run_line(case: &Case, index: usize) -> String {
     format!("{} Repeat {}{role}, window {} s", chip(run.status), run.repeat, number(window))
 }
 
-fn run(figures: &RunFigures) -> String {
+pub(crate) fn run(figures: &RunFigures) -> String {
     let panels: String = figures.panels.iter().map(panel).collect();
     let errors = figures.errors.iter().map(|(stream, error)| format!("{stream} ended early: {error}"));
     let warnings = figures.notes.iter().filter(|note| note.level != "info");

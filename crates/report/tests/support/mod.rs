@@ -153,6 +153,7 @@ fn result_manifest(runs: Vec<RunEntry>) -> ResultManifest {
         focus: Some(FOCUS.into()),
         cases: CASES.iter().map(case).collect(),
         runs,
+        planned: None,
         expectations: vec![
             expectation(
                 "The relayed Reno gets at least what the end-to-end HighSpeed flow gets",
@@ -223,7 +224,6 @@ fn run_manifest(shape: &Shape, repeat: u32, status: RunStatus, metrics: Vec<Metr
         schema_version: SCHEMA_VERSION,
         experiment: "conversion".into(),
         case: shape.name.into(),
-        axes: vec![],
         repeat,
         backend: "emulated".into(),
         seed: u64::from(repeat),
@@ -236,8 +236,7 @@ fn run_manifest(shape: &Shape, repeat: u32, status: RunStatus, metrics: Vec<Metr
         metrics,
         provenance: provenance(),
         hosts: ["sender", "relay", "receiver"].map(|name| (name.to_owned(), host(name))).into(),
-        files: None,
-        seal: None,
+        ..RunManifest::default()
     }
 }
 

@@ -14,6 +14,10 @@ use std::{
     sync::Arc,
 };
 
+/// Columns that say where a row belongs; `result` and `run` are what `longfat lab query` adds.
+const PLACE: [&str; 11] =
+    ["experiment", "cell", "repeat", "seed", "backend", "status", "path", "of", "stream", "result", "run"];
+
 /// File name of the dataset.
 pub const DATASET_FILE: &str = "results.parquet";
 
@@ -63,6 +67,8 @@ fn columns(rows: &[(&str, Row<'_>)]) -> Vec<(String, ArrayRef, bool)> {
     };
     let runs: Vec<&RunManifest> = rows.iter().map(|(_, row)| row.run).collect();
     let directory = rows.iter().map(|(directory, _)| Some(*directory)).collect::<StringArray>();
+    let metrics: BTreeSet<&str> = rows.iter().flat_map(|(_, row)| row.values.keys().copied()).collect();
+    let taken: BTreeSet<&str> = PLACE.into_iter().chain(metrics.iter().copied()).collect();
     let mut columns = vec![
         ("experiment".to_owned(), text(&|row| Some(row.run.experiment.clone())), false),
         ("cell".to_owned(), text(&|row| Some(row.run.case.clone())), false),
@@ -70,7 +76,7 @@ fn columns(rows: &[(&str, Row<'_>)]) -> Vec<(String, ArrayRef, bool)> {
     if runs.iter().all(|run| run.axes.iter().all(|at| at.axis != "case")) {
         columns.push(("case".to_owned(), text(&|row| Some(base(row.run))), false));
     }
-    columns.extend(axes(&runs));
+    columns.extend(axes(&runs, &taken));
     columns.extend([
         ("repeat".to_owned(), whole(runs.iter().map(|run| run.repeat)), false),
         (
@@ -88,9 +94,7 @@ fn columns(rows: &[(&str, Row<'_>)]) -> Vec<(String, ArrayRef, bool)> {
             true,
         ),
     ]);
-    let metrics: BTreeSet<&str> = rows.iter().flat_map(|(_, row)| row.values.keys().copied()).collect();
-    let taken: BTreeSet<String> = columns.iter().map(|(name, ..)| name.clone()).collect();
-    for metric in metrics.into_iter().filter(|metric| !taken.contains(*metric)) {
+    for metric in metrics {
         let values = rows.iter().map(|(_, row)| row.values.get(metric).copied());
         columns.push((metric.to_owned(), Arc::new(values.collect::<Float64Array>()) as ArrayRef, true));
     }
@@ -107,18 +111,34 @@ fn base(run: &RunManifest) -> String {
 }
 
 /// A column of labels per axis; where every label is a number, of numbers, or beside the labels a column of them in
-/// their base unit (`rate` and `rate_bps`).
-fn axes(runs: &[&RunManifest]) -> Vec<(String, ArrayRef, bool)> {
+/// their base unit (`rate` and `rate_bps`). An axis that is called like another column gets `_axis` at its end.
+fn axes(runs: &[&RunManifest], taken: &BTreeSet<&str>) -> Vec<(String, ArrayRef, bool)> {
     let mut names: Vec<&str> = Vec::new();
     for axis in runs.iter().flat_map(|run| &run.axes) {
         if !names.contains(&axis.axis.as_str()) {
             names.push(&axis.axis);
         }
     }
-    names.into_iter().flat_map(|name| axis(name, runs)).collect()
+    let mut taken: BTreeSet<String> = taken.iter().map(|name| (*name).to_owned()).collect();
+    let columns: Vec<String> = names.iter().map(|name| free(name, &mut taken)).collect();
+    names.iter().zip(columns).flat_map(|(name, column)| axis(name, column, runs, &mut taken)).collect()
 }
 
-fn axis(name: &str, runs: &[&RunManifest]) -> Vec<(String, ArrayRef, bool)> {
+/// A column's name that no other has.
+fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
+    let mut name = name.to_owned();
+    while !taken.insert(name.clone()) {
+        name.push_str("_axis");
+    }
+    name
+}
+
+fn axis(
+    name: &str,
+    column: String,
+    runs: &[&RunManifest],
+    taken: &mut BTreeSet<String>,
+) -> Vec<(String, ArrayRef, bool)> {
     let at =
         |run: &&RunManifest| -> Option<AxisPoint> { run.axes.iter().find(|at| at.axis == name).cloned() };
     let points: Vec<Option<AxisPoint>> = runs.iter().map(at).collect();
@@ -132,8 +152,48 @@ fn axis(name: &str, runs: &[&RunManifest]) -> Vec<(String, ArrayRef, bool)> {
         Arc::new(points.iter().map(|at| at.as_ref().map(|at| at.label.clone())).collect::<StringArray>())
     };
     match units.first().filter(|_| measured) {
-        None => vec![(name.to_owned(), labels(), true)],
-        Some(&"") => vec![(name.to_owned(), numbers(), true)],
-        Some(unit) => vec![(name.to_owned(), labels(), true), (format!("{name}_{unit}"), numbers(), true)],
+        None => vec![(column, labels(), true)],
+        Some(&"") => vec![(column, numbers(), true)],
+        Some(unit) => {
+            let of_numbers = free(&format!("{name}_{unit}"), taken);
+            vec![(column, labels(), true), (of_numbers, numbers(), true)]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Metric, read_rows};
+    use super::*;
+
+    #[test]
+    fn an_axis_that_is_called_like_another_column_has_a_column_of_its_own() {
+        let point = |axis: &str, label: &str| AxisPoint::named(axis, label);
+        let number = |axis: &str, number, unit: &str| AxisPoint {
+            number: Some(number),
+            unit: unit.to_owned(),
+            ..point(axis, &number.to_string())
+        };
+        let metric = |metric: &str, value| Metric {
+            metric: metric.to_owned(),
+            of: "measured".to_owned(),
+            stream: None,
+            value,
+        };
+        let run = RunManifest {
+            axes: vec![point("of", "here"), number("seed", 9.0, ""), number("goodput", 5e6, "bps")],
+            seed: 77,
+            metrics: vec![metric("goodput_bps", 4e6)],
+            ..RunManifest::default()
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(DATASET_FILE);
+        write_dataset(&file, &[("r1", &run)]).unwrap();
+        let row = read_rows(&file).unwrap().remove(0);
+        let column = |name: &str| row[name].clone();
+        assert_eq!((column("of"), column("of_axis")), ("measured".into(), "here".into()));
+        assert_eq!((column("seed"), column("seed_axis")), (77.into(), 9.0.into()));
+        assert_eq!((column("goodput_bps"), column("goodput_bps_axis")), (4e6.into(), 5e6.into()));
+        assert_eq!(column("goodput"), "5000000");
     }
 }

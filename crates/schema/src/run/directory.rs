@@ -1,8 +1,8 @@
 //! Run directories on disk.
 
 use super::{
-    Kind, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter, parse_versioned,
-    read_table, read_versioned, upgrade::may_lack_tables,
+    Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter,
+    parse_versioned, read_table, read_versioned, upgrade::may_lack_tables,
 };
 use crate::{record::*, samples::Samples};
 use serde::{Serialize, de::DeserializeOwned};
@@ -106,7 +106,7 @@ impl RunDirectory {
 
     /// The plan it was made from: of the lab's type, or as plain JSON.
     pub fn plan<T: DeserializeOwned>(&self) -> Result<T, RunError> {
-        read_versioned(&self.path.join("plan.json"), Kind::Plan)
+        read_versioned(&self.path.join(PLAN_FILE), Kind::Plan)
     }
 }
 
@@ -151,31 +151,12 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Provenance, RunStatus, seal_run};
+    use super::super::{RunStatus, seal_run};
     use super::*;
     use crate::SCHEMA_VERSION;
 
     fn manifest(schema_version: u32) -> RunManifest {
-        RunManifest {
-            schema_version,
-            experiment: "e".into(),
-            case: "c".into(),
-            axes: vec![],
-            repeat: 1,
-            backend: "emulated".into(),
-            seed: 1,
-            status: RunStatus::Done,
-            reasons: vec![],
-            started_unix_ms: 0,
-            duration_us: 10,
-            window_start_us: 0,
-            window_end_us: 10,
-            metrics: vec![],
-            provenance: Provenance::default(),
-            hosts: Default::default(),
-            files: None,
-            seal: None,
-        }
+        RunManifest { schema_version, case: "c".into(), status: RunStatus::Done, ..RunManifest::default() }
     }
 
     fn write_run(path: &Path, records: Vec<Record>, schema_version: u32) -> RunManifest {

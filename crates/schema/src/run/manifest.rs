@@ -6,18 +6,31 @@ use std::{collections::BTreeMap, fmt};
 
 /// File name of a [`RunManifest`].
 pub const RUN_FILE: &str = "manifest.json";
+/// File name of the plan a run is made from.
+pub const PLAN_FILE: &str = "plan.json";
 /// File name of a [`ResultManifest`].
 pub const RESULT_FILE: &str = "result.json";
 
-/// How a run ended.
+/// File name of a [`Start`], beside the records of a run in progress.
+pub const START_FILE: &str = "start.json";
+
+/// When the flows of a run in progress begin, by the clock its programs write down. Tables have times since then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Monotonic clock.
+    pub start_us: i64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
     /// Everything was as planned.
     Done,
     /// It ran, but its numbers must not be trusted: the emulator was late, a flow had another cc than planned…
     Invalid,
-    /// It did not run to its end.
+    /// It did not run to its end. So is a run of which nothing is known.
+    #[default]
     Failed,
 }
 
@@ -61,7 +74,7 @@ impl fmt::Display for AxisPoint {
 }
 
 /// One run: one plan in, one directory out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunManifest {
     /// [`crate::SCHEMA_VERSION`] of the writer.
     pub schema_version: u32,
@@ -195,6 +208,9 @@ pub struct ResultManifest {
     pub cases: Vec<CaseInfo>,
     /// Runs made so far, in order.
     pub runs: Vec<RunEntry>,
+    /// How many there will be when the session has come to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned: Option<u32>,
     /// What the experiment expects, judged.
     pub expectations: Vec<Expectation>,
     /// Where and by whom it was made.

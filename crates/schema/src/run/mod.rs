@@ -27,10 +27,10 @@ mod verify;
 pub use dataset::{DATASET_FILE, write_dataset};
 pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
 pub use manifest::{
-    AxisPoint, CaseInfo, CellVerdict, Expectation, HostState, Metric, Provenance, RESULT_FILE, RUN_FILE,
-    ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus,
+    AxisPoint, CaseInfo, CellVerdict, Expectation, HostState, Metric, PLAN_FILE, Provenance, RESULT_FILE,
+    RUN_FILE, ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus, START_FILE, Start,
 };
-pub use seal::{Contents, FileRecord, is_derived, seal_run, write_result};
+pub use seal::{Contents, FileRecord, seal_run, write_result};
 pub use spread::{Spread, bootstrap};
 pub use table::{Table, TableError, TableWriter, read_rows, read_table};
 pub use upgrade::{Kind, parse_versioned, read_versioned};

@@ -123,7 +123,7 @@ impl Contents {
 }
 
 /// Pages that are made from runs and may lie beside them: they say nothing that the runs do not.
-pub fn is_derived(path: &str) -> bool {
+fn is_derived(path: &str) -> bool {
     ["report.html", "compare.html"].contains(&path.rsplit('/').next().unwrap_or(path))
 }
 
@@ -135,10 +135,7 @@ pub fn seal_run(directory: &Path, manifest: &mut RunManifest) -> Result<(), RunE
     let mut files = Contents::of_directory(directory)?.files;
     files.remove(RUN_FILE);
     manifest.files = Some(files);
-    let path = directory.join(RUN_FILE);
-    manifest.seal = Some("0".repeat(DIGITS));
-    manifest.seal = Some(seal_of(&path, manifest)?);
-    write_json(&path, manifest)
+    write_sealed(&directory.join(RUN_FILE), manifest, |manifest| &mut manifest.seal)
 }
 
 /// Writes a result's manifest. With `own` files the session has ended, and they are hashed.
@@ -154,16 +151,19 @@ pub fn write_result(directory: &Path, manifest: &mut ResultManifest, own: &[&str
         contents.add(name, File::open(&path).map_err(failed)?).map_err(failed)?;
     }
     manifest.files = (!own.is_empty()).then_some(contents.files);
-    let path = directory.join(RESULT_FILE);
-    manifest.seal = Some("0".repeat(DIGITS));
-    manifest.seal = Some(seal_of(&path, manifest)?);
-    write_json(&path, manifest)
+    write_sealed(&directory.join(RESULT_FILE), manifest, |manifest| &mut manifest.seal)
 }
 
-/// Hash of a manifest whose seal is all zeros.
-fn seal_of(path: &Path, manifest: &impl Serialize) -> Result<String, RunError> {
-    let bytes = super::directory::json_bytes(path, manifest)?;
-    Ok(hexadecimal(&Sha256::digest(&bytes)))
+/// Writes a manifest with its seal: the hash of the manifest whose seal is all zeros.
+fn write_sealed<M: Serialize>(
+    path: &Path,
+    manifest: &mut M,
+    seal: fn(&mut M) -> &mut Option<String>,
+) -> Result<(), RunError> {
+    *seal(manifest) = Some("0".repeat(DIGITS));
+    let hash = Sha256::digest(super::directory::json_bytes(path, manifest)?);
+    *seal(manifest) = Some(hexadecimal(&hash));
+    write_json(path, manifest)
 }
 
 /// Whether the bytes of a manifest are those its seal was made of.

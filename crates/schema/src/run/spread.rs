@@ -1,5 +1,6 @@
 //! What repeats of one figure come to: the one definition that the lab, its tables and the report share.
 
+use crate::random::SplitMix64;
 use serde::Serialize;
 
 /// Resamples of a bootstrap: the ends of a 90 % interval then move by a percent or so with the draws.
@@ -35,7 +36,7 @@ impl Spread {
 /// sides tell: the percentile bootstrap (Efron 1979). The same draws every time: judging the same runs again must not
 /// change the verdict. `None` without values on both sides, or when the figure is no number in some resample.
 pub fn bootstrap(sides: [&[f64]; 2], confidence: f64, figure: impl Fn(f64, f64) -> f64) -> Option<[f64; 2]> {
-    let mut random = 0;
+    let mut random = SplitMix64::new(0);
     let mut drawn = Vec::new();
     let mut resampled = Vec::with_capacity(RESAMPLES);
     for _ in 0..RESAMPLES {
@@ -50,22 +51,14 @@ pub fn bootstrap(sides: [&[f64]; 2], confidence: f64, figure: impl Fn(f64, f64) 
 }
 
 /// Median of as many values drawn with replacement.
-fn resample(values: &[f64], drawn: &mut Vec<f64>, random: &mut u64) -> Option<f64> {
+fn resample(values: &[f64], drawn: &mut Vec<f64>, random: &mut SplitMix64) -> Option<f64> {
     drawn.clear();
     for _ in values {
-        drawn.push(values[(next(random) % values.len() as u64) as usize]);
+        drawn.push(values[(random.next_u64() % values.len() as u64) as usize]);
     }
     drawn.sort_by(f64::total_cmp);
     let (lower, upper) = (drawn.get(drawn.len().saturating_sub(1) / 2)?, drawn.get(drawn.len() / 2)?);
     Some(lower / 2.0 + upper / 2.0)
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]
@@ -101,8 +94,8 @@ mod tests {
 
     #[test]
     fn nine_in_ten_intervals_hold_the_median_of_what_was_drawn_from() {
-        let mut random = 7;
-        let mut uniform = || next(&mut random) as f64 / u64::MAX as f64;
+        let mut random = SplitMix64::new(7);
+        let mut uniform = || random.unit();
         let trials = 200;
         let held = (0..trials).filter(|_| {
             let mut side = || (0..15).map(|_| uniform()).collect::<Vec<f64>>();

@@ -5,7 +5,7 @@ use crate::outcome::{Failure, Outcome};
 use anyhow::Context;
 use longfat_lab::show;
 use longfat_report::{
-    compare::{CONFIDENCE, CaseComparison, Comparison, Drawn, Figure, Side, compare, html},
+    compare::{CONFIDENCE, CaseComparison, Comparison, Figure, Side, compare, html},
     load::Experiment,
 };
 use std::path::{Path, PathBuf};
@@ -76,7 +76,8 @@ pub fn run(args: &CompareArgs) -> Outcome {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&comparison)?);
     } else {
-        print(&comparison, args);
+        let is_shown = |figure: &&Figure| is_shown(figure, args);
+        print(&comparison, is_shown, args.within);
     }
     if let Some(output) = &args.output {
         write_page(&comparison, [&args.left, &args.right], output)?;
@@ -86,7 +87,7 @@ pub fn run(args: &CompareArgs) -> Outcome {
 
 fn write_page(comparison: &Comparison, sides: [&Path; 2], output: &Path) -> anyhow::Result<()> {
     let experiments = [Experiment::open(sides[0])?, Experiment::open(sides[1])?];
-    let page = html(comparison, &experiments, &Drawn::of(comparison, &experiments));
+    let page = html(comparison, &experiments);
     std::fs::write(output, page).with_context(|| format!("{} could not be written", output.display()))?;
     eprintln!("page: {}", output.display());
     Ok(())
@@ -132,12 +133,13 @@ fn judge(comparison: &Comparison, args: &CompareArgs) -> Outcome {
     }
 }
 
-fn print(comparison: &Comparison, args: &CompareArgs) {
+/// Figures that are to be shown, case by case, what only one side has, and every parameter that differs.
+pub fn print(comparison: &Comparison, is_shown: impl Fn(&&Figure) -> bool, within: Option<f64>) {
     println!("A: {}\nB: {}\n", comparison.sides[0], comparison.sides[1]);
     for case in &comparison.cases {
-        let shown: Vec<&Figure> = case.figures.iter().filter(|figure| is_shown(figure, args)).collect();
+        let shown: Vec<&Figure> = case.figures.iter().filter(&is_shown).collect();
         println!("{} ({} and {} valid runs)", case.label(), case.valid[0], case.valid[1]);
-        println!("{}\n", figures(&shown, args.within));
+        println!("{}\n", figures(&shown, within));
     }
     for (side, cases) in ["A", "B"].iter().zip(&comparison.unmatched).filter(|(_, cases)| !cases.is_empty()) {
         println!("Only in {side}: {}", cases.join(", "));
@@ -146,7 +148,7 @@ fn print(comparison: &Comparison, args: &CompareArgs) {
 }
 
 /// Figures beside each other, those that differ marked.
-pub fn figures(shown: &[&Figure], within: Option<f64>) -> comfy_table::Table {
+fn figures(shown: &[&Figure], within: Option<f64>) -> comfy_table::Table {
     let interval = format!("{:.0} % interval", CONFIDENCE * 100.0);
     let mut table = table::table(&["figure", "of", "A", "B", "B / A", &interval, ""]);
     table::align_right(&mut table, 2..6);
@@ -165,7 +167,7 @@ pub fn figures(shown: &[&Figure], within: Option<f64>) -> comfy_table::Table {
     table
 }
 
-pub fn print_parameters(comparison: &Comparison) {
+fn print_parameters(comparison: &Comparison) {
     if comparison.parameters.is_empty() {
         println!("No parameter differs.");
         return;

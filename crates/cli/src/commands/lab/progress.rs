@@ -46,8 +46,8 @@ impl Progress {
         let before = lengths.iter().scan(Duration::ZERO, sum).collect();
         if !terminal {
             match backend {
-                Backend::Emulated => eprintln!("{} runs, about {}", plans.len(), show::span(total)),
-                Backend::Simulated => eprintln!("{} runs, simulated", plans.len()),
+                Backend::Emulated => eprintln!("{}, about {}", runs(plans.len()), show::span(total)),
+                Backend::Simulated => eprintln!("{}, simulated", runs(plans.len())),
             }
         }
         Progress {
@@ -134,7 +134,7 @@ impl Progress {
         let made = self.ended.saturating_sub(self.kept);
         let each = (made > 0).then(|| self.began.elapsed().mul_f64(left as f64 / made as f64));
         let time = each.map_or(String::new(), |time| format!(", {}", show::span(time)));
-        format!("{left} runs{time}")
+        format!("{}{time}", runs(left))
     }
 
     fn ends(&mut self, index: usize, manifest: &RunManifest, again: bool) {
@@ -147,6 +147,10 @@ impl Progress {
             eprintln!("{line}");
         }
     }
+}
+
+fn runs(count: usize) -> String {
+    if count == 1 { "1 run".to_owned() } else { format!("{count} runs") }
 }
 
 /// The first reason, and how many more stand in the run's manifest.

@@ -3,7 +3,7 @@
 use super::table;
 use crate::outcome::Outcome;
 use anyhow::{Context, anyhow};
-use longfat_schema::run::{DATASET_FILE, RESULT_FILE, find_runs, write_dataset};
+use longfat_schema::run::{DATASET_FILE, RESULT_FILE, ResultStatus, find_runs, write_dataset};
 use serde_json::{Map, Value};
 use std::{
     path::{Path, PathBuf},
@@ -18,8 +18,8 @@ const NO_DUCKDB: i32 = 3;
 ///
 /// The table 'results' has a row per run and thing (flow, link direction, relay direction; '' for the run as a whole) in
 /// 'of', a row per stream with 'stream' set, a column per axis of the sweep ('rate' and, as a number, 'rate_bps') and a
-/// column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'flow', 'link' and 'note' are the samples of all runs;
-/// 'run' joins them with 'results'.
+/// column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'trace' and 'note' are the samples
+/// of all runs; 'run' joins them with 'results'. An axis that is called like another column gets '_axis' at its end.
 ///
 /// It is done by DuckDB, from Python: 'python3 -m pip install duckdb'.
 #[derive(clap::Args)]
@@ -85,13 +85,14 @@ fn results_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Results of before there were datasets get theirs now.
+/// Results of before there were datasets get theirs now, and those still running, or killed, one of the runs so far.
 fn complete(result: &Path) -> anyhow::Result<()> {
     let dataset = result.join(DATASET_FILE);
-    if dataset.exists() {
+    let (manifest, runs) = find_runs(result)?;
+    let ended = manifest.is_some_and(|manifest| manifest.status != ResultStatus::Running);
+    if ended && dataset.exists() {
         return Ok(());
     }
-    let (_, runs) = find_runs(result)?;
     let within = |path: &Path| path.strip_prefix(result).unwrap_or(path).display().to_string();
     let named: Vec<_> = runs.iter().map(|run| (within(&run.path), &run.manifest)).collect();
     let rows: Vec<_> = named.iter().map(|(path, manifest)| (path.as_str(), *manifest)).collect();

@@ -12,8 +12,8 @@ use longfat_lab::{
     rerun::{differences, plan_of},
     session::Carrier,
 };
-use longfat_report::compare::{Comparison, Figure, Side};
-use longfat_schema::run::{RunDirectory, RunStatus, find_runs};
+use longfat_report::compare::Side;
+use longfat_schema::run::{Provenance, RunDirectory, RunStatus, find_runs};
 use std::{
     path::{Path, PathBuf},
     sync::atomic::AtomicBool,
@@ -75,10 +75,15 @@ pub fn run(args: &RerunArgs) -> Outcome {
         .into());
     }
     let stop = stop::flag()?;
+    let program = std::env::current_exe().context("find the longfat program")?;
+    // Of each world once: asking every tool for its version takes longer than many a simulated run.
+    let mut world = None;
     let mut made = Vec::new();
     for (number, run) in (1..).zip(&runs) {
         eprintln!("{number}/{} {} repeat {}", runs.len(), run.plan.case, run.plan.repeat);
-        made.push(make(run, &stop)?);
+        let known = world.take().filter(|(backend, _)| *backend == run.backend);
+        let (_, provenance) = world.insert(known.unwrap_or_else(|| (run.backend, provenance(run.backend))));
+        made.push(make(run, &program, provenance, &stop)?);
     }
     if emulated.is_empty() { exactly(&runs, &made, args) } else { alike(&runs, &made, args) }
 }
@@ -95,10 +100,13 @@ fn again(then: RunDirectory, place: &Path) -> anyhow::Result<Again> {
     Ok(Again { directory: place.join(plan.directory()), then, plan, backend })
 }
 
-fn make(run: &Again, stop: &AtomicBool) -> anyhow::Result<RunDirectory> {
-    let program = std::env::current_exe().context("find the longfat program")?;
-    let provenance = provenance(run.backend);
-    let carrier = Carrier { backend: run.backend, program: &program, provenance: &provenance };
+fn make(
+    run: &Again,
+    program: &Path,
+    provenance: &Provenance,
+    stop: &AtomicBool,
+) -> anyhow::Result<RunDirectory> {
+    let carrier = Carrier { backend: run.backend, program, provenance };
     carrier
         .carry_out(&run.plan, &run.directory, &[], &mut |_| {}, stop)?
         .ok_or_else(|| anyhow!("interrupted"))?;
@@ -159,7 +167,7 @@ fn alike(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&comparison)?);
     } else {
-        print(&comparison);
+        compare::print(&comparison, |figure| figure.is_foremost(), None);
     }
     let bad = made.iter().map(|run| &run.manifest).find(|run| run.status != RunStatus::Done);
     match bad {
@@ -169,13 +177,4 @@ fn alike(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
             Err(anyhow!("{} repeat {} is {} now: {why}", run.case, run.repeat, run.status.name()).into())
         }
     }
-}
-
-fn print(comparison: &Comparison) {
-    println!("A: {}\nB: {}\n", comparison.sides[0], comparison.sides[1]);
-    for case in &comparison.cases {
-        let shown: Vec<&Figure> = case.figures.iter().filter(|figure| figure.is_foremost()).collect();
-        println!("{}\n{}\n", case.label(), compare::figures(&shown, None));
-    }
-    compare::print_parameters(comparison);
 }
