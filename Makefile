@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-sim test-clients soak-relay
+.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-sim test-clients test-browser soak-relay
 
 LONGFAT := target/release/longfat
 
@@ -61,6 +61,11 @@ test-clients: ## curl, nginx, ssh, rsync, iperf3, git, PostgreSQL through the re
 	scripts/setup-clients
 	cargo build --release --locked -p longfat-relay --example relay
 	tests/real-clients/run.py
+
+test-browser: ## 'longfat lab serve' in a headless Chromium (installs Debian's chromium and chromium-driver)
+	scripts/setup-browser
+	cargo build --locked -p longfat-cli
+	tests/browser/run.py
 
 soak-relay: ## the relay's long trials: 1 GiB streams, 10,000 connections, 100,000 SYNs, ten minutes of load
 	cargo test --release --locked -p longfat-relay --test reliability -- --ignored --nocapture --test-threads 1

@@ -7,6 +7,7 @@
 //! - [`figures`]: which charts a result deserves.
 //! - [`compare`]: two results beside each other, and their page.
 //! - [`page`]: the HTML.
+//! - [`site`]: the pages of `longfat lab serve`.
 //! - [`capture`]: the page of a packet capture.
 //!
 //! ```no_run
@@ -24,6 +25,7 @@ pub mod load;
 pub mod page;
 pub mod plot;
 pub mod quantity;
+pub mod site;
 pub mod summary;
 
 use figures::ExperimentFigures;

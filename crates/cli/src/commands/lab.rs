@@ -6,6 +6,7 @@ mod compare;
 mod progress;
 mod query;
 mod rerun;
+mod serve;
 mod table;
 
 use crate::{
@@ -59,6 +60,7 @@ enum Command {
     Pack(archive::PackArgs),
     Unpack(archive::UnpackArgs),
     Rerun(rerun::RerunArgs),
+    Serve(serve::ServeArgs),
     /// Remove what a run that was killed left behind: namespaces, and programs in them.
     Clean,
 }
@@ -192,6 +194,7 @@ pub fn run(args: Args) -> Outcome {
         Command::Pack(args) => archive::pack(&args),
         Command::Unpack(args) => archive::unpack(&args),
         Command::Rerun(args) => rerun::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Clean => clean(),
     }
 }

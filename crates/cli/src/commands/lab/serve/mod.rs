@@ -1,0 +1,126 @@
+//! `longfat lab serve`: a local web page of what lies below a directory.
+
+mod http;
+
+use crate::{outcome::Outcome, stop};
+use anyhow::{Context, anyhow};
+use http::{Answer, Request};
+use longfat_report::{
+    ReportError,
+    site::{self, Filter, Found, Shelf, State},
+};
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::{Mutex, PoisonError, atomic::Ordering},
+    thread,
+    time::{Duration, SystemTime},
+};
+
+/// How soon a person who ends it is heard.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Show results in a browser: a local web page of everything below a directory, with filters, figures, two results
+/// compared, and a session under way as it goes on.
+///
+/// It needs no network: nothing on its pages is from elsewhere, and it listens on the loopback address only, unless
+/// --listen says otherwise (then whoever reaches that address can read these runs). It answers GET alone and changes
+/// nothing. Ctrl-C ends it.
+///
+/// Exit codes: 0 ended by a person; 2 failed.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat lab serve                             # what lies below runs/, at http://127.0.0.1:8350/
+  longfat lab serve /shared/results --listen 127.0.0.1:0     # any free port; it is printed
+  ssh -L 8350:127.0.0.1:8350 HOST longfat lab serve runs     # look at another machine's runs")]
+pub struct ServeArgs {
+    /// Where results are looked for.
+    #[arg(value_name = "DIR", default_value = "runs")]
+    directory: PathBuf,
+    /// Where it listens; port 0 is any free one.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8350")]
+    listen: SocketAddr,
+}
+
+/// What every answer is made from.
+struct Site {
+    directory: PathBuf,
+    /// Only this machine is answered.
+    is_local: bool,
+    /// Drawing takes a processor and memory: one page at a time.
+    drawing: Mutex<()>,
+}
+
+pub fn run(args: &ServeArgs) -> Outcome {
+    let name = args.directory.display();
+    let directory = args.directory.canonicalize().with_context(|| format!("{name}"))?;
+    if !directory.is_dir() {
+        return Err(anyhow!("{name} is no directory; give one that holds results").into());
+    }
+    let stop = stop::flag()?;
+    let listener = TcpListener::bind(args.listen)
+        .with_context(|| format!("listen at {}; choose another with --listen ADDRESS:PORT", args.listen))?;
+    let address = listener.local_addr().context("the address listened at")?;
+    let is_local = address.ip().is_loopback();
+    if !is_local {
+        eprintln!("warning: whoever reaches {address} can read what lies below {name}");
+    }
+    println!("http://{address}/");
+    let site = Site { directory, is_local, drawing: Mutex::new(()) };
+    thread::spawn(move || http::serve(&listener, move |request| site.answer(request)));
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+impl Site {
+    fn answer(&self, request: &Request) -> Answer {
+        if self.is_local && !http::is_local(request.host.as_deref()) {
+            return refused(403, "This page is for this machine alone: ask for localhost.");
+        }
+        let now = SystemTime::now();
+        let _one = self.drawing.lock().unwrap_or_else(PoisonError::into_inner);
+        let shelf = Shelf::of(&self.directory);
+        let of = |name: &str| shelf.get(request.value(name)).filter(|found| found.trouble.is_none());
+        let page = match request.path.as_str() {
+            "/" => Some(Ok(site::index(&shelf, &filter(request)))),
+            "/result" => of("of").map(|found| site::result(&shelf, found, now)),
+            "/run" => of("of").and_then(|found| site::run(&shelf, found, request.value("run")).transpose()),
+            "/compare" => of("a").zip(of("b")).map(|(a, b)| site::compared(&shelf, [a, b])),
+            "/live" => return live(&shelf, of("of"), now),
+            _ => None,
+        };
+        match page {
+            Some(Ok(html)) => Answer::ok(html),
+            Some(Err(error)) => refused(500, &error.to_string()),
+            None => refused(404, "There is no such page, result or run here; it may have been removed."),
+        }
+    }
+}
+
+/// A part of a page. 410 when there is nothing under way any more.
+fn live(shelf: &Shelf, found: Option<&Found>, now: SystemTime) -> Answer {
+    let running = found.filter(|found| found.state == State::Running);
+    let shown = running.map(|found| site::live(shelf, found, now).map_err(ReportError::from));
+    match shown {
+        None => refused(410, "It is not under way."),
+        Some(Ok(html)) => Answer::ok(html),
+        Some(Err(error)) => refused(500, &error.to_string()),
+    }
+}
+
+fn filter(request: &Request) -> Filter {
+    let value = |name: &str| request.value(name).to_owned();
+    Filter {
+        text: value("text"),
+        state: value("state"),
+        backend: value("backend"),
+        expectations: value("expectations"),
+    }
+}
+
+fn refused(status: u16, why: &str) -> Answer {
+    let title = if status == 404 { "Not found" } else { "No page" };
+    Answer { status, html: site::refusal(title, why) }
+}

@@ -1,0 +1,307 @@
+//! `longfat lab serve` over real HTTP: what is there is shown, what is not is refused, and nothing else can be had.
+
+#![allow(clippy::unwrap_used)]
+
+use longfat_schema::{
+    lines::Lines,
+    record::{IntervalSample, Record, TcpSample},
+    run::{RESULT_FILE, ResultManifest, ResultStatus, START_FILE, Start, read_json, write_json},
+};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::LazyLock,
+    time::Duration,
+};
+
+const SPEC: &str = r#"
+name = "served"
+title = "A served <sweep> & more"
+warmup = "100ms"
+duration = "300ms"
+repeats = 2
+focus = "measured"
+expect = ["goodput > 1Mbit"]
+[hosts.a]
+[hosts.b]
+[links.path]
+between = ["a", "b"]
+rate = "20Mbit"
+delay = "5ms"
+queue = { limit = "50KB" }
+[flows.measured]
+from = "a"
+to = "b"
+cc = "reno"
+[sweep]
+links.path.rate = ["10Mbit", "20Mbit"]
+"#;
+
+/// Two results, simulated once for all tests; a secret beside the directory that is served, and links to it.
+static PLACE: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("spec.toml"), SPEC).unwrap();
+    for (output, set) in
+        [("runs/one", "flows.measured.cc=reno"), ("runs/below/two", "flows.measured.cc=cubic")]
+    {
+        let mut lab = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        lab.current_dir(place.path()).args([
+            "lab",
+            "run",
+            "spec.toml",
+            "--backend",
+            "sim",
+            "-o",
+            output,
+            "--set",
+            set,
+        ]);
+        let made = lab.output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+    fs::create_dir(place.path().join("secret")).unwrap();
+    fs::write(place.path().join("secret/manifest.json"), "{\"secret\": 1}").unwrap();
+    std::os::unix::fs::symlink("../secret", place.path().join("runs/link")).unwrap();
+    place
+});
+
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn of(directory: &Path) -> Server {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        program.args(["lab", "serve", "--listen", "127.0.0.1:0"]).arg(directory);
+        let mut process = program.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix('/'));
+        Server { address: address.unwrap().to_owned(), process }
+    }
+
+    /// Sends bytes as they are; the whole answer.
+    fn says(&self, bytes: &[u8]) -> String {
+        let mut connection = TcpStream::connect(&self.address).unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        connection.write_all(bytes).unwrap();
+        let mut answer = Vec::new();
+        connection.read_to_end(&mut answer).unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+
+    fn get(&self, target: &str) -> (u16, String) {
+        let host = &self.address;
+        let answer = self.says(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
+        (status(&answer), answer)
+    }
+
+    /// A page that there is.
+    fn page(&self, target: &str) -> String {
+        let (status, answer) = self.get(target);
+        assert_eq!(status, 200, "{target}: {answer}");
+        answer
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn status(answer: &str) -> u16 {
+    answer.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+fn runs() -> PathBuf {
+    PLACE.path().join("runs")
+}
+
+#[test]
+fn everything_below_a_directory_is_listed_filtered_and_shown_down_to_each_run() {
+    let server = Server::of(&runs());
+    let index = server.page("/");
+    assert!(index.contains("A served &lt;sweep&gt; &amp; more") && !index.contains("<sweep>"));
+    assert!(index.contains("2 of 2 shown") && index.contains("✓ complete") && index.contains("✓ 1 met"));
+    assert!(server.page("/?text=below").contains("1 of 2 shown"));
+    assert!(server.page("/?backend=emulated").contains("0 of 2 shown"));
+    assert!(
+        server.page("/?state=complete&expectations=met&backend=sim&text=SERVED").contains("2 of 2 shown")
+    );
+    let result = server.page("/result?of=below%2Ftwo");
+    assert!(result.contains("1 of 1 expectations met") && result.contains("data-chart"), "{result}");
+    let run = "/run?of=below/two&amp;run=rate%3D20Mbit/repeat%3D2";
+    assert!(result.contains(run), "{result}");
+    let run = server.page(&run.replace("&amp;", "&"));
+    assert!(run.contains("Congestion window, segments") && run.contains("Smoothed round-trip time"));
+    let compared = server.page("/compare?a=one&b=below/two");
+    assert!(compared.contains("flows.measured.cc") && compared.contains("<span class=\"letter\">B</span>"));
+}
+
+#[test]
+fn pages_need_nothing_from_elsewhere_and_say_so_to_the_browser() {
+    let server = Server::of(&runs());
+    for target in ["/", "/result?of=one", "/run?of=one&run=rate%3D10Mbit/repeat%3D1", "/compare?a=one&b=one"]
+    {
+        let page = server.page(target).replace("http://www.w3.org/2000/svg", "");
+        for outside in ["http:", "https:", "src=", "@import", "url(", "<link"] {
+            assert!(!page.contains(outside), "{target}: {outside}");
+        }
+        for field in [
+            "Content-Security-Policy: default-src 'none'",
+            "X-Content-Type-Options: nosniff",
+            "Cache-Control: no-store",
+        ] {
+            assert!(page.contains(field), "{target}: {field}");
+        }
+    }
+}
+
+#[test]
+fn no_name_leads_out_of_the_directory_and_nothing_but_get_is_answered() {
+    let server = Server::of(&runs());
+    let outside = PLACE.path().join("secret").display().to_string();
+    let ways = [
+        "../secret",
+        "..%2Fsecret",
+        "%2e%2e/secret",
+        "link",
+        "one/../../secret",
+        "./one",
+        "one/",
+        outside.as_str(),
+    ];
+    for way in ways {
+        for target in [
+            format!("/result?of={way}"),
+            format!("/run?of=one&run={way}"),
+            format!("/compare?a={way}&b=one"),
+            format!("/{way}"),
+            format!("/one/{way}"),
+        ] {
+            let (status, answer) = server.get(&target);
+            assert_eq!(status, 404, "{target}: {answer}");
+            assert!(!answer.contains("\"secret\""), "{target}");
+        }
+    }
+    let host = &server.address;
+    assert_eq!(
+        status(
+            &server
+                .says(format!("POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\n\r\nabc").as_bytes())
+        ),
+        405
+    );
+    assert_eq!(
+        status(&server.says(format!("DELETE /result?of=one HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())),
+        405
+    );
+    assert_eq!(status(&server.says(b"GET / HTTP/1.1\r\nHost: evil.example:80\r\n\r\n")), 403);
+    assert_eq!(status(&server.says(b"\x16\x03\x01 not http at all\r\n\r\n")), 400);
+    assert_eq!(status(&server.says(&[b"GET /".as_slice(), &[b'a'; 9000]].concat())), 431);
+    assert_eq!(server.get("/").0, 200, "it still answers");
+}
+
+#[test]
+fn many_that_say_nothing_do_not_keep_others_from_an_answer() {
+    let server = Server::of(&runs());
+    let idle: Vec<TcpStream> = (0..32).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    assert_eq!(server.get("/").0, 200);
+    drop(idle);
+}
+
+/// A result as it stands while its second run is on.
+fn running(place: &Path) {
+    let earlier = runs().join("one");
+    let directory = place.join("now");
+    let mut result: ResultManifest = read_json(&earlier.join(RESULT_FILE)).unwrap();
+    let first = result.runs[0].path.clone();
+    result.runs.truncate(1);
+    result.status = ResultStatus::Running;
+    fs::create_dir_all(directory.join(&first)).unwrap();
+    for entry in fs::read_dir(earlier.join(&first)).unwrap().flatten() {
+        fs::copy(entry.path(), directory.join(&first).join(entry.file_name())).unwrap();
+    }
+    write_json(&directory.join(RESULT_FILE), &result).unwrap();
+    let raw = directory.join("rate=20Mbit/repeat=1/raw");
+    fs::create_dir_all(&raw).unwrap();
+    let plan = earlier.join("rate=20Mbit/repeat=1/plan.json");
+    fs::copy(plan, directory.join("rate=20Mbit/repeat=1/plan.json")).unwrap();
+    write_json(&raw.join(START_FILE), &Start { start_us: 5_000_000 }).unwrap();
+    let lines = Lines::create(&raw.join("sender-measured.jsonl")).unwrap();
+    for ms in (0..200).step_by(10) {
+        let time_us = 5_000_000 + ms * 1000;
+        let flow = "measured".to_owned();
+        let tcp = TcpSample {
+            time_us,
+            flow: flow.clone(),
+            role: "sender".into(),
+            cwnd_segments: 10,
+            srtt_us: 9000,
+            ..TcpSample::default()
+        };
+        lines.write(&Record::Tcp(tcp)).unwrap();
+        let interval =
+            IntervalSample { time_us, flow, bytes: 9000, duration_us: 10_000, ..IntervalSample::default() };
+        lines.write(&Record::Interval(interval)).unwrap();
+    }
+    lines.flush().unwrap();
+    // Cut off where its writer is just now.
+    fs::OpenOptions::new()
+        .append(true)
+        .open(raw.join("sender-measured.jsonl"))
+        .unwrap()
+        .write_all(b"{\"type\":\"tc")
+        .unwrap();
+}
+
+#[test]
+fn a_session_under_way_is_shown_as_far_as_it_is_and_no_more_once_it_has_ended() {
+    let place = tempfile::tempdir().unwrap();
+    running(place.path());
+    let server = Server::of(place.path());
+    assert!(server.page("/").contains("… running"));
+    let page = server.page("/result?of=now");
+    assert!(
+        page.contains("id=\"live\" data-from=\"/live?of=now\"")
+            && page.contains("1 of 4 runs made: 1 valid."),
+        "{page}"
+    );
+    let live = server.page("/live?of=now");
+    for shown in [
+        "1 of 4 runs made",
+        "rate=20Mbit, repeat 1",
+        "Goodput",
+        "Congestion window",
+        "aria-label=\"runs made\"",
+    ] {
+        assert!(live.contains(shown), "{shown}: {live}");
+    }
+    assert!(live.matches("<svg").count() >= 3);
+    let file = place.path().join("now").join(RESULT_FILE);
+    let ended = ResultManifest { status: ResultStatus::Complete, ..read_json(&file).unwrap() };
+    write_json(&file, &ended).unwrap();
+    assert_eq!(server.get("/live?of=now").0, 410);
+    assert!(!server.page("/result?of=now").contains("id=\"live\""));
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_the_mend() {
+    let serve = |arguments: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        program.args(["lab", "serve"]).args(arguments).output().unwrap()
+    };
+    let none = serve(&["/nowhere-at-all"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("/nowhere-at-all"));
+    let server = Server::of(&runs());
+    let taken = serve(&["--listen", &server.address, runs().to_str().unwrap()]);
+    assert_eq!(taken.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&taken.stderr).contains("--listen ADDRESS:PORT"));
+}

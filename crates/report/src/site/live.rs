@@ -1,0 +1,135 @@
+//! A run in progress: what its programs have written so far.
+
+use crate::{
+    figures::{self, RunFigures, RunSamples},
+    page,
+    plot::svg::escape,
+    quantity::number,
+};
+use longfat_schema::{
+    lines,
+    run::{Kind, PLAN_FILE, RunManifest, START_FILE, Start, read_json, read_versioned},
+    samples::Samples,
+};
+use serde::Deserialize;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// Of each program's records the last so many bytes are drawn: half a minute and more of a hundred connections.
+const TAIL_BYTES: u64 = 4 << 20;
+/// Runs under way that are shown; simulated ones go side by side.
+const SHOWN: usize = 4;
+
+/// What is needed of a plan.
+#[derive(Deserialize)]
+struct PlanHead {
+    case: String,
+    repeat: u32,
+    #[serde(default)]
+    focus: Option<String>,
+    window_start_us: i64,
+    window_end_us: i64,
+}
+
+/// One run in progress.
+#[derive(Debug)]
+pub struct LiveRun {
+    case: String,
+    repeat: u32,
+    elapsed_us: i64,
+    window_end_us: i64,
+    /// How long ago anything was written, when that is known.
+    silent_s: Option<f64>,
+    figures: Option<RunFigures>,
+}
+
+/// Those under way in a result's directory, as they are `now`.
+pub fn runs(directory: &Path, now: SystemTime) -> Vec<LiveRun> {
+    let under_way = super::shelf::under_way(directory).into_iter().take(SHOWN).enumerate();
+    under_way.filter_map(|(index, path)| run(&path, now, &format!("live{index}")).ok()).collect()
+}
+
+fn run(path: &Path, now: SystemTime, prefix: &str) -> io::Result<LiveRun> {
+    let plan: PlanHead = read_versioned(&path.join(PLAN_FILE), Kind::Plan).map_err(io::Error::other)?;
+    let raw = path.join("raw");
+    let start: Option<Start> = read_json(&raw.join(START_FILE)).ok();
+    let files = files_in(&raw);
+    let mut samples = Samples::default();
+    if let Some(start) = start {
+        files.iter().for_each(|file| tail(file, start.start_us, &mut samples));
+        samples.sort();
+    }
+    let elapsed_us = last_us(&samples);
+    let manifest = RunManifest {
+        duration_us: elapsed_us,
+        window_start_us: plan.window_start_us,
+        window_end_us: plan.window_end_us.min(elapsed_us),
+        ..RunManifest::default()
+    };
+    let samples = RunSamples { rows: samples, problems: Vec::new() };
+    let drawn = elapsed_us > 0;
+    Ok(LiveRun {
+        case: plan.case,
+        repeat: plan.repeat,
+        elapsed_us,
+        window_end_us: plan.window_end_us,
+        silent_s: silent_s(&files, now),
+        figures: drawn.then(|| figures::draw_samples(&manifest, samples, plan.focus.as_deref(), prefix)),
+    })
+}
+
+fn files_in(raw: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(raw).into_iter().flatten().flatten();
+    let own = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let mut files: Vec<PathBuf> = own.map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|kind| kind == "jsonl"));
+    files.sort();
+    files
+}
+
+/// What cannot be read is not drawn: the session itself reads, and judges, everything in the end.
+fn tail(file: &Path, start_us: i64, samples: &mut Samples) {
+    let _ = lines::read_last(file, TAIL_BYTES, |mut record| {
+        record.rebase(start_us);
+        samples.push(record);
+    });
+}
+
+fn last_us(samples: &Samples) -> i64 {
+    let times = [
+        samples.tcp.iter().map(|row| row.time_us).max(),
+        samples.interval.iter().map(|row| row.time_us).max(),
+        samples.queue.iter().map(|row| row.time_us).max(),
+    ];
+    times.into_iter().flatten().max().unwrap_or(0)
+}
+
+fn silent_s(files: &[PathBuf], now: SystemTime) -> Option<f64> {
+    let times = files.iter().filter_map(|file| fs::metadata(file).ok()?.modified().ok());
+    times.max().map(|last| now.duration_since(last).map_or(0.0, |since| since.as_secs_f64()))
+}
+
+/// As HTML.
+pub fn html(run: &LiveRun) -> String {
+    let title = format!("{}, repeat {}", escape(&run.case), run.repeat);
+    let total_s = run.window_end_us as f64 / 1e6;
+    let elapsed_s = (run.elapsed_us as f64 / 1e6).clamp(0.0, total_s);
+    let silence = run.silent_s.filter(|seconds| *seconds >= 5.0);
+    let silence = silence.map_or(String::new(), |seconds| {
+        format!(" Nothing was written for {} s; its program may have died.", number(seconds.floor()))
+    });
+    let body = match &run.figures {
+        Some(figures) => page::run(figures),
+        None => "<p class=\"note\">Nothing to draw yet; simulated runs say nothing before their end.</p>"
+            .to_owned(),
+    };
+    format!(
+        "<section class=\"case\"><h3>{title}</h3><p class=\"note\"><progress max=\"{total_s}\" value=\"{elapsed_s}\" \
+         aria-label=\"time of {title}\"></progress> {} of {} s.{silence}</p>{body}</section>",
+        number(elapsed_s.floor()),
+        number(total_s),
+    )
+}
