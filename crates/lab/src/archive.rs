@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use longfat_schema::{
         SCHEMA_VERSION,
-        run::{Provenance, RunManifest, RunStatus, RunWriter, seal_run},
+        run::{RunManifest, RunStatus, RunWriter, seal_run},
     };
     use proptest::prelude::*;
 
@@ -226,23 +226,9 @@ mod tests {
         fs::write(directory.join("log/sender.txt"), "all went well\n").unwrap();
         let mut manifest = RunManifest {
             schema_version: SCHEMA_VERSION,
-            experiment: "e".into(),
             case: "c".into(),
-            axes: vec![],
-            repeat: 1,
-            backend: "sim".into(),
-            seed: 1,
             status: RunStatus::Done,
-            reasons: vec![],
-            started_unix_ms: 0,
-            duration_us: 10,
-            window_start_us: 0,
-            window_end_us: 10,
-            metrics: vec![],
-            provenance: Provenance::default(),
-            hosts: Default::default(),
-            files: None,
-            seal: None,
+            ..RunManifest::default()
         };
         seal_run(directory, &mut manifest).unwrap();
     }

@@ -2,15 +2,13 @@
 //! experiment file, whatever it has become, has no part in it.
 
 use crate::plan::Plan;
-use longfat_schema::run::{FileRecord, RUN_FILE, RunDirectory, RunError, RunManifest, read_rows};
+use longfat_schema::run::{FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, read_rows};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Component, Path},
 };
 
-/// The file that says what was run.
-const PLAN_FILE: &str = "plan.json";
 /// Columns of a row that are named when it differs.
 const COLUMNS_SHOWN: usize = 4;
 
@@ -75,7 +73,7 @@ fn outside(plan: &Plan) -> Option<String> {
     names.into_iter().flatten().find(leads).cloned()
 }
 
-/// Everything in which a run made again differs from what it was: status, figures, and every file that has other bytes
+/// Everything in which a run made again differs from what it was: status, figures, and every table that has other bytes
 /// than were recorded (of a run without hashes: than it has). Nothing, when it is the same bit for bit.
 ///
 /// # Errors
