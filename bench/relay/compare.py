@@ -68,8 +68,7 @@ events {{ worker_connections 24000; }}
 stream {{ proxy_buffer_size 256k; {servers} }}
 """
 
-# What lies between: None forwards, a list is the arguments of `longfat relay`; `explicit` as HAProxy, on a port of its
-# own (without the echo port, so without latency).
+# What lies between: None forwards, a list is the arguments of `longfat relay`; `explicit` as HAProxy, on ports of its own.
 RELAYS = {
     "forwarding": None,
     "longfat": ["--intercept", "lan", "--forwarding"],
@@ -199,17 +198,16 @@ class Relay:
 
     def longfat_arguments(self):
         """Of the program: the ways it has no options for are in a file."""
+        if self.how not in ("explicit", "after-server"):
+            return [*self.how, "--workers", str(self.threads)]
         if self.how == "explicit":
-            own = ["--listen", f"{RELAY}:{self.iperf}", "--to", f"{SERVER}:{IPERF}"]
-        elif self.how == "after-server":
-            self.file = tempfile.NamedTemporaryFile("w", suffix=".toml")
-            self.file.write(f"workers = {self.threads}\ncontrol = {{ socket = '{self.file.name}.sock' }}\n[intercept]\ninterfaces = ['lan']\n"
-                            "[defaults]\naccept = 'after-server'\n")
-            self.file.flush()
-            return ["run", self.file.name]
+            own = "".join(f"[[listen]]\naddress = '{RELAY}:{port + RELAYED}'\nto = '{SERVER}:{port}'\n" for port in PORTS)
         else:
-            own = self.how
-        return [*own, "--workers", str(self.threads)]
+            own = "[intercept]\ninterfaces = ['lan']\n[defaults]\naccept = 'after-server'\n"
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".toml")
+        self.file.write(f"workers = {self.threads}\ncontrol = {{ socket = '{self.file.name}.sock' }}\n{own}")
+        self.file.flush()
+        return ["run", self.file.name]
 
     def pids(self):
         """The relay and its children (nginx's workers, socat's connections)."""
@@ -380,7 +378,6 @@ def measure(hosts, relay_name, load, options):
             return idle(hosts, relay)
         arguments, with_ping = LOADS[load]
         pings = []
-        with_ping = with_ping and relay.how != "explicit"
         thread = ping(hosts.client, relay, seconds, pings) if with_ping else None
         before, busy_before = relay.cpu_s(), busy_s()
         output = json.loads(run("ip", "netns", "exec", hosts.client, "iperf3", "-c", relay.address, "-p",
@@ -416,9 +413,6 @@ def rounds(options, packets, out):
                 turned = names[number % len(names):] + names[:number % len(names)]
                 for load in loads:
                     for name in turned:
-                        # One port only, and a process per connection: not asked.
-                        if load in ("connections", "idle") and name == "longfat explicit":
-                            continue
                         if load == "idle" and name == "forwarding":
                             continue
                         figures = measure(hosts, name, load, options)
@@ -462,37 +456,41 @@ def by_round(rows, packets, load, relay, column):
             if (r["packets"], r["load"], r["relay"]) == (packets, load, relay) and column in r}
 
 
+def best_peer(rows, packets, load, target):
+    """The peer whose median is best, and its value per round. (The best of each round would be the luckiest of four.)"""
+    column, _, sense, _, _ = target
+    measured = {peer: values for peer in PEERS if (values := by_round(rows, packets, load, peer, column))}
+    best = max if sense == "at least" else min
+    return best(measured.items(), key=lambda item: statistics.median(item[1].values()), default=(None, {}))
+
+
 def found(rows, packets, load, relay, target):
-    """The median over the rounds of what a target is about; none when it was not measured."""
-    column, _, sense, ratio, _ = target
+    """What a target is about in every round, and the peer it was held against; nothing when it was not measured."""
+    column, _, _, ratio, _ = target
     own = by_round(rows, packets, load, relay, column)
     if ratio is None:
-        return statistics.median(own.values()) if own else None
-    best = max if sense == "at least" else min
-    ratios = []
-    for number, value in own.items():
-        peers = [values[number] for peer in PEERS
-                 if number in (values := by_round(rows, packets, load, peer, column))]
-        if peers:
-            ratios.append(value / best(peers))
-    return statistics.median(ratios) if ratios else None
+        return list(own.values()), None
+    peer, theirs = best_peer(rows, packets, load, target)
+    return [value / theirs[number] for number, value in own.items() if number in theirs], peer
 
 
 def targets(rows):
-    lines = ["", "## Targets", "", "| packets | load | relay | | target | found | |", "|" + "---|" * 7]
+    lines = ["", "## Targets", "", "Found: the median over the rounds (least to greatest).", "",
+             "| packets | load | relay | | target | found | |", "|" + "---|" * 7]
     for target in TARGETS:
         column, loads, sense, ratio, bound = target
         for packets in ("gso", "mtu"):
             for load in loads:
                 for relay in OURS:
-                    value = found(rows, packets, load, relay, target)
-                    if value is None:
+                    values, peer = found(rows, packets, load, relay, target)
+                    if not values:
                         continue
+                    value = statistics.median(values)
                     wanted = bound if ratio is None else ratio
                     met = value >= wanted if sense == "at least" else value <= wanted
-                    of = "" if ratio is None else " of the best peer's"
+                    of = "" if peer is None else f" of {peer}'s"
                     lines.append(f"| {packets} | {load} | {relay} | {column} | {sense} {wanted:g}{of} | {value:.3g} "
-                                 f"| {'met' if met else '**missed**'} |")
+                                 f"({min(values):.3g} to {max(values):.3g}) | {'met' if met else '**missed**'} |")
     return lines
 
 
