@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-sim test-clients test-browser soak-relay
+.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-sim bench-avail test-clients test-browser soak-relay
 
 LONGFAT := target/release/longfat
 
@@ -52,6 +52,9 @@ bench-relay: build ## the relay beside plain forwarding and its peers
 
 bench-capture: build ## capture beside tcpdump and dumpcap
 	bench/capture/compare.py
+
+bench-avail: build ## available bandwidth: ImTCP beside BBR's estimate and iperf3
+	bench/avail/compare.py
 
 bench-sim: ## packets per second of the simulator, alone and beside ns-3
 	cargo run --release --locked -p longfat-sim --example dumbbell -- 300 60

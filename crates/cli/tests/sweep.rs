@@ -258,10 +258,10 @@ fn a_result_of_an_earlier_schema_goes_on_and_one_of_a_newer_is_refused() {
     assert_eq!(result(&bench.path("out")).runs.len(), 2);
     assert!(bench.ends(0, &["compare", "out", "out"]).contains("No parameter differs"));
     let file = bench.path("out/result.json");
-    let newer = fs::read_to_string(&file).unwrap().replace("\"schema_version\": 2", "\"schema_version\": 3");
+    let newer = fs::read_to_string(&file).unwrap().replace("\"schema_version\": 3", "\"schema_version\": 4");
     fs::write(&file, newer).unwrap();
     for command in ["verify", "pack", "rerun"] {
         let said = bench.ends(2, &[command, "out"]);
-        assert!(said.contains("schema version 3") && said.contains("upgrade longfat"), "{said}");
+        assert!(said.contains("schema version 4") && said.contains("upgrade longfat"), "{said}");
     }
 }

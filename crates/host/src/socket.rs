@@ -147,6 +147,30 @@ pub fn tcp_info(socket: &impl AsFd) -> Result<TcpInfo> {
     if result == 0 { Ok(info) } else { Err(Error::io("read TCP_INFO", io::Error::last_os_error())) }
 }
 
+/// What BBR takes its path's bandwidth to be (`bbr_bw` of TCP_CC_INFO), in bytes of payload per second; `None` under
+/// another congestion control, or before its first round trip.
+pub fn bbr_bytes_per_s(socket: &impl AsFd) -> Option<u64> {
+    /// `struct tcp_bbr_info` of `linux/inet_diag.h`.
+    const BBR_INFO_BYTES: usize = 20;
+    if cc(socket).ok()? != "bbr" {
+        return None;
+    }
+    let mut info = [0u32; BBR_INFO_BYTES / 4];
+    let mut length = BBR_INFO_BYTES as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, all of them into `info`, of which any bytes are a value.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CC_INFO,
+            (&raw mut info).cast::<c_void>(),
+            &raw mut length,
+        )
+    };
+    let bytes_per_s = u64::from(info[1]) << 32 | u64::from(info[0]);
+    (result == 0 && length as usize == BBR_INFO_BYTES && bytes_per_s > 0).then_some(bytes_per_s)
+}
+
 /// One record of a socket's control block, stamped now. `flow`, `stream` and `role` are left for the caller.
 pub fn tcp_sample(socket: &impl AsFd) -> Result<TcpSample> {
     let info = tcp_info(socket)?;
@@ -320,6 +344,28 @@ mod tests {
         let sample = tcp_sample(&socket).unwrap();
         assert!(sample.cwnd_segments > 0 && sample.srtt_us > 0 && sample.mss_bytes > 500, "{sample:?}");
         assert_eq!((sample.ssthresh_segments, sample.ca_state.as_str()), (None, "open"));
+    }
+
+    #[test]
+    fn bbr_says_what_it_takes_the_bandwidth_to_be_and_reno_does_not() {
+        use std::io::{Read as _, Write as _};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut reno = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        set_cc(&reno, "reno").unwrap();
+        reno.write_all(b"1").unwrap();
+        assert_eq!(bbr_bytes_per_s(&reno), None);
+        drop(listener.accept().unwrap());
+        let mut bbr = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        set_cc(&bbr, "bbr").unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        // Each answer is a round trip that BBR measures.
+        for _ in 0..50 {
+            bbr.write_all(&[7; 4096]).unwrap();
+            peer.read_exact(&mut [0; 4096]).unwrap();
+            peer.write_all(b"1").unwrap();
+            bbr.read_exact(&mut [0]).unwrap();
+        }
+        assert!(bbr_bytes_per_s(&bbr).is_some_and(|rate| rate > 0));
     }
 
     #[test]

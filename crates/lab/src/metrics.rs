@@ -7,6 +7,8 @@ mod avail;
 mod change;
 mod scaling;
 
+pub use avail::record_free;
+
 use crate::{plan::Plan, samples::Samples, spec::Protocol};
 use longfat_schema::{
     record::{IntervalSample, TcpSample},

@@ -4,7 +4,7 @@
 //! differ in how a counter's family is named (without `_total` in OpenMetrics), in the type `info`, and in `# UNIT`
 //! and `# EOF`.
 
-pub(crate) mod http;
+pub mod http;
 mod process;
 
 use crate::{
@@ -40,16 +40,20 @@ impl Format {
     }
 }
 
+/// What a family's values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
+    /// Only grows.
     Counter,
+    /// Goes up and down.
     Gauge,
+    /// Always 1; what it says is in its labels.
     Info,
 }
 
 /// A family of metrics: its name without suffix `_total` or `_info`, ending in its unit.
 #[derive(Debug, Clone, PartialEq)]
-struct Family {
+pub struct Family {
     name: &'static str,
     kind: Kind,
     unit: &'static str,
@@ -59,11 +63,14 @@ struct Family {
 }
 
 impl Family {
-    fn new(kind: Kind, name: &'static str, unit: &'static str, help: &'static str) -> Family {
+    /// A family without samples; `unit` is empty or what `name` ends in.
+    pub fn new(kind: Kind, name: &'static str, unit: &'static str, help: &'static str) -> Family {
         Family { name, kind, unit, help, samples: Vec::new() }
     }
 
-    fn with(mut self, labels: &[(&'static str, &str)], value: impl Into<f64>) -> Family {
+    /// One more sample.
+    #[must_use]
+    pub fn with(mut self, labels: &[(&'static str, &str)], value: impl Into<f64>) -> Family {
         let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         self.samples.push((labels, value.into()));
         self
@@ -105,7 +112,8 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn text(families: &[Family], format: Format) -> String {
+/// The whole text of an answer.
+pub fn text(families: &[Family], format: Format) -> String {
     let mut text = String::new();
     families.iter().for_each(|family| family.write(&mut text, format));
     if format == Format::OpenMetrics {

@@ -146,7 +146,7 @@ fn work(
             scope.spawn(move || control.serve(shared, done));
         }
         if let Some(metrics) = &answers.metrics {
-            scope.spawn(move || metrics.serve(shared, done));
+            scope.spawn(move || metrics.serve(&|format| metrics::render(shared, format), done));
         }
         scope.spawn(move || shared.queues.run(done));
         let mut workers: Vec<_> =

@@ -127,6 +127,33 @@ fn a_relays_control_connection_does_not_stand_for_its_data() {
 }
 
 #[test]
+fn two_relays_share_a_chart_and_what_was_measured_stands_beside_what_was_free() {
+    let html = &RESULT.html;
+    let chart = |title: &str| {
+        let start = html.find(&format!(">{title}")).unwrap_or_else(|| panic!("no chart '{title}'"));
+        &html[start..start + html[start..].find("</figure>").unwrap()]
+    };
+    let backlogs = chart("Relay backlog by case");
+    for case in CASES.iter().filter(|case| case.relayed) {
+        assert!(backlogs.contains(&format!("data-label=\"{}\"", case.title)), "{}", case.name);
+    }
+    let avails = chart("Available bandwidth by case");
+    assert_eq!(avails.matches("data-label=\"free (One Reno beside one HighSpeed)\"").count(), 1);
+    assert!(html.contains("data-label=\"focus: measured\"") && html.contains("data-label=\"focus: free\""));
+}
+
+#[test]
+fn more_cases_than_styles_share_no_chart() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write_result(directory.path());
+    let mut experiment = Experiment::open(directory.path()).unwrap();
+    let relayed = experiment.cases.iter().find(|case| case.info.name == "reno-relayed").unwrap().clone();
+    experiment.cases = vec![relayed; 7];
+    let figures = longfat_report::figures::draw(&experiment, "e1");
+    assert!(figures.together.is_empty(), "{:?}", figures.together.len());
+}
+
+#[test]
 fn elements_are_closed_in_the_order_they_were_opened() {
     let void = ["meta", "br", "img", "!doctype"];
     let mut open: Vec<&str> = Vec::new();
@@ -147,8 +174,9 @@ fn elements_are_closed_in_the_order_they_were_opened() {
 fn every_figure_is_written_as_svg_under_a_plain_name() {
     let directory = tempfile::tempdir().unwrap();
     let written = report(&[&RESULT.directory]).write_svg(&directory.path().join("figures")).unwrap();
-    // Two overviews; six panels a case, less the relay's in five cases and the echoes of the last.
-    assert_eq!(written.len(), 2 + 7 * 6 - 5 - 1);
+    // Two overviews, two that cases share; six panels a case, less the relay's in five cases and the echoes of the last;
+    // one more for two that measured.
+    assert_eq!(written.len(), 2 + 2 + 7 * 6 - 5 - 1 + 2);
     for path in &written {
         let name = path.file_name().unwrap().to_str().unwrap();
         assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.'), "{name}");

@@ -1,5 +1,6 @@
 //! Units, records and the run directory: the facts every other crate of longfat shares.
 //!
+//! - [`arrivals`]: laws by which datagrams of cross traffic leave.
 //! - [`units`]: rates, sizes and times as people write them (`1Gbit`, `256KiB`, `28.4ms`), with errors that say the mend.
 //! - [`record`]: what a measuring program says while it runs, one JSON object per line.
 //! - [`lines`]: those lines in a file.
@@ -10,6 +11,7 @@
 //!
 //! This crate is a leaf: it knows no kernel, no network and no clock.
 
+pub mod arrivals;
 #[cfg(feature = "toml")]
 pub mod decode;
 pub mod lines;
@@ -21,5 +23,5 @@ pub mod samples;
 pub mod units;
 
 /// Version of the run directory, the records and the manifest. Readers refuse a newer one and bring an older one up to
-/// date: 1 had no hashes, and runs of before there were traces.
-pub const SCHEMA_VERSION: u32 = 2;
+/// date: 1 had no hashes, and runs of before there were traces; plans of 2 knew cross traffic evenly spaced or Poisson.
+pub const SCHEMA_VERSION: u32 = 3;

@@ -273,6 +273,9 @@ pub struct AvailSample {
     pub results: u32,
     /// Measurement streams that gave none.
     pub rejected: u32,
+    /// What other flows left free in the half second around, in a run of an experiment; absent where that is not known.
+    #[serde(default)]
+    pub free_bps: Option<u64>,
 }
 
 /// What one stream came to.

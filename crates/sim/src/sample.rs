@@ -89,6 +89,7 @@ fn avail(name: &str, stream: &mut Stream, endpoint: &Endpoint, sink: &mut impl F
         confidence_ratio: f64::from(found.confidence_permille) / 1000.0,
         results: found.results,
         rejected: found.rejected,
+        free_bps: None,
     }));
 }
 

@@ -2,6 +2,7 @@
 
 use longfat_cc::{Algorithm, SettingError, Tunables, UnknownAlgorithm, queue::QueuePlan};
 use longfat_link::LinkPlan;
+use longfat_schema::arrivals::Arrivals;
 
 /// A whole simulation.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,6 +124,8 @@ pub struct EndpointPlan {
     pub ecn: bool,
     /// Segments leave at a rate derived from the window instead of in bursts.
     pub pacing: bool,
+    /// Full segments per acknowledgement it sends; Linux has 2.
+    pub ack_every: u32,
 }
 
 /// A send buffer, in bytes of payload.
@@ -140,8 +143,10 @@ pub enum SendBuffer {
 pub struct UdpPlan {
     /// Payload of a datagram; 28 bytes of headers come on top.
     pub datagram_bytes: u32,
-    /// Departures are a Poisson process with this seed, or evenly spaced.
-    pub poisson_seed: Option<u64>,
+    /// Law by which datagrams leave.
+    pub arrivals: Arrivals,
+    /// Its seed.
+    pub seed: u64,
 }
 
 /// A split-TCP relay: it accepts connections early and carries their bytes on by connections of its own.
@@ -172,6 +177,7 @@ impl Default for EndpointPlan {
             sack: true,
             ecn: false,
             pacing: false,
+            ack_every: 2,
         }
     }
 }

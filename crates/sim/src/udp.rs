@@ -6,6 +6,7 @@ use crate::{
     timers::NEVER,
 };
 use longfat_link::model::{Ecn, random::Random};
+use longfat_schema::arrivals::{Arrivals, Gaps};
 
 /// Sends datagrams.
 #[derive(Debug)]
@@ -21,7 +22,8 @@ pub struct UdpSource {
     gap_65536ns: u64,
     /// Exact time of the next departure, in the same unit.
     next_65536ns: u128,
-    poisson: Option<Random>,
+    /// Gaps that are drawn; absent: even ones.
+    drawn: Option<(Gaps, Random)>,
     route: u32,
     to: u32,
 }
@@ -39,8 +41,10 @@ pub struct UdpOffer {
     pub datagram_bytes: u32,
     /// Payload rate.
     pub rate_bps: u64,
-    /// Seed of exponential gaps; absent: even gaps.
-    pub poisson_seed: Option<u64>,
+    /// Law by which datagrams leave.
+    pub arrivals: Arrivals,
+    /// Its seed.
+    pub seed: u64,
     /// Which stream of that seed.
     pub stream: u64,
 }
@@ -59,22 +63,24 @@ pub struct UdpSink {
 }
 
 impl UdpSource {
-    /// A source; its first datagram leaves at the start (or, Poisson, a gap later).
+    /// A source; its first datagram leaves at the start (or, where gaps are drawn, a gap later).
     pub fn new(offer: &UdpOffer, route: u32, to: u32) -> UdpSource {
         let bits = u128::from(offer.datagram_bytes) * 8_000_000_000 * 65_536;
+        let gap_65536ns = u64::try_from(bits / u128::from(offer.rate_bps.max(1))).unwrap_or(NEVER).max(1);
+        let gaps = || Gaps::new(offer.arrivals, gap_65536ns as f64 / 65_536.0);
         let mut source = UdpSource {
             sent: 0,
             start_ns: offer.start_ns,
             stop_ns: offer.stop_ns,
             limit: offer.bytes.map_or(u64::MAX, |bytes| bytes.div_ceil(u64::from(offer.datagram_bytes))),
             datagram_bytes: offer.datagram_bytes,
-            gap_65536ns: u64::try_from(bits / u128::from(offer.rate_bps.max(1))).unwrap_or(NEVER).max(1),
+            gap_65536ns,
             next_65536ns: u128::from(offer.start_ns) << 16,
-            poisson: offer.poisson_seed.map(|seed| Random::new(seed, offer.stream)),
+            drawn: offer.arrivals.is_random().then(|| (gaps(), Random::new(offer.seed, offer.stream))),
             route,
             to,
         };
-        if source.poisson.is_some() {
+        if source.drawn.is_some() {
             source.advance();
         }
         source
@@ -87,12 +93,10 @@ impl UdpSource {
     }
 
     fn advance(&mut self) {
-        let factor = match &mut self.poisson {
-            // 1 - unit() is never 0: its logarithm is finite.
-            Some(random) => -(1.0 - random.unit()).ln(),
-            None => 1.0,
+        self.next_65536ns += match &mut self.drawn {
+            Some((gaps, random)) => (gaps.next_ns(|| random.unit()) * 65_536.0) as u128,
+            None => u128::from(self.gap_65536ns),
         };
-        self.next_65536ns += (self.gap_65536ns as f64 * factor) as u128;
     }
 
     /// Sends the datagram that is due.

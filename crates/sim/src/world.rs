@@ -240,7 +240,8 @@ impl Builder<'_> {
             bytes: flow.bytes,
             datagram_bytes: udp.datagram_bytes,
             rate_bps: flow.rate_bps.unwrap_or(0),
-            poisson_seed: udp.poisson_seed.map(|seed| seed ^ self.scenario.seed),
+            arrivals: udp.arrivals,
+            seed: udp.seed ^ self.scenario.seed,
             stream: u64::from(number),
         };
         let index = self.udp_sources.len();

@@ -4,7 +4,10 @@
 
 mod support;
 
-use longfat_schema::record::{AvailSample, Record};
+use longfat_schema::{
+    arrivals::Arrivals,
+    record::{AvailSample, Record},
+};
 use longfat_sim::{EndpointPlan, FlowPlan, Scenario, TcpPlan, Transport, UdpPlan};
 use support::*;
 
@@ -13,12 +16,12 @@ const MBIT: u64 = 1_000_000;
 const DATAGRAM_BYTES: u32 = 1222;
 
 /// UDP from one time to another, at a rate with headers.
-fn cross(mbps: u64, from_s: u64, to_s: u64, poisson_seed: Option<u64>) -> FlowPlan {
+fn cross(mbps: u64, from_s: u64, to_s: u64, arrivals: Arrivals, seed: u64) -> FlowPlan {
     FlowPlan {
         start_ns: from_s * SECOND,
         send_for_ns: Some((to_s - from_s) * SECOND),
         rate_bps: Some(mbps * MBIT * u64::from(DATAGRAM_BYTES) / 1250),
-        transport: Transport::Udp(UdpPlan { datagram_bytes: DATAGRAM_BYTES, poisson_seed }),
+        transport: Transport::Udp(UdpPlan { datagram_bytes: DATAGRAM_BYTES, arrivals, seed }),
         ..flow(&format!("cross{from_s}"), 0, 1, tcp("reno"))
     }
 }
@@ -30,14 +33,9 @@ fn imtcp(settings: &[&str]) -> FlowPlan {
 }
 
 /// The published experiment: 100 Mbit/s, RTT 30 ms, of which 70, 30 and 40 Mbit/s are free for 20 s each.
-fn published(settings: &[&str], poisson: bool) -> Scenario {
-    let seed = |n| poisson.then_some(n);
-    let flows = vec![
-        imtcp(settings),
-        cross(30, 0, 20, seed(1)),
-        cross(70, 20, 40, seed(2)),
-        cross(60, 40, 60, seed(3)),
-    ];
+fn published(settings: &[&str], law: Arrivals) -> Scenario {
+    let flows =
+        vec![imtcp(settings), cross(30, 0, 20, law, 1), cross(70, 20, 40, law, 2), cross(60, 40, 60, law, 3)];
     path(direction(Some(100 * MBIT), 15 * MS, 375_000), flows, 60 * SECOND)
 }
 
@@ -72,25 +70,25 @@ fn phases(outcome: &Outcome) -> ([f64; 3], usize) {
 #[test]
 fn the_published_phases_are_measured_to_five_hundredths_over_every_growth() {
     for growth in ["growth=0", "growth=1", "growth=2"] {
-        for poisson in [false, true] {
-            let outcome = outcome(&published(&[growth], poisson));
+        for law in [Arrivals::Constant, Arrivals::Poisson] {
+            let outcome = outcome(&published(&[growth], law));
             let (errors, results) = phases(&outcome);
-            let most = if poisson { 5.0 } else { 1.0 };
-            assert!(errors.iter().all(|error| *error < most), "{growth} {poisson}: {errors:?}");
-            assert!(results > 500, "{growth} {poisson}: {results} results in a minute");
+            let most = if law.is_random() { 5.0 } else { 1.0 };
+            assert!(errors.iter().all(|error| *error < most), "{growth} {law:?}: {errors:?}");
+            assert!(results > 500, "{growth} {law:?}: {results} results in a minute");
         }
     }
 }
 
 #[test]
 fn the_published_search_works_on_even_cross_traffic() {
-    let (errors, _) = phases(&outcome(&published(&["estimator=1"], false)));
+    let (errors, _) = phases(&outcome(&published(&["estimator=1"], Arrivals::Constant)));
     assert!(errors.iter().all(|error| *error < 6.0), "{errors:?}");
 }
 
 #[test]
 fn a_measuring_transfer_is_as_fast_as_a_plain_one() {
-    let mut scenario = published(&[], true);
+    let mut scenario = published(&[], Arrivals::Poisson);
     let measuring = outcome(&scenario).mbps_between("measured", 0, 60 * SECOND);
     scenario.flows[0] = flow("measured", 0, 1, tcp("reno"));
     let plain = outcome(&scenario).mbps_between("measured", 0, 60 * SECOND);
@@ -99,7 +97,7 @@ fn a_measuring_transfer_is_as_fast_as_a_plain_one() {
 
 #[test]
 fn a_step_is_followed_within_a_second() {
-    let outcome = outcome(&published(&[], false));
+    let outcome = outcome(&published(&[], Arrivals::Constant));
     let rows = avail(&outcome);
     for (at_s, truth_mbps) in [(20, 30.0), (40, 40.0)] {
         let error = error_mbps(&rows, at_s + 1, at_s + 3, truth_mbps);
@@ -109,7 +107,7 @@ fn a_step_is_followed_within_a_second() {
 
 #[test]
 fn an_application_that_pauses_and_a_path_that_loses_mislead_nobody() {
-    let mut scenario = published(&[], false);
+    let mut scenario = published(&[], Arrivals::Constant);
     scenario.flows[0].rate_bps = Some(20 * MBIT);
     scenario.links[0].plan.forward.line.loss = longfat_link::plan::LossPlan::Bernoulli { probability: 1e-3 };
     let outcome = outcome(&scenario);

@@ -4,7 +4,10 @@
 
 mod support;
 
-use longfat_schema::record::{Record, RelaySample};
+use longfat_schema::{
+    arrivals::Arrivals,
+    record::{Record, RelaySample},
+};
 use longfat_sim::{
     EndpointPlan, FlowPlan, NodePlan, RelayPlan, Scenario, ScenarioError, SendBuffer, Transport, UdpPlan, run,
 };
@@ -80,10 +83,10 @@ fn echo_latency_is_queueing_plus_round_trip() {
     assert_eq!(echoes as u64, summary.echo_count);
 }
 
-fn udp(poisson_seed: Option<u64>) -> FlowPlan {
+fn udp(arrivals: Arrivals) -> FlowPlan {
     let mut one = flow("udp", 0, 1, tcp("reno"));
     one.rate_bps = Some(8_000_000);
-    one.transport = Transport::Udp(UdpPlan { datagram_bytes: 1000, poisson_seed });
+    one.transport = Transport::Udp(UdpPlan { datagram_bytes: 1000, arrivals, seed: 5 });
     one
 }
 
@@ -139,10 +142,18 @@ fn a_host_that_does_not_forward_is_no_way_through() {
 
 #[test]
 fn datagrams_leave_at_their_rate_and_the_excess_is_lost() {
-    let wide = outcome(&path(direction(Some(50_000_000), 10 * MS, 1 << 20), vec![udp(None)], 10 * SECOND));
+    let wide = outcome(&path(
+        direction(Some(50_000_000), 10 * MS, 1 << 20),
+        vec![udp(Arrivals::Constant)],
+        10 * SECOND,
+    ));
     assert_eq!(wide.flow("udp").lost_datagrams, 0);
     assert!((wide.goodput_mbps("udp") - 8.0).abs() < 0.1, "{}", wide.goodput_mbps("udp"));
-    let narrow = outcome(&path(direction(Some(4_112_000), 10 * MS, 20_000), vec![udp(Some(5))], 10 * SECOND));
+    let narrow = outcome(&path(
+        direction(Some(4_112_000), 10 * MS, 20_000),
+        vec![udp(Arrivals::Poisson)],
+        10 * SECOND,
+    ));
     let share = narrow.flow("udp").lost_datagrams as f64 / 10_000.0;
     assert!((share - 0.5).abs() < 0.05, "{share} lost");
 }

@@ -39,5 +39,5 @@ pub use client::{SendObserver, SendOptions, send};
 pub use error::{End, Error, Result};
 pub use ledger::{IntervalReport, IntervalRow};
 pub use outcome::Outcome;
-pub use plan::{Amount, Arrivals, Protocol, Receive, TransferPlan};
+pub use plan::{Amount, Protocol, Receive, TransferPlan};
 pub use server::{ServeObserver, ServeOptions, Served, Server, serve};

@@ -1,6 +1,7 @@
 //! What the ends agree on before a transfer: every value resolved, carried in the first control message.
 
 use longfat_host::socket::CC_NAME_MAX;
+use longfat_schema::arrivals::Arrivals;
 use serde::{Deserialize, Serialize};
 
 /// Most streams of one transfer.
@@ -42,19 +43,6 @@ pub enum Receive {
     Discard,
 }
 
-/// When datagrams leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Arrivals {
-    /// Evenly spaced.
-    Constant,
-    /// Exponential gaps drawn from this seed; stream i uses seed + i.
-    Poisson {
-        /// Seed of the gaps.
-        seed: u64,
-    },
-}
-
 /// Everything the two ends agree on. Spans are in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,8 +79,10 @@ pub struct TransferPlan {
     pub receive: Receive,
     /// UDP payload size.
     pub datagram_bytes: u32,
-    /// UDP departure process.
+    /// UDP: law by which datagrams leave.
     pub arrivals: Arrivals,
+    /// UDP: seed of that law; stream i uses seed + i.
+    pub arrivals_seed: u64,
     /// UDP: how much before each departure the sender spins instead of sleeping; 0 never.
     pub spin_us: u64,
     /// Stream i starts i times this late.
@@ -127,6 +117,7 @@ impl Default for TransferPlan {
             receive: Receive::Copy,
             datagram_bytes: 1472,
             arrivals: Arrivals::Constant,
+            arrivals_seed: 1,
             spin_us: 50,
             stagger_us: 0,
             sample_every_us: 10_000,

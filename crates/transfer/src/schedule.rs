@@ -1,7 +1,10 @@
 //! When bytes and datagrams are due. Time is passed in: nanoseconds since the stream's start.
 
-use crate::plan::Arrivals;
-use longfat_schema::random::SplitMix64;
+use crate::plan::TransferPlan;
+use longfat_schema::{
+    arrivals::{Arrivals, Gaps},
+    random::SplitMix64,
+};
 
 /// Nanoseconds that `bytes` take at `rate_bps`, rounded down.
 fn span_ns(bytes: u64, rate_bps: u64) -> u64 {
@@ -33,29 +36,29 @@ impl RateLimit {
 pub struct Departures {
     datagram_bytes: u64,
     rate_bps: u64,
-    process: Process,
+    law: Arrivals,
+    gaps: Gaps,
+    random: SplitMix64,
     next_ns: u64,
     count: u64,
 }
 
-#[derive(Debug, Clone)]
-enum Process {
-    Constant,
-    Poisson(SplitMix64),
-}
-
 impl Departures {
-    /// Datagrams of `datagram_bytes` at a mean rate of `rate_bps`; the first leaves at 0 when evenly spaced.
-    pub fn new(datagram_bytes: u64, rate_bps: u64, arrivals: Arrivals, stream: u32) -> Departures {
-        let process = match arrivals {
-            Arrivals::Constant => Process::Constant,
-            Arrivals::Poisson { seed } => {
-                Process::Poisson(SplitMix64::new(seed.wrapping_add(u64::from(stream))))
-            }
+    /// The plan's datagrams of one stream at a mean rate of `rate_bps`; the first leaves at 0 when evenly spaced.
+    pub fn new(plan: &TransferPlan, rate_bps: u64, stream: u32) -> Departures {
+        let datagram_bytes = u64::from(plan.datagram_bytes);
+        let mean_ns = (datagram_bytes * 8) as f64 * 1e9 / rate_bps.max(1) as f64;
+        let mut departures = Departures {
+            datagram_bytes,
+            rate_bps,
+            law: plan.arrivals,
+            gaps: Gaps::new(plan.arrivals, mean_ns),
+            random: SplitMix64::new(plan.arrivals_seed.wrapping_add(u64::from(stream))),
+            next_ns: 0,
+            count: 0,
         };
-        let mut departures = Departures { datagram_bytes, rate_bps, process, next_ns: 0, count: 0 };
-        if matches!(departures.process, Process::Poisson(_)) {
-            departures.next_ns = departures.exponential_ns();
+        if plan.arrivals.is_random() {
+            departures.next_ns = departures.gap_ns();
         }
         departures
     }
@@ -73,20 +76,16 @@ impl Departures {
     /// Goes on to the following datagram.
     pub fn advance(&mut self) {
         self.count += 1;
-        self.next_ns = match self.process {
+        self.next_ns = match self.law {
             // From the count, not by adding gaps: rounding must not change the rate.
-            Process::Constant => span_ns(self.count.saturating_mul(self.datagram_bytes), self.rate_bps),
-            Process::Poisson(_) => self.next_ns.saturating_add(self.exponential_ns()),
+            Arrivals::Constant => span_ns(self.count.saturating_mul(self.datagram_bytes), self.rate_bps),
+            _ => self.next_ns.saturating_add(self.gap_ns()),
         };
     }
 
-    /// An exponential gap by inversion: −ln(1 − u) of the mean.
-    fn exponential_ns(&mut self) -> u64 {
-        let mean_ns = (self.datagram_bytes * 8) as f64 * 1e9 / self.rate_bps.max(1) as f64;
-        match &mut self.process {
-            Process::Constant => 0,
-            Process::Poisson(random) => (-(1.0 - random.unit()).ln() * mean_ns) as u64,
-        }
+    fn gap_ns(&mut self) -> u64 {
+        let random = &mut self.random;
+        self.gaps.next_ns(|| random.unit()) as u64
     }
 }
 
@@ -95,8 +94,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn times(arrivals: Arrivals, stream: u32, count: usize) -> Vec<u64> {
-        let mut departures = Departures::new(1250, 10_000_000, arrivals, stream);
+    fn times(arrivals: Arrivals, arrivals_seed: u64, stream: u32, count: usize) -> Vec<u64> {
+        let plan = TransferPlan { datagram_bytes: 1250, arrivals, arrivals_seed, ..TransferPlan::default() };
+        let mut departures = Departures::new(&plan, 10_000_000, stream);
         (0..count)
             .map(|_| {
                 let time = departures.next_ns();
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn even_departures_do_not_drift() {
-        let mut departures = Departures::new(1472, 7_000_003, Arrivals::Constant, 0);
+        let mut departures = Departures::new(&TransferPlan::default(), 7_000_003, 0);
         (0..1_000_000).for_each(|_| departures.advance());
         let exact = 1e6 * 1472.0 * 8.0 / 7_000_003.0 * 1e9;
         assert!((departures.next_ns() as f64 - exact).abs() < 1.0);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn poisson_departures_have_the_mean_and_spread_of_their_law() {
-        let times = times(Arrivals::Poisson { seed: 7 }, 0, 100_000);
+        let times = times(Arrivals::Poisson, 7, 0, 100_000);
         let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
@@ -126,9 +126,12 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_and_streams_differ() {
-        let seeded = |stream| times(Arrivals::Poisson { seed: 1 }, stream, 50);
-        assert_eq!(seeded(0), seeded(0));
-        assert_ne!(seeded(0), seeded(1));
+        for law in [Arrivals::Poisson, Arrivals::Onoff, Arrivals::Pareto] {
+            let seeded = |seed, stream| times(law, seed, stream, 50);
+            assert_eq!(seeded(1, 0), seeded(1, 0));
+            assert_ne!(seeded(1, 0), seeded(1, 1));
+            assert_ne!(seeded(1, 0), seeded(9, 0));
+        }
     }
 
     proptest! {

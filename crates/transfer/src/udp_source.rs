@@ -54,7 +54,7 @@ impl<'a> Sender<'a> {
             socket,
             stream,
             context,
-            departures: Departures::new(plan.datagram_bytes.into(), rate, plan.arrivals, stream),
+            departures: Departures::new(plan, rate, stream),
             batch: Batch::new(plan.datagram_bytes as usize),
             sequence: 0,
             sent: 0,

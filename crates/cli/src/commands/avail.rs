@@ -9,6 +9,7 @@ use longfat_kernel::{
     avail::{Measured, measured},
     support::{Capability, missing},
 };
+use longfat_relay::metrics::{Family, Format, Kind, http::Server, text};
 use longfat_schema::{record::AvailSample, units::Nanos};
 use serde::Serialize;
 use std::{
@@ -29,7 +30,8 @@ use std::{
   longfat avail                                     every connection that measures
   longfat avail 192.0.2.7                           those to or from an address
   longfat avail 192.0.2.7:443 --watch               live, until Ctrl-C
-  longfat avail --pid 4711 --json                   those of one process, as JSON")]
+  longfat avail --pid 4711 --json                   those of one process, as JSON
+  longfat avail --metrics 127.0.0.1:9470            for Prometheus, at /metrics, until Ctrl-C")]
 pub struct Args {
     /// Only connections with this end: ADDRESS or ADDRESS:PORT.
     flow: Option<String>,
@@ -45,6 +47,9 @@ pub struct Args {
     /// How often to look.
     #[arg(long, value_name = "TIME", default_value = "500ms", requires = "watch")]
     every: Nanos,
+    /// Answer Prometheus on this loopback address, like 127.0.0.1:9470, until Ctrl-C; each request looks anew.
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["watch", "json"])]
+    metrics: Option<SocketAddr>,
 }
 
 /// A line of what is shown.
@@ -68,6 +73,9 @@ struct Row {
 pub fn run(args: &Args) -> Outcome {
     require(missing(&[Capability::CongestionControl]))?;
     let wanted = args.flow.as_deref().map(End::parse).transpose()?;
+    if let Some(address) = args.metrics {
+        return serve(args, wanted, address);
+    }
     if !args.watch {
         let rows = look(args, wanted)?;
         show(&rows, args.json)?;
@@ -78,6 +86,66 @@ pub fn run(args: &Args) -> Outcome {
         Err(error) if is_closed_pipe(&error) => Ok(()),
         result => Ok(result?),
     }
+}
+
+/// Answers Prometheus until it is stopped.
+fn serve(args: &Args, wanted: Option<End>, address: SocketAddr) -> Outcome {
+    if !address.ip().is_loopback() {
+        return Err(Failure::Failed(anyhow::anyhow!(
+            "--metrics {address} can be reached from elsewhere; choose a loopback address like 127.0.0.1:9470"
+        )));
+    }
+    let stop = stop::flag().map_err(anyhow::Error::from)?;
+    let server = Server::open(address).map_err(anyhow::Error::from)?;
+    if let Some(address) = server.address() {
+        eprintln!("metrics at http://{address}/metrics");
+    }
+    server.serve(&|format| metrics(look(args, wanted).as_deref(), format), &stop);
+    Ok(())
+}
+
+/// What a look found, for Prometheus: bytes and seconds, as is its custom. A look that failed is said, not shown as nothing.
+fn metrics(rows: Result<&[Row], &anyhow::Error>, format: Format) -> String {
+    let looked = f64::from(u8::from(rows.is_ok()));
+    let rows = rows.unwrap_or_default();
+    let gauge = |name, unit, help, value: &dyn Fn(&Row) -> Option<f64>| {
+        rows.iter().fold(Family::new(Kind::Gauge, name, unit, help), |family, row| {
+            let (pid, local, peer) = (row.pid.to_string(), row.local.to_string(), row.peer.to_string());
+            let labels = [("process", &*row.program), ("pid", &*pid), ("cc", &*row.cc)];
+            let ends = [("local", &*local), ("peer", &*peer)];
+            match value(row) {
+                Some(value) => family.with(&[&labels[..], &ends[..]].concat(), value),
+                None => family,
+            }
+        })
+    };
+    let bytes = |bps: Option<u64>| Some(bps? as f64 / 8.0);
+    const RATE: &str = "bytes_per_second";
+    let help = "1 when the kernel could be asked.";
+    text(
+        &[
+            Family::new(Kind::Gauge, "longfat_avail_up", "", help).with(&[], looked),
+            gauge(
+                "longfat_avail_bytes_per_second",
+                RATE,
+                "What a connection could have, IP headers and its own share included, as it measured it.",
+                &|row| bytes(row.avail_bps),
+            ),
+            gauge("longfat_avail_deviation_bytes_per_second", RATE, "Standard deviation of that.", &|row| {
+                bytes(row.deviation_bps)
+            }),
+            gauge("longfat_avail_capacity_bytes_per_second", RATE, "Capacity of its bottleneck.", &|row| {
+                bytes(row.capacity_bps)
+            }),
+            gauge("longfat_avail_confidence_ratio", "ratio", "How far to trust it, 0 to 1.", &|row| {
+                row.confidence_ratio
+            }),
+            gauge("longfat_avail_age_seconds", "seconds", "How old the newest result is.", &|row| {
+                Some(row.age_us? as f64 / 1e6)
+            }),
+        ],
+        format,
+    )
 }
 
 fn watch(args: &Args, wanted: Option<End>) -> anyhow::Result<()> {
@@ -232,6 +300,35 @@ mod tests {
         assert!(!End::parse("192.0.2.7:80").unwrap().is(peer) && !End::parse("192.0.2.8").unwrap().is(peer));
         assert!(End::parse("[2001:db8::1]:5").unwrap().is("[2001:db8::1]:5".parse().unwrap()));
         assert!(End::parse("host").unwrap_err().to_string().contains("give ADDRESS"));
+    }
+
+    #[test]
+    fn metrics_are_in_bytes_and_seconds_and_say_when_nobody_could_be_asked() {
+        let measured = |found| Measured {
+            pid: 7,
+            program: "rsync".into(),
+            cc: "lf_imtcp".into(),
+            local: "192.0.2.1:1000".parse().unwrap(),
+            peer: "192.0.2.7:443".parse().unwrap(),
+            found,
+        };
+        let found =
+            Avail { at_us: 1_000_000, avail_kbps: 80_000, confidence_permille: 900, ..Avail::default() };
+        let rows = [row(measured(Some(found)), 1_250_000), row(measured(None), 0)];
+        let text = metrics(Ok(&rows), Format::OpenMetrics);
+        let labels = r#"{process="rsync",pid="7",cc="lf_imtcp",local="192.0.2.1:1000",peer="192.0.2.7:443"}"#;
+        for line in [
+            &*format!("longfat_avail_bytes_per_second{labels} 10000000\n"),
+            &*format!("longfat_avail_age_seconds{labels} 0.25\n"),
+            &*format!("longfat_avail_confidence_ratio{labels} 0.9\n"),
+            "# UNIT longfat_avail_bytes_per_second bytes_per_second\n",
+            "longfat_avail_up 1\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+        assert!(!text.contains("longfat_avail_capacity_bytes_per_second{"), "{text}");
+        let failed = anyhow::anyhow!("not allowed");
+        assert!(metrics(Err(&failed), Format::Prometheus).contains("longfat_avail_up 0\n"));
     }
 
     #[test]

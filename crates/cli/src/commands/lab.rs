@@ -407,6 +407,14 @@ fn missing(plans: &[Plan]) -> Vec<support::Missing> {
         let relay = longfat_relay::RelayPlan::transparent("probe", intercept);
         missing.extend(longfat_relay::missing(&relay));
     }
+    let asked = plans.iter().flat_map(|plan| &plan.flows).filter(|flow| flow.ack_every.is_some());
+    missing.extend(asked.map(|flow| {
+        support::Missing::new(
+            format!("flows.{}.ack_every", flow.name),
+            "no kernel lets a program say how many segments it acknowledges at once",
+            "leave it out, or run with --backend sim",
+        )
+    }));
     let mut unique: Vec<support::Missing> = Vec::new();
     missing.into_iter().for_each(|thing| {
         if !unique.contains(&thing) {

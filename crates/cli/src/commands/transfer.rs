@@ -8,14 +8,19 @@ use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use longfat_cc::Algorithm;
+use longfat_host::{
+    monotonic_us,
+    socket::{bbr_bytes_per_s, tcp_info},
+};
 use longfat_kernel::avail::Meters;
 use longfat_schema::{
+    arrivals::Arrivals,
     lines::Lines,
     record::{AvailSample, Note},
     units::{Nanos, Rate, Size},
 };
 use longfat_transfer::{
-    Amount, Arrivals, IntervalReport, IntervalRow, Outcome as Transferred, Protocol, Receive, SendObserver,
+    Amount, IntervalReport, IntervalRow, Outcome as Transferred, Protocol, Receive, SendObserver,
     SendOptions, ServeObserver, ServeOptions, Server, TransferPlan, plan::BLOCK_MAX_BYTES, send,
 };
 use std::{
@@ -79,7 +84,7 @@ struct ServeArgs {
   longfat transfer send host:5201 --streams 4 --bytes 5GB --sndbuf 8MiB --rcvbuf 8MiB
   longfat transfer send host:5201 --cc lf_highspeed --echo-every 1MB --samples run.jsonl
   longfat transfer send host:5201 --reverse --json
-  longfat transfer send host:5201 --udp --rate 300Mbit --poisson --seed 7
+  longfat transfer send host:5201 --udp --rate 300Mbit --arrivals poisson --seed 7
 
 Echo latency: every --echo-every bytes of the stream stands a timestamp which the receiving program sends back on
 the same connection; the latency is from handing it to the socket to reading its echo, so it holds the send buffer,
@@ -175,15 +180,24 @@ enum ReceiveArg {
     Discard,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum ArrivalsArg {
+    Constant,
+    Poisson,
+    Onoff,
+    Pareto,
+}
+
 #[derive(ClapArgs)]
 struct UdpArgs {
     /// Datagrams at --rate instead of a TCP stream.
     #[arg(long, requires = "rate")]
     udp: bool,
-    /// Exponential gaps between datagrams instead of even ones.
-    #[arg(long, requires = "udp")]
-    poisson: bool,
-    /// Seed of the gaps.
+    /// When datagrams leave: evenly, with exponential gaps (poisson), in bursts at twice the rate of 50 ms on average and
+    /// silences (onoff), or with heavy-tailed gaps (pareto, shape 1.5).
+    #[arg(long, requires = "udp", value_enum, default_value = "constant", value_name = "LAW")]
+    arrivals: ArrivalsArg,
+    /// Seed of what is random in that.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// UDP payload.
@@ -339,11 +353,13 @@ fn plan(args: &SendArgs) -> anyhow::Result<TransferPlan> {
             ReceiveArg::Discard => Receive::Discard,
         },
         datagram_bytes: u32::try_from(args.udp.datagram.0).unwrap_or(u32::MAX),
-        arrivals: if args.udp.poisson {
-            Arrivals::Poisson { seed: args.udp.seed }
-        } else {
-            Arrivals::Constant
+        arrivals: match args.udp.arrivals {
+            ArrivalsArg::Constant => Arrivals::Constant,
+            ArrivalsArg::Poisson => Arrivals::Poisson,
+            ArrivalsArg::Onoff => Arrivals::Onoff,
+            ArrivalsArg::Pareto => Arrivals::Pareto,
         },
+        arrivals_seed: args.udp.seed,
         spin_us: args.udp.spin.as_us(),
         stagger_us: args.stagger.as_us(),
         sample_every_us: measure.sample_every.unwrap_or(sample_every).as_us(),
@@ -380,9 +396,24 @@ fn meters(cc: Option<&str>) -> Option<Meters> {
     algorithm.measures().then(Meters::open)?.ok()
 }
 
+/// BBR's own idea of its path, to stand beside what is measured: with the headers of TCP with timestamps over IPv4, as the
+/// others count. It claims no precision.
+fn bbr(socket: BorrowedFd<'_>) -> Option<AvailSample> {
+    const HEADER_BYTES: u64 = 52;
+    let payload_bytes_per_s = bbr_bytes_per_s(&socket)?;
+    let mss_bytes = u64::from(tcp_info(&socket).ok()?.snd_mss_bytes).max(1);
+    Some(AvailSample {
+        time_us: monotonic_us(),
+        avail_bps: (payload_bytes_per_s * 8).saturating_mul(mss_bytes + HEADER_BYTES) / mss_bytes,
+        confidence_ratio: 1.0,
+        ..AvailSample::default()
+    })
+}
+
 impl SendObserver for SendView {
     fn avail(&self, socket: BorrowedFd<'_>) -> Option<AvailSample> {
-        Some(super::avail::sample(&self.meters.as_ref()?.read(socket)?))
+        let measured = self.meters.as_ref().and_then(|meters| meters.read(socket));
+        measured.map_or_else(|| bbr(socket), |found| Some(super::avail::sample(&found)))
     }
 
     fn started(&self, peer: SocketAddr, plan: &TransferPlan) {

@@ -119,10 +119,8 @@ pub fn send(flow: &FlowPlan, plan: &Plan, start_ns: u64, samples: &Path) -> Vec<
     if flow.protocol == Protocol::Udp {
         line.push("--udp".into());
         option(&mut line, "--datagram", bytes(flow.datagram_bytes));
-        if flow.poisson_seed.is_some() {
-            line.push("--poisson".into());
-        }
-        option(&mut line, "--seed", flow.poisson_seed);
+        option(&mut line, "--arrivals", Some(flow.arrivals.word()));
+        option(&mut line, "--seed", flow.arrivals_seed);
     }
     option(&mut line, "--drain", Some(format!("{DRAIN_MS}ms")));
     option(&mut line, "--sample-every", us(plan.sample_every_us));

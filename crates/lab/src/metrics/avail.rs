@@ -11,6 +11,7 @@ use crate::{
 };
 use longfat_link::plan::DirectionPlan;
 use longfat_schema::record::{AvailSample, IntervalSample};
+use std::collections::BTreeMap;
 
 /// Long enough for the mean of bursty traffic to mean something, short enough to show a step.
 const BIN_US: i64 = 500_000;
@@ -27,8 +28,7 @@ pub(super) fn avail(plan: &Plan, samples: &Samples, window: Window, found: &mut 
         return;
     }
     let traffic = Traffic::of(plan, samples);
-    // What a flow's own streams take from each other is not told apart here.
-    for flow in plan.flows.iter().filter(|flow| flow.streams == 1) {
+    for flow in measurable(plan) {
         let of_flow = |row: &&AvailSample| row.flow == flow.name;
         let rows: Vec<&AvailSample> = samples.avail.iter().filter(of_flow).collect();
         if rows.is_empty() {
@@ -51,6 +51,30 @@ pub(super) fn avail(plan: &Plan, samples: &Samples, window: Window, found: &mut 
         found.extend("avail_free_bps", &flow.name, mean(&truths));
         found.extend("avail_confidence_ratio", &flow.name, mean(&trusts));
     }
+}
+
+/// Writes what was free beside every result, bin by bin of the run's own time, so that readers of the tables need no plan.
+pub fn record_free(plan: &Plan, samples: &mut Samples) {
+    let mut rows = std::mem::take(&mut samples.avail);
+    if !rows.is_empty() {
+        let traffic = Traffic::of(plan, samples);
+        for flow in measurable(plan) {
+            let Some(free) = Free::of(plan, flow, &traffic) else { continue };
+            let mut known: BTreeMap<i64, u64> = BTreeMap::new();
+            for row in rows.iter_mut().filter(|row| row.flow == flow.name) {
+                let start_us = row.time_us.div_euclid(BIN_US) * BIN_US;
+                let bin = Window { start_us, end_us: start_us + BIN_US };
+                let free_bps = known.entry(start_us).or_insert_with(|| free.bps(&traffic, flow, bin) as u64);
+                row.free_bps = Some(*free_bps);
+            }
+        }
+    }
+    samples.avail = rows;
+}
+
+/// Flows of one stream: what streams of one flow take from each other is not told apart here.
+fn measurable(plan: &Plan) -> impl Iterator<Item = &FlowPlan> {
+    plan.flows.iter().filter(|flow| flow.streams == 1)
 }
 
 fn bins(window: Window) -> impl Iterator<Item = Window> {
@@ -219,6 +243,31 @@ mod tests {
         close("avail_mean_bps", 75e6);
         close("avail_free_bps", 70e6);
         close("avail_confidence_ratio", 0.75);
+    }
+
+    #[test]
+    fn what_was_free_stands_beside_each_result_in_its_half_second() {
+        let plan = with_cross();
+        let bytes = |mbps: f64| (mbps * 1e6 / 8.0 * 1448.0 / 1500.0) as u64;
+        let second = |at: i64, mbps: f64| IntervalSample {
+            time_us: at * 1_000_000,
+            duration_us: 1_000_000,
+            flow: "cross".into(),
+            stream: 0,
+            bytes: bytes(mbps),
+        };
+        let interval = vec![second(1, 20.0), second(2, 60.0)];
+        let avail = vec![row(0.2, 70, 1.0), row(0.9, 70, 1.0), row(1.6, 70, 1.0)];
+        let mut samples = Samples { interval, avail, ..Samples::default() };
+        record_free(&plan, &mut samples);
+        let free: Vec<f64> = samples.avail.iter().map(|row| row.free_bps.unwrap() as f64 / 1e6).collect();
+        for (found, expected) in free.iter().zip([80.0, 80.0, 40.0]) {
+            assert!((found - expected).abs() < 0.01, "{free:?}");
+        }
+        let mut several = plan;
+        several.flows[0].streams = 2;
+        record_free(&several, &mut samples);
+        assert_eq!(samples.avail.len(), 3);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub use resolve::{plans, seed_of};
 use crate::spec::Protocol;
 use longfat_cc::{Algorithm, Tunables, queue::QueuePlan};
 use longfat_link::LinkPlan;
-use longfat_schema::run::AxisPoint;
+use longfat_schema::{arrivals::Arrivals, run::AxisPoint};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -174,8 +174,13 @@ pub struct FlowPlan {
     pub datagram_bytes: Option<u64>,
     /// Limit of the application's rate.
     pub rate_bps: Option<u64>,
-    /// UDP datagrams come as a Poisson process, with this seed.
-    pub poisson_seed: Option<u64>,
+    /// Law by which UDP datagrams leave.
+    pub arrivals: Arrivals,
+    /// Its seed, where it is random.
+    pub arrivals_seed: Option<u64>,
+    /// Segments per acknowledgement of its receiver, simulated runs only; as the system has it when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack_every: Option<u32>,
     /// A timestamp is echoed for every so many bytes.
     pub echo_every_bytes: Option<u64>,
     /// When it starts, after the start of the run.

@@ -5,7 +5,7 @@ use crate::{
     backend::{Backend, Observed, Tick},
     emulated::{self, EmulationError, Place},
     judge,
-    metrics::metrics,
+    metrics::{metrics, record_free},
     plan::Plan,
     simulated::{self, SimulationError},
 };
@@ -59,7 +59,10 @@ impl Carrier<'_> {
             Backend::Simulated => simulate(plan, tick, stop)?,
         };
         let (observed, failure) = match attempt {
-            Attempt::Observed(observed) => (*observed, None),
+            Attempt::Observed(mut observed) => {
+                record_free(plan, &mut observed.samples);
+                (*observed, None)
+            }
             Attempt::Failed(reason) => (Observed::default(), Some(reason)),
             Attempt::Interrupted => {
                 clear(directory)?;

@@ -179,6 +179,7 @@ impl Translator<'_> {
                     flow.rcvbuf_bytes,
                     self.arrivals(path.iter().map(|hop| hop.link)),
                 )?,
+                ack_every: flow.ack_every.unwrap_or(sim::EndpointPlan::default().ack_every),
                 ..self.endpoint(to, &cc(&flow.cc_receiver), false)?
             },
             relay: self.relay_on(flow, path)?,
@@ -192,7 +193,8 @@ impl Translator<'_> {
         if datagram_bytes > mtu_bytes.saturating_sub(UDP_HEADER_BYTES) {
             return Err(SimulationError::Datagram { flow: flow.name.clone(), datagram_bytes, mtu_bytes });
         }
-        Ok(sim::UdpPlan { datagram_bytes, poisson_seed: flow.poisson_seed })
+        let seed = flow.arrivals_seed.unwrap_or_default();
+        Ok(sim::UdpPlan { datagram_bytes, arrivals: flow.arrivals, seed })
     }
 
     /// The relay that takes a flow's connections over: it intercepts the link by which they reach its host on their
@@ -258,6 +260,7 @@ impl Translator<'_> {
             sack: host.sack()?,
             ecn: host.ecn(opens)?,
             pacing: false,
+            ack_every: sim::EndpointPlan::default().ack_every,
         })
     }
 }

@@ -55,6 +55,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
         sack: true,
         ecn: false,
         pacing: false,
+        ack_every: 2,
     };
     let auto = SendBuffer::Auto(32 << 20);
     let measured = tcp(&scenario, "measured");

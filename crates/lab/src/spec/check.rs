@@ -284,8 +284,11 @@ fn check_tcp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
     if let Some(cc) = &flow.cc_receiver {
         found.cc(&format!("{path}.cc_receiver"), cc);
     }
-    if flow.poisson {
-        found.say(format!("{path}.poisson"), "is for protocol = \"udp\"");
+    if flow.ack_every.is_some_and(|segments| !(1..=256).contains(&segments)) {
+        found.say(format!("{path}.ack_every"), "is not between 1 and 256 segments");
+    }
+    if flow.arrivals.is_random() {
+        found.say(format!("{path}.arrivals"), "is for protocol = \"udp\"");
     }
 }
 
@@ -298,6 +301,9 @@ fn check_udp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
     }
     if flow.echo_every.is_some() {
         found.say(format!("{path}.echo_every"), "is for protocol = \"tcp\"");
+    }
+    if flow.ack_every.is_some() {
+        found.say(format!("{path}.ack_every"), "is for protocol = \"tcp\"");
     }
     if flow.size.is_some() {
         found.say(format!("{path}.size"), "is for protocol = \"tcp\"; UDP ends by duration or stop");

@@ -21,6 +21,7 @@ pub use follow::FollowSpec;
 use longfat_link::LinkSpec;
 pub use longfat_schema::decode::{self, Problem};
 use longfat_schema::{
+    arrivals::Arrivals,
     decode::list,
     run::AxisPoint,
     units::{Nanos, Rate, Size},
@@ -215,9 +216,11 @@ pub struct FlowSpec {
     pub block: Option<Size>,
     /// Limit of the application's rate; UDP needs one.
     pub rate: Option<Rate>,
-    /// UDP datagrams come as a Poisson process instead of evenly.
+    /// Law by which UDP datagrams leave.
     #[serde(default)]
-    pub poisson: bool,
+    pub arrivals: Arrivals,
+    /// Full segments per acknowledgement of its receiver; simulated runs only, as Linux always has 2 (or a bundle).
+    pub ack_every: Option<u32>,
     /// A timestamp is echoed for every so many bytes.
     pub echo_every: Option<Size>,
     /// When it starts, after the start of the run.

@@ -150,7 +150,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "cc = \"reno\"\nstart = \"3s\"",
         "flows.measured.start: 3s is after the end of the run",
     ),
-    ("cc = \"reno\"", "cc = \"reno\"\npoisson = true", "flows.measured.poisson: is for protocol = \"udp\""),
+    (
+        "cc = \"reno\"",
+        "cc = \"reno\"\narrivals = \"onoff\"",
+        "flows.measured.arrivals: is for protocol = \"udp\"",
+    ),
+    (
+        "rate = \"1Mbit\"",
+        "rate = \"1Mbit\"\narrivals = \"parteo\"",
+        "unknown value 'parteo'; did you mean 'pareto'?",
+    ),
     ("rate = \"1Mbit\"", "", "flows.noise.rate: is missing: UDP does not find its own rate"),
     ("\"udp\"", "\"upd\"", "flows.noise.protocol: unknown value 'upd'; did you mean 'udp'?"),
     ("host = \"r\"", "host = \"b\"", "relays.pep.host: 'b' does not forward"),

@@ -3,8 +3,8 @@
 //! One request at a time, of at most [`REQUEST_MAX_BYTES`], within [`PATIENCE`]: whoever sends slowly or nothing keeps
 //! others waiting for so long and no longer.
 
-use super::{Format, render};
-use crate::{Error, Result, shared::Shared};
+use super::Format;
+use crate::{Error, Result};
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A listening socket.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     listener: TcpListener,
 }
 
@@ -49,25 +49,25 @@ impl Server {
         self.listener.local_addr().ok()
     }
 
-    /// Answers until `done`.
-    pub fn serve(&self, shared: &Shared, done: &AtomicBool) {
+    /// Answers with what `render` writes at that moment, until `done`.
+    pub fn serve(&self, render: &dyn Fn(Format) -> String, done: &AtomicBool) {
         while !done.load(Ordering::Acquire) {
             match self.listener.accept() {
                 // Who asks and goes away loses nothing but the answer.
-                Ok((asker, _)) => drop(answer(asker, shared)),
+                Ok((asker, _)) => drop(answer(asker, render)),
                 Err(_) => std::thread::sleep(LOOK),
             }
         }
     }
 }
 
-fn answer(mut asker: TcpStream, shared: &Shared) -> io::Result<()> {
+fn answer(mut asker: TcpStream, render: &dyn Fn(Format) -> String) -> io::Result<()> {
     asker.set_nonblocking(false)?;
     asker.set_write_timeout(Some(PATIENCE))?;
     let request = read(&mut asker, Instant::now() + PATIENCE)?;
     let response = match request {
         Request::Metrics { format, body } => {
-            let text = render(shared, format);
+            let text = render(format);
             response("200 OK", format.content_type(), &text, body)
         }
         Request::Refused(status) => {

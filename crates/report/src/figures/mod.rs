@@ -1,8 +1,10 @@
-//! Which charts a result deserves: two over all cases, six over time for each run.
+//! Which charts a result deserves: two over all cases, those that few cases can share over time, and six or seven over
+//! time for each run.
 
 pub(crate) mod overview;
 mod panels;
 mod samples;
+mod together;
 
 pub use samples::RunSamples;
 
@@ -19,6 +21,8 @@ pub struct ExperimentFigures {
     pub goodput: Figure,
     /// Goodput of each stream within each case.
     pub shares: Figure,
+    /// Several cases in one chart over time: its name and itself.
+    pub together: Vec<(&'static str, Figure)>,
     /// One entry per case, as in the experiment.
     pub cases: Vec<CaseFigures>,
     /// Tables of valid or invalid runs that could not be read.
@@ -74,7 +78,8 @@ impl ExperimentFigures {
     /// Every figure that becomes a file: the overviews and the representative run of each case.
     pub fn named(&self) -> impl Iterator<Item = (String, &Figure)> {
         let overview = [("goodput".to_owned(), &self.goodput), ("shares".to_owned(), &self.shares)];
-        overview.into_iter().chain(self.cases.iter().flat_map(CaseFigures::named))
+        let together = self.together.iter().map(|(name, figure)| ((*name).to_owned(), figure));
+        overview.into_iter().chain(together).chain(self.cases.iter().flat_map(CaseFigures::named))
     }
 }
 
@@ -92,29 +97,39 @@ impl CaseFigures {
 pub fn draw(experiment: &Experiment, prefix: &str) -> ExperimentFigures {
     let mut warnings = Vec::new();
     let mut shares = Vec::new();
+    let mut shown = Vec::new();
     let mut cases = Vec::new();
     for (index, case) in experiment.cases.iter().enumerate() {
         let prefix = format!("{prefix}c{}", index + 1);
-        let (figures, streams) = draw_case(case, experiment.focus(), &prefix, &mut warnings);
+        let (figures, of_case) = draw_case(case, experiment.focus(), &prefix, &mut warnings);
         cases.push(figures);
-        shares.push(streams);
+        shares.push(of_case.streams);
+        shown.push(of_case.shown);
     }
     ExperimentFigures {
         goodput: overview::goodput(experiment, &format!("{prefix}-goodput")),
         shares: overview::shares(experiment, &shares, &format!("{prefix}-shares")),
+        together: together::draw(experiment, &shown, prefix),
         cases,
         warnings,
     }
 }
 
-/// The figures of a case, and what each stream of its representative run got.
+/// What the run that stands for a case adds to the charts over all cases.
+#[derive(Default)]
+struct OfCase {
+    streams: Vec<samples::StreamGoodput>,
+    shown: together::Shown,
+}
+
+/// The figures of a case, and its part of the charts over all cases.
 fn draw_case(
     case: &Case,
     focus: Option<&str>,
     prefix: &str,
     warnings: &mut Vec<String>,
-) -> (CaseFigures, Vec<samples::StreamGoodput>) {
-    let mut shares = Vec::new();
+) -> (CaseFigures, OfCase) {
+    let mut of_case = OfCase::default();
     let mut runs = Vec::new();
     for (index, run) in case.runs.iter().enumerate() {
         let samples = RunSamples::read(run);
@@ -122,11 +137,12 @@ fn draw_case(
             warnings.extend(samples.problems.iter().cloned());
         }
         if Some(index) == case.representative {
-            shares = samples.stream_goodput(&run.manifest);
+            let streams = samples.stream_goodput(&run.manifest);
+            of_case = OfCase { streams, shown: together::Shown::of(case, index, &samples, focus) };
         }
         runs.push(draw_run(run, samples, focus, &format!("{prefix}r{}", index + 1)));
     }
-    (CaseFigures { case: case.info.name.clone(), runs, representative: case.representative }, shares)
+    (CaseFigures { case: case.info.name.clone(), runs, representative: case.representative }, of_case)
 }
 
 /// The figures of the run that stands for a case.

@@ -1,4 +1,4 @@
-//! The six charts of one run over time, the one that most runs lack last. One colour per thing in all of them: the focus flow is style 0, other
+//! The charts of one run over time: six, and a seventh where a connection measured its path. One colour per thing in all of them: the focus flow is style 0, other
 //! flows of one stream 1, the relay's long leg 2; flows of many streams are drawn pale.
 
 use super::{
@@ -49,7 +49,8 @@ pub fn draw(manifest: &RunManifest, samples: &RunSamples, focus: Option<&str>, p
     let span = (0.0, (manifest.duration_us as f64 / 1e6).max(1e-3));
     let run = Run { manifest, samples, focus, prefix, span };
     let drafts = [run.goodput(), run.cwnd(), run.srtt(), run.echo(), run.queue(), run.backlog()];
-    let charts: Vec<_> = drafts.into_iter().map(|draft| run.chart(draft)).collect();
+    let avail = (!samples.avail.is_empty()).then(|| run.avail());
+    let charts: Vec<_> = drafts.into_iter().chain(avail).map(|draft| run.chart(draft)).collect();
     let rows = charts.iter().flatten().map(|(_, chart)| chart.legend_rows()).max().unwrap_or(1);
     charts.into_iter().map(|chart| panel(chart, rows)).collect()
 }
@@ -238,6 +239,32 @@ impl Run<'_> {
         }
     }
 
+    /// What was free lies over what was measured: it is the thinner truth.
+    fn avail(&self) -> Draft {
+        let measured =
+            |row: &AvailSample| Some(((row.flow.clone(), row.stream), row.time_us, row.avail_bps as f64));
+        let free = |row: &AvailSample| Some((row.flow.clone(), row.time_us, row.free_bps? as f64));
+        let mut all = self.by_stream(&series(&self.samples.avail, measured), Shape::Step);
+        all.iter_mut().for_each(|series| series.label += ": measured");
+        all.extend(series(&self.samples.avail, free).into_iter().map(|(flow, points)| Series {
+            label: format!("{flow}: free"),
+            style: SECOND,
+            faint: false,
+            shape: Shape::Step,
+            points,
+        }));
+        Draft {
+            name: "avail",
+            title: "Available bandwidth",
+            quantity: Quantity::Rate,
+            description:
+                "What a connection could have, with headers: as it measured it, and as others left it.".into(),
+            series: all,
+            rug: None,
+            absent: "Nothing was measured.",
+        }
+    }
+
     fn backlog(&self) -> Draft {
         let mut all = self.by_connection(": unacknowledged", SECOND, |r| r.unacked_bytes);
         all.extend(self.by_connection(": whole backlog", RELAY, |r| r.backlog_bytes));
@@ -330,7 +357,7 @@ fn direction_label(direction: &str) -> &'static str {
     if direction == "server_to_client" { " (to client)" } else { "" }
 }
 
-fn heading(title: &str, unit: Unit, logarithmic: bool) -> String {
+pub(super) fn heading(title: &str, unit: Unit, logarithmic: bool) -> String {
     let comma = if unit.name.is_empty() { "" } else { ", " };
     format!("{title}{comma}{}{}", unit.name, if logarithmic { " (logarithmic)" } else { "" })
 }
@@ -339,11 +366,11 @@ fn values(series: &[Series]) -> impl Iterator<Item = f64> {
     series.iter().flat_map(|s| &s.points).map(|p| p.1).filter(|y| y.is_finite())
 }
 
-fn greatest(series: &[Series]) -> f64 {
+pub(super) fn greatest(series: &[Series]) -> f64 {
     values(series).fold(0.0, f64::max)
 }
 
-fn rescale(series: &mut [Series], unit: Unit) {
+pub(super) fn rescale(series: &mut [Series], unit: Unit) {
     series.iter_mut().flat_map(|s| &mut s.points).for_each(|point| point.1 /= unit.factor);
 }
 
@@ -356,7 +383,7 @@ fn retransmissions(rows: &[TraceSample]) -> Option<Rug> {
 }
 
 /// Whether bold series differ so much that the smaller would lie on the axis.
-fn far_apart(series: &[Series]) -> bool {
+pub(super) fn far_apart(series: &[Series]) -> bool {
     let bold = series.iter().filter(|s| !s.faint);
     let medians = bold.filter_map(|s| longfat_schema::run::Spread::of(s.points.iter().map(|p| p.1)));
     let medians: Vec<f64> = medians.map(|spread| spread.median).filter(|m| *m > 0.0).collect();
@@ -365,7 +392,7 @@ fn far_apart(series: &[Series]) -> bool {
 }
 
 /// Least and greatest of each bold series in words, for those who cannot see the chart.
-fn extent(series: &[Series], unit: Unit) -> String {
+pub(super) fn extent(series: &[Series], unit: Unit) -> String {
     let sentence = |s: &Series| {
         let spread = longfat_schema::run::Spread::of(s.points.iter().map(|p| p.1))?;
         let (min, median, max) = (number(spread.min), number(spread.median), number(spread.max));

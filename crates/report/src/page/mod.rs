@@ -168,12 +168,16 @@ fn chip(status: RunStatus) -> &'static str {
 }
 
 fn overview(figures: &ExperimentFigures) -> String {
+    let together: String =
+        figures.together.iter().map(|(_, figure)| format!("<figure>{}</figure>", figure.inline())).collect();
+    let together =
+        if together.is_empty() { together } else { format!("<div class=\"panels\">{together}</div>") };
     format!(
         "<section><h2>By case</h2><div class=\"pair\">\
          <figure>{}<figcaption>Each ring is one repeat; the bar, and the number, is their median. A cross is a run \
          that is not valid and counts nowhere.</figcaption></figure>\
          <figure>{}<figcaption>Streams of each case's representative run, the valid repeat with the median goodput. \
-         Jain's index is of these streams.</figcaption></figure></div></section>",
+         Jain's index is of these streams.</figcaption></figure></div>{together}</section>",
         figures.goodput.inline(),
         figures.shares.inline(),
     )

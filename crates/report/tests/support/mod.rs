@@ -201,6 +201,9 @@ pub fn write_run(directory: &Path, shape: &Shape, repeat: u32, status: RunStatus
         if shape.relayed {
             write_relay(&mut writer, goodput_bps, &mut noise, &mut metrics);
         }
+        if shape.rival {
+            write_avail(&mut writer, goodput_bps, &mut noise);
+        }
     }
     let plan = json!({ "schema_version": SCHEMA_VERSION, "case": shape.name, "repeat": repeat, "path": { "rate": "1000000000bit", "delay": "14200000ns" } });
     write_json(&directory.join("plan.json"), &plan).unwrap();
@@ -254,6 +257,21 @@ fn host(name: &str) -> HostState {
         qdiscs: vec![r#"{"kind":"noqueue","dev":"eth0"}"#.into()],
         routes: vec!["default via 10.0.0.1 dev eth0".into()],
         counters: BTreeMap::from([("TcpRetransSegs".into(), 1234), (format!("OnlyAt{name}"), 5)]),
+    }
+}
+
+/// What the focus flow measured of its path, every 100 ms, and what was free.
+fn write_avail(writer: &mut RunWriter, goodput_bps: f64, noise: &mut Noise) {
+    for step in 1..(SECONDS * 10.0) as i64 {
+        let sample = AvailSample {
+            time_us: step * 100_000,
+            flow: FOCUS.into(),
+            avail_bps: (goodput_bps * (1.0 + 0.1 * noise.next())) as u64,
+            confidence_ratio: 0.9,
+            free_bps: Some(goodput_bps as u64),
+            ..Default::default()
+        };
+        writer.push(Record::Avail(sample)).unwrap();
     }
 }
 

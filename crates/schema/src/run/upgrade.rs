@@ -1,7 +1,7 @@
 //! Files of earlier schema versions, brought up to date as they are read; newer ones are refused.
 
 use super::RunError;
-use crate::SCHEMA_VERSION;
+use crate::{SCHEMA_VERSION, arrivals::Arrivals};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::{fs, path::Path};
@@ -21,7 +21,7 @@ pub enum Kind {
 const TABLES_MAY_LACK: u32 = 1;
 
 /// One step: from version `index + 1` to the next.
-const STEPS: [fn(Kind, &mut Map<String, Value>); 1] = [hashes];
+const STEPS: [fn(Kind, &mut Map<String, Value>); 2] = [hashes, arrivals];
 
 /// 1 to 2: files are hashed. What was never hashed has none, which is not the same as none of its files.
 fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
@@ -31,6 +31,17 @@ fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
     } else {
         fields.insert("files".to_owned(), Value::Null);
         fields.insert("seal".to_owned(), Value::Null);
+    }
+}
+
+/// 2 to 3: a flow says by which law its datagrams leave; it was even, or with a seed for it Poisson.
+fn arrivals(kind: Kind, fields: &mut Map<String, Value>) {
+    let flows = fields.get_mut("flows").and_then(Value::as_array_mut).filter(|_| kind == Kind::Plan);
+    for flow in flows.into_iter().flatten().filter_map(Value::as_object_mut) {
+        let seed = flow.remove("poisson_seed").unwrap_or_default();
+        let law = if seed.is_null() { Arrivals::Constant } else { Arrivals::Poisson };
+        flow.insert("arrivals".to_owned(), law.word().into());
+        flow.insert("arrivals_seed".to_owned(), seed);
     }
 }
 
@@ -92,6 +103,18 @@ mod tests {
             parse_versioned(br#"{"schema_version": 1, "case": "c"}"#, "plan.json", Kind::Plan).unwrap();
         assert_eq!((&plan["schema_version"], found), (&Value::from(SCHEMA_VERSION), 1));
         assert!(plan["tunables"].is_object());
+    }
+
+    #[test]
+    fn cross_traffic_of_before_there_were_laws_is_even_or_poisson() {
+        let text = br#"{"schema_version": 2, "flows": [{"poisson_seed": null}, {"poisson_seed": 7}]}"#;
+        let (plan, _): (Value, u32) = parse_versioned(text, "plan.json", Kind::Plan).unwrap();
+        let flow = |index: usize| {
+            (plan["flows"][index]["arrivals"].clone(), plan["flows"][index]["arrivals_seed"].clone())
+        };
+        assert_eq!(flow(0), ("constant".into(), Value::Null));
+        assert_eq!(flow(1), ("poisson".into(), 7.into()));
+        assert!(plan["flows"][0].get("poisson_seed").is_none());
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Receiver {
     clamp_bytes: u64,
     mss_bytes: u64,
     with_sack: bool,
+    /// Full segments per acknowledgement.
+    ack_every: u64,
     held: Ranges,
     held_bytes: u64,
     fresh: Vec<(u64, u64)>,
@@ -59,7 +61,7 @@ pub struct Receiver {
 
 impl Receiver {
     /// Nothing received; `capacity_bytes` of payload can be held.
-    pub fn new(capacity_bytes: u64, mss_bytes: u32, with_sack: bool) -> Receiver {
+    pub fn new(capacity_bytes: u64, mss_bytes: u32, with_sack: bool, ack_every: u32) -> Receiver {
         Receiver {
             next: 0,
             bytes: 0,
@@ -70,6 +72,7 @@ impl Receiver {
             clamp_bytes: u64::MAX,
             mss_bytes: u64::from(mss_bytes),
             with_sack,
+            ack_every: u64::from(ack_every.max(1)),
             held: Ranges::default(),
             held_bytes: 0,
             fresh: Vec::new(),
@@ -175,9 +178,9 @@ impl Receiver {
         self.recent.truncate(SACK_BLOCKS + 1);
     }
 
-    /// Whether more than one full segment waits to be acknowledged.
+    /// Whether so many segments wait to be acknowledged, the last of them perhaps not full.
     fn owes_ack(&self) -> bool {
-        self.bytes - self.last_acked_bytes > self.mss_bytes
+        self.bytes - self.last_acked_bytes > (self.ack_every - 1) * self.mss_bytes
     }
 
     /// Every second full segment is acknowledged, the first ones each; otherwise after a delay. Bytes that nobody takes
@@ -299,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_newest_range_is_reported_first_and_filled_holes_disappear() {
-        let mut receiver = Receiver::new(10_000, 100, true);
+        let mut receiver = Receiver::new(10_000, 100, true, 2);
         let _ = [0, 2, 5, 3].map(|number| receiver.on_data(&data(number), 0, 1000));
         let ack = ack_of(&mut receiver);
         assert_eq!((ack.ack, ack.sack_blocks().collect::<Vec<_>>()), (1, vec![(2, 4), (5, 6)]));
@@ -311,7 +314,7 @@ mod tests {
 
     #[test]
     fn after_the_first_sixteen_every_second_segment_is_acknowledged() {
-        let mut receiver = Receiver::new(1_000_000, 100, true);
+        let mut receiver = Receiver::new(1_000_000, 100, true, 2);
         let acks = (0..40).filter(|number| {
             let bytes = receiver.on_data(&data(*number), 0, 1000);
             receiver.read(bytes);
@@ -327,8 +330,23 @@ mod tests {
     }
 
     #[test]
+    fn fewer_acknowledgements_are_sent_where_fewer_are_asked_for() {
+        let mut receiver = Receiver::new(1_000_000, 100, true, 8);
+        let acks = (0..16 + 64).filter(|number| {
+            let bytes = receiver.on_data(&data(*number), 0, 1000);
+            receiver.read(bytes);
+            let wants = receiver.wants_ack(0);
+            if wants {
+                ack_of(&mut receiver);
+            }
+            wants
+        });
+        assert_eq!(acks.count(), 16 + 8);
+    }
+
+    #[test]
     fn bytes_that_nobody_takes_are_acknowledged_late_or_when_they_are_taken() {
-        let mut receiver = Receiver::new(1_000_000, 100, true);
+        let mut receiver = Receiver::new(1_000_000, 100, true, 2);
         for number in 0..16 {
             receiver.on_data(&data(number), 0, 1000);
             ack_of(&mut receiver);
@@ -341,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_duplicate_is_told_at_once() {
-        let mut receiver = Receiver::new(10_000, 100, true);
+        let mut receiver = Receiver::new(10_000, 100, true, 2);
         let _ = [0, 1].map(|number| receiver.on_data(&data(number), 0, 1000));
         ack_of(&mut receiver);
         assert_eq!(receiver.on_data(&data(0), 0, 1000), 0);
@@ -353,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_window_closes_over_unread_bytes_and_opens_when_they_are_read() {
-        let mut receiver = Receiver::new(1000, 100, true);
+        let mut receiver = Receiver::new(1000, 100, true, 2);
         (0..10).for_each(|number| {
             receiver.on_data(&data(number), 0, 1000);
         });
