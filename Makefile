@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-sim bench-avail test-clients test-browser soak-relay
+.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-sim bench-avail test-clients test-browser soak-relay soak-relay-streams
 
 LONGFAT := target/release/longfat
 
@@ -70,8 +70,14 @@ test-browser: ## 'longfat lab serve' in a headless Chromium (installs Debian's c
 	cargo build --locked -p longfat-cli
 	tests/browser/run.py
 
-soak-relay: ## the relay's long trials: 1 GiB streams, 10,000 connections, 100,000 SYNs, ten minutes of load
-	cargo test --release --locked -p longfat-relay --test reliability -- --ignored --nocapture --test-threads 1
+SOAK = cargo test --release --locked -p longfat-relay --test reliability -- --ignored --nocapture --test-threads 1
+
+soak-relay: soak-relay-streams ## the relay's long trials (half an hour): streams, 10,000 connections, 100,000 SYNs, ten minutes of load
+	$(SOAK) ten_thousand flood_of_100_000 ten_minutes
+
+soak-relay-streams: ## 1 GiB each way, IPv4 and IPv6, under loss and reordering, and tiny windows (15 minutes at most)
+	cargo test --release --locked -p longfat-relay --test reliability --no-run
+	timeout 900 $(SOAK) long_streams a_gibibyte
 
 clean: ## remove what building and running left
 	rm -rf target runs

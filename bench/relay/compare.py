@@ -435,7 +435,7 @@ def spread(values):
     return f"{text} ({min(values):.3g}-{max(values):.3g})" if len(values) > 1 else text
 
 
-# What the relay is to reach: column, loads (all that have it when empty), and the ratio to the best peer; or a bound.
+# What the relay is to reach: column, loads, sense, and the ratio to the best peer, or else a bound.
 TARGETS = [
     ("Gbit/s", ("1 flow", "8 flows"), "at least", 1.0, None),
     ("Gbit/s", ("2 Gbit/s paced",), "at least", 0.99, None),

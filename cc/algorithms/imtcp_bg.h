@@ -139,15 +139,16 @@ LF_INLINE lf_u64 lf_imtcp_bg_segments(const struct lf_imtcp_bg_state *s, lf_u32 
 LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtcp_bg_state *s,
 				   const struct lf_imtcp_bg_tunables *t)
 {
-	lf_u64 whole = lf_max64(lf_imtcp_bg_segments(s, s->imtcp.meter.found.capacity_kbps), 1);
-	lf_u64 own = lf_min64(c->cwnd_segments, whole);
-	lf_u64 segments = lf_imtcp_bg_segments(s, s->avail_kbps);
+	lf_u64 whole, own, segments;
 
-	segments -= segments * (1000 - t->share_permille) / 1000 * own / whole;
 	if (!s->imtcp.meter.stream.began_us)
 		return LF_WINDOW_MAX;
 	if (s->seen_results < LF_IMTCP_BG_FEW_RESULTS)
 		return LF_IMTCP_BG_FIRST;
+	whole = lf_max64(lf_imtcp_bg_segments(s, s->imtcp.meter.found.capacity_kbps), 1);
+	own = lf_min64(c->cwnd_segments, whole);
+	segments = lf_imtcp_bg_segments(s, s->avail_kbps);
+	segments -= segments * (1000 - t->share_permille) / 1000 * own / whole;
 	return (lf_u32)lf_max64(segments, LF_IMTCP_BG_FLOOR);
 }
 
@@ -157,11 +158,14 @@ LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtc
  */
 LF_INLINE void lf_imtcp_bg_yield(struct lf_conn *c, struct lf_imtcp_bg_state *s, const struct lf_imtcp_bg_tunables *t)
 {
-	lf_u64 least = lf_imtcp_bg_min_rtt(s), now = s->round_rtt_us / lf_max(s->round_samples, 1);
-	lf_u64 window;
+	lf_u64 least, now, window;
 
-	if (!now || c->now_us - s->round_began_us < c->srtt_us)
+	if (c->now_us - s->round_began_us < c->srtt_us)
 		return;
+	now = s->round_rtt_us / lf_max(s->round_samples, 1);
+	if (!now)
+		return;
+	least = lf_imtcp_bg_min_rtt(s);
 	lf_imtcp_bg_begin_round(c, s);
 	if (now <= lf_max64(least * t->rtt_ratio_permille / 1000, least + LF_IMTCP_BG_SLACK_US))
 		return;

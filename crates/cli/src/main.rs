@@ -1,5 +1,9 @@
 //! `longfat`: arguments, progress, exit codes. What it does lives in the other crates.
 
+// First: it has the macros that print.
+#[macro_use]
+mod output;
+
 mod commands;
 mod outcome;
 mod provenance;

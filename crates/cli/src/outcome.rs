@@ -1,5 +1,6 @@
 //! How a command ends, and the exit code that says so.
 
+use crate::output;
 use longfat_host::support::Missing;
 use std::process::ExitCode;
 
@@ -32,7 +33,7 @@ pub fn require(missing: Vec<Missing>) -> Outcome {
 
 /// Says on standard error what went wrong, and turns it into the exit code.
 pub fn exit_code(outcome: Outcome) -> ExitCode {
-    match outcome {
+    match outcome.and_then(|()| Ok(output::failure()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Missed(what)) => {
             eprintln!("longfat: expectation missed: {what}");

@@ -495,3 +495,54 @@ fn a_reload_that_fails_half_way_changes_nothing_and_works_when_its_cause_is_gone
     assert_eq!(cc_of_the_next(&daemon, FIRST), "cubic");
     assert!(answers(&bed, 7302) && answers(&bed, 7303));
 }
+
+#[test]
+fn a_reload_that_nftables_refuses_leaves_no_interface_and_no_way_to_one() {
+    let bed = Bed::new("nft");
+    servers(&bed);
+    let file =
+        |accept: &str| format!("workers = 1\n{INTERCEPT}[[rule]]\nname = 'all'\naccept = '{accept}'\n");
+    let mut daemon = Daemon::start(&bed, &file("early"), &[]);
+    ask(&bed.connect(FIRST), b"taken");
+    let interfaces = || bed.relay.ip(&["-brief", "link", "show"]).unwrap();
+    let before = interfaces();
+    // Somebody else owns the table, for as long as his process lives: nobody else may change it.
+    let mut nft = bed.relay.command("nft");
+    let mut owner = nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let table = "table inet longfat_relay";
+    writeln!(owner.stdin.as_ref().unwrap(), "delete {table}\nadd {table} {{ flags owner; }}").unwrap();
+    daemon.wait_until("the table is his", |_| bed.footprint().contains("flags owner"));
+    for _ in 0..2 {
+        is_refused_whole(&bed, &mut daemon, &file("after-server"), "not permitted");
+        assert_eq!(interfaces(), before);
+    }
+    drop(owner.stdin.take());
+    owner.wait().unwrap();
+    daemon.change(&file("after-server"));
+    daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 1);
+    ask(&bed.connect(FIRST), b"held and taken");
+}
+
+#[test]
+fn a_reload_keeps_marking_although_the_right_to_load_programs_was_given_up() {
+    let bed = Bed::new("mrk");
+    servers(&bed);
+    let file = |target: &str| {
+        format!("workers = 1\n{INTERCEPT}[[rule]]\nname = 'all'\nqueue = {{ target = '{target}' }}\n")
+    };
+    let mut daemon = Daemon::start(&bed, &file("20ms"), &[]);
+    let before = bed.connect(FIRST);
+    ask(&before, b"before");
+    daemon.change(&file("30ms"));
+    daemon.wait_until("it was read again", |daemon| {
+        let reload = daemon.status().reload;
+        reload.done + reload.refused == 1
+    });
+    assert_eq!(daemon.status().reload.problem, None);
+    std::thread::sleep(Duration::from_millis(200));
+    let after = bed.connect(FIRST);
+    ask(&after, b"after");
+    let targets = daemon.status().connections.into_iter().map(|one| one.to_server.queue.unwrap().target_us);
+    assert_eq!(targets.collect::<Vec<_>>(), [20_000, 30_000]);
+    assert!(!daemon.log().contains("not marked"), "{}", daemon.log());
+}

@@ -6,6 +6,9 @@ use std::io;
 /// CAP_NET_ADMIN: nftables, routes, marks, transparent sockets, large buffers, any congestion control.
 pub const NET_ADMIN: u32 = 12;
 
+/// CAP_NET_RAW: sockets that send whole packets.
+pub const NET_RAW: u32 = 13;
+
 const VERSION_3: u32 = 0x2008_0522;
 
 #[repr(C)]

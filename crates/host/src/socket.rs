@@ -289,7 +289,8 @@ impl TcpInfo {
         self.flags & 1 == 1
     }
 
-    fn sample(&self) -> TcpSample {
+    /// A record of it. Time, congestion control, `flow`, `stream` and `role` are left for the caller.
+    pub fn sample(&self) -> TcpSample {
         TcpSample {
             ca_state: ca_state_name(self.ca_state).to_owned(),
             cwnd_segments: self.snd_cwnd_segments,

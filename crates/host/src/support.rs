@@ -44,6 +44,14 @@ pub fn missing_network_admin(needed_for: &str) -> Option<Missing> {
         .then(|| Missing::new("the capability CAP_NET_ADMIN", why(), "run it with sudo"))
 }
 
+/// CAP_NET_RAW, for sockets that send whole packets.
+pub fn missing_network_raw(needed_for: &str) -> Option<Missing> {
+    let user = nix::unistd::geteuid();
+    let why = || format!("{needed_for} need it; this is user {user}");
+    (!crate::capability::has(crate::capability::NET_RAW))
+        .then(|| Missing::new("the capability CAP_NET_RAW", why(), "run it with sudo"))
+}
+
 /// A program of the host, looked up on PATH.
 pub fn missing_program(program: &str, package: &str) -> Option<Missing> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -82,7 +82,7 @@ pub struct Marked {
 
 /// Marks packets of relayed connections, while it lives.
 pub struct Marking {
-    _links: Vec<Link>,
+    links: Vec<Link>,
     _object: Object,
     pairs: MapHandle,
 }
@@ -94,7 +94,14 @@ impl Marking {
     /// When an interface is not there, or the kernel refuses; nothing is left then.
     pub fn attach(interfaces: &[String]) -> Result<Marking> {
         let (object, links) = attach("mark", interfaces)?;
-        Ok(Marking { pairs: object::map_handle(&object, "pairs")?, _links: links, _object: object })
+        Ok(Marking { pairs: object::map_handle(&object, "pairs")?, links, _object: object })
+    }
+
+    /// Descriptors it keeps open.
+    pub fn descriptors(&self) -> usize {
+        /// The object's maps, programs and type information, and the handle of the pairs.
+        const OBJECT: usize = 8;
+        OBJECT + self.links.len()
     }
 
     /// Lets packets that arrive for `inbound` be marked by the backlog towards `outbound`, until that socket is closed.

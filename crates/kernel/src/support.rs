@@ -31,6 +31,7 @@ pub fn missing(needs: &[Capability]) -> Vec<Missing> {
 
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +61,7 @@ struct Facts {
 impl Facts {
     fn gather() -> Facts {
         let capabilities = effective_capabilities();
-        let may_probe = may_use_bpf(capabilities);
+        let may_probe = RIGHTS[..2].iter().all(|(bit, _)| has(capabilities, *bit));
         let vmlinux = may_probe.then(|| libbpf_rs::btf::Btf::from_vmlinux().ok()).flatten();
         let has_type = |name: &str| {
             let found =
@@ -103,14 +104,18 @@ fn effective_capabilities() -> u64 {
     line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
 }
 
+/// CAP_SYS_ADMIN includes the two that were once part of it.
 fn has(capabilities: u64, capability: u32) -> bool {
-    capabilities >> capability & 1 == 1
+    let has = |capability| capabilities >> capability & 1 == 1;
+    has(capability) || (matches!(capability, CAP_BPF | CAP_PERFMON) && has(CAP_SYS_ADMIN))
 }
 
-/// CAP_SYS_ADMIN, because we look at links and maps by id and mount bpffs; it includes CAP_BPF.
-fn may_use_bpf(capabilities: u64) -> bool {
-    has(capabilities, CAP_NET_ADMIN) && has(capabilities, CAP_SYS_ADMIN)
-}
+/// The first two load programs. CAP_SYS_ADMIN, because we look at links and maps by id and mount bpffs.
+const RIGHTS: [(u32, &str); 3] =
+    [(CAP_BPF, "CAP_BPF"), (CAP_NET_ADMIN, "CAP_NET_ADMIN"), (CAP_SYS_ADMIN, "CAP_SYS_ADMIN")];
+/// Marking does neither; its program reads the kernel's sockets.
+const RIGHTS_TO_MARK: [(u32, &str); 3] =
+    [(CAP_BPF, "CAP_BPF"), (CAP_NET_ADMIN, "CAP_NET_ADMIN"), (CAP_PERFMON, "CAP_PERFMON")];
 
 fn probe_program(kind: libbpf_sys::bpf_prog_type) -> bool {
     // SAFETY: a null `opts` is allowed.
@@ -123,9 +128,11 @@ fn probe_map(kind: libbpf_sys::bpf_map_type) -> bool {
 }
 
 fn missing_from(facts: &Facts, needs: &[Capability]) -> Vec<Missing> {
-    if !may_use_bpf(facts.capabilities) {
+    let only_marks = !needs.is_empty() && needs.iter().all(|need| *need == Capability::Marking);
+    let rights = if only_marks { RIGHTS_TO_MARK } else { RIGHTS };
+    if let Some(missing) = missing_rights(facts.capabilities, &rights) {
         // Nothing else can be known without them.
-        return vec![missing_capabilities(facts.capabilities)];
+        return vec![missing];
     }
     let mut missing: Vec<Missing> = Vec::new();
     for thing in needs.iter().flat_map(|need| missing_one(facts, *need)) {
@@ -137,15 +144,11 @@ fn missing_from(facts: &Facts, needs: &[Capability]) -> Vec<Missing> {
     missing
 }
 
-fn missing_capabilities(capabilities: u64) -> Missing {
-    let wanted = [(CAP_BPF, "CAP_BPF"), (CAP_NET_ADMIN, "CAP_NET_ADMIN"), (CAP_SYS_ADMIN, "CAP_SYS_ADMIN")];
+fn missing_rights(capabilities: u64, wanted: &[(u32, &str)]) -> Option<Missing> {
     let lacking: Vec<_> =
         wanted.iter().filter(|(bit, _)| !has(capabilities, *bit)).map(|(_, name)| *name).collect();
-    Missing::new(
-        "the right to load BPF programs",
-        format!("this process lacks {}", lacking.join(", ")),
-        "run it with sudo",
-    )
+    let why = format!("this process lacks {}", lacking.join(", "));
+    (!lacking.is_empty()).then(|| Missing::new("the right to load BPF programs", why, "run it with sudo"))
 }
 
 fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
@@ -289,6 +292,17 @@ mod tests {
             words(&facts),
             "the right to load BPF programs: this process lacks CAP_BPF, CAP_SYS_ADMIN; run it with sudo\n"
         );
+    }
+
+    #[test]
+    fn marking_needs_no_rights_over_the_whole_system() {
+        let with = |bits: &[u32]| Facts { capabilities: bits.iter().map(|bit| 1 << bit).sum(), ..able() };
+        let enough = with(&[CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON]);
+        assert_eq!(missing_from(&enough, &[Capability::Marking]), []);
+        assert_eq!(missing_from(&enough, &[Capability::Marking, Capability::Pinning]).len(), 1);
+        assert_eq!(missing_from(&with(&[CAP_NET_ADMIN, CAP_SYS_ADMIN]), &[Capability::Marking]), []);
+        let why = &missing_from(&with(&[CAP_NET_ADMIN]), &[Capability::Marking])[0].why;
+        assert_eq!(why, "this process lacks CAP_BPF, CAP_PERFMON");
     }
 
     #[test]

@@ -13,14 +13,16 @@ mod table;
 mod tun;
 
 use crate::{
-    Accept, Error, Result, leg,
+    Accept, Error, Result,
+    intercept::Interception,
+    leg,
     plan::ConnectionPlan,
     shared::{Once, Shared},
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use segment::{Syn, Unreachable};
 use std::{
-    collections::{BTreeMap, HashMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap},
     io,
     net::{SocketAddr, TcpStream},
     sync::{
@@ -48,8 +50,7 @@ const WATCH: &str = "watch held handshakes";
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     legs: Mutex<Legs>,
-    /// Interfaces of rules that hold, or held before a reload, by the rule's index.
-    tuns: Mutex<BTreeMap<usize, Arc<Tun>>>,
+    /// Of rules that hold, or held before a reload.
     gates: Mutex<Gates>,
     gates_changed: AtomicBool,
 }
@@ -78,6 +79,22 @@ pub(crate) struct Gate {
     way: Arc<ConnectionPlan>,
 }
 
+/// What a plan needs, and nobody looks at yet: nothing comes in by it before rules of nftables send it there.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Prepared {
+    gates: Gates,
+    /// Those whose interfaces are new.
+    made: Vec<usize>,
+}
+
+impl Prepared {
+    /// Takes back what was made.
+    pub fn discard(self, interception: &Interception) {
+        self.made.iter().for_each(|rule| interception.unhold(*rule));
+    }
+}
+
 impl Held {
     /// The server's leg of a client that has been accepted.
     pub fn take(&self, client: SocketAddr, server: SocketAddr) -> Option<TcpStream> {
@@ -88,33 +105,43 @@ impl Held {
         Some(socket)
     }
 
-    /// Makes an interface for each of these rules that holds and has none yet. Nothing comes in by it before rules of
-    /// nftables send it there.
-    pub fn make_gates<'p>(
+    /// Gates for those of these rules that hold: the interface that is there, or a new one. With an error nothing new is
+    /// left.
+    pub fn prepare<'p>(
         &self,
         rules: impl Iterator<Item = (usize, &'p Arc<ConnectionPlan>)>,
-        make: impl Fn(usize) -> Result<Tun>,
-    ) -> Result<()> {
-        let mut tuns = self.tuns.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, _) in rules.filter(|(_, way)| way.accept == Accept::AfterServer) {
-            if let Entry::Vacant(vacant) = tuns.entry(index) {
-                vacant.insert(Arc::new(make(index)?));
-            }
+        interception: &Interception,
+    ) -> Result<Prepared> {
+        let mut prepared = Prepared::default();
+        for (rule, way) in rules.filter(|(_, way)| way.accept == Accept::AfterServer) {
+            let there = self.lock_gates().get(&rule).map(|gate| Arc::clone(&gate.tun));
+            let is_new = there.is_none();
+            let tun = match there.map_or_else(|| interception.hold(rule).map(Arc::new), Ok) {
+                Ok(tun) => tun,
+                Err(error) => {
+                    prepared.discard(interception);
+                    return Err(error);
+                }
+            };
+            prepared.made.extend(is_new.then_some(rule));
+            prepared.gates.insert(rule, Gate { tun, way: Arc::clone(way) });
         }
-        Ok(())
+        Ok(prepared)
     }
 
-    /// Holds SYNs for these rules from now on: each by its index, carried that way. The interfaces are there
-    /// ([`Held::make_gates`]).
-    pub fn set_ways<'p>(&self, rules: impl Iterator<Item = (usize, &'p Arc<ConnectionPlan>)>) {
-        let tuns = self.tuns.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, way) in rules.filter(|(_, way)| way.accept == Accept::AfterServer) {
-            if let Some(tun) = tuns.get(&index) {
-                gates.insert(index, Gate { tun: Arc::clone(tun), way: Arc::clone(way) });
-            }
-        }
+    /// Holds SYNs by these gates from now on.
+    pub fn open(&self, prepared: Prepared) {
+        self.lock_gates().extend(prepared.gates);
         self.gates_changed.store(true, Ordering::Release);
+    }
+
+    /// How many gates there are: each takes a descriptor.
+    pub fn gates(&self) -> usize {
+        self.lock_gates().len()
+    }
+
+    fn lock_gates(&self) -> MutexGuard<'_, Gates> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Legs> {
@@ -157,7 +184,7 @@ impl<'a> Hold<'a> {
         if !self.shared.held.gates_changed.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let gates = self.shared.held.gates.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let gates = self.shared.held.lock_gates().clone();
         for (index, gate) in gates.iter().filter(|(index, _)| !self.gates.contains_key(index)) {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, GATES + *index as u64);
             self.epoll.add(gate.tun.file(), event).map_err(|errno| Error::io(WATCH, errno))?;

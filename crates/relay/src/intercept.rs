@@ -25,6 +25,7 @@ const RULE_PRIORITY: &str = "10";
 /// The IPv4 dummy address (RFC 7600 section 4.8): nothing is ever sent to it.
 const DUMMY_ADDRESS: &str = "192.0.0.8/32";
 const FAMILIES: [&str; 2] = ["-4", "-6"];
+const BRIDGE_CALLS: [&str; 2] = ["net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"];
 const FORWARDING: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
 
 /// The nft and ip commands a plan comes to, as text for a person: ports and numbers are chosen at the start.
@@ -64,6 +65,7 @@ pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
             Missing::new(format!("the interface '{name}'"), why, "see 'ip link' for what there is")
         }));
         missing.extend(missing_unmarked_validation(plan));
+        missing.extend(missing_late_rules(plan));
         if relay.intercepted_ways().any(|(_, way)| way.accept == Accept::AfterServer) {
             missing.extend(missing_tun());
         }
@@ -109,6 +111,26 @@ fn missing_unmarked_validation(plan: &InterceptPlan) -> Vec<Missing> {
         Missing::new("source validation without marks", why, format!("run 'sysctl -w {key}=0'"))
     })
     .collect()
+}
+
+/// With br_netfilter a bridge runs the rules for IP itself, before the IP layer has the packet (and then not again): the
+/// choice of a listener is lost on the way there, and connections hang.
+fn missing_late_rules(plan: &InterceptPlan) -> Vec<Missing> {
+    let Some(bridge) = plan.interfaces.iter().find(|name| is_bridge(name)) else { return Vec::new() };
+    let on = BRIDGE_CALLS.into_iter().filter(|key| sysctl::read(key).is_ok_and(|value| value == "1"));
+    on.map(|key| {
+        let why = format!("sysctl {key} is 1, and the interface '{bridge}' is a bridge");
+        Missing::new(
+            "rules that run in the IP layer and not in the bridge",
+            why,
+            format!("run 'sysctl -w {key}=0'"),
+        )
+    })
+    .collect()
+}
+
+fn is_bridge(interface: &str) -> bool {
+    !ip_quiet(&["-o", "link", "show", "dev", interface, "type", "bridge"]).is_empty()
 }
 
 fn is_off(key: &str) -> bool {
@@ -186,8 +208,7 @@ impl Interception {
     /// route go with it, and SYNs are forwarded, or dropped when the relay fails closed.
     pub fn hold(&self, rule: usize) -> Result<Tun> {
         let tun = Tun::create(&self.record.numbers.hold_interface(rule))?;
-        // Routes go with the interface, rules do not.
-        self.route_held(rule).inspect_err(|_| self.unroute_held(rule))?;
+        self.route_held(rule).inspect_err(|_| self.unhold(rule))?;
         Ok(tun)
     }
 
@@ -208,7 +229,8 @@ impl Interception {
         Ok(())
     }
 
-    fn unroute_held(&self, rule: usize) {
+    /// Takes the way to such an interface back: routes go with the interface, rules do not.
+    pub fn unhold(&self, rule: usize) {
         let numbers = &self.record.numbers;
         for family in FAMILIES {
             remove_rule(family, numbers.hold_mark(rule));

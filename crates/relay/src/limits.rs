@@ -44,9 +44,11 @@ impl Limits {
         Limits { free, workers, most, pipes: (free / 8) as usize, held: held as usize }
     }
 
-    /// Connections at a time, when every worker has so many listeners. At least one.
-    pub fn connections(&self, doors: usize) -> usize {
-        let taken = 2 * self.pipes as u64 + self.held as u64 + PER_DOOR * self.workers * doors as u64;
+    /// Connections at a time, when every worker has so many listeners and so many more descriptors are used. At least
+    /// one.
+    pub fn connections(&self, doors: usize, others: usize) -> usize {
+        let for_doors = PER_DOOR * self.workers * doors as u64;
+        let taken = 2 * self.pipes as u64 + self.held as u64 + for_doors + others as u64;
         let connections = (self.free.saturating_sub(taken) / 2).max(1) as usize;
         self.most.map_or(connections, |most| most.min(connections))
     }
@@ -58,18 +60,19 @@ mod tests {
 
     #[test]
     fn connections_and_pipes_stay_within_the_descriptors() {
-        for (descriptors, doors) in [(0, 2), (64, 2), (100, 2), (1024, 2), (1024, 120), (20_000, 400)] {
+        let hosts = [(0, 2, 0), (64, 2, 0), (100, 2, 3), (1024, 2, 60), (1024, 120, 9), (20_000, 400, 1000)];
+        for (descriptors, doors, others) in hosts {
             let limits = Limits::share(descriptors, 2, None);
-            let (connections, Limits { pipes, held, .. }) = (limits.connections(doors), limits);
+            let (connections, Limits { pipes, held, .. }) = (limits.connections(doors, others), limits);
             assert!(connections > 0);
-            let needed = (2 * (connections + pipes) + held + 2 * 2 * doors) as u64;
+            let needed = (2 * (connections + pipes) + held + 2 * 2 * doors + others) as u64;
             assert!(needed <= descriptors.saturating_sub(28).max(18), "{descriptors}, {doors}: {needed}");
         }
     }
 
     #[test]
     fn a_limit_of_connections_counts_where_it_is_the_lower_one() {
-        let connections = |most| Limits::share(1024, 2, most).connections(2);
+        let connections = |most| Limits::share(1024, 2, most).connections(2, 0);
         assert_eq!(connections(Some(5)), 5);
         assert_eq!(connections(Some(1 << 20)), connections(None));
     }

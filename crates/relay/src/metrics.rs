@@ -136,12 +136,12 @@ pub(crate) fn render(shared: &Shared, format: Format) -> String {
     for legs in &living {
         // A rule that a reload took away has an entry as long as one of its connections lives.
         let rule = rules.entry(legs.plan.rule.clone()).or_default();
-        // Also when a socket could not be read any more: a counter must not fall.
-        rule.totals.add(legs);
-        rule.look_at_queues(legs);
         if let Some(reading) = Reading::take(legs) {
             rule.add(&reading);
         }
+        // Also when a socket could not be read any more: a counter must not fall.
+        rule.totals.add(legs);
+        rule.look_at_queues(legs);
     }
     families.extend(of_rules(&rules));
     families.extend(process::families());

@@ -30,7 +30,7 @@ use std::{
     collections::BTreeMap,
     net::TcpStream,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -38,8 +38,6 @@ use std::{
 
 /// How often a connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How often to see whether there is a connection. A new one is looked at once as it begins.
-const IDLE: Duration = Duration::from_millis(20);
 /// Looks passed over at most on a connection on which nothing moves.
 const REST_LOOKS: u32 = 16;
 /// The thread rests so many times as long as it worked: many connections are looked at less often.
@@ -98,10 +96,20 @@ impl Shown {
     }
 }
 
+/// By number.
+#[derive(Default)]
+struct Living {
+    held: BTreeMap<u32, Arc<Held>>,
+    /// Some have come since they were last looked at.
+    is_more: bool,
+}
+
 /// The connections whose queues are kept short.
 pub(crate) struct Queues {
     marking: Option<Marking>,
-    held: Mutex<BTreeMap<u32, Arc<Held>>>,
+    living: Mutex<Living>,
+    /// Whoever looks at them rests until the next look is due: there are more of them, or it shall end.
+    roused: Condvar,
 }
 
 impl Queues {
@@ -109,7 +117,12 @@ impl Queues {
     pub fn new(plans: &[&QueuePlan]) -> Result<Queues> {
         let marks = plans.iter().any(|plan| plan.controller != Kind::None);
         let marking = if marks { Some(Marking::attach(&mark::interfaces()?)?) } else { None };
-        Ok(Queues { marking, held: Mutex::default() })
+        Ok(Queues { marking, living: Mutex::default(), roused: Condvar::new() })
+    }
+
+    /// Descriptors it keeps open.
+    pub fn descriptors(&self) -> usize {
+        self.marking.as_ref().map_or(0, Marking::descriptors)
     }
 
     /// Both legs stand. A connection whose sockets cannot be paired is relayed all the same, and the reason returned.
@@ -117,8 +130,12 @@ impl Queues {
         let Some(plan) = &legs.plan.queue else { return Ok(()) };
         let held = Held { legs: Arc::clone(legs), looks: Mutex::new([Look::new(plan), Look::new(plan)]) };
         // The first bytes are there already, or come before the thread looks.
-        held.look(None);
-        self.lock().insert(legs.number, Arc::new(held));
+        held.look(None, Instant::now());
+        let mut living = self.lock();
+        living.held.insert(legs.number, Arc::new(held));
+        living.is_more = true;
+        drop(living);
+        self.roused.notify_one();
         match &self.marking {
             _ if plan.controller == Kind::None => Ok(()),
             Some(marking) => {
@@ -128,26 +145,64 @@ impl Queues {
         }
     }
 
-    /// It has ended.
-    pub fn end(&self, number: u32) {
-        self.lock().remove(&number);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Held>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Looks at every connection again and again, until `done`.
-    pub fn run(&self, done: &AtomicBool) {
-        let mut living: Vec<Arc<Held>> = Vec::new();
-        while !done.load(Ordering::Acquire) {
-            let started = Instant::now();
-            living.extend(self.lock().values().cloned());
-            let pause = if living.is_empty() { IDLE } else { LOOK_EVERY };
-            living.drain(..).for_each(|held| held.look(self.marking.as_ref()));
-            std::thread::sleep(pause.max(started.elapsed() * REST_FACTOR));
+    /// It has ended; its sockets are still there, for the last look at what was marked.
+    pub fn end(&self, legs: &Legs) {
+        let Some(plan) = &legs.plan.queue else { return };
+        self.lock().held.remove(&legs.number);
+        if let Some(marking) = self.marking.as_ref().filter(|_| plan.controller != Kind::None) {
+            Direction::BOTH.iter().for_each(|direction| show_marks(marking, legs, *direction));
         }
     }
+
+    fn lock(&self) -> MutexGuard<'_, Living> {
+        self.living.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at every connection again and again, until `done` (see [`Queues::wake`]).
+    pub fn run(&self, done: &AtomicBool) {
+        while !done.load(Ordering::Acquire) {
+            let started = Instant::now();
+            let due = self.all().into_iter().map(|held| held.look(self.marking.as_ref(), started)).min();
+            std::thread::sleep(started.elapsed() * REST_FACTOR);
+            self.rest_until(due, done);
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Held>> {
+        let mut living = self.lock();
+        living.is_more = false;
+        living.held.values().cloned().collect()
+    }
+
+    /// Until then or until there is one connection more; without one, as long as it takes.
+    fn rest_until(&self, due: Option<Instant>, done: &AtomicBool) {
+        let living = self.lock();
+        if done.load(Ordering::Acquire) || living.is_more {
+            return;
+        }
+        match due {
+            None => drop(self.roused.wait(living)),
+            Some(due) => {
+                let rest = due.saturating_duration_since(Instant::now());
+                drop(self.roused.wait_timeout(living, rest));
+            }
+        }
+    }
+
+    /// Ends the rest of whoever runs.
+    pub fn wake(&self) {
+        let _living = self.lock();
+        self.roused.notify_all();
+    }
+}
+
+/// Reads what the kernel has counted. A connection's last look may come before one that began earlier.
+fn show_marks(marking: &Marking, legs: &Legs, direction: Direction) {
+    let Some(marked) = marking.read(legs.leg(direction.from())) else { return };
+    let shown = &legs.queues[direction.index()];
+    shown.marks.fetch_max(marked.state.marks, Ordering::Relaxed);
+    shown.delay_us.store(marked.state.delay_us, Ordering::Relaxed);
+    shown.drain_bps.store(marked.state.drain_bps(), Ordering::Relaxed);
 }
 
 fn pair(marking: &Marking, legs: &Legs, direction: Direction, plan: &QueuePlan) -> Result<()> {
@@ -166,11 +221,15 @@ struct Held {
 }
 
 impl Held {
-    fn look(&self, marking: Option<&Marking>) {
+    /// When the next look is due.
+    fn look(&self, marking: Option<&Marking>, now: Instant) -> Instant {
+        let marks = self.legs.plan.queue.as_ref().is_some_and(|plan| plan.controller != Kind::None);
+        let marking = marking.filter(|_| marks);
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         for direction in Direction::BOTH {
-            looks[direction.index()].look(&self.legs, direction, marking);
+            looks[direction.index()].look(&self.legs, direction, marking, now);
         }
+        looks[0].due.min(looks[1].due)
     }
 }
 
@@ -183,7 +242,7 @@ struct Look {
     buffer_bytes: u64,
     received_bytes: u64,
     still: u32,
-    skip: u32,
+    due: Instant,
     /// What the kernel takes of the receive buffer for a byte of payload, in sixteenths.
     bookkeeping_x16: u64,
 }
@@ -200,24 +259,22 @@ impl Look {
             buffer_bytes: u64::MAX,
             received_bytes: 0,
             still: 0,
-            skip: 0,
+            due: Instant::now(),
             bookkeeping_x16: Look::BOOKKEEPING_X16,
         }
     }
 
-    fn look(&mut self, legs: &Legs, direction: Direction, marking: Option<&Marking>) {
-        if self.skip > 0 {
-            self.skip -= 1;
+    fn look(&mut self, legs: &Legs, direction: Direction, marking: Option<&Marking>, now: Instant) {
+        if now < self.due {
             return;
         }
+        self.due = now + LOOK_EVERY;
         let (inbound, outbound) = (legs.leg(direction.from()), legs.leg(direction.to()));
         let (Ok(from), Ok(to)) = (tcp_info(inbound), tcp_info(outbound)) else { return };
         self.note_movement(&from, &to);
         let shown = &legs.queues[direction.index()];
-        if let Some(marked) = marking.and_then(|marking| marking.read(inbound)) {
-            shown.marks.store(marked.state.marks, Ordering::Relaxed);
-            shown.delay_us.store(marked.state.delay_us, Ordering::Relaxed);
-            shown.drain_bps.store(marked.state.drain_bps(), Ordering::Relaxed);
+        if let Some(marking) = marking {
+            show_marks(marking, legs, direction);
         }
         let Some(window) = &mut self.window else { return };
         let wanted = window.update(&view(&from, &to));
@@ -237,7 +294,7 @@ impl Look {
         let is_still = from.received_bytes == self.received_bytes && to.notsent_bytes == 0;
         self.received_bytes = from.received_bytes;
         self.still = if is_still { (self.still * 2).clamp(1, REST_LOOKS) } else { 0 };
-        self.skip = self.still;
+        self.due += LOOK_EVERY * self.still;
     }
 
     /// The kernel forgets a clamp when the first data show how large segments are: it then allows what the receive buffer

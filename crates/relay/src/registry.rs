@@ -23,7 +23,7 @@ pub(crate) struct RuleTotals {
 }
 
 impl RuleTotals {
-    /// Adds what one connection has come to.
+    /// Adds what one connection has come to, as of the last look at its sockets.
     pub fn add(&mut self, legs: &Legs) {
         for direction in Direction::BOTH {
             let index = direction.index();
@@ -41,8 +41,15 @@ struct Inner {
 }
 
 impl Inner {
-    fn totals(&mut self, rule: &str) -> &mut RuleTotals {
-        self.rules.entry(rule.to_owned()).or_default()
+    fn count(&mut self, rule: &str, ended: Ended, legs: Option<&Legs>) {
+        let add = |totals: &mut RuleTotals| {
+            totals.ended[ended as usize] += 1;
+            legs.into_iter().for_each(|legs| totals.add(legs));
+        };
+        match self.rules.get_mut(rule) {
+            Some(totals) => add(totals),
+            None => add(self.rules.entry(rule.to_owned()).or_default()),
+        }
     }
 }
 
@@ -57,18 +64,17 @@ impl Registry {
         self.lock().living.insert(legs.number, Arc::clone(legs));
     }
 
-    /// Strikes out a connection that has ended and counts it for its rule.
+    /// Strikes out a connection that has ended and counts it for its rule, as of the last look at it
+    /// ([`Legs::settle`]): every worker waits for this lock, so no socket is asked under it.
     pub fn finish(&self, legs: &Legs, ended: Ended) {
         let mut inner = self.lock();
         inner.living.remove(&legs.number);
-        let totals = inner.totals(&legs.plan.rule);
-        totals.ended[ended as usize] += 1;
-        totals.add(legs);
+        inner.count(&legs.plan.rule, ended, Some(legs));
     }
 
     /// Counts for a rule a client that never became a connection.
     pub fn count(&self, rule: &str, ended: Ended) {
-        self.lock().totals(rule).ended[ended as usize] += 1;
+        self.lock().count(rule, ended, None);
     }
 
     pub fn living(&self) -> Vec<Arc<Legs>> {

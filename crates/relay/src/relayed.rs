@@ -12,7 +12,7 @@ use longfat_host::{monotonic_us, socket::tcp_info};
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -20,6 +20,31 @@ use std::{
 
 /// Bytes one direction may move before it is another connection's turn: with this, flows share a worker evenly.
 const TURN_BYTES: usize = BUFFER_BYTES;
+
+/// Time in which the outbound legs had nothing to send and nothing under way, as last said.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    /// CLOCK_MONOTONIC when both legs stood; before, nobody could have sent anything.
+    since_us: Option<i64>,
+    /// Per direction.
+    us: [u64; 2],
+    /// The connection has ended, and was counted: no more is added.
+    is_over: bool,
+}
+
+impl Idle {
+    /// Takes in for how long each leg was busy: the kernel counts that.
+    fn note(&mut self, now_us: i64, busy_us: [u64; 2]) {
+        let Some(since_us) = self.since_us.filter(|_| !self.is_over) else { return };
+        let age_us = (now_us - since_us).max(0) as u64;
+        for direction in Direction::BOTH {
+            let idle_us = age_us.saturating_sub(busy_us[direction.to() as usize]);
+            // It counts in ticks of its timer: what was said before is not taken back.
+            let said_us = &mut self.us[direction.index()];
+            *said_us = idle_us.max(*said_us);
+        }
+    }
+}
 
 /// The two sockets, and what a sampling thread may know of them.
 #[derive(Debug)]
@@ -36,8 +61,7 @@ pub(crate) struct Legs {
     /// Bytes in the relay's buffers and bytes relayed, per direction.
     pub held_bytes: [AtomicU64; 2],
     pub relayed_bytes: [AtomicU64; 2],
-    /// Idle time as last said, per direction.
-    pub idle_us: [AtomicU64; 2],
+    pub idle: Mutex<Idle>,
     /// What is known of its queues, where they are kept short.
     pub queues: [queue::Shown; 2],
 }
@@ -56,13 +80,34 @@ impl Legs {
         Some(self.queues[direction.index()].status(plan))
     }
 
-    /// Time in which the outbound leg had nothing to send and nothing under way: the kernel counts the other.
+    /// Both legs stand.
+    pub fn stand(&self) {
+        self.lock_idle().since_us = Some(monotonic_us());
+    }
+
+    /// For how long the client's and the server's leg were busy so far.
+    pub fn note_busy(&self, busy_us: [u64; 2]) {
+        self.lock_idle().note(monotonic_us(), busy_us);
+    }
+
+    /// The last look: from now on nothing changes that is counted.
+    pub fn settle(&self) {
+        let mut idle = self.lock_idle();
+        if idle.since_us.is_some()
+            && let (Ok(client), Ok(server)) = (tcp_info(&self.client), tcp_info(&self.server))
+        {
+            idle.note(monotonic_us(), [client.busy_us, server.busy_us]);
+        }
+        idle.is_over = true;
+    }
+
+    /// Time in which the outbound leg had nothing to send and nothing under way, as of the last look.
     pub fn outbound_idle_us(&self, direction: Direction) -> u64 {
-        let age_us = (monotonic_us() - self.accepted_us).max(0) as u64;
-        let busy_us = tcp_info(self.leg(direction.to())).map_or(age_us, |info| info.busy_us);
-        let idle_us = age_us.saturating_sub(busy_us);
-        // It counts in ticks of its timer: what was said before is not taken back.
-        self.idle_us[direction.index()].fetch_max(idle_us, Ordering::Relaxed).max(idle_us)
+        self.lock_idle().us[direction.index()]
+    }
+
+    fn lock_idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn relayed(&self, direction: Direction) -> u64 {
@@ -213,5 +258,25 @@ impl Relayed {
     /// Throws the buffers away.
     pub fn discard_buffers(&mut self, pool: &mut Pool) {
         self.buffers.iter_mut().filter_map(Option::take).for_each(|buffer| pool.discard(buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_time_begins_when_both_legs_stand_never_shrinks_and_is_final_at_the_end() {
+        let mut idle = Idle::default();
+        idle.note(5_000, [0, 0]);
+        assert_eq!(idle.us, [0, 0], "a leg that never stood was not idle");
+        idle.since_us = Some(10_000);
+        idle.note(11_000, [400, 700]);
+        assert_eq!(idle.us, [300, 600], "the server's leg is the first direction's");
+        idle.note(11_000, [1000, 1000]);
+        assert_eq!(idle.us, [300, 600]);
+        idle.is_over = true;
+        idle.note(20_000, [400, 700]);
+        assert_eq!(idle.us, [300, 600]);
     }
 }

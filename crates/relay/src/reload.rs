@@ -9,8 +9,10 @@
 use crate::{
     Commands, Error, ListenerPlan, RelayPlan, Result,
     doors::{Clients, DoorId, DoorOrder, Doors, Wanted},
+    hold,
     intercept::{Interception, ListenPorts, Taking},
     plan::ConnectionPlan,
+    run::missing_on_reload,
     shared::Shared,
 };
 use std::{
@@ -72,31 +74,42 @@ impl<'a> Standing<'a> {
         plan.sample_every = self.plan.sample_every;
         plan.check()?;
         refuse_changes(&self.plan, &plan)?;
-        let missing = crate::missing(&plan);
+        let missing = missing_on_reload(&plan);
         if !missing.is_empty() {
             return Err(Error::Unsupported(missing));
         }
         let plan = Arc::new(plan.within_memory());
         let before = self.doors.ids();
         let prepared = self.prepare(shared, &plan);
-        let (ports, kept) = prepared.inspect_err(|_| self.doors.close_unused())?;
-        shared.held.set_ways(plan.intercepted_ways());
+        let (ports, kept, gates) = prepared.inspect_err(|_| self.doors.close_unused())?;
+        shared.held.open(gates);
         self.give_orders(shared, &kept, &before);
         self.retire_all_but(&before, &kept);
-        shared.count_doors(self.doors.ids().len());
+        shared.count_descriptors(self.doors.ids().len());
         (self.plan, self.ports) = (plan, ports);
         Ok(())
     }
 
     /// All that can fail. The last step is nftables' exchange of all rules at once: when it is done, so is the reload.
-    fn prepare(&mut self, shared: &Shared, plan: &Arc<RelayPlan>) -> Result<(Vec<ListenPorts>, Wanted)> {
+    fn prepare(
+        &mut self,
+        shared: &Shared,
+        plan: &Arc<RelayPlan>,
+    ) -> Result<(Vec<ListenPorts>, Wanted, hold::Prepared)> {
         let mut wanted = self.doors.open_explicit(plan)?;
-        let Some(interception) = self.interception else { return Ok((Vec::new(), wanted)) };
+        let Some(interception) = self.interception else {
+            return Ok((Vec::new(), wanted, hold::Prepared::default()));
+        };
         let (ports, of_rules) = self.doors.open_intercepted(plan)?;
         wanted.extend(of_rules);
-        shared.held.make_gates(plan.intercepted_ways(), |rule| interception.hold(rule))?;
-        interception.exchange(plan, &ports, Taking::Yes)?;
-        Ok((ports, wanted))
+        let gates = shared.held.prepare(plan.intercepted_ways(), interception)?;
+        match interception.exchange(plan, &ports, Taking::Yes) {
+            Ok(()) => Ok((ports, wanted, gates)),
+            Err(error) => {
+                gates.discard(interception);
+                Err(error)
+            }
+        }
     }
 
     /// A listener stays known until it is closed: the next reload may want it again, and its address is taken.
@@ -125,7 +138,7 @@ impl<'a> Standing<'a> {
         for (_, id) in self.retiring.extract_if(.., |(until, _)| *until <= now) {
             self.doors.forget(&[id]);
             shared.seats.iter().for_each(|seat| seat.order([DoorOrder::Close(id)]));
-            shared.count_doors(self.doors.ids().len());
+            shared.count_descriptors(self.doors.ids().len());
         }
     }
 

@@ -16,7 +16,7 @@ use crate::{
 };
 use longfat_host::{
     socket::{self, Buffer},
-    support::Missing,
+    support::{self, Missing},
 };
 use std::{
     net::Ipv4Addr,
@@ -33,8 +33,18 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// What this host lacks for the plan; nothing is touched.
 pub fn missing(plan: &RelayPlan) -> Vec<Missing> {
-    let mut missing = intercept::missing(plan);
+    let mut missing = missing_on_reload(plan);
+    missing.extend(
+        plan.intercept.as_ref().and_then(|_| support::missing_network_raw("refusals of held handshakes")),
+    );
     missing.extend(queue::missing(&plan.queues()));
+    missing
+}
+
+/// What it lacks for a relay that runs. Whole packets are sent by sockets that were opened at its start, and packets are
+/// marked by a program that was loaded then, with rights that have been given up since.
+pub(crate) fn missing_on_reload(plan: &RelayPlan) -> Vec<Missing> {
+    let mut missing = intercept::missing(plan);
     missing.extend(plan.ccs().into_iter().filter_map(missing_cc));
     missing
 }
@@ -89,15 +99,15 @@ fn open_and_work(
     let mut doors = Doors::new(plan.workers, own_mark);
     doors.open_explicit(plan)?;
     let ports = if interception.is_some() { doors.open_intercepted(plan)?.0 } else { Vec::new() };
-    shared.count_doors(doors.ids().len());
     let hold = match interception {
         Some(interception) => {
-            shared.held.make_gates(plan.intercepted_ways(), |rule| interception.hold(rule))?;
-            shared.held.set_ways(plan.intercepted_ways());
+            let gates = shared.held.prepare(plan.intercepted_ways(), interception)?;
+            shared.held.open(gates);
             Some(Hold::new(&shared, interception.own_mark())?)
         }
         None => None,
     };
+    shared.count_descriptors(doors.ids().len());
     warn_of_small_buffers(&shared);
     let made: Vec<_> = doors.made.iter_mut().map(std::mem::take).enumerate().collect();
     let workers: Result<Vec<_>> =
@@ -157,6 +167,7 @@ fn work(
         drain(shared, &standing, commands);
         let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Release);
+        shared.queues.wake();
         results.into_iter().try_for_each(|result| match result {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),

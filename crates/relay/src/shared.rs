@@ -101,7 +101,7 @@ pub(crate) enum Once {
 impl<'a> Shared<'a> {
     pub fn new(plan: &'a RelayPlan, own_mark: Option<u32>, observer: &'a dyn Observer) -> Result<Shared<'a>> {
         let limits = Limits::raise(plan.workers, &plan.limits);
-        let most_connections = AtomicUsize::new(limits.connections(0));
+        let most_connections = AtomicUsize::new(limits.connections(0, 0));
         let seats: Result<Vec<Seat>> = (0..plan.workers).map(|_| Seat::new()).collect();
         Ok(Shared {
             plan,
@@ -205,9 +205,11 @@ impl<'a> Shared<'a> {
         self.most_connections.load(Ordering::Relaxed)
     }
 
-    /// Every worker has so many listeners: what descriptors they leave is for connections.
-    pub fn count_doors(&self, doors: usize) {
-        self.most_connections.store(self.limits.connections(doors), Ordering::Relaxed);
+    /// Every worker has so many listeners: what descriptors they, the gates of held handshakes and the programs that mark
+    /// leave is for connections.
+    pub fn count_descriptors(&self, doors: usize) {
+        let others = self.held.gates() + self.queues.descriptors();
+        self.most_connections.store(self.limits.connections(doors, others), Ordering::Relaxed);
     }
 
     /// Gives back a place nobody came to take.

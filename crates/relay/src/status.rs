@@ -8,7 +8,10 @@ use crate::{
     relayed::Legs,
     shared::Shared,
 };
-use longfat_host::{monotonic_us, socket::tcp_sample};
+use longfat_host::{
+    monotonic_us,
+    socket::{cc, tcp_info},
+};
 use longfat_schema::record::TcpSample;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -116,7 +119,7 @@ pub struct DirectionStatus {
     pub held_bytes: u64,
     /// Of these: in the outbound socket.
     pub unacked_bytes: u64,
-    /// Time in which the outbound leg had nothing to send and nothing under way, since its connection began.
+    /// Time in which the outbound leg had nothing to send and nothing under way, since both legs stood.
     #[serde(default)]
     pub outbound_idle_us: u64,
     /// How short the queue is kept; absent where it is left alone.
@@ -147,9 +150,16 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// Their idle time is noted as well.
     pub fn take(legs: &Legs) -> Option<Reading> {
-        let read = |side| tcp_sample(legs.leg(side)).ok();
-        Some(Reading { client: read(Side::Client)?, server: read(Side::Server)? })
+        let read = |side| {
+            let (socket, time_us) = (legs.leg(side), monotonic_us());
+            let info = tcp_info(socket).ok()?;
+            Some((TcpSample { time_us, cc: cc(socket).ok()?, ..info.sample() }, info.busy_us))
+        };
+        let ((client, client_us), (server, server_us)) = (read(Side::Client)?, read(Side::Server)?);
+        legs.note_busy([client_us, server_us]);
+        Some(Reading { client, server })
     }
 
     fn leg(&self, side: Side) -> &TcpSample {

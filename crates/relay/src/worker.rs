@@ -241,11 +241,15 @@ impl<'a> Worker<'a> {
 
     fn end(&mut self, token: Token) {
         let Some(mut connection) = self.slots.remove(token) else { return };
+        // What was marked last is counted, too, as is how long its legs were idle, where anybody may ask.
+        self.shared.queues.end(&connection.legs);
+        if self.shared.plan.metrics.is_some() {
+            connection.legs.settle();
+        }
         self.shared.registry.finish(&connection.legs, connection.ended);
         if self.shared.plan.sample_every.is_some() {
             sampling::sample(&connection.legs, &self.shared.plan.name, self.shared.observer);
         }
-        self.shared.queues.end(connection.legs.number);
         if self.shared.observer.wants_summaries() {
             self.shared.observer.closed(&summary(&connection));
         }

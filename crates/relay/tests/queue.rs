@@ -8,6 +8,7 @@ use bed::Bed;
 use longfat_relay::{ConnectionPlan, Observer, QueuePlan, QueueSpec, Ready};
 use longfat_schema::record::{Record, RelaySample};
 use std::{
+    collections::BTreeMap,
     io::{Read, Write},
     net::SocketAddr,
     sync::{
@@ -43,7 +44,7 @@ impl Observer for Heard {
 }
 
 struct Outcome {
-    /// Mean backlog of the second half.
+    /// Mean backlog of the middle half.
     backlog_bytes: u64,
     received_bytes: u64,
     last: RelaySample,
@@ -145,4 +146,49 @@ fn marks_alone_reach_the_sender_over_ipv6() {
         carry("six", with("controller = \"fixed\", allowed = \"200KB\", window = false, hold_off = 0"), true);
     assert!(held.last.marked_packets.unwrap() > 0, "{:?}", held.last);
     assert_eq!(held.last.window_bytes, None);
+}
+
+/// The kernel's count is read every few milliseconds, and once more at the end.
+#[test]
+fn the_marks_of_short_connections_are_counted() {
+    const CONNECTIONS: usize = 20;
+    let bed = Bed::new("brief");
+    let ecn = || longfat_host::sysctl::write("net.ipv4.tcp_ecn", "1");
+    bed.client.run(ecn).unwrap().unwrap();
+    let server = bed.listen("10.71.2.2:80");
+    let mut plan = Bed::transparent();
+    let queue = with("controller = \"every\", allowed = \"1B\", window = false");
+    *plan.defaults_mut() = ConnectionPlan { queue, ..ConnectionPlan::default() };
+    plan.sample_every = Some(Duration::from_millis(10));
+    let (ready, is_ready) = mpsc::channel();
+    let heard = Heard { samples: Mutex::default(), ready: Mutex::new(ready) };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let relay =
+            scope.spawn(|| bed.relay.run(|| longfat_relay::run(&plan, &stop, &heard)).unwrap().unwrap());
+        is_ready.recv_timeout(bed::PATIENCE).unwrap();
+        for _ in 0..CONNECTIONS {
+            let mut client = bed.connect(server.local_addr().unwrap());
+            let (mut far, _) = server.accept().unwrap();
+            let mut byte = [7];
+            // Its answer says that the relay has both legs, and marks.
+            client.write_all(&byte).unwrap();
+            far.read_exact(&mut byte).unwrap();
+            far.write_all(&byte).unwrap();
+            client.read_exact(&mut byte).unwrap();
+            client.write_all(&byte).unwrap();
+            drop(client);
+            assert_eq!(far.read_to_end(&mut Vec::new()).unwrap(), 1);
+        }
+        stop.store(true, Ordering::Release);
+        relay.join().unwrap();
+    });
+    let last: BTreeMap<u32, Option<u64>> = heard
+        .samples
+        .into_inner()
+        .unwrap()
+        .iter()
+        .map(|sample| (sample.connection, sample.marked_packets))
+        .collect();
+    assert_eq!(last.into_values().collect::<Vec<_>>(), [Some(1); CONNECTIONS]);
 }

@@ -1,6 +1,9 @@
 //! `longfat analyze`.
 
-use crate::outcome::{Failure, Outcome};
+use crate::{
+    outcome::{Failure, Outcome},
+    output,
+};
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use longfat_analyze::{
@@ -10,10 +13,7 @@ use longfat_analyze::{
     expect::{Expect, Judged},
     matching,
 };
-use std::{
-    io::Write as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// What a packet capture says: flows, retransmissions, RTT, limits, and findings in words.
 ///
@@ -89,7 +89,7 @@ fn run_match(args: &Args, second: &Path) -> anyhow::Result<()> {
     let found = matching::matching(&mut [source::open(first)?, source::open(second)?])?;
     let text =
         if args.json { format!("{}\n", serde_json::to_string(&found)?) } else { matching::text(&found) };
-    write_out(&text)
+    output::write_out(&text)
 }
 
 fn read(args: &Args) -> anyhow::Result<Analysis> {
@@ -132,13 +132,5 @@ fn print(analysis: &Analysis, expectations: &[Judged], json: bool) -> anyhow::Re
     } else {
         longfat_analyze::summary::text(analysis)
     };
-    write_out(&text)
-}
-
-fn write_out(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough, as 'head' does.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("standard output"),
-    }
+    output::write_out(&text)
 }

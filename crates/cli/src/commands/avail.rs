@@ -2,7 +2,7 @@
 
 use crate::{
     outcome::{Failure, Outcome, require},
-    stop,
+    output, stop,
 };
 use longfat_cc::Avail;
 use longfat_kernel::{
@@ -163,7 +163,7 @@ fn watch(args: &Args, wanted: Option<End>) -> anyhow::Result<()> {
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<io::Error>().is_some_and(output::is_closed)
 }
 
 fn nothing(args: &Args) -> Failure {

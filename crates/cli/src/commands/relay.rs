@@ -6,7 +6,10 @@ mod log;
 mod notify;
 mod status;
 
-use crate::outcome::{Failure, Outcome};
+use crate::{
+    outcome::{Failure, Outcome},
+    output,
+};
 use anyhow::{Context, anyhow, bail};
 use clap::ArgGroup;
 use longfat_host::monotonic_us;
@@ -20,7 +23,6 @@ use longfat_schema::{
     units::{Nanos, Rate, Size},
 };
 use std::{
-    io::Write,
     net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -250,9 +252,7 @@ fn queue(args: &Args) -> anyhow::Result<Option<QueuePlan>> {
     }
     let mut spec = args.queue.clone().unwrap_or_default();
     spec.target = args.queue_target.or(spec.target);
-    let plan = spec.plan();
-    plan.as_ref().map_or(Ok(()), QueuePlan::check).map_err(|wrong| anyhow!("--queue: {wrong}"))?;
-    Ok(plan)
+    spec.checked().map_err(|wrong| anyhow!("--queue: {wrong}"))
 }
 
 fn leg(args: &Args, default: &LegPlan, cc: &Option<String>, buffer: Size) -> anyhow::Result<LegPlan> {
@@ -320,8 +320,7 @@ impl Voice<'_> {
 
 impl Observer for Voice<'_> {
     fn ready(&self, ready: &Ready) {
-        // Whoever started the relay may have closed its standard output: no reason to stop relaying.
-        let _ = writeln!(std::io::stdout(), "{}", self.ready_line(ready));
+        println!("{}", self.ready_line(ready));
     }
 
     fn record(&self, record: Record) {
@@ -369,8 +368,7 @@ fn describe(end: &ConnectionSummary) -> String {
 
 fn show_end(stats: &RelayStats, json: bool) -> anyhow::Result<()> {
     if json {
-        writeln!(std::io::stdout(), "{}", serde_json::json!({ "stats": stats }))?;
-        return Ok(());
+        return output::write_out(&format!("{}\n", serde_json::json!({ "stats": stats })));
     }
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
@@ -381,5 +379,5 @@ fn show_end(stats: &RelayStats, json: bool) -> anyhow::Result<()> {
     table.add_row(["  reset by the stop", &stats.stopped.to_string()]);
     table.add_row(["to servers", &Size(stats.client_to_server_bytes).to_string()]);
     table.add_row(["to clients", &Size(stats.server_to_client_bytes).to_string()]);
-    writeln!(std::io::stdout(), "{table}").context("write the result to standard output")
+    output::write_out(&format!("{table}\n"))
 }

@@ -1,13 +1,10 @@
 //! `longfat report`.
 
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, output};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_report::{Report, load::Experiment, summary::Summary};
-use std::{
-    io::Write as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Runs in, one self-contained HTML page and figures out.
 ///
@@ -81,11 +78,7 @@ fn print_summaries(report: &Report, json: bool) -> anyhow::Result<()> {
             |(e, _): &(Experiment, _)| format!("{}\n{}\n", plain(&e.title), summary_table(&e.summary));
         report.experiments.iter().map(table).collect()
     };
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough, as 'head' does.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("standard output"),
-    }
+    output::write_out(&text)
 }
 
 /// Cases by metrics: medians with their spread beneath.

@@ -183,7 +183,7 @@ fn check_relay(name: &str, relay: &RelaySpec, setting: &Setting, found: &mut Fou
     if relay.intercept.is_empty() {
         found.say(format!("{path}.intercept"), "names no link; name those whose connections it takes over");
     }
-    if let Some(Err(wrong)) = relay.queue.as_ref().and_then(|queue| queue.plan()).map(|queue| queue.check()) {
+    if let Some(Err(wrong)) = relay.queue.as_ref().map(|queue| queue.checked()) {
         found.say(format!("{path}.queue"), wrong);
     }
     for link in &relay.intercept {

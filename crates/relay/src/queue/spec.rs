@@ -33,17 +33,30 @@ pub struct QueueSpec {
 }
 
 impl QueueSpec {
+    /// [`QueueSpec::plan`] of what can be.
+    ///
+    /// # Errors
+    /// What cannot be, in words.
+    pub fn checked(&self) -> Result<Option<QueuePlan>, String> {
+        let plan = self.plan();
+        plan.as_ref().map_or(Ok(()), QueuePlan::check)?;
+        Ok(plan)
+    }
+
     /// Every value resolved; nothing when it is turned off.
     pub fn plan(&self) -> Option<QueuePlan> {
         if self.enabled == Some(false) {
             return None;
         }
-        let ours = QueuePlan::default();
+        let controller = self.controller.unwrap_or_default();
+        // Marks that come by the byte and not by what waits are no answer to a queue: nothing is held off.
+        let hold_off_rtts = if controller == Kind::Every { 0 } else { QueuePlan::default().hold_off_rtts };
+        let ours = QueuePlan { controller, hold_off_rtts, ..QueuePlan::default() };
         // An allowed backlog in bytes replaces the default in windows.
         let by_windows = if self.allowed.is_some() { 0 } else { ours.allowed_cwnds_x16 };
         Some(QueuePlan {
             target_us: self.target.map_or(ours.target_us, |t| u32::try_from(t.0 / 1000).unwrap_or(u32::MAX)),
-            controller: self.controller.unwrap_or(ours.controller),
+            controller,
             window: self.window.unwrap_or(ours.window),
             hold_off_rtts: self.hold_off.unwrap_or(ours.hold_off_rtts),
             allowed_cwnds_x16: self.allowed_windows.map_or(by_windows, |windows| (windows * 16.0) as u32),
@@ -95,6 +108,22 @@ mod tests {
     fn an_empty_queue_is_the_default_one_and_a_disabled_one_none() {
         assert_eq!(QueueSpec::from_words("").unwrap().plan(), Some(QueuePlan::default()));
         assert_eq!(QueueSpec::from_words("enabled = false").unwrap().plan(), None);
+    }
+
+    #[test]
+    fn marks_by_the_byte_are_not_held_off_unless_somebody_asks_for_it() {
+        let hold_off = |words: &str| QueueSpec::from_words(words).unwrap().plan().unwrap().hold_off_rtts;
+        assert_eq!(hold_off("controller = \"every\", allowed = \"64KiB\""), 0);
+        assert_eq!(hold_off("controller = \"every\", allowed = \"64KiB\", hold_off = 3"), 3);
+        assert_eq!(hold_off("controller = \"red\""), 4);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_and_what_is_turned_off_can_be() {
+        let checked = |words: &str| QueueSpec::from_words(words).unwrap().checked();
+        assert!(checked("controller = \"every\"").unwrap_err().contains("allowed"));
+        assert_eq!(checked("controller = \"every\", enabled = false"), Ok(None));
+        assert_eq!(checked("target = \"20ms\""), Ok(Some(QueuePlan::default())));
     }
 
     #[test]

@@ -205,9 +205,14 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
     if spec.memory.is_some_and(|memory| memory.0 < 16 << 10) {
         problems.push(Problem::new(format!("{path}.memory"), "give at least 16KiB"));
     }
-    if let Some(Err(wrong)) = spec.queue.as_ref().and_then(QueueSpec::plan).map(|queue| queue.check()) {
-        problems.push(Problem::new(format!("{path}.queue"), wrong));
-    }
+    let queue = match spec.queue.as_ref().map(QueueSpec::checked) {
+        None => defaults.queue.clone(),
+        Some(Ok(queue)) => queue,
+        Some(Err(wrong)) => {
+            problems.push(Problem::new(format!("{path}.queue"), wrong));
+            None
+        }
+    };
     ConnectionPlan {
         rule: defaults.rule.clone(),
         accept: spec.accept.unwrap_or(defaults.accept),
@@ -215,7 +220,7 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
         server: LegPlan { keepalive_idle: keepalive(&defaults.server), ..server },
         idle: spec.idle.map_or(defaults.idle, unless_zero),
         memory_bytes: spec.memory.map(|memory| memory.0).or(defaults.memory_bytes),
-        queue: spec.queue.as_ref().map_or_else(|| defaults.queue.clone(), QueueSpec::plan),
+        queue,
     }
 }
 

@@ -233,7 +233,7 @@ impl Worker<'_> {
             plan,
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
-            idle_us: Default::default(),
+            idle: Default::default(),
             queues: Default::default(),
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
@@ -318,6 +318,7 @@ impl Worker<'_> {
     pub(super) fn on_connected(&mut self, token: Token) {
         let Some(connection) = self.slots.get_mut(token) else { return };
         connection.on(Event::Connected);
+        connection.legs.stand();
         self.shared.registry.insert(&connection.legs);
         let legs = std::sync::Arc::clone(&connection.legs);
         self.shared.begin_queues(&legs);

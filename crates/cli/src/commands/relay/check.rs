@@ -1,14 +1,17 @@
 //! `longfat relay check`, `longfat relay clean`.
 
 use super::{daemon::read, nanos};
-use crate::outcome::{Failure, Outcome};
+use crate::{
+    outcome::{Failure, Outcome},
+    output,
+};
 use anyhow::Context;
 use comfy_table::{Table, presets};
 use longfat_cc::Algorithm;
 use longfat_kernel::cc;
 use longfat_relay::{Accept, ConnectionPlan, Fail, LegPlan, MatchPlan, RelayPlan};
 use longfat_schema::units::{Rate, Size};
-use std::{io::Write, path::PathBuf};
+use std::path::PathBuf;
 
 /// Say what a relay's file comes to: rules, legs, and the nft and ip commands. Touches nothing.
 ///
@@ -49,8 +52,7 @@ pub fn check(args: &Check) -> Outcome {
     } else {
         explain(&plan)
     };
-    writeln!(std::io::stdout(), "{}", text.trim_end()).context("write to standard output")?;
-    Ok(())
+    Ok(output::write_out(&format!("{}\n", text.trim_end()))?)
 }
 
 pub fn clean(args: &Clean) -> Outcome {

@@ -1,6 +1,6 @@
 //! `longfat relay status`.
 
-use crate::{outcome::Outcome, stop};
+use crate::{outcome::Outcome, output, stop};
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use longfat_relay::{
@@ -64,9 +64,9 @@ pub fn run(args: &Args) -> Outcome {
         };
         let clear =
             if args.watch && !args.json && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-        writeln!(std::io::stdout(), "{clear}{text}").context("write to standard output")?;
-        if !args.watch {
-            return Ok(());
+        match writeln!(std::io::stdout(), "{clear}{text}") {
+            Ok(()) if args.watch => {}
+            written => return Ok(output::unless_closed(written)?),
         }
         last = Some(status);
         std::thread::sleep(Duration::from(args.every));

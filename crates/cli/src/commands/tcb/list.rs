@@ -1,7 +1,7 @@
 //! `longfat tcb list`.
 
 use super::{Choice, show};
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, output};
 use longfat_kernel::tcb::{Connection, Look, Scope, field::FIELDS, limit};
 use std::{
     io::{self, Write as _},
@@ -84,7 +84,7 @@ fn print(
     columns: &[&'static longfat_kernel::tcb::field::Field],
     rows: &[Connection],
     as_json: bool,
-) -> io::Result<()> {
+) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let printed = if as_json {
         let objects: Vec<_> = rows.iter().map(|row| show::json(columns, row)).collect();
@@ -92,9 +92,5 @@ fn print(
     } else {
         show::write_table(columns, rows, &mut out)
     };
-    match printed.and_then(|()| out.flush()) {
-        // Whoever reads, such as 'head', has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
+    output::unless_closed(printed.and_then(|()| out.flush()))
 }

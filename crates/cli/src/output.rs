@@ -1,0 +1,64 @@
+//! What commands print. Whoever reads may have gone ('head' has seen enough, a terminal was closed): that is no failure,
+//! and no reason to stop what was begun. The standard library's macros would panic.
+
+use anyhow::Context;
+use std::{
+    fmt,
+    io::{self, Write},
+    sync::{Mutex, PoisonError},
+};
+
+/// Standard output could not be written although somebody reads it (a full disk): what is told at the end.
+static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Whether nobody reads what was written.
+pub fn is_closed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
+
+/// What became of writing to standard output; that nobody reads it is no error.
+pub fn unless_closed(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
+        Err(error) if is_closed(&error) => Ok(()),
+        written => written.context("write to standard output"),
+    }
+}
+
+/// Writes to standard output.
+pub fn write_out(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What `println!` of this crate comes to.
+pub fn print(text: fmt::Arguments) {
+    if let Err(error) = io::stdout().lock().write_fmt(text)
+        && !is_closed(&error)
+    {
+        FAILED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// What `eprintln!` of this crate comes to. Where standard error cannot be written, nobody can be told.
+pub fn print_error(text: fmt::Arguments) {
+    let _ = io::stderr().lock().write_fmt(text);
+}
+
+/// Why something printed did not arrive, if it did not.
+pub fn failure() -> anyhow::Result<()> {
+    let failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    unless_closed(failed.map_or_else(|| io::stdout().flush(), Err))
+}
+
+macro_rules! println {
+    ($($text:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+macro_rules! eprintln {
+    () => { $crate::output::print_error(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::output::print_error(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::output::print_error(format_args!($($text)*)) };
+}

@@ -1,0 +1,45 @@
+//! What becomes of a command whose output nobody reads.
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Stdio};
+
+const EXPERIMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/conversion.toml");
+
+fn longfat(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// A pipe whose reader has gone.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// A disk without room.
+fn full() -> Stdio {
+    std::fs::File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+#[test]
+fn a_reader_that_has_gone_changes_no_exit_code() {
+    let check = ["lab", "check", EXPERIMENT];
+    let with = |args: &[&str]| longfat(args).status().unwrap().code();
+    assert_eq!(longfat(&check).stdout(closed()).status().unwrap().code(), with(&check));
+    assert_eq!(with(&check), Some(0));
+    let wrong = ["lab", "check", "/nonexistent"];
+    assert_eq!(with(&wrong), Some(2));
+    assert_eq!(longfat(&wrong).stderr(closed()).status().unwrap().code(), Some(2));
+    assert_eq!(longfat(&wrong).stderr(full()).status().unwrap().code(), Some(2));
+}
+
+#[test]
+fn a_disk_without_room_is_told_and_is_no_success() {
+    let output =
+        longfat(&["lab", "check", EXPERIMENT]).stdout(full()).stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("standard output"), "{said}");
+}
