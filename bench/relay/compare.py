@@ -6,25 +6,28 @@ load, new connections, memory of idle ones.
     bench/relay/compare.py --packets mtu --loads "8 flows"  some of them
     bench/relay/compare.py --summary bench/relay/results/2026-01-31
 
-Three network namespaces in a row, made here: client, relay, server. Each round runs every relay once, in turned
-order, so that whatever else the machine does falls on all alike; only ratios within a round are compared. reno is
-the default congestion control of all three: iperf3 sets its -C after connecting, and a socket that began under BBR
-keeps pacing. Packets of `mtu` are those of a wire: segmentation and receive offloads are off.
+Three network namespaces in a row, made here: client, relay, server. Each round runs every relay once, in an order of its
+own and between hosts of its own, so that whatever else the machine does falls on all alike; only ratios within a round
+are compared. reno is the default congestion control of all three: iperf3 sets its -C after connecting, and a socket that
+began under BBR keeps pacing. Packets of `mtu` are those of a wire: segmentation and receive offloads are off.
 
 CPU is the relay process's own; what the kernel does for it in softirqs falls on whoever runs at that moment, so on a
 machine that is otherwise idle `machine s/GB` is the truer figure: busy time of all processors, clients and servers
 included, which are the same for all. Raw figures are appended to results/DATE/raw.jsonl; summary.md beside it is made
-from them, with the targets: ratios to the best peer of each row, within a round, and their median. A new connection sends one byte, gets one back and
-closes; its time is from connect() to that byte, because an early accept makes connect() alone say nothing. Needs root,
-iproute2, ethtool, iperf3, haproxy, nginx with its stream module (libnginx-mod-stream) and socat.
+from them, with the targets: ratios to the best peer of each row, within a round, and their median. A new connection
+sends one byte, gets one back and closes; its time is from connect() to that byte, because an early accept makes
+connect() alone say nothing. Needs root, iproute2, ethtool, iperf3, haproxy, nginx with its stream module
+(libnginx-mod-stream) and socat.
 """
 
 import argparse
+import concurrent.futures
 import datetime
 import json
 import os
 import pathlib
 import platform
+import random
 import resource
 import signal
 import socket
@@ -399,32 +402,41 @@ def measure(hosts, relay_name, load, options):
     return result
 
 
+def alone(packets, name, load, options):
+    """One measurement between hosts of its own: the connections that one relay leaves in TIME_WAIT and the thresholds
+    that the kernel remembers of them would be met by the next."""
+    with Hosts(packets) as hosts:
+        echo_server(hosts.server)
+        answer_server(hosts.server)
+        server = subprocess.Popen(["ip", "netns", "exec", hosts.server, "iperf3", "-s"], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
+        time.sleep(0.5)
+        try:
+            return measure(hosts, name, load, options)
+        finally:
+            server.terminate()
+            server.wait()
+
+
 def rounds(options, packets, out):
     names = [name for name in RELAYS if not options.only or name in options.only]
     # Connections that carry a byte, or nothing, know no size of packets.
     loads = [load for load in options.loads or LOADS if packets == "gso" or LOADS[load]]
-    with Hosts(packets) as hosts:
-        echo_server(hosts.server)
-        answer_server(hosts.server)
-        server = subprocess.Popen(["ip", "netns", "exec", hosts.server, "iperf3", "-s"], stdout=subprocess.DEVNULL)
-        time.sleep(0.5)
-        try:
-            for number in range(options.rounds):
-                turned = names[number % len(names):] + names[:number % len(names)]
-                for load in loads:
-                    for name in turned:
-                        if load == "idle" and name == "forwarding":
-                            continue
-                        figures = measure(hosts, name, load, options)
-                        row = {"round": number, "packets": packets, "relay": name, "load": load,
-                               "seconds": options.seconds, "threads": options.threads,
-                               "kernel": platform.release(), **figures}
-                        out.write(json.dumps(row) + "\n")
-                        out.flush()
-                        print(f"{packets} {load:16} {name:18} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items()))
-        finally:
-            server.terminate()
-            server.wait()
+    # A process each: its servers end with it.
+    with concurrent.futures.ProcessPoolExecutor(1, max_tasks_per_child=1) as processes:
+        for number in range(options.rounds):
+            order = random.Random(number).sample(names, len(names))
+            for load in loads:
+                for name in order:
+                    if load == "idle" and name == "forwarding":
+                        continue
+                    figures = processes.submit(alone, packets, name, load, options).result()
+                    row = {"round": number, "packets": packets, "relay": name, "load": load,
+                           "seconds": options.seconds, "threads": options.threads,
+                           "kernel": platform.release(), **figures}
+                    out.write(json.dumps(row) + "\n")
+                    out.flush()
+                    print(f"{packets} {load:16} {name:18} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items()))
 
 
 def spread(values):
