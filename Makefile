@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-sim bench-avail test-clients test-browser soak-relay soak-relay-streams
+.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-avail test-clients test-browser soak-relay soak-relay-streams
 
 LONGFAT := target/release/longfat
 
@@ -55,6 +55,14 @@ bench-capture: build ## capture beside tcpdump and dumpcap
 
 bench-avail: build ## available bandwidth: ImTCP beside BBR's estimate and iperf3
 	bench/avail/compare.py
+
+bench-tcb: build ## listing 10,000 connections beside ss; what tracing every ACK costs
+	bench/tcb/list.py
+	bench/tcb/trace.py
+
+bench-mobility: ## how long one announcement takes to reach 1,000 nodes
+	cargo build --release --locked -p longfat-mobility --example nodes
+	bench/mobility/nodes.py
 
 bench-sim: ## packets per second of the simulator, alone and beside ns-3
 	cargo run --release --locked -p longfat-sim --example dumbbell -- 300 60

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -24,6 +25,22 @@ def enter_own_namespace():
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):  # os.unshare came with Python 3.12
         raise SystemExit(f"a network namespace of its own: {os.strerror(ctypes.get_errno())}; run it with sudo")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def spread(ratios):
+    """Median, quartiles and extremes of the ratios of single rounds."""
+    low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios[0],) * 3
+    figures = {"median": statistics.median(ratios), "quartiles": [low, high], "extremes": [min(ratios), max(ratios)]}
+    return {name: [round(v, 4) for v in value] if isinstance(value, list) else round(value, 4)
+            for name, value in figures.items()}
+
+
+def verdict(what, ratios, bound):
+    """One line for people: the ratio, its spread, and whether the aim is met."""
+    found = spread(ratios)
+    met = "met" if found["median"] <= bound else "MISSED"
+    low, high = found["quartiles"]
+    return f"{what}: {found['median']:.3f} (quartiles {low:.3f} to {high:.3f}, {len(ratios)} rounds); aim {bound}: {met}"
 
 
 def keep(name, program, figures):

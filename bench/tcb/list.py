@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Time of `longfat tcb list` beside `ss -tinm` over the same connections.
 
-    bench/tcb/list.py --connections 10000 --rounds 7 --program target/release/longfat
+    bench/tcb/list.py --connections 10000 --rounds 21 --program target/release/longfat
 
 Makes the connections on loopback in a network namespace of its own, then runs every variant once per round, in turned
-order; only ratios within a run are compared. Appends to results/DATE/list.jsonl. Needs root, iproute2.
+order; only ratios within a round are compared. Appends to results/DATE/list.jsonl. Needs root, iproute2.
 """
 
 import resource
@@ -16,6 +16,8 @@ import time
 import frame
 
 NO_PROCESS = "src,dst,state,cc,cwnd,ssthresh,rtt,rttvar,minrtt,rto,flight,retrans,delivery,pacing,rwnd,rcvwnd,limit"
+
+AIM = 0.25
 
 
 def connect(sockets):
@@ -37,7 +39,7 @@ def milliseconds(command):
 
 
 def main():
-    parser = frame.parser(__doc__, rounds=7)
+    parser = frame.parser(__doc__, rounds=21)
     parser.add_argument("--connections", type=int, default=10000)
     args = parser.parse_args()
     frame.enter_own_namespace()
@@ -54,13 +56,19 @@ def main():
         for name in order:
             times[name].append(milliseconds(variants[name]))
     median = {name: round(statistics.median(values), 1) for name, values in times.items()}
+    pairs = {
+        "ratio_to_ss": ("longfat tcb list, without processes", "ss -tinm"),
+        "ratio_to_ss_with_processes": ("longfat tcb list", "ss -tinmp"),
+    }
+    ratios = {key: [ours / theirs for ours, theirs in zip(times[own], times[other])]
+              for key, (own, other) in pairs.items()}
     frame.keep("list", args.program, {
         "connections": len(held) - 1,
         "median_ms": median,
-        "ratio_to_ss": round(median["longfat tcb list, without processes"] / median["ss -tinm"], 3),
-        "ratio_to_ss_with_processes": round(median["longfat tcb list"] / median["ss -tinmp"], 3),
+        **{key: frame.spread(values) for key, values in ratios.items()},
         "ms": {name: [round(value, 1) for value in values] for name, values in times.items()},
     })
-
+    for key, (own, other) in pairs.items():
+        print(frame.verdict(f"{own} / {other}", ratios[key], AIM))
 
 main()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What tracing every ACK costs a single flow: throughput with and without `longfat tcb trace`, side by side.
 
-    bench/tcb/trace.py --rounds 5 --seconds 2 --program target/release/longfat
+    bench/tcb/trace.py --rounds 20 --seconds 2 --program target/release/longfat
 
 One reno flow at full speed over loopback in a network namespace of its own; each round runs with and without, in
 turned order. Appends to results/DATE/trace.jsonl. Needs root, iproute2.
@@ -17,6 +17,7 @@ import time
 import frame
 
 PORT = 5201
+AIM = 0.03
 # The data connection has a port of its own; PORT is that of the control connection.
 FLOW = f"cc reno and not sport {PORT} and not dport {PORT}"
 
@@ -52,7 +53,7 @@ def traced(program, seconds, directory):
 
 
 def main():
-    parser = frame.parser(__doc__, rounds=5)
+    parser = frame.parser(__doc__, rounds=20)
     parser.add_argument("--seconds", type=int, default=2)
     args = parser.parse_args()
     frame.enter_own_namespace()
@@ -72,10 +73,13 @@ def main():
                 rounds.append(one)
     finally:
         server.terminate()
+    costs = [1 - one["ratio"] for one in rounds]
     frame.keep("trace", args.program, {
-        "median_ratio": statistics.median(one["ratio"] for one in rounds),
+        "median_bps": {which: statistics.median(one[f"{which}_bps"] for one in rounds) for which in ("without", "with")},
+        "cost": frame.spread(costs),
         "rounds": rounds,
     })
+    print(frame.verdict("throughput lost to tracing", costs, AIM))
 
 
 main()

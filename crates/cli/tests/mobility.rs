@@ -234,6 +234,33 @@ fn a_follower_that_fails_puts_its_routes_back_and_another_files_names_serve_stat
 }
 
 #[test]
+fn a_follower_that_was_killed_and_started_again_believes_nothing_old_and_cleans_up_after_itself() {
+    let bed = Bed::new("again");
+    let (path, audit) = (bed.key("key"), bed.path("audit.jsonl"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    bed.cable();
+    let node = &bed.nodes[0];
+    let route = || node.ip(&["route", "show", "default"]).unwrap();
+    let before = route();
+    let follow = bed.follow(node, "n1", &path, &audit);
+    let older = said("wide", WIDE, 1).seal(&key).unwrap();
+    let newest = said("narrow", NARROW, 2).seal(&key).unwrap();
+    bed.multicast(GROUP_V4.into(), &newest);
+    wait_for("the route to be raised", || route().contains("rto_min"));
+    follow.kill();
+    let again = bed.follow(node, "n1", &path, &audit);
+    assert_eq!(route(), before, "put back by the next");
+    bed.multicast(GROUP_V4.into(), &older);
+    wait_for("the older one to be judged", || counter(&status(&bed), "old") == 1);
+    assert!(status(&bed)["routers"].as_array().unwrap().is_empty() && route() == before);
+    bed.multicast(GROUP_V4.into(), &newest);
+    wait_for("the route to be raised again", || route().contains("rto_min"));
+    assert_eq!(status(&bed)["routers"][0]["link"], "narrow", "what was the newest before still holds");
+    drop(again);
+    assert_eq!(route(), before);
+}
+
+#[test]
 fn the_link_in_use_is_told_by_the_default_route_and_by_a_command() {
     let bed = Bed::new("routes");
     let (key, audit) = (bed.key("key"), bed.path("audit.jsonl"));
@@ -244,8 +271,10 @@ fn the_link_in_use_is_told_by_the_default_route_and_by_a_command() {
     bed.spare();
     bed.router.ip(&["route", "add", "default", "via", "10.73.9.2"]).unwrap();
     let router = bed.process("router");
-    let _announce = bed.announce(&key, &["lan1"], &["--links", links.to_str().unwrap()]);
-    let _follow = bed.follow(&bed.nodes[0], "n1", &key, &audit);
+    let announce = bed.announce(&key, &["lan1"], &["--links", links.to_str().unwrap()]);
+    let follow = bed.follow(&bed.nodes[0], "n1", &key, &audit);
+    const NET_ADMIN_AND_BPF: u64 = 1 << 12 | 1 << 39;
+    assert_eq!((announce.capabilities(), follow.capabilities()), (0, NET_ADMIN_AND_BPF));
     let link = || status(&bed)["routers"][0]["link"].as_str().map(str::to_owned);
     wait_for("the first link", || link().as_deref() == Some("wide"));
     bed.router.ip(&["route", "replace", "default", "via", "10.74.1.9"]).unwrap();

@@ -96,7 +96,7 @@ pub fn run(
     let watch = Netlink::watch()?;
     let mut speaker = Speaker {
         plan,
-        announcer: Announcer::new(plan.router.clone(), Vec::new(), unix_us(), plan.every_us),
+        announcer: Announcer::new(plan.router.clone(), unix_us(), plan.every_us, plan.to.len()),
         mouth: Mouth::open(plan.port, plan.site)?,
         interfaces: Vec::new(),
         looked_us: 0,
@@ -186,12 +186,14 @@ impl Speaker<'_> {
     }
 
     fn speak(&mut self) -> Result<()> {
-        let Some(announcement) = self.announcer.take_due(monotonic_us(), unix_us()) else { return Ok(()) };
-        let datagram = announcement
+        let Some(due) = self.announcer.take_due(monotonic_us(), unix_us()) else { return Ok(()) };
+        let datagram = due
+            .announcement
             .seal(&self.plan.key)
             .map_err(|reject| Error::Links(format!("this cannot be announced: {reject}")))?;
         let near: usize = self.interfaces.iter().map(|interface| self.mouth.say(interface, &datagram)).sum();
-        let far = self.plan.to.iter().filter(|to| self.mouth.say_to(**to, &datagram)).count();
+        let to = self.plan.to.iter().filter(|_| due.is_for_far);
+        let far = to.filter(|to| self.mouth.say_to(**to, &datagram)).count();
         self.datagrams += (near + far) as u64;
         Ok(())
     }

@@ -136,6 +136,13 @@ impl Announcement {
         Ok(bytes)
     }
 
+    /// Length of its packet, IP and UDP headers (RFC 8200, section 3; RFC 768) included.
+    pub fn packet_bytes(&self) -> u64 {
+        const HEADERS_BYTES: usize = 40 + 8;
+        let names = self.router.as_str().len() + self.link.as_str().len();
+        (HEADERS_BYTES + FIXED_BYTES + self.addresses.len() * ADDRESS_BYTES + names + TAG_BYTES) as u64
+    }
+
     /// Reads a datagram; nothing of its contents is looked at before its tag has been found right.
     ///
     /// # Errors
@@ -321,6 +328,7 @@ pub(crate) mod tests {
         fn what_was_sealed_is_opened_as_it_was(sent in any_announcement()) {
             let datagram = sent.seal(&key(1)).unwrap();
             prop_assert!(datagram.len() <= DATAGRAM_MAX_BYTES);
+            prop_assert_eq!(sent.packet_bytes(), datagram.len() as u64 + 48);
             prop_assert_eq!(Announcement::open(&datagram, &[key(2), key(1)]), Ok(sent));
         }
 

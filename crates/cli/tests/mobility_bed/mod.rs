@@ -214,6 +214,13 @@ impl Program {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
+    /// What it may do: its effective capabilities, a bit each.
+    pub fn capabilities(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let set = text.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+        u64::from_str_radix(set.trim(), 16).unwrap()
+    }
+
     /// Waits until it ends by itself; its exit code.
     pub fn exit_code(&mut self) -> Option<i32> {
         let mut code = None;

@@ -163,7 +163,7 @@ impl Stage<'_> {
             self.plan.flows.iter().map(|flow| (flow.to.as_str(), flow.port)).collect();
         for (host, port) in receivers {
             let file = file_name("receiver", host);
-            let arguments = programs::serve(port);
+            let arguments = programs::serve(port, self.plan);
             let namespace = self.network.host(host)?.clone();
             self.serve(&namespace, &arguments, &format!("receiver on '{host}'"), &file, stop)?;
         }

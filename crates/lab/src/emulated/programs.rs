@@ -90,10 +90,18 @@ pub fn follow(
     line
 }
 
+/// A link that has just become slow holds what was sent over the fast one for many seconds: silence that is meant.
+const SILENCE_OF_CHANGES: &str = "60s";
+
+fn silence(plan: &Plan) -> Option<&'static str> {
+    emulated(plan).any(changes).then_some(SILENCE_OF_CHANGES)
+}
+
 /// `longfat transfer serve` for one receiving host. The senders' samples files hold both ends' records.
-pub fn serve(port: u16) -> Vec<String> {
+pub fn serve(port: u16, plan: &Plan) -> Vec<String> {
     let mut line = words(&["transfer", "serve"]);
     option(&mut line, "--listen", Some(format!("[::]:{port}")));
+    option(&mut line, "--timeout", silence(plan));
     line
 }
 
@@ -107,6 +115,7 @@ pub fn send(flow: &FlowPlan, plan: &Plan, start_ns: u64, samples: &Path) -> Vec<
         Some(size) => option(&mut line, "--bytes", bytes(Some(size))),
         None => option(&mut line, "--duration", us(flow.duration_us)),
     }
+    option(&mut line, "--timeout", silence(plan));
     option(&mut line, "--start-at", Some(start_ns + flow.start_us * 1000));
     option(&mut line, "--stagger", us(flow.stagger_us).filter(|_| flow.stagger_us > 0));
     option(&mut line, "--cc", flow.cc.as_ref());

@@ -137,28 +137,36 @@ pub fn write_table(
     to: &mut impl io::Write,
 ) -> io::Result<()> {
     let mut text = String::with_capacity(rows.len() * columns.len() * 8);
-    let mut ends = Vec::with_capacity(rows.len() * columns.len());
+    let mut ends: Vec<u32> = Vec::with_capacity(rows.len() * columns.len());
     let mut widths: Vec<usize> = columns.iter().map(|field| field.name.len()).collect();
     for row in rows {
         for (field, width) in columns.iter().zip(&mut widths) {
             let start = text.len();
             write_value(field.kind, &field.value(row), &mut text);
             *width = (*width).max(text.len() - start);
-            ends.push(text.len());
+            ends.push(text.len() as u32);
         }
     }
-    let mut lines = Lines { columns, widths: &widths, out: String::with_capacity(text.len() * 2) };
+    let mut lines = Lines { columns, widths: &widths, out: String::with_capacity(2 * WRITE_BYTES) };
     lines.push(columns.iter().map(|field| field.name));
     let mut start = 0;
     for row in ends.chunks(columns.len()) {
         lines.push(row.iter().map(|end| {
-            let cell = &text[start..*end];
-            start = *end;
+            let end = *end as usize;
+            let cell = &text[start..end];
+            start = end;
             cell
         }));
+        if lines.out.len() >= WRITE_BYTES {
+            to.write_all(lines.out.as_bytes())?;
+            lines.out.clear();
+        }
     }
     to.write_all(lines.out.as_bytes())
 }
+
+/// Written at a time: memory that is touched again and again costs less than megabytes touched once.
+const WRITE_BYTES: usize = 1 << 16;
 
 struct Lines<'a> {
     columns: &'a [&'static Field],
