@@ -25,7 +25,7 @@ use std::{
 /// A packet that has not come to the other place this much later, by its own clock, will not.
 const EXPECTED_NS: i64 = 30_000_000_000;
 /// Packets that wait for the other place at most: captures of different traffic have no match at all.
-const MOST_WAITING: usize = 1 << 20;
+const MOST_WAITING: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
 /// Matched packets that may be remembered before they are cleared away.
 const SLACK: usize = 4096;
 /// Delays that are kept of one direction.

@@ -692,14 +692,13 @@ impl Half {
         since_ack.min(since_send) as f64 > (factor * round_trip as f64).max(LEAST_QUIET_NS as f64)
     }
 
-    fn cause(&self, now: i64, start: u64, end: u64, bytes: u64) -> Cause {
+    fn cause(&self, now: i64, start: u64, end: u64) -> Cause {
         let (head, tail) = (start <= self.una_seen, end >= self.next);
         let since_ack = now - self.lag_ns - self.last_ack_ns;
         let overdue =
             head && since_ack > 1_000_000 && now - self.rearmed_ns >= self.smoothed.rto_ns() / 10 * 9;
         if self.is_quiet(now, 1.25) || overdue {
-            // A lone FIN is sent again by the retransmission timer (seen of Linux 6.18).
-            let probe = bytes > 0 && tail && self.sack && !self.recovery.probed && self.sacked.is_empty();
+            let probe = tail && self.sack && !self.recovery.probed && self.sacked.is_empty();
             if probe && !self.recovery.is_active() {
                 return Cause::TailProbe;
             }
@@ -713,7 +712,7 @@ impl Half {
     fn on_again(&mut self, segment: &Segment, start: u64, end: u64, bytes: u64) {
         let now = segment.time_ns;
         let syn = segment.has(flag::SYN);
-        let cause = if syn { Cause::Timeout } else { self.cause(now, start, end, bytes) };
+        let cause = if syn { Cause::Timeout } else { self.cause(now, start, end) };
         let segments = self.segments_of(bytes);
         self.counts.resent_bytes += bytes;
         self.counts.resent_segments += segments;

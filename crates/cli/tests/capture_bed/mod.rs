@@ -67,9 +67,17 @@ impl Bed {
         bed
     }
 
+    /// Nobody need ask who has an address: a SYN that waits for an answer that a path loses times out, is counted by the
+    /// kernel, and nothing is sent.
     fn address(&self) {
-        self.near.ip(&["addr", "add", "10.77.0.1/24", "dev", "eth0"]).unwrap();
-        self.far.ip(&["addr", "add", "10.77.0.2/24", "dev", "eth0"]).unwrap();
+        let mac = |number: u8| format!("02:00:00:00:77:0{number}");
+        for (host, own, other) in [(&self.near, 1, 2), (&self.far, 2, 1)] {
+            host.ip(&["link", "set", "eth0", "address", &mac(own)]).unwrap();
+            host.ip(&["addr", "add", &format!("10.77.0.{own}/24"), "dev", "eth0"]).unwrap();
+            let to = format!("10.77.0.{other}");
+            let neighbour = ["neigh", "add", &to, "lladdr", &mac(other), "dev", "eth0", "nud", "permanent"];
+            host.ip(&neighbour).unwrap();
+        }
     }
 
     /// Lets the link's schedule begin.
