@@ -696,8 +696,9 @@ impl Half {
         let (head, tail) = (start <= self.una_seen, end >= self.next);
         let since_ack = now - self.lag_ns - self.last_ack_ns;
         let overdue =
-            head && since_ack > 1_000_000 && now - self.rearmed_ns >= self.smoothed.rto_ns() / 10 * 9;
-        if self.is_quiet(now, 1.25) || overdue {
+            head && since_ack > 1_000_000 && now - self.head_sent_ns() >= self.smoothed.rto_ns() / 10 * 9;
+        // With something selectively acknowledged, silence may be RACK's reordering timer.
+        if overdue || self.sacked.is_empty() && self.is_quiet(now, 1.25) {
             let probe = tail && self.sack && !self.recovery.probed && self.sacked.is_empty();
             if probe && !self.recovery.is_active() {
                 return Cause::TailProbe;
@@ -707,6 +708,13 @@ impl Half {
             }
         }
         if start < self.recovery.timeout_point { Cause::GoBack } else { Cause::Fast }
+    }
+
+    /// When the head of the queue was sent last. Linux's timer runs from the last progress, or from here when another timer
+    /// took its place meanwhile (RACK's, or a probe's): never from before.
+    fn head_sent_ns(&self) -> i64 {
+        let head = self.sent.front().filter(|sent| sent.start <= self.una_seen);
+        head.map_or(self.rearmed_ns, |sent| sent.time_ns)
     }
 
     fn on_again(&mut self, segment: &Segment, start: u64, end: u64, bytes: u64) {
