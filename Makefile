@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-avail test-clients test-browser soak-relay soak-relay-streams
+.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-avail test-clients test-browser soak-relay soak-relay-streams test-notebooks papers papers-emulated
 
 LONGFAT := target/release/longfat
 
@@ -32,6 +32,11 @@ test-python: ## the Python package, with the program that 'cargo build' makes
 	python/environment
 	target/python/bin/python -m pytest
 
+test-notebooks: ## every notebook of docs/notebooks, executed into target/notebooks
+	cargo build --locked -p longfat-cli
+	python/environment notebooks
+	target/python/bin/python python/notebooks
+
 checks: setup ## formatting, lints, arrows, licences, documentation
 	cargo fetch --locked --quiet
 	cargo fmt --all --check
@@ -39,6 +44,12 @@ checks: setup ## formatting, lints, arrows, licences, documentation
 	scripts/check-licences
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --locked --quiet
+
+papers: build ## the papers' tables beside ours, simulated (some 20 minutes at first): docs/papers.md
+	scripts/papers
+
+papers-emulated: build ## the same on this kernel's TCP (hours; root): docs/papers-emulated.md
+	scripts/papers --backend emulated
 
 # Benchmarks: separate from tests, paired, ratios with spread; raw figures go to bench/*/results/DATE/.
 bench-link: build ## goodput, lateness and CPU of the emulated path

@@ -8,11 +8,14 @@
     tcp = longfat.samples("runs/sweep", "tcp", rate="25Mbit")      # pandas; `arrow` for a pyarrow Table
     longfat.timeline("runs/sweep", "tcp", "cwnd_segments", rate="25Mbit", repeat=1)
 
+    longfat.run("experiments/smoke.toml", "runs/smoke")             # in the simulator; then longfat.open("runs/smoke")
+
 Everything is read from the run directories (docs/run-format.md); nothing is written to them.
 """
 
 from ._figures import Lab, timeline
 from ._read import SCHEMA_VERSION, SchemaError, arrow, figures, manifests, open, samples
+from ._run import program, run
 
 __all__ = [
     "Lab",
@@ -22,6 +25,8 @@ __all__ = [
     "figures",
     "manifests",
     "open",
+    "program",
+    "run",
     "samples",
     "timeline",
 ]

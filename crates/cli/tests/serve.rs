@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::LazyLock,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const SPEC: &str = r#"
@@ -289,6 +289,47 @@ fn a_session_under_way_is_shown_as_far_as_it_is_and_no_more_once_it_has_ended() 
     write_json(&file, &ended).unwrap();
     assert_eq!(server.get("/live?of=now").0, 410);
     assert!(!server.page("/result?of=now").contains("id=\"live\""));
+}
+
+/// Sends SIGINT, as a person does, and waits.
+fn interrupt(mut process: Child) {
+    assert!(Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap().success());
+    process.wait().unwrap();
+}
+
+#[test]
+fn an_emulated_run_is_drawn_while_it_goes_on() {
+    let place = tempfile::tempdir().unwrap();
+    let name = format!("t{}-live", std::process::id());
+    let spec = SPEC.replace("\"served\"", &format!("\"{name}\"")).replace("300ms", "100s");
+    let spec = spec.split("[sweep]").next().unwrap() + "echo_every = \"20KB\"\n";
+    fs::write(place.path().join("spec.toml"), spec).unwrap();
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    lab.current_dir(place.path()).args(["lab", "run", "spec.toml", "-o", "runs/now"]);
+    let lab = lab.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !place.path().join("runs/now").join(RESULT_FILE).exists() {
+        assert!(Instant::now() < until, "no session within a minute");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let server = Server::of(&place.path().join("runs"));
+    let mut shown = String::new();
+    let charts =
+        ["Goodput", "Congestion window", "Smoothed round-trip time", "Echo latency", "Bottleneck queue"];
+    // What has nothing to draw yet is named, too, but not as a chart's title.
+    let is_drawn = |shown: &str, chart: &str| {
+        let headings = shown.split("class=\"heading\"").skip(1);
+        headings.map(|rest| &rest[..rest.find('<').unwrap_or(0)]).any(|heading| heading.contains(chart))
+    };
+    while !charts.iter().all(|chart| is_drawn(&shown, chart)) {
+        assert!(Instant::now() < until, "nothing drawn within a minute: {shown}");
+        std::thread::sleep(Duration::from_millis(200));
+        shown = server.page("/live?of=now");
+    }
+    assert!(shown.contains("0 of 2 runs made") && shown.contains("default, repeat 1"), "{shown}");
+    interrupt(lab);
+    assert_eq!(server.get("/live?of=now").0, 410);
+    assert!(server.page("/").contains("‖ interrupted"));
 }
 
 #[test]

@@ -1,0 +1,80 @@
+"""The papers' page: what it shows exists, and is what the results say."""
+
+import importlib.machinery
+import importlib.util
+import json
+import subprocess
+import tomllib
+
+import pytest
+
+from conftest import ROOT
+
+GALLERY = tomllib.loads((ROOT / "docs/papers.toml").read_text())
+
+
+def load():
+    loader = importlib.machinery.SourceFileLoader("papers", str(ROOT / "scripts/papers"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("papers", loader))
+    loader.exec_module(module)
+    return module
+
+
+papers = load()
+
+
+@pytest.mark.parametrize("name", papers.experiments(GALLERY, "emulated"))
+def test_every_figure_that_is_shown_is_of_a_cell_that_its_experiment_has(program, name):
+    spec = ROOT / f"experiments/{name}.toml"
+    if not spec.is_file():
+        # Then the page must say so, not show a table without figures.
+        page = (ROOT / "docs/papers.md").read_text()
+        assert f"*No experiment yet:* `experiments/{name}.toml`" in page
+        return
+    listed = subprocess.run([program, "lab", "plan", str(spec), "--json"], check=True, capture_output=True, text=True)
+    runs = [{"axes": plan.get("axes"), "case": plan["case"]} for plan in json.loads(listed.stdout)]
+    shown = [exhibit for _, exhibit in papers.exhibits(GALLERY) if exhibit.get("experiment") == name]
+    for figure in (figure for exhibit in shown for figure in papers.figures_of(exhibit)):
+        assert any(papers.Result._is_at(run, figure) for run in runs), figure
+        assert figure.get("unit", "") in papers.UNITS
+
+
+def result(directory, values, status="done"):
+    for repeat, value in enumerate(values, 1):
+        metric = {"metric": "goodput_bps", "of": "f", "value": value}
+        manifest = {"case": "c", "status": status, "metrics": [metric, {**metric, "stream": 0, "value": 7}]}
+        (directory / f"r{repeat}").mkdir(parents=True)
+        (directory / f"r{repeat}/manifest.json").write_text(json.dumps(manifest))
+    runs = [{"path": f"r{repeat}"} for repeat in range(1, len(values) + 1)]
+    judged = [{"text": "it is fast", "met": False, "detail": "it is not"}]
+    (directory / "result.json").write_text(json.dumps({"runs": runs, "expectations": judged}))
+
+
+ROW = {"name": "a flow", "case": "c", "metric": "goodput_bps", "of": "f", "paper": 20.0}
+
+
+def test_medians_over_valid_runs_stand_beside_the_papers_figure(tmp_path):
+    result(tmp_path, [10e6, 40e6, 30e6])
+    came_to = papers.Result(tmp_path)
+    assert papers.row_line(came_to, ROW, "Mbit/s") == "| a flow | 20.0 Mbit/s | 30.0 [10.0 – 40.0] Mbit/s | 1.50 |"
+    over = {**ROW, "over": {"of": "f"}, "paper": "as much"}
+    assert papers.row_line(came_to, over, "Mbit/s") == "| a flow | as much | 1.00 | – |"
+    assert papers.row_line(came_to, {**ROW, "paper": "16 to 40"}, "Mbit/s").startswith("| a flow | 16 to 40 Mbit/s |")
+    assert papers.row_line(came_to, {**ROW, "paper": "full"}, "Mbit/s").startswith("| a flow | full |")
+    assert "0 of 1 met" in came_to.verdict() and "it is fast (it is not)" in came_to.verdict()
+
+
+def test_what_is_missing_is_said(tmp_path):
+    result(tmp_path, [10e6], status="invalid")
+    assert "no valid run" in papers.row_line(papers.Result(tmp_path), ROW, "Mbit/s")
+    none = papers.section({"title": "t", "experiment": "conversion"}, "sim", tmp_path, set())
+    assert "*Not run:*" in "\n".join(none)
+    elsewhere = {"title": "t", "experiment": "conversion", "backends": ["emulated"], "elsewhere": "it needs a kernel."}
+    assert "*Not simulated:* it needs a kernel." in "\n".join(papers.section(elsewhere, "sim", tmp_path, set()))
+    assert "*No experiment:* why" in "\n".join(papers.section({"title": "t", "missing": "why"}, "sim", tmp_path, set()))
+    assert papers.page(GALLERY, "sim", tmp_path) == papers.page(GALLERY, "sim", tmp_path)
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0, "0"), (0.9349, "0.935"), (9.96, "9.96"), (83.82, "83.8"), (965.2, "965"), (12345, "12345"), (1e-3, "0.00100")])
+def test_numbers_have_three_digits(value, shown):
+    assert papers.number(value) == shown
