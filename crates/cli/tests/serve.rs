@@ -302,7 +302,7 @@ fn an_emulated_run_is_drawn_while_it_goes_on() {
     let place = tempfile::tempdir().unwrap();
     let name = format!("t{}-live", std::process::id());
     let spec = SPEC.replace("\"served\"", &format!("\"{name}\"")).replace("300ms", "100s");
-    let spec = spec.split("[sweep]").next().unwrap() + "echo_every = \"20KB\"\n";
+    let spec = spec.split("[sweep]").next().unwrap().to_owned() + "echo_every = \"20KB\"\n";
     fs::write(place.path().join("spec.toml"), spec).unwrap();
     let mut lab = Command::new(env!("CARGO_BIN_EXE_longfat"));
     lab.current_dir(place.path()).args(["lab", "run", "spec.toml", "-o", "runs/now"]);
