@@ -22,7 +22,7 @@ pub const BUFFER_BYTES: usize = 256 * 1024;
 const SMALLEST_PIPE_BYTES: i32 = 64 * 1024;
 /// What a direction is given when the large buffers are used up, or its connection may not have one: with at most two of
 /// these per connection, memory stays bounded and every connection goes on moving.
-const SMALL_BYTES: usize = 4 * 1024;
+pub(crate) const SMALL_BYTES: usize = 4 * 1024;
 /// Empty buffers a worker keeps for the next direction.
 const POOLED: usize = 64;
 
@@ -75,6 +75,12 @@ impl Buffer {
                 return result.into();
             }
         }
+    }
+
+    /// Whether a filling of so many bytes, of at most so many, took all that the socket had (epoll(7) counts on the same).
+    /// A pipe may be full with less than was asked for: each piece of a packet takes a page of it.
+    pub fn took_all(&self, bytes: usize, most_bytes: usize) -> bool {
+        matches!(self, Buffer::Memory { bytes: room, .. } if bytes < most_bytes.min(room.len()))
     }
 
     /// Gives held bytes to a socket.
@@ -163,6 +169,14 @@ impl<'a> Pool<'a> {
     pub fn take(&mut self) -> Buffer {
         let kept = self.pipes.pop().or_else(|| self.memory.pop());
         kept.or_else(|| self.new_large()).unwrap_or_else(|| self.take_small())
+    }
+
+    /// The empty buffer that is there, unless it is smaller than is wanted; then another in its place.
+    pub fn fitting<'b>(&mut self, place: &'b mut Option<Buffer>, is_small: bool) -> &'b mut Buffer {
+        if let Some(wrong) = place.take_if(|buffer| buffer.is_small() && !is_small) {
+            self.give(wrong);
+        }
+        place.get_or_insert_with(|| if is_small { self.take_small() } else { self.take() })
     }
 
     /// An empty buffer of little memory.
@@ -260,6 +274,25 @@ mod tests {
         assert!(matches!(pool.take(), Buffer::Pipe { .. }));
         pool.discard(Buffer::pipe().unwrap());
         assert_eq!(budget.pipes_left.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn only_memory_that_was_not_filled_says_that_there_is_no_more() {
+        let small = Buffer::memory(SMALL_BYTES);
+        assert!(small.took_all(100, usize::MAX) && !small.took_all(SMALL_BYTES, usize::MAX));
+        assert!(!small.took_all(100, 100), "no more was asked for");
+        assert!(!Buffer::pipe().unwrap().took_all(1, usize::MAX));
+    }
+
+    #[test]
+    fn a_small_buffer_makes_way_for_a_large_one_and_not_the_other_way_round() {
+        let budget = Budget::new(1, 1 << 30);
+        let mut pool = Pool::new(&budget);
+        let mut place = None;
+        assert!(pool.fitting(&mut place, true).is_small());
+        assert!(!pool.fitting(&mut place, false).is_small());
+        assert!(!pool.fitting(&mut place, true).is_small());
+        assert_eq!(pool.small.len(), 1);
     }
 
     #[test]

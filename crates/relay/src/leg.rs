@@ -9,8 +9,12 @@ use longfat_host::{
     socket::{self, Buffer},
     sysctl,
 };
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, accept4, bind, connect, listen,
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrLike, SockaddrStorage, bind,
+        connect, listen,
+    },
 };
 use std::{
     io,
@@ -155,11 +159,26 @@ fn dial(socket: &TcpStream, to: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// The next waiting client.
-pub(crate) fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
-    let descriptor = accept4(listener.as_raw_fd(), SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC)?;
+/// The next waiting client, and its address.
+pub(crate) fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    // SAFETY: an all-zero sockaddr_storage is a valid one.
+    let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: the descriptor is open; the kernel writes at most `length` bytes of the address.
+    let descriptor = Errno::result(unsafe {
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        libc::accept4(listener.as_raw_fd(), (&raw mut address).cast(), &raw mut length, flags)
+    })?;
     // SAFETY: accept4 returned a new descriptor that nobody else owns.
-    Ok(unsafe { TcpStream::from_raw_fd(descriptor) })
+    let client = unsafe { TcpStream::from_raw_fd(descriptor) };
+    // SAFETY: the kernel wrote an address of this length.
+    let address = unsafe { SockaddrStorage::from_raw((&raw const address).cast(), Some(length)) };
+    let address = address.and_then(|address| match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(four), _) => Some(SocketAddr::V4((*four).into())),
+        (_, Some(six)) => Some(SocketAddr::V6((*six).into())),
+        _ => None,
+    });
+    Ok((client, address.ok_or(io::ErrorKind::InvalidData)?))
 }
 
 /// Makes the coming close a reset (SO_LINGER of zero) instead of a FIN. Every socket of a relay begins so, accepted

@@ -1,7 +1,7 @@
 //! One connection: its sockets, its logic, and a turn of work on it.
 
 use crate::{
-    buffer::{BUFFER_BYTES, Buffer, Moved, Pool},
+    buffer::{BUFFER_BYTES, Buffer, Moved, Pool, SMALL_BYTES},
     connection::{Action, Connection, Direction, Event, Side},
     observer::Ended,
     plan::ConnectionPlan,
@@ -121,6 +121,10 @@ pub(crate) struct Relayed {
     pub logic: Connection,
     pub legs: Arc<Legs>,
     buffers: [Option<Buffer>; 2],
+    /// Per direction: its last reading was large.
+    is_bulk: [bool; 2],
+    /// Per side: a FIN or urgent data were announced, behind which a reading that was not full may have stopped.
+    is_doubtful: [bool; 2],
     /// Whether it stands in the worker's queue of connections with work to do.
     pub queued: bool,
     pub started: Instant,
@@ -153,6 +157,8 @@ impl Relayed {
             logic: Connection::new(),
             legs: Arc::new(legs),
             buffers: [None, None],
+            is_bulk: [false; 2],
+            is_doubtful: [false; 2],
             queued: false,
             started: Instant::now(),
             deadline: None,
@@ -197,22 +203,11 @@ impl Relayed {
         let buffer = &mut self.buffers[direction.index()];
         let (event, bytes) = match action {
             Action::Wait => return 0,
+            Action::Read => return self.read(direction, pool),
             Action::Finish => match legs.leg(direction.to()).shutdown(Shutdown::Write) {
                 Ok(()) => (Event::Finished(direction), 0),
                 Err(_) => (Event::Failed(direction.to()), 0),
             },
-            Action::Read => {
-                let thrifty = legs.plan.is_thrifty();
-                let buffer =
-                    buffer.get_or_insert_with(|| if thrifty { pool.take_small() } else { pool.take() });
-                match buffer.fill(legs.leg(direction.from()), legs.queues[direction.index()].filling_bytes())
-                {
-                    Moved::Bytes(bytes) => (Event::Read(direction, bytes), bytes),
-                    Moved::Blocked => (Event::ReadBlocked(direction), 0),
-                    Moved::Ended => (Event::ReadEnded(direction), 0),
-                    Moved::Failed => (Event::Failed(direction.from()), 0),
-                }
-            }
             Action::Write => {
                 match buffer.as_mut().map_or(Moved::Failed, |buffer| buffer.drain(legs.leg(direction.to()))) {
                     Moved::Bytes(bytes) => {
@@ -226,6 +221,35 @@ impl Relayed {
         };
         self.on(event);
         bytes
+    }
+
+    /// Fills the direction's empty buffer. Little is read into little memory: that costs one call less than a pipe (a
+    /// reading of less than was asked for took all there was), and pipes are for bulk.
+    fn read(&mut self, direction: Direction, pool: &mut Pool) -> usize {
+        let (legs, index) = (&self.legs, direction.index());
+        let is_small = !self.is_bulk[index] || legs.plan.is_thrifty();
+        let buffer = pool.fitting(&mut self.buffers[index], is_small);
+        let most_bytes = legs.queues[index].filling_bytes();
+        let moved = buffer.fill(legs.leg(direction.from()), most_bytes);
+        let took_all = matches!(moved, Moved::Bytes(bytes) if buffer.took_all(bytes, most_bytes));
+        let event = match moved {
+            Moved::Bytes(bytes) => Event::Read(direction, bytes),
+            Moved::Blocked => Event::ReadBlocked(direction),
+            Moved::Ended => Event::ReadEnded(direction),
+            Moved::Failed => Event::Failed(direction.from()),
+        };
+        self.on(event);
+        let Moved::Bytes(bytes) = moved else { return 0 };
+        self.is_bulk[index] = bytes >= SMALL_BYTES;
+        if took_all && !self.is_doubtful[direction.from() as usize] {
+            self.on(Event::ReadBlocked(direction));
+        }
+        bytes
+    }
+
+    /// From now on only an empty reading of this side says that there is no more.
+    pub fn doubt(&mut self, side: Side) {
+        self.is_doubtful[side as usize] = true;
     }
 
     /// Reports an event to the logic and remembers who ended the connection.

@@ -176,11 +176,11 @@ impl<'a> Shared<'a> {
     }
 
     /// The leg that stands for a client whose SYN was held.
-    pub fn held_leg(&self, client: &TcpStream, clients: &Clients) -> Option<TcpStream> {
+    pub fn held_leg(&self, client: &TcpStream, address: SocketAddr, clients: &Clients) -> Option<TcpStream> {
         if !clients.is_intercepted() || clients.likely().accept != Accept::AfterServer {
             return None;
         }
-        self.held.take(client.peer_addr().ok()?, client.local_addr().ok()?)
+        self.held.take(address, client.local_addr().ok()?)
     }
 
     /// Counts a client whose SYN was held and whose server could not be reached.

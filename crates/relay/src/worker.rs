@@ -50,6 +50,8 @@ pub(crate) struct Worker<'a> {
     balanced: Instant,
     limits: limits::Look,
     rest: rest::Rest,
+    /// Rounds of its loop.
+    round: u64,
 }
 
 /// What a round of turns came to.
@@ -77,6 +79,7 @@ impl<'a> Worker<'a> {
             balanced: Instant::now(),
             limits: limits::Look::new(plan, Instant::now()),
             rest: rest::Rest::new(plan.nap, plan.smallest_buffer_bytes(), Instant::now()),
+            round: 0,
         };
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
         let added = worker.epoll.add(&shared.seats[index].wake, wake);
@@ -90,6 +93,7 @@ impl<'a> Worker<'a> {
         let mut events = [EpollEvent::empty(); EVENTS];
         while !self.is_done() {
             let count = self.wait(&mut events)?;
+            self.round += 1;
             for event in &events[..count] {
                 self.dispatch(event.data(), event.events());
             }
@@ -113,12 +117,22 @@ impl<'a> Worker<'a> {
         self.doors.is_empty() && self.shared.draining.load(Ordering::Acquire) && (none_left() || none_here())
     }
 
-    fn wait(&self, events: &mut [EpollEvent]) -> Result<usize> {
+    fn wait(&mut self, events: &mut [EpollEvent]) -> Result<usize> {
         let timeout = match (self.ready.is_empty(), self.settling.is_empty()) {
             (false, _) => 0,
             (true, false) => SETTLE_WAIT_MS,
             (true, true) => IDLE_WAIT_MS,
         };
+        if timeout > 0 && self.is_unprepared() {
+            match self.poll(events, 0)? {
+                0 => self.prepare_doors(),
+                count => return Ok(count),
+            }
+        }
+        self.poll(events, timeout)
+    }
+
+    fn poll(&self, events: &mut [EpollEvent], timeout: u16) -> Result<usize> {
         match self.epoll.wait(events, EpollTimeout::from(timeout)) {
             Ok(count) => Ok(count),
             Err(nix::errno::Errno::EINTR) => Ok(0),
@@ -132,7 +146,7 @@ impl<'a> Worker<'a> {
                 self.collect_inbox();
                 self.follow_orders();
             }
-            LISTENERS.. => self.accept_some((data - LISTENERS) as DoorId),
+            LISTENERS.. => self.on_door((data - LISTENERS) as DoorId),
             _ => self.dispatch_connection(Token::from(data), Token::side(data), flags),
         }
     }
@@ -160,6 +174,10 @@ impl<'a> Worker<'a> {
         }
         if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP) {
             connection.on(Event::Readable(side));
+        }
+        // A FIN, or urgent data: a short read is then not all there is.
+        if flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLPRI) {
+            connection.doubt(side);
         }
         if flags.intersects(EpollFlags::EPOLLOUT | EpollFlags::EPOLLHUP) {
             connection.on(Event::Writable(side));
@@ -276,7 +294,8 @@ impl<'a> Worker<'a> {
     /// Watches both sockets. Edge-triggered: what is there already is reported at once.
     fn watch(&self, token: Token) -> nix::Result<()> {
         let Some(connection) = self.slots.get(token) else { return Ok(()) };
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+        let input = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLPRI;
+        let flags = input | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
         for side in [Side::Client, Side::Server] {
             self.epoll.add(connection.legs.leg(side), EpollEvent::new(flags, token.data(side)))?;
         }

@@ -325,3 +325,23 @@ fn a_server_that_answers_and_resets_at_once_is_heard_and_then_seen_to_reset() {
     server.join().unwrap();
     assert_eq!(relay.stop().reset, 200);
 }
+
+/// A reading stops before urgent data, and says nothing about what is behind.
+#[test]
+fn urgent_data_holds_nothing_up() {
+    use nix::sys::socket::{MsgFlags, send};
+    let bed = Bed::new("urgent");
+    let listener = bed.listen("10.71.2.2:9000");
+    let relay = bed.start(Bed::explicit("10.71.2.2:9000".parse().unwrap()));
+    let (mut client, mut far) = bed.pair(&listener, relay.address());
+    for _ in 0..50 {
+        client.write_all(b"before").unwrap();
+        send(std::os::fd::AsRawFd::as_raw_fd(&client), b"!", MsgFlags::MSG_OOB).unwrap();
+        client.write_all(b"after").unwrap();
+        let mut got = [0; 11];
+        far.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"beforeafter");
+    }
+    drop((client, far));
+    assert_eq!(relay.stop().connections, 1);
+}

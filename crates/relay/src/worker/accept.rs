@@ -12,7 +12,7 @@ use crate::{
     leg,
     plan::ConnectionPlan,
     relayed::{Legs, Relayed},
-    shared::Once,
+    shared::{Once, Shared},
 };
 use longfat_host::{monotonic_us, socket};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -33,7 +33,11 @@ pub(super) struct Door {
     id: DoorId,
     clients: Clients,
     listener: TcpListener,
+    /// Where it listens.
+    address: io::Result<SocketAddr>,
     prepared: Option<TcpStream>,
+    /// The round of the worker in which it had a client last.
+    visited: u64,
     /// Whether servers of its clients have IPv6 addresses.
     ipv6: bool,
 }
@@ -41,10 +45,19 @@ pub(super) struct Door {
 impl Door {
     pub fn new(plan: DoorPlan) -> Door {
         let DoorPlan { id, listener, clients } = plan;
-        let own = || listener.local_addr().is_ok_and(|address| address.is_ipv6());
-        let ipv6 =
-            clients.targets().and_then(|targets| targets.first()).map_or_else(own, SocketAddr::is_ipv6);
-        Door { id, listener, clients, prepared: None, ipv6 }
+        let address = listener.local_addr();
+        let mut door = Door { id, listener, address, clients, prepared: None, visited: 0, ipv6: false };
+        door.ipv6 = door.leads_to_ipv6();
+        door
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.address.as_ref().is_ok_and(SocketAddr::is_ipv6)
+    }
+
+    fn leads_to_ipv6(&self) -> bool {
+        let target = self.clients.targets().and_then(|targets| targets.first());
+        target.map_or_else(|| self.is_ipv6(), SocketAddr::is_ipv6)
     }
 
     fn token(&self) -> u64 {
@@ -55,6 +68,7 @@ impl Door {
 /// A client just accepted, and a socket for its server.
 struct Newcomer {
     client: TcpStream,
+    address: SocketAddr,
     server: TcpStream,
     /// Its SYN was held: the server's leg stands.
     stands: bool,
@@ -132,13 +146,12 @@ impl Worker<'_> {
     fn change_door(&mut self, id: DoorId, clients: Clients) {
         let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return };
         let leg = self.shared.leg(&clients.likely().client, clients.is_intercepted());
-        let ipv6 = door.listener.local_addr().is_ok_and(|address| address.is_ipv6());
-        if let Err(error) = leg.adopt(&door.listener, ipv6) {
+        if let Err(error) = leg.adopt(&door.listener, door.is_ipv6()) {
             self.shared.observer.warning(&format!("change a listener's options: {error}"));
         }
         door.prepared = None;
-        door.ipv6 = clients.targets().and_then(|targets| targets.first()).map_or(ipv6, SocketAddr::is_ipv6);
         door.clients = clients;
+        door.ipv6 = door.leads_to_ipv6();
     }
 
     fn pause(&mut self) {
@@ -157,8 +170,23 @@ impl Worker<'_> {
         }
     }
 
-    pub(super) fn accept_some(&mut self, id: DoorId) {
-        for _ in 0..BATCH {
+    /// Somebody waits: mostly one client, whom another look would only delay; more when there was one in the last round,
+    /// too.
+    pub(super) fn on_door(&mut self, id: DoorId) {
+        let round = self.round;
+        let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return };
+        let is_crowded = door.visited + 1 == round;
+        door.visited = round;
+        self.accept(id, if is_crowded { BATCH } else { 1 });
+    }
+
+    /// Everybody who waits, up to a batch.
+    fn accept_some(&mut self, id: DoorId) {
+        self.accept(id, BATCH);
+    }
+
+    fn accept(&mut self, id: DoorId, most: usize) {
+        for _ in 0..most {
             if !self.shared.admit() {
                 return self.pause();
             }
@@ -179,14 +207,11 @@ impl Worker<'_> {
         let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return Ok(None) };
         let prepared = match door.prepared.take() {
             Some(socket) => socket,
-            None => {
-                let leg = &door.clients.likely().server;
-                self.shared.leg(leg, door.clients.is_intercepted()).outgoing(door.ipv6)?
-            }
+            None => prepare(self.shared, door)?,
         };
         match leg::accept(&door.listener) {
-            Ok(client) => {
-                let held = self.shared.held_leg(&client, &door.clients);
+            Ok((client, address)) => {
+                let held = self.shared.held_leg(&client, address, &door.clients);
                 let stands = held.is_some();
                 let server = match held {
                     Some(held) => {
@@ -195,7 +220,7 @@ impl Worker<'_> {
                     }
                     None => prepared,
                 };
-                Ok(Some(Newcomer { client, server, stands, clients: door.clients.clone() }))
+                Ok(Some(Newcomer { client, address, server, stands, clients: door.clients.clone() }))
             }
             Err(error) => {
                 door.prepared = Some(prepared);
@@ -210,9 +235,8 @@ impl Worker<'_> {
     /// Starts the leg to the server. A client that cannot be served is reset.
     fn begin(&mut self, newcomer: Newcomer) {
         let number = self.shared.number();
-        let Newcomer { client, server, stands, clients } = newcomer;
-        let addresses = client.peer_addr().and_then(|peer| Ok((peer, self.target(&client, &clients)?)));
-        let Ok((client_address, server_address)) = addresses else {
+        let Newcomer { client, address: client_address, server, stands, clients } = newcomer;
+        let Ok(server_address) = self.target(&client, &clients) else {
             return self.turn_away(&client, Ended::ResetByClient, &clients.likely().rule);
         };
         let Some(plan) = clients.way_of(client_address, server_address).cloned() else {
@@ -238,6 +262,19 @@ impl Worker<'_> {
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
         if stands { self.watch_new(token) } else { self.connect(token) }
+    }
+
+    /// Whether some next client would have to wait for his server's socket.
+    pub(super) fn is_unprepared(&self) -> bool {
+        self.accepting.paused.is_none() && self.doors.iter().any(|door| door.prepared.is_none())
+    }
+
+    /// Nothing else is to be done: sockets for the next clients' servers.
+    pub(super) fn prepare_doors(&mut self) {
+        for door in self.doors.iter_mut().filter(|door| door.prepared.is_none()) {
+            // Without descriptors the next client waits, which his accepting finds out.
+            door.prepared = prepare(self.shared, door).ok();
+        }
     }
 
     fn turn_away(&self, client: &TcpStream, ended: Ended, rule: &str) {
@@ -273,7 +310,7 @@ impl Worker<'_> {
         }
         let wanted = client.local_addr()?;
         // Somebody connected to the transparent listener itself: there is no server behind it but the relay.
-        let own = self.doors.iter().any(|door| door.listener.local_addr().is_ok_and(|own| own == wanted));
+        let own = self.doors.iter().any(|door| door.address.as_ref().is_ok_and(|own| *own == wanted));
         if own { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(wanted) }
     }
 
@@ -361,4 +398,9 @@ impl Worker<'_> {
             )
         });
     }
+}
+
+fn prepare(shared: &Shared, door: &Door) -> io::Result<TcpStream> {
+    let leg = &door.clients.likely().server;
+    shared.leg(leg, door.clients.is_intercepted()).outgoing(door.ipv6)
 }
