@@ -1,15 +1,13 @@
 //! Writes a made-up capture of any length to standard output, for `bench/analyze/bounded.py`: headers of TCP connections, so
-//! many in all, so many at a time, so many data packets each.
+//! many in all, so many at a time, so many data packets each, so many nanoseconds between two packets.
 //!
-//!     stream 1000000 1000000 3 | longfat analyze -
+//!     stream 1000000 1000 4 100000 | longfat analyze -
 
 use std::io::{self, Write};
 
 /// Ethernet, IPv4, TCP with timestamps.
 const HEADERS: usize = 66;
 const PAYLOAD: u32 = 1448;
-/// Between two packets.
-const GAP_NS: i64 = 1_200;
 /// One data packet in so many is sent twice.
 const AGAIN: u64 = 500;
 
@@ -20,11 +18,12 @@ const ACK: u8 = 16;
 struct Stream<W> {
     out: W,
     time_ns: i64,
+    gap_ns: i64,
     packet: [u8; 16 + HEADERS],
 }
 
 impl<W: Write> Stream<W> {
-    fn begin(mut out: W) -> io::Result<Stream<W>> {
+    fn begin(mut out: W, gap_ns: i64) -> io::Result<Stream<W>> {
         let mut header = [0; 24];
         let fields = [0xa1b2_3c4d_u32, 0x0004_0002, 0, 0, 96, 1];
         header
@@ -39,7 +38,7 @@ impl<W: Write> Stream<W> {
         (ethernet[14], ethernet[22], ethernet[23]) = (0x45, 64, 6);
         (ethernet[46], ethernet[48]) = (8 << 4, 0xff);
         ethernet[54..58].copy_from_slice(&[1, 1, 8, 10]);
-        Ok(Stream { out, time_ns: 1_700_000_000_000_000_000, packet })
+        Ok(Stream { out, time_ns: 1_700_000_000_000_000_000, gap_ns, packet })
     }
 
     /// One packet of a connection, towards the server or back.
@@ -51,7 +50,7 @@ impl<W: Write> Stream<W> {
         flags: u8,
         payload: u32,
     ) -> io::Result<()> {
-        self.time_ns += GAP_NS;
+        self.time_ns += self.gap_ns;
         let (seconds, fraction) = (self.time_ns / 1_000_000_000, self.time_ns % 1_000_000_000);
         let client = ([10, 1, (flow >> 24) as u8, (flow >> 16) as u8], (flow as u16).to_be_bytes());
         let server = ([10, 2, 0, 1], 443u16.to_be_bytes());
@@ -111,8 +110,11 @@ impl<W: Write> Stream<W> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let numbers: Vec<u64> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
-    let [flows, live, packets] = numbers[..] else { return Err("usage: stream FLOWS LIVE PACKETS".into()) };
-    let mut stream = Stream::begin(io::BufWriter::with_capacity(1 << 20, io::stdout().lock()))?;
+    let [flows, live, packets, gap_ns] = numbers[..] else {
+        return Err("usage: stream FLOWS LIVE PACKETS GAP_NS".into());
+    };
+    let out = io::BufWriter::with_capacity(1 << 20, io::stdout().lock());
+    let mut stream = Stream::begin(out, i64::try_from(gap_ns)?)?;
     for first in (0..flows).step_by(usize::try_from(live.max(1))?) {
         stream.batch(first..flows.min(first + live.max(1)), packets)?;
     }

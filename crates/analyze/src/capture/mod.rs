@@ -98,18 +98,21 @@ pub struct InterfaceStatistics {
 }
 
 /// A 16-bit number of a file.
+#[inline]
 pub(crate) fn u16_at(data: &[u8], at: usize, big: bool) -> Option<u16> {
     let bytes = data.get(at..at + 2)?.try_into().ok()?;
     Some(if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
 }
 
 /// A 32-bit number of a file.
+#[inline]
 pub(crate) fn u32_at(data: &[u8], at: usize, big: bool) -> Option<u32> {
     let bytes = data.get(at..at + 4)?.try_into().ok()?;
     Some(if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
 }
 
 /// A 64-bit number of a file.
+#[inline]
 pub(crate) fn u64_at(data: &[u8], at: usize, big: bool) -> Option<u64> {
     let bytes = data.get(at..at + 8)?.try_into().ok()?;
     Some(if big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) })

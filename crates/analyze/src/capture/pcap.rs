@@ -47,6 +47,7 @@ impl Pcap {
     }
 
     /// The record at the beginning of `data`.
+    #[inline]
     pub(crate) fn step(&mut self, data: &[u8]) -> Step {
         let Some(header) = self.header(data) else { return Step::Need(RECORD_HEADER) };
         if let Some(wrong) = self.implausible(&header) {
@@ -60,6 +61,7 @@ impl Pcap {
         Step::Packet { at: self.located(&header), consumed: RECORD_HEADER + length }
     }
 
+    #[inline]
     fn located(&self, header: &Header) -> Located {
         let unit = if self.nanoseconds { 1 } else { 1000 };
         Located {
@@ -72,6 +74,7 @@ impl Pcap {
         }
     }
 
+    #[inline]
     fn header(&self, data: &[u8]) -> Option<Header> {
         let big = self.big_endian;
         Some(Header {
@@ -82,12 +85,11 @@ impl Pcap {
         })
     }
 
+    #[inline]
     fn implausible(&self, header: &Header) -> Option<String> {
         let limit = if self.nanoseconds { 1_000_000_000 } else { 1_000_000 };
-        if header.captured > self.snap_bytes.clamp(BIG_PACKET, MAX_RECORD_BYTES as u32) {
-            return Some(format!("a record claims {} octets", header.captured));
-        }
-        (header.fraction >= limit).then(|| format!("a record's time has a fraction of {}", header.fraction))
+        let too_long = header.captured > self.snap_bytes.clamp(BIG_PACKET, MAX_RECORD_BYTES as u32);
+        (too_long || header.fraction >= limit).then(|| wrong(header, too_long))
     }
 
     /// Whether a record could begin here, judged more strictly than in place: for finding the next one after damage.
@@ -110,6 +112,14 @@ impl Pcap {
         let near = self.last_s.is_none_or(|last| (header.seconds - last).abs() <= BELIEVABLE_JUMP_S);
         let sizes = header.captured >= 14 && header.captured <= header.original && header.captured <= snap;
         self.implausible(header).is_none() && near && sizes && header.original as usize <= MAX_RECORD_BYTES
+    }
+}
+
+#[cold]
+fn wrong(header: &Header, too_long: bool) -> String {
+    match too_long {
+        true => format!("a record claims {} octets", header.captured),
+        false => format!("a record's time has a fraction of {}", header.fraction),
     }
 }
 

@@ -36,6 +36,7 @@ enum Format {
 }
 
 impl Format {
+    #[inline]
     fn step(&mut self, data: &[u8]) -> Step {
         match self {
             Format::Pcap(format) => format.step(data),
@@ -105,10 +106,11 @@ impl<R: Read> CaptureReader<R> {
     /// The next packet, or none at the end.
     #[inline]
     pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, CaptureError> {
-        if self.ahead.is_none() {
-            self.ahead = self.locate()?;
-        }
-        let Some(at) = self.ahead.take() else { return Ok(None) };
+        let located = match self.ahead.take() {
+            None => self.locate()?,
+            ahead => ahead,
+        };
+        let Some(at) = located else { return Ok(None) };
         Ok(Some(Packet {
             time_ns: at.time_ns,
             original_bytes: at.original_bytes,

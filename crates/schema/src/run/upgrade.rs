@@ -21,7 +21,8 @@ pub enum Kind {
 const TABLES_MAY_LACK: u32 = 1;
 
 /// One step: from version `index + 1` to the next.
-const STEPS: [fn(Kind, &mut Map<String, Value>); 2] = [hashes, arrivals];
+type Step = fn(Kind, &mut Map<String, Value>);
+const STEPS: [Step; 2] = [hashes, arrivals];
 
 /// 1 to 2: files are hashed. What was never hashed has none, which is not the same as none of its files.
 fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
