@@ -26,6 +26,7 @@ demo: build ## run the conversion experiment (in the simulator where this host c
 test: setup checks ## every check and every test
 	cargo test --workspace --locked
 	$(MAKE) test-python
+	$(MAKE) test-notebooks
 
 test-python: ## the Python package, with the program that 'cargo build' makes
 	cargo build --locked -p longfat-cli
@@ -45,7 +46,7 @@ checks: setup ## formatting, lints, arrows, licences, documentation
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --locked --quiet
 
-papers: build ## the papers' tables beside ours, simulated (some 20 minutes at first): docs/papers.md
+papers: build ## the papers' tables beside ours, simulated (some minutes, and most of an hour for 10 Gbit/s): docs/papers.md
 	scripts/papers
 
 papers-emulated: build ## the same on this kernel's TCP (hours; root): docs/papers-emulated.md
