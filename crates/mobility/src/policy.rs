@@ -68,7 +68,8 @@ pub enum Way {
 /// (RFC 5681, section 3.2), so that each would cost a timeout.
 pub const WINDOW_MIN_SEGMENTS: u32 = 4;
 /// Least window of one alone, and of several together: what every connection may begin with (RFC 6928). Halved by a
-/// loss, it still shows the next one by duplicate ACKs, and keeps a link busy that is slow and loses at random.
+/// loss, it still shows the next one by duplicate ACKs, and keeps a slow link busy. Twice that on a link that loses at
+/// random: windows are halved there while the link is not full, and again before they have grown.
 pub const WINDOW_MIN_ALONE_SEGMENTS: u32 = 10;
 /// Headers of a segment that the rate counts: IP (20), TCP (20), timestamps (12).
 const HEADERS_BYTES: u64 = 52;
@@ -115,7 +116,8 @@ impl Policy {
             Policy::Estimate => situation.estimated(),
         };
         let ceiling = situation.ceiling_bytes / u64::from(situation.mss_bytes.max(1));
-        let least = WINDOW_MIN_ALONE_SEGMENTS.div_ceil(situation.sharing.max(1)).max(WINDOW_MIN_SEGMENTS);
+        let alone = WINDOW_MIN_ALONE_SEGMENTS * if situation.new.loss_ppm > 0 { 2 } else { 1 };
+        let least = alone.div_ceil(situation.sharing.max(1)).max(WINDOW_MIN_SEGMENTS);
         // The ceiling is the person's; it holds before our least window does.
         wanted.max(u64::from(least)).min(ceiling.max(1)).try_into().unwrap_or(u32::MAX)
     }
@@ -186,9 +188,10 @@ mod tests {
         assert_eq!(Policy::Estimate.window_segments(&situation()), 1008);
         assert_eq!(Policy::Estimate.window_segments(&Situation { sharing: 4, ..situation() }), 252);
         let narrow = Situation { new: PHS, ..situation() };
-        assert_eq!(Policy::Estimate.window_segments(&narrow), WINDOW_MIN_ALONE_SEGMENTS, "1.4 packets");
-        let shared = |sharing| Policy::Estimate.window_segments(&Situation { sharing, ..narrow });
-        assert_eq!([2, 3, 100].map(shared), [5, 4, 4]);
+        assert_eq!(Policy::Estimate.window_segments(&narrow), 20, "1.4 packets of a link that loses some");
+        let clean = Situation { new: Character { loss_ppm: 0, ..PHS }, ..narrow };
+        let shared = |sharing| Policy::Estimate.window_segments(&Situation { sharing, ..clean });
+        assert_eq!([1, 2, 3, 100].map(shared), [10, 5, 4, 4]);
         let down = Situation { new: WIFI, way: Way::Down, ..situation() };
         assert_eq!(Policy::Estimate.window_segments(&down), 10, "5 Mbit/s x 25 ms");
     }

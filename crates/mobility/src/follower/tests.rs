@@ -89,16 +89,16 @@ fn a_window_too_large_is_lowered_at_once_and_fitted_when_the_old_data_has_arrive
     let mut follower = follower(Policy::Restore);
     let on_wifi = block(1, 40, 40, 100_000);
     let wishes = narrowed(&mut follower, &on_wifi);
-    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(10), Some(10))]);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(20), Some(20))]);
     fulfil(&mut follower, &wishes[0], &on_wifi);
-    let still = ControlBlock { cwnd_segments: 10, snd_una: 99_999, ..block(1, 10, 1, 100_000) };
+    let still = ControlBlock { cwnd_segments: 20, snd_una: 99_999, ..block(1, 20, 1, 100_000) };
     assert!(follower.look(&[still.clone()], 300).is_empty(), "not lowered twice, not fitted too early");
     // Losses of the old data cut ssthresh; at the moment it is set again.
     let cut = ControlBlock { cwnd_segments: 2, ssthresh_segments: 2, snd_una: 100_000, ..still };
     let repairing = ControlBlock { ca_state: 3, ..cut.clone() };
     assert!(follower.look(&[repairing], 400).is_empty(), "never while a loss is being repaired");
     let wishes = follower.look(&[cut.clone()], 500);
-    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(2), Some(10))]);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(5), Some(20))]);
     assert!(wishes[0].change.unless_recovering, "looked at again under the socket's lock");
     assert_eq!(follower.look(&[cut.clone()], 600).len(), 1, "wished until it is done");
     fulfil(&mut follower, &wishes[0], &cut);
