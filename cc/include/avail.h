@@ -24,7 +24,7 @@ struct lf_meter {
 	struct lf_stream stream;
 	lf_u64 filled_us;      /* when the real window was last used up */
 	lf_u32 kept_q16;       /* part of the streams that gave a result, smoothed */
-	lf_u32 zero;
+	lf_u32 spread_q16;     /* of single streams, as a part of the capacity; 0: not known */
 	union {
 		struct lf_kalman kalman;
 		struct lf_subranges subranges;
@@ -45,6 +45,7 @@ LF_INLINE void lf_meter_init(struct lf_meter *m)
 	m->stream.set_segments = 0;
 	m->filled_us = 0;
 	m->kept_q16 = 0;
+	m->spread_q16 = 0;
 	/* Either estimator: nothing known. */
 	m->by.kalman.a_kbps = 0;
 	m->by.kalman.round = 0;
@@ -55,12 +56,15 @@ LF_INLINE void lf_meter_init(struct lf_meter *m)
 
 /*
  * Confidence: none unless streams pass, and a deviation of half of A is none either. Deviations of less than a
- * thirty-second of the capacity count as little, however small A is.
+ * thirty-second of the capacity count as little, however small A is. Streams that spread by more than an eighth of the
+ * capacity met bursts longer than themselves: what is free then is no one figure, and their mean takes seconds to tell.
  */
 LF_INLINE void lf_meter_trust(struct lf_meter *m)
 {
 	lf_u64 of = lf_max64(lf_max64(m->found.avail_kbps, m->found.capacity_kbps / 8), 1);
-	lf_u64 doubt = lf_min64((lf_u64)m->found.deviation_kbps * 2000 / of, 1000);
+	lf_u64 spread = lf_min(m->spread_q16, 65536);
+	lf_u64 bursts = spread > 65536 / 8 ? (spread - 65536 / 8) * 2000 >> 16 : 0;
+	lf_u64 doubt = lf_min64((lf_u64)m->found.deviation_kbps * 2000 / of + bursts, 1000);
 
 	m->found.confidence_permille = (lf_u32)(((1000 - doubt) * lf_min(m->kept_q16, 65536)) >> 16);
 }
@@ -76,6 +80,7 @@ LF_INLINE void lf_meter_publish(const struct lf_conn *c, struct lf_meter *m, lf_
 	} else {
 		m->found.avail_kbps = m->by.kalman.a_kbps;
 		m->found.deviation_kbps = lf_kalman_deviation(&m->by.kalman);
+		m->spread_q16 = lf_kalman_spread_q16(&m->by.kalman);
 		m->found.capacity_kbps = m->by.kalman.c_kbps;
 	}
 }

@@ -137,6 +137,26 @@ LF_INLINE void lf_kalman_correct(struct lf_kalman *k, lf_s64 innovation, lf_s64 
 	lf_kalman_bound(k);
 }
 
+/*
+ * Nothing arrives faster than the capacity: where a stream did by more than an eighth, the capacity was underestimated, as by a
+ * train that a small window made slow. It held A down if A lay close to it, and single steps of the filter would take minutes.
+ */
+LF_INLINE void lf_kalman_widen(struct lf_kalman *k, const struct lf_pass *pass)
+{
+	lf_u32 is_open = pass->sent_kbps < pass->arrived_kbps + pass->arrived_kbps / 8 &&
+			 k->a_kbps >= k->c_kbps - k->c_kbps / 8;
+
+	if (pass->arrived_kbps <= k->c_kbps + (lf_u64)k->c_kbps / 8)
+		return;
+	k->c_kbps = (lf_u32)lf_min64((lf_u64)pass->arrived_kbps * (is_open ? 24 : 18) / 16, 0xffffffff);
+	k->var_c = LF_KALMAN_VAR_C * 4;
+	k->var_ac = 0;
+	if (is_open) {
+		k->a_kbps = lf_max(k->a_kbps, pass->arrived_kbps);
+		k->var_a = LF_KALMAN_VAR_A;
+	}
+}
+
 /* What a stream tells. Returns whether it told anything. */
 LF_LEAF lf_u32 lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 {
@@ -151,6 +171,7 @@ LF_LEAF lf_u32 lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 	}
 	k->var_a += LF_KALMAN_DRIFT_A;
 	k->var_c += LF_KALMAN_DRIFT_C;
+	lf_kalman_widen(k, pass);
 	lf_kalman_bound(k);
 	strain = (lf_s64)(((lf_u64)pass->sent_kbps << 16) / lf_max(pass->arrived_kbps, 1)) - LF_ONE_Q16;
 	strain = lf_clamp(strain, -LF_ONE_Q16 / 2, 4 * LF_ONE_Q16);
@@ -162,6 +183,12 @@ LF_LEAF lf_u32 lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 		return 0;
 	lf_kalman_correct(k, strain - expected, expected);
 	return 1;
+}
+
+/* Standard deviation of what single streams say, as a part of the capacity. */
+LF_INLINE lf_u32 lf_kalman_spread_q16(const struct lf_kalman *k)
+{
+	return lf_square_root((lf_u64)lf_clamp(k->noise, 0, LF_KALMAN_NOISE_MOST));
 }
 
 /* Standard deviation of A. */

@@ -252,6 +252,31 @@ fn a_step_is_followed_within_a_second_of_streams() {
 }
 
 #[test]
+fn a_first_train_that_was_far_too_slow_is_left_behind_within_thirty_streams() {
+    let mut bench = Bench::new(Path { capacity_mbps: 1000.0, cross_mbps: 500.0, ..PUBLISHED }, &[]);
+    // As with a small window: a train of 19 Mbit/s on a path of 1 Gbit/s.
+    bench.conn.srtt_us = 4_000_000;
+    let first = bench.run(2)[1];
+    assert!(first.results == 1 && first.avail_kbps < 30_000, "{first:?}");
+    bench.conn.srtt_us = 30_000;
+    let last = *bench.run(30).last().unwrap();
+    assert!(last.avail_kbps.abs_diff(500_000) < 100_000, "{last:?}");
+}
+
+#[test]
+fn streams_that_meet_bursts_longer_than_themselves_are_trusted_less() {
+    let mut bench = Bench::new(PUBLISHED, &[]);
+    let calm = bench.run(60).last().unwrap().confidence_permille;
+    // Cross traffic comes and goes from stream to stream, with the same mean.
+    for round in 0..60 {
+        bench.queue.path.cross_mbps = if round % 2 == 0 { 60.0 } else { 1.0 };
+        bench.run(2);
+    }
+    let bursty = bench.state.avail().confidence_permille;
+    assert!(bursty < 650 && bursty + 300 < calm, "{calm} and {bursty}");
+}
+
+#[test]
 fn confidence_comes_with_results_and_goes_with_losses() {
     let mut bench = Bench::new(PUBLISHED, &[]);
     let found = bench.run(40);
