@@ -175,7 +175,9 @@ impl Bench {
                 let unit = unit.unwrap();
                 assert!(unit.is_multiple_of(2) && self.conn.cwnd_segments == unit);
                 self.send_unit(now_us, unit);
-                now_us += u64::from(unit * MSS_BYTES) * 1_000_000 / sending.pacing_bytes_per_s;
+                let gap_us = u64::from(unit * MSS_BYTES) * 1_000_000 / sending.pacing_bytes_per_s;
+                assert!(gap_us <= u64::from(self.conn.srtt_us) / 4 + 1, "nothing is sent for {gap_us} us");
+                now_us += gap_us;
             }
             let after = self.state.avail();
             assert_eq!(
@@ -232,6 +234,17 @@ fn the_published_search_finds_constant_cross_traffic_to_five_hundredths() {
     for cross_mbps in [30.0, 60.0, 70.0] {
         let error = error(Path { cross_mbps, ..PUBLISHED }, &["estimator=1"], 400);
         assert!(error < 0.05, "{cross_mbps}: {error}");
+    }
+}
+
+#[test]
+fn a_search_that_comes_down_to_nothing_does_not_stop_the_connection() {
+    // The bench itself asserts that no gap is longer than a quarter of a round trip.
+    for cross_mbps in [90.0, 95.0] {
+        let path = Path { cross_mbps, poisson: true, ..PUBLISHED };
+        for estimator in ["estimator=0", "estimator=1"] {
+            Bench::new(path, &[estimator]).run(100);
+        }
     }
 }
 
