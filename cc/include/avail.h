@@ -181,14 +181,13 @@ LF_INLINE lf_u32 lf_meter_is_cwnd_limited(const struct lf_conn *c, const struct 
 }
 
 /*
- * Rate of the gap after the next unit, with a unit in every quarter of a round trip at least: about half of what the connection
- * itself sends, which is never more than it could have. The kernel keeps a gap whatever happens meanwhile: at the rate of a
- * search that has come down to nothing, nothing would be sent for a minute.
+ * Rate of the gap after the next unit: never so slow that the stream would take longer than a stream may. The kernel keeps a gap
+ * whatever happens meanwhile: at the rate of a search that has come down to nothing, nothing would be sent for a minute.
  */
-LF_INLINE lf_u32 lf_meter_rate(const struct lf_conn *c, const struct lf_meter *m, const struct lf_sending *send)
+LF_INLINE lf_u32 lf_meter_rate(const struct lf_meter *m, const struct lf_sending *send)
 {
 	lf_u64 bits = (lf_u64)lf_min(m->stream.unit_segments, 1024) * lf_min(send->packet_bytes, 65535) * 8;
-	lf_u64 least = bits * 4000 / lf_max(c->srtt_us, 1);
+	lf_u64 least = bits * 1000 / (LF_STREAM_MOST / (LF_UNITS - 1));
 
 	return (lf_u32)lf_min64(lf_max64(lf_stream_rate(&m->stream), least), 0xffffffff);
 }
@@ -218,7 +217,7 @@ LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct 
 	if (s->phase != LF_STREAM_LEAVING)
 		return 2;
 	s->tried_us = c->now_us;
-	send->pacing_bytes_per_s = lf_payload_rate(c, send, lf_meter_rate(c, m, send));
+	send->pacing_bytes_per_s = lf_payload_rate(c, send, lf_meter_rate(m, send));
 	lf_stream_borrow(c, s);
 	return lf_max(s->unit_segments, 1);
 }
