@@ -73,6 +73,28 @@ fn captures_at_both_ends_are_matched_packet_by_packet() {
 }
 
 #[test]
+fn acknowledgements_that_the_way_back_merges_are_found_between_captures_at_both_ends() {
+    // Packets keep their order, so that those behind a late one come with it: frames that carry several.
+    let link = "rate = \"30Mbit\"\ndelay = \"5ms\"\nbackward = { jitter = \"8ms\" }\n";
+    let bed = Bed::over_link("merge", link);
+    let files = [bed.file("near.pcapng"), bed.file("far.pcapng")];
+    let captures = [(&bed.near, &files[0]), (&bed.far, &files[1])]
+        .map(|(namespace, file)| bed.capture_in(namespace, &["-o", file, "--json", "tcp"]));
+    drop(bed.send(1_500_000));
+    std::thread::sleep(Duration::from_millis(100));
+    for child in captures {
+        signal(&child, libc::SIGINT);
+        assert_eq!(ended(child).status.code(), Some(0));
+    }
+    let output = longfat(&["analyze", "--json", &files[0], "--match", &files[1]]).output().unwrap();
+    let found = json(&output.stdout);
+    let directions = found["flows"][0]["directions"].as_array().unwrap();
+    let back = directions.iter().find(|one| one["from"].as_str().unwrap().starts_with("10.77.0.2"));
+    let share = back.unwrap()["compressed_ack_share"].as_f64().unwrap();
+    assert!(share > 0.3, "{found}");
+}
+
+#[test]
 fn it_ends_by_itself_after_so_many_packets_and_has_exactly_those() {
     let bed = Bed::new("some");
     let file = bed.file("some.pcapng");
