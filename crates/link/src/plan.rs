@@ -15,7 +15,6 @@ pub struct LinkPlan {
     /// Limit of the 99th percentile of lateness; beyond it the run is invalid.
     pub late_limit_ns: u64,
     /// Share of the time for which the path may stand still with its machine; beyond it the run is invalid.
-    #[serde(default = "pause_limit")]
     pub pause_limit: f64,
     /// Time between two samples of the queue.
     pub sample_interval_ns: u64,
@@ -25,14 +24,6 @@ pub struct LinkPlan {
     pub forward: DirectionPlan,
     /// From the second end to the first.
     pub backward: DirectionPlan,
-}
-
-/// [`LinkPlan::pause_limit`] where nothing else is said.
-pub(crate) const PAUSE_LIMIT: f64 = 0.02;
-
-/// Of plans of before there was a choice.
-fn pause_limit() -> f64 {
-    PAUSE_LIMIT
 }
 
 /// One direction of a link.

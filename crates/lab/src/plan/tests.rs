@@ -227,7 +227,8 @@ fn who_follows_a_link_resolves_to_interfaces_and_addresses_and_the_simulator_has
     let text = include_str!("../../../../experiments/mobility-paper.toml");
     let plans = plans(&Experiment::read(text, &[]).unwrap()).unwrap();
     let (alone, followed): (Vec<&Plan>, Vec<&Plan>) = plans.iter().partition(|plan| plan.follows.is_empty());
-    assert_eq!((alone.len(), followed.len()), (36, 36));
+    // Four congestion controls, two ways, two cases, three repeats.
+    assert_eq!((alone.len(), followed.len()), (48, 48));
     let (plan, follow) = (followed[0], &followed[0].follows[0]);
     assert_eq!((follow.router.as_str(), follow.link.as_str(), follow.backward), ("router", "path", false));
     assert_eq!((&follow.interfaces, &follow.nodes), (&vec!["lan".to_owned()], &vec!["node".to_owned()]));

@@ -4,14 +4,14 @@ use super::{
     ChangeSpec, DirectionName, DirectionSpec, DisciplineName, LinkSpec, LossSpec, QueueSpec, SpecError,
 };
 use crate::plan::{
-    ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, PAUSE_LIMIT,
-    QueuePlan, RedPlan,
+    ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan, RedPlan,
 };
 use longfat_schema::units::{Nanos, Rate, Size};
 use std::fmt::Display;
 
 const MTU_BYTES: u32 = 1500;
 const LATE_LIMIT_NS: u64 = 300_000;
+const PAUSE_LIMIT: f64 = 0.02;
 const SAMPLE_INTERVAL_NS: u64 = 1_000_000;
 const MAX_DELAY_NS: u64 = 600_000_000_000;
 const MIN_LIMIT_PACKETS: u64 = 64;

@@ -22,7 +22,7 @@ const TABLES_MAY_LACK: u32 = 1;
 
 /// One step: from version `index + 1` to the next.
 type Step = fn(Kind, &mut Map<String, Value>);
-const STEPS: [Step; 2] = [hashes, arrivals];
+const STEPS: [Step; 2] = [hashes, arrivals_and_pauses];
 
 /// 1 to 2: files are hashed. What was never hashed has none, which is not the same as none of its files.
 fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
@@ -35,15 +35,29 @@ fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
     }
 }
 
-/// 2 to 3: a flow says by which law its datagrams leave; it was even, or with a seed for it Poisson.
-fn arrivals(kind: Kind, fields: &mut Map<String, Value>) {
-    let flows = fields.get_mut("flows").and_then(Value::as_array_mut).filter(|_| kind == Kind::Plan);
-    for flow in flows.into_iter().flatten().filter_map(Value::as_object_mut) {
+/// 2 to 3: a flow says by which law its datagrams leave; it was even, or with a seed for it Poisson. A path says how long
+/// it may stand still; it was 2 % of the time.
+fn arrivals_and_pauses(kind: Kind, fields: &mut Map<String, Value>) {
+    if kind != Kind::Plan {
+        return;
+    }
+    for path in members(fields, "links").filter_map(|link| link.get_mut("path")?.as_object_mut()) {
+        path.entry("pause_limit").or_insert_with(|| 0.02.into());
+    }
+    for flow in members(fields, "flows") {
         let seed = flow.remove("poisson_seed").unwrap_or_default();
         let law = if seed.is_null() { Arrivals::Constant } else { Arrivals::Poisson };
         flow.insert("arrivals".to_owned(), law.word().into());
         flow.insert("arrivals_seed".to_owned(), seed);
     }
+}
+
+/// The objects of a list.
+fn members<'a>(
+    fields: &'a mut Map<String, Value>,
+    list: &str,
+) -> impl Iterator<Item = &'a mut Map<String, Value>> {
+    fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
 /// Whether a run written under this version may be without a table that exists today.
