@@ -38,6 +38,11 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// A sysctl that is not of a network namespace.
+    #[error(
+        "sysctl '{0}' is the whole machine's; only net.* belong to a network namespace and can be set here"
+    )]
+    SysctlOfMachine(String),
     /// A program of the host failed or is missing.
     #[error("'{command}' failed: {stderr}")]
     Command {

@@ -14,8 +14,19 @@ pub fn read(key: &str) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Writes one value.
+/// Whether a key belongs to a network namespace: all others are the whole machine's.
+pub fn is_net(key: &str) -> bool {
+    key.starts_with("net.")
+}
+
+/// Writes one value of the calling thread's network namespace.
+///
+/// # Errors
+/// The key is another's ([`is_net`]), or the kernel refuses.
 pub fn write(key: &str, value: &str) -> Result<()> {
+    if !is_net(key) {
+        return Err(Error::SysctlOfMachine(key.to_owned()));
+    }
     fs::write(path(key), value)
         .map_err(|source| Error::io(format!("set sysctl '{key}' to '{value}'"), source))
 }
@@ -52,6 +63,13 @@ fn walk(directory: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_machines_own_settings_are_refused() {
+        for key in ["kernel.core_pattern", "/kernel/core_pattern", "vm.swappiness", ""] {
+            assert!(matches!(write(key, "1"), Err(Error::SysctlOfMachine(_))), "{key}");
+        }
+    }
 
     #[test]
     fn settings_are_found_and_neither_states_nor_secrets() {

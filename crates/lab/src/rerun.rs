@@ -2,6 +2,7 @@
 //! experiment file, whatever it has become, has no part in it.
 
 use crate::plan::Plan;
+use longfat_host::sysctl::is_net;
 use longfat_schema::run::{FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, read_rows};
 use serde_json::Value;
 use std::{
@@ -23,7 +24,7 @@ pub enum RerunError {
     },
     /// Its plan names what would be written outside the place given.
     #[error(
-        "{path} names {name:?}, which would lead outside the directory that is written; it is no plan of longfat's"
+        "{path} names {name:?}, which would lead outside the directory or namespace it is given; it is no plan of longfat's"
     )]
     Outside {
         /// The plan.
@@ -53,8 +54,8 @@ pub fn plan_of(run: &RunDirectory) -> Result<Plan, RerunError> {
     }
 }
 
-/// A name that becomes one of a directory, file or namespace and is not fit for it. A plan made from an experiment file was
-/// checked with it; one that was unpacked may be anybody's.
+/// A name that becomes one of a directory, file or namespace and is not fit for it, or a sysctl of the whole machine. A
+/// plan made from an experiment file was checked with it; one that was unpacked may be anybody's.
 fn outside(plan: &Plan) -> Option<String> {
     let directory = plan.directory();
     let stays = Path::new(&directory).components().all(|part| matches!(part, Component::Normal(_)));
@@ -70,7 +71,8 @@ fn outside(plan: &Plan) -> Option<String> {
         plan.follows.iter().map(|follow| &follow.name).collect(),
     ];
     let leads = |name: &&String| name.is_empty() || name.starts_with('.') || name.contains('/');
-    names.into_iter().flatten().find(leads).cloned()
+    let mut settings = plan.hosts.iter().flat_map(|host| host.sysctls.keys());
+    names.into_iter().flatten().find(leads).or_else(|| settings.find(|key| !is_net(key))).cloned()
 }
 
 /// Everything in which a run made again differs from what it was: status, figures, and every table that has other bytes
@@ -200,6 +202,7 @@ mod tests {
             with(|plan, name| plan.flows[0].name = name),
             with(|plan, name| plan.hosts[0].name = name),
             with(|plan, name| plan.links[0].name = name),
+            with(|plan, name| drop(plan.hosts[0].sysctls.insert(name, "1".to_owned()))),
         ];
         assert!(found.iter().flatten().all(|(found, _)| *found), "{found:?}");
         let case = Plan { case: "../x".to_owned(), ..plan() };

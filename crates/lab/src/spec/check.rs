@@ -3,7 +3,7 @@
 use super::{CableSpec, Case, Experiment, FlowSpec, Protocol, RelaySpec, Setting};
 use crate::plan::network::Topology;
 use longfat_cc::{Algorithm, Tunables};
-use longfat_host::socket::CC_NAME_MAX;
+use longfat_host::{socket::CC_NAME_MAX, sysctl::is_net};
 use longfat_schema::decode::{Problem, unknown};
 use longfat_schema::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,6 +93,15 @@ impl Found<'_> {
     }
 }
 
+fn check_sysctls(path: &str, sysctls: &BTreeMap<String, String>, found: &mut Found<'_>) {
+    for key in sysctls.keys().filter(|key| !is_net(key)) {
+        found.say(
+            format!("{path}.\"{key}\""),
+            "is the whole machine's; only net.* belong to a host of an experiment",
+        );
+    }
+}
+
 fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     let head = &setting.head;
     if head.duration.0 == 0 {
@@ -115,8 +124,10 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     {
         found.say("focus", unknown("flow", focus, names(&setting.flows)));
     }
-    for name in setting.hosts.keys() {
+    check_sysctls("sysctls", &head.sysctls, found);
+    for (name, host) in &setting.hosts {
         found.name(&format!("hosts.{name}"), name, NAME_MAX);
+        check_sysctls(&format!("hosts.{name}.sysctls"), &host.sysctls, found);
     }
     for (name, cable) in &setting.links {
         check_cable(name, cable, setting, found);

@@ -108,6 +108,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("warmup = \"1s\"", "warmup = 1", "warmup: time '1' has no unit; write it like '28.4ms' or '10s'"),
     ("warmup = \"1s\"", "wramup = \"1s\"", "wramup: unknown key 'wramup'; did you mean 'warmup'?"),
     ("duration = \"2s\"", "duration = \"0s\"", "duration: must be longer than 0s"),
+    (
+        "duration = \"2s\"",
+        "duration = \"2s\"\nsysctls = { \"vm.swappiness\" = 1 }",
+        "sysctls.\"vm.swappiness\": is the whole machine's",
+    ),
     ("duration = \"2s\"", "duration = \"2s\"\nrepeats = 0", "repeats: must be at least 1"),
     (
         "focus = \"measured\"",

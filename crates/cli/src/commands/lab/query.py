@@ -1,4 +1,4 @@
-"""SQL over results of 'longfat lab run', started by 'longfat lab query': QUERY DIRECTORY... Rows as JSON on stdout."""
+"""SQL over results of 'longfat lab run', started by 'longfat lab query': QUERY [DIRECTORY TABLE]... Rows as JSON on stdout."""
 
 import glob
 import json
@@ -11,7 +11,7 @@ try:
 except ImportError:
     sys.exit(3)
 
-query, directories = sys.argv[1], sys.argv[2:]
+query, directories, datasets = sys.argv[1], sys.argv[2::2], sys.argv[3::2]
 
 
 def files(paths):
@@ -19,10 +19,11 @@ def files(paths):
 
 
 base = duckdb.connect()
-datasets = [os.path.join(directory, "results.parquet") for directory in directories]
+base.execute("create table datasets (directory text, filename text)")
+base.executemany("insert into datasets values (?, ?)", list(zip(directories, datasets)))
 base.execute(
-    "create view results as select parse_dirpath(filename) as result, parse_dirpath(filename) || '/' || path as run, "
-    f"* exclude (filename) from read_parquet({files(datasets)}, union_by_name = true, filename = true)"
+    "create view results as select directory as result, directory || '/' || path as run, * exclude (directory, filename) "
+    f"from read_parquet({files(datasets)}, union_by_name = true, filename = true) join datasets using (filename)"
 )
 tables = {}
 for directory in directories:

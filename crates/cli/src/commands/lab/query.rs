@@ -3,7 +3,9 @@
 use super::table;
 use crate::outcome::Outcome;
 use anyhow::{Context, anyhow};
-use longfat_schema::run::{DATASET_FILE, RESULT_FILE, ResultStatus, find_runs, write_dataset};
+use longfat_schema::run::{
+    DATASET_FILE, Kind, RESULT_FILE, ResultManifest, ResultStatus, find_runs, read_versioned, write_dataset,
+};
 use serde_json::{Map, Value};
 use std::{
     path::{Path, PathBuf},
@@ -52,8 +54,11 @@ pub fn run(args: &QueryArgs) -> Outcome {
     if results.is_empty() {
         return Err(anyhow!("'{}' holds no result of 'longfat lab run'", asked[0].display()).into());
     }
-    results.iter().try_for_each(|result| complete(result))?;
-    let (columns, rows) = ask(&args.query, &results)?;
+    let made = tempfile::tempdir().context("a directory for tables")?;
+    let place = |number: usize| made.path().join(format!("{number}.parquet"));
+    let datasets = results.iter().enumerate().map(|(number, result)| dataset(result, place(number)));
+    let datasets = datasets.collect::<anyhow::Result<Vec<_>>>()?;
+    let (columns, rows) = ask(&args.query, &results, &datasets)?;
     if args.json {
         let object = |row: Vec<Value>| columns.iter().cloned().zip(row).collect::<Map<_, _>>();
         let objects: Vec<_> = rows.into_iter().map(object).collect();
@@ -85,28 +90,35 @@ fn results_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Results of before there were datasets get theirs now, and those still running, or killed, one of the runs so far.
-fn complete(result: &Path) -> anyhow::Result<()> {
-    let dataset = result.join(DATASET_FILE);
-    let (manifest, runs) = find_runs(result)?;
-    let ended = manifest.is_some_and(|manifest| manifest.status != ResultStatus::Running);
-    if ended && dataset.exists() {
-        return Ok(());
+/// The table of a result. One without, of before there were any, and one still running, or killed, has it made of the
+/// runs so far, at `elsewhere`: the result is its session's to write.
+fn dataset(result: &Path, elsewhere: PathBuf) -> anyhow::Result<PathBuf> {
+    let own = result.join(DATASET_FILE);
+    let manifest: ResultManifest = read_versioned(&result.join(RESULT_FILE), Kind::Result)?;
+    if manifest.status != ResultStatus::Running && own.exists() {
+        return Ok(own);
     }
+    let (_, runs) = find_runs(result)?;
     let within = |path: &Path| path.strip_prefix(result).unwrap_or(path).display().to_string();
     let named: Vec<_> = runs.iter().map(|run| (within(&run.path), &run.manifest)).collect();
     let rows: Vec<_> = named.iter().map(|(path, manifest)| (path.as_str(), *manifest)).collect();
-    Ok(write_dataset(&dataset, &rows)?)
+    write_dataset(&elsewhere, &rows)?;
+    Ok(elsewhere)
 }
 
-fn ask(query: &str, results: &[PathBuf]) -> anyhow::Result<(Vec<String>, Vec<Vec<Value>>)> {
+fn ask(
+    query: &str,
+    results: &[PathBuf],
+    datasets: &[PathBuf],
+) -> anyhow::Result<(Vec<String>, Vec<Vec<Value>>)> {
     #[derive(serde::Deserialize)]
     struct Found {
         columns: Vec<String>,
         rows: Vec<Vec<Value>>,
     }
     let mut python = Command::new("python3");
-    python.args(["-c", SCRIPT, query]).args(results);
+    let pairs = results.iter().zip(datasets).flat_map(|(result, dataset)| [result, dataset]);
+    python.args(["-c", SCRIPT, query]).args(pairs);
     let output = python.output().context("python3, which 'longfat lab query' needs")?;
     if output.status.code() == Some(NO_DUCKDB) {
         return Err(anyhow!(
