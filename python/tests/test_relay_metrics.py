@@ -1,5 +1,6 @@
 """What `longfat relay` tells Prometheus, as others' strict parsers read it. Needs no privileges."""
 
+import re
 import socket
 import subprocess
 import threading
@@ -11,11 +12,47 @@ from prometheus_client import parser as text_format
 from prometheus_client.openmetrics import parser as open_metrics
 
 PATIENCE_S = 30
+ATTEMPTS = 5
 
 
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
+
+
+def first_words(process, log):
+    """Where the relay listens, None when it never came to that, and all that it said until then."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        # Asked before its words are read, so that the last are among them.
+        is_over = process.poll() is not None or time.monotonic() > deadline
+        said = log.read_text()
+        listens = re.search(r"listens on (\S+):(\d+)\n", said)
+        if listens or is_over:
+            return listens and (listens[1], int(listens[2])), said
+        time.sleep(0.01)
+
+
+def start(program, place, server_port):
+    """A relay, where it listens, and the port of its metrics: another when somebody took that before the relay did."""
+    file, log = place / "relay.toml", place / "stderr"
+    for _ in range(ATTEMPTS):
+        metrics = free_port()
+        file.write_text(
+            f"name = 'py{metrics}'\nmetrics = '127.0.0.1:{metrics}'\ncontrol = {{ socket = '{place}/socket' }}\n"
+            f"[[listen]]\naddress = '127.0.0.1:0'\nto = '127.0.0.1:{server_port}'\n"
+            "[[rule]]\nname = 'web'\nqueue = { controller = 'none' }\n"
+        )
+        with log.open("w") as stderr:
+            process = subprocess.Popen([program, "relay", "run", file], stderr=stderr)
+        listens, said = first_words(process, log)
+        if listens:
+            return process, listens, metrics
+        process.kill()
+        process.wait()
+        if "Address already in use" not in said:
+            break
+    raise AssertionError(said)
 
 
 @pytest.fixture()
@@ -29,19 +66,9 @@ def relay(program, tmp_path):
             connection.sendall(data)
 
     threading.Thread(target=echo, daemon=True).start()
-    metrics = free_port()
-    file = tmp_path / "relay.toml"
-    file.write_text(
-        f"name = 'py{metrics}'\nmetrics = '127.0.0.1:{metrics}'\ncontrol = {{ socket = '{tmp_path}/socket' }}\n"
-        f"[[listen]]\naddress = '127.0.0.1:{free_port()}'\nto = '127.0.0.1:{server.getsockname()[1]}'\n"
-        "[[rule]]\nname = 'web'\nqueue = { controller = 'none' }\n"
-    )
-    process = subprocess.Popen([program, "relay", "run", file], stderr=subprocess.PIPE, text=True)
+    process, listens, metrics = start(program, tmp_path, server.getsockname()[1])
     try:
-        ready = next(line for line in process.stderr if "ready" in line or "longfat:" in line)
-        assert "listens on" in ready, ready
-        host, port = ready.rsplit(" ", 1)[1].strip().split(":")
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
+        with socket.create_connection(listens, timeout=PATIENCE_S) as client:
             client.sendall(b"x" * 500)
             received = 0
             while received < 500:

@@ -291,10 +291,14 @@ fn a_session_under_way_is_shown_as_far_as_it_is_and_no_more_once_it_has_ended() 
     assert!(!server.page("/result?of=now").contains("id=\"live\""));
 }
 
-/// Sends SIGINT, as a person does, and waits.
-fn interrupt(mut process: Child) {
-    assert!(Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap().success());
-    process.wait().unwrap();
+/// A session that is interrupted with SIGINT, as by a person, and waited for when it is dropped: also by a panic.
+struct Session(Child);
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
@@ -306,7 +310,7 @@ fn an_emulated_run_is_drawn_while_it_goes_on() {
     fs::write(place.path().join("spec.toml"), spec).unwrap();
     let mut lab = Command::new(env!("CARGO_BIN_EXE_longfat"));
     lab.current_dir(place.path()).args(["lab", "run", "spec.toml", "-o", "runs/now"]);
-    let lab = lab.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let session = Session(lab.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let until = Instant::now() + Duration::from_secs(60);
     while !place.path().join("runs/now").join(RESULT_FILE).exists() {
         assert!(Instant::now() < until, "no session within a minute");
@@ -327,7 +331,7 @@ fn an_emulated_run_is_drawn_while_it_goes_on() {
         shown = server.page("/live?of=now");
     }
     assert!(shown.contains("0 of 2 runs made") && shown.contains("default, repeat 1"), "{shown}");
-    interrupt(lab);
+    drop(session);
     assert_eq!(server.get("/live?of=now").0, 410);
     assert!(server.page("/").contains("‖ interrupted"));
 }

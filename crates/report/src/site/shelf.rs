@@ -106,16 +106,20 @@ impl Shelf {
     }
 
     fn look(&mut self, directory: &Path, id: &str, depth: usize, left: &mut usize) {
+        if *left == 0 || self.found.len() >= FOUND_MAX {
+            self.is_cut = true;
+            return;
+        }
+        *left -= 1;
         let own = if id.is_empty() { "." } else { id };
         if let Some(found) = found_at(directory, own) {
             self.found.push(found);
             return;
         }
-        if depth == 0 || *left == 0 || self.found.len() >= FOUND_MAX {
-            self.is_cut = true;
+        if depth == 0 {
+            self.is_cut |= !directories_in(directory).is_empty();
             return;
         }
-        *left -= 1;
         for (name, path) in directories_in(directory) {
             let id = if id.is_empty() { name } else { format!("{id}/{name}") };
             self.look(&path, &id, depth - 1, left);
@@ -286,5 +290,38 @@ mod tests {
         assert_eq!((shelf.found[0].id.as_str(), shelf.found[0].runs), (".", [1, 0, 0]));
         assert!(shelf.run_directory(&shelf.found[0], "reno/r1").is_some());
         assert_eq!(shelf.run_directory(&shelf.found[0], "reno"), None);
+    }
+
+    fn damaged_result(directory: &Path) {
+        fs::create_dir_all(directory).unwrap();
+        fs::write(directory.join(RESULT_FILE), "rubbish").unwrap();
+    }
+
+    #[test]
+    fn no_more_results_are_read_than_are_listed_and_more_than_that_is_said() {
+        let place = tempfile::tempdir().unwrap();
+        for number in 0..FOUND_MAX {
+            damaged_result(&place.path().join(format!("{number:04}")));
+        }
+        let shelf = Shelf::of(place.path());
+        assert_eq!((shelf.found.len(), shelf.is_cut), (FOUND_MAX, false));
+        damaged_result(&place.path().join("one more"));
+        let shelf = Shelf::of(place.path());
+        assert_eq!((shelf.found.len(), shelf.is_cut), (FOUND_MAX, true));
+        assert_eq!(shelf.get("one more"), None);
+    }
+
+    #[test]
+    fn the_deepest_directory_hides_something_only_when_others_are_in_it() {
+        let place = tempfile::tempdir().unwrap();
+        let deepest = (0..DEPTH_MAX).fold(place.path().to_owned(), |path, _| path.join("d"));
+        fs::create_dir_all(&deepest).unwrap();
+        assert!(!Shelf::of(place.path()).is_cut);
+        damaged_result(&deepest.join("below"));
+        let shelf = Shelf::of(place.path());
+        assert_eq!((shelf.found.len(), shelf.is_cut), (0, true));
+        damaged_result(&deepest);
+        let shelf = Shelf::of(place.path());
+        assert_eq!((shelf.found.len(), shelf.is_cut), (1, false));
     }
 }
