@@ -46,7 +46,7 @@ checks: setup ## formatting, lints, arrows, licences, documentation
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --locked --quiet
 
-papers: build ## the papers' tables beside ours, simulated (some minutes, and most of an hour for 10 Gbit/s): docs/papers.md
+papers: build ## the papers' tables beside ours, simulated (some minutes, and 18 of a processor for 10 Gbit/s): docs/papers.md
 	scripts/papers
 
 papers-emulated: build ## the same on this kernel's TCP (hours; root): docs/papers-emulated.md
