@@ -39,7 +39,8 @@ def measure(name, share):
     if packets > 100:
         packets = max(2, int(packets * share))
     else:
-        flows, live = int(flows * share), min(live, int(flows * share))
+        flows = max(1, int(flows * share))
+    live, held = min(live, flows), min(held, flows)
     start = time.monotonic()
     made = subprocess.Popen([STREAM, str(flows), str(live), str(packets), str(gap_ns)], stdout=subprocess.PIPE)
     read = subprocess.Popen([LONGFAT, "analyze", "--json", "--most-flows", "10", "-"], stdin=made.stdout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

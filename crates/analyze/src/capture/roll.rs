@@ -115,7 +115,9 @@ impl Roll {
     /// Takes down what was seen and lost so far (`start_ns` and `delivered` are known here), before the packets it covers
     /// are appended; a loss is written at once, so that even a file that is cut off tells of it.
     pub fn count(&mut self, totals: Totals) -> Result<(), RollError> {
-        self.totals = Totals { delivered: self.totals.delivered, ..totals };
+        // What was accepted came by, even if the two were read at different times.
+        let received = totals.received.max(totals.accepted);
+        self.totals = Totals { delivered: self.totals.delivered, received, ..totals };
         if self.totals.dropped > self.said_dropped {
             self.said_dropped = self.totals.dropped;
             self.say(&self.totals.clone())?;
@@ -155,15 +157,16 @@ impl Roll {
         self.drop_oldest()
     }
 
-    /// The totals less what was counted and will be written to the files behind this one.
+    /// The totals less what was counted and will be written to the files behind this one. Those that came by and are not
+    /// waiting are a difference, which can fall from one count to the next (a packet may be counted as come by, and not
+    /// yet as accepted): a file gets no less than it accepted, as long as there is as much, and all together what came by.
     fn without_waiting(&self) -> Totals {
-        let totals = self.totals;
+        let (totals, before) = (self.totals, &self.before);
         let waiting = totals.accepted.saturating_sub(totals.dropped + totals.delivered);
-        Totals {
-            received: totals.received.saturating_sub(waiting),
-            accepted: totals.accepted - waiting,
-            ..totals
-        }
+        let accepted = totals.accepted - waiting;
+        let least = before.received + accepted.saturating_sub(before.accepted);
+        let received = (totals.received - waiting).max(least).min(totals.received);
+        Totals { received, accepted, ..totals }
     }
 
     fn drop_oldest(&mut self) -> Result<(), RollError> {
@@ -181,10 +184,10 @@ impl Roll {
         let totals = Totals {
             start_ns: before.end_ns,
             end_ns: now.end_ns,
-            received: now.received - before.received,
-            accepted: now.accepted - before.accepted,
-            dropped: now.dropped - before.dropped,
-            delivered: now.delivered - before.delivered,
+            received: now.received.saturating_sub(before.received),
+            accepted: now.accepted.saturating_sub(before.accepted),
+            dropped: now.dropped.saturating_sub(before.dropped),
+            delivered: now.delivered.saturating_sub(before.delivered),
         };
         self.output.statistics(0, &totals).map_err(|source| failed(self.current(), source))
     }
@@ -311,6 +314,29 @@ mod tests {
         }
         let sums = all.iter().fold((0, 0), |sum, (_, received, dropped)| (sum.0 + received, sum.1 + dropped));
         assert_eq!(sums, (40, 3));
+    }
+
+    #[test]
+    fn counts_that_were_read_at_different_times_make_no_file_less_than_nothing() {
+        // Received and accepted, read while packets came: the one or the other first, then both at once. Ten are written
+        // behind each.
+        let late_received = [(1010, 10), (1010, 1010), (1020, 1020)];
+        let late_accepted = [(10, 1010), (1010, 1010), (1020, 1020)];
+        for counts in [late_received, late_accepted] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("c.pcapng");
+            let spec = RollSpec { path, most_bytes: None, most_ns: Some(1), keep: None };
+            let mut roll = Roll::create(spec, origin(), 0).unwrap();
+            for (number, (received, accepted)) in (0i64..).zip(counts) {
+                roll.count(Totals { end_ns: number, received, accepted, ..Totals::default() }).unwrap();
+                for packet in 0..10 {
+                    roll.packet(number * 10 + packet, 1500, &[0; 60], Direction::Outbound).unwrap();
+                }
+            }
+            let all: Vec<_> = roll.finish().unwrap().iter().map(|path| read(path)).collect();
+            assert_eq!(all.len(), 30);
+            assert_eq!(all.iter().map(|(_, received, _)| received).sum::<u64>(), 1020, "{counts:?}");
+        }
     }
 
     #[test]

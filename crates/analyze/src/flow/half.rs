@@ -695,8 +695,7 @@ impl Half {
     fn cause(&self, now: i64, start: u64, end: u64) -> Cause {
         let (head, tail) = (start <= self.una_seen, end >= self.next);
         let since_ack = now - self.lag_ns - self.last_ack_ns;
-        let overdue =
-            head && since_ack > 1_000_000 && now - self.head_sent_ns() >= self.smoothed.rto_ns() / 10 * 9;
+        let overdue = head && since_ack > 1_000_000 && now - self.head_sent_ns() >= self.overdue_ns();
         // With something selectively acknowledged, silence may be RACK's reordering timer.
         if overdue || self.sacked.is_empty() && self.is_quiet(now, 1.25) {
             let probe = tail && self.sack && !self.recovery.probed && self.sacked.is_empty();
@@ -708,6 +707,17 @@ impl Half {
             }
         }
         if start < self.recovery.timeout_point { Cause::GoBack } else { Cause::Fast }
+    }
+
+    /// What the retransmission timer alone takes this long for, with room for the sender's RTT being less than ours. With
+    /// something selectively acknowledged RACK's timer may run, at most for two round trips (its reordering window is a
+    /// quarter of the least one and grows to a whole one: RFC 8985, 6.2) and a little, as timers are late: where these are
+    /// long, the room is less.
+    fn overdue_ns(&self) -> i64 {
+        let rto = self.smoothed.rto_ns();
+        let with_room = rto / 10 * 9;
+        let rack = self.smoothed.rtt_ns().filter(|_| !self.sacked.is_empty()).map_or(0, |rtt| rtt / 10 * 21);
+        with_room.max(rack.min(rto / 100 * 98))
     }
 
     /// When the head of the queue was sent last. Linux's timer runs from the last progress, or from here when another timer
@@ -1105,6 +1115,52 @@ mod tests {
         }
         assert!(half.passed.is_empty());
         assert_eq!(half.limit_ns, [0; 4]);
+    }
+
+    /// Why the head is sent again so long after it was sent, when what follows it was selectively acknowledged. Milliseconds.
+    fn cause_behind_a_gap(rtt_ms: i64, after_ms: i64) -> Cause {
+        let (mut half, base) = (Half::new(false), 1_000_000_000);
+        let data = |ms: i64, number: u32| Segment {
+            time_ns: base + ms * 1_000_000,
+            flags: flag::ACK,
+            sequence: 1 + number * 1000,
+            payload_bytes: 1000,
+            ..Segment::default()
+        };
+        let ack = |ms: i64, number: u32| Segment {
+            acknowledgement: 1 + number * 1000,
+            payload_bytes: 0,
+            ..data(ms, 0)
+        };
+        for number in 0..20 {
+            let ms = i64::from(number) * rtt_ms;
+            half.on_sent(&data(ms, number));
+            half.on_ack(&ack(ms + rtt_ms, number + 1), 65_535, None);
+        }
+        let ms = 20 * rtt_ms;
+        for number in 20..23 {
+            half.on_sent(&data(ms, number));
+        }
+        let mut gap = Segment { sack_count: 1, ..ack(ms + rtt_ms, 20) };
+        gap.sack[0] = (21_001, 23_001);
+        half.on_ack(&gap, 65_535, None);
+        half.on_sent(&data(ms + after_ms, 20));
+        let causes = [Cause::Fast, Cause::Timeout, Cause::GoBack, Cause::TailProbe];
+        causes.into_iter().find(|cause| half.recovery.segments[*cause as usize] > 0).unwrap()
+    }
+
+    #[test]
+    fn racks_reordering_timer_on_a_long_path_is_no_timeout() {
+        assert_eq!(cause_behind_a_gap(600, 750), Cause::Fast, "1.25 RTT: RACK's timer");
+        assert_eq!(cause_behind_a_gap(600, 800), Cause::Timeout, "RTT and 200 ms");
+        assert_eq!(
+            cause_behind_a_gap(170, 340),
+            Cause::Fast,
+            "2 RTT: RACK's timer when its window has grown"
+        );
+        assert_eq!(cause_behind_a_gap(170, 370), Cause::Timeout);
+        assert_eq!(cause_behind_a_gap(20, 25), Cause::Fast);
+        assert_eq!(cause_behind_a_gap(20, 205), Cause::Timeout, "the sender's RTT may be less than ours");
     }
 
     #[test]

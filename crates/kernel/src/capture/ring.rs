@@ -188,15 +188,18 @@ impl Rings {
         fullest
     }
 
-    /// What the programs counted so far, all processors together.
+    /// What the programs counted so far, all processors together. A packet is counted as seen, then as matched, then as
+    /// dropped; they are read the other way round, so that however long this stands still in between, none of them is
+    /// less than the next.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for at in 0..self.cursors.len() {
-            let read = |word: usize| self.word(at, word).load(Ordering::Relaxed);
+            // Acquire: no later read overtakes this one.
+            let read = |word: usize| self.word(at, word).load(Ordering::Acquire);
             for direction in 0..2 {
-                sum.seen[direction] += read(3 + direction);
-                sum.matched[direction] += read(5 + direction);
                 sum.dropped[direction] += read(7 + direction);
+                sum.matched[direction] += read(5 + direction);
+                sum.seen[direction] += read(3 + direction);
             }
         }
         sum
@@ -399,6 +402,26 @@ mod tests {
         assert_eq!(drained(&mut rings, u64::MAX).len() as u64, written);
         assert!(bed.write(0, written, &[1; 200]));
         assert_eq!(drained(&mut rings, u64::MAX), [(written, vec![1; 200])]);
+    }
+
+    #[test]
+    fn whoever_counts_meanwhile_nothing_is_matched_that_was_not_seen_nor_dropped_that_was_not_matched() {
+        const PACKETS: u64 = 300_000;
+        let (bed, rings) = bed(1, 2);
+        let words = [4, 6, 8].map(|word| bed.control.word(word));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for count in 1..=PACKETS {
+                    words.iter().for_each(|word| word.store(count, Ordering::Release));
+                }
+            });
+            let mut last = Counts::default();
+            while last.dropped[1] < PACKETS {
+                last = rings.counts();
+                let (seen, matched, dropped) = (last.seen[1], last.matched[1], last.dropped[1]);
+                assert!(seen >= matched && matched >= dropped, "{last:?}");
+            }
+        });
     }
 
     proptest! {
