@@ -4,16 +4,28 @@
 use anyhow::Context;
 use std::{
     fmt,
-    io::{self, Write},
+    fs::File,
+    io::{self, IsTerminal, Write},
+    os::{fd::AsFd, unix::fs::FileTypeExt},
     sync::{Mutex, PoisonError},
 };
 
 /// Standard output could not be written although somebody reads it (a full disk): what is told at the end.
 static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
 
+/// What Linux says of a terminal that was closed, and of a broken disk.
+const EIO: i32 = 5;
+
 /// Whether nobody reads what was written.
 pub fn is_closed(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::BrokenPipe
+    let is_terminals = error.raw_os_error() == Some(EIO) && is_hung_up(&io::stdout());
+    error.kind() == io::ErrorKind::BrokenPipe || is_terminals
+}
+
+/// A terminal that was closed is still a character device, but no terminal.
+fn is_hung_up(out: &(impl AsFd + IsTerminal)) -> bool {
+    let metadata = out.as_fd().try_clone_to_owned().and_then(|out| File::from(out).metadata());
+    !out.is_terminal() && metadata.is_ok_and(|metadata| metadata.file_type().is_char_device())
 }
 
 /// What became of writing to standard output; that nobody reads it is no error.

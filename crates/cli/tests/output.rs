@@ -1,7 +1,13 @@
 //! What becomes of a command whose output nobody reads.
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Stdio};
+use std::{
+    ffi::CStr,
+    fs::File,
+    io::Write,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    process::{Command, Stdio},
+};
 
 const EXPERIMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/conversion.toml");
 
@@ -18,9 +24,29 @@ fn closed() -> Stdio {
     writer.into()
 }
 
+/// A terminal that was closed.
+fn hung_up() -> Stdio {
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(libc::O_NOCTTY);
+    let master = options.open("/dev/ptmx").unwrap();
+    let mut name = [0; 64];
+    // SAFETY: the descriptor is open, and the name has room for what is said to fit.
+    let named = unsafe {
+        libc::unlockpt(master.as_raw_fd()) == 0
+            && libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr(), name.len()) == 0
+    };
+    assert!(named);
+    // SAFETY: the name ends with a zero.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    let terminal = options.open(name.to_str().unwrap()).unwrap();
+    drop(master);
+    assert_eq!((&terminal).write(b"?").unwrap_err().raw_os_error(), Some(libc::EIO));
+    terminal.into()
+}
+
 /// A disk without room.
 fn full() -> Stdio {
-    std::fs::File::options().write(true).open("/dev/full").unwrap().into()
+    File::options().write(true).open("/dev/full").unwrap().into()
 }
 
 #[test]
@@ -28,6 +54,7 @@ fn a_reader_that_has_gone_changes_no_exit_code() {
     let check = ["lab", "check", EXPERIMENT];
     let with = |args: &[&str]| longfat(args).status().unwrap().code();
     assert_eq!(longfat(&check).stdout(closed()).status().unwrap().code(), with(&check));
+    assert_eq!(longfat(&check).stdout(hung_up()).status().unwrap().code(), with(&check));
     assert_eq!(with(&check), Some(0));
     let wrong = ["lab", "check", "/nonexistent"];
     assert_eq!(with(&wrong), Some(2));

@@ -7,7 +7,7 @@ use longfat_host::run_command;
 use longfat_relay::status::Status;
 use relay_bed::{Bed, PATIENCE, ask};
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::net::UnixDatagram,
     path::PathBuf,
@@ -371,14 +371,12 @@ fn an_explicit_listener_keeps_its_socket_over_a_reload_and_rules_match_its_clien
     );
     daemon.change(&format!("{}[[rule]]\nsource = '10.72.1.0/24'\naction = 'pass'\n", listen(SECOND)));
     daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 1);
-    std::thread::sleep(Duration::from_millis(200));
-    let mut refused = bed.connect("10.72.1.1:7300");
-    assert!(refused.read(&mut [0]).is_err(), "what may not be relayed and cannot pass is reset");
+    // What may not be relayed and cannot pass is reset.
+    daemon.wait_until("a new client is refused", |_| !is_answered(&bed, "10.72.1.1:7300"));
     daemon.wait_until("it is counted", |daemon| daemon.status().totals.refused == 1);
     daemon.change(&listen(SECOND));
     daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 2);
-    std::thread::sleep(Duration::from_millis(200));
-    ask(&bed.connect("10.72.1.1:7300"), b"second");
+    daemon.wait_until("a new client is relayed", |_| is_answered(&bed, "10.72.1.1:7300"));
     ask(&first, b"first still");
     let servers: Vec<_> = daemon.status().connections.iter().map(|one| one.server.to_string()).collect();
     assert!(servers.contains(&FIRST.to_owned()), "{servers:?}");
@@ -411,6 +409,21 @@ fn check_explains_a_file_and_names_every_problem() {
 
 fn listen(port: u16, to: &str) -> String {
     format!("[[listen]]\naddress = '10.72.1.1:{port}'\nto = '{to}'\n")
+}
+
+/// Whether a new client is relayed to one of the servers; else it is reset.
+fn is_answered(bed: &Bed, address: &str) -> bool {
+    let asked = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"?")?;
+        stream.read(&mut [0])
+    };
+    match bed.client.run(asked).unwrap() {
+        Ok(count) => count == 1,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("{address} says nothing"),
+        Err(_) => false,
+    }
 }
 
 fn answers(bed: &Bed, port: u16) -> bool {
@@ -491,8 +504,7 @@ fn a_reload_that_fails_half_way_changes_nothing_and_works_when_its_cause_is_gone
 
     daemon.change(&wanted);
     daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 1);
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(cc_of_the_next(&daemon, FIRST), "cubic");
+    daemon.wait_until("new rules decide", |daemon| cc_of_the_next(daemon, FIRST) == "cubic");
     assert!(answers(&bed, 7302) && answers(&bed, 7303));
 }
 
@@ -539,10 +551,16 @@ fn a_reload_keeps_marking_although_the_right_to_load_programs_was_given_up() {
         reload.done + reload.refused == 1
     });
     assert_eq!(daemon.status().reload.problem, None);
-    std::thread::sleep(Duration::from_millis(200));
-    let after = bed.connect(FIRST);
-    ask(&after, b"after");
-    let targets = daemon.status().connections.into_iter().map(|one| one.to_server.queue.unwrap().target_us);
-    assert_eq!(targets.collect::<Vec<_>>(), [20_000, 30_000]);
+    // Of the first connection, which lives, and of the last.
+    let targets = |daemon: &Daemon| {
+        let status = daemon.status();
+        let ends = [status.connections.first(), status.connections.last()];
+        ends.map(|one| one.unwrap().to_server.queue.unwrap().target_us)
+    };
+    daemon.wait_until("new connections have the new target", |daemon| {
+        let after = bed.connect(FIRST);
+        ask(&after, b"after");
+        targets(daemon) == [20_000, 30_000]
+    });
     assert!(!daemon.log().contains("not marked"), "{}", daemon.log());
 }

@@ -202,8 +202,10 @@ fn systemd_analyze(args: &[&str]) -> (Option<i32>, String) {
 fn systemd_reads_the_unit_without_complaint_and_calls_it_protected() {
     let directory = tempfile::tempdir().unwrap();
     let unit = installed(directory.path());
-    let (code, said) = systemd_analyze(&["verify", unit.to_str().unwrap()]);
-    assert_eq!((code, said.as_str()), (Some(0), ""));
+    // What the unit pulls in is the host's: it is read too, but only complaints about this unit count.
+    let (code, said) = systemd_analyze(&["verify", "--recursive-errors=no", unit.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("longfat-relay"), "{said}");
     // Exposure in tenths, of 100; what has no sandbox has 96.
     let (code, said) =
         systemd_analyze(&["security", "--offline=yes", "--threshold=35", unit.to_str().unwrap()]);

@@ -12,7 +12,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A listening socket; its file is removed on drop.
@@ -25,7 +25,7 @@ pub struct Control {
 /// How much a question may ask of the process that answers it.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Who takes longer to ask, or to take the answer, gets none.
+    /// Who takes longer to ask, or to take the answer, gets none: of all of its bytes together.
     pub time: Duration,
     /// What is longer is cut.
     pub question_bytes: usize,
@@ -50,12 +50,13 @@ impl Control {
         Ok(control)
     }
 
-    /// Answers everybody who waits; never waits itself for anybody to come.
-    pub fn answer(&self, patience: Patience, mut answer: impl FnMut(&str) -> String) {
-        while let Ok((asker, _)) = self.listener.accept() {
-            // Who asks and goes away loses nothing but the answer.
-            let _ = answer_one(asker, patience, &mut answer);
-        }
+    /// Answers one of those who wait; never waits itself for anybody to come. Whether there was one: then there may be
+    /// more, and the caller looks for them when it has looked at what else it has to do.
+    pub fn answer(&self, patience: Patience, answer: impl FnOnce(&str) -> String) -> bool {
+        let Ok((asker, _)) = self.listener.accept() else { return false };
+        // Who asks and goes away loses nothing but the answer.
+        let _ = answer_one(asker, patience, answer);
+        true
     }
 }
 
@@ -82,20 +83,48 @@ fn make_room(path: &Path) -> io::Result<()> {
     }
 }
 
-fn answer_one(
-    mut asker: UnixStream,
-    patience: Patience,
-    answer: &mut impl FnMut(&str) -> String,
-) -> io::Result<()> {
-    asker.set_nonblocking(false)?;
-    asker.set_read_timeout(Some(patience.time))?;
-    asker.set_write_timeout(Some(patience.time))?;
+/// Who asks. A socket's own timeouts are of one read or write each, of which there may be many.
+struct Asker {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+impl Asker {
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl io::Read for Asker {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(bytes)
+    }
+}
+
+impl io::Write for Asker {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn answer_one(stream: UnixStream, patience: Patience, answer: impl FnOnce(&str) -> String) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    let mut asker = Asker { stream, deadline: Instant::now() + patience.time };
     let (mut text, mut byte) = (Vec::new(), [0]);
     while text.len() < patience.question_bytes && asker.read(&mut byte)? == 1 && byte[0] != b'\n' {
         text.push(byte[0]);
     }
     let mut reply = answer(String::from_utf8_lossy(&text).trim());
     reply.push('\n');
+    // For how long the answer was thought about is not the asker's fault.
+    asker.deadline = Instant::now() + patience.time;
     asker.write_all(reply.as_bytes())
 }
 
@@ -137,6 +166,27 @@ mod tests {
         assert_eq!(asker.join().unwrap(), ["'good'\n", "''\n"]);
         drop(control);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn one_is_answered_at_a_time_and_who_dribbles_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.sock");
+        let control = Control::open(&path).unwrap();
+        let mut askers = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
+        askers.iter_mut().for_each(|asker| asker.write_all(b"now\n").unwrap());
+        let answered = [(); 3].map(|()| control.answer(PATIENCE, str::to_owned));
+        assert_eq!(answered, [true, true, false]);
+        let mut dribbler = UnixStream::connect(&path).unwrap();
+        let dribbling = std::thread::spawn(move || {
+            while dribbler.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        // At the timeout of one read each these bytes would take hours.
+        let patience = Patience { time: Duration::from_millis(50), question_bytes: 1 << 20 };
+        assert!(control.answer(patience, |question| panic!("'{question}' came to no end")));
+        dribbling.join().unwrap();
     }
 
     #[test]

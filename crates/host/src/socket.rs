@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(bbr_bytes_per_s(&reno), None);
         drop(listener.accept().unwrap());
         let mut bbr = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        set_cc(&bbr, "bbr").unwrap();
+        set_cc(&bbr, "bbr").expect("this test needs root, and BBR in the kernel ('modprobe tcp_bbr')");
         let (mut peer, _) = listener.accept().unwrap();
         // Each answer is a round trip that BBR measures.
         for _ in 0..50 {

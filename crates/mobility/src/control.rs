@@ -27,7 +27,7 @@ pub(crate) fn open(path: &Path) -> Result<control::Control> {
     })
 }
 
-/// Answers everybody who waits.
+/// Answers one of those who wait; the loop comes back for the others.
 pub(crate) fn answer(control: &control::Control, mut answer: impl FnMut(&str) -> serde_json::Value) {
     control.answer(PATIENCE, |question| answer(question).to_string());
 }

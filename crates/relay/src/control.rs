@@ -51,8 +51,9 @@ impl Control {
     /// Answers until `done`.
     pub fn serve(&self, shared: &Shared, done: &AtomicBool) {
         while !done.load(Ordering::Acquire) {
-            self.listener.answer(PATIENCE, |question| answer(question, shared));
-            std::thread::sleep(LOOK);
+            if !self.listener.answer(PATIENCE, |question| answer(question, shared)) {
+                std::thread::sleep(LOOK);
+            }
         }
     }
 }

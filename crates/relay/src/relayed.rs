@@ -62,6 +62,8 @@ pub(crate) struct Legs {
     pub held_bytes: [AtomicU64; 2],
     pub relayed_bytes: [AtomicU64; 2],
     pub idle: Mutex<Idle>,
+    /// Whether its last record was made; locked while one is.
+    pub is_over: Mutex<bool>,
     /// What is known of its queues, where they are kept short.
     pub queues: [queue::Shown; 2],
 }

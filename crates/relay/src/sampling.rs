@@ -11,7 +11,10 @@ use crate::{
 use longfat_host::monotonic_us;
 use longfat_schema::record::{Record, RelaySample, TcpSample};
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -33,8 +36,23 @@ pub(crate) fn run(
     }
 }
 
+/// Records one connection, unless its end was recorded.
+fn sample(legs: &Legs, relay: &str, observer: &dyn Observer) {
+    let is_over = legs.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*is_over {
+        record(legs, relay, observer);
+    }
+}
+
+/// Records one connection at its end: what the thread read before is told before, and nothing after.
+pub(crate) fn sample_last(legs: &Legs, relay: &str, observer: &dyn Observer) {
+    let mut is_over = legs.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+    *is_over = true;
+    record(legs, relay, observer);
+}
+
 /// Records both legs and both directions of one connection.
-pub(crate) fn sample(legs: &Legs, relay: &str, observer: &dyn Observer) {
+fn record(legs: &Legs, relay: &str, observer: &dyn Observer) {
     let Some(reading) = Reading::take(legs) else { return };
     for direction in Direction::BOTH {
         observer.record(Record::Relay(relay_sample(legs, direction, relay, &reading)));

@@ -266,7 +266,7 @@ impl<'a> Worker<'a> {
         }
         self.shared.registry.finish(&connection.legs, connection.ended);
         if self.shared.plan.sample_every.is_some() {
-            sampling::sample(&connection.legs, &self.shared.plan.name, self.shared.observer);
+            sampling::sample_last(&connection.legs, &self.shared.plan.name, self.shared.observer);
         }
         if self.shared.observer.wants_summaries() {
             self.shared.observer.closed(&summary(&connection));

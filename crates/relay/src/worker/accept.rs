@@ -258,6 +258,7 @@ impl Worker<'_> {
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
             idle: Default::default(),
+            is_over: Default::default(),
             queues: Default::default(),
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
