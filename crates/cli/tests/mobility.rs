@@ -234,6 +234,62 @@ fn a_follower_that_fails_puts_its_routes_back_and_another_files_names_serve_stat
 }
 
 #[test]
+fn a_state_is_kept_by_one_process_whatever_its_socket_is() {
+    let bed = Bed::new("held");
+    let (path, audit) = (bed.key("key"), bed.path("audit.jsonl"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    bed.cable();
+    let (node, name) = (&bed.nodes[0], bed.process("n1"));
+    let socket = bed.path("other.sock");
+    let other = ["--name", &name, "--socket", socket.to_str().unwrap()];
+    let route = || node.ip(&["route", "show", "default"]).unwrap();
+    let before = route();
+    let follow = bed.follow(node, "n1", &path, &audit);
+    bed.multicast(GROUP_V4.into(), &said("wide", WIDE, 1).seal(&key).unwrap());
+    wait_for("the route to be raised", || route().contains("rto_min"));
+    for arguments in [&["mobility", "clean"][..], &["mobility", "follow", "--key", &path]] {
+        let refused = bed.run(node, &[arguments, &other].concat());
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+        let mend = text(&refused.stderr);
+        assert!(mend.contains(&name) && mend.contains("give another --name or --state"), "{mend}");
+        assert!(route().contains("rto_min"), "undone by {arguments:?}");
+    }
+    follow.kill();
+    let clean = bed.run(node, &[&["mobility", "clean"][..], &other].concat());
+    assert_eq!(text(&clean.stdout), "1 routes put back\n", "{}", text(&clean.stderr));
+    assert_eq!(route(), before);
+}
+
+#[test]
+fn a_congestion_control_that_cannot_be_written_down_is_not_replaced() {
+    let bed = Bed::new("owed");
+    let (path, audit, state) = (bed.key("key"), bed.path("audit.jsonl"), bed.path("f.state.json"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    let _sink = Stream::sink(&bed.server);
+    bed.cable();
+    let name = bed.process("n1");
+    let files = ["--name", &name, "--state", state.to_str().unwrap(), "--audit", audit.to_str().unwrap()];
+    let follow = |link_cc| {
+        let arguments = ["mobility", "follow", "--key", &path, "--rto-min", "0ms", "--cc", link_cc];
+        Program::start(&bed.nodes[0], &[&arguments[..], &files].concat())
+    };
+    let wide = |sequence| bed.multicast(GROUP_V4.into(), &said("wide", WIDE, sequence).seal(&key).unwrap());
+    let mut fails = follow("wide=cubic");
+    let _stream = Stream::source(&bed.nodes[0], "reno");
+    // What stands in the way of writing the state is a directory.
+    std::fs::create_dir(state.with_extension("part")).unwrap();
+    wide(1);
+    assert_eq!(fails.exit_code(), Some(2));
+    assert!(bed.lines(&audit).is_empty(), "{:?}", bed.lines(&audit));
+    std::fs::remove_dir(state.with_extension("part")).unwrap();
+    let _follow = follow("wide=cubic");
+    wide(2);
+    wait_for("the congestion control of the link", || !bed.lines(&audit).is_empty());
+    assert_eq!(bed.lines(&audit)[0]["cc"], serde_json::json!(["reno", "cubic"]));
+    wait_for("its own to be written down", || std::fs::read_to_string(&state).unwrap().contains("reno"));
+}
+
+#[test]
 fn a_follower_that_was_killed_and_started_again_believes_nothing_old_and_cleans_up_after_itself() {
     let bed = Bed::new("again");
     let (path, audit) = (bed.key("key"), bed.path("audit.jsonl"));

@@ -204,6 +204,56 @@ fn records_that_find_no_room_are_counted_and_make_the_run_invalid() {
 }
 
 #[test]
+fn a_trace_that_cannot_begin_leaves_nothing_that_refuses_the_next_try() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+    for _ in 0..2 {
+        let output = longfat(&["tcb", "trace", "--netns", "no-such-netns", "-o", run.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains("no-such-netns"), "{}", text(&output.stderr));
+    }
+    assert_eq!(std::fs::read_dir(&run).unwrap().count(), 0);
+}
+
+/// When losses were noted, and how many there were until then.
+fn noted_losses(run: &std::path::Path) -> Vec<(i64, u64)> {
+    let notes = std::fs::read_to_string(run.join("trace.notes.jsonl")).unwrap_or_default();
+    let lost = |note: Value| Some((note["lost"]["at_us"].as_i64()?, note["lost"]["records"].as_u64()?));
+    notes.lines().filter_map(|line| lost(serde_json::from_str(line).ok()?)).collect()
+}
+
+#[test]
+fn losses_are_noted_in_the_loop_that_finds_them_for_a_trace_that_is_killed() {
+    use longfat_schema::run::RunDirectory;
+    use std::io::{Read as _, Write as _};
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+    let (mut client, mut accepted) = pair("cubic");
+    let filter = format!("sport {}", client.local_addr().unwrap().port());
+    let mut trace = Command::new(env!("CARGO_BIN_EXE_longfat"))
+        .args(["tcb", "trace", &filter, "--buffer", "4KiB", "-o", run.to_str().unwrap()])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    // Those of every second lie a second apart.
+    let is_soon = |pair: &[(i64, u64)]| pair[1].0 - pair[0].0 < 500_000 && pair[1].1 > pair[0].1;
+    while !noted_losses(&run).windows(2).any(is_soon) {
+        assert!(std::time::Instant::now() < give_up, "{:?}", noted_losses(&run));
+        for _ in 0..100 {
+            client.write_all(&[7; 10_000]).unwrap();
+            accepted.read_exact(&mut [0; 10_000]).unwrap();
+        }
+    }
+    trace.kill().unwrap();
+    trace.wait().unwrap();
+    let (_, lost) = *noted_losses(&run).last().unwrap();
+    longfat(&["tcb", "trace", "--recover", run.to_str().unwrap()]);
+    let manifest = RunDirectory::open(&run).unwrap().manifest;
+    assert_eq!(manifest.metric("trace_lost_records", ""), Some(lost as f64));
+}
+
+#[test]
 fn a_trace_that_was_killed_leaves_what_its_tables_are_made_of_afterwards() {
     use longfat_schema::{
         record::TraceSample,

@@ -306,6 +306,10 @@ impl<'a> Node<'a> {
             }
         }
         let asked: Vec<Step> = steps.iter().map(|(_, step)| step.clone()).collect();
+        // Before it is done, as with routes. It stays when that fails: some may have been set, nobody knows which.
+        let replaced = asked.iter().filter(|step| step.change.cc.is_some());
+        let before = replaced.filter_map(|step| by_cookie.get(&step.cookie)).map(|b| (b.cookie, b.cc));
+        self.write_replaced_cc(owed(&self.state.replaced_cc, before))?;
         let answers = self.setter.apply(&self.place, &asked)?;
         for ((wish, step), answer) in steps.iter().zip(&answers) {
             self.done(wish, step, answer);
@@ -316,11 +320,15 @@ impl<'a> Node<'a> {
             .into_iter()
             .map(|(cookie, cc)| (cookie, cc.as_str().to_owned()))
             .collect();
-        if self.state.replaced_cc != replaced {
-            self.state.replaced_cc = replaced;
-            self.state.write(&self.plan.state)?;
+        self.write_replaced_cc(replaced)
+    }
+
+    fn write_replaced_cc(&mut self, replaced: Vec<(u64, String)>) -> Result<()> {
+        if self.state.replaced_cc == replaced {
+            return Ok(());
         }
-        Ok(())
+        self.state.replaced_cc = replaced;
+        self.state.write(&self.plan.state)
     }
 
     fn step(&self, block: &ControlBlock, change: &Change) -> std::result::Result<Step, String> {
@@ -462,6 +470,15 @@ impl<'a> Node<'a> {
     }
 }
 
+/// Congestion controls to be given back, in the order of cookies, when those that connections have now (`before`) are
+/// replaced as well. One replaced earlier (`known`) stays: what stands in its place is not the connection's own.
+fn owed(known: &[(u64, String)], before: impl Iterator<Item = (u64, CcName)>) -> Vec<(u64, String)> {
+    let before = before.map(|(cookie, cc)| (cookie, cc.as_str().to_owned()));
+    // Of two entries of one cookie the later stays.
+    let all: BTreeMap<u64, String> = before.chain(known.iter().cloned()).collect();
+    all.into_iter().collect()
+}
+
 /// Every congestion control of this kernel that connections can be set under.
 fn prepare(
     setter: &mut Setter,
@@ -487,5 +504,19 @@ fn kind_of(cc: CcName) -> CcKind {
         "reno" => CcKind::Stateless,
         name if kernel_has(name).unwrap_or(false) => CcKind::Opaque,
         _ => CcKind::Absent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_to_be_replaced_is_owed_and_a_connections_own_stays_what_it_was() {
+        let known = [(5, "reno".to_owned()), (9, "cubic".to_owned())];
+        let before = [(7, CcName::from("cubic")), (5, CcName::from("bbr"))];
+        let reno_cubic_cubic = [(5, "reno".into()), (7, "cubic".into()), (9, "cubic".into())];
+        assert_eq!(owed(&known, before.into_iter()), reno_cubic_cubic);
+        assert_eq!(owed(&known, std::iter::empty()), known);
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     outcome::{Outcome, require},
     stop,
 };
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use longfat_host::{Network, support};
 use longfat_kernel::{
     support::{Capability, missing},
@@ -22,9 +22,10 @@ use longfat_mobility::{
 use longfat_schema::units::{Nanos, Size};
 use std::{
     collections::BTreeMap,
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::Write as _,
-    path::PathBuf,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -116,6 +117,7 @@ pub struct Clean {
 pub fn run(args: &Args) -> Outcome {
     let plan = plan(args)?;
     require(missing(&[Capability::ControlBlocks]))?;
+    let _held = hold(&plan.state)?;
     let open = |path: &PathBuf| {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         opened.with_context(|| format!("open the audit file {}", path.display()))
@@ -166,22 +168,41 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
 pub fn clean(args: &Clean) -> Outcome {
     require(support::missing_network_admin("routes").into_iter().collect())?;
     if control::ask(&super::socket(args.socket.as_deref(), &args.name), "status").is_ok() {
-        return Err(anyhow::anyhow!(
-            "'{}' is running; end it, and it puts its routes back itself",
-            args.name
-        )
-        .into());
+        return Err(anyhow!("'{}' is running; end it, and it puts its routes back itself", args.name).into());
     }
     let state = state_file(args.state.as_ref(), &args.name);
     if args.state.is_some() && !state.exists() {
-        return Err(anyhow::anyhow!("there is no state '{}'", state.display()).into());
+        return Err(anyhow!("there is no state '{}'", state.display()).into());
     }
+    let _held = hold(&state)?;
     println!("{} routes put back", state::clean_routes(&state)?);
     Ok(())
 }
 
 fn state_file(given: Option<&PathBuf>, name: &str) -> PathBuf {
     given.cloned().unwrap_or_else(|| state::state_of(name))
+}
+
+/// Makes a state this process's own for as long as the file is open: control sockets may be called anything, and do not
+/// tell who keeps it.
+fn hold(state: &Path) -> anyhow::Result<File> {
+    let mut path = state.as_os_str().to_owned();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    let failed = || format!("lock the state '{}'", state.display());
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(""))).with_context(failed)?;
+    // Nobody else may open it: who can open a file can lock it.
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+    let file = opened.with_context(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "a process that runs keeps the state '{}' (its socket may be another); end it, and it puts back itself what it \
+             changed, or give another --name or --state",
+            state.display()
+        ),
+        Err(TryLockError::Error(error)) => Err(error).with_context(failed),
+    }
 }
 
 fn tell(event: &Event<'_>, audit: Option<&mut File>) {

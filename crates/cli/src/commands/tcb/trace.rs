@@ -74,7 +74,11 @@ fn trace(args: &Args, output: &Path) -> Outcome {
     let stop = stop::flag()?;
     let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
     let mut spool = Spool::create(output, started_unix_ms, longfat_host::monotonic_us())?;
-    let mut tracer = Tracer::start(look, buffer_bytes)?;
+    let mut tracer = Tracer::start(look, buffer_bytes).or_else(|error| {
+        // Nothing was recorded: what is left behind would only refuse the next try.
+        Written::of(&spool)?.remove()?;
+        Err(anyhow::Error::from(error))
+    })?;
     collect(&mut tracer, &mut spool, args.duration.map(Duration::from), &stop)?;
     drop(tracer);
     eprintln!();
@@ -102,7 +106,8 @@ fn collect(
     duration: Option<Duration>,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
-    let (start, mut shown, mut records) = (Instant::now(), Instant::now(), 0u64);
+    let (start, mut shown) = (Instant::now(), Instant::now());
+    let (mut records, mut noted_lost) = (0u64, 0);
     loop {
         let last = stop.load(Ordering::Relaxed) || duration.is_some_and(|span| start.elapsed() >= span);
         let mut failed = None;
@@ -115,10 +120,15 @@ fn collect(
         }
         spool.flush()?;
         spool.note_meant(tracer.take_meant())?;
-        if last || shown.elapsed() >= Duration::from_secs(1) {
+        let (lost, due) = (tracer.lost(), last || shown.elapsed() >= Duration::from_secs(1));
+        // At once: a trace that is killed in the next moment has lost them all the same.
+        if due || lost != noted_lost {
+            spool.note_lost(longfat_host::monotonic_us(), lost)?;
+            noted_lost = lost;
+        }
+        if due {
             shown = Instant::now();
-            spool.note_lost(longfat_host::monotonic_us(), tracer.lost())?;
-            eprint!("\r{} connections, {records} records, {} lost ", tracer.connections(), tracer.lost());
+            eprint!("\r{} connections, {records} records, {lost} lost ", tracer.connections());
         }
         if last {
             return spool.end(longfat_host::monotonic_us());
