@@ -276,4 +276,7 @@ fn the_page_of_a_comparison_shows_what_differs_and_draws_both_sides_beside_each_
     if let Ok(path) = std::env::var("LONGFAT_COMPARE_HTML") {
         std::fs::write(path, &page).unwrap();
     }
+    let apart = longfat_report::compare::Comparison { cases: vec![], parameters: vec![], ..comparison };
+    let page = html(&apart, &experiments);
+    assert!(page.contains("no case in common") && !page.contains("No parameter differs"), "{page}");
 }

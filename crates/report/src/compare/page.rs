@@ -23,8 +23,12 @@ pub fn html(comparison: &Comparison, experiments: &[Experiment; 2]) -> String {
 
 /// What stands on it.
 pub(crate) fn sections(comparison: &Comparison, experiments: &[Experiment; 2]) -> String {
+    let header = header(experiments, comparison);
+    if comparison.cases.is_empty() {
+        return header + "<p>The two have no case in common: there is nothing to compare.</p>";
+    }
     let sections = [
-        header(experiments, comparison),
+        header,
         beyond(comparison),
         parameters(comparison),
         comparison.cases.iter().map(case_table).collect(),
