@@ -72,11 +72,12 @@ impl Settings {
         self.apply_liveness(socket).map_err(|source| Error::io("set a TCP option", source))
     }
 
-    /// Unacknowledged data for `timeout`, or that long without answer to keepalives, ends the connection.
+    /// That long without answer to keepalives ends the connection. TCP_USER_TIMEOUT is not set: Linux (6.18) remembers when
+    /// it first probed a closed window, forgets that it was opened since, and ends a connection that moves all the time
+    /// at the next probe after the timeout.
     fn apply_liveness(&self, socket: &OwnedFd) -> io::Result<()> {
         let tcp = |option, value| set_option(socket, libc::IPPROTO_TCP, option, value);
         let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
-        tcp(libc::TCP_USER_TIMEOUT, timeout_ms)?;
         tcp(libc::TCP_KEEPIDLE, (timeout_ms / 4000).max(1))?;
         tcp(libc::TCP_KEEPINTVL, (timeout_ms / 4000).max(1))?;
         tcp(libc::TCP_NODELAY, i32::from(self.no_delay))?;

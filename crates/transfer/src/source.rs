@@ -12,7 +12,7 @@ use crate::{
 };
 use longfat_host::{
     monotonic_ns,
-    socket::{Buffer, buffer, cc, tcp_sample},
+    socket::{Buffer, buffer, cc, tcp_info, tcp_sample},
 };
 use longfat_schema::record::{AvailSample, Record, TcpSample};
 use std::{
@@ -104,6 +104,7 @@ fn write_all(
     let limit = RateLimit::new(plan.stream_rate_bps(stream));
     let mut writer =
         BlockWriter::new(socket, pattern, plan).map_err(|error| format!("zero-copy: {error}"))?;
+    let mut took_ns = start_ns;
     while *position < total {
         let now = monotonic_ns();
         if now - start_ns >= span_ns {
@@ -121,12 +122,29 @@ fn write_all(
         let length = (total - *position).min(u64::from(plan.block_bytes));
         match writer.write(*position, length, now) {
             Ok(0) => return Err("the connection took no more bytes".to_owned()),
-            Ok(count) => *position += count,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Ok(count) => {
+                *position += count;
+                took_ns = now;
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                refuse_silence(socket, now - took_ns, plan.timeout_us)?;
+            }
             Err(error) => return Err(format!("sending failed after {position} bytes: {error}")),
         }
     }
     Ok(())
+}
+
+/// An error when the socket has taken nothing for the timeout, and its peer has acknowledged nothing, nor answered a probe.
+fn refuse_silence(socket: &TcpStream, blocked_ns: u64, timeout_us: u64) -> Result<(), String> {
+    if blocked_ns < timeout_us * 1000 {
+        return Ok(());
+    }
+    let info = tcp_info(socket).map_err(|error| error.to_string())?;
+    if u64::from(info.last_ack_recv_ms) * 1000 < timeout_us {
+        return Ok(());
+    }
+    Err(format!("nothing was acknowledged for {:.1} s", f64::from(info.last_ack_recv_ms) / 1000.0))
 }
 
 /// Samples every socket each period until `over`; the last sample of each.
@@ -230,4 +248,52 @@ fn assemble(
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        error::End,
+        halt::Halt,
+        plan::{Amount, TransferPlan},
+        sockets::{Settings, connect_to},
+    };
+    use longfat_host::socket::{set_buffer, set_option};
+    use std::{io::Read, net::TcpListener, time::Instant};
+
+    /// Reads a little at a time, and nothing for 300 ms every now and then.
+    fn read_haltingly(mut socket: TcpStream) {
+        let (mut piece, mut rested) = ([0; 3000], Instant::now());
+        while let Ok(1..) = socket.read(&mut piece) {
+            std::thread::sleep(Duration::from_millis(2));
+            if rested.elapsed() > Duration::from_millis(200) {
+                std::thread::sleep(Duration::from_millis(300));
+                rested = Instant::now();
+            }
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_closes_its_window_now_and_then_is_not_taken_for_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        set_buffer(&listener, Buffer::Receive, 6000).unwrap();
+        // As of Ethernet: a window of less than a segment is one that must be probed.
+        set_option(&listener, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 1448).unwrap();
+        let plan = TransferPlan {
+            amount: Amount::DurationUs(5_000_000),
+            timeout_us: 1_000_000,
+            ..TransferPlan::default()
+        };
+        let halt = Halt::default();
+        let settings = Settings::data(&plan, End::Sending);
+        let socket = connect_to(listener.local_addr().unwrap(), None, &settings, &halt).unwrap();
+        let reader = std::thread::spawn(move || read_haltingly(listener.accept().unwrap().0));
+        let context = Context { plan: &plan, halt: &halt, emit: &|_| (), avail: &|_| None };
+        let pattern = Pattern::new(plan.block_bytes as usize);
+        let written = write_stream(&socket, 0, monotonic_ns(), &pattern, &context);
+        drop(socket);
+        assert_eq!(written.error, None, "after {} bytes", written.position);
+        reader.join().unwrap();
+    }
 }

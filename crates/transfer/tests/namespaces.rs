@@ -107,6 +107,26 @@ fn udp_that_is_blocked_is_named() {
 }
 
 #[test]
+fn data_that_nobody_acknowledges_end_a_transfer_whose_control_connection_lives() {
+    let wire = Wire::new("deaf");
+    let server = wire.serve("0.0.0.0:0");
+    let control = server.address.port();
+    let plan = TransferPlan { timeout_us: 1_500_000, ..bytes_plan(1 << 40) };
+    let outcome = std::thread::scope(|scope| {
+        let options = send_options(format!("{FAR}:{control}"), plan);
+        let client = scope.spawn(|| wire.near.run(move || send(&options, &()).unwrap()).unwrap());
+        std::thread::sleep(Duration::from_millis(700));
+        let rule = format!(
+            "table inet b {{ chain in {{ type filter hook input priority 0; tcp dport != {control} drop; }}; }}"
+        );
+        wire.nft(&wire.far, &rule);
+        client.join().unwrap()
+    });
+    let error = outcome.flows[0].error.as_deref().unwrap_or_default();
+    assert!(error.contains("nothing was acknowledged for"), "{outcome:?}");
+}
+
+#[test]
 fn a_wire_that_dies_ends_both_ends_within_the_timeout() {
     let wire = Wire::new("cut");
     let server = wire.serve("0.0.0.0:0");
