@@ -193,7 +193,7 @@ fn listen(output: Option<ChildStdout>, mut log: File) -> Receiver<()> {
     receiver
 }
 
-/// The last lines of a log, without its first (the command), on one line.
+/// What a program said last, on one line.
 fn last_lines(log: &Path) -> io::Result<String> {
     const TAIL_BYTES: u64 = 4096;
     let mut file = File::open(log)?;
@@ -201,8 +201,26 @@ fn last_lines(log: &Path) -> io::Result<String> {
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let said = text.lines().filter(|line| !line.starts_with("$ ") && !line.trim().is_empty());
-    let said: Vec<_> = said.map(str::trim).collect();
-    Ok(said[said.len().saturating_sub(QUOTE_LINES)..].join(" | "))
+    Ok(last_words(&String::from_utf8_lossy(&bytes)))
+}
+
+/// The last lines of a log, without its first (the command): those that say what failed, where there are such. A program
+/// that failed still shows the table of what it measured.
+fn last_words(log: &str) -> String {
+    let said = || log.lines().map(str::trim).filter(|line| !line.starts_with("$ ") && !line.is_empty());
+    let failures: Vec<_> = said().filter(|line| line.starts_with("longfat: ")).collect();
+    let quoted = if failures.is_empty() { said().collect() } else { failures };
+    quoted[quoted.len().saturating_sub(QUOTE_LINES)..].join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_program_that_failed_its_reason_is_quoted_not_the_table_behind_it() {
+        let log = "$ longfat transfer send\nready\nlongfat: stream 0: reset\n──\n0   24 Mbit/s\n──\n";
+        assert_eq!(last_words(log), "longfat: stream 0: reset");
+        assert_eq!(last_words("$ longfat x\n one \n\ntwo\n"), "one | two");
+    }
 }
