@@ -16,7 +16,6 @@ import json
 import os
 import pathlib
 import platform
-import resource
 import signal
 import statistics
 import subprocess
@@ -73,13 +72,11 @@ def capture(path, packets):
 
 def timed(command):
     """Wall and processor seconds, and peak memory, of one command."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
     child = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     wall = time.monotonic() - start
     assert status == 0, f"{command} failed"
-    del before
     return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "memory_mb": usage.ru_maxrss / 1024}
 
 

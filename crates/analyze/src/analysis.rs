@@ -7,20 +7,17 @@
 
 use crate::{
     Settings,
-    capture::{
-        Damage, InterfaceStatistics,
-        reader::{CaptureError, CaptureReader},
-    },
-    decode::{Decoded, Unfollowed, decode},
+    capture::{Damage, InterfaceStatistics, reader::CaptureError},
+    decode::{Decoded, Unfollowed},
     flow::{
         report::FlowReport,
         table::{FlowTable, Retired},
     },
     segment::{FlowKey, Segment},
+    segments::Segments,
 };
 use serde::Serialize;
 use std::{
-    io::Read,
     sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread,
 };
@@ -105,8 +102,8 @@ pub struct Analysis {
 }
 
 /// Reads captures as if they were one, in the order of their first packets.
-pub fn analyze<R: Read>(
-    mut captures: Vec<CaptureReader<R>>,
+pub fn analyze<C: Segments>(
+    mut captures: Vec<C>,
     settings: Settings,
     progress: impl FnMut(u64),
 ) -> Result<Analysis, CaptureError> {
@@ -127,8 +124,8 @@ pub fn analyze<R: Read>(
     shared_out(&mut captures, &order, settings, progress)
 }
 
-fn shared_out<R: Read>(
-    captures: &mut [CaptureReader<R>],
+fn shared_out<C: Segments>(
+    captures: &mut [C],
     order: &[usize],
     settings: Settings,
     progress: impl FnMut(u64),
@@ -280,7 +277,9 @@ struct Intake<F, P> {
     flows: F,
     progress: P,
     report: CaptureReport,
+    /// Room for segments; the first `filled` are not handed on yet.
     pending: Vec<Segment>,
+    filled: usize,
     unsorted: bool,
     newest_ns: i64,
     span_ns: Option<(i64, i64)>,
@@ -294,7 +293,8 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             flows,
             progress,
             report: CaptureReport::default(),
-            pending: Vec::with_capacity(BATCH + SORTED),
+            pending: vec![Segment::default(); BATCH + SORTED],
+            filled: 0,
             unsorted: false,
             newest_ns: i64::MIN,
             span_ns: None,
@@ -303,11 +303,7 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
         }
     }
 
-    fn read_all<R: Read>(
-        &mut self,
-        captures: &mut [CaptureReader<R>],
-        order: &[usize],
-    ) -> Result<(), CaptureError> {
+    fn read_all<C: Segments>(&mut self, captures: &mut [C], order: &[usize]) -> Result<(), CaptureError> {
         for index in order {
             let capture = &mut captures[*index];
             self.read(capture)?;
@@ -316,18 +312,20 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             self.report.damages.extend_from_slice(capture.damages());
             self.report.interfaces.extend(capture.statistics());
         }
-        self.hand_on(self.pending.len());
+        self.hand_on(self.filled);
         let (least, most) = self.span_ns.unwrap_or_default();
         self.report.duration_s = (most.saturating_sub(least)) as f64 / 1e9;
         Ok(())
     }
 
-    fn read<R: Read>(&mut self, capture: &mut CaptureReader<R>) -> Result<(), CaptureError> {
+    fn read<C: Segments>(&mut self, capture: &mut C) -> Result<(), CaptureError> {
         let before = self.report.bytes;
         let mut last_ns = i64::MIN;
-        while let Some(packet) = capture.next_packet()? {
-            let (time_ns, index) = (packet.time_ns, self.report.packets);
-            let decoded = decode(&packet, index);
+        loop {
+            let index = self.report.packets;
+            // There is always room: what fills it is handed on at once.
+            let into = &mut self.pending[self.filled];
+            let Some((time_ns, decoded)) = capture.next_segment(index, into)? else { return Ok(()) };
             self.report.packets += 1;
             if time_ns < last_ns {
                 self.report.backwards_packets += 1;
@@ -342,19 +340,19 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
                 (self.progress)(before + capture.offset());
             }
         }
-        Ok(())
     }
 
     #[inline]
     fn on_decoded(&mut self, decoded: Decoded) {
         match decoded {
-            Decoded::Tcp(segment) => {
+            Decoded::Tcp => {
                 self.report.tcp_packets += 1;
-                self.on_segment(segment);
+                self.on_segment();
             }
-            Decoded::TooBig { key, end, mtu_bytes } => {
+            Decoded::TooBig { mtu_bytes } => {
                 self.report.other_packets += 1;
-                self.hand_on(self.pending.len());
+                let Segment { key, end, .. } = self.pending[self.filled];
+                self.hand_on(self.filled);
                 self.flows.on_too_big(key, end, mtu_bytes);
             }
             Decoded::Not(Unfollowed::Other) => self.report.other_packets += 1,
@@ -365,41 +363,69 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
         }
     }
 
+    /// The one behind those that are pending.
     #[inline]
-    fn on_segment(&mut self, segment: Segment) {
-        if segment.time_ns < self.newest_ns {
-            if segment.time_ns < self.newest_ns.saturating_sub(CLOCK_STEP_NS) {
-                self.report.clock_steps += 1;
-                self.hand_on(self.pending.len());
-                self.newest_ns = segment.time_ns;
-            }
-            self.unsorted = true;
+    fn on_segment(&mut self) {
+        let time_ns = self.pending[self.filled].time_ns;
+        if time_ns < self.newest_ns {
+            self.on_backwards(time_ns);
         } else {
-            self.newest_ns = segment.time_ns;
+            self.newest_ns = time_ns;
         }
-        self.pending.push(segment);
-        if self.pending.len() >= BATCH + SORTED {
+        self.filled += 1;
+        if self.filled == self.pending.len() {
             self.hand_on(BATCH);
         }
     }
 
-    /// Sorts what is pending and hands the first `count` on.
+    #[cold]
+    fn on_backwards(&mut self, time_ns: i64) {
+        if time_ns < self.newest_ns.saturating_sub(CLOCK_STEP_NS) {
+            self.report.clock_steps += 1;
+            let behind = self.filled;
+            self.hand_on(behind);
+            self.pending.swap(0, behind);
+            self.newest_ns = time_ns;
+        }
+        self.unsorted = true;
+    }
+
+    /// Hands the first `count` on, in the order of their times.
     fn hand_on(&mut self, count: usize) {
+        let Some(last) = count.checked_sub(1) else { return };
         if self.unsorted {
-            self.pending.sort_by_key(|segment| (segment.time_ns, segment.index));
-            self.unsorted = false;
+            self.sort();
         }
-        let Some(last) = count.checked_sub(1).map(|last| self.pending[last].time_ns) else { return };
-        for segment in &self.pending[..count] {
-            self.flows.on_segment(segment);
-        }
+        let last_ns = self.pending[last].time_ns;
+        self.pending[..count].iter().for_each(|segment| self.flows.on_segment(segment));
+        self.pending.copy_within(count..self.filled, 0);
+        self.filled -= count;
         self.handed_on += count as u64;
-        self.pending.copy_within(count.., 0);
-        self.pending.truncate(self.pending.len() - count);
-        let (at, time_ns) = self.swept;
-        if self.handed_on - at >= SWEEP_SEGMENTS && last.abs_diff(time_ns) >= SWEEP_NS as u64 {
-            self.flows.sweep(last);
-            self.swept = (self.handed_on, last);
+        let (at, swept_ns) = self.swept;
+        if self.handed_on - at >= SWEEP_SEGMENTS && last_ns.abs_diff(swept_ns) >= SWEEP_NS as u64 {
+            self.flows.sweep(last_ns);
+            self.swept = (self.handed_on, last_ns);
         }
+    }
+
+    /// Sorts what is pending; of equal times, what came first. Nearly all are where they belong: only the others are moved.
+    #[cold]
+    fn sort(&mut self) {
+        let times = self.pending[..self.filled].iter().map(|segment| segment.time_ns);
+        let mut order: Vec<(i64, usize)> = times.zip(0..).collect();
+        // Not the unstable one: this one finds what is in order already.
+        order.sort();
+        for first in 0..order.len() {
+            let mut to = first;
+            loop {
+                let from = std::mem::replace(&mut order[to].1, to);
+                if from == first {
+                    break;
+                }
+                self.pending.swap(to, from);
+                to = from;
+            }
+        }
+        self.unsorted = false;
     }
 }

@@ -3,7 +3,7 @@
 //! whatever is cut off is said to be.
 
 use crate::{
-    capture::{Direction, LinkType, Packet},
+    capture::{LinkType, Packet},
     segment::{FlowKey, Segment, option},
 };
 
@@ -14,18 +14,14 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const VXLAN_PORT: u16 = 4789;
 
-/// What a packet is.
+/// What a packet is. What there is more to say stands in a [`Segment`]: this is small, as there are millions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decoded {
     /// A TCP segment.
-    Tcp(Segment),
-    /// A router's word that a TCP packet is too big: the flow it quotes, which end sent it, the MTU it names.
+    Tcp,
+    /// A router's word that a TCP packet is too big; of the segment, key and end are of the packet it quotes.
     TooBig {
-        /// Whose packet.
-        key: FlowKey,
-        /// Which end of the key had sent it.
-        end: u8,
-        /// Octets; 0 if the router does not say.
+        /// The MTU it names, octets; 0 if the router does not say.
         mtu_bytes: u32,
     },
     /// No segment that could be followed.
@@ -57,17 +53,15 @@ struct Ip<'a> {
     ttl: u8,
     ecn: u8,
     id: u16,
-    unfragmentable: bool,
 }
 
-/// Reads the headers of a packet.
+/// Reads the headers of a packet. A TCP segment is written to `into`, all of it but the SACK blocks that it does not have.
 #[inline]
-pub fn decode(packet: &Packet, index: u64) -> Decoded {
-    let (mut kind, mut data, mut direction) = match link(packet.link, packet.data) {
+pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
+    let (mut kind, mut data) = match link(packet.link, packet.data) {
         Ok(found) => found,
         Err(why) => return Decoded::Not(why),
     };
-    direction = packet.direction.or(direction);
     for _ in 0..MAX_LAYERS {
         let before = packet.data.len() - data.len();
         let on_wire = (packet.original_bytes as usize).max(packet.data.len()) - before;
@@ -88,7 +82,10 @@ pub fn decode(packet: &Packet, index: u64) -> Decoded {
             Err(why) => return Decoded::Not(why),
         };
         (kind, data) = match ip.protocol {
-            6 => return tcp(&ip, packet.time_ns, index, direction),
+            6 => {
+                (into.time_ns, into.index) = (packet.time_ns, index);
+                return tcp(&ip, into);
+            }
             4 => (IPV4, ip.payload),
             41 => (IPV6, ip.payload),
             47 => match gre(ip.payload) {
@@ -99,7 +96,7 @@ pub fn decode(packet: &Packet, index: u64) -> Decoded {
                 Some(inner) => (ETHERNET, inner),
                 None => return Decoded::Not(Unfollowed::Other),
             },
-            1 | 58 => return too_big(&ip),
+            1 | 58 => return too_big(&ip, into),
             _ => return Decoded::Not(Unfollowed::Other),
         };
     }
@@ -109,25 +106,20 @@ pub fn decode(packet: &Packet, index: u64) -> Decoded {
 type Inner<'a> = (u16, &'a [u8]);
 
 #[inline]
-fn link(link: LinkType, data: &[u8]) -> Result<(u16, &[u8], Option<Direction>), Unfollowed> {
-    let cooked = |kind: u8| if kind == 4 { Direction::Outbound } else { Direction::Inbound };
+fn link(link: LinkType, data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
+    let cooked = |kind: usize, header: usize| {
+        let kind = be16(data, kind).ok_or(Unfollowed::Truncated)?;
+        vlan(kind, data.get(header..).ok_or(Unfollowed::Truncated)?)
+    };
     match link.0 {
-        1 => ethernet(data).map(|(kind, inner)| (kind, inner, None)),
-        113 => {
-            let kind = be16(data, 14).ok_or(Unfollowed::Truncated)?;
-            let (kind, inner) = vlan(kind, &data[16..])?;
-            Ok((kind, inner, data.get(1).map(|k| cooked(*k))))
-        }
-        276 => {
-            let kind = be16(data, 0).ok_or(Unfollowed::Truncated)?;
-            let (kind, inner) = vlan(kind, data.get(20..).ok_or(Unfollowed::Truncated)?)?;
-            Ok((kind, inner, data.get(10).map(|k| cooked(*k))))
-        }
-        12 | 14 | 101 => raw(data).map(|(kind, inner)| (kind, inner, None)),
-        228 => Ok((IPV4, data, None)),
-        229 => Ok((IPV6, data, None)),
+        1 => ethernet(data),
+        113 => cooked(14, 16),
+        276 => cooked(0, 20),
+        12 | 14 | 101 => raw(data),
+        228 => Ok((IPV4, data)),
+        229 => Ok((IPV6, data)),
         // The family number before the packet differs between systems and byte orders; the IP version does not.
-        0 | 108 => raw(data.get(4..).ok_or(Unfollowed::Truncated)?).map(|(kind, inner)| (kind, inner, None)),
+        0 | 108 => raw(data.get(4..).ok_or(Unfollowed::Truncated)?),
         _ => Err(Unfollowed::UnknownLink(link)),
     }
 }
@@ -188,7 +180,6 @@ fn ipv4(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
         ttl: header[8],
         ecn: header[1] & 3,
         id: u16::from_be_bytes([header[4], header[5]]),
-        unfragmentable: fragment & 0x4000 != 0,
     })
 }
 
@@ -213,7 +204,6 @@ fn ipv6(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
         ttl: header[7],
         ecn: header[1] >> 4 & 3,
         id: 0,
-        unfragmentable: true,
     };
     extensions(ip)
 }
@@ -260,7 +250,8 @@ fn vxlan(data: &[u8]) -> Option<&[u8]> {
 }
 
 /// ICMP "fragmentation needed" (RFC 1191) and ICMPv6 "packet too big" (RFC 8201).
-fn too_big(ip: &Ip<'_>) -> Decoded {
+#[cold]
+fn too_big(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
     let (kind, code) = match (ip.payload.first(), ip.payload.get(1)) {
         (Some(kind), Some(code)) => (*kind, *code),
         _ => return Decoded::Not(Unfollowed::Other),
@@ -274,15 +265,15 @@ fn too_big(ip: &Ip<'_>) -> Decoded {
     let Ok(quoted) = quoted else { return Decoded::Not(Unfollowed::Other) };
     match (quoted.protocol, be16(quoted.payload, 0), be16(quoted.payload, 2)) {
         (6, Some(from), Some(to)) => {
-            let (key, end) = FlowKey::of((quoted.source, from), (quoted.destination, to));
-            Decoded::TooBig { key, end, mtu_bytes }
+            (into.key, into.end) = FlowKey::of((quoted.source, from), (quoted.destination, to));
+            Decoded::TooBig { mtu_bytes }
         }
         _ => Decoded::Not(Unfollowed::Other),
     }
 }
 
 #[inline]
-fn tcp(ip: &Ip<'_>, time_ns: i64, index: u64, direction: Option<Direction>) -> Decoded {
+fn tcp(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
     // Up to the window; checksum and urgent pointer say nothing here.
     let Some(header) = ip.payload.first_chunk::<16>() else { return Decoded::Not(Unfollowed::Truncated) };
     let length = usize::from(header[12] >> 4) * 4;
@@ -291,28 +282,19 @@ fn tcp(ip: &Ip<'_>, time_ns: i64, index: u64, direction: Option<Direction>) -> D
     }
     let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    let (key, end) = FlowKey::of((ip.source, half(0)), (ip.destination, half(2)));
-    let mut segment = Segment {
-        time_ns,
-        index,
-        key,
-        end,
-        flags: half(12) & 0x1ff,
-        sequence: word(4),
-        acknowledgement: word(8),
-        window: half(14),
-        ip_id: ip.id,
-        payload_bytes: (ip.payload_bytes - length) as u32,
-        ttl: ip.ttl,
-        ecn: ip.ecn,
-        unfragmentable: ip.unfragmentable,
-        direction,
-        ..Segment::default()
-    };
+    (into.key, into.end) = FlowKey::of((ip.source, half(0)), (ip.destination, half(2)));
+    into.flags = half(12) & 0x1ff;
+    (into.sequence, into.acknowledgement) = (word(4), word(8));
+    into.window = half(14);
+    (into.ip_id, into.ttl, into.ecn) = (ip.id, ip.ttl, ip.ecn);
+    into.payload_bytes = (ip.payload_bytes - length) as u32;
+    (into.options, into.sack_count) = (0, 0);
+    (into.ts_value, into.ts_echo) = (0, 0);
+    (into.mss_bytes, into.window_scale) = (0, 0);
     if length > 20 {
-        options(&mut segment, &ip.payload[20.min(ip.payload.len())..length.min(ip.payload.len())]);
+        options(into, &ip.payload[20.min(ip.payload.len())..length.min(ip.payload.len())]);
     }
-    Decoded::Tcp(segment)
+    Decoded::Tcp
 }
 
 /// Reads TCP's options as far as they were kept and make sense.

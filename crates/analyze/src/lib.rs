@@ -2,6 +2,7 @@
 //!
 //! - [`capture`]: pcap and pcapng, read as a stream, damage and all.
 //! - [`decode`]: from a frame to a [`segment::Segment`].
+//! - [`segments`]: captures as what an analysis reads.
 //! - [`flow`]: from segments to flows, in memory bounded by the flows that are live.
 //! - [`findings`]: what the figures mean, with evidence.
 //! - [`analysis`]: all of it, over several files and several cores.
@@ -18,6 +19,7 @@ pub mod findings;
 pub mod flow;
 pub mod matching;
 pub mod segment;
+pub mod segments;
 pub mod summary;
 #[cfg(feature = "tables")]
 pub mod tables;
@@ -33,7 +35,8 @@ pub struct Settings {
     pub idle_ns: i64,
     /// A closed flow is over after this.
     pub linger_ns: i64,
-    /// Flows that are reported one by one, the greatest by payload; all count in the sums.
+    /// Flows that are reported one by one, the greatest by payload; all count in the sums. While reading, memory holds up to
+    /// twice as many reports of up to 20 KB.
     pub most_flows: usize,
     /// Time that others are relative to, nanoseconds since 1970: that of the first packet.
     pub epoch_ns: i64,
@@ -46,7 +49,7 @@ impl Default for Settings {
             detailed: false,
             idle_ns: 300_000_000_000,
             linger_ns: 10_000_000_000,
-            most_flows: 100_000,
+            most_flows: 10_000,
             epoch_ns: 0,
         }
     }

@@ -11,16 +11,14 @@
 //! Memory goes with what is under way between the places and with the flows, not with the files.
 
 use crate::{
-    capture::reader::{CaptureError, CaptureReader},
-    decode::{Decoded, decode},
+    capture::reader::CaptureError,
+    decode::Decoded,
     flow::{histogram::Histogram, thinned::Thinned},
     segment::{FlowKey, Segment},
+    segments::Segments,
 };
 use serde::Serialize;
-use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    io::Read,
-};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// A packet that has not come to the other place this much later, by its own clock, will not.
 const EXPECTED_NS: i64 = 30_000_000_000;
@@ -261,7 +259,7 @@ pub struct DirectionMatch {
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn matching<R: Read>(captures: &mut [CaptureReader<R>; 2]) -> Result<Matching, CaptureError> {
+pub fn matching<C: Segments>(captures: &mut [C; 2]) -> Result<Matching, CaptureError> {
     let mut places = [Place::default(), Place::default()];
     let mut flows: BTreeMap<FlowKey, [Half; 2]> = BTreeMap::new();
     let mut offset_ns = None;
@@ -302,9 +300,10 @@ fn next_place(places: &[Place; 2], offset_ns: Option<i64>) -> Option<usize> {
     }
 }
 
-fn next_segment<R: Read>(capture: &mut CaptureReader<R>) -> Result<Option<Segment>, CaptureError> {
-    while let Some(packet) = capture.next_packet()? {
-        if let Decoded::Tcp(segment) = decode(&packet, 0) {
+fn next_segment(capture: &mut impl Segments) -> Result<Option<Segment>, CaptureError> {
+    let mut segment = Segment::default();
+    while let Some((_, decoded)) = capture.next_segment(0, &mut segment)? {
+        if decoded == Decoded::Tcp {
             return Ok(Some(segment));
         }
     }

@@ -1,6 +1,5 @@
 //! A TCP segment as the analysis sees it: what the headers of one packet say, in one fixed-size value.
 
-use crate::capture::Direction;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// TCP's flags as they stand in octets 12 and 13 of its header.
@@ -115,16 +114,12 @@ pub struct Segment {
     pub window_scale: u8,
     /// SACK blocks that were kept.
     pub sack_count: u8,
-    /// SACK blocks: left edge, right edge.
+    /// SACK blocks: left edge, right edge; what is behind the last one says nothing.
     pub sack: [(u32, u32); 4],
     /// Time to live, or hop limit.
     pub ttl: u8,
     /// ECN field of the IP header.
     pub ecn: u8,
-    /// IPv4 forbids fragmentation, as IPv6 always does.
-    pub unfragmentable: bool,
-    /// As the file says.
-    pub direction: Option<Direction>,
 }
 
 impl Segment {

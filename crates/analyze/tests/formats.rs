@@ -169,8 +169,9 @@ fn a_file_cut_within_a_record_gives_every_whole_record() {
 fn segment(link: u32, data: &[u8], original: usize) -> Result<Segment, Unfollowed> {
     let packet =
         Packet { time_ns: 1, original_bytes: original as u32, data, link: LinkType(link), direction: None };
-    match decode(&packet, 0) {
-        Decoded::Tcp(segment) => Ok(segment),
+    let mut segment = Segment::default();
+    match decode(&packet, 0, &mut segment) {
+        Decoded::Tcp => Ok(segment),
         Decoded::Not(why) => Err(why),
         other => panic!("{other:?}"),
     }
@@ -283,8 +284,10 @@ fn a_router_that_wants_smaller_packets_names_the_flow() {
         link: LinkType(101),
         direction: None,
     };
-    let (key, end) = FlowKey::of((0xffff_0a00_0001, 40_000), (0xffff_0a00_0002, 5001));
-    assert_eq!(decode(&seen, 0), Decoded::TooBig { key, end, mtu_bytes: 1300 });
+    let mut quoted = Segment::default();
+    assert_eq!(decode(&seen, 0, &mut quoted), Decoded::TooBig { mtu_bytes: 1300 });
+    let expected = FlowKey::of((0xffff_0a00_0001, 40_000), (0xffff_0a00_0002, 5001));
+    assert_eq!((quoted.key, quoted.end), expected);
 }
 
 fn arbitrary(head: Vec<u8>, length: usize) -> impl Strategy<Value = Vec<u8>> {
@@ -341,7 +344,7 @@ proptest! {
         original in any::<u32>(),
     ) {
         let packet = Packet { time_ns: 0, original_bytes: original, data: &data, link: LinkType(link), direction: None };
-        let _ = decode(&packet, 0);
+        let _ = decode(&packet, 0, &mut Segment::default());
     }
 
     #[test]

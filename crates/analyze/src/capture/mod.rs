@@ -3,11 +3,14 @@
 //! - [`reader`]: bytes of any source in, one packet at a time out; damage is reported with its offset and the rest is read.
 //! - [`pcap`], [`pcapng`]: the two formats as pure functions on a slice.
 //! - [`roll`]: a capture written as one file or as a ring of files.
+//! - `columns` (a feature): a capture as a Parquet table, compact, without the octets themselves.
 //! - [`source`]: files, standard input, gzip and zstd.
 //! - [`mod@write`]: both formats, for tests, tools and the capture program.
 //!
 //! The memory needed is that of one buffer, whatever the length of the file.
 
+#[cfg(feature = "tables")]
+pub mod columns;
 pub mod pcap;
 pub mod pcapng;
 pub mod reader;
@@ -15,13 +18,13 @@ pub mod roll;
 pub mod source;
 pub mod write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Most octets a single record may claim: what is larger is damage, not a packet (a BIG TCP frame has 512 KiB at most).
 pub const MAX_RECORD_BYTES: usize = 1 << 20;
 
 /// What a frame begins with: the LINKTYPE number of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LinkType(pub u32);
 
 /// Which way a frame went at the interface that was listened to.

@@ -24,6 +24,14 @@ pub enum CaptureError {
     /// Not a capture.
     #[error("{0} is neither pcap nor pcapng (nor one of them in gzip or zstd); give a capture file")]
     Unknown(String),
+    /// Not a capture in columns, or one without its end.
+    #[error("{file}: {what}")]
+    Columns {
+        /// Which file.
+        file: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// Nothing in it.
     #[error("{0} is empty; give a capture file")]
     Empty(String),

@@ -1,16 +1,19 @@
-//! A capture as one pcapng file, or as a ring of files that end at a size or after a time. Every file stands by itself: it
-//! names its interface and ends with what was seen and lost while it was written.
+//! A capture as one file, or as a ring of files that end at a size or after a time: pcapng or columns. Every file stands by
+//! itself: it names its interface and ends with what was seen and lost while it was written.
 //!
 //! No clock: the time of a packet says when a file is over.
 
+#[cfg(feature = "tables")]
+use super::columns::write::ColumnsWriter;
 use super::{
     Direction, LinkType,
     write::{PcapngWriter, Totals},
 };
+use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
@@ -25,10 +28,22 @@ pub struct RollSpec {
     pub most_ns: Option<i64>,
     /// So many files are kept, the newest.
     pub keep: Option<usize>,
+    /// What they are.
+    pub form: Form,
+}
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The octets that were kept.
+    Pcapng,
+    /// What the headers say, as a Parquet table.
+    #[cfg(feature = "tables")]
+    Columns,
 }
 
 /// What every file says of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The writing program.
     pub application: String,
@@ -47,13 +62,84 @@ pub struct Origin {
 #[error("{file}: {source}; choose another place with -o")]
 pub struct RollError {
     file: String,
-    source: std::io::Error,
+    source: io::Error,
 }
 
 /// Room before the kernel is asked to write.
 const BUFFER_BYTES: usize = 1 << 20;
 
-type Output = PcapngWriter<BufWriter<Box<dyn Write + Send>>>;
+type Raw = BufWriter<Box<dyn Write + Send>>;
+
+enum Output {
+    Pcapng(PcapngWriter<Raw>),
+    #[cfg(feature = "tables")]
+    Columns(Box<ColumnsWriter<Raw>>),
+}
+
+impl Output {
+    fn begin(raw: Raw, form: Form, origin: &Origin) -> io::Result<Output> {
+        match form {
+            Form::Pcapng => {
+                let mut output = PcapngWriter::by(raw, &origin.application)?;
+                output.filtered_interface(
+                    &origin.interface,
+                    origin.link,
+                    origin.snap_bytes,
+                    &origin.filter,
+                )?;
+                Ok(Output::Pcapng(output))
+            }
+            #[cfg(feature = "tables")]
+            Form::Columns => Ok(Output::Columns(Box::new(ColumnsWriter::new(raw, origin.clone())?))),
+        }
+    }
+
+    #[inline]
+    fn packet(&mut self, time_ns: i64, wire_bytes: u32, data: &[u8], direction: Direction) -> io::Result<()> {
+        match self {
+            Output::Pcapng(output) => output.packet(0, time_ns, wire_bytes, data, Some(direction)),
+            #[cfg(feature = "tables")]
+            Output::Columns(output) => output.packet(time_ns, wire_bytes, data, Some(direction)),
+        }
+    }
+
+    fn statistics(&mut self, totals: &Totals) -> io::Result<()> {
+        match self {
+            Output::Pcapng(output) => output.statistics(0, totals),
+            #[cfg(feature = "tables")]
+            Output::Columns(output) => {
+                output.statistics(totals);
+                Ok(())
+            }
+        }
+    }
+
+    fn written_bytes(&self) -> u64 {
+        match self {
+            Output::Pcapng(output) => output.written_bytes(),
+            #[cfg(feature = "tables")]
+            Output::Columns(output) => output.written_bytes(),
+        }
+    }
+
+    /// Hands on what is held back; rows of a table are held back until there are enough of them.
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Output::Pcapng(output) => output.flush(),
+            #[cfg(feature = "tables")]
+            Output::Columns(_) => Ok(()),
+        }
+    }
+
+    fn finish(self) -> io::Result<()> {
+        let mut raw = match self {
+            Output::Pcapng(output) => output.into_inner(),
+            #[cfg(feature = "tables")]
+            Output::Columns(output) => output.finish()?,
+        };
+        raw.flush()
+    }
+}
 
 /// The file that is being written, and those before it.
 pub struct Roll {
@@ -108,7 +194,7 @@ impl Roll {
         }
         self.first_ns.get_or_insert(time_ns);
         self.totals.delivered += 1;
-        let written = self.output.packet(0, time_ns, wire_bytes, data, Some(direction));
+        let written = self.output.packet(time_ns, wire_bytes, data, direction);
         written.map_err(|source| failed(self.current(), source))
     }
 
@@ -133,8 +219,10 @@ impl Roll {
     /// Ends the last file; the files that are there, the oldest first.
     pub fn finish(mut self) -> Result<Vec<PathBuf>, RollError> {
         self.say(&self.totals.clone())?;
-        self.flush()?;
-        Ok(self.files.into())
+        let Roll { output, files, spec, .. } = self;
+        let last = files.back().unwrap_or(&spec.path);
+        output.finish().map_err(|source| failed(last, source))?;
+        Ok(files.into())
     }
 
     fn is_over(&self, time_ns: i64) -> bool {
@@ -147,10 +235,10 @@ impl Roll {
         self.totals.end_ns = self.totals.end_ns.max(time_ns);
         let until_now = self.without_waiting();
         self.say(&until_now)?;
-        self.flush()?;
         self.number += 1;
         let (path, output) = open(&self.spec, &self.origin, self.number)?;
-        self.output = output;
+        let over = std::mem::replace(&mut self.output, output);
+        over.finish().map_err(|source| failed(self.current(), source))?;
         self.files.push_back(path);
         self.first_ns = None;
         self.before = until_now;
@@ -189,7 +277,7 @@ impl Roll {
             dropped: now.dropped.saturating_sub(before.dropped),
             delivered: now.delivered.saturating_sub(before.delivered),
         };
-        self.output.statistics(0, &totals).map_err(|source| failed(self.current(), source))
+        self.output.statistics(&totals).map_err(|source| failed(self.current(), source))
     }
 
     fn current(&self) -> &Path {
@@ -200,16 +288,12 @@ impl Roll {
 fn open(spec: &RollSpec, origin: &Origin, number: u64) -> Result<(PathBuf, Output), RollError> {
     let path = numbered(spec, number);
     let raw: Box<dyn Write + Send> = if path == Path::new("-") {
-        Box::new(std::io::stdout())
+        Box::new(io::stdout())
     } else {
         Box::new(File::create(&path).map_err(|source| failed(&path, source))?)
     };
-    let begin = || {
-        let mut output = PcapngWriter::by(BufWriter::with_capacity(BUFFER_BYTES, raw), &origin.application)?;
-        output.filtered_interface(&origin.interface, origin.link, origin.snap_bytes, &origin.filter)?;
-        Ok(output)
-    };
-    begin().map_err(|source| failed(&path, source)).map(|output| (path, output))
+    let begun = Output::begin(BufWriter::with_capacity(BUFFER_BYTES, raw), spec.form, origin);
+    begun.map_err(|source| failed(&path, source)).map(|output| (path, output))
 }
 
 /// `FILE`, or `FILE.00001` and so on when there may be several.
@@ -222,7 +306,7 @@ fn numbered(spec: &RollSpec, number: u64) -> PathBuf {
     name.into()
 }
 
-fn failed(path: &Path, source: std::io::Error) -> RollError {
+fn failed(path: &Path, source: io::Error) -> RollError {
     let file = if path == Path::new("-") { "standard output".into() } else { path.display().to_string() };
     RollError { file, source }
 }
@@ -230,7 +314,7 @@ fn failed(path: &Path, source: std::io::Error) -> RollError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::source;
+    use crate::capture::reader::CaptureReader;
 
     fn origin() -> Origin {
         Origin {
@@ -245,8 +329,13 @@ mod tests {
     /// A ring of ten packets, a second apart, of which one is lost before the fifth and two after the eighth.
     fn written(change: impl FnOnce(&mut RollSpec)) -> (tempfile::TempDir, Vec<PathBuf>) {
         let folder = tempfile::tempdir().unwrap();
-        let mut spec =
-            RollSpec { path: folder.path().join("c.pcapng"), most_bytes: None, most_ns: None, keep: None };
+        let mut spec = RollSpec {
+            path: folder.path().join("c.pcapng"),
+            most_bytes: None,
+            most_ns: None,
+            keep: None,
+            form: Form::Pcapng,
+        };
         change(&mut spec);
         let mut roll = Roll::create(spec, origin(), 0).unwrap();
         for second in 0..10 {
@@ -264,7 +353,7 @@ mod tests {
 
     /// First octets of the packets, received and dropped.
     fn read(path: &Path) -> (Vec<u8>, u64, u64) {
-        let mut reader = source::open(path).unwrap();
+        let mut reader = CaptureReader::new(File::open(path).unwrap(), "test").unwrap();
         let mut firsts = Vec::new();
         while let Some(packet) = reader.next_packet().unwrap() {
             assert_eq!((packet.original_bytes, packet.direction), (1500, Some(Direction::Outbound)));
@@ -299,7 +388,7 @@ mod tests {
     fn packets_that_are_counted_together_are_counted_in_the_file_they_are_in() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.pcapng");
-        let spec = RollSpec { path, most_bytes: Some(400), most_ns: None, keep: None };
+        let spec = RollSpec { path, most_bytes: Some(400), most_ns: None, keep: None, form: Form::Pcapng };
         let mut roll = Roll::create(spec, origin(), 0).unwrap();
         // 40 came by, the filter meant 33 of them, and three of those found no room.
         let counted = Totals { end_ns: 1, received: 40, accepted: 33, dropped: 3, ..Totals::default() };
@@ -325,7 +414,7 @@ mod tests {
         for counts in [late_received, late_accepted] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("c.pcapng");
-            let spec = RollSpec { path, most_bytes: None, most_ns: Some(1), keep: None };
+            let spec = RollSpec { path, most_bytes: None, most_ns: Some(1), keep: None, form: Form::Pcapng };
             let mut roll = Roll::create(spec, origin(), 0).unwrap();
             for (number, (received, accepted)) in (0i64..).zip(counts) {
                 roll.count(Totals { end_ns: number, received, accepted, ..Totals::default() }).unwrap();
@@ -350,7 +439,13 @@ mod tests {
 
     #[test]
     fn a_place_that_cannot_be_written_is_named_with_the_mend() {
-        let spec = RollSpec { path: "/no/such/place".into(), most_bytes: None, most_ns: None, keep: None };
+        let spec = RollSpec {
+            path: "/no/such/place".into(),
+            most_bytes: None,
+            most_ns: None,
+            keep: None,
+            form: Form::Pcapng,
+        };
         let message = Roll::create(spec, origin(), 0).err().unwrap().to_string();
         assert!(message.contains("/no/such/place") && message.contains("-o"), "{message}");
     }

@@ -1,6 +1,14 @@
-//! Where octets come from: files, standard input (`-`), each of them plain, gzip or zstd.
+//! Where captures come from: files, standard input (`-`), each of them plain, gzip or zstd; tables only from files.
 
-use super::reader::{CaptureError, CaptureReader};
+#[cfg(feature = "tables")]
+use super::columns::{self, read::ColumnsReader};
+use super::{
+    Damage, InterfaceStatistics,
+    reader::{CaptureError, CaptureReader},
+};
+use crate::{decode::Decoded, segment::Segment, segments::Segments};
+#[cfg(feature = "tables")]
+use std::os::unix::fs::FileExt as _;
 use std::{
     fs::File,
     io::{Chain, Cursor, Read},
@@ -10,16 +18,80 @@ use std::{
 /// Any source, decompressed.
 pub type Source = Box<dyn Read + Send>;
 
+/// An open capture of any form.
+pub enum Opened {
+    /// pcap or pcapng.
+    Octets(Box<CaptureReader<Source>>),
+    /// Parquet.
+    #[cfg(feature = "tables")]
+    Columns(Box<ColumnsReader>),
+}
+
 /// Opens a capture; `-` is standard input.
-pub fn open(path: &Path) -> Result<CaptureReader<Source>, CaptureError> {
-    let file = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
-    let failed = |source| CaptureError::Io { file: file.clone(), source };
-    let raw: Source = if path == Path::new("-") {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(File::open(path).map_err(failed)?)
+///
+/// # Errors
+/// When there is none, or it cannot be read.
+pub fn open(path: &Path) -> Result<Opened, CaptureError> {
+    let is_piped = path == Path::new("-");
+    let name = if is_piped { "standard input".to_owned() } else { path.display().to_string() };
+    let failed = |source| CaptureError::Io { file: name.clone(), source };
+    if is_piped {
+        let source = decompressed(Box::new(std::io::stdin())).map_err(failed)?;
+        return CaptureReader::new(source, &name).map(|reader| Opened::Octets(Box::new(reader)));
+    }
+    let file = File::open(path).map_err(failed)?;
+    #[cfg(feature = "tables")]
+    {
+        let mut beginning = [0; 4];
+        // What is no regular file, and what is shorter, cannot be a table.
+        if file.read_exact_at(&mut beginning, 0).is_ok() && columns::read::recognises(&beginning) {
+            return ColumnsReader::new(file, &name).map(|reader| Opened::Columns(Box::new(reader)));
+        }
+    }
+    let source = decompressed(Box::new(file)).map_err(failed)?;
+    CaptureReader::new(source, &name).map(|reader| Opened::Octets(Box::new(reader)))
+}
+
+/// Does the same with either form.
+macro_rules! either {
+    ($opened:expr, $capture:ident => $do:expr) => {
+        match $opened {
+            Opened::Octets($capture) => $do,
+            #[cfg(feature = "tables")]
+            Opened::Columns($capture) => $do,
+        }
     };
-    CaptureReader::new(decompressed(raw).map_err(failed)?, &file)
+}
+
+impl Segments for Opened {
+    fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
+        either!(self, capture => capture.first_time_ns())
+    }
+
+    #[inline]
+    fn next_segment(
+        &mut self,
+        index: u64,
+        into: &mut Segment,
+    ) -> Result<Option<(i64, Decoded)>, CaptureError> {
+        either!(self, capture => capture.next_segment(index, into))
+    }
+
+    fn offset(&self) -> u64 {
+        either!(self, capture => capture.offset())
+    }
+
+    fn damages(&self) -> &[Damage] {
+        either!(self, capture => capture.damages())
+    }
+
+    fn damage_count(&self) -> u64 {
+        either!(self, capture => capture.damage_count())
+    }
+
+    fn statistics(&self) -> Vec<InterfaceStatistics> {
+        either!(self, capture => capture.statistics())
+    }
 }
 
 /// Looks at the first octets, which name the compression.

@@ -1,6 +1,7 @@
 //! Writes both formats: what tests, benchmarks and a capture program need of them.
 
 use super::{Direction, LinkType};
+use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 
 /// The classic format, nanoseconds, little-endian.
@@ -35,7 +36,7 @@ impl<W: Write> PcapWriter<W> {
 }
 
 /// What an interface statistics block says of a capture.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// When it began, nanoseconds since 1970 (`isb_starttime`).
     pub start_ns: i64,

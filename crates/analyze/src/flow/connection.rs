@@ -76,8 +76,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Begins with its first segment.
-    pub fn new(segment: &Segment, detailed: bool) -> Connection {
+    /// Will begin with this segment; `reused`: an earlier connection of the capture had the same ends.
+    pub fn new(segment: &Segment, reused: bool, detailed: bool) -> Connection {
         let ports = segment.key.ports;
         let opener = match (segment.has(flag::SYN), segment.has(flag::ACK)) {
             (true, false) => segment.end,
@@ -96,7 +96,7 @@ impl Connection {
             reset: None,
             closed_ns: None,
             half_closed: false,
-            reused: false,
+            reused: reused && segment.has(flag::SYN),
             syn_sequence: [None; 2],
             finished_ns: [None; 2],
         }

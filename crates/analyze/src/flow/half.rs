@@ -230,7 +230,10 @@ pub struct Half {
     last_payload: u32,
     last_window: u64,
     last_rtt_ns: i64,
-    accounted_ns: Option<i64>,
+    /// Until when it is known what limited the sender: from the first payload on.
+    accounted_ns: i64,
+    /// What does since when, unless it has finished; not put down yet.
+    limited: Option<(Limit, i64)>,
     last_acked: Option<(i64, i64)>,
     last_ip_id: u16,
     last_sequence: (u32, u32, u32),
@@ -309,7 +312,8 @@ impl Half {
             last_payload: 0,
             last_window: u64::MAX,
             last_rtt_ns: 0,
-            accounted_ns: None,
+            accounted_ns: 0,
+            limited: None,
             last_acked: None,
             last_ip_id: 0,
             last_sequence: (0, 0, 0),
@@ -362,20 +366,27 @@ impl Half {
         self.account(now_ns);
     }
 
+    /// Nearly always it is what it was before: time is put down when that changes.
     #[inline]
     fn account(&mut self, now_ns: i64) {
-        let since = self.accounted_ns.unwrap_or(now_ns);
-        if now_ns <= since && self.accounted_ns.is_some() {
+        if now_ns <= self.accounted_ns {
             return;
         }
-        self.accounted_ns = Some(now_ns);
-        if self.fin.is_some() && self.flight_bytes() == 0 {
-            return;
+        let since = std::mem::replace(&mut self.accounted_ns, now_ns);
+        let is_done = self.fin.is_some() && self.flight_bytes() == 0;
+        let limit = if is_done { None } else { Some(self.limit()) };
+        if limit != self.limited.map(|(limit, _)| limit) {
+            self.put_down(since);
+            self.limited = limit.map(|limit| (limit, since));
         }
-        let limit = self.limit();
-        self.limit_ns[limit as usize] += now_ns - since;
+    }
+
+    /// What limited the sender until then.
+    fn put_down(&mut self, until_ns: i64) {
+        let Some((limit, since_ns)) = self.limited.take() else { return };
+        self.limit_ns[limit as usize] += until_ns - since_ns;
         if let Some(series) = &mut self.series {
-            series.spend(since, now_ns, limit);
+            series.spend(since_ns, until_ns, limit);
         }
     }
 
@@ -520,7 +531,7 @@ impl Half {
         match &mut self.data_ns {
             None => {
                 self.data_ns = Some((segment.time_ns, segment.time_ns));
-                self.accounted_ns = Some(segment.time_ns);
+                self.accounted_ns = segment.time_ns;
             }
             Some((_, last)) => *last = segment.time_ns,
         }
@@ -1077,6 +1088,7 @@ impl Half {
 
     /// Ends what is not over.
     pub fn finish(&mut self, now_ns: i64) {
+        self.put_down(self.accounted_ns);
         self.recovery.close(now_ns);
     }
 }
@@ -1114,6 +1126,7 @@ mod tests {
             half.on_ack(&ack, 65_535, None);
         }
         assert!(half.passed.is_empty());
+        half.finish(1_000_000_000);
         assert_eq!(half.limit_ns, [0; 4]);
     }
 
@@ -1173,8 +1186,12 @@ mod tests {
             Segment { time_ns: 1_000_000, flags: flag::ACK, sequence: 1, payload_bytes: 100, ..ack(0) };
         half.advance(data.time_ns);
         half.on_sent(&data);
-        assert_eq!(half.limit_ns, [0; 4], "what went before the first payload is nobody's");
         half.advance(4_000_000);
-        assert_eq!(half.limit_ns.iter().sum::<i64>(), 3_000_000);
+        half.finish(4_000_000);
+        assert_eq!(
+            half.limit_ns.iter().sum::<i64>(),
+            3_000_000,
+            "what went before the first payload is nobody's"
+        );
     }
 }

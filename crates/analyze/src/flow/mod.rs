@@ -1,6 +1,7 @@
 //! From segments to flows. Streaming: memory goes with the flows that are live, not with the length of the capture.
 //!
 //! - [`table`]: which connection a segment belongs to; idle and closed ones are turned into reports.
+//! - [`young`]: the first packets of a flow, until it is known to go on.
 //! - [`connection`]: both ends: handshake, vantage point, closing.
 //! - [`half`]: the data one end sends and the acknowledgements it gets.
 //! - [`recovery`]: what a retransmission was, and the episodes they form.
@@ -21,3 +22,4 @@ pub mod series;
 pub mod spacing;
 pub mod table;
 pub mod thinned;
+pub mod young;

@@ -1,9 +1,9 @@
 //! Which connection a segment belongs to. A connection that is closed, idle or reopened becomes a report and is forgotten.
 
-use super::{connection::Connection, report::FlowReport};
+use super::{connection::Connection, report::FlowReport, young::Young};
 use crate::{
     Settings,
-    segment::{FlowKey, Segment, flag},
+    segment::{FlowKey, Segment},
 };
 use std::{
     collections::HashMap,
@@ -36,10 +36,47 @@ impl Hasher for Handed {
     }
 }
 
+/// What is known of a flow.
+enum Flow {
+    /// Its first packets.
+    Young(Box<Young>),
+    /// What they mean.
+    Followed(Box<Connection>),
+}
+
+impl Flow {
+    fn first_index(&self) -> u64 {
+        match self {
+            Flow::Young(young) => young.first_index,
+            Flow::Followed(connection) => connection.first_index,
+        }
+    }
+
+    /// Follows it from now on.
+    #[inline]
+    fn follow(&mut self, key: FlowKey, detailed: bool) -> &mut Connection {
+        loop {
+            match self {
+                Flow::Followed(connection) => return connection,
+                Flow::Young(young) => *self = Flow::Followed(young.followed(key, detailed)),
+            }
+        }
+    }
+
+    /// Whether it may be over; if not, it is not.
+    fn may_be_over(&self, now_ns: i64, settings: &Settings) -> bool {
+        let (last_ns, closed) = match self {
+            Flow::Young(young) => (young.last_ns, young.may_be_closed()),
+            Flow::Followed(connection) => (connection.last_ns, connection.is_closed()),
+        };
+        is_over(last_ns, closed, now_ns, settings)
+    }
+}
+
 /// Connections of one shard.
 pub struct FlowTable {
     settings: Settings,
-    slots: HashMap<SpreadKey, Box<Connection>, BuildHasherDefault<Handed>>,
+    slots: HashMap<SpreadKey, Flow, BuildHasherDefault<Handed>>,
     retired: Retired,
 }
 
@@ -111,39 +148,49 @@ impl FlowTable {
     #[inline]
     pub fn on_segment(&mut self, segment: &Segment) {
         let key = SpreadKey(segment.key);
-        if let Some(connection) = self.slots.get_mut(&key) {
-            let over = is_over(connection, segment.time_ns, &self.settings);
-            if !over && !connection.is_reopened_by(segment) {
-                connection.on_segment(segment);
-                return;
-            }
-            self.retire(key);
-            self.open(segment, key, true);
-        } else {
-            self.open(segment, key, false);
+        let Some(flow) = self.slots.get_mut(&key) else { return self.open(segment, key, false) };
+        if let Flow::Young(young) = flow
+            && young.take(segment, self.settings.linger_ns)
+        {
+            return;
         }
+        let connection = flow.follow(segment.key, self.settings.detailed);
+        let over = is_over(connection.last_ns, connection.is_closed(), segment.time_ns, &self.settings);
+        if !over && !connection.is_reopened_by(segment) {
+            connection.on_segment(segment);
+            return;
+        }
+        self.retire(key);
+        self.open(segment, key, true);
     }
 
     #[cold]
     fn open(&mut self, segment: &Segment, key: SpreadKey, reused: bool) {
-        let mut connection = Box::new(Connection::new(segment, self.settings.detailed));
-        connection.reused = reused && segment.has(flag::SYN);
-        connection.on_segment(segment);
-        self.slots.insert(key, connection);
+        let Settings { detailed, linger_ns, .. } = self.settings;
+        let mut young = Box::new(Young::new(segment, reused));
+        let flow = if young.take(segment, linger_ns) {
+            Flow::Young(young)
+        } else {
+            let mut connection = Box::new(Connection::new(segment, reused, detailed));
+            connection.on_segment(segment);
+            Flow::Followed(connection)
+        };
+        self.slots.insert(key, flow);
     }
 
     #[cold]
     fn retire(&mut self, key: SpreadKey) {
-        if let Some(mut connection) = self.slots.remove(&key) {
+        if let Some(mut flow) = self.slots.remove(&key) {
+            let connection = flow.follow(key.0, self.settings.detailed);
             connection.finish();
-            self.retired
-                .add(FlowReport::of(&mut connection, self.settings.epoch_ns), self.settings.most_flows);
+            self.retired.add(FlowReport::of(connection, self.settings.epoch_ns), self.settings.most_flows);
         }
     }
 
     /// A router's word about a live connection.
     pub fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
-        if let Some(connection) = self.slots.get_mut(&SpreadKey(key)) {
+        if let Some(flow) = self.slots.get_mut(&SpreadKey(key)) {
+            let connection = flow.follow(key, self.settings.detailed);
             connection.halves[usize::from(end)].on_too_big(mtu_bytes);
         }
     }
@@ -151,24 +198,32 @@ impl FlowTable {
     /// Turns what is over by now into reports.
     pub fn sweep(&mut self, now_ns: i64) {
         let settings = self.settings;
-        let over = self.slots.iter().filter(|(_, c)| is_over(c, now_ns, &settings));
-        let mut keys: Vec<_> = over.map(|(key, c)| (c.first_index, *key)).collect();
-        keys.sort_unstable_by_key(|(index, _)| *index);
-        keys.into_iter().for_each(|(_, key)| self.retire(key));
+        for key in self.in_order(|flow| flow.may_be_over(now_ns, &settings)) {
+            let flow = self.slots.get_mut(&key).map(|flow| flow.follow(key.0, settings.detailed));
+            if flow.is_some_and(|c| is_over(c.last_ns, c.is_closed(), now_ns, &settings)) {
+                self.retire(key);
+            }
+        }
     }
 
     /// The capture is over.
     pub fn finish(mut self) -> Retired {
-        let mut keys: Vec<_> = self.slots.iter().map(|(key, c)| (c.first_index, *key)).collect();
-        keys.sort_unstable_by_key(|(index, _)| *index);
-        keys.into_iter().for_each(|(_, key)| self.retire(key));
+        self.in_order(|_| true).into_iter().for_each(|key| self.retire(key));
         self.retired
+    }
+
+    /// Keys of such flows, in the order of their first packets.
+    fn in_order(&self, such: impl Fn(&Flow) -> bool) -> Vec<SpreadKey> {
+        let found = self.slots.iter().filter(|(_, flow)| such(flow));
+        let mut keys: Vec<_> = found.map(|(key, flow)| (flow.first_index(), *key)).collect();
+        keys.sort_unstable_by_key(|(index, _)| *index);
+        keys.into_iter().map(|(_, key)| key).collect()
     }
 }
 
 /// Whether a connection ends before a packet at this time: depends on nothing but its own packets.
 #[inline]
-fn is_over(connection: &Connection, now_ns: i64, settings: &Settings) -> bool {
-    let idle = now_ns.saturating_sub(connection.last_ns);
-    idle > settings.linger_ns && (idle > settings.idle_ns || connection.is_closed())
+fn is_over(last_ns: i64, closed: bool, now_ns: i64, settings: &Settings) -> bool {
+    let idle = now_ns.saturating_sub(last_ns);
+    idle > settings.linger_ns && (idle > settings.idle_ns || closed)
 }

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 
 /// What a packet capture says: flows, retransmissions, RTT, limits, and findings in words.
 ///
-/// Reads pcap and pcapng, plain, gzip or zstd, from anyone's capture: at the sender, at the receiver or between, of
-/// whole packets or of headers only. Several files are read as one, in the order of their first packets; '-' is
-/// standard input. Memory goes with the flows that are live, not with the size of the files. Damage is reported with
-/// its offset, and the rest is read.
+/// Reads pcap and pcapng, plain, gzip or zstd, and the tables of 'longfat capture', from anyone's capture: at the
+/// sender, at the receiver or between, of whole packets or of headers only. Several files are read as one, in the
+/// order of their first packets; '-' is standard input. Memory goes with the flows that are live, not with the size
+/// of the files. Damage is reported with its offset, and the rest is read.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat analyze slow.pcap
@@ -57,8 +57,8 @@ pub struct Args {
     /// Threads that follow flows; results are the same for any number [default: one fewer than there are cores].
     #[arg(short, long, value_name = "N")]
     jobs: Option<usize>,
-    /// Flows that are told of one by one, the greatest by payload; all count in the sums.
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    /// Flows that are told of one by one, the greatest by payload; all count in the sums. Each takes up to 20 KB.
+    #[arg(long, value_name = "N", default_value_t = Settings::default().most_flows)]
     most_flows: usize,
 }
 

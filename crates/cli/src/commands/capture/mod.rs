@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use collect::Limits;
 use longfat_analyze::capture::{
     LinkType,
-    roll::{Origin, Roll, RollSpec},
+    roll::{Form, Origin, Roll, RollSpec},
 };
 use longfat_kernel::{
     capture::{self, BUFFER_BYTES, Capture, CaptureSpec, Direction, LinkHeader, PAYLOAD_MAX_BYTES, Snap},
@@ -20,7 +20,7 @@ use longfat_kernel::{
 use longfat_schema::units::{Nanos, Size};
 use std::{path::PathBuf, time::Duration};
 
-/// Write the headers of an interface's packets, both directions, into a pcapng file.
+/// Write the headers of an interface's packets, both directions, into a pcapng file or a Parquet table.
 ///
 /// Headers only: payload is never kept unless asked for. Times are nanoseconds, taken where packets enter and leave the
 /// interface's tc hooks. What found no room is counted, told and written into the file. Which packets is said by a
@@ -38,6 +38,7 @@ use std::{path::PathBuf, time::Duration};
   longfat capture -i eth0 -o slow.pcapng tcp and host 192.0.2.7
   longfat capture -i eth0 -o ring.pcapng --file-size 100MB --files 10     ring.pcapng.00001 and so on, the newest ten
   longfat capture -i eth0 -o - --duration 10s tcp | longfat analyze -
+  longfat capture -i eth0 -o slow.parquet tcp                             what the headers say, in columns
   longfat capture -i eth0 -o cost.pcapng --observer-cost                  what capturing cost the traffic
 
 Exit code 1 when packets were lost: give a greater --buffer, or a filter.")]
@@ -51,7 +52,7 @@ pub struct Args {
     /// The network namespace it is in: a name or a pid.
     #[arg(long, value_name = "NAME|PID")]
     netns: Option<String>,
-    /// The file to write; '-' is standard output.
+    /// The file to write: pcapng, or a compact table when its name ends in '.parquet'; '-' is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Only packets that arrive ('in') or leave ('out').
@@ -170,11 +171,18 @@ fn roll_spec(args: &Args) -> anyhow::Result<RollSpec> {
     if args.json && args.output.as_os_str() == "-" {
         bail!("the capture and --json both go to standard output; name a file with -o");
     }
+    let is_table = args.output.extension().is_some_and(|extension| extension == "parquet");
+    if is_table && (args.payload.0 > 0 || !matches!(args.snap, Layer::Transport)) {
+        bail!(
+            "a table has what whole headers say and no payload; leave out --payload and --snap, or write pcapng"
+        );
+    }
     Ok(RollSpec {
         path: args.output.clone(),
         most_bytes: args.file_size.map(|size| size.0),
         most_ns: args.file_time.map(|time| time.0 as i64),
         keep: args.files,
+        form: if is_table { Form::Columns } else { Form::Pcapng },
     })
 }
 

@@ -1,0 +1,28 @@
+//! The compact form of a capture: one row of a Parquet table for each packet, with what its headers say in columns. Everything
+//! that an analysis reads of a packet is there, and not the octets themselves. The columns are described in
+//! `docs/capture.md`.
+//!
+//! - `row`: the columns, both ways.
+//! - [`write`]: packets in, a table out.
+//! - [`read`]: a table in, segments out.
+
+pub mod read;
+mod row;
+pub mod write;
+
+use super::{roll::Origin, write::Totals};
+use serde::{Deserialize, Serialize};
+
+/// Where the file says what it is, as JSON: an [`About`].
+const ABOUT: &str = "longfat.capture";
+
+/// What stands beside the table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct About {
+    /// Of this form; readers refuse a newer one.
+    schema_version: u32,
+    #[serde(flatten)]
+    origin: Origin,
+    #[serde(flatten)]
+    totals: Totals,
+}

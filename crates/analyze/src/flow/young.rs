@@ -1,0 +1,133 @@
+//! A flow's first packets, kept as they came. Most flows are over after a few, and following one takes tens of times the room;
+//! those that go on are followed from their first packet when it is known that they do. Nothing is told of a flow that a
+//! [`Connection`] would not tell.
+
+use super::connection::Connection;
+use crate::segment::{FlowKey, Segment, flag};
+
+/// Packets of a flow that are kept before it is followed.
+const MOST: usize = 32;
+
+/// A segment without what its flow says, and without SACK blocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Brief {
+    time_ns: i64,
+    sequence: u32,
+    acknowledgement: u32,
+    payload_bytes: u32,
+    ts_value: u32,
+    ts_echo: u32,
+    flags: u16,
+    window: u16,
+    ip_id: u16,
+    mss_bytes: u16,
+    end: u8,
+    options: u8,
+    window_scale: u8,
+    ttl: u8,
+    ecn: u8,
+}
+
+impl Brief {
+    fn of(segment: &Segment) -> Brief {
+        Brief {
+            time_ns: segment.time_ns,
+            sequence: segment.sequence,
+            acknowledgement: segment.acknowledgement,
+            payload_bytes: segment.payload_bytes,
+            ts_value: segment.ts_value,
+            ts_echo: segment.ts_echo,
+            flags: segment.flags,
+            window: segment.window,
+            ip_id: segment.ip_id,
+            mss_bytes: segment.mss_bytes,
+            end: segment.end,
+            options: segment.options,
+            window_scale: segment.window_scale,
+            ttl: segment.ttl,
+            ecn: segment.ecn,
+        }
+    }
+
+    fn segment(&self, key: FlowKey, index: u64) -> Segment {
+        Segment {
+            time_ns: self.time_ns,
+            index,
+            key,
+            end: self.end,
+            options: self.options,
+            flags: self.flags,
+            sequence: self.sequence,
+            acknowledgement: self.acknowledgement,
+            window: self.window,
+            ip_id: self.ip_id,
+            payload_bytes: self.payload_bytes,
+            ts_value: self.ts_value,
+            ts_echo: self.ts_echo,
+            mss_bytes: self.mss_bytes,
+            window_scale: self.window_scale,
+            sack_count: 0,
+            sack: [(0, 0); 4],
+            ttl: self.ttl,
+            ecn: self.ecn,
+        }
+    }
+}
+
+/// A flow of few packets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Young {
+    /// Number of its first packet.
+    pub first_index: u64,
+    /// Time of its last packet.
+    pub last_ns: i64,
+    /// An earlier connection of the capture had the same ends.
+    reused: bool,
+    reset: bool,
+    finished: [bool; 2],
+    packets: Vec<Brief>,
+}
+
+impl Young {
+    /// Without packets; `first` will be the first one.
+    pub fn new(first: &Segment, reused: bool) -> Young {
+        Young {
+            first_index: first.index,
+            last_ns: first.time_ns,
+            reused,
+            reset: false,
+            finished: [false; 2],
+            packets: Vec::new(),
+        }
+    }
+
+    /// Keeps a packet, unless it takes a [`Connection`] to know what to do with it: says whether it did. Such are one behind a
+    /// silence that may end the flow, one that may open another, one with SACK blocks, and one too many.
+    #[inline]
+    pub fn take(&mut self, segment: &Segment, linger_ns: i64) -> bool {
+        let opens = segment.has(flag::SYN) && !segment.has(flag::ACK) && !self.packets.is_empty();
+        let late = segment.time_ns.saturating_sub(self.last_ns) > linger_ns;
+        if opens || late || segment.sack_count > 0 || self.packets.len() == MOST {
+            return false;
+        }
+        self.last_ns = self.last_ns.max(segment.time_ns);
+        self.reset |= segment.has(flag::RST);
+        self.finished[usize::from(segment.end)] |= segment.has(flag::FIN);
+        self.packets.push(Brief::of(segment));
+        true
+    }
+
+    /// Whether it may be closed; if not, it is not.
+    pub fn may_be_closed(&self) -> bool {
+        self.reset || self.finished == [true; 2]
+    }
+
+    /// The connection of these packets.
+    pub fn followed(&self, key: FlowKey, detailed: bool) -> Box<Connection> {
+        let mut segments = self.packets.iter().map(|packet| packet.segment(key, self.first_index)).peekable();
+        let first = segments.peek().copied().unwrap_or_default();
+        let mut connection = Box::new(Connection::new(&first, self.reused, detailed));
+        segments.for_each(|segment| connection.on_segment(&segment));
+        connection
+    }
+}

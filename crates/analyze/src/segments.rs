@@ -1,0 +1,74 @@
+//! What an analysis reads: one packet after another, as what its headers say.
+
+use crate::{
+    capture::{
+        Damage, InterfaceStatistics,
+        reader::{CaptureError, CaptureReader},
+    },
+    decode::{Decoded, decode},
+    segment::Segment,
+};
+use std::io::Read;
+
+/// A capture, whatever its form.
+pub trait Segments {
+    /// Time of the first packet, without taking it.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError>;
+
+    /// The next packet: its time, and what it is; none at the end. A TCP segment is written to `into` and numbered `index`.
+    ///
+    /// # Errors
+    /// When nothing more can be read.
+    fn next_segment(
+        &mut self,
+        index: u64,
+        into: &mut Segment,
+    ) -> Result<Option<(i64, Decoded)>, CaptureError>;
+
+    /// Octets read so far (after decompression).
+    fn offset(&self) -> u64;
+
+    /// Places where the file is damaged, at most a hundred of them.
+    fn damages(&self) -> &[Damage];
+
+    /// How many such places there are.
+    fn damage_count(&self) -> u64;
+
+    /// What the file says of losses at its interfaces.
+    fn statistics(&self) -> Vec<InterfaceStatistics>;
+}
+
+impl<R: Read> Segments for CaptureReader<R> {
+    fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
+        CaptureReader::first_time_ns(self)
+    }
+
+    #[inline]
+    fn next_segment(
+        &mut self,
+        index: u64,
+        into: &mut Segment,
+    ) -> Result<Option<(i64, Decoded)>, CaptureError> {
+        let Some(packet) = self.next_packet()? else { return Ok(None) };
+        Ok(Some((packet.time_ns, decode(&packet, index, into))))
+    }
+
+    fn offset(&self) -> u64 {
+        CaptureReader::offset(self)
+    }
+
+    fn damages(&self) -> &[Damage] {
+        CaptureReader::damages(self)
+    }
+
+    fn damage_count(&self) -> u64 {
+        CaptureReader::damage_count(self)
+    }
+
+    fn statistics(&self) -> Vec<InterfaceStatistics> {
+        CaptureReader::statistics(self)
+    }
+}

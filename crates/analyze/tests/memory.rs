@@ -1,0 +1,99 @@
+//! What a live flow takes, octet by octet, as the allocator is asked for it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use longfat_analyze::{
+    Settings,
+    flow::table::FlowTable,
+    segment::{FlowKey, Segment, flag, option},
+};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+/// Counts what this thread has.
+struct Counting;
+
+thread_local! {
+    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // Gone when the thread ends; nobody asks then.
+    let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
+}
+
+// SAFETY: everything is the system's allocator's; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as isize - layout.size() as isize);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const FLOWS: u32 = 2_000;
+/// Between packets of one flow: ten seconds in all would touch every stretch of time there is.
+const GAP_NS: i64 = 100_000_000;
+
+/// The `number`th packet of a flow: data and its acknowledgement in turn, behind a handshake.
+fn packet(flow: u32, number: u32) -> Segment {
+    let client = (0xffff_0a00_0001, (flow % 60_000 + 1_000) as u16);
+    let (from_client, data) = (number.is_multiple_of(2), number / 2 * 1000);
+    let ends = [client, (0xffff_0a00_0002, 443)];
+    let (key, end) = FlowKey::of(ends[usize::from(!from_client)], ends[usize::from(from_client)]);
+    Segment {
+        time_ns: i64::from(number) * GAP_NS + i64::from(flow),
+        index: u64::from(number * FLOWS + flow),
+        key,
+        end,
+        options: option::TIMESTAMPS,
+        flags: if number < 2 { flag::SYN | if number == 1 { flag::ACK } else { 0 } } else { flag::ACK },
+        sequence: if from_client { data } else { u32::from(number > 1) },
+        acknowledgement: if from_client { u32::from(number > 1) } else { data + 1000 },
+        window: 1000,
+        payload_bytes: if from_client && number > 1 { 1000 } else { 0 },
+        ts_value: number + 1,
+        ts_echo: number,
+        ..Segment::default()
+    }
+}
+
+/// Octets for each flow that has had so many packets, and is live.
+fn bytes_of_a_flow(packets: u32) -> isize {
+    let before = LIVE_BYTES.get();
+    let mut table = FlowTable::new(Settings::default());
+    for number in 0..packets {
+        (0..FLOWS).for_each(|flow| table.on_segment(&packet(flow, number)));
+    }
+    assert_eq!(table.live(), FLOWS as usize);
+    (LIVE_BYTES.get() - before) / FLOWS as isize
+}
+
+#[test]
+fn a_flow_of_few_packets_takes_little_and_a_million_of_them_two_gigabytes_at_most() {
+    let few = [1, 4, 12, 32].map(bytes_of_a_flow);
+    assert!(few.is_sorted() && few[0] > 0, "{few:?}");
+    assert!(few[0] < 500 && few[2] < 1_000 && few[3] < 2_000, "{few:?}");
+}
+
+#[test]
+fn a_flow_that_goes_on_is_bounded_however_long_it_does() {
+    let many = [33, 100, 1_000].map(bytes_of_a_flow);
+    assert!(many.iter().all(|bytes| *bytes < 56_000), "{many:?}");
+}
