@@ -403,13 +403,20 @@ impl Tracked {
             policy => policy.window_segments(&situation),
         };
         (self.refused, self.cc_refused) = (false, false);
-        self.pending = Some(Pending {
+        self.pending = self.may_begin_anew(block, &new.character).then(|| Pending {
             moment: Moment::of(block),
             since_us: 0,
             window_segments,
             fills: fills(block),
             lowered: false,
         });
+    }
+
+    /// BBR that begins anew takes the least round-trip time the kernel has ever measured on the connection for that of its
+    /// path, and holds to it for 10 s: on a link with a longer one its window would be a fraction of what that link takes.
+    fn may_begin_anew(&self, block: &ControlBlock, link: &Character) -> bool {
+        let rtt_us = u64::from(self.rest_us.unwrap_or(0)) + 2 * u64::from(link.delay_us);
+        !is_bbr(block.cc) || block.min_rtt_us.is_some_and(|least_us| u64::from(least_us) * 5 / 4 >= rtt_us)
     }
 
     /// The congestion control it should have and has not: the link's, else its own.

@@ -190,14 +190,17 @@ fn a_link_may_have_its_congestion_control_and_the_own_one_comes_back() {
 }
 
 #[test]
-fn bbr_begins_anew_once_and_is_left_to_itself() {
+fn bbr_begins_anew_once_where_the_round_trip_is_no_longer_and_is_left_to_itself_elsewhere() {
     let mut follower = follower(Policy::Restore);
     let bbr = |block: ControlBlock| ControlBlock { cc: "bbr".into(), ..block };
     let on_wifi = bbr(block(1, 40, 40, 100_000));
-    let wishes = narrowed(&mut follower, &on_wifi);
+    assert!(narrowed(&mut follower, &on_wifi).is_empty(), "it would take 21 ms for the round trip of PHS");
+    assert_eq!(follower.waiting(), 0);
+    let on_phs = bbr(block(1, 60, 60, 200_000));
+    let wishes = follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[on_phs.clone()], 300);
     assert_eq!((wishes[0].why, wishes[0].change.keep), (Why::Lowered, Keep::Never));
-    fulfil(&mut follower, &wishes[0], &on_wifi);
-    assert!(follower.look(&[bbr(block(1, 9, 0, 100_000))], 300).is_empty());
+    fulfil(&mut follower, &wishes[0], &on_phs);
+    assert!(follower.look(&[bbr(block(1, 9, 0, 200_000))], 400).is_empty());
     assert_eq!(follower.waiting(), 0);
 }
 
