@@ -1,152 +1,148 @@
 #!/usr/bin/env python3
-"""What several tools say of one path with cross traffic: ImTCP's two estimators, BBR's bandwidth, iperf3.
+"""What several tools say of one path with cross traffic: ImTCP, BBR's bandwidth, iperf3.
 
     bench/avail/compare.py                            # 100 Mbit/s, 30 ms, Poisson cross traffic of 30 and 70 Mbit/s
     bench/avail/compare.py --law onoff --seconds 20 --rounds 3
+    bench/avail/compare.py --summary bench/avail/results/2026-01-31
 
 Two hosts and an emulated link are namespaces made here. One tool at a time, each beside the same cross traffic (same seed);
-what was free is the link's rate less what the cross traffic's receiver counted, headers included, after the first
-three seconds. iperf3 runs alone, too: that is the truth of the capacity. All figures count IP headers.
-Needs root, iproute2, iperf3 and a built longfat (LONGFAT names another than target/release/longfat).
+what was free is the link's rate less what the cross traffic's receiver counted, headers included, from the third second
+of the tool's own time to its end. iperf3 runs alone, too: that is the truth of the capacity. All figures count IP headers.
+Raw figures are appended to results/DATE/raw.jsonl; summary.md beside it is made from them. The link's driver says
+whether it was punctual; where it was not, the round counts nowhere. Needs root, iproute2, ethtool, iperf3 and a built
+longfat (LONGFAT names another than target/release/longfat).
 """
 
 import argparse
-import datetime
 import json
-import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-LONGFAT = os.environ.get("LONGFAT", str(HERE.parent.parent / "target/release/longfat"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import frame
+from frame import LONGFAT
+
 RATE_MBPS = 100
+PLAN = [
+    f'rate = "{RATE_MBPS}Mbit"', 'delay = "15ms"', 'coalesce = "0s"',
+    'queue = { discipline = "droptail", limit = "375KB" }', 'late_limit_p99 = "500us"',
+]
+# iperf3 sets its congestion control after connecting: a socket that began under BBR would keep its pacing.
+SYSCTLS = ["net.ipv4.tcp_congestion_control=reno"]
 DATAGRAM = 1222
+UDP_WIRE = (DATAGRAM + 28) / DATAGRAM
 TCP_WIRE = 1500 / 1448
 SKIP_S = 3
 
 
-def run(*command):
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+class Path:
+    """The bed with a server of each kind."""
 
+    def __init__(self, bed, directory):
+        self.bed, self.directory = bed, pathlib.Path(directory)
+        for port in ("5201", "5202"):
+            bed.start(bed.receiver, LONGFAT, "transfer", "serve", "--listen", f"{bed.RECEIVER}:{port}", ready="ready")
+        bed.start(bed.receiver, "iperf3", "-s", "-p", "5301", "--forceflush", ready="listening")
 
-def within(name, *command, **options):
-    return subprocess.Popen(["ip", "netns", "exec", name, *command], text=True, **options)
+    def send(self, port, name, *arguments):
+        """A transfer that writes what both ends know to a file of that name."""
+        command = [LONGFAT, "transfer", "send", f"{self.bed.RECEIVER}:{port}", "--samples", self.samples(name)]
+        return self.bed.popen(self.bed.sender, *command, *arguments, stdout=subprocess.DEVNULL)
 
+    def samples(self, name):
+        return str(self.directory / f"{name}.jsonl")
 
-class Bed:
-    """Two hosts, an emulated path of 100 Mbit/s and 30 ms between them, a server of each kind."""
-
-    def __enter__(self):
-        tag = f"lfavail{os.getpid()}"
-        self.sender, self.receiver, self.link = (f"{tag}-{role}" for role in ("sender", "receiver", "link"))
-        self.started = []
-        for name in (self.sender, self.receiver, self.link):
-            run("ip", "netns", "add", name)
-        self.host(self.sender, "a", "10.78.0.1/24")
-        self.host(self.receiver, "b", "10.78.0.2/24")
-        self.directory = tempfile.TemporaryDirectory()
-        spec = pathlib.Path(self.directory.name, "link.toml")
-        spec.write_text(
-            f'rate = "{RATE_MBPS}Mbit"\ndelay = "15ms"\ncoalesce = "0s"\n'
-            'queue = { discipline = "droptail", limit = "375KB" }\n'
-        )
-        drive = [LONGFAT, "link", "drive", "--plan", str(spec), "--a", "a", "--b", "b"]
-        self.start(self.link, *drive, ready="ready\n")
-        serve = [LONGFAT, "transfer", "serve", "--listen"]
-        self.start(self.receiver, *serve, "[::]:5201")
-        self.start(self.receiver, *serve, "[::]:5202")
-        self.start(self.receiver, "iperf3", "-s", "-p", "5301")
-        time.sleep(0.5)
-        return self
-
-    def __exit__(self, *_):
-        for process in reversed(self.started):
-            process.terminate()
-            process.wait()
-        for name in (self.sender, self.receiver, self.link):
-            subprocess.run(["ip", "netns", "del", name], check=False)
-        self.directory.cleanup()
-
-    def start(self, name, *command, ready=None):
-        process = within(name, *command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self.started.append(process)
-        if ready:
-            assert process.stdout.readline() == ready, command
-
-    def host(self, name, end, address):
-        veth = ["mtu", "1500", "type", "veth", "peer", "name", "eth", "mtu", "1500", "netns", name]
-        run("ip", "-n", self.link, "link", "add", "name", end, *veth)
-        run("ip", "-n", self.link, "link", "set", "dev", end, "up")
-        run("ip", "-n", name, "link", "set", "dev", "eth", "up")
-        run("ip", "-n", name, "address", "add", address, "dev", "eth")
-        run("ip", "netns", "exec", name, "ethtool", "-K", "eth", "tso", "off", "gso", "off", "gro", "off")
-        # iperf3 sets its congestion control after connecting: a socket that began under BBR would keep its pacing.
-        run("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
+    def records(self, name, kind):
+        lines = pathlib.Path(self.samples(name)).read_text().splitlines()
+        return [row for row in map(json.loads, lines) if row["type"] == kind]
 
     def cross(self, mbps, law, seconds):
         """Starts the cross traffic; its rate counts headers."""
-        payload = round(mbps * 1e6 * DATAGRAM / (DATAGRAM + 28))
-        self.cross_samples = pathlib.Path(self.directory.name, "cross.jsonl")
-        return within(
-            self.sender, LONGFAT, "transfer", "send", "10.78.0.2:5202", "--udp", "--rate", f"{payload}bit",
-            "--arrivals", law, "--datagram", f"{DATAGRAM}B", "--duration", f"{seconds}s",
-            "--samples", str(self.cross_samples), stdout=subprocess.DEVNULL,
-        )
+        how = ["--udp", "--rate", f"{round(mbps * 1e6 / UDP_WIRE)}bit", "--arrivals", law, "--datagram", f"{DATAGRAM}B"]
+        return self.send("5202", "cross", *how, "--duration", f"{seconds}s")
 
-    def free(self, seconds):
-        """What the cross traffic left, in Mbit/s."""
-        rows = [row for row in records(self.cross_samples) if row["type"] == "interval"]
-        first = min(row["time_us"] - row["duration_us"] for row in rows)
-        kept = [row for row in rows if SKIP_S * 1e6 <= row["time_us"] - first <= seconds * 1e6]
+    def free(self, since_us, until_us):
+        """What the cross traffic left, in Mbit/s: every clock is this machine's CLOCK_MONOTONIC."""
+        rows = self.records("cross", "interval")
+        kept = [row for row in rows if row["time_us"] - row["duration_us"] >= since_us and row["time_us"] <= until_us]
         span_us = sum(row["duration_us"] for row in kept)
-        return RATE_MBPS - sum(row["bytes"] for row in kept) * 8 * (DATAGRAM + 28) / DATAGRAM / span_us
+        return RATE_MBPS - sum(row["bytes"] for row in kept) * 8 * UDP_WIRE / span_us
 
     def transfer(self, cc, seconds):
         """Median of what the connection held for its path, and its goodput with headers, in Mbit/s."""
-        samples = pathlib.Path(self.directory.name, "measured.jsonl")
-        send = [LONGFAT, "transfer", "send", "10.78.0.2:5201", "--cc", cc, "--duration", f"{seconds}s"]
-        assert within(self.sender, *send, "--samples", str(samples), stdout=subprocess.DEVNULL).wait() == 0
-        rows = list(records(samples))
-        found = [row for row in rows if row["type"] == "avail"]
-        first = min(row["time_us"] for row in rows if row["type"] == "interval")
-        held = [row["avail_bps"] / 1e6 for row in found if row["time_us"] > first + SKIP_S * 1e6]
-        goodput = next(row["goodput_bps"] for row in rows if row["type"] == "flow") * TCP_WIRE / 1e6
+        ended(self.send("5201", "measured", "--cc", cc, "--duration", f"{seconds}s"), cc)
+        first_us = min(row["time_us"] - row["duration_us"] for row in self.records("measured", "interval"))
+        found = self.records("measured", "avail")
+        held = [row["avail_bps"] / 1e6 for row in found if row["time_us"] > first_us + SKIP_S * 1e6]
+        goodput = self.records("measured", "flow")[0]["goodput_bps"] * TCP_WIRE / 1e6
         return (statistics.median(held) if held else None), goodput
 
     def iperf3(self, seconds):
-        client = ["iperf3", "-c", "10.78.0.2", "-p", "5301", "-t", str(seconds - SKIP_S), "-O", str(SKIP_S), "-J"]
-        process = within(self.sender, *client, stdout=subprocess.PIPE)
-        said = json.loads(process.communicate()[0])
-        return said["end"]["sum_received"]["bits_per_second"] * TCP_WIRE / 1e6
+        """What it says is what it got."""
+        client = ["iperf3", "-c", self.bed.RECEIVER, "-p", "5301", "-t", str(seconds - SKIP_S), "-O", str(SKIP_S), "-J"]
+        process = self.bed.popen(self.bed.sender, *client, stdout=subprocess.PIPE)
+        end = json.loads(process.communicate()[0])["end"]
+        return (end["sum_received"]["bits_per_second"] * TCP_WIRE / 1e6,) * 2
+
+    def measure(self, tool, mbps, args):
+        """One tool beside cross traffic, or none."""
+        link = self.bed.drive(*PLAN)
+        beside = self.cross(mbps, args.law, args.seconds + 3) if mbps else None
+        time.sleep(1)
+        began_us = time.monotonic() * 1e6
+        said, goodput = self.iperf3(args.seconds) if tool == "iperf3" else self.transfer(tool, args.seconds)
+        if beside:
+            ended(beside, "the cross traffic")
+        until_us = began_us + args.seconds * 1e6
+        free = self.free(began_us + SKIP_S * 1e6, until_us) if beside else RATE_MBPS
+        driven = self.bed.driven(link)
+        ways = driven["forward"], driven["backward"]
+        return {
+            "law": args.law, "seconds": args.seconds, "cross": mbps, "tool": tool, "free": free, "said": said,
+            "goodput": goodput, "punctual": all(way["punctual"] for way in ways),
+            "late_p99_us": max(way["late_p99_us"] for way in ways),
+        }
 
 
-def records(path):
-    return (json.loads(line) for line in path.read_text().splitlines())
+def ended(process, what):
+    if process.wait():
+        raise SystemExit(f"{what} ended with {process.returncode}")
 
 
-def beside(bed, args, mbps, tool):
-    cross = bed.cross(mbps, args.law, args.seconds + 2)
-    time.sleep(1)
-    said, goodput = tool()
-    assert cross.wait() == 0
-    return {"cross": mbps, "free": bed.free(args.seconds), "said": said, "goodput": goodput}
+def line(row):
+    said = "nothing" if row["said"] is None else f"{row['said']:.1f}"
+    late = "" if row["punctual"] else f" (NOT PUNCTUAL: {row['late_p99_us']} us late)"
+    return (
+        f"{row['tool']:9} beside {row['cross']:3} Mbit/s {row['law']}: free {row['free']:5.1f}, says {said}, "
+        f"gets {row['goodput']:.1f}{late}"
+    )
 
 
-def measure(bed, args):
-    seconds = args.seconds
-    tools = {
-        "imtcp": lambda: bed.transfer("lf_imtcp", seconds),
-        "bbr": lambda: bed.transfer("bbr", seconds),
-        "iperf3": lambda: (bed.iperf3(seconds),) * 2,
-    }
-    for _ in range(args.rounds):
-        yield {"tool": "iperf3, alone", "cross": 0, "free": RATE_MBPS, "said": (alone := bed.iperf3(seconds)), "goodput": alone}
-        for mbps in args.cross:
-            for name, tool in tools.items():
-                yield {"tool": name, **beside(bed, args, mbps, tool)}
+def spread(values):
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def summarise(directory):
+    head, rows = frame.read(directory)
+    text = [f"# Available bandwidth, {head['date']}, kernel {head['kernel']}, {head['cores']} cores", ""]
+    text += [f"{RATE_MBPS} Mbit/s, round trip 30 ms, a queue of one bandwidth-delay product; Mbit/s with headers. Rounds in which"]
+    text += ["the link was punctual: median (least to greatest). Off: what it says less what was free, in the same round.", ""]
+    text += ["| cross traffic | tool | rounds | free | says | off | its own share |", "|---|---|---|---|---|---|---|"]
+    for law, cross, tool in dict.fromkeys((row["law"], row["cross"], row["tool"]) for row in rows):
+        group = [row for row in rows if (row["law"], row["cross"], row["tool"]) == (law, cross, tool)]
+        kept = [row for row in group if row["punctual"]]
+        column = lambda of: spread([of(row) for row in kept]) if kept else "–"
+        told = [row for row in kept if row["said"] is not None]
+        beside = f"{cross} {law}" if cross else "none"
+        said = [spread([row["said"] for row in told]), spread([row["said"] - row["free"] for row in told])] if told else ["nothing", "–"]
+        cells = [beside, tool, f"{len(kept)} of {len(group)}", column(lambda row: row["free"]), *said, column(lambda row: row["goodput"])]
+        text.append(f"| {' | '.join(cells)} |")
+    (directory / "summary.md").write_text("\n".join(text) + "\n")
+    print("\n".join(text))
 
 
 def main():
@@ -154,23 +150,24 @@ def main():
     parser.add_argument("--law", default="poisson", choices=["constant", "poisson", "onoff", "pareto"])
     parser.add_argument("--cross", type=int, nargs="+", default=[30, 70], help="Mbit/s of cross traffic, with headers")
     parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this directory")
     parser.add_argument("--dry", action="store_true", help="print, keep nothing")
     args = parser.parse_args()
-    now = datetime.datetime.now(datetime.timezone.utc)
-    print(f"| tool | cross traffic ({args.law}) | free | says | its own share |\n|---|---|---|---|---|")
-    rows = []
-    with Bed() as bed:
-        for row in measure(bed, args):
-            rows.append(row)
-            said = "nothing" if row["said"] is None else f"{row['said']:.1f}"
-            print(f"| {row['tool']} | {row['cross']} | {row['free']:.1f} | {said} | {row['goodput']:.1f} |", flush=True)
-    if not args.dry:
-        directory = HERE / "results" / now.date().isoformat()
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / "raw.jsonl").open("a") as raw:
-            raw.write(json.dumps({"date": now.isoformat(), "kernel": os.uname().release, **vars(args)}) + "\n")
-            raw.writelines(json.dumps(row) + "\n" for row in rows)
+    if args.summary:
+        return summarise(args.summary)
+    results = None if args.dry else frame.Results(__file__)
+    cases = [("iperf3", 0)] + [(tool, mbps) for mbps in args.cross for tool in ("lf_imtcp", "bbr", "iperf3")]
+    with frame.Bed(SYSCTLS) as bed, tempfile.TemporaryDirectory() as directory:
+        path = Path(bed, directory)
+        for _ in range(args.rounds):
+            for tool, mbps in cases:
+                row = path.measure(tool, mbps, args)
+                print(line(row), flush=True)
+                if results:
+                    results.add(row)
+    if results:
+        summarise(results.directory)
 
 
 if __name__ == "__main__":

@@ -33,19 +33,17 @@ import platform
 import random
 import statistics
 import subprocess
+import sys
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import frame
+from frame import run
+
 KERNEL = ["cubic", "reno"]
 OURS = ["lf_cubic", "lf_reno", "lf_highspeed", "lf_scalable", "lf_bic", "lf_vegas"]
 DROP_ONE_IN = 20_000
 MSS_BYTES = 1448
-
-
-def run(*command):
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def ksoftirqd_seconds():
@@ -105,7 +103,7 @@ class Bed:
     def build(self):
         for cc in self.ccs:
             if cc.startswith("lf_"):
-                hold = [LONGFAT, "cc", "exec", cc, "--", "sleep", "infinity"]
+                hold = [frame.LONGFAT, "cc", "exec", cc, "--", "sleep", "infinity"]
                 self.holders.append(subprocess.Popen(hold, stderr=subprocess.DEVNULL))
         run("ip", "netns", "add", self.sender)
         run("ip", "netns", "add", self.receiver)
@@ -216,7 +214,7 @@ def spread(values):
 
 
 def summarise(directory):
-    head, *rows = [json.loads(line) for line in (directory / "raw.jsonl").read_text().splitlines()]
+    head, rows = frame.read(directory)
     counted = [row for row in rows if "callbacks_per_gb" in row]
     rows = [row for row in rows if "callbacks_per_gb" not in row]
     rounds = len(dict.fromkeys(row["round"] for row in rows))
@@ -277,26 +275,20 @@ def main():
     if args.summary:
         return summarise(args.summary)
     now = datetime.datetime.now(datetime.timezone.utc)
-    directory = HERE / "results" / now.date().isoformat()
-    directory.mkdir(parents=True, exist_ok=True)
-    raw = directory / "raw.jsonl"
-    if not raw.exists():
-        head = {"date": now.date().isoformat(), "kernel": platform.release(), "cores": os.cpu_count()}
-        raw.write_text(json.dumps(head | {"gigabytes": args.gigabytes}) + "\n")
+    results = frame.Results(__file__, gigabytes=args.gigabytes)
     ours = args.cc or OURS
     # The kernel's twice a round: their ratio to themselves is the noise.
     order = KERNEL * 2 + ours
-    with Bed(KERNEL + ours) as bed, raw.open("a") as out:
+    with Bed(KERNEL + ours) as bed:
         for number in range(args.rounds):
             round_ = f"{now:%H%M%S}-{number}"
             for row in rows_of_round(bed, random.sample(order, len(order)), args.gigabytes):
-                out.write(json.dumps({"round": round_} | row) + "\n")
-                out.flush()
+                results.add({"round": round_} | row)
                 print(f"{round_} {row['cc']:22} {row['cpu_s_per_gb']:.3f} s/GB {row['gbit_per_s']:.1f} Gbit/s", flush=True)
         for cc in ours:
             row = bed.callbacks(cc, args.gigabytes)
-            out.write(json.dumps({"round": f"{now:%H%M%S}-callbacks"} | row) + "\n")
-    summarise(directory)
+            results.add({"round": f"{now:%H%M%S}-callbacks"} | row)
+    summarise(results.directory)
 
 
 if __name__ == "__main__":

@@ -13,98 +13,54 @@ ethtool and iperf3.
 """
 
 import argparse
-import datetime
 import json
-import os
 import pathlib
-import platform
-import signal
 import statistics
 import subprocess
-import tempfile
-import time
+import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import frame
+
 PATHS = ["100Mbit 15ms", "300Mbit 40ms", "1Gbit 14.2ms"]
+BUFFERS = ["net.ipv4.tcp_wmem=4096 65536 134217728", "net.ipv4.tcp_rmem=4096 131072 134217728"]
 
 
-def run(*command):
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def dropped_at_sender(bed):
+    """Frames lost between the sending host and the driver: none of its ring's business, so counted here."""
+    table = subprocess.run(
+        ["ip", "-n", bed.sender, "-s", "-j", "link", "show", "dev", "eth"], check=True, capture_output=True
+    )
+    return json.loads(table.stdout)[0]["stats64"]["tx"]["dropped"]
 
 
-class Bed:
-    """Two hosts, a link between them."""
+def measure(bed, path, coalesce, cc, seconds):
+    rate, delay = path.split()
+    frame.run("ip", "-n", bed.sender, "route", "replace", bed.NETWORK, "dev", "eth", "congctl", cc)
+    before = dropped_at_sender(bed)
+    link = bed.drive(f'rate = "{rate}"', f'delay = "{delay}"', f'coalesce = "{coalesce}"')
+    end = flow(bed, seconds)
+    return {
+        "path": path, "coalesce": coalesce, "cc": cc, "seconds": seconds,
+        "mbit": end["sum_received"]["bits_per_second"] / 1e6,
+        "retransmits": end["sum_sent"]["retransmits"],
+        "dropped_before_link": dropped_at_sender(bed) - before,
+        "link": bed.driven(link),
+    }
 
-    def __enter__(self):
-        tag = f"lfbench{os.getpid()}"
-        self.sender, self.receiver, self.link = (f"{tag}-{role}" for role in ("sender", "receiver", "link"))
-        for name in (self.sender, self.receiver, self.link):
-            run("ip", "netns", "add", name)
-        self.host(self.sender, "a", "10.77.0.1/24")
-        self.host(self.receiver, "b", "10.77.0.2/24")
-        return self
 
-    def __exit__(self, *_):
-        for name in (self.sender, self.receiver, self.link):
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-    def host(self, name, end, address):
-        veth = ["mtu", "1500", "type", "veth", "peer", "name", "eth", "mtu", "1500", "netns", name]
-        run("ip", "-n", self.link, "link", "add", "name", end, *veth)
-        run("ip", "-n", self.link, "link", "set", "dev", end, "up")
-        run("ip", "-n", name, "link", "set", "dev", "eth", "up")
-        run("ip", "-n", name, "address", "add", address, "dev", "eth")
-        run("ip", "netns", "exec", name, "ethtool", "-K", "eth", "tso", "off", "gso", "off", "gro", "off")
-        for buffer in ("tcp_wmem=4096 65536 134217728", "tcp_rmem=4096 131072 134217728"):
-            run("ip", "netns", "exec", name, "sysctl", "-qw", f"net.ipv4.{buffer}")
-
-    def dropped_at_sender(self):
-        """Frames lost between the sending host and the driver: none of its ring's business, so counted here."""
-        table = subprocess.run(
-            ["ip", "-n", self.sender, "-s", "-j", "link", "show", "dev", "eth"], check=True, capture_output=True
-        )
-        return json.loads(table.stdout)[0]["stats64"]["tx"]["dropped"]
-
-    def measure(self, path, coalesce, cc, seconds):
-        rate, delay = path.split()
-        run("ip", "-n", self.sender, "route", "replace", "10.77.0.0/24", "dev", "eth", "congctl", cc)
-        before = self.dropped_at_sender()
-        with tempfile.NamedTemporaryFile("w", suffix=".toml") as spec:
-            spec.write(f'rate = "{rate}"\ndelay = "{delay}"\ncoalesce = "{coalesce}"\n')
-            spec.flush()
-            driver = subprocess.Popen(
-                ["ip", "netns", "exec", self.link, LONGFAT, "link", "drive", "--plan", spec.name]
-                + ["--a", "a", "--b", "b", "--json"],
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            )
-            assert driver.stdout.readline() == "ready\n"
-        flow = self.flow(seconds)
-        driver.send_signal(signal.SIGTERM)
-        link = json.loads(driver.communicate()[0])
-        return {
-            "path": path, "coalesce": coalesce, "cc": cc, "seconds": seconds,
-            "mbit": flow["sum_received"]["bits_per_second"] / 1e6,
-            "retransmits": flow["sum_sent"]["retransmits"],
-            "dropped_before_link": self.dropped_at_sender() - before,
-            "link": link,
-        }
-
-    def flow(self, seconds):
-        server = subprocess.Popen(
-            ["ip", "netns", "exec", self.receiver, "iperf3", "-s", "-1", "-p", "5301"], stdout=subprocess.DEVNULL
-        )
-        time.sleep(0.3)
-        client = ["iperf3", "-c", "10.77.0.2", "-p", "5301", "-t", str(seconds), "-O", "2", "-J"]
-        done = subprocess.run(["ip", "netns", "exec", self.sender, *client], check=True, capture_output=True)
-        server.wait()
-        return json.loads(done.stdout)["end"]
+def flow(bed, seconds):
+    bed.start(bed.receiver, "iperf3", "-s", "-1", "-p", "5301", "--forceflush", ready="listening")
+    client = ["iperf3", "-c", bed.RECEIVER, "-p", "5301", "-t", str(seconds), "-O", "2", "-J"]
+    process = bed.popen(bed.sender, *client, stdout=subprocess.PIPE)
+    said = process.communicate()[0]
+    if process.returncode:
+        raise SystemExit(f"iperf3: {json.loads(said).get('error', said)}")
+    return json.loads(said)["end"]
 
 
 def summarise(directory):
-    lines = (directory / "raw.jsonl").read_text().splitlines()
-    head, *rows = [json.loads(line) for line in lines]
+    head, rows = frame.read(directory)
     rows = [row for row in rows if "path" in row]
     text = [f"# Link driver, {head['date']}, kernel {head['kernel']}, {head['cores']} cores", ""]
     text += ["Medians of the rounds; lateness in us; in brackets how many rounds the driver itself called punctual.", ""]
@@ -137,24 +93,17 @@ def main():
     args = parser.parse_args()
     if args.summary:
         return summarise(args.summary)
-    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    directory = HERE / "results" / date
-    kept = directory / "raw.jsonl"
-    if not args.dry:
-        directory.mkdir(parents=True, exist_ok=True)
-        if not kept.exists():
-            head = {"date": date, "kernel": platform.release(), "cores": os.cpu_count()}
-            kept.write_text(json.dumps(head) + "\n")
+    results = None if args.dry else frame.Results(__file__)
     cases = [
         (path, coalesce, cc)
         for path in args.path or PATHS
         for coalesce in args.coalesce or ["0s", "50us"]
         for cc in args.cc or ["reno", "cubic"]
     ]
-    with Bed() as bed:
+    with frame.Bed(BUFFERS) as bed:
         for _ in range(args.rounds):
             for case in cases:
-                row = bed.measure(*case, args.seconds)
+                row = measure(bed, *case, args.seconds)
                 link, way = row["link"], row["link"]["forward"]
                 print(
                     f"{case[0]:13} {case[1]:5} {case[2]:6} {row['mbit']:7.1f} Mbit/s  cpu {100 * link['cpu_share']:3.0f} %"
@@ -165,11 +114,10 @@ def main():
                     f"  ack p99 {link['backward']['late_p99_us']}",
                     flush=True,
                 )
-                if not args.dry:
-                    with kept.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-    if not args.dry:
-        summarise(directory)
+                if results:
+                    results.add(row)
+    if results:
+        summarise(results.directory)
 
 
 if __name__ == "__main__":
