@@ -1,5 +1,7 @@
-"""What benchmarks of several folders share: the program, two hosts with an emulated link between them, dated results."""
+"""What benchmarks of several folders share: the program, its congestion controls held, two hosts with an emulated link between
+them, dated results."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -7,6 +9,7 @@ import pathlib
 import platform
 import subprocess
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
@@ -14,6 +17,27 @@ LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
 
 def run(*command):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def held(ccs):
+    """Our congestion controls among `ccs` are in the kernel for as long."""
+    ours = [cc for cc in ccs if cc.startswith("lf_")]
+    hold = [LONGFAT, "cc", "exec"]
+    holders = [subprocess.Popen([*hold, cc, "--", "sleep", "infinity"], stderr=subprocess.DEVNULL) for cc in ours]
+    available = pathlib.Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    deadline = time.monotonic() + 20
+    try:
+        while missing := set(ours) - set(available.read_text().split()):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not registered: {missing}")
+            time.sleep(0.1)
+        yield
+    finally:
+        for holder in holders:
+            holder.terminate()
+        for holder in holders:
+            holder.wait()
 
 
 class Bed:
@@ -41,7 +65,7 @@ class Bed:
     def __exit__(self, *_):
         for process in reversed(self.started):
             process.terminate()
-            process.communicate()
+            process.wait()
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], check=False)
 
@@ -57,13 +81,14 @@ class Bed:
             run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
 
     def popen(self, name, *command, **options):
-        """A program in one of the namespaces, whose end is the caller's."""
-        return subprocess.Popen(["ip", "netns", "exec", name, *command], text=True, **options)
+        """A program in one of the namespaces; ended with the bed at the latest."""
+        process = subprocess.Popen(["ip", "netns", "exec", name, *command], text=True, **options)
+        self.started.append(process)
+        return process
 
     def start(self, name, *command, ready):
-        """A program that is ended with the bed, once it has printed a line with the word `ready`."""
+        """The same, once it has printed a line with the word `ready`."""
         process = self.popen(name, *command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self.started.append(process)
         for line in process.stdout:
             if ready in line:
                 return process
@@ -80,7 +105,6 @@ class Bed:
     def driven(self, link):
         """Ends a link that drive() began; its figures."""
         link.terminate()
-        self.started.remove(link)
         return json.loads(link.communicate()[0])
 
 

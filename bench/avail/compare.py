@@ -37,6 +37,8 @@ DATAGRAM = 1222
 UDP_WIRE = (DATAGRAM + 28) / DATAGRAM
 TCP_WIRE = 1500 / 1448
 SKIP_S = 3
+# By its name, or the congestion control of a transfer.
+TOOLS = ["lf_imtcp", "bbr", "iperf3"]
 
 
 class Path:
@@ -51,7 +53,13 @@ class Path:
     def send(self, port, name, *arguments):
         """A transfer that writes what both ends know to a file of that name."""
         command = [LONGFAT, "transfer", "send", f"{self.bed.RECEIVER}:{port}", "--samples", self.samples(name)]
-        return self.bed.popen(self.bed.sender, *command, *arguments, stdout=subprocess.DEVNULL)
+        with open(self.directory / f"{name}.log", "w") as log:
+            return self.bed.popen(self.bed.sender, *command, *arguments, stdout=subprocess.DEVNULL, stderr=log)
+
+    def ended(self, process, name):
+        if process.wait():
+            print((self.directory / f"{name}.log").read_text(), file=sys.stderr)
+            raise SystemExit(f"transfer '{name}' ended with {process.returncode}")
 
     def samples(self, name):
         return str(self.directory / f"{name}.jsonl")
@@ -74,7 +82,7 @@ class Path:
 
     def transfer(self, cc, seconds):
         """Median of what the connection held for its path, and its goodput with headers, in Mbit/s."""
-        ended(self.send("5201", "measured", "--cc", cc, "--duration", f"{seconds}s"), cc)
+        self.ended(self.send("5201", "measured", "--cc", cc, "--duration", f"{seconds}s"), "measured")
         first_us = min(row["time_us"] - row["duration_us"] for row in self.records("measured", "interval"))
         found = self.records("measured", "avail")
         held = [row["avail_bps"] / 1e6 for row in found if row["time_us"] > first_us + SKIP_S * 1e6]
@@ -96,7 +104,7 @@ class Path:
         began_us = time.monotonic() * 1e6
         said, goodput = self.iperf3(args.seconds) if tool == "iperf3" else self.transfer(tool, args.seconds)
         if beside:
-            ended(beside, "the cross traffic")
+            self.ended(beside, "cross")
         until_us = began_us + args.seconds * 1e6
         free = self.free(began_us + SKIP_S * 1e6, until_us) if beside else RATE_MBPS
         driven = self.bed.driven(link)
@@ -106,11 +114,6 @@ class Path:
             "goodput": goodput, "punctual": all(way["punctual"] for way in ways),
             "late_p99_us": max(way["late_p99_us"] for way in ways),
         }
-
-
-def ended(process, what):
-    if process.wait():
-        raise SystemExit(f"{what} ended with {process.returncode}")
 
 
 def line(row):
@@ -157,8 +160,8 @@ def main():
     if args.summary:
         return summarise(args.summary)
     results = None if args.dry else frame.Results(__file__)
-    cases = [("iperf3", 0)] + [(tool, mbps) for mbps in args.cross for tool in ("lf_imtcp", "bbr", "iperf3")]
-    with frame.Bed(SYSCTLS) as bed, tempfile.TemporaryDirectory() as directory:
+    cases = [("iperf3", 0)] + [(tool, mbps) for mbps in args.cross for tool in TOOLS]
+    with frame.held(TOOLS), frame.Bed(SYSCTLS) as bed, tempfile.TemporaryDirectory() as directory:
         path = Path(bed, directory)
         for _ in range(args.rounds):
             for tool, mbps in cases:
