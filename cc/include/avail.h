@@ -55,8 +55,8 @@ LF_INLINE void lf_meter_init(struct lf_meter *m)
 }
 
 /*
- * Confidence: none unless streams pass, and a deviation of half of A is none either. Deviations of less than a
- * thirty-second of the capacity count as little, however small A is. Streams that spread by more than an eighth of the
+ * Confidence: none unless streams pass, and a deviation of a quarter of A is none either; of an eighth of the capacity
+ * instead, where A is less. Streams that spread by more than an eighth of the
  * capacity met bursts longer than themselves: what is free then is no one figure, and their mean takes seconds to tell.
  */
 LF_INLINE void lf_meter_trust(struct lf_meter *m)
@@ -64,7 +64,7 @@ LF_INLINE void lf_meter_trust(struct lf_meter *m)
 	lf_u64 of = lf_max64(lf_max64(m->found.avail_kbps, m->found.capacity_kbps / 8), 1);
 	lf_u64 spread = lf_min(m->spread_q16, 65536);
 	lf_u64 bursts = spread > 65536 / 8 ? (spread - 65536 / 8) * 2000 >> 16 : 0;
-	lf_u64 doubt = lf_min64((lf_u64)m->found.deviation_kbps * 2000 / of + bursts, 1000);
+	lf_u64 doubt = lf_min64((lf_u64)m->found.deviation_kbps * 4000 / of + bursts, 1000);
 
 	m->found.confidence_permille = (lf_u32)(((1000 - doubt) * lf_min(m->kept_q16, 65536)) >> 16);
 }
