@@ -16,6 +16,11 @@ pub struct Network {
 pub struct NetworkError(String);
 
 impl Network {
+    /// `None` when the address has fewer bits.
+    pub fn new(address: IpAddr, prefix_bits: u8) -> Option<Network> {
+        (u32::from(prefix_bits) <= bits(address).1).then_some(Network { address, prefix_bits })
+    }
+
     /// Whether it is of IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.address.is_ipv4()
@@ -28,13 +33,18 @@ impl Network {
             && (own.0 ^ other.0).checked_shr(own.1 - u32::from(self.prefix_bits)).unwrap_or(0) == 0
     }
 
+    /// Whether every address of another is in it.
+    pub fn holds(&self, other: &Network) -> bool {
+        self.prefix_bits <= other.prefix_bits && self.contains(other.address)
+    }
+
     /// The fewest networks that hold the same addresses, without bits beyond their prefixes.
     pub fn merge(networks: Vec<Network>) -> Vec<Network> {
         let mut networks: Vec<Network> = networks.into_iter().map(Network::masked).collect();
         networks.sort_unstable_by_key(|network| network.prefix_bits);
         let mut merged: Vec<Network> = Vec::new();
         for network in networks {
-            if !merged.iter().any(|wider| wider.contains(network.address)) {
+            if !merged.iter().any(|wider| wider.holds(&network)) {
                 merged.push(network);
             }
         }
@@ -80,7 +90,7 @@ impl FromStr for Network {
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let prefix_bits = bits.map_or(Ok(longest), str::parse).map_err(|_| wrong())?;
-        if prefix_bits > longest { Err(wrong()) } else { Ok(Network { address, prefix_bits }) }
+        Network::new(address, prefix_bits).ok_or_else(wrong)
     }
 }
 
@@ -106,6 +116,16 @@ mod tests {
         assert!(covers("2001:db8::/33", "2001:db8:7fff::1") && !covers("2001:db8::/33", "2001:db8:8000::1"));
         assert!(covers("::/0", "fe80::1") && covers("10.1.2.3", "::ffff:10.1.2.3"));
         assert!(!covers("10.1.2.3", "10.1.2.2"));
+    }
+
+    #[test]
+    fn a_network_holds_those_within_it() {
+        let holds = |one: &str, other: &str| {
+            one.parse::<Network>().unwrap().holds(&other.parse::<Network>().unwrap())
+        };
+        assert!(holds("10.7.0.0/16", "10.7.3.0/24") && holds("10.7.0.0/16", "10.7.0.0/16"));
+        assert!(!holds("10.7.0.0/16", "10.0.0.0/8") && !holds("10.7.0.0/16", "0.0.0.0/0"));
+        assert!(!holds("10.7.0.0/16", "10.8.0.0/24") && !holds("0.0.0.0/0", "2001:db8::/32"));
     }
 
     #[test]

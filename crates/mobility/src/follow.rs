@@ -379,9 +379,12 @@ impl<'a> Node<'a> {
 
     fn raise_routes(&mut self) -> Result<()> {
         let Some(ms) = self.plan.rto_min_ms else { return Ok(()) };
-        let routers = self.follower.routers().values();
+        let routers = self.follower.routers().iter();
         let vias: Vec<Via<'_>> = routers
-            .filter_map(|router| Some(Via { addresses: &router.addresses, interface: router.interface? }))
+            .filter_map(|(name, router)| {
+                let peers = self.plan.settings.peers.get(name).map_or(&[][..], Vec::as_slice);
+                Some(Via { addresses: &router.addresses, interface: router.interface?, peers })
+            })
             .collect();
         if vias.is_empty() {
             return Ok(());

@@ -11,6 +11,7 @@ use crate::{
         address, attributes, number, push_attribute,
     },
 };
+use longfat_host::Network;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -54,6 +55,24 @@ impl Route {
 
     fn interface(&self) -> Option<u32> {
         self.find(RTA_OIF).and_then(number)
+    }
+
+    /// What it leads to; `None` for a default route.
+    fn destination(&self) -> Option<Network> {
+        Network::new(self.find(RTA_DST).and_then(address)?, *self.0.get(1)?)
+    }
+
+    /// Whether connections over it go over this router's link.
+    fn is_meant(&self, via: &Via<'_>) -> bool {
+        self.leads_through(via) || self.leads_to_peers(via)
+    }
+
+    /// Whether it leads to addresses behind this router and to no others, from elsewhere.
+    fn leads_to_peers(&self, via: &Via<'_>) -> bool {
+        let within = |destination: Network| via.peers.iter().any(|peers| peers.holds(&destination));
+        self.interface() == Some(via.interface)
+            && self.gateway().is_some()
+            && self.destination().is_some_and(within)
     }
 
     /// Whether it, or one of its several ways, leads through this router.
@@ -128,6 +147,8 @@ pub struct Via<'a> {
     pub addresses: &'a [IpAddr],
     /// On this interface.
     pub interface: u32,
+    /// Networks behind it, for a host elsewhere.
+    pub peers: &'a [Network],
 }
 
 /// The ways of a route of several: interface and router of each; ends at the first that is cut.
@@ -197,7 +218,7 @@ impl Routes {
     /// back since are among them. Noted before they are changed, so that a crash in between leaves nothing behind:
     /// [`Routes::restore`] leaves alone what was never changed.
     pub fn note(&mut self, found: Vec<Route>, vias: &[Via<'_>], rto_min_ms: u32) -> Vec<Route> {
-        let through = found.into_iter().filter(|route| vias.iter().any(|via| route.leads_through(via)));
+        let through = found.into_iter().filter(|route| vias.iter().any(|via| route.is_meant(via)));
         let (able, unable): (Vec<Route>, Vec<Route>) = through.partition(Route::is_ours_to_change);
         self.left_alone = unable.len();
         let low = |route: &Route| route.rto_min_ms().is_none_or(|ms| ms < rto_min_ms);
@@ -300,6 +321,24 @@ mod tests {
         assert!([advertised, several, local, by_object].iter().all(|route| !route.is_ours_to_change()));
     }
 
+    #[test]
+    fn from_elsewhere_only_routes_that_lead_behind_the_router_and_nowhere_else_are_meant() {
+        let to = |destination: [u8; 4], bits: u8| {
+            let mut to = route();
+            to.0[1] = bits;
+            push_attribute(&mut to.0, RTA_DST, &destination);
+            to
+        };
+        let peers = ["10.7.0.0/16".parse().unwrap()];
+        let via = Via { addresses: &[], interface: 7, peers: &peers };
+        assert!(to([10, 7, 3, 0], 24).is_meant(&via) && to([10, 7, 0, 0], 16).is_meant(&via));
+        assert!(
+            !to([10, 0, 0, 0], 8).is_meant(&via) && !route().is_meant(&via),
+            "others are reached by them too"
+        );
+        assert!(!to([10, 7, 3, 0], 24).is_meant(&Via { interface: 8, ..via }));
+    }
+
     /// A route of several ways: interfaces, and routers on them.
     fn of_ways(ways: &[(u32, [u8; 4])]) -> Route {
         let mut hops = Vec::new();
@@ -317,7 +356,11 @@ mod tests {
     #[test]
     fn what_is_left_alone_is_counted_over_all_routers_and_ways() {
         let (first, second) = (["10.0.0.1".parse().unwrap()], ["10.9.0.1".parse().unwrap()]);
-        let vias = [Via { addresses: &first, interface: 7 }, Via { addresses: &second, interface: 8 }];
+        let vias = [(&first, 7), (&second, 8)].map(|(addresses, interface)| Via {
+            addresses,
+            interface,
+            peers: &[],
+        });
         let found = vec![
             route(),
             of_ways(&[(5, [10, 5, 0, 1]), (7, [10, 0, 0, 1])]),
@@ -339,7 +382,8 @@ mod tests {
         fn any_route_can_be_read_and_raised(body in prop::collection::vec(any::<u8>(), ROUTE_BYTES..200), ms in 1u32..60_000) {
             let route = Route(body);
             route.is_ours_to_change();
-            route.leads_through(&Via { addresses: &[], interface: 0 });
+            let peers = ["::/0".parse().unwrap(), "0.0.0.0/0".parse().unwrap()];
+            route.is_meant(&Via { addresses: &[], interface: 0, peers: &peers });
             prop_assert!(next_hops(&route.0).count() <= route.0.len());
             let raised = route.with_rto_min(ms);
             // Attributes after one that is cut cannot be read, and go.
