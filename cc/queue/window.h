@@ -27,6 +27,13 @@
 /* What an outbound leg finds at its beginning: an initial window (RFC 6928) and what it grows to at once. */
 #define LF_WINDOW_FLOOR_BYTES 65536u /* until a rate was measured: of 10 Mbit/s it would be 52 ms */
 #define LF_WINDOW_MOST_BYTES 0x3fffffffu
+/*
+ * Segments, whatever the rate: a burst of acknowledgements must find something to send, and a sender something to send
+ * for. Of a share of 5 Mbit/s eight are 19 ms.
+ */
+#define LF_LIMIT_SEGMENTS 8
+#define LF_AHEAD_SEGMENTS 4
+#define LF_BUFFER_SEGMENTS 2
 #define LF_GAIN_ONE 64u
 #define LF_GAIN_MOST (8 * LF_GAIN_ONE)
 
@@ -95,7 +102,7 @@ LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_
 	rate = lf_window_rate(v, s);
 	limit = lf_bytes_in(rate > s->peak_bytes_per_s ? rate : s->peak_bytes_per_s, v->inbound_rtt_us);
 	limit += s->drain.bytes_per_s ? lf_bytes_in(rate, target_us) / 4 * 3 : 2 * (lf_u64)v->outbound_cwnd_bytes;
-	out->limit_bytes = lf_window_within(limit, s->drain.bytes_per_s ? 8 * mss : LF_WINDOW_FLOOR_BYTES);
+	out->limit_bytes = lf_window_within(limit, s->drain.bytes_per_s ? LF_LIMIT_SEGMENTS * mss : LF_WINDOW_FLOOR_BYTES);
 	limit = out->limit_bytes;
 	out->window_bytes = lf_window_within(limit > waiting ? limit - waiting : 0, 2 * mss);
 	/*
@@ -103,9 +110,9 @@ LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_
 	 * first round trip would make of a target is not asked: megabytes, before the path has shown anything of its rate.
 	 */
 	ahead = s->drain.bytes_per_s ? lf_bytes_in(rate, target_us) / 2 : limit / 2;
-	out->ahead_bytes = lf_window_within(ahead, 8 * mss);
+	out->ahead_bytes = lf_window_within(ahead, LF_AHEAD_SEGMENTS * mss);
 	/* What was read ahead waits, too. */
-	out->buffer_bytes = lf_window_within(limit > out->ahead_bytes ? limit - out->ahead_bytes : 0, 8 * mss);
+	out->buffer_bytes = lf_window_within(limit > out->ahead_bytes ? limit - out->ahead_bytes : 0, LF_BUFFER_SEGMENTS * mss);
 }
 
 #endif

@@ -267,7 +267,7 @@ proptest! {
         for seen in &views {
             let Advertised { limit_bytes, window_bytes, ahead_bytes, buffer_bytes } = window.update(seen);
             prop_assert!(window_bytes >= 2 * seen.mss_bytes && window_bytes < 1 << 30);
-            prop_assert!(limit_bytes >= 65_536 && ahead_bytes >= 8 * seen.mss_bytes && buffer_bytes >= 8 * seen.mss_bytes);
+            prop_assert!(limit_bytes >= 65_536 && ahead_bytes >= 4 * seen.mss_bytes && buffer_bytes >= 2 * seen.mss_bytes);
         }
     }
 

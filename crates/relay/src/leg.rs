@@ -213,6 +213,13 @@ pub(crate) fn unacked_bytes(socket: &impl AsFd) -> u64 {
     queue_bytes(socket, libc::TIOCOUTQ)
 }
 
+/// Bytes waiting to be sent for the first time (SIOCOUTQNSD).
+pub(crate) fn unsent_bytes(socket: &impl AsFd) -> u64 {
+    /// `linux/sockios.h`.
+    const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+    queue_bytes(socket, SIOCOUTQNSD)
+}
+
 /// Bytes received and not yet read (SIOCINQ).
 pub(crate) fn unread_bytes(socket: &impl AsFd) -> u64 {
     queue_bytes(socket, libc::FIONREAD)
@@ -220,7 +227,7 @@ pub(crate) fn unread_bytes(socket: &impl AsFd) -> u64 {
 
 fn queue_bytes(socket: &impl AsFd, request: libc::Ioctl) -> u64 {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: both requests write one int.
+    // SAFETY: all of these requests write one int.
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), request, &raw mut bytes) };
     if result == 0 { bytes.max(0) as u64 } else { 0 }
 }

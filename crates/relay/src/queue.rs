@@ -79,7 +79,7 @@ impl Default for Shown {
 }
 
 impl Shown {
-    /// Bytes a filling takes at most.
+    /// Bytes a filling takes at most, and beyond which nothing more is written; the greatest number: without limit.
     pub fn filling_bytes(&self) -> usize {
         self.filling_bytes.load(Ordering::Relaxed)
     }
@@ -281,12 +281,12 @@ impl Look {
         shown.delay_us.store(window.delay_us(), Ordering::Relaxed);
         shown.drain_bps.store(window.drain_bps(), Ordering::Relaxed);
         shown.window_bytes.store(wanted.window_bytes, Ordering::Relaxed);
-        shown.filling_bytes.store(wanted.ahead_bytes as usize / 2, Ordering::Relaxed);
         let most_bytes = match direction.from() {
             Side::Client => legs.plan.client.buffer_bytes,
             Side::Server => legs.plan.server.buffer_bytes,
         };
         self.apply(wanted, inbound, outbound, &from, most_bytes);
+        shown.filling_bytes.store(self.set.ahead_bytes as usize / 2, Ordering::Relaxed);
     }
 
     /// A connection on which nothing moves is looked at less and less often.
@@ -320,8 +320,9 @@ impl Look {
             tcp(inbound, libc::TCP_WINDOW_CLAMP, wanted.window_bytes);
         }
         if differs(self.set.ahead_bytes, wanted.ahead_bytes) {
-            self.set.ahead_bytes = wanted.ahead_bytes;
-            tcp(outbound, libc::TCP_NOTSENT_LOWAT, wanted.ahead_bytes / 2);
+            // The kernel says that there is room when less than half of this waits, which is just when the worker writes again.
+            self.set.ahead_bytes = wanted.ahead_bytes & !1;
+            tcp(outbound, libc::TCP_NOTSENT_LOWAT, self.set.ahead_bytes);
         }
         let (unread_bytes, occupied_bytes) = (leg::unread_bytes(inbound), occupied_bytes(inbound));
         if unread_bytes >= Look::ENOUGH_BYTES {

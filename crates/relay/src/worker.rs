@@ -33,6 +33,12 @@ const IDLE_WAIT_MS: u16 = 50;
 /// How often a reset that waits for acknowledgements looks for them.
 const SETTLE_WAIT_MS: u16 = 1;
 const EVENTS: usize = 256;
+/// What is reported of a connection's sockets.
+const WATCHED: EpollFlags = EpollFlags::EPOLLIN
+    .union(EpollFlags::EPOLLRDHUP)
+    .union(EpollFlags::EPOLLPRI)
+    .union(EpollFlags::EPOLLOUT)
+    .union(EpollFlags::EPOLLET);
 const WAKE: u64 = u64::MAX;
 /// Tokens of listeners: this and above, below [`WAKE`].
 const LISTENERS: u64 = u64::MAX - (1 << 32);
@@ -202,6 +208,11 @@ impl<'a> Worker<'a> {
             let Some(connection) = self.slots.get_mut(token) else { continue };
             connection.queued = false;
             let turn = connection.turn(&mut self.pool);
+            for side in connection.take_unarmed() {
+                let mut event = EpollEvent::new(WATCHED, token.data(side));
+                // Cannot fail for a descriptor that was added.
+                let _ = self.epoll.modify(connection.legs.leg(side), &mut event);
+            }
             round.moved_bytes += turn.moved_bytes;
             round.write_blocked |= connection.is_write_blocked();
             if turn.more {
@@ -294,10 +305,8 @@ impl<'a> Worker<'a> {
     /// Watches both sockets. Edge-triggered: what is there already is reported at once.
     fn watch(&self, token: Token) -> nix::Result<()> {
         let Some(connection) = self.slots.get(token) else { return Ok(()) };
-        let input = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLPRI;
-        let flags = input | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
         for side in [Side::Client, Side::Server] {
-            self.epoll.add(connection.legs.leg(side), EpollEvent::new(flags, token.data(side)))?;
+            self.epoll.add(connection.legs.leg(side), EpollEvent::new(WATCHED, token.data(side)))?;
         }
         Ok(())
     }

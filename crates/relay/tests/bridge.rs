@@ -3,7 +3,7 @@
 
 mod bed;
 
-use bed::{Running, accept, check_noise, send_noise};
+use bed::{Running, accept, exchange, nft, set_forwarding};
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use longfat_relay::{Accept, InterceptPlan, RelayPlan};
 use std::{
@@ -44,9 +44,7 @@ impl Bridged {
                 .unwrap();
         }
         let bridged = Bridged { client, host, server, _lease: lease };
-        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            bridged.set(key, "1");
-        }
+        set_forwarding(&bridged.host, "1");
         // What is lifted and not taken goes out by the bridge it came from.
         for key in ["net.ipv4.conf.all.send_redirects", "net.ipv4.conf.br0.send_redirects"] {
             bridged.set(key, "0");
@@ -72,9 +70,7 @@ impl Bridged {
     }
 
     fn let_down(&self) {
-        let mut nft = self.host.command("nft");
-        nft.args(["delete", "table", "bridge", "longfat_bridge"]);
-        run_command(nft).unwrap();
+        nft(&self.host, "delete table bridge longfat_bridge");
     }
 
     fn listen(&self, address: &str) -> TcpListener {
@@ -91,13 +87,7 @@ impl Bridged {
         let client = self.connect(address.parse().unwrap()).unwrap();
         let far = accept(&listener);
         assert_eq!(far.peer_addr().unwrap(), client.local_addr().unwrap());
-        std::thread::scope(|scope| {
-            scope.spawn(|| send_noise(&client, 1, 3 << 20));
-            scope.spawn(|| send_noise(&far, 2, 3 << 20));
-            let up = scope.spawn(|| check_noise(&far, 1, 1 << 16, Duration::ZERO));
-            assert_eq!(check_noise(&client, 2, 1 << 16, Duration::ZERO), 3 << 20);
-            assert_eq!(up.join().unwrap(), 3 << 20);
-        });
+        exchange(&client, &far, 3 << 20);
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod bed;
 
-use bed::{Bed, CLIENT_V4, Running, SERVER_V4, SERVER_V6, accept, check_noise, send_noise};
+use bed::{Bed, CLIENT_V4, Running, SERVER_V4, SERVER_V6, accept, at, carry, exchange, nft, set_forwarding};
 use longfat_relay::RelayPlan;
 use std::{
     io::{ErrorKind, Read},
@@ -32,12 +32,7 @@ fn a_served_client_is_accepted_and_relayed_with_its_own_address() {
         let listener = bed.listen(&address.to_string());
         let (client, far) = bed.pair(&listener, address);
         assert_eq!(far.peer_addr().unwrap(), client.local_addr().unwrap());
-        std::thread::scope(|scope| {
-            scope.spawn(|| send_noise(&client, 1, 4 << 20));
-            scope.spawn(|| send_noise(&far, 2, 4 << 20));
-            scope.spawn(|| assert_eq!(check_noise(&far, 1, 1 << 16, Duration::ZERO), 4 << 20));
-            assert_eq!(check_noise(&client, 2, 1 << 16, Duration::ZERO), 4 << 20);
-        });
+        exchange(&client, &far, 4 << 20);
         listener.set_nonblocking(true).unwrap();
         assert_eq!(
             listener.accept().unwrap_err().kind(),
@@ -64,17 +59,14 @@ fn a_refused_client_is_refused() {
 #[test]
 fn a_client_whose_server_is_unreachable_is_told_so_by_icmp() {
     let (bed, _relay) = start("hicmp");
-    bed.set_forwarding("1");
-    for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-        bed.server.run(|| longfat_host::sysctl::write(key, "1")).unwrap().unwrap();
-    }
+    set_forwarding(&bed.server, "1");
     for (family, network, gateway) in [("-4", "10.71.9.0/24", SERVER_V4), ("-6", "fd71:9::/64", SERVER_V6)] {
         bed.relay.ip(&[family, "route", "add", network, "via", gateway]).unwrap();
         bed.server.ip(&[family, "route", "add", "unreachable", network]).unwrap();
     }
     let begun = Instant::now();
     for address in ["10.71.9.1:80", "[fd71:9::1]:80"] {
-        let kind = refused_with(&bed, address.parse().unwrap());
+        let kind = refused_with(&bed, at(address));
         assert!(
             matches!(kind, ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable),
             "{address}: {kind}"
@@ -82,7 +74,7 @@ fn a_client_whose_server_is_unreachable_is_told_so_by_icmp() {
     }
     // No route at the relay itself.
     bed.relay.ip(&["route", "add", "unreachable", "10.72.0.0/16"]).unwrap();
-    assert_eq!(refused_with(&bed, "10.72.0.1:80".parse().unwrap()), ErrorKind::HostUnreachable);
+    assert_eq!(refused_with(&bed, at("10.72.0.1:80")), ErrorKind::HostUnreachable);
     assert!(begun.elapsed() < Duration::from_secs(15), "by word, not by time: {:?}", begun.elapsed());
 }
 
@@ -136,15 +128,8 @@ fn while_it_drains_clients_pass_unrelayed() {
     relay.ask_to_stop();
     std::thread::sleep(Duration::from_millis(300));
     let (second, second_far) = bed.pair(&listener, address);
-    send_noise(&second, 1, 1000);
-    assert_eq!(check_noise(&second_far, 1, 100, Duration::ZERO), 1000);
+    carry(&second, &second_far, 1000);
     drop((first, first_far));
     assert_eq!(relay.stop().connections, 1);
     assert_eq!(second.local_addr().unwrap().ip().to_string(), CLIENT_V4);
-}
-
-fn nft(namespace: &longfat_host::Namespace, program: &str) {
-    let mut child = namespace.command("nft");
-    let output = child.arg(program).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -3,19 +3,13 @@
 
 mod bed;
 
-use bed::{Bed, accept, check_noise, ends_with_reset, path::eventually, send_noise};
+use bed::{ANYWHERE, Bed, accept, at, carry, ends_with_reset, path::eventually};
 use longfat_relay::{Ended, RelayPlan};
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     time::Duration,
 };
-
-const ANYWHERE: &str = "10.71.2.2:9000";
-
-fn at(address: &str) -> SocketAddr {
-    address.parse().unwrap()
-}
 
 #[test]
 fn an_idle_connection_ends_and_one_that_is_used_now_and_then_does_not() {
@@ -80,10 +74,7 @@ fn when_memory_is_full_new_clients_wait_and_no_byte_is_lost() {
         assert!(total + 1 >= taken, "{total} of {taken}");
     }
     let far = accept(&listener);
-    std::thread::scope(|scope| {
-        scope.spawn(|| send_noise(&late, 1, 1 << 20));
-        assert_eq!(check_noise(&far, 1, 4096, Duration::ZERO), 1 << 20);
-    });
+    carry(&late, &far, 1 << 20);
 }
 
 #[test]
@@ -93,10 +84,7 @@ fn when_memory_is_full_held_clients_pass_unrelayed() {
     let relay = bed.start(limited(Bed::after_server()));
     let stalled = stall(&bed, &listener, at(ANYWHERE));
     let (late, far) = bed.pair(&listener, at(ANYWHERE));
-    std::thread::scope(|scope| {
-        scope.spawn(|| send_noise(&late, 1, 1 << 20));
-        assert_eq!(check_noise(&far, 1, 4096, Duration::ZERO), 1 << 20);
-    });
+    carry(&late, &far, 1 << 20);
     drop(stalled);
     assert_eq!(relay.stop().connections, 4);
 }
@@ -111,10 +99,7 @@ fn a_connection_with_little_memory_carries_every_byte() {
     assert!(2 * (fit.client.buffer_bytes + fit.server.buffer_bytes) <= 80 << 10);
     let relay = bed.start(plan);
     let (client, far) = bed.pair(&listener, relay.address());
-    std::thread::scope(|scope| {
-        scope.spawn(|| send_noise(&client, 1, 1 << 20));
-        assert_eq!(check_noise(&far, 1, 4096, Duration::ZERO), 1 << 20);
-    });
+    carry(&client, &far, 1 << 20);
     drop((client, far));
     let notes = std::sync::Arc::clone(&relay.notes);
     eventually("the connection ends", || !notes.closed.lock().unwrap().is_empty());

@@ -4,18 +4,13 @@
 
 mod bed;
 
-use bed::Bed;
-use longfat_relay::{ConnectionPlan, Observer, QueuePlan, QueueSpec, Ready};
-use longfat_schema::record::{Record, RelaySample};
+use bed::{Bed, Running};
+use longfat_relay::{QueuePlan, QueueSpec, RelayPlan};
+use longfat_schema::record::RelaySample;
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
-    net::SocketAddr,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,35 +18,30 @@ const SLOW_MBIT: u64 = 40;
 /// How long a client sends.
 const LENGTH: Duration = Duration::from_millis(2500);
 
-/// What the relay told about the direction to the server.
-struct Heard {
-    samples: Mutex<Vec<RelaySample>>,
-    ready: Mutex<mpsc::Sender<()>>,
+/// A relay that keeps every connection's queue like this, and tells of it.
+fn plan(queue: Option<QueuePlan>) -> RelayPlan {
+    let mut plan = Bed::transparent();
+    plan.defaults_mut().queue = queue;
+    plan.sample_every = Some(Duration::from_millis(10));
+    plan
 }
 
-impl Observer for Heard {
-    fn ready(&self, _ready: &Ready) {
-        self.ready.lock().unwrap().send(()).unwrap();
-    }
-
-    fn record(&self, record: Record) {
-        if let Record::Relay(sample) = record
-            && sample.direction == "client_to_server"
-        {
-            self.samples.lock().unwrap().push(sample);
-        }
-    }
+/// What it told to its end about the direction to the server.
+fn samples(relay: Running) -> Vec<RelaySample> {
+    let notes = Arc::clone(&relay.notes);
+    relay.stop();
+    notes.to_server()
 }
 
 struct Outcome {
-    /// Mean backlog of the middle half.
+    /// Mean backlog of a connection in the middle half.
     backlog_bytes: u64,
     received_bytes: u64,
     last: RelaySample,
 }
 
-/// One client sends as fast as it can for a while, through a relay of this queue, towards a leg of 40 Mbit/s.
-fn carry(tag: &str, queue: Option<QueuePlan>, ipv6: bool) -> Outcome {
+/// So many clients send as fast as they can for a while, through a relay, towards a leg of 40 Mbit/s.
+fn carry(tag: &str, clients: usize, plan: RelayPlan, ipv6: bool) -> Outcome {
     let bed = Bed::new(tag);
     let ecn = || longfat_host::sysctl::write("net.ipv4.tcp_ecn", "1");
     bed.client.run(ecn).unwrap().unwrap();
@@ -59,25 +49,15 @@ fn carry(tag: &str, queue: Option<QueuePlan>, ipv6: bool) -> Outcome {
     let slow = ["qdisc", "add", "dev", "wan", "root", "tbf", "rate", &rate, "burst", "16k", "limit", "100k"];
     assert!(bed.relay.command("tc").args(slow).status().unwrap().success());
     let server = bed.listen(if ipv6 { "[fd71:2::2]:80" } else { "10.71.2.2:80" });
-    let to: SocketAddr = server.local_addr().unwrap();
-    let mut plan = Bed::transparent();
-    *plan.defaults_mut() = ConnectionPlan { queue, ..ConnectionPlan::default() };
-    plan.sample_every = Some(Duration::from_millis(10));
-    let (ready, is_ready) = mpsc::channel();
-    let heard = Heard { samples: Mutex::default(), ready: Mutex::new(ready) };
-    let stop = AtomicBool::new(false);
+    let relay = bed.start(plan);
     let received_bytes = std::thread::scope(|scope| {
-        let relay =
-            scope.spawn(|| bed.relay.run(|| longfat_relay::run(&plan, &stop, &heard)).unwrap().unwrap());
-        is_ready.recv_timeout(bed::PATIENCE).unwrap();
-        let sink = scope.spawn(|| sink(&server));
-        source(bed.connect(to));
-        let received = sink.join().unwrap();
-        stop.store(true, Ordering::Release);
-        relay.join().unwrap();
-        received
+        let sinks: Vec<_> = (0..clients).map(|_| scope.spawn(|| sink(&server))).collect();
+        for _ in 0..clients {
+            scope.spawn(|| source(bed.connect(server.local_addr().unwrap())));
+        }
+        sinks.into_iter().map(|sink| sink.join().unwrap()).sum()
     });
-    let samples = heard.samples.into_inner().unwrap();
+    let samples = samples(relay);
     let half = &samples[samples.len() / 4..samples.len() * 3 / 4];
     Outcome {
         backlog_bytes: half.iter().map(|sample| sample.backlog_bytes).sum::<u64>() / half.len() as u64,
@@ -125,8 +105,8 @@ fn with(keys: &str) -> Option<QueuePlan> {
 
 #[test]
 fn the_window_keeps_the_queue_short_and_the_slow_leg_busy() {
-    let alone = carry("open", None, false);
-    let held = carry("held", with("target = \"20ms\""), false);
+    let alone = carry("open", 1, plan(None), false);
+    let held = carry("held", 1, plan(with("target = \"20ms\"")), false);
     // 20 ms of 40 Mbit/s are 100 kB, the slow queue another 100 kB; uncontrolled it is megabytes.
     assert!(alone.backlog_bytes > 1_000_000, "{}", alone.backlog_bytes);
     assert!(held.backlog_bytes < alone.backlog_bytes / 5, "{} {}", held.backlog_bytes, alone.backlog_bytes);
@@ -141,9 +121,29 @@ fn the_window_keeps_the_queue_short_and_the_slow_leg_busy() {
 }
 
 #[test]
+fn ten_connections_that_share_the_slow_leg_keep_their_queues_as_short() {
+    // What the kernel promises at the beginning is drained at once.
+    let small = |queue| {
+        let mut plan = plan(queue);
+        plan.defaults_mut().client.buffer_bytes = 64 << 10;
+        plan
+    };
+    let alone = carry("opens", 10, small(None), false);
+    let held = carry("helds", 10, small(with("target = \"20ms\"")), false);
+    // 40 ms of a tenth of 40 Mbit/s are 20 kB, its part of the slow queue is 10 kB; a packet buffer that is filled up has 65 kB.
+    assert!(held.backlog_bytes < 40_000, "{}", held.backlog_bytes);
+    assert!(
+        held.received_bytes > alone.received_bytes * 85 / 100,
+        "{} {}",
+        held.received_bytes,
+        alone.received_bytes
+    );
+}
+
+#[test]
 fn marks_alone_reach_the_sender_over_ipv6() {
-    let held =
-        carry("six", with("controller = \"fixed\", allowed = \"200KB\", window = false, hold_off = 0"), true);
+    let queue = with("controller = \"fixed\", allowed = \"200KB\", window = false, hold_off = 0");
+    let held = carry("six", 1, plan(queue), true);
     assert!(held.last.marked_packets.unwrap() > 0, "{:?}", held.last);
     assert_eq!(held.last.window_bytes, None);
 }
@@ -156,36 +156,22 @@ fn the_marks_of_short_connections_are_counted() {
     let ecn = || longfat_host::sysctl::write("net.ipv4.tcp_ecn", "1");
     bed.client.run(ecn).unwrap().unwrap();
     let server = bed.listen("10.71.2.2:80");
-    let mut plan = Bed::transparent();
-    let queue = with("controller = \"every\", allowed = \"1B\", window = false");
-    *plan.defaults_mut() = ConnectionPlan { queue, ..ConnectionPlan::default() };
-    plan.sample_every = Some(Duration::from_millis(10));
-    let (ready, is_ready) = mpsc::channel();
-    let heard = Heard { samples: Mutex::default(), ready: Mutex::new(ready) };
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let relay =
-            scope.spawn(|| bed.relay.run(|| longfat_relay::run(&plan, &stop, &heard)).unwrap().unwrap());
-        is_ready.recv_timeout(bed::PATIENCE).unwrap();
-        for _ in 0..CONNECTIONS {
-            let mut client = bed.connect(server.local_addr().unwrap());
-            let (mut far, _) = server.accept().unwrap();
-            let mut byte = [7];
-            // Its answer says that the relay has both legs, and marks.
-            client.write_all(&byte).unwrap();
-            far.read_exact(&mut byte).unwrap();
-            far.write_all(&byte).unwrap();
-            client.read_exact(&mut byte).unwrap();
-            client.write_all(&byte).unwrap();
-            drop(client);
-            assert_eq!(far.read_to_end(&mut Vec::new()).unwrap(), 1);
-        }
-        stop.store(true, Ordering::Release);
-        relay.join().unwrap();
-    });
+    let relay = bed.start(plan(with("controller = \"every\", allowed = \"1B\", window = false")));
+    for _ in 0..CONNECTIONS {
+        let (mut client, mut far) = bed.pair(&server, server.local_addr().unwrap());
+        let mut byte = [7];
+        // Its answer says that the relay has both legs, and marks.
+        client.write_all(&byte).unwrap();
+        far.read_exact(&mut byte).unwrap();
+        far.write_all(&byte).unwrap();
+        client.read_exact(&mut byte).unwrap();
+        client.write_all(&byte).unwrap();
+        drop(client);
+        assert_eq!(far.read_to_end(&mut Vec::new()).unwrap(), 1);
+    }
     // The most, not the last: a reading made before the final one may be told after it.
     let mut most: BTreeMap<u32, Option<u64>> = BTreeMap::new();
-    for sample in heard.samples.into_inner().unwrap() {
+    for sample in samples(relay) {
         let marks = most.entry(sample.connection).or_default();
         *marks = sample.marked_packets.max(*marks);
     }

@@ -5,12 +5,11 @@
 mod bed;
 
 use bed::{
-    Bed, Noise, accept, check_noise,
-    path::{PROCESS, RelayProcess, eventually},
-    reset, send_noise,
+    ANYWHERE, Bed, Noise, accept, at, carry, check_noise, check_noise_slowly, exchange, nft,
+    path::{PROCESS, RelayProcess, StopOnDrop, eventually},
+    receive_noise, reset, send_noise, try_send_noise,
 };
 use longfat_host::{
-    Namespace,
     socket::{self, Buffer},
     sysctl,
 };
@@ -18,32 +17,16 @@ use longfat_relay::{Observer, Ready, RelayPlan};
 use nix::sys::resource::{Resource, getrlimit};
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-const ANYWHERE: &str = "10.71.2.2:9000";
 const ROUGH: &str = "rate = '200Mbit'\ndelay = '2ms'\njitter = '1ms'\nreorder = true\nloss = 0.003\n\
                      queue = { discipline = 'droptail', limit = '200KB' }";
 /// For the long trial: what Reno gets falls with the root of the loss and with the round trip (Mathis 1997).
 const SHORT_AND_ROUGH: &str = "rate = '300Mbit'\ndelay = '1ms'\njitter = '500us'\nreorder = true\nloss = 0.0005\n\
                                queue = { discipline = 'droptail', limit = '300KB' }";
-
-fn at(address: &str) -> SocketAddr {
-    address.parse().unwrap()
-}
-
-/// Streams both ways at once, checked byte by byte.
-fn exchange(client: &TcpStream, far: &TcpStream, total: usize) {
-    std::thread::scope(|scope| {
-        scope.spawn(|| send_noise(client, 1, total));
-        scope.spawn(|| send_noise(far, 2, total));
-        let up = scope.spawn(|| check_noise(far, 1, 1 << 16, Duration::ZERO));
-        assert_eq!(check_noise(client, 2, 1 << 16, Duration::ZERO), total);
-        assert_eq!(up.join().unwrap(), total);
-    });
-}
 
 /// Over a path that loses and reorders, with the peers' windows as large as `window_bytes`.
 fn streams_over(path: &str, tag: &str, total: usize, window_bytes: Option<u64>) {
@@ -144,7 +127,7 @@ fn end_after(client: TcpStream, far: TcpStream, client_ends: bool, bytes: usize,
                 }
             }
         });
-        let (received, mut with_reset) = receive_to_the_end(other, 7);
+        let (received, mut with_reset) = receive_noise(other, 7, 1 << 16, Duration::ZERO);
         stop.store(true, Ordering::Relaxed);
         if let Some(writer) = writer {
             let _ = other.shutdown(Shutdown::Write);
@@ -158,31 +141,6 @@ fn end_after(client: TcpStream, far: TcpStream, client_ends: bool, bytes: usize,
         }
         let _ = other.shutdown(Shutdown::Both);
     });
-}
-
-/// Bytes of the noise received, and whether a reset came after them.
-fn receive_to_the_end(mut stream: &TcpStream, seed: u64) -> (usize, bool) {
-    let (mut noise, mut total, mut block) = (Noise::new(seed), 0, vec![0; 1 << 16]);
-    let (mut expected, mut ahead) = (vec![0; 1 << 16], 0);
-    loop {
-        let bytes = match stream.read(&mut block) {
-            Ok(0) => return (total, false),
-            Ok(bytes) => bytes,
-            Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
-                return (total, true);
-            }
-            Err(error) => panic!("neither bytes nor an end: {error}"),
-        };
-        for byte in &block[..bytes] {
-            if ahead == 0 {
-                noise.fill(&mut expected);
-                ahead = expected.len();
-            }
-            assert_eq!(*byte, expected[expected.len() - ahead], "a wrong byte after {total}");
-            ahead -= 1;
-            total += 1;
-        }
-    }
 }
 
 #[test]
@@ -222,7 +180,7 @@ fn dead_and_slow_readers_do_not_hold_up_others() {
     let (client, far) = bed.pair(&listener, relay.address());
     std::thread::scope(|scope| {
         scope.spawn(|| send_noise(&slow, 5, 300_000));
-        let reader = scope.spawn(|| check_noise(&slow_far, 5, 1500, Duration::from_millis(1)));
+        let reader = scope.spawn(|| check_noise_slowly(&slow_far, 5, 1500, Duration::from_millis(1)));
         exchange(&client, &far, 32 << 20);
         assert_eq!(reader.join().unwrap(), 300_000);
     });
@@ -342,17 +300,9 @@ fn narrow(tag: &str, silent: bool) {
     for address in ["10.71.3.2:9000", "[fd71:3::2]:9000"] {
         let listener = bed.listen(address);
         let (client, far) = bed.pair(&listener, at(address));
-        std::thread::scope(|scope| {
-            scope.spawn(|| send_noise(&client, 1, 300_000));
-            assert_eq!(check_noise(&far, 1, 4096, Duration::ZERO), 300_000);
-        });
+        carry(&client, &far, 300_000);
     }
     assert_eq!(relay.stop().connections, 2);
-}
-
-fn nft(namespace: &Namespace, program: &str) {
-    let output = namespace.command("nft").arg(program).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// All of them open at once, each used in turn.
@@ -454,7 +404,7 @@ fn without_descriptors_clients_wait_and_the_relay_neither_spins_nor_loses_one() 
             for _ in 0..CLIENTS {
                 let far = accept(&listener);
                 scope.spawn(move || {
-                    let bytes = check_noise(&far, 9, 4096, Duration::ZERO);
+                    let bytes = check_noise(&far, 9);
                     send_noise(&far, 10, bytes);
                 });
             }
@@ -462,7 +412,7 @@ fn without_descriptors_clients_wait_and_the_relay_neither_spins_nor_loses_one() 
         for client in clients {
             scope.spawn(move || {
                 send_noise(&client, 9, 20_000);
-                assert_eq!(check_noise(&client, 10, 4096, Duration::ZERO), 20_000);
+                assert_eq!(check_noise(&client, 10), 20_000);
                 served.fetch_add(1, Ordering::Relaxed);
             });
         }
@@ -479,7 +429,7 @@ fn ask(bed: &Bed, total: u64) -> Seen {
     if let Err(error) = stream.write_all(&total.to_be_bytes()) {
         return Seen::of(&error);
     }
-    match receive_to_the_end(&stream, 11) {
+    match receive_noise(&stream, 11, 1 << 16, Duration::ZERO) {
         (bytes, false) if bytes as u64 == total => Seen::All,
         (bytes, false) => panic!("a FIN after {bytes} of {total} bytes: the client takes it for the whole"),
         (_, true) => Seen::Reset,
@@ -521,18 +471,10 @@ fn serve(listener: TcpListener, stop: &AtomicBool) {
                 if stream.read_exact(&mut total).is_err() {
                     return;
                 }
-                let (mut noise, mut left) = (Noise::new(11), u64::from_be_bytes(total) as usize);
-                let mut block = vec![0; 1 << 16];
-                while left > 0 {
-                    let bytes = left.min(block.len());
-                    noise.fill(&mut block[..bytes]);
-                    if stream.write_all(&block[..bytes]).is_err() {
-                        return;
-                    }
-                    left -= bytes;
+                // A relay that is killed resets it.
+                if try_send_noise(&stream, 11, u64::from_be_bytes(total) as usize).is_ok() {
+                    let _ = stream.read(&mut total);
                 }
-                let _ = stream.shutdown(Shutdown::Write);
-                let _ = stream.read(&mut total);
             });
         }
     });
@@ -567,14 +509,6 @@ fn killed_and_restarted(tag: &str, how: &str, kills: usize) {
     println!("{tag}: {kills} kills: {seen:?}");
     assert!(seen.get(&Seen::All).is_some_and(|all| *all > 8), "{seen:?}");
     assert!(seen.contains_key(&Seen::Reset), "no transfer was hit: {seen:?}");
-}
-
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

@@ -3,42 +3,32 @@
 
 mod bed;
 
-use bed::{Bed, Noise, Running, accept, check_noise, ends_with_reset, reset, send_noise};
+use bed::{
+    ANYWHERE, Bed, Noise, Running, accept, at, carry, check_noise, ends_with_reset, exchange,
+    exchange_slowly, path::eventually, reset, send_noise,
+};
 use longfat_host::socket::{self, Buffer};
 use longfat_relay::{Ended, RelayPlan};
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     time::{Duration, Instant},
 };
-
-const ANYWHERE: &str = "10.71.2.2:9000";
 
 fn explicit(tag: &str, change: impl FnOnce(&mut RelayPlan)) -> (Bed, TcpListener, Running) {
     let bed = Bed::new(tag);
     let listener = bed.listen(ANYWHERE);
-    let mut plan = Bed::explicit(ANYWHERE.parse().unwrap());
+    let mut plan = Bed::explicit(at(ANYWHERE));
     change(&mut plan);
     let relay = bed.start(plan);
     (bed, listener, relay)
-}
-
-/// Both directions at once, with given sizes of reads.
-fn exchange(client: &TcpStream, far: &TcpStream, total: usize, piece: usize, pause: Duration) {
-    std::thread::scope(|scope| {
-        scope.spawn(|| send_noise(client, 1, total));
-        scope.spawn(|| send_noise(far, 2, total));
-        let up = scope.spawn(|| check_noise(far, 1, piece, pause));
-        assert_eq!(check_noise(client, 2, piece, pause), total);
-        assert_eq!(up.join().unwrap(), total);
-    });
 }
 
 #[test]
 fn random_bytes_both_ways_at_once_arrive_unchanged() {
     let (bed, listener, relay) = explicit("big", |_| {});
     let (client, far) = bed.pair(&listener, relay.address());
-    exchange(&client, &far, 128 << 20, 1 << 16, Duration::ZERO);
+    exchange(&client, &far, 128 << 20);
     assert_eq!(relay.stop().finished, 1);
 }
 
@@ -52,7 +42,7 @@ fn random_bytes_survive_tiny_buffers_and_tiny_slow_reads() {
     });
     socket::set_buffer(&listener, Buffer::Receive, 4096).unwrap();
     let (client, far) = bed.pair(&listener, relay.address());
-    exchange(&client, &far, 1 << 20, 1013, Duration::from_micros(50));
+    exchange_slowly(&client, &far, 1 << 20, 1013, Duration::from_micros(50));
     assert_eq!(relay.stop().finished, 1);
 }
 
@@ -62,14 +52,10 @@ fn each_side_may_finish_sending_and_go_on_receiving() {
     for client_first in [true, false] {
         let (client, far) = bed.pair(&listener, relay.address());
         let (first, second) = if client_first { (&client, &far) } else { (&far, &client) };
-        send_noise(first, 1, 100_000);
-        assert_eq!(check_noise(second, 1, 4096, Duration::ZERO), 100_000);
+        carry(first, second, 100_000);
         // The other direction is used only after that, with a pause.
         std::thread::sleep(Duration::from_millis(300));
-        std::thread::scope(|scope| {
-            scope.spawn(|| send_noise(second, 2, 4 << 20));
-            assert_eq!(check_noise(first, 2, 4096, Duration::ZERO), 4 << 20);
-        });
+        carry(second, first, 4 << 20);
     }
     let notes = std::sync::Arc::clone(&relay.notes);
     assert_eq!(relay.stop().finished, 2);
@@ -145,11 +131,7 @@ fn a_reset_does_not_wait_for_ever_behind_a_peer_that_does_not_read() {
     let (client, far) = bed.pair(&listener, relay.address());
     fill(&client);
     reset(client);
-    let deadline = Instant::now() + bed::PATIENCE;
-    while relay.notes.closed.lock().unwrap().is_empty() {
-        assert!(Instant::now() < deadline, "the connection hangs");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("the connection ends", || !relay.notes.closed.lock().unwrap().is_empty());
     assert_eq!(relay.notes.closed.lock().unwrap()[0].ended, Ended::ResetByClient);
     assert!(ends_with_reset(&far));
 }
@@ -158,7 +140,7 @@ fn a_reset_does_not_wait_for_ever_behind_a_peer_that_does_not_read() {
 fn a_refused_server_is_a_reset_to_the_client() {
     // A port where nothing has ever listened: a listener just closed may live on in another test's forked child.
     let bed = Bed::new("ref");
-    let relay = bed.start(Bed::explicit("10.71.2.2:9001".parse().unwrap()));
+    let relay = bed.start(Bed::explicit(at("10.71.2.2:9001")));
     // Early accept: the client may have a connection for a moment.
     let refused = match bed.try_connect(relay.address()) {
         Ok(client) => ends_with_reset(&client),
@@ -173,13 +155,11 @@ fn a_refused_server_is_a_reset_to_the_client() {
 fn the_servers_addresses_are_tried_in_order() {
     let bed = Bed::new("try");
     let listener = bed.listen("[fd71:2::2]:9000");
-    let (closed, open): (SocketAddr, SocketAddr) =
-        ("10.71.2.2:9000".parse().unwrap(), "[fd71:2::2]:9000".parse().unwrap());
-    let mut plan = Bed::explicit(closed);
-    plan.listeners[0].to = vec![closed, open];
+    let mut plan = Bed::explicit(at(ANYWHERE));
+    plan.listeners[0].to.push(at("[fd71:2::2]:9000"));
     let relay = bed.start(plan);
-    let (client, far) = bed.pair(&listener, "10.71.1.1:7100".parse().unwrap());
-    exchange(&client, &far, 1 << 20, 4096, Duration::ZERO);
+    let (client, far) = bed.pair(&listener, relay.address());
+    exchange(&client, &far, 1 << 20);
     assert_eq!(relay.stop().finished, 1);
 }
 
@@ -195,10 +175,10 @@ fn hundreds_of_connections_at_once_each_get_their_own_bytes() {
             let body = 40_000 + seed as usize * 100;
             scope.spawn(move || {
                 send_noise(&client, seed, body);
-                assert_eq!(check_noise(&client, seed + 1000, 4096, Duration::ZERO), 10_000);
+                assert_eq!(check_noise(&client, seed + 1000), 10_000);
             });
             scope.spawn(move || {
-                assert_eq!(check_noise(&far, seed, 4096, Duration::ZERO), body);
+                assert_eq!(check_noise(&far, seed), body);
                 send_noise(&far, seed + 1000, 10_000);
             });
         }
@@ -239,14 +219,7 @@ fn a_server_that_never_reads_costs_the_relay_no_more_than_its_buffers() {
     let bound = BUFFER + (256 << 10) + BUFFER + SERVER_BUFFER;
     assert!(taken > 256 << 10 && taken <= bound, "{taken} bytes taken, bound {bound}");
     drop(client);
-    let mut rest = 0;
-    let mut block = vec![0; 1 << 16];
-    loop {
-        match (&far).read(&mut block).unwrap() {
-            0 => break,
-            bytes => rest += bytes as u64,
-        }
-    }
+    let rest = std::io::copy(&mut &far, &mut std::io::sink()).unwrap();
     assert!(rest >= taken - 1, "what was acknowledged is delivered: {rest} of {taken}");
 }
 
@@ -257,7 +230,7 @@ fn a_stop_lets_a_transfer_finish_and_resets_what_outlives_the_drain() {
     let (idle, idle_far) = bed.pair(&listener, relay.address());
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            assert_eq!(check_noise(&far, 1, 1 << 16, Duration::ZERO), 32 << 20);
+            assert_eq!(check_noise(&far, 1), 32 << 20);
             send_noise(&far, 2, 10);
         });
         let (mut noise, mut block) = (Noise::new(1), vec![0; 16 << 20]);
@@ -265,12 +238,12 @@ fn a_stop_lets_a_transfer_finish_and_resets_what_outlives_the_drain() {
         (&client).write_all(&block).unwrap();
         relay.ask_to_stop();
         std::thread::sleep(Duration::from_millis(100));
-        assert!(bed.try_connect("10.71.1.1:7100".parse().unwrap()).is_err(), "no new connections");
+        assert!(bed.try_connect(relay.address()).is_err(), "no new connections");
         noise.fill(&mut block);
         (&client).write_all(&block).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         server.join().unwrap();
-        assert_eq!(check_noise(&client, 2, 10, Duration::ZERO), 10);
+        assert_eq!(check_noise(&client, 2), 10);
     });
     assert!(ends_with_reset(&idle) && ends_with_reset(&idle_far));
     let stats = relay.stop();
@@ -330,9 +303,7 @@ fn a_server_that_answers_and_resets_at_once_is_heard_and_then_seen_to_reset() {
 #[test]
 fn urgent_data_holds_nothing_up() {
     use nix::sys::socket::{MsgFlags, send};
-    let bed = Bed::new("urgent");
-    let listener = bed.listen("10.71.2.2:9000");
-    let relay = bed.start(Bed::explicit("10.71.2.2:9000".parse().unwrap()));
+    let (bed, listener, relay) = explicit("urgent", |_| {});
     let (mut client, mut far) = bed.pair(&listener, relay.address());
     for _ in 0..50 {
         client.write_all(b"before").unwrap();

@@ -3,7 +3,10 @@
 
 mod bed;
 
-use bed::{Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, send_noise};
+use bed::{
+    Bed, Running, SERVER_V4, SERVER_V6, accept, carry, check_noise, exchange, nft, path::eventually,
+    send_noise, set_forwarding,
+};
 use longfat_host::{run_command, sysctl};
 use longfat_relay::{Error, MatchPlan, RulePlan};
 use longfat_schema::record::Record;
@@ -15,14 +18,9 @@ fn server(address: &str, port: u16) -> SocketAddr {
 
 /// nft tables, routing rules and forwarding of the relay's namespace.
 fn footprint(bed: &Bed) -> String {
-    let nft = || {
-        let mut command = bed.relay.command("nft");
-        command.args(["list", "ruleset"]);
-        run_command(command).unwrap()
-    };
     let forwarding = bed.relay.run(|| sysctl::read("net.ipv4.ip_forward").unwrap()).unwrap();
     let rules = ["-4", "-6"].map(|family| bed.relay.ip(&[family, "rule", "show"]).unwrap());
-    format!("{}{}{}{forwarding}", nft(), rules[0], rules[1])
+    format!("{}{}{forwarding}", nft(&bed.relay, "list ruleset"), rules.concat())
 }
 
 fn carries(tag: &str, bind: &str, address: SocketAddr) {
@@ -37,13 +35,7 @@ fn carries(tag: &str, bind: &str, address: SocketAddr) {
         "the server sees the client's address and port"
     );
     assert_eq!(client.peer_addr().unwrap(), address);
-    std::thread::scope(|scope| {
-        scope.spawn(|| send_noise(&client, 1, 8 << 20));
-        scope.spawn(|| send_noise(&far, 2, 8 << 20));
-        let up = scope.spawn(|| check_noise(&far, 1, 1 << 16, Duration::ZERO));
-        assert_eq!(check_noise(&client, 2, 1 << 16, Duration::ZERO), 8 << 20);
-        assert_eq!(up.join().unwrap(), 8 << 20);
-    });
+    exchange(&client, &far, 8 << 20);
     let stats = relay.stop();
     assert_eq!((stats.connections, stats.finished), (1, 1));
     assert_eq!((stats.client_to_server_bytes, stats.server_to_client_bytes), (8 << 20, 8 << 20));
@@ -77,8 +69,7 @@ fn what_the_filter_does_not_match_flows_unrelayed() {
     let relay = bed.start(plan);
     for (listener, port) in [(&taken, 80), (&passed, 81)] {
         let (client, far) = bed.pair(listener, server(SERVER_V4, port));
-        send_noise(&client, 3, 1000);
-        assert_eq!(check_noise(&far, 3, 100, Duration::ZERO), 1000);
+        carry(&client, &far, 1000);
     }
     let other = bed.listen("[fd71:2::2]:80");
     let (client, far) = bed.pair(&other, server(SERVER_V6, 80));
@@ -104,10 +95,8 @@ fn each_leg_has_the_congestion_control_it_was_given() {
     let long = shown.lines().find(|line| line.contains(" bbr ")).map(str::to_owned);
     assert!(near.contains(SERVER_V4) && shown.contains(" cubic "), "{shown}");
     assert!(long.is_some(), "{shown}");
-    send_noise(&client, 3, 1 << 20);
-    send_noise(&far, 4, 10);
-    check_noise(&far, 3, 1 << 16, Duration::ZERO);
-    check_noise(&client, 4, 10, Duration::ZERO);
+    carry(&client, &far, 1 << 20);
+    carry(&far, &client, 10);
     let notes = std::sync::Arc::clone(&relay.notes);
     relay.stop();
     let closed = notes.closed.lock().unwrap();
@@ -122,12 +111,8 @@ fn each_leg_has_the_congestion_control_it_was_given() {
     };
     assert_eq!(tcp("relay_in").unwrap().cc, "cubic");
     assert_eq!(tcp("relay_out").unwrap().cc, "bbr");
-    let relayed = |record: &Record| match record {
-        Record::Relay(x) if x.direction == "client_to_server" => Some(x.clone()),
-        _ => None,
-    };
-    let last = records.iter().rev().find_map(relayed).unwrap();
-    assert_eq!(last.relayed_bytes, 1 << 20);
+    drop(records);
+    assert_eq!(notes.to_server().last().unwrap().relayed_bytes, 1 << 20);
 }
 
 #[test]
@@ -138,19 +123,8 @@ fn the_backlog_is_what_was_received_and_not_yet_acknowledged() {
     plan.sample_every = Some(Duration::from_millis(5));
     let relay = bed.start(plan);
     let (client, far) = bed.pair(&listener, server(SERVER_V4, 80));
-    let last = || {
-        let records = relay.notes.records.lock().unwrap();
-        records.iter().rev().find_map(|record| match record {
-            Record::Relay(x) if x.direction == "client_to_server" => Some(x.clone()),
-            _ => None,
-        })
-    };
     let settled = |wanted: &dyn Fn(&longfat_schema::record::RelaySample) -> bool| {
-        let deadline = std::time::Instant::now() + bed::PATIENCE;
-        while !last().is_some_and(|sample| wanted(&sample)) {
-            assert!(std::time::Instant::now() < deadline, "{:?}", last());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually("the backlog settles", || relay.notes.to_server().last().is_some_and(wanted));
     };
     settled(&|sample| sample.backlog_bytes == 0);
     std::thread::scope(|scope| {
@@ -161,7 +135,7 @@ fn the_backlog_is_what_was_received_and_not_yet_acknowledged() {
             sample.backlog_bytes > 256 << 10
                 && sample.backlog_bytes.abs_diff(parts) <= sample.backlog_bytes / 10
         });
-        assert_eq!(check_noise(&far, 3, 1 << 16, Duration::ZERO), 64 << 20);
+        assert_eq!(check_noise(&far, 3), 64 << 20);
     });
     // A FIN counts as one byte on its way.
     settled(&|sample| sample.backlog_bytes <= 1 && sample.relayed_bytes == 64 << 20);
@@ -170,7 +144,7 @@ fn the_backlog_is_what_was_received_and_not_yet_acknowledged() {
 #[test]
 fn sysctls_that_would_break_it_are_refused_and_with_leave_forwarding_is_set_and_restored() {
     let bed = Bed::new("fwd");
-    bed.set_forwarding("0");
+    set_forwarding(&bed.relay, "0");
     let refused =
         bed.relay.run(|| longfat_relay::run(&Bed::transparent(), &AtomicBool::new(true), &())).unwrap();
     let Err(Error::Unsupported(missing)) = refused else { panic!("{refused:?}") };
@@ -261,10 +235,8 @@ fn after_the_relay_new_connections_flow_unrelayed_and_one_in_drain_goes_on() {
     let new_far = accept(&listener);
     assert_eq!(new_far.peer_addr().unwrap(), new.local_addr().unwrap());
     for (near, far) in [(&old, &old_far), (&new, &new_far)] {
-        send_noise(near, 5, 10_000);
-        assert_eq!(check_noise(far, 5, 1 << 16, Duration::ZERO), 10_000);
-        send_noise(far, 6, 10);
-        assert_eq!(check_noise(near, 6, 10, Duration::ZERO), 10);
+        carry(near, far, 10_000);
+        carry(far, near, 10);
     }
     let stats = relay.stop();
     assert_eq!((stats.connections, stats.finished, stats.stopped), (2, 2, 0));
@@ -281,10 +253,8 @@ fn a_client_may_reuse_its_port_towards_the_same_server_at_once() {
         let client = bed.connect_from(port, server(SERVER_V4, 80));
         let far = accept(&listener);
         let (first, second) = if server_closes_first { (&far, &client) } else { (&client, &far) };
-        send_noise(first, 1, 1000);
-        assert_eq!(check_noise(second, 1, 100, Duration::ZERO), 1000);
-        send_noise(second, 2, 1000);
-        assert_eq!(check_noise(first, 2, 100, Duration::ZERO), 1000);
+        carry(first, second, 1000);
+        carry(second, first, 1000);
         // Both ends have seen both FINs; a client in TIME_WAIT may reuse its port after a second.
         drop((client, far));
         std::thread::sleep(Duration::from_millis(if server_closes_first { 100 } else { 1300 }));

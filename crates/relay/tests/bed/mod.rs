@@ -3,9 +3,9 @@
 
 pub mod path;
 
-use longfat_host::{Lease, Namespace, interface, sysctl};
+use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use longfat_relay::{ConnectionSummary, InterceptPlan, Observer, Ready, RelayPlan, RelayStats};
-use longfat_schema::record::Record;
+use longfat_schema::record::{Record, RelaySample};
 use nix::sys::socket::{setsockopt, sockopt};
 use std::{
     io::{ErrorKind, Read, Write},
@@ -24,6 +24,8 @@ pub const CLIENT_V6: &str = "fd71:1::2";
 pub const SERVER_V4: &str = "10.71.2.2";
 pub const SERVER_V6: &str = "fd71:2::2";
 pub const RELAY_V4: &str = "10.71.1.1";
+/// Where a server listens of which nothing matters but that it does.
+pub const ANYWHERE: &str = "10.71.2.2:9000";
 /// No test waits longer than this for anything.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -63,14 +65,8 @@ impl Bed {
             namespace.ip(&["-6", "route", "add", "default", "via", v6]).unwrap();
         }
         let bed = Bed { client, relay, server, _lease: lease };
-        bed.set_forwarding("1");
+        set_forwarding(&bed.relay, "1");
         bed
-    }
-
-    pub fn set_forwarding(&self, value: &str) {
-        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            self.relay.run(|| sysctl::write(key, value)).unwrap().unwrap();
-        }
     }
 
     pub fn listen(&self, address: &str) -> TcpListener {
@@ -131,6 +127,23 @@ impl Bed {
     }
 }
 
+pub fn at(address: &str) -> SocketAddr {
+    address.parse().unwrap()
+}
+
+pub fn set_forwarding(host: &Namespace, value: &str) {
+    for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+        host.run(|| sysctl::write(key, value)).unwrap().unwrap();
+    }
+}
+
+/// Runs an nft program; what it printed.
+pub fn nft(host: &Namespace, program: &str) -> String {
+    let mut command = host.command("nft");
+    command.arg(program);
+    run_command(command).unwrap()
+}
+
 pub fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let deadline = std::time::Instant::now() + PATIENCE;
@@ -168,6 +181,17 @@ pub struct Notes {
     pub closed: Mutex<Vec<ConnectionSummary>>,
     pub records: Mutex<Vec<Record>>,
     pub warnings: Mutex<Vec<String>>,
+}
+
+impl Notes {
+    /// Records of the direction to the server, so far.
+    pub fn to_server(&self) -> Vec<RelaySample> {
+        let of_it = |record: &Record| match record {
+            Record::Relay(sample) if sample.direction == "client_to_server" => Some(sample.clone()),
+            _ => None,
+        };
+        self.records.lock().unwrap().iter().filter_map(of_it).collect()
+    }
 }
 
 struct Ear {
@@ -253,39 +277,84 @@ impl Noise {
 }
 
 /// Sends `total` bytes of noise, then a FIN.
-pub fn send_noise(mut stream: &TcpStream, seed: u64, total: usize) {
+pub fn send_noise(stream: &TcpStream, seed: u64, total: usize) {
+    try_send_noise(stream, seed, total).unwrap();
+}
+
+/// The same where the other side may end it.
+pub fn try_send_noise(mut stream: &TcpStream, seed: u64, total: usize) -> std::io::Result<()> {
     let (mut noise, mut left, mut block) = (Noise::new(seed), total, vec![0; 1 << 16]);
     while left > 0 {
         let bytes = left.min(block.len());
         noise.fill(&mut block[..bytes]);
-        stream.write_all(&block[..bytes]).unwrap();
+        stream.write_all(&block[..bytes])?;
         left -= bytes;
     }
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    stream.shutdown(std::net::Shutdown::Write)
 }
 
-/// Reads to the FIN, `piece` bytes at a time with `pause` between, and checks every byte; how many there were.
-pub fn check_noise(mut stream: &TcpStream, seed: u64, piece: usize, pause: Duration) -> usize {
+/// Reads to the FIN and checks every byte; how many there were.
+pub fn check_noise(stream: &TcpStream, seed: u64) -> usize {
+    check_noise_slowly(stream, seed, 1 << 16, Duration::ZERO)
+}
+
+/// The same, `piece` bytes at a time with `pause` between.
+pub fn check_noise_slowly(stream: &TcpStream, seed: u64, piece: usize, pause: Duration) -> usize {
+    let (total, with_reset) = receive_noise(stream, seed, piece, pause);
+    assert!(!with_reset, "a reset after {total} bytes");
+    total
+}
+
+/// Reads to the end and checks every byte; how many there were, and whether the end was a reset.
+pub fn receive_noise(mut stream: &TcpStream, seed: u64, piece: usize, pause: Duration) -> (usize, bool) {
     let (mut noise, mut total) = (Noise::new(seed), 0);
     let (mut expected, mut ahead, mut block) = (vec![0; 1 << 16], 0, vec![0; piece]);
     loop {
-        let got = stream.read(&mut block).unwrap();
-        if got == 0 {
-            return total;
-        }
-        for (offset, byte) in block[..got].iter().enumerate() {
+        let got = match stream.read(&mut block) {
+            Ok(0) => return (total, false),
+            Ok(got) => got,
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+                return (total, true);
+            }
+            Err(error) => panic!("neither bytes nor an end: {error}"),
+        };
+        for byte in &block[..got] {
             if ahead == 0 {
                 noise.fill(&mut expected);
                 ahead = expected.len();
             }
-            assert_eq!(*byte, expected[expected.len() - ahead], "byte {} differs", total + offset);
+            assert_eq!(*byte, expected[expected.len() - ahead], "byte {total} differs");
             ahead -= 1;
+            total += 1;
         }
-        total += got;
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
     }
+}
+
+/// A stream to the other end, checked byte by byte.
+pub fn carry(from: &TcpStream, to: &TcpStream, total: usize) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_noise(from, 1, total));
+        assert_eq!(check_noise(to, 1), total);
+    });
+}
+
+/// Streams both ways at once, checked byte by byte.
+pub fn exchange(client: &TcpStream, far: &TcpStream, total: usize) {
+    exchange_slowly(client, far, total, 1 << 16, Duration::ZERO);
+}
+
+/// The same, read `piece` bytes at a time with `pause` between.
+pub fn exchange_slowly(client: &TcpStream, far: &TcpStream, total: usize, piece: usize, pause: Duration) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_noise(client, 1, total));
+        scope.spawn(|| send_noise(far, 2, total));
+        let up = scope.spawn(|| check_noise_slowly(far, 1, piece, pause));
+        assert_eq!(check_noise_slowly(client, 2, piece, pause), total);
+        assert_eq!(up.join().unwrap(), total);
+    });
 }
 
 /// Closes with a reset.

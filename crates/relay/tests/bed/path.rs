@@ -1,6 +1,6 @@
 //! Paths between relay and server that lose, reorder and shorten, and relays that are processes of their own.
 
-use super::{Bed, PATIENCE};
+use super::{Bed, PATIENCE, set_forwarding};
 use longfat_host::{Namespace, interface};
 use longfat_link::{LinkPlan, LinkSpec, driver};
 use std::{
@@ -80,9 +80,7 @@ impl Bed {
             host.ip(&["-6", "addr", "add", v6, "dev", device, "nodad"]).unwrap();
         }
         path.ip(&["link", "set", "dev", "b", "mtu", "1280"]).unwrap();
-        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            path.run(|| longfat_host::sysctl::write(key, "1")).unwrap().unwrap();
-        }
+        set_forwarding(&path, "1");
         let hops = [
             (&bed.relay, "10.71.3.0/24", "fd71:3::/64", "10.71.2.9", "fd71:2::9"),
             (&path, "10.71.1.0/24", "fd71:1::/64", "10.71.2.1", "fd71:2::1"),
@@ -96,7 +94,8 @@ impl Bed {
     }
 }
 
-struct StopOnDrop<'a>(&'a AtomicBool);
+/// Raises a flag, also when a test fails: others on the scope's threads wait for it.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
