@@ -2,7 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use longfat_host::{Lease, Namespace, interface};
+mod bed;
+
+use bed::{Bed, raw_socket, send_frames, send_to};
+use longfat_host::{
+    Namespace,
+    interface::Offload::{Gso, Tso},
+};
 use longfat_kernel::capture::{Capture, CaptureSpec, Direction, Filter, LinkHeader, Snap};
 use std::{
     io::{Read, Write},
@@ -10,29 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// Two hosts.
-struct Bed {
-    near: Namespace,
-    far: Namespace,
-    _lease: Lease,
-}
-
 impl Bed {
-    fn new(tag: &str) -> Bed {
-        let lease =
-            Lease::take(&format!("cp{}-{tag}", std::process::id())).expect("root and iproute2 are needed");
-        let [near, far] = ["n", "f"].map(|name| lease.namespace(name).unwrap());
-        let end = |namespace, name| interface::End { namespace, name };
-        interface::veth(end(&near, "eth0"), end(&far, "eth0"), 1500).unwrap();
-        for (namespace, host) in [(&near, 1), (&far, 2)] {
-            namespace.ip(&["addr", "add", &format!("10.74.0.{host}/24"), "dev", "eth0"]).unwrap();
-            namespace
-                .ip(&["-6", "addr", "add", &format!("fd74::{host}/64"), "dev", "eth0", "nodad"])
-                .unwrap();
-        }
-        Bed { near, far, _lease: lease }
-    }
-
     fn attach(&self, change: impl FnOnce(&mut CaptureSpec)) -> Capture {
         let mut spec = spec("");
         change(&mut spec);
@@ -149,21 +133,11 @@ fn every_packet_of_an_ipv4_transfer_is_there_as_the_interface_counts() {
     assert!(seen.iter().all(|one| one.data.len() <= 74), "headers only");
 }
 
-impl Bed {
-    /// Segments leave one by one; what the sockets make of it is another matter.
-    fn without_offloads(&self) {
-        use interface::Offload::{Gso, Tso};
-        for namespace in [&self.near, &self.far] {
-            let off = || [Tso, Gso].map(|one| interface::set_offload("eth0", one, false).unwrap());
-            namespace.run(off).unwrap();
-        }
-    }
-}
-
 #[test]
 fn every_segment_of_an_ipv6_transfer_is_counted_though_the_kernel_cuts_bundles_behind_the_hook() {
     let bed = Bed::new("cut");
-    bed.without_offloads();
+    // Segments leave one by one; what the sockets make of it is another matter.
+    bed.without(&[Tso, Gso]);
     let (seen, grown) = accounted(&bed, |_| {}, || bed.transfer("[fd74::2]:0", 3_000_000));
     assert_eq!(sums(&seen, Direction::Inbound), grown[0]);
     let out = || seen.iter().filter(|one| one.direction == Direction::Outbound);
@@ -177,7 +151,8 @@ fn every_segment_of_an_ipv6_transfer_is_counted_though_the_kernel_cuts_bundles_b
 #[test]
 fn every_packet_of_an_ipv6_transfer_is_there_one_by_one_where_sockets_may_not_make_bundles() {
     let bed = Bed::new("six");
-    bed.without_offloads();
+    // Segments leave one by one; what the sockets make of it is another matter.
+    bed.without(&[Tso, Gso]);
     for namespace in [&bed.near, &bed.far] {
         namespace.ip(&["link", "set", "eth0", "gso_max_segs", "1"]).unwrap();
     }
@@ -204,37 +179,13 @@ fn inner_packet() -> Vec<u8> {
     packet
 }
 
-/// A raw socket's descriptor of the calling thread's namespace.
-fn raw_socket(domain: i32, protocol: i32) -> std::os::fd::OwnedFd {
-    use std::os::fd::FromRawFd as _;
-    // SAFETY: no memory is passed; the descriptor is ours, if there is one.
-    unsafe {
-        let fd = libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol);
-        assert!(fd >= 0, "a raw socket: {}", std::io::Error::last_os_error());
-        std::os::fd::OwnedFd::from_raw_fd(fd)
-    }
-}
-
-/// Sends `packets` to an address of the socket's family.
-fn send_all<A>(socket: &std::os::fd::OwnedFd, packets: &[Vec<u8>], address: &A) {
-    use std::os::fd::AsRawFd as _;
-    for packet in packets {
-        // SAFETY: both the packet and the address live through the call and are as long as said.
-        let sent = unsafe {
-            let (data, to) = (packet.as_ptr().cast(), (&raw const *address).cast());
-            libc::sendto(socket.as_raw_fd(), data, packet.len(), 0, to, size_of::<A>() as u32)
-        };
-        assert_eq!(sent, packet.len() as isize, "{}", std::io::Error::last_os_error());
-    }
-}
-
 /// Sends packets of an IP protocol to far; the kernel writes the outer IP header.
 fn send_ip(bed: &Bed, protocol: u8, packet: &[u8]) {
     // SAFETY: an all-zero address is valid.
     let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
     to.sin_family = libc::AF_INET as u16;
     to.sin_addr.s_addr = u32::from_ne_bytes([10, 74, 0, 2]);
-    let send = || send_all(&raw_socket(libc::AF_INET, protocol.into()), &vec![packet.to_vec(); 50], &to);
+    let send = || send_to(&raw_socket(libc::AF_INET, protocol.into()), packet, 50, &to);
     bed.near.run(send).unwrap();
 }
 
@@ -265,13 +216,7 @@ fn is_seen_through_at_both_ends(bed: &Bed, filter: &str, headers: usize, send: i
 fn a_vlan_tag_is_where_it_is_on_the_wire_also_where_the_kernel_keeps_it_beside_the_packet() {
     let bed = Bed::new("vlan");
     let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x81, 0, 0, 42, 8, 0], &inner_packet()].concat();
-    let send = || {
-        // SAFETY: an all-zero address is valid, and the name is terminated.
-        let (mut to, index): (libc::sockaddr_ll, u32) =
-            unsafe { (std::mem::zeroed(), libc::if_nametoindex(c"eth0".as_ptr())) };
-        (to.sll_family, to.sll_halen, to.sll_ifindex) = (libc::AF_PACKET as u16, 6, index as i32);
-        send_all(&raw_socket(libc::AF_PACKET, 0), &vec![frame.clone(); 50], &to);
-    };
+    let send = || send_frames(&frame, 50);
     let filter = "vlan 42 and tcp and host 10.75.0.2 and port 80";
     is_seen_through_at_both_ends(&bed, filter, 14 + 4 + 20 + 20, || bed.near.run(send).unwrap());
 }

@@ -2,60 +2,47 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod bed;
+
+use bed::{Bed, send_frames};
 use longfat_cc::queue::{Kind, Settings};
-use longfat_host::{Lease, Namespace, interface, socket, sysctl};
+use longfat_host::{socket, sysctl};
 use longfat_kernel::mark::{Congesting, Ends, Marking};
 use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     time::Duration,
 };
 
-/// A peer and a host whose arriving packets are marked.
-struct Bed {
-    peer: Namespace,
-    host: Namespace,
-    _lease: Lease,
-}
-
+/// The near end sends; packets that arrive at the far one are marked.
 impl Bed {
-    fn new(tag: &str, ecn: &str) -> Bed {
-        let id = format!("mk{}-{tag}", std::process::id());
-        let lease = Lease::take(&id).expect("root and iproute2 are needed");
-        let [peer, host] = ["p", "h"].map(|name| lease.namespace(name).unwrap());
-        let end = |namespace, name| interface::End { namespace, name };
-        interface::veth(end(&peer, "eth0"), end(&host, "eth0"), 1500).unwrap();
-        for (namespace, four, six) in
-            [(&peer, "10.72.0.2/24", "fd72::2/64"), (&host, "10.72.0.1/24", "fd72::1/64")]
-        {
-            namespace.ip(&["addr", "add", four, "dev", "eth0"]).unwrap();
-            namespace.ip(&["-6", "addr", "add", six, "dev", "eth0", "nodad"]).unwrap();
-            let set = || sysctl::write("net.ipv4.tcp_congestion_control", "reno");
-            namespace.run(set).unwrap().unwrap();
+    fn with_ecn(tag: &str, ecn: &str) -> Bed {
+        let bed = Bed::new(tag);
+        for host in [&bed.near, &bed.far] {
+            host.run(|| sysctl::write("net.ipv4.tcp_congestion_control", "reno")).unwrap().unwrap();
         }
-        peer.run(|| sysctl::write("net.ipv4.tcp_ecn", ecn)).unwrap().unwrap();
-        Bed { peer, host, _lease: lease }
+        bed.near.run(|| sysctl::write("net.ipv4.tcp_ecn", ecn)).unwrap().unwrap();
+        bed
     }
 
-    /// A connection from the peer to the host: the peer's socket and the host's.
+    /// A connection to the end that marks: the sender's socket and its own.
     fn inbound(&self, address: &str) -> (TcpStream, TcpStream) {
-        let listener = self.host.run(|| TcpListener::bind(address)).unwrap().unwrap();
+        let listener = self.far.run(|| TcpListener::bind(address)).unwrap().unwrap();
         let to = listener.local_addr().unwrap();
-        let near = self.peer.run(|| TcpStream::connect(to)).unwrap().unwrap();
+        let near = self.near.run(|| TcpStream::connect(to)).unwrap().unwrap();
         (near, listener.accept().unwrap().0)
     }
 
-    /// A connection from the host to the peer, over which nothing is sent.
+    /// A connection from the end that marks, over which nothing is sent.
     fn outbound(&self, address: &str) -> (TcpStream, TcpStream) {
-        let listener = self.peer.run(|| TcpListener::bind(address)).unwrap().unwrap();
+        let listener = self.near.run(|| TcpListener::bind(address)).unwrap().unwrap();
         let to = listener.local_addr().unwrap();
-        let near = self.host.run(|| TcpStream::connect(to)).unwrap().unwrap();
+        let near = self.far.run(|| TcpStream::connect(to)).unwrap().unwrap();
         (near, listener.accept().unwrap().0)
     }
 
     fn attach(&self) -> Marking {
-        self.host.run(|| Marking::attach(&["eth0".to_owned()])).unwrap().unwrap()
+        self.far.run(|| Marking::attach(&["eth0".to_owned()])).unwrap().unwrap()
     }
 }
 
@@ -104,24 +91,24 @@ fn marks_reach_the_sender(bed: &Bed, inbound: &str, outbound: &str) {
 
 #[test]
 fn an_ipv4_sender_hears_of_a_backlog_above_what_is_allowed_and_not_below() {
-    let bed = Bed::new("four", "1");
-    marks_reach_the_sender(&bed, "10.72.0.1:0", "10.72.0.2:0");
+    let bed = Bed::with_ecn("four", "1");
+    marks_reach_the_sender(&bed, "10.74.0.2:0", "10.74.0.1:0");
 }
 
 #[test]
 fn an_ipv6_sender_does_too() {
-    let bed = Bed::new("six", "1");
-    marks_reach_the_sender(&bed, "[fd72::1]:0", "[fd72::2]:0");
+    let bed = Bed::with_ecn("six", "1");
+    marks_reach_the_sender(&bed, "[fd74::2]:0", "[fd74::1]:0");
 }
 
 #[test]
 fn an_ipv4_client_of_an_ipv6_listener_does_too() {
-    let bed = Bed::new("mapped", "1");
-    let listener = bed.host.run(|| TcpListener::bind("[::]:0")).unwrap().unwrap();
-    let to = SocketAddr::new("10.72.0.1".parse().unwrap(), listener.local_addr().unwrap().port());
-    let mut near = bed.peer.run(|| TcpStream::connect(to)).unwrap().unwrap();
+    let bed = Bed::with_ecn("mapped", "1");
+    let listener = bed.far.run(|| TcpListener::bind("[::]:0")).unwrap().unwrap();
+    let to = SocketAddr::new("10.74.0.2".parse().unwrap(), listener.local_addr().unwrap().port());
+    let mut near = bed.near.run(|| TcpStream::connect(to)).unwrap().unwrap();
     let mut far = listener.accept().unwrap().0;
-    let (out, _peer) = bed.outbound("10.72.0.2:0");
+    let (out, _peer) = bed.outbound("10.74.0.1:0");
     let marking = bed.attach();
     marking.pair(&far, ends(&out), &all_above(1000), false).unwrap();
     carry(&mut near, &mut far, 50_000);
@@ -130,9 +117,9 @@ fn an_ipv4_client_of_an_ipv6_listener_does_too() {
 
 #[test]
 fn packets_of_a_sender_without_ecn_are_counted_and_pass() {
-    let bed = Bed::new("none", "0");
-    let (mut near, mut far) = bed.inbound("10.72.0.1:0");
-    let (out, _peer) = bed.outbound("10.72.0.2:0");
+    let bed = Bed::with_ecn("none", "0");
+    let (mut near, mut far) = bed.inbound("10.74.0.2:0");
+    let (out, _peer) = bed.outbound("10.74.0.1:0");
     let marking = bed.attach();
     marking.pair(&far, ends(&out), &all_above(1000), false).unwrap();
     carry(&mut near, &mut far, 50_000);
@@ -143,9 +130,9 @@ fn packets_of_a_sender_without_ecn_are_counted_and_pass() {
 
 #[test]
 fn without_ecn_they_are_dropped_where_that_is_asked_for_and_sent_again() {
-    let bed = Bed::new("drop", "0");
-    let (mut near, mut far) = bed.inbound("10.72.0.1:0");
-    let (out, _peer) = bed.outbound("10.72.0.2:0");
+    let bed = Bed::with_ecn("drop", "0");
+    let (mut near, mut far) = bed.inbound("10.74.0.2:0");
+    let (out, _peer) = bed.outbound("10.74.0.1:0");
     let marking = bed.attach();
     let some = Settings { hold_off_rtts: 1000, ..all_above(10_000) };
     marking.pair(&far, ends(&out), &some, true).unwrap();
@@ -156,14 +143,14 @@ fn without_ecn_they_are_dropped_where_that_is_asked_for_and_sent_again() {
 
 #[test]
 fn two_relays_mark_side_by_side_and_what_is_let_go_leaves_nothing() {
-    let bed = Bed::new("twice", "1");
+    let bed = Bed::with_ecn("twice", "1");
     let links = || {
-        let shown = bed.host.command("tc").args(["qdisc", "show", "dev", "eth0"]).output().unwrap();
+        let shown = bed.far.command("tc").args(["qdisc", "show", "dev", "eth0"]).output().unwrap();
         String::from_utf8(shown.stdout).unwrap()
     };
     let untouched = links();
-    let (mut near, mut far) = bed.inbound("10.72.0.1:0");
-    let (out, _peer) = bed.outbound("10.72.0.2:0");
+    let (mut near, mut far) = bed.inbound("10.74.0.2:0");
+    let (out, _peer) = bed.outbound("10.74.0.1:0");
     let (first, second) = (bed.attach(), bed.attach());
     second.pair(&far, ends(&out), &all_above(1000), false).unwrap();
     carry(&mut near, &mut far, 20_000);
@@ -179,19 +166,19 @@ fn two_relays_mark_side_by_side_and_what_is_let_go_leaves_nothing() {
 
 #[test]
 fn an_interface_that_is_not_there_is_named_and_nothing_is_attached() {
-    let bed = Bed::new("absent", "1");
+    let bed = Bed::with_ecn("absent", "1");
     let names = ["eth0".to_owned(), "eth9".to_owned()];
-    let error = bed.host.run(|| Marking::attach(&names).err().map(|error| error.to_string())).unwrap();
+    let error = bed.far.run(|| Marking::attach(&names).err().map(|error| error.to_string())).unwrap();
     assert!(error.unwrap().contains("eth9"));
 }
 
 #[test]
 fn one_connection_is_marked_once_per_so_many_bytes_and_others_are_not() {
-    let bed = Bed::new("every", "1");
-    let (mut near, mut far) = bed.inbound("10.72.0.1:0");
-    let (mut other_near, mut other_far) = bed.inbound("10.72.0.1:0");
+    let bed = Bed::with_ecn("every", "1");
+    let (mut near, mut far) = bed.inbound("10.74.0.2:0");
+    let (mut other_near, mut other_far) = bed.inbound("10.74.0.2:0");
     let marking =
-        bed.host.run(|| Congesting::attach(&["eth0".to_owned()], ends(&far), 16_384)).unwrap().unwrap();
+        bed.far.run(|| Congesting::attach(&["eth0".to_owned()], ends(&far), 16_384)).unwrap().unwrap();
     carry(&mut near, &mut far, 163_840);
     carry(&mut other_near, &mut other_far, 163_840);
     let seen = marking.read();
@@ -224,43 +211,15 @@ fn padded_ack(far: &TcpStream, bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// Sends frames as they are by an interface of the calling thread's namespace.
-fn send_frames(interface: &std::ffi::CStr, frame: &[u8], count: usize) {
-    // SAFETY: no pointers.
-    let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    assert!(raw >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: socket returned a new descriptor that nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: all zeroes is a valid address, and the name is terminated.
-    let (mut to, index) =
-        unsafe { (std::mem::zeroed::<libc::sockaddr_ll>(), libc::if_nametoindex(interface.as_ptr())) };
-    (to.sll_family, to.sll_ifindex) = (libc::AF_PACKET as u16, index as i32);
-    for _ in 0..count {
-        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: frame and address are valid for the lengths given.
-        let sent = unsafe {
-            libc::sendto(
-                socket.as_raw_fd(),
-                frame.as_ptr().cast(),
-                frame.len(),
-                0,
-                (&raw const to).cast(),
-                length,
-            )
-        };
-        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
-    }
-}
-
 #[test]
 fn what_a_short_frame_is_filled_up_with_is_no_payload() {
-    let bed = Bed::new("pad", "1");
-    for (address, bytes) in [("10.72.0.1:0", 60), ("[fd72::1]:0", 90)] {
+    let bed = Bed::with_ecn("pad", "1");
+    for (address, bytes) in [("10.74.0.2:0", 60), ("[fd74::2]:0", 90)] {
         let (mut near, mut far) = bed.inbound(address);
         let attach = || Congesting::attach(&["eth0".to_owned()], ends(&far), 16_384);
-        let marking = bed.host.run(attach).unwrap().unwrap();
+        let marking = bed.far.run(attach).unwrap().unwrap();
         let frame = padded_ack(&far, bytes);
-        bed.peer.run(|| send_frames(c"eth0", &frame, 10)).unwrap();
+        bed.near.run(|| send_frames(&frame, 10)).unwrap();
         carry(&mut near, &mut far, 8192);
         assert_eq!(marking.read().bytes, 8192, "{address}");
     }
