@@ -72,7 +72,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// All of them, in their order.
+    /// All of them.
     pub const ALL: [Ended; 7] = [
         Ended::Finished,
         Ended::Unreachable,
@@ -144,7 +144,7 @@ pub struct RelayStats {
     pub unreachable: u64,
     /// Of these, reset by either side.
     pub reset: u64,
-    /// Of these, reset because the drain time was over.
+    /// Of these, reset because the drain time was over or they had been idle for too long.
     pub stopped: u64,
     /// Of these, that no rule relays.
     pub refused: u64,

@@ -83,7 +83,8 @@ pub(crate) struct Seat {
 #[derive(Default)]
 struct Totals {
     connections: AtomicU64,
-    by_ending: [AtomicU64; 5],
+    /// By [`Ended`].
+    ended: [AtomicU64; Ended::ALL.len()],
     bytes: [AtomicU64; 2],
 }
 
@@ -186,7 +187,7 @@ impl<'a> Shared<'a> {
     /// Counts a client whose SYN was held and whose server could not be reached.
     pub fn count_unserved(&self, rule: &str) {
         self.totals.connections.fetch_add(1, Ordering::Relaxed);
-        self.totals.by_ending[1].fetch_add(1, Ordering::Relaxed);
+        self.totals.ended[Ended::Unreachable as usize].fetch_add(1, Ordering::Relaxed);
         self.registry.count(rule, Ended::Unreachable);
     }
 
@@ -224,14 +225,7 @@ impl<'a> Shared<'a> {
 
     /// Counts an ended connection and wakes whoever waits for its descriptors.
     pub fn count_ended(&self, ended: Ended, bytes: [u64; 2]) {
-        let class = match ended {
-            Ended::Finished => 0,
-            Ended::Unreachable => 1,
-            Ended::ResetByClient | Ended::ResetByServer => 2,
-            Ended::Stopped | Ended::Idle => 3,
-            Ended::Refused => 4,
-        };
-        self.totals.by_ending[class].fetch_add(1, Ordering::Relaxed);
+        self.totals.ended[ended as usize].fetch_add(1, Ordering::Relaxed);
         for (total, bytes) in self.totals.bytes.iter().zip(bytes) {
             total.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -253,15 +247,16 @@ impl<'a> Shared<'a> {
     }
 
     pub fn stats(&self) -> RelayStats {
-        let Totals { connections, by_ending, bytes } = &self.totals;
+        let Totals { connections, ended, bytes } = &self.totals;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let of = |ending: Ended| get(&ended[ending as usize]);
         RelayStats {
             connections: get(connections),
-            finished: get(&by_ending[0]),
-            unreachable: get(&by_ending[1]),
-            reset: get(&by_ending[2]),
-            stopped: get(&by_ending[3]),
-            refused: get(&by_ending[4]),
+            finished: of(Ended::Finished),
+            unreachable: of(Ended::Unreachable),
+            reset: of(Ended::ResetByClient) + of(Ended::ResetByServer),
+            stopped: of(Ended::Stopped) + of(Ended::Idle),
+            refused: of(Ended::Refused),
             client_to_server_bytes: get(&bytes[0]),
             server_to_client_bytes: get(&bytes[1]),
         }

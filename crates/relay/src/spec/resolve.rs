@@ -6,6 +6,7 @@ use crate::plan::{
     Network, Ports, RelayPlan, RulePlan,
 };
 use crate::queue::QueueSpec;
+use longfat_host::socket::CC_NAME_MAX;
 use longfat_schema::{
     decode::{Problem, unknown},
     units::{Nanos, Size},
@@ -21,8 +22,6 @@ use std::{
 const PACING_MIN_BPS: u64 = 8_000;
 /// RFC 9293 section 3.7.1: nobody needs to take less; 65495 is an IPv4 packet's most.
 const MSS_RANGE_BYTES: std::ops::RangeInclusive<u16> = 536..=65_495;
-/// Longest name of a congestion control in the kernel (TCP_CA_NAME_MAX less its terminator).
-const CC_NAME_MAX: usize = 15;
 /// Longest name of an interface (IFNAMSIZ less its terminator).
 const INTERFACE_NAME_MAX: usize = 15;
 /// Every relaying rule has a listener per worker and IP family.
