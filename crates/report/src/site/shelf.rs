@@ -7,8 +7,10 @@ use longfat_schema::run::{
 };
 use serde::Deserialize;
 use std::{
+    cmp::Reverse,
     fs,
     path::{Component, Path, PathBuf},
+    time::SystemTime,
 };
 
 /// How deep results are looked for.
@@ -17,7 +19,7 @@ const DEPTH_MAX: usize = 6;
 const RUN_DEPTH_MAX: usize = 16;
 /// Directories looked into for one question.
 const DIRECTORIES_MAX: usize = 20_000;
-/// Results and runs listed.
+/// Results and runs read, and listed: those written last.
 const FOUND_MAX: usize = 2000;
 
 /// What lies below a directory.
@@ -95,25 +97,31 @@ struct RunHead {
     started_unix_ms: u64,
 }
 
-impl Shelf {
-    /// Looks through a directory.
-    pub fn of(root: &Path) -> Shelf {
-        let mut shelf = Shelf { root: root.to_owned(), found: Vec::new(), is_cut: false };
-        let mut left = DIRECTORIES_MAX;
-        shelf.look(root, "", DEPTH_MAX, &mut left);
-        shelf.found.sort_by(|a, b| b.started_unix_ms.cmp(&a.started_unix_ms).then(a.id.cmp(&b.id)));
-        shelf
-    }
+/// A directory with a manifest that is still to be read.
+struct Place {
+    written: SystemTime,
+    id: String,
+    directory: PathBuf,
+    kind: Kind,
+}
 
-    fn look(&mut self, directory: &Path, id: &str, depth: usize, left: &mut usize) {
-        if *left == 0 || self.found.len() >= FOUND_MAX {
+/// Looks through directories, in bounded work.
+struct Look {
+    places: Vec<Place>,
+    left: usize,
+    is_cut: bool,
+}
+
+impl Look {
+    fn at(&mut self, directory: &Path, id: &str, depth: usize) {
+        if self.left == 0 {
             self.is_cut = true;
             return;
         }
-        *left -= 1;
+        self.left -= 1;
         let own = if id.is_empty() { "." } else { id };
-        if let Some(found) = found_at(directory, own) {
-            self.found.push(found);
+        if let Some(place) = Place::at(directory, own) {
+            self.places.push(place);
             return;
         }
         if depth == 0 {
@@ -122,8 +130,22 @@ impl Shelf {
         }
         for (name, path) in directories_in(directory) {
             let id = if id.is_empty() { name } else { format!("{id}/{name}") };
-            self.look(&path, &id, depth - 1, left);
+            self.at(&path, &id, depth - 1);
         }
+    }
+}
+
+impl Shelf {
+    /// Looks through a directory.
+    pub fn of(root: &Path) -> Shelf {
+        let mut look = Look { places: Vec::new(), left: DIRECTORIES_MAX, is_cut: false };
+        look.at(root, "", DEPTH_MAX);
+        let Look { mut places, is_cut, .. } = look;
+        places.sort_by_key(|place| Reverse(place.written));
+        let is_cut = is_cut || places.len() > FOUND_MAX;
+        let mut found: Vec<Found> = places.iter().take(FOUND_MAX).map(Place::read).collect();
+        found.sort_by(|a, b| b.started_unix_ms.cmp(&a.started_unix_ms).then(a.id.cmp(&b.id)));
+        Shelf { root: root.to_owned(), found, is_cut }
     }
 
     /// What was found under this name.
@@ -169,20 +191,26 @@ fn directories_in(directory: &Path) -> Vec<(String, PathBuf)> {
     named
 }
 
-fn found_at(directory: &Path, id: &str) -> Option<Found> {
-    let is_file =
-        |name: &str| fs::symlink_metadata(directory.join(name)).is_ok_and(|metadata| metadata.is_file());
-    if is_file(RESULT_FILE) {
-        let read = read_versioned(&directory.join(RESULT_FILE), Kind::Result);
-        return Some(
-            read.map_or_else(|error| damaged(id, error), |result| of_result(directory, id, &result)),
-        );
+impl Place {
+    fn at(directory: &Path, id: &str) -> Option<Place> {
+        let written = |name: &str| {
+            let metadata = fs::symlink_metadata(directory.join(name)).ok().filter(fs::Metadata::is_file)?;
+            Some(metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH))
+        };
+        let kinds = [(RESULT_FILE, Kind::Result), (RUN_FILE, Kind::Run)];
+        let (written, kind) = kinds.into_iter().find_map(|(name, kind)| Some((written(name)?, kind)))?;
+        Some(Place { written, id: id.to_owned(), directory: directory.to_owned(), kind })
     }
-    if is_file(RUN_FILE) {
-        let read = read_versioned(&directory.join(RUN_FILE), Kind::Run);
-        return Some(read.map_or_else(|error| damaged(id, error), |run| of_run(id, run)));
+
+    fn read(&self) -> Found {
+        let (directory, id) = (&self.directory, &self.id);
+        let read = match self.kind {
+            Kind::Result => read_versioned(&directory.join(RESULT_FILE), Kind::Result)
+                .map(|result| of_result(directory, id, &result)),
+            _ => read_versioned(&directory.join(RUN_FILE), Kind::Run).map(|run| of_run(id, run)),
+        };
+        read.unwrap_or_else(|error| damaged(id, error))
     }
-    None
 }
 
 fn of_result(directory: &Path, id: &str, result: &ResultManifest) -> Found {
@@ -298,17 +326,20 @@ mod tests {
     }
 
     #[test]
-    fn no_more_results_are_read_than_are_listed_and_more_than_that_is_said() {
+    fn of_more_results_than_are_listed_the_oldest_are_not_read_and_that_is_said() {
         let place = tempfile::tempdir().unwrap();
         for number in 0..FOUND_MAX {
             damaged_result(&place.path().join(format!("{number:04}")));
         }
         let shelf = Shelf::of(place.path());
         assert_eq!((shelf.found.len(), shelf.is_cut), (FOUND_MAX, false));
+        // The first by name.
+        let old = place.path().join("0000").join(RESULT_FILE);
+        fs::File::options().write(true).open(old).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         damaged_result(&place.path().join("one more"));
         let shelf = Shelf::of(place.path());
         assert_eq!((shelf.found.len(), shelf.is_cut), (FOUND_MAX, true));
-        assert_eq!(shelf.get("one more"), None);
+        assert!(shelf.get("0000").is_none() && shelf.get("one more").is_some());
     }
 
     #[test]
