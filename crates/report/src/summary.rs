@@ -11,6 +11,10 @@ use std::collections::BTreeSet;
 pub enum Scope {
     /// That of the focus flow.
     Focus,
+    /// That of the focus flow; where it has none, of the one flow that has.
+    FocusOrOnly,
+    /// The sum over all flows but the focus flow.
+    Others,
     /// That of the whole run (`of` is empty); the focus flow's where there is none.
     Run,
     /// The greatest over all links, or relays: the bottleneck's.
@@ -33,12 +37,18 @@ pub struct Column {
 }
 
 /// The summary's columns, in order. A column that no run has a figure for is not shown.
-pub const COLUMNS: [Column; 9] = [
+pub const COLUMNS: [Column; 12] = [
     Column {
         heading: "Goodput",
         metric: "goodput_bps",
         scope: Scope::Focus,
         meaning: "Payload the focus flow's receiver got within the window, over the window's length.",
+    },
+    Column {
+        heading: "Goodput of others",
+        metric: "goodput_bps",
+        scope: Scope::Others,
+        meaning: "The same of all other flows together.",
     },
     Column {
         heading: "Jain fairness",
@@ -61,14 +71,27 @@ pub const COLUMNS: [Column; 9] = [
     Column {
         heading: "Echo p50",
         metric: "echo_p50_us",
-        scope: Scope::Focus,
-        meaning: "Median time from handing a timestamp to the sending socket to reading its echo.",
+        scope: Scope::FocusOrOnly,
+        meaning: "Median time from handing a timestamp to the sending socket to reading its echo; of the focus flow, \
+                  or of the only flow that has echoes.",
     },
     Column {
         heading: "Echo p99",
         metric: "echo_p99_us",
-        scope: Scope::Focus,
+        scope: Scope::FocusOrOnly,
         meaning: "99th percentile of the same.",
+    },
+    Column {
+        heading: "Error of available bandwidth",
+        metric: "avail_error_ratio",
+        scope: Scope::FocusOrOnly,
+        meaning: "Mean of |measured − free| over the capacity of the bottleneck, in bins of half a second.",
+    },
+    Column {
+        heading: "Confidence",
+        metric: "avail_confidence_ratio",
+        scope: Scope::FocusOrOnly,
+        meaning: "How far the connection itself trusted what it measured, on average.",
     },
     Column {
         heading: "Utilisation",
@@ -198,12 +221,21 @@ pub fn column_value(column: &Column, metrics: &[Metric], focus: Option<&str>) ->
     let of = |scope: &str| whole().find(|m| m.of == scope).map(|m| m.value);
     match column.scope {
         Scope::Focus => focus.and_then(of),
+        Scope::FocusOrOnly => focus.and_then(of).or_else(|| only(whole().map(|m| m.value))),
+        Scope::Others => {
+            let others = whole().filter(|m| focus.is_some_and(|focus| m.of != focus));
+            others.map(|m| m.value).reduce(|sum, value| sum + value)
+        }
         Scope::Run => of("").or_else(|| focus.and_then(of)),
         Scope::Greatest => whole().map(|m| m.value).max_by(f64::total_cmp),
         Scope::LongLeg => {
             whole().filter(|m| m.of.ends_with("/relay_out")).map(|m| m.value).reduce(|sum, value| sum + value)
         }
     }
+}
+
+fn only(mut values: impl Iterator<Item = f64>) -> Option<f64> {
+    values.next().filter(|_| values.next().is_none())
 }
 
 /// The focus flow's goodput in one run: what orders repeats and places dots.
@@ -330,6 +362,29 @@ mod tests {
         let case = &summary.cases[0];
         assert_eq!((case.done, case.invalid, case.failed), (2, 1, 1));
         assert_eq!(case.columns[0].as_ref().unwrap().median, 15.0);
+    }
+
+    #[test]
+    fn what_only_another_flow_has_is_shown_and_what_others_got_is_added_up() {
+        let of = |metric: &str, of: &str, value| Metric {
+            metric: metric.into(),
+            of: of.into(),
+            stream: None,
+            value,
+        };
+        let mut metrics =
+            vec![of("goodput_bps", "a", 60.0), of("goodput_bps", "b", 30.0), of("goodput_bps", "c", 1.0)];
+        metrics.push(of("echo_p99_us", "c", 500.0));
+        let column = |heading: &str, metrics: &[Metric]| {
+            let column = COLUMNS.iter().find(|column| column.heading == heading).unwrap();
+            column_value(column, metrics, Some("a"))
+        };
+        assert_eq!(column("Goodput of others", &metrics), Some(31.0));
+        assert_eq!(column("Echo p99", &metrics), Some(500.0));
+        metrics.push(of("echo_p99_us", "b", 700.0));
+        assert_eq!(column("Echo p99", &metrics), None);
+        metrics.push(of("echo_p99_us", "a", 600.0));
+        assert_eq!(column("Echo p99", &metrics), Some(600.0));
     }
 
     #[test]

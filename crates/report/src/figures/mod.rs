@@ -1,4 +1,4 @@
-//! Which charts a result deserves: two over all cases, those that few cases can share over time, and six or seven over
+//! Which charts a result deserves: two or three over all cases, those that few cases can share over time, and six or seven over
 //! time for each run.
 
 pub(crate) mod overview;
@@ -21,6 +21,8 @@ pub struct ExperimentFigures {
     pub goodput: Figure,
     /// Goodput of each stream within each case.
     pub shares: Figure,
+    /// Error of the available bandwidth of each case, where connections measured it.
+    pub avail_error: Option<Figure>,
     /// Several cases in one chart over time: its name and itself.
     pub together: Vec<(&'static str, Figure)>,
     /// One entry per case, as in the experiment.
@@ -78,8 +80,13 @@ impl ExperimentFigures {
     /// Every figure that becomes a file: the overviews and the representative run of each case.
     pub fn named(&self) -> impl Iterator<Item = (String, &Figure)> {
         let overview = [("goodput".to_owned(), &self.goodput), ("shares".to_owned(), &self.shares)];
+        let error = self.avail_error.iter().map(|figure| ("avail-error".to_owned(), figure));
         let together = self.together.iter().map(|(name, figure)| ((*name).to_owned(), figure));
-        overview.into_iter().chain(together).chain(self.cases.iter().flat_map(CaseFigures::named))
+        overview
+            .into_iter()
+            .chain(error)
+            .chain(together)
+            .chain(self.cases.iter().flat_map(CaseFigures::named))
     }
 }
 
@@ -109,6 +116,7 @@ pub fn draw(experiment: &Experiment, prefix: &str) -> ExperimentFigures {
     ExperimentFigures {
         goodput: overview::goodput(experiment, &format!("{prefix}-goodput")),
         shares: overview::shares(experiment, &shares, &format!("{prefix}-shares")),
+        avail_error: overview::avail_error(experiment, &format!("{prefix}-avail-error")),
         together: together::draw(experiment, &shown, prefix),
         cases,
         warnings,

@@ -1,4 +1,4 @@
-//! The two charts over all cases.
+//! The charts over all cases: two, and a third where connections measured available bandwidth.
 
 use super::samples::StreamGoodput;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
         svg::Mark,
     },
     quantity::{Quantity, Unit, number},
-    summary::{self, CaseSummary},
+    summary::{self, COLUMNS, CaseSummary, column_value},
 };
 use longfat_schema::run::{RunDirectory, RunStatus};
 
@@ -18,7 +18,7 @@ const NOT_VALID: usize = 1;
 const MEDIAN: usize = 2;
 const PUBLISHED: usize = 3;
 
-const GOODPUT_KINDS: [Kind; 4] = [
+const KINDS: [Kind; 4] = [
     Kind { mark: Mark::Ring, class: "c0", label: "one repeat" },
     Kind { mark: Mark::Cross, class: "muted", label: "not valid" },
     Kind { mark: Mark::Bar, class: "c0", label: "median" },
@@ -35,7 +35,7 @@ pub fn goodput(experiment: &Experiment, id: &str) -> Figure {
         id: id.to_owned(),
         title: format!("Goodput of {name} by case, {}", unit.name),
         description: goodput_in_words(&experiment.summary.cases, unit),
-        kinds: GOODPUT_KINDS.to_vec(),
+        kinds: KINDS.to_vec(),
         rows: cases.map(|(case, summary)| goodput_row(case, summary, focus, unit)).collect(),
     };
     chart.draw()
@@ -58,13 +58,9 @@ fn goodput_row(case: &Case, summary: &CaseSummary, focus: Option<&str>, unit: Un
         let hint = format!("repeat {}{state}: {}", run.manifest.repeat, unit.text(value));
         value.is_finite().then(|| Dot { kind, value: value / unit.factor, hint })
     };
-    let dot = |kind: usize, value: f64| {
-        let hint = format!("{}: {}", GOODPUT_KINDS[kind].label, unit.text(value));
-        Dot { kind, value: value / unit.factor, hint }
-    };
     let median = summary.columns[0].as_ref().map(|spread| spread.median);
-    let mut dots: Vec<Dot> = median.map(|value| dot(MEDIAN, value)).into_iter().collect();
-    dots.extend(summary.published[0].map(|value| dot(PUBLISHED, value)));
+    let mut dots: Vec<Dot> = median.map(|value| dot(unit, MEDIAN, value)).into_iter().collect();
+    dots.extend(summary.published[0].map(|value| dot(unit, PUBLISHED, value)));
     dots.extend(case.runs.iter().filter_map(repeat));
     let note = median.map_or_else(|| "no valid run".to_owned(), |value| unit.number(value));
     Row { label: summary.title.clone(), note, dots }
@@ -77,6 +73,46 @@ fn goodput_in_words(cases: &[CaseSummary], unit: Unit) -> String {
         format!("{}: {median}{published}. ", case.title)
     };
     cases.iter().map(sentence).collect()
+}
+
+/// How far the available bandwidth that was measured lay from what was free, in each case: every repeat, the median, and how
+/// far the connection itself trusted it.
+pub fn avail_error(experiment: &Experiment, id: &str) -> Option<Figure> {
+    let column = |heading: &str| COLUMNS.iter().position(|column| column.heading == heading);
+    let (error, confidence) = (column("Error of available bandwidth")?, column("Confidence")?);
+    let unit = Quantity::Share.unit(0.0);
+    let rows: Vec<Row> = experiment
+        .cases
+        .iter()
+        .zip(&experiment.summary.cases)
+        .filter(|(_, summary)| summary.columns[error].is_some())
+        .map(|(case, summary)| {
+            let median = summary.columns[error].as_ref().map_or(0.0, |spread| spread.median);
+            let trust = summary.columns[confidence].as_ref().map(|spread| number(spread.median));
+            let trust = trust.map_or_else(String::new, |trust| format!(" (confidence {trust})"));
+            let mut dots = vec![dot(unit, MEDIAN, median)];
+            let value = |run: &RunDirectory| {
+                let valid = run.manifest.status == RunStatus::Done;
+                let value = column_value(&COLUMNS[error], &run.manifest.metrics, experiment.focus())?;
+                Some(dot(unit, if valid { REPEAT } else { NOT_VALID }, value))
+            };
+            dots.extend(case.runs.iter().filter_map(value));
+            Row { label: summary.title.clone(), note: format!("{}{trust}", unit.text(median)), dots }
+        })
+        .collect();
+    let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
+    let chart = DotChart {
+        id: id.to_owned(),
+        title: "Error of the available bandwidth by case, % of the capacity".to_owned(),
+        description: words,
+        kinds: KINDS.to_vec(),
+        rows,
+    };
+    (!chart.rows.is_empty()).then(|| chart.draw())
+}
+
+fn dot(unit: Unit, kind: usize, value: f64) -> Dot {
+    Dot { kind, value: value / unit.factor, hint: format!("{}: {}", KINDS[kind].label, unit.text(value)) }
 }
 
 const OTHER_STREAM: usize = 0;

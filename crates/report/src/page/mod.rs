@@ -168,8 +168,9 @@ fn chip(status: RunStatus) -> &'static str {
 }
 
 fn overview(figures: &ExperimentFigures) -> String {
-    let together: String =
-        figures.together.iter().map(|(_, figure)| format!("<figure>{}</figure>", figure.inline())).collect();
+    let plain = |figure: &plot::Figure| format!("<figure>{}</figure>", figure.inline());
+    let error: String = figures.avail_error.iter().map(plain).collect();
+    let together: String = figures.together.iter().map(|(_, figure)| plain(figure)).collect();
     let together =
         if together.is_empty() { together } else { format!("<div class=\"panels\">{together}</div>") };
     format!(
@@ -177,7 +178,7 @@ fn overview(figures: &ExperimentFigures) -> String {
          <figure>{}<figcaption>Each ring is one repeat; the bar, and the number, is their median. A cross is a run \
          that is not valid and counts nowhere.</figcaption></figure>\
          <figure>{}<figcaption>Streams of each case's representative run, the valid repeat with the median goodput. \
-         Jain's index is of these streams.</figcaption></figure></div>{together}</section>",
+         Jain's index is of these streams.</figcaption></figure>{error}</div>{together}</section>",
         figures.goodput.inline(),
         figures.shares.inline(),
     )

@@ -203,6 +203,8 @@ pub fn write_run(directory: &Path, shape: &Shape, repeat: u32, status: RunStatus
         }
         if shape.rival {
             write_avail(&mut writer, goodput_bps, &mut noise);
+            metrics.push(metric("avail_error_ratio", FOCUS, None, 0.05));
+            metrics.push(metric("avail_confidence_ratio", FOCUS, None, 0.9));
         }
     }
     let plan = json!({ "schema_version": SCHEMA_VERSION, "case": shape.name, "repeat": repeat, "path": { "rate": "1000000000bit", "delay": "14200000ns" } });

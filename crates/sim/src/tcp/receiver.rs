@@ -300,6 +300,20 @@ mod tests {
         segment
     }
 
+    /// Acknowledgements of so many segments that arrive in order and are read at once.
+    fn acks_of(receiver: &mut Receiver, segments: u64) -> usize {
+        let is_acked = |number: &u64| {
+            let bytes = receiver.on_data(&data(*number), 0, 1000);
+            receiver.read(bytes);
+            let wants = receiver.wants_ack(0);
+            if wants {
+                ack_of(receiver);
+            }
+            wants
+        };
+        (0..segments).filter(is_acked).count()
+    }
+
     #[test]
     fn the_newest_range_is_reported_first_and_filled_holes_disappear() {
         let mut receiver = Receiver::new(10_000, 100, true, 2);
@@ -315,16 +329,7 @@ mod tests {
     #[test]
     fn after_the_first_sixteen_every_second_segment_is_acknowledged() {
         let mut receiver = Receiver::new(1_000_000, 100, true, 2);
-        let acks = (0..40).filter(|number| {
-            let bytes = receiver.on_data(&data(*number), 0, 1000);
-            receiver.read(bytes);
-            let wants = receiver.wants_ack(0);
-            if wants {
-                ack_of(&mut receiver);
-            }
-            wants
-        });
-        assert_eq!(acks.count(), 16 + 12);
+        assert_eq!(acks_of(&mut receiver, 40), 16 + 12);
         receiver.on_data(&data(40), 7, 1000);
         assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + DELAY_NS));
     }
@@ -332,16 +337,7 @@ mod tests {
     #[test]
     fn fewer_acknowledgements_are_sent_where_fewer_are_asked_for() {
         let mut receiver = Receiver::new(1_000_000, 100, true, 8);
-        let acks = (0..16 + 64).filter(|number| {
-            let bytes = receiver.on_data(&data(*number), 0, 1000);
-            receiver.read(bytes);
-            let wants = receiver.wants_ack(0);
-            if wants {
-                ack_of(&mut receiver);
-            }
-            wants
-        });
-        assert_eq!(acks.count(), 16 + 8);
+        assert_eq!(acks_of(&mut receiver, 16 + 64), 16 + 8);
     }
 
     #[test]
