@@ -436,3 +436,29 @@ fn what_check_says_a_simulated_run_takes_on_disk_is_about_right() {
         assert!((0.5..2.0).contains(&ratio), "{}: {ratio}", run.path.display());
     }
 }
+
+/// Least retransmission timeout of the flow's sender over the whole run, and what its host's follower said.
+fn followed_from(bench: &Bench, start: &str) -> (u32, String) {
+    let follow = format!(
+        "[follows.bus]\nrouter = \"relay\"\nlink = \"path\"\nnodes = [\"sender\"]\nstart = \"{start}\"\n[[cases]]"
+    );
+    let text = spec(&bench.name).replacen("[[cases]]", &follow, 1);
+    fs::write(bench.path("followed.toml"), text).unwrap();
+    let output = bench.lab(&["run", "followed.toml", "-o", start, "--case", "plain", "--set", "duration=3s"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let run = &find_runs(&bench.path(start)).unwrap().1[0];
+    let rows = run.read::<TcpSample>().unwrap();
+    let sender = rows.iter().filter(|row| row.role == "sender" && row.rto_us > 0);
+    let said = fs::read_to_string(run.path.join("log/follow-bus-sender.log")).unwrap();
+    (sender.map(|row| row.rto_us).min().unwrap(), said)
+}
+
+#[test]
+fn connections_begin_under_a_host_that_follows_or_before_it_does() {
+    let bench = Bench::new("followed");
+    let (rto_us, said) = followed_from(&bench, "0s");
+    assert!(rto_us >= 2_000_000 && said.contains("router 'bus' uses"), "{rto_us}: {said}");
+    // Its host began while it was under way.
+    let (rto_us, said) = followed_from(&bench, "500ms");
+    assert!(rto_us < 2_000_000 && said.contains("ready"), "{rto_us}: {said}");
+}

@@ -130,9 +130,9 @@ pub enum Buffer {
     Receive,
 }
 
-/// TCP_INFO as this kernel gives it; fields a shorter, older answer lacks are zero.
+/// TCP_INFO as this kernel gives it; what a shorter, older answer lacks is as in [`TcpInfo::unanswered`].
 pub fn tcp_info(socket: &impl AsFd) -> Result<TcpInfo> {
-    let mut info = TcpInfo::default();
+    let mut info = TcpInfo::unanswered();
     let mut length = size_of::<TcpInfo>() as libc::socklen_t;
     // SAFETY: TcpInfo is plain integers of the kernel's layout; the kernel writes at most `length` bytes.
     let result = unsafe {
@@ -247,9 +247,16 @@ pub struct TcpInfo {
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 
 impl TcpInfo {
-    /// From the bytes of a kernel of any age: what a shorter answer lacks is zero, what a longer one adds is left out.
+    /// Before the kernel has answered: zero, but for a count that a kernel older than Linux 6.7 does not give, and whose
+    /// zero would say something.
+    fn unanswered() -> TcpInfo {
+        TcpInfo { total_rto: u16::MAX, ..TcpInfo::default() }
+    }
+
+    /// From the bytes of a kernel of any age: what a shorter answer lacks is as in [`TcpInfo::unanswered`], what a longer
+    /// one adds is left out.
     pub fn from_bytes(bytes: &[u8]) -> TcpInfo {
-        let mut info = TcpInfo::default();
+        let mut info = TcpInfo::unanswered();
         let length = bytes.len().min(size_of::<TcpInfo>());
         // SAFETY: TcpInfo is plain integers, for which every byte pattern is valid; `length` fits both.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut info).cast::<u8>(), length) };
@@ -277,6 +284,11 @@ impl TcpInfo {
     pub fn pacing_rate_bps(&self) -> Option<u64> {
         let paced = self.pacing_rate_bytes_per_s != u64::MAX && self.pacing_rate_bytes_per_s != 0;
         paced.then(|| self.pacing_rate_bytes_per_s.saturating_mul(8))
+    }
+
+    /// Retransmission timeouts so far, where the kernel counts them.
+    pub fn timeouts(&self) -> Option<u16> {
+        (self.total_rto != TcpInfo::unanswered().total_rto).then_some(self.total_rto)
     }
 
     /// Recovery state: `open`, `disorder`, `cwr`, `recovery` or `loss`.
@@ -313,6 +325,8 @@ impl TcpInfo {
             rwnd_limited_us: self.rwnd_limited_us,
             sndbuf_limited_us: self.sndbuf_limited_us,
             delivered_ce_segments: u64::from(self.delivered_ce_segments),
+            timeouts: self.timeouts().map(u64::from),
+            duplicate_segments: Some(u64::from(self.dsack_dups)),
             ..TcpSample::default()
         }
     }
@@ -336,6 +350,14 @@ mod tests {
         assert_eq!(cc(&socket).unwrap(), "reno");
         let message = set_cc(&socket, "no-such-cc").unwrap_err().to_string();
         assert!(message.contains("'no-such-cc'") && message.contains("longfat cc list"), "{message}");
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_count_timeouts_is_not_taken_for_one_without_any() {
+        let whole = size_of::<TcpInfo>();
+        let of = |length: usize| TcpInfo::from_bytes(&vec![0; length]).sample();
+        assert_eq!((of(whole).timeouts, of(whole - 8).timeouts), (Some(0), None));
+        assert_eq!(of(whole - 8).duplicate_segments, Some(0));
     }
 
     #[test]

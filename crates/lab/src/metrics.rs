@@ -6,6 +6,7 @@
 mod avail;
 mod change;
 mod scaling;
+mod timeouts;
 
 pub use avail::record_free;
 
@@ -17,13 +18,16 @@ use longfat_schema::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every metric there is: expectations may name these.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 29] = [
     "rise_us",
     "scaling_us",
     "goodput_bps",
     "completion_us",
     "fairness_jain",
     "retransmitted_segments",
+    "timeouts",
+    "spurious_timeouts",
+    "timeout_undo_us",
     "echo_p50_us",
     "echo_p99_us",
     "echo_max_us",
@@ -210,6 +214,7 @@ fn control_blocks(samples: &Samples, window: Window, found: &mut Figures) {
             growth(&points.collect::<Vec<_>>(), window)
         };
         found.push("retransmitted_segments", scope, streams.values().map(growth).sum::<f64>().round());
+        timeouts::timeouts(scope, streams, window, found);
         let inside = || streams.values().flatten().filter(|sample| window.holds(sample.time_us));
         found.extend("srtt_mean_us", scope, mean(inside().map(|sample| f64::from(sample.srtt_us))));
         found.extend(

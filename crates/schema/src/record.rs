@@ -117,6 +117,12 @@ pub struct TcpSample {
     pub sndbuf_limited_us: u64,
     /// Segments delivered with a CE mark (RFC 3168).
     pub delivered_ce_segments: u64,
+    /// Retransmission timeouts (RFC 6298); absent where the kernel does not count them (before Linux 6.7).
+    #[serde(default)]
+    pub timeouts: Option<u64>,
+    /// Segments that the peer reported to have come twice (DSACK, RFC 2883); absent in runs of before it was recorded.
+    #[serde(default)]
+    pub duplicate_segments: Option<u64>,
 }
 
 /// One event in the life of a traced connection, with its control block at that time.

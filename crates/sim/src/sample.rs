@@ -138,6 +138,8 @@ fn tcp(endpoint: &Endpoint, now_ns: u64, flow: &str, stream: u32, role: &str) ->
         rwnd_limited_us: limited_us[0],
         sndbuf_limited_us: limited_us[1],
         delivered_ce_segments: sender.marked_segments,
+        timeouts: Some(sender.timeouts),
+        duplicate_segments: Some(sender.duplicate_segments),
     }
 }
 

@@ -157,7 +157,12 @@ impl Stage<'_> {
             self.serve(&namespace, &arguments, &format!("relay '{}'", relay.name), &file, stop)?;
         }
         for follow in &self.plan.follows {
-            self.start_follow(follow, stop)?;
+            Key::create(&self.key_file(follow))?;
+            // Before the router: they hear the first announcement.
+            if follow.start_us == 0 {
+                self.start_followers(follow, stop)?;
+            }
+            self.start_announcer(follow, stop)?;
         }
         let receivers: BTreeSet<(&str, u16)> =
             self.plan.flows.iter().map(|flow| (flow.to.as_str(), flow.port)).collect();
@@ -170,10 +175,12 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The hosts first: they hear the first announcement.
-    fn start_follow(&mut self, follow: &FollowPlan, stop: &AtomicBool) -> Result<(), EmulationError> {
-        let key = self.files.raw.join(format!("{}.key", file_name("follow", &follow.name)));
-        Key::create(&key)?;
+    fn key_file(&self, follow: &FollowPlan) -> PathBuf {
+        self.files.raw.join(format!("{}.key", file_name("follow", &follow.name)))
+    }
+
+    fn start_followers(&mut self, follow: &FollowPlan, stop: &AtomicBool) -> Result<(), EmulationError> {
+        let key = self.key_file(follow);
         let far = follow.far.iter().map(|far| (&far.host, true));
         for (host, far) in follow.nodes.iter().map(|node| (node, false)).chain(far) {
             let file = file_name(&file_name("follow", &follow.name), host);
@@ -184,6 +191,11 @@ impl Stage<'_> {
             let namespace = self.network.host(host)?.clone();
             self.serve(&namespace, &arguments, &format!("follower on '{host}'"), &file, stop)?;
         }
+        Ok(())
+    }
+
+    fn start_announcer(&mut self, follow: &FollowPlan, stop: &AtomicBool) -> Result<(), EmulationError> {
+        let key = self.key_file(follow);
         let file = file_name("announce", &follow.name);
         let files = FollowFiles { key: &key, name: &format!("{}-{file}", self.lease) };
         let model = self.files.raw.join(format!("{}.json", file_name("link", &follow.link)));
@@ -234,6 +246,8 @@ impl Stage<'_> {
         let (mut cpu_start, mut cpu_end) = (None, None);
         let mut arrivals = Arrivals::default();
         let mut begun = false;
+        let plan = self.plan;
+        let mut late: Vec<&FollowPlan> = plan.follows.iter().filter(|follow| follow.start_us > 0).collect();
         loop {
             if stop.load(Ordering::Relaxed) {
                 return Err(EmulationError::Interrupted);
@@ -243,6 +257,9 @@ impl Stage<'_> {
             let elapsed_us = monotonic_us() - (start_ns / 1000) as i64;
             if elapsed_us >= 0 && !std::mem::replace(&mut begun, true) {
                 self.begin_schedules();
+            }
+            for follow in late.extract_if(.., |follow| elapsed_us >= follow.start_us as i64) {
+                self.start_followers(follow, stop)?;
             }
             if elapsed_us >= window_start && cpu_start.is_none() {
                 cpu_start = CpuTimes::now();

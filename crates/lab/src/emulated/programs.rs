@@ -3,12 +3,18 @@
 use super::network::{FIRST, SECOND};
 use crate::{
     backend::DRAIN_MS,
-    plan::{CablePlan, FarPlan, FlowPlan, FollowPlan, Plan, RelayPlan},
+    plan::{
+        CablePlan, FarPlan, FlowPlan, FollowPlan, Plan, RelayPlan,
+        network::{IPV4_PREFIX, IPV6_PREFIX},
+    },
     spec::Protocol,
 };
 use longfat_mobility::lan;
 use longfat_relay::QueueSpec;
-use std::{net::SocketAddr, path::Path};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+};
 
 /// `longfat link drive` for one emulated link. Its schedule begins when it is told that the flows do.
 pub fn link(cable: &CablePlan, link_plan: &Path, samples: &Path) -> Vec<String> {
@@ -82,10 +88,12 @@ pub fn follow(
     option(&mut line, "--burst", follow.burst_percent);
     option(&mut line, "--rto-min", follow.rto_min_us.and_then(us));
     if far {
-        follow
-            .peers
-            .iter()
-            .for_each(|peer| option(&mut line, "--peers", Some(format!("{}={peer}", follow.name))));
+        // As its routes: to whole links.
+        let network = |peer: &IpAddr| match peer {
+            IpAddr::V4(_) => format!("{}={peer}/{IPV4_PREFIX}", follow.name),
+            IpAddr::V6(_) => format!("{}={peer}/{IPV6_PREFIX}", follow.name),
+        };
+        follow.peers.iter().for_each(|peer| option(&mut line, "--peers", Some(network(peer))));
     }
     line
 }

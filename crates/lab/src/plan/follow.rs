@@ -33,6 +33,9 @@ pub struct FollowPlan {
     pub burst_percent: Option<u32>,
     /// Least retransmission timeout on routes through the router.
     pub rto_min_us: Option<u64>,
+    /// When its hosts begin to follow, after the start of the run; before the flows begin when 0.
+    #[serde(default)]
+    pub start_us: u64,
 }
 
 /// A host elsewhere.
@@ -76,6 +79,7 @@ pub(super) fn plan(
         ceiling_bytes: follow.ceiling.map(|size| size.0),
         burst_percent: follow.burst,
         rto_min_us: follow.rto_min.map(|span| span.as_us()),
+        start_us: follow.start.as_us(),
     }
 }
 

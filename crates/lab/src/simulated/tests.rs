@@ -207,3 +207,29 @@ fn the_size_of_a_flow_is_shared_by_its_streams_and_all_of_it_arrives() {
     let (status, reasons) = verdict(&as_run(&plan).unwrap(), &observed.samples, &[]);
     assert_eq!(status, RunStatus::Done, "{reasons:?}");
 }
+
+/// What a flow comes to over a path of 3 ms that changes.
+fn figures_of_change(schedule: &str) -> impl Fn(&str) -> Option<f64> {
+    let text = format!(
+        "name = 'change'\nwarmup = '2s'\nduration = '8s'\nfocus = 'measured'\nsample_every = '10ms'\n\
+         [hosts.a]\n[hosts.b]\n[links.path]\nbetween = ['a', 'b']\nrate = '40Mbit'\ndelay = '3ms'\n\
+         queue = {{ limit = '2MB' }}\nschedule = [{schedule}]\n\
+         [flows.measured]\nfrom = 'a'\nto = 'b'\ncc = 'reno'\nrcvbuf = '256KB'"
+    );
+    let plan = plan(&text, "default", &[]);
+    let found = metrics(&plan, &observed(&plan).samples, None);
+    move |name| found.iter().find(|metric| metric.metric == name && metric.of == "measured").map(|m| m.value)
+}
+
+#[test]
+fn a_delay_that_rises_a_hundredfold_makes_spurious_timeouts_and_a_dead_path_others() {
+    let of = figures_of_change("{ at = '3s', rate = '40Mbit', delay = '300ms' }");
+    let (timeouts, spurious) = (of("timeouts").unwrap(), of("spurious_timeouts").unwrap());
+    assert!(timeouts >= 1.0 && spurious == timeouts, "{timeouts} timeouts, {spurious} of them spurious");
+    // The sender finds out by the first acknowledgement, less than a round trip of the new path later.
+    let undone_us = of("timeout_undo_us").unwrap();
+    assert!(undone_us <= 606_000.0, "{undone_us}");
+    let of = figures_of_change("{ at = '3s', loss = 1.0 }, { at = '5s', loss = 0.0 }");
+    assert!(of("timeouts").unwrap() >= 1.0);
+    assert_eq!((of("spurious_timeouts"), of("timeout_undo_us")), (Some(0.0), None));
+}

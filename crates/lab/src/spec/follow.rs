@@ -34,6 +34,9 @@ pub struct FollowSpec {
     pub burst: Option<u32>,
     /// Least retransmission timeout on routes through the router; 0 leaves them alone.
     pub rto_min: Option<Nanos>,
+    /// When its hosts begin to follow, after the start of the run; before the flows begin when 0.
+    #[serde(default)]
+    pub start: Nanos,
     /// Left out of a run when false.
     #[serde(default = "super::yes")]
     pub enabled: bool,
@@ -81,6 +84,9 @@ pub(super) fn check(name: &str, follow: &FollowSpec, setting: &Setting, found: &
         for host in follow.far.iter().filter(known) {
             check_route(&format!("{path}.far"), &follow.router, host, setting, found);
         }
+    }
+    if follow.start.0 >= setting.head.warmup.0.saturating_add(setting.head.duration.0) {
+        found.say(format!("{path}.start"), "lies at or after the end of the run");
     }
     if follow.burst.is_some_and(|percent| percent > 100) {
         found.say(format!("{path}.burst"), "is percent of a window, from 0 to 100");

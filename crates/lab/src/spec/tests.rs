@@ -105,6 +105,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "[follows.bus]\nrouter = \"r\"\nlink = \"path\"\nnodes = [\"a\"]\nburst = 101\n[[cases]]\nname = \"plain\"",
         "follows.bus.burst: is percent",
     ),
+    (
+        "[[cases]]\nname = \"plain\"",
+        "[follows.bus]\nrouter = \"r\"\nlink = \"path\"\nnodes = [\"a\"]\nstart = \"3s\"\n[[cases]]\nname = \"plain\"",
+        "follows.bus.start: lies at or after the end of the run",
+    ),
     ("warmup = \"1s\"", "warmup = 1", "warmup: time '1' has no unit; write it like '28.4ms' or '10s'"),
     ("warmup = \"1s\"", "wramup = \"1s\"", "wramup: unknown key 'wramup'; did you mean 'warmup'?"),
     ("duration = \"2s\"", "duration = \"0s\"", "duration: must be longer than 0s"),

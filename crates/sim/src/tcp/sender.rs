@@ -160,6 +160,8 @@ pub struct Sender {
     pub marked_segments: u64,
     /// Timeouts.
     pub timeouts: u64,
+    /// Segments that the peer reported to have come twice (DSACK).
+    pub duplicate_segments: u64,
     /// Probes that sent a segment again.
     pub repeated_probes: u64,
     pub(super) mss_bytes: u32,
@@ -218,6 +220,7 @@ impl Sender {
             sent_bytes: 0,
             marked_segments: 0,
             timeouts: 0,
+            duplicate_segments: 0,
             repeated_probes: 0,
             mss_bytes,
             with_sack: plan.sack,
@@ -375,6 +378,7 @@ impl Sender {
     fn take_duplicate(&mut self, block: Option<(u64, u64)>, found: &mut Found) {
         let Some((number, _)) = block else { return };
         found.dsack = true;
+        self.duplicate_segments += 1;
         self.board.clear_retrans(number);
         if self.undo_retrans > 0 && self.undo_marker.is_some_and(|marker| number >= marker) {
             self.undo_retrans -= 1;

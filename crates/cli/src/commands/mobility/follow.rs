@@ -73,7 +73,7 @@ pub struct Args {
     /// Addresses behind a router, for a node at the other end of the path; may be repeated.
     #[arg(long, value_name = "ROUTER=PREFIX", value_parser = pair::<Network>)]
     peers: Vec<(Name, Network)>,
-    /// Least retransmission timeout on routes through the router: more than the round-trip time of its slowest link.
+    /// Least retransmission timeout on routes through the router, and to networks of its peers: more than the round-trip time of its slowest link.
     /// 0ms leaves routes alone.
     #[arg(long, value_name = "TIME", default_value_t = Nanos(2_000_000_000))]
     rto_min: Nanos,
