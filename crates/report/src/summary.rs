@@ -37,7 +37,7 @@ pub struct Column {
 }
 
 /// The summary's columns, in order. A column that no run has a figure for is not shown.
-pub const COLUMNS: [Column; 12] = [
+pub const COLUMNS: [Column; 14] = [
     Column {
         heading: "Goodput",
         metric: "goodput_bps",
@@ -61,6 +61,18 @@ pub const COLUMNS: [Column; 12] = [
         metric: "retransmitted_segments",
         scope: Scope::Focus,
         meaning: "Segments the focus flow's sending socket retransmitted.",
+    },
+    Column {
+        heading: "Timeouts",
+        metric: "timeouts",
+        scope: Scope::Focus,
+        meaning: "Times the retransmission timer of the focus flow's sending socket ran out.",
+    },
+    Column {
+        heading: "Spurious",
+        metric: "spurious_timeouts",
+        scope: Scope::Focus,
+        meaning: "Those of them that sent again only what had arrived, as the receiver reported (DSACK).",
     },
     Column {
         heading: "Retransmitted by relay",

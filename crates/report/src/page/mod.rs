@@ -1,6 +1,7 @@
 //! The HTML page: one file, nothing fetched from anywhere, readable without script.
 
 mod details;
+mod following;
 pub(crate) mod tables;
 
 use crate::{
@@ -45,6 +46,7 @@ pub(crate) fn experiment(index: usize, experiment: &Experiment, figures: &Experi
         verdict(experiment.expectations()),
         run_states(experiment),
         tables::summary(experiment),
+        following::section(experiment),
         overview(figures),
         navigation(experiment, &id),
         cases(experiment, figures, &id),

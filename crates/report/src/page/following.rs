@@ -1,0 +1,252 @@
+//! What following a link brought, cell by cell, and where it brought nothing: for experiments that run the same thing
+//! with and without a host that follows (docs/mobility.md).
+
+use super::tables::{column_heading, scrolling, text_heading};
+use crate::{
+    load::{Case, Experiment},
+    plot::svg::escape,
+    quantity::Quantity,
+    summary::CaseSummary,
+};
+use longfat_schema::run::{AxisPoint, Spread};
+
+/// What is compared, of the focus flow: metric, heading, whether more of it is better.
+const COMPARED: [(&str, &str, bool); 5] = [
+    ("goodput_bps", "Goodput", true),
+    ("rise_us", "New rate used after", false),
+    ("retransmitted_segments", "Retransmitted", false),
+    ("timeouts", "Timeouts", false),
+    ("spurious_timeouts", "Spurious", false),
+];
+/// Differences up to this share of the unaided figure are none.
+const MARGIN: f64 = 0.02;
+
+/// One metric of a cell, with following against without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Better,
+    Worse,
+    /// Within the margin, or some repeat of the one side lies among those of the other.
+    None,
+}
+
+/// A cell that is followed, and the one that is the same but for that.
+struct Pair<'a> {
+    place: String,
+    how: &'a str,
+    alone: &'a CaseSummary,
+    followed: &'a CaseSummary,
+}
+
+/// The section; empty where nothing is followed, or nothing stands against it.
+pub fn section(experiment: &Experiment) -> String {
+    let (Some(focus), pairs) = (experiment.focus(), pairs(experiment)) else { return String::new() };
+    if pairs.is_empty() {
+        return String::new();
+    }
+    let rows: String = pairs.iter().map(|pair| row(pair, focus)).collect();
+    let heads = COMPARED.iter().map(|(_, heading, _)| column_heading(heading));
+    let head =
+        ["Cell", "How"].map(text_heading).concat() + &heads.collect::<String>() + &text_heading("Following");
+    let table = scrolling("Medians over the valid repeats, without → with following", &head, &rows);
+    format!(
+        "<section><h2>With and without following</h2><p>{}</p><p class=\"note\">A figure is better or worse when the \
+         medians differ by more than {:.0} % and no repeat of one side lies among those of the other.</p>{table}</section>",
+        escape(&helped(&pairs, focus)),
+        MARGIN * 100.0,
+    )
+}
+
+/// Where some way of following helps, and where none does, in words.
+fn helped(pairs: &[Pair<'_>], focus: &str) -> String {
+    let mut places: Vec<&str> = pairs.iter().map(|pair| pair.place.as_str()).collect();
+    places.dedup();
+    let any =
+        |place: &str, is: &dyn Fn(&Pair<'_>) -> bool| pairs.iter().filter(|pair| pair.place == place).any(is);
+    let is_judged = |place: &&str| any(place, &|pair| changes(pair, focus).is_some());
+    let is_helped = |place: &&str| any(place, &|pair| verdict(pair, focus) == "helps");
+    let (judged, open): (Vec<&str>, Vec<&str>) = places.into_iter().partition(is_judged);
+    let (helped, not): (Vec<&str>, Vec<&str>) = judged.iter().copied().partition(is_helped);
+    let mut said = match not.as_slice() {
+        [] => format!("Following helps in each of {} cells that can be judged.", judged.len()),
+        not => format!(
+            "Following helps in {} of {} cells. No policy helps in: {}.",
+            helped.len(),
+            judged.len(),
+            not.join("; ")
+        ),
+    };
+    if !open.is_empty() {
+        said.push_str(&format!(" Without valid runs on both sides: {}.", open.join("; ")));
+    }
+    said
+}
+
+/// What a pair came to; `helps` when something is better and nothing worse.
+fn verdict(pair: &Pair<'_>, focus: &str) -> &'static str {
+    let Some(changes) = changes(pair, focus) else { return "not judged" };
+    match (changes.contains(&Change::Better), changes.contains(&Change::Worse)) {
+        (true, false) => "helps",
+        (true, true) => "helps and harms",
+        (false, true) => "harms",
+        (false, false) => "makes no difference",
+    }
+}
+
+/// Nothing without a figure that both sides have.
+fn changes(pair: &Pair<'_>, focus: &str) -> Option<Vec<Change>> {
+    let of = |(metric, _, more): &(&str, &str, bool)| {
+        let both = spread(pair.alone, metric, focus).zip(spread(pair.followed, metric, focus));
+        both.map(|(alone, followed)| change(alone, followed, *more))
+    };
+    let found: Vec<Change> = COMPARED.iter().filter_map(of).collect();
+    (!found.is_empty()).then_some(found)
+}
+
+fn change(alone: &Spread, followed: &Spread, more_is_better: bool) -> Change {
+    let apart = followed.min > alone.max || followed.max < alone.min;
+    let differs = (followed.median - alone.median).abs() > MARGIN * alone.median.abs();
+    match (apart && differs, (followed.median > alone.median) == more_is_better) {
+        (false, _) => Change::None,
+        (true, true) => Change::Better,
+        (true, false) => Change::Worse,
+    }
+}
+
+fn spread<'a>(case: &'a CaseSummary, metric: &str, focus: &str) -> Option<&'a Spread> {
+    let is_it = |figure: &&crate::summary::Figure| {
+        figure.metric == metric && figure.of == focus && figure.stream.is_none()
+    };
+    case.figures.iter().find(is_it).map(|figure| &figure.spread)
+}
+
+fn row(pair: &Pair<'_>, focus: &str) -> String {
+    let cell = |(metric, _, more): &(&str, &str, bool)| {
+        let both = spread(pair.alone, metric, focus).zip(spread(pair.followed, metric, focus));
+        let Some((alone, followed)) = both else { return "<td>–</td>".to_owned() };
+        let class = match change(alone, followed, *more) {
+            Change::Better => " class=\"better\"",
+            Change::Worse => " class=\"worse\"",
+            Change::None => "",
+        };
+        let unit = Quantity::of_metric(metric).unit(alone.median.max(followed.median));
+        let (alone, followed) = (unit.number(alone.median), unit.text(followed.median));
+        format!("<td{class}>{alone} → {followed}</td>")
+    };
+    format!(
+        "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td>{}<td class=\"text\">{}</td></tr>",
+        escape(&pair.place),
+        escape(pair.how),
+        COMPARED.iter().map(cell).collect::<String>(),
+        verdict(pair, focus),
+    )
+}
+
+/// Every cell with a host that follows and its partner: without one, and at the same place on all axes but one.
+fn pairs(experiment: &Experiment) -> Vec<Pair<'_>> {
+    let cases = experiment.cases.iter().zip(&experiment.summary.cases);
+    let (with, without): (Vec<_>, Vec<_>) = cases.partition(|(case, _)| is_followed(case));
+    let mut found = Vec::new();
+    for (alone, summary) in without {
+        for (case, followed) in with.iter().copied() {
+            let Some(axis) = only_difference(&alone.info.axes, &case.info.axes) else { continue };
+            let others = alone.info.axes.iter().filter(|at| at.axis != axis.axis);
+            let place: Vec<&str> = others.map(|at| at.label.as_str()).collect();
+            found.push(Pair { place: place.join(", "), how: &axis.label, alone: summary, followed });
+        }
+    }
+    found
+}
+
+fn is_followed(case: &Case) -> bool {
+    let plan = case.runs.first().and_then(|run| run.plan::<serde_json::Value>().ok());
+    plan.and_then(|plan| Some(!plan.get("follows")?.as_array()?.is_empty())).unwrap_or(false)
+}
+
+/// The one axis on which the second stands elsewhere than the first.
+fn only_difference<'a>(one: &[AxisPoint], other: &'a [AxisPoint]) -> Option<&'a AxisPoint> {
+    let same_axes = one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.axis == b.axis);
+    let mut differing = one.iter().zip(other).filter(|(a, b)| a.label != b.label).map(|(_, b)| b);
+    let only = differing.next().filter(|_| same_axes)?;
+    differing.next().is_none().then_some(only)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::Figure;
+
+    fn case(figures: &[(&str, &[f64])]) -> CaseSummary {
+        let figure = |(metric, values): &(&str, &[f64])| Figure {
+            metric: (*metric).to_owned(),
+            of: "focus".to_owned(),
+            stream: None,
+            spread: Spread::of(values.iter().copied()).unwrap(),
+        };
+        CaseSummary {
+            name: String::new(),
+            title: String::new(),
+            done: 1,
+            invalid: 0,
+            failed: 0,
+            columns: Vec::new(),
+            published: Vec::new(),
+            figures: figures.iter().map(figure).collect(),
+        }
+    }
+
+    fn said(place: &str, alone: &[(&str, &[f64])], followed: &[(&str, &[f64])]) -> (&'static str, String) {
+        let (alone, followed) = (case(alone), case(followed));
+        let pair = Pair { place: place.to_owned(), how: "restore", alone: &alone, followed: &followed };
+        (verdict(&pair, "focus"), helped(&[pair], "focus"))
+    }
+
+    #[test]
+    fn following_helps_where_something_is_better_and_nothing_worse() {
+        let (verdict, text) = said(
+            "narrow, reno",
+            &[("goodput_bps", &[10e6]), ("timeouts", &[5.0])],
+            &[("goodput_bps", &[18e6]), ("timeouts", &[5.0])],
+        );
+        assert_eq!(verdict, "helps");
+        assert_eq!(text, "Following helps in each of 1 cells that can be judged.");
+    }
+
+    #[test]
+    fn where_no_policy_helps_the_page_says_so_and_names_the_cell() {
+        let within_the_margin = said("back", &[("goodput_bps", &[10e6])], &[("goodput_bps", &[10.1e6])]);
+        assert_eq!(within_the_margin.0, "makes no difference");
+        assert!(within_the_margin.1.contains("No policy helps in: back."), "{}", within_the_margin.1);
+        let among = said("back", &[("rise_us", &[1e6, 2e6, 9e6])], &[("rise_us", &[1.5e6])]);
+        assert_eq!(among.0, "makes no difference", "a repeat of one side lies among those of the other");
+        let mixed = said(
+            "back",
+            &[("rise_us", &[1e6]), ("retransmitted_segments", &[9.0])],
+            &[("rise_us", &[2e6]), ("retransmitted_segments", &[3.0])],
+        );
+        assert_eq!(mixed.0, "helps and harms");
+        assert!(mixed.1.contains("No policy helps in: back."));
+        let (open, text) = said("back", &[], &[("rise_us", &[1e6])]);
+        assert_eq!(open, "not judged");
+        assert!(text.ends_with("Without valid runs on both sides: back."), "{text}");
+    }
+
+    #[test]
+    fn a_policy_that_helps_is_enough() {
+        let alone = case(&[("rise_us", &[9.0])]);
+        let (slow, fast) = (case(&[("rise_us", &[9.0])]), case(&[("rise_us", &[1.0])]));
+        let pair = |how, followed| Pair { place: "back".to_owned(), how, alone: &alone, followed };
+        let text = helped(&[pair("restore", &slow), pair("scale", &fast)], "focus");
+        assert_eq!(text, "Following helps in each of 1 cells that can be judged.");
+    }
+
+    #[test]
+    fn partners_differ_on_one_axis() {
+        let at =
+            |cc: &str, follow: &str| vec![AxisPoint::named("cc", cc), AxisPoint::named("follow", follow)];
+        let place = at("reno", "restore");
+        assert_eq!(only_difference(&at("reno", "alone"), &place), Some(&place[1]));
+        assert_eq!(only_difference(&at("cubic", "alone"), &place), None);
+        assert_eq!(only_difference(&at("reno", "restore"), &place), None);
+    }
+}
