@@ -1,10 +1,12 @@
 //! `longfat lab serve`: a local web page of what lies below a directory.
 
+mod head;
 mod http;
 
 use crate::{outcome::Outcome, stop};
 use anyhow::{Context, anyhow};
-use http::{Answer, Request};
+use head::Request;
+use http::Answer;
 use longfat_report::{
     ReportError,
     site::{self, Filter, Found, Shelf, State},
@@ -76,7 +78,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
 
 impl Site {
     fn answer(&self, request: &Request) -> Answer {
-        if self.is_local && !http::is_local(request.host.as_deref()) {
+        if self.is_local && !head::is_local(request.host.as_deref()) {
             return refused(403, "This page is for this machine alone: ask for localhost.");
         }
         let now = SystemTime::now();
