@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-avail test-clients test-browser soak-relay soak-relay-streams test-notebooks papers papers-emulated
+.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams test-notebooks papers papers-emulated
 
 LONGFAT := target/release/longfat
 
@@ -79,6 +79,10 @@ bench-mobility: ## how long one announcement takes to reach 1,000 nodes
 bench-sim: ## packets per second of the simulator, alone and beside ns-3
 	cargo run --release --locked -p longfat-sim --example dumbbell -- 300 60
 	bench/sim/compare.py
+
+bench-lab: build ## a simulated sweep on Ray beside local processes
+	python/environment
+	PATH="$(CURDIR)/target/python/bin:$$PATH" bench/lab/ray.py
 
 test-clients: ## curl, nginx, ssh, rsync, iperf3, git, PostgreSQL through the relay (installs these Debian packages)
 	scripts/setup-clients

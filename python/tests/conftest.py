@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -32,6 +33,21 @@ streams = 2
 "links.path.rate" = ["5Mbit", "20Mbit"]
 "links.path.delay" = ["10ms", "2ms"]
 """
+
+
+def environment(python=Path(sys.executable).parent):
+    """Where the program finds this Python, or the one of another directory."""
+    return {**os.environ, "PATH": f"{python}:{os.environ['PATH']}"}
+
+
+@pytest.fixture()
+def bare_python(tmp_path):
+    """The directory of a Python without packages."""
+    place = tmp_path / "bare"
+    place.mkdir()
+    (place / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    (place / "python3").chmod(0o755)
+    return place
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ mod output;
 mod commands;
 mod outcome;
 mod provenance;
+mod python;
 mod stop;
 
 use clap::{Parser, Subcommand};

@@ -1,4 +1,5 @@
-//! Sweeps as a person uses them, in the simulator: interrupted, resumed, spread over many programs, kept and queried.
+//! Sweeps as a person uses them, in the simulator: interrupted, resumed, spread over many programs, kept. What needs Python's
+//! packages (queries, clusters) is tried in python/tests.
 
 #![allow(clippy::unwrap_used)]
 
@@ -139,33 +140,6 @@ fn a_part_of_a_sweep_is_run_by_its_labels_and_an_expectation_missed_in_a_cell_is
     assert!(said.contains("met in 1 of 2 cells; missed in rate=10Mbit: median"), "{said}");
 }
 
-fn has_duckdb() -> bool {
-    Command::new("python3").args(["-c", "import duckdb"]).output().unwrap().status.success()
-}
-
-#[test]
-fn every_figure_of_a_sweep_is_a_row_with_its_axes_and_answers_sql_or_the_mend_is_named() {
-    let bench = Bench::new();
-    bench.ends(0, &RUN);
-    assert!(bench.path("out/results.parquet").is_file());
-    let query = "select rate, rate_bps, count(*) as runs, avg(goodput_bps / rate_bps) as used from results \
-                 where of = 'measured' and stream is null group by all order by rate_bps";
-    if !has_duckdb() {
-        assert!(bench.ends(2, &["query", query, "out"]).contains("python3 -m pip install duckdb"));
-        return;
-    }
-    let rows: serde_json::Value =
-        serde_json::from_str(&bench.ends(0, &["query", "--json", query, "out"])).unwrap();
-    assert_eq!((rows[0]["rate"].as_str(), rows[0]["runs"].as_u64()), (Some("10Mbit"), Some(2)));
-    assert_eq!(rows[1]["rate_bps"].as_f64(), Some(20e6));
-    assert!((0.5..1.0).contains(&rows[1]["used"].as_f64().unwrap()), "{rows}");
-    // A result of before there were datasets, found below a directory, joined with its samples.
-    fs::remove_file(bench.path("out/results.parquet")).unwrap();
-    let samples = "select count(distinct cell) as cells from tcp join results using (run)";
-    assert_eq!(bench.ends(0, &["query", "--csv", samples, "."]), "cells\n2\n");
-    assert!(bench.ends(2, &["query", "select nothing", "out"]).contains("nothing"));
-}
-
 #[test]
 fn a_session_that_goes_on_and_dies_leaves_no_table_of_the_runs_before_it() {
     let bench = Bench::new();
@@ -177,13 +151,6 @@ fn a_session_that_goes_on_and_dies_leaves_no_table_of_the_runs_before_it() {
     bench.ends(2, &RUN);
     assert_eq!(result(&bench.path("out")).status, ResultStatus::Running);
     assert!(!dataset.exists());
-    // Asked now, it is about the runs there are; what is in a result is its session's to write.
-    fs::write(&dataset, "not whole").unwrap();
-    let said = bench.lab(&["query", "--csv", "select distinct rate from results", "out"]);
-    if has_duckdb() {
-        assert_eq!(String::from_utf8_lossy(&said.stdout), "rate\n10Mbit\n", "{said:?}");
-    }
-    assert_eq!(fs::read(&dataset).unwrap(), b"not whole");
 }
 
 #[test]

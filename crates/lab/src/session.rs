@@ -1,13 +1,16 @@
 //! Every run of an experiment into one result directory: emulated, one after the other; simulated, as many side by side
-//! as there are processors.
+//! as there are processors; or on the hosts of a Ray cluster.
 
 mod carry;
 mod parallel;
+mod ray;
 mod resume;
 
 pub use carry::Carrier;
+pub use ray::{Job, Ray, RayError};
 
 use crate::{
+    archive::ArchiveError,
     backend::{Backend, Tick},
     emulated::EmulationError,
     judge,
@@ -21,7 +24,7 @@ use longfat_schema::{
     SCHEMA_VERSION,
     run::{
         CaseInfo, DATASET_FILE, Metric, Provenance, ResultManifest, ResultStatus, RunEntry, RunError,
-        RunManifest, RunStatus, write_dataset, write_result,
+        RunManifest, write_dataset, write_result,
     },
 };
 use std::{
@@ -50,7 +53,7 @@ pub struct Session<'a> {
     pub plans: &'a [Plan],
     /// Where the result goes. What it holds of the same plans already is not made again.
     pub directory: &'a Path,
-    /// Simulated runs at once; as many as there are processors when absent.
+    /// Runs at once, simulated ones on this host: as many as there are processors when absent.
     pub workers: Option<usize>,
     /// The `longfat` binary, whose subcommands measure where runs are emulated.
     pub program: &'a Path,
@@ -145,6 +148,12 @@ pub enum SessionError {
     /// A congestion control could not be had.
     #[error(transparent)]
     Cc(#[from] longfat_kernel::Error),
+    /// It could not be carried out elsewhere.
+    #[error(transparent)]
+    Ray(#[from] RayError),
+    /// What came from elsewhere is no whole run.
+    #[error(transparent)]
+    Pack(#[from] ArchiveError),
 }
 
 /// A session's runs and result, as they are on disk.
@@ -194,6 +203,11 @@ impl Session<'_> {
             Backend::Emulated => self.one_by_one(&pending, &mut finished, tell, stop)?,
             Backend::Simulated => self.side_by_side(&pending, &mut finished, tell, stop)?,
         };
+        self.conclude(finished, whole)
+    }
+
+    /// Writes the result of a session that has come to its end (`whole`), or that a person stopped.
+    fn conclude(&self, mut finished: Finished, whole: bool) -> Result<Finished, SessionError> {
         finished.result.status = if whole { ResultStatus::Complete } else { ResultStatus::Interrupted };
         let paths = finished.result.runs.iter().map(|run| run.path.as_str());
         let rows: Vec<_> = paths.zip(&finished.runs).collect();
@@ -330,8 +344,6 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Tries an invalid run again. The last attempt is kept; what was wrong with the others is among its reasons.
-    /// `None` when a person stopped it.
     fn run_until_valid(
         &self,
         index: usize,
@@ -339,23 +351,8 @@ impl Session<'_> {
         tell: &mut dyn FnMut(Event<'_>),
         stop: &AtomicBool,
     ) -> Result<Option<RunManifest>, SessionError> {
-        let mut earlier = Vec::new();
-        for attempt in 1.. {
-            tell(Event::Begins { index, plan, attempt });
-            let directory = self.directory.join(plan.directory());
-            let tick = &mut |tick| tell(Event::Ticks { index, tick });
-            let made = self.carrier().carry_out(plan, &directory, &earlier, tick, stop)?;
-            let Some(mut manifest) = made else { return Ok(None) };
-            let again = manifest.status == RunStatus::Invalid && attempt <= self.retries();
-            tell(Event::Ends { index, attempt, manifest: &manifest, again });
-            if !again {
-                return Ok(Some(manifest));
-            }
-            let own = manifest.reasons.len() - earlier.len();
-            let own = manifest.reasons.drain(..own);
-            earlier.extend(own.map(|reason| format!("attempt {attempt} was invalid: {reason}")));
-        }
-        Ok(None)
+        let directory = self.directory.join(plan.directory());
+        self.carrier().until_valid((index, plan), &directory, self.retries(), tell, stop)
     }
 
     /// A simulated run would come out the same again.

@@ -8,6 +8,7 @@ mod query;
 mod rerun;
 mod serve;
 mod table;
+mod worker;
 
 use crate::{
     outcome::{Failure, Outcome, require},
@@ -20,7 +21,7 @@ use longfat_kernel::support::Capability;
 use longfat_lab::{
     backend::Backend,
     plan::{Plan, plans},
-    session::{Finished, Session, default_directory},
+    session::{Event, Finished, Ray, RayError, Session, SessionError, default_directory},
     spec::{
         Case, Experiment, decode,
         include::Source,
@@ -61,6 +62,8 @@ enum Command {
     Unpack(archive::UnpackArgs),
     Rerun(rerun::RerunArgs),
     Serve(serve::ServeArgs),
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
     /// Remove what a run that was killed left behind: namespaces, and programs in them.
     Clean,
 }
@@ -83,7 +86,8 @@ enum Command {
   longfat lab run experiments/conversion.toml --quick --case reno-relayed
   longfat lab run experiments/conversion.toml --set links.path.rate=100Mbit --set flows.background.streams=4
   longfat lab run experiments/smoke.toml -o /tmp/smoke --json
-  longfat lab run experiments/conversion.toml --backend sim")]
+  longfat lab run experiments/conversion.toml --backend sim
+  longfat lab run sweep.toml --backend sim -o runs/sweep --on ray --address head:6379")]
 struct RunArgs {
     #[command(flatten)]
     spec: SpecArgs,
@@ -93,13 +97,20 @@ struct RunArgs {
     /// Where the result goes [default: runs/NAME-TIME]. Valid runs of the same plans that it holds are not made again.
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Simulated runs at once [default: one per processor].
+    /// Runs at once [default: one per processor where they are simulated; on Ray as many as find a place].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Only this run, by its number in 'longfat lab plan', and no result: for job arrays. 'longfat lab run' with the same
     /// directory then gathers what they made.
     #[arg(long, value_name = "N", requires = "output")]
     plan: Option<usize>,
+    /// Carry the runs out on the hosts of a cluster and gather them here. Ray is a Python package: 'python3 -m pip
+    /// install ray'.
+    #[arg(long, value_enum, value_name = "CLUSTER", conflicts_with = "plan")]
+    on: Option<OnArg>,
+    /// The cluster's address, as 'ray.init' takes it [default: RAY_ADDRESS, or else a Ray of its own on this host].
+    #[arg(long, value_name = "ADDRESS", requires = "on")]
+    address: Option<String>,
     /// The result as JSON on standard output, instead of the table.
     #[arg(long)]
     json: bool,
@@ -177,6 +188,15 @@ impl From<BackendArg> for Backend {
     }
 }
 
+/// Where runs are carried out that are not carried out here.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum OnArg {
+    /// A Ray cluster.
+    Ray,
+}
+
+/// Exit code of what a host cannot do.
+const CANNOT: u8 = 3;
 /// Longest warm-up and window of `--quick`.
 const QUICK: [(&str, u64); 2] = [("warmup", 2), ("duration", 3)];
 /// What a run takes beyond its flows: building, settling, emptying buffers, gathering.
@@ -195,6 +215,7 @@ pub fn run(args: Args) -> Outcome {
         Command::Unpack(args) => archive::unpack(&args),
         Command::Rerun(args) => rerun::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Worker(_) => worker::run(),
         Command::Clean => clean(),
     }
 }
@@ -284,7 +305,8 @@ fn expected_time(plans: &[Plan]) -> Duration {
 fn run_experiment(args: &RunArgs) -> Outcome {
     let read = args.spec.read()?;
     let backend = Backend::from(args.backend);
-    if backend == Backend::Emulated {
+    // Elsewhere, each host sees to itself.
+    if backend == Backend::Emulated && args.on.is_none() {
         require(missing(&read.plans))?;
         // What a killed run left is removed before anything new is made.
         longfat_host::lease::sweep()?;
@@ -307,10 +329,15 @@ fn run_experiment(args: &RunArgs) -> Outcome {
     if let Some(number) = args.plan {
         return run_alone(&session, number, &stop);
     }
-    let mut progress = progress::Progress::new(&read.plans, backend);
-    let finished = session.run(&mut |event| progress.event(&event), &stop);
+    let is_serial = backend == Backend::Emulated && args.on.is_none();
+    let mut progress = progress::Progress::new(&read.plans, backend, is_serial);
+    let tell = &mut |event: Event<'_>| progress.event(&event);
+    let finished = match args.on {
+        None => session.run(tell, &stop),
+        Some(OnArg::Ray) => join(args, &session, &stop).and_then(|ray| session.run_on(ray, tell, &stop)),
+    };
     progress.finish();
-    let finished = finished.map_err(|error| anyhow!(error))?;
+    let finished = finished.map_err(failure)?;
     if args.json {
         let value =
             serde_json::json!({ "directory": directory, "result": finished.result, "runs": finished.runs });
@@ -323,12 +350,35 @@ fn run_experiment(args: &RunArgs) -> Outcome {
     conclude(&finished)
 }
 
+/// The Ray cluster asked for.
+fn join(args: &RunArgs, session: &Session<'_>, stop: &AtomicBool) -> Result<Ray, SessionError> {
+    let (address, python) = (args.address.as_deref(), crate::python::program());
+    let ray = Ray::join(&python, address, session.workers, session.backend, session.program, stop)?;
+    eprintln!("Ray {}: hosts: {}, runs at once: {}", ray.version, ray.hosts, ray.at_once);
+    Ok(ray)
+}
+
+/// What is missing here or there is exit code 3.
+fn failure(error: SessionError) -> Failure {
+    match error {
+        SessionError::Ray(RayError::Missing { what, why, mend }) => {
+            Failure::Unsupported(vec![support::Missing::new(what, why, mend)])
+        }
+        SessionError::Ray(RayError::Run { code: CANNOT, .. }) => {
+            eprintln!("longfat: {error}");
+            Failure::Child(CANNOT)
+        }
+        other => other.into(),
+    }
+}
+
 /// One run of a job array.
 fn run_alone(session: &Session<'_>, number: usize, stop: &AtomicBool) -> Outcome {
     let count = session.plans.len();
     let index = number.checked_sub(1).filter(|index| *index < count);
     let index = index.ok_or_else(|| anyhow!("--plan {number}: there are runs 1 to {count}"))?;
-    let mut progress = progress::Progress::new(session.plans, session.backend);
+    let mut progress =
+        progress::Progress::new(session.plans, session.backend, session.backend == Backend::Emulated);
     let made = session.run_alone(index, &mut |event| progress.event(&event), stop);
     progress.finish();
     let plan = &session.plans[index];

@@ -1,6 +1,6 @@
 //! One plan carried out into one run directory.
 
-use super::{SessionError, io_error, make_directory, unix_ms_of};
+use super::{Event, SessionError, io_error, make_directory, unix_ms_of};
 use crate::{
     backend::{Backend, Observed, Tick},
     emulated::{self, EmulationError, Place},
@@ -37,6 +37,38 @@ enum Attempt {
 }
 
 impl Carrier<'_> {
+    /// Makes one run and tries it again, up to `retries` times, when it is invalid. The last attempt is kept; what was
+    /// wrong with the others is among its reasons. `index` is what it is called in what is told. `None` when a person
+    /// stopped it.
+    ///
+    /// # Errors
+    /// It could not be set up, or not be written.
+    pub fn until_valid(
+        &self,
+        (index, plan): (usize, &Plan),
+        directory: &Path,
+        retries: u32,
+        tell: &mut dyn FnMut(Event<'_>),
+        stop: &AtomicBool,
+    ) -> Result<Option<RunManifest>, SessionError> {
+        let mut earlier = Vec::new();
+        for attempt in 1.. {
+            tell(Event::Begins { index, plan, attempt });
+            let tick = &mut |tick| tell(Event::Ticks { index, tick });
+            let made = self.carry_out(plan, directory, &earlier, tick, stop)?;
+            let Some(mut manifest) = made else { return Ok(None) };
+            let again = manifest.status == RunStatus::Invalid && attempt <= retries;
+            tell(Event::Ends { index, attempt, manifest: &manifest, again });
+            if !again {
+                return Ok(Some(manifest));
+            }
+            let own = manifest.reasons.len() - earlier.len();
+            let own = manifest.reasons.drain(..own);
+            earlier.extend(own.map(|reason| format!("attempt {attempt} was invalid: {reason}")));
+        }
+        Ok(None)
+    }
+
     /// Makes one run in a directory of its own, whatever was there before. `earlier` are reasons of attempts before it.
     /// `None` when a person stopped it.
     ///
@@ -169,7 +201,8 @@ pub(super) fn ccs_of(plan: &Plan) -> Result<Vec<Registration>, SessionError> {
     Ok(held)
 }
 
-fn clear(path: &Path) -> Result<(), SessionError> {
+/// Removes a directory, if it is there.
+pub(super) fn clear(path: &Path) -> Result<(), SessionError> {
     match fs::remove_dir_all(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
         _ => Ok(()),

@@ -152,6 +152,14 @@ pub struct Provenance {
     pub facts: BTreeMap<String, String>,
 }
 
+impl Provenance {
+    /// What tells one program from another: its version, its revision, and the sources of its congestion controls.
+    pub fn program(&self) -> [&str; 3] {
+        let sources = self.facts.get("cc_sources").map_or("", String::as_str);
+        [&self.longfat_version, &self.git_revision, sources]
+    }
+}
+
 /// One host's network parameters and counters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostState {

@@ -26,14 +26,18 @@ pub struct Progress {
     total: Duration,
     began: Instant,
     backend: Backend,
+    /// Runs go one after the other, so that each one's time says when the last will end.
+    is_serial: bool,
     titles: Vec<String>,
     ended: usize,
+    /// Time of those that have ended.
+    done: Duration,
     /// Of these, those that were there already.
     kept: usize,
 }
 
 impl Progress {
-    pub fn new(plans: &[Plan], backend: Backend) -> Progress {
+    pub fn new(plans: &[Plan], backend: Backend, is_serial: bool) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let total = expected_time(plans);
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -45,10 +49,9 @@ impl Progress {
         let sum = |sum: &mut Duration, own: &Duration| Some(std::mem::replace(sum, *sum + *own));
         let before = lengths.iter().scan(Duration::ZERO, sum).collect();
         if !terminal {
-            match backend {
-                Backend::Emulated => eprintln!("{}, about {}", runs(plans.len()), show::span(total)),
-                Backend::Simulated => eprintln!("{}, simulated", runs(plans.len())),
-            }
+            let about =
+                if is_serial { format!("about {}", show::span(total)) } else { "side by side".to_owned() };
+            eprintln!("{}, {about}", runs(plans.len()));
         }
         Progress {
             bar,
@@ -59,8 +62,10 @@ impl Progress {
             total,
             began: Instant::now(),
             backend,
-            titles: vec![String::new(); plans.len()],
+            is_serial,
+            titles: (0..).zip(plans).map(|(index, plan)| title(index, plans.len(), plan)).collect(),
             ended: 0,
+            done: Duration::ZERO,
             kept: 0,
         }
     }
@@ -102,7 +107,7 @@ impl Progress {
 
     fn begins(&mut self, index: usize, plan: &Plan, attempt: u32) {
         let again = if attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
-        self.titles[index] = format!("{}/{} {} r{}{again}", index + 1, self.count, plan.case, plan.repeat);
+        self.titles[index] = title(index, self.count, plan) + &again;
         self.show(index, Duration::ZERO, "setting up");
     }
 
@@ -116,12 +121,12 @@ impl Progress {
         self.show(index, elapsed, &phase);
     }
 
-    /// Simulated runs go side by side, as fast as the machine is.
     fn show(&self, index: usize, elapsed: Duration, phase: &str) {
-        let done = self.before.get(index).copied().unwrap_or(self.total) + elapsed;
-        let left = match self.backend {
-            Backend::Emulated => show::span(self.total.saturating_sub(done)),
-            Backend::Simulated => self.simulated_left(),
+        let so_far = self.before.get(index).copied().unwrap_or(self.total) + elapsed;
+        let (done, left) = if self.is_serial {
+            (so_far, show::span(self.total.saturating_sub(so_far)))
+        } else {
+            (self.done, self.left_side_by_side())
         };
         self.bar.set_position(done.as_millis() as u64);
         self.bar.set_prefix(format!("{left} left"));
@@ -129,7 +134,7 @@ impl Progress {
     }
 
     /// As long again for each run to come as for those made so far.
-    fn simulated_left(&self) -> String {
+    fn left_side_by_side(&self) -> String {
         let left = self.count - self.ended;
         let made = self.ended.saturating_sub(self.kept);
         let each = (made > 0).then(|| self.began.elapsed().mul_f64(left as f64 / made as f64));
@@ -138,15 +143,23 @@ impl Progress {
     }
 
     fn ends(&mut self, index: usize, manifest: &RunManifest, again: bool) {
-        self.ended += usize::from(!again);
-        let title = &self.titles[index];
-        let line = format!("[{:>4} s] {title}: {}", self.began.elapsed().as_secs(), outcome(manifest, again));
+        let outcome = outcome(manifest, again);
+        if !again {
+            self.ended += 1;
+            self.done += self.lengths[index];
+            self.show(index, self.lengths[index], &outcome);
+        }
+        let line = format!("[{:>4} s] {}: {outcome}", self.began.elapsed().as_secs(), self.titles[index]);
         if self.terminal {
             self.bar.println(line);
         } else {
             eprintln!("{line}");
         }
     }
+}
+
+fn title(index: usize, count: usize, plan: &Plan) -> String {
+    format!("{}/{count} {} r{}", index + 1, plan.case, plan.repeat)
 }
 
 fn runs(count: usize) -> String {

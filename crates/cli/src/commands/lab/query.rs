@@ -1,8 +1,9 @@
 //! `longfat lab query`: SQL over results, by the DuckDB of this host's Python.
 
 use super::table;
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome};
 use anyhow::{Context, anyhow};
+use longfat_host::support::Missing;
 use longfat_schema::run::{
     DATASET_FILE, Kind, RESULT_FILE, ResultManifest, ResultStatus, find_runs, read_versioned, write_dataset,
 };
@@ -110,23 +111,25 @@ fn ask(
     query: &str,
     results: &[PathBuf],
     datasets: &[PathBuf],
-) -> anyhow::Result<(Vec<String>, Vec<Vec<Value>>)> {
+) -> Result<(Vec<String>, Vec<Vec<Value>>), Failure> {
     #[derive(serde::Deserialize)]
     struct Found {
         columns: Vec<String>,
         rows: Vec<Vec<Value>>,
     }
-    let mut python = Command::new("python3");
+    let python = crate::python::program();
+    let mut command = Command::new(&python);
     let pairs = results.iter().zip(datasets).flat_map(|(result, dataset)| [result, dataset]);
-    python.args(["-c", SCRIPT, query]).args(pairs);
-    let output = python.output().context("python3, which 'longfat lab query' needs")?;
+    command.args(["-c", SCRIPT, query]).args(pairs);
+    let output = command.output().context("python3, which 'longfat lab query' needs")?;
     if output.status.code() == Some(NO_DUCKDB) {
-        return Err(anyhow!(
-            "python3 has no DuckDB, which 'longfat lab query' needs; python3 -m pip install duckdb"
-        ));
+        let python = python.display();
+        let why = format!("{python} has none");
+        let mend = format!("{python} -m pip install duckdb");
+        return Err(Failure::Unsupported(vec![Missing::new("DuckDB for Python", why, mend)]));
     }
     if !output.status.success() {
-        return Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim()));
+        return Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim()).into());
     }
     let found: Found = serde_json::from_slice(&output.stdout).context("the answer of DuckDB")?;
     Ok((found.columns, found.rows))

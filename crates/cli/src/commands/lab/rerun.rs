@@ -144,9 +144,8 @@ fn exactly(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
 /// The likeliest reason.
 fn program_changed(runs: &[Again], made: &[RunDirectory]) -> String {
     let built = |run: &RunDirectory| {
-        let provenance = &run.manifest.provenance;
-        let sources = provenance.facts.get("cc_sources").cloned().unwrap_or_default();
-        (format!("{} ({:.12})", provenance.longfat_version, provenance.git_revision), sources)
+        let [version, revision, sources] = run.manifest.provenance.program();
+        (format!("{version} ({revision:.12})"), sources.to_owned())
     };
     let mut pairs = runs.iter().zip(made).map(|(run, now)| (built(&run.then), built(now)));
     match pairs.find(|(then, now)| then != now) {

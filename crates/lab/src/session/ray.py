@@ -1,0 +1,165 @@
+"""Runs on Ray, started by 'longfat lab run --on ray'. Lines of JSON both ways: session/ray.rs says which.
+
+Standard input: what to join, then a line per run. When it ends, what is under way is cancelled. Standard output: what came
+of it.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import queue
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+#: How often a run is done again when its worker, or its program, was killed.
+RETRIES = 3
+#: Most runs handed to Ray at once: each waits with its plan in memory.
+AT_ONCE = 1000
+#: What a host for emulated runs is started with: 'ray start --resources'.
+HOST = "longfat_host"
+#: How long cancelled runs may take to remove what they made.
+CANCEL_S = 30
+#: How soon the end of the input is seen.
+LOOK_S = 0.1
+#: How soon the end of a run is seen.
+POLL_S = 0.02
+
+# What others print must not come between the lines.
+out = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+
+def tell(kind, /, **said):
+    print(json.dumps({kind: said}), file=out, flush=True)
+
+
+class Killed(Exception):
+    """The program was killed: it says nothing about the run."""
+
+
+def carry_out(job, program):
+    """One plan in, one packed run out: where, exit code, pack, what was said. On any host of the cluster."""
+    beside = os.path.join(os.path.dirname(sys.executable), "longfat")
+    paths = (program, beside, shutil.which("longfat"))
+    found = next((path for path in paths if path and os.access(path, os.X_OK)), None)
+    if not found:
+        return socket.gethostname(), 3, b"", f"there is no program 'longfat', neither {program} nor on PATH; install it"
+    with tempfile.TemporaryFile() as packed, tempfile.TemporaryFile() as said:
+        process = subprocess.Popen([found, "lab", "worker"], stdin=subprocess.PIPE, stdout=packed, stderr=said)
+        try:
+            # Left open: when this process is killed, the program sees its input end and gives up.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(job.encode() + b"\n")
+                process.stdin.flush()
+            # Ray cancels by an exception, which no call that lasts would see.
+            while process.poll() is None:
+                time.sleep(POLL_S)
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            code = process.wait()
+        packed.seek(0)
+        said.seek(0)
+        pack, words = packed.read(), said.read().decode(errors="replace").strip()
+    if code < 0:
+        raise Killed(f"'{found} lab worker' was killed by signal {-code}")
+    return socket.gethostname(), code, pack, words
+
+
+def lines_of_input(into, is_joining):
+    for line in sys.stdin:
+        into.put(json.loads(line))
+    into.put(None)
+    if is_joining.is_set():
+        # Ray tries for minutes to reach a cluster that is not there, and cannot be told to stop.
+        os._exit(2)
+
+
+@contextlib.contextmanager
+def joined(setup, is_joining):
+    """Ray: at the address, or of its own, whose files go with it."""
+    # Nobody is told that it was used.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+    address = setup["address"] or os.environ.get("RAY_ADDRESS")
+    place = None
+    if not address:
+        # Short: names of sockets have at most 107 bytes.
+        place = tempfile.mkdtemp(prefix="longfat-ray-", dir="/tmp")
+        quiet.update(num_cpus=setup["at_once"], resources={HOST: 1}, include_dashboard=False, _temp_dir=place)
+    try:
+        if address:
+            is_joining.set()
+        ray.init(address=address or "local", **quiet)
+        is_joining.clear()
+        yield
+    finally:
+        ray.shutdown()
+        if place:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def work(setup, lines):
+    needs = {"num_cpus": 1, "resources": {HOST: 1} if setup["emulated"] else {}}
+    has = ray.cluster_resources()
+    at_once = int(has.get(HOST if setup["emulated"] else "CPU", 0))
+    if setup["emulated"] and not at_once:
+        why = f"no host of the cluster has the resource '{HOST}', of which an emulated run takes one"
+        mend = f"start hosts for them with: ray start --num-cpus 1 --resources '{{\"{HOST}\": 1}}' …"
+        return tell("missing", what="a host to emulate on", why=why, mend=mend)
+    limit = setup["at_once"] or AT_ONCE
+    hosts = sum(node["Alive"] for node in ray.nodes())
+    tell("ready", version=ray.__version__, hosts=hosts, at_once=min(at_once, limit))
+    remote = ray.remote(max_retries=RETRIES, retry_exceptions=[Killed], **needs)(carry_out)
+    waiting, under_way = collections.deque(), {}
+    while True:
+        with contextlib.suppress(queue.Empty):
+            # With nothing to do, the next line is waited for.
+            while (line := lines.get(block=not (waiting or under_way))) is not None:
+                waiting.append(line)
+            break
+        while waiting and len(under_way) < limit:
+            line = waiting.popleft()
+            under_way[remote.remote(line["job"], setup["program"])] = line
+        for reference in ray.wait(list(under_way), timeout=LOOK_S)[0]:
+            receive(reference, under_way.pop(reference))
+    for reference in under_way:
+        ray.cancel(reference)
+    if under_way:
+        ray.wait(list(under_way), num_returns=len(under_way), timeout=CANCEL_S)
+
+
+def receive(reference, line):
+    try:
+        host, code, pack, said = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        why = f"tried {RETRIES + 1} times: {getattr(error, 'cause', None) or error}"
+        return tell("failed", index=line["index"], code=2, said=why)
+    if code:
+        return tell("failed", index=line["index"], code=code, said=f"host {host}: {said}")
+    with open(line["pack"], "wb") as file:
+        file.write(pack)
+    tell("made", index=line["index"])
+
+
+try:
+    import ray
+except ModuleNotFoundError as error:
+    tell("missing", what="Ray for Python", why=f"{sys.executable}: {error}", mend=f"{sys.executable} -m pip install ray")
+    sys.exit(3)
+
+setup = json.loads(sys.stdin.readline())
+lines, is_joining = queue.SimpleQueue(), threading.Event()
+threading.Thread(target=lines_of_input, args=(lines, is_joining), daemon=True).start()
+try:
+    with joined(setup, is_joining):
+        work(setup, lines)
+except Exception as error:
+    tell("broken", why=f"{type(error).__name__}: {error}")
+    sys.exit(2)
