@@ -1,6 +1,7 @@
 //! Facts about this machine and a namespace that decide what a measurement means: recorded with every run.
 
 use crate::{Namespace, Result};
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 /// Kernel release and version, as `uname -rv`.
@@ -76,7 +77,7 @@ pub fn first_line_of(program: &str, argument: &str) -> Option<String> {
 }
 
 /// Time all processors have spent since boot, in clock ticks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CpuTimes {
     /// Not idle; time a hypervisor took away counts, because it could not be used.
     pub busy_ticks: u64,

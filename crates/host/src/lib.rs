@@ -27,6 +27,8 @@ pub use lease::Lease;
 pub use namespace::Namespace;
 pub use network::Network;
 
+use std::{ffi::OsStr, os::unix::process::CommandExt, process::Command};
+
 /// Why the host would not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -104,8 +106,27 @@ pub fn monotonic_us() -> i64 {
     (monotonic_ns() / 1000) as i64
 }
 
+/// A command that is killed when the thread that starts it dies.
+pub fn mortal_command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only prctl and getppid are called, both async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            if libc::getppid() as u32 != parent {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+    command
+}
+
 /// Runs a program of the host; its standard output on success, its standard error in the error.
-pub fn run_command(mut command: std::process::Command) -> Result<String> {
+pub fn run_command(mut command: Command) -> Result<String> {
     let shown = format!("{command:?}").replace('"', "");
     let output = command.stdin(std::process::Stdio::null()).output().map_err(|source| Error::Command {
         command: shown.clone(),

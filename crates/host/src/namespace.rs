@@ -7,7 +7,10 @@ use crate::{Error, Result, run_command};
 use std::{
     ffi::OsStr,
     fs::File,
-    os::{fd::AsRawFd, unix::process::CommandExt},
+    os::{
+        fd::AsRawFd,
+        unix::{fs::MetadataExt, process::CommandExt},
+    },
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -45,6 +48,19 @@ impl Namespace {
         Ok(Namespace { name: name.to_owned(), file: Arc::new(file) })
     }
 
+    /// The one that the calling thread is in.
+    pub fn current() -> Result<Namespace> {
+        let path = Path::new("/proc/thread-self/ns/net");
+        let file = File::open(path).map_err(|source| Error::io(path.display().to_string(), source))?;
+        Ok(Namespace { name: "of this thread".to_owned(), file: Arc::new(file) })
+    }
+
+    /// Number by which the kernel knows it, for as long as it exists.
+    pub fn inode(&self) -> Result<u64> {
+        let known = self.file.metadata().map(|metadata| metadata.ino());
+        known.map_err(|source| Error::io(format!("network namespace '{}'", self.name), source))
+    }
+
     /// Its name under /run/netns.
     pub fn name(&self) -> &str {
         &self.name
@@ -80,22 +96,14 @@ impl Namespace {
 
     /// A command that will start inside it and be killed when the thread that starts it dies.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+        let mut command = crate::mortal_command(program);
         let file = Arc::clone(&self.file);
-        let parent = std::process::id();
-        // SAFETY: between fork and exec only setns, prctl and getppid are called, all async-signal-safe;
-        // the descriptor stays open because the closure owns it.
+        // SAFETY: between fork and exec only setns is called, which is async-signal-safe; the descriptor stays open
+        // because the closure owns it.
         unsafe {
-            command.pre_exec(move || {
-                let failed = libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) != 0
-                    || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0;
-                if failed {
-                    return Err(std::io::Error::last_os_error());
-                }
-                if libc::getppid() as u32 != parent {
-                    return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
-                }
-                Ok(())
+            command.pre_exec(move || match libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
             });
         }
         command

@@ -1,9 +1,10 @@
 //! What a command needs of this host, asked before anything is touched.
 
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// One thing this host lacks: printed before anything starts, with exit code 3.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// What is needed, in the user's words.
     pub what: String,

@@ -1,6 +1,7 @@
 //! What carries a plan out, and what every such world shows of a run.
 
 use crate::samples::Samples;
+use longfat_host::{Namespace, facts, sysctl};
 use longfat_schema::run::HostState;
 use std::{collections::BTreeMap, fmt};
 
@@ -15,6 +16,8 @@ pub enum Backend {
     Emulated,
     /// The simulator, in virtual time.
     Simulated,
+    /// Machines reached by SSH, and the path that is between them.
+    Hosts,
 }
 
 impl Backend {
@@ -23,12 +26,13 @@ impl Backend {
         match self {
             Backend::Emulated => "emulated",
             Backend::Simulated => "sim",
+            Backend::Hosts => "hosts",
         }
     }
 }
 
 impl Backend {
-    /// The one of that name, as manifests have it; `None` for what makes nothing from a plan.
+    /// The one of that name, as manifests have it; `None` for what makes nothing from a plan alone.
     pub fn from_name(name: &str) -> Option<Backend> {
         [Backend::Emulated, Backend::Simulated].into_iter().find(|backend| backend.name() == name)
     }
@@ -61,4 +65,16 @@ pub struct Tick {
     pub elapsed_us: i64,
     /// Arriving at the receiving host, headers included.
     pub arriving_bps: Option<f64>,
+}
+
+/// A host's parameters, and its counters as they are.
+pub(crate) fn state(namespace: &Namespace) -> longfat_host::Result<HostState> {
+    Ok(HostState {
+        sysctls: namespace.run(sysctl::dump_net)?,
+        interfaces: facts::interfaces(namespace)?,
+        qdiscs: facts::qdiscs(namespace),
+        routes: facts::routes(namespace)?,
+        counters: namespace.run(facts::counters)?,
+        machine: None,
+    })
 }

@@ -7,7 +7,7 @@
 //! - [`spec`]: what a person writes, with every problem named by its key.
 //! - [`plan`]: one run with every value resolved; a pure function of the experiment.
 //! - [`backend`]: who carries a plan out. [`emulated`]: network namespaces with real kernel TCP. [`simulated`]: the
-//!   simulator, without privileges and in virtual time.
+//!   simulator, without privileges and in virtual time. [`hosts`]: machines reached by SSH.
 //! - [`metrics`], [`judge`]: from records to figures, validity and expectations. Pure.
 //! - [`session`]: every run of an experiment into one result directory.
 //! - [`archive`]: a run or result as one file.
@@ -16,14 +16,18 @@
 
 pub mod archive;
 pub mod backend;
+mod child;
 pub mod emulated;
+pub mod hosts;
 pub mod judge;
 pub mod metrics;
 pub mod plan;
+mod programs;
 pub mod rerun;
 pub mod session;
 pub mod show;
 pub mod simulated;
 pub mod spec;
 
+pub use child::ChildError;
 pub use longfat_schema::samples;

@@ -1,5 +1,5 @@
-//! Every run of an experiment into one result directory: emulated, one after the other; simulated, as many side by side
-//! as there are processors; or on the hosts of a Ray cluster.
+//! Every run of an experiment into one result directory: emulated or on real hosts, one after the other; simulated, as
+//! many side by side as there are processors; or on the hosts of a Ray cluster.
 
 mod carry;
 mod parallel;
@@ -13,12 +13,13 @@ use crate::{
     archive::ArchiveError,
     backend::{Backend, Tick},
     emulated::EmulationError,
+    hosts::{Hosts, HostsError},
     judge,
     plan::Plan,
     simulated::{self, SimulationError},
     spec::{Case, Experiment},
 };
-use carry::ccs_of;
+pub(crate) use carry::ccs_of;
 use longfat_report::quantity;
 use longfat_schema::{
     SCHEMA_VERSION,
@@ -55,6 +56,8 @@ pub struct Session<'a> {
     pub directory: &'a Path,
     /// Runs at once, simulated ones on this host: as many as there are processors when absent.
     pub workers: Option<usize>,
+    /// The machines, where runs are made on real hosts.
+    pub hosts: Option<&'a Hosts>,
     /// The `longfat` binary, whose subcommands measure where runs are emulated.
     pub program: &'a Path,
     /// Who makes it.
@@ -142,6 +145,19 @@ pub enum SessionError {
         /// Why.
         source: Box<EmulationError>,
     },
+    /// A machine failed or is gone.
+    #[error("case '{case}', repeat {repeat}: {source}")]
+    Hosts {
+        /// Case.
+        case: String,
+        /// Repeat.
+        repeat: u32,
+        /// Why.
+        source: Box<HostsError>,
+    },
+    /// Nobody said which machines.
+    #[error("runs on real hosts need a table that says which machines they are")]
+    NoHosts,
     /// It cannot be simulated.
     #[error(transparent)]
     Simulation(#[from] SimulationError),
@@ -197,10 +213,12 @@ impl Session<'_> {
         match self.backend {
             Backend::Emulated => self.try_ccs()?,
             Backend::Simulated => simulated::check(self.plans)?,
+            // The machines were asked when they were entered.
+            Backend::Hosts => {}
         };
         let (mut finished, pending) = self.resume(tell)?;
         let whole = match self.backend {
-            Backend::Emulated => self.one_by_one(&pending, &mut finished, tell, stop)?,
+            Backend::Emulated | Backend::Hosts => self.one_by_one(&pending, &mut finished, tell, stop)?,
             Backend::Simulated => self.side_by_side(&pending, &mut finished, tell, stop)?,
         };
         self.conclude(finished, whole)
@@ -261,6 +279,7 @@ impl Session<'_> {
         match self.backend {
             Backend::Emulated => ccs_of(plan).map(drop)?,
             Backend::Simulated => simulated::check(std::slice::from_ref(plan))?,
+            Backend::Hosts => {}
         };
         make_directory(self.directory)?;
         self.run_until_valid(index, plan, tell, stop)
@@ -358,13 +377,18 @@ impl Session<'_> {
     /// A simulated run would come out the same again.
     fn retries(&self) -> u32 {
         match self.backend {
-            Backend::Emulated => self.experiment.head.retries,
+            Backend::Emulated | Backend::Hosts => self.experiment.head.retries,
             Backend::Simulated => 0,
         }
     }
 
     fn carrier(&self) -> Carrier<'_> {
-        Carrier { backend: self.backend, program: self.program, provenance: &self.provenance }
+        Carrier {
+            backend: self.backend,
+            hosts: self.hosts,
+            program: self.program,
+            provenance: &self.provenance,
+        }
     }
 }
 

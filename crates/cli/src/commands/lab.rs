@@ -1,8 +1,10 @@
 //! `longfat lab`: experiments.
 
+mod agent;
 mod archive;
 mod check;
 mod compare;
+mod hosts;
 mod progress;
 mod query;
 mod rerun;
@@ -66,13 +68,19 @@ enum Command {
     Worker(worker::WorkerArgs),
     /// Remove what a run that was killed left behind: namespaces, and programs in them.
     Clean,
+    Agent(agent::AgentArgs),
 }
 
-/// Run every case of an experiment file: in network namespaces with the TCP of this kernel, or in the simulator.
+/// Run every case of an experiment file: in network namespaces with the TCP of this kernel, in the simulator, or on real
+/// hosts.
 ///
 /// '--backend sim' needs no privileges, takes no account of how fast this machine is, and gives the same result every
 /// time; 'longfat lab compare' puts it beside an emulated result. It knows the congestion controls that 'longfat cc'
 /// lists as ours ('reno' and 'cubic' mean our own code there).
+///
+/// '--backend hosts --hosts hosts.toml' makes the runs on the machines that the table names, over the path that is between
+/// them, by way of 'ssh'. Every machine is looked at before any is touched, and everything is set back at the end, also when
+/// this program is killed.
 ///
 /// Each run is one directory with its plan, its records and everything known about the hosts; 'result.json' is kept up
 /// to date after every run. A run whose numbers cannot be trusted (the emulated path was late, a flow had another
@@ -87,6 +95,7 @@ enum Command {
   longfat lab run experiments/conversion.toml --set links.path.rate=100Mbit --set flows.background.streams=4
   longfat lab run experiments/smoke.toml -o /tmp/smoke --json
   longfat lab run experiments/conversion.toml --backend sim
+  longfat lab run experiments/cc-truth.toml --backend hosts --hosts hosts.toml
   longfat lab run sweep.toml --backend sim -o runs/sweep --on ray --address head:6379")]
 struct RunArgs {
     #[command(flatten)]
@@ -94,6 +103,9 @@ struct RunArgs {
     /// Who carries the runs out.
     #[arg(long, value_enum, default_value_t)]
     backend: BackendArg,
+    /// Which machines are the experiment's hosts (docs/lab.md); with '--backend hosts'.
+    #[arg(long, value_name = "FILE", required_if_eq("backend", "hosts"), conflicts_with = "on")]
+    hosts: Option<PathBuf>,
     /// Where the result goes [default: runs/NAME-TIME]. Valid runs of the same plans that it holds are not made again.
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -138,10 +150,14 @@ struct PlanArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab check experiments/conversion.toml
-  longfat lab check experiments/conversion.toml --set links.path.delay=50ms --json")]
+  longfat lab check experiments/conversion.toml --set links.path.delay=50ms --json
+  longfat lab check experiments/cc-truth.toml --hosts hosts.toml")]
 struct CheckArgs {
     #[command(flatten)]
     spec: SpecArgs,
+    /// Look at these machines as well ('longfat lab run --backend hosts'): by ssh, without changing anything.
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
     /// Every plan as JSON on standard output.
     #[arg(long)]
     json: bool,
@@ -177,6 +193,8 @@ enum BackendArg {
     Emulated,
     /// The simulator: virtual time, no privileges.
     Sim,
+    /// Machines reached by SSH, and the path between them.
+    Hosts,
 }
 
 impl From<BackendArg> for Backend {
@@ -184,6 +202,7 @@ impl From<BackendArg> for Backend {
         match backend {
             BackendArg::Emulated => Backend::Emulated,
             BackendArg::Sim => Backend::Simulated,
+            BackendArg::Hosts => Backend::Hosts,
         }
     }
 }
@@ -217,6 +236,7 @@ pub fn run(args: Args) -> Outcome {
         Command::Serve(args) => serve::run(&args),
         Command::Worker(_) => worker::run(),
         Command::Clean => clean(),
+        Command::Agent(args) => agent::run(args),
     }
 }
 
@@ -315,6 +335,7 @@ fn run_experiment(args: &RunArgs) -> Outcome {
     let name = &read.experiment.head.name;
     let directory = args.output.clone().unwrap_or_else(|| default_directory(name, SystemTime::now()));
     let program = std::env::current_exe().context("find the longfat program")?;
+    let hosts = hosts::enter(backend, args.hosts.as_deref(), &read.plans, &program, &stop)?;
     let session = Session {
         experiment: &read.experiment,
         text: &read.text,
@@ -323,13 +344,14 @@ fn run_experiment(args: &RunArgs) -> Outcome {
         plans: &read.plans,
         directory: &directory,
         workers: args.jobs.map(usize::from),
+        hosts: hosts.as_ref(),
         program: &program,
         provenance: provenance(backend),
     };
     if let Some(number) = args.plan {
         return run_alone(&session, number, &stop);
     }
-    let is_serial = backend == Backend::Emulated && args.on.is_none();
+    let is_serial = backend != Backend::Simulated && args.on.is_none();
     let mut progress = progress::Progress::new(&read.plans, backend, is_serial);
     let tell = &mut |event: Event<'_>| progress.event(&event);
     let finished = match args.on {
@@ -378,7 +400,7 @@ fn run_alone(session: &Session<'_>, number: usize, stop: &AtomicBool) -> Outcome
     let index = number.checked_sub(1).filter(|index| *index < count);
     let index = index.ok_or_else(|| anyhow!("--plan {number}: there are runs 1 to {count}"))?;
     let mut progress =
-        progress::Progress::new(session.plans, session.backend, session.backend == Backend::Emulated);
+        progress::Progress::new(session.plans, session.backend, session.backend != Backend::Simulated);
     let made = session.run_alone(index, &mut |event| progress.event(&event), stop);
     progress.finish();
     let plan = &session.plans[index];
@@ -477,12 +499,19 @@ fn missing(plans: &[Plan]) -> Vec<support::Missing> {
 fn provenance(backend: Backend) -> Provenance {
     let tools = [("ip", "-V"), ("nft", "-v"), ("ethtool", "--version")];
     let mut known = BTreeMap::from([("cc_sources".to_owned(), longfat_cc::BUILD_ID.to_owned())]);
-    // In virtual time neither tools nor a clock have a part.
-    if backend == Backend::Emulated {
-        for (tool, argument) in tools {
-            known.extend(facts::first_line_of(tool, argument).map(|line| (format!("tool.{tool}"), line)));
+    match backend {
+        Backend::Emulated => {
+            for (tool, argument) in tools {
+                known.extend(facts::first_line_of(tool, argument).map(|line| (format!("tool.{tool}"), line)));
+            }
+            known.insert("clock_source".to_owned(), facts::clock_source());
         }
-        known.insert("clock_source".to_owned(), facts::clock_source());
+        // In virtual time neither tools nor a clock have a part.
+        Backend::Simulated => {}
+        Backend::Hosts => {
+            let path = "real; what the plan says of links is what was expected";
+            known.insert("path".to_owned(), path.to_owned());
+        }
     }
     crate::provenance::of(known)
 }

@@ -3,18 +3,15 @@
 //!
 //! Everything outside this process belongs to a lease; programs die with the thread that calls [`run`].
 
-mod child;
 mod network;
-mod programs;
-
-pub use child::ChildError;
 
 use crate::{
     backend::{Observed, Tick},
+    child::{Child, ChildError},
     plan::{FlowPlan, FollowPlan, Plan},
+    programs::{self, FollowFiles, file_name},
     samples::Samples,
 };
-use child::Child;
 use longfat_host::{Lease, facts, facts::CpuTimes, monotonic_ns, monotonic_us};
 use longfat_mobility::Key;
 use longfat_schema::{
@@ -22,7 +19,6 @@ use longfat_schema::{
     run::{START_FILE, Start, write_json},
 };
 use network::Network;
-use programs::{FollowFiles, file_name};
 use std::{
     collections::BTreeSet,
     fs, io,

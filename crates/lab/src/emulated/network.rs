@@ -1,8 +1,12 @@
 //! The plan's hosts and links as namespaces and veth pairs.
 
-use crate::plan::{
-    CablePlan, HostPlan, Plan,
-    network::{IPV4_PREFIX, IPV6_PREFIX},
+use crate::{
+    backend::state,
+    plan::{
+        CablePlan, HostPlan, Plan,
+        network::{IPV4_PREFIX, IPV6_PREFIX},
+    },
+    programs::{FIRST, SECOND},
 };
 use longfat_host::{
     Lease, Namespace, facts,
@@ -11,11 +15,6 @@ use longfat_host::{
 };
 use longfat_schema::run::HostState;
 use std::collections::BTreeMap;
-
-/// Interface of a link's namespace towards the link's first end.
-pub const FIRST: &str = "first";
-/// Interface of a link's namespace towards its second end.
-pub const SECOND: &str = "second";
 
 /// Hosts and links that exist, in namespaces of a lease.
 #[derive(Debug)]
@@ -116,14 +115,4 @@ fn missing(name: &str) -> longfat_host::Error {
 
 fn set_sysctls(namespace: &Namespace, sysctls: &BTreeMap<String, String>) -> longfat_host::Result<()> {
     namespace.run(|| sysctls.iter().try_for_each(|(key, value)| sysctl::write(key, value)))?
-}
-
-fn state(namespace: &Namespace) -> longfat_host::Result<HostState> {
-    Ok(HostState {
-        sysctls: namespace.run(sysctl::dump_net)?,
-        interfaces: facts::interfaces(namespace)?,
-        qdiscs: facts::qdiscs(namespace),
-        routes: facts::routes(namespace)?,
-        counters: namespace.run(facts::counters)?,
-    })
 }

@@ -21,14 +21,17 @@ impl Plan {
         let connections: f64 =
             self.flows.iter().filter(|flow| flow.protocol == Protocol::Tcp).map(streams_of).sum();
         let streams: f64 = self.flows.iter().map(streams_of).sum();
-        let paths = self.links.iter().filter(|cable| cable.path.is_some()).count() as f64;
+        let paths = match backend {
+            Backend::Hosts => 0.0,
+            _ => self.links.iter().filter(|cable| cable.path.is_some()).count() as f64,
+        };
         // Whose connections a relay takes over is not told apart: all of them at most, two ends and two directions each.
         let relayed = if self.relays.is_empty() { 0.0 } else { connections };
         let row = TCP_ROW_BYTES * 2.0 * (connections + relayed)
             + QUEUE_ROW_BYTES * 2.0 * paths
             + RELAY_ROW_BYTES * 2.0 * relayed
             + INTERVAL_ROW_BYTES * streams;
-        let hosts = if backend == Backend::Emulated { self.hosts.len() as f64 } else { 0.0 };
+        let hosts = if backend == Backend::Simulated { 0.0 } else { self.hosts.len() as f64 };
         RUN_BYTES + HOST_BYTES * hosts + samples * row
     }
 }

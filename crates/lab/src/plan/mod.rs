@@ -6,6 +6,7 @@ pub mod network;
 mod resolve;
 
 pub use follow::{FarPlan, FollowPlan};
+pub(crate) use resolve::sysctls_of_namespace;
 pub use resolve::{plans, seed_of};
 
 use crate::spec::Protocol;

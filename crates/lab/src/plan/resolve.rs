@@ -155,6 +155,14 @@ fn host_plan(
 
 /// What every host needs so that runs do not depend on one another or on the machine's own settings.
 fn standing_sysctls(forward: bool) -> BTreeMap<String, String> {
+    let mut found = sysctls_of_namespace(forward);
+    // No run learns ssthresh or RTT from the one before.
+    found.insert("net.ipv4.tcp_no_metrics_save".to_owned(), "1".to_owned());
+    found
+}
+
+/// Of these, what makes a network of namespaces. The network of a real host is its owner's.
+pub(crate) fn sysctls_of_namespace(forward: bool) -> BTreeMap<String, String> {
     let forwarding = if forward { "1" } else { "0" };
     let pairs = [
         ("net.ipv4.ip_forward", forwarding),
@@ -165,8 +173,6 @@ fn standing_sysctls(forward: bool) -> BTreeMap<String, String> {
         // Addresses are unique by construction; waiting for the proof would delay the start.
         ("net.ipv6.conf.all.accept_dad", "0"),
         ("net.ipv6.conf.default.accept_dad", "0"),
-        // No run learns ssthresh or RTT from the one before.
-        ("net.ipv4.tcp_no_metrics_save", "1"),
     ];
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }

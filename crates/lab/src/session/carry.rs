@@ -4,6 +4,7 @@ use super::{Event, SessionError, io_error, make_directory, unix_ms_of};
 use crate::{
     backend::{Backend, Observed, Tick},
     emulated::{self, EmulationError, Place},
+    hosts::{self, Hosts, HostsError, MachineError},
     judge,
     metrics::{metrics, record_free},
     plan::Plan,
@@ -14,13 +15,15 @@ use longfat_schema::{
     SCHEMA_VERSION,
     run::{PLAN_FILE, Provenance, RunManifest, RunStatus, RunWriter, seal_run, write_json},
 };
-use std::{fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
+use std::{borrow::Cow, fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
 
 /// Who carries plans out.
 #[derive(Debug, Clone, Copy)]
 pub struct Carrier<'a> {
     /// In which world.
     pub backend: Backend,
+    /// The machines, where runs are made on real hosts.
+    pub hosts: Option<&'a Hosts>,
     /// The `longfat` binary, whose subcommands measure where runs are emulated.
     pub program: &'a Path,
     /// Who makes them.
@@ -89,10 +92,11 @@ impl Carrier<'_> {
         let attempt = match self.backend {
             Backend::Emulated => self.emulate(plan, directory, tick, stop)?,
             Backend::Simulated => simulate(plan, tick, stop)?,
+            Backend::Hosts => self.on_hosts(plan, directory, tick, stop)?,
         };
         let (observed, failure) = match attempt {
             Attempt::Observed(mut observed) => {
-                record_free(plan, &mut observed.samples);
+                record_free(&self.measured(plan), &mut observed.samples);
                 (*observed, None)
             }
             Attempt::Failed(reason) => (Observed::default(), Some(reason)),
@@ -138,6 +142,34 @@ impl Carrier<'_> {
         }
     }
 
+    fn on_hosts(
+        &self,
+        plan: &Plan,
+        directory: &Path,
+        tick: &mut dyn FnMut(Tick),
+        stop: &AtomicBool,
+    ) -> Result<Attempt, SessionError> {
+        match hosts::run(plan, self.hosts.ok_or(SessionError::NoHosts)?, directory, tick, stop) {
+            Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
+            Err(HostsError::Machine(MachineError::Interrupted)) => Ok(Attempt::Interrupted),
+            Err(error @ (HostsError::Machine(MachineError::Run { .. }) | HostsError::Endless(..))) => {
+                Ok(Attempt::Failed(error.to_string()))
+            }
+            Err(source) => {
+                let (case, repeat) = (plan.case.clone(), plan.repeat);
+                Err(SessionError::Hosts { case, repeat, source: Box::new(source) })
+            }
+        }
+    }
+
+    /// The plan whose figures are counted: what it says of links says nothing of a real path.
+    fn measured<'a>(&self, plan: &'a Plan) -> Cow<'a, Plan> {
+        match self.hosts {
+            Some(hosts) => Cow::Owned(hosts.table.as_run(plan)),
+            None => Cow::Borrowed(plan),
+        }
+    }
+
     fn manifest(
         &self,
         plan: &Plan,
@@ -146,12 +178,12 @@ impl Carrier<'_> {
     ) -> Result<RunManifest, SessionError> {
         // Records say whose code ran; judged is whether it was the planned code.
         let as_run = match self.backend {
-            Backend::Emulated => plan.clone(),
-            Backend::Simulated => simulated::as_run(plan)?,
+            Backend::Emulated | Backend::Hosts => self.measured(plan),
+            Backend::Simulated => Cow::Owned(simulated::as_run(plan)?),
         };
         let figures = match failure {
             Some(_) => Vec::new(),
-            None => metrics(plan, &observed.samples, observed.cpu_busy),
+            None => metrics(&self.measured(plan), &observed.samples, observed.cpu_busy),
         };
         let (status, reasons) = match failure {
             Some(reason) => (RunStatus::Failed, vec![reason]),
@@ -192,7 +224,7 @@ fn simulate(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Resul
 }
 
 /// Every congestion control of a run, ours set as it says, for as long as the value lives.
-pub(super) fn ccs_of(plan: &Plan) -> Result<Vec<Registration>, SessionError> {
+pub(crate) fn ccs_of(plan: &Plan) -> Result<Vec<Registration>, SessionError> {
     let names = plan.ccs();
     let set: Vec<_> = names.iter().filter_map(|name| plan.tunables_of(name)).collect();
     let mut held = set.iter().map(longfat_kernel::cc::hold_with).collect::<Result<Vec<_>, _>>()?;

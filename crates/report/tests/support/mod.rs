@@ -259,6 +259,7 @@ fn host(name: &str) -> HostState {
         qdiscs: vec![r#"{"kind":"noqueue","dev":"eth0"}"#.into()],
         routes: vec!["default via 10.0.0.1 dev eth0".into()],
         counters: BTreeMap::from([("TcpRetransSegs".into(), 1234), (format!("OnlyAt{name}"), 5)]),
+        machine: None,
     }
 }
 

@@ -173,6 +173,39 @@ pub struct HostState {
     pub routes: Vec<String>,
     /// Growth of the kernel's network counters over the run (those that grew).
     pub counters: BTreeMap<String, i64>,
+    /// The machine, where it is not the one that made the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
+}
+
+/// A machine that had a part in a run on real hosts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Kernel release and version.
+    pub kernel: String,
+    /// Processor model.
+    pub cpu: String,
+    /// Processors online.
+    pub cpu_count: u32,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Load average over one minute before the run.
+    pub load_average: f64,
+    /// Clock source of its kernel.
+    pub clock_source: String,
+    /// Its clock, as the machine that led the run saw it.
+    pub clock: ClockEstimate,
+}
+
+/// How far the monotonic clock of another machine is ahead of one's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClockEstimate {
+    /// By so much; every time of the run's tables was brought to one clock by it.
+    pub offset_us: i64,
+    /// It is wrong by this much at most, where the two directions of the way there are alike or not.
+    pub error_us: u64,
+    /// How much further ahead it was after the run than before.
+    pub drift_us: i64,
 }
 
 impl RunManifest {

@@ -27,8 +27,9 @@ mod verify;
 pub use dataset::{DATASET_FILE, write_dataset};
 pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
 pub use manifest::{
-    AxisPoint, CaseInfo, CellVerdict, Expectation, HostState, Metric, PLAN_FILE, Provenance, RESULT_FILE,
-    RUN_FILE, ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus, START_FILE, Start,
+    AxisPoint, CaseInfo, CellVerdict, ClockEstimate, Expectation, HostState, Machine, Metric, PLAN_FILE,
+    Provenance, RESULT_FILE, RUN_FILE, ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus,
+    START_FILE, Start,
 };
 pub use seal::{Contents, FileRecord, seal_run, write_result};
 pub use spread::{Spread, bootstrap};

@@ -1,9 +1,9 @@
 //! `longfat lab check` and `schema`: what an experiment file may hold, what it means, and whether this host can do it.
 
-use super::{CheckArgs, expected_time, missing, table};
-use crate::outcome::Outcome;
+use super::{CheckArgs, expected_time, hosts, missing, table};
+use crate::{outcome::Outcome, stop};
 use longfat_host::facts;
-use longfat_lab::{backend::Backend, plan::Plan, show};
+use longfat_lab::{backend::Backend, hosts::Hosts, plan::Plan, show};
 use longfat_report::quantity;
 use std::{
     collections::BTreeSet,
@@ -31,6 +31,31 @@ pub fn check(args: &CheckArgs) -> Outcome {
     println!("{} runs; {} expectations\n", read.plans.len(), read.experiment.expect.len());
     emulation(&read.plans);
     simulation(&read.plans);
+    match &args.hosts {
+        Some(file) => on_hosts(&read.plans, file),
+        None => Ok(()),
+    }
+}
+
+fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
+    let time = show::span(expected_time(plans));
+    println!("On real hosts (--backend hosts): about {time}, {}", disk(plans, Backend::Hosts));
+    let read = hosts::read(file, plans)?;
+    read.problems.iter().for_each(|problem| println!("  - {problem}"));
+    if !read.problems.is_empty() {
+        return Ok(());
+    }
+    for (host, entry) in &read.table.hosts {
+        println!("  {host} is {}", entry.ssh);
+    }
+    println!("  the path is theirs; what the experiment says of links is what it expects");
+    let program = std::env::current_exe()?;
+    let stop = stop::flag()?;
+    let missing = Hosts::look(&read.table, plans, &program, &stop)?;
+    if missing.is_empty() {
+        println!("  these machines can run it, as far as looking at them tells");
+    }
+    missing.iter().for_each(|thing| println!("  - {}: {}; {}", thing.what, thing.why, thing.mend));
     Ok(())
 }
 

@@ -115,7 +115,7 @@ impl Progress {
         let elapsed = Duration::from_micros(u64::try_from(tick.elapsed_us).unwrap_or(0)) + OVERHEAD / 2;
         let arriving = |bps| format!("arriving {}", quantity::of_metric("goodput_bps", bps));
         let phase = match self.backend {
-            Backend::Emulated => tick.arriving_bps.map_or(String::new(), arriving),
+            Backend::Emulated | Backend::Hosts => tick.arriving_bps.map_or(String::new(), arriving),
             Backend::Simulated => format!("simulated {}", show::span(elapsed.saturating_sub(OVERHEAD / 2))),
         };
         self.show(index, elapsed, &phase);

@@ -91,7 +91,7 @@ pub fn run(args: &RerunArgs) -> Outcome {
 fn again(then: RunDirectory, place: &Path) -> anyhow::Result<Again> {
     let backend = Backend::from_name(&then.manifest.backend).ok_or_else(|| {
         anyhow!(
-            "{} was made by backend '{}', which makes nothing from a plan",
+            "{} was made by backend '{}', which makes nothing from a plan alone; run its experiment again",
             then.path.display(),
             then.manifest.backend
         )
@@ -106,7 +106,7 @@ fn make(
     provenance: &Provenance,
     stop: &AtomicBool,
 ) -> anyhow::Result<RunDirectory> {
-    let carrier = Carrier { backend: run.backend, program, provenance };
+    let carrier = Carrier { backend: run.backend, hosts: None, program, provenance };
     carrier
         .carry_out(&run.plan, &run.directory, &[], &mut |_| {}, stop)?
         .ok_or_else(|| anyhow!("interrupted"))?;

@@ -1,4 +1,4 @@
-//! The measuring programs of a run: started in a namespace, waited for, ended, and heard when they fail.
+//! The measuring programs of a run: started, waited for, ended, and heard when they fail.
 
 use longfat_host::Namespace;
 use nix::{
@@ -30,7 +30,7 @@ pub struct Child {
     process: Process,
     ready: Receiver<()>,
     log: PathBuf,
-    pub(super) ended: Option<ExitStatus>,
+    pub(crate) ended: Option<ExitStatus>,
 }
 
 /// Why a program did not do its part.
@@ -69,7 +69,7 @@ fn quoted(said: &str) -> String {
 }
 
 impl Child {
-    /// Starts `program ARGS` in the namespace; what it says goes to `LOGS/FILE.log`.
+    /// Starts `program ARGS` in the namespace; what it says goes to the file `log`.
     ///
     /// It dies with the calling thread, and it is its own process group: Ctrl-C reaches us first, and we end it.
     pub fn start(

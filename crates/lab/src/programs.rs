@@ -1,6 +1,5 @@
 //! The command lines of a run's programs. Pure.
 
-use super::network::{FIRST, SECOND};
 use crate::{
     backend::DRAIN_MS,
     plan::{
@@ -15,6 +14,11 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
 };
+
+/// Interface of a link's namespace towards the link's first end.
+pub const FIRST: &str = "first";
+/// Interface of a link's namespace towards its second end.
+pub const SECOND: &str = "second";
 
 /// `longfat link drive` for one emulated link. Its schedule begins when it is told that the flows do.
 pub fn link(cable: &CablePlan, link_plan: &Path, samples: &Path) -> Vec<String> {

@@ -1,0 +1,394 @@
+//! A host's end: does its part of each run as it is asked to, and sets everything back when whoever leads is gone.
+//!
+//! It lives as long as its standard input is open, somebody is heard there and no signal comes: a leader that is killed
+//! leaves nothing running.
+
+use super::{
+    settings::Settings,
+    talk::{Answer, Ask, SILENCE},
+};
+use crate::{
+    backend::state,
+    child::{Child, ChildError},
+    plan::{FlowPlan, HostPlan, Plan, sysctls_of_namespace},
+    programs::{self, file_name},
+    session::ccs_of,
+};
+use longfat_host::{
+    Lease, Namespace,
+    facts::{self, CpuTimes},
+    monotonic_ns, support,
+    support::Missing,
+    sysctl,
+};
+use longfat_kernel::{cc::Registration, support::Capability};
+use longfat_schema::run::{ClockEstimate, HostState, Machine};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, BufRead, Write},
+    net::{Ipv6Addr, TcpListener},
+    path::{Path, PathBuf},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    time::{Duration, Instant},
+};
+
+/// How often it looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// What programs write for the leader.
+const WRITTEN: [&str; 2] = ["jsonl", "log"];
+
+/// Which host this is, and where it may write.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The host of the experiment.
+    pub host: String,
+    /// A directory for this alone, which somebody else removes.
+    pub directory: PathBuf,
+    /// The `longfat` binary, whose subcommands measure.
+    pub program: PathBuf,
+}
+
+/// Answers until there is nobody to answer.
+///
+/// # Errors
+/// The answers cannot be written.
+pub fn serve(
+    place: Place,
+    input: impl BufRead + Send + 'static,
+    output: &mut dyn Write,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let _alone = match alone() {
+        Ok(lease) => lease,
+        Err(error) => return tell(output, &Answer::Failed(error.to_string())),
+    };
+    tell(output, &Answer::Done)?;
+    let asked = listen(input);
+    let mut host = Host { place, part: None };
+    let mut heard = Instant::now();
+    while !stop.load(Ordering::Relaxed) && heard.elapsed() < SILENCE {
+        let line = match asked.recv_timeout(LOOK) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        heard = Instant::now();
+        if !line.is_empty() {
+            host.answer(&line, output)?;
+        }
+    }
+    Ok(())
+}
+
+/// Two runs at once would set each other's parameters back, and one machine be two hosts.
+fn alone() -> longfat_host::Result<Lease> {
+    Lease::take(&format!("host-{}", Namespace::current()?.inode()?))
+}
+
+fn listen(input: impl BufRead + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        // Whoever listens no longer has ended.
+        input
+            .lines()
+            .map_while(Result::ok)
+            .take_while(|line| sender.send(line.clone()).is_ok())
+            .for_each(drop);
+    });
+    lines
+}
+
+fn tell(output: &mut dyn Write, answer: &Answer) -> io::Result<()> {
+    serde_json::to_writer(&mut *output, answer)?;
+    output.write_all(b"\n")?;
+    output.flush()
+}
+
+/// Why it could not do what it was asked.
+enum Trouble {
+    /// The run failed.
+    Run(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl From<ChildError> for Trouble {
+    fn from(error: ChildError) -> Trouble {
+        Trouble::Run(error.to_string())
+    }
+}
+
+/// An error that is no program's of the run.
+#[allow(clippy::needless_pass_by_value, reason = "it is what `map_err` asks for")]
+fn other(error: impl ToString) -> Trouble {
+    Trouble::Other(error.to_string())
+}
+
+struct Host {
+    place: Place,
+    part: Option<Part>,
+}
+
+impl Host {
+    fn answer(&mut self, line: &str, output: &mut dyn Write) -> io::Result<()> {
+        let asked = serde_json::from_str(line).map_err(other);
+        let answer = match asked.and_then(|ask| self.act(ask, output)) {
+            Ok(answer) => answer,
+            Err(Trouble::Run(what)) => Some(Answer::RunFailed(what)),
+            Err(Trouble::Other(what)) => Some(Answer::Failed(what)),
+        };
+        answer.map_or(Ok(()), |answer| tell(output, &answer))
+    }
+
+    /// What to answer, unless it has been told already.
+    fn act(&mut self, ask: Ask, output: &mut dyn Write) -> Result<Option<Answer>, Trouble> {
+        Ok(Some(match ask {
+            Ask::Clock => Answer::Clock { monotonic_ns: monotonic_ns() },
+            Ask::Check(plans) => Answer::Lacks(lacks(&plans, &self.place.host)),
+            Ask::Prepare(plan) => {
+                // What an earlier run left is ended before anything new is begun.
+                self.end();
+                let part = self.part.insert(Part::begin(*plan, self.place.clone())?);
+                part.serve()?;
+                Answer::Prepared(Box::new(part.state()?))
+            }
+            Ask::Send { start_ns } => self.part()?.send(start_ns).map(|()| Answer::Done)?,
+            Ask::Status => self.part()?.status()?,
+            Ask::Finish => self.part()?.finish()?,
+            Ask::File(name) => {
+                self.part()?.file(&name, output)?;
+                return Ok(None);
+            }
+            Ask::End => {
+                self.end();
+                Answer::Done
+            }
+        }))
+    }
+
+    fn part(&mut self) -> Result<&mut Part, Trouble> {
+        self.part.as_mut().ok_or_else(|| Trouble::Other("it was not told to get ready".to_owned()))
+    }
+
+    fn end(&mut self) {
+        self.part = None;
+        for name in written(&self.place.directory) {
+            // The directory goes when this process ends, with whatever is in it.
+            let _ = fs::remove_file(self.place.directory.join(name));
+        }
+    }
+}
+
+/// What a host does in one run. Fields drop in order, after the programs have ended.
+struct Part {
+    plan: Plan,
+    place: Place,
+    namespace: Namespace,
+    servers: Vec<Child>,
+    senders: Vec<Child>,
+    _settings: Settings,
+    _ccs: Vec<Registration>,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // A relay that is killed would leave its rules.
+        while let Some(mut child) = self.senders.pop().or_else(|| self.servers.pop()) {
+            let _ = child.stop();
+        }
+    }
+}
+
+impl Part {
+    fn begin(plan: Plan, place: Place) -> Result<Part, Trouble> {
+        let host = plan.hosts.iter().find(|host| host.name == place.host);
+        let wanted = host.map(settings_of).unwrap_or_default();
+        Ok(Part {
+            _ccs: ccs_of(&at_host(&plan, &place.host)).map_err(other)?,
+            _settings: Settings::set(&place.directory, &wanted).map_err(other)?,
+            namespace: Namespace::current().map_err(other)?,
+            servers: Vec::new(),
+            senders: Vec::new(),
+            plan,
+            place,
+        })
+    }
+
+    /// Relays, then the receiver.
+    fn serve(&mut self) -> Result<(), Trouble> {
+        let here = self.place.host.clone();
+        let relays: Vec<_> = self.plan.relays.iter().filter(|relay| relay.host == here).collect();
+        let mut lines = Vec::new();
+        for relay in relays {
+            let file = file_name("relay", &relay.name);
+            let mut arguments = programs::relay(relay, &self.plan, &self.samples(&file));
+            // A host that relays need not be a router at other times.
+            arguments.push("--forwarding".to_owned());
+            lines.push((format!("relay '{}' on '{here}'", relay.name), file, arguments));
+        }
+        let ports: BTreeSet<u16> =
+            self.plan.flows.iter().filter(|flow| flow.to == here).map(|flow| flow.port).collect();
+        for port in ports {
+            let arguments = programs::serve(port, &self.plan);
+            lines.push((format!("receiver on '{here}'"), file_name("receiver", &here), arguments));
+        }
+        for (name, file, arguments) in lines {
+            let mut child = self.start(&name, &file, &arguments)?;
+            child.wait_ready()?;
+            self.servers.push(child);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, start_ns: u64) -> Result<(), Trouble> {
+        let from_here = |flow: &&FlowPlan| flow.from == self.place.host;
+        let mut senders = Vec::new();
+        for flow in self.plan.flows.iter().filter(from_here) {
+            let file = file_name("sender", &flow.name);
+            let arguments = programs::send(flow, &self.plan, start_ns, &self.samples(&file));
+            senders.push(self.start(&format!("sender of flow '{}'", flow.name), &file, &arguments)?);
+        }
+        self.senders = senders;
+        Ok(())
+    }
+
+    fn start(&self, name: &str, file: &str, arguments: &[String]) -> Result<Child, ChildError> {
+        let log = self.place.directory.join(format!("{file}.log"));
+        Child::start(&self.namespace, &self.place.program, arguments, name, &log)
+    }
+
+    fn status(&mut self) -> Result<Answer, Trouble> {
+        self.servers.iter_mut().try_for_each(Child::check_alive)?;
+        self.senders.iter_mut().try_for_each(Child::check)?;
+        let running = self.senders.iter_mut().find(|sender| sender.ended.is_none());
+        Ok(Answer::Status { running: running.map(|sender| sender.name.clone()), cpu: CpuTimes::now() })
+    }
+
+    fn finish(&mut self) -> Result<Answer, Trouble> {
+        let counters = facts::counters();
+        while let Some(mut server) = self.servers.pop() {
+            server.stop()?;
+        }
+        Ok(Answer::Finished { counters, files: written(&self.place.directory) })
+    }
+
+    fn file(&self, name: &str, output: &mut dyn Write) -> Result<(), Trouble> {
+        if !written(&self.place.directory).iter().any(|known| known == name) {
+            return Err(Trouble::Other(format!("there is no file '{name}'")));
+        }
+        let file = fs::File::open(self.place.directory.join(name)).map_err(other)?;
+        let packed = zstd::encode_all(file, 1).map_err(other)?;
+        tell(output, &Answer::File { bytes: packed.len() as u64 }).map_err(other)?;
+        output.write_all(&packed).and_then(|()| output.flush()).map_err(other)
+    }
+
+    fn state(&self) -> Result<HostState, Trouble> {
+        let machine = Machine {
+            kernel: facts::kernel(),
+            cpu: facts::cpu_model(),
+            cpu_count: facts::cpu_count(),
+            memory_bytes: facts::memory_bytes(),
+            load_average: facts::load_average(),
+            clock_source: facts::clock_source(),
+            // Only who asks can tell.
+            clock: ClockEstimate::default(),
+        };
+        let state = state(&self.namespace).map_err(other)?;
+        Ok(HostState { machine: Some(machine), ..state })
+    }
+
+    fn samples(&self, file: &str) -> PathBuf {
+        self.place.directory.join(format!("{file}.jsonl"))
+    }
+}
+
+fn written(directory: &Path) -> Vec<String> {
+    let is_written =
+        |path: &PathBuf| path.extension().is_some_and(|kind| WRITTEN.iter().any(|known| kind == *known));
+    let paths = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let names =
+        paths.filter(is_written).filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    names.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// What is set on a real host: all of the plan but what only makes a network of namespaces.
+fn settings_of(host: &HostPlan) -> BTreeMap<String, String> {
+    let of_namespace = sysctls_of_namespace(host.forward);
+    let wanted = host.sysctls.iter().filter(|(key, value)| of_namespace.get(*key) != Some(*value));
+    wanted.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// The plan with no congestion control but those that this host needs.
+fn at_host(plan: &Plan, host: &str) -> Plan {
+    let mut plan = plan.clone();
+    plan.relays.retain(|relay| relay.host == host);
+    for flow in &mut plan.flows {
+        flow.cc.take_if(|_| flow.from != host);
+        flow.cc_receiver.take_if(|_| flow.to != host);
+    }
+    plan
+}
+
+/// What this host lacks for its part; nothing is changed.
+fn lacks(plans: &[Plan], host: &str) -> Vec<Missing> {
+    let parts: Vec<Plan> = plans.iter().map(|plan| at_host(plan, host)).collect();
+    let mut missing: Vec<Missing> = support::missing_program("ip", "iproute2").into_iter().collect();
+    let ccs: BTreeSet<String> = parts.iter().flat_map(Plan::ccs).collect();
+    let (ours, kernels): (Vec<&String>, Vec<&String>) =
+        ccs.iter().partition(|cc| longfat_cc::Algorithm::is_our_name(cc));
+    if !ours.is_empty() {
+        missing.extend(longfat_kernel::support::missing(&[Capability::CongestionControl]));
+    }
+    missing.extend(kernels.into_iter().filter_map(|cc| missing_cc(cc)));
+    if missing.is_empty() {
+        let tried = parts.iter().filter_map(|part| Some((part, ccs_of(part).err()?)));
+        missing.extend(tried.map(|(part, error)| {
+            Missing::new(part.ccs().join(", "), error.to_string(), "choose another with --set")
+        }));
+    }
+    let keys = parts.iter().flat_map(|part| &part.hosts).filter(|plan| plan.name == host);
+    let keys: BTreeSet<String> = keys.flat_map(settings_of).map(|(key, _)| key).collect();
+    missing.extend(keys.iter().filter_map(|key| missing_sysctl(key)));
+    missing.extend(parts.iter().flat_map(|part| &part.relays).flat_map(missing_relay));
+    let ports = plans.iter().flat_map(|plan| &plan.flows).filter(|flow| flow.to == host);
+    missing.extend(ports.map(|flow| flow.port).collect::<BTreeSet<_>>().into_iter().filter_map(missing_port));
+    let mut unique: Vec<Missing> = Vec::new();
+    missing.into_iter().for_each(|thing| {
+        if !unique.contains(&thing) {
+            unique.push(thing);
+        }
+    });
+    unique
+}
+
+fn missing_cc(cc: &str) -> Option<Missing> {
+    let why = match longfat_kernel::cc::kernel_has(cc) {
+        Ok(true) => return None,
+        Ok(false) => "its kernel has none of that name".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let mend = format!("run 'modprobe tcp_{cc}' there, or choose another with --set");
+    Some(Missing::new(format!("congestion control '{cc}'"), why, mend))
+}
+
+fn missing_sysctl(key: &str) -> Option<Missing> {
+    let error = sysctl::read(key).err()?;
+    let mend = "leave it out of the experiment, or use another kernel";
+    Some(Missing::new(format!("sysctl '{key}'"), error.to_string(), mend))
+}
+
+fn missing_relay(relay: &crate::plan::RelayPlan) -> Vec<Missing> {
+    let interfaces = relay.intercept.clone();
+    let intercept = longfat_relay::InterceptPlan { interfaces, set_forwarding: true, ..Default::default() };
+    longfat_relay::missing(&longfat_relay::RelayPlan::transparent("probe", intercept))
+}
+
+fn missing_port(port: u16) -> Option<Missing> {
+    let error = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).err()?;
+    let mend = "end the program that listens there ('ss -tlnp' shows it)";
+    Some(Missing::new(format!("TCP port {port}"), error.to_string(), mend))
+}

@@ -1,0 +1,388 @@
+//! One machine as the leader sees it: connected, looked at, given the program, and asked.
+
+use super::{
+    clock::{Exchange, quickest},
+    ssh::{Connection, SshError},
+    table::Entry,
+    talk::{Answer, Ask, SIGN_EVERY},
+};
+use longfat_host::{monotonic_us, support::Missing};
+use longfat_schema::run::FileRecord;
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long an answer may take: to get ready means to load BPF programs and to start others.
+const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+/// How long everything may take to be set back there when we leave.
+const END_WITHIN: Duration = Duration::from_secs(40);
+const LOOK: Duration = Duration::from_millis(50);
+/// Questions about the time, of which the quickest counts.
+const CLOCK_QUESTIONS: u32 = 16;
+
+/// Prints what there is, a fact a line. It changes nothing.
+const PROBE: &str = "echo machine=$(uname -sm); echo user=$(id -u); \
+    sudo -n true 2>/dev/null && echo sudo=yes; \
+    for p in ip sha256sum mktemp; do command -v $p >/dev/null && echo $p=yes; done; \
+    echo free=$(df -Pk /tmp | tail -n 1)";
+
+/// Why a machine did not do its part.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// A person stopped it.
+    #[error("interrupted")]
+    Interrupted,
+    /// A program of the run failed there; the next run may well succeed.
+    #[error("host '{host}': {what}")]
+    Run {
+        /// Which host.
+        host: String,
+        /// What was said.
+        what: String,
+    },
+    /// It cannot be talked to, or could not do as asked.
+    #[error("host '{host}' (ssh {ssh}): {what}")]
+    Failed {
+        /// Which host.
+        host: String,
+        /// Where it is.
+        ssh: String,
+        /// What was said.
+        what: String,
+    },
+}
+
+/// A machine of the table. On drop everything is set back there.
+#[derive(Debug)]
+pub struct Machine {
+    /// The host of the experiment.
+    pub host: String,
+    ssh: String,
+    talk: Option<Talk>,
+    // Last: what is asked goes over it.
+    connection: Connection,
+}
+
+/// A conversation with the program there.
+#[derive(Debug)]
+struct Talk {
+    process: Child,
+    input: Option<Arc<Mutex<ChildStdin>>>,
+    answers: Receiver<(Answer, Vec<u8>)>,
+}
+
+impl Machine {
+    /// Begins to connect.
+    pub fn begin(
+        host: &str,
+        entry: &Entry,
+        config: Option<&Path>,
+        directory: &Path,
+    ) -> Result<Machine, MachineError> {
+        let begun = Connection::begin(&entry.ssh, config, directory, host);
+        let (host, ssh) = (host.to_owned(), entry.ssh.clone());
+        match begun {
+            Ok(connection) => Ok(Machine { host, ssh, talk: None, connection }),
+            Err(error) => Err(MachineError::Failed { host, ssh, what: error.to_string() }),
+        }
+    }
+
+    /// Waits for the connection and looks at what is there: what is missing for a program of so many bytes, and as much
+    /// again of records. Nothing is changed there.
+    pub fn look(&mut self, needed_bytes: u64, stop: &AtomicBool) -> Result<Vec<Missing>, MachineError> {
+        let reached = self.connection.wait(stop).and_then(|()| self.connection.run(PROBE, Stdio::null()));
+        let said = match reached {
+            Ok(said) => said,
+            Err(SshError::Interrupted) => return Err(MachineError::Interrupted),
+            Err(error) => {
+                let mend = format!("'ssh {}' must work without a question", self.ssh);
+                return Ok(vec![Missing::new(self.name("a connection"), error.to_string(), mend)]);
+            }
+        };
+        Ok(missing(&said, needed_bytes, |what| self.name(what)))
+    }
+
+    fn name(&self, what: &str) -> String {
+        format!("host '{}' (ssh {}): {what}", self.host, self.ssh)
+    }
+
+    /// Copies the program into a private directory there and starts it. Whatever becomes of us, the shell that made
+    /// the directory removes it, after the program has set back what it set.
+    pub fn enter(&mut self, program: &Path, stop: &AtomicBool) -> Result<(), MachineError> {
+        let entered = self.start(program, stop);
+        entered.map_err(|error| match error {
+            SshError::Interrupted => MachineError::Interrupted,
+            error => self.failed(error.to_string()),
+        })?;
+        match self.hear(stop)?.0 {
+            Answer::Done => Ok(()),
+            other => Err(self.strange(&other)),
+        }
+    }
+
+    fn start(&mut self, program: &Path, stop: &AtomicBool) -> Result<(), SshError> {
+        let script = format!(
+            "umask 077; s=; [ $(id -u) = 0 ] || s=\"sudo -n\"; d=$(mktemp -d /tmp/longfat.XXXXXXXXXX) || exit 1; \
+             trap \"$s rm -rf $d\" EXIT; trap \"exit 1\" HUP INT TERM; echo $d; read -r go || exit 1; \
+             $s $d/longfat lab agent $d --host {0}; $s $d/longfat lab agent $d --host {0} --restore",
+            self.host
+        );
+        let log = File::create(self.connection.log_beside("agent"))?;
+        let mut process = self
+            .connection
+            .command(&script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()?;
+        let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(SshError::Refused("no pipes".to_owned()));
+        };
+        let mut output = BufReader::new(output);
+        let mut directory = String::new();
+        output.read_line(&mut directory)?;
+        let directory = directory.trim();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+        if !directory.starts_with('/') || !directory.bytes().all(plain) {
+            return Err(SshError::Refused(format!("no directory was made in /tmp there: {}", self.said())));
+        }
+        self.copy(program, directory)?;
+        if stop.load(Ordering::Relaxed) {
+            return Err(SshError::Interrupted);
+        }
+        input.write_all(b"go\n")?;
+        let input = Arc::new(Mutex::new(input));
+        keep_alive(Arc::downgrade(&input));
+        self.talk = Some(Talk { process, input: Some(input), answers: listen(output) });
+        Ok(())
+    }
+
+    fn copy(&self, program: &Path, directory: &str) -> Result<(), SshError> {
+        let file = format!("{directory}/longfat");
+        let script = format!("umask 077; cat >{file} && chmod 700 {file} && sha256sum {file}");
+        let said = self.connection.run(&script, File::open(program)?.into())?;
+        let record = FileRecord::of_file(program).map_err(|error| SshError::Refused(error.to_string()))?;
+        if said.split_whitespace().next() == Some(record.sha256.as_str()) {
+            return Ok(());
+        }
+        Err(SshError::Refused(format!("the program that arrived there is not the one that was sent: {said}")))
+    }
+
+    /// Asks; the answer is heard by [`Machine::hear`].
+    pub fn ask(&mut self, ask: &Ask) -> Result<(), MachineError> {
+        let line = serde_json::to_string(ask).map_err(|error| self.failed(error.to_string()))?;
+        let input = self.talk.as_ref().and_then(|talk| talk.input.as_ref());
+        let written = input.map(|input| {
+            let mut input = input.lock().unwrap_or_else(PoisonError::into_inner);
+            writeln!(input, "{line}").and_then(|()| input.flush())
+        });
+        match written {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.failed(self.last_words())),
+        }
+    }
+
+    /// The answer, and the file that came with it.
+    pub fn hear(&mut self, stop: &AtomicBool) -> Result<(Answer, Vec<u8>), MachineError> {
+        let patience = Instant::now() + ANSWER_WITHIN;
+        let Some(talk) = &self.talk else { return Err(self.failed("it was not entered".to_owned())) };
+        loop {
+            match talk.answers.recv_timeout(LOOK) {
+                Ok((Answer::RunFailed(what), _)) => {
+                    return Err(MachineError::Run { host: self.host.clone(), what });
+                }
+                Ok((Answer::Failed(what), _)) => return Err(self.failed(what)),
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.failed(self.last_words())),
+                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
+                    return Err(MachineError::Interrupted);
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() > patience => {
+                    return Err(self.failed(format!("no answer within {} s", ANSWER_WITHIN.as_secs())));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Asks and hears.
+    pub fn tell(&mut self, ask: &Ask, stop: &AtomicBool) -> Result<(Answer, Vec<u8>), MachineError> {
+        self.ask(ask)?;
+        self.hear(stop)
+    }
+
+    /// What time it is there.
+    pub fn clock(&mut self, stop: &AtomicBool) -> Result<Exchange, MachineError> {
+        let mut exchanges = Vec::new();
+        for _ in 0..CLOCK_QUESTIONS {
+            let asked_us = monotonic_us();
+            let (answer, _) = self.tell(&Ask::Clock, stop)?;
+            let heard_us = monotonic_us();
+            match answer {
+                Answer::Clock { monotonic_ns } => {
+                    let answered_us = (monotonic_ns / 1000) as i64;
+                    exchanges.push(Exchange { asked_us, answered_us, heard_us });
+                }
+                other => return Err(self.strange(&other)),
+            }
+        }
+        quickest(exchanges).ok_or_else(|| self.failed("it does not say what time it is".to_owned()))
+    }
+
+    /// What it lacks for its part.
+    pub fn lacks(
+        &mut self,
+        plans: &[crate::plan::Plan],
+        stop: &AtomicBool,
+    ) -> Result<Vec<Missing>, MachineError> {
+        match self.tell(&Ask::Check(plans.to_vec()), stop)?.0 {
+            Answer::Lacks(missing) => Ok(missing
+                .into_iter()
+                .map(|thing| Missing { what: self.name(&thing.what), ..thing })
+                .collect()),
+            other => Err(self.strange(&other)),
+        }
+    }
+
+    /// An error of this machine.
+    pub fn failed(&self, what: String) -> MachineError {
+        MachineError::Failed { host: self.host.clone(), ssh: self.ssh.clone(), what }
+    }
+
+    /// An answer that is none to what was asked.
+    pub fn strange(&self, answer: &Answer) -> MachineError {
+        self.failed(format!("it answered {answer:?}"))
+    }
+
+    /// Why nobody answers any more: what was said there, or by ssh.
+    fn last_words(&self) -> String {
+        let said = self.said();
+        if said.is_empty() { "it is gone".to_owned() } else { format!("it is gone: {said}") }
+    }
+
+    fn said(&self) -> String {
+        let last = |text: String| text.trim().lines().last().unwrap_or_default().to_owned();
+        let of_program =
+            std::fs::read_to_string(self.connection.log_beside("agent")).map(last).unwrap_or_default();
+        if of_program.is_empty() { self.connection.said() } else { of_program }
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        // The end of its input tells the program there to set everything back.
+        self.input = None;
+        let patience = Instant::now() + END_WITHIN;
+        while matches!(self.process.try_wait(), Ok(None)) {
+            if Instant::now() > patience {
+                let _ = self.process.kill();
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// What the probe's facts say is missing.
+fn missing(said: &str, needed_bytes: u64, name: impl Fn(&str) -> String) -> Vec<Missing> {
+    let fact = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let mut found = Vec::new();
+    let mut lacks = |what: &str, why: String, mend: &str| found.push(Missing::new(name(what), why, mend));
+    let ours = format!("Linux {}", std::env::consts::ARCH);
+    let machine = fact("machine").unwrap_or_default();
+    if machine != ours {
+        let mend = "longfat copies itself there, so both must be of one kind";
+        lacks(&ours, format!("it is '{machine}'"), mend);
+    }
+    if fact("user") != Some("0") && fact("sudo").is_none() {
+        let why = "network parameters need root; this user is not, and 'sudo -n true' fails".to_owned();
+        lacks("rights", why, "connect as root, or allow sudo without a password");
+    }
+    for (program, package) in [("ip", "iproute2"), ("sha256sum", "coreutils"), ("mktemp", "coreutils")] {
+        if fact(program).is_none() {
+            let why = "it is not on the PATH there".to_owned();
+            lacks(&format!("the program '{program}'"), why, &format!("install the package {package}"));
+        }
+    }
+    let free = fact("free").and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
+    let free = free.unwrap_or(0).saturating_mul(1024);
+    if free < needed_bytes {
+        let why = format!("{} MB are free in /tmp", free / 1_000_000);
+        lacks(&format!("{} MB in /tmp", needed_bytes.div_ceil(1_000_000)), why, "make room there");
+    }
+    found
+}
+
+/// Empty lines now and then, for as long as anybody talks.
+fn keep_alive(input: Weak<Mutex<ChildStdin>>) {
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(SIGN_EVERY);
+            let Some(input) = input.upgrade() else { return };
+            let mut input = input.lock().unwrap_or_else(PoisonError::into_inner);
+            if writeln!(input).and_then(|()| input.flush()).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn listen(mut output: BufReader<ChildStdout>) -> Receiver<(Answer, Vec<u8>)> {
+    let (sender, answers) = channel();
+    std::thread::spawn(move || {
+        while let Some(answer) = next(&mut output) {
+            if sender.send(answer).is_err() {
+                return;
+            }
+        }
+    });
+    answers
+}
+
+/// The next answer, and the file that follows it.
+fn next(output: &mut BufReader<ChildStdout>) -> Option<(Answer, Vec<u8>)> {
+    let mut line = String::new();
+    output.read_line(&mut line).ok().filter(|length| *length > 0)?;
+    let answer =
+        serde_json::from_str(&line).unwrap_or_else(|_| Answer::Failed(format!("it said: {}", line.trim())));
+    let mut file = Vec::new();
+    if let Answer::File { bytes } = &answer {
+        output.take(*bytes).read_to_end(&mut file).ok()?;
+    }
+    Some((answer, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> String {
+        format!(
+            "machine=Linux {}\nuser=0\nip=yes\nsha256sum=yes\nmktemp=yes\nfree=/dev/vda1 100 50 2000 5% /tmp\n",
+            std::env::consts::ARCH
+        )
+    }
+
+    fn lacks(said: &str, needed_bytes: u64) -> Vec<String> {
+        missing(said, needed_bytes, str::to_owned).into_iter().map(|thing| thing.what).collect()
+    }
+
+    #[test]
+    fn a_machine_of_another_kind_without_rights_programs_or_room_is_refused() {
+        assert_eq!(lacks(&facts(), 2_048_000), Vec::<String>::new());
+        assert_eq!(lacks(&facts(), 2_048_001), ["3 MB in /tmp"]);
+        assert_eq!(lacks(&facts().replace("Linux ", "Linux un"), 0).len(), 1);
+        assert_eq!(lacks(&facts().replace("user=0", "user=7"), 0), ["rights"]);
+        assert_eq!(lacks(&facts().replace("user=0", "user=7\nsudo=yes"), 0), Vec::<String>::new());
+        assert_eq!(lacks(&facts().replace("ip=yes\n", ""), 0), ["the program 'ip'"]);
+        assert_eq!(lacks("", 1).len(), 6);
+    }
+}

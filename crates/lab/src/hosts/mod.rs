@@ -1,0 +1,456 @@
+//! A plan carried out on machines that SSH reaches, over whatever path is between them.
+//!
+//! ```text
+//! leader                       each machine
+//!   look (ssh, a shell)   ──▶  kind, rights, room: nothing is changed
+//!   enter (the program)   ──▶  a private directory; `longfat lab agent` answers until its input ends
+//!   check, prepare        ──▶  congestion controls, sysctls, relays, receivers
+//!   send, status, finish  ──▶  senders; records
+//!   end                   ──▶  everything set back
+//! ```
+//!
+//! The links of the plan are not made: they are what the experiment expects of the path. The programs are those of
+//! [`crate::emulated`], and so are the records.
+
+pub mod agent;
+mod clock;
+mod machine;
+mod settings;
+mod ssh;
+mod table;
+mod talk;
+
+pub use machine::MachineError;
+pub use settings::restore;
+pub use table::{Table, TableError};
+
+use crate::{
+    backend::{Observed, Tick},
+    plan::Plan,
+    samples::Samples,
+};
+use clock::{Exchange, estimate};
+use longfat_host::{facts, facts::CpuTimes, monotonic_us, support, support::Missing};
+use longfat_schema::{
+    lines::{self, LinesError},
+    record::Record,
+    run::{ClockEstimate, HostState},
+};
+use machine::Machine;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use talk::{Answer, Ask};
+
+/// From "every host is ready" to the first byte, beside what the round trips take.
+const SETTLE_US: i64 = 1_000_000;
+/// Round trips of a sender until it may begin: agreeing, the clock's questions, and one per stream.
+const ROUND_TRIPS: i64 = 16;
+/// How long after the planned end the senders may take to empty their buffers.
+const DRAIN_US: i64 = 20_000_000;
+/// How often the run is looked after.
+const POLL_US: i64 = 500_000;
+/// Records before they are tables, beside what they take there.
+const RAW_FACTOR: f64 = 12.0;
+
+/// Why a run on real hosts did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum HostsError {
+    /// One of the machines.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The senders do not end.
+    #[error("{0} did not end within {1} s after the end of the run")]
+    Endless(String, i64),
+    /// A samples file is damaged.
+    #[error(transparent)]
+    Samples(#[from] LinesError),
+    /// Something here could not be written.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// The machines of a session. On drop everything is set back on them.
+#[derive(Debug)]
+pub struct Hosts {
+    /// Which is which.
+    pub table: Table,
+    machines: Mutex<Vec<Machine>>,
+    // Last: sockets and logs of the connections.
+    _directory: tempfile::TempDir,
+}
+
+/// Whether they can do it.
+#[derive(Debug)]
+pub enum Entered {
+    /// They wait.
+    Ready(Hosts),
+    /// They lack something; nothing of theirs was changed.
+    Lacking(Vec<Missing>),
+}
+
+impl Hosts {
+    /// What these machines lack for these plans, as far as looking at them tells; nothing is changed there.
+    ///
+    /// # Errors
+    /// A person stopped it, or `ssh` cannot be run.
+    pub fn look(
+        table: &Table,
+        plans: &[Plan],
+        program: &Path,
+        stop: &AtomicBool,
+    ) -> Result<Vec<Missing>, HostsError> {
+        Ok(Hosts::reach(table, plans, program, stop)?.1)
+    }
+
+    /// Looks at every machine first, and enters them when none lacks anything.
+    ///
+    /// # Errors
+    /// As [`Hosts::look`]; and a machine that could not be entered.
+    pub fn enter(
+        table: Table,
+        plans: &[Plan],
+        program: &Path,
+        stop: &AtomicBool,
+    ) -> Result<Entered, HostsError> {
+        let (mut hosts, mut missing) = Hosts::reach(&table, plans, program, stop)?;
+        if missing.is_empty() {
+            let plans = kinds(plans, &table);
+            let machines = hosts.machines.get_mut().unwrap_or_else(PoisonError::into_inner);
+            machines.iter_mut().try_for_each(|machine| machine.enter(program, stop))?;
+            for machine in machines {
+                missing.extend(machine.lacks(&plans, stop)?);
+            }
+        }
+        Ok(if missing.is_empty() { Entered::Ready(hosts) } else { Entered::Lacking(missing) })
+    }
+
+    fn reach(
+        table: &Table,
+        plans: &[Plan],
+        program: &Path,
+        stop: &AtomicBool,
+    ) -> Result<(Hosts, Vec<Missing>), HostsError> {
+        let mut missing: Vec<Missing> =
+            support::missing_program("ssh", "openssh-client").into_iter().collect();
+        let directory = tempfile::tempdir().map_err(|source| io_error(&std::env::temp_dir(), source))?;
+        let begun = table.hosts.iter().filter(|_| missing.is_empty());
+        let begun = begun
+            .map(|(host, entry)| Machine::begin(host, entry, table.ssh_config.as_deref(), directory.path()));
+        let mut machines = begun.collect::<Result<Vec<_>, _>>()?;
+        let needed_bytes = needed_bytes(plans, program);
+        for machine in &mut machines {
+            missing.extend(machine.look(needed_bytes, stop)?);
+        }
+        let hosts = Hosts { table: table.clone(), machines: Mutex::new(machines), _directory: directory };
+        Ok((hosts, missing))
+    }
+}
+
+/// Room for the program and what one run's programs write.
+fn needed_bytes(plans: &[Plan], program: &Path) -> u64 {
+    let of_run = plans.iter().map(|plan| plan.disk_bytes(crate::backend::Backend::Hosts) * RAW_FACTOR);
+    let program = fs::metadata(program).map_or(0, |metadata| metadata.len());
+    program + of_run.fold(0.0, f64::max) as u64
+}
+
+/// Plans that differ in what they ask of hosts, as the machines see them: repeats of a case do not.
+fn kinds(plans: &[Plan], table: &Table) -> Vec<Plan> {
+    let mut seen = BTreeSet::new();
+    let cases = plans.iter().filter(|plan| seen.insert(plan.case.as_str()));
+    cases.map(|plan| table.as_run(plan)).collect()
+}
+
+/// Carries a plan out. `tick` is called while the flows run; `stop` ends it early. Whatever becomes of it, the machines
+/// are asked to set everything back.
+///
+/// # Errors
+/// A machine failed or is gone, a program of the run failed, or a person stopped it.
+pub fn run(
+    plan: &Plan,
+    hosts: &Hosts,
+    directory: &Path,
+    tick: &mut dyn FnMut(Tick),
+    stop: &AtomicBool,
+) -> Result<Observed, HostsError> {
+    let plan = hosts.table.as_run(plan);
+    let mut machines = hosts.machines.lock().unwrap_or_else(PoisonError::into_inner);
+    let [logs, raw] = ["log", "raw"].map(|name| directory.join(name));
+    for path in [&logs, &raw] {
+        fs::create_dir_all(path).map_err(|source| io_error(path, source))?;
+    }
+    let mut stage = Stage { plan: &plan, machines: &mut machines, logs, raw, stop };
+    let observed = stage.carry_out(tick);
+    let ended = stage.ask_all(|_| Ask::End);
+    let observed = observed?;
+    ended?;
+    Ok(observed)
+}
+
+struct Stage<'a> {
+    plan: &'a Plan,
+    machines: &'a mut Vec<Machine>,
+    logs: PathBuf,
+    raw: PathBuf,
+    stop: &'a AtomicBool,
+}
+
+impl Stage<'_> {
+    fn carry_out(&mut self, tick: &mut dyn FnMut(Tick)) -> Result<Observed, HostsError> {
+        let before = self.clocks()?;
+        let mut hosts = self.prepare()?;
+        let streams = self.plan.flows.iter().map(|flow| i64::from(flow.streams)).sum::<i64>();
+        let round_trip_us =
+            before.iter().map(|exchange| exchange.heard_us - exchange.asked_us).max().unwrap_or(0);
+        let start_us = monotonic_us() + SETTLE_US + (ROUND_TRIPS + streams) * round_trip_us;
+        let offsets_us: Vec<i64> =
+            before.iter().map(|exchange| estimate(*exchange, *exchange).offset_us).collect();
+        self.ask_all(|index| Ask::Send { start_ns: ((start_us + offsets_us[index]) * 1000) as u64 })?;
+        let cpu_busy = self.watch(start_us, tick)?;
+        let duration_us = monotonic_us() - start_us;
+        let after = self.clocks()?;
+        let clocks: Vec<ClockEstimate> =
+            before.into_iter().zip(after).map(|(before, after)| estimate(before, after)).collect();
+        let samples = self.finish(start_us, &clocks, &mut hosts)?;
+        Ok(Observed { samples, hosts, cpu_busy, duration_us })
+    }
+
+    /// Asks all, then hears all: a host that is slow or fails keeps no other from being heard.
+    fn ask_all(&mut self, ask: impl Fn(usize) -> Ask) -> Result<Vec<Answer>, HostsError> {
+        let asked: Vec<_> =
+            self.machines.iter_mut().enumerate().map(|(index, machine)| machine.ask(&ask(index))).collect();
+        let heard: Vec<_> = self
+            .machines
+            .iter_mut()
+            .zip(asked)
+            .map(|(machine, asked)| asked.and_then(|()| machine.hear(self.stop)))
+            .collect();
+        Ok(heard.into_iter().map(|heard| heard.map(|(answer, _)| answer)).collect::<Result<_, _>>()?)
+    }
+
+    /// What time it is everywhere, one after the other: who waits for nobody answers most quickly.
+    fn clocks(&mut self) -> Result<Vec<Exchange>, HostsError> {
+        Ok(self.machines.iter_mut().map(|machine| machine.clock(self.stop)).collect::<Result<_, _>>()?)
+    }
+
+    fn prepare(&mut self) -> Result<BTreeMap<String, HostState>, HostsError> {
+        let plan = self.plan;
+        let answers = self.ask_all(|_| Ask::Prepare(Box::new(plan.clone())))?;
+        let mut states = BTreeMap::new();
+        for (machine, answer) in self.machines.iter().zip(answers) {
+            match answer {
+                Answer::Prepared(state) => states.insert(machine.host.clone(), *state),
+                other => return Err(machine.strange(&other).into()),
+            };
+        }
+        Ok(states)
+    }
+
+    /// Looks after the run until every sender has ended; the share of busy processor time over the window, of the
+    /// busiest host.
+    fn watch(&mut self, start_us: i64, tick: &mut dyn FnMut(Tick)) -> Result<Option<f64>, HostsError> {
+        let window = [self.plan.window_start_us, self.plan.window_end_us];
+        let (mut cpu_start, mut cpu_end) = (None, None);
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(MachineError::Interrupted.into());
+            }
+            let (running, cpu) = self.status()?;
+            let elapsed_us = monotonic_us() - start_us;
+            if elapsed_us >= window[0] {
+                cpu_start.get_or_insert_with(|| cpu.clone());
+            }
+            if elapsed_us >= window[1] {
+                cpu_end.get_or_insert_with(|| cpu.clone());
+            }
+            tick(Tick { elapsed_us, arriving_bps: None });
+            let Some(running) = running else {
+                let busy = cpu_start.zip(cpu_end.or(Some(cpu)));
+                return Ok(busy.and_then(|(start, end)| busiest(&start, &end)));
+            };
+            if elapsed_us > window[1] + DRAIN_US {
+                return Err(HostsError::Endless(running, DRAIN_US / 1_000_000));
+            }
+            let next_us = window.iter().map(|edge_us| edge_us - elapsed_us).filter(|us| *us > 0);
+            let pause_us = next_us.chain([POLL_US]).min().unwrap_or(POLL_US);
+            std::thread::sleep(Duration::from_micros(pause_us.unsigned_abs()));
+        }
+    }
+
+    /// A sender that has not ended, and what every host's processors did.
+    fn status(&mut self) -> Result<(Option<String>, Vec<Option<CpuTimes>>), HostsError> {
+        let answers = self.ask_all(|_| Ask::Status)?;
+        let mut found = (None, Vec::new());
+        for (machine, answer) in self.machines.iter().zip(answers) {
+            match answer {
+                Answer::Status { running, cpu } => {
+                    found.0 = found.0.or(running);
+                    found.1.push(cpu);
+                }
+                other => return Err(machine.strange(&other).into()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ends what serves, fetches what all wrote, and brings it to one clock.
+    fn finish(
+        &mut self,
+        start_us: i64,
+        clocks: &[ClockEstimate],
+        hosts: &mut BTreeMap<String, HostState>,
+    ) -> Result<Samples, HostsError> {
+        let answers = self.ask_all(|_| Ask::Finish)?;
+        let starts: BTreeMap<String, i64> = self
+            .machines
+            .iter()
+            .zip(clocks)
+            .map(|(machine, clock)| (machine.host.clone(), start_us + clock.offset_us))
+            .collect();
+        let rebase = Rebase { plan: self.plan, starts: &starts };
+        let mut samples = Samples::default();
+        for ((index, answer), clock) in answers.into_iter().enumerate().zip(clocks) {
+            let machine = &mut self.machines[index];
+            let Answer::Finished { counters, files } = answer else {
+                return Err(machine.strange(&answer).into());
+            };
+            let state = hosts.entry(machine.host.clone()).or_default();
+            state.counters = facts::growth(&state.counters, &counters);
+            if let Some(known) = &mut state.machine {
+                known.clock = *clock;
+            }
+            for name in files {
+                if let Some(path) = fetch(machine, &name, &self.logs, &self.raw, self.stop)? {
+                    rebase.gather(&path, &machine.host, &mut samples)?;
+                }
+            }
+        }
+        samples.sort();
+        Ok(samples)
+    }
+}
+
+/// Fetches one file; where it is, when it holds records.
+fn fetch(
+    machine: &mut Machine,
+    name: &str,
+    logs: &Path,
+    raw: &Path,
+    stop: &AtomicBool,
+) -> Result<Option<PathBuf>, HostsError> {
+    let (answer, packed) = machine.tell(&Ask::File(name.to_owned()), stop)?;
+    if !matches!(answer, Answer::File { .. }) {
+        return Err(machine.strange(&answer).into());
+    }
+    let text =
+        zstd::decode_all(packed.as_slice()).map_err(|error| machine.failed(format!("'{name}': {error}")))?;
+    let is_raw = name.ends_with(".jsonl");
+    let path = if is_raw { raw } else { logs }.join(file_only(name, machine)?);
+    fs::write(&path, text).map_err(|source| io_error(&path, source))?;
+    Ok(is_raw.then_some(path))
+}
+
+/// A machine names its files; none may lead elsewhere here.
+fn file_only<'a>(name: &'a str, machine: &Machine) -> Result<&'a str, MachineError> {
+    let is_file = Path::new(name).file_name().is_some_and(|file| file == name);
+    if is_file { Ok(name) } else { Err(machine.failed(format!("it names a file '{name}'"))) }
+}
+
+/// Brings records to the time since the flows began.
+struct Rebase<'a> {
+    plan: &'a Plan,
+    /// When that was, by the clock of each host.
+    starts: &'a BTreeMap<String, i64>,
+}
+
+impl Rebase<'_> {
+    /// Appends what a program on `host` wrote.
+    fn gather(&self, path: &Path, host: &str, samples: &mut Samples) -> Result<(), LinesError> {
+        lines::read(path, |mut record| {
+            let start_us = self.start_of(&record, host);
+            record.rebase(start_us);
+            samples.push(record);
+        })
+    }
+
+    /// A sender writes down what its receiver tells it as well, with the receiver's times.
+    fn start_of(&self, record: &Record, host: &str) -> i64 {
+        let of = |host: &str| self.starts.get(host).copied();
+        let own_us = of(host).unwrap_or_default();
+        let peer_us = |flow: &str| {
+            let flow = self.plan.flows.iter().find(|known| known.name == flow)?;
+            of(&flow.to)
+        };
+        match record {
+            Record::Interval(interval) => peer_us(&interval.flow).unwrap_or(own_us),
+            Record::Tcp(tcp) if tcp.role == "receiver" => peer_us(&tcp.flow).unwrap_or(own_us),
+            // Notes of both ends bear the flow's name: whose clock it was is whose brings it to the run.
+            Record::Note(note) => {
+                let peer_us = peer_us(&note.source).unwrap_or(own_us);
+                let distance = |start_us: &i64| note.time_us.abs_diff(*start_us);
+                [own_us, peer_us].into_iter().min_by_key(distance).unwrap_or(own_us)
+            }
+            _ => own_us,
+        }
+    }
+}
+
+/// The greatest share of busy processor time of any host.
+fn busiest(start: &[Option<CpuTimes>], end: &[Option<CpuTimes>]) -> Option<f64> {
+    let shares = start.iter().zip(end).filter_map(|(start, end)| (*end)?.busy_since((*start)?));
+    shares.reduce(f64::max)
+}
+
+fn io_error(path: &Path, source: io::Error) -> HostsError {
+    HostsError::Io { path: path.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests_support;
+    use longfat_schema::record::{IntervalSample, Note, TcpSample};
+
+    #[test]
+    fn each_record_is_brought_to_the_run_by_the_clock_of_who_made_it() {
+        let plan = tests_support::plan();
+        let starts =
+            BTreeMap::from([("a".to_owned(), 1_000), ("b".to_owned(), 9_000_000), ("r".to_owned(), 5)]);
+        let rebase = Rebase { plan: &plan, starts: &starts };
+        let flow = || "measured".to_owned();
+        let tcp =
+            |role: &str| Record::Tcp(TcpSample { flow: flow(), role: role.into(), ..TcpSample::default() });
+        let note = |time_us| Record::Note(Note { time_us, source: flow(), ..Note::default() });
+        assert_eq!(rebase.start_of(&tcp("sender"), "a"), 1_000);
+        assert_eq!(rebase.start_of(&tcp("receiver"), "a"), 9_000_000);
+        assert_eq!(rebase.start_of(&tcp("relay_in"), "r"), 5);
+        let interval = Record::Interval(IntervalSample { flow: flow(), ..IntervalSample::default() });
+        assert_eq!(rebase.start_of(&interval, "a"), 9_000_000);
+        assert_eq!(rebase.start_of(&note(2_000), "a"), 1_000);
+        assert_eq!(rebase.start_of(&note(8_999_000), "a"), 9_000_000);
+    }
+
+    #[test]
+    fn the_busiest_host_counts() {
+        let times = |busy_ticks| Some(CpuTimes { busy_ticks, total_ticks: 100 + busy_ticks });
+        let end = [
+            Some(CpuTimes { busy_ticks: 20, total_ticks: 200 }),
+            Some(CpuTimes { busy_ticks: 80, total_ticks: 200 }),
+        ];
+        assert_eq!(busiest(&[times(0), times(0)], &end), Some(0.8));
+        assert_eq!(busiest(&[None, times(0)], &end), Some(0.8));
+        assert_eq!(busiest(&[None, None], &end), None);
+    }
+}

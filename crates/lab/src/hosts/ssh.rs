@@ -1,0 +1,158 @@
+//! One SSH connection to a machine, by the host's own `ssh`: it knows the user's configuration, keys and jump hosts.
+
+use longfat_host::mortal_command;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+/// How long it may take to connect, through jump hosts, too.
+const CONNECT_WITHIN: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);
+/// Nothing of what a user's configuration adds to a session at a terminal.
+const PLAIN: [&str; 9] =
+    ["-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no"];
+/// Notices a dead line within a quarter of a minute, and makes a big program small on its way.
+const OPTIONS: [&str; 5] = [
+    "ConnectTimeout=10",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "ClearAllForwardings=yes",
+    "Compression=yes",
+];
+
+/// Why a machine cannot be talked to.
+#[derive(Debug, thiserror::Error)]
+pub enum SshError {
+    /// `ssh` cannot be run.
+    #[error("ssh cannot be run: {0}")]
+    Start(#[from] io::Error),
+    /// It does not connect.
+    #[error("{0}")]
+    Refused(String),
+    /// It takes too long.
+    #[error("no connection within {} s", CONNECT_WITHIN.as_secs())]
+    TooLate,
+    /// A command failed there.
+    #[error("'{command}' failed: {said}")]
+    Command {
+        /// What was run.
+        command: String,
+        /// What it said.
+        said: String,
+    },
+    /// A person stopped it.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// The connection that all commands share. It ends on drop, and with the thread that opened it.
+#[derive(Debug)]
+pub struct Connection {
+    destination: String,
+    config: Option<PathBuf>,
+    socket: PathBuf,
+    log: PathBuf,
+    master: Child,
+}
+
+impl Connection {
+    /// Begins to connect; its socket and log lie in `directory` under `name`.
+    pub fn begin(
+        destination: &str,
+        config: Option<&Path>,
+        directory: &Path,
+        name: &str,
+    ) -> Result<Connection, SshError> {
+        let socket = directory.join(name);
+        let log = directory.join(format!("{name}.log"));
+        let mut command = mortal_command("ssh");
+        begin_line(&mut command, config);
+        command.args(OPTIONS.iter().flat_map(|option| ["-o", option]));
+        command.args(["-o", "ControlPersist=no", "-M", "-N", "-S"]).arg(&socket);
+        command.args(["--", destination]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
+        let master = command.spawn()?;
+        let (destination, config) = (destination.to_owned(), config.map(Path::to_owned));
+        Ok(Connection { destination, config, socket, log, master })
+    }
+
+    /// Waits until it stands.
+    pub fn wait(&mut self, stop: &AtomicBool) -> Result<(), SshError> {
+        let patience = Instant::now() + CONNECT_WITHIN;
+        while !self.socket.exists() {
+            if stop.load(Ordering::Relaxed) {
+                return Err(SshError::Interrupted);
+            }
+            if let Some(status) = self.master.try_wait()? {
+                let said = self.said();
+                return Err(SshError::Refused(if said.is_empty() { status.to_string() } else { said }));
+            }
+            if Instant::now() > patience {
+                return Err(SshError::TooLate);
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// A file beside the log, for what something else over this connection says.
+    pub fn log_beside(&self, what: &str) -> PathBuf {
+        self.log.with_extension(what)
+    }
+
+    /// What `ssh` said last, but for what it only remarks.
+    pub fn said(&self) -> String {
+        let said = fs::read_to_string(&self.log).unwrap_or_default();
+        let is_remark = |line: &str| line.trim().is_empty() || line.starts_with("Warning: Permanently added");
+        said.lines().rfind(|line| !is_remark(line)).unwrap_or_default().trim().to_owned()
+    }
+
+    /// A command that runs `script` in a plain shell there, whatever the user's own is. The script holds no single
+    /// quote. It ends with the thread that starts it.
+    pub fn command(&self, script: &str) -> Command {
+        let mut command = mortal_command("ssh");
+        begin_line(&mut command, self.config.as_deref());
+        command.args(["-o", "ControlMaster=no", "-S"]).arg(&self.socket);
+        command.args(["--", &self.destination, &format!("exec sh -c '{script}'")]);
+        command
+    }
+
+    /// Runs `script` with this as its standard input; what it says.
+    pub fn run(&self, script: &str, input: Stdio) -> Result<String, SshError> {
+        let output = self.command(script).stdin(input).output()?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let said = if said.is_empty() { output.status.to_string() } else { said };
+        Err(SshError::Command { command: script.to_owned(), said })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if matches!(self.master.try_wait(), Ok(None)) {
+            // It is ours and not reaped yet, so the pid is no other's.
+            let _ = kill(Pid::from_raw(self.master.id() as i32), Signal::SIGTERM);
+            let _ = self.master.wait();
+        }
+    }
+}
+
+fn begin_line(command: &mut Command, config: Option<&Path>) {
+    if let Some(config) = config {
+        command.arg("-F").arg(config);
+    }
+    // A group of its own: Ctrl-C reaches us first, and we end it.
+    command.args(PLAIN).process_group(0);
+}
