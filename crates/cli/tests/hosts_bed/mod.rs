@@ -37,13 +37,9 @@ impl Bed {
         let [sender, router, receiver, leader, wire] =
             ["s", "r", "d", "l", "w"].map(|name| lease.namespace(name).unwrap());
         wire.run(|| sysctl::write("net.ipv6.conf.default.disable_ipv6", "1").unwrap()).unwrap();
-        let end = |namespace, name| interface::End { namespace, name };
-        let lay = |a, b| interface::veth(a, b, 1500).unwrap();
         lay(end(&sender, "lan"), end(&router, "lan"));
         lay(end(&router, "path"), end(&wire, "first"));
         lay(end(&wire, "second"), end(&receiver, "path"));
-        let address =
-            |host: &Namespace, address: &str, name| host.ip(&["addr", "add", address, "dev", name]).unwrap();
         address(&sender, "10.91.2.1/24", "lan");
         address(&router, "10.91.2.2/24", "lan");
         address(&router, "10.91.1.1/24", "path");
@@ -218,6 +214,18 @@ set = {{ "relays.pep.enabled" = true }}
         strip.arg("-o").arg(self.path("longfat")).arg(env!("CARGO_BIN_EXE_longfat"));
         run_command(strip).unwrap();
     }
+}
+
+fn end<'a>(namespace: &'a Namespace, name: &'a str) -> interface::End<'a> {
+    interface::End { namespace, name }
+}
+
+fn lay(a: interface::End<'_>, b: interface::End<'_>) {
+    interface::veth(a, b, 1500).unwrap();
+}
+
+fn address(host: &Namespace, address: &str, interface: &str) {
+    host.ip(&["addr", "add", address, "dev", interface]).unwrap();
 }
 
 impl Drop for Bed {

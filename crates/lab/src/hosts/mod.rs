@@ -112,7 +112,7 @@ impl Hosts {
         program: &Path,
         stop: &AtomicBool,
     ) -> Result<Vec<Missing>, HostsError> {
-        Ok(Hosts::reach(table, plans, program, stop)?.1)
+        Ok(Hosts::reach(table.clone(), plans, program, stop)?.1)
     }
 
     /// Looks at every machine first, and enters them when none lacks anything.
@@ -125,9 +125,9 @@ impl Hosts {
         program: &Path,
         stop: &AtomicBool,
     ) -> Result<Entered, HostsError> {
-        let (mut hosts, mut missing) = Hosts::reach(&table, plans, program, stop)?;
+        let (mut hosts, mut missing) = Hosts::reach(table, plans, program, stop)?;
         if missing.is_empty() {
-            let plans = kinds(plans, &table);
+            let plans = kinds(plans, &hosts.table);
             let machines = hosts.machines.get_mut().unwrap_or_else(PoisonError::into_inner);
             machines.iter_mut().try_for_each(|machine| machine.enter(program, stop))?;
             for machine in machines {
@@ -138,7 +138,7 @@ impl Hosts {
     }
 
     fn reach(
-        table: &Table,
+        table: Table,
         plans: &[Plan],
         program: &Path,
         stop: &AtomicBool,
@@ -154,7 +154,7 @@ impl Hosts {
         for machine in &mut machines {
             missing.extend(machine.look(needed_bytes, stop)?);
         }
-        let hosts = Hosts { table: table.clone(), machines: Mutex::new(machines), _directory: directory };
+        let hosts = Hosts { table, machines: Mutex::new(machines), _directory: directory };
         Ok((hosts, missing))
     }
 }
