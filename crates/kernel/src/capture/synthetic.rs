@@ -5,6 +5,7 @@ use libbpf_rs::ProgramInput;
 use longfat_analyze::{
     capture::{LinkType, Packet},
     decode::{Decoded, decode},
+    segment::Segment,
 };
 use proptest::prelude::*;
 
@@ -168,10 +169,11 @@ fn other_cases() -> Vec<Case> {
     ]
 }
 
-fn decoded(data: &[u8], wire_bytes: usize) -> Decoded {
+fn decoded(data: &[u8], wire_bytes: usize) -> (Decoded, Segment) {
     let packet =
         Packet { time_ns: 0, original_bytes: wire_bytes as u32, data, link: LinkType(1), direction: None };
-    decode(&packet, 0)
+    let mut segment = Segment::default();
+    (decode(&packet, 0, &mut segment), segment)
 }
 
 #[test]

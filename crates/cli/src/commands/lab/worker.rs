@@ -72,7 +72,7 @@ fn make(job: &Job, backend: Backend, own: Provenance, stop: &AtomicBool) -> Outc
     let place = tempfile::tempdir().context("a place for the run")?;
     let directory = place.path().join(job.plan.directory());
     let provenance = Provenance { command_line: job.provenance.command_line.clone(), ..own };
-    let carrier = Carrier { backend, program: &program, provenance: &provenance };
+    let carrier = Carrier { backend, hosts: None, program: &program, provenance: &provenance };
     let made = carrier.until_valid((0, &job.plan), &directory, job.retries, &mut |_| {}, stop);
     made?.ok_or_else(|| Failure::Failed(anyhow!("interrupted")))?;
     let file = place.path().join(format!("run{}", archive::SUFFIX));
