@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams test-notebooks papers papers-emulated
+.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams test-notebooks papers papers-emulated
 
 LONGFAT := target/release/longfat
 
@@ -9,6 +9,9 @@ help: ## this list
 
 setup: ## install missing system packages
 	@scripts/setup
+
+setup-tests: ## install what tests need beyond that (an SSH server among it)
+	@scripts/setup tests
 
 build: setup ## build the program
 	cargo build --release --locked
@@ -23,7 +26,7 @@ demo: build ## run the conversion experiment (in the simulator where this host c
 	  [ $$status -gt 1 ] || $(LONGFAT) report $$out || status=2; \
 	  exit $$status
 
-test: setup checks ## every check and every test
+test: setup-tests checks ## every check and every test
 	cargo test --workspace --locked
 	$(MAKE) test-python
 	$(MAKE) test-notebooks
