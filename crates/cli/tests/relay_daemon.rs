@@ -228,15 +228,6 @@ fn failing_closed_drops_connections_until_somebody_cleans_up() {
     assert_eq!(bed.footprint(), before);
 }
 
-fn get(bed: &Bed, request: &str) -> String {
-    let mut stream = bed.relay.run(|| TcpStream::connect("127.0.0.1:9469").unwrap()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 #[test]
 fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
     let bed = Bed::new("met");
@@ -253,7 +244,7 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
     // Somebody connects and says nothing, to both.
     let _silent = bed.relay.run(|| TcpStream::connect("127.0.0.1:9469").unwrap()).unwrap();
     let _mute = std::os::unix::net::UnixStream::connect(daemon.file("control.sock")).unwrap();
-    let open = get(&bed, "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n");
+    let open = bed.ask_metrics("GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n");
     assert!(open.starts_with("HTTP/1.1 200 OK\r\n") && open.ends_with("# EOF\n"), "{open}");
     for line in [
         "longfat_relay_accepted_connections_total 1",
@@ -267,8 +258,8 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
     ] {
         assert!(open.lines().any(|found| found == line), "{line}\n{open}");
     }
-    assert!(get(&bed, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-    assert!(get(&bed, &"x".repeat(9000)).starts_with("HTTP/1.1 431"));
+    assert!(bed.ask_metrics("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(bed.ask_metrics(&"x".repeat(9000)).starts_with("HTTP/1.1 431"));
     let table =
         run_command(bed.command(&["status", "--socket", daemon.file("control.sock").to_str().unwrap()]))
             .unwrap();
@@ -284,7 +275,7 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
     let deadline = Instant::now() + PATIENCE;
     let ended = "longfat_relay_ended_connections_total{rule=\"web\",outcome=\"finished\"} 1";
     loop {
-        let text = get(&bed, "GET /metrics HTTP/1.1\r\n\r\n");
+        let text = bed.ask_metrics("GET /metrics HTTP/1.1\r\n\r\n");
         assert!(text.contains("direction=\"client_to_server\"} 5000"), "{text}");
         if text.contains(ended) {
             break;
@@ -301,7 +292,7 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
     let mut text = String::new();
     while !counted.iter().all(|line| text.contains(line)) {
         assert!(Instant::now() < deadline, "{text}");
-        text = get(&bed, "GET /metrics HTTP/1.1\r\n\r\n");
+        text = bed.ask_metrics("GET /metrics HTTP/1.1\r\n\r\n");
     }
 }
 

