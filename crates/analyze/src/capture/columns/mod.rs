@@ -3,7 +3,7 @@
 //! `docs/capture.md`.
 //!
 //! - `row`: the columns, both ways.
-//! - [`write`]: packets in, a table out.
+//! - [`mod@write`]: packets in, a table out.
 //! - [`read`]: a table in, segments out.
 
 pub mod read;
