@@ -53,8 +53,10 @@ struct Service {
     directory: tempfile::TempDir,
 }
 
-/// What ProtectSystem=strict and ProtectKernelTunables= leave writable: the runtime directory, /dev and /proc.
-const SANDBOX: &str = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro / && \
+/// What ProtectSystem=strict and ProtectKernelTunables= leave writable: the runtime directory, /dev and /proc. /dev/net/tun is for
+/// everybody, as udev makes it (a host without udev keeps it for root).
+const SANDBOX: &str = "mount -t tmpfs none /dev/net && mknod -m 666 /dev/net/tun c 10 200 && \
+                       mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro / && \
                        mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$@\"";
 
 impl Service {
