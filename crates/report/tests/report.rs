@@ -176,9 +176,9 @@ fn elements_are_closed_in_the_order_they_were_opened() {
 fn every_figure_is_written_as_svg_under_a_plain_name() {
     let directory = tempfile::tempdir().unwrap();
     let written = report(&[&RESULT.directory]).write_svg(&directory.path().join("figures")).unwrap();
-    // Two overviews, two that cases share; six panels a case, less the relay's in five cases and the echoes of the last;
+    // Three overviews, two that cases share; six panels a case, less the relay's in five cases and the echoes of the last;
     // one more for two that measured.
-    assert_eq!(written.len(), 2 + 2 + 7 * 6 - 5 - 1 + 2);
+    assert_eq!(written.len(), 3 + 2 + 7 * 6 - 5 - 1 + 2);
     for path in &written {
         let name = path.file_name().unwrap().to_str().unwrap();
         assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.'), "{name}");

@@ -16,6 +16,7 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::Path,
+    time::Duration,
 };
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
@@ -140,10 +141,17 @@ fn exactly(wanted: &Tunables, held: Registration) -> Result<Registration> {
     Err(Error::Registered { name: held.kernel_name, how: set.into(), mend })
 }
 
+const ATTEMPTS: u32 = 10;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
+
 /// `wanted` counts where nothing of that name is registered.
 fn hold_as(wanted: &Tunables, name: String) -> Result<Registration> {
-    // Another process may register or unregister between our look and our attempt.
-    for _ in 0..10 {
+    // Another process may register or unregister between our look and our attempt, and a name is free only some time after
+    // its link has gone.
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            std::thread::sleep(BETWEEN_ATTEMPTS);
+        }
         if let Some(found) = loaded::find(&name)? {
             if let Some(shared) = share(&found, wanted.algorithm(), &name)? {
                 return Ok(shared);
@@ -152,7 +160,7 @@ fn hold_as(wanted: &Tunables, name: String) -> Result<Registration> {
         }
         match attach(wanted, &name, None) {
             Ok((_, link)) => return Ok(Registration::new(&name, wanted, link)),
-            Err(Error::NameTaken(_)) if loaded::find(&name)?.is_some() => {}
+            Err(Error::NameTaken(_)) => {}
             Err(error) => return Err(error),
         }
     }
