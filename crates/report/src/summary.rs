@@ -36,7 +36,8 @@ pub struct Column {
     pub meaning: &'static str,
 }
 
-/// The summary's columns, in order. A column that no run has a figure for is not shown.
+/// The summary's columns, in order. A column that no run has a figure for is not shown, nor one of [`RARE`] events that
+/// never came.
 pub const COLUMNS: [Column; 14] = [
     Column {
         heading: "Goodput",
@@ -124,6 +125,9 @@ pub const COLUMNS: [Column; 14] = [
         meaning: "Mean over time of the bytes the relay holds: received, not yet acknowledged on its other side.",
     },
 ];
+
+/// Metrics that count what a good run does not have: of no interest where they are 0 throughout.
+const RARE: [&str; 2] = ["timeouts", "spurious_timeouts"];
 
 /// One figure of a case, by metric and scope.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -296,7 +300,7 @@ pub struct ShownCell {
 }
 
 impl Summary {
-    /// The columns any case has a figure for, each in one unit for all cases.
+    /// The columns any case has a figure for, each in one unit for all cases; of rare events only what came.
     pub fn shown(&self) -> Vec<ShownColumn> {
         (0..COLUMNS.len()).filter_map(|index| self.shown_column(index)).collect()
     }
@@ -312,10 +316,13 @@ impl Summary {
         })
     }
 
-    /// The unit column `index` is shown in; `None` when no case has a figure for it.
+    /// The unit column `index` is shown in; `None` when it is not shown.
     pub fn column_unit(&self, index: usize) -> Option<Unit> {
-        let medians = self.cases.iter().filter_map(|case| case.columns[index].as_ref().map(|s| s.median));
-        let greatest = medians.max_by(f64::total_cmp)?;
+        let spreads = || self.cases.iter().filter_map(|case| case.columns[index].as_ref());
+        if RARE.contains(&COLUMNS[index].metric) && spreads().all(|spread| spread.max == 0.0) {
+            return None;
+        }
+        let greatest = spreads().map(|spread| spread.median).max_by(f64::total_cmp)?;
         Some(Quantity::of_metric(COLUMNS[index].metric).unit(greatest))
     }
 
@@ -406,5 +413,23 @@ mod tests {
         let headings: Vec<_> = summary.shown().into_iter().map(|c| c.heading).collect();
         assert_eq!(headings, ["Goodput, Mbit/s", "Utilisation, %"]);
         assert_eq!(summary.shown()[1].cells[0].median, "90.0");
+    }
+
+    #[test]
+    fn rare_events_have_a_column_when_one_repeat_of_one_case_had_them() {
+        let with_timeouts = |case: &str, repeat, value| {
+            let mut run = run(case, repeat, RunStatus::Done, 1e6);
+            run.metrics.push(Metric { metric: "timeouts".into(), of: "focus".into(), stream: None, value });
+            run
+        };
+        let headings = |runs: &[RunManifest]| -> Vec<String> {
+            let summary = summarise(None, &runs.iter().collect::<Vec<_>>());
+            summary.shown().into_iter().map(|column| column.heading).collect()
+        };
+        let mut runs =
+            vec![with_timeouts("a", 1, 0.0), with_timeouts("b", 1, 0.0), with_timeouts("b", 2, 0.0)];
+        assert!(!headings(&runs).contains(&"Timeouts".to_owned()));
+        runs.push(with_timeouts("b", 3, 2.0));
+        assert!(headings(&runs).contains(&"Timeouts".to_owned()));
     }
 }

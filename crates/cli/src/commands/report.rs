@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 /// Width of a table that goes to a file or another program, in characters.
-const WIDTH_ELSEWHERE: u16 = 200;
+const WIDTH_ELSEWHERE: u16 = 240;
 
 pub fn run(args: Args) -> Outcome {
     let experiments = args.runs.iter().map(|path| Experiment::open(path)).collect::<Result<Vec<_>, _>>()?;
