@@ -71,29 +71,31 @@ pub struct Unloading {
 
 /// Loads an algorithm so that it outlives this process: pinned at `/sys/fs/bpf/longfat/cc/lf_NAME`.
 pub fn load(tunables: &Tunables) -> Result<Loading> {
-    load_as(tunables, tunables.algorithm().kernel_name())
+    load_as(tunables, &tunables.algorithm().kernel_name())
 }
 
-fn load_as(tunables: &Tunables, name: String) -> Result<Loading> {
-    let pin = bpffs::pin_path(&name);
+fn load_as(tunables: &Tunables, name: &str) -> Result<Loading> {
+    let pin = bpffs::pin_path(name);
     bpffs::prepare()?;
-    let Some(found) = loaded::find(&name)? else {
-        let (_, link) = attach(tunables, &name, None)?;
-        pin_link(&link, &pin)?;
-        return Ok(Loading::Loaded);
-    };
-    let same = ours(&found, &name)?.is_this_build_with(tunables);
-    let link = found.open().ok_or_else(|| Error::NameTaken(name.clone()))?;
-    match (pin.exists(), same) {
-        (true, true) => Ok(Loading::Unchanged),
-        (true, false) => replace(tunables, &name, &link).map(|()| Loading::Replaced),
-        (false, true) => pin_link(&link, &pin).map(|()| Loading::Loaded),
-        (false, false) => Err(Error::Registered {
-            name,
-            how: "held by a running longfat with other settings or of another build".into(),
-            mend: "wait for it to end, then load again".into(),
-        }),
-    }
+    while_names_change(|| {
+        let Some(found) = loaded::find(name)? else {
+            let (_, link) = attach(tunables, name, None)?;
+            pin_link(&link, &pin)?;
+            return Ok(Loading::Loaded);
+        };
+        let same = ours(&found, name)?.is_this_build_with(tunables);
+        let link = found.open().ok_or_else(|| Error::NameTaken(name.to_owned()))?;
+        match (pin.exists(), same) {
+            (true, true) => Ok(Loading::Unchanged),
+            (true, false) => replace(tunables, name, &link).map(|()| Loading::Replaced),
+            (false, true) => pin_link(&link, &pin).map(|()| Loading::Loaded),
+            (false, false) => Err(Error::Registered {
+                name: name.to_owned(),
+                how: "held by a running longfat with other settings or of another build".into(),
+                mend: "wait for it to end, then load again".into(),
+            }),
+        }
+    })
 }
 
 /// Takes the pin away. The name goes with its last holder; sockets keep the congestion control until they close.
@@ -124,12 +126,12 @@ fn not_loaded(name: String) -> Error {
 /// Registers an algorithm with its defaults for the life of the returned value. Where it is registered already by
 /// this build of longfat, pinned or held, that registration is shared, with whatever tunables it has.
 pub fn hold(algorithm: Algorithm) -> Result<Registration> {
-    hold_as(&Tunables::defaults(algorithm), algorithm.kernel_name())
+    hold_as(&Tunables::defaults(algorithm), &algorithm.kernel_name())
 }
 
 /// As [`hold`], with these tunables and no others: a registration that is set otherwise is an error.
 pub fn hold_with(tunables: &Tunables) -> Result<Registration> {
-    exactly(tunables, hold_as(tunables, tunables.algorithm().kernel_name())?)
+    exactly(tunables, hold_as(tunables, &tunables.algorithm().kernel_name())?)
 }
 
 fn exactly(wanted: &Tunables, held: Registration) -> Result<Registration> {
@@ -144,31 +146,28 @@ fn exactly(wanted: &Tunables, held: Registration) -> Result<Registration> {
 const ATTEMPTS: u32 = 10;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 
-/// `wanted` counts where nothing of that name is registered.
-fn hold_as(wanted: &Tunables, name: String) -> Result<Registration> {
-    // Another process may register or unregister between our look and our attempt, and a name is free only some time after
-    // its link has gone.
-    for attempt in 0..ATTEMPTS {
-        if attempt > 0 {
-            std::thread::sleep(BETWEEN_ATTEMPTS);
-        }
-        if let Some(found) = loaded::find(&name)? {
-            if let Some(shared) = share(&found, wanted.algorithm(), &name)? {
-                return Ok(shared);
-            }
-            continue;
-        }
-        match attach(wanted, &name, None) {
-            Ok((_, link)) => return Ok(Registration::new(&name, wanted, link)),
-            Err(Error::NameTaken(_)) => {}
-            Err(error) => return Err(error),
+/// Tries again while a name is taken by nobody who could be found: another process may register or unregister between
+/// our look and our attempt, and a name is free only some time after its link has gone.
+fn while_names_change<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Err(Error::NameTaken(_)) => std::thread::sleep(BETWEEN_ATTEMPTS),
+            other => return other,
         }
     }
-    Err(Error::NameTaken(name))
+    attempt()
 }
 
-/// `None` when it went between the look and the opening.
-fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Option<Registration>> {
+/// `wanted` counts where nothing of that name is registered.
+fn hold_as(wanted: &Tunables, name: &str) -> Result<Registration> {
+    while_names_change(|| match loaded::find(name)? {
+        Some(found) => share(&found, wanted.algorithm(), name),
+        None => attach(wanted, name, None).map(|(_, link)| Registration::new(name, wanted, link)),
+    })
+}
+
+/// [`Error::NameTaken`] when it went between the look and the opening.
+fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Registration> {
     let settings = ours(found, name)?;
     if settings.build_id != longfat_cc::build_id() {
         return Err(Error::Registered {
@@ -178,7 +177,8 @@ fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Option<Regi
         });
     }
     let tunables = settings.tunables(algorithm);
-    Ok(found.open().map(|link| Registration::new(name, &tunables, link)))
+    let link = found.open().ok_or_else(|| Error::NameTaken(name.to_owned()))?;
+    Ok(Registration::new(name, &tunables, link))
 }
 
 /// Makes every named congestion control usable: ours (`lf_…`) are held, the kernel's own are looked for, and loaded
@@ -328,7 +328,7 @@ mod tests {
     fn what_is_loaded_stays_without_a_holder_is_used_by_sockets_and_goes_when_unloaded() {
         let owner = name("a");
         let name = owner.0.clone();
-        assert_eq!(load_as(&reno(0), name.clone()).unwrap(), Loading::Loaded);
+        assert_eq!(load_as(&reno(0), &name).unwrap(), Loading::Loaded);
         assert!(registered(&name), "only the pin holds it now");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         set_cc(&listener, &name).unwrap();
@@ -347,10 +347,10 @@ mod tests {
     fn loading_again_changes_nothing_or_replaces_the_tunables_in_place() {
         let owner = name("b");
         let name = owner.0.clone();
-        load_as(&reno(0), name.clone()).unwrap();
+        load_as(&reno(0), &name).unwrap();
         let link = loaded::find(&name).unwrap().unwrap().link_id;
-        assert_eq!(load_as(&reno(0), name.clone()).unwrap(), Loading::Unchanged);
-        assert_eq!(load_as(&reno(100), name.clone()).unwrap(), Loading::Replaced);
+        assert_eq!(load_as(&reno(0), &name).unwrap(), Loading::Unchanged);
+        assert_eq!(load_as(&reno(100), &name).unwrap(), Loading::Replaced);
         let now = loaded::find(&name).unwrap().unwrap();
         assert_eq!(now.link_id, link);
         assert!(now.settings.unwrap().is_this_build_with(&reno(100)));
@@ -361,7 +361,7 @@ mod tests {
     fn a_held_registration_leaves_nothing_behind() {
         let owner = name("c");
         let name = owner.0.clone();
-        let held = hold_as(&reno(0), name.clone()).unwrap();
+        let held = hold_as(&reno(0), &name).unwrap();
         assert!(registered(&name));
         assert_eq!(held.tunables(), &reno(0));
         let message = unload_name(name.clone()).unwrap_err().to_string();
@@ -374,8 +374,8 @@ mod tests {
     fn holders_share_one_registration_and_the_last_one_ends_it() {
         let owner = name("d");
         let name = owner.0.clone();
-        let first = hold_as(&reno(0), name.clone()).unwrap();
-        let second = hold_as(&reno(0), name.clone()).unwrap();
+        let first = hold_as(&reno(0), &name).unwrap();
+        let second = hold_as(&reno(0), &name).unwrap();
         drop(first);
         assert!(registered(&name));
         drop(second);
@@ -386,8 +386,8 @@ mod tests {
     fn holding_what_a_person_loaded_takes_their_tunables_and_ends_with_neither() {
         let owner = name("e");
         let name = owner.0.clone();
-        load_as(&reno(100), name.clone()).unwrap();
-        let held = hold_as(&reno(0), name.clone()).unwrap();
+        load_as(&reno(100), &name).unwrap();
+        let held = hold_as(&reno(0), &name).unwrap();
         assert_eq!(held.tunables(), &reno(100));
         assert!(unload_name(name.clone()).unwrap().held);
         drop(held);
@@ -397,9 +397,9 @@ mod tests {
     #[test]
     fn tunables_that_are_asked_for_are_had_or_refused_with_both_values() {
         let owner = name("g");
-        let held = exactly(&reno(100), hold_as(&reno(100), owner.0.clone()).unwrap()).unwrap();
+        let held = exactly(&reno(100), hold_as(&reno(100), &owner.0).unwrap()).unwrap();
         assert_eq!(held.tunables(), &reno(100));
-        let refused = exactly(&reno(7), hold_as(&reno(7), owner.0.clone()).unwrap());
+        let refused = exactly(&reno(7), hold_as(&reno(7), &owner.0).unwrap());
         let message = refused.unwrap_err().to_string();
         assert!(message.contains("max_ssthresh_segments=100") && message.contains("segments=7"), "{message}");
     }
@@ -408,8 +408,8 @@ mod tests {
     fn a_name_held_with_other_settings_is_not_pinned_over() {
         let owner = name("f");
         let name = owner.0.clone();
-        let _held = hold_as(&reno(0), name.clone()).unwrap();
-        let message = load_as(&reno(100), name.clone()).unwrap_err().to_string();
+        let _held = hold_as(&reno(0), &name).unwrap();
+        let message = load_as(&reno(100), &name).unwrap_err().to_string();
         assert!(message.contains("held by a running longfat with other settings"), "{message}");
     }
 
