@@ -11,7 +11,7 @@ use crate::{
     quantity::{Quantity, Unit, number},
     summary::{self, COLUMNS, CaseSummary, column_value},
 };
-use longfat_schema::run::{RunDirectory, RunStatus};
+use longfat_schema::run::{RunDirectory, RunManifest, RunStatus};
 
 const REPEAT: usize = 0;
 const NOT_VALID: usize = 1;
@@ -50,18 +50,10 @@ fn goodput_unit(experiment: &Experiment) -> Unit {
 }
 
 fn goodput_row(case: &Case, summary: &CaseSummary, focus: Option<&str>, unit: Unit) -> Row {
-    let repeat = |run: &RunDirectory| {
-        let value = summary::focus_goodput(&run.manifest, focus)?;
-        let valid = run.manifest.status == RunStatus::Done;
-        let kind = if valid { REPEAT } else { NOT_VALID };
-        let state = if valid { "" } else { ", not valid" };
-        let hint = format!("repeat {}{state}: {}", run.manifest.repeat, unit.text(value));
-        value.is_finite().then(|| Dot { kind, value: value / unit.factor, hint })
-    };
     let median = summary.columns[0].as_ref().map(|spread| spread.median);
     let mut dots: Vec<Dot> = median.map(|value| dot(unit, MEDIAN, value)).into_iter().collect();
     dots.extend(summary.published[0].map(|value| dot(unit, PUBLISHED, value)));
-    dots.extend(case.runs.iter().filter_map(repeat));
+    dots.extend(repeats(case, unit, |run| summary::focus_goodput(run, focus)));
     let note = median.map_or_else(|| "no valid run".to_owned(), |value| unit.number(value));
     Row { label: summary.title.clone(), note, dots }
 }
@@ -91,12 +83,8 @@ pub fn avail_error(experiment: &Experiment, id: &str) -> Option<Figure> {
             let trust = summary.columns[confidence].as_ref().map(|spread| number(spread.median));
             let trust = trust.map_or_else(String::new, |trust| format!(" (confidence {trust})"));
             let mut dots = vec![dot(unit, MEDIAN, median)];
-            let value = |run: &RunDirectory| {
-                let valid = run.manifest.status == RunStatus::Done;
-                let value = column_value(&COLUMNS[error], &run.manifest.metrics, experiment.focus())?;
-                Some(dot(unit, if valid { REPEAT } else { NOT_VALID }, value))
-            };
-            dots.extend(case.runs.iter().filter_map(value));
+            let value = |run: &RunManifest| column_value(&COLUMNS[error], &run.metrics, experiment.focus());
+            dots.extend(repeats(case, unit, value));
             Row { label: summary.title.clone(), note: format!("{}{trust}", unit.text(median)), dots }
         })
         .collect();
@@ -109,6 +97,19 @@ pub fn avail_error(experiment: &Experiment, id: &str) -> Option<Figure> {
         rows,
     };
     (!chart.rows.is_empty()).then(|| chart.draw())
+}
+
+/// A dot for every run of a case that has the figure.
+fn repeats(case: &Case, unit: Unit, figure: impl Fn(&RunManifest) -> Option<f64>) -> Vec<Dot> {
+    let repeat = |run: &RunDirectory| {
+        let value = figure(&run.manifest).filter(|value| value.is_finite())?;
+        let valid = run.manifest.status == RunStatus::Done;
+        let kind = if valid { REPEAT } else { NOT_VALID };
+        let state = if valid { "" } else { ", not valid" };
+        let hint = format!("repeat {}{state}: {}", run.manifest.repeat, unit.text(value));
+        Some(Dot { kind, value: value / unit.factor, hint })
+    };
+    case.runs.iter().filter_map(repeat).collect()
 }
 
 fn dot(unit: Unit, kind: usize, value: f64) -> Dot {
