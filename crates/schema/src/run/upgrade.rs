@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::{fs, path::Path};
 
-/// Which of the versioned files of a run directory.
+/// Which of the versioned texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `plan.json`.
@@ -15,6 +15,8 @@ pub enum Kind {
     Run,
     /// `result.json`.
     Result,
+    /// What a capture kept as a table says of itself. There are none of before version 3.
+    Capture,
 }
 
 /// Last version whose runs may lack tables of kinds that came later.
@@ -26,12 +28,16 @@ const STEPS: [Step; 2] = [hashes, arrivals_and_pauses];
 
 /// 1 to 2: files are hashed. What was never hashed has none, which is not the same as none of its files.
 fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
-    if kind == Kind::Plan {
-        // Runs of before tunables were recorded had the defaults of their day.
-        fields.entry("tunables").or_insert_with(|| Value::Object(Default::default()));
-    } else {
-        fields.insert("files".to_owned(), Value::Null);
-        fields.insert("seal".to_owned(), Value::Null);
+    match kind {
+        Kind::Plan => {
+            // Runs of before tunables were recorded had the defaults of their day.
+            fields.entry("tunables").or_insert_with(|| Value::Object(Default::default()));
+        }
+        Kind::Run | Kind::Result => {
+            fields.insert("files".to_owned(), Value::Null);
+            fields.insert("seal".to_owned(), Value::Null);
+        }
+        Kind::Capture => {}
     }
 }
 

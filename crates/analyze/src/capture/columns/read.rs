@@ -7,6 +7,7 @@ use crate::{
     segment::Segment,
     segments::Segments,
 };
+use longfat_schema::run::{Kind, parse_versioned};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -52,15 +53,8 @@ impl ColumnsReader {
         let about =
             values.into_iter().flatten().find(|pair| pair.key == ABOUT).and_then(|pair| pair.value.clone());
         let about = about.ok_or_else(|| refused("this table is not a capture".to_owned()))?;
-        let about: About =
-            serde_json::from_str(&about).map_err(|error| refused(format!("'{ABOUT}': {error}")))?;
-        if about.schema_version > longfat_schema::SCHEMA_VERSION {
-            let ours = longfat_schema::SCHEMA_VERSION;
-            return Err(refused(format!(
-                "version {} is newer than {ours}; take a newer longfat",
-                about.schema_version
-            )));
-        }
+        let (about, _): (About, _) = parse_versioned(about.as_bytes(), ABOUT, Kind::Capture)
+            .map_err(|error| refused(error.to_string()))?;
         Ok(ColumnsReader {
             file,
             name: name.to_owned(),
