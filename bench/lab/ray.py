@@ -7,12 +7,11 @@
 Two sweeps: few runs that take some seconds each, and many that take hardly any time. Each round makes both in every way
 once, in turned order: one after the other (-j 1), side by side (-j N), on Ray (--on ray -j N). Times are of the whole
 command, so those on Ray have starting and ending a cluster in them; a speed-up is the time one after the other over that of
-the same round. Appends to results/DATE/ray.jsonl. Needs Ray for the python3 on PATH (target/python/bin has it after
+the same round. Appends to results/DATE/raw.jsonl. Needs Ray for the python3 on PATH (target/python/bin has it after
 'make test-python').
 """
 
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -22,8 +21,9 @@ import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import frame
+
 SPEC = """
 name = "bench"
 warmup = "1s"
@@ -75,22 +75,18 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--long-s", type=int, default=120, help="simulated seconds of a long run")
-    parser.add_argument("--program", default=ROOT / "target/release/longfat")
+    parser.add_argument("--program", default=frame.LONGFAT)
     args = parser.parse_args()
     workers = ["-j", str(args.workers)]
     ways = {"one": ["-j", "1"], "local": workers, "ray": [*workers, "--on", "ray"]}
-    result = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "load": os.getloadavg()[0], "workers": args.workers}
-    result["program"] = str(pathlib.Path(args.program).resolve().relative_to(ROOT))
+    result = {"load": os.getloadavg()[0], "workers": args.workers}
     for name, shape in SWEEPS.items():
         with tempfile.TemporaryDirectory() as place:
             place = pathlib.Path(place)
             duration = shape["duration"].format(long_s=args.long_s)
             (place / "spec.toml").write_text(SPEC.format(repeats=shape["repeats"], duration=duration))
             result[name] = sweep(args.program, place, ways, args.rounds, shape["repeats"])
-    folder = HERE / "results" / datetime.date.today().isoformat()
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "ray.jsonl", "a") as file:
-        file.write(json.dumps(result) + "\n")
+    frame.Results(__file__).add(result)
     for name in SWEEPS:
         result[name].pop("rounds")
     print(json.dumps(result, indent=1))
