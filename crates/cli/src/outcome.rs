@@ -46,7 +46,7 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
         Err(Failure::Unsupported(missing)) => {
             eprintln!("longfat: this host cannot do that; nothing was touched. Missing:");
             for thing in missing {
-                eprintln!("  - {}: {}; {}", thing.what, thing.why, thing.mend);
+                eprintln!("  - {thing}");
             }
             ExitCode::from(3)
         }

@@ -1,7 +1,7 @@
 //! What a command needs of this host, asked before anything is touched.
 
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::{fmt, path::Path};
 
 /// One thing this host lacks: printed before anything starts, with exit code 3.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,12 @@ impl Missing {
     /// A missing thing, in three sentences' worth of words.
     pub fn new(what: impl Into<String>, why: impl Into<String>, mend: impl Into<String>) -> Missing {
         Missing { what: what.into(), why: why.into(), mend: mend.into() }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.what, self.why, self.mend)
     }
 }
 

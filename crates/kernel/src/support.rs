@@ -277,7 +277,7 @@ mod tests {
     ];
 
     fn words(facts: &Facts) -> String {
-        missing_from(facts, &ALL).iter().map(|m| format!("{}: {}; {}\n", m.what, m.why, m.mend)).collect()
+        missing_from(facts, &ALL).iter().map(|missing| format!("{missing}\n")).collect()
     }
 
     #[test]

@@ -8,6 +8,9 @@ use std::{collections::BTreeMap, fmt};
 /// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
 pub const DRAIN_MS: u32 = 1000;
 
+/// How long after the planned end the senders may take to empty their buffers, before the run is given up.
+pub(crate) const DRAIN_US: i64 = 20_000_000;
+
 /// Who carries a plan out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backend {

@@ -383,9 +383,7 @@ fn join(args: &RunArgs, session: &Session<'_>, stop: &AtomicBool) -> Result<Ray,
 /// What is missing here or there is exit code 3.
 fn failure(error: SessionError) -> Failure {
     match error {
-        SessionError::Ray(RayError::Missing { what, why, mend }) => {
-            Failure::Unsupported(vec![support::Missing::new(what, why, mend)])
-        }
+        SessionError::Ray(RayError::Missing(missing)) => Failure::Unsupported(vec![missing]),
         SessionError::Ray(RayError::Run { code: CANNOT, .. }) => {
             eprintln!("longfat: {error}");
             Failure::Child(CANNOT)

@@ -6,7 +6,7 @@
 mod network;
 
 use crate::{
-    backend::{Observed, Tick},
+    backend::{DRAIN_US, Observed, Tick},
     child::{Child, ChildError},
     plan::{FlowPlan, FollowPlan, Plan},
     programs::{self, FollowFiles, file_name},
@@ -29,8 +29,6 @@ use std::{
 
 /// From "every program serves" to the first byte: the senders start and agree with the receivers meanwhile.
 const SETTLE_NS: u64 = 1_000_000_000;
-/// How long after the planned end the senders may take to empty their buffers.
-const DRAIN_US: i64 = 20_000_000;
 /// How often the run is looked after.
 const POLL: Duration = Duration::from_millis(50);
 

@@ -15,12 +15,13 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    fn round_trip_us(&self) -> i64 {
+    /// How long the answer took.
+    pub fn round_trip_us(&self) -> i64 {
         self.heard_us - self.asked_us
     }
 
-    /// As if it was answered in the middle: wrong by half the round trip at most, whatever the two ways are like.
-    fn offset_us(&self) -> i64 {
+    /// How far the other clock is ahead, as if it was answered in the middle: wrong by half the round trip at most, whatever the two ways are like.
+    pub fn offset_us(&self) -> i64 {
         self.answered_us - self.asked_us - self.round_trip_us() / 2
     }
 }

@@ -25,7 +25,7 @@ pub use settings::restore;
 pub use table::{Table, TableError};
 
 use crate::{
-    backend::{Observed, Tick},
+    backend::{DRAIN_US, Observed, Tick},
     plan::Plan,
     samples::Samples,
 };
@@ -53,8 +53,6 @@ use talk::{Answer, Ask};
 const SETTLE_US: i64 = 1_000_000;
 /// Round trips of a sender until it may begin: agreeing, the clock's questions, and one per stream.
 const ROUND_TRIPS: i64 = 16;
-/// How long after the planned end the senders may take to empty their buffers.
-const DRAIN_US: i64 = 20_000_000;
 /// How often the run is looked after.
 const POLL_US: i64 = 500_000;
 /// Records before they are tables, beside what they take there.
@@ -212,11 +210,9 @@ impl Stage<'_> {
         let before = self.clocks()?;
         let mut hosts = self.prepare()?;
         let streams = self.plan.flows.iter().map(|flow| i64::from(flow.streams)).sum::<i64>();
-        let round_trip_us =
-            before.iter().map(|exchange| exchange.heard_us - exchange.asked_us).max().unwrap_or(0);
+        let round_trip_us = before.iter().map(Exchange::round_trip_us).max().unwrap_or(0);
         let start_us = monotonic_us() + SETTLE_US + (ROUND_TRIPS + streams) * round_trip_us;
-        let offsets_us: Vec<i64> =
-            before.iter().map(|exchange| estimate(*exchange, *exchange).offset_us).collect();
+        let offsets_us: Vec<i64> = before.iter().map(Exchange::offset_us).collect();
         self.ask_all(|index| Ask::Send { start_ns: ((start_us + offsets_us[index]) * 1000) as u64 })?;
         let cpu_busy = self.watch(start_us, tick)?;
         let duration_us = monotonic_us() - start_us;

@@ -11,6 +11,7 @@
 
 use super::{Event, Finished, Session, SessionError, carry::clear, io_error, make_directory};
 use crate::{archive, backend::Backend, plan::Plan, simulated};
+use longfat_host::support::Missing;
 use longfat_schema::run::{Provenance, RunDirectory, RunManifest};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -52,15 +53,8 @@ pub struct Job {
 #[derive(Debug, thiserror::Error)]
 pub enum RayError {
     /// Python, Ray, or something that runs need of the cluster is not there.
-    #[error("{what} is missing: {why}; {mend}")]
-    Missing {
-        /// What is needed.
-        what: String,
-        /// How it was found to be absent.
-        why: String,
-        /// What to do about it.
-        mend: String,
-    },
+    #[error("missing: {0}")]
+    Missing(Missing),
     /// A run could not be made.
     #[error("{run}: {said}")]
     Run {
@@ -83,7 +77,7 @@ pub enum RayError {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Said {
-    Missing { what: String, why: String, mend: String },
+    Missing(Missing),
     Ready { version: String, hosts: usize, at_once: usize },
     Made { index: usize },
     Failed { index: usize, code: u8, said: String },
@@ -141,10 +135,10 @@ impl Ray {
         let mut command = Command::new(python);
         // Ctrl-C is for the session alone: it ends the driver by its input.
         command.args(["-c", DRIVER]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut driver = command.spawn().map_err(|source| RayError::Missing {
-            what: "Python".to_owned(),
-            why: format!("{}: {source}", python.display()),
-            mend: "install python3, and Ray with it: python3 -m pip install ray".to_owned(),
+        let mut driver = command.spawn().map_err(|source| {
+            let why = format!("{}: {source}", python.display());
+            let mend = "install python3, and Ray with it: python3 -m pip install ray";
+            RayError::Missing(Missing::new("Python", why, mend))
         })?;
         let (to, from) = (driver.stdin.take(), listen(&mut driver));
         let mut ray = Ray { driver, to, from, version: String::new(), hosts: 0, at_once: 0 };
@@ -173,7 +167,7 @@ impl Ray {
     fn hear(&self, stop: &AtomicBool) -> Result<Option<Said>, RayError> {
         while !stop.load(Ordering::Relaxed) {
             match self.from.recv_timeout(LOOK) {
-                Ok(Said::Missing { what, why, mend }) => return Err(RayError::Missing { what, why, mend }),
+                Ok(Said::Missing(missing)) => return Err(RayError::Missing(missing)),
                 Ok(Said::Broken { why }) => return Err(RayError::Driver(why)),
                 Ok(said) => return Ok(Some(said)),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -55,7 +55,7 @@ fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
     if missing.is_empty() {
         println!("  these machines can run it, as far as looking at them tells");
     }
-    missing.iter().for_each(|thing| println!("  - {}: {}; {}", thing.what, thing.why, thing.mend));
+    missing.iter().for_each(|thing| println!("  - {thing}"));
     Ok(())
 }
 
@@ -67,7 +67,7 @@ fn emulation(plans: &[Plan]) {
         println!("  this host can run it");
     } else {
         println!("  this host cannot run it as it is:");
-        missing.iter().for_each(|thing| println!("  - {}: {}; {}", thing.what, thing.why, thing.mend));
+        missing.iter().for_each(|thing| println!("  - {thing}"));
     }
     honesty(plans).iter().for_each(|line| println!("  {line}"));
 }
