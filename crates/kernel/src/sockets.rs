@@ -29,10 +29,10 @@ pub fn all() -> Result<Vec<Use>> {
     let wanted = Request { states: ALL_STATES, details: false };
     let mut uses = Vec::new();
     for place in Scope::All.places()? {
-        let Some(found) = place.run(|| dump(wanted, &place.label)) else { continue };
-        let with_cc =
-            |one: crate::tcb::Connection| Some(Use { cc: one.cc?.as_str().to_owned(), inode: one.inode });
-        uses.extend(found?.into_iter().filter_map(with_cc));
+        let Some(dump) = place.run(|| dump(wanted)) else { continue };
+        dump?.each(&place.label, |one| {
+            uses.extend(one.cc.map(|cc| Use { cc: cc.as_str().to_owned(), inode: one.inode }));
+        })?;
     }
     Ok(uses)
 }

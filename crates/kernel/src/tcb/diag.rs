@@ -4,22 +4,34 @@ use super::connection::{CcName, Connection, SocketMemory, State, ip};
 use crate::{Error, Result};
 use longfat_host::socket::TcpInfo;
 use nix::sys::socket;
-use std::{net::SocketAddr, os::fd::AsRawFd, sync::Arc};
+use std::{
+    net::SocketAddr,
+    os::fd::AsRawFd,
+    sync::{
+        Arc,
+        mpsc::{Receiver, sync_channel},
+    },
+    thread,
+};
 
 /// Every connection state of the kernel, as a mask.
 pub const ALL_STATES: u32 = 0xfff << 1;
 /// Connections that stand or are being made or ended: not LISTEN, SYN_RECV, TIME_WAIT, CLOSE (as `ss` does).
 pub const CONNECTED: u32 = ALL_STATES & !(1 << 10 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 12);
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// The older question, of `struct inet_diag_req`: unlike SOCK_DIAG_BY_FAMILY it asks of both families at once, and the
+/// kernel walks its table of connections (a quarter of a million places) once and not twice.
+const TCPDIAG_GETSOCK: u16 = 18;
 const INET_DIAG_INFO: u16 = 2;
 const INET_DIAG_CONG: u16 = 4;
 const INET_DIAG_SKMEMINFO: u16 = 7;
 const HEADER_BYTES: usize = 16;
-const REQUEST_BYTES: usize = HEADER_BYTES + 56;
+const REQUEST_BYTES: usize = HEADER_BYTES + 60;
 const MESSAGE_BYTES: usize = 72;
 /// The kernel fills at most this much per read.
 const BUFFER_BYTES: usize = 1 << 16;
+/// Datagrams that may wait to be looked at.
+const WAITING: usize = 64;
 
 /// What to ask of every socket.
 #[derive(Debug, Clone, Copy)]
@@ -30,32 +42,28 @@ pub struct Request {
     pub details: bool,
 }
 
-/// `nlmsghdr` and `inet_diag_req_v2`.
-fn request(family: i32, wanted: Request) -> [u8; REQUEST_BYTES] {
+/// `nlmsghdr` and `inet_diag_req`.
+fn request(wanted: Request) -> [u8; REQUEST_BYTES] {
     let bit = |extension: u16| 1u8 << (extension - 1);
     let details = if wanted.details { bit(INET_DIAG_INFO) | bit(INET_DIAG_SKMEMINFO) } else { 0 };
     let mut bytes = [0; REQUEST_BYTES];
     bytes[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
-    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&TCPDIAG_GETSOCK.to_ne_bytes());
     bytes[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
-    bytes[16] = family as u8;
-    bytes[17] = libc::IPPROTO_TCP as u8;
-    bytes[18] = bit(INET_DIAG_CONG) | details;
-    bytes[20..24].copy_from_slice(&wanted.states.to_ne_bytes());
+    bytes[19] = bit(INET_DIAG_CONG) | details;
+    bytes[68..72].copy_from_slice(&wanted.states.to_ne_bytes());
     bytes
 }
 
-/// Every TCP socket of the calling thread's namespace.
-pub fn dump(wanted: Request, netns: &Arc<str>) -> Result<Vec<Connection>> {
-    let mut found = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        dump_family(family, wanted, netns, &mut found)?;
-    }
-    Ok(found)
+/// Every TCP socket of a namespace, being told by the kernel.
+pub struct Dump {
+    first: Vec<u8>,
+    rest: Option<Receiver<Result<Vec<u8>>>>,
 }
 
-fn dump_family(family: i32, wanted: Request, netns: &Arc<str>, found: &mut Vec<Connection>) -> Result<()> {
-    let failed = |errno: nix::Error| Error::io("list TCP sockets (sock_diag)", errno);
+/// Asks for every TCP socket of the calling thread's namespace. A long answer is read by a thread of its own: the kernel
+/// works while the caller looks at what it has said.
+pub fn dump(wanted: Request) -> Result<Dump> {
     let netlink = socket::socket(
         socket::AddressFamily::Netlink,
         socket::SockType::Raw,
@@ -63,47 +71,105 @@ fn dump_family(family: i32, wanted: Request, netns: &Arc<str>, found: &mut Vec<C
         socket::SockProtocol::NetlinkSockDiag,
     )
     .map_err(failed)?;
-    socket::send(netlink.as_raw_fd(), &request(family, wanted), socket::MsgFlags::empty()).map_err(failed)?;
+    socket::send(netlink.as_raw_fd(), &request(wanted), socket::MsgFlags::empty()).map_err(failed)?;
     let mut buffer = vec![0; BUFFER_BYTES];
-    loop {
-        let length =
-            socket::recv(netlink.as_raw_fd(), &mut buffer, socket::MsgFlags::empty()).map_err(failed)?;
-        match read_messages(&buffer[..length], netns, found) {
-            Progress::More => {}
-            Progress::Done => return Ok(()),
-            // A kernel without IPv6 has nothing to say of it.
-            Progress::Refused(libc::ENOENT | libc::EAFNOSUPPORT) => return Ok(()),
-            Progress::Refused(errno) => return Err(failed(nix::Error::from_raw(errno))),
-        }
+    let mut read = move || {
+        let flags = socket::MsgFlags::empty();
+        let length = socket::recv(netlink.as_raw_fd(), &mut buffer, flags).map_err(failed)?;
+        Ok(buffer[..length].to_vec())
+    };
+    let first = read()?;
+    if is_last(&first) {
+        return Ok(Dump { first, rest: None });
     }
-}
-
-/// How far a dump has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    More,
-    Done,
-    Refused(i32),
-}
-
-/// Reads one datagram of messages.
-fn read_messages(mut bytes: &[u8], netns: &Arc<str>, found: &mut Vec<Connection>) -> Progress {
-    while let Some(length) = u32_at(bytes, 0).map(|length| length as usize) {
-        if length < HEADER_BYTES || length > bytes.len() {
-            return Progress::Refused(libc::EBADMSG);
-        }
-        let message = &bytes[HEADER_BYTES..length];
-        match u16_at(bytes, 4) {
-            Some(SOCK_DIAG_BY_FAMILY) => found.extend(read_socket(message, netns)),
-            Some(kind) if i32::from(kind) == libc::NLMSG_ERROR => {
-                let errno = u32_at(message, 0).map_or(libc::EBADMSG, |code| (code as i32).wrapping_neg());
-                return Progress::Refused(errno);
+    let (to, rest) = sync_channel(WAITING);
+    let read_rest = move || {
+        loop {
+            let datagram = read();
+            let is_last = datagram.as_ref().map_or(true, |bytes| is_last(bytes));
+            if to.send(datagram).is_err() || is_last {
+                return;
             }
-            _ => return Progress::Done,
         }
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    };
+    let thread = thread::Builder::new().spawn(read_rest);
+    thread.map_err(|source| Error::io("start a thread that reads the list of TCP sockets", source))?;
+    Ok(Dump { first, rest: Some(rest) })
+}
+
+fn failed(errno: nix::Error) -> Error {
+    Error::io("list TCP sockets (sock_diag)", errno)
+}
+
+impl Dump {
+    /// Hands over every connection, in the kernel's order.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or what it says cannot be read.
+    pub fn each(self, netns: &Arc<str>, mut sink: impl FnMut(Connection)) -> Result<()> {
+        read_messages(&self.first, netns, &mut sink)?;
+        self.rest.into_iter().flatten().try_for_each(|datagram| read_messages(&datagram?, netns, &mut sink))
     }
-    Progress::More
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// As [`Dump::each`].
+    pub fn all(self, netns: &Arc<str>) -> Result<Vec<Connection>> {
+        let mut found = Vec::new();
+        self.each(netns, |connection| found.push(connection))?;
+        Ok(found)
+    }
+}
+
+/// One message of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Message<'a> {
+    /// `inet_diag_msg` and its attributes.
+    Socket(&'a [u8]),
+    Refused(i32),
+    Done,
+}
+
+/// The messages of a datagram. What cannot be read is the last.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let length = u32_at(bytes, 0)? as usize;
+        let Some(message) = bytes.get(HEADER_BYTES..length) else {
+            bytes = &[];
+            return Some(Message::Refused(libc::EBADMSG));
+        };
+        let found = match u16_at(bytes, 4)? {
+            TCPDIAG_GETSOCK => Message::Socket(message),
+            kind if i32::from(kind) == libc::NLMSG_ERROR => {
+                let errno = u32_at(message, 0).map_or(libc::EBADMSG, |code| (code as i32).wrapping_neg());
+                Message::Refused(errno)
+            }
+            _ => Message::Done,
+        };
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(found)
+    })
+}
+
+/// Whether the kernel has nothing more to say after this datagram.
+fn is_last(datagram: &[u8]) -> bool {
+    messages(datagram).any(|message| !matches!(message, Message::Socket(_)))
+}
+
+fn read_messages(datagram: &[u8], netns: &Arc<str>, sink: &mut impl FnMut(Connection)) -> Result<()> {
+    for message in messages(datagram) {
+        match message {
+            Message::Socket(message) => {
+                if let Some(connection) = read_socket(message, netns) {
+                    sink(connection);
+                }
+            }
+            Message::Refused(errno) => return Err(failed(nix::Error::from_raw(errno))),
+            Message::Done => return Ok(()),
+        }
+    }
+    Ok(())
 }
 
 /// `inet_diag_msg` and its attributes.
@@ -165,7 +231,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     fn own(states: u32) -> Vec<Connection> {
-        dump(Request { states, details: true }, &"".into()).unwrap()
+        dump(Request { states, details: true }).unwrap().all(&"".into()).unwrap()
     }
 
     #[test]
@@ -194,10 +260,29 @@ mod tests {
         assert!(at(own(ALL_STATES)) && !at(own(CONNECTED)));
     }
 
+    fn read(datagram: &[u8]) -> Result<Vec<Connection>> {
+        Dump { first: datagram.to_vec(), rest: None }.all(&"".into())
+    }
+
+    #[test]
+    fn more_connections_than_one_answer_holds_are_found_once_each_in_both_families() {
+        let listeners = ["127.0.0.1:0", "[::1]:0"].map(|address| TcpListener::bind(address).unwrap());
+        let open = |listener: &TcpListener| TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let clients: Vec<_> =
+            (0..2 * BUFFER_BYTES / MESSAGE_BYTES / 8).map(|n| open(&listeners[n % 2])).collect();
+        let dump = dump(Request { states: CONNECTED, details: true }).unwrap();
+        assert!(dump.rest.is_some(), "one answer held them all");
+        let found = dump.all(&"".into()).unwrap();
+        for client in &clients {
+            let local = client.local_addr().unwrap();
+            assert_eq!(found.iter().filter(|one| one.local == local).count(), 1, "{local}");
+        }
+    }
+
     fn message() -> Vec<u8> {
         let mut bytes = vec![0u8; 120];
         bytes[0..4].copy_from_slice(&120u32.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&TCPDIAG_GETSOCK.to_ne_bytes());
         bytes[16] = libc::AF_INET as u8;
         bytes[88..92].copy_from_slice(&[10, 0, 4, 0]);
         bytes[92..98].copy_from_slice(b"cubic\0");
@@ -210,13 +295,15 @@ mod tests {
         bytes[0..4].copy_from_slice(&20u32.to_ne_bytes());
         bytes[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
         bytes[16..20].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
-        assert_eq!(read_messages(&bytes, &"".into(), &mut Vec::new()), Progress::Refused(libc::EPERM));
+        assert!(is_last(&bytes));
+        let message = read(&bytes).unwrap_err().to_string();
+        assert!(message.contains("Operation not permitted"), "{message}");
     }
 
     proptest! {
         #[test]
         fn any_datagram_is_read_or_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-            read_messages(&bytes, &"".into(), &mut Vec::new());
+            let _ = read(&bytes);
         }
 
         #[test]
@@ -224,11 +311,9 @@ mod tests {
             at in 0usize..120, value in any::<u8>(), length in 0usize..120,
         ) {
             let mut bytes = message();
-            let mut found = Vec::new();
-            read_messages(&bytes, &"".into(), &mut found);
-            prop_assert_eq!(found[0].cc, Some("cubic".into()));
+            prop_assert_eq!(read(&bytes).unwrap()[0].cc, Some("cubic".into()));
             bytes[at] = value;
-            read_messages(&bytes[..length], &"".into(), &mut Vec::new());
+            let _ = read(&bytes[..length]);
         }
     }
 }

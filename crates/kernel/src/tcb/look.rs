@@ -2,7 +2,7 @@
 
 use super::{
     connection::{Connection, Measurement, Process},
-    diag::{ALL_STATES, CONNECTED, Request, dump},
+    diag::{ALL_STATES, CONNECTED, Dump, Request, dump},
     filter::Filter,
     namespace::{Place, Scope},
 };
@@ -27,12 +27,34 @@ pub struct Look {
 impl Look {
     /// Connections that match, in the kernel's order. Those being made or gone (LISTEN, SYN_RECV, TIME_WAIT) are
     /// looked at only when the filter speaks of states. Namespaces that may not be entered are left out.
+    ///
+    /// # Errors
+    /// When a namespace named is not there, or the kernel refuses to list sockets.
     pub fn take(&self) -> Result<Vec<Connection>> {
-        let mut each = self.take_each()?.into_iter().map(|(_, found)| found);
-        // Of one namespace they are moved: thousands of connections are megabytes.
-        let mut all = each.next().unwrap_or_default();
-        all.extend(each.flatten());
+        let mut all = Vec::new();
+        self.each(|connection| all.push(connection))?;
         Ok(all)
+    }
+
+    /// The same, one by one: while the kernel is still telling of others, unless processes are to be found out.
+    ///
+    /// # Errors
+    /// As [`Look::take`].
+    pub fn each(&self, mut sink: impl FnMut(Connection)) -> Result<()> {
+        if self.needs_processes() {
+            self.take_each()?.into_iter().flat_map(|(_, found)| found).for_each(sink);
+            return Ok(());
+        }
+        for place in self.scope.places()? {
+            if let Some(dump) = self.inside(&place)? {
+                dump.each(&place.label, |connection| {
+                    if self.filter.matches(&connection) {
+                        sink(connection);
+                    }
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// The same, namespace by namespace.
@@ -44,8 +66,8 @@ impl Look {
         let owners = self.needs_processes().then(|| std::thread::spawn(sockets::all_owners));
         let mut each = Vec::new();
         for place in places {
-            let found = self.inside(&place)?;
-            each.push((place, found));
+            let found = self.inside(&place)?.map(|dump| dump.all(&place.label)).transpose()?;
+            each.push((place, found.unwrap_or_default()));
         }
         if let Some(owners) = owners {
             let owners = owners.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -63,10 +85,10 @@ impl Look {
                 .any(|name| self.filter.asks_for(name))
     }
 
-    fn inside(&self, place: &Place) -> Result<Vec<Connection>> {
+    /// `None` when it may not be entered.
+    fn inside(&self, place: &Place) -> Result<Option<Dump>> {
         let states = if self.filter.asks_for("state") { ALL_STATES } else { CONNECTED };
-        let request = Request { states, details: true };
-        place.run(|| dump(request, &place.label)).unwrap_or_else(|| Ok(Vec::new()))
+        place.run(|| dump(Request { states, details: true })).transpose()
     }
 }
 

@@ -10,8 +10,13 @@ use crate::{
     Result,
     object::{self, bpf_object, refused},
 };
-use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, Object, RingBufferBuilder};
-use std::{collections::HashMap, os::fd::AsFd as _, sync::Arc, time::Duration};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, Object, RingBuffer, RingBufferBuilder};
+use std::{
+    collections::HashMap,
+    os::fd::AsFd as _,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 /// How often to read: the kernel does not wake us.
 pub const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -147,7 +152,7 @@ pub struct Tracer {
     verdicts: MapHandle,
     judged: HashMap<u64, bool>,
     newly_meant: Vec<u64>,
-    events: MapHandle,
+    events: Events,
     lost: MapHandle,
     _links: Vec<Link>,
     _object: Object,
@@ -183,7 +188,7 @@ impl Tracer {
         }
         let mut tracer = Tracer {
             verdicts: object::map_handle(&object, "verdicts")?,
-            events: object::map_handle(&object, "events")?,
+            events: Events::open(&object::map_handle(&object, "events")?)?,
             lost: object::map_handle(&object, ".bss.lost")?,
             judged: HashMap::new(),
             newly_meant: Vec::new(),
@@ -222,20 +227,13 @@ impl Tracer {
     /// # Errors
     /// When the ring buffer cannot be read.
     pub fn poll(&mut self, mut sink: impl FnMut(&[u8])) -> Result<()> {
-        let failed = |source| refused("read the ring buffer of events", source);
         let mut begun = Vec::new();
-        {
-            let mut builder = RingBufferBuilder::new();
-            let take = |bytes: &[u8]| {
-                if bytes.len() == IDENTITY_BYTES {
-                    begun.extend(decode(bytes).and_then(|(event, identity)| Some((event, identity?))));
-                }
-                sink(bytes);
-                0
-            };
-            builder.add(&self.events, take).map_err(failed)?;
-            builder.build().map_err(failed)?.consume().map_err(failed)?;
-        }
+        self.events.take(|bytes| {
+            if bytes.len() == IDENTITY_BYTES {
+                begun.extend(decode(bytes).and_then(|(event, identity)| Some((event, identity?))));
+            }
+            sink(bytes);
+        })?;
         begun.retain(|(event, identity)| event.kind() == Some(EventKind::Begin) && !identity.is_chosen);
         self.judge_begun(&begun)
     }
@@ -285,6 +283,52 @@ impl Tracer {
     /// Records that found the buffer full, so far.
     pub fn lost(&self) -> u64 {
         object::read_u64(&self.lost, 0).unwrap_or(0)
+    }
+}
+
+/// The ring buffer of events. It stays mapped: that writes a page table entry for each of its pages, too much to be done at
+/// every poll.
+struct Events {
+    ring: RingBuffer<'static>,
+    taken: Arc<Mutex<Taken>>,
+}
+
+/// Records, one after the other.
+#[derive(Default)]
+struct Taken {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Events {
+    fn open(map: &MapHandle) -> Result<Events> {
+        let failed = |source| refused("map the ring buffer of events", source);
+        let taken = Arc::new(Mutex::new(Taken::default()));
+        let into = Arc::clone(&taken);
+        let mut builder = RingBufferBuilder::new();
+        let take = move |record: &[u8]| {
+            let mut taken = into.lock().unwrap_or_else(PoisonError::into_inner);
+            taken.bytes.extend_from_slice(record);
+            let end = taken.bytes.len();
+            taken.ends.push(end);
+            0
+        };
+        builder.add(map, take).map_err(failed)?;
+        Ok(Events { ring: builder.build().map_err(failed)?, taken })
+    }
+
+    /// Hands over every record that has come since.
+    fn take(&self, mut sink: impl FnMut(&[u8])) -> Result<()> {
+        let consumed = self.ring.consume();
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut start = 0;
+        for end in &taken.ends {
+            sink(&taken.bytes[start..*end]);
+            start = *end;
+        }
+        taken.bytes.clear();
+        taken.ends.clear();
+        consumed.map_err(|source| refused("read the ring buffer of events", source))
     }
 }
 

@@ -58,15 +58,24 @@ pub fn run(args: &Args) -> Outcome {
     let look = args.choice.look(
         shown.into_iter().any(|name| name == "pid" || name == "process" || name.starts_with("avail")),
     )?;
-    let mut rows = match args.over {
-        Some(span) => look_twice(&look, span.into())?,
-        None => look.take()?,
-    };
-    if let Some(order) = args.sort {
-        rows.sort_by(|a, b| order.compare(a, b));
+    let mut table = show::Table::new(&columns);
+    if args.json || args.sort.is_some() || args.over.is_some() {
+        let mut rows = args.over.map_or_else(|| Ok(look.take()?), |span| look_twice(&look, span.into()))?;
+        if let Some(order) = args.sort {
+            rows.sort_by(|a, b| order.compare(a, b));
+        }
+        if args.json {
+            let objects: Vec<_> = rows.iter().map(|row| show::json(&columns, row)).collect();
+            return print(|out| {
+                serde_json::to_writer_pretty(&mut *out, &objects).map_err(io::Error::from)?;
+                writeln!(out)
+            });
+        }
+        rows.iter().for_each(|row| table.push(row));
+    } else {
+        look.each(|row| table.push(&row))?;
     }
-    print(&columns, &rows, args.json)?;
-    Ok(())
+    print(|out| table.write(out))
 }
 
 /// The filter is applied after the second look: it may ask for the limit.
@@ -80,17 +89,7 @@ fn look_twice(look: &Look, apart: std::time::Duration) -> anyhow::Result<Vec<Con
     Ok(after)
 }
 
-fn print(
-    columns: &[&'static longfat_kernel::tcb::field::Field],
-    rows: &[Connection],
-    as_json: bool,
-) -> anyhow::Result<()> {
+fn print(write: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> Outcome {
     let mut out = io::stdout().lock();
-    let printed = if as_json {
-        let objects: Vec<_> = rows.iter().map(|row| show::json(columns, row)).collect();
-        serde_json::to_writer_pretty(&mut out, &objects).map_err(io::Error::from).and_then(|()| writeln!(out))
-    } else {
-        show::write_table(columns, rows, &mut out)
-    };
-    output::unless_closed(printed.and_then(|()| out.flush()))
+    Ok(output::unless_closed(write(&mut out).and_then(|()| out.flush()))?)
 }

@@ -130,39 +130,58 @@ fn push_number(out: &mut String, mut number: u64) {
     out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
-/// Writes an aligned table: every cell is made once, widths are known before the first line.
-pub fn write_table(
-    columns: &[&'static Field],
-    rows: &[Connection],
-    to: &mut impl io::Write,
-) -> io::Result<()> {
-    let mut text = String::with_capacity(rows.len() * columns.len() * 8);
-    let mut ends: Vec<u32> = Vec::with_capacity(rows.len() * columns.len());
-    let mut widths: Vec<usize> = columns.iter().map(|field| field.name.len()).collect();
-    for row in rows {
-        for (field, width) in columns.iter().zip(&mut widths) {
-            let start = text.len();
-            write_value(field.kind, &field.value(row), &mut text);
-            *width = (*width).max(text.len() - start);
-            ends.push(text.len() as u32);
+/// An aligned table being made: every cell is written once, widths are known before the first line.
+pub struct Table<'a> {
+    columns: &'a [&'static Field],
+    text: String,
+    /// Where each cell ends.
+    ends: Vec<u32>,
+    widths: Vec<usize>,
+}
+
+impl<'a> Table<'a> {
+    /// Without rows.
+    pub fn new(columns: &'a [&'static Field]) -> Table<'a> {
+        let widths = columns.iter().map(|field| field.name.len()).collect();
+        Table { columns, text: String::new(), ends: Vec::new(), widths }
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: &Connection) {
+        for (field, width) in self.columns.iter().zip(&mut self.widths) {
+            let start = self.text.len();
+            write_value(field.kind, &field.value(row), &mut self.text);
+            *width = (*width).max(self.text.len() - start);
+            self.ends.push(self.text.len() as u32);
         }
     }
-    let mut lines = Lines { columns, widths: &widths, out: String::with_capacity(2 * WRITE_BYTES) };
-    lines.push(columns.iter().map(|field| field.name));
-    let mut start = 0;
-    for row in ends.chunks(columns.len()) {
-        lines.push(row.iter().map(|end| {
-            let end = *end as usize;
-            let cell = &text[start..end];
-            start = end;
-            cell
-        }));
-        if lines.out.len() >= WRITE_BYTES {
-            to.write_all(lines.out.as_bytes())?;
-            lines.out.clear();
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write(&self, to: &mut impl io::Write) -> io::Result<()> {
+        let mut lines = Lines {
+            columns: self.columns,
+            widths: &self.widths,
+            out: String::with_capacity(2 * WRITE_BYTES),
+        };
+        lines.push(self.columns.iter().map(|field| field.name));
+        let mut start = 0;
+        for row in self.ends.chunks(self.columns.len()) {
+            lines.push(row.iter().map(|end| {
+                let end = *end as usize;
+                let cell = &self.text[start..end];
+                start = end;
+                cell
+            }));
+            if lines.out.len() >= WRITE_BYTES {
+                to.write_all(lines.out.as_bytes())?;
+                lines.out.clear();
+            }
         }
+        to.write_all(lines.out.as_bytes())
     }
-    to.write_all(lines.out.as_bytes())
 }
 
 /// Written at a time: memory that is touched again and again costs less than megabytes touched once.
@@ -241,8 +260,10 @@ mod tests {
     #[test]
     fn a_table_is_aligned_and_nothing_trails_a_line() {
         let columns = fields("dst,dport,state").unwrap();
+        let mut table = Table::new(&columns);
+        ["10.0.0.2:80", "[2001:db8::1]:443"].iter().for_each(|remote| table.push(&row(remote)));
         let mut out = Vec::new();
-        write_table(&columns, &[row("10.0.0.2:80"), row("[2001:db8::1]:443")], &mut out).unwrap();
+        table.write(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(
             text,
