@@ -5,7 +5,12 @@ use longfat_kernel::tcb::{
     Connection,
     field::{FIELDS, Field, Kind, Value},
 };
-use std::{cmp::Ordering, fmt::Write as _, io};
+use std::{
+    cmp::Ordering,
+    fmt::Write as _,
+    io,
+    net::{SocketAddr, SocketAddrV4},
+};
 
 /// Fields named by a person: `cwnd,rtt`.
 pub fn fields(names: &str) -> anyhow::Result<Vec<&'static Field>> {
@@ -76,6 +81,10 @@ pub fn write_value(kind: Kind, value: &Value<'_>, out: &mut String) {
         Value::Absent => out.write_str("-"),
         Value::Text(text) if text.is_empty() => out.write_str("-"),
         Value::Text(text) => out.write_str(text),
+        Value::Address(SocketAddr::V4(address)) => {
+            push_ipv4(out, *address);
+            Ok(())
+        }
         Value::Address(address) => write!(out, "{address}"),
         Value::Number(number) => {
             match kind {
@@ -113,6 +122,15 @@ fn write_scaled(out: &mut String, number: u64, units: &[(u64, &str)]) {
         push_number(out, part as u64);
     }
     out.push_str(unit);
+}
+
+fn push_ipv4(out: &mut String, address: SocketAddrV4) {
+    for (octet, before) in address.ip().octets().into_iter().zip(["", ".", ".", "."]) {
+        out.push_str(before);
+        push_number(out, octet.into());
+    }
+    out.push(':');
+    push_number(out, address.port().into());
 }
 
 /// The formatting machinery costs more than the digits, and there are hundreds of thousands of them.
@@ -255,6 +273,15 @@ mod tests {
     fn row(remote: &str) -> Connection {
         let local = "10.0.0.1:5".parse().unwrap();
         Connection::bare("".into(), local, remote.parse().unwrap(), State::ESTABLISHED)
+    }
+
+    #[test]
+    fn addresses_are_as_the_language_writes_them() {
+        for text in ["10.0.0.1:5", "255.255.255.255:65535", "0.0.0.0:0", "[2001:db8::1]:443"] {
+            let mut out = String::new();
+            write_value(Kind::Address, &Value::Address(text.parse().unwrap()), &mut out);
+            assert_eq!(out, text);
+        }
     }
 
     #[test]
