@@ -56,15 +56,36 @@ struct Ip<'a> {
 }
 
 /// Reads the headers of a packet. A TCP segment is written to `into`, all of it but the SACK blocks that it does not have.
-#[inline]
+#[inline(always)]
 pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
-    let (mut kind, mut data) = match link(packet.link, packet.data) {
+    let on_wire = (packet.original_bytes as usize).max(packet.data.len());
+    let decoded = match plain(packet.link, packet.data, on_wire) {
+        Some(ip) => tcp(&ip, into),
+        None => layered(packet.link, packet.data, on_wire, into),
+    };
+    if decoded == Decoded::Tcp {
+        (into.time_ns, into.index) = (packet.time_ns, index);
+    }
+    decoded
+}
+
+/// TCP in IPv4 without options in Ethernet: what nearly every packet is.
+#[inline(always)]
+fn plain(link: LinkType, frame: &[u8], on_wire: usize) -> Option<Ip<'_>> {
+    let header = frame.first_chunk::<34>()?;
+    let is_plain = link.0 == 1 && header[12..15] == [8, 0, 0x45] && header[23] == 6;
+    if is_plain { ipv4(&frame[14..], on_wire - 14).ok() } else { None }
+}
+
+/// Whatever stands around IP, and around TCP.
+#[cold]
+fn layered(kind: LinkType, frame: &[u8], frame_on_wire: usize, into: &mut Segment) -> Decoded {
+    let (mut kind, mut data) = match link(kind, frame) {
         Ok(found) => found,
         Err(why) => return Decoded::Not(why),
     };
     for _ in 0..MAX_LAYERS {
-        let before = packet.data.len() - data.len();
-        let on_wire = (packet.original_bytes as usize).max(packet.data.len()) - before;
+        let on_wire = frame_on_wire - (frame.len() - data.len());
         let ip = match kind {
             IPV4 => ipv4(data, on_wire),
             IPV6 => ipv6(data, on_wire),
@@ -82,10 +103,7 @@ pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
             Err(why) => return Decoded::Not(why),
         };
         (kind, data) = match ip.protocol {
-            6 => {
-                (into.time_ns, into.index) = (packet.time_ns, index);
-                return tcp(&ip, into);
-            }
+            6 => return tcp(&ip, into),
             4 => (IPV4, ip.payload),
             41 => (IPV6, ip.payload),
             47 => match gre(ip.payload) {
@@ -151,7 +169,7 @@ fn vlan(mut kind: u16, mut data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
     Err(Unfollowed::Malformed)
 }
 
-#[inline]
+#[inline(always)]
 fn ipv4(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
     let Some(header) = data.first_chunk::<20>() else { return Err(Unfollowed::Truncated) };
     let length = usize::from(header[0] & 0xf) * 4;
@@ -272,7 +290,7 @@ fn too_big(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn tcp(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
     // Up to the window; checksum and urgent pointer say nothing here.
     let Some(header) = ip.payload.first_chunk::<16>() else { return Decoded::Not(Unfollowed::Truncated) };
@@ -298,13 +316,13 @@ fn tcp(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
 }
 
 /// Reads TCP's options as far as they were kept and make sense.
-#[inline]
+#[inline(always)]
 fn options(segment: &mut Segment, mut data: &[u8]) {
     // What nearly every segment of a connection with timestamps carries (RFC 7323, appendix A).
-    if let [1, 1, 8, 10, v0, v1, v2, v3, e0, e1, e2, e3, rest @ ..] = data {
-        segment.options |= option::TIMESTAMPS;
-        segment.ts_value = u32::from_be_bytes([*v0, *v1, *v2, *v3]);
-        segment.ts_echo = u32::from_be_bytes([*e0, *e1, *e2, *e3]);
+    if let Some((first, rest)) = data.split_first_chunk::<12>()
+        && first[..4] == [1, 1, 8, 10]
+    {
+        timestamps(segment, &first[4..]);
         data = rest;
     }
     while let Some(kind) = data.first() {
@@ -324,6 +342,13 @@ fn options(segment: &mut Segment, mut data: &[u8]) {
     }
 }
 
+#[inline(always)]
+fn timestamps(segment: &mut Segment, value: &[u8]) {
+    segment.options |= option::TIMESTAMPS;
+    (segment.ts_value, segment.ts_echo) = (be32(value, 0).unwrap_or(0), be32(value, 4).unwrap_or(0));
+}
+
+#[inline(never)]
 fn one_option(segment: &mut Segment, kind: u8, value: &[u8]) {
     match (kind, value.len()) {
         (2, 2) => {
@@ -342,10 +367,7 @@ fn one_option(segment: &mut Segment, kind: u8, value: &[u8]) {
                 *block = (be32(octets, 0).unwrap_or(0), be32(octets, 4).unwrap_or(0));
             }
         }
-        (8, 8) => {
-            segment.options |= option::TIMESTAMPS;
-            (segment.ts_value, segment.ts_echo) = (be32(value, 0).unwrap_or(0), be32(value, 4).unwrap_or(0));
-        }
+        (8, 8) => timestamps(segment, value),
         (34, _) => segment.options |= option::FAST_OPEN,
         (172 | 174, _) => segment.options |= option::ACCURATE_ECN,
         _ => {}
@@ -360,4 +382,62 @@ fn be16(data: &[u8], at: usize) -> Option<u16> {
 #[inline]
 fn be32(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Ethernet, IPv4 and TCP, and nothing remarkable about them.
+    fn frame(ends: [u8; 12], fields: [u8; 12], options: &[u8]) -> Vec<u8> {
+        let header = 20 + options.len();
+        let mut frame = vec![0; 14];
+        frame[12..].copy_from_slice(&[8, 0]);
+        frame.extend([0x45, 0, 5, 220, fields[0], fields[1], 0x40, 0, 64, 6, 0, 0]);
+        frame.extend(ends);
+        frame.extend(&fields[2..10]);
+        frame.extend([(header / 4 * 16) as u8, 0x10, fields[10], fields[11], 0, 0, 0, 0]);
+        frame.extend(options);
+        frame
+    }
+
+    fn options() -> impl Strategy<Value = Vec<u8>> {
+        let timestamps = vec![1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
+        let sack = [&[1, 1, 5, 10][..], &[9; 8]].concat();
+        let both = [&timestamps[..], &sack].concat();
+        prop_oneof![Just(vec![]), Just(timestamps), Just(sack), Just(both), Just(vec![2, 4, 5, 180])]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn the_short_way_through_plain_headers_finds_what_the_long_way_finds(
+            ends in any::<[u8; 12]>(),
+            fields in any::<[u8; 12]>(),
+            options in options(),
+            changes in prop_oneof![
+                Just(vec![]),
+                proptest::collection::vec((12usize..48, any::<u8>()), 1..3),
+            ],
+            cut in prop_oneof![Just(usize::MAX), 0usize..80],
+            link in prop_oneof![9 => Just(1), 1 => Just(101)],
+        ) {
+            let mut data = frame(ends, fields, &options);
+            for (at, octet) in &changes {
+                data[*at] = *octet;
+            }
+            data.truncate(cut);
+            let packet = Packet { time_ns: 7, original_bytes: 1514, data: &data, link: LinkType(link), direction: None };
+            let is_whole = changes.is_empty() && cut > 80 && link == 1;
+            let on_wire = 1514.max(data.len());
+            prop_assert!(!is_whole || plain(packet.link, &data, on_wire).is_some());
+            let (mut short, mut long) = (Segment::default(), Segment::default());
+            let decoded = decode(&packet, 3, &mut short);
+            prop_assert_eq!(decoded, layered(packet.link, &data, on_wire, &mut long));
+            let (time_ns, index) = if decoded == Decoded::Tcp { (7, 3) } else { (0, 0) };
+            prop_assert_eq!(short, Segment { time_ns, index, ..long });
+        }
+    }
 }

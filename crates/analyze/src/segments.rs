@@ -46,7 +46,7 @@ impl<R: Read> Segments for CaptureReader<R> {
         CaptureReader::first_time_ns(self)
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_segment(
         &mut self,
         index: u64,

@@ -13,8 +13,11 @@ const BELIEVABLE_JUMP_S: i64 = 10 * 86_400;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pcap {
     big_endian: bool,
-    nanoseconds: bool,
+    /// Nanoseconds of a time's fraction.
+    unit_ns: i64,
     snap_bytes: u32,
+    /// No record has more.
+    most_bytes: u32,
     link: LinkType,
     last_s: Option<i64>,
 }
@@ -43,15 +46,17 @@ impl Pcap {
         let snap_bytes = u32_at(data, 16, big)?;
         // The upper bits tell of a frame check sequence at the end, which nothing here needs.
         let link = LinkType(u32_at(data, 20, big)? & 0x0fff_ffff);
-        Some((Pcap { big_endian: big, nanoseconds, snap_bytes, link, last_s: None }, FILE_HEADER))
+        let unit_ns = if nanoseconds { 1 } else { 1000 };
+        let most_bytes = snap_bytes.clamp(BIG_PACKET, MAX_RECORD_BYTES as u32);
+        Some((Pcap { big_endian: big, unit_ns, snap_bytes, most_bytes, link, last_s: None }, FILE_HEADER))
     }
 
     /// The record at the beginning of `data`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn step(&mut self, data: &[u8]) -> Step {
         let Some(header) = self.header(data) else { return Step::Need(RECORD_HEADER) };
-        if let Some(wrong) = self.implausible(&header) {
-            return Step::Damaged(wrong);
+        if !self.possible(&header) {
+            return Step::Damaged(self.wrong(header.captured, header.fraction));
         }
         let length = header.captured as usize;
         if data.len() < RECORD_HEADER + length {
@@ -63,9 +68,8 @@ impl Pcap {
 
     #[inline]
     fn located(&self, header: &Header) -> Located {
-        let unit = if self.nanoseconds { 1 } else { 1000 };
         Located {
-            time_ns: header.seconds * 1_000_000_000 + i64::from(header.fraction) * unit,
+            time_ns: header.seconds * 1_000_000_000 + self.fraction_ns(header),
             original_bytes: header.original,
             start: RECORD_HEADER,
             length: header.captured as usize,
@@ -76,20 +80,30 @@ impl Pcap {
 
     #[inline]
     fn header(&self, data: &[u8]) -> Option<Header> {
-        let big = self.big_endian;
-        Some(Header {
-            seconds: i64::from(u32_at(data, 0, big)?),
-            fraction: u32_at(data, 4, big)?,
-            captured: u32_at(data, 8, big)?,
-            original: u32_at(data, 12, big)?,
-        })
+        let octets = data.first_chunk::<RECORD_HEADER>()?;
+        let words = [0, 4, 8, 12]
+            .map(|at| u32::from_le_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]));
+        let [seconds, fraction, captured, original] =
+            if self.big_endian { words.map(u32::swap_bytes) } else { words };
+        Some(Header { seconds: i64::from(seconds), fraction, captured, original })
     }
 
     #[inline]
-    fn implausible(&self, header: &Header) -> Option<String> {
-        let limit = if self.nanoseconds { 1_000_000_000 } else { 1_000_000 };
-        let too_long = header.captured > self.snap_bytes.clamp(BIG_PACKET, MAX_RECORD_BYTES as u32);
-        (too_long || header.fraction >= limit).then(|| wrong(header, too_long))
+    fn possible(&self, header: &Header) -> bool {
+        header.captured <= self.most_bytes && self.fraction_ns(header) < 1_000_000_000
+    }
+
+    #[cold]
+    fn wrong(&self, captured: u32, fraction: u32) -> String {
+        match captured > self.most_bytes {
+            true => format!("a record claims {captured} octets"),
+            false => format!("a record's time has a fraction of {fraction}"),
+        }
+    }
+
+    #[inline]
+    fn fraction_ns(&self, header: &Header) -> i64 {
+        i64::from(header.fraction) * self.unit_ns
     }
 
     /// Whether a record could begin here, judged more strictly than in place: for finding the next one after damage.
@@ -111,15 +125,7 @@ impl Pcap {
         let snap = if self.snap_bytes == 0 { MAX_RECORD_BYTES as u32 } else { self.snap_bytes };
         let near = self.last_s.is_none_or(|last| (header.seconds - last).abs() <= BELIEVABLE_JUMP_S);
         let sizes = header.captured >= 14 && header.captured <= header.original && header.captured <= snap;
-        self.implausible(header).is_none() && near && sizes && header.original as usize <= MAX_RECORD_BYTES
-    }
-}
-
-#[cold]
-fn wrong(header: &Header, too_long: bool) -> String {
-    match too_long {
-        true => format!("a record claims {} octets", header.captured),
-        false => format!("a record's time has a fraction of {}", header.fraction),
+        self.possible(header) && near && sizes && header.original as usize <= MAX_RECORD_BYTES
     }
 }
 

@@ -112,13 +112,15 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// The next packet, or none at the end.
-    #[inline]
+    #[inline(always)]
     pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, CaptureError> {
-        let located = match self.ahead.take() {
-            None => self.locate()?,
-            ahead => ahead,
+        let at = match self.next_record() {
+            Some(at) => at,
+            None => match self.next_located()? {
+                Some(at) => at,
+                None => return Ok(None),
+            },
         };
-        let Some(at) = located else { return Ok(None) };
         Ok(Some(Packet {
             time_ns: at.time_ns,
             original_bytes: at.original_bytes,
@@ -126,6 +128,29 @@ impl<R: Read> CaptureReader<R> {
             link: at.link,
             direction: at.direction,
         }))
+    }
+
+    /// What nearly always comes next: a record of pcap, and all of it is here.
+    #[inline(always)]
+    fn next_record(&mut self) -> Option<Located> {
+        let Format::Pcap(format) = &mut self.format else { return None };
+        if self.ahead.is_some() {
+            return None;
+        }
+        let Step::Packet { at, consumed } = format.step(&self.buffer[self.start..self.end]) else {
+            return None;
+        };
+        let start = self.start + at.start;
+        self.start += consumed;
+        Some(Located { start, ..at })
+    }
+
+    #[inline(never)]
+    fn next_located(&mut self) -> Result<Option<Located>, CaptureError> {
+        match self.ahead.take() {
+            None => self.locate(),
+            ahead => Ok(ahead),
+        }
     }
 
     /// Time of the first packet, without taking it.

@@ -68,7 +68,7 @@ impl Segments for Opened {
         either!(self, capture => capture.first_time_ns())
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_segment(
         &mut self,
         index: u64,
