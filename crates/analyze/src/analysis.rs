@@ -71,6 +71,14 @@ pub struct CaptureReport {
     pub interfaces: Vec<InterfaceStatistics>,
 }
 
+impl CaptureReport {
+    #[cold]
+    fn on_backwards(&mut self, by_ns: i64) {
+        self.backwards_packets += 1;
+        self.most_backwards_us = self.most_backwards_us.max(by_ns as f64 / 1e3);
+    }
+}
+
 /// Sums over all flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Totals {
@@ -226,7 +234,7 @@ struct Shared {
 impl Shared {
     fn of(&mut self, key: &FlowKey) -> &mut Shard {
         let count = self.shards.len() as u64;
-        &mut self.shards[(((key.hash() >> 32) * count) >> 32) as usize]
+        &mut self.shards[(((key.spread() >> 32) * count) >> 32) as usize]
     }
 
     fn flush(&mut self) {
@@ -282,7 +290,8 @@ struct Intake<F, P> {
     filled: usize,
     unsorted: bool,
     newest_ns: i64,
-    span_ns: Option<(i64, i64)>,
+    /// Least and greatest.
+    span_ns: (i64, i64),
     handed_on: u64,
     swept: (u64, i64),
 }
@@ -297,7 +306,7 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             filled: 0,
             unsorted: false,
             newest_ns: i64::MIN,
-            span_ns: None,
+            span_ns: (i64::MAX, i64::MIN),
             handed_on: 0,
             swept: (0, i64::MIN),
         }
@@ -313,8 +322,8 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             self.report.interfaces.extend(capture.statistics());
         }
         self.hand_on(self.filled);
-        let (least, most) = self.span_ns.unwrap_or_default();
-        self.report.duration_s = (most.saturating_sub(least)) as f64 / 1e9;
+        let (least, most) = self.span_ns;
+        self.report.duration_s = most.saturating_sub(least).max(0) as f64 / 1e9;
         Ok(())
     }
 
@@ -328,14 +337,12 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             let Some((time_ns, decoded)) = capture.next_segment(index, into)? else { return Ok(()) };
             self.report.packets += 1;
             if time_ns < last_ns {
-                self.report.backwards_packets += 1;
-                let back_us = (last_ns.saturating_sub(time_ns)) as f64 / 1e3;
-                self.report.most_backwards_us = self.report.most_backwards_us.max(back_us);
+                self.report.on_backwards(last_ns.saturating_sub(time_ns));
             }
             last_ns = time_ns;
-            let (least, most) = self.span_ns.unwrap_or((time_ns, time_ns));
-            self.span_ns = Some((least.min(time_ns), most.max(time_ns)));
-            self.on_decoded(decoded);
+            let (least, most) = self.span_ns;
+            self.span_ns = (least.min(time_ns), most.max(time_ns));
+            self.on_decoded(time_ns, decoded);
             if index.is_multiple_of(1 << 16) {
                 (self.progress)(before + capture.offset());
             }
@@ -343,11 +350,11 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
     }
 
     #[inline]
-    fn on_decoded(&mut self, decoded: Decoded) {
+    fn on_decoded(&mut self, time_ns: i64, decoded: Decoded) {
         match decoded {
             Decoded::Tcp => {
                 self.report.tcp_packets += 1;
-                self.on_segment();
+                self.on_segment(time_ns);
             }
             Decoded::TooBig { mtu_bytes } => {
                 self.report.other_packets += 1;
@@ -365,8 +372,7 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
 
     /// The one behind those that are pending.
     #[inline]
-    fn on_segment(&mut self) {
-        let time_ns = self.pending[self.filled].time_ns;
+    fn on_segment(&mut self, time_ns: i64) {
         if time_ns < self.newest_ns {
             self.on_backwards(time_ns);
         } else {

@@ -1,6 +1,9 @@
 //! A TCP segment as the analysis sees it: what the headers of one packet say, in one fixed-size value.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    hash::{Hash, Hasher},
+    net::{IpAddr, Ipv6Addr},
+};
 
 /// TCP's flags as they stand in octets 12 and 13 of its header.
 pub mod flag {
@@ -39,7 +42,7 @@ pub mod option {
 }
 
 /// The two ends of a connection, the lesser first, so that both directions have the same key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct FlowKey {
     /// Addresses as IPv6; IPv4 is mapped (`::ffff:a.b.c.d`).
     pub addresses: [u128; 2],
@@ -47,18 +50,27 @@ pub struct FlowKey {
     pub ports: [u16; 2],
 }
 
+impl Hash for FlowKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.spread());
+    }
+}
+
 impl FlowKey {
     /// The key of a packet, and which of its ends sent it.
     #[inline]
     pub fn of(source: (u128, u16), destination: (u128, u16)) -> (FlowKey, u8) {
         let end = u8::from(source > destination);
-        let (low, high) = if end == 0 { (source, destination) } else { (destination, source) };
-        (FlowKey { addresses: [low.0, high.0], ports: [low.1, high.1] }, end)
+        // Without a branch: which way the next packet goes cannot be foreseen.
+        let address = (source.0 ^ destination.0) & u128::from(end).wrapping_neg();
+        let port = (source.1 ^ destination.1) & u16::from(end).wrapping_neg();
+        let addresses = [source.0 ^ address, destination.0 ^ address];
+        (FlowKey { addresses, ports: [source.1 ^ port, destination.1 ^ port] }, end)
     }
 
     /// The same for both directions, well spread.
     #[inline]
-    pub fn hash(&self) -> u64 {
+    pub fn spread(&self) -> u64 {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
         let fold = |a: u128| (a as u64) ^ ((a >> 64) as u64).rotate_left(23);
         let ports = u64::from(self.ports[0]) << 16 | u64::from(self.ports[1]);

@@ -26,6 +26,9 @@ const LEAST_QUIET_NS: i64 = 1_500_000;
 /// A hole filled sooner than this is reordering, when nothing else tells (as tshark has it).
 const REORDERED_WITHIN_NS: i64 = 3_000_000;
 
+/// Sequence numbers are made 64 bits wide around this, until one is known: there is room below.
+const UNKNOWN: u64 = 1 << 32;
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sent {
     start: u64,
@@ -296,7 +299,7 @@ impl Half {
             started: false,
             first: 0,
             next: 0,
-            una: 0,
+            una: UNKNOWN,
             una_known: false,
             edge: 0,
             una_seen: 0,
@@ -350,7 +353,7 @@ impl Half {
     }
 
     /// Time passes: acknowledgements reach the sender, and time is put to what limited it.
-    #[inline]
+    #[inline(always)]
     pub fn advance(&mut self, now_ns: i64) {
         if self.data_ns.is_none() {
             return;
@@ -445,8 +448,7 @@ impl Half {
 
     fn start(&mut self, segment: &Segment) {
         self.started = true;
-        let reference = if self.una_known { self.una } else { 1 << 32 };
-        self.next = unwrap_near(reference, segment.sequence);
+        self.next = unwrap_near(self.una, segment.sequence);
         self.first = self.next + u64::from(segment.has(flag::SYN));
         if !self.una_known {
             (self.una, self.una_seen) = (self.next, self.next);
@@ -693,6 +695,7 @@ impl Half {
     }
 
     /// No acknowledgement and no data for `factor` round trips.
+    #[inline(always)]
     fn is_quiet(&self, now: i64, factor: f64) -> bool {
         let since_send = now - self.last_send_ns;
         if since_send < LEAST_QUIET_NS {
@@ -820,8 +823,11 @@ impl Half {
     #[inline]
     pub fn on_ack(&mut self, segment: &Segment, window_bytes: u64, answered_ns: Option<i64>) {
         let now = segment.time_ns;
-        let reference = if self.una_known || self.started { self.una } else { 1 << 32 };
-        let ack = unwrap_near(reference, segment.acknowledgement);
+        let ack = unwrap_near(self.una, segment.acknowledgement);
+        if self.is_told_again(segment, ack, window_bytes) {
+            self.last_ack_ns = now;
+            return;
+        }
         if !self.una_known {
             self.first_ack(ack);
         }
@@ -846,6 +852,15 @@ impl Half {
         }
         self.pass(now, ack);
         self.last_window = window_bytes;
+    }
+
+    /// What nearly all data of an end that sends without being sent anything carries along: the acknowledgement and the
+    /// window that are known, of an end that has no payload of its own to be limited with.
+    #[inline]
+    fn is_told_again(&self, segment: &Segment, ack: u64, window_bytes: u64) -> bool {
+        let known = self.una_known && ack == self.una && ack <= self.next && self.data_ns.is_none();
+        let same_window = window_bytes == self.last_window && ack + window_bytes == self.edge;
+        known && same_window && segment.payload_bytes > 0 && segment.sack_count == 0
     }
 
     fn first_ack(&mut self, ack: u64) {

@@ -27,7 +27,8 @@ impl Mean {
         if before == 0.0 {
             self.0 = value;
         } else {
-            self.0 += (value.min(64.0 * before + 1.0) - before) / 64.0;
+            let most = 64.0 * before + 1.0;
+            self.0 += (if value < most { value } else { most } - before) / 64.0;
         }
         before
     }

@@ -5,22 +5,10 @@ use crate::{
     Settings,
     segment::{FlowKey, Segment},
 };
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hash, Hasher},
-};
+use indexmap::IndexMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-impl Hash for SpreadKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.0.hash());
-    }
-}
-
-/// A key that hashes itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct SpreadKey(FlowKey);
-
-/// Hands on what [`SpreadKey`] wrote.
+/// Hands on what a [`FlowKey`] wrote: it is well spread.
 #[derive(Debug, Clone, Copy, Default)]
 struct Handed(u64);
 
@@ -76,7 +64,9 @@ impl Flow {
 /// Connections of one shard.
 pub struct FlowTable {
     settings: Settings,
-    slots: HashMap<SpreadKey, Flow, BuildHasherDefault<Handed>>,
+    flows: IndexMap<FlowKey, Flow, BuildHasherDefault<Handed>>,
+    /// Place of the flow that the last segment was of: packets come in trains.
+    latest: usize,
     retired: Retired,
 }
 
@@ -136,36 +126,44 @@ impl Retired {
 impl FlowTable {
     /// Empty.
     pub fn new(settings: Settings) -> FlowTable {
-        FlowTable { settings, slots: HashMap::default(), retired: Retired::default() }
+        FlowTable { settings, flows: IndexMap::default(), latest: 0, retired: Retired::default() }
     }
 
     /// Connections that are live.
     pub fn live(&self) -> usize {
-        self.slots.len()
+        self.flows.len()
     }
 
     /// The next segment.
     #[inline]
     pub fn on_segment(&mut self, segment: &Segment) {
-        let key = SpreadKey(segment.key);
-        let Some(flow) = self.slots.get_mut(&key) else { return self.open(segment, key, false) };
+        let (key, settings) = (&segment.key, self.settings);
+        let Some(flow) = self.find(key) else { return self.open(segment, false) };
         if let Flow::Young(young) = flow
-            && young.take(segment, self.settings.linger_ns)
+            && young.take(segment, settings.linger_ns)
         {
             return;
         }
-        let connection = flow.follow(segment.key, self.settings.detailed);
-        let over = is_over(connection.last_ns, connection.is_closed(), segment.time_ns, &self.settings);
+        let connection = flow.follow(*key, settings.detailed);
+        let over = is_over(connection.last_ns, connection.is_closed(), segment.time_ns, &settings);
         if !over && !connection.is_reopened_by(segment) {
             connection.on_segment(segment);
             return;
         }
-        self.retire(key);
-        self.open(segment, key, true);
+        self.retire(*key);
+        self.open(segment, true);
+    }
+
+    #[inline]
+    fn find(&mut self, key: &FlowKey) -> Option<&mut Flow> {
+        if self.flows.get_index(self.latest).is_none_or(|(latest, _)| latest != key) {
+            self.latest = self.flows.get_index_of(key)?;
+        }
+        self.flows.get_index_mut(self.latest).map(|(_, flow)| flow)
     }
 
     #[cold]
-    fn open(&mut self, segment: &Segment, key: SpreadKey, reused: bool) {
+    fn open(&mut self, segment: &Segment, reused: bool) {
         let Settings { detailed, linger_ns, .. } = self.settings;
         let mut young = Box::new(Young::new(segment, reused));
         let flow = if young.take(segment, linger_ns) {
@@ -175,13 +173,13 @@ impl FlowTable {
             connection.on_segment(segment);
             Flow::Followed(connection)
         };
-        self.slots.insert(key, flow);
+        self.flows.insert(segment.key, flow);
     }
 
     #[cold]
-    fn retire(&mut self, key: SpreadKey) {
-        if let Some(mut flow) = self.slots.remove(&key) {
-            let connection = flow.follow(key.0, self.settings.detailed);
+    fn retire(&mut self, key: FlowKey) {
+        if let Some(mut flow) = self.flows.swap_remove(&key) {
+            let connection = flow.follow(key, self.settings.detailed);
             connection.finish();
             self.retired.add(FlowReport::of(connection, self.settings.epoch_ns), self.settings.most_flows);
         }
@@ -189,7 +187,7 @@ impl FlowTable {
 
     /// A router's word about a live connection.
     pub fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
-        if let Some(flow) = self.slots.get_mut(&SpreadKey(key)) {
+        if let Some(flow) = self.flows.get_mut(&key) {
             let connection = flow.follow(key, self.settings.detailed);
             connection.halves[usize::from(end)].on_too_big(mtu_bytes);
         }
@@ -199,7 +197,7 @@ impl FlowTable {
     pub fn sweep(&mut self, now_ns: i64) {
         let settings = self.settings;
         for key in self.in_order(|flow| flow.may_be_over(now_ns, &settings)) {
-            let flow = self.slots.get_mut(&key).map(|flow| flow.follow(key.0, settings.detailed));
+            let flow = self.flows.get_mut(&key).map(|flow| flow.follow(key, settings.detailed));
             if flow.is_some_and(|c| is_over(c.last_ns, c.is_closed(), now_ns, &settings)) {
                 self.retire(key);
             }
@@ -213,8 +211,8 @@ impl FlowTable {
     }
 
     /// Keys of such flows, in the order of their first packets.
-    fn in_order(&self, such: impl Fn(&Flow) -> bool) -> Vec<SpreadKey> {
-        let found = self.slots.iter().filter(|(_, flow)| such(flow));
+    fn in_order(&self, such: impl Fn(&Flow) -> bool) -> Vec<FlowKey> {
+        let found = self.flows.iter().filter(|(_, flow)| such(flow));
         let mut keys: Vec<_> = found.map(|(key, flow)| (flow.first_index(), *key)).collect();
         keys.sort_unstable_by_key(|(index, _)| *index);
         keys.into_iter().map(|(_, key)| key).collect()
