@@ -86,10 +86,11 @@ pub fn number(value: f64) -> String {
         return "–".to_owned();
     }
     let magnitude = value.abs();
+    // What is rounded up to the next power of ten has a digit less behind the point.
     let decimals = match magnitude {
-        m if m >= 100.0 || m == 0.0 => 0,
-        m if m >= 10.0 => 1,
-        m if m >= 1.0 => 2,
+        m if m >= 99.95 || m == 0.0 => 0,
+        m if m >= 9.995 => 1,
+        m if m >= 0.9995 => 2,
         _ => 3,
     };
     group(&format!("{value:.decimals$}"))
@@ -148,6 +149,9 @@ mod tests {
             (0.0, "0"),
             (3.0, "3.00"),
             (0.98765, "0.988"),
+            (0.9996, "1.00"),
+            (9.996, "10.0"),
+            (99.97, "100"),
             (1234.5, "1234"),
             (-1_234_567.0, "-1\u{a0}234\u{a0}567"),
             (f64::NAN, "–"),

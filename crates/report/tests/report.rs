@@ -139,7 +139,7 @@ fn two_relays_share_a_chart_and_what_was_measured_stands_beside_what_was_free() 
     }
     let avails = chart("Available bandwidth by case");
     assert_eq!(avails.matches("data-label=\"free (One Reno beside one HighSpeed)\"").count(), 1);
-    let error = chart("Error of the available bandwidth by case");
+    let error = chart("Error of available bandwidth, % of capacity");
     assert!(error.contains("5.00 % (confidence 0.900)"), "{error}");
     assert!(html.contains("data-label=\"focus: measured\"") && html.contains("data-label=\"focus: free\""));
 }

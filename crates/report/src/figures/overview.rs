@@ -91,7 +91,7 @@ pub fn avail_error(experiment: &Experiment, id: &str) -> Option<Figure> {
     let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
     let chart = DotChart {
         id: id.to_owned(),
-        title: "Error of the available bandwidth by case, % of the capacity".to_owned(),
+        title: "Error of available bandwidth, % of capacity".to_owned(),
         description: words,
         kinds: KINDS.to_vec(),
         rows,
