@@ -317,13 +317,41 @@ fn a_follower_that_was_killed_and_started_again_believes_nothing_old_and_cleans_
 }
 
 #[test]
+fn the_socket_of_one_that_was_killed_is_removed_by_the_next_start_and_by_asking_for_a_status() {
+    let bed = Bed::new("killed");
+    let (key, links) = (bed.key("key"), links(&bed));
+    let start = |name: &str| {
+        let (name, links) = (bed.process(name), links.to_str().unwrap());
+        let named = ["--router", "bus", "--key", &key, "--name", &name, "-i", "lan1", "--links", links];
+        Program::start(&bed.router, &[&["mobility", "announce"], &named[..]].concat())
+    };
+    let left = |name: &str| longfat_mobility::control::socket_of(&bed.process(name)).exists();
+    let kill = |name: &str| {
+        start(name).kill();
+        assert!(left(name), "a killed process removes nothing");
+    };
+    kill("first");
+    let lives = start("lives");
+    assert_eq!(["first", "lives"].map(left), [false, true]);
+    kill("second");
+    let status = longfat(&["mobility", "status", "--name", &bed.process("lives")]);
+    assert!(status.status.success(), "{}", text(&status.stderr));
+    assert_eq!(["second", "lives"].map(left), [false, true]);
+    drop(lives);
+}
+
+fn links(bed: &Bed) -> std::path::PathBuf {
+    bed.write(
+        "links.toml",
+        "[wide]\ninterface = \"wan\"\nrate = \"20Mbit\"\n[narrow]\ninterface = \"spare\"\nrate = \"64kbit\"\ndelay = \"125ms\"\n",
+    )
+}
+
+#[test]
 fn the_link_in_use_is_told_by_the_default_route_and_by_a_command() {
     let bed = Bed::new("routes");
     let (key, audit) = (bed.key("key"), bed.path("audit.jsonl"));
-    let links = bed.write(
-        "links.toml",
-        "[wide]\ninterface = \"wan\"\nrate = \"20Mbit\"\n[narrow]\ninterface = \"spare\"\nrate = \"64kbit\"\ndelay = \"125ms\"\n",
-    );
+    let links = links(&bed);
     bed.spare();
     bed.router.ip(&["route", "add", "default", "via", "10.73.9.2"]).unwrap();
     let router = bed.process("router");
