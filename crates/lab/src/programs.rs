@@ -134,6 +134,7 @@ pub fn send(flow: &FlowPlan, plan: &Plan, start_ns: u64, samples: &Path) -> Vec<
     option(&mut line, "--cc-receiver", flow.cc_receiver.as_ref());
     option(&mut line, "--sndbuf", bytes(flow.sndbuf_bytes));
     option(&mut line, "--rcvbuf", bytes(flow.rcvbuf_bytes));
+    option(&mut line, "--window", bytes(flow.window_bytes));
     option(&mut line, "--block", bytes(flow.block_bytes));
     option(&mut line, "--rate", flow.rate_bps.map(|rate| format!("{rate}bit")));
     option(&mut line, "--echo-every", bytes(flow.echo_every_bytes));

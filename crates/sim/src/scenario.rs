@@ -118,6 +118,8 @@ pub struct EndpointPlan {
     pub unsent_limit_bytes: Option<u64>,
     /// Payload the receive buffer holds: the largest window advertised.
     pub receive_buffer_bytes: u64,
+    /// Most that is advertised of it (TCP_WINDOW_CLAMP); absent: all.
+    pub window_bytes: Option<u64>,
     /// Selective acknowledgements (both ends must have it).
     pub sack: bool,
     /// Explicit congestion notification (both ends must have it).
@@ -174,6 +176,7 @@ impl Default for EndpointPlan {
             send_buffer: SendBuffer::Auto(1 << 30),
             unsent_limit_bytes: None,
             receive_buffer_bytes: 1 << 30,
+            window_bytes: None,
             sack: true,
             ecn: false,
             pacing: false,
@@ -308,6 +311,14 @@ impl EndpointPlan {
             "the receive buffer in bytes",
             window,
             "it must hold a segment and be less than 4 GiB",
+        )?;
+        let clamp = self.window_bytes.unwrap_or(window);
+        refuse_unless(
+            clamp >= u64::from(mss_bytes),
+            whose,
+            "the window in bytes",
+            clamp,
+            "it must hold a segment",
         )?;
         let unsent = self.unsent_limit_bytes.unwrap_or(1);
         refuse_unless(unsent > 0, whose, "the limit of unsent bytes", 0, "it must let something be written")

@@ -75,8 +75,9 @@ fn what_is_retransmitted_is_what_was_lost() {
 
 #[test]
 fn a_window_limits_throughput_to_window_over_round_trip_time() {
-    for window in [65_536, 1_000_000] {
-        let receiver = EndpointPlan { receive_buffer_bytes: window, ..EndpointPlan::default() };
+    let buffer = |window| (window, EndpointPlan { receive_buffer_bytes: window, ..EndpointPlan::default() });
+    let clamp = |window| (window, EndpointPlan { window_bytes: Some(window), ..EndpointPlan::default() });
+    for (window, receiver) in [buffer(65_536), clamp(65_536), buffer(1_000_000), clamp(1_000_000)] {
         let plan = TcpPlan { receiver, ..tcp("reno") };
         let forward = direction(Some(1_000_000_000), 50 * MS, 1 << 30);
         let outcome = outcome(&path(forward, vec![flow("f", 0, 1, plan)], 20 * SECOND));

@@ -11,20 +11,22 @@ use support::*;
 fn endpoint() -> impl Strategy<Value = EndpointPlan> {
     let cc = prop::sample::select(vec!["reno", "highspeed"]);
     let unsent = prop::option::of(1u64..100_000);
-    let buffers = (1500u64..300_000, 1500u64..300_000, unsent);
-    (cc, buffers, any::<[bool; 4]>(), 1u32..20).prop_map(|(cc, (send, receive, unsent), on, ack_every)| {
-        EndpointPlan {
+    let window = prop::option::of(1500u64..300_000);
+    let buffers = (1500u64..300_000, 1500u64..300_000, unsent, window);
+    (cc, buffers, any::<[bool; 4]>(), 1u32..20).prop_map(
+        |(cc, (send, receive, unsent, window), on, ack_every)| EndpointPlan {
             cc: cc.to_owned(),
             settings: Vec::new(),
             send_buffer: if on[0] { SendBuffer::Fixed(send) } else { SendBuffer::Auto(send * 10) },
             unsent_limit_bytes: unsent,
             receive_buffer_bytes: receive,
+            window_bytes: window,
             sack: on[1],
             ecn: on[2],
             pacing: on[3],
             ack_every,
-        }
-    })
+        },
+    )
 }
 
 fn one_flow() -> impl Strategy<Value = FlowPlan> {

@@ -17,7 +17,7 @@ use longfat_schema::record::Record;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol. The ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// Largest message. Longer ones are refused before they are read.
 pub const FRAME_MAX_BYTES: usize = 1 << 20;
 /// Most records in one message.

@@ -10,6 +10,13 @@ pub const STREAMS_MAX: u32 = 1024;
 pub const BLOCK_MAX_BYTES: u32 = 64 << 20;
 /// Largest UDP payload over IPv4.
 pub const DATAGRAM_MAX_BYTES: u32 = 65_507;
+/// Least window that can be asked for: a segment of the largest size that links of 1500 bytes carry, and more.
+pub const WINDOW_MIN_BYTES: u64 = 2048;
+/// Greatest: with all the room the kernel wants for it a socket buffer still fits what the kernel counts in.
+pub const WINDOW_MAX_BYTES: u64 = 256 << 20;
+/// Receive buffer that holds a window with the kernel's bookkeeping, in windows: segments of Ethernet's size fill less than two,
+/// small ones four.
+const WINDOW_BUFFERS: u64 = 4;
 /// Closest spacing of timestamps in a stream.
 pub const ECHO_EVERY_MIN_BYTES: u64 = 1024;
 
@@ -63,6 +70,9 @@ pub struct TransferPlan {
     pub sndbuf_bytes: Option<u64>,
     /// Receive buffer, kernel bookkeeping included; absent: autotuned (UDP: 4 MiB).
     pub rcvbuf_bytes: Option<u64>,
+    /// Most payload of a connection in flight, whatever its congestion control would do: the receiving end advertises no more
+    /// (TCP). Absent: as its buffer allows.
+    pub window_bytes: Option<u64>,
     /// Congestion control of the sending end; absent: that host's default.
     pub cc_sender: Option<String>,
     /// Congestion control of the receiving end; absent: that host's default.
@@ -108,6 +118,7 @@ impl Default for TransferPlan {
             block_bytes: 128 << 10,
             sndbuf_bytes: None,
             rcvbuf_bytes: None,
+            window_bytes: None,
             cc_sender: None,
             cc_receiver: None,
             rate_bps: None,
@@ -216,7 +227,16 @@ impl TransferPlan {
         let every = self.echo_every_bytes.unwrap_or(ECHO_EVERY_MIN_BYTES);
         refuse_outside(ECHO_EVERY_MIN_BYTES..=1 << 40, "the echo spacing in bytes", every)?;
         let copies = !self.verify || self.receive == Receive::Copy;
-        refuse_unless(copies, "receive", &"'discard'", "verified bytes must be copied: drop --verify or it")
+        refuse_unless(copies, "receive", &"'discard'", "verified bytes must be copied: drop --verify or it")?;
+        let window = self.window_bytes.unwrap_or(WINDOW_MIN_BYTES);
+        refuse_outside(WINDOW_MIN_BYTES..=WINDOW_MAX_BYTES, "the window in bytes", window)?;
+        let alone = self.window_bytes.is_none() || self.rcvbuf_bytes.is_none();
+        refuse_unless(
+            alone,
+            "the window",
+            &"beside a receive buffer",
+            "it brings its own: drop --rcvbuf or it",
+        )
     }
 
     fn check_udp(&self) -> Result<(), PlanError> {
@@ -227,9 +247,15 @@ impl TransferPlan {
             self.datagram_bytes.into(),
         )?;
         refuse_unless(self.rate_bps.is_some(), "the rate", &"absent", "UDP needs one: give --rate")?;
-        let mend = "echoes, verification and zero-copy are for TCP";
-        let tcp_only = self.echo_every_bytes.is_some() || self.verify || self.zero_copy;
+        let mend = "echoes, verification, windows and zero-copy are for TCP";
+        let tcp_only =
+            self.echo_every_bytes.is_some() || self.verify || self.zero_copy || self.window_bytes.is_some();
         refuse_unless(!tcp_only, "the protocol", &"udp", mend)
+    }
+
+    /// The receive buffer, bookkeeping included; `None`: autotuned.
+    pub fn receive_buffer_bytes(&self) -> Option<u64> {
+        self.rcvbuf_bytes.or_else(|| self.window_bytes.map(receive_buffer_of_window))
     }
 
     /// Bytes that stream number `stream` sends, when bytes are planned.
@@ -252,6 +278,11 @@ impl TransferPlan {
             Amount::Bytes(_) => None,
         }
     }
+}
+
+/// The receive buffer that comes with a window.
+pub fn receive_buffer_of_window(window_bytes: u64) -> u64 {
+    window_bytes.saturating_mul(WINDOW_BUFFERS)
 }
 
 /// Part `index` of `whole` in `parts` nearly equal parts that sum to `whole`.
@@ -281,6 +312,12 @@ mod tests {
         assert!(message(plan).contains("'a-name-far-too-long'"));
         let plan = TransferPlan { verify: true, receive: Receive::Discard, ..TransferPlan::default() };
         assert!(message(plan).contains("--verify"));
+        let window_bytes = Some(50_000);
+        let plan = TransferPlan { window_bytes, rcvbuf_bytes: Some(50_000), ..TransferPlan::default() };
+        assert!(message(plan).contains("drop --rcvbuf"));
+        let (protocol, rate_bps) = (Protocol::Udp, Some(1_000_000));
+        let plan = TransferPlan { window_bytes, protocol, rate_bps, ..TransferPlan::default() };
+        assert!(message(plan).contains("for TCP"));
     }
 
     #[test]

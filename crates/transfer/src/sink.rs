@@ -7,7 +7,7 @@ use crate::{
     ends::{SinkEnd, Window},
     pattern::Pattern,
     plan::Receive,
-    sockets::{LOOK_UP, bound_waits, reset_on_close, wait_for},
+    sockets::{LOOK_UP, bound_waits, clamp_window, reset_on_close, wait_for},
 };
 use longfat_host::{
     monotonic_ns,
@@ -123,6 +123,7 @@ impl<'a> Reader<'a> {
         let discard = self.context.plan.receive == Receive::Discard;
         let mut buffer = vec![0; READ_BYTES];
         loop {
+            self.hold_window()?;
             match if discard { self.discard(&mut buffer)? } else { self.read(&mut buffer)? } {
                 Step::Took(bytes) => self.count(bytes),
                 Step::Nothing => self.look_up()?,
@@ -130,6 +131,11 @@ impl<'a> Reader<'a> {
             }
             self.send_echoes()?;
         }
+    }
+
+    fn hold_window(&self) -> Result<(), String> {
+        let held = self.context.plan.window_bytes.map_or(Ok(()), |bytes| clamp_window(&self.socket, bytes));
+        held.map_err(|error| format!("bound the window: {error}"))
     }
 
     fn count(&mut self, bytes: u64) {

@@ -7,7 +7,7 @@ use crate::{
     halt::Halt,
     plan::TransferPlan,
 };
-use longfat_host::socket::{Buffer, set_buffer, set_cc, set_option};
+use longfat_host::socket::{Buffer, option, set_buffer, set_cc, set_option};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -37,6 +37,7 @@ pub(crate) struct Settings {
     pub(crate) cc: Option<String>,
     pub(crate) sndbuf_bytes: Option<u64>,
     pub(crate) rcvbuf_bytes: Option<u64>,
+    pub(crate) window_bytes: Option<u64>,
     pub(crate) no_delay: bool,
     pub(crate) timeout: Duration,
 }
@@ -53,7 +54,8 @@ impl Settings {
             end: Some(end),
             cc: if sending { plan.cc_sender.clone() } else { plan.cc_receiver.clone() },
             sndbuf_bytes: plan.sndbuf_bytes.filter(|_| sending),
-            rcvbuf_bytes: plan.rcvbuf_bytes.filter(|_| !sending),
+            rcvbuf_bytes: plan.receive_buffer_bytes().filter(|_| !sending),
+            window_bytes: plan.window_bytes.filter(|_| !sending),
             // Echoes are small and must not wait for each other; nor may the tail of a rate-limited block.
             no_delay: !sending || plan.rate_bps.is_some(),
             timeout: Duration::from_micros(plan.timeout_us),
@@ -69,6 +71,9 @@ impl Settings {
         for (direction, bytes) in [(Buffer::Send, self.sndbuf_bytes), (Buffer::Receive, self.rcvbuf_bytes)] {
             bytes.map_or(Ok(()), |bytes| set_buffer(socket, direction, bytes)).map_err(host)?;
         }
+        if let Some(bytes) = self.window_bytes {
+            clamp_window(socket, bytes).map_err(|source| Error::io("bound the window", source))?;
+        }
         self.apply_liveness(socket).map_err(|source| Error::io("set a TCP option", source))
     }
 
@@ -83,6 +88,16 @@ impl Settings {
         tcp(libc::TCP_NODELAY, i32::from(self.no_delay))?;
         set_option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
     }
+}
+
+/// Advertises at most so much (TCP_WINDOW_CLAMP). The kernel (6.18) takes the window for its own again when it learns how much of
+/// a buffer segments fill, which is when the first full ones arrive: so this must be asked for anew.
+pub(crate) fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
+    let value = i32::try_from(bytes).unwrap_or(i32::MAX);
+    if option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP)? == value {
+        return Ok(());
+    }
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, value)
 }
 
 fn new_socket(address: &SocketAddr, kind: SockType) -> Result<OwnedFd> {
@@ -146,7 +161,7 @@ fn wait_connected(
             return Err(refused(io::Error::from_raw_os_error(libc::ETIMEDOUT)));
         }
     }
-    match longfat_host::socket::option(socket, libc::SOL_SOCKET, libc::SO_ERROR) {
+    match option(socket, libc::SOL_SOCKET, libc::SO_ERROR) {
         Ok(0) => Ok(()),
         Ok(errno) => Err(refused(io::Error::from_raw_os_error(errno))),
         Err(source) => Err(refused(source)),

@@ -5,6 +5,7 @@ mod ends;
 
 use ends::{Serving, bytes_plan, send_options, sent};
 use longfat_host::{Lease, Namespace, interface};
+use longfat_schema::{lines, lines::Lines, record::Record};
 use longfat_transfer::{Amount, Protocol, TransferPlan, send};
 use std::{
     io::{BufRead, BufReader},
@@ -64,6 +65,53 @@ fn bytes_are_exact_between_hosts_over_both_families_and_directions() {
             let outcome = wire.near.run(|| sent(&to, plan)).unwrap();
             assert!(outcome.flows.iter().all(|flow| flow.echo_count == 30), "{:?}", outcome.flows);
         }
+    }
+}
+
+/// Payload in flight that samples of the sender show, from the second half on.
+fn flights_bytes(wire: &Wire, server: &Serving, plan: TransferPlan) -> Vec<u64> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut options = send_options(format!("{FAR}:{}", server.address.port()), plan);
+    options.samples = Lines::create(file.path()).unwrap();
+    assert!(wire.near.run(|| send(&options, &()).unwrap()).unwrap().is_complete());
+    let mut samples = Vec::new();
+    lines::read(file.path(), |record| {
+        if let Record::Tcp(sample) = record {
+            samples.push((sample.sent_bytes - sample.retransmitted_bytes).saturating_sub(sample.acked_bytes));
+        }
+    })
+    .unwrap();
+    // Among the last ones all may have been acknowledged.
+    samples[samples.len() / 2..samples.len() - 5].to_vec()
+}
+
+#[test]
+fn a_window_is_what_is_in_flight_where_nothing_else_bounds_it() {
+    for (window_bytes, reverse) in [(50_000, false), (50_000, true), (300_000, false)] {
+        let wire = Wire::new("window");
+        let (sender, receiver) = if reverse { (&wire.far, &wire.near) } else { (&wire.near, &wire.far) };
+        // Acknowledgements queue on their way back: what is in flight waits for them.
+        let mut tc = receiver.command("tc");
+        tc.args("qdisc add dev wire root tbf rate 400kbit burst 2kb limit 1mb".split(' '));
+        longfat_host::run_command(tc).unwrap();
+        // With offloads a sender waits for a third of its window before it sends.
+        let segment = |offload| interface::set_offload("wire", offload, false).unwrap();
+        sender.run(|| [interface::Offload::Tso, interface::Offload::Gso].map(segment)).unwrap();
+        let plan = TransferPlan {
+            amount: Amount::DurationUs(1_500_000),
+            window_bytes: Some(window_bytes),
+            reverse,
+            verify: false,
+            ..bytes_plan(1)
+        };
+        let mut flights = flights_bytes(&wire, &wire.serve("0.0.0.0:0"), plan);
+        flights.sort_unstable();
+        let (middle, most) = (flights[flights.len() / 2], flights[flights.len() - 1]);
+        assert!(most <= window_bytes, "{most} of {window_bytes} bytes");
+        assert!(
+            middle + 3 * 1448 > window_bytes,
+            "{middle} of {window_bytes} bytes, half of the time or less"
+        );
     }
 }
 

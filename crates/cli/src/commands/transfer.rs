@@ -157,6 +157,9 @@ struct SocketArgs {
     /// Receive buffer as the kernel counts it; absent: autotuned.
     #[arg(long, value_name = "SIZE")]
     rcvbuf: Option<Size>,
+    /// Most payload of a connection in flight, whatever its congestion control would do.
+    #[arg(long, value_name = "SIZE", conflicts_with = "rcvbuf")]
+    window: Option<Size>,
     /// Congestion control of the sending end, set before the connection is made; absent: that host's default.
     #[arg(long, value_name = "NAME")]
     cc: Option<String>,
@@ -342,6 +345,7 @@ fn plan(args: &SendArgs) -> anyhow::Result<TransferPlan> {
         block_bytes: block_bytes(args),
         sndbuf_bytes: args.socket.sndbuf.map(|size| size.0),
         rcvbuf_bytes: args.socket.rcvbuf.map(|size| size.0),
+        window_bytes: args.socket.window.map(|size| size.0),
         cc_sender: args.socket.cc.clone(),
         cc_receiver: args.socket.cc_receiver.clone(),
         rate_bps: args.amount.rate.map(|rate| rate.0),

@@ -169,6 +169,9 @@ pub struct FlowPlan {
     pub sndbuf_bytes: Option<u64>,
     /// Receive buffer; autotuned when absent.
     pub rcvbuf_bytes: Option<u64>,
+    /// Most payload of a connection in flight; as its buffers allow when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_bytes: Option<u64>,
     /// Bytes per write; the program's default when absent.
     pub block_bytes: Option<u64>,
     /// UDP payload size; the program's default when absent.

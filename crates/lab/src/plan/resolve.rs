@@ -237,6 +237,7 @@ fn flow_plan(
         stagger_us: flow.stagger.as_us(),
         sndbuf_bytes: bytes(flow.sndbuf),
         rcvbuf_bytes: bytes(flow.rcvbuf),
+        window_bytes: bytes(flow.window),
         block_bytes: bytes(flow.block),
         datagram_bytes: bytes(flow.datagram),
         rate_bps: flow.rate.map(|rate| rate.0),

@@ -16,7 +16,7 @@ use longfat_cc::Tunables;
 use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
 use longfat_relay::{BUFFER_BYTES, LegPlan};
 use longfat_sim as sim;
-use longfat_transfer::plan::TransferPlan;
+use longfat_transfer::plan::{TransferPlan, receive_buffer_of_window};
 use std::collections::BTreeSet;
 
 /// IPv4 and UDP.
@@ -176,9 +176,10 @@ impl Translator<'_> {
             },
             receiver: sim::EndpointPlan {
                 receive_buffer_bytes: to.receive_buffer_bytes(
-                    flow.rcvbuf_bytes,
+                    flow.rcvbuf_bytes.or_else(|| flow.window_bytes.map(receive_buffer_of_window)),
                     self.arrivals(path.iter().map(|hop| hop.link)),
                 )?,
+                window_bytes: flow.window_bytes,
                 ack_every: flow.ack_every.unwrap_or(sim::EndpointPlan::default().ack_every),
                 ..self.endpoint(to, &cc(&flow.cc_receiver), false)?
             },
@@ -260,6 +261,7 @@ impl Translator<'_> {
             sack: host.sack()?,
             ecn: host.ecn(opens)?,
             pacing: false,
+            window_bytes: None,
             ack_every: sim::EndpointPlan::default().ack_every,
         })
     }

@@ -52,6 +52,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
         send_buffer: send,
         unsent_limit_bytes: Some(unsent),
         receive_buffer_bytes: receive,
+        window_bytes: None,
         sack: true,
         ecn: false,
         pacing: false,
@@ -100,6 +101,14 @@ fn sysctls_become_capabilities_and_buffers_of_both_ends() {
     assert_eq!(receiver.receive_buffer_bytes, 150_000);
     let background = scenario.flows.iter().find(|flow| flow.name == "background").unwrap();
     assert_eq!(background.rate_bps, Some(5_000_000), "the plan's rate is that of all ten streams");
+}
+
+#[test]
+fn a_window_is_the_receivers_and_has_a_buffer_to_hold_it() {
+    let scenario = scenario(CONVERSION, "reno-end-to-end", &["flows.measured.window=20MB"]);
+    let TcpPlan { sender, receiver, .. } = tcp(&scenario, "measured");
+    assert_eq!((sender.window_bytes, receiver.window_bytes), (None, Some(20_000_000)));
+    assert!(receiver.receive_buffer_bytes >= 20_000_000, "{receiver:?}");
 }
 
 #[test]

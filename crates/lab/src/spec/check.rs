@@ -6,6 +6,7 @@ use longfat_cc::{Algorithm, Tunables};
 use longfat_host::{socket::CC_NAME_MAX, sysctl::is_net};
 use longfat_schema::decode::{Problem, unknown};
 use longfat_schema::units::Nanos;
+use longfat_transfer::plan::{WINDOW_MAX_BYTES, WINDOW_MIN_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest interface name (IFNAMSIZ less its terminator): a link's interfaces bear its name.
@@ -301,6 +302,21 @@ fn check_tcp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
     if flow.arrivals.is_random() {
         found.say(format!("{path}.arrivals"), "is for protocol = \"udp\"");
     }
+    check_window(path, flow, found);
+}
+
+fn check_window(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
+    let Some(window) = flow.window else { return };
+    if !(WINDOW_MIN_BYTES..=WINDOW_MAX_BYTES).contains(&window.0) {
+        let message = format!("{window} is not between {WINDOW_MIN_BYTES} and {WINDOW_MAX_BYTES} bytes");
+        found.say(format!("{path}.window"), message);
+    }
+    if flow.rcvbuf.is_some() {
+        found.say(
+            format!("{path}.window"),
+            "stands beside rcvbuf; it brings a buffer that holds it: keep one",
+        );
+    }
 }
 
 fn check_udp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
@@ -315,6 +331,9 @@ fn check_udp(path: &str, flow: &FlowSpec, found: &mut Found<'_>) {
     }
     if flow.ack_every.is_some() {
         found.say(format!("{path}.ack_every"), "is for protocol = \"tcp\"");
+    }
+    if flow.window.is_some() {
+        found.say(format!("{path}.window"), "is for protocol = \"tcp\"");
     }
     if flow.size.is_some() {
         found.say(format!("{path}.size"), "is for protocol = \"tcp\"; UDP ends by duration or stop");

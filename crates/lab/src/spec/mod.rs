@@ -212,6 +212,8 @@ pub struct FlowSpec {
     pub sndbuf: Option<Size>,
     /// Receive buffer; autotuned when absent.
     pub rcvbuf: Option<Size>,
+    /// Most payload of each connection in flight: it sends at most a window per round trip, emulated as simulated (TCP).
+    pub window: Option<Size>,
     /// Bytes per write.
     pub block: Option<Size>,
     /// Limit of the application's rate; UDP needs one.

@@ -166,6 +166,21 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "flows.measured.arrivals: is for protocol = \"udp\"",
     ),
     (
+        "cc = \"reno\"",
+        "cc = \"reno\"\nwindow = \"1KB\"",
+        "flows.measured.window: 1KB is not between 2048 and 268435456 bytes",
+    ),
+    (
+        "cc = \"reno\"",
+        "cc = \"reno\"\nwindow = \"50KB\"\nrcvbuf = \"50KB\"",
+        "flows.measured.window: stands beside rcvbuf",
+    ),
+    (
+        "rate = \"1Mbit\"",
+        "rate = \"1Mbit\"\nwindow = \"50KB\"",
+        "flows.noise.window: is for protocol = \"tcp\"",
+    ),
+    (
         "rate = \"1Mbit\"",
         "rate = \"1Mbit\"\narrivals = \"parteo\"",
         "unknown value 'parteo'; did you mean 'pareto'?",

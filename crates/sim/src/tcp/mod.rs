@@ -83,7 +83,7 @@ impl Endpoint {
         Endpoint {
             phase: Phase::Closed,
             sender: Sender::new(plan, tunables, mss_bytes),
-            receiver: Receiver::new(plan.receive_buffer_bytes, mss_bytes, plan.sack, plan.ack_every),
+            receiver: Receiver::new(plan, mss_bytes),
             app,
             established_ns: 0,
             last_arrival_ns: 0,

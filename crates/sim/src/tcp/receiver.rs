@@ -4,6 +4,7 @@
 use crate::{
     packet::{SACK_BLOCKS, Segment, flag},
     ranges::{Range, Ranges},
+    scenario::EndpointPlan,
     timers::NEVER,
 };
 use std::collections::VecDeque;
@@ -60,19 +61,22 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Nothing received; `capacity_bytes` of payload can be held.
-    pub fn new(capacity_bytes: u64, mss_bytes: u32, with_sack: bool, ack_every: u32) -> Receiver {
+    /// Nothing received.
+    pub fn new(plan: &EndpointPlan, mss_bytes: u32) -> Receiver {
+        let capacity_bytes = plan.receive_buffer_bytes;
+        let clamp_bytes = plan.window_bytes.unwrap_or(u64::MAX);
+        let edge_bytes = capacity_bytes.min(clamp_bytes);
         Receiver {
             next: 0,
             bytes: 0,
             unread_bytes: 0,
             marked: 0,
-            edge_bytes: capacity_bytes,
+            edge_bytes,
             capacity_bytes,
-            clamp_bytes: u64::MAX,
+            clamp_bytes,
             mss_bytes: u64::from(mss_bytes),
-            with_sack,
-            ack_every: u64::from(ack_every.max(1)),
+            with_sack: plan.sack,
+            ack_every: u64::from(plan.ack_every.max(1)),
             held: Ranges::default(),
             held_bytes: 0,
             fresh: Vec::new(),
@@ -80,7 +84,7 @@ impl Receiver {
             duplicate: None,
             last_acked: 0,
             last_acked_bytes: 0,
-            last_window_bytes: capacity_bytes,
+            last_window_bytes: edge_bytes,
             echo_ns: 0,
             demand_cwr: false,
             quick: QUICK_ACKS,
@@ -294,6 +298,11 @@ mod tests {
         Segment { number, payload_bytes: 100, ..Segment::default() }
     }
 
+    /// With segments of 100 bytes.
+    fn receiver(receive_buffer_bytes: u64, ack_every: u32) -> Receiver {
+        Receiver::new(&EndpointPlan { receive_buffer_bytes, ack_every, ..EndpointPlan::default() }, 100)
+    }
+
     fn ack_of(receiver: &mut Receiver) -> Segment {
         let mut segment = Segment::default();
         receiver.acknowledge(&mut segment);
@@ -316,7 +325,7 @@ mod tests {
 
     #[test]
     fn the_newest_range_is_reported_first_and_filled_holes_disappear() {
-        let mut receiver = Receiver::new(10_000, 100, true, 2);
+        let mut receiver = receiver(10_000, 2);
         let _ = [0, 2, 5, 3].map(|number| receiver.on_data(&data(number), 0, 1000));
         let ack = ack_of(&mut receiver);
         assert_eq!((ack.ack, ack.sack_blocks().collect::<Vec<_>>()), (1, vec![(2, 4), (5, 6)]));
@@ -328,7 +337,7 @@ mod tests {
 
     #[test]
     fn after_the_first_sixteen_every_second_segment_is_acknowledged() {
-        let mut receiver = Receiver::new(1_000_000, 100, true, 2);
+        let mut receiver = receiver(1_000_000, 2);
         assert_eq!(acks_of(&mut receiver, 40), 16 + 12);
         receiver.on_data(&data(40), 7, 1000);
         assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + DELAY_NS));
@@ -336,13 +345,13 @@ mod tests {
 
     #[test]
     fn fewer_acknowledgements_are_sent_where_fewer_are_asked_for() {
-        let mut receiver = Receiver::new(1_000_000, 100, true, 8);
+        let mut receiver = receiver(1_000_000, 8);
         assert_eq!(acks_of(&mut receiver, 16 + 64), 16 + 8);
     }
 
     #[test]
     fn bytes_that_nobody_takes_are_acknowledged_late_or_when_they_are_taken() {
-        let mut receiver = Receiver::new(1_000_000, 100, true, 2);
+        let mut receiver = receiver(1_000_000, 2);
         for number in 0..16 {
             receiver.on_data(&data(number), 0, 1000);
             ack_of(&mut receiver);
@@ -355,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_duplicate_is_told_at_once() {
-        let mut receiver = Receiver::new(10_000, 100, true, 2);
+        let mut receiver = receiver(10_000, 2);
         let _ = [0, 1].map(|number| receiver.on_data(&data(number), 0, 1000));
         ack_of(&mut receiver);
         assert_eq!(receiver.on_data(&data(0), 0, 1000), 0);
@@ -367,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_window_closes_over_unread_bytes_and_opens_when_they_are_read() {
-        let mut receiver = Receiver::new(1000, 100, true, 2);
+        let mut receiver = receiver(1000, 2);
         (0..10).for_each(|number| {
             receiver.on_data(&data(number), 0, 1000);
         });
@@ -377,5 +386,20 @@ mod tests {
         receiver.read(600);
         assert!(receiver.wants_ack(0));
         assert_eq!(ack_of(&mut receiver).window_bytes, 650);
+    }
+
+    #[test]
+    fn no_more_is_advertised_than_the_window_however_much_can_be_held() {
+        let plan = EndpointPlan {
+            receive_buffer_bytes: 10_000,
+            window_bytes: Some(1000),
+            ..EndpointPlan::default()
+        };
+        let mut receiver = Receiver::new(&plan, 100);
+        assert_eq!((receiver.edge_bytes, ack_of(&mut receiver).window_bytes), (1000, 1000));
+        (0..10).for_each(|number| {
+            receiver.on_data(&data(number), 0, 1000);
+        });
+        assert_eq!(ack_of(&mut receiver).window_bytes, 1000, "what waits to be read has room of its own");
     }
 }
