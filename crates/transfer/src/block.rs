@@ -19,7 +19,7 @@ use std::{
 /// Most pieces of one write: below the kernel's limit of 1024 buffers.
 const PIECES_MAX: usize = 512;
 
-/// Writes a stream. A timestamp is the time at which the block that holds its first byte was handed over.
+/// Writes a stream. A timestamp is the time at which its first byte was offered.
 pub(crate) struct BlockWriter<'a> {
     socket: &'a TcpStream,
     pattern: &'a Pattern,

@@ -15,7 +15,7 @@ const POSITION_MASK: u64 = (1 << 48) - 1;
 pub struct Header {
     /// Stream position of its first byte.
     pub position_bytes: u64,
-    /// When the block that holds it was handed to the socket, by the sender's CLOCK_MONOTONIC.
+    /// When its first byte was offered to the socket that took it, by the sender's CLOCK_MONOTONIC.
     pub time_ns: u64,
 }
 

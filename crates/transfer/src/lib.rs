@@ -27,6 +27,7 @@ mod halt;
 mod ledger;
 mod outcome;
 mod returns;
+mod room;
 mod server;
 mod session;
 mod sink;

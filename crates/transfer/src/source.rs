@@ -7,6 +7,7 @@ use crate::{
     ends::{SourceEnd, rate_bps},
     pattern::Pattern,
     returns::{Latency, Returns},
+    room::Room,
     schedule::RateLimit,
     sockets::bound_waits,
 };
@@ -104,6 +105,7 @@ fn write_all(
     let limit = RateLimit::new(plan.stream_rate_bps(stream));
     let mut writer =
         BlockWriter::new(socket, pattern, plan).map_err(|error| format!("zero-copy: {error}"))?;
+    let room = Room::of(socket, plan).map_err(|error| error.to_string())?;
     let mut took_ns = start_ns;
     while *position < total {
         let now = monotonic_ns();
@@ -119,8 +121,8 @@ fn write_all(
             std::thread::sleep(Duration::from_nanos(wait.min(left)).min(crate::sockets::LOOK_UP));
             continue;
         }
-        let length = (total - *position).min(u64::from(plan.block_bytes));
-        match writer.write(*position, length, now) {
+        let length = (total - *position).min(room.most_bytes);
+        match room.offer(now, |now_ns| writer.write(*position, length, now_ns)) {
             Ok(0) => return Err("the connection took no more bytes".to_owned()),
             Ok(count) => {
                 *position += count;
@@ -254,13 +256,14 @@ fn assemble(
 mod tests {
     use super::*;
     use crate::{
+        echo::Header,
         error::End,
         halt::Halt,
         plan::{Amount, TransferPlan},
         sockets::{Settings, connect_to},
     };
     use longfat_host::socket::{set_buffer, set_option};
-    use std::{io::Read, net::TcpListener, time::Instant};
+    use std::{io::Read, net::TcpListener, os::fd::AsRawFd, sync::atomic::AtomicU64, time::Instant};
 
     /// Reads a little at a time, and nothing for 300 ms every now and then.
     fn read_haltingly(mut socket: TcpStream) {
@@ -271,6 +274,85 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(300));
                 rested = Instant::now();
             }
+        }
+    }
+
+    const UNSENT_BYTES: i32 = 16_384;
+    const RECEIVE_BYTES: u64 = 32 << 10;
+
+    /// A connection as of Ethernet, whose sender may have 16 KiB unsent and whose receiver holds little.
+    fn narrow(plan: &TransferPlan) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        set_buffer(&listener, Buffer::Receive, RECEIVE_BYTES).unwrap();
+        set_option(&listener, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 1448).unwrap();
+        let settings = Settings::data(plan, End::Sending);
+        let socket = connect_to(listener.local_addr().unwrap(), None, &settings, &Halt::default()).unwrap();
+        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT_BYTES).unwrap();
+        (socket, listener.accept().unwrap().0)
+    }
+
+    /// Bytes that wait unsent.
+    fn unsent(socket: &TcpStream) -> u64 {
+        let mut bytes = 0i32;
+        // SAFETY: the socket is open, and SIOCOUTQNSD writes an int.
+        unsafe { libc::ioctl(socket.as_raw_fd(), 0x894b, &raw mut bytes) };
+        bytes as u64
+    }
+
+    /// Stream positions, each with a time.
+    type Times = Vec<(u64, u64)>;
+
+    /// Reads slowly to the end: when each position was reached, and the time that stands in the stream at every 4096 bytes.
+    fn read_slowly(mut socket: TcpStream) -> (Times, Times) {
+        let (mut reached, mut stamps) = (vec![], vec![]);
+        let mut stream = Vec::new();
+        let mut piece = [0; 2048];
+        while let Ok(count @ 1..) = socket.read(&mut piece) {
+            stream.extend_from_slice(&piece[..count]);
+            reached.push((stream.len() as u64, monotonic_ns()));
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        for at in (0..stream.len().saturating_sub(16)).step_by(4096) {
+            let header = Header::decode(stream[at..at + 16].try_into().unwrap(), at as u64).unwrap();
+            stamps.push((header.position_bytes, header.time_ns));
+        }
+        (reached, stamps)
+    }
+
+    #[test]
+    fn a_timestamp_is_taken_when_there_is_room_for_it_and_little_waits_unsent() {
+        let plan = TransferPlan {
+            amount: Amount::Bytes(2_000_000),
+            echo_every_bytes: Some(4096),
+            ..TransferPlan::default()
+        };
+        let (socket, receiver) = narrow(&plan);
+        let reader = std::thread::spawn(move || read_slowly(receiver));
+        let halt = Halt::default();
+        let context = Context { plan: &plan, halt: &halt, emit: &|_| (), avail: &|_| None };
+        let pattern = Pattern::new(plan.block_bytes as usize);
+        let (over, most) = (AtomicBool::new(false), AtomicU64::new(0));
+        let written = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    most.fetch_max(unsent(&socket), Relaxed);
+                }
+            });
+            let written = write_stream(&socket, 0, monotonic_ns(), &pattern, &context);
+            over.store(true, Relaxed);
+            written
+        });
+        drop(socket);
+        assert_eq!((written.error, written.position), (None, 2_000_000));
+        let most = most.into_inner();
+        assert!(most > 0 && most <= UNSENT_BYTES as u64, "{most} bytes waited unsent");
+        let (reached, stamps) = reader.join().unwrap();
+        assert_eq!(stamps.len(), 2_000_000 / 4096 + 1);
+        // All that lies between a timestamp's place and what has been read is unsent or in the receiver.
+        let between = UNSENT_BYTES as u64 + RECEIVE_BYTES;
+        for (position, time_ns) in stamps.iter().filter(|(position, _)| *position > between) {
+            let (_, read_ns) = reached.iter().find(|(at, _)| at + between >= *position).unwrap();
+            assert!(read_ns <= time_ns, "the timestamp at {position} is older than room for it");
         }
     }
 
