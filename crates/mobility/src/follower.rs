@@ -7,7 +7,9 @@
 //! it is what keeps ACKs of the old data from releasing more than the link can take; a cut after that does no harm,
 //! since the window is set again at the moment. Nothing is ever set while a loss is being repaired.
 //!
-//! **What.** [`Policy`] finds the window W. Lowering sets cwnd and ssthresh to W. Raising sets ssthresh to W and leaves
+//! **What.** [`Policy`] finds the window W, and the room that pipe and queue have for what is in flight
+//! ([`Situation::room_segments`]). A window between them is left as it is: nothing of it is lost, and whatever begins
+//! anew has to find the queue's end again. One above both is lowered: cwnd and ssthresh to W. Raising sets ssthresh to W and leaves
 //! the way up to slow start, from a share of W that the queue before the link can take as a burst. A connection that does
 //! not fill its window (RFC 7661, section 4.1) is only ever lowered: its window says nothing about the link, and it
 //! takes no share of it.
@@ -94,6 +96,7 @@ struct Tracked {
     own_cc: Option<CcName>,
     /// Window when it was last seen to fill it without repairing, on the present link.
     steady_segments: Option<u32>,
+    held: Held,
     /// Round-trip time without the link's delay.
     rest_us: Option<u32>,
     memory: BTreeMap<Name, Remembered>,
@@ -112,11 +115,23 @@ struct Departed {
     link: Name,
 }
 
+/// The largest window that the path was seen to hold: it was filled, and a round trip later it had not been cut.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    segments: Option<u32>,
+    /// Filled, and since when; not yet shown to be held.
+    filled: Option<(u32, u64)>,
+}
+
 #[derive(Debug, Clone)]
 struct Pending {
     moment: Moment,
     since_us: u64,
     window_segments: u32,
+    /// A window larger than this is too large.
+    most_segments: u32,
+    /// What may be sent of it at once.
+    burst_segments: u32,
     /// Its window was what limited it when the link changed.
     fills: bool,
     lowered: bool,
@@ -187,7 +202,7 @@ impl Follower {
             changes: old.as_ref().map_or(0, |old| old.changes) + u64::from(changed),
         };
         self.routers.insert(news.router.clone(), router);
-        self.meet(blocks);
+        self.meet(blocks, now_us);
         if let Some(old) = old.filter(|_| changed) {
             self.turn(&news.router, &old, blocks, now_us);
         }
@@ -196,7 +211,7 @@ impl Follower {
 
     /// A look at all control blocks.
     pub fn look(&mut self, blocks: &[ControlBlock], now_us: u64) -> Vec<Wish> {
-        self.meet(blocks);
+        self.meet(blocks, now_us);
         self.wishes(blocks, now_us)
     }
 
@@ -234,7 +249,7 @@ impl Follower {
     }
 
     /// Finds out which connections there are, and over which router they go.
-    fn meet(&mut self, blocks: &[ControlBlock]) {
+    fn meet(&mut self, blocks: &[ControlBlock], now_us: u64) {
         let mut before = std::mem::take(&mut self.tracked);
         let mut departed = std::mem::take(&mut self.departed);
         for block in blocks.iter().filter(|block| sends(block)) {
@@ -247,8 +262,8 @@ impl Follower {
             let known = known.filter(|known| known.router == router && known.way == way);
             let own_cc = left.map(|left| left.own_cc);
             let mut tracked = known.unwrap_or_else(|| Tracked { own_cc, ..Tracked::new(router, way) });
-            if tracked.pending.is_none() && block.ca_state == 0 && fills(block) {
-                tracked.steady_segments = Some(block.cwnd_segments);
+            if tracked.pending.is_none() {
+                tracked.see(block, now_us);
             }
             self.tracked.insert(block.cookie, tracked);
         }
@@ -291,7 +306,7 @@ impl Follower {
             for block in over {
                 let Some(tracked) = self.tracked.get_mut(&block.cookie) else { continue };
                 let shared = (sending as u32).max(1);
-                tracked.turn(block, old, router, shared, self.settings.policy, self.settings.ceiling_bytes);
+                tracked.turn(block, old, router, shared, &self.settings);
                 if let Some(pending) = &mut tracked.pending {
                     pending.since_us = now_us;
                 }
@@ -312,7 +327,7 @@ impl Follower {
             }
             let cc = tracked.cc_wanted(block, self.settings.cc.get(&router.link));
             let wish = match &tracked.pending {
-                Some(pending) => pending.wish(block, cc, self.settings.burst_percent),
+                Some(pending) => pending.wish(block, cc),
                 None => cc
                     .filter(|_| !block.is_recovering() && !tracked.refused)
                     .map(|cc| (Why::Began, only_cc(cc))),
@@ -354,6 +369,7 @@ impl Tracked {
             way,
             own_cc: None,
             steady_segments: None,
+            held: Held::default(),
             rest_us: None,
             memory: BTreeMap::new(),
             pending: None,
@@ -362,15 +378,13 @@ impl Tracked {
         }
     }
 
-    fn turn(
-        &mut self,
-        block: &ControlBlock,
-        old: &Router,
-        new: &Router,
-        sharing: u32,
-        policy: Policy,
-        ceiling_bytes: u64,
-    ) {
+    fn see(&mut self, block: &ControlBlock, now_us: u64) {
+        let filled = block.ca_state == 0 && fills(block);
+        self.steady_segments = Some(block.cwnd_segments).filter(|_| filled).or(self.steady_segments);
+        self.held.see(block, filled, now_us);
+    }
+
+    fn turn(&mut self, block: &ControlBlock, old: &Router, new: &Router, sharing: u32, settings: &Settings) {
         // Of the first link it was seen on: the least round-trip time is of that one, later perhaps of another.
         let link_us = old.character.delay_us.saturating_mul(2);
         self.rest_us = self.rest_us.or_else(|| Some(block.min_rtt_us?.saturating_sub(link_us)));
@@ -382,7 +396,8 @@ impl Tracked {
             Some(pending) => pending.window_segments,
             None => proven.unwrap_or(block.cwnd_segments),
         };
-        let left = Remembered { cwnd_segments: old_segments, character: old.character };
+        let held_segments = std::mem::take(&mut self.held).segments;
+        let left = Remembered { cwnd_segments: old_segments, held_segments, character: old.character };
         if pending.is_none() && proven.is_some() {
             self.memory.insert(old.link.clone(), left);
         }
@@ -395,21 +410,17 @@ impl Tracked {
             rest_us: self.rest_us.unwrap_or(0),
             sharing,
             mss_bytes: block.mss_bytes,
-            ceiling_bytes,
+            ceiling_bytes: settings.ceiling_bytes,
         };
-        let window_segments = match policy {
+        let window_segments = match settings.policy {
             // The same link at another rate has nothing to be restored, and something to be scaled.
             Policy::Restore if new.link == old.link => Policy::Scale.window_segments(&situation),
             policy => policy.window_segments(&situation),
         };
         (self.refused, self.cc_refused) = (false, false);
-        self.pending = self.may_begin_anew(block, &new.character).then(|| Pending {
-            moment: Moment::of(block),
-            since_us: 0,
-            window_segments,
-            fills: fills(block),
-            lowered: false,
-        });
+        self.pending = self
+            .may_begin_anew(block, &new.character)
+            .then(|| Pending::new(block, &situation, window_segments, settings.burst_percent));
     }
 
     /// BBR that begins anew takes the least round-trip time the kernel has ever measured on the connection for that of its
@@ -425,9 +436,39 @@ impl Tracked {
     }
 }
 
+impl Held {
+    fn see(&mut self, block: &ControlBlock, filled: bool, now_us: u64) {
+        let (cwnd, rtt_us) = (block.cwnd_segments, u64::from(block.srtt_us));
+        match self.filled {
+            Some((segments, since_us)) if filled && cwnd >= segments => {
+                if now_us.saturating_sub(since_us) > rtt_us {
+                    self.segments = self.segments.max(Some(segments));
+                    self.filled = Some((cwnd, now_us));
+                }
+            }
+            _ => self.filled = filled.then_some((cwnd, now_us)),
+        }
+    }
+}
+
 impl Pending {
+    fn new(block: &ControlBlock, situation: &Situation, window: u32, burst_percent: u32) -> Pending {
+        let share = u64::from(window) * u64::from(burst_percent.min(100)) / 100;
+        // BBR's window says nothing of what the path holds; what it keeps of the old link does the harm.
+        let room = situation.room_segments().filter(|_| !is_bbr(block.cc));
+        Pending {
+            moment: Moment::of(block),
+            since_us: 0,
+            window_segments: window,
+            most_segments: room.unwrap_or(0).max(window),
+            burst_segments: (share as u32).max(1),
+            fills: fills(block),
+            lowered: false,
+        }
+    }
+
     /// What to do now; `Fitted` without a change when there is nothing left to do.
-    fn wish(&self, block: &ControlBlock, cc: Option<CcName>, burst_percent: u32) -> Option<(Why, Change)> {
+    fn wish(&self, block: &ControlBlock, cc: Option<CcName>) -> Option<(Why, Change)> {
         if block.is_recovering() {
             return None;
         }
@@ -445,16 +486,21 @@ impl Pending {
             if !self.fills && block.cwnd_segments <= window {
                 return Some((Why::Fitted, cc.map_or_else(Change::default, only_cc)));
             }
+            let fits = block.cwnd_segments >= window
+                && cc.is_none()
+                && (self.lowered || block.cwnd_segments <= self.most_segments);
+            if fits {
+                return Some((Why::Fitted, Change::default()));
+            }
             // BBR decides on cwnd itself; once it began anew on this link, its model is of this link.
             let settled = self.lowered && is_bbr(block.cc) && cc.is_none();
-            let burst = u64::from(window) * u64::from(burst_percent.min(100)) / 100;
-            let cwnd = block.cwnd_segments.max(burst as u32).min(window).max(1);
-            let fits =
+            let cwnd = block.cwnd_segments.max(self.burst_segments).min(window);
+            let same =
                 cwnd == block.cwnd_segments && block.ssthresh_segments == window.max(2) && cc.is_none();
-            let change = if settled || fits { Change::default() } else { begin_anew(cwnd, window, cc) };
+            let change = if settled || same { Change::default() } else { begin_anew(cwnd, window, cc) };
             return Some((Why::Fitted, change));
         }
-        let too_large = !self.lowered && block.cwnd_segments > window;
+        let too_large = !self.lowered && block.cwnd_segments > self.most_segments;
         too_large.then(|| (Why::Lowered, begin_anew(window, window.min(block.ssthresh_segments), None)))
     }
 }

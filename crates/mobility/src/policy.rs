@@ -74,11 +74,20 @@ pub const WINDOW_MIN_ALONE_SEGMENTS: u32 = 10;
 /// Headers of a segment that the rate counts: IP (20), TCP (20), timestamps (12).
 const HEADERS_BYTES: u64 = 52;
 
+/// Round trips of the bare path that the queue before a link may add. A longer one is not kept full for a connection's
+/// sake: its round-trip time would rise so far that timeouts are spurious.
+const QUEUE_MAX_ROUND_TRIPS: u64 = 3;
+/// Of what a path holds, how much too much is not worth beginning anew: the kernel's cubic then grows by a twentieth each
+/// round trip until its first loss (bictcp_update), and loses about as much there.
+const BEGINNING_ANEW_COSTS_ONE_IN: u64 = 20;
+
 /// What a window is remembered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remembered {
     /// Congestion window.
     pub cwnd_segments: u32,
+    /// The largest that filled the path without a loss, queue included; absent where none was seen to.
+    pub held_segments: Option<u32>,
     /// The link as it was.
     pub character: Character,
 }
@@ -124,6 +133,21 @@ impl Policy {
 }
 
 impl Situation {
+    /// Up to which a window is not too large for the new link: what the pipe and the queue before it hold. The queue is as
+    /// long as it was shown to be on that link, or else on the one before. Nothing where no queue was shown, and where the way
+    /// becomes shorter: what was sent last then arrives together with what still was on the long one, and so do the ACKs, so
+    /// that a whole window is sent at once.
+    pub fn room_segments(&self) -> Option<u32> {
+        let known = self.before.filter(|before| before.held_segments.is_some()).unwrap_or(self.old);
+        let held = known.held_segments.filter(|_| self.new.delay_us >= self.old.character.delay_us)?;
+        let pipe = self.pipe_segments(&self.new);
+        let queue = u64::from(held).saturating_sub(self.pipe_segments(&known.character));
+        let room = pipe.saturating_add(queue.min(pipe.saturating_mul(QUEUE_MAX_ROUND_TRIPS)));
+        let ceiling = self.ceiling_bytes / u64::from(self.mss_bytes.max(1));
+        let tolerated = room.saturating_add(room / BEGINNING_ANEW_COSTS_ONE_IN);
+        Some(tolerated.min(ceiling).try_into().unwrap_or(u32::MAX))
+    }
+
     /// Rate x round-trip time, in bits x microseconds.
     fn product(&self, link: &Character) -> u128 {
         let rate_bps = match self.way {
@@ -141,8 +165,13 @@ impl Situation {
     }
 
     fn estimated(&self) -> u64 {
+        self.pipe_segments(&self.new)
+    }
+
+    /// This connection's share of what a link's path holds without any queue.
+    fn pipe_segments(&self, link: &Character) -> u64 {
         let segment_bits = u128::from(8 * (u64::from(self.mss_bytes) + HEADERS_BYTES));
-        let all = self.product(&self.new) / 1_000_000 / segment_bits;
+        let all = self.product(link) / 1_000_000 / segment_bits;
         u64::try_from(all.div_ceil(u128::from(self.sharing.max(1)))).unwrap_or(u64::MAX)
     }
 }
@@ -162,7 +191,7 @@ mod tests {
     fn situation() -> Situation {
         Situation {
             new: SATELLITE,
-            old: Remembered { cwnd_segments: 30, character: WIFI },
+            old: Remembered { cwnd_segments: 30, held_segments: None, character: WIFI },
             before: None,
             way: Way::Up,
             rest_us: 5000,
@@ -202,7 +231,7 @@ mod tests {
         assert_eq!(Policy::Scale.window_segments(&situation()), 1320);
         let back = Situation {
             new: WIFI,
-            old: Remembered { cwnd_segments: 1320, character: SATELLITE },
+            old: Remembered { cwnd_segments: 1320, held_segments: None, character: SATELLITE },
             ..situation()
         };
         assert_eq!(Policy::Scale.window_segments(&back), 30);
@@ -210,13 +239,58 @@ mod tests {
 
     #[test]
     fn restoring_takes_what_was_there_and_estimates_where_nothing_was() {
-        let known = Remembered { cwnd_segments: 640, character: SATELLITE };
+        let known = Remembered { cwnd_segments: 640, held_segments: None, character: SATELLITE };
         let restored = Situation { before: Some(known), ..situation() };
         assert_eq!(Policy::Restore.window_segments(&restored), 640);
         let half = Character { up_bps: 40_000_000, ..SATELLITE };
         let changed = Situation { before: Some(Remembered { character: half, ..known }), ..situation() };
         assert_eq!(Policy::Restore.window_segments(&changed), 320, "the link has half of its rate then");
         assert_eq!(Policy::Restore.window_segments(&situation()), 1008);
+    }
+
+    /// 300 Mbit/s, 5 ms: 260 packets with the rest of the path.
+    const FAST: Character =
+        Character { up_bps: 300_000_000, down_bps: 300_000_000, delay_us: 5_000, loss_ppm: 0 };
+    /// 40 Mbit/s, 35 ms: 235 packets.
+    const LTE: Character =
+        Character { up_bps: 40_000_000, down_bps: 40_000_000, delay_us: 35_000, loss_ppm: 0 };
+
+    fn onto_lte(held_segments: Option<u32>) -> Situation {
+        let old = Remembered { cwnd_segments: 643, held_segments, character: FAST };
+        Situation { new: LTE, old, rest_us: 400, ..situation() }
+    }
+
+    #[test]
+    fn a_queue_that_was_shown_on_one_link_is_expected_before_the_next() {
+        // 300 Mbit/s x 10.4 ms = 260 packets; 40 Mbit/s x 70.4 ms = 234.67, rounded down before it is shared.
+        assert_eq!(onto_lte(Some(900)).room_segments(), Some((234 + 640) * 21 / 20));
+        assert_eq!(onto_lte(None).room_segments(), None, "none was shown");
+        assert_eq!(onto_lte(Some(200)).room_segments(), Some(234 * 21 / 20), "it never had a queue");
+        assert_eq!(
+            onto_lte(Some(100_000)).room_segments(),
+            Some(4 * 234 * 21 / 20),
+            "at most three round trips of it"
+        );
+        let shared = Situation { sharing: 2, ..onto_lte(Some(450)) };
+        assert_eq!(shared.room_segments(), Some((117 + 320) * 21 / 20));
+        let bounded = Situation { ceiling_bytes: 1448 * 300, ..onto_lte(Some(900)) };
+        assert_eq!(bounded.room_segments(), Some(300));
+        let old = Remembered { cwnd_segments: 643, held_segments: Some(900), character: LTE };
+        assert_eq!(
+            Situation { new: FAST, old, ..onto_lte(None) }.room_segments(),
+            None,
+            "all of it comes at once"
+        );
+    }
+
+    #[test]
+    fn a_queue_that_was_shown_on_the_new_link_itself_counts_more() {
+        let before = Remembered { cwnd_segments: 250, held_segments: Some(300), character: LTE };
+        let again = Situation { before: Some(before), ..onto_lte(Some(900)) };
+        assert_eq!(again.room_segments(), Some(300 * 21 / 20));
+        let never_filled = Remembered { held_segments: None, ..before };
+        let again = Situation { before: Some(never_filled), ..onto_lte(Some(900)) };
+        assert_eq!(again.room_segments(), onto_lte(Some(900)).room_segments());
     }
 
     fn character() -> impl Strategy<Value = Character> {
@@ -232,13 +306,14 @@ mod tests {
     proptest! {
         #[test]
         fn no_policy_leaves_its_bounds(
-            links in [character(), character(), character()], cwnds in any::<[u32; 2]>(), rest_us in any::<u32>(),
+            links in [character(), character(), character()], cwnds in any::<[u32; 2]>(),
+            held in any::<[Option<u32>; 2]>(), rest_us in any::<u32>(),
             sharing in any::<u32>(), mss_bytes in 1..=65_000u32, ceiling_bytes in 0..=u64::MAX, down in any::<bool>(),
         ) {
             let situation = Situation {
                 new: links[0],
-                old: Remembered { cwnd_segments: cwnds[0], character: links[1] },
-                before: Some(Remembered { cwnd_segments: cwnds[1], character: links[2] }),
+                old: Remembered { cwnd_segments: cwnds[0], held_segments: held[0], character: links[1] },
+                before: Some(Remembered { cwnd_segments: cwnds[1], held_segments: held[1], character: links[2] }),
                 way: if down { Way::Down } else { Way::Up },
                 rest_us, sharing, mss_bytes, ceiling_bytes,
             };
@@ -248,6 +323,7 @@ mod tests {
                 prop_assert!(window >= 1 && window <= ceiling.max(1));
                 prop_assert!(window >= u64::from(WINDOW_MIN_SEGMENTS).min(ceiling));
             }
+            prop_assert!(situation.room_segments().is_none_or(|room| u64::from(room) <= ceiling));
         }
 
         #[test]

@@ -339,3 +339,91 @@ fn a_round_trip_time_that_was_not_measured_yet_is_no_long_one() {
     // 20 Mbit/s x 600 ms = 1000 packets, a quarter of it at once.
     assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(250), Some(1000))]);
 }
+
+const FAST: Character =
+    Character { up_bps: 300_000_000, down_bps: 300_000_000, delay_us: 5_000, loss_ppm: 0 };
+const LTE: Character = Character { up_bps: 40_000_000, down_bps: 40_000_000, delay_us: 35_000, loss_ppm: 0 };
+
+fn on_fast(cwnd: u32) -> ControlBlock {
+    ControlBlock { min_rtt_us: Some(10_400), ..block(1, cwnd, cwnd, 2_000_000) }
+}
+
+/// Sees these windows on the fast link, 200 ms apart, and then hears of LTE.
+fn onto_lte(follower: &mut Follower, windows: &[u32]) -> Vec<Wish> {
+    follower.hear(&said("fast", FAST, 1), Some(LAN), &[], 0);
+    let mut now_us = 0;
+    for cwnd in windows {
+        now_us += 200_000;
+        assert!(follower.look(&[on_fast(*cwnd)], now_us).is_empty());
+    }
+    let last = on_fast(*windows.last().unwrap());
+    follower.hear(&said("lte", LTE, 2), Some(LAN), &[last], now_us + 1000)
+}
+
+#[test]
+fn a_window_that_pipe_and_queue_of_the_new_link_can_hold_is_left_as_it_is() {
+    let mut follower = follower(Policy::Restore);
+    // 900 were held by 260 in the pipe and 640 in the queue; LTE's pipe holds 234.
+    assert!(onto_lte(&mut follower, &[900, 900, 643]).is_empty());
+    assert_eq!(follower.waiting(), 1, "losses may still cut it");
+    let arrived = ControlBlock { snd_una: 2_000_000, ..on_fast(650) };
+    assert!(follower.look(&[arrived], 700_000).is_empty());
+    assert_eq!(follower.waiting(), 0);
+}
+
+#[test]
+fn a_window_that_was_left_and_is_cut_by_losses_of_the_change_is_set_again() {
+    let mut follower = follower(Policy::Restore);
+    assert!(onto_lte(&mut follower, &[900, 900, 643]).is_empty());
+    let cut = ControlBlock { cwnd_segments: 100, snd_una: 2_000_000, ..on_fast(650) };
+    let wishes = follower.look(&[cut], 700_000);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(100), Some(234))]);
+}
+
+#[test]
+fn a_window_larger_than_pipe_and_queue_is_lowered_to_the_pipe_and_then_left_to_grow() {
+    let mut follower = follower(Policy::Restore);
+    // (234 + 440) x 1.05 = 707.
+    assert!(onto_lte(&mut follower, &[700, 700, 707]).is_empty());
+    let mut follower = Follower::new(settings(Policy::Restore));
+    let wishes = onto_lte(&mut follower, &[700, 700, 708]);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(234), Some(234))]);
+    fulfil(&mut follower, &wishes[0], &on_fast(708));
+    let grown = ControlBlock { snd_una: 2_000_000, ssthresh_segments: 234, ..on_fast(264) };
+    assert!(follower.look(&[grown], 900_000).is_empty(), "what has grown on this link is of this link");
+    assert_eq!(follower.waiting(), 0);
+}
+
+#[test]
+fn what_was_cut_within_a_round_trip_was_not_held() {
+    let mut follower = follower(Policy::Restore);
+    // Slow start sends up to twice what the path holds before it learns of a loss.
+    let wishes = onto_lte(&mut follower, &[1800, 650]);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(234), Some(234))]);
+}
+
+#[test]
+fn on_a_shorter_way_a_window_above_the_wanted_one_is_lowered_whatever_the_queue_holds() {
+    let mut follower = follower(Policy::Restore);
+    let on_lte = ControlBlock { min_rtt_us: Some(70_400), ..on_fast(500) };
+    follower.hear(&said("lte", LTE, 1), Some(LAN), &[], 0);
+    (1..4).for_each(|index| drop(follower.look(&[on_lte.clone()], index * 200_000)));
+    let wishes = follower.hear(&said("fast", FAST, 2), Some(LAN), &[on_lte], 700_000);
+    assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(260), Some(250))]);
+}
+
+#[test]
+fn bbr_begins_anew_whatever_the_queue_holds() {
+    let slower = Character { up_bps: 100_000_000, ..FAST };
+    // 260 segments of queue at most, and 86 of pipe.
+    for (cc, wanted) in [("reno", None), ("bbr", Some((Why::Lowered, Some(86), Some(86))))] {
+        let mut follower = follower(Policy::Restore);
+        let sends = |cwnd| ControlBlock { cc: cc.into(), ..on_fast(cwnd) };
+        follower.hear(&said("fast", FAST, 1), Some(LAN), &[], 0);
+        [900, 900, 300].iter().zip(1..).for_each(|(cwnd, index)| {
+            follower.look(&[sends(*cwnd)], index * 200_000);
+        });
+        let wishes = follower.hear(&said("slower", slower, 2), Some(LAN), &[sends(300)], 700_000);
+        assert_eq!(wishes.iter().map(windows).next(), wanted, "{cc}");
+    }
+}
