@@ -199,6 +199,23 @@ fn a_table_that_is_cut_off_or_is_no_capture_is_refused_with_the_reason() {
     assert!(refused(&other).contains("not a capture"));
 }
 
+/// The library that decodes pages subtracts what a damaged one claims (found by the fuzz target `capture_columns`).
+#[test]
+fn whatever_an_octet_of_the_pages_is_changed_to_the_table_is_read_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = written(folder.path(), Form::Columns, &traffic(3));
+    let whole = std::fs::read(&path).unwrap();
+    let most = packets(&path).len();
+    for at in 4..whole.len().min(1200) {
+        for value in [0, 2, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[at] = value;
+            std::fs::write(&path, bytes).unwrap();
+            assert!(source::open(&path).is_err() || packets(&path).len() <= most, "octet {at} is {value}");
+        }
+    }
+}
+
 #[test]
 fn a_damaged_row_group_is_told_of_and_the_others_are_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,11 +7,16 @@ use crate::{
     segment::Segment,
     segments::Segments,
 };
+use arrow::array::RecordBatch;
 use longfat_schema::run::{Kind, parse_versioned};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use std::{fs::File, io};
+use std::{
+    fs::File,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 /// Rows that are in memory at once.
 const BATCH_ROWS: usize = 1 << 13;
@@ -21,6 +26,14 @@ const MAX_DAMAGES: usize = 100;
 /// Whether a file begins as this form does.
 pub fn recognises(beginning: &[u8]) -> bool {
     beginning.starts_with(b"PAR1")
+}
+
+/// The next rows. On pages that are damaged the library may panic; what it was decoding is not used again then.
+fn decoded(batches: &mut ParquetRecordBatchReader) -> Result<Option<RecordBatch>, String> {
+    match catch_unwind(AssertUnwindSafe(|| batches.next())) {
+        Ok(batch) => batch.transpose().map_err(|error| error.to_string()),
+        Err(_) => Err("a page contradicts itself".to_owned()),
+    }
 }
 
 /// Reads a capture in columns.
@@ -80,15 +93,12 @@ impl ColumnsReader {
                 self.begin_group()?;
                 continue;
             };
-            match batches.next() {
-                None => self.batches = None,
-                Some(batch) => {
-                    let batch = batch.map_err(|error| error.to_string());
-                    match batch.and_then(|batch| Columns::of(&batch, self.about.origin.link)) {
-                        Ok(columns) => self.columns = Some(columns),
-                        Err(what) => self.pass_over(what),
-                    }
-                }
+            let batch = decoded(batches)
+                .and_then(|batch| batch.map(|batch| Columns::of(&batch, self.about.origin.link)).transpose());
+            match batch {
+                Ok(None) => self.batches = None,
+                Ok(columns) => self.columns = columns,
+                Err(what) => self.pass_over(what),
             }
         }
         Ok(true)
