@@ -11,8 +11,9 @@
  *            share the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989).
  *            RTTmin is the least of the last one to two spans of min_rtt_s: after a change of route it is learnt anew.
  * States     those of imtcp. From the first stream to the fourth result the window stays at 32 segments.
- *            The bound is never below 16 segments: a stream of eight pairs fits, or nothing would be measured and the
- *            bound could never rise again. A risen round-trip time takes the window below that, to 2.
+ *            The bound is never below 16 segments: a stream of eight pairs fits. A risen round-trip time takes the window
+ *            below that, to 2, and where 16 segments are a queue keeps it there. A stream then leaves on top of the window, so
+ *            seldom that all are a hundredth of what the window sends: others hardly notice, and what is found stays true.
  * Units      segments, microseconds, kbit/s.
  * Reference  Tsugawa 2006, where phi and psi are 1, delta is 1.3 and the latest sample decides.
  */
@@ -52,7 +53,7 @@ struct lf_imtcp_bg_state {
 };
 LF_CHECK_LARGE_STATE(struct lf_imtcp_bg_state);
 
-#define LF_IMTCP_BG_FLOOR (2 * LF_UNITS)
+#define LF_IMTCP_BG_FLOOR LF_STREAM_LEAST
 #define LF_IMTCP_BG_LEAST 2
 /* What hosts add by themselves: on short paths more than queues do. */
 #define LF_IMTCP_BG_SLACK_US 1000
@@ -160,6 +161,9 @@ LF_INLINE void lf_imtcp_bg_yield(struct lf_conn *c, struct lf_imtcp_bg_state *s,
 {
 	lf_u64 least, now, window;
 
+	/* A stream on top of the window is a queue of one's own, which is not held against the window. */
+	if (s->imtcp.meter.stream.phase != LF_STREAM_NONE && c->cwnd_segments < LF_STREAM_LEAST)
+		lf_imtcp_bg_begin_round(c, s);
 	if (c->now_us - s->round_began_us < c->srtt_us)
 		return;
 	now = s->round_rtt_us / lf_max(s->round_samples, 1);

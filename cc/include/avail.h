@@ -15,8 +15,14 @@ enum lf_estimator { LF_BY_KALMAN = 0, LF_BY_SUBRANGES = 1 };
 struct lf_measuring {
 	lf_u32 estimator; /* enum lf_estimator */
 	lf_u32 every;     /* round trips from one stream to the next */
-	lf_u32 is_gentle; /* 1: streams exceed the available bandwidth by less */
+	lf_u32 is_gentle; /* 1: streams exceed the available bandwidth by less, and leave also where no window holds one */
 };
+
+/*
+ * Where the window holds no stream, one in so many times of its own length: a hundredth of what the window sends, and of the time,
+ * so that 99 of 100 packets of others hardly meet one.
+ */
+#define LF_METER_SELDOM 100
 
 /* A measuring algorithm's state begins with this. */
 struct lf_meter {
@@ -142,9 +148,18 @@ LF_INLINE lf_u64 lf_meter_pause_us(const struct lf_conn *c, const struct lf_mete
 	return (lf_u64)c->srtt_us * every + (((lf_u64)c->srtt_us * part) >> 8);
 }
 
-/* At most one stream in `every` round trips, in calm, with enough written to send it whole. */
+/*
+ * The same where the window holds no stream: it leaves on top of the window, and takes as long as the window would for its
+ * segments, or less.
+ */
+LF_INLINE lf_u64 lf_meter_long_pause_us(const struct lf_conn *c)
+{
+	return (lf_u64)c->srtt_us * LF_STREAM_LEAST * LF_METER_SELDOM / lf_max(c->cwnd_segments, 1);
+}
+
+/* In calm, with enough written to send it whole. */
 LF_INLINE lf_u32 lf_meter_may_begin(const struct lf_conn *c, const struct lf_meter *m, const struct lf_sending *send,
-				    lf_u32 unit_segments, lf_u32 every)
+				    lf_u32 unit_segments, lf_u64 pause_us)
 {
 	lf_u64 stream_bytes = (lf_u64)unit_segments * LF_UNITS * c->mss_bytes;
 
@@ -152,7 +167,7 @@ LF_INLINE lf_u32 lf_meter_may_begin(const struct lf_conn *c, const struct lf_met
 		return 0;
 	if (send->unsent_bytes < stream_bytes || c->flight_segments >= c->cwnd_segments)
 		return 0;
-	return !m->stream.began_us || c->now_us - m->stream.began_us >= lf_meter_pause_us(c, m, every);
+	return !m->stream.began_us || c->now_us - m->stream.began_us >= pause_us;
 }
 
 LF_INLINE void lf_meter_begin(struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send,
@@ -167,6 +182,21 @@ LF_INLINE void lf_meter_begin(struct lf_conn *c, struct lf_meter *m, const struc
 		m->stream.to_kbps = m->stream.from_kbps;
 	}
 	lf_stream_begin(c, &m->stream, send, unit_segments);
+}
+
+/* Begins a stream if it is time for one: what the window holds, or seldom the least there is. */
+LF_INLINE void lf_meter_try(struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send,
+			    const struct lf_measuring *how)
+{
+	lf_u32 unit_segments = lf_stream_unit(c, send);
+	lf_u64 pause_us = lf_meter_pause_us(c, m, how->every);
+
+	if (!unit_segments && how->is_gentle && m->stream.began_us) {
+		unit_segments = LF_STREAM_LEAST / LF_UNITS;
+		pause_us = lf_max64(pause_us, lf_meter_long_pause_us(c));
+	}
+	if (lf_meter_may_begin(c, m, send, unit_segments, pause_us))
+		lf_meter_begin(c, m, send, how, unit_segments);
 }
 
 /*
@@ -197,7 +227,6 @@ LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct 
 				  const struct lf_measuring *how)
 {
 	struct lf_stream *s = &m->stream;
-	lf_u32 unit_segments;
 
 	if (s->phase == LF_STREAM_LEAVING) {
 		lf_stream_note_sent(s, send);
@@ -209,11 +238,8 @@ LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct 
 	lf_stream_release(c, s);
 	if ((lf_u64)c->flight_segments + lf_max(send->burst_segments, 2) >= c->cwnd_segments)
 		m->filled_us = c->now_us;
-	if (s->phase == LF_STREAM_NONE) {
-		unit_segments = lf_stream_unit(c, send);
-		if (lf_meter_may_begin(c, m, send, unit_segments, how->every))
-			lf_meter_begin(c, m, send, how, unit_segments);
-	}
+	if (s->phase == LF_STREAM_NONE)
+		lf_meter_try(c, m, send, how);
 	if (s->phase != LF_STREAM_LEAVING)
 		return 2;
 	s->tried_us = c->now_us;

@@ -21,6 +21,8 @@
 #include "window.h"
 
 #define LF_UNITS 8
+/* Segments of the least one: eight pairs. */
+#define LF_STREAM_LEAST (2 * LF_UNITS)
 /* A stream that takes longer tells of a path that was. It also bounds the sums below: 8 * 8 * 2^20 * 2^20 = 2^46. */
 #define LF_STREAM_MOST (1u << 20)
 
@@ -88,7 +90,7 @@ LF_INLINE lf_u32 lf_stream_unit(const struct lf_conn *c, const struct lf_sending
 {
 	lf_u32 most = lf_min(lf_min(c->cwnd_segments / LF_UNITS, send->burst_segments), 64);
 
-	if (c->cwnd_segments >= 2 * LF_UNITS && most < 2)
+	if (c->cwnd_segments >= LF_STREAM_LEAST && most < 2)
 		most = 2;
 	return most & ~1u;
 }
