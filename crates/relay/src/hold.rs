@@ -135,9 +135,9 @@ impl Held {
         self.gates_changed.store(true, Ordering::Release);
     }
 
-    /// How many gates there are: each takes a descriptor.
-    pub fn gates(&self) -> usize {
-        self.lock_gates().len()
+    /// Descriptors kept open for gates: each one's interface, and a socket prepared for its next dial.
+    pub fn descriptors(&self) -> usize {
+        2 * self.lock_gates().len()
     }
 
     fn lock_gates(&self) -> MutexGuard<'_, Gates> {
@@ -162,6 +162,17 @@ pub(crate) struct Hold<'a> {
     epoll: Epoll,
     table: Table,
     dialing: HashMap<u64, Dial>,
+    /// By the rule's index: a socket for the next dial, made while no client waits for it.
+    prepared: HashMap<usize, Outgoing>,
+    /// Rounds of its loop, and the last one in which each gate brought a SYN.
+    round: u64,
+    visited: HashMap<usize, u64>,
+}
+
+/// A socket to dial with.
+struct Outgoing {
+    socket: TcpStream,
+    ipv6: bool,
 }
 
 /// A dial under way.
@@ -176,7 +187,8 @@ impl<'a> Hold<'a> {
     pub fn new(shared: &'a Shared<'a>, own_mark: u32) -> Result<Hold<'a>> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::io(WATCH, errno))?;
         let (raw, table) = (tun::Raw::new(own_mark)?, Table::new(shared.held_limit()));
-        Ok(Hold { shared, gates: Gates::new(), raw, epoll, table, dialing: HashMap::new() })
+        let (gates, dialing, prepared, visited) = Default::default();
+        Ok(Hold { shared, gates, raw, epoll, table, dialing, prepared, round: 0, visited })
     }
 
     /// Takes over gates made since the last look.
@@ -190,6 +202,8 @@ impl<'a> Hold<'a> {
             self.epoll.add(gate.tun.file(), event).map_err(|errno| Error::io(WATCH, errno))?;
         }
         self.gates = gates;
+        // The way of a rule may be another now.
+        self.prepared.clear();
         Ok(())
     }
 
@@ -203,12 +217,13 @@ impl<'a> Hold<'a> {
                 Err(nix::errno::Errno::EINTR) => 0,
                 Err(errno) => return Err(Error::io("wait for held handshakes", errno)),
             };
+            self.round += 1;
             self.look_at_gates()?;
             self.forget_taken();
             for event in &events[..count] {
                 match event.data() {
                     gate @ GATES.. => self.read_some((gate - GATES) as usize),
-                    number => self.on_dial(number),
+                    number => self.on_dial(number, event.events()),
                 }
             }
             self.expire();
@@ -216,10 +231,12 @@ impl<'a> Hold<'a> {
         Ok(())
     }
 
+    /// Mostly one SYN, whom another look would only delay; more when there was one in the last round, too.
     fn read_some(&mut self, rule: usize) {
         let Some(gate) = self.gates.get(&rule).cloned() else { return };
+        let is_crowded = self.visited.insert(rule, self.round).is_some_and(|last| last + 1 == self.round);
         let mut packet = [0; tun::PACKET_BYTES];
-        for _ in 0..BATCH {
+        for _ in 0..if is_crowded { BATCH } else { 1 } {
             let Some(bytes) = gate.tun.read(&mut packet) else { return };
             self.on_packet(rule, &gate, &packet[..bytes]);
         }
@@ -256,7 +273,9 @@ impl<'a> Hold<'a> {
     fn dial(&mut self, number: u64, pair: Pair, rule: usize, gate: &Gate) -> io::Result<()> {
         let (client, server) = pair;
         let leg = self.shared.leg(&gate.way.server, true);
-        let mut socket = leg.outgoing(server.is_ipv6())?;
+        let prepared = self.prepared.remove(&rule).filter(|prepared| prepared.ipv6 == server.is_ipv6());
+        let mut socket =
+            prepared.map_or_else(|| leg.outgoing(server.is_ipv6()), |prepared| Ok(prepared.socket))?;
         if !leg::start_connect(&socket, Some(client), server)? {
             self.shared.warn_port_changed(client, server);
             socket = leg.outgoing(server.is_ipv6())?;
@@ -268,10 +287,11 @@ impl<'a> Hold<'a> {
         Ok(())
     }
 
-    fn on_dial(&mut self, number: u64) {
+    fn on_dial(&mut self, number: u64, flags: EpollFlags) {
         let Some(Dial { pair, socket, rule }) = self.dialing.remove(&number) else { return };
         let _ = self.epoll.delete(&socket);
-        let error = socket.take_error().unwrap_or_else(Some);
+        let has_failed = flags.contains(EpollFlags::EPOLLERR);
+        let error = if has_failed { socket.take_error().unwrap_or_else(Some) } else { None };
         // A reset in answer to the SYN is "refused"; any other came after the handshake: the client shall see both.
         let stands = error.is_none_or(|error| {
             let after = error.kind() == io::ErrorKind::ConnectionReset;
@@ -286,6 +306,16 @@ impl<'a> Hold<'a> {
             if let Some(gate) = self.gates.get(&rule) {
                 let _ = gate.tun.write(syn);
             }
+            self.prepare(rule, pair.1.is_ipv6());
+        }
+    }
+
+    /// A socket for the next dial, while the client completes its handshake.
+    fn prepare(&mut self, rule: usize, ipv6: bool) {
+        let (Some(gate), false) = (self.gates.get(&rule), self.prepared.contains_key(&rule)) else { return };
+        // Without descriptors the next dial finds out.
+        if let Ok(socket) = self.shared.leg(&gate.way.server, true).outgoing(ipv6) {
+            self.prepared.insert(rule, Outgoing { socket, ipv6 });
         }
     }
 

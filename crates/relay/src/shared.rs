@@ -177,11 +177,9 @@ impl<'a> Shared<'a> {
     }
 
     /// The leg that stands for a client whose SYN was held.
-    pub fn held_leg(&self, client: &TcpStream, address: SocketAddr, clients: &Clients) -> Option<TcpStream> {
-        if !clients.is_intercepted() || clients.likely().accept != Accept::AfterServer {
-            return None;
-        }
-        self.held.take(address, client.local_addr().ok()?)
+    pub fn held_leg(&self, client: SocketAddr, server: SocketAddr, clients: &Clients) -> Option<TcpStream> {
+        let may_be_held = clients.is_intercepted() && clients.likely().accept == Accept::AfterServer;
+        if may_be_held { self.held.take(client, server) } else { None }
     }
 
     /// Counts a client whose SYN was held and whose server could not be reached.
@@ -209,7 +207,7 @@ impl<'a> Shared<'a> {
     /// Every worker has so many listeners: what descriptors they, the gates of held handshakes and the programs that mark
     /// leave is for connections.
     pub fn count_descriptors(&self, doors: usize) {
-        let others = self.held.gates() + self.queues.descriptors();
+        let others = self.held.descriptors() + self.queues.descriptors();
         self.most_connections.store(self.limits.connections(doors, others), Ordering::Relaxed);
     }
 

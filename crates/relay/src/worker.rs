@@ -159,7 +159,8 @@ impl<'a> Worker<'a> {
 
     fn dispatch_connection(&mut self, token: Token, side: Side, flags: EpollFlags) {
         let Some(connection) = self.slots.get_mut(token) else { return };
-        let error = if flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
+        // What hung up without an error (EPOLLHUP alone) has ended both ways.
+        let error = if flags.contains(EpollFlags::EPOLLERR) {
             connection.legs.leg(side).take_error().ok().flatten()
         } else {
             None

@@ -69,6 +69,8 @@ impl Door {
 struct Newcomer {
     client: TcpStream,
     address: SocketAddr,
+    /// Where it wants to go.
+    target: io::Result<SocketAddr>,
     server: TcpStream,
     /// Its SYN was held: the server's leg stands.
     stands: bool,
@@ -211,7 +213,9 @@ impl Worker<'_> {
         };
         match leg::accept(&door.listener) {
             Ok((client, address)) => {
-                let held = self.shared.held_leg(&client, address, &door.clients);
+                let target = target(&client, &door.clients);
+                let to = target.as_ref().ok();
+                let held = to.and_then(|to| self.shared.held_leg(address, *to, &door.clients));
                 let stands = held.is_some();
                 let server = match held {
                     Some(held) => {
@@ -220,7 +224,8 @@ impl Worker<'_> {
                     }
                     None => prepared,
                 };
-                Ok(Some(Newcomer { client, address, server, stands, clients: door.clients.clone() }))
+                let clients = door.clients.clone();
+                Ok(Some(Newcomer { client, address, target, server, stands, clients }))
             }
             Err(error) => {
                 door.prepared = Some(prepared);
@@ -235,8 +240,8 @@ impl Worker<'_> {
     /// Starts the leg to the server. A client that cannot be served is reset.
     fn begin(&mut self, newcomer: Newcomer) {
         let number = self.shared.number();
-        let Newcomer { client, address: client_address, server, stands, clients } = newcomer;
-        let Ok(server_address) = self.target(&client, &clients) else {
+        let Newcomer { client, address: client_address, target, server, stands, clients } = newcomer;
+        let Ok(server_address) = target.and_then(|target| self.check_target(target, &clients)) else {
             return self.turn_away(&client, Ended::ResetByClient, &clients.likely().rule);
         };
         let Some(plan) = clients.way_of(client_address, server_address).cloned() else {
@@ -304,15 +309,12 @@ impl Worker<'_> {
         Ok(server)
     }
 
-    /// Where a client wants to go.
-    fn target(&self, client: &TcpStream, clients: &Clients) -> io::Result<SocketAddr> {
-        if let Some(first) = clients.targets().and_then(|targets| targets.first()) {
-            return Ok(*first);
-        }
-        let wanted = client.local_addr()?;
-        // Somebody connected to the transparent listener itself: there is no server behind it but the relay.
-        let own = self.doors.iter().any(|door| door.address.as_ref().is_ok_and(|own| *own == wanted));
-        if own { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(wanted) }
+    /// Somebody may have connected to a transparent listener itself: there is no server behind it but the relay.
+    fn check_target(&self, target: SocketAddr, clients: &Clients) -> io::Result<SocketAddr> {
+        let mut doors = self.doors.iter();
+        let is_own = clients.targets().is_none()
+            && doors.any(|door| door.address.as_ref().is_ok_and(|own| *own == target));
+        if is_own { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(target) }
     }
 
     /// Dials, and watches both sockets; tries the server's next address when that fails at once.
@@ -398,6 +400,14 @@ impl Worker<'_> {
                  {outcome}: a route's 'congctl' overrides the choice (see 'ip route')"
             )
         });
+    }
+}
+
+/// Where a client wants to go.
+fn target(client: &TcpStream, clients: &Clients) -> io::Result<SocketAddr> {
+    match clients.targets().and_then(|targets| targets.first()) {
+        Some(first) => Ok(*first),
+        None => client.local_addr(),
     }
 }
 
