@@ -18,6 +18,8 @@ use std::{
 
 /// Bytes one filling takes at most.
 pub const BUFFER_BYTES: usize = 256 * 1024;
+/// A pipe's size: twice that, because each piece of a packet takes a page of it.
+const PIPE_BYTES: usize = 2 * BUFFER_BYTES;
 /// A pipe that could not be made this large (a user's share of pipe memory is used up) is worse than memory.
 const SMALLEST_PIPE_BYTES: i32 = 64 * 1024;
 /// What a direction is given when the large buffers are used up, or its connection may not have one: with at most two of
@@ -101,7 +103,8 @@ impl Buffer {
     fn pipe() -> Option<Buffer> {
         let (read, write) = pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).ok()?;
         // Refused beyond a user's share (fs.pipe-user-pages-soft); the pipe then keeps its default size.
-        let size = fcntl(&write, FcntlArg::F_SETPIPE_SZ(BUFFER_BYTES as i32))
+        let size = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES as i32))
+            .or_else(|_| fcntl(&write, FcntlArg::F_SETPIPE_SZ(BUFFER_BYTES as i32)))
             .or_else(|_| fcntl(&write, FcntlArg::F_GETPIPE_SZ))
             .ok()?;
         (size >= SMALLEST_PIPE_BYTES).then_some(Buffer::Pipe { read, write })

@@ -208,6 +208,13 @@ fn set_linger(socket: &impl AsFd, on: libc::c_int) {
     }
 }
 
+/// Reports data of this socket when so much has come (SO_RCVLOWAT); its end, errors and a full window are always reported.
+pub(crate) fn wake_at(socket: &impl AsFd, bytes: u64) {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    // A socket that refuses has ended.
+    let _ = socket::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);
+}
+
 /// Bytes sent or waiting to be sent and not yet acknowledged (SIOCOUTQ); a FIN counts as one.
 pub(crate) fn unacked_bytes(socket: &impl AsFd) -> u64 {
     queue_bytes(socket, libc::TIOCOUTQ)

@@ -29,6 +29,7 @@ pub mod connection;
 pub mod control;
 mod doors;
 mod error;
+mod gather;
 mod hold;
 mod intercept;
 mod leg;

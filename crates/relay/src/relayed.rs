@@ -3,6 +3,7 @@
 use crate::{
     buffer::{BUFFER_BYTES, Buffer, Moved, Pool, SMALL_BYTES},
     connection::{Action, Connection, Direction, Event, Side},
+    gather::{Change, Gather},
     leg,
     observer::Ended,
     plan::ConnectionPlan,
@@ -16,11 +17,14 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Bytes one direction may move before it is another connection's turn: with this, flows share a worker evenly.
 const TURN_BYTES: usize = BUFFER_BYTES;
+
+/// What may gather of bulk data at most.
+const GATHERED_BYTES: u64 = 1024 * 1024;
 
 /// Time in which the outbound legs had nothing to send and nothing under way, as last said.
 #[derive(Debug, Default)]
@@ -84,6 +88,15 @@ impl Legs {
         most_bytes < usize::MAX && leg::unsent_bytes(self.leg(direction.to())) >= most_bytes as u64
     }
 
+    /// Bulk data of a direction are moved at the latest when so much waits: half of the window, which is half of the buffer.
+    fn gathering_bytes(&self, direction: Direction) -> u64 {
+        let buffer_bytes = match direction.from() {
+            Side::Client => self.plan.client.buffer_bytes,
+            Side::Server => self.plan.server.buffer_bytes,
+        };
+        (buffer_bytes / 4).min(GATHERED_BYTES)
+    }
+
     /// How short the queue of a direction is kept, if it is.
     pub fn queue(&self, direction: Direction) -> Option<QueueStatus> {
         let plan = self.plan.queue.as_ref()?;
@@ -131,12 +144,16 @@ pub(crate) struct Relayed {
     pub logic: Connection,
     pub legs: Arc<Legs>,
     buffers: [Option<Buffer>; 2],
-    /// Per direction: its last reading was large.
+    /// Per direction: its last turn read much.
     is_bulk: [bool; 2],
+    /// The last turn ended before there was nothing more to do.
+    was_cut: bool,
     /// Per side: a FIN or urgent data were announced, behind which a reading that was not full may have stopped.
     is_doubtful: [bool; 2],
     /// Per side: not written to although it would have taken more, so that no event says when it should have.
     unarmed: [bool; 2],
+    /// Whether bulk data wait in their socket for more.
+    pub gather: Gather,
     /// Whether it stands in the worker's queue of connections with work to do.
     pub queued: bool,
     pub started: Instant,
@@ -159,6 +176,8 @@ pub(crate) struct Turn {
     /// There is more to do, but it is another connection's turn.
     pub more: bool,
     pub moved_bytes: u64,
+    /// Per direction.
+    pub read_bytes: [u64; 2],
 }
 
 impl Relayed {
@@ -170,8 +189,10 @@ impl Relayed {
             legs: Arc::new(legs),
             buffers: [None, None],
             is_bulk: [false; 2],
+            was_cut: false,
             is_doubtful: [false; 2],
             unarmed: [false; 2],
+            gather: Gather::new(Instant::now()),
             queued: false,
             started: Instant::now(),
             deadline: None,
@@ -197,12 +218,18 @@ impl Relayed {
                 let moved = self.act(action, direction, pool);
                 if action == Action::Read {
                     left = left.saturating_sub(moved);
+                    turn.read_bytes[direction.index()] += moved as u64;
                 } else {
                     turn.moved_bytes += moved as u64;
                 }
             };
             self.settle_buffer(direction, pool);
+            // The rest of what was cut says nothing of what comes next.
+            if turn.read_bytes[direction.index()] > 0 && !self.was_cut {
+                self.is_bulk[direction.index()] = turn.read_bytes[direction.index()] >= SMALL_BYTES as u64;
+            }
         }
+        self.was_cut = turn.more;
         self.recent_bytes += turn.moved_bytes;
         if turn.moved_bytes > 0 && self.legs.plan.idle.is_some() {
             self.moved = Instant::now();
@@ -258,7 +285,7 @@ impl Relayed {
         };
         self.on(event);
         let Moved::Bytes(bytes) = moved else { return 0 };
-        self.is_bulk[index] = bytes >= SMALL_BYTES;
+        self.is_bulk[index] |= bytes >= SMALL_BYTES;
         if took_all && !self.is_doubtful[direction.from() as usize] {
             self.on(Event::ReadBlocked(direction));
         }
@@ -298,9 +325,17 @@ impl Relayed {
         [Side::Client, Side::Server].into_iter().filter(move |side| unarmed[*side as usize])
     }
 
-    /// Whether bytes wait for an outbound socket.
-    pub fn is_write_blocked(&self) -> bool {
-        Direction::BOTH.iter().any(|direction| self.logic.held_bytes(*direction) > 0)
+    /// Lets bulk data gather in their socket, or no longer. Queues that are kept short are left alone.
+    pub fn gather(&mut self, read_bytes: [u64; 2], length: Duration) {
+        if self.legs.plan.queue.is_some() || (read_bytes == [0, 0] && self.gather.due().is_none()) {
+            return;
+        }
+        let (direction, bytes) = match self.gather.after_turn(read_bytes, length, Instant::now()) {
+            Change::None => return,
+            Change::Begin(direction) => (direction, self.legs.gathering_bytes(direction)),
+            Change::End(direction) => (direction, 1),
+        };
+        leg::wake_at(self.legs.leg(direction.from()), bytes);
     }
 
     /// Throws the buffers away.

@@ -54,7 +54,7 @@ pub struct RelaySpec {
     pub drain: Option<Nanos>,
     /// How long a reset waits until the bytes before it are delivered.
     pub reset_wait: Option<Nanos>,
-    /// Rest after a batch of bulk data.
+    /// How long bulk data may gather.
     pub nap: Option<Nanos>,
     /// Threads.
     pub workers: Option<usize>,

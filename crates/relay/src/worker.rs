@@ -6,8 +6,8 @@
 
 mod accept;
 mod balance;
+mod gathering;
 mod limits;
-mod rest;
 mod slots;
 
 use crate::{
@@ -55,16 +55,10 @@ pub(crate) struct Worker<'a> {
     pool: Pool<'a>,
     balanced: Instant,
     limits: limits::Look,
-    rest: rest::Rest,
+    /// Connections whose bulk data gather.
+    gathering: Vec<Token>,
     /// Rounds of its loop.
     round: u64,
-}
-
-/// What a round of turns came to.
-#[derive(Default)]
-struct Round {
-    moved_bytes: u64,
-    write_blocked: bool,
 }
 
 impl<'a> Worker<'a> {
@@ -84,7 +78,7 @@ impl<'a> Worker<'a> {
             pool: Pool::new(&shared.budget),
             balanced: Instant::now(),
             limits: limits::Look::new(plan, Instant::now()),
-            rest: rest::Rest::new(plan.nap, plan.smallest_buffer_bytes(), Instant::now()),
+            gathering: Vec::new(),
             round: 0,
         };
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
@@ -105,12 +99,12 @@ impl<'a> Worker<'a> {
             }
             self.shared.seats[self.index].rounds.fetch_add(1, Ordering::Relaxed);
             self.look_after_doors();
-            let round = self.run_ready();
+            self.flush_gathered();
+            self.run_ready();
             self.run_settling();
             self.expire();
             self.balance();
             self.look_at_limits();
-            self.rest(&round);
         }
         Ok(())
     }
@@ -127,7 +121,7 @@ impl<'a> Worker<'a> {
         let timeout = match (self.ready.is_empty(), self.settling.is_empty()) {
             (false, _) => 0,
             (true, false) => SETTLE_WAIT_MS,
-            (true, true) => IDLE_WAIT_MS,
+            (true, true) => self.gathering_wait_ms().min(IDLE_WAIT_MS),
         };
         if timeout > 0 && self.is_unprepared() {
             match self.poll(events, 0)? {
@@ -202,8 +196,7 @@ impl<'a> Worker<'a> {
     }
 
     /// One turn for each connection that is in the queue now.
-    fn run_ready(&mut self) -> Round {
-        let mut round = Round::default();
+    fn run_ready(&mut self) {
         for _ in 0..self.ready.len() {
             let Some(token) = self.ready.pop_front() else { break };
             let Some(connection) = self.slots.get_mut(token) else { continue };
@@ -214,14 +207,12 @@ impl<'a> Worker<'a> {
                 // Cannot fail for a descriptor that was added.
                 let _ = self.epoll.modify(connection.legs.leg(side), &mut event);
             }
-            round.moved_bytes += turn.moved_bytes;
-            round.write_blocked |= connection.is_write_blocked();
+            self.gather(token, &turn);
             if turn.more {
                 self.enqueue(token);
             }
             self.look_at_ending(token);
         }
-        round
     }
 
     /// Ends the connection, or starts the clock of a reset that is being passed on.
@@ -293,14 +284,6 @@ impl<'a> Worker<'a> {
         let ended = connection.ended;
         drop(connection);
         self.shared.count_ended(ended, bytes);
-    }
-
-    /// Lets bulk data gather, when nothing else is to be done and no outbound socket is waiting to be filled.
-    fn rest(&mut self, round: &Round) {
-        let idle = !round.write_blocked && self.ready.is_empty();
-        if let Some(length) = self.rest.after(round.moved_bytes, idle, Instant::now()) {
-            std::thread::sleep(length);
-        }
     }
 
     /// Watches both sockets. Edge-triggered: what is there already is reported at once.

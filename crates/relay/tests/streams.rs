@@ -316,3 +316,91 @@ fn urgent_data_holds_nothing_up() {
     drop((client, far));
     assert_eq!(relay.stop().connections, 1);
 }
+
+/// A bulk transfer, piece by piece, that neither ends nor is answered.
+fn send_in_pieces(mut near: &TcpStream, pieces: usize, piece_bytes: usize, pause: Duration) -> Vec<u8> {
+    let (mut noise, mut sent) = (Noise::new(3), vec![0; pieces * piece_bytes]);
+    noise.fill(&mut sent);
+    for piece in sent.chunks(piece_bytes) {
+        near.write_all(piece).unwrap();
+        std::thread::sleep(pause);
+    }
+    sent
+}
+
+#[test]
+fn bulk_data_that_stop_short_of_what_would_wake_the_relay_arrive_all_the_same() {
+    let (bed, listener, relay) = explicit("gpause", |plan| plan.nap = Duration::from_millis(2));
+    for client_sends in [true, false] {
+        let (client, far) = bed.pair(&listener, relay.address());
+        let (near, mut other) = if client_sends { (&client, &far) } else { (&far, &client) };
+        let mut got = vec![0; 100 * 130_003];
+        let sent = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| send_in_pieces(near, 100, 130_003, Duration::from_millis(1)));
+            other.read_exact(&mut got).unwrap();
+            sender.join().unwrap()
+        });
+        assert!(got == sent, "client sends: {client_sends}");
+    }
+}
+
+/// What makes gathered data move before their time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Prompt {
+    Fin,
+    Answer,
+}
+
+/// At 320 kB/s a transfer is bulk after three seconds, and what comes then may gather for as long as this.
+const GATHER: Duration = Duration::from_secs(10);
+
+/// Reads what comes until nothing has come for a while after the sender has sent all; how much it was.
+fn read_until_still(mut other: &TcpStream, got: &mut [u8], is_sent: impl Fn() -> bool) -> usize {
+    let (mut count, mut still) = (0, 0);
+    other.set_nonblocking(true).unwrap();
+    while still < 100 {
+        match other.read(&mut got[count..]) {
+            Ok(0) => break,
+            Ok(bytes) => (count, still) = (count + bytes, 0),
+            Err(_) => {
+                still += u32::from(is_sent());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    other.set_nonblocking(false).unwrap();
+    count
+}
+
+fn gather_until(prompt: Prompt, near: &TcpStream, mut other: &TcpStream) {
+    const PIECES: usize = 90;
+    let mut got = vec![0; PIECES * (16 << 10)];
+    let (sent, early) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send_in_pieces(near, PIECES, 16 << 10, Duration::from_millis(50)));
+        let early = read_until_still(other, &mut got, || sender.is_finished());
+        (sender.join().unwrap(), early)
+    });
+    assert!(early < sent.len(), "nothing gathered: {prompt:?}");
+    let prompted = Instant::now();
+    match prompt {
+        Prompt::Fin => near.shutdown(Shutdown::Write).unwrap(),
+        Prompt::Answer => other.write_all(b"x").unwrap(),
+    }
+    other.read_exact(&mut got[early..]).unwrap();
+    assert!(prompted.elapsed() < GATHER / 2, "they waited for their time: {prompt:?}");
+    assert!(got == sent, "{prompt:?}");
+}
+
+#[test]
+fn bulk_data_gather_and_a_fin_or_an_answer_moves_them_at_once() {
+    let (bed, listener, relay) = explicit("gather", |plan| plan.nap = GATHER);
+    std::thread::scope(|scope| {
+        for (client_sends, prompt) in
+            [true, false].into_iter().flat_map(|c| [(c, Prompt::Fin), (c, Prompt::Answer)])
+        {
+            let (client, far) = bed.pair(&listener, relay.address());
+            let (near, other) = if client_sends { (client, far) } else { (far, client) };
+            scope.spawn(move || gather_until(prompt, &near, &other));
+        }
+    });
+}

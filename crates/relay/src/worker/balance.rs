@@ -66,7 +66,11 @@ impl Worker<'_> {
     /// Takes in what other workers handed over.
     pub(super) fn collect_inbox(&mut self) {
         for connection in self.shared.seats[self.index].collect() {
+            let gathers = connection.gather.due().is_some();
             let token = self.slots.insert(connection);
+            if gathers {
+                self.gathering.push(token);
+            }
             if self.watch(token).is_err() {
                 self.abandon(token);
             }

@@ -1,0 +1,225 @@
+//! When bulk data gathers in its inbound socket, to be moved in fewer, larger pieces, as a network card moderates its
+//! interrupts. Time is passed in.
+//!
+//! The model: a connection through which much has come one way, with nothing the other way and no pause, is a bulk transfer.
+//! Its worker is then woken when a part of the receive window is full (SO_RCVLOWAT), or after a time, whichever is first. It
+//! ends with anything that makes somebody wait for the data: a byte the other way, or a time in which little came. A FIN, a reset and
+//! a window that is nearly full wake the worker anyhow.
+
+use crate::connection::Direction;
+use std::time::{Duration, Instant};
+
+/// So much in one direction, without an answer or a pause, is a bulk transfer.
+const BULK_BYTES: u64 = 1024 * 1024;
+/// Less than this within the time is not worth a timer: the kernel hands over bundles of 64 KiB.
+const LEAST_BYTES: u64 = 128 * 1024;
+/// More than this within the time fills windows: whoever sends so fast would wait for the worker, which hardly sleeps anyhow.
+const MOST_BYTES: u64 = 4 * 1024 * 1024;
+/// Over so many times the time the rate is measured: at the least that suits, twice what makes a bulk transfer.
+const MEMORY: u32 = 16;
+
+/// What is to be told to an inbound socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    None,
+    /// Its data gather from now on.
+    Begin(Direction),
+    /// Every byte is reported again.
+    End(Direction),
+}
+
+/// Of one connection: at most one of its directions gathers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gather {
+    direction: Direction,
+    streak_bytes: u64,
+    /// Since when the streak lasts, and when it was last added to.
+    since: Instant,
+    moved: Instant,
+    /// While it gathers: when what is there is to be moved at the latest.
+    due: Option<Instant>,
+}
+
+impl Gather {
+    pub fn new(now: Instant) -> Gather {
+        Gather { direction: Direction::ClientToServer, streak_bytes: 0, since: now, moved: now, due: None }
+    }
+
+    /// The direction that gathers, and when it is due.
+    pub fn due(&self) -> Option<(Direction, Instant)> {
+        Some((self.direction, self.due?))
+    }
+
+    /// A turn has read so many bytes per direction; none may gather for longer than `length`.
+    pub fn after_turn(&mut self, read_bytes: [u64; 2], length: Duration, now: Instant) -> Change {
+        let [bytes, back_bytes] = match self.direction {
+            Direction::ClientToServer => read_bytes,
+            Direction::ServerToClient => [read_bytes[1], read_bytes[0]],
+        };
+        if back_bytes > 0 {
+            return self.turn_round(read_bytes, now);
+        }
+        match self.due {
+            Some(due) => {
+                // It may be served with others that are due half of the time earlier.
+                let is_due = now + length / 2 >= due;
+                if is_due && bytes < LEAST_BYTES / 2 {
+                    return self.stop(now);
+                }
+                self.streak_bytes += bytes;
+                if self.streak_bytes > BULK_BYTES && self.expected_bytes(length, now) > MOST_BYTES {
+                    return self.stop(now);
+                }
+                self.renew(length, now);
+                // What a turn left is fetched by the next one, and ends nothing.
+                if bytes >= LEAST_BYTES / 2 {
+                    self.due = Some(now + length);
+                }
+            }
+            None if bytes == 0 => {}
+            None => {
+                self.add(bytes, length, now);
+                if self.is_bulk(length, now) {
+                    (self.streak_bytes, self.since) = (0, now);
+                    self.due = Some(now + length);
+                    return Change::Begin(self.direction);
+                }
+                self.renew(length, now);
+            }
+        }
+        Change::None
+    }
+
+    fn add(&mut self, bytes: u64, length: Duration, now: Instant) {
+        if now.duration_since(self.moved) > 2 * length {
+            (self.streak_bytes, self.since) = (0, now);
+        }
+        self.streak_bytes += bytes;
+        self.moved = now;
+    }
+
+    /// The rate is that of late.
+    fn renew(&mut self, length: Duration, now: Instant) {
+        if now.duration_since(self.since) >= MEMORY * length {
+            (self.streak_bytes, self.since) = (0, now);
+        }
+    }
+
+    fn is_bulk(&self, length: Duration, now: Instant) -> bool {
+        let rate_suits = (LEAST_BYTES..=MOST_BYTES).contains(&self.expected_bytes(length, now));
+        self.streak_bytes >= BULK_BYTES && rate_suits
+    }
+
+    /// What comes within the time, at the rate of this streak.
+    fn expected_bytes(&self, length: Duration, now: Instant) -> u64 {
+        let elapsed = now.duration_since(self.since).as_nanos().max(1);
+        let bytes = u128::from(self.streak_bytes) * length.as_nanos() / elapsed;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    fn turn_round(&mut self, read_bytes: [u64; 2], now: Instant) -> Change {
+        let change = self.stop(now);
+        self.direction =
+            if read_bytes[0] > read_bytes[1] { Direction::ClientToServer } else { Direction::ServerToClient };
+        change
+    }
+
+    fn stop(&mut self, now: Instant) -> Change {
+        (self.streak_bytes, self.since, self.moved) = (0, now, now);
+        self.due.take().map_or(Change::None, |_| Change::End(self.direction))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Direction::{ClientToServer, ServerToClient};
+
+    const LENGTH: Duration = Duration::from_millis(2);
+    const STEP: Duration = Duration::from_millis(1);
+
+    struct Bulk {
+        gather: Gather,
+        now: Instant,
+    }
+
+    impl Bulk {
+        fn new() -> Bulk {
+            let now = Instant::now();
+            Bulk { gather: Gather::new(now), now }
+        }
+
+        fn read(&mut self, bytes: [u64; 2]) -> Change {
+            self.now += STEP;
+            self.gather.after_turn(bytes, LENGTH, self.now)
+        }
+
+        /// So many turns, one every millisecond, with so many bytes each.
+        fn changes(&mut self, turns: usize, bytes: [u64; 2]) -> Vec<Change> {
+            (0..turns).map(|_| self.read(bytes)).filter(|change| *change != Change::None).collect()
+        }
+    }
+
+    #[test]
+    fn a_bulk_transfer_gathers_either_way_and_is_always_due_in_time() {
+        for (bytes, direction) in [([250_000, 0], ClientToServer), ([0, 250_000], ServerToClient)] {
+            let mut bulk = Bulk::new();
+            assert_eq!(bulk.changes(100, bytes), [Change::Begin(direction)]);
+            let (gathers, due) = bulk.gather.due().unwrap();
+            assert!(gathers == direction && due == bulk.now + LENGTH);
+        }
+    }
+
+    #[test]
+    fn full_speed_does_not_gather_nor_go_on_gathering() {
+        assert_eq!(Bulk::new().changes(100, [4_000_000, 0]), [], "32 Gbit/s");
+        let mut bulk = Bulk::new();
+        bulk.changes(100, [250_000, 0]);
+        assert_eq!(bulk.changes(100, [4_000_000, 0]), [Change::End(ClientToServer)]);
+    }
+
+    #[test]
+    fn what_is_slow_short_or_answered_does_not_gather() {
+        assert_eq!(Bulk::new().changes(1000, [25_000, 0]), [], "200 Mbit/s");
+        assert_eq!(Bulk::new().changes(3, [250_000, 0]), [], "too short");
+        let mut answered = Bulk::new();
+        for _ in 0..1000 {
+            assert_eq!(answered.changes(3, [250_000, 0]), []);
+            assert_eq!(answered.read([0, 100]), Change::None);
+        }
+        let mut both_ways = Bulk::new();
+        assert_eq!(both_ways.changes(1000, [250_000, 250_000]), []);
+    }
+
+    #[test]
+    fn a_request_after_each_pause_does_not_gather() {
+        let mut bulk = Bulk::new();
+        for _ in 0..100 {
+            assert_eq!(bulk.changes(4, [250_000, 0]), []);
+            bulk.now += 3 * LENGTH;
+        }
+    }
+
+    #[test]
+    fn an_empty_look_at_once_ends_nothing() {
+        let mut bulk = Bulk::new();
+        bulk.changes(100, [250_000, 0]);
+        assert_eq!(bulk.gather.after_turn([0, 0], LENGTH, bulk.now), Change::None);
+        assert!(bulk.gather.due().is_some());
+    }
+
+    #[test]
+    fn an_answer_silence_and_little_data_end_it() {
+        for (last, end) in [([250_000, 1], 1), ([0, 0], 2), ([1000, 0], 2)] {
+            let mut bulk = Bulk::new();
+            bulk.changes(100, [250_000, 0]);
+            assert_eq!(bulk.changes(end, last), [Change::End(ClientToServer)], "{last:?}");
+            assert_eq!(bulk.gather.due(), None);
+            assert_eq!(
+                bulk.changes(100, [250_000, 0]),
+                [Change::Begin(ClientToServer)],
+                "it may begin again"
+            );
+        }
+    }
+}
