@@ -17,44 +17,30 @@ const LEAST_BYTES: u64 = 1448;
 /// How a stream offers its bytes.
 #[derive(Debug)]
 pub(crate) struct Room<'a> {
-    socket: &'a TcpStream,
-    has_timestamps: bool,
-    is_bounded: bool,
+    /// Absent: there are no timestamps, or what may wait is not bounded; writes that block will do.
+    socket: Option<&'a TcpStream>,
     /// Most to offer at once.
     pub(crate) most_bytes: u64,
 }
 
 impl<'a> Room<'a> {
-    /// Of a stream's socket, which no longer blocks if there are timestamps.
+    /// Of a stream's socket, which no longer blocks if there are timestamps and a bound.
     pub(crate) fn of(socket: &'a TcpStream, plan: &TransferPlan) -> Result<Room<'a>> {
-        let has_timestamps = plan.echo_every_bytes.is_some();
-        if has_timestamps {
-            set_nonblocking(socket, true)?;
-        }
-        let bound_bytes = unsent_bound(socket).filter(|_| has_timestamps);
+        let block_bytes = u64::from(plan.block_bytes);
+        let Some(bound_bytes) = unsent_bound(socket).filter(|_| plan.echo_every_bytes.is_some()) else {
+            return Ok(Room { socket: None, most_bytes: block_bytes });
+        };
+        set_nonblocking(socket, true)?;
         // A socket that has room has less than half of what may wait: as much again fits.
-        let half_bytes = bound_bytes.map_or(u64::MAX, |bytes| (bytes / 2).max(LEAST_BYTES));
-        let most_bytes = half_bytes.min(plan.block_bytes.into());
-        Ok(Room { socket, has_timestamps, is_bounded: bound_bytes.is_some(), most_bytes })
+        let most_bytes = (bound_bytes / 2).max(LEAST_BYTES).min(block_bytes);
+        Ok(Room { socket: Some(socket), most_bytes })
     }
 
-    /// Writes what `write` has to offer at the time it is given; with timestamps once there is room. An error of kind
-    /// `WouldBlock` after [`LOOK_UP`].
-    pub(crate) fn offer(
-        &self,
-        now_ns: u64,
-        mut write: impl FnMut(u64) -> io::Result<u64>,
-    ) -> io::Result<u64> {
-        if !self.has_timestamps {
-            return write(now_ns);
-        }
-        if !self.is_bounded {
-            match write(now_ns) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                taken => return taken,
-            }
-        }
-        match wait_for(self.socket, PollFlags::POLLOUT, LOOK_UP) {
+    /// Writes what `write` has to offer at the time it is given: once there is room. An error of kind `WouldBlock` after
+    /// [`LOOK_UP`].
+    pub(crate) fn offer(&self, now_ns: u64, write: impl FnOnce(u64) -> io::Result<u64>) -> io::Result<u64> {
+        let Some(socket) = self.socket else { return write(now_ns) };
+        match wait_for(socket, PollFlags::POLLOUT, LOOK_UP) {
             Ok(true) => write(monotonic_ns()),
             Ok(false) => Err(io::ErrorKind::WouldBlock.into()),
             Err(error) => Err(io::Error::other(error)),
