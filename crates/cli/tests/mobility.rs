@@ -52,13 +52,14 @@ fn whys(audit: &[Value]) -> Vec<(&str, &str)> {
 #[test]
 fn two_nodes_follow_a_link_that_narrows_and_widens_again() {
     let bed = Bed::new("follow");
+    // So wide that on the way back each window is certainly less than it was: there is something to be fitted.
     let plan = bed.write(
         "path.toml",
         r#"
-        rate = "20Mbit"
+        rate = "60Mbit"
         delay = "5ms"
         queue = { limit = "60KB" }
-        schedule = [ { at = "1s", rate = "1Mbit", delay = "20ms" }, { at = "4s", rate = "20Mbit", delay = "5ms" } ]
+        schedule = [ { at = "1s", rate = "1Mbit", delay = "20ms" }, { at = "4s", rate = "60Mbit", delay = "5ms" } ]
         "#,
     );
     let key = bed.key("key");
@@ -84,7 +85,7 @@ fn two_nodes_follow_a_link_that_narrows_and_widens_again() {
     announce.signal(libc::SIGUSR1);
     for audit in &audits {
         wait_for("the return to the wide link to be followed", || {
-            whys(&bed.lines(audit)).contains(&("fitted", "20Mbit-5ms"))
+            whys(&bed.lines(audit)).contains(&("fitted", "60Mbit-5ms"))
         });
         let lines = bed.lines(audit);
         // Lowered at once, or, where a loss was being repaired just then, fitted after that.
