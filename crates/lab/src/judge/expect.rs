@@ -87,7 +87,7 @@ fn judge(pair: &Pair, confidence: Option<f64>, runs: &[RunManifest]) -> (Option<
     let metric = &pair.left.metric;
     let shown = |value: f64| match pair.measure {
         Measure::Value => quantity::of_metric(metric, value),
-        Measure::OverNumber(_) | Measure::Over(_) => format!("{value:.2}"),
+        Measure::OverNumber(_) | Measure::Over(_) => format!("{value:.3}"),
     };
     let ratio = match pair.measure {
         Measure::Value => String::new(),

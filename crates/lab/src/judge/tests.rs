@@ -150,7 +150,7 @@ fn an_expectation_compares_medians_of_valid_runs() {
     assert_eq!(judged.met, Some(true));
     assert_eq!(
         judged.detail,
-        "median 20.0 Mbit/s against 16.0 Mbit/s: ratio 1.25, wanted at least 1.00 and at most 2.00"
+        "median 20.0 Mbit/s against 16.0 Mbit/s: ratio 1.250, wanted at least 1.000 and at most 2.000"
     );
     assert_eq!(expectation(&expect(Some(1.3), None), &runs).met, Some(false));
     assert_eq!(expectation(&expect(None, Some(1.2)), &runs).met, Some(false));
