@@ -43,8 +43,8 @@ impl Bed {
         receiver.ip(&["route", "add", "default", "via", "10.73.2.1"]).unwrap();
         router.run(|| sysctl::write("net.ipv4.ip_forward", "1")).unwrap().unwrap();
         let mut tc = router.command("tc");
-        // A window that holds a stream (16 segments) is less than a millisecond of it, for there is no other delay.
-        tc.args("qdisc add dev out root tbf rate 300mbit burst 16kb limit 1500kb".split(' '));
+        // It holds no stream: 16 segments are 10 ms of queue, for there is no other delay.
+        tc.args("qdisc add dev out root tbf rate 20mbit burst 4kb limit 100kb".split(' '));
         run_command(tc).unwrap();
         for namespace in [&sender, &receiver] {
             let reno = || sysctl::write("net.ipv4.tcp_congestion_control", "reno");
