@@ -54,13 +54,18 @@ fn goodput_row(case: &Case, summary: &CaseSummary, focus: Option<&str>, unit: Un
     let mut dots: Vec<Dot> = median.map(|value| dot(unit, MEDIAN, value)).into_iter().collect();
     dots.extend(summary.published[0].map(|value| dot(unit, PUBLISHED, value)));
     dots.extend(repeats(case, unit, |run| summary::focus_goodput(run, focus)));
-    let note = median.map_or_else(|| "no valid run".to_owned(), |value| unit.number(value));
+    let note = median.map_or_else(|| nothing(summary), |value| unit.number(value));
     Row { label: summary.title.clone(), note, dots }
+}
+
+/// Why a case has no figure of the focus flow.
+fn nothing(case: &CaseSummary) -> String {
+    if case.done == 0 { "no valid run" } else { "not in this case" }.to_owned()
 }
 
 fn goodput_in_words(cases: &[CaseSummary], unit: Unit) -> String {
     let sentence = |case: &CaseSummary| {
-        let median = case.columns[0].as_ref().map_or("no valid run".to_owned(), |s| unit.text(s.median));
+        let median = case.columns[0].as_ref().map_or_else(|| nothing(case), |s| unit.text(s.median));
         let published = case.published[0].map_or(String::new(), |v| format!(", published {}", unit.text(v)));
         format!("{}: {median}{published}. ", case.title)
     };
