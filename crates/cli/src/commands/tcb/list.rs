@@ -58,24 +58,29 @@ pub fn run(args: &Args) -> Outcome {
     let look = args.choice.look(
         shown.into_iter().any(|name| name == "pid" || name == "process" || name.starts_with("avail")),
     )?;
+    if args.json {
+        let objects: Vec<_> = gathered(args, &look)?.iter().map(|row| show::json(&columns, row)).collect();
+        return print(|out| {
+            serde_json::to_writer_pretty(&mut *out, &objects).map_err(io::Error::from)?;
+            writeln!(out)
+        });
+    }
     let mut table = show::Table::new(&columns);
-    if args.json || args.sort.is_some() || args.over.is_some() {
-        let mut rows = args.over.map_or_else(|| Ok(look.take()?), |span| look_twice(&look, span.into()))?;
-        if let Some(order) = args.sort {
-            rows.sort_by(|a, b| order.compare(a, b));
-        }
-        if args.json {
-            let objects: Vec<_> = rows.iter().map(|row| show::json(&columns, row)).collect();
-            return print(|out| {
-                serde_json::to_writer_pretty(&mut *out, &objects).map_err(io::Error::from)?;
-                writeln!(out)
-            });
-        }
-        rows.iter().for_each(|row| table.push(row));
+    if args.sort.is_some() || args.over.is_some() {
+        gathered(args, &look)?.iter().for_each(|row| table.push(row));
     } else {
         look.each(|row| table.push(&row))?;
     }
     print(|out| table.write(out))
+}
+
+/// All of them, in the order asked for.
+fn gathered(args: &Args, look: &Look) -> anyhow::Result<Vec<Connection>> {
+    let mut rows = args.over.map_or_else(|| Ok(look.take()?), |span| look_twice(look, span.into()))?;
+    if let Some(order) = args.sort {
+        rows.sort_by(|a, b| order.compare(a, b));
+    }
+    Ok(rows)
 }
 
 /// The filter is applied after the second look: it may ask for the limit.
