@@ -26,14 +26,14 @@ use std::path::{Path, PathBuf};
   longfat analyze slow.pcap
       the greatest flows and what is remarkable about them, the costliest first
   longfat analyze slow.pcap --html slow.html
-      one page with zoomable figures that needs no network: sequence and acknowledgement, flight, RTT, spacing
+      one page with zoomable figures, offline: sequence and acknowledgement, flight, RTT, spacing
   longfat analyze slow.pcap --parquet tables/
       flows.parquet, series.parquet, episodes.parquet and findings.parquet, for notebooks and SQL
   longfat analyze run.pcap --expect 'retransmissions < 1%' --expect 'lfp_syndrome == 0'
       exit code 1 when one of them is missed
   tcpdump -i eth0 -s 96 -w - tcp | longfat analyze -
   longfat analyze sender.pcap --match receiver.pcap
-      what was lost between the two places, delay above the least, spacing; the clocks need not agree
+      what was lost between the two, delay above the least, spacing; clocks need not agree
   longfat analyze ring.pcapng.* --json | jq '.flows[] | select(.findings != [])'")]
 pub struct Args {
     /// Captures; '-' is standard input.

@@ -18,10 +18,10 @@ use std::{ffi::OsString, process::Command};
 /// 'unload' take both forms: 'highspeed' and 'lf_highspeed'.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat cc list                                   what this kernel has, what can be loaded, who uses it
-  longfat cc load highspeed                         any program may now choose 'lf_highspeed'
+  longfat cc list                              what this kernel has, what can be loaded, who uses it
+  longfat cc load highspeed                    any program may now choose 'lf_highspeed'
   longfat cc load highspeed --set max_ssthresh_segments=100
-  longfat cc exec highspeed -- iperf3 -c HOST       one program and its children, unmodified
+  longfat cc exec highspeed -- iperf3 -c HOST  one program and its children, unmodified
   longfat cc unload highspeed")]
 pub struct Args {
     #[command(subcommand)]

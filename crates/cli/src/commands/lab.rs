@@ -92,7 +92,7 @@ enum Command {
 #[command(after_help = "Examples:
   longfat lab run experiments/conversion.toml
   longfat lab run experiments/conversion.toml --quick --case reno-relayed
-  longfat lab run experiments/conversion.toml --set links.path.rate=100Mbit --set flows.background.streams=4
+  longfat lab run experiments/conversion.toml --set links.path.rate=100Mbit
   longfat lab run experiments/smoke.toml -o /tmp/smoke --json
   longfat lab run experiments/conversion.toml --backend sim
   longfat lab run experiments/cc-truth.toml --backend hosts --hosts hosts.toml
@@ -132,7 +132,8 @@ struct RunArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab plan experiments/conversion.toml
-  seq $(longfat lab plan sweep.toml --count) | xargs -P 8 -n 1 longfat lab run sweep.toml --backend sim -o runs/sweep --plan
+  seq $(longfat lab plan sweep.toml --count) |
+      xargs -P 8 -n 1 longfat lab run sweep.toml --backend sim -o runs/sweep --plan
   longfat lab run sweep.toml --backend sim -o runs/sweep       # gathers and judges what they made")]
 struct PlanArgs {
     #[command(flatten)]

@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat plan --rate 1Gbit --rtt 28ms
-  longfat plan --rate 10Gbit --rtt 100ms --loss 1e-7        which congestion control still fills it?
-  longfat plan --rate 100Mbit --rtt 40ms --queue 64KB       what does a small queue cost?
+  longfat plan --rate 10Gbit --rtt 100ms --loss 1e-7      which congestion control still fills it?
+  longfat plan --rate 100Mbit --rtt 40ms --queue 64KB     what does a small queue cost?
   longfat plan --rate 1Gbit --rtt 28ms --json | jq -r '.sysctls[] | \"\\(.key)=\\(.value)\"'
-  longfat plan --rate 100Mbit --rtt 40ms --write plan.toml && longfat lab run plan.toml --backend sim")]
+  longfat plan --rate 100Mbit --rtt 40ms --write plan.toml
+  longfat lab run plan.toml --backend sim")]
 pub struct Args {
     /// Rate of the slowest link, IP packets counted.
     #[arg(long, value_name = "RATE")]

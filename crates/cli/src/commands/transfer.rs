@@ -86,9 +86,10 @@ struct ServeArgs {
   longfat transfer send host:5201 --reverse --json
   longfat transfer send host:5201 --udp --rate 300Mbit --arrivals poisson --seed 7
 
-Echo latency: every --echo-every bytes of the stream stands a timestamp which the receiving program sends back on
-the same connection; the latency is from handing it to the socket to reading its echo, so it holds the send buffer,
-the path, every relay in between, the receiver's buffer and the way back.")]
+Echo latency: every --echo-every bytes of the stream stands a timestamp which the receiving
+program sends back on the same connection; the latency is from handing it to the socket to reading
+its echo, so it holds the send buffer, the path, every relay in between, the receiver's buffer and
+the way back.")]
 struct SendArgs {
     /// The server.
     #[arg(value_name = "HOST:PORT")]

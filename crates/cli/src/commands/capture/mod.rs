@@ -20,26 +20,30 @@ use longfat_kernel::{
 use longfat_schema::units::{Nanos, Size};
 use std::{path::PathBuf, time::Duration};
 
-/// Write the headers of an interface's packets, both directions, into a pcapng file or a Parquet table.
+/// Write the headers of an interface's packets, both directions, into pcapng or Parquet files.
 ///
-/// Headers only: payload is never kept unless asked for. Times are nanoseconds, taken where packets enter and leave the
-/// interface's tc hooks. What found no room is counted, told and written into the file. Which packets is said by a
-/// filter: conditions joined by 'and', 'or', 'not' and parentheses.
+/// Headers only: payload is never kept unless asked for. Times are nanoseconds, taken where packets
+/// enter and leave the interface's tc hooks. What found no room is counted, told and written into
+/// the file. Which packets is said by a filter: conditions joined by 'and', 'or', 'not' and
+/// parentheses.
 ///
 ///   host 10.0.0.0/8 and tcp and not port 22
 ///   src, dst, host `ADDRESS[/LENGTH][:PORTS]`; sport, dport, port 80, 8000-8999 or < 1024
-///   tcp, udp, sctp, icmp, proto 89; ipv4, ipv6, arp; syn, fin, rst; vlan, vlan 5; gre, ipip; in, out
+///   tcp, udp, sctp, icmp, proto 89; ipv4, ipv6, arp; syn, fin, rst; vlan, vlan 5; gre, ipip
+///   in, out
 ///
-/// VLAN tags, GRE and IP in IP are seen through: addresses are looked for in the outermost and in the innermost IP
-/// header, ports in the innermost. Ends at Ctrl-C, SIGTERM or a limit; however it ends, nothing stays attached.
+/// VLAN tags, GRE and IP in IP are seen through: addresses are looked for in the outermost and in the
+/// innermost IP header, ports in the innermost. Ends at Ctrl-C, SIGTERM or a limit; however it ends,
+/// nothing stays attached.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "Examples:
   longfat capture -i eth0 -o slow.pcapng tcp and host 192.0.2.7
-  longfat capture -i eth0 -o ring.pcapng --file-size 100MB --files 10     ring.pcapng.00001 and so on, the newest ten
+  longfat capture -i eth0 -o ring.pcapng --file-size 100MB --files 10
+      ring.pcapng.00001 and so on, the newest ten
   longfat capture -i eth0 -o - --duration 10s tcp | longfat analyze -
-  longfat capture -i eth0 -o slow.parquet tcp                             what the headers say, in columns
-  longfat capture -i eth0 -o cost.pcapng --observer-cost                  what capturing cost the traffic
+  longfat capture -i eth0 -o slow.parquet tcp             what the headers say, in columns
+  longfat capture -i eth0 -o cost.pcapng --observer-cost  what capturing cost the traffic
 
 Exit code 1 when packets were lost: give a greater --buffer, or a filter.")]
 pub struct Args {

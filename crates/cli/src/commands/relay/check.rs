@@ -19,8 +19,8 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay check relay.toml
-  longfat relay check --json relay.toml             every value resolved
-  longfat relay check --load relay.toml             load what it names of ours ('lf_…'), for a relay without the right to")]
+  longfat relay check --json relay.toml    every value resolved
+  longfat relay check --load relay.toml    load its 'lf_…', for a relay without the right to")]
 pub struct Check {
     /// The relay's file.
     file: PathBuf,

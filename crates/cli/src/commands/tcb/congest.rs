@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(50);
   longfat tcb congest 'src 10.0.0.1 and dport 40222' --every 32KiB --duration 10s --json
   ip netns exec relay longfat tcb congest sport 80 --every 1MiB
 
-Exits with 0 when packets were marked, 1 when none could be: the sender has no ECN, or sent nothing.")]
+Exits with 0 when packets were marked, 1 when none could be: no ECN, or nothing was sent.")]
 pub struct Args {
     #[command(flatten)]
     choice: Choice,

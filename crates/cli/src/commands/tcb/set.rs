@@ -30,7 +30,7 @@ use std::{
   cwnd=N, ssthresh=N|unlimited      segments; the windows of an established connection
   clamp=N                           what cwnd may not exceed
   rto-min=20ms (1ms to 200ms), rto-max=10s (1s to 120s)
-  cc=NAME                           another congestion control, which begins with a state of its own
+  cc=NAME                           another congestion control, beginning with its own state
 
 Examples:
   longfat tcb set dst 10.0.0.0/8 cwnd=200 ssthresh=200           what would change
