@@ -271,10 +271,8 @@ def rsync_tree(hosts, address):
 
 
 def iperf_both_ways(hosts, address):
-    ways = {"up": (), "down": ("-R",)}
-    # Its server tells two streams apart by the order of their coming, which accepting early does not keep.
-    if hosts.accept == "after-server":
-        ways["both"] = ("--bidir",)
+    # Its server tells the two streams of "both" apart by the order of their coming.
+    ways = {"up": (), "down": ("-R",), "both": ("--bidir",)}
     for more in ways.values():
         hosts.inside("c", "iperf3", "-c", address, "-n", "64M", "-C", "cubic", *more)
     return f"64 MiB {', '.join(ways)}"

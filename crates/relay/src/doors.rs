@@ -10,6 +10,7 @@ use crate::{
     leg::{Leg, Share},
     plan::ConnectionPlan,
     reload::Purpose,
+    steer,
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
@@ -185,6 +186,8 @@ impl Doors {
         for _ in 1..self.made.len() {
             listeners.push(leg.listen(address, Share::Join)?);
         }
+        steer::by_addresses(&listeners[0], listeners.len())
+            .map_err(|source| Error::Listen { address, source })?;
         let id = self.next_id;
         self.next_id += 1;
         for (own, listener) in self.made.iter_mut().zip(listeners) {

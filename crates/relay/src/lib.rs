@@ -46,6 +46,7 @@ mod sampling;
 mod shared;
 pub mod spec;
 pub mod status;
+mod steer;
 mod worker;
 
 pub use buffer::BUFFER_BYTES;

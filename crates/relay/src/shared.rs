@@ -74,7 +74,9 @@ pub(crate) struct Seat {
     pub rounds: AtomicU64,
     /// Interrupts its wait.
     pub wake: EventFd,
-    /// Connections that moved bulk data lately.
+    /// Connections that live there, or are on their way to it.
+    pub carried: AtomicUsize,
+    /// Those that moved bulk data lately.
     pub busy: AtomicUsize,
     /// Bytes its connections held when it last looked.
     pub backlog_bytes: AtomicU64,
@@ -270,6 +272,7 @@ impl Seat {
             orders: Mutex::default(),
             rounds: AtomicU64::new(0),
             wake,
+            carried: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             backlog_bytes: AtomicU64::new(0),
         })

@@ -8,6 +8,7 @@ mod accept;
 mod balance;
 mod gathering;
 mod limits;
+mod order;
 mod slots;
 
 use crate::{
@@ -25,8 +26,15 @@ use crate::{
 use accept::Door;
 use longfat_host::socket;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use order::Order;
 use slots::{Slots, Token};
-use std::{collections::VecDeque, io, sync::atomic::Ordering, time::Instant};
+use std::{
+    collections::VecDeque,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::atomic::Ordering,
+    time::Instant,
+};
 
 /// Longest wait: how late a worker may notice that it shall stop.
 const IDLE_WAIT_MS: u16 = 50;
@@ -50,6 +58,8 @@ pub(crate) struct Worker<'a> {
     doors: Vec<Door>,
     accepting: accept::Accepting,
     slots: Slots,
+    /// Of dials: by the client's address and its server.
+    order: Order<(IpAddr, SocketAddr), Token>,
     ready: VecDeque<Token>,
     settling: Vec<Token>,
     pool: Pool<'a>,
@@ -73,6 +83,7 @@ impl<'a> Worker<'a> {
             doors: doors.into_iter().map(Door::new).collect(),
             accepting: accept::Accepting::default(),
             slots: Slots::default(),
+            order: Order::new(),
             ready: VecDeque::new(),
             settling: Vec::new(),
             pool: Pool::new(&shared.budget),
@@ -99,6 +110,7 @@ impl<'a> Worker<'a> {
             }
             self.shared.seats[self.index].rounds.fetch_add(1, Ordering::Relaxed);
             self.look_after_doors();
+            self.dial_due();
             self.flush_gathered();
             self.run_ready();
             self.run_settling();
@@ -121,7 +133,7 @@ impl<'a> Worker<'a> {
         let timeout = match (self.ready.is_empty(), self.settling.is_empty()) {
             (false, _) => 0,
             (true, false) => SETTLE_WAIT_MS,
-            (true, true) => self.gathering_wait_ms().min(IDLE_WAIT_MS),
+            (true, true) => self.gathering_wait_ms().min(self.order_wait_ms()).min(IDLE_WAIT_MS),
         };
         if timeout > 0 && self.is_unprepared() {
             match self.poll(events, 0)? {
@@ -163,7 +175,13 @@ impl<'a> Worker<'a> {
             // A reset in answer to the SYN is "refused"; any other came after the handshake, perhaps after data.
             let stood = error.as_ref().is_none_or(|error| error.kind() == io::ErrorKind::ConnectionReset);
             match (stood, flags.contains(EpollFlags::EPOLLOUT)) {
-                (true, true) => self.on_connected(token),
+                (true, true) => {
+                    self.on_connected(token);
+                    // Whoever takes it over is told anew of what is there, but not of an error that was taken.
+                    if error.is_none() && self.share(token) {
+                        return;
+                    }
+                }
                 (true, false) => {}
                 (false, _) => return self.on_unreachable(token),
             }
@@ -262,6 +280,7 @@ impl<'a> Worker<'a> {
 
     fn end(&mut self, token: Token) {
         let Some(mut connection) = self.slots.remove(token) else { return };
+        self.shared.seats[self.index].carried.fetch_sub(1, Ordering::Relaxed);
         // What was marked last is counted, too, as is how long its legs were idle, where anybody may ask.
         self.shared.queues.end(&connection.legs);
         if self.shared.plan.metrics.is_some() {

@@ -4,7 +4,7 @@
 //! there is no descriptor. When there are no descriptors or no places, the listener is not watched until some
 //! connection ends: clients wait in the kernel's queue.
 
-use super::{LISTENERS, Token, Worker};
+use super::{LISTENERS, Token, Worker, order::Order};
 use crate::{
     Ended, Error, LegPlan, Result,
     connection::{Event, Side},
@@ -18,7 +18,7 @@ use longfat_host::{monotonic_us, socket};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
     io,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -27,6 +27,10 @@ use std::{
 const BATCH: usize = 64;
 /// After running out of something, when to look again although no connection has ended.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// What moves a line of dials on.
+type Happened =
+    fn(&mut Order<(IpAddr, SocketAddr), Token>, (IpAddr, SocketAddr), Token, Instant) -> Vec<Token>;
 
 /// A listener and the socket prepared for its next connection's server.
 pub(super) struct Door {
@@ -267,7 +271,28 @@ impl Worker<'_> {
             queues: Default::default(),
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
-        if stands { self.watch_new(token) } else { self.connect(token) }
+        self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
+        if stands { self.watch_new(token) } else { self.dial(token, Order::on_arrival) }
+    }
+
+    /// Dials whose turn it is when this has happened to a connection.
+    fn dial(&mut self, token: Token, happened: Happened) {
+        let Some(Relayed { legs, .. }) = self.slots.get(token) else { return };
+        let pair = (legs.client_address.ip(), legs.server_address);
+        happened(&mut self.order, pair, token, Instant::now())
+            .into_iter()
+            .for_each(|next| self.connect(next));
+    }
+
+    /// Dials for those who have waited long enough for others'.
+    pub(super) fn dial_due(&mut self) {
+        self.order.due(Instant::now()).into_iter().for_each(|token| self.connect(token));
+    }
+
+    /// How long nobody has.
+    pub(super) fn order_wait_ms(&self) -> u16 {
+        let idle = self.order.idle(Instant::now());
+        idle.map_or(u16::MAX, |idle| idle.as_micros().div_ceil(1000) as u16)
     }
 
     /// Whether some next client would have to wait for his server's socket.
@@ -356,6 +381,7 @@ impl Worker<'_> {
 
     /// The leg to the server stands.
     pub(super) fn on_connected(&mut self, token: Token) {
+        self.dial(token, Order::on_outcome);
         let Some(connection) = self.slots.get_mut(token) else { return };
         connection.on(Event::Connected);
         connection.legs.stand();
@@ -367,6 +393,7 @@ impl Worker<'_> {
 
     /// Tries the server's next address, or gives up.
     pub(super) fn on_unreachable(&mut self, token: Token) {
+        self.dial(token, Order::on_outcome);
         let Some(connection) = self.slots.get_mut(token) else { return };
         let targets = connection.targets.as_deref().unwrap_or_default();
         let next = targets.get(targets.len() - connection.untried.min(targets.len())).copied();

@@ -1,18 +1,23 @@
-//! Even loads: a connection that moves bulk data goes to another worker when that one has at least two fewer of
-//! them. The kernel's choice among listeners is a hash; eight flows on two workers often fall six to two, and each
-//! of the two then gets three times what each of the six gets.
+//! Even loads. All connections of a client to a server come to one worker; when it has a few more than another, the
+//! next begins its work there. And a connection that moves bulk data goes to another worker when that one has at least
+//! two fewer of them: of eight flows that lie six to two, each of the two gets three times what each of the six gets.
 
 use super::{Token, Worker};
-use crate::connection::Event;
-use crate::connection::Side;
+use crate::{
+    connection::{Event, Side},
+    shared::Seat,
+};
 use std::{
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
 const EVERY: Duration = Duration::from_millis(50);
 /// A connection is busy when it moved this much in that time (13 Mbit/s).
 const BUSY_BYTES: u64 = 80 * 1024;
+/// Handing over wakes another thread: for as few connections as one client opens and closes in turn, it costs more than
+/// it brings.
+const FEW: usize = 4;
 
 impl Worker<'_> {
     pub(super) fn balance(&mut self) {
@@ -24,17 +29,31 @@ impl Worker<'_> {
         let busy = self.busy();
         let seats = &self.shared.seats;
         seats[self.index].busy.store(busy.len(), Ordering::Relaxed);
-        let load = |index: &usize| seats[*index].busy.load(Ordering::Relaxed);
-        let Some(idlest) = (0..seats.len()).filter(|index| *index != self.index).min_by_key(load) else {
-            return;
-        };
-        let draining = self.shared.draining.load(Ordering::Acquire);
         if let Some(token) = busy.first()
-            && busy.len() >= load(&idlest) + 2
-            && !draining
+            && let Some(idlest) = self.idlest(busy.len(), 2, |seat| &seat.busy)
         {
+            seats[self.index].busy.fetch_sub(1, Ordering::Relaxed);
+            seats[idlest].busy.fetch_add(1, Ordering::Relaxed);
             self.donate(*token, idlest);
         }
+    }
+
+    /// Gives a connection whose legs have just come to stand to a worker that has fewer; whether it did.
+    pub(super) fn share(&mut self, token: Token) -> bool {
+        let own = self.shared.seats[self.index].carried.load(Ordering::Relaxed);
+        let Some(idlest) = self.idlest(own, FEW, |seat| &seat.carried) else { return false };
+        self.donate(token, idlest);
+        true
+    }
+
+    /// The worker with the least load, if it is by so much less than this one's. While the relay drains, a worker may
+    /// have ended.
+    fn idlest(&self, own: usize, less: usize, load: impl Fn(&Seat) -> &AtomicUsize) -> Option<usize> {
+        let load = |index: &usize| load(&self.shared.seats[*index]).load(Ordering::Relaxed);
+        let others = (0..self.shared.seats.len()).filter(|index| *index != self.index);
+        let idlest = others.min_by_key(load)?;
+        let is_less = own >= load(&idlest) + less && !self.shared.draining.load(Ordering::Acquire);
+        is_less.then_some(idlest)
     }
 
     /// Connections that were busy since the last look and can move: no reset is being passed on.
@@ -58,8 +77,8 @@ impl Worker<'_> {
             let _ = self.epoll.delete(connection.legs.leg(side));
         }
         connection.queued = false;
-        self.shared.seats[self.index].busy.fetch_sub(1, Ordering::Relaxed);
-        self.shared.seats[to].busy.fetch_add(1, Ordering::Relaxed);
+        self.shared.seats[self.index].carried.fetch_sub(1, Ordering::Relaxed);
+        self.shared.seats[to].carried.fetch_add(1, Ordering::Relaxed);
         self.shared.seats[to].hand_over(connection);
     }
 
