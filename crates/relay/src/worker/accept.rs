@@ -286,12 +286,15 @@ impl Worker<'_> {
 
     /// Dials for those who have waited long enough for others'.
     pub(super) fn dial_due(&mut self) {
+        if self.order.is_still() {
+            return;
+        }
         self.order.due(Instant::now()).into_iter().for_each(|token| self.connect(token));
     }
 
     /// How long nobody has.
     pub(super) fn order_wait_ms(&self) -> u16 {
-        let idle = self.order.idle(Instant::now());
+        let idle = if self.order.is_still() { None } else { self.order.idle(Instant::now()) };
         idle.map_or(u16::MAX, |idle| idle.as_micros().div_ceil(1000) as u16)
     }
 

@@ -73,6 +73,11 @@ impl<P: Copy + Eq + Hash, T: Copy + Eq> Order<P, T> {
         due
     }
 
+    /// Whether no dial's time is running: the clock need not be read.
+    pub fn is_still(&self) -> bool {
+        self.deadlines.is_empty()
+    }
+
     /// How long nothing is due; none when nobody waits.
     pub fn idle(&self, now: Instant) -> Option<Duration> {
         let (until, ..) = self.deadlines.front().filter(|_| self.waiting > 0)?;
