@@ -56,7 +56,7 @@ impl Experiment {
         let cases = infos.into_iter().map(|info| case(info, result.as_ref(), &runs, &summary)).collect();
         Ok(Experiment {
             path: path.to_owned(),
-            title: title(result.as_ref(), &name),
+            title: title(result.as_ref(), &runs),
             name,
             result,
             summary,
@@ -97,8 +97,14 @@ impl Experiment {
     }
 }
 
-fn title(result: Option<&ResultManifest>, name: &str) -> String {
-    result.map(|r| r.title.clone()).filter(|title| !title.is_empty()).unwrap_or_else(|| name.to_owned())
+fn title(result: Option<&ResultManifest>, runs: &[RunDirectory]) -> String {
+    match result {
+        Some(result) if result.title.is_empty() => result.experiment.clone(),
+        Some(result) => result.title.clone(),
+        None => runs.first().map_or_else(String::new, |run| {
+            format!("{}: {}, repeat {}", run.manifest.experiment, run.manifest.case, run.manifest.repeat)
+        }),
+    }
 }
 
 fn case(info: CaseInfo, result: Option<&ResultManifest>, runs: &[RunDirectory], summary: &Summary) -> Case {

@@ -80,7 +80,7 @@ pub fn of_metric(metric: &str, value: f64) -> String {
     Quantity::of_metric(metric).unit(value.abs()).text(value)
 }
 
-/// Three significant digits below 1000, whole numbers with grouped thousands above; a dash for what is no number.
+/// Three significant digits from 0.001 to 1000, whole numbers with grouped thousands above; a dash for what is no number.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -91,6 +91,9 @@ pub fn number(value: f64) -> String {
         m if m >= 99.95 || m == 0.0 => 0,
         m if m >= 9.995 => 1,
         m if m >= 0.9995 => 2,
+        m if m >= 0.099_95 => 3,
+        m if m >= 0.009_995 => 4,
+        m if m >= 0.000_999_5 => 5,
         _ => 3,
     };
     group(&format!("{value:.decimals$}"))
@@ -150,6 +153,10 @@ mod tests {
             (3.0, "3.00"),
             (0.98765, "0.988"),
             (0.9996, "1.00"),
+            (0.065_74, "0.0657"),
+            (0.099_96, "0.100"),
+            (0.006_574, "0.00657"),
+            (0.000_1, "0.000"),
             (9.996, "10.0"),
             (99.97, "100"),
             (1234.5, "1234"),

@@ -4,7 +4,7 @@
 use crate::quantity::{Quantity, Unit};
 use longfat_schema::run::{CaseInfo, Metric, ResultManifest, RunManifest, RunStatus, Spread};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Which of a metric's scopes a column shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +191,18 @@ pub fn case_infos(result: Option<&ResultManifest>, runs: &[&RunManifest]) -> Vec
             cases.push(CaseInfo { name: name.clone(), title: name.clone(), ..CaseInfo::default() });
         }
     }
+    tell_apart(&mut cases);
     cases
+}
+
+/// Cells of cases without a title of their own are called by their axes alone, and so like one another.
+fn tell_apart(cases: &mut [CaseInfo]) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    cases.iter().for_each(|case| *counts.entry(case.title.clone()).or_default() += 1);
+    for case in cases.iter_mut().filter(|case| counts[&case.title] > 1) {
+        let of_case = case.axes.iter().find(|at| at.axis == "case");
+        case.title = of_case.map_or_else(|| case.name.clone(), |at| format!("{}: {}", at.label, case.title));
+    }
 }
 
 /// Without a stated focus: the flow with the fewest streams, since background flows come in numbers.

@@ -8,7 +8,10 @@ use longfat_report::{
     compare::{Side, compare, html},
     load::Experiment,
 };
-use longfat_schema::run::{RunError, RunStatus};
+use longfat_schema::run::{
+    AxisPoint, CaseInfo, CellVerdict, Expectation, RESULT_FILE, ResultManifest, RunDirectory, RunError,
+    RunStatus, read_json, seal_run, write_json,
+};
 use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
@@ -141,7 +144,9 @@ fn two_relays_share_a_chart_and_what_was_measured_stands_beside_what_was_free() 
     assert_eq!(avails.matches("data-label=\"free (One Reno beside one HighSpeed)\"").count(), 1);
     let error = chart("Error of available bandwidth, % of capacity");
     assert!(error.contains("5.00 % (confidence 0.900)"), "{error}");
-    assert!(html.contains("data-label=\"focus: measured\"") && html.contains("data-label=\"focus: free\""));
+    assert!(
+        html.contains("data-label=\"focus: as it measured\"") && html.contains("data-label=\"focus: free\"")
+    );
 }
 
 #[test]
@@ -219,7 +224,9 @@ fn a_single_run_is_a_report_too() {
     let experiment = Experiment::open(&RESULT.directory.join("case3/r1")).unwrap();
     assert_eq!(experiment.focus(), Some("focus"), "the flow with the fewest streams");
     let html = Report::new(vec![experiment]).html();
-    assert!(html.contains("<h1 id=\"e1-title\">conversion</h1>") && html.contains("Relay backlog"));
+    assert!(html.contains("<h1 id=\"e1-title\">conversion: reno-relayed, repeat 1</h1>"));
+    assert!(html.contains("<b>1 run</b>: 1 valid") && html.contains("Relay backlog"));
+    assert!(!html.contains("<h2>By case</h2>"), "there is one case");
 }
 
 #[test]
@@ -281,4 +288,111 @@ fn the_page_of_a_comparison_shows_what_differs_and_draws_both_sides_beside_each_
     let apart = longfat_report::compare::Comparison { cases: vec![], parameters: vec![], ..comparison };
     let page = html(&apart, &experiments);
     assert!(page.contains("no case in common") && !page.contains("No parameter differs"), "{page}");
+}
+
+/// A result of the first cases alone, and with its manifest changed.
+fn changed(cases: usize, change: impl FnOnce(&mut ResultManifest)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    support::write_cases(directory.path(), cases);
+    let file = directory.path().join(RESULT_FILE);
+    let mut result: ResultManifest = read_json(&file).unwrap();
+    change(&mut result);
+    write_json(&file, &result).unwrap();
+    directory
+}
+
+#[test]
+fn cells_of_untitled_cases_are_told_apart_and_a_cell_without_runs_is_set_against_nothing() {
+    let cell = |name: &str, case: &str, follow: &str| CaseInfo {
+        name: name.to_owned(),
+        title: format!("follow={follow}"),
+        axes: vec![AxisPoint::named("case", case), AxisPoint::named("follow", follow)],
+        published: Vec::new(),
+    };
+    let directory = changed(3, |result| {
+        result.cases[0] = cell(CASES[0].name, "narrow", "alone");
+        result.cases[1] = cell(CASES[1].name, "narrow", "followed");
+        result.cases[2] = cell(CASES[2].name, "widen", "alone");
+        // Its runs are still to be made.
+        result.cases.push(cell("to-come", "widen", "followed"));
+    });
+    for repeat in 1..=REPEATS {
+        let plan = directory.path().join(format!("case2/r{repeat}/plan.json"));
+        let text = std::fs::read_to_string(&plan).unwrap();
+        std::fs::write(&plan, text.replacen('{', "{\"follows\":[{}],", 1)).unwrap();
+    }
+    let html = report(&[directory.path()]).html();
+    for title in
+        ["narrow: follow=alone", "widen: follow=alone", "narrow: follow=followed", "widen: follow=followed"]
+    {
+        assert!(html.contains(&format!("<h3>{title}</h3>")), "{title}");
+    }
+    assert!(html.contains("Of 1 cell that can be judged, following helps in"));
+    assert!(html.contains("<th scope=\"row\">narrow</th><td class=\"text\">followed</td>"));
+    assert!(!html.contains("<th scope=\"row\">followed</th>"));
+}
+
+#[test]
+fn of_an_expectation_of_many_cells_those_that_did_not_meet_it_are_listed() {
+    let shown = |missed: usize| {
+        let verdict = |number: usize, met| CellVerdict {
+            case: format!("cell{number},<b>"),
+            met,
+            detail: format!("median {number} %"),
+        };
+        let cells = (0..missed)
+            .map(|number| verdict(number, Some(false)))
+            .chain([verdict(90, Some(true)), verdict(91, None)]);
+        let (text, detail) = ("all well".to_owned(), "not shown".to_owned());
+        let expectation = Expectation { text, met: Some(false), detail, cells: cells.collect() };
+        let directory = changed(1, |result| result.expectations = vec![expectation]);
+        report(&[directory.path()]).html()
+    };
+    let few = shown(3);
+    assert!(
+        few.contains(
+            "<details open><summary><small>met in 1, missed in 3, not judged in 1 of 5 cells</small>"
+        )
+    );
+    assert!(few.contains("<li>cell0,<wbr>&lt;b&gt;: median 0\u{a0}%</li>") && !few.contains("cell90"));
+    let many = shown(9);
+    assert!(
+        many.contains("<details><summary><small>met in 1, missed in 9, not judged in 1 of 11 cells</small>")
+    );
+    assert!(shown(0).contains("<li>cell91,<wbr>"));
+}
+
+#[test]
+fn differences_of_a_hundredth_are_folded_away_from_those_that_a_reader_looks_for() {
+    // In one case every repeat has these figures; all others are those of the other side.
+    let side = |queue_bytes: f64, used: f64| {
+        let directory = changed(1, |_| ());
+        for repeat in 1..=REPEATS {
+            let run = directory.path().join(format!("case1/r{repeat}"));
+            let mut manifest = RunDirectory::open(&run).unwrap().manifest;
+            for metric in &mut manifest.metrics {
+                match metric.metric.as_str() {
+                    "queue_mean_bytes" => metric.value = queue_bytes,
+                    "utilisation_ratio" => metric.value = used,
+                    _ => {}
+                }
+            }
+            seal_run(&run, &mut manifest).unwrap();
+        }
+        directory
+    };
+    let page = |left: &tempfile::TempDir, right: &tempfile::TempDir| {
+        let paths = [left.path(), right.path()];
+        let comparison = compare(&Side::open(paths[0]).unwrap(), &Side::open(paths[1]).unwrap());
+        let page = html(&comparison, &paths.map(|path| Experiment::open(path).unwrap()));
+        let differs = page.split("<h2>What differs</h2>").nth(1).unwrap().split("</section>").next().unwrap();
+        differs.to_owned()
+    };
+    let left = side(1000.0, 0.5);
+    let both = page(&left, &side(1009.0, 0.75));
+    let (clear, slight) =
+        both.split_once("<details><summary>1 of them by 1\u{a0}% or less</summary>").unwrap();
+    assert!(clear.contains("utilisation_ratio") && !clear.contains("queue_mean_bytes"), "{clear}");
+    assert!(slight.contains("queue_mean_bytes") && !slight.contains("utilisation_ratio"), "{slight}");
+    assert!(!page(&left, &side(1011.0, 0.5)).contains("<details>"));
 }

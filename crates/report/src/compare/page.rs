@@ -9,12 +9,14 @@ use crate::{
         tables::{column_heading, scrolling, text_heading},
     },
     plot::svg::escape,
-    quantity::{of_metric, utc},
+    quantity::{Quantity, of_metric, utc},
 };
 use longfat_schema::run::Spread;
 
 /// Cases whose figures are drawn: a page of more would be too large to open.
 const CASES_DRAWN: usize = 24;
+/// Differences up to this share are real where repeats scatter less, and seldom what a reader looks for.
+const SLIGHT: f64 = 0.01;
 
 /// The whole page. The tables of the runs that stand for their cases are read, and drawn.
 pub fn html(comparison: &Comparison, experiments: &[Experiment; 2]) -> String {
@@ -61,12 +63,13 @@ fn header(experiments: &[Experiment; 2], comparison: &Comparison) -> String {
 fn beyond(comparison: &Comparison) -> String {
     let all = || comparison.cases.iter().flat_map(|case| case.figures.iter().map(move |f| (case, f)));
     let told = all().filter(|(_, figure)| figure.beyond_spread.is_some()).count();
-    let beyond: Vec<_> = all().filter(|(_, figure)| figure.beyond_spread == Some(true)).collect();
+    let beyond = || all().filter(|(_, figure)| figure.beyond_spread == Some(true));
+    let (slight, clear): (Vec<_>, Vec<_>) = beyond().partition(|(_, figure)| is_slight(figure));
     let untold = all().count() - told;
     let note = format!(
-        "<p class=\"note\">{} of {told} figures differ by more than the spread of their repeats explains ({:.0} % bootstrap \
+        "<p class=\"note\">{} of {told} figures differ by more than the spread of their repeats explains ({:.0}\u{a0}% bootstrap \
          intervals; of figures that are alike, one in twenty seems to).{}</p>",
-        beyond.len(),
+        clear.len() + slight.len(),
         CONFIDENCE * 100.0,
         if untold > 0 {
             format!(
@@ -76,43 +79,56 @@ fn beyond(comparison: &Comparison) -> String {
             String::new()
         },
     );
-    let rows: String = beyond
-        .iter()
-        .map(|(case, figure)| {
-            format!("<tr><th scope=\"row\">{}</th>{}</tr>", escape(&case.label()), cells(figure))
-        })
-        .collect();
-    let table = if rows.is_empty() {
-        String::new()
-    } else {
-        let head = [text_heading("Case"), figure_heads()].concat();
-        scrolling("Figures that differ beyond their spread", &head, &rows)
+    let clear = by_case("Figures that differ beyond their spread", &clear);
+    let folded = match slight.len() {
+        0 => String::new(),
+        count => format!(
+            "<details><summary>{count} of them by {:.0}\u{a0}% or less</summary>{}</details>",
+            SLIGHT * 100.0,
+            by_case("Figures that differ slightly", &slight)
+        ),
     };
-    format!("<section><h2>What differs</h2>{note}{table}</section>")
+    format!("<section><h2>What differs</h2>{note}{clear}{folded}</section>")
+}
+
+fn is_slight(figure: &Figure) -> bool {
+    figure.ratio.is_some_and(|ratio| (ratio - 1.0).abs() <= SLIGHT)
+}
+
+/// A table with a heading above the figures of each case.
+fn by_case(caption: &str, figures: &[(&CaseComparison, &Figure)]) -> String {
+    let of_case = |group: &[(&CaseComparison, &Figure)]| {
+        let rows = group.iter().map(|(_, figure)| format!("<tr>{}</tr>", cells(figure)));
+        format!(
+            "<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"5\">{}</th></tr>{}",
+            escape(&group[0].0.label()),
+            rows.collect::<String>()
+        )
+    };
+    let rows: String = figures.chunk_by(|one, other| std::ptr::eq(one.0, other.0)).map(of_case).collect();
+    if rows.is_empty() { rows } else { scrolling(caption, &figure_heads(), &rows) }
 }
 
 fn figure_heads() -> String {
-    [text_heading("Figure"), text_heading("of")]
-        .into_iter()
-        .chain(["A", "B", "B / A", "Interval"].map(column_heading))
-        .collect()
+    let interval = format!("{:.0}\u{a0}% interval", CONFIDENCE * 100.0);
+    let figures = ["A", "B", "B / A", &interval].map(column_heading);
+    text_heading("Figure") + &figures.concat()
 }
 
 fn cells(figure: &Figure) -> String {
     let side = |spread: &Option<Spread>| match spread {
         None => "<td>–</td>".to_owned(),
         Some(spread) if spread.count == 1 => format!("<td>{}</td>", of_metric(&figure.metric, spread.median)),
-        Some(spread) => format!(
-            "<td>{}<small>{} – {}</small></td>",
-            of_metric(&figure.metric, spread.median),
-            of_metric(&figure.metric, spread.min),
-            of_metric(&figure.metric, spread.max),
-        ),
+        Some(spread) => {
+            let unit = Quantity::of_metric(&figure.metric).unit(spread.median.abs());
+            let [median, min, max] = [spread.median, spread.min, spread.max].map(|value| unit.number(value));
+            format!("<td>{median} {}<small>{min} – {max}</small></td>", unit.name)
+        }
     };
     let ratio = figure.ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.3}"));
     let interval = figure.ratio_interval.map_or("–".to_owned(), |[a, b]| format!("{a:.3} – {b:.3}"));
     format!(
-        "<td class=\"text\">{}</td><td class=\"text\">{}</td>{}{}<td>{ratio}</td><td>{interval}</td>",
+        "<th scope=\"row\">{}<small>{}</small></th>{}{}<td>{ratio}</td><td>{interval}</td>",
         escape(&figure.metric),
         escape(if figure.of.is_empty() { "the run" } else { &figure.of }),
         side(&figure.sides[0]),

@@ -20,7 +20,7 @@ pub struct ExperimentFigures {
     /// Focus goodput of each case, repeat by repeat.
     pub goodput: Figure,
     /// Goodput of each stream within each case.
-    pub shares: Figure,
+    pub shares: Option<Figure>,
     /// Error of the available bandwidth of each case, where connections measured it.
     pub avail_error: Option<Figure>,
     /// Several cases in one chart over time: its name and itself.
@@ -79,11 +79,13 @@ pub enum Panel {
 impl ExperimentFigures {
     /// Every figure that becomes a file: the overviews and the representative run of each case.
     pub fn named(&self) -> impl Iterator<Item = (String, &Figure)> {
-        let overview = [("goodput".to_owned(), &self.goodput), ("shares".to_owned(), &self.shares)];
+        let overview = [("goodput".to_owned(), &self.goodput)];
+        let shares = self.shares.iter().map(|figure| ("shares".to_owned(), figure));
         let error = self.avail_error.iter().map(|figure| ("avail-error".to_owned(), figure));
         let together = self.together.iter().map(|(name, figure)| ((*name).to_owned(), figure));
         overview
             .into_iter()
+            .chain(shares)
             .chain(error)
             .chain(together)
             .chain(self.cases.iter().flat_map(CaseFigures::named))

@@ -131,22 +131,22 @@ const SHARE_KINDS: [Kind; 3] = [
     Kind { mark: Mark::Bar, class: "c2", label: "equal share" },
 ];
 
-/// What each stream got within each case's representative run.
-pub fn shares(experiment: &Experiment, cases: &[Vec<StreamGoodput>], id: &str) -> Figure {
+/// What each stream got within each case's representative run; nothing where no stream shares with another.
+pub fn shares(experiment: &Experiment, cases: &[Vec<StreamGoodput>], id: &str) -> Option<Figure> {
     let greatest = cases.iter().flatten().map(|stream| stream.goodput_bps).fold(0.0, f64::max);
     let unit = Quantity::Rate.unit(greatest);
     let rows = experiment.summary.cases.iter().zip(cases);
     let rows: Vec<Row> =
         rows.map(|(case, streams)| share_row(&case.title, streams, experiment.focus(), unit)).collect();
     let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
-    DotChart {
+    let chart = DotChart {
         id: id.to_owned(),
         title: format!("Goodput of each stream by case, {}", unit.name),
         description: words,
         kinds: SHARE_KINDS.to_vec(),
         rows,
-    }
-    .draw()
+    };
+    cases.iter().any(|streams| streams.len() > 1).then(|| chart.draw())
 }
 
 fn share_row(title: &str, streams: &[StreamGoodput], focus: Option<&str>, unit: Unit) -> Row {

@@ -245,7 +245,7 @@ impl Run<'_> {
             |row: &AvailSample| Some(((row.flow.clone(), row.stream), row.time_us, row.avail_bps as f64));
         let free = |row: &AvailSample| Some((row.flow.clone(), row.time_us, row.free_bps? as f64));
         let mut all = self.by_stream(&series(&self.samples.avail, measured), Shape::Step);
-        all.iter_mut().for_each(|series| series.label += ": measured");
+        all.iter_mut().for_each(|series| series.label += ": as it measured");
         all.extend(series(&self.samples.avail, free).into_iter().map(|(flow, points)| Series {
             label: format!("{flow}: free"),
             style: SECOND,

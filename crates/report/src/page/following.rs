@@ -20,6 +20,8 @@ const COMPARED: [(&str, &str, bool); 5] = [
 ];
 /// Differences up to this share of the unaided figure are none.
 const MARGIN: f64 = 0.02;
+/// What a pair can come to, the best first.
+const BEST_FIRST: [&str; 4] = ["helps", "makes no difference", "helps and harms", "harms"];
 
 /// One metric of a cell, with following against without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,35 +53,49 @@ pub fn section(experiment: &Experiment) -> String {
     let table = scrolling("Medians over the valid repeats, without → with following", &head, &rows);
     format!(
         "<section><h2>With and without following</h2><p>{}</p><p class=\"note\">A figure is better or worse when the \
-         medians differ by more than {:.0} % and no repeat of one side lies among those of the other.</p>{table}</section>",
+         medians differ by more than {:.0}\u{a0}% and no repeat of one side lies among those of the other.</p>{table}</section>",
         escape(&helped(&pairs, focus)),
         MARGIN * 100.0,
     )
 }
 
-/// Where some way of following helps, and where none does, in words.
+/// What following comes to in each cell, by the best of its ways, in words.
 fn helped(pairs: &[Pair<'_>], focus: &str) -> String {
     let mut places: Vec<&str> = pairs.iter().map(|pair| pair.place.as_str()).collect();
     places.dedup();
     let any =
         |place: &str, is: &dyn Fn(&Pair<'_>) -> bool| pairs.iter().filter(|pair| pair.place == place).any(is);
     let is_judged = |place: &&str| any(place, &|pair| changes(pair, focus).is_some());
-    let is_helped = |place: &&str| any(place, &|pair| verdict(pair, focus) == "helps");
     let (judged, open): (Vec<&str>, Vec<&str>) = places.into_iter().partition(is_judged);
-    let (helped, not): (Vec<&str>, Vec<&str>) = judged.iter().copied().partition(is_helped);
-    let mut said = match not.as_slice() {
-        [] => format!("Following helps in each of {} cells that can be judged.", judged.len()),
-        not => format!(
-            "Following helps in {} of {} cells. No policy helps in: {}.",
-            helped.len(),
-            judged.len(),
-            not.join("; ")
-        ),
+    let best = |place: &str| {
+        BEST_FIRST
+            .into_iter()
+            .find(|word| any(place, &|pair| verdict(pair, focus) == *word))
+            .unwrap_or_default()
     };
+    let of = |word: &str| judged.iter().copied().filter(|place| best(place) == word).collect::<Vec<&str>>();
+    let mut said =
+        format!("Of {} that can be judged, following helps in {}", cells(judged.len()), listed(&of("helps")));
+    for word in &BEST_FIRST[1..] {
+        let places = of(word);
+        if !places.is_empty() {
+            said.push_str(&format!("; {word} in {}", listed(&places)));
+        }
+    }
+    said.push('.');
     if !open.is_empty() {
         said.push_str(&format!(" Without valid runs on both sides: {}.", open.join("; ")));
     }
     said
+}
+
+fn cells(count: usize) -> String {
+    if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
+}
+
+/// How many, and which.
+fn listed(places: &[&str]) -> String {
+    if places.is_empty() { "none".to_owned() } else { format!("{} ({})", places.len(), places.join("; ")) }
 }
 
 /// What a pair came to; `helps` when something is better and nothing worse.
@@ -142,13 +158,16 @@ fn row(pair: &Pair<'_>, focus: &str) -> String {
     )
 }
 
-/// Every cell with a host that follows and its partner: without one, and at the same place on all axes but one.
+/// Every cell with a host that follows and its partner: without one, and at the same place on all axes but one. Cells
+/// without a run are neither.
 fn pairs(experiment: &Experiment) -> Vec<Pair<'_>> {
     let cases = experiment.cases.iter().zip(&experiment.summary.cases);
-    let (with, without): (Vec<_>, Vec<_>) = cases.partition(|(case, _)| is_followed(case));
+    let known: Vec<_> =
+        cases.filter_map(|(case, summary)| Some((is_followed(case)?, case, summary))).collect();
+    let of = |followed: bool| known.iter().filter(move |known| known.0 == followed);
     let mut found = Vec::new();
-    for (alone, summary) in without {
-        for (case, followed) in with.iter().copied() {
+    for (_, alone, summary) in of(false) {
+        for (_, case, followed) in of(true) {
             let Some(axis) = only_difference(&alone.info.axes, &case.info.axes) else { continue };
             let others = alone.info.axes.iter().filter(|at| at.axis != axis.axis);
             let place: Vec<&str> = others.map(|at| at.label.as_str()).collect();
@@ -158,9 +177,12 @@ fn pairs(experiment: &Experiment) -> Vec<Pair<'_>> {
     found
 }
 
-fn is_followed(case: &Case) -> bool {
-    let plan = case.runs.first().and_then(|run| run.plan::<serde_json::Value>().ok());
-    plan.and_then(|plan| Some(!plan.get("follows")?.as_array()?.is_empty())).unwrap_or(false)
+/// Nothing as long as no run of it was made.
+fn is_followed(case: &Case) -> Option<bool> {
+    let plan = case.runs.first()?.plan::<serde_json::Value>().ok()?;
+    Some(
+        plan.get("follows").and_then(|follows| follows.as_array()).is_some_and(|follows| !follows.is_empty()),
+    )
 }
 
 /// The one axis on which the second stands elsewhere than the first.
@@ -209,14 +231,18 @@ mod tests {
             &[("goodput_bps", &[18e6]), ("timeouts", &[5.0])],
         );
         assert_eq!(verdict, "helps");
-        assert_eq!(text, "Following helps in each of 1 cells that can be judged.");
+        assert_eq!(text, "Of 1 cell that can be judged, following helps in 1 (narrow, reno).");
     }
 
     #[test]
     fn where_no_policy_helps_the_page_says_so_and_names_the_cell() {
         let within_the_margin = said("back", &[("goodput_bps", &[10e6])], &[("goodput_bps", &[10.1e6])]);
         assert_eq!(within_the_margin.0, "makes no difference");
-        assert!(within_the_margin.1.contains("No policy helps in: back."), "{}", within_the_margin.1);
+        assert!(
+            within_the_margin.1.ends_with("following helps in none; makes no difference in 1 (back)."),
+            "{}",
+            within_the_margin.1
+        );
         let among = said("back", &[("rise_us", &[1e6, 2e6, 9e6])], &[("rise_us", &[1.5e6])]);
         assert_eq!(among.0, "makes no difference", "a repeat of one side lies among those of the other");
         let mixed = said(
@@ -225,7 +251,7 @@ mod tests {
             &[("rise_us", &[2e6]), ("retransmitted_segments", &[3.0])],
         );
         assert_eq!(mixed.0, "helps and harms");
-        assert!(mixed.1.contains("No policy helps in: back."));
+        assert!(mixed.1.ends_with("helps in none; helps and harms in 1 (back)."), "{}", mixed.1);
         let (open, text) = said("back", &[], &[("rise_us", &[1e6])]);
         assert_eq!(open, "not judged");
         assert!(text.ends_with("Without valid runs on both sides: back."), "{text}");
@@ -237,7 +263,7 @@ mod tests {
         let (slow, fast) = (case(&[("rise_us", &[9.0])]), case(&[("rise_us", &[1.0])]));
         let pair = |how, followed| Pair { place: "back".to_owned(), how, alone: &alone, followed };
         let text = helped(&[pair("restore", &slow), pair("scale", &fast)], "focus");
-        assert_eq!(text, "Following helps in each of 1 cells that can be judged.");
+        assert_eq!(text, "Of 1 cell that can be judged, following helps in 1 (back).");
     }
 
     #[test]

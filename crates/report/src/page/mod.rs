@@ -11,10 +11,13 @@ use crate::{
     plot::svg::escape,
     quantity::{number, utc},
 };
-use longfat_schema::run::{Expectation, ResultStatus, RunManifest, RunStatus};
+use longfat_schema::run::{CellVerdict, Expectation, ResultStatus, RunManifest, RunStatus};
 
 pub(crate) const STYLE: &str = include_str!("page.css");
 pub(crate) const SCRIPT: &str = include_str!("page.js");
+
+/// Cells that missed an expectation, or were not judged, are shown at once up to so many.
+const CELLS_OPEN: usize = 4;
 
 /// The whole page.
 pub fn html(experiments: &[(Experiment, ExperimentFigures)]) -> String {
@@ -22,7 +25,13 @@ pub fn html(experiments: &[(Experiment, ExperimentFigures)]) -> String {
     let comparison = if experiments.len() > 1 { tables::comparison(experiments) } else { String::new() };
     let bodies = experiments.iter().enumerate().map(|(index, (e, f))| experiment(index, e, f));
     let bodies: String = bodies.collect();
-    document(title, &format!("{comparison}{bodies}{}", tables::foot()))
+    document(
+        title,
+        &format!(
+            "{comparison}{bodies}{}",
+            tables::foot(experiments.iter().map(|(experiment, _)| experiment))
+        ),
+    )
 }
 
 /// A page of its own; `main` is HTML.
@@ -44,10 +53,11 @@ pub(crate) fn experiment(index: usize, experiment: &Experiment, figures: &Experi
     let sections = [
         header(experiment, &id),
         verdict(experiment.expectations()),
-        run_states(experiment),
+        run_states(experiment, "<i>Runs</i> under <i>How it was made</i>"),
         tables::summary(experiment),
         following::section(experiment),
-        overview(figures),
+        // Of one run the summary says it all.
+        if experiment.runs().count() > 1 { overview(figures) } else { String::new() },
         navigation(experiment, &id),
         cases(experiment, figures, &id),
         details::section(experiment, figures),
@@ -115,13 +125,39 @@ fn judged(expectation: &Expectation) -> String {
         None => ("open", "–", "not judged"),
     };
     format!(
-        "<li><span class=\"chip {class}\">{sign} {word}</span> <span>{}<br><small>{}</small></span></li>",
-        escape(&expectation.text),
-        escape(&expectation.detail),
+        "<li><span class=\"chip {class}\">{sign} {word}</span> <span>{}{}</span></li>",
+        tables::unbroken(&escape(&expectation.text)),
+        details_of(expectation),
     )
 }
 
-pub(crate) fn run_states(experiment: &Experiment) -> String {
+/// The figures; of many cells how many did what, and those that did not meet it.
+fn details_of(expectation: &Expectation) -> String {
+    if expectation.cells.is_empty() {
+        return format!("<br><small>{}</small>", tables::unbroken(&escape(&expectation.detail)));
+    }
+    let of = |met: Option<bool>| expectation.cells.iter().filter(move |cell| cell.met == met);
+    let counts = [(Some(true), "met"), (Some(false), "missed"), (None, "not judged")];
+    let counts = counts.map(|(met, word)| (of(met).count(), word));
+    let words =
+        counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{word} in {count}"));
+    let all = expectation.cells.len();
+    let words = format!("{} of {all} cells", words.collect::<Vec<_>>().join(", "));
+    // Names of cells are long, and break behind their commas.
+    let breaking = |text: &str| tables::unbroken(&escape(text)).replace(',', ",<wbr>");
+    let cell = |cell: &CellVerdict| format!("<li>{}: {}</li>", breaking(&cell.case), breaking(&cell.detail));
+    let list: String = of(Some(false)).chain(of(None)).map(cell).collect();
+    if list.is_empty() {
+        return format!("<br><small>{words}</small>");
+    }
+    let open = if counts[1].0 + counts[2].0 <= CELLS_OPEN { " open" } else { "" };
+    format!(
+        "<details{open}><summary><small>{words}</small></summary><ul class=\"cells\">{list}</ul></details>"
+    )
+}
+
+/// How many runs there are of each kind. `remarks_at` says where to read what is to be known of valid ones.
+pub(crate) fn run_states(experiment: &Experiment, remarks_at: &str) -> String {
     let total =
         |f: fn(&crate::summary::CaseSummary) -> usize| experiment.summary.cases.iter().map(f).sum::<usize>();
     let (done, invalid, failed) = (total(|c| c.done), total(|c| c.invalid), total(|c| c.failed));
@@ -130,15 +166,17 @@ pub(crate) fn run_states(experiment: &Experiment) -> String {
         experiment.runs().filter(|r| r.manifest.status == RunStatus::Done && !r.manifest.reasons.is_empty());
     let remarks = match remarks.count() {
         0 => String::new(),
-        count => format!(
-            " Of {count} valid runs there is something to know: see <i>Runs</i> under <i>How it was made</i>."
-        ),
+        count => format!(" There is something to know of {count} of the valid runs: see {remarks_at}."),
     };
     let list = if items.is_empty() { String::new() } else { format!("<ul>{items}</ul>") };
     let excluded = if invalid + failed > 0 { " Those not valid are in no median." } else { "" };
     format!(
-        "<section class=\"runs\"><p><b>{} runs</b>: {done} valid, {invalid} invalid, {failed} failed.{excluded}{remarks}</p>{list}</section>",
-        done + invalid + failed,
+        "<section class=\"runs\"><p><b>{}</b>: {done} valid, {invalid} invalid, {failed} failed.{excluded}{remarks}</p>{list}</section>",
+        if done + invalid + failed == 1 {
+            "1 run".to_owned()
+        } else {
+            format!("{} runs", done + invalid + failed)
+        },
     )
 }
 
@@ -171,6 +209,13 @@ fn chip(status: RunStatus) -> &'static str {
 
 fn overview(figures: &ExperimentFigures) -> String {
     let plain = |figure: &plot::Figure| format!("<figure>{}</figure>", figure.inline());
+    let shares = figures.shares.as_ref().map_or(String::new(), |figure| {
+        format!(
+            "<figure>{}<figcaption>Streams of each case's representative run, the valid repeat with the median goodput. \
+             Jain's index is of these streams.</figcaption></figure>",
+            figure.inline()
+        )
+    });
     let error: String = figures.avail_error.iter().map(plain).collect();
     let together: String = figures.together.iter().map(|(_, figure)| plain(figure)).collect();
     let together =
@@ -179,10 +224,8 @@ fn overview(figures: &ExperimentFigures) -> String {
         "<section><h2>By case</h2><div class=\"pair\">\
          <figure>{}<figcaption>Each ring is one repeat; the bar, and the number, is their median. A cross is a run \
          that is not valid and counts nowhere.</figcaption></figure>\
-         <figure>{}<figcaption>Streams of each case's representative run, the valid repeat with the median goodput. \
-         Jain's index is of these streams.</figcaption></figure>{error}</div>{together}</section>",
+         {shares}{error}</div>{together}</section>",
         figures.goodput.inline(),
-        figures.shares.inline(),
     )
 }
 
@@ -235,7 +278,10 @@ fn run_line(case: &Case, index: usize) -> String {
 }
 
 pub(crate) fn run(figures: &RunFigures) -> String {
-    let panels: String = figures.panels.iter().map(panel).collect();
+    let is_drawn = |panel: &&Panel| matches!(panel, Panel::Drawn { .. });
+    // What has nothing to show stands last and leaves no hole.
+    let (drawn, absent): (Vec<&Panel>, Vec<&Panel>) = figures.panels.iter().partition(is_drawn);
+    let panels: String = drawn.into_iter().chain(absent).map(panel).collect();
     let errors = figures.errors.iter().map(|(stream, error)| format!("{stream} ended early: {error}"));
     let warnings = figures.notes.iter().filter(|note| note.level != "info");
     let warnings =

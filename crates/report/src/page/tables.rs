@@ -17,6 +17,11 @@ pub fn scrolling(caption: &str, head: &str, body: &str) -> String {
     )
 }
 
+/// A per-cent sign does not stand alone in a line.
+pub fn unbroken(text: &str) -> String {
+    text.replace(" %", "\u{a0}%")
+}
+
 /// A heading of a column.
 pub fn column_heading(text: &str) -> String {
     format!("<th scope=\"col\">{}</th>", escape(text))
@@ -35,7 +40,7 @@ pub fn summary(experiment: &Experiment) -> String {
     let heads = columns.iter().map(|column| {
         let title = escape(column.meaning);
         let published = if with_published(column) { column_heading("published") } else { String::new() };
-        format!("<th scope=\"col\" title=\"{title}\">{}</th>{published}", escape(&column.heading))
+        format!("<th scope=\"col\" title=\"{title}\">{}</th>{published}", unbroken(&escape(&column.heading)))
     });
     let head = column_heading("Case") + &column_heading("Valid runs") + &heads.collect::<String>();
     let row = |(index, case): (usize, &CaseSummary)| {
@@ -162,9 +167,11 @@ fn compared_cell(case: &CaseSummary, index: usize, column: &Column) -> String {
     format!("<td>{}{}</td>", unit.text(spread.median), if spread.count > 1 { range } else { String::new() })
 }
 
-/// What the summary's columns mean.
-pub fn foot() -> String {
+/// What the columns mean that these summaries show.
+pub fn foot<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> String {
+    let shown: Vec<ShownColumn> = experiments.into_iter().flat_map(|own| own.summary.shown()).collect();
+    let is_shown = |column: &&Column| shown.iter().any(|shown| shown.meaning == column.meaning);
     let term = |c: &Column| format!("<dt>{}</dt><dd>{}</dd>", escape(c.heading), escape(c.meaning));
-    let terms: String = COLUMNS.iter().map(term).collect();
+    let terms: String = COLUMNS.iter().filter(is_shown).map(term).collect();
     format!("<section><h2>What the columns mean</h2><dl class=\"terms\">{terms}</dl></section>")
 }

@@ -236,11 +236,11 @@ pub fn result(shelf: &Shelf, found: &Found, now: SystemTime) -> Result<String, R
         page::header(&experiment, "e1"),
         live,
         page::verdict(experiment.expectations()),
-        page::run_states(&experiment),
+        page::run_states(&experiment, "each run's page"),
         goodput(&experiment),
         tables::summary(&experiment),
         runs(&experiment, &found.id),
-        tables::foot(),
+        tables::foot([&experiment]),
     ];
     Ok(within(&experiment.title.clone(), &[here], &sections.concat()))
 }
@@ -289,7 +289,7 @@ fn runs(experiment: &Experiment, id: &str) -> String {
 /// Everything about it, drawn.
 fn whole(experiment: &Experiment) -> String {
     let drawn = figures::draw(experiment, "e1");
-    page::experiment(0, experiment, &drawn) + &tables::foot()
+    page::experiment(0, experiment, &drawn) + &tables::foot([experiment])
 }
 
 /// One run of a result; `None` when the result has none at this path.
@@ -299,12 +299,11 @@ fn whole(experiment: &Experiment) -> String {
 pub fn run(shelf: &Shelf, found: &Found, path: &str) -> Result<Option<String>, ReportError> {
     let Some(directory) = shelf.run_directory(found, path) else { return Ok(None) };
     let experiment = Experiment::open(&directory)?;
-    let title = format!("{}: {path}", experiment.title);
     let way = [
         (address("result", &found.id), found.id.as_str()),
         (format!("{}&run={}", address("run", &found.id), encoded(path)), path),
     ];
-    Ok(Some(within(&title, &way, &whole(&experiment))))
+    Ok(Some(within(&experiment.title.clone(), &way, &whole(&experiment))))
 }
 
 /// Two compared.
