@@ -26,7 +26,9 @@ use std::{
 pub const SORTED: usize = 128;
 /// A time further back than this is a clock that was set, not packets out of order.
 pub const CLOCK_STEP_NS: i64 = 10_000_000;
-/// Segments handed on at once.
+/// Segments read before some are handed on: few enough to be in the nearest cache then.
+const PENDING: usize = SORTED + 32;
+/// Segments given to a thread at once.
 const BATCH: usize = 1024;
 /// Segments between looks for flows that are over, and the time of the capture that must have passed too.
 const SWEEP_SEGMENTS: u64 = 65_536;
@@ -280,17 +282,25 @@ fn follow(tasks: &Receiver<Task>, give_back: &SyncSender<Vec<Segment>>, settings
     table.finish()
 }
 
+/// Where the `number`th segment from `first` on stands in the ring.
+#[inline]
+fn place(first: usize, number: usize) -> usize {
+    let at = first + number;
+    if at < PENDING { at } else { at - PENDING }
+}
+
 /// From packets to sorted segments.
 struct Intake<F, P> {
     flows: F,
     progress: P,
     report: CaptureReport,
-    /// Room for segments; the first `filled` are not handed on yet.
-    pending: Vec<Segment>,
+    /// A ring: `filled` segments from `first` on are not handed on yet, and there is room for one more.
+    pending: Box<[Segment; PENDING]>,
+    first: usize,
     filled: usize,
     unsorted: bool,
     newest_ns: i64,
-    /// Least and greatest.
+    /// Least, and greatest before the time went back.
     span_ns: (i64, i64),
     handed_on: u64,
     swept: (u64, i64),
@@ -302,7 +312,8 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             flows,
             progress,
             report: CaptureReport::default(),
-            pending: vec![Segment::default(); BATCH + SORTED],
+            pending: Box::new([Segment::default(); PENDING]),
+            first: 0,
             filled: 0,
             unsorted: false,
             newest_ns: i64::MIN,
@@ -329,24 +340,39 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
 
     fn read<C: Segments>(&mut self, capture: &mut C) -> Result<(), CaptureError> {
         let before = self.report.bytes;
-        let mut last_ns = i64::MIN;
+        // Above every time until there is one.
+        let mut last_ns = i64::MAX;
         loop {
             let index = self.report.packets;
             // There is always room: what fills it is handed on at once.
-            let into = &mut self.pending[self.filled];
-            let Some((time_ns, decoded)) = capture.next_segment(index, into)? else { return Ok(()) };
+            let into = &mut self.pending[place(self.first, self.filled)];
+            let Some((time_ns, decoded)) = capture.next_segment(index, into)? else { break };
             self.report.packets += 1;
             if time_ns < last_ns {
-                self.report.on_backwards(last_ns.saturating_sub(time_ns));
+                self.on_earlier(last_ns, time_ns);
             }
             last_ns = time_ns;
-            let (least, most) = self.span_ns;
-            self.span_ns = (least.min(time_ns), most.max(time_ns));
             self.on_decoded(time_ns, decoded);
             if index.is_multiple_of(1 << 16) {
                 (self.progress)(before + capture.offset());
             }
         }
+        if last_ns < i64::MAX {
+            self.span_ns.1 = self.span_ns.1.max(last_ns);
+        }
+        Ok(())
+    }
+
+    /// A packet's time is before that of the one before, or is the first of its capture.
+    #[cold]
+    fn on_earlier(&mut self, last_ns: i64, time_ns: i64) {
+        let (least, most) = self.span_ns;
+        if last_ns == i64::MAX {
+            self.span_ns = (least.min(time_ns), most);
+            return;
+        }
+        self.span_ns = (least.min(time_ns), most.max(last_ns));
+        self.report.on_backwards(last_ns.saturating_sub(time_ns));
     }
 
     #[inline]
@@ -358,7 +384,7 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             }
             Decoded::TooBig { mtu_bytes } => {
                 self.report.other_packets += 1;
-                let Segment { key, end, .. } = self.pending[self.filled];
+                let Segment { key, end, .. } = self.pending[place(self.first, self.filled)];
                 self.hand_on(self.filled);
                 self.flows.on_too_big(key, end, mtu_bytes);
             }
@@ -379,8 +405,8 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             self.newest_ns = time_ns;
         }
         self.filled += 1;
-        if self.filled == self.pending.len() {
-            self.hand_on(BATCH);
+        if self.filled == PENDING {
+            self.hand_on(PENDING - SORTED);
         }
     }
 
@@ -388,9 +414,7 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
     fn on_backwards(&mut self, time_ns: i64) {
         if time_ns < self.newest_ns.saturating_sub(CLOCK_STEP_NS) {
             self.report.clock_steps += 1;
-            let behind = self.filled;
-            self.hand_on(behind);
-            self.pending.swap(0, behind);
+            self.hand_on(self.filled);
             self.newest_ns = time_ns;
         }
         self.unsorted = true;
@@ -402,9 +426,11 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
         if self.unsorted {
             self.sort();
         }
-        let last_ns = self.pending[last].time_ns;
-        self.pending[..count].iter().for_each(|segment| self.flows.on_segment(segment));
-        self.pending.copy_within(count..self.filled, 0);
+        let last_ns = self.pending[place(self.first, last)].time_ns;
+        for number in 0..count {
+            self.flows.on_segment(&self.pending[place(self.first, number)]);
+        }
+        self.first = place(self.first, count);
         self.filled -= count;
         self.handed_on += count as u64;
         let (at, swept_ns) = self.swept;
@@ -417,7 +443,8 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
     /// Sorts what is pending; of equal times, what came first. Nearly all are where they belong: only the others are moved.
     #[cold]
     fn sort(&mut self) {
-        let times = self.pending[..self.filled].iter().map(|segment| segment.time_ns);
+        let at = |number| place(self.first, number);
+        let times = (0..self.filled).map(|number| self.pending[at(number)].time_ns);
         let mut order: Vec<(i64, usize)> = times.zip(0..).collect();
         // Not the unstable one: this one finds what is in order already.
         order.sort();
@@ -428,7 +455,7 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
                 if from == first {
                     break;
                 }
-                self.pending.swap(to, from);
+                self.pending.swap(at(to), at(from));
                 to = from;
             }
         }

@@ -50,6 +50,12 @@ pub struct FlowKey {
     pub ports: [u16; 2],
 }
 
+/// An IPv4 address as IPv6.
+#[inline]
+pub fn mapped(address: u32) -> u128 {
+    0xffff_0000_0000 | u128::from(address)
+}
+
 impl Hash for FlowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.spread());
@@ -66,6 +72,16 @@ impl FlowKey {
         let port = (source.1 ^ destination.1) & u16::from(end).wrapping_neg();
         let addresses = [source.0 ^ address, destination.0 ^ address];
         (FlowKey { addresses, ports: [source.1 ^ port, destination.1 ^ port] }, end)
+    }
+
+    /// The same of IPv4's addresses: an end is one number then.
+    #[inline]
+    pub fn of_ipv4(source: (u32, u16), destination: (u32, u16)) -> (FlowKey, u8) {
+        let number = |(address, port): (u32, u16)| u64::from(address) << 16 | u64::from(port);
+        let (source, destination) = (number(source), number(destination));
+        let ends = [source.min(destination), source.max(destination)];
+        let addresses = ends.map(|end| mapped((end >> 16) as u32));
+        (FlowKey { addresses, ports: ends.map(|end| end as u16) }, u8::from(source > destination))
     }
 
     /// The same for both directions, well spread.

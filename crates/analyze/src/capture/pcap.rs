@@ -81,11 +81,7 @@ impl Pcap {
     #[inline]
     fn header(&self, data: &[u8]) -> Option<Header> {
         let octets = data.first_chunk::<RECORD_HEADER>()?;
-        let words = [0, 4, 8, 12]
-            .map(|at| u32::from_le_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]));
-        let [seconds, fraction, captured, original] =
-            if self.big_endian { words.map(u32::swap_bytes) } else { words };
-        Some(Header { seconds: i64::from(seconds), fraction, captured, original })
+        Some(if self.big_endian { big_endian(octets) } else { Header::of(octets, u32::from_le_bytes) })
     }
 
     #[inline]
@@ -134,4 +130,18 @@ struct Header {
     fraction: u32,
     captured: u32,
     original: u32,
+}
+
+impl Header {
+    #[inline(always)]
+    fn of(octets: &[u8; RECORD_HEADER], number: impl Fn([u8; 4]) -> u32) -> Header {
+        let word = |at: usize| number([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
+        Header { seconds: i64::from(word(0)), fraction: word(4), captured: word(8), original: word(12) }
+    }
+}
+
+/// Apart, lest every file's numbers be read both ways and the right ones chosen.
+#[cold]
+fn big_endian(octets: &[u8; RECORD_HEADER]) -> Header {
+    Header::of(octets, u32::from_be_bytes)
 }

@@ -73,6 +73,49 @@ pub struct Connection {
     pub reused: bool,
     syn_sequence: [Option<u32>; 2],
     finished_ns: [Option<i64>; 2],
+    /// A FIN or reset was seen.
+    ending: bool,
+    told: Option<Told>,
+}
+
+/// What a packet told the other end, and when it was last told the same. While that end sends nothing, telling it again
+/// is only noted: what time did to it meanwhile is made up for by [`Connection::settle`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Told {
+    acknowledgement: u32,
+    ts_echo: u32,
+    window: u16,
+    end: u8,
+    options: u8,
+    last_ns: i64,
+    /// The times of a capture may go back.
+    latest_ns: i64,
+}
+
+impl Told {
+    fn by(segment: &Segment) -> Told {
+        Told {
+            acknowledgement: segment.acknowledgement,
+            ts_echo: segment.ts_echo,
+            window: segment.window,
+            end: segment.end,
+            options: segment.options,
+            last_ns: segment.time_ns,
+            latest_ns: segment.time_ns,
+        }
+    }
+
+    /// Whether this segment could tell nothing else, and is no acknowledgement of its own.
+    #[inline]
+    fn is_repeated_by(&self, segment: &Segment) -> bool {
+        const SPECIAL: u16 = flag::SYN | flag::RST | flag::ACK;
+        self.acknowledgement == segment.acknowledgement
+            && self.ts_echo == segment.ts_echo
+            && (self.window, self.end, self.options) == (segment.window, segment.end, segment.options)
+            && segment.flags & SPECIAL == flag::ACK
+            && segment.payload_bytes > 0
+            && segment.sack_count == 0
+    }
 }
 
 impl Connection {
@@ -99,6 +142,8 @@ impl Connection {
             reused: reused && segment.has(flag::SYN),
             syn_sequence: [None; 2],
             finished_ns: [None; 2],
+            ending: false,
+            told: None,
         }
     }
 
@@ -129,36 +174,68 @@ impl Connection {
         let now = segment.time_ns;
         self.packets += 1;
         self.last_ns = self.last_ns.max(now);
-        self.halves[0].advance(now);
-        self.halves[1].advance(now);
+        let is_known = self.is_told_again(segment);
+        let me = usize::from(segment.end);
+        self.halves[me & 1].advance(now);
         if segment.has(flag::SYN) {
             self.on_syn(segment);
         } else if self.handshake.ack_ns.is_none() || self.packets == JUDGED_AFTER {
             self.on_early(segment);
         }
-        self.exchange(segment);
-        if segment.has(flag::RST) || self.halves[0].fin.is_some() || self.halves[1].fin.is_some() {
+        if !is_known {
+            self.tell(segment);
+        }
+        self.halves[me & 1].on_sent(segment);
+        self.ending |= segment.flags & (flag::FIN | flag::RST) != 0;
+        if self.ending {
             self.on_ending(segment);
         }
     }
 
+    /// Whether the other end is told nothing new; if it is, time has passed for it afterwards.
     #[inline]
-    fn exchange(&mut self, segment: &Segment) {
+    fn is_told_again(&mut self, segment: &Segment) -> bool {
+        let now = segment.time_ns;
+        if let Some(told) = &mut self.told
+            && told.is_repeated_by(segment)
+        {
+            (told.last_ns, told.latest_ns) = (now, told.latest_ns.max(now));
+            return true;
+        }
+        self.settle();
+        self.halves[usize::from(1 - segment.end) & 1].advance(now);
+        false
+    }
+
+    /// Does what was put off.
+    #[inline]
+    fn settle(&mut self) {
+        if let Some(told) = self.told.take() {
+            self.halves[usize::from(1 - told.end) & 1].on_told_again(told.last_ns, told.latest_ns);
+        }
+    }
+
+    /// The other end gets what the segment says of it.
+    #[inline]
+    fn tell(&mut self, segment: &Segment) {
+        if !segment.has(flag::ACK) || segment.has(flag::RST) {
+            return;
+        }
         let (low, high) = self.halves.split_at_mut(1);
         let (me, peer) =
             if segment.end == 0 { (&mut low[0], &mut high[0]) } else { (&mut high[0], &mut low[0]) };
-        if segment.has(flag::ACK) && !segment.has(flag::RST) {
-            let mut answered = None;
-            if segment.carries(option::TIMESTAMPS) {
-                answered = peer.echoed(segment.ts_echo, segment.time_ns);
-            }
-            if let Some(answer) = answered {
-                me.least_answer_ns = Some(me.least_answer_ns.map_or(answer, |least| least.min(answer)));
-            }
-            let window = window(segment, me.offer, peer.offer);
-            peer.on_ack(segment, window, answered);
+        let mut answered = None;
+        if segment.carries(option::TIMESTAMPS) {
+            answered = peer.echoed(segment.ts_echo, segment.time_ns);
         }
-        me.on_sent(segment);
+        if let Some(answer) = answered {
+            me.least_answer_ns = Some(me.least_answer_ns.map_or(answer, |least| least.min(answer)));
+        }
+        let window = window(segment, me.offer, peer.offer);
+        peer.on_ack(segment, window, answered);
+        if peer.knows_acknowledged(segment.acknowledgement) && !segment.has(flag::SYN) {
+            self.told = Some(Told::by(segment));
+        }
     }
 
     #[cold]
@@ -269,6 +346,7 @@ impl Connection {
     /// The capture, or the connection, is over.
     pub fn finish(&mut self) {
         let last = self.last_ns;
+        self.settle();
         self.halves.iter_mut().for_each(|half| half.finish(last));
     }
 }
@@ -293,4 +371,110 @@ fn window(segment: &Segment, mine: Option<Offer>, other: Option<Offer>) -> u64 {
 /// Whether a window's size could be known.
 pub fn is_window_known(bytes: u64) -> bool {
     bytes < WINDOW_UNKNOWN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::report::FlowReport;
+    use proptest::prelude::*;
+
+    /// One packet of a made-up conversation: who, how much later, how much payload, and what is odd about it.
+    #[derive(Debug, Clone, Copy)]
+    struct Turn {
+        end: u8,
+        after_us: i64,
+        payload_bytes: u32,
+        odd: u8,
+    }
+
+    fn turn() -> impl Strategy<Value = Turn> {
+        let after_us = prop_oneof![8 => 0i64..3_000, 1 => -5_000i64..0, 1 => 100_000i64..900_000];
+        let payload = prop_oneof![1 => Just(0u32), 3 => Just(1000), 1 => Just(300)];
+        let odd = prop_oneof![6 => Just(0u8), 4 => 1u8..9];
+        (prop_oneof![3 => Just(0u8), 1 => Just(1)], after_us, payload, odd)
+            .prop_map(|(end, after_us, payload_bytes, odd)| Turn { end, after_us, payload_bytes, odd })
+    }
+
+    fn segments(turns: &[Turn], one_way_us: [i64; 2]) -> Vec<Segment> {
+        let (mut now, mut next) = (1_000_000_000, [1u32; 2]);
+        let ends = ((1, 1), (2, 2));
+        let (key, _) = crate::segment::FlowKey::of(ends.0, ends.1);
+        let segment = |time_ns, end: u8, flags, sequence, acknowledgement| Segment {
+            time_ns,
+            key,
+            end,
+            flags,
+            sequence,
+            acknowledgement,
+            window: 500,
+            options: option::TIMESTAMPS | option::MSS | option::SACK_PERMITTED,
+            mss_bytes: 1012,
+            ..Segment::default()
+        };
+        let mut all = vec![segment(now, 0, flag::SYN, 0, 0)];
+        now += one_way_us[1] * 1000;
+        all.push(segment(now, 1, flag::SYN | flag::ACK, 0, 1));
+        now += one_way_us[0] * 1000;
+        all.push(segment(now, 0, flag::ACK, 1, 1));
+        for turn in turns {
+            now += turn.after_us * 1000;
+            let (me, other) = (usize::from(turn.end), usize::from(1 - turn.end));
+            let milliseconds = (now / 1_000_000) as u32;
+            let mut this = segment(now, turn.end, flag::ACK, next[me], next[other]);
+            this.payload_bytes = turn.payload_bytes;
+            this.options = option::TIMESTAMPS;
+            (this.ts_value, this.ts_echo) = (milliseconds, milliseconds / 8 * 8);
+            match turn.odd {
+                1 => this.sequence = this.sequence.saturating_sub(1000).max(1),
+                2 => this.sequence += 1000,
+                3 => this.acknowledgement = this.acknowledgement.saturating_sub(1000).max(1),
+                4 => this.window = 0,
+                5 => (this.sack_count, this.sack[0]) = (1, (next[other], next[other] + 1000)),
+                6 => this.flags |= if turn.after_us % 7 == 0 { flag::FIN } else { flag::ECE },
+                7 => this.options = 0,
+                8 if turn.after_us % 29 == 0 => this.flags |= flag::RST,
+                _ => {}
+            }
+            next[me] = next[me].max(this.sequence + this.payload_bytes + u32::from(this.has(flag::FIN)));
+            all.push(this);
+        }
+        all
+    }
+
+    #[test]
+    fn data_behind_data_tells_the_other_end_nothing_new() {
+        let data = Turn { end: 0, after_us: 10, payload_bytes: 1000, odd: 0 };
+        let all = segments(&[data; 3], [0, 0]);
+        let mut connection = Connection::new(&all[0], false, false);
+        let told_again = |segment: &Segment| {
+            let is_repeated = connection.told.is_some_and(|told| told.is_repeated_by(segment));
+            connection.on_segment(segment);
+            is_repeated
+        };
+        let told_again: Vec<bool> = all.iter().map(told_again).collect();
+        assert_eq!(told_again[4..], [true, true]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(384))]
+
+        #[test]
+        fn what_is_told_again_is_noted_as_if_each_time_were_the_first(
+            turns in proptest::collection::vec(turn(), 1..120),
+            one_way_us in (0i64..30_000, 0i64..30_000),
+        ) {
+            let all = segments(&turns, [one_way_us.0, one_way_us.1]);
+            let (mut short, mut long) = (Connection::new(&all[0], false, true), Connection::new(&all[0], false, true));
+            for segment in &all {
+                short.on_segment(segment);
+                long.settle();
+                long.on_segment(segment);
+            }
+            short.finish();
+            long.finish();
+            let (short, long) = (FlowReport::of(&mut short, 0), FlowReport::of(&mut long, 0));
+            prop_assert_eq!(short, long);
+        }
+    }
 }

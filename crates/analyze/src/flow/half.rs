@@ -240,7 +240,9 @@ pub struct Half {
     last_acked: Option<(i64, i64)>,
     last_ip_id: u16,
     last_sequence: (u32, u32, u32),
+    /// TSvals whose echo is awaited, and the last of them.
     echoes: VecDeque<(u32, i64)>,
+    newest_echo: u32,
     current_stubborn: Stubborn,
 }
 
@@ -321,6 +323,7 @@ impl Half {
             last_ip_id: 0,
             last_sequence: (0, 0, 0),
             echoes: VecDeque::new(),
+            newest_echo: 0,
             current_stubborn: Stubborn::default(),
         }
     }
@@ -422,8 +425,9 @@ impl Half {
     #[inline]
     pub fn on_sent(&mut self, segment: &Segment) {
         self.counts.packets += 1;
-        self.counts.ce_packets += u64::from(segment.ecn == 3);
-        self.counts.ece_packets += u64::from(segment.flags & (flag::ECE | flag::SYN) == flag::ECE);
+        if segment.ecn == 3 || segment.has(flag::ECE) {
+            self.on_congestion_told(segment);
+        }
         self.on_ttl(segment);
         if segment.has(flag::RST) {
             self.counts.resets += 1;
@@ -444,6 +448,12 @@ impl Half {
             return;
         }
         self.on_data(segment, start, length);
+    }
+
+    #[cold]
+    fn on_congestion_told(&mut self, segment: &Segment) {
+        self.counts.ce_packets += u64::from(segment.ecn == 3);
+        self.counts.ece_packets += u64::from(segment.flags & (flag::ECE | flag::SYN) == flag::ECE);
     }
 
     fn start(&mut self, segment: &Segment) {
@@ -527,8 +537,11 @@ impl Half {
         let payload = segment.payload_bytes;
         self.counts.data_packets += 1;
         self.counts.payload_bytes += u64::from(payload);
-        self.counts.data_segments += self.segments_of(u64::from(payload));
-        self.counts.oversize_packets += u64::from(self.mss_bytes > 0 && payload > self.mss_bytes);
+        self.counts.data_segments += 1;
+        if payload > self.mss_bytes && self.mss_bytes > 0 {
+            self.counts.data_segments += self.segments_of(u64::from(payload)) - 1;
+            self.counts.oversize_packets += 1;
+        }
         self.largest_payload = self.largest_payload.max(payload);
         match &mut self.data_ns {
             None => {
@@ -584,8 +597,8 @@ impl Half {
 
     #[inline]
     fn remember(&mut self, sent: Sent) {
-        let most = if self.counts.acks > 0 { MAX_SENT } else { MAX_SENT_UNANSWERED };
-        if self.sent.len() >= most {
+        let count = self.sent.len();
+        if count >= MAX_SENT_UNANSWERED && (self.counts.acks == 0 || count >= MAX_SENT) {
             self.sent.pop_front();
         }
         self.sent.push_back(sent);
@@ -818,6 +831,19 @@ impl Half {
         }
     }
 
+    /// This end was sent what it had been told before, for the last time and at the latest then.
+    #[inline]
+    pub fn on_told_again(&mut self, last_ns: i64, latest_ns: i64) {
+        self.advance(latest_ns);
+        self.last_ack_ns = last_ns;
+    }
+
+    /// Whether all below this number, and nothing above it, is acknowledged, and the sender knows.
+    #[inline]
+    pub fn knows_acknowledged(&self, number: u32) -> bool {
+        self.una_known && self.una as u32 == number && self.passed.is_empty()
+    }
+
     /// This end got an acknowledgement (its packet passed here); `answered_ns` is the time since the packet whose
     /// timestamp it echoes for the first time.
     #[inline]
@@ -980,17 +1006,16 @@ impl Half {
     /// Takes what is acknowledged off the queue; the newest of it, and whether any was sent again.
     #[inline]
     fn acknowledge(&mut self, ack: u64) -> Option<(i64, bool)> {
-        let mut newest = None;
-        let mut again = false;
-        while let Some(front) = self.sent.front() {
-            if front.end() > ack {
-                break;
-            }
-            again |= front.again;
-            self.largest_acked_bytes = self.largest_acked_bytes.max(front.length);
-            newest = Some((front.time_ns, again));
-            self.sent.pop_front();
-        }
+        let (mut newest, mut count) = (None, 0);
+        let (mut again, mut largest) = (false, self.largest_acked_bytes);
+        self.sent.iter().take_while(|sent| sent.end() <= ack).for_each(|sent| {
+            again |= sent.again;
+            largest = largest.max(sent.length);
+            newest = Some((sent.time_ns, again));
+            count += 1;
+        });
+        self.largest_acked_bytes = largest;
+        self.sent.drain(..count);
         if !self.holes.is_empty() {
             // Acknowledged, so it was sent, but never seen here.
             let passed = self.holes.iter().filter(|hole| hole.end <= ack);
@@ -1038,17 +1063,19 @@ impl Half {
     /// The first packet with a new TSval is the one whose echo is timed.
     #[inline]
     fn note_timestamp(&mut self, segment: &Segment) {
-        if !segment.carries(option::TIMESTAMPS) {
-            return;
+        let is_newer = segment.ts_value.wrapping_sub(self.newest_echo) as i32 > 0;
+        if segment.carries(option::TIMESTAMPS) && (is_newer || self.echoes.is_empty()) {
+            self.await_echo(segment);
         }
-        let newer =
-            self.echoes.back().is_none_or(|(last, _)| (segment.ts_value.wrapping_sub(*last) as i32) > 0);
-        if newer {
-            if self.echoes.len() >= 1024 {
-                self.echoes.pop_front();
-            }
-            self.echoes.push_back((segment.ts_value, segment.time_ns));
+    }
+
+    #[inline(never)]
+    fn await_echo(&mut self, segment: &Segment) {
+        if self.echoes.len() >= 1024 {
+            self.echoes.pop_front();
         }
+        self.newest_echo = segment.ts_value;
+        self.echoes.push_back((segment.ts_value, segment.time_ns));
     }
 
     /// Time since the packet whose TSval comes back now for the first time.

@@ -79,7 +79,7 @@ pub struct Series {
     start_ns: i64,
     width_ns: i64,
     bins: Vec<Bin>,
-    /// Bin of the time asked for last, and where it ends: nearly always the next one too.
+    /// Bin of the time asked for last (there is one), and where it begins and ends: nearly always the next one too.
     current: usize,
     current_ns: (i64, i64),
 }
@@ -87,7 +87,7 @@ pub struct Series {
 impl Series {
     /// Begins at this time.
     pub fn new(start_ns: i64) -> Series {
-        let current_ns = (start_ns, start_ns.saturating_add(FIRST_WIDTH_NS));
+        let current_ns = (start_ns, start_ns);
         Series { start_ns, width_ns: FIRST_WIDTH_NS, bins: Vec::new(), current: 0, current_ns }
     }
 
@@ -97,25 +97,31 @@ impl Series {
         if time_ns < self.current_ns.0 || time_ns >= self.current_ns.1 {
             self.find(time_ns);
         }
-        if self.current >= self.bins.len() {
-            self.bins.resize(self.current + 1, Bin::default());
-        }
         &mut self.bins[self.current]
     }
 
     #[cold]
     fn find(&mut self, time_ns: i64) {
+        self.current = self.widen(time_ns);
+        let from = self.start_ns.saturating_add(self.current as i64 * self.width_ns);
+        self.current_ns = (from, from.saturating_add(self.width_ns));
+        if self.current >= self.bins.len() {
+            self.bins.resize(self.current + 1, Bin::default());
+        }
+    }
+
+    /// Makes the bins so wide that this time has one, and says which.
+    fn widen(&mut self, time_ns: i64) -> usize {
         let since = time_ns.saturating_sub(self.start_ns).max(0);
         while since / self.width_ns >= MOST as i64 {
             self.halve();
         }
-        self.current = (since / self.width_ns) as usize;
-        let from = self.start_ns.saturating_add(self.current as i64 * self.width_ns);
-        self.current_ns = (from, from.saturating_add(self.width_ns));
+        (since / self.width_ns) as usize
     }
 
     fn halve(&mut self) {
         self.width_ns = self.width_ns.saturating_mul(2);
+        self.current_ns = (self.start_ns, self.start_ns);
         let merged = self.bins.chunks(2).map(|pair| {
             let mut bin = pair[0];
             pair[1..].iter().for_each(|other| bin.merge(other));
@@ -137,10 +143,10 @@ impl Series {
     #[cold]
     fn spread(&mut self, from_ns: i64, to_ns: i64, limit: Limit) {
         // Widen first, so that no bin in between is made only to be merged.
-        self.find(to_ns);
+        self.widen(to_ns);
         let mut at = from_ns.max(self.start_ns);
         while at < to_ns {
-            let _ = self.at(at);
+            self.find(at);
             let end = self.current_ns.1.min(to_ns);
             self.at(at).limit_ns[limit as usize] += end - at;
             at = end;

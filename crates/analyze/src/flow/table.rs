@@ -42,22 +42,21 @@ impl Flow {
 
     /// Follows it from now on.
     #[inline]
-    fn follow(&mut self, key: FlowKey, detailed: bool) -> &mut Connection {
+    fn follow(&mut self, key: &FlowKey, detailed: bool) -> &mut Connection {
         loop {
             match self {
                 Flow::Followed(connection) => return connection,
-                Flow::Young(young) => *self = Flow::Followed(young.followed(key, detailed)),
+                Flow::Young(young) => *self = Flow::Followed(young.followed(*key, detailed)),
             }
         }
     }
 
     /// Whether it may be over; if not, it is not.
     fn may_be_over(&self, now_ns: i64, settings: &Settings) -> bool {
-        let (last_ns, closed) = match self {
-            Flow::Young(young) => (young.last_ns, young.may_be_closed()),
-            Flow::Followed(connection) => (connection.last_ns, connection.is_closed()),
-        };
-        is_over(last_ns, closed, now_ns, settings)
+        match self {
+            Flow::Young(young) => is_over(young.last_ns, || young.may_be_closed(), now_ns, settings),
+            Flow::Followed(connection) => is_connection_over(connection, now_ns, settings),
+        }
     }
 }
 
@@ -137,29 +136,24 @@ impl FlowTable {
     /// The next segment.
     #[inline]
     pub fn on_segment(&mut self, segment: &Segment) {
-        let (key, settings) = (&segment.key, self.settings);
-        let Some(flow) = self.find(key) else { return self.open(segment, false) };
+        let key = &segment.key;
+        if self.flows.get_index(self.latest).is_none_or(|(latest, _)| latest != key) {
+            let Some(found) = self.flows.get_index_of(key) else { return self.open(segment, false) };
+            self.latest = found;
+        }
+        let Some((key, flow)) = self.flows.get_index_mut(self.latest) else { return };
+        let settings = &self.settings;
         if let Flow::Young(young) = flow
             && young.take(segment, settings.linger_ns)
         {
             return;
         }
-        let connection = flow.follow(*key, settings.detailed);
-        let over = is_over(connection.last_ns, connection.is_closed(), segment.time_ns, &settings);
-        if !over && !connection.is_reopened_by(segment) {
-            connection.on_segment(segment);
-            return;
+        let connection = flow.follow(key, settings.detailed);
+        if is_connection_over(connection, segment.time_ns, settings) || connection.is_reopened_by(segment) {
+            self.retire(segment.key);
+            return self.open(segment, true);
         }
-        self.retire(*key);
-        self.open(segment, true);
-    }
-
-    #[inline]
-    fn find(&mut self, key: &FlowKey) -> Option<&mut Flow> {
-        if self.flows.get_index(self.latest).is_none_or(|(latest, _)| latest != key) {
-            self.latest = self.flows.get_index_of(key)?;
-        }
-        self.flows.get_index_mut(self.latest).map(|(_, flow)| flow)
+        connection.on_segment(segment);
     }
 
     #[cold]
@@ -179,7 +173,7 @@ impl FlowTable {
     #[cold]
     fn retire(&mut self, key: FlowKey) {
         if let Some(mut flow) = self.flows.swap_remove(&key) {
-            let connection = flow.follow(key, self.settings.detailed);
+            let connection = flow.follow(&key, self.settings.detailed);
             connection.finish();
             self.retired.add(FlowReport::of(connection, self.settings.epoch_ns), self.settings.most_flows);
         }
@@ -188,7 +182,7 @@ impl FlowTable {
     /// A router's word about a live connection.
     pub fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
         if let Some(flow) = self.flows.get_mut(&key) {
-            let connection = flow.follow(key, self.settings.detailed);
+            let connection = flow.follow(&key, self.settings.detailed);
             connection.halves[usize::from(end)].on_too_big(mtu_bytes);
         }
     }
@@ -197,8 +191,8 @@ impl FlowTable {
     pub fn sweep(&mut self, now_ns: i64) {
         let settings = self.settings;
         for key in self.in_order(|flow| flow.may_be_over(now_ns, &settings)) {
-            let flow = self.flows.get_mut(&key).map(|flow| flow.follow(key, settings.detailed));
-            if flow.is_some_and(|c| is_over(c.last_ns, c.is_closed(), now_ns, &settings)) {
+            let flow = self.flows.get_mut(&key).map(|flow| flow.follow(&key, settings.detailed));
+            if flow.is_some_and(|connection| is_connection_over(connection, now_ns, &settings)) {
                 self.retire(key);
             }
         }
@@ -221,7 +215,12 @@ impl FlowTable {
 
 /// Whether a connection ends before a packet at this time: depends on nothing but its own packets.
 #[inline]
-fn is_over(last_ns: i64, closed: bool, now_ns: i64, settings: &Settings) -> bool {
+fn is_over(last_ns: i64, is_closed: impl FnOnce() -> bool, now_ns: i64, settings: &Settings) -> bool {
     let idle = now_ns.saturating_sub(last_ns);
-    idle > settings.linger_ns && (idle > settings.idle_ns || closed)
+    idle > settings.linger_ns && (idle > settings.idle_ns || is_closed())
+}
+
+#[inline]
+fn is_connection_over(connection: &Connection, now_ns: i64, settings: &Settings) -> bool {
+    is_over(connection.last_ns, || connection.is_closed(), now_ns, settings)
 }
