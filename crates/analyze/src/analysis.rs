@@ -27,7 +27,7 @@ pub const SORTED: usize = 128;
 /// A time further back than this is a clock that was set, not packets out of order.
 pub const CLOCK_STEP_NS: i64 = 10_000_000;
 /// Segments read before some are handed on: few enough to be in the nearest cache then.
-const PENDING: usize = SORTED + 32;
+const PENDING: usize = 2 * SORTED;
 /// Segments given to a thread at once.
 const BATCH: usize = 1024;
 /// Segments between looks for flows that are over, and the time of the capture that must have passed too.

@@ -47,11 +47,9 @@ impl Histogram {
 
 #[inline]
 fn index(value: u64) -> usize {
-    if value < SUB {
-        return value as usize;
-    }
-    let octave = 63 - value.leading_zeros() - SUB_BITS;
-    ((u64::from(octave) + 1) * SUB + ((value >> octave) & (SUB - 1))) as usize
+    // Without a branch: whether a value is that small cannot be foreseen.
+    let octave = 63 - (value | SUB).leading_zeros() - SUB_BITS;
+    (u64::from(octave) * SUB + (value >> octave)) as usize
 }
 
 fn lower(index: u64) -> u64 {

@@ -78,6 +78,8 @@ impl Bin {
 pub struct Series {
     start_ns: i64,
     width_ns: i64,
+    /// Of the width, so far.
+    doublings: u32,
     bins: Vec<Bin>,
     /// Bin of the time asked for last (there is one), and where it begins and ends: nearly always the next one too.
     current: usize,
@@ -88,7 +90,7 @@ impl Series {
     /// Begins at this time.
     pub fn new(start_ns: i64) -> Series {
         let current_ns = (start_ns, start_ns);
-        Series { start_ns, width_ns: FIRST_WIDTH_NS, bins: Vec::new(), current: 0, current_ns }
+        Series { start_ns, width_ns: FIRST_WIDTH_NS, doublings: 0, bins: Vec::new(), current: 0, current_ns }
     }
 
     /// The bin of a time; what is earlier than the beginning is counted with it.
@@ -112,15 +114,16 @@ impl Series {
 
     /// Makes the bins so wide that this time has one, and says which.
     fn widen(&mut self, time_ns: i64) -> usize {
-        let since = time_ns.saturating_sub(self.start_ns).max(0);
-        while since / self.width_ns >= MOST as i64 {
+        let since = time_ns.saturating_sub(self.start_ns).max(0) as usize / FIRST_WIDTH_NS as usize;
+        while since >> self.doublings >= MOST {
             self.halve();
         }
-        (since / self.width_ns) as usize
+        since >> self.doublings
     }
 
     fn halve(&mut self) {
-        self.width_ns = self.width_ns.saturating_mul(2);
+        self.doublings += 1;
+        self.width_ns = FIRST_WIDTH_NS << self.doublings;
         self.current_ns = (self.start_ns, self.start_ns);
         let merged = self.bins.chunks(2).map(|pair| {
             let mut bin = pair[0];

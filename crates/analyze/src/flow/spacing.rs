@@ -68,13 +68,10 @@ impl Gaps {
         if gap as f64 > 1.5 * mean {
             self.cluster(time_ns);
         }
-        if (gap as f64) < mean / 4.0 {
-            self.burst += 1;
-            self.longest_burst = self.longest_burst.max(self.burst + 1);
-        } else {
-            self.bursts += 1;
-            self.burst = 0;
-        }
+        let is_close = (gap as f64) < mean / 4.0;
+        self.bursts += u64::from(!is_close);
+        self.burst = if is_close { self.burst + 1 } else { 0 };
+        self.longest_burst = self.longest_burst.max(self.burst + u32::from(is_close));
         Some(gap)
     }
 
