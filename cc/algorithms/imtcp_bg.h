@@ -7,8 +7,10 @@
  *            measures them, x the own share. Who has more leaves more free, so several such flows converge although
  *            what they measure differs: with one phi for all the shares would be (phi / (1 - phi)) times what is left
  *            free and each one's error of measurement; so they follow its square root.
- *            Mean RTT of a round trip > delta RTTmin (and 1 ms more than it): cwnd *= psi RTTmin / RTT. All that
- *            share the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989).
+ *            Too much is a mean RTT of a round trip beyond delta RTTmin (and 1 ms more than it): cwnd *= psi RTTmin / RTT.
+ *            From half of that rise on, cwnd is cut by a part of 1 - psi that grows evenly to all of it. All that share
+ *            the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989), at a queue that hardly
+ *            swings. One cut of all at too much let several grow far beyond it before any had seen it.
  *            RTTmin is the least of the last one to two spans of min_rtt_s: after a change of route it is learnt anew.
  * States     those of imtcp. From the first stream to the fourth result the window stays at 32 segments.
  *            The bound is never below 16 segments: a stream of eight pairs fits. A risen round-trip time takes the window
@@ -28,7 +30,7 @@
 	T(estimator, 0, 0, 1, "0: slope and Kalman filter; 1: search in sub-ranges with votes, as published") \
 	T(every_round_trips, 1, 1, 1000, "least time from one measurement stream to the next, in round trips") \
 	T(share_permille, 900, 500, 1000, "phi: part of what is available that who has it all uses, in 1/1000") \
-	T(rtt_ratio_permille, 1040, 1010, 1000000, "delta: RTT / RTTmin above which the window is cut, in 1/1000") \
+	T(rtt_ratio_permille, 1030, 1010, 1000000, "delta: RTT / RTTmin that is too much, in 1/1000") \
 	T(yield_permille, 850, 500, 1000, "psi: part of a window without a queue that a cut leaves, in 1/1000") \
 	T(min_rtt_s, 15, 1, 3600, "span in seconds after which RTTmin is learnt anew")
 
@@ -50,6 +52,8 @@ struct lf_imtcp_bg_state {
 	lf_u32 avail_kbps;           /* smoothed; 0: not yet */
 	lf_u32 seen_results;         /* of those smoothed */
 	lf_u32 packet_bytes;
+	lf_u32 uncut_ppm;            /* part of a segment that cuts have left over, in millionths */
+	lf_u32 zero;
 };
 LF_CHECK_LARGE_STATE(struct lf_imtcp_bg_state);
 
@@ -58,7 +62,6 @@ LF_CHECK_LARGE_STATE(struct lf_imtcp_bg_state);
 /* What hosts add by themselves: on short paths more than queues do. */
 #define LF_IMTCP_BG_SLACK_US 1000
 #define LF_IMTCP_BG_FIRST (4 * LF_UNITS)
-#define LF_IMTCP_BG_FEW_RESULTS 4
 
 LF_INLINE struct lf_imtcp_tunables lf_imtcp_bg_growth(const struct lf_imtcp_bg_tunables *t)
 {
@@ -87,6 +90,7 @@ LF_INLINE void lf_imtcp_bg_init(struct lf_conn *c, struct lf_imtcp_bg_state *s, 
 	s->avail_kbps = 0;
 	s->seen_results = 0;
 	s->packet_bytes = 0;
+	s->uncut_ppm = 0;
 }
 
 /* RTTmin; 0: not known. */
@@ -119,7 +123,7 @@ LF_INLINE void lf_imtcp_bg_smooth(struct lf_imtcp_bg_state *s)
 	if (found->results == s->seen_results)
 		return;
 	s->seen_results = found->results;
-	if (!s->avail_kbps || found->results <= LF_IMTCP_BG_FEW_RESULTS)
+	if (!s->avail_kbps || found->results <= LF_METER_FEW_RESULTS)
 		s->avail_kbps = found->avail_kbps;
 	else
 		s->avail_kbps = (lf_u32)(((lf_u64)s->avail_kbps * 7 + found->avail_kbps) / 8);
@@ -144,7 +148,7 @@ LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtc
 
 	if (!s->imtcp.meter.stream.began_us)
 		return LF_WINDOW_MAX;
-	if (s->seen_results < LF_IMTCP_BG_FEW_RESULTS)
+	if (s->seen_results < LF_METER_FEW_RESULTS)
 		return LF_IMTCP_BG_FIRST;
 	whole = lf_max64(lf_imtcp_bg_segments(s, s->imtcp.meter.found.capacity_kbps), 1);
 	own = lf_min64(c->cwnd_segments, whole);
@@ -153,28 +157,44 @@ LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtc
 	return (lf_u32)lf_max64(segments, LF_IMTCP_BG_FLOOR);
 }
 
+/* Part of the window that a round trip with this mean takes away, in millionths. */
+LF_INLINE lf_u32 lf_imtcp_bg_cut_ppm(const struct lf_imtcp_bg_tunables *t, lf_u64 least_us, lf_u64 mean_us)
+{
+	lf_u64 most_us = lf_max64(least_us * (t->rtt_ratio_permille - 1000) / 1000, LF_IMTCP_BG_SLACK_US);
+	lf_u64 rise_us = mean_us > least_us ? mean_us - least_us : 0;
+
+	if (rise_us > most_us)
+		return (lf_u32)(1000000 - t->yield_permille * 1000 * least_us / mean_us);
+	if (rise_us * 2 <= most_us)
+		return 0;
+	return (lf_u32)((1000 - t->yield_permille) * 1000 * (rise_us * 2 - most_us) / most_us);
+}
+
 /*
  * Once per round trip, by its mean: one's own streams and others' bursts raise single samples, and the least would not
  * tell a queue that comes and goes.
  */
 LF_INLINE void lf_imtcp_bg_yield(struct lf_conn *c, struct lf_imtcp_bg_state *s, const struct lf_imtcp_bg_tunables *t)
 {
-	lf_u64 least, now, window;
+	lf_u64 mean_us, cut_ppm;
+	lf_u32 ppm, cut_segments;
 
 	/* A stream on top of the window is a queue of one's own, which is not held against the window. */
 	if (s->imtcp.meter.stream.phase != LF_STREAM_NONE && c->cwnd_segments < LF_STREAM_LEAST)
 		lf_imtcp_bg_begin_round(c, s);
 	if (c->now_us - s->round_began_us < c->srtt_us)
 		return;
-	now = s->round_rtt_us / lf_max(s->round_samples, 1);
-	if (!now)
+	mean_us = s->round_rtt_us / lf_max(s->round_samples, 1);
+	if (!mean_us)
 		return;
-	least = lf_imtcp_bg_min_rtt(s);
 	lf_imtcp_bg_begin_round(c, s);
-	if (now <= lf_max64(least * t->rtt_ratio_permille / 1000, least + LF_IMTCP_BG_SLACK_US))
+	ppm = lf_imtcp_bg_cut_ppm(t, lf_imtcp_bg_min_rtt(s), mean_us);
+	if (!ppm)
 		return;
-	window = c->cwnd_segments * least / now * t->yield_permille / 1000;
-	c->cwnd_segments = lf_min(c->cwnd_segments, lf_max((lf_u32)window, LF_IMTCP_BG_LEAST));
+	cut_ppm = (lf_u64)c->cwnd_segments * ppm + s->uncut_ppm;
+	s->uncut_ppm = (lf_u32)(cut_ppm % 1000000);
+	cut_segments = (lf_u32)lf_min64(cut_ppm / 1000000, c->cwnd_segments);
+	c->cwnd_segments = lf_min(c->cwnd_segments, lf_max(c->cwnd_segments - cut_segments, LF_IMTCP_BG_LEAST));
 	/* What was too much is not to be found again by doubling. */
 	c->ssthresh_segments = lf_min(c->ssthresh_segments, c->cwnd_segments);
 }

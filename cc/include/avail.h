@@ -15,7 +15,7 @@ enum lf_estimator { LF_BY_KALMAN = 0, LF_BY_SUBRANGES = 1 };
 struct lf_measuring {
 	lf_u32 estimator; /* enum lf_estimator */
 	lf_u32 every;     /* round trips from one stream to the next */
-	lf_u32 is_gentle; /* 1: streams exceed the available bandwidth by less, and leave also where no window holds one */
+	lf_u32 is_gentle; /* 1: streams are fewer and exceed the available bandwidth by less; they leave also where no window holds one */
 };
 
 /*
@@ -23,6 +23,9 @@ struct lf_measuring {
  * so that 99 of 100 packets of others hardly meet one.
  */
 #define LF_METER_SELDOM 100
+/* Where it holds one, gentle streams are an eighth of what is sent, once there are a few results. */
+#define LF_METER_SPARING 8
+#define LF_METER_FEW_RESULTS 4
 
 /* A measuring algorithm's state begins with this. */
 struct lf_meter {
@@ -148,13 +151,10 @@ LF_INLINE lf_u64 lf_meter_pause_us(const struct lf_conn *c, const struct lf_mete
 	return (lf_u64)c->srtt_us * every + (((lf_u64)c->srtt_us * part) >> 8);
 }
 
-/*
- * The same where the window holds no stream: it leaves on top of the window, and takes as long as the window would for its
- * segments, or less.
- */
-LF_INLINE lf_u64 lf_meter_long_pause_us(const struct lf_conn *c)
+/* The same, so that streams of these units are one part in `parts` of what the window sends. */
+LF_INLINE lf_u64 lf_meter_long_pause_us(const struct lf_conn *c, lf_u32 unit_segments, lf_u32 parts)
 {
-	return (lf_u64)c->srtt_us * LF_STREAM_LEAST * LF_METER_SELDOM / lf_max(c->cwnd_segments, 1);
+	return (lf_u64)c->srtt_us * unit_segments * LF_UNITS * parts / lf_max(c->cwnd_segments, 1);
 }
 
 /* In calm, with enough written to send it whole. */
@@ -191,9 +191,12 @@ LF_INLINE void lf_meter_try(struct lf_conn *c, struct lf_meter *m, const struct 
 	lf_u32 unit_segments = lf_stream_unit(c, send);
 	lf_u64 pause_us = lf_meter_pause_us(c, m, how->every);
 
+	if (unit_segments && how->is_gentle && m->found.results >= LF_METER_FEW_RESULTS)
+		pause_us = lf_max64(pause_us, lf_meter_long_pause_us(c, unit_segments, LF_METER_SPARING));
 	if (!unit_segments && how->is_gentle && m->stream.began_us) {
+		/* It leaves on top of the window, and takes as long as the window would for its segments, or less. */
 		unit_segments = LF_STREAM_LEAST / LF_UNITS;
-		pause_us = lf_max64(pause_us, lf_meter_long_pause_us(c));
+		pause_us = lf_max64(pause_us, lf_meter_long_pause_us(c, unit_segments, LF_METER_SELDOM));
 	}
 	if (lf_meter_may_begin(c, m, send, unit_segments, pause_us))
 		lf_meter_begin(c, m, send, how, unit_segments);

@@ -46,8 +46,9 @@ struct lf_kalman {
 #define LF_KALMAN_ALARM (4 * LF_ONE_Q16)
 
 /*
- * Rate of the next stream: from A and a fifth to A and four fifths, so that the strain tells A from C; `is_gentle`: to two
- * fifths. The first is a train.
+ * Rate of the next stream: from A and a fifth to A and four fifths, so that the strain tells A from C. The first is a train.
+ * `is_gentle`: to seven twentieths, and one in five to A and a quarter of C. Close to A bursty cross traffic bends the line
+ * (strain begins below A), and by such streams alone C grows and A falls without end.
  */
 LF_INLINE lf_u32 lf_kalman_next(const struct lf_kalman *k, lf_u32 train_kbps, lf_u32 is_gentle)
 {
@@ -56,6 +57,8 @@ LF_INLINE lf_u32 lf_kalman_next(const struct lf_kalman *k, lf_u32 train_kbps, lf
 
 	if (!k->a_kbps)
 		return lf_max(train_kbps, 1);
+	if (is_gentle && step == 4)
+		kbps = (lf_u64)k->a_kbps + k->c_kbps / 4;
 	kbps = lf_max64(kbps, (lf_u64)k->a_kbps + k->c_kbps / 16);
 	return (lf_u32)lf_min64(lf_max64(kbps, 1), 0xffffffff);
 }
