@@ -7,7 +7,7 @@
 
 The traffic is kernel TCP between two namespaces over veth without offloads: short and long flows until there are
 enough packets (3 million unless --packets says otherwise), captured with tcpdump -s 96. tshark is slow: it gets the first
---tshark-packets of the file. Needs root, iproute2, ethtool, iperf3, tcpdump, tcptrace, tshark (with editcap).
+--tshark-packets of the file. Needs root, iproute2, ethtool, iperf3, tcpdump, tcptrace, tshark (with editcap), GNU time.
 """
 
 import argparse
@@ -71,13 +71,18 @@ def capture(path, packets):
 
 
 def timed(command):
-    """Wall and processor seconds, and peak memory, of one command."""
+    """Wall and processor seconds, and peak memory, of one command.
+
+    GNU time tells the memory: what a child of this process uses is never told to be less than this process did.
+    """
     start = time.monotonic()
-    child = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    wall = time.monotonic() - start
-    assert status == 0, f"{command} failed"
-    return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "memory_mb": usage.ru_maxrss / 1024}
+    with tempfile.NamedTemporaryFile("r") as peak:
+        watched = ["/usr/bin/time", "-f", "%M", "-o", peak.name, *(str(part) for part in command)]
+        child = subprocess.Popen(watched, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.monotonic() - start
+        assert status == 0, f"{command} failed"
+        return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "memory_mb": int(peak.read()) / 1024}
 
 
 def main():
