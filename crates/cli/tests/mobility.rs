@@ -13,8 +13,22 @@ use mobility_bed::{Bed, Program, Stream, longfat, text, wait_for};
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const WIDE: Character = Character { up_bps: 20_000_000, down_bps: 20_000_000, delay_us: 5_000, loss_ppm: 0 };
-const NARROW: Character = Character { up_bps: 1_000_000, down_bps: 1_000_000, delay_us: 20_000, loss_ppm: 0 };
+const WIDE: Character = Character {
+    up_bps: 20_000_000,
+    down_bps: 20_000_000,
+    delay_us: 5_000,
+    loss_ppm: 0,
+    up_queue_bytes: 0,
+    down_queue_bytes: 0,
+};
+const NARROW: Character = Character {
+    up_bps: 1_000_000,
+    down_bps: 1_000_000,
+    delay_us: 20_000,
+    loss_ppm: 0,
+    up_queue_bytes: 0,
+    down_queue_bytes: 0,
+};
 
 fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
@@ -87,13 +101,19 @@ fn two_nodes_follow_a_link_that_narrows_and_widens_again() {
         wait_for("the return to the wide link to be followed", || {
             whys(&bed.lines(audit)).contains(&("fitted", "60Mbit-5ms"))
         });
-        let lines = bed.lines(audit);
+        let (bounds, lines): (Vec<Value>, Vec<Value>) =
+            bed.lines(audit).into_iter().partition(|line| line["why"] == "bounded");
+        assert_eq!(bounds[0]["link"], "60Mbit-5ms", "{bounds:?}");
+        let wide = bounds[0]["clamp_segments"][1].as_u64().unwrap();
+        assert!((80..200).contains(&wide), "50 packets and more of the path, 35 of its queue: {wide}");
         // Lowered at once, or, where a loss was being repaired just then, fitted after that.
         assert_eq!(lines[0]["link"], "1Mbit-20ms", "{lines:?}");
         assert_eq!(
             lines[0]["cwnd_segments"][1], 10,
             "1 Mbit/s x 42 ms is less than the least window of one alone"
         );
+        let narrow = lines[0]["clamp_segments"][1].as_u64().unwrap();
+        assert!((10..40).contains(&narrow), "3 packets and three round trips of queue: {narrow}");
         let had = lines[0]["cwnd_segments"][0].as_u64().unwrap();
         let back = lines.iter().rfind(|line| line["why"] == "fitted").unwrap();
         // The window from just before: what the last look saw, or the announcement.
@@ -288,6 +308,42 @@ fn a_congestion_control_that_cannot_be_written_down_is_not_replaced() {
     wait_for("the congestion control of the link", || !bed.lines(&audit).is_empty());
     assert_eq!(bed.lines(&audit)[0]["cc"], serde_json::json!(["reno", "cubic"]));
     wait_for("its own to be written down", || std::fs::read_to_string(&state).unwrap().contains("reno"));
+}
+
+#[test]
+fn a_known_queue_bounds_the_window_and_no_follower_that_ends_or_died_leaves_the_bound() {
+    let bed = Bed::new("bound");
+    let (path, audit, saved) = (bed.key("key"), bed.path("audit.jsonl"), bed.path("saved.json"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    let node = &bed.nodes[0];
+    let _sink = Stream::sink(&bed.server);
+    bed.cable();
+    let follow = bed.follow(node, "n1", &path, &audit);
+    let _stream = Stream::source(node, "reno");
+    let bound = || {
+        let output =
+            bed.run(node, &["tcb", "save", saved.to_str().unwrap(), "cc", "reno", "and", "state", "estab"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said: Value = serde_json::from_str(&std::fs::read_to_string(&saved).unwrap()).unwrap();
+        said["connections"][0]["clamp_segments"].as_u64().unwrap()
+    };
+    let none = u64::from(u32::MAX / 2);
+    assert!(bound() >= none);
+    let wide = |sequence| {
+        let character = Character { up_queue_bytes: 120_000, ..WIDE };
+        bed.multicast(GROUP_V4.into(), &said("wide", character, sequence).seal(&key).unwrap());
+    };
+    wide(1);
+    // 20 Mbit/s x 10 ms = 16 packets, and three round trips of the queue.
+    wait_for("the bound", || (64..100).contains(&bound()));
+    follow.kill();
+    assert!(bound() < none, "nobody is there to lift it");
+    let follow = bed.follow(node, "n1", &path, &audit);
+    assert!(bound() >= none, "lifted by the next");
+    wide(2);
+    wait_for("the bound once more", || bound() < none);
+    drop(follow);
+    assert!(bound() >= none, "lifted at the end");
 }
 
 #[test]

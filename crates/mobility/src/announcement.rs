@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0  "LFMB"                       magic
-//!   4  1                            version
+//!   4  2                            version
 //!   5  length of the router's name  1 to 32
 //!   6  length of the link's name    1 to 32
 //!   7  number of addresses          0 to 8
@@ -17,7 +17,9 @@
 //!  44  changed                      64 bits: microseconds since 1970 when the link became so
 //!  52  up                           64 bits: bit/s from the nodes behind the router outwards
 //!  60  down                         64 bits: bit/s towards them
-//!  68  addresses                    17 bytes each: 4 or 6, then 16 bytes, IPv4 in the first four
+//!  68  queue up                     32 bits: bytes that may wait before the link, outwards; 0: not known
+//!  72  queue down                   32 bits: the same towards the nodes
+//!  76  addresses                    17 bytes each: 4 or 6, then 16 bytes, IPv4 in the first four
 //!   …  the router's name, the link's name
 //!   …  HMAC-SHA-256 over everything before it, 32 bytes
 //! ```
@@ -26,14 +28,14 @@ use crate::{
     key::{Key, TAG_BYTES},
     name::Name,
 };
-use longfat_schema::units::{Nanos, Rate};
+use longfat_schema::units::{Nanos, Rate, Size};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr};
 
 const MAGIC: &[u8; 4] = b"LFMB";
 /// Version of the datagram.
-pub const VERSION: u8 = 1;
-const FIXED_BYTES: usize = 68;
+pub const VERSION: u8 = 2;
+const FIXED_BYTES: usize = 76;
 const ADDRESS_BYTES: usize = 17;
 /// Most addresses of a router in a datagram.
 pub const ADDRESSES_MAX: usize = 8;
@@ -52,6 +54,12 @@ pub struct Character {
     pub delay_us: u32,
     /// Packets lost in a million.
     pub loss_ppm: u32,
+    /// Bytes that may wait before the link, outwards; 0 where that is not known.
+    #[serde(default)]
+    pub up_queue_bytes: u32,
+    /// Bytes that may wait before it towards the nodes; 0 where that is not known.
+    #[serde(default)]
+    pub down_queue_bytes: u32,
 }
 
 impl fmt::Display for Character {
@@ -63,6 +71,12 @@ impl fmt::Display for Character {
         write!(f, ", {}", Nanos(u64::from(self.delay_us) * 1000))?;
         if self.loss_ppm > 0 {
             write!(f, ", loss {} %", f64::from(self.loss_ppm) / 1e4)?;
+        }
+        let [up, down] = [self.up_queue_bytes, self.down_queue_bytes].map(|bytes| Size(bytes.into()));
+        match (up.0, down.0) {
+            (0, 0) => {}
+            (a, b) if a == b => write!(f, ", queue {up}")?,
+            _ => write!(f, ", queue {up} up, {down} down")?,
         }
         Ok(())
     }
@@ -128,6 +142,8 @@ impl Announcement {
         let times = [self.epoch_us, self.sequence, self.sent_us, self.changed_us];
         let rates = [character.up_bps, character.down_bps];
         bytes.extend(times.iter().chain(&rates).flat_map(|word| word.to_be_bytes()));
+        let queues = [character.up_queue_bytes, character.down_queue_bytes];
+        bytes.extend(queues.iter().flat_map(|word| word.to_be_bytes()));
         bytes.extend(self.addresses.iter().flat_map(|address| address_bytes(*address)));
         bytes.extend_from_slice(router);
         bytes.extend_from_slice(link);
@@ -185,6 +201,8 @@ fn read(said: &[u8]) -> Result<Announcement, Reject> {
         down_bps: long(said, 60),
         delay_us: word(said, 16),
         loss_ppm: word(said, 12),
+        up_queue_bytes: word(said, 68),
+        down_queue_bytes: word(said, 72),
     };
     if character.up_bps == 0 || character.down_bps == 0 || character.loss_ppm > 1_000_000 {
         return Err(Reject::Malformed("rate or loss"));
@@ -255,7 +273,14 @@ pub(crate) mod tests {
             sent_us: 1_700_000_000_500_000,
             changed_us: 1_700_000_000_400_000,
             link: "phs".parse().unwrap(),
-            character: Character { up_bps: 64_000, down_bps: 64_000, delay_us: 125_000, loss_ppm: 10_000 },
+            character: Character {
+                up_bps: 64_000,
+                down_bps: 64_000,
+                delay_us: 125_000,
+                loss_ppm: 10_000,
+                up_queue_bytes: 60_000,
+                down_queue_bytes: 0,
+            },
         }
     }
 
@@ -264,12 +289,15 @@ pub(crate) mod tests {
             router in "[a-zA-Z0-9._-]{1,32}", link in "[a-zA-Z0-9._-]{1,32}",
             addresses in prop::collection::vec(any::<IpAddr>(), 0..=ADDRESSES_MAX),
             times in any::<[u64; 4]>(), up_bps in 1..=u64::MAX, down_bps in 1..=u64::MAX,
-            delay_us in any::<u32>(), loss_ppm in 0..=1_000_000u32,
+            delay_us in any::<u32>(), loss_ppm in 0..=1_000_000u32, queues_bytes in any::<[u32; 2]>(),
         ) -> Announcement {
             Announcement {
                 router: router.parse().unwrap(), link: link.parse().unwrap(), addresses,
                 epoch_us: times[0], sequence: times[1], sent_us: times[2], changed_us: times[3],
-                character: Character { up_bps, down_bps, delay_us, loss_ppm },
+                character: Character {
+                    up_bps, down_bps, delay_us, loss_ppm,
+                    up_queue_bytes: queues_bytes[0], down_queue_bytes: queues_bytes[1],
+                },
             }
         }
     }
@@ -288,13 +316,14 @@ pub(crate) mod tests {
     #[test]
     fn the_datagram_is_as_described_byte_by_byte() {
         let datagram = announcement().seal(&key(1)).unwrap();
-        assert_eq!(datagram.len(), 68 + 2 * 17 + 5 + 3 + 32);
-        assert_eq!(&datagram[..8], b"LFMB\x01\x05\x03\x02");
+        assert_eq!(datagram.len(), 76 + 2 * 17 + 5 + 3 + 32);
+        assert_eq!(&datagram[..8], b"LFMB\x02\x05\x03\x02");
         assert_eq!(word(&datagram, 8), key(1).id());
         assert_eq!((word(&datagram, 12), word(&datagram, 16)), (10_000, 125_000));
         assert_eq!((long(&datagram, 28), long(&datagram, 52)), (3, 64_000));
-        assert_eq!(datagram[68..73], [4, 10, 0, 0, 1]);
-        assert_eq!(&datagram[102..110], b"bus-7phs");
+        assert_eq!((word(&datagram, 68), word(&datagram, 72)), (60_000, 0));
+        assert_eq!(datagram[76..81], [4, 10, 0, 0, 1]);
+        assert_eq!(&datagram[110..118], b"bus-7phs");
     }
 
     #[test]
@@ -302,13 +331,13 @@ pub(crate) mod tests {
         let datagram = announcement().seal(&key(1)).unwrap();
         let open = |bytes: &[u8]| Announcement::open(bytes, &[key(1), key(2)]);
         assert_eq!(open(&datagram), Ok(announcement()));
-        assert_eq!(open(&datagram[..99]), Err(Reject::NotOurs));
+        assert_eq!(open(&datagram[..107]), Err(Reject::NotOurs));
         assert_eq!(open(b"GET / HTTP/1.1"), Err(Reject::NotOurs));
         let foreign = announcement().seal(&key(3)).unwrap();
         assert_eq!(open(&foreign), Err(Reject::ForeignKey(key(3).id())));
         let mut newer = datagram.clone();
-        newer[4] = 2;
-        assert_eq!(open(&newer), Err(Reject::Version(2)));
+        newer[4] = 3;
+        assert_eq!(open(&newer), Err(Reject::Version(3)));
         let mut cut = datagram;
         cut.pop();
         assert_eq!(open(&cut), Err(Reject::Forged));

@@ -135,8 +135,14 @@ impl Announcer {
 mod tests {
     use super::*;
 
-    const WIDE: Character =
-        Character { up_bps: 11_000_000, down_bps: 11_000_000, delay_us: 10_000, loss_ppm: 0 };
+    const WIDE: Character = Character {
+        up_bps: 11_000_000,
+        down_bps: 11_000_000,
+        delay_us: 10_000,
+        loss_ppm: 0,
+        up_queue_bytes: 0,
+        down_queue_bytes: 0,
+    };
 
     fn announcer() -> Announcer {
         Announcer::new("bus".parse().unwrap(), 77, 5_000_000, 1)

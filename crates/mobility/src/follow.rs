@@ -4,7 +4,7 @@ use crate::{
     Key, Result,
     announcement::{Announcement, Reject},
     control,
-    follower::{Follower, Settings, Why, Wish},
+    follower::{Follower, Settings, UNBOUNDED_SEGMENTS, Why, Wish},
     freshness::{Freshness, Verdict},
     lan::Ears,
     netlink::Netlink,
@@ -19,7 +19,7 @@ use longfat_kernel::{
 };
 use serde::Serialize;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     os::fd::{AsFd as _, BorrowedFd},
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
@@ -81,6 +81,8 @@ pub struct Counters {
     pub lowered: u64,
     /// Connections whose window was made to fit.
     pub fitted: u64,
+    /// Bounds set, changed and lifted by themselves: what a link with a known queue holds.
+    pub bounded: u64,
     /// Connections that were given a link's congestion control when they began.
     pub began: u64,
     /// Connections that went over to another way, and were given back their own congestion control.
@@ -309,7 +311,11 @@ impl<'a> Node<'a> {
         // Before it is done, as with routes. It stays when that fails: some may have been set, nobody knows which.
         let replaced = asked.iter().filter(|step| step.change.cc.is_some());
         let before = replaced.filter_map(|step| by_cookie.get(&step.cookie)).map(|b| (b.cookie, b.cc));
-        self.write_replaced_cc(owed(&self.state.replaced_cc, before))?;
+        let replaced_cc = owed(&self.state.replaced_cc, before);
+        let bounding = asked.iter().filter(|step| step.change.clamp_segments.is_some());
+        let bounded: BTreeSet<u64> =
+            bounding.map(|step| step.cookie).chain(self.state.bounded.iter().copied()).collect();
+        self.write_changed(replaced_cc, bounded.into_iter().collect())?;
         let answers = self.setter.apply(&self.place, &asked)?;
         for ((wish, step), answer) in steps.iter().zip(&answers) {
             self.done(wish, step, answer);
@@ -320,14 +326,15 @@ impl<'a> Node<'a> {
             .into_iter()
             .map(|(cookie, cc)| (cookie, cc.as_str().to_owned()))
             .collect();
-        self.write_replaced_cc(replaced)
+        let bounded = self.follower.bounded();
+        self.write_changed(replaced, bounded)
     }
 
-    fn write_replaced_cc(&mut self, replaced: Vec<(u64, String)>) -> Result<()> {
-        if self.state.replaced_cc == replaced {
+    fn write_changed(&mut self, replaced_cc: Vec<(u64, String)>, bounded: Vec<u64>) -> Result<()> {
+        if self.state.replaced_cc == replaced_cc && self.state.bounded == bounded {
             return Ok(());
         }
-        self.state.replaced_cc = replaced;
+        (self.state.replaced_cc, self.state.bounded) = (replaced_cc, bounded);
         self.state.write(&self.plan.state)
     }
 
@@ -356,6 +363,7 @@ impl<'a> Node<'a> {
             _ if !answer.errors.is_empty() => &mut self.counters.refused,
             Why::Lowered => &mut self.counters.lowered,
             Why::Fitted => &mut self.counters.fitted,
+            Why::Bounded => &mut self.counters.bounded,
             Why::Began => &mut self.counters.began,
             Why::Left => &mut self.counters.left,
         };
@@ -404,9 +412,9 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Routes and congestion controls as they were; what cannot be put back does not keep the rest from it.
+    /// Routes, congestion controls and bounds as they were; what cannot be put back does not keep the rest from it.
     fn put_back(&mut self, why: &str) -> Result<()> {
-        let given_back = self.give_back_cc();
+        let given_back = self.give_back();
         let routes = self.state.routes.restore(&mut self.netlink);
         let counts = [
             routes.as_ref().map_or(0, |changed| changed.routes),
@@ -414,27 +422,33 @@ impl<'a> Node<'a> {
         ];
         if counts != [0, 0] {
             let [routes, given_back] = counts;
-            self.say(format!("{routes} routes and {given_back} congestion controls are as before ({why})"));
+            self.say(format!("{routes} routes and {given_back} connections are as before ({why})"));
         }
         let written = self.state.write(&self.plan.state);
         given_back?;
         routes?.refused.into_iter().next().map_or(written, Err)
     }
 
-    fn give_back_cc(&mut self) -> Result<usize> {
+    /// Their own congestion controls, and windows without a bound of ours.
+    fn give_back(&mut self) -> Result<usize> {
         let own: HashMap<u64, CcName> = self.state.own_cc().collect();
-        if own.is_empty() {
+        if own.is_empty() && self.state.bounded.is_empty() {
             return Ok(0);
         }
         let blocks = self.setter.look(&self.place)?;
         let step = |block: &ControlBlock| {
-            let cc = *own.get(&block.cookie)?;
-            let change = Change { cc: Some(cc), keep: Keep::Never, ..Change::default() };
-            plan(block, &change, |name| self.kind(name)).ok().filter(|_| cc != block.cc)
+            let cc = own.get(&block.cookie).copied().filter(|cc| *cc != block.cc);
+            let bounded =
+                self.state.bounded.contains(&block.cookie) && block.clamp_segments < UNBOUNDED_SEGMENTS;
+            let clamp_segments = bounded.then_some(UNBOUNDED_SEGMENTS);
+            let change = Change { cc, clamp_segments, keep: Keep::Never, ..Change::default() };
+            let wanted = cc.is_some() || bounded;
+            wanted.then(|| plan(block, &change, |name| self.kind(name)).ok()).flatten()
         };
         let steps: Vec<Step> = blocks.iter().filter_map(step).collect();
         let answers = self.setter.apply(&self.place, &steps)?;
         self.state.replaced_cc.clear();
+        self.state.bounded.clear();
         Ok(answers.iter().filter(|answer| answer.blocks.is_some() && answer.errors.is_empty()).count())
     }
 

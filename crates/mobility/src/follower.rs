@@ -13,11 +13,14 @@
 //! the way up to slow start, from a share of W that the queue before the link can take as a burst. A connection that does
 //! not fill its window (RFC 7661, section 4.1) is only ever lowered: its window says nothing about the link, and it
 //! takes no share of it.
+//!
+//! **How far.** Where the router says how much may wait before its link, no window grows beyond what link and queue hold
+//! ([`Path::holds_segments`]): the kernel keeps to that bound (snd_cwnd_clamp) by itself, and it is lifted with the link.
 
 use crate::{
     announcement::{Announcement, Character},
     name::Name,
-    policy::{Policy, Remembered, Situation, Way},
+    policy::{Path, Policy, Remembered, Situation, Way},
 };
 use longfat_host::Network;
 use longfat_kernel::tcb::{CcName, Change, ControlBlock, Keep, Moment, State};
@@ -51,9 +54,11 @@ pub enum Why {
     Lowered,
     /// Everything from before the change has arrived: its window is made to fit.
     Fitted,
+    /// Its window gets the bound of what the link holds, another one, or none any more.
+    Bounded,
     /// It began on a link that has a congestion control of its own.
     Began,
-    /// It goes over no router's link any more: its own congestion control comes back.
+    /// It goes over no router's link any more: its own congestion control comes back, and no bound of ours stays.
     Left,
 }
 
@@ -105,12 +110,15 @@ struct Tracked {
     refused: bool,
     /// The kernel would not give it the congestion control: not tried again on this link.
     cc_refused: bool,
+    /// Its window has a bound of ours.
+    bounded: bool,
 }
 
-/// One connection that still has a congestion control of ours, and goes over no router's link any more.
+/// One connection that still has something of ours, and goes over no router's link any more.
 #[derive(Debug, Clone)]
 struct Departed {
-    own_cc: CcName,
+    own_cc: Option<CcName>,
+    bounded: bool,
     /// The last link.
     link: Name,
 }
@@ -170,9 +178,18 @@ impl Follower {
     /// Congestion controls that were replaced, in the order of cookies: what to put back at the end.
     pub fn replaced_cc(&self) -> Vec<(u64, CcName)> {
         let over = self.tracked.iter().filter_map(|(cookie, tracked)| Some((*cookie, tracked.own_cc?)));
-        let departed = self.departed.iter().map(|(cookie, departed)| (*cookie, departed.own_cc));
+        let departed = self.departed.iter().filter_map(|(cookie, gone)| Some((*cookie, gone.own_cc?)));
         let mut all: Vec<(u64, CcName)> = over.chain(departed).collect();
         all.sort_unstable_by_key(|(cookie, _)| *cookie);
+        all
+    }
+
+    /// Connections whose windows have a bound of ours, in the order of cookies: to be lifted at the end.
+    pub fn bounded(&self) -> Vec<u64> {
+        let over = self.tracked.iter().filter(|(_, tracked)| tracked.bounded).map(|(cookie, _)| *cookie);
+        let departed = self.departed.iter().filter(|(_, gone)| gone.bounded).map(|(cookie, _)| *cookie);
+        let mut all: Vec<u64> = over.chain(departed).collect();
+        all.sort_unstable();
         all
     }
 
@@ -228,7 +245,10 @@ impl Follower {
         match wish.why {
             Why::Lowered => tracked.pending.iter_mut().for_each(|pending| pending.lowered = true),
             Why::Fitted => tracked.pending = None,
-            Why::Began | Why::Left => {}
+            Why::Bounded | Why::Began | Why::Left => {}
+        }
+        if wish.change.clamp_segments.is_some() {
+            tracked.bounded = is_bound(after.clamp_segments);
         }
         match wish.change.cc {
             Some(cc) if after.cc == cc => {
@@ -260,8 +280,9 @@ impl Follower {
                 continue;
             };
             let known = known.filter(|known| known.router == router && known.way == way);
-            let own_cc = left.map(|left| left.own_cc);
-            let mut tracked = known.unwrap_or_else(|| Tracked { own_cc, ..Tracked::new(router, way) });
+            let (own_cc, bounded) = left.map_or((None, false), |left| (left.own_cc, left.bounded));
+            let mut tracked =
+                known.unwrap_or_else(|| Tracked { own_cc, bounded, ..Tracked::new(router, way) });
             if tracked.pending.is_none() {
                 tracked.see(block, now_us);
             }
@@ -271,9 +292,9 @@ impl Follower {
 
     /// What is left to be done for a connection that leaves its router.
     fn departure(&self, known: Option<&Tracked>) -> Option<Departed> {
-        let known = known?;
+        let known = known.filter(|known| known.own_cc.is_some() || known.bounded)?;
         let link = self.routers.get(&known.router)?.link.clone();
-        Some(Departed { own_cc: known.own_cc?, link })
+        Some(Departed { own_cc: known.own_cc, bounded: known.bounded, link })
     }
 
     fn path_of(&self, block: &ControlBlock, known: Option<&Tracked>) -> Option<(Name, Way)> {
@@ -332,12 +353,20 @@ impl Follower {
                     .filter(|_| !block.is_recovering() && !tracked.refused)
                     .map(|cc| (Why::Began, only_cc(cc))),
             };
-            match wish {
-                Some((Why::Fitted, change)) if change == Change::default() => tracked.pending = None,
-                Some((why, change)) => {
-                    wishes.push(Wish { cookie: block.cookie, change, why, link: router.link.clone() });
+            let bound = tracked.bound_wanted(block, &router.character);
+            let wish = match (wish, bound) {
+                (Some((Why::Fitted, change)), None) if change == Change::default() => {
+                    tracked.pending = None;
+                    None
                 }
-                None => {}
+                (Some((why, change)), bound) if change != Change::default() => {
+                    Some((why, Change { clamp_segments: bound, ..change }))
+                }
+                (_, Some(bound)) => Some((Why::Bounded, bounded(block, bound))),
+                (wish, None) => wish,
+            };
+            if let Some((why, change)) = wish {
+                wishes.push(Wish { cookie: block.cookie, change, why, link: router.link.clone() });
             }
         }
         wishes
@@ -356,8 +385,10 @@ fn fills(block: &ControlBlock) -> bool {
 
 impl Departed {
     fn wish(&self, block: &ControlBlock) -> Option<Wish> {
-        let change = only_cc(self.own_cc);
-        let wanted = block.cc != self.own_cc && !block.is_recovering();
+        let cc = self.own_cc.filter(|cc| *cc != block.cc);
+        let clamp_segments = (self.bounded && is_bound(block.clamp_segments)).then_some(UNBOUNDED_SEGMENTS);
+        let change = Change { cc, clamp_segments, unless_recovering: true, ..Change::default() };
+        let wanted = (cc.is_some() || clamp_segments.is_some()) && !block.is_recovering();
         wanted.then(|| Wish { cookie: block.cookie, change, why: Why::Left, link: self.link.clone() })
     }
 }
@@ -375,6 +406,7 @@ impl Tracked {
             pending: None,
             refused: false,
             cc_refused: false,
+            bounded: false,
         }
     }
 
@@ -428,6 +460,26 @@ impl Tracked {
     fn may_begin_anew(&self, block: &ControlBlock, link: &Character) -> bool {
         let rtt_us = u64::from(self.rest_us.unwrap_or(0)) + 2 * u64::from(link.delay_us);
         !is_bbr(block.cc) || block.min_rtt_us.is_some_and(|least_us| u64::from(least_us) * 5 / 4 >= rtt_us)
+    }
+
+    /// The bound that its window should have and has not; one that is nearly right stays, and so does one that is not ours.
+    fn bound_wanted(&self, block: &ControlBlock, link: &Character) -> Option<u32> {
+        let anothers = !self.bounded && is_bound(block.clamp_segments);
+        if self.refused || anothers || block.is_recovering() {
+            return None;
+        }
+        let measured_us = || Some(block.min_rtt_us?.saturating_sub(link.delay_us.saturating_mul(2)));
+        // BBR bounds itself, by what it measures; what it measured would be lost.
+        let rest_us = self.rest_us.or_else(measured_us).filter(|_| !is_bbr(block.cc));
+        let holds = rest_us.and_then(|rest_us| {
+            Path { link: *link, way: self.way, rest_us, mss_bytes: block.mss_bytes }.holds_segments()
+        });
+        match holds {
+            Some(holds) if holds < UNBOUNDED_SEGMENTS => {
+                (block.clamp_segments.abs_diff(holds) > holds / BOUND_TOLERATED_ONE_IN).then_some(holds)
+            }
+            _ => self.bounded.then_some(UNBOUNDED_SEGMENTS),
+        }
     }
 
     /// The congestion control it should have and has not: the link's, else its own.
@@ -502,6 +554,28 @@ impl Pending {
         }
         let too_large = !self.lowered && block.cwnd_segments > self.most_segments;
         too_large.then(|| (Why::Lowered, begin_anew(window, window.min(block.ssthresh_segments), None)))
+    }
+}
+
+/// What the kernel takes for no bound at all.
+pub const UNBOUNDED_SEGMENTS: u32 = i32::MAX as u32;
+/// A bound that is off by less is not set anew: that begins the congestion control's state anew.
+const BOUND_TOLERATED_ONE_IN: u32 = 8;
+
+fn is_bound(clamp_segments: u32) -> bool {
+    clamp_segments < UNBOUNDED_SEGMENTS
+}
+
+/// A bound on the window, and the window within it.
+fn bounded(block: &ControlBlock, clamp: u32) -> Change {
+    let too_large = block.cwnd_segments > clamp;
+    Change {
+        clamp_segments: Some(clamp),
+        cwnd_segments: too_large.then_some(clamp),
+        ssthresh_segments: too_large.then_some(block.ssthresh_segments.min(clamp).max(2)),
+        keep: Keep::Never,
+        unless_recovering: true,
+        ..Change::default()
     }
 }
 

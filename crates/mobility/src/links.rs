@@ -3,9 +3,9 @@
 use crate::{Error, Result, announcement::Character, name::Name, netlink::Hop};
 use longfat_link::{
     LinkPlan,
-    plan::{DirectionPlan, LinePlan, LossPlan},
+    plan::{DirectionPlan, DisciplinePlan, LinePlan, LossPlan},
 };
-use longfat_schema::units::{Nanos, Rate};
+use longfat_schema::units::{Nanos, Rate, Size};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -30,6 +30,8 @@ pub struct LinkEntry {
     pub delay: Option<Nanos>,
     /// Share of packets lost; default none.
     pub loss: Option<f64>,
+    /// Bytes that may wait before it, either way; default not known.
+    pub queue: Option<Size>,
 }
 
 impl LinkEntry {
@@ -46,11 +48,15 @@ impl LinkEntry {
             return Err(wrong("loss is a share of packets, from 0 to 1"));
         }
         let delay_us = self.delay.unwrap_or_default().as_us();
+        let queue_bytes = u32::try_from(self.queue.unwrap_or_default().0);
+        let queue_bytes = queue_bytes.map_err(|_| wrong("its queue is more than 4 GiB"))?;
         Ok(Character {
             up_bps: rate(self.up).ok_or_else(needed)?,
             down_bps: rate(self.down).ok_or_else(needed)?,
             delay_us: u32::try_from(delay_us).map_err(|_| wrong("its delay is more than an hour"))?,
             loss_ppm: (loss * 1e6).round() as u32,
+            up_queue_bytes: queue_bytes,
+            down_queue_bytes: queue_bytes,
         })
     }
 
@@ -109,6 +115,7 @@ impl LinkTable {
             down: told.down.or(known.down.filter(|_| !rate_told)),
             delay: told.delay.or(known.delay),
             loss: told.loss.or(known.loss),
+            queue: told.queue.or(known.queue),
             ..known
         };
         entry.character(name)
@@ -140,12 +147,15 @@ pub fn model(plan: &LinkPlan, up_is_backward: bool) -> Vec<ModelChange> {
     times_ns.dedup();
     let mut changes: Vec<ModelChange> = Vec::new();
     for at_ns in times_ns {
+        let [up_queue_bytes, down_queue_bytes] = [up, down].map(|way| queue_bytes_at(way, at_ns));
         let (up, down) = (line_at(up, at_ns), line_at(down, at_ns));
         let character = Character {
             up_bps: up.rate_bps.unwrap_or(UNLIMITED_BPS),
             down_bps: down.rate_bps.unwrap_or(UNLIMITED_BPS),
             delay_us: u32::try_from((up.delay_ns + down.delay_ns) / 2000).unwrap_or(u32::MAX),
             loss_ppm: (mean_loss(&up.loss) * 1e6).round() as u32,
+            up_queue_bytes,
+            down_queue_bytes,
         };
         if changes.last().is_none_or(|last| last.character != character) {
             changes.push(ModelChange { at_us: at_ns / 1000, link: name_of(&character), character });
@@ -157,6 +167,16 @@ pub fn model(plan: &LinkPlan, up_is_backward: bool) -> Vec<ModelChange> {
 fn line_at(direction: &DirectionPlan, at_ns: u64) -> &LinePlan {
     let past = direction.schedule.iter().rfind(|change| change.at_ns <= at_ns);
     past.map_or(&direction.line, |change| &change.line)
+}
+
+/// What may wait in a queue that is filled before it drops; of one that is managed (RED, CoDel) nothing is known.
+fn queue_bytes_at(direction: &DirectionPlan, at_ns: u64) -> u32 {
+    let past = direction.schedule.iter().filter(|change| change.at_ns <= at_ns);
+    let queue = past.filter_map(|change| change.queue.as_ref()).next_back().unwrap_or(&direction.queue);
+    match queue.discipline {
+        DisciplinePlan::Droptail { .. } => u32::try_from(queue.limit_bytes).unwrap_or(u32::MAX),
+        DisciplinePlan::Red { .. } | DisciplinePlan::Codel(_) => 0,
+    }
 }
 
 fn mean_loss(loss: &LossPlan) -> f64 {
@@ -196,6 +216,7 @@ mod tests {
         rate = "64kbit"
         delay = "125ms"
         loss = 0.01
+        queue = "60KB"
     "#;
 
     fn hop(gateway: &str) -> Hop {
@@ -211,7 +232,8 @@ mod tests {
         assert_eq!(of("10.9.0.1", "wlan0").as_deref(), Some("office"));
         assert_eq!(of("10.1.0.1", "eth0"), None);
         let (_, phs) = table.of(&hop("10.1.0.1"), "ppp0").unwrap();
-        assert_eq!(phs, Character { up_bps: 64_000, down_bps: 64_000, delay_us: 125_000, loss_ppm: 10_000 });
+        assert_eq!((phs.up_bps, phs.down_bps, phs.delay_us), (64_000, 64_000, 125_000));
+        assert_eq!((phs.loss_ppm, phs.up_queue_bytes, phs.down_queue_bytes), (10_000, 60_000, 60_000));
     }
 
     #[test]
@@ -236,7 +258,8 @@ mod tests {
         let text = r#"
             rate = "11Mbit"
             delay = "10ms"
-            backward = { rate = "5Mbit" }
+            queue = { limit = "60KB" }
+            backward = { rate = "5Mbit", queue = { discipline = "codel", limit = "1MB" } }
             schedule = [
                 { at = "2s", rate = "64kbit", delay = "125ms", loss = 0.01 },
                 { at = "42s", rate = "11Mbit", delay = "10ms", loss = 0.0 },
@@ -248,6 +271,13 @@ mod tests {
         assert_eq!(told, [(0, "11Mbit-10ms"), (2_000_000, "64kbit-125ms"), (42_000_000, "11Mbit-10ms")]);
         assert_eq!((changes[0].character.up_bps, changes[0].character.down_bps), (11_000_000, 5_000_000));
         assert_eq!(changes[1].character.loss_ppm, 10_000);
+        let queues =
+            |change: &ModelChange| (change.character.up_queue_bytes, change.character.down_queue_bytes);
+        assert_eq!(
+            changes.iter().map(queues).collect::<Vec<_>>(),
+            [(60_000, 0); 3],
+            "CoDel keeps its queue short"
+        );
         assert_eq!(model(&plan, true)[0].character.up_bps, 5_000_000);
     }
 }

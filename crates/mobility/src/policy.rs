@@ -77,6 +77,9 @@ const HEADERS_BYTES: u64 = 52;
 /// Round trips of the bare path that the queue before a link may add. A longer one is not kept full for a connection's
 /// sake: its round-trip time would rise so far that timeouts are spurious.
 const QUEUE_MAX_ROUND_TRIPS: u64 = 3;
+/// Of a known queue, the share that is used: what is measured of the path and said of the link is not exact, and packets come
+/// in bundles.
+const QUEUE_USED: (u64, u64) = (7, 8);
 /// Of what a path holds, how much too much is not worth beginning anew: the kernel's cubic then grows by a twentieth each
 /// round trip until its first loss (bictcp_update), and loses about as much there.
 const BEGINNING_ANEW_COSTS_ONE_IN: u64 = 20;
@@ -125,54 +128,132 @@ impl Policy {
             Policy::Estimate => situation.estimated(),
         };
         let ceiling = situation.ceiling_bytes / u64::from(situation.mss_bytes.max(1));
-        let alone = WINDOW_MIN_ALONE_SEGMENTS * if situation.new.loss_ppm > 0 { 2 } else { 1 };
+        let alone = situation.path(situation.new).least_alone_segments();
         let least = alone.div_ceil(situation.sharing.max(1)).max(WINDOW_MIN_SEGMENTS);
+        let fits = situation.takes_at_once_segments().map_or(wanted, |most| wanted.min(most));
         // The ceiling is the person's; it holds before our least window does.
-        wanted.max(u64::from(least)).min(ceiling.max(1)).try_into().unwrap_or(u32::MAX)
+        fits.max(u64::from(least)).min(ceiling.max(1)).try_into().unwrap_or(u32::MAX)
     }
 }
 
 impl Situation {
-    /// Up to which a window is not too large for the new link: what the pipe and the queue before it hold. The queue is as
-    /// long as it was shown to be on that link, or else on the one before. Nothing where no queue was shown, and where the way
-    /// becomes shorter: what was sent last then arrives together with what still was on the long one, and so do the ACKs, so
-    /// that a whole window is sent at once.
+    /// Up to which a window is not too large for the new link: what the pipe and the queue before it hold. A queue that is
+    /// not announced is taken to be as long as it was shown to be on that link, or else on the one before. Nothing where
+    /// no queue is known, and where the way becomes shorter: what was sent last then arrives together with what still was
+    /// on the long one, and so do the ACKs, so that a whole window is sent at once.
     pub fn room_segments(&self) -> Option<u32> {
-        let known = self.before.filter(|before| before.held_segments.is_some()).unwrap_or(self.old);
-        let held = known.held_segments.filter(|_| self.new.delay_us >= self.old.character.delay_us)?;
-        let pipe = self.pipe_segments(&self.new);
-        let queue = u64::from(held).saturating_sub(self.pipe_segments(&known.character));
-        let room = pipe.saturating_add(queue.min(pipe.saturating_mul(QUEUE_MAX_ROUND_TRIPS)));
+        if self.becomes_shorter() {
+            return None;
+        }
+        let room = match self.path(self.new).holds_segments() {
+            Some(holds) => self.share(u64::from(holds)),
+            None => self.shown_room_segments()?,
+        };
         let ceiling = self.ceiling_bytes / u64::from(self.mss_bytes.max(1));
-        let tolerated = room.saturating_add(room / BEGINNING_ANEW_COSTS_ONE_IN);
-        Some(tolerated.min(ceiling).try_into().unwrap_or(u32::MAX))
+        Some(room.min(ceiling).try_into().unwrap_or(u32::MAX))
     }
 
-    /// Rate x round-trip time, in bits x microseconds.
-    fn product(&self, link: &Character) -> u128 {
-        let rate_bps = match self.way {
-            Way::Up => link.up_bps,
-            Way::Down => link.down_bps,
-        };
-        let rtt_us = u64::from(self.rest_us) + 2 * u64::from(link.delay_us);
-        u128::from(rate_bps) * u128::from(rtt_us.max(1))
+    /// By what a window that filled a path without a loss has shown of the queue there.
+    fn shown_room_segments(&self) -> Option<u64> {
+        let known = self.before.filter(|before| before.held_segments.is_some()).unwrap_or(self.old);
+        let held = u64::from(known.held_segments?);
+        let pipe = self.share(self.path(self.new).pipe_segments());
+        let queue = held.saturating_sub(self.share(self.path(known.character).pipe_segments()));
+        let room = pipe.saturating_add(queue.min(pipe.saturating_mul(QUEUE_MAX_ROUND_TRIPS)));
+        Some(room.saturating_add(room / BEGINNING_ANEW_COSTS_ONE_IN))
+    }
+
+    /// This connection's share of what a link with a known queue takes, in the way it comes to it: where the way becomes
+    /// shorter, as one burst.
+    fn takes_at_once_segments(&self) -> Option<u64> {
+        let path = self.path(self.new);
+        let queue = path.queue_segments()?;
+        let holds = u64::from(path.holds_segments()?);
+        Some(self.share(if self.becomes_shorter() {
+            path.pipe_segments().max(queue).min(holds)
+        } else {
+            holds
+        }))
+    }
+
+    fn becomes_shorter(&self) -> bool {
+        self.new.delay_us < self.old.character.delay_us
     }
 
     fn scaled(&self, from: &Remembered) -> u64 {
-        let (now, then) = (self.product(&self.new), self.product(&from.character).max(1));
+        let (now, then) = (self.path(self.new).product(), self.path(from.character).product().max(1));
         let wanted = now.saturating_mul(u128::from(from.cwnd_segments)).div_ceil(then);
         u64::try_from(wanted).unwrap_or(u64::MAX)
     }
 
     fn estimated(&self) -> u64 {
-        self.pipe_segments(&self.new)
+        self.share(self.path(self.new).pipe_segments())
     }
 
-    /// This connection's share of what a link's path holds without any queue.
-    fn pipe_segments(&self, link: &Character) -> u64 {
-        let segment_bits = u128::from(8 * (u64::from(self.mss_bytes) + HEADERS_BYTES));
-        let all = self.product(link) / 1_000_000 / segment_bits;
-        u64::try_from(all.div_ceil(u128::from(self.sharing.max(1)))).unwrap_or(u64::MAX)
+    fn share(&self, segments: u64) -> u64 {
+        segments.div_ceil(u64::from(self.sharing.max(1)))
+    }
+
+    fn path(&self, link: Character) -> Path {
+        Path { link, way: self.way, rest_us: self.rest_us, mss_bytes: self.mss_bytes }
+    }
+}
+
+/// One way over a link.
+#[derive(Debug, Clone, Copy)]
+pub struct Path {
+    /// The link.
+    pub link: Character,
+    /// Which way.
+    pub way: Way,
+    /// Round-trip time of the rest of the path.
+    pub rest_us: u32,
+    /// Sending maximum segment size.
+    pub mss_bytes: u32,
+}
+
+impl Path {
+    /// What it holds with the queue before it, in segments: a window that never is larger loses nothing there. Nothing where
+    /// the queue is not known.
+    pub fn holds_segments(&self) -> Option<u32> {
+        let pipe = self.pipe_segments();
+        let queue = self.queue_segments()?.min(pipe.saturating_mul(QUEUE_MAX_ROUND_TRIPS));
+        let holds = pipe.saturating_add(queue).max(u64::from(self.least_alone_segments()));
+        Some(u32::try_from(holds).unwrap_or(u32::MAX))
+    }
+
+    /// What one connection alone is given at least.
+    fn least_alone_segments(&self) -> u32 {
+        WINDOW_MIN_ALONE_SEGMENTS * if self.link.loss_ppm > 0 { 2 } else { 1 }
+    }
+
+    /// Rate x round-trip time, in bits x microseconds.
+    fn product(&self) -> u128 {
+        let rate_bps = match self.way {
+            Way::Up => self.link.up_bps,
+            Way::Down => self.link.down_bps,
+        };
+        let rtt_us = u64::from(self.rest_us) + 2 * u64::from(self.link.delay_us);
+        u128::from(rate_bps) * u128::from(rtt_us.max(1))
+    }
+
+    /// What it holds without any queue.
+    fn pipe_segments(&self) -> u64 {
+        let packets = self.product() / 1_000_000 / u128::from(8 * self.packet_bytes());
+        u64::try_from(packets).unwrap_or(u64::MAX)
+    }
+
+    fn queue_segments(&self) -> Option<u64> {
+        let bytes = match self.way {
+            Way::Up => self.link.up_queue_bytes,
+            Way::Down => self.link.down_queue_bytes,
+        };
+        let (used, of) = QUEUE_USED;
+        (bytes > 0).then(|| u64::from(bytes) * used / of / self.packet_bytes())
+    }
+
+    fn packet_bytes(&self) -> u64 {
+        u64::from(self.mss_bytes) + HEADERS_BYTES
     }
 }
 
@@ -181,12 +262,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const WIFI: Character =
-        Character { up_bps: 11_000_000, down_bps: 5_000_000, delay_us: 10_000, loss_ppm: 0 };
-    const PHS: Character =
-        Character { up_bps: 64_000, down_bps: 64_000, delay_us: 125_000, loss_ppm: 10_000 };
-    const SATELLITE: Character =
-        Character { up_bps: 20_000_000, down_bps: 20_000_000, delay_us: 300_000, loss_ppm: 0 };
+    const fn link(up_bps: u64, down_bps: u64, delay_us: u32, loss_ppm: u32) -> Character {
+        Character { up_bps, down_bps, delay_us, loss_ppm, up_queue_bytes: 0, down_queue_bytes: 0 }
+    }
+
+    const WIFI: Character = link(11_000_000, 5_000_000, 10_000, 0);
+    const PHS: Character = link(64_000, 64_000, 125_000, 10_000);
+    const SATELLITE: Character = link(20_000_000, 20_000_000, 300_000, 0);
 
     fn situation() -> Situation {
         Situation {
@@ -249,11 +331,9 @@ mod tests {
     }
 
     /// 300 Mbit/s, 5 ms: 260 packets with the rest of the path.
-    const FAST: Character =
-        Character { up_bps: 300_000_000, down_bps: 300_000_000, delay_us: 5_000, loss_ppm: 0 };
+    const FAST: Character = link(300_000_000, 300_000_000, 5_000, 0);
     /// 40 Mbit/s, 35 ms: 235 packets.
-    const LTE: Character =
-        Character { up_bps: 40_000_000, down_bps: 40_000_000, delay_us: 35_000, loss_ppm: 0 };
+    const LTE: Character = link(40_000_000, 40_000_000, 35_000, 0);
 
     fn onto_lte(held_segments: Option<u32>) -> Situation {
         let old = Remembered { cwnd_segments: 643, held_segments, character: FAST };
@@ -293,13 +373,55 @@ mod tests {
         assert_eq!(again.room_segments(), onto_lte(Some(900)).room_segments());
     }
 
+    fn with_queue(link: Character, bytes: u32) -> Character {
+        Character { up_queue_bytes: bytes, ..link }
+    }
+
+    #[test]
+    fn a_queue_that_is_announced_says_what_the_link_holds() {
+        let path = |link, way| Path { link, way, rest_us: 400, mss_bytes: 1448 };
+        // 234 packets under way, and seven eighths of a million bytes: 583 packets.
+        let holds = path(with_queue(LTE, 1_000_000), Way::Up).holds_segments();
+        assert_eq!(holds, Some(234 + 583));
+        assert_eq!(path(with_queue(LTE, 1_000_000), Way::Down).holds_segments(), None, "nobody said");
+        let long = path(with_queue(LTE, 10_000_000), Way::Up).holds_segments();
+        assert_eq!(long, Some(4 * 234), "at most three round trips of it");
+        assert_eq!(
+            path(with_queue(PHS, 60_000), Way::Up).holds_segments(),
+            Some(20),
+            "it would be 7 s of delay"
+        );
+        let known = Situation { new: with_queue(LTE, 1_000_000), ..onto_lte(Some(100_000)) };
+        assert_eq!(known.room_segments(), Some(817), "what was shown elsewhere does not count");
+        assert_eq!(Situation { sharing: 4, ..known }.room_segments(), Some(205));
+    }
+
+    #[test]
+    fn no_window_is_larger_than_what_a_known_queue_takes() {
+        let old = Remembered { cwnd_segments: 900, held_segments: None, character: SATELLITE };
+        let back = |bytes| {
+            let before = Remembered { cwnd_segments: 900, held_segments: None, character: FAST };
+            let new = with_queue(FAST, bytes);
+            let situation = Situation { new, old, before: Some(before), rest_us: 400, ..situation() };
+            Policy::Restore.window_segments(&situation)
+        };
+        assert_eq!(back(0), 900, "not known");
+        assert_eq!(back(1_000_000), 583, "all of it comes at once");
+        assert_eq!(back(100_000), 260, "never less than the pipe");
+        let longer = Situation { new: with_queue(LTE, 1_000_000), ..onto_lte(None) };
+        assert_eq!(Policy::Scale.window_segments(&longer), 581, "643 x 234.67 / 260");
+        let old = Remembered { cwnd_segments: 2000, ..longer.old };
+        assert_eq!(Policy::Scale.window_segments(&Situation { old, ..longer }), 817);
+    }
+
     fn character() -> impl Strategy<Value = Character> {
-        let link = (1..=u64::MAX, 1..=u64::MAX, any::<u32>(), 0..=1_000_000u32);
-        link.prop_map(|(up_bps, down_bps, delay_us, loss_ppm)| Character {
-            up_bps,
-            down_bps,
-            delay_us,
-            loss_ppm,
+        let link = (1..=u64::MAX, 1..=u64::MAX, any::<u32>(), 0..=1_000_000u32, any::<[u32; 2]>());
+        link.prop_map(|(up_bps, down_bps, delay_us, loss_ppm, [up_queue_bytes, down_queue_bytes])| {
+            Character {
+                up_queue_bytes,
+                down_queue_bytes,
+                ..super::tests::link(up_bps, down_bps, delay_us, loss_ppm)
+            }
         })
     }
 
@@ -328,7 +450,7 @@ mod tests {
 
         #[test]
         fn a_faster_link_never_gets_a_smaller_window(rate_bps in 1..=1u64 << 40, delay_us in 0..1_000_000u32) {
-            let link = |rate_bps| Character { up_bps: rate_bps, down_bps: rate_bps, delay_us, loss_ppm: 0 };
+            let link = |rate_bps| link(rate_bps, rate_bps, delay_us, 0);
             for policy in [Policy::Scale, Policy::Estimate] {
                 let window = |rate_bps| policy.window_segments(&Situation { new: link(rate_bps), ..situation() });
                 prop_assert!(window(rate_bps) <= window(2 * rate_bps));

@@ -24,6 +24,9 @@ pub struct State {
     pub routes: Routes,
     /// Connections whose congestion control was replaced, by cookie, and their own.
     pub replaced_cc: Vec<(u64, String)>,
+    /// Connections whose windows have a bound of ours, by cookie.
+    #[serde(default)]
+    pub bounded: Vec<u64>,
 }
 
 impl State {

@@ -3,8 +3,12 @@ use super::*;
 use crate::announcement::tests::announcement;
 use proptest::prelude::*;
 
-const WIFI: Character = Character { up_bps: 11_000_000, down_bps: 11_000_000, delay_us: 10_000, loss_ppm: 0 };
-const PHS: Character = Character { up_bps: 64_000, down_bps: 64_000, delay_us: 125_000, loss_ppm: 10_000 };
+const fn link(bps: u64, delay_us: u32, loss_ppm: u32) -> Character {
+    Character { up_bps: bps, down_bps: bps, delay_us, loss_ppm, up_queue_bytes: 0, down_queue_bytes: 0 }
+}
+
+const WIFI: Character = link(11_000_000, 10_000, 0);
+const PHS: Character = link(64_000, 125_000, 10_000);
 const LAN: u32 = 4;
 
 fn said(link: &str, character: Character, sequence: u64) -> Announcement {
@@ -67,6 +71,7 @@ fn fulfil(follower: &mut Follower, wish: &Wish, before: &ControlBlock) {
     let after = ControlBlock {
         cwnd_segments: change.cwnd_segments.unwrap_or(before.cwnd_segments),
         ssthresh_segments: change.ssthresh_segments.unwrap_or(before.ssthresh_segments),
+        clamp_segments: change.clamp_segments.unwrap_or(before.clamp_segments),
         cc: change.cc.unwrap_or(before.cc),
         ..before.clone()
     };
@@ -158,7 +163,7 @@ fn a_node_far_away_follows_for_the_peers_behind_the_router_with_the_rate_towards
 #[test]
 fn the_link_is_shared_by_those_that_send() {
     let mut follower = follower(Policy::Estimate);
-    let wide = Character { up_bps: 100_000_000, down_bps: 100_000_000, delay_us: 50_000, loss_ppm: 0 };
+    let wide = link(100_000_000, 50_000, 0);
     let narrow = Character { up_bps: 10_000_000, ..wide };
     let blocks = [block(1, 400, 400, 9), block(2, 400, 400, 9), block(3, 400, 0, 9)];
     follower.hear(&said("a", wide, 1), Some(LAN), &blocks, 0);
@@ -223,18 +228,20 @@ proptest! {
     #[test]
     fn the_bounds_hold_in_any_order_of_events(
         events in prop::collection::vec((0u8..4, 1u64..1_000_000_000, 0u32..400_000, 0u32..60, 0u8..5, 1u32..2000), 1..60),
+        queue_bytes in prop::sample::select(vec![0u32, 3_000, 1_000_000]),
         policy in prop::sample::select(vec![Policy::Restore, Policy::Scale, Policy::Estimate]),
         fulfilled in any::<bool>(),
     ) {
         let ceiling_bytes = 100 * 1448;
         let mut follower = Follower::new(Settings { ceiling_bytes, ..settings(policy) });
         let (mut snd_nxt, mut unsettled_below, mut heard) = (1000u32, None, false);
+        let mut clamp_segments = u32::MAX;
         for (index, (kind, rate_bps, delay_us, step, ca_state, cwnd)) in events.into_iter().enumerate() {
             snd_nxt = snd_nxt.wrapping_add(step * 1448);
-            let seen = ControlBlock { ca_state, ..block(1, cwnd, step, snd_nxt) };
+            let seen = ControlBlock { ca_state, clamp_segments, ..block(1, cwnd, step, snd_nxt) };
             let now_us = index as u64 * 1000;
             let wishes = if kind == 0 {
-                let character = Character { up_bps: rate_bps, down_bps: rate_bps, delay_us, loss_ppm: 0 };
+                let character = with_queue(link(rate_bps, delay_us, 0), queue_bytes);
                 if heard { unsettled_below = Some(snd_nxt); }
                 heard = true;
                 let link = format!("link{}", rate_bps % 3);
@@ -245,12 +252,22 @@ proptest! {
             prop_assert!(wishes.len() <= 1);
             for wish in wishes {
                 prop_assert!(ca_state < 2, "set while repairing");
-                let wanted = wish.change.cwnd_segments.unwrap();
-                prop_assert!(wanted <= 100 && wish.change.ssthresh_segments.unwrap() <= 100);
                 let settled = unsettled_below.is_none_or(|nxt: u32| seen.snd_una.wrapping_sub(nxt) as i32 >= 0);
-                prop_assert!(settled || wanted < cwnd, "raised before its moment");
-                prop_assert!(settled || wish.why == Why::Lowered);
-                if fulfilled { fulfil(&mut follower, &wish, &seen); }
+                let wanted = wish.change.cwnd_segments;
+                if wish.why == Why::Bounded {
+                    let bound = wish.change.clamp_segments.unwrap();
+                    prop_assert!(queue_bytes > 0 && bound != clamp_segments);
+                    prop_assert!(wanted.is_none_or(|wanted| wanted == bound && wanted < cwnd));
+                } else {
+                    let wanted = wanted.unwrap();
+                    prop_assert!(wanted <= 100 && wish.change.ssthresh_segments.unwrap() <= 100);
+                    prop_assert!(settled || wanted < cwnd, "raised before its moment");
+                    prop_assert!(settled || wish.why == Why::Lowered);
+                }
+                if fulfilled {
+                    clamp_segments = wish.change.clamp_segments.unwrap_or(clamp_segments);
+                    fulfil(&mut follower, &wish, &seen);
+                }
             }
         }
     }
@@ -259,7 +276,7 @@ proptest! {
 #[test]
 fn a_connection_that_does_not_fill_its_window_takes_no_share_is_not_raised_and_not_remembered() {
     let mut follower = follower(Policy::Restore);
-    let wide = Character { up_bps: 20_000_000, down_bps: 20_000_000, delay_us: 300_000, loss_ppm: 0 };
+    let wide = link(20_000_000, 300_000, 0);
     let (busy, idle) = (block(1, 40, 40, 9), block(2, 10, 1, 9));
     let both = [busy.clone(), idle.clone()];
     follower.hear(&said("wifi", WIFI, 1), Some(LAN), &both, 0);
@@ -275,6 +292,70 @@ fn a_connection_that_does_not_fill_its_window_takes_no_share_is_not_raised_and_n
     let wishes = follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[grown], 4);
     // 11 Mbit/s x 21 ms = 19.25 packets.
     assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Lowered, Some(19), Some(19))]);
+}
+
+fn with_queue(link: Character, bytes: u32) -> Character {
+    Character { up_queue_bytes: bytes, ..link }
+}
+
+fn clamps(wishes: &[Wish]) -> Vec<(Why, Option<u32>, Option<u32>)> {
+    let clamp = |wish: &Wish| (wish.why, wish.change.cwnd_segments, wish.change.clamp_segments);
+    wishes.iter().map(clamp).collect()
+}
+
+#[test]
+fn no_window_grows_beyond_a_link_whose_queue_is_known_and_the_bound_goes_with_the_link() {
+    let mut follower = follower(Policy::Restore);
+    let phs = with_queue(PHS, 60_000);
+    let on_wifi = block(1, 40, 40, 100_000);
+    assert!(follower.hear(&said("wifi", WIFI, 1), Some(LAN), &[on_wifi.clone()], 0).is_empty());
+    let wishes = follower.hear(&said("phs", phs, 2), Some(LAN), &[on_wifi.clone()], 100);
+    assert_eq!(clamps(&wishes), [(Why::Lowered, Some(20), Some(20))], "in the same visit");
+    fulfil(&mut follower, &wishes[0], &on_wifi);
+    assert_eq!(follower.bounded(), [1]);
+    let on_phs = ControlBlock { clamp_segments: 20, ..block(1, 20, 20, 100_000) };
+    assert!(follower.look(&[on_phs.clone()], 200).is_empty());
+    // The Wi-Fi's queue is not known: no bound, at once, before anything that was sent has arrived.
+    let wishes = follower.hear(&said("wifi", WIFI, 3), Some(LAN), &[on_phs.clone()], 300);
+    assert_eq!(clamps(&wishes), [(Why::Bounded, None, Some(UNBOUNDED_SEGMENTS))]);
+    fulfil(&mut follower, &wishes[0], &on_phs);
+    assert!(follower.bounded().is_empty() && follower.waiting() == 1);
+}
+
+#[test]
+fn a_connection_that_begins_is_bounded_once_it_has_measured_its_path() {
+    let mut follower = follower(Policy::Restore);
+    let lte = with_queue(link(40_000_000, 35_000, 0), 1_000_000);
+    let fresh = ControlBlock { min_rtt_us: None, ..block(1, 10, 10, 9) };
+    assert!(follower.hear(&said("lte", lte, 1), Some(LAN), &[fresh], 0).is_empty());
+    // 40 Mbit/s x 71 ms = 236 packets, and seven eighths of the queue.
+    let measured = ControlBlock { min_rtt_us: Some(71_000), ..block(1, 10, 10, 9) };
+    let wishes = follower.look(&[measured.clone()], 1);
+    assert_eq!(clamps(&wishes), [(Why::Bounded, None, Some(236 + 583))]);
+    fulfil(&mut follower, &wishes[0], &measured);
+    let slightly_less = ControlBlock { min_rtt_us: Some(70_100), clamp_segments: 819, ..measured.clone() };
+    assert!(follower.look(&[slightly_less], 2).is_empty(), "nearly right");
+    let repairing = ControlBlock { ca_state: 3, ..block(2, 10, 10, 9) };
+    let of_somebody = ControlBlock { clamp_segments: 300, min_rtt_us: Some(71_000), ..block(3, 10, 10, 9) };
+    let bbr = ControlBlock { cc: "bbr".into(), min_rtt_us: Some(71_000), ..block(4, 10, 10, 9) };
+    let bounded = ControlBlock { clamp_segments: 819, ..measured };
+    assert!(follower.look(&[bounded, repairing, of_somebody, bbr], 3).is_empty());
+}
+
+#[test]
+fn a_connection_that_leaves_its_router_leaves_its_bound() {
+    let mut follower = follower(Policy::Restore);
+    let on_wifi = block(1, 10, 10, 9);
+    let wishes = follower.hear(&said("wifi", with_queue(WIFI, 60_000), 1), Some(LAN), &[on_wifi.clone()], 0);
+    assert_eq!(clamps(&wishes), [(Why::Bounded, None, Some(19 + 35))]);
+    fulfil(&mut follower, &wishes[0], &on_wifi);
+    let elsewhere =
+        ControlBlock { gateway: Some("10.0.0.9".parse().unwrap()), clamp_segments: 54, ..on_wifi };
+    let wishes = follower.look(&[elsewhere.clone()], 1);
+    assert_eq!(clamps(&wishes), [(Why::Left, None, Some(UNBOUNDED_SEGMENTS))]);
+    assert_eq!(follower.bounded(), [1], "still to be lifted");
+    fulfil(&mut follower, &wishes[0], &elsewhere);
+    assert!(follower.bounded().is_empty());
 }
 
 fn with_vegas_on_phs() -> Follower {
@@ -331,7 +412,7 @@ fn a_congestion_control_that_the_kernel_refuses_is_wished_once_and_not_noted_as_
 #[test]
 fn a_round_trip_time_that_was_not_measured_yet_is_no_long_one() {
     let mut follower = follower(Policy::Estimate);
-    let wide = Character { up_bps: 20_000_000, down_bps: 20_000_000, delay_us: 300_000, loss_ppm: 0 };
+    let wide = link(20_000_000, 300_000, 0);
     let new = ControlBlock { min_rtt_us: None, ..block(1, 10, 10, 9) };
     follower.hear(&said("wifi", WIFI, 1), Some(LAN), &[new.clone()], 0);
     follower.hear(&said("satellite", wide, 2), Some(LAN), &[new.clone()], 1);
@@ -340,9 +421,8 @@ fn a_round_trip_time_that_was_not_measured_yet_is_no_long_one() {
     assert_eq!(wishes.iter().map(windows).collect::<Vec<_>>(), [(Why::Fitted, Some(250), Some(1000))]);
 }
 
-const FAST: Character =
-    Character { up_bps: 300_000_000, down_bps: 300_000_000, delay_us: 5_000, loss_ppm: 0 };
-const LTE: Character = Character { up_bps: 40_000_000, down_bps: 40_000_000, delay_us: 35_000, loss_ppm: 0 };
+const FAST: Character = link(300_000_000, 5_000, 0);
+const LTE: Character = link(40_000_000, 35_000, 0);
 
 fn on_fast(cwnd: u32) -> ControlBlock {
     ControlBlock { min_rtt_us: Some(10_400), ..block(1, cwnd, cwnd, 2_000_000) }

@@ -95,7 +95,14 @@ fn say(key: &Key, ready: &Barrier) -> (u64, u64) {
         sent_us: now_us,
         changed_us: now_us,
         link: "satellite".parse().unwrap(),
-        character: Character { up_bps: 20_000_000, down_bps: 20_000_000, delay_us: 300_000, loss_ppm: 0 },
+        character: Character {
+            up_bps: 20_000_000,
+            down_bps: 20_000_000,
+            delay_us: 300_000,
+            loss_ppm: 0,
+            up_queue_bytes: 0,
+            down_queue_bytes: 0,
+        },
     };
     let before = udp_sent();
     let sent_ns = monotonic_ns();

@@ -9,7 +9,7 @@ use longfat_mobility::{
     lan::PORT,
     links::{LinkEntry, LinkTable, model},
 };
-use longfat_schema::units::{Nanos, Rate};
+use longfat_schema::units::{Nanos, Rate, Size};
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -29,6 +29,7 @@ Examples:
   rate = \"64kbit\"
   delay = \"125ms\"
   loss = 0.01
+  queue = \"60KB\"
   .
   longfat mobility announce --router bus-7 --key mobility.key --interface lan0 --links links.toml
 
@@ -113,6 +114,9 @@ pub struct Tell {
     /// The share of packets it loses.
     #[arg(long, value_name = "SHARE")]
     loss: Option<f64>,
+    /// What may wait before it, either way: windows that fit it and the link grow no further.
+    #[arg(long, value_name = "SIZE")]
+    queue: Option<Size>,
     /// Name of the process that announces.
     #[arg(long, default_value = "announce")]
     name: String,
@@ -178,6 +182,7 @@ pub fn tell(args: &Tell) -> Outcome {
         down: args.down,
         delay: args.delay,
         loss: args.loss,
+        queue: args.queue,
         ..LinkEntry::default()
     };
     let told = serde_json::to_string(&Told { link: args.link.clone(), entry })?;

@@ -14,7 +14,7 @@ use longfat_kernel::{
 use longfat_mobility::{
     Key, Name, control,
     follow::{self, Done, Event, FollowPlan},
-    follower::Settings,
+    follower::{Settings, UNBOUNDED_SEGMENTS},
     lan::PORT,
     policy::Policy,
     state,
@@ -217,13 +217,16 @@ fn tell_done(done: &Done<'_>, audit: Option<&mut File>) {
     let why = serde_json::json!(done.wish.why);
     let (why, link) = (why.as_str().unwrap_or_default(), &done.wish.link);
     eprintln!(
-        "longfat: mobility follow: {} -> {}: {why} to '{link}': cwnd {} -> {}, ssthresh {} -> {}, cc {} -> {}{}",
+        "longfat: mobility follow: {} -> {}: {why} to '{link}': cwnd {} -> {}, ssthresh {} -> {}, bound {} -> {}, \
+         cc {} -> {}{}",
         before.local,
         before.remote,
         before.cwnd_segments,
         after.cwnd_segments,
         shown(before.ssthresh_segments),
         shown(after.ssthresh_segments),
+        bound(before.clamp_segments),
+        bound(after.clamp_segments),
         before.cc.as_str(),
         after.cc.as_str(),
         if done.shortfalls.is_empty() { String::new() } else { format!("; {}", done.shortfalls.join("; ")) },
@@ -242,12 +245,17 @@ fn tell_done(done: &Done<'_>, audit: Option<&mut File>) {
         "remote": before.remote.to_string(),
         "cwnd_segments": [before.cwnd_segments, after.cwnd_segments],
         "ssthresh_segments": [before.ssthresh_segments, after.ssthresh_segments],
+        "clamp_segments": [before.clamp_segments, after.clamp_segments],
         "cc": [before.cc.as_str(), after.cc.as_str()],
         "not_as_asked": done.shortfalls,
     });
     if writeln!(file, "{line}").is_err() {
         eprintln!("longfat: mobility follow: WARNING: the audit file cannot be written");
     }
+}
+
+fn bound(segments: u32) -> String {
+    if segments >= UNBOUNDED_SEGMENTS { "none".into() } else { segments.to_string() }
 }
 
 fn shown(segments: u32) -> String {
