@@ -7,13 +7,19 @@
 
 mod hosts_bed;
 
-use hosts_bed::{Bed, PATIENCE, directory_of, within};
+use hosts_bed::{Bed, Kind, PATIENCE, directory_of, within};
 use longfat_host::{Namespace, sysctl};
+use longfat_report::site::{self, Shelf};
 use longfat_schema::{
     record::{EchoSample, FlowSummary, IntervalSample, LinkSummary, QueueSample, RelaySample, TcpSample},
     run::{RunDirectory, RunStatus, find_runs},
 };
-use std::{path::Path, process::Output};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output},
+    time::SystemTime,
+};
 
 const WMEM: &str = "net.ipv4.tcp_wmem";
 
@@ -115,33 +121,235 @@ fn told(run: &RunDirectory) -> Vec<String> {
     found
 }
 
+/// A session that is on, with a flow on its way through the relay. Interrupted as by a person when it is dropped.
+struct Session<'a> {
+    bed: &'a Bed,
+    lab: Child,
+    /// Where the program is on each machine.
+    directories: Vec<PathBuf>,
+    wmem: String,
+}
+
+impl<'a> Session<'a> {
+    fn begin(bed: &'a Bed, output: &str) -> Session<'a> {
+        bed.write("spec.toml", &bed.experiment());
+        let wmem = sysctl_on(&bed.sender, WMEM);
+        let arguments = ["run", "spec.toml", "-o", output, "--backend", "hosts", "--hosts", "hosts.toml"];
+        let mut lab = bed.command(&arguments);
+        let lab = lab.args(["--case", "relayed", "--set", "duration=60s"]).spawn().unwrap();
+        let mut session = Session { bed, lab, directories: Vec::new(), wmem };
+        // The program is large, and copied to three machines.
+        within(3 * PATIENCE, || bed.program_on(&bed.sender, "send").is_some())
+            .expect("no flow within three minutes");
+        let of = |host: &Namespace| {
+            let agent = bed.program_on(host, "agent").unwrap();
+            fs::read_link(format!("/proc/{agent}/exe")).unwrap().parent().unwrap().to_owned()
+        };
+        session.directories = bed.hosts().map(of).to_vec();
+        assert_ne!(sysctl_on(&bed.sender, WMEM), session.wmem);
+        assert_ne!(rules(&bed.router), "");
+        session
+    }
+
+    /// Everything on the machines is as before.
+    fn leaves_nothing(&self, why: &str) {
+        let bed = self.bed;
+        within(PATIENCE, || bed.programs().is_empty())
+            .unwrap_or_else(|| panic!("{why}: still running: {:?}", bed.programs()));
+        assert_eq!(sysctl_on(&bed.sender, WMEM), self.wmem, "{why}");
+        assert_eq!(rules(&bed.router), "", "{why}");
+        let left: Vec<&PathBuf> = self.directories.iter().filter(|directory| directory.exists()).collect();
+        assert!(left.is_empty(), "{why}: {left:?}");
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        if matches!(self.lab.try_wait(), Ok(None)) {
+            kill("-INT", self.lab.id() as i32);
+            let _ = self.lab.wait();
+        }
+    }
+}
+
+fn kill(signal: &str, pid: i32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+fn rules(host: &Namespace) -> String {
+    let mut rules = host.command("nft");
+    rules.args(["list", "ruleset"]);
+    longfat_host::run_command(rules).unwrap()
+}
+
 #[test]
 fn a_leader_that_is_killed_leaves_nothing_on_the_hosts() {
-    let bed = Bed::new("killed");
+    for (tag, sudo) in [("killed", false), ("killed-sudo", true)] {
+        let bed = Bed::of(tag, Kind { sudo, ..Kind::default() });
+        let signals: &[&str] = if sudo { &["-KILL"] } else { &["-KILL", "-TERM"] };
+        for signal in signals {
+            let mut session = Session::begin(&bed, &format!("out{signal}"));
+            kill(signal, session.lab.id() as i32);
+            session.lab.wait().unwrap();
+            session.leaves_nothing(&format!("{tag}, {signal}"));
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_ends_the_session_and_leaves_nothing_on_any_host() {
+    for (tag, sudo) in [("agent", false), ("agent-sudo", true)] {
+        let bed = Bed::of(tag, Kind { sudo, ..Kind::default() });
+        let hosts = bed.hosts().into_iter().zip(["sender", "router", "receiver"]);
+        for (host, name) in hosts.filter(|(_, name)| !sudo || *name == "router") {
+            let mut session = Session::begin(&bed, name);
+            kill("-KILL", bed.program_on(host, "agent").unwrap());
+            assert_eq!(session.lab.wait().unwrap().code(), Some(2), "{tag}, {name}");
+            session.leaves_nothing(&format!("{tag}, {name}"));
+        }
+    }
+}
+
+#[test]
+fn a_host_that_its_leader_can_no_longer_reach_sets_everything_back() {
+    let bed = Bed::new("cut");
+    let mut session = Session::begin(&bed, "out");
+    bed.cut_off_the_sender();
+    assert_eq!(session.lab.wait().unwrap().code(), Some(2));
+    // Nobody tells it: it hears nothing for a minute.
+    within(3 * PATIENCE, || bed.program_on(&bed.sender, "agent").is_none()).expect("it waits for ever");
+    assert_eq!(sysctl_on(&bed.sender, WMEM), session.wmem);
+    assert_eq!(bed.program_on(&bed.sender, "send"), None);
+    within(PATIENCE, || !session.directories[0].exists()).expect("its directory stays");
+}
+
+/// Every process of ours on a machine with this among its arguments, at once.
+fn kill_all(bed: &Bed, host: &Namespace, argument: &str) {
+    let found = bed.all_on(host, argument);
+    assert!(!found.is_empty(), "no '{argument}' there");
+    let pids = found.iter().map(ToString::to_string);
+    assert!(Command::new("kill").arg("-KILL").args(pids).status().unwrap().success());
+}
+
+#[test]
+fn what_was_killed_with_its_shell_is_undone_by_the_next_run() {
+    let bed = Bed::new("next");
+    let mut session = Session::begin(&bed, "first");
+    // The shell, the program it started, and all that has the program's name.
+    for host in [&bed.sender, &bed.router] {
+        kill_all(&bed, host, "longfat");
+    }
+    assert_eq!(session.lab.wait().unwrap().code(), Some(2));
+    within(PATIENCE, || bed.programs().is_empty()).expect("something runs on the hosts");
+    assert_ne!(sysctl_on(&bed.sender, WMEM), session.wmem, "there is something to undo");
+    assert_ne!(rules(&bed.router), "");
+    assert!(session.directories[..2].iter().all(|directory| directory.exists()));
+    let next =
+        ["run", "spec.toml", "-o", "next", "--backend", "hosts", "--hosts", "hosts.toml", "--case", "plain"];
+    let output = bed.lab(&next);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    session.leaves_nothing("after the next run");
+}
+
+#[test]
+fn a_shell_that_is_killed_by_itself_ends_the_session_and_leaves_nothing() {
+    let bed = Bed::of("shell", Kind { sudo: true, ..Kind::default() });
+    let mut session = Session::begin(&bed, "out");
+    kill_all(&bed, &bed.sender, "sh");
+    assert_eq!(session.lab.wait().unwrap().code(), Some(2));
+    session.leaves_nothing("the shell");
+}
+
+#[test]
+fn a_sudo_that_is_killed_by_itself_does_not_have_anything_set_back_while_the_run_goes_on() {
+    let bed = Bed::of("lone", Kind { sudo: true, ..Kind::default() });
+    let mut session = Session::begin(&bed, "out");
+    let agent = bed.program_on(&bed.sender, "agent").unwrap();
+    kill_all(&bed, &bed.sender, "sudo");
+    within(PATIENCE, || bed.program_on(&bed.sender, "--restore").is_some())
+        .expect("the shell does not go on");
+    assert!(bed.all_on(&bed.sender, "longfat").contains(&agent));
+    assert_ne!(sysctl_on(&bed.sender, WMEM), session.wmem);
+    assert!(session.directories[0].exists());
+    kill("-INT", session.lab.id() as i32);
+    session.lab.wait().unwrap();
+    session.leaves_nothing("the sudo");
+}
+
+#[test]
+fn a_user_who_may_sudo_makes_the_runs_that_root_makes() {
+    let bed = Bed::of("sudo", Kind { sudo: true, ..Kind::default() });
     bed.write("spec.toml", &bed.experiment());
     let before = sysctl_on(&bed.sender, WMEM);
-    for signal in ["-KILL", "-TERM"] {
-        let output = format!("out{signal}");
-        let arguments = ["run", "spec.toml", "-o", &output, "--backend", "hosts", "--hosts", "hosts.toml"];
-        let mut lab = bed.command(&arguments);
-        let mut lab = lab.args(["--case", "relayed", "--set", "duration=60s"]).spawn().unwrap();
-        within(PATIENCE, || bed.program_on(&bed.sender, "send").is_some()).expect("no flow within a minute");
-        let sender = bed.program_on(&bed.sender, "send").unwrap();
-        let directory =
-            std::fs::read_link(format!("/proc/{sender}/exe")).unwrap().parent().unwrap().to_owned();
-        assert_ne!(sysctl_on(&bed.sender, WMEM), before);
-        let killed =
-            std::process::Command::new("kill").args([signal, &lab.id().to_string()]).status().unwrap();
-        assert!(killed.success());
-        lab.wait().unwrap();
-        within(PATIENCE, || bed.programs().is_empty())
-            .unwrap_or_else(|| panic!("{signal}: still running: {:?}", bed.programs()));
-        assert_eq!(sysctl_on(&bed.sender, WMEM), before, "{signal}");
-        assert!(!directory.exists(), "{signal}: {}", directory.display());
-        let mut rules = bed.router.command("nft");
-        rules.args(["list", "ruleset"]);
-        assert_eq!(longfat_host::run_command(rules).unwrap(), "", "{signal}");
+    let output = bed.lab(&["run", "spec.toml", "-o", "real", "--backend", "hosts", "--hosts", "hosts.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for run in runs(&bed.path("real")) {
+        is_of_the_real_path(&run);
+        assert!(!directory_of(&run.path.join("log/receiver-receiver.log")).exists());
     }
+    assert_eq!(sysctl_on(&bed.sender, WMEM), before);
+    assert_eq!(bed.programs(), Vec::<String>::new());
+}
+
+#[test]
+fn hosts_are_reached_and_measured_over_ipv6_too() {
+    let bed = Bed::new("ipv6");
+    bed.write("spec.toml", &bed.experiment());
+    let run = |table: &str| {
+        bed.lab(&[
+            "run",
+            "spec.toml",
+            "-o",
+            "real",
+            "--backend",
+            "hosts",
+            "--hosts",
+            table,
+            "--set",
+            "family=6",
+        ])
+    };
+    let refused = run("hosts.toml");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("hosts.receiver.address6: flow 'measured' goes there"),
+        "{}",
+        stderr(&refused)
+    );
+    let output = run("hosts6.toml");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let real = runs(&bed.path("real"));
+    assert_eq!(real.len(), 2);
+    real.iter().for_each(is_of_the_real_path);
+    for run in &real {
+        let log = fs::read_to_string(run.path.join("log/sender-measured.log")).unwrap();
+        assert!(log.contains("[fd91:1::2]"), "{log}");
+    }
+    assert!(!real[1].read::<RelaySample>().unwrap().is_empty());
+    assert_eq!(bed.programs(), Vec::<String>::new());
+}
+
+#[test]
+fn a_run_is_drawn_while_it_goes_on_though_the_hosts_have_other_clocks() {
+    // Two machines with clocks of their own.
+    let bed = Bed::of("live", Kind { ahead_s: [0, 5000, 90_000], ..Kind::default() });
+    let session = Session::begin(&bed, "now");
+    let place = bed.directory.path();
+    let live = || {
+        let shelf = Shelf::of(place);
+        site::live(&shelf, shelf.get("now").unwrap(), SystemTime::now()).unwrap()
+    };
+    // What has nothing to draw yet is named, too, but not as a chart's title.
+    let is_drawn = |shown: &str, chart: &str| {
+        let headings = shown.split("class=\"heading\"").skip(1);
+        headings.map(|rest| &rest[..rest.find('<').unwrap_or(0)]).any(|heading| heading.contains(chart))
+    };
+    let charts = ["Goodput", "Congestion window", "Smoothed round-trip time", "Echo latency", "backlog"];
+    within(PATIENCE, || charts.iter().all(|chart| is_drawn(&live(), chart)))
+        .unwrap_or_else(|| panic!("not drawn within a minute: {}", live()));
+    let shown = live();
+    assert!(shown.contains("0 of 1 runs made") && shown.contains("relayed, repeat 1"), "{shown}");
+    drop(session);
 }
 
 #[test]

@@ -60,13 +60,12 @@ pub struct Observed {
     pub duration_us: i64,
 }
 
-/// How far a run has come, for a person who waits: time since the start of the flows (negative before it), and
-/// bits per second that reach the focus flow's receiver.
+/// How far a run has come, for a person who waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tick {
-    /// Since the start of the flows.
+    /// Since the start of the flows; negative before it.
     pub elapsed_us: i64,
-    /// Arriving at the receiving host, headers included.
+    /// Arriving at the focus flow's receiver: headers included where an interface counts it, payload where the flow does.
     pub arriving_bps: Option<f64>,
 }
 

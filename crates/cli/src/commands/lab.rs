@@ -66,7 +66,7 @@ enum Command {
     Serve(serve::ServeArgs),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
-    /// Remove what a run that was killed left behind: namespaces, and programs in them.
+    /// Remove what a run that was killed left behind: namespaces, programs, settings of this host.
     Clean,
     Agent(agent::AgentArgs),
 }
@@ -515,10 +515,13 @@ fn provenance(backend: Backend) -> Provenance {
     crate::provenance::of(known)
 }
 
-/// Removes the leases of dead owners.
+/// Removes the leases of dead owners, and sets back what an agent that was killed had set.
 fn clean() -> Outcome {
     require(support::missing_for_namespaces())?;
-    let removed = longfat_host::lease::sweep()?;
+    // First: it claims this machine by a lease, which would be swept.
+    let part = longfat_lab::hosts::clean()?.then(|| "this host's part in another's run".to_owned());
+    let mut removed = longfat_host::lease::sweep()?;
+    removed.extend(part);
     if removed.is_empty() {
         println!("nothing was left behind");
     } else {

@@ -7,6 +7,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     net::TcpStream,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -16,8 +17,22 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Hosts of the experiments, and the last number of their addresses where the leader reaches them.
 const HOSTS: [&str; 3] = ["sender", "router", "receiver"];
 const RECEIVER: &str = "10.91.1.2";
+const RECEIVER6: &str = "fd91:1::2";
 const PATH: &str = "rate = \"20Mbit\"\ndelay = \"2ms\"\nqueue = { limit = \"50KB\" }\nlate_limit_p99 = \"100s\"\n\
                     pause_limit = 1.0\n";
+
+/// How the machines are.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Kind {
+    /// The leader comes in as a user who may sudo, not as root.
+    pub sudo: bool,
+    /// How far each machine's clocks are ahead of the leader's.
+    pub ahead_s: [u32; 3],
+}
+
+/// A user of the machines with `sudo`, where they have one. Nobody of this machine.
+const USER: &str = "lfuser";
+const USER_ID: u32 = 64_999;
 
 /// leader - each of: sender - lan, router, path - receiver.
 pub struct Bed {
@@ -33,6 +48,10 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(tag: &str) -> Bed {
+        Bed::of(tag, Kind::default())
+    }
+
+    pub fn of(tag: &str, kind: Kind) -> Bed {
         let lease = Lease::take(&format!("rh{}-{tag}", std::process::id())).unwrap();
         let [sender, router, receiver, leader, wire] =
             ["s", "r", "d", "l", "w"].map(|name| lease.namespace(name).unwrap());
@@ -46,7 +65,15 @@ impl Bed {
         address(&receiver, &format!("{RECEIVER}/24"), "path");
         sender.ip(&["route", "add", "10.91.1.0/24", "via", "10.91.2.2"]).unwrap();
         receiver.ip(&["route", "add", "10.91.2.0/24", "via", "10.91.1.1"]).unwrap();
-        router.run(|| sysctl::write("net.ipv4.ip_forward", "1").unwrap()).unwrap();
+        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            router.run(|| sysctl::write(key, "1").unwrap()).unwrap();
+        }
+        address(&sender, "fd91:2::1/64", "lan");
+        address(&router, "fd91:2::2/64", "lan");
+        address(&router, "fd91:1::1/64", "path");
+        address(&receiver, &format!("{RECEIVER6}/64"), "path");
+        sender.ip(&["-6", "route", "add", "fd91:1::/64", "via", "fd91:2::2"]).unwrap();
+        receiver.ip(&["-6", "route", "add", "fd91:2::/64", "via", "fd91:1::1"]).unwrap();
         for (host, name) in [(&sender, "lan"), (&router, "path"), (&receiver, "path")] {
             host.run(|| prepare_interface(name).unwrap()).unwrap();
         }
@@ -55,13 +82,16 @@ impl Bed {
             lay(end(&leader, &name), end(host, "admin"));
             address(&leader, &format!("10.92.{number}.1/24"), &name);
             address(host, &format!("10.92.{number}.2/24"), "admin");
+            address(&leader, &format!("fd92:{number}::1/64"), &name);
+            address(host, &format!("fd92:{number}::2/64"), "admin");
         }
         let directory = tempfile::tempdir().unwrap();
         let mut bed = Bed { sender, router, receiver, leader, directory, servers: Vec::new(), _lease: lease };
         bed.drive(&wire);
-        bed.serve_ssh();
+        bed.serve_ssh(kind);
         bed.strip_program();
         bed.write("hosts.toml", &bed.table());
+        bed.write("hosts6.toml", &bed.table_of_ipv6());
         bed
     }
 
@@ -79,6 +109,16 @@ impl Bed {
             "ssh_config = \"ssh_config\"\n[hosts.sender]\nssh = \"sender\"\n[hosts.router]\nssh = \"router\"\n\
              interfaces = {{ lan = \"lan\" }}\n[hosts.receiver]\nssh = \"receiver\"\naddress = \"{RECEIVER}\"\n"
         )
+    }
+
+    /// The same over IPv6 and nothing else: how they are reached, and how flows go.
+    fn table_of_ipv6(&self) -> String {
+        let table = self
+            .table()
+            .replace(&format!("address = \"{RECEIVER}\""), &format!("address6 = \"{RECEIVER6}\""));
+        (1..).zip(HOSTS).fold(table, |table, (number, name)| {
+            table.replace(&format!("ssh = \"{name}\""), &format!("ssh = \"fd92:{number}::2\""))
+        })
     }
 
     /// The experiment: its path is like the one between the machines.
@@ -145,20 +185,40 @@ set = {{ "relays.pep.enabled" = true }}
     /// The first program of a run with this among its arguments on `host`.
     pub fn program_on(&self, host: &Namespace, argument: &str) -> Option<i32> {
         let runs = |pid: &i32| {
-            let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.contains("/longfat\0") && line.split('\0').any(|part| part == argument)
+            let line = command_line(*pid);
+            line.split('\0').next().is_some_and(|program| program.ends_with("/longfat"))
+                && line.split('\0').any(|part| part == argument)
         };
         host.pids().unwrap().into_iter().find(runs)
     }
 
+    /// What runs our program on `host`, or waits for it, by the name of what was started: a shell, a sudo, or the program.
+    pub fn all_on(&self, host: &Namespace, name: &str) -> Vec<i32> {
+        let is_so = |pid: &i32| {
+            let line = command_line(*pid);
+            let program = line.split('\0').next().unwrap_or_default();
+            line.contains("/longfat")
+                && (program.ends_with(name) || name == "longfat")
+                && !program.starts_with("sshd")
+        };
+        host.pids().unwrap().into_iter().filter(is_so).collect()
+    }
+
+    /// As by a cable that is pulled out: no end of the connection is told.
+    pub fn cut_off_the_sender(&self) {
+        self.leader.ip(&["link", "set", "to1", "down"]).unwrap();
+    }
+
+    /// The machines, as the experiment orders them.
+    pub fn hosts(&self) -> [&Namespace; 3] {
+        [&self.sender, &self.router, &self.receiver]
+    }
+
     /// Programs on the machines that are not their sshd's listener.
     pub fn programs(&self) -> Vec<String> {
-        let hosts = [&self.sender, &self.router, &self.receiver];
-        let line = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let lines = hosts.iter().flat_map(|host| host.pids().unwrap().iter().map(line).collect::<Vec<_>>());
-        lines
-            .filter(|line| !line.is_empty() && !line.contains("[listener]") && !line.contains("/sshd\0-D"))
-            .collect()
+        let pids = self.hosts().into_iter().flat_map(|host| host.pids().unwrap());
+        let is_sshd = |line: &String| line.contains("[listener]") || line.contains("/sshd\0-D");
+        pids.map(command_line).filter(|line| !line.is_empty() && !is_sshd(line)).collect()
     }
 
     fn drive(&mut self, wire: &Namespace) {
@@ -174,10 +234,14 @@ set = {{ "relays.pep.enabled" = true }}
         self.servers.push(driver);
     }
 
-    fn serve_ssh(&mut self) {
+    fn serve_ssh(&mut self, kind: Kind) {
         // Where Debian's sshd gives up its rights; its unit would make it.
         fs::create_dir_all("/run/sshd").unwrap();
         let place = self.directory.path().display().to_string();
+        let user = if kind.sudo { USER } else { "root" };
+        if kind.sudo {
+            self.write_users();
+        }
         for name in ["host_key", "key"] {
             let mut keygen = Command::new("ssh-keygen");
             keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(self.path(name));
@@ -191,13 +255,14 @@ set = {{ "relays.pep.enabled" = true }}
             ),
         );
         let mut client = format!(
-            "IdentityFile {place}/key\nIdentitiesOnly yes\nUser root\nStrictHostKeyChecking accept-new\n\
+            "IdentityFile {place}/key\nIdentitiesOnly yes\nUser {user}\nStrictHostKeyChecking accept-new\n\
              UserKnownHostsFile {place}/known_hosts\nGlobalKnownHostsFile none\n"
         );
         for (number, name) in (1..).zip(HOSTS) {
-            let host = [&self.sender, &self.router, &self.receiver][number - 1].clone();
-            let mut sshd = host.command("/usr/sbin/sshd");
-            sshd.args(["-D", "-e", "-f", &format!("{place}/sshd_config")]);
+            let host = self.hosts()[number - 1].clone();
+            let mut sshd = host.command("unshare");
+            sshd.args(own_machine(&place, kind.sudo, kind.ahead_s[number - 1]));
+            sshd.args(["/usr/sbin/sshd", "-D", "-e", "-f", &format!("{place}/sshd_config")]);
             let log = fs::File::create(self.path(&format!("sshd-{name}.log"))).unwrap();
             self.servers.push(sshd.stdin(Stdio::null()).stderr(log).spawn().unwrap());
             let address = format!("10.92.{number}.2");
@@ -208,12 +273,47 @@ set = {{ "relays.pep.enabled" = true }}
         self.write("ssh_config", &client);
     }
 
+    /// Files of `/etc` that stand in for the machines' own there, where one user more may sudo.
+    fn write_users(&self) {
+        // An sshd reads the key as the user.
+        fs::set_permissions(self.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let own = |name: &str| fs::read_to_string(format!("/etc/{name}")).unwrap();
+        self.write("passwd", &format!("{}{USER}:x:{USER_ID}:{USER_ID}::/tmp:/bin/sh\n", own("passwd")));
+        self.write("shadow", &format!("{}{USER}:*:19000:0:99999:7:::\n", own("shadow")));
+        // As Debian has it.
+        let path = "secure_path=\"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\"";
+        self.write(
+            "sudoers",
+            &format!("Defaults env_reset, use_pty, {path}\n{USER} ALL=(ALL:ALL) NOPASSWD: ALL\n"),
+        );
+        fs::set_permissions(self.path("sudoers"), fs::Permissions::from_mode(0o440)).unwrap();
+        fs::set_permissions(self.path("shadow"), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
     /// What is copied to every machine is better small.
     fn strip_program(&self) {
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(self.path("longfat")).arg(env!("CARGO_BIN_EXE_longfat"));
         run_command(strip).unwrap();
     }
+}
+
+/// Arguments of `unshare` for a machine with its own users and clocks, where it has such; what it runs follows.
+fn own_machine(place: &str, users: bool, ahead_s: u32) -> Vec<String> {
+    let files = ["passwd", "shadow", "sudoers"].iter().filter(|_| users);
+    let mounts: String = files.map(|name| format!("mount --bind {place}/{name} /etc/{name} && ")).collect();
+    let ahead = ahead_s.to_string();
+    let mut line = vec!["--mount", "--fork", "--kill-child"];
+    if ahead_s > 0 {
+        line.extend(["--time", "--monotonic", &ahead, "--boottime", &ahead]);
+    }
+    let script = format!("{mounts}exec \"$0\" \"$@\"");
+    line.extend(["sh", "-c", &script]);
+    line.into_iter().map(str::to_owned).collect()
+}
+
+fn command_line(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
 fn end<'a>(namespace: &'a Namespace, name: &'a str) -> interface::End<'a> {
@@ -225,7 +325,8 @@ fn lay(a: interface::End<'_>, b: interface::End<'_>) {
 }
 
 fn address(host: &Namespace, address: &str, interface: &str) {
-    host.ip(&["addr", "add", address, "dev", interface]).unwrap();
+    let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
+    host.ip(&[&["addr", "add", address, "dev", interface], nodad].concat()).unwrap();
 }
 
 impl Drop for Bed {

@@ -4,6 +4,8 @@
 //! leaves nothing running.
 
 use super::{
+    claim::Claim,
+    recent::Recent,
     settings::Settings,
     talk::{Answer, Ask, SILENCE},
 };
@@ -15,7 +17,7 @@ use crate::{
     session::ccs_of,
 };
 use longfat_host::{
-    Lease, Namespace,
+    Namespace,
     facts::{self, CpuTimes},
     monotonic_ns, support,
     support::Missing,
@@ -38,15 +40,16 @@ use std::{
 
 /// How often it looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
-/// What programs write for the leader.
-const WRITTEN: [&str; 2] = ["jsonl", "log"];
+/// What programs write for the leader, by how their names end.
+const WRITTEN: [&str; 2] = [RECORDS, ".log"];
+const RECORDS: &str = ".jsonl";
 
 /// Which host this is, and where it may write.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// The host of the experiment.
     pub host: String,
-    /// A directory for this alone, which somebody else removes.
+    /// A directory for this alone, removed in the end.
     pub directory: PathBuf,
     /// The `longfat` binary, whose subcommands measure.
     pub program: PathBuf,
@@ -62,31 +65,17 @@ pub fn serve(
     output: &mut dyn Write,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    let _alone = match alone() {
-        Ok(lease) => lease,
+    let claim = match Claim::take(&place.directory) {
+        Ok(claim) => claim,
         Err(error) => return tell(output, &Answer::Failed(error.to_string())),
     };
-    tell(output, &Answer::Done)?;
-    let asked = listen(input);
-    let mut host = Host { place, part: None };
-    let mut heard = Instant::now();
-    while !stop.load(Ordering::Relaxed) && heard.elapsed() < SILENCE {
-        let line = match asked.recv_timeout(LOOK) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => break,
-        };
-        heard = Instant::now();
-        if !line.is_empty() {
-            host.answer(&line, output)?;
-        }
+    let mut host = Host { place, part: None, claim };
+    let served = host.serve(input, output, stop);
+    host.end();
+    if let Err(error) = host.claim.end() {
+        eprintln!("longfat: {error}");
     }
-    Ok(())
-}
-
-/// Two runs at once would set each other's parameters back, and one machine be two hosts.
-fn alone() -> longfat_host::Result<Lease> {
-    Lease::take(&format!("host-{}", Namespace::current()?.inode()?))
+    served
 }
 
 fn listen(input: impl BufRead + Send + 'static) -> Receiver<String> {
@@ -131,9 +120,33 @@ fn other(error: impl ToString) -> Trouble {
 struct Host {
     place: Place,
     part: Option<Part>,
+    claim: Claim,
 }
 
 impl Host {
+    fn serve(
+        &mut self,
+        input: impl BufRead + Send + 'static,
+        output: &mut dyn Write,
+        stop: &AtomicBool,
+    ) -> io::Result<()> {
+        tell(output, &Answer::Done)?;
+        let asked = listen(input);
+        let mut heard = Instant::now();
+        while !stop.load(Ordering::Relaxed) && heard.elapsed() < SILENCE {
+            let line = match asked.recv_timeout(LOOK) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            heard = Instant::now();
+            if !line.is_empty() {
+                self.answer(&line, output)?;
+            }
+        }
+        Ok(())
+    }
+
     fn answer(&mut self, line: &str, output: &mut dyn Write) -> io::Result<()> {
         let asked = serde_json::from_str(line).map_err(other);
         let answer = match asked.and_then(|ask| self.act(ask, output)) {
@@ -152,13 +165,17 @@ impl Host {
             Ask::Prepare(plan) => {
                 // What an earlier run left is ended before anything new is begun.
                 self.end();
-                let part = self.part.insert(Part::begin(*plan, self.place.clone())?);
+                let part = self.part.insert(Part::begin(*plan, self.place.clone(), &self.claim)?);
                 part.serve()?;
                 Answer::Prepared(Box::new(part.state()?))
             }
             Ask::Send { start_ns } => self.part()?.send(start_ns).map(|()| Answer::Done)?,
             Ask::Status => self.part()?.status()?,
             Ask::Finish => self.part()?.finish()?,
+            Ask::Recent => {
+                self.part()?.recent(output)?;
+                return Ok(None);
+            }
             Ask::File(name) => {
                 self.part()?.file(&name, output)?;
                 return Ok(None);
@@ -177,7 +194,7 @@ impl Host {
     fn end(&mut self) {
         self.part = None;
         for name in written(&self.place.directory) {
-            // The directory goes when this process ends, with whatever is in it.
+            // The directory goes in the end, with whatever is in it.
             let _ = fs::remove_file(self.place.directory.join(name));
         }
     }
@@ -190,6 +207,7 @@ struct Part {
     namespace: Namespace,
     servers: Vec<Child>,
     senders: Vec<Child>,
+    recent: Recent,
     _settings: Settings,
     _ccs: Vec<Registration>,
 }
@@ -204,15 +222,16 @@ impl Drop for Part {
 }
 
 impl Part {
-    fn begin(plan: Plan, place: Place) -> Result<Part, Trouble> {
+    fn begin(plan: Plan, place: Place, claim: &Claim) -> Result<Part, Trouble> {
         let host = plan.hosts.iter().find(|host| host.name == place.host);
         let wanted = host.map(settings_of).unwrap_or_default();
         Ok(Part {
             _ccs: ccs_of(&at_host(&plan, &place.host)).map_err(other)?,
-            _settings: Settings::set(&place.directory, &wanted).map_err(other)?,
+            _settings: Settings::set(claim, &wanted).map_err(other)?,
             namespace: Namespace::current().map_err(other)?,
             servers: Vec::new(),
             senders: Vec::new(),
+            recent: Recent::default(),
             plan,
             place,
         })
@@ -281,9 +300,18 @@ impl Part {
             return Err(Trouble::Other(format!("there is no file '{name}'")));
         }
         let file = fs::File::open(self.place.directory.join(name)).map_err(other)?;
-        let packed = zstd::encode_all(file, 1).map_err(other)?;
-        tell(output, &Answer::File { bytes: packed.len() as u64 }).map_err(other)?;
-        output.write_all(&packed).and_then(|()| output.flush()).map_err(other)
+        send_packed(file, output).map_err(other)
+    }
+
+    fn recent(&mut self, output: &mut dyn Write) -> Result<(), Trouble> {
+        let names = written(&self.place.directory).into_iter().filter(|name| name.ends_with(RECORDS));
+        let files: Vec<PathBuf> = names.map(|name| self.place.directory.join(name)).collect();
+        let mut lines = Vec::new();
+        for record in self.recent.take(&files) {
+            serde_json::to_writer(&mut lines, &record).map_err(other)?;
+            lines.push(b'\n');
+        }
+        send_packed(lines.as_slice(), output).map_err(other)
     }
 
     fn state(&self) -> Result<HostState, Trouble> {
@@ -306,13 +334,18 @@ impl Part {
     }
 }
 
+fn send_packed(what: impl io::Read, output: &mut dyn Write) -> io::Result<()> {
+    let packed = zstd::encode_all(what, 1)?;
+    tell(output, &Answer::File { bytes: packed.len() as u64 })?;
+    output.write_all(&packed)?;
+    output.flush()
+}
+
 fn written(directory: &Path) -> Vec<String> {
-    let is_written =
-        |path: &PathBuf| path.extension().is_some_and(|kind| WRITTEN.iter().any(|known| kind == *known));
-    let paths = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    let names =
-        paths.filter(is_written).filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    names.collect::<BTreeSet<_>>().into_iter().collect()
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_written = |name: &String| WRITTEN.iter().any(|end| name.ends_with(end));
+    names.filter(is_written).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What is set on a real host: all of the plan but what only makes a network of namespaces.

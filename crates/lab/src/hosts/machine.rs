@@ -115,8 +115,8 @@ impl Machine {
         format!("host '{}' (ssh {}): {what}", self.host, self.ssh)
     }
 
-    /// Copies the program into a private directory there and starts it. Whatever becomes of us, the shell that made
-    /// the directory removes it, after the program has set back what it set.
+    /// Copies the program into a private directory there and starts it. Whatever becomes of us, the program sets back what
+    /// it set and removes the directory; when it was killed, the shell that started it has that done.
     pub fn enter(&mut self, program: &Path, stop: &AtomicBool) -> Result<(), MachineError> {
         let entered = self.start(program, stop);
         entered.map_err(|error| match error {
@@ -133,7 +133,7 @@ impl Machine {
         let script = format!(
             "umask 077; s=; [ $(id -u) = 0 ] || s=\"sudo -n\"; d=$(mktemp -d /tmp/longfat.XXXXXXXXXX) || exit 1; \
              trap \"$s rm -rf $d\" EXIT; trap \"exit 1\" HUP INT TERM; echo $d; read -r go || exit 1; \
-             $s $d/longfat lab agent $d --host {0}; $s $d/longfat lab agent $d --host {0} --restore",
+             $s $d/longfat lab agent $d --host {0}; [ -e $d/longfat ] && $s $d/longfat lab agent $d --host {0} --restore",
             self.host
         );
         let log = File::create(self.connection.log_beside("agent"))?;

@@ -5,7 +5,8 @@
 //!   look (ssh, a shell)   ──▶  kind, rights, room: nothing is changed
 //!   enter (the program)   ──▶  a private directory; `longfat lab agent` answers until its input ends
 //!   check, prepare        ──▶  congestion controls, sysctls, relays, receivers
-//!   send, status, finish  ──▶  senders; records
+//!   send, status, recent   ──▶  senders; what was recorded since, for who looks on
+//!   finish                ──▶  records
 //!   end                   ──▶  everything set back
 //! ```
 //!
@@ -13,15 +14,18 @@
 //! [`crate::emulated`], and so are the records.
 
 pub mod agent;
+mod claim;
 mod clock;
 mod machine;
+mod onlook;
+mod recent;
 mod settings;
 mod ssh;
 mod table;
 mod talk;
 
+pub use claim::{ClaimError, clean, restore};
 pub use machine::MachineError;
-pub use settings::restore;
 pub use table::{Table, TableError};
 
 use crate::{
@@ -34,9 +38,10 @@ use longfat_host::{facts, facts::CpuTimes, monotonic_us, support, support::Missi
 use longfat_schema::{
     lines::{self, LinesError},
     record::Record,
-    run::{ClockEstimate, HostState},
+    run::{ClockEstimate, HostState, RunError},
 };
 use machine::Machine;
+use onlook::Onlook;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -70,6 +75,9 @@ pub enum HostsError {
     /// A samples file is damaged.
     #[error(transparent)]
     Samples(#[from] LinesError),
+    /// The run directory could not be written.
+    #[error(transparent)]
+    Write(#[from] RunError),
     /// Something here could not be written.
     #[error("{path}: {source}")]
     Io {
@@ -185,11 +193,12 @@ pub fn run(
 ) -> Result<Observed, HostsError> {
     let plan = hosts.table.as_run(plan);
     let mut machines = hosts.machines.lock().unwrap_or_else(PoisonError::into_inner);
-    let [logs, raw] = ["log", "raw"].map(|name| directory.join(name));
-    for path in [&logs, &raw] {
+    // Whole records lie apart from those of onlookers.
+    let [logs, raw, fetched] = ["log", "raw", "raw/fetched"].map(|name| directory.join(name));
+    for path in [&logs, &fetched] {
         fs::create_dir_all(path).map_err(|source| io_error(path, source))?;
     }
-    let mut stage = Stage { plan: &plan, machines: &mut machines, logs, raw, stop };
+    let mut stage = Stage { plan: &plan, machines: &mut machines, logs, raw, fetched, stop };
     let observed = stage.carry_out(tick);
     let ended = stage.ask_all(|_| Ask::End);
     let observed = observed?;
@@ -202,6 +211,7 @@ struct Stage<'a> {
     machines: &'a mut Vec<Machine>,
     logs: PathBuf,
     raw: PathBuf,
+    fetched: PathBuf,
     stop: &'a AtomicBool,
 }
 
@@ -214,7 +224,10 @@ impl Stage<'_> {
         let start_us = monotonic_us() + SETTLE_US + (ROUND_TRIPS + streams) * round_trip_us;
         let offsets_us: Vec<i64> = before.iter().map(Exchange::offset_us).collect();
         self.ask_all(|index| Ask::Send { start_ns: ((start_us + offsets_us[index]) * 1000) as u64 })?;
-        let cpu_busy = self.watch(start_us, tick)?;
+        let starts = self.starts(start_us, offsets_us);
+        let rebase = Rebase { plan: self.plan, starts: &starts };
+        let mut onlook = Onlook::begin(&self.raw, rebase, start_us)?;
+        let cpu_busy = self.watch(start_us, &mut onlook, tick)?;
         let duration_us = monotonic_us() - start_us;
         let after = self.clocks()?;
         let clocks: Vec<ClockEstimate> =
@@ -225,6 +238,10 @@ impl Stage<'_> {
 
     /// Asks all, then hears all: a host that is slow or fails keeps no other from being heard.
     fn ask_all(&mut self, ask: impl Fn(usize) -> Ask) -> Result<Vec<Answer>, HostsError> {
+        Ok(self.hear_all(ask)?.into_iter().map(|(answer, _)| answer).collect())
+    }
+
+    fn hear_all(&mut self, ask: impl Fn(usize) -> Ask) -> Result<Vec<(Answer, Vec<u8>)>, HostsError> {
         let asked: Vec<_> =
             self.machines.iter_mut().enumerate().map(|(index, machine)| machine.ask(&ask(index))).collect();
         let heard: Vec<_> = self
@@ -233,7 +250,7 @@ impl Stage<'_> {
             .zip(asked)
             .map(|(machine, asked)| asked.and_then(|()| machine.hear(self.stop)))
             .collect();
-        Ok(heard.into_iter().map(|heard| heard.map(|(answer, _)| answer)).collect::<Result<_, _>>()?)
+        Ok(heard.into_iter().collect::<Result<_, _>>()?)
     }
 
     /// What time it is everywhere, one after the other: who waits for nobody answers most quickly.
@@ -254,9 +271,20 @@ impl Stage<'_> {
         Ok(states)
     }
 
+    /// When the flows begin, by the clock of each host.
+    fn starts(&self, start_us: i64, offsets_us: impl IntoIterator<Item = i64>) -> BTreeMap<String, i64> {
+        let hosts = self.machines.iter().map(|machine| machine.host.clone());
+        hosts.zip(offsets_us).map(|(host, offset_us)| (host, start_us + offset_us)).collect()
+    }
+
     /// Looks after the run until every sender has ended; the share of busy processor time over the window, of the
     /// busiest host.
-    fn watch(&mut self, start_us: i64, tick: &mut dyn FnMut(Tick)) -> Result<Option<f64>, HostsError> {
+    fn watch(
+        &mut self,
+        start_us: i64,
+        onlook: &mut Onlook<'_>,
+        tick: &mut dyn FnMut(Tick),
+    ) -> Result<Option<f64>, HostsError> {
         let window = [self.plan.window_start_us, self.plan.window_end_us];
         let (mut cpu_start, mut cpu_end) = (None, None);
         loop {
@@ -271,7 +299,7 @@ impl Stage<'_> {
             if elapsed_us >= window[1] {
                 cpu_end.get_or_insert_with(|| cpu.clone());
             }
-            tick(Tick { elapsed_us, arriving_bps: None });
+            tick(Tick { elapsed_us, arriving_bps: onlook.arriving_bps });
             let Some(running) = running else {
                 let busy = cpu_start.zip(cpu_end.or(Some(cpu)));
                 return Ok(busy.and_then(|(start, end)| busiest(&start, &end)));
@@ -279,10 +307,22 @@ impl Stage<'_> {
             if elapsed_us > window[1] + DRAIN_US {
                 return Err(HostsError::Endless(running, DRAIN_US / 1_000_000));
             }
-            let next_us = window.iter().map(|edge_us| edge_us - elapsed_us).filter(|us| *us > 0);
-            let pause_us = next_us.chain([POLL_US]).min().unwrap_or(POLL_US);
+            if onlook.is_due(elapsed_us) && until_edge_us(window, elapsed_us) >= POLL_US {
+                self.recent(onlook, elapsed_us)?;
+            }
+            let pause_us = until_edge_us(window, monotonic_us() - start_us);
             std::thread::sleep(Duration::from_micros(pause_us.unsigned_abs()));
         }
+    }
+
+    /// What the machines' programs have recorded lately, for who looks on.
+    fn recent(&mut self, onlook: &mut Onlook<'_>, elapsed_us: i64) -> Result<(), HostsError> {
+        let answers = self.hear_all(|_| Ask::Recent)?;
+        let told = self.machines.iter().zip(answers).map(|(machine, answer)| match answer {
+            (Answer::File { .. }, packed) => Ok((machine, packed)),
+            (other, _) => Err(machine.strange(&other)),
+        });
+        onlook.hear(elapsed_us, told.collect::<Result<_, _>>()?)
     }
 
     /// A sender that has not ended, and what every host's processors did.
@@ -309,12 +349,7 @@ impl Stage<'_> {
         hosts: &mut BTreeMap<String, HostState>,
     ) -> Result<Samples, HostsError> {
         let answers = self.ask_all(|_| Ask::Finish)?;
-        let starts: BTreeMap<String, i64> = self
-            .machines
-            .iter()
-            .zip(clocks)
-            .map(|(machine, clock)| (machine.host.clone(), start_us + clock.offset_us))
-            .collect();
+        let starts = self.starts(start_us, clocks.iter().map(|clock| clock.offset_us));
         let rebase = Rebase { plan: self.plan, starts: &starts };
         let mut samples = Samples::default();
         for ((index, answer), clock) in answers.into_iter().enumerate().zip(clocks) {
@@ -328,7 +363,7 @@ impl Stage<'_> {
                 known.clock = *clock;
             }
             for name in files {
-                if let Some(path) = fetch(machine, &name, &self.logs, &self.raw, self.stop)? {
+                if let Some(path) = fetch(machine, &name, [&self.logs, &self.fetched], self.stop)? {
                     rebase.gather(&path, &machine.host, &mut samples)?;
                 }
             }
@@ -342,8 +377,7 @@ impl Stage<'_> {
 fn fetch(
     machine: &mut Machine,
     name: &str,
-    logs: &Path,
-    raw: &Path,
+    [logs, raw]: [&Path; 2],
     stop: &AtomicBool,
 ) -> Result<Option<PathBuf>, HostsError> {
     let (answer, packed) = machine.tell(&Ask::File(name.to_owned()), stop)?;
@@ -381,6 +415,12 @@ impl Rebase<'_> {
         })
     }
 
+    /// A record made on `host`, by the clock of this machine.
+    fn by_our_clock(&self, mut record: Record, host: &str, start_us: i64) -> Record {
+        record.rebase(self.start_of(&record, host) - start_us);
+        record
+    }
+
     /// A sender writes down what its receiver tells it as well, with the receiver's times.
     fn start_of(&self, record: &Record, host: &str) -> i64 {
         let of = |host: &str| self.starts.get(host).copied();
@@ -401,6 +441,12 @@ impl Rebase<'_> {
             _ => own_us,
         }
     }
+}
+
+/// How long to the next edge of the window, or a poll if that is sooner.
+fn until_edge_us(window: [i64; 2], elapsed_us: i64) -> i64 {
+    let edges = window.iter().map(|edge_us| edge_us - elapsed_us).filter(|us| *us > 0);
+    edges.chain([POLL_US]).min().unwrap_or(POLL_US)
 }
 
 /// The greatest share of busy processor time of any host.

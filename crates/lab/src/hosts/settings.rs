@@ -1,19 +1,17 @@
-//! A host's network parameters, set for a run and set back after it.
-//!
-//! What they were is in a file before the first is changed, so that another process can set them back when the one that
-//! changed them was killed.
+//! A host's network parameters, set for a run and set back after it. What they were stands in the machine's [`Claim`]
+//! before the first is changed.
 
-use longfat_host::{Result, sysctl};
+use super::claim::{Claim, ClaimError, Record};
+use longfat_host::sysctl;
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
 };
 
 /// Parameters that were changed, set back on drop.
 #[derive(Debug)]
 pub struct Settings {
-    directory: PathBuf,
+    record: PathBuf,
 }
 
 impl Settings {
@@ -21,60 +19,60 @@ impl Settings {
     ///
     /// # Errors
     /// One cannot be read or set; those before it are set back.
-    pub fn set(directory: &Path, wanted: &BTreeMap<String, String>) -> Result<Settings> {
+    pub fn set(claim: &Claim, wanted: &BTreeMap<String, String>) -> Result<Settings, ClaimError> {
+        Settings::noted_in(claim.record(), wanted)
+    }
+
+    fn noted_in(record: &Path, wanted: &BTreeMap<String, String>) -> Result<Settings, ClaimError> {
         let mut were = BTreeMap::new();
         for (key, value) in wanted {
             let now = sysctl::read(key)?;
             if !same(&now, value) {
-                were.insert(key, now);
+                were.insert(key.clone(), now);
             }
         }
-        let file = file(directory);
-        let text = serde_json::to_string(&were).unwrap_or_default();
-        fs::write(&file, text).map_err(|source| io_error(&file, source))?;
-        let settings = Settings { directory: directory.to_owned() };
-        were.keys().try_for_each(|key| sysctl::write(key, &wanted[*key]))?;
+        let changed: Vec<String> = were.keys().cloned().collect();
+        note(record, were)?;
+        let settings = Settings { record: record.to_owned() };
+        changed.iter().try_for_each(|key| sysctl::write(key, &wanted[key]))?;
         Ok(settings)
+    }
+
+    fn end(&self) -> Result<(), ClaimError> {
+        let were = Record::read(&self.record)?.unwrap_or_default().sysctls;
+        set_back(&were)?;
+        note(&self.record, BTreeMap::new())
     }
 }
 
 impl Drop for Settings {
     fn drop(&mut self) {
-        if let Err(error) = restore(&self.directory) {
+        if let Err(error) = self.end() {
             eprintln!("longfat: {error}");
         }
     }
 }
 
-/// Sets back what stands in the directory's file, all of it that can be, and removes the file. Without one, nothing
-/// is changed.
-///
-/// # Errors
-/// The first that could not be set back; the file stays.
-pub fn restore(directory: &Path) -> Result<()> {
-    let file = file(directory);
-    let Ok(text) = fs::read_to_string(&file) else { return Ok(()) };
-    let were: BTreeMap<String, String> =
-        serde_json::from_str(&text).map_err(|source| io_error(&file, source.into()))?;
-    let mut all = Ok(());
-    for (key, value) in &were {
-        all = all.and(sysctl::write(key, value));
-    }
-    all?;
-    fs::remove_file(&file).map_err(|source| io_error(&file, source))
+fn note(record: &Path, sysctls: BTreeMap<String, String>) -> Result<(), ClaimError> {
+    let noted = Record::read(record)?.unwrap_or_default();
+    Record { sysctls, ..noted }.write(record)
 }
 
-fn file(directory: &Path) -> PathBuf {
-    directory.join("sysctls.json")
+/// Sets back all that can be.
+///
+/// # Errors
+/// The first that could not be.
+pub(super) fn set_back(were: &BTreeMap<String, String>) -> longfat_host::Result<()> {
+    let mut all = Ok(());
+    for (key, value) in were {
+        all = all.and(sysctl::write(key, value));
+    }
+    all
 }
 
 /// The kernel parts numbers by tabs, people by blanks.
 fn same(one: &str, other: &str) -> bool {
     one.split_whitespace().eq(other.split_whitespace())
-}
-
-fn io_error(path: &Path, source: std::io::Error) -> longfat_host::Error {
-    longfat_host::Error::Io { what: path.display().to_string(), source }
 }
 
 #[cfg(test)]
@@ -100,28 +98,16 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let before = sysctl::read(KEY).unwrap();
             let mut wanted = BTreeMap::from([(KEY.to_owned(), "4096 65536 99999".to_owned())]);
-            let settings = Settings::set(directory.path(), &wanted).unwrap();
+            let record = directory.path().join("record.json");
+            let settings = Settings::noted_in(&record, &wanted).unwrap();
             assert!(same(&sysctl::read(KEY).unwrap(), "4096 65536 99999"));
             drop(settings);
             assert_eq!(sysctl::read(KEY).unwrap(), before);
-            assert!(!file(directory.path()).exists());
+            assert!(Record::read(&record).unwrap().unwrap().sysctls.is_empty());
             wanted.insert("net.ipv4.no_such_thing".to_owned(), "1".to_owned());
-            let error = Settings::set(directory.path(), &wanted).unwrap_err().to_string();
+            let error = Settings::noted_in(&record, &wanted).unwrap_err().to_string();
             assert!(error.contains("no_such_thing"), "{error}");
             assert_eq!(sysctl::read(KEY).unwrap(), before);
-        });
-    }
-
-    #[test]
-    fn another_process_can_set_back_what_one_that_was_killed_set() {
-        in_a_namespace(|| {
-            let directory = tempfile::tempdir().unwrap();
-            let before = sysctl::read(KEY).unwrap();
-            let wanted = BTreeMap::from([(KEY.to_owned(), "4096 65536 99999".to_owned())]);
-            std::mem::forget(Settings::set(directory.path(), &wanted).unwrap());
-            restore(directory.path()).unwrap();
-            assert_eq!(sysctl::read(KEY).unwrap(), before);
-            restore(directory.path()).unwrap();
         });
     }
 }

@@ -28,6 +28,8 @@ pub enum Ask {
     },
     /// How it goes.
     Status,
+    /// For what its programs recorded since it was asked last, thinned: a file of lines.
+    Recent,
     /// To end what serves.
     Finish,
     /// For one of the files that its programs wrote.

@@ -2,7 +2,6 @@
 
 use crate::{outcome::Outcome, stop};
 use anyhow::Context;
-use longfat_host::support;
 use longfat_lab::hosts::{agent, restore};
 use std::{io, path::PathBuf};
 
@@ -22,12 +21,7 @@ pub struct AgentArgs {
 
 pub fn run(args: AgentArgs) -> Outcome {
     if args.restore {
-        restore(&args.directory)?;
-        // A relay that was killed with the agent left its rules.
-        if support::missing_program("nft", "nftables").is_none() {
-            longfat_relay::clean(false)?;
-        }
-        return Ok(());
+        return Ok(restore(&args.directory)?);
     }
     let program = std::env::current_exe().context("find the longfat program")?;
     let stop = stop::flag()?;

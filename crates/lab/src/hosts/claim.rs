@@ -1,0 +1,245 @@
+//! A machine that takes part is claimed for one leader at a time. What is to be undone there stands in a file of
+//! `/run/longfat` before it is done, so that another process can undo it when the one that claimed it was killed: the
+//! shell that started it, or else the next that claims the machine.
+
+use super::settings;
+use longfat_host::{Error, Lease, Namespace, support};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const PLACE: &str = "/run/longfat";
+/// Where private directories are made, and how their names begin: no others are removed.
+const PRIVATE: &str = "/tmp/longfat.";
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Why a machine cannot be claimed, or not be left as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// The machine would not do what was asked.
+    #[error(transparent)]
+    Host(#[from] Error),
+    /// A relay's rules cannot be removed.
+    #[error(transparent)]
+    Relay(#[from] longfat_relay::Error),
+    /// What is to be undone cannot be read, written or removed.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, ClaimError>;
+
+/// The machine, for as long as it lives.
+#[derive(Debug)]
+pub struct Claim {
+    record: PathBuf,
+    _lease: Lease,
+}
+
+/// What is to be undone.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The private directory.
+    pub(super) directory: PathBuf,
+    /// Parameters, as they were.
+    pub(super) sysctls: BTreeMap<String, String>,
+}
+
+impl Claim {
+    /// Claims it for whoever made `directory`. What another left that was killed is undone first.
+    ///
+    /// # Errors
+    /// Another has it, or what was left cannot be undone.
+    pub fn take(directory: &Path) -> Result<Claim> {
+        let claim = Claim::alone()?;
+        undo(&claim.record)?;
+        Record { directory: directory.to_owned(), ..Record::default() }.write(&claim.record)?;
+        Ok(claim)
+    }
+
+    /// Undoes what was done here, the private directory with it.
+    ///
+    /// # Errors
+    /// It cannot be undone; [`restore`] and the next that claims the machine try again.
+    pub fn end(self) -> Result<()> {
+        undo(&self.record)
+    }
+
+    /// Where stands what is to be undone.
+    pub fn record(&self) -> &Path {
+        &self.record
+    }
+
+    /// Two runs at once would set each other's parameters back, and one machine be two hosts.
+    fn alone() -> Result<Claim> {
+        let id = format!("host-{}", Namespace::current()?.inode()?);
+        let record = Path::new(PLACE).join(format!("{id}.json"));
+        Ok(Claim { _lease: Lease::take(&id)?, record })
+    }
+}
+
+impl Record {
+    pub(super) fn read(path: &Path) -> Result<Option<Record>> {
+        match fs::read_to_string(path) {
+            Ok(text) => {
+                Ok(Some(serde_json::from_str(&text).map_err(|source| io_error(path, source.into()))?))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(io_error(path, source)),
+        }
+    }
+
+    /// Whoever is killed on the way leaves the old one or the new.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        let new = path.with_extension("new");
+        let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+        written.map_err(|source| io_error(path, source))
+    }
+}
+
+/// For the shell that made `directory`, when the program that it started is gone: undoes what that had done. A program that
+/// only seems gone (its sudo was killed) is waited for; where another has the machine by now, it has undone it.
+///
+/// # Errors
+/// It cannot be undone; the next that claims the machine tries again.
+pub fn restore(directory: &Path) -> Result<()> {
+    loop {
+        match Claim::alone() {
+            Ok(claim) => return undo(&claim.record),
+            Err(ClaimError::Host(Error::LeaseHeld { pid, .. })) if runs_from(pid, directory) => {
+                std::thread::sleep(LOOK)
+            }
+            Err(ClaimError::Host(Error::LeaseHeld { .. })) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Undoes what one that was killed left on this machine, unless it has been claimed again; whether there was anything.
+///
+/// # Errors
+/// It cannot be undone.
+pub fn clean() -> Result<bool> {
+    match Claim::alone() {
+        Ok(claim) if claim.record.exists() => undo(&claim.record).map(|()| true),
+        Ok(_) | Err(ClaimError::Host(Error::LeaseHeld { .. })) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn runs_from(pid: i32, directory: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program.starts_with(directory))
+}
+
+/// Everything that can be; the record stays where something cannot.
+fn undo(path: &Path) -> Result<()> {
+    let Some(record) = Record::read(path)? else { return Ok(()) };
+    settings::set_back(&record.sysctls)?;
+    // A relay that was killed with its agent left its rules.
+    if support::missing_program("nft", "nftables").is_none() {
+        longfat_relay::clean(false)?;
+    }
+    if record.directory.to_string_lossy().starts_with(PRIVATE) {
+        match fs::remove_dir_all(&record.directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(io_error(&record.directory, error));
+            }
+            _ => {}
+        }
+    }
+    fs::remove_file(path).map_err(|source| io_error(path, source))
+}
+
+fn io_error(path: &Path, source: std::io::Error) -> ClaimError {
+    ClaimError::Io { path: path.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longfat_host::sysctl;
+
+    const KEY: &str = "net.ipv4.tcp_rmem";
+
+    /// On a thread in a network namespace of its own: a thread's namespace ends with it.
+    fn in_a_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this test needs root");
+                work()
+            });
+            inside.join().unwrap()
+        })
+    }
+
+    fn private() -> PathBuf {
+        tempfile::Builder::new().prefix("longfat.").tempdir_in("/tmp").unwrap().keep()
+    }
+
+    /// As one that was killed leaves it.
+    fn killed(directory: &Path) -> PathBuf {
+        let claim = Claim::take(directory).unwrap();
+        let wanted = BTreeMap::from([(KEY.to_owned(), "4096 65536 99999".to_owned())]);
+        std::mem::forget(settings::Settings::set(&claim, &wanted).unwrap());
+        claim.record().to_owned()
+    }
+
+    #[test]
+    fn what_one_that_was_killed_left_is_undone_by_its_shell_by_a_person_or_by_the_next() {
+        in_a_namespace(|| {
+            let before = sysctl::read(KEY).unwrap();
+            let next = private();
+            let ways: [&dyn Fn(&Path); 3] =
+                [&|own| restore(own).unwrap(), &|_| assert!(clean().unwrap()), &|_| {
+                    drop(Claim::take(&next).unwrap())
+                }];
+            for undo in ways {
+                let directory = private();
+                let record = killed(&directory);
+                assert_ne!(sysctl::read(KEY).unwrap(), before);
+                undo(&directory);
+                assert_eq!(sysctl::read(KEY).unwrap(), before);
+                assert!(!directory.exists());
+                let noted = Record::read(&record).unwrap();
+                assert!(noted.is_none_or(|own| own.directory == next && own.sysctls.is_empty()));
+            }
+            assert!(clean().unwrap() && !clean().unwrap());
+            assert!(!next.exists());
+        });
+    }
+
+    #[test]
+    fn what_belongs_to_one_that_lives_is_neither_undone_nor_claimed() {
+        in_a_namespace(|| {
+            let (first, second) = (private(), private());
+            let claim = Claim::take(&first).unwrap();
+            restore(&second).unwrap();
+            assert!(!clean().unwrap());
+            assert!(Claim::take(&second).unwrap_err().to_string().contains("in use"));
+            assert!(first.exists());
+            claim.end().unwrap();
+            assert!(!first.exists());
+            fs::remove_dir(second).unwrap();
+        });
+    }
+
+    #[test]
+    fn no_directory_but_a_private_one_is_removed() {
+        in_a_namespace(|| {
+            let other = tempfile::tempdir().unwrap();
+            drop(Claim::take(other.path()).unwrap());
+            restore(other.path()).unwrap();
+            assert!(other.path().exists());
+        });
+    }
+}
