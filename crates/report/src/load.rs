@@ -101,10 +101,16 @@ fn title(result: Option<&ResultManifest>, runs: &[RunDirectory]) -> String {
     match result {
         Some(result) if result.title.is_empty() => result.experiment.clone(),
         Some(result) => result.title.clone(),
-        None => runs.first().map_or_else(String::new, |run| {
-            format!("{}: {}, repeat {}", run.manifest.experiment, run.manifest.case, run.manifest.repeat)
-        }),
+        None => runs.first().map_or_else(String::new, |run| of_one(&run.manifest)),
     }
+}
+
+/// A trace of connections is no case of an experiment.
+fn of_one(run: &RunManifest) -> String {
+    if run.case == run.experiment {
+        return run.experiment.clone();
+    }
+    format!("{}: {}, repeat {}", run.experiment, run.case, run.repeat)
 }
 
 fn case(info: CaseInfo, result: Option<&ResultManifest>, runs: &[RunDirectory], summary: &Summary) -> Case {
