@@ -12,7 +12,8 @@ use longfat_host::{Namespace, sysctl};
 use longfat_report::site::{self, Shelf};
 use longfat_schema::{
     record::{EchoSample, FlowSummary, IntervalSample, LinkSummary, QueueSample, RelaySample, TcpSample},
-    run::{RunDirectory, RunStatus, find_runs},
+    run::{RunDirectory, RunStatus, START_FILE, Start, find_runs, read_json},
+    samples::Samples,
 };
 use std::{
     fs,
@@ -330,7 +331,7 @@ fn hosts_are_reached_and_measured_over_ipv6_too() {
 }
 
 #[test]
-fn a_run_is_drawn_while_it_goes_on_though_the_hosts_have_other_clocks() {
+fn a_run_is_drawn_while_it_goes_on_by_the_leaders_clock_whatever_the_hosts_are() {
     // Two machines with clocks of their own.
     let bed = Bed::of("live", Kind { ahead_s: [0, 5000, 90_000], ..Kind::default() });
     let session = Session::begin(&bed, "now");
@@ -349,7 +350,19 @@ fn a_run_is_drawn_while_it_goes_on_though_the_hosts_have_other_clocks() {
         .unwrap_or_else(|| panic!("not drawn within a minute: {}", live()));
     let shown = live();
     assert!(shown.contains("0 of 1 runs made") && shown.contains("relayed, repeat 1"), "{shown}");
+    // Of a program's records none is from before the session, nor from 5000 or 90,000 s later.
+    let raw = place.join("now/relayed/r1/raw");
+    let start: Start = read_json(&raw.join(START_FILE)).unwrap();
+    let mut samples = Samples::default();
+    samples.gather(&raw.join("so-far.jsonl"), start.start_us).unwrap();
+    let times = samples.tcp.iter().map(|row| (row.role.as_str(), row.time_us));
+    let times: Vec<_> = times.chain(samples.interval.iter().map(|row| ("interval", row.time_us))).collect();
+    for role in ["sender", "relay_out", "interval"] {
+        assert!(times.iter().any(|(known, _)| *known == role), "{role}");
+    }
+    assert!(times.iter().all(|(_, time_us)| (-30_000_000..600_000_000).contains(time_us)), "{times:?}");
     drop(session);
+    assert!(!raw.exists());
 }
 
 #[test]
