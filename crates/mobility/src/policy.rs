@@ -77,9 +77,10 @@ const HEADERS_BYTES: u64 = 52;
 /// Round trips of the bare path that the queue before a link may add. A longer one is not kept full for a connection's
 /// sake: its round-trip time would rise so far that timeouts are spurious.
 const QUEUE_MAX_ROUND_TRIPS: u64 = 3;
-/// Of a known queue, the share that is used: what is measured of the path and said of the link is not exact, and packets come
-/// in bundles.
-const QUEUE_USED: (u64, u64) = (7, 8);
+/// Of a known queue, one part in so many is used. With half of it, the path and half of the queue are at least half of all that is
+/// under way when others fill the rest: more than the share of one among several. And when the link changes, what is on its way
+/// finds room in the queue.
+const QUEUE_USED_ONE_IN: u64 = 2;
 /// Of what a path holds, how much too much is not worth beginning anew: the kernel's cubic then grows by a twentieth each
 /// round trip until its first loss (bictcp_update), and loses about as much there.
 const BEGINNING_ANEW_COSTS_ONE_IN: u64 = 20;
@@ -248,8 +249,7 @@ impl Path {
             Way::Up => self.link.up_queue_bytes,
             Way::Down => self.link.down_queue_bytes,
         };
-        let (used, of) = QUEUE_USED;
-        (bytes > 0).then(|| u64::from(bytes) * used / of / self.packet_bytes())
+        (bytes > 0).then(|| u64::from(bytes) / QUEUE_USED_ONE_IN / self.packet_bytes())
     }
 
     fn packet_bytes(&self) -> u64 {
@@ -380,9 +380,9 @@ mod tests {
     #[test]
     fn a_queue_that_is_announced_says_what_the_link_holds() {
         let path = |link, way| Path { link, way, rest_us: 400, mss_bytes: 1448 };
-        // 234 packets under way, and seven eighths of a million bytes: 583 packets.
+        // 234 packets under way, and half of a million bytes: 333 packets.
         let holds = path(with_queue(LTE, 1_000_000), Way::Up).holds_segments();
-        assert_eq!(holds, Some(234 + 583));
+        assert_eq!(holds, Some(234 + 333));
         assert_eq!(path(with_queue(LTE, 1_000_000), Way::Down).holds_segments(), None, "nobody said");
         let long = path(with_queue(LTE, 10_000_000), Way::Up).holds_segments();
         assert_eq!(long, Some(4 * 234), "at most three round trips of it");
@@ -392,8 +392,8 @@ mod tests {
             "it would be 7 s of delay"
         );
         let known = Situation { new: with_queue(LTE, 1_000_000), ..onto_lte(Some(100_000)) };
-        assert_eq!(known.room_segments(), Some(817), "what was shown elsewhere does not count");
-        assert_eq!(Situation { sharing: 4, ..known }.room_segments(), Some(205));
+        assert_eq!(known.room_segments(), Some(567), "what was shown elsewhere does not count");
+        assert_eq!(Situation { sharing: 4, ..known }.room_segments(), Some(142));
     }
 
     #[test]
@@ -406,12 +406,15 @@ mod tests {
             Policy::Restore.window_segments(&situation)
         };
         assert_eq!(back(0), 900, "not known");
-        assert_eq!(back(1_000_000), 583, "all of it comes at once");
+        assert_eq!(back(1_000_000), 333, "all of it comes at once");
         assert_eq!(back(100_000), 260, "never less than the pipe");
         let longer = Situation { new: with_queue(LTE, 1_000_000), ..onto_lte(None) };
-        assert_eq!(Policy::Scale.window_segments(&longer), 581, "643 x 234.67 / 260");
-        let old = Remembered { cwnd_segments: 2000, ..longer.old };
-        assert_eq!(Policy::Scale.window_segments(&Situation { old, ..longer }), 817);
+        let scaled = |cwnd_segments| {
+            let old = Remembered { cwnd_segments, ..longer.old };
+            Policy::Scale.window_segments(&Situation { old, ..longer })
+        };
+        // 600 x 234.67 / 260.
+        assert_eq!([scaled(600), scaled(2000)], [542, 567]);
     }
 
     fn character() -> impl Strategy<Value = Character> {

@@ -328,17 +328,17 @@ fn a_connection_that_begins_is_bounded_once_it_has_measured_its_path() {
     let lte = with_queue(link(40_000_000, 35_000, 0), 1_000_000);
     let fresh = ControlBlock { min_rtt_us: None, ..block(1, 10, 10, 9) };
     assert!(follower.hear(&said("lte", lte, 1), Some(LAN), &[fresh], 0).is_empty());
-    // 40 Mbit/s x 71 ms = 236 packets, and seven eighths of the queue.
+    // 40 Mbit/s x 71 ms = 236 packets, and half of the queue.
     let measured = ControlBlock { min_rtt_us: Some(71_000), ..block(1, 10, 10, 9) };
     let wishes = follower.look(&[measured.clone()], 1);
-    assert_eq!(clamps(&wishes), [(Why::Bounded, None, Some(236 + 583))]);
+    assert_eq!(clamps(&wishes), [(Why::Bounded, None, Some(236 + 333))]);
     fulfil(&mut follower, &wishes[0], &measured);
-    let slightly_less = ControlBlock { min_rtt_us: Some(70_100), clamp_segments: 819, ..measured.clone() };
+    let slightly_less = ControlBlock { min_rtt_us: Some(70_100), clamp_segments: 569, ..measured.clone() };
     assert!(follower.look(&[slightly_less], 2).is_empty(), "nearly right");
     let repairing = ControlBlock { ca_state: 3, ..block(2, 10, 10, 9) };
     let of_somebody = ControlBlock { clamp_segments: 300, min_rtt_us: Some(71_000), ..block(3, 10, 10, 9) };
     let bbr = ControlBlock { cc: "bbr".into(), min_rtt_us: Some(71_000), ..block(4, 10, 10, 9) };
-    let bounded = ControlBlock { clamp_segments: 819, ..measured };
+    let bounded = ControlBlock { clamp_segments: 569, ..measured };
     assert!(follower.look(&[bounded, repairing, of_somebody, bbr], 3).is_empty());
 }
 
@@ -347,10 +347,10 @@ fn a_connection_that_leaves_its_router_leaves_its_bound() {
     let mut follower = follower(Policy::Restore);
     let on_wifi = block(1, 10, 10, 9);
     let wishes = follower.hear(&said("wifi", with_queue(WIFI, 60_000), 1), Some(LAN), &[on_wifi.clone()], 0);
-    assert_eq!(clamps(&wishes), [(Why::Bounded, None, Some(19 + 35))]);
+    assert_eq!(clamps(&wishes), [(Why::Bounded, None, Some(19 + 20))]);
     fulfil(&mut follower, &wishes[0], &on_wifi);
     let elsewhere =
-        ControlBlock { gateway: Some("10.0.0.9".parse().unwrap()), clamp_segments: 54, ..on_wifi };
+        ControlBlock { gateway: Some("10.0.0.9".parse().unwrap()), clamp_segments: 39, ..on_wifi };
     let wishes = follower.look(&[elsewhere.clone()], 1);
     assert_eq!(clamps(&wishes), [(Why::Left, None, Some(UNBOUNDED_SEGMENTS))]);
     assert_eq!(follower.bounded(), [1], "still to be lifted");
