@@ -39,10 +39,10 @@ def test_every_figure_that_is_shown_is_of_a_cell_that_its_experiment_has(program
         assert figure.get("unit", "") in papers.UNITS
 
 
-def result(directory, values, status="done"):
+def result(directory, values, status="done", reasons=()):
     for repeat, value in enumerate(values, 1):
         metric = {"metric": "goodput_bps", "of": "f", "value": value}
-        manifest = {"case": "c", "status": status, "metrics": [metric, {**metric, "stream": 0, "value": 7}]}
+        manifest = {"case": "c", "status": status, "reasons": list(reasons), "metrics": [metric, {**metric, "stream": 0, "value": 7}]}
         (directory / f"r{repeat}").mkdir(parents=True)
         (directory / f"r{repeat}/manifest.json").write_text(json.dumps(manifest))
     runs = [{"path": f"r{repeat}"} for repeat in range(1, len(values) + 1)]
@@ -62,6 +62,13 @@ def test_medians_over_valid_runs_stand_beside_the_papers_figure(tmp_path):
     assert papers.row_line(came_to, {**ROW, "paper": "16 to 40"}, "Mbit/s").startswith("| a flow | 16 to 40 Mbit/s |")
     assert papers.row_line(came_to, {**ROW, "paper": "full"}, "Mbit/s").startswith("| a flow | full |")
     assert "0 of 1 met" in came_to.verdict() and "it is fast (it is not)" in came_to.verdict()
+
+
+def test_runs_that_the_host_may_have_limited_are_counted(tmp_path):
+    result(tmp_path / "quiet", [10e6, 20e6])
+    assert papers.Result(tmp_path / "quiet").count() == "2 valid runs"
+    result(tmp_path / "busy", [10e6], reasons=["warning: processors were 99.9 % busy; the figures may be this machine's limit"])
+    assert papers.Result(tmp_path / "busy").count().startswith("1 valid run, 1 with the host's processors busy throughout")
 
 
 def test_what_is_missing_is_said(tmp_path):
