@@ -78,6 +78,8 @@ def main():
     parser.add_argument("--share", type=float, default=1)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
+    if missing := [program for program in (LONGFAT, STREAM) if not pathlib.Path(program).is_file()]:
+        parser.error(f"no {' and no '.join(missing)}; 'make build' and 'cargo build --release -p longfat-analyze --example stream' make them")
     rows = []
     for name in CASES:
         rows.append(measure(name, args.share))
