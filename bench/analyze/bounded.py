@@ -6,7 +6,7 @@
     bench/analyze/bounded.py --write            # results into results/DATE/bounded.md
 
 The stream is made by `cargo run --release -p longfat-analyze --example stream` while it is read: nothing is stored. Peak
-memory is that of the analysing process (ru_maxrss); its speed is bounded by the generator, which shares the cores. Exit code 1
+memory is that of the analysing process (GNU time); its speed is bounded by the generator, which shares the cores. Exit code 1
 when memory is above 64 MB and, for each flow that is live or ended less than 10 s (of the capture) ago, 56 KB (what 512
 stretches of time of both directions take) or, for those of at most 32 packets, 2 KB.
 """
@@ -20,6 +20,8 @@ import platform
 import subprocess
 import sys
 import time
+
+import peak
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -43,7 +45,9 @@ def measure(name, share):
     live, held = min(live, flows), min(held, flows)
     start = time.monotonic()
     made = subprocess.Popen([STREAM, str(flows), str(live), str(packets), str(gap_ns)], stdout=subprocess.PIPE)
-    read = subprocess.Popen([LONGFAT, "analyze", "--json", "--most-flows", "10", "-"], stdin=made.stdout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    file = tempfile.NamedTemporaryFile("r")
+    analyze = peak.watched([LONGFAT, "analyze", "--json", "--most-flows", "10", "-"], file)
+    read = subprocess.Popen(analyze, stdin=made.stdout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     made.stdout.close()
     try:
         told = json.loads(read.stdout.read())
@@ -59,7 +63,7 @@ def measure(name, share):
     total = told["capture"]["packets"]
     return {
         "case": name, "share": share, "flows": flows, "live": live, "packets": total, "gigabytes": total * 82 / 1e9,
-        "memory_mb": usage.ru_maxrss / 1024, "cpu_s": usage.ru_utime + usage.ru_stime,
+        "memory_mb": peak.megabytes(file), "cpu_s": usage.ru_utime + usage.ru_stime,
         "wall_s": time.monotonic() - start, "most_mb": 64 + held * most_kb / 1000,
     }
 

@@ -22,6 +22,8 @@ import subprocess
 import tempfile
 import time
 
+import peak
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LONGFAT = os.environ.get("LONGFAT", str(ROOT / "target/release/longfat"))
@@ -71,18 +73,14 @@ def capture(path, packets):
 
 
 def timed(command):
-    """Wall and processor seconds, and peak memory, of one command.
-
-    GNU time tells the memory: what a child of this process uses is never told to be less than this process did.
-    """
+    """Wall and processor seconds, and peak memory, of one command."""
     start = time.monotonic()
-    with tempfile.NamedTemporaryFile("r") as peak:
-        watched = ["/usr/bin/time", "-f", "%M", "-o", peak.name, *(str(part) for part in command)]
-        child = subprocess.Popen(watched, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with tempfile.NamedTemporaryFile("r") as file:
+        child = subprocess.Popen(peak.watched(command, file), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.monotonic() - start
         assert status == 0, f"{command} failed"
-        return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "memory_mb": int(peak.read()) / 1024}
+        return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "memory_mb": peak.megabytes(file)}
 
 
 def main():

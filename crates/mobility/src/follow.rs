@@ -4,7 +4,7 @@ use crate::{
     Key, Result,
     announcement::{Announcement, Reject},
     control,
-    follower::{Follower, Settings, UNBOUNDED_SEGMENTS, Why, Wish},
+    follower::{Follower, Settings, Why, Wish, given_back},
     freshness::{Freshness, Verdict},
     lan::Ears,
     netlink::Netlink,
@@ -15,7 +15,7 @@ use crate::{
 use longfat_host::{capability, control::Control};
 use longfat_kernel::{
     cc::kernel_has,
-    tcb::{Answer, CcKind, CcName, Change, ControlBlock, Keep, Place, Scope, Setter, Step, plan},
+    tcb::{Answer, CcKind, CcName, Change, ControlBlock, Place, Scope, Setter, Step, plan},
 };
 use serde::Serialize;
 use std::{
@@ -313,9 +313,8 @@ impl<'a> Node<'a> {
         let before = replaced.filter_map(|step| by_cookie.get(&step.cookie)).map(|b| (b.cookie, b.cc));
         let replaced_cc = owed(&self.state.replaced_cc, before);
         let bounding = asked.iter().filter(|step| step.change.clamp_segments.is_some());
-        let bounded: BTreeSet<u64> =
-            bounding.map(|step| step.cookie).chain(self.state.bounded.iter().copied()).collect();
-        self.write_changed(replaced_cc, bounded.into_iter().collect())?;
+        let bounded = bounding.map(|step| step.cookie).chain(self.state.bounded.iter().copied()).collect();
+        self.write_changed(replaced_cc, bounded)?;
         let answers = self.setter.apply(&self.place, &asked)?;
         for ((wish, step), answer) in steps.iter().zip(&answers) {
             self.done(wish, step, answer);
@@ -330,7 +329,7 @@ impl<'a> Node<'a> {
         self.write_changed(replaced, bounded)
     }
 
-    fn write_changed(&mut self, replaced_cc: Vec<(u64, String)>, bounded: Vec<u64>) -> Result<()> {
+    fn write_changed(&mut self, replaced_cc: Vec<(u64, String)>, bounded: BTreeSet<u64>) -> Result<()> {
         if self.state.replaced_cc == replaced_cc && self.state.bounded == bounded {
             return Ok(());
         }
@@ -437,13 +436,9 @@ impl<'a> Node<'a> {
         }
         let blocks = self.setter.look(&self.place)?;
         let step = |block: &ControlBlock| {
-            let cc = own.get(&block.cookie).copied().filter(|cc| *cc != block.cc);
-            let bounded =
-                self.state.bounded.contains(&block.cookie) && block.clamp_segments < UNBOUNDED_SEGMENTS;
-            let clamp_segments = bounded.then_some(UNBOUNDED_SEGMENTS);
-            let change = Change { cc, clamp_segments, keep: Keep::Never, ..Change::default() };
-            let wanted = cc.is_some() || bounded;
-            wanted.then(|| plan(block, &change, |name| self.kind(name)).ok()).flatten()
+            let bounded = self.state.bounded.contains(&block.cookie);
+            let change = given_back(block, own.get(&block.cookie).copied(), bounded)?;
+            plan(block, &change, |name| self.kind(name)).ok()
         };
         let steps: Vec<Step> = blocks.iter().filter_map(step).collect();
         let answers = self.setter.apply(&self.place, &steps)?;

@@ -25,7 +25,7 @@ use crate::{
 use longfat_host::Network;
 use longfat_kernel::tcb::{CcName, Change, ControlBlock, Keep, Moment, State};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
 };
 
@@ -184,13 +184,11 @@ impl Follower {
         all
     }
 
-    /// Connections whose windows have a bound of ours, in the order of cookies: to be lifted at the end.
-    pub fn bounded(&self) -> Vec<u64> {
+    /// Connections whose windows have a bound of ours, by cookie: to be lifted at the end.
+    pub fn bounded(&self) -> BTreeSet<u64> {
         let over = self.tracked.iter().filter(|(_, tracked)| tracked.bounded).map(|(cookie, _)| *cookie);
         let departed = self.departed.iter().filter(|(_, gone)| gone.bounded).map(|(cookie, _)| *cookie);
-        let mut all: Vec<u64> = over.chain(departed).collect();
-        all.sort_unstable();
-        all
+        over.chain(departed).collect()
     }
 
     /// The newest announcement of a router, once more.
@@ -385,11 +383,9 @@ fn fills(block: &ControlBlock) -> bool {
 
 impl Departed {
     fn wish(&self, block: &ControlBlock) -> Option<Wish> {
-        let cc = self.own_cc.filter(|cc| *cc != block.cc);
-        let clamp_segments = (self.bounded && is_bound(block.clamp_segments)).then_some(UNBOUNDED_SEGMENTS);
-        let change = Change { cc, clamp_segments, unless_recovering: true, ..Change::default() };
-        let wanted = (cc.is_some() || clamp_segments.is_some()) && !block.is_recovering();
-        wanted.then(|| Wish { cookie: block.cookie, change, why: Why::Left, link: self.link.clone() })
+        let change = given_back(block, self.own_cc, self.bounded).filter(|_| !block.is_recovering())?;
+        let change = Change { unless_recovering: true, ..change };
+        Some(Wish { cookie: block.cookie, change, why: Why::Left, link: self.link.clone() })
     }
 }
 
@@ -562,8 +558,17 @@ pub const UNBOUNDED_SEGMENTS: u32 = i32::MAX as u32;
 /// A bound that is off by less is not set anew: that begins the congestion control's state anew.
 const BOUND_TOLERATED_ONE_IN: u32 = 8;
 
-fn is_bound(clamp_segments: u32) -> bool {
+/// Whether that is a bound on the window.
+pub fn is_bound(clamp_segments: u32) -> bool {
     clamp_segments < UNBOUNDED_SEGMENTS
+}
+
+/// What leaves nothing of ours on a connection: its own congestion control, no bound. Nothing where it is so already.
+pub fn given_back(block: &ControlBlock, own_cc: Option<CcName>, bounded: bool) -> Option<Change> {
+    let cc = own_cc.filter(|cc| *cc != block.cc);
+    let clamp_segments = (bounded && is_bound(block.clamp_segments)).then_some(UNBOUNDED_SEGMENTS);
+    let change = Change { cc, clamp_segments, keep: Keep::Never, ..Change::default() };
+    (cc.is_some() || clamp_segments.is_some()).then_some(change)
 }
 
 /// A bound on the window, and the window within it.

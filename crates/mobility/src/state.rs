@@ -5,7 +5,7 @@ use crate::{Error, Name, Result, control::DIRECTORY, netlink::Netlink, routes::R
 use longfat_kernel::tcb::CcName;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -26,7 +26,7 @@ pub struct State {
     pub replaced_cc: Vec<(u64, String)>,
     /// Connections whose windows have a bound of ours, by cookie.
     #[serde(default)]
-    pub bounded: Vec<u64>,
+    pub bounded: BTreeSet<u64>,
 }
 
 impl State {

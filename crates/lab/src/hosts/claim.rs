@@ -4,6 +4,7 @@
 
 use super::settings;
 use longfat_host::{Error, Lease, Namespace, support};
+use longfat_schema::run::{RunError, read_json, write_json};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,10 @@ pub enum ClaimError {
     /// A relay's rules cannot be removed.
     #[error(transparent)]
     Relay(#[from] longfat_relay::Error),
-    /// What is to be undone cannot be read, written or removed.
+    /// What is to be undone cannot be read or written.
+    #[error(transparent)]
+    Record(#[from] RunError),
+    /// A file or directory cannot be looked for or removed.
     #[error("{path}: {source}")]
     Io {
         /// Which file.
@@ -89,21 +93,13 @@ impl Claim {
 
 impl Record {
     pub(super) fn read(path: &Path) -> Result<Option<Record>> {
-        match fs::read_to_string(path) {
-            Ok(text) => {
-                Ok(Some(serde_json::from_str(&text).map_err(|source| io_error(path, source.into()))?))
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(io_error(path, source)),
-        }
+        let is_there = path.try_exists().map_err(|source| io_error(path, source))?;
+        Ok(is_there.then(|| read_json(path)).transpose()?)
     }
 
     /// Whoever is killed on the way leaves the old one or the new.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string(self).unwrap_or_default();
-        let new = path.with_extension("new");
-        let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
-        written.map_err(|source| io_error(path, source))
+        Ok(write_json(path, self)?)
     }
 }
 
@@ -167,20 +163,8 @@ fn io_error(path: &Path, source: std::io::Error) -> ClaimError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hosts::tests_support::{KEY, in_a_namespace};
     use longfat_host::sysctl;
-
-    const KEY: &str = "net.ipv4.tcp_rmem";
-
-    /// On a thread in a network namespace of its own: a thread's namespace ends with it.
-    fn in_a_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this test needs root");
-                work()
-            });
-            inside.join().unwrap()
-        })
-    }
 
     fn private() -> PathBuf {
         tempfile::Builder::new().prefix("longfat.").tempdir_in("/tmp").unwrap().keep()

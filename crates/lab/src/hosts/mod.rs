@@ -23,6 +23,8 @@ mod settings;
 mod ssh;
 mod table;
 mod talk;
+#[cfg(test)]
+mod tests_support;
 
 pub use claim::{ClaimError, clean, restore};
 pub use machine::MachineError;

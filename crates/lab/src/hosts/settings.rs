@@ -78,19 +78,7 @@ fn same(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const KEY: &str = "net.ipv4.tcp_rmem";
-
-    /// On a thread in a network namespace of its own: a thread's namespace ends with it.
-    fn in_a_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this test needs root");
-                work()
-            });
-            inside.join().unwrap()
-        })
-    }
+    use crate::hosts::tests_support::{KEY, in_a_namespace};
 
     #[test]
     fn what_was_set_is_set_back_and_a_parameter_that_is_not_there_changes_nothing() {

@@ -312,7 +312,7 @@ fn no_window_grows_beyond_a_link_whose_queue_is_known_and_the_bound_goes_with_th
     let wishes = follower.hear(&said("phs", phs, 2), Some(LAN), &[on_wifi.clone()], 100);
     assert_eq!(clamps(&wishes), [(Why::Lowered, Some(20), Some(20))], "in the same visit");
     fulfil(&mut follower, &wishes[0], &on_wifi);
-    assert_eq!(follower.bounded(), [1]);
+    assert_eq!(follower.bounded(), BTreeSet::from([1]));
     let on_phs = ControlBlock { clamp_segments: 20, ..block(1, 20, 20, 100_000) };
     assert!(follower.look(&[on_phs.clone()], 200).is_empty());
     // The Wi-Fi's queue is not known: no bound, at once, before anything that was sent has arrived.
@@ -353,7 +353,7 @@ fn a_connection_that_leaves_its_router_leaves_its_bound() {
         ControlBlock { gateway: Some("10.0.0.9".parse().unwrap()), clamp_segments: 39, ..on_wifi };
     let wishes = follower.look(&[elsewhere.clone()], 1);
     assert_eq!(clamps(&wishes), [(Why::Left, None, Some(UNBOUNDED_SEGMENTS))]);
-    assert_eq!(follower.bounded(), [1], "still to be lifted");
+    assert_eq!(follower.bounded(), BTreeSet::from([1]), "still to be lifted");
     fulfil(&mut follower, &wishes[0], &elsewhere);
     assert!(follower.bounded().is_empty());
 }

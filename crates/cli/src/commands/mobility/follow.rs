@@ -14,7 +14,7 @@ use longfat_kernel::{
 use longfat_mobility::{
     Key, Name, control,
     follow::{self, Done, Event, FollowPlan},
-    follower::{Settings, UNBOUNDED_SEGMENTS},
+    follower::{Settings, is_bound},
     lan::PORT,
     policy::Policy,
     state,
@@ -255,7 +255,7 @@ fn tell_done(done: &Done<'_>, audit: Option<&mut File>) {
 }
 
 fn bound(segments: u32) -> String {
-    if segments >= UNBOUNDED_SEGMENTS { "none".into() } else { segments.to_string() }
+    if is_bound(segments) { segments.to_string() } else { "none".into() }
 }
 
 fn shown(segments: u32) -> String {
