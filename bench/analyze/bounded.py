@@ -19,6 +19,7 @@ import pathlib
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 
 import peak
