@@ -9,9 +9,15 @@ use crate::{
 };
 use std::{
     collections::{BTreeSet, HashMap},
+    ffi::CString,
     fs,
+    ops::Range,
     os::fd::AsRawFd as _,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
 /// One socket's congestion control.
@@ -51,53 +57,136 @@ pub fn all_owners() -> Owners {
 }
 
 fn find_owners(wanted: impl Fn(u32) -> bool) -> Owners {
+    let processes: Vec<(i32, u32)> = pids().map(|pid| (pid, count_of_descriptors(pid))).collect();
+    let numbers = |count: u32| (0..count).step_by(AT_ONCE as usize).map(move |n| n..count.min(n + AT_ONCE));
+    let parts: Vec<(usize, Range<u32>)> = processes
+        .iter()
+        .enumerate()
+        .flat_map(|(index, (_, count))| numbers(*count).map(move |numbers| (index, numbers)))
+        .collect();
+    let read =
+        side_by_side(&parts, |(index, numbers)| Descriptors::read(processes[*index].0, numbers.clone()));
+    let mut of_each = vec![Descriptors::default(); processes.len()];
+    parts.iter().zip(read).for_each(|((index, _), read)| of_each[*index].add(read));
     let mut owners = Owners::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
+    for ((pid, count), mut found) in processes.into_iter().zip(of_each) {
+        if found.open < count || count == 0 {
+            found.add(Descriptors::beyond(pid, count));
+        }
         let mut name: Option<Arc<str>> = None;
-        let read_name = || fs::read_to_string(entry.path().join("comm")).unwrap_or_default().trim().into();
-        for inode in open_sockets(pid).into_iter().filter(|inode| wanted(*inode)) {
-            let command = name.get_or_insert_with(read_name);
+        for inode in found.sockets.into_iter().filter(|inode| wanted(*inode)) {
+            let command = name.get_or_insert_with(|| command_of(pid));
             owners.entry(inode).or_insert_with(|| (pid, Arc::clone(command)));
         }
     }
     owners
 }
 
-/// Inodes of the sockets a process has open. Relative to the open directory: a whole path per descriptor would be
-/// walked anew each time.
-fn open_sockets(pid: i32) -> Vec<u32> {
-    use nix::{dir::Dir, fcntl::OFlag, sys::stat::Mode};
-    let path = format!("/proc/{pid}/fd");
-    let Ok(mut directory) = Dir::open(path.as_str(), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())
-    else {
-        return Vec::new();
-    };
-    let names: Vec<_> = directory.iter().flatten().map(|entry| entry.file_name().to_owned()).collect();
-    names.iter().filter_map(|name| socket_inode(&directory, name)).collect()
+fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn socket_inode(directory: &impl std::os::fd::AsFd, name: &std::ffi::CStr) -> Option<u32> {
-    let mut target = [0u8; 32];
-    // SAFETY: an open directory, a terminated name, and a buffer of the length given.
-    let length = unsafe {
-        libc::readlinkat(
-            directory.as_fd().as_raw_fd(),
-            name.as_ptr(),
-            target.as_mut_ptr().cast(),
-            target.len(),
-        )
+fn command_of(pid: i32) -> Arc<str> {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
+}
+
+/// How many descriptors a process has open; 0 where the kernel does not tell (before 6.2).
+fn count_of_descriptors(pid: i32) -> u32 {
+    fs::metadata(format!("/proc/{pid}/fd")).map_or(0, |directory| directory.len() as u32)
+}
+
+/// Descriptors that are read at once.
+const AT_ONCE: u32 = 512;
+
+/// What was found of the descriptors of a process.
+#[derive(Debug, Clone, Default)]
+struct Descriptors {
+    open: u32,
+    /// Inodes.
+    sockets: Vec<u32>,
+}
+
+impl Descriptors {
+    fn add(&mut self, more: Descriptors) {
+        self.open += more.open;
+        self.sockets.extend(more.sockets);
+    }
+
+    /// Those of these numbers. Descriptors are numbered from 0 on, mostly without gaps: for the kernel, to list them costs as
+    /// much as to read them.
+    fn read(pid: i32, numbers: impl IntoIterator<Item = u32>) -> Descriptors {
+        let mut found = Descriptors::default();
+        // Relative to the open directory: a whole path per descriptor would be walked anew each time.
+        let Ok(directory) = fs::File::open(format!("/proc/{pid}/fd")) else { return found };
+        for target in numbers.into_iter().filter_map(|number| Target::read(&directory, number)) {
+            found.open += 1;
+            found.sockets.extend(target.socket_inode());
+        }
+        found
+    }
+
+    /// Those of greater numbers, which are listed.
+    fn beyond(pid: i32, first: u32) -> Descriptors {
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let greater: Vec<u32> = numbers.filter(|number| *number >= first).collect();
+        if greater.is_empty() { Descriptors::default() } else { Descriptors::read(pid, greater) }
+    }
+}
+
+/// What a descriptor is open on, as far as it matters.
+struct Target {
+    text: [u8; 32],
+    length: usize,
+}
+
+impl Target {
+    /// `None` where no descriptor has the number.
+    fn read(directory: &fs::File, number: u32) -> Option<Target> {
+        let name = CString::new(number.to_string()).ok()?;
+        let mut text = [0u8; 32];
+        // SAFETY: an open directory, a terminated name, and a buffer of the length given.
+        let length = unsafe {
+            libc::readlinkat(directory.as_raw_fd(), name.as_ptr(), text.as_mut_ptr().cast(), text.len())
+        };
+        Some(Target { text, length: usize::try_from(length).ok()? })
+    }
+
+    fn socket_inode(&self) -> Option<u32> {
+        let text = std::str::from_utf8(self.text.get(..self.length)?).ok()?;
+        text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    }
+}
+
+/// Does the work for every item, on as many threads as there are processors; results in the order of the items.
+fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, work(item)));
+        }
     };
-    let text = std::str::from_utf8(target.get(..usize::try_from(length).ok()?)?).ok()?;
-    text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    let others = thread::available_parallelism().map_or(0, |count| count.get() - 1);
+    let mut done = thread::scope(|scope| {
+        let helping: Vec<_> = (0..others).map(|_| scope.spawn(take)).collect();
+        let mut done = take();
+        for thread in helping {
+            done.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::{net::TcpListener, os::fd::FromRawFd as _};
 
     #[test]
     fn a_socket_of_this_process_is_found_with_its_congestion_control_and_owner() {
@@ -107,5 +196,37 @@ mod tests {
         assert!(all().unwrap().contains(&Use { cc: "cubic".into(), inode }));
         let owner = &owners(&BTreeSet::from([inode]))[&inode];
         assert_eq!(owner.0, std::process::id() as i32);
+    }
+
+    #[test]
+    fn sockets_are_found_behind_gaps_in_the_numbers_and_where_the_kernel_does_not_count_them() {
+        let first = TcpListener::bind("127.0.0.1:0").unwrap();
+        // More than there are descriptors: nothing but a list tells of it.
+        // SAFETY: both are numbers, and the one given is open.
+        let far = unsafe { libc::fcntl(first.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 900) };
+        assert!(far >= 900, "no descriptor");
+        drop(first);
+        // SAFETY: just made, and nobody else's.
+        let far = unsafe { std::os::fd::OwnedFd::from_raw_fd(far) };
+        let inode = nix::sys::stat::fstat(&far).unwrap().st_ino as u32;
+        let pid = std::process::id() as i32;
+        assert!(count_of_descriptors(pid) < 900, "the gap is none");
+        assert_eq!(owners(&BTreeSet::from([inode]))[&inode].0, pid);
+        assert!(Descriptors::beyond(pid, 0).sockets.contains(&inode));
+        assert_eq!(Descriptors::read(pid, [far.as_raw_fd() as u32]).sockets, [inode]);
+        assert_eq!(Descriptors::read(pid, [899]).open, 0);
+    }
+
+    #[test]
+    fn work_done_side_by_side_comes_back_in_order_and_once_each() {
+        let items: Vec<usize> = (0..5000).collect();
+        let squares = side_by_side(&items, |item| {
+            if item % 97 == 0 {
+                thread::yield_now();
+            }
+            item * item
+        });
+        assert_eq!(squares, items.iter().map(|item| item * item).collect::<Vec<_>>());
+        assert!(side_by_side(&[] as &[u8], |_| 0).is_empty());
     }
 }

@@ -28,10 +28,12 @@ const INET_DIAG_SKMEMINFO: u16 = 7;
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = HEADER_BYTES + 60;
 const MESSAGE_BYTES: usize = 72;
-/// The kernel fills at most this much per read.
-const BUFFER_BYTES: usize = 1 << 16;
-/// Datagrams that may wait to be looked at.
-const WAITING: usize = 64;
+/// The kernel says at most this much per read.
+const DATAGRAM_BYTES: usize = 1 << 16;
+/// Handed over at once: to wake up who looks at it costs more than to look at one datagram.
+const BATCH_BYTES: usize = 1 << 18;
+/// Batches that may wait to be looked at.
+const WAITING: usize = 16;
 
 /// What to ask of every socket.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +60,7 @@ fn request(wanted: Request) -> [u8; REQUEST_BYTES] {
 /// Every TCP socket of a namespace, being told by the kernel.
 pub struct Dump {
     first: Vec<u8>,
+    /// Batches.
     rest: Option<Receiver<Result<Vec<u8>>>>,
 }
 
@@ -72,22 +75,18 @@ pub fn dump(wanted: Request) -> Result<Dump> {
     )
     .map_err(failed)?;
     socket::send(netlink.as_raw_fd(), &request(wanted), socket::MsgFlags::empty()).map_err(failed)?;
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let mut read = move || {
-        let flags = socket::MsgFlags::empty();
-        let length = socket::recv(netlink.as_raw_fd(), &mut buffer, flags).map_err(failed)?;
-        Ok(buffer[..length].to_vec())
-    };
-    let first = read()?;
+    let mut first = Vec::new();
+    receive(&netlink, &mut first)?;
     if is_last(&first) {
         return Ok(Dump { first, rest: None });
     }
     let (to, rest) = sync_channel(WAITING);
     let read_rest = move || {
         loop {
-            let datagram = read();
-            let is_last = datagram.as_ref().map_or(true, |bytes| is_last(bytes));
-            if to.send(datagram).is_err() || is_last {
+            let mut batch = Vec::with_capacity(BATCH_BYTES);
+            let is_last = fill(&netlink, &mut batch);
+            let goes_on = matches!(is_last, Ok(false));
+            if to.send(is_last.map(|_| batch)).is_err() || !goes_on {
                 return;
             }
         }
@@ -95,6 +94,30 @@ pub fn dump(wanted: Request) -> Result<Dump> {
     let thread = thread::Builder::new().spawn(read_rest);
     thread.map_err(|source| Error::io("start a thread that reads the list of TCP sockets", source))?;
     Ok(Dump { first, rest: Some(rest) })
+}
+
+/// Appends datagrams while there is room for another; whether the last was among them.
+fn fill(netlink: &impl AsRawFd, batch: &mut Vec<u8>) -> Result<bool> {
+    while batch.capacity() - batch.len() >= DATAGRAM_BYTES {
+        let start = batch.len();
+        receive(netlink, batch)?;
+        if is_last(&batch[start..]) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Appends a datagram.
+fn receive(netlink: &impl AsRawFd, to: &mut Vec<u8>) -> Result<()> {
+    to.reserve(DATAGRAM_BYTES);
+    let room = to.spare_capacity_mut();
+    // SAFETY: the kernel writes into the room and not beyond its length.
+    let length = unsafe { libc::recv(netlink.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
+    let length = usize::try_from(length).map_err(|_| failed(nix::Error::last()))?;
+    // SAFETY: so many bytes behind those that were there have just been written.
+    unsafe { to.set_len(to.len() + length) };
+    Ok(())
 }
 
 fn failed(errno: nix::Error) -> Error {
@@ -108,7 +131,7 @@ impl Dump {
     /// When the kernel refuses, or what it says cannot be read.
     pub fn each(self, netns: &Arc<str>, mut sink: impl FnMut(Connection)) -> Result<()> {
         read_messages(&self.first, netns, &mut sink)?;
-        self.rest.into_iter().flatten().try_for_each(|datagram| read_messages(&datagram?, netns, &mut sink))
+        self.rest.into_iter().flatten().try_for_each(|batch| read_messages(&batch?, netns, &mut sink))
     }
 
     /// All of them.
@@ -131,7 +154,7 @@ enum Message<'a> {
     Done,
 }
 
-/// The messages of a datagram. What cannot be read is the last.
+/// The messages of one or several datagrams. What cannot be read is the last.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = u32_at(bytes, 0)? as usize;
@@ -157,8 +180,8 @@ fn is_last(datagram: &[u8]) -> bool {
     messages(datagram).any(|message| !matches!(message, Message::Socket(_)))
 }
 
-fn read_messages(datagram: &[u8], netns: &Arc<str>, sink: &mut impl FnMut(Connection)) -> Result<()> {
-    for message in messages(datagram) {
+fn read_messages(datagrams: &[u8], netns: &Arc<str>, sink: &mut impl FnMut(Connection)) -> Result<()> {
+    for message in messages(datagrams) {
         match message {
             Message::Socket(message) => {
                 if let Some(connection) = read_socket(message, netns) {
@@ -269,7 +292,7 @@ mod tests {
         let listeners = ["127.0.0.1:0", "[::1]:0"].map(|address| TcpListener::bind(address).unwrap());
         let open = |listener: &TcpListener| TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let clients: Vec<_> =
-            (0..2 * BUFFER_BYTES / MESSAGE_BYTES / 8).map(|n| open(&listeners[n % 2])).collect();
+            (0..2 * DATAGRAM_BYTES / MESSAGE_BYTES / 8).map(|n| open(&listeners[n % 2])).collect();
         let dump = dump(Request { states: CONNECTED, details: true }).unwrap();
         assert!(dump.rest.is_some(), "one answer held them all");
         let found = dump.all(&"".into()).unwrap();
@@ -277,6 +300,31 @@ mod tests {
             let local = client.local_addr().unwrap();
             assert_eq!(found.iter().filter(|one| one.local == local).count(), 1, "{local}");
         }
+    }
+
+    #[test]
+    fn datagrams_come_in_batches_up_to_the_last_and_none_is_cut() {
+        let (kernel, ours) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let count = 3 * BATCH_BYTES / (DATAGRAM_BYTES / 2);
+        let telling = thread::spawn(move || {
+            for _ in 0..count {
+                kernel.send(&message().repeat(DATAGRAM_BYTES / 2 / message().len())).unwrap();
+            }
+            let mut done = message();
+            done[4..6].copy_from_slice(&(libc::NLMSG_DONE as u16).to_ne_bytes());
+            kernel.send(&done).unwrap();
+        });
+        let (mut batches, mut is_last) = (Vec::new(), false);
+        while !is_last {
+            let mut batch = Vec::with_capacity(BATCH_BYTES);
+            is_last = fill(&ours, &mut batch).unwrap();
+            assert!(batch.len() <= BATCH_BYTES);
+            batches.push(batch);
+        }
+        telling.join().unwrap();
+        let found: usize = batches.iter().map(|batch| read(batch).unwrap().len()).sum();
+        assert_eq!(found, count * (DATAGRAM_BYTES / 2 / message().len()));
+        assert!(batches.len() <= count / 4, "{} batches of {count} datagrams", batches.len());
     }
 
     fn message() -> Vec<u8> {
