@@ -1,6 +1,6 @@
 //! Values of connections as people and programs read them; tables of many rows without a layout engine.
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use longfat_kernel::tcb::{
     Connection,
     field::{FIELDS, Field, Kind, Value},
@@ -47,7 +47,7 @@ impl std::str::FromStr for Order {
 
     fn from_str(text: &str) -> anyhow::Result<Order> {
         let name = text.strip_prefix('-');
-        let field = find(name.unwrap_or(text)).context("--sort")?;
+        let field = find(name.unwrap_or(text))?;
         Ok(Order { field, descending: name.is_some() })
     }
 }
@@ -80,7 +80,10 @@ pub fn write_value(kind: Kind, value: &Value<'_>, out: &mut String) {
     let _ = match value {
         Value::Absent => out.write_str("-"),
         Value::Text(text) if text.is_empty() => out.write_str("-"),
-        Value::Text(text) => out.write_str(text),
+        Value::Text(text) => {
+            push_text(out, text);
+            Ok(())
+        }
         Value::Address(SocketAddr::V4(address)) => {
             push_ipv4(out, *address);
             Ok(())
@@ -124,6 +127,15 @@ fn write_scaled(out: &mut String, number: u64, units: &[(u64, &str)]) {
     out.push_str(unit);
 }
 
+/// A process may call itself anything: what would end a line, or tell the terminal something, is shown as `?`.
+fn push_text(out: &mut String, text: &str) {
+    if text.bytes().any(|byte| byte.is_ascii_control()) {
+        out.extend(text.chars().map(|char| if char.is_control() { '?' } else { char }));
+    } else {
+        out.push_str(text);
+    }
+}
+
 fn push_ipv4(out: &mut String, address: SocketAddrV4) {
     for (octet, before) in address.ip().octets().into_iter().zip(["", ".", ".", "."]) {
         out.push_str(before);
@@ -148,30 +160,47 @@ fn push_number(out: &mut String, mut number: u64) {
     out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
-/// An aligned table being made: every cell is written once, widths are known before the first line.
+/// An aligned table being made: lines stand as they will be written while the connections are still being told, but for those of
+/// before a column became wider.
 pub struct Table<'a> {
     columns: &'a [&'static Field],
-    text: String,
-    /// Where each cell ends.
-    ends: Vec<u32>,
+    blocks: Vec<Block>,
+    cell: String,
+}
+
+/// Lines of the same widths.
+#[derive(Clone)]
+struct Block {
     widths: Vec<usize>,
+    text: String,
 }
 
 impl<'a> Table<'a> {
     /// Without rows.
     pub fn new(columns: &'a [&'static Field]) -> Table<'a> {
         let widths = columns.iter().map(|field| field.name.len()).collect();
-        Table { columns, text: String::new(), ends: Vec::new(), widths }
+        let mut header = Block { widths, text: String::new() };
+        for (index, field) in columns.iter().enumerate() {
+            header.push(columns, index, field.name);
+        }
+        Table { columns, blocks: vec![header], cell: String::new() }
     }
 
     /// Adds a row.
     pub fn push(&mut self, row: &Connection) {
-        for (field, width) in self.columns.iter().zip(&mut self.widths) {
-            let start = self.text.len();
-            write_value(field.kind, &field.value(row), &mut self.text);
-            *width = (*width).max(self.text.len() - start);
-            self.ends.push(self.text.len() as u32);
+        let Some(mut block) = self.blocks.pop() else { return };
+        let mut line = block.text.len();
+        for (index, field) in self.columns.iter().enumerate() {
+            self.cell.clear();
+            write_value(field.kind, &field.value(row), &mut self.cell);
+            if self.cell.len() > block.widths[index] {
+                let wider = block.split_off(line, index, self.cell.len());
+                self.blocks.push(std::mem::replace(&mut block, wider));
+                line = 0;
+            }
+            block.push(self.columns, index, &self.cell);
         }
+        self.blocks.push(block);
     }
 
     /// Writes it.
@@ -179,60 +208,61 @@ impl<'a> Table<'a> {
     /// # Errors
     /// Those of `to`.
     pub fn write(&self, to: &mut impl io::Write) -> io::Result<()> {
-        let mut lines = Lines {
-            columns: self.columns,
-            widths: &self.widths,
-            out: String::with_capacity(2 * WRITE_BYTES),
-        };
-        lines.push(self.columns.iter().map(|field| field.name));
-        let mut start = 0;
-        for row in self.ends.chunks(self.columns.len()) {
-            lines.push(row.iter().map(|end| {
-                let end = *end as usize;
-                let cell = &self.text[start..end];
-                start = end;
-                cell
-            }));
-            if lines.out.len() >= WRITE_BYTES {
-                to.write_all(lines.out.as_bytes())?;
-                lines.out.clear();
-            }
+        let Some((last, narrower)) = self.blocks.split_last() else { return Ok(()) };
+        for block in narrower {
+            to.write_all(block.widened(self.columns, &last.widths).as_bytes())?;
         }
-        to.write_all(lines.out.as_bytes())
+        to.write_all(last.text.as_bytes())
     }
 }
 
-/// Written at a time: memory that is touched again and again costs less than megabytes touched once.
-const WRITE_BYTES: usize = 1 << 16;
-
-struct Lines<'a> {
-    columns: &'a [&'static Field],
-    widths: &'a [usize],
-    out: String,
-}
-
 const BLANKS: &str = "                                                                ";
+const BETWEEN: &str = "  ";
 
-impl Lines<'_> {
-    fn push<'c>(&mut self, cells: impl Iterator<Item = &'c str>) {
-        let last = self.columns.len() - 1;
-        for (index, cell) in cells.enumerate() {
-            let mut blanks = self.widths[index] - cell.len();
-            let right = is_numeric(self.columns[index].kind);
-            if !right {
-                self.out.push_str(cell);
-            }
+impl Block {
+    /// Takes the line away that begins at `line`, in which a cell is as wide as this.
+    fn split_off(&mut self, line: usize, index: usize, width: usize) -> Block {
+        let mut widths = self.widths.clone();
+        widths[index] = width;
+        Block { widths, text: self.text.split_off(line) }
+    }
+
+    /// Adds a cell that is no wider than its column.
+    fn push(&mut self, columns: &[&Field], index: usize, cell: &str) {
+        let is_last = index + 1 == columns.len();
+        let blanks = self.widths[index] - cell.len();
+        if is_numeric(columns[index].kind) {
+            self.push_blanks(blanks);
+            self.text.push_str(cell);
+        } else {
+            self.text.push_str(cell);
             // Nothing trails a line.
-            while blanks > 0 && (right || index < last) {
-                let some = blanks.min(BLANKS.len());
-                self.out.push_str(&BLANKS[..some]);
-                blanks -= some;
-            }
-            if right {
-                self.out.push_str(cell);
-            }
-            self.out.push_str(if index < last { "  " } else { "\n" });
+            self.push_blanks(if is_last { 0 } else { blanks });
         }
+        self.text.push_str(if is_last { "\n" } else { BETWEEN });
+    }
+
+    fn push_blanks(&mut self, mut count: usize) {
+        while count > 0 {
+            let some = count.min(BLANKS.len());
+            self.text.push_str(&BLANKS[..some]);
+            count -= some;
+        }
+    }
+
+    /// The same lines in wider columns.
+    fn widened(&self, columns: &[&Field], widths: &[usize]) -> String {
+        let mut wider = Block { widths: widths.to_vec(), text: String::with_capacity(2 * self.text.len()) };
+        for line in self.text.lines() {
+            let mut rest = line;
+            for (index, width) in self.widths.iter().enumerate() {
+                // The last cell of a line may be shorter than its column.
+                let (cell, after) = rest.split_at((*width).min(rest.len()));
+                wider.push(columns, index, cell);
+                rest = after.strip_prefix(BETWEEN).unwrap_or(after);
+            }
+        }
+        wider.text
     }
 }
 
@@ -250,7 +280,7 @@ pub fn json(columns: &[&'static Field], row: &Connection) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longfat_kernel::tcb::State;
+    use longfat_kernel::tcb::{Process, State};
 
     fn shown(kind: Kind, number: u64) -> String {
         let mut out = String::new();
@@ -286,12 +316,7 @@ mod tests {
 
     #[test]
     fn a_table_is_aligned_and_nothing_trails_a_line() {
-        let columns = fields("dst,dport,state").unwrap();
-        let mut table = Table::new(&columns);
-        ["10.0.0.2:80", "[2001:db8::1]:443"].iter().for_each(|remote| table.push(&row(remote)));
-        let mut out = Vec::new();
-        table.write(&mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
+        let text = table_of("dst,dport,state", &["10.0.0.2:80", "[2001:db8::1]:443"].map(row));
         assert_eq!(
             text,
             "dst                dport  state\n\
@@ -300,13 +325,70 @@ mod tests {
         );
     }
 
+    fn table_of(names: &str, rows: &[Connection]) -> String {
+        let columns = fields(names).unwrap();
+        let mut table = Table::new(&columns);
+        rows.iter().for_each(|row| table.push(row));
+        let mut out = Vec::new();
+        table.write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn lines_are_aligned_whichever_of_them_is_the_widest() {
+        let wide = ["[2001:db8::1]:443", "10.0.0.200:80", "10.0.0.2:8", "[2001:db8::1:2]:44321"];
+        let mut rows: Vec<Connection> = wide.iter().map(|remote| row(remote)).collect();
+        for _ in 0..rows.len() {
+            for names in ["dst,dport,state", "state,dst", "dport,dst,sport"] {
+                let text = table_of(names, &rows);
+                let lines: Vec<&str> = text.lines().collect();
+                assert_eq!(lines.len(), 1 + rows.len());
+                let columns = fields(names).unwrap();
+                let cells: Vec<Vec<String>> =
+                    std::iter::once(columns.iter().map(|f| f.name.to_owned()).collect())
+                        .chain(
+                            rows.iter().map(|row| columns.iter().map(|field| shown_of(field, row)).collect()),
+                        )
+                        .collect();
+                let widths: Vec<usize> =
+                    (0..columns.len()).map(|i| cells.iter().map(|row| row[i].len()).max().unwrap()).collect();
+                for (line, cells) in lines.iter().zip(&cells) {
+                    let wanted: Vec<String> = cells
+                        .iter()
+                        .zip(&widths)
+                        .zip(&columns)
+                        .map(|((cell, width), field)| match is_numeric(field.kind) {
+                            true => format!("{cell:>width$}"),
+                            false => format!("{cell:<width$}"),
+                        })
+                        .collect();
+                    assert_eq!(*line, wanted.join("  ").trim_end());
+                }
+            }
+            rows.rotate_left(1);
+        }
+    }
+
+    fn shown_of(field: &Field, row: &Connection) -> String {
+        let mut out = String::new();
+        write_value(field.kind, &field.value(row), &mut out);
+        out
+    }
+
+    #[test]
+    fn a_process_that_calls_itself_a_line_and_an_escape_is_one_cell() {
+        let process = Process { pid: 1, command: "a\nb\u{1b}[2J".into() };
+        let named = Connection { process: Some(process), ..row("10.0.0.2:80") };
+        assert_eq!(table_of("process,dport", &[named]), "process  dport\na?b?[2J     80\n");
+    }
+
     #[test]
     fn absent_values_stand_last_whichever_way_the_order_is() {
         let order: Order = "-dport".parse().unwrap();
         assert_eq!(order.compare(&row("10.0.0.2:80"), &row("10.0.0.2:443")), Ordering::Greater);
         let order: Order = "cwnd".parse().unwrap();
         assert_eq!(order.compare(&row("10.0.0.2:80"), &row("10.0.0.2:443")), Ordering::Equal);
-        assert!("-cwdn".parse::<Order>().err().unwrap().root_cause().to_string().contains("'cwnd'"));
+        assert!("-cwdn".parse::<Order>().err().unwrap().to_string().contains("'cwnd'"));
     }
 
     #[test]
