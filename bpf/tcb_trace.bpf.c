@@ -71,6 +71,7 @@ struct tcp_sock___trace {
 };
 struct sock___trace {
 	__u16 sk_protocol;
+	void *sk_bpf_storage;
 };
 #pragma clang attribute pop
 
@@ -184,10 +185,14 @@ static __attribute__((always_inline)) __u64 ops_of(struct tcp_sock *tp)
 /* Whether a connection is recorded; a refused one loses its storage here. */
 static __attribute__((always_inline)) struct lf_chosen *wanted(struct sock *sk)
 {
-	struct lf_chosen *found = bpf_sk_storage_get(&chosen, sk, 0, 0);
+	struct lf_chosen *found;
 	__u32 *verdict;
 	__u64 cookie;
 
+	/* Most segments of a transfer arrive where nothing was chosen: they are let go without a call. */
+	if (!((struct sock___trace *)sk)->sk_bpf_storage)
+		return 0;
+	found = bpf_sk_storage_get(&chosen, sk, 0, 0);
 	if (!found || !found->undecided)
 		return found;
 	cookie = bpf_get_socket_cookie(sk);

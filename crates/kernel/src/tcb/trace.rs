@@ -18,8 +18,8 @@ use std::{
     time::Duration,
 };
 
-/// How often to read: the kernel does not wake us.
-pub const POLL_EVERY: Duration = Duration::from_millis(20);
+/// How often to read: the kernel does not wake us. Waking up takes the processor from the flow, whatever there is to read.
+pub const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// `struct lf_event` of bpf/tcb_trace.bpf.c: integers only, no padding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -49,7 +49,7 @@ pub struct Args {
     /// End by itself after this long.
     #[arg(long, value_name = "TIME")]
     duration: Option<Nanos>,
-    /// Room for what happens between two looks, 20 ms apart; a power of two.
+    /// Room for what happens between two looks, 50 ms apart; a power of two.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     buffer: Size,
     /// Trace nothing: make the tables of a trace that was killed, out of what it left in its directory.
