@@ -140,6 +140,30 @@ fn setting_shows_first_acts_on_yes_refuses_what_is_out_of_range_and_leaves_an_au
     assert!(text(&everything.stderr).contains("--all"), "{}", text(&everything.stderr));
 }
 
+#[test]
+fn what_cannot_be_set_is_named_with_the_reason_and_a_filter_that_chooses_none_is_said() {
+    let (client, accepted) = pair("reno");
+    let port = client.local_addr().unwrap().port();
+    let shown = longfat(&["tcb", "set", &format!("sport {port}"), "rto_min=20ms"]);
+    assert!(text(&shown.stdout).contains("-> 20ms\n"), "{}{}", text(&shown.stdout), text(&shown.stderr));
+    let condition = longfat(&["tcb", "set", &format!("sport={port}"), "cwnd=20"]);
+    assert_eq!(condition.status.code(), Some(2));
+    assert!(text(&condition.stderr).contains(&format!("sport = {port}")), "{}", text(&condition.stderr));
+    let none = longfat(&["tcb", "set", &format!("sport {port} and dport 1"), "cwnd=20", "--yes"]);
+    assert_eq!(text(&none.stdout), "no such connection; nothing was changed\n");
+    let order = longfat(&["tcb", "list", "--sort", "rtt-"]);
+    assert!(text(&order.stderr).contains("'rtt-'; did you mean"), "{}", text(&order.stderr));
+    drop(client);
+    drop(accepted);
+    let left = longfat(&["tcb", "set", &format!("state time-wait and sport {port}"), "cwnd=20", "--yes"]);
+    assert_eq!(left.status.code(), Some(1), "{}{}", text(&left.stdout), text(&left.stderr));
+    assert!(
+        text(&left.stdout).contains("in state time_wait: it has no control block"),
+        "{}",
+        text(&left.stdout)
+    );
+}
+
 /// Traces one connection, over which blocks are sent with pauses, into a run directory below `directory`.
 fn traced(
     directory: &std::path::Path,

@@ -3,10 +3,11 @@
 use super::{
     block::{ControlBlock, PrivateState, UNLIMITED_SSTHRESH},
     connection::{CcName, State},
+    field::Field,
     keep,
 };
 use longfat_schema::units::Nanos;
-use std::{fmt, ops::RangeInclusive};
+use std::{collections::BTreeSet, fmt, ops::RangeInclusive};
 
 /// Whether the congestion control's private state (W_max, BBR's model) is kept when windows are set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,6 +61,17 @@ pub enum ChangeError {
     /// Nothing is called so.
     #[error("nothing that can be set is called '{0}' (cwnd, ssthresh, rto-min, rto-max, cc, clamp)")]
     Name(String),
+    /// A condition, written like a change.
+    #[error("'{name}' cannot be set; to choose connections by it, write it with blanks: {name} = {value}")]
+    Condition {
+        /// The field.
+        name: String,
+        /// What it was to be.
+        value: String,
+    },
+    /// Two values for one thing.
+    #[error("{0} is given twice; which is meant?")]
+    Twice(String),
     /// Not a number or a time.
     #[error("{name}: {why}")]
     Value {
@@ -79,27 +91,35 @@ pub enum ChangeError {
         range: String,
     },
     /// Nothing to do.
-    #[error("nothing to set; give at least one of cwnd=… ssthresh=… rto-min=… rto-max=… cc=… clamp=…")]
+    #[error(
+        "nothing to set; give at least one of cwnd=… ssthresh=… rto-min=… rto-max=… cc=… clamp=…, without blanks around '='"
+    )]
     Nothing,
 }
 
 impl Change {
     /// Whether a word is meant as a change: `cwnd=100`, not a filter's `cwnd = 100`.
     pub fn is_assignment(word: &str) -> bool {
+        let letter = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');
         let name = word.split_once('=').map(|(name, _)| name);
-        name.is_some_and(|name| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'))
+        name.is_some_and(|name| !name.is_empty() && name.bytes().all(letter))
     }
 
-    /// Reads `cwnd=100 rto-min=50ms`.
+    /// Reads `cwnd=100 rto-min=50ms`, in capitals and with `_` as well.
     ///
     /// # Errors
     /// When a word is no change, or its value is out of range.
     pub fn parse<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> Result<Change, ChangeError> {
         let mut change = Change::default();
+        let mut given = BTreeSet::new();
         for word in words {
             let word = word.as_ref();
             let (name, value) = word.split_once('=').ok_or_else(|| ChangeError::Form(word.to_owned()))?;
-            change.read(name, value)?;
+            let plain = name.to_ascii_lowercase().replace('_', "-");
+            change.read(&plain, value).map_err(|error| named(error, name, value))?;
+            if !given.insert(plain) {
+                return Err(ChangeError::Twice(name.to_owned()));
+            }
         }
         if change == Change::default() { Err(ChangeError::Nothing) } else { Ok(change) }
     }
@@ -127,6 +147,16 @@ impl Change {
             || self.ssthresh_segments.is_some()
             || self.clamp_segments.is_some()
             || self.private.is_some()
+    }
+}
+
+/// What cannot be set may be what connections are chosen by.
+fn named(error: ChangeError, name: &str, value: &str) -> ChangeError {
+    let is_unknown = matches!(error, ChangeError::Name(_));
+    match Field::find(&name.to_ascii_lowercase()) {
+        Some(_) if is_unknown => ChangeError::Condition { name: name.to_owned(), value: value.to_owned() },
+        None if is_unknown => ChangeError::Name(name.to_owned()),
+        _ => error,
     }
 }
 
@@ -409,8 +439,20 @@ mod tests {
         assert!(said("rto-min=50").contains("has no unit"));
         assert!(said("window=5").contains("nothing that can be set is called 'window'"));
         assert!(said("cwnd").contains("NAME=VALUE"));
+        assert!(said("sport=5001").contains("write it with blanks: sport = 5001"));
+        let twice = Change::parse(["rto-min=20ms", "RTO_MIN=30ms"]).unwrap_err();
+        assert_eq!(twice.to_string(), "RTO_MIN is given twice; which is meant?");
         assert!(Change::parse(Vec::<String>::new()).is_err());
         assert_eq!(change(&["ssthresh=unlimited"]).ssthresh_segments, Some(UNLIMITED_SSTHRESH));
+    }
+
+    #[test]
+    fn a_name_is_known_however_it_is_written_and_a_comparison_is_no_change() {
+        let changes = ["cwnd=20", "Cwnd=20", "rto_min=20ms", "sport=1"];
+        assert!(changes.iter().all(|word| Change::is_assignment(word)));
+        let others = ["cwnd!=20", "cwnd>=20", "rtt<=2ms", "=", "=20", "cwnd", "10.0.0.0/8"];
+        assert!(others.iter().all(|word| !Change::is_assignment(word)));
+        assert_eq!(change(&["Cwnd=20", "rto_min=20ms"]), change(&["cwnd=20", "rto-min=20ms"]));
     }
 
     proptest! {

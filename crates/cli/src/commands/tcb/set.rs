@@ -10,6 +10,7 @@ use longfat_kernel::{
         Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, plan,
     },
 };
+use longfat_schema::units::Nanos;
 use std::{
     collections::HashMap,
     fs::{self, OpenOptions},
@@ -107,7 +108,7 @@ pub fn set(args: &Set) -> Outcome {
         return Err(anyhow::anyhow!("no filter: say which connections, or --all for every one").into());
     }
     let choice = Choice { filter, netns: args.netns.clone() };
-    run(&choice, &args.act, "set", |_| Some(change.clone()))
+    run(&choice, &args.act, "set", |_| true, |_| Some(change.clone()))
 }
 
 pub fn save(args: &Save) -> Outcome {
@@ -140,7 +141,8 @@ pub fn restore(args: &Restore) -> Outcome {
         return Err(anyhow::anyhow!("{shown} {why}").into());
     }
     let by_cookie: HashMap<u64, &Saved> = saved.connections.iter().map(|one| (one.cookie, one)).collect();
-    run(&args.choice, &args.act, "restore", |block| {
+    let is_meant = |connection: &Connection| by_cookie.contains_key(&connection.cookie);
+    run(&args.choice, &args.act, "restore", is_meant, |block| {
         let saved = by_cookie.get(&block.cookie).filter(|saved| saved.is_of(block))?;
         Some(saved.change(block))
     })
@@ -151,6 +153,7 @@ fn run(
     choice: &Choice,
     act: &Act,
     command: &str,
+    is_meant: impl Fn(&Connection) -> bool,
     change: impl Fn(&ControlBlock) -> Option<Change>,
 ) -> Outcome {
     let look = choice.look(true)?;
@@ -162,8 +165,11 @@ fn run(
     for (place, connections) in look.take_each()? {
         let blocks = blocks(&setter, &place)?;
         let mut steps = Vec::new();
-        for connection in &connections {
-            let Some(block) = blocks.get(&connection.cookie) else { continue };
+        for connection in connections.iter().filter(|connection| is_meant(connection)) {
+            let Some(block) = blocks.get(&connection.cookie) else {
+                tally.without(connection);
+                continue;
+            };
             let Some(change) = change(block) else { continue };
             match plan_one(&mut setter, &mut kinds, block, &change)? {
                 Ok(step) => steps.push((connection, block, step)),
@@ -231,12 +237,22 @@ fn differences(before: &ControlBlock, after: &ControlBlock) -> Vec<String> {
     number("cwnd", before.cwnd_segments, after.cwnd_segments);
     number("ssthresh", before.ssthresh_segments, after.ssthresh_segments);
     number("clamp", before.clamp_segments, after.clamp_segments);
-    number("rto-min (us)", before.rto_min_us.unwrap_or(0), after.rto_min_us.unwrap_or(0));
-    number("rto-max (ms)", before.rto_max_ms.unwrap_or(0), after.rto_max_ms.unwrap_or(0));
+    let mut timer = |what: &str, before: Option<u32>, after: Option<u32>, unit_ns: u64| {
+        if before != after {
+            found.push(format!("{what} {} -> {}", time(before, unit_ns), time(after, unit_ns)));
+        }
+    };
+    timer("rto-min", before.rto_min_us, after.rto_min_us, 1000);
+    timer("rto-max", before.rto_max_ms, after.rto_max_ms, 1_000_000);
     if before.cc != after.cc {
         found.push(format!("cc {} -> {}", before.cc.as_str(), after.cc.as_str()));
     }
     found
+}
+
+/// `unknown` where the kernel does not tell.
+fn time(number: Option<u32>, unit_ns: u64) -> String {
+    number.map_or("unknown".into(), |number| Nanos(u64::from(number) * unit_ns).to_string())
 }
 
 fn segments(number: u32) -> String {
@@ -270,6 +286,15 @@ impl Tally {
         println!("{}: refused: {refusal}", name(connection));
     }
 
+    /// One that has no control block.
+    fn without(&mut self, connection: &Connection) {
+        let why = match connection.state.has_control_block() {
+            true => "the connection has gone".to_owned(),
+            false => format!("in state {}: it has no control block", connection.state),
+        };
+        self.refuse(connection, &Refusal(why));
+    }
+
     fn would(&mut self, connection: &Connection, block: &ControlBlock, step: &Step) {
         self.changed += 1;
         self.say(connection, &differences(block, &expected(block, step)), &step.notes);
@@ -296,6 +321,10 @@ impl Tally {
 
     fn end(&self, acted: bool) -> Outcome {
         let Tally { changed, refused, missed } = self;
+        if changed + refused + missed == 0 {
+            println!("no such connection; nothing was changed");
+            return Ok(());
+        }
         if !acted {
             println!(
                 "{changed} connections would be set, {refused} refused; nothing was changed, --yes does it"
