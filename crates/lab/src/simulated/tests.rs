@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     judge::verdict,
     metrics::metrics,
-    plan::{plans, tests_support},
+    plan::{FlowPlan, network::Topology, plans, tests_support},
     spec::{Experiment, overlay::parse_assignment},
 };
 use longfat_schema::run::RunStatus;
@@ -30,6 +30,26 @@ fn tcp<'a>(scenario: &'a Scenario, flow: &str) -> &'a TcpPlan {
     }
 }
 
+/// What a flow gets of a full drop-tail queue depends on how many cables spaced its packets before.
+#[test]
+fn in_the_conversion_experiment_every_sender_of_the_long_path_is_as_many_cables_from_its_queue() {
+    let plans = plans(&Experiment::read(CONVERSION, &[]).unwrap()).unwrap();
+    for plan in &plans {
+        let topology = Topology::of_plan(plan);
+        let cables = |flow: &FlowPlan| {
+            let whole = topology.path(&flow.from, &flow.to).unwrap();
+            let is_relay = |host: &str| plan.relays.iter().any(|relay| relay.host == host);
+            let relayed = whole.iter().position(|hop| is_relay(hop.to));
+            let leg = &whole[relayed.map_or(0, |last| last + 1)..];
+            (relayed.is_some(), leg.iter().map(|hop| hop.link).position(|link| link == "path"))
+        };
+        let found: Vec<_> = plan.flows.iter().map(|flow| (flow.name.as_str(), cables(flow))).collect();
+        assert!(found.iter().all(|(_, (_, cables))| *cables == Some(1)), "{}: {found:?}", plan.case);
+        let is_relayed = found.iter().any(|(name, (relayed, _))| *name == "measured" && *relayed);
+        assert_eq!(is_relayed, plan.case.contains("relayed"), "{}: {found:?}", plan.case);
+    }
+}
+
 #[test]
 fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
     let changes = ["duration=11s", "warmup=4s"];
@@ -40,7 +60,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
         [("background", false), ("receiver", false), ("relay", true), ("router", true), ("sender", false)];
     assert_eq!(names, hosts);
     let links: Vec<_> = scenario.links.iter().map(|link| (link.plan.name.as_str(), link.ends)).collect();
-    assert_eq!(links, [("lan", [4, 2]), ("path", [3, 1]), ("side", [0, 2]), ("wan", [2, 3])]);
+    assert_eq!(links, [("lan", [4, 2]), ("path", [3, 1]), ("side", [0, 3]), ("wan", [2, 3])]);
     let path = &scenario.links[1].plan.forward;
     assert_eq!((path.line.rate_bps, path.line.delay_ns), (Some(1_000_000_000), 14_200_000));
     assert_eq!(path.queue.limit_bytes, 1_775_000);
@@ -127,7 +147,7 @@ fn what_cannot_be_simulated_is_named_with_the_mend() {
 
 #[test]
 fn a_relay_takes_only_what_reaches_it_by_a_link_it_intercepts() {
-    let other = ["relays.pep.intercept=[\"wan\"]"];
+    let other = ["relays.pep.intercept=[\"wan\"]", "links.wan.between=[\"relay\", \"router\"]"];
     assert_eq!(tcp(&scenario(CONVERSION, "reno-relayed", &other), "measured").relay, None);
 }
 
