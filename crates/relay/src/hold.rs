@@ -1,10 +1,10 @@
 //! SYN hold: a client's SYN is answered only when the server's leg stands (`accept = "after-server"`).
 //!
-//! The interception routes clients' SYNs to a TUN interface. One thread reads them, dials each one's server from the
-//! client's own address, and then
+//! The interception routes clients' SYNs to TUN interfaces, all of a client's for a server to the same one. Its worker reads
+//! them, dials each one's server from the client's own address, and then
 //!
-//! - gives the SYN back to the kernel, which hands it to the relay's listener; the worker that accepts the client
-//!   finds the server's leg in [`Held`];
+//! - gives the SYN back to the kernel, which hands it to that worker's own listener; when it accepts the client it finds
+//!   the server's leg in [`Held`];
 //! - or refuses the client as the server or the path did: a reset, an ICMP error, or silence;
 //! - or, beyond the limits, lets the SYN pass unrelayed.
 
@@ -19,7 +19,7 @@ use crate::{
     plan::ConnectionPlan,
     shared::{Once, Shared},
 };
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use segment::{Syn, Unreachable};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,39 +27,44 @@ use std::{
     net::{SocketAddr, TcpStream},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
 };
 pub(crate) use table::Pair;
 use table::{Table, Verdict};
-pub(crate) use tun::{Tun, is_available};
+pub(crate) use tun::{Raw, Tun, is_available};
 
-/// Longest wait: how late the thread may notice that it shall stop, or that a dial's time is up.
-const WAIT_MS: u16 = 50;
-const EVENTS: usize = 256;
 /// SYNs taken per round, so that a storm of them does not keep answered dials waiting.
 const BATCH: usize = 64;
-/// Tokens of gates: this and above.
-const GATES: u64 = u64::MAX - MOST_GATES as u64;
+/// What epoll hands back for dials: this and above, below [`GATES`].
+pub(crate) const TOKENS: u64 = 1 << 62;
+/// For gates: this, and the rule's index.
+const GATES: u64 = 1 << 63;
 /// Rules that may hold SYNs, by their index.
 pub(crate) const MOST_GATES: usize = 60;
+/// Workers that hold SYNs. What they take is shared with the others when it stands.
+pub(crate) const MOST_HOLDERS: usize = 8;
 const WATCH: &str = "watch held handshakes";
 
-/// What the holding thread and the others share.
+/// What the workers share.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     legs: Mutex<Legs>,
+    /// Handshakes held by all workers.
+    count: AtomicUsize,
     /// Of rules that hold, or held before a reload.
     gates: Mutex<Gates>,
-    gates_changed: AtomicBool,
+    /// How often they were changed.
+    changes: AtomicU64,
 }
 
 /// Servers' legs that stand and wait for their clients.
 #[derive(Debug, Default)]
 struct Legs {
     standing: HashMap<Pair, Waiting>,
-    taken: Vec<Pair>,
+    /// By the worker that held them.
+    taken: HashMap<usize, Vec<Pair>>,
 }
 
 #[derive(Debug)]
@@ -67,15 +72,26 @@ struct Waiting {
     socket: TcpStream,
     /// The index of the rule whose gate the SYN came in by.
     rule: usize,
+    /// The worker that held it.
+    holder: usize,
+}
+
+/// A leg whose client has come.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub socket: TcpStream,
+    /// The worker whose epoll knows the socket.
+    pub holder: usize,
 }
 
 /// Where the SYNs of one rule come from, by the rule's index.
 pub(crate) type Gates = BTreeMap<usize, Gate>;
 
-/// A TUN interface of its own for each rule that holds, so that the way back leads to the rule's own listener.
+/// TUN interfaces of its own for each rule that holds, so that the way back leads to the rule's own listeners: one per
+/// worker that holds.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
-    tun: Arc<Tun>,
+    tuns: Arc<Vec<Tun>>,
     way: Arc<ConnectionPlan>,
 }
 
@@ -91,53 +107,62 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Takes back what was made.
     pub fn discard(self, interception: &Interception) {
-        self.made.iter().for_each(|rule| interception.unhold(*rule));
+        for rule in self.made {
+            let holders = self.gates.get(&rule).map_or(0, |gate| gate.tuns.len());
+            interception.unhold(rule, holders);
+        }
     }
 }
 
 impl Held {
     /// The server's leg of a client that has been accepted.
-    pub fn take(&self, client: SocketAddr, server: SocketAddr) -> Option<TcpStream> {
+    pub fn take(&self, client: SocketAddr, server: SocketAddr) -> Option<Taken> {
         let pair = (bare(client), bare(server));
         let mut legs = self.lock();
-        let Waiting { socket, .. } = legs.standing.remove(&pair)?;
-        legs.taken.push(pair);
-        Some(socket)
+        let Waiting { socket, holder, .. } = legs.standing.remove(&pair)?;
+        legs.taken.entry(holder).or_default().push(pair);
+        Some(Taken { socket, holder })
     }
 
-    /// Gates for those of these rules that hold: the interface that is there, or a new one. With an error nothing new is
+    /// Handshakes held now.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Gates for those of these rules that hold: the interfaces that are there, or new ones. With an error nothing new is
     /// left.
     pub fn prepare<'p>(
         &self,
         rules: impl Iterator<Item = (usize, &'p Arc<ConnectionPlan>)>,
+        holders: usize,
         interception: &Interception,
     ) -> Result<Prepared> {
         let mut prepared = Prepared::default();
         for (rule, way) in rules.filter(|(_, way)| way.accept == Accept::AfterServer) {
-            let there = self.lock_gates().get(&rule).map(|gate| Arc::clone(&gate.tun));
+            let there = self.lock_gates().get(&rule).map(|gate| Arc::clone(&gate.tuns));
             let is_new = there.is_none();
-            let tun = match there.map_or_else(|| interception.hold(rule).map(Arc::new), Ok) {
-                Ok(tun) => tun,
+            let tuns = match there.map_or_else(|| interception.hold(rule, holders).map(Arc::new), Ok) {
+                Ok(tuns) => tuns,
                 Err(error) => {
                     prepared.discard(interception);
                     return Err(error);
                 }
             };
             prepared.made.extend(is_new.then_some(rule));
-            prepared.gates.insert(rule, Gate { tun, way: Arc::clone(way) });
+            prepared.gates.insert(rule, Gate { tuns, way: Arc::clone(way) });
         }
         Ok(prepared)
     }
 
-    /// Holds SYNs by these gates from now on.
+    /// Holds SYNs by these gates from now on, as soon as the workers have woken.
     pub fn open(&self, prepared: Prepared) {
         self.lock_gates().extend(prepared.gates);
-        self.gates_changed.store(true, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Descriptors kept open for gates: each one's interface, and a socket prepared for its next dial.
+    /// Descriptors kept open for gates: each one's interfaces, and for each of them a socket prepared for its next dial.
     pub fn descriptors(&self) -> usize {
-        2 * self.lock_gates().len()
+        self.lock_gates().values().map(|gate| 2 * gate.tuns.len()).sum()
     }
 
     fn lock_gates(&self) -> MutexGuard<'_, Gates> {
@@ -154,25 +179,30 @@ fn bare(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The thread that holds SYNs.
+/// The SYNs that one worker holds, watched by its epoll instance.
 pub(crate) struct Hold<'a> {
     shared: &'a Shared<'a>,
+    /// The worker's index.
+    holder: usize,
     gates: Gates,
-    raw: tun::Raw,
-    epoll: Epoll,
+    /// The changes of the gates it has followed.
+    followed: u64,
+    raw: Arc<Raw>,
     table: Table,
+    /// How many of the shared count are its own.
+    counted: usize,
     dialing: HashMap<u64, Dial>,
-    /// By the rule's index: a socket for the next dial, made while no client waits for it.
-    prepared: HashMap<usize, Outgoing>,
-    /// Rounds of its loop, and the last one in which each gate brought a SYN.
-    round: u64,
-    visited: HashMap<usize, u64>,
+    /// By the rule's index.
+    visited: HashMap<usize, Visit>,
 }
 
-/// A socket to dial with.
-struct Outgoing {
-    socket: TcpStream,
+/// The last SYN of a gate.
+struct Visit {
+    /// The worker's round in which it came.
+    round: u64,
     ipv6: bool,
+    /// To dial for the next one with, made while no client waits for it.
+    prepared: Option<TcpStream>,
 }
 
 /// A dial under way.
@@ -184,75 +214,66 @@ struct Dial {
 }
 
 impl<'a> Hold<'a> {
-    pub fn new(shared: &'a Shared<'a>, own_mark: u32) -> Result<Hold<'a>> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::io(WATCH, errno))?;
-        let (raw, table) = (tun::Raw::new(own_mark)?, Table::new(shared.held_limit()));
-        let (gates, dialing, prepared, visited) = Default::default();
-        Ok(Hold { shared, gates, raw, epoll, table, dialing, prepared, round: 0, visited })
+    /// Nothing comes in before [`Hold::follow`].
+    pub fn new(holder: usize, shared: &'a Shared<'a>, raw: Arc<Raw>) -> Hold<'a> {
+        let table = Table::new(shared.held_limit());
+        let (gates, dialing, visited) = Default::default();
+        Hold { shared, holder, gates, followed: 0, raw, table, counted: 0, dialing, visited }
     }
 
-    /// Takes over gates made since the last look.
-    fn look_at_gates(&mut self) -> Result<()> {
-        if !self.shared.held.gates_changed.swap(false, Ordering::AcqRel) {
+    /// Watches gates made since the last look.
+    pub fn follow(&mut self, epoll: &Epoll) -> Result<()> {
+        let changes = self.shared.held.changes.load(Ordering::Acquire);
+        if changes == self.followed {
             return Ok(());
         }
+        self.followed = changes;
         let gates = self.shared.held.lock_gates().clone();
-        for (index, gate) in gates.iter().filter(|(index, _)| !self.gates.contains_key(index)) {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, GATES + *index as u64);
-            self.epoll.add(gate.tun.file(), event).map_err(|errno| Error::io(WATCH, errno))?;
+        for (rule, gate) in gates.iter().filter(|(rule, _)| !self.gates.contains_key(rule)) {
+            let Some(tun) = gate.tuns.get(self.holder) else { continue };
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, GATES | *rule as u64);
+            epoll.add(tun.file(), event).map_err(|errno| Error::io(WATCH, errno))?;
         }
         self.gates = gates;
         // The way of a rule may be another now.
-        self.prepared.clear();
+        self.visited.clear();
         Ok(())
     }
 
-    /// Works until the relay's last connection has ended: while it drains, SYNs pass.
-    pub fn run(mut self) -> Result<()> {
-        let mut events = [EpollEvent::empty(); EVENTS];
-        self.look_at_gates()?;
-        while !self.shared.expired.load(Ordering::Acquire) {
-            let count = match self.epoll.wait(&mut events, EpollTimeout::from(WAIT_MS)) {
-                Ok(count) => count,
-                Err(nix::errno::Errno::EINTR) => 0,
-                Err(errno) => return Err(Error::io("wait for held handshakes", errno)),
-            };
-            self.round += 1;
-            self.look_at_gates()?;
-            self.forget_taken();
-            for event in &events[..count] {
-                match event.data() {
-                    gate @ GATES.. => self.read_some((gate - GATES) as usize),
-                    number => self.on_dial(number, event.events()),
-                }
-            }
-            self.expire();
+    /// What epoll said of a gate or a dial, in that round of the worker.
+    pub fn on_event(&mut self, data: u64, flags: EpollFlags, epoll: &Epoll, round: u64) {
+        match data {
+            GATES.. => self.read_some((data & !GATES) as usize, epoll, round),
+            _ => self.on_dial(data & !TOKENS, flags),
         }
-        Ok(())
     }
 
     /// Mostly one SYN, whom another look would only delay; more when there was one in the last round, too.
-    fn read_some(&mut self, rule: usize) {
+    fn read_some(&mut self, rule: usize, epoll: &Epoll, round: u64) {
         let Some(gate) = self.gates.get(&rule).cloned() else { return };
-        let is_crowded = self.visited.insert(rule, self.round).is_some_and(|last| last + 1 == self.round);
+        let Some(tun) = gate.tuns.get(self.holder) else { return };
+        let visit = self.visited.entry(rule).or_insert(Visit { round: 0, ipv6: false, prepared: None });
+        let is_crowded = std::mem::replace(&mut visit.round, round) + 1 == round;
         let mut packet = [0; tun::PACKET_BYTES];
         for _ in 0..if is_crowded { BATCH } else { 1 } {
-            let Some(bytes) = gate.tun.read(&mut packet) else { return };
-            self.on_packet(rule, &gate, &packet[..bytes]);
+            let Some(bytes) = tun.read(&mut packet) else { return };
+            self.on_packet((rule, &gate.way, tun), &packet[..bytes], epoll);
+            self.count();
         }
     }
 
-    fn on_packet(&mut self, rule: usize, gate: &Gate, packet: &[u8]) {
+    fn on_packet(&mut self, from: (usize, &ConnectionPlan, &Tun), packet: &[u8], epoll: &Epoll) {
         // The kernel's own multicast and whatever else is routed here by hand.
         let Some(syn) = Syn::parse(packet) else { return };
+        let (rule, way, tun) = from;
         let (pair, now) = ((syn.client, syn.server), Instant::now());
         let may_hold = !self.shared.draining.load(Ordering::Acquire) && self.shared.has_room();
         match self.table.on_syn(pair, packet, may_hold, now) {
             Verdict::Wait => {}
             Verdict::Pass => self.pass(&syn, packet),
             // A SYN the kernel does not take will come again.
-            Verdict::Answer => drop(gate.tun.write(packet)),
-            Verdict::Dial(number) => match self.dial(number, pair, rule, gate) {
+            Verdict::Answer => drop(tun.write(packet)),
+            Verdict::Dial(number) => match self.dial(number, pair, (rule, way), epoll) {
                 Ok(()) => {}
                 Err(error) if is_shortage(&error) => {
                     self.table.give_up(pair, now);
@@ -270,26 +291,31 @@ impl<'a> Hold<'a> {
         self.raw.send(packet, syn.server.ip());
     }
 
-    fn dial(&mut self, number: u64, pair: Pair, rule: usize, gate: &Gate) -> io::Result<()> {
+    fn dial(
+        &mut self,
+        number: u64,
+        pair: Pair,
+        (rule, way): (usize, &ConnectionPlan),
+        epoll: &Epoll,
+    ) -> io::Result<()> {
         let (client, server) = pair;
-        let leg = self.shared.leg(&gate.way.server, true);
-        let prepared = self.prepared.remove(&rule).filter(|prepared| prepared.ipv6 == server.is_ipv6());
+        let leg = self.shared.leg(&way.server, true);
         let mut socket =
-            prepared.map_or_else(|| leg.outgoing(server.is_ipv6()), |prepared| Ok(prepared.socket))?;
+            self.take_prepared(rule, server.is_ipv6()).map_or_else(|| leg.outgoing(server.is_ipv6()), Ok)?;
         if !leg::start_connect(&socket, Some(client), server)? {
             self.shared.warn_port_changed(client, server);
             socket = leg.outgoing(server.is_ipv6())?;
             leg::connect_from_any_port(&socket, client, server)?;
         }
         let once = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
-        self.epoll.add(&socket, EpollEvent::new(once, number))?;
+        epoll.add(&socket, EpollEvent::new(once, TOKENS | number))?;
         self.dialing.insert(number, Dial { pair, socket, rule });
         Ok(())
     }
 
+    /// The socket stays in the epoll instance, which says no more of it, until its client has come.
     fn on_dial(&mut self, number: u64, flags: EpollFlags) {
         let Some(Dial { pair, socket, rule }) = self.dialing.remove(&number) else { return };
-        let _ = self.epoll.delete(&socket);
         let has_failed = flags.contains(EpollFlags::EPOLLERR);
         let error = if has_failed { socket.take_error().unwrap_or_else(Some) } else { None };
         // A reset in answer to the SYN is "refused"; any other came after the handshake: the client shall see both.
@@ -302,20 +328,30 @@ impl<'a> Hold<'a> {
         });
         if stands && let Some(syn) = self.table.on_connected(pair, number, Instant::now()) {
             // Before the SYN goes back: the client may be accepted at once.
-            self.shared.held.lock().standing.insert(pair, Waiting { socket, rule });
-            if let Some(gate) = self.gates.get(&rule) {
-                let _ = gate.tun.write(syn);
+            let waiting = Waiting { socket, rule, holder: self.holder };
+            self.shared.held.lock().standing.insert(pair, waiting);
+            if let Some(tun) = self.gates.get(&rule).and_then(|gate| gate.tuns.get(self.holder)) {
+                let _ = tun.write(syn);
             }
-            self.prepare(rule, pair.1.is_ipv6());
         }
     }
 
-    /// A socket for the next dial, while the client completes its handshake.
-    fn prepare(&mut self, rule: usize, ipv6: bool) {
-        let (Some(gate), false) = (self.gates.get(&rule), self.prepared.contains_key(&rule)) else { return };
-        // Without descriptors the next dial finds out.
-        if let Ok(socket) = self.shared.leg(&gate.way.server, true).outgoing(ipv6) {
-            self.prepared.insert(rule, Outgoing { socket, ipv6 });
+    fn take_prepared(&mut self, rule: usize, ipv6: bool) -> Option<TcpStream> {
+        let visit = self.visited.get_mut(&rule)?;
+        let fits = std::mem::replace(&mut visit.ipv6, ipv6) == ipv6;
+        visit.prepared.take().filter(|_| fits)
+    }
+
+    /// Whether some next SYN's dial would have to wait for its socket.
+    pub fn is_unprepared(&self) -> bool {
+        self.visited.values().any(|visit| visit.prepared.is_none())
+    }
+
+    /// Sockets for the next dials by gates in use. Without descriptors the next dial finds out.
+    pub fn prepare(&mut self) {
+        for (rule, visit) in self.visited.iter_mut().filter(|(_, visit)| visit.prepared.is_none()) {
+            let Some(gate) = self.gates.get(rule) else { continue };
+            visit.prepared = self.shared.leg(&gate.way.server, true).outgoing(visit.ipv6).ok();
         }
     }
 
@@ -344,13 +380,13 @@ impl<'a> Hold<'a> {
         }
     }
 
-    fn forget_taken(&mut self) {
-        for pair in std::mem::take(&mut self.shared.held.lock().taken) {
-            self.table.on_taken(pair);
+    /// Forgets those whose clients have come, and whose time is up.
+    pub fn tidy(&mut self) {
+        if self.table.len() == 0 {
+            return;
         }
-    }
-
-    fn expire(&mut self) {
+        let taken = self.shared.held.lock().taken.remove(&self.holder);
+        taken.into_iter().flatten().for_each(|pair| self.table.on_taken(pair));
         for (pair, number) in self.table.expire(Instant::now()) {
             let dialing = self.dialing.remove(&number);
             let standing = self.shared.held.lock().standing.remove(&pair);
@@ -361,7 +397,12 @@ impl<'a> Hold<'a> {
                 self.count_unserved(rule);
             }
         }
-        self.shared.held_count.store(self.table.len(), Ordering::Release);
+        self.count();
+    }
+
+    fn count(&mut self) {
+        let before = std::mem::replace(&mut self.counted, self.table.len());
+        self.shared.held.count.fetch_add(self.counted.wrapping_sub(before), Ordering::AcqRel);
     }
 }
 

@@ -8,18 +8,18 @@ mod rules;
 
 use crate::{
     Accept, Error, Fail, InterceptPlan, RelayPlan, Result,
-    hold::{self, MOST_GATES, Tun},
+    hold::{self, MOST_GATES, MOST_HOLDERS, Tun},
 };
-use commands::{interface_exists, ip, ip_quiet, nft, nft_check};
+use commands::{interface_exists, ip, ip_all, ip_quiet, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
 pub(crate) use rules::{ListenPorts, Taking};
-use rules::{Numbers, Record};
+use rules::{Numbers, Place, Record};
 
 /// First mark and table tried, and how many after it: "lf" in ASCII.
 const FIRST_NUMBER: u32 = 0x6c66;
 const TRIES: u32 = 32;
-/// Numbers of one relay: of taken packets, its own, and those held for each rule.
-const STEP: u32 = 2 + MOST_GATES as u32;
+/// Numbers of one relay: of taken packets, its own, and those held for each rule and worker.
+const STEP: u32 = 2 + (MOST_GATES * MOST_HOLDERS) as u32;
 /// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
 const RULE_PRIORITY: &str = "10";
 /// The IPv4 dummy address (RFC 7600 section 4.8): nothing is ever sent to it.
@@ -81,7 +81,8 @@ fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
     let numbers = Numbers { mark: 1, own_mark: 2, table: 1 };
     let ports = vec![ListenPorts { ipv4: Some(1), ipv6: Some(1) }; plan.rules.len().max(1)];
     let error = nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes)).err()?;
-    let mend = "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET and CONFIG_NFT_FIB_INET";
+    let mend =
+        "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, CONFIG_NFT_HASH and CONFIG_NFT_FIB_INET";
     Some(Missing::new("transparent interception by nftables", error.to_string(), mend))
 }
 
@@ -204,37 +205,51 @@ impl Interception {
         Ok(())
     }
 
-    /// Makes the interface that SYNs held for a rule come to, and the way there. When the process dies, interface and
-    /// route go with it, and SYNs are forwarded, or dropped when the relay fails closed.
-    pub fn hold(&self, rule: usize) -> Result<Tun> {
-        let tun = Tun::create(&self.record.numbers.hold_interface(rule))?;
-        self.route_held(rule).inspect_err(|_| self.unhold(rule))?;
-        Ok(tun)
+    /// Makes the interfaces that SYNs held for a rule come to, one per worker that holds some, and the ways there. When the
+    /// process dies, interfaces and routes go with it, and SYNs are forwarded, or dropped when the relay fails closed.
+    pub fn hold(&self, rule: usize, holders: usize) -> Result<Vec<Tun>> {
+        let places: Vec<_> = (0..holders).map(|holder| Place { rule, holder }).collect();
+        let make = |place: &Place| Tun::create(&self.record.numbers.hold_interface(*place));
+        let tuns = places.iter().map(make).collect::<Result<_>>()?;
+        self.route_held(&places).inspect_err(|_| self.unhold(rule, holders))?;
+        Ok(tuns)
     }
 
-    fn route_held(&self, rule: usize) -> Result<()> {
+    fn route_held(&self, places: &[Place]) -> Result<()> {
         let numbers = &self.record.numbers;
-        let (mark, table) = (format!("{:#x}", numbers.hold_mark(rule)), numbers.hold_table(rule).to_string());
-        let name = numbers.hold_interface(rule);
+        let all =
+            |lines: &dyn Fn(Place) -> String| places.iter().map(|place| lines(*place)).collect::<String>();
         // Loose validation of sources is content with any route back, but not on an interface without an address.
-        ip(&["addr", "add", DUMMY_ADDRESS, "dev", &name])?;
-        ip(&["link", "set", &name, "up"])?;
+        let up = |place| {
+            let name = numbers.hold_interface(place);
+            format!("addr add {DUMMY_ADDRESS} dev {name}\nlink set {name} up\n")
+        };
+        let route = |place| {
+            let (name, table) = (numbers.hold_interface(place), numbers.hold_table(place));
+            let mark = numbers.hold_mark(place);
+            let refusal = format!("route add blackhole default metric 4096 table {table}\n");
+            format!(
+                "rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
+                 route add default dev {name} table {table}\n{}",
+                if self.record.keep { &refusal } else { "" }
+            )
+        };
+        ip_all("-4", &all(&up))?;
         for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
-            ip(&[family, "rule", "add", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table])?;
-            ip(&[family, "route", "add", "default", "dev", &name, "table", &table])?;
-            if self.record.keep {
-                ip(&[family, "route", "add", "blackhole", "default", "metric", "4096", "table", &table])?;
-            }
+            ip_all(family, &all(&route))?;
         }
         Ok(())
     }
 
-    /// Takes the way to such an interface back: routes go with the interface, rules do not.
-    pub fn unhold(&self, rule: usize) {
+    /// Takes the ways to such interfaces back: routes go with the interfaces, rules do not.
+    pub fn unhold(&self, rule: usize, holders: usize) {
         let numbers = &self.record.numbers;
-        for family in FAMILIES {
-            remove_rule(family, numbers.hold_mark(rule));
-            ip_quiet(&[family, "route", "flush", "table", &numbers.hold_table(rule).to_string()]);
+        for (family, holder) in
+            FAMILIES.into_iter().flat_map(|family| (0..holders).map(move |holder| (family, holder)))
+        {
+            let place = Place { rule, holder };
+            remove_rule(family, numbers.hold_mark(place));
+            ip_quiet(&[family, "route", "flush", "table", &numbers.hold_table(place).to_string()]);
         }
     }
 

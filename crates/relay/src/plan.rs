@@ -117,6 +117,11 @@ impl RelayPlan {
     }
 
     /// How intercepted connections are carried, by the index of their rule (0 when there are no rules).
+    /// Workers that hold SYNs: each has an interface for it per rule.
+    pub(crate) fn holders(&self) -> usize {
+        self.workers.clamp(1, crate::hold::MOST_HOLDERS)
+    }
+
     pub(crate) fn intercepted_ways(&self) -> impl Iterator<Item = (usize, &Arc<ConnectionPlan>)> {
         let all = self.rules.is_empty().then_some((0, &self.defaults));
         let rules = self.rules.iter().enumerate();

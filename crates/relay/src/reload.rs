@@ -102,7 +102,7 @@ impl<'a> Standing<'a> {
         };
         let (ports, of_rules) = self.doors.open_intercepted(plan)?;
         wanted.extend(of_rules);
-        let gates = shared.held.prepare(plan.intercepted_ways(), interception)?;
+        let gates = shared.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
         match interception.exchange(plan, &ports, Taking::Yes) {
             Ok(()) => Ok((ports, wanted, gates)),
             Err(error) => {

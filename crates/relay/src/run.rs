@@ -4,7 +4,7 @@ use crate::{
     Commands, Error, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result, Stop,
     control::Control,
     doors::Doors,
-    hold::Hold,
+    hold::{Hold, Raw},
     intercept::{self, Interception},
     metrics,
     plan::ConnectionPlan,
@@ -99,19 +99,20 @@ fn open_and_work(
     let mut doors = Doors::new(plan.workers, own_mark);
     doors.open_explicit(plan)?;
     let ports = if interception.is_some() { doors.open_intercepted(plan)?.0 } else { Vec::new() };
-    let hold = match interception {
+    let raw = match interception {
         Some(interception) => {
-            let gates = shared.held.prepare(plan.intercepted_ways(), interception)?;
+            let gates = shared.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
             shared.held.open(gates);
-            Some(Hold::new(&shared, interception.own_mark())?)
+            Some(Arc::new(Raw::new(interception.own_mark())?))
         }
         None => None,
     };
+    let hold = |index| Some(Hold::new(index, &shared, Arc::clone(raw.as_ref()?)));
     shared.count_descriptors(doors.ids().len());
     warn_of_small_buffers(&shared);
     let made: Vec<_> = doors.made.iter_mut().map(std::mem::take).enumerate().collect();
     let workers: Result<Vec<_>> =
-        made.into_iter().map(|(index, own)| Worker::new(index, &shared, own)).collect();
+        made.into_iter().map(|(index, own)| Worker::new(index, &shared, own, hold(index))).collect();
     let workers = workers?;
     if let Some(interception) = interception {
         interception.start(plan, &ports)?;
@@ -119,7 +120,7 @@ fn open_and_work(
     let standing = Standing::new(Arc::clone(plan), doors, ports, interception);
     standing.describe(&mut shared.standing.lock().unwrap_or_else(PoisonError::into_inner));
     observer.prepared();
-    work(&shared, standing, (workers, hold), &answers, commands)
+    work(&shared, standing, workers, &answers, commands)
 }
 
 /// Who answers questions.
@@ -140,7 +141,7 @@ impl Answers {
 fn work(
     shared: &Shared,
     mut standing: Standing,
-    (workers, hold): (Vec<Worker>, Option<Hold>),
+    workers: Vec<Worker>,
     answers: &Answers,
     commands: &dyn Commands,
 ) -> Result<RelayStats> {
@@ -159,9 +160,7 @@ fn work(
             scope.spawn(move || metrics.serve(&|format| metrics::render(shared, format), done));
         }
         scope.spawn(move || shared.queues.run(done));
-        let mut workers: Vec<_> =
-            workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
-        workers.extend(hold.map(|hold| scope.spawn(move || hold.run())));
+        let workers: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
         shared.observer.ready(&ready);
         attend(shared, &mut standing, commands, &workers);
         drain(shared, &standing, commands);

@@ -4,7 +4,7 @@ use crate::{
     Accept, Error, LegPlan, RelayPlan, RelayStats, Result,
     buffer::Budget,
     doors::{Clients, DoorOrder},
-    hold::Held,
+    hold::{Held, Taken},
     leg::Leg,
     limits::Limits,
     observer::{Ended, Observer},
@@ -16,7 +16,7 @@ use crate::{
 use longfat_host::monotonic_us;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -51,8 +51,6 @@ pub(crate) struct Shared<'a> {
     pub seats: Vec<Seat>,
     /// Servers' legs whose clients have not been accepted yet.
     pub held: Held,
-    /// Handshakes held back.
-    pub held_count: AtomicUsize,
     limits: Limits,
     /// Connections at a time; more wait.
     most_connections: AtomicUsize,
@@ -122,7 +120,6 @@ impl<'a> Shared<'a> {
             started_us: monotonic_us(),
             seats: seats?,
             held: Held::default(),
-            held_count: AtomicUsize::new(0),
             limits,
             most_connections,
             next_number: AtomicU32::new(0),
@@ -169,17 +166,18 @@ impl<'a> Shared<'a> {
 
     /// Whether one more handshake may be held.
     pub fn has_room(&self) -> bool {
-        let held = self.held_count.load(Ordering::Acquire);
-        self.live.load(Ordering::Acquire) + held < self.connection_limit() && !self.is_memory_full()
+        let held = self.held.count();
+        let has_place = self.live.load(Ordering::Acquire) + held < self.connection_limit();
+        held < self.held_limit() && has_place && !self.is_memory_full()
     }
 
-    /// Handshakes that may be held at once.
+    /// Handshakes that all workers may hold at once.
     pub fn held_limit(&self) -> usize {
         self.limits.held
     }
 
     /// The leg that stands for a client whose SYN was held.
-    pub fn held_leg(&self, client: SocketAddr, server: SocketAddr, clients: &Clients) -> Option<TcpStream> {
+    pub fn held_leg(&self, client: SocketAddr, server: SocketAddr, clients: &Clients) -> Option<Taken> {
         let may_be_held = clients.is_intercepted() && clients.likely().accept == Accept::AfterServer;
         if may_be_held { self.held.take(client, server) } else { None }
     }

@@ -4,7 +4,8 @@
 //! workers, the second one's may be the first to look, and its dial reaches the server before the first one's: a
 //! program that tells its connections apart by their order takes one for the other. One worker accepts, and dials, in
 //! the order in which the client connected. The choice is a classic BPF program of the listeners' group
-//! (SO_ATTACH_REUSEPORT_CBPF), which needs no privilege.
+//! (SO_ATTACH_REUSEPORT_CBPF), which needs no privilege. nftables may have chosen already, by a mark: a client whose SYN one
+//! worker holds is accepted by that worker.
 
 use nix::sys::socket::{setsockopt, sockopt};
 use std::{io, net::TcpListener};
@@ -13,6 +14,10 @@ use std::{io, net::TcpListener};
 const FACTOR: u32 = 0x9e37_79b1;
 /// Where a word of the IP header is, however far the kernel has read.
 const IP_HEADER: u32 = libc::SKF_NET_OFF as u32;
+const MARK: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_MARK) as u32;
+/// "lfw" in ASCII: a mark of these high bits has the listener's place in the low ones, while the listener is chosen.
+const CHOSEN: u32 = 0x6c66_7700;
+const CHOSEN_BITS: u32 = 0xffff_ff00;
 const IPV4_ADDRESSES: [u32; 2] = [12, 16];
 const IPV6_ADDRESSES: [u32; 8] = [8, 12, 16, 20, 24, 28, 32, 36];
 
@@ -23,17 +28,24 @@ pub(crate) fn by_addresses(listener: &TcpListener, count: usize) -> io::Result<(
     Ok(setsockopt(listener, sockopt::AttachReusePortCbpf, &filter)?)
 }
 
+/// The mark by which a packet goes to the listener of that place.
+pub(crate) fn mark(place: usize) -> u32 {
+    CHOSEN | (place as u32 & !CHOSEN_BITS)
+}
+
 /// Returns the place of a packet's listener in the order in which they were bound.
 fn program(count: u32) -> Vec<libc::sock_filter> {
     let (four, six) = (mixed(&IPV4_ADDRESSES), mixed(&IPV6_ADDRESSES));
     let mut program = vec![
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, MARK),
+        statement(libc::BPF_ALU | libc::BPF_SUB | libc::BPF_K, CHOSEN),
+        // Any other mark is more than this, or as little as a place nobody has.
+        jump(libc::BPF_JGE, count.min(!CHOSEN_BITS + 1), 1, 0),
+        statement(libc::BPF_RET | libc::BPF_A, 0),
         statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, IP_HEADER),
         statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0xf0),
         // A listener of both families gets packets of both.
-        libc::sock_filter {
-            jt: four.len() as u8 + 1,
-            ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0x60)
-        },
+        jump(libc::BPF_JEQ, 0x60, four.len() as u8 + 1, 0),
     ];
     program.extend(four);
     program.push(statement(libc::BPF_JMP | libc::BPF_JA, six.len() as u32));
@@ -57,6 +69,10 @@ fn mixed(offsets: &[u32]) -> Vec<libc::sock_filter> {
         ]
     };
     offsets.iter().flat_map(mix).collect()
+}
+
+fn jump(condition: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { jt, jf, ..statement(libc::BPF_JMP | condition | libc::BPF_K, k) }
 }
 
 fn statement(code: u32, k: u32) -> libc::sock_filter {
@@ -92,8 +108,15 @@ mod tests {
 
     /// The listener that got the connection.
     fn chosen(group: &[TcpListener], from: &str, to: SocketAddr) -> usize {
+        chosen_by(group, from, to, None)
+    }
+
+    fn chosen_by(group: &[TcpListener], from: &str, to: SocketAddr, mark: Option<u32>) -> usize {
         let family = if to.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
         let fd = nix::sys::socket::socket(family, SockType::Stream, SockFlag::empty(), None).unwrap();
+        if let Some(mark) = mark {
+            setsockopt(&fd, sockopt::Mark, &mark).expect("marks need CAP_NET_ADMIN");
+        }
         bind(fd.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(from.parse().unwrap(), 0))).unwrap();
         connect(fd.as_raw_fd(), &SockaddrStorage::from(to)).unwrap();
         let _client = TcpStream::from(fd);
@@ -122,6 +145,18 @@ mod tests {
             let to = SocketAddr::new(host.parse().unwrap(), port);
             let first = chosen(&group, host, to);
             assert!((0..16).all(|_| chosen(&group, host, to) == first), "{host}");
+        }
+    }
+    #[test]
+    fn a_mark_chooses_before_the_addresses_do_and_any_other_mark_does_not() {
+        let group = group("127.0.0.1:0");
+        let to = group[0].local_addr().unwrap();
+        let by_addresses = chosen(&group, "127.0.0.1", to);
+        for place in 0..LISTENERS {
+            assert_eq!(chosen_by(&group, "127.0.0.1", to, Some(mark(place))), place);
+        }
+        for other in [1, CHOSEN - 1, mark(LISTENERS), CHOSEN + 0x100, u32::MAX] {
+            assert_eq!(chosen_by(&group, "127.0.0.1", to, Some(other)), by_addresses, "{other:#x}");
         }
     }
 }

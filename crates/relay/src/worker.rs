@@ -16,6 +16,7 @@ use crate::{
     buffer::Pool,
     connection::{Direction, Ending, Event, Side},
     doors::{DoorId, DoorPlan},
+    hold::{self, Hold},
     leg,
     observer::{ConnectionSummary, Ended},
     relayed::Relayed,
@@ -57,6 +58,8 @@ pub(crate) struct Worker<'a> {
     epoll: Epoll,
     doors: Vec<Door>,
     accepting: accept::Accepting,
+    /// Of SYNs, when it may intercept.
+    hold: Option<Hold<'a>>,
     slots: Slots,
     /// Of dials: by the client's address and its server.
     order: Order<(IpAddr, SocketAddr), Token>,
@@ -72,16 +75,22 @@ pub(crate) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(index: usize, shared: &'a Shared<'a>, doors: Vec<DoorPlan>) -> Result<Worker<'a>> {
+    pub fn new(
+        index: usize,
+        shared: &'a Shared<'a>,
+        doors: Vec<DoorPlan>,
+        hold: Option<Hold<'a>>,
+    ) -> Result<Worker<'a>> {
         let epoll =
             Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::io("make an epoll", errno))?;
         let plan = shared.plan;
-        let worker = Worker {
+        let mut worker = Worker {
             index,
             shared,
             epoll,
             doors: doors.into_iter().map(Door::new).collect(),
             accepting: accept::Accepting::default(),
+            hold,
             slots: Slots::default(),
             order: Order::new(),
             ready: VecDeque::new(),
@@ -96,6 +105,7 @@ impl<'a> Worker<'a> {
         let added = worker.epoll.add(&shared.seats[index].wake, wake);
         added.map_err(|errno| Error::io("watch a wake-up descriptor", errno))?;
         worker.open_doors()?;
+        worker.look_after_held()?;
         Ok(worker)
     }
 
@@ -110,6 +120,7 @@ impl<'a> Worker<'a> {
             }
             self.shared.seats[self.index].rounds.fetch_add(1, Ordering::Relaxed);
             self.look_after_doors();
+            self.look_after_held()?;
             self.dial_due();
             self.flush_gathered();
             self.run_ready();
@@ -119,6 +130,13 @@ impl<'a> Worker<'a> {
             self.look_at_limits();
         }
         Ok(())
+    }
+
+    /// Follows new gates, and forgets handshakes that are held no more.
+    fn look_after_held(&mut self) -> Result<()> {
+        let Some(hold) = &mut self.hold else { return Ok(()) };
+        hold.tidy();
+        hold.follow(&self.epoll)
     }
 
     /// A connection may still be on its way here from another worker, so all of them count; after the drain time
@@ -159,6 +177,11 @@ impl<'a> Worker<'a> {
                 self.follow_orders();
             }
             LISTENERS.. => self.on_door((data - LISTENERS) as DoorId),
+            hold::TOKENS.. => {
+                if let Some(hold) = &mut self.hold {
+                    hold.on_event(data, flags, &self.epoll, self.round);
+                }
+            }
             _ => self.dispatch_connection(Token::from(data), Token::side(data), flags),
         }
     }
@@ -307,11 +330,21 @@ impl<'a> Worker<'a> {
 
     /// Watches both sockets. Edge-triggered: what is there already is reported at once.
     fn watch(&self, token: Token) -> nix::Result<()> {
+        self.watch_side(token, Side::Client)?;
+        self.watch_side(token, Side::Server)
+    }
+
+    fn watch_side(&self, token: Token, side: Side) -> nix::Result<()> {
         let Some(connection) = self.slots.get(token) else { return Ok(()) };
-        for side in [Side::Client, Side::Server] {
-            self.epoll.add(connection.legs.leg(side), EpollEvent::new(WATCHED, token.data(side)))?;
-        }
-        Ok(())
+        self.epoll.add(connection.legs.leg(side), EpollEvent::new(WATCHED, token.data(side)))
+    }
+
+    /// As [`Worker::watch`], where the server's leg was watched for its handshake.
+    fn watch_again(&self, token: Token) -> nix::Result<()> {
+        self.watch_side(token, Side::Client)?;
+        let Some(connection) = self.slots.get(token) else { return Ok(()) };
+        let mut event = EpollEvent::new(WATCHED, token.data(Side::Server));
+        self.epoll.modify(connection.legs.leg(Side::Server), &mut event)
     }
 }
 

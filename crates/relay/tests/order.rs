@@ -104,3 +104,38 @@ fn what_one_worker_takes_of_a_client_all_of_them_carry() {
         relay.stop();
     }
 }
+
+/// Connects from an address of the client's.
+fn connect_from(own: &str, to: &str) -> TcpStream {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
+    use std::os::fd::AsRawFd;
+    let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(at(&format!("{own}:0")))).unwrap();
+    connect(fd.as_raw_fd(), &SockaddrStorage::from(at(to))).unwrap();
+    TcpStream::from(fd)
+}
+
+#[test]
+fn the_worker_that_held_a_syn_carries_its_client_and_clients_are_spread() {
+    const CLIENTS: usize = 12;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let bed = Bed::new("holders");
+    let relay = bed.start(RelayPlan { workers: WORKERS, ..Bed::after_server() });
+    let listener = bed.listen(ANYWHERE);
+    let before: usize = watched().iter().sum();
+    let clients: Vec<_> = (0..CLIENTS).map(|host| format!("10.71.1.{}", 10 + host)).collect();
+    for own in &clients {
+        bed.client.ip(&["addr", "add", &format!("{own}/24"), "dev", "eth0"]).unwrap();
+    }
+    let dial = |own: &String| bed.client.run(|| connect_from(own, ANYWHERE)).unwrap();
+    let pairs: Vec<_> = clients.iter().map(|own| (dial(own), accept(&listener))).collect();
+    for (client, far) in &pairs {
+        bed::carry(client, far, 10_000);
+    }
+    let watched = watched();
+    // Another worker would watch the server's leg, too, that the one which dialled knows already.
+    assert_eq!(watched.iter().sum::<usize>() - before, 2 * CLIENTS, "{watched:?}");
+    assert!(watched[0] < 2 * CLIENTS, "all of them at one worker: {watched:?}");
+    drop(pairs);
+    assert_eq!(relay.stop().connections, CLIENTS as u64);
+}

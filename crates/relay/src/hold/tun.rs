@@ -70,7 +70,7 @@ impl Tun {
 
 /// Sends whole IP packets with anybody's address, past the interception.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     ipv4: OwnedFd,
     /// Absent where the host has no IPv6.
     ipv6: Option<OwnedFd>,

@@ -24,6 +24,11 @@ pub(super) fn ip(args: &[&str]) -> Result<String> {
     run_command(command)
 }
 
+/// Runs commands of `ip` for a family, one per line, up to the first that fails.
+pub(super) fn ip_all(family: &str, commands: &str) -> Result<()> {
+    feed("ip", &[family, "-batch", "-"], commands).map(drop)
+}
+
 /// Runs `ip ARGS` where failure means "there is none": what it printed.
 pub(super) fn ip_quiet(args: &[&str]) -> String {
     ip(args).unwrap_or_default()

@@ -1,6 +1,10 @@
 //! The nft program of an interception, and the record of who made it: text only, nothing is run here.
 
-use crate::plan::{Accept, ConnectionPlan, Fail, MatchPlan, RelayPlan, RulePlan};
+use crate::{
+    hold::MOST_HOLDERS,
+    plan::{Accept, ConnectionPlan, Fail, MatchPlan, RelayPlan, RulePlan},
+    steer,
+};
 use std::{fmt::Write, sync::Arc};
 
 /// How long the pair of a SYN is remembered: a handshake by cookies takes a round trip, and a retransmission or two.
@@ -19,20 +23,33 @@ pub(crate) struct Numbers {
     pub table: u32,
 }
 
+/// Where SYNs are held: a rule's, of the clients of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub rule: usize,
+    pub holder: usize,
+}
+
+impl Place {
+    fn number(self) -> u32 {
+        (self.rule * MOST_HOLDERS + self.holder) as u32
+    }
+}
+
 impl Numbers {
-    /// Mark of SYNs that are held for the rule of that index.
-    pub fn hold_mark(&self, rule: usize) -> u32 {
-        self.mark.wrapping_add(2 + rule as u32)
+    /// Mark of SYNs that are held there.
+    pub fn hold_mark(&self, place: Place) -> u32 {
+        self.mark.wrapping_add(2 + place.number())
     }
 
-    /// Routing table that brings them to the rule's TUN interface.
-    pub fn hold_table(&self, rule: usize) -> u32 {
-        self.table.wrapping_add(1 + rule as u32)
+    /// Routing table that brings them to the place's TUN interface.
+    pub fn hold_table(&self, place: Place) -> u32 {
+        self.table.wrapping_add(1 + place.number())
     }
 
     /// Name of that interface.
-    pub fn hold_interface(&self, rule: usize) -> String {
-        format!("lfh{:x}-{rule}", self.mark)
+    pub fn hold_interface(&self, place: Place) -> String {
+        format!("lfh{:x}-{}", self.mark, place.number())
     }
 }
 
@@ -186,10 +203,12 @@ fn pair(family: &str) -> String {
 
 /// Takes a SYN and remembers its pair.
 fn take_syn(rule: usize, family: &str, to: &str, mark: u32) -> String {
-    format!(
-        "add @{family}_{rule} {{ {} }} tproxy {family} to {to} meta mark set {mark:#x} accept",
-        pair(family)
-    )
+    let remember = remember(rule, family);
+    format!("{remember} tproxy {family} to {to} meta mark set {mark:#x} accept")
+}
+
+fn remember(rule: usize, family: &str) -> String {
+    format!("add @{family}_{rule} {{ {} }}", pair(family))
 }
 
 /// ACKs of pairs whose SYNs were taken and that have no socket.
@@ -210,19 +229,41 @@ fn cookie_lines(plan: &RelayPlan, mark: u32, ports: &[ListenPorts]) -> String {
     text
 }
 
-/// SYNs that were held and whose servers have answered: they come back by their rule's interface.
+/// SYNs that were held and whose servers have answered: they come back by their place's interface, and go to the listener of
+/// the worker that held them.
 fn answered_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> String {
     let mut text = String::new();
     for (rule, _) in plan.intercepted_ways().filter(|(_, way)| way.accept == Accept::AfterServer) {
         let Some(ports) = ports.get(rule) else { continue };
         for (protocol, family, address, port) in families(ports) {
             let Some(port) = port else { continue };
-            let (tun, to) = (numbers.hold_interface(rule), format!("{address}:{port}"));
-            let take = take_syn(rule, family, &to, numbers.mark);
-            let _ = writeln!(text, "iifname \"{tun}\" meta nfproto {protocol} meta l4proto tcp {take}");
+            for holder in 0..plan.holders() {
+                let _ = writeln!(
+                    text,
+                    "iifname \"{}\" meta nfproto {protocol} meta l4proto tcp {} meta mark set {:#x} \
+                     tproxy {family} to {address}:{port} meta mark set {:#x} accept",
+                    numbers.hold_interface(Place { rule, holder }),
+                    remember(rule, family),
+                    steer::mark(holder),
+                    numbers.mark,
+                );
+            }
         }
     }
     text
+}
+
+/// Marks a SYN for the place where it is held: always the same one for the same two addresses.
+fn hold_syn(rule: usize, family: &str, numbers: &Numbers, holders: usize) -> String {
+    let first = numbers.hold_mark(Place { rule, holder: 0 });
+    let mark = match holders {
+        1 => format!("{first:#x}"),
+        _ => format!(
+            "jhash {family} saddr . {family} daddr mod {holders} seed {:#x} offset {first}",
+            numbers.mark
+        ),
+    };
+    format!("meta mark set {mark} accept")
 }
 
 /// What becomes of a SYN, rule by rule, for the IP families that each can match.
@@ -248,7 +289,8 @@ fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> Vec<
                     // be dropped.
                     let take = take_syn(index, family, &format!("{address}:{port}"), mark);
                     lines.push(format!("{matched}socket transparent 1 {take}"));
-                    lines.push(format!("{matched}meta mark set {:#x} accept", numbers.hold_mark(index)));
+                    let hold = hold_syn(index, family, numbers, plan.holders());
+                    lines.push(format!("{matched}{hold}"));
                 }
                 (Some(_), Some(port)) => {
                     let take = take_syn(index, family, &format!("{address}:{port}"), mark);
@@ -359,6 +401,40 @@ mod tests {
                  set 0x1 accept",
             ]
         );
+    }
+
+    #[test]
+    fn what_is_held_goes_by_its_addresses_to_a_worker_and_comes_back_to_the_same_one() {
+        let plan = |workers| {
+            let text = format!(
+                "workers = {workers}\n[intercept]\ninterfaces = 'lan'\n[defaults]\naccept = 'after-server'\n"
+            );
+            crate::spec::RelaySpec::parse(&text).unwrap().resolve().unwrap()
+        };
+        let numbers = Numbers { mark: 0x100, own_mark: 0x101, table: 0x100 };
+        let ports = [ListenPorts { ipv4: Some(5), ipv6: None }];
+        let text = |workers| chains("longfat_x", &plan(workers), &numbers, &ports, Taking::Yes);
+        let two = text(2);
+        assert!(
+            two.contains("meta mark set jhash ip saddr . ip daddr mod 2 seed 0x100 offset 258 accept"),
+            "{two}"
+        );
+        for (holder, mark) in [(0, steer::mark(0)), (1, steer::mark(1))] {
+            let place = Place { rule: 0, holder };
+            assert_eq!(
+                (numbers.hold_mark(place), numbers.hold_table(place)),
+                (258 + holder as u32, 257 + holder as u32)
+            );
+            let back = two.lines().find(|line| line.contains(&numbers.hold_interface(place))).unwrap();
+            assert!(
+                back.contains(&format!(
+                    "meta mark set {mark:#x} tproxy ip to 127.0.0.1:5 meta mark set 0x100 accept"
+                )),
+                "{back}"
+            );
+        }
+        assert!(text(1).contains("meta mark set 0x102 accept"), "one worker needs no choice");
+        assert_eq!(text(2 * MOST_HOLDERS).matches("iifname \"lfh").count(), MOST_HOLDERS);
     }
 
     #[test]

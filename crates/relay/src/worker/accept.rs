@@ -9,6 +9,7 @@ use crate::{
     Ended, Error, LegPlan, Result,
     connection::{Event, Side},
     doors::{Clients, DoorId, DoorOrder, DoorPlan},
+    hold::Hold,
     leg,
     plan::ConnectionPlan,
     relayed::{Legs, Relayed},
@@ -76,8 +77,8 @@ struct Newcomer {
     /// Where it wants to go.
     target: io::Result<SocketAddr>,
     server: TcpStream,
-    /// Its SYN was held: the server's leg stands.
-    stands: bool,
+    /// Its SYN was held, by the worker of that index: the server's leg stands.
+    holder: Option<usize>,
     clients: Clients,
 }
 
@@ -220,16 +221,16 @@ impl Worker<'_> {
                 let target = target(&client, &door.clients);
                 let to = target.as_ref().ok();
                 let held = to.and_then(|to| self.shared.held_leg(address, *to, &door.clients));
-                let stands = held.is_some();
+                let holder = held.as_ref().map(|held| held.holder);
                 let server = match held {
                     Some(held) => {
                         door.prepared = Some(prepared);
-                        held
+                        held.socket
                     }
                     None => prepared,
                 };
                 let clients = door.clients.clone();
-                Ok(Some(Newcomer { client, address, target, server, stands, clients }))
+                Ok(Some(Newcomer { client, address, target, server, holder, clients }))
             }
             Err(error) => {
                 door.prepared = Some(prepared);
@@ -244,7 +245,7 @@ impl Worker<'_> {
     /// Starts the leg to the server. A client that cannot be served is reset.
     fn begin(&mut self, newcomer: Newcomer) {
         let number = self.shared.number();
-        let Newcomer { client, address: client_address, target, server, stands, clients } = newcomer;
+        let Newcomer { client, address: client_address, target, server, holder, clients } = newcomer;
         let Ok(server_address) = target.and_then(|target| self.check_target(target, &clients)) else {
             return self.turn_away(&client, Ended::ResetByClient, &clients.likely().rule);
         };
@@ -272,7 +273,11 @@ impl Worker<'_> {
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
         self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
-        if stands { self.watch_new(token) } else { self.dial(token, Order::on_arrival) }
+        match holder {
+            Some(holder) if holder == self.index => self.keep_if(token, self.watch_again(token)),
+            Some(_) => self.watch_new(token),
+            None => self.dial(token, Order::on_arrival),
+        }
     }
 
     /// Dials whose turn it is when this has happened to a connection.
@@ -300,7 +305,9 @@ impl Worker<'_> {
 
     /// Whether some next client would have to wait for his server's socket.
     pub(super) fn is_unprepared(&self) -> bool {
-        self.accepting.paused.is_none() && self.doors.iter().any(|door| door.prepared.is_none())
+        let lacks_dials = || self.hold.as_ref().is_some_and(Hold::is_unprepared);
+        self.accepting.paused.is_none()
+            && (self.doors.iter().any(|door| door.prepared.is_none()) || lacks_dials())
     }
 
     /// Nothing else is to be done: sockets for the next clients' servers.
@@ -308,6 +315,9 @@ impl Worker<'_> {
         for door in self.doors.iter_mut().filter(|door| door.prepared.is_none()) {
             // Without descriptors the next client waits, which his accepting finds out.
             door.prepared = prepare(self.shared, door).ok();
+        }
+        if let Some(hold) = &mut self.hold {
+            hold.prepare();
         }
     }
 
@@ -377,7 +387,11 @@ impl Worker<'_> {
     }
 
     fn watch_new(&mut self, token: Token) {
-        if self.watch(token).is_err() {
+        self.keep_if(token, self.watch(token));
+    }
+
+    fn keep_if(&mut self, token: Token, watched: nix::Result<()>) {
+        if watched.is_err() {
             self.abandon(token);
         }
     }

@@ -7,7 +7,7 @@ use crate::{connection::Side, relayed::Relayed};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token {
     slot: u32,
-    /// 28 bits, so that no token looks like a listener's.
+    /// 28 bits, so that no token looks like one of those that are no connection's.
     generation: u32,
 }
 
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_survives_epoll_and_never_looks_like_a_listeners() {
+    fn a_token_survives_epoll_and_never_looks_like_anything_elses() {
         for token in [
             Token { slot: 0, generation: 0 },
             Token { slot: u32::MAX, generation: GENERATIONS - 1 },
@@ -89,7 +89,7 @@ mod tests {
             for side in [Side::Client, Side::Server] {
                 let data = token.data(side);
                 assert_eq!((Token::from(data), Token::side(data)), (token, side));
-                assert!(data < crate::worker::LISTENERS);
+                assert!(data < crate::hold::TOKENS);
             }
         }
     }
