@@ -203,7 +203,7 @@ fn a_name_a_mark_or_an_interface_that_cannot_be_had_is_named() {
     let mut plan = Bed::transparent();
     plan.name = "other".into();
     let second = bed.start(plan);
-    assert!(bed.relay.ip(&["rule", "show"]).unwrap().contains("fwmark 0x6ca4"));
+    assert!(bed.relay.ip(&["rule", "show"]).unwrap().contains("fwmark 0x6e48"));
     second.stop();
     first.stop();
 }
