@@ -208,7 +208,7 @@ fn nothing_is_set_while_a_loss_is_being_repaired_and_a_crash_is_cleaned_up() {
     follow.kill();
     assert!(bed.nodes[0].ip(&["route", "show", "default"]).unwrap().contains("rto_min"), "left by the dead");
     let clean = bed.run(&bed.nodes[0], &["mobility", "clean", "--name", &bed.process("n1")]);
-    assert_eq!(text(&clean.stdout), "1 routes put back\n", "{}", text(&clean.stderr));
+    assert_eq!(text(&clean.stdout), "1 routes and 0 connections are as before\n", "{}", text(&clean.stderr));
     assert_eq!(bed.nodes[0].ip(&["route", "show", "default"]).unwrap(), before);
 }
 
@@ -249,7 +249,7 @@ fn a_follower_that_fails_puts_its_routes_back_and_another_files_names_serve_stat
     assert_eq!(node.ip(&["route", "show"]).unwrap(), before);
     std::fs::remove_dir(state.with_extension("part")).unwrap();
     let clean = bed.run(node, &["mobility", "clean", "--state", state_text, "--socket", socket_text]);
-    assert_eq!(text(&clean.stdout), "0 routes put back\n", "{}", text(&clean.stderr));
+    assert_eq!(text(&clean.stdout), "0 routes and 0 connections are as before\n", "{}", text(&clean.stderr));
     let missing = bed.run(node, &["mobility", "clean", "--state", "/nonexistent/state"]);
     assert_eq!(missing.status.code(), Some(2));
 }
@@ -277,7 +277,7 @@ fn a_state_is_kept_by_one_process_whatever_its_socket_is() {
     }
     follow.kill();
     let clean = bed.run(node, &[&["mobility", "clean"][..], &other].concat());
-    assert_eq!(text(&clean.stdout), "1 routes put back\n", "{}", text(&clean.stderr));
+    assert_eq!(text(&clean.stdout), "1 routes and 0 connections are as before\n", "{}", text(&clean.stderr));
     assert_eq!(route(), before);
 }
 
@@ -338,9 +338,20 @@ fn a_known_queue_bounds_the_window_and_no_follower_that_ends_or_died_leaves_the_
     wait_for("the bound", || (56..100).contains(&bound()));
     follow.kill();
     assert!(bound() < none, "nobody is there to lift it");
+    let clean = || {
+        let output = bed.run(node, &["mobility", "clean", "--name", &bed.process("n1")]);
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    assert_eq!(clean(), "1 routes and 1 connections are as before\n");
+    assert!(bound() >= none, "lifted by 'clean'");
+    assert_eq!(clean(), "0 routes and 0 connections are as before\n", "once");
+    let follow = bed.follow(node, "n1", &path, &audit);
+    wide(2);
+    wait_for("the bound again", || bound() < none);
+    follow.kill();
     let follow = bed.follow(node, "n1", &path, &audit);
     assert!(bound() >= none, "lifted by the next");
-    wide(2);
+    wide(3);
     wait_for("the bound once more", || bound() < none);
     drop(follow);
     assert!(bound() >= none, "lifted at the end");

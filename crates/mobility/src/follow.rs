@@ -4,19 +4,18 @@ use crate::{
     Key, Result,
     announcement::{Announcement, Reject},
     control,
-    follower::{Follower, Settings, Why, Wish, given_back},
+    follower::{Follower, Settings, Why, Wish},
     freshness::{Freshness, Verdict},
     lan::Ears,
     netlink::Netlink,
+    put_back::{PutBack, put_back},
     routes::{self, Via},
+    sockets::Sockets,
     state::State,
     wait::{monotonic_us, unix_us, wait},
 };
 use longfat_host::{capability, control::Control};
-use longfat_kernel::{
-    cc::kernel_has,
-    tcb::{Answer, CcKind, CcName, Change, ControlBlock, Place, Scope, Setter, Step, plan},
-};
+use longfat_kernel::tcb::{Answer, CcName, ControlBlock, Step};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -118,10 +117,7 @@ struct Node<'a> {
     plan: &'a FollowPlan,
     follower: Follower,
     freshness: Freshness,
-    setter: Setter,
-    place: Place,
-    /// What can be set under, and what can be done with its state: found out once, with the rights to.
-    prepared: BTreeMap<CcName, CcKind>,
+    sockets: Sockets,
     ears: Ears,
     netlink: Netlink,
     /// Tells of changes of interfaces, addresses and routes.
@@ -167,16 +163,12 @@ impl<'a> Node<'a> {
         for (router, newest) in &state.heard {
             freshness.remember(router.clone(), *newest);
         }
-        let mut places = Scope::Own.places()?;
-        let mut setter = Setter::load()?;
-        let prepared = prepare(&mut setter, plan, tell)?;
+        let sockets = Sockets::open(plan.settings.cc.values().copied(), tell)?;
         let mut node = Node {
             plan,
             follower: Follower::new(plan.settings.clone()),
             freshness,
-            setter,
-            place: places.swap_remove(0),
-            prepared,
+            sockets,
             // Before the interfaces are looked at: none that comes after that is missed.
             watch: Netlink::watch()?,
             ears: Ears::open(plan.interfaces.clone(), plan.port)?,
@@ -230,7 +222,7 @@ impl<'a> Node<'a> {
     /// takes more than its share of the processor.
     fn look(&mut self) -> Result<Vec<ControlBlock>> {
         let began_us = monotonic_us();
-        let blocks = self.setter.look(&self.place)?;
+        let blocks = self.sockets.look()?;
         self.counters.looks += 1;
         let now_us = monotonic_us();
         let pause_us = if self.follower.waiting() > 0 { WAITING_US } else { STEADY_US };
@@ -298,7 +290,7 @@ impl<'a> Node<'a> {
         let mut steps = Vec::new();
         for wish in wishes {
             let Some(block) = by_cookie.get(&wish.cookie) else { continue };
-            match self.step(block, &wish.change) {
+            match self.sockets.step(block, &wish.change) {
                 Ok(step) => steps.push((wish, step)),
                 Err(why) => {
                     self.counters.refused += 1;
@@ -315,7 +307,7 @@ impl<'a> Node<'a> {
         let bounding = asked.iter().filter(|step| step.change.clamp_segments.is_some());
         let bounded = bounding.map(|step| step.cookie).chain(self.state.bounded.iter().copied()).collect();
         self.write_changed(replaced_cc, bounded)?;
-        let answers = self.setter.apply(&self.place, &asked)?;
+        let answers = self.sockets.apply(&asked)?;
         for ((wish, step), answer) in steps.iter().zip(&answers) {
             self.done(wish, step, answer);
         }
@@ -335,20 +327,6 @@ impl<'a> Node<'a> {
         }
         (self.state.replaced_cc, self.state.bounded) = (replaced_cc, bounded);
         self.state.write(&self.plan.state)
-    }
-
-    fn step(&self, block: &ControlBlock, change: &Change) -> std::result::Result<Step, String> {
-        let to = change.cc.unwrap_or(block.cc);
-        if !self.prepared.contains_key(&to) {
-            let why = "was not there, or not to be used, when 'follow' began; start it anew";
-            return Err(format!("the congestion control '{}' {why}", to.as_str()));
-        }
-        plan(block, change, |name| self.kind(name)).map_err(|refusal| refusal.0)
-    }
-
-    /// What of a congestion control's state is kept does not matter here: it is of another link, and begins anew.
-    fn kind(&self, name: &str) -> CcKind {
-        self.prepared.get(&CcName::from(name)).copied().unwrap_or(CcKind::Absent)
     }
 
     fn done(&mut self, wish: &Wish, step: &Step, answer: &Answer) {
@@ -411,40 +389,14 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Routes, congestion controls and bounds as they were; what cannot be put back does not keep the rest from it.
+    /// What cannot be put back does not keep the rest from it.
     fn put_back(&mut self, why: &str) -> Result<()> {
-        let given_back = self.give_back();
-        let routes = self.state.routes.restore(&mut self.netlink);
-        let counts = [
-            routes.as_ref().map_or(0, |changed| changed.routes),
-            given_back.as_ref().map_or(0, |count| *count),
-        ];
-        if counts != [0, 0] {
-            let [routes, given_back] = counts;
-            self.say(format!("{routes} routes and {given_back} connections are as before ({why})"));
+        let (done, failed) =
+            put_back(&mut self.state, &self.plan.state, &mut self.netlink, Some(&mut self.sockets));
+        if done != PutBack::default() {
+            self.say(format!("{done} ({why})"));
         }
-        let written = self.state.write(&self.plan.state);
-        given_back?;
-        routes?.refused.into_iter().next().map_or(written, Err)
-    }
-
-    /// Their own congestion controls, and windows without a bound of ours.
-    fn give_back(&mut self) -> Result<usize> {
-        let own: HashMap<u64, CcName> = self.state.own_cc().collect();
-        if own.is_empty() && self.state.bounded.is_empty() {
-            return Ok(0);
-        }
-        let blocks = self.setter.look(&self.place)?;
-        let step = |block: &ControlBlock| {
-            let bounded = self.state.bounded.contains(&block.cookie);
-            let change = given_back(block, own.get(&block.cookie).copied(), bounded)?;
-            plan(block, &change, |name| self.kind(name)).ok()
-        };
-        let steps: Vec<Step> = blocks.iter().filter_map(step).collect();
-        let answers = self.setter.apply(&self.place, &steps)?;
-        self.state.replaced_cc.clear();
-        self.state.bounded.clear();
-        Ok(answers.iter().filter(|answer| answer.blocks.is_some() && answer.errors.is_empty()).count())
+        failed
     }
 
     fn answer(&self, question: &str) -> serde_json::Value {
@@ -489,34 +441,6 @@ fn owed(known: &[(u64, String)], before: impl Iterator<Item = (u64, CcName)>) ->
     // Of two entries of one cookie the later stays.
     let all: BTreeMap<u64, String> = before.chain(known.iter().cloned()).collect();
     all.into_iter().collect()
-}
-
-/// Every congestion control of this kernel that connections can be set under.
-fn prepare(
-    setter: &mut Setter,
-    plan: &FollowPlan,
-    tell: &mut dyn FnMut(Event<'_>),
-) -> Result<BTreeMap<CcName, CcKind>> {
-    let there = longfat_host::sysctl::read("net.ipv4.tcp_available_congestion_control")?;
-    let names = there.split_whitespace().map(CcName::from).chain(plan.settings.cc.values().copied());
-    let mut prepared = BTreeMap::new();
-    for cc in names {
-        match setter.prepare(cc) {
-            Ok(()) => drop(prepared.insert(cc, kind_of(cc))),
-            Err(error) => {
-                tell(Event::Said(format!("connections under '{}' stay as they are: {error}", cc.as_str())));
-            }
-        }
-    }
-    Ok(prepared)
-}
-
-fn kind_of(cc: CcName) -> CcKind {
-    match cc.as_str() {
-        "reno" => CcKind::Stateless,
-        name if kernel_has(name).unwrap_or(false) => CcKind::Opaque,
-        _ => CcKind::Absent,
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! - [`policy`]: which window fits a link. [`follower`]: which connections are set, when, to what.
 //!
 //! Around it: [`lan`] (multicast), [`netlink`] and [`routes`], [`control`] (status), [`state`] (what outlives the
-//! process), and the two loops, [`announce`] and [`follow`].
+//! process), [`put_back`] (all as it was before), and the two loops, [`announce`] and [`follow`].
 //!
 //! docs/mobility.md says what a person needs to know.
 
@@ -23,7 +23,9 @@ pub mod links;
 pub mod name;
 pub mod netlink;
 pub mod policy;
+pub mod put_back;
 pub mod routes;
+mod sockets;
 pub mod state;
 mod wait;
 

@@ -1,7 +1,7 @@
 //! What must outlive the process: what it changed, so that a crash leaves nothing behind, and what it heard, so that
 //! nothing is believed again after a restart.
 
-use crate::{Error, Name, Result, control::DIRECTORY, netlink::Netlink, routes::Routes};
+use crate::{Error, Name, Result, control::DIRECTORY, routes::Routes};
 use longfat_kernel::tcb::CcName;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -58,24 +58,20 @@ impl State {
         fs::rename(&part, path).map_err(failed)
     }
 
+    /// Whether connections are to be given back what was theirs, which takes the programs that set them.
+    pub fn changed_connections(&self) -> bool {
+        !self.replaced_cc.is_empty() || !self.bounded.is_empty()
+    }
+
+    /// Whether there is nothing to be put back.
+    pub fn changed_nothing(&self) -> bool {
+        self.routes.is_empty() && !self.changed_connections()
+    }
+
     /// Congestion controls to be given back.
     pub fn own_cc(&self) -> impl Iterator<Item = (u64, CcName)> {
         self.replaced_cc.iter().map(|(cookie, cc)| (*cookie, CcName::from(cc.as_str())))
     }
-}
-
-/// Puts the routes back that a follower which died has left raised, and writes that down. Their number.
-///
-/// # Errors
-/// When the state cannot be read, or the kernel refuses.
-pub fn clean_routes(path: &Path) -> Result<usize> {
-    let mut state = State::read(path)?;
-    if state.routes.is_empty() {
-        return Ok(0);
-    }
-    let restored = state.routes.restore(&mut Netlink::open()?)?;
-    state.write(path)?;
-    restored.refused.into_iter().next().map_or(Ok(restored.routes), Err)
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use longfat_mobility::{
     follower::{Settings, is_bound},
     lan::PORT,
     policy::Policy,
-    state,
+    put_back,
+    state::{self, State},
 };
 use longfat_schema::units::{Nanos, Size};
 use std::{
@@ -100,7 +101,7 @@ pub struct Args {
     state: Option<PathBuf>,
 }
 
-/// Put back the routes that a 'follow' which was killed has left with its rto_min.
+/// Put back what a 'follow' which was killed has left: routes, congestion controls, bounds on windows.
 #[derive(clap::Args)]
 pub struct Clean {
     /// Name of the process that was killed.
@@ -168,14 +169,19 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
 pub fn clean(args: &Clean) -> Outcome {
     require(support::missing_network_admin("routes").into_iter().collect())?;
     if control::ask(&super::socket(args.socket.as_deref(), &args.name), "status").is_ok() {
-        return Err(anyhow!("'{}' is running; end it, and it puts its routes back itself", args.name).into());
+        return Err(
+            anyhow!("'{}' is running; end it, and it puts back itself what it changed", args.name).into()
+        );
     }
     let state = state_file(args.state.as_ref(), &args.name);
     if args.state.is_some() && !state.exists() {
         return Err(anyhow!("there is no state '{}'", state.display()).into());
     }
     let _held = hold(&state)?;
-    println!("{} routes put back", state::clean_routes(&state)?);
+    if State::read(&state)?.changed_connections() {
+        require(missing(&[Capability::ControlBlocks]))?;
+    }
+    println!("{}", put_back::clean(&state, &mut |event| tell(&event, None))?);
     Ok(())
 }
 
