@@ -7,6 +7,9 @@
  *            measures them, x the own share. Who has more leaves more free, so several such flows converge although
  *            what they measure differs: with one phi for all the shares would be (phi / (1 - phi)) times what is left
  *            free and each one's error of measurement; so they follow its square root.
+ *            What is carried without a queue is free, whatever A was found to be: a window that was used up for a round trip
+ *            without too much may stay, and grow while there is less than half of that. Without this an A found too low
+ *            was never left: who keeps below it never sees that there is more.
  *            Too much is a mean RTT of a round trip beyond delta RTTmin (and 1 ms more than it): cwnd *= psi RTTmin / RTT.
  *            From half of that rise on, cwnd is cut by a part of 1 - psi that grows evenly to all of it. All that share
  *            the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989), at a queue that hardly
@@ -29,7 +32,7 @@
 	T(growth, 0, 0, 2, "how the window grows within its bound: 0 as reno, 1 as cubic, 2 as highspeed") \
 	T(estimator, 0, 0, 1, "0: slope and Kalman filter; 1: search in sub-ranges with votes, as published") \
 	T(every_round_trips, 1, 1, 1000, "least time from one measurement stream to the next, in round trips") \
-	T(share_permille, 900, 500, 1000, "phi: part of what is available that who has it all uses, in 1/1000") \
+	T(share_permille, 900, 500, 1000, "phi: part of what is found available that who has it all uses at once, in 1/1000") \
 	T(rtt_ratio_permille, 1030, 1010, 1000000, "delta: RTT / RTTmin that is too much, in 1/1000") \
 	T(yield_permille, 850, 500, 1000, "psi: part of a window without a queue that a cut leaves, in 1/1000") \
 	T(min_rtt_s, 15, 1, 3600, "span in seconds after which RTTmin is learnt anew")
@@ -53,7 +56,7 @@ struct lf_imtcp_bg_state {
 	lf_u32 seen_results;         /* of those smoothed */
 	lf_u32 packet_bytes;
 	lf_u32 uncut_ppm;            /* part of a segment that cuts have left over, in millionths */
-	lf_u32 zero;
+	lf_u32 carried_segments;     /* what the last round trip allows, whatever A is; 0: nothing */
 };
 LF_CHECK_LARGE_STATE(struct lf_imtcp_bg_state);
 
@@ -91,6 +94,7 @@ LF_INLINE void lf_imtcp_bg_init(struct lf_conn *c, struct lf_imtcp_bg_state *s, 
 	s->seen_results = 0;
 	s->packet_bytes = 0;
 	s->uncut_ppm = 0;
+	s->carried_segments = 0;
 }
 
 /* RTTmin; 0: not known. */
@@ -138,8 +142,8 @@ LF_INLINE lf_u64 lf_imtcp_bg_segments(const struct lf_imtcp_bg_state *s, lf_u32 
 }
 
 /*
- * What the available bandwidth allows. LF_WINDOW_MAX: nothing is known yet, and nothing was tried. Who has the greater
- * share of the path leaves the greater part of it free.
+ * What the available bandwidth allows, or what was carried. LF_WINDOW_MAX: nothing is known yet, and nothing was tried. Who has
+ * the greater share of the path leaves the greater part of it free.
  */
 LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtcp_bg_state *s,
 				   const struct lf_imtcp_bg_tunables *t)
@@ -154,7 +158,7 @@ LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtc
 	own = lf_min64(c->cwnd_segments, whole);
 	segments = lf_imtcp_bg_segments(s, s->avail_kbps);
 	segments -= segments * (1000 - t->share_permille) / 1000 * own / whole;
-	return (lf_u32)lf_max64(segments, LF_IMTCP_BG_FLOOR);
+	return (lf_u32)lf_max64(lf_max64(segments, s->carried_segments), LF_IMTCP_BG_FLOOR);
 }
 
 /* Part of the window that a round trip with this mean takes away, in millionths. */
@@ -170,6 +174,18 @@ LF_INLINE lf_u32 lf_imtcp_bg_cut_ppm(const struct lf_imtcp_bg_tunables *t, lf_u6
 	return (lf_u32)((1000 - t->yield_permille) * 1000 * (rise_us * 2 - most_us) / most_us);
 }
 
+/* What the round trip that ends has carried; a cut beyond 1 - psi says that it was too much. */
+LF_INLINE void lf_imtcp_bg_note_carried(const struct lf_conn *c, struct lf_imtcp_bg_state *s,
+					const struct lf_imtcp_bg_tunables *t, lf_u32 cut_ppm)
+{
+	lf_u32 is_too_much = cut_ppm > (1000 - t->yield_permille) * 1000;
+
+	if (is_too_much || !lf_meter_is_cwnd_limited(c, &s->imtcp.meter))
+		s->carried_segments = 0;
+	else
+		s->carried_segments = c->cwnd_segments + !cut_ppm;
+}
+
 /*
  * Once per round trip, by its mean: one's own streams and others' bursts raise single samples, and the least would not
  * tell a queue that comes and goes.
@@ -178,9 +194,10 @@ LF_INLINE void lf_imtcp_bg_yield(struct lf_conn *c, struct lf_imtcp_bg_state *s,
 {
 	lf_u64 mean_us, cut_ppm;
 	lf_u32 ppm, cut_segments;
+	lf_u32 is_sparing = s->seen_results >= LF_METER_FEW_RESULTS || c->cwnd_segments < LF_STREAM_LEAST;
 
-	/* A stream on top of the window is a queue of one's own, which is not held against the window. */
-	if (s->imtcp.meter.stream.phase != LF_STREAM_NONE && c->cwnd_segments < LF_STREAM_LEAST)
+	/* A stream is a queue of one's own, which is not held against the window: where streams are few, rounds are between them. */
+	if (s->imtcp.meter.stream.phase != LF_STREAM_NONE && is_sparing)
 		lf_imtcp_bg_begin_round(c, s);
 	if (c->now_us - s->round_began_us < c->srtt_us)
 		return;
@@ -189,6 +206,7 @@ LF_INLINE void lf_imtcp_bg_yield(struct lf_conn *c, struct lf_imtcp_bg_state *s,
 		return;
 	lf_imtcp_bg_begin_round(c, s);
 	ppm = lf_imtcp_bg_cut_ppm(t, lf_imtcp_bg_min_rtt(s), mean_us);
+	lf_imtcp_bg_note_carried(c, s, t, ppm);
 	if (!ppm)
 		return;
 	cut_ppm = (lf_u64)c->cwnd_segments * ppm + s->uncut_ppm;

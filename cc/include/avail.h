@@ -23,8 +23,12 @@ struct lf_measuring {
  * so that 99 of 100 packets of others hardly meet one.
  */
 #define LF_METER_SELDOM 100
-/* Where it holds one, gentle streams are an eighth of what is sent, once there are a few results. */
-#define LF_METER_SPARING 8
+/*
+ * Where it holds one, gentle streams are one part in so many of what is sent, once there are a few results; and leave round trips
+ * without a stream between them, which tell others' queue from their own.
+ */
+#define LF_METER_SPARING 32
+#define LF_METER_SPARING_ROUND_TRIPS 4
 #define LF_METER_FEW_RESULTS 4
 
 /* A measuring algorithm's state begins with this. */
@@ -181,6 +185,7 @@ LF_INLINE void lf_meter_begin(struct lf_conn *c, struct lf_meter *m, const struc
 		m->stream.from_kbps = lf_kalman_next(&m->by.kalman, train_kbps, how->is_gentle);
 		m->stream.to_kbps = m->stream.from_kbps;
 	}
+	unit_segments = lf_stream_unit_at(c, send, lf_max(m->stream.from_kbps, m->stream.to_kbps), unit_segments);
 	lf_stream_begin(c, &m->stream, send, unit_segments);
 }
 
@@ -191,8 +196,11 @@ LF_INLINE void lf_meter_try(struct lf_conn *c, struct lf_meter *m, const struct 
 	lf_u32 unit_segments = lf_stream_unit(c, send);
 	lf_u64 pause_us = lf_meter_pause_us(c, m, how->every);
 
-	if (unit_segments && how->is_gentle && m->found.results >= LF_METER_FEW_RESULTS)
-		pause_us = lf_max64(pause_us, lf_meter_long_pause_us(c, unit_segments, LF_METER_SPARING));
+	if (unit_segments && how->is_gentle && m->found.results >= LF_METER_FEW_RESULTS) {
+		pause_us = lf_meter_pause_us(c, m, lf_max(how->every, LF_METER_SPARING_ROUND_TRIPS));
+		pause_us = lf_max64(pause_us,
+				    lf_meter_long_pause_us(c, lf_min(m->stream.unit_segments, 64), LF_METER_SPARING));
+	}
 	if (!unit_segments && how->is_gentle && m->stream.began_us) {
 		/* It leaves on top of the window, and takes as long as the window would for its segments, or less. */
 		unit_segments = LF_STREAM_LEAST / LF_UNITS;

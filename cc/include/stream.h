@@ -21,6 +21,8 @@
 #include "window.h"
 
 #define LF_UNITS 8
+/* TCP sends at once what leaves in about a millisecond (sk_pacing_shift). */
+#define LF_BURST_SHIFT 10
 /* Segments of the least one: eight pairs. */
 #define LF_STREAM_LEAST (2 * LF_UNITS)
 /* A stream that takes longer tells of a path that was. It also bounds the sums below: 8 * 8 * 2^20 * 2^20 = 2^46. */
@@ -82,6 +84,12 @@ LF_INLINE void lf_stream_borrow(struct lf_conn *c, struct lf_stream *s)
 	c->cwnd_segments = s->set_segments;
 }
 
+/* A rate with headers as one of payload in bytes per second. */
+LF_INLINE lf_u64 lf_payload_rate(const struct lf_conn *c, const struct lf_sending *send, lf_u32 kbps)
+{
+	return lf_max64((lf_u64)kbps * 125 * lf_min(c->mss_bytes, 65535) / lf_max(send->packet_bytes, 1), 1);
+}
+
 /*
  * Segments of a unit: an even number, because a receiver acknowledges every second segment, and so few that eight
  * units fit the window. 0: not even eight pairs do.
@@ -93,6 +101,20 @@ LF_INLINE lf_u32 lf_stream_unit(const struct lf_conn *c, const struct lf_sending
 	if (c->cwnd_segments >= LF_STREAM_LEAST && most < 2)
 		most = 2;
 	return most & ~1u;
+}
+
+/*
+ * The same for a stream of this rate, at least `unit_segments`, as far as window and what is written go. TCP holds back what is
+ * shorter than it sends at once at the rate in force (tcp_tso_should_defer), until an acknowledgement comes: streams whose units
+ * only the connection's own rate had made left at half of their rate, or less.
+ */
+LF_INLINE lf_u32 lf_stream_unit_at(const struct lf_conn *c, const struct lf_sending *send, lf_u32 kbps,
+				   lf_u32 unit_segments)
+{
+	lf_u32 mss = lf_max(c->mss_bytes, 1), held = lf_min(c->cwnd_segments, send->unsent_bytes / mss);
+	lf_u64 burst = (lf_payload_rate(c, send, kbps) >> LF_BURST_SHIFT) / mss;
+
+	return lf_max(unit_segments, (lf_u32)lf_min64(burst + 1, lf_min(held / LF_UNITS, 64)) & ~1u);
 }
 
 LF_INLINE void lf_stream_begin(const struct lf_conn *c, struct lf_stream *s, const struct lf_sending *send,
@@ -169,12 +191,6 @@ LF_INLINE lf_u32 lf_stream_rate(const struct lf_stream *s)
 	lf_u64 part = lf_min(s->units, LF_UNITS - 2);
 
 	return (lf_u32)(((LF_UNITS - 2 - part) * s->from_kbps + part * s->to_kbps) / (LF_UNITS - 2));
-}
-
-/* A rate with headers as one of payload in bytes per second. */
-LF_INLINE lf_u64 lf_payload_rate(const struct lf_conn *c, const struct lf_sending *send, lf_u32 kbps)
-{
-	return lf_max64((lf_u64)kbps * 125 * lf_min(c->mss_bytes, 65535) / lf_max(send->packet_bytes, 1), 1);
 }
 
 /* And the other way: payload over a time. */

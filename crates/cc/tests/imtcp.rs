@@ -174,6 +174,8 @@ impl Bench {
             } else {
                 let unit = unit.unwrap();
                 assert!(unit.is_multiple_of(2) && self.conn.cwnd_segments == unit);
+                let at_once = (sending.pacing_bytes_per_s >> 10).min(65_536) as u32 / MSS_BYTES;
+                assert!(unit >= at_once, "TCP holds back {unit} segments where it sends {at_once} at once");
                 self.send_unit(now_us, unit);
                 now_us += u64::from(unit * MSS_BYTES) * 1_000_000 / sending.pacing_bytes_per_s;
             }

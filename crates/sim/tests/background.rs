@@ -60,7 +60,9 @@ fn background_transfers_take_what_is_free_and_leave_the_foreground_what_it_had()
         let beside = together.mbps_between("foreground", SETTLED, END);
         assert!(beside > 0.98 * alone, "{beside} Mbit/s beside {streams}, {alone} alone (seed {seed})");
         let (taken, free) = (together.mbps_between("background", SETTLED, END), 96.5 - alone);
-        assert!(taken > 0.85 * free, "{streams} take {taken} of {free} Mbit/s (seed {seed})");
+        // One fills the path even where it finds too little: what it carries without a queue, it may have.
+        let least = if streams == 1 { 0.95 } else { 0.85 };
+        assert!(taken > least * free, "{streams} take {taken} of {free} Mbit/s (seed {seed})");
     }
 }
 
