@@ -14,6 +14,7 @@
 #ifndef LONGFAT_LEDBAT_H
 #define LONGFAT_LEDBAT_H
 
+#include "../include/delay.h"
 #include "../include/fixed.h"
 #include "../include/window.h"
 
@@ -28,67 +29,22 @@ struct lf_ledbat_tunables {
 
 #define LF_LEDBAT_OPTIONAL(O) O(ledbat, on_rtt_sample)
 
-#define LF_LEDBAT_MINUTES 10
-#define LF_LEDBAT_MINUTE_US 60000000ull
-
 struct lf_ledbat_state {
-	lf_s64 credit_q16;                /* window change earned, times cwnd */
-	lf_u64 minute_began_us;
-	lf_u32 base_us[LF_LEDBAT_MINUTES]; /* least delay of each minute, 0: none; the current is `minute` */
-	lf_u32 recent_us[4];
-	lf_u32 minute;                    /* 0 .. LF_LEDBAT_MINUTES - 1 */
-	lf_u32 samples;                   /* modulo 2^32 */
+	lf_s64 credit_q16; /* window change earned, times cwnd */
+	struct lf_delay delay;
 };
 LF_CHECK_STATE(struct lf_ledbat_state);
 
 LF_INLINE void lf_ledbat_init(struct lf_conn *c, struct lf_ledbat_state *s, const struct lf_ledbat_tunables *t)
 {
-	lf_u32 k;
-
-	for (k = 0; k < LF_LEDBAT_MINUTES; k++)
-		s->base_us[k] = 0;
-	for (k = 0; k < 4; k++)
-		s->recent_us[k] = 0;
 	s->credit_q16 = 0;
-	s->minute_began_us = c->now_us;
-	s->minute = 0;
-	s->samples = 0;
+	lf_delay_begin(&s->delay, c->now_us);
 }
 
 LF_INLINE void lf_ledbat_on_rtt_sample(struct lf_conn *c, struct lf_ledbat_state *s, const struct lf_ledbat_tunables *t,
 				       lf_u32 rtt_us)
 {
-	lf_u32 minute = s->minute < LF_LEDBAT_MINUTES ? s->minute : 0, k;
-
-	if (c->now_us - s->minute_began_us >= LF_LEDBAT_MINUTE_US) {
-		minute = minute + 1 < LF_LEDBAT_MINUTES ? minute + 1 : 0;
-		s->minute_began_us = c->now_us;
-		for (k = 0; k < LF_LEDBAT_MINUTES; k++)
-			if (k == minute)
-				s->base_us[k] = 0;
-	}
-	s->minute = minute;
-	for (k = 0; k < LF_LEDBAT_MINUTES; k++)
-		if (k == minute && (!s->base_us[k] || rtt_us < s->base_us[k]))
-			s->base_us[k] = rtt_us;
-	for (k = 0; k < 4; k++)
-		if (k == (s->samples & 3))
-			s->recent_us[k] = rtt_us;
-	s->samples++;
-}
-
-/* Delay above the least known. */
-LF_INLINE lf_u32 lf_ledbat_queueing_us(const struct lf_ledbat_state *s)
-{
-	lf_u32 base = 0xffffffff, now = 0xffffffff, k;
-
-	for (k = 0; k < LF_LEDBAT_MINUTES; k++)
-		if (s->base_us[k])
-			base = lf_min(base, s->base_us[k]);
-	for (k = 0; k < 4; k++)
-		if (s->recent_us[k])
-			now = lf_min(now, s->recent_us[k]);
-	return now > base ? now - base : 0;
+	lf_delay_sample(&s->delay, c->now_us, rtt_us);
 }
 
 /* How far the queue is from the target: 1 empty, 0 at it, negative above; a window is not cut by more than eight segments
@@ -116,7 +72,7 @@ LF_INLINE void lf_ledbat_apply(struct lf_conn *c, lf_s64 segments)
 LF_INLINE void lf_ledbat_on_ack(struct lf_conn *c, struct lf_ledbat_state *s, const struct lf_ledbat_tunables *t,
 				const struct lf_ack *ack)
 {
-	lf_u32 acked = ack->acked_segments, queueing_us = s->samples ? lf_ledbat_queueing_us(s) : 0;
+	lf_u32 acked = ack->acked_segments, queueing_us = s->delay.samples ? lf_delay_queueing_us(&s->delay) : 0;
 	lf_s64 price = (lf_s64)lf_max(c->cwnd_segments, 1) << 16, earned, segments;
 
 	if (lf_in_slow_start(c)) {
