@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let header = table::header();
     fs::write(generated.join("lf_highspeed_table.h"), &header)?;
     let id = build_id(&sources, &header)?;
-    for path in ["../../cc", "src/native.c", "src/queue.c", "src/table.rs"] {
+    for path in ["../../cc", "src/native.c", "src/queue.c", "src/receive.c", "src/table.rs"] {
         println!("cargo::rerun-if-changed={path}");
     }
     println!("cargo::metadata=include={}", generated.display());
@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     cc::Build::new()
         .file("src/native.c")
         .file("src/queue.c")
+        .file("src/receive.c")
         .include(&sources)
         .include(&generated)
         .flag("-Wno-unused-parameter")

@@ -4,6 +4,7 @@
 //!   (`cc/include/longfat_cc.h`) states them.
 //! - [`Controller`]: an algorithm with what TCP does around it: recovery, timeouts, undo. What a simulator drives.
 //! - [`queue`]: controllers of a relay's queue (`cc/queue/`).
+//! - [`receive`]: a download steered by the window that its receiver advertises (`cc/receive/`).
 //! - [`record`]: callbacks as they ran in the kernel, replayed here bit for bit; `cc/vectors/` holds some.
 //! - [`response`]: the algorithms' response functions and saw-teeth, as their references derive them.
 //! - [`table`]: HighSpeed TCP's increase and decrease, from the formulas of RFC 3649.
@@ -14,6 +15,7 @@ mod algorithm;
 mod controller;
 mod native;
 pub mod queue;
+pub mod receive;
 pub mod record;
 pub mod response;
 pub mod table;
