@@ -7,22 +7,10 @@
  * it (ip route ... congctl). What the program itself asks for is swallowed: it is told it succeeded.
  */
 #include "../cc/bpf/kernel.h"
+#include "sock_ops.h"
 
-#define SOL_TCP 6
 #define TCP_CONGESTION 13
 #define CC_NAME_BYTES 16
-
-enum {
-	BPF_SOCK_OPS_TCP_CONNECT_CB = 3,
-	BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB = 4,
-	BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB = 5,
-	BPF_SOCK_OPS_TCP_LISTEN_CB = 11,
-};
-
-/* Layout is kernel ABI (linux/bpf.h), so no CO-RE. */
-struct bpf_sock_ops {
-	__u32 op;
-};
 
 struct bpf_sockopt {
 	__u64 sk;
@@ -40,8 +28,6 @@ const volatile char cc_name[CC_NAME_BYTES] SEC(".rodata.lf") = "";
 /* Sockets that did not take it; read by the loader. */
 __u64 refused SEC(".bss.lf");
 
-static long (*const set_option)(void *, int, int, void *, int) = (void *)49; /* bpf_setsockopt */
-
 SEC("sockops")
 int choose(struct bpf_sock_ops *ops)
 {
@@ -55,7 +41,7 @@ int choose(struct bpf_sock_ops *ops)
 	case BPF_SOCK_OPS_TCP_LISTEN_CB:
 		for (at = 0; at < CC_NAME_BYTES; at++)
 			name[at] = cc_name[at];
-		if (set_option(ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
+		if (bpf_setsockopt(ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
 			__sync_fetch_and_add(&refused, 1);
 	}
 	return 1;

@@ -11,6 +11,7 @@
  */
 #include "../cc/bpf/kernel.h"
 #include "../cc/queue/queue.h"
+#include "ip.h"
 #include "mark.h"
 #include "skb.h"
 
@@ -26,26 +27,6 @@ struct bpf_sock_tuple {
 			__u16 sport, dport;
 		} ipv6;
 	};
-};
-
-struct iphdr {
-	__u8 version_ihl, tos;
-	__u16 tot_len, id, frag_off;
-	__u8 ttl, protocol;
-	__u16 check;
-	__u32 saddr, daddr;
-};
-struct ipv6hdr {
-	__u32 flow;
-	__u16 payload_len;
-	__u8 nexthdr, hop_limit;
-	__u32 saddr[4], daddr[4];
-};
-struct tcphdr {
-	__u16 source, dest;
-	__u32 seq, ack;
-	__u8 offset, flags;
-	__u16 window, check, urgent;
 };
 
 /* The fields of the kernel's tcp_sock beyond those of kernel.h; offsets are the running kernel's. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a program at tc sees of a packet, and what it answers. Layout is kernel ABI (linux/bpf.h). */
+/* What a program at tc or of a cgroup sees of a packet, and what it answers at tc. Layout is kernel ABI (linux/bpf.h). */
 #ifndef LONGFAT_SKB_H
 #define LONGFAT_SKB_H
 
@@ -10,6 +10,8 @@
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 #define IPPROTO_TCP 6
+
+struct bpf_sock;
 
 struct __sk_buff {
 	__u32 len;
@@ -42,6 +44,7 @@ struct __sk_buff {
 	__u64 tstamp;
 	__u32 wire_len;
 	__u32 gso_segs;
+	struct bpf_sock *sk;
 };
 
 #endif

@@ -7,8 +7,8 @@
 #define LONGFAT_TCB_H
 
 #include "../cc/bpf/saved.h"
+#include "sock_ops.h"
 
-#define SOL_TCP 6
 #define TCP_CONGESTION 13
 #define TCP_RTO_MAX_MS 44
 #define TCP_BPF_SNDCWND_CLAMP 1002

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let clang = clang()?;
     println!("cargo::rerun-if-env-changed=CLANG");
-    for folder in ["cc/include", "cc/algorithms", "cc/bpf", "bpf"] {
+    for folder in ["cc/include", "cc/algorithms", "cc/receive", "cc/bpf", "bpf"] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     let algorithms = sources(&root.join("cc/bpf"))?;

@@ -22,6 +22,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// sender - router - receiver; 20 Mbit/s from the router to the receiver, where servers of iperf3 wait.
 struct Bed {
     sender: Namespace,
+    receiver: Namespace,
     servers: Vec<Child>,
     _lease: Lease,
     _alone: MutexGuard<'static, ()>,
@@ -51,7 +52,7 @@ impl Bed {
             namespace.run(reno).unwrap().unwrap();
         }
         let servers = (0..servers).map(|number| serve(&receiver, number)).collect();
-        Bed { sender, servers, _lease: lease, _alone: alone }
+        Bed { sender, receiver, servers, _lease: lease, _alone: alone }
     }
 
     fn longfat(&self, args: &[&str]) -> Command {
@@ -100,8 +101,12 @@ impl Drop for Bed {
 
 /// A server of iperf3 that says when it listens.
 fn serve(receiver: &Namespace, number: u16) -> Child {
-    let mut command = receiver.command("iperf3");
-    command.args(["-s", "--forceflush", "-p", &(5201 + number).to_string()]);
+    serve_at(receiver, 5201 + number)
+}
+
+fn serve_at(host: &Namespace, port: u16) -> Child {
+    let mut command = host.command("iperf3");
+    command.args(["-s", "--forceflush", "-p", &port.to_string()]);
     let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("listening")));
@@ -154,6 +159,55 @@ fn an_unmodified_client_sends_in_the_background_whatever_it_asks_for_and_others_
     assert!(report["end"]["sum_received"]["bytes"].as_u64().unwrap() > 0);
     assert_eq!(other["end"]["sender_tcp_congestion"], "reno", "it was not started by us");
     nothing_is_left(pid);
+}
+
+/// Mbit/s of a download from the sender's server `number`, started with `before` in front of it.
+fn download(bed: &Bed, before: &[&str], number: u16, seconds: u32) -> Child {
+    let port = (5301 + number).to_string();
+    let mut words = before.to_vec();
+    let seconds = seconds.to_string();
+    words.extend(["iperf3", "-J", "-R", "-c", "10.73.1.2", "-C", "cubic", "-t", &seconds, "-p", &port]);
+    let mut command = bed.receiver.command(words[0]);
+    command.args(&words[1..]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn rate_mbps(download: Child) -> f64 {
+    let output = download.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap() / 1e6
+}
+
+const RECEIVING: [&str; 5] = [env!("CARGO_BIN_EXE_longfat"), "background", "--direction", "receive", "--"];
+
+#[test]
+fn a_download_gives_way_to_an_ordinary_one_and_alone_takes_the_path() {
+    let mut bed = Bed::new("down", 0);
+    for number in 0..2 {
+        bed.servers.push(serve_at(&bed.sender, 5301 + number));
+    }
+    let alone = rate_mbps(download(&bed, &[], 0, 4));
+    let background_alone = rate_mbps(download(&bed, &RECEIVING, 0, 4));
+    assert!(background_alone >= 0.8 * alone, "{background_alone} of {alone} Mbit/s");
+    let beside = |before: &[&str]| {
+        let second = download(&bed, before, 1, 7);
+        let first = rate_mbps(download(&bed, &[], 0, 5));
+        (first, rate_mbps(second))
+    };
+    let (plain, background) = (beside(&[]), beside(&RECEIVING));
+    assert!(background.0 > 1.3 * plain.0, "{background:?}, with a plain second {plain:?}, alone {alone}");
+    nothing_is_left(0);
+}
+
+#[test]
+fn a_download_without_timestamps_is_not_steered_and_that_is_said() {
+    let mut bed = Bed::new("plain", 0);
+    bed.receiver.run(|| sysctl::write("net.ipv4.tcp_timestamps", "0")).unwrap().unwrap();
+    bed.servers.push(serve_at(&bed.sender, 5301));
+    let output = download(&bed, &RECEIVING, 0, 1).wait_with_output().unwrap();
+    let (code, error) = said(&output);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(error.contains("2 of 2 connections") && error.contains("no TCP timestamps"), "{error}");
 }
 
 #[test]
@@ -257,6 +311,7 @@ fn bad_input_is_exit_code_2_with_the_mend() {
     for (args, mend) in [
         (&["background"][..], "<COMMAND>"),
         (&["background", "--cc", "cubic", "--", "true"], "[possible values: imtcp-bg"),
+        (&["background", "--direction", "up", "--", "true"], "[possible values: both, send, receive]"),
         (&["background", "--", "/no/such/program"], "start '/no/such/program'"),
         (&["avail", "host.example"], "give ADDRESS or ADDRESS:PORT"),
         (&["avail", "--every", "1s"], "--watch"),

@@ -14,6 +14,8 @@ pub enum Capability {
     Pinning,
     /// Choosing the congestion control of a program's sockets: cgroup2.
     CgroupChoice,
+    /// Steering the windows of a program's sockets: programs of cgroups and of its packets that know sockets.
+    WindowSteering,
     /// Marking arriving packets: TCX programs that know sockets.
     Marking,
     /// Seeing every packet of an interface: TCX programs, and maps that user space shares.
@@ -48,6 +50,8 @@ struct Facts {
     /// Tracepoints with the kernel's types.
     tracing: bool,
     sock_ops: bool,
+    /// Programs on the packets of a cgroup.
+    cgroup_packets: bool,
     /// Links of tc programs.
     tcx_links: bool,
     /// These, and storage of sockets.
@@ -85,6 +89,7 @@ impl Facts {
             sock_ops: may_probe
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_SOCK_OPS)
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCKOPT),
+            cgroup_packets: may_probe && probe_program(libbpf_sys::BPF_PROG_TYPE_CGROUP_SKB),
             tcx_links: may_probe && has_type("tcx_link"),
             tcx: may_probe && has_type("tcx_link") && probe_map(libbpf_sys::BPF_MAP_TYPE_SK_STORAGE),
             bpf_filesystem: read("/proc/filesystems").contains("\tbpf\n"),
@@ -156,14 +161,17 @@ fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
     let lack = |absent: bool, what: &str, why: &str, mend: &str| {
         absent.then(|| Missing::new(what, format!("{why} ({kernel})"), mend))
     };
+    let no_btf = || {
+        lack(
+            !facts.btf,
+            "the kernel's type information",
+            "/sys/kernel/btf/vmlinux is not there",
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
+        )
+    };
     let found = match need {
         Capability::CongestionControl => vec![
-            lack(
-                !facts.btf,
-                "the kernel's type information",
-                "/sys/kernel/btf/vmlinux is not there",
-                "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
-            ),
+            no_btf(),
             lack(
                 facts.btf && !facts.struct_ops,
                 "congestion controls as BPF programs (struct_ops)",
@@ -187,17 +195,21 @@ fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
             "use a kernel built with CONFIG_BPF_SYSCALL=y",
         )],
         Capability::Marking => vec![
-            lack(
-                !facts.btf,
-                "the kernel's type information",
-                "/sys/kernel/btf/vmlinux is not there",
-                "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
-            ),
+            no_btf(),
             lack(
                 facts.btf && !facts.tcx,
                 "BPF programs on arriving packets (tcx) that know sockets",
                 "the kernel does not know them",
                 "use Linux 6.6 or newer, built with CONFIG_NET_XGRESS=y and CONFIG_BPF_SYSCALL=y",
+            ),
+        ],
+        Capability::WindowSteering => vec![
+            no_btf(),
+            lack(
+                !(facts.cgroup_packets && facts.tcp_iterator),
+                "BPF programs on the packets of a cgroup that know sockets",
+                "the kernel refuses them",
+                "use Linux 6.4 or newer, built with CONFIG_CGROUP_BPF=y",
             ),
         ],
         Capability::Capture => vec![lack(
@@ -207,26 +219,30 @@ fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
             "use Linux 6.6 or newer, built with CONFIG_NET_XGRESS=y, CONFIG_BPF_SYSCALL=y and \
              CONFIG_DEBUG_INFO_BTF=y",
         )],
-        Capability::CgroupChoice => vec![
-            lack(
-                !facts.sock_ops,
-                "BPF programs of cgroups (sock_ops, setsockopt)",
-                "the kernel refuses them",
-                "use a kernel built with CONFIG_CGROUP_BPF=y",
-            ),
-            lack(
-                !facts.cgroup2_mounted,
-                "a cgroup2 hierarchy",
-                "none is mounted",
-                if facts.cgroup2_filesystem {
-                    "mount one: mount -t cgroup2 none /sys/fs/cgroup/unified"
-                } else {
-                    "use a kernel built with CONFIG_CGROUPS=y"
-                },
-            ),
-        ],
+        Capability::CgroupChoice => return missing_for_choosing(facts),
     };
     found.into_iter().flatten().collect()
+}
+
+fn missing_for_choosing(facts: &Facts) -> Vec<Missing> {
+    let kernel = format!("this is Linux {}", facts.release);
+    let mut found = Vec::new();
+    if !facts.sock_ops {
+        found.push(Missing::new(
+            "BPF programs of cgroups (sock_ops, setsockopt)",
+            format!("the kernel refuses them ({kernel})"),
+            "use a kernel built with CONFIG_CGROUP_BPF=y",
+        ));
+    }
+    if !facts.cgroup2_mounted {
+        let mend = if facts.cgroup2_filesystem {
+            "mount one: mount -t cgroup2 none /sys/fs/cgroup/unified"
+        } else {
+            "use a kernel built with CONFIG_CGROUPS=y"
+        };
+        found.push(Missing::new("a cgroup2 hierarchy", format!("none is mounted ({kernel})"), mend));
+    }
+    found
 }
 
 /// Control blocks are set by going through congestion controls, and found by an iterator; tracing needs that too.
@@ -258,6 +274,7 @@ mod tests {
             tcp_iterator: true,
             tracing: true,
             sock_ops: true,
+            cgroup_packets: true,
             tcx_links: true,
             tcx: true,
             bpf_filesystem: true,
@@ -266,10 +283,11 @@ mod tests {
         }
     }
 
-    const ALL: [Capability; 7] = [
+    const ALL: [Capability; 8] = [
         Capability::CongestionControl,
         Capability::Pinning,
         Capability::CgroupChoice,
+        Capability::WindowSteering,
         Capability::Marking,
         Capability::Capture,
         Capability::ControlBlocks,

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use longfat_kernel::cc::{Exec, exec};
+use longfat_kernel::cc::{Exec, Inbound, Treatment, exec};
 use std::{
     fs::{self, File},
     os::unix::process::CommandExt,
@@ -30,10 +30,14 @@ print(cc(client), cc(listener), cc(accepted))
 
 /// Runs a shell script under `name`; how it ended and what it printed.
 fn run(test: &str, name: &str, script: &str) -> (Exec, String) {
+    run_as(test, Treatment::sending(name), script)
+}
+
+fn run_as(test: &str, treatment: Treatment<'_>, script: &str) -> (Exec, String) {
     let output = std::env::temp_dir().join(format!("longfat-exec-{}-{test}", std::process::id()));
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh", PROGRAM]).stdout(File::create(&output).unwrap());
-    let ended = exec(name, command, &NEVER, |_| {}).unwrap();
+    let ended = exec(treatment, command, &NEVER, |_| {}).unwrap();
     let printed = fs::read_to_string(&output).unwrap();
     fs::remove_file(&output).unwrap();
     (ended, printed)
@@ -59,7 +63,7 @@ fn living(pid: i32) -> bool {
 fn a_program_and_its_children_get_ours_whatever_they_ask_for() {
     let script = r#"python3 -c "$1"; (python3 -c "$1" &) ; sleep 0"#;
     let (ended, printed) = run("ours", "highspeed", script);
-    assert_eq!(ended, Exec { exit_code: 0, refused_sockets: 0 });
+    assert_eq!(ended, Exec { exit_code: 0, refused_sockets: 0, inbound: Inbound::default() });
     let line = "lf_highspeed lf_highspeed lf_highspeed\n";
     assert_eq!(printed, line.repeat(2), "the second is of a child left in the background");
 }
@@ -83,6 +87,55 @@ print(sock.getsockopt(s.IPPROTO_TCP, s.TCP_NODELAY), sock.getsockopt(s.SOL_SOCKE
     assert_eq!(run("options", "cubic", script).1, "1 200000\n");
 }
 
+const RECEIVING: Treatment<'_> = Treatment { cc: None, receives_in_background: true };
+
+#[test]
+fn what_receives_in_the_background_is_counted_and_sends_as_it_chooses() {
+    let (ended, printed) = run_as("receiving", RECEIVING, r#"python3 -c "$1""#);
+    assert_eq!(ended.inbound, Inbound { steered: 2, untimed: 0, refused: 0 }, "both ends are the program's");
+    let ccs: Vec<&str> = printed.split_whitespace().collect();
+    assert!(ccs[0] == "cubic" && ccs.iter().all(|cc| !cc.starts_with("lf_")), "{printed}");
+}
+
+/// Prints the clamp of a socket that receives, leaves the cgroup, and prints the clamp again when it has been left alone.
+const LEAVER: &str = r"
+import os, socket as s, sys, time
+listener = s.create_server(('127.0.0.1', 0))
+client = s.create_connection(listener.getsockname())
+accepted, _ = listener.accept()
+clamp = lambda: accepted.getsockopt(s.IPPROTO_TCP, s.TCP_WINDOW_CLAMP)
+for _ in range(50):
+    client.sendall(b'x' * 100); accepted.recv(100); accepted.sendall(b'y'); client.recv(1)
+ours = next(l for l in open('/proc/self/cgroup') if l.startswith('0::'))[3:].strip()
+print('held', clamp(), flush=True)
+open(sys.argv[1] + '/cgroup.procs', 'w').write('0')
+deadline = time.time() + 20
+while os.path.exists(sys.argv[1] + ours) and time.time() < deadline:
+    time.sleep(0.01)
+print('left', clamp(), flush=True)
+";
+
+#[test]
+fn a_connection_that_outlives_the_run_gets_its_window_back() {
+    let output = std::env::temp_dir().join(format!("longfat-exec-{}-leaver", std::process::id()));
+    let mut command = Command::new("sh");
+    let script = r#"python3 -c "$1" "$2" & "#;
+    command.args(["-c", script, "sh", LEAVER]).arg(cgroup_root()).stdout(File::create(&output).unwrap());
+    exec(RECEIVING, command, &NEVER, |_| {}).unwrap();
+    let printed = || fs::read_to_string(&output).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !printed().contains("left") && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let clamp = |word: &str| -> u32 {
+        let line = printed().lines().find_map(|line| line.strip_prefix(word).map(str::to_owned));
+        line.unwrap_or_else(|| panic!("{}", printed())).trim().parse().unwrap()
+    };
+    // Ten segments of 64 KiB at most, and as yet no more was asked for.
+    assert!(clamp("held") < 1 << 20 && clamp("left") > 1 << 30, "{}", printed());
+    fs::remove_file(&output).unwrap();
+}
+
 #[test]
 fn the_exit_code_is_the_programs() {
     assert_eq!(run("code", "reno", "exit 7").0.exit_code, 7);
@@ -91,13 +144,17 @@ fn the_exit_code_is_the_programs() {
 
 #[test]
 fn what_cannot_be_started_is_named() {
-    let error = exec("reno", Command::new("/no/such/program"), &NEVER, |_| {}).unwrap_err().to_string();
+    let error = exec(Treatment::sending("reno"), Command::new("/no/such/program"), &NEVER, |_| {})
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with("start '/no/such/program': "), "{error}");
 }
 
 #[test]
 fn an_unknown_name_is_refused_before_anything_starts() {
-    let error = exec("higspeed", Command::new("false"), &NEVER, |_| unreachable!()).unwrap_err().to_string();
+    let error = exec(Treatment::sending("higspeed"), Command::new("false"), &NEVER, |_| unreachable!())
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "no algorithm is called 'higspeed'; did you mean 'highspeed'?");
 }
 
@@ -111,7 +168,7 @@ fn raising_the_flag_ends_the_program_and_what_it_left_running() {
     command.args(["-c", script, "sh"]).arg(&pids);
     let read = || fs::read_to_string(&pids).unwrap_or_default();
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| exec("reno", command, &stop, |_| {}).unwrap());
+        let running = scope.spawn(|| exec(Treatment::sending("reno"), command, &stop, |_| {}).unwrap());
         let deadline = Instant::now() + Duration::from_secs(20);
         while read().lines().count() < 2 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
@@ -145,7 +202,7 @@ fn nothing_of_ours_is_left_after_a_run() {
     // Other tests of this process run at the same time: theirs may be there, ours must go.
     let mut made = PathBuf::new();
     let observed = &mut made;
-    exec("reno", Command::new("true"), &NEVER, |_| {
+    exec(Treatment::sending("reno"), Command::new("true"), &NEVER, |_| {
         *observed = cgroups().into_iter().max().expect("a cgroup while it runs");
     })
     .unwrap();

@@ -7,7 +7,7 @@ use crate::{
 use comfy_table::{ContentArrangement, Table, presets};
 use longfat_cc::{Algorithm, Tunables};
 use longfat_kernel::{
-    cc::{self, Entry, Loading, Origin, Presence},
+    cc::{self, Entry, Inbound, Loading, Origin, Presence, Treatment},
     support::{Capability, missing},
 };
 use std::{ffi::OsString, process::Command};
@@ -186,25 +186,43 @@ fn unload(args: &Unload) -> Outcome {
 }
 
 fn exec(args: &Exec) -> Outcome {
-    under(&args.name, &args.command)
+    under(Treatment::sending(&args.name), &args.command)
 }
 
-/// Runs a program under a congestion control.
-pub fn under(name: &str, words: &[OsString]) -> Outcome {
-    require(missing(&[Capability::CongestionControl, Capability::CgroupChoice]))?;
+/// Runs a program with its sockets treated as said.
+pub fn under(treatment: Treatment<'_>, words: &[OsString]) -> Outcome {
+    let mut needs = vec![Capability::CgroupChoice];
+    needs.extend(treatment.cc.map(|_| Capability::CongestionControl));
+    needs.extend(treatment.receives_in_background.then_some(Capability::WindowSteering));
+    require(missing(&needs))?;
     let stop = stop::flag()?;
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
-    let ended = cc::exec(name, command, &stop, |kernel_name| {
-        if kernel_name != name {
+    let ended = cc::exec(treatment, command, &stop, |kernel_name| {
+        let other = treatment.cc.zip(kernel_name).filter(|(name, kernel_name)| name != kernel_name);
+        if let Some((name, kernel_name)) = other {
             eprintln!("longfat: the kernel has no '{name}'; running under '{kernel_name}'");
         }
     })?;
-    if ended.refused_sockets > 0 {
+    if let Some(name) = treatment.cc.filter(|_| ended.refused_sockets > 0) {
         eprintln!("longfat: {} sockets did not take '{name}'", ended.refused_sockets);
     }
+    say_inbound(&ended.inbound);
     match ended.exit_code {
         0 => Ok(()),
         code => Err(Failure::Child(code)),
+    }
+}
+
+fn say_inbound(inbound: &Inbound) {
+    let (all, count) = (inbound.steered + inbound.untimed, inbound.untimed);
+    if count > 0 {
+        eprintln!(
+            "longfat: {count} of {all} connections received without giving way: they have no TCP timestamps \
+             (sysctl net.ipv4.tcp_timestamps, at both ends)"
+        );
+    }
+    if inbound.refused > 0 {
+        eprintln!("longfat: the kernel refused {} windows", inbound.refused);
     }
 }

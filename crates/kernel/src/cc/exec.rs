@@ -1,6 +1,10 @@
-//! Running an unmodified program and its children under a congestion control, through a cgroup of its own.
+//! Running an unmodified program and its children under a congestion control, or with what they receive held back,
+//! through a cgroup of its own.
 
-use super::register::{self, Registration, hold};
+use super::{
+    inbound::{Holding, Inbound},
+    register::{self, Registration, hold},
+};
 use crate::{
     Error, Result,
     cgroup::Cgroup,
@@ -37,6 +41,24 @@ pub struct Exec {
     pub exit_code: u8,
     /// Sockets that did not take the congestion control.
     pub refused_sockets: u64,
+    /// What became of connections that were to receive in the background.
+    pub inbound: Inbound,
+}
+
+/// How a program's TCP sockets are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Treatment<'a> {
+    /// The congestion control they send under; absent: what they choose.
+    pub cc: Option<&'a str>,
+    /// Whether what they receive gives way to others.
+    pub receives_in_background: bool,
+}
+
+impl<'a> Treatment<'a> {
+    /// Sending under a congestion control, receiving as ever.
+    pub fn sending(cc: &'a str) -> Treatment<'a> {
+        Treatment { cc: Some(cc), receives_in_background: false }
+    }
 }
 
 /// The congestion control a person means: a name of the kernel's, else one of ours in its short form.
@@ -55,20 +77,28 @@ fn choose(name: &str) -> Result<Chosen> {
     Ok(Chosen { kernel_name: registration.kernel_name().to_owned(), _registration: Some(registration) })
 }
 
-/// Runs `command` and everything it starts with congestion control `name` on every TCP socket, whatever the programs
-/// ask for. `started` hears the kernel's name of it. Returns when the last of the processes has ended; raising `stop`
-/// ends them. Nothing is left behind.
-pub fn exec(name: &str, command: Command, stop: &AtomicBool, started: impl FnOnce(&str)) -> Result<Exec> {
-    let chosen = choose(name)?;
+/// Runs `command` and everything it starts, its TCP sockets treated as said, whatever the programs ask for. `started`
+/// hears the kernel's name of the congestion control, if there is one. Returns when the last of the processes has ended;
+/// raising `stop` ends them. Nothing is left behind.
+pub fn exec(
+    treatment: Treatment<'_>,
+    command: Command,
+    stop: &AtomicBool,
+    started: impl FnOnce(Option<&str>),
+) -> Result<Exec> {
+    let chosen = treatment.cc.map(choose).transpose()?;
+    let kernel_name = chosen.as_ref().map(|chosen| chosen.kernel_name.as_str());
     let cgroup = Cgroup::create()?;
-    let choice = Choice::attach(&cgroup, &chosen.kernel_name)?;
-    started(&chosen.kernel_name);
+    let choice = kernel_name.map(|name| Choice::attach(&cgroup, name)).transpose()?;
+    let holding = treatment.receives_in_background.then(|| Holding::attach(&cgroup)).transpose()?;
+    started(kernel_name);
     let mut child = spawn(command, &cgroup)?;
     let status = wait(&mut child, &cgroup, stop)?;
-    let refused_sockets = choice.refused();
-    drop(choice);
+    let refused_sockets = choice.as_ref().map_or(0, Choice::refused);
+    let inbound = holding.as_ref().map(Holding::counts).unwrap_or_default();
+    drop((choice, holding));
     drop(cgroup);
-    Ok(Exec { exit_code: exit_code(status), refused_sockets })
+    Ok(Exec { exit_code: exit_code(status), refused_sockets, inbound })
 }
 
 /// The programs that choose, attached to a cgroup while this lives.

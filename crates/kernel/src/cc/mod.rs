@@ -5,12 +5,14 @@
 //! congestion control they have chosen until they close, registered or not.
 
 mod exec;
+mod inbound;
 mod list;
 pub(crate) mod loaded;
 mod record;
 mod register;
 
-pub use exec::{Exec, exec};
+pub use exec::{Exec, Treatment, exec};
+pub use inbound::Inbound;
 pub use list::{Entry, Origin, Presence, Process, list};
 pub use record::{Recorder, record};
 pub use register::{Loading, Registration, Unloading, ensure, hold, hold_with, kernel_has, load, unload};

@@ -32,3 +32,4 @@ pub use look::Look;
 pub use namespace::{Place, Scope};
 pub use saved::{SAVED_VERSION, Saved, SavedBlocks};
 pub use set::{Answer, Setter};
+pub(crate) use set::{attach_program, visit};

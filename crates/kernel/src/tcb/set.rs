@@ -363,14 +363,14 @@ fn setter_name() -> CcName {
 }
 
 /// Attaches a program of an object by name.
-pub(super) fn attach_program(object: &mut Object, name: &str) -> Result<Link> {
+pub(crate) fn attach_program(object: &mut Object, name: &str) -> Result<Link> {
     let program = object.progs_mut().find(|program| program.name() == name);
     let program = program.ok_or_else(|| object::missing_map(name))?;
     program.attach().map_err(|source| refused(format!("attach the iterator '{name}'"), source))
 }
 
 /// Runs an iterator inside a namespace to its end: it sees the namespace that is current when it is made.
-pub(super) fn visit(place: &Place, link: BorrowedFd<'_>) -> Result<Vec<u8>> {
+pub(crate) fn visit(place: &Place, link: BorrowedFd<'_>) -> Result<Vec<u8>> {
     let run = || -> std::io::Result<Vec<u8>> {
         // SAFETY: an open link; the call returns a new descriptor that nothing else owns, or a negative errno.
         let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
