@@ -64,8 +64,10 @@ fn find_owners(wanted: impl Fn(u32) -> bool) -> Owners {
         .enumerate()
         .flat_map(|(index, (_, count))| numbers(*count).map(move |numbers| (index, numbers)))
         .collect();
-    let read =
-        side_by_side(&parts, |(index, numbers)| Descriptors::read(processes[*index].0, numbers.clone()));
+    let descriptors: u64 = processes.iter().map(|(_, count)| u64::from(*count)).sum();
+    let read = side_by_side(&parts, helpers(descriptors), thread::Builder::new, |(index, numbers)| {
+        Descriptors::read(processes[*index].0, numbers.clone())
+    });
     let mut of_each = vec![Descriptors::default(); processes.len()];
     parts.iter().zip(read).for_each(|((index, _), read)| of_each[*index].add(read));
     let mut owners = Owners::new();
@@ -159,8 +161,22 @@ impl Target {
     }
 }
 
-/// Does the work for every item, on as many threads as there are processors; results in the order of the items.
-fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// How many threads are worth their making beside the calling one: few descriptors are read before another thread has begun.
+fn helpers(descriptors: u64) -> usize {
+    match usize::try_from(descriptors / u64::from(AT_ONCE)).unwrap_or(usize::MAX) {
+        0 => 0,
+        some => some.min(thread::available_parallelism().map_or(0, |count| count.get() - 1)),
+    }
+}
+
+/// Does the work for every item, on the calling thread and at most so many helpers, one item each; where no thread can be
+/// made, without. Results in the order of the items.
+fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    helpers: usize,
+    thread: impl Fn() -> thread::Builder,
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let take = || {
         let mut done = Vec::new();
@@ -170,9 +186,9 @@ fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) ->
             done.push((index, work(item)));
         }
     };
-    let others = thread::available_parallelism().map_or(0, |count| count.get() - 1);
+    let helpers = helpers.min(items.len().saturating_sub(1));
     let mut done = thread::scope(|scope| {
-        let helping: Vec<_> = (0..others).map(|_| scope.spawn(take)).collect();
+        let helping: Vec<_> = (0..helpers).map_while(|_| thread().spawn_scoped(scope, take).ok()).collect();
         let mut done = take();
         for thread in helping {
             done.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -186,7 +202,7 @@ fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{net::TcpListener, os::fd::FromRawFd as _};
+    use std::{cell::Cell, net::TcpListener, os::fd::FromRawFd as _};
 
     #[test]
     fn a_socket_of_this_process_is_found_with_its_congestion_control_and_owner() {
@@ -220,13 +236,37 @@ mod tests {
     #[test]
     fn work_done_side_by_side_comes_back_in_order_and_once_each() {
         let items: Vec<usize> = (0..5000).collect();
-        let squares = side_by_side(&items, |item| {
+        let squares = side_by_side(&items, 3, thread::Builder::new, |item| {
             if item % 97 == 0 {
                 thread::yield_now();
             }
             item * item
         });
         assert_eq!(squares, items.iter().map(|item| item * item).collect::<Vec<_>>());
-        assert!(side_by_side(&[] as &[u8], |_| 0).is_empty());
+        assert!(side_by_side(&[] as &[u8], 3, thread::Builder::new, |_| 0).is_empty());
+    }
+
+    #[test]
+    fn where_no_thread_can_be_made_the_calling_one_does_the_work() {
+        let none = || thread::Builder::new().stack_size(1 << 60);
+        assert!(none().spawn(|| ()).is_err(), "a stack that large is none");
+        let workers = side_by_side(&[0; 100], 3, none, |_| thread::current().id());
+        assert_eq!(workers, [thread::current().id(); 100]);
+    }
+
+    #[test]
+    fn nobody_helps_with_little_work_or_a_single_item() {
+        let made = |items: &[u8], helpers| {
+            let count = Cell::new(0);
+            let thread = || {
+                count.set(count.get() + 1);
+                thread::Builder::new()
+            };
+            side_by_side(items, helpers, thread, |_| ());
+            count.get()
+        };
+        assert_eq!([made(&[], 8), made(&[1], 8), made(&[1, 2, 3], 8), made(&[1, 2, 3], 1)], [0, 0, 2, 1]);
+        assert_eq!(helpers(u64::from(AT_ONCE) - 1), 0);
+        assert!(helpers(u64::MAX) < thread::available_parallelism().unwrap().get());
     }
 }
