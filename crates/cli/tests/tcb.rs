@@ -127,8 +127,10 @@ fn setting_shows_first_acts_on_yes_refuses_what_is_out_of_range_and_leaves_an_au
     let set = longfat(&["tcb", "set", &filter, "cwnd=123", "ssthresh=99", "--yes", "--audit", audit_path]);
     assert!(set.status.success(), "{}{}", text(&set.stdout), text(&set.stderr));
     assert_eq!(cwnd(), 123);
+    let change = format!("cwnd {before} -> 123");
+    assert_eq!((text(&set.stdout) + &text(&set.stderr)).matches(&change).count(), 1, "said once");
     let line: Value = serde_json::from_str(&std::fs::read_to_string(&audit).unwrap()).unwrap();
-    assert_eq!(line["changes"][0], format!("cwnd {before} -> 123"));
+    assert_eq!(line["changes"][0], change);
     assert_eq!(line["pid"].as_u64(), Some(std::process::id().into()));
     let restored = longfat(&["tcb", "restore", saved_path, "--yes"]);
     assert!(restored.status.success(), "{}{}", text(&restored.stdout), text(&restored.stderr));
@@ -138,6 +140,24 @@ fn setting_shows_first_acts_on_yes_refuses_what_is_out_of_range_and_leaves_an_au
     assert!(text(&wrong.stderr).contains("1 to 1000000 segments"), "{}", text(&wrong.stderr));
     let everything = longfat(&["tcb", "set", "cwnd=5", "--yes"]);
     assert!(text(&everything.stderr).contains("--all"), "{}", text(&everything.stderr));
+}
+
+#[test]
+fn a_filter_without_a_file_is_not_taken_for_the_file_to_save_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let save = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        command.current_dir(&directory).args(["tcb", "save"]).args(words).output().unwrap()
+    };
+    for words in [&["dst", "ipv4"][..], &["cc reno and sport 1"], &["ipv4"]] {
+        let refused = save(words);
+        assert_eq!(refused.status.code(), Some(2), "{words:?}");
+        let mend = format!("longfat tcb save FILE {}", words[0]);
+        assert!(text(&refused.stderr).contains(&mend), "{}", text(&refused.stderr));
+    }
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    let saved = save(&["./dst", "dport 1"]);
+    assert!(saved.status.success() && directory.path().join("dst").exists(), "{}", text(&saved.stderr));
 }
 
 #[test]

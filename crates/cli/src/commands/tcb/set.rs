@@ -6,8 +6,8 @@ use anyhow::{Context as _, bail};
 use longfat_kernel::{
     support::{Capability, missing},
     tcb::{
-        Answer, CcKind, Change, ChangeError, Connection, ControlBlock, Keep, Place, Refusal, SAVED_VERSION,
-        Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, plan,
+        Answer, CcKind, Change, ChangeError, Connection, ControlBlock, Filter, Keep, Place, Refusal,
+        SAVED_VERSION, Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, plan,
     },
 };
 use longfat_schema::units::Nanos;
@@ -72,7 +72,7 @@ struct Act {
 #[command(after_help = "Example:
   longfat tcb save before.json dst 10.0.0.0/8")]
 pub struct Save {
-    /// The file.
+    /// The file, before the filter ('./dst' for one that is called like a word of it).
     file: PathBuf,
     #[command(flatten)]
     choice: Choice,
@@ -112,6 +112,7 @@ pub fn set(args: &Set) -> Outcome {
 }
 
 pub fn save(args: &Save) -> Outcome {
+    refuse_filter(&args.file)?;
     let look = args.choice.look(false)?;
     require(missing(&[Capability::ControlBlocks]))?;
     let setter = Setter::load()?;
@@ -125,6 +126,18 @@ pub fn save(args: &Save) -> Outcome {
         SavedBlocks { version: SAVED_VERSION, boot_id: boot_id()?, saved_unix_ms: unix_ms(), connections };
     longfat_schema::run::write_json(&args.file, &saved)?;
     println!("{count} connections saved in {}", args.file.display());
+    Ok(())
+}
+
+/// Without the file, the first word of the filter would be taken for it.
+fn refuse_filter(file: &Path) -> anyhow::Result<()> {
+    let shown = file.display().to_string();
+    if Filter::begins_with(&shown) {
+        bail!(
+            "'{shown}' begins a filter, and the file comes before it: 'longfat tcb save FILE {shown} …'; a file of that \
+             name is './{shown}'"
+        );
+    }
     Ok(())
 }
 
@@ -339,7 +352,7 @@ impl Tally {
     }
 }
 
-/// One line per change: on standard error for a person, in a file for whoever asks later.
+/// One line of JSON per change, for whoever asks later.
 struct Audit<'a> {
     file: Option<fs::File>,
     command: &'a str,
@@ -355,11 +368,9 @@ impl<'a> Audit<'a> {
     }
 
     fn write(&mut self, connection: &Connection, step: &Step, answer: &Answer) -> anyhow::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
         let found =
             answer.blocks.as_ref().map(|(before, after)| differences(before, after)).unwrap_or_default();
-        let (result, shortfalls) = (found.join(", "), answer.shortfalls(step));
-        eprintln!("longfat: tcb {}: {}: {result}", self.command, name(connection));
-        let Some(file) = &mut self.file else { return Ok(()) };
         let process = connection.process.as_ref();
         let line = serde_json::json!({
             "time_unix_ms": unix_ms(),
@@ -373,7 +384,7 @@ impl<'a> Audit<'a> {
             "process": process.map(|process| process.command.to_string()),
             "cookie": connection.cookie,
             "changes": found,
-            "not_as_asked": shortfalls,
+            "not_as_asked": answer.shortfalls(step),
         });
         if writeln!(file, "{line}").is_err() {
             bail!("the audit file cannot be written; the changes above it were made");

@@ -38,6 +38,12 @@ impl Filter {
         self.fields().any(|asked| asked.name == field)
     }
 
+    /// Whether a filter can begin so: with a word of its language.
+    pub fn begins_with(text: &str) -> bool {
+        let text = text.trim_start();
+        text.parse::<Filter>().map_or_else(|error| error.position > 0, |_| !text.is_empty())
+    }
+
     fn fields(&self) -> impl Iterator<Item = &'static Field> {
         let tests = self.expression.as_ref().map(Expression::tests).unwrap_or_default();
         tests.into_iter().filter_map(Test::field)
@@ -187,6 +193,16 @@ mod tests {
             ("cwnd = = 5", "value"),
         ] {
             assert!(error(text).contains(part), "{text}: {}", error(text));
+        }
+    }
+
+    #[test]
+    fn the_words_a_filter_begins_with_are_told_from_names_of_files() {
+        for text in ["dst", "src", "host", "cc", "SPORT", "rtt > 50ms", "ipv4", "cc reno", "not", "(cc"] {
+            assert!(Filter::begins_with(text), "{text}");
+        }
+        for text in ["", "before.json", "./dst", "/tmp/cc", "dst.json", "cwdn", "a b", "before and after"] {
+            assert!(!Filter::begins_with(text), "{text}");
         }
     }
 
