@@ -16,6 +16,8 @@ pub enum Failure {
     Failed(anyhow::Error),
     /// This host cannot do it: exit code 3.
     Unsupported(Vec<Missing>),
+    /// This host can do a part of it only, and that is done: exit code 3.
+    PartlyUnsupported(Vec<Missing>),
     /// A program run on the user's behalf ended with this code of its own.
     Child(u8),
 }
@@ -44,14 +46,21 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Unsupported(missing)) => {
-            eprintln!("longfat: this host cannot do that; nothing was touched. Missing:");
-            for thing in missing {
-                eprintln!("  - {thing}");
-            }
-            ExitCode::from(3)
+            unsupported("this host cannot do that; nothing was touched", missing)
+        }
+        Err(Failure::PartlyUnsupported(missing)) => {
+            unsupported("this host cannot do all of that; what it can do is done", missing)
         }
         Err(Failure::Child(code)) => ExitCode::from(code),
     }
+}
+
+fn unsupported(what: &str, missing: Vec<Missing>) -> ExitCode {
+    eprintln!("longfat: {what}. Missing:");
+    for thing in missing {
+        eprintln!("  - {thing}");
+    }
+    ExitCode::from(3)
 }
 
 /// The error and its causes. Many messages contain their cause already; it is not said again.

@@ -4,14 +4,20 @@
 
 mod mobility_bed;
 
+use longfat_host::capability;
 use longfat_mobility::{
     Key,
     announcement::{Announcement, Character},
     lan::{GROUP_V4, GROUP_V6},
+    state::{State, state_of},
 };
 use mobility_bed::{Bed, Program, Stream, longfat, text, wait_for};
 use serde_json::Value;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    io,
+    os::unix::process::CommandExt as _,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 const WIDE: Character = Character {
     up_bps: 20_000_000,
@@ -355,6 +361,79 @@ fn a_known_queue_bounds_the_window_and_no_follower_that_ends_or_died_leaves_the_
     wait_for("the bound once more", || bound() < none);
     drop(follow);
     assert!(bound() >= none, "lifted at the end");
+}
+
+#[test]
+fn a_clean_up_that_may_not_set_connections_puts_routes_back_and_owes_the_rest() {
+    let bed = Bed::new("rights");
+    let (path, audit, name) = (bed.key("key"), bed.path("audit.jsonl"), bed.process("n1"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    let node = &bed.nodes[0];
+    let _sink = Stream::sink(&bed.server);
+    bed.cable();
+    let route = || node.ip(&["route", "show", "default"]).unwrap();
+    let before = route();
+    let follow = bed.follow(node, "n1", &path, &audit);
+    let _stream = Stream::source(node, "reno");
+    let queued = Character { up_queue_bytes: 120_000, ..WIDE };
+    bed.multicast(GROUP_V4.into(), &said("wide", queued, 1).seal(&key).unwrap());
+    wait_for("a bound", || whys(&bed.lines(&audit)).contains(&("bounded", "wide")));
+    wait_for("the route to be raised", || route().contains("rto_min"));
+    follow.kill();
+    let left = State::read(&state_of(&name)).unwrap();
+    assert_eq!((left.bounded.len(), left.routes.len()), (1, 1));
+    let mut clean = node.command(env!("CARGO_BIN_EXE_longfat"));
+    clean.args(["mobility", "clean", "--name", &name]);
+    // SAFETY: between fork and exec it makes system calls with numbers and sets of its own stack.
+    unsafe { clean.pre_exec(|| capability::keep_only(&[capability::NET_ADMIN]).map_err(io::Error::other)) };
+    let output = clean.output().unwrap();
+    let (done, lacking) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(done, "1 routes and 0 connections are as before, 1 are not yet\n", "{lacking}");
+    assert!(output.status.code() == Some(3) && lacking.contains("CAP_BPF"), "{lacking}");
+    assert_eq!(route(), before);
+    let owed = State::read(&state_of(&name)).unwrap();
+    assert_eq!((owed.bounded, owed.routes.len()), (left.bounded, 0));
+    let clean = bed.run(node, &["mobility", "clean", "--name", &name]);
+    assert_eq!(text(&clean.stdout), "0 routes and 1 connections are as before\n", "{}", text(&clean.stderr));
+    assert!(State::read(&state_of(&name)).unwrap().changed_nothing());
+}
+
+#[test]
+fn a_congestion_control_that_is_not_there_stays_owed_until_it_can_be_given_back() {
+    let bed = Bed::new("absent");
+    let (path, audit, state) = (bed.key("key"), bed.path("audit.jsonl"), bed.path("f.state.json"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    let (node, name, saved) = (&bed.nodes[0], bed.process("n1"), bed.path("saved.json"));
+    let _sink = Stream::sink(&bed.server);
+    bed.cable();
+    let _stream = Stream::source(node, "reno");
+    let save = bed.run(node, &["tcb", "save", saved.to_str().unwrap(), "cc reno and state estab"]);
+    assert!(save.status.success(), "{}", text(&save.stderr));
+    let said_of: Value = serde_json::from_str(&std::fs::read_to_string(&saved).unwrap()).unwrap();
+    let cookie = said_of["connections"][0]["cookie"].as_u64().unwrap();
+    let owing = |cc: &str| State { replaced_cc: vec![(cookie, cc.to_owned())], ..State::default() };
+    let owed = || State::read(&state).unwrap().replaced_cc;
+    let files = ["--name", &name, "--state", state.to_str().unwrap()];
+    let clean = || bed.run(node, &[&["mobility", "clean"][..], &files].concat());
+    owing("lfnone").write(&state).unwrap();
+    let refused = clean();
+    let (done, why) = (text(&refused.stdout), text(&refused.stderr));
+    assert_eq!(done, "0 routes and 0 connections are as before, 1 are not yet\n", "{why}");
+    assert!(refused.status.code() == Some(1) && why.contains("'lfnone'"), "{why}");
+    assert_eq!(owed(), owing("lfnone").replaced_cc);
+    // A follower that sets the connection meanwhile does not forget it either.
+    let options = ["mobility", "follow", "--key", &path, "--audit", audit.to_str().unwrap()];
+    let follow = Program::start(node, &[&options[..], &files].concat());
+    let queued = Character { up_queue_bytes: 120_000, ..WIDE };
+    bed.multicast(GROUP_V4.into(), &said("wide", queued, 1).seal(&key).unwrap());
+    wait_for("a bound", || whys(&bed.lines(&audit)).contains(&("bounded", "wide")));
+    drop(follow);
+    let after = State::read(&state).unwrap();
+    assert!(after.bounded.is_empty() && after.replaced_cc == owing("lfnone").replaced_cc, "{after:?}");
+    owing("cubic").write(&state).unwrap();
+    let given = clean();
+    assert_eq!(text(&given.stdout), "0 routes and 1 connections are as before\n", "{}", text(&given.stderr));
+    assert!(given.status.success() && owed().is_empty());
 }
 
 #[test]

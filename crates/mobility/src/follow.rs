@@ -8,7 +8,7 @@ use crate::{
     freshness::{Freshness, Verdict},
     lan::Ears,
     netlink::Netlink,
-    put_back::{PutBack, put_back},
+    put_back::{PutBack, give_back, put_back},
     routes::{self, Via},
     sockets::Sockets,
     state::State,
@@ -123,6 +123,8 @@ struct Node<'a> {
     /// Tells of changes of interfaces, addresses and routes.
     watch: Netlink,
     state: State,
+    /// What one that died has left and could not be put back yet.
+    left: State,
     counters: Counters,
     look_due_us: u64,
     routes_due_us: u64,
@@ -174,6 +176,7 @@ impl<'a> Node<'a> {
             ears: Ears::open(plan.interfaces.clone(), plan.port)?,
             netlink: Netlink::open()?,
             state,
+            left: State::default(),
             counters: Counters::default(),
             look_due_us: 0,
             routes_due_us: 0,
@@ -184,6 +187,7 @@ impl<'a> Node<'a> {
         if let Err(error) = node.put_back("left by one that died") {
             node.say(error.to_string());
         }
+        node.left = node.state.clone();
         Ok(node)
     }
 
@@ -311,13 +315,8 @@ impl<'a> Node<'a> {
         for ((wish, step), answer) in steps.iter().zip(&answers) {
             self.done(wish, step, answer);
         }
-        let replaced: Vec<(u64, String)> = self
-            .follower
-            .replaced_cc()
-            .into_iter()
-            .map(|(cookie, cc)| (cookie, cc.as_str().to_owned()))
-            .collect();
-        let bounded = self.follower.bounded();
+        let replaced = owed(&self.left.replaced_cc, self.follower.replaced_cc().into_iter());
+        let bounded = &self.follower.bounded() | &self.left.bounded;
         self.write_changed(replaced, bounded)
     }
 
@@ -391,8 +390,9 @@ impl<'a> Node<'a> {
 
     /// What cannot be put back does not keep the rest from it.
     fn put_back(&mut self, why: &str) -> Result<()> {
-        let (done, failed) =
-            put_back(&mut self.state, &self.plan.state, &mut self.netlink, Some(&mut self.sockets));
+        let (done, failed) = put_back(&mut self.state, &self.plan.state, &mut self.netlink, |state| {
+            give_back(state, &mut self.sockets, self.tell)
+        });
         if done != PutBack::default() {
             self.say(format!("{done} ({why})"));
         }

@@ -250,7 +250,8 @@ impl Routes {
         changed
     }
 
-    /// Puts back what is still as it was left, and forgets it. A route that somebody has changed since is theirs.
+    /// Puts back what is still as it was left, and forgets it. A route that somebody has changed since is theirs; one that
+    /// the kernel does not let be put back now is remembered.
     ///
     /// # Errors
     /// When the routes cannot be listed; all are remembered then.
@@ -267,7 +268,10 @@ impl Routes {
             if now.iter().any(|route| ours(&route)) {
                 match replace(netlink, &raised.before.plain(), "put a route back as it was") {
                     Ok(()) => changed.routes += 1,
-                    Err(error) => changed.refused.push(error),
+                    Err(error) => {
+                        changed.refused.push(error);
+                        self.raised.push(raised);
+                    }
                 }
             }
         }

@@ -32,7 +32,7 @@ impl Sockets {
     pub fn step(&self, block: &ControlBlock, change: &Change) -> std::result::Result<Step, String> {
         let to = change.cc.unwrap_or(block.cc);
         if !self.prepared.contains_key(&to) {
-            let why = "was not there, or not to be used, when 'follow' began; start it anew";
+            let why = "was not there, or not to be used, when this process began; load it and start anew";
             return Err(format!("the congestion control '{}' {why}", to.as_str()));
         }
         plan(block, change, |name| self.kind(name)).map_err(|refusal| refusal.0)

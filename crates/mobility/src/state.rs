@@ -68,6 +68,13 @@ impl State {
         self.routes.is_empty() && !self.changed_connections()
     }
 
+    /// How many routes and connections are to be put back.
+    pub fn owed(&self) -> usize {
+        let replaced = self.replaced_cc.iter().map(|(cookie, _)| *cookie);
+        let connections: BTreeSet<u64> = replaced.chain(self.bounded.iter().copied()).collect();
+        self.routes.len() + connections.len()
+    }
+
     /// Congestion controls to be given back.
     pub fn own_cc(&self) -> impl Iterator<Item = (u64, CcName)> {
         self.replaced_cc.iter().map(|(cookie, cc)| (*cookie, CcName::from(cc.as_str())))
@@ -91,6 +98,8 @@ mod tests {
         state.write(&path).unwrap();
         assert_eq!(State::read(&path).unwrap(), state);
         assert_eq!(state.own_cc().collect::<Vec<_>>(), [(9, CcName::from("reno"))]);
+        let bounded = State { bounded: BTreeSet::from([8, 9]), ..state };
+        assert_eq!(bounded.owed(), 2, "one of them twice");
         fs::write(&path, "{").unwrap();
         assert!(State::read(&path).unwrap_err().to_string().contains("remove it"));
     }

@@ -2,7 +2,7 @@
 
 use super::pair;
 use crate::{
-    outcome::{Outcome, require},
+    outcome::{Failure, Outcome, require},
     stop,
 };
 use anyhow::{Context, anyhow, bail};
@@ -102,6 +102,8 @@ pub struct Args {
 }
 
 /// Put back what a 'follow' which was killed has left: routes, congestion controls, bounds on windows.
+///
+/// Routes need CAP_NET_ADMIN alone. What cannot be put back now is said, and stays written down for the next time.
 #[derive(clap::Args)]
 pub struct Clean {
     /// Name of the process that was killed.
@@ -178,11 +180,24 @@ pub fn clean(args: &Clean) -> Outcome {
         return Err(anyhow!("there is no state '{}'", state.display()).into());
     }
     let _held = hold(&state)?;
-    if State::read(&state)?.changed_connections() {
-        require(missing(&[Capability::ControlBlocks]))?;
+    let lacking = match State::read(&state)?.changed_connections() {
+        true => missing(&[Capability::ControlBlocks]),
+        false => Vec::new(),
+    };
+    let (done, failed) = put_back::clean(&state, &mut |event| tell(&event, None))?;
+    println!("{done}");
+    match failed {
+        Err(error) if !lacking.is_empty() => {
+            eprintln!("longfat: mobility clean: {error}");
+            Err(Failure::PartlyUnsupported(lacking))
+        }
+        Err(error) => Err(error.into()),
+        Ok(()) if done.owed > 0 => Err(Failure::Missed(format!(
+            "{} routes and connections are not as before; the next 'follow' or 'clean' tries again",
+            done.owed
+        ))),
+        Ok(()) => Ok(()),
     }
-    println!("{}", put_back::clean(&state, &mut |event| tell(&event, None))?);
-    Ok(())
 }
 
 fn state_file(given: Option<&PathBuf>, name: &str) -> PathBuf {
