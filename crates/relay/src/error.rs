@@ -29,7 +29,9 @@ pub enum Error {
         pid: i32,
     },
     /// A routing mark or table is in use by somebody else.
-    #[error("{what} {number:#x} is in use already ('{by}'); choose another with {option}")]
+    #[error(
+        "{what} {number} ({number:#x}), or one of those that go with it, is in use already ('{by}'); choose another with {option}"
+    )]
     NumberTaken {
         /// `routing mark` or `routing table`.
         what: &'static str,

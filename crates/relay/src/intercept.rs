@@ -4,24 +4,27 @@
 //! "local", so that the kernel delivers them although they carry somebody else's address.
 
 mod commands;
+mod numbers;
 mod rules;
 
 use crate::{
     Accept, Error, Fail, InterceptPlan, RelayPlan, Result,
-    hold::{self, MOST_GATES, MOST_HOLDERS, Tun},
+    hold::{self, Tun},
 };
-use commands::{interface_exists, ip, ip_all, ip_quiet, nft, nft_check};
+use commands::{interface_exists, ip, ip_all, ip_quiet, ip_try, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
-pub(crate) use rules::{ListenPorts, Taking};
-use rules::{Numbers, Place, Record};
+use numbers::FIRST_NUMBER;
+pub(crate) use rules::{ListenPorts, Numbers, Taking};
+use rules::{Place, Record};
 
-/// First mark and table tried, and how many after it: "lf" in ASCII.
-const FIRST_NUMBER: u32 = 0x6c66;
-const TRIES: u32 = 32;
-/// Numbers of one relay: of taken packets, its own, and those held for each rule and worker.
-const STEP: u32 = 2 + (MOST_GATES * MOST_HOLDERS) as u32;
 /// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
 const RULE_PRIORITY: &str = "10";
+/// Where marked packets are delivered.
+const DELIVERY: &str = "local default dev lo";
+/// Of what has none of its own: what deletes an IPv6 route without naming one takes any, of whatever type.
+const IPV6_METRIC: &str = " metric 1024";
+/// Where held ones end when nobody holds them.
+const REFUSAL: &str = "blackhole default metric 4096";
 /// The IPv4 dummy address (RFC 7600 section 4.8): nothing is ever sent to it.
 const DUMMY_ADDRESS: &str = "192.0.0.8/32";
 const FAMILIES: [&str; 2] = ["-4", "-6"];
@@ -39,7 +42,7 @@ pub fn explain(relay: &RelayPlan) -> String {
     for family in FAMILIES {
         text.push_str(&format!(
             "ip {family} rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
-             ip {family} route add local default dev lo table {table}\n",
+             ip {family} route add {DELIVERY} table {table}\n",
             table = numbers.table
         ));
     }
@@ -155,12 +158,13 @@ impl Interception {
         if let Some(record) = find(&table_name) {
             return Err(Error::NameTaken { name: name.to_owned(), pid: record.pid });
         }
+        let others = records()?.into_iter().map(|(name, record)| (name, record.numbers)).collect();
         let pid = std::process::id() as i32;
         let record = Record {
             pid,
             start_ticks: lease::start_time(pid).unwrap_or(0),
             keep: fail == Fail::Closed,
-            numbers: choose_numbers(plan)?,
+            numbers: numbers::choose(plan, others)?,
             forwarding_ipv4: plan.set_forwarding && is_off(FORWARDING[0]),
             forwarding_ipv6: plan.set_forwarding && is_off(FORWARDING[1]),
         };
@@ -200,7 +204,7 @@ impl Interception {
         let (mark, table) = (format!("{mark:#x}"), table.to_string());
         for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
             ip(&[family, "rule", "add", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table])?;
-            ip(&[family, "route", "add", "local", "default", "dev", "lo", "table", &table])?;
+            ip_all(family, &format!("route add {DELIVERY} table {table}\n"))?;
         }
         Ok(())
     }
@@ -227,7 +231,7 @@ impl Interception {
         let route = |place| {
             let (name, table) = (numbers.hold_interface(place), numbers.hold_table(place));
             let mark = numbers.hold_mark(place);
-            let refusal = format!("route add blackhole default metric 4096 table {table}\n");
+            let refusal = format!("route add {REFUSAL} table {table}\n");
             format!(
                 "rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
                  route add default dev {name} table {table}\n{}",
@@ -241,15 +245,14 @@ impl Interception {
         Ok(())
     }
 
-    /// Takes the ways to such interfaces back: routes go with the interfaces, rules do not.
+    /// Takes the ways to such interfaces back: routes there go with the interfaces.
     pub fn unhold(&self, rule: usize, holders: usize) {
         let numbers = &self.record.numbers;
-        for (family, holder) in
-            FAMILIES.into_iter().flat_map(|family| (0..holders).map(move |holder| (family, holder)))
-        {
-            let place = Place { rule, holder };
-            remove_rule(family, numbers.hold_mark(place));
-            ip_quiet(&[family, "route", "flush", "table", &numbers.hold_table(place).to_string()]);
+        let places = (0..holders).map(|holder| Place { rule, holder });
+        let ways: Vec<_> =
+            places.map(|place| (numbers.hold_mark(place), numbers.hold_table(place))).collect();
+        for family in FAMILIES {
+            ip_try(family, &ways.iter().map(|way| unroute(family, &self.record, *way)).collect::<String>());
         }
     }
 
@@ -282,21 +285,24 @@ fn undo(table_name: &str, record: &Record) -> Result<()> {
     Ok(())
 }
 
-fn remove_rule(family: &str, mark: u32) {
-    ip_quiet(&[family, "rule", "del", "priority", RULE_PRIORITY, "fwmark", &format!("{mark:#x}")]);
+/// What takes back one way of marked packets: the route that the relay made (one to an interface goes with it) and then
+/// the rule, by which it is found. The rest of the table is not the relay's.
+fn unroute(family: &str, record: &Record, (mark, table): (u32, u32)) -> String {
+    let metric = if family == FAMILIES[1] { IPV6_METRIC } else { "" };
+    let route = match (mark == record.numbers.mark, record.keep) {
+        (true, _) => format!("route del {DELIVERY}{metric} table {table}\n"),
+        (false, true) => format!("route del {REFUSAL} table {table}\n"),
+        (false, false) => String::new(),
+    };
+    format!("{route}rule del priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n")
 }
 
 fn undo_routes(record: &Record) -> Result<()> {
-    let Numbers { mark, table, .. } = &record.numbers;
     for family in FAMILIES {
-        let rules = ip_quiet(&[family, "rule", "show"]);
-        // One for packets of the relay's connections, and one for each rule that holds SYNs.
-        for found in rules.lines().filter_map(rule_mark).filter(|found| found.wrapping_sub(*mark) < STEP) {
-            remove_rule(family, found);
-            let held = found.wrapping_sub(*mark).checked_sub(2).map_or(0, |rule| rule + 1);
-            ip_quiet(&[family, "route", "flush", "table", &table.wrapping_add(held).to_string()]);
-        }
-        ip_quiet(&[family, "route", "flush", "table", &table.to_string()]);
+        // One for packets of the relay's connections, and one for each rule and worker that hold SYNs.
+        let rules = numbers::routing_rules(family);
+        let made = rules.lines().filter_map(|line| numbers::made(line, &record.numbers));
+        ip_try(family, &made.map(|way| unroute(family, record, way)).collect::<String>());
     }
     for (key, set) in FORWARDING.into_iter().zip([record.forwarding_ipv4, record.forwarding_ipv6]) {
         if set {
@@ -315,18 +321,21 @@ pub fn clean(refusals_too: bool) -> Result<Vec<String>> {
 /// Removes what relays left whose process is dead, as far as it is meant.
 fn sweep(meant: impl Fn(&str, &Record) -> bool) -> Result<Vec<String>> {
     let mut removed = Vec::new();
-    for name in nft("list tables\n")?.lines().filter_map(|line| line.strip_prefix("table inet ")) {
-        let name = name.trim();
-        if name.starts_with("longfat_")
-            && let Some(record) = find(name)
-            && lease::start_time(record.pid) != Some(record.start_ticks)
-            && meant(name, &record)
-        {
-            undo(name, &record)?;
-            removed.push(name.to_owned());
+    for (name, record) in records()? {
+        if lease::start_time(record.pid) != Some(record.start_ticks) && meant(&name, &record) {
+            undo(&name, &record)?;
+            removed.push(name);
         }
     }
     Ok(removed)
+}
+
+/// The relays whose nft tables stand, by the names of these.
+fn records() -> Result<Vec<(String, Record)>> {
+    let tables = nft("list tables\n")?;
+    let names = tables.lines().filter_map(|line| line.strip_prefix("table inet ")).map(str::trim);
+    let ours = names.filter(|name| name.starts_with("longfat_"));
+    Ok(ours.filter_map(|name| Some((name.to_owned(), find(name)?))).collect())
 }
 
 fn find(table_name: &str) -> Option<Record> {
@@ -336,63 +345,4 @@ fn find(table_name: &str) -> Option<Record> {
 /// Whether this namespace has IPv6 (IPv4 it has).
 pub(crate) fn has_ipv6() -> bool {
     std::net::TcpListener::bind("[::1]:0").is_ok()
-}
-
-/// The numbers asked for, or the first pair that no rule or route uses.
-fn choose_numbers(plan: &InterceptPlan) -> Result<Numbers> {
-    let rules = FAMILIES.map(|family| ip_quiet(&[family, "rule", "show"])).concat();
-    if let Some(mark) = plan.mark {
-        refuse_taken("routing mark", mark, "--mark", mark_user(&rules, mark))?;
-    }
-    if let Some(table) = plan.table {
-        refuse_taken("routing table", table, "--table", table_user(&rules, table))?;
-    }
-    let candidates = || (0..TRIES).map(|try_| FIRST_NUMBER + STEP * try_);
-    let mark = plan.mark.or_else(|| candidates().find(|mark| mark_user(&rules, *mark).is_none()));
-    let table = plan.table.or_else(|| candidates().find(|table| table_user(&rules, *table).is_none()));
-    match (mark, table) {
-        (Some(mark), Some(table)) => Ok(Numbers { mark, own_mark: mark.wrapping_add(1), table }),
-        _ => {
-            Err(Error::Plan("no free routing mark or table was found; name one with --mark, --table".into()))
-        }
-    }
-}
-
-fn refuse_taken(what: &'static str, number: u32, option: &'static str, by: Option<String>) -> Result<()> {
-    by.map_or(Ok(()), |by| Err(Error::NumberTaken { what, number, by, option }))
-}
-
-/// The rule that looks at a mark, or at one of those above it.
-fn mark_user(rules: &str, mark: u32) -> Option<String> {
-    let uses = |line: &&str| rule_mark(line).is_some_and(|found| found.wrapping_sub(mark) < STEP);
-    rules.lines().find(uses).map(|line| line.trim().to_owned())
-}
-
-/// The mark a rule looks at.
-fn rule_mark(line: &str) -> Option<u32> {
-    let value = line.split("fwmark ").nth(1)?.split([' ', '/']).next()?;
-    u32::from_str_radix(value.trim_start_matches("0x"), 16).ok()
-}
-
-/// The rule or route that uses a table.
-fn table_user(rules: &str, table: u32) -> Option<String> {
-    let looks = format!("lookup {table}");
-    let rule =
-        rules.lines().find(|line| line.trim().ends_with(&looks) || line.contains(&format!("{looks} ")));
-    let shown = FAMILIES.map(|family| ip_quiet(&[family, "route", "show", "table", &table.to_string()]));
-    let route = shown.iter().flat_map(|text| text.lines()).next().map(str::to_owned);
-    rule.map(|line| line.trim().to_owned()).or(route)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mark_in_use_is_recognised_with_and_without_a_mask() {
-        let rules = "0:\tfrom all lookup local\n10:\tfrom all fwmark 0x6c66 lookup 27750\n\
-                     11:\tfrom all fwmark 0x10/0xff lookup vpn\n";
-        assert!(mark_user(rules, 0x6c66).is_some() && mark_user(rules, 0x6c66 - STEP + 1).is_some());
-        assert!(mark_user(rules, 0x10).is_some() && mark_user(rules, 0x6c67).is_none());
-    }
 }

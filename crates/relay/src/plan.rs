@@ -9,10 +9,13 @@ pub use longfat_host::Network;
 pub use ports::Ports;
 pub use rule::{Accept, ConnectionPlan, MatchPlan, RulePlan};
 
-use crate::{Error, Result};
+use crate::{Error, Result, intercept::Numbers};
 use longfat_cc::queue::QueuePlan;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+/// Routing tables below are the host's (253 to 255: default, main, local), or leave no room for a relay's below those.
+const FIRST_TABLE: u32 = 256;
 
 /// A relay, fully described.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -116,12 +119,12 @@ impl RelayPlan {
         rules.chain(self.uses_defaults().then_some(&self.defaults))
     }
 
-    /// How intercepted connections are carried, by the index of their rule (0 when there are no rules).
     /// Workers that hold SYNs: each has an interface for it per rule.
     pub(crate) fn holders(&self) -> usize {
         self.workers.clamp(1, crate::hold::MOST_HOLDERS)
     }
 
+    /// How intercepted connections are carried, by the index of their rule (0 when there are no rules).
     pub(crate) fn intercepted_ways(&self) -> impl Iterator<Item = (usize, &Arc<ConnectionPlan>)> {
         let all = self.rules.is_empty().then_some((0, &self.defaults));
         let rules = self.rules.iter().enumerate();
@@ -196,6 +199,7 @@ impl RelayPlan {
                 crate::hold::MOST_GATES
             )));
         }
+        self.intercept.iter().try_for_each(InterceptPlan::check)?;
         self.listeners.iter().try_for_each(ListenerPlan::check)
     }
 }
@@ -241,12 +245,38 @@ impl ListenerPlan {
 pub struct InterceptPlan {
     /// Interfaces on which clients' packets arrive (the LAN side).
     pub interfaces: Vec<String>,
-    /// Packet mark (and, one above it, the mark of the relay's own packets); chosen when absent.
+    /// Packet mark (above it are the mark of the relay's own packets, and those of held handshakes); chosen when absent.
     pub mark: Option<u32>,
-    /// Routing table; chosen when absent.
+    /// Routing table (above it are those of held handshakes); chosen when absent.
     pub table: Option<u32>,
     /// Turn forwarding on for the relay's lifetime, rather than refuse when it is off.
     pub set_forwarding: bool,
+}
+
+impl InterceptPlan {
+    /// Numbers stand for all those above them that a reload may bring into use.
+    fn check(&self) -> Result<()> {
+        let numbers = [
+            ("intercept.mark (--mark)", self.mark, 1, Numbers::MARKS, ""),
+            (
+                "intercept.table (--table)",
+                self.table,
+                FIRST_TABLE,
+                Numbers::TABLES,
+                ", above the tables 253 to 255 (default, main, local), which are the host's",
+            ),
+        ];
+        for (key, number, least, count, why) in numbers {
+            let most = u32::MAX - count + 1;
+            if let Some(number) = number.filter(|number| !(least..=most).contains(number)) {
+                return Err(Error::Plan(format!(
+                    "{key} is {number}, and a relay has that number and the {} after it: give one of {least} to {most}{why}",
+                    count - 1
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What becomes of the traffic that the relay would take when it is not there.

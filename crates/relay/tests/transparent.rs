@@ -199,6 +199,22 @@ fn a_name_a_mark_or_an_interface_that_cannot_be_had_is_named() {
     assert!(interface.contains("'nosuch'"), "{interface}");
     let cc = attempt(&|plan| plan.defaults_mut().server.cc = Some("lf_nosuch".into()));
     assert!(cc.contains("'lf_nosuch'") && cc.contains("longfat cc load nosuch"), "{cc}");
+    let covered = attempt(&intercept(|plan| plan.mark = Some(0x6c66 + 100)));
+    assert!(covered.contains("longfat_test") && covered.contains("--mark"), "{covered}");
+    // Routes of somebody else where a held handshake's may come to be; the tables of the host; too high a number.
+    for family in ["-4", "-6"] {
+        bed.relay.ip(&[family, "route", "add", "default", "dev", "wan", "table", "1300"]).unwrap();
+        let table = attempt(&intercept(|plan| plan.table = Some(1000)));
+        assert!(table.contains("table 1300") && table.contains("--table"), "{table}");
+        bed.relay.ip(&[family, "route", "flush", "table", "1300"]).unwrap();
+    }
+    bed.relay.ip(&["rule", "add", "priority", "99", "to", "10.99.0.0/16", "lookup", "1480"]).unwrap();
+    let table = attempt(&intercept(|plan| plan.table = Some(1000)));
+    assert!(table.contains("10.99.0.0/16") && table.contains("--table"), "{table}");
+    let host = attempt(&intercept(|plan| plan.table = Some(250)));
+    assert!(host.contains("--table") && host.contains("250") && host.contains("256 to"), "{host}");
+    let high = attempt(&intercept(|plan| plan.mark = Some(u32::MAX)));
+    assert!(high.contains("--mark") && high.contains(&u32::MAX.to_string()), "{high}");
     // A second relay of another name chooses other numbers.
     let mut plan = Bed::transparent();
     plan.name = "other".into();
@@ -206,6 +222,53 @@ fn a_name_a_mark_or_an_interface_that_cannot_be_had_is_named() {
     assert!(bed.relay.ip(&["rule", "show"]).unwrap().contains("fwmark 0x6e48"));
     second.stop();
     first.stop();
+}
+
+/// Every route of every table, without what the kernel adds and ages by itself.
+fn routes(bed: &Bed) -> String {
+    let shown = ["-4", "-6"].map(|family| bed.relay.ip(&[family, "route", "show", "table", "all"]).unwrap());
+    let lines = shown.iter().flat_map(|shown| shown.lines()).filter(|line| !line.contains("fe80"));
+    lines.map(|line| format!("{}\n", line.split(" expires").next().unwrap())).collect()
+}
+
+#[test]
+fn a_relay_that_ends_leaves_rules_and_routes_alone_that_it_has_not_made() {
+    let bed = Bed::new("alone");
+    for fail in [longfat_relay::Fail::Open, longfat_relay::Fail::Closed] {
+        let rules = ["-4", "-6"].map(|family| bed.relay.ip(&[family, "rule", "show"]).unwrap());
+        let routed = routes(&bed);
+        let mut plan = Bed::after_server();
+        (plan.workers, plan.fail) = (2, fail);
+        let intercept = plan.intercept.as_mut().unwrap();
+        (intercept.mark, intercept.table) = (Some(0x9000), Some(5000));
+        let relay = bed.start(plan);
+        let made = routes(&bed);
+        assert!(made.contains("table 5000") && made.contains("dev lfh9000-1 table 5002"), "{made}");
+        assert_eq!(made.contains("blackhole"), fail == longfat_relay::Fail::Closed, "{made}");
+        // Marks and tables of its range, but each as somebody else has them.
+        let others = [
+            ("rule", "priority 10 fwmark 0x9002 lookup main"),
+            ("rule", "priority 10 fwmark 0x9005 lookup 7777"),
+            ("rule", "priority 7 fwmark 0x9006 lookup 5005"),
+            ("route", "default dev wan metric 9 table 5002"),
+            ("route", "unreachable default metric 9 table 5000"),
+        ];
+        let all = |verb: &str| {
+            for (family, (what, words)) in
+                ["-4", "-6"].into_iter().flat_map(|family| others.map(|other| (family, other)))
+            {
+                let args: Vec<_> = [family, what, verb].into_iter().chain(words.split(' ')).collect();
+                bed.relay.ip(&args).unwrap();
+            }
+        };
+        all("add");
+        relay.stop();
+        // Each is still there to be taken away.
+        all("del");
+        let left = ["-4", "-6"].map(|family| bed.relay.ip(&[family, "rule", "show"]).unwrap());
+        assert_eq!(left, rules);
+        assert_eq!(routes(&bed), routed, "nothing of its own is left");
+    }
 }
 
 #[test]

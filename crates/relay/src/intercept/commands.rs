@@ -4,7 +4,7 @@ use longfat_host::{Error, Result, run_command};
 use std::{
     ffi::CString,
     io::Write,
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
 };
 
 /// Applies an nft program as one transaction; what it printed.
@@ -29,6 +29,19 @@ pub(super) fn ip_all(family: &str, commands: &str) -> Result<()> {
     feed("ip", &[family, "-batch", "-"], commands).map(drop)
 }
 
+/// Runs all of them, where failure means "there is none".
+pub(super) fn ip_try(family: &str, commands: &str) {
+    if !commands.is_empty() {
+        let _ = feed_any("ip", &[family, "-force", "-batch", "-"], commands);
+    }
+}
+
+/// The same: what they printed.
+pub(super) fn ip_shown(family: &str, commands: &str) -> String {
+    let output = feed_any("ip", &[family, "-force", "-batch", "-"], commands);
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
 /// Runs `ip ARGS` where failure means "there is none": what it printed.
 pub(super) fn ip_quiet(args: &[&str]) -> String {
     ip(args).unwrap_or_default()
@@ -42,17 +55,29 @@ pub(super) fn interface_exists(name: &str) -> bool {
 }
 
 fn feed(program: &str, args: &[&str], input: &str) -> Result<String> {
-    let failed = |stderr: String| Error::Command { command: format!("{program} {}", args.join(" ")), stderr };
-    let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| failed(format!("cannot be started: {error}")))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends before it has read everything says why on its standard error.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    let output = feed_any(program, args, input)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    Err(failed(program, args, String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+/// Whether it succeeded or not.
+fn feed_any(program: &str, args: &[&str], input: &str) -> Result<Output> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child =
+        command.spawn().map_err(|error| failed(program, args, format!("cannot be started: {error}")))?;
+    std::thread::scope(|scope| {
+        // Beside the reading: a pipe holds less than what many commands may answer.
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program that ends before it has read everything says why on its standard error.
+            scope.spawn(move || drop(stdin.write_all(input.as_bytes())));
+        }
+        child.wait_with_output().map_err(|error| failed(program, args, error.to_string()))
+    })
+}
+
+fn failed(program: &str, args: &[&str], stderr: String) -> Error {
+    Error::Command { command: format!("{program} {}", args.join(" ")), stderr }
 }

@@ -1,7 +1,7 @@
 //! The nft program of an interception, and the record of who made it: text only, nothing is run here.
 
 use crate::{
-    hold::MOST_HOLDERS,
+    hold::{MOST_GATES, MOST_HOLDERS},
     plan::{Accept, ConnectionPlan, Fail, MatchPlan, RelayPlan, RulePlan},
     steer,
 };
@@ -36,7 +36,24 @@ impl Place {
     }
 }
 
+/// Places that a relay may come to have.
+const PLACES: u32 = (MOST_GATES * MOST_HOLDERS) as u32;
+
 impl Numbers {
+    /// Marks of one relay: of taken packets, its own, and those of every place.
+    pub const MARKS: u32 = 2 + PLACES;
+    /// Routing tables of one relay: the one that delivers, and those of every place.
+    pub const TABLES: u32 = 1 + PLACES;
+
+    /// The routing table for packets of a mark.
+    pub fn table_of(&self, mark: u32) -> Option<u32> {
+        match mark.checked_sub(self.mark)? {
+            0 => Some(self.table),
+            above @ 2..Self::MARKS => self.table.checked_add(above - 1),
+            _ => None,
+        }
+    }
+
     /// Mark of SYNs that are held there.
     pub fn hold_mark(&self, place: Place) -> u32 {
         self.mark.wrapping_add(2 + place.number())
