@@ -107,7 +107,8 @@ fn open_and_work(
         }
         None => None,
     };
-    let hold = |index| Some(Hold::new(index, &shared, Arc::clone(raw.as_ref()?)));
+    let raw_of = |index| raw.as_ref().filter(|_| index < plan.holders());
+    let hold = |index| Some(Hold::new(index, &shared, Arc::clone(raw_of(index)?)));
     shared.count_descriptors(doors.ids().len());
     warn_of_small_buffers(&shared);
     let made: Vec<_> = doors.made.iter_mut().map(std::mem::take).enumerate().collect();

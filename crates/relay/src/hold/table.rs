@@ -52,6 +52,7 @@ pub(crate) struct Table {
     /// Deadlines in order of time, per state (each state has one duration); stale ones are skipped.
     dialing: VecDeque<(Instant, Pair, u64)>,
     answered: VecDeque<(Instant, Pair, u64)>,
+    /// Empty until something passes.
     passed: Vec<Option<(u64, Instant)>>,
     /// Keyed at random, so that nobody can choose addresses that overwrite each other.
     hashing: RandomState,
@@ -62,8 +63,8 @@ pub(crate) struct Table {
 impl Table {
     /// Holds at most `limit` handshakes.
     pub fn new(limit: usize) -> Table {
-        let (held, dialing, answered, hashing) = Default::default();
-        Table { held, dialing, answered, passed: vec![None; PASSED_SLOTS], hashing, limit, next_number: 0 }
+        let (held, dialing, answered, passed, hashing) = Default::default();
+        Table { held, dialing, answered, passed, hashing, limit, next_number: 0 }
     }
 
     /// Handshakes held now.
@@ -139,14 +140,15 @@ impl Table {
 
     fn pass(&mut self, pair: Pair, now: Instant) -> Verdict {
         let hash = self.hashing.hash_one(pair);
+        self.passed.resize(PASSED_SLOTS, None);
         self.passed[hash as usize % PASSED_SLOTS] = Some((hash, now));
         Verdict::Pass
     }
 
     fn was_passed(&self, pair: Pair, now: Instant) -> bool {
         let hash = self.hashing.hash_one(pair);
-        self.passed[hash as usize % PASSED_SLOTS]
-            .is_some_and(|(found, since)| found == hash && now.saturating_duration_since(since) < PASSED)
+        let slot = self.passed.get(hash as usize % PASSED_SLOTS).copied().flatten();
+        slot.is_some_and(|(found, since)| found == hash && now.saturating_duration_since(since) < PASSED)
     }
 }
 
