@@ -3,8 +3,9 @@
 //! The interception routes clients' SYNs to TUN interfaces, all of a client's for a server to the same one. Its worker reads
 //! them, dials each one's server from the client's own address, and then
 //!
-//! - gives the SYN back to the kernel, which hands it to that worker's own listener; when it accepts the client it finds
-//!   the server's leg in [`Held`];
+//! - gives the SYN back to the kernel, which hands it to that worker's own listener; whoever accepts the client finds the
+//!   server's leg in [`Held`]. (Mostly that worker. Of a handshake by SYN cookies the kernel keeps nothing, and chooses a
+//!   listener anew for the ACK, by its addresses alone: another worker may come to have the leg.)
 //! - or refuses the client as the server or the path did: a reset, an ICMP error, or silence;
 //! - or, beyond the limits, lets the SYN pass unrelayed.
 
@@ -13,7 +14,7 @@ mod table;
 mod tun;
 
 use crate::{
-    Accept, Error, Result,
+    Accept, Error, Fail, Result,
     intercept::Interception,
     leg,
     plan::ConnectionPlan,
@@ -221,7 +222,7 @@ impl<'a> Hold<'a> {
         Hold { shared, holder, gates, followed: 0, raw, table, counted: 0, dialing, visited }
     }
 
-    /// Watches gates made since the last look.
+    /// Watches gates made since the last look. An error: some of them could not be.
     pub fn follow(&mut self, epoll: &Epoll) -> Result<()> {
         let changes = self.shared.held.changes.load(Ordering::Acquire);
         if changes == self.followed {
@@ -229,23 +230,38 @@ impl<'a> Hold<'a> {
         }
         self.followed = changes;
         let gates = self.shared.held.lock_gates().clone();
+        let mut outcome = Ok(());
         for (rule, gate) in gates.iter().filter(|(rule, _)| !self.gates.contains_key(rule)) {
             let Some(tun) = gate.tuns.get(self.holder) else { continue };
             let event = EpollEvent::new(EpollFlags::EPOLLIN, GATES | *rule as u64);
-            epoll.add(tun.file(), event).map_err(|errno| Error::io(WATCH, errno))?;
+            outcome = outcome.and(epoll.add(tun.file(), event));
         }
         self.gates = gates;
         // The way of a rule may be another now.
         self.visited.clear();
-        Ok(())
+        outcome.map_err(|errno| Error::io(WATCH, errno))
     }
 
     /// What epoll said of a gate or a dial, in that round of the worker.
     pub fn on_event(&mut self, data: u64, flags: EpollFlags, epoll: &Epoll, round: u64) {
         match data {
+            GATES.. if flags.contains(EpollFlags::EPOLLERR) => self.lose((data & !GATES) as usize, epoll),
             GATES.. => self.read_some((data & !GATES) as usize, epoll, round),
             _ => self.on_dial(data & !TOKENS, flags),
         }
+    }
+
+    /// Somebody has deleted a gate's interface, and with it the way there.
+    fn lose(&mut self, rule: usize, epoll: &Epoll) {
+        let Some(gate) = self.gates.get(&rule) else { return };
+        let Some(tun) = gate.tuns.get(self.holder) else { return };
+        let _ = epoll.delete(tun.file());
+        self.visited.remove(&rule);
+        self.shared.observer.warning(&format!(
+            "an interface for held handshakes of the rule '{}' is gone: some of its connections are not relayed until \
+             the relay is started anew",
+            gate.way.rule
+        ));
     }
 
     /// Mostly one SYN, whom another look would only delay; more when there was one in the last round, too.
@@ -326,6 +342,9 @@ impl<'a> Hold<'a> {
             }
             after
         });
+        if stands && self.shared.draining.load(Ordering::Acquire) {
+            return self.let_go(pair, number, socket);
+        }
         if stands && let Some(syn) = self.table.on_connected(pair, number, Instant::now()) {
             // Before the SYN goes back: the client may be accepted at once.
             let waiting = Waiting { socket, rule, holder: self.holder };
@@ -334,6 +353,29 @@ impl<'a> Hold<'a> {
                 let _ = tun.write(syn);
             }
         }
+    }
+
+    /// Nobody is there to accept the client: it gets a connection of its own, once the server has forgotten the relay's.
+    fn let_go(&mut self, pair: Pair, number: u64, socket: TcpStream) {
+        leg::close_with_reset(&socket);
+        drop(socket);
+        let Some(packet) = self.table.on_failed(pair, number) else { return };
+        if self.shared.plan.fail == Fail::Open {
+            self.raw.send(&packet, pair.1.ip());
+        }
+    }
+
+    /// The listeners are closed: legs whose clients have not come are reset, for their clients' packets go to the servers now.
+    pub fn close(&mut self) {
+        let Hold { shared, table, holder, .. } = self;
+        shared.held.lock().standing.retain(|pair, waiting| {
+            let is_own = waiting.holder == *holder;
+            if is_own {
+                leg::close_with_reset(&waiting.socket);
+                table.on_taken(*pair);
+            }
+            !is_own
+        });
     }
 
     fn take_prepared(&mut self, rule: usize, ipv6: bool) -> Option<TcpStream> {
@@ -382,7 +424,7 @@ impl<'a> Hold<'a> {
 
     /// Forgets those whose clients have come, and whose time is up.
     pub fn tidy(&mut self) {
-        if self.table.len() == 0 {
+        if self.table.len() == 0 && self.counted == 0 {
             return;
         }
         let taken = self.shared.held.lock().taken.remove(&self.holder);

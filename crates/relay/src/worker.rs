@@ -26,7 +26,10 @@ use crate::{
 };
 use accept::Door;
 use longfat_host::socket;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::{
+    errno::Errno,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+};
 use order::Order;
 use slots::{Slots, Token};
 use std::{
@@ -120,7 +123,9 @@ impl<'a> Worker<'a> {
             }
             self.shared.seats[self.index].rounds.fetch_add(1, Ordering::Relaxed);
             self.look_after_doors();
-            self.look_after_held()?;
+            if let Err(error) = self.look_after_held() {
+                self.shared.observer.warning(&format!("{error}: clients of a new rule may wait in vain"));
+            }
             self.dial_due();
             self.flush_gathered();
             self.run_ready();
@@ -165,7 +170,7 @@ impl<'a> Worker<'a> {
     fn poll(&self, events: &mut [EpollEvent], timeout: u16) -> Result<usize> {
         match self.epoll.wait(events, EpollTimeout::from(timeout)) {
             Ok(count) => Ok(count),
-            Err(nix::errno::Errno::EINTR) => Ok(0),
+            Err(Errno::EINTR) => Ok(0),
             Err(errno) => Err(Error::io("wait for events", errno)),
         }
     }
@@ -336,7 +341,13 @@ impl<'a> Worker<'a> {
 
     fn watch_side(&self, token: Token, side: Side) -> nix::Result<()> {
         let Some(connection) = self.slots.get(token) else { return Ok(()) };
-        self.epoll.add(connection.legs.leg(side), EpollEvent::new(WATCHED, token.data(side)))
+        let (leg, mut event) = (connection.legs.leg(side), EpollEvent::new(WATCHED, token.data(side)));
+        match self.epoll.add(leg, event) {
+            // A server's leg that this worker dialled while it held the client's SYN, and that comes back from another one,
+            // which accepted the client.
+            Err(Errno::EEXIST) => self.epoll.modify(leg, &mut event),
+            outcome => outcome,
+        }
     }
 
     /// As [`Worker::watch`], where the server's leg was watched for its handshake.

@@ -3,11 +3,15 @@
 
 mod bed;
 
-use bed::{Bed, CLIENT_V4, Running, SERVER_V4, SERVER_V6, accept, at, carry, exchange, nft, set_forwarding};
+use bed::{
+    Bed, CLIENT_V4, Running, SERVER_V4, SERVER_V6, accept, at, carry, exchange, nft, path::eventually,
+    set_forwarding,
+};
+use longfat_host::sysctl;
 use longfat_relay::RelayPlan;
 use std::{
-    io::{ErrorKind, Read},
-    net::{SocketAddr, TcpStream},
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -132,4 +136,118 @@ fn while_it_drains_clients_pass_unrelayed() {
     drop((first, first_far));
     assert_eq!(relay.stop().connections, 1);
     assert_eq!(second.local_addr().unwrap().ip().to_string(), CLIENT_V4);
+}
+
+/// What a client opens while `meanwhile` happens, and the server's end of it: relay's legs that are reset come before.
+fn late_pair(
+    bed: &Bed,
+    listener: &TcpListener,
+    address: SocketAddr,
+    meanwhile: impl FnOnce(),
+) -> (TcpStream, TcpStream) {
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut client = bed.connect(address);
+            client.write_all(b"x").unwrap();
+            client
+        });
+        meanwhile();
+        let far = loop {
+            let mut far = accept(listener);
+            if far.read_exact(&mut [0]).is_ok() {
+                break far;
+            }
+        };
+        (client.join().unwrap(), far)
+    })
+}
+
+/// A relay that drains for longer than anybody waits, for one connection that goes on; what becomes of a client's handshake
+/// that `silence` at a host keeps from its end until the relay's listeners are closed.
+fn a_handshake_outlives_the_listeners(tag: &str, host: fn(&Bed) -> &longfat_host::Namespace, silence: &str) {
+    let bed = Bed::new(tag);
+    let relay = bed.start(RelayPlan { drain: 2 * bed::PATIENCE, ..Bed::after_server() });
+    let (address, other) = (servers()[0], at("10.71.2.2:9001"));
+    let (listener, others) = (bed.listen(&address.to_string()), bed.listen(&other.to_string()));
+    let first = bed.pair(&others, other);
+    nft(host(&bed), &format!("table inet mute {{ chain silence {{ {silence} }}; }}"));
+    let (second, second_far) = late_pair(&bed, &listener, address, || {
+        std::thread::sleep(Duration::from_millis(200));
+        relay.ask_to_stop();
+        std::thread::sleep(Duration::from_millis(1200));
+        nft(host(&bed), "delete table inet mute");
+    });
+    carry(&second_far, &second, 1000);
+    assert_eq!(second_far.peer_addr().unwrap(), second.local_addr().unwrap());
+    drop(first);
+    assert_eq!(relay.stop().connections, 1, "the second one passes");
+}
+
+#[test]
+fn a_server_that_answers_when_nobody_accepts_any_more_gets_the_clients_own_handshake() {
+    let silence = "type filter hook output priority 0; tcp sport 9000 drop;";
+    a_handshake_outlives_the_listeners("hslow", |bed| &bed.server, silence);
+}
+
+#[test]
+fn a_client_that_has_not_come_when_nobody_accepts_any_more_gets_a_handshake_of_its_own() {
+    let silence = "type filter hook input priority 0; tcp sport 9000 drop;";
+    a_handshake_outlives_the_listeners("hdeaf", |bed| &bed.client, silence);
+}
+
+#[test]
+fn a_refused_client_takes_no_place_any_more() {
+    let bed = Bed::new("hplace");
+    let mut plan = RelayPlan { workers: 1, ..Bed::after_server() };
+    plan.limits.connections = Some(1);
+    let relay = bed.start(plan);
+    let address = servers()[0];
+    assert_eq!(refused_with(&bed, address), ErrorKind::ConnectionRefused);
+    let listener = bed.listen(&address.to_string());
+    let (client, far) = bed.pair(&listener, address);
+    carry(&client, &far, 1000);
+    drop((client, far));
+    let stats = relay.stop();
+    assert_eq!((stats.unreachable, stats.connections), (1, 2), "the second client is relayed, too");
+}
+
+#[test]
+fn handshakes_by_cookies_may_be_accepted_by_a_worker_that_has_not_held_them() {
+    let bed = Bed::new("hcook");
+    let always = || sysctl::write("net.ipv4.tcp_syncookies", "2");
+    bed.relay.run(always).unwrap().unwrap();
+    let relay = bed.start(RelayPlan { workers: 2, ..Bed::after_server() });
+    let listener = bed.listen("0.0.0.0:9000");
+    // Every address has its worker that holds and, chosen otherwise, its worker that accepts.
+    let addresses: Vec<_> = (10..20).map(|host| format!("10.71.2.{host}")).collect();
+    for address in &addresses {
+        bed.server.ip(&["addr", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+        // More than one worker may have more of than another.
+        let server = SocketAddr::new(address.parse().unwrap(), 9000);
+        let pairs: Vec<_> = (0..12).map(|_| bed.pair(&listener, server)).collect();
+        for (client, far) in &pairs {
+            exchange(client, far, 1000);
+        }
+    }
+    let stats = relay.stop();
+    let count = 12 * addresses.len() as u64;
+    assert_eq!((stats.connections, stats.finished), (count, count));
+}
+
+#[test]
+fn when_an_interface_for_held_handshakes_is_deleted_it_is_said_once_and_clients_pass() {
+    let bed = Bed::new("hgone");
+    let relay = bed.start(RelayPlan { workers: 1, ..Bed::after_server() });
+    let links = bed.relay.ip(&["-o", "link", "show"]).unwrap();
+    let name = links.split([' ', ':', '@']).find(|word| word.starts_with("lfh")).unwrap();
+    bed.relay.ip(&["link", "del", name]).unwrap();
+    let warnings = || relay.notes.warnings.lock().unwrap().clone();
+    eventually("the relay sees it", || !warnings().is_empty());
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    let (client, far) = bed.pair(&listener, address);
+    carry(&client, &far, 1000);
+    assert!(warnings().len() == 1 && warnings()[0].contains("is gone"), "{:?}", warnings());
+    drop((client, far));
+    assert_eq!(relay.stop().connections, 0);
 }

@@ -110,6 +110,7 @@ impl Worker<'_> {
             let ids: Vec<_> = self.doors.iter().map(|door| door.id).collect();
             ids.into_iter().for_each(|id| self.accept_some(id));
             self.doors.clear();
+            self.hold.iter_mut().for_each(Hold::close);
         }
         let ended = self.shared.ended.load(Ordering::Acquire);
         let may_resume = |pause: &Pause| pause.ended != ended || pause.since.elapsed() >= RETRY;
