@@ -7,7 +7,8 @@
  *           about to send a segment: the kernel asks how long the options will be just before it chooses the window, under
  *           the socket's lock. So every acknowledgement has the window of the moment, and what the kernel does to the
  *           clamp by itself (it follows the receive buffer) is never advertised. Not asked where the options are full,
- *           which is with three blocks of selective acknowledgement.
+ *           which is with three blocks of selective acknowledgement. A connection of which the algorithm cannot be told
+ *           (timestamps taken away on the path, headers that are not looked through) is let go of.
  * lift      lets go of sockets that outlive the command.
  *
  * What has been promised is not taken back: the kernel sees to that.
@@ -21,6 +22,9 @@
 
 #define TCP_WINDOW_CLAMP 10
 #define TCP_FLAG_SYN 2
+#define MOST_CLAMP 0x7fffffff
+/* Segments in a row without timestamps that say there will be none. */
+#define MOST_UNTOLD 4
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -50,6 +54,7 @@ struct bpf_spin_lock {
 /* The lock is between segments of one connection that arrive on two processors. */
 struct held {
 	struct bpf_spin_lock lock;
+	__u32 untold; /* segments since the last that the algorithm was told of */
 	struct lf_give_way way;
 };
 
@@ -63,7 +68,7 @@ struct {
 /* Read by the loader. */
 struct {
 	__u64 steered;	/* connections */
-	__u64 untimed;	/* connections without timestamps: left alone */
+	__u64 untimed;	/* connections in which no timestamps are found: left alone */
 	__u64 refused;	/* windows that the kernel did not take */
 } counts SEC(".bss.lf");
 
@@ -78,12 +83,6 @@ static __always_inline __u32 tick_us(struct tcp_sock___way *tp)
 static __always_inline __u32 now_ts(struct tcp_sock___way *tp, __u64 now_us)
 {
 	return (__u32)(now_us / tick_us(tp)) + tp->tsoffset;
-}
-
-/* Of the window: what comes beyond it was not sent by the peer, or will be dropped. */
-static __always_inline int is_expected(struct tcp_sock___way *tp, __u32 seq)
-{
-	return !lf_is_after(seq, tp->rcv_wup + tp->rcv_wnd);
 }
 
 /* Where the TCP header begins; 0: not TCP, or behind headers that are not looked through. */
@@ -102,41 +101,50 @@ static __always_inline __u32 transport_offset(struct __sk_buff *skb)
 	return sizeof(ip6);
 }
 
-/* What the algorithm has to know of it; 0: no data, or no timestamps. */
-static __always_inline int parse(struct __sk_buff *skb, struct lf_arrival *a)
+enum segment { NO_DATA, TIMED, UNTIMED };
+
+/* What the algorithm has to know of it. */
+static __always_inline enum segment parse(struct __sk_buff *skb, struct lf_arrival *a)
 {
 	unsigned char options[LF_OPTIONS_BYTES] = {};
 	__u32 offset = transport_offset(skb), header, length;
 	struct lf_timestamps ts;
 	struct tcphdr tcp;
 
-	if (!offset || bpf_skb_load_bytes(skb, offset, &tcp, sizeof(tcp)) || tcp.flags & TCP_FLAG_SYN)
-		return 0;
+	if (!offset || bpf_skb_load_bytes(skb, offset, &tcp, sizeof(tcp)))
+		return UNTIMED;
 	header = (tcp.offset >> 4) * 4;
-	if (header < sizeof(tcp) + LF_TIMESTAMPS_LENGTH || skb->len <= offset + header)
-		return 0;
+	if (tcp.flags & TCP_FLAG_SYN || skb->len <= offset + header)
+		return NO_DATA;
+	if (header < sizeof(tcp) + LF_TIMESTAMPS_LENGTH)
+		return UNTIMED;
 	length = header - sizeof(tcp);
 	if (length > LF_OPTIONS_BYTES || bpf_skb_load_bytes(skb, offset + sizeof(tcp), options, length))
-		return 0;
+		return UNTIMED;
 	if (!lf_find_timestamps(options, length, &ts))
-		return 0;
+		return UNTIMED;
 	a->seq = __builtin_bswap32(tcp.seq);
 	a->payload_bytes = skb->len - offset - header;
 	a->ts_value = ts.value;
 	a->ts_echo = ts.echo;
-	return 1;
+	return TIMED;
 }
 
 static __always_inline void tell(struct __sk_buff *skb, struct tcp_sock___way *tp, struct held *held)
 {
 	struct lf_arrival a = {};
+	enum segment segment = parse(skb, &a);
 
-	if (!parse(skb, &a) || !is_expected(tp, a.seq))
+	if (segment == UNTIMED)
+		__sync_fetch_and_add(&held->untold, 1);
+	if (segment != TIMED)
 		return;
 	a.now_us = bpf_ktime_get_ns() / 1000;
 	a.now_ts = now_ts(tp, a.now_us);
 	a.tick_us = tick_us(tp);
 	a.mss_bytes = tp->advmss;
+	a.edge_seq = tp->rcv_wup + tp->rcv_wnd;
+	held->untold = 0;
 	bpf_spin_lock(&held->lock);
 	lf_give_way_on_segment(&held->way, &a);
 	bpf_spin_unlock(&held->lock);
@@ -164,6 +172,7 @@ static __always_inline void begin(struct bpf_sock_ops *ops, struct tcp_sock *soc
 {
 	struct tcp_sock___way *tp = (void *)sock;
 	__u64 now_us = bpf_ktime_get_ns() / 1000;
+	__u32 ts = now_ts(tp, now_us);
 	struct held *held;
 
 	if (!BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok)) {
@@ -173,9 +182,27 @@ static __always_inline void begin(struct bpf_sock_ops *ops, struct tcp_sock *soc
 	held = bpf_sk_storage_get(&held_back, sock, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!held)
 		return;
-	lf_give_way_begin(&held->way, now_us, now_ts(tp, now_us), tp->rcv_nxt, tp->advmss, tp->srtt_us >> 3);
+	/* Segments may arrive already. */
+	bpf_spin_lock(&held->lock);
+	lf_give_way_begin(&held->way, now_us, ts, tp->rcv_nxt, tp->advmss, tp->srtt_us >> 3);
+	bpf_spin_unlock(&held->lock);
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 	__sync_fetch_and_add(&counts.steered, 1);
+}
+
+static __always_inline void clamp(struct bpf_sock_ops *ops, __u32 bytes)
+{
+	if (bpf_setsockopt(ops, SOL_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes)))
+		__sync_fetch_and_add(&counts.refused, 1);
+}
+
+static __always_inline void let_go(struct bpf_sock_ops *ops, struct tcp_sock *tp)
+{
+	bpf_sk_storage_delete(&held_back, tp);
+	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	clamp(ops, MOST_CLAMP);
+	__sync_fetch_and_add(&counts.steered, -1);
+	__sync_fetch_and_add(&counts.untimed, 1);
 }
 
 static __always_inline void apply(struct bpf_sock_ops *ops, struct tcp_sock *tp)
@@ -185,12 +212,14 @@ static __always_inline void apply(struct bpf_sock_ops *ops, struct tcp_sock *tp)
 
 	if (!held)
 		return;
+	if (*(volatile __u32 *)&held->untold >= MOST_UNTOLD) {
+		let_go(ops, tp);
+		return;
+	}
 	window_bytes = *(volatile __u32 *)&held->way.window_bytes;
 	/* Older kernels take setting for a wish to offer no more than now, also of what is set already. */
-	if (((struct tcp_sock___way *)tp)->window_clamp == window_bytes)
-		return;
-	if (bpf_setsockopt(ops, SOL_TCP, TCP_WINDOW_CLAMP, &window_bytes, sizeof(window_bytes)))
-		__sync_fetch_and_add(&counts.refused, 1);
+	if (((struct tcp_sock___way *)tp)->window_clamp != window_bytes)
+		clamp(ops, window_bytes);
 }
 
 SEC("sockops")
@@ -225,7 +254,7 @@ SEC("iter/tcp")
 int lift(struct bpf_iter__tcp *ctx)
 {
 	struct tcp_sock *tp = lf_visited(ctx);
-	int most = 0x7fffffff;
+	int most = MOST_CLAMP;
 
 	if (!tp || !bpf_sk_storage_get(&held_back, (struct sock *)tp, 0, 0))
 		return 0;

@@ -14,12 +14,14 @@
  *            which q was under a quarter of the target, by a quarter at most; and by a segment, which makes shares even.
  *            q > target: cut by twice the excess, 2 (q - target) / RTT of itself, half of itself at most.
  *            LOW: a quarter of the window for two rounds, so that the queue is empty once if it is ours and the least
- *            delay is learned anew; then CLIMB: doubles back. Begins nine times as long after the last as that took.
- * Loss       A retransmission (below what has arrived, and sent later) halves the window, once per round. The target
- *            falls to half the delay seen before it where that is less: such a queue is shorter than the target. From
- *            three quarters of that window on it grows by a segment per round. Both wear off with each LOW.
+ *            delay is learned anew; then CLIMB: doubles back. Begins nine times as long after the last as that took, a
+ *            minute at most.
+ * Loss       A retransmission (below what has arrived, and sent later) halves the window at the end of its round, but for
+ *            one in which a cut has not shown yet. The target falls to half the delay seen before it where that is less,
+ *            in every round: such a queue is shorter than the target. From three quarters of the window that was halved
+ *            it grows by a segment per round. Both wear off with each LOW.
  * Unused     A window of which three eighths are not used says nothing: it is neither grown nor cut, but follows
- *            what is used down to twice of that. A cut begins at what is used.
+ *            what is used down to twice of that. A cut begins at what is used. After a pause rounds begin anew.
  * Bounds     Two segments at least: a window of zero is probed with a back-off.
  * Units      bytes; microseconds; TSval in ticks.
  * Reference  RFC 9840 (rLEDBAT), with the reactions of LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus) where not said
@@ -36,7 +38,8 @@
 #define LF_GIVE_WAY_MOST_BYTES 0x3fffffffu
 #define LF_GIVE_WAY_LEAST_BYTES 2400u /* the kernel takes no less than 2304 */
 #define LF_GIVE_WAY_FIRST_SEGMENTS 10 /* RFC 6928 */
-#define LF_GIVE_WAY_AGE_MOST_US 60000000u /* no round trip, whatever the echo says */
+#define LF_GIVE_WAY_AGE_MOST_US 60000000u /* no round trip, whatever the echo says; TSval may turn in 72 minutes */
+#define LF_GIVE_WAY_LOW_EVERY_US 60000000u /* at most: well within the history of the least delay */
 
 enum lf_give_way_phase { LF_WAY_START = 0, LF_WAY_STEADY = 1, LF_WAY_LOW = 2, LF_WAY_CLIMB = 3 };
 
@@ -45,6 +48,7 @@ struct lf_give_way {
 	struct lf_delay delay;
 	lf_u64 next_low_us;
 	lf_u64 phase_began_us;   /* START, LOW (CLIMB keeps it) */
+	lf_u64 last_us;          /* when new bytes arrived last */
 	lf_u32 window_bytes;     /* to be advertised */
 	lf_u32 mss_bytes;
 	lf_u32 highest_seq;      /* after the last byte that arrived */
@@ -73,7 +77,7 @@ struct lf_arrival {
 	lf_u32 seq;
 	lf_u32 payload_bytes;
 	lf_u32 mss_bytes;
-	lf_u32 reserved;
+	lf_u32 edge_seq;    /* the first byte beyond the window */
 };
 
 /* Whether a comes after b in sequence or TSval space. */
@@ -110,6 +114,7 @@ LF_INLINE void lf_give_way_begin(struct lf_give_way *s, lf_u64 now_us, lf_u32 no
 	lf_way_set(s, LF_GIVE_WAY_FIRST_SEGMENTS * (lf_u64)s->mss_bytes);
 	s->next_low_us = now_us;
 	s->phase_began_us = now_us;
+	s->last_us = now_us;
 	s->highest_seq = next_seq;
 	s->highest_ts = 0;
 	s->last_echo = now_ts - 1;
@@ -137,11 +142,11 @@ LF_INLINE lf_u32 lf_way_is_used(const struct lf_give_way *s)
 	return 8 * (lf_u64)s->round_bytes >= 3 * (lf_u64)s->window_bytes;
 }
 
-/* To STEADY; the next LOW is nine times as far as the phase took. */
+/* To STEADY; the next LOW is nine times as far as the phase took, which may have been a pause for the most part. */
 LF_INLINE void lf_way_steady(struct lf_give_way *s, lf_u64 now_us)
 {
 	s->phase = LF_WAY_STEADY;
-	s->next_low_us = now_us + 9 * (now_us - s->phase_began_us);
+	s->next_low_us = now_us + lf_min64(9 * (now_us - s->phase_began_us), LF_GIVE_WAY_LOW_EVERY_US);
 }
 
 LF_INLINE void lf_way_cut(struct lf_give_way *s, lf_u32 q_us, lf_u32 rtt_us)
@@ -169,7 +174,6 @@ LF_INLINE void lf_way_on_loss(struct lf_give_way *s, lf_u64 now_us)
 {
 	lf_u64 used = lf_way_used(s);
 
-	s->target_us = lf_max(lf_min(s->target_us, lf_max(s->peak_us, s->last_peak_us) / 2), LF_GIVE_WAY_LEAST_TARGET_US);
 	s->cautious_from_bytes = (lf_u32)(used / 4 * 3);
 	lf_way_set(s, used / 2);
 	if (s->phase != LF_WAY_STEADY)
@@ -223,6 +227,10 @@ LF_INLINE void lf_way_decide(struct lf_give_way *s, lf_u64 now_us)
 
 LF_INLINE void lf_way_begin_round(struct lf_give_way *s, lf_u32 now_ts)
 {
+	lf_u32 peak_us = lf_max(s->peak_us, s->last_peak_us);
+
+	if (s->has_lost)
+		s->target_us = lf_max(lf_min(s->target_us, peak_us / 2), LF_GIVE_WAY_LEAST_TARGET_US);
 	s->round_ts = now_ts;
 	s->round_bytes = 0;
 	s->has_lost = 0;
@@ -230,13 +238,17 @@ LF_INLINE void lf_way_begin_round(struct lf_give_way *s, lf_u32 now_ts)
 	s->peak_us = 0;
 }
 
+/* How long ago the acknowledgement was sent that the segment echoes. */
+LF_INLINE lf_u64 lf_way_age_us(const struct lf_arrival *a)
+{
+	return (lf_u64)(a->now_ts - a->ts_echo) * a->tick_us;
+}
+
 LF_INLINE void lf_way_on_sample(struct lf_give_way *s, const struct lf_arrival *a)
 {
-	lf_u64 age_us = (lf_u64)(a->now_ts - a->ts_echo) * a->tick_us;
+	lf_u64 age_us = lf_way_age_us(a);
 	lf_u32 q_us;
 
-	if (lf_is_after(a->ts_echo, a->now_ts) || age_us > LF_GIVE_WAY_AGE_MOST_US)
-		return;
 	/* A TSval of milliseconds is that of the beginning of its millisecond. */
 	if (a->tick_us > 1)
 		age_us += a->now_us % a->tick_us;
@@ -252,19 +264,42 @@ LF_INLINE void lf_way_on_sample(struct lf_give_way *s, const struct lf_arrival *
 	lf_way_begin_round(s, a->now_ts);
 }
 
+/* Timestamps of before a pause are not compared with: half a turn of TSval may have passed, or all of it. */
+LF_INLINE void lf_way_after_pause(struct lf_give_way *s, lf_u32 now_ts)
+{
+	s->last_echo = now_ts - 1;
+	lf_way_begin_round(s, now_ts);
+}
+
+/* A keep-alive may carry the last byte once more (RFC 9293, 3.8.4): that one has arrived. */
+LF_INLINE lf_u32 lf_way_is_retransmission(const struct lf_give_way *s, const struct lf_arrival *a)
+{
+	if (a->payload_bytes == 1 && a->seq == s->highest_seq - 1)
+		return 0;
+	return lf_is_after(s->highest_seq, a->seq) && lf_is_after(a->ts_value, s->highest_ts);
+}
+
 /* A segment with data arrives; afterwards window_bytes is what to advertise. */
 LF_INLINE void lf_give_way_on_segment(struct lf_give_way *s, const struct lf_arrival *a)
 {
 	lf_u32 end = a->seq + a->payload_bytes;
 
+	/* A probe of a window of zero, which is not taken and comes again; or none of the peer's. */
+	if (!lf_is_after(a->edge_seq, a->seq))
+		return;
 	lf_way_mss(s, a->mss_bytes);
-	if (lf_is_after(s->highest_seq, a->seq) && lf_is_after(a->ts_value, s->highest_ts))
+	if (lf_way_is_retransmission(s, a))
 		s->has_lost = 1;
 	if (!lf_is_after(end, s->highest_seq))
 		return;
+	if (a->now_us > s->last_us + LF_GIVE_WAY_AGE_MOST_US)
+		lf_way_after_pause(s, a->now_ts);
+	s->last_us = a->now_us;
 	s->round_bytes += lf_min(end - s->highest_seq, a->payload_bytes);
 	s->highest_seq = end;
 	s->highest_ts = a->ts_value;
+	if (lf_way_age_us(a) > LF_GIVE_WAY_AGE_MOST_US)
+		return;
 	if (lf_is_after(a->ts_echo, s->last_echo)) {
 		s->last_echo = a->ts_echo;
 		lf_way_on_sample(s, a);

@@ -29,5 +29,5 @@ lf_u32 lf_native_timestamps(const unsigned char options[LF_OPTIONS_BYTES], lf_u3
 const lf_u32 lf_receive_layout[] = {
 	sizeof(struct lf_give_way), sizeof(struct lf_arrival), sizeof(struct lf_timestamps),
 	offsetof(struct lf_give_way, window_bytes), offsetof(struct lf_give_way, phase),
-	offsetof(struct lf_give_way, has_lost), offsetof(struct lf_arrival, mss_bytes),
+	offsetof(struct lf_give_way, has_lost), offsetof(struct lf_give_way, last_us), offsetof(struct lf_arrival, edge_seq),
 };

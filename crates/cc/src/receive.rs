@@ -33,8 +33,8 @@ pub struct Arrival {
     pub payload_bytes: u32,
     /// Largest segment of the connection.
     pub mss_bytes: u32,
-    /// Nothing.
-    pub reserved: u32,
+    /// The first byte beyond the window.
+    pub edge_seq: u32,
 }
 
 /// `struct lf_delay`.
@@ -55,6 +55,7 @@ pub struct GiveWay {
     delay: Delay,
     next_low_us: u64,
     phase_began_us: u64,
+    last_us: u64,
     window_bytes: u32,
     mss_bytes: u32,
     highest_seq: u32,
@@ -145,7 +146,7 @@ mod tests {
     use std::mem::offset_of;
 
     unsafe extern "C" {
-        static lf_receive_layout: [u32; 7];
+        static lf_receive_layout: [u32; 8];
     }
 
     #[test]
@@ -157,7 +158,8 @@ mod tests {
             offset_of!(GiveWay, window_bytes),
             offset_of!(GiveWay, phase),
             offset_of!(GiveWay, has_lost),
-            offset_of!(Arrival, mss_bytes),
+            offset_of!(GiveWay, last_us),
+            offset_of!(Arrival, edge_seq),
         ];
         // SAFETY: a constant array of the C side, of this length.
         let layout = unsafe { lf_receive_layout };

@@ -1,5 +1,7 @@
 //! A download held back by its receiver's window: what it is told to do, and that it holds on a modelled path.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "give_way/path.rs"]
 mod path;
 
@@ -72,18 +74,24 @@ fn a_queue_shorter_than_the_target_is_learned_from_its_losses() {
 
 /// A segment that the acknowledgement of a round trip ago let go.
 fn arrival(number: u32, rtt_us: u64) -> Arrival {
-    let now_us = 1_000_000 + u64::from(number) * 1_000;
-    let tick = |us: u64| (us / 1_000) as u32;
+    arrival_after(0, 1_000, number, rtt_us)
+}
+
+/// So long after what would be its time, with a clock of such ticks.
+fn arrival_after(pause_us: u64, tick_us: u32, number: u32, rtt_us: u64) -> Arrival {
+    let now_us = 1_000_000 + pause_us + u64::from(number) * 1_000;
+    let tick = |us: u64| (us / u64::from(tick_us)) as u32;
+    let seq = number.wrapping_mul(MSS_BYTES).wrapping_sub(40_000);
     Arrival {
         now_us,
         now_ts: tick(now_us),
-        tick_us: 1_000,
+        tick_us,
         ts_value: number + 7,
         ts_echo: tick(now_us - rtt_us),
-        seq: number.wrapping_mul(MSS_BYTES).wrapping_sub(40_000),
+        seq,
         payload_bytes: MSS_BYTES,
         mss_bytes: MSS_BYTES,
-        ..Arrival::default()
+        edge_seq: seq.wrapping_add(1 << 30),
     }
 }
 
@@ -110,7 +118,7 @@ fn a_delay_above_the_target_cuts_and_never_below_two_segments() {
 }
 
 #[test]
-fn a_retransmission_halves_once_per_round_and_reordering_does_not() {
+fn a_retransmission_halves_once_before_that_shows_and_reordering_does_not() {
     let late = |number: u32, ts_value: u32| Arrival { ts_value, ..arrival(number, 20_000) };
     let run = |ts_value: u32| {
         let mut way = after(400, 20_000);
@@ -127,7 +135,7 @@ fn a_retransmission_halves_once_per_round_and_reordering_does_not() {
         (before, least)
     };
     let (before, least) = run(8);
-    // Half of the 20 segments that are under way in a round; a second halving would leave a quarter.
+    // Half of the 20 segments that are under way in a round, within two rounds; a second halving would leave a quarter.
     assert!((10 * MSS_BYTES..=15 * MSS_BYTES).contains(&least) && before > 2 * least, "{least} of {before}");
     let (before, least) = run(0);
     assert!(least > before / 2, "{least} of {before}");
@@ -169,6 +177,101 @@ fn the_least_delay_is_learned_anew_from_time_to_time() {
     assert!(phases[0] == START && phases.contains(&STEADY) && lows >= 3, "{lows}");
 }
 
+const HOUR_US: u64 = 3_600_000_000;
+
+#[test]
+fn an_hour_without_data_does_not_put_off_the_learning_of_the_least_delay() {
+    let mut way = after(5, 20_000);
+    let is_low = |number: u32| {
+        let delay_us = if number < 100 { 20_000 } else { 23_000 };
+        way.on_segment(&arrival_after(HOUR_US, 1_000, number, delay_us));
+        way.phase() == LOW
+    };
+    assert!((5..120_000).any(is_low), "no LOW in two minutes");
+}
+
+#[test]
+fn what_comes_after_a_pause_is_timed_however_far_the_clock_has_turned() {
+    let turn_us = 1 << 32;
+    for pause_us in [HOUR_US / 2, HOUR_US * 2 / 3, HOUR_US * 10 / 9, turn_us, turn_us + HOUR_US * 2 / 3] {
+        let mut way = GiveWay::begin(&arrival_after(0, 1, 0, 20_000), 20_000);
+        for number in 0..5 {
+            way.on_segment(&arrival_after(0, 1, number, 20_000));
+        }
+        for keep_alive_us in (0..pause_us).step_by(45_000_000) {
+            let next = arrival_after(keep_alive_us, 1, 5, 20_000);
+            way.on_segment(&Arrival { seq: next.seq.wrapping_sub(1), payload_bytes: 1, ..next });
+        }
+        for number in 5..200 {
+            way.on_segment(&arrival_after(pause_us, 1, number, 20_000));
+        }
+        assert!(way.phase() == START && way.window_bytes() >= 40 * MSS_BYTES, "{pause_us}: {way:?}");
+    }
+}
+
+#[test]
+fn what_echoes_an_acknowledgement_of_before_a_pause_is_no_sample_and_no_round() {
+    let old = arrival_after(0, 1, 4, 20_000).now_ts;
+    // The peer has something to say by itself: nothing that we sent since let it go. Its echo looks 1 ms old, or is yet to come.
+    for pause_us in [1 << 32, HOUR_US * 2 / 3] {
+        let mut way = GiveWay::begin(&arrival_after(0, 1, 0, 20_000), 20_000);
+        for number in 0..200 {
+            let pause_us = if number < 5 { 0 } else { pause_us };
+            let fresh = arrival_after(pause_us, 1, number, 20_000);
+            let ts_echo = if (5..15).contains(&number) { old } else { fresh.ts_echo };
+            way.on_segment(&Arrival { ts_echo, ..fresh });
+            assert!(number >= 15 || way.window_bytes() == 10 * MSS_BYTES, "{number}: {way:?}");
+        }
+        assert!(way.phase() == START && way.window_bytes() >= 40 * MSS_BYTES, "{pause_us}: {way:?}");
+    }
+}
+
+/// The window when `odd` came in the middle of a download, whatever that is, and when it did not.
+fn with_and_without(odd: &[Arrival]) -> (u32, u32) {
+    let run = |odd: &[Arrival]| {
+        let mut way = after(200, 20_000);
+        for arrival in odd {
+            way.on_segment(arrival);
+        }
+        (200..260).map(|number| way.on_segment(&arrival(number, 20_000))).last().unwrap()
+    };
+    (run(odd), run(&[]))
+}
+
+#[test]
+fn neither_a_keep_alive_nor_a_probe_of_a_full_window_is_a_loss() {
+    let next = arrival(200, 20_000);
+    let byte = |seq: u32, ts_value: u32| Arrival { seq, ts_value, payload_bytes: 1, ..next };
+    let (window, without) =
+        with_and_without(&[byte(next.seq.wrapping_sub(1), 300), byte(next.seq.wrapping_sub(1), 301)]);
+    assert_eq!(window, without, "kept alive");
+    let probe = |ts_value: u32| Arrival { edge_seq: next.seq, ..byte(next.seq, ts_value) };
+    let (window, without) = with_and_without(&[probe(300), probe(301)]);
+    assert_eq!(window, without, "probed");
+    let (window, without) = with_and_without(&[Arrival { ts_value: 300, ..arrival(198, 20_000) }]);
+    assert!(window < without, "this is a loss: {window} of {without}");
+}
+
+#[test]
+fn the_overflow_that_ends_the_start_teaches_the_target() {
+    // A queue of 6 ms, with a loss as soon as the start has ended.
+    let target_us = |losses: std::ops::Range<u32>| {
+        let mut way = after(100, 20_000);
+        assert_eq!(way.phase(), START);
+        let mut ended = None;
+        for number in 100..200 {
+            way.on_segment(&arrival(number, 26_000));
+            ended = ended.or((way.phase() == STEADY).then_some(number));
+            if ended.is_some_and(|ended| losses.contains(&(number - ended))) {
+                way.on_segment(&Arrival { ts_value: number + 8, ..arrival(number - 3, 26_000) });
+            }
+        }
+        assert!(ended.is_some());
+        way.target_us()
+    };
+    assert_eq!((target_us(2..3), target_us(0..0)), (3_000, 5_000));
+}
+
 #[test]
 fn timestamps_are_found_wherever_they_are_among_the_options() {
     let stamps = [8, 10, 0, 0, 1, 2, 0x80, 0, 0, 3];
@@ -196,13 +299,13 @@ fn timestamps_are_found_wherever_they_are_among_the_options() {
 proptest! {
     #[test]
     fn no_segment_leads_to_a_window_out_of_bounds(
-        segments in prop::collection::vec((any::<u64>(), any::<[u32; 7]>()), 1..200),
+        segments in prop::collection::vec((any::<u64>(), any::<[u32; 8]>()), 1..200),
         rtt_us in any::<u32>(),
     ) {
         let mut way = GiveWay::begin(&arrival(0, 20_000), rtt_us);
-        for (now_us, [now_ts, ts_value, ts_echo, seq, payload_bytes, mss_bytes, tick]) in segments {
+        for (now_us, [now_ts, ts_value, ts_echo, seq, payload_bytes, mss_bytes, edge_seq, tick]) in segments {
             let tick_us = if tick & 1 == 0 { 1 } else { 1000 };
-            let window = way.on_segment(&Arrival { now_us, now_ts, tick_us, ts_value, ts_echo, seq, payload_bytes, mss_bytes, reserved: 0 });
+            let window = way.on_segment(&Arrival { now_us, now_ts, tick_us, ts_value, ts_echo, seq, payload_bytes, mss_bytes, edge_seq });
             prop_assert!((2400..=0x3fff_ffff).contains(&window));
         }
     }

@@ -2,11 +2,13 @@
 //!
 //! Its name holds the owner's pid and start time, so that a later run recognises what a killed one left.
 
-use crate::{Error, Result};
+use crate::{Error, Result, object::refused};
+use libbpf_rs::{Link, ProgramMut};
 use longfat_host::lease::start_time;
 use nix::{sys::signal, unistd::Pid};
 use std::{
-    fs,
+    fs::{self, File},
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -61,6 +63,15 @@ impl Cgroup {
     /// Its directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Attaches programs to what is in it, for as long as their links live.
+    pub fn attach<'a>(&self, programs: impl Iterator<Item = ProgramMut<'a>>) -> Result<Vec<Link>> {
+        let directory = File::open(&self.path)
+            .map_err(|source| Error::io(format!("open the cgroup {}", self.path.display()), source))?;
+        let links: libbpf_rs::Result<Vec<Link>> =
+            programs.map(|program| program.attach_cgroup(directory.as_raw_fd())).collect();
+        links.map_err(|source| refused("attach to the program's cgroup", source))
     }
 
     /// Processes in it.

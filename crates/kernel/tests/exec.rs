@@ -97,6 +97,31 @@ fn what_receives_in_the_background_is_counted_and_sends_as_it_chooses() {
     assert!(ccs[0] == "cubic" && ccs.iter().all(|cc| !cc.starts_with("lf_")), "{printed}");
 }
 
+/// Sends through headers that are not looked through (padding), and prints the clamp of the receiving end.
+const PADDED: &str = r"
+import socket as s
+listener = s.create_server(('::1', 0), family=s.AF_INET6)
+client = s.socket(s.AF_INET6)
+client.setsockopt(s.IPPROTO_IPV6, s.IPV6_DSTOPTS, bytes([0, 0, 1, 4, 0, 0, 0, 0]))
+client.connect(listener.getsockname())
+accepted, _ = listener.accept()
+for _ in range(50):
+    client.sendall(b'x' * 100); accepted.recv(100); accepted.sendall(b'y'); client.recv(1)
+print(accepted.getsockopt(s.IPPROTO_TCP, s.TCP_WINDOW_CLAMP))
+";
+
+#[test]
+fn a_connection_in_which_no_timestamps_are_found_is_let_go_of_and_counted() {
+    let (ended, printed) = run_as("padded", RECEIVING, &format!(r#"python3 -c "{PADDED}""#));
+    assert_eq!(
+        ended.inbound,
+        Inbound { steered: 1, untimed: 1, refused: 0 },
+        "nothing is padded on the way back"
+    );
+    let clamp: u32 = printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"));
+    assert!(clamp > 1 << 30, "{clamp}");
+}
+
 /// Prints the clamp of a socket that receives, leaves the cgroup, and prints the clamp again when it has been left alone.
 const LEAVER: &str = r"
 import os, socket as s, sys, time

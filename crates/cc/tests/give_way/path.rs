@@ -198,7 +198,7 @@ impl Run {
                 seq: (number as u32).wrapping_mul(MSS_BYTES),
                 payload_bytes: MSS_BYTES,
                 mss_bytes: MSS_BYTES,
-                reserved: 0,
+                edge_seq: (end.promised as u32).wrapping_mul(MSS_BYTES),
             })
         });
         let window = window.map_or(u64::MAX / 2, |bytes| u64::from(bytes / MSS_BYTES));

@@ -218,8 +218,8 @@ fn say_inbound(inbound: &Inbound) {
     let (all, count) = (inbound.steered + inbound.untimed, inbound.untimed);
     if count > 0 {
         eprintln!(
-            "longfat: {count} of {all} connections received without giving way: they have no TCP timestamps \
-             (sysctl net.ipv4.tcp_timestamps, at both ends)"
+            "longfat: {count} of {all} connections received without giving way: no TCP timestamps were found in what they \
+             received (sysctl net.ipv4.tcp_timestamps, at both ends)"
         );
     }
     if inbound.refused > 0 {

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Error, Result,
     cgroup::Cgroup,
-    object::{self, bpf_object, refused},
+    object::{self, bpf_object},
 };
 use libbpf_rs::{Link, MapHandle, Object};
 use longfat_cc::Algorithm;
@@ -20,7 +20,7 @@ use std::{
     fs::File,
     io::Write,
     os::{
-        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        fd::{AsFd, FromRawFd, OwnedFd},
         unix::process::{CommandExt, ExitStatusExt},
     },
     process::{Child, Command, ExitStatus},
@@ -110,8 +110,6 @@ struct Choice {
 
 impl Choice {
     fn attach(cgroup: &Cgroup, kernel_name: &str) -> Result<Choice> {
-        let directory = File::open(cgroup.path())
-            .map_err(|source| Error::io(format!("open the cgroup {}", cgroup.path().display()), source))?;
         let mut object = object::open("choose", bpf_object!(concat!(env!("OUT_DIR"), "/choose.bpf.o")))?;
         object::set_initial(&mut object, ".rodata.lf", |bytes| {
             bytes.fill(0);
@@ -119,9 +117,7 @@ impl Choice {
                 .copy_from_slice(&kernel_name.as_bytes()[..kernel_name.len().min(15)]);
         })?;
         let object = object::load("choose", object)?;
-        let attached: libbpf_rs::Result<Vec<Link>> =
-            object.progs_mut().map(|program| program.attach_cgroup(directory.as_raw_fd())).collect();
-        let links = attached.map_err(|source| refused("attach to the program's cgroup", source))?;
+        let links = cgroup.attach(object.progs_mut())?;
         Ok(Choice { _links: links, counts: object::map_handle(&object, ".bss.lf")?, _object: object })
     }
 

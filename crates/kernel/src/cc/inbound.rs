@@ -1,16 +1,13 @@
 //! Holding back what the sockets of a cgroup receive: the programs of bpf/give_way.bpf.c, attached.
 
 use crate::{
-    Error, Result,
+    Result,
     cgroup::Cgroup,
-    object::{self, bpf_object, refused},
+    object::{self, bpf_object},
     tcb,
 };
 use libbpf_rs::{Link, MapHandle, Object};
-use std::{
-    fs::File,
-    os::fd::{AsFd as _, AsRawFd as _},
-};
+use std::os::fd::AsFd as _;
 
 const NAME: &str = "give_way";
 
@@ -19,7 +16,7 @@ const NAME: &str = "give_way";
 pub struct Inbound {
     /// Their windows were steered.
     pub steered: u64,
-    /// Left alone, because they have no TCP timestamps.
+    /// Left alone, because no TCP timestamps are found in what they receive.
     pub untimed: u64,
     /// Windows that the kernel did not take.
     pub refused: u64,
@@ -34,14 +31,9 @@ pub(super) struct Holding {
 
 impl Holding {
     pub(super) fn attach(cgroup: &Cgroup) -> Result<Holding> {
-        let directory = File::open(cgroup.path())
-            .map_err(|source| Error::io(format!("open the cgroup {}", cgroup.path().display()), source))?;
         let bytes = bpf_object!(concat!(env!("OUT_DIR"), "/give_way.bpf.o"));
         let object = object::load(NAME, object::open(NAME, bytes)?)?;
-        let of_cgroup = object.progs_mut().filter(|program| program.name() != "lift");
-        let links: libbpf_rs::Result<Vec<Link>> =
-            of_cgroup.map(|program| program.attach_cgroup(directory.as_raw_fd())).collect();
-        let links = links.map_err(|source| refused("attach to the program's cgroup", source))?;
+        let links = cgroup.attach(object.progs_mut().filter(|program| program.name() != "lift"))?;
         Ok(Holding { links, counts: object::map_handle(&object, ".bss.lf")?, object })
     }
 
@@ -54,10 +46,9 @@ impl Holding {
     fn lift(&mut self) -> Result<()> {
         self.links.clear();
         let lift = tcb::attach_program(&mut self.object, "lift")?;
-        for place in tcb::Scope::All.places()? {
-            tcb::visit(&place, lift.as_fd())?;
-        }
-        Ok(())
+        let visits = tcb::Scope::All.places()?.into_iter().map(|place| tcb::visit(&place, lift.as_fd()));
+        // All of them, whatever became of one.
+        visits.map(|visited| visited.map(drop)).fold(Ok(()), Result::and)
     }
 }
 
