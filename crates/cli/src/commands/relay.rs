@@ -78,10 +78,11 @@ pub struct Args {
     /// Turn IP forwarding on while the relay runs, instead of refusing when it is off.
     #[arg(long, requires = "intercept", help_heading = "Transparent")]
     forwarding: bool,
-    /// Packet mark to use (the one above it marks the relay's own packets) [default: a free one].
+    /// Packet mark to use [default: a free one]. It and the 481 above it must be free: the next one marks the relay's own
+    /// packets, the rest are of SYNs that workers hold.
     #[arg(long, value_name = "N", value_parser = number, requires = "intercept", help_heading = "Transparent")]
     mark: Option<u32>,
-    /// Routing table to use [default: a free one].
+    /// Routing table to use, 256 or above [default: a free one]. It and the 480 above it must be free.
     #[arg(long, value_name = "N", value_parser = number, requires = "intercept", help_heading = "Transparent")]
     table: Option<u32>,
 
