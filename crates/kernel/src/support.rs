@@ -63,6 +63,10 @@ struct Facts {
 }
 
 impl Facts {
+    fn lack(&self, absent: bool, what: &str, why: &str, mend: &str) -> Option<Missing> {
+        absent.then(|| Missing::new(what, format!("{why} (this is Linux {})", self.release), mend))
+    }
+
     fn gather() -> Facts {
         let capabilities = effective_capabilities();
         let may_probe = RIGHTS[..2].iter().all(|(bit, _)| has(capabilities, *bit));
@@ -157,10 +161,7 @@ fn missing_rights(capabilities: u64, wanted: &[(u32, &str)]) -> Option<Missing> 
 }
 
 fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
-    let kernel = format!("this is Linux {}", facts.release);
-    let lack = |absent: bool, what: &str, why: &str, mend: &str| {
-        absent.then(|| Missing::new(what, format!("{why} ({kernel})"), mend))
-    };
+    let lack = |absent: bool, what: &str, why: &str, mend: &str| facts.lack(absent, what, why, mend);
     let no_btf = || {
         lack(
             !facts.btf,
@@ -225,37 +226,31 @@ fn missing_one(facts: &Facts, need: Capability) -> Vec<Missing> {
 }
 
 fn missing_for_choosing(facts: &Facts) -> Vec<Missing> {
-    let kernel = format!("this is Linux {}", facts.release);
-    let mut found = Vec::new();
-    if !facts.sock_ops {
-        found.push(Missing::new(
-            "BPF programs of cgroups (sock_ops, setsockopt)",
-            format!("the kernel refuses them ({kernel})"),
-            "use a kernel built with CONFIG_CGROUP_BPF=y",
-        ));
-    }
-    if !facts.cgroup2_mounted {
-        let mend = if facts.cgroup2_filesystem {
-            "mount one: mount -t cgroup2 none /sys/fs/cgroup/unified"
-        } else {
-            "use a kernel built with CONFIG_CGROUPS=y"
-        };
-        found.push(Missing::new("a cgroup2 hierarchy", format!("none is mounted ({kernel})"), mend));
-    }
-    found
+    let programs = facts.lack(
+        !facts.sock_ops,
+        "BPF programs of cgroups (sock_ops, setsockopt)",
+        "the kernel refuses them",
+        "use a kernel built with CONFIG_CGROUP_BPF=y",
+    );
+    let mend = if facts.cgroup2_filesystem {
+        "mount one: mount -t cgroup2 none /sys/fs/cgroup/unified"
+    } else {
+        "use a kernel built with CONFIG_CGROUPS=y"
+    };
+    let hierarchy = facts.lack(!facts.cgroup2_mounted, "a cgroup2 hierarchy", "none is mounted", mend);
+    programs.into_iter().chain(hierarchy).collect()
 }
 
 /// Control blocks are set by going through congestion controls, and found by an iterator; tracing needs that too.
 fn missing_for_control_blocks(facts: &Facts, need: Capability) -> Vec<Missing> {
     let by = if need == Capability::Tracing { facts.tracing } else { true };
     let mut found = missing_one(facts, Capability::CongestionControl);
-    if facts.btf && !(facts.tcp_iterator && by) {
-        found.push(Missing::new(
-            "BPF iterators over TCP sockets and typed tracepoints",
-            format!("the kernel refuses them (this is Linux {})", facts.release),
-            "use Linux 6.4 or newer",
-        ));
-    }
+    found.extend(facts.lack(
+        facts.btf && !(facts.tcp_iterator && by),
+        "BPF iterators over TCP sockets and typed tracepoints",
+        "the kernel refuses them",
+        "use Linux 6.4 or newer",
+    ));
     found
 }
 
