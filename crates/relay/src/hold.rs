@@ -15,6 +15,7 @@ mod tun;
 
 use crate::{
     Accept, Error, Fail, Result,
+    crowd::Crowd,
     intercept::Interception,
     leg,
     plan::ConnectionPlan,
@@ -36,8 +37,6 @@ pub(crate) use table::Pair;
 use table::{Table, Verdict};
 pub(crate) use tun::{Raw, Tun, is_available};
 
-/// SYNs taken per round, so that a storm of them does not keep answered dials waiting.
-const BATCH: usize = 64;
 /// What epoll hands back for dials: this and above, below [`GATES`].
 pub(crate) const TOKENS: u64 = 1 << 62;
 /// For gates: this, and the rule's index.
@@ -197,10 +196,11 @@ pub(crate) struct Hold<'a> {
     visited: HashMap<usize, Visit>,
 }
 
-/// The last SYN of a gate.
+/// What a gate's SYNs were like.
+#[derive(Default)]
 struct Visit {
-    /// The worker's round in which it came.
-    round: u64,
+    crowd: Crowd,
+    /// The last one's server.
     ipv6: bool,
     /// To dial for the next one with, made while no client waits for it.
     prepared: Option<TcpStream>,
@@ -264,14 +264,12 @@ impl<'a> Hold<'a> {
         ));
     }
 
-    /// Mostly one SYN, whom another look would only delay; more when there was one in the last round, too.
     fn read_some(&mut self, rule: usize, epoll: &Epoll, round: u64) {
         let Some(gate) = self.gates.get(&rule).cloned() else { return };
         let Some(tun) = gate.tuns.get(self.holder) else { return };
-        let visit = self.visited.entry(rule).or_insert(Visit { round: 0, ipv6: false, prepared: None });
-        let is_crowded = std::mem::replace(&mut visit.round, round) + 1 == round;
+        let most = self.visited.entry(rule).or_default().crowd.turn(round);
         let mut packet = [0; tun::PACKET_BYTES];
-        for _ in 0..if is_crowded { BATCH } else { 1 } {
+        for _ in 0..most {
             let Some(bytes) = tun.read(&mut packet) else { return };
             self.on_packet((rule, &gate.way, tun), &packet[..bytes], epoll);
             self.count();

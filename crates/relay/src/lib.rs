@@ -27,6 +27,7 @@ mod buffer;
 mod commands;
 pub mod connection;
 pub mod control;
+mod crowd;
 mod doors;
 mod error;
 mod gather;

@@ -8,6 +8,7 @@ use super::{LISTENERS, Token, Worker, order::Order};
 use crate::{
     Ended, Error, LegPlan, Result,
     connection::{Event, Side},
+    crowd::{BATCH, Crowd},
     doors::{Clients, DoorId, DoorOrder, DoorPlan},
     hold::Hold,
     leg,
@@ -24,8 +25,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Clients taken per event, so that a storm of them does not stop the data.
-const BATCH: usize = 64;
 /// After running out of something, when to look again although no connection has ended.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -41,8 +40,7 @@ pub(super) struct Door {
     /// Where it listens.
     address: io::Result<SocketAddr>,
     prepared: Option<TcpStream>,
-    /// The round of the worker in which it had a client last.
-    visited: u64,
+    crowd: Crowd,
     /// Whether servers of its clients have IPv6 addresses.
     ipv6: bool,
 }
@@ -51,7 +49,8 @@ impl Door {
     pub fn new(plan: DoorPlan) -> Door {
         let DoorPlan { id, listener, clients } = plan;
         let address = listener.local_addr();
-        let mut door = Door { id, listener, address, clients, prepared: None, visited: 0, ipv6: false };
+        let mut door =
+            Door { id, listener, address, clients, prepared: None, crowd: Crowd::default(), ipv6: false };
         door.ipv6 = door.leads_to_ipv6();
         door
     }
@@ -178,14 +177,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Somebody waits: mostly one client, whom another look would only delay; more when there was one in the last round,
-    /// too.
+    /// Somebody waits.
     pub(super) fn on_door(&mut self, id: DoorId) {
         let round = self.round;
         let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return };
-        let is_crowded = door.visited + 1 == round;
-        door.visited = round;
-        self.accept(id, if is_crowded { BATCH } else { 1 });
+        let most = door.crowd.turn(round);
+        self.accept(id, most);
     }
 
     /// Everybody who waits, up to a batch.
