@@ -9,7 +9,7 @@
  *            free and each one's error of measurement; so they follow its square root.
  *            What is carried without a queue is free, whatever A was found to be: a window that was used up for a round trip
  *            without too much may stay, and grow while there is less than half of that. Without this an A found too low
- *            was never left: who keeps below it never sees that there is more.
+ *            was never left: who keeps below it never sees that there is more. What was carried before a pause is forgotten.
  *            Too much is a mean RTT of a round trip beyond delta RTTmin (and 1 ms more than it): cwnd *= psi RTTmin / RTT.
  *            From half of that rise on, cwnd is cut by a part of 1 - psi that grows evenly to all of it. All that share
  *            the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989), at a queue that hardly
@@ -64,6 +64,8 @@ LF_CHECK_LARGE_STATE(struct lf_imtcp_bg_state);
 #define LF_IMTCP_BG_LEAST 2
 /* What hosts add by themselves: on short paths more than queues do. */
 #define LF_IMTCP_BG_SLACK_US 1000
+/* The kernel's least retransmission timeout: a window is used anew after as long (RFC 5681, 4.1). */
+#define LF_IMTCP_BG_PAUSE_US 200000
 #define LF_IMTCP_BG_FIRST (4 * LF_UNITS)
 
 LF_INLINE struct lf_imtcp_tunables lf_imtcp_bg_growth(const struct lf_imtcp_bg_tunables *t)
@@ -254,6 +256,11 @@ LF_INLINE void lf_imtcp_bg_on_restart(struct lf_conn *c, struct lf_imtcp_bg_stat
 	struct lf_imtcp_tunables growth = lf_imtcp_bg_growth(t);
 
 	lf_imtcp_on_restart(c, &s->imtcp, &growth);
+	/* On short paths the path may be empty after every acknowledgement: that is no pause. */
+	if (c->now_us - s->round_began_us <= lf_max(LF_IMTCP_BG_PAUSE_US, 2 * c->srtt_us))
+		return;
+	lf_imtcp_bg_begin_round(c, s);
+	s->carried_segments = 0;
 }
 
 LF_INLINE lf_u32 lf_imtcp_bg_on_send(struct lf_conn *c, struct lf_imtcp_bg_state *s,

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use longfat_cc::{Algorithm, Avail, Conn, Sending, State, Tunables};
+use longfat_cc::{Ack, Algorithm, Avail, Conn, Sending, State, Tunables};
 use proptest::prelude::*;
 
 const MSS_BYTES: u32 = 1448;
@@ -85,7 +85,11 @@ struct Bench {
 
 impl Bench {
     fn new(path: Path, settings: &[&str]) -> Bench {
-        let tunables = Tunables::from_settings(Algorithm::find("imtcp").unwrap(), settings).unwrap();
+        Bench::of("imtcp", path, settings)
+    }
+
+    fn of(algorithm: &str, path: Path, settings: &[&str]) -> Bench {
+        let tunables = Tunables::from_settings(Algorithm::find(algorithm).unwrap(), settings).unwrap();
         let mut bench = Bench {
             queue: Queue::new(path),
             tunables,
@@ -195,6 +199,46 @@ impl Bench {
         self.now_us = now_us;
         found
     }
+}
+
+/// A background transfer that has carried more than it measured, round trip after round trip without a queue.
+fn carrying() -> Bench {
+    let mut bench = Bench::of("imtcp_bg", PUBLISHED, &[]);
+    bench.run(20);
+    let algorithm = bench.tunables.algorithm();
+    for _ in 0..100 {
+        bench.conn.now_us += PUBLISHED.rtt_us + 1;
+        bench.conn.flight_segments = bench.conn.cwnd_segments;
+        let mut sending = Sending { unsent_bytes: 0, ..bench.sending() };
+        algorithm.on_send(&mut bench.conn, &mut bench.state, &bench.tunables, &mut sending);
+        algorithm.on_rtt_sample(&mut bench.conn, &mut bench.state, &bench.tunables, PUBLISHED.rtt_us as u32);
+        let ack = Ack { acked_segments: bench.conn.cwnd_segments };
+        algorithm.on_ack(&mut bench.conn, &mut bench.state, &bench.tunables, &ack);
+    }
+    bench
+}
+
+/// The window of such a transfer after a pause and one more acknowledgement; a segment was sent before it into an empty
+/// path, if `restarts`.
+fn window_after(pause_us: u64, restarts: bool) -> u32 {
+    let mut bench = carrying();
+    let algorithm = bench.tunables.algorithm();
+    bench.conn.now_us += pause_us;
+    bench.conn.flight_segments = 0;
+    if restarts {
+        algorithm.on_restart(&mut bench.conn, &mut bench.state, &bench.tunables);
+    }
+    let ack = Ack { acked_segments: 1 };
+    algorithm.on_ack(&mut bench.conn, &mut bench.state, &bench.tunables, &ack);
+    bench.conn.cwnd_segments
+}
+
+#[test]
+fn after_a_pause_a_background_transfer_keeps_to_what_it_measured_and_forgets_what_it_carried() {
+    const HOUR_US: u64 = 3_600_000_000;
+    assert_eq!(window_after(0, true), window_after(0, false));
+    let (forgets, keeps) = (window_after(HOUR_US, true), window_after(HOUR_US, false));
+    assert!(forgets < keeps, "{forgets} segments after a pause, {keeps} before");
 }
 
 /// Mean error of the last half in parts of the capacity.
