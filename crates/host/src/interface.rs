@@ -1,6 +1,11 @@
 //! Interfaces: veth pairs between namespaces, offloads.
 
 use crate::{Error, Namespace, Result};
+use nix::{
+    errno::Errno,
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket},
+};
+use std::os::fd::AsRawFd;
 
 /// One end of a veth pair to be made.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +40,50 @@ pub fn veth(a: End<'_>, b: End<'_>, mtu_bytes: u32) -> Result<()> {
         end.namespace.ip(&["link", "set", "dev", end.name, "up"])?;
     }
     Ok(())
+}
+
+/// Has the kernel take packets that come in on an interface of the calling thread's namespace although others lead to their
+/// IPv4 sources (RFC 3704 section 2.4; `rp_filter` 2), whatever `all` and `default` say. By netlink: a service's sandbox may
+/// leave sysctls readable only.
+pub fn validate_sources_loosely(interface: &str) -> Result<()> {
+    let set = || -> nix::Result<()> {
+        let index = nix::net::if_::if_nametoindex(interface)?;
+        let socket = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            SockProtocol::NetlinkRoute,
+        )?;
+        send(socket.as_raw_fd(), &loose_validation(index), MsgFlags::empty())?;
+        let mut answer = [0; 256];
+        let bytes = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+        // A header of 16 bytes, then the error (NLMSG_ERROR, which is also the acknowledgement).
+        match answer[..bytes].get(16..20).and_then(|error| error.try_into().ok()).map(i32::from_ne_bytes) {
+            Some(0) => Ok(()),
+            Some(error) => Err(Errno::from_raw(-error)),
+            None => Err(Errno::EBADMSG),
+        }
+    };
+    set().map_err(|errno| Error::io(format!("validate sources loosely on '{interface}'"), errno))
+}
+
+/// RTM_SETLINK of an interface, with rp_filter in IFLA_AF_SPEC (rtnetlink(7), `linux/if_link.h`, `linux/ip.h`).
+fn loose_validation(index: u32) -> Vec<u8> {
+    const IFLA_INET_CONF: u16 = 1;
+    const IPV4_DEVCONF_RP_FILTER: u16 = 8;
+    const LOOSE: u32 = 2;
+    let attribute = |kind: u16, value: Vec<u8>| {
+        [&(4 + value.len() as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat()
+    };
+    let filter = attribute(IPV4_DEVCONF_RP_FILTER, LOOSE.to_ne_bytes().into());
+    let family = attribute(libc::AF_INET as u16, attribute(IFLA_INET_CONF, filter));
+    // An ifinfomsg of 16 bytes: nothing but the index in its second word counts.
+    let link = [[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat();
+    let body = [link, attribute(libc::IFLA_AF_SPEC, family)].concat();
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    let length = 16 + body.len() as u32;
+    let header = [&length.to_ne_bytes()[..], &libc::RTM_SETLINK.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]];
+    [header.concat(), body].concat()
 }
 
 /// An offload that can be turned on and off (values of `linux/ethtool.h`).

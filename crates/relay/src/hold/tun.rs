@@ -2,7 +2,7 @@
 //! is sent past it.
 
 use crate::{Error, Result};
-use longfat_host::{socket, sysctl};
+use longfat_host::{interface, socket};
 use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, SockaddrStorage, sendto},
@@ -47,9 +47,8 @@ impl Tun {
         // SAFETY: the descriptor is open and the request names an interface and its flags.
         let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as libc::Ioctl, &raw mut request) };
         Errno::result(made).map_err(|errno| failed(errno.into()))?;
-        // Packets written to it carry clients' addresses, to which other interfaces lead. (1, strict, may be the default;
-        // the greater of this and of `all` counts.)
-        let _ = sysctl::write(&format!("net.ipv4.conf.{name}.rp_filter"), "2");
+        // Packets written to it carry clients' addresses, to which other interfaces lead.
+        interface::validate_sources_loosely(name)?;
         Ok(Tun { file })
     }
 
