@@ -7,7 +7,7 @@
 //!   server's leg in [`Held`]. (Mostly that worker. Of a handshake by SYN cookies the kernel keeps nothing, and chooses a
 //!   listener anew for the ACK, by its addresses alone: another worker may come to have the leg.)
 //! - or refuses the client as the server or the path did: a reset, an ICMP error, or silence;
-//! - or, beyond the limits, lets the SYN pass unrelayed.
+//! - or, beyond the limits, lets the SYN pass unrelayed, or waits for the next one when the relay fails closed.
 
 mod segment;
 mod table;
@@ -93,6 +93,8 @@ pub(crate) type Gates = BTreeMap<usize, Gate>;
 pub(crate) struct Gate {
     tuns: Arc<Vec<Tun>>,
     way: Arc<ConnectionPlan>,
+    /// Whether nftables sends SYNs here and takes them back: the rule of that index may not hold any more since a reload.
+    is_open: bool,
 }
 
 /// What a plan needs, and nobody looks at yet: nothing comes in by it before rules of nftables send it there.
@@ -149,14 +151,17 @@ impl Held {
                 }
             };
             prepared.made.extend(is_new.then_some(rule));
-            prepared.gates.insert(rule, Gate { tuns, way: Arc::clone(way) });
+            prepared.gates.insert(rule, Gate { tuns, way: Arc::clone(way), is_open: true });
         }
         Ok(prepared)
     }
 
-    /// Holds SYNs by these gates from now on, as soon as the workers have woken.
+    /// Holds SYNs by these gates, and no others, from now on, as soon as the workers have woken.
     pub fn open(&self, prepared: Prepared) {
-        self.lock_gates().extend(prepared.gates);
+        let mut gates = self.lock_gates();
+        gates.values_mut().for_each(|gate| gate.is_open = false);
+        gates.extend(prepared.gates);
+        drop(gates);
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -217,7 +222,7 @@ struct Dial {
 impl<'a> Hold<'a> {
     /// Nothing comes in before [`Hold::follow`].
     pub fn new(holder: usize, shared: &'a Shared<'a>, raw: Arc<Raw>) -> Hold<'a> {
-        let table = Table::new(shared.held_limit());
+        let table = Table::new(shared.held_limit(), shared.plan.fail);
         let (gates, dialing, visited) = Default::default();
         Hold { shared, holder, gates, followed: 0, raw, table, counted: 0, dialing, visited }
     }
@@ -284,25 +289,37 @@ impl<'a> Hold<'a> {
         let may_hold = !self.shared.draining.load(Ordering::Acquire) && self.shared.has_room();
         match self.table.on_syn(pair, packet, may_hold, now) {
             Verdict::Wait => {}
-            Verdict::Pass => self.pass(&syn, packet),
+            Verdict::Pass => self.pass(pair, packet),
             // A SYN the kernel does not take will come again.
             Verdict::Answer => drop(tun.write(packet)),
             Verdict::Dial(number) => match self.dial(number, pair, (rule, way), epoll) {
                 Ok(()) => {}
-                Err(error) if is_shortage(&error) => {
+                Err(error) if is_answer(&error) => self.refuse(pair, number, rule, &error),
+                Err(_) => {
                     self.table.give_up(pair, now);
-                    self.pass(&syn, packet);
+                    self.pass(pair, packet);
                 }
-                Err(error) => self.refuse(pair, number, rule, &error),
             },
         }
     }
 
-    fn pass(&self, syn: &Syn, packet: &[u8]) {
+    fn pass(&self, pair: Pair, packet: &[u8]) {
+        let (client, server) = pair;
+        let outcome = match self.shared.plan.fail {
+            Fail::Open => "passes unrelayed",
+            Fail::Closed => "waits",
+        };
         self.shared.warn_once(Once::Passed, || {
-            format!("no room for the connection of {} to {}: it passes unrelayed", syn.client, syn.server)
+            format!("no room for the connection of {client} to {server}: it {outcome}")
         });
-        self.raw.send(packet, syn.server.ip());
+        self.forward(pair, packet);
+    }
+
+    /// Lets a SYN go on to its server, if it may.
+    fn forward(&self, (_, server): Pair, packet: &[u8]) {
+        if self.shared.plan.fail == Fail::Open {
+            self.raw.send(packet, server.ip());
+        }
     }
 
     fn dial(
@@ -347,19 +364,21 @@ impl<'a> Hold<'a> {
             // Before the SYN goes back: the client may be accepted at once.
             let waiting = Waiting { socket, rule, holder: self.holder };
             self.shared.held.lock().standing.insert(pair, waiting);
-            if let Some(tun) = self.gates.get(&rule).and_then(|gate| gate.tuns.get(self.holder)) {
-                let _ = tun.write(syn);
+            let way_back = self.gates.get(&rule).filter(|gate| gate.is_open);
+            let tun = way_back.and_then(|gate| gate.tuns.get(self.holder));
+            if tun.is_none_or(|tun| tun.write(syn).is_err()) {
+                let waiting = self.shared.held.lock().standing.remove(&pair);
+                waiting.into_iter().for_each(|waiting| self.let_go(pair, number, waiting.socket));
             }
         }
     }
 
-    /// Nobody is there to accept the client: it gets a connection of its own, once the server has forgotten the relay's.
+    /// Nobody will accept the client: it gets a connection of its own, once the server has forgotten the relay's.
     fn let_go(&mut self, pair: Pair, number: u64, socket: TcpStream) {
         leg::close_with_reset(&socket);
         drop(socket);
-        let Some(packet) = self.table.on_failed(pair, number) else { return };
-        if self.shared.plan.fail == Fail::Open {
-            self.raw.send(&packet, pair.1.ip());
+        if let Some(packet) = self.table.on_failed(pair, number) {
+            self.forward(pair, &packet);
         }
     }
 
@@ -446,17 +465,11 @@ impl<'a> Hold<'a> {
     }
 }
 
-/// Whether an error says nothing about the server: the relay is short of descriptors, memory or ports.
-fn is_shortage(error: &io::Error) -> bool {
+/// Whether an error of a dial says something about the server or the path. Any other is the relay's own: it is short of
+/// descriptors, memory or ports, or cannot make such a socket (its congestion control has been unloaded).
+fn is_answer(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(
-            libc::EMFILE
-                | libc::ENFILE
-                | libc::ENOBUFS
-                | libc::ENOMEM
-                | libc::EADDRNOTAVAIL
-                | libc::EADDRINUSE
-        )
+        Some(libc::ECONNREFUSED | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EPERM)
     )
 }

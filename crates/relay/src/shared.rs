@@ -1,7 +1,7 @@
 //! What the workers of one relay share.
 
 use crate::{
-    Accept, Error, LegPlan, RelayPlan, RelayStats, Result,
+    Error, LegPlan, RelayPlan, RelayStats, Result,
     buffer::Budget,
     doors::{Clients, DoorOrder},
     hold::{Held, Taken},
@@ -176,9 +176,9 @@ impl<'a> Shared<'a> {
         self.limits.held
     }
 
-    /// The leg that stands for a client whose SYN was held.
+    /// The leg that stands for a client whose SYN was held (perhaps by a rule that accepts early since a reload).
     pub fn held_leg(&self, client: SocketAddr, server: SocketAddr, clients: &Clients) -> Option<Taken> {
-        let may_be_held = clients.is_intercepted() && clients.likely().accept == Accept::AfterServer;
+        let may_be_held = clients.is_intercepted() && self.held.count() > 0;
         if may_be_held { self.held.take(client, server) } else { None }
     }
 

@@ -234,13 +234,46 @@ fn handshakes_by_cookies_may_be_accepted_by_a_worker_that_has_not_held_them() {
     assert_eq!((stats.connections, stats.finished), (count, count));
 }
 
+fn delete_interface(bed: &Bed) {
+    let links = bed.relay.ip(&["-o", "link", "show"]).unwrap();
+    let name = links.split([' ', ':', '@']).find(|word| word.starts_with("lfh")).unwrap();
+    bed.relay.ip(&["link", "del", name]).unwrap();
+}
+
+/// What becomes of a client's handshake while the way back for its SYN is taken from the relay, whose server answers after that.
+fn a_handshake_loses_its_way_back(tag: &str, take: impl FnOnce(&Bed, &Running)) {
+    let bed = Bed::new(tag);
+    let relay = bed.start(RelayPlan { workers: 1, ..Bed::after_server() });
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    let mute = "table inet mute { chain out { type filter hook output priority 0; tcp sport 9000 drop; }; }";
+    nft(&bed.server, mute);
+    let (client, far) = late_pair(&bed, &listener, address, || {
+        std::thread::sleep(Duration::from_millis(300));
+        take(&bed, &relay);
+        nft(&bed.server, "delete table inet mute");
+    });
+    carry(&far, &client, 1000);
+    assert_eq!(far.peer_addr().unwrap(), client.local_addr().unwrap());
+}
+
+#[test]
+fn a_server_that_answers_when_the_interface_is_gone_gets_the_clients_own_handshake() {
+    a_handshake_loses_its_way_back("hlost", |bed, _| delete_interface(bed));
+}
+
+#[test]
+fn a_server_that_answers_when_its_rule_holds_no_more_gets_the_clients_own_handshake() {
+    a_handshake_loses_its_way_back("hearly", |_, relay| {
+        relay.reload(RelayPlan { workers: 1, ..Bed::transparent() })
+    });
+}
+
 #[test]
 fn when_an_interface_for_held_handshakes_is_deleted_it_is_said_once_and_clients_pass() {
     let bed = Bed::new("hgone");
     let relay = bed.start(RelayPlan { workers: 1, ..Bed::after_server() });
-    let links = bed.relay.ip(&["-o", "link", "show"]).unwrap();
-    let name = links.split([' ', ':', '@']).find(|word| word.starts_with("lfh")).unwrap();
-    bed.relay.ip(&["link", "del", name]).unwrap();
+    delete_interface(&bed);
     let warnings = || relay.notes.warnings.lock().unwrap().clone();
     eventually("the relay sees it", || !warnings().is_empty());
     let address = servers()[0];

@@ -4,7 +4,7 @@
 mod bed;
 
 use bed::{ANYWHERE, Bed, accept, at, carry, ends_with_reset, path::eventually};
-use longfat_relay::{Ended, RelayPlan};
+use longfat_relay::{Ended, Fail, RelayPlan};
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -87,6 +87,29 @@ fn when_memory_is_full_held_clients_pass_unrelayed() {
     carry(&late, &far, 1 << 20);
     drop(stalled);
     assert_eq!(relay.stop().connections, 4);
+}
+
+#[test]
+fn beyond_its_limits_a_relay_that_fails_closed_lets_held_clients_wait() {
+    let bed = Bed::new("limitc");
+    let listener = bed.listen(ANYWHERE);
+    let mut plan = RelayPlan { fail: Fail::Closed, ..Bed::after_server() };
+    plan.limits.connections = Some(1);
+    let relay = bed.start(plan);
+    let first = bed.pair(&listener, at(ANYWHERE));
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| bed.connect(at(ANYWHERE)));
+        eventually("the second client is refused a place", || {
+            !relay.notes.warnings.lock().unwrap().is_empty()
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "it passes unrelayed");
+        drop(first);
+        let (late, far) = (late.join().unwrap(), accept(&listener));
+        carry(&late, &far, 1 << 20);
+    });
+    assert_eq!(relay.stop().connections, 2, "both are relayed");
 }
 
 #[test]

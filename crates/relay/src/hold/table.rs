@@ -3,8 +3,10 @@
 //! A client's SYN begins a dial; its retransmissions do not begin another. When the server has answered, the SYN is
 //! given to the relay's listener, again for each retransmission (under SYN cookies the kernel keeps nothing). What
 //! does not fit into the table passes by unrelayed, and stays so for its retransmissions: a second SYN of another
-//! sequence number for the same addresses would confuse the server.
+//! sequence number for the same addresses would confuse the server. A relay that fails closed lets nothing by: there a
+//! retransmission may find room.
 
+use crate::Fail;
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasher, RandomState},
@@ -34,7 +36,7 @@ pub(crate) enum Verdict {
     Wait,
     /// Give it to the listener: the server's leg stands.
     Answer,
-    /// Forward it.
+    /// There is no room: forward it, or not, as the relay fails.
     Pass,
 }
 
@@ -57,14 +59,15 @@ pub(crate) struct Table {
     /// Keyed at random, so that nobody can choose addresses that overwrite each other.
     hashing: RandomState,
     limit: usize,
+    fail: Fail,
     next_number: u64,
 }
 
 impl Table {
     /// Holds at most `limit` handshakes.
-    pub fn new(limit: usize) -> Table {
+    pub fn new(limit: usize, fail: Fail) -> Table {
         let (held, dialing, answered, passed, hashing) = Default::default();
-        Table { held, dialing, answered, passed, hashing, limit, next_number: 0 }
+        Table { held, dialing, answered, passed, hashing, limit, fail, next_number: 0 }
     }
 
     /// Handshakes held now.
@@ -139,6 +142,9 @@ impl Table {
     }
 
     fn pass(&mut self, pair: Pair, now: Instant) -> Verdict {
+        if self.fail == Fail::Closed {
+            return Verdict::Pass;
+        }
         let hash = self.hashing.hash_one(pair);
         self.passed.resize(PASSED_SLOTS, None);
         self.passed[hash as usize % PASSED_SLOTS] = Some((hash, now));
@@ -163,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_retransmitted_syn_does_not_dial_twice_and_is_answered_once_the_server_has_answered() {
-        let (mut table, now) = (Table::new(8), Instant::now());
+        let (mut table, now) = (Table::new(8, Fail::Open), Instant::now());
         assert_eq!(table.on_syn(pair(1), b"a", true, now), Verdict::Dial(0));
         assert_eq!(table.on_syn(pair(1), b"b", true, now), Verdict::Wait);
         assert_eq!(table.on_connected(pair(1), 0, now), Some(&b"b"[..]));
@@ -174,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_dial_nobody_answers_is_given_up_and_the_next_syn_dials_again() {
-        let (mut table, now) = (Table::new(8), Instant::now());
+        let (mut table, now) = (Table::new(8, Fail::Open), Instant::now());
         table.on_syn(pair(1), b"a", true, now);
         assert!(table.expire(now + DIAL - Duration::from_millis(1)).is_empty());
         assert_eq!(table.expire(now + DIAL), [(pair(1), 0)]);
@@ -184,13 +190,22 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_syns_pass_and_so_do_their_retransmissions() {
-        let (mut table, now) = (Table::new(1), Instant::now());
+        let (mut table, now) = (Table::new(1, Fail::Open), Instant::now());
         table.on_syn(pair(1), b"a", true, now);
         assert_eq!(table.on_syn(pair(2), b"a", true, now), Verdict::Pass);
         table.on_taken(pair(1));
         assert_eq!(table.on_syn(pair(2), b"a", true, now), Verdict::Pass);
         assert_eq!(table.on_syn(pair(3), b"a", true, now), Verdict::Dial(1));
         assert_eq!(table.on_syn(pair(4), b"a", false, now), Verdict::Pass);
+    }
+
+    #[test]
+    fn what_did_not_fit_is_dialled_by_its_retransmission_where_nothing_passes() {
+        let (mut table, now) = (Table::new(1, Fail::Closed), Instant::now());
+        table.on_syn(pair(1), b"a", true, now);
+        assert_eq!(table.on_syn(pair(2), b"a", true, now), Verdict::Pass);
+        table.on_taken(pair(1));
+        assert_eq!(table.on_syn(pair(2), b"a", true, now), Verdict::Dial(1));
     }
 
     #[derive(Debug, Clone)]
@@ -217,7 +232,7 @@ mod tests {
         fn the_table_stays_within_its_limit_and_forgets_everything_in_time(
             steps in prop::collection::vec(step(), 0..200), limit in 1usize..5,
         ) {
-            let (mut table, mut now, mut dials) = (Table::new(limit), Instant::now(), 0);
+            let (mut table, mut now, mut dials) = (Table::new(limit, Fail::Open), Instant::now(), 0);
             for step in steps {
                 match step {
                     Step::Syn(port) => {

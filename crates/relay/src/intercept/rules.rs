@@ -66,7 +66,16 @@ impl Numbers {
 
     /// Name of that interface.
     pub fn hold_interface(&self, place: Place) -> String {
-        format!("lfh{:x}-{}", self.mark, place.number())
+        format!("{}{}", self.hold_prefix(), place.number())
+    }
+
+    /// All of them, as nftables names many.
+    fn hold_interfaces(&self) -> String {
+        format!("{}*", self.hold_prefix())
+    }
+
+    fn hold_prefix(&self) -> String {
+        format!("lfh{:x}-", self.mark)
     }
 }
 
@@ -165,10 +174,12 @@ pub(crate) fn chains(
     let mut text = format!(
         "table inet {name} {{\n{}chain syn {{\n\
          {}\
+         iifname \"{}\" drop\n\
          iifname != {} return\n\
          fib daddr type local return\n",
         pair_sets(plan),
         answered_lines(plan, numbers, ports),
+        numbers.hold_interfaces(),
         quoted(interfaces)
     );
     let nobody = vec![ListenPorts::default(); ports.len()];
@@ -247,7 +258,7 @@ fn cookie_lines(plan: &RelayPlan, mark: u32, ports: &[ListenPorts]) -> String {
 }
 
 /// SYNs that were held and whose servers have answered: they come back by their place's interface, and go to the listener of
-/// the worker that held them.
+/// the worker that held them. (What comes back to nobody is dropped, not forwarded: its server has the relay's leg by that name.)
 fn answered_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> String {
     let mut text = String::new();
     for (rule, _) in plan.intercepted_ways().filter(|(_, way)| way.accept == Accept::AfterServer) {
@@ -451,7 +462,10 @@ mod tests {
             );
         }
         assert!(text(1).contains("meta mark set 0x102 accept"), "one worker needs no choice");
-        assert_eq!(text(2 * MOST_HOLDERS).matches("iifname \"lfh").count(), MOST_HOLDERS);
+        let all = text(2 * MOST_HOLDERS);
+        let back = all.lines().filter(|line| line.starts_with("iifname \"lfh"));
+        let ends: Vec<_> = back.map(|line| line.rsplit(' ').next().unwrap()).collect();
+        assert_eq!(ends, [vec!["accept"; MOST_HOLDERS], vec!["drop"]].concat(), "what comes back to nobody");
     }
 
     #[test]

@@ -4,7 +4,9 @@
 pub mod path;
 
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
-use longfat_relay::{ConnectionSummary, InterceptPlan, Observer, Ready, RelayPlan, RelayStats};
+use longfat_relay::{
+    Commands, ConnectionSummary, InterceptPlan, Observer, Ready, RelayPlan, RelayStats, Stop,
+};
 use longfat_schema::record::{Record, RelaySample};
 use nix::sys::socket::{setsockopt, sockopt};
 use std::{
@@ -167,9 +169,25 @@ fn patient(stream: &TcpStream) {
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
 }
 
+/// What a relay on a thread is told.
+#[derive(Default)]
+struct Orders {
+    stop: AtomicBool,
+    plan: Mutex<Option<RelayPlan>>,
+}
+
+impl Commands for Orders {
+    fn stop(&self) -> Stop {
+        self.stop.stop()
+    }
+    fn reload(&self) -> Option<Result<RelayPlan, String>> {
+        self.plan.lock().unwrap().take().map(Ok)
+    }
+}
+
 /// A relay on a thread.
 pub struct Running {
-    stop: Arc<AtomicBool>,
+    orders: Arc<Orders>,
     thread: Option<JoinHandle<longfat_relay::Result<RelayStats>>>,
     pub ready: Ready,
     pub notes: Arc<Notes>,
@@ -181,6 +199,7 @@ pub struct Notes {
     pub closed: Mutex<Vec<ConnectionSummary>>,
     pub records: Mutex<Vec<Record>>,
     pub warnings: Mutex<Vec<String>>,
+    pub reloads: Mutex<Vec<Result<(), String>>>,
 }
 
 impl Notes {
@@ -212,6 +231,9 @@ impl Observer for Ear {
     fn warning(&self, message: &str) {
         self.notes.warnings.lock().unwrap().push(message.to_owned());
     }
+    fn reloaded(&self, outcome: Result<&RelayPlan, &str>) {
+        self.notes.reloads.lock().unwrap().push(outcome.map(drop).map_err(str::to_owned));
+    }
     fn wants_summaries(&self) -> bool {
         true
     }
@@ -219,17 +241,17 @@ impl Observer for Ear {
 
 impl Running {
     pub fn start(namespace: &Namespace, plan: RelayPlan) -> Running {
-        let (stop, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Notes::default()));
+        let (orders, notes) = (Arc::new(Orders::default()), Arc::new(Notes::default()));
         let (sender, receiver) = mpsc::channel();
         let ear = Ear { notes: Arc::clone(&notes), ready: Mutex::new(sender) };
-        let (namespace, flag) = (namespace.clone(), Arc::clone(&stop));
+        let (namespace, commands) = (namespace.clone(), Arc::clone(&orders));
         let thread = std::thread::spawn(move || {
-            let result = namespace.run(|| longfat_relay::run(&plan, flag.as_ref(), &ear)).unwrap();
+            let result = namespace.run(|| longfat_relay::run(&plan, commands.as_ref(), &ear)).unwrap();
             drop(ear);
             result
         });
         match receiver.recv_timeout(PATIENCE) {
-            Ok(ready) => Running { stop, thread: Some(thread), ready, notes },
+            Ok(ready) => Running { orders, thread: Some(thread), ready, notes },
             Err(_) => panic!("the relay did not start: {:?}", thread.join()),
         }
     }
@@ -239,7 +261,16 @@ impl Running {
     }
 
     pub fn ask_to_stop(&self) {
-        self.stop.store(true, Ordering::Release);
+        self.orders.stop.store(true, Ordering::Release);
+    }
+
+    /// Gives it another plan; when it has taken it.
+    pub fn reload(&self, plan: RelayPlan) {
+        let reloads = || self.notes.reloads.lock().unwrap().clone();
+        let before = reloads().len();
+        *self.orders.plan.lock().unwrap() = Some(plan);
+        path::eventually("the relay reloads", || reloads().len() > before);
+        assert_eq!(reloads().last(), Some(&Ok(())));
     }
 
     /// Stops the relay; what it did.
