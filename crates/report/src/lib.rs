@@ -28,7 +28,7 @@ pub mod quantity;
 pub mod site;
 pub mod summary;
 
-use figures::ExperimentFigures;
+use figures::{ExperimentFigures, Repeats};
 use load::Experiment;
 use std::{
     collections::BTreeSet,
@@ -65,8 +65,13 @@ pub struct Report {
 impl Report {
     /// Reads the tables and draws every figure.
     pub fn new(experiments: Vec<Experiment>) -> Report {
+        Report::with(experiments, Repeats::All)
+    }
+
+    /// The same, with these of each case's runs over time.
+    pub fn with(experiments: Vec<Experiment>, repeats: Repeats) -> Report {
         let draw = |(index, experiment): (usize, Experiment)| {
-            let figures = figures::draw(&experiment, &format!("e{}", index + 1));
+            let figures = figures::draw(&experiment, &format!("e{}", index + 1), repeats);
             (experiment, figures)
         };
         Report { experiments: experiments.into_iter().enumerate().map(draw).collect() }

@@ -6,11 +6,12 @@ mod support;
 use longfat_report::{
     Report, ReportError,
     compare::{Side, compare, html},
+    figures::Repeats,
     load::Experiment,
 };
 use longfat_schema::run::{
-    AxisPoint, CaseInfo, CellVerdict, Expectation, RESULT_FILE, ResultManifest, RunDirectory, RunError,
-    RunStatus, read_json, seal_run, write_json,
+    AxisPoint, CaseInfo, CellVerdict, Expectation, Metric, RESULT_FILE, ResultManifest, RunDirectory,
+    RunError, RunStatus, read_json, seal_run, write_json,
 };
 use std::{
     path::{Path, PathBuf},
@@ -156,7 +157,7 @@ fn more_cases_than_styles_share_no_chart() {
     let mut experiment = Experiment::open(directory.path()).unwrap();
     let relayed = experiment.cases.iter().find(|case| case.info.name == "reno-relayed").unwrap().clone();
     experiment.cases = vec![relayed; 7];
-    let figures = longfat_report::figures::draw(&experiment, "e1");
+    let figures = longfat_report::figures::draw(&experiment, "e1", Repeats::All);
     assert!(figures.together.is_empty(), "{:?}", figures.together.len());
 }
 
@@ -181,9 +182,9 @@ fn elements_are_closed_in_the_order_they_were_opened() {
 fn every_figure_is_written_as_svg_under_a_plain_name() {
     let directory = tempfile::tempdir().unwrap();
     let written = report(&[&RESULT.directory]).write_svg(&directory.path().join("figures")).unwrap();
-    // Three overviews, two that cases share; six panels a case, less the relay's in five cases and the echoes of the last;
+    // Five overviews, two that cases share; six panels a case, less the relay's in five cases and the echoes of the last;
     // one more for two that measured.
-    assert_eq!(written.len(), 3 + 2 + 7 * 6 - 5 - 1 + 2);
+    assert_eq!(written.len(), 5 + 2 + 7 * 6 - 5 - 1 + 2);
     for path in &written {
         let name = path.file_name().unwrap().to_str().unwrap();
         assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.'), "{name}");
@@ -210,13 +211,120 @@ fn the_representative_is_the_valid_repeat_with_the_median_goodput() {
 fn several_results_are_compared_case_by_case() {
     let path = &RESULT.directory;
     let html = report(&[path, path]).html();
-    assert!(html.contains("2 results compared"));
+    assert!(html.contains("<h2>2 results</h2>") && html.contains("Cases that several have"));
     assert!(
         html.contains(
             "<th scope=\"rowgroup\" rowspan=\"2\">Reno end to end, beside ten HighSpeed flows</th>"
         )
     );
     assert!(html.contains("<article id=\"e2\">"));
+}
+
+#[test]
+fn results_without_a_case_in_common_are_listed_and_not_compared() {
+    let other = changed(2, |result| {
+        result.experiment = "other".to_owned();
+        result.cases.iter_mut().for_each(|case| case.name = format!("other-{}", case.name));
+        result.runs.iter_mut().for_each(|run| run.case = format!("other-{}", run.case));
+    });
+    for case in 1..=2 {
+        for repeat in 1..=REPEATS {
+            let run = other.path().join(format!("case{case}/r{repeat}"));
+            let mut manifest = RunDirectory::open(&run).unwrap().manifest;
+            manifest.case = format!("other-{}", manifest.case);
+            seal_run(&run, &mut manifest).unwrap();
+        }
+    }
+    let html = report(&[&RESULT.directory, other.path()]).html();
+    assert!(html.contains("<h2>2 results</h2>") && !html.contains("Cases that several have"));
+    assert_eq!(html.matches("<span class=\"chip missed\">1 of 3 met</span>").count(), 2);
+}
+
+#[test]
+fn flows_and_latencies_stand_beside_each_other_by_case() {
+    let html = &RESULT.html;
+    let chart = |title: &str| {
+        let start = html.find(&format!(">{title}")).unwrap_or_else(|| panic!("no chart '{title}'"));
+        &html[start..start + html[start..].find("</figure>").unwrap()]
+    };
+    let flows = chart("Goodput of each flow by case, ");
+    assert!(flows.contains("<title>focus: ") && flows.contains("<title>background: "), "{flows}");
+    let echo = chart("99th percentile of echo latency by case, ");
+    assert!(echo.contains(CASES[0].title.split(',').next().unwrap()));
+    assert!(!echo.contains("onerror"), "the last case has no echoes");
+}
+
+/// A sweep of the first six cases, each of whose runs measured: errors of 0, 1, 2 % and so on, the less trusted the more.
+fn measured(axes: impl Fn(usize) -> Vec<AxisPoint>, copies: usize) -> Vec<tempfile::TempDir> {
+    let copy = |_| {
+        let directory = changed(6, |result| {
+            result.cases.iter_mut().enumerate().for_each(|(index, case)| case.axes = axes(index));
+        });
+        for case in 0..6 {
+            for repeat in 1..=REPEATS {
+                let run = directory.path().join(format!("case{}/r{repeat}", case + 1));
+                let mut manifest = RunDirectory::open(&run).unwrap().manifest;
+                manifest.metrics.retain(|metric| !metric.metric.starts_with("avail_"));
+                let share = case as f64 / 100.0;
+                for (metric, value) in
+                    [("avail_error_ratio", share), ("avail_confidence_ratio", 0.9 - 10.0 * share)]
+                {
+                    let (metric, of) = (metric.to_owned(), "focus".to_owned());
+                    manifest.metrics.push(Metric { metric, of, stream: None, value });
+                }
+                seal_run(&run, &mut manifest).unwrap();
+            }
+        }
+        directory
+    };
+    (0..copies).map(copy).collect()
+}
+
+#[test]
+fn errors_of_a_sweep_are_a_table_of_cells_with_the_last_axis_across() {
+    let axes = |index: usize| {
+        let (rate, law) = (["10Mbit", "1Gbit"][index / 3], ["even", "<b>", "pareto"][index % 3]);
+        vec![AxisPoint::named("always", "same"), AxisPoint::named("rate", rate), AxisPoint::named("law", law)]
+    };
+    let html = report(&[measured(axes, 1)[0].path()]).html();
+    let table = html.split("<h2>Error of available bandwidth, cell by cell</h2>").nth(1).unwrap();
+    let table = table.split("</section>").next().unwrap();
+    assert!(table.contains("law &lt;b&gt;</th>") && !table.contains("always"), "{table}");
+    let row = table.split("<th scope=\"row\">1Gbit</th>").nth(1).unwrap();
+    assert!(row.starts_with("<td>3.00\u{a0}%<small>0.60</small></td><td>4.00\u{a0}%"), "{row}");
+    assert!(!RESULT.html.contains("cell by cell"), "no sweep");
+}
+
+#[test]
+fn whether_the_confidence_tells_is_drawn_over_all_results_of_a_page() {
+    let results = measured(|_| Vec::new(), 2);
+    let page =
+        |count: usize| report(&results.iter().take(count).map(|d| d.path()).collect::<Vec<_>>()).html();
+    let html = page(2);
+    assert_eq!(
+        html.matches("<h2>Whether the confidence tells</h2>").count(),
+        1,
+        "six cases alone are too few"
+    );
+    assert!(html.contains("confidence is −1.00 over 12 cases"));
+    assert!(html.contains("<th scope=\"row\">0.75 and more</th><td>4</td><td>0.500\u{a0}%</td><td>0\u{a0}%</td><td>1.00\u{a0}%</td>"));
+    assert!(!page(1).contains("Whether the confidence tells"));
+}
+
+#[test]
+fn a_brief_page_draws_the_representatives_alone_and_still_names_every_run() {
+    let experiments = vec![Experiment::open(&RESULT.directory).unwrap()];
+    let html = Report::with(experiments, Repeats::Representative).html();
+    assert!(html.contains("<b>21 runs</b>: 19 valid, 1 invalid, 1 failed"));
+    let panels = |html: &str| html.matches("Congestion window").count();
+    assert_eq!(panels(&html) % CASES.len(), 0);
+    assert!(
+        3 * panels(&html) <= panels(&RESULT.html) + CASES.len(),
+        "{} of {}",
+        panels(&html),
+        panels(&RESULT.html)
+    );
+    assert!(html.contains("died &lt;unexpectedly&gt;"), "what went wrong in a run that is not drawn");
 }
 
 #[test]

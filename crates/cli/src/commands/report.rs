@@ -3,14 +3,14 @@
 use crate::{outcome::Outcome, output};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use longfat_report::{Report, load::Experiment, summary::Summary};
+use longfat_report::{Report, figures::Repeats, load::Experiment, summary::Summary};
 use std::path::{Path, PathBuf};
 
 /// Runs in, one self-contained HTML page and figures out.
 ///
 /// Reads what 'longfat lab run' wrote: results (result.json) or single runs (manifest.json). The page needs no
-/// network; several results are shown one after the other and compared case by case. Runs that are invalid or
-/// failed are shown and marked, and are in no median.
+/// network; several results are shown one after the other, and the cases that several have are set side by side. Runs that
+/// are invalid or failed are shown and marked, and are in no median.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat report runs/conversion-20250131T120000Z
@@ -31,6 +31,9 @@ pub struct Args {
     /// Also write every figure as an SVG file into this directory.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
+    /// Draw over time only the run that stands for each case: a page a third as long of three repeats.
+    #[arg(long)]
+    brief: bool,
     /// Print the summary as JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -41,7 +44,8 @@ const WIDTH_ELSEWHERE: u16 = 240;
 
 pub fn run(args: Args) -> Outcome {
     let experiments = args.runs.iter().map(|path| Experiment::open(path)).collect::<Result<Vec<_>, _>>()?;
-    let report = Report::new(experiments);
+    let repeats = if args.brief { Repeats::Representative } else { Repeats::All };
+    let report = Report::with(experiments, repeats);
     let output = args.output.unwrap_or_else(|| args.runs[0].join("report.html"));
     std::fs::write(&output, report.html()).with_context(|| {
         format!("{} could not be written; choose another place with -o", output.display())

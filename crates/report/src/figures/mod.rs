@@ -1,18 +1,20 @@
-//! Which charts a result deserves: two or three over all cases, those that few cases can share over time, and six or seven over
+//! Which charts a result deserves: up to six over all cases, those that few cases can share over time, and six or seven over
 //! time for each run.
 
 pub(crate) mod overview;
 mod panels;
 mod samples;
 mod together;
+mod trust;
 
 pub use samples::RunSamples;
+pub use trust::{Class as TrustClass, Trust};
 
 use crate::{
     load::{Case, Experiment},
     plot::Figure,
 };
-use longfat_schema::run::{RunDirectory, RunManifest, RunStatus};
+use longfat_schema::run::{RunManifest, RunStatus};
 
 /// Every figure of one experiment.
 #[derive(Debug, Clone)]
@@ -21,8 +23,14 @@ pub struct ExperimentFigures {
     pub goodput: Figure,
     /// Goodput of each stream within each case.
     pub shares: Option<Figure>,
+    /// Goodput of each flow of each case, where several have some.
+    pub flows: Option<Figure>,
+    /// 99th percentile of the latency in each case, where cases have one.
+    pub echo: Option<Figure>,
     /// Error of the available bandwidth of each case, where connections measured it.
     pub avail_error: Option<Figure>,
+    /// That against the confidence in it, where there are cases enough.
+    pub trust: Option<Trust>,
     /// Several cases in one chart over time: its name and itself.
     pub together: Vec<(&'static str, Figure)>,
     /// One entry per case, as in the experiment.
@@ -81,12 +89,18 @@ impl ExperimentFigures {
     pub fn named(&self) -> impl Iterator<Item = (String, &Figure)> {
         let overview = [("goodput".to_owned(), &self.goodput)];
         let shares = self.shares.iter().map(|figure| ("shares".to_owned(), figure));
+        let flows = self.flows.iter().map(|figure| ("flows".to_owned(), figure));
+        let echo = self.echo.iter().map(|figure| ("echo".to_owned(), figure));
         let error = self.avail_error.iter().map(|figure| ("avail-error".to_owned(), figure));
+        let trust = self.trust.iter().map(|trust| ("avail-trust".to_owned(), &trust.figure));
         let together = self.together.iter().map(|(name, figure)| ((*name).to_owned(), figure));
         overview
             .into_iter()
             .chain(shares)
+            .chain(flows)
+            .chain(echo)
             .chain(error)
+            .chain(trust)
             .chain(together)
             .chain(self.cases.iter().flat_map(CaseFigures::named))
     }
@@ -102,15 +116,24 @@ impl CaseFigures {
     }
 }
 
+/// Which runs of a case are drawn over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeats {
+    /// Every one.
+    All,
+    /// The one that stands for the case.
+    Representative,
+}
+
 /// Reads the tables of every run, one run at a time, and draws everything. `prefix` makes the figures' ids unique.
-pub fn draw(experiment: &Experiment, prefix: &str) -> ExperimentFigures {
+pub fn draw(experiment: &Experiment, prefix: &str, repeats: Repeats) -> ExperimentFigures {
     let mut warnings = Vec::new();
     let mut shares = Vec::new();
     let mut shown = Vec::new();
     let mut cases = Vec::new();
     for (index, case) in experiment.cases.iter().enumerate() {
         let prefix = format!("{prefix}c{}", index + 1);
-        let (figures, of_case) = draw_case(case, experiment.focus(), &prefix, &mut warnings);
+        let (figures, of_case) = draw_case(case, experiment.focus(), &prefix, repeats, &mut warnings);
         cases.push(figures);
         shares.push(of_case.streams);
         shown.push(of_case.shown);
@@ -118,7 +141,10 @@ pub fn draw(experiment: &Experiment, prefix: &str) -> ExperimentFigures {
     ExperimentFigures {
         goodput: overview::goodput(experiment, &format!("{prefix}-goodput")),
         shares: overview::shares(experiment, &shares, &format!("{prefix}-shares")),
+        flows: overview::flows(experiment, &format!("{prefix}-flows")),
+        echo: overview::echo(experiment, &format!("{prefix}-echo")),
         avail_error: overview::avail_error(experiment, &format!("{prefix}-avail-error")),
+        trust: Trust::of([experiment], &format!("{prefix}-avail-trust")),
         together: together::draw(experiment, &shown, prefix),
         cases,
         warnings,
@@ -137,6 +163,7 @@ fn draw_case(
     case: &Case,
     focus: Option<&str>,
     prefix: &str,
+    repeats: Repeats,
     warnings: &mut Vec<String>,
 ) -> (CaseFigures, OfCase) {
     let mut of_case = OfCase::default();
@@ -150,7 +177,10 @@ fn draw_case(
             let streams = samples.stream_goodput(&run.manifest);
             of_case = OfCase { streams, shown: together::Shown::of(case, index, &samples, focus) };
         }
-        runs.push(draw_run(run, samples, focus, &format!("{prefix}r{}", index + 1)));
+        let drawn = repeats == Repeats::All || Some(index) == case.representative;
+        let prefix = format!("{prefix}r{}", index + 1);
+        let panels = if drawn { panels::draw(&run.manifest, &samples, focus, &prefix) } else { Vec::new() };
+        runs.push(RunFigures::of(panels, samples));
     }
     (CaseFigures { case: case.info.name.clone(), runs, representative: case.representative }, of_case)
 }
@@ -158,11 +188,7 @@ fn draw_case(
 /// The figures of the run that stands for a case.
 pub fn draw_representative(case: &Case, focus: Option<&str>, prefix: &str) -> Option<RunFigures> {
     let run = &case.runs[case.representative?];
-    Some(draw_run(run, RunSamples::read(run), focus, prefix))
-}
-
-fn draw_run(run: &RunDirectory, samples: RunSamples, focus: Option<&str>, prefix: &str) -> RunFigures {
-    draw_samples(&run.manifest, samples, focus, prefix)
+    Some(draw_samples(&run.manifest, RunSamples::read(run), focus, prefix))
 }
 
 /// The figures of what the programs of a run have said, be it over or not.
@@ -172,15 +198,26 @@ pub fn draw_samples(
     focus: Option<&str>,
     prefix: &str,
 ) -> RunFigures {
-    let panels = panels::draw(manifest, &samples, focus, prefix);
-    let ended = |flow: &longfat_schema::record::FlowSummary| {
-        Some((format!("{} stream {}", flow.flow, flow.stream), flow.error.clone()?))
-    };
-    RunFigures {
-        panels,
-        errors: samples.flow.iter().filter_map(ended).collect(),
-        links: samples.rows.link,
-        problems: samples.problems,
-        notes: samples.rows.note,
+    RunFigures::of(panels::draw(manifest, &samples, focus, prefix), samples)
+}
+
+impl RunFigures {
+    /// Whether anything went wrong that a reader should know of.
+    pub fn has_trouble(&self) -> bool {
+        let warned = self.notes.iter().any(|note| note.level != "info");
+        warned || !self.errors.is_empty() || !self.problems.is_empty()
+    }
+
+    fn of(panels: Vec<Panel>, samples: RunSamples) -> RunFigures {
+        let ended = |flow: &longfat_schema::record::FlowSummary| {
+            Some((format!("{} stream {}", flow.flow, flow.stream), flow.error.clone()?))
+        };
+        RunFigures {
+            panels,
+            errors: samples.flow.iter().filter_map(ended).collect(),
+            links: samples.rows.link,
+            problems: samples.problems,
+            notes: samples.rows.note,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The charts over all cases: two, and a third where connections measured available bandwidth.
+//! The charts over all cases: goodput, and where they have them shares, flows, latencies, and errors of the available bandwidth.
 
 use super::samples::StreamGoodput;
 use crate::{
@@ -75,33 +75,97 @@ fn goodput_in_words(cases: &[CaseSummary], unit: Unit) -> String {
 /// How far the available bandwidth that was measured lay from what was free, in each case: every repeat, the median, and how
 /// far the connection itself trusted it.
 pub fn avail_error(experiment: &Experiment, id: &str) -> Option<Figure> {
-    let column = |heading: &str| COLUMNS.iter().position(|column| column.heading == heading);
     let (error, confidence) = (column("Error of available bandwidth")?, column("Confidence")?);
-    let unit = Quantity::Share.unit(0.0);
-    let rows: Vec<Row> = experiment
-        .cases
-        .iter()
-        .zip(&experiment.summary.cases)
-        .filter(|(_, summary)| summary.columns[error].is_some())
-        .map(|(case, summary)| {
-            let median = summary.columns[error].as_ref().map_or(0.0, |spread| spread.median);
-            let trust = summary.columns[confidence].as_ref().map(|spread| number(spread.median));
-            let trust = trust.map_or_else(String::new, |trust| format!(" (confidence {trust})"));
-            let mut dots = vec![dot(unit, MEDIAN, median)];
-            let value = |run: &RunManifest| column_value(&COLUMNS[error], &run.metrics, experiment.focus());
-            dots.extend(repeats(case, unit, value));
-            Row { label: summary.title.clone(), note: format!("{}{trust}", unit.text(median)), dots }
-        })
-        .collect();
-    let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
-    let chart = DotChart {
-        id: id.to_owned(),
-        title: "Error of available bandwidth, % of capacity".to_owned(),
-        description: words,
-        kinds: KINDS.to_vec(),
-        rows,
+    let unit = experiment.summary.column_unit(error)?;
+    let rows = column_rows(experiment, error, unit, |case| {
+        let trust = case.columns[confidence].as_ref().map(|spread| number(spread.median));
+        trust.map_or_else(String::new, |trust| format!(" (confidence {trust})"))
+    });
+    Some(by_case(id, "Error of available bandwidth, % of capacity".to_owned(), rows))
+}
+
+/// The 99th percentile of the latency of echoes in each case; nothing where fewer than two have one.
+pub fn echo(experiment: &Experiment, id: &str) -> Option<Figure> {
+    let index = column("Echo p99")?;
+    let unit = experiment.summary.column_unit(index)?;
+    let rows = column_rows(experiment, index, unit, |_| String::new());
+    (rows.len() > 1)
+        .then(|| by_case(id, format!("99th percentile of echo latency by case, {}", unit.name), rows))
+}
+
+fn column(heading: &str) -> Option<usize> {
+    COLUMNS.iter().position(|column| column.heading == heading)
+}
+
+/// A row for every case with a figure in that column; `more` is said behind its median.
+fn column_rows(
+    experiment: &Experiment,
+    index: usize,
+    unit: Unit,
+    more: impl Fn(&CaseSummary) -> String,
+) -> Vec<Row> {
+    let row = |(case, summary): (&Case, &CaseSummary)| {
+        let median = summary.columns[index].as_ref()?.median;
+        let mut dots = vec![dot(unit, MEDIAN, median)];
+        let value = |run: &RunManifest| column_value(&COLUMNS[index], &run.metrics, experiment.focus());
+        dots.extend(repeats(case, unit, value));
+        let note = format!("{}{}", unit.text(median), more(summary));
+        Some(Row { label: summary.title.clone(), note, dots })
     };
-    (!chart.rows.is_empty()).then(|| chart.draw())
+    experiment.cases.iter().zip(&experiment.summary.cases).filter_map(row).collect()
+}
+
+fn by_case(id: &str, title: String, rows: Vec<Row>) -> Figure {
+    let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
+    DotChart { id: id.to_owned(), title, description: words, kinds: KINDS.to_vec(), rows }.draw()
+}
+
+const FOCUS_FLOW: usize = 0;
+const OTHER_FLOW: usize = 1;
+
+const FLOW_KINDS: [Kind; 2] = [
+    Kind { mark: Mark::Disc, class: "c0", label: "focus flow" },
+    Kind { mark: Mark::Ring, class: "c1", label: "another flow" },
+];
+
+/// A flow with less than this share of the greatest in no case is a trickle, which would stretch the axis.
+const TRICKLE: f64 = 1.0 / 20.0;
+
+/// What each flow got in each case; nothing where no case has two that count.
+pub fn flows(experiment: &Experiment, id: &str) -> Option<Figure> {
+    let cases = &experiment.summary.cases;
+    let goodputs = |case: &CaseSummary| -> Vec<(String, f64)> {
+        let whole = case.figures.iter().filter(|f| f.metric == "goodput_bps" && f.stream.is_none());
+        whole.map(|figure| (figure.of.clone(), figure.spread.median)).collect()
+    };
+    let greatest = cases.iter().flat_map(goodputs).map(|(_, bps)| bps).fold(0.0, f64::max);
+    let counting =
+        |flow: &str| cases.iter().flat_map(goodputs).any(|(of, bps)| of == flow && bps >= greatest * TRICKLE);
+    let unit = Quantity::Rate.unit(greatest);
+    let mut several = false;
+    let mut row = |case: &CaseSummary| {
+        let shown = |(of, bps): &(String, f64)| *bps > 0.0 && counting(of);
+        let mut kept: Vec<(String, f64)> = goodputs(case).into_iter().filter(shown).collect();
+        kept.sort_by_key(|(of, _)| experiment.focus() != Some(of));
+        several |= kept.len() > 1;
+        flow_row(&case.title, &kept, experiment.focus(), unit)
+    };
+    let rows: Vec<Row> = cases.iter().map(&mut row).collect();
+    let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
+    let title = format!("Goodput of each flow by case, {}", unit.name);
+    let kinds = FLOW_KINDS.to_vec();
+    several.then(|| DotChart { id: id.to_owned(), title, description: words, kinds, rows }.draw())
+}
+
+fn flow_row(title: &str, flows: &[(String, f64)], focus: Option<&str>, unit: Unit) -> Row {
+    let dot = |(flow, bps): &(String, f64)| Dot {
+        kind: if focus == Some(flow) { FOCUS_FLOW } else { OTHER_FLOW },
+        value: bps / unit.factor,
+        hint: format!("{flow}: {}", unit.text(*bps)),
+    };
+    let said = |(flow, bps): &(String, f64)| format!("{flow} {}", unit.number(*bps));
+    let note = flows.iter().map(said).collect::<Vec<_>>().join(" · ");
+    Row { label: title.to_owned(), note, dots: flows.iter().map(dot).collect() }
 }
 
 /// A dot for every run of a case that has the figure.

@@ -2,10 +2,11 @@
 
 mod details;
 mod following;
+mod measured;
 pub(crate) mod tables;
 
 use crate::{
-    figures::{CaseFigures, ExperimentFigures, Panel, RunFigures},
+    figures::{CaseFigures, ExperimentFigures, Panel, RunFigures, Trust},
     load::{Case, Experiment},
     plot,
     plot::svg::escape,
@@ -22,15 +23,45 @@ const CELLS_OPEN: usize = 4;
 /// The whole page.
 pub fn html(experiments: &[(Experiment, ExperimentFigures)]) -> String {
     let title = experiments.first().map_or("longfat report", |(experiment, _)| &experiment.title);
-    let comparison = if experiments.len() > 1 { tables::comparison(experiments) } else { String::new() };
+    let together = if experiments.len() > 1 { together(experiments) } else { String::new() };
     let bodies = experiments.iter().enumerate().map(|(index, (e, f))| experiment(index, e, f));
     let bodies: String = bodies.collect();
     document(
         title,
-        &format!(
-            "{comparison}{bodies}{}",
-            tables::foot(experiments.iter().map(|(experiment, _)| experiment))
-        ),
+        &format!("{together}{bodies}{}", tables::foot(experiments.iter().map(|(experiment, _)| experiment))),
+    )
+}
+
+/// What several results come to: each with its verdict, those cases beside each other that several have, and what all
+/// connections measured.
+fn together(experiments: &[(Experiment, ExperimentFigures)]) -> String {
+    let measuring = experiments.iter().filter(|(_, figures)| figures.avail_error.is_some()).count();
+    let trust = Trust::of(experiments.iter().map(|(experiment, _)| experiment), "all-avail-trust");
+    let trust = trust.filter(|_| measuring > 1).as_ref().map_or_else(String::new, measured::trust);
+    let lines =
+        experiments.iter().enumerate().map(|(index, (experiment, _))| contents_line(index, experiment));
+    format!(
+        "<section class=\"comparison\"><h2>{} results</h2><nav aria-label=\"Results\"><ol class=\"contents\">{}</ol></nav>{}{trust}</section>",
+        experiments.len(),
+        lines.collect::<String>(),
+        tables::comparison(experiments),
+    )
+}
+
+fn contents_line(index: usize, experiment: &Experiment) -> String {
+    let judged = experiment.expectations();
+    let met = judged.iter().filter(|expectation| expectation.met == Some(true)).count();
+    let verdict = match judged.len() {
+        0 => String::new(),
+        all if met == all => format!("<span class=\"chip met\">✓ {met} of {all} met</span>"),
+        all => format!("<span class=\"chip missed\">{met} of {all} met</span>"),
+    };
+    format!(
+        "<li><a href=\"#e{}\">{}</a>: {} <small>({})</small> {verdict}</li>",
+        index + 1,
+        escape(&tables::result_name(experiment)),
+        escape(&experiment.title),
+        escape(&experiment.runs().next().map_or_else(String::new, |run| carried_out(&run.manifest.backend))),
     )
 }
 
@@ -54,10 +85,12 @@ pub(crate) fn experiment(index: usize, experiment: &Experiment, figures: &Experi
         header(experiment, &id),
         verdict(experiment.expectations()),
         run_states(experiment, "<i>Runs</i> under <i>How it was made</i>"),
+        measured::cells(experiment),
         tables::summary(experiment),
         following::section(experiment),
         // Of one run the summary says it all.
         if experiment.runs().count() > 1 { overview(figures) } else { String::new() },
+        figures.trust.as_ref().map_or_else(String::new, measured::trust),
         navigation(experiment, &id),
         cases(experiment, figures, &id),
         details::section(experiment, figures),
@@ -216,7 +249,10 @@ fn overview(figures: &ExperimentFigures) -> String {
             figure.inline()
         )
     });
-    let error: String = figures.avail_error.iter().map(plain).collect();
+    let flows = figures.flows.as_ref().map_or(String::new(), |figure| {
+        format!("<figure>{}<figcaption>Medians over the valid repeats, of all streams of a flow together.</figcaption></figure>", figure.inline())
+    });
+    let others: String = figures.echo.iter().chain(&figures.avail_error).map(plain).collect();
     let together: String = figures.together.iter().map(|(_, figure)| plain(figure)).collect();
     let together =
         if together.is_empty() { together } else { format!("<div class=\"panels\">{together}</div>") };
@@ -224,7 +260,7 @@ fn overview(figures: &ExperimentFigures) -> String {
         "<section><h2>By case</h2><div class=\"pair\">\
          <figure>{}<figcaption>Each ring is one repeat; the bar, and the number, is their median. A cross is a run \
          that is not valid and counts nowhere.</figcaption></figure>\
-         {shares}{error}</div>{together}</section>",
+         {flows}{shares}{others}</div>{together}</section>",
         figures.goodput.inline(),
     )
 }
@@ -254,7 +290,8 @@ fn case(case: &Case, figures: &CaseFigures, id: &str) -> String {
         || "<p class=\"note\">No run of this case left anything to show.</p>".to_owned(),
         |index| format!("<p class=\"note\">{}</p>{}", run_line(case, index), run(&figures.runs[index])),
     );
-    let others = (0..case.runs.len()).filter(|index| Some(*index) != case.representative);
+    let shows = |index: &usize| !figures.runs[*index].panels.is_empty() || figures.runs[*index].has_trouble();
+    let others = (0..case.runs.len()).filter(|index| Some(*index) != case.representative).filter(shows);
     let others = others.map(|index| {
         let line = run_line(case, index);
         format!("<details><summary>{line}</summary>{}</details>", run(&figures.runs[index]))

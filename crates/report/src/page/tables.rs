@@ -106,13 +106,20 @@ fn spread_cells(metric: &str, spread: &Spread) -> String {
     format!("{}{}{}<td>{}</td>", cell(spread.median), cell(spread.min), cell(spread.max), spread.count)
 }
 
-/// Several results side by side: for each case, one row per result.
+/// The cases that several results have side by side, one row per result. Empty where there is none.
 pub fn comparison(experiments: &[(Experiment, ExperimentFigures)]) -> String {
+    let having = |name: &str| {
+        let cases = |e: &Experiment| e.summary.cases.iter().any(|case| case.name == name);
+        experiments.iter().filter(|(experiment, _)| cases(experiment)).count()
+    };
     let mut names: Vec<(&str, &str)> = Vec::new();
     for case in experiments.iter().flat_map(|(experiment, _)| &experiment.summary.cases) {
-        if names.iter().all(|(name, _)| *name != case.name) {
+        if names.iter().all(|(name, _)| *name != case.name) && having(&case.name) > 1 {
             names.push((&case.name, &case.title));
         }
+    }
+    if names.is_empty() {
+        return String::new();
     }
     let shown = |(index, _): &(usize, &Column)| {
         experiments.iter().any(|(e, _)| e.summary.column_unit(*index).is_some())
@@ -122,19 +129,12 @@ pub fn comparison(experiments: &[(Experiment, ExperimentFigures)]) -> String {
     let head = column_heading("Case") + &text_heading("Result") + &heads.collect::<String>();
     let body: String =
         names.iter().map(|(name, title)| compared_case(experiments, name, title, &columns)).collect();
-    let links = experiments.iter().enumerate().map(|(index, (experiment, _))| {
-        format!("<li><a href=\"#e{}\">{}</a></li>", index + 1, escape(&result_name(experiment)))
-    });
-    format!(
-        "<section class=\"comparison\"><h2>{} results compared</h2><nav aria-label=\"Results\"><ul>{}</ul></nav>{}</section>",
-        experiments.len(),
-        links.collect::<String>(),
-        scrolling("Median over the valid repeats; least – greatest beneath", &head, &body),
-    )
+    let table = scrolling("Median over the valid repeats; least – greatest beneath", &head, &body);
+    format!("<h3>Cases that several have</h3>{table}")
 }
 
 /// Results of one experiment bear the same name: the directory tells them apart.
-fn result_name(experiment: &Experiment) -> String {
+pub fn result_name(experiment: &Experiment) -> String {
     let directory = experiment.path.file_name().map(|name| name.to_string_lossy().into_owned());
     directory.unwrap_or_else(|| experiment.name.clone())
 }

@@ -7,6 +7,7 @@
 //! - [`time`]: lines, steps and dots over time.
 //! - [`dots`]: one row of marks per category.
 //! - [`histogram`]: a distribution.
+//! - [`scatter`]: two figures against each other.
 //!
 //! Drawing is in units of a `viewBox` that a page scales. Colours, dashes and strokes are classes of `figure.css`,
 //! so that light, dark and print need no second drawing.
@@ -16,6 +17,7 @@ pub mod dots;
 pub mod histogram;
 pub mod path;
 pub mod scale;
+pub mod scatter;
 pub mod svg;
 pub mod time;
 

@@ -288,7 +288,7 @@ fn runs(experiment: &Experiment, id: &str) -> String {
 
 /// Everything about it, drawn.
 fn whole(experiment: &Experiment) -> String {
-    let drawn = figures::draw(experiment, "e1");
+    let drawn = figures::draw(experiment, "e1", figures::Repeats::All);
     page::experiment(0, experiment, &drawn) + &tables::foot([experiment])
 }
 
