@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams test-notebooks papers papers-emulated
+.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams test-notebooks papers papers-emulated report-imtcp
 
 LONGFAT := target/release/longfat
 
@@ -54,6 +54,9 @@ papers: build ## the papers' tables beside ours, simulated (some minutes, and 18
 
 papers-emulated: build ## the same on this kernel's TCP (hours; root): docs/papers-emulated.md
 	scripts/papers --backend emulated
+
+report-imtcp: build ## ImTCP and ImTCP-bg on one page with figures, simulated (and what runs/papers-emulated holds): runs/imtcp.html
+	scripts/papers --paper "Tsugawa 2006" --report runs/imtcp.html
 
 # Benchmarks: separate from tests, paired, ratios with spread; raw figures go to bench/*/results/DATE/.
 bench-link: build ## goodput, lateness and CPU of the emulated path

@@ -1,5 +1,6 @@
 """The papers' page: what it shows exists, and is what the results say."""
 
+import argparse
 import importlib.machinery
 import importlib.util
 import json
@@ -23,7 +24,7 @@ def load():
 papers = load()
 
 
-@pytest.mark.parametrize("name", papers.experiments(GALLERY, "emulated"))
+@pytest.mark.parametrize("name", {**papers.experiments(GALLERY, "sim"), **papers.experiments(GALLERY, "emulated")})
 def test_every_figure_that_is_shown_is_of_a_cell_that_its_experiment_has(program, name):
     spec = ROOT / f"experiments/{name}.toml"
     if not spec.is_file():
@@ -69,6 +70,43 @@ def test_runs_that_the_host_may_have_limited_are_counted(tmp_path):
     assert papers.Result(tmp_path / "quiet").count() == "2 valid runs"
     result(tmp_path / "busy", [10e6], reasons=["warning: processors were 99.9 % busy; the figures may be this machine's limit"])
     assert papers.Result(tmp_path / "busy").count().startswith("1 valid run, 1 with the host's processors busy throughout")
+
+
+def test_a_grid_without_the_papers_figures_shows_ours_alone(tmp_path):
+    result(tmp_path, [10e6])
+    grid = {"metric": "goodput_bps", "of": "f", "axes": ["case", "rate"], "labels": [["c"], ["1Mbit"]]}
+    manifest = tmp_path / "r1/manifest.json"
+    axes = [{"axis": "case", "label": "c"}, {"axis": "rate", "label": "1Mbit"}]
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "axes": axes}))
+    shown = lambda more: papers.grid_table(papers.Result(tmp_path), {"unit": "Mbit/s", "grid": {**grid, **more}}, "sim")
+    assert shown({})[0] == "| Mbit/s: ours | 1Mbit |" and shown({})[-1] == "| c | 10.0 |"
+    assert shown({"paper": [[20.0]]})[-1] == "| c | 20.0 / **10.0** |"
+
+
+def test_what_one_world_alone_can_run_is_left_out_of_the_other(tmp_path):
+    result(tmp_path, [10e6])
+    exhibit = {"unit": "Mbit/s", "row": [ROW, {**ROW, "name": "BBR", "backends": ["emulated"]}]}
+    names = lambda backend: [line.split(" | ")[0] for line in papers.table(papers.Result(tmp_path), exhibit, backend)[2:]]
+    assert names("sim") == ["| a flow"] and names("emulated") == ["| a flow", "| BBR"]
+    gallery = {"paper": [{"cite": "A", "exhibit": [{"experiment": "x", "cases": {"sim": ["c"]}}]}, {"cite": "B", "exhibit": [{"experiment": "y"}]}]}
+    assert papers.experiments(gallery, "sim") == {"x": ["c"], "y": []} and papers.experiments(gallery, "emulated") == {"x": [], "y": []}
+    assert list(papers.experiments(papers.of_paper(gallery, "B"), "sim")) == ["y"]
+
+
+def test_one_page_is_made_of_the_results_that_a_paper_has_in_both_worlds(program, tmp_path):
+    """By the program itself, from runs of a moment."""
+    spec = tmp_path / "small.toml"
+    experiment = ROOT / "experiments/imtcp-estimators.toml"
+    spec.write_text(f'include = ["{experiment}"]\nname = "small"\n')
+    for world in ("one", "other"):
+        command = [program, "lab", "run", str(spec), "--backend", "sim", "--quick", "--case", "slope", "-o", str(tmp_path / world / "imtcp-estimators")]
+        assert subprocess.run(command, capture_output=True).returncode in (0, 1)
+    asked = argparse.Namespace(backend="sim", program=program, report=tmp_path / "page.html")
+    papers.report(papers.of_paper(GALLERY, "Tsugawa 2006"), asked, {"sim": tmp_path / "one", "emulated": tmp_path / "other"})
+    page = asked.report.read_text()
+    assert "<h2>2 results</h2>" in page and page.count("Slope and Kalman filter") > 2
+    with pytest.raises(SystemExit):
+        papers.report(papers.of_paper(GALLERY, "Amagai 1995"), asked, {"sim": tmp_path, "emulated": tmp_path})
 
 
 def test_what_is_missing_is_said(tmp_path):
