@@ -3,6 +3,7 @@
 
     bench/avail/compare.py                            # 100 Mbit/s, 30 ms, Poisson cross traffic of 30 and 70 Mbit/s
     bench/avail/compare.py --law onoff --seconds 20 --rounds 3
+    bench/avail/compare.py --merge-us 1000            # the receiver merges what arrives within a millisecond (GRO)
     bench/avail/compare.py --summary bench/avail/results/2026-01-31
 
 Two hosts and an emulated link are namespaces made here. One tool at a time, each beside the same cross traffic (same seed);
@@ -35,7 +36,8 @@ PLAN = [
 SYSCTLS = ["net.ipv4.tcp_congestion_control=reno"]
 DATAGRAM = 1222
 UDP_WIRE = (DATAGRAM + 28) / DATAGRAM
-TCP_WIRE = 1500 / 1448
+MTU = 1500
+TCP_WIRE = MTU / 1448
 SKIP_S = 3
 # By its name, or the congestion control of a transfer.
 TOOLS = ["lf_imtcp", "bbr", "iperf3"]
@@ -96,8 +98,23 @@ class Path:
         end = json.loads(process.communicate()[0])["end"]
         return (end["sum_received"]["bits_per_second"] * TCP_WIRE / 1e6,) * 2
 
+    def merge(self, within_us):
+        """The receiver's stack gets what arrives within this time as one (GRO with a deferred flush), so it acknowledges as much at once."""
+        settings = {"gro_flush_timeout": 1000 * within_us, "napi_defer_hard_irqs": 1000}
+        writes = [f"echo {value} > /sys/class/net/eth/{name}" for name, value in settings.items()]
+        # veth hands to GRO only what its other end could not have sent as one.
+        frame.run("ip", "netns", "exec", self.bed.link, "ethtool", "-K", "b", "tso", "off", "gso", "off")
+        frame.run("ip", "netns", "exec", self.bed.receiver, "sh", "-ec", "; ".join(["ethtool -K eth gro on", *writes]))
+
+    def acknowledgements(self):
+        """TCP segments that the receiver has sent: those of the control connection are few."""
+        counters = self.bed.popen(self.bed.receiver, "cat", "/proc/net/snmp", stdout=subprocess.PIPE).communicate()[0]
+        names, values = [line.split() for line in counters.splitlines() if line.startswith("Tcp:")]
+        return int(dict(zip(names, values))["OutSegs"])
+
     def measure(self, tool, mbps, args):
         """One tool beside cross traffic, or none."""
+        before = self.acknowledgements()
         link = self.bed.drive(*PLAN)
         beside = self.cross(mbps, args.law, args.seconds + 3) if mbps else None
         time.sleep(1)
@@ -109,10 +126,12 @@ class Path:
         free = self.free(began_us + SKIP_S * 1e6, until_us) if beside else RATE_MBPS
         driven = self.bed.driven(link)
         ways = driven["forward"], driven["backward"]
+        segments = goodput * 1e6 / 8 / MTU * args.seconds
         return {
             "law": args.law, "seconds": args.seconds, "cross": mbps, "tool": tool, "free": free, "said": said,
             "goodput": goodput, "punctual": all(way["punctual"] for way in ways),
             "late_p99_us": max(way["late_p99_us"] for way in ways),
+            "merge_us": args.merge_us, "segments_per_ack": segments / max(self.acknowledgements() - before, 1),
         }
 
 
@@ -121,7 +140,7 @@ def line(row):
     late = "" if row["punctual"] else f" (NOT PUNCTUAL: {row['late_p99_us']} us late)"
     return (
         f"{row['tool']:9} beside {row['cross']:3} Mbit/s {row['law']}: free {row['free']:5.1f}, says {said}, "
-        f"gets {row['goodput']:.1f}{late}"
+        f"gets {row['goodput']:.1f}, {row['segments_per_ack']:.1f} segments per acknowledgement{late}"
     )
 
 
@@ -134,15 +153,18 @@ def summarise(directory):
     text = [f"# Available bandwidth, {head['date']}, kernel {head['kernel']}, {head['cores']} cores", ""]
     text += [f"{RATE_MBPS} Mbit/s, round trip 30 ms, a queue of one bandwidth-delay product; Mbit/s with headers. Rounds in which"]
     text += ["the link was punctual: median (least to greatest). Off: what it says less what was free, in the same round.", ""]
-    text += ["| cross traffic | tool | rounds | free | says | off | its own share |", "|---|---|---|---|---|---|---|"]
-    for law, cross, tool in dict.fromkeys((row["law"], row["cross"], row["tool"]) for row in rows):
-        group = [row for row in rows if (row["law"], row["cross"], row["tool"]) == (law, cross, tool)]
+    text += ["| cross traffic | receiver merges | tool | rounds | free | says | off | its own share |", "|---|---|---|---|---|---|---|---|"]
+    place = lambda row: (row["law"], row["cross"], row.get("merge_us", 0), row["tool"])
+    for law, cross, merge_us, tool in dict.fromkeys(map(place, rows)):
+        group = [row for row in rows if place(row) == (law, cross, merge_us, tool)]
         kept = [row for row in group if row["punctual"]]
         column = lambda of: spread([of(row) for row in kept]) if kept else "–"
         told = [row for row in kept if row["said"] is not None]
         beside = f"{cross} {law}" if cross else "none"
         said = [spread([row["said"] for row in told]), spread([row["said"] - row["free"] for row in told])] if told else ["nothing", "–"]
-        cells = [beside, tool, f"{len(kept)} of {len(group)}", column(lambda row: row["free"]), *said, column(lambda row: row["goodput"])]
+        merged = [row["segments_per_ack"] for row in kept if "segments_per_ack" in row]
+        merging = f"{merge_us} us: {statistics.median(merged):.1f} segments per acknowledgement" if merge_us and merged else "–"
+        cells = [beside, merging, tool, f"{len(kept)} of {len(group)}", column(lambda row: row["free"]), *said, column(lambda row: row["goodput"])]
         text.append(f"| {' | '.join(cells)} |")
     (directory / "summary.md").write_text("\n".join(text) + "\n")
     print("\n".join(text))
@@ -154,6 +176,7 @@ def main():
     parser.add_argument("--cross", type=int, nargs="+", default=[30, 70], help="Mbit/s of cross traffic, with headers")
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--merge-us", type=int, default=0, help="let the receiver merge what arrives within so long (GRO); 0: nothing is merged")
     parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this directory")
     parser.add_argument("--dry", action="store_true", help="print, keep nothing")
     args = parser.parse_args()
@@ -163,6 +186,8 @@ def main():
     cases = [("iperf3", 0)] + [(tool, mbps) for mbps in args.cross for tool in TOOLS]
     with frame.held(TOOLS), frame.Bed(SYSCTLS) as bed, tempfile.TemporaryDirectory() as directory:
         path = Path(bed, directory)
+        if args.merge_us:
+            path.merge(args.merge_us)
         for _ in range(args.rounds):
             for tool, mbps in cases:
                 row = path.measure(tool, mbps, args)
