@@ -11,7 +11,8 @@
  *            and after a cut only at the end of the next: before that no delay shows what the cut did.
  * States     START: doubles each round; when q passes half the target, back to half, STEADY.
  *            STEADY: q <= target: grows by half of what q lacks, (target - q) / 2 RTT of itself, doubled with each round in
- *            which q was under a quarter of the target, by a quarter at most; and by a segment, which makes shares even.
+ *            which q was under a quarter of the target, by a quarter at most; and by a segment. A window w counts as
+ *            256 w / (256 + w) segments there: what grows by as much as others and is cut in proportion comes to an even share.
  *            q > target: cut by twice the excess, 2 (q - target) / RTT of itself, half of itself at most.
  *            LOW: a quarter of the window for two rounds, so that the queue is empty once if it is ours and the least
  *            delay is learned anew; then CLIMB: doubles back. Begins nine times as long after the last as that took, a
@@ -38,6 +39,7 @@
 #define LF_GIVE_WAY_MOST_BYTES 0x3fffffffu
 #define LF_GIVE_WAY_LEAST_BYTES 2400u /* the kernel takes no less than 2304 */
 #define LF_GIVE_WAY_FIRST_SEGMENTS 10 /* RFC 6928 */
+#define LF_GIVE_WAY_EVEN_SEGMENTS 256 /* windows well above grow by as much as each other */
 #define LF_GIVE_WAY_AGE_MOST_US 60000000u /* no round trip, whatever the echo says; TSval may turn in 72 minutes */
 #define LF_GIVE_WAY_LOW_EVERY_US 60000000u /* at most: well within the history of the least delay */
 
@@ -161,7 +163,8 @@ LF_INLINE void lf_way_cut(struct lf_give_way *s, lf_u32 q_us, lf_u32 rtt_us)
 
 LF_INLINE void lf_way_grow(struct lf_give_way *s, lf_u32 q_us, lf_u32 rtt_us)
 {
-	lf_u64 window = s->window_bytes, part = window * (s->target_us - q_us) / (2 * (lf_u64)lf_max(rtt_us, 1));
+	lf_u64 window = s->window_bytes, even = LF_GIVE_WAY_EVEN_SEGMENTS * (lf_u64)s->mss_bytes;
+	lf_u64 part = window * even / (window + even) * (s->target_us - q_us) / (2 * (lf_u64)lf_max(rtt_us, 1));
 
 	s->quiet_rounds = q_us < s->target_us / 4 ? lf_min(s->quiet_rounds + 1, 8) : 0;
 	part = lf_min64(part << s->quiet_rounds, window / 4);

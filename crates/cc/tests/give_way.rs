@@ -51,11 +51,32 @@ fn it_comes_back_when_the_foreground_has_ended() {
     assert!(shares(PATH, &flows, 40, 15)[0] >= 0.8);
 }
 
+/// Jain's index: 1 when all have the same, one over their number when one has all.
+fn jain(shares: &[f64]) -> f64 {
+    let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
+    sum * sum / (shares.len() as f64 * squares)
+}
+
 #[test]
-fn two_share_the_path_evenly_though_one_began_later() {
-    let shares = shares(PATH, &[Flow::background(0), Flow::background(7)], 120, 60);
-    let (more, less) = (shares[0].max(shares[1]), shares[0].min(shares[1]));
-    assert!(more / less < 3.0 && more + less > 0.8, "{shares:?}");
+fn several_share_the_path_evenly_though_they_began_one_after_the_other() {
+    // On the wide one a window is a thousand segments: growth in proportion to it would keep what differs.
+    let wide = Path { rate_bps: 200_000_000, rtt_us: 60_000, queue_us: 60_000 };
+    for (path, starts_s) in [(PATH, &[0, 7][..]), (PATH, &[0, 3, 6, 9]), (wide, &[0, 3, 6, 9])] {
+        let flows: Vec<Flow> = starts_s.iter().map(|at_s| Flow::background(*at_s)).collect();
+        let shares = shares(path, &flows, 120, 60);
+        assert!(jain(&shares) >= 0.93 && shares.iter().sum::<f64>() > 0.9, "{path:?}: {shares:?}");
+    }
+}
+
+#[test]
+fn four_cost_a_sender_that_fills_the_queue_little_more_than_their_least_windows() {
+    let with_four = |other: fn(u64) -> Flow| {
+        let flows = [&[Flow::foreground(5)][..], &[0; 4].map(other)].concat();
+        shares(PATH, &flows, 60, 40)[0]
+    };
+    let alone = shares(PATH, &[Flow::foreground(5)], 60, 40)[0];
+    let (beside, plain) = (with_four(Flow::background), with_four(Flow::foreground));
+    assert!(beside >= 0.9 * alone && beside > 3.0 * plain, "{beside} of {alone}; beside plain ones {plain}");
 }
 
 #[test]

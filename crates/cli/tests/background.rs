@@ -43,6 +43,17 @@ impl Bed {
         sender.ip(&["route", "add", "default", "via", "10.73.1.1"]).unwrap();
         receiver.ip(&["route", "add", "default", "via", "10.73.2.1"]).unwrap();
         router.run(|| sysctl::write("net.ipv4.ip_forward", "1")).unwrap().unwrap();
+        for (host, device, address) in [
+            (&sender, "eth0", "fd73:1::2"),
+            (&router, "in", "fd73:1::1"),
+            (&router, "out", "fd73:2::1"),
+            (&receiver, "eth0", "fd73:2::2"),
+        ] {
+            host.ip(&["addr", "add", &format!("{address}/64"), "dev", device, "nodad"]).unwrap();
+        }
+        sender.ip(&["-6", "route", "add", "default", "via", "fd73:1::1"]).unwrap();
+        receiver.ip(&["-6", "route", "add", "default", "via", "fd73:2::1"]).unwrap();
+        router.run(|| sysctl::write("net.ipv6.conf.all.forwarding", "1")).unwrap().unwrap();
         let mut tc = router.command("tc");
         // It holds no stream: 16 segments are 10 ms of queue, for there is no other delay.
         tc.args("qdisc add dev out root tbf rate 20mbit burst 4kb limit 100kb".split(' '));
@@ -161,41 +172,87 @@ fn an_unmodified_client_sends_in_the_background_whatever_it_asks_for_and_others_
     nothing_is_left(pid);
 }
 
-/// Mbit/s of a download from the sender's server `number`, started with `before` in front of it.
-fn download(bed: &Bed, before: &[&str], number: u16, seconds: u32) -> Child {
-    let port = (5301 + number).to_string();
-    let mut words = before.to_vec();
-    let seconds = seconds.to_string();
-    words.extend(["iperf3", "-J", "-R", "-c", "10.73.1.2", "-C", "cubic", "-t", &seconds, "-p", &port]);
-    let mut command = bed.receiver.command(words[0]);
-    command.args(&words[1..]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+/// A download by `streams` connections from a server of the sender's.
+struct Download {
+    address: &'static str,
+    /// Which server.
+    number: u16,
+    streams: u32,
+    seconds: u32,
 }
 
-fn rate_mbps(download: Child) -> f64 {
+const PLAIN: Download = Download { address: "10.73.1.2", number: 0, streams: 1, seconds: 4 };
+
+impl Download {
+    /// Started with `before` in front of it.
+    fn start(&self, bed: &Bed, before: &[&str]) -> Child {
+        let numbers = [u32::from(5301 + self.number), self.streams, self.seconds];
+        let [port, streams, seconds] = numbers.map(|number| number.to_string());
+        let mut words = before.to_vec();
+        words.extend(["iperf3", "-J", "-R", "-c", self.address, "-C", "cubic"]);
+        words.extend(["-P", &streams, "-t", &seconds, "-p", &port]);
+        let mut command = bed.receiver.command(words[0]);
+        command.args(&words[1..]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+/// Mbit/s of each of its connections.
+fn rates_mbps(download: Child) -> Vec<f64> {
     let output = download.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    report["end"]["sum_received"]["bits_per_second"].as_f64().unwrap() / 1e6
+    let streams = report["end"]["streams"].as_array().unwrap();
+    streams.iter().map(|stream| stream["receiver"]["bits_per_second"].as_f64().unwrap() / 1e6).collect()
+}
+
+fn rate_mbps(download: Child) -> f64 {
+    rates_mbps(download).iter().sum()
 }
 
 const RECEIVING: [&str; 5] = [env!("CARGO_BIN_EXE_longfat"), "background", "--direction", "receive", "--"];
 
+/// What an ordinary download gets in Mbit/s beside `other`, which was there before it, and what that got.
+fn beside(bed: &Bed, other: &Download, before: &[&str]) -> (f64, f64) {
+    let other = other.start(bed, before);
+    let first = rate_mbps(Download { seconds: 5, ..PLAIN }.start(bed, &[]));
+    (first, rate_mbps(other))
+}
+
 #[test]
-fn a_download_gives_way_to_an_ordinary_one_and_alone_takes_the_path() {
+fn a_download_gives_way_to_an_ordinary_one_and_alone_takes_the_path_over_either_protocol() {
     let mut bed = Bed::new("down", 0);
     for number in 0..2 {
         bed.servers.push(serve_at(&bed.sender, 5301 + number));
     }
-    let alone = rate_mbps(download(&bed, &[], 0, 4));
-    let background_alone = rate_mbps(download(&bed, &RECEIVING, 0, 4));
-    assert!(background_alone >= 0.8 * alone, "{background_alone} of {alone} Mbit/s");
-    let beside = |before: &[&str]| {
-        let second = download(&bed, before, 1, 7);
-        let first = rate_mbps(download(&bed, &[], 0, 5));
-        (first, rate_mbps(second))
-    };
-    let (plain, background) = (beside(&[]), beside(&RECEIVING));
-    assert!(background.0 > 1.3 * plain.0, "{background:?}, with a plain second {plain:?}, alone {alone}");
+    let alone = rate_mbps(PLAIN.start(&bed, &[]));
+    for address in [PLAIN.address, "fd73:1::2"] {
+        let second = Download { address, number: 1, seconds: 7, ..PLAIN };
+        let background_alone = rate_mbps(Download { seconds: 4, ..second }.start(&bed, &RECEIVING));
+        assert!(background_alone >= 0.8 * alone, "{address}: {background_alone} of {alone} Mbit/s");
+        let (plain, background) = (beside(&bed, &second, &[]), beside(&bed, &second, &RECEIVING));
+        assert!(
+            background.0 > 1.3 * plain.0,
+            "{address}: {background:?}, with a plain second {plain:?}, alone {alone}"
+        );
+    }
+    nothing_is_left(0);
+}
+
+#[test]
+fn several_downloads_share_what_is_free_and_give_way_together() {
+    let mut bed = Bed::new("share", 0);
+    for number in 0..2 {
+        bed.servers.push(serve_at(&bed.sender, 5301 + number));
+    }
+    let alone = rate_mbps(PLAIN.start(&bed, &[]));
+    let four = Download { number: 1, streams: 4, seconds: 8, ..PLAIN };
+    let shares = rates_mbps(four.start(&bed, &RECEIVING));
+    let (sum, squares) = (shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>());
+    assert!(sum >= 0.8 * alone, "{shares:?} of {alone} Mbit/s");
+    // Jain's index: a quarter when one has all.
+    assert!(sum * sum / (4.0 * squares) >= 0.85, "{shares:?}");
+    let (plain, background) = (beside(&bed, &four, &[]), beside(&bed, &four, &RECEIVING));
+    assert!(background.0 > 2.0 * plain.0, "{background:?}, beside four plain ones {plain:?}, alone {alone}");
     nothing_is_left(0);
 }
 
@@ -204,7 +261,7 @@ fn a_download_without_timestamps_is_not_steered_and_that_is_said() {
     let mut bed = Bed::new("plain", 0);
     bed.receiver.run(|| sysctl::write("net.ipv4.tcp_timestamps", "0")).unwrap().unwrap();
     bed.servers.push(serve_at(&bed.sender, 5301));
-    let output = download(&bed, &RECEIVING, 0, 1).wait_with_output().unwrap();
+    let output = Download { seconds: 1, ..PLAIN }.start(&bed, &RECEIVING).wait_with_output().unwrap();
     let (code, error) = said(&output);
     assert_eq!(code, Some(0), "{error}");
     assert!(error.contains("2 of 2 connections") && error.contains("no TCP timestamps"), "{error}");
