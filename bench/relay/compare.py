@@ -75,7 +75,7 @@ stream {{ proxy_buffer_size 256k; {servers} }}
 RELAYS = {
     "forwarding": None,
     "longfat": ["--intercept", "lan", "--forwarding"],
-    "longfat --nap 2ms": ["--intercept", "lan", "--forwarding", "--nap", "2ms"],
+    "longfat --nap 0": ["--intercept", "lan", "--forwarding", "--nap", "0"],
     "longfat explicit": "explicit",
     "longfat after-server": "after-server",
     "HAProxy splice": "haproxy",

@@ -9,8 +9,12 @@
 use crate::connection::Direction;
 use std::time::{Duration, Instant};
 
-/// So much in one direction, without an answer or a pause, is a bulk transfer.
+/// So much in one direction, for so long, without an answer or a pause, is a bulk transfer. What is shorter may be an answer whose
+/// end is waited for; of what has lasted so long, a time of 2 ms at its end is one part in fifty.
 const BULK_BYTES: u64 = 1024 * 1024;
+const BULK_TIME: Duration = Duration::from_millis(100);
+/// What comes after so much silence, or twice the time, belongs to the next transfer.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Less than this within the time is not worth a timer: the kernel hands over bundles of 64 KiB.
 const LEAST_BYTES: u64 = 128 * 1024;
 /// More than this within the time fills windows: whoever sends so fast would wait for the worker, which hardly sleeps anyhow.
@@ -32,17 +36,26 @@ pub(crate) enum Change {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gather {
     direction: Direction,
-    streak_bytes: u64,
-    /// Since when the streak lasts, and when it was last added to.
-    since: Instant,
+    /// When the first byte came of all that came without an answer or a pause, and the last one.
+    began: Instant,
     moved: Instant,
+    /// What came of late, and since when: the rate.
+    streak_bytes: u64,
+    since: Instant,
     /// While it gathers: when what is there is to be moved at the latest.
     due: Option<Instant>,
 }
 
 impl Gather {
     pub fn new(now: Instant) -> Gather {
-        Gather { direction: Direction::ClientToServer, streak_bytes: 0, since: now, moved: now, due: None }
+        Gather {
+            direction: Direction::ClientToServer,
+            began: now,
+            moved: now,
+            streak_bytes: 0,
+            since: now,
+            due: None,
+        }
     }
 
     /// The direction that gathers, and when it is due.
@@ -94,6 +107,9 @@ impl Gather {
         if now.duration_since(self.moved) > 2 * length {
             (self.streak_bytes, self.since) = (0, now);
         }
+        if now.duration_since(self.moved) > PAUSE.max(2 * length) {
+            self.began = now;
+        }
         self.streak_bytes += bytes;
         self.moved = now;
     }
@@ -107,7 +123,7 @@ impl Gather {
 
     fn is_bulk(&self, length: Duration, now: Instant) -> bool {
         let rate_suits = (LEAST_BYTES..=MOST_BYTES).contains(&self.expected_bytes(length, now));
-        self.streak_bytes >= BULK_BYTES && rate_suits
+        now.duration_since(self.began) >= BULK_TIME && self.streak_bytes >= BULK_BYTES && rate_suits
     }
 
     /// What comes within the time, at the rate of this streak.
@@ -119,6 +135,7 @@ impl Gather {
 
     fn turn_round(&mut self, read_bytes: [u64; 2], now: Instant) -> Change {
         let change = self.stop(now);
+        self.began = now;
         self.direction =
             if read_bytes[0] > read_bytes[1] { Direction::ClientToServer } else { Direction::ServerToClient };
         change
@@ -137,6 +154,8 @@ mod tests {
 
     const LENGTH: Duration = Duration::from_millis(2);
     const STEP: Duration = Duration::from_millis(1);
+    /// Turns that make a bulk transfer.
+    const LONG: usize = 150;
 
     struct Bulk {
         gather: Gather,
@@ -164,7 +183,8 @@ mod tests {
     fn a_bulk_transfer_gathers_either_way_and_is_always_due_in_time() {
         for (bytes, direction) in [([250_000, 0], ClientToServer), ([0, 250_000], ServerToClient)] {
             let mut bulk = Bulk::new();
-            assert_eq!(bulk.changes(100, bytes), [Change::Begin(direction)]);
+            assert_eq!(bulk.changes(99, bytes), [], "it may end soon");
+            assert_eq!(bulk.changes(LONG, bytes), [Change::Begin(direction)]);
             let (gathers, due) = bulk.gather.due().unwrap();
             assert!(gathers == direction && due == bulk.now + LENGTH);
         }
@@ -172,10 +192,10 @@ mod tests {
 
     #[test]
     fn full_speed_does_not_gather_nor_go_on_gathering() {
-        assert_eq!(Bulk::new().changes(100, [4_000_000, 0]), [], "32 Gbit/s");
+        assert_eq!(Bulk::new().changes(1000, [4_000_000, 0]), [], "32 Gbit/s");
         let mut bulk = Bulk::new();
-        bulk.changes(100, [250_000, 0]);
-        assert_eq!(bulk.changes(100, [4_000_000, 0]), [Change::End(ClientToServer)]);
+        bulk.changes(LONG, [250_000, 0]);
+        assert_eq!(bulk.changes(LONG, [4_000_000, 0]), [Change::End(ClientToServer)]);
     }
 
     #[test]
@@ -198,12 +218,17 @@ mod tests {
             assert_eq!(bulk.changes(4, [250_000, 0]), []);
             bulk.now += 3 * LENGTH;
         }
+        let mut slower = Bulk::new();
+        for _ in 0..100 {
+            assert_eq!(slower.changes(99, [250_000, 0]), []);
+            slower.now += PAUSE;
+        }
     }
 
     #[test]
     fn an_empty_look_at_once_ends_nothing() {
         let mut bulk = Bulk::new();
-        bulk.changes(100, [250_000, 0]);
+        bulk.changes(LONG, [250_000, 0]);
         assert_eq!(bulk.gather.after_turn([0, 0], LENGTH, bulk.now), Change::None);
         assert!(bulk.gather.due().is_some());
     }
@@ -212,11 +237,11 @@ mod tests {
     fn an_answer_silence_and_little_data_end_it() {
         for (last, end) in [([250_000, 1], 1), ([0, 0], 2), ([1000, 0], 2)] {
             let mut bulk = Bulk::new();
-            bulk.changes(100, [250_000, 0]);
+            bulk.changes(LONG, [250_000, 0]);
             assert_eq!(bulk.changes(end, last), [Change::End(ClientToServer)], "{last:?}");
             assert_eq!(bulk.gather.due(), None);
             assert_eq!(
-                bulk.changes(100, [250_000, 0]),
+                bulk.changes(LONG, [250_000, 0]),
                 [Change::Begin(ClientToServer)],
                 "it may begin again"
             );

@@ -334,9 +334,9 @@ fn bulk_data_that_stop_short_of_what_would_wake_the_relay_arrive_all_the_same() 
     for client_sends in [true, false] {
         let (client, far) = bed.pair(&listener, relay.address());
         let (near, mut other) = if client_sends { (&client, &far) } else { (&far, &client) };
-        let mut got = vec![0; 100 * 130_003];
+        let mut got = vec![0; 300 * 130_003];
         let sent = std::thread::scope(|scope| {
-            let sender = scope.spawn(|| send_in_pieces(near, 100, 130_003, Duration::from_millis(1)));
+            let sender = scope.spawn(|| send_in_pieces(near, 300, 130_003, Duration::from_millis(1)));
             other.read_exact(&mut got).unwrap();
             sender.join().unwrap()
         });

@@ -147,8 +147,8 @@ pub struct Args {
     /// How long a reset may wait until the bytes acknowledged before it are delivered.
     #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_RESET_WAIT))]
     reset_wait: Nanos,
-    /// How long data of a bulk transfer at a moderate rate may gather, so that they move in larger pieces: fewer wake-ups
-    /// for as much more latency of that transfer alone; 0 for none.
+    /// How long data of a bulk transfer at a moderate rate may gather once it has lasted 100 ms, so that they move in larger
+    /// pieces: fewer wake-ups for as much more latency of that transfer alone; 0 for not at all.
     #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_NAP))]
     nap: Nanos,
     /// Write records of every connection (both legs' TCP state, the relay's backlog) to this file, as JSON lines.
