@@ -33,6 +33,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -390,6 +391,8 @@ def measure(hosts, relay_name, load, options):
             thread.join()
         streams = [stream["receiver"]["bytes"] for stream in output["end"]["streams"]]
     received = output["end"]["sum_received"]
+    if received["bytes"] == 0:
+        raise RuntimeError(f"{relay_name}, {load}: nothing arrived. iperf3 says: {json.dumps(output['end'])}")
     # The omitted first second is relayed too.
     gigabytes = received["bytes"] / 1e9 * (seconds + 1) / seconds
     result = {"Gbit/s": received["bits_per_second"] / 1e9, "CPU s/GB": cpu_s / gigabytes,
@@ -430,13 +433,17 @@ def rounds(options, packets, out):
                 for name in order:
                     if load == "idle" and name == "forwarding":
                         continue
-                    figures = processes.submit(alone, packets, name, load, options).result()
+                    try:
+                        figures = processes.submit(alone, packets, name, load, options).result()
+                    except (RuntimeError, subprocess.CalledProcessError, concurrent.futures.process.BrokenProcessPool) as error:
+                        print(f"{packets} {load:16} {name:18} FAILED: {error}", file=sys.stderr)
+                        figures = {"failed": str(error)}
                     row = {"round": number, "packets": packets, "relay": name, "load": load,
                            "seconds": options.seconds, "threads": options.threads,
                            "kernel": platform.release(), **figures}
                     out.write(json.dumps(row) + "\n")
                     out.flush()
-                    print(f"{packets} {load:16} {name:18} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items()))
+                    print(f"{packets} {load:16} {name:18} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items() if k != "failed"))
 
 
 def spread(values):
@@ -513,8 +520,10 @@ def summarise(folder):
     lines = [f"# {folder.name}", "", "Medians over the rounds; min/max is the least over the greatest of eight flows.",
              "", "| packets | load | relay | rounds | " + " | ".join(columns) + " |",
              "|" + "---|" * (4 + len(columns))]
-    keys = sorted({(r["packets"], r["load"], r["relay"]) for r in rows}, key=lambda k: (k[0], list(LOADS).index(k[1]),
-                                                                                       list(RELAYS).index(k[2])))
+    # Earlier results may name a relay that is not measured now.
+    names = [*RELAYS, *sorted({row["relay"] for row in rows} - set(RELAYS))]
+    keys = sorted({(r["packets"], r["load"], r["relay"]) for r in rows},
+                  key=lambda k: (k[0], list(LOADS).index(k[1]), names.index(k[2])))
     for key in keys:
         same = [r for r in rows if (r["packets"], r["load"], r["relay"]) == key]
         cells = []
@@ -523,6 +532,9 @@ def summarise(folder):
             cells.append(spread(values))
         lines.append(f"| {' | '.join(key)} | {len(same)} | {' | '.join(cells)} |")
     lines += targets(rows)
+    failed = [row for row in rows if "failed" in row]
+    lines += ["", f"Failed: {len(failed)} of {len(rows)} measurements."]
+    lines += [f"- {row['packets']}, {row['load']}, {row['relay']}, round {row['round']}: {row['failed'][:200]}" for row in failed]
     (folder / "summary.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
