@@ -51,8 +51,7 @@ fn refuse_taken(what: &'static str, number: u32, option: &'static str, by: Optio
 impl Taken {
     /// The rule that looks at one of a relay's marks, or the relay that has one.
     fn mark_user(&self, mark: u32) -> Option<String> {
-        let uses =
-            |line: &str| rule_mark(line).is_some_and(|found| found.wrapping_sub(mark) < Numbers::MARKS);
+        let uses = |line: &str| RuleMark::of(line).is_some_and(|rule| rule.clashes(mark));
         self.rule(uses).or_else(|| self.relay(|other| other.mark.abs_diff(mark) < Numbers::MARKS))
     }
 
@@ -91,16 +90,50 @@ fn first_route(tables: Range<u32>) -> Option<String> {
 
 /// The mark and the table of a rule that a relay of these numbers made.
 pub(super) fn made(line: &str, numbers: &Numbers) -> Option<(u32, u32)> {
-    let (mark, table) = (rule_mark(line)?, rule_table(line)?);
+    let (mark, table) = (RuleMark::of(line)?.value, rule_table(line)?);
     let whole = format!("{RULE_PRIORITY}: from all fwmark {mark:#x} lookup {table}");
     let is_whole = line.split_whitespace().eq(whole.split(' '));
     (is_whole && numbers.table_of(mark) == Some(table)).then_some((mark, table))
 }
 
-/// The mark a rule looks at.
-fn rule_mark(line: &str) -> Option<u32> {
-    let value = line.split("fwmark ").nth(1)?.split([' ', '/']).next()?;
-    u32::from_str_radix(value.trim_start_matches("0x"), 16).ok()
+/// The marks a routing rule looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RuleMark {
+    priority: u32,
+    value: u32,
+    mask: u32,
+    /// It takes all marks but these (`not from all fwmark …`).
+    others: bool,
+}
+
+impl RuleMark {
+    fn of(line: &str) -> Option<RuleMark> {
+        let (priority, rest) = line.trim_start().split_once(':')?;
+        let mark = rest.split("fwmark ").nth(1)?.split(' ').next()?.trim();
+        let (value, mask) = mark.split_once('/').unwrap_or((mark, "0xffffffff"));
+        let number = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+        Some(RuleMark {
+            priority: priority.parse().ok()?,
+            value: number(value)?,
+            mask: number(mask)?,
+            others: rest.trim_start().starts_with("not "),
+        })
+    }
+
+    fn takes(self, mark: u32) -> bool {
+        ((mark ^ self.value) & self.mask == 0) != self.others
+    }
+
+    /// Whether a relay of this mark and somebody's rule are in each other's way: his packets would be held, the relay's own
+    /// packets would go elsewhere, or, as his rule comes first, so would those that the relay takes. What takes packets
+    /// without a mark, too, says nothing of the relay's.
+    fn clashes(self, mark: u32) -> bool {
+        let comes_first = RULE_PRIORITY.parse().is_ok_and(|own: u32| self.priority <= own);
+        let takes_one = || (0..Numbers::MARKS).any(|above| self.takes(mark.wrapping_add(above)));
+        let is_one = self.value.wrapping_sub(mark) < Numbers::MARKS;
+        let diverts = !self.takes(0) && (self.takes(mark.wrapping_add(1)) || comes_first && takes_one());
+        is_one || diverts
+    }
 }
 
 /// The table a rule leads to.
@@ -127,6 +160,22 @@ mod tests {
         assert!(!mark(0x6c67) && !mark(0x6c66 - Numbers::MARKS));
         let table = |table| taken.rule(|line| rule_table(line) == Some(table)).is_some();
         assert!(table(27750) && table(1000) && !table(10));
+    }
+
+    #[test]
+    fn a_mask_clashes_where_it_diverts_what_is_the_relays() {
+        let clashes =
+            |rule: &str| Taken { rules: rule.into(), relays: Vec::new() }.mark_user(0x6c66).is_some();
+        // The relay's own packets carry 0x6c67.
+        assert!(clashes("100:\tfrom all fwmark 0x1/0x1 lookup 100\n"));
+        assert!(!clashes("100:\tfrom all fwmark 0x8/0x8 lookup 100\n"));
+        // Those it takes, or holds, carry others: the first rule that matches counts.
+        assert!(clashes("9:\tfrom all fwmark 0x8/0x8 lookup 100\n"));
+        assert!(!clashes("9:\tfrom all fwmark 0x200/0xf00 lookup 2004\n"));
+        // What is for all traffic is for the relay's, too.
+        assert!(!clashes("9:\tnot from all fwmark 0xca6c lookup 51820\n"));
+        assert!(!clashes("9:\tfrom all fwmark 0/0x10000 lookup 100\n"));
+        assert!(clashes("9:\tnot from all fwmark 0/0x4000 lookup 100\n"));
     }
 
     #[test]
