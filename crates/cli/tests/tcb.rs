@@ -156,6 +156,8 @@ fn a_filter_without_a_file_is_not_taken_for_the_file_to_save_in() {
         assert!(text(&refused.stderr).contains(&mend), "{}", text(&refused.stderr));
     }
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    let restored = longfat(&["tcb", "restore", "dst", "ipv4"]);
+    assert!(text(&restored.stderr).contains("longfat tcb restore FILE dst"), "{}", text(&restored.stderr));
     let saved = save(&["./dst", "dport 1"]);
     assert!(saved.status.success() && directory.path().join("dst").exists(), "{}", text(&saved.stderr));
 }

@@ -112,7 +112,7 @@ pub fn set(args: &Set) -> Outcome {
 }
 
 pub fn save(args: &Save) -> Outcome {
-    refuse_filter(&args.file)?;
+    refuse_filter("save", &args.file)?;
     let look = args.choice.look(false)?;
     require(missing(&[Capability::ControlBlocks]))?;
     let setter = Setter::load()?;
@@ -130,11 +130,11 @@ pub fn save(args: &Save) -> Outcome {
 }
 
 /// Without the file, the first word of the filter would be taken for it.
-fn refuse_filter(file: &Path) -> anyhow::Result<()> {
+fn refuse_filter(command: &str, file: &Path) -> anyhow::Result<()> {
     let shown = file.display().to_string();
     if Filter::begins_with(&shown) {
         bail!(
-            "'{shown}' begins a filter, and the file comes before it: 'longfat tcb save FILE {shown} …'; a file of that \
+            "'{shown}' begins a filter, and the file comes before it: 'longfat tcb {command} FILE {shown} …'; a file of that \
              name is './{shown}'"
         );
     }
@@ -142,6 +142,7 @@ fn refuse_filter(file: &Path) -> anyhow::Result<()> {
 }
 
 pub fn restore(args: &Restore) -> Outcome {
+    refuse_filter("restore", &args.file)?;
     let shown = args.file.display();
     let text = fs::read_to_string(&args.file).with_context(|| format!("read {shown}"))?;
     let saved: SavedBlocks = serde_json::from_str(&text)
