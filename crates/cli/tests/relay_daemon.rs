@@ -396,6 +396,13 @@ fn check_explains_a_file_and_names_every_problem() {
     let (code, said) = check("[[rule]]\nprot = 1\nidel = '1h'\n");
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("'port'") && said.contains("'idle'"), "{said}");
+    let (code, said) = check(&format!("{INTERCEPT}[defaults]\nclient = {{ cc = 'lf_highsped' }}\n"));
+    assert!(code == Some(2) && said.contains("highspeed"), "{said}");
+    let (code, said) = check("[[listen]]\naddress = '127.0.0.1:80'\nto = 'here'\n");
+    assert!(code == Some(2) && said.contains("1 problem\n"), "{said}");
+    let held = format!("workers = 2\nfail = 'closed'\n{INTERCEPT}[defaults]\naccept = 'after-server'\n");
+    let (code, said) = check(&held);
+    assert!(code == Some(0) && said.contains("ip tuntap add dev lfh6c66-1 mode tun"), "{said}");
 }
 
 fn listen(port: u16, to: &str) -> String {

@@ -74,6 +74,8 @@ struct Waiting {
     rule: usize,
     /// The worker that held it.
     holder: usize,
+    /// When its server was dialled.
+    begun: Instant,
 }
 
 /// A leg whose client has come.
@@ -217,6 +219,7 @@ struct Dial {
     socket: TcpStream,
     /// The rule whose gate the SYN came in by.
     rule: usize,
+    begun: Instant,
 }
 
 impl<'a> Hold<'a> {
@@ -289,29 +292,28 @@ impl<'a> Hold<'a> {
         let may_hold = !self.shared.draining.load(Ordering::Acquire) && self.shared.has_room();
         match self.table.on_syn(pair, packet, may_hold, now) {
             Verdict::Wait => {}
-            Verdict::Pass => self.pass(pair, packet),
+            Verdict::Pass => self.pass(pair, packet, "no room"),
             // A SYN the kernel does not take will come again.
             Verdict::Answer => drop(tun.write(packet)),
             Verdict::Dial(number) => match self.dial(number, pair, (rule, way), epoll) {
                 Ok(()) => {}
-                Err(error) if is_answer(&error) => self.refuse(pair, number, rule, &error),
-                Err(_) => {
+                Err(error) if is_answer(&error) => self.refuse(pair, number, (rule, now), &error),
+                Err(error) => {
                     self.table.give_up(pair, now);
-                    self.pass(pair, packet);
+                    self.pass(pair, packet, &error.to_string());
                 }
             },
         }
     }
 
-    fn pass(&self, pair: Pair, packet: &[u8]) {
+    fn pass(&self, pair: Pair, packet: &[u8], why: &str) {
         let (client, server) = pair;
         let outcome = match self.shared.plan.fail {
             Fail::Open => "passes unrelayed",
             Fail::Closed => "waits",
         };
-        self.shared.warn_once(Once::Passed, || {
-            format!("no room for the connection of {client} to {server}: it {outcome}")
-        });
+        self.shared
+            .warn_once(Once::Passed, || format!("the connection of {client} to {server} {outcome}: {why}"));
         self.forward(pair, packet);
     }
 
@@ -331,29 +333,30 @@ impl<'a> Hold<'a> {
     ) -> io::Result<()> {
         let (client, server) = pair;
         let leg = self.shared.leg(&way.server, true);
-        let mut socket =
-            self.take_prepared(rule, server.is_ipv6()).map_or_else(|| leg.outgoing(server.is_ipv6()), Ok)?;
+        // Whatever keeps a socket from being made, it is no answer of the server's.
+        let make = || leg.outgoing(server.is_ipv6()).map_err(io::Error::other);
+        let mut socket = self.take_prepared(rule, server.is_ipv6()).map_or_else(make, Ok)?;
         if !leg::start_connect(&socket, Some(client), server)? {
             self.shared.warn_port_changed(client, server);
-            socket = leg.outgoing(server.is_ipv6())?;
+            socket = make()?;
             leg::connect_from_any_port(&socket, client, server)?;
         }
         let once = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
         epoll.add(&socket, EpollEvent::new(once, TOKENS | number))?;
-        self.dialing.insert(number, Dial { pair, socket, rule });
+        self.dialing.insert(number, Dial { pair, socket, rule, begun: Instant::now() });
         Ok(())
     }
 
     /// The socket stays in the epoll instance, which says no more of it, until its client has come.
     fn on_dial(&mut self, number: u64, flags: EpollFlags) {
-        let Some(Dial { pair, socket, rule }) = self.dialing.remove(&number) else { return };
+        let Some(Dial { pair, socket, rule, begun }) = self.dialing.remove(&number) else { return };
         let has_failed = flags.contains(EpollFlags::EPOLLERR);
         let error = if has_failed { socket.take_error().unwrap_or_else(Some) } else { None };
         // A reset in answer to the SYN is "refused"; any other came after the handshake: the client shall see both.
         let stands = error.is_none_or(|error| {
             let after = error.kind() == io::ErrorKind::ConnectionReset;
             if !after {
-                self.refuse(pair, number, rule, &error);
+                self.refuse(pair, number, (rule, begun), &error);
             }
             after
         });
@@ -362,7 +365,7 @@ impl<'a> Hold<'a> {
         }
         if stands && let Some(syn) = self.table.on_connected(pair, number, Instant::now()) {
             // Before the SYN goes back: the client may be accepted at once.
-            let waiting = Waiting { socket, rule, holder: self.holder };
+            let waiting = Waiting { socket, rule, holder: self.holder, begun };
             self.shared.held.lock().standing.insert(pair, waiting);
             let way_back = self.gates.get(&rule).filter(|gate| gate.is_open);
             let tun = way_back.and_then(|gate| gate.tuns.get(self.holder));
@@ -415,9 +418,9 @@ impl<'a> Hold<'a> {
     }
 
     /// Refuses the client as its server or the path refused the relay.
-    fn refuse(&mut self, pair: Pair, number: u64, rule: usize, error: &io::Error) {
+    fn refuse(&mut self, pair: Pair, number: u64, dial: (usize, Instant), error: &io::Error) {
         let Some(packet) = self.table.on_failed(pair, number) else { return };
-        self.count_unserved(rule);
+        self.count_unserved(pair, dial);
         let Some(syn) = Syn::parse(&packet) else { return };
         let client = syn.client.ip();
         let why = match error.raw_os_error() {
@@ -433,9 +436,10 @@ impl<'a> Hold<'a> {
         }
     }
 
-    fn count_unserved(&self, rule: usize) {
+    /// Of a rule, and dialled for since then.
+    fn count_unserved(&self, pair: Pair, (rule, begun): (usize, Instant)) {
         if let Some(gate) = self.gates.get(&rule) {
-            self.shared.count_unserved(&gate.way.rule);
+            self.shared.count_unserved(pair, &gate.way.rule, begun);
         }
     }
 
@@ -452,8 +456,9 @@ impl<'a> Hold<'a> {
             if let Some(waiting) = &standing {
                 leg::close_with_reset(&waiting.socket);
             }
-            if let Some(rule) = dialing.map(|dial| dial.rule).or(standing.map(|waiting| waiting.rule)) {
-                self.count_unserved(rule);
+            let dial = dialing.map(|dial| (dial.rule, dial.begun));
+            if let Some(dial) = dial.or(standing.map(|waiting| (waiting.rule, waiting.begun))) {
+                self.count_unserved(pair, dial);
             }
         }
         self.count();

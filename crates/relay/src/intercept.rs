@@ -46,10 +46,54 @@ pub fn explain(relay: &RelayPlan) -> String {
             table = numbers.table
         ));
     }
+    text.push_str(&explain_held(relay, &numbers));
     for key in FORWARDING.into_iter().filter(|_| plan.set_forwarding) {
         text.push_str(&format!("sysctl -w {key}=1    (if it is 0)\n"));
     }
     text
+}
+
+/// The interfaces of held SYNs and the ways there, for every rule that holds.
+fn explain_held(relay: &RelayPlan, numbers: &Numbers) -> String {
+    let mut text = String::new();
+    for (rule, _) in relay.intercepted_ways().filter(|(_, way)| way.accept == Accept::AfterServer) {
+        let places = places(rule, relay.holders());
+        let names = places.iter().map(|place| numbers.hold_interface(*place));
+        names.for_each(|name| text.push_str(&format!("ip tuntap add dev {name} mode tun\n")));
+        let ways = held_ways(numbers, &places, relay.fail == Fail::Closed);
+        let commands = [("-4", held_links(numbers, &places)), ("-4", ways.clone()), ("-6", ways)];
+        for (family, commands) in commands {
+            commands.lines().for_each(|line| text.push_str(&format!("ip {family} {line}\n")));
+        }
+    }
+    text
+}
+
+/// The places of a rule.
+fn places(rule: usize, holders: usize) -> Vec<Place> {
+    (0..holders).map(|holder| Place { rule, holder }).collect()
+}
+
+/// What makes their interfaces ready. Loose validation of sources is content with any route back, but not on an interface
+/// without an address.
+fn held_links(numbers: &Numbers, places: &[Place]) -> String {
+    let names = places.iter().map(|place| numbers.hold_interface(*place));
+    names.map(|name| format!("addr add {DUMMY_ADDRESS} dev {name}\nlink set {name} up\n")).collect()
+}
+
+/// What leads there, for either IP family.
+fn held_ways(numbers: &Numbers, places: &[Place], refuses: bool) -> String {
+    let way = |place: &Place| {
+        let (name, table) = (numbers.hold_interface(*place), numbers.hold_table(*place));
+        let mark = numbers.hold_mark(*place);
+        let refusal = format!("route add {REFUSAL} table {table}\n");
+        format!(
+            "rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
+             route add default dev {name} table {table}\n{}",
+            if refuses { &refusal } else { "" }
+        )
+    };
+    places.iter().map(way).collect()
 }
 
 /// What this host lacks for the plan.
@@ -212,7 +256,7 @@ impl Interception {
     /// Makes the interfaces that SYNs held for a rule come to, one per worker that holds some, and the ways there. When the
     /// process dies, interfaces and routes go with it, and SYNs are forwarded, or dropped when the relay fails closed.
     pub fn hold(&self, rule: usize, holders: usize) -> Result<Vec<Tun>> {
-        let places: Vec<_> = (0..holders).map(|holder| Place { rule, holder }).collect();
+        let places = places(rule, holders);
         let make = |place: &Place| Tun::create(&self.record.numbers.hold_interface(*place));
         let tuns = places.iter().map(make).collect::<Result<_>>()?;
         self.route_held(&places).inspect_err(|_| self.unhold(rule, holders))?;
@@ -221,26 +265,10 @@ impl Interception {
 
     fn route_held(&self, places: &[Place]) -> Result<()> {
         let numbers = &self.record.numbers;
-        let all =
-            |lines: &dyn Fn(Place) -> String| places.iter().map(|place| lines(*place)).collect::<String>();
-        // Loose validation of sources is content with any route back, but not on an interface without an address.
-        let up = |place| {
-            let name = numbers.hold_interface(place);
-            format!("addr add {DUMMY_ADDRESS} dev {name}\nlink set {name} up\n")
-        };
-        let route = |place| {
-            let (name, table) = (numbers.hold_interface(place), numbers.hold_table(place));
-            let mark = numbers.hold_mark(place);
-            let refusal = format!("route add {REFUSAL} table {table}\n");
-            format!(
-                "rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
-                 route add default dev {name} table {table}\n{}",
-                if self.record.keep { &refusal } else { "" }
-            )
-        };
-        ip_all("-4", &all(&up))?;
+        ip_all("-4", &held_links(numbers, places))?;
+        let ways = held_ways(numbers, places, self.record.keep);
         for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
-            ip_all(family, &all(&route))?;
+            ip_all(family, &ways)?;
         }
         Ok(())
     }
@@ -248,9 +276,8 @@ impl Interception {
     /// Takes the ways to such interfaces back: routes there go with the interfaces.
     pub fn unhold(&self, rule: usize, holders: usize) {
         let numbers = &self.record.numbers;
-        let places = (0..holders).map(|holder| Place { rule, holder });
-        let ways: Vec<_> =
-            places.map(|place| (numbers.hold_mark(place), numbers.hold_table(place))).collect();
+        let way = |place: &Place| (numbers.hold_mark(*place), numbers.hold_table(*place));
+        let ways: Vec<_> = places(rule, holders).iter().map(way).collect();
         for family in FAMILIES {
             ip_try(family, &ways.iter().map(|way| unroute(family, &self.record, *way)).collect::<String>());
         }

@@ -3,7 +3,11 @@
 use crate::{RelayPlan, connection::Side};
 use longfat_schema::record::Record;
 use serde::{Deserialize, Serialize};
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 /// Receives what a relay has to say. Every method has a default that ignores it; they are called from worker threads
 /// and must not wait.
@@ -117,20 +121,47 @@ pub struct ConnectionSummary {
     pub rule: String,
     /// How it ended.
     pub ended: Ended,
-    /// From accept to end.
+    /// From accept, or from the dial of a server that was not reached, to end.
     pub duration_us: u64,
     /// Bytes given to the server's socket.
     pub client_to_server_bytes: u64,
     /// Bytes given to the client's socket.
     pub server_to_client_bytes: u64,
-    /// Congestion control towards the client, read back.
+    /// Congestion control towards the client, read back; empty for a client whose SYN was not answered.
     pub cc_client: String,
-    /// Congestion control towards the server, read back.
+    /// Congestion control towards the server, read back; empty likewise.
     pub cc_server: String,
     /// Segments retransmitted towards the client.
     pub retransmitted_segments_client: u64,
     /// Segments retransmitted towards the server.
     pub retransmitted_segments_server: u64,
+}
+
+impl ConnectionSummary {
+    /// Of a client whose SYN was not answered, as its server was not reached.
+    pub(crate) fn without_legs(
+        connection: u32,
+        client: SocketAddr,
+        server: SocketAddr,
+        rule: &str,
+        begun: Instant,
+    ) -> ConnectionSummary {
+        let (cc_client, cc_server) = Default::default();
+        ConnectionSummary {
+            connection,
+            client,
+            server,
+            rule: rule.to_owned(),
+            ended: Ended::Unreachable,
+            duration_us: begun.elapsed().as_micros() as u64,
+            client_to_server_bytes: 0,
+            server_to_client_bytes: 0,
+            cc_client,
+            cc_server,
+            retransmitted_segments_client: 0,
+            retransmitted_segments_server: 0,
+        }
+    }
 }
 
 /// What a relay did in its life.

@@ -16,6 +16,8 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 /// Routing tables below are the host's (253 to 255: default, main, local), or leave no room for a relay's below those.
 const FIRST_TABLE: u32 = 256;
+/// Threads of a relay.
+const MOST_WORKERS: usize = 1024;
 
 /// A relay, fully described.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -177,8 +179,11 @@ impl RelayPlan {
                 self.name
             )));
         }
-        if self.workers == 0 {
-            return Err(Error::Plan("a relay needs at least one worker".into()));
+        if !(1..=MOST_WORKERS).contains(&self.workers) {
+            return Err(Error::Plan(format!(
+                "{} workers: give 1 to {MOST_WORKERS}, as many as cores",
+                self.workers
+            )));
         }
         if self.intercept.is_none() && self.listeners.is_empty() {
             return Err(Error::Plan(
@@ -366,5 +371,9 @@ mod tests {
         assert!(message(explicit("a", &[])).contains("server"));
         assert!(message(RelayPlan::transparent("a", InterceptPlan::default())).contains("interface"));
         assert!(message(RelayPlan::new("a")).contains("listen"));
+        for workers in [0, MOST_WORKERS + 1] {
+            let plan = RelayPlan { workers, ..explicit("a", &["192.0.2.1:80".parse().unwrap()]) };
+            assert!(message(plan).contains(&format!("{workers} workers")));
+        }
     }
 }

@@ -4,10 +4,10 @@ use crate::{
     Error, LegPlan, RelayPlan, RelayStats, Result,
     buffer::Budget,
     doors::{Clients, DoorOrder},
-    hold::{Held, Taken},
+    hold::{Held, Pair, Taken},
     leg::Leg,
     limits::Limits,
-    observer::{Ended, Observer},
+    observer::{ConnectionSummary, Ended, Observer},
     queue::Queues,
     registry::Registry,
     relayed::Relayed,
@@ -21,6 +21,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 /// Shared by all workers, the sampler and the thread that runs the relay.
@@ -56,7 +57,7 @@ pub(crate) struct Shared<'a> {
     most_connections: AtomicUsize,
     next_number: AtomicU32,
     totals: Totals,
-    warned: [AtomicBool; 6],
+    warned: [AtomicBool; 7],
 }
 
 /// Connections on their way to another worker; boxed as they live in its slots.
@@ -97,6 +98,7 @@ pub(crate) enum Once {
     Passed,
     Memory,
     NotMarked,
+    NoSocket,
 }
 
 impl<'a> Shared<'a> {
@@ -183,10 +185,13 @@ impl<'a> Shared<'a> {
     }
 
     /// Counts a client whose SYN was held and whose server could not be reached.
-    pub fn count_unserved(&self, rule: &str) {
-        self.totals.connections.fetch_add(1, Ordering::Relaxed);
-        self.totals.ended[Ended::Unreachable as usize].fetch_add(1, Ordering::Relaxed);
-        self.registry.count(rule, Ended::Unreachable);
+    pub fn count_unserved(&self, (client, server): Pair, rule: &str, begun: Instant) {
+        let (number, ended) = (self.number(), Ended::Unreachable);
+        self.totals.ended[ended as usize].fetch_add(1, Ordering::Relaxed);
+        self.registry.count(rule, ended);
+        if self.observer.wants_summaries() {
+            self.observer.closed(&ConnectionSummary::without_legs(number, client, server, rule, begun));
+        }
     }
 
     /// Says once that a server sees another port than its client's.

@@ -8,7 +8,7 @@ use bed::{
     set_forwarding,
 };
 use longfat_host::sysctl;
-use longfat_relay::RelayPlan;
+use longfat_relay::{Ended, RelayPlan};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
@@ -53,6 +53,10 @@ fn a_refused_client_is_refused() {
     let (bed, relay) = start("hrefuse");
     for address in servers() {
         assert_eq!(refused_with(&bed, address), ErrorKind::ConnectionRefused, "{address}");
+    }
+    let told: Vec<_> = relay.notes.closed.lock().unwrap().iter().map(|end| (end.server, end.ended)).collect();
+    for address in servers() {
+        assert!(told.contains(&(address, Ended::Unreachable)), "{told:?}");
     }
     let stats = relay.stop();
     assert_eq!(stats.connections, stats.unreachable);

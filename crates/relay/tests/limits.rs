@@ -3,7 +3,7 @@
 
 mod bed;
 
-use bed::{ANYWHERE, Bed, accept, at, carry, ends_with_reset, path::eventually};
+use bed::{ANYWHERE, Bed, Running, accept, at, carry, ends_with_reset, path::eventually};
 use longfat_relay::{Ended, Fail, RelayPlan};
 use std::{
     io::{Read, Write},
@@ -110,6 +110,30 @@ fn beyond_its_limits_a_relay_that_fails_closed_lets_held_clients_wait() {
         carry(&late, &far, 1 << 20);
     });
     assert_eq!(relay.stop().connections, 2, "both are relayed");
+}
+
+/// A relay that has lost the right to make its sockets, and what it says when a client has come.
+fn without_rights(tag: &str, plan: RelayPlan, client: impl FnOnce(&Bed)) {
+    let bed = Bed::new(tag);
+    let relay = Running::start_and(&bed.relay, plan, || longfat_host::capability::keep_only(&[]).unwrap());
+    client(&bed);
+    let warnings = || relay.notes.warnings.lock().unwrap().clone();
+    eventually("it says why", || warnings().iter().any(|text| text.contains("not permitted")));
+    assert_eq!(warnings().len(), 1, "{:?}", warnings());
+}
+
+#[test]
+fn when_no_socket_can_be_made_it_is_said_why_clients_wait() {
+    without_rights("nosock", Bed::transparent(), |bed| drop(bed.connect(at(ANYWHERE))));
+}
+
+#[test]
+fn when_no_socket_can_be_made_it_is_said_why_held_clients_pass() {
+    without_rights("nosockh", Bed::after_server(), |bed| {
+        let listener = bed.listen(ANYWHERE);
+        let (client, far) = bed.pair(&listener, at(ANYWHERE));
+        carry(&client, &far, 1000);
+    });
 }
 
 #[test]

@@ -231,6 +231,27 @@ fn routes(bed: &Bed) -> String {
     lines.map(|line| format!("{}\n", line.split(" expires").next().unwrap())).collect()
 }
 
+/// The routing rules that stand before an administrator's own, by family.
+fn rules_made(bed: &Bed) -> Vec<String> {
+    let of = |family: &str| {
+        let shown = bed.relay.ip(&[family, "rule", "show", "priority", "10"]).unwrap();
+        let words = shown.lines().map(|line| line.split_whitespace().skip(3).collect::<Vec<_>>().join(" "));
+        words.map(|rule| format!("{family} {rule}")).collect::<Vec<_>>()
+    };
+    let mut rules = ["-4", "-6"].map(of).concat();
+    rules.sort();
+    rules
+}
+
+/// The same in a text for a person.
+fn rules_told(text: &str) -> Vec<String> {
+    let rules =
+        text.lines().filter_map(|line| line.strip_prefix("ip ")?.split_once(" rule add priority 10 "));
+    let mut rules: Vec<_> = rules.map(|(family, rule)| format!("{family} {rule}")).collect();
+    rules.sort();
+    rules
+}
+
 #[test]
 fn a_relay_that_ends_leaves_rules_and_routes_alone_that_it_has_not_made() {
     let bed = Bed::new("alone");
@@ -241,7 +262,9 @@ fn a_relay_that_ends_leaves_rules_and_routes_alone_that_it_has_not_made() {
         (plan.workers, plan.fail) = (2, fail);
         let intercept = plan.intercept.as_mut().unwrap();
         (intercept.mark, intercept.table) = (Some(0x9000), Some(5000));
+        let told = longfat_relay::explain(&plan);
         let relay = bed.start(plan);
+        assert_eq!(rules_told(&told), rules_made(&bed), "what 'check' tells is what is made");
         let made = routes(&bed);
         assert!(made.contains("table 5000") && made.contains("dev lfh9000-1 table 5002"), "{made}");
         assert_eq!(made.contains("blackhole"), fail == longfat_relay::Fail::Closed, "{made}");

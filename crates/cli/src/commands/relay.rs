@@ -351,13 +351,14 @@ impl Observer for Voice<'_> {
 
 fn describe(end: &ConnectionSummary) -> String {
     let ended = end.ended.name().replace('_', " ");
+    let (connection, time) = (end.connection, Nanos(end.duration_us * 1000));
+    let text = format!("connection {connection}: {} to {}: {ended} after {time}", end.client, end.server);
+    if end.cc_client.is_empty() {
+        // It never stood.
+        return text;
+    }
     format!(
-        "connection {}: {} to {}: {ended} after {}; {} to the server ({}, {} segments retransmitted), \
-         {} to the client ({}, {} segments retransmitted)",
-        end.connection,
-        end.client,
-        end.server,
-        Nanos(end.duration_us * 1000),
+        "{text}; {} to the server ({}, {} segments retransmitted), {} to the client ({}, {} segments retransmitted)",
         Size(end.client_to_server_bytes),
         end.cc_server,
         end.retransmitted_segments_server,

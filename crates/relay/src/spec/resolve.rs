@@ -35,7 +35,9 @@ impl RelaySpec {
     pub fn resolve(&self) -> Result<RelayPlan, SpecError> {
         let mut problems = Problems::new();
         let plan = self.plan(&mut problems);
-        if let Err(error) = plan.check() {
+        // A listener whose server was not found is a problem already.
+        let is_whole = plan.listeners.len() == self.listen.len();
+        if let Err(error) = if is_whole { plan.check() } else { Ok(()) } {
             problems.push(Problem::new("the relay", error.to_string()));
         }
         if problems.is_empty() { Ok(plan) } else { Err(SpecError::Problems(problems)) }

@@ -199,15 +199,19 @@ impl Worker<'_> {
                 Ok(Some(newcomer)) => self.begin(newcomer),
                 // Nobody is waiting, or whoever was has gone.
                 Ok(None) => return self.shared.unadmit(),
-                Err(_) => {
+                Err(error) => {
                     self.shared.unadmit();
+                    self.shared.warn_once(Once::NoSocket, || {
+                        format!("clients wait, as no socket can be made for them or their servers: {error}")
+                    });
                     return self.pause();
                 }
             }
         }
     }
 
-    /// A client and a socket for its server; none when no client waits. An error: out of descriptors or memory.
+    /// A client and a socket for its server; none when no client waits. An error: out of descriptors or memory, or the
+    /// socket cannot be what the plan says.
     fn accept_one(&mut self, id: DoorId) -> io::Result<Option<Newcomer>> {
         let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return Ok(None) };
         let prepared = match door.prepared.take() {

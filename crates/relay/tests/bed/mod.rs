@@ -216,9 +216,13 @@ impl Notes {
 struct Ear {
     notes: Arc<Notes>,
     ready: Mutex<mpsc::Sender<Ready>>,
+    prepared: fn(),
 }
 
 impl Observer for Ear {
+    fn prepared(&self) {
+        (self.prepared)();
+    }
     fn ready(&self, ready: &Ready) {
         self.ready.lock().unwrap().send(ready.clone()).unwrap();
     }
@@ -241,9 +245,14 @@ impl Observer for Ear {
 
 impl Running {
     pub fn start(namespace: &Namespace, plan: RelayPlan) -> Running {
+        Running::start_and(namespace, plan, || {})
+    }
+
+    /// What it does on its thread when everything is prepared.
+    pub fn start_and(namespace: &Namespace, plan: RelayPlan, prepared: fn()) -> Running {
         let (orders, notes) = (Arc::new(Orders::default()), Arc::new(Notes::default()));
         let (sender, receiver) = mpsc::channel();
-        let ear = Ear { notes: Arc::clone(&notes), ready: Mutex::new(sender) };
+        let ear = Ear { notes: Arc::clone(&notes), ready: Mutex::new(sender), prepared };
         let (namespace, commands) = (namespace.clone(), Arc::clone(&orders));
         let thread = std::thread::spawn(move || {
             let result = namespace.run(|| longfat_relay::run(&plan, commands.as_ref(), &ear)).unwrap();

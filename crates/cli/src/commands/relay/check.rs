@@ -42,10 +42,13 @@ pub struct Clean {
 
 pub fn check(args: &Check) -> Outcome {
     let plan = read(&args.file)?;
-    if args.load {
-        for name in plan.ccs().into_iter().filter(|name| Algorithm::is_our_name(name)) {
-            cc::load(&longfat_cc::Tunables::from_settings(Algorithm::find(name)?, &[] as &[String])?)?;
-        }
+    let ccs = plan.ccs().into_iter();
+    let ours = ccs
+        .filter(|name| Algorithm::is_our_name(name))
+        .map(Algorithm::find)
+        .collect::<Result<Vec<_>, _>>()?;
+    for algorithm in ours.into_iter().filter(|_| args.load) {
+        cc::load(&longfat_cc::Tunables::from_settings(algorithm, &[] as &[String])?)?;
     }
     let text = if args.json {
         serde_json::to_string_pretty(&plan).context("write the plan")?

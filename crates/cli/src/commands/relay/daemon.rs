@@ -211,7 +211,7 @@ impl Observer for Daemon {
     }
 
     fn draining(&self, live: usize, drain: Duration) {
-        let text = format!("new connections pass; {live} living ones have {} s", drain.as_secs_f64());
+        let text = format!("no new connections are taken; {live} living ones have {} s", drain.as_secs_f64());
         let fields = json!({ "live": live, "drain_us": drain.as_micros() as u64 });
         self.log.say(LogLevel::Info, "draining", &text, fields);
         self.notify.stopping();
