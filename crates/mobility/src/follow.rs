@@ -161,7 +161,7 @@ fn give_up_privileges() -> Result<()> {
 impl<'a> Node<'a> {
     fn begin(plan: &'a FollowPlan, tell: &'a mut dyn FnMut(Event<'_>)) -> Result<Node<'a>> {
         let mut freshness = Freshness::new(plan.tolerance_us);
-        let state = State::read(&plan.state)?;
+        let state = State::take_over(&plan.state)?;
         for (router, newest) in &state.heard {
             freshness.remember(router.clone(), *newest);
         }

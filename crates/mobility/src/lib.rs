@@ -47,6 +47,12 @@ pub enum Error {
     /// The name is taken.
     #[error("somebody answers on '{0}' already; end that process, or give another --name")]
     Running(String),
+    /// What is to be put back is not in this network namespace.
+    #[error(
+        "the state '{0}' was left in another network namespace, where its routes and connections are: run this there \
+         ('ip netns exec'); if that namespace is gone, so are they: remove the file"
+    )]
+    Elsewhere(String),
     /// A running process said no.
     #[error("{0}")]
     Answered(String),

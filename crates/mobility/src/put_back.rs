@@ -32,7 +32,7 @@ impl fmt::Display for PutBack {
 /// # Errors
 /// When the state cannot be read, or the kernel not be asked: nothing was done.
 pub fn clean(path: &Path, tell: &mut dyn FnMut(Event<'_>)) -> Result<(PutBack, Result<()>)> {
-    let mut state = State::read(path)?;
+    let mut state = State::take_over(path)?;
     if state.changed_nothing() {
         return Ok((PutBack::default(), Ok(())));
     }

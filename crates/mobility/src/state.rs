@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -27,6 +28,9 @@ pub struct State {
     /// Connections whose windows have a bound of ours, by cookie.
     #[serde(default)]
     pub bounded: BTreeSet<u64>,
+    /// The network namespace of these routes and connections, by its inode: from any other they look gone.
+    #[serde(default)]
+    pub netns: Option<u64>,
 }
 
 impl State {
@@ -43,6 +47,20 @@ impl State {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
             Err(error) => Err(Error::io(format!("read the state '{}'", path.display()), error)),
         }
+    }
+
+    /// Reads what a follower left in the calling thread's network namespace, to put it back.
+    ///
+    /// # Errors
+    /// When it cannot be read, or was left elsewhere.
+    pub fn take_over(path: &Path) -> Result<State> {
+        let what = "/proc/thread-self/ns/net";
+        let here = fs::metadata(what).map_err(|error| Error::io(format!("look at '{what}'"), error))?.ino();
+        let state = State::read(path)?;
+        if !state.changed_nothing() && state.netns.is_some_and(|there| there != here) {
+            return Err(Error::Elsewhere(path.display().to_string()));
+        }
+        Ok(State { netns: Some(here), ..state })
     }
 
     /// Writes it, whole or not at all.
@@ -100,6 +118,15 @@ mod tests {
         assert_eq!(state.own_cc().collect::<Vec<_>>(), [(9, CcName::from("reno"))]);
         let bounded = State { bounded: BTreeSet::from([8, 9]), ..state };
         assert_eq!(bounded.owed(), 2, "one of them twice");
+        let elsewhere = State { netns: Some(1), ..bounded };
+        elsewhere.write(&path).unwrap();
+        let refused = State::take_over(&path).unwrap_err().to_string();
+        assert!(refused.contains("another network namespace"), "{refused}");
+        State { bounded: BTreeSet::new(), replaced_cc: Vec::new(), ..elsewhere }.write(&path).unwrap();
+        let mut own = State::take_over(&path).expect("nothing is to be put back");
+        own.bounded.insert(8);
+        own.write(&path).unwrap();
+        assert_eq!(State::take_over(&path).unwrap(), own);
         fs::write(&path, "{").unwrap();
         assert!(State::read(&path).unwrap_err().to_string().contains("remove it"));
     }
