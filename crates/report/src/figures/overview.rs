@@ -164,7 +164,14 @@ fn flow_row(title: &str, flows: &[(String, f64)], focus: Option<&str>, unit: Uni
         hint: format!("{flow}: {}", unit.text(*bps)),
     };
     let said = |(flow, bps): &(String, f64)| format!("{flow} {}", unit.number(*bps));
-    let note = flows.iter().map(said).collect::<Vec<_>>().join(" · ");
+    // There is room for two names beside the label.
+    let note = match flows {
+        [first, others @ ..] if others.len() > 1 => {
+            let sum: f64 = others.iter().map(|(_, bps)| bps).sum();
+            format!("{} · {} others {}", said(first), others.len(), unit.number(sum))
+        }
+        few => few.iter().map(said).collect::<Vec<_>>().join(" · "),
+    };
     Row { label: title.to_owned(), note, dots: flows.iter().map(dot).collect() }
 }
 
@@ -244,6 +251,14 @@ fn jain(streams: &[StreamGoodput]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_flows_the_first_is_named_and_the_others_are_counted() {
+        let unit = Quantity::Rate.unit(1e7);
+        let flows = [("f", 5e6), ("a", 2e6), ("b", 1e6)].map(|(flow, bps)| (flow.to_owned(), bps));
+        assert_eq!(flow_row("t", &flows, Some("f"), unit).note, "f 5.00 · 2 others 3.00");
+        assert_eq!(flow_row("t", &flows[..2], Some("f"), unit).note, "f 5.00 · a 2.00");
+    }
 
     #[test]
     fn jains_index_is_one_for_equals_and_one_over_n_for_one_that_has_all() {
