@@ -5,7 +5,8 @@
  *
  * Model      Once per round trip eight bursts of segments leave at a chosen rate (include/stream.h); how much their
  *            acknowledgements are stretched tells how far the rate is above the available bandwidth. Two estimators:
- *            slope and Kalman filter (include/kalman.h), and the published search (include/subranges.h).
+ *            slope and Kalman filter (include/kalman.h), and the published search (include/subranges.h). While the path is full, the
+ *            first also takes what it lets through (include/full.h), and streams are few.
  * States     those of the growth; a stream is none, leaving, or awaited. A loss, a pause, a timeout end a stream
  *            without result. No stream leaves with a window below 16 segments, in recovery, or when less is
  *            written than a stream takes.
@@ -32,7 +33,7 @@ struct lf_imtcp_tunables {
 	LF_IMTCP_TUNABLES(LF_TUNABLE_FIELD)
 };
 
-#define LF_IMTCP_OPTIONAL(O) O(imtcp, on_restart) O(imtcp, on_send) O(imtcp, on_ack_seen)
+#define LF_IMTCP_OPTIONAL(O) O(imtcp, on_rtt_sample) O(imtcp, on_restart) O(imtcp, on_send) O(imtcp, on_ack_seen)
 
 union lf_growth_state {
 	struct lf_cubic_state cubic;
@@ -127,6 +128,12 @@ LF_INLINE lf_u32 lf_imtcp_undo_cwnd(struct lf_conn *c, struct lf_imtcp_state *s,
 	return lf_window_before_loss(&real);
 }
 
+LF_INLINE void lf_imtcp_on_rtt_sample(struct lf_conn *c, struct lf_imtcp_state *s, const struct lf_imtcp_tunables *t,
+				      lf_u32 rtt_us)
+{
+	lf_full_on_rtt_sample(c, &s->meter.full, rtt_us);
+}
+
 LF_INLINE void lf_imtcp_on_restart(struct lf_conn *c, struct lf_imtcp_state *s, const struct lf_imtcp_tunables *t)
 {
 	struct lf_cubic_tunables cubic = LF_CUBIC_BY_DEFAULT(0);
@@ -146,6 +153,8 @@ LF_INLINE lf_u32 lf_imtcp_on_send(struct lf_conn *c, struct lf_imtcp_state *s, c
 LF_INLINE void lf_imtcp_on_ack_seen(struct lf_conn *c, struct lf_imtcp_state *s, const struct lf_imtcp_tunables *t,
 				    const struct lf_sending *send)
 {
+	if (t->estimator == LF_BY_KALMAN)
+		lf_meter_watch_full(c, &s->meter, send);
 	lf_meter_on_ack_seen(c, &s->meter, send, t->estimator);
 }
 

@@ -6,6 +6,7 @@
 #ifndef LONGFAT_AVAIL_H
 #define LONGFAT_AVAIL_H
 
+#include "full.h"
 #include "kalman.h"
 #include "subranges.h"
 
@@ -30,11 +31,14 @@ struct lf_measuring {
 #define LF_METER_SPARING 32
 #define LF_METER_SPARING_ROUND_TRIPS 4
 #define LF_METER_FEW_RESULTS 4
+/* Least round trips between streams while what a full path lets through tells more: their ends overfill its queue. */
+#define LF_METER_FULL_ROUND_TRIPS 32
 
 /* A measuring algorithm's state begins with this. */
 struct lf_meter {
 	struct lf_avail found; /* read by others: first */
 	struct lf_stream stream;
+	struct lf_full full;   /* only of algorithms that fill their path */
 	lf_u64 filled_us;      /* when the real window was last used up */
 	lf_u32 kept_q16;       /* part of the streams that gave a result, smoothed */
 	lf_u32 spread_q16;     /* of single streams, as a part of the capacity; 0: not known */
@@ -56,6 +60,7 @@ LF_INLINE void lf_meter_init(struct lf_meter *m)
 	m->stream.phase = LF_STREAM_NONE;
 	m->stream.began_us = 0;
 	m->stream.set_segments = 0;
+	lf_full_end(&m->full);
 	m->filled_us = 0;
 	m->kept_q16 = 0;
 	m->spread_q16 = 0;
@@ -194,7 +199,8 @@ LF_INLINE void lf_meter_try(struct lf_conn *c, struct lf_meter *m, const struct 
 			    const struct lf_measuring *how)
 {
 	lf_u32 unit_segments = lf_stream_unit(c, send);
-	lf_u64 pause_us = lf_meter_pause_us(c, m, how->every);
+	lf_u32 every = m->full.is_full ? lf_max(how->every, LF_METER_FULL_ROUND_TRIPS) : how->every;
+	lf_u64 pause_us = lf_meter_pause_us(c, m, every);
 
 	if (unit_segments && how->is_gentle && m->found.results >= LF_METER_FEW_RESULTS) {
 		pause_us = lf_meter_pause_us(c, m, lf_max(how->every, LF_METER_SPARING_ROUND_TRIPS));
@@ -257,6 +263,17 @@ LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct 
 	send->pacing_bytes_per_s = lf_payload_rate(c, send, lf_meter_rate(m, send));
 	lf_stream_borrow(c, s);
 	return lf_max(s->unit_segments, 1);
+}
+
+/* An acknowledgement, for algorithms that fill their path: before lf_meter_on_ack_seen. */
+LF_INLINE void lf_meter_watch_full(const struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send)
+{
+	lf_u32 kbps = lf_full_on_ack_seen(c, &m->full, send);
+
+	if (!kbps || !lf_kalman_take_rate(&m->by.kalman, kbps))
+		return;
+	lf_meter_publish(c, m, LF_BY_KALMAN);
+	lf_meter_trust(m);
 }
 
 /* An acknowledgement: the window becomes the real one, and times are noted. */

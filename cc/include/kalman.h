@@ -8,6 +8,7 @@
  *            The first stream is a train, sent as fast as may be: it arrives at somewhat less than C.
  * Noise      of the strain is learnt from the innovations. A change of A beyond what the filter follows shows as
  *            innovations of one sign (CUSUM, slack of half a deviation); then A is taken for unknown again.
+ *            What a full path lets through (full.h) is A itself, and tells it ten times as well as a stream does.
  * Units      rates in kbit/s; strain in Q16; variances of ln A, of ln C and of the strain in Q32.
  * Reference  Ekelin et al. 2006 (BART): strain and a Kalman filter on the two coefficients of the line; here on A and C,
  *            whose meaning allows bounds.
@@ -32,7 +33,7 @@ struct lf_kalman {
 	lf_u32 zero;
 };
 
-/* Deviations squared, in Q32: 0.5, 0.2, 0.012, 0.002, 0.08, 0.01, 0.35. */
+/* Deviations squared, in Q32: 0.5, 0.2, 0.012, 0.002, 0.08, 0.01, 0.35, 0.02. */
 #define LF_KALMAN_VAR_A (1ll << 30)
 #define LF_KALMAN_VAR_C 171798692ll
 #define LF_KALMAN_DRIFT_A 618475ll
@@ -40,6 +41,7 @@ struct lf_kalman {
 #define LF_KALMAN_NOISE 27487791ll
 #define LF_KALMAN_NOISE_LEAST 429497ll
 #define LF_KALMAN_NOISE_MOST 526133494ll
+#define LF_KALMAN_RATE_NOISE 1717987ll
 /* A deviation of 0.3 of A after a step. */
 #define LF_KALMAN_STEP 386547057ll
 #define LF_KALMAN_SLACK (LF_ONE_Q16 / 2)
@@ -185,6 +187,29 @@ LF_LEAF lf_u32 lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 	if (expected < 0 && strain > expected && strain < LF_ONE_Q16 / 32)
 		return 0;
 	lf_kalman_correct(k, strain - expected, expected);
+	return 1;
+}
+
+/* What a full path let through: A, and no more than C. Returns whether it told anything. */
+LF_LEAF lf_u32 lf_kalman_take_rate(struct lf_kalman *k, lf_u32 kbps)
+{
+	lf_s64 innovation, total, gain_a, gain_c;
+
+	if (!k || !k->a_kbps || !kbps)
+		return 0;
+	k->c_kbps = lf_max(k->c_kbps, kbps);
+	k->var_a += LF_KALMAN_DRIFT_A;
+	lf_kalman_bound(k);
+	innovation = lf_clamp((lf_s64)(((lf_u64)kbps << 16) / k->a_kbps) - LF_ONE_Q16, -LF_ONE_Q16 / 2, LF_ONE_Q16);
+	total = k->var_a + LF_KALMAN_RATE_NOISE;
+	gain_a = lf_divide(k->var_a << 16, (lf_u64)total);
+	gain_c = lf_divide(k->var_ac << 16, (lf_u64)total);
+	k->a_kbps = lf_scale(k->a_kbps, (gain_a * innovation) >> 16);
+	k->c_kbps = lf_scale(k->c_kbps, lf_clamp((gain_c * innovation) >> 16, -16384, 16384));
+	k->var_c -= (gain_c * k->var_ac) >> 16;
+	k->var_ac -= (gain_a * k->var_ac) >> 16;
+	k->var_a -= (gain_a * k->var_a) >> 16;
+	lf_kalman_bound(k);
 	return 1;
 }
 

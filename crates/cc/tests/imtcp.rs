@@ -373,6 +373,40 @@ fn confidence_comes_with_results_and_goes_with_losses() {
     assert!(after.confidence_permille < 250, "{after:?}");
 }
 
+/// What is known after as many acknowledgements of two segments, one per millisecond (23.2 Mbit/s, 24 with headers), each with
+/// this round-trip time over 30 ms at least; all of them are `repair_segments`, or late after the first half by `pause_us`.
+fn after_acks(acks: u32, rtt_us: u32, repair_segments: u32, pause_us: u64) -> Avail {
+    let mut bench = Bench::new(PUBLISHED, &[]);
+    bench.run(60);
+    let algorithm = bench.tunables.algorithm();
+    bench.conn.min_rtt_us = 30_000;
+    bench.conn.srtt_us = rtt_us;
+    for ack in 0..acks {
+        bench.conn.now_us += 1_000 + if ack == acks / 2 { pause_us } else { 0 };
+        bench.una_seq = bench.una_seq.wrapping_add(2 * MSS_BYTES);
+        let sending = Sending { repair_segments, ..bench.sending() };
+        algorithm.on_ack_seen(&mut bench.conn, &mut bench.state, &bench.tunables, &sending);
+        algorithm.on_rtt_sample(&mut bench.conn, &mut bench.state, &bench.tunables, rtt_us);
+    }
+    bench.state.avail()
+}
+
+#[test]
+fn what_a_full_path_lets_through_is_what_is_free() {
+    let found = |acks, rtt_us| f64::from(after_acks(acks, rtt_us, 0, 0).avail_kbps);
+    let measured = found(0, 30_000);
+    assert!((found(1_000, 50_000) - 24_000.0).abs() < 500.0, "{}", found(1_000, 50_000));
+    assert_eq!(found(1_000, 31_000), measured, "a path without a queue is not full");
+    assert_eq!(found(200, 50_000), measured, "a burst does not fill it");
+}
+
+#[test]
+fn a_path_that_loses_or_whose_sender_pauses_is_not_taken_for_full() {
+    let known = after_acks(0, 30_000, 0, 0);
+    assert_eq!(after_acks(1_000, 50_000, 1, 0).avail_kbps, known.avail_kbps);
+    assert_eq!(after_acks(400, 50_000, 0, 10_000_000).avail_kbps, known.avail_kbps);
+}
+
 #[test]
 fn no_stream_leaves_in_recovery_or_without_enough_to_send_or_from_a_small_window() {
     let leaves = |change: &dyn Fn(&mut Conn, &mut Sending)| {

@@ -95,6 +95,43 @@ fn a_measuring_transfer_is_as_fast_as_a_plain_one() {
     assert!(measuring > 0.98 * plain, "{measuring} Mbit/s measuring, {plain} plain");
 }
 
+/// Beside ten connections that windows of 17 segments bound, started a second apart.
+fn beside_the_ten(measured: FlowPlan, seed: u64) -> Outcome {
+    let receiver = EndpointPlan { window_bytes: Some(17 * 1448), ..EndpointPlan::default() };
+    let ten = flow("ten", 0, 1, TcpPlan { receiver, ..TcpPlan::default() });
+    let ten = FlowPlan { streams: 10, stagger_ns: SECOND, ..ten };
+    let scenario = path(direction(Some(100 * MBIT), 15 * MS, 375_000), vec![measured, ten], 42 * SECOND);
+    outcome(&Scenario { start_within_ns: 100 * MS, seed, ..scenario })
+}
+
+/// Mean absolute error in half seconds, of what the ten leave.
+fn error_beside_the_ten(outcome: &Outcome) -> f64 {
+    let rows = avail(outcome);
+    let bins = 24..84;
+    let error = |bin: u64| {
+        let (from_ns, to_ns) = (bin * SECOND / 2, (bin + 1) * SECOND / 2);
+        let free_mbps = 100.0 - outcome.mbps_between("ten", from_ns, to_ns) * 1500.0 / 1448.0;
+        let within = rows.iter().filter(|row| (from_ns / 1000..to_ns / 1000).contains(&(row.time_us as u64)));
+        let found: Vec<f64> = within.map(|row| row.avail_bps as f64 / 1e6).collect();
+        (found.iter().sum::<f64>() / found.len() as f64 - free_mbps).abs()
+    };
+    bins.clone().map(error).sum::<f64>() / bins.count() as f64
+}
+
+#[test]
+fn beside_connections_that_answer_it_measures_to_three_hundredths_and_is_as_fast_as_a_plain_one() {
+    let (mut measuring, mut plain) = (0.0, 0.0);
+    for seed in 1..=12 {
+        let outcome = beside_the_ten(imtcp(&[]), seed);
+        let error = error_beside_the_ten(&outcome);
+        assert!(error < 3.0, "seed {seed}: {error} % of the capacity");
+        measuring += outcome.mbps_between("measured", 12 * SECOND, 42 * SECOND);
+        let reno = flow("measured", 0, 1, tcp("reno"));
+        plain += beside_the_ten(reno, seed).mbps_between("measured", 12 * SECOND, 42 * SECOND);
+    }
+    assert!(measuring > 0.98 * plain, "{measuring} of {plain} Mbit/s");
+}
+
 #[test]
 fn a_step_is_followed_within_a_second() {
     let outcome = outcome(&published(&[], Arrivals::Constant));

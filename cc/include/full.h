@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * What a full path lets through to a connection: while its bottleneck always has a queue, what is acknowledged is all that the
+ * others leave, which is the available bandwidth, without a stream.
+ *
+ * Model      Full is a path whose every round-trip time has been above the least one by an eighth of it (2 ms at least) for a quarter
+ *            of a second, without a loss. Bursts shorter than that fill it only for themselves, and what passes
+ *            between them is less than what is free. What is acknowledged is counted over one round trip each.
+ * Units      microseconds and bytes; rates in kbit/s with headers.
+ */
+#ifndef LONGFAT_FULL_H
+#define LONGFAT_FULL_H
+
+#include "stream.h"
+
+#define LF_FULL_RISE_US 2000
+#define LF_FULL_RISE_SHIFT 3
+#define LF_FULL_US 250000
+
+struct lf_full {
+	lf_u64 since_us;  /* samples have had a queue since; 0: the last had none */
+	lf_u64 round_us;  /* the round trip that is counted began; 0: none yet */
+	lf_u32 first_seq; /* of it */
+	lf_u32 is_full;   /* for long enough */
+};
+
+LF_INLINE void lf_full_end(struct lf_full *f)
+{
+	f->since_us = 0;
+	f->round_us = 0;
+	f->is_full = 0;
+}
+
+LF_INLINE void lf_full_on_rtt_sample(const struct lf_conn *c, struct lf_full *f, lf_u32 rtt_us)
+{
+	lf_u64 least_us = c->min_rtt_us;
+
+	if (rtt_us <= least_us + lf_max64(least_us >> LF_FULL_RISE_SHIFT, LF_FULL_RISE_US))
+		lf_full_end(f);
+	else if (!f->since_us)
+		f->since_us = c->now_us;
+}
+
+LF_INLINE void lf_full_begin_round(const struct lf_conn *c, struct lf_full *f, const struct lf_sending *send)
+{
+	f->round_us = c->now_us;
+	f->first_seq = send->una_seq;
+}
+
+/* At an acknowledgement. Returns the rate of the round trip that ends with it, if the path was full; 0 otherwise. */
+LF_INLINE lf_u32 lf_full_on_ack_seen(const struct lf_conn *c, struct lf_full *f, const struct lf_sending *send)
+{
+	lf_u64 bytes = send->una_seq - f->first_seq, passed_us = c->now_us - f->round_us;
+	lf_u32 is_late = f->round_us && passed_us > 2ull * lf_max(c->srtt_us, 1);
+
+	/* After a pause nobody knows what the queue was meanwhile. */
+	if (c->ca_state != LF_OPEN || send->repair_segments || is_late) {
+		lf_full_end(f);
+		return 0;
+	}
+	if (!f->since_us || (f->round_us && passed_us < lf_max(c->srtt_us, 1)))
+		return 0;
+	f->is_full = f->round_us && c->now_us - f->since_us >= LF_FULL_US;
+	lf_full_begin_round(c, f, send);
+	return f->is_full ? lf_full_rate(c, send, bytes * 8000 / passed_us) : 0;
+}
+
+#endif
