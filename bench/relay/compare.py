@@ -18,6 +18,8 @@ from them, with the targets: ratios to the best peer of each row, within a round
 sends one byte, gets one back and closes; its time is from connect() to that byte, because an early accept makes
 connect() alone say nothing. Needs root, iproute2, ethtool, iperf3, haproxy, nginx with its stream module
 (libnginx-mod-stream) and socat.
+
+Exit codes: 0 all was measured; 1 some measurement failed, which the summary lists with its reason; 2 usage.
 """
 
 import argparse
@@ -152,6 +154,14 @@ class Relay:
         self.iperf, self.echo, self.answer, self.keep = (port + shift for port in PORTS)
 
     def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def start(self):
         inside = ["ip", "netns", "exec", self.hosts.relay]
         if self.how in ("haproxy", "haproxy-copy"):
             splice = self.how == "haproxy"
@@ -183,8 +193,8 @@ class Relay:
             stream = "stderr" if service else "stdout"
             self.process = subprocess.Popen([*inside, *command], **{stream: subprocess.PIPE}, text=True)
             line = getattr(self.process, stream).readline()
-            assert line.startswith("info ready" if service else "ready"), line
-        return self
+            if not line.startswith("info ready" if service else "ready"):
+                raise RuntimeError(f"{' '.join(command)}: in place of being ready said: {line.strip() or 'nothing'}")
 
     def start_with_file(self, text, command):
         self.file = tempfile.NamedTemporaryFile("w", suffix=".cfg")
@@ -248,6 +258,9 @@ class Relay:
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
         if self.process is not None:
             if self.how in ("haproxy", "haproxy-copy", "nginx", "socat"):
                 os.killpg(self.process.pid, signal.SIGTERM)
@@ -257,14 +270,18 @@ class Relay:
 
 
 def inside(name, work):
-    """Runs `work` on a thread of its own in a network namespace, for good."""
+    """Runs `work` on a thread of its own in a network namespace, for good; `result()` waits for it, and raises what it did."""
+    done = concurrent.futures.Future()
+
     def enter():
-        with open(f"/run/netns/{name}") as file:
-            os.setns(file.fileno(), os.CLONE_NEWNET) if hasattr(os, "setns") else libc_setns(file.fileno())
-        work()
-    thread = threading.Thread(target=enter, daemon=True)
-    thread.start()
-    return thread
+        try:
+            with open(f"/run/netns/{name}") as file:
+                os.setns(file.fileno(), os.CLONE_NEWNET) if hasattr(os, "setns") else libc_setns(file.fileno())
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+    threading.Thread(target=enter, daemon=True).start()
+    return done
 
 
 def libc_setns(descriptor):
@@ -296,7 +313,8 @@ def ping(name, relay, seconds, found):
         while time.monotonic() < end:
             start = time.perf_counter()
             connection.sendall(b"x" * 64)
-            connection.recv(64)
+            if not connection.recv(64):
+                raise ConnectionError("a connection ended in place of an echo")
             found.append((time.perf_counter() - start) * 1e6)
             time.sleep(0.001)
     return inside(name, work)
@@ -334,11 +352,14 @@ def connections(hosts, relay, seconds):
             begun = time.perf_counter()
             with socket.create_connection((relay.address, relay.answer)) as connection:
                 connection.sendall(b"x")
-                connection.recv(1)
+                if not connection.recv(1):
+                    raise ConnectionError("a connection ended in place of an answer")
             times.append((time.perf_counter() - begun) * 1e6)
 
     before = relay.cpu_s()
-    inside(hosts.client, work).join()
+    inside(hosts.client, work).result()
+    if not times:
+        raise RuntimeError("no connection was answered")
     cpu_s = relay.cpu_s() - before
     times.sort()
     return {"conn/s": len(times) / seconds, "conn p50 us": times[len(times) // 2],
@@ -359,7 +380,7 @@ def idle(hosts, relay):
     def work():
         kept.extend(socket.create_connection((relay.address, relay.keep)) for _ in range(count))
 
-    inside(hosts.client, work).join()
+    inside(hosts.client, work).result()
     time.sleep(1)
     after = relay.memory_bytes() if relay.process else 0
     for connection in kept:
@@ -382,13 +403,15 @@ def measure(hosts, relay_name, load, options):
             return idle(hosts, relay)
         arguments, with_ping = LOADS[load]
         pings = []
-        thread = ping(hosts.client, relay, seconds, pings) if with_ping else None
+        pinging = ping(hosts.client, relay, seconds, pings) if with_ping else None
         before, busy_before = relay.cpu_s(), busy_s()
         output = json.loads(run("ip", "netns", "exec", hosts.client, "iperf3", "-c", relay.address, "-p",
                                 str(relay.iperf), "-t", str(seconds), "-O", "1", "-J", *arguments))
         cpu_s, machine_s = relay.cpu_s() - before, busy_s() - busy_before
-        if thread:
-            thread.join()
+        if "error" in output:
+            raise RuntimeError(f"iperf3 says: {output['error']}")
+        if pinging:
+            pinging.result()
         streams = [stream["receiver"]["bytes"] for stream in output["end"]["streams"]]
     received = output["end"]["sum_received"]
     if received["bytes"] == 0:
@@ -421,29 +444,48 @@ def alone(packets, name, load, options):
             server.wait()
 
 
+def in_its_own_process(*arguments):
+    """One measurement, whose servers end with the process. One that dies breaks its executor for good, and no other."""
+    with concurrent.futures.ProcessPoolExecutor(1) as process:
+        try:
+            return process.submit(alone, *arguments).result()
+        except Exception as error:
+            return {"failed": reason(error)}
+
+
+def reason(error):
+    """On one line, with the end of what a command said."""
+    said = [" ".join(text.split())[-200:] for text in (getattr(error, "stderr", None), getattr(error, "stdout", None)) if text]
+    return ": ".join([*said, f"{type(error).__name__}: {error}"])
+
+
 def rounds(options, packets, out):
+    """How many measurements failed."""
     names = [name for name in RELAYS if not options.only or name in options.only]
     # Connections that carry a byte, or nothing, know no size of packets.
     loads = [load for load in options.loads or LOADS if packets == "gso" or LOADS[load]]
-    # A process each: its servers end with it.
-    with concurrent.futures.ProcessPoolExecutor(1, max_tasks_per_child=1) as processes:
-        for number in range(options.rounds):
-            order = random.Random(number).sample(names, len(names))
-            for load in loads:
-                for name in order:
-                    if load == "idle" and name == "forwarding":
-                        continue
-                    try:
-                        figures = processes.submit(alone, packets, name, load, options).result()
-                    except (RuntimeError, subprocess.CalledProcessError, concurrent.futures.process.BrokenProcessPool) as error:
-                        print(f"{packets} {load:16} {name:18} FAILED: {error}", file=sys.stderr)
-                        figures = {"failed": str(error)}
-                    row = {"round": number, "packets": packets, "relay": name, "load": load,
-                           "seconds": options.seconds, "threads": options.threads,
-                           "kernel": platform.release(), **figures}
-                    out.write(json.dumps(row) + "\n")
-                    out.flush()
-                    print(f"{packets} {load:16} {name:18} " + "  ".join(f"{k} {v:.3g}" for k, v in figures.items() if k != "failed"))
+    failed = 0
+    for number in range(options.rounds):
+        order = random.Random(number).sample(names, len(names))
+        for load in loads:
+            for name in order:
+                if load == "idle" and name == "forwarding":
+                    continue
+                figures = in_its_own_process(packets, name, load, options)
+                row = {"round": number, "packets": packets, "relay": name, "load": load,
+                       "seconds": options.seconds, "threads": options.threads,
+                       "kernel": platform.release(), **figures}
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+                failed += "failed" in figures
+                print(f"{packets} {load:16} {name:18} {shown(figures)}", flush=True)
+    return failed
+
+
+def shown(figures):
+    if "failed" in figures:
+        return f"FAILED: {figures['failed']}"
+    return "  ".join(f"{name} {value:.3g}" for name, value in figures.items())
 
 
 def spread(values):
@@ -517,7 +559,7 @@ def summarise(folder):
     rows = [json.loads(line) for line in (folder / "raw.jsonl").read_text().splitlines()]
     columns = ["Gbit/s", "CPU s/GB", "machine s/GB", "min/max", "ping p50 us", "ping p99 us", "conn/s", "conn p50 us", "conn p99 us",
                "CPU us/conn", "idle B/conn"]
-    lines = [f"# {folder.name}", "", "Medians over the rounds; min/max is the least over the greatest of eight flows.",
+    lines = [f"# {folder.name}", "", "Medians over the rounds that did not fail; min/max is the least over the greatest of eight flows.",
              "", "| packets | load | relay | rounds | " + " | ".join(columns) + " |",
              "|" + "---|" * (4 + len(columns))]
     # Earlier results may name a relay that is not measured now.
@@ -530,11 +572,11 @@ def summarise(folder):
         for column in columns:
             values = [r[column] for r in same if column in r]
             cells.append(spread(values))
-        lines.append(f"| {' | '.join(key)} | {len(same)} | {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(key)} | {sum('failed' not in r for r in same)} | {' | '.join(cells)} |")
     lines += targets(rows)
     failed = [row for row in rows if "failed" in row]
     lines += ["", f"Failed: {len(failed)} of {len(rows)} measurements."]
-    lines += [f"- {row['packets']}, {row['load']}, {row['relay']}, round {row['round']}: {row['failed'][:200]}" for row in failed]
+    lines += [f"- {row['packets']}, {row['load']}, {row['relay']}, round {row['round']}: {row['failed'][:600]}" for row in failed]
     (folder / "summary.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
@@ -563,19 +605,20 @@ def main():
     parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this results folder")
     options = parser.parse_args()
     if options.summary:
-        return summarise(options.summary)
+        summarise(options.summary)
+        return 0
     raise_descriptors()
     sizes = ["gso", "mtu"] if options.packets == "both" else [options.packets]
     if options.dry:
         with open(os.devnull, "w") as out:
-            return [rounds(options, packets, out) for packets in sizes]
+            return int(sum(rounds(options, packets, out) for packets in sizes) > 0)
     folder = HERE / "results" / (options.folder or datetime.date.today().isoformat())
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "raw.jsonl", "a") as out:
-        for packets in sizes:
-            rounds(options, packets, out)
+        failed = sum(rounds(options, packets, out) for packets in sizes)
     summarise(folder)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
