@@ -93,11 +93,38 @@ def test_what_one_world_alone_can_run_is_left_out_of_the_other(tmp_path):
     assert list(papers.experiments(papers.of_paper(gallery, "B"), "sim")) == ["y"]
 
 
+@pytest.mark.parametrize(
+    ("cases", "all_of_them"),
+    [([["a", "b"], ["b", "c"]], ["a", "b", "c"]), ([["a"], None], []), ([None, ["a"]], []), ([["a"], None, ["b"]], []), ([["a"]], ["a"])],
+)
+def test_an_experiment_of_several_exhibits_runs_the_cases_of_them_all(cases, all_of_them):
+    shown = [{"experiment": "x", **({"cases": {"sim": some}} if some else {})} for some in cases]
+    assert papers.experiments({"paper": [{"cite": "A", "exhibit": shown}]}, "sim") == {"x": all_of_them}
+
+
+def test_a_page_with_figures_is_of_the_experiments_that_were_asked_for(tmp_path):
+    gallery = {"paper": [{"cite": "A", "exhibit": [{"experiment": "x"}, {"experiment": "y"}, {"experiment": "not-run"}]}]}
+    for name in ("sim/x", "sim/y", "emulated/x"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "result.json").touch()
+    places = {world: tmp_path / world for world in papers.WORLDS}
+    of = lambda **asked: [name.removeprefix(f"{tmp_path}/") for name in papers.results_there(gallery, argparse.Namespace(**asked), places)]
+    assert of(backend="emulated", only=None) == ["emulated/x", "sim/x", "sim/y"]
+    assert of(backend="sim", only=["x", "not-run"]) == ["sim/x", "emulated/x"]
+
+
+def test_an_experiment_of_another_paper_is_said_to_be_none_of_this_one():
+    asked = [str(ROOT / "scripts/papers"), "--paper", "Tamatsukuri 2006", "--only", "conversion", "--page-only", "--report", "/dev/null"]
+    said = subprocess.run(asked, capture_output=True, text=True)
+    assert said.returncode == 2
+    assert said.stderr.endswith("has no conversion, simulated of Tamatsukuri 2006; there are: rtt-sweep\n")
+
+
 def test_one_page_is_made_of_the_results_that_a_paper_has_in_both_worlds(program, tmp_path):
     for world in ("one", "other"):
         spec = ["lab", "run", str(ROOT / "experiments/imtcp-estimators.toml"), "--backend", "sim", "--case", "slope"]
         assert subprocess.run([program, *spec, "-o", str(tmp_path / world / "imtcp-estimators")], capture_output=True).returncode in (0, 1)
-    asked = argparse.Namespace(backend="sim", program=program, report=tmp_path / "page.html")
+    asked = argparse.Namespace(backend="sim", only=None, program=program, report=tmp_path / "page.html")
     papers.report(papers.of_paper(GALLERY, "Tsugawa 2006"), asked, {"sim": tmp_path / "one", "emulated": tmp_path / "other"})
     page = asked.report.read_text()
     assert "<h2>2 results</h2>" in page and page.count("Slope and Kalman filter") > 2
