@@ -126,6 +126,11 @@ pub const COLUMNS: [Column; 14] = [
     },
 ];
 
+/// The first column of a metric.
+pub fn column_of(metric: &str) -> Option<usize> {
+    COLUMNS.iter().position(|column| column.metric == metric)
+}
+
 /// Metrics that count what a good run does not have: of no interest where they are 0 throughout.
 const RARE: [&str; 2] = ["timeouts", "spurious_timeouts"];
 
@@ -162,6 +167,13 @@ pub struct CaseSummary {
     pub published: Vec<Option<f64>>,
     /// Every metric of every scope.
     pub figures: Vec<Figure>,
+}
+
+impl CaseSummary {
+    /// The median in the first column of a metric.
+    pub fn median(&self, metric: &str) -> Option<f64> {
+        self.columns[column_of(metric)?].as_ref().map(|spread| spread.median)
+    }
 }
 
 /// What a result came to.

@@ -9,7 +9,7 @@ use crate::{
         svg::Mark,
     },
     quantity::{Quantity, Unit, number},
-    summary::{self, COLUMNS, CaseSummary, column_value},
+    summary::{self, COLUMNS, CaseSummary, column_of, column_value},
 };
 use longfat_schema::run::{RunDirectory, RunManifest, RunStatus};
 
@@ -75,26 +75,22 @@ fn goodput_in_words(cases: &[CaseSummary], unit: Unit) -> String {
 /// How far the available bandwidth that was measured lay from what was free, in each case: every repeat, the median, and how
 /// far the connection itself trusted it.
 pub fn avail_error(experiment: &Experiment, id: &str) -> Option<Figure> {
-    let (error, confidence) = (column("Error of available bandwidth")?, column("Confidence")?);
+    let error = column_of("avail_error_ratio")?;
     let unit = experiment.summary.column_unit(error)?;
     let rows = column_rows(experiment, error, unit, |case| {
-        let trust = case.columns[confidence].as_ref().map(|spread| number(spread.median));
-        trust.map_or_else(String::new, |trust| format!(" (confidence {trust})"))
+        let trust = case.median("avail_confidence_ratio");
+        trust.map_or_else(String::new, |trust| format!(" (confidence {})", number(trust)))
     });
     Some(by_case(id, "Error of available bandwidth, % of capacity".to_owned(), rows))
 }
 
 /// The 99th percentile of the latency of echoes in each case; nothing where fewer than two have one.
 pub fn echo(experiment: &Experiment, id: &str) -> Option<Figure> {
-    let index = column("Echo p99")?;
+    let index = column_of("echo_p99_us")?;
     let unit = experiment.summary.column_unit(index)?;
     let rows = column_rows(experiment, index, unit, |_| String::new());
     (rows.len() > 1)
         .then(|| by_case(id, format!("99th percentile of echo latency by case, {}", unit.name), rows))
-}
-
-fn column(heading: &str) -> Option<usize> {
-    COLUMNS.iter().position(|column| column.heading == heading)
 }
 
 /// A row for every case with a figure in that column; `more` is said behind its median.

@@ -7,7 +7,6 @@ use crate::{
         scatter::{ScatterChart, Spot},
     },
     quantity::Quantity,
-    summary::COLUMNS,
 };
 
 /// With fewer cases a rank correlation says nothing.
@@ -58,15 +57,10 @@ impl Trust {
 }
 
 fn judged(experiment: &Experiment) -> Vec<Judged> {
-    let column = |metric: &str| COLUMNS.iter().position(|column| column.metric == metric);
-    let (Some(error), Some(confidence)) = (column("avail_error_ratio"), column("avail_confidence_ratio"))
-    else {
-        return Vec::new();
-    };
     let of_case = |case: &crate::summary::CaseSummary| {
-        let median = |column: usize| case.columns[column].as_ref().map(|spread| spread.median);
         let title = format!("{}: {}", experiment.name, case.title);
-        Some(Judged { title, confidence: median(confidence)?, error: median(error)? })
+        let (confidence, error) = (case.median("avail_confidence_ratio")?, case.median("avail_error_ratio")?);
+        Some(Judged { title, confidence, error })
     };
     experiment.summary.cases.iter().filter_map(of_case).collect()
 }

@@ -6,7 +6,7 @@ use crate::{
     load::Experiment,
     plot::svg::escape,
     quantity::{Quantity, number},
-    summary::{COLUMNS, CaseSummary},
+    summary::CaseSummary,
 };
 use longfat_schema::run::AxisPoint;
 
@@ -22,7 +22,7 @@ pub fn cells(experiment: &Experiment) -> String {
     let cases = || experiment.cases.iter().zip(&experiment.summary.cases);
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut columns: Vec<String> = Vec::new();
-    for (case, _) in cases().filter(|(_, summary)| figure(summary, "avail_error_ratio").is_some()) {
+    for (case, _) in cases().filter(|(_, summary)| summary.median("avail_error_ratio").is_some()) {
         push_new(&mut columns, place(&case.info.axes, across));
         push_new(&mut rows, row_of(&case.info.axes));
     }
@@ -72,14 +72,9 @@ fn varying(experiment: &Experiment) -> Vec<String> {
     axes.into_iter().filter(varies).collect()
 }
 
-fn figure(case: &CaseSummary, metric: &str) -> Option<f64> {
-    let index = COLUMNS.iter().position(|column| column.metric == metric)?;
-    case.columns[index].as_ref().map(|spread| spread.median)
-}
-
 fn error_cell(case: &CaseSummary) -> String {
-    let Some(error) = figure(case, "avail_error_ratio") else { return "<td>–</td>".to_owned() };
-    let trust = figure(case, "avail_confidence_ratio");
+    let Some(error) = case.median("avail_error_ratio") else { return "<td>–</td>".to_owned() };
+    let trust = case.median("avail_confidence_ratio");
     let trust = trust.map_or_else(String::new, |trust| format!("<small>{trust:.2}</small>"));
     format!("<td>{}{trust}</td>", unbroken(&Quantity::Share.unit(0.0).text(error)))
 }
