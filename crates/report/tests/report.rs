@@ -254,6 +254,44 @@ fn flows_and_latencies_stand_beside_each_other_by_case() {
     assert!(!echo.contains("onerror"), "the last case has no echoes");
 }
 
+#[test]
+fn a_flow_that_got_nothing_stands_at_zero_and_one_that_was_not_to_send_stays_away() {
+    let directory = changed(3, |_| ());
+    for (case, repeat) in (1..=3).flat_map(|case| (1..=REPEATS).map(move |repeat| (case, repeat))) {
+        let run = directory.path().join(format!("case{case}/r{repeat}"));
+        let mut manifest = RunDirectory::open(&run).unwrap().manifest;
+        let figure = |of: &str, value| Metric {
+            metric: "goodput_bps".to_owned(),
+            of: of.to_owned(),
+            stream: None,
+            value,
+        };
+        manifest.metrics.retain(|metric| metric.of != "background");
+        manifest.metrics.push(figure("background", if case == 3 { 800e6 } else { 0.0 }));
+        if case == 3 {
+            manifest.metrics.extend([figure("starved", 0.0), figure("trickle", 1e6)]);
+        }
+        seal_run(&run, &mut manifest).unwrap();
+        let start_us = if case == 2 { manifest.window_end_us } else { 0 };
+        let flow = format!(
+            "{{\"flows\":[{{\"name\":\"background\",\"start_us\":{start_us},\"duration_us\":90000000}}],"
+        );
+        let plan = run.join("plan.json");
+        let text = std::fs::read_to_string(&plan).unwrap();
+        std::fs::write(&plan, text.replacen('{', &flow, 1)).unwrap();
+    }
+    let html = report(&[directory.path()]).html();
+    let start = html.find(">Goodput of each flow by case, ").unwrap();
+    let chart = &html[start..start + html[start..].find("</figure>").unwrap()];
+    let dots = |flow: &str| chart.matches(&format!("<title>{flow}")).count();
+    assert_eq!([dots("focus: "), dots("background: "), dots("background: 0")], [3, 2, 1], "{chart}");
+    assert_eq!([dots("starved: 0"), dots("trickle: ")], [1, 0], "{chart}");
+    assert!(
+        chart.contains(&format!("{}: focus 7", CASES[0].title)) && chart.contains("· background 0. "),
+        "{chart}"
+    );
+}
+
 /// A sweep of the first six cases, each of whose runs measured: errors of 0, 1, 2 % and so on, the less trusted the more.
 fn measured(axes: impl Fn(usize) -> Vec<AxisPoint>, copies: usize) -> Vec<tempfile::TempDir> {
     let copy = |_| {

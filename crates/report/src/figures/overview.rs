@@ -124,33 +124,49 @@ const FLOW_KINDS: [Kind; 2] = [
     Kind { mark: Mark::Ring, class: "c1", label: "another flow" },
 ];
 
-/// A flow with less than this share of the greatest in no case is a trickle, which would stretch the axis.
+/// A flow with something, but with this share of the greatest in no case, is a trickle, which would stretch the axis.
 const TRICKLE: f64 = 1.0 / 20.0;
 
 /// What each flow got in each case; nothing where no case has two that count.
 pub fn flows(experiment: &Experiment, id: &str) -> Option<Figure> {
-    let cases = &experiment.summary.cases;
-    let goodputs = |case: &CaseSummary| -> Vec<(String, f64)> {
-        let whole = case.figures.iter().filter(|f| f.metric == "goodput_bps" && f.stream.is_none());
-        whole.map(|figure| (figure.of.clone(), figure.spread.median)).collect()
+    let cases = experiment.cases.iter().zip(&experiment.summary.cases);
+    let goodputs: Vec<_> = cases.map(|(case, summary)| goodput_of_flows(case, summary)).collect();
+    let greatest_of = |flow: &str| {
+        goodputs.iter().flatten().filter(|(of, _)| of == flow).fold(0.0, |most, (_, bps)| bps.max(most))
     };
-    let greatest = cases.iter().flat_map(goodputs).map(|(_, bps)| bps).fold(0.0, f64::max);
-    let counting =
-        |flow: &str| cases.iter().flat_map(goodputs).any(|(of, bps)| of == flow && bps >= greatest * TRICKLE);
+    let greatest = goodputs.iter().flatten().fold(0.0, |most: f64, (_, bps)| bps.max(most));
+    let counts = |flow: &str| greatest_of(flow) == 0.0 || greatest_of(flow) >= greatest * TRICKLE;
     let unit = Quantity::Rate.unit(greatest);
     let mut several = false;
-    let mut row = |case: &CaseSummary| {
-        let shown = |(of, bps): &(String, f64)| *bps > 0.0 && counting(of);
-        let mut kept: Vec<(String, f64)> = goodputs(case).into_iter().filter(shown).collect();
+    let mut row = |(summary, flows): (&CaseSummary, &Vec<(String, f64)>)| {
+        let mut kept: Vec<(String, f64)> = flows.iter().filter(|(of, _)| counts(of)).cloned().collect();
         kept.sort_by_key(|(of, _)| experiment.focus() != Some(of));
         several |= kept.len() > 1;
-        flow_row(&case.title, &kept, experiment.focus(), unit)
+        flow_row(&summary.title, &kept, experiment.focus(), unit)
     };
-    let rows: Vec<Row> = cases.iter().map(&mut row).collect();
+    let rows: Vec<Row> = experiment.summary.cases.iter().zip(&goodputs).map(&mut row).collect();
     let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
     let title = format!("Goodput of each flow by case, {}", unit.name);
     let kinds = FLOW_KINDS.to_vec();
     several.then(|| DotChart { id: id.to_owned(), title, description: words, kinds, rows }.draw())
+}
+
+/// The median of each flow of a case, 0 where it got nothing; a flow that is disabled there has none.
+fn goodput_of_flows(case: &Case, summary: &CaseSummary) -> Vec<(String, f64)> {
+    let whole = summary.figures.iter().filter(|f| f.metric == "goodput_bps" && f.stream.is_none());
+    let flows = whole.map(|figure| (figure.of.clone(), figure.spread.median));
+    flows.filter(|(flow, bps)| *bps > 0.0 || is_to_send(case, flow)).collect()
+}
+
+/// Whether the plan lets a flow send within the window; of a flow that no plan tells of we believe it.
+fn is_to_send(case: &Case, flow: &str) -> bool {
+    let Some(run) = case.runs.first() else { return true };
+    let plan: serde_json::Value = run.plan().unwrap_or_default();
+    let planned = plan["flows"].as_array().and_then(|flows| flows.iter().find(|it| it["name"] == flow));
+    let at_us = |key: &str| planned.and_then(|flow| flow[key].as_i64());
+    let (Some(start_us), Some(duration_us)) = (at_us("start_us"), at_us("duration_us")) else { return true };
+    let window_us = run.manifest.window_start_us..run.manifest.window_end_us;
+    start_us < window_us.end && start_us.saturating_add(duration_us) > window_us.start
 }
 
 fn flow_row(title: &str, flows: &[(String, f64)], focus: Option<&str>, unit: Unit) -> Row {
