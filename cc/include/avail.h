@@ -60,7 +60,7 @@ LF_INLINE void lf_meter_init(struct lf_meter *m)
 	m->stream.phase = LF_STREAM_NONE;
 	m->stream.began_us = 0;
 	m->stream.set_segments = 0;
-	lf_full_end(&m->full);
+	lf_full_init(&m->full);
 	m->filled_us = 0;
 	m->kept_q16 = 0;
 	m->spread_q16 = 0;
@@ -199,7 +199,8 @@ LF_INLINE void lf_meter_try(struct lf_conn *c, struct lf_meter *m, const struct 
 			    const struct lf_measuring *how)
 {
 	lf_u32 unit_segments = lf_stream_unit(c, send);
-	lf_u32 every = m->full.is_full ? lf_max(how->every, LF_METER_FULL_ROUND_TRIPS) : how->every;
+	lf_u32 tells = m->full.is_full && m->by.kalman.a_kbps; /* a full path, to a filter that has begun */
+	lf_u32 every = tells ? lf_max(how->every, LF_METER_FULL_ROUND_TRIPS) : how->every;
 	lf_u64 pause_us = lf_meter_pause_us(c, m, every);
 
 	if (unit_segments && how->is_gentle && m->found.results >= LF_METER_FEW_RESULTS) {
@@ -268,11 +269,18 @@ LF_INLINE lf_u32 lf_meter_on_send(struct lf_conn *c, struct lf_meter *m, struct 
 /* An acknowledgement, for algorithms that fill their path: before lf_meter_on_ack_seen. */
 LF_INLINE void lf_meter_watch_full(const struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send)
 {
-	lf_u32 kbps = lf_full_on_ack_seen(c, &m->full, send);
+	lf_u32 kbps;
 
-	if (!kbps || !lf_kalman_take_rate(&m->by.kalman, kbps))
+	if (c->now_us - m->filled_us > 2ull * c->srtt_us)
+		lf_full_end(&m->full);
+	kbps = lf_full_on_ack_seen(c, &m->full, send);
+	if (!kbps)
+		return;
+	lf_full_note_spread(&m->full, kbps, m->by.kalman.a_kbps, m->by.kalman.c_kbps);
+	if (!lf_kalman_take_rate(&m->by.kalman, kbps))
 		return;
 	lf_meter_publish(c, m, LF_BY_KALMAN);
+	m->spread_q16 = lf_max(m->spread_q16, m->full.spread_q16);
 	lf_meter_trust(m);
 }
 

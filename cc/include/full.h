@@ -4,8 +4,10 @@
  * others leave, which is the available bandwidth, without a stream.
  *
  * Model      Full is a path whose every round-trip time has been above the least one by an eighth of it (2 ms at least) for a quarter
- *            of a second, without a loss. Bursts shorter than that fill it only for themselves, and what passes
+ *            of a second, without a loss, of a connection that uses its window up: acknowledgements of a trickle may be late for
+ *            other reasons. Bursts shorter than that fill it only for themselves, and what passes
  *            between them is less than what is free. What is acknowledged is counted over one round trip each.
+ *            The least is that of the last one to two spans of a minute: after a change of route it is learnt anew.
  * Units      microseconds and bytes; rates in kbit/s with headers.
  */
 #ifndef LONGFAT_FULL_H
@@ -16,13 +18,29 @@
 #define LF_FULL_RISE_US 2000
 #define LF_FULL_RISE_SHIFT 3
 #define LF_FULL_US 250000
+#define LF_FULL_SPAN_US 60000000
 
 struct lf_full {
-	lf_u64 since_us;  /* samples have had a queue since; 0: the last had none */
-	lf_u64 round_us;  /* the round trip that is counted began; 0: none yet */
-	lf_u32 first_seq; /* of it */
-	lf_u32 is_full;   /* for long enough */
+	lf_u64 since_us;   /* samples have had a queue since; 0: the last had none */
+	lf_u64 round_us;   /* the round trip that is counted began; 0: none yet */
+	lf_u32 first_seq;  /* of it */
+	lf_u32 is_full;    /* for long enough */
+	lf_u64 span_us;    /* this span of the least round-trip time began */
+	lf_u32 least_us;   /* of it */
+	lf_u32 before_us;  /* of the span before; 0xffffffff: none */
+	lf_u32 spread_q16; /* of single round trips, as a part of the capacity, smoothed by a sixteenth */
 };
+
+LF_INLINE void lf_full_init(struct lf_full *f)
+{
+	f->span_us = 0;
+	f->least_us = 0xffffffff;
+	f->before_us = 0xffffffff;
+	f->since_us = 0;
+	f->round_us = 0;
+	f->is_full = 0;
+	f->spread_q16 = 0;
+}
 
 LF_INLINE void lf_full_end(struct lf_full *f)
 {
@@ -33,8 +51,15 @@ LF_INLINE void lf_full_end(struct lf_full *f)
 
 LF_INLINE void lf_full_on_rtt_sample(const struct lf_conn *c, struct lf_full *f, lf_u32 rtt_us)
 {
-	lf_u64 least_us = c->min_rtt_us;
+	lf_u64 least_us;
 
+	if (c->now_us - f->span_us >= LF_FULL_SPAN_US) {
+		f->span_us = c->now_us;
+		f->before_us = f->least_us;
+		f->least_us = rtt_us;
+	}
+	f->least_us = lf_min(f->least_us, rtt_us);
+	least_us = lf_min(f->least_us, f->before_us);
 	if (rtt_us <= least_us + lf_max64(least_us >> LF_FULL_RISE_SHIFT, LF_FULL_RISE_US))
 		lf_full_end(f);
 	else if (!f->since_us)
@@ -63,6 +88,15 @@ LF_INLINE lf_u32 lf_full_on_ack_seen(const struct lf_conn *c, struct lf_full *f,
 	f->is_full = f->round_us && c->now_us - f->since_us >= LF_FULL_US;
 	lf_full_begin_round(c, f, send);
 	return f->is_full ? lf_full_rate(c, send, bytes * 8000 / passed_us) : 0;
+}
+
+/* Notes how far a round trip's rate is from the one believed in: bursts longer than a round trip make them spread. */
+LF_INLINE void lf_full_note_spread(struct lf_full *f, lf_u32 kbps, lf_u32 believed_kbps, lf_u32 capacity_kbps)
+{
+	lf_u64 apart_kbps = kbps > believed_kbps ? kbps - believed_kbps : believed_kbps - kbps;
+	lf_u64 apart_q16 = lf_min64((apart_kbps << 16) / lf_max(capacity_kbps, 1), 65536);
+
+	f->spread_q16 = (lf_u32)((lf_min(f->spread_q16, 65536) * 15ull + apart_q16) / 16);
 }
 
 #endif

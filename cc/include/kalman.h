@@ -190,14 +190,16 @@ LF_LEAF lf_u32 lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 	return 1;
 }
 
-/* What a full path let through: A, and no more than C. Returns whether it told anything. */
+/* What a full path let through: A. Returns whether it told anything. */
 LF_LEAF lf_u32 lf_kalman_take_rate(struct lf_kalman *k, lf_u32 kbps)
 {
 	lf_s64 innovation, total, gain_a, gain_c;
 
 	if (!k || !k->a_kbps || !kbps)
 		return 0;
-	k->c_kbps = lf_max(k->c_kbps, kbps);
+	/* Single round trips may have been counted too high, by acknowledgements that came together. */
+	if (kbps > k->c_kbps)
+		k->c_kbps += (kbps - k->c_kbps) / 8;
 	k->var_a += LF_KALMAN_DRIFT_A;
 	lf_kalman_bound(k);
 	innovation = lf_clamp((lf_s64)(((lf_u64)kbps << 16) / k->a_kbps) - LF_ONE_Q16, -LF_ONE_Q16 / 2, LF_ONE_Q16);

@@ -373,38 +373,98 @@ fn confidence_comes_with_results_and_goes_with_losses() {
     assert!(after.confidence_permille < 250, "{after:?}");
 }
 
-/// What is known after as many acknowledgements of two segments, one per millisecond (23.2 Mbit/s, 24 with headers), each with
-/// this round-trip time over 30 ms at least; all of them are `repair_segments`, or late after the first half by `pause_us`.
-fn after_acks(acks: u32, rtt_us: u32, repair_segments: u32, pause_us: u64) -> Avail {
-    let mut bench = Bench::new(PUBLISHED, &[]);
-    bench.run(60);
-    let algorithm = bench.tunables.algorithm();
-    bench.conn.min_rtt_us = 30_000;
-    bench.conn.srtt_us = rtt_us;
-    for ack in 0..acks {
-        bench.conn.now_us += 1_000 + if ack == acks / 2 { pause_us } else { 0 };
-        bench.una_seq = bench.una_seq.wrapping_add(2 * MSS_BYTES);
-        let sending = Sending { repair_segments, ..bench.sending() };
-        algorithm.on_ack_seen(&mut bench.conn, &mut bench.state, &bench.tunables, &sending);
-        algorithm.on_rtt_sample(&mut bench.conn, &mut bench.state, &bench.tunables, rtt_us);
+/// Acknowledgements of two segments.
+#[derive(Clone, Copy)]
+struct Acks {
+    count: u32,
+    every_us: u64,
+    rtt_us: u32,
+    flight_segments: u32,
+    repair_segments: u32,
+    /// So much later after the first half.
+    pause_us: u64,
+}
+
+impl Acks {
+    /// Of a connection that uses its window up and sees a queue of 20 ms, or none: 23.2 Mbit/s, 24 with headers.
+    const FULL: Acks = Acks {
+        count: 1_000,
+        every_us: 1_000,
+        rtt_us: 50_000,
+        flight_segments: 400,
+        repair_segments: 0,
+        pause_us: 0,
+    };
+    const CALM: Acks = Acks { count: 1, rtt_us: 30_000, ..Acks::FULL };
+
+    fn run(self, bench: &mut Bench) {
+        let algorithm = bench.tunables.algorithm();
+        bench.conn.srtt_us = self.rtt_us;
+        bench.conn.flight_segments = self.flight_segments;
+        for ack in 0..self.count {
+            bench.conn.now_us += self.every_us + if ack == self.count / 2 { self.pause_us } else { 0 };
+            bench.una_seq = bench.una_seq.wrapping_add(2 * MSS_BYTES);
+            let mut sending =
+                Sending { repair_segments: self.repair_segments, unsent_bytes: 0, ..bench.sending() };
+            algorithm.on_ack_seen(&mut bench.conn, &mut bench.state, &bench.tunables, &sending);
+            algorithm.on_rtt_sample(&mut bench.conn, &mut bench.state, &bench.tunables, self.rtt_us);
+            algorithm.on_send(&mut bench.conn, &mut bench.state, &bench.tunables, &mut sending);
+        }
     }
-    bench.state.avail()
+
+    /// What is known after them, of a path of 30 ms.
+    fn known(self) -> Avail {
+        let mut bench = Bench::new(PUBLISHED, &[]);
+        bench.run(60);
+        Acks::CALM.run(&mut bench);
+        self.run(&mut bench);
+        bench.state.avail()
+    }
 }
 
 #[test]
 fn what_a_full_path_lets_through_is_what_is_free() {
-    let found = |acks, rtt_us| f64::from(after_acks(acks, rtt_us, 0, 0).avail_kbps);
-    let measured = found(0, 30_000);
-    assert!((found(1_000, 50_000) - 24_000.0).abs() < 500.0, "{}", found(1_000, 50_000));
-    assert_eq!(found(1_000, 31_000), measured, "a path without a queue is not full");
-    assert_eq!(found(200, 50_000), measured, "a burst does not fill it");
+    let measured = f64::from(Acks::CALM.known().avail_kbps);
+    assert!((measured - 70_000.0).abs() < 5_000.0, "{measured}");
+    let full = f64::from(Acks::FULL.known().avail_kbps);
+    assert!((full - 24_000.0).abs() < 500.0, "{full}");
+    for (acks, why) in [
+        (Acks { rtt_us: 31_000, ..Acks::FULL }, "a path without a queue is not full"),
+        (Acks { count: 200, ..Acks::FULL }, "a burst does not fill it"),
+        (Acks { flight_segments: 100, ..Acks::FULL }, "a trickle does not, whose answers come late"),
+        (Acks { repair_segments: 1, ..Acks::FULL }, "where segments get lost nobody knows"),
+        (Acks { count: 400, pause_us: 10_000_000, ..Acks::FULL }, "nor after a pause"),
+    ] {
+        assert_eq!(f64::from(acks.known().avail_kbps), measured, "{why}");
+    }
 }
 
 #[test]
-fn a_path_that_loses_or_whose_sender_pauses_is_not_taken_for_full() {
-    let known = after_acks(0, 30_000, 0, 0);
-    assert_eq!(after_acks(1_000, 50_000, 1, 0).avail_kbps, known.avail_kbps);
-    assert_eq!(after_acks(400, 50_000, 0, 10_000_000).avail_kbps, known.avail_kbps);
+fn a_path_that_has_become_longer_is_full_no_more_when_its_round_trip_time_is_known() {
+    let mut bench = Bench::new(PUBLISHED, &[]);
+    bench.run(60);
+    Acks::CALM.run(&mut bench);
+    let longer = Acks { count: 121_000, ..Acks::FULL };
+    longer.run(&mut bench);
+    let before = bench.state.avail();
+    longer.run(&mut bench);
+    assert_eq!(bench.state.avail(), before);
+}
+
+#[test]
+fn rates_of_a_full_path_that_spread_are_trusted_less() {
+    let confidence = |other_us: u64| {
+        let mut bench = Bench::new(PUBLISHED, &[]);
+        bench.run(60);
+        Acks::CALM.run(&mut bench);
+        for round in 0..80 {
+            let every_us = if round % 2 == 0 { 1_000 } else { other_us };
+            Acks { count: (150_000 / every_us) as u32, every_us, ..Acks::FULL }.run(&mut bench);
+        }
+        bench.state.avail().confidence_permille
+    };
+    let (even, bursty) = (confidence(1_000), confidence(250));
+    assert!(even > 700 && bursty + 300 < even, "{even} and {bursty}");
 }
 
 #[test]
