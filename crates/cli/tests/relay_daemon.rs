@@ -325,7 +325,7 @@ fn the_service_manager_hears_of_it_and_no_capability_is_kept_that_is_not_needed(
     let field =
         |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
-        assert_eq!(field(set), "0000000000001000", "{set}");
+        assert_eq!(field(set), "0000000000001400", "{set}");
     }
     assert_eq!(field("NoNewPrivs:"), "1");
     ask(&bed.connect(FIRST), b"and yet it relays");

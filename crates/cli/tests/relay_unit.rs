@@ -9,8 +9,8 @@ use longfat_relay::status::Status;
 use relay_bed::{Bed, PATIENCE, SERVER, ask, echo_server};
 use serde_json::json;
 use std::{
-    io::{BufRead, BufReader, Read},
-    net::TcpStream,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
     os::unix::{
         fs::chown,
         process::{CommandExt, ExitStatusExt},
@@ -181,12 +181,12 @@ fn the_units_rights_are_enough_to_relay_to_reload_and_to_leave_nothing_behind() 
     assert_eq!(service.field("Uid:").split_whitespace().next(), Some("65534"));
     assert_eq!(service.field("Seccomp:"), "2", "a filter");
     for set in ["CapEff:", "CapPrm:"] {
-        assert_eq!(service.field(set), "0000000000001000", "{set}");
+        assert_eq!(service.field(set), "0000000000001400", "{set}");
     }
     // Who has no CAP_SETPCAP cannot shrink it; no_new_privs makes it harmless.
     assert_eq!(
         (service.field("CapBnd:").as_str(), service.field("NoNewPrivs:").as_str()),
-        ("0000000000003000", "1")
+        ("0000000000003400", "1")
     );
     ask(&bed.connect(SERVER), b"held and carried");
     ask(&bed.connect(SERVER), &[7; 1 << 18]);
@@ -213,6 +213,37 @@ fn the_units_rights_are_enough_to_relay_to_reload_and_to_leave_nothing_behind() 
     assert_eq!(bed.footprint(), before);
 }
 
+/// Tells one client who it is, as this server sees it.
+fn tell_names(listener: TcpListener) {
+    std::thread::spawn(move || {
+        let (mut client, from) = listener.accept().unwrap();
+        write!(client, "{from}").unwrap();
+    });
+}
+
+#[test]
+fn a_client_keeps_its_port_below_1024_however_it_is_accepted() {
+    let bed = Bed::new("unitp");
+    forwarding(&bed);
+    for (key, value) in
+        [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ip_local_port_range", "900 999")]
+    {
+        bed.client.run(|| longfat_host::sysctl::write(key, value)).unwrap().unwrap();
+    }
+    let rules =
+        "[[rule]]\nname = 'held'\nport = 80\naccept = 'after-server'\n[[rule]]\nname = 'early'\nport = 81\n";
+    let service = Service::start(&bed, false, rules);
+    for address in [SERVER, "10.72.2.2:81"] {
+        tell_names(bed.server.run(|| TcpListener::bind(address).unwrap()).unwrap());
+        let client = bed.connect(address);
+        assert!(client.local_addr().unwrap().port() < 1000);
+        let mut seen = String::new();
+        (&client).read_to_string(&mut seen).unwrap();
+        assert_eq!(seen, client.local_addr().unwrap().to_string(), "{address}");
+    }
+    assert_eq!(service.status().totals.connections, 2, "none passes unrelayed");
+}
+
 #[test]
 fn with_the_drop_in_packets_are_marked_and_its_rights_are_given_up() {
     let bed = Bed::new("unitm");
@@ -222,7 +253,7 @@ fn with_the_drop_in_packets_are_marked_and_its_rights_are_given_up() {
     let queue = "queue = { controller = 'every', allowed = '1B', window = false }";
     let service = Service::start(&bed, true, &format!("[[rule]]\nname = 'all'\n{queue}\n"));
     for set in ["CapEff:", "CapPrm:"] {
-        assert_eq!(service.field(set), "0000000000001000", "{set}");
+        assert_eq!(service.field(set), "0000000000001400", "{set}");
     }
     let client = bed.connect(SERVER);
     let deadline = Instant::now() + PATIENCE;

@@ -3,6 +3,9 @@
 use crate::{Error, Result};
 use std::io;
 
+/// CAP_NET_BIND_SERVICE: ports below 1024, others' too (`net.ipv4.ip_unprivileged_port_start`).
+pub const NET_BIND_SERVICE: u32 = 10;
+
 /// CAP_NET_ADMIN: nftables, routes, marks, transparent sockets, large buffers, any congestion control.
 pub const NET_ADMIN: u32 = 12;
 

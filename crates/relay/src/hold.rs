@@ -471,7 +471,8 @@ impl<'a> Hold<'a> {
 }
 
 /// Whether an error of a dial says something about the server or the path. Any other is the relay's own: it is short of
-/// descriptors, memory or ports, or cannot make such a socket (its congestion control has been unloaded).
+/// descriptors, memory or ports, may not have the client's port, or cannot make such a socket (its congestion control has been
+/// unloaded).
 fn is_answer(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

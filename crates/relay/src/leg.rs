@@ -124,22 +124,32 @@ impl Leg<'_> {
 }
 
 /// Connects without waiting, from `source` when given. When the kernel still holds the very same pair of addresses
-/// and ports (TIME_WAIT), the port is given up rather than the connection; the second value says so.
+/// and ports (TIME_WAIT), the port is given up rather than the connection; the value says so. Only errors of the network's, and of
+/// the server's, have a number.
 pub(crate) fn start_connect(
     socket: &TcpStream,
     source: Option<SocketAddr>,
     to: SocketAddr,
 ) -> io::Result<bool> {
     let Some(source) = source else { return dial(socket, to).map(|()| true) };
-    socket::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-    let bound = bind(socket.as_raw_fd(), &SockaddrStorage::from(source)).map_err(io::Error::from);
-    match bound.and_then(|()| dial(socket, to)) {
+    socket::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).map_err(io::Error::other)?;
+    let is_held = |errno: i32| matches!(errno, libc::EADDRNOTAVAIL | libc::EADDRINUSE);
+    match bind(socket.as_raw_fd(), &SockaddrStorage::from(source)) {
+        Ok(()) => {}
+        Err(errno) if is_held(errno as i32) => return Ok(false),
+        Err(errno) => return Err(not_bound(source, errno)),
+    }
+    match dial(socket, to) {
         Ok(()) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE)) => {
-            Ok(false)
-        }
+        Err(error) if error.raw_os_error().is_some_and(is_held) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// No answer of anybody's, whatever its number: that of a port which the relay may not have is also that of a prohibition on the
+/// way to the server.
+fn not_bound(source: SocketAddr, errno: Errno) -> io::Error {
+    io::Error::other(format!("bind to {source}: {}", errno.desc()))
 }
 
 /// Connects from any port of `source`'s address.
@@ -148,13 +158,14 @@ pub(crate) fn connect_from_any_port(
     source: SocketAddr,
     to: SocketAddr,
 ) -> io::Result<()> {
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source.ip(), 0)))?;
+    let source = SocketAddr::new(source.ip(), 0);
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(source)).map_err(|errno| not_bound(source, errno))?;
     dial(socket, to)
 }
 
 fn dial(socket: &TcpStream, to: SocketAddr) -> io::Result<()> {
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
-        Ok(()) | Err(nix::errno::Errno::EINPROGRESS) => Ok(()),
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }

@@ -137,6 +137,20 @@ fn when_no_socket_can_be_made_it_is_said_why_held_clients_pass() {
 }
 
 #[test]
+fn a_held_client_whose_port_the_relay_may_not_have_passes_and_is_not_refused_in_the_servers_name() {
+    use longfat_host::capability;
+    let bed = Bed::new("noport");
+    let keep = || capability::keep_only(&[capability::NET_ADMIN]).unwrap();
+    let relay = Running::start_and(&bed.relay, Bed::after_server(), keep);
+    let listener = bed.listen(ANYWHERE);
+    let client = bed.connect_from(900, at(ANYWHERE));
+    carry(&client, &accept(&listener), 1000);
+    let warnings = relay.notes.warnings.lock().unwrap().clone();
+    assert!(matches!(&warnings[..], [one] if one.contains(":900: Permission denied")), "{warnings:?}");
+    assert_eq!(relay.stop().connections, 0, "it passed");
+}
+
+#[test]
 fn a_connection_with_little_memory_carries_every_byte() {
     let bed = Bed::new("thrift");
     let listener = bed.listen(ANYWHERE);

@@ -50,7 +50,7 @@ docs/relay.md explains every key.";
 /// Run a relay as its file says, as a service.
 ///
 /// Speaks sd_notify, logs to standard error, answers 'longfat relay status' and Prometheus, and gives up every
-/// capability but CAP_NET_ADMIN when it is ready. SIGHUP: read the file again. SIGTERM or SIGINT: drain and end; a
+/// capability but CAP_NET_ADMIN and CAP_NET_BIND_SERVICE when it is ready. SIGHUP: read the file again. SIGTERM or SIGINT: drain and end; a
 /// second one: at once.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -172,8 +172,9 @@ impl Commands for Daemon {
 impl Observer for Daemon {
     fn prepared(&self) {
         // Of what the relay does while it runs and when it ends, sockets with others' addresses, marks, buffers, other
-        // congestion controls, nft and ip need CAP_NET_ADMIN; nothing needs more.
-        if let Err(error) = capability::keep_only(&[capability::NET_ADMIN]) {
+        // congestion controls, nft and ip need CAP_NET_ADMIN, and clients' ports below 1024 CAP_NET_BIND_SERVICE; nothing
+        // needs more.
+        if let Err(error) = capability::keep_only(&[capability::NET_ADMIN, capability::NET_BIND_SERVICE]) {
             let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
             *broken = Some(error.into());
         }
