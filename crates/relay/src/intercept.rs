@@ -59,7 +59,11 @@ fn explain_held(relay: &RelayPlan, numbers: &Numbers) -> String {
     for (rule, _) in relay.intercepted_ways().filter(|(_, way)| way.accept == Accept::AfterServer) {
         let places = places(rule, relay.holders());
         let names = places.iter().map(|place| numbers.hold_interface(*place));
-        names.for_each(|name| text.push_str(&format!("ip tuntap add dev {name} mode tun\n")));
+        names.for_each(|name| {
+            text.push_str(&format!(
+                "ip tuntap add dev {name} mode tun\nsysctl -w net.ipv4.conf.{name}.rp_filter=2\n"
+            ));
+        });
         let ways = held_ways(numbers, &places, relay.fail == Fail::Closed);
         let commands = [("-4", held_links(numbers, &places)), ("-4", ways.clone()), ("-6", ways)];
         for (family, commands) in commands {

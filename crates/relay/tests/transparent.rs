@@ -265,6 +265,12 @@ fn a_relay_that_ends_leaves_rules_and_routes_alone_that_it_has_not_made() {
         let told = longfat_relay::explain(&plan);
         let relay = bed.start(plan);
         assert_eq!(rules_told(&told), rules_made(&bed), "what 'check' tells is what is made");
+        let validation: Vec<_> =
+            told.lines().filter_map(|line| line.strip_prefix("sysctl -w ")?.split_once('=')).collect();
+        assert_eq!(validation.len(), 2, "of each worker's interface: {told}");
+        for (key, value) in validation {
+            assert_eq!(bed.relay.run(|| longfat_host::sysctl::read(key)).unwrap().unwrap(), value, "{key}");
+        }
         let made = routes(&bed);
         assert!(made.contains("table 5000") && made.contains("dev lfh9000-1 table 5002"), "{made}");
         assert_eq!(made.contains("blackhole"), fail == longfat_relay::Fail::Closed, "{made}");
