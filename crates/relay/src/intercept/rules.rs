@@ -209,7 +209,8 @@ fn families(ports: &ListenPorts) -> [(&'static str, &'static str, &'static str, 
 
 /// The pairs whose SYNs a rule took lately. When so many SYNs wait that the kernel answers by cookies, it keeps no
 /// socket for them, and only this tells the ACKs that complete a handshake from those of connections that pass. When
-/// it is full, `add` does not match, and SYNs pass unrelayed: a flood cannot take more than this.
+/// it is full, `add` does not match, and SYNs pass unrelayed: a flood cannot take more than this. (Those that were held do not
+/// pass any more: each waits for a retransmission.)
 fn pair_sets(plan: &RelayPlan) -> String {
     let mut text = String::new();
     for (rule, _) in plan.intercepted_ways() {
