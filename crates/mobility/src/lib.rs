@@ -49,8 +49,9 @@ pub enum Error {
     Running(String),
     /// What is to be put back is not in this network namespace.
     #[error(
-        "the state '{0}' was left in another network namespace, where its routes and connections are: run this there \
-         ('ip netns exec'); if that namespace is gone, so are they: remove the file"
+        "the state '{0}' is of another network namespace, where its routes and connections are: to follow in both, give \
+         another --name; to take over what is left there, run this there ('ip netns exec'); if that namespace is gone, so are \
+         they: remove the file"
     )]
     Elsewhere(String),
     /// A running process said no.

@@ -121,7 +121,7 @@ mod tests {
         let elsewhere = State { netns: Some(1), ..bounded };
         elsewhere.write(&path).unwrap();
         let refused = State::take_over(&path).unwrap_err().to_string();
-        assert!(refused.contains("another network namespace"), "{refused}");
+        assert!(refused.contains("another network namespace") && refused.contains("--name"), "{refused}");
         State { bounded: BTreeSet::new(), replaced_cc: Vec::new(), ..elsewhere }.write(&path).unwrap();
         let mut own = State::take_over(&path).expect("nothing is to be put back");
         own.bounded.insert(8);
