@@ -10,7 +10,7 @@ use crate::connection::Direction;
 use std::time::{Duration, Instant};
 
 /// So much in one direction, for so long, without an answer or a pause, is a bulk transfer. What is shorter may be an answer whose
-/// end is waited for; of what has lasted so long, a time of 2 ms at its end is one part in fifty.
+/// end is waited for; of what has lasted so long, the default time of 2 ms at its end is one part in fifty.
 const BULK_BYTES: u64 = 1024 * 1024;
 const BULK_TIME: Duration = Duration::from_millis(100);
 /// What comes after so much silence, or twice the time, belongs to the next transfer.
