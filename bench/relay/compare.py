@@ -44,6 +44,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 IPERF, ECHO, ANSWER, KEEP, RELAYED = 5201, 5202, 5203, 5204, 1000
 PORTS = (IPERF, ECHO, ANSWER, KEEP)
+# Beyond what a measurement takes, until it counts as failed: a relay that hangs must not stop the others.
+HANGING_S = 120
+# Less processor time than any relay takes for a gigabyte, or a connection: it was not relayed.
+LEAST_S_PER_GB, LEAST_US_PER_CONNECTION = 0.005, 2
 # Idle connections, where the descriptor limit allows them to every one of the relays; else fewer.
 IDLE, IDLE_DESCRIPTORS, FEWER_IDLE = 10_000, 50_000, 4_000
 SERVER, RELAY = "10.79.2.2", "10.79.1.1"
@@ -79,6 +83,8 @@ RELAYS = {
     "forwarding": None,
     "longfat": ["--intercept", "lan", "--forwarding"],
     "longfat --nap 0": ["--intercept", "lan", "--forwarding", "--nap", "0"],
+    # Windows as wide as the peers may have, whose buffers the kernel lets grow.
+    "longfat wide": ["--intercept", "lan", "--forwarding", "--nap", "0", "--buffer-client", "8MiB", "--notsent-lowat", "8MiB"],
     "longfat explicit": "explicit",
     "longfat after-server": "after-server",
     "HAProxy splice": "haproxy",
@@ -361,6 +367,8 @@ def connections(hosts, relay, seconds):
     if not times:
         raise RuntimeError("no connection was answered")
     cpu_s = relay.cpu_s() - before
+    if relay.process is not None and cpu_s / len(times) * 1e6 < LEAST_US_PER_CONNECTION:
+        raise RuntimeError("connections were answered without the relay")
     times.sort()
     return {"conn/s": len(times) / seconds, "conn p50 us": times[len(times) // 2],
             "conn p99 us": times[len(times) * 99 // 100], "CPU us/conn": cpu_s / len(times) * 1e6}
@@ -418,6 +426,8 @@ def measure(hosts, relay_name, load, options):
         raise RuntimeError(f"{relay_name}, {load}: nothing arrived. iperf3 says: {json.dumps(output['end'])}")
     # The omitted first second is relayed too.
     gigabytes = received["bytes"] / 1e9 * (seconds + 1) / seconds
+    if relay.process is not None and cpu_s / gigabytes < LEAST_S_PER_GB:
+        raise RuntimeError(f"{gigabytes:.3g} GB arrived without the relay, which took {cpu_s:.3g} s")
     result = {"Gbit/s": received["bits_per_second"] / 1e9, "CPU s/GB": cpu_s / gigabytes,
               "machine s/GB": machine_s / gigabytes}
     if len(streams) > 1:
@@ -428,9 +438,15 @@ def measure(hosts, relay_name, load, options):
     return result
 
 
+def hangs(*_):
+    raise TimeoutError("it hangs")
+
+
 def alone(packets, name, load, options):
     """One measurement between hosts of its own: the connections that one relay leaves in TIME_WAIT and the thresholds
     that the kernel remembers of them would be met by the next."""
+    signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(options.seconds + HANGING_S)
     with Hosts(packets) as hosts:
         echo_server(hosts.server)
         answer_server(hosts.server)

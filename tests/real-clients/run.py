@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -319,27 +320,50 @@ TRIALS = {
 }
 
 
+class Relay:
+    """The relay between the hosts, and how many connections to each of the server's addresses it says that it has carried: a relay that
+    let everything pass unrelayed could not be told from one that carries it."""
+
+    def __init__(self, hosts, program, accept):
+        self.process = hosts.start("r", program, "lan", accept, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline().startswith("ready"), "the relay does not start"
+        self.carried = dict.fromkeys(SERVER.values(), 0)
+        threading.Thread(target=self.follow, daemon=True).start()
+
+    def follow(self):
+        for line in self.process.stdout:
+            for address in self.carried:
+                self.carried[address] += line.startswith("closed: ") and f" to {bracketed(address)}:" in line
+
+    def wait_for_more_than(self, before, address):
+        """A connection is reported when both legs have ended, which may be after its client has."""
+        deadline = time.monotonic() + 10
+        while self.carried[address] <= before:
+            assert time.monotonic() < deadline, "nothing of it went through the relay"
+            time.sleep(0.01)
+
+
 def trials(accept, options, rows):
     with Hosts() as hosts:
         hosts.accept = accept
         for serve in (serve_web, serve_ssh, serve_rsync, serve_iperf, serve_postgres):
             serve(hosts)
-        relay = hosts.start("r", options.relay, "lan", accept, stdout=subprocess.PIPE, text=True)
-        assert relay.stdout.readline().startswith("ready"), "the relay does not start"
+        relay = Relay(hosts, options.relay, accept)
         for name, trial in TRIALS.items():
             if options.only and not name.startswith(options.only):
                 continue
             for family, address in SERVER.items():
-                begun = time.monotonic()
+                begun, carried = time.monotonic(), relay.carried[address]
                 try:
                     outcome, good = trial(hosts, address), True
+                    relay.wait_for_more_than(carried, address)
                 except (AssertionError, subprocess.SubprocessError, OSError) as error:
                     outcome, good = f"FAILED: {error}".splitlines()[0], False
                 seconds = time.monotonic() - begun
                 rows.append((accept, name, family, "yes" if good else "NO", outcome, f"{seconds:.1f}"))
                 print(f"{accept:13} {name:15} {family}  {'ok  ' if good else 'FAIL'} {seconds:5.1f} s  {outcome}",
                       flush=True)
-        assert relay.poll() is None, "the relay ended by itself"
+        assert relay.process.poll() is None, "the relay ended by itself"
 
 
 def main():

@@ -6,15 +6,21 @@
 //! The first takes every connection that comes in on the interface `lan` (as root, on a router), the second one those
 //! of its clients. It runs until it is killed; the next one removes what it left.
 
-use longfat_relay::{Accept, InterceptPlan, Observer, Ready, RelayPlan};
+use longfat_relay::{Accept, ConnectionSummary, InterceptPlan, Observer, Ready, RelayPlan};
 use std::sync::atomic::AtomicBool;
 
-/// Says when it is ready, and what it warns of.
+/// Says when it is ready, what became of each connection, and what it warns of.
 struct Say;
 
 impl Observer for Say {
     fn ready(&self, ready: &Ready) {
         println!("ready: {}", ready.name);
+    }
+    fn closed(&self, summary: &ConnectionSummary) {
+        println!("closed: {} to {}, {:?}", summary.client, summary.server, summary.ended);
+    }
+    fn wants_summaries(&self) -> bool {
+        true
     }
     fn warning(&self, message: &str) {
         eprintln!("relay: {message}");
