@@ -47,13 +47,18 @@ impl Meters {
     pub fn read(&self, socket: BorrowedFd<'_>) -> Option<Avail> {
         let key = socket.as_raw_fd().to_ne_bytes();
         let states = self.maps.iter().filter_map(|map| map.lookup(&key, MapFlags::ANY).ok().flatten());
-        states.filter_map(|state| Avail::read(&state)).find(|found| found.at_us > 0)
+        newest(states.filter_map(|state| Avail::read(&state)))
     }
 
     /// What a process's socket has found.
     pub(crate) fn read_of(&self, pid: i32, inode: u32) -> Option<Avail> {
         self.read(copy_of(pid, inode)?.as_fd())
     }
+}
+
+/// A socket that changed from one measuring congestion control to another has storage of both.
+fn newest(found: impl Iterator<Item = Avail>) -> Option<Avail> {
+    found.filter(|found| found.at_us > 0).max_by_key(|found| found.at_us)
 }
 
 /// A connection that measures.
@@ -140,4 +145,17 @@ fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
     let v6 =
         || storage.as_sockaddr_in6().map(|v6| SocketAddr::new(IpAddr::V6(v6.ip()).to_canonical(), v6.port()));
     v4.or_else(v6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_congestion_controls_that_a_socket_had_the_one_that_measured_last_counts() {
+        let at = |at_us, avail_kbps| Avail { at_us, avail_kbps, ..Avail::default() };
+        assert_eq!(newest([at(5, 1), at(9, 2), at(7, 3)].into_iter()), Some(at(9, 2)));
+        assert_eq!(newest([at(0, 1), at(3, 2)].into_iter()), Some(at(3, 2)));
+        assert_eq!(newest([at(0, 1)].into_iter()), None);
+    }
 }
