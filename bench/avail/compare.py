@@ -79,6 +79,8 @@ class Path:
         """What the cross traffic left, in Mbit/s: every clock is this machine's CLOCK_MONOTONIC."""
         rows = self.records("cross", "interval")
         kept = [row for row in rows if row["time_us"] - row["duration_us"] >= since_us and row["time_us"] <= until_us]
+        if not kept:
+            raise SystemExit("the cross traffic's receiver counted no whole interval between the third second and the end: choose a longer --seconds")
         span_us = sum(row["duration_us"] for row in kept)
         return RATE_MBPS - sum(row["bytes"] for row in kept) * 8 * UDP_WIRE / span_us
 
@@ -180,6 +182,8 @@ def main():
     parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this directory")
     parser.add_argument("--dry", action="store_true", help="print, keep nothing")
     args = parser.parse_args()
+    if args.seconds <= SKIP_S:
+        parser.error(f"--seconds is {args.seconds}, and the first {SKIP_S} of each tool are not counted: at least {SKIP_S + 1}")
     if args.summary:
         return summarise(args.summary)
     results = None if args.dry else frame.Results(__file__)
