@@ -22,7 +22,8 @@
  *
  *   lf_NAME_on_send           the sender is about to see whether it may send new segments; may change the pacing rate;
  *                             returns how many segments it would have sent at once, at least 1
- *   lf_NAME_on_ack_seen       an acknowledgement arrived; before everything else that it causes
+ *   lf_NAME_on_ack_seen       an acknowledgement arrived; before on_ack of it, and before what it lets be sent. Whether
+ *                             on_rtt_sample of the same one is earlier (Linux 6.18) or later (the simulator) is open
  *
  * Its state may be as large as LF_LARGE_STATE_BYTES, and begins with what it has found, a struct lf_avail. Where there
  * is no memory for that the connection is Reno.
