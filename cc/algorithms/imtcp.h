@@ -138,6 +138,8 @@ LF_INLINE void lf_imtcp_on_restart(struct lf_conn *c, struct lf_imtcp_state *s, 
 {
 	struct lf_cubic_tunables cubic = LF_CUBIC_BY_DEFAULT(0);
 
+	/* Nothing was in flight: nobody knows what the queue was meanwhile. */
+	lf_full_end(&s->meter.full);
 	if (t->growth == LF_GROW_CUBIC)
 		lf_cubic_on_restart(c, &s->growth.cubic, &cubic);
 }

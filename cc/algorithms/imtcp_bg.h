@@ -110,9 +110,11 @@ LF_INLINE lf_u32 lf_imtcp_bg_min_rtt(const struct lf_imtcp_bg_state *s)
 LF_INLINE void lf_imtcp_bg_on_rtt_sample(struct lf_conn *c, struct lf_imtcp_bg_state *s,
 					 const struct lf_imtcp_bg_tunables *t, lf_u32 rtt_us)
 {
-	if (c->now_us - s->span_began_us >= t->min_rtt_s * 1000000ull) {
+	lf_u64 span_us = t->min_rtt_s * 1000000ull, passed_us = c->now_us - s->span_began_us;
+
+	if (passed_us >= span_us) {
 		s->span_began_us = c->now_us;
-		s->rtt_min_before_us = s->rtt_min_us;
+		s->rtt_min_before_us = passed_us < 2 * span_us ? s->rtt_min_us : 0;
 		s->rtt_min_us = 0;
 	}
 	if (!s->rtt_min_us || rtt_us < s->rtt_min_us)

@@ -41,7 +41,7 @@ struct lf_meter {
 	struct lf_full full;   /* only of algorithms that fill their path */
 	lf_u64 filled_us;      /* when the real window was last used up */
 	lf_u32 kept_q16;       /* part of the streams that gave a result, smoothed */
-	lf_u32 spread_q16;     /* of single streams, as a part of the capacity; 0: not known */
+	lf_u32 spread_q16;     /* of single streams, or round trips of a full path, as a part of the capacity; 0: not known */
 	union {
 		struct lf_kalman kalman;
 		struct lf_subranges subranges;
@@ -97,9 +97,10 @@ LF_INLINE void lf_meter_publish(const struct lf_conn *c, struct lf_meter *m, lf_
 		m->found.capacity_kbps = 0;
 	} else {
 		m->found.avail_kbps = m->by.kalman.a_kbps;
-		m->found.deviation_kbps = lf_kalman_deviation(&m->by.kalman);
-		m->spread_q16 = lf_kalman_spread_q16(&m->by.kalman);
 		m->found.capacity_kbps = m->by.kalman.c_kbps;
+		m->found.deviation_kbps = lf_max(lf_kalman_deviation(&m->by.kalman),
+						 lf_full_deviation(&m->full, m->by.kalman.c_kbps));
+		m->spread_q16 = lf_max(lf_kalman_spread_q16(&m->by.kalman), m->full.spread_q16);
 	}
 }
 
@@ -124,6 +125,19 @@ LF_INLINE void lf_meter_abandon(struct lf_conn *c, struct lf_meter *m)
 		lf_meter_count(m, 0);
 }
 
+/*
+ * What a stream says of a full path. That it passes unstretched, and those before it have arrived faster than they should, says that
+ * it is none; where one was stretched, the capacity may be underestimated.
+ */
+LF_INLINE void lf_meter_tell_full(const struct lf_conn *c, struct lf_meter *m, const struct lf_pass *pass, lf_u32 step)
+{
+	lf_u32 is_unstretched = pass->arrived_kbps >= pass->sent_kbps - pass->sent_kbps / 16;
+
+	lf_full_fade_spread(&m->full);
+	if (m->full.is_full && step == LF_STEP_UP && is_unstretched)
+		lf_full_deny(c, &m->full);
+}
+
 LF_INLINE void lf_meter_take(const struct lf_conn *c, struct lf_meter *m, const struct lf_sending *send,
 			     lf_u32 estimator)
 {
@@ -134,7 +148,7 @@ LF_INLINE void lf_meter_take(const struct lf_conn *c, struct lf_meter *m, const 
 		if (lf_subranges_take(c, &m->by.subranges, &m->stream, send, &pass))
 			lf_meter_publish(c, m, estimator);
 	} else if (good) {
-		lf_kalman_take(&m->by.kalman, &pass);
+		lf_meter_tell_full(c, m, &pass, lf_kalman_take(&m->by.kalman, &pass));
 		lf_meter_publish(c, m, estimator);
 	}
 	lf_meter_count(m, good);
@@ -199,7 +213,8 @@ LF_INLINE void lf_meter_try(struct lf_conn *c, struct lf_meter *m, const struct 
 			    const struct lf_measuring *how)
 {
 	lf_u32 unit_segments = lf_stream_unit(c, send);
-	lf_u32 tells = m->full.is_full && m->by.kalman.a_kbps; /* a full path, to a filter that has begun */
+	/* A full path, when streams have told the capacity and do not begin to say that it is none. */
+	lf_u32 tells = m->full.is_full && m->found.results >= LF_METER_FEW_RESULTS;
 	lf_u32 every = tells ? lf_max(how->every, LF_METER_FULL_ROUND_TRIPS) : how->every;
 	lf_u64 pause_us = lf_meter_pause_us(c, m, every);
 
@@ -274,13 +289,12 @@ LF_INLINE void lf_meter_watch_full(const struct lf_conn *c, struct lf_meter *m, 
 	if (c->now_us - m->filled_us > 2ull * c->srtt_us)
 		lf_full_end(&m->full);
 	kbps = lf_full_on_ack_seen(c, &m->full, send);
-	if (!kbps)
+	if (!kbps || !m->by.kalman.a_kbps)
 		return;
 	lf_full_note_spread(&m->full, kbps, m->by.kalman.a_kbps, m->by.kalman.c_kbps);
 	if (!lf_kalman_take_rate(&m->by.kalman, kbps))
 		return;
 	lf_meter_publish(c, m, LF_BY_KALMAN);
-	m->spread_q16 = lf_max(m->spread_q16, m->full.spread_q16);
 	lf_meter_trust(m);
 }
 

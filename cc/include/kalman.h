@@ -81,22 +81,26 @@ LF_INLINE void lf_kalman_begin(struct lf_kalman *k, const struct lf_pass *pass)
 	k->fall = 0;
 }
 
-/* Whether it notices a step; `sigma` is the deviation of the innovation. */
+enum lf_step { LF_STEP_NONE = 0, LF_STEP_DOWN = 1, LF_STEP_UP = 2 };
+
+/* The step that it notices (enum lf_step); `sigma` is the deviation of the innovation. */
 LF_LEAF lf_u32 lf_kalman_watch(struct lf_kalman *k, lf_s64 innovation, lf_u32 sigma)
 {
 	/* More strain than expected is less bandwidth. */
 	lf_s64 score = lf_clamp(lf_divide(innovation << 16, sigma), -4 * LF_ONE_Q16, 4 * LF_ONE_Q16);
+	lf_u32 step;
 
 	if (!k)
-		return 0;
+		return LF_STEP_NONE;
 	k->fall = lf_clamp(k->fall + score - LF_KALMAN_SLACK, 0, 16 * LF_ONE_Q16);
 	k->rise = lf_clamp(k->rise - score - LF_KALMAN_SLACK, 0, 16 * LF_ONE_Q16);
 	if (k->fall < LF_KALMAN_ALARM && k->rise < LF_KALMAN_ALARM)
-		return 0;
+		return LF_STEP_NONE;
+	step = k->rise < LF_KALMAN_ALARM ? LF_STEP_DOWN : LF_STEP_UP;
 	k->var_a = lf_clamp(k->var_a + LF_KALMAN_STEP, 0, LF_KALMAN_VAR_A);
 	k->fall = 0;
 	k->rise = 0;
-	return 1;
+	return step;
 }
 
 /* Innovations are noise and error: what exceeds the error is learnt as noise, a sixteenth each time. */
@@ -121,8 +125,8 @@ LF_INLINE void lf_kalman_bound(struct lf_kalman *k)
 	k->a_kbps = lf_min(k->a_kbps, k->c_kbps);
 }
 
-/* A step of the filter, for a strain that differs by `innovation` from `expected`. */
-LF_INLINE void lf_kalman_correct(struct lf_kalman *k, lf_s64 innovation, lf_s64 expected)
+/* Corrects the filter by a strain that differs by `innovation` from `expected`. Returns the step that it shows. */
+LF_INLINE lf_u32 lf_kalman_correct(struct lf_kalman *k, lf_s64 innovation, lf_s64 expected)
 {
 	/* Derivatives of the strain by ln A and ln C. */
 	lf_s64 h_a = 0 - (lf_s64)(((lf_u64)k->a_kbps << 16) / k->c_kbps), h_c = 0 - expected;
@@ -131,6 +135,7 @@ LF_INLINE void lf_kalman_correct(struct lf_kalman *k, lf_s64 innovation, lf_s64 
 	lf_s64 error = lf_clamp((ph_a * h_a + ph_c * h_c) >> 16, 0, 1ll << 34);
 	lf_s64 total = error + k->noise;
 	lf_s64 gain_a = lf_divide(ph_a << 16, (lf_u64)total), gain_c = lf_divide(ph_c << 16, (lf_u64)total);
+	lf_u32 step;
 
 	lf_kalman_learn_noise(k, innovation, error);
 	k->a_kbps = lf_scale(k->a_kbps, lf_clamp((gain_a * innovation) >> 16, -32768, 32768));
@@ -138,8 +143,9 @@ LF_INLINE void lf_kalman_correct(struct lf_kalman *k, lf_s64 innovation, lf_s64 
 	k->var_a -= (gain_a * ph_a) >> 16;
 	k->var_ac -= (gain_a * ph_c) >> 16;
 	k->var_c -= (gain_c * ph_c) >> 16;
-	lf_kalman_watch(k, innovation, lf_square_root((lf_u64)total));
+	step = lf_kalman_watch(k, innovation, lf_square_root((lf_u64)total));
 	lf_kalman_bound(k);
+	return step;
 }
 
 /*
@@ -162,17 +168,17 @@ LF_INLINE void lf_kalman_widen(struct lf_kalman *k, const struct lf_pass *pass)
 	}
 }
 
-/* What a stream tells. Returns whether it told anything. */
+/* What a stream tells. Returns the step that it shows, enum lf_step. */
 LF_LEAF lf_u32 lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 {
 	lf_s64 strain, expected;
 
 	if (!k || !pass)
-		return 0;
+		return LF_STEP_NONE;
 	k->round++;
 	if (!k->a_kbps) {
 		lf_kalman_begin(k, pass);
-		return 1;
+		return LF_STEP_NONE;
 	}
 	k->var_a += LF_KALMAN_DRIFT_A;
 	k->var_c += LF_KALMAN_DRIFT_C;
@@ -185,9 +191,8 @@ LF_LEAF lf_u32 lf_kalman_take(struct lf_kalman *k, const struct lf_pass *pass)
 	expected = lf_clamp(expected, -LF_ONE_Q16, 4 * LF_ONE_Q16);
 	/* Sent below A, and not stretched: as it should be, if there was no queue. It tells nothing more. */
 	if (expected < 0 && strain > expected && strain < LF_ONE_Q16 / 32)
-		return 0;
-	lf_kalman_correct(k, strain - expected, expected);
-	return 1;
+		return LF_STEP_NONE;
+	return lf_kalman_correct(k, strain - expected, expected);
 }
 
 /* What a full path let through: A. Returns whether it told anything. */

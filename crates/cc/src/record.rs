@@ -114,6 +114,12 @@ impl Call {
         })
     }
 
+    /// Whether it is an acknowledgement that ends a round trip of a full path: there is a result, and no stream ended.
+    pub fn ends_full_round(&self) -> bool {
+        let (before, after) = (self.state_before.avail(), self.outcome.state.avail());
+        self.op == Op::OnAckSeen && before.at_us != after.at_us && before.results == after.results
+    }
+
     /// Runs the same callback natively.
     pub fn replay(&self, tunables: &Tunables) -> Outcome {
         let algorithm = tunables.algorithm();

@@ -45,6 +45,14 @@ fn the_recordings_hold_slow_start_avoidance_losses_timeouts_and_undo() {
 }
 
 #[test]
+fn the_recording_of_imtcp_holds_streams_and_round_trips_of_a_full_path() {
+    let calls = recording(Algorithm::find("imtcp").unwrap()).calls;
+    assert!(calls.iter().any(|call| call.outcome.state.avail().results > 0));
+    assert!(calls.iter().any(|call| call.op == Op::OnRttSample));
+    assert!(calls.iter().any(longfat_cc::record::Call::ends_full_round));
+}
+
+#[test]
 fn a_changed_answer_is_noticed() {
     for algorithm in Algorithm::all() {
         let recording = recording(algorithm);

@@ -40,9 +40,14 @@ struct Path {
 
 const BOTTLENECK: [&str; 6] = ["rate", "100mbit", "burst", "16kb", "limit", "2500000"];
 
-/// The way of the acknowledgements: free, or one in half a second, so that the timer expires though nothing is lost.
+/// The way of the acknowledgements: free; with a queue that stays, because the sender's own host lets no more than a
+/// millisecond's worth wait in its queue; or one in half a second, so that the timer expires though nothing is lost.
 const FREE: [&str; 6] = ["rate", "1gbit", "burst", "100kb", "limit", "1mb"];
+const NARROW: [&str; 6] = ["rate", "1mbit", "burst", "2kb", "limit", "100kb"];
 const STALLED: [&str; 6] = ["rate", "1kbit", "burst", "200", "limit", "1mb"];
+
+/// What no packet matches.
+const NOTHING: &str = "meta mark 0xdead";
 
 impl Path {
     fn new(test: &str) -> Path {
@@ -88,16 +93,20 @@ impl Path {
         run_command(nft).unwrap();
     }
 
-    /// What a flow meets in its life: random loss and overflow, an outage (timeouts), acknowledgements that
+    /// What a flow meets in its life: random loss and overflow, a queue that stays and loses nothing, an outage (timeouts), acknowledgements that
     /// come late (a spurious timeout, taken back), random loss again, and marks instead of loss (RFC 3168). When
     /// nothing but marks was there, in the clock of [`Conn::now_us`].
     fn weather(&self) -> Range<u64> {
         let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
         wait(2500);
+        self.drop_packets(NOTHING);
+        self.shape(&self.receiver, "change", "vb", &NARROW);
+        wait(1500);
+        self.shape(&self.receiver, "change", "vb", &FREE);
         self.drop_packets("counter");
         wait(700);
         // Long enough for the backed-off timer to expire once more and all losses to be repaired.
-        self.drop_packets("meta mark 0xdead");
+        self.drop_packets(NOTHING);
         wait(1800);
         self.shape(&self.receiver, "change", "vb", &STALLED);
         wait(1200);
@@ -219,7 +228,10 @@ fn own_cases(algorithm: Algorithm, calls: &[Call]) -> Vec<(&'static str, usize)>
         "vegas" => vec![samples, restarts, shrinking],
         "ledbat" | "tcp_lp" => vec![samples, shrinking],
         "imtcp_bg" => [samples].into_iter().chain(measuring).collect(),
-        "imtcp" => filling[1..].iter().copied().chain(measuring).collect(),
+        "imtcp" => {
+            let full = ("round trips of a full path", count(&Call::ends_full_round));
+            filling[1..].iter().copied().chain(measuring).chain([samples, full]).collect()
+        }
         "cubic" => filling.into_iter().chain([restarts]).collect(),
         _ => filling.to_vec(),
     }
@@ -279,9 +291,10 @@ fn often(op: Op) -> bool {
     matches!(op, Op::OnAck | Op::OnRttSample | Op::OnRestart | Op::OnSend | Op::OnAckSeen)
 }
 
-/// The beginning, everything around a loss or an undo, and now and then an acknowledgement.
+/// The beginning, everything around a loss, an undo or a round trip of a full path, and now and then an acknowledgement.
 fn excerpt(calls: &[Call], rarely: usize) -> Vec<Call> {
-    let remarkable: Vec<_> = (0..calls.len()).filter(|index| !often(calls[*index].op)).collect();
+    let is_remarkable = |call: &Call| !often(call.op) || call.ends_full_round();
+    let remarkable: Vec<_> = (0..calls.len()).filter(|index| is_remarkable(&calls[*index])).collect();
     let near = |index: usize| remarkable.iter().any(|at| index + 3 >= *at && index <= at + 6 / rarely);
     let after_timeout = |call: &Call| call.op == Op::OnAck && call.before.ca_state == LOSS;
     let chosen = (0..calls.len()).filter(|index| {
