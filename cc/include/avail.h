@@ -213,7 +213,7 @@ LF_INLINE void lf_meter_try(struct lf_conn *c, struct lf_meter *m, const struct 
 			    const struct lf_measuring *how)
 {
 	lf_u32 unit_segments = lf_stream_unit(c, send);
-	/* A full path, when streams have told the capacity and do not begin to say that it is none. */
+	/* A full path, once streams have told the capacity. */
 	lf_u32 tells = m->full.is_full && m->found.results >= LF_METER_FEW_RESULTS;
 	lf_u32 every = tells ? lf_max(how->every, LF_METER_FULL_ROUND_TRIPS) : how->every;
 	lf_u64 pause_us = lf_meter_pause_us(c, m, every);
