@@ -61,7 +61,7 @@ pub struct Ready {
 pub enum Ended {
     /// Both sides finished.
     Finished,
-    /// The server could not be reached: refused, unreachable or silent.
+    /// The server could not be reached: refused, unreachable or silent, or the sockets could not be what the rule says.
     Unreachable,
     /// The client, or its path, ended it with a reset.
     ResetByClient,
@@ -127,7 +127,7 @@ pub struct ConnectionSummary {
     pub client_to_server_bytes: u64,
     /// Bytes given to the client's socket.
     pub server_to_client_bytes: u64,
-    /// Congestion control towards the client, read back; empty for a client whose SYN was not answered.
+    /// Congestion control towards the client, read back; empty for a client for which there was no leg to the server.
     pub cc_client: String,
     /// Congestion control towards the server, read back; empty likewise.
     pub cc_server: String,
@@ -138,12 +138,12 @@ pub struct ConnectionSummary {
 }
 
 impl ConnectionSummary {
-    /// Of a client whose SYN was not answered, as its server was not reached.
+    /// Of a client for which there was no leg to the server.
     pub(crate) fn without_legs(
         connection: u32,
-        client: SocketAddr,
-        server: SocketAddr,
+        (client, server): (SocketAddr, SocketAddr),
         rule: &str,
+        ended: Ended,
         begun: Instant,
     ) -> ConnectionSummary {
         let (cc_client, cc_server) = Default::default();
@@ -152,7 +152,7 @@ impl ConnectionSummary {
             client,
             server,
             rule: rule.to_owned(),
-            ended: Ended::Unreachable,
+            ended,
             duration_us: begun.elapsed().as_micros() as u64,
             client_to_server_bytes: 0,
             server_to_client_bytes: 0,

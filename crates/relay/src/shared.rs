@@ -57,7 +57,7 @@ pub(crate) struct Shared<'a> {
     most_connections: AtomicUsize,
     next_number: AtomicU32,
     totals: Totals,
-    warned: [AtomicBool; 7],
+    warned: [AtomicBool; 8],
 }
 
 /// Connections on their way to another worker; boxed as they live in its slots.
@@ -99,6 +99,7 @@ pub(crate) enum Once {
     Memory,
     NotMarked,
     NoSocket,
+    NotFitted,
 }
 
 impl<'a> Shared<'a> {
@@ -185,12 +186,17 @@ impl<'a> Shared<'a> {
     }
 
     /// Counts a client whose SYN was held and whose server could not be reached.
-    pub fn count_unserved(&self, (client, server): Pair, rule: &str, begun: Instant) {
-        let (number, ended) = (self.number(), Ended::Unreachable);
+    pub fn count_unserved(&self, pair: Pair, rule: &str, begun: Instant) {
+        let ended = Ended::Unreachable;
         self.totals.ended[ended as usize].fetch_add(1, Ordering::Relaxed);
+        self.tell_unserved(self.number(), pair, (rule, ended), begun);
+    }
+
+    /// Tells of a client for which there was no leg to the server, and counts it for its rule.
+    pub fn tell_unserved(&self, number: u32, pair: Pair, (rule, ended): (&str, Ended), begun: Instant) {
         self.registry.count(rule, ended);
         if self.observer.wants_summaries() {
-            self.observer.closed(&ConnectionSummary::without_legs(number, client, server, rule, begun));
+            self.observer.closed(&ConnectionSummary::without_legs(number, pair, rule, ended, begun));
         }
     }
 

@@ -151,6 +151,39 @@ fn a_held_client_whose_port_the_relay_may_not_have_passes_and_is_not_refused_in_
 }
 
 #[test]
+fn a_listeners_client_whose_rule_cannot_be_followed_is_reset_and_it_is_said_which_and_why() {
+    let bed = Bed::new("unfit");
+    let _listener = bed.listen(ANYWHERE);
+    let mut plan = Bed::explicit(at(ANYWHERE));
+    let rule = |name: &str, sources: &[&str], mss_bytes| {
+        let mut way = longfat_relay::ConnectionPlan { rule: name.into(), ..Default::default() };
+        // More than the kernel takes; found out as late as that a congestion control has been unloaded.
+        way.server.mss_bytes = mss_bytes;
+        let sources = sources.iter().map(|text| text.parse().unwrap()).collect();
+        let matches = longfat_relay::MatchPlan { sources, ..Default::default() };
+        longfat_relay::RulePlan { name: name.into(), matches, relay: Some(way.into()) }
+    };
+    plan.rules = vec![rule("others", &["192.0.2.0/24"], None), rule("narrow", &[], Some(40_000))];
+    let relay = bed.start(plan);
+    for _ in 0..2 {
+        // The reset may come before connect() has returned.
+        let client = bed.try_connect(relay.address());
+        assert!(client.map_or(true, |client| ends_with_reset(&client)));
+    }
+    let notes = std::sync::Arc::clone(&relay.notes);
+    eventually("both are told of", || notes.closed.lock().unwrap().len() == 2);
+    let warnings = notes.warnings.lock().unwrap().clone();
+    assert!(
+        matches!(&warnings[..], [one] if one.contains("'narrow'") && one.contains("Invalid argument")),
+        "{warnings:?}"
+    );
+    for end in notes.closed.lock().unwrap().iter() {
+        assert_eq!((end.rule.as_str(), end.ended, end.server), ("narrow", Ended::Unreachable, at(ANYWHERE)));
+    }
+    assert_eq!(relay.stop().unreachable, 2);
+}
+
+#[test]
 fn a_connection_with_little_memory_carries_every_byte() {
     let bed = Bed::new("thrift");
     let listener = bed.listen(ANYWHERE);

@@ -20,10 +20,13 @@ use longfat_host::{monotonic_us, socket};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
     io,
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, atomic::Ordering},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
+
+/// Of a client that does not say where it wants to go.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// After running out of something, when to look again although no connection has ended.
 const RETRY: Duration = Duration::from_millis(100);
@@ -246,18 +249,29 @@ impl Worker<'_> {
 
     /// Starts the leg to the server. A client that cannot be served is reset.
     fn begin(&mut self, newcomer: Newcomer) {
-        let number = self.shared.number();
+        let (number, begun) = (self.shared.number(), Instant::now());
         let Newcomer { client, address: client_address, target, server, holder, clients } = newcomer;
+        let asked = target.as_ref().map_or(NOWHERE, |target| *target);
+        let turn_away = |ended, rule: &str| {
+            leg::close_with_reset(&client);
+            self.shared.tell_unserved(number, (client_address, asked), (rule, ended), begun);
+            self.shared.count_ended(ended, [0, 0]);
+        };
         let Ok(server_address) = target.and_then(|target| self.check_target(target, &clients)) else {
-            return self.turn_away(&client, Ended::ResetByClient, &clients.likely().rule);
+            return turn_away(Ended::ResetByClient, &clients.likely().rule);
         };
         let Some(plan) = clients.way_of(client_address, server_address).cloned() else {
-            let rule = clients.rule_of(client_address, server_address);
-            return self.turn_away(&client, Ended::Refused, rule);
+            return turn_away(Ended::Refused, clients.rule_of(client_address, server_address));
         };
-        let Ok(server) = self.fit(&client, server, &clients, &plan) else {
-            return self.turn_away(&client, Ended::ResetByClient, &plan.rule);
-        };
+        if let Err(error) = self.fit(&client, &server, &clients, &plan) {
+            self.shared.warn_once(Once::NotFitted, || {
+                format!(
+                    "clients are reset, as their sockets cannot be what the rule '{}' says: {error}",
+                    plan.rule
+                )
+            });
+            return turn_away(Ended::Unreachable, &plan.rule);
+        }
         self.check_cc(&client, &plan.client, Side::Client);
         let legs = Legs {
             number,
@@ -323,30 +337,24 @@ impl Worker<'_> {
         }
     }
 
-    fn turn_away(&self, client: &TcpStream, ended: Ended, rule: &str) {
-        leg::close_with_reset(client);
-        self.shared.registry.count(rule, ended);
-        self.shared.count_ended(ended, [0, 0]);
-    }
-
     /// Gives both sockets the options of a way that is not the one they were prepared for.
     fn fit(
         &self,
         client: &TcpStream,
-        server: TcpStream,
+        server: &TcpStream,
         clients: &Clients,
-        plan: &Arc<ConnectionPlan>,
-    ) -> io::Result<TcpStream> {
+        plan: &ConnectionPlan,
+    ) -> Result<()> {
         let prepared = clients.likely();
         let leg = |plan| self.shared.leg(plan, clients.is_intercepted());
         let is_ipv6 = |address: io::Result<SocketAddr>| address.is_ok_and(|address| address.is_ipv6());
         if plan.client != prepared.client {
-            leg(&plan.client).adopt(client, is_ipv6(client.local_addr())).map_err(io::Error::other)?;
+            leg(&plan.client).adopt(client, is_ipv6(client.local_addr()))?;
         }
         if plan.server != prepared.server {
-            leg(&plan.server).adopt(&server, is_ipv6(server.local_addr())).map_err(io::Error::other)?;
+            leg(&plan.server).adopt(server, is_ipv6(server.local_addr()))?;
         }
-        Ok(server)
+        Ok(())
     }
 
     /// Somebody may have connected to a transparent listener itself: there is no server behind it but the relay.
