@@ -123,6 +123,8 @@ impl Service {
 /// The file of the daemon that a process becomes which has given itself the filter of the calls in [`CALLS`].
 const DAEMON: &str = "LONGFAT_TEST_DAEMON";
 const CALLS: &str = "LONGFAT_TEST_CALLS";
+/// Instead of those: the one that is refused.
+const REFUSED: &str = "LONGFAT_TEST_REFUSED";
 
 /// What this test program is told to give itself the filter and become the daemon.
 fn filter_first<'c>(command: &'c mut Command, calls: &[String], file: &Path) -> &'c mut Command {
@@ -134,22 +136,34 @@ fn filter_first<'c>(command: &'c mut Command, calls: &[String], file: &Path) -> 
 #[test]
 #[ignore = "the filter of system calls of other tests"]
 fn under_a_filter_of_system_calls() {
-    let Ok(calls) = std::env::var(CALLS) else { return };
-    seccompiler::apply_filter(&filter(&calls.split(' ').collect::<Vec<_>>())).unwrap();
+    let program = match (std::env::var(CALLS), std::env::var(REFUSED)) {
+        (Ok(calls), _) => filter(&calls.split(' ').collect::<Vec<_>>()),
+        (_, Ok(call)) => compile("allow", &json!({ "errno": libc::EPERM }), &[&call]).unwrap(),
+        _ => return,
+    };
+    seccompiler::apply_filter(&program).unwrap();
     let error = Command::new(PROGRAM).args(["relay", "run"]).arg(std::env::var(DAEMON).unwrap()).exec();
     panic!("{PROGRAM}: {error}");
 }
 
+/// What becomes of these calls, and of all others.
+fn compile(
+    others: &str,
+    these: &serde_json::Value,
+    calls: &[&str],
+) -> Result<seccompiler::BpfProgram, seccompiler::Error> {
+    let calls: Vec<_> = calls.iter().map(|call| json!({ "syscall": call })).collect();
+    let filter = json!({ "mismatch_action": others, "match_action": these, "filter": calls });
+    let text = json!({ "daemon": filter }).to_string();
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    Ok(seccompiler::compile_from_json(text.as_bytes(), arch)?.remove("daemon").unwrap())
+}
+
 /// systemd's sets name the calls of every architecture: those that this one does not have are left out.
 fn filter(calls: &[&str]) -> seccompiler::BpfProgram {
-    let compile = |calls: &[&str]| {
-        let allowed: Vec<_> = calls.iter().map(|call| json!({ "syscall": call })).collect();
-        let filter = json!({ "mismatch_action": "kill_process", "match_action": "allow", "filter": allowed });
-        let text = json!({ "daemon": filter }).to_string();
-        seccompiler::compile_from_json(text.as_bytes(), std::env::consts::ARCH.try_into().unwrap())
-    };
-    let here: Vec<_> = calls.iter().copied().filter(|call| compile(&[call]).is_ok()).collect();
-    compile(&here).unwrap().remove("daemon").unwrap()
+    let allow = |calls: &[&str]| compile("kill_process", &json!("allow"), calls);
+    let here: Vec<_> = calls.iter().copied().filter(|call| allow(&[call]).is_ok()).collect();
+    allow(&here).unwrap()
 }
 
 impl Drop for Service {
@@ -266,6 +280,27 @@ fn with_the_drop_in_packets_are_marked_and_its_rights_are_given_up() {
         assert!(Instant::now() < deadline, "{:?}", service.status());
         ask(&client, b"marked");
     }
+}
+
+#[test]
+fn a_relay_that_cannot_give_up_its_privileges_says_so_and_never_serves_with_them() {
+    let bed = Bed::new("unitc");
+    forwarding(&bed);
+    let before = bed.footprint();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("relay.toml");
+    let socket = directory.path().join("relay.sock");
+    let text = format!("control = {{ socket = '{}' }}\n[intercept]\ninterfaces = 'lan'\n", socket.display());
+    std::fs::write(&file, text).unwrap();
+    // What goes on regardless is ended after a while.
+    let mut command = bed.relay.command("timeout");
+    command.args(["--signal=TERM", "10"]).arg(std::env::current_exe().unwrap());
+    let output =
+        filter_first(&mut command, &[], &file).env_remove(CALLS).env(REFUSED, "capset").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("give up capabilities") && !said.contains("ready"), "{said}");
+    assert_eq!(bed.footprint(), before);
 }
 
 /// The unit, its drop-in, and the program where the unit looks for it.

@@ -20,7 +20,12 @@ pub trait Observer: Sync {
     fn closed(&self, _summary: &ConnectionSummary) {}
     /// Everything stands that needs privileges at the start, and no other thread runs yet. Called by the thread that
     /// runs the relay.
-    fn prepared(&self) {}
+    ///
+    /// # Errors
+    /// The relay ends before it has begun, with this.
+    fn prepared(&self) -> crate::Result<()> {
+        Ok(())
+    }
     /// Every worker went round its loop since this was called last.
     fn alive(&self) {}
     /// The plan was asked to change, and did, or why not.

@@ -120,7 +120,7 @@ fn open_and_work(
     }
     let standing = Standing::new(Arc::clone(plan), doors, ports, interception);
     standing.describe(&mut shared.standing.lock().unwrap_or_else(PoisonError::into_inner));
-    observer.prepared();
+    observer.prepared()?;
     work(&shared, standing, workers, &answers, commands)
 }
 

@@ -220,8 +220,9 @@ struct Ear {
 }
 
 impl Observer for Ear {
-    fn prepared(&self) {
+    fn prepared(&self) -> longfat_relay::Result<()> {
         (self.prepared)();
+        Ok(())
     }
     fn ready(&self, ready: &Ready) {
         self.ready.lock().unwrap().send(ready.clone()).unwrap();

@@ -65,21 +65,13 @@ pub fn run(args: &Args) -> Outcome {
     let log = Log::new(&plan.log);
     let notify = Notify::from_environment();
     let held = hold(&plan)?;
-    let daemon = Daemon {
-        file: args.file.clone(),
-        signals,
-        log,
-        notify,
-        held: Mutex::new(held),
-        broken: Mutex::new(None),
-    };
+    let daemon = Daemon { file: args.file.clone(), signals, log, notify, held: Mutex::new(held) };
     let stats = longfat_relay::run(&plan, &daemon, &daemon).map_err(|error| match error {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
     })?;
     daemon.log.say(LogLevel::Info, "ended", "the relay has ended", json!({ "totals": stats }));
-    let broken = daemon.broken.into_inner().unwrap_or_else(PoisonError::into_inner);
-    broken.map_or(Ok(()), |error: anyhow::Error| Err(error.into()))
+    Ok(())
 }
 
 /// The plan of a file.
@@ -149,8 +141,6 @@ struct Daemon {
     notify: Notify,
     /// Our congestion controls, registered for as long as the relay runs.
     held: Mutex<Vec<Registration>>,
-    /// What went wrong where nobody could be told.
-    broken: Mutex<Option<anyhow::Error>>,
 }
 
 impl Commands for Daemon {
@@ -170,14 +160,11 @@ impl Commands for Daemon {
 }
 
 impl Observer for Daemon {
-    fn prepared(&self) {
+    fn prepared(&self) -> longfat_relay::Result<()> {
         // Of what the relay does while it runs and when it ends, sockets with others' addresses, marks, buffers, other
         // congestion controls, nft and ip need CAP_NET_ADMIN, and clients' ports below 1024 CAP_NET_BIND_SERVICE; nothing
         // needs more.
-        if let Err(error) = capability::keep_only(&[capability::NET_ADMIN, capability::NET_BIND_SERVICE]) {
-            let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
-            *broken = Some(error.into());
-        }
+        Ok(capability::keep_only(&[capability::NET_ADMIN, capability::NET_BIND_SERVICE])?)
     }
 
     fn ready(&self, ready: &Ready) {
