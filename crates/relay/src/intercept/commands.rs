@@ -1,9 +1,11 @@
-//! The host's programs: nft and ip, in the calling thread's network namespace.
+//! The host's programs: nft and ip, in the calling thread's network namespace. Each is a process group of its own, which
+//! Ctrl-C in a terminal does not reach: whoever is impatient with a cleanup would end it half-way.
 
 use longfat_host::{Error, Result, run_command};
 use std::{
     ffi::CString,
     io::Write,
+    os::unix::process::CommandExt,
     process::{Command, Output, Stdio},
 };
 
@@ -20,7 +22,7 @@ pub(super) fn nft_check(program: &str) -> Result<String> {
 /// Runs `ip ARGS`.
 pub(super) fn ip(args: &[&str]) -> Result<String> {
     let mut command = Command::new("ip");
-    command.args(args);
+    command.args(args).process_group(0);
     run_command(command)
 }
 
@@ -66,6 +68,7 @@ fn feed(program: &str, args: &[&str], input: &str) -> Result<String> {
 fn feed_any(program: &str, args: &[&str], input: &str) -> Result<Output> {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.process_group(0);
     let mut child =
         command.spawn().map_err(|error| failed(program, args, format!("cannot be started: {error}")))?;
     std::thread::scope(|scope| {
