@@ -7,6 +7,7 @@
 use crate::{Error, Namespace, Result};
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -126,6 +127,11 @@ pub fn start_time(pid: i32) -> Option<u64> {
     let (name, after) = stat.rsplit_once(')')?;
     let dead = name.is_empty() || matches!(after.split_whitespace().next()?, "Z" | "X");
     if dead { None } else { after.split_whitespace().nth(19)?.parse().ok() }
+}
+
+/// Number of the PID namespace in which this process counts processes: elsewhere its pid is nobody's, or another's.
+pub fn pid_namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
 }
 
 fn directory(id: &str) -> PathBuf {

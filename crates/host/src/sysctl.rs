@@ -31,6 +31,15 @@ pub fn write(key: &str, value: &str) -> Result<()> {
         .map_err(|source| Error::io(format!("set sysctl '{key}' to '{value}'"), source))
 }
 
+/// Whether the kernel would let a key be written: it may lie in a file system that is read-only, or be root's. Writes nothing.
+///
+/// # Errors
+/// Why not.
+pub fn check_writable(key: &str) -> Result<()> {
+    let opened = fs::OpenOptions::new().write(true).open(path(key));
+    opened.map(drop).map_err(|source| Error::io(format!("open sysctl '{key}' to set it"), source))
+}
+
 /// Every setting under `net`, sorted by name. Names keep `/` within interface names as the kernel does. What cannot be
 /// written is no setting (which congestion controls there are, how many connections are tracked), and what only root may
 /// read (the key of Fast Open) is nobody else's business: both are left out.

@@ -21,12 +21,12 @@ pub enum Error {
         source: io::Error,
     },
     /// A relay of that name runs already in this network namespace.
-    #[error("a relay named '{name}' runs already (process {pid}); end it or choose another --name")]
+    #[error("a relay named '{name}' runs already ({owner}); end it or choose another --name")]
     NameTaken {
         /// The name.
         name: String,
-        /// Who has it.
-        pid: i32,
+        /// The process that has it, and where.
+        owner: String,
     },
     /// A routing mark or table is in use by somebody else.
     #[error(
@@ -41,6 +41,14 @@ pub enum Error {
         by: String,
         /// The option that chooses another.
         option: &'static str,
+    },
+    /// Something that dead relays left could not be undone.
+    #[error("{}", .problems.join("; "))]
+    NotUndone {
+        /// The nft tables of those of whom nothing is left, or nothing but what the problems say.
+        removed: Vec<String>,
+        /// What is left, of whom and why.
+        problems: Vec<String>,
     },
     /// A system call failed.
     #[error("{what}: {source}")]

@@ -5,17 +5,23 @@
 
 mod commands;
 mod numbers;
+mod remains;
 mod rules;
+mod undo;
 
 use crate::{
-    Accept, Error, Fail, InterceptPlan, RelayPlan, Result,
+    Accept, Error, Fail, InterceptPlan, Observer, RelayPlan, Result,
     hold::{self, Tun},
 };
 use commands::{interface_exists, ip, ip_all, ip_quiet, ip_try, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
 use numbers::FIRST_NUMBER;
+pub use remains::clean;
+use remains::{find, is_living, of_the_dead, owner, records, show_life, sweep};
 pub(crate) use rules::{ListenPorts, Numbers, Taking};
 use rules::{Place, Record};
+use std::{cell::RefCell, os::unix::net::UnixDatagram};
+use undo::{Left, undo, undo_behind, unroute};
 
 /// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
 const RULE_PRIORITY: &str = "10";
@@ -120,8 +126,9 @@ pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
         if relay.intercepted_ways().any(|(_, way)| way.accept == Accept::AfterServer) {
             missing.extend(missing_tun());
         }
-        if !plan.set_forwarding {
-            missing.extend(missing_forwarding());
+        match plan.set_forwarding {
+            true => missing.extend(missing_right_to_forward()),
+            false => missing.extend(missing_forwarding()),
         }
     }
     missing
@@ -150,6 +157,21 @@ fn missing_forwarding() -> Vec<Missing> {
         Missing::new("forwarding of packets", why, format!("run 'sysctl -w {key}=1', or give --forwarding"))
     })
     .collect()
+}
+
+/// Where forwarding is to be turned on and cannot be.
+fn missing_right_to_forward() -> Vec<Missing> {
+    let off = FORWARDING.into_iter().filter(|key| is_off(key));
+    let refused = off.filter_map(|key| Some((key, sysctl::check_writable(key).err()?)));
+    refused
+        .map(|(key, error)| {
+            let mend = format!(
+                "set {key} = 1 in /etc/sysctl.d and leave 'forwarding' out, or give the service \
+                 'ProtectKernelTunables=no'"
+            );
+            Missing::new(format!("the right to set sysctl {key}"), error.to_string(), mend)
+        })
+        .collect()
 }
 
 /// With src_valid_mark the kernel looks up a packet's source by its mark, finds it in our table as local, and drops
@@ -194,30 +216,47 @@ fn is_off(key: &str) -> bool {
 pub(crate) struct Interception {
     table_name: String,
     record: Record,
+    /// Of a relay that fails closed: chains that refuse what it would take, as its plan is now.
+    refusals: RefCell<Option<String>>,
     removed: bool,
+    /// Says to other PID namespaces that the relay lives; dropped last.
+    _life: Option<UnixDatagram>,
 }
 
 impl Interception {
-    /// Claims the name and the numbers: removes what dead relays left, makes the (empty) table that is the record,
-    /// and the routes. No packet is taken before [`Interception::start`].
-    pub fn prepare(name: &str, plan: &InterceptPlan, fail: Fail) -> Result<Interception> {
-        let table_name = rules::table_name(name);
-        sweep(|dead, record| !record.keep || dead == table_name)?;
-        if let Some(record) = find(&table_name) {
-            return Err(Error::NameTaken { name: name.to_owned(), pid: record.pid });
+    /// Claims the name and the numbers: removes what dead relays left, makes the table that is the record, and the
+    /// routes. No packet is taken before [`Interception::start`]. What a relay that fails closed would take is refused
+    /// from now on, and if a dead one's refusals stand, at every moment.
+    pub fn prepare(relay: &RelayPlan, plan: &InterceptPlan, observer: &dyn Observer) -> Result<Interception> {
+        let table_name = rules::table_name(&relay.name);
+        let refuses = relay.fail == Fail::Closed;
+        let is_taken_over = inherit(relay, &table_name, observer)?;
+        // It may have been on only since a dead relay turned it on.
+        let missing = if plan.set_forwarding { Vec::new() } else { missing_forwarding() };
+        if !missing.is_empty() {
+            return Err(Error::Unsupported(missing));
         }
-        let others = records()?.into_iter().map(|(name, record)| (name, record.numbers)).collect();
+        let others = records()?.into_iter().filter(|(name, _)| *name != table_name);
+        let numbers = numbers::choose(plan, others.map(|(name, record)| (name, record.numbers)).collect())?;
+        let _life = show_life(&table_name)?;
         let pid = std::process::id() as i32;
         let record = Record {
             pid,
             start_ticks: lease::start_time(pid).unwrap_or(0),
-            keep: fail == Fail::Closed,
-            numbers: numbers::choose(plan, others)?,
+            pid_namespace: lease::pid_namespace(),
+            keep: refuses,
             forwarding_ipv4: plan.set_forwarding && is_off(FORWARDING[0]),
             forwarding_ipv6: plan.set_forwarding && is_off(FORWARDING[1]),
+            numbers,
         };
-        nft(&rules::table(&table_name, &record))?;
-        let interception = Interception { table_name, record, removed: false };
+        let refusals = refuses.then(|| refusals(relay, &record.numbers));
+        let chains = refusals.as_deref().unwrap_or_default();
+        nft(&match is_taken_over {
+            true => rules::replace(&table_name, &record, chains),
+            false => rules::table(&table_name, &record) + chains,
+        })?;
+        let refusals = RefCell::new(refusals);
+        let interception = Interception { table_name, record, refusals, removed: false, _life };
         interception.route()?;
         Ok(interception)
     }
@@ -236,14 +275,15 @@ impl Interception {
                 sysctl::write(key, "1")?;
             }
         }
-        nft(&rules::chains(&self.table_name, plan, &self.record.numbers, ports, Taking::Yes))?;
-        Ok(())
+        self.exchange(plan, ports, Taking::Yes)
     }
 
     /// Other rules instead of those that stand, in one transaction.
     pub fn exchange(&self, plan: &RelayPlan, ports: &[ListenPorts], taking: Taking) -> Result<()> {
         let chains = rules::chains(&self.table_name, plan, &self.record.numbers, ports, taking);
         nft(&format!("{}{chains}", rules::delete_rules(&self.table_name)))?;
+        let refuses = self.record.keep;
+        self.refusals.replace(refuses.then(|| refusals(plan, &self.record.numbers)));
         Ok(())
     }
 
@@ -283,22 +323,56 @@ impl Interception {
         let way = |place: &Place| (numbers.hold_mark(*place), numbers.hold_table(*place));
         let ways: Vec<_> = places(rule, holders).iter().map(way).collect();
         for family in FAMILIES {
-            ip_try(family, &ways.iter().map(|way| unroute(family, &self.record, *way)).collect::<String>());
+            // What stays is found again at the end.
+            let _ = ip_try(
+                family,
+                &ways.iter().map(|way| unroute(family, &self.record, *way)).collect::<String>(),
+            );
         }
     }
 
-    /// Removes everything. A relay that fails closed leaves its table, in which nothing but the refusals stand since
-    /// it stopped taking connections.
+    /// Removes everything. A relay that fails closed leaves its table, in which nothing but the refusals stand.
     pub fn remove(mut self) -> Result<()> {
         self.removed = true;
-        if self.record.keep { undo_routes(&self.record) } else { undo(&self.table_name, &self.record) }
+        self.take_back()?.map_or(Ok(()), Err)
     }
+
+    fn take_back(&self) -> Result<Left> {
+        match &*self.refusals.borrow() {
+            Some(refusals) => undo_behind(&self.table_name, &self.record, refusals),
+            None => undo(&self.table_name, &self.record),
+        }
+    }
+}
+
+/// Removes what dead relays left, but for refusals: others' stay, and those of the same name become this relay's if it fails
+/// closed, too. Whether they did, and the table stands.
+fn inherit(relay: &RelayPlan, table_name: &str, observer: &dyn Observer) -> Result<bool> {
+    let swept = sweep(|dead, record| !record.keep && dead != table_name)?;
+    swept.problems.iter().for_each(|problem| observer.warning(problem));
+    let Some(found) = find(table_name) else { return Ok(false) };
+    if is_living(table_name, &found) {
+        return Err(Error::NameTaken { name: relay.name.clone(), owner: owner(&found) });
+    }
+    let is_taken_over = found.keep && relay.fail == Fail::Closed;
+    let left = match is_taken_over {
+        true => undo_behind(table_name, &found, &refusals(relay, &found.numbers))?,
+        false => undo(table_name, &found)?,
+    };
+    left.iter().for_each(|error| observer.warning(&of_the_dead(table_name, error)));
+    Ok(is_taken_over)
+}
+
+/// Chains that refuse what the relay would take, and take nothing.
+fn refusals(relay: &RelayPlan, numbers: &Numbers) -> String {
+    let nobody = vec![ListenPorts::default(); relay.rules.len().max(1)];
+    rules::chains(&rules::table_name(&relay.name), relay, numbers, &nobody, Taking::No)
 }
 
 impl Drop for Interception {
     fn drop(&mut self) {
         if !self.removed
-            && let Err(error) = undo(&self.table_name, &self.record)
+            && let Err(error) = self.take_back().and_then(|left| left.map_or(Ok(()), Err))
         {
             eprintln!(
                 "longfat: removing nft table '{}': {error}; the next relay tries again",
@@ -306,71 +380,6 @@ impl Drop for Interception {
             );
         }
     }
-}
-
-/// Packets first, then routes and sysctls, the record last.
-fn undo(table_name: &str, record: &Record) -> Result<()> {
-    nft(&rules::delete_rules(table_name))?;
-    undo_routes(record)?;
-    nft(&rules::delete_table(table_name))?;
-    Ok(())
-}
-
-/// What takes back one way of marked packets: the route that the relay made (one to an interface goes with it) and then
-/// the rule, by which it is found. The rest of the table is not the relay's.
-fn unroute(family: &str, record: &Record, (mark, table): (u32, u32)) -> String {
-    let metric = if family == FAMILIES[1] { IPV6_METRIC } else { "" };
-    let route = match (mark == record.numbers.mark, record.keep) {
-        (true, _) => format!("route del {DELIVERY}{metric} table {table}\n"),
-        (false, true) => format!("route del {REFUSAL} table {table}\n"),
-        (false, false) => String::new(),
-    };
-    format!("{route}rule del priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n")
-}
-
-fn undo_routes(record: &Record) -> Result<()> {
-    for family in FAMILIES {
-        // One for packets of the relay's connections, and one for each rule and worker that hold SYNs.
-        let rules = numbers::routing_rules(family);
-        let made = rules.lines().filter_map(|line| numbers::made(line, &record.numbers));
-        ip_try(family, &made.map(|way| unroute(family, record, way)).collect::<String>());
-    }
-    for (key, set) in FORWARDING.into_iter().zip([record.forwarding_ipv4, record.forwarding_ipv6]) {
-        if set {
-            sysctl::write(key, "0")?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes what relays left whose process is dead, and, when asked to, the refusals that relays which fail closed left
-/// on purpose; the names of the nft tables.
-pub fn clean(refusals_too: bool) -> Result<Vec<String>> {
-    sweep(|_, record| refusals_too || !record.keep)
-}
-
-/// Removes what relays left whose process is dead, as far as it is meant.
-fn sweep(meant: impl Fn(&str, &Record) -> bool) -> Result<Vec<String>> {
-    let mut removed = Vec::new();
-    for (name, record) in records()? {
-        if lease::start_time(record.pid) != Some(record.start_ticks) && meant(&name, &record) {
-            undo(&name, &record)?;
-            removed.push(name);
-        }
-    }
-    Ok(removed)
-}
-
-/// The relays whose nft tables stand, by the names of these.
-fn records() -> Result<Vec<(String, Record)>> {
-    let tables = nft("list tables\n")?;
-    let names = tables.lines().filter_map(|line| line.strip_prefix("table inet ")).map(str::trim);
-    let ours = names.filter(|name| name.starts_with("longfat_"));
-    Ok(ours.filter_map(|name| Some((name.to_owned(), find(name)?))).collect())
-}
-
-fn find(table_name: &str) -> Option<Record> {
-    Record::parse(&nft(&format!("list table inet {table_name}\n")).ok()?)
 }
 
 /// Whether this namespace has IPv6 (IPv4 it has).

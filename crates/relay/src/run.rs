@@ -77,7 +77,7 @@ pub fn run(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -
     }
     let relay = Arc::new(plan.clone().within_memory());
     let interception = match &plan.intercept {
-        Some(intercept) => Some(Interception::prepare(&plan.name, intercept, plan.fail)?),
+        Some(intercept) => Some(Interception::prepare(&relay, intercept, observer)?),
         None => None,
     };
     let stats = open_and_work(&relay, interception.as_ref(), commands, observer);

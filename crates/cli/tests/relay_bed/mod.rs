@@ -88,13 +88,18 @@ pub struct Relay {
 
 impl Relay {
     pub fn start(mut command: Command) -> Relay {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Relay::start_with(command.stderr(Stdio::piped()))
+    }
+
+    /// The same with a standard error of the test's own.
+    pub fn start_with(command: &mut Command) -> Relay {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
         if !line.starts_with("ready") && !line.starts_with("{\"ready\"") {
             let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said).unwrap());
             panic!("not ready: {line}{said}");
         }
         Relay { child, stdout }
@@ -103,6 +108,12 @@ impl Relay {
     pub fn signal(&self, signal: i32) {
         // SAFETY: the child has not been waited for, so its pid is its own.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// To its process group, which is its own, as a terminal does.
+    pub fn signal_group(&self, signal: i32) {
+        // SAFETY: the child has not been waited for, so its pid, and the group's, is its own.
+        assert_eq!(unsafe { libc::kill(-(self.child.id() as i32), signal) }, 0);
     }
 
     /// Waits for the end: exit code and what it printed after "ready".

@@ -31,10 +31,19 @@ pub(super) fn ip_all(family: &str, commands: &str) -> Result<()> {
     feed("ip", &[family, "-batch", "-"], commands).map(drop)
 }
 
-/// Runs all of them, where failure means "there is none".
-pub(super) fn ip_try(family: &str, commands: &str) {
-    if !commands.is_empty() {
-        let _ = feed_any("ip", &[family, "-force", "-batch", "-"], commands);
+/// Runs all of them, where failure of one means "there is none".
+///
+/// # Errors
+/// Not all of them were run.
+pub(super) fn ip_try(family: &str, commands: &str) -> Result<()> {
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let args = [family, "-force", "-batch", "-"];
+    let output = feed_any("ip", &args, commands)?;
+    match output.status.code() {
+        Some(_) => Ok(()),
+        None => Err(failed("ip", &args, output.status.to_string())),
     }
 }
 

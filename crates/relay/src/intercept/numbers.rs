@@ -2,7 +2,8 @@
 
 use super::{
     FAMILIES, RULE_PRIORITY,
-    commands::{ip_quiet, ip_shown},
+    commands::{ip, ip_shown},
+    has_ipv6,
     rules::Numbers,
 };
 use crate::{Error, InterceptPlan, Result};
@@ -19,14 +20,19 @@ struct Taken {
     relays: Vec<(String, Numbers)>,
 }
 
-/// The routing rules of a family, with the numbers of tables rather than names.
-pub(super) fn routing_rules(family: &str) -> String {
-    ip_quiet(&["-N", family, "rule", "show"])
+/// The routing rules of a family, with the numbers of tables rather than names; none of a family that this host lacks.
+pub(super) fn routing_rules(family: &str) -> Result<String> {
+    let lacks_it = || family == FAMILIES[1] && !has_ipv6();
+    match ip(&["-N", family, "rule", "show"]) {
+        Err(_) if lacks_it() => Ok(String::new()),
+        listed => Ok(listed?),
+    }
 }
 
 /// The numbers asked for, or the first that no rule, route or relay uses, with all that a relay may come to use.
 pub(super) fn choose(plan: &InterceptPlan, relays: Vec<(String, Numbers)>) -> Result<Numbers> {
-    let taken = Taken { rules: FAMILIES.map(routing_rules).concat(), relays };
+    let rules: Result<String> = FAMILIES.into_iter().map(routing_rules).collect();
+    let taken = Taken { rules: rules?, relays };
     if let Some(mark) = plan.mark {
         refuse_taken("routing mark", mark, "--mark", taken.mark_user(mark))?;
     }

@@ -86,6 +86,8 @@ pub(crate) struct Record {
     pub pid: i32,
     /// Start time of the process in clock ticks: a later process may have the same pid.
     pub start_ticks: u64,
+    /// The PID namespace that its number is of; records of older versions do not say.
+    pub pid_namespace: Option<u64>,
     pub numbers: Numbers,
     /// Forwarding sysctls found off and turned on.
     pub forwarding_ipv4: bool,
@@ -95,10 +97,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The table's comment (nft allows 128 bytes).
+    /// The table's comment (nft allows 128 bytes: after 3000 years of uptime it is too long).
     pub fn comment(&self) -> String {
+        let namespace = self.pid_namespace.map(|inode| format!(" ns {inode}")).unwrap_or_default();
         format!(
-            "longfat relay pid {} start {} mark {} own {} table {} fwd4 {} fwd6 {} keep {}",
+            "longfat relay pid {} start {} mark {} own {} table {} fwd4 {} fwd6 {} keep {}{namespace}",
             self.pid,
             self.start_ticks,
             self.numbers.mark,
@@ -122,6 +125,7 @@ impl Record {
         Some(Record {
             pid: i32::try_from(value("pid")?).ok()?,
             start_ticks: value("start")?,
+            pid_namespace: value("ns"),
             numbers: Numbers { mark: number("mark")?, own_mark: number("own")?, table: number("table")? },
             forwarding_ipv4: value("fwd4")? != 0,
             forwarding_ipv6: value("fwd6")? != 0,
@@ -153,6 +157,11 @@ pub(crate) enum Taking {
 /// The table with its record and no rules.
 pub(crate) fn table(name: &str, record: &Record) -> String {
     format!("create table inet {name} {{\ncomment \"{}\"\n}}\n", record.comment())
+}
+
+/// The table, with its record and these chains, instead of the one that stands: at no moment there is none.
+pub(crate) fn replace(name: &str, record: &Record, chains: &str) -> String {
+    format!("{}{}{chains}", delete_table(name), table(name, record))
 }
 
 /// The chains that take packets. SYNs are found by interface and rule, each rule sending them to its own listener;
@@ -381,7 +390,8 @@ mod tests {
     fn record() -> Record {
         Record {
             pid: 4_194_304,
-            start_ticks: u64::MAX,
+            start_ticks: 9_999_999_999_999,
+            pid_namespace: Some(u32::MAX.into()),
             numbers: Numbers { mark: u32::MAX - 1, own_mark: u32::MAX, table: u32::MAX },
             forwarding_ipv4: true,
             forwarding_ipv6: false,
@@ -392,9 +402,12 @@ mod tests {
     #[test]
     fn the_record_is_read_back_from_the_tables_comment() {
         let comment = record().comment();
-        assert!(comment.len() <= 127, "{} bytes", comment.len());
-        let listing = format!("table inet longfat_x {{\n\tcomment \"{comment}\"\n}}\n");
-        assert_eq!(Record::parse(&listing), Some(record()));
+        assert!(comment.len() <= 128, "{} bytes", comment.len());
+        let older = Record { pid_namespace: None, ..record() };
+        for record in [record(), older] {
+            let listing = format!("table inet longfat_x {{\n\tcomment \"{}\"\n}}\n", record.comment());
+            assert_eq!(Record::parse(&listing), Some(record));
+        }
         assert_eq!(Record::parse("table inet longfat_x {\n\tcomment \"of somebody else\"\n}"), None);
     }
 

@@ -9,7 +9,7 @@ use anyhow::Context;
 use comfy_table::{Table, presets};
 use longfat_cc::Algorithm;
 use longfat_kernel::cc;
-use longfat_relay::{Accept, ConnectionPlan, Fail, LegPlan, MatchPlan, RelayPlan};
+use longfat_relay::{Accept, ConnectionPlan, Error, Fail, LegPlan, MatchPlan, RelayPlan};
 use longfat_schema::units::{Rate, Size};
 use std::path::PathBuf;
 
@@ -62,12 +62,15 @@ pub fn clean(args: &Clean) -> Outcome {
     if let Some(missing) = longfat_host::support::missing_network_admin("rules of nftables") {
         return Err(Failure::Unsupported(vec![missing]));
     }
-    let removed = longfat_relay::clean(!args.keep_refusals)?;
-    match removed[..] {
-        [] => println!("nothing was left"),
-        _ => println!("removed: {}", removed.join(", ")),
+    let outcome = longfat_relay::clean(!args.keep_refusals);
+    match &outcome {
+        Ok(removed) if removed.is_empty() => println!("nothing was left"),
+        Ok(removed) | Err(Error::NotUndone { removed, .. }) if !removed.is_empty() => {
+            println!("removed: {}", removed.join(", "));
+        }
+        _ => {}
     }
-    Ok(())
+    Ok(outcome.map(drop)?)
 }
 
 fn explain(plan: &RelayPlan) -> String {
