@@ -19,7 +19,7 @@ use numbers::FIRST_NUMBER;
 pub use remains::clean;
 use remains::{find, is_living, of_the_dead, owner, records, show_life, sweep};
 pub(crate) use rules::{ListenPorts, Numbers, Taking};
-use rules::{Place, Record};
+use rules::{Place, Record, Untracked};
 use std::{cell::RefCell, os::unix::net::UnixDatagram};
 use undo::{Left, undo, undo_behind, unroute};
 
@@ -44,7 +44,8 @@ pub fn explain(relay: &RelayPlan) -> String {
     let numbers = Numbers { mark, own_mark: mark.wrapping_add(1), table: plan.table.unwrap_or(FIRST_NUMBER) };
     let ports = |index: u16| ListenPorts { ipv4: Some(40_000 + 2 * index), ipv6: Some(40_001 + 2 * index) };
     let ports: Vec<_> = (0..relay.rules.len().max(1)).map(|index| ports(index as u16)).collect();
-    let mut text = rules::chains(&rules::table_name(&relay.name), relay, &numbers, &ports, Taking::Yes);
+    let mut text =
+        rules::chains(&rules::table_name(&relay.name), relay, &numbers, &ports, Taking::Yes, Untracked::Can);
     for family in FAMILIES {
         text.push_str(&format!(
             "ip {family} rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
@@ -138,10 +139,19 @@ pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
 fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
     let numbers = Numbers { mark: 1, own_mark: 2, table: 1 };
     let ports = vec![ListenPorts { ipv4: Some(1), ipv6: Some(1) }; plan.rules.len().max(1)];
-    let error = nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes)).err()?;
+    let check = |untracked| {
+        nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes, untracked))
+    };
+    let error = check(untracked()).err()?;
     let mend =
         "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, CONFIG_NFT_HASH and CONFIG_NFT_FIB_INET";
     Some(Missing::new("transparent interception by nftables", error.to_string(), mend))
+}
+
+/// Whether this host can keep packets out of conntrack.
+fn untracked() -> Untracked {
+    let rule = "table inet longfat_check {\nchain output {\nnotrack\n}\n}\n";
+    if nft_check(rule).is_ok() { Untracked::Can } else { Untracked::Cannot }
 }
 
 fn missing_tun() -> Option<Missing> {
@@ -218,6 +228,7 @@ pub(crate) struct Interception {
     record: Record,
     /// Of a relay that fails closed: chains that refuse what it would take, as its plan is now.
     refusals: RefCell<Option<String>>,
+    untracked: Untracked,
     removed: bool,
     /// Says to other PID namespaces that the relay lives; dropped last.
     _life: Option<UnixDatagram>,
@@ -255,8 +266,8 @@ impl Interception {
             true => rules::replace(&table_name, &record, chains),
             false => rules::table(&table_name, &record) + chains,
         })?;
-        let refusals = RefCell::new(refusals);
-        let interception = Interception { table_name, record, refusals, removed: false, _life };
+        let (refusals, untracked) = (RefCell::new(refusals), untracked());
+        let interception = Interception { table_name, record, refusals, untracked, removed: false, _life };
         interception.route()?;
         Ok(interception)
     }
@@ -280,11 +291,15 @@ impl Interception {
 
     /// Other rules instead of those that stand, in one transaction.
     pub fn exchange(&self, plan: &RelayPlan, ports: &[ListenPorts], taking: Taking) -> Result<()> {
-        let chains = rules::chains(&self.table_name, plan, &self.record.numbers, ports, taking);
+        let chains = self.chains(plan, ports, taking);
         nft(&format!("{}{chains}", rules::delete_rules(&self.table_name)))?;
         let refuses = self.record.keep;
         self.refusals.replace(refuses.then(|| refusals(plan, &self.record.numbers)));
         Ok(())
+    }
+
+    fn chains(&self, plan: &RelayPlan, ports: &[ListenPorts], taking: Taking) -> String {
+        rules::chains(&self.table_name, plan, &self.record.numbers, ports, taking, self.untracked)
     }
 
     fn route(&self) -> Result<()> {
@@ -366,7 +381,7 @@ fn inherit(relay: &RelayPlan, table_name: &str, observer: &dyn Observer) -> Resu
 /// Chains that refuse what the relay would take, and take nothing.
 fn refusals(relay: &RelayPlan, numbers: &Numbers) -> String {
     let nobody = vec![ListenPorts::default(); relay.rules.len().max(1)];
-    rules::chains(&rules::table_name(&relay.name), relay, numbers, &nobody, Taking::No)
+    rules::chains(&rules::table_name(&relay.name), relay, numbers, &nobody, Taking::No, Untracked::Cannot)
 }
 
 impl Drop for Interception {

@@ -262,18 +262,18 @@ impl InterceptPlan {
     /// Numbers stand for all those above them that a reload may bring into use.
     fn check(&self) -> Result<()> {
         let numbers = [
-            ("intercept.mark (--mark)", self.mark, 1, Numbers::MARKS, ""),
+            ("intercept.mark (--mark)", self.mark, 1..=Numbers::LAST_MARK, Numbers::MARKS, ""),
             (
                 "intercept.table (--table)",
                 self.table,
-                FIRST_TABLE,
+                FIRST_TABLE..=u32::MAX,
                 Numbers::TABLES,
                 ", above the tables 253 to 255 (default, main, local), which are the host's",
             ),
         ];
-        for (key, number, least, count, why) in numbers {
-            let most = u32::MAX - count + 1;
-            if let Some(number) = number.filter(|number| !(least..=most).contains(number)) {
+        for (key, number, range, count, why) in numbers {
+            let (least, most) = (range.start(), &(range.end() - count + 1));
+            if let Some(number) = number.filter(|number| !(least..=most).contains(&number)) {
                 return Err(Error::Plan(format!(
                     "{key} is {number}, and a relay has that number and the {} after it: give one of {least} to {most}{why}",
                     count - 1

@@ -12,6 +12,9 @@ const PAIR_SECONDS: u32 = 5;
 /// Pairs remembered per rule and family: at 50,000 new connections a second, all of them.
 const PAIRS: u32 = 1 << 18;
 
+/// What tells the mark of a taken packet from the one that delivers it.
+const TAKEN_BIT: u32 = 1 << 31;
+
 /// Numbers and addresses of one interception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Numbers {
@@ -42,6 +45,8 @@ const PLACES: u32 = (MOST_GATES * MOST_HOLDERS) as u32;
 impl Numbers {
     /// Marks of one relay: of taken packets, its own, and those of every place.
     pub const MARKS: u32 = 2 + PLACES;
+    /// Above are those of packets on their way through firewalls.
+    pub const LAST_MARK: u32 = TAKEN_BIT - 1;
     /// Routing tables of one relay: the one that delivers, and those of every place.
     pub const TABLES: u32 = 1 + PLACES;
 
@@ -52,6 +57,17 @@ impl Numbers {
             above @ 2..Self::MARKS => self.table.checked_add(above - 1),
             _ => None,
         }
+    }
+
+    /// Mark of packets that are taken, until firewalls have looked at them: no routing rule knows it.
+    pub fn taken_mark(&self) -> u32 {
+        self.mark ^ TAKEN_BIT
+    }
+
+    /// The same of SYNs to be held.
+    fn held_marks(&self) -> String {
+        let mark = |number: u32| self.mark.wrapping_add(2 + number) ^ TAKEN_BIT;
+        format!("{:#x}-{:#x}", mark(0), mark(PLACES - 1))
     }
 
     /// Mark of SYNs that are held there.
@@ -164,51 +180,127 @@ pub(crate) fn replace(name: &str, record: &Record, chains: &str) -> String {
     format!("{}{}{chains}", delete_table(name), table(name, record))
 }
 
-/// The chains that take packets. SYNs are found by interface and rule, each rule sending them to its own listener;
+/// Whether packets can be kept out of conntrack (`notrack`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Untracked {
+    Can,
+    /// The kernel has no nft_ct.
+    Cannot,
+}
+
+impl Untracked {
+    fn statement(self) -> &'static str {
+        match self {
+            Untracked::Can => "notrack ",
+            Untracked::Cannot => "",
+        }
+    }
+}
+
+/// No connection is begun or carried by such a packet alone.
+const NOT_SYN: &str = "tcp flags & (syn | ack | rst | fin) != syn";
+const SYN: &str = "tcp flags & (syn | ack | rst | fin) == syn";
+const ICMP: &str = "meta l4proto { icmp, ipv6-icmp }";
+
+/// The chains that take packets.
+///
+/// Both legs of a connection go from the client's address and port to the server's: conntrack would take them for one
+/// connection, whose sequence numbers are out of order, and address translation would leave both alone. So the clients' legs are
+/// not tracked, before conntrack looks (`clients`, `output`); the servers' are, and are found when their addresses are
+/// translated back (`servers`). The client's interfaces tell the legs apart, so that where both are behind one of
+/// them neither is tracked.
+///
+/// Clients' SYNs are found by interface and rule, each rule sending them to its own listener;
 /// without a listener the `tproxy` statement does not match, and they are forwarded unrelayed, or dropped by the next
 /// line when the relay fails closed. Only `tproxy` knows that a SYN for a pair of addresses and ports in TIME_WAIT
-/// begins a new connection. All other packets are found by their socket, whatever interface they come from (servers'
-/// replies too): one look-up per packet, and no route. They come first, for they are nearly all; only the relay's own
+/// begins a new connection. All other packets are found by their socket, whatever interface they come from: one look-up per
+/// packet, and no route. They come first, for they are nearly all; only the relay's own
 /// packets, should they come back, must not be taken for their other leg's. ICMP errors about the relay's packets quote somebody else's
 /// address as their source, and belong to its sockets all the same: path MTU discovery lives from them.
+///
+/// What is taken first gets a mark that no route knows, and the one that delivers it when firewalls have looked
+/// for a way back to its source (`fib saddr . mark …`), which by the other mark would be this host itself.
 pub(crate) fn chains(
     name: &str,
     plan: &RelayPlan,
     numbers: &Numbers,
     ports: &[ListenPorts],
     taking: Taking,
+    untracked: Untracked,
 ) -> String {
     let Numbers { mark, own_mark, .. } = numbers;
-    let interfaces = plan.intercept.iter().flat_map(|intercept| &intercept.interfaces);
+    let taken_mark = numbers.taken_mark();
+    let interfaces = quoted(plan.intercept.iter().flat_map(|intercept| &intercept.interfaces));
+    let lfh = numbers.hold_interfaces();
+    let notrack = untracked.statement();
+    let take = marked(taken_mark, untracked);
     let mut text = format!(
-        "table inet {name} {{\n{}chain syn {{\n\
-         {}\
-         iifname \"{}\" drop\n\
-         iifname != {} return\n\
+        "table inet {name} {{\n{}chain held {{\n\
+         {}meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
+         }}\nchain answered {{\n\
+         {}drop\n\
+         }}\nchain syn {{\n\
          fib daddr type local return\n",
         pair_sets(plan),
-        answered_lines(plan, numbers, ports),
-        numbers.hold_interfaces(),
-        quoted(interfaces)
+        match untracked {
+            // Where its interface is gone it is forwarded.
+            Untracked::Can => format!("fib daddr . mark oifname \"{lfh}\" notrack\n"),
+            Untracked::Cannot => String::new(),
+        },
+        answered_lines(plan, numbers, ports, untracked),
     );
     let nobody = vec![ListenPorts::default(); ports.len()];
-    for line in syn_lines(plan, numbers, if taking == Taking::Yes { ports } else { &nobody }) {
+    for line in syn_lines(plan, numbers, if taking == Taking::Yes { ports } else { &nobody }, &take) {
         text.push_str(&line);
         text.push('\n');
     }
     let _ = write!(
         text,
-        "}}\nchain prerouting {{\n\
-         type filter hook prerouting priority mangle; policy accept;\n\
+        "}}\nchain client {{\n\
          meta mark {own_mark:#x} return\n\
-         tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 meta mark set {mark:#x} accept\n\
-         tcp flags & (syn | ack | rst | fin) == syn goto syn\n\
-         meta l4proto {{ icmp, ipv6-icmp }} socket transparent 1 meta mark set {mark:#x} accept\n\
+         {NOT_SYN} socket transparent 1 {take}\n\
+         {SYN} goto syn\n\
+         {ICMP} socket transparent 1 {take}\n\
          meta l4proto != tcp return\n\
-         {}}}\n}}\n",
-        cookie_lines(plan, *mark, ports)
+         {cookies}}}\nchain clients {{\n\
+         type filter hook prerouting priority raw; policy accept;\n\
+         iifname {interfaces} goto client\n\
+         iifname \"{lfh}\" {SYN} goto answered\n\
+         }}\nchain servers {{\n\
+         type filter hook prerouting priority {LATE}; policy accept;\n\
+         meta mark {taken_mark:#x} meta mark set {mark:#x} accept\n\
+         meta mark {own_mark:#x} return\n\
+         {NOT_SYN} socket transparent 1 meta mark set {mark:#x} accept\n\
+         {ICMP} socket transparent 1 meta mark set {mark:#x} accept\n\
+         {SYN} meta mark {held} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
+         iifname \"{lfh}\" {SYN} meta mark set {mark:#x} accept\n\
+         }}\n",
+        held = numbers.held_marks(),
+        cookies = cookie_lines(plan, ports, &take)
     );
+    if untracked == Untracked::Can {
+        // A SYN without ACK is no client's leg: it goes to a server, or passes.
+        let _ = write!(
+            text,
+            "chain output {{\n\
+             type filter hook output priority raw; policy accept;\n\
+             meta mark != {own_mark:#x} return\n\
+             oifname != {interfaces} return\n\
+             tcp flags & (syn | ack) == syn return\n\
+             {notrack}\n\
+             }}\n"
+        );
+    }
+    text.push_str("}\n");
     text
+}
+
+/// After destinations are translated (-100), and after firewalls have looked for a way back (firewalld: 10).
+const LATE: &str = "50";
+
+/// What is done with a packet of a client's leg.
+fn marked(mark: u32, untracked: Untracked) -> String {
+    format!("meta mark set {mark:#x} {}accept", untracked.statement())
 }
 
 /// The protocol, family, address and port of a rule's listeners.
@@ -240,9 +332,9 @@ fn pair(family: &str) -> String {
 }
 
 /// Takes a SYN and remembers its pair.
-fn take_syn(rule: usize, family: &str, to: &str, mark: u32) -> String {
+fn take_syn(rule: usize, family: &str, to: &str, take: &str) -> String {
     let remember = remember(rule, family);
-    format!("{remember} tproxy {family} to {to} meta mark set {mark:#x} accept")
+    format!("{remember} tproxy {family} to {to} {take}")
 }
 
 fn remember(rule: usize, family: &str) -> String {
@@ -250,7 +342,7 @@ fn remember(rule: usize, family: &str) -> String {
 }
 
 /// ACKs of pairs whose SYNs were taken and that have no socket.
-fn cookie_lines(plan: &RelayPlan, mark: u32, ports: &[ListenPorts]) -> String {
+fn cookie_lines(plan: &RelayPlan, ports: &[ListenPorts], take: &str) -> String {
     let mut text = String::new();
     for (rule, _) in plan.intercepted_ways() {
         let Some(ports) = ports.get(rule) else { continue };
@@ -259,7 +351,7 @@ fn cookie_lines(plan: &RelayPlan, mark: u32, ports: &[ListenPorts]) -> String {
             let _ = writeln!(
                 text,
                 "meta nfproto {protocol} tcp flags & (syn | ack | rst | fin) == ack {} @{family}_{rule} \
-                 tproxy {family} to {address}:{port} meta mark set {mark:#x} accept",
+                 tproxy {family} to {address}:{port} {take}",
                 pair(family)
             );
         }
@@ -269,21 +361,26 @@ fn cookie_lines(plan: &RelayPlan, mark: u32, ports: &[ListenPorts]) -> String {
 
 /// SYNs that were held and whose servers have answered: they come back by their place's interface, and go to the listener of
 /// the worker that held them. (What comes back to nobody is dropped, not forwarded: its server has the relay's leg by that name.)
-fn answered_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> String {
+fn answered_lines(
+    plan: &RelayPlan,
+    numbers: &Numbers,
+    ports: &[ListenPorts],
+    untracked: Untracked,
+) -> String {
     let mut text = String::new();
     for (rule, _) in plan.intercepted_ways().filter(|(_, way)| way.accept == Accept::AfterServer) {
         let Some(ports) = ports.get(rule) else { continue };
         for (protocol, family, address, port) in families(ports) {
             let Some(port) = port else { continue };
-            for holder in 0..plan.holders() {
+            for place in (0..plan.holders()).map(|holder| Place { rule, holder }) {
                 let _ = writeln!(
                     text,
                     "iifname \"{}\" meta nfproto {protocol} meta l4proto tcp {} meta mark set {:#x} \
-                     tproxy {family} to {address}:{port} meta mark set {:#x} accept",
-                    numbers.hold_interface(Place { rule, holder }),
+                     tproxy {family} to {address}:{port} {}",
+                    numbers.hold_interface(place),
                     remember(rule, family),
-                    steer::mark(holder),
-                    numbers.mark,
+                    steer::mark(place.holder),
+                    marked(numbers.hold_mark(place), untracked),
                 );
             }
         }
@@ -301,12 +398,11 @@ fn hold_syn(rule: usize, family: &str, numbers: &Numbers, holders: usize) -> Str
             numbers.mark
         ),
     };
-    format!("meta mark set {mark} accept")
+    format!("meta mark set {mark} goto held")
 }
 
 /// What becomes of a SYN, rule by rule, for the IP families that each can match.
-fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> Vec<String> {
-    let mark = numbers.mark;
+fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts], take: &str) -> Vec<String> {
     let everything = [RulePlan {
         name: ConnectionPlan::DEFAULT_RULE.into(),
         matches: MatchPlan::default(),
@@ -325,13 +421,13 @@ fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts]) -> Vec<
                 (Some(way), Some(port)) if way.accept == Accept::AfterServer => {
                     // A pair the kernel knows: a handshake under way, or TIME_WAIT, with which a forwarded packet would
                     // be dropped.
-                    let take = take_syn(index, family, &format!("{address}:{port}"), mark);
+                    let take = take_syn(index, family, &format!("{address}:{port}"), take);
                     lines.push(format!("{matched}socket transparent 1 {take}"));
                     let hold = hold_syn(index, family, numbers, plan.holders());
                     lines.push(format!("{matched}{hold}"));
                 }
                 (Some(_), Some(port)) => {
-                    let take = take_syn(index, family, &format!("{address}:{port}"), mark);
+                    let take = take_syn(index, family, &format!("{address}:{port}"), take);
                     lines.push(format!("{matched}{take}"));
                     if plan.fail == Fail::Closed {
                         lines.push(format!("{matched}drop"));
@@ -417,11 +513,13 @@ mod tests {
         let ports = |index| ListenPorts { ipv4: Some(5000 + index), ipv6: Some(6000 + index) };
         let ports: Vec<_> = (0..plan.rules.len().max(1)).map(|index| ports(index as u16)).collect();
         assert!(
-            chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes)
-                .contains("\"lan\", \"wlan\" } return")
+            chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can)
+                .contains("iifname { \"lan\", \"wlan\" } goto client")
         );
-        syn_lines(&plan, &Numbers { mark: 1, own_mark: 2, table: 1 }, &ports)
+        syn_lines(&plan, &Numbers { mark: 1, own_mark: 2, table: 1 }, &ports, TAKE)
     }
+
+    const TAKE: &str = "meta mark set 0x1 accept";
 
     #[test]
     fn every_rule_has_a_line_per_family_in_the_order_of_the_file() {
@@ -455,10 +553,11 @@ mod tests {
         };
         let numbers = Numbers { mark: 0x100, own_mark: 0x101, table: 0x100 };
         let ports = [ListenPorts { ipv4: Some(5), ipv6: None }];
-        let text = |workers| chains("longfat_x", &plan(workers), &numbers, &ports, Taking::Yes);
+        let text =
+            |workers| chains("longfat_x", &plan(workers), &numbers, &ports, Taking::Yes, Untracked::Can);
         let two = text(2);
         assert!(
-            two.contains("meta mark set jhash ip saddr . ip daddr mod 2 seed 0x100 offset 258 accept"),
+            two.contains("meta mark set jhash ip saddr . ip daddr mod 2 seed 0x100 offset 258 goto held"),
             "{two}"
         );
         for (holder, mark) in [(0, steer::mark(0)), (1, steer::mark(1))] {
@@ -470,14 +569,16 @@ mod tests {
             let back = two.lines().find(|line| line.contains(&numbers.hold_interface(place))).unwrap();
             assert!(
                 back.contains(&format!(
-                    "meta mark set {mark:#x} tproxy ip to 127.0.0.1:5 meta mark set 0x100 accept"
+                    "meta mark set {mark:#x} tproxy ip to 127.0.0.1:5 meta mark set {:#x} notrack accept",
+                    numbers.hold_mark(place)
                 )),
                 "{back}"
             );
         }
-        assert!(text(1).contains("meta mark set 0x102 accept"), "one worker needs no choice");
+        assert!(text(1).contains("meta mark set 0x102 goto held"), "one worker needs no choice");
         let all = text(2 * MOST_HOLDERS);
-        let back = all.lines().filter(|line| line.starts_with("iifname \"lfh"));
+        let (_, answered) = all.split_once("chain answered {\n").unwrap();
+        let back = answered.lines().take_while(|line| *line != "}");
         let ends: Vec<_> = back.map(|line| line.rsplit(' ').next().unwrap()).collect();
         assert_eq!(ends, [vec!["accept"; MOST_HOLDERS], vec!["drop"]].concat(), "what comes back to nobody");
     }
@@ -492,6 +593,7 @@ mod tests {
             &plan,
             &Numbers { mark: 1, own_mark: 2, table: 1 },
             &[ListenPorts { ipv4: Some(5), ipv6: None }],
+            TAKE,
         );
         assert!(
             found.len() == 3 && found[1].ends_with("tcp drop") && found[2].ends_with("tcp drop"),

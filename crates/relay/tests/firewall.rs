@@ -1,0 +1,119 @@
+//! Beside a firewall: what conntrack, address translation and checks of the reverse path make of an intercepted
+//! connection, whose legs both go from the client's address and port to the server's.
+#![allow(clippy::unwrap_used)]
+
+mod bed;
+
+use bed::{Bed, SERVER_V4, SERVER_V6, exchange, nft};
+use longfat_relay::RelayPlan;
+use std::net::SocketAddr;
+
+/// Drops what belongs to no connection that the firewall knows.
+const STATEFUL: &str = "table inet fw {
+    chain incoming { type filter hook input priority 0; ct state invalid counter drop; }
+    chain through { type filter hook forward priority 0; ct state invalid counter drop; }
+    chain outgoing { type filter hook output priority 0; ct state invalid counter drop; }
+}";
+/// What a router does for clients of private addresses.
+const MASQUERADE: &str = "table inet nat {
+    chain post { type nat hook postrouting priority srcnat; oifname \"wan\" masquerade; }
+}";
+
+fn ways() -> [(&'static str, RelayPlan); 2] {
+    [("e", Bed::transparent()), ("a", Bed::after_server())]
+}
+
+fn servers() -> [SocketAddr; 2] {
+    [SERVER_V4, SERVER_V6].map(|address| SocketAddr::new(address.parse().unwrap(), 9000))
+}
+
+/// The rules of the firewall that drop, with their counts.
+fn dropped(bed: &Bed) -> Vec<String> {
+    let listing = nft(&bed.relay, "list table inet fw");
+    listing.lines().filter(|line| line.contains("drop")).map(|line| line.trim().to_owned()).collect()
+}
+
+/// Transfers to each server through a relay beside such a firewall, which drops nothing of theirs.
+fn transfers(tag: &str, plan: RelayPlan, firewall: &str, servers: &[SocketAddr]) {
+    let bed = Bed::new(tag);
+    nft(&bed.relay, firewall);
+    let relay = bed.start(plan);
+    for server in servers {
+        let listener = bed.listen(&server.to_string());
+        for _ in 0..3 {
+            let (client, far) = bed.pair(&listener, *server);
+            exchange(&client, &far, 4 << 20);
+        }
+    }
+    let dropped = dropped(&bed);
+    assert!(dropped.iter().all(|line| line.contains("packets 0 ")), "{dropped:?}");
+    let stats = relay.stop();
+    let count = 3 * servers.len() as u64;
+    assert_eq!((stats.connections, stats.finished), (count, count), "relayed, not forwarded");
+}
+
+#[test]
+fn a_stateful_firewall_takes_neither_leg_for_the_other() {
+    for (way, plan) in ways() {
+        transfers(&format!("fct{way}"), plan, STATEFUL, &servers());
+    }
+}
+
+#[test]
+fn the_servers_leg_may_be_masqueraded() {
+    for (way, plan) in ways() {
+        let bed = Bed::new(&format!("fnat{way}"));
+        nft(&bed.relay, &format!("{STATEFUL}\n{MASQUERADE}"));
+        let relay = bed.start(plan);
+        for (server, router) in servers().into_iter().zip(["10.71.2.1", "fd71:2::1"]) {
+            let listener = bed.listen(&server.to_string());
+            let (client, far) = bed.pair(&listener, server);
+            assert_eq!(far.peer_addr().unwrap().ip().to_string(), router);
+            exchange(&client, &far, 4 << 20);
+        }
+        assert_eq!(relay.stop().finished, 2, "relayed, not forwarded");
+    }
+}
+
+#[test]
+fn what_passes_unrelayed_is_tracked_and_masqueraded_as_without_a_relay() {
+    for (way, mut plan) in ways() {
+        plan.limits.connections = Some(1);
+        plan.workers = 1;
+        let bed = Bed::new(&format!("fpas{way}"));
+        nft(&bed.relay, &format!("{STATEFUL}\n{MASQUERADE}"));
+        let relay = bed.start(plan);
+        let server = servers()[0];
+        let listener = bed.listen(&server.to_string());
+        let (first, first_far) = bed.pair(&listener, server);
+        if way == "a" {
+            // There is no place for a second one.
+            let (second, second_far) = bed.pair(&listener, server);
+            assert_eq!(second_far.peer_addr().unwrap().ip().to_string(), "10.71.2.1");
+            exchange(&second, &second_far, 1 << 20);
+        }
+        exchange(&first, &first_far, 1 << 20);
+        assert_eq!(relay.stop().connections, 1);
+        // Nobody is there any more.
+        let (third, third_far) = bed.pair(&listener, server);
+        assert_eq!(third_far.peer_addr().unwrap().ip().to_string(), "10.71.2.1");
+        exchange(&third, &third_far, 1 << 20);
+    }
+}
+
+/// What firewalld makes of its default `IPv6_rpfilter=strict`: whatever comes in must have come by the way back to it.
+const STRICT_WAY_BACK: &str = "table inet fw {
+    chain back { type filter hook prerouting priority 10; fib saddr . mark . iif oif missing counter drop; }
+}";
+/// Any way back will do.
+const WAY_BACK: &str = "table inet fw {
+    chain back { type filter hook prerouting priority 10; fib saddr . mark oif missing counter drop; }
+}";
+
+#[test]
+fn a_firewall_that_looks_for_a_way_back_finds_the_clients() {
+    for (way, plan) in ways() {
+        transfers(&format!("fown{way}"), plan.clone(), STRICT_WAY_BACK, &servers());
+        transfers(&format!("fany{way}"), plan, WAY_BACK, &servers());
+    }
+}
