@@ -5,6 +5,10 @@
 //! Its worker is then woken when a part of the receive window is full (SO_RCVLOWAT), or after a time, whichever is first. It
 //! ends with anything that makes somebody wait for the data: a byte the other way, or a time in which little came. A FIN, a reset and
 //! a window that is nearly full wake the worker anyhow.
+//!
+//! The window moves on only when the worker reads. What gathers takes the place of bytes that would be under way, so that
+//! a sender whose window is no larger than its path needs would send less: rate = window / (round trip + time). So bulk data
+//! gather only where both have room in the window.
 
 use crate::connection::Direction;
 use std::time::{Duration, Instant};
@@ -21,6 +25,27 @@ const LEAST_BYTES: u64 = 128 * 1024;
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 /// Over so many times the time the rate is measured: at the least that suits, twice what makes a bulk transfer.
 const MEMORY: u32 = 16;
+
+/// What a window holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// Its size when nothing waits to be read.
+    pub bytes: u64,
+    /// What gathers of it at most, before the worker is woken.
+    pub gathered_bytes: u64,
+    /// Least round-trip time of the path; queues on the way make it longer, and are no reason to wait.
+    pub rtt: Duration,
+}
+
+impl Window {
+    /// Whether what is under way and what gathers have room at this rate, with an eighth of the window to spare: a sender that
+    /// fills it seems to need no more than it gets.
+    fn has_room(&self, bytes: u64, elapsed: Duration, length: Duration) -> bool {
+        let within = |time: Duration| u128::from(bytes) * time.as_nanos() / elapsed.as_nanos().max(1);
+        let gathered_bytes = within(length).min(self.gathered_bytes.into());
+        within(self.rtt) + gathered_bytes <= u128::from(self.bytes) * 7 / 8
+    }
+}
 
 /// What is to be told to an inbound socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +88,15 @@ impl Gather {
         Some((self.direction, self.due?))
     }
 
-    /// A turn has read so many bytes per direction; none may gather for longer than `length`.
-    pub fn after_turn(&mut self, read_bytes: [u64; 2], length: Duration, now: Instant) -> Change {
+    /// A turn has read so many bytes per direction; none may gather for longer than `length`. The window they come by is asked for
+    /// as they begin, and now and then while they gather.
+    pub fn after_turn(
+        &mut self,
+        read_bytes: [u64; 2],
+        length: Duration,
+        now: Instant,
+        window: impl FnOnce(Direction) -> Window,
+    ) -> Change {
         let [bytes, back_bytes] = match self.direction {
             Direction::ClientToServer => read_bytes,
             Direction::ServerToClient => [read_bytes[1], read_bytes[0]],
@@ -83,7 +115,12 @@ impl Gather {
                 if self.streak_bytes > BULK_BYTES && self.expected_bytes(length, now) > MOST_BYTES {
                     return self.stop(now);
                 }
-                self.renew(length, now);
+                if self.is_old(length, now) {
+                    if !self.has_room(length, now, window) {
+                        return self.stop(now);
+                    }
+                    (self.streak_bytes, self.since) = (0, now);
+                }
                 // What a turn left is fetched by the next one, and ends nothing.
                 if bytes >= LEAST_BYTES / 2 {
                     self.due = Some(now + length);
@@ -92,12 +129,15 @@ impl Gather {
             None if bytes == 0 => {}
             None => {
                 self.add(bytes, length, now);
-                if self.is_bulk(length, now) {
+                let begins = self.is_bulk(length, now);
+                let has_room = begins && self.has_room(length, now, window);
+                if begins || self.is_old(length, now) {
                     (self.streak_bytes, self.since) = (0, now);
+                }
+                if has_room {
                     self.due = Some(now + length);
                     return Change::Begin(self.direction);
                 }
-                self.renew(length, now);
             }
         }
         Change::None
@@ -115,10 +155,12 @@ impl Gather {
     }
 
     /// The rate is that of late.
-    fn renew(&mut self, length: Duration, now: Instant) {
-        if now.duration_since(self.since) >= MEMORY * length {
-            (self.streak_bytes, self.since) = (0, now);
-        }
+    fn is_old(&self, length: Duration, now: Instant) -> bool {
+        now.duration_since(self.since) >= MEMORY * length
+    }
+
+    fn has_room(&self, length: Duration, now: Instant, window: impl FnOnce(Direction) -> Window) -> bool {
+        window(self.direction).has_room(self.streak_bytes, now.duration_since(self.since), length)
     }
 
     fn is_bulk(&self, length: Duration, now: Instant) -> bool {
@@ -156,21 +198,28 @@ mod tests {
     const STEP: Duration = Duration::from_millis(1);
     /// Turns that make a bulk transfer.
     const LONG: usize = 150;
+    /// The default's, nearby.
+    const NEAR: Window = Window { bytes: 1 << 20, gathered_bytes: 1 << 19, rtt: Duration::from_micros(50) };
 
     struct Bulk {
         gather: Gather,
         now: Instant,
+        window: Window,
     }
 
     impl Bulk {
         fn new() -> Bulk {
+            Bulk::by(NEAR)
+        }
+
+        fn by(window: Window) -> Bulk {
             let now = Instant::now();
-            Bulk { gather: Gather::new(now), now }
+            Bulk { gather: Gather::new(now), now, window }
         }
 
         fn read(&mut self, bytes: [u64; 2]) -> Change {
             self.now += STEP;
-            self.gather.after_turn(bytes, LENGTH, self.now)
+            self.gather.after_turn(bytes, LENGTH, self.now, |_| self.window)
         }
 
         /// So many turns, one every millisecond, with so many bytes each.
@@ -226,10 +275,33 @@ mod tests {
     }
 
     #[test]
+    fn what_needs_its_window_does_not_gather_nor_go_on_gathering() {
+        // 1 Gbit/s; a window of 1 MiB is full of it in 8.4 ms.
+        const BYTES: [u64; 2] = [125_000, 0];
+        let far = |ms| Window { rtt: Duration::from_millis(ms), ..NEAR };
+        assert_eq!(Bulk::by(far(8)).changes(LONG, BYTES), [], "the window is full of what is under way");
+        assert_eq!(Bulk::by(far(6)).changes(LONG, BYTES), [], "with what gathers it would nearly be");
+        assert_eq!(Bulk::by(far(5)).changes(LONG, BYTES), [Change::Begin(ClientToServer)]);
+        let large = Window { bytes: 4 << 20, ..far(20) };
+        assert_eq!(Bulk::by(large).changes(LONG, BYTES), [Change::Begin(ClientToServer)]);
+        let mut moved = Bulk::by(far(5));
+        moved.changes(LONG, BYTES);
+        moved.window = far(8);
+        assert_eq!(moved.changes(40, BYTES), [Change::End(ClientToServer)], "at the next look");
+        assert_eq!(moved.changes(LONG, BYTES), []);
+    }
+
+    #[test]
+    fn where_the_path_is_short_half_of_the_window_may_gather() {
+        // 12 Gbit/s: 3 MB would come within the time, and wake the worker six times.
+        assert_eq!(Bulk::new().changes(LONG, [1_500_000, 0]), [Change::Begin(ClientToServer)]);
+    }
+
+    #[test]
     fn an_empty_look_at_once_ends_nothing() {
         let mut bulk = Bulk::new();
         bulk.changes(LONG, [250_000, 0]);
-        assert_eq!(bulk.gather.after_turn([0, 0], LENGTH, bulk.now), Change::None);
+        assert_eq!(bulk.gather.after_turn([0, 0], LENGTH, bulk.now, |_| NEAR), Change::None);
         assert!(bulk.gather.due().is_some());
     }
 

@@ -3,14 +3,17 @@
 use crate::{
     buffer::{BUFFER_BYTES, Buffer, Moved, Pool, SMALL_BYTES},
     connection::{Action, Connection, Direction, Event, Side},
-    gather::{Change, Gather},
+    gather::{Change, Gather, Window},
     leg,
     observer::Ended,
     plan::ConnectionPlan,
     queue,
     status::QueueStatus,
 };
-use longfat_host::{monotonic_us, socket::tcp_info};
+use longfat_host::{
+    monotonic_us,
+    socket::{self, tcp_info},
+};
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
     sync::{
@@ -88,13 +91,18 @@ impl Legs {
         most_bytes < usize::MAX && leg::unsent_bytes(self.leg(direction.to())) >= most_bytes as u64
     }
 
-    /// Bulk data of a direction are moved at the latest when so much waits: half of the window, which is half of the buffer.
-    fn gathering_bytes(&self, direction: Direction) -> u64 {
-        let buffer_bytes = match direction.from() {
-            Side::Client => self.plan.client.buffer_bytes,
-            Side::Server => self.plan.server.buffer_bytes,
-        };
-        (buffer_bytes / 4).min(GATHERED_BYTES)
+    /// The window by which a direction's data come: half of the buffer that its socket has, which may be less than the plan's.
+    /// Bulk data are moved at the latest when half of that waits.
+    fn window(&self, direction: Direction) -> Window {
+        let leg = self.leg(direction.from());
+        let bytes = socket::buffer(leg, socket::Buffer::Receive) / 2;
+        // What was never measured is not known to be long.
+        let rtt_us = tcp_info(leg).ok().and_then(|info| info.least_rtt_us()).unwrap_or(0);
+        Window {
+            bytes,
+            gathered_bytes: (bytes / 2).min(GATHERED_BYTES),
+            rtt: Duration::from_micros(rtt_us.into()),
+        }
     }
 
     /// How short the queue of a direction is kept, if it is.
@@ -330,9 +338,10 @@ impl Relayed {
         if self.legs.plan.queue.is_some() || (read_bytes == [0, 0] && self.gather.due().is_none()) {
             return;
         }
-        let (direction, bytes) = match self.gather.after_turn(read_bytes, length, Instant::now()) {
+        let window = |direction| self.legs.window(direction);
+        let (direction, bytes) = match self.gather.after_turn(read_bytes, length, Instant::now(), window) {
             Change::None => return,
-            Change::Begin(direction) => (direction, self.legs.gathering_bytes(direction)),
+            Change::Begin(direction) => (direction, window(direction).gathered_bytes),
             Change::End(direction) => (direction, 1),
         };
         leg::wake_at(self.legs.leg(direction.from()), bytes);
