@@ -308,6 +308,7 @@ impl<'a> Worker<'a> {
 
     fn end(&mut self, token: Token) {
         let Some(mut connection) = self.slots.remove(token) else { return };
+        self.forget_gathering(token);
         self.shared.seats[self.index].carried.fetch_sub(1, Ordering::Relaxed);
         // What was marked last is counted, too, as is how long its legs were idle, where anybody may ask.
         self.shared.queues.end(&connection.legs);

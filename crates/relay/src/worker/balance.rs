@@ -72,6 +72,7 @@ impl Worker<'_> {
 
     fn donate(&mut self, token: Token, to: usize) {
         let Some(mut connection) = self.slots.remove(token) else { return };
+        self.forget_gathering(token);
         for side in [Side::Client, Side::Server] {
             // Cannot fail for a descriptor that was added; if it did, its events would find no slot.
             let _ = self.epoll.delete(connection.legs.leg(side));

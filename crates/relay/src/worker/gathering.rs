@@ -13,9 +13,14 @@ impl Worker<'_> {
         connection.gather(turn.read_bytes, length);
         match (before, connection.gather.due().is_some()) {
             (false, true) => self.gathering.push(token),
-            (true, false) => self.gathering.retain(|other| *other != token),
+            (true, false) => self.forget_gathering(token),
             _ => {}
         }
+    }
+
+    /// It does not gather here any more.
+    pub(super) fn forget_gathering(&mut self, token: Token) {
+        self.gathering.retain(|other| *other != token);
     }
 
     /// Moves what is due, and what will be soon: one wake-up serves them all.
