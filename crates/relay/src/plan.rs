@@ -67,6 +67,17 @@ impl RelayPlan {
     pub const DEFAULT_RESET_WAIT: Duration = Duration::from_secs(2);
     /// Half of the wake-ups at 2 Gbit/s, for one part in fifty at most of the time a transfer takes.
     pub const DEFAULT_NAP: Duration = Duration::from_millis(2);
+    /// What lasts less than this does not gather at all.
+    pub const MOST_NAP: Duration = Duration::from_millis(100);
+
+    /// A person's [`RelayPlan::nap`], or why it is none.
+    pub fn checked_nap(nap: Duration) -> std::result::Result<Duration, String> {
+        let (most, usual) = (RelayPlan::MOST_NAP, RelayPlan::DEFAULT_NAP);
+        let is_good = nap <= most;
+        is_good.then_some(nap).ok_or_else(|| {
+            format!("{nap:?} is too long for data to gather: give {most:?} at most; {usual:?} is usual, 0 is not at all")
+        })
+    }
 
     pub(crate) fn new(name: &str) -> RelayPlan {
         RelayPlan {
@@ -194,6 +205,15 @@ impl RelayPlan {
             return Err(Error::Plan(
                 "a transparent relay needs at least one interface to intercept on".into(),
             ));
+        }
+        if let Some(way) = self.ways().find(|way| way.idle.is_some_and(|idle| self.nap >= idle)) {
+            return Err(Error::Plan(format!(
+                "nap is {:?} and idle of the rule '{}' is {:?}: connections would be ended while their data gather; give a \
+                 nap shorter than idle",
+                self.nap,
+                way.rule,
+                way.idle.unwrap_or_default()
+            )));
         }
         let held = |(index, way): (usize, &Arc<ConnectionPlan>)| {
             index >= crate::hold::MOST_GATES && way.accept == Accept::AfterServer
@@ -371,6 +391,15 @@ mod tests {
         assert!(message(explicit("a", &[])).contains("server"));
         assert!(message(RelayPlan::transparent("a", InterceptPlan::default())).contains("interface"));
         assert!(message(RelayPlan::new("a")).contains("listen"));
+        let mut naps =
+            RelayPlan { nap: Duration::from_secs(10), ..explicit("a", &["192.0.2.1:80".parse().unwrap()]) };
+        naps.check().unwrap();
+        naps.defaults_mut().idle = Some(Duration::from_secs(10));
+        let wrong = message(naps);
+        assert!(
+            wrong.contains("nap is 10s") && wrong.contains("idle of the rule 'default' is 10s"),
+            "{wrong}"
+        );
         for workers in [0, MOST_WORKERS + 1] {
             let plan = RelayPlan { workers, ..explicit("a", &["192.0.2.1:80".parse().unwrap()]) };
             assert!(message(plan).contains(&format!("{workers} workers")));

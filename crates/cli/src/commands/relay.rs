@@ -234,7 +234,7 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
     plan.workers = args.workers.unwrap_or(plan.workers);
     plan.drain = args.drain.into();
     plan.reset_wait = args.reset_wait.into();
-    plan.nap = args.nap.into();
+    plan.nap = RelayPlan::checked_nap(args.nap.into()).map_err(|wrong| anyhow!("--nap {wrong}"))?;
     plan.control = args.control.clone().map(|socket| ControlPlan { socket, group: None });
     plan.metrics = args.metrics;
     if args.samples.is_some() {

@@ -56,7 +56,12 @@ impl RelaySpec {
         plan.workers = self.workers.unwrap_or(plan.workers);
         plan.drain = self.drain.map_or(plan.drain, Duration::from);
         plan.reset_wait = self.reset_wait.map_or(plan.reset_wait, Duration::from);
-        plan.nap = self.nap.map_or(plan.nap, Duration::from);
+        if let Some(nap) = self.nap {
+            match RelayPlan::checked_nap(nap.into()) {
+                Ok(nap) => plan.nap = nap,
+                Err(wrong) => problems.push(Problem::new("nap", wrong)),
+            }
+        }
         plan.control = Some(control(&self.control, &name));
         plan.metrics = self.metrics;
         if let Some(address) = self.metrics.filter(|address| !address.ip().is_loopback()) {

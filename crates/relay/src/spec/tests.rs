@@ -57,6 +57,17 @@ fn plan(text: &str) -> crate::RelayPlan {
     RelaySpec::parse(text).unwrap().resolve().unwrap()
 }
 
+#[test]
+fn a_nap_of_seconds_is_refused_with_what_was_probably_meant() {
+    assert_eq!(plan(&format!("nap = \"100ms\"\n{FULL}")).nap, Duration::from_millis(100));
+    let found = problems(&format!("nap = \"2s\"\n{FULL}"));
+    assert!(found.len() == 1, "{found:?}");
+    assert!(
+        found[0].starts_with("nap") && found[0].contains("2s") && found[0].contains("100ms"),
+        "{found:?}"
+    );
+}
+
 fn problems(text: &str) -> Vec<String> {
     let error = RelaySpec::parse(text).and_then(|spec| spec.resolve()).unwrap_err();
     match error {
