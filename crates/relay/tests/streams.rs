@@ -12,6 +12,7 @@ use longfat_relay::{Ended, RelayPlan};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
@@ -317,30 +318,54 @@ fn urgent_data_holds_nothing_up() {
     assert_eq!(relay.stop().connections, 1);
 }
 
-/// A bulk transfer, piece by piece, that neither ends nor is answered.
-fn send_in_pieces(mut near: &TcpStream, pieces: usize, piece_bytes: usize, pause: Duration) -> Vec<u8> {
+/// A bulk transfer, piece by piece, that neither ends nor is answered; `after` each piece and its pause.
+fn send_in_pieces(
+    mut near: &TcpStream,
+    pieces: usize,
+    piece_bytes: usize,
+    pause: Duration,
+    mut after: impl FnMut(),
+) -> Vec<u8> {
     let (mut noise, mut sent) = (Noise::new(3), vec![0; pieces * piece_bytes]);
     noise.fill(&mut sent);
     for piece in sent.chunks(piece_bytes) {
         near.write_all(piece).unwrap();
         std::thread::sleep(pause);
+        after();
     }
     sent
 }
 
+/// A bulk transfer that stops short of what would wake the relay; how often a piece and more had been acknowledged by it and
+/// had not arrived.
+fn times_gathered(near: &TcpStream, mut other: &TcpStream) -> usize {
+    const PIECE: usize = 130_003;
+    let (mut got, arrived, mut times) = (vec![0; 300 * PIECE], AtomicUsize::new(0), 0);
+    let mut look = || {
+        let acked = socket::tcp_info(near).unwrap().acked_bytes as usize;
+        times += usize::from(acked > arrived.load(Ordering::Relaxed) + PIECE);
+    };
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send_in_pieces(near, 300, PIECE, Duration::from_millis(1), &mut look));
+        let mut count = 0;
+        while count < got.len() {
+            count += other.read(&mut got[count..]).unwrap();
+            arrived.store(count, Ordering::Relaxed);
+        }
+        sender.join().unwrap()
+    });
+    assert!(got == sent);
+    times
+}
+
 #[test]
 fn bulk_data_that_stop_short_of_what_would_wake_the_relay_arrive_all_the_same() {
-    let (bed, listener, relay) = explicit("gpause", |plan| plan.nap = Duration::from_millis(2));
+    let (bed, listener, relay) = explicit("gpause", |plan| plan.nap = Duration::from_millis(20));
     for client_sends in [true, false] {
         let (client, far) = bed.pair(&listener, relay.address());
-        let (near, mut other) = if client_sends { (&client, &far) } else { (&far, &client) };
-        let mut got = vec![0; 300 * 130_003];
-        let sent = std::thread::scope(|scope| {
-            let sender = scope.spawn(|| send_in_pieces(near, 300, 130_003, Duration::from_millis(1)));
-            other.read_exact(&mut got).unwrap();
-            sender.join().unwrap()
-        });
-        assert!(got == sent, "client sends: {client_sends}");
+        let (near, other) = if client_sends { (&client, &far) } else { (&far, &client) };
+        let times = times_gathered(near, other);
+        assert!(times > 60, "nothing gathered: {times} times of 300, client sends: {client_sends}");
     }
 }
 
@@ -376,7 +401,7 @@ fn gather_until(prompt: Prompt, near: &TcpStream, mut other: &TcpStream) {
     const PIECES: usize = 90;
     let mut got = vec![0; PIECES * (16 << 10)];
     let (sent, early) = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send_in_pieces(near, PIECES, 16 << 10, Duration::from_millis(50)));
+        let sender = scope.spawn(|| send_in_pieces(near, PIECES, 16 << 10, Duration::from_millis(50), || {}));
         let early = read_until_still(other, &mut got, || sender.is_finished());
         (sender.join().unwrap(), early)
     });
