@@ -46,6 +46,8 @@ pub(crate) const MOST_GATES: usize = 60;
 /// Workers that hold SYNs. What they take is shared with the others when it stands.
 pub(crate) const MOST_HOLDERS: usize = 8;
 const WATCH: &str = "watch held handshakes";
+/// So many of a worker's clients in a row that do not come when their servers have answered are no accident.
+const MANY_LOST: u32 = 8;
 
 /// What the workers share.
 #[derive(Debug, Default)]
@@ -198,6 +200,8 @@ pub(crate) struct Hold<'a> {
     table: Table,
     /// How many of the shared count are its own.
     counted: usize,
+    /// Clients that did not come although their servers had answered, since the last one that did.
+    lost: u32,
     dialing: HashMap<u64, Dial>,
     /// By the rule's index.
     visited: HashMap<usize, Visit>,
@@ -227,7 +231,7 @@ impl<'a> Hold<'a> {
     pub fn new(holder: usize, shared: &'a Shared<'a>, raw: Arc<Raw>) -> Hold<'a> {
         let table = Table::new(shared.held_limit(), shared.plan.fail);
         let (gates, dialing, visited) = Default::default();
-        Hold { shared, holder, gates, followed: 0, raw, table, counted: 0, dialing, visited }
+        Hold { shared, holder, gates, followed: 0, raw, table, counted: 0, lost: 0, dialing, visited }
     }
 
     /// Watches gates made since the last look. An error: some of them could not be.
@@ -449,19 +453,36 @@ impl<'a> Hold<'a> {
             return;
         }
         let taken = self.shared.held.lock().taken.remove(&self.holder);
-        taken.into_iter().flatten().for_each(|pair| self.table.on_taken(pair));
+        for pair in taken.into_iter().flatten() {
+            self.table.on_taken(pair);
+            self.lost = 0;
+        }
         for (pair, number) in self.table.expire(Instant::now()) {
             let dialing = self.dialing.remove(&number);
             let standing = self.shared.held.lock().standing.remove(&pair);
             if let Some(waiting) = &standing {
                 leg::close_with_reset(&waiting.socket);
+                self.lost += 1;
             }
             let dial = dialing.map(|dial| (dial.rule, dial.begun));
             if let Some(dial) = dial.or(standing.map(|waiting| (waiting.rule, waiting.begun))) {
                 self.count_unserved(pair, dial);
             }
         }
+        if self.lost >= MANY_LOST {
+            self.warn_lost();
+        }
         self.count();
+    }
+
+    /// Scanners do not come either; but mostly a firewall drops handshakes on their way back.
+    fn warn_lost(&self) {
+        self.shared.warn_once(Once::Lost, || {
+            format!(
+                "{MANY_LOST} clients in a row did not come when their servers had answered: perhaps a firewall drops what comes \
+                 back by the interfaces lfh…, or by the relay's marks (see 'Beside a firewall' in docs/relay.md)"
+            )
+        });
     }
 
     fn count(&mut self) {

@@ -100,6 +100,7 @@ pub(crate) enum Once {
     NotMarked,
     NoSocket,
     NotFitted,
+    Lost,
 }
 
 impl<'a> Shared<'a> {

@@ -4,9 +4,12 @@
 
 mod bed;
 
-use bed::{Bed, SERVER_V4, SERVER_V6, exchange, nft};
+use bed::{Bed, SERVER_V4, SERVER_V6, exchange, nft, path::eventually};
 use longfat_relay::RelayPlan;
-use std::net::SocketAddr;
+use std::{
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
 
 /// Drops what belongs to no connection that the firewall knows.
 const STATEFUL: &str = "table inet fw {
@@ -30,7 +33,7 @@ fn servers() -> [SocketAddr; 2] {
 /// The rules of the firewall that drop, with their counts.
 fn dropped(bed: &Bed) -> Vec<String> {
     let listing = nft(&bed.relay, "list table inet fw");
-    listing.lines().filter(|line| line.contains("drop")).map(|line| line.trim().to_owned()).collect()
+    listing.lines().filter(|line| line.contains("counter")).map(|line| line.trim().to_owned()).collect()
 }
 
 /// Transfers to each server through a relay beside such a firewall, which drops nothing of theirs.
@@ -56,6 +59,24 @@ fn transfers(tag: &str, plan: RelayPlan, firewall: &str, servers: &[SocketAddr])
 fn a_stateful_firewall_takes_neither_leg_for_the_other() {
     for (way, plan) in ways() {
         transfers(&format!("fct{way}"), plan, STATEFUL, &servers());
+    }
+}
+
+/// Lets nothing in, out or through but what docs/relay.md says that a relay needs, and what IPv6 lives by.
+const CLOSED: &str = "table inet fw {
+    chain incoming { type filter hook input priority 0; policy drop;
+        meta mark 0x6c66 accept; meta l4proto ipv6-icmp accept; ct state invalid counter drop; }
+    chain through { type filter hook forward priority 0; policy drop;
+        oifname \"lfh*\" accept; ct state invalid counter drop; }
+    chain outgoing { type filter hook output priority 0; policy drop;
+        meta mark 0x6c67 accept; meta l4proto ipv6-icmp accept; ct state invalid counter drop; }
+}";
+
+#[test]
+fn a_firewall_that_is_closed_but_for_the_relays_marks_lets_everything_of_the_relay_pass() {
+    for (way, mut plan) in ways() {
+        plan.intercept.as_mut().unwrap().mark = Some(0x6c66);
+        transfers(&format!("fcl{way}"), plan, CLOSED, &servers());
     }
 }
 
@@ -105,6 +126,10 @@ fn what_passes_unrelayed_is_tracked_and_masqueraded_as_without_a_relay() {
 const STRICT_WAY_BACK: &str = "table inet fw {
     chain back { type filter hook prerouting priority 10; fib saddr . mark . iif oif missing counter drop; }
 }";
+/// The same that leaves the mark out: no route leads to a client by the interface of its held handshake.
+const BLIND_WAY_BACK: &str = "table inet fw {
+    chain back { type filter hook prerouting priority 10; fib saddr . iif oif missing counter drop; }
+}";
 /// Any way back will do.
 const WAY_BACK: &str = "table inet fw {
     chain back { type filter hook prerouting priority 10; fib saddr . mark oif missing counter drop; }
@@ -116,4 +141,33 @@ fn a_firewall_that_looks_for_a_way_back_finds_the_clients() {
         transfers(&format!("fown{way}"), plan.clone(), STRICT_WAY_BACK, &servers());
         transfers(&format!("fany{way}"), plan, WAY_BACK, &servers());
     }
+}
+
+#[test]
+fn that_held_handshakes_do_not_come_back_is_said_once() {
+    let bed = Bed::new("fblind");
+    nft(&bed.relay, BLIND_WAY_BACK);
+    let relay = bed.start(RelayPlan { workers: 1, ..Bed::after_server() });
+    let server = servers()[0];
+    let _listener = bed.listen(&server.to_string());
+    let dial = || TcpStream::connect_timeout(&server, Duration::from_millis(500));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert!(bed.client.run(dial).unwrap().is_err()));
+        }
+    });
+    assert_eq!(*relay.notes.warnings.lock().unwrap(), [""; 0]);
+    // Their servers' legs wait for half a minute.
+    std::thread::sleep(Duration::from_secs(10));
+    eventually("the relay says so", || !relay.notes.warnings.lock().unwrap().is_empty());
+    let warnings = relay.notes.warnings.lock().unwrap().clone();
+    assert!(warnings.len() == 1 && warnings[0].contains("lfh"), "{warnings:?}");
+    drop(relay);
+    // With the exception that docs/relay.md names.
+    nft(&bed.relay, "insert rule inet fw back iifname \"lfh*\" accept");
+    let relay = bed.start(Bed::after_server());
+    let listener = bed.listen("10.71.2.2:9001");
+    let (client, far) = bed.pair(&listener, SocketAddr::new(server.ip(), 9001));
+    exchange(&client, &far, 1 << 20);
+    assert_eq!(relay.stop().finished, 1);
 }
