@@ -57,7 +57,8 @@ pub(crate) struct Shared<'a> {
     most_connections: AtomicUsize,
     next_number: AtomicU32,
     totals: Totals,
-    warned: [AtomicBool; 8],
+    /// A bit for each [`Once`].
+    warned: AtomicU32,
 }
 
 /// Connections on their way to another worker; boxed as they live in its slots.
@@ -251,7 +252,8 @@ impl<'a> Shared<'a> {
     }
 
     pub fn warn_once(&self, which: Once, message: impl FnOnce() -> String) {
-        if !self.warned[which as usize].swap(true, Ordering::Relaxed) {
+        let bit = 1 << which as u32;
+        if self.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             self.observer.warning(&message());
         }
     }
