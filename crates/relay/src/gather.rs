@@ -9,6 +9,10 @@
 //! The window moves on only when the worker reads. What gathers takes the place of bytes that would be under way, so that
 //! a sender whose window is no larger than its path needs would send less: rate = window / (round trip + time). So bulk data
 //! gather only where both have room in the window.
+//!
+//! The kernel acknowledges every second segment as long as less waits than wakes the worker; else mostly when the worker has read. Where a
+//! network card or the sender bundles segments that is a bundle each. Where each segment comes alone, it costs the machine more
+//! than waking saves: there bulk data do not gather.
 
 use crate::connection::Direction;
 use std::time::{Duration, Instant};
@@ -23,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LEAST_BYTES: u64 = 128 * 1024;
 /// More than this within the time fills windows: whoever sends so fast would wait for the worker, which hardly sleeps anyhow.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
+/// Less than this per acknowledgement is dear: some five segments of Ethernet's size.
+const ACKNOWLEDGED_BYTES: u64 = 8 * 1024;
 /// Over so many times the time the rate is measured: at the least that suits, twice what makes a bulk transfer.
 const MEMORY: u32 = 16;
 
@@ -35,6 +41,8 @@ pub(crate) struct Window {
     pub gathered_bytes: u64,
     /// Least round-trip time of the path; queues on the way make it longer, and are no reason to wait.
     pub rtt: Duration,
+    /// Segments that its side has sent so far. While bulk data come that is acknowledgements.
+    pub sent_segments: u32,
 }
 
 impl Window {
@@ -69,6 +77,10 @@ pub(crate) struct Gather {
     since: Instant,
     /// While it gathers: when what is there is to be moved at the latest.
     due: Option<Instant>,
+    /// What its side of the connection had sent when the rate was last looked at.
+    sent_segments: u32,
+    /// Per direction: to gather was found dear. It stays so: how segments come is the path's.
+    is_dear: [bool; 2],
 }
 
 impl Gather {
@@ -80,6 +92,8 @@ impl Gather {
             streak_bytes: 0,
             since: now,
             due: None,
+            sent_segments: 0,
+            is_dear: [false; 2],
         }
     }
 
@@ -116,10 +130,13 @@ impl Gather {
                     return self.stop(now);
                 }
                 if self.is_old(length, now) {
-                    if !self.has_room(length, now, window) {
+                    let window = window(self.direction);
+                    let is_dear = self.is_dear(&window);
+                    self.is_dear[self.direction.index()] = is_dear;
+                    if is_dear || !self.has_room(length, now, &window) {
                         return self.stop(now);
                     }
-                    (self.streak_bytes, self.since) = (0, now);
+                    self.look(now, &window);
                 }
                 // What a turn left is fetched by the next one, and ends nothing.
                 if bytes >= LEAST_BYTES / 2 {
@@ -129,14 +146,16 @@ impl Gather {
             None if bytes == 0 => {}
             None => {
                 self.add(bytes, length, now);
-                let begins = self.is_bulk(length, now);
-                let has_room = begins && self.has_room(length, now, window);
-                if begins || self.is_old(length, now) {
+                if self.is_bulk(length, now) {
+                    let window = window(self.direction);
+                    let has_room = self.has_room(length, now, &window);
+                    self.look(now, &window);
+                    if has_room {
+                        self.due = Some(now + length);
+                        return Change::Begin(self.direction);
+                    }
+                } else if self.is_old(length, now) {
                     (self.streak_bytes, self.since) = (0, now);
-                }
-                if has_room {
-                    self.due = Some(now + length);
-                    return Change::Begin(self.direction);
                 }
             }
         }
@@ -159,13 +178,25 @@ impl Gather {
         now.duration_since(self.since) >= MEMORY * length
     }
 
-    fn has_room(&self, length: Duration, now: Instant, window: impl FnOnce(Direction) -> Window) -> bool {
-        window(self.direction).has_room(self.streak_bytes, now.duration_since(self.since), length)
+    /// From now on the rate, and the acknowledgements, are counted anew.
+    fn look(&mut self, now: Instant, window: &Window) {
+        (self.streak_bytes, self.since, self.sent_segments) = (0, now, window.sent_segments);
+    }
+
+    fn has_room(&self, length: Duration, now: Instant, window: &Window) -> bool {
+        window.has_room(self.streak_bytes, now.duration_since(self.since), length)
+    }
+
+    /// Whether little was acknowledged at a time since the last look.
+    fn is_dear(&self, window: &Window) -> bool {
+        let acknowledgements = window.sent_segments.wrapping_sub(self.sent_segments);
+        u64::from(acknowledgements) * ACKNOWLEDGED_BYTES > self.streak_bytes
     }
 
     fn is_bulk(&self, length: Duration, now: Instant) -> bool {
         let rate_suits = (LEAST_BYTES..=MOST_BYTES).contains(&self.expected_bytes(length, now));
-        now.duration_since(self.began) >= BULK_TIME && self.streak_bytes >= BULK_BYTES && rate_suits
+        let has_lasted = now.duration_since(self.began) >= BULK_TIME && self.streak_bytes >= BULK_BYTES;
+        has_lasted && rate_suits && !self.is_dear[self.direction.index()]
     }
 
     /// What comes within the time, at the rate of this streak.
@@ -199,7 +230,8 @@ mod tests {
     /// Turns that make a bulk transfer.
     const LONG: usize = 150;
     /// The default's, nearby.
-    const NEAR: Window = Window { bytes: 1 << 20, gathered_bytes: 1 << 19, rtt: Duration::from_micros(50) };
+    const NEAR: Window =
+        Window { bytes: 1 << 20, gathered_bytes: 1 << 19, rtt: Duration::from_micros(50), sent_segments: 0 };
 
     struct Bulk {
         gather: Gather,
@@ -289,6 +321,26 @@ mod tests {
         moved.window = far(8);
         assert_eq!(moved.changes(40, BYTES), [Change::End(ClientToServer)], "at the next look");
         assert_eq!(moved.changes(LONG, BYTES), []);
+    }
+
+    #[test]
+    fn segments_that_come_alone_gather_once_and_never_again_that_way() {
+        let run = |acknowledged_bytes: u32, bytes: [u64; 2]| {
+            let mut bulk = Bulk::new();
+            // The counter wraps.
+            bulk.window.sent_segments = u32::MAX - 100;
+            let mut changes = Vec::new();
+            for _ in 0..10 * LONG {
+                let acknowledgements = (bytes[0] + bytes[1]) as u32 / acknowledged_bytes;
+                bulk.window.sent_segments = bulk.window.sent_segments.wrapping_add(acknowledgements);
+                changes.extend(bulk.changes(1, bytes));
+            }
+            changes
+        };
+        for (bytes, direction) in [([250_000, 0], ClientToServer), ([0, 250_000], ServerToClient)] {
+            assert_eq!(run(2896, bytes), [Change::Begin(direction), Change::End(direction)]);
+            assert_eq!(run(14_480, bytes), [Change::Begin(direction)], "ten at a time");
+        }
     }
 
     #[test]

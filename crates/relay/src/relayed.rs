@@ -96,12 +96,14 @@ impl Legs {
     fn window(&self, direction: Direction) -> Window {
         let leg = self.leg(direction.from());
         let bytes = socket::buffer(leg, socket::Buffer::Receive) / 2;
+        let info = tcp_info(leg).ok();
         // What was never measured is not known to be long.
-        let rtt_us = tcp_info(leg).ok().and_then(|info| info.least_rtt_us()).unwrap_or(0);
+        let rtt_us = info.as_ref().and_then(|info| info.least_rtt_us()).unwrap_or(0);
         Window {
             bytes,
             gathered_bytes: (bytes / 2).min(GATHERED_BYTES),
             rtt: Duration::from_micros(rtt_us.into()),
+            sent_segments: info.map_or(0, |info| info.segs_out),
         }
     }
 
