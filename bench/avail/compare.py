@@ -80,7 +80,7 @@ class Path:
         rows = self.records("cross", "interval")
         kept = [row for row in rows if row["time_us"] - row["duration_us"] >= since_us and row["time_us"] <= until_us]
         if not kept:
-            raise SystemExit("the cross traffic's receiver counted no whole interval between the third second and the end: choose a longer --seconds")
+            raise SystemExit(f"the cross traffic's receiver counted no whole interval after the first {SKIP_S} s: choose a longer --seconds")
         span_us = sum(row["duration_us"] for row in kept)
         return RATE_MBPS - sum(row["bytes"] for row in kept) * 8 * UDP_WIRE / span_us
 

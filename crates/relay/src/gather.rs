@@ -173,7 +173,7 @@ impl Gather {
         self.moved = now;
     }
 
-    /// The rate is that of late.
+    /// Whether the last look was so long ago that the rate is no longer that of late.
     fn is_old(&self, length: Duration, now: Instant) -> bool {
         now.duration_since(self.since) >= MEMORY * length
     }

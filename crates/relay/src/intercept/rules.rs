@@ -197,7 +197,7 @@ impl Untracked {
     }
 }
 
-/// No connection is begun or carried by such a packet alone.
+/// Such a packet begins no connection.
 const NOT_SYN: &str = "tcp flags & (syn | ack | rst | fin) != syn";
 const SYN: &str = "tcp flags & (syn | ack | rst | fin) == syn";
 const ICMP: &str = "meta l4proto { icmp, ipv6-icmp }";
