@@ -7,7 +7,7 @@ use std::{
     os::{
         fd::{AsFd, BorrowedFd},
         unix::{
-            fs::{FileTypeExt as _, PermissionsExt as _},
+            fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
             net::{UnixListener, UnixStream},
         },
     },
@@ -81,6 +81,30 @@ fn make_room(path: &Path) -> io::Result<()> {
         Ok(_) => Err(ErrorKind::AlreadyExists.into()),
         Err(_) => Ok(()),
     }
+}
+
+/// Between two looks at a socket that refuses: a process that starts has made its file, and listens a moment later.
+const SECOND_LOOK: Duration = Duration::from_millis(50);
+
+/// Removes the socket's file that a dead process left on `path`; whether it did. What is no socket stays, as does one
+/// that somebody answers on, or that the caller may not ask or remove.
+pub fn remove_dead(path: &Path) -> bool {
+    let file = || {
+        let found = fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
+        Some((found.dev(), found.ino()))
+    };
+    let refuses =
+        || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    let Some(first) = file().filter(|_| refuses()) else { return false };
+    std::thread::sleep(SECOND_LOOK);
+    refuses() && file() == Some(first) && fs::remove_file(path).is_ok()
+}
+
+/// Removes the sockets' files, by their name `….sock`, that dead processes left in a directory; which.
+pub fn remove_dead_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let sockets = entries.filter(|path| path.extension().is_some_and(|extension| extension == "sock"));
+    sockets.filter(|path| remove_dead(path)).collect()
 }
 
 /// Who asks. A socket's own timeouts are of one read or write each, of which there may be many.
@@ -187,6 +211,22 @@ mod tests {
         let patience = Patience { time: Duration::from_millis(50), question_bytes: 1 << 20 };
         assert!(control.answer(patience, |question| panic!("'{question}' came to no end")));
         dribbling.join().unwrap();
+    }
+
+    #[test]
+    fn a_dead_processs_file_is_removed_and_a_living_ones_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let [dead, living, file, other] =
+            ["dead.sock", "living.sock", "file.sock", "other"].map(|name| directory.path().join(name));
+        // A listener dropped by itself leaves its file, as a killed process does.
+        drop(UnixListener::bind(&dead).unwrap());
+        drop(UnixListener::bind(&other).unwrap());
+        let _living = Control::open(&living).unwrap();
+        fs::write(&file, "mine").unwrap();
+        assert!(!remove_dead(&directory.path().join("none.sock")));
+        assert_eq!(remove_dead_in(directory.path()), std::slice::from_ref(&dead));
+        assert!(!dead.exists() && living.exists() && file.exists() && other.exists());
+        assert!(remove_dead(&other) && !other.exists());
     }
 
     #[test]

@@ -3,11 +3,15 @@
 //! `/run/longfat/ID/owner` names the process (pid and start time); `/run/longfat/ID/namespaces/NAME` is written
 //! *before* a namespace is made. Dropping the lease removes both. After a crash the owner is dead, and
 //! [`sweep`] removes what is left, so that a second run starts clean.
+//!
+//! What a lease says is done by root: the directory is root's own, services that strangers speak to keep their sockets
+//! elsewhere, no link is followed, and only namespaces of a lease's own name are deleted.
 
-use crate::{Error, Namespace, Result};
+use crate::{Error, Namespace, Result, own::OwnDirectory};
 use std::{
     fs,
-    os::unix::fs::MetadataExt,
+    io::Write as _,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -24,13 +28,15 @@ impl Lease {
     /// Takes the lease `id` (letters, digits, `-`). What a dead owner left under that name is removed first.
     pub fn take(id: &str) -> Result<Lease> {
         let _alone = lock()?;
-        if let Some(pid) = living_owner(&directory(id)) {
-            return Err(Error::LeaseHeld { id: id.to_owned(), pid });
+        let place = OwnDirectory::make(Path::new(LEASES))?;
+        if let Some(lease) = place.within(id)? {
+            if let Some(pid) = living_owner(&lease.path()) {
+                return Err(Error::LeaseHeld { id: id.to_owned(), pid });
+            }
+            remove(&place, id)?;
         }
-        remove(&directory(id))?;
         let namespaces = directory(id).join("namespaces");
-        fs::create_dir_all(&namespaces)
-            .map_err(|source| Error::io(format!("create {}", namespaces.display()), source))?;
+        make(&namespaces)?;
         let lease = Lease { id: id.to_owned() };
         let pid = std::process::id() as i32;
         write(&directory(id).join("owner"), &format!("{pid} {}", start_time(pid).unwrap_or(0)))?;
@@ -39,7 +45,7 @@ impl Lease {
 
     /// Makes the namespace `lf-ID-NAME`.
     pub fn namespace(&self, name: &str) -> Result<Namespace> {
-        let full = format!("lf-{}-{name}", self.id);
+        let full = format!("{}{name}", prefix(&self.id));
         if Namespace::open(&full).is_ok() {
             return Err(Error::NamespaceExists(full));
         }
@@ -50,7 +56,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Err(error) = remove(&directory(&self.id)) {
+        if let Err(error) = OwnDirectory::open(Path::new(LEASES)).and_then(|place| remove(&place, &self.id)) {
             eprintln!("longfat: cleaning up '{}': {error}; 'longfat lab clean' tries again", self.id);
         }
     }
@@ -59,14 +65,28 @@ impl Drop for Lease {
 /// Removes everything left by owners that are dead; the ids of the leases removed.
 pub fn sweep() -> Result<Vec<String>> {
     let _alone = lock()?;
-    let Ok(entries) = fs::read_dir(LEASES) else { return Ok(Vec::new()) };
+    if !Path::new(LEASES).exists() {
+        return Ok(Vec::new());
+    }
+    sweep_in(&OwnDirectory::make(Path::new(LEASES))?)
+}
+
+/// What is not of a lease is left alone, and said.
+fn sweep_in(place: &OwnDirectory) -> Result<Vec<String>> {
     let mut removed = Vec::new();
-    // Leases are directories; beside them relays keep their control sockets.
-    let is_lease = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-    for entry in entries.flatten().filter(is_lease) {
-        if living_owner(&entry.path()).is_none() {
-            remove(&entry.path())?;
-            removed.push(entry.file_name().to_string_lossy().into_owned());
+    for id in place.names() {
+        // Beside leases lie records of machines that were claimed, and sockets of relays of before they had a place.
+        let is_directory = fs::symlink_metadata(place.path().join(&id)).is_ok_and(|found| found.is_dir());
+        if !is_directory {
+            continue;
+        }
+        match place.within(&id) {
+            Ok(Some(lease)) if living_owner(&lease.path()).is_none() => {
+                remove(place, &id)?;
+                removed.push(id);
+            }
+            Ok(_) => {}
+            Err(error) => eprintln!("longfat: '{id}' is no lease: {error}"),
         }
     }
     Ok(removed)
@@ -81,18 +101,21 @@ fn lock() -> Result<fs::File> {
 }
 
 /// Ends the processes in each namespace of the lease, deletes the namespaces, then the lease itself.
-fn remove(lease: &Path) -> Result<()> {
-    let Ok(entries) = fs::read_dir(lease.join("namespaces")) else {
-        return remove_dir(lease);
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if let Ok(namespace) = Namespace::open(&name) {
+fn remove(place: &OwnDirectory, id: &str) -> Result<()> {
+    let Some(lease) = place.within(id)? else { return Ok(()) };
+    let namespaces = lease.within("namespaces")?.map(|namespaces| namespaces.names()).unwrap_or_default();
+    for name in namespaces.iter().filter(|name| name.starts_with(&prefix(id))) {
+        if let Ok(namespace) = Namespace::open(name) {
             kill_all(&namespace);
         }
-        Namespace::delete(&name)?;
+        Namespace::delete(name)?;
     }
-    remove_dir(lease)
+    remove_dir(&place.path().join(id))
+}
+
+/// What the names of a lease's namespaces begin with.
+fn prefix(id: &str) -> String {
+    format!("lf-{id}-")
 }
 
 fn kill_all(namespace: &Namespace) {
@@ -138,8 +161,17 @@ fn directory(id: &str) -> PathBuf {
     Path::new(LEASES).join(id)
 }
 
+/// Makes a directory and those above it, which nobody else may write, whatever the umask leaves to others.
+fn make(path: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+    made.map_err(|source| Error::io(format!("create {}", path.display()), source))
+}
+
+/// Writes a file that nobody else may write either.
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(|source| Error::io(format!("write {}", path.display()), source))
+    let opened = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o644).open(path);
+    let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|source| Error::io(format!("write {}", path.display()), source))
 }
 
 #[cfg(test)]
@@ -150,6 +182,65 @@ mod tests {
     fn a_process_is_recognised_by_pid_and_start_time() {
         assert!(start_time(std::process::id() as i32).is_some());
         assert_eq!(start_time(i32::MAX), None);
+    }
+
+    #[test]
+    fn a_lease_made_under_any_umask_is_its_owners_alone_to_write() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().to_owned();
+        // A thread of its own: with its own file system attributes, its umask is nobody else's.
+        let made = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).unwrap();
+            nix::sys::stat::umask(nix::sys::stat::Mode::empty());
+            make(&path.join("x/namespaces")).unwrap();
+            write(&path.join("x/owner"), "1 1").unwrap();
+        });
+        made.join().unwrap();
+        let lease = OwnDirectory::open(place.path()).unwrap().within("x").unwrap().unwrap();
+        assert!(lease.within("namespaces").unwrap().is_some());
+        assert_eq!(fs::metadata(lease.path().join("owner")).unwrap().mode() & 0o022, 0);
+    }
+
+    /// A namespace and a process in it, neither of which is any lease's.
+    fn foreign(name: &str) -> std::process::Child {
+        let namespace = Namespace::create(name).unwrap();
+        let mut sleep = namespace.command("sleep");
+        sleep.arg("60").spawn().unwrap()
+    }
+
+    #[test]
+    fn planted_links_names_and_leases_of_others_lead_to_nobodys_namespace() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: namespaces need root");
+            return;
+        }
+        let name = format!("foreign-{}", std::process::id());
+        let mut process = foreign(&name);
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        for lease in ["linked", "named", "others"] {
+            fs::create_dir_all(path(lease)).unwrap();
+        }
+        // To every namespace of the machine.
+        std::os::unix::fs::symlink("/run/netns", path("linked/namespaces")).unwrap();
+        for lease in ["named", "others"] {
+            fs::create_dir_all(path(lease).join("namespaces")).unwrap();
+            fs::write(path(lease).join("namespaces").join(&name), "").unwrap();
+        }
+        std::os::unix::fs::chown(path("others"), Some(65534), None).unwrap();
+        std::os::unix::fs::symlink(path("named"), path("lease-link")).unwrap();
+        for lease in ["named", "others"] {
+            let only = OwnDirectory::open(place.path()).unwrap();
+            let _ = remove(&only, lease);
+        }
+        let swept = sweep_in(&OwnDirectory::open(place.path()).unwrap());
+        let stands = Namespace::open(&name).is_ok();
+        let lives = process.try_wait().unwrap().is_none();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        Namespace::delete(&name).unwrap();
+        assert!(stands && lives, "{swept:?}");
+        assert!(path("others").exists(), "what is another user's is left alone");
     }
 
     #[test]

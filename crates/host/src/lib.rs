@@ -1,11 +1,14 @@
 //! What longfat asks of a Linux host without BPF.
 //!
+//! - [`confine`]: user, capabilities, files and system calls of a process that strangers speak to.
 //! - [`control`]: the unix socket by which a running process is asked.
+//! - [`key`]: a key shared by hosts, in a file.
 //! - [`lease`]: everything a run makes outside its own process, removed when it ends or, after a crash, by the next.
 //! - [`namespace`]: network namespaces, entered by threads and child processes.
 //! - [`facts`]: what must be recorded about a machine with every run.
 //! - [`interface`]: veth pairs, addresses, routes, offloads.
 //! - [`sysctl`]: network parameters of the calling thread's namespace.
+//! - [`own`]: directories that are this user's alone to write.
 //! - [`support`]: what this host lacks, as values.
 //! - [`network`]: ranges of addresses as people name them.
 //! - [`socket`]: congestion control, buffers and TCP_INFO of a socket.
@@ -13,16 +16,20 @@
 //! Creating things is left to iproute2; what it cannot do (entering, offloads, sockets) is here.
 
 pub mod capability;
+pub mod confine;
 pub mod control;
 pub mod facts;
 pub mod interface;
+pub mod key;
 pub mod lease;
 pub mod namespace;
 pub mod network;
+pub mod own;
 pub mod socket;
 pub mod support;
 pub mod sysctl;
 
+pub use key::Key;
 pub use lease::Lease;
 pub use namespace::Namespace;
 pub use network::Network;
@@ -40,6 +47,9 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// A key that cannot be used.
+    #[error("the key {0}")]
+    Key(String),
     /// A sysctl that is not of a network namespace.
     #[error(
         "sysctl '{0}' is the whole machine's; only net.* belong to a network namespace and can be set here"
@@ -75,6 +85,11 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Whether the kernel refused for want of rights.
+    pub fn is_not_permitted(&self) -> bool {
+        matches!(self, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
+    }
+
     pub(crate) fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {
         Error::Io { what: what.into(), source: source.into() }
     }

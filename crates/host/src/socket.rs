@@ -42,7 +42,11 @@ pub fn option(socket: &impl AsFd, level: i32, option: i32) -> io::Result<i32> {
 /// Chooses the congestion control. Do it **before connect** and on the listener: a socket that started under
 /// BBR keeps kernel pacing after a change.
 pub fn set_cc(socket: &impl AsFd, name: &str) -> Result<()> {
-    let what = || format!("congestion control '{name}' (see 'longfat cc list' for what this kernel has)");
+    let mend = match name.strip_prefix("lf_") {
+        Some(ours) => format!("load it with 'longfat cc load {ours}', or see 'longfat cc list'"),
+        None => "see 'longfat cc list' for what this kernel has".to_owned(),
+    };
+    let what = || format!("congestion control '{name}' ({mend})");
     if name.is_empty() || name.len() > CC_NAME_MAX {
         return Err(Error::io(what(), io::Error::from_raw_os_error(libc::EINVAL)));
     }

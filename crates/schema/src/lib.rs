@@ -7,6 +7,7 @@
 //! - [`samples`]: those of a whole run in memory, by kind.
 //! - [`decode`]: TOML into types, every problem found and named by its key (feature `toml`).
 //! - [`random`]: the one generator of random numbers.
+//! - [`text`]: text of others, made safe to show.
 //! - [`run`]: the run directory, its manifest and its Parquet tables (feature `store`).
 //!
 //! This crate is a leaf: it knows no kernel, no network and no clock.
@@ -20,6 +21,7 @@ pub mod record;
 #[cfg(feature = "store")]
 pub mod run;
 pub mod samples;
+pub mod text;
 pub mod units;
 
 /// Version of the run directory, the records and the manifest. Readers refuse a newer one and bring an older one up to

@@ -1,7 +1,7 @@
 //! Every figure of every run of a result in one table, `results.parquet`: a row per run and thing (flow, link direction,
 //! relay direction, or the run as a whole), a column per axis and per metric. What sweeps are plotted and queried by.
 
-use super::{AxisPoint, RunError, RunManifest, TableError, table::properties};
+use super::{AxisPoint, RunError, RunManifest, TableError, directory::create_new, table::properties};
 use arrow::{
     array::{ArrayRef, Float64Array, StringArray, UInt32Array, UInt64Array},
     record_batch::RecordBatch,
@@ -9,7 +9,7 @@ use arrow::{
 use parquet::arrow::ArrowWriter;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
+    fs,
     path::Path,
     sync::Arc,
 };
@@ -43,7 +43,7 @@ fn write(path: &Path, runs: &[(&str, &RunManifest)]) -> Result<(), TableError> {
         .flat_map(|(directory, run)| rows(run).into_iter().map(move |row| (*directory, row)))
         .collect();
     let batch = RecordBatch::try_from_iter_with_nullable(columns(&rows))?;
-    let mut writer = ArrowWriter::try_new(File::create(path)?, batch.schema(), Some(properties()))?;
+    let mut writer = ArrowWriter::try_new(create_new(path)?, batch.schema(), Some(properties()))?;
     writer.write(&batch)?;
     writer.close()?;
     Ok(())

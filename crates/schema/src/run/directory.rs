@@ -2,12 +2,13 @@
 
 use super::{
     Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter,
-    parse_versioned, read_table, read_versioned, upgrade::may_lack_tables,
+    is_plain_path, parse_versioned, read_table, read_versioned, upgrade::may_lack_tables,
 };
 use crate::{record::*, samples::Samples};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fs,
+    fs::{self, File},
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -115,6 +116,9 @@ pub fn find_runs(path: &Path) -> Result<(Option<ResultManifest>, Vec<RunDirector
     let result = path.join(RESULT_FILE);
     if result.is_file() {
         let manifest: ResultManifest = read_versioned(&result, Kind::Result)?;
+        if let Some(outside) = manifest.runs.iter().find(|run| !is_plain_path(&run.path)) {
+            return Err(RunError::Outside { path: result.display().to_string(), name: outside.path.clone() });
+        }
         let whole = |entry: &&super::RunEntry| path.join(&entry.path).join(RUN_FILE).is_file();
         let open = |entry: &super::RunEntry| RunDirectory::open(&path.join(&entry.path));
         let runs = manifest.runs.iter().filter(whole).map(open).collect::<Result<_, _>>()?;
@@ -130,8 +134,20 @@ pub fn find_runs(path: &Path) -> Result<(Option<ResultManifest>, Vec<RunDirector
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunError> {
     let temporary = path.with_extension("json.part");
     let text = json_bytes(path, value)?;
-    fs::write(&temporary, text).map_err(|source| RunError::io(&temporary, source))?;
+    create_new(&temporary)
+        .and_then(|mut file| file.write_all(&text))
+        .map_err(|source| RunError::io(&temporary, source))?;
     fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))
+}
+
+/// A file that was not there before. An old one of that name is removed; a link that somebody planted there (in /tmp, say)
+/// is removed and not followed.
+pub(super) fn create_new(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(path)
 }
 
 /// The bytes [`write_json`] writes.
@@ -151,7 +167,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RunStatus, seal_run};
+    use super::super::{RunEntry, RunStatus, seal_run, write_result};
     use super::*;
     use crate::SCHEMA_VERSION;
 
@@ -187,6 +203,58 @@ mod tests {
         write_run(directory.path(), vec![], 99);
         let message = RunDirectory::open(directory.path()).unwrap_err().to_string();
         assert!(message.contains("schema version 99") && message.contains("upgrade"), "{message}");
+    }
+
+    #[test]
+    fn a_link_planted_in_the_place_of_the_temporary_file_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let victim = directory.path().join("victim");
+        fs::write(&victim, "whole").unwrap();
+        std::os::unix::fs::symlink(&victim, directory.path().join("x.json.part")).unwrap();
+        write_json(&directory.path().join("x.json"), &[1, 2]).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "whole");
+        assert_eq!(read_json::<Vec<u32>>(&directory.path().join("x.json")).unwrap(), [1, 2]);
+    }
+
+    #[test]
+    fn a_result_that_names_a_run_elsewhere_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        write_run(&directory.path().join("private"), vec![], SCHEMA_VERSION);
+        let result = directory.path().join("result");
+        fs::create_dir(&result).unwrap();
+        let absolute = directory.path().join("private").display().to_string();
+        for path in ["../private", absolute.as_str()] {
+            let entry = RunEntry {
+                case: "c".into(),
+                repeat: 1,
+                path: path.into(),
+                status: RunStatus::Done,
+                seal: None,
+            };
+            let mut manifest = ResultManifest { runs: vec![entry], ..empty_result() };
+            write_result(&result, &mut manifest, &[]).unwrap();
+            assert!(matches!(find_runs(&result), Err(RunError::Outside { .. })), "{path}");
+        }
+    }
+
+    fn empty_result() -> ResultManifest {
+        ResultManifest {
+            schema_version: SCHEMA_VERSION,
+            experiment: String::new(),
+            title: String::new(),
+            description: String::new(),
+            started_unix_ms: 0,
+            status: super::super::ResultStatus::Complete,
+            focus: None,
+            cases: vec![],
+            runs: vec![],
+            planned: None,
+            expectations: vec![],
+            twins: vec![],
+            provenance: super::super::Provenance::default(),
+            files: None,
+            seal: None,
+        }
     }
 
     #[test]

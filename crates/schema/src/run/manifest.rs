@@ -1,6 +1,6 @@
 //! What is known about a run and about a result, besides the samples.
 
-use super::FileRecord;
+use super::{Beside, FileRecord, Twin};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
@@ -105,6 +105,9 @@ pub struct RunManifest {
     pub window_end_us: i64,
     /// What it came to.
     pub metrics: Vec<Metric>,
+    /// What the simulator makes of the same plan, where the run is emulated and valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin: Option<Twin>,
     /// Where and by whom it was made.
     pub provenance: Provenance,
     /// Every host's parameters, before the flows began, and its counters' growth.
@@ -254,6 +257,9 @@ pub struct ResultManifest {
     pub planned: Option<u32>,
     /// What the experiment expects, judged.
     pub expectations: Vec<Expectation>,
+    /// Emulated runs beside what the simulator makes of the same plans.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub twins: Vec<Beside>,
     /// Where and by whom it was made.
     pub provenance: Provenance,
     /// Every file of the result that is of no run, when the session has ended.

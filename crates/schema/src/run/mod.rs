@@ -18,9 +18,11 @@
 mod dataset;
 mod directory;
 mod manifest;
+mod name;
 mod seal;
 mod spread;
 mod table;
+mod twin;
 mod upgrade;
 mod verify;
 
@@ -31,9 +33,11 @@ pub use manifest::{
     Provenance, RESULT_FILE, RUN_FILE, ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus,
     START_FILE, Start,
 };
+pub use name::{is_plain_name, is_plain_path};
 pub use seal::{Contents, FileRecord, seal_run, write_result};
 pub use spread::{Spread, bootstrap};
 pub use table::{Table, TableError, TableWriter, read_rows, read_table};
+pub use twin::{Beside, Twin, beside};
 pub use upgrade::{Kind, parse_versioned, read_versioned};
 pub use verify::{Fault, Finding, verify};
 
@@ -73,6 +77,14 @@ pub enum RunError {
         path: String,
         /// What is wrong.
         source: TableError,
+    },
+    /// A result whose manifest names runs outside its directory.
+    #[error("{path} names a run {name:?}, which is no path within the result; it was not written by longfat")]
+    Outside {
+        /// The manifest.
+        path: String,
+        /// What it names.
+        name: String,
     },
     /// Neither a run nor a result.
     #[error(

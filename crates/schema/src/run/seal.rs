@@ -17,7 +17,9 @@ const CHUNK_BYTES: usize = 1 << 16;
 /// Hexadecimal digits of a SHA-256.
 const DIGITS: usize = 64;
 /// Longest manifest that is kept in memory.
-const MANIFEST_BYTES_MAX: u64 = 1 << 28;
+const MANIFEST_BYTES_MAX: u64 = 1 << 26;
+/// Longest that all manifests of a result are together.
+const MANIFESTS_BYTES_MAX: u64 = 1 << 30;
 
 /// One file as it was when it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,11 +36,11 @@ impl FileRecord {
     /// # Errors
     /// It cannot be read to its end.
     pub fn of_file(path: &Path) -> io::Result<FileRecord> {
-        FileRecord::read(File::open(path)?, None)
+        FileRecord::read(File::open(path)?, |_| Ok(()))
     }
 
-    /// Of everything a reader gives; what it gives up to `keep_up_to` bytes goes to `kept` as well.
-    fn read(mut from: impl Read, mut kept: Option<&mut Vec<u8>>) -> io::Result<FileRecord> {
+    /// Of everything a reader gives; `keep` has it as well.
+    fn read(mut from: impl Read, mut keep: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<FileRecord> {
         let mut hash = Sha256::new();
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut bytes = 0;
@@ -51,9 +53,7 @@ impl FileRecord {
             };
             hash.update(&chunk[..count]);
             bytes += count as u64;
-            if let Some(kept) = kept.as_mut().filter(|_| bytes <= MANIFEST_BYTES_MAX) {
-                kept.extend_from_slice(&chunk[..count]);
-            }
+            keep(&chunk[..count])?;
         }
         Ok(FileRecord { bytes, sha256: hexadecimal(&hash.finalize()) })
     }
@@ -64,7 +64,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// What a directory, or a packed one, holds: the hash of every file, and the manifests themselves.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Contents {
     /// Every regular file by its path, parts apart by `/`.
     pub files: BTreeMap<String, FileRecord>,
@@ -72,6 +72,15 @@ pub struct Contents {
     pub manifests: BTreeMap<String, Vec<u8>>,
     /// What is there and is no file of a run: a link, a device, a name given twice.
     pub strange: Vec<Finding>,
+    /// Bytes that manifests may still have.
+    room_bytes: u64,
+}
+
+impl Default for Contents {
+    fn default() -> Contents {
+        let (files, manifests, strange) = Default::default();
+        Contents { files, manifests, strange, room_bytes: MANIFESTS_BYTES_MAX }
+    }
 }
 
 impl Contents {
@@ -107,17 +116,41 @@ impl Contents {
     /// Hashes one file.
     ///
     /// # Errors
-    /// It cannot be read to its end.
+    /// It cannot be read to its end, or is a manifest for which there is no room in memory.
     pub fn add(&mut self, name: &str, from: impl Read) -> io::Result<()> {
         let mut kept = Vec::new();
         let is_manifest = [RUN_FILE, RESULT_FILE].contains(&name.rsplit('/').next().unwrap_or(name));
-        let record = FileRecord::read(from, is_manifest.then_some(&mut kept))?;
+        let record = FileRecord::read(from, |bytes| {
+            if is_manifest {
+                self.take_room(name, (kept.len() + bytes.len()) as u64, bytes.len() as u64)?;
+                kept.extend_from_slice(bytes);
+            }
+            Ok(())
+        })?;
         if self.files.insert(name.to_owned(), record).is_some() {
             self.strange.push(Finding { path: name.to_owned(), fault: Fault::Twice });
         }
         if is_manifest {
             self.manifests.insert(name.to_owned(), kept);
         }
+        Ok(())
+    }
+}
+
+impl Contents {
+    /// Room for `more` bytes of a manifest that has `length` with them.
+    fn take_room(&mut self, name: &str, length: u64, more: u64) -> io::Result<()> {
+        let refused = |limit: u64, what: &str| {
+            let mib = limit >> 20;
+            io::Error::other(format!("{name} has more than {mib} MiB{what}"))
+        };
+        if length > MANIFEST_BYTES_MAX {
+            return Err(refused(MANIFEST_BYTES_MAX, ", as no manifest has; it was not written by longfat"));
+        }
+        let room_bytes = self.room_bytes.checked_sub(more).ok_or_else(|| {
+            refused(MANIFESTS_BYTES_MAX, " with the manifests before it; look at the runs one by one")
+        })?;
+        self.room_bytes = room_bytes;
         Ok(())
     }
 }
@@ -177,4 +210,27 @@ pub(super) fn seal_holds(bytes: &[u8], seal: &str) -> bool {
     let mut unsealed = bytes.to_vec();
     unsealed[at..at + DIGITS].fill(b'0');
     hexadecimal(&Sha256::digest(&unsealed)) == seal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_share_one_room_in_memory_and_nothing_is_kept_beyond_it() {
+        let mut contents = Contents { room_bytes: 100, ..Contents::default() };
+        contents.add("a/manifest.json", &[b'x'; 60][..]).unwrap();
+        contents.add("a/tcp.parquet", &[b'x'; 1000][..]).unwrap();
+        let said = contents.add("b/manifest.json", &[b'x'; 60][..]).unwrap_err().to_string();
+        assert!(said.contains("b/manifest.json") && said.contains("one by one"), "{said}");
+        assert_eq!(contents.manifests.values().map(Vec::len).sum::<usize>(), 60);
+    }
+
+    #[test]
+    fn a_manifest_longer_than_any_is_refused_when_that_much_was_read() {
+        let mut contents = Contents::default();
+        let said = contents.add("result.json", io::repeat(b' ')).unwrap_err().to_string();
+        assert!(said.contains("64 MiB") && said.contains("not written by longfat"), "{said}");
+        assert!(contents.manifests.is_empty());
+    }
 }
