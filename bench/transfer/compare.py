@@ -103,7 +103,7 @@ def run_iperf3(hosts, extra, seconds):
 
 
 def run_longfat(hosts, program, extra, seconds):
-    server = hosts.server([program, "transfer", "serve", "--listen", f"{hosts.address}:{PORT}", "--once"])
+    server = hosts.server([program, "transfer", "serve", "--trusted", "--listen", f"{hosts.address}:{PORT}", "--once"])
     wait_for_line(server, "ready")
     outcome = hosts.client([program, "transfer", "send", f"{hosts.address}:{PORT}", "--duration", f"{seconds}s",
                             "--cc", "reno", "--cc-receiver", "reno", "--json", *extra])

@@ -1,25 +1,34 @@
 //! The server's wait for the data connections of one transfer.
 //!
-//! A connection is known by the token it shows, never by its address: a relay may stand in between.
+//! A connection is known by the token it shows, never by its address: a relay may stand in between. Datagrams are sent only
+//! to who has answered a challenge.
 
 use crate::{
     channel::Channel,
     control::{PREAMBLE_BYTES, Preamble},
-    datagram::{Datagram, HEADER_BYTES, Kind},
-    error::{Error, Result},
+    datagram::{BATCH_MAX, Datagram, HEADER_BYTES, Kind},
+    error::{End, Error, Result},
     halt::Halt,
+    lobby::{PAUSE, is_broken, is_exhausted},
+    proof::random_bytes,
     sockets::{LOOK_UP, set_nonblocking},
 };
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use longfat_host::Key;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{MsgFlags, recv},
+};
 use std::{
     io::{ErrorKind, Read},
-    net::{TcpListener, TcpStream, UdpSocket},
-    os::fd::{AsFd, BorrowedFd},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::{Duration, Instant},
 };
 
 /// Strangers that may wait beside the expected connections.
-const STRANGERS_MAX: usize = 64;
+pub(crate) const STRANGERS_MAX: usize = 8;
+/// Most that are accepted before the preambles of those who are there are read.
+const ACCEPT_BATCH: usize = 64;
 
 /// Accepts the `streams` connections that show `token`.
 pub(crate) fn tcp(
@@ -32,15 +41,14 @@ pub(crate) fn tcp(
 ) -> Result<Vec<TcpStream>> {
     let mut gate = Gate { token, admitted: (0..streams).map(|_| None).collect(), waiting: Vec::new() };
     let deadline = Instant::now() + timeout;
-    while gate.admitted.iter().any(Option::is_none) {
+    while gate.missing() > 0 {
         let sockets = gate.waiting.iter().map(|arrival| arrival.socket.as_fd());
         wait_any(sockets.chain([listener.as_fd(), channel.socket().as_fd()]));
         attend(channel, halt)?;
         gate.accept(listener)?;
         gate.read_preambles();
-        let missing = gate.admitted.iter().filter(|slot| slot.is_none()).count();
-        if missing > 0 && Instant::now() > deadline {
-            return Err(absent(channel, missing, streams, "data connections", timeout));
+        if gate.missing() > 0 && Instant::now() > deadline {
+            return Err(absent(channel, gate.missing(), streams, "data connections", timeout));
         }
     }
     Ok(gate.admitted.into_iter().flatten().collect())
@@ -65,7 +73,8 @@ fn attend(channel: &mut Channel, halt: &Halt) -> Result<()> {
     }
 }
 
-fn wait_any<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) {
+/// Waits until one of them has something to read, [`LOOK_UP`] at most.
+pub(crate) fn wait_any<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) {
     let mut fds: Vec<_> = sockets.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     // An error leaves nothing ready; the loop looks at everything anyway.
     let _ = poll(&mut fds, PollTimeout::try_from(LOOK_UP).unwrap_or(PollTimeout::MAX));
@@ -85,31 +94,44 @@ struct Arrival {
 
 impl Gate {
     fn accept(&mut self, listener: &TcpListener) -> Result<()> {
-        loop {
+        for _ in 0..ACCEPT_BATCH {
             match listener.accept() {
                 Ok((socket, _)) => {
                     set_nonblocking(&socket, true)?;
-                    if self.waiting.len() >= self.admitted.len() + STRANGERS_MAX {
+                    // Who shows its token at once makes nobody else go.
+                    self.see_to(Arrival { socket, bytes: [0; PREAMBLE_BYTES], filled: 0 });
+                    if self.waiting.len() > self.missing() + STRANGERS_MAX {
                         self.waiting.remove(0);
                     }
-                    self.waiting.push(Arrival { socket, bytes: [0; PREAMBLE_BYTES], filled: 0 });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // Gone before it was accepted.
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(Error::io("accept a data connection", error)),
+                Err(error) if is_broken(&error) => return Err(Error::io("accept a data connection", error)),
+                Err(error) if is_exhausted(&error) => {
+                    // The oldest makes room. If there is none, others must: the deadline bounds how long.
+                    self.waiting.drain(..self.waiting.len().min(1));
+                    std::thread::sleep(PAUSE);
+                    return Ok(());
+                }
+                // Of that connection alone.
+                Err(_) => {}
             }
         }
+        Ok(())
+    }
+
+    fn missing(&self) -> usize {
+        self.admitted.iter().filter(|slot| slot.is_none()).count()
     }
 
     fn read_preambles(&mut self) {
-        for mut arrival in std::mem::take(&mut self.waiting) {
-            match arrival.read() {
-                Some(true) => self.admit(arrival),
-                Some(false) => self.waiting.push(arrival),
-                None => {}
-            }
+        std::mem::take(&mut self.waiting).into_iter().for_each(|arrival| self.see_to(arrival));
+    }
+
+    fn see_to(&mut self, mut arrival: Arrival) {
+        match arrival.read() {
+            Some(true) => self.admit(arrival),
+            Some(false) => self.waiting.push(arrival),
+            None => {}
         }
     }
 
@@ -142,15 +164,18 @@ impl Arrival {
     }
 }
 
-/// Waits until each socket has had a hello with `token`, and connects it to where that came from.
+/// Waits until each socket has had a hello with `token`, and connects it to where that came from. A socket that is to send
+/// does so only where its challenge was answered: a source address is easily forged.
 pub(crate) fn udp(
     sockets: &[UdpSocket],
     token: u64,
+    sends: bool,
     channel: &mut Channel,
     halt: &Halt,
     timeout: Duration,
 ) -> Result<()> {
     let deadline = Instant::now() + timeout;
+    let mut greeter = Greeter::new(token, sends, channel, sockets.len())?;
     let mut missing: Vec<&UdpSocket> = sockets.iter().collect();
     for socket in sockets {
         set_nonblocking(socket, true)?;
@@ -158,7 +183,7 @@ pub(crate) fn udp(
     while !missing.is_empty() {
         wait_any(missing.iter().map(|socket| socket.as_fd()).chain([channel.socket().as_fd()]));
         attend(channel, halt)?;
-        missing.retain(|socket| !greeted(socket, token));
+        missing.retain(|socket| !greeter.greets(socket));
         if !missing.is_empty() && Instant::now() > deadline {
             return Err(absent(channel, missing.len(), sockets.len() as u32, "UDP streams", timeout));
         }
@@ -166,13 +191,76 @@ pub(crate) fn udp(
     sockets.iter().try_for_each(|socket| set_nonblocking(socket, false))
 }
 
-fn greeted(socket: &UdpSocket, token: u64) -> bool {
-    let mut bytes = [0; HEADER_BYTES];
-    while let Ok((count, from)) = socket.recv_from(&mut bytes) {
-        let head = Datagram::decode(&bytes[..count]);
-        if head.is_some_and(|head| head.kind == Kind::Hello && head.token == token) {
-            return socket.connect(from).is_ok();
+/// Challenges for each stream that may go to other addresses than the client's own; none is longer than the hello it
+/// answers.
+const CHALLENGES_ELSEWHERE_MAX: usize = 16;
+
+struct Greeter {
+    token: u64,
+    sends: bool,
+    /// The control connection's address: that the client is there, TCP has shown.
+    client: IpAddr,
+    /// Makes the secrets: one of each address, none of which has to be kept.
+    key: Key,
+    challenges_elsewhere: usize,
+}
+
+impl Greeter {
+    fn new(token: u64, sends: bool, channel: &Channel, streams: usize) -> Result<Greeter> {
+        let failed = |source| Error::io("ask where the client is", source);
+        let client = channel.socket().peer_addr().map_err(failed)?.ip().to_canonical();
+        let key =
+            Key::new(&random_bytes::<32>()?).map_err(|source| Error::Host { end: End::Sending, source })?;
+        Ok(Greeter { token, sends, client, key, challenges_elsewhere: CHALLENGES_ELSEWHERE_MAX * streams })
+    }
+
+    /// Whether the other end of a socket is known now; the socket is connected to it then.
+    fn greets(&mut self, socket: &UdpSocket) -> bool {
+        let mut bytes = [0; HEADER_BYTES];
+        // As many as there may be streams: whoever floods one socket keeps the others waiting no longer than that.
+        for _ in 0..BATCH_MAX {
+            let Ok((count, from)) = socket.recv_from(&mut bytes) else { return false };
+            let head = Datagram::decode(&bytes[..count]).filter(|head| head.token == self.token);
+            match head.map(|head| (head.kind, head.sequence)) {
+                Some((Kind::Hello, _)) if self.sends => self.challenge(socket, from),
+                Some((Kind::Hello, _)) => return socket.connect(from).is_ok(),
+                Some((Kind::Answer, secret)) if self.sends && secret == self.secret(from) => {
+                    return socket.connect(from).is_ok();
+                }
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn challenge(&mut self, socket: &UdpSocket, from: SocketAddr) {
+        if from.ip().to_canonical() != self.client {
+            let Some(left) = self.challenges_elsewhere.checked_sub(1) else { return };
+            self.challenges_elsewhere = left;
+        }
+        let sequence = self.secret(from);
+        let challenge = Datagram { kind: Kind::Challenge, token: self.token, sequence, time_ns: 0 };
+        // One that is lost is followed by another: clients say hello until they are heard.
+        let _ = socket.send_to(&challenge.encode(), from);
+    }
+
+    fn secret(&self, from: SocketAddr) -> u64 {
+        let tag = self.key.tag(format!("longfat transfer: who is at {from}").as_bytes());
+        tag.iter().take(8).fold(0, |secret, byte| secret << 8 | u64::from(*byte))
+    }
+}
+
+/// The client's side: sends back the secrets of all challenges that have come.
+pub(crate) fn answer(sockets: &[UdpSocket], token: u64) {
+    for socket in sockets {
+        let mut bytes = [0; HEADER_BYTES];
+        for _ in 0..BATCH_MAX {
+            let Ok(count) = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) else { break };
+            let head = Datagram::decode(&bytes[..count]);
+            if let Some(head) = head.filter(|head| head.kind == Kind::Challenge && head.token == token) {
+                // One that is lost is asked for again.
+                let _ = socket.send(&Datagram { kind: Kind::Answer, ..head }.encode());
+            }
         }
     }
-    false
 }

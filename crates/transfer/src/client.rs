@@ -1,34 +1,40 @@
 //! The end a person starts: agrees with the server, makes the data connections, keeps the book.
 
 use crate::{
-    channel::Channel,
+    admit,
+    channel::{Channel, beginning},
     context::Context,
-    control::{Message, PROTOCOL_VERSION, Preamble},
+    control::{Hello, Message, PROTOCOL_VERSION, Preamble, Proof, Refused, Welcome},
     datagram::{Datagram, Kind},
     error::{End, Error, Result},
     halt::Halt,
     ledger::{IntervalReport, Ledger},
     outcome::Outcome,
     plan::{Protocol, TransferPlan},
-    session::{self, Duties, Work},
-    sockets::{LOOK_UP, Settings, connect_to, probe, udp_socket},
+    proof::{Transcript, nonce},
+    session::{self, Deadline, Duties, Work},
+    sockets::{Connecting, LOOK_UP, Settings, begin_connect, connect_to, probe, udp_socket},
+    start::{self, Start, Step, Told},
 };
-use longfat_host::{monotonic_ns, monotonic_us};
+use longfat_host::{Key, monotonic_ns, monotonic_us};
 use longfat_schema::{
     lines::Lines,
     record::{AvailSample, Note, Record},
+    text::one_line,
 };
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
 /// Questions that settle the clock offset before there is load.
 const CLOCK_QUESTIONS: u32 = 5;
+/// How often a client that is to be told when to begin looks whether it was.
+const LISTEN: Duration = Duration::from_millis(10);
 
 /// What `longfat transfer send` is told beside the plan.
 #[derive(Debug, Clone)]
@@ -37,10 +43,12 @@ pub struct SendOptions {
     pub to: String,
     /// What to do.
     pub plan: TransferPlan,
+    /// The server must have this key, and asks for it.
+    pub key: Option<Key>,
     /// Source address of every connection.
     pub bind: Option<IpAddr>,
-    /// When to begin, CLOCK_MONOTONIC; at once when absent.
-    pub start_at_ns: Option<u64>,
+    /// When to begin.
+    pub start: Start,
     /// Period of interval reports.
     pub interval: Duration,
     /// Where the records of both ends go.
@@ -51,7 +59,11 @@ pub struct SendOptions {
 
 /// Told how the transfer goes.
 pub trait SendObserver: Sync {
-    /// The ends agree and are connected.
+    /// A step towards the agreement is taken.
+    fn step(&self, _step: Step, _took: Duration) {}
+    /// The ends agree and are connected: a start that is to be told may be told.
+    fn agreed(&self) {}
+    /// The time of the start is known.
     fn started(&self, _peer: SocketAddr, _plan: &TransferPlan) {}
     /// One interval is over.
     fn interval(&self, _report: &IntervalReport) {}
@@ -76,7 +88,8 @@ pub fn send(options: &SendOptions, observer: &dyn SendObserver) -> Result<Outcom
         probe(&Settings::data(&options.plan, own_end(&options.plan)))?;
     }
     let ledger = Ledger::new(options.samples.clone(), options.plan.streams);
-    let outcome = Client { options, observer, halt: &halt, ledger: &ledger }.transfer();
+    let outcome =
+        Client { options, observer, halt: &halt, ledger: &ledger, steps: RefCell::default() }.transfer();
     let closed = ledger.close();
     let outcome = outcome?;
     closed.map_err(|source| Error::io("write the samples file", source))?;
@@ -92,6 +105,7 @@ struct Client<'a> {
     observer: &'a dyn SendObserver,
     halt: &'a Halt,
     ledger: &'a Ledger,
+    steps: RefCell<Vec<(Step, Duration)>>,
 }
 
 /// What the server answered.
@@ -103,20 +117,31 @@ struct Agreed {
 impl Client<'_> {
     fn transfer(&self) -> Result<Outcome> {
         let plan = &self.options.plan;
-        let (mut channel, server) = self.connect()?;
-        let agreed = self.agree(&mut channel)?;
-        channel.learn_clock(CLOCK_QUESTIONS)?;
-        let work = match plan.protocol {
-            Protocol::Tcp => self.connect_tcp(server, &agreed, &mut channel)?,
-            Protocol::Udp => self.connect_udp(server, &agreed, &mut channel)?,
-        };
+        let (mut channel, server) = self.step(Step::Connect, || self.connect())?;
+        let agreed = self.step(Step::Agree, || self.agree(&mut channel))?;
+        self.step(Step::Clock, || channel.learn_clock(CLOCK_QUESTIONS))?;
+        let work = self.step(Step::Data, || match plan.protocol {
+            Protocol::Tcp => self.connect_tcp(server, &agreed, &mut channel),
+            Protocol::Udp => self.connect_udp(server, &agreed, &mut channel),
+        })?;
         self.note_clock(&channel);
+        self.note("info", start::in_words(&self.steps.borrow()));
+        self.observer.agreed();
         let start_ns = self.start(&mut channel)?;
         self.observer.started(server, plan);
         let finished = self.carry_out(work, start_ns, &mut channel);
         let outcome = Outcome::new(plan, finished, channel.clock());
         outcome.flows.iter().for_each(|flow| self.ledger.put(&Record::Flow(flow.clone())));
         Ok(outcome)
+    }
+
+    fn step<T>(&self, step: Step, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begun = Instant::now();
+        let done = work();
+        let took = begun.elapsed();
+        self.steps.borrow_mut().push((step, took));
+        self.observer.step(step, took);
+        done.map_err(|error| error.during(step, took))
     }
 
     /// Connects to the first address of the server that answers.
@@ -139,16 +164,25 @@ impl Client<'_> {
     }
 
     fn agree(&self, channel: &mut Channel) -> Result<Agreed> {
-        let plan = serde_json::to_value(&self.options.plan)
-            .map_err(|error| Error::io("write the plan", std::io::Error::other(error)))?;
-        channel.send(&Message::Hello { version: PROTOCOL_VERSION, plan })?;
-        match self.expect(channel)? {
-            Message::Welcome { version, .. } if version != PROTOCOL_VERSION => Err(Error::Version {
-                peer: channel.peer().to_owned(),
-                theirs: version,
-                ours: PROTOCOL_VERSION,
-            }),
-            Message::Welcome { token, ports, .. } => {
+        let hello = Hello { version: PROTOCOL_VERSION, nonce: nonce()?, plan: self.options.plan.clone() };
+        channel.send(&Message::Hello(hello.clone()))?;
+        let mut answer = self.expect(channel)?;
+        let mut transcript = None;
+        if let Message::Challenge(challenge) = &answer {
+            let said = Transcript::new(&hello, &challenge.nonce);
+            let key = self
+                .options
+                .key
+                .as_ref()
+                .ok_or_else(|| Error::KeyWanted { peer: channel.peer().to_owned() })?;
+            channel.send(&Message::Proof(Proof { proof: said.of_client(key) }))?;
+            transcript = Some(said);
+            answer = self.expect(channel)?;
+        }
+        match answer {
+            Message::Welcome(welcome) => {
+                self.check_proof(channel, transcript.as_ref(), &welcome)?;
+                let Welcome { token, ports, .. } = welcome;
                 let token = u128::from_str_radix(&token, 16).map_err(|error| Error::Protocol {
                     peer: channel.peer().to_owned(),
                     why: format!("its token is no number: {error}"),
@@ -157,6 +191,20 @@ impl Client<'_> {
             }
             other => Err(channel.unexpected(&other)),
         }
+    }
+
+    /// Refuses a server that has not proven that it has the key, where there is one.
+    fn check_proof(
+        &self,
+        channel: &Channel,
+        transcript: Option<&Transcript>,
+        welcome: &Welcome,
+    ) -> Result<()> {
+        let Some(key) = &self.options.key else { return Ok(()) };
+        if transcript.is_some_and(|transcript| transcript.is_of_server(key, welcome)) {
+            return Ok(());
+        }
+        Err(Error::Unproven { peer: channel.peer().to_owned() })
     }
 
     /// The next message; a refusal becomes an error.
@@ -170,13 +218,16 @@ impl Client<'_> {
         let &[port] = agreed.ports.as_slice() else { return Err(wrong_ports(channel, agreed, 1)) };
         let address = with_port(server, port);
         let settings = Settings::data(plan, own_end(plan));
-        let open = |stream| {
-            let mut socket = connect_to(address, self.options.bind, &settings, self.halt)?;
+        // All at once: a hundred streams take the round trip of one.
+        let begin = |_| begin_connect(address, self.options.bind, &settings);
+        let begun = (0..plan.streams).map(begin).collect::<Result<Vec<_>>>()?;
+        let open = |(stream, begun): (u32, Connecting)| {
+            let mut socket = begun.finish(settings.timeout, self.halt)?;
             let preamble = Preamble { token: agreed.token, stream }.encode();
             socket.write_all(&preamble).map_err(|source| Error::Connect { address, source })?;
             Ok(socket)
         };
-        let sockets = (0..plan.streams).map(open).collect::<Result<Vec<TcpStream>>>()?;
+        let sockets = (0..).zip(begun).map(open).collect::<Result<Vec<TcpStream>>>()?;
         match self.expect(channel)? {
             Message::Ready => {}
             other => return Err(channel.unexpected(&other)),
@@ -204,10 +255,16 @@ impl Client<'_> {
     /// Sends hellos until the server has one of each stream; it gives up by itself.
     fn greet(&self, sockets: &[UdpSocket], token: u64, channel: &mut Channel) -> Result<()> {
         let hello = Datagram { kind: Kind::Hello, token, sequence: 0, time_ns: 0 }.encode();
+        let mut said: Option<Instant> = None;
         loop {
-            // A hello that is lost or refused is followed by another.
-            sockets.iter().for_each(|socket| drop(socket.send(&hello)));
-            match channel.poll(LOOK_UP)?.map(|message| refusal(message, channel.peer())).transpose()? {
+            if said.is_none_or(|said| said.elapsed() >= LOOK_UP) {
+                // A hello that is lost or refused is followed by another.
+                sockets.iter().for_each(|socket| drop(socket.send(&hello)));
+                said = Some(Instant::now());
+            }
+            admit::wait_any(sockets.iter().map(|socket| socket.as_fd()).chain([channel.socket().as_fd()]));
+            admit::answer(sockets, token);
+            match channel.poll(Duration::ZERO)?.map(|message| refusal(message, channel.peer())).transpose()? {
                 None if self.halt.is_raised() => return Err(Error::Stopped),
                 None => {}
                 Some(Message::Ready) => return Ok(()),
@@ -224,30 +281,50 @@ impl Client<'_> {
         self.options.bind.unwrap_or(any)
     }
 
-    /// When the first stream begins. A sending server is told at that moment.
+    /// When the first stream begins. A sending server is told at that moment, here; a receiving one while the transfer runs.
     fn start(&self, channel: &mut Channel) -> Result<u64> {
         let now_ns = monotonic_ns();
-        let start_ns = self.options.start_at_ns.unwrap_or(now_ns);
+        let start_ns = match &self.options.start {
+            Start::AtOnce => now_ns,
+            Start::At(start_ns) => *start_ns,
+            Start::WhenTold(told) => self.told(told, channel)?,
+        };
+        let now_ns = monotonic_ns();
         if start_ns < now_ns {
             let late_us = (now_ns - start_ns) / 1000;
             if late_us > 0 {
-                self.note("warning", format!("began {late_us} us after --start-at: connecting took longer"));
+                self.note("warning", format!("began {late_us} us after the time it was to begin"));
             }
         }
         if !self.options.plan.reverse {
             return Ok(start_ns.max(now_ns));
         }
         while monotonic_ns() < start_ns {
-            if self.halt.is_raised() {
-                return Err(Error::Stopped);
-            }
             let left = Duration::from_nanos(start_ns.saturating_sub(monotonic_ns()));
-            if let Some(message) = channel.poll(left.min(LOOK_UP))? {
-                return Err(channel.unexpected(&refusal(message, channel.peer())?));
-            }
+            self.attend(channel, left.min(LOOK_UP))?;
         }
         channel.send(&Message::Start)?;
         Ok(start_ns)
+    }
+
+    fn told(&self, told: &Told, channel: &mut Channel) -> Result<u64> {
+        loop {
+            if let Some(start_ns) = told.heard() {
+                return Ok(start_ns);
+            }
+            self.attend(channel, LISTEN)?;
+        }
+    }
+
+    /// Keeps the control connection alive before the start; anything said there but a refusal is out of turn.
+    fn attend(&self, channel: &mut Channel, wait: Duration) -> Result<()> {
+        if self.halt.is_raised() {
+            return Err(Error::Stopped);
+        }
+        match channel.poll(wait)? {
+            None => Ok(()),
+            Some(message) => Err(channel.unexpected(&refusal(message, channel.peer())?)),
+        }
     }
 
     fn carry_out(&self, work: Work, start_ns: u64, channel: &mut Channel) -> session::Finished {
@@ -258,12 +335,20 @@ impl Client<'_> {
             self.ledger.put(&record);
         };
         let avail = |socket: BorrowedFd<'_>| self.observer.avail(socket);
-        let context = Context { plan: &self.options.plan, halt: self.halt, emit: &put, avail: &avail };
+        let context = Context {
+            plan: &self.options.plan,
+            halt: self.halt,
+            emit: &put,
+            avail: &avail,
+            stream_bytes_max: u64::MAX,
+        };
         let reports = Reports::new(self.options.interval, start_ns);
         let duties = Duties {
             outbox: None,
-            on_records: &|records| records.into_iter().for_each(put),
+            on_records: &|records| records.into_iter().map(shown).for_each(put),
             on_turn: &|| reports.when_due(self.ledger, self.observer),
+            says_start: !self.options.plan.reverse,
+            deadline: Deadline::default(),
         };
         let finished = session::run(work, start_ns, channel, &context, &duties);
         reports.last(self.ledger, self.observer);
@@ -293,6 +378,16 @@ impl Client<'_> {
         }
         self.ledger.put(&Record::Note(note));
     }
+}
+
+/// A record of the other end, whose words are shown.
+fn shown(mut record: Record) -> Record {
+    if let Record::Note(note) = &mut record {
+        [&mut note.level, &mut note.source, &mut note.message]
+            .into_iter()
+            .for_each(|text| *text = beginning(text));
+    }
+    record
 }
 
 /// Interval reports as time goes by.
@@ -353,10 +448,9 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
 fn refusal(message: Message, peer: &str) -> Result<Message> {
     let peer = peer.to_owned();
     match message {
-        Message::Refused { version, .. } if version != PROTOCOL_VERSION => {
-            Err(Error::Version { peer, theirs: version, ours: PROTOCOL_VERSION })
+        Message::Refused(Refused { reason, .. }) => {
+            Err(Error::Refused { peer, reason: one_line(&reason).into_owned() })
         }
-        Message::Refused { reason, .. } => Err(Error::Refused { peer, reason }),
         other => Ok(other),
     }
 }

@@ -12,9 +12,20 @@ pub(crate) struct Context<'a> {
     pub(crate) emit: &'a (dyn Fn(Record) + Sync),
     /// What a sending socket has found out about its path.
     pub(crate) avail: &'a (dyn Fn(BorrowedFd<'_>) -> Option<AvailSample> + Sync),
+    /// Most payload of a stream, whatever is planned; a stream that goes beyond it fails.
+    pub(crate) stream_bytes_max: u64,
 }
 
 impl Context<'_> {
+    /// An error when a stream has come beyond what it may carry.
+    pub(crate) fn refuse_beyond(&self, position: u64) -> Result<(), String> {
+        let most = self.stream_bytes_max;
+        if position <= most {
+            return Ok(());
+        }
+        Err(format!("stopped after {position} bytes: the server allows a stream {most} (--max-bytes)"))
+    }
+
     pub(crate) fn warn(&self, message: String) {
         (self.emit)(Record::Note(Note {
             time_us: longfat_host::monotonic_us(),

@@ -2,6 +2,8 @@
 
 /// Bytes at the head of every datagram.
 pub const HEADER_BYTES: usize = 32;
+/// Most datagrams handed over, or taken, by one call.
+pub(crate) const BATCH_MAX: usize = 64;
 const MAGIC: [u8; 4] = *b"LFdg";
 
 /// What a datagram is for.
@@ -11,7 +13,13 @@ pub enum Kind {
     Hello,
     /// Payload.
     Data,
+    /// The answer to a hello, to where that seems to come from. `sequence` is a secret.
+    Challenge,
+    /// The secret, back from where it was sent to: who speaks is there.
+    Answer,
 }
+
+const KINDS: [Kind; 4] = [Kind::Hello, Kind::Data, Kind::Challenge, Kind::Answer];
 
 /// Head of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +39,7 @@ impl Datagram {
     pub fn encode(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4] = u8::from(self.kind == Kind::Data);
+        bytes[4] = self.kind as u8;
         bytes[8..16].copy_from_slice(&self.token.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.sequence.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.time_ns.to_be_bytes());
@@ -42,11 +50,7 @@ impl Datagram {
     pub fn decode(bytes: &[u8]) -> Option<Datagram> {
         let head = bytes.get(..HEADER_BYTES)?;
         let word = |from: usize| (0..8).fold(0u64, |word, i| word << 8 | u64::from(head[from + i]));
-        let kind = match head[4] {
-            0 => Kind::Hello,
-            1 => Kind::Data,
-            _ => return None,
-        };
+        let kind = *KINDS.get(usize::from(head[4]))?;
         let ours = head[..4] == MAGIC && head[5..8] == [0; 3];
         ours.then(|| Datagram { kind, token: word(8), sequence: word(16), time_ns: word(24) })
     }
@@ -114,8 +118,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_datagram_reads_back(token: u64, sequence: u64, time_ns: u64, data: bool) {
-            let kind = if data { Kind::Data } else { Kind::Hello };
+        fn a_datagram_reads_back(token: u64, sequence: u64, time_ns: u64, kind in 0..KINDS.len()) {
+            let kind = KINDS[kind];
             let datagram = Datagram { kind, token, sequence, time_ns };
             prop_assert_eq!(Datagram::decode(&datagram.encode()), Some(datagram));
         }

@@ -1,6 +1,7 @@
 //! Why a transfer could not be made.
 
-use std::net::SocketAddr;
+use crate::start::Step;
+use std::{net::SocketAddr, time::Duration};
 
 /// Which end of the data an error is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +60,48 @@ pub enum Error {
         /// What the host said.
         source: longfat_host::Error,
     },
+    /// The serving end may not do what the plan asks.
+    #[error("{end}: {source}; a server may when it is started as root with --trusted")]
+    NotPermitted {
+        /// Which end.
+        end: End,
+        /// What the host said.
+        source: longfat_host::Error,
+    },
     /// The other end said no.
     #[error("{peer} refused the transfer: {reason}")]
     Refused {
         /// Who.
         peer: String,
         /// Its reason.
+        reason: String,
+    },
+    /// A proof that does not fit.
+    #[error("{peer} has another key than this server (--key), or none")]
+    ForeignKey {
+        /// Who.
+        peer: String,
+    },
+    /// A server that asks for a key.
+    #[error("{peer} serves only who has its key: give it by --key FILE")]
+    KeyWanted {
+        /// Who.
+        peer: String,
+    },
+    /// A server that does not prove that it has the key.
+    #[error(
+        "{peer} has not proven that it has the key (--key): it has none, or another, or is not the server that was meant"
+    )]
+    Unproven {
+        /// Who.
+        peer: String,
+    },
+    /// The client asks for more than this server gives.
+    #[error("{peer} asks for more than is allowed: {reason}")]
+    NotAllowed {
+        /// Who.
+        peer: String,
+        /// What there is.
         reason: String,
     },
     /// The ends are of different versions.
@@ -109,6 +146,16 @@ pub enum Error {
     /// A signal came first.
     #[error("stopped before the transfer began")]
     Stopped,
+    /// The other end was lost while the ends agreed.
+    #[error("{source} ({step} had taken {seconds:.1} s)")]
+    During {
+        /// What they were at.
+        step: Step,
+        /// For how long.
+        seconds: f64,
+        /// What went wrong.
+        source: Box<Error>,
+    },
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
@@ -125,5 +172,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {
         Error::Io { what: what.into(), source: source.into() }
+    }
+
+    /// Says what the ends were at, where that tells more than the error: nobody answered, or no longer.
+    pub(crate) fn during(self, step: Step, took: Duration) -> Error {
+        match self {
+            Error::Closed { .. } | Error::Silent { .. } => {
+                Error::During { step, seconds: took.as_secs_f64(), source: Box::new(self) }
+            }
+            other => other,
+        }
     }
 }

@@ -51,7 +51,7 @@ impl Outcome {
 
     /// Goodput of all streams together, each over its own window.
     pub fn goodput_bps(&self) -> u64 {
-        self.flows.iter().map(|flow| flow.goodput_bps).sum()
+        self.flows.iter().fold(0, |sum, flow| sum.saturating_add(flow.goodput_bps))
     }
 
     /// What went wrong, one line per stream; lines that say the same are joined.
@@ -73,5 +73,22 @@ fn named(streams: &[u32]) -> String {
         [one] => format!("stream {one}"),
         [first, .., last] => format!("{} streams ({first} to {last})", streams.len()),
         [] => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Ends;
+
+    #[test]
+    fn figures_that_a_peer_made_up_overflow_no_sum() {
+        let plan = TransferPlan { streams: 2, ..TransferPlan::default() };
+        let sink = |stream| SinkEnd { stream, window_bytes: u64::MAX, window_us: 1, ..SinkEnd::default() };
+        let source = |stream| SourceEnd { stream, ..SourceEnd::default() };
+        let own = Ends { sources: vec![source(0), source(1)], ..Ends::default() };
+        let peer = Ends { sinks: vec![sink(0), sink(1)], ..Ends::default() };
+        let outcome = Outcome::new(&plan, Finished { own, peer, lost: None }, ClockOffset::default());
+        assert_eq!(outcome.goodput_bps(), u64::MAX);
     }
 }

@@ -148,13 +148,24 @@ pub struct PlanError {
     mend: String,
 }
 
+impl PlanError {
+    /// `what` is `value`, and what to do about it.
+    pub(crate) fn new(
+        what: &'static str,
+        value: &dyn std::fmt::Display,
+        mend: impl Into<String>,
+    ) -> PlanError {
+        PlanError { what, value: value.to_string(), mend: mend.into() }
+    }
+}
+
 fn refuse_unless(
     good: bool,
     what: &'static str,
     value: &dyn std::fmt::Display,
     mend: impl Into<String>,
 ) -> Result<(), PlanError> {
-    if good { Ok(()) } else { Err(PlanError { what, value: value.to_string(), mend: mend.into() }) }
+    if good { Ok(()) } else { Err(PlanError::new(what, value, mend)) }
 }
 
 fn refuse_outside(
@@ -180,7 +191,12 @@ impl TransferPlan {
     pub fn check(&self) -> Result<(), PlanError> {
         let name_ok =
             !self.flow.is_empty() && self.flow.len() <= 64 && !self.flow.chars().any(char::is_control);
-        refuse_unless(name_ok, "the flow name", &format!("'{}'", self.flow), "give 1 to 64 printable bytes")?;
+        refuse_unless(
+            name_ok,
+            "the flow name",
+            &format!("'{}'", self.flow.escape_debug()),
+            "give 1 to 64 printable bytes",
+        )?;
         refuse_outside(1..=u64::from(STREAMS_MAX), "the number of streams", self.streams.into())?;
         self.check_amount()?;
         self.check_spans()?;
@@ -217,7 +233,12 @@ impl TransferPlan {
         }
         for cc in [&self.cc_sender, &self.cc_receiver].into_iter().flatten() {
             let named = !cc.is_empty() && cc.len() <= CC_NAME_MAX;
-            refuse_unless(named, "the congestion control", &format!("'{cc}'"), "names have 1 to 15 bytes")?;
+            refuse_unless(
+                named,
+                "the congestion control",
+                &format!("'{}'", cc.escape_debug()),
+                "names have 1 to 15 bytes",
+            )?;
         }
         refuse_outside(1000..=10_u64.pow(13), "the rate in bit/s", self.rate_bps.unwrap_or(1000))
     }
@@ -269,6 +290,11 @@ impl TransferPlan {
     /// Rate that stream number `stream` offers.
     pub fn stream_rate_bps(&self, stream: u32) -> Option<u64> {
         self.rate_bps.map(|rate| share(rate, self.streams, stream).max(1))
+    }
+
+    /// How long after the first stream the last one starts.
+    pub fn last_start_us(&self) -> u64 {
+        self.stagger_us.saturating_mul(u64::from(self.streams.saturating_sub(1)))
     }
 
     /// How long each stream is planned to send, when a duration is planned.

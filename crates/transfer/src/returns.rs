@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Echo latency of one stream, and how its reverse direction ended.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Latency {
     histogram: Option<Histogram<u64>>,
     /// The drain limit came before the end of the stream.
@@ -30,6 +30,11 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
+    /// Of a stream whose echoes nobody could read.
+    pub(crate) fn failed(error: &str) -> Latency {
+        Latency { error: Some(format!("echoes: {error}")), ..Latency::default() }
+    }
+
     fn record(&mut self, latency_us: u64) {
         if self.histogram.is_none() {
             // Three digits up to an hour: the bounds are constants, so this cannot fail.

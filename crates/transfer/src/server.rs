@@ -1,32 +1,43 @@
-//! The serving end: one listener, a thread per transfer.
+//! The serving end: one listener and one thread for all who come, and a thread for each who may transfer.
 
 use crate::{
     admit,
     channel::Channel,
     context::Context,
-    control::{Message, PROTOCOL_VERSION},
+    control::{Message, PROTOCOL_VERSION, Welcome},
     error::{End, Error, Result},
     halt::Halt,
+    limits::{Limits, Need, Share, Shares},
+    lobby::{Bounds, Lobby, Request, Visitor},
     outcome::Outcome,
     plan::{Protocol, TransferPlan},
-    session::{self, Duties, Outbox, Work},
-    sockets::{LOOK_UP, Settings, listen_on, udp_socket, wait_for},
+    proof::{Transcript, random_bytes},
+    session::{self, Deadline, Duties, Outbox, Work},
+    sockets::{LOOK_UP, Settings, listen_on, udp_socket},
+    threads,
 };
-use longfat_host::monotonic_ns;
+use longfat_host::{Key, monotonic_ns};
 use longfat_schema::{lines::Lines, record::Record};
-use nix::poll::PollFlags;
+use nix::sys::resource::{Resource, getrlimit};
 use std::{
-    io::ErrorKind,
-    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpListener, UdpSocket},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
+    thread::Scope,
+    time::{Duration, Instant},
 };
 
-/// Transfers served at the same time; more are refused.
-const TRANSFERS_MAX: usize = 256;
+/// Who may wait to be heard, where there are descriptors for so many.
+const VISITORS_MAX: u64 = 1024;
+/// Those of one peer.
+const VISITORS_OF_PEER_MAX: u64 = 128;
+/// Descriptors that are neither a visitor's nor a transfer's: files, the listener, what libraries open.
+const DESCRIPTORS_OF_OTHERS: u64 = 32;
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: i32 = 1024;
 
 /// What `longfat transfer serve` is told.
 #[derive(Debug, Clone)]
@@ -35,8 +46,12 @@ pub struct ServeOptions {
     pub listen: SocketAddr,
     /// End after the first transfer.
     pub once: bool,
-    /// How long a client may be silent before its plan says otherwise.
+    /// How long a client may take to say what it wants.
     pub timeout: Duration,
+    /// What clients may ask for.
+    pub limits: Limits,
+    /// Only clients that have this key are served.
+    pub key: Option<Key>,
     /// Where this end's own records go. The client gets them in any case.
     pub samples: Lines,
     /// Ends everything when raised.
@@ -51,10 +66,38 @@ pub trait ServeObserver: Sync {
     fn ended(&self, _peer: SocketAddr, _outcome: &Outcome) {}
     /// A client went away or was refused before a transfer began.
     fn failed(&self, _peer: SocketAddr, _error: &Error) {}
+    /// So many connections went away, or had to, without having said what they wanted.
+    fn silent(&self, _count: u64) {}
 }
 
 /// An observer that looks away.
 impl ServeObserver for () {}
+
+/// An observer whose failures end nothing.
+struct Guarded<'a>(&'a dyn ServeObserver);
+
+/// A panic is said on standard error where it happens.
+fn guarded(tell: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(tell));
+}
+
+impl ServeObserver for Guarded<'_> {
+    fn began(&self, peer: SocketAddr, plan: &TransferPlan) {
+        guarded(|| self.0.began(peer, plan));
+    }
+
+    fn ended(&self, peer: SocketAddr, outcome: &Outcome) {
+        guarded(|| self.0.ended(peer, outcome));
+    }
+
+    fn failed(&self, peer: SocketAddr, error: &Error) {
+        guarded(|| self.0.failed(peer, error));
+    }
+
+    fn silent(&self, count: u64) {
+        guarded(|| self.0.silent(count));
+    }
+}
 
 /// How many transfers were served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -71,6 +114,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     options: ServeOptions,
+    descriptors: Descriptors,
 }
 
 /// Listens and serves until stopped: [`Server::bind`] and [`Server::run`].
@@ -81,10 +125,10 @@ pub fn serve(options: ServeOptions, observer: &dyn ServeObserver) -> Result<Serv
 impl Server {
     /// Listens; nothing is accepted yet.
     pub fn bind(options: ServeOptions) -> Result<Server> {
-        let listener = listen_on(options.listen, &Settings::control(options.timeout), 128)?;
+        let listener = listen_on(options.listen, &Settings::control(options.timeout), BACKLOG)?;
         let address =
             listener.local_addr().map_err(|source| Error::Listen { address: options.listen, source })?;
-        Ok(Server { listener, address, options })
+        Ok(Server { listener, address, options, descriptors: Descriptors::of_process()? })
     }
 
     /// Where it listens.
@@ -93,93 +137,180 @@ impl Server {
     }
 
     /// Serves until the stop flag is raised or, with `once`, one transfer has ended.
+    ///
+    /// # Errors
+    /// When the listener is broken or the samples file cannot be written. What peers do, and what the host has too little
+    /// of, ends nothing but their own transfers.
     pub fn run(&self, observer: &dyn ServeObserver) -> Result<Served> {
-        let tally = Tally::default();
+        let observer: &dyn ServeObserver = &Guarded(observer);
+        let shares = Shares::new(&self.options.limits, self.descriptors.transfers);
+        let house = House { server: self, observer, shares: &shares, tally: Tally::default() };
+        let mut lobby = Lobby::new(self.descriptors.bounds(self.options.timeout), self.options.key.as_ref());
         std::thread::scope(|scope| {
-            while !self.options.stop.load(Relaxed) && !tally.is_enough(self.options.once) {
-                if !wait_for(&self.listener, PollFlags::POLLIN, LOOK_UP)? {
-                    continue;
+            while !self.options.stop.load(Relaxed) && !house.tally.is_enough(self.options.once) {
+                let turn = lobby.turn(&self.listener)?;
+                turn.failed.iter().for_each(|(peer, error)| observer.failed(*peer, error));
+                if turn.silent > 0 {
+                    observer.silent(turn.silent);
                 }
-                let (socket, peer) = match self.listener.accept() {
-                    Ok(accepted) => accepted,
-                    Err(error) if is_passing(error.kind()) => continue,
-                    Err(error) => return Err(Error::io("accept a control connection", error)),
-                };
-                tally.open.fetch_add(1, Relaxed);
-                let tally = &tally;
-                scope.spawn(move || {
-                    self.serve_one(socket, peer, observer, tally);
-                    tally.open.fetch_sub(1, Relaxed);
-                });
+                for request in turn.requests {
+                    if let Some((visitor, error)) = house.receive(request, scope) {
+                        observer.failed(visitor.peer, &error);
+                        lobby.refuse(visitor, &error);
+                    }
+                }
             }
-            Ok(())
+            Ok::<(), Error>(())
         })?;
         self.options.samples.flush().map_err(|source| Error::io("write the samples file", source))?;
-        Ok(Served { transfers: tally.begun.load(Relaxed), failed: tally.failed.load(Relaxed) })
+        Ok(Served { transfers: house.tally.begun.load(Relaxed), failed: house.tally.failed.load(Relaxed) })
+    }
+}
+
+/// How the descriptors that this process may have are shared out.
+#[derive(Debug)]
+struct Descriptors {
+    visitors: u64,
+    transfers: u64,
+}
+
+impl Descriptors {
+    fn of_process() -> Result<Descriptors> {
+        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)
+            .map_err(|errno| Error::io("ask how many descriptors there are", errno))?;
+        let visitors = (limit / 4).clamp(1, VISITORS_MAX);
+        Ok(Descriptors { visitors, transfers: limit.saturating_sub(visitors + DESCRIPTORS_OF_OTHERS) })
     }
 
-    fn serve_one(&self, socket: TcpStream, peer: SocketAddr, observer: &dyn ServeObserver, tally: &Tally) {
-        match self.transfer(socket, peer, observer, tally) {
-            Ok(outcome) => observer.ended(peer, &outcome),
-            Err(error) => observer.failed(peer, &error),
+    fn bounds(&self, hello_within: Duration) -> Bounds {
+        let of_peer = VISITORS_OF_PEER_MAX.min(self.visitors.div_ceil(2));
+        Bounds { visitors: self.visitors as usize, visitors_of_peer: of_peer as usize, hello_within }
+    }
+}
+
+/// What the transfers of one server have in common.
+struct House<'a> {
+    server: &'a Server,
+    observer: &'a dyn ServeObserver,
+    shares: &'a Shares,
+    tally: Tally,
+}
+
+/// A transfer that is allowed, on its way to its thread.
+struct Admitted<'a> {
+    request: Request,
+    share: Share<'a>,
+}
+
+impl House<'_> {
+    /// Gives a client that asks for something sound, of which there is enough, a thread. Else who is turned away, and why.
+    fn receive<'scope>(
+        &'scope self,
+        mut request: Request,
+        scope: &'scope Scope<'scope, '_>,
+    ) -> Option<(Visitor, Error)> {
+        self.server.options.limits.moderate(&mut request.plan);
+        let admitted = match self.admit(&request) {
+            Ok(share) => Admitted { request, share },
+            Err(error) => return Some((request.visitor, error)),
+        };
+        let (admitted, error) =
+            threads::spawn_with(scope, admitted, |admitted| self.serve(admitted)).err()?;
+        Some((admitted.request.visitor, Error::io("start a thread for the transfer", error)))
+    }
+
+    fn admit(&self, request: &Request) -> Result<Share<'_>> {
+        request.plan.check()?;
+        self.server.options.limits.check(&request.plan)?;
+        self.shares
+            .take(request.visitor.network, Need::of(&request.plan))
+            .map_err(|reason| Error::NotAllowed { peer: request.visitor.peer.to_string(), reason })
+    }
+
+    /// One transfer, on its own thread. What fails, fails for its client alone.
+    fn serve(&self, admitted: Admitted<'_>) {
+        let peer = admitted.request.visitor.peer;
+        let served =
+            catch_unwind(AssertUnwindSafe(|| self.server.transfer(admitted, self.observer, &self.tally)));
+        match served {
+            Ok(Ok(outcome)) => self.observer.ended(peer, &outcome),
+            Ok(Err(error)) => self.observer.failed(peer, &error),
+            Err(_) => {
+                let why = "its transfer made this program fail; please report that".to_owned();
+                self.observer.failed(peer, &Error::Protocol { peer: peer.to_string(), why });
+            }
         }
     }
+}
 
+impl Server {
     fn transfer(
         &self,
-        socket: TcpStream,
-        peer: SocketAddr,
+        admitted: Admitted<'_>,
         observer: &dyn ServeObserver,
         tally: &Tally,
     ) -> Result<Outcome> {
+        let Admitted { request: Request { visitor, plan, transcript }, share: _share } = admitted;
         let halt = Halt::new(Arc::clone(&self.options.stop));
-        let mut channel = Channel::new(socket, peer.to_string(), self.options.timeout)?;
-        let prepared = self.prepare(&mut channel, &halt, tally);
-        let (plan, work) = prepared.inspect_err(|error| refuse(&mut channel, error))?;
+        let timeout = Duration::from_micros(self.options.limits.silence_us(&plan));
+        let peer = visitor.peer;
+        let mut channel = Channel::resume(visitor.socket, peer.to_string(), visitor.frames, timeout)?;
+        channel.agree_on(plan.streams);
+        let prepared = self.prepare(&plan, transcript.as_ref(), &mut channel, &halt);
+        let work = prepared.map_err(explained).inspect_err(|error| refuse(&mut channel, error))?;
         observer.began(peer, &plan);
         tally.begun.fetch_add(1, Relaxed);
-        let carried = self.carry_out(&plan, work, &mut channel, &halt);
+        let carried = self.carry_out(&plan, work, &mut channel, &halt, tally);
         if !carried.as_ref().is_ok_and(Outcome::is_complete) {
             tally.failed.fetch_add(1, Relaxed);
         }
         carried
     }
 
-    /// Agrees on the plan and gathers the data connections.
-    fn prepare(&self, channel: &mut Channel, halt: &Halt, tally: &Tally) -> Result<(TransferPlan, Work)> {
-        let plan = agree(channel, halt)?;
-        if tally.open.load(Relaxed) > TRANSFERS_MAX {
-            let why = format!("{TRANSFERS_MAX} transfers are being served already");
-            return Err(Error::Protocol { peer: channel.peer().to_owned(), why });
-        }
-        let timeout = Duration::from_micros(plan.timeout_us);
-        channel.set_timeout(timeout);
-        let token = random_token()?;
+    /// Gathers the data connections.
+    fn prepare(
+        &self,
+        plan: &TransferPlan,
+        transcript: Option<&Transcript>,
+        channel: &mut Channel,
+        halt: &Halt,
+    ) -> Result<Work> {
+        let token = u128::from_ne_bytes(random_bytes()?);
+        let welcome = |ports: Vec<u16>| self.welcome(token, ports, transcript);
         let work = match plan.protocol {
-            Protocol::Tcp => self.gather_tcp(&plan, token, channel, halt, timeout)?,
-            Protocol::Udp => self.gather_udp(&plan, token, channel, halt, timeout)?,
+            Protocol::Tcp => self.gather_tcp(plan, token, &welcome, channel, halt)?,
+            Protocol::Udp => self.gather_udp(plan, token, &welcome, channel, halt)?,
         };
         channel.send(&Message::Ready)?;
         if plan.reverse {
-            wait_for_start(channel, halt)?;
+            let patience = Duration::from_micros(self.options.limits.duration_us);
+            wait_for_start(channel, halt, Instant::now().checked_add(patience))?;
         }
-        Ok((plan, work))
+        Ok(work)
+    }
+
+    /// Where data connections go and what they show, with the proof that a client with a key waits for.
+    fn welcome(&self, token: u128, ports: Vec<u16>, transcript: Option<&Transcript>) -> Message {
+        let token = format!("{token:032x}");
+        let proven = self.options.key.as_ref().zip(transcript);
+        let proof = proven.map(|(key, transcript)| transcript.of_server(key, &token, &ports));
+        Message::Welcome(Welcome { version: PROTOCOL_VERSION, token, ports, proof })
     }
 
     fn gather_tcp(
         &self,
         plan: &TransferPlan,
         token: u128,
+        welcome: &dyn Fn(Vec<u16>) -> Message,
         channel: &mut Channel,
         halt: &Halt,
-        timeout: Duration,
     ) -> Result<Work> {
-        let end = serving_end(plan);
+        let settings = Settings::data(plan, serving_end(plan));
         let address = SocketAddr::new(self.address.ip(), 0);
-        let listener = listen_on(address, &Settings::data(plan, end), plan.streams as i32 + 16)?;
+        let listener = listen_on(address, &settings, plan.streams as i32 + 16)?;
         let port = local_port(listener.local_addr())?;
-        welcome(channel, token, vec![port])?;
-        let sockets = admit::tcp(&listener, token, plan.streams, channel, halt, timeout)?;
+        channel.send(&welcome(vec![port]))?;
+        let sockets = admit::tcp(&listener, token, plan.streams, channel, halt, settings.timeout)?;
         Ok(if plan.reverse { Work::TcpSource(sockets) } else { Work::TcpSink(sockets) })
     }
 
@@ -187,17 +318,17 @@ impl Server {
         &self,
         plan: &TransferPlan,
         token: u128,
+        welcome: &dyn Fn(Vec<u16>) -> Message,
         channel: &mut Channel,
         halt: &Halt,
-        timeout: Duration,
     ) -> Result<Work> {
         let address = SocketAddr::new(self.address.ip(), 0);
         let sockets =
             (0..plan.streams).map(|_| udp_socket(address, plan)).collect::<Result<Vec<UdpSocket>>>()?;
         let ports = sockets.iter().map(|socket| local_port(socket.local_addr())).collect::<Result<_>>()?;
-        welcome(channel, token, ports)?;
-        let token = token as u64;
-        admit::udp(&sockets, token, channel, halt, timeout)?;
+        channel.send(&welcome(ports))?;
+        let (token, timeout) = (token as u64, Duration::from_micros(plan.timeout_us));
+        admit::udp(&sockets, token, plan.reverse, channel, halt, timeout)?;
         Ok(if plan.reverse { Work::UdpSource(sockets, token) } else { Work::UdpSink(sockets, token) })
     }
 
@@ -207,8 +338,9 @@ impl Server {
         work: Work,
         channel: &mut Channel,
         halt: &Halt,
+        tally: &Tally,
     ) -> Result<Outcome> {
-        let outbox = Outbox::default();
+        let outbox = Outbox::new(&tally.records_waiting);
         let unwritten = std::sync::OnceLock::new();
         let keep = |record: &Record| {
             if let Err(error) = self.options.samples.write(record) {
@@ -219,8 +351,15 @@ impl Server {
             keep(&record);
             outbox.put(record);
         };
-        let context = Context { plan, halt, emit: &emit, avail: &|_| None };
-        let duties = Duties { outbox: Some(&outbox), on_records: &|_| {}, on_turn: &|| {} };
+        let stream_bytes_max = self.options.limits.stream_bytes(plan);
+        let context = Context { plan, halt, emit: &emit, avail: &|_| None, stream_bytes_max };
+        let duties = Duties {
+            outbox: Some(&outbox),
+            on_records: &|_| {},
+            on_turn: &|| {},
+            says_start: false,
+            deadline: self.deadline(plan),
+        };
         let finished = session::run(work, monotonic_ns(), channel, &context, &duties);
         let outcome = Outcome::new(plan, finished, channel.clock());
         outcome.flows.iter().for_each(|flow| keep(&Record::Flow(flow.clone())));
@@ -230,14 +369,25 @@ impl Server {
             None => Ok(outcome),
         }
     }
+
+    /// When a transfer has had all the time there is for it. Where this end sends, the start has come; else the client says
+    /// when it does.
+    fn deadline(&self, plan: &TransferPlan) -> Deadline {
+        let allowed_us = self.options.limits.duration_us;
+        let planned_us = plan.duration_us().map(|span| span.saturating_add(plan.last_start_us()));
+        let span_us =
+            planned_us.unwrap_or(allowed_us).saturating_add(plan.drain_us).saturating_add(plan.timeout_us);
+        let (within, span) = (Duration::from_micros(allowed_us), Duration::from_micros(span_us));
+        if plan.reverse { Deadline::of_started(span) } else { Deadline::of_waiting(within, span) }
+    }
 }
 
-/// What is being served.
+/// What was served, and what waits to be sent.
 #[derive(Debug, Default)]
 struct Tally {
-    open: AtomicUsize,
     begun: AtomicU64,
     failed: AtomicU64,
+    records_waiting: AtomicUsize,
 }
 
 impl Tally {
@@ -246,47 +396,33 @@ impl Tally {
     }
 }
 
-/// An error of accept(2) that says nothing about the listener.
-fn is_passing(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
-}
-
 fn serving_end(plan: &TransferPlan) -> End {
     if plan.reverse { End::Sending } else { End::Receiving }
 }
 
-/// The client's plan, when the versions fit and it is sound.
-fn agree(channel: &mut Channel, halt: &Halt) -> Result<TransferPlan> {
-    let (version, plan) = match channel.expect(|| halt.is_raised())? {
-        Message::Hello { version, plan } => (version, plan),
-        other => return Err(channel.unexpected(&other)),
-    };
-    let peer = channel.peer().to_owned();
-    if version != PROTOCOL_VERSION {
-        return Err(Error::Version { peer, theirs: version, ours: PROTOCOL_VERSION });
+/// The error with its mend where this end was not allowed to do what the plan asks.
+fn explained(error: Error) -> Error {
+    match error {
+        Error::Host { end, source } if source.is_not_permitted() => Error::NotPermitted { end, source },
+        error => error,
     }
-    let plan: TransferPlan = serde_json::from_value(plan)
-        .map_err(|error| Error::Protocol { peer, why: format!("its plan cannot be read: {error}") })?;
-    plan.check()?;
-    Ok(plan)
 }
 
 /// Tells the client why not. It may be gone: then there is nobody to tell.
 fn refuse(channel: &mut Channel, error: &Error) {
-    let reason = error.to_string();
-    if channel.send(&Message::Refused { version: PROTOCOL_VERSION, reason }).is_ok() {
+    if channel.send(&Message::refusal(error.to_string())).is_ok() {
         channel.finish();
     }
 }
 
-fn welcome(channel: &mut Channel, token: u128, ports: Vec<u16>) -> Result<()> {
-    channel.send(&Message::Welcome { version: PROTOCOL_VERSION, token: format!("{token:032x}"), ports })
-}
-
-fn wait_for_start(channel: &mut Channel, halt: &Halt) -> Result<()> {
+fn wait_for_start(channel: &mut Channel, halt: &Halt, deadline: Option<Instant>) -> Result<()> {
     loop {
         if halt.is_raised() {
             return Err(Error::Stopped);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            let reason = "it did not start within what this server allows (--max-duration)".to_owned();
+            return Err(Error::NotAllowed { peer: channel.peer().to_owned(), reason });
         }
         match channel.poll(LOOK_UP)? {
             None => {}
@@ -298,14 +434,4 @@ fn wait_for_start(channel: &mut Channel, halt: &Halt) -> Result<()> {
 
 fn local_port(address: std::io::Result<SocketAddr>) -> Result<u16> {
     address.map(|address| address.port()).map_err(|source| Error::io("read a data socket's port", source))
-}
-
-fn random_token() -> Result<u128> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: `bytes` is valid for its length; requests of up to 256 bytes are never cut short.
-    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if count != bytes.len() as isize {
-        return Err(Error::io("make a random token", std::io::Error::last_os_error()));
-    }
-    Ok(u128::from_ne_bytes(bytes))
 }

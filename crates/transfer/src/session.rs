@@ -2,19 +2,23 @@
 //! connection on the calling one.
 
 use crate::{
-    channel::Channel,
+    channel::{Channel, beginning},
     context::Context,
-    control::{Message, RECORDS_MAX},
+    control::{Message, RECORDS_MAX, Records, Results, Stop},
     ends::{SinkEnd, SourceEnd},
     error::Error,
-    sink, source, udp_sink, udp_source,
+    sink, source, threads, udp_sink, udp_source,
 };
 use longfat_host::monotonic_ns;
 use longfat_schema::record::Record;
 use std::{
     collections::VecDeque,
     net::{TcpStream, UdpSocket},
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
@@ -22,6 +26,8 @@ use std::{
 const TURN: Duration = Duration::from_millis(20);
 /// A transfer stopped by a person ends after so long even when the other end does not play along.
 const STOP_LIMIT: Duration = Duration::from_secs(4);
+/// Messages full of records between two looks at the other duties.
+const MESSAGES_PER_TURN: usize = 16;
 
 /// The data connections of one end, and what it does with them.
 pub(crate) enum Work {
@@ -55,35 +61,55 @@ impl Work {
     }
 }
 
-/// Records on their way to the client. Bounded: a control connection that cannot keep up loses samples, never
-/// memory.
-#[derive(Debug, Default)]
-pub(crate) struct Outbox {
+/// Records on their way to the client. Bounded, for each transfer and for all of a server: a control connection that
+/// cannot keep up loses samples, never memory.
+#[derive(Debug)]
+pub(crate) struct Outbox<'a> {
     records: Mutex<(VecDeque<Record>, u64)>,
+    waiting_in_all: &'a AtomicUsize,
 }
 
 const OUTBOX_MAX: usize = 100_000;
+const OUTBOXES_MAX: usize = 200_000;
 
-impl Outbox {
+impl<'a> Outbox<'a> {
+    /// One of those that count together.
+    pub(crate) fn new(waiting_in_all: &'a AtomicUsize) -> Outbox<'a> {
+        Outbox { records: Mutex::default(), waiting_in_all }
+    }
+
     pub(crate) fn put(&self, record: Record) {
-        let mut guard = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.records();
         let (records, lost) = &mut *guard;
-        if records.len() == OUTBOX_MAX {
+        if records.len() >= OUTBOX_MAX || self.waiting_in_all.load(Relaxed) >= OUTBOXES_MAX {
             *lost += 1;
         } else {
             records.push_back(record);
+            self.waiting_in_all.fetch_add(1, Relaxed);
         }
     }
 
     fn take(&self) -> Vec<Record> {
-        let mut guard = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.records();
         let count = guard.0.len().min(RECORDS_MAX);
+        self.waiting_in_all.fetch_sub(count, Relaxed);
         guard.0.drain(..count).collect()
     }
 
     /// How many records were lost since the last time.
     fn take_lost(&self) -> u64 {
-        std::mem::take(&mut self.records.lock().unwrap_or_else(PoisonError::into_inner).1)
+        std::mem::take(&mut self.records().1)
+    }
+
+    fn records(&self) -> MutexGuard<'_, (VecDeque<Record>, u64)> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Outbox<'_> {
+    fn drop(&mut self) {
+        let count = self.records().0.len();
+        self.waiting_in_all.fetch_sub(count, Relaxed);
     }
 }
 
@@ -98,11 +124,51 @@ pub(crate) struct Finished {
 /// What a conversation does beside talking.
 pub(crate) struct Duties<'a> {
     /// Records for the other end.
-    pub(crate) outbox: Option<&'a Outbox>,
+    pub(crate) outbox: Option<&'a Outbox<'a>>,
     /// Records from the other end.
     pub(crate) on_records: &'a dyn Fn(Vec<Record>),
     /// Called every few tens of milliseconds.
     pub(crate) on_turn: &'a dyn Fn(),
+    /// Tells the other end when the start has come, so that it counts the time from then on.
+    pub(crate) says_start: bool,
+    /// When this end stops the transfer, done or not.
+    pub(crate) deadline: Deadline,
+}
+
+/// When an end stops a transfer, done or not.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Deadline {
+    at: Option<Instant>,
+    /// From the start on, while it has not come.
+    after_start: Option<Duration>,
+}
+
+impl Deadline {
+    /// Of a transfer that starts now.
+    pub(crate) fn of_started(span: Duration) -> Deadline {
+        Deadline { at: Instant::now().checked_add(span), after_start: None }
+    }
+
+    /// Of one that is to start `within`, and to be done `span` after that.
+    pub(crate) fn of_waiting(within: Duration, span: Duration) -> Deadline {
+        Deadline { at: Instant::now().checked_add(within), after_start: Some(span) }
+    }
+
+    /// The start has come. It comes once.
+    fn start(&mut self) {
+        if let Some(span) = self.after_start.take() {
+            *self = Deadline::of_started(span);
+        }
+    }
+
+    /// Why the transfer must end, once it must.
+    fn passed(&self) -> Option<&'static str> {
+        self.at.filter(|at| Instant::now() > *at)?;
+        Some(match self.after_start {
+            Some(_) => "it did not start within what the server allows (--max-duration)",
+            None => "it lasted longer than the server allows (--max-duration)",
+        })
+    }
 }
 
 /// Does the work and talks to the other end until both are done or one is dead.
@@ -115,7 +181,7 @@ pub(crate) fn run(
 ) -> Finished {
     let (done, ends) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        let working = threads::spawn(scope, move || {
             // The receiver outlives this scope.
             let _ = done.send(work.run(start_ns, context));
         });
@@ -124,10 +190,19 @@ pub(crate) fn run(
             context,
             duties,
             finished: Finished::default(),
+            start_ns: Some(start_ns).filter(|_| duties.says_start),
+            deadline: duties.deadline,
+            results: None,
             own_done: None,
             peer_done: false,
             stopping: None,
         };
+        if let Err(error) = working {
+            let reason = format!("the host has no thread for the transfer: {error}");
+            // The client may be gone: then there is nobody to tell.
+            let _ = talk.stop(reason.clone());
+            talk.lose(reason);
+        }
         talk.until_done(&ends);
         if talk.finished.lost.is_none() {
             talk.channel.finish();
@@ -141,6 +216,11 @@ struct Talk<'a, 'b> {
     context: &'a Context<'b>,
     duties: &'a Duties<'a>,
     finished: Finished,
+    /// When the other end is to be told that the start has come, until it is.
+    start_ns: Option<u64>,
+    deadline: Deadline,
+    /// This end's last message, until it is said.
+    results: Option<Message>,
     own_done: Option<Instant>,
     peer_done: bool,
     stopping: Option<Instant>,
@@ -153,9 +233,11 @@ impl Talk<'_, '_> {
                 && let Some(own) = received(ends)
             {
                 self.own_done = Some(Instant::now());
-                self.report(own);
+                self.results = Some(results(&own));
+                self.finished.own = own;
             }
-            if self.own_done.is_some() && (self.peer_done || self.finished.lost.is_some()) {
+            let has_said_all = self.results.is_none() && self.channel.is_clear();
+            if self.own_done.is_some() && (has_said_all && self.peer_done || self.finished.lost.is_some()) {
                 return;
             }
             self.turn();
@@ -168,21 +250,35 @@ impl Talk<'_, '_> {
             std::thread::sleep(TURN);
             return;
         }
-        let turned = self.listen().and_then(|()| self.send_records()).and_then(|()| self.pass_on_stop());
+        let turned = self.say_start().and_then(|()| self.listen()).and_then(|()| self.say_what_waits());
+        let turned = turned.and_then(|()| self.pass_on_stop());
         if let Err(error) = turned {
             self.lose(error.to_string());
         }
         self.mind_limits();
     }
 
+    fn say_start(&mut self) -> Result<(), Error> {
+        let is_due = self.start_ns.take_if(|start_ns| *start_ns <= monotonic_ns()).is_some();
+        if is_due { self.channel.send(&Message::Start) } else { Ok(()) }
+    }
+
     fn listen(&mut self) -> Result<(), Error> {
-        match self.channel.poll(TURN)? {
-            None | Some(Message::Start) => {}
-            Some(Message::Records { records }) => (self.duties.on_records)(records),
-            Some(Message::Stop { reason }) => {
-                self.context.halt.ask(format!("the other end stopped it: {reason}"))
+        // Results are not kept waiting.
+        let wait = if self.results.is_some() && self.channel.is_clear() { Duration::ZERO } else { TURN };
+        match self.channel.poll(wait)? {
+            None => {}
+            Some(Message::Start) => self.deadline.start(),
+            Some(Message::Records(Records { records })) => (self.duties.on_records)(records),
+            Some(Message::Stop(Stop { reason })) => {
+                self.context.halt.ask(format!("the other end stopped it: {}", beginning(&reason)))
             }
-            Some(Message::Results { sources, sinks }) => {
+            Some(Message::Results(Results { mut sources, mut sinks })) => {
+                // One of each stream; more would only be kept.
+                sources.truncate(self.context.plan.streams as usize);
+                sinks.truncate(self.context.plan.streams as usize);
+                sources.iter_mut().for_each(|end| shorten(&mut end.cc, end.error.as_mut()));
+                sinks.iter_mut().for_each(|end| shorten(&mut end.cc, end.error.as_mut()));
                 self.finished.peer = Ends { sources, sinks };
                 self.peer_done = true;
                 self.context.halt.peer_done(monotonic_ns());
@@ -192,13 +288,23 @@ impl Talk<'_, '_> {
         Ok(())
     }
 
-    fn send_records(&mut self) -> Result<(), Error> {
-        let Some(outbox) = self.duties.outbox else { return Ok(()) };
-        let records = outbox.take();
-        if !records.is_empty() {
-            self.channel.send(&Message::Records { records })?;
+    /// Records, and behind the last of them the results, as fast as the other end takes them.
+    fn say_what_waits(&mut self) -> Result<(), Error> {
+        self.channel.flush()?;
+        for _ in 0..MESSAGES_PER_TURN {
+            if !self.channel.is_clear() {
+                return Ok(());
+            }
+            let records = self.duties.outbox.map(Outbox::take).unwrap_or_default();
+            if !records.is_empty() {
+                self.channel.send(&Message::Records(Records { records }))?;
+            } else if let Some(results) = self.results.take() {
+                self.channel.send(&results)?;
+            } else {
+                break;
+            }
         }
-        match outbox.take_lost() {
+        match self.duties.outbox.map_or(0, Outbox::take_lost) {
             0 => {}
             lost => {
                 self.context.warn(format!("{lost} samples lost: the control connection could not keep up"))
@@ -208,11 +314,19 @@ impl Talk<'_, '_> {
     }
 
     fn pass_on_stop(&mut self) -> Result<(), Error> {
-        if self.stopping.is_some() || !self.context.halt.by_person() {
-            return Ok(());
-        }
+        let reason = match (self.context.halt.by_person(), self.deadline.passed()) {
+            _ if self.stopping.is_some() => return Ok(()),
+            (true, _) => "a signal at its end",
+            (false, Some(why)) => why,
+            (false, None) => return Ok(()),
+        };
+        self.stop(reason.to_owned())
+    }
+
+    fn stop(&mut self, reason: String) -> Result<(), Error> {
         self.stopping = Some(Instant::now());
-        self.channel.send(&Message::Stop { reason: "a signal at its end".to_owned() })
+        self.context.halt.ask(reason.clone());
+        self.channel.send(&Message::Stop(Stop { reason }))
     }
 
     fn mind_limits(&mut self) {
@@ -221,7 +335,7 @@ impl Talk<'_, '_> {
         if self.own_done.is_some_and(|done| done.elapsed() > limit) {
             self.lose(format!("{} did not finish: no figures from it", self.channel.peer()));
         } else if self.stopping.is_some_and(|asked| asked.elapsed() > STOP_LIMIT) {
-            self.lose(format!("stopped by a signal; {} did not finish in time", self.channel.peer()));
+            self.lose(format!("it was stopped, and {} did not finish in time", self.channel.peer()));
         }
     }
 
@@ -229,28 +343,16 @@ impl Talk<'_, '_> {
         self.context.halt.abort(reason.clone());
         self.finished.lost.get_or_insert(reason);
     }
+}
 
-    /// Sends what is left of the records, then the results.
-    fn report(&mut self, own: Ends) {
-        let results = Message::Results { sources: own.sources.clone(), sinks: own.sinks.clone() };
-        self.finished.own = own;
-        if self.finished.lost.is_some() {
-            return;
-        }
-        if let Err(error) = self.send_rest().and_then(|()| self.channel.send(&results)) {
-            self.lose(error.to_string());
-        }
-    }
+fn results(own: &Ends) -> Message {
+    Message::Results(Results { sources: own.sources.clone(), sinks: own.sinks.clone() })
+}
 
-    fn send_rest(&mut self) -> Result<(), Error> {
-        let Some(outbox) = self.duties.outbox else { return Ok(()) };
-        loop {
-            let records = outbox.take();
-            if records.is_empty() {
-                return Ok(());
-            }
-            self.channel.send(&Message::Records { records })?;
-        }
+/// What a peer wrote becomes part of lines, and is kept.
+fn shorten(cc: &mut String, error: Option<&mut String>) {
+    for text in [Some(cc), error].into_iter().flatten() {
+        *text = beginning(text);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     pattern::Pattern,
     plan::Receive,
     sockets::{LOOK_UP, bound_waits, clamp_window, reset_on_close, wait_for},
+    threads::{self, joined},
 };
 use longfat_host::{
     monotonic_ns,
@@ -28,11 +29,11 @@ use std::{
 };
 
 /// Most read at once.
-const READ_BYTES: usize = 256 << 10;
+pub(crate) const READ_BYTES: usize = 256 << 10;
 /// Most taken at once where nothing is copied.
 const DISCARD_BYTES: u64 = 4 << 20;
 /// Echoes that may wait for room in the socket before the peer counts as not reading them.
-const ECHOES_HELD_MAX_BYTES: usize = 4 << 20;
+pub(crate) const ECHOES_HELD_MAX_BYTES: usize = 4 << 20;
 
 /// Receives on all sockets until each has ended.
 pub(crate) fn run(sockets: Vec<TcpStream>, context: &Context<'_>) -> Vec<SinkEnd> {
@@ -40,20 +41,25 @@ pub(crate) fn run(sockets: Vec<TcpStream>, context: &Context<'_>) -> Vec<SinkEnd
     let pattern = Pattern::new(READ_BYTES);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let counting = scope.spawn(|| counter::report(&counters, &over, context));
+        let counting = threads::spawn(scope, || counter::report(&counters, &over, context));
         let readers: Vec<_> = (0u32..)
             .zip(sockets)
             .map(|(stream, socket)| {
                 let (counters, pattern) = (&counters, &pattern);
-                scope.spawn(move || Reader::new(socket, stream, counters, pattern, context).run())
+                threads::spawn(scope, move || Reader::new(socket, stream, counters, pattern, context).run())
             })
             .collect();
-        let failed = |_| SinkEnd { error: Some("its thread failed".to_owned()), ..SinkEnd::default() };
-        let ends = readers.into_iter().map(|reader| reader.join().unwrap_or_else(failed)).collect();
+        let ends = sink_ends(readers.into_iter().map(joined));
         over.store(true, Relaxed);
-        let _ = counting.join();
+        let _ = joined(counting);
         ends
     })
+}
+
+/// The figures of all streams, in order; those of a stream without a thread hold why.
+pub(crate) fn sink_ends(joined: impl Iterator<Item = Result<SinkEnd, String>>) -> Vec<SinkEnd> {
+    let failed = |stream, error| SinkEnd { stream, error: Some(error), ..SinkEnd::default() };
+    (0u32..).zip(joined).map(|(stream, end)| end.unwrap_or_else(|error| failed(stream, error))).collect()
 }
 
 /// What the receiving end does with a stream.
@@ -125,7 +131,10 @@ impl<'a> Reader<'a> {
         loop {
             self.hold_window()?;
             match if discard { self.discard(&mut buffer)? } else { self.read(&mut buffer)? } {
-                Step::Took(bytes) => self.count(bytes),
+                Step::Took(bytes) => {
+                    self.count(bytes);
+                    self.context.refuse_beyond(self.tracker.position())?;
+                }
                 Step::Nothing => self.look_up()?,
                 Step::End => return self.end_of_stream(),
             }

@@ -26,7 +26,7 @@ use std::{
 /// How often a blocked thread looks up to see whether it should stop.
 pub(crate) const LOOK_UP: Duration = Duration::from_millis(100);
 /// Receive buffer of UDP sinks when none is asked for: bursts must not be lost in the receiving host.
-const UDP_RCVBUF_BYTES: u64 = 4 << 20;
+pub(crate) const UDP_RCVBUF_BYTES: u64 = 4 << 20;
 /// Congestion control of control connections: in every kernel, and never the one under test by accident.
 pub(crate) const CONTROL_CC: &str = "reno";
 
@@ -126,18 +126,39 @@ pub(crate) fn connect_to(
     settings: &Settings,
     halt: &Halt,
 ) -> Result<TcpStream> {
-    let refused = |source: io::Error| Error::Connect { address, source };
+    begin_connect(address, bind_to, settings)?.finish(settings.timeout, halt)
+}
+
+/// A connection that is being made.
+pub(crate) struct Connecting {
+    socket: OwnedFd,
+    address: SocketAddr,
+}
+
+/// Sends the first SYN, from `bind_to` (any, if none), and does not wait.
+pub(crate) fn begin_connect(
+    address: SocketAddr,
+    bind_to: Option<IpAddr>,
+    settings: &Settings,
+) -> Result<Connecting> {
     let socket = new_socket(&address, SockType::Stream)?;
     settings.apply(&socket)?;
     bind_source(&socket, bind_to)?;
     set_nonblocking(&socket, true)?;
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
-        Ok(()) => {}
-        Err(Errno::EINPROGRESS) => wait_connected(&socket, settings.timeout, halt, refused)?,
-        Err(errno) => return Err(refused(errno.into())),
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(Connecting { socket, address }),
+        Err(errno) => Err(Error::Connect { address, source: errno.into() }),
     }
-    set_nonblocking(&socket, false)?;
-    Ok(TcpStream::from(socket))
+}
+
+impl Connecting {
+    /// Waits until it stands, so long at most; gives up when `halt` is raised.
+    pub(crate) fn finish(self, timeout: Duration, halt: &Halt) -> Result<TcpStream> {
+        let Connecting { socket, address } = self;
+        wait_connected(&socket, timeout, halt, |source| Error::Connect { address, source })?;
+        set_nonblocking(&socket, false)?;
+        Ok(TcpStream::from(socket))
+    }
 }
 
 fn bind_source(socket: &OwnedFd, bind_to: Option<IpAddr>) -> Result<()> {

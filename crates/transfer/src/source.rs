@@ -9,7 +9,8 @@ use crate::{
     returns::{Latency, Returns},
     room::Room,
     schedule::RateLimit,
-    sockets::bound_waits,
+    sockets::{bound_waits, reset_on_close},
+    threads::{self, joined},
 };
 use longfat_host::{
     monotonic_ns,
@@ -41,31 +42,37 @@ pub(crate) fn run(sockets: &[TcpStream], start_ns: u64, context: &Context<'_>) -
     let returns = Returns::new(context);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| returns.read_all(sockets));
-        let sampler = scope.spawn(|| sample_all(sockets, &over, context));
+        let reader = threads::spawn(scope, || returns.read_all(sockets));
+        let sampler = threads::spawn(scope, || sample_all(sockets, &over, context));
         let writers: Vec<_> = (0u32..)
             .zip(sockets)
             .map(|(stream, socket)| {
                 let (pattern, returns) = (&pattern, &returns);
                 let start = start_ns + u64::from(stream) * plan.stagger_us * 1000;
-                scope.spawn(move || {
+                threads::spawn(scope, move || {
                     let written = write_stream(socket, stream, start, pattern, context);
                     returns.writer_ended();
                     written
                 })
             })
             .collect();
-        let written: Vec<_> =
-            writers.into_iter().map(|writer| writer.join().unwrap_or_else(panicked)).collect();
-        let latencies = reader.join().unwrap_or_default();
+        let written: Vec<_> = writers
+            .into_iter()
+            .zip(sockets)
+            .map(|(writer, socket)| {
+                joined(writer).unwrap_or_else(|error| {
+                    // Nobody else ends the stream of a writer that is not there.
+                    reset_on_close(socket);
+                    returns.writer_ended();
+                    Written { start_ns: 0, end_ns: 0, position: 0, error: Some(error) }
+                })
+            })
+            .collect();
+        let latencies = joined(reader).unwrap_or_else(|error| vec![Latency::failed(&error); sockets.len()]);
         over.store(true, Relaxed);
-        let last = sampler.join().unwrap_or_default();
+        let last = joined(sampler).unwrap_or_default();
         assemble(sockets, written, latencies, last, context)
     })
-}
-
-fn panicked(_: Box<dyn std::any::Any + Send>) -> Written {
-    Written { start_ns: 0, end_ns: 0, position: 0, error: Some("its thread failed".to_owned()) }
 }
 
 fn write_stream(
@@ -115,6 +122,7 @@ fn write_all(
         if context.halt.is_raised() {
             return Err(context.halt.reason().unwrap_or_default());
         }
+        context.refuse_beyond(*position)?;
         let wait = limit.wait_ns(*position, now - start_ns);
         if wait > 0 {
             let left = span_ns - (now - start_ns);
@@ -329,7 +337,8 @@ mod tests {
         let (socket, receiver) = narrow(&plan);
         let reader = std::thread::spawn(move || read_slowly(receiver));
         let halt = Halt::default();
-        let context = Context { plan: &plan, halt: &halt, emit: &|_| (), avail: &|_| None };
+        let context =
+            Context { plan: &plan, halt: &halt, emit: &|_| (), avail: &|_| None, stream_bytes_max: u64::MAX };
         let pattern = Pattern::new(plan.block_bytes as usize);
         let (over, most) = (AtomicBool::new(false), AtomicU64::new(0));
         let written = std::thread::scope(|scope| {
@@ -371,7 +380,8 @@ mod tests {
         let settings = Settings::data(&plan, End::Sending);
         let socket = connect_to(listener.local_addr().unwrap(), None, &settings, &halt).unwrap();
         let reader = std::thread::spawn(move || read_haltingly(listener.accept().unwrap().0));
-        let context = Context { plan: &plan, halt: &halt, emit: &|_| (), avail: &|_| None };
+        let context =
+            Context { plan: &plan, halt: &halt, emit: &|_| (), avail: &|_| None, stream_bytes_max: u64::MAX };
         let pattern = Pattern::new(plan.block_bytes as usize);
         let written = write_stream(&socket, 0, monotonic_ns(), &pattern, &context);
         drop(socket);

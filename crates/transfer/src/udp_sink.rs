@@ -3,9 +3,11 @@
 use crate::{
     context::Context,
     counter::{self, Counters},
-    datagram::{Datagram, HEADER_BYTES, Kind, SequenceCount},
+    datagram::{BATCH_MAX, Datagram, HEADER_BYTES, Kind, SequenceCount},
     ends::{SinkEnd, Window},
+    sink::sink_ends,
     sockets::LOOK_UP,
+    threads::{self, joined},
     udp_source::message,
 };
 use longfat_host::{
@@ -19,8 +21,6 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// Most datagrams taken by one call.
-const BATCH_MAX: usize = 64;
 /// Once the sender is done, so long without a datagram means that the rest is lost.
 const QUIET_NS: u64 = 500_000_000;
 
@@ -29,18 +29,17 @@ pub(crate) fn run(sockets: &[UdpSocket], token: u64, context: &Context<'_>) -> V
     let counters = Counters::new(sockets.len());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let counting = scope.spawn(|| counter::report(&counters, &over, context));
+        let counting = threads::spawn(scope, || counter::report(&counters, &over, context));
         let receivers: Vec<_> = (0u32..)
             .zip(sockets)
             .map(|(stream, socket)| {
                 let counters = &counters;
-                scope.spawn(move || Receiver::new(socket, stream, token, counters, context).run())
+                threads::spawn(scope, move || Receiver::new(socket, stream, token, counters, context).run())
             })
             .collect();
-        let failed = |_| SinkEnd { error: Some("its thread failed".to_owned()), ..SinkEnd::default() };
-        let ends = receivers.into_iter().map(|receiver| receiver.join().unwrap_or_else(failed)).collect();
+        let ends = sink_ends(receivers.into_iter().map(joined));
         over.store(true, Relaxed);
-        let _ = counting.join();
+        let _ = joined(counting);
         ends
     })
 }

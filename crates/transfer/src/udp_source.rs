@@ -2,11 +2,12 @@
 
 use crate::{
     context::Context,
-    datagram::{Datagram, HEADER_BYTES, Kind},
+    datagram::{BATCH_MAX, Datagram, HEADER_BYTES, Kind},
     ends::{SourceEnd, rate_bps},
     plan::TransferPlan,
     schedule::Departures,
     sockets::LOOK_UP,
+    threads::{self, joined},
 };
 use longfat_host::{
     monotonic_ns,
@@ -14,8 +15,6 @@ use longfat_host::{
 };
 use std::{io, net::UdpSocket, os::fd::AsRawFd, time::Duration};
 
-/// Most datagrams handed over by one call when several are due.
-const BATCH_MAX: usize = 64;
 /// Gaps from this on are left to the timer: spinning would gain nothing that matters.
 const SPIN_GAP_MAX_NS: u64 = 1_000_000;
 
@@ -26,11 +25,14 @@ pub(crate) fn run(sockets: &[UdpSocket], start_ns: u64, token: u64, context: &Co
             .zip(sockets)
             .map(|(stream, socket)| {
                 let start = start_ns + u64::from(stream) * context.plan.stagger_us * 1000;
-                scope.spawn(move || Sender::new(socket, stream, token, context).run(start))
+                threads::spawn(scope, move || Sender::new(socket, stream, token, context).run(start))
             })
             .collect();
-        let failed = |_| SourceEnd { error: Some("its thread failed".to_owned()), ..SourceEnd::default() };
-        senders.into_iter().map(|sender| sender.join().unwrap_or_else(failed)).collect()
+        let failed = |stream, error| SourceEnd { stream, error: Some(error), ..SourceEnd::default() };
+        (0u32..)
+            .zip(senders)
+            .map(|(stream, sender)| joined(sender).unwrap_or_else(|error| failed(stream, error)))
+            .collect()
     })
 }
 

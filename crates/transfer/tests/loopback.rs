@@ -10,12 +10,13 @@ use longfat_schema::{
     record::Record,
 };
 use longfat_transfer::{
-    Amount, Error, IntervalReport, Protocol, Receive, SendObserver, Server, TransferPlan, send,
+    Amount, Error, IntervalReport, Outcome, Protocol, Receive, SendObserver, ServeObserver, Server, Start,
+    Step, Told, TransferPlan, send,
 };
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     sync::{Mutex, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -73,7 +74,7 @@ fn in_reverse_the_server_sends_and_its_samples_reach_the_client() {
     assert!(outcome.is_complete(), "{:?}", outcome.errors());
     assert_eq!(outcome.flows.iter().map(|flow| flow.echo_count).sum::<u64>(), 100);
     let kinds = kinds(file.path());
-    assert_eq!((kinds["echo"], kinds["flow"], kinds["note"]), (100, 2, 1), "{kinds:?}");
+    assert_eq!((kinds["echo"], kinds["flow"], kinds["note"]), (100, 2, 2), "{kinds:?}");
     assert!(kinds["tcp"] >= 2 && kinds["interval"] >= 2, "{kinds:?}");
 }
 
@@ -327,7 +328,8 @@ fn a_peer_that_falls_silent_is_an_error_within_the_timeout() {
     let plan = TransferPlan { timeout_us: 700_000, ..bytes_plan(1000) };
     let begun = Instant::now();
     let error = send(&send_options(scripted_peer(vec![]), plan), &()).unwrap_err();
-    assert!(matches!(error, Error::Silent { .. }), "{error}");
+    let Error::During { step: Step::Agree, source, .. } = error else { panic!("{error}") };
+    assert!(matches!(*source, Error::Silent { .. }), "{source}");
     assert!(begun.elapsed() < Duration::from_secs(20), "took {:?}", begun.elapsed());
 }
 
@@ -394,13 +396,137 @@ fn a_start_time_is_waited_for_and_streams_are_staggered() {
         let plan = TransferPlan { streams: 3, stagger_us: 100_000, reverse, ..bytes_plan(300_000) };
         let mut options = send_options(server.address, plan);
         let start_ns = longfat_host::monotonic_ns() + 500_000_000;
-        options.start_at_ns = Some(start_ns);
+        options.start = Start::At(start_ns);
         let outcome = send(&options, &()).unwrap();
         assert!(outcome.is_complete(), "{:?}", outcome.errors());
         for (at, flow) in (0i64..).zip(&outcome.flows) {
             assert!(flow.start_us >= (start_ns / 1000) as i64 + at * 100_000, "reverse {reverse}: {flow:?}");
         }
     }
+}
+
+/// Tells when to begin only some time after the ends agreed, and writes down what they did before.
+struct Starter {
+    told: Told,
+    agreed: Mutex<Option<Instant>>,
+    steps: Mutex<Vec<Step>>,
+}
+
+impl SendObserver for Starter {
+    fn step(&self, step: Step, _took: Duration) {
+        self.steps.lock().unwrap().push(step);
+    }
+
+    fn agreed(&self) {
+        *self.agreed.lock().unwrap() = Some(Instant::now());
+        let told = self.told.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(700));
+            told.tell(longfat_host::monotonic_ns() + 100_000_000);
+        });
+    }
+}
+
+#[test]
+fn a_start_that_is_told_once_the_ends_agree_is_waited_for() {
+    let server = Serving::on("127.0.0.1:0");
+    for (protocol, reverse) in [(Protocol::Tcp, false), (Protocol::Tcp, true), (Protocol::Udp, false)] {
+        let rate_bps = (protocol == Protocol::Udp).then_some(10_000_000);
+        let plan = TransferPlan { protocol, reverse, rate_bps, streams: 2, ..bytes_plan(100_000) };
+        let plan = TransferPlan { verify: protocol == Protocol::Tcp, ..plan };
+        let told = Told::default();
+        let mut options = send_options(server.address, plan);
+        options.start = Start::WhenTold(told.clone());
+        let observer = Starter { told, agreed: Mutex::default(), steps: Mutex::default() };
+        let outcome = send(&options, &observer).unwrap();
+        assert!(outcome.is_complete(), "{:?}", outcome.errors());
+        let agreed = observer.agreed.lock().unwrap().unwrap();
+        assert!(agreed.elapsed() >= Duration::from_millis(800), "it began before it was told");
+        let steps = observer.steps.into_inner().unwrap();
+        assert_eq!(steps, [Step::Connect, Step::Agree, Step::Clock, Step::Data]);
+    }
+}
+
+#[test]
+fn a_flow_that_begins_late_has_all_its_time() {
+    let server = Serving::on("127.0.0.1:0");
+    for (protocol, reverse) in [(Protocol::Tcp, false), (Protocol::Udp, false), (Protocol::Tcp, true)] {
+        let plan = TransferPlan {
+            protocol,
+            reverse,
+            amount: Amount::DurationUs(300_000),
+            rate_bps: Some(10_000_000),
+            drain_us: 100_000,
+            timeout_us: 1_200_000,
+            ..TransferPlan::default()
+        };
+        let mut options = send_options(server.address, plan);
+        // Later than the transfer would have to be done if it began at once.
+        options.start = Start::At(longfat_host::monotonic_ns() + 3_000_000_000);
+        let outcome = send(&options, &()).unwrap();
+        assert!(outcome.is_complete(), "{protocol:?} {reverse}: {:?} {:?}", outcome.errors(), outcome.lost);
+    }
+}
+
+/// Fails whenever it is told something.
+struct Failing;
+
+impl ServeObserver for Failing {
+    fn began(&self, _: SocketAddr, _: &TransferPlan) {
+        panic!("began");
+    }
+    fn ended(&self, _: SocketAddr, _: &Outcome) {
+        panic!("ended");
+    }
+    fn failed(&self, _: SocketAddr, _: &Error) {
+        panic!("failed");
+    }
+    fn silent(&self, _: u64) {
+        panic!("silent");
+    }
+}
+
+#[test]
+fn an_observer_that_fails_ends_neither_transfer_nor_server() {
+    let options = serve_options("127.0.0.1:0");
+    let stop = std::sync::Arc::clone(&options.stop);
+    let server = Server::bind(options).unwrap();
+    let address = server.address();
+    let thread = std::thread::spawn(move || server.run(&Failing).unwrap());
+    for rubbish in [&b"GET / HTTP/1.1\r\n\r\n"[..], b""] {
+        std::net::TcpStream::connect(address).unwrap().write_all(rubbish).unwrap();
+    }
+    sent(address, bytes_plan(100_000));
+    sent(address, bytes_plan(100_000));
+    stop.store(true, Relaxed);
+    let served = thread.join().unwrap();
+    assert_eq!((served.transfers, served.failed), (2, 0));
+}
+
+#[test]
+fn a_client_that_waits_to_be_told_ends_when_it_is_stopped_or_its_server_is_gone() {
+    let server = Serving::on("127.0.0.1:0");
+    let mut options = send_options(server.address, bytes_plan(100_000));
+    options.start = Start::WhenTold(Told::default());
+    let stop = std::sync::Arc::clone(&options.stop);
+    let sender = std::thread::spawn(move || send(&options, &()));
+    std::thread::sleep(Duration::from_millis(300));
+    stop.store(true, Relaxed);
+    assert!(matches!(sender.join().unwrap(), Err(Error::Stopped)));
+    let mut options = send_options(server.address, bytes_plan(100_000));
+    options.start = Start::WhenTold(Told::default());
+    let sender = std::thread::spawn(move || send(&options, &()));
+    std::thread::sleep(Duration::from_millis(300));
+    drop(server);
+    assert!(sender.join().unwrap().is_err());
+}
+
+#[test]
+fn a_server_that_falls_silent_is_told_with_what_the_ends_were_at() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let plan = TransferPlan { timeout_us: 1_200_000, ..bytes_plan(100_000) };
+    let error = send(&send_options(listener.local_addr().unwrap(), plan), &()).unwrap_err().to_string();
+    assert!(error.contains("agreeing on the plan had taken 1."), "{error}");
 }
 
 #[test]

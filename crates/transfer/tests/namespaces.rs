@@ -3,16 +3,11 @@
 
 mod ends;
 
-use ends::{Serving, bytes_plan, send_options, sent};
+use ends::{ServerProcess, Serving, bytes_plan, send_options, sent};
 use longfat_host::{Lease, Namespace, interface};
 use longfat_schema::{lines, lines::Lines, record::Record};
 use longfat_transfer::{Amount, Protocol, TransferPlan, send};
-use std::{
-    io::{BufRead, BufReader},
-    path::PathBuf,
-    process::{Child, Stdio},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Two hosts on one wire.
 struct Wire {
@@ -210,33 +205,26 @@ fn server_is_busy(wire: &Wire) -> bool {
     !longfat_host::run_command(ss).unwrap().trim().is_empty()
 }
 
-/// The example server as a process of its own, in the far namespace.
-fn server_process(wire: &Wire) -> (Child, String) {
-    let deps = std::env::current_exe().unwrap();
-    let program: PathBuf = deps.parent().unwrap().parent().unwrap().join("examples/serve_transfers");
-    assert!(program.exists(), "{} is missing: cargo build -p longfat-transfer --examples", program.display());
-    let mut command = wire.far.command(&program);
-    let mut child = command.arg("0.0.0.0:0").stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let port = line.trim().rsplit_once(':').unwrap().1;
-    (child, format!("{FAR}:{port}"))
+/// A server process in the far namespace, and where the near one finds it.
+fn server_process(wire: &Wire) -> (ServerProcess, String) {
+    let server = ServerProcess::start(wire.far.command(ends::server_program()), "0.0.0.0:0");
+    let to = format!("{FAR}:{}", server.port);
+    (server, to)
 }
 
 #[test]
 fn a_killed_server_is_a_clear_error_not_a_hang() {
     let wire = Wire::new("killed");
-    let (mut child, to) = server_process(&wire);
+    let (mut server, to) = server_process(&wire);
     let plan = TransferPlan { amount: Amount::DurationUs(60_000_000), ..bytes_plan(1) };
     let options = send_options(to, plan);
     let begun = Instant::now();
     let outcome = std::thread::scope(|scope| {
         let client = scope.spawn(|| wire.near.run(|| send(&options, &()).unwrap()).unwrap());
         std::thread::sleep(Duration::from_millis(600));
-        child.kill().unwrap();
+        server.child.kill().unwrap();
         client.join().unwrap()
     });
-    child.wait().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert!(outcome.lost.as_ref().unwrap().contains("closed"), "{outcome:?}");
     assert!(outcome.flows[0].error.is_some());
@@ -245,7 +233,7 @@ fn a_killed_server_is_a_clear_error_not_a_hang() {
 #[test]
 fn a_frozen_server_is_noticed_though_its_kernel_still_answers() {
     let wire = Wire::new("frozen");
-    let (mut child, to) = server_process(&wire);
+    let (server, to) = server_process(&wire);
     // A rate that the kernel's buffers take for a while: only the silence of the program tells.
     let plan = TransferPlan {
         amount: Amount::DurationUs(60_000_000),
@@ -260,11 +248,9 @@ fn a_frozen_server_is_noticed_though_its_kernel_still_answers() {
         let client = scope.spawn(|| wire.near.run(|| send(&options, &()).unwrap()).unwrap());
         std::thread::sleep(Duration::from_millis(600));
         // SAFETY: a signal to a child that is not waited for yet, so its pid is its own.
-        unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };
+        unsafe { libc::kill(server.child.id() as i32, libc::SIGSTOP) };
         client.join().unwrap()
     });
-    child.kill().unwrap();
-    child.wait().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20), "took {:?}", begun.elapsed());
     assert!(outcome.lost.as_ref().unwrap().contains("not been heard of"), "{:?}", outcome.lost);
 }

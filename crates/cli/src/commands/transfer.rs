@@ -1,6 +1,7 @@
 //! `longfat transfer`: a server and a client of memory-to-memory transfers.
 
 use crate::{
+    address,
     outcome::{Failure, Outcome},
     stop,
 };
@@ -9,6 +10,8 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use longfat_cc::Algorithm;
 use longfat_host::{
+    Key, capability,
+    confine::{Account, Confinement},
     monotonic_us,
     socket::{bbr_bytes_per_s, tcp_info},
 };
@@ -17,19 +20,23 @@ use longfat_schema::{
     arrivals::Arrivals,
     lines::Lines,
     record::{AvailSample, Note},
+    text::one_line,
     units::{Nanos, Rate, Size},
 };
 use longfat_transfer::{
-    Amount, IntervalReport, IntervalRow, Outcome as Transferred, Protocol, Receive, SendObserver,
-    SendOptions, ServeObserver, ServeOptions, Server, TransferPlan, plan::BLOCK_MAX_BYTES, send,
+    Amount, IntervalReport, IntervalRow, Limits, Outcome as Transferred, Protocol, Receive, SendObserver,
+    SendOptions, ServeObserver, ServeOptions, Server, Start, Step, Told, TransferPlan, plan::BLOCK_MAX_BYTES,
+    send,
 };
 use std::{
-    io::Write,
     net::{IpAddr, SocketAddr},
     os::fd::BorrowedFd,
     path::PathBuf,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
 
 /// Memory-to-memory transfers over TCP and UDP, with echo latency.
@@ -44,8 +51,16 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     Send(Box<SendArgs>),
+    Key(KeyArgs),
+}
+
+/// Make a key file, readable by its owner alone, for 'serve --key' and 'send --key'.
+#[derive(ClapArgs)]
+struct KeyArgs {
+    /// Where; a file that is there stays as it is.
+    file: PathBuf,
 }
 
 /// Wait for transfers, many at a time, until stopped.
@@ -56,10 +71,13 @@ enum Command {
 #[command(after_help = "Examples:
   longfat transfer serve                                every address, port 5201
   longfat transfer serve --listen [::1]:0 --once        a free port, one transfer
-  longfat transfer serve --listen 10.0.0.2:5201 --samples receiver.jsonl")]
+  longfat transfer serve --listen 10.0.0.2 --samples receiver.jsonl
+  longfat transfer serve --max-udp-rate 100Mbit --max-duration 1min --peer-share 10
+  longfat transfer serve --key transfer.key             only for who has the key ('longfat transfer key')
+  longfat transfer serve --trusted                      hosts of one's own: no limits")]
 struct ServeArgs {
-    /// Address and port; port 0 takes a free one.
-    #[arg(long, default_value = "[::]:5201", value_name = "ADDR:PORT")]
+    /// Address, port, or both; without a port 5201, port 0 takes a free one.
+    #[arg(long, default_value = "[::]:5201", value_name = "[ADDR:]PORT", value_parser = address::listen)]
     listen: SocketAddr,
     /// End after the first transfer; exit code 2 when one of its streams died.
     #[arg(long)]
@@ -70,9 +88,68 @@ struct ServeArgs {
     /// One JSON object per line on standard output: ready, then each transfer's outcome.
     #[arg(long)]
     json: bool,
-    /// How long a client that connected may be silent before it brought its plan.
-    #[arg(long, default_value = "10s", value_name = "SPAN")]
+    /// How long a client that connected may take to bring its plan.
+    #[arg(long, default_value = "5s", value_name = "SPAN")]
     timeout: Nanos,
+    /// Serve only who has this key, and prove to have it ('longfat transfer key' makes one).
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Started as root: go on as this user ('longfat' if there is one, else 'nobody'; 'root' stays root).
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// What clients may ask for.
+#[derive(ClapArgs)]
+struct LimitArgs {
+    /// Every host that reaches the server is one's own: no limits but those of the protocol and of this host, and with
+    /// root's rights any congestion control and buffers beyond this host's limits.
+    #[arg(long, conflicts_with_all = [
+        "max_transfers", "max_streams", "max_udp_rate", "max_memory", "max_duration", "max_bytes", "peer_share",
+    ])]
+    trusted: bool,
+    /// Transfers at the same time (256).
+    #[arg(long, value_name = "N")]
+    max_transfers: Option<u64>,
+    /// Streams of all transfers together (1024).
+    #[arg(long, value_name = "N")]
+    max_streams: Option<u64>,
+    /// Rate of all datagrams that this end sends, together and with their headers (2Gbit).
+    #[arg(long, value_name = "RATE")]
+    max_udp_rate: Option<Rate>,
+    /// Memory of all transfers together, for blocks and for the socket buffers that plans ask for (1GiB).
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<Size>,
+    /// How long one transfer may take (1h).
+    #[arg(long, value_name = "SPAN")]
+    max_duration: Option<Nanos>,
+    /// Payload of one transfer (10TB).
+    #[arg(long, value_name = "SIZE")]
+    max_bytes: Option<Size>,
+    /// What one peer (an IPv4 address, a /64 of IPv6) may have of all that, in percent (50).
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
+    peer_share: Option<u64>,
+}
+
+impl LimitArgs {
+    fn limits(&self) -> Limits {
+        if self.trusted {
+            return Limits::trusting();
+        }
+        let usual = Limits::default();
+        Limits {
+            transfers: self.max_transfers.unwrap_or(usual.transfers),
+            streams: self.max_streams.unwrap_or(usual.streams),
+            udp_rate_bps: self.max_udp_rate.map_or(usual.udp_rate_bps, |rate| rate.0),
+            memory_bytes: self.max_memory.map_or(usual.memory_bytes, |size| size.0),
+            duration_us: self.max_duration.map_or(usual.duration_us, Nanos::as_us),
+            bytes: self.max_bytes.map_or(usual.bytes, |size| size.0),
+            peer_percent: self.peer_share.unwrap_or(usual.peer_percent),
+            ..usual
+        }
+    }
 }
 
 /// Carry out one transfer with a server.
@@ -80,19 +157,19 @@ struct ServeArgs {
 /// Bytes and rates are those of the whole flow, shared evenly by its streams. Exit code 2 when a stream died.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
-  longfat transfer send 10.0.0.2:5201 --cc cubic --duration 20s
-  longfat transfer send host:5201 --streams 4 --bytes 5GB --sndbuf 8MiB --rcvbuf 8MiB
-  longfat transfer send host:5201 --cc lf_highspeed --echo-every 1MB --samples run.jsonl
-  longfat transfer send host:5201 --reverse --json
-  longfat transfer send host:5201 --udp --rate 300Mbit --arrivals poisson --seed 7
+  longfat transfer send 10.0.0.2 --cc cubic --duration 20s
+  longfat transfer send host --streams 4 --bytes 5GB --sndbuf 8MiB --rcvbuf 8MiB
+  longfat transfer send host --cc lf_highspeed --echo-every 1MB --samples run.jsonl
+  longfat transfer send host:5202 --reverse --json
+  longfat transfer send host --udp --rate 300Mbit --arrivals poisson --seed 7
 
 Echo latency: every --echo-every bytes of the stream stands a timestamp which the receiving
 program sends back on the same connection; the latency is from handing it to the socket to reading
 its echo, so it holds the send buffer, the path, every relay in between, the receiver's buffer and
 the way back.")]
 struct SendArgs {
-    /// The server.
-    #[arg(value_name = "HOST:PORT")]
+    /// The server; its port is 5201 where none is given.
+    #[arg(value_name = "HOST[:PORT]", value_parser = address::server)]
     to: String,
     #[command(flatten)]
     amount: AmountArgs,
@@ -105,12 +182,19 @@ struct SendArgs {
     /// The server sends, this end receives.
     #[arg(long)]
     reverse: bool,
+    /// The server's key: it must prove to have it, as this end does.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// Source address of every connection.
     #[arg(long, value_name = "ADDR")]
     bind: Option<IpAddr>,
     /// Begin at this CLOCK_MONOTONIC time of this host, to start several flows together.
     #[arg(long, value_name = "NANOSECONDS")]
     start_at: Option<u64>,
+    /// Begin when told: 'ready' is said on standard output once the ends agree, and the time to begin is read from standard
+    /// input, a line of CLOCK_MONOTONIC nanoseconds of this host. To start flows together, however long their agreeing takes.
+    #[arg(long, conflicts_with_all = ["start_at", "json", "json_lines"])]
+    start_when_told: bool,
     /// Start each stream so much after the one before.
     #[arg(long, default_value = "0", value_name = "SPAN")]
     stagger: Nanos,
@@ -235,6 +319,11 @@ pub fn run(args: Args) -> Outcome {
     match args.command {
         Command::Serve(args) => run_serve(&args),
         Command::Send(args) => run_send(&args),
+        Command::Key(args) => {
+            Key::create(&args.file)?;
+            println!("{}", args.file.display());
+            Ok(())
+        }
     }
 }
 
@@ -249,20 +338,41 @@ fn run_serve(args: &ServeArgs) -> Outcome {
         listen: args.listen,
         once: args.once,
         timeout: args.timeout.into(),
+        limits: args.limits.limits(),
+        key: read_key(args.key.as_ref())?,
         samples: samples_file(args.samples.as_ref())?,
         stop: stop::flag()?,
     };
     let server = Server::bind(options).map_err(said)?;
     let address = server.address();
+    confine(args)?;
+    if address.ip().is_unspecified() && args.key.is_none() {
+        eprintln!("listening on every address of this host, for whoever reaches it (see --listen and --key)");
+    }
     if args.json {
         say(&serde_json::json!({ "type": "ready", "address": address.to_string() }).to_string())?;
     } else {
         say(&format!("ready {address}"))?;
     }
-    let served = server.run(&ServeView { json: args.json }).map_err(said)?;
+    let served = server.run(&ServeView { json: args.json, said: Mutex::default() }).map_err(said)?;
     if args.once && served.failed > 0 {
         return Err(anyhow::anyhow!("the transfer failed").into());
     }
+    Ok(())
+}
+
+fn read_key(path: Option<&PathBuf>) -> anyhow::Result<Option<Key>> {
+    Ok(path.map(|path| Key::read(path)).transpose()?)
+}
+
+/// Gives up what serving does not need. All files are open and the listener is made by now; other threads are not there
+/// yet. What is read later is what the kernel says of the network and of its processors.
+fn confine(args: &ServeArgs) -> anyhow::Result<()> {
+    // Other congestion controls than the host allows to all, and buffers beyond its limits, are for those one trusts.
+    let wanted = args.limits.trusted && capability::has(capability::NET_ADMIN);
+    let kept: &[u32] = if wanted { &[capability::NET_ADMIN] } else { &[] };
+    let account = Account::choose(args.user.as_deref())?;
+    Confinement::of(account).keeping(kept).reading(["/proc/sys/net", "/sys/devices/system/cpu"]).enter()?;
     Ok(())
 }
 
@@ -273,18 +383,60 @@ fn said(error: longfat_transfer::Error) -> anyhow::Error {
 
 /// A line on standard output, at once.
 fn say(line: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    crate::output::write_now(&format!("{line}\n"))
 }
 
 struct ServeView {
     json: bool,
+    said: Mutex<Said>,
+}
+
+/// Lines about peers that are said within [`SAID_WITHIN`]; further ones are counted: a log is not theirs to fill.
+const SAID_MAX: u32 = 20;
+const SAID_WITHIN: Duration = Duration::from_secs(10);
+
+/// What was said about peers.
+#[derive(Default)]
+struct Said {
+    since: Option<Instant>,
+    lines: u32,
+    unsaid: u64,
+}
+
+impl Said {
+    /// Lines to be printed now, of one more thing that happened `count` times.
+    fn lines(&mut self, now: Instant, count: u64, line: impl FnOnce() -> String) -> Vec<String> {
+        let is_over = self.since.is_none_or(|since| now.duration_since(since) >= SAID_WITHIN);
+        let mut lines = Vec::new();
+        if is_over {
+            if self.unsaid > 0 {
+                lines.push(format!("{} more like these went unsaid", self.unsaid));
+            }
+            *self = Said { since: Some(now), ..Said::default() };
+        }
+        if self.lines < SAID_MAX {
+            self.lines += 1;
+            // What a peer wrote makes no line of its own.
+            lines.push(one_line(&line()).into_owned());
+        } else {
+            self.unsaid += count;
+        }
+        lines
+    }
+}
+
+impl ServeView {
+    /// Says a line about what a peer did, or that happened `count` times, unless too many were said.
+    fn tell(&self, count: u64, line: impl FnOnce() -> String) {
+        let lines =
+            self.said.lock().unwrap_or_else(PoisonError::into_inner).lines(Instant::now(), count, line);
+        lines.iter().for_each(|line| eprintln!("{line}"));
+    }
 }
 
 impl ServeObserver for ServeView {
     fn began(&self, peer: SocketAddr, plan: &TransferPlan) {
-        eprintln!("{peer}: {}", described(plan));
+        self.tell(1, || format!("{peer}: {}", described(plan)));
     }
 
     fn ended(&self, peer: SocketAddr, outcome: &Transferred) {
@@ -292,27 +444,43 @@ impl ServeObserver for ServeView {
             // A closed standard output ends no transfer.
             let _ = say(&tagged("outcome", outcome));
         }
-        eprintln!("{peer}: '{}' {}", outcome.plan.flow, rate(outcome.goodput_bps()));
-        outcome.errors().iter().for_each(|error| eprintln!("{peer}: {error}"));
+        self.tell(1, || format!("{peer}: '{}' {}", outcome.plan.flow, rate(outcome.goodput_bps())));
+        outcome.errors().iter().for_each(|error| self.tell(1, || format!("{peer}: {error}")));
     }
 
     fn failed(&self, peer: SocketAddr, error: &longfat_transfer::Error) {
-        eprintln!("{peer}: {error}");
+        self.tell(1, || format!("{peer}: {error}"));
+    }
+
+    fn silent(&self, count: u64) {
+        self.tell(count, || {
+            format!("{count} connections ended, or were ended, without having said anything")
+        });
     }
 }
 
 fn run_send(args: &SendArgs) -> Outcome {
+    let start = match args.start_at {
+        Some(start_ns) => Start::At(start_ns),
+        None if args.start_when_told => Start::WhenTold(Told::default()),
+        None => Start::AtOnce,
+    };
     let options = SendOptions {
         to: args.to.clone(),
         plan: plan(args)?,
+        key: read_key(args.key.as_ref())?,
         bind: args.bind,
-        start_at_ns: args.start_at,
+        start: start.clone(),
         interval: Duration::from(args.measure.interval).max(Duration::from_millis(10)),
         samples: samples_file(args.measure.samples.as_ref())?,
         stop: stop::flag()?,
     };
     let meters = meters(args.socket.cc.as_deref());
-    let view = SendView { json_lines: args.json_lines, reports: AtomicU64::new(0), meters };
+    let told = match start {
+        Start::WhenTold(told) => Some((told, Arc::clone(&options.stop))),
+        Start::AtOnce | Start::At(_) => None,
+    };
+    let view = SendView { json_lines: args.json_lines, reports: AtomicU64::new(0), meters, told };
     let outcome = send(&options, &view).map_err(said)?;
     if args.json {
         say(&serde_json::to_string_pretty(&outcome)?)?;
@@ -389,6 +557,25 @@ struct SendView {
     json_lines: bool,
     reports: AtomicU64,
     meters: Option<Meters>,
+    /// What is told when to begin, and the flag that ends the transfer when nobody is there to tell.
+    told: Option<(Told, Arc<AtomicBool>)>,
+}
+
+/// Reads when to begin. Whoever closes standard input before has no use for the transfer any more.
+fn hear_start(told: &Told, stop: &AtomicBool) {
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line);
+    match line.trim().parse() {
+        Ok(start_ns) if start_ns > 0 => told.tell(start_ns),
+        _ => {
+            let said = if read.is_ok() && line.is_empty() { "nothing" } else { line.trim() };
+            let said = said.escape_debug();
+            eprintln!(
+                "longfat: --start-when-told: standard input says '{said}'; a line of CLOCK_MONOTONIC nanoseconds is expected"
+            );
+            stop.store(true, Relaxed);
+        }
+    }
 }
 
 /// How many reports pass before the heading is shown again.
@@ -421,6 +608,20 @@ impl SendObserver for SendView {
         measured.map_or_else(|| bbr(socket), |found| Some(super::avail::sample(&found)))
     }
 
+    fn step(&self, step: Step, took: Duration) {
+        if self.told.is_some() {
+            eprintln!("{step} took {:.1} ms", took.as_secs_f64() * 1e3);
+        }
+    }
+
+    fn agreed(&self) {
+        if let Some((told, stop)) = self.told.clone() {
+            // Whoever does not hear it is gone, and standard input then ends.
+            let _ = say("ready");
+            std::thread::spawn(move || hear_start(&told, &stop));
+        }
+    }
+
     fn started(&self, peer: SocketAddr, plan: &TransferPlan) {
         eprintln!("{peer}: {}", described(plan));
     }
@@ -445,7 +646,7 @@ impl SendObserver for SendView {
     }
 
     fn note(&self, note: &Note) {
-        eprintln!("{}: {}", note.level, note.message);
+        eprintln!("{}: {}", one_line(&note.level), one_line(&note.message));
     }
 }
 
@@ -570,4 +771,24 @@ fn udp_row(outcome: &Transferred, at: usize) -> Vec<String> {
         sink.reordered_datagrams.to_string(),
         sink.duplicate_datagrams.to_string(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_strangers_fills_no_log() {
+        let (mut said, start) = (Said::default(), Instant::now());
+        let printed: usize = (0..100_000).map(|_| said.lines(start, 1, || "refused".into()).len()).sum();
+        assert_eq!(printed, SAID_MAX as usize);
+        let lines = said.lines(start + SAID_WITHIN, 1, || "refused".into());
+        assert_eq!(lines, ["99980 more like these went unsaid", "refused"]);
+    }
+
+    #[test]
+    fn what_a_peer_wrote_is_part_of_one_line() {
+        let lines = Said::default().lines(Instant::now(), 1, || "stream 0: a\nlongfat: all is well".into());
+        assert_eq!(lines, ["stream 0: a\\u000alongfat: all is well"]);
+    }
 }

@@ -3,9 +3,14 @@
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
 use longfat_schema::lines::Lines;
-use longfat_transfer::{Amount, Outcome, SendOptions, ServeOptions, Served, Server, TransferPlan, send};
+use longfat_transfer::{
+    Amount, Limits, Outcome, SendOptions, ServeOptions, Served, Server, Start, TransferPlan, send,
+};
 use std::{
+    io::{BufRead, BufReader},
     net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -26,6 +31,8 @@ pub fn serve_options(listen: &str) -> ServeOptions {
         listen: listen.parse().unwrap(),
         once: false,
         timeout: Duration::from_secs(5),
+        limits: Limits::default(),
+        key: None,
         samples: Lines::default(),
         stop: Arc::new(AtomicBool::new(false)),
     }
@@ -60,6 +67,49 @@ impl Drop for Serving {
     }
 }
 
+/// The example server as a process of its own, killed when dropped.
+pub struct ServerProcess {
+    pub child: Child,
+    pub port: u16,
+}
+
+/// The example server, not started yet.
+pub fn server_program() -> PathBuf {
+    let deps = std::env::current_exe().unwrap();
+    let program = deps.parent().unwrap().parent().unwrap().join("examples/serve_transfers");
+    assert!(program.exists(), "{} is missing: cargo build -p longfat-transfer --examples", program.display());
+    program
+}
+
+impl ServerProcess {
+    /// Starts a command whose program is [`server_program`].
+    pub fn start(mut command: Command, listen: &str) -> ServerProcess {
+        let mut child = command.arg(listen).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().rsplit_once(':').unwrap().1.parse().unwrap();
+        ServerProcess { child, port }
+    }
+
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// A figure of /proc/PID/status in kB.
+    pub fn status_kb(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// A verified transfer of so many bytes, with reno at both ends.
 pub fn bytes_plan(bytes: u64) -> TransferPlan {
     TransferPlan {
@@ -76,8 +126,9 @@ pub fn send_options(to: impl std::fmt::Display, plan: TransferPlan) -> SendOptio
     SendOptions {
         to: to.to_string(),
         plan,
+        key: None,
         bind: None,
-        start_at_ns: None,
+        start: Start::AtOnce,
         interval: Duration::from_secs(1),
         samples: Lines::default(),
         stop: Arc::new(AtomicBool::new(false)),

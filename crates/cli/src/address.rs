@@ -1,0 +1,80 @@
+//! Addresses of transfers as people write them: the port may be left out.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// The port of transfers where none is given: iperf3's, which firewalls of such paths often let through.
+pub const PORT: u16 = 5201;
+
+/// Where to listen: `5201`, `10.0.0.2`, `2001:db8::1`, `10.0.0.2:5201`, `[2001:db8::1]:5201`.
+///
+/// # Errors
+/// What is none of these, for a person.
+pub fn listen(text: &str) -> Result<SocketAddr, String> {
+    let port = || Some(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), text.parse().ok()?));
+    let ip = || Some(SocketAddr::new(unbracketed(text).parse().ok()?, PORT));
+    text.parse().ok().or_else(port).or_else(ip).ok_or_else(|| {
+        "give an address of this host, a port, or both, like 10.0.0.2, 5201, 10.0.0.2:5201 or [2001:db8::1]:5201"
+            .to_owned()
+    })
+}
+
+/// A server with its port: `host`, `host:5201`, `10.0.0.2`, `2001:db8::1`, `[2001:db8::1]:5201`.
+///
+/// # Errors
+/// A port that is none, for a person.
+pub fn server(text: &str) -> Result<String, String> {
+    if let Ok(ip) = unbracketed(text).parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT).to_string());
+    }
+    match text.rsplit_once(':') {
+        None if text.is_empty() => Err("give the server's name or address".to_owned()),
+        None => Ok(format!("{text}:{PORT}")),
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) => {
+            Ok(text.to_owned())
+        }
+        Some(_) => Err(format!("write it like host, host:{PORT} or [2001:db8::1]:{PORT}")),
+    }
+}
+
+fn unbracketed(text: &str) -> &str {
+    text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_port_has_the_usual_one() {
+        for (written, meant) in [
+            ("far", "far:5201"),
+            ("far.example:7", "far.example:7"),
+            ("10.0.0.2", "10.0.0.2:5201"),
+            ("10.0.0.2:99", "10.0.0.2:99"),
+            ("2001:db8::1", "[2001:db8::1]:5201"),
+            ("[2001:db8::1]", "[2001:db8::1]:5201"),
+            ("[2001:db8::1]:99", "[2001:db8::1]:99"),
+        ] {
+            assert_eq!(server(written).as_deref(), Ok(meant), "{written}");
+        }
+        for wrong in ["", "far:", ":5201", "far:0", "far:65536", "far:http"] {
+            assert!(server(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_listens_at_an_address_a_port_or_both() {
+        for (written, meant) in [
+            ("5202", "[::]:5202"),
+            ("0", "[::]:0"),
+            ("10.0.0.2", "10.0.0.2:5201"),
+            ("10.0.0.2:0", "10.0.0.2:0"),
+            ("::1", "[::1]:5201"),
+            ("[::1]", "[::1]:5201"),
+            ("[::]:5201", "[::]:5201"),
+        ] {
+            assert_eq!(listen(written).map(|address| address.to_string()).as_deref(), Ok(meant), "{written}");
+        }
+        assert!(["", "far", "10.0.0", "70000", "10.0.0.2:"].iter().all(|wrong| listen(wrong).is_err()));
+    }
+}

@@ -1,0 +1,215 @@
+//! `longfat transfer serve` as strangers meet it: what is left of root's rights, and what reaches a terminal. Needs root.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+fn longfat(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    command.args(["transfer"]).args(args).stdin(Stdio::null());
+    command
+}
+
+struct Server {
+    child: Child,
+    port: String,
+}
+
+impl Server {
+    fn start(mut command: Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().rsplit_once(':').unwrap_or_else(|| panic!("it said '{line}'")).1.to_owned();
+        Server { child, port }
+    }
+
+    fn with(args: &[&str]) -> Server {
+        Server::start(longfat(&[&["serve", "--listen", "127.0.0.1:0"], args].concat()))
+    }
+
+    /// A field of /proc/PID/status.
+    fn field(&self, name: &str) -> String {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+    }
+
+    fn send(&self, args: &[&str]) -> Output {
+        let to = format!("127.0.0.1:{}", self.port);
+        longfat(&[&["send", &to, "--bytes", "3MB", "--verify"], args].concat()).output().unwrap()
+    }
+
+    fn sends(&self, args: &[&str]) {
+        let output = self.send(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Ends it; what it said on standard error.
+    fn said(mut self) -> String {
+        let _ = self.child.kill();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn user_id(name: &str) -> Option<String> {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap();
+    users
+        .lines()
+        .find(|line| line.starts_with(&format!("{name}:")))
+        .map(|line| line.split(':').nth(2).unwrap().into())
+}
+
+/// What a service becomes that was started by root.
+fn service_user() -> String {
+    user_id("longfat").or_else(|| user_id("nobody")).unwrap()
+}
+
+#[test]
+fn a_server_started_by_root_keeps_no_right_and_serves_all_kinds_of_transfers() {
+    let directory = tempfile::tempdir().unwrap();
+    let samples = directory.path().join("samples.jsonl");
+    let server = Server::with(&["--samples", samples.to_str().unwrap()]);
+    assert_eq!(server.field("Uid:").split_whitespace().next(), Some(service_user().as_str()));
+    assert_eq!((server.field("Seccomp:").as_str(), server.field("NoNewPrivs:").as_str()), ("2", "1"));
+    for set in ["CapEff:", "CapPrm:", "CapAmb:"] {
+        assert_eq!(server.field(set), "0000000000000000", "{set}");
+    }
+    server.sends(&["--echo-every", "100kB", "--streams", "3"]);
+    server.sends(&["--reverse", "--echo-every", "100kB"]);
+    server.sends(&["--reverse", "--zero-copy"]);
+    for way in [&["--udp", "--rate", "100Mbit"][..], &["--udp", "--rate", "100Mbit", "--reverse"]] {
+        let to = format!("127.0.0.1:{}", server.port);
+        let output = longfat(&[&["send", &to, "--bytes", "1MB"], way].concat()).output().unwrap();
+        assert!(output.status.success(), "{way:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    // SAFETY: the child has not been waited for, so its pid is its own.
+    assert_eq!(unsafe { libc::kill(server.child.id() as i32, libc::SIGTERM) }, 0);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds_a_flow(&samples) {
+        assert!(Instant::now() < deadline, "the samples file lacks what was measured");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn holds_a_flow(samples: &Path) -> bool {
+    std::fs::read_to_string(samples).unwrap().contains(r#""type":"flow""#)
+}
+
+#[test]
+fn a_trusted_server_keeps_the_one_right_that_congestion_controls_and_buffers_want() {
+    let server = Server::with(&["--trusted"]);
+    assert_eq!(server.field("Uid:").split_whitespace().next(), Some(service_user().as_str()));
+    assert_eq!(server.field("CapEff:"), "0000000000001000", "CAP_NET_ADMIN alone");
+    // Far beyond net.core.wmem_max.
+    server.sends(&["--reverse", "--sndbuf", "64MiB"]);
+}
+
+#[test]
+fn a_server_whose_parent_is_killed_ends_also_after_it_changed_its_user() {
+    let mut command = longfat(&["serve", "--listen", "127.0.0.1:0"]);
+    // As the lab starts its programs, by a parent that is killed.
+    let script = "import ctypes, os, subprocess, sys\n\
+        die = lambda: ctypes.CDLL(None).prctl(1, 9)\n\
+        subprocess.Popen(sys.argv[1:], preexec_fn=die)\n\
+        sys.stdin.read()";
+    let program = command.get_program().to_owned();
+    let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    command = Command::new("python3");
+    command.args(["-c", script]).arg(program).args(args).stdin(Stdio::piped());
+    let mut server = Server::start(command);
+    let served = |port: &str| TcpStream::connect(format!("127.0.0.1:{port}")).is_ok();
+    assert!(served(&server.port));
+    server.child.kill().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while served(&server.port) {
+        assert!(Instant::now() < deadline, "it still listens");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What a terminal would obey, as it stands in JSON.
+const OBEYED: &str = r"\u001b]0;owned\u0007\u001b[2J\u009b31m\r\nlongfat: all is well";
+
+fn framed(text: &str) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
+}
+
+fn assert_harmless(said: &str) {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    assert!(!said.contains(obeyed), "{said:?}");
+    assert!(said.contains("\\u001b"), "not shown at all: {said:?}");
+}
+
+#[test]
+fn nothing_that_a_stranger_says_to_a_server_reaches_its_terminal_raw() {
+    let mut server = Server::with(&[]);
+    for text in
+        [format!(r#"{{"message":"{OBEYED}"}}"#), format!("{{\"message\":\"stop\",\"reason\":\"{OBEYED}\"}}")]
+    {
+        let mut socket = TcpStream::connect(format!("127.0.0.1:{}", server.port)).unwrap();
+        socket.write_all(&framed(&text)).unwrap();
+        let _ = socket.read_to_end(&mut Vec::new());
+    }
+    // While it lives: it says what it refused after it has refused it.
+    let said = BufReader::new(server.child.stderr.take().unwrap()).lines().take(2);
+    assert_harmless(&said.map(Result::unwrap).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn nothing_that_a_server_says_reaches_a_clients_terminal_raw() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let _ = socket.read(&mut [0; 4096]);
+        let version = longfat_transfer::control::PROTOCOL_VERSION;
+        let refusal = format!(r#"{{"message":"refused","version":{version},"reason":"{OBEYED}"}}"#);
+        let _ = socket.write_all(&framed(&refusal));
+        let _ = socket.read_to_end(&mut Vec::new());
+    });
+    let output = longfat(&["send", &to]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_harmless(&said);
+    assert!(!said.lines().any(|line| line == "longfat: all is well"), "a line of its own: {said:?}");
+}
+
+#[test]
+fn keys_in_files_and_names_of_files_reach_no_terminal_raw() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("experiment\u{1b}[2J.toml");
+    std::fs::write(&path, "\"key\\u001b[2J\\u009b\" = 1\n").unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_longfat")).args(["lab", "check"]).arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_harmless(&String::from_utf8(output.stderr).unwrap());
+}
+
+#[test]
+fn a_server_on_every_address_says_so_and_a_key_opens_it_to_its_holders_alone() {
+    let server = Server::start(longfat(&["serve", "--listen", "[::]:0"]));
+    server.sends(&[]);
+    assert!(server.said().contains("every address"));
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("transfer.key");
+    let key = key.to_str().unwrap();
+    assert!(longfat(&["key", key]).output().unwrap().status.success());
+    let server = Server::with(&["--key", key]);
+    server.sends(&["--key", key]);
+    let refused = server.send(&[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--key FILE"));
+}
