@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`longfat relay` beside plain forwarding, HAProxy, nginx and socat: speed, CPU, fairness of eight flows, latency under
-load, new connections, memory of idle ones.
+load, how long bytes wait before a slow path, new connections, memory of idle ones.
 
     bench/relay/compare.py                                  every row, three rounds (about 35 minutes)
     bench/relay/compare.py --packets mtu --loads "8 flows"  some of them
@@ -16,7 +16,8 @@ machine that is otherwise idle `machine s/GB` is the truer figure: busy time of 
 included, which are the same for all. Raw figures are appended to results/DATE/raw.jsonl; summary.md beside it is made
 from them, with the targets: ratios to the best peer of each row, within a round, and their median. A new connection
 sends one byte, gets one back and closes; its time is from connect() to that byte, because an early accept makes
-connect() alone say nothing. Needs root, iproute2, ethtool, iperf3, haproxy, nginx with its stream module
+connect() alone say nothing. Before a slow path (40 Mbit/s, made with tc's tbf behind every relay) the age of each byte is taken as it
+arrives, from its being written: the sender's own buffer is in it, which grows with the window it is given. Needs root, iproute2, ethtool, iperf3, haproxy, nginx with its stream module
 (libnginx-mod-stream) and socat.
 
 Exit codes: 0 all was measured; 1 some measurement failed, which the summary lists with its reason; 2 usage.
@@ -42,10 +43,13 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-IPERF, ECHO, ANSWER, KEEP, RELAYED = 5201, 5202, 5203, 5204, 1000
-PORTS = (IPERF, ECHO, ANSWER, KEEP)
+IPERF, ECHO, ANSWER, KEEP, AGE, RELAYED = 5201, 5202, 5203, 5204, 5205, 1000
+PORTS = (IPERF, ECHO, ANSWER, KEEP, AGE)
 # Beyond what a measurement takes, until it counts as failed: a relay that hangs must not stop the others.
 HANGING_S = 120
+# A path that is slower than any relay, and what its queue holds: 20 ms.
+SLOW_PATH = ("rate", "40mbit", "burst", "16k", "limit", "100k")
+AGED_BYTES = 4096
 # Less processor time than any relay takes for a gigabyte, or a connection: it was not relayed.
 LEAST_S_PER_GB, LEAST_US_PER_CONNECTION = 0.005, 2
 # Idle connections, where the descriptor limit allows them to every one of the relays; else fewer.
@@ -82,6 +86,7 @@ stream {{ proxy_buffer_size 256k; {servers} }}
 RELAYS = {
     "forwarding": None,
     "longfat": ["--intercept", "lan", "--forwarding"],
+    "longfat queue off": ["--intercept", "lan", "--forwarding", "--queue-target", "off"],
     "longfat --nap 0": ["--intercept", "lan", "--forwarding", "--nap", "0"],
     # Windows as wide as the peers may have, whose buffers the kernel lets grow.
     "longfat wide": ["--intercept", "lan", "--forwarding", "--nap", "0", "--buffer-client", "8MiB", "--notsent-lowat", "8MiB"],
@@ -99,6 +104,7 @@ LOADS = {
     "1 flow": ([], False),
     "8 flows": (["-P", "8"], False),
     "2 Gbit/s paced": (["-b", "2G"], True),
+    "40 Mbit/s path": None,
     "connections": None,
     "idle": None,
 }
@@ -157,7 +163,7 @@ class Relay:
         explicit = how in EXPLICIT
         shift = RELAYED if explicit else 0
         self.address = RELAY if explicit else SERVER
-        self.iperf, self.echo, self.answer, self.keep = (port + shift for port in PORTS)
+        self.iperf, self.echo, self.answer, self.keep, self.age = (port + shift for port in PORTS)
 
     def __enter__(self):
         try:
@@ -374,6 +380,43 @@ def connections(hosts, relay, seconds):
             "conn p99 us": times[len(times) * 99 // 100], "CPU us/conn": cpu_s / len(times) * 1e6}
 
 
+def age_server(name, ages):
+    """Takes one connection's blocks, and how old each is: it begins with the time at which it was written."""
+    listening = threading.Event()
+
+    def take():
+        with socket.create_server((SERVER, AGE)) as listener:
+            listening.set()
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as stream:
+                while len(block := stream.read(AGED_BYTES)) == AGED_BYTES:
+                    ages.append((time.perf_counter_ns() - int.from_bytes(block[:8], "little")) / 1e6)
+
+    done = inside(name, take)
+    listening.wait(10)
+    return done
+
+
+def slow_path(hosts, relay, seconds):
+    """How old bytes are that have come over a slow path, in the second half of a transfer."""
+    run("ip", "netns", "exec", hosts.relay, "tc", "qdisc", "replace", "dev", "wan", "root", "tbf", *SLOW_PATH)
+    ages = []
+    taken = age_server(hosts.server, ages)
+
+    def write():
+        end = time.monotonic() + seconds
+        with socket.create_connection((relay.address, relay.age)) as connection:
+            while time.monotonic() < end:
+                connection.sendall(time.perf_counter_ns().to_bytes(8, "little").ljust(AGED_BYTES, b"x"))
+
+    begun = time.monotonic()
+    inside(hosts.client, write).result()
+    taken.result()
+    rate = len(ages) * AGED_BYTES * 8 / (time.monotonic() - begun) / 1e9
+    ages = sorted(ages[len(ages) // 2:])
+    return {"Gbit/s": rate, "age p50 ms": ages[len(ages) // 2], "age p99 ms": ages[len(ages) * 99 // 100]}
+
+
 def idle_connections():
     return IDLE if resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= IDLE_DESCRIPTORS else FEWER_IDLE
 
@@ -409,6 +452,8 @@ def measure(hosts, relay_name, load, options):
             return connections(hosts, relay, seconds)
         if load == "idle":
             return idle(hosts, relay)
+        if load == "40 Mbit/s path":
+            return slow_path(hosts, relay, seconds)
         arguments, with_ping = LOADS[load]
         pings = []
         pinging = ping(hosts.client, relay, seconds, pings) if with_ping else None
@@ -519,6 +564,8 @@ TARGETS = [
     ("CPU s/GB", ("1 flow", "8 flows"), "at most", 1.0, None),
     ("CPU s/GB", ("2 Gbit/s paced",), "at most", 0.5, None),
     ("min/max", ("8 flows",), "at least", None, 0.9),
+    ("age p50 ms", ("40 Mbit/s path",), "at most", 1.0, None),
+    ("Gbit/s", ("40 Mbit/s path",), "at least", 0.97, None),
     ("conn/s", ("connections",), "at least", 1.0, None),
     ("conn p99 us", ("connections",), "at most", 1.0, None),
     ("idle B/conn", ("idle",), "at most", None, 2048),
@@ -573,7 +620,7 @@ def targets(rows):
 
 def summarise(folder):
     rows = [json.loads(line) for line in (folder / "raw.jsonl").read_text().splitlines()]
-    columns = ["Gbit/s", "CPU s/GB", "machine s/GB", "min/max", "ping p50 us", "ping p99 us", "conn/s", "conn p50 us", "conn p99 us",
+    columns = ["Gbit/s", "CPU s/GB", "machine s/GB", "min/max", "ping p50 us", "ping p99 us", "age p50 ms", "age p99 ms", "conn/s", "conn p50 us", "conn p99 us",
                "CPU us/conn", "idle B/conn"]
     lines = [f"# {folder.name}", "", "Medians over the rounds that did not fail; min/max is the least over the greatest of eight flows.",
              "", "| packets | load | relay | rounds | " + " | ".join(columns) + " |",

@@ -14,6 +14,10 @@
  *                saw-tooth wants it back before the inbound leg could bring it.
  * gain           is 1 and grows by a quarter per interval in which nothing was waiting, up to 8: round-trip times
  *                are estimates, and an outbound leg that runs dry is the worse error. It comes back by halves.
+ * Haste          What a growing leg will want next must be under way already where the inbound round trip is long. Where it is
+ *                short, that is there when it is asked for, and asked for before, it would only wait, and teach the
+ *                sender to have as much under way. So doubling and gain count for what waits in the
+ *                proportion of the inbound round trip to the target, and wholly from a target on.
  * Never zero     The window is at least two segments: a window of zero is probed with a back-off, and its sender
  *                begins again with slow start (Isogaki 2005, section 5.4). Where that is still too fast, on a leg
  *                with a round trip of microseconds, the hard limit holds: the relay does not read beyond `ahead`, and
@@ -79,6 +83,17 @@ LF_INLINE lf_u64 lf_window_rate(const struct lf_queue_view *v, const struct lf_w
 	return rate < could ? rate : could;
 }
 
+/* The rate for what may wait, between the drain measured and the rate that is to come. */
+LF_INLINE lf_u64 lf_window_haste(const struct lf_queue_view *v, const struct lf_window_state *s, lf_u64 rate,
+				 lf_u32 target_us)
+{
+	lf_u64 drain = s->drain.bytes_per_s;
+
+	if (rate <= drain || v->inbound_rtt_us >= target_us)
+		return rate;
+	return drain + (rate - drain) / target_us * v->inbound_rtt_us;
+}
+
 LF_INLINE lf_u32 lf_window_within(lf_u64 bytes, lf_u64 least)
 {
 	if (bytes < least)
@@ -90,7 +105,7 @@ LF_INLINE lf_u32 lf_window_within(lf_u64 bytes, lf_u64 least)
 LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_state *s, lf_u32 target_us,
 				struct lf_window *out)
 {
-	lf_u64 waiting = lf_waiting_bytes(v), mss = v->mss_bytes, limit, rate, ahead;
+	lf_u64 waiting = lf_waiting_bytes(v), mss = v->mss_bytes, limit, rate, hasty, ahead;
 
 	if (s->gain_x64 == 0)
 		s->gain_x64 = LF_GAIN_ONE;
@@ -101,7 +116,8 @@ LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_
 	s->delay_us = s->drain.bytes_per_s ? lf_delay_us(waiting, s->drain.bytes_per_s) : 0;
 	rate = lf_window_rate(v, s);
 	limit = lf_bytes_in(rate > s->peak_bytes_per_s ? rate : s->peak_bytes_per_s, v->inbound_rtt_us);
-	limit += s->drain.bytes_per_s ? lf_bytes_in(rate, target_us) / 4 * 3 : 2 * (lf_u64)v->outbound_cwnd_bytes;
+	hasty = lf_window_haste(v, s, rate, target_us);
+	limit += s->drain.bytes_per_s ? lf_bytes_in(hasty, target_us) / 4 * 3 : 2 * (lf_u64)v->outbound_cwnd_bytes;
 	out->limit_bytes = lf_window_within(limit, s->drain.bytes_per_s ? LF_LIMIT_SEGMENTS * mss : LF_WINDOW_FLOOR_BYTES);
 	limit = out->limit_bytes;
 	out->window_bytes = lf_window_within(limit > waiting ? limit - waiting : 0, 2 * mss);
@@ -109,7 +125,7 @@ LF_INLINE void lf_window_update(const struct lf_queue_view *v, struct lf_window_
 	 * Half a target is ready for the outbound leg, the rest where it closes the window. What its first window over its
 	 * first round trip would make of a target is not asked: megabytes, before the path has shown anything of its rate.
 	 */
-	ahead = s->drain.bytes_per_s ? lf_bytes_in(rate, target_us) / 2 : limit / 2;
+	ahead = s->drain.bytes_per_s ? lf_bytes_in(hasty, target_us) / 2 : limit / 2;
 	out->ahead_bytes = lf_window_within(ahead, LF_AHEAD_SEGMENTS * mss);
 	/* What was read ahead waits, too. */
 	out->buffer_bytes = lf_window_within(limit > out->ahead_bytes ? limit - out->ahead_bytes : 0, LF_BUFFER_SEGMENTS * mss);

@@ -17,9 +17,9 @@ pub enum Kind {
     /// More and more of them as the backlog nears what is allowed.
     Red = 1,
     /// As many as hold the target delay.
-    #[default]
     Pi = 2,
     /// None: the window alone.
+    #[default]
     None = 3,
     /// One per so many bytes received.
     Every = 4,
@@ -104,7 +104,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            kind: Kind::Pi,
+            kind: Kind::default(),
             target_us: 20_000,
             hold_off_rtts: 4,
             // Two and a half windows: the thesis takes two or three.
@@ -188,7 +188,8 @@ impl QueuePlan {
         }
         if self.controller == Kind::None && !self.window {
             return Err(
-                "a queue with neither window nor controller is not controlled; leave it out".to_owned()
+                "a queue with neither window nor controller is not kept short; write target = \"off\""
+                    .to_owned(),
             );
         }
         Ok(())
@@ -318,25 +319,60 @@ pub struct Advertised {
     pub buffer_bytes: u32,
 }
 
-/// Decides what an inbound leg advertises.
+/// What may wait in a relay, per direction, when nothing keeps it short: what its buffers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// The receive buffer of the inbound leg, and what the relay itself holds.
+    pub inbound_bytes: u64,
+    /// Unsent bytes of the outbound leg.
+    pub unsent_bytes: u32,
+}
+
+impl Room {
+    fn bytes(self) -> u64 {
+        self.inbound_bytes.saturating_add(self.unsent_bytes.into())
+    }
+}
+
+/// Decides what an inbound leg advertises, and whether it need be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     target_us: u32,
+    room: Room,
+    is_fast: bool,
     state: WindowState,
 }
 
 impl Window {
     /// Holds a target delay.
-    pub fn new(target_us: u32) -> Window {
-        Window { target_us, state: WindowState::default() }
+    pub fn new(target_us: u32, room: Room) -> Window {
+        Window { target_us, room, is_fast: false, state: WindowState::default() }
     }
 
-    /// Looks at the connection.
-    pub fn update(&mut self, view: &View) -> Advertised {
+    /// Looks at the connection. Nothing is to be set while the outbound leg is so fast that full buffers would not wait longer than
+    /// the target; before its rate is known it is not taken for fast.
+    pub fn update(&mut self, view: &View) -> Option<Advertised> {
         let mut out = Advertised::default();
         // SAFETY: the structs mirror C's (a test compares them) and live through the call.
         unsafe { lf_native_window_update(view, &raw mut self.state, self.target_us, &raw mut out) }
-        out
+        self.is_fast = self.would_drain(if self.is_fast { 3 } else { 4 });
+        (!self.is_fast).then(|| {
+            out.ahead_bytes =
+                out.ahead_bytes.min(self.room.unsent_bytes.max(view.mss_bytes.saturating_mul(4)));
+            out.buffer_bytes = out.buffer_bytes.max(out.limit_bytes.saturating_sub(out.ahead_bytes));
+            out
+        })
+    }
+
+    /// Whether so many quarters of what the buffers hold go out within the target.
+    fn would_drain(&self, quarters: u128) -> bool {
+        let within = u128::from(self.state.drain.bytes_per_s) * u128::from(self.target_us) / 1_000_000;
+        within > 0 && within >= u128::from(self.room.bytes()) * quarters / 4
+    }
+
+    /// Whether the rate of the outbound leg was measured.
+    pub fn knows_rate(&self) -> bool {
+        self.state.drain.bytes_per_s > 0
     }
 
     /// How long what waits takes at the drain rate.
@@ -376,6 +412,50 @@ mod tests {
         // SAFETY: a constant array of the C side, of this length.
         let layout = unsafe { lf_queue_layout };
         assert_eq!(layout.map(|bytes| bytes as usize), mirrors);
+    }
+
+    /// A direction whose outbound leg sends so much per millisecond, of an endless supply.
+    fn after(
+        window: &mut Window,
+        from_ms: u64,
+        ms: u64,
+        bytes_per_ms: u64,
+        sent_bytes: &mut u64,
+    ) -> Option<Advertised> {
+        (from_ms..from_ms + ms).fold(None, |_, now_ms| {
+            *sent_bytes += bytes_per_ms;
+            window.update(&View {
+                now_us: (now_ms + 1) * 1000,
+                received_bytes: *sent_bytes + 100_000,
+                sent_bytes: *sent_bytes,
+                acked_bytes: *sent_bytes,
+                inbound_rtt_us: 50,
+                outbound_rtt_us: 50,
+                outbound_cwnd_bytes: 14_480,
+                mss_bytes: 1448,
+                ..View::default()
+            })
+        })
+    }
+
+    const ROOM: Room = Room { inbound_bytes: 2 << 20, unsent_bytes: 256 << 10 };
+
+    #[test]
+    fn a_leg_that_empties_full_buffers_within_the_target_is_left_alone_once_its_rate_is_known() {
+        let (mut window, mut sent_bytes) = (Window::new(20_000, ROOM), 0);
+        let first = after(&mut window, 0, 5, 1_250_000, &mut sent_bytes);
+        assert!(first.is_some(), "10 Gbit/s, but nobody has seen it yet");
+        assert_eq!(after(&mut window, 5, 50, 1_250_000, &mut sent_bytes), None);
+        assert!(after(&mut window, 55, 500, 6250, &mut sent_bytes).is_some(), "it has become 50 Mbit/s");
+    }
+
+    #[test]
+    fn what_is_read_ahead_is_never_more_than_may_be_unsent() {
+        let (mut window, mut sent_bytes) = (Window::new(20_000, ROOM), 0);
+        let at_500_mbit = after(&mut window, 0, 500, 62_500, &mut sent_bytes).unwrap();
+        assert_eq!(at_500_mbit.ahead_bytes, ROOM.unsent_bytes);
+        assert_eq!(at_500_mbit.buffer_bytes, at_500_mbit.limit_bytes - ROOM.unsent_bytes);
+        assert!(at_500_mbit.limit_bytes > 900_000, "{at_500_mbit:?}");
     }
 
     #[test]

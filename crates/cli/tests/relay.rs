@@ -5,8 +5,9 @@ mod relay_bed;
 
 use relay_bed::{Bed, SERVER, ask, echo_server};
 use std::{
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -57,18 +58,31 @@ fn after_a_kill_the_next_relay_starts_clean() {
     assert_eq!(bed.footprint(), before);
 }
 
+/// Processor time of a process.
+fn cpu_ticks(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
 #[test]
 fn without_descriptors_clients_wait_and_the_relay_does_not_spin() {
     const CLIENTS: usize = 60;
     let bed = Bed::new("fds");
     echo_server(bed.listen());
+    // All come from one address, which would have half of all places.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("relay.toml");
+    let listen = format!("[[listen]]\naddress = '10.72.1.1:7200'\nto = '{SERVER}'\n");
+    std::fs::write(&file, format!("{listen}[limits]\nclient = 1000\nnetwork = 1000\n")).unwrap();
     let mut command = bed.relay.command("sh");
-    let run = format!(
-        "ulimit -n 64; exec {} relay --listen 10.72.1.1:7200 --to {SERVER}",
-        env!("CARGO_BIN_EXE_longfat")
-    );
-    command.args(["-c", &run]);
-    let relay = bed.start(command);
+    let run = format!("ulimit -n 64; exec {} relay run {}", env!("CARGO_BIN_EXE_longfat"), file.display());
+    let mut relay = command.args(["-c", &run]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(relay.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("info ready") {
+        assert!(log.read_line(&mut said).unwrap() > 0, "it ended: {said}");
+    }
     // More clients than the relay has descriptors for; each has written before any is served.
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
@@ -78,11 +92,11 @@ fn without_descriptors_clients_wait_and_the_relay_does_not_spin() {
         })
         .collect();
     std::thread::sleep(Duration::from_millis(200));
-    let (ticks, since) = (relay.cpu_ticks(), Instant::now());
+    let (ticks, since) = (cpu_ticks(relay.id()), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
     // SAFETY: sysconf has no preconditions.
     let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    let busy_s = (relay.cpu_ticks() - ticks) as f64 / ticks_per_s;
+    let busy_s = (cpu_ticks(relay.id()) - ticks) as f64 / ticks_per_s;
     assert!(busy_s < since.elapsed().as_secs_f64() / 4.0, "{busy_s} s of CPU while nothing could be done");
     // Each that is served makes room for one that waits.
     std::thread::scope(|scope| {
@@ -94,8 +108,9 @@ fn without_descriptors_clients_wait_and_the_relay_does_not_spin() {
             });
         }
     });
-    relay.signal(libc::SIGTERM);
-    assert_eq!(relay.wait().0, Some(0));
+    // SAFETY: the child has not been waited for, so its pid is its own.
+    assert_eq!(unsafe { libc::kill(relay.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(relay.wait().unwrap().code(), Some(0));
 }
 
 fn fails(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {

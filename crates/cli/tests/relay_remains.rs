@@ -8,7 +8,7 @@ use relay_bed::{Bed, PATIENCE, Relay, SERVER, ask, echo_server};
 use std::{
     net::{TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt, process::CommandExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -285,6 +285,16 @@ fn with_an_ip_that(does: &str) -> (tempfile::TempDir, String) {
     (directory, path)
 }
 
+/// Whether a process runs this script.
+fn is_running(script: &Path) -> bool {
+    let name = script.as_os_str().as_encoded_bytes();
+    let runs = |process: &std::fs::DirEntry| {
+        let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word == name)
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().any(|process| runs(&process))
+}
+
 /// A relay in a process group of its own, as a shell starts it.
 fn in_the_foreground(bed: &Bed, path: &str) -> Relay {
     let mut command = bed.command(&["--intercept", "lan", "--forwarding"]);
@@ -296,12 +306,13 @@ fn in_the_foreground(bed: &Bed, path: &str) -> Relay {
 fn a_second_ctrl_c_does_not_end_the_cleanup_half_way() {
     let bed = Bed::new("ctrlc");
     let before = bed.footprint();
-    let (directory, path) = with_an_ip_that("touch \"${0%/*}/looks\"; sleep 1");
+    let (directory, path) = with_an_ip_that("sleep 1");
     let file = |name: &str| -> PathBuf { directory.path().join(name) };
     let relay = in_the_foreground(&bed, &path);
     std::fs::write(file("now"), "").unwrap();
     relay.signal_group(libc::SIGINT);
-    eventually("it looks for its routing rules", || file("looks").exists());
+    // What the relay starts is confined as it is, so it leaves no word of itself but its being there.
+    eventually("it looks for its routing rules", || is_running(&file("ip")));
     relay.signal_group(libc::SIGINT);
     let (code, said) = relay.wait();
     assert_eq!(code, Some(0), "{said}");
@@ -367,4 +378,40 @@ fn a_living_relay_of_another_pid_namespace_is_not_taken_for_dead() {
     let (code, said) = outcome(bed.command(&["clean"]));
     assert!(code == Some(0) && said.contains("longfat_pod"), "{said}");
     assert_eq!(bed.footprint(), before);
+}
+
+/// A relay that is killed, and its socket's file, which it leaves.
+fn killed_with_socket(bed: &Bed) -> (Daemon, PathBuf) {
+    let mut daemon = Daemon::start(bed, "[[listen]]\naddress = '127.0.0.1:0'\nto = '10.72.2.2:80'\n");
+    let socket = daemon.directory.path().join("control.sock");
+    assert_eq!(daemon.end(libc::SIGKILL), None);
+    assert!(socket.exists(), "nobody removes it in a killed process's place");
+    (daemon, socket)
+}
+
+#[test]
+fn a_killed_relays_control_socket_is_removed_by_whoever_finds_it_dead() {
+    let bed = Bed::new("sock");
+    let (_daemon, socket) = killed_with_socket(&bed);
+    let (code, said) = outcome(bed.command(&["status", "--socket", socket.to_str().unwrap()]));
+    assert!(code == Some(2) && said.contains("was killed") && !socket.exists(), "{said}");
+
+    let (_daemon, socket) = killed_with_socket(&bed);
+    let (code, said) = outcome(bed.command(&["clean", "--socket", socket.to_str().unwrap()]));
+    assert!(code == Some(0) && said.contains("control.sock") && !socket.exists(), "{said}");
+}
+
+#[test]
+fn dead_sockets_at_their_default_place_are_removed_by_clean() {
+    let bed = Bed::new("sockd");
+    let place = longfat_relay::ControlPlan::DEFAULT_DIRECTORY;
+    let dead =
+        format!("import socket; s = socket.socket(socket.AF_UNIX); s.bind('{place}/old.sock'); s.listen()");
+    let script = format!(
+        "mount -t tmpfs none /run && mkdir {place} && python3 -c \"{dead}\" && \"$0\" relay clean && ls {place}"
+    );
+    let mut command = bed.relay.command("unshare");
+    command.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_longfat")]);
+    let (code, said) = outcome(command);
+    assert_eq!((code, said.trim_end()), (Some(0), format!("removed: {place}/old.sock").as_str()));
 }

@@ -1,12 +1,12 @@
 //! The smallest program around the library.
 //!
-//!     cargo run --release -p longfat-relay --example relay -- lan after-server
+//!     cargo run --release -p longfat-relay --example relay -- lan after-server [20ms]
 //!     cargo run --release -p longfat-relay --example relay -- 0.0.0.0:8080 192.0.2.1:80
 //!
-//! The first takes every connection that comes in on the interface `lan` (as root, on a router), the second one those
-//! of its clients. It runs until it is killed; the next one removes what it left.
+//! The first takes every connection that comes in on the interface `lan` (as root, on a router) and, with a time, keeps
+//! queues as short as that; the second one takes those of its clients. It runs until it is killed; the next one removes what it left.
 
-use longfat_relay::{Accept, ConnectionSummary, InterceptPlan, Observer, Ready, RelayPlan};
+use longfat_relay::{Accept, ConnectionSummary, InterceptPlan, Observer, QueueSpec, Ready, RelayPlan};
 use std::sync::atomic::AtomicBool;
 
 /// Says when it is ready, what became of each connection, and what it warns of.
@@ -31,11 +31,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let plan = match words.as_slice() {
-        [interface, accept @ ("early" | "after-server")] => {
+        [interface, accept @ ("early" | "after-server"), target @ ..] => {
             let intercept =
                 InterceptPlan { interfaces: vec![(*interface).into()], ..InterceptPlan::default() };
             let mut plan = RelayPlan::transparent("example", intercept);
             plan.defaults_mut().accept = if *accept == "early" { Accept::Early } else { Accept::AfterServer };
+            if let Some(target) = target.first() {
+                plan.defaults_mut().queue = QueueSpec::from_words(&format!("target = \"{target}\""))?.plan();
+            }
             plan
         }
         [listen, to] => RelayPlan::explicit("example", listen.parse()?, vec![to.parse()?]),

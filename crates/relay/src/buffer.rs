@@ -28,14 +28,14 @@ pub(crate) const SMALL_BYTES: usize = 4 * 1024;
 /// Empty buffers a worker keeps for the next direction.
 const POOLED: usize = 64;
 
-/// What became of one read or write.
+/// What one call made of a read or write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moved {
     /// At least one byte.
     Bytes(usize),
     /// Not now.
     Blocked,
-    /// The peer has finished sending.
+    /// Zero bytes. Of a reading that means the end only when the socket says so, too ([`crate::inbound`]).
     Ended,
     /// The socket was reset or timed out.
     Failed,
@@ -83,6 +83,11 @@ impl Buffer {
     /// A pipe may be full with less than was asked for: each piece of a packet takes a page of it.
     pub fn took_all(&self, bytes: usize, most_bytes: usize) -> bool {
         matches!(self, Buffer::Memory { bytes: room, .. } if bytes < most_bytes.min(room.len()))
+    }
+
+    /// Whether a filling that begins at an urgent mark takes its byte like any other (recv(2)); splice(2) stops before it.
+    pub fn passes_marks(&self) -> bool {
+        matches!(self, Buffer::Memory { .. })
     }
 
     /// Gives held bytes to a socket.

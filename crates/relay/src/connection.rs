@@ -9,9 +9,11 @@
 //! directions wait, [`Connection::ending`] says whether and how the connection ends. Every action's event either
 //! moves bytes or makes the direction wait, so the shell cannot spin.
 //!
+//! - An urgent mark (RFC 9293 section 3.8.5) is passed on at its place: its byte is read and written by itself.
 //! - FIN is passed on as FIN after the last byte, per direction (half-close, RFC 9293 section 3.6).
 //! - RST, or a leg that timed out, is passed on as RST. Bytes the relay acknowledged before it are delivered first
-//!   (an end-to-end receiver would have had them too), for a time the shell bounds.
+//!   (an end-to-end receiver would have had them too), for a time the shell bounds: also those of a client that is
+//!   reset before the leg to the server stands.
 
 #[cfg(test)]
 mod tests;
@@ -86,6 +88,8 @@ pub enum Action {
     Read,
     /// Give held bytes to the outbound socket.
     Write,
+    /// Give the held byte, which is urgent, to the outbound socket.
+    WriteMark,
     /// Shut the outbound socket down for writing: everything has been written.
     Finish,
 }
@@ -114,6 +118,8 @@ pub enum Event {
     Failed(Side),
     /// So many bytes (at least one) were read into the buffer.
     Read(Direction, usize),
+    /// An urgent byte was read, and nothing else.
+    ReadMark(Direction),
     /// There was nothing to read.
     ReadBlocked(Direction),
     /// The inbound peer has finished sending.
@@ -133,6 +139,8 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Connecting,
+    /// The client was reset before the server's leg stood; what it had sent is delivered when that leg does.
+    ConnectingForGone,
     Open,
     /// This side was reset; what it had sent is being delivered to the other.
     Resetting(Side),
@@ -144,6 +152,8 @@ struct Flow {
     readable: bool,
     writable: bool,
     held_bytes: usize,
+    /// What is held is one urgent byte.
+    holds_mark: bool,
     input_ended: bool,
     output_ended: bool,
 }
@@ -152,6 +162,7 @@ impl Flow {
     fn next(&self) -> Action {
         match self {
             Flow { output_ended: true, .. } => Action::Wait,
+            Flow { holds_mark: true, writable, .. } => Action::or_wait(*writable, Action::WriteMark),
             Flow { held_bytes: 1.., writable, .. } => Action::or_wait(*writable, Action::Write),
             Flow { input_ended: true, .. } => Action::Finish,
             Flow { readable, .. } => Action::or_wait(*readable, Action::Read),
@@ -191,7 +202,7 @@ impl Connection {
     /// What to do for a direction.
     pub fn next(&self, direction: Direction) -> Action {
         match self.phase {
-            Phase::Connecting | Phase::Reset => Action::Wait,
+            Phase::Connecting | Phase::ConnectingForGone | Phase::Reset => Action::Wait,
             Phase::Open => self.flow(direction).next(),
             // A reset goes where a FIN would have gone.
             Phase::Resetting(side) if direction.from() == side => match self.flow(direction).next() {
@@ -205,7 +216,7 @@ impl Connection {
     /// Whether and how the connection ends now.
     pub fn ending(&self) -> Option<Ending> {
         match self.phase {
-            Phase::Connecting => None,
+            Phase::Connecting | Phase::ConnectingForGone => None,
             Phase::Open => self.flows.iter().all(|flow| flow.output_ended).then_some(Ending::Close),
             Phase::Resetting(side) => {
                 self.flow(Direction::out_of(side)).is_delivered().then_some(Ending::Settle(side.other()))
@@ -224,7 +235,12 @@ impl Connection {
 
     /// Whether the leg to the server is still being made.
     pub fn is_connecting(&self) -> bool {
-        self.phase == Phase::Connecting
+        matches!(self.phase, Phase::Connecting | Phase::ConnectingForGone)
+    }
+
+    /// Whether the client was reset while the leg to the server is still being made.
+    pub fn is_client_gone(&self) -> bool {
+        self.phase == Phase::ConnectingForGone
     }
 
     /// Bytes read and not yet written.
@@ -240,6 +256,7 @@ impl Connection {
             Event::Writable(side) => self.flow_mut(Direction::out_of(side.other())).writable = true,
             Event::Failed(side) => self.on_failed(side),
             Event::Read(direction, bytes) => self.flow_mut(direction).held_bytes += bytes,
+            Event::ReadMark(direction) => self.on_mark(direction),
             Event::ReadBlocked(direction) => self.flow_mut(direction).readable = false,
             Event::ReadEnded(direction) => self.flow_mut(direction).input_ended = true,
             Event::Written(direction, bytes) => self.on_written(direction, bytes),
@@ -250,20 +267,34 @@ impl Connection {
     }
 
     fn on_connected(&mut self) {
-        if self.phase == Phase::Connecting {
-            self.phase = Phase::Open;
-            self.flow_mut(Direction::ClientToServer).writable = true;
+        if !self.is_connecting() {
+            return;
         }
+        let is_client_gone = self.is_client_gone();
+        self.phase = Phase::Open;
+        self.flow_mut(Direction::ClientToServer).writable = true;
+        if is_client_gone {
+            self.on_failed(Side::Client);
+        }
+    }
+
+    fn on_mark(&mut self, direction: Direction) {
+        let flow = self.flow_mut(direction);
+        (flow.held_bytes, flow.holds_mark) = (1, true);
     }
 
     fn on_written(&mut self, direction: Direction, bytes: usize) {
         let flow = self.flow_mut(direction);
         flow.held_bytes = flow.held_bytes.saturating_sub(bytes);
+        flow.holds_mark &= flow.held_bytes > 0;
     }
 
     fn on_failed(&mut self, side: Side) {
         match self.phase {
-            Phase::Connecting => self.phase = Phase::Reset,
+            Phase::Connecting | Phase::ConnectingForGone if side == Side::Client => {
+                self.phase = Phase::ConnectingForGone;
+            }
+            Phase::Connecting | Phase::ConnectingForGone => self.phase = Phase::Reset,
             Phase::Open => {
                 self.phase = Phase::Resetting(side);
                 // What arrived before the reset is still in the socket's receive queue.

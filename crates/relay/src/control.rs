@@ -7,7 +7,7 @@ use std::{
     fs,
     io::ErrorKind,
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -30,8 +30,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Listens. A file that a dead relay left is replaced; one that somebody answers on is not.
+    /// Listens. A file that a dead relay left is replaced; one that somebody answers on is not. Among sockets at their default
+    /// place those of dead relays of other names are removed.
     pub fn open(plan: &ControlPlan) -> Result<Control> {
+        if plan.socket.parent() == Some(Path::new(ControlPlan::DEFAULT_DIRECTORY)) {
+            clean(None);
+        }
         let control = Control { listener: control::Control::open(&plan.socket)?, plan: plan.clone() };
         control.permit()?;
         Ok(control)
@@ -71,10 +75,20 @@ fn answer(question: &str, shared: &Shared) -> String {
     answered.unwrap_or_default()
 }
 
+/// Removes control sockets' files that killed relays left: at their default place, and on `socket`; which.
+pub fn clean(socket: Option<&Path>) -> Vec<PathBuf> {
+    let mut removed = control::remove_dead_in(Path::new(ControlPlan::DEFAULT_DIRECTORY));
+    removed.extend(socket.filter(|path| control::remove_dead(path)).map(Path::to_owned));
+    removed
+}
+
 /// Asks the relay that answers on `path`: [`STATUS`] or [`SUMMARY`].
 pub fn ask(path: &Path, question: &str) -> Result<status::Status> {
     let failed = |source: std::io::Error| {
         let mend = match source.kind() {
+            ErrorKind::ConnectionRefused if control::remove_dead(path) => {
+                "; its relay was killed, and the file it left is removed now"
+            }
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
                 "; is the relay running? name its socket with --socket"
             }

@@ -5,14 +5,16 @@
 //! client of an explicit listener is matched when it is accepted; options that differ from the listener's are set then.
 
 use crate::{
-    Error, ListenerPlan, RelayPlan, Result,
+    Error, ListenerPlan, RelayPlan, Result, destination,
     intercept::{self, ListenPorts},
     leg::{Leg, Share},
-    plan::ConnectionPlan,
+    plan::{ConnectionPlan, circle},
+    queue,
     reload::Purpose,
     steer,
 };
 use std::{
+    cell::Cell,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     sync::Arc,
 };
@@ -33,6 +35,8 @@ pub(crate) enum Clients {
         plan: Arc<RelayPlan>,
         /// How the listener is prepared: as most of them are likely to be carried.
         likely: Arc<ConnectionPlan>,
+        /// Where the listener is that would lead back to itself if this host came to have its server's address.
+        suspect: Option<SocketAddr>,
     },
 }
 
@@ -45,10 +49,12 @@ impl Clients {
         };
         let rules = plan.rules.iter().filter(ports);
         let likely = rules.filter_map(|rule| rule.relay.as_ref()).next().unwrap_or(&plan.defaults);
+        let is_suspect = circle::leads_back(&plan.listeners, listener.listen, &|_| true);
         Clients::Own {
             targets: listener.to.as_slice().into(),
             plan: Arc::clone(plan),
             likely: Arc::clone(likely),
+            suspect: is_suspect.then_some(listener.listen),
         }
     }
 
@@ -82,6 +88,24 @@ impl Clients {
             Clients::Intercepted(_) => None,
             Clients::Own { targets, .. } => Some(targets),
         }
+    }
+
+    /// Whether they may come to be carried to the listener that they come from.
+    pub fn are_suspect(&self) -> bool {
+        matches!(self, Clients::Own { suspect: Some(_), .. })
+    }
+
+    /// Whether they would be carried there now; none if nobody knows.
+    pub fn lead_back(&self) -> Option<bool> {
+        let Clients::Own { plan, suspect: Some(listen), .. } = self else { return Some(false) };
+        let is_doubtful = Cell::new(false);
+        let is_own = |address| {
+            let is_own = destination::is_own(address);
+            is_doubtful.set(is_doubtful.get() || is_own.is_none());
+            is_own == Some(true)
+        };
+        let leads_back = circle::leads_back(&plan.listeners, *listen, &is_own);
+        (leads_back || !is_doubtful.get()).then_some(leads_back)
     }
 
     pub fn is_intercepted(&self) -> bool {
@@ -190,6 +214,7 @@ impl Doors {
             .map_err(|source| Error::Listen { address, source })?;
         let id = self.next_id;
         self.next_id += 1;
+        listeners.iter().for_each(|listener| queue::begin_small(listener, clients.likely()));
         for (own, listener) in self.made.iter_mut().zip(listeners) {
             own.push(DoorPlan { id, listener, clients: clients.clone() });
         }

@@ -214,7 +214,8 @@ impl Gather {
         change
     }
 
-    fn stop(&mut self, now: Instant) -> Change {
+    /// It gathers no more, and what has come so far counts for nothing.
+    pub fn stop(&mut self, now: Instant) -> Change {
         (self.streak_bytes, self.since, self.moved) = (0, now, now);
         self.due.take().map_or(Change::None, |_| Change::End(self.direction))
     }

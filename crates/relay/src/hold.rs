@@ -7,26 +7,35 @@
 //!   server's leg in [`Held`]. (Mostly that worker. Of a handshake by SYN cookies the kernel keeps nothing, and chooses a
 //!   listener anew for the ACK, by its addresses alone: another worker may come to have the leg.)
 //! - or refuses the client as the server or the path did: a reset, an ICMP error, or silence;
+//! - or gives the SYN to the listener at once, when many are held for clients who have not come (a flood, perhaps, of spoofed
+//!   ones): the server is dialled for whoever comes, as with early acceptance;
 //! - or, beyond the limits, lets the SYN pass unrelayed, or waits for the next one when the relay fails closed.
 
 mod segment;
 mod table;
+#[cfg(test)]
+mod tests;
 mod tun;
+mod window;
 
 use crate::{
     Accept, Error, Fail, Result,
     crowd::Crowd,
+    destination,
     intercept::Interception,
-    leg,
+    leg::{self, Dialled},
+    one_way::OneWay,
+    pair::BusyPairs,
     plan::ConnectionPlan,
     shared::{Once, Shared},
 };
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+pub(crate) use segment::reset_behind_syn;
 use segment::{Syn, Unreachable};
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -34,8 +43,10 @@ use std::{
     time::Instant,
 };
 pub(crate) use table::Pair;
+pub(crate) use table::Room;
 use table::{Table, Verdict};
 pub(crate) use tun::{Raw, Tun, is_available};
+use window::Window;
 
 /// What epoll hands back for dials: this and above, below [`GATES`].
 pub(crate) const TOKENS: u64 = 1 << 62;
@@ -50,9 +61,10 @@ const WATCH: &str = "watch held handshakes";
 const MANY_LOST: u32 = 8;
 
 /// What the workers share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Held {
     legs: Mutex<Legs>,
+    window: Arc<Mutex<Window>>,
     /// Handshakes held by all workers.
     count: AtomicUsize,
     /// Of rules that hold, or held before a reload.
@@ -61,17 +73,23 @@ pub(crate) struct Held {
     changes: AtomicU64,
 }
 
-/// Servers' legs that stand and wait for their clients.
+/// Servers' legs that are dialled, or stand and wait for their clients.
 #[derive(Debug, Default)]
 struct Legs {
-    standing: HashMap<Pair, Waiting>,
-    /// By the worker that held them.
-    taken: HashMap<usize, Vec<Pair>>,
+    waiting: HashMap<Pair, Waiting>,
+    /// By the worker that held them, with the numbers of their dials.
+    taken: HashMap<usize, Vec<(Pair, u64)>>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     socket: TcpStream,
+    /// Names the dial at its holder's.
+    number: u64,
+    /// Whether it stands. A client may come before: one that has come and proven itself, by another SYN.
+    answered: bool,
+    /// Its server has reset it since then: the error that says so has been taken from the socket.
+    was_reset: bool,
     /// The index of the rule whose gate the SYN came in by.
     rule: usize,
     /// The worker that held it.
@@ -86,6 +104,8 @@ pub(crate) struct Taken {
     pub socket: TcpStream,
     /// The worker whose epoll knows the socket.
     pub holder: usize,
+    /// The server has reset it, which its socket does not say any more.
+    pub was_reset: bool,
 }
 
 /// Where the SYNs of one rule come from, by the rule's index.
@@ -121,13 +141,19 @@ impl Prepared {
 }
 
 impl Held {
+    /// Of a relay that holds at most so many handshakes.
+    pub fn new(most: usize) -> Held {
+        let (legs, count, gates, changes) = Default::default();
+        Held { legs, window: Arc::new(Mutex::new(Window::new(most))), count, gates, changes }
+    }
+
     /// The server's leg of a client that has been accepted.
     pub fn take(&self, client: SocketAddr, server: SocketAddr) -> Option<Taken> {
         let pair = (bare(client), bare(server));
         let mut legs = self.lock();
-        let Waiting { socket, holder, .. } = legs.standing.remove(&pair)?;
-        legs.taken.entry(holder).or_default().push(pair);
-        Some(Taken { socket, holder })
+        let Waiting { socket, number, holder, was_reset, .. } = legs.waiting.remove(&pair)?;
+        legs.taken.entry(holder).or_default().push((pair, number));
+        Some(Taken { socket, holder, was_reset })
     }
 
     /// Handshakes held now.
@@ -196,13 +222,15 @@ pub(crate) struct Hold<'a> {
     gates: Gates,
     /// The changes of the gates it has followed.
     followed: u64,
-    raw: Arc<Raw>,
     table: Table,
     /// How many of the shared count are its own.
     counted: usize,
     /// Clients that did not come although their servers had answered, since the last one that did.
     lost: u32,
-    dialing: HashMap<u64, Dial>,
+    /// Dials under way.
+    dialing: HashMap<u64, Pair>,
+    /// Those that wait for the end of their clients' last connections.
+    busy: BusyPairs<Waiting>,
     /// By the rule's index.
     visited: HashMap<usize, Visit>,
 }
@@ -217,21 +245,12 @@ struct Visit {
     prepared: Option<TcpStream>,
 }
 
-/// A dial under way.
-struct Dial {
-    pair: Pair,
-    socket: TcpStream,
-    /// The rule whose gate the SYN came in by.
-    rule: usize,
-    begun: Instant,
-}
-
 impl<'a> Hold<'a> {
     /// Nothing comes in before [`Hold::follow`].
-    pub fn new(holder: usize, shared: &'a Shared<'a>, raw: Arc<Raw>) -> Hold<'a> {
-        let table = Table::new(shared.held_limit(), shared.plan.fail);
-        let (gates, dialing, visited) = Default::default();
-        Hold { shared, holder, gates, followed: 0, raw, table, counted: 0, lost: 0, dialing, visited }
+    pub fn new(holder: usize, shared: &'a Shared<'a>) -> Hold<'a> {
+        let table = Table::new(shared.held_limit(), shared.plan.fail, Arc::clone(&shared.held.window));
+        let (gates, dialing, busy, visited) = Default::default();
+        Hold { shared, holder, gates, followed: 0, table, counted: 0, lost: 0, dialing, busy, visited }
     }
 
     /// Watches gates made since the last look. An error: some of them could not be.
@@ -291,14 +310,20 @@ impl<'a> Hold<'a> {
     fn on_packet(&mut self, from: (usize, &ConnectionPlan, &Tun), packet: &[u8], epoll: &Epoll) {
         // The kernel's own multicast and whatever else is routed here by hand.
         let Some(syn) = Syn::parse(packet) else { return };
+        if ![syn.client, syn.server].iter().all(|end| destination::is_taken(end.ip())) {
+            return;
+        }
+        self.tidy();
         let (rule, way, tun) = from;
         let (pair, now) = ((syn.client, syn.server), Instant::now());
-        let may_hold = !self.shared.draining.load(Ordering::Acquire) && self.shared.has_room();
-        match self.table.on_syn(pair, packet, may_hold, now) {
+        let is_draining = self.shared.draining.load(Ordering::Acquire);
+        let room = if is_draining { Room::Nobody } else { self.shared.room(syn.client.ip()) };
+        match self.table.on_syn(pair, packet, room, now) {
             Verdict::Wait => {}
+            Verdict::Silent(number) => self.on_silence(pair, number, packet),
             Verdict::Pass => self.pass(pair, packet, "no room"),
             // A SYN the kernel does not take will come again.
-            Verdict::Answer => drop(tun.write(packet)),
+            Verdict::Answer | Verdict::Prove => drop(tun.write(packet)),
             Verdict::Dial(number) => match self.dial(number, pair, (rule, way), epoll) {
                 Ok(()) => {}
                 Err(error) if is_answer(&error) => self.refuse(pair, number, (rule, now), &error),
@@ -308,6 +333,26 @@ impl<'a> Hold<'a> {
                 }
             },
         }
+    }
+
+    /// The server is silent, or its answers take another way: plain forwarding has the client find out.
+    fn on_silence(&mut self, pair: Pair, number: u64, packet: &[u8]) {
+        // One that waits for the end of its client's last connection has not been dialled yet.
+        if self.dialing.remove(&number).is_none() {
+            return;
+        }
+        let waiting = self.shared.held.lock().waiting.remove(&pair);
+        waiting.iter().for_each(|waiting| self.shared.abandon(&waiting.socket, pair));
+        self.table.give_up(pair, Instant::now());
+        // Whose address the SYNs bear need not be who sent them.
+        self.shared.note_one_way(OneWay::of_port(pair), || {
+            let (client, server) = pair;
+            format!(
+                "nothing of {server} has come back to this host for {client}: it is silent, or its answers take another way \
+                 (asymmetric routing), which no relay can carry"
+            )
+        });
+        self.forward(pair, packet);
     }
 
     fn pass(&self, pair: Pair, packet: &[u8], why: &str) {
@@ -324,7 +369,14 @@ impl<'a> Hold<'a> {
     /// Lets a SYN go on to its server, if it may.
     fn forward(&self, (_, server): Pair, packet: &[u8]) {
         if self.shared.plan.fail == Fail::Open {
-            self.raw.send(packet, server.ip());
+            self.send(packet, server.ip());
+        }
+    }
+
+    /// Past the interception.
+    fn send(&self, packet: &[u8], to: IpAddr) {
+        if let Some(raw) = &self.shared.raw {
+            raw.send(packet, to);
         }
     }
 
@@ -339,51 +391,105 @@ impl<'a> Hold<'a> {
         let leg = self.shared.leg(&way.server, true);
         // Whatever keeps a socket from being made, it is no answer of the server's.
         let make = || leg.outgoing(server.is_ipv6()).map_err(io::Error::other);
-        let mut socket = self.take_prepared(rule, server.is_ipv6()).map_or_else(make, Ok)?;
-        if !leg::start_connect(&socket, Some(client), server)? {
-            self.shared.warn_port_changed(client, server);
-            socket = make()?;
-            leg::connect_from_any_port(&socket, client, server)?;
+        let socket = self.take_prepared(rule, server.is_ipv6()).map_or_else(make, Ok)?;
+        leg::bind_as(&socket, client)?;
+        let (holder, begun) = (self.holder, Instant::now());
+        let (answered, was_reset) = (false, false);
+        let dial = Waiting { socket, number, answered, was_reset, rule, holder, begun };
+        let is_behind = self.busy.has(&pair);
+        match if is_behind { Dialled::PairBusy } else { leg::connect_as(&dial.socket, pair)? } {
+            Dialled::UnderWay => self.watch(pair, dial, epoll),
+            Dialled::PairBusy => {
+                self.busy.push(pair, dial, Instant::now());
+                Ok(())
+            }
         }
+    }
+
+    fn watch(&mut self, pair: Pair, dial: Waiting, epoll: &Epoll) -> io::Result<()> {
         let once = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
-        epoll.add(&socket, EpollEvent::new(once, TOKENS | number))?;
-        self.dialing.insert(number, Dial { pair, socket, rule, begun: Instant::now() });
+        if let Err(errno) = epoll.add(&dial.socket, EpollEvent::new(once, TOKENS | dial.number)) {
+            // The client's own SYN meets no half-open handshake.
+            self.shared.abandon(&dial.socket, pair);
+            return Err(errno.into());
+        }
+        self.dialing.insert(dial.number, pair);
+        self.shared.held.lock().waiting.insert(pair, dial);
         Ok(())
+    }
+
+    /// Milliseconds until a dial that waits may be tried again.
+    pub fn wait_ms(&self, now: Instant) -> u16 {
+        self.busy.wait_ms(now)
+    }
+
+    /// Tries those again whose clients' last connections may have ended.
+    pub fn dial_freed(&mut self, epoll: &Epoll) {
+        let now = Instant::now();
+        for turn in self.busy.due(now) {
+            let (pair, number) = (turn.pair, turn.dial.number);
+            if !self.table.is_dialled(pair, number) {
+                self.shared.warn_pair_busy(pair);
+                continue;
+            }
+            match leg::connect_as(&turn.dial.socket, pair) {
+                Ok(Dialled::PairBusy) => self.busy.back(turn, now),
+                Ok(Dialled::UnderWay) => {
+                    // Out of watches: the client's next SYN finds out.
+                    if self.watch(pair, turn.dial, epoll).is_err() {
+                        self.table.forget(pair);
+                    }
+                }
+                Err(error) => {
+                    let Waiting { rule, begun, .. } = turn.dial;
+                    self.refuse(pair, number, (rule, begun), &error);
+                }
+            }
+        }
     }
 
     /// The socket stays in the epoll instance, which says no more of it, until its client has come.
     fn on_dial(&mut self, number: u64, flags: EpollFlags) {
-        let Some(Dial { pair, socket, rule, begun }) = self.dialing.remove(&number) else { return };
-        let has_failed = flags.contains(EpollFlags::EPOLLERR);
-        let error = if has_failed { socket.take_error().unwrap_or_else(Some) } else { None };
-        // A reset in answer to the SYN is "refused"; any other came after the handshake: the client shall see both.
-        let stands = error.is_none_or(|error| {
-            let after = error.kind() == io::ErrorKind::ConnectionReset;
-            if !after {
-                self.refuse(pair, number, (rule, begun), &error);
-            }
-            after
-        });
-        if stands && self.shared.draining.load(Ordering::Acquire) {
-            return self.let_go(pair, number, socket);
+        let Some(pair) = self.dialing.remove(&number) else { return };
+        let Some((rule, begun, error)) = self.outcome(pair, number, flags) else { return };
+        if let Some(error) = error {
+            self.shared.held.lock().waiting.remove(&pair);
+            return self.refuse(pair, number, (rule, begun), &error);
         }
-        if stands && let Some(syn) = self.table.on_connected(pair, number, Instant::now()) {
-            // Before the SYN goes back: the client may be accepted at once.
-            let waiting = Waiting { socket, rule, holder: self.holder, begun };
-            self.shared.held.lock().standing.insert(pair, waiting);
-            let way_back = self.gates.get(&rule).filter(|gate| gate.is_open);
-            let tun = way_back.and_then(|gate| gate.tuns.get(self.holder));
-            if tun.is_none_or(|tun| tun.write(syn).is_err()) {
-                let waiting = self.shared.held.lock().standing.remove(&pair);
-                waiting.into_iter().for_each(|waiting| self.let_go(pair, number, waiting.socket));
-            }
+        if self.shared.draining.load(Ordering::Acquire) {
+            return self.let_go(pair, number);
+        }
+        let Some(syn) = self.table.on_connected(pair, number, Instant::now()) else { return };
+        let way_back = self.gates.get(&rule).filter(|gate| gate.is_open);
+        let tun = way_back.and_then(|gate| gate.tuns.get(self.holder));
+        if tun.is_none_or(|tun| tun.write(syn).is_err()) {
+            self.let_go(pair, number);
         }
     }
 
+    /// The rule of a dial that has come to an end, when it began, and why it failed; none when its client has the leg already. The
+    /// client may be accepted at once. A reset after the handshake is no failure: the client shall see both.
+    fn outcome(
+        &self,
+        pair: Pair,
+        number: u64,
+        flags: EpollFlags,
+    ) -> Option<(usize, Instant, Option<io::Error>)> {
+        let mut legs = self.shared.held.lock();
+        let is_own = |waiting: &&mut Waiting| waiting.holder == self.holder && waiting.number == number;
+        let waiting = legs.waiting.get_mut(&pair).filter(is_own)?;
+        waiting.answered = true;
+        let has_failed = flags.contains(EpollFlags::EPOLLERR);
+        let error = if has_failed { waiting.socket.take_error().unwrap_or_else(Some) } else { None };
+        waiting.was_reset = error.as_ref().is_some_and(leg::is_reset);
+        Some((waiting.rule, waiting.begun, error.filter(|error| !leg::is_reset(error))))
+    }
+
     /// Nobody will accept the client: it gets a connection of its own, once the server has forgotten the relay's.
-    fn let_go(&mut self, pair: Pair, number: u64, socket: TcpStream) {
-        leg::close_with_reset(&socket);
-        drop(socket);
+    fn let_go(&mut self, pair: Pair, number: u64) {
+        let waiting = self.shared.held.lock().waiting.remove(&pair);
+        waiting.iter().for_each(|waiting| leg::close_with_reset(&waiting.socket));
+        drop(waiting);
         if let Some(packet) = self.table.on_failed(pair, number) {
             self.forward(pair, &packet);
         }
@@ -392,14 +498,23 @@ impl<'a> Hold<'a> {
     /// The listeners are closed: legs whose clients have not come are reset, for their clients' packets go to the servers now.
     pub fn close(&mut self) {
         let Hold { shared, table, holder, .. } = self;
-        shared.held.lock().standing.retain(|pair, waiting| {
-            let is_own = waiting.holder == *holder;
+        shared.held.lock().waiting.retain(|pair, waiting| {
+            let is_own = waiting.holder == *holder && waiting.answered;
             if is_own {
                 leg::close_with_reset(&waiting.socket);
-                table.on_taken(*pair);
+                table.forget(*pair);
             }
             !is_own
         });
+    }
+
+    /// The worker ends: servers that have not answered forget the handshakes.
+    pub fn abandon(&self) {
+        for (pair, waiting) in &self.shared.held.lock().waiting {
+            if waiting.holder == self.holder && !waiting.answered {
+                self.shared.abandon(&waiting.socket, *pair);
+            }
+        }
     }
 
     fn take_prepared(&mut self, rule: usize, ipv6: bool) -> Option<TcpStream> {
@@ -428,15 +543,15 @@ impl<'a> Hold<'a> {
         let Some(syn) = Syn::parse(&packet) else { return };
         let client = syn.client.ip();
         let why = match error.raw_os_error() {
-            Some(libc::ECONNREFUSED) => return self.raw.send(&syn.reset(), client),
+            Some(libc::ECONNREFUSED) => return self.send(&syn.reset(), client),
             Some(libc::ENETUNREACH) => Unreachable::Network,
             Some(libc::EHOSTUNREACH) => Unreachable::Host,
             Some(libc::EACCES | libc::EPERM) => Unreachable::Prohibited,
             // Nobody answered: neither does the relay.
             _ => return,
         };
-        if let Some(from) = self.raw.source_towards(client) {
-            self.raw.send(&syn.unreachable(why, &packet, from), client);
+        if let Some(from) = self.shared.raw.as_ref().and_then(|raw| raw.source_towards(client)) {
+            self.send(&syn.unreachable(why, &packet, from), client);
         }
     }
 
@@ -452,27 +567,32 @@ impl<'a> Hold<'a> {
         if self.table.len() == 0 && self.counted == 0 {
             return;
         }
-        let taken = self.shared.held.lock().taken.remove(&self.holder);
-        for pair in taken.into_iter().flatten() {
-            self.table.on_taken(pair);
-            self.lost = 0;
-        }
+        self.forget_taken();
         for (pair, number) in self.table.expire(Instant::now()) {
-            let dialing = self.dialing.remove(&number);
-            let standing = self.shared.held.lock().standing.remove(&pair);
-            if let Some(waiting) = &standing {
-                leg::close_with_reset(&waiting.socket);
-                self.lost += 1;
+            self.dialing.remove(&number);
+            let Some(waiting) = self.shared.held.lock().waiting.remove(&pair) else { continue };
+            match waiting.answered {
+                true => leg::close_with_reset(&waiting.socket),
+                false => self.shared.abandon(&waiting.socket, pair),
             }
-            let dial = dialing.map(|dial| (dial.rule, dial.begun));
-            if let Some(dial) = dial.or(standing.map(|waiting| (waiting.rule, waiting.begun))) {
-                self.count_unserved(pair, dial);
-            }
+            self.lost += u32::from(waiting.answered);
+            self.count_unserved(pair, (waiting.rule, waiting.begun));
         }
         if self.lost >= MANY_LOST {
             self.warn_lost();
         }
         self.count();
+    }
+
+    /// Those whose clients have come.
+    fn forget_taken(&mut self) {
+        let taken = self.shared.held.lock().taken.remove(&self.holder);
+        for (pair, number) in taken.into_iter().flatten() {
+            // Its server may not have answered yet.
+            self.dialing.remove(&number);
+            self.table.on_taken(pair);
+            self.lost = 0;
+        }
     }
 
     /// Scanners do not come either; but mostly a firewall drops handshakes on their way back.

@@ -12,15 +12,16 @@ mod undo;
 use crate::{
     Accept, Error, Fail, InterceptPlan, Observer, RelayPlan, Result,
     hold::{self, Tun},
+    one_way::OneWay,
 };
 use commands::{interface_exists, ip, ip_all, ip_quiet, ip_try, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
 use numbers::FIRST_NUMBER;
 pub use remains::clean;
 use remains::{find, is_living, of_the_dead, owner, records, show_life, sweep};
-pub(crate) use rules::{ListenPorts, Numbers, Taking};
+pub(crate) use rules::{ListenPorts, Numbers, ONE_WAY_SECONDS, Taking};
 use rules::{Place, Record, Untracked};
-use std::{cell::RefCell, os::unix::net::UnixDatagram};
+use std::{cell::RefCell, collections::BTreeSet, net::IpAddr, os::unix::net::UnixDatagram};
 use undo::{Left, undo, undo_behind, unroute};
 
 /// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
@@ -289,12 +290,24 @@ impl Interception {
         self.exchange(plan, ports, Taking::Yes)
     }
 
+    /// Lets these new connections pass for a while: all or none.
+    pub fn pass(&self, ways: &[OneWay]) -> Result<()> {
+        nft(&rules::pass(&self.table_name, ways))?;
+        Ok(())
+    }
+
     /// Other rules instead of those that stand, in one transaction.
     pub fn exchange(&self, plan: &RelayPlan, ports: &[ListenPorts], taking: Taking) -> Result<()> {
         let chains = self.chains(plan, ports, taking);
         nft(&format!("{}{chains}", rules::delete_rules(&self.table_name)))?;
         let refuses = self.record.keep;
         self.refusals.replace(refuses.then(|| refusals(plan, &self.record.numbers)));
+        Ok(())
+    }
+
+    /// Lets what these clients open pass, and no others': they have their share.
+    pub fn exclude(&self, clients: &BTreeSet<IpAddr>) -> Result<()> {
+        nft(&rules::exclude(&self.table_name, clients))?;
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 //! started under BBR keeps pacing after a change of congestion control, and window scaling is settled by the
 //! receive buffer at the handshake.
 
-use crate::{Error, LegPlan, Result};
+use crate::{Error, LegPlan, Result, hold::Pair, pair::time_wait};
 use longfat_host::{
     socket::{self, Buffer},
     sysctl,
@@ -26,6 +26,8 @@ const BACKLOG: i32 = 4096;
 /// Unanswered keepalive probes, and seconds between them, until a silent peer counts as gone.
 const KEEPALIVE_PROBES: i32 = 6;
 const KEEPALIVE_INTERVAL_S: i32 = 10;
+/// TCP_REPAIR_OFF_NO_WP of `linux/tcp.h`: ends repair without probing the peer's window.
+const REPAIR_OFF: i32 = -1;
 
 /// How the sockets of one leg are made.
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +103,8 @@ impl Leg<'_> {
 
     fn options(&self, socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
         let set = |level, name, value| socket::set_option(socket, level, name, value);
+        // Urgent bytes stay at their place in the stream, where the relay finds their mark.
+        set(libc::SOL_SOCKET, libc::SO_OOBINLINE, 1)?;
         // The relay writes whatever it has: what Nagle would hold back, nobody will complete.
         set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, self.plan.notsent_lowat_bytes as i32)?;
@@ -123,27 +127,56 @@ impl Leg<'_> {
     }
 }
 
-/// Connects without waiting, from `source` when given. When the kernel still holds the very same pair of addresses
-/// and ports (TIME_WAIT), the port is given up rather than the connection; the value says so. Only errors of the network's, and of
-/// the server's, have a number.
-pub(crate) fn start_connect(
-    socket: &TcpStream,
-    source: Option<SocketAddr>,
-    to: SocketAddr,
-) -> io::Result<bool> {
-    let Some(source) = source else { return dial(socket, to).map(|()| true) };
+/// What became of an attempt to connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialled {
+    UnderWay,
+    /// This host has a connection of the very same addresses and ports, which lives or is ending.
+    PairBusy,
+}
+
+/// Gives a socket the client's address and port. Errors have no number: they are the relay's own, not the network's.
+pub(crate) fn bind_as(socket: &TcpStream, client: SocketAddr) -> io::Result<()> {
     socket::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).map_err(io::Error::other)?;
-    let is_held = |errno: i32| matches!(errno, libc::EADDRNOTAVAIL | libc::EADDRINUSE);
-    match bind(socket.as_raw_fd(), &SockaddrStorage::from(source)) {
-        Ok(()) => {}
-        Err(errno) if is_held(errno as i32) => return Ok(false),
-        Err(errno) => return Err(not_bound(source, errno)),
+    match bind(socket.as_raw_fd(), &SockaddrStorage::from(client)) {
+        Ok(()) => Ok(()),
+        Err(Errno::EADDRINUSE) => bind_beside_listener(socket, client),
+        Err(errno) => Err(not_bound(client, errno)),
     }
-    match dial(socket, to) {
-        Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error().is_some_and(is_held) => Ok(false),
-        Err(error) => Err(error),
+}
+
+/// A program of this host listens on the client's port, on all addresses. That keeps others from binding to the port, but
+/// not from having connections by it; under TCP_REPAIR (tcp(7)) the kernel does not ask.
+fn bind_beside_listener(socket: &TcpStream, client: SocketAddr) -> io::Result<()> {
+    let set = |level, name, value| socket::set_option(socket, level, name, value).map_err(io::Error::other);
+    set(libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)?;
+    let bound = bind(socket.as_raw_fd(), &SockaddrStorage::from(client));
+    set(libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF)?;
+    set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    bound.map_err(|errno| not_bound(client, errno))
+}
+
+/// Connects without waiting, with a socket that has the pair's first address and port. The same one may be tried again when the
+/// pair was busy.
+pub(crate) fn connect_as(socket: &TcpStream, pair: Pair) -> io::Result<Dialled> {
+    match start_connect(socket, pair.1)? {
+        Dialled::PairBusy if time_wait::end(pair) => start_connect(socket, pair.1),
+        dialled => Ok(dialled),
     }
+}
+
+/// Connects without waiting. Only errors of the network's, and of the server's, have a number.
+pub(crate) fn start_connect(socket: &TcpStream, to: SocketAddr) -> io::Result<Dialled> {
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(Dialled::UnderWay),
+        Err(Errno::EADDRNOTAVAIL) => Ok(Dialled::PairBusy),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Whether the peer has reset a connection that stood: a reset in answer to a SYN is "refused", one behind a FIN "broken pipe".
+pub(crate) fn is_reset(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 /// No answer of anybody's, whatever its number: that of a port which the relay may not have is also that of a prohibition on the
@@ -152,22 +185,20 @@ fn not_bound(source: SocketAddr, errno: Errno) -> io::Error {
     io::Error::other(format!("bind to {source}: {}", errno.desc()))
 }
 
-/// Connects from any port of `source`'s address.
-pub(crate) fn connect_from_any_port(
-    socket: &TcpStream,
-    source: SocketAddr,
-    to: SocketAddr,
-) -> io::Result<()> {
-    let source = SocketAddr::new(source.ip(), 0);
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(source)).map_err(|errno| not_bound(source, errno))?;
-    dial(socket, to)
-}
-
-fn dial(socket: &TcpStream, to: SocketAddr) -> io::Result<()> {
-    match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
-        Ok(()) | Err(Errno::EINPROGRESS) => Ok(()),
-        Err(errno) => Err(errno.into()),
+/// The sequence number behind a SYN that nobody has answered. From now on closing the socket sends nothing.
+pub(crate) fn unanswered_sequence(socket: &TcpStream) -> Option<u32> {
+    /// State of `net/tcp_states.h`.
+    const SYN_SENT: u8 = 2;
+    /// Of `linux/tcp.h`.
+    const SEND_QUEUE: i32 = 2;
+    if socket::tcp_info(socket).ok()?.state != SYN_SENT {
+        return None;
     }
+    let set = |name, value| socket::set_option(socket, libc::IPPROTO_TCP, name, value).ok();
+    set(libc::TCP_REPAIR, 1)?;
+    set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE)?;
+    let sequence = socket::option(socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ).ok()?;
+    Some(sequence as u32)
 }
 
 /// The next waiting client, and its address.
@@ -243,9 +274,16 @@ pub(crate) fn unread_bytes(socket: &impl AsFd) -> u64 {
     queue_bytes(socket, libc::FIONREAD)
 }
 
+/// Whether the next byte is the one that an urgent mark stands at (SIOCATMARK).
+pub(crate) fn is_at_mark(socket: &impl AsFd) -> bool {
+    /// `linux/sockios.h`.
+    const SIOCATMARK: libc::Ioctl = 0x8905;
+    queue_bytes(socket, SIOCATMARK) != 0
+}
+
 fn queue_bytes(socket: &impl AsFd, request: libc::Ioctl) -> u64 {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: all of these requests write one int.
+    // SAFETY: each of these requests writes one int.
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), request, &raw mut bytes) };
     if result == 0 { bytes.max(0) as u64 } else { 0 }
 }

@@ -5,6 +5,7 @@
 //! - `doors`: listeners, and by which rule their clients are carried.
 //! - [`connection`]: the logic of one connection, without sockets and without a clock.
 //! - `relayed`, `buffer`, `leg`: its sockets; splice(2) through pooled pipes, plain memory as second engine.
+//! - `inbound`: what a reading means: bytes, an urgent mark, an end that the kernel confirms.
 //! - `hold`: SYNs that wait until the server has answered.
 //! - `worker`: epoll loops, one per core, that share the load.
 //! - `intercept`: nft and routing rules of a transparent relay, made and removed.
@@ -28,15 +29,20 @@ mod commands;
 pub mod connection;
 pub mod control;
 mod crowd;
+mod destination;
 mod doors;
 mod error;
 mod gather;
 mod hold;
+mod inbound;
 mod intercept;
 mod leg;
 mod limits;
 pub mod metrics;
 pub mod observer;
+mod one_way;
+mod pair;
+mod places;
 mod plan;
 mod queue;
 mod registry;
@@ -45,6 +51,7 @@ mod reload;
 mod run;
 mod sampling;
 mod shared;
+mod shares;
 pub mod spec;
 pub mod status;
 mod steer;
@@ -58,7 +65,7 @@ pub use longfat_cc::queue::QueuePlan;
 pub use observer::{ConnectionSummary, Ended, Observer, Ready, RelayStats};
 pub use plan::{
     Accept, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogFormat,
-    LogLevel, LogPlan, MatchPlan, Network, Ports, RelayPlan, RulePlan,
+    LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
 };
-pub use queue::QueueSpec;
+pub use queue::{QueueSpec, TargetSpec};
 pub use run::{missing, run};

@@ -1,5 +1,6 @@
 //! What a relay is told to do, every value resolved. A [`crate::spec::RelaySpec`] is what a person writes.
 
+pub(crate) mod circle;
 mod leg;
 mod ports;
 mod rule;
@@ -7,9 +8,9 @@ mod rule;
 pub use leg::LegPlan;
 pub use longfat_host::Network;
 pub use ports::Ports;
-pub use rule::{Accept, ConnectionPlan, MatchPlan, RulePlan};
+pub use rule::{Accept, ConnectionPlan, MatchPlan, Mptcp, RulePlan};
 
-use crate::{Error, Result, intercept::Numbers};
+use crate::{Error, Result, destination, intercept::Numbers};
 use longfat_cc::queue::QueuePlan;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -225,7 +226,21 @@ impl RelayPlan {
             )));
         }
         self.intercept.iter().try_for_each(InterceptPlan::check)?;
-        self.listeners.iter().try_for_each(ListenerPlan::check)
+        self.listeners.iter().try_for_each(|listener| self.check_listener(listener))
+    }
+
+    fn check_listener(&self, ListenerPlan { listen, to }: &ListenerPlan) -> Result<()> {
+        if to.is_empty() {
+            return Err(Error::Plan(format!("the listener {listen} needs a server to connect to")));
+        }
+        if circle::leads_back(&self.listeners, *listen, &|address| destination::is_own(address) == Some(true))
+        {
+            return Err(Error::Plan(format!(
+                "the listener {listen} would connect to itself ({}): give a server that is not this relay",
+                to.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -249,20 +264,6 @@ pub struct ListenerPlan {
     pub listen: SocketAddr,
     /// Where it connects to: the addresses of one server, tried in order.
     pub to: Vec<SocketAddr>,
-}
-
-impl ListenerPlan {
-    fn check(&self) -> Result<()> {
-        match self {
-            ListenerPlan { to, .. } if to.is_empty() => {
-                Err(Error::Plan(format!("the listener {} needs a server to connect to", self.listen)))
-            }
-            ListenerPlan { listen, to } if to.contains(listen) => {
-                Err(Error::Plan(format!("the relay would connect to itself ({listen})")))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// Where packets are intercepted, and how the kernel is told.
@@ -320,6 +321,10 @@ pub enum Fail {
 pub struct LimitsPlan {
     /// Connections at a time; by default what the descriptors allow.
     pub connections: Option<usize>,
+    /// Those of one client address; by default as many as are free besides.
+    pub client: Option<usize>,
+    /// Those of one network of clients (/24, /64); by default three times as many as are free besides.
+    pub network: Option<usize>,
     /// Memory of all connections: buffers of both legs' sockets and the relay's own.
     pub memory_bytes: Option<u64>,
     /// File descriptors; by default the hard limit of the process.
@@ -336,9 +341,12 @@ pub struct ControlPlan {
 }
 
 impl ControlPlan {
+    /// Where relays answer unless they are told otherwise.
+    pub const DEFAULT_DIRECTORY: &str = "/run/longfat-relay";
+
     /// Where a relay of that name answers unless it is told otherwise.
     pub fn default_socket(name: &str) -> PathBuf {
-        PathBuf::from("/run/longfat").join(format!("{name}.sock"))
+        PathBuf::from(ControlPlan::DEFAULT_DIRECTORY).join(format!("{name}.sock"))
     }
 }
 

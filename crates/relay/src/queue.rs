@@ -6,42 +6,48 @@
 //!   far ahead the relay reads, and how large the receive buffer is (`cc/queue/window.h`). It is the steady limit; the
 //!   kernel's own flow control is the hard one.
 //! - **Marks**: a program in the kernel marks arriving packets (`longfat_kernel::mark`); the sender slows down by itself.
+//!
+//! Only connections on which something moves are looked at, and of these none that is so fast that full buffers
+//! would not wait for longer than the target. A connection begins with little room ([`begin_small`]): a sender that finds
+//! megabytes of it grows its window and its own buffer to match, and its bytes wait there from then on.
 
+mod look;
 mod spec;
 
-pub use spec::QueueSpec;
+pub use spec::{QueueSpec, TargetSpec};
 
 use crate::{
-    Result,
-    connection::{Direction, Side},
-    leg,
-    relayed::Legs,
-    shared::Shared,
-    status::QueueStatus,
+    Result, connection::Direction, plan::ConnectionPlan, relayed::Legs, shared::Shared, status::QueueStatus,
 };
-use longfat_cc::queue::{Advertised, Kind, QueuePlan, View, Window};
+use longfat_cc::queue::{Kind, QueuePlan};
 use longfat_host::{
-    monotonic_us,
-    socket::{self, Buffer, TcpInfo, tcp_info},
+    socket::{self, Buffer},
     support::Missing,
+    sysctl,
 };
 use longfat_kernel::mark::{self, Ends, Marking};
+use look::{Looks, Set};
 use std::{
     collections::BTreeMap,
-    net::TcpStream,
+    net::TcpListener,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-/// How often a connection is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Looks passed over at most on a connection on which nothing moves.
-const REST_LOOKS: u32 = 16;
 /// The thread rests so many times as long as it worked: many connections are looked at less often.
 const REST_FACTOR: u32 = 9;
+/// What a connection has moved before it is worth a look: less than the first window that a sender is given.
+const WORTH_BYTES: u64 = 32 * 1024;
+/// The same of one whose sockets are set: by what is measured now they may be set too low.
+const WORTH_AGAIN_BYTES: u64 = 4 * 1024;
+/// The receive buffer that a connection begins with, as the kernel has it by default: about twice the window of a handshake, which cannot
+/// be scaled (RFC 7323, section 2.2).
+const FIRST_BUFFER_BYTES: u64 = 128 * 1024;
+/// Of the two locks of SO_BUF_LOCK: the send buffer is not the kernel's to size (`linux/socket.h`).
+const SOCK_SNDBUF_LOCK: libc::c_int = 1;
 
 /// What this host lacks for these plans; nothing is touched.
 pub(crate) fn missing(plans: &[&QueuePlan]) -> Vec<Missing> {
@@ -49,8 +55,10 @@ pub(crate) fn missing(plans: &[&QueuePlan]) -> Vec<Missing> {
         return Vec::new();
     }
     let with_way_out = |missing: Missing| {
-        let mend =
-            format!("{}; or let the window alone keep the queue short: controller = \"none\"", missing.mend);
+        let mend = format!(
+            "{}; or let the window alone keep the queue short, as it does by default: leave 'controller' out",
+            missing.mend
+        );
         Missing::new(missing.what, missing.why, mend)
     };
     mark::missing().into_iter().map(with_way_out).collect()
@@ -63,6 +71,7 @@ pub(crate) struct Shown {
     delay_us: AtomicU32,
     drain_bps: AtomicU64,
     window_bytes: AtomicU32,
+    buffer_bytes: AtomicU64,
     marks: AtomicU64,
 }
 
@@ -73,6 +82,7 @@ impl Default for Shown {
             delay_us: AtomicU32::new(0),
             drain_bps: AtomicU64::new(0),
             window_bytes: AtomicU32::new(0),
+            buffer_bytes: AtomicU64::new(0),
             marks: AtomicU64::new(0),
         }
     }
@@ -84,22 +94,96 @@ impl Shown {
         self.filling_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether its sockets are set to less than its plan says.
+    pub fn is_held(&self) -> bool {
+        self.filling_bytes() < usize::MAX
+    }
+
+    fn show(&self, set: Option<&Set>) {
+        let filling_bytes = set.map_or(usize::MAX, |set| (set.ahead_bytes as usize / 2).max(1));
+        self.filling_bytes.store(filling_bytes, Ordering::Relaxed);
+        self.window_bytes.store(set.map_or(0, |set| set.window_bytes), Ordering::Relaxed);
+        self.buffer_bytes.store(set.map_or(0, |set| set.buffer_bytes), Ordering::Relaxed);
+    }
+
+    fn show_rate(&self, delay_us: u32, drain_bps: u64) {
+        self.delay_us.store(delay_us, Ordering::Relaxed);
+        self.drain_bps.store(drain_bps, Ordering::Relaxed);
+    }
+
     /// Now.
     pub fn status(&self, plan: &QueuePlan) -> QueueStatus {
+        let is_held = self.is_held();
         QueueStatus {
             target_us: plan.target_us,
             delay_us: self.delay_us.load(Ordering::Relaxed),
             drain_bps: self.drain_bps.load(Ordering::Relaxed),
-            window_bytes: plan.window.then(|| self.window_bytes.load(Ordering::Relaxed)),
+            window_bytes: is_held.then(|| self.window_bytes.load(Ordering::Relaxed)),
+            buffer_bytes: is_held.then(|| self.buffer_bytes.load(Ordering::Relaxed)),
+            unsent_bytes: is_held.then(|| self.filling_bytes() as u64),
             marked_packets: self.marks.load(Ordering::Relaxed),
         }
     }
 }
 
-/// By number.
+/// The queues of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    shown: [Shown; 2],
+    /// Whether the thread looks at them.
+    is_watched: AtomicBool,
+    /// Whether they were looked at, or never will be.
+    is_known: AtomicBool,
+    /// Absent until there was something to see.
+    looks: Mutex<Option<Box<Looks>>>,
+}
+
+impl Kept {
+    /// They will never be looked at.
+    pub fn leave_alone(&self) {
+        self.is_known.store(true, Ordering::Relaxed);
+    }
+
+    fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// Bytes a filling takes at most. Before the first look these are few: of a buffer that is its own to size, the kernel makes the
+    /// more the more is read of it at a time.
+    pub fn filling_bytes(&self, direction: Direction) -> usize {
+        if self.is_known() { self.of(direction).filling_bytes() } else { WORTH_BYTES as usize }
+    }
+
+    /// Whether a turn that has read so many bytes is to end: the first look comes after it.
+    pub fn are_to_be_seen(&self, read_bytes: u64) -> bool {
+        read_bytes >= WORTH_BYTES && !self.is_known()
+    }
+
+    /// What is known of one of them.
+    pub fn of(&self, direction: Direction) -> &Shown {
+        &self.shown[direction.index()]
+    }
+
+    /// Whether a connection that has moved so many bytes, per direction, since it was looked at is worth a look.
+    pub fn are_worth_a_look(&self, bytes: [u64; 2]) -> bool {
+        let is_worth = |direction: Direction| {
+            let least = if self.of(direction).is_held() { WORTH_AGAIN_BYTES } else { WORTH_BYTES };
+            bytes[direction.index()] >= least
+        };
+        !self.is_watched.load(Ordering::Relaxed) && Direction::BOTH.into_iter().any(is_worth)
+    }
+
+    /// When the next look is due; never when nothing moves any more.
+    fn look(&self, legs: &Legs, marking: Option<&Marking>, now: Instant) -> Option<Instant> {
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        looks.get_or_insert_with(|| Box::new(Looks::new(legs, now))).look(legs, marking, now)
+    }
+}
+
+/// Connections that are looked at, by number.
 #[derive(Default)]
 struct Living {
-    held: BTreeMap<u32, Arc<Held>>,
+    watched: BTreeMap<u32, Arc<Legs>>,
     /// Some have come since they were last looked at.
     is_more: bool,
 }
@@ -125,19 +209,13 @@ impl Queues {
         self.marking.as_ref().map_or(0, Marking::descriptors)
     }
 
-    /// Both legs stand. A connection whose sockets cannot be paired is relayed all the same, and the reason returned.
-    pub fn begin(&self, legs: &Arc<Legs>) -> Result<()> {
-        let Some(plan) = &legs.plan.queue else { return Ok(()) };
-        let held = Held { legs: Arc::clone(legs), looks: Mutex::new([Look::new(plan), Look::new(plan)]) };
-        // The first bytes are there already, or come before the thread looks.
-        held.look(None, Instant::now());
-        let mut living = self.lock();
-        living.held.insert(legs.number, Arc::new(held));
-        living.is_more = true;
-        drop(living);
-        self.roused.notify_one();
+    /// Both legs stand: packets are marked, where that was asked for. A connection whose sockets cannot be paired is relayed
+    /// all the same, and the reason returned.
+    pub fn begin(&self, legs: &Legs) -> Result<()> {
+        let Some(plan) = legs.plan.queue.as_ref().filter(|plan| plan.controller != Kind::None) else {
+            return Ok(());
+        };
         match &self.marking {
-            _ if plan.controller == Kind::None => Ok(()),
             Some(marking) => {
                 Direction::BOTH.iter().try_for_each(|direction| pair(marking, legs, *direction, plan))
             }
@@ -145,13 +223,42 @@ impl Queues {
         }
     }
 
+    /// Something moves. The first look is its worker's own: more would come in before the thread's.
+    pub fn watch(&self, legs: &Arc<Legs>) {
+        legs.queues.is_watched.store(true, Ordering::Relaxed);
+        legs.queues.is_known.store(true, Ordering::Relaxed);
+        legs.queues.look(legs, self.marking_of(legs), Instant::now());
+        let mut living = self.lock();
+        living.watched.insert(legs.number, Arc::clone(legs));
+        living.is_more = true;
+        drop(living);
+        self.roused.notify_one();
+    }
+
+    /// Nothing moves any more.
+    fn unwatch(&self, legs: &Legs) {
+        self.lock().watched.remove(&legs.number);
+        legs.queues.is_watched.store(false, Ordering::Relaxed);
+    }
+
     /// It has ended; its sockets are still there, for the last look at what was marked.
     pub fn end(&self, legs: &Legs) {
-        let Some(plan) = &legs.plan.queue else { return };
-        self.lock().held.remove(&legs.number);
-        if let Some(marking) = self.marking.as_ref().filter(|_| plan.controller != Kind::None) {
+        if legs.queues.is_watched.load(Ordering::Relaxed) {
+            self.unwatch(legs);
+        }
+        self.count_marks(legs);
+    }
+
+    /// Reads what the kernel has marked of a connection, for whoever is shown it next.
+    pub fn count_marks(&self, legs: &Legs) {
+        if let Some(marking) = self.marking_of(legs) {
             Direction::BOTH.iter().for_each(|direction| show_marks(marking, legs, *direction));
         }
+    }
+
+    fn marking_of(&self, legs: &Legs) -> Option<&Marking> {
+        let is_marked = legs.plan.queue.as_ref().is_some_and(|plan| plan.controller != Kind::None);
+        self.marking.as_ref().filter(|_| is_marked)
     }
 
     fn lock(&self) -> MutexGuard<'_, Living> {
@@ -162,16 +269,24 @@ impl Queues {
     pub fn run(&self, done: &AtomicBool) {
         while !done.load(Ordering::Acquire) {
             let started = Instant::now();
-            let due = self.all().into_iter().map(|held| held.look(self.marking.as_ref(), started)).min();
+            let due = self.all().into_iter().filter_map(|legs| self.look(&legs, started)).min();
             std::thread::sleep(started.elapsed() * REST_FACTOR);
             self.rest_until(due, done);
         }
     }
 
-    fn all(&self) -> Vec<Arc<Held>> {
+    fn all(&self) -> Vec<Arc<Legs>> {
         let mut living = self.lock();
         living.is_more = false;
-        living.held.values().cloned().collect()
+        living.watched.values().cloned().collect()
+    }
+
+    fn look(&self, legs: &Legs, now: Instant) -> Option<Instant> {
+        let due = legs.queues.look(legs, self.marking_of(legs), now);
+        if due.is_none() {
+            self.unwatch(legs);
+        }
+        due
     }
 
     /// Until then or until there is one connection more; without one, as long as it takes.
@@ -199,10 +314,9 @@ impl Queues {
 /// Reads what the kernel has counted. A connection's last look may come before one that began earlier.
 fn show_marks(marking: &Marking, legs: &Legs, direction: Direction) {
     let Some(marked) = marking.read(legs.leg(direction.from())) else { return };
-    let shown = &legs.queues[direction.index()];
+    let shown = legs.queues.of(direction);
     shown.marks.fetch_max(marked.state.marks, Ordering::Relaxed);
-    shown.delay_us.store(marked.state.delay_us, Ordering::Relaxed);
-    shown.drain_bps.store(marked.state.drain_bps(), Ordering::Relaxed);
+    shown.show_rate(marked.state.delay_us, marked.state.drain_bps());
 }
 
 fn pair(marking: &Marking, legs: &Legs, direction: Direction, plan: &QueuePlan) -> Result<()> {
@@ -214,177 +328,39 @@ fn pair(marking: &Marking, legs: &Legs, direction: Direction, plan: &QueuePlan) 
     Ok(marking.pair(inbound, Ends { local, remote }, &plan.settings(), plan.drop)?)
 }
 
-/// A connection, as the thread that looks at it has it.
-struct Held {
-    legs: Arc<Legs>,
-    looks: Mutex<[Look; 2]>,
-}
-
-impl Held {
-    /// When the next look is due.
-    fn look(&self, marking: Option<&Marking>, now: Instant) -> Instant {
-        let marks = self.legs.plan.queue.as_ref().is_some_and(|plan| plan.controller != Kind::None);
-        let marking = marking.filter(|_| marks);
-        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        for direction in Direction::BOTH {
-            looks[direction.index()].look(&self.legs, direction, marking, now);
-        }
-        looks[0].due.min(looks[1].due)
-    }
-}
-
-/// One direction: what was set last, and when to look again.
-#[derive(Debug)]
-struct Look {
-    window: Option<Window>,
-    set: Advertised,
-    /// The greatest number: not set yet.
-    buffer_bytes: u64,
-    received_bytes: u64,
-    still: u32,
-    due: Instant,
-    /// What the kernel takes of the receive buffer for a byte of payload, in sixteenths.
-    bookkeeping_x16: u64,
-}
-
-impl Look {
-    /// Until there was enough to see.
-    const BOOKKEEPING_X16: u64 = 32;
-    const ENOUGH_BYTES: u64 = 16 * 1024;
-
-    fn new(plan: &QueuePlan) -> Look {
-        Look {
-            window: plan.window.then(|| Window::new(plan.target_us)),
-            set: Advertised::default(),
-            buffer_bytes: u64::MAX,
-            received_bytes: 0,
-            still: 0,
-            due: Instant::now(),
-            bookkeeping_x16: Look::BOOKKEEPING_X16,
-        }
-    }
-
-    fn look(&mut self, legs: &Legs, direction: Direction, marking: Option<&Marking>, now: Instant) {
-        if now < self.due {
-            return;
-        }
-        self.due = now + LOOK_EVERY;
-        let (inbound, outbound) = (legs.leg(direction.from()), legs.leg(direction.to()));
-        let (Ok(from), Ok(to)) = (tcp_info(inbound), tcp_info(outbound)) else { return };
-        self.note_movement(&from, &to);
-        let shown = &legs.queues[direction.index()];
-        if let Some(marking) = marking {
-            show_marks(marking, legs, direction);
-        }
-        let Some(window) = &mut self.window else { return };
-        let wanted = window.update(&view(&from, &to));
-        shown.delay_us.store(window.delay_us(), Ordering::Relaxed);
-        shown.drain_bps.store(window.drain_bps(), Ordering::Relaxed);
-        shown.window_bytes.store(wanted.window_bytes, Ordering::Relaxed);
-        let most_bytes = match direction.from() {
-            Side::Client => legs.plan.client.buffer_bytes,
-            Side::Server => legs.plan.server.buffer_bytes,
-        };
-        self.apply(wanted, inbound, outbound, &from, most_bytes);
-        shown.filling_bytes.store(self.set.ahead_bytes as usize / 2, Ordering::Relaxed);
-    }
-
-    /// A connection on which nothing moves is looked at less and less often.
-    fn note_movement(&mut self, from: &TcpInfo, to: &TcpInfo) {
-        let is_still = from.received_bytes == self.received_bytes && to.notsent_bytes == 0;
-        self.received_bytes = from.received_bytes;
-        self.still = if is_still { (self.still * 2).clamp(1, REST_LOOKS) } else { 0 };
-        self.due += LOOK_EVERY * self.still;
-    }
-
-    /// The kernel forgets a clamp when the first data show how large segments are: it then allows what the receive buffer
-    /// holds. That shows in what it promises.
-    fn is_clamp_due(&self, window_bytes: u32, promised_bytes: u32) -> bool {
-        differs(self.set.window_bytes, window_bytes) || promised_bytes / 2 > self.set.window_bytes
-    }
-
-    /// Sets what has changed enough to be worth a system call. A socket that refuses has ended.
-    fn apply(
-        &mut self,
-        wanted: Advertised,
-        inbound: &TcpStream,
-        outbound: &TcpStream,
-        from: &TcpInfo,
-        most: u64,
-    ) {
-        let tcp = |socket: &TcpStream, name, bytes: u32| {
-            let _ = socket::set_option(socket, libc::IPPROTO_TCP, name, bytes as i32);
-        };
-        if self.is_clamp_due(wanted.window_bytes, from.rcv_wnd_bytes) {
-            self.set.window_bytes = wanted.window_bytes;
-            tcp(inbound, libc::TCP_WINDOW_CLAMP, wanted.window_bytes);
-        }
-        if differs(self.set.ahead_bytes, wanted.ahead_bytes) {
-            // The kernel says that there is room when less than half of this waits, which is just when the worker writes again.
-            self.set.ahead_bytes = wanted.ahead_bytes & !1;
-            tcp(outbound, libc::TCP_NOTSENT_LOWAT, self.set.ahead_bytes);
-        }
-        let (unread_bytes, occupied_bytes) = (leg::unread_bytes(inbound), occupied_bytes(inbound));
-        if unread_bytes >= Look::ENOUGH_BYTES {
-            // Bundles of segments need less bookkeeping than lone ones: what is there shows how much.
-            self.bookkeeping_x16 = (16 * occupied_bytes / unread_bytes).clamp(17, 64);
-        }
-        let room_bytes = u64::from(wanted.buffer_bytes) * self.bookkeeping_x16 / 16;
-        let is_over = unread_bytes > u64::from(wanted.buffer_bytes);
-        let buffer_bytes = buffer_bytes(room_bytes, from.rcv_wnd_bytes, is_over, occupied_bytes);
-        // Over-full it does not grow again: what was promised was promised within it.
-        let buffer_bytes = buffer_bytes.min(if is_over { self.buffer_bytes.min(most) } else { most });
-        if self.buffer_bytes.abs_diff(buffer_bytes) > self.buffer_bytes / 8 {
-            self.buffer_bytes = buffer_bytes;
-            let _ = socket::set_buffer(inbound, Buffer::Receive, buffer_bytes);
+/// A listener's clients begin with little room, if their plan says so: their first acknowledgement would promise all that the
+/// listener's buffer holds, before anybody has accepted them. The buffer is left to the kernel's own sizing (SO_BUF_LOCK) until the first
+/// look: it makes room for what it has promised, and chooses a scale for windows by what it could make of the buffer.
+pub(crate) fn begin_small(listener: &TcpListener, plan: &ConnectionPlan) {
+    if begins_small(plan) {
+        // Without it they begin as their plan says.
+        let unlocked = socket::set_option(listener, libc::SOL_SOCKET, libc::SO_BUF_LOCK, SOCK_SNDBUF_LOCK);
+        if unlocked.is_ok() && socket::set_buffer(listener, Buffer::Receive, FIRST_BUFFER_BYTES).is_ok() {
+            let _ = socket::set_option(listener, libc::SOL_SOCKET, libc::SO_BUF_LOCK, SOCK_SNDBUF_LOCK);
         }
     }
 }
 
-/// The receive buffer, as the kernel counts it, bookkeeping included: room for what may be unread. What was promised to the
-/// sender always keeps its place: the kernel drops what comes into a full buffer, and the sender, which sees no more
-/// than its timer, comes back after 200 ms, and after twice that when the buffer is still full. When more is unread than wanted
-/// and nothing is promised, the buffer shrinks at once: the kernel then advertises nothing until enough is read. That is
-/// the hard limit: on a leg with a round trip of microseconds no window is small enough.
-fn buffer_bytes(room_bytes: u64, promised_bytes: u32, is_over: bool, occupied_bytes: u64) -> u64 {
-    let with_promised = occupied_bytes + 2 * u64::from(promised_bytes);
-    match is_over {
-        true if promised_bytes == 0 => room_bytes,
-        true => with_promised,
-        false => room_bytes.max(with_promised),
-    }
+/// Whether the window keeps queues short.
+pub(crate) fn has_window(plan: &ConnectionPlan) -> bool {
+    plan.queue.as_ref().is_some_and(|queue| queue.window)
 }
 
-/// What the receive queue takes of its buffer: the first number of SO_MEMINFO.
-fn occupied_bytes(socket: &TcpStream) -> u64 {
-    socket::option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |bytes| u64::from(bytes as u32))
+/// Whether clients begin with less than their plan's buffer, which a window must be able to grow to.
+fn begins_small(plan: &ConnectionPlan) -> bool {
+    let buffer_bytes = plan.client.buffer_bytes;
+    has_window(plan) && (FIRST_BUFFER_BYTES + 1..=scalable_bytes()).contains(&buffer_bytes)
 }
 
-/// By more than an eighth.
-fn differs(set: u32, wanted: u32) -> bool {
-    set.abs_diff(wanted) > set / 8
-}
-
-fn view(from: &TcpInfo, to: &TcpInfo) -> View {
-    // Both only err upwards: the sender's own pauses lengthen the one, a full path the other.
-    let rtts = [from.rcv_rtt_us, from.srtt_us];
-    View {
-        now_us: monotonic_us() as u64,
-        received_bytes: from.received_bytes,
-        sent_bytes: to.sent_bytes.saturating_sub(to.retrans_bytes),
-        acked_bytes: to.acked_bytes,
-        inbound_rtt_us: rtts.into_iter().filter(|rtt_us| *rtt_us > 0).min().unwrap_or(0),
-        outbound_rtt_us: to.srtt_us,
-        outbound_cwnd_bytes: to.snd_cwnd_segments.saturating_mul(to.snd_mss_bytes),
-        mss_bytes: from.advmss_bytes,
-        random: 0,
-        reserved: 0,
-    }
+/// What the kernel chooses the scale of windows for, of a buffer that is its own to size.
+fn scalable_bytes() -> u64 {
+    let last = |name| sysctl::read(name).ok()?.split_whitespace().last()?.parse().ok();
+    ["net.ipv4.tcp_rmem", "net.core.rmem_max"].into_iter().filter_map(last).max().unwrap_or(0)
 }
 
 impl Shared<'_> {
-    /// Both legs of a connection stand: its queues are kept short, if its rule says so.
-    pub fn begin_queues(&self, legs: &Arc<Legs>) {
+    /// Both legs of a connection stand: its packets are marked, if its rule says so.
+    pub fn begin_queues(&self, legs: &Legs) {
         let Err(error) = self.queues.begin(legs) else { return };
         self.warn_once(crate::shared::Once::NotMarked, || {
             format!("packets of a connection are not marked, its window alone keeps its queue short: {error}")
@@ -397,19 +373,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clamp_that_the_kernel_forgot_is_set_again() {
-        let mut look = Look::new(&QueuePlan::default());
-        assert!(look.is_clamp_due(50_000, 0));
-        look.set.window_bytes = 50_000;
-        assert!(!look.is_clamp_due(52_000, 60_000));
-        assert!(look.is_clamp_due(50_000, 130_000));
+    fn a_short_connection_is_never_looked_at_and_one_that_is_held_at_once() {
+        let kept = Kept::default();
+        assert!(!kept.are_worth_a_look([WORTH_BYTES - 1; 2]));
+        assert!(kept.are_worth_a_look([0, WORTH_BYTES]));
+        kept.shown[1].show(Some(&Set { window_bytes: 20_000, ahead_bytes: 10_000, buffer_bytes: 40_000 }));
+        assert!(!kept.are_worth_a_look([WORTH_BYTES - 1, WORTH_AGAIN_BYTES - 1]));
+        assert!(kept.are_worth_a_look([0, WORTH_AGAIN_BYTES]));
+        kept.is_watched.store(true, Ordering::Relaxed);
+        assert!(!kept.are_worth_a_look([u64::MAX; 2]), "it is looked at already");
     }
 
     #[test]
-    fn a_buffer_keeps_what_was_promised_and_shrinks_when_it_is_over_full_and_nothing_is() {
-        assert_eq!(buffer_bytes(100_000, 40_000, false, 0), 100_000);
-        assert_eq!(buffer_bytes(100_000, 60_000, false, 0), 120_000);
-        assert_eq!(buffer_bytes(100_000, 3_000, true, 1_600_000), 1_606_000);
-        assert_eq!(buffer_bytes(100_000, 0, true, 1_800_000), 100_000);
+    fn what_is_set_is_told_and_what_is_released_no_longer() {
+        let (shown, plan) = (Shown::default(), QueuePlan::default());
+        shown.show_rate(12_000, 50_000_000);
+        shown.show(Some(&Set { window_bytes: 20_000, ahead_bytes: 10_000, buffer_bytes: 40_000 }));
+        let told = shown.status(&plan);
+        assert_eq!((told.target_us, told.delay_us, told.drain_bps), (20_000, 12_000, 50_000_000));
+        assert_eq!(
+            (told.window_bytes, told.buffer_bytes, told.unsent_bytes),
+            (Some(20_000), Some(40_000), Some(5000))
+        );
+        assert!(shown.is_held());
+        shown.show(None);
+        let told = shown.status(&plan);
+        assert_eq!((told.window_bytes, told.buffer_bytes, told.unsent_bytes), (None, None, None));
+        assert!(!shown.is_held());
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     buffer::{BUFFER_BYTES, Buffer, Moved, Pool, SMALL_BYTES},
     connection::{Action, Connection, Direction, Event, Side},
     gather::{Change, Gather, Window},
+    inbound::{self, Ahead, Got},
     leg,
     observer::Ended,
     plan::ConnectionPlan,
@@ -73,7 +74,7 @@ pub(crate) struct Legs {
     /// Whether its last record was made; locked while one is.
     pub is_over: Mutex<bool>,
     /// What is known of its queues, where they are kept short.
-    pub queues: [queue::Shown; 2],
+    pub queues: queue::Kept,
 }
 
 impl Legs {
@@ -87,7 +88,7 @@ impl Legs {
     /// Whether so much waits unsent that no more is to be written. The kernel looks at TCP_NOTSENT_LOWAT only when it begins
     /// a packet buffer, and fills one up to 64 KiB first: 100 ms at 5 Mbit/s.
     fn is_ahead(&self, direction: Direction) -> bool {
-        let most_bytes = self.queues[direction.index()].filling_bytes();
+        let most_bytes = self.queues.of(direction).filling_bytes();
         most_bytes < usize::MAX && leg::unsent_bytes(self.leg(direction.to())) >= most_bytes as u64
     }
 
@@ -107,10 +108,22 @@ impl Legs {
         }
     }
 
+    /// What a writing came to, and how many bytes it was.
+    fn wrote(&self, direction: Direction, moved: Moved) -> (Event, usize) {
+        match moved {
+            Moved::Bytes(bytes) => {
+                self.relayed_bytes[direction.index()].fetch_add(bytes as u64, Ordering::Relaxed);
+                (Event::Written(direction, bytes), bytes)
+            }
+            Moved::Blocked => (Event::WriteBlocked(direction), 0),
+            Moved::Ended | Moved::Failed => (Event::Failed(direction.to()), 0),
+        }
+    }
+
     /// How short the queue of a direction is kept, if it is.
     pub fn queue(&self, direction: Direction) -> Option<QueueStatus> {
         let plan = self.plan.queue.as_ref()?;
-        Some(self.queues[direction.index()].status(plan))
+        Some(self.queues.of(direction).status(plan))
     }
 
     /// Both legs stand.
@@ -160,6 +173,10 @@ pub(crate) struct Relayed {
     was_cut: bool,
     /// Per side: a FIN or urgent data were announced, behind which a reading that was not full may have stopped.
     is_doubtful: [bool; 2],
+    /// Per side: whether its next byte may be urgent.
+    ahead: [Ahead; 2],
+    /// Per direction: the urgent byte that is held instead of a buffer, while one is.
+    marks: [u8; 2],
     /// Per side: not written to although it would have taken more, so that no event says when it should have.
     unarmed: [bool; 2],
     /// Whether bulk data wait in their socket for more.
@@ -169,6 +186,8 @@ pub(crate) struct Relayed {
     pub started: Instant,
     /// When a reset being passed on waits no longer.
     pub deadline: Option<Instant>,
+    /// Bytes read, per direction, since its queues were last worth a look.
+    unseen_bytes: [u64; 2],
     /// Bytes moved since the workers' loads were last compared.
     pub recent_bytes: u64,
     /// When a byte last moved.
@@ -192,6 +211,9 @@ pub(crate) struct Turn {
 
 impl Relayed {
     pub fn new(legs: Legs, targets: Option<Arc<[SocketAddr]>>) -> Relayed {
+        if legs.plan.queue.is_none() {
+            legs.queues.leave_alone();
+        }
         let untried = targets.as_ref().map_or(0, |targets| targets.len().saturating_sub(1));
         Relayed {
             targets,
@@ -201,11 +223,14 @@ impl Relayed {
             is_bulk: [false; 2],
             was_cut: false,
             is_doubtful: [false; 2],
+            ahead: [Ahead::Unknown; 2],
+            marks: [0; 2],
             unarmed: [false; 2],
             gather: Gather::new(Instant::now()),
             queued: false,
             started: Instant::now(),
             deadline: None,
+            unseen_bytes: [0; 2],
             recent_bytes: 0,
             moved: Instant::now(),
             untried,
@@ -227,8 +252,9 @@ impl Relayed {
                 }
                 let moved = self.act(action, direction, pool);
                 if action == Action::Read {
-                    left = left.saturating_sub(moved);
                     turn.read_bytes[direction.index()] += moved as u64;
+                    let is_seen_next = self.legs.queues.are_to_be_seen(turn.read_bytes[direction.index()]);
+                    left = if is_seen_next { 0 } else { left.saturating_sub(moved) };
                 } else {
                     turn.moved_bytes += moved as u64;
                 }
@@ -264,14 +290,13 @@ impl Relayed {
                 Err(_) => (Event::Failed(direction.to()), 0),
             },
             Action::Write => {
-                match buffer.as_mut().map_or(Moved::Failed, |buffer| buffer.drain(legs.leg(direction.to()))) {
-                    Moved::Bytes(bytes) => {
-                        legs.relayed_bytes[direction.index()].fetch_add(bytes as u64, Ordering::Relaxed);
-                        (Event::Written(direction, bytes), bytes)
-                    }
-                    Moved::Blocked => (Event::WriteBlocked(direction), 0),
-                    Moved::Ended | Moved::Failed => (Event::Failed(direction.to()), 0),
-                }
+                let moved =
+                    buffer.as_mut().map_or(Moved::Failed, |buffer| buffer.drain(legs.leg(direction.to())));
+                legs.wrote(direction, moved)
+            }
+            Action::WriteMark => {
+                let byte = self.marks[direction.index()];
+                legs.wrote(direction, inbound::write_mark(legs.leg(direction.to()), byte))
             }
         };
         self.on(event);
@@ -284,17 +309,26 @@ impl Relayed {
         let (legs, index) = (&self.legs, direction.index());
         let is_small = !self.is_bulk[index] || legs.plan.is_thrifty();
         let buffer = pool.fitting(&mut self.buffers[index], is_small);
-        let most_bytes = legs.queues[index].filling_bytes();
-        let moved = buffer.fill(legs.leg(direction.from()), most_bytes);
-        let took_all = matches!(moved, Moved::Bytes(bytes) if buffer.took_all(bytes, most_bytes));
-        let event = match moved {
-            Moved::Bytes(bytes) => Event::Read(direction, bytes),
-            Moved::Blocked => Event::ReadBlocked(direction),
-            Moved::Ended => Event::ReadEnded(direction),
-            Moved::Failed => Event::Failed(direction.from()),
+        let most_bytes = legs.queues.filling_bytes(direction);
+        let (from, ahead) = (legs.leg(direction.from()), &mut self.ahead[direction.from() as usize]);
+        let mut got = inbound::read(from, buffer, most_bytes, ahead);
+        if got == Got::Unspliced {
+            let memory = pool.take_small();
+            pool.give(std::mem::replace(buffer, memory));
+            got = inbound::read(from, buffer, most_bytes, ahead);
+        }
+        let took_all = matches!(got, Got::Bytes(bytes) if buffer.took_all(bytes, most_bytes));
+        let (event, bytes) = match got {
+            Got::Bytes(bytes) => (Event::Read(direction, bytes), bytes),
+            Got::Mark(byte) => {
+                self.marks[index] = byte;
+                (Event::ReadMark(direction), 1)
+            }
+            Got::Nothing => (Event::ReadBlocked(direction), 0),
+            Got::End => (Event::ReadEnded(direction), 0),
+            Got::Failed | Got::Unspliced => (Event::Failed(direction.from()), 0),
         };
         self.on(event);
-        let Moved::Bytes(bytes) = moved else { return 0 };
         self.is_bulk[index] |= bytes >= SMALL_BYTES;
         if took_all && !self.is_doubtful[direction.from() as usize] {
             self.on(Event::ReadBlocked(direction));
@@ -302,9 +336,12 @@ impl Relayed {
         bytes
     }
 
-    /// From now on only an empty reading of this side says that there is no more.
-    pub fn doubt(&mut self, side: Side) {
-        self.is_doubtful[side as usize] = true;
+    /// An event told of bytes or an end to read: whether of a FIN, or an urgent mark, too. Behind either a short reading is
+    /// not all there is.
+    pub fn on_readable(&mut self, side: Side, fin: bool, mark: bool) {
+        self.ahead[side as usize] = if mark { Ahead::Mark } else { Ahead::Plain };
+        self.is_doubtful[side as usize] |= fin || mark;
+        self.on(Event::Readable(side));
     }
 
     /// Reports an event to the logic and remembers who ended the connection.
@@ -335,9 +372,31 @@ impl Relayed {
         [Side::Client, Side::Server].into_iter().filter(move |side| unarmed[*side as usize])
     }
 
-    /// Lets bulk data gather in their socket, or no longer. Queues that are kept short are left alone.
+    /// A turn has read so many bytes: whether the connection's queues are to be looked at from now on.
+    pub fn is_worth_a_look(&mut self, read_bytes: [u64; 2]) -> bool {
+        if self.legs.plan.queue.is_none() {
+            return false;
+        }
+        self.unseen_bytes.iter_mut().zip(read_bytes).for_each(|(unseen, read)| *unseen += read);
+        let is_worth = !self.logic.is_connecting() && self.legs.queues.are_worth_a_look(self.unseen_bytes);
+        if is_worth {
+            self.unseen_bytes = [0; 2];
+        }
+        is_worth
+    }
+
+    /// Lets bulk data gather in their socket, or no longer. What is read in small pieces, to keep a queue short, does not gather.
     pub fn gather(&mut self, read_bytes: [u64; 2], length: Duration) {
-        if self.legs.plan.queue.is_some() || (read_bytes == [0, 0] && self.gather.due().is_none()) {
+        if read_bytes == [0, 0] && self.gather.due().is_none() {
+            return;
+        }
+        let is_held = |direction: Direction| self.legs.queues.of(direction).is_held();
+        let reads = |direction: &Direction| read_bytes[direction.index()] > 0;
+        let due = self.gather.due().map(|(direction, _)| direction);
+        if Direction::BOTH.into_iter().filter(reads).chain(due).any(is_held) {
+            if let Change::End(direction) = self.gather.stop(Instant::now()) {
+                leg::wake_at(self.legs.leg(direction.from()), 1);
+            }
             return;
         }
         let window = |direction| self.legs.window(direction);

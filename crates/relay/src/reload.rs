@@ -7,20 +7,24 @@
 //! A reload happens whole or not at all: whatever can fail comes first, and what it made is closed again when it does.
 
 use crate::{
-    Commands, Error, ListenerPlan, RelayPlan, Result,
+    Commands, Error, Fail, ListenerPlan, RelayPlan, Result,
     doors::{Clients, DoorId, DoorOrder, Doors, Wanted},
     hold,
     intercept::{Interception, ListenPorts, Taking},
+    one_way::Told,
     plan::ConnectionPlan,
     run::missing_on_reload,
-    shared::Shared,
+    shared::{Once, Shared},
 };
 use std::{
-    net::SocketAddr,
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
+/// Least between two lists of clients whose connections pass, as they have their share.
+const EXCLUDING: Duration = Duration::from_millis(200);
 /// For handshakes under way when a listener goes: a round trip of a satellite path and a lost packet.
 const LINGER: Duration = Duration::from_secs(3);
 
@@ -32,6 +36,8 @@ pub(crate) struct Standing<'a> {
     ports: Vec<ListenPorts>,
     pub interception: Option<&'a Interception>,
     retiring: Vec<(Instant, DoorId)>,
+    excluded: Excluded,
+    told: Told,
 }
 
 impl<'a> Standing<'a> {
@@ -41,7 +47,8 @@ impl<'a> Standing<'a> {
         ports: Vec<ListenPorts>,
         interception: Option<&'a Interception>,
     ) -> Standing<'a> {
-        Standing { plan, doors, ports, interception, retiring: Vec::new() }
+        let (retiring, told) = Default::default();
+        Standing { plan, doors, ports, interception, retiring, excluded: Excluded::new(), told }
     }
 
     /// Reads the commands' new plan, if there is one, and says what became of it.
@@ -59,6 +66,17 @@ impl<'a> Standing<'a> {
         }
         drop(standing);
         shared.observer.reloaded(outcome.as_ref().map(|()| self.plan.as_ref()).map_err(String::as_str));
+    }
+
+    /// Has nftables pass what workers found to be answered by another way.
+    pub fn pass_one_way(&mut self, shared: &Shared) {
+        let noted = shared.take_one_way();
+        let Some(interception) = self.interception.filter(|_| !noted.is_empty()) else { return };
+        if let Err(error) = self.told.tell(noted, |ways| interception.pass(ways)) {
+            shared.warn_once(Once::NotPassed, || {
+                format!("let connections pass that are answered elsewhere: {error}")
+            });
+        }
     }
 
     /// What status and metrics say of the plan.
@@ -142,6 +160,18 @@ impl<'a> Standing<'a> {
         }
     }
 
+    /// Lets pass what clients open that have their share.
+    pub fn exclude(&mut self, shared: &Shared) {
+        let Some(interception) = self.interception.filter(|_| self.plan.fail == Fail::Open) else { return };
+        if !self.excluded.is_due() {
+            return;
+        }
+        if let Err(error) = self.excluded.follow(shared.sated(), |sated| interception.exclude(sated)) {
+            shared
+                .warn_once(Once::NotExcluded, || format!("clients that have their share are reset: {error}"));
+        }
+    }
+
     /// New connections pass from now on (or are dropped, when the relay fails closed). Who is shaking hands already
     /// comes through, in this time.
     pub fn stop_taking(&self, shared: &Shared) -> Duration {
@@ -154,6 +184,39 @@ impl<'a> Standing<'a> {
                 Duration::ZERO
             }
         }
+    }
+}
+
+/// Clients that have their share, as rules last heard of them.
+struct Excluded {
+    clients: BTreeSet<IpAddr>,
+    told: Instant,
+}
+
+impl Excluded {
+    fn new() -> Excluded {
+        Excluded { clients: BTreeSet::new(), told: Instant::now() }
+    }
+
+    fn is_due(&self) -> bool {
+        self.told.elapsed() >= EXCLUDING
+    }
+
+    /// Tells of them if they are others; again the next time if that fails.
+    fn follow<E>(
+        &mut self,
+        sated: BTreeSet<IpAddr>,
+        tell: impl FnOnce(&BTreeSet<IpAddr>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        if sated == self.clients {
+            return Ok(());
+        }
+        let outcome = tell(&sated);
+        self.told = Instant::now();
+        if outcome.is_ok() {
+            self.clients = sated;
+        }
+        outcome
     }
 }
 
@@ -199,5 +262,26 @@ impl Purpose {
 
     pub fn rule(way: &ConnectionPlan, ipv6: bool) -> Purpose {
         Purpose::Rule { name: way.rule.clone(), ipv6 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_rules_did_not_hear_they_are_told_again() {
+        let (mut excluded, sated) = (Excluded::new(), BTreeSet::from([IpAddr::from([192, 0, 2, 1])]));
+        assert_eq!(excluded.follow(sated.clone(), |_| Err("nft is busy")), Err("nft is busy"));
+        let heard = Cell::new(0);
+        let tell = |sated: &BTreeSet<IpAddr>| {
+            heard.set(heard.get() + sated.len());
+            Ok::<(), ()>(())
+        };
+        excluded.follow(sated.clone(), tell).unwrap();
+        assert_eq!(heard.get(), 1);
+        excluded.follow(sated, tell).unwrap();
+        assert_eq!(heard.get(), 1, "they know");
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     Commands, Error, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result, Stop,
     control::Control,
     doors::Doors,
-    hold::{Hold, Raw},
+    hold::Hold,
     intercept::{self, Interception},
     metrics,
     plan::ConnectionPlan,
@@ -99,16 +99,12 @@ fn open_and_work(
     let mut doors = Doors::new(plan.workers, own_mark);
     doors.open_explicit(plan)?;
     let ports = if interception.is_some() { doors.open_intercepted(plan)?.0 } else { Vec::new() };
-    let raw = match interception {
-        Some(interception) => {
-            let gates = shared.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
-            shared.held.open(gates);
-            Some(Arc::new(Raw::new(interception.own_mark())?))
-        }
-        None => None,
-    };
-    let raw_of = |index| raw.as_ref().filter(|_| index < plan.holders());
-    let hold = |index| Some(Hold::new(index, &shared, Arc::clone(raw_of(index)?)));
+    if let Some(interception) = interception {
+        let gates = shared.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
+        shared.held.open(gates);
+    }
+    let holds = |index| shared.raw.is_some() && index < plan.holders();
+    let hold = |index| holds(index).then(|| Hold::new(index, &shared));
     shared.count_descriptors(doors.ids().len());
     warn_of_small_buffers(&shared);
     let made: Vec<_> = doors.made.iter_mut().map(std::mem::take).enumerate().collect();
@@ -199,6 +195,8 @@ fn attend<T>(
     while commands.stop() == Stop::No && !workers.iter().any(thread::ScopedJoinHandle::is_finished) {
         standing.look_for_reload(shared, commands);
         standing.retire(shared);
+        standing.exclude(shared);
+        standing.pass_one_way(shared);
         pulse.feel(shared);
         thread::sleep(LOOK);
     }

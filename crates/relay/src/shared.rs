@@ -4,21 +4,29 @@ use crate::{
     Error, LegPlan, RelayPlan, RelayStats, Result,
     buffer::Budget,
     doors::{Clients, DoorOrder},
-    hold::{Held, Pair, Taken},
-    leg::Leg,
+    hold::{self, Held, Pair, Raw, Room, Taken},
+    intercept::ONE_WAY_SECONDS,
+    leg::{self, Leg},
     limits::Limits,
     observer::{ConnectionSummary, Ended, Observer},
+    one_way::OneWay,
+    places::{Bytes, Places},
     queue::Queues,
     registry::Registry,
     relayed::Relayed,
     status::Standing,
 };
 use longfat_host::monotonic_us;
+use longfat_kernel::{
+    alike::{self, Alike},
+    mark,
+};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
-    net::SocketAddr,
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr, TcpStream},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -52,6 +60,14 @@ pub(crate) struct Shared<'a> {
     pub seats: Vec<Seat>,
     /// Servers' legs whose clients have not been accepted yet.
     pub held: Held,
+    /// Where it intercepts.
+    pub raw: Option<Raw>,
+    /// By client.
+    places: Mutex<Places>,
+    /// Makes the packets of intercepted connections look forwarded, where the kernel lets it.
+    alike: Option<Alike>,
+    /// What shall pass for a while.
+    one_way: Mutex<Vec<OneWay>>,
     limits: Limits,
     /// Connections at a time; more wait.
     most_connections: AtomicUsize,
@@ -94,7 +110,9 @@ struct Totals {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Once {
     CcOverridden,
-    PortChanged,
+    PairBusy,
+    OneWay,
+    NotPassed,
     Full,
     Passed,
     Memory,
@@ -102,6 +120,9 @@ pub(crate) enum Once {
     NoSocket,
     NotFitted,
     Lost,
+    Circle,
+    Sated,
+    NotExcluded,
 }
 
 impl<'a> Shared<'a> {
@@ -124,7 +145,11 @@ impl<'a> Shared<'a> {
             standing: Mutex::default(),
             started_us: monotonic_us(),
             seats: seats?,
-            held: Held::default(),
+            held: Held::new(limits.held),
+            raw: own_mark.map(Raw::new).transpose()?,
+            places: Mutex::default(),
+            one_way: Mutex::default(),
+            alike: own_mark.and_then(|own_mark| attach_alike(own_mark, observer)),
             limits,
             most_connections,
             next_number: AtomicU32::new(0),
@@ -169,11 +194,51 @@ impl<'a> Shared<'a> {
         false
     }
 
-    /// Whether one more handshake may be held.
-    pub fn has_room(&self) -> bool {
-        let held = self.held.count();
-        let has_place = self.live.load(Ordering::Acquire) + held < self.connection_limit();
-        held < self.held_limit() && has_place && !self.is_memory_full()
+    /// Takes a place for a client's connection that has one among all, unless the client has its share already.
+    pub fn take_place(&self, client: IpAddr) -> bool {
+        let may = self.places().take(client, self.connection_limit(), &self.plan.limits);
+        if !may {
+            self.warn_once(Once::Sated, || {
+                format!(
+                    "{client} has its share of {} connections: what else it opens passes or is reset (see 'client' and \
+                     'network' of [limits])",
+                    self.connection_limit()
+                )
+            });
+        }
+        may
+    }
+
+    pub fn give_place_back(&self, client: IpAddr) {
+        self.places().give_back(client);
+    }
+
+    /// What the connections of a worker hold, by client.
+    pub fn note_bytes(&self, worker: usize, bytes: Bytes) {
+        self.seats[worker].backlog_bytes.store(bytes.values().sum(), Ordering::Relaxed);
+        self.places().note(worker, bytes, self.connection_limit(), &self.plan.limits);
+    }
+
+    /// Clients that have their share.
+    pub fn sated(&self) -> BTreeSet<IpAddr> {
+        self.places().sated(self.connection_limit(), &self.plan.limits)
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For whom there is one more place. Handshakes that are held keep theirs for clients that may not come: never from those
+    /// who have.
+    pub fn room(&self, client: IpAddr) -> Room {
+        let (held, live) = (self.held.count(), self.live.load(Ordering::Acquire));
+        let limit = self.connection_limit();
+        match () {
+            () if live >= limit || self.is_memory_full() => Room::Nobody,
+            () if !self.places().has_room(client, limit, &self.plan.limits) => Room::Nobody,
+            () if held >= self.held_limit() || live + held >= limit => Room::Client,
+            () => Room::Syn,
+        }
     }
 
     /// Handshakes that all workers may hold at once.
@@ -202,12 +267,41 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Says once that a server sees another port than its client's.
-    pub fn warn_port_changed(&self, client: SocketAddr, server: SocketAddr) {
-        self.warn_once(Once::PortChanged, || {
+    /// Ends an unfinished dial for a client: its server, which may have answered in the meantime, forgets it before the
+    /// client's next SYN comes.
+    pub fn abandon(&self, socket: &TcpStream, pair: Pair) {
+        if let Some(raw) = &self.raw
+            && let Some(sequence) = leg::unanswered_sequence(socket)
+        {
+            raw.send(&hold::reset_behind_syn(pair, sequence), pair.1.ip());
+        }
+    }
+
+    /// Lets connections pass unrelayed for a while, and says the cause once.
+    pub fn note_one_way(&self, way: OneWay, cause: impl FnOnce() -> String) {
+        /// Between two looks of the thread that tells nftables.
+        const MOST: usize = 256;
+        let mut one_way = self.one_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if one_way.len() < MOST {
+            one_way.push(way);
+        }
+        drop(one_way);
+        self.warn_once(Once::OneWay, || {
+            format!("{}; {} pass unrelayed for {ONE_WAY_SECONDS} s", cause(), way.describe())
+        });
+    }
+
+    /// Those noted since this was last asked.
+    pub fn take_one_way(&self) -> Vec<OneWay> {
+        std::mem::take(&mut *self.one_way.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says once that a client waited in vain for its own port.
+    pub fn warn_pair_busy(&self, (client, server): Pair) {
+        self.warn_once(Once::PairBusy, || {
             format!(
-                "{client} reused its port towards {server} while the last connection of that name, which had no TCP \
-                 timestamps, is in TIME_WAIT here: the server sees another port"
+                "the connection of {client} to {server} was given up: this host has another one of these addresses and \
+                 ports, which has not ended (see 'ss -tanp')"
             )
         });
     }
@@ -220,7 +314,8 @@ impl<'a> Shared<'a> {
     /// Every worker has so many listeners: what descriptors they, the gates of held handshakes and the programs that mark
     /// leave is for connections.
     pub fn count_descriptors(&self, doors: usize) {
-        let others = self.held.descriptors() + self.queues.descriptors();
+        let alike = self.alike.as_ref().map_or(0, Alike::descriptors);
+        let others = self.held.descriptors() + self.queues.descriptors() + alike;
         self.most_connections.store(self.limits.connections(doors, others), Ordering::Relaxed);
     }
 
@@ -273,6 +368,23 @@ impl<'a> Shared<'a> {
             server_to_client_bytes: get(&bytes[1]),
         }
     }
+}
+
+/// On all interfaces that there are. Without it connections are relayed all the same.
+fn attach_alike(own_mark: u32, observer: &dyn Observer) -> Option<Alike> {
+    let attached = match alike::missing().first() {
+        Some(missing) => Err(missing.to_string()),
+        None => mark::interfaces()
+            .and_then(|interfaces| Alike::attach(&interfaces, own_mark))
+            .map_err(|error| error.to_string()),
+    };
+    let told = attached.inspect_err(|why| {
+        observer.warning(&format!(
+            "traffic classes (DSCP), times to live and flow labels do not pass from leg to leg: {why} (see 'What packets \
+             look like' in docs/relay-guarantees.md)"
+        ));
+    });
+    told.ok()
 }
 
 impl Seat {

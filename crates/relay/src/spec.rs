@@ -7,7 +7,7 @@ mod resolve;
 pub use list::List;
 pub use resolve::server;
 
-use crate::plan::{Accept, Fail, LogFormat, LogLevel, Network, Ports};
+use crate::plan::{Accept, Fail, LogFormat, LogLevel, Mptcp, Network, Ports};
 use crate::queue::QueueSpec;
 use longfat_schema::{
     decode::{Problem, decode, list},
@@ -125,6 +125,8 @@ pub struct RuleSpec {
     pub action: ActionSpec,
     /// When the SYN is answered.
     pub accept: Option<Accept>,
+    /// `relay` or `pass`.
+    pub mptcp: Option<Mptcp>,
     /// The leg towards the client.
     #[serde(default)]
     pub client: LegSpec,
@@ -145,6 +147,7 @@ impl RuleSpec {
     fn way(&self) -> WaySpec {
         WaySpec {
             accept: self.accept,
+            mptcp: self.mptcp,
             client: self.client.clone(),
             server: self.server.clone(),
             idle: self.idle,
@@ -160,6 +163,8 @@ impl RuleSpec {
 pub struct WaySpec {
     /// When the SYN is answered.
     pub accept: Option<Accept>,
+    /// `relay` or `pass`.
+    pub mptcp: Option<Mptcp>,
     /// The leg towards the client.
     #[serde(default)]
     pub client: LegSpec,
@@ -200,6 +205,10 @@ pub struct LegSpec {
 pub struct LimitsSpec {
     /// Connections at a time.
     pub connections: Option<usize>,
+    /// Those of one client address.
+    pub client: Option<usize>,
+    /// Those of one network of clients (/24, /64).
+    pub network: Option<usize>,
     /// Memory of all of them.
     pub memory: Option<Size>,
     /// File descriptors.
@@ -209,7 +218,7 @@ pub struct LimitsSpec {
 /// `[control]`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct ControlSpec {
-    /// The socket's path; `/run/longfat/NAME.sock` when absent.
+    /// The socket's path; `/run/longfat-relay/NAME.sock` when absent.
     pub socket: Option<PathBuf>,
     /// A group that may ask, too.
     pub group: Option<String>,

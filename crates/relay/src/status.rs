@@ -136,9 +136,16 @@ pub struct QueueStatus {
     pub delay_us: u32,
     /// The rate of the outbound leg, as the queue's control measures it.
     pub drain_bps: u64,
-    /// Window to be advertised on the inbound leg; absent where the window is not used.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Window to be advertised on the inbound leg; absent where the sockets are as the plan says: the window is not used, nothing
+    /// was worth a look yet, or full buffers would not wait for longer than the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_bytes: Option<u32>,
+    /// Receive buffer of the inbound leg, as the kernel counts it; absent where the window is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_bytes: Option<u64>,
+    /// Bytes that may wait unsent on the outbound leg; absent where the window is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsent_bytes: Option<u64>,
     /// Packets of the inbound leg marked (or dropped, where that was asked for) since the connection began.
     pub marked_packets: u64,
 }
@@ -210,6 +217,8 @@ pub(crate) fn status(shared: &Shared, with_connections: bool) -> Status {
     drop(standing);
     if with_connections {
         let living = shared.registry.living();
+        // Those that move little are looked at by nobody else.
+        living.iter().for_each(|legs| shared.queues.count_marks(legs));
         status.connections = living.iter().filter_map(|legs| connection(legs, time_us)).collect();
     }
     status

@@ -6,8 +6,10 @@
 
 mod accept;
 mod balance;
+mod circle;
 mod gathering;
 mod limits;
+mod one_way;
 mod order;
 mod slots;
 
@@ -19,6 +21,7 @@ use crate::{
     hold::{self, Hold},
     leg,
     observer::{ConnectionSummary, Ended},
+    pair::BusyPairs,
     relayed::Relayed,
     sampling,
     shared::Shared,
@@ -34,7 +37,6 @@ use order::Order;
 use slots::{Slots, Token};
 use std::{
     collections::VecDeque,
-    io,
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering,
     time::Instant,
@@ -66,8 +68,14 @@ pub(crate) struct Worker<'a> {
     slots: Slots,
     /// Of dials: by the client's address and its server.
     order: Order<(IpAddr, SocketAddr), Token>,
+    /// Dials that wait for the end of their clients' last connections.
+    busy: BusyPairs<Token>,
+    /// Intercepted clients' dials, and when to look whether their servers have answered.
+    unanswered: VecDeque<(Instant, Token)>,
     ready: VecDeque<Token>,
     settling: Vec<Token>,
+    /// Of clients that were reset before their server's leg stood, in the order of their deadlines.
+    parting: VecDeque<Token>,
     pool: Pool<'a>,
     balanced: Instant,
     limits: limits::Look,
@@ -96,8 +104,11 @@ impl<'a> Worker<'a> {
             hold,
             slots: Slots::default(),
             order: Order::new(),
+            busy: BusyPairs::default(),
+            unanswered: VecDeque::new(),
             ready: VecDeque::new(),
             settling: Vec::new(),
+            parting: VecDeque::new(),
             pool: Pool::new(&shared.budget),
             balanced: Instant::now(),
             limits: limits::Look::new(plan, Instant::now()),
@@ -127,13 +138,17 @@ impl<'a> Worker<'a> {
                 self.shared.observer.warning(&format!("{error}: clients of a new rule may wait in vain"));
             }
             self.dial_due();
+            self.dial_freed();
             self.flush_gathered();
             self.run_ready();
             self.run_settling();
+            self.run_parting();
             self.expire();
             self.balance();
             self.look_at_limits();
+            self.look_for_answers();
         }
+        self.hold.iter().for_each(Hold::abandon);
         Ok(())
     }
 
@@ -141,6 +156,7 @@ impl<'a> Worker<'a> {
     fn look_after_held(&mut self) -> Result<()> {
         let Some(hold) = &mut self.hold else { return Ok(()) };
         hold.tidy();
+        hold.dial_freed(&self.epoll);
         hold.follow(&self.epoll)
     }
 
@@ -156,7 +172,10 @@ impl<'a> Worker<'a> {
         let timeout = match (self.ready.is_empty(), self.settling.is_empty()) {
             (false, _) => 0,
             (true, false) => SETTLE_WAIT_MS,
-            (true, true) => self.gathering_wait_ms().min(self.order_wait_ms()).min(IDLE_WAIT_MS),
+            (true, true) => {
+                let dials = self.order_wait_ms().min(self.busy_wait_ms());
+                self.gathering_wait_ms().min(dials).min(IDLE_WAIT_MS)
+            }
         };
         if timeout > 0 && self.is_unprepared() {
             match self.poll(events, 0)? {
@@ -200,8 +219,8 @@ impl<'a> Worker<'a> {
             None
         };
         if connection.logic.is_connecting() && side == Side::Server {
-            // A reset in answer to the SYN is "refused"; any other came after the handshake, perhaps after data.
-            let stood = error.as_ref().is_none_or(|error| error.kind() == io::ErrorKind::ConnectionReset);
+            // A reset comes after the handshake, perhaps after data.
+            let stood = error.as_ref().is_none_or(leg::is_reset);
             match (stood, flags.contains(EpollFlags::EPOLLOUT)) {
                 (true, true) => {
                     self.on_connected(token);
@@ -219,12 +238,10 @@ impl<'a> Worker<'a> {
         if error.is_some() {
             connection.on(Event::Failed(side));
         }
-        if flags.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP) {
-            connection.on(Event::Readable(side));
-        }
-        // A FIN, or urgent data: a short read is then not all there is.
-        if flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLPRI) {
-            connection.doubt(side);
+        let (fin, mark) = (EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP, EpollFlags::EPOLLPRI);
+        // A mark is there before its byte can be read, and moves what gathers before it.
+        if flags.intersects(EpollFlags::EPOLLIN | fin | mark) {
+            connection.on_readable(side, flags.intersects(fin), flags.contains(mark));
         }
         if flags.intersects(EpollFlags::EPOLLOUT | EpollFlags::EPOLLHUP) {
             connection.on(Event::Writable(side));
@@ -253,6 +270,9 @@ impl<'a> Worker<'a> {
                 // Cannot fail for a descriptor that was added.
                 let _ = self.epoll.modify(connection.legs.leg(side), &mut event);
             }
+            if connection.is_worth_a_look(turn.read_bytes) {
+                self.shared.queues.watch(&connection.legs);
+            }
             self.gather(token, &turn);
             if turn.more {
                 self.enqueue(token);
@@ -269,6 +289,10 @@ impl<'a> Worker<'a> {
             Some(Ending::Settle(side)) if leg::unacked_bytes(connection.legs.leg(side)) == 0 => {
                 connection.on(Event::Settled);
                 self.end(token);
+            }
+            _ if connection.logic.is_client_gone() && connection.deadline.is_none() => {
+                connection.deadline = Some(Instant::now() + self.shared.plan.reset_wait);
+                self.parting.push_back(token);
             }
             _ if connection.logic.resetting().is_some() && connection.deadline.is_none() => {
                 connection.deadline = Some(Instant::now() + self.shared.plan.reset_wait);
@@ -289,6 +313,21 @@ impl<'a> Worker<'a> {
             if self.slots.get_mut(token).is_some() {
                 self.settling.push(token);
             }
+        }
+    }
+
+    /// Gives up dialling for clients that were reset, when their server takes too long.
+    fn run_parting(&mut self) {
+        while let Some(token) = self.parting.front().copied() {
+            let gone = self.slots.get_mut(token).filter(|connection| connection.logic.is_client_gone());
+            if let Some(connection) = gone {
+                if connection.deadline.is_some_and(|deadline| Instant::now() < deadline) {
+                    return;
+                }
+                connection.on(Event::Expired);
+                self.end(token);
+            }
+            self.parting.pop_front();
         }
     }
 
@@ -327,9 +366,14 @@ impl<'a> Worker<'a> {
             leg::close_with_fin(&connection.legs.client);
             leg::close_with_fin(&connection.legs.server);
         }
+        if connection.ended != Ended::Finished && connection.targets.is_none() {
+            let pair = (connection.legs.client_address, connection.legs.server_address);
+            self.shared.abandon(&connection.legs.server, pair);
+        }
         connection.discard_buffers(&mut self.pool);
         let bytes = Direction::BOTH.map(|direction| connection.legs.relayed(direction));
         let ended = connection.ended;
+        self.shared.give_place_back(connection.legs.client_address.ip());
         drop(connection);
         self.shared.count_ended(ended, bytes);
     }

@@ -4,8 +4,8 @@
 mod bed;
 
 use bed::{
-    Bed, CLIENT_V4, Running, SERVER_V4, SERVER_V6, accept, at, carry, exchange, nft, path::eventually,
-    set_forwarding,
+    Bed, CLIENT_V4, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset, exchange, nft,
+    path::eventually, set_forwarding,
 };
 use longfat_host::sysctl;
 use longfat_relay::{Ended, RelayPlan};
@@ -62,6 +62,29 @@ fn a_refused_client_is_refused() {
     assert_eq!(stats.connections, stats.unreachable);
     // A machine that stands still for a second makes clients repeat their SYN, which is dialled again.
     assert!((2..=4).contains(&stats.unreachable), "{stats:?}");
+}
+
+#[test]
+fn a_client_whose_server_answers_and_resets_at_once_is_reset() {
+    const TIMES: u64 = 20;
+    let (bed, relay) = start("hreset");
+    // The server's kernel resets the handshake's last packet, before anybody at the relay has seen the answer to the first.
+    nft(
+        &bed.server,
+        "table inet cross { chain in { type filter hook input priority 0; \
+         tcp dport 9000 tcp flags & (syn | ack) == ack reject with tcp reset; }; }",
+    );
+    for address in servers() {
+        let _listener = bed.listen(&address.to_string());
+        for _ in 0..TIMES {
+            match bed.try_connect(address) {
+                Ok(client) => assert!(ends_with_reset(&client), "{address}: an end that is none"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{address}"),
+            }
+        }
+    }
+    let stats = relay.stop();
+    assert_eq!((stats.reset, stats.finished), (2 * TIMES, 0), "{stats:?}");
 }
 
 #[test]

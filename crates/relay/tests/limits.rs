@@ -48,6 +48,8 @@ fn stall(bed: &Bed, listener: &TcpListener, address: SocketAddr) -> Vec<(TcpStre
 fn limited(plan: RelayPlan) -> RelayPlan {
     let mut plan = plan;
     plan.limits.memory_bytes = Some(2 << 20);
+    // Kept short, the queues of four connections hold less.
+    plan.defaults_mut().queue = None;
     plan
 }
 

@@ -42,12 +42,7 @@ struct Outcome {
 
 /// So many clients send as fast as they can for a while, through a relay, towards a leg of 40 Mbit/s.
 fn carry(tag: &str, clients: usize, plan: RelayPlan, ipv6: bool) -> Outcome {
-    let bed = Bed::new(tag);
-    let ecn = || longfat_host::sysctl::write("net.ipv4.tcp_ecn", "1");
-    bed.client.run(ecn).unwrap().unwrap();
-    let rate = format!("{SLOW_MBIT}mbit");
-    let slow = ["qdisc", "add", "dev", "wan", "root", "tbf", "rate", &rate, "burst", "16k", "limit", "100k"];
-    assert!(bed.relay.command("tc").args(slow).status().unwrap().success());
+    let bed = slow(tag);
     let server = bed.listen(if ipv6 { "[fd71:2::2]:80" } else { "10.71.2.2:80" });
     let relay = bed.start(plan);
     let received_bytes = std::thread::scope(|scope| {
@@ -64,6 +59,17 @@ fn carry(tag: &str, clients: usize, plan: RelayPlan, ipv6: bool) -> Outcome {
         received_bytes,
         last: samples.last().unwrap().clone(),
     }
+}
+
+/// A bed whose leg to the server is slow; clients ask for ECN.
+fn slow(tag: &str) -> Bed {
+    let bed = Bed::new(tag);
+    let ecn = || longfat_host::sysctl::write("net.ipv4.tcp_ecn", "1");
+    bed.client.run(ecn).unwrap().unwrap();
+    let rate = format!("{SLOW_MBIT}mbit");
+    let slow = ["qdisc", "add", "dev", "wan", "root", "tbf", "rate", &rate, "burst", "16k", "limit", "100k"];
+    assert!(bed.relay.command("tc").args(slow).status().unwrap().success());
+    bed
 }
 
 /// Sends numbered words, then ends.
@@ -139,6 +145,60 @@ fn ten_connections_that_share_the_slow_leg_keep_their_queues_as_short() {
     let holds =
         trials.inspect(|trial| seen.push(*trial)).any(|(backlog, percent)| backlog < 40_000 && percent > 85);
     assert!(holds, "backlog in bytes, per cent of the throughput left alone: {seen:?}");
+}
+
+/// How long bytes are on their way to the server, from being written: the median over the second half of a transfer. Without a
+/// plan nothing but routing is between.
+fn age_us(tag: &str, plan: Option<RelayPlan>) -> u64 {
+    const BLOCK_BYTES: usize = 4096;
+    let bed = slow(tag);
+    let server = bed.listen("10.71.2.2:80");
+    let relay = plan.map(|plan| bed.start(plan));
+    let (begun, mut ages_us) = (Instant::now(), Vec::new());
+    let now_us = || begun.elapsed().as_micros() as u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = bed.connect(server.local_addr().unwrap());
+            while begun.elapsed() < LENGTH {
+                let mut block = [0; BLOCK_BYTES];
+                block[..8].copy_from_slice(&now_us().to_le_bytes());
+                client.write_all(&block).unwrap();
+            }
+        });
+        let (mut stream, _) = server.accept().unwrap();
+        let mut block = [0; BLOCK_BYTES];
+        while stream.read_exact(&mut block).is_ok() {
+            let written_us = u64::from_le_bytes(block[..8].try_into().unwrap());
+            ages_us.push(now_us() - written_us);
+        }
+    });
+    relay.map(Running::stop);
+    let half = ages_us.len() / 2;
+    *ages_us[half..].select_nth_unstable(half / 2).1
+}
+
+/// The sender's own buffer is in it: it grows with the window that the sender is given.
+#[test]
+fn by_default_bytes_wait_hardly_longer_than_without_a_relay() {
+    // A machine that stands still in one of the three runs spoils a trial, not three.
+    let trials = (0..3).map(|_| {
+        let direct_us = age_us("direct", None);
+        let default_us = age_us("usual", Some(Bed::transparent()));
+        let alone_us = age_us("alone", Some(plan(None)));
+        (direct_us, default_us, alone_us)
+    });
+    let mut seen = Vec::new();
+    let holds = trials
+        .inspect(|trial| seen.push(*trial))
+        .any(|(direct_us, default_us, alone_us)| default_us < 2 * direct_us && default_us < alone_us / 2);
+    assert!(holds, "microseconds direct, through the relay, through it with the queue left alone: {seen:?}");
+}
+
+#[test]
+fn nothing_is_set_where_full_buffers_would_not_wait_for_the_target() {
+    let held = carry("fast", 1, plan(with("target = \"10s\"")), false);
+    assert!(held.last.drain_bps.unwrap() > 1_000_000, "{:?}", held.last);
+    assert_eq!((held.last.target_us, held.last.window_bytes), (Some(10_000_000), None));
 }
 
 #[test]

@@ -300,15 +300,19 @@ fn a_server_that_answers_and_resets_at_once_is_heard_and_then_seen_to_reset() {
     assert_eq!(relay.stop().reset, 200);
 }
 
+fn urge(stream: &TcpStream, byte: u8) -> usize {
+    use nix::sys::socket::{MsgFlags, send};
+    send(std::os::fd::AsRawFd::as_raw_fd(stream), &[byte], MsgFlags::MSG_OOB).unwrap()
+}
+
 /// A reading stops before urgent data, and says nothing about what is behind.
 #[test]
 fn urgent_data_holds_nothing_up() {
-    use nix::sys::socket::{MsgFlags, send};
     let (bed, listener, relay) = explicit("urgent", |_| {});
     let (mut client, mut far) = bed.pair(&listener, relay.address());
     for _ in 0..50 {
         client.write_all(b"before").unwrap();
-        send(std::os::fd::AsRawFd::as_raw_fd(&client), b"!", MsgFlags::MSG_OOB).unwrap();
+        assert_eq!(urge(&client, b'!'), 1);
         client.write_all(b"after").unwrap();
         let mut got = [0; 11];
         far.read_exact(&mut got).unwrap();
@@ -360,7 +364,7 @@ fn times_gathered(near: &TcpStream, mut other: &TcpStream) -> usize {
 
 #[test]
 fn bulk_data_that_stop_short_of_what_would_wake_the_relay_arrive_all_the_same() {
-    let (bed, listener, relay) = explicit("gpause", |plan| plan.nap = Duration::from_millis(20));
+    let (bed, listener, relay) = explicit("gpause", |plan| gathers(plan, Duration::from_millis(20)));
     for client_sends in [true, false] {
         let (client, far) = bed.pair(&listener, relay.address());
         let (near, other) = if client_sends { (&client, &far) } else { (&far, &client) };
@@ -374,6 +378,8 @@ fn bulk_data_that_stop_short_of_what_would_wake_the_relay_arrive_all_the_same() 
 enum Prompt {
     Fin,
     Answer,
+    /// An urgent byte.
+    Mark,
 }
 
 /// At 320 kB/s a transfer is bulk after three seconds, and what comes then may gather for as long as this.
@@ -397,6 +403,12 @@ fn read_until_still(mut other: &TcpStream, got: &mut [u8], is_sent: impl Fn() ->
     count
 }
 
+/// Bulk data gather, also of a rate at which the queue would be kept short.
+fn gathers(plan: &mut RelayPlan, length: Duration) {
+    plan.nap = length;
+    plan.defaults_mut().queue = None;
+}
+
 fn gather_until(prompt: Prompt, near: &TcpStream, mut other: &TcpStream) {
     const PIECES: usize = 90;
     let mut got = vec![0; PIECES * (16 << 10)];
@@ -410,6 +422,7 @@ fn gather_until(prompt: Prompt, near: &TcpStream, mut other: &TcpStream) {
     match prompt {
         Prompt::Fin => near.shutdown(Shutdown::Write).unwrap(),
         Prompt::Answer => other.write_all(b"x").unwrap(),
+        Prompt::Mark => assert_eq!(urge(near, b'!'), 1),
     }
     other.read_exact(&mut got[early..]).unwrap();
     assert!(prompted.elapsed() < GATHER / 2, "they waited for their time: {prompt:?}");
@@ -417,11 +430,11 @@ fn gather_until(prompt: Prompt, near: &TcpStream, mut other: &TcpStream) {
 }
 
 #[test]
-fn bulk_data_gather_and_a_fin_or_an_answer_moves_them_at_once() {
-    let (bed, listener, relay) = explicit("gather", |plan| plan.nap = GATHER);
+fn bulk_data_gather_and_a_fin_a_mark_or_an_answer_moves_them_at_once() {
+    let (bed, listener, relay) = explicit("gather", |plan| gathers(plan, GATHER));
     std::thread::scope(|scope| {
         for (client_sends, prompt) in
-            [true, false].into_iter().flat_map(|c| [(c, Prompt::Fin), (c, Prompt::Answer)])
+            [true, false].into_iter().flat_map(|c| [(c, Prompt::Fin), (c, Prompt::Answer), (c, Prompt::Mark)])
         {
             let (client, far) = bed.pair(&listener, relay.address());
             let (near, other) = if client_sends { (client, far) } else { (far, client) };

@@ -1,12 +1,19 @@
 //! What keeps the queue of a relayed direction short: marks at each arrival, and the window. The very code that marks in
 //! the kernel, and that sets sockets in the relay.
 
-use crate::{packet::Segment, tcp::Endpoint};
-use longfat_cc::queue::{Advertised, Marker, QueuePlan, View, Window};
+use crate::{
+    packet::Segment,
+    scenario::{EndpointPlan, RelayPlan},
+    tcp::Endpoint,
+};
+use longfat_cc::queue::{Advertised, Marker, QueuePlan, Room, View, Window};
 use longfat_schema::record::RelaySample;
 
 /// How often the relay looks at a connection: as the real one does.
 const LOOK_EVERY_NS: u64 = 2_000_000;
+/// The window of a handshake cannot be scaled (RFC 7323, section 2.2). A relay that keeps its queue short does not open it
+/// further before it knows more.
+const FIRST_WINDOW_BYTES: u64 = 65_535;
 
 /// One direction of a relayed connection.
 #[derive(Debug)]
@@ -18,23 +25,58 @@ pub struct Queue {
     random: u64,
     look_at_ns: u64,
     advertised: Option<Advertised>,
+    plain: Plain,
 }
 
-/// Both directions of a connection.
-pub fn both(plan: &QueuePlan, seed: u64) -> [Queue; 2] {
-    [Queue::new(plan, seed), Queue::new(plan, !seed)]
+/// How the sockets are while nothing keeps the queue short.
+#[derive(Debug)]
+struct Plain {
+    clamp_bytes: u64,
+    capacity_bytes: u64,
+    unsent_bytes: u64,
+}
+
+impl Plain {
+    fn of(inbound: &EndpointPlan, outbound: &EndpointPlan) -> Plain {
+        Plain {
+            clamp_bytes: inbound.window_bytes.unwrap_or(u64::MAX),
+            capacity_bytes: inbound.receive_buffer_bytes,
+            unsent_bytes: outbound.unsent_limit_bytes.unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Both directions of a connection; none where queues are left alone.
+pub fn both(relay: &RelayPlan, seed: u64) -> Option<[Queue; 2]> {
+    let plan = relay.queue.as_ref()?;
+    let queue =
+        |seed, inbound, outbound| Queue::new(plan, seed, relay.buffer_bytes, Plain::of(inbound, outbound));
+    let (client, server) = (&relay.client_side, &relay.server_side);
+    Some([queue(seed, client, server), queue(!seed, server, client)])
+}
+
+/// An end of a relay as a connection begins with it.
+pub fn at_first(relay: &RelayPlan, end: &EndpointPlan) -> EndpointPlan {
+    let first_bytes = relay.queue.as_ref().filter(|queue| queue.window).map(|_| FIRST_WINDOW_BYTES);
+    let window_bytes = end.window_bytes.into_iter().chain(first_bytes).min();
+    EndpointPlan { window_bytes, ..end.clone() }
 }
 
 impl Queue {
-    fn new(plan: &QueuePlan, seed: u64) -> Queue {
+    fn new(plan: &QueuePlan, seed: u64, held_bytes: u64, plain: Plain) -> Queue {
+        let room = Room {
+            inbound_bytes: plain.capacity_bytes.saturating_add(held_bytes),
+            unsent_bytes: u32::try_from(plain.unsent_bytes).unwrap_or(u32::MAX),
+        };
         Queue {
             target_us: plan.target_us,
             marker: Marker::new(plan.settings()),
-            window: plan.window.then(|| Window::new(plan.target_us)),
+            window: plan.window.then(|| Window::new(plan.target_us, room)),
             drops: plan.drop,
             random: seed | 1,
             look_at_ns: 0,
             advertised: None,
+            plain,
         }
     }
 
@@ -68,9 +110,17 @@ impl Queue {
         }
         self.look_at_ns = now_ns + LOOK_EVERY_NS;
         let wanted = window.update(&view(inbound, outbound, now_ns));
-        inbound.receiver.limit(wanted.window_bytes.into(), wanted.buffer_bytes.into());
-        outbound.sender.limit_unsent(u64::from(wanted.ahead_bytes / 2));
-        self.advertised = Some(wanted);
+        match wanted {
+            Some(wanted) => {
+                inbound.receiver.limit(wanted.window_bytes.into(), wanted.buffer_bytes.into());
+                outbound.sender.limit_unsent(u64::from(wanted.ahead_bytes / 2));
+            }
+            None => {
+                inbound.receiver.limit(self.plain.clamp_bytes, self.plain.capacity_bytes);
+                outbound.sender.limit_unsent(self.plain.unsent_bytes);
+            }
+        }
+        self.advertised = wanted;
     }
 
     /// Bytes the relay reads at most at a time.

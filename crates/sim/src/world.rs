@@ -152,9 +152,11 @@ impl Builder<'_> {
             return Ok(Carrier::Tcp { source, sink });
         };
         let plan = &self.scenario.relays[relay];
-        let inbound = [(flow.from, &tcp.sender, source_app), (plan.node, &plan.client_side, App::Relay)];
+        let [client_side, server_side] =
+            [&plan.client_side, &plan.server_side].map(|end| queue::at_first(plan, end));
+        let inbound = [(flow.from, &tcp.sender, source_app), (plan.node, &client_side, App::Relay)];
         let [_, client] = self.connection(&whose, mss_bytes, inbound)?;
-        let outbound = [(plan.node, &plan.server_side, App::Relay), (flow.to, &tcp.receiver, sink_app)];
+        let outbound = [(plan.node, &server_side, App::Relay), (flow.to, &tcp.receiver, sink_app)];
         let [server, sink] = self.connection(&whose, mss_bytes, outbound)?;
         self.relay(relay, [client, server]);
         self.opens.push((source, open_ns));
@@ -171,9 +173,7 @@ impl Builder<'_> {
         self.relay_counts[relay] += 1;
         let ends = ends.map(|end| end as u32);
         let mut connection = RelayConnection::new(relay, number, ends, buffer_bytes);
-        if let Some(queue) = &self.scenario.relays[relay].queue {
-            connection.queues = Some(queue::both(queue, self.scenario.seed ^ u64::from(index)));
-        }
+        connection.queues = queue::both(&self.scenario.relays[relay], self.scenario.seed ^ u64::from(index));
         self.relays.push(connection);
     }
 

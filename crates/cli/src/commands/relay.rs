@@ -1,6 +1,7 @@
 //! `longfat relay`.
 
 mod check;
+mod confine;
 mod daemon;
 mod log;
 mod notify;
@@ -12,10 +13,11 @@ use crate::{
 };
 use anyhow::{Context, anyhow, bail};
 use clap::ArgGroup;
+use confine::{Kept, UserArgs};
 use longfat_host::monotonic_us;
 use longfat_relay::{
     ConnectionPlan, ConnectionSummary, ControlPlan, Error, InterceptPlan, LegPlan, MatchPlan, Network,
-    Observer, Ports, QueuePlan, QueueSpec, Ready, RelayPlan, RelayStats, RulePlan,
+    Observer, Ports, QueuePlan, QueueSpec, Ready, RelayPlan, RelayStats, RulePlan, TargetSpec,
 };
 use longfat_schema::{
     lines::Lines,
@@ -43,8 +45,8 @@ Examples:
   # Without privileges, as an ordinary proxy for one server:
   longfat relay --listen 0.0.0.0:8080 --to server.example:80 --cc-server cubic
 
-  # No connection's bytes wait longer than about 20 ms in the relay, while the long leg stays busy:
-  longfat relay --intercept lan --cc-server lf_highspeed --queue-target 20ms
+  # No connection's bytes wait longer than about 5 ms in the relay, rather than 20 ms; 'off' leaves its queue alone:
+  longfat relay --intercept lan --cc-server lf_highspeed --queue-target 5ms
 
   # What it holds and how both legs do, every 10 ms, one JSON object per line:
   longfat relay --intercept lan --samples relay.jsonl
@@ -121,11 +123,12 @@ pub struct Args {
           help_heading = "Legs")]
     notsent_lowat: Size,
 
-    /// Keep the queue of every connection short: bytes shall not wait longer than this in the relay. The advertised
-    /// window holds it, and arriving packets of senders that have ECN are marked where it does not (Linux 6.6).
-    #[arg(long, value_name = "TIME", help_heading = "Queue")]
-    queue_target: Option<Nanos>,
-    /// More about the queue, as in the relay's file: 'controller = "red", allowed = "4MB", red = "1MB", window = false'.
+    /// How long bytes may wait in the relay, per connection: the advertised window follows the rate of the other leg. 'off'
+    /// leaves the queue alone [default: 20ms].
+    #[arg(long, value_name = "TIME|off", help_heading = "Queue")]
+    queue_target: Option<TargetSpec>,
+    /// More about the queue, as in the relay's file, like packets that are marked beside the window (Linux 6.6):
+    /// 'controller = "pi"', or 'controller = "red", allowed = "4MB", red = "1MB", window = false'.
     #[arg(long, value_name = "KEYS", value_parser = QueueSpec::from_words, help_heading = "Queue")]
     queue: Option<QueueSpec>,
 
@@ -160,6 +163,8 @@ pub struct Args {
     /// Say on standard error what became of each connection.
     #[arg(long, short)]
     verbose: bool,
+    #[command(flatten)]
+    user: UserArgs,
     /// Print JSON objects: one when ready, one at the end.
     #[arg(long)]
     json: bool,
@@ -200,6 +205,7 @@ pub fn run(args: Args) -> Outcome {
 fn run_quick(args: &Args) -> Outcome {
     let signals = daemon::Signals::catch(false)?;
     let plan = plan(args)?;
+    let kept = args.user.kept(&plan)?;
     let _held = daemon::hold(&plan)?;
     let lines = match &args.samples {
         Some(path) => {
@@ -207,7 +213,7 @@ fn run_quick(args: &Args) -> Outcome {
         }
         None => Lines::default(),
     };
-    let voice = Voice { args, lines: lines.clone(), broken: Mutex::new(None) };
+    let voice = Voice { args, kept, lines: lines.clone(), broken: Mutex::new(None) };
     let stats = longfat_relay::run(&plan, &signals, &voice).map_err(|error| match error {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
@@ -246,11 +252,8 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
     Ok(plan)
 }
 
-/// How queues are kept short; `--queue-target` alone asks for it, too.
+/// How queues are kept short, if they are.
 fn queue(args: &Args) -> anyhow::Result<Option<QueuePlan>> {
-    if args.queue.is_none() && args.queue_target.is_none() {
-        return Ok(None);
-    }
     let mut spec = args.queue.clone().unwrap_or_default();
     spec.target = args.queue_target.or(spec.target);
     spec.checked().map_err(|wrong| anyhow!("--queue: {wrong}"))
@@ -300,6 +303,7 @@ fn rule(args: &Args, defaults: &Arc<ConnectionPlan>) -> Option<RulePlan> {
 /// Says on standard output, standard error and in the samples file what the relay has to say.
 struct Voice<'a> {
     args: &'a Args,
+    kept: Kept,
     lines: Lines,
     /// The first error of the samples file.
     broken: Mutex<Option<std::io::Error>>,
@@ -320,6 +324,10 @@ impl Voice<'_> {
 }
 
 impl Observer for Voice<'_> {
+    fn prepared(&self) -> longfat_relay::Result<()> {
+        Ok(self.kept.alone()?)
+    }
+
     fn ready(&self, ready: &Ready) {
         println!("{}", self.ready_line(ready));
     }

@@ -122,13 +122,6 @@ impl Relay {
         self.stdout.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)
     }
-
-    /// User and system time so far, in clock ticks.
-    pub fn cpu_ticks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let after_name = stat.rsplit_once(')').unwrap().1;
-        after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
-    }
 }
 
 impl Drop for Relay {

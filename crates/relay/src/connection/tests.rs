@@ -49,6 +49,25 @@ fn a_fin_follows_the_last_byte_and_the_other_direction_goes_on() {
 }
 
 #[test]
+fn an_urgent_byte_goes_by_itself_and_is_written_as_one() {
+    let mut connection = open();
+    connection.on(Event::Readable(Side::Client));
+    connection.on(Event::ReadMark(ClientToServer));
+    assert_eq!(
+        (connection.next(ClientToServer), connection.held_bytes(ClientToServer)),
+        (Action::WriteMark, 1)
+    );
+    connection.on(Event::WriteBlocked(ClientToServer));
+    assert_eq!(connection.next(ClientToServer), Action::Wait);
+    connection.on(Event::Writable(Side::Server));
+    assert_eq!(connection.next(ClientToServer), Action::WriteMark);
+    connection.on(Event::Written(ClientToServer, 1));
+    assert_eq!(connection.next(ClientToServer), Action::Read);
+    connection.on(Event::Read(ClientToServer, 1));
+    assert_eq!(connection.next(ClientToServer), Action::Write, "the next byte is like any other");
+}
+
+#[test]
 fn a_reset_is_passed_on_after_what_was_acknowledged_before_it() {
     let mut connection = open();
     connection.on(Event::Read(ServerToClient, 5));
@@ -74,6 +93,31 @@ fn a_peer_that_does_not_read_cannot_hold_a_reset_for_ever() {
     assert_eq!(connection.ending(), Some(Ending::Reset));
 }
 
+#[test]
+fn what_a_client_sent_is_delivered_although_it_was_reset_before_the_server_leg_stood() {
+    let mut connection = Connection::new();
+    connection.on(Event::Readable(Side::Client));
+    connection.on(Event::Failed(Side::Client));
+    assert!(connection.is_client_gone() && connection.is_connecting());
+    assert_eq!((connection.next(ClientToServer), connection.ending()), (Action::Wait, None));
+    connection.on(Event::Connected);
+    assert_eq!((connection.next(ClientToServer), connection.resetting()), (Action::Read, Some(Side::Client)));
+    connection.on(Event::Read(ClientToServer, 5));
+    connection.on(Event::Written(ClientToServer, 5));
+    connection.on(Event::ReadEnded(ClientToServer));
+    assert_eq!(connection.ending(), Some(Ending::Settle(Side::Server)));
+}
+
+#[test]
+fn a_server_that_refuses_or_takes_too_long_ends_what_a_client_left_behind() {
+    for end in [Event::Failed(Side::Server), Event::Expired] {
+        let mut connection = Connection::new();
+        connection.on(Event::Failed(Side::Client));
+        connection.on(end);
+        assert_eq!((connection.ending(), connection.is_client_gone()), (Some(Ending::Reset), false));
+    }
+}
+
 fn side() -> impl Strategy<Value = Side> {
     prop_oneof![Just(Side::Client), Just(Side::Server)]
 }
@@ -81,6 +125,7 @@ fn side() -> impl Strategy<Value = Side> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (side(), prop::collection::vec(any::<u8>(), 1..40)).prop_map(|(s, b)| Step::Arrive(s, b)),
+        2 => (side(), any::<u8>()).prop_map(|(s, b)| Step::Urge(s, b)),
         6 => (side(), 1usize..60).prop_map(|(s, n)| Step::Room(s, n)),
         1 => side().prop_map(Step::Fin),
         1 => side().prop_map(Step::Reset),
@@ -143,6 +188,39 @@ proptest! {
         prop_assert_eq!(world.logic.ending(), Some(Ending::Settle(who.other())));
         prop_assert_eq!(world.peers[who.other() as usize].got.len(), world.sent[who as usize].len());
         world.logic.on(Event::Settled);
+        prop_assert_eq!(world.logic.ending(), Some(Ending::Reset));
+    }
+
+    #[test]
+    fn whatever_a_client_does_before_the_server_leg_stands_its_bytes_arrive(
+        steps in prop::collection::vec(step(), 1..60),
+        read_limit in 1usize..50,
+        is_reset in any::<bool>(),
+    ) {
+        let mut world = World::connecting(read_limit);
+        for step in steps.into_iter().filter(|step| !matches!(step, Step::Reset(Side::Server))) {
+            world.apply(step);
+        }
+        prop_assert!(world.logic.ending().is_none() && world.peers[1].got.is_empty());
+        world.apply(if is_reset { Step::Reset(Side::Client) } else { Step::Fin(Side::Client) });
+        world.apply(Step::Connect);
+        world.apply(Step::Room(Side::Server, 1 << 20));
+        world.turn();
+        world.check_prefix();
+        prop_assert_eq!(world.peers[1].got.len(), world.sent[0].len());
+        let is_settling = world.logic.ending() == Some(Ending::Settle(Side::Server));
+        prop_assert!(is_settling != world.peers[1].got_fin, "a FIN or, later, a reset");
+    }
+
+    #[test]
+    fn a_server_that_refuses_ends_the_connection_whatever_the_client_did(
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut world = World::connecting(10);
+        for step in steps {
+            world.apply(step);
+        }
+        world.apply(Step::Reset(Side::Server));
         prop_assert_eq!(world.logic.ending(), Some(Ending::Reset));
     }
 }

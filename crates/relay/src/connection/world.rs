@@ -4,14 +4,21 @@
 use super::{Action, Connection, Direction, Event, Side};
 use std::collections::VecDeque;
 
+/// A byte of a stream, urgent or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Byte {
+    value: u8,
+    is_urgent: bool,
+}
+
 /// One peer as the kernel shows it: bytes that have arrived, then perhaps the end or a reset; room to send.
 #[derive(Default)]
 pub struct Peer {
-    to_read: VecDeque<u8>,
+    to_read: VecDeque<Byte>,
     sent_fin: bool,
     failed: bool,
     room_bytes: usize,
-    pub got: Vec<u8>,
+    pub got: Vec<Byte>,
     pub got_fin: bool,
 }
 
@@ -19,9 +26,13 @@ pub struct Peer {
 #[derive(Debug, Clone)]
 pub enum Step {
     Arrive(Side, Vec<u8>),
+    /// One urgent byte arrives.
+    Urge(Side, u8),
     Room(Side, usize),
     Fin(Side),
     Reset(Side),
+    /// The server answers.
+    Connect,
     Spurious(Side),
     Turn,
 }
@@ -30,19 +41,26 @@ pub enum Step {
 pub struct World {
     pub logic: Connection,
     pub peers: [Peer; 2],
-    held: [VecDeque<u8>; 2],
-    pub sent: [Vec<u8>; 2],
+    held: [VecDeque<Byte>; 2],
+    pub sent: [Vec<Byte>; 2],
     read_limit: usize,
+    /// Whether the server has answered.
+    connected: bool,
     actions: usize,
 }
 
 impl World {
     pub fn new(read_limit: usize) -> World {
+        let mut world = World::connecting(read_limit);
+        world.apply(Step::Connect);
+        world.logic.on(Event::Writable(Side::Client));
+        world
+    }
+
+    /// A world whose server has not answered yet: it sends nothing until then, and its reset is a refusal.
+    pub fn connecting(read_limit: usize) -> World {
         let (peers, held, sent) = Default::default();
-        let mut logic = Connection::new();
-        logic.on(Event::Connected);
-        logic.on(Event::Writable(Side::Client));
-        World { logic, peers, held, sent, read_limit, actions: 0 }
+        World { logic: Connection::new(), peers, held, sent, read_limit, connected: false, actions: 0 }
     }
 
     fn peer(&mut self, side: Side) -> &mut Peer {
@@ -51,11 +69,12 @@ impl World {
 
     pub fn apply(&mut self, step: Step) {
         match step {
-            Step::Arrive(side, bytes) if !self.peer(side).sent_fin && !self.peer(side).failed => {
-                self.sent[side as usize].extend(&bytes);
-                self.peer(side).to_read.extend(bytes);
-                self.logic.on(Event::Readable(side));
+            Step::Arrive(Side::Server, _) | Step::Urge(Side::Server, _) | Step::Fin(Side::Server)
+                if !self.connected => {}
+            Step::Arrive(side, bytes) => {
+                self.arrive(side, bytes.into_iter().map(|value| Byte { value, is_urgent: false }));
             }
+            Step::Urge(side, value) => self.arrive(side, std::iter::once(Byte { value, is_urgent: true })),
             Step::Room(side, bytes) => {
                 self.peer(side).room_bytes += bytes;
                 self.logic.on(Event::Writable(side));
@@ -72,8 +91,20 @@ impl World {
                 self.logic.on(Event::Readable(side));
                 self.logic.on(Event::Writable(side));
             }
+            Step::Connect if !self.connected && !self.peer(Side::Server).failed => {
+                self.connected = true;
+                self.logic.on(Event::Connected);
+            }
             Step::Turn => self.turn(),
             _ => {}
+        }
+    }
+
+    fn arrive(&mut self, side: Side, bytes: impl Iterator<Item = Byte> + Clone) {
+        if !self.peer(side).sent_fin && !self.peer(side).failed {
+            self.sent[side as usize].extend(bytes.clone());
+            self.peer(side).to_read.extend(bytes);
+            self.logic.on(Event::Readable(side));
         }
     }
 
@@ -96,7 +127,8 @@ impl World {
         let event = match action {
             Action::Wait => return false,
             Action::Read => self.read(direction),
-            Action::Write => self.write(direction),
+            Action::Write => self.write(direction, false),
+            Action::WriteMark => self.write(direction, true),
             Action::Finish => self.finish(direction),
         };
         self.logic.on(event);
@@ -107,20 +139,24 @@ impl World {
         assert!(self.held[direction.index()].is_empty(), "a buffer is filled only when empty");
         let limit = self.read_limit;
         let peer = self.peer(direction.from());
-        let bytes = limit.min(peer.to_read.len());
-        match (bytes, peer.sent_fin || peer.failed) {
+        let is_at_mark = peer.to_read.front().is_some_and(|byte| byte.is_urgent);
+        let before_mark = peer.to_read.iter().take_while(|byte| !byte.is_urgent).count();
+        let bytes = if is_at_mark { 1 } else { limit.min(before_mark) };
+        let taken: Vec<Byte> = peer.to_read.drain(..bytes).collect();
+        let event = match (bytes, peer.sent_fin || peer.failed) {
             (0, true) => Event::ReadEnded(direction),
             (0, false) => Event::ReadBlocked(direction),
-            _ => {
-                let taken: Vec<u8> = peer.to_read.drain(..bytes).collect();
-                self.held[direction.index()].extend(taken);
-                Event::Read(direction, bytes)
-            }
-        }
+            _ if is_at_mark => Event::ReadMark(direction),
+            _ => Event::Read(direction, bytes),
+        };
+        self.held[direction.index()].extend(taken);
+        event
     }
 
-    fn write(&mut self, direction: Direction) -> Event {
+    fn write(&mut self, direction: Direction, as_mark: bool) -> Event {
         let held = self.held[direction.index()].len();
+        let are_marked = self.held[direction.index()].iter().all(|byte| byte.is_urgent == as_mark);
+        assert!(are_marked && (held == 1 || !as_mark), "a mark where none was, or none where one was");
         let to = direction.to();
         if self.peer(to).failed {
             return Event::Failed(to);
@@ -129,7 +165,7 @@ impl World {
         if bytes == 0 {
             return Event::WriteBlocked(direction);
         }
-        let moved: Vec<u8> = self.held[direction.index()].drain(..bytes).collect();
+        let moved: Vec<Byte> = self.held[direction.index()].drain(..bytes).collect();
         let peer = self.peer(to);
         assert!(!peer.got_fin, "bytes after the FIN");
         peer.room_bytes -= bytes;

@@ -1,5 +1,6 @@
 //! Packets of a held handshake: the SYN that is read, the refusals that are written. Bytes in, bytes out.
 
+use super::Pair;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const TCP: u8 = 6;
@@ -8,6 +9,7 @@ const TTL: u8 = 64;
 /// FIN, SYN, RST and ACK of a TCP header's flags (RFC 9293 section 3.1).
 const FLAGS: u8 = 0x17;
 const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
 const RST_ACK: u8 = 0x14;
 /// What an ICMPv6 error may quote within the smallest MTU (RFC 4443 section 2.4); a SYN is far shorter.
 const QUOTED_BYTES: usize = 1232;
@@ -66,17 +68,8 @@ impl Syn {
 
     /// The server's "connection refused" (RFC 9293 section 3.10.7.1).
     pub fn reset(&self) -> Vec<u8> {
-        let mut tcp = vec![0; 20];
-        tcp[0..2].copy_from_slice(&self.server.port().to_be_bytes());
-        tcp[2..4].copy_from_slice(&self.client.port().to_be_bytes());
         let acknowledged = self.sequence.wrapping_add(1).wrapping_add(self.payload_bytes);
-        tcp[8..12].copy_from_slice(&acknowledged.to_be_bytes());
-        tcp[12] = 5 << 4;
-        tcp[13] = RST_ACK;
-        let (from, to) = (self.server.ip(), self.client.ip());
-        let sum = checksum(&[&pseudo_header(from, to, TCP, tcp.len()), &tcp]);
-        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
-        packet(from, to, TCP, &tcp)
+        reset(self.server, self.client, 0, Some(acknowledged))
     }
 
     /// A router's "destination unreachable" about the SYN `quoted`, from one of this host's addresses.
@@ -91,6 +84,26 @@ impl Syn {
         icmp[2..4].copy_from_slice(&sum.to_be_bytes());
         packet(from, to, if to.is_ipv4() { 1 } else { ICMPV6 }, &icmp)
     }
+}
+
+/// What a client would send that has given up its SYN after an answer: a reset behind the SYN, whose next sequence number
+/// this is. The server forgets the handshake (RFC 9293 section 3.10.7.4).
+pub(crate) fn reset_behind_syn((client, server): Pair, sequence: u32) -> Vec<u8> {
+    reset(client, server, sequence, None)
+}
+
+fn reset(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledged: Option<u32>) -> Vec<u8> {
+    let mut tcp = vec![0; 20];
+    tcp[0..2].copy_from_slice(&from.port().to_be_bytes());
+    tcp[2..4].copy_from_slice(&to.port().to_be_bytes());
+    tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
+    tcp[8..12].copy_from_slice(&acknowledged.unwrap_or(0).to_be_bytes());
+    tcp[12] = 5 << 4;
+    tcp[13] = if acknowledged.is_some() { RST_ACK } else { RST };
+    let (from, to) = (from.ip(), to.ip());
+    let sum = checksum(&[&pseudo_header(from, to, TCP, tcp.len()), &tcp]);
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    packet(from, to, TCP, &tcp)
 }
 
 type Parsed<'a> = (IpAddr, IpAddr, &'a [u8]);

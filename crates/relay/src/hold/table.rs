@@ -2,26 +2,64 @@
 //!
 //! A client's SYN begins a dial; its retransmissions do not begin another. When the server has answered, the SYN is
 //! given to the relay's listener, again for each retransmission (under SYN cookies the kernel keeps nothing). What
-//! does not fit into the table passes by unrelayed, and stays so for its retransmissions: a second SYN of another
-//! sequence number for the same addresses would confuse the server. A relay that fails closed lets nothing by: there a
-//! retransmission may find room.
+//! does not fit into the table, or into the [`Window`], is given to the listener at once: its client has to come before
+//! anybody is dialled. When the relay has no place, SYNs pass by unrelayed, and so do their retransmissions: a second SYN of
+//! another sequence number for the same addresses would confuse the server. A relay that fails closed lets nothing by: there
+//! a retransmission may find room.
 
+use super::window::Window;
 use crate::Fail;
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasher, RandomState},
     net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 /// A client and the server it wants.
 pub(crate) type Pair = (SocketAddr, SocketAddr);
 
-/// A dial that nobody answers: the client's next SYN begins another.
-pub(crate) const DIAL: Duration = Duration::from_secs(20);
-/// How long a server's leg waits for the client to complete its handshake. A client later than that is served by a
-/// new dial.
-pub(crate) const ANSWERED: Duration = Duration::from_secs(30);
+/// How far a held handshake is. Each stage has one duration; a client that comes later than the last is served by a new dial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its server is dialled.
+    Dialing,
+    /// And has not answered: mostly there is none, and so no connection of nobody's. The client's SYN after this begins another
+    /// dial.
+    Silent,
+    /// The server has answered; the client may come.
+    Answered,
+    /// And has not come.
+    Late,
+}
+
+impl Stage {
+    const ALL: [Stage; 4] = [Stage::Dialing, Stage::Silent, Stage::Answered, Stage::Late];
+
+    fn lasts(self) -> Duration {
+        match self {
+            // Longer than a round trip, and a SYN or SYN-ACK that is lost.
+            Stage::Dialing | Stage::Answered => Duration::from_secs(3),
+            Stage::Silent => Duration::from_secs(17),
+            // The SYN-ACK is sent again after 1, 3 and 7 s.
+            Stage::Late => Duration::from_secs(7),
+        }
+    }
+
+    fn next(self) -> Option<Stage> {
+        match self {
+            Stage::Dialing => Some(Stage::Silent),
+            Stage::Answered => Some(Stage::Late),
+            Stage::Silent | Stage::Late => None,
+        }
+    }
+
+    fn is_answered(self) -> bool {
+        matches!(self, Stage::Answered | Stage::Late)
+    }
+}
+
 /// A passed SYN may be retransmitted as late as this (RFC 6298: 1, 2, 4 ... 64 s).
 const PASSED: Duration = Duration::from_secs(130);
 /// Passed pairs remembered, by a hash: one that is overwritten early costs its client another handshake.
@@ -34,16 +72,29 @@ pub(crate) enum Verdict {
     Dial(u64),
     /// Nothing: the dial is under way.
     Wait,
+    /// That dial has come to nothing, and the client asks again: it shall go to its server itself.
+    Silent(u64),
     /// Give it to the listener: the server's leg stands.
     Answer,
+    /// Give it to the listener: whoever comes is dialled for then.
+    Prove,
     /// There is no room: forward it, or not, as the relay fails.
     Pass,
+}
+
+/// For whom the relay has a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Nobody,
+    /// For a client that is there, not for a SYN alone.
+    Client,
+    Syn,
 }
 
 #[derive(Debug)]
 struct Held {
     number: u64,
-    answered: bool,
+    stage: Stage,
     syn: Box<[u8]>,
 }
 
@@ -51,9 +102,10 @@ struct Held {
 #[derive(Debug)]
 pub(crate) struct Table {
     held: HashMap<Pair, Held>,
-    /// Deadlines in order of time, per state (each state has one duration); stale ones are skipped.
-    dialing: VecDeque<(Instant, Pair, u64)>,
-    answered: VecDeque<(Instant, Pair, u64)>,
+    /// All but the silent ones; shared with the other workers' tables.
+    window: Arc<Mutex<Window>>,
+    /// Deadlines in order of time, per stage; stale ones are skipped.
+    deadlines: [VecDeque<(Instant, Pair, u64)>; Stage::ALL.len()],
     /// Empty until something passes.
     passed: Vec<Option<(u64, Instant)>>,
     /// Keyed at random, so that nobody can choose addresses that overwrite each other.
@@ -65,9 +117,9 @@ pub(crate) struct Table {
 
 impl Table {
     /// Holds at most `limit` handshakes.
-    pub fn new(limit: usize, fail: Fail) -> Table {
-        let (held, dialing, answered, passed, hashing) = Default::default();
-        Table { held, dialing, answered, passed, hashing, limit, fail, next_number: 0 }
+    pub fn new(limit: usize, fail: Fail, window: Arc<Mutex<Window>>) -> Table {
+        let (held, deadlines, passed, hashing) = Default::default();
+        Table { held, window, deadlines, passed, hashing, limit, fail, next_number: 0 }
     }
 
     /// Handshakes held now.
@@ -75,70 +127,124 @@ impl Table {
         self.held.len()
     }
 
-    /// A SYN has come. `may_hold`: the relay takes new connections.
-    pub fn on_syn(&mut self, pair: Pair, syn: &[u8], may_hold: bool, now: Instant) -> Verdict {
+    /// A SYN has come.
+    pub fn on_syn(&mut self, pair: Pair, syn: &[u8], room: Room, now: Instant) -> Verdict {
         if let Some(held) = self.held.get_mut(&pair) {
             // The newest counts: a client that starts anew has another sequence number.
             held.syn = syn.into();
-            return if held.answered { Verdict::Answer } else { Verdict::Wait };
+            if held.stage == Stage::Silent && self.fail == Fail::Open {
+                return Verdict::Silent(held.number);
+            }
+            return if held.stage.is_answered() { Verdict::Answer } else { Verdict::Wait };
         }
-        if !may_hold || self.held.len() >= self.limit || self.was_passed(pair, now) {
+        if room == Room::Nobody || self.was_passed(pair, now) {
             return self.pass(pair, now);
+        }
+        if room == Room::Client || self.held.len() >= self.limit || !self.window().has_room(pair.0.ip()) {
+            return Verdict::Prove;
         }
         let number = self.next_number;
         self.next_number += 1;
-        self.held.insert(pair, Held { number, answered: false, syn: syn.into() });
-        self.dialing.push_back((now + DIAL, pair, number));
+        self.held.insert(pair, Held { number, stage: Stage::Dialing, syn: syn.into() });
+        self.window().add(pair.0.ip());
+        self.wait(pair, number, Stage::Dialing, now);
         Verdict::Dial(number)
+    }
+
+    /// Whether that dial is still wanted.
+    pub fn is_dialled(&self, pair: Pair, number: u64) -> bool {
+        self.held.get(&pair).is_some_and(|held| held.number == number && !held.stage.is_answered())
     }
 
     /// The server's leg stands: the SYN to give to the listener.
     pub fn on_connected(&mut self, pair: Pair, number: u64, now: Instant) -> Option<&[u8]> {
-        let held = self.held.get_mut(&pair).filter(|held| held.number == number)?;
-        held.answered = true;
-        self.answered.push_back((now + ANSWERED, pair, number));
-        Some(&held.syn)
+        self.held.get(&pair).filter(|held| held.number == number)?;
+        self.enter(pair, Stage::Answered, now);
+        self.held.get(&pair).map(|held| &*held.syn)
     }
 
     /// The dial has failed: the SYN to refuse.
     pub fn on_failed(&mut self, pair: Pair, number: u64) -> Option<Box<[u8]>> {
         self.held.get(&pair).filter(|held| held.number == number)?;
-        self.held.remove(&pair).map(|held| held.syn)
+        self.remove(pair).map(|held| held.syn)
     }
 
-    /// The client has completed its handshake, or its place is given up.
+    /// The client has completed its handshake.
     pub fn on_taken(&mut self, pair: Pair) {
-        self.held.remove(&pair);
+        if self.remove(pair).is_some_and(|held| held.stage == Stage::Answered) {
+            self.window().on_client();
+        }
+    }
+
+    /// Its place is given up.
+    pub fn forget(&mut self, pair: Pair) {
+        self.remove(pair);
     }
 
     /// The SYN cannot be held after all (no descriptors): it passes, and so do its retransmissions.
     pub fn give_up(&mut self, pair: Pair, now: Instant) {
-        self.held.remove(&pair);
+        self.remove(pair);
         self.pass(pair, now);
     }
 
     /// Pairs whose time is up; they are forgotten.
     pub fn expire(&mut self, now: Instant) -> Vec<(Pair, u64)> {
         let mut expired = Vec::new();
-        for (is_answered, queue) in [(false, &mut self.dialing), (true, &mut self.answered)] {
-            while let Some((deadline, pair, number)) = queue.front().copied()
+        // Each stage before the one that follows it.
+        for stage in Stage::ALL {
+            while let Some((deadline, pair, number)) = self.deadlines[stage as usize].front().copied()
                 && deadline <= now
             {
-                queue.pop_front();
-                let due = |held: &Held| held.number == number && held.answered == is_answered;
-                if self.held.get(&pair).is_some_and(due) {
-                    self.held.remove(&pair);
-                    expired.push((pair, number));
+                self.deadlines[stage as usize].pop_front();
+                let due = |held: &Held| held.number == number && held.stage == stage;
+                if !self.held.get(&pair).is_some_and(due) {
+                    continue;
+                }
+                match stage.next() {
+                    Some(next) => self.enter(pair, next, deadline),
+                    None => {
+                        self.remove(pair);
+                        expired.push((pair, number));
+                    }
                 }
             }
             // Most handshakes end long before their time: what is stale is thrown out when it prevails.
-            if queue.len() > 64 + 2 * self.held.len() {
-                queue.retain(|(_, pair, number)| {
-                    self.held.get(pair).is_some_and(|held| held.number == *number)
-                });
+            let (queue, held) = (&mut self.deadlines[stage as usize], &self.held);
+            if queue.len() > 64 + 2 * held.len() {
+                queue.retain(|(_, pair, number)| held.get(pair).is_some_and(|held| held.number == *number));
             }
         }
         expired
+    }
+
+    fn enter(&mut self, pair: Pair, stage: Stage, now: Instant) {
+        let Some(held) = self.held.get_mut(&pair) else { return };
+        let (number, before) = (held.number, std::mem::replace(&mut held.stage, stage));
+        let mut window = self.window();
+        match (before, stage) {
+            (_, Stage::Silent) => window.remove(pair.0.ip()),
+            (Stage::Silent, _) => window.add(pair.0.ip()),
+            (_, Stage::Late) => window.on_nobody(),
+            _ => {}
+        }
+        drop(window);
+        self.wait(pair, number, stage, now);
+    }
+
+    fn wait(&mut self, pair: Pair, number: u64, stage: Stage, now: Instant) {
+        self.deadlines[stage as usize].push_back((now + stage.lasts(), pair, number));
+    }
+
+    fn remove(&mut self, pair: Pair) -> Option<Held> {
+        let held = self.held.remove(&pair)?;
+        if held.stage != Stage::Silent {
+            self.window().remove(pair.0.ip());
+        }
+        Some(held)
+    }
+
+    fn window(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pass(&mut self, pair: Pair, now: Instant) -> Verdict {
@@ -160,8 +266,15 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::window::LEAST, *};
     use proptest::prelude::*;
+
+    const DIAL: Duration = Duration::from_secs(20);
+    const ANSWERED: Duration = Duration::from_secs(10);
+
+    fn table(limit: usize, fail: Fail) -> Table {
+        Table::new(limit, fail, Arc::new(Mutex::new(Window::new(1024))))
+    }
 
     fn pair(port: u16) -> Pair {
         (SocketAddr::from(([192, 0, 2, 1], port)), SocketAddr::from(([198, 51, 100, 1], 80)))
@@ -169,43 +282,95 @@ mod tests {
 
     #[test]
     fn a_retransmitted_syn_does_not_dial_twice_and_is_answered_once_the_server_has_answered() {
-        let (mut table, now) = (Table::new(8, Fail::Open), Instant::now());
-        assert_eq!(table.on_syn(pair(1), b"a", true, now), Verdict::Dial(0));
-        assert_eq!(table.on_syn(pair(1), b"b", true, now), Verdict::Wait);
+        let (mut table, now) = (table(8, Fail::Open), Instant::now());
+        assert_eq!(table.on_syn(pair(1), b"a", Room::Syn, now), Verdict::Dial(0));
+        assert_eq!(table.on_syn(pair(1), b"b", Room::Syn, now), Verdict::Wait);
         assert_eq!(table.on_connected(pair(1), 0, now), Some(&b"b"[..]));
-        assert_eq!(table.on_syn(pair(1), b"b", true, now), Verdict::Answer);
+        assert_eq!(table.on_syn(pair(1), b"b", Room::Syn, now), Verdict::Answer);
         table.on_taken(pair(1));
-        assert_eq!(table.on_syn(pair(1), b"c", true, now), Verdict::Dial(1));
+        assert_eq!(table.on_syn(pair(1), b"c", Room::Syn, now), Verdict::Dial(1));
     }
 
     #[test]
     fn a_dial_nobody_answers_is_given_up_and_the_next_syn_dials_again() {
-        let (mut table, now) = (Table::new(8, Fail::Open), Instant::now());
-        table.on_syn(pair(1), b"a", true, now);
+        let (mut table, now) = (table(8, Fail::Open), Instant::now());
+        table.on_syn(pair(1), b"a", Room::Syn, now);
         assert!(table.expire(now + DIAL - Duration::from_millis(1)).is_empty());
         assert_eq!(table.expire(now + DIAL), [(pair(1), 0)]);
-        assert_eq!(table.on_syn(pair(1), b"a", true, now + DIAL), Verdict::Dial(1));
+        assert_eq!(table.on_syn(pair(1), b"a", Room::Syn, now + DIAL), Verdict::Dial(1));
         assert_eq!(table.on_connected(pair(1), 0, now + DIAL), None, "an answer to the first dial");
     }
 
     #[test]
-    fn beyond_the_limit_syns_pass_and_so_do_their_retransmissions() {
-        let (mut table, now) = (Table::new(1, Fail::Open), Instant::now());
-        table.on_syn(pair(1), b"a", true, now);
-        assert_eq!(table.on_syn(pair(2), b"a", true, now), Verdict::Pass);
-        table.on_taken(pair(1));
-        assert_eq!(table.on_syn(pair(2), b"a", true, now), Verdict::Pass);
-        assert_eq!(table.on_syn(pair(3), b"a", true, now), Verdict::Dial(1));
-        assert_eq!(table.on_syn(pair(4), b"a", false, now), Verdict::Pass);
+    fn a_client_that_asks_again_when_its_dial_has_come_to_nothing_is_let_go_unless_nothing_passes() {
+        for (fail, verdict) in [(Fail::Open, Verdict::Silent(0)), (Fail::Closed, Verdict::Wait)] {
+            let (mut table, now) = (table(8, fail), Instant::now());
+            table.on_syn(pair(1), b"a", Room::Syn, now);
+            let later = now + Stage::Dialing.lasts();
+            assert_eq!(table.expire(later), []);
+            assert_eq!(table.on_syn(pair(1), b"a", Room::Syn, later), verdict);
+        }
     }
 
     #[test]
-    fn what_did_not_fit_is_dialled_by_its_retransmission_where_nothing_passes() {
-        let (mut table, now) = (Table::new(1, Fail::Closed), Instant::now());
-        table.on_syn(pair(1), b"a", true, now);
-        assert_eq!(table.on_syn(pair(2), b"a", true, now), Verdict::Pass);
+    fn beyond_the_limit_clients_come_before_their_servers_are_dialled() {
+        let (mut table, now) = (table(1, Fail::Closed), Instant::now());
+        table.on_syn(pair(1), b"a", Room::Syn, now);
+        assert_eq!(table.on_syn(pair(2), b"a", Room::Syn, now), Verdict::Prove);
         table.on_taken(pair(1));
-        assert_eq!(table.on_syn(pair(2), b"a", true, now), Verdict::Dial(1));
+        assert_eq!(table.on_syn(pair(3), b"a", Room::Client, now), Verdict::Prove);
+        assert_eq!(table.on_syn(pair(2), b"a", Room::Syn, now), Verdict::Dial(1));
+    }
+
+    #[test]
+    fn without_a_place_syns_pass_and_so_do_their_retransmissions() {
+        let (mut table, now) = (table(8, Fail::Open), Instant::now());
+        assert_eq!(table.on_syn(pair(2), b"a", Room::Nobody, now), Verdict::Pass);
+        assert_eq!(table.on_syn(pair(2), b"a", Room::Syn, now), Verdict::Pass);
+        assert_eq!(table.on_syn(pair(3), b"a", Room::Syn, now), Verdict::Dial(0));
+    }
+
+    #[test]
+    fn what_found_no_place_is_dialled_by_its_retransmission_where_nothing_passes() {
+        let (mut table, now) = (table(1, Fail::Closed), Instant::now());
+        assert_eq!(table.on_syn(pair(2), b"a", Room::Nobody, now), Verdict::Pass);
+        assert_eq!(table.on_syn(pair(2), b"a", Room::Syn, now), Verdict::Dial(0));
+    }
+
+    /// SYNs of so many clients, each of another network; how many of them are dialled for.
+    fn dialled(table: &mut Table, clients: std::ops::Range<u32>, now: Instant) -> Vec<(Pair, u64)> {
+        let pair =
+            |client: u32| (SocketAddr::from(((0x0a00_0001 + (client << 8)).to_be_bytes(), 1)), pair(1).1);
+        let dial = |client| match table.on_syn(pair(client), b"a", Room::Syn, now) {
+            Verdict::Dial(number) => Some((pair(client), number)),
+            _ => None,
+        };
+        clients.filter_map(dial).collect()
+    }
+
+    #[test]
+    fn a_flood_whose_clients_never_come_has_no_more_than_the_least_window_at_its_servers() {
+        let (mut table, now) = (table(1024, Fail::Closed), Instant::now());
+        let held = dialled(&mut table, 0..5000, now);
+        assert_eq!(held.len(), LEAST);
+        for (pair, number) in &held {
+            table.on_connected(*pair, *number, now);
+        }
+        for seconds in 1..10 {
+            table.expire(now + Duration::from_secs(seconds));
+            let more = dialled(&mut table, 5000..6000, now + Duration::from_secs(seconds));
+            assert_eq!(more.len(), 0, "after {seconds} s");
+        }
+        assert_eq!(table.expire(now + ANSWERED).len(), LEAST);
+    }
+
+    #[test]
+    fn dials_that_nobody_answers_keep_none_of_the_living_from_being_held() {
+        let (mut table, now) = (table(1024, Fail::Open), Instant::now());
+        assert_eq!(dialled(&mut table, 0..100, now).len(), LEAST);
+        table.expire(now + Duration::from_secs(3));
+        assert_eq!(dialled(&mut table, 100..110, now + Duration::from_secs(3)).len(), 10);
+        assert_eq!(table.len(), LEAST + 10);
     }
 
     #[derive(Debug, Clone)]
@@ -232,11 +397,11 @@ mod tests {
         fn the_table_stays_within_its_limit_and_forgets_everything_in_time(
             steps in prop::collection::vec(step(), 0..200), limit in 1usize..5,
         ) {
-            let (mut table, mut now, mut dials) = (Table::new(limit, Fail::Open), Instant::now(), 0);
+            let (mut table, mut now, mut dials) = (table(limit, Fail::Open), Instant::now(), 0);
             for step in steps {
                 match step {
                     Step::Syn(port) => {
-                        let verdict = table.on_syn(pair(port), b"s", true, now);
+                        let verdict = table.on_syn(pair(port), b"s", Room::Syn, now);
                         if let Verdict::Dial(number) = verdict {
                             prop_assert_eq!(number, dials);
                             dials += 1;
@@ -252,8 +417,9 @@ mod tests {
                 }
                 prop_assert!(table.len() <= limit);
             }
-            table.expire(now + ANSWERED);
+            table.expire(now + DIAL);
             prop_assert_eq!(table.len(), 0);
+            prop_assert_eq!(table.window().taken(), 0);
         }
     }
 }

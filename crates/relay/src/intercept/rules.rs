@@ -1,16 +1,23 @@
 //! The nft program of an interception, and the record of who made it: text only, nothing is run here.
 
 use crate::{
+    destination,
     hold::{MOST_GATES, MOST_HOLDERS},
-    plan::{Accept, ConnectionPlan, Fail, MatchPlan, RelayPlan, RulePlan},
+    one_way::OneWay,
+    plan::{Accept, ConnectionPlan, Fail, MatchPlan, Mptcp, RelayPlan, RulePlan},
     steer,
 };
-use std::{fmt::Write, sync::Arc};
+use std::{fmt::Write, net::IpAddr, sync::Arc};
 
 /// How long the pair of a SYN is remembered: a handshake by cookies takes a round trip, and a retransmission or two.
 const PAIR_SECONDS: u32 = 5;
 /// Pairs remembered per rule and family: at 50,000 new connections a second, all of them.
 const PAIRS: u32 = 1 << 18;
+
+/// How long connections pass whose answers do not come back by this host.
+pub(crate) const ONE_WAY_SECONDS: u32 = 300;
+/// Such pairs of hosts per family, and such ports of servers per client, address by address.
+const ONE_WAY_PAIRS: u32 = 1 << 12;
 
 /// What tells the mark of a taken packet from the one that delivers it.
 const TAKEN_BIT: u32 = 1 << 31;
@@ -200,7 +207,15 @@ impl Untracked {
 /// Such a packet begins no connection.
 const NOT_SYN: &str = "tcp flags & (syn | ack | rst | fin) != syn";
 const SYN: &str = "tcp flags & (syn | ack | rst | fin) == syn";
+/// To this host, or to many, as its routes say.
+const NOT_ELSEWHERE: &str = "fib daddr type { local, anycast, broadcast, multicast } return";
 const ICMP: &str = "meta l4proto { icmp, ipv6-icmp }";
+
+/// A client's SYN with one of these TCP options begins what the relay cannot carry: MD5 signatures (RFC 2385) and TCP-AO
+/// (RFC 5925) cover what only the ends may send, and MP_JOIN (RFC 8684) adds to a connection that passes elsewhere.
+const NOT_CARRIED: [&str; 3] = ["tcp option 19 exists", "tcp option 29 exists", "tcp option mptcp subtype 1"];
+/// MP_CAPABLE of a client that would use several ways (RFC 8684).
+const MP_CAPABLE: &str = "tcp option mptcp subtype 0";
 
 /// The chains that take packets.
 ///
@@ -213,7 +228,7 @@ const ICMP: &str = "meta l4proto { icmp, ipv6-icmp }";
 /// Clients' SYNs are found by interface and rule, each rule sending them to its own listener;
 /// without a listener the `tproxy` statement does not match, and they are forwarded unrelayed, or dropped by the next
 /// line when the relay fails closed. Only `tproxy` knows that a SYN for a pair of addresses and ports in TIME_WAIT
-/// begins a new connection. All other packets are found by their socket, whatever interface they come from: one look-up per
+/// begins a new connection. What the relay cannot carry passes, or is dropped when the relay fails closed. All other packets are found by their socket, whatever interface they come from: one look-up per
 /// packet, and no route. They come first, for they are nearly all; only the relay's own
 /// packets, should they come back, must not be taken for their other leg's. ICMP errors about the relay's packets quote somebody else's
 /// address as their source, and belong to its sockets all the same: path MTU discovery lives from them.
@@ -235,20 +250,36 @@ pub(crate) fn chains(
     let notrack = untracked.statement();
     let take = marked(taken_mark, untracked);
     let mut text = format!(
-        "table inet {name} {{\n{}chain held {{\n\
+        "table inet {name} {{\n{}{}chain held {{\n\
          {}meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
          }}\nchain answered {{\n\
          {}drop\n\
          }}\nchain syn {{\n\
-         fib daddr type local return\n",
+         {}{NOT_ELSEWHERE}\n\
+         ip daddr {{ {} }} return\n\
+         ip6 daddr {{ {} }} return\n",
         pair_sets(plan),
+        one_way_sets(),
         match untracked {
             // Where its interface is gone it is forwarded.
             Untracked::Can => format!("fib daddr . mark oifname \"{lfh}\" notrack\n"),
             Untracked::Cannot => String::new(),
         },
         answered_lines(plan, numbers, ports, untracked),
+        if plan.fail == Fail::Open { PASS_SATED } else { "" },
+        destination::never_taken("ip"),
+        destination::never_taken("ip6"),
     );
+    if plan.fail == Fail::Open {
+        let ways = |family| {
+            format!(
+                "{family} saddr . {family} daddr @one_way_{family} return\n\
+                 {family} saddr . {family} daddr . tcp dport @silent_{family} return\n"
+            )
+        };
+        text.push_str(&["ip", "ip6"].map(ways).concat());
+        NOT_CARRIED.iter().for_each(|option| text.push_str(&format!("{option} return\n")));
+    }
     let nobody = vec![ListenPorts::default(); ports.len()];
     for line in syn_lines(plan, numbers, if taking == Taking::Yes { ports } else { &nobody }, &take) {
         text.push_str(&line);
@@ -314,6 +345,9 @@ fn families(ports: &ListenPorts) -> [(&'static str, &'static str, &'static str, 
 /// pass any more: each waits for a retransmission.)
 fn pair_sets(plan: &RelayPlan) -> String {
     let mut text = String::new();
+    for (set, address) in SATED.iter().filter(|_| plan.fail == Fail::Open) {
+        let _ = writeln!(text, "set {set} {{ type {address}; }}");
+    }
     for (rule, _) in plan.intercepted_ways() {
         for (family, address) in [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")] {
             let _ = writeln!(
@@ -324,6 +358,24 @@ fn pair_sets(plan: &RelayPlan) -> String {
         }
     }
     text
+}
+
+/// The pairs of hosts whose connections pass for a while, and those of which only the connections to one port do.
+fn one_way_sets() -> String {
+    let rest = format!("flags timeout; timeout {ONE_WAY_SECONDS}s; size {ONE_WAY_PAIRS};");
+    let sets = |(family, address)| {
+        format!(
+            "set one_way_{family} {{ type {address} . {address}; {rest} }}\n\
+             set silent_{family} {{ type {address} . {address} . inet_service; {rest} }}\n"
+        )
+    };
+    [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")].map(sets).concat()
+}
+
+/// Adds to them.
+pub(crate) fn pass(name: &str, ways: &[OneWay]) -> String {
+    let element = |way: &OneWay| format!("add element inet {name} {} {{ {} }}\n", way.set(), way.element());
+    ways.iter().map(element).collect()
 }
 
 /// The addresses and ports of a packet, as the sets of [`pair_sets`] have them.
@@ -401,6 +453,28 @@ fn hold_syn(rule: usize, family: &str, numbers: &Numbers, holders: usize) -> Str
     format!("meta mark set {mark} goto held")
 }
 
+/// More than this of a rule and family is a flood, or nearly: the kernel answers the rest itself, by cookies if need be, and the
+/// worker that holds SYNs sees none of it.
+const HOLDING: &str = "limit rate 4096/second burst 256 packets";
+
+/// Clients that have their share, by family: what else they open passes. Where nothing passes nobody is in them.
+const SATED: [(&str, &str); 2] = [("sated_ip", "ipv4_addr"), ("sated_ip6", "ipv6_addr")];
+const PASS_SATED: &str = "ip saddr @sated_ip return\nip6 saddr @sated_ip6 return\n";
+
+/// These clients, and no others, have their share now.
+pub(crate) fn exclude<'c>(name: &str, clients: impl IntoIterator<Item = &'c IpAddr>) -> String {
+    let (four, six): (Vec<&IpAddr>, Vec<&IpAddr>) = clients.into_iter().partition(|client| client.is_ipv4());
+    let mut text = String::new();
+    for ((set, _), clients) in SATED.iter().zip([four, six]) {
+        let _ = writeln!(text, "flush set inet {name} {set}");
+        let clients: Vec<_> = clients.iter().map(ToString::to_string).collect();
+        if !clients.is_empty() {
+            let _ = writeln!(text, "add element inet {name} {set} {{ {} }}", clients.join(", "));
+        }
+    }
+    text
+}
+
 /// What becomes of a SYN, rule by rule, for the IP families that each can match.
 fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts], take: &str) -> Vec<String> {
     let everything = [RulePlan {
@@ -414,6 +488,9 @@ fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts], take: &
         for (protocol, family, address, port) in families(ports) {
             let Some(filter) = filter(&rule.matches, family) else { continue };
             let matched = format!("meta nfproto {protocol} meta l4proto tcp {filter}");
+            if rule.relay.is_some() {
+                lines.extend(not_carried_lines(&matched, rule.relay.as_deref(), plan.fail));
+            }
             match (&rule.relay, port) {
                 (None, _) => lines.push(format!("{matched}return")),
                 (Some(_), None) if plan.fail == Fail::Closed => lines.push(format!("{matched}drop")),
@@ -424,7 +501,11 @@ fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts], take: &
                     let take = take_syn(index, family, &format!("{address}:{port}"), take);
                     lines.push(format!("{matched}socket transparent 1 {take}"));
                     let hold = hold_syn(index, family, numbers, plan.holders());
-                    lines.push(format!("{matched}{hold}"));
+                    lines.push(format!("{matched}{HOLDING} {hold}"));
+                    lines.push(format!("{matched}{take}"));
+                    if plan.fail == Fail::Closed {
+                        lines.push(format!("{matched}drop"));
+                    }
                 }
                 (Some(_), Some(port)) => {
                     let take = take_syn(index, family, &format!("{address}:{port}"), take);
@@ -437,6 +518,15 @@ fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts], take: &
         }
     }
     lines
+}
+
+/// What becomes of SYNs by which connections begin that cannot be two, or shall not.
+fn not_carried_lines(matched: &str, way: Option<&ConnectionPlan>, fail: Fail) -> Vec<String> {
+    // Where the relay fails open they pass whatever the rule says, by lines that stand before all rules.
+    let refused: &[&str] = if fail == Fail::Closed { &NOT_CARRIED } else { &[] };
+    let passes = way.is_some_and(|way| way.mptcp == Mptcp::Pass);
+    let refused = refused.iter().map(|option| format!("{matched}{option} drop"));
+    refused.chain(passes.then(|| format!("{matched}{MP_CAPABLE} return"))).collect()
 }
 
 fn quoted<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
@@ -584,6 +674,23 @@ mod tests {
     }
 
     #[test]
+    fn syns_of_what_cannot_be_carried_pass_before_any_rule_and_mptcp_where_a_rule_says_so() {
+        let plan = "[intercept]\ninterfaces = 'lan'\n[[rule]]\nport = 80\nmptcp = 'pass'\n[[rule]]\n";
+        let plan = crate::spec::RelaySpec::parse(plan).unwrap().resolve().unwrap();
+        let ports = [ListenPorts { ipv4: Some(5), ipv6: None }; 2];
+        let text = chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can);
+        let (_, syn) = text.split_once("chain syn {\n").unwrap();
+        let lines: Vec<_> = syn.lines().take_while(|line| *line != "}").collect();
+        let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
+        for option in NOT_CARRIED {
+            assert_eq!(lines[at(option)], format!("{option} return"));
+            assert!(at(option) < at("tcp dport { 80 }"), "{lines:?}");
+        }
+        assert_eq!(lines.iter().filter(|line| line.contains(MP_CAPABLE)).count(), 2, "by family: {lines:?}");
+        assert!(at(MP_CAPABLE) < at("tproxy") && lines[at(MP_CAPABLE)].ends_with("return"), "{lines:?}");
+    }
+
+    #[test]
     fn without_rules_everything_is_taken_and_failing_closed_drops_what_nobody_takes() {
         assert_eq!(lines("").len(), 2);
         // Top-level keys stand before the tables.
@@ -595,10 +702,8 @@ mod tests {
             &[ListenPorts { ipv4: Some(5), ipv6: None }],
             TAKE,
         );
-        assert!(
-            found.len() == 3 && found[1].ends_with("tcp drop") && found[2].ends_with("tcp drop"),
-            "{found:?}"
-        );
+        assert_eq!(found.len(), 9, "{found:?}");
+        assert!(found.iter().enumerate().all(|(at, line)| at == 3 || line.ends_with("drop")), "{found:?}");
     }
 
     proptest! {

@@ -1,13 +1,15 @@
 //! As much of HTTP/1.1 as Prometheus needs: a GET of `/metrics`, answered and closed (RFC 9112).
 //!
-//! One request at a time, of at most [`REQUEST_MAX_BYTES`], within [`PATIENCE`]: whoever sends slowly or nothing keeps
-//! others waiting for so long and no longer.
+//! Up to [`ASKERS_MAX`] at once, each with a request of at most [`REQUEST_MAX_BYTES`] within [`PATIENCE`], and so long again
+//! to take the answer: whoever sends or reads slowly keeps nobody waiting, and when there are too many the oldest goes.
 
 use super::Format;
 use crate::{Error, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsFd as _,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -18,12 +20,33 @@ const TOO_LONG: &str = "431 Request Header Fields Too Large";
 /// What who understands OpenMetrics accepts.
 const OPEN: &str = "application/openmetrics-text";
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(50);
+/// Most that are answered at once: Prometheus, a person, and some that dawdle.
+const ASKERS_MAX: usize = 16;
 
 /// A listening socket.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
+    patience: Duration,
+}
+
+/// Who asks.
+struct Asker {
+    stream: TcpStream,
+    deadline: Instant,
+    phase: Phase,
+}
+
+/// How far he is.
+enum Phase {
+    /// What came of the request.
+    Reading(Vec<u8>),
+    /// The answer, and how much of it has gone.
+    Writing(Vec<u8>, usize),
+    /// A close with bytes unread is a reset, which could overtake the answer: so many that still come are taken.
+    Draining(usize),
 }
 
 /// What a request's bytes come to.
@@ -45,7 +68,7 @@ impl Server {
         let failed = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Server { listener })
+        Ok(Server { listener, patience: PATIENCE })
     }
 
     /// Where it listens.
@@ -55,66 +78,116 @@ impl Server {
 
     /// Answers with what `render` writes at that moment, until `done`.
     pub fn serve(&self, render: &dyn Fn(Format) -> String, done: &AtomicBool) {
+        let mut askers = Vec::new();
         while !done.load(Ordering::Acquire) {
-            match self.listener.accept() {
-                // Who asks and goes away loses nothing but the answer.
-                Ok((asker, _)) => drop(answer(asker, render)),
-                Err(_) => std::thread::sleep(LOOK),
+            wait(&self.listener, &askers);
+            if let Err(error) = self.accept(&mut askers)
+                && error.kind() != io::ErrorKind::WouldBlock
+            {
+                // Out of descriptors, most likely: there will be some again.
+                std::thread::sleep(LOOK);
             }
+            askers.retain_mut(|asker| asker.step(render, self.patience));
         }
+    }
+
+    /// As many as may be answered at once; then those who have been there longest make room.
+    fn accept(&self, askers: &mut Vec<Asker>) -> io::Result<()> {
+        for _ in 0..ASKERS_MAX {
+            let (stream, _) = self.listener.accept()?;
+            stream.set_nonblocking(true)?;
+            if askers.len() == ASKERS_MAX {
+                askers.remove(0);
+            }
+            let deadline = Instant::now() + self.patience;
+            askers.push(Asker { stream, deadline, phase: Phase::Reading(Vec::new()) });
+        }
+        Ok(())
     }
 }
 
-fn answer(mut asker: TcpStream, render: &dyn Fn(Format) -> String) -> io::Result<()> {
-    asker.set_nonblocking(false)?;
-    asker.set_write_timeout(Some(PATIENCE))?;
-    let request = read(&mut asker, Instant::now() + PATIENCE)?;
-    let response = match request {
-        Request::Metrics { format, body } => {
-            let text = render(format);
-            response("200 OK", format.content_type(), &text, body)
-        }
-        Request::Refused(status) => {
-            response(status, "text/plain; charset=utf-8", "the metrics are at /metrics\n", true)
-        }
-        Request::Incomplete => return Ok(()),
+/// Until somebody comes, can go on, or it is time to look for the end.
+fn wait(listener: &TcpListener, askers: &[Asker]) {
+    let wanted = |asker: &Asker| match asker.phase {
+        Phase::Writing(..) => PollFlags::POLLOUT,
+        Phase::Reading(_) | Phase::Draining(_) => PollFlags::POLLIN,
     };
-    asker.write_all(response.as_bytes())?;
-    asker.shutdown(Shutdown::Write)?;
-    // A close with bytes unread is a reset, which could overtake the answer: what is still coming is taken, a little.
-    let rest = &mut [0; 1024];
-    asker.set_read_timeout(Some(PATIENCE / 4))?;
-    for _ in 0..REQUEST_MAX_BYTES / rest.len() {
-        if asker.read(rest)? == 0 {
-            break;
-        }
-    }
-    Ok(())
+    let mut on = vec![PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    on.extend(askers.iter().map(|asker| PollFd::new(asker.stream.as_fd(), wanted(asker))));
+    // Interrupted or not, everybody is looked at.
+    let _ = poll(&mut on, PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
 }
 
-fn read(asker: &mut TcpStream, deadline: Instant) -> io::Result<Request> {
-    let mut bytes = Vec::new();
-    let mut block = [0; 1024];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(Request::Refused("408 Request Timeout"));
-        }
-        asker.set_read_timeout(Some(left))?;
-        match asker.read(&mut block) {
-            Ok(0) => return Ok(Request::Incomplete),
-            Ok(count) => bytes.extend_from_slice(&block[..count]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Err(error) => return Err(error),
-        }
-        match parse(&bytes) {
-            Request::Incomplete if bytes.len() >= REQUEST_MAX_BYTES => {
-                return Ok(Request::Refused(TOO_LONG));
+impl Asker {
+    /// Goes on as far as it can without waiting; whether there is more to come.
+    fn step(&mut self, render: &dyn Fn(Format) -> String, patience: Duration) -> bool {
+        if Instant::now() >= self.deadline {
+            if !matches!(self.phase, Phase::Reading(_)) {
+                return false;
             }
-            Request::Incomplete => {}
-            request => return Ok(request),
+            self.reply(&refusal("408 Request Timeout"), patience);
+        }
+        match self.advance(render, patience) {
+            Ok(()) => false,
+            // Who asks and goes away loses nothing but the answer.
+            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
         }
     }
+
+    /// Ends well when nothing more is to be done.
+    fn advance(&mut self, render: &dyn Fn(Format) -> String, patience: Duration) -> io::Result<()> {
+        let mut block = [0; 1024];
+        loop {
+            match &mut self.phase {
+                Phase::Reading(bytes) => {
+                    let count = self.stream.read(&mut block)?;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    bytes.extend_from_slice(&block[..count]);
+                    if let Some(response) = response_to(bytes, render) {
+                        self.reply(&response, patience);
+                    }
+                }
+                Phase::Writing(response, sent) if *sent < response.len() => {
+                    *sent += self.stream.write(&response[*sent..])?;
+                }
+                Phase::Writing(..) => {
+                    self.stream.shutdown(Shutdown::Write)?;
+                    self.phase = Phase::Draining(REQUEST_MAX_BYTES);
+                    self.deadline = Instant::now() + patience / 4;
+                }
+                Phase::Draining(left) => {
+                    let count = self.stream.read(&mut block)?;
+                    *left = left.saturating_sub(count);
+                    if count == 0 || *left == 0 {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, response: &str, patience: Duration) {
+        self.phase = Phase::Writing(response.as_bytes().to_vec(), 0);
+        self.deadline = Instant::now() + patience;
+    }
+}
+
+/// What is answered to the bytes so far; nothing while there is more to come.
+fn response_to(bytes: &[u8], render: &dyn Fn(Format) -> String) -> Option<String> {
+    match parse(bytes) {
+        Request::Metrics { format, body } => {
+            Some(response("200 OK", format.content_type(), &render(format), body))
+        }
+        Request::Refused(status) => Some(refusal(status)),
+        Request::Incomplete if bytes.len() >= REQUEST_MAX_BYTES => Some(refusal(TOO_LONG)),
+        Request::Incomplete => None,
+    }
+}
+
+fn refusal(status: &str) -> String {
+    response(status, "text/plain; charset=utf-8", "the metrics are at /metrics\n", true)
 }
 
 /// Reads the head of a request; a body is not looked at.
@@ -177,6 +250,40 @@ mod tests {
                 "{bytes:?}"
             );
         }
+    }
+
+    #[test]
+    fn neither_who_asks_slowly_nor_who_reads_slowly_keeps_others_from_an_answer() {
+        let server = Server::open("127.0.0.1:0".parse().unwrap()).unwrap();
+        // Nobody is sent away for being slow as long as this test lasts.
+        let server = Server { patience: Duration::from_secs(600), ..server };
+        let address = server.address().unwrap();
+        let done = AtomicBool::new(false);
+        let large = "x".repeat(20_000_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| server.serve(&|_| large.clone(), &done));
+            let ask = |text: &str| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.write_all(text.as_bytes()).unwrap();
+                stream
+            };
+            let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+            let slow: Vec<TcpStream> = (0..6).flat_map(|_| [ask("GET /met"), ask(get)]).collect();
+            let mut good = ask("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n");
+            good.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let mut answer = [0; 12];
+            let answered = good.read_exact(&mut answer);
+            // However many there are, who comes last is answered: the oldest make room.
+            let more: Vec<TcpStream> = (0..2 * ASKERS_MAX).map(|_| ask("GET /met")).collect();
+            let mut last = ask("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n");
+            last.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let answered_last = last.read_exact(&mut [0; 12]);
+            done.store(true, Ordering::Release);
+            drop((slow, more));
+            answered.unwrap();
+            answered_last.unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 404");
+        });
     }
 
     proptest! {

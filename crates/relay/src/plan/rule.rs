@@ -71,6 +71,8 @@ pub struct ConnectionPlan {
     pub rule: String,
     /// When the client's SYN is answered.
     pub accept: Accept,
+    /// What becomes of intercepted clients that would use several ways at once.
+    pub mptcp: Mptcp,
     /// The leg towards the client.
     pub client: LegPlan,
     /// The leg towards the server.
@@ -80,7 +82,7 @@ pub struct ConnectionPlan {
     pub idle: Option<Duration>,
     /// Memory of one connection: both sockets' buffers and the relay's own; what the buffers allow when absent.
     pub memory_bytes: Option<u64>,
-    /// How its queues are kept short; they are not when absent.
+    /// How its queues are kept short; they are left alone when absent.
     pub queue: Option<QueuePlan>,
 }
 
@@ -89,16 +91,19 @@ impl Default for ConnectionPlan {
         ConnectionPlan {
             rule: ConnectionPlan::DEFAULT_RULE.into(),
             accept: Accept::Early,
+            mptcp: Mptcp::Relay,
             client: LegPlan::client(),
             server: LegPlan::server(),
-            idle: None,
+            idle: Some(ConnectionPlan::DEFAULT_IDLE),
             memory_bytes: None,
-            queue: None,
+            queue: Some(QueuePlan::default()),
         }
     }
 }
 
 impl ConnectionPlan {
+    /// As long as routers remember a connection that is silent (RFC 5382, REQ-5).
+    pub const DEFAULT_IDLE: Duration = Duration::from_secs(124 * 60);
     /// The name of what no rule speaks of.
     pub const DEFAULT_RULE: &str = "default";
     /// With less memory than this a connection has small buffers in the relay.
@@ -125,6 +130,17 @@ impl ConnectionPlan {
         }
         self
     }
+}
+
+/// What becomes of a connection whose client offers Multipath TCP (RFC 8684).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mptcp {
+    /// It is carried as plain TCP, as by a server without MPTCP.
+    #[default]
+    Relay,
+    /// It passes unrelayed.
+    Pass,
 }
 
 /// When the client's SYN is answered.

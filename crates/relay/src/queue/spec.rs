@@ -6,16 +6,55 @@ use longfat_schema::{
     units::{Nanos, Size},
 };
 use serde::Deserialize;
+use std::{fmt, str::FromStr};
+
+/// How long bytes may wait in the relay: a time, or `off`, which leaves the queue alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema), schemars(with = "String"))]
+pub enum TargetSpec {
+    /// Nothing keeps the queue short.
+    Off,
+    /// Delay that bytes may wait.
+    Within(Nanos),
+}
+
+impl FromStr for TargetSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TargetSpec, String> {
+        if text == "off" {
+            return Ok(TargetSpec::Off);
+        }
+        let time = text.parse().map_err(|wrong| format!("{wrong}; or write 'off'"))?;
+        Ok(TargetSpec::Within(time))
+    }
+}
+
+impl TryFrom<String> for TargetSpec {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<TargetSpec, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for TargetSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetSpec::Off => f.write_str("off"),
+            TargetSpec::Within(time) => time.fmt(f),
+        }
+    }
+}
 
 /// `queue = { … }`. What is left out is as [`QueuePlan`] has it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema), schemars(rename = "RelayQueueSpec"))]
 pub struct QueueSpec {
-    /// `false` leaves the queue alone, also where a default would not.
-    pub enabled: Option<bool>,
-    /// Delay that bytes may wait in the relay.
-    pub target: Option<Nanos>,
-    /// What decides which packets are marked: `pi`, `red`, `fixed`, `every` or `none`.
+    /// Delay that bytes may wait in the relay; `off` leaves the queue alone.
+    pub target: Option<TargetSpec>,
+    /// What decides which packets are marked beside the window: `none`, `pi`, `red`, `fixed` or `every`.
     #[cfg_attr(feature = "json-schema", schemars(with = "Option<String>"))]
     pub controller: Option<Kind>,
     /// Whether the advertised window is the steady limit.
@@ -45,20 +84,22 @@ impl QueueSpec {
 
     /// Every value resolved; nothing when it is turned off.
     pub fn plan(&self) -> Option<QueuePlan> {
-        if self.enabled == Some(false) {
-            return None;
-        }
+        let ours = QueuePlan::default();
+        let target_us = match self.target {
+            Some(TargetSpec::Off) => return None,
+            Some(TargetSpec::Within(target)) => u32::try_from(target.0 / 1000).unwrap_or(u32::MAX),
+            None => ours.target_us,
+        };
         let controller = self.controller.unwrap_or_default();
         // Marks that come by the byte and not by what waits are no answer to a queue: nothing is held off.
-        let hold_off_rtts = if controller == Kind::Every { 0 } else { QueuePlan::default().hold_off_rtts };
-        let ours = QueuePlan { controller, hold_off_rtts, ..QueuePlan::default() };
+        let hold_off_rtts = if controller == Kind::Every { 0 } else { ours.hold_off_rtts };
         // An allowed backlog in bytes replaces the default in windows.
         let by_windows = if self.allowed.is_some() { 0 } else { ours.allowed_cwnds_x16 };
         Some(QueuePlan {
-            target_us: self.target.map_or(ours.target_us, |t| u32::try_from(t.0 / 1000).unwrap_or(u32::MAX)),
+            target_us,
             controller,
             window: self.window.unwrap_or(ours.window),
-            hold_off_rtts: self.hold_off.unwrap_or(ours.hold_off_rtts),
+            hold_off_rtts: self.hold_off.unwrap_or(hold_off_rtts),
             allowed_cwnds_x16: self.allowed_windows.map_or(by_windows, |windows| (windows * 16.0) as u32),
             allowed_bytes: self.allowed.map_or(ours.allowed_bytes, |size| size.0),
             red_bytes: self.red.map_or(ours.red_bytes, |size| size.0),
@@ -66,8 +107,9 @@ impl QueueSpec {
         })
     }
 
-    /// A plan as this type: what the command line of a relay is made of.
-    pub fn words(plan: &QueuePlan) -> String {
+    /// A plan, or none, as this type: what the command line of a relay is made of.
+    pub fn words(plan: Option<&QueuePlan>) -> String {
+        let Some(plan) = plan else { return "target = \"off\"".to_owned() };
         format!(
             "target = \"{}us\", controller = \"{}\", window = {}, hold_off = {}, allowed_windows = {:?}, \
              allowed = \"{}B\", red = \"{}B\", drop = {}",
@@ -105,9 +147,24 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_empty_queue_is_the_default_one_and_a_disabled_one_none() {
+    fn an_empty_queue_is_the_default_one_and_one_that_is_off_none() {
         assert_eq!(QueueSpec::from_words("").unwrap().plan(), Some(QueuePlan::default()));
-        assert_eq!(QueueSpec::from_words("enabled = false").unwrap().plan(), None);
+        let off = QueueSpec::words(None);
+        assert_eq!(QueueSpec::from_words(&off).unwrap().plan(), None);
+    }
+
+    #[test]
+    fn by_default_the_window_keeps_the_queue_short_and_nothing_is_marked() {
+        let plan = QueueSpec::default().plan().unwrap();
+        assert_eq!((plan.target_us, plan.window, plan.controller), (20_000, true, Kind::None));
+    }
+
+    #[test]
+    fn a_target_is_a_time_or_off() {
+        assert_eq!("off".parse(), Ok(TargetSpec::Off));
+        assert_eq!("5ms".parse(), Ok(TargetSpec::Within(Nanos(5_000_000))));
+        let wrong = "never".parse::<TargetSpec>().unwrap_err();
+        assert!(wrong.contains("never") && wrong.contains("'off'"), "{wrong}");
     }
 
     #[test]
@@ -122,7 +179,7 @@ mod tests {
     fn what_cannot_be_is_said_and_what_is_turned_off_can_be() {
         let checked = |words: &str| QueueSpec::from_words(words).unwrap().checked();
         assert!(checked("controller = \"every\"").unwrap_err().contains("allowed"));
-        assert_eq!(checked("controller = \"every\", enabled = false"), Ok(None));
+        assert_eq!(checked("controller = \"every\", target = \"off\""), Ok(None));
         assert_eq!(checked("target = \"20ms\""), Ok(Some(QueuePlan::default())));
     }
 
@@ -142,7 +199,7 @@ mod tests {
             let plan = QueuePlan {
                 target_us, controller, window, hold_off_rtts, allowed_cwnds_x16, allowed_bytes, red_bytes, drop,
             };
-            prop_assert_eq!(QueueSpec::from_words(&QueueSpec::words(&plan)).unwrap().plan(), Some(plan));
+            prop_assert_eq!(QueueSpec::from_words(&QueueSpec::words(Some(&plan))).unwrap().plan(), Some(plan));
         }
 
         #[test]

@@ -96,8 +96,9 @@ impl RelaySpec {
 
     fn limits(&self, problems: &mut Problems) -> LimitsPlan {
         let spec = &self.limits;
-        if spec.connections == Some(0) {
-            problems.push(Problem::new("limits.connections", "give at least 1"));
+        let counts = [("connections", spec.connections), ("client", spec.client), ("network", spec.network)];
+        for (key, _) in counts.iter().filter(|(_, count)| *count == Some(0)) {
+            problems.push(Problem::new(format!("limits.{key}"), "give at least 1"));
         }
         if spec.memory.is_some_and(|memory| memory.0 < 1 << 20) {
             problems.push(Problem::new("limits.memory", "give at least 1MiB"));
@@ -107,6 +108,8 @@ impl RelaySpec {
         }
         LimitsPlan {
             connections: spec.connections,
+            client: spec.client,
+            network: spec.network,
             memory_bytes: spec.memory.map(|memory| memory.0),
             descriptors: spec.descriptors,
         }
@@ -222,6 +225,7 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
     ConnectionPlan {
         rule: defaults.rule.clone(),
         accept: spec.accept.unwrap_or(defaults.accept),
+        mptcp: spec.mptcp.unwrap_or(defaults.mptcp),
         client: LegPlan { keepalive_idle: keepalive(&defaults.client), ..client },
         server: LegPlan { keepalive_idle: keepalive(&defaults.server), ..server },
         idle: spec.idle.map_or(defaults.idle, unless_zero),

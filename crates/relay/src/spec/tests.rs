@@ -25,6 +25,8 @@ format = "json"
 
 [limits]
 connections = 20000
+client = 2000
+network = 5000
 memory = "1GiB"
 
 [defaults]
@@ -80,7 +82,7 @@ fn problems(text: &str) -> Vec<String> {
 fn a_whole_file_becomes_a_plan() {
     let plan = plan(FULL);
     assert_eq!((plan.name.as_str(), plan.fail, plan.drain), ("pep", Fail::Closed, Duration::from_secs(30)));
-    assert_eq!(plan.control.unwrap().socket.to_str(), Some("/run/longfat/pep.sock"));
+    assert_eq!(plan.control.unwrap().socket.to_str(), Some("/run/longfat-relay/pep.sock"));
     let names: Vec<_> = plan.rules.iter().map(|rule| (rule.name.as_str(), rule.relay.is_some())).collect();
     assert_eq!(names, [("ssh", false), ("long", true), ("rule-3", true)]);
     let long = plan.rules[1].relay.as_deref().unwrap();

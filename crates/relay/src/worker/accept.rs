@@ -4,15 +4,17 @@
 //! there is no descriptor. When there are no descriptors or no places, the listener is not watched until some
 //! connection ends: clients wait in the kernel's queue.
 
-use super::{LISTENERS, Token, Worker, order::Order};
+use super::{LISTENERS, Token, Worker, circle::Circle, order::Order};
 use crate::{
     Ended, Error, LegPlan, Result,
     connection::{Event, Side},
     crowd::{BATCH, Crowd},
+    destination,
     doors::{Clients, DoorId, DoorOrder, DoorPlan},
-    hold::Hold,
-    leg,
+    hold::{Hold, Pair, Taken},
+    leg::{self, Dialled},
     plan::ConnectionPlan,
+    queue,
     relayed::{Legs, Relayed},
     shared::{Once, Shared},
 };
@@ -46,14 +48,15 @@ pub(super) struct Door {
     crowd: Crowd,
     /// Whether servers of its clients have IPv6 addresses.
     ipv6: bool,
+    circle: Circle,
 }
 
 impl Door {
     pub fn new(plan: DoorPlan) -> Door {
         let DoorPlan { id, listener, clients } = plan;
         let address = listener.local_addr();
-        let mut door =
-            Door { id, listener, address, clients, prepared: None, crowd: Crowd::default(), ipv6: false };
+        let (crowd, circle) = Default::default();
+        let mut door = Door { id, listener, address, clients, prepared: None, crowd, ipv6: false, circle };
         door.ipv6 = door.leads_to_ipv6();
         door
     }
@@ -70,6 +73,17 @@ impl Door {
     fn token(&self) -> u64 {
         LISTENERS + u64::from(self.id)
     }
+
+    /// Whether its clients would be carried to itself. One that comes from this host may be what has gone round.
+    fn leads_back(&mut self, client: &TcpStream, from: SocketAddr) -> bool {
+        if !self.clients.are_suspect() {
+            return false;
+        }
+        if client.local_addr().is_ok_and(|own| own.ip() == from.ip()) {
+            self.circle.doubt();
+        }
+        self.circle.is_there(Instant::now(), || self.clients.lead_back())
+    }
 }
 
 /// A client just accepted, and a socket for its server.
@@ -79,9 +93,18 @@ struct Newcomer {
     /// Where it wants to go.
     target: io::Result<SocketAddr>,
     server: TcpStream,
-    /// Its SYN was held, by the worker of that index: the server's leg stands.
-    holder: Option<usize>,
+    held: Option<WasHeld>,
     clients: Clients,
+    /// The server's address has come to be the listener's own.
+    leads_back: bool,
+}
+
+/// A client's SYN was held: the server's leg stands, or is dialled.
+struct WasHeld {
+    /// By the worker of that index.
+    holder: usize,
+    /// The server has reset the leg, and no event will say so.
+    was_reset: bool,
 }
 
 /// Whether the doors are watched.
@@ -159,8 +182,9 @@ impl Worker<'_> {
         if let Err(error) = leg.adopt(&door.listener, door.is_ipv6()) {
             self.shared.observer.warning(&format!("change a listener's options: {error}"));
         }
+        queue::begin_small(&door.listener, clients.likely());
         door.prepared = None;
-        door.clients = clients;
+        (door.clients, door.circle) = (clients, Circle::default());
         door.ipv6 = door.leads_to_ipv6();
     }
 
@@ -226,16 +250,15 @@ impl Worker<'_> {
                 let target = target(&client, &door.clients);
                 let to = target.as_ref().ok();
                 let held = to.and_then(|to| self.shared.held_leg(address, *to, &door.clients));
-                let holder = held.as_ref().map(|held| held.holder);
-                let server = match held {
-                    Some(held) => {
+                let (server, held) = match held {
+                    Some(Taken { socket, holder, was_reset }) => {
                         door.prepared = Some(prepared);
-                        held.socket
+                        (socket, Some(WasHeld { holder, was_reset }))
                     }
-                    None => prepared,
+                    None => (prepared, None),
                 };
-                let clients = door.clients.clone();
-                Ok(Some(Newcomer { client, address, target, server, holder, clients }))
+                let (clients, leads_back) = (door.clients.clone(), door.leads_back(&client, address));
+                Ok(Some(Newcomer { client, address, target, server, held, clients, leads_back }))
             }
             Err(error) => {
                 door.prepared = Some(prepared);
@@ -250,7 +273,8 @@ impl Worker<'_> {
     /// Starts the leg to the server. A client that cannot be served is reset.
     fn begin(&mut self, newcomer: Newcomer) {
         let (number, begun) = (self.shared.number(), Instant::now());
-        let Newcomer { client, address: client_address, target, server, holder, clients } = newcomer;
+        let Newcomer { client, address: client_address, target, server, held, clients, leads_back } =
+            newcomer;
         let asked = target.as_ref().map_or(NOWHERE, |target| *target);
         let turn_away = |ended, rule: &str| {
             leg::close_with_reset(&client);
@@ -263,6 +287,12 @@ impl Worker<'_> {
         let Some(plan) = clients.way_of(client_address, server_address).cloned() else {
             return turn_away(Ended::Refused, clients.rule_of(client_address, server_address));
         };
+        if leads_back {
+            self.shared.warn_once(Once::Circle, || {
+                format!("clients are reset, as {server_address} has come to be this host's, and the listener's own address")
+            });
+            return turn_away(Ended::Refused, &plan.rule);
+        }
         if let Err(error) = self.fit(&client, &server, &clients, &plan) {
             self.shared.warn_once(Once::NotFitted, || {
                 format!(
@@ -271,6 +301,9 @@ impl Worker<'_> {
                 )
             });
             return turn_away(Ended::Unreachable, &plan.rule);
+        }
+        if !self.shared.take_place(client_address.ip()) {
+            return turn_away(Ended::Refused, &plan.rule);
         }
         self.check_cc(&client, &plan.client, Side::Client);
         let legs = Legs {
@@ -289,10 +322,22 @@ impl Worker<'_> {
         };
         let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
         self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
-        match holder {
-            Some(holder) if holder == self.index => self.keep_if(token, self.watch_again(token)),
-            Some(_) => self.watch_new(token),
+        match held {
+            Some(held) => self.take_over(token, &held),
             None => self.dial(token, Order::on_arrival),
+        }
+    }
+
+    /// The leg of a client whose SYN was held.
+    fn take_over(&mut self, token: Token, held: &WasHeld) {
+        match held.holder {
+            holder if holder == self.index => self.keep_if(token, self.watch_again(token)),
+            _ => self.watch_new(token),
+        }
+        if held.was_reset && self.slots.get(token).is_some() {
+            self.on_connected(token);
+            self.slots.get_mut(token).into_iter().for_each(|leg| leg.on(Event::Failed(Side::Server)));
+            self.enqueue(token);
         }
     }
 
@@ -348,7 +393,7 @@ impl Worker<'_> {
         let prepared = clients.likely();
         let leg = |plan| self.shared.leg(plan, clients.is_intercepted());
         let is_ipv6 = |address: io::Result<SocketAddr>| address.is_ok_and(|address| address.is_ipv6());
-        if plan.client != prepared.client {
+        if plan.client != prepared.client || queue::has_window(plan) != queue::has_window(prepared) {
             leg(&plan.client).adopt(client, is_ipv6(client.local_addr()))?;
         }
         if plan.server != prepared.server {
@@ -357,46 +402,66 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Somebody may have connected to a transparent listener itself: there is no server behind it but the relay.
+    /// Somebody may have connected to a transparent listener itself: there is no server behind it but the relay. Of the
+    /// addresses that a client asks for, some would be this host to the relay's own sockets.
     fn check_target(&self, target: SocketAddr, clients: &Clients) -> io::Result<SocketAddr> {
-        let mut doors = self.doors.iter();
-        let is_own = clients.targets().is_none()
-            && doors.any(|door| door.address.as_ref().is_ok_and(|own| *own == target));
-        if is_own { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(target) }
+        match clients.targets() {
+            None if !destination::is_taken(target.ip()) => Err(io::ErrorKind::AddrNotAvailable.into()),
+            _ => Ok(target),
+        }
     }
 
     /// Dials, and watches both sockets; tries the server's next address when that fails at once.
     fn connect(&mut self, token: Token) {
-        let Some(connection) = self.slots.get_mut(token) else { return };
-        let source = connection.targets.is_none().then_some(connection.legs.client_address);
-        let legs = &connection.legs;
-        let started = match (leg::start_connect(&legs.server, source, legs.server_address), source) {
-            (Ok(false), Some(source)) => return self.connect_from_any_port(token, source),
-            (started, _) => started,
+        let Some(connection) = self.slots.get(token) else { return };
+        let (server, to) = (&connection.legs.server, connection.legs.server_address);
+        let pair = (connection.legs.client_address, to);
+        let is_intercepted = connection.targets.is_none();
+        let started = match is_intercepted {
+            true => leg::bind_as(server, pair.0).and_then(|()| self.connect_as(server, pair)),
+            false => leg::start_connect(server, to),
         };
         match started {
-            Ok(_) => self.watch_new(token),
-            Err(_) => self.on_unreachable(token),
+            Ok(Dialled::UnderWay) => self.watch_new(token),
+            Ok(Dialled::PairBusy) if is_intercepted => self.busy.push(pair, token, Instant::now()),
+            Ok(Dialled::PairBusy) | Err(_) => self.on_unreachable(token),
         }
     }
 
-    fn connect_from_any_port(&mut self, token: Token, source: SocketAddr) {
-        let Some(connection) = self.slots.get_mut(token) else { return };
-        let to = connection.legs.server_address;
-        self.shared.warn_port_changed(source, to);
-        let fresh = self.shared.leg(&connection.legs.plan.server, true).outgoing(to.is_ipv6());
-        let started =
-            fresh.and_then(|socket| leg::connect_from_any_port(&socket, source, to).map(|()| socket));
-        match (started, std::sync::Arc::get_mut(&mut connection.legs)) {
-            (Ok(socket), Some(legs)) => {
-                legs.server = socket;
-                self.watch_new(token);
+    fn connect_as(&self, server: &TcpStream, pair: Pair) -> io::Result<Dialled> {
+        if self.busy.has(&pair) { Ok(Dialled::PairBusy) } else { leg::connect_as(server, pair) }
+    }
+
+    /// Milliseconds until a dial whose pair is busy may be tried again.
+    pub(super) fn busy_wait_ms(&self) -> u16 {
+        let now = Instant::now();
+        self.busy.wait_ms(now).min(self.hold.as_ref().map_or(u16::MAX, |hold| hold.wait_ms(now)))
+    }
+
+    /// Dials for those whose clients' last connections have ended.
+    pub(super) fn dial_freed(&mut self) {
+        let now = Instant::now();
+        for turn in self.busy.due(now) {
+            let (token, pair) = (turn.dial, turn.pair);
+            let Some(connection) = self.slots.get(token) else { continue };
+            match leg::connect_as(&connection.legs.server, pair) {
+                Ok(Dialled::UnderWay) => {
+                    // The server has its time from now on.
+                    self.slots.get_mut(token).into_iter().for_each(|connection| connection.moved = now);
+                    self.watch_new(token);
+                }
+                Ok(Dialled::PairBusy) if !turn.is_hopeless(now) => self.busy.back(turn, now),
+                Ok(Dialled::PairBusy) => {
+                    self.shared.warn_pair_busy(pair);
+                    self.on_unreachable(token);
+                }
+                Err(_) => self.on_unreachable(token),
             }
-            _ => self.on_unreachable(token),
         }
     }
 
     fn watch_new(&mut self, token: Token) {
+        self.expect_answer(token);
         self.keep_if(token, self.watch(token));
     }
 
@@ -411,6 +476,8 @@ impl Worker<'_> {
         self.dial(token, Order::on_outcome);
         let Some(connection) = self.slots.get_mut(token) else { return };
         connection.on(Event::Connected);
+        // A reset of the client's has its time for what is to be delivered now.
+        connection.deadline = None;
         connection.legs.stand();
         self.shared.registry.insert(&connection.legs);
         let legs = std::sync::Arc::clone(&connection.legs);
@@ -430,6 +497,7 @@ impl Worker<'_> {
             && let Some(legs) = std::sync::Arc::get_mut(&mut connection.legs)
         {
             connection.untried -= 1;
+            connection.moved = Instant::now();
             let _ = self.epoll.delete(&legs.client);
             legs.server = socket;
             legs.server_address = address;

@@ -7,50 +7,92 @@ use crate::{
     doors::Clients,
     leg,
     observer::Ended,
+    places::Bytes,
+    plan::ConnectionPlan,
     relayed::Relayed,
 };
+use longfat_host::socket;
 use std::{
-    sync::atomic::Ordering,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+/// How often bytes are counted, and the least between looks for what has lasted too long.
 const EVERY: Duration = Duration::from_millis(100);
+/// The most between those looks.
+const SELDOM: Duration = Duration::from_secs(1);
+/// Looks while a connection becomes idle.
+const LOOKS: u32 = 16;
+/// Longer is no handshake: a dial that nobody answers has its place no longer.
+const HANDSHAKE: Duration = Duration::from_secs(20);
+/// Of `net/tcp_states.h`.
+const SYN_SENT: u8 = 2;
 
-/// When the limits were last looked at, and whether there are any.
+/// When the limits were last looked at, and how often they are.
 pub(super) struct Look {
-    last: Instant,
+    bytes: Instant,
     memory: bool,
-    idle: bool,
+    times: Instant,
+    /// Between looks for what has lasted too long.
+    every: Duration,
 }
 
 impl Look {
     pub fn new(plan: &RelayPlan, now: Instant) -> Look {
-        let idle = plan.ways().any(|way| way.idle.is_some());
-        Look { last: now, memory: plan.limits.memory_bytes.is_some(), idle }
+        let memory = plan.limits.memory_bytes.is_some();
+        let mut look = Look { bytes: now, memory, times: now, every: SELDOM };
+        look.learn_ways(plan.ways());
+        look
     }
 
-    /// Looks for idle connections from now on, if these clients' may be.
+    /// Looks as often as these clients need it, from now on.
     pub fn learn(&mut self, clients: &Clients) {
-        self.idle |= clients.likely().idle.is_some()
-            || matches!(clients, Clients::Own { plan, .. } if plan.ways().any(|way| way.idle.is_some()));
+        self.learn_ways([clients.likely()]);
+        if let Clients::Own { plan, .. } = clients {
+            self.learn_ways(plan.ways());
+        }
+    }
+
+    fn learn_ways<'w>(&mut self, ways: impl IntoIterator<Item = &'w Arc<ConnectionPlan>>) {
+        let least = ways.into_iter().filter_map(|way| way.idle).min();
+        self.every = least.map_or(self.every, |idle| self.every.min(idle / LOOKS)).max(EVERY);
     }
 }
 
 impl Worker<'_> {
     pub(super) fn look_at_limits(&mut self) {
         let now = Instant::now();
-        if now.duration_since(self.limits.last) < EVERY || !(self.limits.idle || self.limits.memory) {
-            return;
+        if self.limits.memory && now.duration_since(self.limits.bytes) >= EVERY {
+            self.limits.bytes = now;
+            self.count_bytes();
         }
-        self.limits.last = now;
-        if self.limits.memory {
-            let held =
-                self.slots.tokens().into_iter().filter_map(|token| self.slots.get(token)).map(held_bytes);
-            self.shared.seats[self.index].backlog_bytes.store(held.sum(), Ordering::Relaxed);
-        }
-        if self.limits.idle {
+        if now.duration_since(self.limits.times) >= self.limits.every {
+            self.limits.times = now;
             self.end_idle(now);
+            self.end_dials(now);
         }
+    }
+
+    fn count_bytes(&self) {
+        let mut bytes = Bytes::new();
+        for connection in self.slots.tokens().into_iter().filter_map(|token| self.slots.get(token)) {
+            let client = connection.legs.client_address.ip().to_canonical();
+            *bytes.entry(client).or_default() += held_bytes(connection);
+        }
+        self.shared.note_bytes(self.index, bytes);
+    }
+
+    /// Gives up dials that nobody has answered.
+    fn end_dials(&mut self, now: Instant) {
+        let is_silent = |token: &Token| {
+            let Some(connection) = self.slots.get(*token) else { return false };
+            connection.logic.is_connecting()
+                && now.duration_since(connection.moved) >= HANDSHAKE
+                // Not one that waits for the end of its client's last connection.
+                && socket::tcp_info(&connection.legs.server).is_ok_and(|info| info.state == SYN_SENT)
+        };
+        let silent: Vec<_> = self.slots.tokens().into_iter().filter(is_silent).collect();
+        silent.into_iter().for_each(|token| self.on_unreachable(token));
     }
 
     /// Resets connections that have moved nothing for as long as their rule allows.

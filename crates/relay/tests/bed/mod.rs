@@ -1,6 +1,8 @@
 //! A client, a relay and a server in network namespaces of their own, and peers that check every byte.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod flood;
+pub mod packet;
 pub mod path;
 
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};

@@ -41,8 +41,19 @@ impl Bed {
         self.server.ip(&["-6", "route", "add", "default", "via", "fd71:2::1"]).unwrap();
     }
 
-    /// Runs an emulated link between relay and server while `work` runs.
+    /// Runs an emulated link that loses packets between relay and server while `work` runs.
     pub fn over_link<T>(tag: &str, toml: &str, work: impl FnOnce(&Bed) -> T) -> T {
+        let (value, report) = Bed::over_any_link(tag, toml, work);
+        assert!(report.forward.lost_packets > 0, "nothing was lost: {report:?}");
+        value
+    }
+
+    /// Runs an emulated link between relay and server while `work` runs; what the link did.
+    pub fn over_any_link<T>(
+        tag: &str,
+        toml: &str,
+        work: impl FnOnce(&Bed) -> T,
+    ) -> (T, driver::DriverReport) {
         let (bed, path) = Bed::with_path(tag);
         bed.address_wire();
         driver::prepare_host_end(&bed.relay, "wan").unwrap();
@@ -61,9 +72,7 @@ impl Bed {
             is_ready.recv_timeout(PATIENCE).expect("the link starts");
             let value = work(&bed);
             drop(raised);
-            let report = driver.join().unwrap().unwrap();
-            assert!(report.forward.lost_packets > 0, "nothing was lost: {report:?}");
-            value
+            (value, driver.join().unwrap().unwrap())
         })
     }
 

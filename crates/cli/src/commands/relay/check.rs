@@ -33,8 +33,13 @@ pub struct Check {
 }
 
 /// Remove what relays left that were killed, and the refusals of those that fail closed and have ended.
+///
+/// Control sockets of killed relays are removed from their default place; --socket names one that is elsewhere.
 #[derive(clap::Args)]
 pub struct Clean {
+    /// A control socket elsewhere, whose file is removed when nobody answers on it.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Leave the refusals where they are: connections go on being dropped.
     #[arg(long)]
     keep_refusals: bool,
@@ -63,12 +68,16 @@ pub fn clean(args: &Clean) -> Outcome {
         return Err(Failure::Unsupported(vec![missing]));
     }
     let outcome = longfat_relay::clean(!args.keep_refusals);
-    match &outcome {
-        Ok(removed) if removed.is_empty() => println!("nothing was left"),
-        Ok(removed) | Err(Error::NotUndone { removed, .. }) if !removed.is_empty() => {
-            println!("removed: {}", removed.join(", "));
-        }
-        _ => {}
+    let sockets = longfat_relay::control::clean(args.socket.as_deref());
+    let mut removed = match &outcome {
+        Ok(removed) | Err(Error::NotUndone { removed, .. }) => removed.clone(),
+        Err(_) => Vec::new(),
+    };
+    removed.extend(sockets.iter().map(|path| path.display().to_string()));
+    match (&outcome, removed.is_empty()) {
+        (_, false) => println!("removed: {}", removed.join(", ")),
+        (Ok(_), true) => println!("nothing was left"),
+        (Err(_), true) => {}
     }
     Ok(outcome.map(drop)?)
 }

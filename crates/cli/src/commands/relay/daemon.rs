@@ -1,9 +1,12 @@
 //! `longfat relay run FILE`: the relay as a service.
 
-use super::{log::Log, notify::Notify};
+use super::{
+    confine::{Kept, UserArgs},
+    log::Log,
+    notify::Notify,
+};
 use crate::outcome::{Failure, Outcome};
 use anyhow::Context;
-use longfat_host::capability;
 use longfat_kernel::cc::{self, Registration};
 use longfat_relay::{
     Commands, ConnectionSummary, Error, LogLevel, Observer, Ready, RelayPlan, Stop, spec::RelaySpec,
@@ -57,15 +60,18 @@ docs/relay.md explains every key.";
 pub struct Args {
     /// The relay's file.
     file: PathBuf,
+    #[command(flatten)]
+    user: UserArgs,
 }
 
 pub fn run(args: &Args) -> Outcome {
     let signals = Signals::catch(true)?;
     let plan = read(&args.file)?;
+    let kept = args.user.kept(&plan)?;
     let log = Log::new(&plan.log);
     let notify = Notify::from_environment();
     let held = hold(&plan)?;
-    let daemon = Daemon { file: args.file.clone(), signals, log, notify, held: Mutex::new(held) };
+    let daemon = Daemon { file: args.file.clone(), kept, signals, log, notify, held: Mutex::new(held) };
     let stats = longfat_relay::run(&plan, &daemon, &daemon).map_err(|error| match error {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
@@ -136,6 +142,7 @@ impl Commands for Signals {
 
 struct Daemon {
     file: PathBuf,
+    kept: Kept,
     signals: Signals,
     log: Log,
     notify: Notify,
@@ -161,10 +168,7 @@ impl Commands for Daemon {
 
 impl Observer for Daemon {
     fn prepared(&self) -> longfat_relay::Result<()> {
-        // Of what the relay does while it runs and when it ends, sockets with others' addresses, marks, buffers, other
-        // congestion controls, nft and ip need CAP_NET_ADMIN, and clients' ports below 1024 CAP_NET_BIND_SERVICE; nothing
-        // needs more.
-        Ok(capability::keep_only(&[capability::NET_ADMIN, capability::NET_BIND_SERVICE])?)
+        Ok(self.kept.alone()?)
     }
 
     fn ready(&self, ready: &Ready) {

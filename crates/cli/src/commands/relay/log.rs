@@ -1,6 +1,7 @@
 //! The daemon's log: one line per event on standard error, as text or JSON, no more than somebody can read.
 
 use longfat_relay::{LogFormat, LogLevel, LogPlan};
+use longfat_schema::text::one_line;
 use serde_json::{Map, Value};
 use std::{
     io::Write,
@@ -84,7 +85,7 @@ impl Log {
         }
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(suppressed) = limits[level as usize].admit(Instant::now()) else { return };
-        let mut lines = self.line(level, event, &text.replace('\n', "; "), facts) + "\n";
+        let mut lines = self.line(level, event, &one_line(&text.replace('\n', "; ")), facts) + "\n";
         if suppressed > 0 {
             let text = format!("{suppressed} lines of level {} were not said", name(level));
             let facts = serde_json::json!({ "count": suppressed });

@@ -7,7 +7,10 @@ use longfat_relay::{
     ControlPlan, control,
     status::{ConnectionStatus, DirectionStatus, Status},
 };
-use longfat_schema::units::{Nanos, Rate, Size};
+use longfat_schema::{
+    text::printable,
+    units::{Nanos, Rate, Size},
+};
 use std::{
     collections::BTreeMap,
     io::{IsTerminal, Write},
@@ -20,7 +23,8 @@ use std::{
 ///
 /// Rates are those since the last look with --watch, else since the connection began. Connections with the largest
 /// backlog come first. The backlog is what one side sent and the other has not acknowledged; `queue` is about the
-/// direction with the larger one, where the relay keeps queues short.
+/// direction with the larger one: how long bytes wait, of how long they may, and the window and the unsent bytes that are
+/// allowed for it, where full buffers would wait longer. 'off': its rule leaves the queue alone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay status
@@ -30,7 +34,7 @@ pub struct Args {
     /// The relay's control socket [default: that of --name].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// The relay's name: its socket is /run/longfat/NAME.sock.
+    /// The relay's name: its socket is /run/longfat-relay/NAME.sock.
     #[arg(long, default_value = "relay", conflicts_with = "socket")]
     name: String,
     /// Look again and again, until Ctrl-C.
@@ -64,7 +68,7 @@ pub fn run(args: &Args) -> Outcome {
         };
         let clear =
             if args.watch && !args.json && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-        match writeln!(std::io::stdout(), "{clear}{text}") {
+        match writeln!(std::io::stdout(), "{clear}{}", printable(&text)) {
             Ok(()) if args.watch => {}
             written => return Ok(output::unless_closed(written)?),
         }
@@ -180,9 +184,16 @@ fn row(one: &ConnectionStatus, before: Option<&ConnectionStatus>, elapsed_us: u6
     ]
 }
 
-/// How long bytes wait, of how long they may, and packets marked.
+/// How long bytes wait, of how long they may, what is allowed for that, and packets marked.
 fn queue(direction: &DirectionStatus) -> String {
-    let Some(queue) = &direction.queue else { return "-".to_owned() };
+    let Some(queue) = &direction.queue else { return "off".to_owned() };
     let ms = |us: u32| f64::from(us) / 1000.0;
-    format!("{:.1} of {} ms, {} marks", ms(queue.delay_us), ms(queue.target_us), queue.marked_packets)
+    let mut text = format!("{:.1} of {} ms", ms(queue.delay_us), ms(queue.target_us));
+    if let (Some(window_bytes), Some(unsent_bytes)) = (queue.window_bytes, queue.unsent_bytes) {
+        text += &format!(", window {}, unsent {}", Size(window_bytes.into()), Size(unsent_bytes));
+    }
+    if queue.marked_packets > 0 {
+        text += &format!(", {} marks", queue.marked_packets);
+    }
+    text
 }

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Makes the packets of a relay's legs look as if they had been forwarded: what arrives on one leg says what leaves on the
+ * other, packet by packet.
+ *
+ * see    At tc ingress: notes the traffic class (DSCP), the time to live and the flow label by which the packets of a
+ *        connection arrive, in each direction. A SYN, or its answer, begins a note; later packets change it.
+ * wear   At tc egress: gives them to the relay's own packets, which it knows by their mark. A leg's departing packets have
+ *        the addresses and ports of those that arrive on the other leg. ECN is each leg's own.
+ *
+ * Anybody can send a packet with the addresses and ports of others. So
+ * - a time to live is never lowered: packets of a connection that left with too low a one would reach nobody;
+ * - SYNs have a map of their own. What the relay carries has moved to another one, from which no flood of SYNs takes it.
+ */
+#include "../cc/bpf/kernel.h"
+#include "ip.h"
+#include "skb.h"
+
+#define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
+#define NOEXIST 1 /* BPF_NOEXIST: only what is not there yet */
+#define DIRECTIONS (1 << 16)
+
+/* Of tcphdr.flags. */
+#define SYN 0x02
+#define RST 0x04
+/* The bits of an IP header that are kept from leg to leg: DSCP, and the flow label. The other two of the octet are ECN. */
+#define DSCP 0xfc
+#define CLASS_AND_LABEL __builtin_bswap32(0x0fcfffff)
+/* What begins above this began as 255: peers that check it (RFC 5082) do so at both ends. */
+#define HIGH_TTL 128
+
+/* One direction of a connection, as its packets have it: in network byte order. IPv4 stands in the first words. */
+struct direction {
+	__u32 from[4], to[4];
+	__u16 from_port, to_port;
+	__u32 is_ipv6;
+};
+
+struct worn {
+	__u32 class_and_label; /* of the first word of an IPv6 header; of IPv4 the octet */
+	__u32 ttl;             /* the highest that arrived; 0: nothing has arrived yet */
+};
+
+struct directions {
+	__uint(type, LRU_HASH);
+	__uint(max_entries, DIRECTIONS);
+	__type(key, struct direction);
+	__type(value, struct worn);
+};
+
+/* Of SYNs that have arrived, whoever sent them. */
+struct directions fresh SEC(".maps");
+/* In which the relay has sent more than SYNs and resets. */
+struct directions carried SEC(".maps");
+
+/* Of the relay's own packets; filled by the loader. */
+const volatile __u32 own_mark SEC(".rodata.lf") = 0;
+
+/* A TCP packet. */
+struct packet {
+	struct direction direction;
+	void *ip;
+	__u8 flags;
+};
+
+static __always_inline int parse_ports(struct tcphdr *tcp, void *end, struct packet *p)
+{
+	if ((void *)(tcp + 1) > end)
+		return 0;
+	p->direction.from_port = tcp->source;
+	p->direction.to_port = tcp->dest;
+	p->flags = tcp->flags;
+	return 1;
+}
+
+/* Packets with IP options or extension headers are left alone, as are fragments. */
+static __always_inline int parse4(struct iphdr *ip, void *end, struct packet *p)
+{
+	if ((void *)(ip + 1) > end || ip->version_ihl != 0x45 || ip->protocol != IPPROTO_TCP)
+		return 0;
+	if (ip->frag_off & __builtin_bswap16(0x3fff))
+		return 0;
+	p->direction.from[0] = ip->saddr;
+	p->direction.to[0] = ip->daddr;
+	return parse_ports((void *)(ip + 1), end, p);
+}
+
+static __always_inline int parse6(struct ipv6hdr *ip, void *end, struct packet *p)
+{
+	if ((void *)(ip + 1) > end || ip->nexthdr != IPPROTO_TCP)
+		return 0;
+	p->direction.is_ipv6 = 1;
+	__builtin_memcpy(p->direction.from, ip->saddr, 16);
+	__builtin_memcpy(p->direction.to, ip->daddr, 16);
+	return parse_ports((void *)(ip + 1), end, p);
+}
+
+/* On an Ethernet interface, or one without link headers (tun and the like). */
+static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
+{
+	void *at = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	int is_ipv4 = skb->protocol == __builtin_bswap16(ETH_P_IP);
+
+	if (!is_ipv4 && skb->protocol != __builtin_bswap16(ETH_P_IPV6))
+		return 0;
+	if (at + 14 > end)
+		return 0;
+	if (*(__u16 *)(at + 12) == (__u16)skb->protocol)
+		at += 14;
+	else if (*(__u8 *)at >> 4 != (is_ipv4 ? 4 : 6))
+		return 0;
+	p->ip = at;
+	return is_ipv4 ? parse4(at, end, p) : parse6(at, end, p);
+}
+
+static __always_inline void look(const struct packet *p, struct worn *found)
+{
+	if (p->direction.is_ipv6) {
+		const struct ipv6hdr *ip = p->ip;
+
+		found->class_and_label = ip->flow & CLASS_AND_LABEL;
+		found->ttl = ip->hop_limit;
+	} else {
+		const struct iphdr *ip = p->ip;
+
+		found->class_and_label = ip->tos & DSCP;
+		found->ttl = ip->ttl;
+	}
+}
+
+static __always_inline struct worn *find(const struct direction *direction)
+{
+	struct worn *known = bpf_map_lookup_elem(&carried, direction);
+
+	return known ? known : bpf_map_lookup_elem(&fresh, direction);
+}
+
+SEC("tcx/ingress")
+int see(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct worn now = {}, *known;
+
+	if (!parse(skb, &p))
+		return TCX_NEXT;
+	look(&p, &now);
+	known = find(&p.direction);
+	if (!known) {
+		if (p.flags & SYN)
+			bpf_map_update_elem(&fresh, &p.direction, &now, 0);
+		return TCX_NEXT;
+	}
+	if (known->class_and_label != now.class_and_label)
+		known->class_and_label = now.class_and_label;
+	if (known->ttl < now.ttl)
+		known->ttl = now.ttl;
+	return TCX_NEXT;
+}
+
+/* Changes a 16-bit word of an IPv4 header and keeps its checksum (RFC 1624, equation 3). */
+static __always_inline void change(struct iphdr *ip, __u16 *word, __u16 to)
+{
+	__u32 sum = (__u16)~ip->check + (__u32)(__u16)~*word + to;
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~sum;
+	*word = to;
+}
+
+static __always_inline void wear4(struct iphdr *ip, const struct worn *worn)
+{
+	__u8 tos = (ip->tos & ~DSCP) | worn->class_and_label;
+
+	/* The octets of a word in network byte order, read by a little-endian machine or not. */
+	if (ip->tos != tos)
+		change(ip, (__u16 *)ip, __builtin_bswap16(ip->version_ihl << 8 | tos));
+	if (ip->ttl != worn->ttl)
+		change(ip, (__u16 *)&ip->ttl, __builtin_bswap16(worn->ttl << 8 | ip->protocol));
+}
+
+static __always_inline void wear6(struct ipv6hdr *ip, const struct worn *worn)
+{
+	ip->flow = (ip->flow & ~CLASS_AND_LABEL) | worn->class_and_label;
+	ip->hop_limit = worn->ttl;
+}
+
+static __always_inline struct direction back(const struct direction *d)
+{
+	struct direction b = { .from_port = d->to_port, .to_port = d->from_port, .is_ipv6 = d->is_ipv6 };
+
+	__builtin_memcpy(b.from, d->to, 16);
+	__builtin_memcpy(b.to, d->from, 16);
+	return b;
+}
+
+/*
+ * A packet of the relay's leaves in a direction: from now on there is a note of it, which the next packet that arrives fills
+ * in if nothing has arrived, or what has was forgotten. The relay's SYNs, their answers and its resets may be for nobody.
+ */
+static __always_inline void keep(const struct packet *p)
+{
+	struct worn first = {}, *begun;
+
+	if (p->flags & (SYN | RST) || bpf_map_lookup_elem(&carried, &p->direction))
+		return;
+	begun = bpf_map_lookup_elem(&fresh, &p->direction);
+	if (begun)
+		first = *begun;
+	bpf_map_update_elem(&carried, &p->direction, &first, NOEXIST);
+	if (begun)
+		bpf_map_delete_elem(&fresh, &p->direction);
+}
+
+/*
+ * What a packet of that direction is to wear; 0 if that is not known. Before the other end has said anything its time to
+ * live is not known; it is taken to be as high as this end's.
+ */
+static __always_inline int choose(const struct packet *p, struct worn *worn)
+{
+	struct worn *known = find(&p->direction);
+	struct direction other;
+
+	if (known && known->ttl) {
+		*worn = *known;
+		/* As a router would have it; the last hop is not this one. */
+		worn->ttl = worn->ttl > 1 ? worn->ttl - 1 : 1;
+		return 1;
+	}
+	other = back(&p->direction);
+	known = find(&other);
+	if (!known || known->ttl <= HIGH_TTL)
+		return 0;
+	look(p, worn);
+	worn->ttl = 254;
+	return 1;
+}
+
+SEC("tcx/egress")
+int wear(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct worn worn = {};
+
+	if (skb->mark != own_mark || !parse(skb, &p))
+		return TCX_NEXT;
+	keep(&p);
+	if (!choose(&p, &worn))
+		return TCX_NEXT;
+	if (p.direction.is_ipv6)
+		wear6(p.ip, &worn);
+	else
+		wear4(p.ip, &worn);
+	return TCX_NEXT;
+}
+
+char LICENSE[] SEC("license") = "GPL";

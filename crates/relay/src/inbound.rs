@@ -1,0 +1,281 @@
+//! Reading a leg: bytes, urgent marks, and an end that is believed only when the kernel says so.
+//!
+//! The kernel keeps one urgent mark per socket, the newest, and with SO_OOBINLINE its byte stays in the stream. A reading stops
+//! before the mark. One that begins there differs: recv(2) takes the urgent byte like any other, and the mark is lost;
+//! splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So nothing that brings
+//! no bytes is believed by itself: the socket is asked for what is queued, for the mark, and for its state.
+//!
+//! Events (EPOLLPRI) say that a mark has come. A connection that never has one pays for none of this but at its end.
+
+use crate::{
+    buffer::{Buffer, Moved},
+    leg,
+};
+use longfat_host::socket::tcp_info;
+use nix::{
+    errno::Errno,
+    sys::socket::{MsgFlags, recv, send},
+};
+use std::{io, net::TcpStream, os::fd::AsRawFd};
+
+/// What is known of the next byte of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Ahead {
+    /// It is not urgent: an event told of bytes and of no mark, and nothing was read since.
+    Plain,
+    /// A mark may have come since the last event; the next one will tell.
+    #[default]
+    Unknown,
+    /// A mark has come.
+    Mark,
+}
+
+/// What a reading came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// At least one byte, in the buffer.
+    Bytes(usize),
+    /// An urgent byte, and nothing else.
+    Mark(u8),
+    /// Nothing is queued.
+    Nothing,
+    /// The peer has finished sending, and nothing is queued.
+    End,
+    /// The socket was reset or timed out.
+    Failed,
+    /// Bytes are queued that splice(2) does not give: the buffer must be memory.
+    Unspliced,
+}
+
+/// Fills the empty buffer with so many bytes at most, or takes the urgent byte that is next.
+pub(crate) fn read(from: &TcpStream, buffer: &mut Buffer, most_bytes: usize, ahead: &mut Ahead) -> Got {
+    if buffer.passes_marks() && *ahead != Ahead::Plain {
+        match next(from) {
+            Next::Byte => {}
+            other => return without_bytes(from, other, ahead),
+        }
+    }
+    match buffer.fill(from, most_bytes) {
+        Moved::Bytes(bytes) => {
+            if *ahead == Ahead::Plain {
+                *ahead = Ahead::Unknown;
+            }
+            Got::Bytes(bytes)
+        }
+        Moved::Failed => Got::Failed,
+        Moved::Blocked if *ahead == Ahead::Unknown => Got::Nothing,
+        Moved::Blocked | Moved::Ended => without_bytes(from, next(from), ahead),
+    }
+}
+
+/// Gives the urgent byte to a socket, which marks it for its peer.
+pub(crate) fn write_mark(to: &TcpStream, byte: u8) -> Moved {
+    retried(|| {
+        send(to.as_raw_fd(), &[byte], MsgFlags::MSG_OOB | MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)
+    })
+}
+
+/// What a socket says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// A byte that is not urgent.
+    Byte,
+    /// The urgent one.
+    Mark,
+    Nothing,
+    End,
+    Failed,
+}
+
+/// States of `net/tcp_states.h` in which a FIN has been received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
+const FINISHED: [u8; 4] = [6, 8, 9, 11];
+/// After a reset, or when both sides have finished.
+const CLOSED: u8 = 7;
+
+/// Bytes are asked for before the mark, since a byte that has come is never marked later; and once more after the state,
+/// since nothing comes after a FIN.
+fn next(socket: &TcpStream) -> Next {
+    let queued = || {
+        let is_queued = leg::unread_bytes(socket) > 0;
+        is_queued.then(|| if leg::is_at_mark(socket) { Next::Mark } else { Next::Byte })
+    };
+    queued().unwrap_or_else(|| {
+        let state = tcp_info(socket).map_or(CLOSED, |info| info.state);
+        queued().unwrap_or_else(|| end(socket, state))
+    })
+}
+
+/// Of a socket that has nothing queued.
+fn end(socket: &TcpStream, state: u8) -> Next {
+    match state {
+        CLOSED if socket.take_error().ok().flatten().is_some() => Next::Failed,
+        // Without an error it has ended orderly, or the error was told before, and the connection is being reset.
+        CLOSED => Next::End,
+        state if FINISHED.contains(&state) => Next::End,
+        _ => Next::Nothing,
+    }
+}
+
+fn without_bytes(from: &TcpStream, next: Next, ahead: &mut Ahead) -> Got {
+    *ahead = Ahead::Unknown;
+    match next {
+        Next::Byte => Got::Unspliced,
+        Next::Mark => take_mark(from),
+        Next::Nothing => Got::Nothing,
+        Next::End => Got::End,
+        Next::Failed => Got::Failed,
+    }
+}
+
+fn take_mark(from: &TcpStream) -> Got {
+    let mut byte = [0];
+    match retried(|| recv(from.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT)) {
+        Moved::Bytes(_) => Got::Mark(byte[0]),
+        Moved::Blocked | Moved::Ended | Moved::Failed => Got::Failed,
+    }
+}
+
+fn retried(mut call: impl FnMut() -> nix::Result<usize>) -> Moved {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            result => return result.map_err(io::Error::from).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::{BUFFER_BYTES, Budget, Pool, SMALL_BYTES};
+    use longfat_host::socket::set_option;
+    use std::{
+        io::Write,
+        net::{Shutdown, TcpListener},
+        time::{Duration, Instant},
+    };
+
+    /// Who sends, and the relay's end of it.
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let leg = listener.accept().unwrap().0;
+        leg.set_nonblocking(true).unwrap();
+        set_option(&leg, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1).unwrap();
+        (near, leg)
+    }
+
+    fn eventually(mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_so() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn has_come(leg: &TcpStream, bytes: u64) {
+        eventually(|| leg::unread_bytes(leg) >= bytes);
+    }
+
+    fn is_finished(leg: &TcpStream) -> bool {
+        FINISHED.contains(&tcp_info(leg).unwrap().state)
+    }
+
+    /// A pipe, much memory and little, each with what an event would have told.
+    fn with_each(test: impl Fn(&mut Buffer, Ahead)) {
+        let (piped, unpiped) = (Budget::new(1, 1 << 30), Budget::new(0, 1 << 30));
+        let (mut piped, mut unpiped) = (Pool::new(&piped), Pool::new(&unpiped));
+        for ahead in [Ahead::Unknown, Ahead::Mark] {
+            for mut buffer in [piped.take(), unpiped.take(), unpiped.take_small()] {
+                test(&mut buffer, ahead);
+                if matches!(buffer, Buffer::Pipe { .. }) {
+                    piped.give(buffer);
+                }
+            }
+        }
+    }
+
+    /// Everything that can be read now: bytes between marks, and how the reading stops.
+    fn read_all(leg: &TcpStream, buffer: &mut Buffer, mut ahead: Ahead) -> (Vec<Got>, Got) {
+        let (sink, mut all) = (pair(), Vec::new());
+        loop {
+            match read(leg, buffer, BUFFER_BYTES, &mut ahead) {
+                Got::Bytes(bytes) => {
+                    eventually(|| buffer.drain(&sink.1) == Moved::Bytes(bytes));
+                    all.push(Got::Bytes(bytes));
+                }
+                mark @ Got::Mark(_) => all.push(mark),
+                end => return (all, end),
+            }
+        }
+    }
+
+    #[test]
+    fn a_mark_is_found_behind_bytes_and_bytes_behind_the_mark() {
+        with_each(|buffer, _| {
+            let (mut near, leg) = pair();
+            near.write_all(b"abcd").unwrap();
+            assert_eq!(write_mark(&near, b'!'), Moved::Bytes(1));
+            near.write_all(b"efgh").unwrap();
+            has_come(&leg, 9);
+            let seen = read_all(&leg, buffer, Ahead::Mark);
+            assert_eq!(seen, (vec![Got::Bytes(4), Got::Mark(b'!'), Got::Bytes(4)], Got::Nothing));
+        });
+    }
+
+    #[test]
+    fn a_mark_with_a_fin_behind_it_is_not_the_end_and_neither_is_one_before_a_reset() {
+        with_each(|buffer, ahead| {
+            let (near, leg) = pair();
+            assert_eq!(write_mark(&near, b'!'), Moved::Bytes(1));
+            (&near).write_all(b"efgh").unwrap();
+            near.shutdown(Shutdown::Write).unwrap();
+            eventually(|| is_finished(&leg));
+            assert_eq!(read_all(&leg, buffer, ahead), (vec![Got::Mark(b'!'), Got::Bytes(4)], Got::End));
+        });
+        with_each(|buffer, ahead| {
+            let (mut near, leg) = pair();
+            near.write_all(b"abcd").unwrap();
+            assert_eq!(write_mark(&near, b'!'), Moved::Bytes(1));
+            has_come(&leg, 5);
+            leg::close_with_reset(&near);
+            drop(near);
+            eventually(|| tcp_info(&leg).unwrap().state == CLOSED);
+            let (mut seen, end) = read_all(&leg, buffer, ahead);
+            assert_eq!(end, Got::Failed, "the reset is told once");
+            let (rest, end) = read_all(&leg, buffer, ahead);
+            seen.extend(rest);
+            assert_eq!((seen, end), (vec![Got::Bytes(4), Got::Mark(b'!')], Got::End));
+        });
+    }
+
+    #[test]
+    fn an_end_is_one_when_a_fin_has_come_and_an_empty_queue_is_none() {
+        with_each(|buffer, ahead| {
+            let (near, leg) = pair();
+            assert_eq!(read_all(&leg, buffer, ahead), (vec![], Got::Nothing));
+            near.shutdown(Shutdown::Write).unwrap();
+            eventually(|| is_finished(&leg));
+            assert_eq!(read_all(&leg, buffer, ahead), (vec![], Got::End));
+            leg.shutdown(Shutdown::Write).unwrap();
+            drop(near);
+            eventually(|| tcp_info(&leg).unwrap().state == CLOSED);
+            assert_eq!(read_all(&leg, buffer, ahead), (vec![], Got::End), "both have finished");
+        });
+    }
+
+    #[test]
+    fn what_an_event_told_of_is_read_at_once_and_what_came_after_it_is_looked_at() {
+        let (mut near, leg) = pair();
+        let budget = Budget::new(0, 0);
+        let mut buffer = Pool::new(&budget).take();
+        near.write_all(&[7; SMALL_BYTES]).unwrap();
+        has_come(&leg, SMALL_BYTES as u64);
+        let mut ahead = Ahead::Plain;
+        assert_eq!(read(&leg, &mut buffer, BUFFER_BYTES, &mut ahead), Got::Bytes(SMALL_BYTES));
+        assert_eq!(ahead, Ahead::Unknown);
+        assert_eq!(write_mark(&near, b'!'), Moved::Bytes(1));
+        has_come(&leg, 1);
+        assert_eq!(read(&leg, &mut buffer, BUFFER_BYTES, &mut ahead), Got::Mark(b'!'), "no event told of it");
+    }
+}

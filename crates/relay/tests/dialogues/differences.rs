@@ -1,0 +1,364 @@
+//! What may differ between plain forwarding and the relay, and all that may not.
+//!
+//! Everything that the two programs saw is compared: what connect() said, bytes and their order, places of urgent marks
+//! and their bytes, how the end came (FIN, reset, another error, silence), how much later, what a write said, and the
+//! client's address as the server sees it. A difference stands unless it is one of [`Allowed`], or plain forwarding itself
+//! comes to the relay's outcome when it is repeated (the programs' own races: [`super::judge`]).
+
+use super::{
+    program::{End, Mark, Seen, byte_at},
+    script::{Dialogue, Leave, Script},
+    stage::{Met, Outcome, stream},
+};
+use longfat_relay::RelayPlan;
+use nix::errno::Errno;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+/// Ends may be heard so much later: buffers in between, a busy machine, and a SYN that is lost costs a second.
+const LATE: Duration = Duration::from_millis(1500);
+
+/// Every difference that is none, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allowed {
+    /// Early acceptance has answered before the server refuses: connect() succeeds, then comes a reset.
+    RefusedEarly,
+    /// A reset overtakes what its sender has not sent yet: how much that is depends on the path's buffers. What
+    /// was said long before it must have come, of what was said just before it something.
+    CutByReset,
+    /// A program that leaves before it hears the end has heard what had come by then, which is a matter of time.
+    LeftBefore,
+    /// close() sends a reset where unread bytes wait, else a FIN, and what comes later is answered by a reset: where not all
+    /// had been heard when a program left, the other end may see either, and be told before it has read all.
+    TornByClose,
+    /// The path's buffers hold more or less: a write that was taken as a whole is not told that the other has left,
+    /// where one that still waited is; of one that fails more or less had been taken.
+    TakenBefore,
+    /// Small windows are filled in less time, since round trips to the relay are shorter: an end may come sooner.
+    Sooner,
+    /// What the relay has acknowledged is delivered before a reset, for two seconds at most.
+    DeliveredFirst,
+    /// The client's own kernel keeps a pair of ports until the last acknowledgement, which the relay sends sooner: the port
+    /// can be used again where connect() says EADDRNOTAVAIL with plain forwarding.
+    FreedSooner,
+    /// And where its own last bytes are still under way when it hears the end, which comes sooner with the relay, that kernel
+    /// says EADDRNOTAVAIL to who connects from the port at once.
+    KeptLonger,
+    /// TCP has one urgent pointer: a mark that another follows before it was read may be told or not.
+    OvertakenMark,
+    /// Before a mark that 16 bits cannot tell the kernel shows others, 65,535 bytes after what it has sent.
+    FarMark,
+}
+
+impl Allowed {
+    pub const ALL: [Allowed; 11] = [
+        Allowed::RefusedEarly,
+        Allowed::CutByReset,
+        Allowed::LeftBefore,
+        Allowed::TornByClose,
+        Allowed::TakenBefore,
+        Allowed::Sooner,
+        Allowed::DeliveredFirst,
+        Allowed::FreedSooner,
+        Allowed::KeptLonger,
+        Allowed::OvertakenMark,
+        Allowed::FarMark,
+    ];
+
+    /// Counts it; true.
+    fn use_it(self) -> bool {
+        USED[self as usize].fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// How often it was made use of.
+    pub fn used(self) -> usize {
+        USED[self as usize].load(Ordering::Relaxed)
+    }
+}
+
+static USED: [AtomicUsize; Allowed::ALL.len()] = [const { AtomicUsize::new(0) }; Allowed::ALL.len()];
+
+/// A difference that stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    pub talk: usize,
+    pub what: String,
+}
+
+/// All differences between two runs of a dialogue.
+pub fn differences(dialogue: &Dialogue, plain: &Outcome, relayed: &Outcome) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let outcomes = (plain, relayed);
+    for (talk, (plain, relayed)) in plain.iter().zip(relayed).enumerate() {
+        let mut say = |what: String| found.push(Difference { talk, what });
+        if is_kept_longer(talk, outcomes) && Allowed::KeptLonger.use_it() {
+            continue;
+        }
+        meetings(dialogue, talk, plain, relayed, &mut say);
+    }
+    found
+}
+
+/// What must hold of every run, with or without a relay: whose bytes they are, and that an end without an error means
+/// that all has come.
+pub fn untruths(dialogue: &Dialogue, outcome: &Outcome) -> Vec<Difference> {
+    let mut found = Vec::new();
+    for (talk, met) in outcome.iter().enumerate() {
+        let mut say = |what: String| found.push(Difference { talk, what });
+        if !met.is_from_client {
+            say("the server sees another address or port than the client's".into());
+        }
+        let scripts = &dialogue.talks[talk];
+        for (name, heard_by, said_by, scripts, direction) in [
+            ("server", &met.server, &met.client, (&scripts.server, &scripts.client), 0),
+            ("client", &met.client, &met.server, (&scripts.client, &scripts.server), 1),
+        ] {
+            if let Some(untruth) = heard_by
+                .as_ref()
+                .and_then(|hearer| untruth(hearer, said_by.as_ref(), scripts, stream(talk, direction)))
+            {
+                say(format!("{name}: {untruth}"));
+            }
+        }
+    }
+    found
+}
+
+fn untruth(hearer: &Seen, sayer: Option<&Seen>, scripts: (&Script, &Script), stream: u32) -> Option<String> {
+    let (script, says) = scripts;
+    let takes_out = !script.is_inline();
+    let marks = says.marks();
+    let all = (0..says.said_bytes() as usize).filter(|at| !(takes_out && marks.contains(at)));
+    let expected: Vec<u8> = all.map(|at| byte_at(stream, at)).collect();
+    let same = hearer.heard.iter().zip(&expected).take_while(|(heard, said)| heard == said).count();
+    if same < hearer.heard.len() {
+        return Some(format!("byte {same} of {} heard is not what was said", hearer.heard.len()));
+    }
+    let is_whole = hearer.end == Some(End::Fin) && hearer.say_error.is_none();
+    let said_all = sayer.is_none_or(|sayer| sayer.say_error.is_none()) && says.leave != Leave::Reset;
+    (is_whole && said_all && same < expected.len())
+        .then(|| format!("an end without an error after {same} of {} bytes", expected.len()))
+}
+
+fn meetings(dialogue: &Dialogue, talk: usize, plain: &Met, relayed: &Met, say: &mut impl FnMut(String)) {
+    let is_free = plain.connected == Err(Errno::EADDRNOTAVAIL) && relayed.connected.is_ok();
+    if is_refused_early(dialogue, plain, relayed) || is_free && Allowed::FreedSooner.use_it() {
+        return;
+    }
+    if plain.connected != relayed.connected {
+        return say(format!("connect(): {:?} and {:?}", plain.connected, relayed.connected));
+    }
+    let scripts = &dialogue.talks[talk];
+    for (name, plain, relayed, script, other) in [
+        (
+            "client",
+            (&plain.client, &plain.server),
+            (&relayed.client, &relayed.server),
+            &scripts.client,
+            &scripts.server,
+        ),
+        (
+            "server",
+            (&plain.server, &plain.client),
+            (&relayed.server, &relayed.client),
+            &scripts.server,
+            &scripts.client,
+        ),
+    ] {
+        match (plain.0, relayed.0) {
+            (Some(one), Some(two)) => {
+                let others = (plain.1.as_ref(), relayed.1.as_ref());
+                let view = View { plain: one, relayed: two, others, script, other };
+                view.compare(&mut |what| say(format!("{name}: {what}")));
+            }
+            (None, None) => {}
+            (one, two) => say(format!(
+                "{name}: a connection {} without the relay, {} with it",
+                came(one.is_some()),
+                came(two.is_some())
+            )),
+        }
+    }
+}
+
+/// The client heard the end of the connection before sooner with the relay, and before the server had heard all of it.
+fn is_kept_longer(talk: usize, (plain, relayed): (&Outcome, &Outcome)) -> bool {
+    let is_kept = relayed[talk].connected == Err(Errno::EADDRNOTAVAIL) && plain[talk].connected.is_ok();
+    let Some(last) = talk.checked_sub(1).filter(|_| is_kept) else { return false };
+    let client = |met: &Met| met.client.as_ref().map(|seen| seen.after);
+    let server = relayed[last].server.as_ref().map(|seen| seen.after);
+    let sooner =
+        client(&plain[last]).zip(client(&relayed[last])).is_some_and(|(plain, relayed)| relayed < plain);
+    sooner && client(&relayed[last]).zip(server).is_some_and(|(client, server)| client <= server)
+}
+
+fn came(whether: bool) -> &'static str {
+    if whether { "came" } else { "did not come" }
+}
+
+fn is_refused_early(dialogue: &Dialogue, plain: &Met, relayed: &Met) -> bool {
+    let is_reset = |seen: &Seen| how(seen) == How::Reset && seen.heard.is_empty();
+    dialogue.way.is_early()
+        && plain.connected == Err(Errno::ECONNREFUSED)
+        && (relayed.connected == Err(Errno::ECONNREFUSED)
+            || relayed.client.as_ref().is_some_and(|seen| is_reset(seen) || how(seen) == How::Left))
+        && Allowed::RefusedEarly.use_it()
+}
+
+/// How a connection ended for a program, by whatever call it was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Fin,
+    /// An end, then EPIPE for a write: the other had left.
+    FinThenBroken,
+    Reset,
+    Left,
+    Silence,
+    Error(Errno),
+}
+
+/// The first call after a reset, a write or a reading, is told of it; later ones see EPIPE or an end.
+fn how(seen: &Seen) -> How {
+    match (seen.end, seen.say_error) {
+        (Some(End::Silence), _) => How::Silence,
+        (Some(End::Error(Errno::ECONNRESET)), _) | (_, Some(Errno::ECONNRESET)) => How::Reset,
+        (Some(End::Fin) | None, Some(Errno::EPIPE)) => How::FinThenBroken,
+        (Some(End::Error(errno)), _) | (_, Some(errno)) => How::Error(errno),
+        (Some(End::Fin), None) => How::Fin,
+        (None, None) => How::Left,
+    }
+}
+
+/// What one program saw, without and with the relay.
+struct View<'a> {
+    plain: &'a Seen,
+    relayed: &'a Seen,
+    /// What the program at the other end saw.
+    others: (Option<&'a Seen>, Option<&'a Seen>),
+    script: &'a Script,
+    other: &'a Script,
+}
+
+impl View<'_> {
+    fn compare(&self, say: &mut impl FnMut(String)) {
+        self.compare_end(say);
+        self.compare_bytes(say);
+        self.compare_marks(say);
+    }
+
+    fn has_left(&self) -> bool {
+        let may_leave = matches!(self.script.leave, Leave::Close | Leave::Reset);
+        may_leave && (how(self.plain) == How::Left || how(self.relayed) == How::Left)
+    }
+
+    fn compare_end(&self, say: &mut impl FnMut(String)) {
+        let (plain, relayed) = (self.plain, self.relayed);
+        let (one, two) = (how(plain), how(relayed));
+        if one != two {
+            if !(self.has_left() && Allowed::LeftBefore.use_it() || self.is_torn() || self.was_taken_before())
+            {
+                say(format!("its end was {one:?} without the relay, {two:?} with it"));
+            }
+        } else if plain.after.abs_diff(relayed.after) > LATE
+            && !(relayed.after < plain.after && Allowed::Sooner.use_it()
+                || self.was_delivered_first() && Allowed::DeliveredFirst.use_it()
+                || self.has_left() && Allowed::LeftBefore.use_it())
+        {
+            let [plain, relayed] = [plain, relayed].map(|seen| seen.after.as_millis());
+            say(format!("its end, {one:?}, came after {plain} ms without the relay, {relayed} ms with it"));
+        }
+        if plain.said != relayed.said {
+            let has_failed = plain.say_error.is_some() || relayed.say_error.is_some();
+            if !(has_failed && Allowed::TakenBefore.use_it()) {
+                say(format!(
+                    "its writes took {} bytes without the relay, {} with it",
+                    plain.said, relayed.said
+                ));
+            }
+        }
+    }
+
+    fn is_torn(&self) -> bool {
+        let is_unheard = |sayer: &Seen, hearer: Option<&Seen>| {
+            hearer.is_some_and(|hearer| hearer.heard.len() < sayer.said)
+        };
+        let is_told_by_close =
+            |seen: &Seen| matches!(how(seen), How::Fin | How::FinThenBroken | How::Reset | How::Left);
+        self.other.leave == Leave::Close
+            && is_told_by_close(self.plain)
+            && is_told_by_close(self.relayed)
+            && (is_unheard(self.plain, self.others.0) || is_unheard(self.relayed, self.others.1))
+            && Allowed::TornByClose.use_it()
+    }
+
+    fn was_delivered_first(&self) -> bool {
+        let more = self.relayed.heard.len() > self.plain.heard.len();
+        let most = RelayPlan::DEFAULT_RESET_WAIT + LATE;
+        more && how(self.relayed) == How::Reset && self.relayed.after < self.plain.after + most
+    }
+
+    fn was_taken_before(&self) -> bool {
+        let all = self.script.said_bytes() as usize;
+        let was_told = |one: &Seen, two: &Seen| {
+            how(one) == How::FinThenBroken
+                && how(two) == How::Fin
+                && two.said == all
+                && two.say_error.is_none()
+        };
+        (was_told(self.plain, self.relayed) || was_told(self.relayed, self.plain))
+            && Allowed::TakenBefore.use_it()
+    }
+
+    /// Bytes were compared with what was said (see [`untruths`]); here it is how many.
+    fn compare_bytes(&self, say: &mut impl FnMut(String)) {
+        let (one, two) = (self.plain.heard.len(), self.relayed.heard.len());
+        if one == two || self.has_left() && Allowed::LeftBefore.use_it() {
+            return;
+        }
+        let is_reset = |seen: &Seen| matches!(how(seen), How::Reset | How::FinThenBroken);
+        let may_be_cut = is_reset(self.plain) && is_reset(self.relayed) || self.is_torn();
+        if !(may_be_cut && self.is_well_cut(one, two) && Allowed::CutByReset.use_it()) {
+            say(format!("it heard {one} bytes without the relay, {two} with it"));
+        }
+    }
+
+    /// What was said long before the reset has come, and of what was said just before it something.
+    fn is_well_cut(&self, plain: usize, relayed: usize) -> bool {
+        // Who is told of the reset by a write no longer reads what came before it, nor does who leaves.
+        let no_longer_reads = self.relayed.say_error == Some(Errno::ECONNRESET)
+            || matches!(self.script.leave, Leave::Close | Leave::Reset);
+        let said = self.other.said_bytes() as usize;
+        let has_settled =
+            self.other.leave == Leave::Reset && self.other.leaves_after_a_while() && plain == said;
+        no_longer_reads || if has_settled { relayed == said } else { plain == 0 || relayed > 0 }
+    }
+
+    fn compare_marks(&self, say: &mut impl FnMut(String)) {
+        let (plain, relayed) = (self.told(self.plain), self.told(self.relayed));
+        if plain != relayed {
+            say(format!("marks {plain:?} without the relay, {relayed:?} with it"));
+        }
+    }
+
+    /// The marks of a run that must be told, before the byte where either run ended.
+    fn told(&self, seen: &Seen) -> Vec<Mark> {
+        let both = self.plain.heard.len().min(self.relayed.heard.len());
+        let said = self.other.marks();
+        let is_strict = self.other.marks_are_apart(self.script);
+        let must_be_told = |mark: &&Mark| {
+            if !self.script.is_inline() || said.last() == Some(&mark.at) {
+                return true;
+            }
+            if !said.contains(&mark.at) {
+                return !(self.other.has_far_marks() && Allowed::FarMark.use_it());
+            }
+            is_strict || !Allowed::OvertakenMark.use_it()
+        };
+        let is_whole = how(self.plain) == How::Fin && how(self.relayed) == How::Fin;
+        let byte = |mark: &Mark| Mark { byte: mark.byte.filter(|_| is_whole), ..*mark };
+        seen.marks.iter().filter(|mark| mark.at < both).filter(must_be_told).map(byte).collect()
+    }
+}

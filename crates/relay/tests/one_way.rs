@@ -1,0 +1,214 @@
+//! Servers whose answers reach their clients by another way than through the relay's host.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bed;
+
+use bed::{
+    Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, carry, nft,
+    packet::{Segment, Sender},
+    path::eventually,
+};
+use longfat_host::{interface, sysctl};
+use longfat_relay::{Fail, RelayPlan};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    time::Duration,
+};
+
+fn servers() -> [SocketAddr; 2] {
+    [SERVER_V4, SERVER_V6].map(|server| SocketAddr::new(server.parse().unwrap(), 9000))
+}
+
+/// The client's packets go through the relay, the server's directly to the client.
+fn triangle(tag: &str) -> Bed {
+    const HARDWARE: &str = "02:00:00:00:00:01";
+    let bed = Bed::new(tag);
+    let end = |namespace| interface::End { namespace, name: "direct" };
+    interface::veth(end(&bed.client), end(&bed.server), 1500).unwrap();
+    let filter = || {
+        sysctl::write("net.ipv4.conf.all.rp_filter", "0")
+            .and(sysctl::write("net.ipv4.conf.direct.rp_filter", "0"))
+    };
+    bed.client.run(filter).unwrap().unwrap();
+    bed.client.ip(&["link", "set", "direct", "address", HARDWARE]).unwrap();
+    for (family, client, server) in [("-4", "10.71.1.2", SERVER_V4), ("-6", "fd71:1::2", SERVER_V6)] {
+        bed.server.ip(&[family, "neigh", "add", client, "lladdr", HARDWARE, "dev", "direct"]).unwrap();
+        bed.server.ip(&[family, "route", "add", client, "dev", "direct", "src", server]).unwrap();
+    }
+    bed
+}
+
+/// A server that gives back what it gets.
+fn echo(listener: TcpListener) {
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                let (mut from, mut to) = (&stream, &stream);
+                let _ = std::io::copy(&mut from, &mut to);
+            });
+        }
+    });
+}
+
+fn connect(bed: &Bed, server: SocketAddr) -> TcpStream {
+    let stream = bed.client.run(|| TcpStream::connect_timeout(&server, PATIENCE)).unwrap().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn ask(mut stream: &TcpStream) -> std::io::Result<()> {
+    stream.write_all(b"hello")?;
+    stream.read_exact(&mut [0; 5])
+}
+
+#[test]
+fn with_plain_forwarding_and_after_server_the_first_connection_stands() {
+    for (way, plan) in [("plain", None), ("after", Some(Bed::after_server()))] {
+        let bed = triangle(&format!("ow{way}"));
+        let relay = plan.map(|plan| bed.start(plan));
+        for server in servers() {
+            echo(bed.listen(&server.to_string()));
+            for _ in 0..2 {
+                ask(&connect(&bed, server)).unwrap_or_else(|error| panic!("{way}, {server}: {error}"));
+            }
+        }
+        let Some(relay) = relay else { continue };
+        let warnings = relay.notes.warnings.lock().unwrap().clone();
+        assert!(warnings.len() == 1 && warnings[0].contains("asymmetric routing"), "{warnings:?}");
+        assert_eq!(relay.stop().connections, 0);
+    }
+}
+
+#[test]
+fn with_early_acceptance_the_first_connection_is_reset_with_the_cause_and_later_ones_stand() {
+    let bed = triangle("owearly");
+    let relay = bed.start(Bed::transparent());
+    for server in servers() {
+        echo(bed.listen(&server.to_string()));
+        let error = ask(&connect(&bed, server)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{server}: {error}");
+        eventually("later ones pass", || {
+            let stream = connect(&bed, server);
+            stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            ask(&stream).is_ok()
+        });
+    }
+    let warnings = relay.notes.warnings.lock().unwrap().clone();
+    assert!(warnings.len() == 1 && warnings[0].contains("asymmetric routing"), "{warnings:?}");
+}
+
+#[test]
+fn a_server_that_is_merely_silent_is_waited_for() {
+    for (way, plan) in
+        [("early", Bed::transparent()), ("closed", RelayPlan { fail: Fail::Closed, ..Bed::after_server() })]
+    {
+        let bed = Bed::new(&format!("os{way}"));
+        let server = servers()[0];
+        let mute =
+            "table inet mute { chain in { type filter hook input priority 0; tcp dport 9000 drop; }; }";
+        nft(&bed.server, mute);
+        let relay = bed.start(plan);
+        echo(bed.listen(&server.to_string()));
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| ask(&connect(&bed, server)));
+            std::thread::sleep(Duration::from_secs(5));
+            nft(&bed.server, "delete table inet mute");
+            asked.join().unwrap().unwrap_or_else(|error| panic!("{way}: {error}"));
+        });
+        let warnings = relay.notes.warnings.lock().unwrap().clone();
+        assert!(!warnings.iter().any(|said| said.contains("asymmetric")), "{way}: {warnings:?}");
+        assert_eq!(relay.stop().connections, 1, "{way}");
+    }
+}
+
+/// What clients say in `ways` before their server, which hears nothing for a while, answers: they are dialled on for.
+fn clients_of_a_silent_server(tag: &str, ways: &[fn(&TcpStream)]) {
+    let bed = Bed::new(tag);
+    nft(
+        &bed.server,
+        "table inet mute { chain in { type filter hook input priority 0; tcp flags & (syn | ack) == syn drop; }; }",
+    );
+    let relay = bed.start(Bed::transparent());
+    let listener = bed.listen(bed::ANYWHERE);
+    let clients: Vec<_> = ways
+        .iter()
+        .map(|say| {
+            let client = connect(&bed, at(bed::ANYWHERE));
+            say(&client);
+            client
+        })
+        .collect();
+    // Two looks at each of them.
+    std::thread::sleep(Duration::from_millis(6500));
+    let warnings = relay.notes.warnings.lock().unwrap().clone();
+    assert!(!warnings.iter().any(|said| said.contains("asymmetric")), "{warnings:?}");
+    nft(&bed.server, "delete table inet mute");
+    clients.iter().for_each(|_| drop(accept(&listener)));
+    drop(clients);
+    assert_eq!(relay.stop().connections, ways.len() as u64);
+}
+
+#[test]
+fn a_client_that_closes_while_its_server_is_silent_is_dialled_on_for() {
+    let finish = |client: &TcpStream| client.shutdown(Shutdown::Write).unwrap();
+    let ask_and_finish = |mut client: &TcpStream| {
+        client.write_all(b"hello").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+    };
+    let ask_later_and_finish = |mut client: &TcpStream| {
+        client.write_all(b"hello").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        client.write_all(b"again").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+    };
+    clients_of_a_silent_server("owfin", &[finish, ask_and_finish, ask_later_and_finish]);
+}
+
+/// It asks again and again whether there is room.
+#[test]
+fn a_client_that_says_more_than_the_relay_takes_while_its_server_is_silent_is_dialled_on_for() {
+    let fill = |mut client: &TcpStream| {
+        client.set_nonblocking(true).unwrap();
+        let block = [7; 1 << 16];
+        let mut quiet = 0;
+        while quiet < 20 {
+            match client.write(&block) {
+                Ok(1..) => quiet = 0,
+                _ => {
+                    quiet += 1;
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+    };
+    clients_of_a_silent_server("owfull", &[fill]);
+}
+
+#[test]
+fn what_a_stranger_asks_in_vain_in_a_clients_name_lets_nothing_pass_but_that_port() {
+    let bed = Bed::new("owport");
+    nft(
+        &bed.server,
+        "table inet mute { chain in { type filter hook input priority 0; tcp dport 9001 drop; }; }",
+    );
+    let relay = bed.start(Bed::after_server());
+    let sender = Sender::new(&bed);
+    let syn = Segment::syn(at(&format!("{CLIENT_V4}:2000")), at("10.71.2.2:9001"));
+    sender.send(&syn);
+    let table = || nft(&bed.relay, "list table inet longfat_test");
+    let elements =
+        || table().lines().filter(|line| line.contains("expires")).map(str::to_owned).collect::<Vec<_>>();
+    // After a time in which its server might have answered it passes.
+    eventually("that is noticed", || {
+        std::thread::sleep(Duration::from_millis(500));
+        sender.send(&syn);
+        !elements().is_empty()
+    });
+    assert!(elements().iter().all(|line| line.contains(". 9001")), "{:?}", elements());
+    let listener = bed.listen(bed::ANYWHERE);
+    let (client, far) = bed.pair(&listener, at(bed::ANYWHERE));
+    carry(&client, &far, 1000);
+    drop((client, far));
+    assert_eq!(relay.stop().finished, 1, "relayed, not forwarded");
+}
