@@ -49,7 +49,7 @@ class Path:
     def __init__(self, bed, directory):
         self.bed, self.directory = bed, pathlib.Path(directory)
         for port in ("5201", "5202"):
-            bed.start(bed.receiver, LONGFAT, "transfer", "serve", "--listen", f"{bed.RECEIVER}:{port}", ready="ready")
+            bed.start(bed.receiver, LONGFAT, "transfer", "serve", "--trusted", "--listen", f"{bed.RECEIVER}:{port}", ready="ready")
         bed.start(bed.receiver, "iperf3", "-s", "-p", "5301", "--forceflush", ready="listening")
 
     def send(self, port, name, *arguments):

@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=2)
     args = parser.parse_args()
     frame.enter_own_namespace()
-    server = subprocess.Popen([args.program, "transfer", "serve"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([args.program, "transfer", "serve", "--trusted"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(1)
     rounds = []
     try:

@@ -200,7 +200,7 @@ fn nothing_is_set_while_a_loss_is_being_repaired_and_a_crash_is_cleaned_up() {
     let stream = Stream::source(&bed.nodes[0], "reno");
     bed.multicast(GROUP_V4.into(), &said("wide", WIDE, 1).seal(&key).unwrap());
     wait_for("the connection to be known", || status(&bed)["connections"] == 1);
-    bed.cut();
+    bed.cut(&stream);
     wait_for("a timeout", || stream.ca_state() == 4);
     bed.multicast(GROUP_V4.into(), &said("narrow", NARROW, 2).seal(&key).unwrap());
     wait_for("the connection to wait", || status(&bed)["waiting"] == 1);
@@ -209,7 +209,15 @@ fn nothing_is_set_while_a_loss_is_being_repaired_and_a_crash_is_cleaned_up() {
     assert!(bed.lines(&audit).is_empty(), "it repairs");
     assert_eq!(stream.ca_state(), 4);
     bed.mend();
-    wait_for("the window to fit", || whys(&bed.lines(&audit)).contains(&("fitted", "narrow")));
+    // The kernel may find that the timeout was spurious, and give the old window back before all that was sent then is
+    // acknowledged: it is lowered at once, and fits. Otherwise it is fitted when all is.
+    wait_for("the window to fit", || !bed.lines(&audit).is_empty() && status(&bed)["waiting"] == 0);
+    let lines = bed.lines(&audit);
+    assert!(matches!(whys(&lines)[0], ("lowered" | "fitted", "narrow")), "{lines:?}");
+    assert_eq!(
+        lines[0]["ssthresh_segments"][1], 10,
+        "1 Mbit/s x 42 ms is less than the least window of one alone"
+    );
     assert!(bed.nodes[0].ip(&["route", "show", "default"]).unwrap().contains("rto_min"));
     follow.kill();
     assert!(bed.nodes[0].ip(&["route", "show", "default"]).unwrap().contains("rto_min"), "left by the dead");

@@ -135,6 +135,23 @@ fn setting_shows_first_acts_on_yes_refuses_what_is_out_of_range_and_leaves_an_au
     let restored = longfat(&["tcb", "restore", saved_path, "--yes"]);
     assert!(restored.status.success(), "{}{}", text(&restored.stdout), text(&restored.stderr));
     assert_eq!((cwnd(), tcp_info(&client).unwrap().ssthresh_segments()), (before, None));
+    // A file that somebody changed: its private state is not the kernel's any more, and its windows have bounds.
+    let mut changed: Value = serde_json::from_str(&std::fs::read_to_string(&saved).unwrap()).unwrap();
+    assert!(
+        changed["seal"].is_string() && !text(&restored.stderr).contains("no seal"),
+        "{}",
+        text(&restored.stderr)
+    );
+    changed["connections"][0]["cwnd_segments"] = 77.into();
+    std::fs::write(&saved, changed.to_string()).unwrap();
+    let unsealed = longfat(&["tcb", "restore", saved_path, "--yes"]);
+    assert!(text(&unsealed.stderr).contains("no seal of this host"), "{}", text(&unsealed.stderr));
+    assert_eq!(cwnd(), 77);
+    changed["connections"][0]["cwnd_segments"] = 0.into();
+    std::fs::write(&saved, changed.to_string()).unwrap();
+    let refused = longfat(&["tcb", "restore", saved_path, "--yes"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("cwnd=0 is out of range"), "{}", text(&refused.stderr));
     let wrong = longfat(&["tcb", "set", &filter, "cwnd=0", "--yes"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("1 to 1000000 segments"), "{}", text(&wrong.stderr));

@@ -1,11 +1,9 @@
 //! The BPF file system, where a loaded congestion control outlives its loader.
 
 use crate::{Error, Result};
+use longfat_host::own::OwnDirectory;
 use nix::{mount, sys::statfs};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 const MOUNT_POINT: &str = "/sys/fs/bpf";
 
@@ -14,16 +12,62 @@ pub fn pin_path(kernel_name: &str) -> PathBuf {
     Path::new(MOUNT_POINT).join("longfat/cc").join(kernel_name)
 }
 
-/// Mounts it unless it is, and makes the directory of pins.
+/// Mounts it unless it is, and makes the directory of pins: root's alone to write, as everything above it. The kernel's own
+/// mode lets everybody make directories, and whoever owned ours could take congestion controls away.
 pub fn prepare() -> Result<()> {
     if !mounted() {
-        mount::mount(Some("bpf"), MOUNT_POINT, Some("bpf"), mount::MsFlags::empty(), None::<&str>)
+        mount::mount(Some("bpf"), MOUNT_POINT, Some("bpf"), mount::MsFlags::empty(), Some("mode=0755"))
             .map_err(|errno| Error::io(format!("mount the BPF file system at {MOUNT_POINT}"), errno))?;
     }
-    let pins = Path::new(MOUNT_POINT).join("longfat/cc");
-    fs::create_dir_all(&pins).map_err(|source| Error::io(format!("create {}", pins.display()), source))
+    for pins in ["longfat", "longfat/cc"].map(|name| Path::new(MOUNT_POINT).join(name)) {
+        OwnDirectory::make(&pins)?;
+    }
+    Ok(())
 }
 
 fn mounted() -> bool {
     statfs::statfs(MOUNT_POINT).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sched::{CloneFlags, unshare};
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt as _, chown},
+    };
+
+    /// In a mount namespace of its own, with a BPF file system that this machine's others do not see.
+    fn apart(work: impl FnOnce() + Send) {
+        std::thread::scope(|scope| {
+            let inside = || {
+                unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).unwrap();
+                let private = mount::MsFlags::MS_REC | mount::MsFlags::MS_PRIVATE;
+                mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+                // What is mounted there stays below, where it is not seen.
+                mount::mount(Some("t"), MOUNT_POINT, Some("tmpfs"), mount::MsFlags::empty(), None::<&str>)
+                    .unwrap();
+                work();
+            };
+            scope.spawn(inside).join().unwrap();
+        });
+    }
+
+    #[test]
+    fn pins_lie_where_root_alone_writes() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: a BPF file system of its own needs root");
+            return;
+        }
+        apart(|| {
+            prepare().unwrap();
+            let open_to_others = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o022 != 0;
+            let places = ["", "longfat", "longfat/cc"].map(|name| Path::new(MOUNT_POINT).join(name));
+            assert!(!places.iter().any(|path| open_to_others(path)));
+            // Somebody was quicker where the file system was mounted by others.
+            chown(Path::new(MOUNT_POINT).join("longfat"), Some(65534), None).unwrap();
+            assert!(prepare().unwrap_err().to_string().contains("65534"));
+        });
+    }
 }

@@ -8,6 +8,7 @@
 //! - [`mark`]: congestion marks on arriving packets, by the backlog of a relay.
 //! - [`tcb`]: live control blocks of TCP connections.
 
+pub mod alike;
 pub mod avail;
 mod bpffs;
 pub mod capture;

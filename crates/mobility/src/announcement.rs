@@ -24,21 +24,21 @@
 //!   …  HMAC-SHA-256 over everything before it, 32 bytes
 //! ```
 
-use crate::{
-    key::{Key, TAG_BYTES},
-    name::Name,
-};
+use crate::name::Name;
+use longfat_host::key::{Key, TAG_BYTES};
 use longfat_schema::units::{Nanos, Rate, Size};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr};
 
-const MAGIC: &[u8; 4] = b"LFMB";
+pub(crate) const MAGIC: &[u8; 4] = b"LFMB";
 /// Version of the datagram.
 pub const VERSION: u8 = 2;
 const FIXED_BYTES: usize = 76;
 const ADDRESS_BYTES: usize = 17;
 /// Most addresses of a router in a datagram.
 pub const ADDRESSES_MAX: usize = 8;
+/// No datagram is shorter: one letter each for the names.
+pub(crate) const DATAGRAM_MIN_BYTES: usize = FIXED_BYTES + 2 + TAG_BYTES;
 /// No datagram is longer.
 pub const DATAGRAM_MAX_BYTES: usize =
     FIXED_BYTES + ADDRESSES_MAX * ADDRESS_BYTES + 2 * crate::name::NAME_MAX_BYTES + TAG_BYTES;

@@ -1,7 +1,10 @@
 //! How a running `announce` or `follow` is asked and told: one line there, one line of JSON back.
 
 use crate::{Error, Result};
-use longfat_host::control::{self, Patience};
+use longfat_host::{
+    control::{self, Patience},
+    own::OwnDirectory,
+};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind},
@@ -44,7 +47,9 @@ fn in_directory(socket: &Path) -> Option<&Path> {
 /// Removes the sockets that processes which were killed have left in a directory: nobody listens on them. As long as
 /// what it gives is held, nobody else tidies up: a socket on which nobody listens yet looks the same.
 fn tidy(directory: &Path) -> io::Result<File> {
-    fs::create_dir_all(directory)?;
+    // What lies there is removed and believed: nobody else may have put it there.
+    let own = OwnDirectory::make(directory).map_err(io::Error::other)?;
+    let directory = own.path();
     // For the owner alone: who can open a file can lock it.
     let lock = directory.join("sockets.lock");
     let held = OpenOptions::new().create(true).append(true).mode(0o600).open(lock)?;

@@ -14,7 +14,7 @@ use crate::{
     state::State,
     wait::{monotonic_us, unix_us, wait},
 };
-use longfat_host::{capability, control::Control};
+use longfat_host::{capability, confine::Confinement, control::Control};
 use longfat_kernel::tcb::{Answer, CcName, ControlBlock, Step};
 use serde::Serialize;
 use std::{
@@ -74,7 +74,7 @@ pub struct Counters {
     pub forged: u64,
     /// Of another version, or not as described.
     pub malformed: u64,
-    /// No announcements.
+    /// No announcements; most of them the kernel drops, also what found no room.
     pub not_ours: u64,
     /// Connections whose window was lowered at once.
     pub lowered: u64,
@@ -146,16 +146,18 @@ pub fn run(
 ) -> Result<()> {
     let asked = control::open(&plan.control)?;
     let mut node = Node::begin(plan, tell)?;
-    let followed = give_up_privileges().and_then(|()| ready()).and_then(|()| node.follow(&asked, stop));
+    let followed = give_up_privileges(plan).and_then(|()| ready()).and_then(|()| node.follow(&asked, stop));
     let ended = node.put_back("the end");
     followed.and(ended)
 }
 
-/// What is left: routes and control blocks (CAP_NET_ADMIN), and the programs that were loaded (CAP_BPF). Loading and
-/// finding others' programs needed CAP_SYS_ADMIN, which is gone from here on.
-fn give_up_privileges() -> Result<()> {
-    const CAP_BPF: u32 = 39;
-    Ok(capability::keep_only(&[capability::NET_ADMIN, CAP_BPF])?)
+/// What is left: routes and control blocks (CAP_NET_ADMIN), the programs that were loaded (CAP_BPF), and the directory of
+/// its state. It stays the user who started it: what it leaves is believed by the next, as that user.
+fn give_up_privileges(plan: &FollowPlan) -> Result<()> {
+    let own = [&plan.state, &plan.control].into_iter().filter_map(|path| path.parent());
+    let kept = [capability::NET_ADMIN, capability::BPF];
+    Confinement::of(None).keeping(&kept).writing(own).using_bpf().enter()?;
+    Ok(())
 }
 
 impl<'a> Node<'a> {
@@ -404,6 +406,7 @@ impl<'a> Node<'a> {
             return serde_json::json!({ "error": "ask 'status'" });
         }
         let now_us = monotonic_us();
+        let not_ours = self.counters.not_ours + self.ears.dropped();
         let routers: Vec<serde_json::Value> = self
             .follower
             .routers()
@@ -429,7 +432,7 @@ impl<'a> Node<'a> {
             "waiting": self.follower.waiting(),
             "routes_raised": self.state.routes.len(),
             "routes_left_alone": self.state.routes.left_alone,
-            "counters": self.counters,
+            "counters": Counters { not_ours, ..self.counters.clone() },
         })
     }
 }

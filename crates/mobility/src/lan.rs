@@ -1,6 +1,9 @@
 //! Datagrams to everybody on a link: sent by a router, received by its nodes. IPv4 and IPv6, by interface.
 
-use crate::{Error, Result, announcement::DATAGRAM_MAX_BYTES};
+use crate::{
+    Error, Result,
+    announcement::{DATAGRAM_MAX_BYTES, DATAGRAM_MIN_BYTES, MAGIC},
+};
 use nix::{
     cmsg_space,
     ifaddrs::getifaddrs,
@@ -138,6 +141,8 @@ impl Ears {
             } else {
                 setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true).map_err(failed)?;
             }
+            only_announcements(socket.as_fd())
+                .map_err(|source| Error::io("have the kernel drop what is no announcement", source))?;
             sockets.push(socket);
         }
         let mut ears = Ears { sockets, wanted, joined: BTreeMap::new() };
@@ -176,6 +181,11 @@ impl Ears {
         any
     }
 
+    /// Datagrams that the kernel dropped: no announcements by their length or first bytes, and what found no room.
+    pub fn dropped(&self) -> u64 {
+        self.sockets.iter().map(|socket| u64::from(dropped(socket.as_fd()))).sum()
+    }
+
     /// Names of the interfaces listened on.
     pub fn joined(&self) -> impl Iterator<Item = &str> {
         self.joined.keys().map(String::as_str)
@@ -190,6 +200,44 @@ impl Ears {
     pub fn take(&self) -> Option<(Vec<u8>, u32)> {
         self.sockets.iter().find_map(take)
     }
+}
+
+/// Drops in the kernel what by its length and first bytes is no announcement: whoever may send here without a key shall
+/// not cost this process a wake-up each (classic BPF; a UDP socket's filter sees the UDP header, too).
+fn only_announcements(socket: BorrowedFd<'_>) -> io::Result<()> {
+    const UDP_HEADER_BYTES: u32 = 8;
+    let (shortest, longest) = (DATAGRAM_MIN_BYTES as u32, DATAGRAM_MAX_BYTES as u32);
+    let op = |code: u32, if_so: u8, if_not: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: if_so,
+        jf: if_not,
+        k,
+    };
+    let mut program = [
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 4, UDP_HEADER_BYTES + shortest),
+        op(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 3, 0, UDP_HEADER_BYTES + longest),
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, UDP_HEADER_BYTES),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, u32::from_be_bytes(*MAGIC)),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// How many datagrams the kernel dropped at a socket; none where it does not tell (before Linux 4.12).
+fn dropped(socket: BorrowedFd<'_>) -> u32 {
+    /// Of linux/sock_diag.h: SK_MEMINFO_DROPS, the last of nine.
+    const DROPS: usize = 8;
+    let mut words = [0u32; DROPS + 1];
+    let mut length = size_of_val(&words) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, which is what `words` has.
+    let result = unsafe {
+        let into = words.as_mut_ptr().cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, into, &raw mut length)
+    };
+    if result == 0 { words[DROPS] } else { 0 }
 }
 
 fn take(socket: &UdpSocket) -> Option<(Vec<u8>, u32)> {
@@ -262,5 +310,34 @@ impl Mouth {
     pub fn say_to(&self, address: SocketAddr, datagram: &[u8]) -> bool {
         let socket = if address.is_ipv4() { &self.v4 } else { &self.v6 };
         socket.as_ref().is_some_and(|socket| socket.send_to(datagram, address).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn junk_is_dropped_in_the_kernel_and_counted_and_what_looks_like_an_announcement_is_taken() {
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let ears = Ears::open(vec!["none-of-this-name".to_owned()], port).unwrap();
+        let like = |length: usize| [&MAGIC[..], &vec![7; length - MAGIC.len()]].concat();
+        let (short, long) = (like(DATAGRAM_MIN_BYTES), like(DATAGRAM_MAX_BYTES));
+        let mut other = short.clone();
+        other[3] ^= 1;
+        for to in ["127.0.0.1", "::1"].map(|to| SocketAddr::new(to.parse().unwrap(), port)) {
+            let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let Ok(from) = UdpSocket::bind(any) else { continue };
+            let before = ears.dropped();
+            for junk in
+                [&like(DATAGRAM_MIN_BYTES - 1), &like(DATAGRAM_MAX_BYTES + 1), &other, &vec![], &short]
+            {
+                from.send_to(junk, to).unwrap();
+            }
+            from.send_to(&long, to).unwrap();
+            let taken: Vec<Vec<u8>> = std::iter::from_fn(|| ears.take()).map(|(bytes, _)| bytes).collect();
+            assert_eq!(taken, [short.clone(), long.clone()], "{to}");
+            assert_eq!(ears.dropped() - before, 4, "{to}");
+        }
     }
 }

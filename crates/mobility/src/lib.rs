@@ -17,7 +17,6 @@ pub mod control;
 pub mod follow;
 pub mod follower;
 pub mod freshness;
-pub mod key;
 pub mod lan;
 pub mod links;
 pub mod name;
@@ -29,7 +28,7 @@ mod sockets;
 pub mod state;
 mod wait;
 
-pub use key::Key;
+pub use longfat_host::Key;
 pub use name::Name;
 
 /// Version of what [`control`] answers to `status`.
@@ -38,9 +37,6 @@ pub const STATUS_VERSION: u32 = 1;
 /// Why announcing or following fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A key that cannot be used.
-    #[error("the key {0}")]
-    Key(String),
     /// A link that cannot be.
     #[error("{0}")]
     Links(String),

@@ -2,6 +2,7 @@
 //! nothing is believed again after a restart.
 
 use crate::{Error, Name, Result, control::DIRECTORY, routes::Routes};
+use longfat_host::own;
 use longfat_kernel::tcb::CcName;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -39,12 +40,13 @@ impl State {
     /// # Errors
     /// When there is a file, and it cannot be read.
     pub fn read(path: &Path) -> Result<State> {
-        match fs::read_to_string(path) {
-            Ok(text) => serde_json::from_str(&text).map_err(|source| {
+        // What it says is put back with our rights: nobody else may have written it.
+        match own::read_own(path) {
+            Ok(Some(text)) => serde_json::from_slice(&text).map_err(|source| {
                 let what = format!("the state '{}' is damaged; remove it", path.display());
                 Error::io(what, source)
             }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
+            Ok(None) => Ok(State::default()),
             Err(error) => Err(Error::io(format!("read the state '{}'", path.display()), error)),
         }
     }
@@ -72,7 +74,7 @@ impl State {
             |error: std::io::Error| Error::io(format!("write the state '{}'", path.display()), error);
         let part = path.with_extension("part");
         let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
-        fs::write(&part, text).map_err(failed)?;
+        own::write_new(&part, &text).map_err(failed)?;
         fs::rename(&part, path).map_err(failed)
     }
 
@@ -127,7 +129,14 @@ mod tests {
         own.bounded.insert(8);
         own.write(&path).unwrap();
         assert_eq!(State::take_over(&path).unwrap(), own);
+        // Whoever put it there could choose which routes and connections are changed.
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("planted"), &path).unwrap();
+        fs::write(directory.path().join("planted"), "{}").unwrap();
+        assert!(State::read(&path).unwrap_err().to_string().contains("this user alone"));
+        fs::remove_file(&path).unwrap();
         fs::write(&path, "{").unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         assert!(State::read(&path).unwrap_err().to_string().contains("remove it"));
     }
 }

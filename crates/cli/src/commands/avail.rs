@@ -5,6 +5,7 @@ use crate::{
     output, stop,
 };
 use longfat_cc::Avail;
+use longfat_host::{capability, confine::Confinement};
 use longfat_kernel::{
     avail::{Measured, measured},
     support::{Capability, missing},
@@ -13,7 +14,7 @@ use longfat_relay::metrics::{Family, Format, Kind, http::Server, text};
 use longfat_schema::{record::AvailSample, units::Nanos};
 use serde::Serialize;
 use std::{
-    io::{self, Write as _},
+    io,
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -100,6 +101,16 @@ fn serve(args: &Args, wanted: Option<End>, address: SocketAddr) -> Outcome {
     if let Some(address) = server.address() {
         eprintln!("metrics at http://{address}/metrics");
     }
+    // What a look takes: other processes' sockets, their namespaces, and the maps of BPF programs.
+    let kept = [
+        capability::SYS_PTRACE,
+        capability::SYS_ADMIN,
+        capability::NET_ADMIN,
+        capability::BPF,
+        capability::PERFMON,
+    ];
+    let confinement = Confinement::of(None).keeping(&kept).using_bpf().looking_into_processes();
+    confinement.enter().map_err(anyhow::Error::from)?;
     server.serve(&|format| metrics(look(args, wanted).as_deref(), format), &stop);
     Ok(())
 }
@@ -279,7 +290,7 @@ fn show(rows: &[Row], json: bool) -> anyhow::Result<()> {
 }
 
 fn say(text: &str) -> anyhow::Result<()> {
-    Ok(writeln!(io::stdout(), "{text}")?)
+    Ok(crate::output::write_now(&format!("{text}\n"))?)
 }
 
 fn wait(span: Duration, stop: &AtomicBool) {

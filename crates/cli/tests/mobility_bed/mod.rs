@@ -102,9 +102,19 @@ impl Bed {
         self.wire.ip(&["link", "set", "br0", "up"]).unwrap();
     }
 
-    /// Nothing gets through any more, and no host notices.
-    pub fn cut(&self) {
-        self.wire.ip(&["link", "set", "br0", "down"]).unwrap();
+    /// Nothing gets through any more, no host notices, and something of the stream was under way. A receiver that reads
+    /// slowly closes its window now and then: whoever is cut off just then sends probes, and never has a timeout.
+    pub fn cut(&self, stream: &Stream) {
+        wait_for("a cut with data under way", || {
+            self.wire.ip(&["link", "set", "br0", "down"]).unwrap();
+            // Acknowledgements that had come through are taken in by then.
+            std::thread::sleep(Duration::from_millis(50));
+            let is_under_way = stream.info().unacked_segments > 0;
+            if !is_under_way {
+                self.mend();
+            }
+            is_under_way
+        });
     }
 
     pub fn mend(&self) {

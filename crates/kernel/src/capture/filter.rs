@@ -367,6 +367,8 @@ mod tests {
         for (theirs, ours) in [
             ("src port 80", "sport 80"),
             ("dst net 10/8", "dst 10.0.0.0/8"),
+            ("dst 10.77.2", "dst 10.77.2.0/24"),
+            ("src 10:80", "src 10.0.0.0/8:80"),
             ("src host ::1", "src ::1"),
             ("SRC PORT 80", "sport 80"),
             ("Dst Host ::1", "dst ::1"),

@@ -78,12 +78,12 @@ impl Parser<'_> {
 
     fn prefix(&self, token: Token<'_>, text: &str) -> Result<Network> {
         let (address, length) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
-        let address = read_address(address).ok_or_else(|| {
+        let (address, given_bits) = read_address(address).ok_or_else(|| {
             let why = "is no address; names are not looked up, write 10.0.0.0/8 or 2001:db8::/32";
             self.error(token, format!("'{address}' {why}"))
         })?;
         let most = if address.is_ipv4() { 32 } else { 128 };
-        let length = length.map_or(Ok(most), |text| {
+        let length = length.map_or(Ok(given_bits), |text| {
             let number = text.parse::<u8>().ok().filter(|length| *length <= most);
             number.ok_or_else(|| {
                 self.error(token, format!("'/{text}' is no prefix length: a number, at most {most}"))
@@ -110,11 +110,13 @@ fn split_ports(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Also the short form of IPv4 networks: `10/8`.
-fn read_address(text: &str) -> Option<IpAddr> {
+/// An address, and how many of its bits are given: the short form of IPv4 networks leaves some out (`10.77.2` is
+/// `10.77.2.0/24`, as in ss).
+fn read_address(text: &str) -> Option<(IpAddr, u8)> {
     let plain = text.trim_start_matches('[').trim_end_matches(']');
     if let Ok(address) = plain.parse::<IpAddr>() {
-        return Some(address.to_canonical());
+        let address = address.to_canonical();
+        return Some((address, if address.is_ipv4() { 32 } else { 128 }));
     }
     let mut octets = [0; 4];
     let parts: Vec<_> = plain.split('.').collect();
@@ -124,5 +126,5 @@ fn read_address(text: &str) -> Option<IpAddr> {
     for (octet, part) in octets.iter_mut().zip(&parts) {
         *octet = part.parse().ok()?;
     }
-    Some(IpAddr::V4(Ipv4Addr::from(octets)))
+    Some((IpAddr::V4(Ipv4Addr::from(octets)), 8 * parts.len() as u8))
 }

@@ -142,6 +142,21 @@ impl Change {
         Ok(())
     }
 
+    /// Whether its windows and its congestion control's name may be asked for, where they were not read by
+    /// [`Change::parse`].
+    ///
+    /// # Errors
+    /// What may not, and what it may be.
+    pub fn check(&self) -> Result<(), ChangeError> {
+        let within = |name: &str, value: Option<u32>, range: &RangeInclusive<u64>| {
+            let Some(value) = value else { return Ok(()) };
+            let text = format!("{} to {} segments", range.start(), range.end());
+            in_range(name, &value.to_string(), value.into(), range, &text).map(drop)
+        };
+        within("cwnd", self.cwnd_segments, &CWND)?;
+        within("ssthresh", self.ssthresh_segments.filter(|value| *value < UNLIMITED_SSTHRESH), &SSTHRESH)
+    }
+
     fn sets_windows(&self) -> bool {
         self.cwnd_segments.is_some()
             || self.ssthresh_segments.is_some()

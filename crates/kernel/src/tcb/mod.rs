@@ -20,6 +20,7 @@ pub mod limit;
 mod look;
 mod namespace;
 mod saved;
+mod seal;
 mod set;
 pub mod trace;
 
@@ -31,5 +32,6 @@ pub use limit::Limit;
 pub use look::Look;
 pub use namespace::{Place, Scope};
 pub use saved::{SAVED_VERSION, Saved, SavedBlocks};
+pub use seal::HostKey;
 pub use set::{Answer, Setter};
 pub(crate) use set::{attach_program, visit};

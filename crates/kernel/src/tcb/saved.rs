@@ -1,8 +1,8 @@
 //! Control blocks in a file, and back into the connections they were of.
 
 use super::{
-    block::{ControlBlock, PrivateState, UNLIMITED_SSTHRESH},
-    change::Change,
+    block::{ControlBlock, PrivateState, RawBlock, UNLIMITED_SSTHRESH},
+    change::{Change, ChangeError},
     connection::CcName,
     keep,
 };
@@ -23,6 +23,9 @@ pub struct SavedBlocks {
     pub saved_unix_ms: u64,
     /// The control blocks.
     pub connections: Vec<Saved>,
+    /// HMAC-SHA-256 of the rest with this host's key, in hexadecimal: without it private state is not put back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seal: Option<String>,
 }
 
 /// What is kept of one control block.
@@ -73,6 +76,26 @@ fn inner(cc: &str) -> &str {
 }
 
 impl Saved {
+    /// Whether everything in it may be asked for, whoever wrote it. Private state has no bounds: the seal is for it.
+    ///
+    /// # Errors
+    /// What may not, and what it may be.
+    pub fn check(&self) -> Result<(), ChangeError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        if !(1..=15).contains(&self.cc.len()) || !self.cc.bytes().all(plain) {
+            let why = format!("{:?} is no congestion control's name", self.cc);
+            return Err(ChangeError::Value { name: "cc".to_owned(), why });
+        }
+        let unchanged = ControlBlock {
+            clamp_segments: self.clamp_segments,
+            rto_min_us: self.rto_min_us,
+            rto_max_ms: self.rto_max_ms,
+            ..ControlBlock::from(&RawBlock::default())
+        };
+        // What the kernel has set itself may lie outside of what can be set; it checks timers and clamps.
+        self.change(&unchanged).check()
+    }
+
     /// Whether it is of that connection.
     pub fn is_of(&self, block: &ControlBlock) -> bool {
         self.cookie == block.cookie && self.local == block.local && self.remote == block.remote
@@ -99,7 +122,34 @@ impl Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcb::block::RawBlock;
+
+    #[test]
+    fn a_saved_block_of_anybodys_is_held_to_what_can_be_asked_for() {
+        let good = Saved {
+            cookie: 5,
+            local: "10.0.0.1:5".parse().unwrap(),
+            remote: "10.0.0.2:6".parse().unwrap(),
+            cc: "cubic".into(),
+            cwnd_segments: 10,
+            ssthresh_segments: None,
+            clamp_segments: u32::MAX,
+            rto_min_us: Some(2_000_000),
+            rto_max_ms: None,
+            private: [0; 13],
+        };
+        assert_eq!(good.check(), Ok(()));
+        let wrong = [
+            Saved { cwnd_segments: 0, ..good.clone() },
+            Saved { cwnd_segments: u32::MAX, ..good.clone() },
+            Saved { ssthresh_segments: Some(0), ..good.clone() },
+            Saved { cc: String::new(), ..good.clone() },
+            Saved { cc: "sixteen_letters_".into(), ..good.clone() },
+            Saved { cc: "a\u{1b}[2J".into(), ..good },
+        ];
+        for saved in wrong {
+            assert!(saved.check().is_err(), "{saved:?}");
+        }
+    }
 
     #[test]
     fn a_saved_block_brings_its_connection_back_and_leaves_alone_what_has_not_changed() {

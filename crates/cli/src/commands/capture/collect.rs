@@ -3,7 +3,7 @@
 use longfat_analyze::capture::{self, roll::Roll, write::Totals};
 use longfat_kernel::capture::{Capture, Captured, Cost, Counts, Direction};
 use std::{
-    io::{IsTerminal as _, Write as _},
+    io::IsTerminal as _,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -160,10 +160,9 @@ fn next_nap(last: Duration, waiting_bytes: usize, ring_bytes: usize) -> Duration
 }
 
 fn show(found: &Collected) {
-    let mut err = std::io::stderr().lock();
-    if err.is_terminal() {
+    if std::io::stderr().is_terminal() {
         let dropped: u64 = found.counts.dropped.iter().sum();
-        let _ = write!(err, "\r{} packets, {dropped} lost ", total(found));
+        crate::output::show_progress(&format!("{} packets, {dropped} lost", total(found)));
     }
 }
 

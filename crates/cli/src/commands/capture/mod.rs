@@ -13,12 +13,16 @@ use longfat_analyze::capture::{
     LinkType,
     roll::{Form, Origin, Roll, RollSpec},
 };
+use longfat_host::{capability, confine::Confinement};
 use longfat_kernel::{
     capture::{self, BUFFER_BYTES, Capture, CaptureSpec, Direction, LinkHeader, PAYLOAD_MAX_BYTES, Snap},
     tcb::{Place, Scope},
 };
 use longfat_schema::units::{Nanos, Size};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Write the headers of an interface's packets, both directions, into pcapng or Parquet files.
 ///
@@ -122,6 +126,7 @@ pub fn run(args: &Args) -> Outcome {
         place.run(|| capture::link_header(&spec.interface)).context("enter the network namespace")??;
     let mut files = Roll::create(roll, origin(link, &spec), now_ns())?;
     let mut capture = place.run(|| Capture::attach(&spec)).context("enter the network namespace")??;
+    confine(&args.output)?;
     eprintln!("capturing on '{}'; Ctrl-C ends", spec.interface);
     let collected = collect::collect(&mut capture, &mut files, &limits, to_unix_ns, &stop)?;
     let files = files.finish()?;
@@ -136,6 +141,14 @@ pub fn run(args: &Args) -> Outcome {
             args.buffer
         ))),
     }
+}
+
+/// From here on it takes records off a ring and writes files: the programs are attached, the first file is open.
+fn confine(output: &Path) -> longfat_host::Result<()> {
+    let directory = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Files that begin later may have to be made where another user's are.
+    let kept = [capability::NET_ADMIN, capability::BPF, capability::PERFMON, capability::DAC_OVERRIDE];
+    Confinement::of(None).keeping(&kept).writing([directory]).using_bpf().enter().map(drop)
 }
 
 fn spec(args: &Args) -> anyhow::Result<CaptureSpec> {

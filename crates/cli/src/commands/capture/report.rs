@@ -3,7 +3,7 @@
 use super::{Args, collect::Collected};
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
-use std::{io::Write as _, path::PathBuf};
+use std::path::PathBuf;
 
 /// Everything, for programs.
 #[derive(Serialize)]
@@ -43,7 +43,7 @@ pub fn print(args: &Args, found: &Collected, files: &[PathBuf]) -> anyhow::Resul
     let summary = summary(args, found, files);
     if args.json {
         let text = serde_json::to_string(&summary)?;
-        return Ok(writeln!(std::io::stdout().lock(), "{text}")?);
+        return Ok(crate::output::write_now(&format!("{text}\n"))?);
     }
     // Standard output may be the capture.
     eprintln!("\n{}", table(&summary));

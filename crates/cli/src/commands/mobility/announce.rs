@@ -2,6 +2,7 @@
 
 use crate::{outcome::Outcome, stop};
 use anyhow::{Context, bail};
+use longfat_host::confine::{Account, Confinement};
 use longfat_mobility::{
     Key, Name,
     announce::{self, AnnouncePlan, Told},
@@ -12,7 +13,7 @@ use longfat_mobility::{
 use longfat_schema::units::{Nanos, Rate, Size};
 use std::{
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
 };
 
@@ -88,6 +89,9 @@ pub struct Args {
     /// Its control socket, in place of that of --name.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Started by root: the user it becomes once its sockets are open; 'root' stays [default: longfat, or else nobody].
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
 }
 
 /// Tell a running 'announce' that the link is another, or can do something else; nodes know it when this returns.
@@ -128,9 +132,14 @@ pub struct Tell {
 pub fn run(args: &Args) -> Outcome {
     let plan = plan(args)?;
     let stop = stop::flag()?;
-    // A raw socket, a route or a module is nothing that announcing needs.
-    longfat_host::capability::keep_only(&[])?;
-    announce::run(&plan, &stop, super::ready, &mut |text| eprintln!("longfat: mobility announce: {text}"))?;
+    let account = Account::choose(args.user.as_deref())?;
+    // Its sockets are open by then; of all else it needs nothing but to take its control socket away.
+    let confine = || {
+        let own = plan.control.parent().map(Path::to_owned);
+        Confinement::of(account).writing(own).enter()?;
+        super::ready()
+    };
+    announce::run(&plan, &stop, confine, &mut |text| eprintln!("longfat: mobility announce: {text}"))?;
     Ok(())
 }
 

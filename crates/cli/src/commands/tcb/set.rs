@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use longfat_kernel::{
     support::{Capability, missing},
     tcb::{
-        Answer, CcKind, Change, ChangeError, Connection, ControlBlock, Filter, Keep, Place, Refusal,
+        Answer, CcKind, Change, ChangeError, Connection, ControlBlock, Filter, HostKey, Keep, Place, Refusal,
         SAVED_VERSION, Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, plan,
     },
 };
@@ -79,6 +79,9 @@ pub struct Save {
 }
 
 /// Bring connections back to what 'save' wrote, those that still stand; private state as well where it can be.
+///
+/// Private state is memory of the kernel: it is put back only from a file that this host wrote and nobody changed, which
+/// its seal tells (a key of root's, /run/longfat/tcb.key).
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat tcb restore before.json           what would change
@@ -122,8 +125,20 @@ pub fn save(args: &Save) -> Outcome {
         connections.extend(chosen.iter().filter_map(|one| blocks.get(&one.cookie)).map(Saved::from));
     }
     let count = connections.len();
-    let saved =
-        SavedBlocks { version: SAVED_VERSION, boot_id: boot_id()?, saved_unix_ms: unix_ms(), connections };
+    let saved = SavedBlocks {
+        version: SAVED_VERSION,
+        boot_id: boot_id()?,
+        saved_unix_ms: unix_ms(),
+        connections,
+        seal: None,
+    };
+    let saved = match HostKey::of_host() {
+        Ok(key) => saved.sealed(&key),
+        Err(why) => {
+            eprintln!("longfat: not sealed, so that private state will not be put back: {why}");
+            saved
+        }
+    };
     longfat_schema::run::write_json(&args.file, &saved)?;
     println!("{count} connections saved in {}", args.file.display());
     Ok(())
@@ -154,11 +169,21 @@ pub fn restore(args: &Restore) -> Outcome {
         let why = "was saved on another machine or before a restart; its connections are gone";
         return Err(anyhow::anyhow!("{shown} {why}").into());
     }
+    for one in &saved.connections {
+        let which =
+            || format!("{shown} was not written by 'longfat tcb save': {} -> {}", one.local, one.remote);
+        one.check().with_context(which)?;
+    }
+    let is_sealed = HostKey::of_host().is_ok_and(|key| saved.is_sealed_by(&key));
+    if !is_sealed {
+        eprintln!("longfat: {shown} has no seal of this host: private state in it is left out");
+    }
     let by_cookie: HashMap<u64, &Saved> = saved.connections.iter().map(|one| (one.cookie, one)).collect();
     let is_meant = |connection: &Connection| by_cookie.contains_key(&connection.cookie);
     run(&args.choice, &args.act, "restore", is_meant, |block| {
         let saved = by_cookie.get(&block.cookie).filter(|saved| saved.is_of(block))?;
-        Some(saved.change(block))
+        let change = saved.change(block);
+        Some(Change { private: change.private.filter(|_| is_sealed), ..change })
     })
 }
 

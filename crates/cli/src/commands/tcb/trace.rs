@@ -128,7 +128,10 @@ fn collect(
         }
         if due {
             shown = Instant::now();
-            eprint!("\r{} connections, {records} records, {lost} lost ", tracer.connections());
+            let connections = tracer.connections();
+            crate::output::show_progress(&format!(
+                "{connections} connections, {records} records, {lost} lost"
+            ));
         }
         if last {
             return spool.end(longfat_host::monotonic_us());
@@ -198,6 +201,7 @@ fn manifest(table: &Rows, run: &Ended) -> RunManifest {
         window_start_us: 0,
         window_end_us: run.duration_us,
         metrics: metrics(table, run),
+        twin: None,
         provenance: provenance::of(BTreeMap::new()),
         hosts: BTreeMap::new(),
         files: None,
