@@ -1,6 +1,6 @@
 //! The analysis without the rest of longfat: for measuring it, and as an example of the crate.
 //!
-//!     cargo run --release -p longfat-analyze --example read -- analyze [--json] [--jobs N] [--most-flows N] FILE…
+//!     cargo run --release -p longfat-analyze --example read -- analyze [--json] [--most-flows N] FILE…
 //!
 //! Takes the arguments of `longfat analyze` that `bench/analyze` uses.
 
@@ -12,7 +12,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => json = true,
-            "--jobs" => settings.jobs = arguments.next().ok_or("--jobs wants a number")?.parse()?,
             "--most-flows" => {
                 settings.most_flows = arguments.next().ok_or("--most-flows wants a number")?.parse()?;
             }

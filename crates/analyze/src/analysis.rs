@@ -1,9 +1,8 @@
-//! All of it: captures in, flows out, on one core or several.
+//! All of it: captures in, flows out.
 //!
 //! Packets are numbered in the order of arrival and then put into the order of their times, within a window of
 //! [`SORTED`] packets and [`CLOCK_STEP_NS`]: captures that several cores feed are out of order by microseconds, but a
-//! clock that was set back must not be undone. Flows are shared out by a hash of their ends; whatever concerns more than
-//! one flow is decided before that, so that results do not depend on the number of threads.
+//! clock that was set back must not be undone.
 
 use crate::{
     Settings,
@@ -13,14 +12,10 @@ use crate::{
         report::FlowReport,
         table::{FlowTable, Retired},
     },
-    segment::{FlowKey, Segment},
+    segment::Segment,
     segments::Segments,
 };
 use serde::Serialize;
-use std::{
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
-    thread,
-};
 
 /// A packet is sorted among this many before it.
 pub const SORTED: usize = 128;
@@ -28,13 +23,9 @@ pub const SORTED: usize = 128;
 pub const CLOCK_STEP_NS: i64 = 10_000_000;
 /// Segments read before some are handed on: few enough to be in the nearest cache then.
 const PENDING: usize = 2 * SORTED;
-/// Segments given to a thread at once.
-const BATCH: usize = 1024;
 /// Segments between looks for flows that are over, and the time of the capture that must have passed too.
 const SWEEP_SEGMENTS: u64 = 65_536;
 const SWEEP_NS: i64 = 10_000_000_000;
-/// Batches that may wait for a thread.
-const WAITING: usize = 16;
 
 /// What the capture was like.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -51,6 +42,8 @@ pub struct CaptureReport {
     pub tcp_packets: u64,
     /// Not TCP.
     pub other_packets: u64,
+    /// What those, and packets of links that are not read, were; the most first.
+    pub not_looked_into: Vec<NotLookedInto>,
     /// Too little was kept to follow TCP.
     pub truncated_packets: u64,
     /// IP fragments: TCP is not followed through them.
@@ -72,6 +65,18 @@ pub struct CaptureReport {
     /// What the files say of losses while capturing.
     pub interfaces: Vec<InterfaceStatistics>,
 }
+
+/// Packets of one kind that was not looked into.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NotLookedInto {
+    /// Name.
+    pub what: String,
+    /// How many.
+    pub packets: u64,
+}
+
+/// Kinds that are told apart: more are a capture made to exhaust memory.
+const MOST_KINDS: usize = 1 << 10;
 
 impl CaptureReport {
     #[cold]
@@ -96,6 +101,8 @@ pub struct Totals {
     pub resent_bytes: u64,
     /// Timeouts.
     pub timeouts: u64,
+    /// Flows taken for over while they may have gone on, since more were live at once than memory is for.
+    pub flows_cut: u64,
 }
 
 /// What an analysis found.
@@ -125,44 +132,10 @@ pub fn analyze<C: Segments>(
     let epoch_ns = first.first().map(|(time, _)| *time).filter(|time| *time != i64::MAX).unwrap_or(0);
     let order: Vec<usize> = first.into_iter().map(|(_, index)| index).collect();
     let settings = Settings { epoch_ns, ..settings };
-    if settings.jobs <= 1 {
-        let mut intake = Intake::new(FlowTable::new(settings), progress);
-        intake.read_all(&mut captures, &order)?;
-        let (report, flows) = (intake.report, intake.flows.finish());
-        return Ok(conclude(report, flows, &settings));
-    }
-    shared_out(&mut captures, &order, settings, progress)
-}
-
-fn shared_out<C: Segments>(
-    captures: &mut [C],
-    order: &[usize],
-    settings: Settings,
-    progress: impl FnMut(u64),
-) -> Result<Analysis, CaptureError> {
-    thread::scope(|scope| {
-        let mut shards = Vec::new();
-        let mut threads = Vec::new();
-        for _ in 0..settings.jobs {
-            let (send, receive) = sync_channel(WAITING);
-            let (give_back, spare) = sync_channel(WAITING);
-            threads.push(scope.spawn(move || follow(&receive, &give_back, settings)));
-            shards.push(Shard { send, spare, batch: Vec::with_capacity(BATCH) });
-        }
-        let mut intake = Intake::new(Shared { shards }, progress);
-        intake.read_all(captures, order)?;
-        intake.flows.flush();
-        let report = intake.report;
-        drop(intake.flows);
-        let mut all = Retired::default();
-        for thread in threads {
-            match thread.join() {
-                Ok(retired) => all.merge(retired),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(conclude(report, all, &settings))
-    })
+    let mut intake = Intake::new(FlowTable::new(settings), progress);
+    intake.read_all(&mut captures, &order)?;
+    let (report, flows) = (intake.report, intake.flows.finish());
+    Ok(conclude(report, flows, &settings))
 }
 
 fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Settings) -> Analysis {
@@ -174,112 +147,10 @@ fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Setting
         resent_segments: retired.resent_segments,
         resent_bytes: retired.resent_bytes,
         timeouts: retired.timeouts,
+        flows_cut: retired.cut_flows,
     };
     capture.start_ns = settings.epoch_ns;
     Analysis { schema_version: longfat_schema::SCHEMA_VERSION, capture, totals, flows: retired.reports }
-}
-
-/// What follows flows.
-trait Flows {
-    fn on_segment(&mut self, segment: &Segment);
-    fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32);
-    fn sweep(&mut self, now_ns: i64);
-}
-
-/// On the reader's own thread.
-impl Flows for FlowTable {
-    #[inline]
-    fn on_segment(&mut self, segment: &Segment) {
-        FlowTable::on_segment(self, segment);
-    }
-
-    fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
-        FlowTable::on_too_big(self, key, end, mtu_bytes);
-    }
-
-    fn sweep(&mut self, now_ns: i64) {
-        FlowTable::sweep(self, now_ns);
-    }
-}
-
-enum Task {
-    Segments(Vec<Segment>),
-    TooBig(FlowKey, u8, u32),
-    Sweep(i64),
-}
-
-struct Shard {
-    send: SyncSender<Task>,
-    spare: Receiver<Vec<Segment>>,
-    batch: Vec<Segment>,
-}
-
-impl Shard {
-    fn flush(&mut self) {
-        if !self.batch.is_empty() {
-            let fresh = self.spare.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH));
-            let full = std::mem::replace(&mut self.batch, fresh);
-            self.hand_on(Task::Segments(full));
-        }
-    }
-
-    /// A thread that is gone has panicked, which joining it will tell.
-    fn hand_on(&mut self, task: Task) {
-        let _ = self.send.send(task);
-    }
-}
-
-struct Shared {
-    shards: Vec<Shard>,
-}
-
-impl Shared {
-    fn of(&mut self, key: &FlowKey) -> &mut Shard {
-        let count = self.shards.len() as u64;
-        &mut self.shards[(((key.spread() >> 32) * count) >> 32) as usize]
-    }
-
-    fn flush(&mut self) {
-        self.shards.iter_mut().for_each(Shard::flush);
-    }
-}
-
-impl Flows for Shared {
-    fn on_segment(&mut self, segment: &Segment) {
-        let shard = self.of(&segment.key);
-        shard.batch.push(*segment);
-        if shard.batch.len() >= BATCH {
-            shard.flush();
-        }
-    }
-
-    fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
-        let shard = self.of(&key);
-        shard.flush();
-        shard.hand_on(Task::TooBig(key, end, mtu_bytes));
-    }
-
-    fn sweep(&mut self, now_ns: i64) {
-        self.flush();
-        self.shards.iter_mut().for_each(|shard| shard.hand_on(Task::Sweep(now_ns)));
-    }
-}
-
-/// One thread's work.
-fn follow(tasks: &Receiver<Task>, give_back: &SyncSender<Vec<Segment>>, settings: Settings) -> Retired {
-    let mut table = FlowTable::new(settings);
-    for task in tasks {
-        match task {
-            Task::Segments(mut batch) => {
-                batch.iter().for_each(|segment| table.on_segment(segment));
-                batch.clear();
-                let _ = give_back.try_send(batch);
-            }
-            Task::TooBig(key, end, mtu_bytes) => table.on_too_big(key, end, mtu_bytes),
-            Task::Sweep(now_ns) => table.sweep(now_ns),
-        }
-    }
-    table.finish()
 }
 
 /// Where the `number`th segment from `first` on stands in the ring.
@@ -290,8 +161,8 @@ fn place(first: usize, number: usize) -> usize {
 }
 
 /// From packets to sorted segments.
-struct Intake<F, P> {
-    flows: F,
+struct Intake<P> {
+    flows: FlowTable,
     progress: P,
     report: CaptureReport,
     /// A ring: `filled` segments from `first` on are not handed on yet, and there is room for one more.
@@ -304,10 +175,11 @@ struct Intake<F, P> {
     span_ns: (i64, i64),
     handed_on: u64,
     swept: (u64, i64),
+    others: Vec<(Unfollowed, u64)>,
 }
 
-impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
-    fn new(flows: F, progress: P) -> Intake<F, P> {
+impl<P: FnMut(u64)> Intake<P> {
+    fn new(flows: FlowTable, progress: P) -> Intake<P> {
         Intake {
             flows,
             progress,
@@ -320,6 +192,7 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
             span_ns: (i64::MAX, i64::MIN),
             handed_on: 0,
             swept: (0, i64::MIN),
+            others: Vec::new(),
         }
     }
 
@@ -334,6 +207,10 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
         }
         self.hand_on(self.filled);
         let (least, most) = self.span_ns;
+        self.others.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
+        let named =
+            self.others.iter().map(|(why, packets)| NotLookedInto { what: why.name(), packets: *packets });
+        self.report.not_looked_into = named.collect();
         self.report.duration_s = most.saturating_sub(least).max(0) as f64 / 1e9;
         Ok(())
     }
@@ -388,11 +265,26 @@ impl<F: Flows, P: FnMut(u64)> Intake<F, P> {
                 self.hand_on(self.filled);
                 self.flows.on_too_big(key, end, mtu_bytes);
             }
-            Decoded::Not(Unfollowed::Other) => self.report.other_packets += 1,
+            Decoded::Not(Unfollowed::Other(protocol)) => {
+                self.report.other_packets += 1;
+                self.on_other(Unfollowed::Other(protocol));
+            }
             Decoded::Not(Unfollowed::Truncated) => self.report.truncated_packets += 1,
             Decoded::Not(Unfollowed::Fragment) => self.report.fragments += 1,
             Decoded::Not(Unfollowed::Malformed) => self.report.malformed_packets += 1,
-            Decoded::Not(Unfollowed::UnknownLink(_)) => self.report.unknown_link_packets += 1,
+            Decoded::Not(why @ Unfollowed::UnknownLink(_)) => {
+                self.report.unknown_link_packets += 1;
+                self.on_other(why);
+            }
+        }
+    }
+
+    #[cold]
+    fn on_other(&mut self, why: Unfollowed) {
+        if let Some((_, packets)) = self.others.iter_mut().find(|(known, _)| *known == why) {
+            *packets += 1;
+        } else if self.others.len() < MOST_KINDS {
+            self.others.push((why, 1));
         }
     }
 

@@ -1,6 +1,13 @@
-//! From a frame to a TCP segment: Ethernet with VLAN tags, Linux cooked captures, loopback and raw IP; IPv4, IPv6 with
-//! its extension headers; GRE, IP in IP (4in4, 4in6, 6in4, 6in6) and VXLAN are seen through. Pure; never panics;
-//! whatever is cut off is said to be.
+//! From a frame to a TCP segment: whatever stands around IP (`links`), IPv4, IPv6 with its extension headers, and tunnels
+//! (`tunnels`) are seen through. Pure; never panics; whatever is cut off is said to be, and what was not looked into is named
+//! ([`Protocol`]).
+
+mod links;
+mod protocol;
+mod tunnels;
+
+pub use links::name as link_name;
+pub use protocol::Protocol;
 
 use crate::{
     capture::{LinkType, Packet},
@@ -12,7 +19,6 @@ const MAX_LAYERS: usize = 16;
 const ETHERNET: u16 = 0x6558;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
-const VXLAN_PORT: u16 = 4789;
 
 /// What a packet is. What there is more to say stands in a [`Segment`]: this is small, as there are millions.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,16 +37,29 @@ pub enum Decoded {
 /// Why a packet says nothing of TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfollowed {
-    /// Not TCP.
-    Other,
+    /// Not TCP, but this.
+    Other(Protocol),
     /// Less was kept than TCP's fixed header needs.
     Truncated,
-    /// A later fragment, or a first one: TCP cannot be followed through it.
+    /// A later fragment: TCP's header is in the first one.
     Fragment,
     /// A header contradicts itself.
     Malformed,
     /// The file's link type is not known here.
     UnknownLink(LinkType),
+}
+
+impl Unfollowed {
+    /// What it was, in words.
+    pub fn name(&self) -> String {
+        match self {
+            Unfollowed::Other(protocol) => protocol.to_string(),
+            Unfollowed::UnknownLink(link) => format!("{} (a link that is not read)", link_name(*link)),
+            Unfollowed::Truncated => "cut off".to_owned(),
+            Unfollowed::Fragment => "a later fragment".to_owned(),
+            Unfollowed::Malformed => "contradictory".to_owned(),
+        }
+    }
 }
 
 struct Ip<'a> {
@@ -123,7 +142,13 @@ fn layered(kind: LinkType, frame: &[u8], frame_on_wire: usize, into: &mut Segmen
                 }
                 Err(why) => return Decoded::Not(why),
             },
-            _ => return Decoded::Not(Unfollowed::Other),
+            other => match tunnels::below_ip(other, data) {
+                Ok(inner) => {
+                    (kind, data) = inner;
+                    continue;
+                }
+                Err(why) => return Decoded::Not(why),
+            },
         };
         let ip = match ip {
             Ok(ip) => ip,
@@ -133,16 +158,11 @@ fn layered(kind: LinkType, frame: &[u8], frame_on_wire: usize, into: &mut Segmen
             6 => return tcp(&ip, into),
             4 => (IPV4, ip.payload),
             41 => (IPV6, ip.payload),
-            47 => match gre(ip.payload) {
-                Some(inner) => inner,
-                None => return Decoded::Not(Unfollowed::Other),
-            },
-            17 => match vxlan(ip.payload) {
-                Some(inner) => (ETHERNET, inner),
-                None => return Decoded::Not(Unfollowed::Other),
-            },
             1 | 58 => return too_big(&ip, into),
-            _ => return Decoded::Not(Unfollowed::Other),
+            other => match tunnels::above_ip(other, ip.payload) {
+                Ok(inner) => inner,
+                Err(why) => return Decoded::Not(why),
+            },
         };
     }
     Decoded::Not(Unfollowed::Malformed)
@@ -165,7 +185,7 @@ fn link(link: LinkType, data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
         229 => Ok((IPV6, data)),
         // The family number before the packet differs between systems and byte orders; the IP version does not.
         0 | 108 => raw(data.get(4..).ok_or(Unfollowed::Truncated)?),
-        _ => Err(Unfollowed::UnknownLink(link)),
+        _ => links::other(link, data),
     }
 }
 
@@ -173,7 +193,7 @@ fn raw(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
     match data.first().ok_or(Unfollowed::Truncated)? >> 4 {
         4 => Ok((IPV4, data)),
         6 => Ok((IPV6, data)),
-        _ => Err(Unfollowed::Other),
+        _ => Err(Unfollowed::Other(Protocol::NotIp)),
     }
 }
 
@@ -188,7 +208,7 @@ fn ethernet(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
 fn vlan(mut kind: u16, mut data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
     for _ in 0..MAX_LAYERS {
         if !matches!(kind, 0x8100 | 0x88a8 | 0x9100) {
-            return if matches!(kind, IPV4 | IPV6) { Ok((kind, data)) } else { Err(Unfollowed::Other) };
+            return tunnels::ether_type(kind, data);
         }
         kind = be16(data, 2).ok_or(Unfollowed::Truncated)?;
         data = &data[4..];
@@ -204,7 +224,8 @@ fn ipv4(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
         return Err(Unfollowed::Malformed);
     }
     let fragment = u16::from_be_bytes([header[6], header[7]]);
-    if fragment & 0x3fff != 0 {
+    // The first one has the header of TCP.
+    if fragment & 0x1fff != 0 {
         return Err(Unfollowed::Fragment);
     }
     // Frames above 64 KiB (BIG TCP) and some offloads leave the length 0.
@@ -261,7 +282,7 @@ fn extensions(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
             51 => 8 + 4 * usize::from(*ip.payload.get(1).ok_or(Unfollowed::Truncated)?),
             44 => {
                 let fragment = be16(ip.payload, 2).ok_or(Unfollowed::Truncated)?;
-                if fragment & 0xfff9 != 0 {
+                if fragment & 0xfff8 != 0 {
                     return Err(Unfollowed::Fragment);
                 }
                 8
@@ -275,43 +296,27 @@ fn extensions(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
     Err(Unfollowed::Malformed)
 }
 
-/// What GRE version 0 carries (RFC 2784, 2890).
-fn gre(data: &[u8]) -> Option<Inner<'_>> {
-    let flags = be16(data, 0)?;
-    let kind = be16(data, 2)?;
-    // Routing (deprecated) has no length that can be passed over; version 1 is PPTP's.
-    if flags & 0x4007 != 0 {
-        return None;
-    }
-    let optional = [0x8000, 0x2000, 0x1000].iter().filter(|bit| flags & **bit != 0).count();
-    Some((kind, data.get(4 + 4 * optional..)?))
-}
-
-fn vxlan(data: &[u8]) -> Option<&[u8]> {
-    let vxlan = be16(data, 2)? == VXLAN_PORT && data.get(8)? & 0x08 != 0;
-    vxlan.then(|| data.get(16..)).flatten()
-}
-
 /// ICMP "fragmentation needed" (RFC 1191) and ICMPv6 "packet too big" (RFC 8201).
 #[cold]
 fn too_big(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
+    let other = Decoded::Not(Unfollowed::Other(Protocol::Ip(ip.protocol)));
     let (kind, code) = match (ip.payload.first(), ip.payload.get(1)) {
         (Some(kind), Some(code)) => (*kind, *code),
-        _ => return Decoded::Not(Unfollowed::Other),
+        _ => return other,
     };
     let quoted = ip.payload.get(8..).unwrap_or_default();
     let (mtu_bytes, quoted) = match (ip.protocol, kind, code) {
         (1, 3, 4) => (be16(ip.payload, 6).map_or(0, u32::from), ipv4(quoted, quoted.len())),
         (58, 2, _) => (be32(ip.payload, 4).unwrap_or(0), ipv6(quoted, quoted.len())),
-        _ => return Decoded::Not(Unfollowed::Other),
+        _ => return other,
     };
-    let Ok(quoted) = quoted else { return Decoded::Not(Unfollowed::Other) };
+    let Ok(quoted) = quoted else { return other };
     match (quoted.protocol, be16(quoted.payload, 0), be16(quoted.payload, 2)) {
         (6, Some(from), Some(to)) => {
             (into.key, into.end) = FlowKey::of((quoted.source, from), (quoted.destination, to));
             Decoded::TooBig { mtu_bytes }
         }
-        _ => Decoded::Not(Unfollowed::Other),
+        _ => other,
     }
 }
 

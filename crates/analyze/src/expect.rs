@@ -77,7 +77,7 @@ pub struct Judged {
 const COMPARISONS: [&str; 5] = ["<=", ">=", "==", "<", ">"];
 
 /// Kinds of findings as JSON has them.
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 24] = [
     "window_limited",
     "lfp_syndrome",
     "bufferbloat",
@@ -93,6 +93,15 @@ const KINDS: [&str; 15] = [
     "receiver_stalls",
     "capture_incomplete",
     "offloads",
+    "losses",
+    "timeouts",
+    "connection_died",
+    "lost_syns",
+    "injected_reset",
+    "delayed_ack_nagle",
+    "silly_window",
+    "ecn_marks",
+    "ecn_stripped",
 ];
 
 impl FromStr for Expect {
@@ -151,12 +160,15 @@ impl Figure {
         let greatest = analysis.flows.first().map(FlowReport::main);
         let rtt = greatest.and_then(|main| main.rtt);
         match self {
-            Figure::Retransmissions => {
-                Some(sum(|d| d.resent_segments) / sum(|d| d.data_segments.max(d.resent_segments)).max(1.0))
+            Figure::Retransmissions => Some(
+                sum(|d| d.counts.resent_segments)
+                    / sum(|d| d.counts.data_segments.max(d.counts.resent_segments)).max(1.0),
+            ),
+            Figure::Spurious => {
+                Some(sum(|d| d.spurious_segments) / sum(|d| d.counts.resent_segments).max(1.0))
             }
-            Figure::Spurious => Some(sum(|d| d.spurious_segments) / sum(|d| d.resent_segments).max(1.0)),
             Figure::Timeouts => Some(analysis.totals.timeouts as f64),
-            Figure::ZeroWindows => Some(sum(|d| d.zero_windows)),
+            Figure::ZeroWindows => Some(sum(|d| d.counts.zero_windows)),
             Figure::Throughput => greatest.and_then(|main| main.throughput_bps),
             Figure::RttLeast => greatest.and_then(|main| main.least_rtt_us).map(|us| us / 1e6),
             Figure::RttMedian => rtt.map(|rtt| rtt.median_us / 1e6),

@@ -5,14 +5,16 @@
 //! - [`segments`]: captures as what an analysis reads.
 //! - [`flow`]: from segments to flows, in memory bounded by the flows that are live.
 //! - [`findings`]: what the figures mean, with evidence.
-//! - [`analysis`]: all of it, over several files and several cores.
+//! - [`analysis`]: all of it, over several files.
 //! - [`matching`]: two captures of the same traffic at two places.
 //! - [`expect`]: expectations of it.
+//! - [`contradictions`]: what no analysis may say, for tests.
 //! - [`summary`]: the result as text.
 //! - `tables` (a feature): the result as Parquet.
 
 pub mod analysis;
 pub mod capture;
+pub mod contradictions;
 pub mod decode;
 pub mod expect;
 pub mod findings;
@@ -27,8 +29,6 @@ pub mod tables;
 /// What an analysis is to do.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// Threads that follow flows; results are the same for any number.
-    pub jobs: usize,
     /// Whether points for figures are kept.
     pub detailed: bool,
     /// A flow without packets for longer than this is over.
@@ -38,6 +38,9 @@ pub struct Settings {
     /// Flows that are reported one by one, the greatest by payload; all count in the sums. While reading, memory holds up to
     /// twice as many reports of up to 20 KB.
     pub most_flows: usize,
+    /// Flows that are live at once: of more, those longest without a packet are taken for over, and counted. One of few
+    /// packets takes up to 2 KB.
+    pub live_flows: usize,
     /// Time that others are relative to, nanoseconds since 1970: that of the first packet.
     pub epoch_ns: i64,
 }
@@ -45,11 +48,11 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            jobs: 1,
             detailed: false,
             idle_ns: 300_000_000_000,
             linger_ns: 10_000_000_000,
             most_flows: 10_000,
+            live_flows: 500_000,
             epoch_ns: 0,
         }
     }

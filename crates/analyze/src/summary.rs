@@ -5,13 +5,15 @@ use crate::{
     findings::Finding,
     flow::{
         connection::Vantage,
-        report::{DirectionReport, Ending, FlowReport},
+        report::{DirectionReport, Ending, FlowReport, Missing},
     },
 };
 use std::fmt::Write as _;
 
 /// Flows shown one by one.
 const SHOWN_FLOWS: usize = 10;
+/// Kinds of packets that were not looked into, by name.
+const SHOWN_KINDS: usize = 8;
 /// Findings shown of each.
 const SHOWN_FINDINGS: usize = 6;
 
@@ -28,6 +30,13 @@ pub fn text(analysis: &Analysis) -> String {
         bytes(totals.resent_bytes as f64),
         totals.timeouts,
     );
+    if totals.flows_cut > 0 {
+        let _ = writeln!(
+            text,
+            "  {} of them were taken for over early, longest without a packet first: too many were live (--live-flows)",
+            totals.flows_cut
+        );
+    }
     for flow in analysis.flows.iter().take(SHOWN_FLOWS) {
         text.push('\n');
         text += &one_flow(flow);
@@ -48,15 +57,19 @@ fn capture(capture: &CaptureReport) -> String {
     );
     let counted = [
         (capture.truncated_packets, "packets were cut before the end of TCP's header"),
-        (capture.fragments, "IP fragments, which are not followed"),
+        (capture.fragments, "later IP fragments, whose payload is not counted"),
         (capture.malformed_packets, "packets whose headers contradict themselves"),
-        (capture.unknown_link_packets, "packets of unknown link types"),
         (capture.clock_steps, "times the clock was set back"),
         (capture.backwards_packets, "packets out of the order of their times; sorted"),
         (capture.damage_count, "places where the files are damaged"),
     ];
     for (count, what) in counted.iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "  {count} {what}");
+    }
+    let named = capture.not_looked_into.iter().take(SHOWN_KINDS);
+    let named: Vec<String> = named.map(|kind| format!("{} {}", kind.packets, plain(&kind.what))).collect();
+    if !named.is_empty() {
+        let _ = writeln!(text, "  not looked into: {}", named.join(", "));
     }
     for damage in capture.damages.iter().take(5) {
         let _ = writeln!(
@@ -82,19 +95,40 @@ fn one_flow(flow: &FlowReport) -> String {
         "{} > {}  {} in {} from {}{}\n",
         main.from,
         main.to,
-        bytes(main.unique_bytes as f64),
+        bytes(main.counts.unique_bytes as f64),
         duration(main.active_s),
         duration(flow.start_s),
         main.throughput_bps.map_or(String::new(), |bps| format!(", {}", rate(bps))),
     );
+    for direction in &flow.directions {
+        text += &lacking(direction);
+    }
     let _ = writeln!(text, "  {}", opening(flow));
-    let _ = writeln!(text, "  {}", timing(main));
+    let _ = writeln!(text, "  {}", timing(flow));
     let _ = writeln!(text, "  {}", repairs(main));
     let _ = writeln!(text, "  {}", limits(main));
     for finding in flow.findings.iter().take(SHOWN_FINDINGS) {
         text += &one_finding(finding);
     }
     text
+}
+
+/// What the capture lacks of a direction, before anything else is said of it.
+fn lacking(direction: &DirectionReport) -> String {
+    let what = match direction.missing {
+        None => return String::new(),
+        Some(Missing::Direction) => {
+            return format!(
+                "  one direction is missing: nothing that {} sent is in the capture\n",
+                direction.from
+            );
+        }
+        Some(Missing::Acknowledgements) => format!("the acknowledgements of what {} sent", direction.from),
+        Some(Missing::Data) => {
+            format!("{} that {} sent", bytes(direction.counts.unseen_bytes as f64), direction.from)
+        }
+    };
+    format!("  filtered or incomplete: {what} are not in the capture, so what needs them is not told\n")
 }
 
 fn opening(flow: &FlowReport) -> String {
@@ -118,8 +152,17 @@ fn opening(flow: &FlowReport) -> String {
     };
     let mss = flow.directions.iter().map(|d| d.mss_bytes.map_or("?".to_owned(), |mss| mss.to_string()));
     let mss: Vec<String> = mss.collect();
+    let handshake =
+        shake.rtt_us.zip(shake.server_side_us).map_or("handshake not seen".to_owned(), |(rtt, server)| {
+            format!("handshake RTT {} ({} of it towards the server)", micros(rtt), micros(server))
+        });
+    let again = match (shake.repeated_syns, shake.syn_wait_s) {
+        (0, _) => String::new(),
+        (times, wait) => format!(", {times} SYNs sent again over {}", duration(wait.unwrap_or(0.0))),
+    };
     let facts = [
         place.to_owned(),
+        handshake + &again,
         format!("MSS {}", mss.join("/")),
         yes("SACK", shake.sack),
         yes("timestamps", shake.timestamps),
@@ -130,17 +173,35 @@ fn opening(flow: &FlowReport) -> String {
     facts.join(", ")
 }
 
-fn timing(main: &DirectionReport) -> String {
+/// Which part of the path the times from data to its acknowledgement are of.
+fn round_trip_name(flow: &FlowReport) -> &'static str {
+    let [client, _] = &flow.directions;
+    let is_from_client = flow.main().from == client.from;
+    match (flow.vantage, is_from_client) {
+        (Vantage::Client, true) | (Vantage::Server, false) => "RTT",
+        (Vantage::Client, false) | (Vantage::Server, true) => {
+            "the receiver's own ACK lag (captured beside it: no RTT)"
+        }
+        _ => "RTT from here to the receiver",
+    }
+}
+
+fn timing(flow: &FlowReport) -> String {
+    let main = flow.main();
+    let name = round_trip_name(flow);
     let rtt = main.rtt.as_ref().map_or("RTT unknown".to_owned(), |rtt| {
         format!(
-            "RTT {} least, {} median, {} p95 ({} samples)",
+            "{name} {} least, {} median, {} p95 ({} samples)",
             micros(main.least_rtt_us.unwrap_or(rtt.least_us)),
             micros(rtt.median_us),
             micros(rtt.p95_us),
             rtt.count
         )
     });
-    let flight = format!("flight up to {}", bytes(main.most_flight_bytes as f64));
+    let flight = match main.missing {
+        None => format!("flight up to {}", bytes(main.most_flight_bytes as f64)),
+        Some(_) => "flight unknown".to_owned(),
+    };
     let window = main.most_window_bytes.map_or("window unknown".to_owned(), |most| {
         format!("window {} to {}", bytes(main.least_window_bytes.unwrap_or(0) as f64), bytes(most as f64))
     });
@@ -151,8 +212,8 @@ fn timing(main: &DirectionReport) -> String {
 fn repairs(main: &DirectionReport) -> String {
     let mut parts = vec![format!(
         "{} of {} segments sent again ({:.2} %)",
-        main.resent_segments,
-        main.data_segments,
+        main.counts.resent_segments,
+        main.counts.sent_segments,
         main.retransmissions * 100.0
     )];
     let kinds = [
@@ -161,14 +222,18 @@ fn repairs(main: &DirectionReport) -> String {
         (main.go_back_segments, "after a timeout"),
         (main.tail_probe_segments, "tail probes"),
         (main.spurious_segments, "spurious"),
-        (main.lost_before_segments, "lost before the capture"),
-        (main.reordered_segments, "reordered"),
-        (main.duplicate_acks, "duplicate ACKs"),
-        (main.zero_windows, "zero windows"),
+        (main.counts.lost_before_segments, "lost before the capture"),
+        (main.counts.reordered_segments, "reordered"),
+        (main.counts.duplicate_acks, "duplicate ACKs"),
+        (main.counts.zero_windows, "zero windows"),
+        (main.counts.keep_alives, "keep-alives"),
+        (main.probes - main.counts.keep_alives, "window probes"),
+        (main.counts.duplicate_packets, "copies"),
+        (main.counts.foreign_packets, "with numbers outside any window"),
     ];
     parts.extend(kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
-    if main.unseen_bytes > 0 {
-        parts.push(format!("{} acknowledged but not captured", bytes(main.unseen_bytes as f64)));
+    if main.counts.unseen_bytes > 0 {
+        parts.push(format!("{} acknowledged but not captured", bytes(main.counts.unseen_bytes as f64)));
     }
     parts.join(", ")
 }

@@ -220,7 +220,9 @@ fn a_capture_with_holes_says_so() {
         data += usize::from(tcp.payload > 0);
         tcp.payload == 0 || !(100..110).contains(&data)
     });
-    assert!(find(&trace, Kind::CaptureIncomplete).is_some() || trace.client().lost_before_segments > 0);
+    assert!(
+        find(&trace, Kind::CaptureIncomplete).is_some() || trace.client().counts.lost_before_segments > 0
+    );
     assert_eq!(find(&whole, Kind::CaptureIncomplete), None);
 }
 

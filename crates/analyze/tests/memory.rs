@@ -93,7 +93,40 @@ fn a_flow_of_few_packets_takes_little_and_a_million_of_them_two_gigabytes_at_mos
 }
 
 #[test]
+fn flows_that_are_live_at_once_are_bounded_oldest_out_first_and_counted() {
+    let most = 100;
+    let mut table = FlowTable::new(Settings { live_flows: most, ..Settings::default() });
+    // The first goes on among all others.
+    for flow in 1..FLOWS {
+        table.on_segment(&packet(flow, 0));
+        table.on_segment(&Segment { time_ns: i64::from(flow), ..packet(0, u32::from(flow > 1) * 2) });
+        assert!(table.live() <= most);
+    }
+    let retired = table.finish();
+    assert_eq!(retired.flows, u64::from(FLOWS), "each once: the first was never cut");
+    assert!(retired.cut_flows >= u64::from(FLOWS) - most as u64 && retired.cut_flows < u64::from(FLOWS));
+}
+
+#[test]
 fn a_flow_that_goes_on_is_bounded_however_long_it_does() {
     let many = [33, 100, 1_000].map(bytes_of_a_flow);
     assert!(many.iter().all(|bytes| *bytes < 56_000), "{many:?}");
+}
+
+/// Octets a flow takes after its sender jumped over a gap and then filled every second octet of that.
+fn bytes_of_a_filled_gap(late: u32) -> isize {
+    let before = LIVE_BYTES.get();
+    let mut table = FlowTable::new(Settings::default());
+    (0..3).for_each(|number| table.on_segment(&packet(0, number)));
+    let sent =
+        |number: u32, sequence: u32| Segment { sequence, payload_bytes: 1, ..packet(0, number * 2 + 4) };
+    table.on_segment(&sent(0, 1_000_000));
+    (0..late).for_each(|number| table.on_segment(&sent(number + 1, 2_000 + 2 * number)));
+    LIVE_BYTES.get() - before
+}
+
+#[test]
+fn a_gap_filled_at_every_second_octet_is_bounded_too() {
+    let many = [20_000, 400_000].map(bytes_of_a_filled_gap);
+    assert!(many[1] < many[0] + 100_000 && many[1] < 1_000_000, "{many:?}");
 }

@@ -4,6 +4,8 @@ use super::{LinkType, Located, MAX_RECORD_BYTES, Step, u16_at, u32_at};
 
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
+/// Alexey Kuznetsov's variant has the interface, the protocol and the packet's type behind that.
+const LONG_RECORD_HEADER: usize = 24;
 /// Some writers keep more of a packet than the file header says, at most about this.
 const BIG_PACKET: u32 = 256 * 1024;
 /// A record further than this from the one before is damage when it is not read in place: 10 days.
@@ -20,6 +22,28 @@ pub struct Pcap {
     most_bytes: u32,
     link: LinkType,
     last_s: Option<i64>,
+    record_header: usize,
+    swapped: Swapped,
+}
+
+/// Whether a record has its two lengths the wrong way round, as old writers did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Swapped {
+    Never,
+    /// When the first is the greater.
+    Perhaps,
+    Always,
+}
+
+impl Swapped {
+    /// By the version of the file: 2.3 may, what is older and DEC's 543.0 do.
+    fn of(major: u16, minor: u16) -> Swapped {
+        match (major, minor) {
+            (543, _) | (2, 0..=2) => Swapped::Always,
+            (2, 3) => Swapped::Perhaps,
+            _ => Swapped::Never,
+        }
+    }
 }
 
 /// Whether a file begins as this format does: byte order, and whether times are nanoseconds.
@@ -29,6 +53,8 @@ fn magic(data: &[u8]) -> Option<(bool, bool)> {
         [0xd4, 0xc3, 0xb2, 0xa1] => Some((false, false)),
         [0xa1, 0xb2, 0x3c, 0x4d] => Some((true, true)),
         [0x4d, 0x3c, 0xb2, 0xa1] => Some((false, true)),
+        [0xa1, 0xb2, 0xcd, 0x34] => Some((true, false)),
+        [0x34, 0xcd, 0xb2, 0xa1] => Some((false, false)),
         _ => None,
     }
 }
@@ -42,13 +68,18 @@ impl Pcap {
     /// Reads the file header; gives back its length too.
     pub(crate) fn open(data: &[u8]) -> Option<(Pcap, usize)> {
         let (big, nanoseconds) = magic(data)?;
-        let _version = u16_at(data, 4, big)?;
+        let swapped = Swapped::of(u16_at(data, 4, big)?, u16_at(data, 6, big)?);
+        let is_long = data[..4].contains(&0xcd);
+        let record_header = if is_long { LONG_RECORD_HEADER } else { RECORD_HEADER };
         let snap_bytes = u32_at(data, 16, big)?;
         // The upper bits tell of a frame check sequence at the end, which nothing here needs.
         let link = LinkType(u32_at(data, 20, big)? & 0x0fff_ffff);
         let unit_ns = if nanoseconds { 1 } else { 1000 };
         let most_bytes = snap_bytes.clamp(BIG_PACKET, MAX_RECORD_BYTES as u32);
-        Some((Pcap { big_endian: big, unit_ns, snap_bytes, most_bytes, link, last_s: None }, FILE_HEADER))
+        let last_s = None;
+        let pcap =
+            Pcap { big_endian: big, unit_ns, snap_bytes, most_bytes, link, last_s, record_header, swapped };
+        Some((pcap, FILE_HEADER))
     }
 
     /// The record at the beginning of `data`.
@@ -58,12 +89,12 @@ impl Pcap {
         if !self.possible(&header) {
             return Step::Damaged(self.wrong(header.captured, header.fraction));
         }
-        let length = header.captured as usize;
-        if data.len() < RECORD_HEADER + length {
-            return Step::Need(RECORD_HEADER + length);
+        let length = self.record_header + header.captured as usize;
+        if data.len() < length {
+            return Step::Need(length);
         }
         self.last_s = Some(header.seconds);
-        Step::Packet { at: self.located(&header), consumed: RECORD_HEADER + length }
+        Step::Packet { at: self.located(&header), consumed: length }
     }
 
     #[inline]
@@ -71,7 +102,7 @@ impl Pcap {
         Located {
             time_ns: header.seconds * 1_000_000_000 + self.fraction_ns(header),
             original_bytes: header.original,
-            start: RECORD_HEADER,
+            start: self.record_header,
             length: header.captured as usize,
             link: self.link,
             direction: None,
@@ -81,12 +112,27 @@ impl Pcap {
     #[inline]
     fn header(&self, data: &[u8]) -> Option<Header> {
         let octets = data.first_chunk::<RECORD_HEADER>()?;
-        Some(if self.big_endian { big_endian(octets) } else { Header::of(octets, u32::from_le_bytes) })
+        let header =
+            if self.big_endian { big_endian(octets) } else { Header::of(octets, u32::from_le_bytes) };
+        Some(if self.swapped == Swapped::Never { header } else { self.put_right(header) })
     }
 
+    #[cold]
+    fn put_right(&self, header: Header) -> Header {
+        if self.swapped == Swapped::Perhaps && header.captured <= header.original {
+            return header;
+        }
+        Header { captured: header.original, original: header.captured, ..header }
+    }
+
+    /// A fraction of a second and more only adds to the time, if the rest of the record makes sense.
     #[inline]
     fn possible(&self, header: &Header) -> bool {
-        header.captured <= self.most_bytes && self.fraction_ns(header) < 1_000_000_000
+        header.captured <= self.most_bytes
+            && (self.fraction_ns(header) < 1_000_000_000
+                || header.captured <= header.original
+                    && header.captured <= self.snap_bytes
+                    && header.original as usize <= MAX_RECORD_BYTES)
     }
 
     #[cold]
@@ -108,7 +154,7 @@ impl Pcap {
         if !self.believable(&first) {
             return false;
         }
-        let next = RECORD_HEADER + first.captured as usize;
+        let next = self.record_header + first.captured as usize;
         if at_end && data.len() == next {
             return true;
         }
@@ -121,7 +167,8 @@ impl Pcap {
         let snap = if self.snap_bytes == 0 { MAX_RECORD_BYTES as u32 } else { self.snap_bytes };
         let near = self.last_s.is_none_or(|last| (header.seconds - last).abs() <= BELIEVABLE_JUMP_S);
         let sizes = header.captured >= 14 && header.captured <= header.original && header.captured <= snap;
-        self.possible(header) && near && sizes && header.original as usize <= MAX_RECORD_BYTES
+        let whole = self.fraction_ns(header) < 1_000_000_000;
+        self.possible(header) && whole && near && sizes && header.original as usize <= MAX_RECORD_BYTES
     }
 }
 

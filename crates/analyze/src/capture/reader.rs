@@ -24,6 +24,16 @@ pub enum CaptureError {
     /// Not a capture.
     #[error("{0} is neither pcap nor pcapng (nor one of them in gzip or zstd); give a capture file")]
     Unknown(String),
+    /// Of another format, whose name is known.
+    #[error("{file} is {format}; {mend}")]
+    Foreign {
+        /// Which file.
+        file: String,
+        /// What it is.
+        format: &'static str,
+        /// What makes it readable.
+        mend: &'static str,
+    },
     /// Not a capture in columns, or one without its end.
     #[error("{file}: {what}")]
     Columns {
@@ -36,6 +46,23 @@ pub enum CaptureError {
     #[error("{0} is empty; give a capture file")]
     Empty(String),
 }
+
+/// First octets of formats that are not read, their names, and what makes them readable.
+const FOREIGN: [(&[u8], &str, &str); 12] = [
+    (b"\xfd7zXZ\0", "compressed with xz", "unpack it: xz -dc FILE | longfat analyze -"),
+    (b"BZh", "compressed with bzip2", "unpack it: bzip2 -dc FILE | longfat analyze -"),
+    (b"\x04\x22\x4d\x18", "compressed with lz4", "unpack it: lz4 -dc FILE | longfat analyze -"),
+    (b"\x1f\x9d", "compressed with compress", "unpack it: gzip -dc FILE | longfat analyze -"),
+    (b"PK\x03\x04", "a zip archive", "unpack it: unzip -p FILE | longfat analyze -"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it: 7z x -so FILE | longfat analyze -"),
+    (b"snoop\0\0\0", "a snoop capture", EDITCAP),
+    (b"GMBU", "a capture of Microsoft Network Monitor", EDITCAP),
+    (b"RTSS", "a capture of Microsoft Network Monitor 1", EDITCAP),
+    (b"TRSNIFF data    \x1a", "a capture of NetXray or Sniffer", EDITCAP),
+    (b"\x1c\x00\x01\xac", "a capture of IxVeriWave or Ixia", EDITCAP),
+    (b"\x7fver", "a capture of AiroPeek or OmniPeek", EDITCAP),
+];
+const EDITCAP: &str = "make a pcapng of it: editcap -F pcapng FILE NEW";
 
 #[derive(Debug)]
 enum Format {
@@ -106,7 +133,11 @@ impl<R: Read> CaptureReader<R> {
         } else if beginning.is_empty() {
             return Err(CaptureError::Empty(reader.file));
         } else if !Pcapng::recognises(beginning) {
-            return Err(CaptureError::Unknown(reader.file));
+            let foreign = FOREIGN.iter().find(|(magic, ..)| beginning.starts_with(magic));
+            return Err(match foreign {
+                Some(&(_, format, mend)) => CaptureError::Foreign { file: reader.file, format, mend },
+                None => CaptureError::Unknown(reader.file),
+            });
         }
         Ok(reader)
     }

@@ -40,7 +40,7 @@ impl<'a> Basis<'a> {
     pub fn of(connection: &'a Connection, end: usize, epoch_ns: i64) -> Option<Basis<'a>> {
         let (half, peer) = (&connection.halves[end], &connection.halves[1 - end]);
         let (first, last) = half.data_ns?;
-        let series = half.series.as_deref()?.coarser(STRETCHES);
+        let series = half.observed.series.as_deref()?.coarser(STRETCHES);
         let width_s = seconds(series.width_ns());
         let mut rates: Vec<u64> =
             series.bins().iter().map(|bin| bin.acked_bytes).filter(|b| *b > 0).collect();
@@ -51,7 +51,7 @@ impl<'a> Basis<'a> {
             half,
             peer,
             end,
-            limits: shares(&half.limit_ns),
+            limits: shares(&half.limits.spent_ns),
             active_s: seconds(last - first),
             least_rtt_s: round_trip_ns(connection, end).map_or(0.0, seconds),
             good_bps: good * 8.0 / width_s,

@@ -3,6 +3,7 @@
 use super::{Finding, Kind, basis::Basis};
 use crate::{
     flow::{
+        observers::TimesToLive,
         report::seconds,
         series::Bin,
         spacing::{Gaps, Period},
@@ -13,10 +14,12 @@ use crate::{
 /// Queueing from which on a queue is bloated: median RTT over the least, and the difference.
 const BLOAT_RATIO: f64 = 2.0;
 const BLOAT_S: f64 = 0.02;
+/// Packets that such a queue holds at least: fewer are no queue, and the delay is the receiver's.
+const BLOAT_PACKETS: f64 = 8.0;
 
 /// A standing queue that the flow fills itself.
 pub fn bufferbloat(basis: &Basis) -> Option<Finding> {
-    let rtt = basis.half.rtt.as_deref()?;
+    let rtt = basis.half.trips.by_sequence.as_deref()?;
     let lag_s = seconds(basis.half.lag_ns);
     let at = |quantile| rtt.quantile(quantile).map(|ns| seconds(ns as i64) + lag_s);
     let (median, p95, least) = (at(0.5)?, at(0.95)?, basis.least_rtt_s);
@@ -25,6 +28,9 @@ pub fn bufferbloat(basis: &Basis) -> Option<Finding> {
         return None;
     }
     let queue_bytes = (median - least) * basis.good_bps / 8.0;
+    if queue_bytes < BLOAT_PACKETS * f64::from(basis.half.full_bytes()) {
+        return None;
+    }
     let what = format!(
         "Bufferbloat: half of all packets wait {} or longer in a queue of about {} that this flow keeps full",
         duration(median - least),
@@ -99,10 +105,19 @@ fn find_change(basis: &Basis) -> Option<Change> {
     })
 }
 
+/// A time to live that changes more often, or for fewer packets, is that of something between the ends that answers for one of them.
+const MOST_TTL_CHANGES: u32 = 2;
+const TTL_PACKETS: u32 = 20;
+
 /// The path, or what others queue on it, changed.
 pub fn path_change(basis: &Basis) -> Option<Finding> {
     let change = find_change(basis);
-    let hops = basis.peer.ttl.filter(|(_, _, changes, _)| *changes > 0 && *changes <= 8);
+    let is_lasting = |ttl: &TimesToLive| {
+        ttl.first != ttl.last
+            && ttl.changes <= MOST_TTL_CHANGES
+            && ttl.packets.iter().all(|n| *n >= TTL_PACKETS)
+    };
+    let hops = basis.peer.observed.ttl.filter(is_lasting);
     let (at_s, how) = match (change, hops) {
         (Some((at, before, after)), _) => (
             basis.stretch_s(at),
@@ -112,10 +127,10 @@ pub fn path_change(basis: &Basis) -> Option<Finding> {
                 duration(after / 1e6)
             ),
         ),
-        (None, Some((.., at_ns))) => (basis.at_s(at_ns), "the RTT stayed the same".to_owned()),
+        (None, Some(ttl)) => (basis.at_s(ttl.changed_ns), "the RTT stayed the same".to_owned()),
         (None, None) => return None,
     };
-    let ttl = hops.map_or(String::new(), |(first, last, changes, _)| {
+    let ttl = hops.map_or(String::new(), |TimesToLive { first, last, changes, .. }| {
         format!("; the receiver's packets arrive with a TTL of {last} instead of {first} ({changes} changes)")
     });
     let what =
@@ -129,7 +144,7 @@ const COMPRESSED_SHARE: f64 = 0.2;
 
 /// ACKs arrive in bunches though the data was spread.
 pub fn ack_compression(basis: &Basis) -> Option<Finding> {
-    let found = &basis.half.spacing.as_deref()?.compression;
+    let found = &basis.half.observed.spacing.as_deref()?.compression;
     let share = found.compressed as f64 / found.compared.max(1) as f64;
     if found.compared < COMPARED || share < COMPRESSED_SHARE {
         return None;
@@ -154,6 +169,12 @@ pub fn ack_compression(basis: &Basis) -> Option<Finding> {
 }
 
 fn ticks(basis: &Basis, gaps: &Gaps) -> Option<Period> {
+    // Where most packets come at the time of the one before, the clusters are those of the capture's clock.
+    let at_once =
+        gaps.histogram.buckets().next().filter(|(low, ..)| *low == 0).map_or(0, |(.., count)| count);
+    if u64::from(at_once) * 2 >= gaps.histogram.count() {
+        return None;
+    }
     gaps.period((basis.least_rtt_s > 0.0).then_some((basis.least_rtt_s * 1e9) as i64))
 }
 
@@ -166,14 +187,14 @@ fn of_ticks(period: &Period) -> String {
 
 /// The receiver answers by a timer, or its interface gathers packets.
 pub fn receiver_ticks(basis: &Basis) -> Option<Finding> {
-    let period = ticks(basis, &basis.peer.spacing.as_deref()?.acks)?;
+    let period = ticks(basis, &basis.peer.observed.spacing.as_deref()?.acks)?;
     let what = format!("The receiver's ACKs come in clusters every {}", duration(period.period_ns / 1e9));
     Some(basis.finding(Kind::ReceiverTicks, basis.start_s(), 0.0, what, of_ticks(&period)))
 }
 
 /// The sender sends by a timer.
 pub fn sender_ticks(basis: &Basis) -> Option<Finding> {
-    let period = ticks(basis, &basis.half.spacing.as_deref()?.data)?;
+    let period = ticks(basis, &basis.half.observed.spacing.as_deref()?.data)?;
     let what = format!("The sender's data comes in clusters every {}", duration(period.period_ns / 1e9));
     Some(basis.finding(Kind::SenderTicks, basis.start_s(), 0.0, what, of_ticks(&period)))
 }

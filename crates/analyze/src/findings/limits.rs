@@ -2,7 +2,7 @@
 
 use super::{Finding, Kind, basis::Basis};
 use crate::{
-    flow::connection::is_window_known,
+    flow::{connection::is_window_known, report::seconds},
     summary::{bytes, duration, rate},
 };
 
@@ -10,17 +10,25 @@ use crate::{
 const WINDOW_SHARE: f64 = 0.5;
 /// Share of time without anything to send from which on that is worth a word.
 const IDLE_SHARE: f64 = 0.3;
+/// What the first and last round trip may add to a rate.
+const BOUND_ROOM: f64 = 1.1;
+/// Payload from which on a flow is a transfer, whose sender should have something to send.
+const TRANSFER_BYTES: u64 = 100_000;
 /// Flows that are too short to be judged: round trips.
 const FEW_ROUND_TRIPS: f64 = 10.0;
 
 /// Below BDP: the window is full for most of the time.
 pub fn window_limited(basis: &Basis) -> Option<Finding> {
-    let (_, window) = basis.half.window_bytes.filter(|(_, most)| is_window_known(*most) && *most > 0)?;
+    let window = basis.half.most_window_bytes.filter(|most| is_window_known(*most) && *most > 0)?;
     let long = basis.active_s > FEW_ROUND_TRIPS * basis.least_rtt_s && basis.least_rtt_s > 0.0;
     if basis.limits.window < WINDOW_SHARE || !long {
         return None;
     }
     let bound_bps = window as f64 * 8.0 / basis.least_rtt_s;
+    // More than that was delivered: round trips were shorter than any that could be measured.
+    if basis.mean_bps() > BOUND_ROOM * bound_bps {
+        return None;
+    }
     let path_bps = bottleneck_bps(basis).filter(|path| *path > 1.2 * bound_bps);
     let needed = path_bps.map_or(String::from("the path's rate cannot be told from this capture"), |path| {
         format!(
@@ -52,7 +60,7 @@ pub fn window_limited(basis: &Basis) -> Option<Finding> {
 
 /// The rate at which the path hands packets on, as the closer half of its ACKs are spaced.
 fn bottleneck_bps(basis: &Basis) -> Option<f64> {
-    let gaps = &basis.peer.spacing.as_deref()?.acks.histogram;
+    let gaps = &basis.peer.observed.spacing.as_deref()?.acks.histogram;
     let counts = &basis.half.counts;
     let gap_ns = gaps.quantile(0.25).filter(|gap| gaps.count() >= 50 && *gap > 0)?;
     Some(counts.acked_bytes as f64 / counts.acks.max(1) as f64 * 8e9 / gap_ns as f64)
@@ -64,6 +72,7 @@ pub fn sender_idle(basis: &Basis) -> Option<Finding> {
     if basis.limits.application < IDLE_SHARE
         || basis.active_s < 20.0 * basis.least_rtt_s
         || basis.half.counts.data_packets < 20
+        || basis.half.counts.unique_bytes < TRANSFER_BYTES
     {
         return None;
     }
@@ -111,11 +120,46 @@ pub fn receiver_stalls(basis: &Basis) -> Option<Finding> {
     (times > 0).then(|| {
         let what =
             "The receiver closed its window: its program reads more slowly than the sender sends".to_owned();
+        let cost = seconds(basis.half.closed_ns);
         let evidence = format!(
-            "{times} times zero; {:.0} % of the time without room for a packet",
+            "{times} times zero, {} in all, probed {} times; {:.0} % of the time without room for a packet",
+            duration(cost),
+            basis.half.counts.window_probes,
             basis.limits.window * 100.0
         );
-        let cost = basis.active_s * basis.limits.window;
         basis.finding(Kind::ReceiverStalls, basis.start_s(), cost, what, evidence)
     })
+}
+
+/// Waits from which on delayed acknowledgements are worth a word.
+const NAGLE_WAITS: u64 = 3;
+
+/// Small writes that wait for a delayed acknowledgement (RFC 896 and RFC 1122, 4.2.3.2).
+pub fn nagle(basis: &Basis) -> Option<Finding> {
+    let (times, waited_s) = (basis.half.counts.nagle_waits, seconds(basis.half.counts.nagle_ns));
+    (times >= NAGLE_WAITS).then(|| {
+        let what = "Delayed ACKs and Nagle: small packets wait until the one before is acknowledged, and the receiver delays that; the sender should write at once what belongs together, or set TCP_NODELAY".to_owned();
+        let evidence = format!("{times} times, {} each on average", duration(waited_s / times as f64));
+        basis.finding(Kind::DelayedAckNagle, basis.start_s(), waited_s, what, evidence)
+    })
+}
+
+/// Packets that fill tiny windows from which on that is worth a word: number, and share of all.
+const SILLY_PACKETS: u64 = 10;
+const SILLY_SHARE: f64 = 0.1;
+
+/// The receiver opens its window by less than a segment each time (RFC 1122, 4.2.3.3).
+pub fn silly_window(basis: &Basis) -> Option<Finding> {
+    let (silly, all) = (basis.half.counts.silly_packets, basis.half.counts.data_packets);
+    if silly < SILLY_PACKETS || (silly as f64) < SILLY_SHARE * all as f64 {
+        return None;
+    }
+    let what = "Silly window: the receiver opens its window by less than a segment, and the sender fills it with small packets".to_owned();
+    let mean = basis.half.counts.payload_bytes as f64 / all as f64;
+    let evidence = format!(
+        "{silly} of {all} packets; {} each on average, with an MSS of {}",
+        bytes(mean),
+        basis.half.mss_bytes
+    );
+    Some(basis.finding(Kind::SillyWindow, basis.start_s(), 0.0, what, evidence))
 }

@@ -109,12 +109,17 @@ pub fn policer(basis: &Basis) -> Option<Finding> {
 
 /// A full packet that never passes is sent again at least so often.
 const STUBBORN_TIMES: u32 = 3;
+/// Every path passes packets with less payload (RFC 791).
+const LEAST_MTU: u32 = 536;
 
 /// Full packets vanish while smaller ones pass, or a router says they are too big.
 pub fn mtu_trouble(basis: &Basis) -> Option<Finding> {
     let half = basis.half;
     let stuck = half.stubborn.filter(|stubborn| {
-        !stubborn.passed && stubborn.times >= STUBBORN_TIMES && stubborn.bytes > half.largest_acked_bytes
+        let is_full =
+            stubborn.bytes > LEAST_MTU && f64::from(stubborn.bytes) >= 0.9 * f64::from(half.full_bytes());
+        let never_passed = !stubborn.passed && stubborn.bytes > half.largest_acked_bytes;
+        stubborn.times >= STUBBORN_TIMES && is_full && never_passed
     });
     let told = half.too_big;
     let at_ns = stuck.map_or(half.data_ns?.0, |stubborn| stubborn.since_ns);
@@ -163,6 +168,78 @@ pub fn spurious(basis: &Basis) -> Option<Finding> {
         .find(|e| e.spurious_segments > 0)
         .map_or(0.0, |e| basis.at_s(e.start_ns));
     Some(basis.finding(Kind::SpuriousRetransmissions, at, 0.0, what, evidence))
+}
+
+/// Share sent again, or segments, from which on ordinary losses are worth a word.
+const LOSS_SHARE: f64 = 0.001;
+const LOSS_SEGMENTS: u64 = 3;
+
+/// Losses that are repaired without a timeout.
+pub fn losses(basis: &Basis) -> Option<Finding> {
+    let (recovery, counts) = (&basis.half.recovery, &basis.half.counts);
+    let again = counts.resent_segments - counts.resent_syns;
+    let needed = again.saturating_sub(recovery.spurious_segments) + counts.lost_before_segments;
+    let share = needed as f64 / counts.sent_segments.max(1) as f64;
+    if needed == 0 || needed < LOSS_SEGMENTS && share < LOSS_SHARE {
+        return None;
+    }
+    let repairs: Vec<&Episode> = recovery.episodes.iter().filter(|episode| episode.timeouts == 0).collect();
+    let cost = repairs.iter().map(|e| basis.lost_s(e.start_ns, e.end_ns)).sum();
+    let what = format!("Losses: {needed} segments had to be sent again ({:.2} %)", share * 100.0);
+    let evidence = format!(
+        "{} repairs, {} of them without a timeout; RTT {} before the first",
+        recovery.episode_count,
+        repairs.len(),
+        recovery.episodes.first().map_or("unknown".to_owned(), |e| duration(e.rtt_us as f64 / 1e6)),
+    );
+    let at = recovery.episodes.first().map_or(basis.start_s(), |e| basis.at_s(e.start_ns));
+    Some(basis.finding(Kind::Losses, at, cost, what, evidence))
+}
+
+/// Time that the retransmission timer took.
+pub fn timeouts(basis: &Basis) -> Option<Finding> {
+    let episodes = || basis.half.recovery.episodes.iter().filter(|episode| episode.timeouts > 0);
+    let longest = episodes().max_by_key(|episode| episode.silence_ns)?;
+    let cost = episodes()
+        .map(|e| basis.lost_s(e.silence_from_ns.min(e.start_ns).max(basis.epoch_ns), e.end_ns))
+        .sum();
+    let times = basis.half.recovery.timeouts;
+    let what = format!("Timeouts: the sender fell silent until its timer went off, {times} times");
+    let evidence = format!(
+        "{} at the longest, at {}",
+        duration(seconds(longest.silence_ns)),
+        duration(basis.at_s(longest.silence_from_ns.max(basis.epoch_ns))),
+    );
+    Some(basis.finding(Kind::Timeouts, basis.at_s(longest.start_ns), cost, what, evidence))
+}
+
+/// Resends without any word of the peer from which on it is gone.
+const DEAD_TIMES: u32 = 5;
+
+/// The peer fell silent for good.
+pub fn connection_died(basis: &Basis) -> Option<Finding> {
+    let stuck = basis.half.stubborn.filter(|stubborn| !stubborn.passed && stubborn.times >= DEAD_TIMES)?;
+    if basis.half.last_heard_ns() > stuck.since_ns {
+        return None;
+    }
+    let connection = basis.connection;
+    let cost = seconds((connection.last_ns - basis.half.last_heard_ns().max(connection.first_ns)).max(0));
+    let how = match connection.reset {
+        Some((end, _)) if usize::from(end) == basis.end => "then the sender gave up with a reset",
+        Some(_) => "then a reset came",
+        None => "until the capture, or the connection, ended",
+    };
+    let what = format!(
+        "The connection died: nothing comes from {} any more, however often data is sent again",
+        connection.key.end(1 - basis.end),
+    );
+    let evidence = format!(
+        "the same {} were sent again {} times over {}, {how}",
+        bytes(f64::from(stuck.bytes)),
+        stuck.times,
+        duration(seconds((connection.last_ns - stuck.since_ns).max(0)))
+    );
+    Some(basis.finding(Kind::ConnectionDied, basis.at_s(stuck.since_ns), cost, what, evidence))
 }
 
 /// The capture has holes: counts are lower bounds.

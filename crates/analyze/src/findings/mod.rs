@@ -3,6 +3,7 @@
 //! - [`basis`]: the few figures that all findings judge by.
 //! - [`limits`]: window, sender, SACK.
 //! - [`losses`]: the LFP syndrome, policers, MTU trouble, needless retransmissions.
+//! - [`path`]: lost SYNs, resets of others, ECN.
 //! - [`delays`]: queues, paths that change, ACK compression, ticks.
 //!
 //! The thresholds stand beside each finding; `docs/analyze.md` lists them. Every finding has a test with a trace that
@@ -12,8 +13,9 @@ mod basis;
 mod delays;
 mod limits;
 mod losses;
+mod path;
 
-use crate::flow::connection::Connection;
+use crate::flow::{connection::Connection, report::missing};
 use basis::Basis;
 use serde::Serialize;
 
@@ -68,20 +70,48 @@ pub enum Kind {
     CaptureIncomplete,
     /// Packets above the MSS: spacing is not that of the wire.
     Offloads,
+    /// Ordinary losses.
+    Losses,
+    /// Time the retransmission timer took.
+    Timeouts,
+    /// The peer fell silent for good.
+    ConnectionDied,
+    /// SYNs or their answers were sent again.
+    LostSyns,
+    /// A reset of a third party.
+    InjectedReset,
+    /// Small packets wait for delayed acknowledgements.
+    DelayedAckNagle,
+    /// Windows smaller than a segment, filled.
+    SillyWindow,
+    /// Packets marked instead of dropped.
+    EcnMarks,
+    /// ECN agreed, and not on the packets.
+    EcnStripped,
 }
 
 /// Findings about what one end sends.
 pub fn of_direction(connection: &Connection, end: usize, epoch_ns: i64) -> Vec<Finding> {
     let Some(basis) = Basis::of(connection, end, epoch_ns) else { return Vec::new() };
+    if missing(connection, end).is_some() {
+        return losses::capture_incomplete(&basis).into_iter().collect();
+    }
     let all = [
         limits::window_limited,
         limits::sender_idle,
         limits::sack_missing,
         limits::receiver_stalls,
+        limits::nagle,
+        limits::silly_window,
         losses::lfp_syndrome,
         losses::policer,
         losses::mtu_trouble,
         losses::spurious,
+        losses::losses,
+        losses::timeouts,
+        losses::connection_died,
+        path::ecn_marks,
+        path::ecn_stripped,
         losses::capture_incomplete,
         delays::bufferbloat,
         delays::path_change,
@@ -90,5 +120,23 @@ pub fn of_direction(connection: &Connection, end: usize, epoch_ns: i64) -> Vec<F
         delays::sender_ticks,
         delays::offloads,
     ];
-    all.iter().filter_map(|find| find(&basis)).collect()
+    let mut found: Vec<Finding> = all.iter().filter_map(|find| find(&basis)).collect();
+    let has = |kind| found.iter().any(|finding: &Finding| finding.kind == kind);
+    // The better word goes for what it explains.
+    let explained = [
+        (Kind::LfpSyndrome, &[Kind::Timeouts, Kind::Losses][..]),
+        (Kind::Policer, &[Kind::Losses]),
+        (Kind::MtuTrouble, &[Kind::ConnectionDied, Kind::Timeouts, Kind::Losses]),
+        (Kind::ConnectionDied, &[Kind::Timeouts, Kind::Losses]),
+        (Kind::DelayedAckNagle, &[Kind::SenderIdle]),
+    ];
+    let drop: Vec<Kind> =
+        explained.iter().filter(|(by, _)| has(*by)).flat_map(|(_, what)| what.iter().copied()).collect();
+    found.retain(|finding| !drop.contains(&finding.kind));
+    found
+}
+
+/// Findings about a connection as a whole.
+pub fn of_connection(connection: &Connection, epoch_ns: i64) -> Vec<Finding> {
+    [path::lost_syns, path::injected_reset].iter().filter_map(|find| find(connection, epoch_ns)).collect()
 }

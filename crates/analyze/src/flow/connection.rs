@@ -1,11 +1,13 @@
 //! Both ends of a connection: its handshake, where the capture was made, how it closed.
 
-use super::half::{Half, Offer};
+use super::{counts::Offer, half::Half};
 use crate::segment::{FlowKey, Segment, flag, option};
 use serde::Serialize;
 
 /// Without a window scale known, a window that is not zero says nothing.
 const WINDOW_UNKNOWN: u64 = 1 << 40;
+/// Greatest window scale (RFC 7323, 2.3).
+const MOST_SCALE: u32 = 14;
 /// A lag below this share of the round trip is none: the capture was made at that end.
 const AT_THE_END: f64 = 0.1;
 /// Packets after which a connection whose handshake was not seen is judged by timestamps.
@@ -32,6 +34,8 @@ pub enum Vantage {
 pub struct Handshake {
     /// First SYN.
     pub syn_ns: Option<i64>,
+    /// Last SYN.
+    pub last_syn_ns: Option<i64>,
     /// First SYN-ACK.
     pub syn_ack_ns: Option<i64>,
     /// The client's first packet after that.
@@ -174,8 +178,13 @@ impl Connection {
         let now = segment.time_ns;
         self.packets += 1;
         self.last_ns = self.last_ns.max(now);
-        let is_known = self.is_told_again(segment);
         let me = usize::from(segment.end);
+        if self.halves[me & 1].is_copied_ack(segment)
+            || segment.has(flag::SYN) && self.is_foreign_syn(segment)
+        {
+            return;
+        }
+        let is_known = self.is_told_again(segment);
         self.halves[me & 1].advance(now);
         if segment.has(flag::SYN) {
             self.on_syn(segment);
@@ -226,16 +235,31 @@ impl Connection {
             if segment.end == 0 { (&mut low[0], &mut high[0]) } else { (&mut high[0], &mut low[0]) };
         let mut answered = None;
         if segment.carries(option::TIMESTAMPS) {
-            answered = peer.echoed(segment.ts_echo, segment.time_ns);
+            answered = peer.trips.echoed(segment.ts_echo, segment.time_ns);
         }
         if let Some(answer) = answered {
-            me.least_answer_ns = Some(me.least_answer_ns.map_or(answer, |least| least.min(answer)));
+            me.trips.on_answer(answer);
         }
         let window = window(segment, me.offer, peer.offer);
         peer.on_ack(segment, window, answered);
-        if peer.knows_acknowledged(segment.acknowledgement) && !segment.has(flag::SYN) {
+        if peer.space.knows_acknowledged(segment.acknowledgement) && !segment.has(flag::SYN) {
             self.told = Some(Told::by(segment));
         }
+    }
+
+    /// An answer to the SYN with another number than the answer before: something between the ends sent one of them.
+    #[cold]
+    fn is_foreign_syn(&mut self, segment: &Segment) -> bool {
+        let half = &mut self.halves[usize::from(segment.end)];
+        let first = self.syn_sequence[usize::from(segment.end)];
+        let is_foreign = first.is_some_and(|first| first != segment.sequence);
+        if is_foreign {
+            half.counts.packets += 1;
+            half.counts.foreign_packets += 1;
+        } else if first.is_none() {
+            half.begin_with(segment.sequence);
+        }
+        is_foreign
     }
 
     #[cold]
@@ -259,6 +283,7 @@ impl Connection {
             self.handshake.syn_ack_flags = segment.flags;
         } else {
             self.handshake.syn_ns.get_or_insert(segment.time_ns);
+            self.handshake.last_syn_ns = Some(segment.time_ns);
             self.handshake.simultaneous |=
                 self.syn_sequence[1 - end].is_some() && self.handshake.syn_ack_ns.is_none();
         }
@@ -276,6 +301,7 @@ impl Connection {
         for half in &mut self.halves {
             half.mss_bytes = mss(low).min(mss(high)).saturating_sub(options).max(1);
             half.sack = low.sack && high.sack;
+            half.most_window_bytes = half.most_window_bytes.filter(|most| is_window_known(*most));
         }
     }
 
@@ -301,8 +327,9 @@ impl Connection {
     /// Client's and server's lag by what is known best.
     pub fn lags(&self) -> Option<(i64, i64)> {
         let client = usize::from(self.client);
-        let answers =
-            || Some((self.halves[client].least_answer_ns?, self.halves[1 - client].least_answer_ns?));
+        let answers = || {
+            Some((self.halves[client].trips.least_answer_ns?, self.halves[1 - client].trips.least_answer_ns?))
+        };
         self.handshake_lags().or_else(answers)
     }
 
@@ -313,6 +340,13 @@ impl Connection {
         let client = usize::from(self.client);
         self.halves[client].lag_ns = lag(client_ns, server_ns);
         self.halves[1 - client].lag_ns = lag(server_ns, client_ns);
+    }
+
+    /// From the first SYN to the last one, if it was sent again.
+    pub fn syn_wait_ns(&self) -> Option<i64> {
+        let Handshake { syn_ns, last_syn_ns, .. } = self.handshake;
+        let sent_again = self.halves.iter().any(|half| half.counts.resent_syns > 0);
+        Some(last_syn_ns? - syn_ns?).filter(|wait| sent_again && *wait >= 0)
     }
 
     /// Where the capture was made.
@@ -334,7 +368,7 @@ impl Connection {
         }
         self.half_closed |= self.finished_ns[1 - me].is_some() && segment.payload_bytes > 0;
         for end in 0..2 {
-            if self.halves[end].is_finished() {
+            if self.halves[end].space.is_finished() {
                 self.finished_ns[end].get_or_insert(now);
             }
         }
@@ -364,8 +398,15 @@ fn window(segment: &Segment, mine: Option<Offer>, other: Option<Offer>) -> u64 {
             _ => raw,
         },
         _ if raw == 0 => 0,
-        _ => WINDOW_UNKNOWN,
+        // Told apart by what was offered, so that a change is seen.
+        _ => WINDOW_UNKNOWN + (raw << MOST_SCALE),
     }
+}
+
+/// The window, or where its scale is not known what it is at most.
+#[inline]
+pub fn possible_window(bytes: u64) -> u64 {
+    bytes & (WINDOW_UNKNOWN - 1)
 }
 
 /// Whether a window's size could be known.

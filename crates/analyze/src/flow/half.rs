@@ -5,158 +5,30 @@
 //! answer back: an acknowledgement that passed less than that ago had not been answered yet. At the sender the lag is 0.
 
 use super::{
-    histogram::Histogram,
-    ranges::Ranges,
-    recovery::{Cause, Episode, LEAST_RTO_NS, Recovery, Resent, Smoothed},
-    series::{Limit, Series},
-    spacing::{Spacing, WORTH_PACKETS},
-    thinned::Points,
+    connection::possible_window,
+    copies::Copies,
+    counts::{Counts, Offer},
+    limits::Limits,
+    observers::Observers,
+    recovery::{Cause, Episode, LEAST_RTO_NS, Recovery, Resent},
+    round_trips::RoundTrips,
+    sequence::{Hole, MAX_SENT, Passed, Sent, SequenceSpace, unwrap_near},
+    series::Limit,
 };
 use crate::segment::{Segment, flag, option};
-use std::collections::VecDeque;
 
-/// Outstanding segments remembered; with more, or without acknowledgements, the oldest are forgotten.
-const MAX_SENT: usize = 1 << 18;
-const MAX_SENT_UNANSWERED: usize = 1 << 12;
-const MAX_HOLES: usize = 4096;
-/// A jump of the sequence numbers beyond this belongs to no window.
-const MAX_JUMP: u64 = 1 << 30;
+/// What an acknowledgement is delayed by (Linux 40 ms, others 100 and 200 ms), with room.
+const LEAST_DELAYED_NS: i64 = 30_000_000;
+const MOST_DELAYED_NS: i64 = 250_000_000;
+/// What is sent that soon behind an acknowledgement waited for it.
+const AT_ONCE_NS: i64 = 2_000_000;
+/// No network's packets carry more: without a known MSS, larger ones are offloads', and this much is a full segment.
+const LARGEST_SEGMENT: u32 = 9_200;
+const USUAL_SEGMENT: u32 = 1_448;
 /// No timer of a sender is shorter.
 const LEAST_QUIET_NS: i64 = 1_500_000;
 /// A hole filled sooner than this is reordering, when nothing else tells (as tshark has it).
 const REORDERED_WITHIN_NS: i64 = 3_000_000;
-
-/// Sequence numbers are made 64 bits wide around this, until one is known: there is room below.
-const UNKNOWN: u64 = 1 << 32;
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Sent {
-    start: u64,
-    time_ns: i64,
-    length: u32,
-    again: bool,
-}
-
-impl Sent {
-    fn end(&self) -> u64 {
-        self.start + u64::from(self.length)
-    }
-}
-
-/// Sequence space that was jumped over.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Hole {
-    start: u64,
-    end: u64,
-    since_ns: i64,
-    ts_value: Option<u32>,
-    ip_id: u16,
-}
-
-/// An acknowledgement on its way to the sender.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Passed {
-    time_ns: i64,
-    ack: u64,
-    edge: u64,
-}
-
-/// What a SYN offers.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Offer {
-    /// MSS option.
-    pub mss_bytes: Option<u16>,
-    /// Window scale.
-    pub window_scale: Option<u8>,
-    /// SACK.
-    pub sack: bool,
-    /// Timestamps.
-    pub timestamps: bool,
-    /// ECE, CWR and AE as they stood.
-    pub ecn_flags: u16,
-    /// TCP Fast Open option.
-    pub fast_open: bool,
-    /// Payload of the SYN itself.
-    pub data_bytes: u32,
-}
-
-/// Points for figures, when asked for.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Detail {
-    /// End of new data, relative octets.
-    pub sent: Points,
-    /// Start of what was sent again.
-    pub resent: Points,
-    /// Start of what came out of order.
-    pub disordered: Points,
-    /// Acknowledged octets.
-    pub acked: Points,
-    /// Right edge of the window.
-    pub edge: Points,
-    /// Milliseconds.
-    pub rtt: Points,
-    /// Octets.
-    pub flight: Points,
-    /// Microseconds between data packets.
-    pub data_gap: Points,
-    /// Microseconds between this end's pure ACKs.
-    pub ack_gap: Points,
-}
-
-/// Plain counters.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Counts {
-    /// All packets.
-    pub packets: u64,
-    /// Packets with payload.
-    pub data_packets: u64,
-    /// Segments with payload (a packet above the MSS was to be cut into several).
-    pub data_segments: u64,
-    /// Packets larger than the MSS.
-    pub oversize_packets: u64,
-    /// All payload, however often.
-    pub payload_bytes: u64,
-    /// Payload seen for the first time.
-    pub unique_bytes: u64,
-    /// Payload sent again.
-    pub resent_bytes: u64,
-    /// Segments sent again, FIN and SYN among them.
-    pub resent_segments: u64,
-    /// Of them SYNs.
-    pub resent_syns: u64,
-    /// Late segments whose first copy was lost before the capture.
-    pub lost_before_segments: u64,
-    /// Late segments that others overtook.
-    pub reordered_segments: u64,
-    /// Copies made by the network or the capture.
-    pub duplicate_packets: u64,
-    /// Acknowledged octets that were never seen: the capture lost them.
-    pub unseen_bytes: u64,
-    /// Pure ACKs this end got that repeat the one before.
-    pub duplicate_acks: u64,
-    /// ACKs this end got with SACK blocks.
-    pub sack_acks: u64,
-    /// ACKs this end got that report a duplicate.
-    pub dsacks: u64,
-    /// ACKs this end got that acknowledge something new.
-    pub acks: u64,
-    /// Segments they acknowledged.
-    pub acked_segments: u64,
-    /// ACKs of one, two, three or four, and more segments.
-    pub ack_sizes: [u64; 4],
-    /// Octets acknowledged.
-    pub acked_bytes: u64,
-    /// Times the window this end was offered fell to zero.
-    pub zero_windows: u64,
-    /// Keep-alives and window probes.
-    pub probes: u64,
-    /// Packets marked CE.
-    pub ce_packets: u64,
-    /// Packets with ECE.
-    pub ece_packets: u64,
-    /// Resets.
-    pub resets: u64,
-}
 
 /// One direction.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,83 +39,67 @@ pub struct Half {
     pub counts: Counts,
     /// Retransmissions.
     pub recovery: Recovery,
-    /// Whether a FIN was sent, and its sequence number.
-    pub fin: Option<u64>,
+    /// What was sent and acknowledged.
+    pub space: SequenceSpace,
+    /// What limited it.
+    pub limits: Limits,
+    /// Round trips.
+    pub trips: RoundTrips,
+    /// What is only looked at.
+    pub observed: Observers,
     /// Time of the first and last packet with payload.
     pub data_ns: Option<(i64, i64)>,
     /// Time of the last acknowledgement of something new.
     pub last_advance_ns: Option<i64>,
-    /// Over time.
-    pub series: Option<Box<Series>>,
-    /// Between packets.
-    pub spacing: Option<Box<Spacing>>,
-    /// RTT by sequence numbers: here to the receiver and back.
-    pub rtt: Option<Box<Histogram>>,
-    /// RTT by timestamps.
-    pub rtt_by_timestamp: Option<Box<Histogram>>,
-    /// Least RTT, nanoseconds.
-    pub least_rtt_ns: Option<i64>,
-    /// Samples Karn's rule refused.
-    pub karn_refused: u64,
-    /// Least time from a packet that passed towards this end to the packet that echoes its timestamp.
-    pub least_answer_ns: Option<i64>,
-    /// Time under each [`Limit`], nanoseconds.
-    pub limit_ns: [i64; 4],
     /// Most outstanding.
     pub most_flight_bytes: u64,
     /// Sum over data packets, for the mean.
     pub flight_sum: u128,
-    /// Window offered to this end: least (after the first data) and greatest.
-    pub window_bytes: Option<(u64, u64)>,
+    /// Least window offered to this end after its first data.
+    pub least_window_bytes: Option<u64>,
+    /// Greatest window offered to this end.
+    pub most_window_bytes: Option<u64>,
+    /// The window of the SYN it got, which has no scale.
+    pub syn_window_bytes: Option<u64>,
+    /// Time the window was closed, and since when it is.
+    pub closed_ns: i64,
+    closed_since_ns: Option<i64>,
     /// Largest payload of a packet.
     pub largest_payload: u32,
     /// Largest length that an ACK covered.
     pub largest_acked_bytes: u32,
-    /// Times to live seen: first, last, changes, time of the last change.
-    pub ttl: Option<(u8, u8, u32, i64)>,
     /// Smallest MTU a router named for this end's packets, and how often one did.
     pub too_big: Option<(u32, u32)>,
+    /// Its first reset.
+    pub reset: Option<Reset>,
     /// Size and sequence of a segment sent again most often without being acknowledged, and how often.
     pub stubborn: Option<Stubborn>,
-    /// Points for figures.
-    pub detail: Option<Box<Detail>>,
     /// Time from here to this end and back.
     pub lag_ns: i64,
     /// Segment size in use, once the handshake told.
     pub mss_bytes: u32,
     /// Both ends allow SACK.
     pub sack: bool,
-    started: bool,
-    /// Unwrapped number of the first octet of payload.
-    first: u64,
-    next: u64,
-    una: u64,
-    una_known: bool,
-    edge: u64,
-    una_seen: u64,
-    edge_seen: u64,
-    passed: VecDeque<Passed>,
-    sent: VecDeque<Sent>,
-    holes: Vec<Hole>,
-    sacked: Ranges,
-    smoothed: Smoothed,
     last_ack_ns: i64,
     last_send_ns: i64,
     rearmed_ns: i64,
     last_payload: u32,
     last_window: u64,
-    last_rtt_ns: i64,
-    /// Until when it is known what limited the sender: from the first payload on.
-    accounted_ns: i64,
-    /// What does since when, unless it has finished; not put down yet.
-    limited: Option<(Limit, i64)>,
-    last_acked: Option<(i64, i64)>,
-    last_ip_id: u16,
-    last_sequence: (u32, u32, u32),
-    /// TSvals whose echo is awaited, and the last of them.
-    echoes: VecDeque<(u32, i64)>,
-    newest_echo: u32,
+    copies: Copies,
     current_stubborn: Stubborn,
+}
+
+/// A reset, beside what else its end sends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reset {
+    /// When.
+    pub time_ns: i64,
+    /// Its time to live, and that of the packet before.
+    pub ttl: (u8, Option<u8>),
+    /// Its number less the one that was next.
+    pub offset: i64,
+    /// Its window.
+    pub window: u16,
 }
 
 /// The head of the queue sent again and again.
@@ -261,13 +117,6 @@ pub struct Stubborn {
     pub passed: bool,
 }
 
-/// A 32-bit number near a 64-bit one.
-#[inline]
-fn unwrap_near(reference: u64, number: u32) -> u64 {
-    let distance = number.wrapping_sub(reference as u32) as i32;
-    reference.wrapping_add_signed(i64::from(distance))
-}
-
 impl Half {
     /// Nothing is known yet.
     pub fn new(detailed: bool) -> Half {
@@ -275,55 +124,33 @@ impl Half {
             offer: None,
             counts: Counts::default(),
             recovery: Recovery::default(),
-            fin: None,
+            space: SequenceSpace::default(),
+            limits: Limits::default(),
+            trips: RoundTrips::default(),
+            observed: Observers { detail: detailed.then(Box::default), ..Observers::default() },
             data_ns: None,
             last_advance_ns: None,
-            series: None,
-            spacing: None,
-            rtt: None,
-            rtt_by_timestamp: None,
-            least_rtt_ns: None,
-            karn_refused: 0,
-            least_answer_ns: None,
-            limit_ns: [0; 4],
             most_flight_bytes: 0,
             flight_sum: 0,
-            window_bytes: None,
+            least_window_bytes: None,
+            most_window_bytes: None,
+            syn_window_bytes: None,
+            closed_ns: 0,
+            closed_since_ns: None,
             largest_payload: 0,
             largest_acked_bytes: 0,
-            ttl: None,
             too_big: None,
+            reset: None,
             stubborn: None,
-            detail: detailed.then(Box::default),
             lag_ns: 0,
             mss_bytes: 0,
             sack: true,
-            started: false,
-            first: 0,
-            next: 0,
-            una: UNKNOWN,
-            una_known: false,
-            edge: 0,
-            una_seen: 0,
-            edge_seen: 0,
-            passed: VecDeque::new(),
-            sent: VecDeque::new(),
-            holes: Vec::new(),
-            sacked: Ranges::default(),
-            smoothed: Smoothed::default(),
             last_ack_ns: i64::MIN / 8,
             last_send_ns: i64::MIN / 8,
             rearmed_ns: i64::MIN / 8,
             last_payload: 0,
             last_window: u64::MAX,
-            last_rtt_ns: 0,
-            accounted_ns: 0,
-            limited: None,
-            last_acked: None,
-            last_ip_id: 0,
-            last_sequence: (0, 0, 0),
-            echoes: VecDeque::new(),
-            newest_echo: 0,
+            copies: Copies::default(),
             current_stubborn: Stubborn::default(),
         }
     }
@@ -339,86 +166,44 @@ impl Half {
         }
     }
 
-    /// Octets of a relative plot.
-    fn relative(&self, number: u64) -> f64 {
-        number.wrapping_sub(self.first) as i64 as f64
-    }
-
-    /// Outstanding, as the sender saw it.
-    #[inline]
-    pub fn flight_bytes(&self) -> u64 {
-        self.next.saturating_sub(self.una_seen)
-    }
-
-    /// Whether everything sent, FIN included, is acknowledged.
-    pub fn is_finished(&self) -> bool {
-        self.fin.is_some_and(|fin| self.una_known && self.una > fin)
-    }
-
     /// Time passes: acknowledgements reach the sender, and time is put to what limited it.
     #[inline(always)]
     pub fn advance(&mut self, now_ns: i64) {
         if self.data_ns.is_none() {
             return;
         }
-        while let Some(front) = self.passed.front().copied() {
+        while let Some(front) = self.space.passed.front().copied() {
             if front.time_ns > now_ns - self.lag_ns {
                 break;
             }
             self.account(front.time_ns + self.lag_ns);
-            (self.una_seen, self.edge_seen) = (self.una_seen.max(front.ack), front.edge);
-            self.passed.pop_front();
+            (self.space.una_seen, self.space.edge_seen) = (self.space.una_seen.max(front.ack), front.edge);
+            self.space.passed.pop_front();
         }
         self.account(now_ns);
     }
 
-    /// Nearly always it is what it was before: time is put down when that changes.
     #[inline]
     fn account(&mut self, now_ns: i64) {
-        if now_ns <= self.accounted_ns {
-            return;
-        }
-        let since = std::mem::replace(&mut self.accounted_ns, now_ns);
-        let is_done = self.fin.is_some() && self.flight_bytes() == 0;
-        let limit = if is_done { None } else { Some(self.limit()) };
-        if limit != self.limited.map(|(limit, _)| limit) {
-            self.put_down(since);
-            self.limited = limit.map(|limit| (limit, since));
-        }
-    }
-
-    /// What limited the sender until then.
-    fn put_down(&mut self, until_ns: i64) {
-        let Some((limit, since_ns)) = self.limited.take() else { return };
-        self.limit_ns[limit as usize] += until_ns - since_ns;
-        if let Some(series) = &mut self.series {
-            series.spend(since_ns, until_ns, limit);
-        }
-    }
-
-    /// What keeps the sender from sending, right now.
-    #[inline]
-    fn limit(&self) -> Limit {
-        if self.next <= self.una_seen {
-            return Limit::Application;
-        }
-        if self.recovery.is_active() {
-            return Limit::Recovery;
-        }
-        let room = self.edge_seen.saturating_sub(self.next);
-        if room < u64::from(self.full_bytes().max(self.last_payload)) {
-            Limit::Window
-        } else if self.last_payload < self.full_bytes() {
-            Limit::Application
-        } else {
-            Limit::Congestion
-        }
+        let (space, recovery) = (&self.space, &self.recovery);
+        let (full, last_payload) = (self.full_bytes(), self.last_payload);
+        // Its scale, that is; a closed one has none.
+        let is_window_known = self.mss_bytes > 0 || self.last_window == 0;
+        self.limits.account(
+            now_ns,
+            || limit(space, is_window_known, recovery.is_active(), full, last_payload),
+            &mut self.observed.series,
+        );
     }
 
     /// A full segment.
     #[inline]
-    fn full_bytes(&self) -> u32 {
-        if self.mss_bytes > 0 { self.mss_bytes.min(self.largest_payload) } else { self.largest_payload }
+    pub fn full_bytes(&self) -> u32 {
+        match self.largest_payload {
+            largest if self.mss_bytes > 0 => largest.min(self.mss_bytes),
+            largest if largest > LARGEST_SEGMENT => USUAL_SEGMENT,
+            largest => largest,
+        }
     }
 
     /// This end sent a packet.
@@ -428,26 +213,45 @@ impl Half {
         if segment.ecn == 3 || segment.has(flag::ECE) {
             self.on_congestion_told(segment);
         }
-        self.on_ttl(segment);
         if segment.has(flag::RST) {
-            self.counts.resets += 1;
+            self.on_reset(segment);
             return;
         }
+        self.observed.on_ttl(segment);
         let ends = u32::from(segment.has(flag::SYN)) + u32::from(segment.has(flag::FIN));
         let length = segment.payload_bytes + ends;
-        if !self.started {
-            self.start(segment);
+        if !self.space.started {
+            self.space.start(segment);
         }
-        let start = unwrap_near(self.next, segment.sequence);
+        let start = unwrap_near(self.space.next, segment.sequence);
         if length == 0 {
             self.on_pure_ack(segment, start);
             return;
         }
-        if self.is_duplicate(segment, length) {
-            self.counts.duplicate_packets += 1;
-            return;
-        }
         self.on_data(segment, start, length);
+    }
+
+    #[cold]
+    fn on_reset(&mut self, segment: &Segment) {
+        self.counts.resets += 1;
+        let start = unwrap_near(self.space.next, segment.sequence);
+        let offset = if self.space.started { start.wrapping_sub(self.space.next) as i64 } else { 0 };
+        let ttl = (segment.ttl, self.observed.ttl.map(|ttl| ttl.last));
+        let (time_ns, window) = (segment.time_ns, segment.window);
+        self.reset.get_or_insert(Reset { time_ns, ttl, offset, window });
+    }
+
+    /// When this end was sent something that counts, last.
+    pub fn last_heard_ns(&self) -> i64 {
+        self.last_ack_ns
+    }
+
+    /// A SYN comes: what came before it is of another connection, unless it was only recorded early.
+    pub fn begin_with(&mut self, sequence: u32) {
+        let start = unwrap_near(self.space.next, sequence);
+        if self.space.started && start.abs_diff(self.space.first) > u64::from(u16::MAX) {
+            self.space.begin_anew();
+        }
     }
 
     #[cold]
@@ -456,79 +260,99 @@ impl Half {
         self.counts.ece_packets += u64::from(segment.flags & (flag::ECE | flag::SYN) == flag::ECE);
     }
 
-    fn start(&mut self, segment: &Segment) {
-        self.started = true;
-        self.next = unwrap_near(self.una, segment.sequence);
-        self.first = self.next + u64::from(segment.has(flag::SYN));
-        if !self.una_known {
-            (self.una, self.una_seen) = (self.next, self.next);
-        }
-    }
-
-    fn on_ttl(&mut self, segment: &Segment) {
-        match &mut self.ttl {
-            None => self.ttl = Some((segment.ttl, segment.ttl, 0, segment.time_ns)),
-            Some((_, last, changes, at)) if *last != segment.ttl => {
-                (*last, *changes, *at) = (segment.ttl, *changes + 1, segment.time_ns);
-            }
-            _ => {}
-        }
-    }
-
     fn on_pure_ack(&mut self, segment: &Segment, start: u64) {
-        if self.started && start.wrapping_add(1) == self.next && !segment.has(flag::SYN) {
-            self.counts.probes += 1;
+        if self.space.started && start.wrapping_add(1) == self.space.next && !segment.has(flag::SYN) {
+            self.on_probe();
         }
-        self.note_timestamp(segment);
-        if self.counts.packets >= WORTH_PACKETS {
-            let gap = self.spacing.get_or_insert_default().acks.on_packet(segment.time_ns);
-            if let (Some(detail), Some(gap)) = (&mut self.detail, gap) {
-                detail.ack_gap.push(segment.time_ns, gap as f64 / 1e3);
-            }
+        self.trips.note_timestamp(segment);
+        self.observed.on_pure_ack(segment.time_ns, self.counts.packets);
+    }
+
+    /// Nothing is sent, but to hear whether the peer is there, or what its window is.
+    #[cold]
+    fn on_probe(&mut self) {
+        if self.last_window == 0 {
+            self.counts.window_probes += 1;
+        } else {
+            self.counts.keep_alives += 1;
         }
     }
 
-    /// The same packet again, with the same IP identification: not sent again, but captured or forwarded twice.
+    /// Whether the window is closed, and this begins at its edge or behind: it is sent to hear when that opens.
     #[inline]
-    fn is_duplicate(&mut self, segment: &Segment, length: u32) -> bool {
-        let this = (segment.sequence, length, segment.acknowledgement);
-        let same = segment.ip_id != 0 && segment.ip_id == self.last_ip_id && this == self.last_sequence;
-        (self.last_ip_id, self.last_sequence) = (segment.ip_id, this);
-        same
+    fn probes_window(&self, segment: &Segment, start: u64) -> bool {
+        self.last_window == 0 && start >= self.space.edge && segment.flags & (flag::SYN | flag::FIN) == 0
+    }
+
+    /// A pure acknowledgement that was captured or forwarded twice.
+    #[inline]
+    pub fn is_copied_ack(&mut self, segment: &Segment) -> bool {
+        let is_copy = segment.payload_bytes == 0 && self.copies.is_ack(segment);
+        if is_copy {
+            self.counts.packets += 1;
+            self.counts.duplicate_packets += 1;
+        }
+        is_copy
+    }
+
+    /// Outside any window. It is of another connection, or something between the ends made it up; unless what follows shows that
+    /// the capture only lacks what was between. Says whether this packet counts.
+    #[cold]
+    fn on_outside(&mut self, start: u64, end: u64) -> bool {
+        let Some(before) = self.space.put_aside(start, end) else {
+            self.counts.foreign_packets += 1;
+            return false;
+        };
+        self.counts.foreign_packets -= 1;
+        let bytes = before.end - before.start;
+        self.counts.unseen_bytes += before.start.saturating_sub(self.space.next) + bytes;
+        self.jump_to(before.start);
+        self.space.next = before.end;
+        true
     }
 
     #[inline]
     fn on_data(&mut self, segment: &Segment, start: u64, length: u32) {
         let end = start + u64::from(length);
         let (now, payload) = (segment.time_ns, segment.payload_bytes);
-        if start > self.next + MAX_JUMP {
-            // Whatever came between was not captured: begin anew here.
-            self.counts.unseen_bytes += start - self.next;
-            self.jump_to(start);
+        if start != self.space.next && !self.space.believes(start, end) && !self.on_outside(start, end) {
+            return;
+        }
+        if start < self.space.next && self.copies.holds(segment, length, self.trips.least_ns) {
+            self.counts.duplicate_packets += 1;
+            return;
+        }
+        self.copies.keep(segment, length);
+        if self.probes_window(segment, start) && start == self.space.next {
+            self.space.probed_to = end;
+            self.last_send_ns = now;
+            return self.on_probe();
         }
         if payload > 0 {
             self.count_payload(segment);
+        } else {
+            self.counts.sent_segments += 1;
         }
-        if start >= self.next {
-            if start > self.next {
-                self.open_hole(segment, start);
+        if start >= self.space.next {
+            if start > self.space.next {
+                self.take_probed(start);
+            }
+            if start > self.space.next {
+                self.space.open_hole(segment, start);
             }
             self.on_new(segment, start, end, payload);
         } else {
             self.on_old(segment, start, end, payload);
         }
         if segment.has(flag::FIN) {
-            self.fin = Some(end - 1);
+            self.space.fin = Some(end - 1);
         }
         self.last_send_ns = now;
-        self.note_timestamp(segment);
+        self.trips.note_timestamp(segment);
     }
 
     fn jump_to(&mut self, start: u64) {
-        self.sent.clear();
-        self.holes.clear();
-        self.sacked = Ranges::default();
-        (self.next, self.una, self.una_seen) = (start, start, start);
+        self.space.jump_to(start);
         self.recovery.close(self.last_send_ns);
     }
 
@@ -538,17 +362,23 @@ impl Half {
         self.counts.data_packets += 1;
         self.counts.payload_bytes += u64::from(payload);
         self.counts.data_segments += 1;
+        self.counts.sent_segments += 1;
+        self.counts.ect_packets += u64::from(segment.ecn != 0);
+        self.counts.data_after_reset += u64::from(self.reset.is_some());
         if payload > self.mss_bytes && self.mss_bytes > 0 {
-            self.counts.data_segments += self.segments_of(u64::from(payload)) - 1;
+            let more = self.segments_of(u64::from(payload)) - 1;
+            self.counts.data_segments += more;
+            self.counts.sent_segments += more;
             self.counts.oversize_packets += 1;
         }
         self.largest_payload = self.largest_payload.max(payload);
         match &mut self.data_ns {
             None => {
                 self.data_ns = Some((segment.time_ns, segment.time_ns));
-                self.accounted_ns = segment.time_ns;
+                self.limits.begin(segment.time_ns);
             }
-            Some((_, last)) => *last = segment.time_ns,
+            Some((_, last)) if segment.time_ns >= *last => *last = segment.time_ns,
+            Some((first, _)) => *first = (*first).min(segment.time_ns),
         }
     }
 
@@ -556,62 +386,58 @@ impl Half {
     fn on_new(&mut self, segment: &Segment, start: u64, end: u64, payload: u32) {
         let now = segment.time_ns;
         // A probe may carry new data; the silence before it tells.
-        if self.flight_bytes() > 0 && self.is_quiet(now, 2.0) {
+        if self.space.flight_bytes() > 0 && self.is_quiet(now, 2.0) {
             self.recovery.probed = true;
         }
         if self.recovery.is_active() {
             self.on_silence(now);
         }
-        if self.next <= self.una_seen {
+        if self.space.next <= self.space.una_seen {
             self.rearmed_ns = now;
+            self.on_waited(now, payload);
         }
-        self.next = end;
+        if payload < self.mss_bytes && end == self.space.edge_seen {
+            self.counts.silly_packets += u64::from(payload > 0);
+        }
+        self.space.next = end;
         self.last_payload = payload;
-        self.remember(Sent { start, time_ns: now, length: (end - start) as u32, again: false });
+        let sent = Sent { start, time_ns: now, length: (end - start) as u32, again: false };
+        self.space.remember(sent, self.counts.acks > 0);
         if payload > 0 {
             self.counts.unique_bytes += u64::from(payload);
-            self.observe_new(now, end, payload);
+            let flight = self.flight_at(end);
+            self.most_flight_bytes = self.most_flight_bytes.max(flight);
+            self.flight_sum += u128::from(flight);
+            self.observed.on_new(now, self.space.relative(end), payload, flight, self.counts.packets);
         }
     }
 
+    /// Something is sent, with nothing outstanding. When it is right behind the acknowledgement of a small packet, and that came
+    /// late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement kept it so.
+    fn on_waited(&mut self, now: i64, payload: u32) {
+        let waited_ns = self.trips.last_ns - self.trips.least_ns.unwrap_or(i64::MAX).min(self.trips.last_ns);
+        let is_at_once = now - self.lag_ns - self.last_ack_ns < AT_ONCE_NS;
+        let is_small =
+            self.last_payload > 0 && self.last_payload < self.mss_bytes && payload < self.mss_bytes;
+        if is_small && is_at_once && (LEAST_DELAYED_NS..MOST_DELAYED_NS).contains(&waited_ns) {
+            self.counts.nagle_waits += 1;
+            self.counts.nagle_ns += waited_ns;
+        }
+    }
+
+    /// Outstanding now that `end` is sent; 0 when it cannot be known, since the window that allowed that was not seen.
     #[inline]
-    fn observe_new(&mut self, now: i64, end: u64, payload: u32) {
-        let flight = self.flight_bytes();
-        self.most_flight_bytes = self.most_flight_bytes.max(flight);
-        self.flight_sum += u128::from(flight);
-        let bin = self.series.get_or_insert_with(|| Box::new(Series::new(now))).at(now);
-        bin.new_bytes += u64::from(payload);
-        bin.flight_bytes = bin.flight_bytes.max(flight);
-        let gap = (self.counts.packets >= WORTH_PACKETS)
-            .then(|| self.spacing.get_or_insert_default().data.on_packet(now))
-            .flatten();
-        let relative = self.relative(end);
-        if let Some(detail) = &mut self.detail {
-            detail.sent.push(now, relative);
-            detail.flight.push(now, flight as f64);
-            if let Some(gap) = gap {
-                detail.data_gap.push(now, gap as f64 / 1e3);
-            }
+    fn flight_at(&mut self, end: u64) -> u64 {
+        // A window is rounded to its scale: nobody minds a part of a segment.
+        let within = end.saturating_sub(u64::from(self.largest_payload));
+        let edge = self.space.edge_seen;
+        let is_known = within <= edge || edge == 0 || self.space.must_have_heard(within);
+        if is_known {
+            return self.space.flight_bytes();
         }
-    }
-
-    #[inline]
-    fn remember(&mut self, sent: Sent) {
-        let count = self.sent.len();
-        if count >= MAX_SENT_UNANSWERED && (self.counts.acks == 0 || count >= MAX_SENT) {
-            self.sent.pop_front();
-        }
-        self.sent.push_back(sent);
-    }
-
-    fn open_hole(&mut self, segment: &Segment, start: u64) {
-        let ts_value = segment.carries(option::TIMESTAMPS).then_some(segment.ts_value);
-        let hole =
-            Hole { start: self.next, end: start, since_ns: segment.time_ns, ts_value, ip_id: segment.ip_id };
-        if self.holes.len() == MAX_HOLES {
-            self.holes.remove(0);
-        }
-        self.holes.push(hole);
+        // What goes before the first answer to data may rest on a window that only the path saw.
+        self.counts.beyond_window += u64::from(self.counts.acks > 1);
+        0
     }
 
     /// Begins below what was seen already: late, sent again, or both.
@@ -619,57 +445,51 @@ impl Half {
     fn on_old(&mut self, segment: &Segment, start: u64, end: u64, payload: u32) {
         let now = segment.time_ns;
         let late = self.fill_holes(segment, start, end);
-        let fresh = end.saturating_sub(self.next);
+        let fresh = end.saturating_sub(self.space.next);
         let again = (end - start).saturating_sub(late + fresh);
         if again == 0 {
             self.counts.unique_bytes += u64::from(payload);
-            self.insert_late(Sent { start, time_ns: now, length: (end - start) as u32, again: true });
-        } else if end <= self.una
+            self.space.insert_late(Sent { start, time_ns: now, length: (end - start) as u32, again: true });
+        } else if end <= self.space.una
             && payload <= 1
-            && end + 1 >= self.next
-            && !segment.has(flag::SYN | flag::FIN)
+            && end + 1 >= self.space.next
+            && segment.flags & (flag::SYN | flag::FIN) == 0
+            || self.probes_window(segment, start)
         {
-            self.counts.probes += 1;
-            return;
+            return self.on_probe();
         } else {
-            let new_bytes = late + fresh;
-            self.counts.unique_bytes += new_bytes.min(u64::from(payload));
-            self.on_again(segment, start, end, u64::from(payload).min(again));
+            // A SYN or FIN takes a number, and is no payload.
+            let again = u64::from(payload).min(again);
+            self.counts.unique_bytes += (late + fresh).min(u64::from(payload) - again);
+            self.on_again(segment, start, end, again);
         }
         if fresh > 0 {
-            self.remember(Sent { start: self.next, time_ns: now, length: fresh as u32, again: again > 0 });
-            self.next = end;
+            let sent = Sent { start: self.space.next, time_ns: now, length: fresh as u32, again: again > 0 };
+            self.space.remember(sent, self.counts.acks > 0);
+            self.space.next = end;
         }
-        if let Some(series) = &mut self.series {
-            let bin = series.at(now);
-            bin.resent_bytes += u64::from(payload).min(again);
-            bin.new_bytes += u64::from(payload).min(late + fresh);
-        }
+        let payload = u64::from(payload);
+        self.observed.on_old(now, payload.min(again), payload.min(late + fresh));
     }
 
     /// Octets that had been jumped over, and what that was.
     fn fill_holes(&mut self, segment: &Segment, start: u64, end: u64) -> u64 {
-        let Some(at) = self.holes.iter().position(|hole| hole.start < end && hole.end > start) else {
-            return 0;
-        };
-        let hole = self.holes[at];
-        let (from, to) = (hole.start.max(start), hole.end.min(end));
-        let mut rest = vec![Hole { end: from, ..hole }, Hole { start: to, ..hole }];
-        rest.retain(|part| part.start < part.end);
-        self.holes.splice(at..=at, rest);
-        let segments = self.segments_of(to - from);
+        let Some((hole, bytes)) = self.space.fill_hole(start, end, segment.time_ns) else { return 0 };
+        if hole.is_acknowledged {
+            // Only recorded behind its acknowledgement.
+            self.counts.unseen_bytes = self.counts.unseen_bytes.saturating_sub(bytes);
+            return bytes + self.fill_holes(segment, start, end);
+        }
+        let segments = self.segments_of(bytes);
         if self.was_overtaken(segment, &hole) {
             self.counts.reordered_segments += segments;
-            let relative = self.relative(start);
-            if let Some(detail) = &mut self.detail {
-                detail.disordered.push(segment.time_ns, relative);
-            }
+            self.observed.on_disordered(segment.time_ns, self.space.relative(start));
         } else {
             self.counts.lost_before_segments += segments;
             self.begin_episode(segment.time_ns);
-            self.on_lost_before(segment, start, to - from, segments);
+            self.on_lost_before(segment, start, bytes, segments);
         }
-        to - from
+        bytes + self.fill_holes(segment, start, end)
     }
 
     /// Sent again, but for the first time that this capture sees it.
@@ -678,10 +498,7 @@ impl Half {
         let episode = self.recovery.begin(blank());
         episode.resent_bytes += bytes;
         episode.resent_segments += segments;
-        let relative = self.relative(start);
-        if let Some(detail) = &mut self.detail {
-            detail.resent.push(segment.time_ns, relative);
-        }
+        self.observed.on_resent(segment.time_ns, self.space.relative(start));
     }
 
     /// Sent before the segment that jumped over it? Timestamps tell, or the IP identification, or the time.
@@ -695,16 +512,8 @@ impl Half {
         if segment.ip_id != 0 && hole.ip_id != 0 && segment.ip_id != hole.ip_id {
             return (segment.ip_id.wrapping_sub(hole.ip_id) as i16) < 0;
         }
-        let round_trip = self.smoothed.rtt_ns().map_or(REORDERED_WITHIN_NS, |rtt| rtt / 2);
+        let round_trip = self.trips.smoothed.rtt_ns().map_or(REORDERED_WITHIN_NS, |rtt| rtt / 2);
         segment.time_ns - hole.since_ns < REORDERED_WITHIN_NS.min(round_trip.max(1))
-    }
-
-    fn insert_late(&mut self, sent: Sent) {
-        if sent.start < self.una {
-            return;
-        }
-        let at = self.sent.partition_point(|other| other.start < sent.start);
-        self.sent.insert(at, sent);
     }
 
     /// No acknowledgement and no data for `factor` round trips.
@@ -715,17 +524,19 @@ impl Half {
             return false;
         }
         let since_ack = now - self.lag_ns - self.last_ack_ns;
-        let round_trip = self.smoothed.rtt_ns().map_or(LEAST_RTO_NS / 2, |rtt| rtt + self.lag_ns);
+        let round_trip = self.trips.smoothed.rtt_ns().map_or(LEAST_RTO_NS / 2, |rtt| rtt + self.lag_ns);
         since_ack.min(since_send) as f64 > (factor * round_trip as f64).max(LEAST_QUIET_NS as f64)
     }
 
     fn cause(&self, now: i64, start: u64, end: u64) -> Cause {
-        let (head, tail) = (start <= self.una_seen, end >= self.next);
+        let (head, tail) = (start <= self.space.una_seen, end >= self.space.next);
         let since_ack = now - self.lag_ns - self.last_ack_ns;
-        let overdue = head && since_ack > 1_000_000 && now - self.head_sent_ns() >= self.overdue_ns();
+        let overdue = head
+            && since_ack > 1_000_000
+            && now - self.space.head_sent_ns().unwrap_or(self.rearmed_ns) >= self.overdue_ns();
         // With something selectively acknowledged, silence may be RACK's reordering timer.
-        if overdue || self.sacked.is_empty() && self.is_quiet(now, 1.25) {
-            let probe = tail && self.sack && !self.recovery.probed && self.sacked.is_empty();
+        if overdue || self.space.sacked.is_empty() && self.is_quiet(now, 1.25) {
+            let probe = tail && self.sack && !self.recovery.probed && self.space.sacked.is_empty();
             if probe && !self.recovery.is_active() {
                 return Cause::TailProbe;
             }
@@ -741,17 +552,15 @@ impl Half {
     /// quarter of the least one and grows to a whole one: RFC 8985, 6.2) and a little, as timers are late: where these are
     /// long, the room is less.
     fn overdue_ns(&self) -> i64 {
-        let rto = self.smoothed.rto_ns();
+        let rto = self.trips.smoothed.rto_ns();
         let with_room = rto / 10 * 9;
-        let rack = self.smoothed.rtt_ns().filter(|_| !self.sacked.is_empty()).map_or(0, |rtt| rtt / 10 * 21);
+        let rack = self
+            .trips
+            .smoothed
+            .rtt_ns()
+            .filter(|_| !self.space.sacked.is_empty())
+            .map_or(0, |rtt| rtt / 10 * 21);
         with_room.max(rack.min(rto / 100 * 98))
-    }
-
-    /// When the head of the queue was sent last. Linux's timer runs from the last progress, or from here when another timer
-    /// took its place meanwhile (RACK's, or a probe's): never from before.
-    fn head_sent_ns(&self) -> i64 {
-        let head = self.sent.front().filter(|sent| sent.start <= self.una_seen);
-        head.map_or(self.rearmed_ns, |sent| sent.time_ns)
     }
 
     fn on_again(&mut self, segment: &Segment, start: u64, end: u64, bytes: u64) {
@@ -763,9 +572,9 @@ impl Half {
         self.counts.resent_segments += segments;
         self.counts.resent_syns += u64::from(syn);
         if cause == Cause::Timeout {
-            self.recovery.timeout_point = self.next;
+            self.recovery.timeout_point = self.space.next;
         }
-        if start <= self.una_seen {
+        if start <= self.space.una_seen {
             self.rearmed_ns = now;
             self.on_stubborn(now, start, segment.payload_bytes);
         }
@@ -776,13 +585,10 @@ impl Half {
         episode.resent_segments += segments;
         episode.timeouts += u32::from(cause == Cause::Timeout);
         let ts_value = segment.carries(option::TIMESTAMPS).then_some(segment.ts_value);
-        self.recovery
-            .on_resent(Resent { start, end, ts_value, cause, spurious: false, duplicated: false }, segments);
-        self.mark_again(now, start, end);
-        let relative = self.relative(start);
-        if let Some(detail) = &mut self.detail {
-            detail.resent.push(now, relative);
-        }
+        let resent = Resent { start, end, segments, ts_value, cause, spurious: false, duplicated: false };
+        self.recovery.on_resent(resent);
+        self.space.mark_again(now, start, end);
+        self.observed.on_resent(now, self.space.relative(start));
     }
 
     fn on_stubborn(&mut self, now: i64, start: u64, bytes: u32) {
@@ -801,11 +607,11 @@ impl Half {
         let fresh = Episode {
             start_ns: now,
             end_ns: now,
-            from_byte: self.una.saturating_sub(self.first),
-            flight_bytes: self.flight_bytes(),
-            window_bytes: self.edge_seen.saturating_sub(self.una_seen),
-            rtt_us: (self.last_rtt_ns / 1000) as u64,
-            point: self.next,
+            from_byte: self.space.una.saturating_sub(self.space.first),
+            flight_bytes: self.space.flight_bytes(),
+            window_bytes: self.space.edge_seen.saturating_sub(self.space.una_seen),
+            rtt_us: (self.trips.last_ns / 1000) as u64,
+            point: self.space.next,
             ..blank()
         };
         self.recovery.begin(fresh);
@@ -818,17 +624,7 @@ impl Half {
         if from > 0 && now - from > episode.silence_ns {
             (episode.silence_ns, episode.silence_from_ns) = (now - from, from);
         }
-        episode.end_ns = now;
-    }
-
-    fn mark_again(&mut self, now: i64, start: u64, end: u64) {
-        let first = self.sent.partition_point(|sent| sent.end() <= start);
-        for sent in self.sent.iter_mut().skip(first) {
-            if sent.start >= end {
-                break;
-            }
-            (sent.again, sent.time_ns) = (true, now);
-        }
+        episode.end_ns = episode.start_ns.max(now);
     }
 
     /// This end was sent what it had been told before, for the last time and at the latest then.
@@ -838,37 +634,33 @@ impl Half {
         self.last_ack_ns = last_ns;
     }
 
-    /// Whether all below this number, and nothing above it, is acknowledged, and the sender knows.
-    #[inline]
-    pub fn knows_acknowledged(&self, number: u32) -> bool {
-        self.una_known && self.una as u32 == number && self.passed.is_empty()
-    }
-
     /// This end got an acknowledgement (its packet passed here); `answered_ns` is the time since the packet whose
     /// timestamp it echoes for the first time.
     #[inline]
     pub fn on_ack(&mut self, segment: &Segment, window_bytes: u64, answered_ns: Option<i64>) {
         let now = segment.time_ns;
-        let ack = unwrap_near(self.una, segment.acknowledgement);
+        let ack = unwrap_near(self.space.una, segment.acknowledgement);
         if self.is_told_again(segment, ack, window_bytes) {
             self.last_ack_ns = now;
             return;
         }
-        if !self.una_known {
-            self.first_ack(ack);
+        let is_first = !self.space.una_known;
+        if is_first {
+            self.space.first_ack(ack);
         }
-        if ack > self.next {
-            if self.started && ack - self.next > MAX_JUMP {
+        if ack > self.space.next {
+            if !self.space.believes_ack(ack, is_first) {
+                self.counts.foreign_packets += 1;
                 return;
             }
-            self.unseen(ack);
+            self.unseen(ack, now);
         }
-        if ack < self.una {
+        if ack < self.space.una {
             return;
         }
         self.last_ack_ns = now;
         self.on_window(segment, ack, window_bytes);
-        if ack > self.una {
+        if ack > self.space.una {
             self.on_advance(segment, ack, answered_ns);
         } else {
             self.on_repeated(segment, window_bytes);
@@ -884,38 +676,59 @@ impl Half {
     /// window that are known, of an end that has no payload of its own to be limited with.
     #[inline]
     fn is_told_again(&self, segment: &Segment, ack: u64, window_bytes: u64) -> bool {
-        let known = self.una_known && ack == self.una && ack <= self.next && self.data_ns.is_none();
-        let same_window = window_bytes == self.last_window && ack + window_bytes == self.edge;
+        let known =
+            self.space.una_known && ack == self.space.una && ack <= self.space.next && self.data_ns.is_none();
+        let same_window = window_bytes == self.last_window && ack + window_bytes == self.space.edge;
         known && same_window && segment.payload_bytes > 0 && segment.sack_count == 0
     }
 
-    fn first_ack(&mut self, ack: u64) {
-        self.una_known = true;
-        if !self.started {
-            (self.una, self.una_seen, self.next, self.first) = (ack, ack, ack, ack);
-        }
+    /// What probed the window below this number was taken by the receiver.
+    fn take_probed(&mut self, below: u64) {
+        let probed = self.space.probed_to.min(below).saturating_sub(self.space.next);
+        self.counts.unique_bytes += probed;
+        self.counts.payload_bytes += probed;
+        self.space.next += probed;
     }
 
     /// Acknowledged, but never seen.
-    fn unseen(&mut self, ack: u64) {
-        if self.started {
-            self.counts.unseen_bytes += ack - self.next;
+    #[cold]
+    fn unseen(&mut self, ack: u64, now: i64) {
+        if !self.space.started {
+            self.space.next = ack;
+            return;
         }
-        self.next = ack;
+        self.take_probed(ack);
+        if ack > self.space.next {
+            self.counts.unseen_bytes += self.space.acknowledged_unseen(ack, now);
+        }
     }
 
     #[inline]
     fn on_window(&mut self, segment: &Segment, ack: u64, window_bytes: u64) {
-        self.edge = ack + window_bytes;
+        self.space.edge = ack + window_bytes;
+        self.space.edge_most = self.space.edge_most.max(ack + possible_window(window_bytes));
         if segment.has(flag::SYN) {
+            self.syn_window_bytes = Some(window_bytes);
             return;
         }
-        if window_bytes == 0 && self.last_window != 0 && !segment.has(flag::RST) {
-            self.counts.zero_windows += 1;
+        self.most_window_bytes = self.most_window_bytes.max(Some(window_bytes));
+        if (window_bytes == 0) != (self.last_window == 0) {
+            self.on_closed_or_opened(segment.time_ns, window_bytes);
         }
         if self.data_ns.is_some() {
-            let (least, most) = self.window_bytes.get_or_insert((window_bytes, window_bytes));
-            (*least, *most) = ((*least).min(window_bytes), (*most).max(window_bytes));
+            self.least_window_bytes =
+                Some(self.least_window_bytes.map_or(window_bytes, |w| w.min(window_bytes)));
+        }
+    }
+
+    /// The window was closed, or opened again.
+    #[cold]
+    fn on_closed_or_opened(&mut self, now: i64, window_bytes: u64) {
+        if window_bytes == 0 {
+            self.counts.zero_windows += 1;
+            self.closed_since_ns = self.data_ns.map(|_| now);
+        } else if let Some(since) = self.closed_since_ns.take() {
+            self.closed_ns += (now - since).max(0);
         }
     }
 
@@ -924,29 +737,30 @@ impl Half {
     fn pass(&mut self, now: i64, ack: u64) {
         // An end that has not sent anything is limited by nothing yet, and nobody asks when it heard.
         let is_silent = self.data_ns.is_none();
-        if is_silent || self.lag_ns == 0 || self.passed.len() >= MAX_SENT {
+        if is_silent || self.lag_ns == 0 || self.space.passed.len() >= MAX_SENT {
             if !is_silent {
                 self.account(now);
             }
-            (self.una_seen, self.edge_seen) = (self.una_seen.max(ack), self.edge);
+            (self.space.una_seen, self.space.edge_seen) = (self.space.una_seen.max(ack), self.space.edge);
         } else {
-            self.passed.push_back(Passed { time_ns: now, ack, edge: self.edge });
+            self.space.passed.push_back(Passed { time_ns: now, ack, edge: self.space.edge });
         }
     }
 
     #[inline]
     fn on_advance(&mut self, segment: &Segment, ack: u64, answered_ns: Option<i64>) {
-        let (now, before) = (segment.time_ns, self.una);
-        let clean = self.sacked.is_empty();
-        let newest = self.acknowledge(ack);
-        let bytes = ack - before;
-        self.una = ack;
+        let (now, before) = (segment.time_ns, self.space.una);
+        let clean = self.space.sacked.is_empty();
+        let taken = self.space.acknowledge(ack, now, self.largest_acked_bytes);
+        let (newest, bytes) = (taken.newest, ack - before);
+        self.largest_acked_bytes = taken.largest_bytes;
+        self.counts.unseen_bytes += taken.unseen_bytes;
         self.counts.acks += 1;
         self.counts.acked_bytes += bytes;
         self.rearmed_ns = now;
         self.last_advance_ns = Some(now);
         if !clean {
-            self.sacked.forget_below(ack);
+            self.space.sacked.forget_below(ack);
         }
         if self.current_stubborn.times > 0 {
             self.settle_stubborn(ack);
@@ -960,22 +774,16 @@ impl Half {
             _ => 3,
         }] += 1;
         if let Some(rtt) = answered_ns {
-            self.rtt_by_timestamp.get_or_insert_default().record(rtt as u64);
+            self.trips.by_timestamp.get_or_insert_default().record(rtt as u64);
         }
         self.measure(now, newest, clean, bytes);
         if self.recovery.is_active() || self.counts.resent_segments > 0 {
             let echo = segment.carries(option::TIMESTAMPS).then_some(segment.ts_echo);
-            let mss = u64::from(self.mss_bytes.max(1));
-            let whole = self.mss_bytes == 0;
-            self.recovery.on_advance(
-                before,
-                ack,
-                echo,
-                now,
-                |b| if whole { 1 } else { b.div_ceil(mss).max(1) },
-            );
+            self.recovery.on_advance(before, ack, echo, now);
         }
-        self.observe_ack(now, ack, bytes);
+        let window = self.space.edge.saturating_sub(ack);
+        let (acked, edge) = (self.space.relative(ack), self.space.relative(self.space.edge));
+        self.observed.on_ack(now, bytes, window, acked, edge);
     }
 
     fn settle_stubborn(&mut self, ack: u64) {
@@ -989,55 +797,19 @@ impl Half {
     }
 
     #[inline]
-    fn observe_ack(&mut self, now: i64, ack: u64, bytes: u64) {
-        let window = self.edge.saturating_sub(ack);
-        if let Some(series) = &mut self.series {
-            let bin = series.at(now);
-            bin.acked_bytes += bytes;
-            bin.window_bytes = bin.window_bytes.min(window);
-        }
-        let (acked, edge) = (self.relative(ack), self.relative(self.edge));
-        if let Some(detail) = &mut self.detail {
-            detail.acked.push(now, acked);
-            detail.edge.push(now, edge);
-        }
-    }
-
-    /// Takes what is acknowledged off the queue; the newest of it, and whether any was sent again.
-    #[inline]
-    fn acknowledge(&mut self, ack: u64) -> Option<(i64, bool)> {
-        let (mut newest, mut count) = (None, 0);
-        let (mut again, mut largest) = (false, self.largest_acked_bytes);
-        self.sent.iter().take_while(|sent| sent.end() <= ack).for_each(|sent| {
-            again |= sent.again;
-            largest = largest.max(sent.length);
-            newest = Some((sent.time_ns, again));
-            count += 1;
-        });
-        self.largest_acked_bytes = largest;
-        self.sent.drain(..count);
-        if !self.holes.is_empty() {
-            // Acknowledged, so it was sent, but never seen here.
-            let passed = self.holes.iter().filter(|hole| hole.end <= ack);
-            self.counts.unseen_bytes += passed.map(|hole| hole.end - hole.start).sum::<u64>();
-            self.holes.retain(|hole| hole.end > ack);
-        }
-        newest
-    }
-
-    #[inline]
     fn measure(&mut self, now: i64, newest: Option<(i64, bool)>, clean: bool, bytes: u64) {
         let Some((sent_ns, again)) = newest else { return };
         if again || !clean {
-            self.karn_refused += 1;
-            self.last_acked = None;
+            self.trips.karn_refused += 1;
+            self.trips.last_acked = None;
             return;
         }
         self.on_rtt(now, now - sent_ns);
-        if let (Some((ack_ns, data_ns)), Some(spacing)) = (self.last_acked, &mut self.spacing) {
+        if let (Some((ack_ns, data_ns)), Some(spacing)) = (self.trips.last_acked, &mut self.observed.spacing)
+        {
             spacing.compression.on_pair(now, now - ack_ns, sent_ns - data_ns, bytes);
         }
-        self.last_acked = Some((now, sent_ns));
+        self.trips.last_acked = Some((now, sent_ns));
     }
 
     #[inline]
@@ -1045,59 +817,14 @@ impl Half {
         if rtt_ns < 0 {
             return;
         }
-        self.smoothed.sample(rtt_ns);
-        self.last_rtt_ns = rtt_ns;
-        self.rtt.get_or_insert_default().record(rtt_ns as u64);
-        self.least_rtt_ns = Some(self.least_rtt_ns.map_or(rtt_ns, |least| least.min(rtt_ns)));
-        if let Some(series) = &mut self.series {
-            let bin = series.at(now);
-            let us = u32::try_from(rtt_ns / 1000).unwrap_or(u32::MAX - 1);
-            bin.rtt_least_us = bin.rtt_least_us.min(us);
-            bin.rtt_most_us = bin.rtt_most_us.max(us);
-        }
-        if let Some(detail) = &mut self.detail {
-            detail.rtt.push(now, rtt_ns as f64 / 1e6);
-        }
-    }
-
-    /// The first packet with a new TSval is the one whose echo is timed.
-    #[inline]
-    fn note_timestamp(&mut self, segment: &Segment) {
-        let is_newer = segment.ts_value.wrapping_sub(self.newest_echo) as i32 > 0;
-        if segment.carries(option::TIMESTAMPS) && (is_newer || self.echoes.is_empty()) {
-            self.await_echo(segment);
-        }
-    }
-
-    #[inline(never)]
-    fn await_echo(&mut self, segment: &Segment) {
-        if self.echoes.len() >= 1024 {
-            self.echoes.pop_front();
-        }
-        self.newest_echo = segment.ts_value;
-        self.echoes.push_back((segment.ts_value, segment.time_ns));
-    }
-
-    /// Time since the packet whose TSval comes back now for the first time.
-    #[inline]
-    pub fn echoed(&mut self, echo: u32, now_ns: i64) -> Option<i64> {
-        while let Some((value, time_ns)) = self.echoes.front().copied() {
-            let older = value.wrapping_sub(echo) as i32;
-            if older > 0 {
-                return None;
-            }
-            self.echoes.pop_front();
-            if older == 0 {
-                return (now_ns >= time_ns).then_some(now_ns - time_ns);
-            }
-        }
-        None
+        self.trips.sample(rtt_ns);
+        self.observed.on_rtt(now, rtt_ns);
     }
 
     fn on_repeated(&mut self, segment: &Segment, window_bytes: u64) {
         let bare = segment.payload_bytes == 0 && segment.flags & (flag::SYN | flag::FIN | flag::RST) == 0;
         let same_window = window_bytes == self.last_window;
-        if bare && self.next > self.una && (same_window || segment.sack_count > 0) {
+        if bare && self.space.next > self.space.una && (same_window || segment.sack_count > 0) {
             self.counts.duplicate_acks += 1;
         }
     }
@@ -1116,8 +843,8 @@ impl Half {
             self.recovery.on_dsack(left, right, |b| if whole { 1 } else { b.div_ceil(mss).max(1) });
         }
         for (left, right) in &blocks[usize::from(duplicate)..count] {
-            if *left >= ack && *right <= self.next && left < right {
-                self.sacked.insert(*left, *right);
+            if *left >= ack && *right <= self.space.next && left < right {
+                self.space.sacked.insert(*left, *right);
             }
         }
     }
@@ -1130,9 +857,38 @@ impl Half {
 
     /// Ends what is not over.
     pub fn finish(&mut self, now_ns: i64) {
-        self.put_down(self.accounted_ns);
+        self.closed_ns += self.closed_since_ns.take().map_or(0, |since| (now_ns - since).max(0));
+        self.limits.finish(&mut self.observed.series);
         self.recovery.close(now_ns);
     }
+}
+
+/// What keeps the sender from sending, right now; nothing does when it has finished.
+#[inline]
+fn limit(
+    space: &SequenceSpace,
+    is_window_known: bool,
+    is_repairing: bool,
+    full_bytes: u32,
+    last_payload: u32,
+) -> Option<Limit> {
+    let is_edge_known = is_window_known && space.edge_seen != 0;
+    if space.next <= space.una_seen {
+        let is_closed = is_edge_known && space.edge_seen <= space.next;
+        let limit = if is_closed { Limit::Window } else { Limit::Application };
+        return space.fin.is_none().then_some(limit);
+    }
+    if is_repairing {
+        return Some(Limit::Recovery);
+    }
+    let room = if is_edge_known { space.edge_seen.saturating_sub(space.next) } else { u64::MAX };
+    Some(if room < u64::from(full_bytes.max(last_payload)) {
+        Limit::Window
+    } else if last_payload < full_bytes {
+        Limit::Application
+    } else {
+        Limit::Congestion
+    })
 }
 
 fn blank() -> Episode {
@@ -1167,9 +923,9 @@ mod tests {
             let ack = Segment { time_ns, flags: flag::ACK, acknowledgement: 1, ..Segment::default() };
             half.on_ack(&ack, 65_535, None);
         }
-        assert!(half.passed.is_empty());
+        assert!(half.space.passed.is_empty());
         half.finish(1_000_000_000);
-        assert_eq!(half.limit_ns, [0; 4]);
+        assert_eq!(half.limits.spent_ns, [0; 4]);
     }
 
     /// Why the head is sent again so long after it was sent, when what follows it was selectively acknowledged. Milliseconds.
@@ -1231,7 +987,7 @@ mod tests {
         half.advance(4_000_000);
         half.finish(4_000_000);
         assert_eq!(
-            half.limit_ns.iter().sum::<i64>(),
+            half.limits.spent_ns.iter().sum::<i64>(),
             3_000_000,
             "what went before the first payload is nobody's"
         );

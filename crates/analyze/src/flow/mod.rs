@@ -3,7 +3,8 @@
 //! - [`table`]: which connection a segment belongs to; idle and closed ones are turned into reports.
 //! - [`young`]: the first packets of a flow, until it is known to go on.
 //! - [`connection`]: both ends: handshake, vantage point, closing.
-//! - [`half`]: the data one end sends and the acknowledgements it gets.
+//! - [`half`]: the data one end sends and the acknowledgements it gets, with what it consists of: [`sequence`], the numbers;
+//!   [`round_trips`]; [`limits`], what kept it from sending; [`observers`], what is only looked at; [`copies`]; [`counts`].
 //! - [`recovery`]: what a retransmission was, and the episodes they form.
 //! - [`spacing`]: time between packets: bursts, ticks, ACK compression.
 //! - [`series`], [`histogram`], [`ranges`], [`thinned`]: bounded memory for values over time, distributions,
@@ -13,11 +14,17 @@
 //! The definitions are written down in `docs/analyze.md`.
 
 pub mod connection;
+pub mod copies;
+pub mod counts;
 pub mod half;
 pub mod histogram;
+pub mod limits;
+pub mod observers;
 pub mod ranges;
 pub mod recovery;
 pub mod report;
+pub mod round_trips;
+pub mod sequence;
 pub mod series;
 pub mod spacing;
 pub mod table;

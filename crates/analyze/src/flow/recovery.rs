@@ -71,6 +71,8 @@ pub struct Resent {
     pub start: u64,
     /// End.
     pub end: u64,
+    /// Segments it was.
+    pub segments: u64,
     /// Its TSval, if any.
     pub ts_value: Option<u32>,
     /// Why.
@@ -156,8 +158,8 @@ impl Recovery {
     }
 
     /// Something was sent again.
-    pub fn on_resent(&mut self, resent: Resent, segments: u64) {
-        self.segments[resent.cause as usize] += segments;
+    pub fn on_resent(&mut self, resent: Resent) {
+        self.segments[resent.cause as usize] += resent.segments;
         match resent.cause {
             Cause::Timeout => self.timeouts += 1,
             Cause::TailProbe => self.probed = true,
@@ -171,16 +173,9 @@ impl Recovery {
     }
 
     /// The acknowledgement now reaches `ack`, from `before`.
-    pub fn on_advance(
-        &mut self,
-        before: u64,
-        ack: u64,
-        echo: Option<u32>,
-        now_ns: i64,
-        segments_of: impl Fn(u64) -> u64,
-    ) {
+    pub fn on_advance(&mut self, before: u64, ack: u64, echo: Option<u32>, now_ns: i64) {
         self.probed = false;
-        self.eifel(before, ack, echo, segments_of);
+        self.eifel(before, ack, echo);
         if self.current.as_ref().is_some_and(|episode| ack >= episode.point) {
             self.close(now_ns);
         }
@@ -191,13 +186,13 @@ impl Recovery {
     }
 
     /// RFC 3522: the acknowledgement that first covers a retransmission echoes a timestamp older than it.
-    fn eifel(&mut self, before: u64, ack: u64, echo: Option<u32>, segments_of: impl Fn(u64) -> u64) {
+    fn eifel(&mut self, before: u64, ack: u64, echo: Option<u32>) {
         let Some(echo) = echo.filter(|_| self.resent_end > before) else { return };
         let found = self.recent.iter_mut().rev().find(|r| r.start == before && r.end <= ack && !r.spurious);
         let Some(resent) = found else { return };
         if resent.ts_value.is_some_and(|sent| (echo.wrapping_sub(sent) as i32) < 0) {
             resent.spurious = true;
-            let segments = segments_of(resent.end - resent.start);
+            let segments = resent.segments;
             self.count_spurious(segments);
         }
     }
@@ -208,7 +203,7 @@ impl Recovery {
         let Some(resent) = self.recent.iter_mut().find(overlapping) else { return };
         resent.duplicated = true;
         let known = std::mem::replace(&mut resent.spurious, true);
-        let segments = segments_of((resent.end - resent.start).min(end - start));
+        let segments = segments_of((resent.end - resent.start).min(end - start)).min(resent.segments);
         self.spurious_by_dsack += segments;
         if !known {
             self.count_spurious(segments);
@@ -225,7 +220,7 @@ impl Recovery {
     /// Ends the current episode.
     pub fn close(&mut self, now_ns: i64) {
         if let Some(mut episode) = self.current.take() {
-            episode.end_ns = now_ns;
+            episode.end_ns = episode.start_ns.max(now_ns);
             self.episode_count += 1;
             if self.episodes.len() < MAX_EPISODES {
                 self.episodes.push(episode);

@@ -2,8 +2,10 @@
 
 use super::{
     connection::{Connection, Vantage, is_window_known},
-    half::{Counts, Detail, Half},
+    counts::{Counts, Offer},
+    half::Half,
     histogram::Histogram,
+    observers::Detail,
     recovery::{Cause, Episode},
     series::{LIMITS, Limit, Series},
     spacing::Gaps,
@@ -34,10 +36,15 @@ pub struct Spread {
 
 impl Spread {
     fn of(histogram: &Histogram) -> Option<Spread> {
-        let at = |q| histogram.quantile(q).map(|ns| ns as f64 / 1e3);
+        Spread::within(histogram, 0, u64::MAX)
+    }
+
+    /// Of values whose least and greatest are known: buckets only tell of places between.
+    fn within(histogram: &Histogram, least_ns: u64, most_ns: u64) -> Option<Spread> {
+        let at = |q| histogram.quantile(q).map(|ns| ns.clamp(least_ns, most_ns) as f64 / 1e3);
         Some(Spread {
             count: histogram.count(),
-            least_us: at(0.0)?,
+            least_us: if least_ns > 0 { least_ns as f64 / 1e3 } else { at(0.0)? },
             median_us: at(0.5)?,
             p95_us: at(0.95)?,
             p99_us: at(0.99)?,
@@ -68,6 +75,8 @@ pub struct HandshakeReport {
     pub simultaneous_open: bool,
     /// SYNs sent again.
     pub repeated_syns: u64,
+    /// From the first SYN to the last, when it was sent again.
+    pub syn_wait_s: Option<f64>,
 }
 
 /// How it ended.
@@ -165,6 +174,18 @@ pub struct SeriesReport {
     pub limit: Vec<Option<Limit>>,
 }
 
+/// What of a direction the capture lacks: figures that need it are not told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missing {
+    /// Every packet of this end.
+    Direction,
+    /// The acknowledgements of what it sent, or a good part of them.
+    Acknowledgements,
+    /// A good part of what it sent: the capture was filtered, or lost packets.
+    Data,
+}
+
 /// What one end sent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DirectionReport {
@@ -172,34 +193,21 @@ pub struct DirectionReport {
     pub from: String,
     /// And of the receiver.
     pub to: String,
+    /// What of it is not in the capture.
+    pub missing: Option<Missing>,
     /// MSS it offered.
     pub mss_bytes: Option<u16>,
     /// Window scale it offered.
     pub window_scale: Option<u8>,
     /// Whether it offered SACK.
     pub offers_sack: Option<bool>,
-    /// Packets.
-    pub packets: u64,
-    /// Packets with payload.
-    pub data_packets: u64,
-    /// Segments with payload.
-    pub data_segments: u64,
-    /// Packets above the MSS (offloads: the capture was made before they were cut, or after they were joined).
-    pub oversize_packets: u64,
-    /// Payload, however often sent.
-    pub payload_bytes: u64,
-    /// Payload, each octet once.
-    pub unique_bytes: u64,
-    /// Acknowledged.
-    pub acked_bytes: u64,
+    /// Plain counters, fields of this object in JSON.
+    #[serde(flatten)]
+    pub counts: Counts,
     /// From the first to the last packet with payload.
     pub active_s: f64,
     /// Unique payload over that time.
     pub throughput_bps: Option<f64>,
-    /// Segments sent again, as the sender's kernel counts them.
-    pub resent_segments: u64,
-    /// Payload sent again.
-    pub resent_bytes: u64,
     /// Share of segments sent again.
     pub retransmissions: f64,
     /// Of them fast.
@@ -216,40 +224,22 @@ pub struct DirectionReport {
     pub spurious_segments: u64,
     /// Of those, said by DSACK.
     pub spurious_by_dsack: u64,
-    /// Late, their first copies lost before they came here.
-    pub lost_before_segments: u64,
-    /// Late, overtaken by others.
-    pub reordered_segments: u64,
-    /// Copies with the same IP identification.
-    pub duplicate_packets: u64,
-    /// Acknowledged but not captured.
-    pub unseen_bytes: u64,
-    /// Duplicate ACKs got.
-    pub duplicate_acks: u64,
-    /// ACKs got with SACK blocks.
-    pub sack_acks: u64,
-    /// DSACKs got.
-    pub dsacks: u64,
-    /// ACKs got of something new.
-    pub acks: u64,
     /// Segments per such ACK.
     pub segments_per_ack: Option<f64>,
-    /// ACKs of one, two, three or four, and more segments.
-    pub ack_sizes: [u64; 4],
-    /// Times the window offered to it fell to zero.
-    pub zero_windows: u64,
+    /// Time for which it was zero.
+    pub zero_window_s: f64,
     /// Keep-alives and window probes.
     pub probes: u64,
-    /// Marked CE.
-    pub ce_packets: u64,
-    /// Carried ECE.
-    pub ece_packets: u64,
     /// From here to the receiver and back, by sequence numbers.
     pub rtt: Option<Spread>,
     /// The same by timestamps.
     pub rtt_by_timestamp: Option<Spread>,
     /// Least of the former, exact.
     pub least_rtt_us: Option<f64>,
+    /// Mean of the same.
+    pub mean_rtt_us: Option<f64>,
+    /// Greatest of the same, exact.
+    pub most_rtt_us: Option<f64>,
     /// From here to the sender and back.
     pub lag_us: f64,
     /// Samples Karn's rule refused.
@@ -329,6 +319,7 @@ impl FlowReport {
         let client = usize::from(connection.client);
         let evidence = [client, 1 - client].map(|end| findings::of_direction(connection, end, epoch_ns));
         let mut found: Vec<Finding> = evidence.into_iter().flatten().collect();
+        found.extend(findings::of_connection(connection, epoch_ns));
         found.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
         let handshake = handshake(connection);
         let ending = match (connection.closed_ns, connection.reset) {
@@ -354,13 +345,13 @@ impl FlowReport {
 
     /// Payload of both ends.
     pub fn payload_bytes(&self) -> u64 {
-        self.directions.iter().map(|d| d.payload_bytes).sum()
+        self.directions.iter().map(|d| d.counts.payload_bytes).sum()
     }
 
     /// The direction that carries most.
     pub fn main(&self) -> &DirectionReport {
         let [client, server] = &self.directions;
-        if server.payload_bytes > client.payload_bytes { server } else { client }
+        if server.counts.payload_bytes > client.counts.payload_bytes { server } else { client }
     }
 }
 
@@ -372,7 +363,7 @@ pub(crate) fn seconds(ns: i64) -> f64 {
 fn handshake(connection: &Connection) -> HandshakeReport {
     let client = usize::from(connection.client);
     let offers = [connection.halves[client].offer, connection.halves[1 - client].offer];
-    let both = |has: fn(&super::half::Offer) -> bool| match offers {
+    let both = |has: fn(&Offer) -> bool| match offers {
         [Some(mine), Some(other)] => Some(has(&mine) && has(&other)),
         _ => None,
     };
@@ -388,12 +379,13 @@ fn handshake(connection: &Connection) -> HandshakeReport {
         ecn: ecn(offers, connection.handshake.syn_ack_flags),
         fast_open: fast_open(offers),
         simultaneous_open: connection.handshake.simultaneous,
+        syn_wait_s: connection.syn_wait_ns().map(seconds),
         repeated_syns: connection.halves.iter().map(|half| half.counts.resent_syns).sum(),
     }
 }
 
 /// RFC 3168, 6.1.1 and RFC 9768, 3.1: what the flags of SYN and SYN-ACK agree on.
-fn ecn(offers: [Option<super::half::Offer>; 2], answer: u16) -> Option<&'static str> {
+fn ecn(offers: [Option<Offer>; 2], answer: u16) -> Option<&'static str> {
     let [Some(client), Some(_)] = offers else { return None };
     let answer = answer & (flag::ECE | flag::CWR | flag::AE);
     let accurate = flag::ECE | flag::CWR | flag::AE;
@@ -405,7 +397,7 @@ fn ecn(offers: [Option<super::half::Offer>; 2], answer: u16) -> Option<&'static 
     })
 }
 
-fn fast_open(offers: [Option<super::half::Offer>; 2]) -> Option<&'static str> {
+fn fast_open(offers: [Option<Offer>; 2]) -> Option<&'static str> {
     let [Some(client), other] = offers else { return None };
     let answered = other.is_some_and(|offer| offer.fast_open);
     match (client.data_bytes > 0, client.fast_open || answered) {
@@ -430,36 +422,33 @@ pub(crate) fn shares(limit_ns: &[i64; LIMITS]) -> LimitShares {
 fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> DirectionReport {
     let key = connection.key;
     let round_trip = round_trip_ns(connection, end);
+    let missing = missing(connection, end);
     let half = &mut connection.halves[end];
-    let Counts { unique_bytes, resent_segments, data_segments, .. } = half.counts;
     let active_s = half.data_ns.map_or(0.0, |(first, last)| seconds(last - first));
     let counts = half.counts;
+    let is_whole = missing.is_none();
+    let rtts = half.trips.by_sequence.as_deref().filter(|_| is_whole);
+    let mean_rtt_ns = |rtts: &Histogram| half.trips.sum_ns as f64 / rtts.count().max(1) as f64;
+    let (least_rtt_ns, most_rtt_ns) = (half.trips.least_ns.unwrap_or(0), half.trips.most_ns);
     let by = |cause: Cause| half.recovery.segments[cause as usize];
-    let window = half.window_bytes.filter(|(_, most)| is_window_known(*most));
-    let gap_histograms = match half.spacing.as_deref() {
-        Some(s) if half.detail.is_some() => [s.data.histogram.clone(), s.acks.histogram.clone()],
-        _ => Default::default(),
-    };
-    let spacing = half.spacing.as_deref();
-    let lag = (half.counts.data_packets > 0).then_some(half.lag_ns);
+    let (least_window, most_window) = windows_seen(half);
+    let spacing = half.observed.spacing.as_deref();
+    let is_flight_known = is_whole && !rests_on_unseen_window(half, most_window);
+    let mean_flight = half.flight_sum as f64 / counts.data_packets.max(1) as f64;
+    let gap_histograms = gap_histograms(half);
+    let lag = (counts.data_packets > 0).then_some(half.lag_ns);
     DirectionReport {
         from: key.end(end),
         to: key.end(1 - end),
+        missing,
         mss_bytes: half.offer.and_then(|offer| offer.mss_bytes),
         window_scale: half.offer.and_then(|offer| offer.window_scale),
         offers_sack: half.offer.map(|offer| offer.sack),
-        packets: counts.packets,
-        data_packets: counts.data_packets,
-        data_segments,
-        oversize_packets: counts.oversize_packets,
-        payload_bytes: counts.payload_bytes,
-        unique_bytes,
-        acked_bytes: counts.acked_bytes,
+        counts,
         active_s,
-        throughput_bps: (active_s > 0.0).then(|| unique_bytes as f64 * 8.0 / active_s),
-        resent_segments,
-        resent_bytes: counts.resent_bytes,
-        retransmissions: resent_segments as f64 / (data_segments.max(resent_segments)).max(1) as f64,
+        throughput_bps: (active_s > 0.0 && missing != Some(Missing::Data))
+            .then(|| counts.unique_bytes as f64 * 8.0 / active_s),
+        retransmissions: counts.resent_segments as f64 / counts.sent_segments.max(1) as f64,
         fast_segments: by(Cause::Fast),
         timeout_segments: by(Cause::Timeout),
         timeouts: half.recovery.timeouts,
@@ -467,51 +456,98 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
         tail_probe_segments: by(Cause::TailProbe),
         spurious_segments: half.recovery.spurious_segments,
         spurious_by_dsack: half.recovery.spurious_by_dsack,
-        lost_before_segments: counts.lost_before_segments,
-        reordered_segments: counts.reordered_segments,
-        duplicate_packets: counts.duplicate_packets,
-        unseen_bytes: counts.unseen_bytes,
-        duplicate_acks: counts.duplicate_acks,
-        sack_acks: counts.sack_acks,
-        dsacks: counts.dsacks,
-        acks: counts.acks,
-        segments_per_ack: (counts.acks > 0).then(|| counts.acked_segments as f64 / counts.acks as f64),
-        ack_sizes: counts.ack_sizes,
-        zero_windows: counts.zero_windows,
-        probes: counts.probes,
-        ce_packets: counts.ce_packets,
-        ece_packets: counts.ece_packets,
-        rtt: half.rtt.as_deref().and_then(Spread::of),
-        rtt_by_timestamp: half.rtt_by_timestamp.as_deref().and_then(Spread::of),
-        least_rtt_us: half.least_rtt_ns.map(|ns| ns as f64 / 1e3),
+        segments_per_ack: (counts.acks > 0 && is_whole && half.mss_bytes > 0)
+            .then(|| counts.acked_segments as f64 / counts.acks as f64),
+        zero_window_s: seconds(half.closed_ns),
+        probes: counts.keep_alives + counts.window_probes,
+        rtt: rtts.and_then(|rtts| Spread::within(rtts, least_rtt_ns as u64, most_rtt_ns as u64)),
+        rtt_by_timestamp: half.trips.by_timestamp.as_deref().filter(|_| is_whole).and_then(Spread::of),
+        least_rtt_us: rtts.map(|_| least_rtt_ns as f64 / 1e3),
+        mean_rtt_us: rtts.map(|rtts| mean_rtt_ns(rtts) / 1e3),
+        most_rtt_us: rtts.map(|_| most_rtt_ns as f64 / 1e3),
         lag_us: half.lag_ns as f64 / 1e3,
-        karn_refused: half.karn_refused,
-        most_flight_bytes: half.most_flight_bytes,
-        mean_flight_bytes: half.flight_sum as f64 / counts.data_packets.max(1) as f64,
-        least_window_bytes: window.map(|(least, _)| least),
-        most_window_bytes: window.map(|(_, most)| most),
+        karn_refused: half.trips.karn_refused,
+        most_flight_bytes: if is_flight_known { half.most_flight_bytes } else { 0 },
+        mean_flight_bytes: if is_flight_known { mean_flight } else { 0.0 },
+        least_window_bytes: least_window,
+        most_window_bytes: most_window,
         largest_payload_bytes: half.largest_payload,
-        limits: shares(&half.limit_ns),
-        scaling_s: half.series.as_deref().and_then(scaling_s),
+        limits: if is_whole { shares(&half.limits.spent_ns) } else { LimitShares::default() },
+        scaling_s: half.observed.series.as_deref().filter(|_| is_whole).and_then(scaling_s),
         paced: lag.filter(|lag| *lag == 0).and_then(|_| paced(half)),
         data_gaps: spacing.map(|s| gaps(&s.data, round_trip)),
         ack_gaps: spacing.map(|s| gaps(&s.acks, round_trip)),
         ack_compression: compression(half, epoch_ns),
-        ttl: half.ttl.map(|(first, last, ..)| (first, last)),
-        ttl_changes: half.ttl.map_or(0, |(_, _, changes, _)| changes),
+        ttl: half.observed.ttl.map(|ttl| (ttl.first, ttl.last)),
+        ttl_changes: half.observed.ttl.map_or(0, |ttl| ttl.changes),
         path_mtu_bytes: half.too_big.map(|(mtu, _)| mtu),
         episodes: half.recovery.episodes.clone(),
         episode_count: half.recovery.episode_count,
-        series: half.series.as_deref().map(|s| series(&s.coarser(SERIES_BINS), epoch_ns)),
-        detail: half.detail.take(),
+        series: half.observed.series.as_deref().map(|s| series(&s.coarser(SERIES_BINS), epoch_ns)),
+        detail: half.observed.detail.take(),
         gap_histograms,
+    }
+}
+
+/// Least and greatest window that bounded what went this way; none where its scale is not known.
+fn windows_seen(half: &Half) -> (Option<u64>, Option<u64>) {
+    let known = |window: Option<u64>| window.filter(|bytes| is_window_known(*bytes));
+    // What went before the first answer to data rests on the SYN's window.
+    let first_flight = half.syn_window_bytes.map_or(0, |window| window.min(half.most_flight_bytes));
+    let most = match half.most_window_bytes {
+        None => half.syn_window_bytes,
+        seen => known(seen).map(|most| most.max(first_flight)),
+    };
+    (known(half.least_window_bytes), most)
+}
+
+/// More was outstanding than any window allows that was seen: what allowed it was not.
+fn rests_on_unseen_window(half: &Half, most_window: Option<u64>) -> bool {
+    let allowed = |window: u64| window.saturating_add(u64::from(half.largest_payload));
+    most_window.is_some_and(|window| half.most_flight_bytes > allowed(window))
+}
+
+/// Gaps of data and of acknowledgements, where details are asked for.
+fn gap_histograms(half: &Half) -> [Histogram; 2] {
+    match half.observed.spacing.as_deref() {
+        Some(s) if half.observed.detail.is_some() => [s.data.histogram.clone(), s.acks.histogram.clone()],
+        _ => Default::default(),
+    }
+}
+
+/// Share of what an end sent that may be missing before figures say nothing, and octets.
+const LACKING_SHARE: u64 = 10;
+const LACKING_BYTES: u64 = 3000;
+/// Packets without any acknowledgement: more than an initial window, so there were some.
+const UNANSWERED_PACKETS: u64 = 20;
+
+/// What of a direction the capture lacks.
+pub(crate) fn missing(connection: &Connection, end: usize) -> Option<Missing> {
+    let (half, peer) = (&connection.halves[end], &connection.halves[1 - end]);
+    let counts = &half.counts;
+    let sent_once = counts.data_segments.saturating_sub(counts.resent_segments);
+    let is_unanswered = counts.acks == 0 && sent_once > UNANSWERED_PACKETS;
+    let is_beyond = counts.beyond_window > 1 && counts.beyond_window * LACKING_SHARE > counts.data_packets;
+    let all = counts.unseen_bytes + counts.unique_bytes;
+    match () {
+        () if counts.packets == 0
+            && peer.counts.packets > 1
+            && peer.counts.data_packets + counts.acks > 0 =>
+        {
+            Some(Missing::Direction)
+        }
+        () if is_unanswered || is_beyond => Some(Missing::Acknowledgements),
+        () if counts.unseen_bytes > LACKING_BYTES && counts.unseen_bytes * LACKING_SHARE > all => {
+            Some(Missing::Data)
+        }
+        () => None,
     }
 }
 
 /// The least round trip of a whole connection, seen by the data of one end (or what the handshake showed).
 pub(crate) fn round_trip_ns(connection: &Connection, end: usize) -> Option<i64> {
     let half = &connection.halves[end];
-    let by_data = half.least_rtt_ns.map(|rtt| rtt + half.lag_ns);
+    let by_data = half.trips.least_ns.map(|rtt| rtt + half.lag_ns);
     let by_answers = || connection.lags().map(|(client, server)| client + server);
     by_data.filter(|_| half.counts.acks >= 8).or_else(by_answers).or(by_data)
 }
@@ -520,7 +556,7 @@ pub(crate) fn round_trip_ns(connection: &Connection, end: usize) -> Option<i64> 
 const PACED_BURST: f64 = 2.5;
 
 fn paced(half: &Half) -> Option<bool> {
-    let data = &half.spacing.as_deref()?.data;
+    let data = &half.observed.spacing.as_deref()?.data;
     (data.histogram.count() >= 100 && half.counts.oversize_packets == 0)
         .then(|| data.mean_burst().is_some_and(|burst| burst <= PACED_BURST))
 }
@@ -541,7 +577,7 @@ fn gaps(gaps: &Gaps, round_trip_ns: Option<i64>) -> GapReport {
 }
 
 fn compression(half: &Half, epoch_ns: i64) -> Option<CompressionReport> {
-    let found = &half.spacing.as_deref()?.compression;
+    let found = &half.observed.spacing.as_deref()?.compression;
     let mean = |sum: u64| sum as f64 / 1e3 / found.compressed.max(1) as f64;
     (found.compared > 0).then(|| CompressionReport {
         compared_pairs: found.compared,

@@ -51,6 +51,13 @@ impl Flow {
         }
     }
 
+    fn last_ns(&self) -> i64 {
+        match self {
+            Flow::Young(young) => young.last_ns,
+            Flow::Followed(connection) => connection.last_ns,
+        }
+    }
+
     /// Whether it may be over; if not, it is not.
     fn may_be_over(&self, now_ns: i64, settings: &Settings) -> bool {
         match self {
@@ -60,7 +67,7 @@ impl Flow {
     }
 }
 
-/// Connections of one shard.
+/// Connections that are live, and what became of the others.
 pub struct FlowTable {
     settings: Settings,
     flows: IndexMap<FlowKey, Flow, BuildHasherDefault<Handed>>,
@@ -86,6 +93,8 @@ pub struct Retired {
     pub resent_bytes: u64,
     /// Timeouts.
     pub timeouts: u64,
+    /// Flows taken for over because too many were live.
+    pub cut_flows: u64,
 }
 
 impl Retired {
@@ -93,9 +102,9 @@ impl Retired {
         self.flows += 1;
         self.packets += report.packets;
         for direction in &report.directions {
-            self.payload_bytes += direction.payload_bytes;
-            self.resent_segments += direction.resent_segments;
-            self.resent_bytes += direction.resent_bytes;
+            self.payload_bytes += direction.counts.payload_bytes;
+            self.resent_segments += direction.counts.resent_segments;
+            self.resent_bytes += direction.counts.resent_bytes;
             self.timeouts += direction.timeouts;
         }
         self.reports.push(report);
@@ -104,21 +113,10 @@ impl Retired {
         }
     }
 
-    /// Keeps the greatest; in an order that does not depend on how flows were shared out.
+    /// Keeps the greatest, the first first.
     pub fn prune(&mut self, keep: usize) {
         self.reports.sort_by_key(|report| (std::cmp::Reverse(report.payload_bytes()), report.first_packet));
         self.reports.truncate(keep);
-    }
-
-    /// Adds another shard's.
-    pub fn merge(&mut self, other: Retired) {
-        self.reports.extend(other.reports);
-        self.flows += other.flows;
-        self.packets += other.packets;
-        self.payload_bytes += other.payload_bytes;
-        self.resent_segments += other.resent_segments;
-        self.resent_bytes += other.resent_bytes;
-        self.timeouts += other.timeouts;
     }
 }
 
@@ -167,7 +165,22 @@ impl FlowTable {
             connection.on_segment(segment);
             Flow::Followed(connection)
         };
+        if self.flows.len() >= self.settings.live_flows.max(1) {
+            self.make_room();
+        }
         self.flows.insert(segment.key, flow);
+    }
+
+    /// Takes an eighth of the flows, those longest without a packet, for over: at once, so that looking for them is seldom.
+    fn make_room(&mut self) {
+        let mut flows: Vec<_> =
+            self.flows.iter().map(|(key, flow)| (flow.last_ns(), flow.first_index(), *key)).collect();
+        let out = (flows.len() / 8).max(1);
+        flows.select_nth_unstable_by_key(out - 1, |(last_ns, first, _)| (*last_ns, *first));
+        flows.truncate(out);
+        flows.sort_unstable_by_key(|(_, first, _)| *first);
+        self.retired.cut_flows += out as u64;
+        flows.into_iter().for_each(|(_, _, key)| self.retire(key));
     }
 
     #[cold]

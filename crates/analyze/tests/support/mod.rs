@@ -1,6 +1,10 @@
 //! Packets made by hand, and a capture of them in memory.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+pub mod kinds;
+pub mod script;
+pub mod traffic;
+
 use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
@@ -25,6 +29,7 @@ pub struct Tcp {
     pub ip_id: u16,
     pub ttl: u8,
     pub ports: (u16, u16),
+    pub ecn: u8,
 }
 
 impl Tcp {
@@ -44,6 +49,7 @@ impl Tcp {
             ip_id: 0,
             ttl: 64,
             ports: (40_000, 5001),
+            ecn: 0,
         }
     }
 
@@ -72,6 +78,12 @@ impl Tcp {
         if sack {
             self.options.extend([1, 1, 4, 2]);
         }
+        self
+    }
+
+    pub fn option(mut self, kind: &[u8], value: &[u8]) -> Tcp {
+        self.options.extend(kind);
+        self.options.extend(value);
         self
     }
 
@@ -114,7 +126,7 @@ impl Tcp {
         let total = 20 + tcp.len() + self.payload;
         let addresses =
             if self.from_client { [[10, 0, 0, 1], [10, 0, 0, 2]] } else { [[10, 0, 0, 2], [10, 0, 0, 1]] };
-        let mut packet = vec![0x45, 0];
+        let mut packet = vec![0x45, self.ecn];
         packet.extend((total as u16).to_be_bytes());
         packet.extend(self.ip_id.to_be_bytes());
         packet.extend([0x40, 0, self.ttl, 6, 0, 0]);

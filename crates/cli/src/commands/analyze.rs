@@ -54,15 +54,17 @@ pub struct Args {
     /// A second capture, of the same traffic elsewhere: match both packet by packet and tell what the path between them did.
     #[arg(long = "match", value_name = "FILE", conflicts_with_all = ["html", "parquet", "expect"])]
     matched: Option<PathBuf>,
-    /// Threads that follow flows; results are the same for any number [default: one fewer than there are cores].
-    #[arg(short, long, value_name = "N")]
-    jobs: Option<usize>,
     /// Flows that are told of one by one, the greatest by payload; all count in the sums. Each takes up to 20 KB.
     #[arg(long, value_name = "N", default_value_t = Settings::default().most_flows)]
     most_flows: usize,
+    /// Flows that may be live at once; of more, those longest without a packet are taken for over, which is told. One of
+    /// few packets takes up to 2 KB.
+    #[arg(long, value_name = "N", default_value_t = Settings::default().live_flows)]
+    live_flows: usize,
 }
 
 pub fn run(args: &Args) -> Outcome {
+    crate::confined::reader([&args.html, &args.parquet].into_iter().flatten().map(PathBuf::as_path))?;
     if let Some(second) = &args.matched {
         return Ok(run_match(args, second)?);
     }
@@ -94,10 +96,9 @@ fn run_match(args: &Args, second: &Path) -> anyhow::Result<()> {
 
 fn read(args: &Args) -> anyhow::Result<Analysis> {
     let captures = args.files.iter().map(|path| source::open(path)).collect::<Result<Vec<_>, _>>()?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let settings = Settings {
-        jobs: args.jobs.unwrap_or(cores.saturating_sub(1)).max(1),
         most_flows: args.most_flows,
+        live_flows: args.live_flows,
         detailed: args.html.is_some(),
         ..Settings::default()
     };

@@ -7,7 +7,7 @@ use crate::plot::{
     time::{Series, Shape, TimeChart},
 };
 use longfat_analyze::flow::{
-    half::Detail,
+    observers::Detail,
     report::{DirectionReport, FlowReport, SeriesReport},
     thinned::Points as Thinned,
 };

@@ -124,12 +124,12 @@ fn row((number, flow): (usize, &FlowReport)) -> String {
     let dash = || "–".to_owned();
     format!(
         "<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} ({:.2} %)</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-        bytes(main.unique_bytes as f64),
+        bytes(main.counts.unique_bytes as f64),
         duration(main.active_s),
         main.throughput_bps.map_or_else(dash, rate),
         main.least_rtt_us.map_or_else(dash, micros),
         main.rtt.map_or_else(dash, |rtt| micros(rtt.median_us)),
-        main.resent_segments,
+        main.counts.resent_segments,
         main.retransmissions * 100.0,
         main.timeouts,
         bytes(main.most_flight_bytes as f64),
@@ -154,7 +154,7 @@ fn flow(number: usize, flow: &FlowReport, analysis: &Analysis) -> String {
     let findings: String = flow.findings.iter().map(|finding| one_finding(usize::MAX, finding)).collect();
     let findings =
         if findings.is_empty() { findings } else { format!("<ul class=\"trouble\">{findings}</ul>") };
-    let oversize = flow.main().oversize_packets > 0;
+    let oversize = flow.main().counts.oversize_packets > 0;
     let warning = if oversize {
         "<p class=\"note\">Packets exceed the MSS, so offloads were on where this was captured: the times between packets are not those of the wire.</p>"
     } else {

@@ -4,6 +4,7 @@ mod details;
 mod following;
 mod measured;
 pub(crate) mod tables;
+mod twins;
 
 use crate::{
     figures::{CaseFigures, ExperimentFigures, Panel, RunFigures, Trust},
@@ -87,6 +88,7 @@ pub(crate) fn experiment(index: usize, experiment: &Experiment, figures: &Experi
         run_states(experiment, "<i>Runs</i> under <i>How it was made</i>"),
         measured::cells(experiment),
         tables::summary(experiment),
+        twins::section(experiment),
         following::section(experiment),
         // Of one run the summary says it all.
         if experiment.runs().count() > 1 { overview(figures) } else { String::new() },

@@ -161,6 +161,7 @@ fn result_manifest(runs: Vec<RunEntry>) -> ResultManifest {
         cases: CASES.iter().map(case).collect(),
         runs,
         planned: None,
+        twins: vec![],
         expectations: vec![
             expectation(
                 "The relayed Reno gets at least what the end-to-end HighSpeed flow gets",

@@ -2,7 +2,7 @@
 
 use crate::{
     capture::{Direction, LinkType},
-    decode::{Decoded, Unfollowed},
+    decode::{Decoded, Protocol, Unfollowed},
     segment::{FlowKey, Segment, option},
 };
 use arrow::{
@@ -156,7 +156,7 @@ fn kind(decoded: &Decoded) -> &'static str {
     match decoded {
         Decoded::Tcp => "tcp",
         Decoded::TooBig { .. } => "too_big",
-        Decoded::Not(Unfollowed::Other) => "other",
+        Decoded::Not(Unfollowed::Other(_)) => "other",
         Decoded::Not(Unfollowed::Truncated) => "truncated",
         Decoded::Not(Unfollowed::Fragment) => "fragment",
         Decoded::Not(Unfollowed::Malformed) => "malformed",
@@ -169,7 +169,7 @@ fn kind_named(name: &str, link: LinkType) -> Decoded {
     let every = [
         Decoded::Tcp,
         Decoded::TooBig { mtu_bytes: 0 },
-        Decoded::Not(Unfollowed::Other),
+        Decoded::Not(Unfollowed::Other(Protocol::NotIp)),
         Decoded::Not(Unfollowed::Truncated),
         Decoded::Not(Unfollowed::Fragment),
         Decoded::Not(Unfollowed::UnknownLink(link)),

@@ -1,0 +1,15 @@
+//! Writes made-up captures of thirty kinds into a directory, for `bench/analyze/truth.py --generated`.
+//!
+//!     cargo run -p longfat-analyze --example kinds -- DIR
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let directory = std::env::args().nth(1).ok_or("usage: kinds DIR")?;
+    std::fs::create_dir_all(&directory)?;
+    for (name, trace) in support::kinds::kinds() {
+        std::fs::write(format!("{directory}/{name}.pcap"), trace.pcap())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What something between the ends does: SYNs that are lost, resets that neither end sent, ECN.
+
+use super::{Finding, Kind, basis::Basis};
+use crate::{
+    flow::{
+        connection::Connection,
+        half::{Half, Reset},
+        report::seconds,
+    },
+    segment::flag,
+    summary::duration,
+};
+
+fn finding(
+    connection: &Connection,
+    end: usize,
+    kind: Kind,
+    at_s: f64,
+    cost_s: f64,
+    what: &str,
+    evidence: String,
+) -> Finding {
+    Finding { kind, from: connection.key.end(end), what: what.to_owned(), evidence, at_s, cost_s }
+}
+
+/// SYNs, or their answers, that had to be sent again.
+pub fn lost_syns(connection: &Connection, epoch_ns: i64) -> Option<Finding> {
+    let times: u64 = connection.halves.iter().map(|half| half.counts.resent_syns).sum();
+    let wait_s = seconds(connection.syn_wait_ns().unwrap_or(0));
+    let is_answered = connection.handshake.syn_ack_ns.is_some();
+    (times > 0).then(|| {
+        let what = if is_answered {
+            "Lost SYNs: opening had to be tried again"
+        } else {
+            "Lost SYNs: nobody answered"
+        };
+        let evidence = format!("{times} sent again, {} from the first to the last", duration(wait_s));
+        let at_s = seconds(connection.first_ns - epoch_ns);
+        finding(connection, connection.client.into(), Kind::LostSyns, at_s, wait_s, what, evidence)
+    })
+}
+
+/// Hops by which a reset differs from its end's other packets.
+const FOREIGN_HOPS: u8 = 2;
+
+/// What about a reset is not like its end's.
+fn oddities(half: &Half, reset: &Reset) -> Vec<String> {
+    let usual = reset.ttl.1.filter(|usual| usual.abs_diff(reset.ttl.0) >= FOREIGN_HOPS);
+    let ttl = usual.map(|usual| format!("its TTL is {}, that of the others {usual}", reset.ttl.0));
+    let number = (reset.offset != 0).then(|| format!("its number is {:+} octets off", reset.offset));
+    let after = half.counts.data_after_reset;
+    let goes_on = (after > 0).then(|| {
+        format!("its end sends {after} packets with payload behind it (window of the reset {})", reset.window)
+    });
+    [ttl, number, goes_on].into_iter().flatten().collect()
+}
+
+/// A reset that is not of the end it claims to be of: two of its time to live, its number and what its end does then do not fit.
+pub fn injected_reset(connection: &Connection, epoch_ns: i64) -> Option<Finding> {
+    let found = [0, 1].into_iter().filter_map(|end| {
+        let half = &connection.halves[end];
+        half.reset.map(|reset| (end, reset, oddities(half, &reset)))
+    });
+    let (end, reset, odd) = found.into_iter().find(|(.., odd)| odd.len() >= 2)?;
+    let what = "A reset was made up by something between the ends";
+    let at_s = seconds(reset.time_ns - epoch_ns);
+    Some(finding(connection, end, Kind::InjectedReset, at_s, 0.0, what, odd.join("; ")))
+}
+
+/// Packets from which on it can be said that none is ECN-capable.
+const ECN_PACKETS: u64 = 20;
+
+fn is_ecn_agreed(connection: &Connection) -> bool {
+    let client = connection.halves[usize::from(connection.client)].offer;
+    let asked =
+        client.is_some_and(|offer| offer.ecn_flags & (flag::ECE | flag::CWR) == flag::ECE | flag::CWR);
+    let answer = connection.handshake.syn_ack_flags & (flag::ECE | flag::CWR | flag::AE);
+    asked && answer != 0 && answer != flag::ECE | flag::CWR | flag::AE
+}
+
+/// A queue marks packets instead of dropping them.
+pub fn ecn_marks(basis: &Basis) -> Option<Finding> {
+    let (marked, echoed) = (basis.half.counts.ce_packets, basis.peer.counts.ece_packets);
+    (marked + echoed > 0 && is_ecn_agreed(basis.connection)).then(|| {
+        let what = "ECN marks: a queue on the path is congested, and says so without dropping".to_owned();
+        let all = basis.half.counts.data_packets;
+        let evidence = format!("{marked} of {all} packets with payload pass here marked; {echoed} of the receiver's packets tell of marks");
+        basis.finding(Kind::EcnMarks, basis.start_s(), 0.0, what, evidence)
+    })
+}
+
+/// ECN was agreed, and the packets do not carry it.
+pub fn ecn_stripped(basis: &Basis) -> Option<Finding> {
+    let counts = &basis.half.counts;
+    let none = counts.ect_packets == 0 && counts.data_packets >= ECN_PACKETS;
+    (none && is_ecn_agreed(basis.connection)).then(|| {
+        let what =
+            "ECN is stripped: both ends agreed on it, and no packet with payload carries it here".to_owned();
+        let evidence = format!("{} packets with payload, all of them not ECN-capable", counts.data_packets);
+        basis.finding(Kind::EcnStripped, basis.start_s(), 0.0, what, evidence)
+    })
+}

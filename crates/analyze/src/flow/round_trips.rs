@@ -1,0 +1,88 @@
+//! Round trips from the place of the capture: to the receiver and back by sequence numbers and by timestamps, and to the sender and
+//! back by the timestamps it echoes.
+
+use super::{histogram::Histogram, recovery::Smoothed};
+use crate::segment::{Segment, option};
+use std::collections::VecDeque;
+
+/// TSvals whose echo is awaited: more are forgotten.
+const MOST_ECHOES: usize = 1024;
+
+/// Round trips of one direction.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RoundTrips {
+    /// By sequence numbers: here to the receiver and back.
+    pub by_sequence: Option<Box<Histogram>>,
+    /// By timestamps.
+    pub by_timestamp: Option<Box<Histogram>>,
+    /// Least of the former, nanoseconds.
+    pub least_ns: Option<i64>,
+    /// Greatest of them.
+    pub most_ns: i64,
+    /// Sum of them.
+    pub sum_ns: i64,
+    /// The last of them.
+    pub last_ns: i64,
+    /// Samples Karn's rule refused.
+    pub karn_refused: u64,
+    /// Least time from a packet that passed towards this end to the packet that echoes its timestamp.
+    pub least_answer_ns: Option<i64>,
+    /// As the sender smooths them.
+    pub smoothed: Smoothed,
+    /// Time of the last acknowledgement that gave a sample, and of its data.
+    pub last_acked: Option<(i64, i64)>,
+    echoes: VecDeque<(u32, i64)>,
+    newest_echo: u32,
+}
+
+impl RoundTrips {
+    /// A sample by sequence numbers.
+    #[inline]
+    pub fn sample(&mut self, rtt_ns: i64) {
+        self.smoothed.sample(rtt_ns);
+        self.last_ns = rtt_ns;
+        self.most_ns = self.most_ns.max(rtt_ns);
+        self.sum_ns = self.sum_ns.saturating_add(rtt_ns);
+        self.by_sequence.get_or_insert_default().record(rtt_ns as u64);
+        self.least_ns = Some(self.least_ns.map_or(rtt_ns, |least| least.min(rtt_ns)));
+    }
+
+    /// This end answered a packet after so long.
+    pub fn on_answer(&mut self, after_ns: i64) {
+        self.least_answer_ns = Some(self.least_answer_ns.map_or(after_ns, |least| least.min(after_ns)));
+    }
+
+    /// The first packet with a new TSval is the one whose echo is timed.
+    #[inline]
+    pub fn note_timestamp(&mut self, segment: &Segment) {
+        let is_newer = segment.ts_value.wrapping_sub(self.newest_echo) as i32 > 0;
+        if segment.carries(option::TIMESTAMPS) && (is_newer || self.echoes.is_empty()) {
+            self.await_echo(segment);
+        }
+    }
+
+    #[inline(never)]
+    fn await_echo(&mut self, segment: &Segment) {
+        if self.echoes.len() >= MOST_ECHOES {
+            self.echoes.pop_front();
+        }
+        self.newest_echo = segment.ts_value;
+        self.echoes.push_back((segment.ts_value, segment.time_ns));
+    }
+
+    /// Time since the packet whose TSval comes back now for the first time.
+    #[inline]
+    pub fn echoed(&mut self, echo: u32, now_ns: i64) -> Option<i64> {
+        while let Some((value, time_ns)) = self.echoes.front().copied() {
+            let older = value.wrapping_sub(echo) as i32;
+            if older > 0 {
+                return None;
+            }
+            self.echoes.pop_front();
+            if older == 0 {
+                return (now_ns >= time_ns).then_some(now_ns - time_ns);
+            }
+        }
+        None
+    }
+}

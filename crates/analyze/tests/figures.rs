@@ -1,0 +1,378 @@
+//! Figures that were wrong about captures of others, each with a capture that showed it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use longfat_analyze::{
+    contradictions::contradictions,
+    findings::Kind,
+    flow::report::{DirectionReport, Missing},
+};
+use proptest::prelude::*;
+use std::fmt::Write as _;
+use support::{
+    MS, Tcp, Trace, US,
+    script::script,
+    traffic::{Capturing, Dice, Transfer, captured, made},
+};
+
+const OPENING: &str = "0 > S win 65535 mss 1460 ws 0
+    +20 < SA win 14480 mss 1460 ws 0
+    +0.01 > A win 65535";
+
+/// Ten full segments fill the window, which stays closed while `probe` is sent `times` times, and then opens.
+fn closed(probe: &str, times: u32) -> Trace {
+    let mut text = format!("{OPENING}\n");
+    for n in 0..10 {
+        let _ = writeln!(text, "+0.1 > A seq {} len 1448", n * 1448);
+    }
+    let _ = writeln!(text, "+20 < A ack 14480 win 0");
+    for n in 0..times {
+        let _ = writeln!(text, "+{} > A {probe}\n+20 < A ack 14480 win 0", 300 << n.min(5));
+    }
+    let _ = writeln!(
+        text,
+        "+500 < A ack 14480 win 14480\n+0.1 > A seq 14480 len 1448\n+20 < A ack 15928 win 14480"
+    );
+    script(&text)
+}
+
+#[test]
+fn probes_of_a_closed_window_are_its_length_and_no_loss() {
+    for probe in ["seq 14479", "seq 14480 len 1"] {
+        let flow = closed(probe, 5).flow();
+        let [client, _] = &flow.directions;
+        assert_eq!((client.counts.resent_segments, client.timeouts, client.probes), (0, 0, 5), "{probe}");
+        assert_eq!(
+            (client.counts.zero_windows, client.counts.unique_bytes, client.counts.unseen_bytes),
+            (1, 15_928, 0),
+            "{probe}"
+        );
+        let closed_s = 0.3 * 31.0 + 5.0 * 0.02 + 0.5;
+        assert!((client.zero_window_s - closed_s).abs() < 0.01, "{}", client.zero_window_s);
+        assert!(client.limits.window > 0.95 && client.limits.recovery == 0.0, "{:?}", client.limits);
+        let stall = flow.findings.iter().find(|f| f.kind == Kind::ReceiverStalls).unwrap();
+        assert!((stall.cost_s - closed_s).abs() < 0.01, "{stall:?}");
+        assert!(flow.findings.iter().all(|f| f.kind != Kind::SackMissing), "{:?}", flow.findings);
+    }
+}
+
+#[test]
+fn a_full_segment_that_probes_is_no_loss_either_and_an_octet_that_is_taken_was_seen() {
+    let client = closed("seq 14480 len 1448", 3).client();
+    assert_eq!((client.counts.resent_segments, client.timeouts), (0, 0), "{}", client.from);
+    let mut taken = closed("seq 14480 len 1", 1);
+    let last = taken.packets.len() - 4;
+    taken.packets.truncate(last + 1);
+    taken.script("+1 < A ack 14481 win 0\n+300 > A seq 14481 len 1\n+20 < A ack 14481 win 14480\n+1 > A seq 14481 len 1448\n+20 < A ack 15929 win 14480");
+    let client = taken.client();
+    assert_eq!(
+        (client.counts.unseen_bytes, client.counts.resent_segments, client.counts.unique_bytes),
+        (0, 0, 15_929),
+        "{}",
+        client.from
+    );
+}
+
+/// Swaps each acknowledgement with the data before it when they are that close.
+fn acks_first(trace: &Trace, late_ns: i64) -> Trace {
+    let mut packets = trace.packets.clone();
+    for (time_ns, tcp) in &mut packets {
+        if tcp.payload > 0 {
+            *time_ns += late_ns;
+        }
+    }
+    packets.sort_by_key(|(time_ns, _)| *time_ns);
+    Trace { packets }
+}
+
+#[test]
+fn data_recorded_behind_its_acknowledgement_was_sent_once() {
+    let transfer = Transfer { place: 100, window_segments: 4, ..Transfer::default() };
+    for late_ns in [2 * US, 50 * US, 900 * US] {
+        let client = acks_first(&made(&transfer).trace, late_ns).client();
+        assert_eq!((client.counts.resent_segments, client.counts.unseen_bytes), (0, 0), "{late_ns}");
+        assert_eq!(client.counts.unique_bytes, 400 * 1448);
+    }
+}
+
+#[test]
+fn copies_cut_on_the_way_in_are_no_retransmissions() {
+    let whole =
+        |n: u32, id: u16| Tcp::client(flag_ack(), n * 5792, 0).payload(5792).ip_id(id).timestamps(7 + n, 7);
+    let part = |n: u32, k: u32, id: u16| {
+        Tcp::client(flag_ack(), n * 5792 + k * 1448, 0).payload(1448).ip_id(id).timestamps(7 + n, 7)
+    };
+    let mut trace = Trace::default();
+    trace.handshake(60 * US, true, Some(7));
+    for n in 0..20u32 {
+        let (id, at) = (100 + 4 * n as u16, i64::from(n) * MS + MS);
+        trace.push(at, whole(n, id));
+        (0..4).for_each(|k| trace.push(at + (3 + i64::from(k)) * US, part(n, k, id + k as u16)));
+        let ack = Tcp::server(flag_ack(), 0, (n + 1) * 5792).ip_id(900 + n as u16).timestamps(7 + n, 7 + n);
+        trace.push(at + 20 * US, ack.clone());
+        trace.push(at + 23 * US, ack);
+    }
+    let client = trace.client();
+    assert_eq!(
+        (client.counts.resent_segments, client.timeouts, client.counts.unique_bytes),
+        (0, 0, 20 * 5792),
+        "{}",
+        client.from
+    );
+    assert_eq!((client.counts.duplicate_packets, client.counts.duplicate_acks), (80, 0));
+}
+
+fn flag_ack() -> u16 {
+    longfat_analyze::segment::flag::ACK
+}
+
+#[test]
+fn a_segment_sent_again_at_once_is_no_copy() {
+    let mut trace = Trace::default();
+    trace.handshake(20 * MS, true, Some(7));
+    let data = Tcp::client(flag_ack(), 0, 0).payload(1448);
+    trace.push(30 * MS, data.clone().ip_id(7).timestamps(7, 7));
+    trace.push(31 * MS, data.ip_id(8).timestamps(8, 7));
+    assert_eq!(trace.client().counts.resent_segments, 1);
+}
+
+#[test]
+fn numbers_from_another_world_move_nothing() {
+    let clean = made(&Transfer::default()).trace;
+    let reference = clean.client();
+    for (seq, ack) in [(3_000_000_000, 531_000_000), (2_000_000_000, 5), (900_000_000, 900_000_000)] {
+        let mut trace = clean.clone();
+        let middle = trace.packets.len() / 2;
+        for (n, from_client) in [true, false, true, false].into_iter().enumerate() {
+            let (time_ns, _) = trace.packets[middle + 40 * n];
+            let foreign = if from_client {
+                Tcp::client(flag_ack(), seq, ack)
+            } else {
+                Tcp::server(flag_ack(), seq, ack)
+            };
+            trace.packets.insert(middle + 40 * n, (time_ns, foreign.payload(100 * n)));
+        }
+        let flow = trace.flow();
+        let client = &flow.directions[0];
+        assert_eq!(client.counts.unseen_bytes, 0, "{seq} {ack}");
+        assert_eq!(
+            (client.counts.unique_bytes, client.counts.acked_bytes),
+            (reference.counts.unique_bytes, reference.counts.acked_bytes)
+        );
+        assert_eq!(client.counts.resent_segments, 0, "{seq} {ack}");
+        assert!(
+            flow.directions.iter().map(|one| one.counts.foreign_packets).sum::<u64>() >= 2,
+            "{seq} {ack}"
+        );
+    }
+}
+
+#[test]
+fn a_second_answer_to_the_syn_with_another_number_moves_nothing() {
+    let mut trace = made(&Transfer::default()).trace;
+    let other = Tcp::server(0x12, 77_777_777, 0).syn_options(false, None);
+    trace.packets.insert(2, (trace.packets[1].0 + US, other));
+    let flow = trace.flow();
+    assert_eq!(flow.handshake.sack, Some(true));
+    assert_eq!((flow.directions[0].counts.unseen_bytes, flow.directions[1].counts.foreign_packets), (0, 1));
+    assert!((flow.directions[0].segments_per_ack.unwrap() - 1.0).abs() < 0.1);
+}
+
+#[test]
+fn a_capture_that_lacks_a_stretch_goes_on_behind_it() {
+    let mut trace = made(&Transfer { segments: 4000, ..Transfer::default() }).trace;
+    let count = trace.packets.len();
+    trace.packets.drain(count / 2..count / 2 + 3000);
+    let client = trace.client();
+    let all = client.counts.unique_bytes + client.counts.unseen_bytes;
+    assert!(all.abs_diff(4000 * 1448) <= 2 * 1448, "{}", client.from);
+    assert_eq!(client.counts.resent_segments, 0, "{}", client.from);
+}
+
+#[test]
+fn what_one_direction_alone_cannot_tell_is_not_told() {
+    let whole = made(&Transfer { segments: 3000, loss_permille: 5, ..Transfer::default() }).trace;
+    for only_client in [true, false] {
+        let how = Capturing { only_client: Some(only_client), no_handshake: true, ..Capturing::default() };
+        let trace = captured(&whole, &how);
+        let flow = trace.flow();
+        let main = flow.directions.iter().find(|one| one.from.ends_with(":40000")).unwrap();
+        let missing = if only_client { Missing::Acknowledgements } else { Missing::Direction };
+        assert_eq!(main.missing, Some(missing));
+        assert_eq!((main.rtt, main.segments_per_ack), (None, None));
+        assert_eq!(main.limits, Default::default());
+        let text = longfat_analyze::summary::text(&trace.analyze());
+        assert!(text.contains("one direction is missing"), "{text}");
+    }
+}
+
+#[test]
+fn a_filtered_capture_says_so_and_tells_no_rates() {
+    let whole = made(&Transfer { segments: 3000, ..Transfer::default() }).trace;
+    let mut kept = whole.clone();
+    let mut number = 0;
+    kept.packets.retain(|(_, tcp)| {
+        number += 1;
+        tcp.flags & 0x02 != 0 || number % 50 == 0
+    });
+    let analysis = kept.analyze();
+    let client = &analysis.flows[0].directions[0];
+    assert!(
+        client.missing.is_some() && client.throughput_bps.is_none() && client.rtt.is_none(),
+        "{}",
+        client.from
+    );
+    assert!(longfat_analyze::summary::text(&analysis).contains("filtered or incomplete"));
+}
+
+#[test]
+fn a_clock_that_is_set_back_makes_no_time_negative() {
+    let how = Capturing { set_back_ns: 1_381_533_735_000 * MS, ..Capturing::default() };
+    let trace = captured(&made(&Transfer::default()).trace, &how);
+    assert_eq!(contradictions(&trace.analyze()), Vec::<String>::new());
+}
+
+#[test]
+fn without_a_known_window_nothing_is_limited_by_it() {
+    let how = Capturing { only_client: Some(true), ..Capturing::default() };
+    let trace = captured(&made(&Transfer { segments: 15, ..Transfer::default() }).trace, &how);
+    let client: DirectionReport = trace.client();
+    assert_eq!((client.most_window_bytes, client.limits.window), (None, 0.0), "{}", client.from);
+}
+
+fn transfers() -> impl Strategy<Value = Transfer> {
+    let path = (1u32..400, 1u32..80, prop_oneof![Just(1448u32), Just(536), Just(8948)], 0i64..40_000);
+    let harm = (prop_oneof![Just(0u64), 0u64..80], prop_oneof![Just(0u64), 0u64..80]);
+    let options = (any::<bool>(), any::<bool>(), prop_oneof![Just(None), Just(Some(0u8)), Just(Some(7))]);
+    (any::<u64>(), path, harm, options, 0i64..=100, any::<u32>()).prop_map(
+        |(
+            seed,
+            (segments, window_segments, mss, one_way_us),
+            (loss, reorder),
+            (sack, timestamps, scale),
+            place,
+            first,
+        )| {
+            Transfer {
+                seed,
+                segments,
+                window_segments,
+                mss,
+                one_way_ns: one_way_us * US,
+                loss_permille: loss,
+                reorder_permille: reorder,
+                sack,
+                timestamps,
+                scale,
+                place,
+                first,
+            }
+        },
+    )
+}
+
+fn capturings() -> impl Strategy<Value = Capturing> {
+    let share = || prop_oneof![3 => Just(0u64), 1 => 0u64..120];
+    let set_back_ns = prop_oneof![4 => Just(0i64), 1 => 0i64..100_000 * MS];
+    let only = prop_oneof![4 => Just(None), 1 => any::<bool>().prop_map(Some)];
+    (
+        any::<u64>(),
+        share(),
+        share(),
+        share(),
+        0i64..30 * MS,
+        prop_oneof![3 => Just(0u64), 1 => 0u64..100],
+        only,
+        any::<bool>(),
+        share(),
+        set_back_ns,
+    )
+        .prop_map(
+            |(
+                seed,
+                lost_permille,
+                copied_permille,
+                late_permille,
+                late_ns,
+                cut_percent,
+                only_client,
+                no_handshake,
+                foreign_permille,
+                set_back_ns,
+            )| {
+                Capturing {
+                    seed,
+                    lost_permille,
+                    copied_permille,
+                    late_permille,
+                    late_ns,
+                    cut_percent,
+                    only_client,
+                    no_handshake,
+                    foreign_permille,
+                    set_back_ns,
+                }
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(768))]
+
+    #[test]
+    fn an_analysis_contradicts_itself_nowhere(transfer in transfers(), how in capturings()) {
+        let trace = captured(&made(&transfer).trace, &how);
+        prop_assert_eq!(contradictions(&trace.analyze()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn at_the_sender_what_was_sent_again_is_what_its_sender_sent_again(transfer in transfers()) {
+        let made = made(&Transfer { place: 0, mss: transfer.mss.min(1448), ..transfer });
+        let [client, _] = made.trace.flow().directions;
+        prop_assert_eq!(client.counts.resent_segments, made.resent_segments);
+        prop_assert_eq!(client.counts.unseen_bytes, 0);
+    }
+
+    #[test]
+    fn copies_and_late_records_change_no_count(transfer in transfers(), seed in any::<u64>()) {
+        let made = made(&Transfer { place: 0, mss: transfer.mss.min(1448), ..transfer });
+        let how = Capturing { seed, copied_permille: 200, ..Capturing::default() };
+        let [client, _] = captured(&made.trace, &how).flow().directions;
+        prop_assert_eq!(client.counts.resent_segments, made.resent_segments);
+    }
+}
+
+#[test]
+fn thirty_kinds_of_traffic_contradict_nothing() {
+    let kinds = support::kinds::kinds();
+    assert_eq!(kinds.len(), 30);
+    for (name, trace) in kinds {
+        assert_eq!(contradictions(&trace.analyze()), Vec::<String>::new(), "{name}");
+    }
+}
+
+/// Made with [`Dice`], so that cases stay the same: they were set aside while thresholds were chosen.
+#[test]
+fn cases_set_aside_hold_as_well() {
+    let mut dice = Dice(0x5eed);
+    for number in 0..200 {
+        let transfer = Transfer {
+            seed: dice.next(),
+            segments: 20 + (dice.next() % 600) as u32,
+            window_segments: 2 + (dice.next() % 60) as u32,
+            one_way_ns: (dice.next() % 50_000) as i64 * US,
+            loss_permille: dice.next() % 60,
+            place: (dice.next() % 101) as i64,
+            ..Transfer::default()
+        };
+        let how = Capturing {
+            seed: number,
+            lost_permille: dice.next() % 40,
+            foreign_permille: dice.next() % 20,
+            ..Capturing::default()
+        };
+        let found = contradictions(&captured(&made(&transfer).trace, &how).analyze());
+        assert_eq!(found, Vec::<String>::new(), "{transfer:?} {how:?}");
+    }
+}

@@ -1,0 +1,272 @@
+//! Findings about what others' captures had, each with a trace that has it and one that nearly has it; and words that were wrong.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use longfat_analyze::{
+    findings::{Finding, Kind},
+    summary,
+};
+use std::fmt::Write as _;
+use support::{
+    Bulk, MS, Trace, US, bulk,
+    script::script,
+    traffic::{Transfer, made},
+};
+
+const OPENING: &str = "0 > S win 65535 mss 1460 ws 7 sackok
+    +20 < SA win 65535 mss 1460 ws 7 sackok
+    +0.01 > A win 500\n";
+
+fn find(trace: &Trace, kind: Kind) -> Option<Finding> {
+    trace.flow().findings.into_iter().find(|finding| finding.kind == kind)
+}
+
+fn opened(rest: &str) -> Trace {
+    script(&format!("{OPENING}{rest}"))
+}
+
+/// A request that is sent again `times` times without an answer, then a reset.
+fn dead(times: u32, payload: usize) -> Trace {
+    let mut text = format!("+1 > A len {payload}\n+20 < A ack {payload} win 500\n");
+    let again = format!("> A seq {payload} len {payload}");
+    let _ = writeln!(text, "+5 {again}");
+    for n in 0..times {
+        let _ = writeln!(text, "+{} {again}", (200u32 << n).min(12_000));
+    }
+    text += "+12000 > R seq 0";
+    opened(&text)
+}
+
+#[test]
+fn a_peer_that_says_nothing_any_more_is_a_connection_that_died_and_no_mtu_trouble() {
+    for payload in [2, 112, 1448] {
+        let trace = dead(10, payload);
+        let finding = find(&trace, Kind::ConnectionDied).unwrap();
+        assert!(finding.evidence.contains("10 times") && finding.cost_s > 50.0, "{finding:?}");
+        assert_eq!(find(&trace, Kind::MtuTrouble), None, "{payload}");
+    }
+    assert_eq!(find(&dead(2, 112), Kind::ConnectionDied), None);
+    let mut alive = dead(10, 112);
+    alive.script("+1 < A ack 224 win 500");
+    assert_eq!(find(&alive, Kind::ConnectionDied), None);
+}
+
+#[test]
+fn syns_sent_again_are_told_with_the_time_they_took() {
+    let lost = script(
+        "0 > S win 65535 mss 1460\n1000 > S win 65535 mss 1460\n3000 > S win 65535 mss 1460\n+70 < SA win 65535 mss 1460\n+0.1 > A\n+1 > A len 100\n+70 < A ack 100",
+    );
+    let finding = find(&lost, Kind::LostSyns).unwrap();
+    assert!((finding.cost_s - 3.0).abs() < 0.01 && finding.evidence.contains("2 sent again"), "{finding:?}");
+    let text = summary::text(&lost.analyze());
+    assert!(text.contains("2 SYNs sent again over 3 s"), "{text}");
+    assert_eq!(find(&made(&Transfer::default()).trace, Kind::LostSyns), None);
+}
+
+#[test]
+fn ordinary_losses_and_timeouts_are_findings() {
+    let lossy = made(&Transfer { segments: 3000, loss_permille: 10, ..Transfer::default() }).trace;
+    assert!(find(&lossy, Kind::Losses).is_some());
+    let quiet = made(&Transfer { segments: 3000, ..Transfer::default() }).trace;
+    assert_eq!((find(&quiet, Kind::Losses), find(&quiet, Kind::Timeouts)), (None, None));
+    let stopped = made(&Transfer {
+        segments: 3000,
+        window_segments: 2,
+        loss_permille: 10,
+        sack: false,
+        ..Transfer::default()
+    })
+    .trace;
+    assert!(find(&stopped, Kind::Timeouts).unwrap().cost_s > 0.5);
+}
+
+#[test]
+fn a_reset_that_does_not_fit_its_end_is_made_up_and_one_that_does_is_not() {
+    let data = |n: u32| {
+        format!(
+            "+1 < A seq {} len 1448 ack 0 ttl 57 win 500\n+0.1 > A ack {} win 500\n",
+            n * 1448,
+            (n + 1) * 1448
+        )
+    };
+    let with = |reset: &str| opened(&format!("{}{}{reset}{}", data(0), data(1), data(2)));
+    assert!(
+        find(&with("+1 < R seq 1 ttl 200 win 77\n"), Kind::InjectedReset)
+            .unwrap()
+            .evidence
+            .contains("TTL is 200")
+    );
+    assert!(find(&with("+1 < R seq 2896 ttl 120\n"), Kind::InjectedReset).is_some(), "its end goes on");
+    let real = opened(&format!("{}{}+1 < R seq 2896 ttl 57 win 0\n", data(0), data(1)));
+    assert_eq!(find(&real, Kind::InjectedReset), None);
+    let real = opened(&format!("{}{}+1 < R seq 2896 ttl 64 win 0\n", data(0), data(1)));
+    assert_eq!(find(&real, Kind::InjectedReset), None, "some systems send resets with another TTL");
+}
+
+/// Requests written in two halves, of which the second waits until the first is acknowledged.
+fn halves(delay_ms: u32) -> Trace {
+    let mut text = String::new();
+    for n in 0..10u32 {
+        let (request, answer) = (n * 200, n * 300);
+        let _ = writeln!(text, "+5 > A seq {request} ack {answer} len 100 win 500");
+        let _ = writeln!(text, "+{} < A seq {answer} ack {} win 500", 20 + delay_ms, request + 100);
+        let _ = writeln!(text, "+0.05 > A seq {} ack {answer} len 100 win 500", request + 100);
+        let _ = writeln!(text, "+20 < A seq {answer} ack {} len 300 win 500", request + 200);
+    }
+    opened(&text)
+}
+
+#[test]
+fn small_writes_that_wait_for_delayed_acks_are_told_and_a_long_path_is_not() {
+    let finding = find(&halves(40), Kind::DelayedAckNagle).unwrap();
+    assert!((finding.cost_s - 0.4).abs() < 0.05, "{finding:?}");
+    assert_eq!(find(&halves(0), Kind::DelayedAckNagle), None);
+}
+
+/// The receiver opens its window by so much each time, and the sender fills it.
+fn dribble(octets: u32) -> Trace {
+    let mut text = "0 > S win 65535 mss 1460 ws 0\n+20 < SA win 1000 mss 1460 ws 0\n+0.1 > A\n".to_owned();
+    let mut sent = 0;
+    for _ in 0..40 {
+        let _ = writeln!(text, "+1 > A seq {sent} len {octets}");
+        sent += octets;
+        let _ = writeln!(text, "+20 < A ack {sent} win {octets}");
+    }
+    script(&text)
+}
+
+#[test]
+fn windows_smaller_than_a_segment_are_silly_and_full_ones_are_not() {
+    assert!(find(&dribble(100), Kind::SillyWindow).unwrap().evidence.contains("MSS of 1460"));
+    assert_eq!(find(&dribble(1460), Kind::SillyWindow), None);
+}
+
+fn with_ecn(agreed: bool, ecn: u8) -> Trace {
+    let (asks, answers) = if agreed { ("SEW", "SAE") } else { ("S", "SA") };
+    let mut text =
+        format!("0 > {asks} win 65535 mss 1460 ws 7\n+20 < {answers} win 65535 mss 1460 ws 7\n+0.01 > A\n");
+    for n in 0..30 {
+        let mark = if ecn == 2 && n == 7 { 3 } else { ecn };
+        let _ = writeln!(
+            text,
+            "+1 > A seq {} len 1448 ecn {mark}\n+20 < A ack {} win 500",
+            n * 1448,
+            (n + 1) * 1448
+        );
+    }
+    script(&text)
+}
+
+#[test]
+fn marks_and_their_absence_are_told() {
+    assert!(find(&with_ecn(true, 2), Kind::EcnMarks).unwrap().evidence.contains("1 of 30"));
+    assert!(find(&with_ecn(true, 0), Kind::EcnStripped).is_some());
+    assert_eq!(
+        (find(&with_ecn(true, 1), Kind::EcnMarks), find(&with_ecn(true, 2), Kind::EcnStripped)),
+        (None, None)
+    );
+    assert_eq!(
+        (find(&with_ecn(false, 2), Kind::EcnMarks), find(&with_ecn(false, 0), Kind::EcnStripped)),
+        (None, None)
+    );
+}
+
+#[test]
+fn keep_alives_and_the_handshake_are_in_the_text() {
+    let mut trace = opened("+1 > A len 100\n+20 < A ack 100 win 500\n");
+    for _ in 0..4 {
+        trace.script("+10000 > A seq 99\n+20 < A ack 100 win 500");
+    }
+    let text = summary::text(&trace.analyze());
+    assert!(text.contains("4 keep-alives") && text.contains("handshake RTT 20 ms"), "{text}");
+}
+
+#[test]
+fn beside_the_receiver_the_time_to_its_ack_is_no_round_trip() {
+    let at = |place| {
+        summary::text(&made(&Transfer { place, one_way_ns: 35 * MS, ..Transfer::default() }).trace.analyze())
+    };
+    assert!(at(0).contains(", RTT 70 ms least") || at(0).contains("  RTT 70 ms least"), "{}", at(0));
+    assert!(at(100).contains("own ACK lag") && at(100).contains("handshake RTT 70"), "{}", at(100));
+    assert!(at(50).contains("RTT from here to the receiver 35 ms least"), "{}", at(50));
+}
+
+#[test]
+fn delay_without_a_queue_is_no_bufferbloat() {
+    let mut text = String::new();
+    for n in 0..60 {
+        let wait = if n % 4 == 0 { 20 } else { 3000 };
+        let _ = writeln!(text, "+1 > A seq {} len {}\n+{wait} < A ack {} win 500", n * 63, 63, (n + 1) * 63);
+    }
+    assert_eq!(find(&opened(&text), Kind::Bufferbloat), None);
+}
+
+#[test]
+fn clusters_of_the_captures_own_clock_are_no_ticks() {
+    let options = Bulk { segments: 6000, window_segments: 120, rtt_ns: 50 * MS, ..Bulk::default() };
+    let mut trace = Trace::default();
+    bulk(&mut trace, &options);
+    trace.packets.iter_mut().for_each(|(time_ns, _)| *time_ns = *time_ns / (10 * MS) * (10 * MS));
+    assert_eq!((find(&trace, Kind::ReceiverTicks), find(&trace, Kind::SenderTicks)), (None, None));
+}
+
+#[test]
+fn a_short_flow_is_not_held_up_by_its_sender() {
+    let mut text = String::new();
+    for n in 0..40 {
+        let _ = writeln!(text, "+500 > A seq {} len 100\n+20 < A ack {} win 500", n * 100, (n + 1) * 100);
+    }
+    assert_eq!(find(&opened(&text), Kind::SenderIdle), None);
+}
+
+#[test]
+fn one_packet_with_another_ttl_is_no_other_path_and_a_lasting_change_is() {
+    let with_ttl = |which: &dyn Fn(usize) -> bool| {
+        let mut trace = made(&Transfer::default()).trace;
+        let count = trace.packets.len();
+        for (number, (_, tcp)) in
+            trace.packets.iter_mut().enumerate().filter(|(_, (_, tcp))| !tcp.from_client)
+        {
+            tcp.ttl = if which(number * 100 / count) { 123 } else { 61 };
+        }
+        find(&trace, Kind::PathChange)
+    };
+    assert_eq!(with_ttl(&|at| at == 50), None);
+    assert!(with_ttl(&|at| at > 50).unwrap().evidence.contains("123 instead of 61"));
+}
+
+#[test]
+fn a_saturating_sender_with_offloads_and_no_handshake_is_not_idle() {
+    let mut trace = Trace::default();
+    let options =
+        Bulk { handshake: false, payload: 14_480, segments: 2000, service_ns: 1160 * US, ..Bulk::default() };
+    bulk(&mut trace, &options);
+    for (number, (_, tcp)) in trace.packets.iter_mut().enumerate() {
+        if tcp.payload > 0 && number % 3 == 0 {
+            tcp.payload = 14_480 - 1448;
+        }
+    }
+    assert!(trace.client().limits.application < 0.1, "{:?}", trace.client().limits);
+}
+
+/// Full windows, ten milliseconds each, of a client whose handshake took so long.
+fn full_windows(client_ms: u32) -> Trace {
+    let mut text =
+        format!("0 > S win 65535 mss 1460 ws 0\n+5 < SA win 14480 mss 1460 ws 0\n+{client_ms} > A\n");
+    for round in 0..100u32 {
+        let first = round * 14_480;
+        let _ = writeln!(text, "+4 > A seq {first} len 1448");
+        for n in 1..10 {
+            let _ = writeln!(text, "+0.1 > A seq {} len 1448", first + n * 1448);
+        }
+        let _ = writeln!(text, "+5 < A ack {} win 14480", first + 14_480);
+    }
+    script(&text)
+}
+
+#[test]
+fn a_bound_is_never_below_what_was_delivered() {
+    assert!(find(&full_windows(5), Kind::WindowLimited).is_some());
+    assert_eq!(find(&full_windows(50), Kind::WindowLimited), None, "a handshake slower than any data");
+}
