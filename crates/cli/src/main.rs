@@ -4,7 +4,9 @@
 #[macro_use]
 mod output;
 
+mod address;
 mod commands;
+mod confined;
 mod outcome;
 mod provenance;
 mod python;

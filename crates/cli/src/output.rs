@@ -1,7 +1,9 @@
-//! What commands print. Whoever reads may have gone ('head' has seen enough, a terminal was closed): that is no failure,
+//! What commands print. All of it passes here: names and messages of peers, files and hosts are in it, and what a terminal
+//! would obey in them is escaped. Whoever reads may have gone ('head' has seen enough, a terminal was closed): that is no failure,
 //! and no reason to stop what was begun. The standard library's macros would panic.
 
 use anyhow::Context;
+use longfat_schema::text::{one_line, printable};
 use std::{
     fmt,
     fs::File,
@@ -38,13 +40,18 @@ pub fn unless_closed(written: io::Result<()>) -> anyhow::Result<()> {
 
 /// Writes to standard output.
 pub fn write_out(text: &str) -> anyhow::Result<()> {
+    unless_closed(write_now(text))
+}
+
+/// Writes to standard output at once; that nobody reads it is an error.
+pub fn write_now(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+    out.write_all(printable(text).as_bytes()).and_then(|()| out.flush())
 }
 
 /// What `println!` of this crate comes to.
 pub fn print(text: fmt::Arguments) {
-    if let Err(error) = io::stdout().lock().write_fmt(text)
+    if let Err(error) = io::stdout().lock().write_all(printable(&text.to_string()).as_bytes())
         && !is_closed(&error)
     {
         FAILED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -53,7 +60,12 @@ pub fn print(text: fmt::Arguments) {
 
 /// What `eprintln!` of this crate comes to. Where standard error cannot be written, nobody can be told.
 pub fn print_error(text: fmt::Arguments) {
-    let _ = io::stderr().lock().write_fmt(text);
+    let _ = io::stderr().lock().write_all(printable(&text.to_string()).as_bytes());
+}
+
+/// Writes over the line of standard error that was written so before.
+pub fn show_progress(text: &str) {
+    let _ = write!(io::stderr().lock(), "\r{} ", one_line(text));
 }
 
 /// Why something printed did not arrive, if it did not.
@@ -69,8 +81,4 @@ macro_rules! println {
 macro_rules! eprintln {
     () => { $crate::output::print_error(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::print_error(format_args!("{}\n", format_args!($($text)*))) };
-}
-
-macro_rules! eprint {
-    ($($text:tt)*) => { $crate::output::print_error(format_args!($($text)*)) };
 }

@@ -175,6 +175,13 @@ fn an_experiment_becomes_a_result_with_every_record_and_leaves_nothing_else() {
         );
         assert!(!run.path.join("raw").exists());
     }
+    assert!(
+        runs.iter()
+            .all(|run| run.manifest.twin.as_ref().unwrap().metric("goodput_bps", "measured").unwrap() > 1e5)
+    );
+    let cases: Vec<&str> = result.twins.iter().map(|beside| beside.case.as_str()).collect();
+    assert!(cases.contains(&"plain") && cases.contains(&"relayed"), "{cases:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Beside the simulator: "));
     let relayed = &runs[1];
     assert!(!relayed.read::<RelaySample>().unwrap().is_empty());
     assert_eq!(bench.lab(&["verify", "out"]).status.code(), Some(0));
@@ -210,7 +217,10 @@ fn the_smoke_experiment_is_simulated_without_privileges_and_comes_out_the_same_a
     }
     let (result, runs) = find_runs(&bench.path("first")).unwrap();
     let cases: Vec<_> = runs.iter().map(|run| run.manifest.case.as_str()).collect();
-    assert_eq!((result.unwrap().status, cases), (ResultStatus::Complete, vec!["plain", "relayed"]));
+    assert_eq!(
+        (result.unwrap().status, cases),
+        (ResultStatus::Complete, vec!["plain", "relayed", "relayed-queue-off"])
+    );
     for run in &runs {
         let manifest = &run.manifest;
         assert_eq!(
@@ -299,6 +309,29 @@ fn what_a_killed_session_left_is_removed_by_lab_clean() {
     let output = bench.lab(&["clean"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(bench.left_behind(), Vec::<String>::new());
+}
+
+#[test]
+fn flows_over_a_satellite_begin_on_time_though_agreeing_takes_many_round_trips() {
+    let bench = Bench::new("far");
+    // Ten round trips and more until the ends agree: all of them are before the start.
+    let sets = ["links.path.delay=300ms", "start_within=2s", "duration=3s", "flows.measured.streams=12"];
+    let mut arguments = vec!["run", "spec.toml", "-o", "out"];
+    sets.iter().for_each(|set| arguments.extend(["--set", set]));
+    let output = bench.lab(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (_, runs) = find_runs(&bench.path("out")).unwrap();
+    assert_eq!(runs.len(), 2);
+    for run in &runs {
+        assert_eq!(run.manifest.status, RunStatus::Done, "{:?}", run.manifest.reasons);
+        let flows = run.read::<FlowSummary>().unwrap();
+        assert_eq!(flows.len(), 12);
+        assert!(flows.iter().all(|flow| flow.start_us >= 0), "before the start: {flows:?}");
+        let log = fs::read_to_string(run.path.join("log/sender-measured.log")).unwrap();
+        for step in ["making the control connection", "agreeing on the plan", "comparing clocks"] {
+            assert!(log.contains(&format!("{step} took ")), "{step}: {log}");
+        }
+    }
 }
 
 #[test]
@@ -400,9 +433,11 @@ fn check_explains_the_plan_and_touches_nothing() {
 #[test]
 fn an_emulated_run_is_made_again_and_what_differs_is_shown() {
     let bench = Bench::new("again");
-    let output = bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain"]);
+    let output = bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain", "--no-twin"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("Beside the simulator"));
     let (_, runs) = find_runs(&bench.path("out")).unwrap();
+    assert!(runs[0].manifest.twin.is_none());
     let run = runs[0].path.to_string_lossy().into_owned();
     let output = bench.lab(&["rerun", &run, "-o", "again"]);
     let text = String::from_utf8_lossy(&output.stdout);

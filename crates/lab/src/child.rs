@@ -1,5 +1,6 @@
 //! The measuring programs of a run: started, waited for, ended, and heard when they fail.
 
+use crate::plan::FlowPlan;
 use longfat_host::Namespace;
 use nix::{
     sys::signal::{Signal, kill},
@@ -10,13 +11,17 @@ use std::{
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child as Process, ChildStdout, ExitStatus, Stdio},
+    process::{Child as Process, ChildStdin, ChildStdout, ExitStatus, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::{Duration, Instant},
 };
 
 /// How long a program may take until it says that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(15);
+/// How long senders and receivers may take to agree: some twenty round trips, and those of what is lost.
+const AGREE_WITHIN: Duration = Duration::from_secs(90);
+/// How long a look at a program that is not ready takes.
+pub const LOOK: Duration = Duration::from_millis(50);
 /// How long a program may take to end when asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// How much of what a program said last is quoted when it fails.
@@ -29,6 +34,9 @@ pub struct Child {
     pub name: String,
     process: Process,
     ready: Receiver<()>,
+    is_ready: bool,
+    started: Instant,
+    input: Option<ChildStdin>,
     log: PathBuf,
     pub(crate) ended: Option<ExitStatus>,
 }
@@ -55,10 +63,12 @@ pub enum ChildError {
         said: String,
     },
     /// It does not become ready.
-    #[error("{name} was not ready within {} s{}", READY_WITHIN.as_secs(), quoted(said))]
+    #[error("{name} was not ready within {} s{}", within.as_secs(), quoted(said))]
     NotReady {
         /// Which.
         name: String,
+        /// How long it was waited for.
+        within: Duration,
         /// Its last words.
         said: String,
     },
@@ -83,24 +93,56 @@ impl Child {
         let mut file = File::create(log).map_err(error)?;
         writeln!(file, "$ {} {}", program.display(), arguments.join(" ")).map_err(error)?;
         let mut command = namespace.command(program);
-        command.args(arguments).process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(file.try_clone().map_err(error)?);
         let mut process = command.spawn().map_err(error)?;
         let ready = listen(process.stdout.take(), file);
-        Ok(Child { name: name.to_owned(), process, ready, log: log.to_owned(), ended: None })
+        let input = process.stdin.take();
+        Ok(Child {
+            name: name.to_owned(),
+            process,
+            ready,
+            is_ready: false,
+            started: Instant::now(),
+            input,
+            log: log.to_owned(),
+            ended: None,
+        })
     }
 
     /// Waits for the line `ready …`.
     pub fn wait_ready(&mut self) -> Result<(), ChildError> {
-        match self.ready.recv_timeout(READY_WITHIN) {
-            Ok(()) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(ChildError::NotReady { name: self.name.clone(), said: self.last_words() })
+        while !self.look_ready(LOOK, READY_WITHIN)? {}
+        Ok(())
+    }
+
+    /// Whether it has said that line, or does before `wait` is over. An error when it has not `within` its start.
+    pub fn look_ready(&mut self, wait: Duration, within: Duration) -> Result<bool, ChildError> {
+        match self.ready.recv_timeout(if self.is_ready { Duration::ZERO } else { wait }) {
+            Ok(()) => self.is_ready = true,
+            _ if self.is_ready => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(self.ended_early()),
+            Err(RecvTimeoutError::Timeout) if self.started.elapsed() > within => {
+                return Err(ChildError::NotReady {
+                    name: self.name.clone(),
+                    within,
+                    said: self.last_words(),
+                });
             }
-            Err(RecvTimeoutError::Disconnected) => {
-                let status = self.process.wait().map_or_else(|error| error.to_string(), |s| s.to_string());
-                Err(ChildError::Ended { name: self.name.clone(), status, said: self.last_words() })
-            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        Ok(self.is_ready)
+    }
+
+    fn ended_early(&mut self) -> ChildError {
+        let status = self.process.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        ChildError::Ended { name: self.name.clone(), status, said: self.last_words() }
+    }
+
+    /// Writes a line to its standard input. One that has ended hears nothing: that shows elsewhere.
+    pub fn say(&mut self, line: &str) {
+        if let Some(input) = &mut self.input {
+            let _ = writeln!(input, "{line}");
         }
     }
 
@@ -167,6 +209,26 @@ impl Child {
     }
 }
 
+/// Of senders, the first that has not agreed with its receiver before `wait` is over. All are looked at: one that has ended
+/// is an error at once, whoever else is not ready.
+pub fn disagreed(senders: &mut [Child], wait: Duration) -> Result<Option<String>, ChildError> {
+    let mut first = None;
+    for sender in senders {
+        let wait = if first.is_none() { wait } else { Duration::ZERO };
+        if !sender.look_ready(wait, AGREE_WITHIN)? {
+            first.get_or_insert_with(|| sender.name.clone());
+        }
+    }
+    Ok(first)
+}
+
+/// Tells the senders of these flows, in the same order, when theirs begins: `start_ns` is the beginning of the run.
+pub fn tell_start<'a>(flows: impl IntoIterator<Item = &'a FlowPlan>, senders: &mut [Child], start_ns: u64) {
+    for (flow, sender) in flows.into_iter().zip(senders) {
+        sender.say(&(start_ns + flow.start_us * 1000).to_string());
+    }
+}
+
 impl Drop for Child {
     fn drop(&mut self) {
         if self.ended().is_none() {
@@ -216,6 +278,31 @@ fn last_words(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+
+    /// A program that is not ready.
+    fn sender(name: &str, program: &[&str], ready: Receiver<()>) -> Child {
+        Child {
+            name: name.to_owned(),
+            process: Command::new(program[0]).args(&program[1..]).spawn().unwrap(),
+            ready,
+            is_ready: false,
+            started: Instant::now(),
+            input: None,
+            log: PathBuf::from("/dev/null"),
+            ended: None,
+        }
+    }
+
+    #[test]
+    fn a_sender_that_died_is_seen_while_one_before_it_still_agrees() {
+        let (_open, waits) = channel();
+        let mut senders = vec![sender("first", &["sleep", "60"], waits)];
+        assert_eq!(disagreed(&mut senders, Duration::ZERO).unwrap().as_deref(), Some("first"));
+        senders.push(sender("second", &["false"], channel().1));
+        let said = disagreed(&mut senders, Duration::ZERO).unwrap_err().to_string();
+        assert!(said.starts_with("second ended early"), "{said}");
+    }
 
     #[test]
     fn of_a_program_that_failed_its_reason_is_quoted_not_the_table_behind_it() {

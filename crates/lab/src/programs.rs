@@ -41,7 +41,7 @@ pub fn relay(relay: &RelayPlan, plan: &Plan, samples: &Path) -> Vec<String> {
     option(&mut line, "--buffer-client", bytes(relay.buffer_client_bytes));
     option(&mut line, "--buffer-server", bytes(relay.buffer_server_bytes));
     option(&mut line, "--pacing-server", relay.pacing_server_bps.map(|bps| format!("{bps}bit")));
-    option(&mut line, "--queue", relay.queue.as_ref().map(QueueSpec::words));
+    option(&mut line, "--queue", Some(QueueSpec::words(relay.queue.as_ref())));
     option(&mut line, "--sample-every", us(plan.sample_every_us));
     option(&mut line, "--samples", Some(samples.display()));
     line
@@ -109,16 +109,17 @@ fn silence(plan: &Plan) -> Option<&'static str> {
     emulated(plan).any(changes).then_some(SILENCE_OF_CHANGES)
 }
 
-/// `longfat transfer serve` for one receiving host. The senders' samples files hold both ends' records.
+/// `longfat transfer serve` for one receiving host, which nobody but the run's senders is to reach. Their samples files
+/// hold both ends' records.
 pub fn serve(port: u16, plan: &Plan) -> Vec<String> {
-    let mut line = words(&["transfer", "serve"]);
+    let mut line = words(&["transfer", "serve", "--trusted"]);
     option(&mut line, "--listen", Some(format!("[::]:{port}")));
     option(&mut line, "--timeout", silence(plan));
     line
 }
 
-/// `longfat transfer send` for one flow.
-pub fn send(flow: &FlowPlan, plan: &Plan, start_ns: u64, samples: &Path) -> Vec<String> {
+/// `longfat transfer send` for one flow. It begins when it is told.
+pub fn send(flow: &FlowPlan, plan: &Plan, samples: &Path) -> Vec<String> {
     let mut line = words(&["transfer", "send"]);
     line.push(SocketAddr::new(flow.address, flow.port).to_string());
     option(&mut line, "--flow", Some(&flow.name));
@@ -128,7 +129,7 @@ pub fn send(flow: &FlowPlan, plan: &Plan, start_ns: u64, samples: &Path) -> Vec<
         None => option(&mut line, "--duration", us(flow.duration_us)),
     }
     option(&mut line, "--timeout", silence(plan));
-    option(&mut line, "--start-at", Some(start_ns + flow.start_us * 1000));
+    line.push("--start-when-told".into());
     option(&mut line, "--stagger", us(flow.stagger_us).filter(|_| flow.stagger_us > 0));
     option(&mut line, "--cc", flow.cc.as_ref());
     option(&mut line, "--cc-receiver", flow.cc_receiver.as_ref());

@@ -3,11 +3,14 @@
 
 use crate::plan::Plan;
 use longfat_host::sysctl::is_net;
-use longfat_schema::run::{FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, read_rows};
+use longfat_schema::run::{
+    FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, is_plain_name, is_plain_path,
+    read_rows,
+};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Component, Path},
+    path::Path,
 };
 
 /// Columns of a row that are named when it differs.
@@ -56,10 +59,9 @@ pub fn plan_of(run: &RunDirectory) -> Result<Plan, RerunError> {
 
 /// A name that becomes one of a directory, file or namespace and is not fit for it, or a sysctl of the whole machine. A
 /// plan made from an experiment file was checked with it; one that was unpacked may be anybody's.
-fn outside(plan: &Plan) -> Option<String> {
+pub fn outside(plan: &Plan) -> Option<String> {
     let directory = plan.directory();
-    let stays = Path::new(&directory).components().all(|part| matches!(part, Component::Normal(_)));
-    if !stays {
+    if !is_plain_path(&directory) {
         return Some(directory);
     }
     let names = [
@@ -70,9 +72,13 @@ fn outside(plan: &Plan) -> Option<String> {
         plan.flows.iter().map(|flow| &flow.name).collect(),
         plan.follows.iter().map(|follow| &follow.name).collect(),
     ];
-    let leads = |name: &&String| name.is_empty() || name.starts_with('.') || name.contains('/');
     let mut settings = plan.hosts.iter().flat_map(|host| host.sysctls.keys());
-    names.into_iter().flatten().find(leads).or_else(|| settings.find(|key| !is_net(key))).cloned()
+    names
+        .into_iter()
+        .flatten()
+        .find(|name| !is_plain_name(name))
+        .or_else(|| settings.find(|key| !is_net(key)))
+        .cloned()
 }
 
 /// Everything in which a run made again differs from what it was: status, figures, and every table that has other bytes
@@ -191,7 +197,7 @@ mod tests {
     fn names_that_lead_outside_the_directory_are_found() {
         assert_eq!(outside(&plan()), None);
         let with = |change: fn(&mut Plan, String)| {
-            ["../../etc", "/etc", "a/b", ".", ""].map(|name| {
+            ["../../etc", "/etc", "a/b", ".", "", "-rf", "a b", "a\u{1b}[2J"].map(|name| {
                 let mut plan = plan();
                 change(&mut plan, name.to_owned());
                 (outside(&plan).is_some(), name)

@@ -25,7 +25,7 @@ use longfat_schema::{
     SCHEMA_VERSION,
     run::{
         CaseInfo, DATASET_FILE, Metric, Provenance, ResultManifest, ResultStatus, RunEntry, RunError,
-        RunManifest, write_dataset, write_result,
+        RunManifest, beside, write_dataset, write_result,
     },
 };
 use std::{
@@ -60,6 +60,8 @@ pub struct Session<'a> {
     pub hosts: Option<&'a Hosts>,
     /// The `longfat` binary, whose subcommands measure where runs are emulated.
     pub program: &'a Path,
+    /// Emulated runs are simulated, too, and put beside that.
+    pub twins: bool,
     /// Who makes it.
     pub provenance: Provenance,
 }
@@ -346,6 +348,7 @@ impl Session<'_> {
             runs: Vec::new(),
             planned: None,
             expectations: Vec::new(),
+            twins: Vec::new(),
             provenance: self.provenance.clone(),
             files: None,
             seal: None,
@@ -358,6 +361,7 @@ impl Session<'_> {
         let asked = self.experiment.expect.iter().filter_map(|expect| judge::within(expect, &planned));
         finished.result.expectations =
             asked.map(|expect| judge::expectation(&expect, &finished.runs)).collect();
+        finished.result.twins = beside(&finished.runs);
         write_result(self.directory, &mut finished.result, own)?;
         finished.written = Some(Instant::now());
         Ok(())
@@ -387,6 +391,7 @@ impl Session<'_> {
             backend: self.backend,
             hosts: self.hosts,
             program: self.program,
+            twins: self.twins,
             provenance: &self.provenance,
         }
     }

@@ -123,6 +123,9 @@ struct RunArgs {
     /// The cluster's address, as 'ray.init' takes it [default: RAY_ADDRESS, or else a Ray of its own on this host].
     #[arg(long, value_name = "ADDRESS", requires = "on")]
     address: Option<String>,
+    /// Do not simulate what was emulated: nothing then says how far the two are apart.
+    #[arg(long)]
+    no_twin: bool,
     /// The result as JSON on standard output, instead of the table.
     #[arg(long)]
     json: bool,
@@ -347,6 +350,7 @@ fn run_experiment(args: &RunArgs) -> Outcome {
         workers: args.jobs.map(usize::from),
         hosts: hosts.as_ref(),
         program: &program,
+        twins: !args.no_twin,
         provenance: provenance(backend),
     };
     if let Some(number) = args.plan {
@@ -367,7 +371,7 @@ fn run_experiment(args: &RunArgs) -> Outcome {
         println!("{}", serde_json::to_string_pretty(&value)?);
     } else {
         println!("{}", table::result(&finished));
-        println!("{}", table::expectations(&finished.result.expectations));
+        println!("{}{}", table::twins(&finished), table::expectations(&finished.result.expectations));
         println!("Result: {0}\nReport: longfat report {0}", directory.display());
     }
     conclude(&finished)

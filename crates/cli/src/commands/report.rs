@@ -4,6 +4,7 @@ use crate::{outcome::Outcome, output};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_report::{Report, figures::Repeats, load::Experiment, summary::Summary};
+use longfat_schema::text::one_line;
 use std::path::{Path, PathBuf};
 
 /// Runs in, one self-contained HTML page and figures out.
@@ -43,10 +44,11 @@ pub struct Args {
 const WIDTH_ELSEWHERE: u16 = 240;
 
 pub fn run(args: Args) -> Outcome {
+    let output = args.output.unwrap_or_else(|| args.runs[0].join("report.html"));
+    crate::confined::reader([Some(&*output), args.svg.as_deref()].into_iter().flatten())?;
     let experiments = args.runs.iter().map(|path| Experiment::open(path)).collect::<Result<Vec<_>, _>>()?;
     let repeats = if args.brief { Repeats::Representative } else { Repeats::All };
     let report = Report::with(experiments, repeats);
-    let output = args.output.unwrap_or_else(|| args.runs[0].join("report.html"));
     std::fs::write(&output, report.html()).with_context(|| {
         format!("{} could not be written; choose another place with -o", output.display())
     })?;
@@ -79,7 +81,7 @@ fn print_summaries(report: &Report, json: bool) -> anyhow::Result<()> {
         format!("{}\n", serde_json::to_string_pretty(&summaries)?)
     } else {
         let table =
-            |(e, _): &(Experiment, _)| format!("{}\n{}\n", plain(&e.title), summary_table(&e.summary));
+            |(e, _): &(Experiment, _)| format!("{}\n{}\n", one_line(&e.title), summary_table(&e.summary));
         report.experiments.iter().map(table).collect()
     };
     output::write_out(&text)
@@ -106,7 +108,7 @@ pub fn summary_table(summary: &Summary) -> Table {
             std::iter::once(figure.trim_end().to_owned()).chain(published.then(|| or_dash(&cell.published)))
         });
         let valid = format!("{}/{}", case.done, case.done + case.invalid + case.failed);
-        table.add_row([plain(&case.title), valid].into_iter().chain(cells));
+        table.add_row([one_line(&case.title).into_owned(), valid].into_iter().chain(cells));
     }
     table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
@@ -114,9 +116,4 @@ pub fn summary_table(summary: &Summary) -> Table {
 
 fn or_dash(text: &str) -> String {
     if text.is_empty() { "–".to_owned() } else { text.to_owned() }
-}
-
-/// Titles come from files: no control character of theirs reaches the terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

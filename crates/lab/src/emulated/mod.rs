@@ -7,7 +7,7 @@ mod network;
 
 use crate::{
     backend::{DRAIN_US, Observed, Tick},
-    child::{Child, ChildError},
+    child::{self, Child, ChildError},
     plan::{FlowPlan, FollowPlan, Plan},
     programs::{self, FollowFiles, file_name},
     samples::Samples,
@@ -27,8 +27,8 @@ use std::{
     time::Duration,
 };
 
-/// From "every program serves" to the first byte: the senders start and agree with the receivers meanwhile.
-const SETTLE_NS: u64 = 1_000_000_000;
+/// From "every sender has agreed with its receiver" to the first byte: all are told when that is meanwhile.
+const LEAD_NS: u64 = 300_000_000;
 /// How often the run is looked after.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -91,11 +91,12 @@ pub fn run(
     let mut stage = Stage { plan, program, lease, files, servers: Vec::new(), network };
     stage.start_servers(stop)?;
     let mut hosts = stage.network.states()?;
-    let start_ns = monotonic_ns() + SETTLE_NS;
+    let mut senders = stage.start_senders(stop)?;
+    let start_ns = monotonic_ns() + LEAD_NS;
+    child::tell_start(&plan.flows, &mut senders, start_ns);
     // For who looks on; goes with the raw records.
     let start = Start { start_us: (start_ns / 1000) as i64 };
     write_json(&stage.files.raw.join(START_FILE), &start)?;
-    let mut senders = stage.start_senders(start_ns)?;
     let cpu_busy = stage.watch(&mut senders, start_ns, tick, stop)?;
     let duration_us = monotonic_us() - (start_ns / 1000) as i64;
     for (host, after) in stage.network.counters()? {
@@ -217,15 +218,22 @@ impl Stage<'_> {
         Ok(())
     }
 
-    fn start_senders(&self, start_ns: u64) -> Result<Vec<Child>, EmulationError> {
+    /// Starts the senders, in the order of the plan's flows, and waits until each has agreed with its receiver.
+    fn start_senders(&self, stop: &AtomicBool) -> Result<Vec<Child>, EmulationError> {
         let start = |flow: &FlowPlan| {
             let file = file_name("sender", &flow.name);
-            let arguments = programs::send(flow, self.plan, start_ns, &self.samples_file(&file));
+            let arguments = programs::send(flow, self.plan, &self.samples_file(&file));
             let namespace = self.network.host(&flow.from)?;
             let name = format!("sender of flow '{}'", flow.name);
             Ok(Child::start(namespace, self.program, &arguments, &name, &self.log_file(&file))?)
         };
-        self.plan.flows.iter().map(start).collect()
+        let mut senders = self.plan.flows.iter().map(start).collect::<Result<Vec<_>, EmulationError>>()?;
+        while child::disagreed(&mut senders, child::LOOK)?.is_some() {
+            if stop.load(Ordering::Relaxed) {
+                return Err(EmulationError::Interrupted);
+            }
+        }
+        Ok(senders)
     }
 
     /// Looks after the run until every sender has ended; the share of busy CPU over the window.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     backend::state,
-    child::{Child, ChildError},
+    child::{self, Child, ChildError},
     plan::{FlowPlan, HostPlan, Plan, sysctls_of_namespace},
     programs::{self, file_name},
     session::ccs_of,
@@ -169,7 +169,8 @@ impl Host {
                 part.serve()?;
                 Answer::Prepared(Box::new(part.state()?))
             }
-            Ask::Send { start_ns } => self.part()?.send(start_ns).map(|()| Answer::Done)?,
+            Ask::Agree => self.part()?.agree().map(|()| Answer::Done)?,
+            Ask::Begin { start_ns } => self.part()?.tell_start(start_ns),
             Ask::Status => self.part()?.status()?,
             Ask::Finish => self.part()?.finish()?,
             Ask::Recent => {
@@ -263,16 +264,20 @@ impl Part {
         Ok(())
     }
 
-    fn send(&mut self, start_ns: u64) -> Result<(), Trouble> {
-        let from_here = |flow: &&FlowPlan| flow.from == self.place.host;
-        let mut senders = Vec::new();
-        for flow in self.plan.flows.iter().filter(from_here) {
+    /// Starts the senders of this host, which agree with their receivers then.
+    fn agree(&mut self) -> Result<(), Trouble> {
+        for flow in flows_from(&self.plan, &self.place.host) {
             let file = file_name("sender", &flow.name);
-            let arguments = programs::send(flow, &self.plan, start_ns, &self.samples(&file));
-            senders.push(self.start(&format!("sender of flow '{}'", flow.name), &file, &arguments)?);
+            let arguments = programs::send(flow, &self.plan, &self.samples(&file));
+            let sender = self.start(&format!("sender of flow '{}'", flow.name), &file, &arguments)?;
+            self.senders.push(sender);
         }
-        self.senders = senders;
         Ok(())
+    }
+
+    fn tell_start(&mut self, start_ns: u64) -> Answer {
+        child::tell_start(flows_from(&self.plan, &self.place.host), &mut self.senders, start_ns);
+        Answer::Done
     }
 
     fn start(&self, name: &str, file: &str, arguments: &[String]) -> Result<Child, ChildError> {
@@ -283,8 +288,10 @@ impl Part {
     fn status(&mut self) -> Result<Answer, Trouble> {
         self.servers.iter_mut().try_for_each(Child::check_alive)?;
         self.senders.iter_mut().try_for_each(Child::check)?;
+        let disagreed = child::disagreed(&mut self.senders, Duration::ZERO)?;
         let running = self.senders.iter_mut().find(|sender| sender.ended.is_none());
-        Ok(Answer::Status { running: running.map(|sender| sender.name.clone()), cpu: CpuTimes::now() })
+        let running = running.map(|sender| sender.name.clone());
+        Ok(Answer::Status { disagreed, running, cpu: CpuTimes::now() })
     }
 
     fn finish(&mut self) -> Result<Answer, Trouble> {
@@ -332,6 +339,10 @@ impl Part {
     fn samples(&self, file: &str) -> PathBuf {
         self.place.directory.join(format!("{file}.jsonl"))
     }
+}
+
+fn flows_from<'a>(plan: &'a Plan, host: &str) -> impl Iterator<Item = &'a FlowPlan> {
+    plan.flows.iter().filter(move |flow| flow.from == host)
 }
 
 fn send_packed(what: impl io::Read, output: &mut dyn Write) -> io::Result<()> {

@@ -14,8 +14,8 @@ use std::{
 };
 
 const PLACE: &str = "/run/longfat";
-/// Where private directories are made, and how their names begin: no others are removed.
-const PRIVATE: &str = "/tmp/longfat.";
+/// How the names of private directories in /tmp begin: no others are removed.
+const PRIVATE: &str = "longfat.";
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Why a machine cannot be claimed, or not be left as it was.
@@ -145,7 +145,7 @@ fn undo(path: &Path) -> Result<()> {
     if support::missing_program("nft", "nftables").is_none() {
         longfat_relay::clean(false)?;
     }
-    if record.directory.to_string_lossy().starts_with(PRIVATE) {
+    if is_private(&record.directory) {
         match fs::remove_dir_all(&record.directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(io_error(&record.directory, error));
@@ -154,6 +154,12 @@ fn undo(path: &Path) -> Result<()> {
         }
     }
     fs::remove_file(path).map_err(|source| io_error(path, source))
+}
+
+/// Whether it is one of `/tmp` itself, called as ours are: no path that leads elsewhere from there.
+fn is_private(directory: &Path) -> bool {
+    let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    directory.parent() == Some(Path::new("/tmp")) && name.starts_with(PRIVATE)
 }
 
 fn io_error(path: &Path, source: std::io::Error) -> ClaimError {
@@ -215,6 +221,14 @@ mod tests {
             assert!(!first.exists());
             fs::remove_dir(second).unwrap();
         });
+    }
+
+    #[test]
+    fn only_a_directory_of_tmp_itself_is_a_private_one() {
+        assert!(is_private(Path::new("/tmp/longfat.AbC")));
+        for other in ["/tmp/longfat./../../etc", "/tmp/longfat.x/y", "/tmp/other", "longfat.x", "/", ""] {
+            assert!(!is_private(Path::new(other)), "{other}");
+        }
     }
 
     #[test]

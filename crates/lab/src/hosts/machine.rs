@@ -4,7 +4,7 @@ use super::{
     clock::{Exchange, quickest},
     ssh::{Connection, SshError},
     table::Entry,
-    talk::{Answer, Ask, SIGN_EVERY},
+    talk::{ANSWER_BYTES_MAX, Answer, Ask, FILE_BYTES_MAX, SIGN_EVERY},
 };
 use longfat_host::{monotonic_us, support::Missing};
 use longfat_schema::run::FileRecord;
@@ -149,7 +149,7 @@ impl Machine {
         };
         let mut output = BufReader::new(output);
         let mut directory = String::new();
-        output.read_line(&mut directory)?;
+        (&mut output).take(4096).read_line(&mut directory)?;
         let directory = directory.trim();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
         if !directory.starts_with('/') || !directory.bytes().all(plain) {
@@ -350,12 +350,13 @@ fn listen(mut output: BufReader<ChildStdout>) -> Receiver<(Answer, Vec<u8>)> {
 /// The next answer, and the file that follows it.
 fn next(output: &mut BufReader<ChildStdout>) -> Option<(Answer, Vec<u8>)> {
     let mut line = String::new();
-    output.read_line(&mut line).ok().filter(|length| *length > 0)?;
+    // A machine that never ends its line, or announces more than there is room for, has said nothing.
+    output.take(ANSWER_BYTES_MAX).read_line(&mut line).ok().filter(|length| *length > 0)?;
     let answer =
         serde_json::from_str(&line).unwrap_or_else(|_| Answer::Failed(format!("it said: {}", line.trim())));
     let mut file = Vec::new();
     if let Answer::File { bytes } = &answer {
-        output.take(*bytes).read_to_end(&mut file).ok()?;
+        output.take(*bytes.min(&FILE_BYTES_MAX)).read_to_end(&mut file).ok()?;
     }
     Some((answer, file))
 }

@@ -56,10 +56,10 @@ use std::{
 };
 use talk::{Answer, Ask};
 
-/// From "every host is ready" to the first byte, beside what the round trips take.
-const SETTLE_US: i64 = 1_000_000;
-/// Round trips of a sender until it may begin: agreeing, the clock's questions, and one per stream.
-const ROUND_TRIPS: i64 = 16;
+/// From "all have agreed" to the first byte, beside the round trip in which they are told.
+const LEAD_US: i64 = 500_000;
+/// How often it is looked whether all have agreed.
+const AGREED_POLL: Duration = Duration::from_millis(50);
 /// How often the run is looked after.
 const POLL_US: i64 = 500_000;
 /// Records before they are tables, beside what they take there.
@@ -221,11 +221,11 @@ impl Stage<'_> {
     fn carry_out(&mut self, tick: &mut dyn FnMut(Tick)) -> Result<Observed, HostsError> {
         let before = self.clocks()?;
         let mut hosts = self.prepare()?;
-        let streams = self.plan.flows.iter().map(|flow| i64::from(flow.streams)).sum::<i64>();
+        self.agree()?;
         let round_trip_us = before.iter().map(Exchange::round_trip_us).max().unwrap_or(0);
-        let start_us = monotonic_us() + SETTLE_US + (ROUND_TRIPS + streams) * round_trip_us;
+        let start_us = monotonic_us() + LEAD_US + round_trip_us;
         let offsets_us: Vec<i64> = before.iter().map(Exchange::offset_us).collect();
-        self.ask_all(|index| Ask::Send { start_ns: ((start_us + offsets_us[index]) * 1000) as u64 })?;
+        self.ask_all(|index| Ask::Begin { start_ns: ((start_us + offsets_us[index]) * 1000) as u64 })?;
         let starts = self.starts(start_us, offsets_us);
         let rebase = Rebase { plan: self.plan, starts: &starts };
         let mut onlook = Onlook::begin(&self.raw, rebase, start_us)?;
@@ -273,6 +273,18 @@ impl Stage<'_> {
         Ok(states)
     }
 
+    /// Has all senders agree with their receivers, however long that takes them within their own bound.
+    fn agree(&mut self) -> Result<(), HostsError> {
+        self.ask_all(|_| Ask::Agree)?;
+        while self.status()?.disagreed.is_some() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(MachineError::Interrupted.into());
+            }
+            std::thread::sleep(AGREED_POLL);
+        }
+        Ok(())
+    }
+
     /// When the flows begin, by the clock of each host.
     fn starts(&self, start_us: i64, offsets_us: impl IntoIterator<Item = i64>) -> BTreeMap<String, i64> {
         let hosts = self.machines.iter().map(|machine| machine.host.clone());
@@ -293,7 +305,7 @@ impl Stage<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(MachineError::Interrupted.into());
             }
-            let (running, cpu) = self.status()?;
+            let Status { running, cpu, .. } = self.status()?;
             let elapsed_us = monotonic_us() - start_us;
             if elapsed_us >= window[0] {
                 cpu_start.get_or_insert_with(|| cpu.clone());
@@ -327,15 +339,15 @@ impl Stage<'_> {
         onlook.hear(elapsed_us, told.collect::<Result<_, _>>()?)
     }
 
-    /// A sender that has not ended, and what every host's processors did.
-    fn status(&mut self) -> Result<(Option<String>, Vec<Option<CpuTimes>>), HostsError> {
+    fn status(&mut self) -> Result<Status, HostsError> {
         let answers = self.ask_all(|_| Ask::Status)?;
-        let mut found = (None, Vec::new());
+        let mut found = Status::default();
         for (machine, answer) in self.machines.iter().zip(answers) {
             match answer {
-                Answer::Status { running, cpu } => {
-                    found.0 = found.0.or(running);
-                    found.1.push(cpu);
+                Answer::Status { disagreed, running, cpu } => {
+                    found.disagreed = found.disagreed.or(disagreed);
+                    found.running = found.running.or(running);
+                    found.cpu.push(cpu);
                 }
                 other => return Err(machine.strange(&other).into()),
             }
@@ -375,6 +387,17 @@ impl Stage<'_> {
     }
 }
 
+/// How the senders of all hosts are.
+#[derive(Default)]
+struct Status {
+    /// One that has not agreed with its receiver yet.
+    disagreed: Option<String>,
+    /// One that has not ended.
+    running: Option<String>,
+    /// What every host's processors did.
+    cpu: Vec<Option<CpuTimes>>,
+}
+
 /// Fetches one file; where it is, when it holds records.
 fn fetch(
     machine: &mut Machine,
@@ -386,8 +409,8 @@ fn fetch(
     if !matches!(answer, Answer::File { .. }) {
         return Err(machine.strange(&answer).into());
     }
-    let text =
-        zstd::decode_all(packed.as_slice()).map_err(|error| machine.failed(format!("'{name}': {error}")))?;
+    let text = talk::unpack(&packed, talk::FILE_BYTES_MAX)
+        .map_err(|error| machine.failed(format!("'{name}': {error}")))?;
     let is_raw = name.ends_with(".jsonl");
     let path = if is_raw { raw } else { logs }.join(file_only(name, machine)?);
     fs::write(&path, text).map_err(|source| io_error(&path, source))?;

@@ -1,6 +1,6 @@
 //! A run in progress, for a person who looks on: what the machines tell of it meanwhile, by the clock here.
 
-use super::{HostsError, Rebase, io_error, machine::Machine};
+use super::{HostsError, Rebase, io_error, machine::Machine, talk};
 use crate::plan::{FlowPlan, Plan};
 use longfat_schema::{
     lines::Lines,
@@ -43,7 +43,7 @@ impl<'a> Onlook<'a> {
         for (machine, packed) in told {
             let strange =
                 |error: &dyn ToString| machine.failed(format!("what it recorded: {}", error.to_string()));
-            let text = zstd::decode_all(packed.as_slice()).map_err(|error| strange(&error))?;
+            let text = talk::unpack(&packed, talk::FILE_BYTES_MAX).map_err(|error| strange(&error))?;
             for record in serde_json::Deserializer::from_slice(&text).into_iter() {
                 records.push(self.rebase.by_our_clock(
                     record.map_err(|error| strange(&error))?,

@@ -4,12 +4,37 @@ use crate::plan::Plan;
 use longfat_host::{facts::CpuTimes, support::Missing};
 use longfat_schema::run::HostState;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{self, Read as _},
+    time::Duration,
+};
 
 /// How often the leading machine gives a sign of life, an empty line, when it has nothing to ask.
 pub const SIGN_EVERY: Duration = Duration::from_secs(5);
 /// A host that hears nothing for so long ends everything and sets back what it set: its leader is gone.
 pub const SILENCE: Duration = Duration::from_secs(60);
+
+/// Longest answer: the parameters and counters of a host are some 100 kB.
+pub const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Longest file of records, packed and unpacked: an hour of ten thousand records a second is half of it.
+pub const FILE_BYTES_MAX: u64 = 4 << 30;
+
+/// Unpacks a file that a host sent: its host may be anybody's, and a few kilobytes become any number.
+///
+/// # Errors
+/// It is damaged, or longer than a file may be.
+pub fn unpack(packed: &[u8], most_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut file = Vec::new();
+    zstd::Decoder::new(packed)?.take(most_bytes + 1).read_to_end(&mut file)?;
+    if file.len() as u64 > most_bytes {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("is longer than {most_bytes} bytes"),
+        ));
+    }
+    Ok(file)
+}
 
 /// What a host is asked. `plan` is the plan as it happens on these machines.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,8 +46,10 @@ pub enum Ask {
     Check(Vec<Plan>),
     /// To get ready: congestion controls, network parameters, relays and receivers.
     Prepare(Box<Plan>),
-    /// To start its senders.
-    Send {
+    /// To start its senders, which agree with their receivers then.
+    Agree,
+    /// To tell them when to begin.
+    Begin {
         /// When the flows begin, by its own clock.
         start_ns: u64,
     },
@@ -55,6 +82,8 @@ pub enum Answer {
     Done,
     /// How it goes.
     Status {
+        /// A sender that has not agreed with its receiver yet.
+        disagreed: Option<String>,
         /// A sender that has not ended.
         running: Option<String>,
         /// What its processors did since it was started.
@@ -76,4 +105,17 @@ pub enum Answer {
     RunFailed(String),
     /// It could not be done.
     Failed(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_would_become_more_than_it_may_is_refused() {
+        let packed = zstd::encode_all(&vec![0; 2_000_000][..], 1).unwrap();
+        assert!(packed.len() < 1000);
+        assert_eq!(unpack(&packed, 2_000_000).unwrap().len(), 2_000_000);
+        assert!(unpack(&packed, 1_999_999).unwrap_err().to_string().contains("is longer than"));
+    }
 }

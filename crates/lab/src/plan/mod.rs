@@ -135,7 +135,7 @@ pub struct RelayPlan {
     pub buffer_client_bytes: Option<u64>,
     /// Socket buffers towards the server; the relay's default when absent.
     pub buffer_server_bytes: Option<u64>,
-    /// How its queues are kept short; absent: they are not.
+    /// How its queues are kept short; absent: they are left alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueuePlan>,
     /// Most that is sent towards the server, evenly spaced; neither limited nor paced when absent.

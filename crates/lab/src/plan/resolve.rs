@@ -205,7 +205,7 @@ fn relay_plan(name: &str, relay: &RelaySpec) -> RelayPlan {
         cc_server: relay.cc_server.clone(),
         buffer_client_bytes: relay.buffer_client.map(|size| size.0),
         buffer_server_bytes: relay.buffer_server.map(|size| size.0),
-        queue: relay.queue.as_ref().and_then(longfat_relay::QueueSpec::plan),
+        queue: relay.queue.clone().unwrap_or_default().plan(),
         pacing_server_bps: relay.pacing_server.map(|rate| rate.0),
     }
 }

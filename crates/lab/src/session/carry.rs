@@ -26,6 +26,8 @@ pub struct Carrier<'a> {
     pub hosts: Option<&'a Hosts>,
     /// The `longfat` binary, whose subcommands measure where runs are emulated.
     pub program: &'a Path,
+    /// Valid emulated runs get their twins: the same plan, simulated.
+    pub twins: bool,
     /// Who makes them.
     pub provenance: &'a Provenance,
 }
@@ -107,6 +109,9 @@ impl Carrier<'_> {
         };
         let mut manifest = self.manifest(plan, &observed, failure)?;
         manifest.started_unix_ms = started_unix_ms;
+        if self.twins && self.backend == Backend::Emulated && manifest.status == RunStatus::Done {
+            manifest.twin = simulated::twin(plan, stop);
+        }
         manifest.reasons.extend_from_slice(earlier);
         let mut writer = RunWriter::create(directory)?;
         observed.samples.into_records().try_for_each(|record| writer.push(record))?;
@@ -204,6 +209,7 @@ impl Carrier<'_> {
             window_start_us: plan.window_start_us,
             window_end_us: plan.window_end_us,
             metrics: figures,
+            twin: None,
             provenance: Provenance {
                 load_average: longfat_host::facts::load_average(),
                 ..self.provenance.clone()

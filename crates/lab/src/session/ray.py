@@ -4,6 +4,11 @@ Standard input: what to join, then a line per run. When it ends, what is under w
 of it.
 """
 
+import sys
+
+# Modules come from where Python has them, never from the directory it was started in: that may be a stranger's pack.
+sys.path[:] = [path for path in sys.path if path]
+
 import collections
 import contextlib
 import json
@@ -12,7 +17,6 @@ import queue
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time

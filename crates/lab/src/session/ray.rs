@@ -45,6 +45,8 @@ pub struct Job {
     pub backend: String,
     /// How often an invalid run is tried again.
     pub retries: u32,
+    /// Whether an emulated run gets its twin.
+    pub twins: bool,
     /// Who asks for it.
     pub provenance: Provenance,
 }
@@ -270,6 +272,7 @@ impl Session<'_> {
             plan: plan.clone(),
             backend: self.backend.name().to_owned(),
             retries: self.retries(),
+            twins: self.twins,
             provenance: self.provenance.clone(),
         };
         serde_json::to_string(&job).map_err(|error| RayError::Driver(error.to_string()))

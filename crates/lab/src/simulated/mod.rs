@@ -8,11 +8,15 @@ pub use scenario::{Translation, translate};
 
 use crate::{
     backend::{Observed, Tick},
+    metrics::{metrics, record_free},
     plan::Plan,
     samples::Samples,
 };
 use longfat_cc::{Algorithm, UnknownAlgorithm};
-use longfat_schema::record::{Note, Record};
+use longfat_schema::{
+    record::{Note, Record},
+    run::Twin,
+};
 use longfat_sim::ScenarioError;
 use std::{
     collections::BTreeSet,
@@ -137,6 +141,20 @@ pub fn run(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result
     samples.sort();
     let duration_us = ((stats.time_ns - scenario.settle_ns) / 1000) as i64;
     Ok(Observed { samples, duration_us, ..Observed::default() })
+}
+
+/// What the simulator makes of a plan that was carried out elsewhere; `None` when a person stopped it.
+pub fn twin(plan: &Plan, stop: &AtomicBool) -> Option<Twin> {
+    match run(plan, &mut |_| {}, stop) {
+        Ok(mut observed) => {
+            record_free(plan, &mut observed.samples);
+            let warnings = observed.samples.note.iter().filter(|note| note.level == "warning");
+            let left_out = warnings.map(|note| note.message.clone()).collect();
+            Some(Twin { metrics: metrics(plan, &observed.samples, None), left_out })
+        }
+        Err(SimulationError::Interrupted) => None,
+        Err(error) => Some(Twin { metrics: Vec::new(), left_out: vec![error.to_string()] }),
+    }
 }
 
 /// Plain cables have no driver, and so no records, where runs are emulated.

@@ -3,6 +3,7 @@
 use super::SpecError;
 use std::{
     fs,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 use toml::{Table, Value};
@@ -40,12 +41,20 @@ pub enum SourceError {
     /// A file includes itself, by others perhaps.
     #[error("include goes round: {}; take one of them out", .0.join(" -> "))]
     Cycle(Vec<String>),
+    /// More files than an experiment is made of.
+    #[error("'{0}' would be one of more than {FILES_MAX} files; include each once, and fewer")]
+    TooMany(PathBuf),
     /// `include` is something else than file names.
     #[error(
         "'{0}': include is a list of file names, relative to the file; write it like include = [\"base.toml\"]"
     )]
     NoList(PathBuf),
 }
+
+/// Most files that one builds on, each as often as it is included: a few that include each other twice would be thousands.
+const FILES_MAX: usize = 100;
+/// Longest file.
+const FILE_BYTES_MAX: u64 = 4_000_000;
 
 fn named_by(from: &Option<PathBuf>) -> String {
     from.as_ref().map_or_else(String::new, |from| format!(" (included by '{}')", from.display()))
@@ -74,11 +83,25 @@ impl Source {
 
 fn parse(path: &Path, from: Option<&Path>) -> Result<(String, Table), SourceError> {
     let read = |source| SourceError::Read { path: path.to_owned(), from: from.map(Path::to_owned), source };
-    let text = fs::read_to_string(path).map_err(read)?;
+    let text = read_bounded(path, from.is_some()).map_err(read)?;
     let table = text
         .parse()
         .map_err(|source| SourceError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
     Ok((text, table))
+}
+
+/// The file's text. What others include may be a stranger's word: no device, no pipe, and nothing without an end.
+fn read_bounded(path: &Path, is_included: bool) -> io::Result<String> {
+    if is_included && !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is no regular file"));
+    }
+    let mut text = String::new();
+    fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let why = format!("is longer than an experiment's {FILE_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
 }
 
 /// The file's table laid over those it includes, the later over the earlier. `above` are the files on the way here.
@@ -92,6 +115,9 @@ fn merge(
     if above.contains(&real) {
         let way = above.iter().chain([&real]).map(|file| file.display().to_string());
         return Err(SourceError::Cycle(way.collect()));
+    }
+    if files.len() >= FILES_MAX {
+        return Err(SourceError::TooMany(path.to_owned()));
     }
     let (_, mut table) = parse(path, from)?;
     let included = included(path, table.remove("include"))?;
@@ -181,6 +207,24 @@ mod tests {
             said("c.toml")
         );
         assert!(said("d.toml").contains("list of file names"));
+    }
+
+    #[test]
+    fn files_that_include_each_other_ever_more_often_and_what_has_no_end_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        for level in 0..40 {
+            let next = format!("{}.toml", level + 1);
+            write(
+                directory.path(),
+                &[(&format!("{level}.toml"), &format!("include = ['{next}', '{next}']"))],
+            );
+        }
+        write(directory.path(), &[("40.toml", "name = 'x'"), ("zero.toml", "include = '/dev/zero'")]);
+        let said = |name: &str| Source::open(&directory.path().join(name)).unwrap_err().to_string();
+        assert!(said("0.toml").contains("more than 100 files"), "{}", said("0.toml"));
+        assert!(said("zero.toml").contains("no regular file"), "{}", said("zero.toml"));
+        write(directory.path(), &[("long.toml", &"#".repeat(4_000_001))]);
+        assert!(said("long.toml").contains("longer than"), "{}", said("long.toml"));
     }
 
     #[test]

@@ -264,7 +264,7 @@ pub struct RelaySpec {
     pub buffer_client: Option<Size>,
     /// Socket buffers towards the server.
     pub buffer_server: Option<Size>,
-    /// Keeps its queues short.
+    /// How its queues are kept short; as by the relay's own default when absent.
     pub queue: Option<longfat_relay::QueueSpec>,
     /// Most that is sent towards the server, which is then paced.
     pub pacing_server: Option<Rate>,

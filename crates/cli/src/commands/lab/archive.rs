@@ -1,8 +1,8 @@
 //! `longfat lab pack`, `unpack`, `verify`: a run or a result sent, and proven to be what was written.
 
 use crate::outcome::{Failure, Outcome};
-use longfat_lab::archive;
-use longfat_schema::run::verify as check;
+use longfat_lab::archive::{self, Limits, Pack};
+use longfat_schema::{run::verify as check, units::Size};
 use std::path::PathBuf;
 
 /// Pack a run or result into one file to send: tar, compressed by zstd.
@@ -24,6 +24,9 @@ pub struct PackArgs {
 }
 
 /// Unpack a packed run or result, when it is whole.
+///
+/// It is read to its end first: how many files and bytes it becomes is told before anything is written, and what is much
+/// larger than its pack is refused.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab unpack conversion-20250131T120000Z.tar.zst -o runs")]
@@ -34,6 +37,9 @@ pub struct UnpackArgs {
     /// The directory in which it gets its own.
     #[arg(short, long, value_name = "DIR", default_value = ".")]
     output: PathBuf,
+    /// Most that it may become, unpacked [default: 100 times the pack, at least 64MB].
+    #[arg(long, value_name = "SIZE")]
+    max_size: Option<Size>,
 }
 
 /// Check that a run or result, packed or not, is what was written: every file that changed, is missing or came in is named.
@@ -50,6 +56,9 @@ pub struct VerifyArgs {
     /// A result or run directory, or a packed one.
     #[arg(value_name = "RUN|FILE")]
     path: PathBuf,
+    /// Most that a packed one may be, unpacked [default: 100 times the pack, at least 64MB].
+    #[arg(long, value_name = "SIZE")]
+    max_size: Option<Size>,
     /// What is wrong as JSON on standard output.
     #[arg(long)]
     json: bool,
@@ -70,12 +79,20 @@ pub fn pack(args: &PackArgs) -> Outcome {
 }
 
 pub fn unpack(args: &UnpackArgs) -> Outcome {
-    println!("{}", archive::unpack(&args.file, &args.output)?.display());
+    crate::confined::reader([&*args.output.join("top")])?;
+    let pack = Pack::open(&args.file, limits(args.max_size))?;
+    eprintln!("{} becomes {} files, {:.1} MB", args.file.display(), pack.files(), pack.bytes() as f64 / 1e6);
+    println!("{}", pack.unpack(&args.output)?.display());
     Ok(())
 }
 
+fn limits(max_size: Option<Size>) -> Option<Limits> {
+    max_size.map(|size| Limits::of_bytes(size.0))
+}
+
 pub fn verify(args: &VerifyArgs) -> Outcome {
-    let contents = archive::contents(&args.path)?;
+    crate::confined::reader([])?;
+    let contents = archive::contents(&args.path, limits(args.max_size))?;
     let findings = check(&contents)?;
     if args.json {
         let list = |finding: &longfat_schema::run::Finding| serde_json::json!({ "path": finding.path, "finding": finding.to_string() });

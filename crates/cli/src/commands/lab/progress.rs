@@ -9,7 +9,10 @@ use longfat_lab::{
     show,
 };
 use longfat_report::quantity;
-use longfat_schema::run::{RunManifest, RunStatus};
+use longfat_schema::{
+    run::{RunManifest, RunStatus},
+    text::one_line,
+};
 use std::{
     io::IsTerminal,
     time::{Duration, Instant},
@@ -130,7 +133,7 @@ impl Progress {
         };
         self.bar.set_position(done.as_millis() as u64);
         self.bar.set_prefix(format!("{left} left"));
-        self.bar.set_message(format!("{}: {phase}", self.titles[index]));
+        self.bar.set_message(one_line(&format!("{}: {phase}", self.titles[index])).into_owned());
     }
 
     /// As long again for each run to come as for those made so far.
@@ -151,7 +154,7 @@ impl Progress {
         }
         let line = format!("[{:>4} s] {}: {outcome}", self.began.elapsed().as_secs(), self.titles[index]);
         if self.terminal {
-            self.bar.println(line);
+            self.bar.println(one_line(&line));
         } else {
             eprintln!("{line}");
         }

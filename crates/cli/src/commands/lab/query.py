@@ -1,10 +1,15 @@
 """SQL over results of 'longfat lab run', started by 'longfat lab query': QUERY [DIRECTORY TABLE]... Rows as JSON on stdout."""
 
+import sys
+
+# Modules come from where Python has them, never from the directory it was started in: that may be a stranger's pack.
+sys.path[:] = [path for path in sys.path if path]
+
 import glob
 import json
 import math
 import os
-import sys
+import re
 
 try:
     import duckdb
@@ -14,34 +19,73 @@ except ImportError:
 query, directories, datasets = sys.argv[1], sys.argv[2::2], sys.argv[3::2]
 
 
+def text(value):
+    """As SQL has a text."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def name(value):
+    """As SQL has the name of a table."""
+    return '"' + value.replace('"', '""') + '"'
+
+
 def files(paths):
-    return "[" + ", ".join("'" + path.replace("'", "''") + "'" for path in paths) + "]"
+    return "[" + ", ".join(text(path) for path in paths) + "]"
 
 
-base = duckdb.connect()
-base.execute("create table datasets (directory text, filename text)")
-base.executemany("insert into datasets values (?, ?)", list(zip(directories, datasets)))
-base.execute(
-    "create view results as select directory as result, directory || '/' || path as run, * exclude (directory, filename) "
-    f"from read_parquet({files(datasets)}, union_by_name = true, filename = true) join datasets using (filename)"
-)
-tables = {}
-for directory in directories:
-    for path in glob.glob(os.path.join(glob.escape(directory), "**", "*.parquet"), recursive=True):
-        tables.setdefault(os.path.basename(path).removesuffix(".parquet"), []).append(path)
-tables.pop("results", None)
-for table, paths in tables.items():
+def tables():
+    """Every table of samples by its name, where it is a plain one."""
+    found = {}
+    for directory in directories:
+        for path in sorted(glob.glob(os.path.join(glob.escape(directory), "**", "*.parquet"), recursive=True)):
+            table = os.path.basename(path).removesuffix(".parquet")
+            # To SQL names are the same in any case; ours are in lower case, and 'datasets' is the table made below.
+            if re.fullmatch(r"[a-z][a-z0-9_]*", table) and table != "datasets":
+                found.setdefault(table, []).append(path)
+            else:
+                print(f"longfat: {path!r} is left out: no table of ours is called that", file=sys.stderr)
+    found.pop("results", None)
+    return found
+
+
+def plain(value):
+    """As JSON has it, which has no word for what is not finite, and no keys but texts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    return value
+
+
+def opened(samples):
+    """A database of these tables, that can reach nothing else: no other file, no network, no extension, for good."""
+    base = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
+    base.execute("create table datasets (directory text, filename text)")
+    base.executemany("insert into datasets values (?, ?)", list(zip(directories, datasets)))
     base.execute(
-        f'create view "{table}" as select parse_dirpath(filename) as run, * exclude (filename) '
-        f"from read_parquet({files(paths)}, union_by_name = true, filename = true)"
+        "create view results as select directory as result, directory || '/' || path as run, * exclude (directory, filename) "
+        f"from read_parquet({files(datasets)}, union_by_name = true, filename = true) join datasets using (filename)"
     )
+    for table, paths in samples.items():
+        base.execute(
+            f"create view {name(table)} as select parse_dirpath(filename) as run, * exclude (filename) "
+            f"from read_parquet({files(paths)}, union_by_name = true, filename = true)"
+        )
+    allowed = [path for paths in samples.values() for path in paths] + datasets
+    base.execute(f"set allowed_paths = {files(allowed)}")
+    base.execute("set allow_community_extensions = false")
+    base.execute("set enable_external_access = false")
+    base.execute("set lock_configuration = true")
+    return base
+
+
 try:
-    found = base.sql(query)
+    found = opened(tables()).sql(query)
     rows = found.fetchall() if found else []
 except duckdb.Error as error:
     print(str(error).strip(), file=sys.stderr)
     sys.exit(2)
 columns = found.columns if found else []
-# JSON has no word for them.
-rows = [[None if isinstance(value, float) and not math.isfinite(value) else value for value in row] for row in rows]
-json.dump({"columns": columns, "rows": rows}, sys.stdout, default=str)
+json.dump({"columns": columns, "rows": plain(rows)}, sys.stdout, default=str)

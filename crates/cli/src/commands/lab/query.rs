@@ -7,6 +7,7 @@ use longfat_host::support::Missing;
 use longfat_schema::run::{
     DATASET_FILE, Kind, RESULT_FILE, ResultManifest, ResultStatus, find_runs, read_versioned, write_dataset,
 };
+use longfat_schema::text::printable;
 use serde_json::{Map, Value};
 use std::{
     path::{Path, PathBuf},
@@ -24,6 +25,8 @@ const NO_DUCKDB: i32 = 3;
 /// column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'trace' and 'note' are the samples
 /// of all runs; 'run' joins them with 'results'. An axis that is called like another column gets '_axis' at its end.
 ///
+/// The query sees these tables and nothing else: other files, the network and extensions are off.
+///
 /// It is done by DuckDB, from Python: 'python3 -m pip install duckdb'.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -38,7 +41,7 @@ pub struct QueryArgs {
     /// Results, or directories of results [default: runs].
     #[arg(value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// Rows as comma-separated values.
+    /// Rows as comma-separated values; text like a spreadsheet's formula gets an apostrophe.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     /// Rows as JSON objects.
@@ -132,6 +135,8 @@ fn ask(
     if !output.status.success() {
         return Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr).trim()).into());
     }
+    // Tables that were left out.
+    eprint!("{}", printable(&String::from_utf8_lossy(&output.stderr)));
     let found: Found = serde_json::from_slice(&output.stdout).context("the answer of DuckDB")?;
     Ok((found.columns, found.rows))
 }
@@ -144,8 +149,37 @@ fn text(value: &Value) -> String {
     }
 }
 
+/// Text that a spreadsheet would take for a formula begins with an apostrophe, which it shows as text: names and labels may
+/// come from a stranger's run.
+fn harmless(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    if is_formula { format!("'{text}") } else { text.to_owned() }
+}
+
 /// Quoted where it must be (RFC 4180).
 fn csv(text: &str) -> String {
+    let text = &harmless(text);
     let plain = !text.contains([',', '"', '\n', '\r']);
     if plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_quoted_where_it_must_be_and_never_a_formula() {
+        for (text, cell) in [
+            ("plain", "plain"),
+            ("a,b", "\"a,b\""),
+            ("a\"b", "\"a\"\"b\""),
+            ("-12.5", "-12.5"),
+            ("=HYPERLINK(\"http://x\")", "\"'=HYPERLINK(\"\"http://x\"\")\""),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+            ("-2+3", "'-2+3"),
+        ] {
+            assert_eq!(csv(text), cell);
+        }
+    }
 }

@@ -106,7 +106,8 @@ fn make(
     provenance: &Provenance,
     stop: &AtomicBool,
 ) -> anyhow::Result<RunDirectory> {
-    let carrier = Carrier { backend: run.backend, hosts: None, program, provenance };
+    let twins = run.then.manifest.twin.is_some();
+    let carrier = Carrier { backend: run.backend, hosts: None, program, twins, provenance };
     carrier
         .carry_out(&run.plan, &run.directory, &[], &mut |_| {}, stop)?
         .ok_or_else(|| anyhow!("interrupted"))?;

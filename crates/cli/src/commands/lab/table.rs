@@ -9,7 +9,7 @@ use longfat_lab::{
     spec::Protocol,
 };
 use longfat_report::quantity;
-use longfat_schema::run::{CaseInfo, Expectation, RunManifest, RunStatus, Spread};
+use longfat_schema::run::{Beside, CaseInfo, Expectation, RunManifest, RunStatus, Spread};
 
 pub fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
@@ -137,6 +137,36 @@ fn busiest_link(case: &CaseInfo, runs: &[RunManifest]) -> Option<String> {
         of_case.filter(|metric| metric.metric == METRIC).map(|metric| metric.of.as_str()).collect();
     let used = scopes.iter().filter_map(|of| Spread::of(figures(&case.name, METRIC, of, runs)));
     used.map(|spread| spread.median).max_by(f64::total_cmp).map(|value| quantity::of_metric(METRIC, value))
+}
+
+/// Emulated figures beside what the simulator makes of the same plans: how many agree, and those that do not.
+pub fn twins(finished: &Finished) -> String {
+    let twins = &finished.result.twins;
+    let mut lines: Vec<String> = Vec::new();
+    if !twins.is_empty() {
+        let far = twins.iter().filter(|beside| beside.is_far).count();
+        lines.push(format!("Beside the simulator: {} of {} figures agree.", twins.len() - far, twins.len()));
+    }
+    lines.extend(twins.iter().filter(|beside| beside.is_far).map(apart));
+    let left_out: std::collections::BTreeSet<&str> = finished
+        .runs
+        .iter()
+        .filter_map(|run| run.twin.as_ref())
+        .flat_map(|twin| twin.left_out.iter().map(String::as_str))
+        .collect();
+    lines.extend(left_out.into_iter().map(|what| format!("  not simulated: {what}")));
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+fn apart(beside: &Beside) -> String {
+    let value = |value| quantity::of_metric(&beside.metric, value);
+    let ratio = beside.ratio.map_or_else(String::new, |ratio| format!(", {ratio:.2} of it"));
+    let (case, metric, of) = (&beside.case, &beside.metric, &beside.of);
+    format!(
+        "! {case}: {metric} of {of}: {} emulated, {} simulated{ratio}",
+        value(beside.emulated),
+        value(beside.simulated)
+    )
 }
 
 /// One line per expectation, ✓ or ✗.

@@ -10,6 +10,7 @@ use longfat_host::support::Missing;
 use longfat_lab::{
     archive,
     backend::Backend,
+    rerun,
     session::{Carrier, Job},
 };
 use longfat_schema::run::Provenance;
@@ -68,11 +69,17 @@ fn give_up_with_input(stop: Arc<AtomicBool>) {
 }
 
 fn make(job: &Job, backend: Backend, own: Provenance, stop: &AtomicBool) -> Outcome {
+    if let Some(name) = rerun::outside(&job.plan) {
+        return Err(
+            anyhow!("the job names {name:?}, which would lead outside its directory or namespace").into()
+        );
+    }
     let program = std::env::current_exe().context("find the longfat program")?;
     let place = tempfile::tempdir().context("a place for the run")?;
     let directory = place.path().join(job.plan.directory());
     let provenance = Provenance { command_line: job.provenance.command_line.clone(), ..own };
-    let carrier = Carrier { backend, hosts: None, program: &program, provenance: &provenance };
+    let carrier =
+        Carrier { backend, hosts: None, program: &program, twins: job.twins, provenance: &provenance };
     let made = carrier.until_valid((0, &job.plan), &directory, job.retries, &mut |_| {}, stop);
     made?.ok_or_else(|| Failure::Failed(anyhow!("interrupted")))?;
     let file = place.path().join(format!("run{}", archive::SUFFIX));

@@ -3,19 +3,20 @@
 
 use super::head::{Refusal, Request, parse};
 use std::{
+    collections::BTreeMap,
     io::{self, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-/// How long a request may take to come, and a piece of its answer to go.
+/// How long a request may take to come, and so long again its answer to go, all pieces together.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at once; browsers open some that they may never use.
+/// Connections at once; browsers open some that they may never use. When there are more, the oldest is closed.
 const CONNECTIONS_MAX: usize = 64;
 /// What a client may have sent beyond its request is read so far, so that it sees the answer (RFC 9112, 9.6).
 const LINGER_BYTES_MAX: usize = 64 << 10;
@@ -60,7 +61,6 @@ fn reason(status: u16) -> &'static str {
         408 => "Request Timeout",
         410 => "Gone",
         431 => "Request Header Fields Too Large",
-        503 => "Service Unavailable",
         _ => "Internal Server Error",
     }
 }
@@ -68,46 +68,57 @@ fn reason(status: u16) -> &'static str {
 /// Answers every connection by a thread of its own, for as long as the listener lives.
 pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) {
     let answer = Arc::new(answer);
-    let open = Arc::new(AtomicUsize::new(0));
+    let open = Arc::new(Open::default());
     for connection in listener.incoming() {
-        let Ok(connection) = connection else {
+        let held = connection.and_then(|connection| Held::new(&open, connection));
+        let Ok(held) = held else {
             // Out of descriptors, most likely: there will be some again.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let (answer, held) = (Arc::clone(&answer), Held::new(&open));
-        if open.load(Ordering::Relaxed) > CONNECTIONS_MAX {
-            let _ = connection.set_write_timeout(Some(LINGER));
-            let _ = send(&connection, &refused(Refusal { status: 503, why: "Too many connections." }));
-            continue;
-        }
-        let talk = move || {
-            let _held = held;
-            // Whoever went away needs no answer.
-            let _ = talk(&connection, &*answer);
-        };
+        let answer = Arc::clone(&answer);
+        // Whoever went away needs no answer.
+        let talk = move || drop(talk(&held.connection, &*answer));
         let _ = thread::Builder::new().name("http".to_owned()).spawn(talk);
     }
 }
 
-/// Counts a connection for as long as it lives.
-struct Held(Arc<AtomicUsize>);
+/// Connections that are open, by number: the smallest is the oldest.
+#[derive(Default)]
+struct Open {
+    connections: Mutex<BTreeMap<u64, TcpStream>>,
+    next: AtomicU64,
+}
+
+/// A connection that is counted for as long as it lives.
+struct Held {
+    open: Arc<Open>,
+    number: u64,
+    connection: TcpStream,
+}
 
 impl Held {
-    fn new(open: &Arc<AtomicUsize>) -> Held {
-        open.fetch_add(1, Ordering::Relaxed);
-        Held(Arc::clone(open))
+    fn new(open: &Arc<Open>, connection: TcpStream) -> io::Result<Held> {
+        let number = open.next.fetch_add(1, Ordering::Relaxed);
+        let mut all = open.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(number, connection.try_clone()?);
+        if all.len() > CONNECTIONS_MAX
+            && let Some((_, oldest)) = all.pop_first()
+        {
+            // Its thread sees the end; it may have seen it before.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        Ok(Held { open: Arc::clone(open), number, connection })
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.open.connections.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
     }
 }
 
 fn talk(connection: &TcpStream, answer: &dyn Fn(&Request) -> Answer) -> io::Result<()> {
-    connection.set_write_timeout(Some(PATIENCE))?;
     let answer = match read(connection)? {
         Ok(Some(request)) => answer(&request),
         Ok(None) => return Ok(()),
@@ -157,9 +168,27 @@ fn refused(refusal: Refusal) -> Answer {
     }
 }
 
-fn send(mut connection: &TcpStream, answer: &Answer) -> io::Result<()> {
-    connection.write_all(&answer.bytes())?;
+fn send(connection: &TcpStream, answer: &Answer) -> io::Result<()> {
+    send_within(connection, &answer.bytes(), PATIENCE)?;
     connection.shutdown(Shutdown::Write)
+}
+
+/// A socket's own timeout is of one piece, of which a slow reader can make as many as it likes.
+fn send_within(mut connection: &TcpStream, mut bytes: &[u8], within: Duration) -> io::Result<()> {
+    let until = Instant::now() + within;
+    while !bytes.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        connection.set_write_timeout(Some(left))?;
+        match connection.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// A connection closed with bytes unread is reset, and the answer may be lost with it.
@@ -174,4 +203,40 @@ fn linger(mut connection: &TcpStream) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_dawdle_who_comes_last_is_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || serve(&listener, |_| Answer::ok("<p>here</p>".to_owned())));
+        let dawdling: Vec<TcpStream> =
+            (0..CONNECTIONS_MAX + 8).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut asker = TcpStream::connect(address).unwrap();
+        asker.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        asker.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut answer = String::new();
+        asker.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        drop(dawdling);
+    }
+
+    #[test]
+    fn who_reads_a_little_now_and_then_does_not_hold_an_answer_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        let within = Duration::from_millis(300);
+        let sending = thread::spawn(move || send_within(&connection, &vec![0; 200 << 20], within));
+        let mut piece = vec![0; 16 << 10];
+        // Each piece is well within the time of one write.
+        while !sending.is_finished() && reader.read(&mut piece).is_ok_and(|count| count > 0) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(sending.join().unwrap().is_err());
+    }
 }

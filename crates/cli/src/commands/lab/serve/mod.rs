@@ -7,13 +7,17 @@ use crate::{outcome::Outcome, stop};
 use anyhow::{Context, anyhow};
 use head::Request;
 use http::Answer;
+use longfat_host::{
+    capability,
+    confine::{Account, Confinement, system_files},
+};
 use longfat_report::{
     ReportError,
     site::{self, Filter, Found, Shelf, State},
 };
 use std::{
     net::{SocketAddr, TcpListener},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError, atomic::Ordering},
     thread,
     time::{Duration, SystemTime},
@@ -27,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(100);
 ///
 /// It needs no network: nothing on its pages is from elsewhere, and it listens on the loopback address only, unless
 /// --listen says otherwise (then whoever reaches that address can read these runs). It answers GET alone and changes
-/// nothing. Ctrl-C ends it.
+/// nothing: once it listens it gives up every right but to read that directory. Ctrl-C ends it.
 ///
 /// Exit codes: 0 ended by a person; 2 failed.
 #[derive(clap::Args)]
@@ -42,6 +46,9 @@ pub struct ServeArgs {
     /// Where it listens; port 0 is any free one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8350")]
     listen: SocketAddr,
+    /// Started by root: the user it becomes; 'root' stays [default: longfat, or else nobody].
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
 }
 
 /// What every answer is made from.
@@ -68,6 +75,14 @@ pub fn run(args: &ServeArgs) -> Outcome {
         eprintln!("warning: whoever reaches {address} can read what lies below {name}");
     }
     println!("http://{address}/");
+    // Runs may be for their owner alone to read: that right stays, and Landlock holds it to this directory.
+    let account = Account::choose(args.user.as_deref())?;
+    let kept: &[u32] = if account.is_some() { &[capability::DAC_READ_SEARCH] } else { &[] };
+    let reading = system_files().map(Path::to_path_buf).chain([directory.clone()]);
+    let confined = Confinement::of(account).keeping(kept).reading(reading).enter()?;
+    if !confined.has_landlock {
+        eprintln!("longfat: {confined}");
+    }
     let site = Site { directory, is_local, drawing: Mutex::new(()) };
     thread::spawn(move || http::serve(&listener, move |request| site.answer(request)));
     while !stop.load(Ordering::Relaxed) {
