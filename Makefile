@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams test-notebooks papers papers-emulated report-imtcp
+.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks fuzz fuzz-build papers papers-emulated report-imtcp
 
 LONGFAT := target/release/longfat
 
@@ -16,17 +16,21 @@ setup-tests: ## install what tests need beyond that (an SSH server among it)
 build: setup ## build the program
 	cargo build --release --locked
 
-demo: build ## run the conversion experiment (in the simulator where this host cannot emulate) and write its report
+demo: build ## run the conversion experiment, simulated (seconds) and then emulated where this host can, and write a page of each
 	@out=runs/conversion-$$(date -u +%Y%m%dT%H%M%SZ); \
+	  echo "demo: simulated first, in seconds; then with the TCP of this kernel" >&2; \
+	  $(LONGFAT) lab run experiments/conversion.toml --backend sim -o $$out-simulated; simulated=$$?; \
+	  [ $$simulated -le 1 ] || exit $$simulated; \
+	  $(LONGFAT) report $$out-simulated || exit 2; \
 	  $(LONGFAT) lab run experiments/conversion.toml -o $$out; status=$$?; \
 	  if [ $$status -eq 3 ]; then \
-	    echo "demo: this host cannot emulate the path (see above), so the same experiment is SIMULATED" >&2; \
-	    $(LONGFAT) lab run experiments/conversion.toml --backend sim -o $$out; status=$$?; \
+	    echo "demo: this host cannot emulate the path (see above): the page above, which is SIMULATED, is all there is" >&2; \
+	    exit $$simulated; \
 	  fi; \
 	  [ $$status -gt 1 ] || $(LONGFAT) report $$out || status=2; \
 	  exit $$status
 
-test: setup-tests checks ## every check and every test
+test: setup-tests checks fuzz-build ## every check and every test
 	cargo test --workspace --locked
 	$(MAKE) test-python
 	$(MAKE) test-notebooks
@@ -43,11 +47,19 @@ test-notebooks: ## every notebook of docs/notebooks, executed into target/notebo
 
 checks: setup ## formatting, lints, arrows, licences, documentation
 	cargo fetch --locked --quiet
+	cargo fetch --locked --quiet --manifest-path fuzz/Cargo.toml
 	cargo fmt --all --check
 	scripts/check-arrows
 	scripts/check-licences
+	scripts/check-advisories
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --locked --quiet
+
+fuzz: setup-tests ## every parser of strangers' bytes, fuzzed for a minute each
+	scripts/fuzz 60
+
+fuzz-build: setup-tests ## the fuzz targets, built as they run
+	scripts/fuzz --build
 
 papers: build ## the papers' tables beside ours, simulated (some minutes, and 18 of a processor for 10 Gbit/s): docs/papers.md
 	scripts/papers
@@ -90,7 +102,7 @@ bench-lab: build ## a simulated sweep on Ray beside local processes
 	python/environment
 	PATH="$(CURDIR)/target/python/bin:$$PATH" bench/lab/ray.py
 
-test-clients: ## curl, nginx, ssh, rsync, iperf3, git, PostgreSQL through the relay (installs these Debian packages)
+test-clients: ## curl, ssh, git, databases, MQTT, SMTP, Samba, FTP and others through the relay, beside plain forwarding (installs Debian packages)
 	scripts/setup-clients
 	cargo build --release --locked -p longfat-relay --example relay
 	tests/real-clients/run.py
@@ -108,6 +120,9 @@ soak-relay: soak-relay-streams ## the relay's long trials (half an hour): stream
 soak-relay-streams: ## 1 GiB each way, IPv4 and IPv6, under loss and reordering, and tiny windows (15 minutes at most)
 	cargo test --release --locked -p longfat-relay --test reliability --no-run
 	timeout 900 $(SOAK) long_streams a_gibibyte
+
+soak-relay-dialogues: ## 10,000 made-up dialogues, with and without the relay (5 minutes; DIALOGUES, DIALOGUES_SEED)
+	DIALOGUES=$${DIALOGUES:-10000} cargo test --release --locked -p longfat-relay --test dialogues -- --nocapture made_up
 
 clean: ## remove what building and running left
 	rm -rf target runs

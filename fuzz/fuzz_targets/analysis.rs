@@ -1,4 +1,5 @@
-//! Any packets as a capture through the whole analysis: no panic, and the sums are those of the packets.
+//! Any packets as a capture through the whole analysis: no panic, the sums are those of the packets, and no figure contradicts
+//! another.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,6 +7,7 @@ use longfat_analyze::{
     Settings,
     analysis::analyze,
     capture::{LinkType, reader::CaptureReader, write::PcapWriter},
+    contradictions::contradictions,
 };
 
 fuzz_target!(|packets: Vec<(u32, Vec<u8>)>| {
@@ -19,4 +21,5 @@ fuzz_target!(|packets: Vec<(u32, Vec<u8>)>| {
     let reader = CaptureReader::new(Box::new(file) as Box<dyn std::io::Read + Send>, "fuzz").expect("a capture");
     let analysis = analyze(vec![reader], Settings { detailed: true, ..Settings::default() }, |_| {}).expect("read");
     assert_eq!(analysis.capture.packets, packets.len() as u64);
+    assert_eq!(contradictions(&analysis), Vec::<String>::new());
 });

@@ -9,7 +9,7 @@ use longfat_analyze::{
         columns::{read::ColumnsReader, write::ColumnsWriter},
         roll::Origin,
     },
-    decode::{Decoded, decode},
+    decode::{Decoded, Protocol, Unfollowed, decode},
     segment::Segment,
     segments::Segments,
 };
@@ -42,6 +42,14 @@ fn fields(segment: &Segment) -> (u32, u32, u32, u16, u16, (u32, u32), Vec<(u32, 
     (sequence, acknowledgement, payload_bytes, flags, window, (ts_value, ts_echo), sack)
 }
 
+/// What a table keeps of it: not the name of what is not looked into.
+fn kept(decoded: Decoded) -> Decoded {
+    match decoded {
+        Decoded::Not(Unfollowed::Other(_)) => Decoded::Not(Unfollowed::Other(Protocol::NotIp)),
+        other => other,
+    }
+}
+
 /// What the library that decodes pages panics with is caught by the reader, so only other panics end the run.
 fn end_at_panics_of_ours() {
     let ended_at_all = std::panic::take_hook();
@@ -70,7 +78,7 @@ fuzz_target!(init: end_at_panics_of_ours(), |input: (Vec<(u32, Vec<u8>)>, Vec<(u
             let (link, time_ns) = (LinkType(101), i64::from(*time_ns));
             let packet = Packet { time_ns, original_bytes: data.len() as u32, data, link, direction: None };
             let mut expected = Segment::default();
-            assert_eq!((time_ns, decode(&packet, 0, &mut expected)), (*found_ns, *found));
+            assert_eq!((time_ns, kept(decode(&packet, 0, &mut expected))), (*found_ns, *found));
             assert!(*found != Decoded::Tcp || fields(&expected) == fields(segment));
         }
     }

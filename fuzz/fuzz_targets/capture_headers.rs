@@ -8,7 +8,9 @@ use longfat_analyze::{
     segment::Segment,
 };
 
-const LINKS: [u32; 10] = [1, 113, 276, 12, 101, 228, 229, 0, 108, 147];
+const LINKS: [u32; 25] = [
+    1, 113, 276, 12, 101, 228, 229, 0, 108, 147, 6, 8, 9, 10, 51, 104, 105, 107, 117, 119, 123, 127, 192, 239, 258,
+];
 
 fuzz_target!(|input: (u8, u16, &[u8])| {
     let (link, more, data) = input;

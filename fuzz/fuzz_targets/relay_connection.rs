@@ -17,6 +17,8 @@ fn step(code: u8, value: u8) -> Step {
         2 | 3 => Step::Room(side, usize::from(value) % 60 + 1),
         4 => Step::Fin(side),
         5 if value < 64 => Step::Reset(side),
+        5 if value > 250 => Step::Connect,
+        5 if value < 160 => Step::Urge(side, value),
         6 => Step::Spurious(side),
         _ => Step::Turn,
     }
@@ -24,12 +26,14 @@ fn step(code: u8, value: u8) -> Step {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((limit, steps)) = bytes.split_first() else { return };
-    let mut world = World::new(usize::from(*limit) % 50 + 1);
+    let read_limit = usize::from(*limit) % 50 + 1;
+    let mut world = if *limit < 128 { World::new(read_limit) } else { World::connecting(read_limit) };
     for pair in steps.chunks_exact(2) {
         world.apply(step(pair[0], pair[1]));
         world.check_prefix();
     }
     // Whatever came before: when both finish and read, the connection comes to an end.
+    world.apply(Step::Connect);
     for side in [Side::Client, Side::Server] {
         world.apply(Step::Fin(side));
         world.apply(Step::Room(side, 1 << 20));

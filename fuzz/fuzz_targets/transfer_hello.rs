@@ -1,0 +1,36 @@
+//! What a stranger sends to `longfat transfer serve`: any bytes are messages or an error, however they come in pieces, and no
+//! more of them are kept than the longest message has. What is read says the same when it is written and read again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use longfat_transfer::control::{FrameReader, HELLO_MAX_BYTES, Message, Speaker, encode};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((cut, bytes)) = bytes.split_first() else { return };
+    let mut reader = FrameReader::of_stranger();
+    for piece in bytes.chunks(usize::from(*cut).max(1)) {
+        reader.push(&piece[..piece.len().min(reader.room_bytes())]);
+        assert!(reader.room_bytes() <= HELLO_MAX_BYTES + 4);
+        loop {
+            match reader.next_message() {
+                Ok(Some(message)) => reads_back(&message),
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+    }
+    // Without the frame, which hides the parser from a fuzzer.
+    if let Ok(message) = Message::decode(bytes, Speaker::Client) {
+        reads_back(&message);
+        if let Message::Hello(hello) = &message {
+            let _ = hello.plan.check();
+        }
+    }
+    let _ = Message::decode(bytes, Speaker::Server);
+});
+
+fn reads_back(message: &Message) {
+    let Ok(frame) = encode(message) else { return };
+    let again = Message::decode(&frame[4..], Speaker::Client);
+    assert!(again.is_ok_and(|again| again == *message), "{message:?}");
+}
