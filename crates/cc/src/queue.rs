@@ -121,6 +121,9 @@ impl Default for Settings {
 pub struct QueuePlan {
     /// Delay that bytes may wait in the relay.
     pub target_us: u32,
+    /// A leg is left alone while it is so fast that full buffers would go out within so many targets.
+    #[serde(default = "at_once")]
+    pub tolerance: u32,
     /// What decides which packets are marked.
     pub controller: Kind,
     /// Whether the advertised window is the steady limit.
@@ -137,12 +140,19 @@ pub struct QueuePlan {
     pub drop: bool,
 }
 
+/// Of a target that somebody asked for.
+fn at_once() -> u32 {
+    1
+}
+
 impl Default for QueuePlan {
     fn default() -> QueuePlan {
         let Settings { target_us, hold_off_rtts, allowed_cwnds_x16, allowed_bytes, red_bytes, kind } =
             Settings::default();
         QueuePlan {
             target_us,
+            // Nobody asked: to keep a queue short costs a fast leg half of its rate where packets come one by one.
+            tolerance: 4,
             controller: kind,
             window: true,
             hold_off_rtts,
@@ -176,6 +186,12 @@ impl QueuePlan {
     pub fn check(&self) -> Result<(), String> {
         if !(1000..=10_000_000).contains(&self.target_us) {
             return Err(format!("a queue's target of {} us is not between 1 ms and 10 s", self.target_us));
+        }
+        if !(1..=1000).contains(&self.tolerance) {
+            return Err(format!(
+                "a queue's tolerance of {} targets is not between 1 and 1000",
+                self.tolerance
+            ));
         }
         let is_marked_by_size = matches!(self.controller, Kind::Fixed | Kind::Red);
         if is_marked_by_size && self.allowed_cwnds_x16 == 0 && self.allowed_bytes == 0 {
@@ -338,6 +354,7 @@ impl Room {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     target_us: u32,
+    tolerance: u32,
     room: Room,
     is_fast: bool,
     state: WindowState,
@@ -346,11 +363,17 @@ pub struct Window {
 impl Window {
     /// Holds a target delay.
     pub fn new(target_us: u32, room: Room) -> Window {
-        Window { target_us, room, is_fast: false, state: WindowState::default() }
+        Window { target_us, tolerance: 1, room, is_fast: false, state: WindowState::default() }
+    }
+
+    /// Sets nothing while full buffers would wait no longer than so many targets.
+    #[must_use]
+    pub fn tolerating(self, tolerance: u32) -> Window {
+        Window { tolerance, ..self }
     }
 
     /// Looks at the connection. Nothing is to be set while the outbound leg is so fast that full buffers would not wait longer than
-    /// the target; before its rate is known it is not taken for fast.
+    /// is tolerated; before its rate is known it is not taken for fast.
     pub fn update(&mut self, view: &View) -> Option<Advertised> {
         let mut out = Advertised::default();
         // SAFETY: the structs mirror C's (a test compares them) and live through the call.
@@ -364,9 +387,10 @@ impl Window {
         })
     }
 
-    /// Whether so many quarters of what the buffers hold go out within the target.
+    /// Whether so many quarters of what the buffers hold go out within what is tolerated.
     fn would_drain(&self, quarters: u128) -> bool {
-        let within = u128::from(self.state.drain.bytes_per_s) * u128::from(self.target_us) / 1_000_000;
+        let within_us = u128::from(self.target_us) * u128::from(self.tolerance);
+        let within = u128::from(self.state.drain.bytes_per_s) * within_us / 1_000_000;
         within > 0 && within >= u128::from(self.room.bytes()) * quarters / 4
     }
 
@@ -447,6 +471,16 @@ mod tests {
         assert!(first.is_some(), "10 Gbit/s, but nobody has seen it yet");
         assert_eq!(after(&mut window, 5, 50, 1_250_000, &mut sent_bytes), None);
         assert!(after(&mut window, 55, 500, 6250, &mut sent_bytes).is_some(), "it has become 50 Mbit/s");
+    }
+
+    #[test]
+    fn what_is_tolerated_is_left_alone_and_what_is_not_is_held() {
+        // 2.36 MB: 38 ms at 500 Mbit/s, 94 ms at 200 Mbit/s.
+        let held = |tolerance: u32, bytes_per_ms: u64| {
+            let (mut window, mut sent_bytes) = (Window::new(20_000, ROOM).tolerating(tolerance), 0);
+            after(&mut window, 0, 500, bytes_per_ms, &mut sent_bytes).is_some()
+        };
+        assert!(held(1, 62_500) && !held(4, 62_500) && held(4, 25_000));
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Queue {
         Queue {
             target_us: plan.target_us,
             marker: Marker::new(plan.settings()),
-            window: plan.window.then(|| Window::new(plan.target_us, room)),
+            window: plan.window.then(|| Window::new(plan.target_us, room).tolerating(plan.tolerance)),
             drops: plan.drop,
             random: seed | 1,
             look_at_ns: 0,

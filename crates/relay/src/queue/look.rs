@@ -116,7 +116,9 @@ impl Look {
         let queue = plan.queue.as_ref();
         Look {
             target_us: queue.map_or(u32::MAX, |queue| queue.target_us),
-            window: queue.filter(|queue| queue.window).map(|queue| Window::new(queue.target_us, room)),
+            window: queue
+                .filter(|queue| queue.window)
+                .map(|queue| Window::new(queue.target_us, room).tolerating(queue.tolerance)),
             // A connection begins with little room.
             set: Some(Set::default()),
             buffer_bytes: inbound.buffer_bytes,

@@ -54,6 +54,9 @@ impl fmt::Display for TargetSpec {
 pub struct QueueSpec {
     /// Delay that bytes may wait in the relay; `off` leaves the queue alone.
     pub target: Option<TargetSpec>,
+    /// A leg is left alone while it is so fast that full buffers would go out within so many targets: 1 where a target is written,
+    /// else 4.
+    pub tolerance: Option<u32>,
     /// What decides which packets are marked beside the window: `none`, `pi`, `red`, `fixed` or `every`.
     #[cfg_attr(feature = "json-schema", schemars(with = "Option<String>"))]
     pub controller: Option<Kind>,
@@ -95,8 +98,10 @@ impl QueueSpec {
         let hold_off_rtts = if controller == Kind::Every { 0 } else { ours.hold_off_rtts };
         // An allowed backlog in bytes replaces the default in windows.
         let by_windows = if self.allowed.is_some() { 0 } else { ours.allowed_cwnds_x16 };
+        let tolerance = self.target.map_or(ours.tolerance, |_| 1);
         Some(QueuePlan {
             target_us,
+            tolerance: self.tolerance.unwrap_or(tolerance),
             controller,
             window: self.window.unwrap_or(ours.window),
             hold_off_rtts: self.hold_off.unwrap_or(hold_off_rtts),
@@ -111,9 +116,10 @@ impl QueueSpec {
     pub fn words(plan: Option<&QueuePlan>) -> String {
         let Some(plan) = plan else { return "target = \"off\"".to_owned() };
         format!(
-            "target = \"{}us\", controller = \"{}\", window = {}, hold_off = {}, allowed_windows = {:?}, \
+            "target = \"{}us\", tolerance = {}, controller = \"{}\", window = {}, hold_off = {}, allowed_windows = {:?}, \
              allowed = \"{}B\", red = \"{}B\", drop = {}",
             plan.target_us,
+            plan.tolerance,
             plan.controller,
             plan.window,
             plan.hold_off_rtts,
@@ -180,7 +186,10 @@ mod tests {
         let checked = |words: &str| QueueSpec::from_words(words).unwrap().checked();
         assert!(checked("controller = \"every\"").unwrap_err().contains("allowed"));
         assert_eq!(checked("controller = \"every\", target = \"off\""), Ok(None));
-        assert_eq!(checked("target = \"20ms\""), Ok(Some(QueuePlan::default())));
+        assert_eq!(
+            checked("target = \"20ms\""),
+            Ok(Some(QueuePlan { tolerance: 1, ..QueuePlan::default() }))
+        );
     }
 
     #[test]
@@ -194,10 +203,10 @@ mod tests {
         fn a_plan_survives_the_command_line(
             target_us in 1000u32..10_000_000, window: bool, drop: bool, hold_off_rtts in 0u32..100,
             allowed_cwnds_x16 in 0u32..1000, allowed_bytes in 0u64..1 << 40, red_bytes in 0u64..1 << 40,
-            controller in prop::sample::select(vec![Kind::Fixed, Kind::Red, Kind::Pi, Kind::Every, Kind::None]),
+            tolerance in 1u32..=1000, controller in prop::sample::select(vec![Kind::Fixed, Kind::Red, Kind::Pi, Kind::Every, Kind::None]),
         ) {
             let plan = QueuePlan {
-                target_us, controller, window, hold_off_rtts, allowed_cwnds_x16, allowed_bytes, red_bytes, drop,
+                target_us, tolerance, controller, window, hold_off_rtts, allowed_cwnds_x16, allowed_bytes, red_bytes, drop,
             };
             prop_assert_eq!(QueueSpec::from_words(&QueueSpec::words(Some(&plan))).unwrap().plan(), Some(plan));
         }
