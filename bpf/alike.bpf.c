@@ -212,6 +212,15 @@ static __always_inline void keep(const struct packet *p)
 		bpf_map_delete_elem(&fresh, &p->direction);
 }
 
+/* As a router would have it; the last hop is not this one. */
+static __always_inline struct worn forwarded(const struct worn *known)
+{
+	struct worn worn = *known;
+
+	worn.ttl = worn.ttl > 1 ? worn.ttl - 1 : 1;
+	return worn;
+}
+
 /*
  * What a packet of that direction is to wear; 0 if that is not known. Before the other end has said anything its time to
  * live is not known; it is taken to be as high as this end's.
@@ -222,9 +231,7 @@ static __always_inline int choose(const struct packet *p, struct worn *worn)
 	struct direction other;
 
 	if (known && known->ttl) {
-		*worn = *known;
-		/* As a router would have it; the last hop is not this one. */
-		worn->ttl = worn->ttl > 1 ? worn->ttl - 1 : 1;
+		*worn = forwarded(known);
 		return 1;
 	}
 	other = back(&p->direction);
@@ -240,13 +247,19 @@ SEC("tcx/egress")
 int wear(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	struct worn worn = {};
+	struct worn worn = {}, *known;
 
 	if (skb->mark != own_mark || !parse(skb, &p))
 		return TCX_NEXT;
-	keep(&p);
-	if (!choose(&p, &worn))
-		return TCX_NEXT;
+	/* Nearly every packet: one look-up. */
+	known = bpf_map_lookup_elem(&carried, &p.direction);
+	if (known && known->ttl) {
+		worn = forwarded(known);
+	} else {
+		keep(&p);
+		if (!choose(&p, &worn))
+			return TCX_NEXT;
+	}
 	if (p.direction.is_ipv6)
 		wear6(p.ip, &worn);
 	else
