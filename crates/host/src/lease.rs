@@ -152,6 +152,24 @@ pub fn start_time(pid: i32) -> Option<u64> {
     if dead { None } else { after.split_whitespace().nth(19)?.parse().ok() }
 }
 
+/// Whether a process is on its way out: it has begun to exit, or is being killed.
+pub fn is_dying(pid: i32) -> bool {
+    /// Of `include/linux/sched.h`.
+    const PF_EXITING: u64 = 4;
+    const KILLED: u64 = 1 << (libc::SIGKILL - 1);
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let (stat, status) = (read("stat"), read("status"));
+    // Field 9, after the name's last ')'.
+    let flags =
+        stat.rsplit_once(')').and_then(|(_, after)| after.split_whitespace().nth(6)?.parse::<u64>().ok());
+    let pending = |line: &str| {
+        let set = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    };
+    flags.is_some_and(|flags| flags & PF_EXITING != 0)
+        || status.lines().filter_map(pending).any(|set| set & KILLED != 0)
+}
+
 /// Number of the PID namespace in which this process counts processes: elsewhere its pid is nobody's, or another's.
 pub fn pid_namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
@@ -182,6 +200,7 @@ mod tests {
     fn a_process_is_recognised_by_pid_and_start_time() {
         assert!(start_time(std::process::id() as i32).is_some());
         assert_eq!(start_time(i32::MAX), None);
+        assert!(!is_dying(std::process::id() as i32) && !is_dying(i32::MAX));
     }
 
     #[test]

@@ -17,7 +17,12 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixDatagram},
     },
+    time::{Duration, Instant},
 };
+
+/// How long a relay that was killed may take to go, and how often it is looked at.
+const DYING: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Where a relay that has this table says that it lives. Nobody sends anything there.
 fn sign_of_life(table_name: &str) -> std::io::Result<SocketAddr> {
@@ -43,8 +48,20 @@ fn shows_life(table_name: &str) -> bool {
 pub(super) fn is_living(table_name: &str, record: &Record) -> bool {
     match record.pid_namespace {
         Some(namespace) if lease::pid_namespace() != Some(namespace) => shows_life(table_name),
-        _ => lease::start_time(record.pid) == Some(record.start_ticks),
+        _ => lives_on(record),
     }
+}
+
+/// One that is dying is waited for: to give back its sockets and programs takes a killed relay a while.
+fn lives_on(record: &Record) -> bool {
+    let deadline = Instant::now() + DYING;
+    while lease::start_time(record.pid) == Some(record.start_ticks) {
+        if !lease::is_dying(record.pid) || Instant::now() >= deadline {
+            return true;
+        }
+        std::thread::sleep(LOOK);
+    }
+    false
 }
 
 /// That process, for a person.
