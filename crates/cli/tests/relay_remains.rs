@@ -160,7 +160,8 @@ fn refusals_outlive_failed_starts(tag: &str, accept: &str, signal: i32) {
         last = Some(Daemon::start(&bed, &file("")));
         eventually("connections are taken again", || accepted(&bed) > 3);
     });
-    assert!(answered <= accepted(&bed), "{answered} answered, {} relayed", accepted(&bed));
+    // The kernel answers before the relay accepts: what waits in the backlog is counted soon, what went past the relay never.
+    eventually("every connection answered was relayed", || answered <= accepted(&bed));
     ask(&bed.connect(SERVER), b"taken again");
     last.unwrap().end(libc::SIGTERM);
     let (code, said) = outcome(bed.command(&["clean"]));
