@@ -19,6 +19,7 @@
 #define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define NOEXIST 1 /* BPF_NOEXIST: only what is not there yet */
 #define DIRECTIONS (1 << 16)
+#define RECENT_BITS 12
 
 /* Of tcphdr.flags. */
 #define SYN 0x02
@@ -34,7 +35,7 @@ struct direction {
 	__u32 from[4], to[4];
 	__u16 from_port, to_port;
 	__u32 is_ipv6;
-};
+} __attribute__((aligned(8))); /* compared by words of eight octets */
 
 struct worn {
 	__u32 class_and_label; /* of the first word of an IPv6 header; of IPv4 the octet */
@@ -52,6 +53,28 @@ struct directions {
 struct directions fresh SEC(".maps");
 /* In which the relay has sent more than SYNs and resets. */
 struct directions carried SEC(".maps");
+
+struct bpf_spin_lock {
+	__u32 val;
+};
+
+/* A direction in `carried`, and its note. */
+struct recent {
+	struct direction direction;
+	struct worn worn;
+	struct bpf_spin_lock lock; /* of writers; a reader may see two halves, once */
+};
+
+/*
+ * In front of `carried`, each direction at one place of its own: nearly every packet is told by one comparison, without
+ * hashing. What the relay has never sent in does not come here.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << RECENT_BITS);
+	__type(key, __u32);
+	__type(value, struct recent);
+} recent SEC(".maps");
 
 /* Of the relay's own packets; filled by the loader. */
 const volatile __u32 own_mark SEC(".rodata.lf") = 0;
@@ -135,25 +158,72 @@ static __always_inline struct worn *find(const struct direction *direction)
 	return known ? known : bpf_map_lookup_elem(&fresh, direction);
 }
 
+static __always_inline struct recent *place(const struct direction *d)
+{
+	__u32 from = d->from[0] ^ d->from[1] ^ d->from[2] ^ d->from[3];
+	__u32 to = d->to[0] ^ d->to[1] ^ d->to[2] ^ d->to[3];
+	__u32 ports = (__u32)d->from_port << 16 | d->to_port;
+	/* Odd constants of their own: there and back are two places. */
+	__u32 mixed = (from * 0x9e3779b1u) ^ (to * 0x85ebca77u) ^ (ports * 0xc2b2ae3du);
+	__u32 index = (mixed * 0x27d4eb2fu) >> (32 - RECENT_BITS);
+
+	return bpf_map_lookup_elem(&recent, &index);
+}
+
+static __always_inline int is_of(const struct recent *recent, const struct direction *d)
+{
+	const __u64 *a = (const void *)&recent->direction, *b = (const void *)d;
+
+	_Static_assert(sizeof(*d) == 5 * sizeof(*a), "compared by words");
+	return !((a[4] ^ b[4]) | (a[0] ^ b[0]) | (a[2] ^ b[2]) | (a[1] ^ b[1]) | (a[3] ^ b[3]));
+}
+
+static __always_inline void remember(struct recent *at, const struct direction *d, const struct worn *worn)
+{
+	struct worn now = *worn;
+
+	bpf_spin_lock(&at->lock);
+	at->direction = *d;
+	at->worn = now;
+	bpf_spin_unlock(&at->lock);
+}
+
+static __always_inline int is_news(const struct worn *known, const struct worn *now)
+{
+	return known->class_and_label != now->class_and_label || known->ttl < now->ttl;
+}
+
+static __always_inline void note(struct worn *known, const struct worn *now)
+{
+	known->class_and_label = now->class_and_label;
+	if (known->ttl < now->ttl)
+		known->ttl = now->ttl;
+}
+
 SEC("tcx/ingress")
 int see(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	struct worn now = {}, *known;
+	struct recent *recent;
 
 	if (!parse(skb, &p))
 		return TCX_NEXT;
 	look(&p, &now);
-	known = find(&p.direction);
-	if (!known) {
-		if (p.flags & SYN)
-			bpf_map_update_elem(&fresh, &p.direction, &now, 0);
+	recent = place(&p.direction);
+	if (!recent || (is_of(recent, &p.direction) && !is_news(&recent->worn, &now)))
+		return TCX_NEXT;
+	known = bpf_map_lookup_elem(&carried, &p.direction);
+	if (known) {
+		note(known, &now);
+		remember(recent, &p.direction, known);
 		return TCX_NEXT;
 	}
-	if (known->class_and_label != now.class_and_label)
-		known->class_and_label = now.class_and_label;
-	if (known->ttl < now.ttl)
-		known->ttl = now.ttl;
+	known = bpf_map_lookup_elem(&fresh, &p.direction);
+	if (known)
+		note(known, &now);
+	else if (p.flags & SYN)
+		bpf_map_update_elem(&fresh, &p.direction, &now, 0);
 	return TCX_NEXT;
 }
 
@@ -243,23 +313,36 @@ static __always_inline int choose(const struct packet *p, struct worn *worn)
 	return 1;
 }
 
+/* What a packet of the relay's is to wear, which is known of nearly every one; 0 if it is not. */
+static __always_inline int dress(const struct packet *p, struct worn *worn)
+{
+	struct recent *recent = place(&p->direction);
+	struct worn *known;
+
+	if (!recent)
+		return 0;
+	if (is_of(recent, &p->direction) && recent->worn.ttl) {
+		*worn = forwarded(&recent->worn);
+		return 1;
+	}
+	known = bpf_map_lookup_elem(&carried, &p->direction);
+	if (!known || !known->ttl) {
+		keep(p);
+		return choose(p, worn);
+	}
+	remember(recent, &p->direction, known);
+	*worn = forwarded(known);
+	return 1;
+}
+
 SEC("tcx/egress")
 int wear(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	struct worn worn = {}, *known;
+	struct worn worn = {};
 
-	if (skb->mark != own_mark || !parse(skb, &p))
+	if (skb->mark != own_mark || !parse(skb, &p) || !dress(&p, &worn))
 		return TCX_NEXT;
-	/* Nearly every packet: one look-up. */
-	known = bpf_map_lookup_elem(&carried, &p.direction);
-	if (known && known->ttl) {
-		worn = forwarded(known);
-	} else {
-		keep(&p);
-		if (!choose(&p, &worn))
-			return TCX_NEXT;
-	}
 	if (p.direction.is_ipv6)
 		wear6(p.ip, &worn);
 	else

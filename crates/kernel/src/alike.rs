@@ -48,7 +48,7 @@ impl Alike {
     /// Descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
         /// The object's maps, programs and type information.
-        const OBJECT: usize = 8;
+        const OBJECT: usize = 9;
         OBJECT + self.links.len()
     }
 }

@@ -12,8 +12,8 @@
 //! - An urgent mark (RFC 9293 section 3.8.5) is passed on at its place: its byte is read and written by itself.
 //! - FIN is passed on as FIN after the last byte, per direction (half-close, RFC 9293 section 3.6).
 //! - RST, or a leg that timed out, is passed on as RST. Bytes the relay acknowledged before it are delivered first
-//!   (an end-to-end receiver would have had them too), for a time the shell bounds: also those of a client that is
-//!   reset before the leg to the server stands.
+//!   (an end-to-end receiver would have had them too), and a FIN behind them, for a time the shell bounds: also those of a
+//!   client that is reset before the leg to the server stands.
 
 #[cfg(test)]
 mod tests;
@@ -114,6 +114,8 @@ pub enum Event {
     Readable(Side),
     /// A socket may take bytes.
     Writable(Side),
+    /// A side that is about to be told as failed had finished sending before.
+    FinishedBefore(Side),
     /// A socket was reset, timed out, or could not connect.
     Failed(Side),
     /// So many bytes (at least one) were read into the buffer.
@@ -124,6 +126,8 @@ pub enum Event {
     ReadBlocked(Direction),
     /// The inbound peer has finished sending.
     ReadEnded(Direction),
+    /// Reading the inbound socket failed: it gives nothing any more.
+    ReadFailed(Direction),
     /// So many bytes of the buffer (at least one) were written.
     Written(Direction, usize),
     /// The outbound socket takes nothing now.
@@ -155,6 +159,8 @@ struct Flow {
     /// What is held is one urgent byte.
     holds_mark: bool,
     input_ended: bool,
+    /// By a FIN: a reset that comes after it is passed on after it.
+    has_fin: bool,
     output_ended: bool,
 }
 
@@ -170,7 +176,7 @@ impl Flow {
     }
 
     fn is_delivered(&self) -> bool {
-        self.output_ended || (self.input_ended && self.held_bytes == 0)
+        self.output_ended || (self.input_ended && !self.has_fin && self.held_bytes == 0)
     }
 }
 
@@ -204,9 +210,9 @@ impl Connection {
         match self.phase {
             Phase::Connecting | Phase::ConnectingForGone | Phase::Reset => Action::Wait,
             Phase::Open => self.flow(direction).next(),
-            // A reset goes where a FIN would have gone.
+            // A reset goes where a FIN would have gone, unless there was one.
             Phase::Resetting(side) if direction.from() == side => match self.flow(direction).next() {
-                Action::Finish => Action::Wait,
+                Action::Finish if !self.flow(direction).has_fin => Action::Wait,
                 action => action,
             },
             Phase::Resetting(_) => Action::Wait,
@@ -254,11 +260,13 @@ impl Connection {
             Event::Connected => self.on_connected(),
             Event::Readable(side) => self.flow_mut(Direction::out_of(side)).readable = true,
             Event::Writable(side) => self.flow_mut(Direction::out_of(side.other())).writable = true,
+            Event::FinishedBefore(side) => self.flow_mut(Direction::out_of(side)).has_fin = true,
             Event::Failed(side) => self.on_failed(side),
             Event::Read(direction, bytes) => self.flow_mut(direction).held_bytes += bytes,
             Event::ReadMark(direction) => self.on_mark(direction),
             Event::ReadBlocked(direction) => self.flow_mut(direction).readable = false,
-            Event::ReadEnded(direction) => self.flow_mut(direction).input_ended = true,
+            Event::ReadEnded(direction) => self.on_read_ended(direction),
+            Event::ReadFailed(direction) => self.on_read_failed(direction),
             Event::Written(direction, bytes) => self.on_written(direction, bytes),
             Event::WriteBlocked(direction) => self.flow_mut(direction).writable = false,
             Event::Finished(direction) => self.flow_mut(direction).output_ended = true,
@@ -275,6 +283,23 @@ impl Connection {
         self.flow_mut(Direction::ClientToServer).writable = true;
         if is_client_gone {
             self.on_failed(Side::Client);
+        }
+    }
+
+    fn on_read_ended(&mut self, direction: Direction) {
+        let is_open = self.phase == Phase::Open;
+        let flow = self.flow_mut(direction);
+        flow.input_ended = true;
+        flow.has_fin |= is_open;
+    }
+
+    fn on_read_failed(&mut self, direction: Direction) {
+        if self.phase == Phase::Resetting(direction.from()) {
+            let flow = self.flow_mut(direction);
+            // What came last is not known: no FIN says that it was all.
+            (flow.input_ended, flow.has_fin) = (true, false);
+        } else {
+            self.on_failed(direction.from());
         }
     }
 
@@ -300,10 +325,8 @@ impl Connection {
                 // What arrived before the reset is still in the socket's receive queue.
                 self.flow_mut(Direction::out_of(side)).readable = true;
             }
-            // A second failure of the same socket: its receive queue is used up.
-            Phase::Resetting(first) if first == side => {
-                self.flow_mut(Direction::out_of(side)).input_ended = true;
-            }
+            // Told again, of a writing and by an event: its receive queue is still to be read.
+            Phase::Resetting(first) if first == side => {}
             Phase::Resetting(_) => self.phase = Phase::Reset,
             Phase::Reset => {}
         }

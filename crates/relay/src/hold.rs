@@ -235,6 +235,14 @@ pub(crate) struct Hold<'a> {
     visited: HashMap<usize, Visit>,
 }
 
+/// What a worker gives when it turns to its held handshakes.
+pub(crate) struct Turn<'a> {
+    pub epoll: &'a Epoll,
+    pub round: u64,
+    /// Whether the worker has a client of that pair who came earlier, and whose server it has still to dial.
+    pub is_behind: &'a dyn Fn(&Pair) -> bool,
+}
+
 /// What a gate's SYNs were like.
 #[derive(Default)]
 struct Visit {
@@ -273,11 +281,13 @@ impl<'a> Hold<'a> {
         outcome.map_err(|errno| Error::io(WATCH, errno))
     }
 
-    /// What epoll said of a gate or a dial, in that round of the worker.
-    pub fn on_event(&mut self, data: u64, flags: EpollFlags, epoll: &Epoll, round: u64) {
+    /// What epoll said of a gate or a dial, in this turn of the worker.
+    pub fn on_event(&mut self, data: u64, flags: EpollFlags, turn: &Turn<'_>) {
         match data {
-            GATES.. if flags.contains(EpollFlags::EPOLLERR) => self.lose((data & !GATES) as usize, epoll),
-            GATES.. => self.read_some((data & !GATES) as usize, epoll, round),
+            GATES.. if flags.contains(EpollFlags::EPOLLERR) => {
+                self.lose((data & !GATES) as usize, turn.epoll)
+            }
+            GATES.. => self.read_some((data & !GATES) as usize, turn),
             _ => self.on_dial(data & !TOKENS, flags),
         }
     }
@@ -295,19 +305,19 @@ impl<'a> Hold<'a> {
         ));
     }
 
-    fn read_some(&mut self, rule: usize, epoll: &Epoll, round: u64) {
+    fn read_some(&mut self, rule: usize, turn: &Turn<'_>) {
         let Some(gate) = self.gates.get(&rule).cloned() else { return };
         let Some(tun) = gate.tuns.get(self.holder) else { return };
-        let most = self.visited.entry(rule).or_default().crowd.turn(round);
+        let most = self.visited.entry(rule).or_default().crowd.turn(turn.round);
         let mut packet = [0; tun::PACKET_BYTES];
         for _ in 0..most {
             let Some(bytes) = tun.read(&mut packet) else { return };
-            self.on_packet((rule, &gate.way, tun), &packet[..bytes], epoll);
+            self.on_packet((rule, &gate.way, tun), &packet[..bytes], turn);
             self.count();
         }
     }
 
-    fn on_packet(&mut self, from: (usize, &ConnectionPlan, &Tun), packet: &[u8], epoll: &Epoll) {
+    fn on_packet(&mut self, from: (usize, &ConnectionPlan, &Tun), packet: &[u8], turn: &Turn<'_>) {
         // The kernel's own multicast and whatever else is routed here by hand.
         let Some(syn) = Syn::parse(packet) else { return };
         if ![syn.client, syn.server].iter().all(|end| destination::is_taken(end.ip())) {
@@ -324,7 +334,7 @@ impl<'a> Hold<'a> {
             Verdict::Pass => self.pass(pair, packet, "no room"),
             // A SYN the kernel does not take will come again.
             Verdict::Answer | Verdict::Prove => drop(tun.write(packet)),
-            Verdict::Dial(number) => match self.dial(number, pair, (rule, way), epoll) {
+            Verdict::Dial(number) => match self.dial(number, pair, (rule, way), turn) {
                 Ok(()) => {}
                 Err(error) if is_answer(&error) => self.refuse(pair, number, (rule, now), &error),
                 Err(error) => {
@@ -385,7 +395,7 @@ impl<'a> Hold<'a> {
         number: u64,
         pair: Pair,
         (rule, way): (usize, &ConnectionPlan),
-        epoll: &Epoll,
+        turn: &Turn<'_>,
     ) -> io::Result<()> {
         let (client, server) = pair;
         let leg = self.shared.leg(&way.server, true);
@@ -396,9 +406,9 @@ impl<'a> Hold<'a> {
         let (holder, begun) = (self.holder, Instant::now());
         let (answered, was_reset) = (false, false);
         let dial = Waiting { socket, number, answered, was_reset, rule, holder, begun };
-        let is_behind = self.busy.has(&pair);
+        let is_behind = self.busy.has(&pair) || (turn.is_behind)(&pair);
         match if is_behind { Dialled::PairBusy } else { leg::connect_as(&dial.socket, pair)? } {
-            Dialled::UnderWay => self.watch(pair, dial, epoll),
+            Dialled::UnderWay => self.watch(pair, dial, turn.epoll),
             Dialled::PairBusy => {
                 self.busy.push(pair, dial, Instant::now());
                 Ok(())
@@ -424,24 +434,25 @@ impl<'a> Hold<'a> {
     }
 
     /// Tries those again whose clients' last connections may have ended.
-    pub fn dial_freed(&mut self, epoll: &Epoll) {
+    pub fn dial_freed(&mut self, turn: &Turn<'_>) {
         let now = Instant::now();
-        for turn in self.busy.due(now) {
-            let (pair, number) = (turn.pair, turn.dial.number);
+        for next in self.busy.due(now) {
+            let (pair, number) = (next.pair, next.dial.number);
             if !self.table.is_dialled(pair, number) {
                 self.shared.warn_pair_busy(pair);
                 continue;
             }
-            match leg::connect_as(&turn.dial.socket, pair) {
-                Ok(Dialled::PairBusy) => self.busy.back(turn, now),
+            let is_behind = (turn.is_behind)(&pair);
+            match if is_behind { Ok(Dialled::PairBusy) } else { leg::connect_as(&next.dial.socket, pair) } {
+                Ok(Dialled::PairBusy) => self.busy.back(next, now),
                 Ok(Dialled::UnderWay) => {
                     // Out of watches: the client's next SYN finds out.
-                    if self.watch(pair, turn.dial, epoll).is_err() {
+                    if self.watch(pair, next.dial, turn.epoll).is_err() {
                         self.table.forget(pair);
                     }
                 }
                 Err(error) => {
-                    let Waiting { rule, begun, .. } = turn.dial;
+                    let Waiting { rule, begun, .. } = next.dial;
                     self.refuse(pair, number, (rule, begun), &error);
                 }
             }

@@ -43,6 +43,8 @@ pub(crate) enum Got {
     End,
     /// The socket was reset or timed out.
     Failed,
+    /// The same, when the peer had finished sending; nothing is queued.
+    FailedAfterFin,
     /// Bytes are queued that splice(2) does not give: the buffer must be memory.
     Unspliced,
 }
@@ -85,6 +87,7 @@ enum Next {
     Nothing,
     End,
     Failed,
+    FailedAfterFin,
 }
 
 /// States of `net/tcp_states.h` in which a FIN has been received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
@@ -108,9 +111,12 @@ fn next(socket: &TcpStream) -> Next {
 /// Of a socket that has nothing queued.
 fn end(socket: &TcpStream, state: u8) -> Next {
     match state {
-        CLOSED if socket.take_error().ok().flatten().is_some() => Next::Failed,
-        // Without an error it has ended orderly, or the error was told before, and the connection is being reset.
-        CLOSED => Next::End,
+        CLOSED => match socket.take_error().ok().flatten() {
+            Some(error) if leg::is_reset_after_fin(&error) => Next::FailedAfterFin,
+            Some(_) => Next::Failed,
+            // It has ended orderly, or the error was told before, and the connection is being reset.
+            None => Next::End,
+        },
         state if FINISHED.contains(&state) => Next::End,
         _ => Next::Nothing,
     }
@@ -124,6 +130,7 @@ fn without_bytes(from: &TcpStream, next: Next, ahead: &mut Ahead) -> Got {
         Next::Nothing => Got::Nothing,
         Next::End => Got::End,
         Next::Failed => Got::Failed,
+        Next::FailedAfterFin => Got::FailedAfterFin,
     }
 }
 

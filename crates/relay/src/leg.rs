@@ -179,6 +179,11 @@ pub(crate) fn is_reset(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
+/// Whether a peer that has reset a connection had finished sending before.
+pub(crate) fn is_reset_after_fin(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
+
 /// No answer of anybody's, whatever its number: that of a port which the relay may not have is also that of a prohibition on the
 /// way to the server.
 fn not_bound(source: SocketAddr, errno: Errno) -> io::Error {

@@ -326,7 +326,11 @@ impl Relayed {
             }
             Got::Nothing => (Event::ReadBlocked(direction), 0),
             Got::End => (Event::ReadEnded(direction), 0),
-            Got::Failed | Got::Unspliced => (Event::Failed(direction.from()), 0),
+            Got::FailedAfterFin => {
+                self.on(Event::FinishedBefore(direction.from()));
+                (Event::Failed(direction.from()), 0)
+            }
+            Got::Failed | Got::Unspliced => (Event::ReadFailed(direction), 0),
         };
         self.on(event);
         self.is_bulk[index] |= bytes >= SMALL_BYTES;
@@ -346,7 +350,12 @@ impl Relayed {
 
     /// Reports an event to the logic and remembers who ended the connection.
     pub fn on(&mut self, event: Event) {
-        if let Event::Failed(side) = event
+        let failed = match event {
+            Event::Failed(side) => Some(side),
+            Event::ReadFailed(direction) => Some(direction.from()),
+            _ => None,
+        };
+        if let Some(side) = failed
             && self.ended == Ended::Finished
         {
             let unreachable = self.logic.is_connecting() && side == Side::Server;

@@ -129,7 +129,11 @@ impl<'a> Worker<'a> {
         while !self.is_done() {
             let count = self.wait(&mut events)?;
             self.round += 1;
-            for event in &events[..count] {
+            // Of one port, a client who is there came before the next SYN.
+            let doors_first = [true, false].into_iter().flat_map(|doors| {
+                events[..count].iter().filter(move |event| (event.data() >= LISTENERS) == doors)
+            });
+            for event in doors_first {
                 self.dispatch(event.data(), event.events());
             }
             self.shared.seats[self.index].rounds.fetch_add(1, Ordering::Relaxed);
@@ -154,10 +158,21 @@ impl<'a> Worker<'a> {
 
     /// Follows new gates, and forgets handshakes that are held no more.
     fn look_after_held(&mut self) -> Result<()> {
-        let Some(hold) = &mut self.hold else { return Ok(()) };
-        hold.tidy();
-        hold.dial_freed(&self.epoll);
-        hold.follow(&self.epoll)
+        self.with_hold(|hold, turn| {
+            hold.tidy();
+            hold.dial_freed(turn);
+            hold.follow(turn.epoll)
+        })
+        .unwrap_or(Ok(()))
+    }
+
+    /// Of clients that are there already, connections of the same pair came earlier: a client whose SYN was not held left again
+    /// before its server was dialled.
+    fn with_hold<T>(&mut self, work: impl FnOnce(&mut Hold<'a>, &hold::Turn<'_>) -> T) -> Option<T> {
+        let Worker { hold, busy, order, epoll, round, .. } = self;
+        let is_behind = |pair: &hold::Pair| busy.has(pair) || order.has_waiting((pair.0.ip(), pair.1));
+        let turn = hold::Turn { epoll, round: *round, is_behind: &is_behind };
+        hold.as_mut().map(|hold| work(hold, &turn))
     }
 
     /// A connection may still be on its way here from another worker, so all of them count; after the drain time
@@ -202,9 +217,7 @@ impl<'a> Worker<'a> {
             }
             LISTENERS.. => self.on_door((data - LISTENERS) as DoorId),
             hold::TOKENS.. => {
-                if let Some(hold) = &mut self.hold {
-                    hold.on_event(data, flags, &self.epoll, self.round);
-                }
+                self.with_hold(|hold, turn| hold.on_event(data, flags, turn));
             }
             _ => self.dispatch_connection(Token::from(data), Token::side(data), flags),
         }
@@ -235,7 +248,10 @@ impl<'a> Worker<'a> {
         }
         // The event of the handshake may bring the server's first bytes, or its reset, too: no other will.
         let Some(connection) = self.slots.get_mut(token) else { return };
-        if error.is_some() {
+        if let Some(error) = error {
+            if leg::is_reset_after_fin(&error) {
+                connection.on(Event::FinishedBefore(side));
+            }
             connection.on(Event::Failed(side));
         }
         let (fin, mark) = (EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP, EpollFlags::EPOLLPRI);

@@ -1,4 +1,4 @@
-use super::world::{Step, World};
+use super::world::{Peer, Step, World};
 use super::*;
 use Direction::{ClientToServer, ServerToClient};
 use proptest::prelude::*;
@@ -83,6 +83,45 @@ fn a_reset_is_passed_on_after_what_was_acknowledged_before_it() {
 }
 
 #[test]
+fn a_reset_that_is_told_twice_leaves_what_came_before_it_to_be_read() {
+    let mut connection = open();
+    connection.on(Event::Read(ServerToClient, 5));
+    for _ in ["by a writing", "by an event"] {
+        connection.on(Event::Failed(Side::Client));
+    }
+    assert_eq!((connection.next(ClientToServer), connection.ending()), (Action::Read, None));
+    connection.on(Event::Read(ClientToServer, 7));
+    assert_eq!(connection.next(ClientToServer), Action::Write);
+    connection.on(Event::Written(ClientToServer, 7));
+    connection.on(Event::ReadFailed(ClientToServer));
+    assert_eq!(connection.ending(), Some(Ending::Settle(Side::Server)));
+}
+
+#[test]
+fn no_fin_follows_a_reading_that_failed() {
+    let mut connection = open();
+    connection.on(Event::FinishedBefore(Side::Client));
+    connection.on(Event::Failed(Side::Client));
+    connection.on(Event::ReadFailed(ClientToServer));
+    assert_eq!(connection.next(ClientToServer), Action::Wait);
+    assert_eq!(connection.ending(), Some(Ending::Settle(Side::Server)));
+}
+
+#[test]
+fn a_fin_goes_before_the_reset_that_came_after_it() {
+    let mut connection = open();
+    connection.on(Event::Read(ClientToServer, 5));
+    connection.on(Event::FinishedBefore(Side::Client));
+    connection.on(Event::Failed(Side::Client));
+    connection.on(Event::Written(ClientToServer, 5));
+    assert_eq!((connection.next(ClientToServer), connection.ending()), (Action::Read, None));
+    connection.on(Event::ReadEnded(ClientToServer));
+    assert_eq!((connection.next(ClientToServer), connection.ending()), (Action::Finish, None));
+    connection.on(Event::Finished(ClientToServer));
+    assert_eq!(connection.ending(), Some(Ending::Settle(Side::Server)));
+}
+
+#[test]
 fn a_peer_that_does_not_read_cannot_hold_a_reset_for_ever() {
     let mut connection = open();
     connection.on(Event::Read(ClientToServer, 5));
@@ -129,6 +168,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (side(), 1usize..60).prop_map(|(s, n)| Step::Room(s, n)),
         1 => side().prop_map(Step::Fin),
         1 => side().prop_map(Step::Reset),
+        1 => side().prop_map(Step::ResetUntold),
         2 => side().prop_map(Step::Spurious),
         8 => Just(Step::Turn),
     ]
@@ -155,7 +195,8 @@ proptest! {
         read_limit in 1usize..50,
     ) {
         let mut world = World::new(read_limit);
-        for step in steps.into_iter().filter(|step| !matches!(step, Step::Reset(_))) {
+        let is_reset = |step: &Step| matches!(step, Step::Reset(_) | Step::ResetUntold(_));
+        for step in steps.into_iter().filter(|step| !is_reset(step)) {
             world.apply(step);
         }
         for side in [Side::Client, Side::Server] {
@@ -177,7 +218,11 @@ proptest! {
         who in side(),
     ) {
         let mut world = World::new(read_limit);
-        let calm = |step: &Step| !matches!(step, Step::Reset(_)) && !matches!(step, Step::Fin(s) if *s == who.other());
+        let calm = |step: &Step| match step {
+            Step::Reset(_) => false,
+            Step::Fin(side) | Step::ResetUntold(side) => *side == who,
+            _ => true,
+        };
         for step in steps.into_iter().filter(calm) {
             world.apply(step);
         }
@@ -187,6 +232,8 @@ proptest! {
         world.check_prefix();
         prop_assert_eq!(world.logic.ending(), Some(Ending::Settle(who.other())));
         prop_assert_eq!(world.peers[who.other() as usize].got.len(), world.sent[who as usize].len());
+        let Peer { sent_fin, told_by_writing, .. } = world.peers[who as usize];
+        prop_assert!(world.peers[who.other() as usize].got_fin == sent_fin || told_by_writing);
         world.logic.on(Event::Settled);
         prop_assert_eq!(world.logic.ending(), Some(Ending::Reset));
     }
@@ -198,7 +245,8 @@ proptest! {
         is_reset in any::<bool>(),
     ) {
         let mut world = World::connecting(read_limit);
-        for step in steps.into_iter().filter(|step| !matches!(step, Step::Reset(Side::Server))) {
+        let refuses = |step: &Step| matches!(step, Step::Reset(Side::Server) | Step::ResetUntold(Side::Server));
+        for step in steps.into_iter().filter(|step| !refuses(step)) {
             world.apply(step);
         }
         prop_assert!(world.logic.ending().is_none() && world.peers[1].got.is_empty());
@@ -209,7 +257,8 @@ proptest! {
         world.check_prefix();
         prop_assert_eq!(world.peers[1].got.len(), world.sent[0].len());
         let is_settling = world.logic.ending() == Some(Ending::Settle(Side::Server));
-        prop_assert!(is_settling != world.peers[1].got_fin, "a FIN or, later, a reset");
+        prop_assert_eq!(is_settling, world.peers[0].failed, "a reset, after all else");
+        prop_assert_eq!(world.peers[1].got_fin, world.peers[0].sent_fin);
     }
 
     #[test]

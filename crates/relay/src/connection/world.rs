@@ -15,8 +15,12 @@ pub struct Byte {
 #[derive(Default)]
 pub struct Peer {
     to_read: VecDeque<Byte>,
-    sent_fin: bool,
-    failed: bool,
+    pub sent_fin: bool,
+    pub failed: bool,
+    /// The relay has been told that it has.
+    told: bool,
+    /// By a writing, which does not say that a FIN had come.
+    pub told_by_writing: bool,
     room_bytes: usize,
     pub got: Vec<Byte>,
     pub got_fin: bool,
@@ -31,6 +35,8 @@ pub enum Step {
     Room(Side, usize),
     Fin(Side),
     Reset(Side),
+    /// The same, of which no event tells yet: who writes finds out.
+    ResetUntold(Side),
     /// The server answers.
     Connect,
     Spurious(Side),
@@ -83,8 +89,12 @@ impl World {
                 self.peer(side).sent_fin = true;
                 self.logic.on(Event::Readable(side));
             }
-            Step::Reset(side) if !self.peer(side).failed => {
-                self.peer(side).failed = true;
+            Step::ResetUntold(side) => self.peer(side).failed |= self.connected,
+            Step::Reset(side) if !self.peer(side).told => {
+                (self.peer(side).failed, self.peer(side).told) = (true, true);
+                if self.peer(side).sent_fin {
+                    self.logic.on(Event::FinishedBefore(side));
+                }
                 self.logic.on(Event::Failed(side));
             }
             Step::Spurious(side) => {
@@ -143,9 +153,17 @@ impl World {
         let before_mark = peer.to_read.iter().take_while(|byte| !byte.is_urgent).count();
         let bytes = if is_at_mark { 1 } else { limit.min(before_mark) };
         let taken: Vec<Byte> = peer.to_read.drain(..bytes).collect();
-        let event = match (bytes, peer.sent_fin || peer.failed) {
-            (0, true) => Event::ReadEnded(direction),
-            (0, false) => Event::ReadBlocked(direction),
+        let tells = bytes == 0 && peer.failed && !peer.told;
+        peer.told |= tells;
+        let (sent_fin, failed) = (peer.sent_fin, peer.failed);
+        let event = match bytes {
+            0 if tells && sent_fin => {
+                self.logic.on(Event::FinishedBefore(direction.from()));
+                Event::Failed(direction.from())
+            }
+            0 if tells => Event::ReadFailed(direction),
+            0 if sent_fin || failed => Event::ReadEnded(direction),
+            0 => Event::ReadBlocked(direction),
             _ if is_at_mark => Event::ReadMark(direction),
             _ => Event::Read(direction, bytes),
         };
@@ -159,6 +177,8 @@ impl World {
         assert!(are_marked && (held == 1 || !as_mark), "a mark where none was, or none where one was");
         let to = direction.to();
         if self.peer(to).failed {
+            let peer = self.peer(to);
+            peer.told_by_writing |= !std::mem::replace(&mut peer.told, true);
             return Event::Failed(to);
         }
         let bytes = held.min(self.peer(to).room_bytes);

@@ -442,15 +442,24 @@ fn answered_lines(
 
 /// Marks a SYN for the place where it is held: always the same one for the same two addresses.
 fn hold_syn(rule: usize, family: &str, numbers: &Numbers, holders: usize) -> String {
-    let first = numbers.hold_mark(Place { rule, holder: 0 });
-    let mark = match holders {
-        1 => format!("{first:#x}"),
+    let mark = mark_by_holder(family, numbers, holders, numbers.hold_mark(Place { rule, holder: 0 }));
+    format!("{mark} goto held")
+}
+
+/// Has it go to the listener of the worker that would hold it: what comes after it from the same port is that worker's, too.
+fn choose_holder(family: &str, numbers: &Numbers, holders: usize) -> String {
+    mark_by_holder(family, numbers, holders, steer::mark(0))
+}
+
+/// The first mark, or one of those after it, by the worker that holds such a SYN.
+fn mark_by_holder(family: &str, numbers: &Numbers, holders: usize, first: u32) -> String {
+    match holders {
+        1 => format!("meta mark set {first:#x}"),
         _ => format!(
-            "jhash {family} saddr . {family} daddr mod {holders} seed {:#x} offset {first}",
+            "meta mark set jhash {family} saddr . {family} daddr mod {holders} seed {:#x} offset {first}",
             numbers.mark
         ),
-    };
-    format!("meta mark set {mark} goto held")
+    }
 }
 
 /// More than this of a rule and family is a flood, or nearly: the kernel answers the rest itself, by cookies if need be, and the
@@ -499,7 +508,8 @@ fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts], take: &
                     // A pair the kernel knows: a handshake under way, or TIME_WAIT, with which a forwarded packet would
                     // be dropped.
                     let take = take_syn(index, family, &format!("{address}:{port}"), take);
-                    lines.push(format!("{matched}socket transparent 1 {take}"));
+                    let choose = choose_holder(family, numbers, plan.holders());
+                    lines.push(format!("{matched}socket transparent 1 {choose} {take}"));
                     let hold = hold_syn(index, family, numbers, plan.holders());
                     lines.push(format!("{matched}{HOLDING} {hold}"));
                     lines.push(format!("{matched}{take}"));

@@ -73,6 +73,11 @@ impl<P: Copy + Eq + Hash, T: Copy + Eq> Order<P, T> {
         due
     }
 
+    /// Whether somebody's dial waits for another of that pair.
+    pub fn has_waiting(&self, pair: P) -> bool {
+        self.waiting > 0 && self.lines.get(&pair).is_some_and(|line| !line.waiting.is_empty())
+    }
+
     /// Whether no dial's time is running: the clock need not be read.
     pub fn is_still(&self) -> bool {
         self.deadlines.is_empty()
@@ -122,8 +127,10 @@ mod tests {
         assert_eq!(order.on_arrival(PAIR, 0, now), [0]);
         assert_eq!(order.on_arrival(PAIR, 1, now), NOBODY);
         assert_eq!(order.on_arrival(2, 2, now), [2]);
+        assert!(order.has_waiting(PAIR) && !order.has_waiting(2));
         assert_eq!(order.on_outcome(2, 2, now), NOBODY);
         assert_eq!(order.on_outcome(PAIR, 0, now), [1]);
+        assert!(!order.has_waiting(PAIR));
         assert_eq!(order.on_outcome(PAIR, 1, now), NOBODY);
         assert_eq!(order.on_arrival(PAIR, 3, now), [3], "nobody is before it");
         assert_eq!(order.idle(now), None);

@@ -23,7 +23,8 @@ const LATE: Duration = Duration::from_millis(1500);
 /// Every difference that is none, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
-    /// Early acceptance has answered before the server refuses: connect() succeeds, then comes a reset.
+    /// Early acceptance has answered before the server refuses: connect() succeeds, then comes a reset. A client that leaves
+    /// before that has a connection, which its own kernel keeps (EADDRNOTAVAIL from the same port).
     RefusedEarly,
     /// A reset overtakes what its sender has not sent yet: how much that is depends on the path's buffers. What
     /// was said long before it must have come, of what was said just before it something.
@@ -45,10 +46,10 @@ pub enum Allowed {
     FreedSooner,
     /// And where its own last bytes are still under way when the program leaves, that kernel says EADDRNOTAVAIL to who connects
     /// from the port at once: the end is heard sooner with the relay, or what the relay took was still waiting for it
-    /// where plain forwarding had told of the server's reset.
+    /// where plain forwarding had told of the server's reset, or the server happened to hear it all a little later.
     KeptLonger,
-    /// Plain forwarding stands still, with a small window and an urgent byte that is taken out of line, where the relay delivers
-    /// all.
+    /// The kernel's own TCP stands still now and then, with a small window and an urgent byte that is taken out of line: with
+    /// plain forwarding or on the relay's leg.
     StoodStill,
     /// TCP has one urgent pointer: a mark that another follows before it was read may be told or not.
     OvertakenMark,
@@ -97,12 +98,12 @@ pub struct Difference {
 pub fn differences(dialogue: &Dialogue, plain: &Outcome, relayed: &Outcome) -> Vec<Difference> {
     let mut found = Vec::new();
     let outcomes = (plain, relayed);
-    for (talk, (plain, relayed)) in plain.iter().zip(relayed).enumerate() {
+    for talk in 0..plain.len().min(relayed.len()) {
         let mut say = |what: String| found.push(Difference { talk, what });
         if is_kept_longer(talk, outcomes) && Allowed::KeptLonger.use_it() {
             continue;
         }
-        meetings(dialogue, talk, plain, relayed, &mut say);
+        meetings(dialogue, talk, outcomes, &mut say);
     }
     found
 }
@@ -148,9 +149,10 @@ fn untruth(hearer: &Seen, sayer: Option<&Seen>, scripts: (&Script, &Script), str
         .then(|| format!("an end without an error after {same} of {} bytes", expected.len()))
 }
 
-fn meetings(dialogue: &Dialogue, talk: usize, plain: &Met, relayed: &Met, say: &mut impl FnMut(String)) {
+fn meetings(dialogue: &Dialogue, talk: usize, outcomes: (&Outcome, &Outcome), say: &mut impl FnMut(String)) {
+    let (plain, relayed, before) = (&outcomes.0[talk], &outcomes.1[talk], &outcomes.1[..talk]);
     let is_free = plain.connected == Err(Errno::EADDRNOTAVAIL) && relayed.connected.is_ok();
-    if is_refused_early(dialogue, plain, relayed) || is_free && Allowed::FreedSooner.use_it() {
+    if is_refused_early(dialogue, plain, relayed, before) || is_free && Allowed::FreedSooner.use_it() {
         return;
     }
     if plain.connected != relayed.connected {
@@ -189,17 +191,21 @@ fn meetings(dialogue: &Dialogue, talk: usize, plain: &Met, relayed: &Met, say: &
     }
 }
 
-/// The client left the connection before with bytes of its own under way, as it did not with plain forwarding.
+/// The client left its last connection with bytes of its own under way, as it did not with plain forwarding, or for longer.
 fn is_kept_longer(talk: usize, (plain, relayed): (&Outcome, &Outcome)) -> bool {
     let is_kept = relayed[talk].connected == Err(Errno::EADDRNOTAVAIL) && plain[talk].connected.is_ok();
-    let Some(last) = talk.checked_sub(1).filter(|_| is_kept) else { return false };
-    let clients = plain[last].client.as_ref().zip(relayed[last].client.as_ref());
-    let server = relayed[last].server.as_ref();
-    clients.is_some_and(|(plain, relayed)| {
+    let both_met = |last: &usize| plain[*last].client.is_some() && relayed[*last].client.is_some();
+    let Some(last) = (0..talk).rev().find(both_met).filter(|_| is_kept) else { return false };
+    let (plain, relayed) = (&plain[last], &relayed[last]);
+    let servers = plain.server.as_ref().zip(relayed.server.as_ref());
+    let server_heard_later = servers.is_some_and(|(plain, relayed)| relayed.after > plain.after);
+    let clients = plain.client.as_ref().zip(relayed.client.as_ref());
+    clients.is_some_and(|(plain, client)| {
+        let server = relayed.server.as_ref();
         let ended_sooner =
-            relayed.after < plain.after && server.is_some_and(|server| relayed.after <= server.after);
-        let was_taken = plain.say_error.is_some() && relayed.say_error.is_none() && relayed.said > plain.said;
-        ended_sooner || was_taken
+            client.after < plain.after && server.is_some_and(|server| client.after <= server.after);
+        let was_taken = plain.say_error.is_some() && client.say_error.is_none() && client.said > plain.said;
+        ended_sooner || was_taken || server_heard_later
     })
 }
 
@@ -207,11 +213,14 @@ fn came(whether: bool) -> &'static str {
     if whether { "came" } else { "did not come" }
 }
 
-fn is_refused_early(dialogue: &Dialogue, plain: &Met, relayed: &Met) -> bool {
+fn is_refused_early(dialogue: &Dialogue, plain: &Met, relayed: &Met, before: &[Met]) -> bool {
     let is_reset = |seen: &Seen| how(seen) == How::Reset && seen.heard.is_empty();
+    // Its own kernel keeps the connection that it had before.
+    let had_one = || before.iter().any(|met| met.connected.is_ok());
     dialogue.way.is_early()
         && plain.connected == Err(Errno::ECONNREFUSED)
         && (relayed.connected == Err(Errno::ECONNREFUSED)
+            || (relayed.connected == Err(Errno::EADDRNOTAVAIL) && had_one())
             || relayed.client.as_ref().is_some_and(|seen| is_reset(seen) || how(seen) == How::Left))
         && Allowed::RefusedEarly.use_it()
 }
@@ -262,10 +271,11 @@ impl View<'_> {
 
     /// That all has come is among what must hold of every run.
     fn stood_still(&self) -> bool {
-        how(self.plain) == How::Silence
-            && how(self.relayed) == How::Fin
-            && self.relayed.heard.len() > self.plain.heard.len()
-            && !self.other.marks().is_empty()
+        let goes_on = |still: &Seen, other: &Seen| {
+            how(still) == How::Silence && how(other) == How::Fin && other.heard.len() > still.heard.len()
+        };
+        let is_either = goes_on(self.plain, self.relayed) || goes_on(self.relayed, self.plain);
+        is_either && !self.other.marks().is_empty() && !self.script.is_inline()
     }
 
     fn has_left(&self) -> bool {

@@ -50,6 +50,17 @@ pub fn dialogues() -> Vec<(&'static str, Dialogue)> {
             ),
         ),
         (
+            "of three connections from one port the last two came to the server exchanged, where a SYN met TIME_WAIT",
+            dialogue(
+                Way::AfterServerQueue,
+                &[
+                    (script(&[Say::Write(531), Say::Wait(3)], Leave::Close), quiet()),
+                    (reset_after(7), quiet()),
+                    (reset_after(14), quiet()),
+                ],
+            ),
+        ),
+        (
             "bulk data stopped at a mark",
             dialogue(
                 Way::AfterServerQueue,
