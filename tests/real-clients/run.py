@@ -35,8 +35,6 @@ MODES = {
 STATED = {
     ("curl refused", "early"): "the connection is accepted before the server refuses, then reset",
 }
-# Faults of the relay that are not mended yet: each goes with its mend.
-KNOWN = {"TOS and TTL": "both are the relay's own"}
 
 
 def attempt(trial, hosts, address):
@@ -60,8 +58,6 @@ def judged(name, mode, plain, relayed):
         return "same", ""
     if reason := STATED.get((name, mode.split(",")[0])):
         return "stated", f"{found} ({reason})"
-    if reason := KNOWN.get(name):
-        return "known", f"{found} ({reason})"
     return "DIFFERS", found
 
 
