@@ -1,5 +1,6 @@
 //! A TCP segment as the analysis sees it: what the headers of one packet say, in one fixed-size value.
 
+use crate::decode::Checksum;
 use std::{
     hash::{Hash, Hasher},
     net::{IpAddr, Ipv6Addr},
@@ -148,6 +149,8 @@ pub struct Segment {
     pub ttl: u8,
     /// ECN field of the IP header.
     pub ecn: u8,
+    /// What its checksum says.
+    pub checksum: Checksum,
 }
 
 impl Segment {

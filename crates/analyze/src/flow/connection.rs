@@ -1,7 +1,10 @@
 //! Both ends of a connection: its handshake, where the capture was made, how it closed.
 
-use super::{counts::Offer, half::Half};
-use crate::segment::{FlowKey, Segment, flag, option};
+use super::{checksums::Checksums, counts::Offer, half::Half};
+use crate::{
+    decode::Checksum,
+    segment::{FlowKey, Segment, flag, option},
+};
 use serde::Serialize;
 
 /// Without a window scale known, a window that is not zero says nothing.
@@ -75,6 +78,8 @@ pub struct Connection {
     pub half_closed: bool,
     /// An earlier connection of the capture had the same ends.
     pub reused: bool,
+    /// What the checksums of each end say.
+    pub checksums: [Checksums; 2],
     syn_sequence: [Option<u32>; 2],
     finished_ns: [Option<i64>; 2],
     /// A FIN or reset was seen.
@@ -144,6 +149,7 @@ impl Connection {
             closed_ns: None,
             half_closed: false,
             reused: reused && segment.has(flag::SYN),
+            checksums: Default::default(),
             syn_sequence: [None; 2],
             finished_ns: [None; 2],
             ending: false,
@@ -154,7 +160,7 @@ impl Connection {
     /// Whether this segment opens another connection between the same ends.
     #[inline]
     pub fn is_reopened_by(&self, segment: &Segment) -> bool {
-        if !segment.has(flag::SYN) || segment.has(flag::ACK) {
+        if !segment.has(flag::SYN) || segment.has(flag::ACK) || self.is_damaged(segment) {
             return false;
         }
         match self.syn_sequence[usize::from(segment.end)] {
@@ -175,10 +181,27 @@ impl Connection {
     /// The next segment.
     #[inline]
     pub fn on_segment(&mut self, segment: &Segment) {
+        self.checksums[usize::from(segment.end) & 1].add(segment.checksum);
+        self.on_judged(segment);
+    }
+
+    /// Whether the path damaged it, and its receiver threw it away.
+    #[inline]
+    fn is_damaged(&self, segment: &Segment) -> bool {
+        segment.checksum == Checksum::Wrong && self.checksums[usize::from(segment.end) & 1].are_of_the_wire()
+    }
+
+    /// A segment whose checksum is among those that its end's are judged by.
+    #[inline]
+    pub fn on_judged(&mut self, segment: &Segment) {
         let now = segment.time_ns;
         self.packets += 1;
         self.last_ns = self.last_ns.max(now);
         let me = usize::from(segment.end);
+        if self.is_damaged(segment) {
+            self.halves[me & 1].on_damaged();
+            return;
+        }
         if self.halves[me & 1].is_copied_ack(segment)
             || segment.has(flag::SYN) && self.is_foreign_syn(segment)
         {

@@ -241,6 +241,13 @@ impl Half {
         self.reset.get_or_insert(Reset { time_ns, ttl, offset, window });
     }
 
+    /// This end sent a packet whose checksum is wrong: nothing of it can be believed.
+    #[cold]
+    pub fn on_damaged(&mut self) {
+        self.counts.packets += 1;
+        self.counts.damaged_packets += 1;
+    }
+
     /// When this end was sent something that counts, last.
     pub fn last_heard_ns(&self) -> i64 {
         self.last_ack_ns

@@ -2,7 +2,8 @@
 //! those that go on are followed from their first packet when it is known that they do. Nothing is told of a flow that a
 //! [`Connection`] would not tell.
 
-use super::connection::Connection;
+use super::{checksums::Checksums, connection::Connection};
+use crate::decode::Checksum;
 use crate::segment::{FlowKey, Segment, flag};
 
 /// Packets of a flow that are kept before it is followed.
@@ -26,6 +27,7 @@ struct Brief {
     window_scale: u8,
     ttl: u8,
     ecn: u8,
+    checksum: Checksum,
 }
 
 impl Brief {
@@ -46,6 +48,7 @@ impl Brief {
             window_scale: segment.window_scale,
             ttl: segment.ttl,
             ecn: segment.ecn,
+            checksum: segment.checksum,
         }
     }
 
@@ -70,6 +73,7 @@ impl Brief {
             sack: [(0, 0); 4],
             ttl: self.ttl,
             ecn: self.ecn,
+            checksum: self.checksum,
         }
     }
 }
@@ -85,6 +89,7 @@ pub struct Young {
     reused: bool,
     reset: bool,
     finished: [bool; 2],
+    checksums: [Checksums; 2],
     packets: Vec<Brief>,
 }
 
@@ -97,6 +102,7 @@ impl Young {
             reused,
             reset: false,
             finished: [false; 2],
+            checksums: Default::default(),
             packets: Vec::new(),
         }
     }
@@ -113,6 +119,7 @@ impl Young {
         self.last_ns = self.last_ns.max(segment.time_ns);
         self.reset |= segment.has(flag::RST);
         self.finished[usize::from(segment.end)] |= segment.has(flag::FIN);
+        self.checksums[usize::from(segment.end)].add(segment.checksum);
         self.packets.push(Brief::of(segment));
         true
     }
@@ -127,7 +134,8 @@ impl Young {
         let mut segments = self.packets.iter().map(|packet| packet.segment(key, self.first_index)).peekable();
         let first = segments.peek().copied().unwrap_or_default();
         let mut connection = Box::new(Connection::new(&first, self.reused, detailed));
-        segments.for_each(|segment| connection.on_segment(&segment));
+        connection.checksums = self.checksums;
+        segments.for_each(|segment| connection.on_judged(&segment));
         connection
     }
 }
