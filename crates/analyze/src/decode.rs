@@ -117,7 +117,7 @@ fn usual(link: LinkType, frame: &[u8], on_wire: usize, into: &mut Segment) -> Op
     (into.options, into.sack_count) = (option::TIMESTAMPS, 0);
     (into.mss_bytes, into.window_scale) = (0, 0);
     into.checksum = match frame.get(34..14 + total) {
-        Some(whole) => checksum::judge(mapped(word(26)), mapped(word(30)), whole),
+        Some(whole) => checksum::judge(u64::from(word(26)) + u64::from(word(30)), whole),
         None => Checksum::Unchecked,
     };
     Some(())
@@ -364,7 +364,7 @@ fn tcp(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
 fn checksum_of(ip: &Ip<'_>) -> Checksum {
     match ip.payload.get(..ip.payload_bytes) {
         Some(whole) if ip.is_checkable && whole.len() <= usize::from(u16::MAX) => {
-            checksum::judge(ip.source, ip.destination, whole)
+            checksum::judge(checksum::address(ip.source) + checksum::address(ip.destination), whole)
         }
         _ => Checksum::Unchecked,
     }

@@ -133,9 +133,9 @@ pub struct Segment {
     pub ip_id: u16,
     /// Octets of payload (on the wire, whatever was kept).
     pub payload_bytes: u32,
-    /// TSval.
+    /// TSval; 0 without the option.
     pub ts_value: u32,
-    /// TSecr.
+    /// TSecr; 0 without the option.
     pub ts_echo: u32,
     /// MSS option.
     pub mss_bytes: u16,

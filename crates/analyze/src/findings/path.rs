@@ -71,12 +71,13 @@ pub fn injected_reset(connection: &Connection, epoch_ns: i64) -> Option<Finding>
 pub fn wrong_checksums(connection: &Connection, epoch_ns: i64) -> Option<Finding> {
     let damaged = |end: usize| connection.halves[end].counts.damaged_packets;
     let end = usize::from(damaged(1) > damaged(0));
+    let checked = connection.checksums[end].report();
     (damaged(end) > 0).then(|| {
         let what = "Wrong checksums: something damages packets, and their receiver throws them away";
         let evidence = format!(
             "{} of {} packets from {} that could be checked",
             damaged(end),
-            connection.checksums[end].right + connection.checksums[end].wrong,
+            checked.right + checked.wrong,
             connection.key.end(end),
         );
         let at_s = seconds(connection.first_ns - epoch_ns);

@@ -181,7 +181,9 @@ impl Connection {
     /// The next segment.
     #[inline]
     pub fn on_segment(&mut self, segment: &Segment) {
-        self.checksums[usize::from(segment.end) & 1].add(segment.checksum);
+        if segment.checksum != Checksum::Unchecked {
+            self.checksums[usize::from(segment.end) & 1].add(segment.checksum);
+        }
         self.on_judged(segment);
     }
 
@@ -225,7 +227,7 @@ impl Connection {
     }
 
     /// Whether the other end is told nothing new; if it is, time has passed for it afterwards.
-    #[inline]
+    #[inline(always)]
     fn is_told_again(&mut self, segment: &Segment) -> bool {
         let now = segment.time_ns;
         if let Some(told) = &mut self.told

@@ -1,7 +1,7 @@
 //! Packets that a capture has more than once: recorded going out and coming in, at two interfaces, on a mirror port, or copied by
 //! the path. One side's copy may be cut into segments or joined from them by offloads.
 
-use crate::segment::{Segment, option};
+use crate::segment::Segment;
 
 /// Packets remembered.
 const MOST: usize = 16;
@@ -26,7 +26,7 @@ impl Kept {
             sequence: segment.sequence,
             length,
             acknowledgement: segment.acknowledgement,
-            ts_value: if segment.carries(option::TIMESTAMPS) { segment.ts_value } else { 0 },
+            ts_value: segment.ts_value,
             ip_id: segment.ip_id,
         }
     }
@@ -77,8 +77,11 @@ impl Copies {
     /// Whether a packet without payload is a copy of the last such one.
     #[inline]
     pub fn is_ack(&mut self, segment: &Segment) -> bool {
+        if segment.ip_id == 0 {
+            return false;
+        }
         let this = Kept::of(segment, u32::from(segment.flags));
         let last = std::mem::replace(&mut self.last_ack, this);
-        this.ip_id != 0 && Kept { time_ns: this.time_ns, ..last } == this
+        Kept { time_ns: this.time_ns, ..last } == this
     }
 }

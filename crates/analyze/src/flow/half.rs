@@ -210,16 +210,16 @@ impl Half {
     #[inline]
     pub fn on_sent(&mut self, segment: &Segment) {
         self.counts.packets += 1;
-        if segment.ecn == 3 || segment.has(flag::ECE) {
+        if segment.ecn == 3 || segment.flags & (flag::ECE | flag::RST) != 0 {
             self.on_congestion_told(segment);
+            if segment.has(flag::RST) {
+                return self.on_reset(segment);
+            }
         }
-        if segment.has(flag::RST) {
-            self.on_reset(segment);
-            return;
-        }
-        self.observed.on_ttl(segment);
-        let ends = u32::from(segment.has(flag::SYN)) + u32::from(segment.has(flag::FIN));
-        let length = segment.payload_bytes + ends;
+        self.observed.on_ttl(segment, self.counts.packets);
+        const { assert!(flag::FIN == 1 && flag::SYN == 2) };
+        let ends = (segment.flags & 1) + (segment.flags >> 1 & 1);
+        let length = segment.payload_bytes + u32::from(ends);
         if !self.space.started {
             self.space.start(segment);
         }

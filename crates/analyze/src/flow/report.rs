@@ -1,7 +1,7 @@
 //! What is said of a flow: plain values, ready for tables, JSON and figures.
 
 use super::{
-    checksums::Checksums,
+    checksums::ChecksumReport,
     connection::{Connection, Vantage, is_window_known},
     counts::{Counts, Offer},
     half::Half,
@@ -272,7 +272,7 @@ pub struct DirectionReport {
     /// How often that changed.
     pub ttl_changes: u32,
     /// Checksums of its packets that were kept whole.
-    pub checksums: Checksums,
+    pub checksums: ChecksumReport,
     /// Least MTU a router named.
     pub path_mtu_bytes: Option<u32>,
     /// Losses repaired.
@@ -426,7 +426,7 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
     let key = connection.key;
     let round_trip = round_trip_ns(connection, end);
     let missing = missing(connection, end);
-    let checksums = connection.checksums[end];
+    let checksums = connection.checksums[end].report();
     let half = &mut connection.halves[end];
     let active_s = half.data_ns.map_or(0.0, |(first, last)| seconds(last - first));
     let counts = half.counts;
