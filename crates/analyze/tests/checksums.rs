@@ -3,12 +3,7 @@
 
 mod support;
 
-use longfat_analyze::{
-    contradictions::contradictions,
-    findings::Kind,
-    flow::report::FlowReport,
-    summary,
-};
+use longfat_analyze::{contradictions::contradictions, findings::Kind, flow::report::FlowReport, summary};
 use support::{
     Sum, Trace,
     script::script,
@@ -54,11 +49,20 @@ fn what_the_path_damaged_is_counted_and_not_believed() {
     assert_eq!(figures(&flow).0, 200_000);
     for (one, other) in flow.directions.iter().zip(&clean.directions) {
         assert_eq!(
-            (one.counts.zero_windows, one.counts.unseen_bytes, one.counts.resent_segments, one.counts.foreign_packets),
+            (
+                one.counts.zero_windows,
+                one.counts.unseen_bytes,
+                one.counts.resent_segments,
+                one.counts.foreign_packets
+            ),
             (other.counts.zero_windows, 0, other.counts.resent_segments, 0)
         );
     }
-    assert!(flow.findings.iter().any(|found| found.kind == Kind::WrongChecksums && found.evidence.starts_with("1 of")));
+    assert!(
+        flow.findings
+            .iter()
+            .any(|found| found.kind == Kind::WrongChecksums && found.evidence.starts_with("1 of"))
+    );
     assert!(clean.findings.iter().all(|found| found.kind != Kind::WrongChecksums));
     assert!(summary::text(&analysis).contains("damaged (wrong checksum)"));
 }
@@ -133,7 +137,12 @@ fn damage_of_up_to_a_fifth_is_found_and_contradicts_nothing() {
         }
         let analysis = trace.analyze();
         assert_eq!(contradictions(&analysis), Vec::<String>::new());
-        let found: u64 = analysis.flows.iter().flat_map(|flow| &flow.directions).map(|one| one.counts.damaged_packets).sum();
+        let found: u64 = analysis
+            .flows
+            .iter()
+            .flat_map(|flow| &flow.directions)
+            .map(|one| one.counts.damaged_packets)
+            .sum();
         assert_eq!(found, times, "{share}");
     }
 }

@@ -128,6 +128,18 @@ fn flag_ack() -> u16 {
 }
 
 #[test]
+fn a_copy_that_the_path_held_back_is_none_either() {
+    let mut trace =
+        made(&Transfer { window_segments: 200, segments: 2000, place: 100, ..Transfer::default() }).trace;
+    let late: Vec<_> = trace.packets.iter().filter(|(_, tcp)| tcp.payload > 0).step_by(50).cloned().collect();
+    let times = late.len() as u64;
+    trace.packets.extend(late.into_iter().map(|(time_ns, tcp)| (time_ns + 2 * MS, tcp)));
+    trace.packets.sort_by_key(|(time_ns, _)| *time_ns);
+    let client = trace.client();
+    assert_eq!((client.counts.resent_segments, client.counts.duplicate_packets), (0, times));
+}
+
+#[test]
 fn a_segment_sent_again_at_once_is_no_copy() {
     let mut trace = Trace::default();
     trace.handshake(20 * MS, true, Some(7));
@@ -267,6 +279,7 @@ fn transfers() -> impl Strategy<Value = Transfer> {
                 scale,
                 place,
                 first,
+                ..Transfer::default()
             }
         },
     )

@@ -74,7 +74,8 @@ mod tests {
 
     /// RFC 1071's own words: pairs of octets, one after another.
     fn slowly(ends: u64, segment: &[u8]) -> bool {
-        let pairs = segment.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
+        let pairs =
+            segment.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
         let mut sum = ends + 6 + segment.len() as u64 + pairs.sum::<u64>();
         while sum > 0xffff {
             sum = (sum >> 16) + (sum & 0xffff);

@@ -57,54 +57,78 @@ pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
     Some(basis.finding(Kind::LfpSyndrome, basis.at_s(found[0].silence_from_ns), cost, what, evidence))
 }
 
-/// Losses that a policer makes: from the first to the last, what is delivered is even (relative deviation at most this).
-const POLICED_DEVIATION: f64 = 0.2;
-/// Before the first, it was this much more.
-const POLICED_BURST: f64 = 1.5;
-/// The RTT at losses is at most this above the least: there is no queue.
-const POLICED_RTT: f64 = 1.3;
-const POLICED_RTT_SLACK_S: f64 = 0.005;
-const POLICED_EPISODES: usize = 4;
-const POLICED_PARTS: i64 = 6;
+/// A policer lets through what it has tokens for, so that at each of its losses nearly the same share of the time's tokens had
+/// gone: losses lie on one line of octets over time. How far they are off it (standard deviation, of what was delivered between
+/// the first and the last), times the root of their number, is at most this. Random losses under Reno and CUBIC make 0.1 to 0.6.
+const POLICED_SCATTER: f64 = 0.07;
+/// At half of the losses the sender was faster than what is held, by this factor.
+const POLICED_EXCESS: f64 = 1.1;
+/// The RTT at half of the losses is at most this above the least: there is no queue.
+const POLICED_RTT: f64 = 1.05;
+const POLICED_RTT_SLACK_S: f64 = 0.002;
+const POLICED_EPISODES: usize = 8;
 
-/// Flach et al. 2016: a rate that is held by dropping, without a queue, after a burst was let through.
-pub fn policer(basis: &Basis) -> Option<Finding> {
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// What losses held a sender to.
+struct Held {
+    bps: f64,
+    scatter: f64,
+    excess: f64,
+    rtt_s: f64,
+}
+
+fn held(basis: &Basis) -> Option<Held> {
     let episodes = &basis.half.recovery.episodes;
-    if episodes.len() < POLICED_EPISODES || basis.least_rtt_s <= 0.0 {
+    let (first, last) = (episodes.first()?.start_ns, episodes.last()?.start_ns);
+    let (all, time_s) = (basis.delivered_bytes(first, last), seconds(last - first));
+    if episodes.len() < POLICED_EPISODES || all <= 0.0 || time_s <= 0.0 {
         return None;
     }
-    let (from, to) = (episodes[0].start_ns, episodes[episodes.len() - 1].end_ns);
-    let mut rtts: Vec<u64> = episodes.iter().map(|episode| episode.rtt_us).collect();
-    rtts.sort_unstable();
-    let rtt_s = rtts[rtts.len() / 2] as f64 / 1e6;
-    let part = (to - from) / POLICED_PARTS;
-    let parts = (0..POLICED_PARTS).map(|n| basis.delivered_bytes(from + n * part, from + (n + 1) * part));
-    let parts: Vec<f64> = parts.collect();
-    let mean = parts.iter().sum::<f64>() / parts.len() as f64;
-    let deviation =
-        (parts.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / parts.len() as f64).sqrt() / mean.max(1.0);
-    let held_bps = mean * 8.0 / seconds(part).max(1e-6);
-    let start = basis.half.data_ns?.0;
-    let before_bps = basis.delivered_bytes(start, from) * 8.0 / seconds(from - start).max(1e-3);
-    let queueless = rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S;
-    if !queueless || deviation > POLICED_DEVIATION || before_bps < POLICED_BURST * held_bps {
+    let off = |episode: &Episode| {
+        let share = seconds(episode.start_ns - first) / time_s;
+        share - basis.delivered_bytes(first, episode.start_ns) / all
+    };
+    let off: Vec<f64> = episodes.iter().map(off).collect();
+    let count = off.len() as f64;
+    let mean = off.iter().sum::<f64>() / count;
+    let variance = off.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / count;
+    let sent_bps = |episode: &Episode| episode.flight_bytes as f64 * 8e6 / episode.rtt_us.max(1) as f64;
+    let bps = all * 8.0 / time_s;
+    Some(Held {
+        bps,
+        scatter: (variance * count).sqrt(),
+        excess: median(episodes.iter().map(sent_bps).collect()) / bps,
+        rtt_s: median(episodes.iter().map(|episode| episode.rtt_us as f64 / 1e6).collect()),
+    })
+}
+
+/// Flach et al. 2016: a rate that is held by dropping, without a queue.
+pub fn policer(basis: &Basis) -> Option<Finding> {
+    let held = held(basis)?;
+    let queueless = held.rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S;
+    if !queueless || held.scatter > POLICED_SCATTER || held.excess < POLICED_EXCESS {
         return None;
     }
+    let episodes = &basis.half.recovery.episodes;
     let what =
-        format!("A policer holds it at {}: packets above that are dropped, not queued", rate(held_bps));
+        format!("A policer holds it at {}: packets above that are dropped, not queued", rate(held.bps));
     let evidence = format!(
-        "{} before the first loss at {}, then {} (deviation {:.0} %) through {} repairs; RTT at losses {}, least {}; {} segments sent again",
-        rate(before_bps),
-        duration(basis.at_s(from)),
-        rate(held_bps),
-        deviation * 100.0,
+        "{} repairs from {} on, each when {} had been let through since the one before (scatter {:.2}); the sender was {:.1} times as fast at them; RTT at losses {}, least {}; {} segments sent again",
         basis.half.recovery.episode_count,
-        duration(rtt_s),
+        duration(basis.at_s(episodes[0].start_ns)),
+        rate(held.bps),
+        held.scatter,
+        held.excess,
+        duration(held.rtt_s),
         duration(basis.least_rtt_s),
         basis.half.counts.resent_segments,
     );
     let cost = episodes.iter().map(|e| basis.lost_s(e.start_ns, e.end_ns)).sum();
-    Some(basis.finding(Kind::Policer, basis.at_s(from), cost, what, evidence))
+    Some(basis.finding(Kind::Policer, basis.at_s(episodes[0].start_ns), cost, what, evidence))
 }
 
 /// A full packet that never passes is sent again at least so often.

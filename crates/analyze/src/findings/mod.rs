@@ -140,5 +140,8 @@ pub fn of_direction(connection: &Connection, end: usize, epoch_ns: i64) -> Vec<F
 
 /// Findings about a connection as a whole.
 pub fn of_connection(connection: &Connection, epoch_ns: i64) -> Vec<Finding> {
-    [path::lost_syns, path::injected_reset, path::wrong_checksums].iter().filter_map(|find| find(connection, epoch_ns)).collect()
+    [path::lost_syns, path::injected_reset, path::wrong_checksums]
+        .iter()
+        .filter_map(|find| find(connection, epoch_ns))
+        .collect()
 }

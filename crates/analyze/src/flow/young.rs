@@ -2,7 +2,7 @@
 //! those that go on are followed from their first packet when it is known that they do. Nothing is told of a flow that a
 //! [`Connection`] would not tell.
 
-use super::{checksums::Checksums, connection::Connection};
+use super::connection::Connection;
 use crate::decode::Checksum;
 use crate::segment::{FlowKey, Segment, flag};
 
@@ -89,7 +89,6 @@ pub struct Young {
     reused: bool,
     reset: bool,
     finished: [bool; 2],
-    checksums: [Checksums; 2],
     packets: Vec<Brief>,
 }
 
@@ -102,7 +101,6 @@ impl Young {
             reused,
             reset: false,
             finished: [false; 2],
-            checksums: Default::default(),
             packets: Vec::new(),
         }
     }
@@ -119,7 +117,6 @@ impl Young {
         self.last_ns = self.last_ns.max(segment.time_ns);
         self.reset |= segment.has(flag::RST);
         self.finished[usize::from(segment.end)] |= segment.has(flag::FIN);
-        self.checksums[usize::from(segment.end)].add(segment.checksum);
         self.packets.push(Brief::of(segment));
         true
     }
@@ -134,7 +131,8 @@ impl Young {
         let mut segments = self.packets.iter().map(|packet| packet.segment(key, self.first_index)).peekable();
         let first = segments.peek().copied().unwrap_or_default();
         let mut connection = Box::new(Connection::new(&first, self.reused, detailed));
-        connection.checksums = self.checksums;
+        // Of all of them first: what one says is judged by the others.
+        self.packets.iter().for_each(|one| connection.checksums[usize::from(one.end) & 1].add(one.checksum));
         segments.for_each(|segment| connection.on_judged(&segment));
         connection
     }

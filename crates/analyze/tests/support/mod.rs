@@ -145,7 +145,11 @@ impl Tcp {
     /// By RFC 1071, as its text has it: octet by octet, of a payload of zeros.
     fn checksum(&self, header: &[u8]) -> u16 {
         let sum = |octets: &[u8]| -> u32 {
-            octets.iter().enumerate().map(|(at, octet)| u32::from(*octet) << if at % 2 == 0 { 8 } else { 0 }).sum()
+            octets
+                .iter()
+                .enumerate()
+                .map(|(at, octet)| u32::from(*octet) << if at % 2 == 0 { 8 } else { 0 })
+                .sum()
         };
         let carried = |sum: u32| ((sum >> 16) + (sum & 0xffff)) as u16;
         let pseudo = sum(&self.addresses().concat()) + 6 + (header.len() + self.payload) as u32;
