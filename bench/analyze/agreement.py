@@ -47,6 +47,7 @@ REASONS = {
 # What the capture lacks is withheld here, and told by the others.
 WITHHELD = "withheld here: the capture lacks what it would need"
 BUNDLES = "the others count packets; here a bundle counts as the segments that it is cut into, as the kernel counts them"
+DAMAGED = "the others believe packets whose checksum is wrong, which their receiver threw away; here they are counted apart"
 UNSEEN = {"tshark": "?", "tcptrace": "tcptrace does not look into this encapsulation"}
 # Counters of a direction that say something is odd.
 ODD = ("unseen_bytes", "duplicate_packets", "foreign_packets", "damaged_packets")
@@ -165,6 +166,8 @@ def reason(tool, key, own, value):
         return WITHHELD
     if (tool, value) == ("tcptrace", 0.0) and key in ROUND_TRIPS:
         return NO_SAMPLE
+    if "damaged_packets" in own["odd"] and key in ("payload", "again", "disordered"):
+        return DAMAGED
     if own["bundles"] and key == "again":
         return BUNDLES
     return REASONS.get((tool, key), "?")

@@ -11,7 +11,7 @@ import threading
 import time
 from fcntl import ioctl
 
-from wire import ACK, Packet, RST, inside
+from wire import ACK, RST, checksum, inside
 
 SIOCOUTQ = 0x5411
 TCP_INFO, TCP_CONGESTION, TCP_MAXSEG, TCP_USER_TIMEOUT, TCP_FASTOPEN = 11, 13, 2, 18, 23
@@ -325,7 +325,7 @@ def losing(share, back_share=0.0):
 
 
 def doubling(dice):
-    return lambda packet: [(0, packet.frame)] + ([(0.002, packet.frame)] if packet.is_tcp and dice.random() < 0.05 else [])
+    return lambda packet: [(0, packet.frame)] + ([(0.0003, packet.frame)] if packet.is_tcp and dice.random() < 0.05 else [])
 
 
 def losing_once(chosen):
@@ -454,8 +454,6 @@ def injecting(dice):
         struct.pack_into("!I", frame, packet.tcp + 4, (packet.sequence + 500) & 0xFFFFFFFF)
         frame[packet.tcp + 12], frame[packet.tcp + 13], frame[22] = 0x50, RST | ACK, 200
         frame[16:18] = (40).to_bytes(2, "big")
-        from wire import checksum
-
         frame[24:26] = b"\0\0"
         frame[24:26] = checksum(bytes(frame[14:34])).to_bytes(2, "big")
         frame[packet.tcp + 16 : packet.tcp + 18] = b"\0\0"
@@ -512,9 +510,11 @@ KINDS = {
     "many_small_flows": Kind(many_small, fate=losing(0.02, 0.02)),
     "nagle_and_delayed_acks": Kind(small_writes, fate=plain),
     "mtu_black_hole": Kind(bulk(300_000), fate=narrow(1200), sysctls={"tcp_mtu_probing": 1}, exact=WITH_OCTETS),
-    "dead_peer": Kind(given_up, fate=dying(400)),
+    # The timer that makes the sender give up is counted, and sends nothing.
+    "dead_peer": Kind(given_up, fate=dying(400), exact=("resent_segments",)),
     "policer": Kind(bulk(3_000_000), fate=policing(8_000_000, 60_000), exact=WITH_OCTETS),
     "lost_acks": Kind(bulk(2_000_000), fate=losing(0.0, 0.2), exact=WITH_OCTETS),
     "damage_at_the_receiver": Kind(bulk(1_500_000), fate=damaging, at="receiver", snap=2000, exact=("damaged_packets",)),
+    "policer_with_a_large_bucket": Kind(bulk(5_000_000, "cubic"), fate=policing(12_000_000, 150_000), exact=WITH_OCTETS),
     "injected_reset_at_the_receiver": Kind(bulk(1_000_000), fate=injecting, at="receiver", exact=()),
 }

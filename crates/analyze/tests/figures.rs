@@ -140,6 +140,24 @@ fn a_copy_that_the_path_held_back_is_none_either() {
 }
 
 #[test]
+fn the_answer_to_a_syn_that_crossed_ones_own_sends_nothing_again() {
+    let opening = |again: &str| {
+        let text = format!(
+            "0 > S win 65535 mss 1460 ws 7\n+10 < S win 65535 mss 1460 ws 7\n{again}+0.01 > SA win 65535 mss 1460 ws 7
+            +10 < SA win 65535 mss 1460 ws 7\n+0.01 > A\n+5 > A len 1000\n+20 < A ack 1000 win 500"
+        );
+        script(&text).flow()
+    };
+    let flow = opening("");
+    assert!(flow.handshake.simultaneous_open);
+    let again = |flow: &longfat_analyze::flow::report::FlowReport| {
+        flow.directions.each_ref().map(|one| (one.counts.resent_segments, one.timeouts))
+    };
+    assert_eq!((again(&flow), flow.handshake.repeated_syns), ([(0, 0); 2], 0));
+    assert_eq!(again(&opening("+1000 > S win 65535 mss 1460 ws 7\n")), [(1, 1), (0, 0)]);
+}
+
+#[test]
 fn a_segment_sent_again_at_once_is_no_copy() {
     let mut trace = Trace::default();
     trace.handshake(20 * MS, true, Some(7));

@@ -1,7 +1,7 @@
 //! TCP's checksum (RFC 9293, 3.1; RFC 1071), where a packet was kept whole.
 
 /// What a packet's checksum says of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Checksum {
     /// Not all that it covers was kept.
     #[default]
@@ -12,6 +12,24 @@ pub enum Checksum {
     Unset,
     /// It is wrong.
     Wrong,
+}
+
+impl Checksum {
+    /// As tables have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Checksum::Unchecked => "unchecked",
+            Checksum::Right => "right",
+            Checksum::Unset => "unset",
+            Checksum::Wrong => "wrong",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Checksum {
+        let all = [Checksum::Right, Checksum::Unset, Checksum::Wrong];
+        all.into_iter().find(|one| one.name() == name).unwrap_or_default()
+    }
 }
 
 /// Sum of an address, as if of words of 32 bits: carries go round, so that it is the same of 16.

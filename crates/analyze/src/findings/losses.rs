@@ -63,9 +63,11 @@ pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
 const POLICED_SCATTER: f64 = 0.07;
 /// At half of the losses the sender was faster than what is held, by this factor.
 const POLICED_EXCESS: f64 = 1.1;
-/// The RTT at half of the losses is at most this above the least: there is no queue.
-const POLICED_RTT: f64 = 1.05;
-const POLICED_RTT_SLACK_S: f64 = 0.002;
+/// There is no queue: the RTT at half of the losses is at most this above the least, and what it is at other times, too.
+const POLICED_RTT: f64 = 1.3;
+const POLICED_RTT_SLACK_S: f64 = 0.005;
+const POLICED_RISE: f64 = 1.02;
+const POLICED_RISE_SLACK_S: f64 = 0.0005;
 const POLICED_EPISODES: usize = 8;
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -109,7 +111,9 @@ fn held(basis: &Basis) -> Option<Held> {
 /// Flach et al. 2016: a rate that is held by dropping, without a queue.
 pub fn policer(basis: &Basis) -> Option<Finding> {
     let held = held(basis)?;
-    let queueless = held.rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S;
+    let usual_s = basis.half.trips.by_sequence.as_deref()?.quantile(0.5).map(|ns| seconds(ns as i64))?;
+    let queueless = held.rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S
+        && held.rtt_s <= POLICED_RISE * usual_s + POLICED_RISE_SLACK_S;
     if !queueless || held.scatter > POLICED_SCATTER || held.excess < POLICED_EXCESS {
         return None;
     }

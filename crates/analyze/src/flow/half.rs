@@ -80,6 +80,8 @@ pub struct Half {
     pub mss_bytes: u32,
     /// Both ends allow SACK.
     pub sack: bool,
+    /// It sent a SYN, and no answer to one.
+    opens: bool,
     last_ack_ns: i64,
     last_send_ns: i64,
     rearmed_ns: i64,
@@ -145,6 +147,7 @@ impl Half {
             lag_ns: 0,
             mss_bytes: 0,
             sack: true,
+            opens: false,
             last_ack_ns: i64::MIN / 8,
             last_send_ns: i64::MIN / 8,
             rearmed_ns: i64::MIN / 8,
@@ -330,6 +333,9 @@ impl Half {
             return;
         }
         self.copies.keep(segment, length);
+        if segment.has(flag::SYN) && self.answers_while_opening(segment) {
+            return self.trips.note_timestamp(segment);
+        }
         if self.probes_window(segment, start) && start == self.space.next {
             self.space.probed_to = end;
             self.last_send_ns = now;
@@ -356,6 +362,15 @@ impl Half {
         }
         self.last_send_ns = now;
         self.trips.note_timestamp(segment);
+    }
+
+    /// The SYNs of both ends crossed (RFC 9293, 3.5): the answer has the SYN's number, and sends nothing again.
+    #[cold]
+    fn answers_while_opening(&mut self, segment: &Segment) -> bool {
+        let is_answer = segment.has(flag::ACK);
+        let is_first = is_answer && self.opens;
+        self.opens = !is_answer;
+        is_first
     }
 
     fn jump_to(&mut self, start: u64) {
