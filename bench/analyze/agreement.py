@@ -48,6 +48,7 @@ REASONS = {
 WITHHELD = "withheld here: the capture lacks what it would need"
 BUNDLES = "the others count packets; here a bundle counts as the segments that it is cut into, as the kernel counts them"
 DAMAGED = "the others believe packets whose checksum is wrong, which their receiver threw away; here they are counted apart"
+CROSSED = "the answer to a SYN that crossed one's own has its number, and is no retransmission: the kernel counts none"
 UNSEEN = {"tshark": "?", "tcptrace": "tcptrace does not look into this encapsulation"}
 # Counters of a direction that say something is odd.
 ODD = ("unseen_bytes", "duplicate_packets", "foreign_packets", "damaged_packets")
@@ -86,6 +87,7 @@ def ours(capture):
                 "rtt_least": milliseconds("least_rtt_us"), "rtt_mean": milliseconds("mean_rtt_us"),
                 "rtt_most": milliseconds("most_rtt_us"), "missing": one["missing"],
                 "odd": {key for key in ODD if one[key] or other[key]}, "bundles": one["oversize_packets"] > 0,
+                "crossed": flow["handshake"]["simultaneous_open"],
             }))
     return numbered(found, lambda first: first)
 
@@ -168,6 +170,8 @@ def reason(tool, key, own, value):
         return NO_SAMPLE
     if "damaged_packets" in own["odd"] and key in ("payload", "again", "disordered"):
         return DAMAGED
+    if own["crossed"] and key == "again":
+        return CROSSED
     if own["bundles"] and key == "again":
         return BUNDLES
     return REASONS.get((tool, key), "?")

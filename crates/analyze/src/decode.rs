@@ -117,7 +117,7 @@ fn usual(link: LinkType, frame: &[u8], on_wire: usize, into: &mut Segment) -> Op
     (into.options, into.sack_count) = (option::TIMESTAMPS, 0);
     (into.mss_bytes, into.window_scale) = (0, 0);
     into.checksum = match frame.get(34..14 + total) {
-        Some(whole) => checksum::judge(u64::from(word(26)) + u64::from(word(30)), whole),
+        Some(whole) => checksum::judge(u64::from(word(26).to_be()) + u64::from(word(30).to_be()), whole),
         None => Checksum::Unchecked,
     };
     Some(())

@@ -133,7 +133,7 @@ fn a_copy_that_the_path_held_back_is_none_either() {
         made(&Transfer { window_segments: 200, segments: 2000, place: 100, ..Transfer::default() }).trace;
     let late: Vec<_> = trace.packets.iter().filter(|(_, tcp)| tcp.payload > 0).step_by(50).cloned().collect();
     let times = late.len() as u64;
-    trace.packets.extend(late.into_iter().map(|(time_ns, tcp)| (time_ns + 2 * MS, tcp)));
+    trace.packets.extend(late.into_iter().map(|(time_ns, tcp)| (time_ns + MS, tcp)));
     trace.packets.sort_by_key(|(time_ns, _)| *time_ns);
     let client = trace.client();
     assert_eq!((client.counts.resent_segments, client.counts.duplicate_packets), (0, times));

@@ -32,17 +32,18 @@ impl Checksum {
     }
 }
 
-/// Sum of an address, as if of words of 32 bits: carries go round, so that it is the same of 16.
+/// Sum of an address, in the order of this machine: 32 bits at a time, as carries go round.
 pub fn address(address: u128) -> u64 {
     // An IPv4 address that is mapped counts as its 32 bits.
     let bits = if address >> 32 == 0xffff { address & 0xffff_ffff } else { address };
-    (0..4).map(|word| (bits >> (32 * word)) as u64 & 0xffff_ffff).sum()
+    (0..4).map(|word| u64::from(((bits >> (32 * word)) as u32).to_be())).sum()
 }
 
-/// Adds two halves.
+/// Adds, with the carry.
 #[inline(always)]
-fn halves(sum: u64) -> u64 {
-    (sum >> 32) + (sum & 0xffff_ffff)
+fn plus(sum: u64, other: u64) -> u64 {
+    let (sum, is_over) = sum.overflowing_add(other);
+    sum + u64::from(is_over)
 }
 
 /// Sum of 16-bit words in the order of this machine, in which it is the same but for the order (RFC 1071, 2); the last octet
@@ -52,38 +53,47 @@ fn octets(data: &[u8]) -> u64 {
     let (long, rest) = data.as_chunks::<8>();
     let mut sum = 0;
     for eight in long {
-        sum += halves(u64::from_ne_bytes(*eight));
+        sum = plus(sum, u64::from_ne_bytes(*eight));
+    }
+    if rest.is_empty() {
+        return sum;
     }
     let mut last = [0; 8];
-    if !rest.is_empty() {
-        last[..rest.len()].copy_from_slice(rest);
-    }
-    sum + halves(u64::from_ne_bytes(last))
+    last[..rest.len()].copy_from_slice(rest);
+    plus(sum, u64::from_ne_bytes(last))
 }
 
 /// Folds a sum to 16 bits, with the carries.
 #[inline(always)]
 fn folded(sum: u64) -> u16 {
-    let sum = halves(halves(sum));
-    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     ((sum >> 16) + (sum & 0xffff)) as u16
+}
+
+/// Protocol 6 and a length: what the pseudo-header has beside addresses.
+#[inline(always)]
+fn rest_of_pseudo(length: usize) -> u64 {
+    u64::from((6 + length as u32).to_be())
 }
 
 /// Judges a whole segment, header and payload, between ends whose addresses have this sum.
 #[inline(always)]
 pub fn judge(ends: u64, segment: &[u8]) -> Checksum {
-    let pseudo = ends + 6 + segment.len() as u64;
-    let sum = pseudo + u64::from(u16::from_be(folded(octets(segment))));
-    if folded(sum) == 0xffff { Checksum::Right } else { unset_or_wrong(ends, segment) }
+    let pseudo = ends + rest_of_pseudo(segment.len());
+    if folded(plus(octets(segment), pseudo)) == 0xffff {
+        Checksum::Right
+    } else {
+        unset_or_wrong(ends, segment)
+    }
 }
 
 #[cold]
 fn unset_or_wrong(ends: u64, segment: &[u8]) -> Checksum {
-    let pseudo = ends + 6 + segment.len() as u64;
-    let field = segment.get(16..18).map_or(0, |field| u16::from_be_bytes([field[0], field[1]]));
-    let is_unset = [0, folded(pseudo), folded(ends + 6)].contains(&field);
-    if is_unset { Checksum::Unset } else { Checksum::Wrong }
+    let field = segment.get(16..18).map_or(0, |field| u16::from_ne_bytes([field[0], field[1]]));
+    let pseudo = [segment.len(), 0].map(|length| folded(ends + rest_of_pseudo(length)));
+    if field == 0 || pseudo.contains(&field) { Checksum::Unset } else { Checksum::Wrong }
 }
 
 #[cfg(test)]
@@ -92,6 +102,7 @@ mod tests {
 
     /// RFC 1071's own words: pairs of octets, one after another.
     fn slowly(ends: u64, segment: &[u8]) -> bool {
+        let ends = u64::from(u16::from_be(folded(ends)));
         let pairs =
             segment.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
         let mut sum = ends + 6 + segment.len() as u64 + pairs.sum::<u64>();

@@ -75,59 +75,52 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// What losses held a sender to.
-struct Held {
-    bps: f64,
-    scatter: f64,
-    excess: f64,
-    rtt_s: f64,
-}
-
-fn held(basis: &Basis) -> Option<Held> {
-    let episodes = &basis.half.recovery.episodes;
-    let (first, last) = (episodes.first()?.start_ns, episodes.last()?.start_ns);
-    let (all, time_s) = (basis.delivered_bytes(first, last), seconds(last - first));
-    if episodes.len() < POLICED_EPISODES || all <= 0.0 || time_s <= 0.0 {
-        return None;
+/// How far losses are from one line of octets over time, between the first and the last.
+fn scatter(basis: &Basis, episodes: &[Episode], all: f64, (first, last): (i64, i64)) -> f64 {
+    let time_s = seconds(last - first);
+    let (mut off, mut since, mut delivered) = (Vec::with_capacity(episodes.len()), first, 0.0);
+    for episode in episodes {
+        delivered += basis.delivered_bytes(since, episode.start_ns);
+        since = episode.start_ns;
+        off.push(seconds(since - first) / time_s - delivered / all);
     }
-    let off = |episode: &Episode| {
-        let share = seconds(episode.start_ns - first) / time_s;
-        share - basis.delivered_bytes(first, episode.start_ns) / all
-    };
-    let off: Vec<f64> = episodes.iter().map(off).collect();
-    let count = off.len() as f64;
-    let mean = off.iter().sum::<f64>() / count;
-    let variance = off.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / count;
-    let sent_bps = |episode: &Episode| episode.flight_bytes as f64 * 8e6 / episode.rtt_us.max(1) as f64;
-    let bps = all * 8.0 / time_s;
-    Some(Held {
-        bps,
-        scatter: (variance * count).sqrt(),
-        excess: median(episodes.iter().map(sent_bps).collect()) / bps,
-        rtt_s: median(episodes.iter().map(|episode| episode.rtt_us as f64 / 1e6).collect()),
-    })
+    let mean = off.iter().sum::<f64>() / off.len() as f64;
+    // The standard deviation times the root of the number.
+    off.iter().map(|one| (one - mean).powi(2)).sum::<f64>().sqrt()
 }
 
 /// Flach et al. 2016: a rate that is held by dropping, without a queue.
 pub fn policer(basis: &Basis) -> Option<Finding> {
-    let held = held(basis)?;
-    let usual_s = basis.half.trips.by_sequence.as_deref()?.quantile(0.5).map(|ns| seconds(ns as i64))?;
-    let queueless = held.rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S
-        && held.rtt_s <= POLICED_RISE * usual_s + POLICED_RISE_SLACK_S;
-    if !queueless || held.scatter > POLICED_SCATTER || held.excess < POLICED_EXCESS {
+    let episodes = &basis.half.recovery.episodes;
+    let (first, last) = (episodes.first()?.start_ns, episodes.last()?.start_ns);
+    let all = basis.delivered_bytes(first, last);
+    if episodes.len() < POLICED_EPISODES || all <= 0.0 || last <= first {
         return None;
     }
-    let episodes = &basis.half.recovery.episodes;
+    let held_bps = all * 8.0 / seconds(last - first);
+    let sent_bps = |episode: &Episode| episode.flight_bytes as f64 * 8e6 / episode.rtt_us.max(1) as f64;
+    let excess = median(episodes.iter().map(sent_bps).collect()) / held_bps;
+    let rtt_s = median(episodes.iter().map(|episode| episode.rtt_us as f64 / 1e6).collect());
+    let usual_s = basis.half.trips.by_sequence.as_deref()?.quantile(0.5).map(|ns| seconds(ns as i64))?;
+    let is_queueless = rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S
+        && rtt_s <= POLICED_RISE * usual_s + POLICED_RISE_SLACK_S;
+    if !is_queueless || excess < POLICED_EXCESS {
+        return None;
+    }
+    let scatter = scatter(basis, episodes, all, (first, last));
+    if scatter > POLICED_SCATTER {
+        return None;
+    }
     let what =
-        format!("A policer holds it at {}: packets above that are dropped, not queued", rate(held.bps));
+        format!("A policer holds it at {}: packets above that are dropped, not queued", rate(held_bps));
     let evidence = format!(
         "{} repairs from {} on, each when {} had been let through since the one before (scatter {:.2}); the sender was {:.1} times as fast at them; RTT at losses {}, least {}; {} segments sent again",
         basis.half.recovery.episode_count,
         duration(basis.at_s(episodes[0].start_ns)),
-        rate(held.bps),
-        held.scatter,
-        held.excess,
-        duration(held.rtt_s),
+        rate(held_bps),
+        scatter,
+        excess,
+        duration(rtt_s),
         duration(basis.least_rtt_s),
         basis.half.counts.resent_segments,
     );

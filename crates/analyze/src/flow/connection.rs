@@ -160,7 +160,12 @@ impl Connection {
     /// Whether this segment opens another connection between the same ends.
     #[inline]
     pub fn is_reopened_by(&self, segment: &Segment) -> bool {
-        if !segment.has(flag::SYN) || segment.has(flag::ACK) || self.is_damaged(segment) {
+        segment.has(flag::SYN) && self.is_opened_anew_by(segment)
+    }
+
+    #[cold]
+    fn is_opened_anew_by(&self, segment: &Segment) -> bool {
+        if segment.has(flag::ACK) || self.is_damaged(segment) {
             return false;
         }
         match self.syn_sequence[usize::from(segment.end)] {
@@ -200,13 +205,8 @@ impl Connection {
         self.packets += 1;
         self.last_ns = self.last_ns.max(now);
         let me = usize::from(segment.end);
-        if self.is_damaged(segment) {
-            self.halves[me & 1].on_damaged();
-            return;
-        }
-        if self.halves[me & 1].is_copied_ack(segment)
-            || segment.has(flag::SYN) && self.is_foreign_syn(segment)
-        {
+        let is_suspect = segment.has(flag::SYN) || segment.checksum == Checksum::Wrong;
+        if is_suspect && self.is_not_believed(segment) || self.halves[me & 1].is_copied_ack(segment) {
             return;
         }
         let is_known = self.is_told_again(segment);
@@ -242,7 +242,7 @@ impl Connection {
     }
 
     /// Does what was put off.
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self) {
         if let Some(told) = self.told.take() {
             self.halves[usize::from(1 - told.end) & 1].on_told_again(told.last_ns, told.latest_ns);
@@ -270,6 +270,16 @@ impl Connection {
         if peer.space.knows_acknowledged(segment.acknowledgement) && !segment.has(flag::SYN) {
             self.told = Some(Told::by(segment));
         }
+    }
+
+    /// Damaged, or of another connection.
+    #[cold]
+    fn is_not_believed(&mut self, segment: &Segment) -> bool {
+        if self.is_damaged(segment) {
+            self.halves[usize::from(segment.end) & 1].on_damaged();
+            return true;
+        }
+        segment.has(flag::SYN) && self.is_foreign_syn(segment)
     }
 
     /// An answer to the SYN with another number than the answer before: something between the ends sent one of them.

@@ -4,7 +4,7 @@
 use crate::segment::Segment;
 
 /// Packets remembered: a path that copies may hold the copy back while others pass.
-const MOST: usize = 128;
+const MOST: usize = 64;
 /// Without an IP identification, what repeats a packet sooner than this was not sent again.
 const AT_ONCE_NS: i64 = 1_000_000;
 
@@ -52,7 +52,7 @@ impl Kept {
 /// The last packets of one end.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Copies {
-    recent: Vec<Kept>,
+    recent: Option<Box<[Kept; MOST]>>,
     next: usize,
     last_ack: Kept,
 }
@@ -61,11 +61,8 @@ impl Copies {
     /// Remembers a packet that takes numbers.
     #[inline]
     pub fn keep(&mut self, segment: &Segment, length: u32) {
-        let this = Kept::of(segment, length);
-        match self.recent.get_mut(self.next % MOST) {
-            Some(place) => *place = this,
-            None => self.recent.push(this),
-        }
+        let recent = self.recent.get_or_insert_with(|| Box::new([Kept::default(); MOST]));
+        recent[self.next % MOST] = Kept::of(segment, length);
         self.next = self.next.wrapping_add(1);
     }
 
@@ -74,7 +71,7 @@ impl Copies {
     pub fn holds(&self, segment: &Segment, length: u32, least_rtt_ns: Option<i64>) -> bool {
         let this = Kept::of(segment, length);
         let at_once_ns = least_rtt_ns.map_or(AT_ONCE_NS / 20, |rtt| (rtt / 2).min(AT_ONCE_NS));
-        self.recent.iter().any(|kept| kept.is_copied_by(&this, at_once_ns))
+        self.recent.iter().flat_map(|recent| recent.iter()).any(|kept| kept.is_copied_by(&this, at_once_ns))
     }
 
     /// Whether a packet without payload is a copy of the last such one.

@@ -82,6 +82,8 @@ pub struct Half {
     pub sack: bool,
     /// It sent a SYN, and no answer to one.
     opens: bool,
+    /// SYNs and FINs without payload.
+    bare_segments: u64,
     last_ack_ns: i64,
     last_send_ns: i64,
     rearmed_ns: i64,
@@ -148,6 +150,7 @@ impl Half {
             mss_bytes: 0,
             sack: true,
             opens: false,
+            bare_segments: 0,
             last_ack_ns: i64::MIN / 8,
             last_send_ns: i64::MIN / 8,
             rearmed_ns: i64::MIN / 8,
@@ -289,9 +292,15 @@ impl Half {
     }
 
     /// Whether the window is closed, and this begins at its edge or behind: it is sent to hear when that opens.
-    #[inline]
+    #[inline(always)]
     fn probes_window(&self, segment: &Segment, start: u64) -> bool {
-        self.last_window == 0 && start >= self.space.edge && segment.flags & (flag::SYN | flag::FIN) == 0
+        if self.last_window == 0 { self.is_at_closed_edge(segment, start) } else { false }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_at_closed_edge(&self, segment: &Segment, start: u64) -> bool {
+        start >= self.space.edge && segment.flags & (flag::SYN | flag::FIN) == 0
     }
 
     /// A pure acknowledgement that was captured or forwarded twice.
@@ -344,7 +353,7 @@ impl Half {
         if payload > 0 {
             self.count_payload(segment);
         } else {
-            self.counts.sent_segments += 1;
+            self.bare_segments += 1;
         }
         if start >= self.space.next {
             if start > self.space.next {
@@ -384,13 +393,11 @@ impl Half {
         self.counts.data_packets += 1;
         self.counts.payload_bytes += u64::from(payload);
         self.counts.data_segments += 1;
-        self.counts.sent_segments += 1;
         self.counts.ect_packets += u64::from(segment.ecn != 0);
         self.counts.data_after_reset += u64::from(self.reset.is_some());
         if payload > self.mss_bytes && self.mss_bytes > 0 {
             let more = self.segments_of(u64::from(payload)) - 1;
             self.counts.data_segments += more;
-            self.counts.sent_segments += more;
             self.counts.oversize_packets += 1;
         }
         self.largest_payload = self.largest_payload.max(payload);
@@ -879,6 +886,7 @@ impl Half {
 
     /// Ends what is not over.
     pub fn finish(&mut self, now_ns: i64) {
+        self.counts.sent_segments = self.counts.data_segments + self.bare_segments;
         self.closed_ns += self.closed_since_ns.take().map_or(0, |since| (now_ns - since).max(0));
         self.limits.finish(&mut self.observed.series);
         self.recovery.close(now_ns);
