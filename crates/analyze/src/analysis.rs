@@ -328,8 +328,9 @@ impl<P: FnMut(u64)> Intake<P> {
             self.sort();
         }
         let last_ns = self.pending[place(self.first, last)].time_ns;
-        for number in 0..count {
-            self.flows.on_segment(&self.pending[place(self.first, number)]);
+        let end = (self.first + count).min(PENDING);
+        for part in [self.first..end, 0..self.first + count - end] {
+            self.pending[part].iter().for_each(|segment| self.flows.on_segment(segment));
         }
         self.first = place(self.first, count);
         self.filled -= count;

@@ -133,7 +133,7 @@ fn a_copy_that_the_path_held_back_is_none_either() {
         made(&Transfer { window_segments: 200, segments: 2000, place: 100, ..Transfer::default() }).trace;
     let late: Vec<_> = trace.packets.iter().filter(|(_, tcp)| tcp.payload > 0).step_by(50).cloned().collect();
     let times = late.len() as u64;
-    trace.packets.extend(late.into_iter().map(|(time_ns, tcp)| (time_ns + MS, tcp)));
+    trace.packets.extend(late.into_iter().map(|(time_ns, tcp)| (time_ns + 3 * MS, tcp)));
     trace.packets.sort_by_key(|(time_ns, _)| *time_ns);
     let client = trace.client();
     assert_eq!((client.counts.resent_segments, client.counts.duplicate_packets), (0, times));
@@ -165,6 +165,16 @@ fn a_segment_sent_again_at_once_is_no_copy() {
     trace.push(30 * MS, data.clone().ip_id(7).timestamps(7, 7));
     trace.push(31 * MS, data.ip_id(8).timestamps(8, 7));
     assert_eq!(trace.client().counts.resent_segments, 1);
+}
+
+#[test]
+fn where_all_packets_have_one_identification_it_tells_no_copies() {
+    let mut trace = made(&Transfer { loss_permille: 20, timestamps: false, ..Transfer::default() }).trace;
+    let counted = trace.client().counts.resent_segments;
+    trace.packets.iter_mut().for_each(|(_, tcp)| tcp.ip_id = 7);
+    let counts = trace.client().counts;
+    assert_eq!((counts.resent_segments, counts.duplicate_packets), (counted, 0));
+    assert!(counted > 3);
 }
 
 #[test]
