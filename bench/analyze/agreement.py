@@ -13,6 +13,7 @@ round to.
 import argparse
 import collections
 import datetime
+import ipaddress
 import json
 import os
 import pathlib
@@ -93,7 +94,9 @@ def ours(capture):
 
 
 def plain(end):
-    return end.replace("[", "").replace("]", "")
+    """An address has many spellings, and so has an end."""
+    address, _, port = end.replace("[", "").replace("]", "").rpartition(":")
+    return f"{ipaddress.ip_address(address)}:{port}"
 
 
 def tshark(capture):
@@ -137,7 +140,7 @@ def tcptrace(capture):
             continue
         host = re.match(r"\s*host (\w+):\s+(\S+)", line)
         if host:
-            hosts.append(host[2])
+            hosts.append(plain(host[2]))
             if len(hosts) == 2:
                 sides = [dict.fromkeys(MEASURES[:5], 0), dict.fromkeys(MEASURES[:5], 0)]
                 found += [(number, tuple(hosts), sides[0]), (number, tuple(hosts[::-1]), sides[1])]
