@@ -1,10 +1,10 @@
 //! What a flow's figures mean, in words, each with its evidence.
 //!
-//! - [`basis`]: the few figures that all findings judge by.
-//! - [`limits`]: window, sender, SACK.
-//! - [`losses`]: the LFP syndrome, policers, MTU trouble, needless retransmissions.
-//! - [`path`]: lost SYNs, resets of others, damage, ECN.
-//! - [`delays`]: queues, paths that change, ACK compression, ticks.
+//! - `basis`: the few figures that all findings judge by.
+//! - `limits`: window, sender, SACK.
+//! - `losses`: the LFP syndrome, policers, MTU trouble, needless retransmissions.
+//! - `path`: lost SYNs, resets of others, damage, ECN.
+//! - `delays`: queues, paths that change, ACK compression, ticks.
 //!
 //! The thresholds stand beside each finding; `docs/analyze.md` lists them. Every finding has a test with a trace that
 //! has it and one that nearly has it.
