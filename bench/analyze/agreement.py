@@ -3,15 +3,17 @@
 
     cargo run -p longfat-analyze --example kinds -- kinds/      # thirty kinds of made-up traffic
     bench/analyze/agreement.py kinds/*.pcap                      # a table; every disagreement with its reason
-    bench/analyze/agreement.py kernel/*.pcap --write             # kept under results/DATE
+    bench/analyze/agreement.py kernel/*.pcap                     # of real kernel traffic: `truth.py --keep kernel/`
 
-Captures of real kernel traffic come from `truth.py --keep kernel/`. A disagreement that no reason here covers is printed with `?`, and the
+`truth.py` compares all of its kinds in this way. A disagreement that no reason here covers is printed with `?`, and the
 exit code is 1. Round trips agree within 2 %, or what the programs
 round to.
 """
 
 import argparse
+import collections
 import datetime
+import ipaddress
 import json
 import os
 import pathlib
@@ -45,6 +47,12 @@ REASONS = {
 }
 # What the capture lacks is withheld here, and told by the others.
 WITHHELD = "withheld here: the capture lacks what it would need"
+BUNDLES = "the others count packets; here a bundle counts as the segments that it is cut into, as the kernel counts them"
+DAMAGED = "the others believe packets whose checksum is wrong, which their receiver threw away; here they are counted apart"
+CROSSED = "the answer to a SYN that crossed one's own has its number, and is no retransmission: the kernel counts none"
+UNSEEN = {"tshark": "?", "tcptrace": "tcptrace does not look into this encapsulation"}
+# Counters of a direction that say something is odd.
+ODD = ("unseen_bytes", "duplicate_packets", "foreign_packets", "damaged_packets")
 NO_SAMPLE = "tcptrace tells 0 when it has no sample; here the answer to the SYN is one"
 
 
@@ -52,45 +60,69 @@ def output(*command):
     return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout
 
 
+def analysis(capture):
+    return json.loads(output(ANALYZE, "analyze", "--json", capture))
+
+
+def numbered(found, first):
+    """Connections of the same ends follow each other: the ends, and which of them it is."""
+    ordered = sorted(found, key=lambda entry: first(entry[0]))
+    seen, out = collections.Counter(), {}
+    for key, ends, figures in ((entry[0], *entry[1:]) for entry in ordered):
+        name = tuple(sorted(ends))
+        order = seen[(name, ends)]
+        seen[(name, ends)] += 1
+        out[(*ends, order)] = figures
+    return out
+
+
 def ours(capture):
-    found = {}
-    for flow in json.loads(output(ANALYZE, "analyze", "--json", capture))["flows"]:
-        for one in flow["directions"]:
+    found = []
+    for flow in analysis(capture)["flows"]:
+        for one, other in zip(flow["directions"], flow["directions"][::-1]):
             milliseconds = lambda key: None if one[key] is None else one[key] / 1e3
-            found[(one["from"], one["to"])] = {
+            found.append((flow["first_packet"], (plain(one["from"]), plain(one["to"])), {
                 "packets": one["packets"], "payload": one["payload_bytes"], "again": one["resent_segments"],
-                "disordered": one["reordered_segments"], "zero_windows": one["zero_windows"],
+                # Zero windows are the receiver's to the others: they count the packets that offer them.
+                "disordered": one["reordered_segments"], "zero_windows": other["zero_windows"],
                 "rtt_least": milliseconds("least_rtt_us"), "rtt_mean": milliseconds("mean_rtt_us"),
                 "rtt_most": milliseconds("most_rtt_us"), "missing": one["missing"],
-            }
-    # Zero windows are the receiver's to the others: they count the packets that offer them.
-    zero = {ends: figures["zero_windows"] for ends, figures in found.items()}
-    for ends, figures in found.items():
-        figures["zero_windows"] = zero.get(ends[::-1], 0)
-    return found
+                "odd": {key for key in ODD if one[key] or other[key]}, "bundles": one["oversize_packets"] > 0,
+                "crossed": flow["handshake"]["simultaneous_open"],
+            }))
+    return numbered(found, lambda first: first)
+
+
+def plain(end):
+    """An address has many spellings, and so has an end."""
+    address, _, port = end.replace("[", "").replace("]", "").rpartition(":")
+    return f"{ipaddress.ip_address(address)}:{port}"
 
 
 def tshark(capture):
-    fields = ["ip.src", "tcp.srcport", "ip.dst", "tcp.dstport", "tcp.len", "tcp.analysis.ack_rtt"]
+    fields = ["tcp.stream", "ip.src", "ipv6.src", "tcp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "tcp.len", "tcp.analysis.ack_rtt"]
     fields += [f"tcp.analysis.{flag}" for flag in FLAGS]
     asked = [part for field in fields for part in ("-e", field)]
-    found, rtts = {}, {}
-    for line in output("tshark", "-r", capture, "-Y", "tcp", "-T", "fields", "-E", "separator=,", *asked).splitlines():
-        source, port, destination, to, length, rtt, *flags = line.split(",")
-        ends = (f"{source}:{port}", f"{destination}:{to}")
-        figures = found.setdefault(ends, dict.fromkeys(MEASURES[:5], 0))
+    streams, rtts = {}, {}
+    # Of several headers of a kind, the innermost.
+    lines = output("tshark", "-r", capture, "-Y", "tcp", "-T", "fields", "-E", "separator=,", "-E", "occurrence=l", *asked).splitlines()
+    for line in lines:
+        stream, source4, source6, port, to4, to6, to_port, length, rtt, *flags = line.split(",")
+        ends = (f"{source4 or source6}:{port}", f"{to4 or to6}:{to_port}")
+        key = (int(stream), ends)
+        figures = streams.setdefault(key, dict.fromkeys(MEASURES[:5], 0))
         figures["packets"] += 1
-        figures["payload"] += int(length)
+        figures["payload"] += int(length or 0)
         told = dict(zip(FLAGS, map(bool, flags)))
         figures["again"] += told["retransmission"] or told["fast_retransmission"] or told["spurious_retransmission"]
         figures["disordered"] += told["out_of_order"]
         figures["zero_windows"] += told["zero_window"]
         if rtt:
-            rtts.setdefault(ends[::-1], []).append(float(rtt) * 1e3)
-    for ends, samples in rtts.items():
-        if ends in found:
-            found[ends] |= {"rtt_least": min(samples), "rtt_mean": sum(samples) / len(samples), "rtt_most": max(samples)}
-    return found
+            rtts.setdefault((int(stream), ends[::-1]), []).append(float(rtt) * 1e3)
+    for key, samples in rtts.items():
+        if key in streams:
+            streams[key] |= {"rtt_least": min(samples), "rtt_mean": sum(samples) / len(samples), "rtt_most": max(samples)}
+    return numbered([(stream, ends, figures) for (stream, ends), figures in streams.items()], lambda stream: stream)
 
 
 TCPTRACE = {
@@ -100,21 +132,25 @@ TCPTRACE = {
 
 
 def tcptrace(capture):
-    found, ends = {}, None
+    found, hosts, number = [], [], 0
     for line in output("tcptrace", "-lrn", capture).splitlines():
+        connection = re.match(r"TCP connection (\d+):", line)
+        if connection:
+            number, hosts = int(connection[1]), []
+            continue
         host = re.match(r"\s*host (\w+):\s+(\S+)", line)
         if host:
-            ends = (ends[1], host[2]) if ends else (None, host[2])
+            hosts.append(plain(host[2]))
+            if len(hosts) == 2:
+                sides = [dict.fromkeys(MEASURES[:5], 0), dict.fromkeys(MEASURES[:5], 0)]
+                found += [(number, tuple(hosts), sides[0]), (number, tuple(hosts[::-1]), sides[1])]
             continue
         pairs = re.findall(r"([A-Za-z][A-Za-z ]*?):\s+([\d.]+)", line)
-        if ends and ends[0] and len(pairs) == 2 and pairs[0][0].strip() in TCPTRACE:
+        if len(hosts) == 2 and len(pairs) == 2 and pairs[0][0].strip() in TCPTRACE:
             key = TCPTRACE[pairs[0][0].strip()]
-            for side, (_, value) in zip((ends, ends[::-1]), pairs):
-                figures = found.setdefault(side, dict.fromkeys(MEASURES[:5], 0))
+            for figures, (_, value) in zip(sides, pairs):
                 figures[key] = float(value) if key in ROUND_TRIPS else figures[key] + int(float(value))
-        elif line.startswith("====") or not line.strip():
-            ends = None if line.startswith("====") else ends
-    return found
+    return numbered(found, lambda connection: connection)
 
 
 # What the programs print is rounded to: tcptrace tells tenths of a millisecond.
@@ -129,24 +165,40 @@ def agree(tool, key, mine, other):
     return mine == other
 
 
+def reason(tool, key, own, value):
+    """Why a figure of another program is not ours."""
+    if own[key] is None and own["missing"]:
+        return WITHHELD
+    if (tool, value) == ("tcptrace", 0.0) and key in ROUND_TRIPS:
+        return NO_SAMPLE
+    if "damaged_packets" in own["odd"] and key in ("payload", "again", "disordered"):
+        return DAMAGED
+    if own["crossed"] and key == "again":
+        return CROSSED
+    if own["bundles"] and key == "again":
+        return BUNDLES
+    return REASONS.get((tool, key), "?")
+
+
 def compare(capture):
     """How many figures agree with each program, and those that do not."""
     mine, counts, different = ours(capture), {"tshark": [0, 0], "tcptrace": [0, 0]}, []
     for tool, figures in (("tshark", tshark(capture)), ("tcptrace", tcptrace(capture))):
         for ends, own in mine.items():
+            name = f"{ends[0]} > {ends[1]}" + (f" ({ends[2] + 1})" if ends[2] else "")
             theirs = figures.get(ends)
-            if theirs is None or own["packets"] == 0:
+            if own["packets"] == 0:
+                continue
+            if theirs is None:
+                different.append((capture.stem, name, "all", own["packets"], tool, None, UNSEEN[tool]))
                 continue
             for key in MEASURES:
                 value = theirs.get(key)
                 counts[tool][1] += 1
                 if agree(tool, key, own[key], value):
                     counts[tool][0] += 1
-                    continue
-                reason = WITHHELD if own[key] is None and own["missing"] else REASONS.get((tool, key), "?")
-                if (tool, value) == ("tcptrace", 0.0) and key in ROUND_TRIPS:
-                    reason = NO_SAMPLE
-                different.append((capture.stem, f"{ends[0]} > {ends[1]}", key, own[key], tool, value, reason))
+                else:
+                    different.append((capture.stem, name, key, own[key], tool, value, reason(tool, key, own, value)))
     return counts, different
 
 
@@ -154,26 +206,25 @@ def shown(value):
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+def told(compared):
+    """The whole comparison: captures by name, how many figures agree, and those that do not."""
+    text = [f"# Agreement, {datetime.date.today()}", "", "Figures of each direction that agree, of those compared: packets, payload, segments sent again, out of order, zero windows, round trips (least, mean, greatest).", ""]
+    text += ["| capture | tshark | tcptrace |", "|---|---|---|"]
+    for name, counts, _ in compared:
+        text.append(f"| {name} | {counts['tshark'][0]} of {counts['tshark'][1]} | {counts['tcptrace'][0]} of {counts['tcptrace'][1]} |")
+    text += ["", "| capture | direction | figure | longfat | other | its | why |", "|---|---|---|---|---|---|---|"]
+    every = [row for _, _, different in compared for row in different]
+    text += [f"| {c} | {d} | {k} | {shown(o)} | {t} | {shown(v)} | {r} |" for c, d, k, o, t, v, r in every]
+    return "\n".join(text) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("capture", nargs="+", type=pathlib.Path)
-    parser.add_argument("--write", action="store_true", help="keep the results under results/DATE")
     args = parser.parse_args()
-    text = [f"# Agreement, {datetime.date.today()}", "", "Figures of each direction that agree, of those compared: packets, payload, segments sent again, out of order, zero windows, round trips (least, mean, greatest).", ""]
-    text += ["| capture | tshark | tcptrace |", "|---|---|---|"]
-    every = []
-    for capture in args.capture:
-        counts, different = compare(capture)
-        text.append(f"| {capture.stem} | {counts['tshark'][0]} of {counts['tshark'][1]} | {counts['tcptrace'][0]} of {counts['tcptrace'][1]} |")
-        every += different
-    text += ["", "| capture | direction | figure | longfat | other | its | why |", "|---|---|---|---|---|---|---|"]
-    text += [f"| {c} | {d} | {k} | {shown(o)} | {t} | {shown(v)} | {r} |" for c, d, k, o, t, v, r in every]
-    print("\n".join(text))
-    if args.write:
-        directory = HERE / "results" / datetime.date.today().isoformat()
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "agreement.md").write_text("\n".join(text) + "\n")
-    sys.exit(1 if any(row[-1] == "?" for row in every) else 0)
+    compared = [(capture.stem, *compare(capture)) for capture in args.capture]
+    print(told(compared))
+    sys.exit(1 if any(row[-1] == "?" for _, _, different in compared for row in different) else 0)
 
 
 if __name__ == "__main__":

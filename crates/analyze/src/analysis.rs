@@ -95,12 +95,18 @@ pub struct Totals {
     pub flows_left_out: u64,
     /// Payload.
     pub payload_bytes: u64,
-    /// Segments sent again.
+    /// Segments sent: those with payload, a SYN or a FIN.
+    pub sent_segments: u64,
+    /// Of them sent again.
     pub resent_segments: u64,
+    /// Of those SYNs, which carry no payload.
+    pub resent_syns: u64,
     /// Payload sent again.
     pub resent_bytes: u64,
-    /// Timeouts.
+    /// Timeouts, those of SYNs among them.
     pub timeouts: u64,
+    /// Packets that the path damaged: their checksum is wrong.
+    pub damaged_packets: u64,
     /// Flows taken for over while they may have gone on, since more were live at once than memory is for.
     pub flows_cut: u64,
 }
@@ -144,7 +150,10 @@ fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Setting
         flows: retired.flows,
         flows_left_out: retired.flows - retired.reports.len() as u64,
         payload_bytes: retired.payload_bytes,
+        sent_segments: retired.sent_segments,
         resent_segments: retired.resent_segments,
+        resent_syns: retired.resent_syns,
+        damaged_packets: retired.damaged_packets,
         resent_bytes: retired.resent_bytes,
         timeouts: retired.timeouts,
         flows_cut: retired.cut_flows,
@@ -319,8 +328,9 @@ impl<P: FnMut(u64)> Intake<P> {
             self.sort();
         }
         let last_ns = self.pending[place(self.first, last)].time_ns;
-        for number in 0..count {
-            self.flows.on_segment(&self.pending[place(self.first, number)]);
+        let end = (self.first + count).min(PENDING);
+        for part in [self.first..end, 0..self.first + count - end] {
+            self.pending[part].iter().for_each(|segment| self.flows.on_segment(segment));
         }
         self.first = place(self.first, count);
         self.filled -= count;

@@ -82,6 +82,12 @@ impl Found {
             (by_cause, one.counts.resent_segments, "segments sent again by cause of all"),
             (one.counts.resent_segments, by_cause, "segments sent again of those with a cause"),
             (one.counts.data_packets, one.counts.packets, "packets with payload of packets"),
+            (one.counts.resent_syns, one.counts.resent_segments, "SYNs sent again of segments"),
+            (
+                one.counts.damaged_packets,
+                one.checksums.wrong,
+                "damaged packets of those with a wrong checksum",
+            ),
             (one.counts.keep_alives, one.probes, "keep-alives of probes"),
             (one.least_window_bytes.unwrap_or(0), one.most_window_bytes.unwrap_or(u64::MAX), "least window"),
         ] {

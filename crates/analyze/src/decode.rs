@@ -2,10 +2,12 @@
 //! (`tunnels`) are seen through. Pure; never panics; whatever is cut off is said to be, and what was not looked into is named
 //! ([`Protocol`]).
 
+mod checksum;
 mod links;
 mod protocol;
 mod tunnels;
 
+pub use checksum::Checksum;
 pub use links::name as link_name;
 pub use protocol::Protocol;
 
@@ -67,6 +69,8 @@ struct Ip<'a> {
     payload: &'a [u8],
     /// Octets the IP header says follow it.
     payload_bytes: usize,
+    /// The addresses are those that the checksum covers, and the payload is no fragment.
+    is_checkable: bool,
     source: u128,
     destination: u128,
     ttl: u8,
@@ -112,6 +116,10 @@ fn usual(link: LinkType, frame: &[u8], on_wire: usize, into: &mut Segment) -> Op
     (into.ts_value, into.ts_echo) = (word(58), word(62));
     (into.options, into.sack_count) = (option::TIMESTAMPS, 0);
     (into.mss_bytes, into.window_scale) = (0, 0);
+    into.checksum = match frame.get(34..14 + total) {
+        Some(whole) => checksum::judge(u64::from(word(26).to_be()) + u64::from(word(30).to_be()), whole),
+        None => Checksum::Unchecked,
+    };
     Some(())
 }
 
@@ -239,6 +247,8 @@ fn ipv4(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
         protocol: header[9],
         payload: data.get(length..).ok_or(Unfollowed::Truncated)?,
         payload_bytes: total.checked_sub(length).ok_or(Unfollowed::Malformed)?,
+        // An option may name another destination; of a first fragment, the rest is elsewhere.
+        is_checkable: length == 20 && fragment & 0x2000 == 0,
         source: address(12),
         destination: address(16),
         ttl: header[8],
@@ -263,6 +273,7 @@ fn ipv6(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
         protocol: header[6],
         payload: &data[40..],
         payload_bytes,
+        is_checkable: true,
         source: address(8),
         destination: address(24),
         ttl: header[7],
@@ -285,10 +296,13 @@ fn extensions(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
                 if fragment & 0xfff8 != 0 {
                     return Err(Unfollowed::Fragment);
                 }
+                ip.is_checkable &= fragment & 1 == 0;
                 8
             }
             _ => return Ok(ip),
         };
+        // The destination may be another one at the end.
+        ip.is_checkable &= ip.protocol != 43;
         ip.protocol = *ip.payload.first().ok_or(Unfollowed::Truncated)?;
         ip.payload = ip.payload.get(length..).ok_or(Unfollowed::Truncated)?;
         ip.payload_bytes = ip.payload_bytes.checked_sub(length).ok_or(Unfollowed::Malformed)?;
@@ -322,7 +336,7 @@ fn too_big(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
 
 #[inline(always)]
 fn tcp(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
-    // Up to the window; checksum and urgent pointer say nothing here.
+    // Up to the window; the urgent pointer says nothing here.
     let Some(header) = ip.payload.first_chunk::<16>() else { return Decoded::Not(Unfollowed::Truncated) };
     let length = usize::from(header[12] >> 4) * 4;
     if length < 20 || ip.payload_bytes < length {
@@ -339,10 +353,21 @@ fn tcp(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
     (into.options, into.sack_count) = (0, 0);
     (into.ts_value, into.ts_echo) = (0, 0);
     (into.mss_bytes, into.window_scale) = (0, 0);
+    into.checksum = checksum_of(ip);
     if length > 20 {
         options(into, &ip.payload[20.min(ip.payload.len())..length.min(ip.payload.len())]);
     }
     Decoded::Tcp
+}
+
+#[inline]
+fn checksum_of(ip: &Ip<'_>) -> Checksum {
+    match ip.payload.get(..ip.payload_bytes) {
+        Some(whole) if ip.is_checkable && whole.len() <= usize::from(u16::MAX) => {
+            checksum::judge(checksum::address(ip.source) + checksum::address(ip.destination), whole)
+        }
+        _ => Checksum::Unchecked,
+    }
 }
 
 /// Reads TCP's options as far as they were kept and make sense.

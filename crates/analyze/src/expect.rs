@@ -77,7 +77,7 @@ pub struct Judged {
 const COMPARISONS: [&str; 5] = ["<=", ">=", "==", "<", ">"];
 
 /// Kinds of findings as JSON has them.
-const KINDS: [&str; 24] = [
+const KINDS: [&str; 25] = [
     "window_limited",
     "lfp_syndrome",
     "bufferbloat",
@@ -98,6 +98,7 @@ const KINDS: [&str; 24] = [
     "connection_died",
     "lost_syns",
     "injected_reset",
+    "wrong_checksums",
     "delayed_ack_nagle",
     "silly_window",
     "ecn_marks",
@@ -160,10 +161,9 @@ impl Figure {
         let greatest = analysis.flows.first().map(FlowReport::main);
         let rtt = greatest.and_then(|main| main.rtt);
         match self {
-            Figure::Retransmissions => Some(
-                sum(|d| d.counts.resent_segments)
-                    / sum(|d| d.counts.data_segments.max(d.counts.resent_segments)).max(1.0),
-            ),
+            Figure::Retransmissions => {
+                Some(sum(|d| d.counts.resent_segments) / sum(|d| d.counts.sent_segments).max(1.0))
+            }
             Figure::Spurious => {
                 Some(sum(|d| d.spurious_segments) / sum(|d| d.counts.resent_segments).max(1.0))
             }
@@ -277,9 +277,14 @@ mod tests {
 
     #[test]
     fn every_kind_of_finding_can_be_expected() {
-        for kind in
-            [Kind::WindowLimited, Kind::LfpSyndrome, Kind::Bufferbloat, Kind::AckCompression, Kind::Offloads]
-        {
+        for kind in [
+            Kind::WindowLimited,
+            Kind::LfpSyndrome,
+            Kind::Bufferbloat,
+            Kind::AckCompression,
+            Kind::Offloads,
+            Kind::WrongChecksums,
+        ] {
             let name = serde_json::to_value(kind).unwrap();
             assert!(KINDS.contains(&name.as_str().unwrap()), "{name}");
         }

@@ -1,5 +1,6 @@
 //! A TCP segment as the analysis sees it: what the headers of one packet say, in one fixed-size value.
 
+use crate::decode::Checksum;
 use std::{
     hash::{Hash, Hasher},
     net::{IpAddr, Ipv6Addr},
@@ -132,9 +133,9 @@ pub struct Segment {
     pub ip_id: u16,
     /// Octets of payload (on the wire, whatever was kept).
     pub payload_bytes: u32,
-    /// TSval.
+    /// TSval; 0 without the option.
     pub ts_value: u32,
-    /// TSecr.
+    /// TSecr; 0 without the option.
     pub ts_echo: u32,
     /// MSS option.
     pub mss_bytes: u16,
@@ -148,6 +149,8 @@ pub struct Segment {
     pub ttl: u8,
     /// ECN field of the IP header.
     pub ecn: u8,
+    /// What its checksum says.
+    pub checksum: Checksum,
 }
 
 impl Segment {

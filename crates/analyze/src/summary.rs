@@ -23,11 +23,16 @@ pub fn text(analysis: &Analysis) -> String {
     let totals = &analysis.totals;
     let _ = writeln!(
         text,
-        "{} flows, {} of payload, {} segments ({}) sent again, {} timeouts",
+        "{} flows, {} of payload, {} of {} segments ({}) sent again{}, {} timeouts",
         totals.flows,
         bytes(totals.payload_bytes as f64),
         totals.resent_segments,
+        totals.sent_segments,
         bytes(totals.resent_bytes as f64),
+        match totals.resent_syns {
+            0 => String::new(),
+            syns => format!(", {syns} SYNs among them"),
+        },
         totals.timeouts,
     );
     if totals.flows_cut > 0 {
@@ -229,6 +234,7 @@ fn repairs(main: &DirectionReport) -> String {
         (main.counts.keep_alives, "keep-alives"),
         (main.probes - main.counts.keep_alives, "window probes"),
         (main.counts.duplicate_packets, "copies"),
+        (main.counts.damaged_packets, "damaged (wrong checksum)"),
         (main.counts.foreign_packets, "with numbers outside any window"),
     ];
     parts.extend(kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));

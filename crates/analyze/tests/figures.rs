@@ -128,6 +128,36 @@ fn flag_ack() -> u16 {
 }
 
 #[test]
+fn a_copy_that_the_path_held_back_is_none_either() {
+    let mut trace =
+        made(&Transfer { window_segments: 200, segments: 2000, place: 100, ..Transfer::default() }).trace;
+    let late: Vec<_> = trace.packets.iter().filter(|(_, tcp)| tcp.payload > 0).step_by(50).cloned().collect();
+    let times = late.len() as u64;
+    trace.packets.extend(late.into_iter().map(|(time_ns, tcp)| (time_ns + 3 * MS, tcp)));
+    trace.packets.sort_by_key(|(time_ns, _)| *time_ns);
+    let client = trace.client();
+    assert_eq!((client.counts.resent_segments, client.counts.duplicate_packets), (0, times));
+}
+
+#[test]
+fn the_answer_to_a_syn_that_crossed_ones_own_sends_nothing_again() {
+    let opening = |again: &str| {
+        let text = format!(
+            "0 > S win 65535 mss 1460 ws 7\n+10 < S win 65535 mss 1460 ws 7\n{again}+0.01 > SA win 65535 mss 1460 ws 7
+            +10 < SA win 65535 mss 1460 ws 7\n+0.01 > A\n+5 > A len 1000\n+20 < A ack 1000 win 500"
+        );
+        script(&text).flow()
+    };
+    let flow = opening("");
+    assert!(flow.handshake.simultaneous_open);
+    let again = |flow: &longfat_analyze::flow::report::FlowReport| {
+        flow.directions.each_ref().map(|one| (one.counts.resent_segments, one.timeouts))
+    };
+    assert_eq!((again(&flow), flow.handshake.repeated_syns), ([(0, 0); 2], 0));
+    assert_eq!(again(&opening("+1000 > S win 65535 mss 1460 ws 7\n")), [(1, 1), (0, 0)]);
+}
+
+#[test]
 fn a_segment_sent_again_at_once_is_no_copy() {
     let mut trace = Trace::default();
     trace.handshake(20 * MS, true, Some(7));
@@ -135,6 +165,16 @@ fn a_segment_sent_again_at_once_is_no_copy() {
     trace.push(30 * MS, data.clone().ip_id(7).timestamps(7, 7));
     trace.push(31 * MS, data.ip_id(8).timestamps(8, 7));
     assert_eq!(trace.client().counts.resent_segments, 1);
+}
+
+#[test]
+fn where_all_packets_have_one_identification_it_tells_no_copies() {
+    let mut trace = made(&Transfer { loss_permille: 20, timestamps: false, ..Transfer::default() }).trace;
+    let counted = trace.client().counts.resent_segments;
+    trace.packets.iter_mut().for_each(|(_, tcp)| tcp.ip_id = 7);
+    let counts = trace.client().counts;
+    assert_eq!((counts.resent_segments, counts.duplicate_packets), (counted, 0));
+    assert!(counted > 3);
 }
 
 #[test]
@@ -267,6 +307,7 @@ fn transfers() -> impl Strategy<Value = Transfer> {
                 scale,
                 place,
                 first,
+                ..Transfer::default()
             }
         },
     )

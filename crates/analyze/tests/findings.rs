@@ -4,7 +4,10 @@
 mod support;
 
 use longfat_analyze::findings::{Finding, Kind};
-use support::{Bulk, MS, Tcp, Trace, US, bulk};
+use support::{
+    Bulk, MS, Tcp, Trace, US, bulk,
+    traffic::{Transfer, made},
+};
 
 fn find(trace: &Trace, kind: Kind) -> Option<Finding> {
     trace.flow().findings.into_iter().find(|finding| finding.kind == kind)
@@ -156,13 +159,33 @@ fn lossy(every: usize, sack: bool, from: usize, slow_ns: i64) -> Trace {
     })
 }
 
+/// A sender that halves its window at losses, through a policer or losses by chance.
+fn adapting(seed: u64, policed: Option<(u64, u64)>, loss_permille: u64, one_way_ns: i64) -> Trace {
+    let transfer = Transfer {
+        seed,
+        segments: 8000,
+        window_segments: 400,
+        adapts: true,
+        policed,
+        loss_permille,
+        one_way_ns,
+        ..Transfer::default()
+    };
+    made(&transfer).trace
+}
+
 #[test]
-fn a_policer_lets_a_burst_through_and_then_holds_a_rate_by_dropping_while_random_loss_does_not() {
-    let finding = find(&lossy(50, true, 1000, 900 * US), Kind::Policer).unwrap();
-    assert!(finding.what.contains("Mbit/s"), "{finding:?}");
-    // No burst was let through before: random loss on a slow path.
-    assert_eq!(find(&lossy(50, true, 10, 900 * US), Kind::Policer), None);
-    assert_eq!(find(&lossy(0, true, 1000, 900 * US), Kind::Policer), None);
+fn a_policer_is_known_by_losses_on_a_line_and_random_loss_is_none() {
+    for (seed, rate_bps, burst_bytes, one_way_ns) in
+        [(1, 8_000_000, 60_000, 10 * MS), (2, 20_000_000, 30_000, 5 * MS), (3, 5_000_000, 200_000, 20 * MS)]
+    {
+        let finding = find(&adapting(seed, Some((rate_bps, burst_bytes)), 0, one_way_ns), Kind::Policer);
+        assert!(finding.is_some_and(|found| found.what.contains("Mbit/s")), "{rate_bps}");
+    }
+    for seed in 1..40 {
+        let (loss_permille, one_way_ns) = (1 + seed % 20, (5 + seed as i64 % 30) * MS);
+        assert_eq!(find(&adapting(seed, None, loss_permille, one_way_ns), Kind::Policer), None, "{seed}");
+    }
 }
 
 #[test]

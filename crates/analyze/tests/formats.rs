@@ -355,6 +355,16 @@ fn tunnels_of_providers_and_clouds_are_seen_through_at_any_depth() {
     let erspan_third = [&[0x10, 0, 0x22, 0xeb, 0, 0, 0, 7][..], &[0; 12], &ethernet].concat();
     let pptp =
         [&[0x30, 0x81, 0x88, 0x0b, 0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 2, 0xff, 3, 0, 0x21][..], &ip].concat();
+    let (mut six, plain_six) = (vec![0x60, 0, 0, 0], Tcp::client(flag::ACK, 5, 6).payload(900).header());
+    six.extend((plain_six.len() as u16 + 900).to_be_bytes());
+    six.extend([6, 64]);
+    six.extend([[0x20; 16], [0x21; 16]].concat());
+    six.extend(&plain_six);
+    // RFC 4380, 5.1.1: an origin (8 octets, addresses inverted), and an authentication before it, with or without a client's name.
+    let origin = [0, 0, 0x12, 0x34, 1, 2, 3, 4];
+    let nameless = [&[0, 1, 0, 0][..], &[7; 8], &[0]].concat();
+    let named = [&[0, 1, 3, 4][..], b"abc", b"hash", &[7; 8], &[0]].concat();
+    let teredo = |before: &[u8]| ipv4(17, &udp(3544, &[before, &six].concat()), 900);
     let deep = ipv4(47, &[&[0, 0, 8, 0][..], &ipv4(17, &udp(8472, &vxlan), 900)].concat(), 900);
     for packet in [
         ipv4(17, &udp(4789, &vxlan), 900),
@@ -368,6 +378,10 @@ fn tunnels_of_providers_and_clouds_are_seen_through_at_any_depth() {
         ipv4(47, &erspan_first, 900),
         ipv4(47, &erspan_third, 900),
         ipv4(47, &pptp, 900),
+        teredo(&[]),
+        teredo(&origin),
+        teredo(&[&nameless[..], &origin].concat()),
+        teredo(&named),
         ipv4(51, &[&[4, 4, 0, 0][..], &[0; 20], &ip].concat(), 900),
         deep,
     ] {

@@ -4,6 +4,7 @@
 mod support;
 
 use longfat_analyze::{
+    expect::Expect,
     findings::{Finding, Kind},
     summary,
 };
@@ -61,6 +62,15 @@ fn syns_sent_again_are_told_with_the_time_they_took() {
     assert!((finding.cost_s - 3.0).abs() < 0.01 && finding.evidence.contains("2 sent again"), "{finding:?}");
     let text = summary::text(&lost.analyze());
     assert!(text.contains("2 SYNs sent again over 3 s"), "{text}");
+    // Three SYNs, their answer and a segment.
+    let totals = lost.analyze().totals;
+    assert_eq!(
+        (totals.sent_segments, totals.resent_segments, totals.resent_syns, totals.resent_bytes),
+        (5, 2, 2, 0)
+    );
+    assert!(text.contains("2 of 5 segments (0 B) sent again, 2 SYNs among them, 2 timeouts"), "{text}");
+    let is_met = |text: &str| text.parse::<Expect>().unwrap().judge(&lost.analyze()).met;
+    assert!(is_met("retransmissions <= 40%") && !is_met("retransmissions < 40%"));
     assert_eq!(find(&made(&Transfer::default()).trace, Kind::LostSyns), None);
 }
 

@@ -82,9 +82,13 @@ fn drained(capture: &mut Capture) -> Vec<Seen> {
 
 /// Packets and octets that an interface itself counted: received, then sent.
 fn counted(namespace: &Namespace) -> [(u64, u64); 2] {
+    counted_at(namespace, "eth0")
+}
+
+fn counted_at(namespace: &Namespace, interface: &str) -> [(u64, u64); 2] {
     let text = namespace.command("cat").arg("/proc/net/dev").output().unwrap().stdout;
     let text = String::from_utf8(text).unwrap();
-    let line = text.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:"))).unwrap();
     let fields: Vec<u64> = line.split_whitespace().map(|field| field.parse().unwrap()).collect();
     [(fields[1], fields[0]), (fields[9], fields[8])]
 }
@@ -131,6 +135,32 @@ fn every_packet_of_an_ipv4_transfer_is_there_as_the_interface_counts() {
     let segments: u64 = seen.iter().map(|one| one.segments).sum();
     assert!(segments > seen.len() as u64 && segments >= 3_000_000 / 1448, "{segments} of {}", seen.len());
     assert!(seen.iter().all(|one| one.data.len() <= 74), "headers only");
+}
+
+/// What goes round in a host passes its loopback interface twice: it leaves, and arrives.
+#[test]
+fn every_packet_of_a_loopback_interface_is_recorded_once() {
+    let bed = Bed::new("round");
+    bed.near.ip(&["link", "set", "lo", "up"]).unwrap();
+    let before = counted_at(&bed.near, "lo");
+    let mut capture = bed.attach(|spec| spec.interface = "lo".to_owned());
+    let listener = bed.near.run(|| TcpListener::bind("127.0.0.1:0")).unwrap().unwrap();
+    let mut near = bed.near.run(|| TcpStream::connect(listener.local_addr().unwrap())).unwrap().unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    let reader = std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());
+    near.write_all(&vec![7; 1_000_000]).unwrap();
+    drop(near);
+    assert_eq!(reader.join().unwrap(), 1_000_000);
+    std::thread::sleep(Duration::from_millis(20));
+    capture.detach();
+    let [arrived, left] = counted_at(&bed.near, "lo");
+    let seen = drained(&mut capture);
+    let packets = arrived.0 - before[0].0;
+    assert_eq!((arrived, capture.counts().dropped), (left, [0, 0]));
+    assert!(packets > 10);
+    // The interface counts what is behind the link header.
+    assert_eq!(sums(&seen, Direction::Inbound), (packets, arrived.1 - before[0].1 + 14 * packets));
+    assert_eq!(sums(&seen, Direction::Outbound), (0, 0));
 }
 
 #[test]

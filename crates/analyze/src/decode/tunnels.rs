@@ -2,6 +2,8 @@
 
 use super::{ETHERNET, IPV4, IPV6, Inner, Protocol, Unfollowed, be16};
 
+/// Port of its servers and relays; clients have any.
+const TEREDO: u16 = 3544;
 const PPP_IN_GRE: u16 = 0x880b;
 const MPLS: [u16; 2] = [0x8847, 0x8848];
 const PPPOE: u16 = 0x8864;
@@ -134,16 +136,28 @@ fn udp(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
     let other = Err(Unfollowed::Other(Protocol::Udp(from.min(to))));
     let Some(inner) = data.get(8..) else { return other };
     let found = match to {
+        _ if [from, to].contains(&TEREDO) => teredo(inner),
         // The port that IANA gave, and Linux's.
         4789 | 8472 => vxlan(inner),
         4790 => vxlan_gpe(inner),
         6081 => geneve(inner),
         6635 => return mpls(inner),
         2152 => gtp(inner),
-        3544 => inner.first().filter(|first| **first >> 4 == 6).map(|_| (IPV6, inner)),
         _ => None,
     };
     found.map_or(other, Ok)
+}
+
+/// RFC 4380, 5.1.1: IPv6, behind an authentication and an origin where they are there.
+fn teredo(mut data: &[u8]) -> Option<Inner<'_>> {
+    if let [0, 1, name, value, ..] = data {
+        // Nonce and confirmation are nine octets.
+        data = data.get(4 + usize::from(*name) + usize::from(*value) + 9..)?;
+    }
+    if data.starts_with(&[0, 0]) {
+        data = data.get(8..)?;
+    }
+    (data.first()? >> 4 == 6).then_some((IPV6, data))
 }
 
 /// RFC 7348.

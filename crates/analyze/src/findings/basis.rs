@@ -88,7 +88,9 @@ impl<'a> Basis<'a> {
             let inside = (start + width).min((to_ns - from_ns) as f64) - start.max(0.0);
             bin.acked_bytes as f64 * (inside / width).clamp(0.0, 1.0)
         };
-        self.series.bins().iter().enumerate().map(share).sum()
+        let stretch = |ns: i64| ((ns - self.series.start_ns()).max(0) / self.series.width_ns()) as usize;
+        let count = (stretch(to_ns) + 1).saturating_sub(stretch(from_ns));
+        self.series.bins().iter().enumerate().skip(stretch(from_ns)).take(count).map(share).sum()
     }
 
     /// Most outstanding between two times.

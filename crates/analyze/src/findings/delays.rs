@@ -107,7 +107,7 @@ fn find_change(basis: &Basis) -> Option<Change> {
 
 /// A time to live that changes more often, or for fewer packets, is that of something between the ends that answers for one of them.
 const MOST_TTL_CHANGES: u32 = 2;
-const TTL_PACKETS: u32 = 20;
+const TTL_PACKETS: u64 = 20;
 
 /// The path, or what others queue on it, changed.
 pub fn path_change(basis: &Basis) -> Option<Finding> {
@@ -115,7 +115,8 @@ pub fn path_change(basis: &Basis) -> Option<Finding> {
     let is_lasting = |ttl: &TimesToLive| {
         ttl.first != ttl.last
             && ttl.changes <= MOST_TTL_CHANGES
-            && ttl.packets.iter().all(|n| *n >= TTL_PACKETS)
+            && ttl.packets_before >= TTL_PACKETS
+            && basis.peer.counts.packets - ttl.packets_before >= TTL_PACKETS
     };
     let hops = basis.peer.observed.ttl.filter(is_lasting);
     let (at_s, how) = match (change, hops) {

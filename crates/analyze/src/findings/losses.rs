@@ -57,54 +57,75 @@ pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
     Some(basis.finding(Kind::LfpSyndrome, basis.at_s(found[0].silence_from_ns), cost, what, evidence))
 }
 
-/// Losses that a policer makes: from the first to the last, what is delivered is even (relative deviation at most this).
-const POLICED_DEVIATION: f64 = 0.2;
-/// Before the first, it was this much more.
-const POLICED_BURST: f64 = 1.5;
-/// The RTT at losses is at most this above the least: there is no queue.
+/// A policer lets through what it has tokens for, so that at each of its losses nearly the same share of the time's tokens had
+/// gone: losses lie on one line of octets over time. How far they are off it (standard deviation, of what was delivered between
+/// the first and the last), times the root of their number, is at most this. Random losses under Reno and CUBIC make 0.1 to 0.6.
+const POLICED_SCATTER: f64 = 0.07;
+/// At half of the losses the sender was faster than what is held, by this factor.
+const POLICED_EXCESS: f64 = 1.1;
+/// There is no queue: the RTT at half of the losses is at most this above the least, and what it is at other times, too.
 const POLICED_RTT: f64 = 1.3;
 const POLICED_RTT_SLACK_S: f64 = 0.005;
-const POLICED_EPISODES: usize = 4;
-const POLICED_PARTS: i64 = 6;
+const POLICED_RISE: f64 = 1.02;
+const POLICED_RISE_SLACK_S: f64 = 0.0005;
+const POLICED_EPISODES: usize = 8;
 
-/// Flach et al. 2016: a rate that is held by dropping, without a queue, after a burst was let through.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// How far losses are from one line of octets over time, between the first and the last.
+fn scatter(basis: &Basis, episodes: &[Episode], all: f64, (first, last): (i64, i64)) -> f64 {
+    let time_s = seconds(last - first);
+    let (mut off, mut since, mut delivered) = (Vec::with_capacity(episodes.len()), first, 0.0);
+    for episode in episodes {
+        delivered += basis.delivered_bytes(since, episode.start_ns);
+        since = episode.start_ns;
+        off.push(seconds(since - first) / time_s - delivered / all);
+    }
+    let mean = off.iter().sum::<f64>() / off.len() as f64;
+    // The standard deviation times the root of the number.
+    off.iter().map(|one| (one - mean).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Flach et al. 2016: a rate that is held by dropping, without a queue.
 pub fn policer(basis: &Basis) -> Option<Finding> {
     let episodes = &basis.half.recovery.episodes;
-    if episodes.len() < POLICED_EPISODES || basis.least_rtt_s <= 0.0 {
+    let (first, last) = (episodes.first()?.start_ns, episodes.last()?.start_ns);
+    let all = basis.delivered_bytes(first, last);
+    if episodes.len() < POLICED_EPISODES || all <= 0.0 || last <= first {
         return None;
     }
-    let (from, to) = (episodes[0].start_ns, episodes[episodes.len() - 1].end_ns);
-    let mut rtts: Vec<u64> = episodes.iter().map(|episode| episode.rtt_us).collect();
-    rtts.sort_unstable();
-    let rtt_s = rtts[rtts.len() / 2] as f64 / 1e6;
-    let part = (to - from) / POLICED_PARTS;
-    let parts = (0..POLICED_PARTS).map(|n| basis.delivered_bytes(from + n * part, from + (n + 1) * part));
-    let parts: Vec<f64> = parts.collect();
-    let mean = parts.iter().sum::<f64>() / parts.len() as f64;
-    let deviation =
-        (parts.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / parts.len() as f64).sqrt() / mean.max(1.0);
-    let held_bps = mean * 8.0 / seconds(part).max(1e-6);
-    let start = basis.half.data_ns?.0;
-    let before_bps = basis.delivered_bytes(start, from) * 8.0 / seconds(from - start).max(1e-3);
-    let queueless = rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S;
-    if !queueless || deviation > POLICED_DEVIATION || before_bps < POLICED_BURST * held_bps {
+    let held_bps = all * 8.0 / seconds(last - first);
+    let sent_bps = |episode: &Episode| episode.flight_bytes as f64 * 8e6 / episode.rtt_us.max(1) as f64;
+    let excess = median(episodes.iter().map(sent_bps).collect()) / held_bps;
+    let rtt_s = median(episodes.iter().map(|episode| episode.rtt_us as f64 / 1e6).collect());
+    let usual_s = basis.half.trips.by_sequence.as_deref()?.quantile(0.5).map(|ns| seconds(ns as i64))?;
+    let is_queueless = rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S
+        && rtt_s <= POLICED_RISE * usual_s + POLICED_RISE_SLACK_S;
+    if !is_queueless || excess < POLICED_EXCESS {
+        return None;
+    }
+    let scatter = scatter(basis, episodes, all, (first, last));
+    if scatter > POLICED_SCATTER {
         return None;
     }
     let what =
         format!("A policer holds it at {}: packets above that are dropped, not queued", rate(held_bps));
     let evidence = format!(
-        "{} before the first loss at {}, then {} (deviation {:.0} %) through {} repairs; RTT at losses {}, least {}; {} segments sent again",
-        rate(before_bps),
-        duration(basis.at_s(from)),
-        rate(held_bps),
-        deviation * 100.0,
+        "{} repairs from {} on, each when {} had been let through since the one before (scatter {:.2}); the sender was {:.1} times as fast at them; RTT at losses {}, least {}; {} segments sent again",
         basis.half.recovery.episode_count,
+        duration(basis.at_s(episodes[0].start_ns)),
+        rate(held_bps),
+        scatter,
+        excess,
         duration(rtt_s),
         duration(basis.least_rtt_s),
         basis.half.counts.resent_segments,
     );
     let cost = episodes.iter().map(|e| basis.lost_s(e.start_ns, e.end_ns)).sum();
-    Some(basis.finding(Kind::Policer, basis.at_s(from), cost, what, evidence))
+    Some(basis.finding(Kind::Policer, basis.at_s(episodes[0].start_ns), cost, what, evidence))
 }
 
 /// A full packet that never passes is sent again at least so often.

@@ -1,10 +1,10 @@
 //! What a flow's figures mean, in words, each with its evidence.
 //!
-//! - [`basis`]: the few figures that all findings judge by.
-//! - [`limits`]: window, sender, SACK.
-//! - [`losses`]: the LFP syndrome, policers, MTU trouble, needless retransmissions.
-//! - [`path`]: lost SYNs, resets of others, ECN.
-//! - [`delays`]: queues, paths that change, ACK compression, ticks.
+//! - `basis`: the few figures that all findings judge by.
+//! - `limits`: window, sender, SACK.
+//! - `losses`: the LFP syndrome, policers, MTU trouble, needless retransmissions.
+//! - `path`: lost SYNs, resets of others, damage, ECN.
+//! - `delays`: queues, paths that change, ACK compression, ticks.
 //!
 //! The thresholds stand beside each finding; `docs/analyze.md` lists them. Every finding has a test with a trace that
 //! has it and one that nearly has it.
@@ -80,6 +80,8 @@ pub enum Kind {
     LostSyns,
     /// A reset of a third party.
     InjectedReset,
+    /// The path damages packets.
+    WrongChecksums,
     /// Small packets wait for delayed acknowledgements.
     DelayedAckNagle,
     /// Windows smaller than a segment, filled.
@@ -138,5 +140,8 @@ pub fn of_direction(connection: &Connection, end: usize, epoch_ns: i64) -> Vec<F
 
 /// Findings about a connection as a whole.
 pub fn of_connection(connection: &Connection, epoch_ns: i64) -> Vec<Finding> {
-    [path::lost_syns, path::injected_reset].iter().filter_map(|find| find(connection, epoch_ns)).collect()
+    [path::lost_syns, path::injected_reset, path::wrong_checksums]
+        .iter()
+        .filter_map(|find| find(connection, epoch_ns))
+        .collect()
 }

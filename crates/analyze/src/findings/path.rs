@@ -67,6 +67,24 @@ pub fn injected_reset(connection: &Connection, epoch_ns: i64) -> Option<Finding>
     Some(finding(connection, end, Kind::InjectedReset, at_s, 0.0, what, odd.join("; ")))
 }
 
+/// Packets whose checksum is wrong where their end's others are right.
+pub fn wrong_checksums(connection: &Connection, epoch_ns: i64) -> Option<Finding> {
+    let damaged = |end: usize| connection.halves[end].counts.damaged_packets;
+    let end = usize::from(damaged(1) > damaged(0));
+    let checked = connection.checksums[end].report();
+    (damaged(end) > 0).then(|| {
+        let what = "Wrong checksums: something damages packets, and their receiver throws them away";
+        let evidence = format!(
+            "{} of {} packets from {} that could be checked",
+            damaged(end),
+            checked.right + checked.wrong,
+            connection.key.end(end),
+        );
+        let at_s = seconds(connection.first_ns - epoch_ns);
+        finding(connection, end, Kind::WrongChecksums, at_s, 0.0, what, evidence)
+    })
+}
+
 /// Packets from which on it can be said that none is ECN-capable.
 const ECN_PACKETS: u64 = 20;
 

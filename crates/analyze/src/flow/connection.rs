@@ -1,7 +1,10 @@
 //! Both ends of a connection: its handshake, where the capture was made, how it closed.
 
-use super::{counts::Offer, half::Half};
-use crate::segment::{FlowKey, Segment, flag, option};
+use super::{checksums::Checksums, counts::Offer, half::Half};
+use crate::{
+    decode::Checksum,
+    segment::{FlowKey, Segment, flag, option},
+};
 use serde::Serialize;
 
 /// Without a window scale known, a window that is not zero says nothing.
@@ -75,6 +78,8 @@ pub struct Connection {
     pub half_closed: bool,
     /// An earlier connection of the capture had the same ends.
     pub reused: bool,
+    /// What the checksums of each end say.
+    pub checksums: [Checksums; 2],
     syn_sequence: [Option<u32>; 2],
     finished_ns: [Option<i64>; 2],
     /// A FIN or reset was seen.
@@ -144,6 +149,7 @@ impl Connection {
             closed_ns: None,
             half_closed: false,
             reused: reused && segment.has(flag::SYN),
+            checksums: Default::default(),
             syn_sequence: [None; 2],
             finished_ns: [None; 2],
             ending: false,
@@ -154,7 +160,12 @@ impl Connection {
     /// Whether this segment opens another connection between the same ends.
     #[inline]
     pub fn is_reopened_by(&self, segment: &Segment) -> bool {
-        if !segment.has(flag::SYN) || segment.has(flag::ACK) {
+        segment.has(flag::SYN) && self.is_opened_anew_by(segment)
+    }
+
+    #[cold]
+    fn is_opened_anew_by(&self, segment: &Segment) -> bool {
+        if segment.has(flag::ACK) || self.is_damaged(segment) {
             return false;
         }
         match self.syn_sequence[usize::from(segment.end)] {
@@ -175,13 +186,27 @@ impl Connection {
     /// The next segment.
     #[inline]
     pub fn on_segment(&mut self, segment: &Segment) {
+        if segment.checksum != Checksum::Unchecked {
+            self.checksums[usize::from(segment.end) & 1].add(segment.checksum);
+        }
+        self.on_judged(segment);
+    }
+
+    /// Whether the path damaged it, and its receiver threw it away.
+    #[inline]
+    fn is_damaged(&self, segment: &Segment) -> bool {
+        segment.checksum == Checksum::Wrong && self.checksums[usize::from(segment.end) & 1].are_of_the_wire()
+    }
+
+    /// A segment whose checksum is among those that its end's are judged by.
+    #[inline]
+    pub fn on_judged(&mut self, segment: &Segment) {
         let now = segment.time_ns;
         self.packets += 1;
         self.last_ns = self.last_ns.max(now);
         let me = usize::from(segment.end);
-        if self.halves[me & 1].is_copied_ack(segment)
-            || segment.has(flag::SYN) && self.is_foreign_syn(segment)
-        {
+        let is_suspect = segment.has(flag::SYN) || segment.checksum == Checksum::Wrong;
+        if is_suspect && self.is_not_believed(segment) || self.halves[me & 1].is_copied_ack(segment) {
             return;
         }
         let is_known = self.is_told_again(segment);
@@ -202,7 +227,7 @@ impl Connection {
     }
 
     /// Whether the other end is told nothing new; if it is, time has passed for it afterwards.
-    #[inline]
+    #[inline(always)]
     fn is_told_again(&mut self, segment: &Segment) -> bool {
         let now = segment.time_ns;
         if let Some(told) = &mut self.told
@@ -217,7 +242,7 @@ impl Connection {
     }
 
     /// Does what was put off.
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self) {
         if let Some(told) = self.told.take() {
             self.halves[usize::from(1 - told.end) & 1].on_told_again(told.last_ns, told.latest_ns);
@@ -245,6 +270,16 @@ impl Connection {
         if peer.space.knows_acknowledged(segment.acknowledgement) && !segment.has(flag::SYN) {
             self.told = Some(Told::by(segment));
         }
+    }
+
+    /// Damaged, or of another connection.
+    #[cold]
+    fn is_not_believed(&mut self, segment: &Segment) -> bool {
+        if self.is_damaged(segment) {
+            self.halves[usize::from(segment.end) & 1].on_damaged();
+            return true;
+        }
+        segment.has(flag::SYN) && self.is_foreign_syn(segment)
     }
 
     /// An answer to the SYN with another number than the answer before: something between the ends sent one of them.

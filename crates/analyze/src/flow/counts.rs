@@ -48,6 +48,8 @@ pub struct Counts {
     pub reordered_segments: u64,
     /// Copies made by the network or the capture.
     pub duplicate_packets: u64,
+    /// Packets that the path damaged: their checksum is wrong, their end's others are right. They move nothing.
+    pub damaged_packets: u64,
     /// Acknowledged octets that were never seen: the capture lost them.
     pub unseen_bytes: u64,
     /// Pure ACKs this end got that repeat the one before.

@@ -80,6 +80,10 @@ pub struct Half {
     pub mss_bytes: u32,
     /// Both ends allow SACK.
     pub sack: bool,
+    /// It sent a SYN, and no answer to one.
+    opens: bool,
+    /// SYNs and FINs without payload.
+    bare_segments: u64,
     last_ack_ns: i64,
     last_send_ns: i64,
     rearmed_ns: i64,
@@ -145,6 +149,8 @@ impl Half {
             lag_ns: 0,
             mss_bytes: 0,
             sack: true,
+            opens: false,
+            bare_segments: 0,
             last_ack_ns: i64::MIN / 8,
             last_send_ns: i64::MIN / 8,
             rearmed_ns: i64::MIN / 8,
@@ -210,16 +216,16 @@ impl Half {
     #[inline]
     pub fn on_sent(&mut self, segment: &Segment) {
         self.counts.packets += 1;
-        if segment.ecn == 3 || segment.has(flag::ECE) {
+        if segment.ecn == 3 || segment.flags & (flag::ECE | flag::RST) != 0 {
             self.on_congestion_told(segment);
+            if segment.has(flag::RST) {
+                return self.on_reset(segment);
+            }
         }
-        if segment.has(flag::RST) {
-            self.on_reset(segment);
-            return;
-        }
-        self.observed.on_ttl(segment);
-        let ends = u32::from(segment.has(flag::SYN)) + u32::from(segment.has(flag::FIN));
-        let length = segment.payload_bytes + ends;
+        self.observed.on_ttl(segment, self.counts.packets);
+        const { assert!(flag::FIN == 1 && flag::SYN == 2) };
+        let ends = (segment.flags & 1) + (segment.flags >> 1 & 1);
+        let length = segment.payload_bytes + u32::from(ends);
         if !self.space.started {
             self.space.start(segment);
         }
@@ -239,6 +245,13 @@ impl Half {
         let ttl = (segment.ttl, self.observed.ttl.map(|ttl| ttl.last));
         let (time_ns, window) = (segment.time_ns, segment.window);
         self.reset.get_or_insert(Reset { time_ns, ttl, offset, window });
+    }
+
+    /// This end sent a packet whose checksum is wrong: nothing of it can be believed.
+    #[cold]
+    pub fn on_damaged(&mut self) {
+        self.counts.packets += 1;
+        self.counts.damaged_packets += 1;
     }
 
     /// When this end was sent something that counts, last.
@@ -279,9 +292,15 @@ impl Half {
     }
 
     /// Whether the window is closed, and this begins at its edge or behind: it is sent to hear when that opens.
-    #[inline]
+    #[inline(always)]
     fn probes_window(&self, segment: &Segment, start: u64) -> bool {
-        self.last_window == 0 && start >= self.space.edge && segment.flags & (flag::SYN | flag::FIN) == 0
+        if self.last_window == 0 { self.is_at_closed_edge(segment, start) } else { false }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_at_closed_edge(&self, segment: &Segment, start: u64) -> bool {
+        start >= self.space.edge && segment.flags & (flag::SYN | flag::FIN) == 0
     }
 
     /// A pure acknowledgement that was captured or forwarded twice.
@@ -323,6 +342,9 @@ impl Half {
             return;
         }
         self.copies.keep(segment, length);
+        if segment.has(flag::SYN) && self.answers_while_opening(segment) {
+            return self.trips.note_timestamp(segment);
+        }
         if self.probes_window(segment, start) && start == self.space.next {
             self.space.probed_to = end;
             self.last_send_ns = now;
@@ -331,7 +353,7 @@ impl Half {
         if payload > 0 {
             self.count_payload(segment);
         } else {
-            self.counts.sent_segments += 1;
+            self.bare_segments += 1;
         }
         if start >= self.space.next {
             if start > self.space.next {
@@ -351,6 +373,15 @@ impl Half {
         self.trips.note_timestamp(segment);
     }
 
+    /// The SYNs of both ends crossed (RFC 9293, 3.5): the answer has the SYN's number, and sends nothing again.
+    #[cold]
+    fn answers_while_opening(&mut self, segment: &Segment) -> bool {
+        let is_answer = segment.has(flag::ACK);
+        let is_first = is_answer && self.opens;
+        self.opens = !is_answer;
+        is_first
+    }
+
     fn jump_to(&mut self, start: u64) {
         self.space.jump_to(start);
         self.recovery.close(self.last_send_ns);
@@ -362,13 +393,11 @@ impl Half {
         self.counts.data_packets += 1;
         self.counts.payload_bytes += u64::from(payload);
         self.counts.data_segments += 1;
-        self.counts.sent_segments += 1;
         self.counts.ect_packets += u64::from(segment.ecn != 0);
         self.counts.data_after_reset += u64::from(self.reset.is_some());
         if payload > self.mss_bytes && self.mss_bytes > 0 {
             let more = self.segments_of(u64::from(payload)) - 1;
             self.counts.data_segments += more;
-            self.counts.sent_segments += more;
             self.counts.oversize_packets += 1;
         }
         self.largest_payload = self.largest_payload.max(payload);
@@ -857,6 +886,7 @@ impl Half {
 
     /// Ends what is not over.
     pub fn finish(&mut self, now_ns: i64) {
+        self.counts.sent_segments = self.counts.data_segments + self.bare_segments;
         self.closed_ns += self.closed_since_ns.take().map_or(0, |since| (now_ns - since).max(0));
         self.limits.finish(&mut self.observed.series);
         self.recovery.close(now_ns);

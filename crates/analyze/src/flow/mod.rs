@@ -4,7 +4,8 @@
 //! - [`young`]: the first packets of a flow, until it is known to go on.
 //! - [`connection`]: both ends: handshake, vantage point, closing.
 //! - [`half`]: the data one end sends and the acknowledgements it gets, with what it consists of: [`sequence`], the numbers;
-//!   [`round_trips`]; [`limits`], what kept it from sending; [`observers`], what is only looked at; [`copies`]; [`counts`].
+//!   [`round_trips`]; [`limits`], what kept it from sending; [`observers`], what is only looked at; [`copies`]; [`checksums`];
+//!   [`counts`].
 //! - [`recovery`]: what a retransmission was, and the episodes they form.
 //! - [`spacing`]: time between packets: bursts, ticks, ACK compression.
 //! - [`series`], [`histogram`], [`ranges`], [`thinned`]: bounded memory for values over time, distributions,
@@ -13,6 +14,7 @@
 //!
 //! The definitions are written down in `docs/analyze.md`.
 
+pub mod checksums;
 pub mod connection;
 pub mod copies;
 pub mod counts;

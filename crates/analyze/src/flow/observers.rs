@@ -41,8 +41,8 @@ pub struct TimesToLive {
     pub changes: u32,
     /// When it did last.
     pub changed_ns: i64,
-    /// Packets before that, and from then on.
-    pub packets: [u32; 2],
+    /// This end's packets before that.
+    pub packets_before: u64,
 }
 
 /// Observers of one direction.
@@ -59,17 +59,23 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// The time to live of a packet.
-    #[inline]
-    pub fn on_ttl(&mut self, segment: &Segment) {
-        let (now, changed_ns) = (segment.ttl, segment.time_ns);
-        let fresh = TimesToLive { first: now, last: now, changes: 0, changed_ns, packets: [0; 2] };
-        let ttl = self.ttl.get_or_insert(fresh);
-        if ttl.last != now {
-            let packets = [ttl.packets[0].saturating_add(ttl.packets[1]), 0];
-            *ttl = TimesToLive { last: now, changes: ttl.changes + 1, changed_ns, packets, ..*ttl };
+    /// The time to live of the `number`th packet.
+    #[inline(always)]
+    pub fn on_ttl(&mut self, segment: &Segment, number: u64) {
+        if self.ttl.is_none_or(|ttl| ttl.last != segment.ttl) {
+            self.on_other_ttl(segment, number);
         }
-        ttl.packets[1] = ttl.packets[1].saturating_add(1);
+    }
+
+    #[cold]
+    fn on_other_ttl(&mut self, segment: &Segment, number: u64) {
+        let (last, changed_ns) = (segment.ttl, segment.time_ns);
+        self.ttl = Some(match self.ttl {
+            Some(ttl) => {
+                TimesToLive { last, changes: ttl.changes + 1, changed_ns, packets_before: number - 1, ..ttl }
+            }
+            None => TimesToLive { first: last, last, changes: 0, changed_ns, packets_before: 0 },
+        });
     }
 
     /// An acknowledgement this end sent without payload, the `number`th of its packets.

@@ -1,6 +1,7 @@
 //! What is said of a flow: plain values, ready for tables, JSON and figures.
 
 use super::{
+    checksums::ChecksumReport,
     connection::{Connection, Vantage, is_window_known},
     counts::{Counts, Offer},
     half::Half,
@@ -270,6 +271,8 @@ pub struct DirectionReport {
     pub ttl: Option<(u8, u8)>,
     /// How often that changed.
     pub ttl_changes: u32,
+    /// Checksums of its packets that were kept whole.
+    pub checksums: ChecksumReport,
     /// Least MTU a router named.
     pub path_mtu_bytes: Option<u32>,
     /// Losses repaired.
@@ -423,6 +426,7 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
     let key = connection.key;
     let round_trip = round_trip_ns(connection, end);
     let missing = missing(connection, end);
+    let checksums = connection.checksums[end].report();
     let half = &mut connection.halves[end];
     let active_s = half.data_ns.map_or(0.0, |(first, last)| seconds(last - first));
     let counts = half.counts;
@@ -480,6 +484,7 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
         ack_compression: compression(half, epoch_ns),
         ttl: half.observed.ttl.map(|ttl| (ttl.first, ttl.last)),
         ttl_changes: half.observed.ttl.map_or(0, |ttl| ttl.changes),
+        checksums,
         path_mtu_bytes: half.too_big.map(|(mtu, _)| mtu),
         episodes: half.recovery.episodes.clone(),
         episode_count: half.recovery.episode_count,

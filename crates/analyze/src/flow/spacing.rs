@@ -69,9 +69,13 @@ impl Gaps {
             self.cluster(time_ns);
         }
         let is_close = (gap as f64) < mean / 4.0;
-        self.bursts += u64::from(!is_close);
-        self.burst = if is_close { self.burst + 1 } else { 0 };
-        self.longest_burst = self.longest_burst.max(self.burst + u32::from(is_close));
+        if is_close {
+            self.burst += 1;
+            self.longest_burst = self.longest_burst.max(self.burst + 1);
+        } else {
+            self.bursts += 1;
+            self.burst = 0;
+        }
         Some(gap)
     }
 

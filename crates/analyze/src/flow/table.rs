@@ -87,8 +87,14 @@ pub struct Retired {
     pub packets: u64,
     /// Their payload.
     pub payload_bytes: u64,
+    /// Segments.
+    pub sent_segments: u64,
     /// Retransmitted segments.
     pub resent_segments: u64,
+    /// Of them SYNs.
+    pub resent_syns: u64,
+    /// Packets with a wrong checksum.
+    pub damaged_packets: u64,
     /// Retransmitted payload.
     pub resent_bytes: u64,
     /// Timeouts.
@@ -103,7 +109,10 @@ impl Retired {
         self.packets += report.packets;
         for direction in &report.directions {
             self.payload_bytes += direction.counts.payload_bytes;
+            self.sent_segments += direction.counts.sent_segments;
             self.resent_segments += direction.counts.resent_segments;
+            self.resent_syns += direction.counts.resent_syns;
+            self.damaged_packets += direction.counts.damaged_packets;
             self.resent_bytes += direction.counts.resent_bytes;
             self.timeouts += direction.timeouts;
         }

@@ -3,6 +3,7 @@
 //! [`Connection`] would not tell.
 
 use super::connection::Connection;
+use crate::decode::Checksum;
 use crate::segment::{FlowKey, Segment, flag};
 
 /// Packets of a flow that are kept before it is followed.
@@ -26,6 +27,7 @@ struct Brief {
     window_scale: u8,
     ttl: u8,
     ecn: u8,
+    checksum: Checksum,
 }
 
 impl Brief {
@@ -46,6 +48,7 @@ impl Brief {
             window_scale: segment.window_scale,
             ttl: segment.ttl,
             ecn: segment.ecn,
+            checksum: segment.checksum,
         }
     }
 
@@ -70,6 +73,7 @@ impl Brief {
             sack: [(0, 0); 4],
             ttl: self.ttl,
             ecn: self.ecn,
+            checksum: self.checksum,
         }
     }
 }
@@ -127,7 +131,9 @@ impl Young {
         let mut segments = self.packets.iter().map(|packet| packet.segment(key, self.first_index)).peekable();
         let first = segments.peek().copied().unwrap_or_default();
         let mut connection = Box::new(Connection::new(&first, self.reused, detailed));
-        segments.for_each(|segment| connection.on_segment(&segment));
+        // Of all of them first: what one says is judged by the others.
+        self.packets.iter().for_each(|one| connection.checksums[usize::from(one.end) & 1].add(one.checksum));
+        segments.for_each(|segment| connection.on_judged(&segment));
         connection
     }
 }

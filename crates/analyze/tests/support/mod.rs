@@ -16,6 +16,20 @@ use longfat_analyze::{
 pub const MS: i64 = 1_000_000;
 pub const US: i64 = 1_000;
 
+/// What is written where the checksum stands. Those that are written have their payload (zeros) in the capture, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Sum {
+    /// Zero, and no payload in the capture.
+    #[default]
+    Left,
+    /// The right one.
+    Right,
+    /// That of the pseudo-header, which an interface completes.
+    Partial,
+    /// Some other one.
+    Other,
+}
+
 /// A TCP segment before it is octets.
 #[derive(Debug, Clone)]
 pub struct Tcp {
@@ -30,6 +44,7 @@ pub struct Tcp {
     pub ttl: u8,
     pub ports: (u16, u16),
     pub ecn: u8,
+    pub sum: Sum,
 }
 
 impl Tcp {
@@ -50,6 +65,7 @@ impl Tcp {
             ttl: 64,
             ports: (40_000, 5001),
             ecn: 0,
+            sum: Sum::Left,
         }
     }
 
@@ -117,21 +133,47 @@ impl Tcp {
         header.extend(self.window.to_be_bytes());
         header.extend([0; 4]);
         header.extend(&self.options);
+        let checksum = self.checksum(&header);
+        header[16..18].copy_from_slice(&checksum.to_be_bytes());
         header
+    }
+
+    fn addresses(&self) -> [[u8; 4]; 2] {
+        if self.from_client { [[10, 0, 0, 1], [10, 0, 0, 2]] } else { [[10, 0, 0, 2], [10, 0, 0, 1]] }
+    }
+
+    /// By RFC 1071, as its text has it: octet by octet, of a payload of zeros.
+    fn checksum(&self, header: &[u8]) -> u16 {
+        let sum = |octets: &[u8]| -> u32 {
+            octets
+                .iter()
+                .enumerate()
+                .map(|(at, octet)| u32::from(*octet) << if at % 2 == 0 { 8 } else { 0 })
+                .sum()
+        };
+        let carried = |sum: u32| ((sum >> 16) + (sum & 0xffff)) as u16;
+        let pseudo = sum(&self.addresses().concat()) + 6 + (header.len() + self.payload) as u32;
+        match self.sum {
+            Sum::Left => 0,
+            Sum::Partial => carried(pseudo),
+            Sum::Right => !carried(pseudo + sum(header)),
+            Sum::Other => !carried(pseudo + sum(header)) ^ 0x0101,
+        }
     }
 
     /// IPv4 packet; gives back its headers and its length on the wire.
     pub fn ipv4(&self) -> (Vec<u8>, usize) {
         let tcp = self.header();
         let total = 20 + tcp.len() + self.payload;
-        let addresses =
-            if self.from_client { [[10, 0, 0, 1], [10, 0, 0, 2]] } else { [[10, 0, 0, 2], [10, 0, 0, 1]] };
         let mut packet = vec![0x45, self.ecn];
         packet.extend((total as u16).to_be_bytes());
         packet.extend(self.ip_id.to_be_bytes());
         packet.extend([0x40, 0, self.ttl, 6, 0, 0]);
-        packet.extend(addresses.concat());
+        packet.extend(self.addresses().concat());
         packet.extend(tcp);
+        if self.sum != Sum::Left {
+            packet.resize(total, 0);
+        }
         (packet, total)
     }
 
@@ -163,7 +205,7 @@ impl Trace {
     }
 
     pub fn pcap(&self) -> Vec<u8> {
-        let mut writer = PcapWriter::new(Vec::new(), LinkType(1), 96).unwrap();
+        let mut writer = PcapWriter::new(Vec::new(), LinkType(1), 65_535).unwrap();
         for (time_ns, tcp) in &self.packets {
             let (frame, length) = tcp.frame();
             writer.packet(1_700_000_000_000_000_000 + time_ns, length as u32, &frame).unwrap();

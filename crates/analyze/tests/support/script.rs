@@ -8,7 +8,7 @@
 //! +20   < A  ack 1448 win 0 sack 2896-4344
 //! ```
 
-use super::{Tcp, Trace};
+use super::{Sum, Tcp, Trace};
 use longfat_analyze::segment::flag;
 
 const FLAGS: [(char, u16); 9] = [
@@ -22,6 +22,15 @@ const FLAGS: [(char, u16); 9] = [
     ('N', flag::AE),
     ('-', 0),
 ];
+
+fn sum(word: &str) -> Sum {
+    match word {
+        "right" => Sum::Right,
+        "partial" => Sum::Partial,
+        "other" => Sum::Other,
+        word => panic!("no checksum is {word}"),
+    }
+}
 
 fn line(text: &str, last_ns: i64) -> (i64, Tcp) {
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -54,6 +63,7 @@ fn line(text: &str, last_ns: i64) -> (i64, Tcp) {
             }
             "mss" => tcp.option(&[2, 4], &value().parse::<u16>().expect(text).to_be_bytes()),
             "ws" => tcp.option(&[1, 3, 3], &[value().parse().expect(text)]),
+            "sum" => Tcp { sum: sum(value()), ..tcp },
             "sackok" => tcp.option(&[1, 1, 4, 2], &[]),
             word => panic!("{word} in {text}"),
         };

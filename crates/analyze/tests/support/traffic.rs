@@ -39,6 +39,10 @@ pub struct Transfer {
     /// Of the way from sender to receiver, in percent.
     pub place: i64,
     pub first: u32,
+    /// The window is halved at a loss and grows by a segment in a round trip; otherwise it stays.
+    pub adapts: bool,
+    /// What passes a token bucket: bits per second, and octets at once.
+    pub policed: Option<(u64, u64)>,
 }
 
 impl Default for Transfer {
@@ -56,6 +60,8 @@ impl Default for Transfer {
             scale: Some(7),
             place: 0,
             first: 0,
+            adapts: false,
+            policed: None,
         }
     }
 }
@@ -88,6 +94,9 @@ struct World<'a> {
     expected: u32,
     ids: [u16; 2],
     timer: u32,
+    window: f64,
+    /// Bits of tokens, and when they were counted.
+    tokens: (u64, i64),
 }
 
 impl World<'_> {
@@ -109,7 +118,7 @@ impl World<'_> {
         if timestamps {
             tcp = tcp.timestamps((now / MS) as u32 + 1, ((now - 2 * one_way_ns) / MS).max(0) as u32 + 1);
         }
-        let lost = self.dice.permille(loss_permille);
+        let lost = self.dice.permille(loss_permille) || !self.passes(now, mss);
         // What is lost is lost before the capture, or behind it.
         let lost_before = lost && self.dice.next() % 100 < place as u64;
         let late = if self.dice.permille(reorder_permille) { one_way_ns / 3 } else { 0 };
@@ -124,6 +133,23 @@ impl World<'_> {
         self.at(now + 2 * one_way_ns + 300 * MS, Event::Timer(timer));
     }
 
+    /// Whether a policer has tokens for it.
+    fn passes(&mut self, now: i64, octets: u32) -> bool {
+        let Some((rate_bps, burst_bytes)) = self.transfer.policed else { return true };
+        let (tokens, since) = self.tokens;
+        let fresh = rate_bps * (now - since).max(0) as u64 / 1_000_000_000;
+        let (tokens, needed) = ((tokens + fresh).min(burst_bytes * 8), u64::from(octets) * 8);
+        let passes = tokens >= needed;
+        self.tokens = (if passes { tokens - needed } else { tokens }, now.max(since));
+        passes
+    }
+
+    fn on_loss(&mut self, window: f64) {
+        if self.transfer.adapts {
+            self.window = window.max(2.0);
+        }
+    }
+
     fn again(&mut self, now: i64, segment: u32) {
         self.resent_segments += 1;
         self.send(now, segment);
@@ -131,8 +157,7 @@ impl World<'_> {
 
     fn fill(&mut self, now: i64) {
         let mut at = now;
-        while self.sent_to < self.transfer.segments && self.sent_to < self.una + self.transfer.window_segments
-        {
+        while self.sent_to < self.transfer.segments && self.sent_to < self.una + self.window as u32 {
             let segment = self.sent_to;
             self.sent_to += 1;
             self.send(at, segment);
@@ -168,6 +193,10 @@ impl World<'_> {
 
     fn on_ack(&mut self, now: i64, ack: u32) {
         if ack > self.una {
+            if self.transfer.adapts && self.repaired.is_none() {
+                let most = f64::from(self.transfer.window_segments);
+                self.window = (self.window + f64::from(ack - self.una) / self.window).min(most);
+            }
             (self.una, self.duplicates) = (ack, 0);
             self.timer += 1;
             let timer = self.timer;
@@ -181,6 +210,7 @@ impl World<'_> {
             self.duplicates += 1;
             if self.duplicates == 3 && self.repaired.is_none() {
                 self.repaired = Some(self.sent_to);
+                self.on_loss(self.window / 2.0);
                 self.again(now + 5 * US, ack);
             }
         }
@@ -196,6 +226,7 @@ impl World<'_> {
                 Event::Timer(timer) if timer == self.timer && self.una < self.sent_to => {
                     let head = self.una;
                     (self.repaired, self.duplicates) = (Some(self.sent_to), 0);
+                    self.on_loss(2.0);
                     self.again(now, head);
                 }
                 Event::Timer(_) => {}
@@ -237,6 +268,8 @@ pub fn made(transfer: &Transfer) -> Made {
         expected: 0,
         ids: [0, 0],
         timer: 0,
+        window: if transfer.adapts { 10.0 } else { transfer.window_segments.into() },
+        tokens: (transfer.policed.map_or(0, |(_, burst)| burst * 8), 0),
     };
     world.run(2 * one_way_ns + 10 * US);
     world.seen.sort_by_key(|(time_ns, _)| *time_ns);

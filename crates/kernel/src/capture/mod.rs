@@ -72,7 +72,7 @@ pub struct CaptureSpec {
     pub interface: String,
     /// Which packets.
     pub filter: Filter,
-    /// One direction only.
+    /// One direction only. Of a loopback interface, where what leaves arrives, both are what arrives.
     pub direction: Option<Direction>,
     /// How much of each.
     pub snap: Snap,
@@ -123,11 +123,12 @@ impl Capture {
     /// When the interface is not there or has headers that are not known here, or the kernel refuses.
     pub fn attach(spec: &CaptureSpec) -> Result<Capture> {
         let mut capture = Capture::load(spec, link_header(&spec.interface)?)?;
+        let wanted = directions(spec.direction, interface::hardware_type(&spec.interface)?);
         for (direction, program, place) in [
             (Direction::Inbound, INBOUND, libbpf_sys::BPF_F_BEFORE),
             (Direction::Outbound, OUTBOUND, libbpf_sys::BPF_F_AFTER),
         ] {
-            if spec.direction.is_none_or(|only| only == direction) {
+            if wanted.is_none_or(|only| only == direction) {
                 capture.links.push(tcx::attach(&capture.object, program, &spec.interface, place)?);
             }
         }
@@ -211,6 +212,15 @@ pub fn most_kept_bytes(payload_bytes: u32) -> u32 {
     if payload_bytes == 0 { HEADERS_BYTES } else { KEPT_MAX_BYTES }
 }
 
+/// ARPHRD_LOOPBACK.
+const LOOPBACK: u16 = 772;
+
+/// Which directions are looked at: none for both. A loopback interface hands every packet that leaves back as one that arrives;
+/// it is one packet, which is recorded where it arrives, as tcpdump does.
+fn directions(wanted: Option<Direction>, hardware_type: u16) -> Option<Direction> {
+    wanted.or((hardware_type == LOOPBACK).then_some(Direction::Inbound))
+}
+
 /// What packets of an interface of the calling thread's namespace begin with.
 ///
 /// # Errors
@@ -218,7 +228,7 @@ pub fn most_kept_bytes(payload_bytes: u32) -> u32 {
 pub fn link_header(name: &str) -> Result<LinkHeader> {
     // Numbers are ARPHRD_… of linux/if_arp.h.
     match interface::hardware_type(name)? {
-        1 | 772 => Ok(LinkHeader::Ethernet),
+        1 | LOOPBACK => Ok(LinkHeader::Ethernet),
         // ppp, rawip, ipip, ip6tnl, sit, gre, gre6, none (tun).
         512 | 519 | 768 | 769 | 776 | 778 | 823 | 0xfffe => Ok(LinkHeader::RawIp),
         other => Err(Error::io(
@@ -300,6 +310,13 @@ fn info_of<T>(fd: i32, info: &mut T) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_packet_of_a_loopback_interface_is_looked_at_once() {
+        assert_eq!(directions(None, LOOPBACK), Some(Direction::Inbound));
+        assert_eq!(directions(Some(Direction::Outbound), LOOPBACK), Some(Direction::Outbound));
+        assert_eq!(directions(None, 1), None);
+    }
 
     #[test]
     fn rings_share_the_buffer_and_are_a_power_of_two() {

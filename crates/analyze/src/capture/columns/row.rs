@@ -2,7 +2,7 @@
 
 use crate::{
     capture::{Direction, LinkType},
-    decode::{Decoded, Protocol, Unfollowed},
+    decode::{Checksum, Decoded, Protocol, Unfollowed},
     segment::{FlowKey, Segment, option},
 };
 use arrow::{
@@ -59,6 +59,14 @@ impl Row {
         let octets =
             blocks.iter().flat_map(|(left, right)| [left.to_be_bytes(), right.to_be_bytes()].concat());
         (self.has(0) && !blocks.is_empty()).then(|| octets.collect())
+    }
+}
+
+impl Row {
+    /// What its checksum says, if it was kept whole.
+    fn checksum(&self) -> Option<Checksum> {
+        let checksum = self.segment.checksum;
+        (self.decoded == Decoded::Tcp && checksum != Checksum::Unchecked).then_some(checksum)
     }
 }
 
@@ -146,6 +154,7 @@ pub(super) fn batch(rows: &[Row]) -> Result<RecordBatch, ArrowError> {
     columns.extend(Numbers::columns(rows));
     columns.push(("sack", Arc::new(rows.iter().map(Row::sack).collect::<BinaryArray>())));
     columns.push(("mtu_bytes", number::<UInt32Type>(rows, Row::mtu_bytes)));
+    columns.push(("checksum", text(rows, Row::checksum, |checksum| checksum.name().to_owned())?));
     let always = ["time_ns", "wire_bytes", "kind"];
     RecordBatch::try_from_iter_with_nullable(
         columns.into_iter().map(|(name, column)| (name, column, !always.contains(&name))),
@@ -188,12 +197,16 @@ pub(super) struct Columns {
     numbers: Numbers,
     sack: BinaryArray,
     mtu_bytes: PrimitiveArray<UInt32Type>,
+    /// Older tables have none.
+    checksums: Option<Named<Checksum>>,
 }
 
 impl Columns {
     /// Finds what is needed, or says what is not there.
     pub fn of(batch: &RecordBatch, link: LinkType) -> Result<Columns, String> {
         let sack = column(batch, "sack")?.as_binary_opt::<i32>();
+        let has_checksums = batch.column_by_name("checksum").is_some();
+        let checksums = has_checksums.then(|| Named::of(batch, "checksum", Checksum::named)).transpose()?;
         Ok(Columns {
             rows: batch.num_rows(),
             time_ns: primitive(batch, "time_ns")?,
@@ -203,6 +216,7 @@ impl Columns {
             numbers: Numbers::of(batch)?,
             sack: sack.ok_or("the column 'sack' is not of octets")?.clone(),
             mtu_bytes: primitive(batch, "mtu_bytes")?,
+            checksums,
         })
     }
 
@@ -228,6 +242,7 @@ impl Columns {
 
     fn write_segment(&self, at: usize, into: &mut Segment) {
         self.numbers.write_to(at, into);
+        into.checksum = self.checksums.as_ref().and_then(|named| named.get(at)).unwrap_or_default();
         into.payload_bytes = into.payload_bytes.min(MOST_PAYLOAD_BYTES);
         into.window_scale = into.window_scale.min(MOST_WINDOW_SCALE);
         let blocks = if self.sack.is_valid(at) { self.sack.value(at) } else { &[] };
