@@ -4,6 +4,7 @@
     bench/transfer/compare.py --path lo --rounds 4
     bench/transfer/compare.py --path veth --rounds 4
     bench/transfer/compare.py --summary bench/transfer/results/2026-01-31
+    bench/transfer/compare.py --path veth --rounds 8 --against OTHER/longfat     two builds of longfat
 
 Each round runs every variant once, in turned order, so that whatever else the machine does falls on all alike;
 only ratios within a round are compared. Everything runs in network namespaces made here, in which reno is the
@@ -102,8 +103,9 @@ def run_iperf3(hosts, extra, seconds):
     }
 
 
-def run_longfat(hosts, program, extra, seconds):
-    server = hosts.server([program, "transfer", "serve", "--trusted", "--listen", f"{hosts.address}:{PORT}", "--once"])
+def run_longfat(hosts, program, extra, seconds, trusted=True):
+    server = hosts.server([program, "transfer", "serve", *(["--trusted"] if trusted else []),
+                           "--listen", f"{hosts.address}:{PORT}", "--once"])
     wait_for_line(server, "ready")
     outcome = hosts.client([program, "transfer", "send", f"{hosts.address}:{PORT}", "--duration", f"{seconds}s",
                             "--cc", "reno", "--cc-receiver", "reno", "--json", *extra])
@@ -144,6 +146,44 @@ def measure(arguments, raw):
                 print(f"{arguments.path:5} {name:26} {result['goodput_bps'] / 1e9:7.2f} Gbit/s", file=sys.stderr)
                 raw.write(json.dumps(line) + "\n")
                 raw.flush()
+
+
+def measure_builds(arguments, raw):
+    """Each round runs both builds, in turned order."""
+    programs = {"this": arguments.longfat, "other": arguments.against}
+    # A server trusted everybody before there was a word for it.
+    knows = {name: "--trusted" in subprocess.run([program, "transfer", "serve", "--help"], capture_output=True,
+                                                 text=True).stdout for name, program in programs.items()}
+    with Hosts(arguments.path) as hosts:
+        for turn in range(arguments.rounds):
+            run_id = f"{time.time_ns()}"
+            for name in list(programs)[::-1 if turn % 2 else 1]:
+                result = run_longfat(hosts, programs[name], [], arguments.seconds, knows[name])
+                print(f"{arguments.path:5} {name:26} {result['goodput_bps'] / 1e9:7.2f} Gbit/s", file=sys.stderr)
+                raw.write(json.dumps({"round": run_id, "path": arguments.path, "variant": name,
+                                      **result, "load": os.getloadavg()[0]}) + "\n")
+                raw.flush()
+
+
+def summarise_builds(folder, versions):
+    """The medians of both, and of their ratios within rounds."""
+    lines = [json.loads(line) for line in (folder / "raw.jsonl").read_text().splitlines()]
+    text = [f"# {folder.name}", "", f"Linux {platform.release()}, {os.cpu_count()} CPUs. Two builds of longfat, in turn: "
+            f"{versions}. Goodput in Gbit/s: median (quartiles).", ""]
+    for path in sorted({line["path"] for line in lines}):
+        rounds = {}
+        for line in lines:
+            if line["path"] == path:
+                rounds.setdefault(line["round"], {})[line["variant"]] = line["goodput_bps"]
+        whole = [found for found in rounds.values() if len(found) == 2]
+        text += [f"## {path}: {len(whole)} rounds", "", "| | |", "|---|---|"]
+        for name in ("this", "other"):
+            low, middle, high = quartiles([found[name] / 1e9 for found in whole])
+            text.append(f"| {name} | {middle:.1f} ({low:.1f}-{high:.1f}) |")
+        low, middle, high = quartiles([found["this"] / found["other"] for found in whole])
+        text += [f"| this / other | {middle:.3f} ({low:.3f}-{high:.3f}) |", ""]
+    (folder / "summary.md").write_text("\n".join(text))
+    print("\n".join(text))
 
 
 def about():
@@ -191,14 +231,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--longfat", default=str(ROOT / "target/release/longfat"))
+    parser.add_argument("--against", help="another build of longfat, in place of iperf3")
+    parser.add_argument("--versions", default="", help="what the two builds are, for the summary")
     parser.add_argument("--summary", type=pathlib.Path, help="only make summary.md of this folder again")
     arguments = parser.parse_args()
     if arguments.summary:
         return summarise(arguments.summary)
-    folder = HERE / "results" / datetime.date.today().isoformat()
+    day = datetime.date.today().isoformat()
+    folder = HERE / "results" / (f"{day}-builds" if arguments.against else day)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "raw.jsonl", "a") as raw:
-        measure(arguments, raw)
+        (measure_builds if arguments.against else measure)(arguments, raw)
+    if arguments.against:
+        return summarise_builds(folder, arguments.versions)
     summarise(folder)
 
 

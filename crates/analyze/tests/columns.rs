@@ -240,6 +240,37 @@ fn a_damaged_row_group_is_told_of_and_the_others_are_read() {
     assert!(found.capture.damages[0].offset < 400 && found.capture.damages[0].skipped_bytes > 1000);
 }
 
+/// Nothing but blocks of 128 KiB, four octets each (RFC 8878, 3.1.1.2).
+fn bomb(length: usize) -> Vec<u8> {
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0x50];
+    let block = |is_last: u32| (131_072u32 << 3 | 1 << 1 | is_last).to_le_bytes()[..3].to_vec();
+    let blocks = (length - frame.len()) / 4;
+    (1..=blocks).for_each(|n| frame.extend([block(u32::from(n == blocks)), vec![0]].concat()));
+    frame
+}
+
+#[test]
+fn a_page_that_would_fill_the_memory_is_damage_that_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    // Times that do not shorten well.
+    let spread = |n: i64| (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
+    let noise = |n: i64| (spread(n).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 54) as i64;
+    let noisy = |(n, frame): (i64, Frame)| (TIME + n * 1000 + noise(n), frame.1, frame.2, frame.3);
+    let frames: Vec<Frame> = (0..100_000).zip(traffic(10).into_iter().cycle()).map(noisy).collect();
+    let path = written(folder.path(), Form::Columns, &frames);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let pages: Vec<usize> =
+        (0..bytes.len() - 4).filter(|at| bytes[*at..at + 4] == [0x28, 0xb5, 0x2f, 0xfd]).collect();
+    let longest = pages.windows(2).max_by_key(|pair| pair[1] - pair[0]).unwrap();
+    let bomb = bomb((longest[1] - longest[0]) / 2);
+    bytes[longest[0]..longest[0] + bomb.len()].copy_from_slice(&bomb);
+    std::fs::write(&path, bytes).unwrap();
+    let found = analysis(&path);
+    assert_eq!(found.capture.damage_count, 1);
+    assert!(found.capture.damages[0].what.contains("would take"), "{}", found.capture.damages[0].what);
+    assert!(found.capture.packets < 100_000);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]

@@ -9,7 +9,7 @@ use longfat_mobility::{
     Key,
     announcement::{Announcement, Character},
     lan::{GROUP_V4, GROUP_V6},
-    state::{State, state_of},
+    state::{State, StateFile, state_of},
 };
 use mobility_bed::{Bed, Program, Stream, longfat, text, wait_for};
 use serde_json::Value;
@@ -186,6 +186,41 @@ fn what_is_forged_replayed_foreign_or_of_another_time_changes_nothing() {
     assert_eq!(whys(&bed.lines(&audit))[0].1, "narrow");
     assert_eq!(counter(&status(&bed), "news"), 2);
     assert!(stream.is_established());
+}
+
+/// Recorded behind a router that shares the key and the address, and said again behind this one, in time.
+#[test]
+fn what_another_router_with_the_key_said_changes_nothing_where_one_is_named() {
+    let bed = Bed::new("cross");
+    let (path, audit) = (bed.key("key"), bed.path("audit.jsonl"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    let _sink = Stream::sink(&bed.server);
+    bed.cable();
+    let name = bed.process("n1");
+    let _follow = Program::start(
+        &bed.nodes[0],
+        &[
+            "mobility",
+            "follow",
+            "--key",
+            &path,
+            "--name",
+            &name,
+            "--audit",
+            audit.to_str().unwrap(),
+            "--router",
+            "bus",
+        ],
+    );
+    let _stream = Stream::source(&bed.nodes[0], "reno");
+    let elsewhere = Announcement { router: "train".parse().unwrap(), ..said("narrow", NARROW, 2) };
+    bed.multicast(GROUP_V4.into(), &elsewhere.seal(&key).unwrap());
+    wait_for("it to be judged", || counter(&status(&bed), "other_router") == 1);
+    let seen = status(&bed);
+    assert!(seen["routers"].as_array().unwrap().is_empty() && counter(&seen, "news") == 0, "{seen}");
+    assert!(bed.lines(&audit).is_empty(), "no connection was touched");
+    bed.multicast(GROUP_V4.into(), &said("narrow", NARROW, 2).seal(&key).unwrap());
+    wait_for("its own router to be believed", || counter(&status(&bed), "news") == 1);
 }
 
 #[test]
@@ -423,7 +458,7 @@ fn a_congestion_control_that_is_not_there_stays_owed_until_it_can_be_given_back(
     let owed = || State::read(&state).unwrap().replaced_cc;
     let files = ["--name", &name, "--state", state.to_str().unwrap()];
     let clean = || bed.run(node, &[&["mobility", "clean"][..], &files].concat());
-    owing("lfnone").write(&state).unwrap();
+    StateFile::new(&state).write(&owing("lfnone")).unwrap();
     let refused = clean();
     let (done, why) = (text(&refused.stdout), text(&refused.stderr));
     assert_eq!(done, "0 routes and 0 connections are as before, 1 are not yet\n", "{why}");
@@ -438,7 +473,7 @@ fn a_congestion_control_that_is_not_there_stays_owed_until_it_can_be_given_back(
     drop(follow);
     let after = State::read(&state).unwrap();
     assert!(after.bounded.is_empty() && after.replaced_cc == owing("lfnone").replaced_cc, "{after:?}");
-    owing("cubic").write(&state).unwrap();
+    StateFile::new(&state).write(&owing("cubic")).unwrap();
     let given = clean();
     assert_eq!(text(&given.stdout), "0 routes and 1 connections are as before\n", "{}", text(&given.stderr));
     assert!(given.status.success() && owed().is_empty());
@@ -478,7 +513,8 @@ fn the_socket_of_one_that_was_killed_is_removed_by_the_next_start_and_by_asking_
     let start = |name: &str| {
         let (name, links) = (bed.process(name), links.to_str().unwrap());
         let named = ["--router", "bus", "--key", &key, "--name", &name, "-i", "lan1", "--links", links];
-        Program::start(&bed.router, &[&["mobility", "announce"], &named[..]].concat())
+        // As root, with nobody beside it who would remove it.
+        Program::start(&bed.router, &[&["mobility", "announce", "--user", "root"], &named[..]].concat())
     };
     let left = |name: &str| longfat_mobility::control::socket_of(&bed.process(name)).exists();
     let kill = |name: &str| {

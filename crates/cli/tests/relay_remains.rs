@@ -32,18 +32,27 @@ struct Daemon {
 
 impl Daemon {
     fn run(bed: &Bed, file: &str) -> Daemon {
+        Daemon::run_as(bed, file, &[])
+    }
+
+    fn run_as(bed: &Bed, file: &str, user: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("relay.toml");
         let socket = directory.path().join("control.sock");
         std::fs::write(&path, format!("control = {{ socket = '{}' }}\n{file}", socket.display())).unwrap();
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
         let mut command = bed.command(&["run", path.to_str().unwrap()]);
+        command.args(user);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         Daemon { child, directory }
     }
 
     fn start(bed: &Bed, file: &str) -> Daemon {
-        let mut daemon = Daemon::run(bed, file);
+        Daemon::run(bed, file).once_ready()
+    }
+
+    fn once_ready(self) -> Daemon {
+        let mut daemon = self;
         let deadline = Instant::now() + PATIENCE;
         while !daemon.log().contains("info ready") {
             let ended = daemon.child.try_wait().unwrap();
@@ -381,9 +390,10 @@ fn a_living_relay_of_another_pid_namespace_is_not_taken_for_dead() {
     assert_eq!(bed.footprint(), before);
 }
 
-/// A relay that is killed, and its socket's file, which it leaves.
+/// A relay that is killed, and its socket's file, which it leaves: of one that stays root, with nobody beside it.
 fn killed_with_socket(bed: &Bed) -> (Daemon, PathBuf) {
-    let mut daemon = Daemon::start(bed, "[[listen]]\naddress = '127.0.0.1:0'\nto = '10.72.2.2:80'\n");
+    let file = "[[listen]]\naddress = '127.0.0.1:0'\nto = '10.72.2.2:80'\n";
+    let mut daemon = Daemon::run_as(bed, file, &["--user", "root"]).once_ready();
     let socket = daemon.directory.path().join("control.sock");
     assert_eq!(daemon.end(libc::SIGKILL), None);
     assert!(socket.exists(), "nobody removes it in a killed process's place");

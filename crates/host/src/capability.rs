@@ -56,16 +56,22 @@ pub fn has(capability: u32) -> bool {
     result == 0 && word & (1 << (capability % 32)) != 0
 }
 
+/// Bounds what the calling thread, and whatever it starts, can ever have to these. It takes CAP_SETPCAP, which goes with the
+/// user: so it comes before a change of user.
+pub fn bound(capabilities: &[u32]) {
+    for capability in (0..64).filter(|capability| !capabilities.contains(capability)) {
+        // SAFETY: takes numbers only. A number beyond the kernel's last, and a process without CAP_SETPCAP (whose
+        // bounding set no_new_privs makes harmless), are refused, which changes nothing.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, u64::from(capability), 0, 0, 0) };
+    }
+}
+
 /// Gives up every capability of the calling thread but these, for itself and for whatever it starts, and the ability
 /// to gain any by executing programs. To be called before other threads start: each has its own.
 pub fn keep_only(capabilities: &[u32]) -> Result<()> {
     let failed = |what: &str| Error::io(what, io::Error::last_os_error());
     let kept = |capability: u32| capabilities.contains(&capability);
-    for capability in (0..64).filter(|capability| !kept(*capability)) {
-        // SAFETY: takes numbers only. A number beyond the kernel's last, and a process without CAP_SETPCAP (whose
-        // bounding set no_new_privs makes harmless), are refused, which changes nothing.
-        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, u64::from(capability), 0, 0, 0) };
-    }
+    bound(capabilities);
     // SAFETY: takes numbers only.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
         return Err(failed("forbid new privileges"));

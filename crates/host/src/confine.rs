@@ -100,6 +100,7 @@ pub struct Confinement {
     starts_programs: bool,
     uses_bpf: bool,
     looks_into_processes: bool,
+    makes_few_calls: bool,
 }
 
 /// What came of it, in words by `Display`.
@@ -137,6 +138,7 @@ impl Confinement {
             starts_programs: false,
             uses_bpf: false,
             looks_into_processes: false,
+            makes_few_calls: false,
         }
     }
 
@@ -177,12 +179,19 @@ impl Confinement {
         self
     }
 
+    /// Opens, makes and removes files, and speaks on sockets that are open: no new sockets, threads, children or signals.
+    pub(crate) fn with_few_calls(mut self) -> Confinement {
+        self.makes_few_calls = true;
+        self
+    }
+
     /// Gives up everything else, for good. To be called before other threads start: capabilities and Landlock are each
     /// thread's own.
     ///
     /// # Errors
     /// Something could not be given up; the process should end then.
     pub fn enter(self) -> Result<Confined> {
+        capability::bound(&self.capabilities);
         let user = self.change_user()?;
         capability::keep_only(&self.capabilities)?;
         if user.is_some() {
@@ -257,9 +266,23 @@ impl Confinement {
             (&[libc::SYS_pidfd_getfd, libc::SYS_setns][..], self.looks_into_processes),
         ];
         let own = own.into_iter().filter(|(_, wanted)| *wanted).flat_map(|(calls, _)| calls);
-        for call in SERVICE.iter().chain(OLD).chain(own) {
+        let (service, old) = if self.makes_few_calls { (FILES, OLD_FILES) } else { (SERVICE, OLD) };
+        for call in service.iter().chain(old).chain(own) {
             calls.insert(*call, Vec::new());
         }
+        if !self.makes_few_calls {
+            self.with_conditions(&mut calls)?;
+        }
+        let absent = SeccompAction::Errno(libc::ENOSYS as u32);
+        let arch = std::env::consts::ARCH.try_into()?;
+        SeccompFilter::new(calls, absent, SeccompAction::Allow, arch)?.try_into()
+    }
+
+    /// Calls that may be made with some arguments alone.
+    fn with_conditions(
+        &self,
+        calls: &mut BTreeMap<i64, Vec<SeccompRule>>,
+    ) -> std::result::Result<(), seccompiler::BackendError> {
         // A thread or a child, but no namespace of its own.
         let new_namespaces = u64::from(NEW_NAMESPACES);
         let clone = SeccompCondition::new(0, Dword, SeccompCmpOp::MaskedEq(new_namespaces), 0)?;
@@ -268,9 +291,7 @@ impl Confinement {
         let not = |request| SeccompCondition::new(1, Dword, SeccompCmpOp::Ne, request);
         let ioctl = SeccompRule::new(vec![not(libc::TIOCSTI)?, not(TIOCLINUX)?])?;
         calls.insert(libc::SYS_ioctl, vec![ioctl]);
-        let absent = SeccompAction::Errno(libc::ENOSYS as u32);
-        let arch = std::env::consts::ARCH.try_into()?;
-        SeccompFilter::new(calls, absent, SeccompAction::Allow, arch)?.try_into()
+        Ok(())
     }
 }
 
@@ -289,6 +310,44 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWCGROUP) as u32;
+
+/// Calls of a program that opens, makes and removes files for another one.
+const FILES: &[i64] = &[
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_getrandom,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+#[cfg(target_arch = "x86_64")]
+const OLD_FILES: &[i64] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_FILES: &[i64] = &[libc::SYS_renameat];
 
 /// Starting a program; what waits for it is every service's.
 const PROGRAMS: [i64; 4] = [libc::SYS_execve, libc::SYS_execveat, libc::SYS_setpgid, libc::SYS_setsid];

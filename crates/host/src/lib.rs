@@ -4,6 +4,7 @@
 //! - [`control`]: the unix socket by which a running process is asked.
 //! - [`key`]: a key shared by hosts, in a file.
 //! - [`lease`]: everything a run makes outside its own process, removed when it ends or, after a crash, by the next.
+//! - [`monitor`]: a small process that stays root beside one that does not.
 //! - [`namespace`]: network namespaces, entered by threads and child processes.
 //! - [`facts`]: what must be recorded about a machine with every run.
 //! - [`interface`]: veth pairs, addresses, routes, offloads.
@@ -22,6 +23,7 @@ pub mod facts;
 pub mod interface;
 pub mod key;
 pub mod lease;
+pub mod monitor;
 pub mod namespace;
 pub mod network;
 pub mod own;

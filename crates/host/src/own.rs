@@ -111,12 +111,19 @@ pub fn read_own(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// It cannot be made, or somebody else is quicker.
 pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    create_new(path)?.write_all(bytes)
+}
+
+/// Makes it, empty; see [`write_new`].
+///
+/// # Errors
+/// See [`write_new`].
+pub fn create_new(path: &Path) -> io::Result<fs::File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `longfat mobility follow`: the loop around [`Follower`].
 
 use crate::{
-    Key, Result,
+    Key, Name, Result,
     announcement::{Announcement, Reject},
     control,
     follower::{Follower, Settings, Why, Wish},
@@ -11,10 +11,14 @@ use crate::{
     put_back::{PutBack, give_back, put_back},
     routes::{self, Via},
     sockets::Sockets,
-    state::State,
+    state::{State, StateFile},
     wait::{monotonic_us, unix_us, wait},
 };
-use longfat_host::{capability, confine::Confinement, control::Control};
+use longfat_host::{
+    capability,
+    confine::{Account, Confinement},
+    control::Control,
+};
 use longfat_kernel::tcb::{Answer, CcName, ControlBlock, Step};
 use serde::Serialize;
 use std::{
@@ -41,6 +45,8 @@ const SLEEP_US: u64 = 50_000;
 pub struct FollowPlan {
     /// Keys that are believed.
     pub keys: Vec<Key>,
+    /// Routers that are believed; all who have a key when there are none.
+    pub routers: Vec<Name>,
     /// Interfaces to listen on; all when there are none.
     pub interfaces: Vec<String>,
     /// UDP port.
@@ -55,6 +61,8 @@ pub struct FollowPlan {
     pub control: PathBuf,
     /// What outlives it.
     pub state: PathBuf,
+    /// Whom it becomes when it hears, where that is another user.
+    pub account: Option<Account>,
 }
 
 /// What was heard and done.
@@ -72,6 +80,8 @@ pub struct Counters {
     pub foreign_key: u64,
     /// With a wrong tag.
     pub forged: u64,
+    /// Of a router that is not one of those to be believed.
+    pub other_router: u64,
     /// Of another version, or not as described.
     pub malformed: u64,
     /// No announcements; most of them the kernel drops, also what found no room.
@@ -123,6 +133,7 @@ struct Node<'a> {
     /// Tells of changes of interfaces, addresses and routes.
     watch: Netlink,
     state: State,
+    file: StateFile,
     /// What one that died has left and could not be put back yet.
     left: State,
     counters: Counters,
@@ -146,17 +157,19 @@ pub fn run(
 ) -> Result<()> {
     let asked = control::open(&plan.control)?;
     let mut node = Node::begin(plan, tell)?;
-    let followed = give_up_privileges(plan).and_then(|()| ready()).and_then(|()| node.follow(&asked, stop));
+    let given_up = give_up_privileges(plan, &mut node.file);
+    let followed = given_up.and_then(|()| ready()).and_then(|()| node.follow(&asked, stop));
     let ended = node.put_back("the end");
     followed.and(ended)
 }
 
-/// What is left: routes and control blocks (CAP_NET_ADMIN), the programs that were loaded (CAP_BPF), and the directory of
-/// its state. It stays the user who started it: what it leaves is believed by the next, as that user.
-fn give_up_privileges(plan: &FollowPlan) -> Result<()> {
+/// What is left: routes and control blocks (CAP_NET_ADMIN), and the programs that were loaded (CAP_BPF). What it leaves is
+/// believed by the next as the user who started it, so that its state stays that user's.
+fn give_up_privileges(plan: &FollowPlan, file: &mut StateFile) -> Result<()> {
+    file.by_monitor(plan.account.as_ref(), &plan.control)?;
     let own = [&plan.state, &plan.control].into_iter().filter_map(|path| path.parent());
     let kept = [capability::NET_ADMIN, capability::BPF];
-    Confinement::of(None).keeping(&kept).writing(own).using_bpf().enter()?;
+    Confinement::of(plan.account.clone()).keeping(&kept).writing(own).using_bpf().enter()?;
     Ok(())
 }
 
@@ -178,6 +191,7 @@ impl<'a> Node<'a> {
             ears: Ears::open(plan.interfaces.clone(), plan.port)?,
             netlink: Netlink::open()?,
             state,
+            file: StateFile::new(&plan.state),
             left: State::default(),
             counters: Counters::default(),
             look_due_us: 0,
@@ -245,6 +259,10 @@ impl<'a> Node<'a> {
                     continue;
                 }
             };
+            if !self.plan.routers.is_empty() && !self.plan.routers.contains(&announcement.router) {
+                self.counters.other_router += 1;
+                continue;
+            }
             match self.freshness.judge(&announcement, unix_us()) {
                 Verdict::News => self.news(&announcement, interface)?,
                 // Known from before a restart: its link is the present one all the same.
@@ -282,7 +300,7 @@ impl<'a> Node<'a> {
         let Announcement { router, link, character, .. } = announcement;
         self.say(format!("router '{router}' uses '{link}' ({character}) since {age_ms} ms ago"));
         self.state.heard.insert(router.clone(), (announcement.epoch_us, announcement.sequence));
-        self.state.write(&self.plan.state)?;
+        self.file.write(&self.state)?;
         (self.routes_due_us, self.routes_stale) = (0, true);
         Ok(())
     }
@@ -327,7 +345,7 @@ impl<'a> Node<'a> {
             return Ok(());
         }
         (self.state.replaced_cc, self.state.bounded) = (replaced_cc, bounded);
-        self.state.write(&self.plan.state)
+        self.file.write(&self.state)
     }
 
     fn done(&mut self, wish: &Wish, step: &Step, answer: &Answer) {
@@ -379,7 +397,7 @@ impl<'a> Node<'a> {
         if due.is_empty() {
             return Ok(());
         }
-        self.state.write(&self.plan.state)?;
+        self.file.write(&self.state)?;
         let raised = self.state.routes.raise(&mut self.netlink, &due, ms);
         for refused in raised.refused {
             self.say(format!("a route is left alone: {refused}"));
@@ -392,7 +410,7 @@ impl<'a> Node<'a> {
 
     /// What cannot be put back does not keep the rest from it.
     fn put_back(&mut self, why: &str) -> Result<()> {
-        let (done, failed) = put_back(&mut self.state, &self.plan.state, &mut self.netlink, |state| {
+        let (done, failed) = put_back(&mut self.state, &self.file, &mut self.netlink, |state| {
             give_back(state, &mut self.sockets, self.tell)
         });
         if done != PutBack::default() {

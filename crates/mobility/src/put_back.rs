@@ -1,6 +1,13 @@
 //! Routes and connections as they were before a follower: at its end, and after one that died.
 
-use crate::{Result, follow::Event, follower::given_back, netlink::Netlink, sockets::Sockets, state::State};
+use crate::{
+    Result,
+    follow::Event,
+    follower::given_back,
+    netlink::Netlink,
+    sockets::Sockets,
+    state::{State, StateFile},
+};
 use longfat_kernel::tcb::{CcName, Change, ControlBlock, Step};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -37,7 +44,7 @@ pub fn clean(path: &Path, tell: &mut dyn FnMut(Event<'_>)) -> Result<(PutBack, R
         return Ok((PutBack::default(), Ok(())));
     }
     let mut netlink = Netlink::open()?;
-    Ok(put_back(&mut state, path, &mut netlink, |state| {
+    Ok(put_back(&mut state, &StateFile::new(path), &mut netlink, |state| {
         let mut sockets = Sockets::open(std::iter::empty(), tell)?;
         give_back(state, &mut sockets, tell)
     }))
@@ -47,7 +54,7 @@ pub fn clean(path: &Path, tell: &mut dyn FnMut(Event<'_>)) -> Result<(PutBack, R
 /// connections, where any was changed.
 pub(crate) fn put_back(
     state: &mut State,
-    path: &Path,
+    file: &StateFile,
     netlink: &mut Netlink,
     give_back: impl FnOnce(&mut State) -> Result<usize>,
 ) -> (PutBack, Result<()>) {
@@ -58,7 +65,7 @@ pub(crate) fn put_back(
         connections: *connections.as_ref().unwrap_or(&0),
         owed: state.owed(),
     };
-    let written = state.write(path);
+    let written = file.write(state);
     let refused = || routes?.refused.into_iter().next().map_or(Ok(()), Err);
     (done, connections.and_then(|_| refused()).and(written))
 }

@@ -2,12 +2,17 @@
 //! nothing is believed again after a restart.
 
 use crate::{Error, Name, Result, control::DIRECTORY, routes::Routes};
-use longfat_host::own;
+use longfat_host::{
+    confine::Account,
+    monitor::{Duties, Monitor, Question},
+    own,
+};
 use longfat_kernel::tcb::CcName;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::{self, Write as _},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -65,19 +70,6 @@ impl State {
         Ok(State { netns: Some(here), ..state })
     }
 
-    /// Writes it, whole or not at all.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let failed =
-            |error: std::io::Error| Error::io(format!("write the state '{}'", path.display()), error);
-        let part = path.with_extension("part");
-        let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
-        own::write_new(&part, &text).map_err(failed)?;
-        fs::rename(&part, path).map_err(failed)
-    }
-
     /// Whether connections are to be given back what was theirs, which takes the programs that set them.
     pub fn changed_connections(&self) -> bool {
         !self.replaced_cc.is_empty() || !self.bounded.is_empty()
@@ -101,6 +93,67 @@ impl State {
     }
 }
 
+/// Where a state is kept, by this process or by one that stays root beside it.
+#[derive(Debug)]
+pub struct StateFile {
+    path: PathBuf,
+    monitor: Option<Monitor>,
+}
+
+/// Makes the file anew that takes the other's place when it is whole.
+const BEGIN: u8 = 0;
+const TAKE_ITS_PLACE: u8 = 1;
+
+impl StateFile {
+    /// One that this process keeps.
+    pub fn new(path: &Path) -> StateFile {
+        StateFile { path: path.to_owned(), monitor: None }
+    }
+
+    /// Leaves the keeping, and the removal of `socket` at the end, to a process that stays root, where this one is about to
+    /// become another user: what the next one believes must lie where no other process of that user can write.
+    ///
+    /// # Errors
+    /// See [`Monitor::beside`].
+    pub(crate) fn by_monitor(&mut self, account: Option<&Account>, socket: &Path) -> Result<()> {
+        let (path, part) = (self.path.clone(), self.part());
+        let duties =
+            Duties::default().writing(path.parent()).removing(socket).answering(
+                move |question| match question.what {
+                    BEGIN => own::create_new(&part).map(Some),
+                    TAKE_ITS_PLACE => fs::rename(&part, &path).map(|()| None),
+                    _ => Err(io::ErrorKind::InvalidInput.into()),
+                },
+            );
+        self.monitor = Monitor::beside(account, duties)?;
+        Ok(())
+    }
+
+    /// Writes a state, whole or not at all.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, state: &State) -> Result<()> {
+        let failed =
+            |error: io::Error| Error::io(format!("write the state '{}'", self.path.display()), error);
+        let text = serde_json::to_vec(state).map_err(|error| failed(error.into()))?;
+        let written = match &self.monitor {
+            Some(monitor) => write_by(monitor, &text),
+            None => own::write_new(&self.part(), &text).and_then(|()| fs::rename(self.part(), &self.path)),
+        };
+        written.map_err(failed)
+    }
+
+    fn part(&self) -> PathBuf {
+        self.path.with_extension("part")
+    }
+}
+
+fn write_by(monitor: &Monitor, text: &[u8]) -> io::Result<()> {
+    monitor.open(Question { what: BEGIN, which: 0 })?.write_all(text)?;
+    monitor.ask(Question { what: TAKE_ITS_PLACE, which: 0 }).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,19 +168,20 @@ mod tests {
             replaced_cc: vec![(9, "reno".into())],
             ..State::default()
         };
-        state.write(&path).unwrap();
+        let file = StateFile::new(&path);
+        file.write(&state).unwrap();
         assert_eq!(State::read(&path).unwrap(), state);
         assert_eq!(state.own_cc().collect::<Vec<_>>(), [(9, CcName::from("reno"))]);
         let bounded = State { bounded: BTreeSet::from([8, 9]), ..state };
         assert_eq!(bounded.owed(), 2, "one of them twice");
         let elsewhere = State { netns: Some(1), ..bounded };
-        elsewhere.write(&path).unwrap();
+        file.write(&elsewhere).unwrap();
         let refused = State::take_over(&path).unwrap_err().to_string();
         assert!(refused.contains("another network namespace") && refused.contains("--name"), "{refused}");
-        State { bounded: BTreeSet::new(), replaced_cc: Vec::new(), ..elsewhere }.write(&path).unwrap();
+        file.write(&State { bounded: BTreeSet::new(), replaced_cc: Vec::new(), ..elsewhere }).unwrap();
         let mut own = State::take_over(&path).expect("nothing is to be put back");
         own.bounded.insert(8);
-        own.write(&path).unwrap();
+        file.write(&own).unwrap();
         assert_eq!(State::take_over(&path).unwrap(), own);
         // Whoever put it there could choose which routes and connections are changed.
         fs::remove_file(&path).unwrap();

@@ -46,6 +46,7 @@ pub(crate) use table::Pair;
 pub(crate) use table::Room;
 use table::{Table, Verdict};
 pub(crate) use tun::{Raw, Tun, is_available};
+pub use tun::{open_tun, open_tuns_by};
 use window::Window;
 
 /// What epoll hands back for dials: this and above, below [`GATES`].

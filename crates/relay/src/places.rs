@@ -1,6 +1,9 @@
 //! Who has the relay's places and its memory, and who shall have no more of them for now. Pure.
 
-use crate::{LimitsPlan, shares::Shares};
+use crate::{
+    LimitsPlan,
+    shares::{NETWORK_FACTOR, Shares},
+};
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
@@ -34,11 +37,13 @@ impl Places {
         self.shares.has_room_within(client, all, (limits.client, limits.network))
     }
 
-    /// Like places: nobody has more than is free.
+    /// Like places: nobody has more than is free, or than three times that who is alone.
     fn has_memory(&self, client: IpAddr, limits: &LimitsPlan) -> bool {
         let Some(most_bytes) = limits.memory_bytes else { return true };
         let own_bytes = self.own_bytes.get(&client.to_canonical()).copied().unwrap_or(0);
-        own_bytes == 0 || own_bytes <= most_bytes.saturating_sub(self.all_bytes)
+        let free_bytes = most_bytes.saturating_sub(self.all_bytes);
+        let factor = if own_bytes == self.all_bytes { NETWORK_FACTOR as u64 } else { 1 };
+        own_bytes == 0 || own_bytes <= free_bytes.saturating_mul(factor)
     }
 
     /// Takes a place for a client, unless it has its share.
@@ -103,13 +108,30 @@ mod tests {
     #[test]
     fn who_has_his_share_of_places_is_known_until_he_gives_some_back() {
         let (mut places, limits) = (Places::default(), LimitsPlan::default());
+        let other = IpAddr::from([198, 51, 100, 1]);
+        assert!(places.take(other, 50, &limits));
         let taken = (0..60).filter(|_| places.take(host(1), 50, &limits)).count();
         assert_eq!(taken, 25);
-        assert!(places.take(host(2), 50, &limits));
+        assert!(places.take(other, 50, &limits));
         assert_eq!(places.sated(50, &limits), BTreeSet::from([host(1)]));
         places.give_back(host(1));
-        places.give_back(host(2));
+        places.give_back(other);
         assert!(places.sated(50, &limits).is_empty() && places.take(host(1), 50, &limits));
+    }
+
+    #[test]
+    fn who_is_alone_has_three_quarters_of_places_and_of_memory() {
+        let limits = LimitsPlan { memory_bytes: Some(1000), ..LimitsPlan::default() };
+        let mut places = Places::default();
+        assert_eq!((0..60).filter(|_| places.take(host(1), 48, &limits)).count(), 36);
+        let with = |own, other| {
+            let held = [(host(1), own), (host(2), other)].into_iter().filter(|(_, bytes)| *bytes > 0);
+            let mut places = Places::default();
+            places.note(0, held.collect(), 48, &limits);
+            places.has_room(host(1), 48, &limits)
+        };
+        assert!(with(750, 0) && !with(760, 0));
+        assert!(with(490, 1) && !with(600, 1), "no longer alone");
     }
 
     #[test]

@@ -321,7 +321,7 @@ pub enum Fail {
 pub struct LimitsPlan {
     /// Connections at a time; by default what the descriptors allow.
     pub connections: Option<usize>,
-    /// Those of one client address; by default as many as are free besides.
+    /// Those of one client address; by default as many as are free besides, three times those when it is alone.
     pub client: Option<usize>,
     /// Those of one network of clients (/24, /64); by default three times as many as are free besides.
     pub network: Option<usize>,

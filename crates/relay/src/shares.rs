@@ -2,7 +2,8 @@
 //!
 //! Pure. The more is taken, the less anybody may have: an address has one more only while it has fewer than are free, a network
 //! while it has fewer than three times those. So one address comes to half of all, one network to three quarters, and
-//! whoever comes later finds something, however many have taken their part.
+//! whoever comes later finds something, however many have taken their part. An address that is alone there may be given what
+//! its network might.
 
 use std::{
     collections::HashMap,
@@ -10,7 +11,7 @@ use std::{
 };
 
 /// A network may have so many times what is free.
-const NETWORK_FACTOR: usize = 3;
+pub(crate) const NETWORK_FACTOR: usize = 3;
 
 /// Who has how many.
 #[derive(Debug, Default)]
@@ -23,10 +24,12 @@ pub(crate) struct Shares {
 impl Shares {
     /// Whether a client may have one more, of so many in all.
     pub fn has_room(&self, client: IpAddr, all: usize) -> bool {
-        self.has_room_within(client, all, (None, None))
+        let (address, _) = self.of(client);
+        address < all.saturating_sub(self.taken) && self.has_room_within(client, all, (None, None))
     }
 
-    /// The same where somebody has said how many an address, or a network, may have.
+    /// The same where somebody has said how many an address, or a network, may have, and where nobody else has any: a network
+    /// could take three quarters by other addresses, so that one address may, too, and nobody who comes later finds less.
     pub fn has_room_within(
         &self,
         client: IpAddr,
@@ -35,8 +38,11 @@ impl Shares {
     ) -> bool {
         let free = all.saturating_sub(self.taken);
         let (address, network) = self.of(client);
-        address < of_address.unwrap_or(free)
+        let is_alone = address == self.taken;
+        let of_address = of_address.unwrap_or(if is_alone { usize::MAX } else { free });
+        address < of_address.min(all)
             && network < of_network.unwrap_or(free.saturating_mul(NETWORK_FACTOR))
+            && free > 0
     }
 
     /// How many a client has, and its network.
@@ -112,6 +118,24 @@ mod tests {
         let host = |host| format!("2001:db8:0:1:{host:x}::1");
         let of_one_host: usize = (0..500).map(|n| take_all_one_may(&mut six, &host(n), 1000)).sum();
         assert_eq!(of_one_host, 750, "however many addresses it has");
+    }
+
+    #[test]
+    fn who_is_alone_takes_what_its_network_might_and_no_more_once_another_is_there() {
+        let (one, other) = ("192.0.2.1".parse().unwrap(), "198.51.100.1".parse().unwrap());
+        let take = |shares: &mut Shares, client, all| {
+            let may = shares.has_room_within(client, all, (None, None));
+            may.then(|| shares.add(client)).is_some()
+        };
+        let mut shares = Shares::default();
+        assert_eq!((0..1000).filter(|_| take(&mut shares, one, 1000)).count(), 750);
+        assert!(take(&mut shares, other, 1000));
+        (0..200).for_each(|_| shares.remove(one));
+        // 551 are taken, 550 of them its own: more than the 449 that are free.
+        assert!(!take(&mut shares, one, 1000) && take(&mut shares, other, 1000));
+        assert_eq!((0..1000).filter(|_| take(&mut shares, other, 1000)).count(), 223, "half of what is left");
+        // Whoever has said how many, has.
+        assert!(!Shares::default().has_room_within(one, 1000, (Some(0), None)));
     }
 
     #[test]

@@ -121,7 +121,9 @@ fn nor_where_nothing_passes() {
 
 /// Of another network than the bed's client, on the same host.
 const OTHER_CLIENT: &str = "10.73.0.2";
-const PLACES: usize = 50;
+const PLACES: usize = 48;
+/// What a client may have that is alone.
+const ALONE: usize = PLACES * 3 / 4;
 /// More than there are places.
 const GREEDY: usize = 60;
 
@@ -158,19 +160,35 @@ fn ended_of(relay: &Running, client: &str, ended: Ended) -> usize {
     closed.iter().filter(is_its).count()
 }
 
+/// What a client opens of a listener, one after the other, until what is beyond its share is reset.
+fn opens_of_a_listener(bed: &Bed, relay: &Running, listener: &TcpListener, share: usize) {
+    let greedy: Vec<_> = (0..GREEDY).filter_map(|_| bed.try_connect(relay.address()).ok()).collect();
+    eventually("what is beyond its share is told of", || {
+        ended_of(relay, CLIENT_V4, Ended::Refused) == GREEDY - share
+    });
+    let kept: Vec<_> = (0..share).map(|_| accept(listener)).collect();
+    let other = connect_as_the_other(bed, relay.address());
+    carry(&other, &accept(listener), 1 << 16);
+    drop((greedy, kept));
+}
+
 #[test]
-fn one_client_of_a_listener_has_half_of_the_places_and_the_rest_of_what_it_opens_is_reset() {
+fn one_client_that_is_alone_at_a_listener_has_three_quarters_of_the_places_and_the_rest_is_reset() {
     let bed = bed_with_two_clients("greedy");
     let listener = bed.listen(ANYWHERE);
     let relay = bed.start(limited(Bed::explicit(at(ANYWHERE))));
-    let greedy: Vec<_> = (0..GREEDY).filter_map(|_| bed.try_connect(relay.address()).ok()).collect();
-    eventually("what is beyond its share is told of", || {
-        ended_of(&relay, CLIENT_V4, Ended::Refused) == GREEDY - PLACES / 2
-    });
-    let kept: Vec<_> = (0..PLACES / 2).map(|_| accept(&listener)).collect();
-    let other = connect_as_the_other(&bed, relay.address());
-    carry(&other, &accept(&listener), 1 << 16);
-    drop((greedy, kept));
+    opens_of_a_listener(&bed, &relay, &listener, ALONE);
+}
+
+#[test]
+fn one_client_beside_another_has_half_of_a_listeners_places() {
+    let bed = bed_with_two_clients("greedyh");
+    let listener = bed.listen(ANYWHERE);
+    let relay = bed.start(limited(Bed::explicit(at(ANYWHERE))));
+    let first = connect_as_the_other(&bed, relay.address());
+    let far = accept(&listener);
+    carry(&first, &far, 1 << 16);
+    opens_of_a_listener(&bed, &relay, &listener, PLACES / 2);
 }
 
 /// What one client opens beyond its share passes unrelayed, and the next client is relayed.
@@ -179,17 +197,17 @@ fn greed_passes(tag: &str, plan: RelayPlan) {
     let listener = bed.listen(ANYWHERE);
     let relay = bed.start(limited(plan));
     // Slower than the relay's rules hear of it.
-    let half: Vec<_> = (0..PLACES / 2).map(|_| bed.pair(&listener, at(ANYWHERE))).collect();
+    let share: Vec<_> = (0..ALONE).map(|_| bed.pair(&listener, at(ANYWHERE))).collect();
     std::thread::sleep(Duration::from_millis(600));
-    let more: Vec<_> = (PLACES / 2..GREEDY).map(|_| bed.pair(&listener, at(ANYWHERE))).collect();
+    let more: Vec<_> = (ALONE..GREEDY).map(|_| bed.pair(&listener, at(ANYWHERE))).collect();
     more.iter().for_each(|(client, far)| carry(client, far, 1000));
     let other = connect_as_the_other(&bed, at(ANYWHERE));
     let far = accept(&listener);
     carry(&other, &far, 1 << 16);
     drop((other, far));
     eventually("the other one is relayed", || ended_of(&relay, OTHER_CLIENT, Ended::Finished) == 1);
-    drop(half);
-    assert_eq!(relay.stop().connections, PLACES as u64 / 2 + 1);
+    drop(share);
+    assert_eq!(relay.stop().connections, ALONE as u64 + 1);
 }
 
 #[test]

@@ -57,6 +57,44 @@ pub struct Origin {
     pub filter: String,
 }
 
+impl RollSpec {
+    /// `FILE`, or `FILE.00001` and so on when there may be several.
+    pub fn path_of(&self, number: u64) -> PathBuf {
+        if !self.has_several() {
+            return self.path.clone();
+        }
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{number:05}"));
+        name.into()
+    }
+
+    /// Whether there may be more than one.
+    pub fn has_several(&self) -> bool {
+        self.most_bytes.is_some() || self.most_ns.is_some()
+    }
+}
+
+/// Who makes and removes the files behind the first: this process, or one that has the right to.
+pub trait Files: Send {
+    /// Makes the file of that number, or empties it.
+    fn create(&mut self, number: u64, path: &Path) -> io::Result<File>;
+    /// Removes it.
+    fn remove(&mut self, number: u64, path: &Path) -> io::Result<()>;
+}
+
+/// This process itself.
+struct Own;
+
+impl Files for Own {
+    fn create(&mut self, _: u64, path: &Path) -> io::Result<File> {
+        File::create(path)
+    }
+
+    fn remove(&mut self, _: u64, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+}
+
 /// A file that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {source}; choose another place with -o")]
@@ -146,6 +184,7 @@ pub struct Roll {
     spec: RollSpec,
     origin: Origin,
     output: Output,
+    made_by: Box<dyn Files>,
     /// Those that are kept, the newest last.
     files: VecDeque<PathBuf>,
     number: u64,
@@ -165,12 +204,14 @@ impl Roll {
     /// # Errors
     /// When it cannot be written.
     pub fn create(spec: RollSpec, origin: Origin, start_ns: i64) -> Result<Roll, RollError> {
-        let (path, output) = open(&spec, &origin, 1)?;
+        let mut made_by = Box::new(Own);
+        let (path, output) = open(&spec, &origin, 1, &mut *made_by)?;
         let begun = Totals { end_ns: start_ns, ..Totals::default() };
         Ok(Roll {
             spec,
             origin,
             output,
+            made_by,
             files: VecDeque::from([path]),
             number: 1,
             first_ns: None,
@@ -178,6 +219,12 @@ impl Roll {
             before: begun,
             said_dropped: 0,
         })
+    }
+
+    /// Has others make and remove the files behind the first.
+    #[must_use]
+    pub fn with_files(self, made_by: Box<dyn Files>) -> Roll {
+        Roll { made_by, ..self }
     }
 
     /// Appends a packet; begins another file first when this one is over.
@@ -236,7 +283,7 @@ impl Roll {
         let until_now = self.without_waiting();
         self.say(&until_now)?;
         self.number += 1;
-        let (path, output) = open(&self.spec, &self.origin, self.number)?;
+        let (path, output) = open(&self.spec, &self.origin, self.number, &mut *self.made_by)?;
         let over = std::mem::replace(&mut self.output, output);
         over.finish().map_err(|source| failed(self.current(), source))?;
         self.files.push_back(path);
@@ -259,8 +306,9 @@ impl Roll {
 
     fn drop_oldest(&mut self) -> Result<(), RollError> {
         while self.spec.keep.is_some_and(|keep| self.files.len() > keep.max(1)) {
+            let number = self.number + 1 - self.files.len() as u64;
             if let Some(oldest) = self.files.pop_front() {
-                std::fs::remove_file(&oldest).map_err(|source| failed(&oldest, source))?;
+                self.made_by.remove(number, &oldest).map_err(|source| failed(&oldest, source))?;
             }
         }
         Ok(())
@@ -285,25 +333,20 @@ impl Roll {
     }
 }
 
-fn open(spec: &RollSpec, origin: &Origin, number: u64) -> Result<(PathBuf, Output), RollError> {
-    let path = numbered(spec, number);
+fn open(
+    spec: &RollSpec,
+    origin: &Origin,
+    number: u64,
+    made_by: &mut dyn Files,
+) -> Result<(PathBuf, Output), RollError> {
+    let path = spec.path_of(number);
     let raw: Box<dyn Write + Send> = if path == Path::new("-") {
         Box::new(io::stdout())
     } else {
-        Box::new(File::create(&path).map_err(|source| failed(&path, source))?)
+        Box::new(made_by.create(number, &path).map_err(|source| failed(&path, source))?)
     };
     let begun = Output::begin(BufWriter::with_capacity(BUFFER_BYTES, raw), spec.form, origin);
     begun.map_err(|source| failed(&path, source)).map(|output| (path, output))
-}
-
-/// `FILE`, or `FILE.00001` and so on when there may be several.
-fn numbered(spec: &RollSpec, number: u64) -> PathBuf {
-    if spec.most_bytes.is_none() && spec.most_ns.is_none() {
-        return spec.path.clone();
-    }
-    let mut name = spec.path.clone().into_os_string();
-    name.push(format!(".{number:05}"));
-    name.into()
 }
 
 fn failed(path: &Path, source: io::Error) -> RollError {
@@ -382,6 +425,43 @@ mod tests {
         assert_eq!(packets, (0..10).collect::<Vec<u8>>());
         let sums = all.iter().fold((0, 0), |sum, (_, received, dropped)| (sum.0 + received, sum.1 + dropped));
         assert_eq!(sums, (13, 3));
+    }
+
+    /// Notes what it is asked for.
+    struct Noting(std::sync::mpsc::Sender<(bool, u64, PathBuf)>);
+
+    impl Files for Noting {
+        fn create(&mut self, number: u64, path: &Path) -> io::Result<File> {
+            self.0.send((true, number, path.to_owned())).unwrap();
+            File::create(path)
+        }
+
+        fn remove(&mut self, number: u64, path: &Path) -> io::Result<()> {
+            self.0.send((false, number, path.to_owned())).unwrap();
+            std::fs::remove_file(path)
+        }
+    }
+
+    #[test]
+    fn files_behind_the_first_are_made_and_removed_by_whoever_has_the_right_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (noting, noted) = std::sync::mpsc::channel();
+        let spec = RollSpec {
+            path: folder.path().join("c.pcapng"),
+            most_bytes: None,
+            most_ns: Some(1),
+            keep: Some(2),
+            form: Form::Pcapng,
+        };
+        let roll = Roll::create(spec.clone(), origin(), 0).unwrap();
+        let mut roll = roll.with_files(Box::new(Noting(noting)));
+        for second in 0..4 {
+            roll.packet(second * 1_000_000_000, 1500, &[0; 60], Direction::Outbound).unwrap();
+        }
+        assert_eq!(roll.finish().unwrap(), [spec.path_of(3), spec.path_of(4)]);
+        let noted: Vec<_> = noted.iter().collect();
+        let asked = [(true, 2), (true, 3), (false, 1), (true, 4), (false, 2)];
+        assert_eq!(noted, asked.map(|(creates, number)| (creates, number, spec.path_of(number))));
     }
 
     #[test]

@@ -5,7 +5,10 @@ use crate::{
     output, stop,
 };
 use longfat_cc::Avail;
-use longfat_host::{capability, confine::Confinement};
+use longfat_host::{
+    capability,
+    confine::{Account, Confinement},
+};
 use longfat_kernel::{
     avail::{Measured, measured},
     support::{Capability, missing},
@@ -51,6 +54,9 @@ pub struct Args {
     /// Answer Prometheus on this loopback address, like 127.0.0.1:9470, until Ctrl-C; each request looks anew.
     #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["watch", "json"])]
     metrics: Option<SocketAddr>,
+    /// Started by root with --metrics or --watch: the user it becomes; 'root' to stay [default: longfat, or else nobody].
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
 }
 
 /// A line of what is shown.
@@ -98,20 +104,27 @@ fn serve(args: &Args, wanted: Option<End>, address: SocketAddr) -> Outcome {
     }
     let stop = stop::flag().map_err(anyhow::Error::from)?;
     let server = Server::open(address).map_err(anyhow::Error::from)?;
+    confine(args)?;
     if let Some(address) = server.address() {
         eprintln!("metrics at http://{address}/metrics");
     }
-    // What a look takes: other processes' sockets, their namespaces, and the maps of BPF programs.
+    server.serve(&|format| metrics(look(args, wanted).as_deref(), format), &stop);
+    Ok(())
+}
+
+/// What a look takes: other processes' sockets, their namespaces, and the maps of BPF programs.
+fn confine(args: &Args) -> anyhow::Result<()> {
+    let account = Account::choose(args.user.as_deref())?;
     let kept = [
+        // Of other users' processes, what is their own to read.
+        capability::DAC_READ_SEARCH,
         capability::SYS_PTRACE,
         capability::SYS_ADMIN,
         capability::NET_ADMIN,
         capability::BPF,
         capability::PERFMON,
     ];
-    let confinement = Confinement::of(None).keeping(&kept).using_bpf().looking_into_processes();
-    confinement.enter().map_err(anyhow::Error::from)?;
-    server.serve(&|format| metrics(look(args, wanted).as_deref(), format), &stop);
+    Confinement::of(account).keeping(&kept).using_bpf().looking_into_processes().enter()?;
     Ok(())
 }
 
@@ -161,6 +174,7 @@ fn metrics(rows: Result<&[Row], &anyhow::Error>, format: Format) -> String {
 
 fn watch(args: &Args, wanted: Option<End>) -> anyhow::Result<()> {
     let stop = stop::flag()?;
+    confine(args)?;
     while !stop.load(Ordering::Relaxed) {
         let rows = look(args, wanted)?;
         if args.json {

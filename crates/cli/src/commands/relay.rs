@@ -205,7 +205,7 @@ pub fn run(args: Args) -> Outcome {
 fn run_quick(args: &Args) -> Outcome {
     let signals = daemon::Signals::catch(false)?;
     let plan = plan(args)?;
-    let kept = args.user.kept(&plan)?;
+    let kept = args.user.kept(&plan, None)?;
     let _held = daemon::hold(&plan)?;
     let lines = match &args.samples {
         Some(path) => {

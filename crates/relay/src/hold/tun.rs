@@ -13,6 +13,7 @@ use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     os::unix::fs::OpenOptionsExt,
+    sync::OnceLock,
 };
 
 const DEVICE: &str = "/dev/net/tun";
@@ -25,18 +26,39 @@ pub(crate) struct Tun {
     file: File,
 }
 
+/// Opens the device by which a relay makes its interfaces; which it is that makes them takes CAP_NET_ADMIN besides.
+///
+/// # Errors
+/// The host has none, or this user may not.
+pub fn open_tun() -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(DEVICE)
+}
+
+/// Who opens the device in place of this process.
+type Opener = Box<dyn Fn() -> io::Result<File> + Send + Sync>;
+static OPENER: OnceLock<Opener> = OnceLock::new();
+
+/// Has somebody else open the device from now on, for a process that gives up the right to: on some hosts it is root's alone.
+/// The first counts.
+pub fn open_tuns_by(opener: impl Fn() -> io::Result<File> + Send + Sync + 'static) {
+    let _ = OPENER.set(Box::new(opener));
+}
+
+fn opened() -> io::Result<File> {
+    OPENER.get().map_or_else(open_tun, |opener| opener())
+}
+
 /// Whether this host can make one.
 pub(crate) fn is_available() -> io::Result<()> {
-    File::options().read(true).write(true).open(DEVICE).map(drop)
+    opened().map(drop)
 }
 
 impl Tun {
     /// Makes the interface in the calling thread's network namespace.
     pub fn create(name: &str) -> Result<Tun> {
         let failed = |source| Error::io(format!("make the interface '{name}' for held handshakes"), source);
-        let mut options = File::options();
-        options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
-        let file = options.open(DEVICE).map_err(failed)?;
+        let file = opened().map_err(failed)?;
         // SAFETY: an all-zero ifreq is a valid one.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         let room = request.ifr_name.len() - 1;

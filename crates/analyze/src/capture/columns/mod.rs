@@ -5,7 +5,9 @@
 //! - `row`: the columns, both ways.
 //! - [`mod@write`]: packets in, a table out.
 //! - [`read`]: a table in, segments out.
+//! - `bounded`: what a page may become.
 
+mod bounded;
 pub mod read;
 mod row;
 pub mod write;

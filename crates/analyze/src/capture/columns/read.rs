@@ -1,6 +1,6 @@
 //! A table in, segments out: row group by row group, so that one that is damaged does not take the others with it.
 
-use super::{ABOUT, About, row::Columns};
+use super::{ABOUT, About, bounded::Bounded, row::Columns};
 use crate::{
     capture::{Damage, InterfaceStatistics, reader::CaptureError},
     decode::Decoded,
@@ -107,7 +107,8 @@ impl ColumnsReader {
     fn begin_group(&mut self) -> Result<(), CaptureError> {
         let failed = |source: io::Error| CaptureError::Io { file: self.name.clone(), source };
         let file = self.file.try_clone().map_err(failed)?;
-        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone());
+        let builder =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(Bounded(file), self.metadata.clone());
         let begun = builder.with_row_groups(vec![self.group]).with_batch_size(BATCH_ROWS).build();
         self.group += 1;
         match begun {

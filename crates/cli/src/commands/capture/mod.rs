@@ -1,6 +1,7 @@
 //! `longfat capture`.
 
 mod collect;
+mod confine;
 mod report;
 
 use crate::{
@@ -13,16 +14,13 @@ use longfat_analyze::capture::{
     LinkType,
     roll::{Form, Origin, Roll, RollSpec},
 };
-use longfat_host::{capability, confine::Confinement};
+use longfat_host::confine::Account;
 use longfat_kernel::{
     capture::{self, BUFFER_BYTES, Capture, CaptureSpec, Direction, LinkHeader, PAYLOAD_MAX_BYTES, Snap},
     tcb::{Place, Scope},
 };
 use longfat_schema::units::{Nanos, Size};
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 /// Write the headers of an interface's packets, both directions, into pcapng or Parquet files.
 ///
@@ -93,6 +91,10 @@ pub struct Args {
     /// Let the kernel measure what capturing takes of the traffic's time.
     #[arg(long)]
     observer_cost: bool,
+    /// Started by root: the user it becomes when it captures; 'root' to stay [default: longfat, or else nobody]. Files are
+    /// root's all the same.
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
     /// Print the summary as JSON.
     #[arg(long)]
     json: bool,
@@ -115,6 +117,7 @@ enum Layer {
 pub fn run(args: &Args) -> Outcome {
     let spec = spec(args)?;
     let roll = roll_spec(args)?;
+    let account = Account::choose(args.user.as_deref())?;
     let limits = Limits { duration: args.duration.map(Duration::from), packets: args.packets };
     require(capture::missing())?;
     let place = place(args.netns.as_deref())?;
@@ -124,9 +127,9 @@ pub fn run(args: &Args) -> Outcome {
     // The file first: what is then seen has a place to go to.
     let link =
         place.run(|| capture::link_header(&spec.interface)).context("enter the network namespace")??;
-    let mut files = Roll::create(roll, origin(link, &spec), now_ns())?;
+    let files = Roll::create(roll.clone(), origin(link, &spec), now_ns())?;
     let mut capture = place.run(|| Capture::attach(&spec)).context("enter the network namespace")??;
-    confine(&args.output)?;
+    let mut files = confine::alone(account, &roll, files)?;
     eprintln!("capturing on '{}'; Ctrl-C ends", spec.interface);
     let collected = collect::collect(&mut capture, &mut files, &limits, to_unix_ns, &stop)?;
     let files = files.finish()?;
@@ -141,14 +144,6 @@ pub fn run(args: &Args) -> Outcome {
             args.buffer
         ))),
     }
-}
-
-/// From here on it takes records off a ring and writes files: the programs are attached, the first file is open.
-fn confine(output: &Path) -> longfat_host::Result<()> {
-    let directory = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Files that begin later may have to be made where another user's are.
-    let kept = [capability::NET_ADMIN, capability::BPF, capability::PERFMON, capability::DAC_OVERRIDE];
-    Confinement::of(None).keeping(&kept).writing([directory]).using_bpf().enter().map(drop)
 }
 
 fn spec(args: &Args) -> anyhow::Result<CaptureSpec> {

@@ -2,7 +2,10 @@
 
 use crate::{outcome::Outcome, stop};
 use anyhow::{Context, bail};
-use longfat_host::confine::{Account, Confinement};
+use longfat_host::{
+    confine::{Account, Confinement},
+    monitor::{Duties, Monitor},
+};
 use longfat_mobility::{
     Key, Name,
     announce::{self, AnnouncePlan, Told},
@@ -134,8 +137,10 @@ pub fn run(args: &Args) -> Outcome {
     let stop = stop::flag()?;
     let account = Account::choose(args.user.as_deref())?;
     // Its sockets are open by then; of all else it needs nothing but to take its control socket away.
+    let mut monitor = None;
     let confine = || {
         let own = plan.control.parent().map(Path::to_owned);
+        monitor = Monitor::beside(account.as_ref(), Duties::default().removing(&plan.control))?;
         Confinement::of(account).writing(own).enter()?;
         super::ready()
     };

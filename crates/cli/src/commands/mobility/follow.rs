@@ -6,7 +6,7 @@ use crate::{
     stop,
 };
 use anyhow::{Context, anyhow, bail};
-use longfat_host::{Network, support};
+use longfat_host::{Network, confine::Account, support};
 use longfat_kernel::{
     support::{Capability, missing},
     tcb::{CcName, UNLIMITED_SSTHRESH},
@@ -55,6 +55,10 @@ pub struct Args {
     /// A shared key; repeat it while keys are being changed.
     #[arg(long, value_name = "FILE", required = true)]
     key: Vec<PathBuf>,
+    /// Believe this router alone; may be repeated [default: every one that has the key]. Where several routers share a key, who
+    /// recorded what one of them said could say it again behind another one with the same address.
+    #[arg(long = "router", value_name = "NAME")]
+    routers: Vec<Name>,
     /// Interface to listen on; may be repeated [default: all].
     #[arg(long = "interface", short, value_name = "IFACE")]
     interfaces: Vec<String>,
@@ -99,6 +103,10 @@ pub struct Args {
     /// What outlives this process, in place of the file of --name.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Started by root: the user it becomes when it hears; 'root' to stay [default: longfat, or else nobody]. A small process
+    /// stays root beside it and keeps its state.
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
 }
 
 /// Put back what a 'follow' which was killed has left: routes, congestion controls, bounds on windows.
@@ -151,6 +159,7 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
     }
     Ok(FollowPlan {
         keys: args.key.iter().map(|path| Key::read(path)).collect::<Result<_, _>>()?,
+        routers: args.routers.clone(),
         interfaces: args.interfaces.clone(),
         port: args.port,
         settings: Settings {
@@ -165,6 +174,7 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
         tolerance_us: args.tolerance.as_us(),
         control: super::socket(args.socket.as_deref(), &args.name),
         state: state_file(args.state.as_ref(), &args.name),
+        account: Account::choose(args.user.as_deref())?,
     })
 }
 

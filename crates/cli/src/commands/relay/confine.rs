@@ -1,42 +1,54 @@
-//! What a relay keeps once its sockets, rules and programs stand: two capabilities, the system calls of a service, and the files
-//! that it has to change or remove when it ends.
+//! What a relay keeps once its sockets, rules and programs stand: a user without rights, two capabilities, the system calls
+//! of a service, and the files that it has to change when it ends.
 
+use anyhow::Context as _;
 use longfat_host::{
     capability,
     confine::{Account, Confinement},
+    monitor::{Duties, Monitor, Question},
 };
-use longfat_relay::RelayPlan;
-use std::path::{Path, PathBuf};
+use longfat_relay::{RelayPlan, open_tun, open_tuns_by};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
 
 /// Who it becomes.
 #[derive(clap::Args, Clone)]
 pub struct UserArgs {
-    /// Started by root: the user it becomes when it is ready. That user must be able to read the relay's file again, and to
-    /// remove its control socket; congestion controls of longfat are loaded before ('longfat cc load').
+    /// Started by root: the user it becomes when it is ready; 'root' to stay [default: longfat, or else nobody]. A small
+    /// process stays root beside it: it opens the relay's file when that is read again, and removes the control socket.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 }
 
 impl UserArgs {
-    /// What the relay of this plan will keep.
+    /// What the relay of this plan will keep; `file` is what it reads again.
     ///
     /// # Errors
     /// There is no such user, or who asks for one is not root.
-    pub fn kept(&self, plan: &RelayPlan) -> anyhow::Result<Kept> {
-        // Without a word nobody changes: what root has made on disk, a relay of another user could not remove.
-        let account = self.user.as_deref().map(|name| Account::choose(Some(name))).transpose()?.flatten();
-        let socket = plan.control.as_ref().and_then(|control| control.socket.parent());
-        // Its control socket; forwarding as it was; interfaces of its own; congestion controls that it registered; nothing.
-        let others = ["/proc/sys/net", "/dev/net/tun", "/sys/fs/bpf", "/dev/null"].map(PathBuf::from);
-        let files = socket.map(Path::to_owned).into_iter().chain(others).collect();
-        Ok(Kept { account, files })
+    pub fn kept(&self, plan: &RelayPlan, file: Option<&Path>) -> anyhow::Result<Kept> {
+        let account = Account::choose(self.user.as_deref())?;
+        let socket = plan.control.as_ref().map(|control| control.socket.clone());
+        Ok(Kept { account, socket, file: file.map(Path::to_owned), monitor: OnceLock::new() })
     }
 }
+
+const TUN_DEVICE: &str = "/dev/net/tun";
+
+/// What the process that stays root is asked for.
+const READ: u8 = 0;
+const TUN: u8 = 1;
 
 /// What a relay keeps.
 pub struct Kept {
     account: Option<Account>,
-    files: Vec<PathBuf>,
+    socket: Option<PathBuf>,
+    file: Option<PathBuf>,
+    /// Where it has become another user.
+    monitor: OnceLock<Arc<Monitor>>,
 }
 
 impl Kept {
@@ -49,13 +61,51 @@ impl Kept {
     /// # Errors
     /// Something could not be given up.
     pub fn alone(&self) -> longfat_host::Result<()> {
+        if let Some(monitor) = Monitor::beside(self.account.as_ref(), self.duties())? {
+            let monitor = self.monitor.get_or_init(|| Arc::new(monitor));
+            let monitor = Arc::downgrade(monitor);
+            open_tuns_by(move || {
+                let monitor = monitor.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+                monitor.open(Question { what: TUN, which: 0 })
+            });
+        }
+        // Its control socket; forwarding as it was; interfaces of its own; congestion controls that it registered; nothing.
+        let others = ["/proc/sys/net", TUN_DEVICE, "/sys/fs/bpf", "/dev/null"].map(Path::new);
+        let socket = self.socket.as_deref().and_then(Path::parent);
         Confinement::of(self.account.clone())
             .keeping(&[capability::NET_ADMIN, capability::NET_BIND_SERVICE])
-            .writing(&self.files)
+            .writing(socket.into_iter().chain(others))
             // nft and ip; what the kernel's programs counted is read by bpf(2).
             .starting_programs()
             .using_bpf()
             .enter()
             .map(drop)
+    }
+
+    /// What is left for root: the control socket, which lies in a directory of root's, and, when the file is read again, that
+    /// file and the device for interfaces of new rules, either of which may be root's alone.
+    fn duties(&self) -> Duties {
+        let duties = self.socket.iter().fold(Duties::default(), |duties, socket| duties.removing(socket));
+        match self.file.clone() {
+            Some(file) => duties.writing([TUN_DEVICE]).answering(move |question| match question.what {
+                READ => File::open(&file).map(Some),
+                TUN => open_tun().map(Some),
+                _ => Err(io::ErrorKind::InvalidInput.into()),
+            }),
+            None => duties,
+        }
+    }
+
+    /// The relay's file as it is now.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, file: &Path) -> anyhow::Result<String> {
+        let opened = match self.monitor.get() {
+            Some(monitor) => monitor.open(Question { what: READ, which: 0 }),
+            None => File::open(file),
+        };
+        let text = opened.and_then(io::read_to_string);
+        text.with_context(|| format!("read '{}'", file.display()))
     }
 }

@@ -52,9 +52,9 @@ docs/relay.md explains every key.";
 
 /// Run a relay as its file says, as a service.
 ///
-/// Speaks sd_notify, logs to standard error, answers 'longfat relay status' and Prometheus, and gives up every
-/// capability but CAP_NET_ADMIN and CAP_NET_BIND_SERVICE when it is ready. SIGHUP: read the file again. SIGTERM or SIGINT: drain and end; a
-/// second one: at once.
+/// Speaks sd_notify, logs to standard error, answers 'longfat relay status' and Prometheus. When it is ready it becomes
+/// another user (--user) if root started it, and gives up every capability but CAP_NET_ADMIN and CAP_NET_BIND_SERVICE.
+/// SIGHUP: read the file again. SIGTERM or SIGINT: drain and end; a second one: at once.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -67,7 +67,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let signals = Signals::catch(true)?;
     let plan = read(&args.file)?;
-    let kept = args.user.kept(&plan)?;
+    let kept = args.user.kept(&plan, Some(&args.file))?;
     let log = Log::new(&plan.log);
     let notify = Notify::from_environment();
     let held = hold(&plan)?;
@@ -83,7 +83,11 @@ pub fn run(args: &Args) -> Outcome {
 /// The plan of a file.
 pub fn read(file: &Path) -> anyhow::Result<RelayPlan> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read '{}'", file.display()))?;
-    RelaySpec::parse(&text).and_then(|spec| spec.resolve()).with_context(|| format!("'{}'", file.display()))
+    parse(file, &text)
+}
+
+fn parse(file: &Path, text: &str) -> anyhow::Result<RelayPlan> {
+    RelaySpec::parse(text).and_then(|spec| spec.resolve()).with_context(|| format!("'{}'", file.display()))
 }
 
 /// Makes every congestion control of the plan usable, or says what this host lacks.
@@ -158,7 +162,8 @@ impl Commands for Daemon {
     fn reload(&self) -> Option<Result<RelayPlan, String>> {
         self.signals.hung_up().then(|| {
             self.notify.reloading();
-            let plan = read(&self.file).map_err(|error| format!("{error:#}"))?;
+            let again = self.kept.read(&self.file).and_then(|text| parse(&self.file, &text));
+            let plan = again.map_err(|error| format!("{error:#}"))?;
             let held = ensure(&plan).map_err(|error| error.to_string())?;
             self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(held);
             Ok(plan)

@@ -13,6 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Connected while the process is still who was started: its later user may not come to the address any more.
+fn connected(address: &SocketAddr) -> std::io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    // One that is not there yet, or is full, is reached by its address.
+    let _ = socket.connect_addr(address);
+    Ok(socket)
+}
+
 /// Where to say what.
 pub struct Notify {
     to: Option<(UnixDatagram, SocketAddr)>,
@@ -31,7 +39,7 @@ impl Notify {
         let mine = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let period = number("WATCHDOG_USEC").filter(|period_us| mine && *period_us > 0);
         Notify {
-            to: address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address))),
+            to: address.and_then(|address| Some((connected(&address).ok()?, address))),
             // sd_watchdog_enabled(3) recommends half the time.
             watchdog: period.map(|period_us| (Duration::from_micros(period_us / 2), Mutex::default())),
         }
@@ -61,8 +69,10 @@ impl Notify {
 
     fn send(&self, message: &str) {
         if let Some((socket, address)) = &self.to {
+            // The socket of a manager that began anew is another one.
+            let sent = socket.send(message.as_bytes());
             // A manager that has gone does not want to know.
-            let _ = socket.send_to_addr(message.as_bytes(), address);
+            let _ = sent.or_else(|_| socket.send_to_addr(message.as_bytes(), address));
         }
     }
 }

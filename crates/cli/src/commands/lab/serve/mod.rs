@@ -74,7 +74,6 @@ pub fn run(args: &ServeArgs) -> Outcome {
     if !is_local {
         eprintln!("warning: whoever reaches {address} can read what lies below {name}");
     }
-    println!("http://{address}/");
     // Runs may be for their owner alone to read: that right stays, and Landlock holds it to this directory.
     let account = Account::choose(args.user.as_deref())?;
     let kept: &[u32] = if account.is_some() { &[capability::DAC_READ_SEARCH] } else { &[] };
@@ -83,6 +82,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
     if !confined.has_landlock {
         eprintln!("longfat: {confined}");
     }
+    println!("http://{address}/");
     let site = Site { directory, is_local, drawing: Mutex::new(()) };
     thread::spawn(move || http::serve(&listener, move |request| site.answer(request)));
     while !stop.load(Ordering::Relaxed) {
