@@ -4,12 +4,14 @@ use super::{
     CablePlan, EndPlan, FlowPlan, HostPlan, Plan, RelayPlan, RoutePlan,
     network::{IPV4_PREFIX, IPV6_PREFIX, Topology, addresses},
 };
+use crate::dilation::{self, DilateSpec};
 use crate::spec::{
     CableSpec, Case, Experiment, FlowSpec, FollowSpec, HostSpec, Protocol, RelaySpec, Setting, SpecError,
 };
 use longfat_cc::Tunables;
 use longfat_schema::{
     SCHEMA_VERSION,
+    own_time::Dilation,
     units::{Nanos, Size},
 };
 use std::{
@@ -57,6 +59,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         axes: case.axes.clone(),
         repeat,
         seed,
+        dilation: Dilation::NONE,
         focus: head.focus.clone(),
         window_start_us,
         window_end_us: window_start_us + head.duration.as_us() as i64,
@@ -79,7 +82,16 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         tunables: setting.tunables.clone(),
     };
     plan.tunables = every_tunable(&plan);
+    plan.dilation = dilation_of(&plan, head.dilate)?;
     Ok(plan)
+}
+
+/// What the experiment asks for, where nothing has a clock that cannot be slowed.
+fn dilation_of(plan: &Plan, dilate: DilateSpec) -> Result<Dilation, SpecError> {
+    let DilateSpec::Times(times) = dilate else { return Ok(dilation::least(plan).dilation) };
+    let dilation = Dilation::new(times).unwrap_or_default();
+    let refused = dilation::refusals(plan, dilation);
+    if refused.is_empty() { Ok(dilation) } else { Err(SpecError::Problems(refused)) }
 }
 
 /// Also those at their defaults: the plan is the record of what ran, and a default may change with a version.
