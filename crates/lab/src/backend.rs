@@ -73,19 +73,16 @@ pub struct Observed {
 /// How far a run has come, for a person who waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tick {
-    /// Since the start of the flows; negative before it.
+    /// Since the start of the flows, by who waits; negative before it.
     pub elapsed_us: i64,
     /// Arriving at the focus flow's receiver: headers included where an interface counts it, payload where the flow does.
     pub arriving_bps: Option<f64>,
 }
 
 impl Tick {
-    /// Of a run that is carried out slower than meant, in the experiment's time.
-    pub(crate) fn in_own_time(self, dilation: Dilation) -> Tick {
-        Tick {
-            elapsed_us: self.elapsed_us / i64::from(dilation.times()),
-            arriving_bps: self.arriving_bps.map(|bps| bps * f64::from(dilation.times())),
-        }
+    /// Of a run that is carried out slower than meant: the rate is the experiment's own, the time that of who waits.
+    pub(crate) fn at_own_rate(self, dilation: Dilation) -> Tick {
+        Tick { arriving_bps: self.arriving_bps.map(|bps| bps * f64::from(dilation.times())), ..self }
     }
 }
 

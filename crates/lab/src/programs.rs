@@ -154,7 +154,11 @@ pub fn send(flow: &FlowPlan, plan: &Plan, samples: &Path) -> Vec<String> {
         option(&mut line, "--arrivals", Some(flow.arrivals.word()));
         option(&mut line, "--seed", flow.arrivals_seed);
     }
-    option(&mut line, "--drain", Some(format!("{}ms", u64::from(DRAIN_MS) * u64::from(plan.dilation.times()))));
+    option(
+        &mut line,
+        "--drain",
+        Some(format!("{}ms", u64::from(DRAIN_MS) * u64::from(plan.dilation.times()))),
+    );
     option(&mut line, "--sample-every", us(plan.sample_every_us));
     option(&mut line, "--samples", Some(samples.display()));
     line

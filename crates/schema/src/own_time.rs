@@ -328,7 +328,10 @@ mod tests {
             ..TcpSample::default()
         };
         let Record::Tcp(own) = brought(Record::Tcp(row)) else { unreachable!() };
-        assert_eq!((own.time_us, own.srtt_us, own.min_rtt_us, own.rto_us), (100_000, 20_000, Some(10_000), 200_000));
+        assert_eq!(
+            (own.time_us, own.srtt_us, own.min_rtt_us, own.rto_us),
+            (100_000, 20_000, Some(10_000), 200_000)
+        );
         assert_eq!((own.cwnd_segments, own.acked_bytes), (100, 77));
         assert_eq!((own.delivery_rate_bps, own.pacing_rate_bps, own.rwnd_limited_us), (100, None, 100));
     }
@@ -365,7 +368,8 @@ mod tests {
 
     #[test]
     fn a_warning_says_whose_time_its_figures_are() {
-        let note = Note { time_us: 1_000_008, level: "warning".into(), message: "3 ms".into(), ..Note::default() };
+        let note =
+            Note { time_us: 1_000_008, level: "warning".into(), message: "3 ms".into(), ..Note::default() };
         let Record::Note(own) = brought(Record::Note(note)) else { unreachable!() };
         assert_eq!((own.time_us, own.message.as_str()), (2, "3 ms (in the machine's time, 4 times slower)"));
     }

@@ -13,7 +13,7 @@ mod need;
 mod slowed;
 mod spec;
 
-pub use need::{Need, least};
+pub use need::{Need, drain_ns, least, round_trip_ns};
 pub use slowed::slowed;
 pub use spec::DilateSpec;
 
@@ -30,8 +30,10 @@ pub const MOST: u32 = 3600;
 /// Congestion controls of the kernel that count round trips and segments, and know no time.
 const CLOCKLESS: [&str; 4] = ["reno", "highspeed", "scalable", "dctcp"];
 
-/// The kernel asks anew for a connection after one second, whatever is set.
+/// The kernel asks for a connection once more after one second, whatever is set, and harms nobody…
 const SYN_TIMEOUT_NS: u64 = 1_000_000_000;
+/// …but one that was asked for a third time begins with a window of one segment (`tcp_init_transfer`).
+const SYN_TIMEOUTS_NS: u64 = 3 * SYN_TIMEOUT_NS;
 
 /// What of a plan has a clock that does not slow down with it, each with the mend.
 pub fn refusals(plan: &Plan, dilation: Dilation) -> Vec<Problem> {
@@ -65,7 +67,8 @@ fn of_flow(flow: &FlowPlan, found: &mut Vec<Problem>) {
         found.push(Problem::new(format!("flows.{}.{key}", flow.name), message));
     }
     if flow.arrivals == Arrivals::Onoff {
-        let message = "bursts of on-off traffic last 50 ms at any speed; choose another law, or write dilate = 1";
+        let message =
+            "bursts of on-off traffic last 50 ms at any speed; choose another law, or write dilate = 1";
         found.push(Problem::new(format!("flows.{}.arrivals", flow.name), message));
     }
 }
@@ -74,21 +77,21 @@ fn has_own_clock(cc: &str) -> bool {
     !Algorithm::is_our_name(cc) && !CLOCKLESS.contains(&cc)
 }
 
-/// A connection whose first round trip takes longer than the kernel waits before it asks again begins otherwise than meant.
+/// A connection that the kernel takes for lost begins otherwise than meant.
 fn late_connection(plan: &Plan, flow: &FlowPlan, dilation: Dilation) -> Option<Problem> {
     let rtt_ns = need::round_trip_ns(plan, flow);
     let slowed_ns = rtt_ns.saturating_mul(dilation.times().into());
-    let most = (SYN_TIMEOUT_NS - 1).checked_div(rtt_ns).unwrap_or(u64::MAX).max(1);
+    let most = (SYN_TIMEOUTS_NS - 1).checked_div(rtt_ns).unwrap_or(u64::MAX).max(1);
     let message = || {
         format!(
-            "a round trip of '{}' takes {} ms, {} ms when {dilation} times slower, and the kernel asks anew for a connection \
-             after 1 s; write dilate = {most} at most",
+            "a round trip of '{}' takes {} ms, {} ms when {dilation} times slower, and the kernel asks a third time for a \
+             connection after 3 s, which then begins otherwise; write dilate = {most} at most",
             flow.name,
             rtt_ns / 1_000_000,
             slowed_ns / 1_000_000
         )
     };
-    let fits = slowed_ns < SYN_TIMEOUT_NS;
+    let fits = slowed_ns < SYN_TIMEOUTS_NS;
     (flow.protocol == Protocol::Tcp && !fits).then(|| Problem::new("dilate", message()))
 }
 
@@ -102,8 +105,22 @@ pub fn remarks(plan: &Plan, dilation: Dilation) -> Vec<String> {
         "dilation {dilation}: an acknowledgement is delayed by at most {} ms (40 ms of the kernel's time)",
         40.0 / f64::from(dilation.times())
     );
+    let asked = plan.flows.iter().filter_map(|flow| asked_twice(plan, flow, dilation));
     let spaced = plan.links.iter().filter_map(|cable| wide(cable, dilation));
-    std::iter::once(delayed).chain(spaced).collect()
+    std::iter::once(delayed).chain(asked).chain(spaced).collect()
+}
+
+/// A retransmission that is the kernel's clock's.
+fn asked_twice(plan: &Plan, flow: &FlowPlan, dilation: Dilation) -> Option<String> {
+    let rtt_ns = round_trip_ns(plan, flow);
+    let is_late = rtt_ns < SYN_TIMEOUT_NS && rtt_ns * u64::from(dilation.times()) >= SYN_TIMEOUT_NS;
+    let message = || {
+        format!(
+            "dilation {dilation}: connections of '{}' are asked for twice (1 s of the kernel's time)",
+            flow.name
+        )
+    };
+    (flow.protocol == Protocol::Tcp && is_late).then(message)
 }
 
 /// Least time for which a receiver holds an acknowledgement back (`TCP_DELACK_MIN`).

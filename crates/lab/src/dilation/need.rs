@@ -29,12 +29,20 @@ pub fn least(plan: &Plan) -> Need {
     let Some((times, why)) = greatest.filter(|(times, _)| *times > 1.0) else { return Need::none("") };
     let dilation = Dilation::new((times.ceil() as u32).clamp(1, MOST)).unwrap_or_default();
     match refusals(plan, dilation).first() {
-        Some(refusal) => Need::none(&format!("{why}, and {} {}", refusal.path, refusal.message)),
+        Some(refusal) => Need::none(&format!(
+            "{why}; dilate = {dilation} is refused: {}: {}",
+            refusal.path, refusal.message
+        )),
         None => Need { dilation, why },
     }
 }
 
 impl Need {
+    /// Whether a run of that dilation is likely to be held up, with or without a mend.
+    pub fn exceeds(&self, dilation: Dilation) -> bool {
+        !self.why.is_empty() && (self.dilation.is_none() || self.dilation > dilation)
+    }
+
     fn none(why: &str) -> Need {
         Need { dilation: Dilation::NONE, why: why.to_owned() }
     }
@@ -42,7 +50,11 @@ impl Need {
 
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "dilate = {}: {}", self.dilation, self.why)
+        if self.dilation.is_none() {
+            f.write_str(&self.why)
+        } else {
+            write!(f, "dilate = {}: {}", self.dilation, self.why)
+        }
     }
 }
 
@@ -82,13 +94,16 @@ fn rate_bps(direction: &DirectionPlan) -> Option<u64> {
 /// How long the queue takes to drain at the link's greatest rate.
 pub fn drain_ns(direction: &DirectionPlan) -> Option<u64> {
     let bits = u128::from(direction.queue.limit_bytes) * 8_000_000_000;
-    rate_bps(direction).filter(|bps| *bps > 0).map(|bps| u64::try_from(bits / u128::from(bps)).unwrap_or(u64::MAX))
+    rate_bps(direction)
+        .filter(|bps| *bps > 0)
+        .map(|bps| u64::try_from(bits / u128::from(bps)).unwrap_or(u64::MAX))
 }
 
 /// Propagation there and back, of the way a flow goes.
 pub fn round_trip_ns(plan: &Plan, flow: &FlowPlan) -> u64 {
     let path = Topology::of_plan(plan).path(&flow.from, &flow.to).unwrap_or_default();
-    let cables = path.iter().filter_map(|hop| plan.links.iter().find(|cable| cable.name == hop.link)?.path.as_ref());
+    let cables =
+        path.iter().filter_map(|hop| plan.links.iter().find(|cable| cable.name == hop.link)?.path.as_ref());
     cables.map(|path| path.forward.line.delay_ns + path.backward.line.delay_ns).sum()
 }
 

@@ -3,7 +3,9 @@
 //! Every plan is taken apart field by field: a new field does not compile until somebody has said what becomes of it.
 
 use crate::plan::{CablePlan, FlowPlan, FollowPlan, HostPlan, Plan, RelayPlan};
-use longfat_link::plan::{ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, QueuePlan};
+use longfat_link::plan::{
+    ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, QueuePlan,
+};
 use std::collections::BTreeMap;
 
 /// Parameters of a host that are times of TCP's, and the kernel's own values where it has one that runs depend on.
@@ -60,6 +62,7 @@ impl Slow {
             sample_every_us,
             start_within_us,
             cpu_limit: _,
+            hold_up_limit: _,
             hosts,
             links,
             relays,
@@ -134,7 +137,8 @@ impl Slow {
     fn queue(&self, queue: &mut QueuePlan) {
         let QueuePlan { limit_bytes: _, discipline } = queue;
         match discipline {
-            DisciplinePlan::Droptail { mark_threshold_bytes: _ } | DisciplinePlan::Red { red: _, ecn: _ } => {}
+            DisciplinePlan::Droptail { mark_threshold_bytes: _ } | DisciplinePlan::Red { red: _, ecn: _ } => {
+            }
             DisciplinePlan::Codel(CodelPlan { target_ns, interval_ns, ecn: _ }) => {
                 [target_ns, interval_ns].into_iter().for_each(|ns| self.span(ns));
             }

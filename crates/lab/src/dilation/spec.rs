@@ -30,7 +30,9 @@ enum Written {
 impl<'de> Deserialize<'de> for DilateSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DilateSpec, D::Error> {
         let wrong = |value: String| {
-            D::Error::custom(format!("'{value}' is no dilation: a whole number from 1 to {MOST}, or \"auto\""))
+            D::Error::custom(format!(
+                "'{value}' is no dilation: a whole number from 1 to {MOST}, or \"auto\""
+            ))
         };
         match Written::deserialize(deserializer)? {
             Written::Word(word) if word == "auto" => Ok(DilateSpec::Auto),

@@ -91,7 +91,7 @@ pub fn run(
     // From here to the samples everything is in the machine's time.
     let (own, dilation) = (plan, plan.dilation);
     let plan = &slowed(own);
-    let tick = &mut |slow: Tick| tick(slow.in_own_time(dilation));
+    let tick = &mut |slow: Tick| tick(slow.at_own_rate(dilation));
     let network = Network::build(lease, plan)?;
     let Place { program, lease, .. } = place;
     let mut stage = Stage { plan, program, lease, files, servers: Vec::new(), network };

@@ -52,6 +52,9 @@ pub struct Plan {
     pub start_within_us: u64,
     /// Share of busy CPU above which the run is invalid.
     pub cpu_limit: Option<f64>,
+    /// Share of dropped packets that hold-ups may have caused; the judge's own limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_up_limit: Option<f64>,
     /// Hosts in order of names.
     pub hosts: Vec<HostPlan>,
     /// Links in order of names.

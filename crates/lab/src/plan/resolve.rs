@@ -66,6 +66,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         sample_every_us: head.sample_every.as_us(),
         start_within_us: head.start_within.as_us(),
         cpu_limit: head.cpu_limit,
+        hold_up_limit: head.hold_up_limit,
         hosts: setting
             .hosts
             .iter()
