@@ -338,8 +338,13 @@ fn flows_over_a_satellite_begin_on_time_though_agreeing_takes_many_round_trips()
 #[test]
 fn a_run_that_is_carried_out_slower_reports_everything_in_its_own_time() {
     let bench = Bench::new("slow");
+    // A relay has times of its own: its case is left out.
+    let relayed = "[[cases]]\nname = \"relayed\"\nset = { \"relays.pep.enabled\" = true }\n";
+    let text = spec(&bench.name);
+    assert!(text.contains(relayed));
+    fs::write(bench.path("spec.toml"), text.replace(relayed, "")).unwrap();
     let sets = ["dilate=4", "flows.measured.cc=lf_cubic", "links.path.delay=10ms"];
-    let mut arguments = vec!["run", "spec.toml", "-o", "out", "--case", "plain"];
+    let mut arguments = vec!["run", "spec.toml", "-o", "out"];
     sets.iter().for_each(|set| arguments.extend(["--set", set]));
     let output = bench.lab(&arguments);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -347,7 +352,8 @@ fn a_run_that_is_carried_out_slower_reports_everything_in_its_own_time() {
     let (_, runs) = find_runs(&bench.path("out")).unwrap();
     let (run, manifest) = (&runs[0], &runs[0].manifest);
     assert_eq!((manifest.dilation.times(), manifest.window_end_us), (4, 1_000_000));
-    assert!(manifest.reasons[0].contains("delayed by at most 10 ms"), "{:?}", manifest.reasons);
+    let remarked = |reason: &String| reason.contains("delayed by at most 10 ms");
+    assert!(manifest.reasons.iter().any(remarked), "{:?}", manifest.reasons);
     assert_eq!(run.plan::<serde_json::Value>().unwrap()["dilation"], 4);
     assert_eq!(manifest.hosts["sender"].sysctls["net.ipv4.tcp_rto_min_us"], "800000");
     // The path carries 5 Mbit/s as the machine sees it, and 20 in the experiment's time.
@@ -371,10 +377,7 @@ fn what_cannot_be_slowed_is_refused_before_anything_is_made() {
     let output = bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain", "--set", "dilate=4"]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
-    assert!(
-        said.contains("flows.measured.cc") && said.contains("'cubic'") && said.contains("lf_cubic"),
-        "{said}"
-    );
+    assert!(said.contains("plain: flows.measured.cc") && said.contains("lf_cubic"), "{said}");
     assert!(!bench.path("out").exists());
 }
 
