@@ -61,7 +61,8 @@ impl Answers {
     pub fn arrived(&mut self, at_ns: u64) -> Option<HoldUp> {
         let clump = self.clump(at_ns);
         let count = self.owed.partition_point(|owed| owed.at_ns <= at_ns);
-        let from_ns = self.owed.front().filter(|_| count > 0)?.at_ns;
+        let first = self.owed.front().filter(|_| count > 0);
+        let Some(from_ns) = first.map(|owed| owed.at_ns) else { return clump };
         let full = self.owed.drain(..count).filter(|owed| owed.is_full).count();
         let hold_up = HoldUp { from_ns, to_ns: at_ns };
         if at_ns - from_ns < LEAST_NS {
