@@ -141,17 +141,14 @@ pub fn hold(algorithm: Algorithm) -> Result<Registration> {
 /// As [`hold`], with these tunables and no others, and with connections whose time passes `dilation` times slower than the
 /// kernel's: a registration that is set otherwise is an error.
 pub fn hold_with(tunables: &Tunables, dilation: u32) -> Result<Registration> {
-    exactly(tunables, dilation, hold_as(tunables, dilation, &tunables.algorithm().kernel_name())?)
+    exactly(tunables, hold_as(tunables, dilation, &tunables.algorithm().kernel_name())?)
 }
 
-fn exactly(wanted: &Tunables, dilation: u32, held: Registration) -> Result<Registration> {
-    if held.tunables == *wanted && held.dilation == dilation {
+fn exactly(wanted: &Tunables, held: Registration) -> Result<Registration> {
+    if held.tunables == *wanted {
         return Ok(held);
     }
-    let set = format!(
-        "set otherwise ({}, dilation {}) than wanted ({wanted}, dilation {dilation})",
-        held.tunables, held.dilation
-    );
+    let set = format!("set otherwise ({}) than wanted ({wanted})", held.tunables);
     let mend = format!("'longfat cc unload {}', or wait for the program that holds it", held.kernel_name);
     Err(Error::Registered { name: held.kernel_name, how: set.into(), mend })
 }
@@ -174,7 +171,7 @@ fn while_names_change<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
 /// `wanted` counts where nothing of that name is registered.
 fn hold_as(wanted: &Tunables, dilation: u32, name: &str) -> Result<Registration> {
     while_names_change(|| match loaded::find(name)? {
-        Some(found) => share(&found, wanted.algorithm(), name),
+        Some(found) => share(&found, wanted.algorithm(), dilation, name),
         None => {
             let (_, link) = attach(wanted, dilation, name, None)?;
             Ok(Registration::new(name, wanted, dilation, link))
@@ -183,7 +180,7 @@ fn hold_as(wanted: &Tunables, dilation: u32, name: &str) -> Result<Registration>
 }
 
 /// [`Error::NameTaken`] when it went between the look and the opening.
-fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Registration> {
+fn share(found: &Loaded, algorithm: Algorithm, dilation: u32, name: &str) -> Result<Registration> {
     let settings = ours(found, name)?;
     if settings.build_id != longfat_cc::build_id() {
         return Err(Error::Registered {
@@ -192,9 +189,21 @@ fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Registratio
             mend: format!("'longfat cc unload {name}', or wait for the program that holds it"),
         });
     }
+    if settings.dilation != dilation {
+        return Err(other_speed(name, settings.dilation, dilation));
+    }
     let tunables = settings.tunables(algorithm);
     let link = found.open().ok_or_else(|| Error::NameTaken(name.to_owned()))?;
     Ok(Registration::new(name, &tunables, settings.dilation, link))
+}
+
+/// Nobody is given a clock that he did not ask for.
+fn other_speed(name: &str, found: u32, wanted: u32) -> Error {
+    Error::Registered {
+        name: name.to_owned(),
+        how: format!("with a clock of dilation {found}, wanted is dilation {wanted}").into(),
+        mend: "wait for the run that is carried out slower, or at its own speed, to end".into(),
+    }
 }
 
 /// Makes every named congestion control usable: ours (`lf_…`) are held, the kernel's own are looked for, and loaded
@@ -420,9 +429,9 @@ mod tests {
     #[test]
     fn tunables_that_are_asked_for_are_had_or_refused_with_both_values() {
         let owner = name("g");
-        let held = exactly(&reno(100), 1, hold_as(&reno(100), 1, &owner.0).unwrap()).unwrap();
+        let held = exactly(&reno(100), hold_as(&reno(100), 1, &owner.0).unwrap()).unwrap();
         assert_eq!(held.tunables(), &reno(100));
-        let refused = exactly(&reno(7), 1, hold_as(&reno(7), 1, &owner.0).unwrap());
+        let refused = exactly(&reno(7), hold_as(&reno(7), 1, &owner.0).unwrap());
         let message = refused.unwrap_err().to_string();
         assert!(message.contains("max_ssthresh_segments=100") && message.contains("segments=7"), "{message}");
     }
@@ -430,10 +439,9 @@ mod tests {
     #[test]
     fn a_registration_of_another_speed_of_time_is_had_or_refused_with_both() {
         let owner = name("h");
-        let held = exactly(&reno(0), 4, hold_as(&reno(0), 4, &owner.0).unwrap()).unwrap();
+        let held = exactly(&reno(0), hold_as(&reno(0), 4, &owner.0).unwrap()).unwrap();
         assert_eq!(held.dilation(), 4);
-        let refused = exactly(&reno(0), 1, hold_as(&reno(0), 1, &owner.0).unwrap());
-        let message = refused.unwrap_err().to_string();
+        let message = hold_as(&reno(0), 1, &owner.0).unwrap_err().to_string();
         assert!(message.contains("dilation 4") && message.contains("dilation 1"), "{message}");
         assert!(!loaded::find(&owner.0).unwrap().unwrap().settings.unwrap().is_this_build_with(&reno(0)));
     }

@@ -7,9 +7,8 @@
 use crate::{
     dilation::{MOST, drain_ns, refusals, round_trip_ns},
     metrics::growth_within,
-    plan::{CablePlan, FlowPlan, Plan},
+    plan::{CablePlan, Plan},
     samples::Samples,
-    spec::Protocol,
 };
 use longfat_schema::{own_time::Dilation, record::StallSample};
 
@@ -123,14 +122,11 @@ fn of_link(plan: &Plan, cable: &CablePlan, samples: &Samples) -> Option<Conseque
 }
 
 /// Whose hold-ups a link can tell: its driver's own, and those of hosts that are an end of TCP and no more. Who forwards
-/// answers when others do; who sends at a rate of its own is silent in between.
+/// answers when others do.
 fn counts(plan: &Plan, cable: &CablePlan, of: &str) -> bool {
     let Some((link, direction)) = of.split_once('/') else { return of == cable.name };
     let end = &cable.ends[usize::from(direction == "backward")];
-    let is_router = plan.hosts.iter().any(|host| host.name == end.host && host.forward);
-    let paced =
-        |flow: &FlowPlan| flow.from == end.host && flow.protocol == Protocol::Tcp && flow.rate_bps.is_some();
-    link == cable.name && !is_router && !plan.flows.iter().any(paced)
+    link == cable.name && !plan.hosts.iter().any(|host| host.name == end.host && host.forward)
 }
 
 fn dropped(samples: &Samples, cable: &CablePlan, span: Span) -> f64 {
@@ -250,9 +246,6 @@ mod tests {
             (of(&routed, "path"), of(&routed, "path/backward"), of(&routed, "path/forward")),
             (1, 0, 1)
         );
-        let mut paced = plan("");
-        paced.flows[0].rate_bps = Some(1_000_000);
-        assert_eq!((of(&paced, "path/forward"), of(&paced, "path/backward")), (0, 1));
     }
 
     #[test]

@@ -240,7 +240,8 @@ pub(crate) fn ccs_of(plan: &Plan, dilation: Dilation) -> Result<Vec<Registration
     let set: Vec<_> = names.iter().filter_map(|name| plan.tunables_of(name)).collect();
     let hold = |tunables| longfat_kernel::cc::hold_with(tunables, dilation.times());
     let mut held = set.iter().map(hold).collect::<Result<Vec<_>, _>>()?;
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let others = names.iter().filter(|name| plan.tunables_of(name).is_none());
+    let names: Vec<&str> = others.map(String::as_str).collect();
     held.extend(longfat_kernel::cc::ensure(&names)?);
     Ok(held)
 }

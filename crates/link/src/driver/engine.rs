@@ -34,8 +34,8 @@ pub struct Way {
     direction: Direction<Buffer>,
     batch: Batch,
     due_ns: Vec<u64>,
-    /// Of those to be sent, the TCP packets: whether each is more than half of the MTU.
-    tcp_is_full: Vec<bool>,
+    /// Of those to be sent, TCP packets of more than half of the MTU.
+    full_segments: u32,
     next_sample_ns: u64,
     /// Lateness of every delivered packet.
     pub lateness_ns: Histogram<u64>,
@@ -228,9 +228,7 @@ impl Engine {
             if ecn == Ecn::Ce && frame::ecn(bytes) != Ecn::Ce {
                 frame::mark_ce(bytes);
             }
-            if frame::is_tcp(bytes) {
-                way.tcp_is_full.push(bytes.len() > half_bytes);
-            }
+            way.full_segments += u32::from(bytes.len() > half_bytes && frame::is_tcp(bytes));
             way.batch.add(pool, buffer);
             way.due_ns.push(departure.due_ns);
             if way.batch.is_full() {
@@ -256,7 +254,7 @@ impl Way {
             direction: Direction::new(direction, plan.mtu_bytes, plan.seed, stream),
             batch: Batch::new(plan.coalesce_ns > 0),
             due_ns: Vec::with_capacity(1024),
-            tcp_is_full: Vec::with_capacity(1024),
+            full_segments: 0,
             next_sample_ns: now_ns,
             lateness_ns,
             oversize_frames: 0,
@@ -287,7 +285,7 @@ impl Way {
             return;
         }
         let host_ns = monotonic_ns();
-        self.tcp_is_full.drain(..).for_each(|is_full| answers.delivered(host_ns, is_full));
+        (0..std::mem::take(&mut self.full_segments)).for_each(|_| answers.delivered(host_ns));
         let now_ns = clock.path_ns(host_ns);
         for due_ns in self.due_ns.drain(..) {
             self.lateness_ns.saturating_record(now_ns.saturating_sub(due_ns).max(1));
