@@ -7,10 +7,9 @@ use longfat_link::plan::DirectionPlan;
 use longfat_schema::own_time::Dilation;
 use std::fmt;
 
-/// How long programs of a machine of two cores with nothing else to do are held up now and then (docs/lab.md, "Slower than
-/// meant"): a turn of the scheduler, and a tick.
+/// How long programs of a machine of two cores are held up now and then. Assumed, not measured: two turns of the scheduler.
 const HOLD_UP_NS: u64 = 8_000_000;
-/// Packets per second, data and acknowledgements, of all emulated links of a run that such a machine carries.
+/// Packets per second, data and acknowledgements, of all emulated links of a run that such a machine carries. Assumed, too.
 const PACKETS_PER_S: f64 = 40_000.0;
 
 /// What a plan needs, and why.

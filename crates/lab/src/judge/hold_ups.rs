@@ -1,4 +1,5 @@
-//! What hold-ups of the machine could have done to a run: how much of what was dropped came within a round trip after one. Pure.
+//! What hold-ups of the machine could have done to a run: how much of what was dropped came within a round trip after one.
+//! Pure.
 //!
 //! Hosts that share processors with all others are held up now and then. They answer late and then all at once, and a queue
 //! that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the machine's
