@@ -116,7 +116,8 @@ fn of_link(plan: &Plan, cable: &CablePlan, samples: &Samples) -> Option<Conseque
         count: counted.len(),
         length_us,
         harmless_us,
-        after: inside.iter().copied().map(dropped).sum::<f64>().round(),
+        // A sum of nothing is a negative zero.
+        after: inside.iter().copied().map(dropped).sum::<f64>().round() + 0.0,
         all: dropped(window).round(),
         covered: inside.iter().map(|(from, to)| to - from).sum::<i64>() as f64 / (window.1 - window.0) as f64,
     })
@@ -255,6 +256,12 @@ mod tests {
         let samples = samples(&DROPS_US, &stalls);
         assert!(faults(&plan("hold_up_limit = 0.6"), &samples).is_empty(), "a half");
         assert!(faults(&plan("hold_up_limit = 0.4"), &samples)[0].contains("limit 40 %"));
+    }
+
+    #[test]
+    fn hold_ups_outside_the_window_have_a_share_of_nothing() {
+        let found = consequences(&plan(""), &samples(&DROPS_US, &[stall(500_000, 9_000, "path")]));
+        assert_eq!((found[0].after, found[0].share().is_sign_positive()), (0.0, true));
     }
 
     #[test]
