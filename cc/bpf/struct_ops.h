@@ -16,7 +16,7 @@
 struct lf_settings {
 	lf_u64 build_id; /* of the sources; lets another process recognise its own */
 	lf_u32 record;   /* 1: write every callback to `records` */
-	lf_u32 zero;
+	lf_u32 dilation; /* the connection's time passes so many times slower than the kernel's; 0 is 1 */
 };
 
 /* Its size is set by the loader when recording; a page otherwise, because the kernel has no smaller ones. */
@@ -28,9 +28,23 @@ struct {
 /* Callbacks that found no room in `records`. */
 __u64 records_lost SEC(".bss.lost");
 
-LF_INLINE void lf_from_kernel(struct lf_conn *c, const struct tcp_sock *tp)
+LF_INLINE lf_u32 lf_dilation(const volatile struct lf_settings *settings)
 {
-	c->now_us = tp->tcp_mstamp;
+	lf_u32 dilation = settings->dilation;
+
+	return dilation ? dilation : 1;
+}
+
+/* A time of the kernel's in the connection's own. */
+LF_INLINE lf_u32 lf_own_us(lf_u32 us, lf_u32 dilation)
+{
+	/* "Never measured" is no time. A round trip of less than a microsecond counts as one: algorithms divide by it. */
+	return us == 0 || us == 0xffffffffu ? us : lf_max(us / dilation, 1);
+}
+
+LF_INLINE void lf_from_kernel(struct lf_conn *c, const struct tcp_sock *tp, lf_u32 dilation)
+{
+	c->now_us = tp->tcp_mstamp / dilation;
 	c->cwnd_segments = tp->snd_cwnd;
 	c->cwnd_credit_segments = tp->snd_cwnd_cnt;
 	c->ssthresh_segments = tp->snd_ssthresh;
@@ -41,8 +55,8 @@ LF_INLINE void lf_from_kernel(struct lf_conn *c, const struct tcp_sock *tp)
 	c->is_cwnd_limited = BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited);
 	c->ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
 	c->mss_bytes = tp->mss_cache;
-	c->srtt_us = tp->srtt_us >> 3;
-	c->min_rtt_us = tp->rtt_min.s[0].v;
+	c->srtt_us = lf_own_us(tp->srtt_us >> 3, dilation);
+	c->min_rtt_us = lf_own_us(tp->rtt_min.s[0].v, dilation);
 }
 
 LF_INLINE void lf_to_kernel(struct tcp_sock *tp, const struct lf_conn *c)
@@ -123,9 +137,23 @@ LF_INLINE void lf_copy_state(lf_u64 *to, const lf_u64 *state)
 
 #endif
 
-LF_INLINE void lf_sending_from_kernel(struct lf_sending *send, const struct sock *sk, const struct tcp_sock *tp)
+/* From here on a rate in bytes per second is no limit, at any speed of time: the kernel's is all ones. */
+#define LF_NO_LIMIT (1ull << 48)
+
+LF_INLINE lf_u64 lf_own_rate(lf_u64 rate, lf_u32 dilation)
 {
-	lf_u64 rate = sk->sk_pacing_rate, burst;
+	return rate >= LF_NO_LIMIT ? rate : rate * dilation;
+}
+
+LF_INLINE lf_u64 lf_kernel_rate(lf_u64 rate, lf_u32 dilation)
+{
+	return rate >= LF_NO_LIMIT * dilation ? rate : rate / dilation;
+}
+
+LF_INLINE void lf_sending_from_kernel(struct lf_sending *send, const struct sock *sk, const struct tcp_sock *tp,
+				      lf_u32 dilation)
+{
+	lf_u64 rate = lf_own_rate(sk->sk_pacing_rate, dilation), burst;
 	lf_u32 mss = tp->mss_cache ? tp->mss_cache : 1;
 
 	burst = (rate >> (sk->sk_pacing_shift & 63)) / mss;
@@ -180,9 +208,10 @@ LF_INLINE void lf_record_end(struct lf_record *record, const void *state, const 
 #define LF_ENTER(cc, op, acked, rtt_us, otherwise) \
 	struct tcp_sock *tp = (struct tcp_sock *)sk; \
 	struct lf_##cc##_tunables tunables = lf_settings.tunables; \
+	lf_u32 dilation = lf_dilation(&lf_settings.head); \
 	struct lf_conn conn; \
 	struct lf_record *record; \
-	lf_from_kernel(&conn, tp); \
+	lf_from_kernel(&conn, tp, dilation); \
 	LF_STATE_OR(cc, op, otherwise) \
 	record = lf_record_begin(&lf_settings.head, op, tp, state, &conn, acked, rtt_us)
 
@@ -198,8 +227,7 @@ LF_INLINE void lf_record_end(struct lf_record *record, const void *state, const 
 		__s32 rtt_us = sample->rtt_us; \
 		if (rtt_us < 0) \
 			return; \
-		/* A round trip of less than a microsecond counts as one: algorithms divide by it. */ \
-		rtt_us = rtt_us ? rtt_us : 1; \
+		rtt_us = lf_own_us(rtt_us ? rtt_us : 1, lf_dilation(&lf_settings.head)); \
 		LF_ENTER(cc, LF_OP_ON_RTT_SAMPLE, 0, rtt_us, return); \
 		lf_##cc##_on_rtt_sample(&conn, state, &tunables, rtt_us); \
 		lf_record_end(record, state, &conn, 0); \
@@ -220,7 +248,7 @@ LF_INLINE void lf_record_end(struct lf_record *record, const void *state, const 
 /* What a sender is about to do goes with the record, too. */
 #define LF_SENDING(sk, tp, record) \
 	struct lf_sending send; \
-	lf_sending_from_kernel(&send, sk, tp); \
+	lf_sending_from_kernel(&send, sk, tp, dilation); \
 	if (record) \
 		record->sending_before = send
 
@@ -236,7 +264,7 @@ LF_INLINE void lf_record_end(struct lf_record *record, const void *state, const 
 		lf_u32 burst = lf_##cc##_on_send(&conn, state, &tunables, &send); \
 		lf_to_kernel(tp, &conn); \
 		if (send.pacing_bytes_per_s != rate) \
-			sk->sk_pacing_rate = send.pacing_bytes_per_s; \
+			sk->sk_pacing_rate = lf_kernel_rate(send.pacing_bytes_per_s, dilation); \
 		if (record) \
 			record->sending_after = send; \
 		lf_record_end(record, state, &conn, burst); \

@@ -354,7 +354,7 @@ fn a_run_is_drawn_while_it_goes_on_by_the_leaders_clock_whatever_the_hosts_are()
     let raw = place.join("now/relayed/r1/raw");
     let start: Start = read_json(&raw.join(START_FILE)).unwrap();
     let mut samples = Samples::default();
-    samples.gather(&raw.join("so-far.jsonl"), start.start_us).unwrap();
+    samples.gather(&raw.join("so-far.jsonl"), start.own_time()).unwrap();
     let times = samples.tcp.iter().map(|row| (row.role.as_str(), row.time_us));
     let times: Vec<_> = times.chain(samples.interval.iter().map(|row| ("interval", row.time_us))).collect();
     for role in ["sender", "relay_out", "interval"] {

@@ -25,6 +25,7 @@ warmup = "300ms"
 duration = "700ms"
 retries = 0
 start_within = "100s"
+hold_up_limit = 1.0
 focus = "measured"
 [hosts.sender]
 [hosts.relay]
@@ -332,6 +333,52 @@ fn flows_over_a_satellite_begin_on_time_though_agreeing_takes_many_round_trips()
             assert!(log.contains(&format!("{step} took ")), "{step}: {log}");
         }
     }
+}
+
+#[test]
+fn a_run_that_is_carried_out_slower_reports_everything_in_its_own_time() {
+    let bench = Bench::new("slow");
+    // A relay has times of its own: its case is left out.
+    let relayed = "[[cases]]\nname = \"relayed\"\nset = { \"relays.pep.enabled\" = true }\n";
+    let text = spec(&bench.name);
+    assert!(text.contains(relayed));
+    fs::write(bench.path("spec.toml"), text.replace(relayed, "")).unwrap();
+    let sets = ["dilate=4", "flows.measured.cc=lf_cubic", "links.path.delay=10ms"];
+    let mut arguments = vec!["run", "spec.toml", "-o", "out"];
+    sets.iter().for_each(|set| arguments.extend(["--set", set]));
+    let output = bench.lab(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 of 1, 4× slower"));
+    let (_, runs) = find_runs(&bench.path("out")).unwrap();
+    let (run, manifest) = (&runs[0], &runs[0].manifest);
+    assert_eq!((manifest.dilation.times(), manifest.window_end_us), (4, 1_000_000));
+    let remarked = |reason: &String| reason.contains("delayed by at most 10 ms");
+    assert!(manifest.reasons.iter().any(remarked), "{:?}", manifest.reasons);
+    assert_eq!(run.plan::<serde_json::Value>().unwrap()["dilation"], 4);
+    assert_eq!(manifest.hosts["sender"].sysctls["net.ipv4.tcp_rto_min_us"], "800000");
+    // The path carries 5 Mbit/s as the machine sees it, and 20 in the experiment's time.
+    let goodput_bps = manifest.metric("goodput_bps", "measured").unwrap();
+    assert!((5e6..20e6).contains(&goodput_bps), "{goodput_bps}");
+    let tcp = run.read::<TcpSample>().unwrap();
+    let senders = || tcp.iter().filter(|row| row.role == "sender" && row.srtt_us > 0);
+    assert!(senders().count() > 10 && senders().all(|row| row.cc == "lf_cubic"));
+    assert!(senders().all(|row| row.rto_us >= 200_000), "the least timeout slowed down with the run");
+    assert!(senders().all(|row| row.srtt_us >= 20_000), "a round trip is two times 10 ms");
+    assert!(tcp.iter().all(|row| row.time_us <= 1_000_000 + 5_000_000), "and ends a second after the start");
+    let drained: u64 = run.read::<FlowSummary>().unwrap().iter().map(|flow| flow.received_bytes).sum();
+    let last =
+        run.read::<QueueSample>().unwrap().into_iter().rfind(|row| row.direction == "forward").unwrap();
+    assert!(last.delivered_bytes >= drained, "bytes are what they were");
+}
+
+#[test]
+fn what_cannot_be_slowed_is_refused_before_anything_is_made() {
+    let bench = Bench::new("refused");
+    let output = bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain", "--set", "dilate=4"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("plain: flows.measured.cc") && said.contains("lf_cubic"), "{said}");
+    assert!(!bench.path("out").exists());
 }
 
 #[test]

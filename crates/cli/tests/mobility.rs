@@ -599,6 +599,7 @@ fn a_run_of_the_lab_announces_its_links_changes_and_its_hosts_follow() {
         name = "follow-small"
         warmup = "2s"
         duration = "2s"
+        hold_up_limit = 1.0
         [hosts.node]
         [hosts.router]
         forward = true

@@ -233,7 +233,7 @@ fn running(place: &Path) {
     fs::create_dir_all(&raw).unwrap();
     let plan = earlier.join("rate=20Mbit/repeat=1/plan.json");
     fs::copy(plan, directory.join("rate=20Mbit/repeat=1/plan.json")).unwrap();
-    write_json(&raw.join(START_FILE), &Start { start_us: 5_000_000 }).unwrap();
+    write_json(&raw.join(START_FILE), &Start { start_us: 5_000_000, dilation: Default::default() }).unwrap();
     let lines = Lines::create(&raw.join("sender-measured.jsonl")).unwrap();
     for ms in (0..200).step_by(10) {
         let time_us = 5_000_000 + ms * 1000;

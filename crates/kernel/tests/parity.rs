@@ -258,7 +258,7 @@ fn assert_parity(name: &str) {
     let algorithm = Algorithm::find(name).unwrap();
     let tunables = tunables(algorithm);
     let recorder =
-        record(&tunables, &format!("lfp{}{}{}", std::process::id(), &name[..1], name.len())).unwrap();
+        record(&tunables, 1, &format!("lfp{}{}{}", std::process::id(), &name[..1], name.len())).unwrap();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     // The weather goes by the clock: on a machine that stands still, a recording may lack a case that another has.
     for _ in 0..RECORDINGS_MAX {
@@ -319,6 +319,35 @@ fn write_vectors(recording: &Recording) {
     );
     std::fs::write(&path, recording.to_string()).unwrap();
     println!("wrote {} callbacks to {path}", recording.calls.len());
+}
+
+/// Vegas has no time but what it is given: this call, its round trips, and the least of them.
+#[test]
+fn under_dilation_an_algorithm_sees_the_clock_and_round_trips_of_a_slower_time() {
+    const DILATION: u64 = 4;
+    let tunables = tunables(Algorithm::find("vegas").unwrap());
+    let recorder = record(&tunables, DILATION as u32, &format!("lfp{}slow", std::process::id())).unwrap();
+    let path = Path::new("slow");
+    path.drop_packets(NOTHING);
+    let (stop_sending, stop_recording) = (AtomicBool::new(false), AtomicBool::new(false));
+    let began_us = monotonic_us() as u64;
+    let calls = std::thread::scope(|scope| {
+        let calls = scope.spawn(|| recorder.collect(&stop_recording).unwrap());
+        let sending = scope.spawn(|| send(&path, recorder.kernel_name(), false, &stop_sending));
+        std::thread::sleep(Duration::from_millis(800));
+        stop_sending.store(true, Ordering::Relaxed);
+        sending.join().unwrap();
+        stop_recording.store(true, Ordering::Release);
+        calls.join().unwrap()
+    });
+    let ended_us = monotonic_us() as u64;
+    let clock = began_us / DILATION..=ended_us / DILATION;
+    assert!(calls.iter().all(|call| clock.contains(&call.before.now_us)), "the clock is divided");
+    let longest_us = calls.iter().map(|call| call.rtt_us).max().unwrap();
+    assert!(calls.len() > 100 && u64::from(longest_us) <= (ended_us - began_us) / DILATION, "{longest_us}");
+    let srtt_us = calls.iter().map(|call| call.before.srtt_us).max().unwrap();
+    assert!(srtt_us <= longest_us, "the smoothed one is of the same time: {srtt_us} of {longest_us}");
+    calls.iter().for_each(|call| assert_eq!(call.replay(&tunables), call.outcome, "{call:?}"));
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn windows_of_bbr_are_set_and_its_model_goes_on_in_the_wrapper() {
 fn windows_of_our_own_are_set_and_their_state_is_kept_under_their_own_name() {
     let name = format!("lftcb{}", std::process::id());
     let tunables = longfat_cc::Tunables::defaults(longfat_cc::Algorithm::find("cubic").unwrap());
-    let registered = longfat_kernel::cc::record(&tunables, &name).unwrap();
+    let registered = longfat_kernel::cc::record(&tunables, 1, &name).unwrap();
     windows_are_set_and_state_is_kept(registered.kernel_name(), &name);
 }
 

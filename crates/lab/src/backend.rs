@@ -1,8 +1,8 @@
 //! What carries a plan out, and what every such world shows of a run.
 
-use crate::samples::Samples;
+use crate::{plan::Plan, samples::Samples};
 use longfat_host::{Namespace, facts, sysctl};
-use longfat_schema::run::HostState;
+use longfat_schema::{own_time::Dilation, run::HostState};
 use std::{collections::BTreeMap, fmt};
 
 /// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
@@ -41,6 +41,16 @@ impl Backend {
     }
 }
 
+impl Backend {
+    /// How many times slower than meant it carries a plan out: the simulator needs not, a real path cannot.
+    pub fn dilation(self, plan: &Plan) -> Dilation {
+        match self {
+            Backend::Emulated => plan.dilation,
+            Backend::Simulated | Backend::Hosts => Dilation::NONE,
+        }
+    }
+}
+
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -63,10 +73,17 @@ pub struct Observed {
 /// How far a run has come, for a person who waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tick {
-    /// Since the start of the flows; negative before it.
+    /// Since the start of the flows, by who waits; negative before it.
     pub elapsed_us: i64,
     /// Arriving at the focus flow's receiver: headers included where an interface counts it, payload where the flow does.
     pub arriving_bps: Option<f64>,
+}
+
+impl Tick {
+    /// Of a run that is carried out slower than meant: the rate is the experiment's own, the time that of who waits.
+    pub(crate) fn at_own_rate(self, dilation: Dilation) -> Tick {
+        Tick { arriving_bps: self.arriving_bps.map(|bps| bps * f64::from(dilation.times())), ..self }
+    }
 }
 
 /// A host's parameters, and its counters as they are.

@@ -19,7 +19,7 @@ use std::{
 /// How long a program may take until it says that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(15);
 /// How long senders and receivers may take to agree: some twenty round trips, and those of what is lost.
-const AGREE_WITHIN: Duration = Duration::from_secs(90);
+pub const AGREE_WITHIN: Duration = Duration::from_secs(90);
 /// How long a look at a program that is not ready takes.
 pub const LOOK: Duration = Duration::from_millis(50);
 /// How long a program may take to end when asked to.
@@ -210,12 +210,16 @@ impl Child {
 }
 
 /// Of senders, the first that has not agreed with its receiver before `wait` is over. All are looked at: one that has ended
-/// is an error at once, whoever else is not ready.
-pub fn disagreed(senders: &mut [Child], wait: Duration) -> Result<Option<String>, ChildError> {
+/// is an error at once, whoever else is not ready, and one that has not agreed `within` its start, too.
+pub fn disagreed(
+    senders: &mut [Child],
+    wait: Duration,
+    within: Duration,
+) -> Result<Option<String>, ChildError> {
     let mut first = None;
     for sender in senders {
         let wait = if first.is_none() { wait } else { Duration::ZERO };
-        if !sender.look_ready(wait, AGREE_WITHIN)? {
+        if !sender.look_ready(wait, within)? {
             first.get_or_insert_with(|| sender.name.clone());
         }
     }
@@ -298,9 +302,9 @@ mod tests {
     fn a_sender_that_died_is_seen_while_one_before_it_still_agrees() {
         let (_open, waits) = channel();
         let mut senders = vec![sender("first", &["sleep", "60"], waits)];
-        assert_eq!(disagreed(&mut senders, Duration::ZERO).unwrap().as_deref(), Some("first"));
+        assert_eq!(disagreed(&mut senders, Duration::ZERO, AGREE_WITHIN).unwrap().as_deref(), Some("first"));
         senders.push(sender("second", &["false"], channel().1));
-        let said = disagreed(&mut senders, Duration::ZERO).unwrap_err().to_string();
+        let said = disagreed(&mut senders, Duration::ZERO, AGREE_WITHIN).unwrap_err().to_string();
         assert!(said.starts_with("second ended early"), "{said}");
     }
 

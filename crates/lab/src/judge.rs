@@ -1,8 +1,10 @@
 //! Whether a run's numbers may be trusted, and whether an experiment's expectations were met. Pure.
 
 mod expect;
+mod hold_ups;
 
 pub use expect::{expectation, figures, within};
+pub(crate) use hold_ups::consequences;
 
 use crate::{
     plan::{FlowPlan, Plan},
@@ -30,6 +32,7 @@ pub fn verdict(plan: &Plan, samples: &Samples, metrics: &[Metric]) -> (RunStatus
     let mut reasons = link_faults(samples);
     reasons.extend(cc_faults(plan, samples));
     reasons.extend(start_faults(plan, samples));
+    reasons.extend(hold_ups::faults(plan, samples));
     let cpu = metrics.iter().find(|metric| metric.metric == "cpu_busy_ratio").map(|metric| metric.value);
     reasons.extend(cpu_fault(plan, cpu));
     if !reasons.is_empty() {

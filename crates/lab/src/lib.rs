@@ -8,6 +8,7 @@
 //! - [`plan`]: one run with every value resolved; a pure function of the experiment.
 //! - [`backend`]: who carries a plan out. [`emulated`]: network namespaces with real kernel TCP. [`simulated`]: the
 //!   simulator, without privileges and in virtual time. [`hosts`]: machines reached by SSH.
+//! - [`dilation`]: runs carried out slower than they are meant.
 //! - [`metrics`], [`judge`]: from records to figures, validity and expectations. Pure.
 //! - [`session`]: every run of an experiment into one result directory.
 //! - [`archive`]: a run or result as one file.
@@ -17,6 +18,7 @@
 pub mod archive;
 pub mod backend;
 mod child;
+pub mod dilation;
 pub mod emulated;
 pub mod hosts;
 pub mod judge;

@@ -10,7 +10,7 @@ mod timeouts;
 
 pub use avail::record_free;
 
-use crate::{plan::Plan, samples::Samples, spec::Protocol};
+use crate::{judge::consequences, plan::Plan, samples::Samples, spec::Protocol};
 use longfat_schema::{
     record::{IntervalSample, TcpSample},
     run::{Metric, Spread},
@@ -18,7 +18,7 @@ use longfat_schema::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every metric there is: expectations may name these.
-pub const NAMES: [&str; 29] = [
+pub const NAMES: [&str; 30] = [
     "rise_us",
     "scaling_us",
     "goodput_bps",
@@ -41,6 +41,7 @@ pub const NAMES: [&str; 29] = [
     "queue_max_bytes",
     "dropped_packets",
     "late_p99_us",
+    "held_up_drops_ratio",
     "backlog_mean_bytes",
     "backlog_max_bytes",
     "avail_error_ratio",
@@ -57,12 +58,13 @@ pub fn of_whole_run(metric: &str) -> bool {
 
 /// Whether a metric is of a flow (some are of a relay's legs, too).
 pub fn of_flow(metric: &str) -> bool {
-    const OF_LINKS_AND_RELAYS: [&str; 7] = [
+    const OF_LINKS_AND_RELAYS: [&str; 8] = [
         "utilisation_ratio",
         "queue_mean_bytes",
         "queue_max_bytes",
         "dropped_packets",
         "late_p99_us",
+        "held_up_drops_ratio",
         "backlog_mean_bytes",
         "backlog_max_bytes",
     ];
@@ -81,6 +83,9 @@ pub fn metrics(plan: &Plan, samples: &Samples, cpu_busy: Option<f64>) -> Vec<Met
     control_blocks(samples, window, &mut found);
     datagrams(plan, samples, &mut found);
     links(plan, samples, window, &mut found);
+    for held_up in consequences(plan, samples) {
+        found.push("held_up_drops_ratio", &held_up.link, held_up.share());
+    }
     backlogs(samples, window, &mut found);
     avail::avail(plan, samples, window, &mut found);
     found.extend("cpu_busy_ratio", "", cpu_busy);
@@ -281,6 +286,11 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 /// Growth of a counter over the window. Before its first sample a counter is zero.
 fn growth(points: &[(i64, f64)], window: Window) -> f64 {
     at(points, window.end_us) - at(points, window.start_us)
+}
+
+/// As [`growth`], over any span.
+pub(crate) fn growth_within(points: &[(i64, f64)], (start_us, end_us): (i64, i64)) -> f64 {
+    growth(points, Window { start_us, end_us })
 }
 
 /// The counter's value at a time: linear between samples, level after the last.

@@ -103,10 +103,19 @@ pub fn follow(
 }
 
 /// A link that has just become slow holds what was sent over the fast one for many seconds: silence that is meant.
-const SILENCE_OF_CHANGES: &str = "60s";
+const SILENCE_OF_CHANGES_S: u64 = 60;
+/// What `longfat transfer` takes by itself.
+const SILENCE_S: u64 = 10;
+/// The longest it can be told.
+const SILENCE_MOST_S: u64 = 3600;
 
-fn silence(plan: &Plan) -> Option<&'static str> {
-    emulated(plan).any(changes).then_some(SILENCE_OF_CHANGES)
+/// How long a program takes silence for silence, where it is not what the program itself takes.
+fn silence(plan: &Plan) -> Option<String> {
+    let changes = emulated(plan).any(changes);
+    let own_s = if changes { SILENCE_OF_CHANGES_S } else { SILENCE_S };
+    let most_s = SILENCE_MOST_S;
+    let slowed_s = u64::from(plan.dilation.times()).saturating_mul(own_s).min(most_s);
+    (changes || !plan.dilation.is_none()).then(|| format!("{slowed_s}s"))
 }
 
 /// `longfat transfer serve` for one receiving host, which nobody but the run's senders is to reach. Their samples files
@@ -145,7 +154,11 @@ pub fn send(flow: &FlowPlan, plan: &Plan, samples: &Path) -> Vec<String> {
         option(&mut line, "--arrivals", Some(flow.arrivals.word()));
         option(&mut line, "--seed", flow.arrivals_seed);
     }
-    option(&mut line, "--drain", Some(format!("{DRAIN_MS}ms")));
+    option(
+        &mut line,
+        "--drain",
+        Some(format!("{}ms", u64::from(DRAIN_MS) * u64::from(plan.dilation.times()))),
+    );
     option(&mut line, "--sample-every", us(plan.sample_every_us));
     option(&mut line, "--samples", Some(samples.display()));
     line

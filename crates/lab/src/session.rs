@@ -279,7 +279,7 @@ impl Session<'_> {
             return Ok(Some(manifest));
         }
         match self.backend {
-            Backend::Emulated => ccs_of(plan).map(drop)?,
+            Backend::Emulated => ccs_of(plan, plan.dilation).map(drop)?,
             Backend::Simulated => simulated::check(std::slice::from_ref(plan))?,
             Backend::Hosts => {}
         };
@@ -290,8 +290,8 @@ impl Session<'_> {
     /// Loads every congestion control once in every way it will be set, and lets it go.
     fn try_ccs(&self) -> Result<(), SessionError> {
         let ways: BTreeMap<_, _> =
-            self.plans.iter().map(|plan| ((plan.ccs(), &plan.tunables), plan)).collect();
-        ways.into_values().try_for_each(|plan| ccs_of(plan).map(drop))
+            self.plans.iter().map(|plan| ((plan.ccs(), &plan.tunables, plan.dilation), plan)).collect();
+        ways.into_values().try_for_each(|plan| ccs_of(plan, plan.dilation).map(drop))
     }
 
     /// Whether it came to its end.

@@ -2,7 +2,10 @@
 //! Pure: manifests in, numbers out. The report, the terminal table and the lab all read this one computation.
 
 use crate::quantity::{Quantity, Unit};
-use longfat_schema::run::{CaseInfo, Metric, ResultManifest, RunManifest, RunStatus, Spread};
+use longfat_schema::{
+    own_time::Dilation,
+    run::{CaseInfo, Metric, ResultManifest, RunManifest, RunStatus, Spread},
+};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,6 +164,8 @@ pub struct CaseSummary {
     pub invalid: usize,
     /// Runs that did not end; in no median.
     pub failed: usize,
+    /// By how much its runs were carried out slower than meant.
+    pub dilation: Dilation,
     /// One per entry of [`COLUMNS`].
     pub columns: Vec<Option<Spread>>,
     /// The published figure of the same column, where there is one.
@@ -242,6 +247,7 @@ fn summarise_case(
         done: valid.len(),
         invalid: with(RunStatus::Invalid),
         failed: with(RunStatus::Failed) + without_manifest(case, result, &own),
+        dilation: own.iter().map(|run| run.dilation).max().unwrap_or_default(),
         columns: COLUMNS.iter().map(column).collect(),
         published: COLUMNS.iter().map(published).collect(),
         figures: all_figures(&valid),
@@ -404,6 +410,16 @@ mod tests {
         let case = &summary.cases[0];
         assert_eq!((case.done, case.invalid, case.failed), (2, 1, 1));
         assert_eq!(case.columns[0].as_ref().unwrap().median, 15.0);
+    }
+
+    #[test]
+    fn a_case_says_by_how_much_its_runs_were_carried_out_slower() {
+        let mut runs = [run("a", 1, RunStatus::Done, 10.0), run("a", 2, RunStatus::Invalid, 10.0)];
+        let dilation =
+            |runs: &[RunManifest]| summarise(None, &runs.iter().collect::<Vec<_>>()).cases[0].dilation;
+        assert!(dilation(&runs).is_none());
+        runs[1].dilation = Dilation::new(4).unwrap();
+        assert_eq!(dilation(&runs).times(), 4);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! - [`samples`]: those of a whole run in memory, by kind.
 //! - [`decode`]: TOML into types, every problem found and named by its key (feature `toml`).
 //! - [`random`]: the one generator of random numbers.
+//! - [`own_time`]: from a slowed run's time to the experiment's.
 //! - [`text`]: text of others, made safe to show.
 //! - [`run`]: the run directory, its manifest and its Parquet tables (feature `store`).
 //!
@@ -16,6 +17,7 @@ pub mod arrivals;
 #[cfg(feature = "toml")]
 pub mod decode;
 pub mod lines;
+pub mod own_time;
 pub mod random;
 pub mod record;
 #[cfg(feature = "store")]

@@ -32,6 +32,8 @@ macro_rules! every_record {
             Flow flow: FlowSummary, time start_us, by flow stream;
             /// What one direction of a link came to, and how punctual its driver was.
             Link link: LinkSummary, by link direction;
+            /// A time at which something that should have run did not.
+            Stall stall: StallSample, time time_us, by time_us;
             /// One event of one traced connection.
             Trace trace: TraceSample, time time_us, by time_us connection;
             /// What a person should know about the run: warnings, phases.
@@ -373,6 +375,17 @@ pub struct LinkSummary {
     pub paused_us: u64,
     /// Whether the driver kept its promise; `false` makes the run invalid.
     pub punctual: bool,
+}
+
+/// A hold-up of the machine: something that was due to run and did not get a processor.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StallSample {
+    /// When it was over.
+    pub time_us: i64,
+    /// What was held up: a link's driver, or the hosts (`hosts`), whose programs share the processors.
+    pub of: String,
+    /// For how long.
+    pub duration_us: u64,
 }
 
 /// Something a person should know about the run.

@@ -3,6 +3,7 @@
 
 use crate::{
     lines::{self, LinesError},
+    own_time::OwnTime,
     record::*,
 };
 use std::path::Path;
@@ -39,12 +40,12 @@ every_record!(samples);
 
 impl Samples {
     /// Appends a samples file. A program that wrote none had nothing to say.
-    pub fn gather(&mut self, path: &Path, start_us: i64) -> Result<(), LinesError> {
+    pub fn gather(&mut self, path: &Path, time: OwnTime) -> Result<(), LinesError> {
         if !path.exists() {
             return Ok(());
         }
         lines::read(path, |mut record| {
-            record.rebase(start_us);
+            time.bring(&mut record);
             self.push(record);
         })
     }
@@ -66,10 +67,10 @@ mod tests {
             file.flush().unwrap();
             path
         };
-        let mut samples = Samples::default();
-        samples.gather(&write("a", &[110, 130]), 100).unwrap();
-        samples.gather(&write("b", &[120]), 100).unwrap();
-        samples.gather(&directory.path().join("never-written"), 100).unwrap();
+        let (mut samples, time) = (Samples::default(), OwnTime::undilated(100));
+        samples.gather(&write("a", &[110, 130]), time).unwrap();
+        samples.gather(&write("b", &[120]), time).unwrap();
+        samples.gather(&directory.path().join("never-written"), time).unwrap();
         samples.sort();
         let times: Vec<_> = samples.echo.iter().map(|echo| echo.time_us).collect();
         assert_eq!(times, [10, 20, 30]);

@@ -322,8 +322,9 @@ fn quick_overrides(experiment: &Experiment) -> Vec<(String, overlay::Value)> {
 }
 
 /// Time a list of runs takes.
-fn expected_time(plans: &[Plan]) -> Duration {
-    plans.iter().map(|plan| Duration::from_micros(plan.window_end_us.unsigned_abs()) + OVERHEAD).sum()
+fn expected_time(plans: &[Plan], backend: Backend) -> Duration {
+    let flows = |plan: &Plan| Duration::from_micros(plan.window_end_us.unsigned_abs());
+    plans.iter().map(|plan| flows(plan) * backend.dilation(plan).times() + OVERHEAD).sum()
 }
 
 fn run_experiment(args: &RunArgs) -> Outcome {

@@ -34,12 +34,15 @@ pub struct Loaded {
 pub struct Settings {
     /// Id of the sources it was built from.
     pub build_id: u64,
+    /// How many times slower its connections' time passes.
+    pub dilation: u32,
     values: Vec<u32>,
 }
 
 /// The object's map of them, and its layout.
 pub const SETTINGS_MAP: &str = ".rodata.lf";
 const RECORD_OFFSET: usize = 8;
+const DILATION_OFFSET: usize = 12;
 const VALUES_OFFSET: usize = 16;
 
 impl Settings {
@@ -48,22 +51,25 @@ impl Settings {
         Tunables::from_values(algorithm, self.values.iter().copied())
     }
 
-    /// Whether loading the algorithm anew would change nothing.
+    /// Whether loading the algorithm anew, at the kernel's own speed, would change nothing.
     pub fn is_this_build_with(&self, tunables: &Tunables) -> bool {
-        self.build_id == longfat_cc::build_id() && self.tunables(tunables.algorithm()) == *tunables
+        let same = self.build_id == longfat_cc::build_id() && self.dilation == 1;
+        same && self.tunables(tunables.algorithm()) == *tunables
     }
 
     fn parse(bytes: &[u8]) -> Option<Settings> {
         let build_id = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
+        let dilation = u32::from_ne_bytes(bytes.get(DILATION_OFFSET..VALUES_OFFSET)?.try_into().ok()?).max(1);
         let words = bytes.get(VALUES_OFFSET..)?.chunks_exact(4);
         let values = words.map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect();
-        Some(Settings { build_id, values })
+        Some(Settings { build_id, dilation, values })
     }
 
     /// Writes them into an object that is about to be loaded.
-    pub fn write(bytes: &mut [u8], tunables: &Tunables, record: bool) {
+    pub fn write(bytes: &mut [u8], tunables: &Tunables, dilation: u32, record: bool) {
         bytes[..8].copy_from_slice(&longfat_cc::build_id().to_ne_bytes());
         bytes[RECORD_OFFSET..RECORD_OFFSET + 4].copy_from_slice(&u32::from(record).to_ne_bytes());
+        bytes[DILATION_OFFSET..VALUES_OFFSET].copy_from_slice(&dilation.to_ne_bytes());
         for (to, from) in bytes[VALUES_OFFSET..].chunks_exact_mut(4).zip(tunables.values()) {
             to.copy_from_slice(&from.to_ne_bytes());
         }

@@ -24,13 +24,14 @@ pub struct Recorder {
     lost: MapHandle,
 }
 
-/// Registers an algorithm under a name of its own, recording. At most 15 bytes of name.
-pub fn record(tunables: &Tunables, kernel_name: &str) -> Result<Recorder> {
-    let (loaded, link) = attach(tunables, kernel_name, Some(RECORDS_BYTES))?;
+/// Registers an algorithm under a name of its own, recording; `dilation`: the time of its connections passes so many times
+/// slower than the kernel's. At most 15 bytes of name.
+pub fn record(tunables: &Tunables, dilation: u32, kernel_name: &str) -> Result<Recorder> {
+    let (loaded, link) = attach(tunables, dilation, kernel_name, Some(RECORDS_BYTES))?;
     Ok(Recorder {
         records: object::map_handle(&loaded, "records")?,
         lost: object::map_handle(&loaded, ".bss.lost")?,
-        registration: Registration::new(kernel_name, tunables, link),
+        registration: Registration::new(kernel_name, tunables, dilation, link),
     })
 }
 

@@ -28,14 +28,15 @@ include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 pub struct Registration {
     kernel_name: String,
     tunables: Tunables,
+    dilation: u32,
     /// Kept open: the kernel unregisters when the last descriptor and pin are gone.
     #[allow(dead_code)]
     link: OwnedFd,
 }
 
 impl Registration {
-    pub(super) fn new(kernel_name: &str, tunables: &Tunables, link: OwnedFd) -> Registration {
-        Registration { kernel_name: kernel_name.to_owned(), tunables: tunables.clone(), link }
+    pub(super) fn new(kernel_name: &str, tunables: &Tunables, dilation: u32, link: OwnedFd) -> Registration {
+        Registration { kernel_name: kernel_name.to_owned(), tunables: tunables.clone(), dilation, link }
     }
 
     /// The name to give to a socket.
@@ -47,7 +48,15 @@ impl Registration {
     pub fn tunables(&self) -> &Tunables {
         &self.tunables
     }
+
+    /// How many times slower than the kernel's the time of its connections passes.
+    pub fn dilation(&self) -> u32 {
+        self.dilation
+    }
 }
+
+/// At the kernel's own speed.
+const UNDILATED: u32 = 1;
 
 /// What [`load`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +88,7 @@ fn load_as(tunables: &Tunables, name: &str) -> Result<Loading> {
     bpffs::prepare()?;
     while_names_change(|| {
         let Some(found) = loaded::find(name)? else {
-            let (_, link) = attach(tunables, name, None)?;
+            let (_, link) = attach(tunables, UNDILATED, name, None)?;
             pin_link(&link, &pin)?;
             return Ok(Loading::Loaded);
         };
@@ -126,12 +135,13 @@ fn not_loaded(name: String) -> Error {
 /// Registers an algorithm with its defaults for the life of the returned value. Where it is registered already by
 /// this build of longfat, pinned or held, that registration is shared, with whatever tunables it has.
 pub fn hold(algorithm: Algorithm) -> Result<Registration> {
-    hold_as(&Tunables::defaults(algorithm), &algorithm.kernel_name())
+    hold_as(&Tunables::defaults(algorithm), UNDILATED, &algorithm.kernel_name())
 }
 
-/// As [`hold`], with these tunables and no others: a registration that is set otherwise is an error.
-pub fn hold_with(tunables: &Tunables) -> Result<Registration> {
-    exactly(tunables, hold_as(tunables, &tunables.algorithm().kernel_name())?)
+/// As [`hold`], with these tunables and no others, and with connections whose time passes `dilation` times slower than the
+/// kernel's: a registration that is set otherwise is an error.
+pub fn hold_with(tunables: &Tunables, dilation: u32) -> Result<Registration> {
+    exactly(tunables, hold_as(tunables, dilation, &tunables.algorithm().kernel_name())?)
 }
 
 fn exactly(wanted: &Tunables, held: Registration) -> Result<Registration> {
@@ -159,15 +169,18 @@ fn while_names_change<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 /// `wanted` counts where nothing of that name is registered.
-fn hold_as(wanted: &Tunables, name: &str) -> Result<Registration> {
+fn hold_as(wanted: &Tunables, dilation: u32, name: &str) -> Result<Registration> {
     while_names_change(|| match loaded::find(name)? {
-        Some(found) => share(&found, wanted.algorithm(), name),
-        None => attach(wanted, name, None).map(|(_, link)| Registration::new(name, wanted, link)),
+        Some(found) => share(&found, wanted.algorithm(), dilation, name),
+        None => {
+            let (_, link) = attach(wanted, dilation, name, None)?;
+            Ok(Registration::new(name, wanted, dilation, link))
+        }
     })
 }
 
 /// [`Error::NameTaken`] when it went between the look and the opening.
-fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Registration> {
+fn share(found: &Loaded, algorithm: Algorithm, dilation: u32, name: &str) -> Result<Registration> {
     let settings = ours(found, name)?;
     if settings.build_id != longfat_cc::build_id() {
         return Err(Error::Registered {
@@ -176,9 +189,21 @@ fn share(found: &Loaded, algorithm: Algorithm, name: &str) -> Result<Registratio
             mend: format!("'longfat cc unload {name}', or wait for the program that holds it"),
         });
     }
+    if settings.dilation != dilation {
+        return Err(other_speed(name, settings.dilation, dilation));
+    }
     let tunables = settings.tunables(algorithm);
     let link = found.open().ok_or_else(|| Error::NameTaken(name.to_owned()))?;
-    Ok(Registration::new(name, &tunables, link))
+    Ok(Registration::new(name, &tunables, settings.dilation, link))
+}
+
+/// Nobody is given a clock that he did not ask for.
+fn other_speed(name: &str, found: u32, wanted: u32) -> Error {
+    Error::Registered {
+        name: name.to_owned(),
+        how: format!("with a clock of dilation {found}, wanted is dilation {wanted}").into(),
+        mend: "wait for the run that is carried out slower, or at its own speed, to end".into(),
+    }
 }
 
 /// Makes every named congestion control usable: ours (`lf_…`) are held, the kernel's own are looked for, and loaded
@@ -219,14 +244,16 @@ fn ours<'a>(found: &'a Loaded, name: &str) -> Result<&'a Settings> {
     found.settings.as_ref().ok_or_else(|| Error::NameTaken(name.to_owned()))
 }
 
-/// Loads the programs and registers them under `kernel_name`. `records_bytes`: record every callback into a ring
+/// Loads the programs and registers them under `kernel_name`. `dilation`: how many times slower than the kernel's the time of
+/// its connections passes. `records_bytes`: record every callback into a ring
 /// buffer of that size.
 pub fn attach(
     tunables: &Tunables,
+    dilation: u32,
     kernel_name: &str,
     records_bytes: Option<u32>,
 ) -> Result<(Object, OwnedFd)> {
-    let mut object = prepare(tunables, kernel_name, records_bytes)?;
+    let mut object = prepare(tunables, dilation, kernel_name, records_bytes)?;
     let link = with_ops(&mut object, tunables, |map| map.attach_struct_ops())?;
     let link = link.map_err(|source| match source.kind() {
         libbpf_rs::ErrorKind::AlreadyExists => Error::NameTaken(kernel_name.to_owned()),
@@ -239,7 +266,7 @@ pub fn attach(
 }
 
 fn replace(tunables: &Tunables, kernel_name: &str, link: &OwnedFd) -> Result<()> {
-    let mut object = prepare(tunables, kernel_name, None)?;
+    let mut object = prepare(tunables, UNDILATED, kernel_name, None)?;
     // The kernel takes a filled map only. Attaching fills it first, and then fails because the name is registered:
     // by the link that is about to take the map.
     match with_ops(&mut object, tunables, |map| map.attach_struct_ops())? {
@@ -263,7 +290,12 @@ fn with_ops<T>(
     map.as_mut().map(act).ok_or_else(|| object::missing_map(&name))
 }
 
-fn prepare(tunables: &Tunables, kernel_name: &str, records_bytes: Option<u32>) -> Result<Object> {
+fn prepare(
+    tunables: &Tunables,
+    dilation: u32,
+    kernel_name: &str,
+    records_bytes: Option<u32>,
+) -> Result<Object> {
     let algorithm = tunables.algorithm();
     let bytes = OBJECTS.iter().find(|(name, _)| *name == algorithm.name()).map(|(_, bytes)| *bytes);
     let bytes = bytes.ok_or_else(|| {
@@ -272,7 +304,7 @@ fn prepare(tunables: &Tunables, kernel_name: &str, records_bytes: Option<u32>) -
     })?;
     let mut object = object::open(kernel_name, bytes)?;
     object::set_initial(&mut object, SETTINGS_MAP, |bytes| {
-        Settings::write(bytes, tunables, records_bytes.is_some());
+        Settings::write(bytes, tunables, dilation, records_bytes.is_some());
     })?;
     if kernel_name != algorithm.kernel_name() {
         object::set_initial(&mut object, &algorithm.kernel_name(), |bytes| {
@@ -361,7 +393,7 @@ mod tests {
     fn a_held_registration_leaves_nothing_behind() {
         let owner = name("c");
         let name = owner.0.clone();
-        let held = hold_as(&reno(0), &name).unwrap();
+        let held = hold_as(&reno(0), 1, &name).unwrap();
         assert!(registered(&name));
         assert_eq!(held.tunables(), &reno(0));
         let message = unload_name(name.clone()).unwrap_err().to_string();
@@ -374,8 +406,8 @@ mod tests {
     fn holders_share_one_registration_and_the_last_one_ends_it() {
         let owner = name("d");
         let name = owner.0.clone();
-        let first = hold_as(&reno(0), &name).unwrap();
-        let second = hold_as(&reno(0), &name).unwrap();
+        let first = hold_as(&reno(0), 1, &name).unwrap();
+        let second = hold_as(&reno(0), 1, &name).unwrap();
         drop(first);
         assert!(registered(&name));
         drop(second);
@@ -387,7 +419,7 @@ mod tests {
         let owner = name("e");
         let name = owner.0.clone();
         load_as(&reno(100), &name).unwrap();
-        let held = hold_as(&reno(0), &name).unwrap();
+        let held = hold_as(&reno(0), 1, &name).unwrap();
         assert_eq!(held.tunables(), &reno(100));
         assert!(unload_name(name.clone()).unwrap().held);
         drop(held);
@@ -397,25 +429,35 @@ mod tests {
     #[test]
     fn tunables_that_are_asked_for_are_had_or_refused_with_both_values() {
         let owner = name("g");
-        let held = exactly(&reno(100), hold_as(&reno(100), &owner.0).unwrap()).unwrap();
+        let held = exactly(&reno(100), hold_as(&reno(100), 1, &owner.0).unwrap()).unwrap();
         assert_eq!(held.tunables(), &reno(100));
-        let refused = exactly(&reno(7), hold_as(&reno(7), &owner.0).unwrap());
+        let refused = exactly(&reno(7), hold_as(&reno(7), 1, &owner.0).unwrap());
         let message = refused.unwrap_err().to_string();
         assert!(message.contains("max_ssthresh_segments=100") && message.contains("segments=7"), "{message}");
+    }
+
+    #[test]
+    fn a_registration_of_another_speed_of_time_is_had_or_refused_with_both() {
+        let owner = name("h");
+        let held = exactly(&reno(0), hold_as(&reno(0), 4, &owner.0).unwrap()).unwrap();
+        assert_eq!(held.dilation(), 4);
+        let message = hold_as(&reno(0), 1, &owner.0).unwrap_err().to_string();
+        assert!(message.contains("dilation 4") && message.contains("dilation 1"), "{message}");
+        assert!(!loaded::find(&owner.0).unwrap().unwrap().settings.unwrap().is_this_build_with(&reno(0)));
     }
 
     #[test]
     fn a_name_held_with_other_settings_is_not_pinned_over() {
         let owner = name("f");
         let name = owner.0.clone();
-        let _held = hold_as(&reno(0), &name).unwrap();
+        let _held = hold_as(&reno(0), 1, &name).unwrap();
         let message = load_as(&reno(100), &name).unwrap_err().to_string();
         assert!(message.contains("held by a running longfat with other settings"), "{message}");
     }
 
     #[test]
     fn a_name_that_the_kernel_itself_has_is_taken() {
-        let message = attach(&reno(0), "cubic", None).unwrap_err().to_string();
+        let message = attach(&reno(0), 1, "cubic", None).unwrap_err().to_string();
         assert!(message.starts_with("'cubic' is registered in this kernel by another program"), "{message}");
     }
 

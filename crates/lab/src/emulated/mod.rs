@@ -8,6 +8,7 @@ mod network;
 use crate::{
     backend::{DRAIN_US, Observed, Tick},
     child::{self, Child, ChildError},
+    dilation::slowed,
     plan::{FlowPlan, FollowPlan, Plan},
     programs::{self, FollowFiles, file_name},
     samples::Samples,
@@ -16,6 +17,7 @@ use longfat_host::{Lease, facts, facts::CpuTimes, monotonic_ns, monotonic_us};
 use longfat_mobility::Key;
 use longfat_schema::{
     lines::LinesError,
+    own_time::OwnTime,
     run::{START_FILE, Start, write_json},
 };
 use network::Network;
@@ -86,6 +88,10 @@ pub fn run(
 ) -> Result<Observed, EmulationError> {
     let files = Files::create(place.directory)?;
     let lease = Lease::take(place.lease)?;
+    // From here to the samples everything is in the machine's time.
+    let (own, dilation) = (plan, plan.dilation);
+    let plan = &slowed(own);
+    let tick = &mut |slow: Tick| tick(slow.at_own_rate(dilation));
     let network = Network::build(lease, plan)?;
     let Place { program, lease, .. } = place;
     let mut stage = Stage { plan, program, lease, files, servers: Vec::new(), network };
@@ -95,7 +101,7 @@ pub fn run(
     let start_ns = monotonic_ns() + LEAD_NS;
     child::tell_start(&plan.flows, &mut senders, start_ns);
     // For who looks on; goes with the raw records.
-    let start = Start { start_us: (start_ns / 1000) as i64 };
+    let start = Start { start_us: (start_ns / 1000) as i64, dilation };
     write_json(&stage.files.raw.join(START_FILE), &start)?;
     let cpu_busy = stage.watch(&mut senders, start_ns, tick, stop)?;
     let duration_us = monotonic_us() - (start_ns / 1000) as i64;
@@ -103,8 +109,8 @@ pub fn run(
         let state = hosts.entry(host).or_default();
         state.counters = facts::growth(&state.counters, &after);
     }
-    let samples = stage.finish((start_ns / 1000) as i64)?;
-    Ok(Observed { samples, hosts, cpu_busy, duration_us })
+    let samples = stage.finish(start.own_time())?;
+    Ok(Observed { samples, hosts, cpu_busy, duration_us: duration_us / i64::from(dilation.times()) })
 }
 
 /// Directories of a run besides its tables.
@@ -228,7 +234,8 @@ impl Stage<'_> {
             Ok(Child::start(namespace, self.program, &arguments, &name, &self.log_file(&file))?)
         };
         let mut senders = self.plan.flows.iter().map(start).collect::<Result<Vec<_>, EmulationError>>()?;
-        while child::disagreed(&mut senders, child::LOOK)?.is_some() {
+        let within = child::AGREE_WITHIN * self.plan.dilation.times();
+        while child::disagreed(&mut senders, child::LOOK, within)?.is_some() {
             if stop.load(Ordering::Relaxed) {
                 return Err(EmulationError::Interrupted);
             }
@@ -249,6 +256,7 @@ impl Stage<'_> {
         let mut arrivals = Arrivals::default();
         let mut begun = false;
         let plan = self.plan;
+        let drain_us = DRAIN_US * i64::from(plan.dilation.times());
         let mut late: Vec<&FollowPlan> = plan.follows.iter().filter(|follow| follow.start_us > 0).collect();
         loop {
             if stop.load(Ordering::Relaxed) {
@@ -272,8 +280,8 @@ impl Stage<'_> {
             tick(Tick { elapsed_us, arriving_bps: arrivals.rate_bps(self.arrived_bytes()) });
             let running = senders.iter_mut().find(|sender| sender.ended.is_none());
             let Some(running) = running else { break };
-            if elapsed_us > window_end + DRAIN_US {
-                return Err(EmulationError::Endless(running.name.clone(), DRAIN_US / 1_000_000));
+            if elapsed_us > window_end + drain_us {
+                return Err(EmulationError::Endless(running.name.clone(), drain_us / 1_000_000));
             }
             let until_start = u64::try_from(-elapsed_us).ok().filter(|us| *us > 0);
             std::thread::sleep(until_start.map_or(POLL, |us| Duration::from_micros(us).min(POLL)));
@@ -307,7 +315,7 @@ impl Stage<'_> {
     }
 
     /// Ends the serving programs, in the reverse order of their start, and reads what all have written.
-    fn finish(mut self, start_us: i64) -> Result<Samples, EmulationError> {
+    fn finish(mut self, time: OwnTime) -> Result<Samples, EmulationError> {
         while let Some(mut server) = self.servers.pop() {
             server.stop()?;
         }
@@ -316,7 +324,7 @@ impl Stage<'_> {
             fs::read_dir(&self.files.raw).into_iter().flatten().flatten().map(|f| f.path()).collect();
         paths.sort();
         for path in paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "jsonl")) {
-            samples.gather(path, start_us)?;
+            samples.gather(path, time)?;
         }
         samples.sort();
         Ok(samples)

@@ -24,7 +24,10 @@ use longfat_host::{
     sysctl,
 };
 use longfat_kernel::{cc::Registration, support::Capability};
-use longfat_schema::run::{ClockEstimate, HostState, Machine};
+use longfat_schema::{
+    own_time::Dilation,
+    run::{ClockEstimate, HostState, Machine},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -227,7 +230,7 @@ impl Part {
         let host = plan.hosts.iter().find(|host| host.name == place.host);
         let wanted = host.map(settings_of).unwrap_or_default();
         Ok(Part {
-            _ccs: ccs_of(&at_host(&plan, &place.host)).map_err(other)?,
+            _ccs: ccs_of(&at_host(&plan, &place.host), Dilation::NONE).map_err(other)?,
             _settings: Settings::set(claim, &wanted).map_err(other)?,
             namespace: Namespace::current().map_err(other)?,
             servers: Vec::new(),
@@ -288,7 +291,7 @@ impl Part {
     fn status(&mut self) -> Result<Answer, Trouble> {
         self.servers.iter_mut().try_for_each(Child::check_alive)?;
         self.senders.iter_mut().try_for_each(Child::check)?;
-        let disagreed = child::disagreed(&mut self.senders, Duration::ZERO)?;
+        let disagreed = child::disagreed(&mut self.senders, Duration::ZERO, child::AGREE_WITHIN)?;
         let running = self.senders.iter_mut().find(|sender| sender.ended.is_none());
         let running = running.map(|sender| sender.name.clone());
         Ok(Answer::Status { disagreed, running, cpu: CpuTimes::now() })
@@ -389,7 +392,7 @@ fn lacks(plans: &[Plan], host: &str) -> Vec<Missing> {
     }
     missing.extend(kernels.into_iter().filter_map(|cc| missing_cc(cc)));
     if missing.is_empty() {
-        let tried = parts.iter().filter_map(|part| Some((part, ccs_of(part).err()?)));
+        let tried = parts.iter().filter_map(|part| Some((part, ccs_of(part, Dilation::NONE).err()?)));
         missing.extend(tried.map(|(part, error)| {
             Missing::new(part.ccs().join(", "), error.to_string(), "choose another with --set")
         }));

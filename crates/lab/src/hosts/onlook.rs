@@ -4,6 +4,7 @@ use super::{HostsError, Rebase, io_error, machine::Machine, talk};
 use crate::plan::{FlowPlan, Plan};
 use longfat_schema::{
     lines::Lines,
+    own_time::Dilation,
     record::Record,
     run::{START_FILE, Start, write_json},
 };
@@ -25,7 +26,7 @@ pub struct Onlook<'a> {
 impl<'a> Onlook<'a> {
     /// Of a run whose flows begin at `start_us`; its records go to `directory`.
     pub fn begin(directory: &Path, rebase: Rebase<'a>, start_us: i64) -> Result<Onlook<'a>, HostsError> {
-        write_json(&directory.join(START_FILE), &Start { start_us })?;
+        write_json(&directory.join(START_FILE), &Start { start_us, dilation: Dilation::NONE })?;
         let file = directory.join("so-far.jsonl");
         let lines = Lines::create(&file).map_err(|source| io_error(&file, source))?;
         Ok(Onlook { rebase, start_us, lines, asked_us: 0, arriving_bps: None })

@@ -12,7 +12,7 @@ pub use resolve::{plans, seed_of};
 use crate::spec::Protocol;
 use longfat_cc::{Algorithm, Tunables, queue::QueuePlan};
 use longfat_link::LinkPlan;
-use longfat_schema::{arrivals::Arrivals, run::AxisPoint};
+use longfat_schema::{arrivals::Arrivals, own_time::Dilation, run::AxisPoint};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,6 +37,9 @@ pub struct Plan {
     pub repeat: u32,
     /// Seed of every random choice of this run.
     pub seed: u64,
+    /// How many times slower than meant it is carried out where it is emulated. Every other value is the experiment's own.
+    #[serde(default, skip_serializing_if = "Dilation::is_none")]
+    pub dilation: Dilation,
     /// The flow the experiment is about.
     pub focus: Option<String>,
     /// Metrics are counted from here…
@@ -49,6 +52,9 @@ pub struct Plan {
     pub start_within_us: u64,
     /// Share of busy CPU above which the run is invalid.
     pub cpu_limit: Option<f64>,
+    /// Share of dropped packets that hold-ups may have caused; the judge's own limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_up_limit: Option<f64>,
     /// Hosts in order of names.
     pub hosts: Vec<HostPlan>,
     /// Links in order of names.

@@ -4,12 +4,15 @@ use super::{
     CablePlan, EndPlan, FlowPlan, HostPlan, Plan, RelayPlan, RoutePlan,
     network::{IPV4_PREFIX, IPV6_PREFIX, Topology, addresses},
 };
+use crate::dilation::{self, DilateSpec};
 use crate::spec::{
     CableSpec, Case, Experiment, FlowSpec, FollowSpec, HostSpec, Protocol, RelaySpec, Setting, SpecError,
 };
 use longfat_cc::Tunables;
 use longfat_schema::{
     SCHEMA_VERSION,
+    decode::Problem,
+    own_time::Dilation,
     units::{Nanos, Size},
 };
 use std::{
@@ -57,12 +60,14 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         axes: case.axes.clone(),
         repeat,
         seed,
+        dilation: Dilation::NONE,
         focus: head.focus.clone(),
         window_start_us,
         window_end_us: window_start_us + head.duration.as_us() as i64,
         sample_every_us: head.sample_every.as_us(),
         start_within_us: head.start_within.as_us(),
         cpu_limit: head.cpu_limit,
+        hold_up_limit: head.hold_up_limit,
         hosts: setting
             .hosts
             .iter()
@@ -79,7 +84,25 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         tunables: setting.tunables.clone(),
     };
     plan.tunables = every_tunable(&plan);
+    plan.dilation =
+        dilation_of(&plan, head.dilate).map_err(|refused| at_case(experiment, &plan.case, refused))?;
     Ok(plan)
+}
+
+/// What the experiment asks for, where nothing has a clock that cannot be slowed.
+fn dilation_of(plan: &Plan, dilate: DilateSpec) -> Result<Dilation, Vec<Problem>> {
+    let DilateSpec::Times(times) = dilate else { return Ok(dilation::least(plan).dilation) };
+    let dilation = Dilation::new(times).unwrap_or_default();
+    let refused = dilation::refusals(plan, dilation);
+    if refused.is_empty() { Ok(dilation) } else { Err(refused) }
+}
+
+/// What is wrong with one of several cases says with which.
+fn at_case(experiment: &Experiment, case: &str, mut problems: Vec<Problem>) -> SpecError {
+    if experiment.cases.len() > 1 {
+        problems.iter_mut().for_each(|problem| problem.path = format!("{case}: {}", problem.path));
+    }
+    SpecError::Problems(problems)
 }
 
 /// Also those at their defaults: the plan is the record of what ran, and a default may change with a version.

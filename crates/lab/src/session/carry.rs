@@ -3,6 +3,7 @@
 use super::{Event, SessionError, io_error, make_directory, unix_ms_of};
 use crate::{
     backend::{Backend, Observed, Tick},
+    dilation::remarks,
     emulated::{self, EmulationError, Place},
     hosts::{self, Hosts, HostsError, MachineError},
     judge,
@@ -13,6 +14,7 @@ use crate::{
 use longfat_kernel::cc::Registration;
 use longfat_schema::{
     SCHEMA_VERSION,
+    own_time::Dilation,
     run::{PLAN_FILE, Provenance, RunManifest, RunStatus, RunWriter, seal_run, write_json},
 };
 use std::{borrow::Cow, fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
@@ -131,7 +133,7 @@ impl Carrier<'_> {
         tick: &mut dyn FnMut(Tick),
         stop: &AtomicBool,
     ) -> Result<Attempt, SessionError> {
-        let _ccs = ccs_of(plan)?;
+        let _ccs = ccs_of(plan, plan.dilation)?;
         let lease = format!("{}-{}", plan.experiment, std::process::id());
         let place = Place { program: self.program, directory, lease: &lease };
         match emulated::run(plan, place, tick, stop) {
@@ -194,6 +196,8 @@ impl Carrier<'_> {
             Some(reason) => (RunStatus::Failed, vec![reason]),
             None => judge::verdict(&as_run, &observed.samples, &figures),
         };
+        let dilation = self.backend.dilation(plan);
+        let reasons = reasons.into_iter().chain(remarks(plan, dilation)).collect();
         Ok(RunManifest {
             schema_version: SCHEMA_VERSION,
             experiment: plan.experiment.clone(),
@@ -202,6 +206,7 @@ impl Carrier<'_> {
             repeat: plan.repeat,
             backend: self.backend.name().to_owned(),
             seed: plan.seed,
+            dilation,
             status,
             reasons,
             started_unix_ms: 0,
@@ -229,12 +234,14 @@ fn simulate(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Resul
     }
 }
 
-/// Every congestion control of a run, ours set as it says, for as long as the value lives.
-pub(crate) fn ccs_of(plan: &Plan) -> Result<Vec<Registration>, SessionError> {
+/// Every congestion control of a run, ours set as it says and as slow as the run, for as long as the value lives.
+pub(crate) fn ccs_of(plan: &Plan, dilation: Dilation) -> Result<Vec<Registration>, SessionError> {
     let names = plan.ccs();
     let set: Vec<_> = names.iter().filter_map(|name| plan.tunables_of(name)).collect();
-    let mut held = set.iter().map(longfat_kernel::cc::hold_with).collect::<Result<Vec<_>, _>>()?;
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let hold = |tunables| longfat_kernel::cc::hold_with(tunables, dilation.times());
+    let mut held = set.iter().map(hold).collect::<Result<Vec<_>, _>>()?;
+    let others = names.iter().filter(|name| plan.tunables_of(name).is_none());
+    let names: Vec<&str> = others.map(String::as_str).collect();
     held.extend(longfat_kernel::cc::ensure(&names)?);
     Ok(held)
 }

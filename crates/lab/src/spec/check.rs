@@ -120,6 +120,9 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     if head.cpu_limit.is_some_and(|limit| !(0.0..=1.0).contains(&limit)) {
         found.say("cpu_limit", "is a share of all processors, between 0 and 1");
     }
+    if head.hold_up_limit.is_some_and(|limit| !(0.0..=1.0).contains(&limit)) {
+        found.say("hold_up_limit", "is a share of all packets dropped, between 0 and 1");
+    }
     if let Some(focus) = &head.focus
         && !setting.flows.contains_key(focus)
     {

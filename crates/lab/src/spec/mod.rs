@@ -17,6 +17,7 @@ mod read;
 pub mod schema;
 pub mod sweep;
 
+use crate::dilation::DilateSpec;
 pub use follow::FollowSpec;
 use longfat_link::LinkSpec;
 pub use longfat_schema::decode::{self, Problem};
@@ -97,6 +98,11 @@ pub struct Head {
     pub start_within: Nanos,
     /// Share of busy CPU above which a run is invalid; without it a busy CPU is only noted.
     pub cpu_limit: Option<f64>,
+    /// Share of dropped packets that hold-ups of the machine may have caused; more, and a run is invalid. 0.25 when absent.
+    pub hold_up_limit: Option<f64>,
+    /// Emulated runs are carried out so many times slower, `"auto"`: as the path needs; figures are in the experiment's time.
+    #[serde(default)]
+    pub dilate: DilateSpec,
     /// Sysctls of every host; a host's own come on top.
     #[serde(default)]
     #[schemars(schema_with = "schema::sysctls")]

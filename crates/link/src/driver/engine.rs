@@ -2,6 +2,7 @@
 
 use super::{
     DriverError, Options, Start,
+    answers::Answers,
     batch::Batch,
     clock::{Clock, silences},
     frame::{self, ETHERNET_BYTES, VNET_BYTES},
@@ -33,6 +34,8 @@ pub struct Way {
     direction: Direction<Buffer>,
     batch: Batch,
     due_ns: Vec<u64>,
+    /// Of those to be sent, TCP packets of more than half of the MTU.
+    full_segments: u32,
     next_sample_ns: u64,
     /// Lateness of every delivered packet.
     pub lateness_ns: Histogram<u64>,
@@ -51,6 +54,8 @@ pub struct Engine {
     pool: Pool,
     pace: Pace,
     clock: Clock,
+    /// What the hosts at either end owe.
+    answers: [Answers; 2],
     mtu_bytes: u32,
     sample_interval_ns: u64,
     sampling: bool,
@@ -76,6 +81,7 @@ impl Engine {
             pool: Pool::new(max_frame_bytes(plan.mtu_bytes), pool_slots(plan), MAX_POOL_BYTES),
             pace: Pace::new(min_delay_ns, plan.coalesce_ns),
             clock: Clock::default(),
+            answers: Default::default(),
             mtu_bytes: plan.mtu_bytes,
             sample_interval_ns: plan.sample_interval_ns,
             sampling: false,
@@ -174,9 +180,14 @@ impl Engine {
             let taken = self.sockets[way].receive(|received| {
                 let arrival_ns =
                     (received.realtime_ns as i64 - *offset_ns.get_or_insert_with(realtime_offset_ns)) as u64;
-                (clock.path_ns(arrival_ns), counts.store(&received, pool, mtu))
+                let answer_ns =
+                    received.bytes.get(VNET_BYTES..).filter(|f| frame::is_tcp(f)).map(|_| arrival_ns);
+                (clock.path_ns(arrival_ns), answer_ns, counts.store(&received, pool, mtu))
             });
-            let Some((arrival_ns, packet)) = taken else { return now_ns };
+            let Some((arrival_ns, answer_ns, packet)) = taken else { return now_ns };
+            if let Some(hold_up) = answer_ns.and_then(|at_ns| self.answers[way].arrived(at_ns)) {
+                reporter.tell(Event::HoldUp(self.ways[way].name, hold_up));
+            }
             // The wall clock may be set while a frame waits: an arrival is never in the future, never out of order.
             last_ns = arrival_ns.clamp(last_ns, now_ns);
             self.sample_until(way, last_ns, reporter);
@@ -204,7 +215,9 @@ impl Engine {
     /// Sends everything due by `now_ns`.
     fn release(&mut self, way: usize, now_ns: u64) {
         let clock = &self.clock;
-        let (pool, socket, way) = (&mut self.pool, &self.sockets[1 - way], &mut self.ways[way]);
+        let half_bytes = self.mtu_bytes as usize / 2;
+        let (answers, socket) = (&mut self.answers[1 - way], &self.sockets[1 - way]);
+        let (pool, way) = (&mut self.pool, &mut self.ways[way]);
         while let Some(departure) = way.direction.dequeue(now_ns) {
             let Packet { payload: buffer, ecn, .. } = departure.packet;
             if departure.fate != Fate::Delivered {
@@ -215,13 +228,14 @@ impl Engine {
             if ecn == Ecn::Ce && frame::ecn(bytes) != Ecn::Ce {
                 frame::mark_ce(bytes);
             }
+            way.full_segments += u32::from(bytes.len() > half_bytes && frame::is_tcp(bytes));
             way.batch.add(pool, buffer);
             way.due_ns.push(departure.due_ns);
             if way.batch.is_full() {
-                way.send(pool, socket, clock);
+                way.send(pool, socket, clock, answers);
             }
         }
-        way.send(pool, socket, clock);
+        way.send(pool, socket, clock, answers);
     }
 }
 
@@ -240,6 +254,7 @@ impl Way {
             direction: Direction::new(direction, plan.mtu_bytes, plan.seed, stream),
             batch: Batch::new(plan.coalesce_ns > 0),
             due_ns: Vec::with_capacity(1024),
+            full_segments: 0,
             next_sample_ns: now_ns,
             lateness_ns,
             oversize_frames: 0,
@@ -265,11 +280,13 @@ impl Way {
     }
 
     /// Lateness is taken when the frames are handed to the kernel.
-    fn send(&mut self, pool: &mut Pool, socket: &PacketSocket, clock: &Clock) {
+    fn send(&mut self, pool: &mut Pool, socket: &PacketSocket, clock: &Clock, answers: &mut Answers) {
         if self.batch.is_empty() {
             return;
         }
-        let now_ns = clock.path_ns(monotonic_ns());
+        let host_ns = monotonic_ns();
+        (0..std::mem::take(&mut self.full_segments)).for_each(|_| answers.delivered(host_ns));
+        let now_ns = clock.path_ns(host_ns);
         for due_ns in self.due_ns.drain(..) {
             self.lateness_ns.saturating_record(now_ns.saturating_sub(due_ns).max(1));
         }

@@ -29,6 +29,18 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
+/// Whether it is TCP, without options or extensions before it.
+pub fn is_tcp(frame: &[u8]) -> bool {
+    if frame.len() < ETHERNET_BYTES + 20 {
+        return false;
+    }
+    match be16(frame, 12) {
+        ETHERTYPE_IPV4 => frame[23] == PROTOCOL_TCP,
+        ETHERTYPE_IPV6 => frame[20] == PROTOCOL_TCP,
+        _ => false,
+    }
+}
+
 /// The frame's ECN codepoint; frames that are not IP have none.
 pub fn ecn(frame: &[u8]) -> Ecn {
     if frame.len() < ETHERNET_BYTES + 2 {

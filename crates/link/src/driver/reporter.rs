@@ -1,10 +1,11 @@
 //! Samples leave the real-time thread through a bounded channel; an ordinary thread writes them to the file. The
 //! real-time thread never waits: what does not fit is counted and said at the end.
 
+use super::answers::HoldUp;
 use crate::{model::Counters, spec::DirectionName};
 use longfat_schema::{
     lines::Lines,
-    record::{Note, QueueSample, Record},
+    record::{Note, QueueSample, Record, StallSample},
 };
 use std::{
     io,
@@ -21,6 +22,8 @@ const DRAIN_EVERY: Duration = Duration::from_millis(20);
 pub enum Event {
     /// State of a direction.
     Sample(DirectionName, u64, Counters),
+    /// The hosts from which packets of that direction come were held up.
+    HoldUp(DirectionName, HoldUp),
     /// The driver was held up.
     Stall {
         /// Until when.
@@ -82,15 +85,33 @@ impl Reporter {
 fn write_all(link: &str, lines: &Lines, events: &Receiver<Event>) -> io::Result<()> {
     loop {
         match events.try_recv() {
-            Ok(event) => lines.write(&record(link, event))?,
+            Ok(event) => records(link, event).try_for_each(|record| lines.write(&record))?,
             Err(TryRecvError::Empty) => std::thread::sleep(DRAIN_EVERY),
             Err(TryRecvError::Disconnected) => return Ok(()),
         }
     }
 }
 
-fn record(link: &str, event: Event) -> Record {
-    match event {
+/// A hold-up of the driver is said to a person, too.
+fn records(link: &str, event: Event) -> impl Iterator<Item = Record> {
+    let stall = |of: String, to_ns: u64, for_ns: u64| {
+        Record::Stall(StallSample { time_us: (to_ns / 1000) as i64, of, duration_us: for_ns / 1000 })
+    };
+    let measured = match event {
+        Event::Stall { now_ns, late_ns, paused_ns } => {
+            Some(stall(link.to_owned(), now_ns, late_ns.saturating_sub(paused_ns)))
+        }
+        Event::HoldUp(from, HoldUp { from_ns, to_ns }) => {
+            Some(stall(format!("{link}/{}", from.as_str()), to_ns, to_ns - from_ns))
+        }
+        Event::Sample(..) => None,
+    };
+    said(link, event).into_iter().chain(measured)
+}
+
+fn said(link: &str, event: Event) -> Option<Record> {
+    Some(match event {
+        Event::HoldUp(..) => return None,
         Event::Sample(direction, time_ns, counters) => Record::Queue(QueueSample {
             time_us: (time_ns / 1000) as i64,
             link: link.to_owned(),
@@ -109,7 +130,7 @@ fn record(link: &str, event: Event) -> Record {
             source: link.to_owned(),
             message: stall(late_ns, paused_ns),
         }),
-    }
+    })
 }
 
 fn stall(late_ns: u64, paused_ns: u64) -> String {

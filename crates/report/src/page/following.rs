@@ -206,6 +206,7 @@ mod tests {
             spread: Spread::of(values.iter().copied()).unwrap(),
         };
         CaseSummary {
+            dilation: Default::default(),
             name: String::new(),
             title: String::new(),
             done: 1,

@@ -313,7 +313,8 @@ fn run_line(case: &Case, index: usize) -> String {
         (true, _) => " (there is no valid repeat)",
         _ => "",
     };
-    format!("{} Repeat {}{role}, window {} s", chip(run.status), run.repeat, number(window))
+    let slower = if run.dilation.is_none() { String::new() } else { format!(", {}× slower", run.dilation) };
+    format!("{} Repeat {}{role}, window {} s{slower}", chip(run.status), run.repeat, number(window))
 }
 
 pub(crate) fn run(figures: &RunFigures) -> String {

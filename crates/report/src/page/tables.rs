@@ -7,7 +7,7 @@ use crate::{
     quantity::Quantity,
     summary::{COLUMNS, CaseSummary, Column, ShownCell, ShownColumn, Summary},
 };
-use longfat_schema::run::Spread;
+use longfat_schema::{own_time::Dilation, run::Spread};
 
 /// A table that scrolls within itself and can be scrolled from the keyboard. `caption`, `head` and `body` are HTML.
 pub fn scrolling(caption: &str, head: &str, body: &str) -> String {
@@ -46,16 +46,22 @@ pub fn summary(experiment: &Experiment) -> String {
     let row = |(index, case): (usize, &CaseSummary)| {
         let cells = columns.iter().map(|column| summary_cells(&column.cells[index], with_published(column)));
         format!(
-            "<tr><th scope=\"row\">{}</th><td>{} of {}</td>{}</tr>",
+            "<tr><th scope=\"row\">{}</th><td>{} of {}{}</td>{}</tr>",
             escape(&case.title),
             case.done,
             case.done + case.invalid + case.failed,
+            slower(case.dilation),
             cells.collect::<String>(),
         )
     };
     let body: String = summary.cases.iter().enumerate().map(row).collect();
     let table = scrolling("Median over the valid repeats; least – greatest beneath", &head, &body);
     format!("<section><h2>Summary{}</h2>{table}{}</section>", of_focus(summary), every_metric(summary))
+}
+
+/// That runs were carried out slower than meant; their figures are in the experiment's time all the same.
+fn slower(dilation: Dilation) -> String {
+    if dilation.is_none() { String::new() } else { format!("<small>{dilation}× slower</small>") }
 }
 
 fn of_focus(summary: &Summary) -> String {
@@ -174,4 +180,15 @@ pub fn foot<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> String
     let term = |c: &Column| format!("<dt>{}</dt><dd>{}</dd>", escape(c.heading), escape(c.meaning));
     let terms: String = COLUMNS.iter().filter(is_shown).map(term).collect();
     format!("<section><h2>What the columns mean</h2><dl class=\"terms\">{terms}</dl></section>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_that_were_carried_out_slower_say_so_and_others_say_nothing() {
+        assert_eq!(slower(Dilation::new(4).unwrap_or_default()), "<small>4× slower</small>");
+        assert_eq!(slower(Dilation::NONE), "");
+    }
 }

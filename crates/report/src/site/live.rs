@@ -59,7 +59,7 @@ fn run(path: &Path, now: SystemTime, prefix: &str) -> io::Result<LiveRun> {
     let files = files_in(&raw);
     let mut samples = Samples::default();
     if let Some(start) = start {
-        files.iter().for_each(|file| tail(file, start.start_us, &mut samples));
+        files.iter().for_each(|file| tail(file, start, &mut samples));
         samples.sort();
     }
     let elapsed_us = last_us(&samples);
@@ -91,9 +91,9 @@ fn files_in(raw: &Path) -> Vec<PathBuf> {
 }
 
 /// What cannot be read is not drawn: the session itself reads, and judges, everything in the end.
-fn tail(file: &Path, start_us: i64, samples: &mut Samples) {
+fn tail(file: &Path, start: Start, samples: &mut Samples) {
     let _ = lines::read_last(file, TAIL_BYTES, |mut record| {
-        record.rebase(start_us);
+        start.own_time().bring(&mut record);
         samples.push(record);
     });
 }

@@ -192,7 +192,7 @@ mod tests {
         let (result, runs) = find_runs(directory.path()).unwrap();
         assert!(result.is_none());
         assert_eq!(runs[0].manifest, manifest);
-        assert_eq!(manifest.files.unwrap().len(), 10);
+        assert_eq!(manifest.files.unwrap().len(), 11);
         assert_eq!(runs[0].read::<EchoSample>().unwrap(), [echo]);
         assert_eq!(runs[0].read::<TcpSample>().unwrap(), []);
     }

@@ -1,6 +1,7 @@
 //! What is known about a run and about a result, besides the samples.
 
 use super::{Beside, FileRecord, Twin};
+use crate::own_time::{Dilation, OwnTime};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
@@ -19,6 +20,16 @@ pub const START_FILE: &str = "start.json";
 pub struct Start {
     /// Monotonic clock.
     pub start_us: i64,
+    /// How many times slower than meant the run is carried out.
+    #[serde(default, skip_serializing_if = "Dilation::is_none")]
+    pub dilation: Dilation,
+}
+
+impl Start {
+    /// How times of its programs become times of the run.
+    pub fn own_time(self) -> OwnTime {
+        OwnTime { start_us: self.start_us, dilation: self.dilation }
+    }
 }
 
 /// How a run ended.
@@ -91,6 +102,9 @@ pub struct RunManifest {
     pub backend: String,
     /// Seed of every random choice.
     pub seed: u64,
+    /// How many times slower than meant it was carried out. Everything reported is in the experiment's own time.
+    #[serde(default, skip_serializing_if = "Dilation::is_none")]
+    pub dilation: Dilation,
     /// How it ended.
     pub status: RunStatus,
     /// Why it is not [`RunStatus::Done`], or what a reader should know.

@@ -3,7 +3,7 @@
 use super::{CheckArgs, expected_time, hosts, missing, table};
 use crate::{outcome::Outcome, stop};
 use longfat_host::facts;
-use longfat_lab::{backend::Backend, hosts::Hosts, plan::Plan, show};
+use longfat_lab::{backend::Backend, dilation, hosts::Hosts, plan::Plan, show};
 use longfat_report::quantity;
 use std::{
     collections::BTreeSet,
@@ -38,7 +38,7 @@ pub fn check(args: &CheckArgs) -> Outcome {
 }
 
 fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
-    let time = show::span(expected_time(plans));
+    let time = show::span(expected_time(plans, Backend::Hosts));
     println!("On real hosts (--backend hosts): about {time}, {}", disk(plans, Backend::Hosts));
     let read = hosts::read(file, plans)?;
     read.problems.iter().for_each(|problem| println!("  - {problem}"));
@@ -60,7 +60,7 @@ fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
 }
 
 fn emulation(plans: &[Plan]) {
-    let time = show::span(expected_time(plans));
+    let time = show::span(expected_time(plans, Backend::Emulated));
     println!("Emulated: about {time}, {}", disk(plans, Backend::Emulated));
     let missing = missing(plans);
     if missing.is_empty() {
@@ -70,6 +70,17 @@ fn emulation(plans: &[Plan]) {
         missing.iter().for_each(|thing| println!("  - {thing}"));
     }
     honesty(plans).iter().for_each(|line| println!("  {line}"));
+    dilations(plans).iter().for_each(|line| println!("  {line}"));
+}
+
+/// Each case that a small machine would hold up at the speed it is carried out at, and what would do.
+fn dilations(plans: &[Plan]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let cases = plans.iter().filter(|plan| seen.insert(plan.case.as_str()));
+    let short = cases.map(|plan| (plan, dilation::least(plan)));
+    let said = short.filter(|(plan, need)| need.exceeds(plan.dilation));
+    said.map(|(plan, need)| format!("{}: a machine of two cores may not be quick enough; {need}", plan.case))
+        .collect()
 }
 
 fn simulation(plans: &[Plan]) {

@@ -42,13 +42,13 @@ pub struct Progress {
 impl Progress {
     pub fn new(plans: &[Plan], backend: Backend, is_serial: bool) -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        let total = expected_time(plans);
+        let total = expected_time(plans, backend);
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total.as_millis() as u64), target);
         let style = ProgressStyle::with_template("{bar:24} {prefix} {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
         let lengths: Vec<Duration> =
-            plans.iter().map(|plan| expected_time(std::slice::from_ref(plan))).collect();
+            plans.iter().map(|plan| expected_time(std::slice::from_ref(plan), backend)).collect();
         let sum = |sum: &mut Duration, own: &Duration| Some(std::mem::replace(sum, *sum + *own));
         let before = lengths.iter().scan(Duration::ZERO, sum).collect();
         if !terminal {

@@ -45,11 +45,12 @@ pub fn plans(plans: &[Plan]) -> Table {
                 format!("{} on {}: {} | {}", relay.name, relay.host, relay.cc_client, relay.cc_server)
             })
             .collect();
+        let slower = if plan.dilation.is_none() { String::new() } else { format!(" × {}", plan.dilation) };
         let time = plan.window_end_us as f64 / 1e6;
         table.add_row([
             plan.case.clone(),
             runs.to_string(),
-            format!("{time} s"),
+            format!("{time} s{slower}"),
             flows.join("\n"),
             relays.join("\n"),
         ]);
@@ -125,8 +126,14 @@ fn row(case: &CaseInfo, focus: &str, runs: &[RunManifest]) -> Vec<String> {
         median("retransmitted_segments", focus).unwrap_or_else(none),
         median("fairness_jain", "").unwrap_or_else(none),
         busiest_link(case, runs).unwrap_or_else(none),
-        format!("{valid} of {}", mine().count()),
+        format!("{valid} of {}{}", mine().count(), slower(mine())),
     ]
+}
+
+/// By how much runs were carried out slower than meant, where they were.
+fn slower<'a>(runs: impl Iterator<Item = &'a RunManifest>) -> String {
+    let most = runs.map(|run| run.dilation).max().unwrap_or_default();
+    if most.is_none() { String::new() } else { format!(", {most}× slower") }
 }
 
 /// Use of the busiest direction of an emulated link.

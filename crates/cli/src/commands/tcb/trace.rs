@@ -194,6 +194,7 @@ fn manifest(table: &Rows, run: &Ended) -> RunManifest {
         repeat: 1,
         backend: "hosts".into(),
         seed: 0,
+        dilation: Default::default(),
         status: if reasons.is_empty() { RunStatus::Done } else { RunStatus::Invalid },
         reasons,
         started_unix_ms: run.started_unix_ms,

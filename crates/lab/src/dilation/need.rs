@@ -1,0 +1,111 @@
+//! How much slower a run has to be for the hold-ups of a small machine not to matter. Pure: of the plan alone, so that the
+//! same experiment has the same plan everywhere. Whether the machine kept to it is judged of each run.
+
+use super::{MOST, refusals};
+use crate::plan::{FlowPlan, Plan, network::Topology};
+use longfat_link::plan::DirectionPlan;
+use longfat_schema::own_time::Dilation;
+use std::fmt;
+
+/// How long programs of a machine of two cores are held up now and then. Assumed, not measured: two turns of the scheduler.
+const HOLD_UP_NS: u64 = 8_000_000;
+/// Packets per second, data and acknowledgements, of all emulated links of a run that such a machine carries. Assumed, too.
+const PACKETS_PER_S: f64 = 40_000.0;
+
+/// What a plan needs, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Need {
+    /// How many times slower.
+    pub dilation: Dilation,
+    /// What would be held up, in words; empty where nothing would.
+    pub why: String,
+}
+
+/// The least dilation that a machine of two cores carries honestly, and 1 where something has a clock that cannot be slowed.
+pub fn least(plan: &Plan) -> Need {
+    let needs = [of_queues(plan), of_round_trips(plan), of_packets(plan)];
+    let greatest = needs.into_iter().flatten().max_by(|a, b| a.0.total_cmp(&b.0));
+    let Some((times, why)) = greatest.filter(|(times, _)| *times > 1.0) else { return Need::none("") };
+    let dilation = Dilation::new((times.ceil() as u32).clamp(1, MOST)).unwrap_or_default();
+    match refusals(plan, dilation).first() {
+        Some(refusal) => Need::none(&format!(
+            "{why}; dilate = {dilation} is refused: {}: {}",
+            refusal.path, refusal.message
+        )),
+        None => Need { dilation, why },
+    }
+}
+
+impl Need {
+    /// Whether a run of that dilation is likely to be held up, with or without a mend.
+    pub fn exceeds(&self, dilation: Dilation) -> bool {
+        !self.why.is_empty() && (self.dilation.is_none() || self.dilation > dilation)
+    }
+
+    fn none(why: &str) -> Need {
+        Need { dilation: Dilation::NONE, why: why.to_owned() }
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.dilation.is_none() {
+            f.write_str(&self.why)
+        } else {
+            write!(f, "dilate = {}: {}", self.dilation, self.why)
+        }
+    }
+}
+
+/// A hold-up longer than a queue takes to drain empties it, or fills it, with nobody's doing.
+fn of_queues(plan: &Plan) -> Option<(f64, String)> {
+    let drains = directions(plan).filter_map(|(name, direction)| Some((drain_ns(direction)?, name)));
+    let (drain_ns, name) = drains.min_by_key(|(ns, _)| *ns)?;
+    let why = format!("the queue of link '{name}' drains in {}", ms(drain_ns));
+    Some((HOLD_UP_NS as f64 / drain_ns.max(1) as f64, why))
+}
+
+/// One longer than a quarter of a round trip makes a clump of what should be spread over it.
+fn of_round_trips(plan: &Plan) -> Option<(f64, String)> {
+    let of_flows = plan.flows.iter().map(|flow| (round_trip_ns(plan, flow), flow));
+    let (rtt_ns, flow) = of_flows.filter(|(ns, _)| *ns > 0).min_by_key(|(ns, _)| *ns)?;
+    let why = format!("a quarter of the round trip of flow '{}' is {}", flow.name, ms(rtt_ns / 4));
+    Some((HOLD_UP_NS as f64 / (rtt_ns as f64 / 4.0), why))
+}
+
+fn of_packets(plan: &Plan) -> Option<(f64, String)> {
+    let rates = directions(plan).filter_map(|(_, direction)| rate_bps(direction));
+    // Of both directions one is full; half as many acknowledgements go the other way.
+    let per_s: f64 = rates.map(|bps| bps as f64 / (8.0 * 1500.0)).sum::<f64>() / 2.0 * 1.5;
+    (per_s > 0.0).then(|| (per_s / PACKETS_PER_S, format!("{per_s:.0} packets per second")))
+}
+
+fn directions(plan: &Plan) -> impl Iterator<Item = (&str, &DirectionPlan)> {
+    let paths = plan.links.iter().filter_map(|cable| Some((cable.name.as_str(), cable.path.as_ref()?)));
+    paths.flat_map(|(name, path)| [(name, &path.forward), (name, &path.backward)])
+}
+
+fn rate_bps(direction: &DirectionPlan) -> Option<u64> {
+    let changes = direction.schedule.iter().map(|change| &change.line);
+    std::iter::once(&direction.line).chain(changes).filter_map(|line| line.rate_bps).max()
+}
+
+/// How long the queue takes to drain at the link's greatest rate.
+pub fn drain_ns(direction: &DirectionPlan) -> Option<u64> {
+    let bits = u128::from(direction.queue.limit_bytes) * 8_000_000_000;
+    rate_bps(direction)
+        .filter(|bps| *bps > 0)
+        .map(|bps| u64::try_from(bits / u128::from(bps)).unwrap_or(u64::MAX))
+}
+
+/// Propagation there and back, of the way a flow goes.
+pub fn round_trip_ns(plan: &Plan, flow: &FlowPlan) -> u64 {
+    let path = Topology::of_plan(plan).path(&flow.from, &flow.to).unwrap_or_default();
+    let cables =
+        path.iter().filter_map(|hop| plan.links.iter().find(|cable| cable.name == hop.link)?.path.as_ref());
+    cables.map(|path| path.forward.line.delay_ns + path.backward.line.delay_ns).sum()
+}
+
+fn ms(ns: u64) -> String {
+    format!("{:.1} ms", ns as f64 / 1e6)
+}

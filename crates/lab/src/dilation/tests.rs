@@ -1,0 +1,137 @@
+use super::*;
+use crate::{
+    plan::{plans, tests_support::SMALL},
+    spec::{Experiment, SpecError, overlay::Value},
+};
+use longfat_link::plan::{DirectionPlan, DisciplinePlan};
+
+/// Reno over 200 Mbit/s, 40 ms there and back, a queue of 64 KB.
+const SHORT_QUEUE: &str = r#"
+name = "short"
+warmup = "1s"
+duration = "2s"
+[hosts.a]
+sysctls = { "net.ipv4.tcp_min_rtt_wlen" = 10 }
+[hosts.b]
+[links.path]
+between = ["a", "b"]
+rate = "200Mbit"
+delay = "20ms"
+jitter = "1ms"
+queue = { discipline = "codel", limit = "64KB", target = "5ms", interval = "100ms" }
+schedule = [{ at = "1s", rate = "50Mbit" }]
+[flows.f]
+from = "a"
+to = "b"
+cc = "lf_reno"
+start = "500ms"
+stagger = "10ms"
+rate = "1Mbit"
+"#;
+
+fn with(text: &str, overrides: &[(&str, Value)]) -> Result<Plan, SpecError> {
+    let overrides: Vec<_> = overrides.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+    Ok(plans(&Experiment::read(text, &overrides)?)?.remove(0))
+}
+
+fn times(times: i64) -> (&'static str, Value) {
+    ("dilate", Value::Integer(times))
+}
+
+fn refused(text: &str, overrides: &[(&str, Value)]) -> String {
+    with(text, overrides).unwrap_err().to_string()
+}
+
+#[test]
+fn times_are_multiplied_rates_divided_and_bytes_stay() {
+    let own = with(SHORT_QUEUE, &[times(4)]).unwrap();
+    let slow = slowed(&own);
+    assert_eq!((slow.window_start_us, slow.window_end_us), (4_000_000, 12_000_000));
+    assert_eq!((slow.sample_every_us, slow.start_within_us), (40_000, 400_000));
+    let path = slow.links[0].path.as_ref().unwrap();
+    assert_eq!(
+        (path.sample_interval_ns, path.late_limit_ns),
+        (40_000_000, 4 * own.links[0].path.as_ref().unwrap().late_limit_ns)
+    );
+    let DirectionPlan { line, queue, schedule, .. } = &path.forward;
+    assert_eq!((line.rate_bps, line.delay_ns, line.jitter_ns), (Some(50_000_000), 80_000_000, 4_000_000));
+    assert_eq!((schedule[0].at_ns, schedule[0].line.rate_bps), (4_000_000_000, Some(12_500_000)));
+    assert_eq!(queue.limit_bytes, own.links[0].path.as_ref().unwrap().forward.queue.limit_bytes);
+    let DisciplinePlan::Codel(codel) = &queue.discipline else { panic!("{queue:?}") };
+    assert_eq!((codel.target_ns, codel.interval_ns), (20_000_000, 400_000_000));
+    let flow = &slow.flows[0];
+    assert_eq!((flow.start_us, flow.stagger_us, flow.rate_bps), (2_000_000, 40_000, Some(250_000)));
+    assert_eq!(flow.duration_us, 4 * own.flows[0].duration_us);
+}
+
+#[test]
+fn tcps_own_clocks_slow_down_from_what_the_host_has() {
+    let slow = slowed(&with(SHORT_QUEUE, &[times(4)]).unwrap());
+    let of = |host: usize, key: &str| slow.hosts[host].sysctls.get(key).cloned();
+    assert_eq!(of(0, "net.ipv4.tcp_rto_min_us").as_deref(), Some("800000"));
+    assert_eq!(of(0, "net.ipv4.tcp_min_rtt_wlen").as_deref(), Some("40"), "the experiment's own value");
+    assert_eq!(of(1, "net.ipv4.tcp_min_rtt_wlen").as_deref(), Some("1200"), "the kernel's");
+    assert_eq!(of(0, "net.ipv4.tcp_rto_max_ms"), None, "120 s is the most there is");
+}
+
+#[test]
+fn a_plan_at_its_own_speed_is_carried_out_as_it_is() {
+    let own = with(SHORT_QUEUE, &[]).unwrap();
+    assert_eq!(slowed(&own), own);
+    assert!(
+        !serde_json::to_string(&own).unwrap().contains("dilation"),
+        "plans of before stay what they were"
+    );
+}
+
+#[test]
+fn what_has_a_clock_of_its_own_is_refused_with_the_mend() {
+    let cc = |name: &str| ("flows.f.cc", Value::String(name.to_owned()));
+    let said = refused(SHORT_QUEUE, &[times(4), cc("cubic")]);
+    assert!(said.contains("flows.f.cc") && said.contains("'cubic'") && said.contains("lf_cubic"), "{said}");
+    assert!(refused(SHORT_QUEUE, &[times(4), cc("bbr")]).contains("one of ours"));
+    assert!(with(SHORT_QUEUE, &[times(1), cc("cubic")]).is_ok());
+    assert!(with(SHORT_QUEUE, &[times(4), cc("reno")]).is_ok(), "the kernel's has no clock");
+    assert!(refused(SMALL, &[times(4)]).contains("relays.pep"));
+    let said = refused(SHORT_QUEUE, &[times(100)]);
+    assert!(said.contains("40 ms, 4000 ms when 100 times slower") && said.contains("dilate = 74"), "{said}");
+}
+
+#[test]
+fn a_dilation_that_is_none_is_refused_with_the_range() {
+    for wrong in [Value::Integer(0), Value::Integer(5000), Value::String("fast".into()), Value::Integer(-1)] {
+        let said = refused(SHORT_QUEUE, &[("dilate", wrong.clone())]);
+        assert!(said.contains("no dilation: a whole number from 1 to 3600, or \"auto\""), "{wrong}: {said}");
+    }
+}
+
+#[test]
+fn auto_is_the_least_that_keeps_hold_ups_below_the_drain_of_a_queue_and_a_quarter_of_the_round_trip() {
+    let auto = ("dilate", Value::String("auto".into()));
+    let rate = |rate: &str| ("links.path.rate", Value::String(rate.to_owned()));
+    // 64 KB at 200 Mbit/s drain in 2.6 ms, at 25 Mbit/s in 21 ms.
+    let plan = with(SHORT_QUEUE, std::slice::from_ref(&auto)).unwrap();
+    let need = least(&plan);
+    assert_eq!((plan.dilation, need.dilation.times()), (need.dilation, 4));
+    assert!(need.to_string().starts_with("dilate = 4: the queue of link 'path' drains in 2.6 ms"), "{need}");
+    let calm =
+        with(SHORT_QUEUE, &[auto.clone(), rate("25Mbit"), ("links.path.schedule", Value::Array(Vec::new()))]);
+    assert_eq!(calm.unwrap().dilation, Dilation::NONE);
+    let kernels = [auto, ("flows.f.cc", Value::String("cubic".into()))];
+    assert_eq!(with(SHORT_QUEUE, &kernels).unwrap().dilation, Dilation::NONE, "it cannot be slowed");
+}
+
+#[test]
+fn who_reads_the_figures_is_told_what_slowed_down_less() {
+    let plan = with(SHORT_QUEUE, &[times(4)]).unwrap();
+    let told = remarks(&plan, plan.dilation);
+    assert_eq!(
+        told,
+        ["dilation 4: an acknowledgement is delayed by at most 10 ms (40 ms of the kernel's time)"]
+    );
+    let slow = with(SHORT_QUEUE, &[times(4), ("links.path.rate", Value::String("1Mbit".into()))]).unwrap();
+    assert!(remarks(&slow, slow.dilation)[1].contains("link 'path'"));
+    let far = with(SHORT_QUEUE, &[times(30)]).unwrap();
+    assert!(remarks(&far, far.dilation)[1].contains("connections of 'f' are asked for twice"));
+    assert!(remarks(&plan, Dilation::NONE).is_empty());
+}

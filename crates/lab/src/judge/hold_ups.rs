@@ -1,0 +1,274 @@
+//! What hold-ups of the machine could have done to a run: how much of what was dropped came within a round trip after one.
+//! Pure.
+//!
+//! Hosts that share processors with all others are held up now and then. They answer late and then all at once, and a queue
+//! that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the machine's
+//! making. A run whose drops may come from such clumps says nothing about TCP.
+
+use crate::{
+    dilation::{MOST, drain_ns, refusals, round_trip_ns},
+    metrics::growth_within,
+    plan::{CablePlan, Plan},
+    samples::Samples,
+};
+use longfat_schema::{own_time::Dilation, record::StallSample};
+
+/// Share of what was dropped above which a run is invalid, where the experiment says nothing.
+const SHARE_MOST: f64 = 0.25;
+/// Fewer drops than this are chance.
+const DROPS_LEAST: f64 = 4.0;
+
+/// A time within which what was dropped may be a hold-up's doing.
+type Span = (i64, i64);
+
+/// What hold-ups could have done on one link.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Consequence {
+    /// The link.
+    pub link: String,
+    /// How many there were.
+    pub count: usize,
+    /// The longest that nine of ten of them do not exceed, in the experiment's time.
+    pub length_us: u64,
+    /// How long one may be without consequence.
+    pub harmless_us: u64,
+    /// Packets dropped within a round trip after one.
+    pub after: f64,
+    /// Packets dropped in all.
+    pub all: f64,
+    /// Share of the window that lies within a round trip after one.
+    pub covered: f64,
+}
+
+impl Consequence {
+    /// Share of what was dropped that hold-ups could have caused.
+    pub fn share(&self) -> f64 {
+        if self.all > 0.0 { self.after / self.all } else { 0.0 }
+    }
+}
+
+/// Every link's, where there were hold-ups that count.
+pub(crate) fn consequences(plan: &Plan, samples: &Samples) -> Vec<Consequence> {
+    plan.links.iter().filter_map(|cable| of_link(plan, cable, samples)).collect()
+}
+
+/// Why a run is invalid for them.
+pub(super) fn faults(plan: &Plan, samples: &Samples) -> Vec<String> {
+    let most = plan.hold_up_limit.unwrap_or(SHARE_MOST);
+    let grave = |c: &Consequence| c.all >= DROPS_LEAST && c.share() > most;
+    consequences(plan, samples).into_iter().filter(grave).map(|found| fault(plan, &found)).collect()
+}
+
+fn fault(plan: &Plan, found: &Consequence) -> String {
+    let ms = |us: u64| us as f64 / 1000.0;
+    format!(
+        "link '{}': {:.0} of {:.0} packets were dropped within a round trip after a hold-up of the hosts or the driver longer \
+         than {:.1} ms, which may have caused them ({} of them, up to {:.1} ms; limit {:.0} %): {}",
+        found.link,
+        found.after,
+        found.all,
+        ms(found.harmless_us),
+        found.count,
+        ms(found.length_us),
+        plan.hold_up_limit.unwrap_or(SHARE_MOST) * 100.0,
+        remedy(plan, found)
+    )
+}
+
+/// The dilation at which nearly all of them would have had no consequence.
+fn remedy(plan: &Plan, found: &Consequence) -> String {
+    let times = u64::from(plan.dilation.times()) * found.length_us.div_ceil(found.harmless_us.max(1));
+    let wanted = u32::try_from(times).ok().filter(|times| *times <= MOST).and_then(Dilation::new);
+    let elsewhere = "take a machine with more processors, or --backend sim";
+    match wanted.map(|dilation| (dilation, refusals(plan, dilation))) {
+        Some((dilation, refused)) if refused.is_empty() => format!("write dilate = {dilation}"),
+        Some((dilation, refused)) => {
+            format!(
+                "{elsewhere}; dilate = {dilation} is refused: {}: {}",
+                refused[0].path, refused[0].message
+            )
+        }
+        None => elsewhere.to_owned(),
+    }
+}
+
+fn of_link(plan: &Plan, cable: &CablePlan, samples: &Samples) -> Option<Consequence> {
+    let path = cable.path.as_ref()?;
+    let rtt_ns = plan.flows.iter().map(|flow| round_trip_ns(plan, flow)).filter(|ns| *ns > 0);
+    let (least_rtt_ns, rtt_ns) = (rtt_ns.clone().min()?, rtt_ns.max()?);
+    let drains = || [&path.forward, &path.backward].into_iter().filter_map(drain_ns);
+    let harmless_us = drains().min().unwrap_or(u64::MAX).min(least_rtt_ns / 4) / 1000;
+    let mut counted: Vec<&StallSample> = samples.stall.iter().collect();
+    counted.retain(|stall| stall.duration_us > harmless_us && counts(plan, cable, &stall.of));
+    let mut lengths: Vec<u64> = counted.iter().map(|stall| stall.duration_us).collect();
+    lengths.sort_unstable();
+    let length_us = *lengths.get((lengths.len() * 9).div_ceil(10).checked_sub(1)?)?;
+    // What the clump meets has waited as long as a full queue takes, at most.
+    let reach_us = (rtt_ns + drains().max().unwrap_or(0)) / 1000;
+    let spans = united(counted.iter().map(|stall| {
+        (stall.time_us - stall.duration_us as i64, stall.time_us.saturating_add(reach_us as i64))
+    }));
+    let window = (plan.window_start_us, plan.window_end_us);
+    let inside: Vec<Span> = spans.into_iter().filter_map(|span| common(span, window)).collect();
+    let dropped = |span: Span| dropped(samples, cable, span);
+    Some(Consequence {
+        link: cable.name.clone(),
+        count: counted.len(),
+        length_us,
+        harmless_us,
+        // A sum of nothing is a negative zero.
+        after: inside.iter().copied().map(dropped).sum::<f64>().round() + 0.0,
+        all: dropped(window).round(),
+        covered: inside.iter().map(|(from, to)| to - from).sum::<i64>() as f64 / (window.1 - window.0) as f64,
+    })
+}
+
+/// Whose hold-ups a link can tell: its driver's own, and those of hosts that are an end of TCP and no more. Who forwards
+/// answers when others do.
+fn counts(plan: &Plan, cable: &CablePlan, of: &str) -> bool {
+    let Some((link, direction)) = of.split_once('/') else { return of == cable.name };
+    let end = &cable.ends[usize::from(direction == "backward")];
+    link == cable.name && !plan.hosts.iter().any(|host| host.name == end.host && host.forward)
+}
+
+fn dropped(samples: &Samples, cable: &CablePlan, span: Span) -> f64 {
+    let of = |direction: &str| {
+        let mine = samples.queue.iter().filter(|s| s.link == cable.name && s.direction == direction);
+        let points: Vec<_> = mine.map(|sample| (sample.time_us, sample.dropped_packets as f64)).collect();
+        growth_within(&points, span)
+    };
+    of("forward") + of("backward")
+}
+
+fn common(a: Span, b: Span) -> Option<Span> {
+    let (from, to) = (a.0.max(b.0), a.1.min(b.1));
+    (from < to).then_some((from, to))
+}
+
+/// As few spans as there are, none of which touches another.
+fn united(spans: impl Iterator<Item = Span>) -> Vec<Span> {
+    let mut spans: Vec<Span> = spans.collect();
+    spans.sort_unstable();
+    let mut found: Vec<Span> = Vec::new();
+    for (from, to) in spans {
+        match found.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => found.push((from, to)),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{plan::plans, spec::Experiment};
+    use longfat_schema::record::QueueSample;
+
+    /// 64 KB at 200 Mbit/s drain in 2.6 ms; a round trip takes 40 ms. Counted from 1 s to 11 s.
+    fn plan(more: &str) -> Plan {
+        let text = format!(
+            "name = \"short\"\nwarmup = \"1s\"\nduration = \"10s\"\n{more}\n[hosts.a]\n[hosts.b]\n[links.path]\n\
+             between = [\"a\", \"b\"]\nrate = \"200Mbit\"\ndelay = \"20ms\"\nqueue = {{ limit = \"64KB\" }}\n\
+             [flows.f]\nfrom = \"a\"\nto = \"b\"\ncc = \"lf_reno\"\n"
+        );
+        plans(&Experiment::read(&text, &[]).unwrap()).unwrap().remove(0)
+    }
+
+    fn stall(time_us: i64, duration_us: u64, of: &str) -> StallSample {
+        StallSample { time_us, of: of.into(), duration_us }
+    }
+
+    /// One packet is dropped at each of these times.
+    fn samples(dropped_at_us: &[i64], stalls: &[StallSample]) -> Samples {
+        let sample = |time_us: i64| QueueSample {
+            time_us,
+            link: "path".into(),
+            direction: "forward".into(),
+            dropped_packets: dropped_at_us.iter().filter(|at_us| **at_us <= time_us).count() as u64,
+            ..QueueSample::default()
+        };
+        let queue = (0..1200).map(|n| sample(n * 10_000)).collect();
+        Samples { queue, stall: stalls.to_vec(), ..Samples::default() }
+    }
+
+    const DROPS_US: [i64; 6] = [2_005_000, 2_015_000, 3_005_000, 4_005_000, 5_005_000, 6_005_000];
+
+    #[test]
+    fn drops_within_a_round_trip_after_hold_ups_make_a_run_invalid_with_the_dilation_that_would_do() {
+        let stalls = [stall(1_999_000, 6_000, "path/forward"), stall(2_990_000, 5_000, "path/backward")];
+        let said = faults(&plan(""), &samples(&DROPS_US, &stalls));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("link 'path': 3 of 6 packets were dropped within a round trip"), "{said:?}");
+        assert!(said[0].contains("longer than 2.6 ms") && said[0].contains("up to 6.0 ms"), "{said:?}");
+        assert!(said[0].ends_with("write dilate = 3"), "6 ms at the most, 2.6 ms do no harm: {said:?}");
+    }
+
+    #[test]
+    fn the_dilation_that_would_do_counts_from_that_of_the_run_and_is_not_named_where_it_is_refused() {
+        let stalls = [stall(1_999_000, 6_000, "path/forward"), stall(2_990_000, 5_000, "path/backward")];
+        let samples = samples(&DROPS_US, &stalls);
+        assert!(faults(&plan("dilate = 2"), &samples)[0].ends_with("write dilate = 6"));
+        let mut kernels = plan("");
+        kernels.flows[0].cc = Some("cubic".into());
+        let said = &faults(&kernels, &samples)[0];
+        assert!(
+            said.contains("--backend sim") && said.contains("dilate = 3 is refused: flows.f.cc: 'cubic'"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn short_ones_and_few_drops_after_them_have_no_consequence() {
+        let of = |stalls: &[StallSample], drops: &[i64]| faults(&plan(""), &samples(drops, stalls));
+        assert!(
+            of(&[stall(1_999_000, 2_500, "path/forward")], &DROPS_US).is_empty(),
+            "the queue drains in 2.6 ms"
+        );
+        assert!(of(&[stall(3_999_000, 9_000, "path/forward")], &DROPS_US).is_empty(), "one drop of six");
+        assert!(
+            of(&[stall(1_999_000, 9_000, "path/forward")], &DROPS_US[..3]).is_empty(),
+            "three are chance"
+        );
+        assert!(
+            of(&[stall(500_000, 9_000, "path")], &[505_000, 506_000, 507_000, 508_000]).is_empty(),
+            "warm-up"
+        );
+    }
+
+    #[test]
+    fn a_drivers_own_hold_up_counts_and_that_of_who_answers_when_others_do_does_not() {
+        let of = |plan: &Plan, of: &str| {
+            consequences(plan, &samples(&DROPS_US, &[stall(1_999_000, 6_000, of)])).len()
+        };
+        let mut routed = plan("");
+        assert_eq!((of(&routed, "path"), of(&routed, "path/backward"), of(&routed, "other")), (1, 1, 0));
+        routed.hosts[1].forward = true;
+        assert_eq!(
+            (of(&routed, "path"), of(&routed, "path/backward"), of(&routed, "path/forward")),
+            (1, 0, 1)
+        );
+    }
+
+    #[test]
+    fn an_experiment_says_how_much_it_takes() {
+        let stalls = [stall(1_999_000, 6_000, "path/forward"), stall(2_990_000, 5_000, "path/backward")];
+        let samples = samples(&DROPS_US, &stalls);
+        assert!(faults(&plan("hold_up_limit = 0.6"), &samples).is_empty(), "a half");
+        assert!(faults(&plan("hold_up_limit = 0.4"), &samples)[0].contains("limit 40 %"));
+    }
+
+    #[test]
+    fn hold_ups_outside_the_window_have_a_share_of_nothing() {
+        let found = consequences(&plan(""), &samples(&DROPS_US, &[stall(500_000, 9_000, "path")]));
+        assert_eq!((found[0].after, found[0].share().is_sign_positive()), (0.0, true));
+    }
+
+    #[test]
+    fn hold_ups_close_to_each_other_count_a_drop_once() {
+        let stalls: Vec<_> = (0..20).map(|n| stall(2_000_000 + n * 1_000, 4_000, "path/forward")).collect();
+        let found = &consequences(&plan(""), &samples(&DROPS_US, &stalls))[0];
+        assert_eq!((found.count, found.after, found.all), (20, 2.0, 6.0));
+        assert!((0.006..0.0075).contains(&found.covered), "{}", found.covered);
+    }
+}
