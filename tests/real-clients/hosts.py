@@ -51,6 +51,8 @@ class Hosts:
         command = ["ip", "netns", "exec", self.names[end], *map(str, command)]
         log = open(self.work / "daemons.log", "a")
         more.setdefault("env", os.environ | {"PATH": ADMIN_PATH})
+        # Samba's server ends its whole process group, which must not be this program's.
+        more.setdefault("start_new_session", True)
         process = subprocess.Popen(command, stdout=more.pop("stdout", log), stderr=log, **more)
         self.daemons.append(process)
         return process

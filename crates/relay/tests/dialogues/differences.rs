@@ -20,6 +20,9 @@ use std::{
 /// Ends may be heard so much later: buffers in between, a busy machine, and a SYN that is lost costs a second.
 const LATE: Duration = Duration::from_millis(1500);
 
+/// What was said last is under way for so long at most when nothing holds it up; the two programs' clocks begin as much apart.
+const UNDER_WAY: Duration = Duration::from_millis(20);
+
 /// Every difference that is none, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
@@ -202,8 +205,8 @@ fn is_kept_longer(talk: usize, (plain, relayed): (&Outcome, &Outcome)) -> bool {
     let clients = plain.client.as_ref().zip(relayed.client.as_ref());
     clients.is_some_and(|(plain, client)| {
         let server = relayed.server.as_ref();
-        let ended_sooner =
-            client.after < plain.after && server.is_some_and(|server| client.after <= server.after);
+        let ended_sooner = client.after < plain.after
+            && server.is_some_and(|server| client.after <= server.after + UNDER_WAY);
         let was_taken = plain.say_error.is_some() && client.say_error.is_none() && client.said > plain.said;
         ended_sooner || was_taken || server_heard_later
     })
