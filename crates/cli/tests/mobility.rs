@@ -563,7 +563,9 @@ fn the_link_in_use_is_told_by_the_default_route_and_by_a_command() {
     bed.router.ip(&["link", "set", "spare", "down"]).unwrap();
     bed.router.ip(&["route", "replace", "default", "via", "10.73.9.2"]).unwrap();
     wait_for("the first link again", || link().as_deref() == Some("wide"));
-    assert_eq!(status(&bed)["routers"][0]["changes"], 3);
+    // Whoever looks between the last two commands sees one more: no way at all.
+    let changes = status(&bed)["routers"][0]["changes"].as_u64().unwrap();
+    assert!((3..=4).contains(&changes), "{changes}");
 }
 
 #[test]
