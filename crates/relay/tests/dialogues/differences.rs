@@ -7,7 +7,7 @@
 
 use super::{
     program::{End, Mark, Seen, byte_at},
-    script::{Dialogue, Leave, Script},
+    script::{Dialogue, Leave, SLOT, Script},
     stage::{Met, Outcome, stream},
 };
 use longfat_relay::RelayPlan;
@@ -103,7 +103,7 @@ pub fn differences(dialogue: &Dialogue, plain: &Outcome, relayed: &Outcome) -> V
     let outcomes = (plain, relayed);
     for talk in 0..plain.len().min(relayed.len()) {
         let mut say = |what: String| found.push(Difference { talk, what });
-        if is_kept_longer(talk, outcomes) && Allowed::KeptLonger.use_it() {
+        if is_kept_longer(dialogue, talk, outcomes) && Allowed::KeptLonger.use_it() {
             continue;
         }
         meetings(dialogue, talk, outcomes, &mut say);
@@ -195,7 +195,7 @@ fn meetings(dialogue: &Dialogue, talk: usize, outcomes: (&Outcome, &Outcome), sa
 }
 
 /// The client left its last connection with bytes of its own under way, as it did not with plain forwarding, or for longer.
-fn is_kept_longer(talk: usize, (plain, relayed): (&Outcome, &Outcome)) -> bool {
+fn is_kept_longer(dialogue: &Dialogue, talk: usize, (plain, relayed): (&Outcome, &Outcome)) -> bool {
     let is_kept = relayed[talk].connected == Err(Errno::EADDRNOTAVAIL) && plain[talk].connected.is_ok();
     let both_met = |last: &usize| plain[*last].client.is_some() && relayed[*last].client.is_some();
     let Some(last) = (0..talk).rev().find(both_met).filter(|_| is_kept) else { return false };
@@ -208,7 +208,9 @@ fn is_kept_longer(talk: usize, (plain, relayed): (&Outcome, &Outcome)) -> bool {
         let ended_sooner = client.after < plain.after
             && server.is_some_and(|server| client.after <= server.after + UNDER_WAY);
         let was_taken = plain.say_error.is_some() && client.say_error.is_none() && client.said > plain.said;
-        ended_sooner || was_taken || server_heard_later
+        let begins = client.after + SLOT * dialogue.talks[talk].after.into();
+        let is_still_heard = server.is_some_and(|server| begins < server.after);
+        ended_sooner || was_taken || server_heard_later || is_still_heard
     })
 }
 
