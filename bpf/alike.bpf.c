@@ -265,14 +265,15 @@ static __always_inline struct direction back(const struct direction *d)
 }
 
 /*
- * A packet of the relay's leaves in a direction: from now on there is a note of it, which the next packet that arrives fills
- * in if nothing has arrived, or what has was forgotten. The relay's SYNs, their answers and its resets may be for nobody.
+ * A packet of the relay's leaves in a direction that it does not carry yet: from now on there is a note of it, which the
+ * next packet that arrives fills in if nothing has arrived, or what has was forgotten. The relay's SYNs, their answers and
+ * its resets may be for nobody.
  */
 static __always_inline void keep(const struct packet *p)
 {
 	struct worn first = {}, *begun;
 
-	if (p->flags & (SYN | RST) || bpf_map_lookup_elem(&carried, &p->direction))
+	if (p->flags & (SYN | RST))
 		return;
 	begun = bpf_map_lookup_elem(&fresh, &p->direction);
 	if (begun)
@@ -326,10 +327,10 @@ static __always_inline int dress(const struct packet *p, struct worn *worn)
 		return 1;
 	}
 	known = bpf_map_lookup_elem(&carried, &p->direction);
-	if (!known || !known->ttl) {
+	if (!known)
 		keep(p);
+	if (!known || !known->ttl)
 		return choose(p, worn);
-	}
 	remember(recent, &p->direction, known);
 	*worn = forwarded(known);
 	return 1;

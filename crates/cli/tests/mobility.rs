@@ -196,22 +196,7 @@ fn what_another_router_with_the_key_said_changes_nothing_where_one_is_named() {
     let key = Key::read(std::path::Path::new(&path)).unwrap();
     let _sink = Stream::sink(&bed.server);
     bed.cable();
-    let name = bed.process("n1");
-    let _follow = Program::start(
-        &bed.nodes[0],
-        &[
-            "mobility",
-            "follow",
-            "--key",
-            &path,
-            "--name",
-            &name,
-            "--audit",
-            audit.to_str().unwrap(),
-            "--router",
-            "bus",
-        ],
-    );
+    let _follow = bed.follow_with(&bed.nodes[0], "n1", &path, &audit, &["--router", "bus"]);
     let _stream = Stream::source(&bed.nodes[0], "reno");
     let elsewhere = Announcement { router: "train".parse().unwrap(), ..said("narrow", NARROW, 2) };
     bed.multicast(GROUP_V4.into(), &elsewhere.seal(&key).unwrap());

@@ -1,10 +1,12 @@
 //! What a relay leaves, wanted or not: refusals, routes, settings; how the next one finds it, and what a cleanup survives.
 #![allow(clippy::unwrap_used)]
 
+mod patience;
 mod relay_bed;
 
 use longfat_host::sysctl;
-use relay_bed::{Bed, PATIENCE, Relay, SERVER, ask, echo_server};
+use patience::{PATIENCE, eventually};
+use relay_bed::{Bed, Relay, SERVER, ask, echo_server};
 use std::{
     net::{TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt, process::CommandExt},
@@ -15,14 +17,6 @@ use std::{
 };
 
 const FORWARDING: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
-
-fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A relay with a file and a log; killed on drop.
 struct Daemon {

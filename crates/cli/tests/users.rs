@@ -1,7 +1,10 @@
 //! Whom programs become that root has started, what they keep, that they work as before, and what is left when they end.
 #![allow(clippy::unwrap_used)]
 
+mod patience;
+
 use longfat_host::{Lease, Namespace};
+use patience::{PATIENCE, eventually};
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -11,16 +14,6 @@ use std::{
     process::{Child, Stdio},
     time::{Duration, Instant},
 };
-
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A host with an interface that can multicast, and a directory that is root's alone.
 struct Bed {

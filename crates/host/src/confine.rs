@@ -260,14 +260,15 @@ impl Confinement {
 
     fn filter(&self) -> std::result::Result<BpfProgram, seccompiler::BackendError> {
         let mut calls: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-        let own = [
+        let more = [
+            (SERVICE, !self.makes_few_calls),
+            (OLD, !self.makes_few_calls),
             (&PROGRAMS[..], self.starts_programs),
             (&[libc::SYS_bpf][..], self.uses_bpf),
             (&[libc::SYS_pidfd_getfd, libc::SYS_setns][..], self.looks_into_processes),
         ];
-        let own = own.into_iter().filter(|(_, wanted)| *wanted).flat_map(|(calls, _)| calls);
-        let (service, old) = if self.makes_few_calls { (FILES, OLD_FILES) } else { (SERVICE, OLD) };
-        for call in service.iter().chain(old).chain(own) {
+        let more = more.into_iter().filter(|(_, wanted)| *wanted).flat_map(|(calls, _)| calls);
+        for call in FILES.iter().chain(OLD_FILES).chain(more) {
             calls.insert(*call, Vec::new());
         }
         if !self.makes_few_calls {
@@ -311,7 +312,7 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWCGROUP) as u32;
 
-/// Calls of a program that opens, makes and removes files for another one.
+/// Calls of a program that opens, makes and removes files for another one, and of every other program.
 const FILES: &[i64] = &[
     libc::SYS_sendmsg,
     libc::SYS_recvmsg,
@@ -352,7 +353,7 @@ const OLD_FILES: &[i64] = &[libc::SYS_renameat];
 /// Starting a program; what waits for it is every service's.
 const PROGRAMS: [i64; 4] = [libc::SYS_execve, libc::SYS_execveat, libc::SYS_setpgid, libc::SYS_setsid];
 
-/// Calls of programs that hold sockets, files, threads and timers, on every architecture.
+/// What programs that hold sockets, files, threads and timers call besides, on every architecture.
 const SERVICE: &[i64] = &[
     // Files that are open.
     libc::SYS_read,
@@ -366,11 +367,9 @@ const SERVICE: &[i64] = &[
     libc::SYS_preadv2,
     libc::SYS_pwritev2,
     libc::SYS_lseek,
-    libc::SYS_close,
     libc::SYS_close_range,
     libc::SYS_dup,
     libc::SYS_dup3,
-    libc::SYS_fcntl,
     libc::SYS_flock,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
@@ -385,11 +384,7 @@ const SERVICE: &[i64] = &[
     libc::SYS_vmsplice,
     libc::SYS_pipe2,
     // Files by name, as far as user and Landlock allow.
-    libc::SYS_openat,
     libc::SYS_openat2,
-    libc::SYS_newfstatat,
-    libc::SYS_fstat,
-    libc::SYS_statx,
     libc::SYS_statfs,
     libc::SYS_fstatfs,
     libc::SYS_faccessat,
@@ -399,8 +394,6 @@ const SERVICE: &[i64] = &[
     libc::SYS_getcwd,
     libc::SYS_chdir,
     libc::SYS_mkdirat,
-    libc::SYS_unlinkat,
-    libc::SYS_renameat2,
     libc::SYS_linkat,
     libc::SYS_symlinkat,
     libc::SYS_fchmod,
@@ -424,10 +417,8 @@ const SERVICE: &[i64] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_sendto,
-    libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
     libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
     libc::SYS_recvmmsg,
     libc::SYS_shutdown,
     // Waiting.
@@ -443,12 +434,6 @@ const SERVICE: &[i64] = &[
     libc::SYS_timerfd_settime,
     libc::SYS_timerfd_gettime,
     // Memory.
-    libc::SYS_mmap,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_mprotect,
-    libc::SYS_madvise,
-    libc::SYS_brk,
     libc::SYS_mlock,
     libc::SYS_munlock,
     libc::SYS_mlockall,
@@ -456,7 +441,6 @@ const SERVICE: &[i64] = &[
     libc::SYS_membarrier,
     libc::SYS_get_mempolicy,
     // Threads and children; clone has a rule of its own, clone3 cannot have one.
-    libc::SYS_futex,
     libc::SYS_set_robust_list,
     libc::SYS_get_robust_list,
     libc::SYS_set_tid_address,
@@ -493,14 +477,10 @@ const SERVICE: &[i64] = &[
     libc::SYS_times,
     libc::SYS_sysinfo,
     libc::SYS_uname,
-    libc::SYS_getrandom,
     libc::SYS_wait4,
     libc::SYS_waitid,
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_restart_syscall,
     // Signals.
     libc::SYS_kill,
     libc::SYS_tkill,
@@ -511,7 +491,6 @@ const SERVICE: &[i64] = &[
     libc::SYS_rt_sigsuspend,
     libc::SYS_rt_sigtimedwait,
     libc::SYS_rt_sigqueueinfo,
-    libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     // Time.
     libc::SYS_clock_gettime,
@@ -530,16 +509,10 @@ const SERVICE: &[i64] = &[
 /// The same under the names that younger architectures left out.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
-    libc::SYS_open,
-    libc::SYS_stat,
-    libc::SYS_lstat,
     libc::SYS_access,
     libc::SYS_readlink,
     libc::SYS_mkdir,
     libc::SYS_rmdir,
-    libc::SYS_unlink,
-    libc::SYS_rename,
-    libc::SYS_renameat,
     libc::SYS_link,
     libc::SYS_symlink,
     libc::SYS_chmod,

@@ -46,7 +46,7 @@ pub(crate) use table::Pair;
 pub(crate) use table::Room;
 use table::{Table, Verdict};
 pub(crate) use tun::{Raw, Tun, is_available};
-pub use tun::{open_tun, open_tuns_by};
+pub use tun::{TUN_DEVICE, open_tun, open_tuns_by};
 use window::Window;
 
 /// What epoll hands back for dials: this and above, below [`GATES`].
@@ -236,10 +236,10 @@ pub(crate) struct Hold<'a> {
     visited: HashMap<usize, Visit>,
 }
 
-/// What a worker gives when it turns to its held handshakes.
-pub(crate) struct Turn<'a> {
+/// What a worker gives in a round of its loop.
+pub(crate) struct Round<'a> {
     pub epoll: &'a Epoll,
-    pub round: u64,
+    pub number: u64,
     /// Whether the worker has a client of that pair who came earlier, and whose server it has still to dial.
     pub is_behind: &'a dyn Fn(&Pair) -> bool,
 }
@@ -282,13 +282,13 @@ impl<'a> Hold<'a> {
         outcome.map_err(|errno| Error::io(WATCH, errno))
     }
 
-    /// What epoll said of a gate or a dial, in this turn of the worker.
-    pub fn on_event(&mut self, data: u64, flags: EpollFlags, turn: &Turn<'_>) {
+    /// What epoll said of a gate or a dial, in this round of the worker.
+    pub fn on_event(&mut self, data: u64, flags: EpollFlags, round: &Round<'_>) {
         match data {
             GATES.. if flags.contains(EpollFlags::EPOLLERR) => {
-                self.lose((data & !GATES) as usize, turn.epoll)
+                self.lose((data & !GATES) as usize, round.epoll)
             }
-            GATES.. => self.read_some((data & !GATES) as usize, turn),
+            GATES.. => self.read_some((data & !GATES) as usize, round),
             _ => self.on_dial(data & !TOKENS, flags),
         }
     }
@@ -306,19 +306,19 @@ impl<'a> Hold<'a> {
         ));
     }
 
-    fn read_some(&mut self, rule: usize, turn: &Turn<'_>) {
+    fn read_some(&mut self, rule: usize, round: &Round<'_>) {
         let Some(gate) = self.gates.get(&rule).cloned() else { return };
         let Some(tun) = gate.tuns.get(self.holder) else { return };
-        let most = self.visited.entry(rule).or_default().crowd.turn(turn.round);
+        let most = self.visited.entry(rule).or_default().crowd.turn(round.number);
         let mut packet = [0; tun::PACKET_BYTES];
         for _ in 0..most {
             let Some(bytes) = tun.read(&mut packet) else { return };
-            self.on_packet((rule, &gate.way, tun), &packet[..bytes], turn);
+            self.on_packet((rule, &gate.way, tun), &packet[..bytes], round);
             self.count();
         }
     }
 
-    fn on_packet(&mut self, from: (usize, &ConnectionPlan, &Tun), packet: &[u8], turn: &Turn<'_>) {
+    fn on_packet(&mut self, from: (usize, &ConnectionPlan, &Tun), packet: &[u8], round: &Round<'_>) {
         // The kernel's own multicast and whatever else is routed here by hand.
         let Some(syn) = Syn::parse(packet) else { return };
         if ![syn.client, syn.server].iter().all(|end| destination::is_taken(end.ip())) {
@@ -335,7 +335,7 @@ impl<'a> Hold<'a> {
             Verdict::Pass => self.pass(pair, packet, "no room"),
             // A SYN the kernel does not take will come again.
             Verdict::Answer | Verdict::Prove => drop(tun.write(packet)),
-            Verdict::Dial(number) => match self.dial(number, pair, (rule, way), turn) {
+            Verdict::Dial(number) => match self.dial(number, pair, (rule, way), round) {
                 Ok(()) => {}
                 Err(error) if is_answer(&error) => self.refuse(pair, number, (rule, now), &error),
                 Err(error) => {
@@ -396,7 +396,7 @@ impl<'a> Hold<'a> {
         number: u64,
         pair: Pair,
         (rule, way): (usize, &ConnectionPlan),
-        turn: &Turn<'_>,
+        round: &Round<'_>,
     ) -> io::Result<()> {
         let (client, server) = pair;
         let leg = self.shared.leg(&way.server, true);
@@ -407,9 +407,9 @@ impl<'a> Hold<'a> {
         let (holder, begun) = (self.holder, Instant::now());
         let (answered, was_reset) = (false, false);
         let dial = Waiting { socket, number, answered, was_reset, rule, holder, begun };
-        let is_behind = self.busy.has(&pair) || (turn.is_behind)(&pair);
-        match if is_behind { Dialled::PairBusy } else { leg::connect_as(&dial.socket, pair)? } {
-            Dialled::UnderWay => self.watch(pair, dial, turn.epoll),
+        let is_behind = self.busy.has(&pair) || (round.is_behind)(&pair);
+        match leg::connect_behind(is_behind, &dial.socket, pair)? {
+            Dialled::UnderWay => self.watch(pair, dial, round.epoll),
             Dialled::PairBusy => {
                 self.busy.push(pair, dial, Instant::now());
                 Ok(())
@@ -435,25 +435,24 @@ impl<'a> Hold<'a> {
     }
 
     /// Tries those again whose clients' last connections may have ended.
-    pub fn dial_freed(&mut self, turn: &Turn<'_>) {
+    pub fn dial_freed(&mut self, round: &Round<'_>) {
         let now = Instant::now();
-        for next in self.busy.due(now) {
-            let (pair, number) = (next.pair, next.dial.number);
+        for turn in self.busy.due(now) {
+            let (pair, number) = (turn.pair, turn.dial.number);
             if !self.table.is_dialled(pair, number) {
                 self.shared.warn_pair_busy(pair);
                 continue;
             }
-            let is_behind = (turn.is_behind)(&pair);
-            match if is_behind { Ok(Dialled::PairBusy) } else { leg::connect_as(&next.dial.socket, pair) } {
-                Ok(Dialled::PairBusy) => self.busy.back(next, now),
+            match leg::connect_behind((round.is_behind)(&pair), &turn.dial.socket, pair) {
+                Ok(Dialled::PairBusy) => self.busy.back(turn, now),
                 Ok(Dialled::UnderWay) => {
                     // Out of watches: the client's next SYN finds out.
-                    if self.watch(pair, next.dial, turn.epoll).is_err() {
+                    if self.watch(pair, turn.dial, round.epoll).is_err() {
                         self.table.forget(pair);
                     }
                 }
                 Err(error) => {
-                    let Waiting { rule, begun, .. } = next.dial;
+                    let Waiting { rule, begun, .. } = turn.dial;
                     self.refuse(pair, number, (rule, begun), &error);
                 }
             }

@@ -165,6 +165,11 @@ pub(crate) fn connect_as(socket: &TcpStream, pair: Pair) -> io::Result<Dialled> 
     }
 }
 
+/// The same, where nobody else of the pair comes before.
+pub(crate) fn connect_behind(is_behind: bool, socket: &TcpStream, pair: Pair) -> io::Result<Dialled> {
+    if is_behind { Ok(Dialled::PairBusy) } else { connect_as(socket, pair) }
+}
+
 /// Connects without waiting. Only errors of the network's, and of the server's, have a number.
 pub(crate) fn start_connect(socket: &TcpStream, to: SocketAddr) -> io::Result<Dialled> {
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {

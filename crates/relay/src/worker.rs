@@ -158,21 +158,21 @@ impl<'a> Worker<'a> {
 
     /// Follows new gates, and forgets handshakes that are held no more.
     fn look_after_held(&mut self) -> Result<()> {
-        self.with_hold(|hold, turn| {
+        self.with_hold(|hold, round| {
             hold.tidy();
-            hold.dial_freed(turn);
-            hold.follow(turn.epoll)
+            hold.dial_freed(round);
+            hold.follow(round.epoll)
         })
         .unwrap_or(Ok(()))
     }
 
     /// Of clients that are there already, connections of the same pair came earlier: a client whose SYN was not held left again
     /// before its server was dialled.
-    fn with_hold<T>(&mut self, work: impl FnOnce(&mut Hold<'a>, &hold::Turn<'_>) -> T) -> Option<T> {
+    fn with_hold<T>(&mut self, work: impl FnOnce(&mut Hold<'a>, &hold::Round<'_>) -> T) -> Option<T> {
         let Worker { hold, busy, order, epoll, round, .. } = self;
         let is_behind = |pair: &hold::Pair| busy.has(pair) || order.has_waiting((pair.0.ip(), pair.1));
-        let turn = hold::Turn { epoll, round: *round, is_behind: &is_behind };
-        hold.as_mut().map(|hold| work(hold, &turn))
+        let round = hold::Round { epoll, number: *round, is_behind: &is_behind };
+        hold.as_mut().map(|hold| work(hold, &round))
     }
 
     /// A connection may still be on its way here from another worker, so all of them count; after the drain time
@@ -217,7 +217,7 @@ impl<'a> Worker<'a> {
             }
             LISTENERS.. => self.on_door((data - LISTENERS) as DoorId),
             hold::TOKENS.. => {
-                self.with_hold(|hold, turn| hold.on_event(data, flags, turn));
+                self.with_hold(|hold, round| hold.on_event(data, flags, round));
             }
             _ => self.dispatch_connection(Token::from(data), Token::side(data), flags),
         }

@@ -143,11 +143,21 @@ impl Bed {
     }
 
     pub fn follow(&self, node: &Namespace, name: &str, key: &str, audit: &Path) -> Program {
-        let name = self.process(name);
-        Program::start(
-            node,
-            &["mobility", "follow", "--key", key, "--name", &name, "--audit", audit.to_str().unwrap()],
-        )
+        self.follow_with(node, name, key, audit, &[])
+    }
+
+    /// By these options besides.
+    pub fn follow_with(
+        &self,
+        node: &Namespace,
+        name: &str,
+        key: &str,
+        audit: &Path,
+        options: &[&str],
+    ) -> Program {
+        let (name, audit) = (self.process(name), audit.to_str().unwrap());
+        let arguments = ["mobility", "follow", "--key", key, "--name", &name, "--audit", audit];
+        Program::start(node, &[&arguments, options].concat())
     }
 
     /// The router 'bus' announces, by these options besides.

@@ -23,8 +23,8 @@ fn nothing_is_left_of_a_dial_whose_client_comes_before_its_server_answers() {
         let taken = shared.held.take(pair.0, pair.1).unwrap();
         hold.tidy();
         assert_eq!((hold.dialing.len(), shared.held.count()), (0, 0));
-        let turn = Turn { epoll: &epoll, round: 0, is_behind: &|_| false };
-        hold.on_event(TOKENS | number, EpollFlags::EPOLLOUT, &turn);
+        let round = Round { epoll: &epoll, number: 0, is_behind: &|_| false };
+        hold.on_event(TOKENS | number, EpollFlags::EPOLLOUT, &round);
         drop(taken);
     }
 }
@@ -40,17 +40,17 @@ fn a_dial_waits_behind_that_of_a_client_of_the_same_port_who_came_before() {
         (Hold::new(0, &shared), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
     let pair = (free_port(), server);
     let is_there = std::cell::Cell::new(true);
-    let turn = Turn { epoll: &epoll, round: 0, is_behind: &|asked| *asked == pair && is_there.get() };
+    let round = Round { epoll: &epoll, number: 0, is_behind: &|asked| *asked == pair && is_there.get() };
     let Verdict::Dial(number) = hold.table.on_syn(pair, b"syn", Room::Syn, Instant::now()) else { panic!() };
-    hold.dial(number, pair, (0, &ConnectionPlan::default()), &turn).unwrap();
+    hold.dial(number, pair, (0, &ConnectionPlan::default()), &round).unwrap();
     for _ in 0..10 {
         std::thread::sleep(std::time::Duration::from_millis(hold.wait_ms(Instant::now()).into()));
-        hold.dial_freed(&turn);
+        hold.dial_freed(&round);
         assert!(hold.dialing.is_empty() && listener.accept().is_err());
     }
     is_there.set(false);
     while hold.dialing.is_empty() {
-        hold.dial_freed(&turn);
+        hold.dial_freed(&round);
     }
     listener.set_nonblocking(false).unwrap();
     assert_eq!(listener.accept().unwrap().1, pair.0);

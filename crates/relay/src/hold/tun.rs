@@ -16,7 +16,8 @@ use std::{
     sync::OnceLock,
 };
 
-const DEVICE: &str = "/dev/net/tun";
+/// The device by which a relay makes its interfaces.
+pub const TUN_DEVICE: &str = "/dev/net/tun";
 /// Longest packet read: the MTU of the interface.
 pub(super) const PACKET_BYTES: usize = 2048;
 
@@ -26,13 +27,13 @@ pub(crate) struct Tun {
     file: File,
 }
 
-/// Opens the device by which a relay makes its interfaces; which it is that makes them takes CAP_NET_ADMIN besides.
+/// Opens [`TUN_DEVICE`]; which it is that makes them takes CAP_NET_ADMIN besides.
 ///
 /// # Errors
 /// The host has none, or this user may not.
 pub fn open_tun() -> io::Result<File> {
     let mut options = File::options();
-    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(DEVICE)
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(TUN_DEVICE)
 }
 
 /// Who opens the device in place of this process.

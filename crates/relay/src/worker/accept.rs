@@ -11,7 +11,7 @@ use crate::{
     crowd::{BATCH, Crowd},
     destination,
     doors::{Clients, DoorId, DoorOrder, DoorPlan},
-    hold::{Hold, Pair, Taken},
+    hold::{Hold, Taken},
     leg::{self, Dialled},
     plan::ConnectionPlan,
     queue,
@@ -418,7 +418,8 @@ impl Worker<'_> {
         let pair = (connection.legs.client_address, to);
         let is_intercepted = connection.targets.is_none();
         let started = match is_intercepted {
-            true => leg::bind_as(server, pair.0).and_then(|()| self.connect_as(server, pair)),
+            true => leg::bind_as(server, pair.0)
+                .and_then(|()| leg::connect_behind(self.busy.has(&pair), server, pair)),
             false => leg::start_connect(server, to),
         };
         match started {
@@ -426,10 +427,6 @@ impl Worker<'_> {
             Ok(Dialled::PairBusy) if is_intercepted => self.busy.push(pair, token, Instant::now()),
             Ok(Dialled::PairBusy) | Err(_) => self.on_unreachable(token),
         }
-    }
-
-    fn connect_as(&self, server: &TcpStream, pair: Pair) -> io::Result<Dialled> {
-        if self.busy.has(&pair) { Ok(Dialled::PairBusy) } else { leg::connect_as(server, pair) }
     }
 
     /// Milliseconds until a dial whose pair is busy may be tried again.

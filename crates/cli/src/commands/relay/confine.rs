@@ -7,7 +7,7 @@ use longfat_host::{
     confine::{Account, Confinement},
     monitor::{Duties, Monitor, Question},
 };
-use longfat_relay::{RelayPlan, open_tun, open_tuns_by};
+use longfat_relay::{RelayPlan, TUN_DEVICE, open_tun, open_tuns_by};
 use std::{
     fs::File,
     io,
@@ -35,8 +35,6 @@ impl UserArgs {
         Ok(Kept { account, socket, file: file.map(Path::to_owned), monitor: OnceLock::new() })
     }
 }
-
-const TUN_DEVICE: &str = "/dev/net/tun";
 
 /// What the process that stays root is asked for.
 const READ: u8 = 0;
