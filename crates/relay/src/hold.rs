@@ -25,7 +25,7 @@ use crate::{
     intercept::Interception,
     leg::{self, Dialled},
     one_way::OneWay,
-    pair::BusyPairs,
+    pair::{BusyPairs, diag},
     plan::ConnectionPlan,
     shared::{Once, Shared},
 };
@@ -580,19 +580,36 @@ impl<'a> Hold<'a> {
         }
         self.forget_taken();
         for (pair, number) in self.table.expire(Instant::now()) {
-            self.dialing.remove(&number);
-            let Some(waiting) = self.shared.held.lock().waiting.remove(&pair) else { continue };
-            match waiting.answered {
-                true => leg::close_with_reset(&waiting.socket),
-                false => self.shared.abandon(&waiting.socket, pair),
-            }
-            self.lost += u32::from(waiting.answered);
-            self.count_unserved(pair, (waiting.rule, waiting.begun));
+            let has_answered = self.end(pair, number);
+            self.lost += u32::from(has_answered);
         }
+        self.tidy_gone();
         if self.lost >= MANY_LOST {
             self.warn_lost();
         }
         self.count();
+    }
+
+    /// Those whose clients' handshakes have ended (a reset came, perhaps before the handshake's last packet): nobody will be
+    /// accepted, and their servers hear of it now.
+    fn tidy_gone(&mut self) {
+        for ((client, server), number) in self.table.missing() {
+            if diag::has_nothing((server, client)) && self.table.on_gone((client, server), number) {
+                self.end((client, server), number);
+            }
+        }
+    }
+
+    /// Ends the leg of a dial for nobody; whether its server had answered.
+    fn end(&mut self, pair: Pair, number: u64) -> bool {
+        self.dialing.remove(&number);
+        let Some(waiting) = self.shared.held.lock().waiting.remove(&pair) else { return false };
+        match waiting.answered {
+            true => leg::close_with_reset(&waiting.socket),
+            false => self.shared.abandon(&waiting.socket, pair),
+        }
+        self.count_unserved(pair, (waiting.rule, waiting.begun));
+        waiting.answered
     }
 
     /// Those whose clients have come.

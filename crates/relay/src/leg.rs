@@ -4,7 +4,7 @@
 //! started under BBR keeps pacing after a change of congestion control, and window scaling is settled by the
 //! receive buffer at the handshake.
 
-use crate::{Error, LegPlan, Result, hold::Pair, pair::time_wait};
+use crate::{Error, LegPlan, Result, hold::Pair, pair::diag};
 use longfat_host::{
     socket::{self, Buffer},
     sysctl,
@@ -160,7 +160,7 @@ fn bind_beside_listener(socket: &TcpStream, client: SocketAddr) -> io::Result<()
 /// pair was busy.
 pub(crate) fn connect_as(socket: &TcpStream, pair: Pair) -> io::Result<Dialled> {
     match start_connect(socket, pair.1)? {
-        Dialled::PairBusy if time_wait::end(pair) => start_connect(socket, pair.1),
+        Dialled::PairBusy if diag::end_time_wait(pair) => start_connect(socket, pair.1),
         dialled => Ok(dialled),
     }
 }

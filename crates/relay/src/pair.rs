@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) mod time_wait;
+pub(crate) mod diag;
 
 /// Longer than the kernel keeps a pair whose ends have both closed (TIME_WAIT, 60 s).
 const LONGEST: Duration = Duration::from_secs(65);

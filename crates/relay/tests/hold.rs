@@ -4,8 +4,8 @@
 mod bed;
 
 use bed::{
-    Bed, CLIENT_V4, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset, exchange, nft,
-    path::eventually, set_forwarding,
+    Bed, CLIENT_V4, CLIENT_V6, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset, exchange,
+    nft, packet, path::eventually, set_forwarding,
 };
 use longfat_host::sysctl;
 use longfat_relay::{Ended, RelayPlan};
@@ -85,6 +85,22 @@ fn a_client_whose_server_answers_and_resets_at_once_is_reset() {
     }
     let stats = relay.stop();
     assert_eq!((stats.reset, stats.finished), (2 * TIMES, 0), "{stats:?}");
+}
+
+#[test]
+fn a_client_whose_reset_ends_his_handshake_before_he_is_accepted_is_reset_at_the_server() {
+    let (bed, relay) = start("hgone");
+    // His kernel knows nothing of the SYN and answers the SYN-ACK with a reset.
+    let sender = packet::Sender::new(&bed);
+    let begun = Instant::now();
+    for (own, address) in [CLIENT_V4, CLIENT_V6].into_iter().zip(servers()) {
+        let listener = bed.listen(&address.to_string());
+        sender.send(&packet::Segment::syn(SocketAddr::new(own.parse().unwrap(), 2000), address));
+        assert!(ends_with_reset(&accept(&listener)), "{address}");
+    }
+    // Both wait for two seconds; it was ten for each, as for a client who may still come.
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert_eq!(relay.stop().connections, 2);
 }
 
 #[test]

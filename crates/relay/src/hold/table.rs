@@ -30,17 +30,21 @@ enum Stage {
     Silent,
     /// The server has answered; the client may come.
     Answered,
-    /// And has not come.
+    /// And has not come: perhaps he never will.
+    Missing,
+    /// But may.
     Late,
 }
 
 impl Stage {
-    const ALL: [Stage; 4] = [Stage::Dialing, Stage::Silent, Stage::Answered, Stage::Late];
+    const ALL: [Stage; 5] = [Stage::Dialing, Stage::Silent, Stage::Answered, Stage::Missing, Stage::Late];
 
     fn lasts(self) -> Duration {
         match self {
             // Longer than a round trip, and a SYN or SYN-ACK that is lost.
-            Stage::Dialing | Stage::Answered => Duration::from_secs(3),
+            Stage::Dialing => Duration::from_secs(3),
+            Stage::Answered => Duration::from_secs(2),
+            Stage::Missing => Duration::from_secs(1),
             Stage::Silent => Duration::from_secs(17),
             // The SYN-ACK is sent again after 1, 3 and 7 s.
             Stage::Late => Duration::from_secs(7),
@@ -50,13 +54,14 @@ impl Stage {
     fn next(self) -> Option<Stage> {
         match self {
             Stage::Dialing => Some(Stage::Silent),
-            Stage::Answered => Some(Stage::Late),
+            Stage::Answered => Some(Stage::Missing),
+            Stage::Missing => Some(Stage::Late),
             Stage::Silent | Stage::Late => None,
         }
     }
 
     fn is_answered(self) -> bool {
-        matches!(self, Stage::Answered | Stage::Late)
+        matches!(self, Stage::Answered | Stage::Missing | Stage::Late)
     }
 }
 
@@ -113,13 +118,15 @@ pub(crate) struct Table {
     limit: usize,
     fail: Fail,
     next_number: u64,
+    /// Those whose clients have gone missing and nobody has asked for yet.
+    missing: Vec<(Pair, u64)>,
 }
 
 impl Table {
     /// Holds at most `limit` handshakes.
     pub fn new(limit: usize, fail: Fail, window: Arc<Mutex<Window>>) -> Table {
-        let (held, deadlines, passed, hashing) = Default::default();
-        Table { held, window, deadlines, passed, hashing, limit, fail, next_number: 0 }
+        let (held, deadlines, passed, hashing, missing) = Default::default();
+        Table { held, window, deadlines, passed, hashing, limit, fail, next_number: 0, missing }
     }
 
     /// Handshakes held now.
@@ -171,9 +178,24 @@ impl Table {
 
     /// The client has completed its handshake.
     pub fn on_taken(&mut self, pair: Pair) {
-        if self.remove(pair).is_some_and(|held| held.stage == Stage::Answered) {
+        if self.remove(pair).is_some_and(|held| matches!(held.stage, Stage::Answered | Stage::Missing)) {
             self.window().on_client();
         }
+    }
+
+    /// Clients who have had time to come and have not, each told once: the kernel may have nothing of their handshakes any more.
+    pub fn missing(&mut self) -> Vec<(Pair, u64)> {
+        std::mem::take(&mut self.missing)
+    }
+
+    /// The missing client will not come; whether he was still waited for.
+    pub fn on_gone(&mut self, pair: Pair, number: u64) -> bool {
+        let is_waited_for = self.held.get(&pair).is_some_and(|held| held.number == number);
+        if is_waited_for {
+            self.remove(pair);
+            self.window().on_nobody();
+        }
+        is_waited_for
     }
 
     /// Its place is given up.
@@ -220,6 +242,9 @@ impl Table {
     fn enter(&mut self, pair: Pair, stage: Stage, now: Instant) {
         let Some(held) = self.held.get_mut(&pair) else { return };
         let (number, before) = (held.number, std::mem::replace(&mut held.stage, stage));
+        if stage == Stage::Missing {
+            self.missing.push((pair, number));
+        }
         let mut window = self.window();
         match (before, stage) {
             (_, Stage::Silent) => window.remove(pair.0.ip()),
@@ -299,6 +324,22 @@ mod tests {
         assert_eq!(table.expire(now + DIAL), [(pair(1), 0)]);
         assert_eq!(table.on_syn(pair(1), b"a", Room::Syn, now + DIAL), Verdict::Dial(1));
         assert_eq!(table.on_connected(pair(1), 0, now + DIAL), None, "an answer to the first dial");
+    }
+
+    #[test]
+    fn a_client_who_has_not_come_is_told_once_and_given_up_or_waited_for() {
+        for is_gone in [true, false] {
+            let (mut table, now) = (table(8, Fail::Open), Instant::now());
+            table.on_syn(pair(1), b"a", Room::Syn, now);
+            table.on_connected(pair(1), 0, now);
+            assert!(table.expire(now + Duration::from_secs(1)).is_empty() && table.missing().is_empty());
+            assert!(table.expire(now + Duration::from_secs(2)).is_empty());
+            assert_eq!((table.missing(), table.missing()), (vec![(pair(1), 0)], vec![]));
+            assert_eq!(is_gone && table.on_gone(pair(1), 0), is_gone);
+            assert!(!table.on_gone(pair(1), 1), "another dial");
+            assert_eq!(table.expire(now + ANSWERED).len(), usize::from(!is_gone));
+            assert_eq!((table.len(), table.window().taken()), (0, 0));
+        }
     }
 
     #[test]

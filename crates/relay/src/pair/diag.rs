@@ -1,4 +1,4 @@
-//! Ends a TIME_WAIT of the relay's own, by sock_diag(7).
+//! What the kernel has of a pair, by sock_diag(7).
 //!
 //! RFC 9293 section 3.6.1 lets a SYN begin a new connection in TIME-WAIT. The kernel lets a socket connect there only
 //! where the last connection had timestamps; for the others this makes room, when a client has sent that SYN.
@@ -26,17 +26,27 @@ const STATE_AT: usize = HEADER_BYTES + 1;
 const FOUND_COOKIE_AT: usize = HEADER_BYTES + 4 + 40;
 
 /// Ends the TIME_WAIT that keeps this host from dialling as the first of the pair to the second; whether there was one.
-pub(crate) fn end(pair: Pair) -> bool {
-    try_end(pair).unwrap_or(false)
+pub(crate) fn end_time_wait(pair: Pair) -> bool {
+    try_end_time_wait(pair).unwrap_or(false)
 }
 
-fn try_end(pair: Pair) -> nix::Result<bool> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkSockDiag)?;
+/// Whether the kernel has nothing of a connection from the second of the pair to the first, which may be anybody's: no
+/// handshake, nobody to be accepted, no connection. Where it does not say, it is not known to have nothing.
+pub(crate) fn has_nothing(pair: Pair) -> bool {
+    let look = || ask(&open()?, &request(SOCK_DIAG_BY_FAMILY, pair, None));
+    look().is_ok_and(|answer| number(&answer) == Some(-libc::ENOENT))
+}
+
+fn open() -> nix::Result<OwnedFd> {
+    socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)
+}
+
+fn try_end_time_wait(pair: Pair) -> nix::Result<bool> {
+    let netlink = open()?;
     let found = ask(&netlink, &request(SOCK_DIAG_BY_FAMILY, pair, None))?;
     let (Some(TIME_WAIT), Some(cookie)) = (state(&found), cookie(&found)) else { return Ok(false) };
     let answer = ask(&netlink, &request(SOCK_DESTROY, pair, Some(cookie)))?;
-    Ok(is_success(&answer))
+    Ok(number(&answer) == Some(0))
 }
 
 fn ask(netlink: &OwnedFd, request: &[u8]) -> nix::Result<Vec<u8>> {
@@ -86,10 +96,10 @@ fn cookie(answer: &[u8]) -> Option<[u8; 8]> {
     answer.get(FOUND_COOKIE_AT..FOUND_COOKIE_AT + 8)?.try_into().ok()
 }
 
-/// An acknowledgement is an error message of number 0.
-fn is_success(answer: &[u8]) -> bool {
-    let number = answer.get(HEADER_BYTES..HEADER_BYTES + 4);
-    is_of(answer, libc::NLMSG_ERROR as u16) && number == Some(&[0; 4])
+/// Of an error message; an acknowledgement is one of number 0.
+fn number(answer: &[u8]) -> Option<i32> {
+    let number = answer.get(HEADER_BYTES..HEADER_BYTES + 4)?.try_into().ok()?;
+    is_of(answer, libc::NLMSG_ERROR as u16).then_some(i32::from_ne_bytes(number))
 }
 
 #[cfg(test)]
@@ -104,11 +114,23 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let pair = (client.local_addr().unwrap(), client.peer_addr().unwrap());
             let (far, _) = listener.accept().unwrap();
-            assert!(!end(pair), "it lives");
+            assert!(!end_time_wait(pair), "it lives");
             drop(client);
             drop(far);
-            assert!(end(pair), "ending one needs CAP_NET_ADMIN");
-            assert!(!end(pair), "it is gone");
+            assert!(end_time_wait(pair), "ending one needs CAP_NET_ADMIN");
+            assert!(!end_time_wait(pair), "it is gone");
+        }
+    }
+
+    #[test]
+    fn a_client_who_is_not_accepted_yet_is_something_and_one_who_never_came_is_not() {
+        for (address, other) in [("127.0.0.1:0", "127.0.0.1:1"), ("[::1]:0", "[::1]:1")] {
+            let listener = TcpListener::bind(address).unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let server = client.peer_addr().unwrap();
+            assert!(!has_nothing((server, client.local_addr().unwrap())));
+            drop(listener);
+            assert!(has_nothing((server, other.parse().unwrap())));
         }
     }
 }
