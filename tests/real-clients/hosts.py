@@ -1,9 +1,12 @@
 """Three network namespaces, client - relay - server, the programs in them, and the relay."""
 
+import contextlib
 import hashlib
 import os
 import pathlib
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +37,18 @@ def bracketed(address):
 
 def digest(path):
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+
+
+def remove_remains():
+    """Of runs that were killed: their namespaces, and what runs in them."""
+    for line in run("ip", "netns", "list").stdout.splitlines():
+        name = line.split()[0]
+        owner = re.fullmatch(r"lfrc(\d+)[crs]", name)
+        if owner and not pathlib.Path("/proc", owner[1]).exists():
+            for pid in run("ip", "netns", "pids", name).stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            run("ip", "netns", "del", name)
 
 
 class Hosts:
@@ -76,6 +91,7 @@ class Hosts:
     def __enter__(self):
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="longfat-clients-"))
         self.work.chmod(0o755)
+        remove_remains()
         for name in self.names.values():
             run("ip", "netns", "add", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
