@@ -104,7 +104,7 @@ pub enum ActionSpec {
 }
 
 /// `[[rule]]`: what it is about, and the keys of [`WaySpec`].
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct RuleSpec {
     /// Its name; `rule-N` by its place when absent.
     pub name: Option<String>,

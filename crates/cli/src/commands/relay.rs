@@ -5,19 +5,20 @@ mod confine;
 mod daemon;
 mod log;
 mod notify;
+mod quick;
 mod status;
 
 use crate::{
     outcome::{Failure, Outcome},
     output,
 };
-use anyhow::{Context, anyhow, bail};
+use anyhow::Context;
 use clap::ArgGroup;
 use confine::{Kept, UserArgs};
 use longfat_host::monotonic_us;
 use longfat_relay::{
-    ConnectionPlan, ConnectionSummary, ControlPlan, Error, InterceptPlan, LegPlan, MatchPlan, Network,
-    Observer, Ports, QueuePlan, QueueSpec, Ready, RelayPlan, RelayStats, RulePlan, TargetSpec,
+    ConnectionSummary, Error, LegPlan, Network, Observer, Ports, QueueSpec, Ready, RelayPlan, RelayStats,
+    TargetSpec,
 };
 use longfat_schema::{
     lines::Lines,
@@ -27,7 +28,7 @@ use longfat_schema::{
 use std::{
     net::SocketAddr,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 const EXAMPLES: &str = "\
@@ -107,12 +108,12 @@ pub struct Args {
     /// Congestion control towards the server [default: the system's].
     #[arg(long, value_name = "CC", help_heading = "Legs")]
     cc_server: Option<String>,
-    /// Send and receive buffer towards the client, as the kernel counts it: half of it is payload.
-    #[arg(long, value_name = "SIZE", default_value_t = Size(LegPlan::CLIENT_BUFFER_BYTES), help_heading = "Legs")]
-    buffer_client: Size,
-    /// Send and receive buffer towards the server, as the kernel counts it: half of it is payload.
-    #[arg(long, value_name = "SIZE", default_value_t = Size(LegPlan::SERVER_BUFFER_BYTES), help_heading = "Legs")]
-    buffer_server: Size,
+    /// Send and receive buffer towards the client, as the kernel counts it: half of it is payload [default: 2MiB].
+    #[arg(long, value_name = "SIZE", help_heading = "Legs")]
+    buffer_client: Option<Size>,
+    /// Send and receive buffer towards the server, as the kernel counts it: half of it is payload [default: 16MiB].
+    #[arg(long, value_name = "SIZE", help_heading = "Legs")]
+    buffer_server: Option<Size>,
     /// Most that is sent towards the server. Whatever the limit, the kernel then paces: segments leave evenly spaced at
     /// 1.2 times the window per round trip and not in bursts, which a short queue on the way drops.
     #[arg(long, value_name = "RATE", help_heading = "Legs")]
@@ -204,7 +205,7 @@ pub fn run(args: Args) -> Outcome {
 /// The relay that the options describe.
 fn run_quick(args: &Args) -> Outcome {
     let signals = daemon::Signals::catch(false)?;
-    let plan = plan(args)?;
+    let plan = quick::plan(args)?;
     let kept = args.user.kept(&plan, None)?;
     let _held = daemon::hold(&plan)?;
     let lines = match &args.samples {
@@ -223,81 +224,6 @@ fn run_quick(args: &Args) -> Outcome {
     broken.map_or(flushed, Err).context("write the samples file")?;
     show_end(&stats, args.json)?;
     Ok(())
-}
-
-fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
-    let mut plan = source(args)?;
-    *plan.defaults_mut() = ConnectionPlan {
-        client: leg(args, &LegPlan::client(), &args.cc_client, args.buffer_client)?,
-        server: LegPlan {
-            pacing_bps: args.pacing_server.map(|rate| rate.0),
-            ..leg(args, &LegPlan::server(), &args.cc_server, args.buffer_server)?
-        },
-        queue: queue(args)?,
-        ..ConnectionPlan::default()
-    };
-    plan.rules = rule(args, &plan.defaults).into_iter().collect();
-    plan.workers = args.workers.unwrap_or(plan.workers);
-    plan.drain = args.drain.into();
-    plan.reset_wait = args.reset_wait.into();
-    plan.nap = RelayPlan::checked_nap(args.nap.into()).map_err(|wrong| anyhow!("--nap {wrong}"))?;
-    plan.control = args.control.clone().map(|socket| ControlPlan { socket, group: None });
-    plan.metrics = args.metrics;
-    if args.samples.is_some() {
-        if args.sample_every.0 < 100_000 {
-            bail!("--sample-every {} is too short; give 100us or more", args.sample_every);
-        }
-        plan.sample_every = Some(args.sample_every.into());
-    }
-    Ok(plan)
-}
-
-/// How queues are kept short, if they are.
-fn queue(args: &Args) -> anyhow::Result<Option<QueuePlan>> {
-    let mut spec = args.queue.clone().unwrap_or_default();
-    spec.target = args.queue_target.or(spec.target);
-    spec.checked().map_err(|wrong| anyhow!("--queue: {wrong}"))
-}
-
-fn leg(args: &Args, default: &LegPlan, cc: &Option<String>, buffer: Size) -> anyhow::Result<LegPlan> {
-    if !LegPlan::BUFFER_RANGE_BYTES.contains(&buffer.0) {
-        bail!("a buffer of {buffer} is out of range; give 4096B to 1GiB");
-    }
-    if !(1..=1 << 30).contains(&args.notsent_lowat.0) {
-        bail!("--notsent-lowat {} is out of range; give 1B to 1GiB", args.notsent_lowat);
-    }
-    Ok(LegPlan {
-        cc: cc.clone(),
-        buffer_bytes: buffer.0,
-        notsent_lowat_bytes: args.notsent_lowat.0 as u32,
-        ..default.clone()
-    })
-}
-
-fn source(args: &Args) -> anyhow::Result<RelayPlan> {
-    let Some(listen) = args.listen else {
-        let intercept = InterceptPlan {
-            interfaces: args.intercept.clone(),
-            mark: args.mark,
-            table: args.table,
-            set_forwarding: args.forwarding,
-        };
-        return Ok(RelayPlan::transparent(&args.name, intercept));
-    };
-    let server = args.to.as_deref().unwrap_or_default();
-    let to = longfat_relay::spec::server(server).map_err(|message| anyhow!("--to {message}"))?;
-    Ok(RelayPlan::explicit(&args.name, listen, to))
-}
-
-/// What `--match-port` and `--match-dst` say.
-fn rule(args: &Args, defaults: &Arc<ConnectionPlan>) -> Option<RulePlan> {
-    let matches = MatchPlan {
-        destinations: Network::merge(args.match_dst.clone()),
-        ports: Ports::merge(args.match_port.clone()),
-        ..MatchPlan::default()
-    };
-    let name = ConnectionPlan::DEFAULT_RULE.to_owned();
-    (matches != MatchPlan::default()).then(|| RulePlan { name, matches, relay: Some(Arc::clone(defaults)) })
 }
 
 /// Says on standard output, standard error and in the samples file what the relay has to say.

@@ -198,8 +198,8 @@ fn check_relay(name: &str, relay: &RelaySpec, setting: &Setting, found: &mut Fou
     if relay.intercept.is_empty() {
         found.say(format!("{path}.intercept"), "names no link; name those whose connections it takes over");
     }
-    if let Some(Err(wrong)) = relay.queue.as_ref().map(|queue| queue.checked()) {
-        found.say(format!("{path}.queue"), wrong);
+    for Problem { path: key, message } in relay.way().problems("way") {
+        found.say(format!("{path}.{}", key_of_way(&key)), message);
     }
     for link in &relay.intercept {
         match setting.links.get(link) {
@@ -210,6 +210,14 @@ fn check_relay(name: &str, relay: &RelaySpec, setting: &Setting, found: &mut Fou
             }
             Some(_) => {}
         }
+    }
+}
+
+/// A key of the relay's own file, as experiments have it: `way.client.buffer` is `buffer_client` there.
+fn key_of_way(key: &str) -> String {
+    match key.split('.').collect::<Vec<_>>()[..] {
+        [_, leg, key] => format!("{key}_{leg}"),
+        _ => key.trim_start_matches("way.").to_owned(),
     }
 }
 

@@ -20,6 +20,7 @@ pub mod sweep;
 use crate::dilation::DilateSpec;
 pub use follow::FollowSpec;
 use longfat_link::LinkSpec;
+use longfat_relay::spec::{LegSpec, WaySpec};
 pub use longfat_schema::decode::{self, Problem};
 use longfat_schema::{
     arrivals::Arrivals,
@@ -274,6 +275,19 @@ pub struct RelaySpec {
     pub queue: Option<longfat_relay::QueueSpec>,
     /// Most that is sent towards the server, which is then paced.
     pub pacing_server: Option<Rate>,
+}
+
+impl RelaySpec {
+    /// What it says of its connections beside their congestion controls, as the relay's own file says it.
+    pub(crate) fn way(&self) -> WaySpec {
+        let leg = |buffer, pacing| LegSpec { buffer, pacing, ..LegSpec::default() };
+        WaySpec {
+            client: leg(self.buffer_client, None),
+            server: leg(self.buffer_server, self.pacing_server),
+            queue: self.queue.clone(),
+            ..WaySpec::default()
+        }
+    }
 }
 
 /// A figure published elsewhere.

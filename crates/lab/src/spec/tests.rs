@@ -189,6 +189,13 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("\"udp\"", "\"upd\"", "flows.noise.protocol: unknown value 'upd'; did you mean 'udp'?"),
     ("host = \"r\"", "host = \"b\"", "relays.pep.host: 'b' does not forward"),
     ("[\"lan\"]", "[\"wan\"]", "relays.pep.intercept: unknown link 'wan'"),
+    ("host = \"r\"", "host = \"r\"\nbuffer_client = \"1B\"", "relays.pep.buffer_client: give 4096B to 1GiB"),
+    (
+        "host = \"r\"",
+        "host = \"r\"\npacing_server = \"1kbit\"",
+        "relays.pep.pacing_server: give 8kbit or more",
+    ),
+    ("host = \"r\"", "host = \"r\"\nqueue.target = \"1ns\"", "relays.pep.queue: "),
     ("host = \"r\"\nenabled = false\nintercept = [\"lan\"]", "host = \"r\"\nintercept = []", "names no link"),
     ("name = \"relayed\"", "name = \"plain\"", "two cases are named 'plain'"),
     (

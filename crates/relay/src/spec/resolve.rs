@@ -234,6 +234,15 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
     }
 }
 
+impl WaySpec {
+    /// What is wrong with it, whatever the defaults, at keys that begin with `path`.
+    pub fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = Problems::new();
+        way(self, &ConnectionPlan::default(), path, &mut problems);
+        problems
+    }
+}
+
 fn unless_zero(time: Nanos) -> Option<Duration> {
     (time.0 != 0).then(|| time.into())
 }
