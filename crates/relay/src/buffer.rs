@@ -35,7 +35,7 @@ pub(crate) enum Moved {
     Bytes(usize),
     /// Not now.
     Blocked,
-    /// Zero bytes. Of a reading that means the end only when the socket says so, too ([`crate::inbound`]).
+    /// Zero bytes. Of splice(2) that need not be the end ([`crate::inbound`]).
     Ended,
     /// The socket was reset or timed out.
     Failed,

@@ -2,8 +2,8 @@
 //!
 //! The kernel keeps one urgent mark per socket, the newest, and with SO_OOBINLINE its byte stays in the stream. A reading stops
 //! before the mark. One that begins there differs: recv(2) takes the urgent byte like any other, and the mark is lost;
-//! splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So nothing that brings
-//! no bytes is believed by itself: the socket is asked for what is queued, for the mark, and for its state.
+//! splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So nothing of splice's
+//! that brings no bytes is believed: recv(2) is asked, which gives 0 only when a FIN has come and nothing is queued.
 //!
 //! Events (EPOLLPRI) say that a mark has come. A connection that never has one pays for none of this but at its end.
 
@@ -11,7 +11,6 @@ use crate::{
     buffer::{Buffer, Moved},
     leg,
 };
-use longfat_host::socket::tcp_info;
 use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, recv, send},
@@ -66,6 +65,7 @@ pub(crate) fn read(from: &TcpStream, buffer: &mut Buffer, most_bytes: usize, ahe
         }
         Moved::Failed => Got::Failed,
         Moved::Blocked if *ahead == Ahead::Unknown => Got::Nothing,
+        Moved::Ended if buffer.passes_marks() => without_bytes(from, end(from), ahead),
         Moved::Blocked | Moved::Ended => without_bytes(from, next(from), ahead),
     }
 }
@@ -90,36 +90,37 @@ enum Next {
     FailedAfterFin,
 }
 
-/// States of `net/tcp_states.h` in which a FIN has been received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
-const FINISHED: [u8; 4] = [6, 8, 9, 11];
-/// After a reset, or when both sides have finished.
-const CLOSED: u8 = 7;
-
-/// Bytes are asked for before the mark, since a byte that has come is never marked later; and once more after the state,
-/// since nothing comes after a FIN.
+/// A byte is looked for before its mark, since a byte that has come is never marked later.
 fn next(socket: &TcpStream) -> Next {
-    let queued = || {
-        let is_queued = leg::unread_bytes(socket) > 0;
-        is_queued.then(|| if leg::is_at_mark(socket) { Next::Mark } else { Next::Byte })
-    };
-    queued().unwrap_or_else(|| {
-        let state = tcp_info(socket).map_or(CLOSED, |info| info.state);
-        queued().unwrap_or_else(|| end(socket, state))
-    })
+    match look(socket) {
+        Ok(0) => end(socket),
+        Ok(_) if leg::is_at_mark(socket) => Next::Mark,
+        Ok(_) => Next::Byte,
+        Err(Errno::EAGAIN) => Next::Nothing,
+        // The error was told before.
+        Err(Errno::ENOTCONN) => Next::End,
+        Err(errno) => failed(&errno.into()),
+    }
 }
 
-/// Of a socket that has nothing queued.
-fn end(socket: &TcpStream, state: u8) -> Next {
-    match state {
-        CLOSED => match socket.take_error().ok().flatten() {
-            Some(error) if leg::is_reset_after_fin(&error) => Next::FailedAfterFin,
-            Some(_) => Next::Failed,
-            // It has ended orderly, or the error was told before, and the connection is being reset.
-            None => Next::End,
-        },
-        state if FINISHED.contains(&state) => Next::End,
-        _ => Next::Nothing,
+/// What recv(2) would say, without taking a byte.
+fn look(socket: &TcpStream) -> nix::Result<usize> {
+    loop {
+        match recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EINTR) => {}
+            result => return result,
+        }
     }
+}
+
+/// Of a socket that recv(2) has given nothing: a FIN has come, or the connection has ended. It says that of one that was reset
+/// after its FIN, too.
+fn end(socket: &TcpStream) -> Next {
+    socket.take_error().ok().flatten().map_or(Next::End, |error| failed(&error))
+}
+
+fn failed(error: &io::Error) -> Next {
+    if leg::is_reset_after_fin(error) { Next::FailedAfterFin } else { Next::Failed }
 }
 
 fn without_bytes(from: &TcpStream, next: Next, ahead: &mut Ahead) -> Got {
@@ -155,12 +156,17 @@ fn retried(mut call: impl FnMut() -> nix::Result<usize>) -> Moved {
 mod tests {
     use super::*;
     use crate::buffer::{BUFFER_BYTES, Budget, Pool, SMALL_BYTES};
-    use longfat_host::socket::set_option;
+    use longfat_host::socket::{set_option, tcp_info};
     use std::{
         io::Write,
         net::{Shutdown, TcpListener},
         time::{Duration, Instant},
     };
+
+    /// States of `net/tcp_states.h` in which a FIN has been received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
+    const FINISHED: [u8; 4] = [6, 8, 9, 11];
+    /// After a reset, or when both sides have finished.
+    const CLOSED: u8 = 7;
 
     /// Who sends, and the relay's end of it.
     fn pair() -> (TcpStream, TcpStream) {
