@@ -17,60 +17,6 @@ use longfat_schema::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every metric there is: expectations may name these.
-pub const NAMES: [&str; 30] = [
-    "rise_us",
-    "scaling_us",
-    "goodput_bps",
-    "completion_us",
-    "fairness_jain",
-    "retransmitted_segments",
-    "timeouts",
-    "spurious_timeouts",
-    "timeout_undo_us",
-    "echo_p50_us",
-    "echo_p99_us",
-    "echo_max_us",
-    "srtt_mean_us",
-    "min_rtt_us",
-    "cwnd_mean_segments",
-    "cwnd_period_us",
-    "lost_datagrams",
-    "utilisation_ratio",
-    "queue_mean_bytes",
-    "queue_max_bytes",
-    "dropped_packets",
-    "late_p99_us",
-    "held_up_drops_ratio",
-    "backlog_mean_bytes",
-    "backlog_max_bytes",
-    "avail_error_ratio",
-    "avail_mean_bps",
-    "avail_free_bps",
-    "avail_confidence_ratio",
-    "cpu_busy_ratio",
-];
-
-/// Whether a metric is of the run as a whole.
-pub fn of_whole_run(metric: &str) -> bool {
-    matches!(metric, "fairness_jain" | "cpu_busy_ratio")
-}
-
-/// Whether a metric is of a flow (some are of a relay's legs, too).
-pub fn of_flow(metric: &str) -> bool {
-    const OF_LINKS_AND_RELAYS: [&str; 8] = [
-        "utilisation_ratio",
-        "queue_mean_bytes",
-        "queue_max_bytes",
-        "dropped_packets",
-        "late_p99_us",
-        "held_up_drops_ratio",
-        "backlog_mean_bytes",
-        "backlog_max_bytes",
-    ];
-    !of_whole_run(metric) && !OF_LINKS_AND_RELAYS.contains(&metric)
-}
-
 /// Every figure of a run.
 pub fn metrics(plan: &Plan, samples: &Samples, cpu_busy: Option<f64>) -> Vec<Metric> {
     let window = Window { start_us: plan.window_start_us, end_us: plan.window_end_us };

@@ -20,7 +20,7 @@ use crate::{
     spec::{Case, Experiment},
 };
 pub(crate) use carry::ccs_of;
-use longfat_report::quantity;
+use longfat_schema::quantity;
 use longfat_schema::{
     SCHEMA_VERSION,
     run::{

@@ -1,6 +1,6 @@
 //! Spreads and spans as people read them.
 
-use longfat_report::quantity;
+use longfat_schema::quantity;
 use longfat_schema::run::Spread;
 use std::time::Duration;
 

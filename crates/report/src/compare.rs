@@ -8,7 +8,6 @@ use longfat_schema::run::{RunDirectory, RunError, RunManifest, RunStatus, Spread
 pub use page::html;
 pub(crate) use page::sections;
 use parameters::differences;
-pub use parameters::plan_differences;
 use serde::Serialize;
 use serde_json::Value;
 use std::{collections::BTreeSet, path::Path};

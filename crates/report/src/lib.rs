@@ -1,7 +1,6 @@
 //! Runs in, one self-contained HTML page and figures out. No kernel, no privileges, no network, no clock.
 //!
 //! - [`summary`]: medians and spread per case and metric, from manifests alone; pure. The lab's table is the same.
-//! - [`quantity`]: figures in the units people read.
 //! - [`load`]: a result directory, as what a report shows.
 //! - [`plot`]: SVG charts from numbers; knows nothing of TCP.
 //! - [`figures`]: which charts a result deserves.
@@ -24,7 +23,7 @@ pub mod figures;
 pub mod load;
 pub mod page;
 pub mod plot;
-pub mod quantity;
+pub use longfat_schema::quantity;
 pub mod site;
 pub mod summary;
 

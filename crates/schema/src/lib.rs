@@ -6,6 +6,8 @@
 //! - [`lines`]: those lines in a file.
 //! - [`samples`]: those of a whole run in memory, by kind.
 //! - [`decode`]: TOML into types, every problem found and named by its key (feature `toml`).
+//! - [`metric`]: every metric of a run, and what a reader should know of it.
+//! - [`quantity`]: figures in the units people read.
 //! - [`random`]: the one generator of random numbers.
 //! - [`own_time`]: from a slowed run's time to the experiment's.
 //! - [`text`]: text of others, made safe to show.
@@ -17,7 +19,9 @@ pub mod arrivals;
 #[cfg(feature = "toml")]
 pub mod decode;
 pub mod lines;
+pub mod metric;
 pub mod own_time;
+pub mod quantity;
 pub mod random;
 pub mod record;
 #[cfg(feature = "store")]

@@ -5,6 +5,7 @@ mod archive;
 mod check;
 mod compare;
 mod hosts;
+mod metrics;
 mod progress;
 mod query;
 mod rerun;
@@ -57,6 +58,7 @@ enum Command {
     #[command(after_help = "Examples:\n  longfat lab schema > ~/experiment.schema.json")]
     Schema,
     Plan(PlanArgs),
+    Metrics(metrics::MetricsArgs),
     Compare(compare::CompareArgs),
     Query(query::QueryArgs),
     Verify(archive::VerifyArgs),
@@ -231,6 +233,7 @@ pub fn run(args: Args) -> Outcome {
         Command::Check(args) => check::check(&args),
         Command::Schema => check::schema(),
         Command::Plan(args) => list_plans(&args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Query(args) => query::run(&args),
         Command::Verify(args) => archive::verify(&args),

@@ -1,7 +1,7 @@
 //! Whether an experiment's expectations were met, by the runs that may be trusted.
 
 use crate::spec::expect::{Bound, Expected, FigureOf, Measure, Pair};
-use longfat_report::quantity;
+use longfat_schema::quantity;
 use longfat_schema::run::{CellVerdict, Expectation, RunManifest, RunStatus, Spread, bootstrap};
 
 /// Cells that missed and are named in an expectation's own detail; all stand in its list.

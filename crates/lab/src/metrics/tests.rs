@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::tests_support::plan;
-use longfat_schema::record::*;
+use longfat_schema::{metric::NAMES, record::*};
 use proptest::prelude::*;
 
 const SECOND: i64 = 1_000_000;

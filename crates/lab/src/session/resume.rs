@@ -2,10 +2,9 @@
 
 use super::{Session, SessionError};
 use crate::plan::Plan;
-use longfat_report::compare::plan_differences;
 use longfat_schema::run::{
     Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, RunStatus,
-    read_versioned,
+    plan_differences, read_versioned,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;

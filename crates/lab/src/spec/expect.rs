@@ -9,8 +9,10 @@ use super::{
     decode::unknown,
     sweep::{Filter, OneOrMany, check_labels},
 };
-use crate::metrics::{NAMES, of_whole_run};
-use longfat_schema::units::{Nanos, Rate, Size};
+use longfat_schema::{
+    metric::{self, NAMES},
+    units::{Nanos, Rate, Size},
+};
 use std::collections::BTreeSet;
 
 /// An expectation with every figure known.
@@ -219,7 +221,7 @@ fn figure(words: &[&str], known: &Known<'_>) -> Option<Result<FigureSpec, String
             _ => return None,
         }
     }
-    let metric = match metric(name) {
+    let metric = match whole_name(name) {
         Ok(metric) => metric,
         Err(why) => return Some(Err(why)),
     };
@@ -228,7 +230,7 @@ fn figure(words: &[&str], known: &Known<'_>) -> Option<Result<FigureSpec, String
 }
 
 /// A metric by its name or its first words, when only one begins so.
-fn metric(name: &str) -> Result<&'static str, String> {
+fn whole_name(name: &str) -> Result<&'static str, String> {
     let is_begun =
         |metric: &&'static str| metric.strip_prefix(name).is_some_and(|rest| rest.starts_with('_'));
     let begins: Vec<&'static str> = NAMES.into_iter().filter(is_begun).collect();
@@ -242,7 +244,8 @@ fn metric(name: &str) -> Result<&'static str, String> {
 
 /// Of what a metric is when nobody says: of the run, or else of the flow the experiment is about.
 fn usual_scope(metric: &str, known: &Known<'_>) -> Result<String, String> {
-    if of_whole_run(metric) {
+    let kind = metric::find(metric);
+    if kind.is_some_and(metric::Kind::is_of_run) {
         return Ok(String::new());
     }
     let flows: BTreeSet<&str> = known
@@ -253,7 +256,7 @@ fn usual_scope(metric: &str, known: &Known<'_>) -> Result<String, String> {
         })
         .collect();
     let only = flows.first().filter(|_| flows.len() == 1).copied();
-    let flow = known.focus.or(only).filter(|_| crate::metrics::of_flow(metric));
+    let flow = known.focus.or(only).filter(|_| kind.is_some_and(metric::Kind::is_of_flow));
     flow.map(str::to_owned).ok_or_else(|| format!("'{metric}' of what? Write it like '{metric} of NAME'"))
 }
 

@@ -4,9 +4,9 @@
 //! `longfat lab check` says the rest.
 
 use super::{ExpectSpec, FlowSpec, FollowSpec, Head, HostSpec, PublishedSpec, RelaySpec, sweep::Filter};
-use crate::metrics::NAMES;
 use longfat_cc::Algorithm;
 use longfat_link::LinkSpec;
+use longfat_schema::metric::NAMES;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

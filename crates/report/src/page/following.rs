@@ -8,16 +8,14 @@ use crate::{
     quantity::Quantity,
     summary::CaseSummary,
 };
-use longfat_schema::run::{AxisPoint, Spread};
+use longfat_schema::{
+    metric,
+    run::{AxisPoint, Spread},
+};
 
-/// What is compared, of the focus flow: metric, heading, whether more of it is better.
-const COMPARED: [(&str, &str, bool); 5] = [
-    ("goodput_bps", "Goodput", true),
-    ("rise_us", "New rate used after", false),
-    ("retransmitted_segments", "Retransmitted", false),
-    ("timeouts", "Timeouts", false),
-    ("spurious_timeouts", "Spurious", false),
-];
+/// What is compared, of the focus flow.
+const COMPARED: [&str; 5] =
+    ["goodput_bps", "rise_us", "retransmitted_segments", "timeouts", "spurious_timeouts"];
 /// Differences up to this share of the unaided figure are none.
 const MARGIN: f64 = 0.02;
 /// What a pair can come to, the best first.
@@ -47,7 +45,7 @@ pub fn section(experiment: &Experiment) -> String {
         return String::new();
     }
     let rows: String = pairs.iter().map(|pair| row(pair, focus)).collect();
-    let heads = COMPARED.iter().map(|(_, heading, _)| column_heading(heading));
+    let heads = COMPARED.iter().map(|name| column_heading(metric::heading(name)));
     let head =
         ["Cell", "How"].map(text_heading).concat() + &heads.collect::<String>() + &text_heading("Following");
     let table = scrolling("Medians over the valid repeats, without → with following", &head, &rows);
@@ -111,9 +109,9 @@ fn verdict(pair: &Pair<'_>, focus: &str) -> &'static str {
 
 /// Nothing without a figure that both sides have.
 fn changes(pair: &Pair<'_>, focus: &str) -> Option<Vec<Change>> {
-    let of = |(metric, _, more): &(&str, &str, bool)| {
-        let both = spread(pair.alone, metric, focus).zip(spread(pair.followed, metric, focus));
-        both.map(|(alone, followed)| change(alone, followed, *more))
+    let of = |name: &&str| {
+        let both = spread(pair.alone, name, focus).zip(spread(pair.followed, name, focus));
+        both.map(|(alone, followed)| change(alone, followed, metric::more_is_better(name)))
     };
     let found: Vec<Change> = COMPARED.iter().filter_map(of).collect();
     (!found.is_empty()).then_some(found)
@@ -137,15 +135,15 @@ fn spread<'a>(case: &'a CaseSummary, metric: &str, focus: &str) -> Option<&'a Sp
 }
 
 fn row(pair: &Pair<'_>, focus: &str) -> String {
-    let cell = |(metric, _, more): &(&str, &str, bool)| {
-        let both = spread(pair.alone, metric, focus).zip(spread(pair.followed, metric, focus));
+    let cell = |name: &&str| {
+        let both = spread(pair.alone, name, focus).zip(spread(pair.followed, name, focus));
         let Some((alone, followed)) = both else { return "<td>–</td>".to_owned() };
-        let class = match change(alone, followed, *more) {
+        let class = match change(alone, followed, metric::more_is_better(name)) {
             Change::Better => " class=\"better\"",
             Change::Worse => " class=\"worse\"",
             Change::None => "",
         };
-        let unit = Quantity::of_metric(metric).unit(alone.median.max(followed.median));
+        let unit = Quantity::of_metric(name).unit(alone.median.max(followed.median));
         let (alone, followed) = (unit.number(alone.median), unit.text(followed.median));
         format!("<td{class}>{alone} → {followed}</td>")
     };

@@ -16,6 +16,7 @@
 //! manifest was interrupted.
 
 mod dataset;
+mod difference;
 mod directory;
 mod manifest;
 mod name;
@@ -27,6 +28,7 @@ mod upgrade;
 mod verify;
 
 pub use dataset::{DATASET_FILE, write_dataset};
+pub use difference::{Values, flatten, joined, plan_differences};
 pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
 pub use manifest::{
     AxisPoint, CaseInfo, CellVerdict, ClockEstimate, Expectation, HostState, Machine, Metric, PLAN_FILE,

@@ -4,7 +4,7 @@ use super::{CheckArgs, expected_time, hosts, missing, table};
 use crate::{outcome::Outcome, stop};
 use longfat_host::facts;
 use longfat_lab::{backend::Backend, dilation, hosts::Hosts, plan::Plan, show};
-use longfat_report::quantity;
+use longfat_schema::quantity;
 use std::{
     collections::BTreeSet,
     path::Path,

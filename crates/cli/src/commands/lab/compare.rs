@@ -94,7 +94,7 @@ fn write_page(comparison: &Comparison, sides: [&Path; 2], output: &Path) -> anyh
 }
 
 fn known(metric: &str) -> anyhow::Result<()> {
-    let names = longfat_lab::metrics::NAMES;
+    let names = longfat_schema::metric::NAMES;
     if names.contains(&metric) {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use longfat_lab::{
     session::Event,
     show,
 };
-use longfat_report::quantity;
+use longfat_schema::quantity;
 use longfat_schema::{
     run::{RunManifest, RunStatus},
     text::one_line,

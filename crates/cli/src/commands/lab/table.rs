@@ -8,7 +8,7 @@ use longfat_lab::{
     show,
     spec::Protocol,
 };
-use longfat_report::quantity;
+use longfat_schema::quantity;
 use longfat_schema::run::{Beside, CaseInfo, Expectation, RunManifest, RunStatus, Spread};
 
 pub fn table(headings: &[&str]) -> Table {
