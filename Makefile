@@ -61,10 +61,10 @@ fuzz: setup-tests ## every parser of strangers' bytes, fuzzed for a minute each
 fuzz-build: setup-tests ## the fuzz targets, built as they run
 	scripts/fuzz --build
 
-papers: build ## the papers' tables beside ours, simulated (some minutes, and 18 of a processor for 10 Gbit/s): docs/papers.md
+papers: build ## the papers' tables beside ours, simulated (some minutes, and 18 of a processor for 10 Gbit/s): docs/measurements/papers.md
 	scripts/papers
 
-papers-emulated: build ## the same on this kernel's TCP (hours; root): docs/papers-emulated.md
+papers-emulated: build ## the same on this kernel's TCP (hours; root): docs/measurements/papers-emulated.md
 	scripts/papers --backend emulated
 
 report-imtcp: build ## ImTCP and ImTCP-bg on one page with figures, simulated (and what runs/papers-emulated holds): runs/imtcp.html

@@ -103,7 +103,7 @@ struct RunArgs {
     /// Who carries the runs out.
     #[arg(long, value_enum, default_value_t)]
     backend: BackendArg,
-    /// Which machines are the experiment's hosts (docs/lab.md); with '--backend hosts'.
+    /// Which machines are the experiment's hosts (docs/design/lab.md); with '--backend hosts'.
     #[arg(long, value_name = "FILE", required_if_eq("backend", "hosts"), conflicts_with = "on")]
     hosts: Option<PathBuf>,
     /// Where the result goes [default: runs/NAME-TIME]. Valid runs of the same plans that it holds are not made again.
