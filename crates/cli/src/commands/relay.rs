@@ -152,8 +152,8 @@ pub struct Args {
     reset_wait: Nanos,
     /// How long data of a bulk transfer at a moderate rate may gather once it has lasted 100 ms, so that they move in larger
     /// pieces: fewer wake-ups for as much more latency of that transfer alone; 0 for not at all.
-    #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_NAP))]
-    nap: Nanos,
+    #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_COALESCE))]
+    coalesce: Nanos,
     /// Write records of every connection (both legs' TCP state, the relay's backlog) to this file, as JSON lines.
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
@@ -240,7 +240,8 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
     plan.workers = args.workers.unwrap_or(plan.workers);
     plan.drain = args.drain.into();
     plan.reset_wait = args.reset_wait.into();
-    plan.nap = RelayPlan::checked_nap(args.nap.into()).map_err(|wrong| anyhow!("--nap {wrong}"))?;
+    plan.coalesce =
+        RelayPlan::checked_coalesce(args.coalesce.into()).map_err(|wrong| anyhow!("--coalesce {wrong}"))?;
     plan.control = args.control.clone().map(|socket| ControlPlan { socket, group: None });
     plan.metrics = args.metrics;
     if args.samples.is_some() {

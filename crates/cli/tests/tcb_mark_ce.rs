@@ -1,4 +1,4 @@
-//! `longfat tcb congest` on a living connection: the sender hears of it, or cannot, and the exit code says which.
+//! `longfat tcb mark-ce` on a living connection: the sender hears of it, or cannot, and the exit code says which.
 #![allow(clippy::unwrap_used)]
 
 use longfat_host::{Lease, Namespace, interface, socket, sysctl};
@@ -45,7 +45,7 @@ impl Bed {
     fn congest(&self, far: &TcpStream, every: &str) -> (Child, BufReader<ChildStderr>) {
         let mut command = self.host.command(env!("CARGO_BIN_EXE_longfat"));
         let port = far.local_addr().unwrap().port().to_string();
-        command.args(["tcb", "congest", "sport", &port, "--every", every, "--json"]);
+        command.args(["tcb", "mark-ce", "sport", &port, "--every", every, "--json"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());

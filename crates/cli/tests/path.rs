@@ -1,4 +1,4 @@
-//! `longfat plan` as a person uses it.
+//! `longfat path` as a person uses it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ fn stdout(output: &Output) -> String {
 
 #[test]
 fn a_plan_says_windows_sysctls_queue_and_every_congestion_control() {
-    let output = longfat(&["plan", "--rate", "1Gbit", "--rtt", "28ms"]);
+    let output = longfat(&["path", "--rate", "1Gbit", "--rtt", "28ms"]);
     assert!(output.status.success());
     let text = stdout(&output);
     for part in [
@@ -32,7 +32,7 @@ fn a_plan_says_windows_sysctls_queue_and_every_congestion_control() {
 
 #[test]
 fn as_json_it_is_in_base_units() {
-    let output = longfat(&["plan", "--rate", "10Gbit", "--rtt", "100ms", "--loss", "1e-7", "--json"]);
+    let output = longfat(&["path", "--rate", "10Gbit", "--rtt", "100ms", "--loss", "1e-7", "--json"]);
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(plan["window"]["pipe_segments"], 83_334);
     let reno =
@@ -46,7 +46,7 @@ fn a_written_plan_is_met_by_the_simulator_and_never_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let (file, result) = (directory.path().join("plan.toml"), directory.path().join("result"));
     let (file, result) = (file.to_str().unwrap(), result.to_str().unwrap());
-    let arguments = ["plan", "--rate", "20Mbit", "--rtt", "20ms", "--write", file];
+    let arguments = ["path", "--rate", "20Mbit", "--rtt", "20ms", "--write", file];
     assert!(longfat(&arguments).status.success());
     let again = longfat(&arguments);
     assert_eq!(again.status.code(), Some(2));
@@ -58,7 +58,18 @@ fn a_written_plan_is_met_by_the_simulator_and_never_overwritten() {
 
 #[test]
 fn what_no_path_has_is_exit_code_2_with_the_mend() {
-    let output = longfat(&["plan", "--rate", "1Gbit", "--rtt", "28ms", "--loss", "2"]);
+    let output = longfat(&["path", "--rate", "1Gbit", "--rtt", "28ms", "--loss", "2"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("from 0 to 0.1"));
+}
+
+#[test]
+fn the_commands_old_name_is_answered_with_the_new_one() {
+    let output = longfat(&["plan", "--rate", "1Gbit", "--rtt", "28ms"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "longfat: 'longfat plan' is called 'longfat path' now\n"
+    );
 }

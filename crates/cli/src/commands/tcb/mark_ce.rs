@@ -1,4 +1,4 @@
-//! `longfat tcb congest`.
+//! `longfat tcb mark-ce`.
 
 use super::Choice;
 use crate::{
@@ -27,9 +27,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// bundle of segments that the host receives as one (GRO) is marked once.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat tcb congest sport 5201 --every 64KiB               until Ctrl-C
-  longfat tcb congest 'src 10.0.0.1 and dport 40222' --every 32KiB --duration 10s --json
-  ip netns exec relay longfat tcb congest sport 80 --every 1MiB
+  longfat tcb mark-ce sport 5201 --every 64KiB               until Ctrl-C
+  longfat tcb mark-ce 'src 10.0.0.1 and dport 40222' --every 32KiB --duration 10s --json
+  ip netns exec relay longfat tcb mark-ce sport 80 --every 1MiB
 
 Exits with 0 when packets were marked, 1 when none could be: no ECN, or nothing was sent.")]
 pub struct Args {
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Outcome {
 fn chosen(args: &Args) -> anyhow::Result<Connection> {
     if args.choice.netns.is_some() {
         bail!(
-            "--netns: marks are made where this program runs; use 'ip netns exec NAME longfat tcb congest …'"
+            "--netns: marks are made where this program runs; use 'ip netns exec NAME longfat tcb mark-ce …'"
         );
     }
     if args.every.0 == 0 {

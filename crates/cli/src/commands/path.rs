@@ -1,4 +1,4 @@
-//! `longfat plan`.
+//! `longfat path`.
 
 use crate::outcome::Outcome;
 use anyhow::Context as _;
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 /// simulator, or the TCP of this kernel, agrees.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat plan --rate 1Gbit --rtt 28ms
-  longfat plan --rate 10Gbit --rtt 100ms --loss 1e-7      which congestion control still fills it?
-  longfat plan --rate 100Mbit --rtt 40ms --queue 64KB     what does a small queue cost?
-  longfat plan --rate 1Gbit --rtt 28ms --json | jq -r '.sysctls[] | \"\\(.key)=\\(.value)\"'
-  longfat plan --rate 100Mbit --rtt 40ms --write plan.toml
-  longfat lab run plan.toml --backend sim")]
+  longfat path --rate 1Gbit --rtt 28ms
+  longfat path --rate 10Gbit --rtt 100ms --loss 1e-7      which congestion control still fills it?
+  longfat path --rate 100Mbit --rtt 40ms --queue 64KB     what does a small queue cost?
+  longfat path --rate 1Gbit --rtt 28ms --json | jq -r '.sysctls[] | \"\\(.key)=\\(.value)\"'
+  longfat path --rate 100Mbit --rtt 40ms --write path.toml
+  longfat lab run path.toml --backend sim")]
 pub struct Args {
     /// Rate of the slowest link, IP packets counted.
     #[arg(long, value_name = "RATE")]
@@ -115,7 +115,7 @@ fn print(plan: &PathPlan) {
     );
     plan.notes.iter().for_each(|note| println!("Note: {note}."));
     println!(
-        "Check:   longfat plan ... --write {0}.toml && longfat lab run {0}.toml --backend sim",
+        "Check:   longfat path ... --write {0}.toml && longfat lab run {0}.toml --backend sim",
         experiment_name(plan)
     );
 }
