@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks fuzz fuzz-build papers papers-emulated report-imtcp
+.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp
 
 LONGFAT := target/release/longfat
 
@@ -45,11 +45,12 @@ test-notebooks: ## every notebook of docs/notebooks, executed into target/notebo
 	python/environment notebooks
 	target/python/bin/python python/notebooks
 
-checks: setup ## formatting, lints, arrows, licences, documentation
+checks: setup ## formatting, lints, arrows, links, licences, documentation
 	cargo fetch --locked --quiet
 	cargo fetch --locked --quiet --manifest-path fuzz/Cargo.toml
 	cargo fmt --all --check
 	scripts/check-arrows
+	scripts/check-links
 	scripts/check-licences
 	scripts/check-advisories
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -61,10 +62,10 @@ fuzz: setup-tests ## every parser of strangers' bytes, fuzzed for a minute each
 fuzz-build: setup-tests ## the fuzz targets, built as they run
 	scripts/fuzz --build
 
-papers: build ## the papers' tables beside ours, simulated (some minutes, and 18 of a processor for 10 Gbit/s): docs/papers.md
+papers: build ## the papers' tables beside ours, simulated (some minutes, and 18 of a processor for 10 Gbit/s): docs/measurements/papers.md
 	scripts/papers
 
-papers-emulated: build ## the same on this kernel's TCP (hours; root): docs/papers-emulated.md
+papers-emulated: build ## the same on this kernel's TCP (hours; root): docs/measurements/papers-emulated.md
 	scripts/papers --backend emulated
 
 report-imtcp: build ## ImTCP and ImTCP-bg on one page with figures, simulated (and what runs/papers-emulated holds): runs/imtcp.html
@@ -123,6 +124,20 @@ soak-relay-streams: ## 1 GiB each way, IPv4 and IPv6, under loss and reordering,
 
 soak-relay-dialogues: ## 10,000 made-up dialogues, with and without the relay (5 minutes; DIALOGUES, DIALOGUES_SEED)
 	DIALOGUES=$${DIALOGUES:-10000} cargo test --release --locked -p longfat-relay --test dialogues -- --nocapture made_up
+
+# Pinned, so that everybody builds the same site.
+MDBOOK_VERSION := 0.5.4
+MDBOOK = $(if $(shell command -v mdbook),mdbook,target/mdbook/bin/mdbook)
+
+target/mdbook/bin/mdbook:
+	cargo install mdbook --locked --version $(MDBOOK_VERSION) --root target/mdbook --target-dir target/mdbook/build
+
+book: $(filter target/%,$(MDBOOK)) ## the documentation as a site with search, offline: target/book/index.html
+	$(MDBOOK) build
+
+reference: ## the generated pages of docs/reference, from the program itself
+	cargo build --locked -p longfat-cli
+	target/debug/longfat reference docs/reference
 
 clean: ## remove what building and running left
 	rm -rf target runs

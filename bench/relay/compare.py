@@ -87,9 +87,9 @@ RELAYS = {
     "forwarding": None,
     "longfat": ["--intercept", "lan", "--forwarding"],
     "longfat queue off": ["--intercept", "lan", "--forwarding", "--queue-target", "off"],
-    "longfat --nap 0": ["--intercept", "lan", "--forwarding", "--nap", "0"],
+    "longfat --coalesce 0": ["--intercept", "lan", "--forwarding", "--coalesce", "0"],
     # Windows as wide as the peers may have, whose buffers the kernel lets grow.
-    "longfat wide": ["--intercept", "lan", "--forwarding", "--nap", "0", "--buffer-client", "8MiB", "--notsent-lowat", "8MiB"],
+    "longfat wide": ["--intercept", "lan", "--forwarding", "--coalesce", "0", "--buffer-client", "8MiB", "--notsent-lowat", "8MiB"],
     "longfat explicit": "explicit",
     "longfat after-server": "after-server",
     "HAProxy splice": "haproxy",

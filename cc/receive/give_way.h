@@ -26,7 +26,7 @@
  * Bounds     Two segments at least: a window of zero is probed with a back-off.
  * Units      bytes; microseconds; TSval in ticks.
  * Reference  RFC 9840 (rLEDBAT), with the reactions of LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus) where not said
- *            otherwise; docs/cc/give_way.md has the differences.
+ *            otherwise; docs/design/cc/give_way.md has the differences.
  */
 #ifndef LONGFAT_GIVE_WAY_H
 #define LONGFAT_GIVE_WAY_H

@@ -10,7 +10,7 @@
 
     longfat.run("experiments/smoke.toml", "runs/smoke")             # in the simulator; then longfat.open("runs/smoke")
 
-Everything is read from the run directories (docs/run-format.md); nothing is written to them.
+Everything is read from the run directories (docs/reference/run-format.md); nothing is written to them.
 """
 
 from ._figures import Lab, timeline

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import ROOT
 
-GALLERY = tomllib.loads((ROOT / "docs/papers.toml").read_text())
+GALLERY = tomllib.loads((ROOT / "docs/measurements/papers.toml").read_text())
 
 
 def load():
@@ -29,10 +29,10 @@ def test_every_figure_that_is_shown_is_of_a_cell_that_its_experiment_has(program
     spec = ROOT / f"experiments/{name}.toml"
     if not spec.is_file():
         # Then the page must say so, not show a table without figures.
-        page = (ROOT / "docs/papers.md").read_text()
+        page = (ROOT / "docs/measurements/papers.md").read_text()
         assert f"*No experiment yet:* `experiments/{name}.toml`" in page
         return
-    listed = subprocess.run([program, "lab", "plan", str(spec), "--json"], check=True, capture_output=True, text=True)
+    listed = subprocess.run([program, "lab", "list", str(spec), "--json"], check=True, capture_output=True, text=True)
     runs = [{"axes": plan.get("axes"), "case": plan["case"]} for plan in json.loads(listed.stdout)]
     shown = [exhibit for _, exhibit in papers.exhibits(GALLERY) if exhibit.get("experiment") == name]
     for figure in (figure for exhibit in shown for figure in papers.figures_of(exhibit)):

@@ -10,9 +10,10 @@ mod confined;
 mod outcome;
 mod provenance;
 mod python;
+mod renamed;
 mod stop;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use outcome::Outcome;
 
 /// TCP over long fat networks: seen, steered, relayed and proven.
@@ -37,15 +38,24 @@ enum Command {
     Transfer(commands::transfer::Args),
     Relay(Box<commands::relay::Args>),
     Lab(commands::lab::Args),
-    Plan(commands::plan::Args),
+    Path(commands::path::Args),
     Report(commands::report::Args),
     Capture(commands::capture::Args),
     Analyze(commands::analyze::Args),
+    #[command(hide = true)]
+    Reference(commands::reference::Args),
 }
 
 fn main() -> std::process::ExitCode {
-    let cli = Cli::parse();
-    let outcome: Outcome = match cli.command {
+    let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(advice) = renamed::advice(&words) {
+        return outcome::exit_code(Err(anyhow::anyhow!(advice).into()));
+    }
+    outcome::exit_code(run(Cli::parse().command))
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
         Command::Tcb(args) => commands::tcb::run(args),
         Command::Cc(args) => commands::cc::run(args),
         Command::Avail(args) => commands::avail::run(&args),
@@ -55,10 +65,10 @@ fn main() -> std::process::ExitCode {
         Command::Transfer(args) => commands::transfer::run(args),
         Command::Relay(args) => commands::relay::run(*args),
         Command::Lab(args) => commands::lab::run(args),
-        Command::Plan(args) => commands::plan::run(args),
+        Command::Path(args) => commands::path::run(args),
         Command::Report(args) => commands::report::run(args),
         Command::Capture(args) => commands::capture::run(&args),
         Command::Analyze(args) => commands::analyze::run(&args),
-    };
-    outcome::exit_code(outcome)
+        Command::Reference(args) => commands::reference::run(&args, Cli::command()),
+    }
 }

@@ -116,13 +116,13 @@ fn a_sweep_grows_by_a_value_and_refuses_runs_of_another_plan() {
 #[test]
 fn runs_made_one_by_one_by_number_are_gathered_into_one_result() {
     let bench = Bench::new();
-    assert_eq!(bench.ends(0, &["plan", "spec.toml", "--count"]), "4\n");
-    assert!(bench.ends(0, &["plan", "spec.toml"]).contains("rate=20Mbit/repeat=2"));
+    assert_eq!(bench.ends(0, &["list", "spec.toml", "--count"]), "4\n");
+    assert!(bench.ends(0, &["list", "spec.toml"]).contains("rate=20Mbit/repeat=2"));
     for number in ["1", "2", "3", "4", "4"] {
-        bench.ends(0, &[&RUN[..], &["--plan", number]].concat());
+        bench.ends(0, &[&RUN[..], &["--only", number]].concat());
     }
     assert!(!bench.path("out/result.json").exists());
-    assert!(bench.ends(2, &[&RUN[..], &["--plan", "5"]].concat()).contains("there are runs 1 to 4"));
+    assert!(bench.ends(2, &[&RUN[..], &["--only", "5"]].concat()).contains("there are runs 1 to 4"));
     let said = bench.ends(0, &RUN);
     assert!(said.contains("4 of 4 runs are there already"), "{said}");
     assert_eq!(result(&bench.path("out")).runs.len(), 4);

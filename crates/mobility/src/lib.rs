@@ -8,7 +8,7 @@
 //! Around it: [`lan`] (multicast), [`netlink`] and [`routes`], [`control`] (status), [`state`] (what outlives the
 //! process), [`put_back`] (all as it was before), and the two loops, [`announce`] and [`follow`].
 //!
-//! docs/mobility.md says what a person needs to know.
+//! docs/design/mobility.md says what a person needs to know.
 
 pub mod announce;
 pub mod announcement;

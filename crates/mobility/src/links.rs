@@ -14,11 +14,12 @@ const UNLIMITED_BPS: u64 = 1_000_000_000_000;
 
 /// One link of the table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LinkEntry {
-    /// It is in use while the route out leaves by this interface …
+    /// The link is in use while the route out leaves by this interface.
     pub interface: Option<String>,
-    /// … and goes to this router, where one is named.
+    /// Router to which that route goes; any when absent.
     pub gateway: Option<IpAddr>,
     /// Rate of both directions.
     pub rate: Option<Rate>,
@@ -73,6 +74,12 @@ pub struct LinkTable {
 }
 
 impl LinkTable {
+    /// JSON Schema of a table.
+    #[cfg(feature = "json-schema")]
+    pub fn schema() -> serde_json::Value {
+        longfat_schema::json_schema::<BTreeMap<String, LinkEntry>>()
+    }
+
     /// Reads a table: `[wifi]`, then `interface = "wlan0"`, `rate = "54Mbit"`, `delay = "3ms"`, `loss = 0.01`.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ fn head(plan: &PathPlan, span: &Span) -> String {
     let flows = if path.flows == 1 { "one flow".into() } else { format!("{} flows", path.flows) };
     let name = experiment_name(plan);
     format!(
-        "# Written by 'longfat plan'. Each case is one congestion control alone on the path; its goodput is expected within a\n\
+        "# Written by 'longfat path'. Each case is one congestion control alone on the path; its goodput is expected within a\n\
          # factor of what its response function says. Run it either way:\n\
          #\n\
          #   longfat lab run {name}.toml --backend sim\n\

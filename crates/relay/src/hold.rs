@@ -628,7 +628,7 @@ impl<'a> Hold<'a> {
         self.shared.warn_once(Once::Lost, || {
             format!(
                 "{MANY_LOST} clients in a row did not come when their servers had answered: perhaps a firewall drops what comes \
-                 back by the interfaces lfh…, or by the relay's marks (see 'Beside a firewall' in docs/relay.md)"
+                 back by the interfaces lfh…, or by the relay's marks (see 'Beside a firewall' in docs/design/relay.md)"
             )
         });
     }

@@ -49,7 +49,7 @@ pub struct RelayPlan {
     pub reset_wait: Duration,
     /// How long bulk data may gather in their inbound socket, to be moved in fewer, larger pieces; zero for not at all.
     #[serde(serialize_with = "as_us")]
-    pub nap: Duration,
+    pub coalesce: Duration,
     /// Interval of records of every connection; none when absent.
     #[serde(skip)]
     pub sample_every: Option<Duration>,
@@ -67,16 +67,16 @@ impl RelayPlan {
     /// A few round trips of a geostationary satellite path.
     pub const DEFAULT_RESET_WAIT: Duration = Duration::from_secs(2);
     /// Half of the wake-ups at 2 Gbit/s, for one part in fifty at most of the time a transfer takes.
-    pub const DEFAULT_NAP: Duration = Duration::from_millis(2);
+    pub const DEFAULT_COALESCE: Duration = Duration::from_millis(2);
     /// What lasts less than this does not gather at all.
-    pub const MOST_NAP: Duration = Duration::from_millis(100);
+    pub const COALESCE_MAX: Duration = Duration::from_millis(100);
 
-    /// A person's [`RelayPlan::nap`], or why it is none.
-    pub fn checked_nap(nap: Duration) -> std::result::Result<Duration, String> {
-        let (most, usual) = (RelayPlan::MOST_NAP, RelayPlan::DEFAULT_NAP);
-        let is_good = nap <= most;
-        is_good.then_some(nap).ok_or_else(|| {
-            format!("{nap:?} is too long for data to gather: give {most:?} at most; {usual:?} is usual, 0 is not at all")
+    /// A person's [`RelayPlan::coalesce`], or why it is none.
+    pub fn checked_coalesce(coalesce: Duration) -> std::result::Result<Duration, String> {
+        let (most, usual) = (RelayPlan::COALESCE_MAX, RelayPlan::DEFAULT_COALESCE);
+        let is_good = coalesce <= most;
+        is_good.then_some(coalesce).ok_or_else(|| {
+            format!("{coalesce:?} is too long for data to gather: give {most:?} at most; {usual:?} is usual, 0 is not at all")
         })
     }
 
@@ -92,7 +92,7 @@ impl RelayPlan {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             drain: RelayPlan::DEFAULT_DRAIN,
             reset_wait: RelayPlan::DEFAULT_RESET_WAIT,
-            nap: RelayPlan::DEFAULT_NAP,
+            coalesce: RelayPlan::DEFAULT_COALESCE,
             sample_every: None,
             control: None,
             metrics: None,
@@ -207,11 +207,11 @@ impl RelayPlan {
                 "a transparent relay needs at least one interface to intercept on".into(),
             ));
         }
-        if let Some(way) = self.ways().find(|way| way.idle.is_some_and(|idle| self.nap >= idle)) {
+        if let Some(way) = self.ways().find(|way| way.idle.is_some_and(|idle| self.coalesce >= idle)) {
             return Err(Error::Plan(format!(
-                "nap is {:?} and idle of the rule '{}' is {:?}: connections would be ended while their data gather; give a \
-                 nap shorter than idle",
-                self.nap,
+                "coalesce is {:?} and idle of the rule '{}' is {:?}: connections would be ended while their data gather; give a \
+                 coalesce shorter than idle",
+                self.coalesce,
                 way.rule,
                 way.idle.unwrap_or_default()
             )));
@@ -307,6 +307,7 @@ impl InterceptPlan {
 
 /// What becomes of the traffic that the relay would take when it is not there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fail {
     /// It flows on unrelayed.
@@ -361,6 +362,7 @@ pub struct LogPlan {
 
 /// How a line of the log looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
     /// For people.
@@ -372,6 +374,7 @@ pub enum LogFormat {
 
 /// How much is worth a line, from least to most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
     /// What ends the relay.
@@ -399,13 +402,15 @@ mod tests {
         assert!(message(explicit("a", &[])).contains("server"));
         assert!(message(RelayPlan::transparent("a", InterceptPlan::default())).contains("interface"));
         assert!(message(RelayPlan::new("a")).contains("listen"));
-        let mut naps =
-            RelayPlan { nap: Duration::from_secs(10), ..explicit("a", &["192.0.2.1:80".parse().unwrap()]) };
-        naps.check().unwrap();
-        naps.defaults_mut().idle = Some(Duration::from_secs(10));
-        let wrong = message(naps);
+        let mut lasting = RelayPlan {
+            coalesce: Duration::from_secs(10),
+            ..explicit("a", &["192.0.2.1:80".parse().unwrap()])
+        };
+        lasting.check().unwrap();
+        lasting.defaults_mut().idle = Some(Duration::from_secs(10));
+        let wrong = message(lasting);
         assert!(
-            wrong.contains("nap is 10s") && wrong.contains("idle of the rule 'default' is 10s"),
+            wrong.contains("coalesce is 10s") && wrong.contains("idle of the rule 'default' is 10s"),
             "{wrong}"
         );
         for workers in [0, MOST_WORKERS + 1] {

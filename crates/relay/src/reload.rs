@@ -229,7 +229,7 @@ fn refuse_changes(old: &RelayPlan, new: &RelayPlan) -> Result<()> {
         ("name", old.name != new.name),
         ("workers", old.workers != new.workers),
         ("reset_wait", old.reset_wait != new.reset_wait),
-        ("nap", old.nap != new.nap),
+        ("coalesce", old.coalesce != new.coalesce),
         ("fail", old.fail != new.fail),
         ("limits", old.limits != new.limits),
         ("control", old.control != new.control),

@@ -381,7 +381,7 @@ fn attach_alike(own_mark: u32, observer: &dyn Observer) -> Option<Alike> {
     let told = attached.inspect_err(|why| {
         observer.warning(&format!(
             "traffic classes (DSCP), times to live and flow labels do not pass from leg to leg: {why} (see 'What packets \
-             look like' in docs/relay-guarantees.md)"
+             look like' in docs/reference/relay-guarantees.md)"
         ));
     });
     told.ok()

@@ -30,70 +30,74 @@ pub enum SpecError {
 
 /// A relay's file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct RelaySpec {
-    /// Its name.
+    /// Name of the relay, in the nft table `longfat_NAME`, records and the socket's path; `relay` when absent.
     pub name: Option<String>,
-    /// What it takes of the traffic that passes.
+    /// Which of the traffic that passes this host is taken over.
     pub intercept: Option<InterceptSpec>,
-    /// Where clients connect to it.
+    /// Addresses to which clients connect, each with its server; any number.
     #[serde(default)]
     pub listen: Vec<ListenSpec>,
-    /// Which connections are carried how; the first that matches counts.
+    /// Which connections are carried how: the first rule that matches counts. With rules, what none matches passes.
     #[serde(default)]
     pub rule: Vec<RuleSpec>,
-    /// What rules do not say, and connections no rule speaks of.
+    /// Settings of connections that no rule matches, and of whatever a rule leaves out.
     #[serde(default)]
     pub defaults: WaySpec,
-    /// `open` or `closed`.
+    /// What becomes of intercepted traffic while the relay is not there: it passes unrelayed, or is dropped.
     #[serde(default)]
     pub fail: Fail,
-    /// What it may use up.
+    /// Connections, memory and descriptors that the relay may use; beyond them clients wait, and no byte is dropped.
     #[serde(default)]
     pub limits: LimitsSpec,
-    /// How long living connections may go on after a stop.
+    /// How long living connections may go on after SIGTERM; 5 s when absent.
     pub drain: Option<Nanos>,
-    /// How long a reset waits until the bytes before it are delivered.
+    /// How long a reset waits until the bytes before it are delivered; 2 s when absent.
     pub reset_wait: Option<Nanos>,
-    /// How long bulk data may gather.
-    pub nap: Option<Nanos>,
-    /// Threads.
+    /// How long bulk data may gather in the receiving socket; 2 ms when absent, 100 ms at most, 0 for not at all.
+    pub coalesce: Option<Nanos>,
+    /// Worker threads; one per core when absent.
     pub workers: Option<usize>,
-    /// The socket `longfat relay status` asks.
+    /// Unix socket on which `longfat relay status` is answered.
     #[serde(default)]
     pub control: ControlSpec,
-    /// Where Prometheus asks.
+    /// Loopback address on which Prometheus is answered, like `127.0.0.1:9469`; none when absent.
     pub metrics: Option<SocketAddr>,
-    /// What it says of itself.
+    /// Form and level of the log on standard error.
     #[serde(default)]
     pub log: LogSpec,
 }
 
-/// `[intercept]`.
+/// Traffic that a transparent relay takes over.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct InterceptSpec {
-    /// Where clients' packets arrive.
+    /// Interfaces at which clients' packets arrive.
     #[serde(default)]
     pub interfaces: List<String>,
-    /// Packet mark.
+    /// First of the packet marks; 482 numbers from it on must be free. A free one is chosen when absent.
     pub mark: Option<u32>,
-    /// Routing table.
+    /// First of the routing tables, 256 or above; 481 numbers from it on must be free. A free one is chosen when absent.
     pub table: Option<u32>,
-    /// Turn forwarding on.
+    /// Turn IP forwarding on while the relay runs, rather than refuse to start when it is off.
     #[serde(default)]
     pub forwarding: bool,
 }
 
-/// `[[listen]]`.
+/// One address on which clients connect to the relay.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct ListenSpec {
-    /// Where.
+    /// Address and port to listen on.
     pub address: SocketAddr,
-    /// The server: `HOST:PORT`, looked up when the file is read.
+    /// Server as `HOST:PORT`: looked up when the file is read, its addresses tried in order.
     pub to: String,
 }
 
 /// `relay` or `pass`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ActionSpec {
     /// Carry it.
@@ -103,43 +107,44 @@ pub enum ActionSpec {
     Pass,
 }
 
-/// `[[rule]]`: what it is about, and the keys of [`WaySpec`].
+/// Which connections, and how they are carried. A key that says which and is left out matches everything.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct RuleSpec {
-    /// Its name; `rule-N` by its place when absent.
+    /// Name of the rule, in status and metrics; `rule-N` by its place when absent.
     pub name: Option<String>,
-    /// Where the client's packets arrive.
+    /// Interfaces at which the client's packets arrive.
     #[serde(default)]
     pub interface: List<String>,
-    /// Where the client is.
+    /// Networks of clients, like `10.1.0.0/16`.
     #[serde(default)]
     pub source: List<Network>,
-    /// Where the server is.
+    /// Networks of servers, also for clients of a listener.
     #[serde(default)]
     pub destination: List<Network>,
-    /// The server's ports.
+    /// Ports of servers: `443`, `"8000-8080"`.
     #[serde(default)]
     pub port: List<Ports>,
-    /// What to do.
+    /// Relay the connection, or let it pass untouched. A client of a listener cannot pass: it is reset.
     #[serde(default)]
     pub action: ActionSpec,
-    /// When the SYN is answered.
+    /// When the client's SYN is answered: at once (`early`, when absent), or when the server has answered.
     pub accept: Option<Accept>,
-    /// `relay` or `pass`.
+    /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
-    /// The leg towards the client.
+    /// Leg towards the client.
     #[serde(default)]
     pub client: LegSpec,
-    /// The leg towards the server.
+    /// Leg towards the server.
     #[serde(default)]
     pub server: LegSpec,
-    /// Silence after which a connection is ended; `0` for never.
+    /// Silence after which a connection is ended; 124 minutes when absent (RFC 5382), `0` for never.
     pub idle: Option<Nanos>,
-    /// Silence after which a peer is probed; `0` for never.
+    /// Silence after which a peer is probed; 60 s when absent, `0` for never.
     pub keepalive: Option<Nanos>,
-    /// Memory of one connection.
+    /// Most memory of one connection; both legs' buffers are made smaller until they fit.
     pub memory: Option<Size>,
-    /// Backlog control.
+    /// How long bytes may wait in the relay, and what keeps the wait short.
     pub queue: Option<QueueSpec>,
 }
 
@@ -160,86 +165,100 @@ impl RuleSpec {
 
 /// How connections are carried: `[defaults]`, and a part of every rule.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct WaySpec {
-    /// When the SYN is answered.
+    /// When the client's SYN is answered: at once (`early`, when absent), or when the server has answered.
     pub accept: Option<Accept>,
-    /// `relay` or `pass`.
+    /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
-    /// The leg towards the client.
+    /// Leg towards the client.
     #[serde(default)]
     pub client: LegSpec,
-    /// The leg towards the server.
+    /// Leg towards the server.
     #[serde(default)]
     pub server: LegSpec,
-    /// Silence after which a connection is ended; `0` for never.
+    /// Silence after which a connection is ended; 124 minutes when absent (RFC 5382), `0` for never.
     pub idle: Option<Nanos>,
-    /// Silence after which a peer is probed; `0` for never.
+    /// Silence after which a peer is probed; 60 s when absent, `0` for never.
     pub keepalive: Option<Nanos>,
-    /// Memory of one connection.
+    /// Most memory of one connection; both legs' buffers are made smaller until they fit.
     pub memory: Option<Size>,
-    /// Backlog control.
+    /// How long bytes may wait in the relay, and what keeps the wait short.
     pub queue: Option<QueueSpec>,
 }
 
-/// `client = { … }`, `server = { … }`.
+/// One leg of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct LegSpec {
-    /// Congestion control, the kernel's or ours (`lf_…`).
+    /// Congestion control, the kernel's or one of longfat's (`lf_…`); the system's when absent.
     pub cc: Option<String>,
-    /// Send and receive buffer; or from `rate` and `rtt`.
+    /// Send and receive buffer, as the kernel counts it; without it, four times the product of `rate` and `rtt`.
     pub buffer: Option<Size>,
-    /// Rate of the path.
+    /// Rate of the path, for the size of the buffer.
     pub rate: Option<Rate>,
-    /// Round-trip time of the path.
+    /// Round-trip time of the path, for the size of the buffer.
     pub rtt: Option<Nanos>,
-    /// Most that is sent.
+    /// Most that is sent; the kernel then paces.
     pub pacing: Option<Rate>,
-    /// Most that waits unsent in the send buffer.
+    /// Most bytes that wait unsent in the send buffer.
     pub notsent_lowat: Option<Size>,
-    /// Largest segment.
+    /// Largest segment in bytes.
     pub mss: Option<u16>,
 }
 
-/// `[limits]`.
+/// What the relay may use up.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct LimitsSpec {
-    /// Connections at a time.
+    /// Connections at a time; more wait in the kernel's queue.
     pub connections: Option<usize>,
-    /// Those of one client address.
+    /// Connections of one client address; by default as many as are free, three quarters while it is alone.
     pub client: Option<usize>,
-    /// Those of one network of clients (/24, /64).
+    /// Connections of one network of clients (/24, /64); by default three times as many as are free.
     pub network: Option<usize>,
-    /// Memory of all of them.
+    /// Memory of all connections together.
     pub memory: Option<Size>,
-    /// File descriptors.
+    /// File descriptors of the process.
     pub descriptors: Option<u64>,
 }
 
-/// `[control]`.
+/// Socket on which the relay is asked for its status.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct ControlSpec {
-    /// The socket's path; `/run/longfat-relay/NAME.sock` when absent.
+    /// Path of the socket; `/run/longfat-relay/NAME.sock` when absent.
     pub socket: Option<PathBuf>,
-    /// A group that may ask, too.
+    /// Group whose members may ask, too (0660); only the owner (0600) when absent.
     pub group: Option<String>,
 }
 
-/// `[log]`.
+/// Form of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct LogSpec {
-    /// `text` or `json`.
+    /// One line of text per event, or one JSON object.
     #[serde(default)]
     pub format: LogFormat,
-    /// `error`, `warning`, `info` or `debug`.
+    /// Least level that is written; `debug` tells of every connection.
     #[serde(default)]
     pub level: LogLevel,
 }
 
 impl RelaySpec {
+    /// JSON Schema of the file.
+    #[cfg(feature = "json-schema")]
+    pub fn schema() -> serde_json::Value {
+        longfat_schema::json_schema::<RelaySpec>()
+    }
+
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<RelaySpec, SpecError> {
-        let table: toml::Table = text.parse().map_err(Box::new)?;
+        let mut table: toml::Table = text.parse().map_err(Box::new)?;
         let mut problems = Vec::new();
+        if table.remove("nap").is_some() {
+            problems.push(Problem::new("nap", "this key is called 'coalesce' now; rename it"));
+        }
         let spec = decode(&Value::Table(table), "", &[], &mut problems);
         match spec {
             Some(spec) if problems.is_empty() => Ok(spec),

@@ -405,7 +405,7 @@ fn read_until_still(mut other: &TcpStream, got: &mut [u8], is_sent: impl Fn() ->
 
 /// Bulk data gather, also of a rate at which the queue would be kept short.
 fn gathers(plan: &mut RelayPlan, length: Duration) {
-    plan.nap = length;
+    plan.coalesce = length;
     plan.defaults_mut().queue = None;
 }
 

@@ -33,3 +33,9 @@ pub mod units;
 /// Version of the run directory, the records and the manifest. Readers refuse a newer one and bring an older one up to
 /// date: 1 had no hashes, and runs of before there were traces; plans of 2 knew cross traffic evenly spaced or Poisson.
 pub const SCHEMA_VERSION: u32 = 3;
+
+/// JSON Schema (draft 7, which editors of TOML know) of what `T` reads.
+#[cfg(feature = "json-schema")]
+pub fn json_schema<T: schemars::JsonSchema>() -> serde_json::Value {
+    schemars::generate::SchemaSettings::draft07().into_generator().into_root_schema_for::<T>().to_value()
+}

@@ -64,8 +64,21 @@ macro_rules! record {
 }
 every_record!(record);
 
+#[cfg(feature = "json-schema")]
+macro_rules! tables {
+    ($($(#[doc = $doc:literal])+ $variant:ident $field:ident: $row:ident, $(time $time:ident,)? by $($key:ident)+;)+) => {
+        /// Every table of a run: its name, what one row is, and the JSON Schema of a row.
+        pub fn tables() -> Vec<(&'static str, String, serde_json::Value)> {
+            vec![$((stringify!($field), [$($doc),+].concat().trim().to_owned(), crate::json_schema::<$row>())),+]
+        }
+    };
+}
+#[cfg(feature = "json-schema")]
+every_record!(tables);
+
 /// TCP_INFO of one connection at one time (names as in RFC 9293, 5681, 6298).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct TcpSample {
     /// When, in microseconds.
     pub time_us: i64,
@@ -129,6 +142,7 @@ pub struct TcpSample {
 
 /// One event in the life of a traced connection, with its control block at that time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct TraceSample {
     /// When.
     pub time_us: i64,
@@ -173,6 +187,7 @@ pub struct TraceSample {
 
 /// Goodput of one stream over one interval, counted at the receiver.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct IntervalSample {
     /// End of the interval.
     pub time_us: i64,
@@ -188,6 +203,7 @@ pub struct IntervalSample {
 
 /// One timestamp carried in the stream and echoed by the receiving program (PAPERS: latency by echo).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct EchoSample {
     /// When the timestamp was handed to the sending socket.
     pub time_us: i64,
@@ -203,6 +219,7 @@ pub struct EchoSample {
 
 /// State of one direction of an emulated or simulated link.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct QueueSample {
     /// When.
     pub time_us: i64,
@@ -228,6 +245,7 @@ pub struct QueueSample {
 
 /// Bytes a relay holds for one direction of one connection.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct RelaySample {
     /// When.
     pub time_us: i64,
@@ -262,6 +280,7 @@ pub struct RelaySample {
 /// Available bandwidth of a path, as a connection under a measuring congestion control (`lf_imtcp`) found it with its
 /// own segments. A row for each result seen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct AvailSample {
     /// When the measurement stream that gave it was over.
     pub time_us: i64,
@@ -288,6 +307,7 @@ pub struct AvailSample {
 
 /// What one stream came to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct FlowSummary {
     /// Flow name.
     pub flow: String,
@@ -335,6 +355,7 @@ pub struct FlowSummary {
 
 /// What one direction of a link came to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct LinkSummary {
     /// Link name.
     pub link: String,
@@ -379,6 +400,7 @@ pub struct LinkSummary {
 
 /// A hold-up of the machine: something that was due to run and did not get a processor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct StallSample {
     /// When it was over.
     pub time_us: i64,
@@ -390,6 +412,7 @@ pub struct StallSample {
 
 /// Something a person should know about the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct Note {
     /// When.
     pub time_us: i64,

@@ -12,7 +12,7 @@
 //!   sequence ranges and points of a plot.
 //! - [`report`]: what is said of a flow.
 //!
-//! The definitions are written down in `docs/analyze.md`.
+//! The definitions are written down in `docs/reference/analyze.md`.
 
 pub mod checksums;
 pub mod connection;

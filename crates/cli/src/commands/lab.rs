@@ -57,7 +57,7 @@ enum Command {
     /// file, editors with Taplo (Even Better TOML) use it.
     #[command(after_help = "Examples:\n  longfat lab schema > ~/experiment.schema.json")]
     Schema,
-    Plan(PlanArgs),
+    List(ListArgs),
     Metrics(metrics::MetricsArgs),
     Compare(compare::CompareArgs),
     Query(query::QueryArgs),
@@ -105,7 +105,7 @@ struct RunArgs {
     /// Who carries the runs out.
     #[arg(long, value_enum, default_value_t)]
     backend: BackendArg,
-    /// Which machines are the experiment's hosts (docs/lab.md); with '--backend hosts'.
+    /// Which machines are the experiment's hosts (docs/design/lab.md); with '--backend hosts'.
     #[arg(long, value_name = "FILE", required_if_eq("backend", "hosts"), conflicts_with = "on")]
     hosts: Option<PathBuf>,
     /// Where the result goes [default: runs/NAME-TIME]. Valid runs of the same plans that it holds are not made again.
@@ -114,13 +114,13 @@ struct RunArgs {
     /// Runs at once [default: one per processor where they are simulated; on Ray as many as find a place].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Only this run, by its number in 'longfat lab plan', and no result: for job arrays. 'longfat lab run' with the same
+    /// Only this run, by its number in 'longfat lab list', and no result: for job arrays. 'longfat lab run' with the same
     /// directory then gathers what they made.
     #[arg(long, value_name = "N", requires = "output")]
-    plan: Option<usize>,
+    only: Option<usize>,
     /// Carry the runs out on the hosts of a cluster and gather them here. Ray is a Python package: 'python3 -m pip
     /// install ray'.
-    #[arg(long, value_enum, value_name = "CLUSTER", conflicts_with = "plan")]
+    #[arg(long, value_enum, value_name = "CLUSTER", conflicts_with = "only")]
     on: Option<OnArg>,
     /// The cluster's address, as 'ray.init' takes it [default: RAY_ADDRESS, or else a Ray of its own on this host].
     #[arg(long, value_name = "ADDRESS", requires = "on")]
@@ -133,14 +133,14 @@ struct RunArgs {
     json: bool,
 }
 
-/// List the runs of an experiment file by number, as 'longfat lab run --plan N' takes them.
+/// List the runs of an experiment file by number, as 'longfat lab run --only N' takes them.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat lab plan experiments/conversion.toml
-  seq $(longfat lab plan sweep.toml --count) |
-      xargs -P 8 -n 1 longfat lab run sweep.toml --backend sim -o runs/sweep --plan
+  longfat lab list experiments/conversion.toml
+  seq $(longfat lab list sweep.toml --count) |
+      xargs -P 8 -n 1 longfat lab run sweep.toml --backend sim -o runs/sweep --only
   longfat lab run sweep.toml --backend sim -o runs/sweep       # gathers and judges what they made")]
-struct PlanArgs {
+struct ListArgs {
     #[command(flatten)]
     spec: SpecArgs,
     /// Only how many there are.
@@ -232,7 +232,7 @@ pub fn run(args: Args) -> Outcome {
         Command::Run(args) => run_experiment(&args),
         Command::Check(args) => check::check(&args),
         Command::Schema => check::schema(),
-        Command::Plan(args) => list_plans(&args),
+        Command::List(args) => list_plans(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Query(args) => query::run(&args),
@@ -357,7 +357,7 @@ fn run_experiment(args: &RunArgs) -> Outcome {
         twins: !args.no_twin,
         provenance: provenance(backend),
     };
-    if let Some(number) = args.plan {
+    if let Some(number) = args.only {
         return run_alone(&session, number, &stop);
     }
     let is_serial = backend != Backend::Simulated && args.on.is_none();
@@ -405,7 +405,7 @@ fn failure(error: SessionError) -> Failure {
 fn run_alone(session: &Session<'_>, number: usize, stop: &AtomicBool) -> Outcome {
     let count = session.plans.len();
     let index = number.checked_sub(1).filter(|index| *index < count);
-    let index = index.ok_or_else(|| anyhow!("--plan {number}: there are runs 1 to {count}"))?;
+    let index = index.ok_or_else(|| anyhow!("--only {number}: there are runs 1 to {count}"))?;
     let mut progress =
         progress::Progress::new(session.plans, session.backend, session.backend != Backend::Simulated);
     let made = session.run_alone(index, &mut |event| progress.event(&event), stop);
@@ -424,7 +424,7 @@ fn run_alone(session: &Session<'_>, number: usize, stop: &AtomicBool) -> Outcome
     }
 }
 
-fn list_plans(args: &PlanArgs) -> Outcome {
+fn list_plans(args: &ListArgs) -> Outcome {
     let read = args.spec.read()?;
     if args.count {
         println!("{}", read.plans.len());

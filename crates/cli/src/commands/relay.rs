@@ -153,8 +153,8 @@ pub struct Args {
     reset_wait: Nanos,
     /// How long data of a bulk transfer at a moderate rate may gather once it has lasted 100 ms, so that they move in larger
     /// pieces: fewer wake-ups for as much more latency of that transfer alone; 0 for not at all.
-    #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_NAP))]
-    nap: Nanos,
+    #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_COALESCE))]
+    coalesce: Nanos,
     /// Write records of every connection (both legs' TCP state, the relay's backlog) to this file, as JSON lines.
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,

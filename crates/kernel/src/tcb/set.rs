@@ -1,7 +1,7 @@
 //! Setting live control blocks: the programs of bpf/tcb_set.bpf.c, and what they go through.
 //!
 //! An iterator visits every socket of a namespace under its lock and does what was asked for its cookie: all of it
-//! before the stack handles the next segment. See docs/tcb.md for what each state lets be set.
+//! before the stack handles the next segment. See docs/design/tcb.md for what each state lets be set.
 
 use super::{
     block::{ControlBlock, RawBlock, read_all},

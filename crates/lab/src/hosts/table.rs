@@ -5,6 +5,7 @@ use crate::{
     programs,
 };
 use longfat_schema::decode::{Problem, decode, list, unknown};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +16,7 @@ use std::{
 use toml::Value;
 
 /// The file.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 pub struct Table {
     /// Configuration of the SSH client (`ssh -F`), relative to the file; the user's own when absent.
     pub ssh_config: Option<PathBuf>,
@@ -24,7 +25,7 @@ pub struct Table {
 }
 
 /// One machine.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 pub struct Entry {
     /// Where `ssh` finds it: `USER@NAME`, or a `Host` of its configuration.
     pub ssh: String,
@@ -67,6 +68,11 @@ pub enum TableError {
 }
 
 impl Table {
+    /// JSON Schema of the file.
+    pub fn schema() -> serde_json::Value {
+        longfat_schema::json_schema::<Table>()
+    }
+
     /// Reads a file.
     ///
     /// # Errors

@@ -134,6 +134,7 @@ impl ConnectionPlan {
 
 /// What becomes of a connection whose client offers Multipath TCP (RFC 8684).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mptcp {
     /// It is carried as plain TCP, as by a server without MPTCP.
@@ -145,6 +146,7 @@ pub enum Mptcp {
 
 /// When the client's SYN is answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Accept {
     /// At once: the client's first bytes arrive while the server is still being dialled.

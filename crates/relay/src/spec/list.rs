@@ -60,3 +60,18 @@ impl<'de, T: FromStr<Err: fmt::Display>> Visitor<'de> for ListVisitor<T> {
         Ok(List(found))
     }
 }
+
+#[cfg(feature = "json-schema")]
+impl<T> schemars::JsonSchema for List<T> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "List".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": ["string", "integer", "array"] })
+    }
+}

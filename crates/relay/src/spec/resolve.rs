@@ -56,10 +56,10 @@ impl RelaySpec {
         plan.workers = self.workers.unwrap_or(plan.workers);
         plan.drain = self.drain.map_or(plan.drain, Duration::from);
         plan.reset_wait = self.reset_wait.map_or(plan.reset_wait, Duration::from);
-        if let Some(nap) = self.nap {
-            match RelayPlan::checked_nap(nap.into()) {
-                Ok(nap) => plan.nap = nap,
-                Err(wrong) => problems.push(Problem::new("nap", wrong)),
+        if let Some(coalesce) = self.coalesce {
+            match RelayPlan::checked_coalesce(coalesce.into()) {
+                Ok(coalesce) => plan.coalesce = coalesce,
+                Err(wrong) => problems.push(Problem::new("coalesce", wrong)),
             }
         }
         plan.control = Some(control(&self.control, &name));

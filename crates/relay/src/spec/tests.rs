@@ -60,14 +60,20 @@ fn plan(text: &str) -> crate::RelayPlan {
 }
 
 #[test]
-fn a_nap_of_seconds_is_refused_with_what_was_probably_meant() {
-    assert_eq!(plan(&format!("nap = \"100ms\"\n{FULL}")).nap, Duration::from_millis(100));
-    let found = problems(&format!("nap = \"2s\"\n{FULL}"));
+fn a_coalesce_of_seconds_is_refused_with_what_was_probably_meant() {
+    assert_eq!(plan(&format!("coalesce = \"100ms\"\n{FULL}")).coalesce, Duration::from_millis(100));
+    let found = problems(&format!("coalesce = \"2s\"\n{FULL}"));
     assert!(found.len() == 1, "{found:?}");
     assert!(
-        found[0].starts_with("nap") && found[0].contains("2s") && found[0].contains("100ms"),
+        found[0].starts_with("coalesce") && found[0].contains("2s") && found[0].contains("100ms"),
         "{found:?}"
     );
+}
+
+#[test]
+fn a_key_that_was_renamed_names_the_new_one() {
+    let found = problems(&format!("nap = \"2ms\"\n{FULL}"));
+    assert!(found.len() == 1 && found[0].starts_with("nap") && found[0].contains("'coalesce'"), "{found:?}");
 }
 
 fn problems(text: &str) -> Vec<String> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 impl Worker<'_> {
     /// A connection has had its turn.
     pub(super) fn gather(&mut self, token: Token, turn: &Turn) {
-        let length = self.shared.plan.nap;
+        let length = self.shared.plan.coalesce;
         let Some(connection) = self.slots.get_mut(token).filter(|_| !length.is_zero()) else { return };
         let before = connection.gather.due().is_some();
         connection.gather(turn.read_bytes, length);
@@ -32,7 +32,7 @@ impl Worker<'_> {
         if !self.dues().any(|due| due <= now) {
             return;
         }
-        let soon = now + self.shared.plan.nap / 2;
+        let soon = now + self.shared.plan.coalesce / 2;
         for token in std::mem::take(&mut self.gathering) {
             let Some(connection) = self.slots.get_mut(token) else { continue };
             let Some((direction, due)) = connection.gather.due() else { continue };

@@ -1,5 +1,5 @@
 //! What following a link brought, cell by cell, and where it brought nothing: for experiments that run the same thing
-//! with and without a host that follows (docs/mobility.md).
+//! with and without a host that follows (docs/design/mobility.md).
 
 use super::tables::{column_heading, scrolling, text_heading};
 use crate::{

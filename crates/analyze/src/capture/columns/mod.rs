@@ -1,6 +1,6 @@
 //! The compact form of a capture: one row of a Parquet table for each packet, with what its headers say in columns. Everything
 //! that an analysis reads of a packet is there, and not the octets themselves. The columns are described in
-//! `docs/capture.md`.
+//! `docs/design/capture.md`.
 //!
 //! - `row`: the columns, both ways.
 //! - [`mod@write`]: packets in, a table out.

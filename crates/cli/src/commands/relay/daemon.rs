@@ -48,7 +48,7 @@ A file:
   destination = [\"203.0.113.0/24\", \"2001:db8::/32\"]
   idle = \"1h\"
 
-docs/relay.md explains every key.";
+docs/design/relay.md explains every key.";
 
 /// Run a relay as its file says, as a service.
 ///

@@ -29,7 +29,7 @@ const OPTIONS: [(&str, &str); 18] = [
     ("defaults.queue", "--queue"),
     ("drain", "--drain"),
     ("reset_wait", "--reset-wait"),
-    ("nap", "--nap"),
+    ("coalesce", "--coalesce"),
     ("workers", "--workers"),
     ("metrics", "--metrics"),
 ];
@@ -57,7 +57,7 @@ fn spec(args: &Args) -> RelaySpec {
         defaults: way(args),
         drain: Some(args.drain),
         reset_wait: Some(args.reset_wait),
-        nap: Some(args.nap),
+        coalesce: Some(args.coalesce),
         workers: args.workers,
         control: ControlSpec { socket: args.control.clone(), group: None },
         metrics: args.metrics,
@@ -163,9 +163,9 @@ mod tests {
                  rule = [{ name = 'matched', destination = '192.0.2.0/24', port = 443 }]",
             ),
             (
-                "--intercept lan --pacing-server 10Mbit --notsent-lowat 16KiB --queue-target 5ms --nap 0 --drain 3s --workers 1",
+                "--intercept lan --pacing-server 10Mbit --notsent-lowat 16KiB --queue-target 5ms --coalesce 0 --drain 3s --workers 1",
                 "intercept = { interfaces = 'lan' }
-                 nap = '0'
+                 coalesce = '0'
                  drain = '3s'
                  workers = 1
                  defaults.queue.target = '5ms'

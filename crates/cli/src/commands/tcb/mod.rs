@@ -1,7 +1,7 @@
 //! `longfat tcb`: one file per subcommand.
 
-mod congest;
 mod list;
+mod mark_ce;
 mod set;
 mod show;
 mod trace;
@@ -31,7 +31,7 @@ pub struct Args {
 enum Subcommand {
     List(list::Args),
     Watch(watch::Args),
-    Congest(congest::Args),
+    MarkCe(mark_ce::Args),
     Trace(trace::Args),
     Set(set::Set),
     Save(set::Save),
@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Outcome {
     match args.command {
         Subcommand::List(args) => list::run(&args),
         Subcommand::Watch(args) => watch::run(&args),
-        Subcommand::Congest(args) => congest::run(&args),
+        Subcommand::MarkCe(args) => mark_ce::run(&args),
         Subcommand::Trace(args) => trace::run(&args),
         Subcommand::Set(args) => set::set(&args),
         Subcommand::Save(args) => set::save(&args),

@@ -1,0 +1,173 @@
+//! `longfat path`.
+
+use crate::outcome::Outcome;
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use longfat_path_plan::{Forecast, PathPlan, PathSpec, experiment, experiment_name};
+use longfat_schema::units::{Nanos, Rate, Size};
+use std::path::{Path, PathBuf};
+
+/// What a path asks for: windows, sysctls, queue, and the throughput each congestion control can expect.
+///
+/// Everything follows from the path's figures by the response functions of the algorithms' references
+/// (docs/design/path.md); nothing is measured and nothing is set. '--write' makes an experiment of it, which says whether the
+/// simulator, or the TCP of this kernel, agrees.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat path --rate 1Gbit --rtt 28ms
+  longfat path --rate 10Gbit --rtt 100ms --loss 1e-7      which congestion control still fills it?
+  longfat path --rate 100Mbit --rtt 40ms --queue 64KB     what does a small queue cost?
+  longfat path --rate 1Gbit --rtt 28ms --json | jq -r '.sysctls[] | \"\\(.key)=\\(.value)\"'
+  longfat path --rate 100Mbit --rtt 40ms --write path.toml
+  longfat lab run path.toml --backend sim")]
+pub struct Args {
+    /// Rate of the slowest link, IP packets counted.
+    #[arg(long, value_name = "RATE")]
+    rate: Rate,
+    /// Round-trip time of an idle path.
+    #[arg(long, value_name = "TIME")]
+    rtt: Nanos,
+    /// Largest IP packet, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// Part of the packets that is lost whatever the queue does.
+    #[arg(long, value_name = "PART", default_value_t = 0.0)]
+    loss: f64,
+    /// Flows that share the path.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    flows: u32,
+    /// What the queue before the slowest link holds [default: what any loss-based congestion control needs].
+    #[arg(long, value_name = "SIZE")]
+    queue: Option<Size>,
+    /// Everything as JSON on standard output, in base units.
+    #[arg(long)]
+    json: bool,
+    /// Write the experiment that checks the plan (TOML, for 'longfat lab run').
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let path = PathSpec {
+        rate: args.rate,
+        rtt: args.rtt,
+        mtu_bytes: args.mtu,
+        loss: args.loss,
+        flows: args.flows,
+        queue: args.queue,
+    };
+    let plan = path.plan()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&plan)?);
+    } else {
+        print(&plan);
+    }
+    match args.write {
+        Some(file) => write(&plan, &file),
+        None => Ok(()),
+    }
+}
+
+/// A file that somebody wrote is not replaced.
+fn write(plan: &PathPlan, file: &Path) -> Outcome {
+    use std::io::Write as _;
+    let name = file.display();
+    let mut opened = std::fs::File::create_new(file).with_context(|| {
+        format!("{name} could not be made; --write needs a new name in a directory that is there")
+    })?;
+    opened.write_all(experiment(plan).as_bytes()).with_context(|| format!("{name} could not be written"))?;
+    eprintln!("experiment: {name}; longfat lab run {name} --backend sim");
+    Ok(())
+}
+
+fn print(plan: &PathPlan) {
+    let PathPlan { window, queue, .. } = plan;
+    let wrap = format!("the sequence space wraps in {}", window.sequence_wrap);
+    println!(
+        "Window   {} in flight fill the path: {} packets",
+        Size(window.pipe_bytes),
+        window.pipe_segments
+    );
+    println!(
+        "         {} must be allowed (twice path and queue: losses are repaired): window scale {}; {wrap}",
+        Size(window.bytes),
+        window.scale
+    );
+    let given = if queue.given { "as given" } else { "enough for every one of the loss-based below" };
+    println!("Queue    {} ({given}): {} when full", Size(queue.bytes), queue.delay);
+    if plan.path.flows > 1 {
+        let size = Size(queue.desynchronised_bytes);
+        println!("         {size} are enough where the flows' losses fall at different times");
+    }
+    println!("\nBoth hosts:");
+    plan.sysctls.iter().for_each(|sysctl| {
+        println!("  sysctl -w {:<48} # {}", format!("{}='{}'", sysctl.key, sysctl.value), sysctl.why);
+    });
+    let flows = if plan.path.flows == 1 {
+        "One flow".to_owned()
+    } else {
+        format!("{} flows of one kind", plan.path.flows)
+    };
+    println!(
+        "\n{flows}, of {}/s that the path can carry:\n{}",
+        Rate(plan.goodput_max_bps),
+        table(&plan.forecasts)
+    );
+    plan.notes.iter().for_each(|note| println!("Note: {note}."));
+    println!(
+        "Check:   longfat path ... --write {0}.toml && longfat lab run {0}.toml --backend sim",
+        experiment_name(plan)
+    );
+}
+
+fn table(forecasts: &[Forecast]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header([
+        "cc",
+        "expected",
+        "share",
+        "limit",
+        "loss to fill it",
+        "one each",
+        "queue needed",
+        "start",
+        "after a loss",
+        "saw-tooth",
+        "reference",
+    ]);
+    for column in 1..10 {
+        if column != 3
+            && let Some(column) = table.column_mut(column)
+        {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for forecast in forecasts {
+        table.add_row([
+            forecast.cc.to_owned(),
+            forecast.goodput.to_string(),
+            format!("{:.1} %", 100.0 * forecast.share),
+            forecast.limit.name().to_owned(),
+            format!("{:.1e}", forecast.loss_to_fill),
+            span(forecast.loss_spacing),
+            Size(forecast.queue_bytes).to_string(),
+            span(forecast.slow_start),
+            span(forecast.recovery),
+            forecast.period.map_or_else(|| "none".to_owned(), span),
+            forecast.reference.to_owned(),
+        ]);
+    }
+    table
+}
+
+/// Three figures are enough for what is expected.
+fn span(span: Nanos) -> String {
+    let seconds = span.0 as f64 / 1e9;
+    match seconds {
+        long if long >= 3600.0 => format!("{:.1} h", long / 3600.0),
+        long if long >= 120.0 => format!("{:.0} min", long / 60.0),
+        long if long >= 1.0 => format!("{long:.1} s"),
+        short => format!("{:.0} ms", short * 1e3),
+    }
+}
