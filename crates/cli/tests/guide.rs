@@ -69,8 +69,9 @@ fn commands_stand_in_blocks_that_are_tested() {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
-        let loose =
-            text.lines().find(|line| ["    longfat ", "    sudo ", "    cargo "].iter().any(|start| line.starts_with(start)));
+        let loose = text.lines().find(|line| {
+            ["    longfat ", "    sudo ", "    cargo "].iter().any(|start| line.starts_with(start))
+        });
         assert_eq!(loose, None, "{}: a command outside of a console block", path.display());
     }
 }
