@@ -50,7 +50,7 @@ checks: setup ## formatting, lints, arrows, links, licences, documentation
 	cargo fetch --locked --quiet --manifest-path fuzz/Cargo.toml
 	cargo fmt --all --check
 	scripts/check-arrows
-	scripts/check-links
+	scripts/check-docs
 	scripts/check-licences
 	scripts/check-advisories
 	cargo clippy --workspace --all-targets --locked -- -D warnings
