@@ -58,6 +58,9 @@ pub struct RelaySpec {
     pub nap: Option<Nanos>,
     /// Threads.
     pub workers: Option<usize>,
+    /// Whether a keeper has duplicates of its sockets and pipes.
+    #[serde(default)]
+    pub keep: bool,
     /// The socket `longfat relay status` asks.
     #[serde(default)]
     pub control: ControlSpec,

@@ -3,6 +3,7 @@
 mod check;
 mod confine;
 mod daemon;
+mod keep;
 mod log;
 mod notify;
 mod status;
@@ -144,6 +145,10 @@ pub struct Args {
     /// Worker threads [default: one per core].
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
+    /// Have a process keep duplicates of sockets and pipes, so that the next relay of this name goes on where this one was
+    /// killed (see 'longfat relay keep').
+    #[arg(long)]
+    keep: bool,
     /// How long living connections may go on after the relay is told to stop; then they are reset.
     #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_DRAIN))]
     drain: Nanos,
@@ -173,6 +178,8 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Subcommand {
     Run(daemon::Args),
+    Upgrade(daemon::UpgradeArgs),
+    Keep(keep::Args),
     Check(check::Check),
     Status(status::Args),
     Clean(check::Clean),
@@ -194,6 +201,8 @@ fn number(text: &str) -> Result<u32, String> {
 pub fn run(args: Args) -> Outcome {
     match &args.command {
         Some(Subcommand::Run(args)) => daemon::run(args),
+        Some(Subcommand::Upgrade(args)) => daemon::upgrade(args),
+        Some(Subcommand::Keep(args)) => keep::run(args),
         Some(Subcommand::Check(args)) => check::check(args),
         Some(Subcommand::Status(args)) => status::run(args),
         Some(Subcommand::Clean(args)) => check::clean(args),
@@ -206,6 +215,7 @@ fn run_quick(args: &Args) -> Outcome {
     let signals = daemon::Signals::catch(false)?;
     let plan = plan(args)?;
     let kept = args.user.kept(&plan, None)?;
+    keep::ensure(&plan)?;
     let _held = daemon::hold(&plan)?;
     let lines = match &args.samples {
         Some(path) => {
@@ -243,6 +253,7 @@ fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
     plan.nap = RelayPlan::checked_nap(args.nap.into()).map_err(|wrong| anyhow!("--nap {wrong}"))?;
     plan.control = args.control.clone().map(|socket| ControlPlan { socket, group: None });
     plan.metrics = args.metrics;
+    plan.keep = args.keep;
     if args.samples.is_some() {
         if args.sample_every.0 < 100_000 {
             bail!("--sample-every {} is too short; give 100us or more", args.sample_every);
@@ -330,6 +341,10 @@ impl Observer for Voice<'_> {
 
     fn ready(&self, ready: &Ready) {
         println!("{}", self.ready_line(ready));
+    }
+
+    fn left(&self) {
+        self.kept.leave();
     }
 
     fn record(&self, record: Record) {
