@@ -102,7 +102,7 @@ fn spawn(bed: &Bed, directory: &Path, verb: &str) -> Child {
 
 /// Bytes that differ by their place (splitmix64).
 fn noise(seed: u64, place: u64) -> u8 {
-    let mut word = (place / 8 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut word = (place / 8).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (word ^ (word >> 27)).to_le_bytes()[(place % 8) as usize]
 }

@@ -88,11 +88,14 @@ pub fn upgrade(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observe
     check(plan)?;
     raise_limit();
     let mut estate = Estate::from_predecessor(plan)?;
-    let inherited = estate.keeper.take();
-    let keeper = match (plan.keep, inherited) {
-        (true, None) => Some(keeper::attach(plan)?.0),
-        (_, inherited) => inherited,
-    };
+    let keeper = estate.keeper.take();
+    if keeper.is_some() != plan.keep {
+        let (has, wants) = if plan.keep { ("no keeper", "with one") } else { ("a keeper", "without one") };
+        return Err(Error::Plan(format!(
+            "the relay '{}' has {has} and cannot go on {wants}: give 'keep' as it has it, or restart it",
+            plan.name
+        )));
+    }
     run_with(plan, keeper, estate, commands, observer)
 }
 

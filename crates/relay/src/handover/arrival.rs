@@ -22,6 +22,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
+    time::Duration,
 };
 
 /// What a connection holds in memory, as files.
@@ -110,6 +111,9 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
     };
     let mut connection = Box::new(Relayed::new(legs, targets, record.listener));
     connection.untried = record.untried;
+    let age_us = (longfat_host::monotonic_us() - record.accepted_us).max(0) as u64;
+    let begun = connection.started.checked_sub(Duration::from_micros(age_us));
+    connection.started = begun.unwrap_or(connection.started);
     for (direction, bytes) in Direction::BOTH.into_iter().zip(held) {
         connection.take_in(direction, bytes);
     }

@@ -131,6 +131,9 @@ pub(crate) fn attach(plan: &crate::RelayPlan) -> Result<(Wire, super::estate::Es
             Err(Error::NameTaken { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(5));
             }
+            Err(Error::NameTaken { owner, .. }) => {
+                return Err(Error::NameTaken { name: plan.name.clone(), owner });
+            }
             Err(error) => return Err(error),
         }
     }
