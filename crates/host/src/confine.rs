@@ -101,6 +101,7 @@ pub struct Confinement {
     uses_bpf: bool,
     looks_into_processes: bool,
     makes_few_calls: bool,
+    more_calls: &'static [i64],
 }
 
 /// What came of it, in words by `Display`.
@@ -139,6 +140,7 @@ impl Confinement {
             uses_bpf: false,
             looks_into_processes: false,
             makes_few_calls: false,
+            more_calls: &[],
         }
     }
 
@@ -177,6 +179,12 @@ impl Confinement {
     pub fn looking_into_processes(mut self) -> Confinement {
         self.looks_into_processes = true;
         self
+    }
+
+    /// Makes no calls but those of a program that opens files for another one, and these.
+    pub fn calling_little_but(mut self, calls: &'static [i64]) -> Confinement {
+        self.more_calls = calls;
+        self.with_few_calls()
     }
 
     /// Opens, makes and removes files, and speaks on sockets that are open: no new sockets, threads, children or signals.
@@ -268,7 +276,7 @@ impl Confinement {
             (&[libc::SYS_pidfd_getfd, libc::SYS_setns][..], self.looks_into_processes),
         ];
         let more = more.into_iter().filter(|(_, wanted)| *wanted).flat_map(|(calls, _)| calls);
-        for call in FILES.iter().chain(OLD_FILES).chain(more) {
+        for call in FILES.iter().chain(OLD_FILES).chain(self.more_calls).chain(more) {
             calls.insert(*call, Vec::new());
         }
         if !self.makes_few_calls {

@@ -50,6 +50,16 @@ impl Control {
         Ok(control)
     }
 
+    /// One that another process has listened with; whoever drops it last removes the file.
+    pub fn inherited(listener: UnixListener, path: &Path) -> Control {
+        Control { listener, path: path.to_owned() }
+    }
+
+    /// Ends without removing the file: another process goes on with it.
+    pub fn leave(mut self) {
+        self.path = PathBuf::new();
+    }
+
     /// Answers one of those who wait; never waits itself for anybody to come. Whether there was one: then there may be
     /// more, and the caller looks for them when it has looked at what else it has to do.
     pub fn answer(&self, patience: Patience, answer: impl FnOnce(&str) -> String) -> bool {

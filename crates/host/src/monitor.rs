@@ -164,6 +164,12 @@ impl Monitor {
         }
     }
 
+    /// Has it leave the files alone that it was to remove: another process goes on with them.
+    pub fn leave_files(&self) {
+        // One that has gone removed them already, and says nothing.
+        let _ = self.ask(Question { what: LEAVE_FILES, which: 0 });
+    }
+
     /// Has it open a file.
     ///
     /// # Errors
@@ -185,6 +191,8 @@ fn gone() -> io::Error {
 }
 
 const QUESTION_BYTES: usize = 9;
+/// What every monitor understands by itself.
+const LEAVE_FILES: u8 = u8::MAX;
 /// What it says first, or else what went wrong.
 const READY: &str = "ready";
 
@@ -207,7 +215,13 @@ fn stand_by(socket: &OwnedFd, mut duties: Duties) -> Result<()> {
         let which = u64::from_ne_bytes(question[1..].try_into().unwrap_or_default());
         let question = Question { what: question[0], which };
         let refused = || Err(io::Error::from_raw_os_error(libc::EPERM));
-        let answer = duties.answer.as_mut().map_or_else(refused, |answer| answer(question));
+        let answer = match question.what {
+            LEAVE_FILES => {
+                duties.remains.clear();
+                Ok(None)
+            }
+            _ => duties.answer.as_mut().map_or_else(refused, |answer| answer(question)),
+        };
         let errno = answer.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         let file = answer.ok().flatten();
         if send(socket, &errno.to_ne_bytes(), file.as_ref()).is_err() {

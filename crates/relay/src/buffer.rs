@@ -4,15 +4,20 @@
 //! Buffers are pooled and attached only while a direction holds bytes, so an idle connection costs its two sockets
 //! and nothing more. SPLICE_F_MORE is never set: it holds the last part of a message back for up to 200 ms.
 
+use crate::{
+    connection::Direction,
+    handover::{keeping::Keeping, record::Holding},
+};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice},
+    sys::socket::{MsgFlags, recv},
     unistd::pipe2,
 };
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    io::{self, ErrorKind, Write},
     net::TcpStream,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::atomic::{AtomicIsize, Ordering},
 };
 
@@ -60,8 +65,9 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Fills the empty buffer from a socket, with so many bytes at most.
-    pub fn fill(&mut self, mut from: &TcpStream, most_bytes: usize) -> Moved {
+    /// Fills the empty buffer from a socket, with so many bytes at most. A copy leaves them in the socket, too; a pipe never
+    /// does.
+    pub fn fill(&mut self, from: &TcpStream, most_bytes: usize, is_copy: bool) -> Moved {
         let most_bytes = most_bytes.clamp(1, BUFFER_BYTES);
         loop {
             let result = match self {
@@ -70,7 +76,9 @@ impl Buffer {
                     *start = 0;
                     *end = 0;
                     let most_bytes = most_bytes.min(bytes.len());
-                    from.read(&mut bytes[..most_bytes]).inspect(|count| *end = *count)
+                    let flags = if is_copy { MsgFlags::MSG_PEEK } else { MsgFlags::empty() };
+                    let received = recv(from.as_raw_fd(), &mut bytes[..most_bytes], flags);
+                    received.map_err(io::Error::from).inspect(|count| *end = *count)
                 }
             };
             if !interrupted(&result) {
@@ -117,6 +125,13 @@ impl Buffer {
 
     fn memory(bytes: usize) -> Buffer {
         Buffer::Memory { bytes: vec![0; bytes].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// Of memory: these bytes, to be drained.
+    pub fn holding(mut bytes: Vec<u8>) -> Buffer {
+        let end = bytes.len();
+        bytes.resize(if end <= SMALL_BYTES { SMALL_BYTES } else { BUFFER_BYTES.max(end) }, 0);
+        Buffer::Memory { bytes: bytes.into_boxed_slice(), start: 0, end }
     }
 
     fn is_small(&self) -> bool {
@@ -166,11 +181,13 @@ pub(crate) struct Pool<'a> {
     memory: Vec<Buffer>,
     small: Vec<Buffer>,
     budget: &'a Budget,
+    /// Of whoever goes on when this process is killed: pipes are put there before they are used.
+    pub keeping: &'a Keeping,
 }
 
 impl<'a> Pool<'a> {
-    pub fn new(budget: &'a Budget) -> Pool<'a> {
-        Pool { pipes: Vec::new(), memory: Vec::new(), small: Vec::new(), budget }
+    pub fn new(budget: &'a Budget, keeping: &'a Keeping) -> Pool<'a> {
+        Pool { pipes: Vec::new(), memory: Vec::new(), small: Vec::new(), budget, keeping }
     }
 
     /// An empty buffer: a pipe when there is one to be had, else memory; little of it when the budget is used up.
@@ -185,6 +202,50 @@ impl<'a> Pool<'a> {
             self.give(wrong);
         }
         place.get_or_insert_with(|| if is_small { self.take_small() } else { self.take() })
+    }
+
+    /// The same where somebody keeps what the relay has: bulk data go through a pipe of the connection's own, that
+    /// stays its own. Otherwise little memory does, which holds copies.
+    pub fn kept<'b>(
+        &mut self,
+        place: &'b mut Option<Buffer>,
+        is_small: bool,
+        (id, direction): (u64, Direction),
+    ) -> &'b mut Buffer {
+        let has_pipe = matches!(place, Some(Buffer::Pipe { .. }));
+        if !is_small
+            && !has_pipe
+            && let Some(pipe) = self.new_kept_pipe(id, direction)
+            && let Some(memory) = place.replace(pipe)
+        {
+            self.give(memory);
+        }
+        place.get_or_insert_with(|| self.take_small())
+    }
+
+    fn new_kept_pipe(&mut self, id: u64, direction: Direction) -> Option<Buffer> {
+        let pipe = take_one(&self.budget.buffers_left).then(|| self.new_pipe())?;
+        let Some(Buffer::Pipe { read, write }) = &pipe else {
+            self.budget.buffers_left.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let holding = Holding::Pipe { direction: direction.into() };
+        let is_kept =
+            self.keeping.put(id + 1 + direction.index() as u64, &holding, &[read.as_fd(), write.as_fd()]);
+        match pipe {
+            Some(pipe) if !is_kept => {
+                self.discard(pipe);
+                None
+            }
+            pipe => pipe,
+        }
+    }
+
+    /// Counts a buffer that came from another relay.
+    pub fn count(&self, buffer: &Buffer) {
+        self.budget.buffers_left.fetch_sub(isize::from(!buffer.is_small()), Ordering::Relaxed);
+        let is_pipe = matches!(buffer, Buffer::Pipe { .. });
+        self.budget.pipes_left.fetch_sub(isize::from(is_pipe), Ordering::Relaxed);
     }
 
     /// An empty buffer of little memory.
@@ -234,7 +295,7 @@ impl<'a> Pool<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::{io::Read, net::TcpListener};
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -248,9 +309,9 @@ mod tests {
 
     fn carry(mut buffer: Buffer) {
         let ((mut near, far_in), (near_out, mut far)) = (pair(), pair());
-        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES), Moved::Blocked);
+        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES, false), Moved::Blocked);
         near.write_all(b"long fat").unwrap();
-        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES), Moved::Bytes(8));
+        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES, false), Moved::Bytes(8));
         assert_eq!(buffer.drain(&near_out), Moved::Bytes(8));
         let mut got = [0; 8];
         far.set_nonblocking(false).unwrap();
@@ -260,7 +321,7 @@ mod tests {
         far_in.set_nonblocking(false).unwrap();
         let _ = far_in.peek(&mut got).unwrap();
         far_in.set_nonblocking(true).unwrap();
-        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES), Moved::Ended);
+        assert_eq!(buffer.fill(&far_in, BUFFER_BYTES, false), Moved::Ended);
     }
 
     #[test]
@@ -272,8 +333,9 @@ mod tests {
 
     #[test]
     fn without_pipes_the_pool_gives_memory_and_reuses_what_it_is_given_back() {
+        let keeping = Keeping::new(None, &[]);
         let budget = Budget::new(1, 1 << 30);
-        let mut pool = Pool::new(&budget);
+        let mut pool = Pool::new(&budget, &keeping);
         let first = pool.take();
         assert!(matches!(first, Buffer::Pipe { .. }));
         let second = pool.take();
@@ -294,8 +356,9 @@ mod tests {
 
     #[test]
     fn a_small_buffer_makes_way_for_a_large_one_and_not_the_other_way_round() {
+        let keeping = Keeping::new(None, &[]);
         let budget = Budget::new(1, 1 << 30);
-        let mut pool = Pool::new(&budget);
+        let mut pool = Pool::new(&budget, &keeping);
         let mut place = None;
         assert!(pool.fitting(&mut place, true).is_small());
         assert!(!pool.fitting(&mut place, false).is_small());
@@ -305,8 +368,9 @@ mod tests {
 
     #[test]
     fn beyond_the_budget_buffers_are_small_and_those_given_back_are_used_again() {
+        let keeping = Keeping::new(None, &[]);
         let budget = Budget::new(8, 2 * BUFFER_BYTES as u64);
-        let mut pool = Pool::new(&budget);
+        let mut pool = Pool::new(&budget, &keeping);
         let (first, second, third) = (pool.take(), pool.take(), pool.take());
         assert!(!first.is_small() && !second.is_small() && third.is_small());
         pool.give(third);

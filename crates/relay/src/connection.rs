@@ -239,6 +239,21 @@ impl Connection {
         }
     }
 
+    /// The side that was found reset or timed out, and whether it had finished sending before.
+    pub fn failure(&self) -> Option<(Side, bool)> {
+        let side = match self.phase {
+            Phase::Resetting(side) => side,
+            Phase::ConnectingForGone => Side::Client,
+            Phase::Connecting | Phase::Open | Phase::Reset => return None,
+        };
+        Some((side, self.flow(Direction::out_of(side)).has_fin))
+    }
+
+    /// Whether what is held is one urgent byte.
+    pub fn holds_mark(&self, direction: Direction) -> bool {
+        self.flow(direction).holds_mark
+    }
+
     /// Whether the leg to the server is still being made.
     pub fn is_connecting(&self) -> bool {
         matches!(self.phase, Phase::Connecting | Phase::ConnectingForGone)

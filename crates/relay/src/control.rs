@@ -6,7 +6,10 @@ use nix::unistd::{Group, chown};
 use std::{
     fs,
     io::ErrorKind,
-    os::unix::fs::PermissionsExt,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{fs::PermissionsExt, net::UnixListener},
+    },
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -29,16 +32,31 @@ pub(crate) struct Control {
     plan: ControlPlan,
 }
 
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
 impl Control {
-    /// Listens. A file that a dead relay left is replaced; one that somebody answers on is not. Among sockets at their default
+    /// Listens, or goes on where another relay listened. A file that a dead relay left is replaced; one that somebody answers on is not. Among sockets at their default
     /// place those of dead relays of other names are removed.
-    pub fn open(plan: &ControlPlan) -> Result<Control> {
+    pub fn open(plan: &ControlPlan, inherited: Option<UnixListener>) -> Result<Control> {
+        if let Some(listener) = inherited {
+            let listener = control::Control::inherited(listener, &plan.socket);
+            return Ok(Control { listener, plan: plan.clone() });
+        }
         if plan.socket.parent() == Some(Path::new(ControlPlan::DEFAULT_DIRECTORY)) {
             clean(None);
         }
         let control = Control { listener: control::Control::open(&plan.socket)?, plan: plan.clone() };
         control.permit()?;
         Ok(control)
+    }
+
+    /// Its file is another relay's from now on.
+    pub fn leave(self) {
+        self.listener.leave();
     }
 
     /// Members of the group that is named may ask too.

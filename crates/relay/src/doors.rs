@@ -6,16 +6,20 @@
 
 use crate::{
     Error, ListenerPlan, RelayPlan, Result, destination,
+    handover::{
+        estate::{Inherited, take_listeners},
+        keeping::Keeping,
+        record::{Holding, Purpose},
+    },
     intercept::{self, ListenPorts},
     leg::{Leg, Share},
     plan::{ConnectionPlan, circle},
-    queue,
-    reload::Purpose,
-    steer,
+    queue, steer,
 };
 use std::{
     cell::Cell,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    os::fd::AsFd,
     sync::Arc,
 };
 
@@ -117,7 +121,7 @@ impl Clients {
 #[derive(Debug)]
 pub(crate) struct DoorPlan {
     pub id: DoorId,
-    pub listener: TcpListener,
+    pub listener: Arc<TcpListener>,
     pub clients: Clients,
 }
 
@@ -136,6 +140,15 @@ struct Standing {
     id: DoorId,
     purpose: Purpose,
     address: SocketAddr,
+    /// Each worker's.
+    listeners: Vec<Kept>,
+}
+
+/// A listener, and its number at whoever keeps it.
+#[derive(Debug, Clone)]
+struct Kept {
+    listener: Arc<TcpListener>,
+    id: Option<u64>,
 }
 
 /// The listeners of all workers.
@@ -146,16 +159,18 @@ pub(crate) struct Doors {
     standing: Vec<Standing>,
     /// Per worker: made, and not yet handed over.
     pub made: Vec<Vec<DoorPlan>>,
+    /// Listeners of another relay, that are used where they fit.
+    inherited: Vec<Inherited>,
 }
 
 /// Listeners that are wanted, and what their clients are.
 pub(crate) type Wanted = Vec<(DoorId, Clients)>;
 
 impl Doors {
-    pub fn new(workers: usize, own_mark: Option<u32>) -> Doors {
+    pub fn new(workers: usize, own_mark: Option<u32>, inherited: Vec<Inherited>) -> Doors {
         let mut made = Vec::new();
         made.resize_with(workers, Vec::new);
-        Doors { own_mark, next_id: 0, standing: Vec::new(), made }
+        Doors { own_mark, next_id: 0, standing: Vec::new(), made, inherited }
     }
 
     /// Listens on every explicit address of the plan, if it does not yet.
@@ -202,8 +217,32 @@ impl Doors {
         if let Some(found) = self.standing.iter().find(|door| door.purpose == purpose) {
             return Ok((found.id, found.address.port()));
         }
+        let (address, listeners) = self.listeners(&purpose, address, clients)?;
+        let id = self.next_id;
+        self.next_id += 1;
+        listeners.iter().for_each(|listener| queue::begin_small(listener, clients.likely()));
+        let listeners: Vec<_> = listeners.into_iter().map(Arc::new).collect();
+        for (own, listener) in self.made.iter_mut().zip(&listeners) {
+            own.push(DoorPlan { id, listener: Arc::clone(listener), clients: clients.clone() });
+        }
+        let listeners = listeners.into_iter().map(|listener| Kept { listener, id: None }).collect();
+        self.standing.push(Standing { id, purpose, address, listeners });
+        Ok((id, address.port()))
+    }
+
+    /// Those of another relay, or new ones: one per worker, and where they listen.
+    fn listeners(
+        &mut self,
+        purpose: &Purpose,
+        address: SocketAddr,
+        clients: &Clients,
+    ) -> Result<(SocketAddr, Vec<TcpListener>)> {
         let transparent = self.own_mark.filter(|_| clients.is_intercepted());
         let leg = Leg { plan: &clients.likely().client, transparent };
+        if let Some((address, listeners)) = take_listeners(&mut self.inherited, purpose, self.made.len()) {
+            listeners.iter().try_for_each(|listener| leg.adopt(listener, address.is_ipv6()))?;
+            return Ok((address, listeners));
+        }
         let first = leg.listen(address, Share::Found)?;
         let address = first.local_addr().map_err(|source| Error::Listen { address, source })?;
         let mut listeners = vec![first];
@@ -212,21 +251,47 @@ impl Doors {
         }
         steer::by_addresses(&listeners[0], listeners.len())
             .map_err(|source| Error::Listen { address, source })?;
-        let id = self.next_id;
-        self.next_id += 1;
-        listeners.iter().for_each(|listener| queue::begin_small(listener, clients.likely()));
-        for (own, listener) in self.made.iter_mut().zip(listeners) {
-            own.push(DoorPlan { id, listener, clients: clients.clone() });
+        Ok((address, listeners))
+    }
+
+    /// Every worker's listeners, as they are handed over.
+    pub fn holdings(&self) -> impl Iterator<Item = (Holding, &TcpListener)> {
+        self.standing.iter().flat_map(|door| {
+            door.listeners.iter().enumerate().map(|(worker, kept)| {
+                let (purpose, address) = (door.purpose.clone(), door.address);
+                (Holding::Listener { purpose, address, worker }, &*kept.listener)
+            })
+        })
+    }
+
+    /// Puts new listeners where they survive this process.
+    pub fn keep(&mut self, keeping: &Keeping) {
+        for door in self.standing.iter_mut().filter(|_| keeping.is_on()) {
+            let (purpose, address) = (&door.purpose, door.address);
+            for (worker, kept) in door.listeners.iter_mut().enumerate().filter(|(_, kept)| kept.id.is_none())
+            {
+                let holding = Holding::Listener { purpose: purpose.clone(), address, worker };
+                let id = keeping.other_id();
+                kept.id = keeping.put(id, &holding, &[kept.listener.as_fd()]).then_some(id);
+            }
         }
-        self.standing.push(Standing { id, purpose, address });
-        Ok((id, address.port()))
+    }
+
+    /// Those of another relay that this one has no use for.
+    pub fn close_inherited(&mut self) {
+        self.inherited.clear();
+    }
+
+    /// The relay takes nobody any more.
+    pub fn close(&mut self) {
+        self.standing.clear();
     }
 
     /// Closes those that were made and not yet handed over: what they were made for did not come about.
-    pub fn close_unused(&mut self) {
+    pub fn close_unused(&mut self, keeping: &Keeping) {
         let unused: Vec<DoorId> = self.made.iter().flatten().map(|door| door.id).collect();
         self.made.iter_mut().for_each(Vec::clear);
-        self.forget(&unused);
+        self.forget(&unused, keeping);
     }
 
     /// Addresses, in the order of making.
@@ -240,7 +305,10 @@ impl Doors {
     }
 
     /// These serve no purpose any more.
-    pub fn forget(&mut self, gone: &[DoorId]) {
+    pub fn forget(&mut self, gone: &[DoorId], keeping: &Keeping) {
+        let lost = self.standing.iter().filter(|door| gone.contains(&door.id));
+        let kept = lost.flat_map(|door| &door.listeners).filter_map(|kept| kept.id);
+        kept.for_each(|id| keeping.gone(id));
         self.standing.retain(|door| !gone.contains(&door.id));
     }
 }

@@ -22,6 +22,12 @@ use crate::{
     Accept, Error, Fail, Result,
     crowd::Crowd,
     destination,
+    handover::{
+        estate::{Handshake, refit},
+        keeping::Keeping,
+        record::{Holding, Message, Say},
+        wire::Wire,
+    },
     intercept::Interception,
     leg::{self, Dialled},
     one_way::OneWay,
@@ -33,9 +39,11 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 pub(crate) use segment::reset_behind_syn;
 use segment::{Syn, Unreachable};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs::File,
     io,
     net::{IpAddr, SocketAddr, TcpStream},
+    os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -72,6 +80,8 @@ pub(crate) struct Held {
     gates: Mutex<Gates>,
     /// How often they were changed.
     changes: AtomicU64,
+    /// Rules whose interfaces somebody keeps.
+    kept: Mutex<BTreeSet<usize>>,
 }
 
 /// Servers' legs that are dialled, or stand and wait for their clients.
@@ -144,8 +154,8 @@ impl Prepared {
 impl Held {
     /// Of a relay that holds at most so many handshakes.
     pub fn new(most: usize) -> Held {
-        let (legs, count, gates, changes) = Default::default();
-        Held { legs, window: Arc::new(Mutex::new(Window::new(most))), count, gates, changes }
+        let (legs, count, gates, changes, kept) = Default::default();
+        Held { legs, window: Arc::new(Mutex::new(Window::new(most))), count, gates, changes, kept }
     }
 
     /// The server's leg of a client that has been accepted.
@@ -199,6 +209,39 @@ impl Held {
     /// Descriptors kept open for gates: each one's interfaces, and for each of them a socket prepared for its next dial.
     pub fn descriptors(&self) -> usize {
         self.lock_gates().values().map(|gate| 2 * gate.tuns.len()).sum()
+    }
+
+    /// The interfaces of each rule's gate, by its index.
+    pub fn interfaces(&self) -> Vec<(usize, Arc<Vec<Tun>>)> {
+        self.lock_gates().iter().map(|(rule, gate)| (*rule, Arc::clone(&gate.tuns))).collect()
+    }
+
+    /// Interfaces of another relay, which [`Held::prepare`] finds. Of a rule's all are there, or they are of no use.
+    pub fn inherit(
+        &self,
+        interfaces: BTreeMap<usize, BTreeMap<usize, File>>,
+        holders: usize,
+        way: &Arc<ConnectionPlan>,
+    ) {
+        let whole = interfaces.into_iter().filter(|(_, files)| files.keys().copied().eq(0..holders));
+        let gates = whole.map(|(rule, files)| {
+            let tuns = Arc::new(files.into_values().map(Tun::inherited).collect());
+            (rule, Gate { tuns, way: Arc::clone(way), is_open: false })
+        });
+        self.lock_gates().extend(gates);
+    }
+
+    /// Puts interfaces that are new where they survive this process.
+    pub fn keep(&self, keeping: &Keeping) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        for (rule, tuns) in self.interfaces() {
+            if !keeping.is_on() || !kept.insert(rule) {
+                continue;
+            }
+            for (holder, tun) in tuns.iter().enumerate() {
+                keeping.put(keeping.other_id(), &Holding::Interface { rule, holder }, &[tun.file().as_fd()]);
+            }
+        }
     }
 
     fn lock_gates(&self) -> MutexGuard<'_, Gates> {
@@ -280,6 +323,45 @@ impl<'a> Hold<'a> {
         // The way of a rule may be another now.
         self.visited.clear();
         outcome.map_err(|errno| Error::io(WATCH, errno))
+    }
+
+    /// Sends what is held to another relay.
+    pub fn give(&self, wire: &Wire) -> io::Result<()> {
+        let legs = self.shared.held.lock();
+        for (pair, syn) in self.table.syns() {
+            let own = legs.waiting.get(&pair).filter(|waiting| waiting.holder == self.holder);
+            let rule = own.map(|waiting| waiting.rule).or_else(|| self.gates.keys().next().copied());
+            let (holder, is_dialled) = (self.holder, own.is_some());
+            let Some(rule) = rule else { continue };
+            let holding = Holding::Handshake { rule, holder, syn: syn.to_vec(), is_dialled };
+            let socket: Vec<_> = own.iter().map(|waiting| waiting.socket.as_fd()).collect();
+            wire.send(&Message::with(Say::Put, 0, &holding), &socket)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with what another relay held.
+    pub fn take_in(&mut self, handshake: Handshake, round: &Round<'_>) {
+        let Handshake { rule, syn: packet, dial } = handshake;
+        let Some(gate) = self.gates.get(&rule).cloned() else { return };
+        let Some(tun) = gate.tuns.get(self.holder) else { return };
+        match dial {
+            None => self.on_packet((rule, &gate.way, tun), &packet, round),
+            Some(socket) => self.await_dial(rule, &packet, socket, round),
+        }
+        self.count();
+    }
+
+    fn await_dial(&mut self, rule: usize, packet: &[u8], socket: TcpStream, round: &Round<'_>) {
+        let Some(syn) = Syn::parse(packet) else { return };
+        let (pair, begun) = ((syn.client, syn.server), Instant::now());
+        let Verdict::Dial(number) = self.table.on_syn(pair, packet, Room::Syn, begun) else { return };
+        let (holder, answered, was_reset) = (self.holder, false, false);
+        refit(&socket, self.shared.own_mark());
+        let dial = Waiting { socket, number, answered, was_reset, rule, holder, begun };
+        if self.watch(pair, dial, round.epoll).is_err() {
+            self.table.forget(pair);
+        }
     }
 
     /// What epoll said of a gate or a dial, in this round of the worker.

@@ -48,15 +48,22 @@ pub(crate) enum Got {
     Unspliced,
 }
 
-/// Fills the empty buffer with so many bytes at most, or takes the urgent byte that is next.
-pub(crate) fn read(from: &TcpStream, buffer: &mut Buffer, most_bytes: usize, ahead: &mut Ahead) -> Got {
+/// Fills the empty buffer with so many bytes at most, or takes the urgent byte that is next. A copy of either is left in the
+/// socket, until it is to be [`consume`]d; bytes in a pipe have no copy.
+pub(crate) fn read(
+    from: &TcpStream,
+    buffer: &mut Buffer,
+    most_bytes: usize,
+    ahead: &mut Ahead,
+    is_copy: bool,
+) -> Got {
     if buffer.passes_marks() && *ahead != Ahead::Plain {
         match next(from) {
             Next::Byte => {}
-            other => return without_bytes(from, other, ahead),
+            other => return without_bytes(from, other, ahead, is_copy),
         }
     }
-    match buffer.fill(from, most_bytes) {
+    match buffer.fill(from, most_bytes, is_copy) {
         Moved::Bytes(bytes) => {
             if *ahead == Ahead::Plain {
                 *ahead = Ahead::Unknown;
@@ -65,8 +72,8 @@ pub(crate) fn read(from: &TcpStream, buffer: &mut Buffer, most_bytes: usize, ahe
         }
         Moved::Failed => Got::Failed,
         Moved::Blocked if *ahead == Ahead::Unknown => Got::Nothing,
-        Moved::Ended if buffer.passes_marks() => without_bytes(from, end(from), ahead),
-        Moved::Blocked | Moved::Ended => without_bytes(from, next(from), ahead),
+        Moved::Ended if buffer.passes_marks() => without_bytes(from, end(from), ahead, is_copy),
+        Moved::Blocked | Moved::Ended => without_bytes(from, next(from), ahead, is_copy),
     }
 }
 
@@ -123,11 +130,11 @@ fn failed(error: &io::Error) -> Next {
     if leg::is_reset_after_fin(error) { Next::FailedAfterFin } else { Next::Failed }
 }
 
-fn without_bytes(from: &TcpStream, next: Next, ahead: &mut Ahead) -> Got {
+fn without_bytes(from: &TcpStream, next: Next, ahead: &mut Ahead, is_copy: bool) -> Got {
     *ahead = Ahead::Unknown;
     match next {
         Next::Byte => Got::Unspliced,
-        Next::Mark => take_mark(from),
+        Next::Mark => take_mark(from, is_copy),
         Next::Nothing => Got::Nothing,
         Next::End => Got::End,
         Next::Failed => Got::Failed,
@@ -135,9 +142,31 @@ fn without_bytes(from: &TcpStream, next: Next, ahead: &mut Ahead) -> Got {
     }
 }
 
-fn take_mark(from: &TcpStream) -> Got {
+/// Takes bytes that are queued and throws them away.
+///
+/// # Errors
+/// There are fewer.
+pub(crate) fn consume(from: &TcpStream, bytes: u64) -> io::Result<()> {
+    let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
+    while left > 0 {
+        // SAFETY: with MSG_TRUNC nothing is written anywhere (tcp(7)).
+        let taken = unsafe {
+            libc::recv(from.as_raw_fd(), std::ptr::null_mut(), left, libc::MSG_TRUNC | libc::MSG_DONTWAIT)
+        };
+        match Errno::result(taken) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(taken) => left -= taken as usize,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn take_mark(from: &TcpStream, is_copy: bool) -> Got {
     let mut byte = [0];
-    match retried(|| recv(from.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT)) {
+    let copy = if is_copy { MsgFlags::MSG_PEEK } else { MsgFlags::empty() };
+    match retried(|| recv(from.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT | copy)) {
         Moved::Bytes(_) => Got::Mark(byte[0]),
         Moved::Blocked | Moved::Ended | Moved::Failed => Got::Failed,
     }
@@ -155,7 +184,10 @@ fn retried(mut call: impl FnMut() -> nix::Result<usize>) -> Moved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{BUFFER_BYTES, Budget, Pool, SMALL_BYTES};
+    use crate::{
+        buffer::{BUFFER_BYTES, Budget, Pool, SMALL_BYTES},
+        handover::keeping::Keeping,
+    };
     use longfat_host::socket::{set_option, tcp_info};
     use std::{
         io::Write,
@@ -197,7 +229,8 @@ mod tests {
     /// A pipe, much memory and little, each with what an event would have told.
     fn with_each(test: impl Fn(&mut Buffer, Ahead)) {
         let (piped, unpiped) = (Budget::new(1, 1 << 30), Budget::new(0, 1 << 30));
-        let (mut piped, mut unpiped) = (Pool::new(&piped), Pool::new(&unpiped));
+        let keeping = Keeping::new(None, &[]);
+        let (mut piped, mut unpiped) = (Pool::new(&piped, &keeping), Pool::new(&unpiped, &keeping));
         for ahead in [Ahead::Unknown, Ahead::Mark] {
             for mut buffer in [piped.take(), unpiped.take(), unpiped.take_small()] {
                 test(&mut buffer, ahead);
@@ -212,7 +245,7 @@ mod tests {
     fn read_all(leg: &TcpStream, buffer: &mut Buffer, mut ahead: Ahead) -> (Vec<Got>, Got) {
         let (sink, mut all) = (pair(), Vec::new());
         loop {
-            match read(leg, buffer, BUFFER_BYTES, &mut ahead) {
+            match read(leg, buffer, BUFFER_BYTES, &mut ahead, false) {
                 Got::Bytes(bytes) => {
                     eventually(|| buffer.drain(&sink.1) == Moved::Bytes(bytes));
                     all.push(Got::Bytes(bytes));
@@ -281,14 +314,19 @@ mod tests {
     fn what_an_event_told_of_is_read_at_once_and_what_came_after_it_is_looked_at() {
         let (mut near, leg) = pair();
         let budget = Budget::new(0, 0);
-        let mut buffer = Pool::new(&budget).take();
+        let keeping = Keeping::new(None, &[]);
+        let mut buffer = Pool::new(&budget, &keeping).take();
         near.write_all(&[7; SMALL_BYTES]).unwrap();
         has_come(&leg, SMALL_BYTES as u64);
         let mut ahead = Ahead::Plain;
-        assert_eq!(read(&leg, &mut buffer, BUFFER_BYTES, &mut ahead), Got::Bytes(SMALL_BYTES));
+        assert_eq!(read(&leg, &mut buffer, BUFFER_BYTES, &mut ahead, false), Got::Bytes(SMALL_BYTES));
         assert_eq!(ahead, Ahead::Unknown);
         assert_eq!(write_mark(&near, b'!'), Moved::Bytes(1));
         has_come(&leg, 1);
-        assert_eq!(read(&leg, &mut buffer, BUFFER_BYTES, &mut ahead), Got::Mark(b'!'), "no event told of it");
+        assert_eq!(
+            read(&leg, &mut buffer, BUFFER_BYTES, &mut ahead, false),
+            Got::Mark(b'!'),
+            "no event told of it"
+        );
     }
 }

@@ -21,7 +21,12 @@ pub use remains::clean;
 use remains::{find, is_living, of_the_dead, owner, records, show_life, sweep};
 pub(crate) use rules::{ListenPorts, Numbers, ONE_WAY_SECONDS, Taking};
 use rules::{Place, Record, Untracked};
-use std::{cell::RefCell, collections::BTreeSet, net::IpAddr, os::unix::net::UnixDatagram};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    net::IpAddr,
+    os::unix::net::UnixDatagram,
+};
 use undo::{Left, undo, undo_behind, unroute};
 
 /// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
@@ -230,6 +235,10 @@ pub(crate) struct Interception {
     /// Of a relay that fails closed: chains that refuse what it would take, as its plan is now.
     refusals: RefCell<Option<String>>,
     untracked: Untracked,
+    /// It is another relay's, too: nothing is removed.
+    is_shared: Cell<bool>,
+    /// It stood before: whoever begins to take packets exchanges the whole table.
+    stood: bool,
     removed: bool,
     /// Says to other PID namespaces that the relay lives; dropped last.
     _life: Option<UnixDatagram>,
@@ -268,9 +277,66 @@ impl Interception {
             false => rules::table(&table_name, &record) + chains,
         })?;
         let (refusals, untracked) = (RefCell::new(refusals), untracked());
-        let interception = Interception { table_name, record, refusals, untracked, removed: false, _life };
+        let (is_shared, stood, removed) = Default::default();
+        let interception =
+            Interception { table_name, record, refusals, untracked, is_shared, stood, removed, _life };
         interception.route()?;
         Ok(interception)
+    }
+
+    /// Takes over the interception of a relay that lives, or whose connections are kept: its numbers, its routes and what it
+    /// turned on. None if there is no such table. Nothing is changed before [`Interception::start`].
+    pub fn take_over(
+        relay: &RelayPlan,
+        plan: &InterceptPlan,
+        life: Option<UnixDatagram>,
+    ) -> Result<Option<Interception>> {
+        let table_name = rules::table_name(&relay.name);
+        let Some(found) = find(&table_name) else { return Ok(None) };
+        let numbers = &found.numbers;
+        let differs = plan.mark.is_some_and(|mark| mark != numbers.mark)
+            || plan.table.is_some_and(|table| table != numbers.table);
+        if differs {
+            return Err(Error::Plan(format!(
+                "intercept.mark and intercept.table cannot change while connections live: the relay has {} and {}",
+                numbers.mark, numbers.table
+            )));
+        }
+        let pid = std::process::id() as i32;
+        let record = Record {
+            pid,
+            start_ticks: lease::start_time(pid).unwrap_or(0),
+            pid_namespace: lease::pid_namespace(),
+            keep: relay.fail == Fail::Closed,
+            ..found
+        };
+        let refusals = RefCell::new(record.keep.then(|| refusals(relay, &record.numbers)));
+        let _life = life.map_or_else(|| show_life(&table_name), |life| Ok(Some(life)))?;
+        let (is_shared, stood, removed) = (Cell::new(true), true, false);
+        let untracked = untracked();
+        Ok(Some(Interception { table_name, record, refusals, untracked, is_shared, stood, removed, _life }))
+    }
+
+    /// It is this relay's alone now.
+    pub fn own(&self) {
+        self.is_shared.set(false);
+    }
+
+    /// It is another relay's now.
+    pub fn leave(&self) {
+        self.is_shared.set(true);
+    }
+
+    /// What says to other PID namespaces that the relay lives.
+    pub fn life(&self) -> Option<&UnixDatagram> {
+        self._life.as_ref()
+    }
+
+    /// The table says whose it is, and what it takes, again.
+    pub fn renew(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<()> {
+        let chains = self.chains(plan, ports, Taking::Yes);
+        nft(&rules::replace(&self.table_name, &self.record, &chains))?;
+        Ok(())
     }
 
     /// The mark of the relay's own packets.
@@ -287,7 +353,7 @@ impl Interception {
                 sysctl::write(key, "1")?;
             }
         }
-        self.exchange(plan, ports, Taking::Yes)
+        if self.stood { self.renew(plan, ports) } else { self.exchange(plan, ports, Taking::Yes) }
     }
 
     /// Lets these new connections pass for a while: all or none.
@@ -366,6 +432,9 @@ impl Interception {
     }
 
     fn take_back(&self) -> Result<Left> {
+        if self.is_shared.get() {
+            return Ok(None);
+        }
         match &*self.refusals.borrow() {
             Some(refusals) => undo_behind(&self.table_name, &self.record, refusals),
             None => undo(&self.table_name, &self.record),

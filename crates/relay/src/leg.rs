@@ -240,6 +240,15 @@ pub(crate) fn close_with_reset(socket: &impl AsFd) {
     set_linger(socket, 1);
 }
 
+/// Resets a connection now, whoever has descriptors of its socket besides.
+pub(crate) fn reset(socket: &TcpStream) {
+    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: the descriptor is open and the address is valid for the length given. What is closed already refuses.
+    unsafe {
+        libc::connect(socket.as_raw_fd(), &raw const nobody, size_of::<libc::sockaddr>() as libc::socklen_t);
+    }
+}
+
 /// Makes the coming close an orderly one.
 pub(crate) fn close_with_fin(socket: &impl AsFd) {
     set_linger(socket, 0);

@@ -9,6 +9,7 @@
 //! - `hold`: SYNs that wait until the server has answered.
 //! - `worker`: epoll loops, one per core, that share the load.
 //! - `intercept`: nft and routing rules of a transparent relay, made and removed.
+//! - [`handover`]: to the next relay, when this one is upgraded or was killed.
 //! - `reload`, [`Commands`]: what may be asked of it while it runs.
 //! - `sampling`, [`observer`], [`status`], [`control`], [`metrics`]: what it tells.
 //!
@@ -33,6 +34,7 @@ mod destination;
 mod doors;
 mod error;
 mod gather;
+pub mod handover;
 mod hold;
 mod inbound;
 mod intercept;
@@ -69,4 +71,4 @@ pub use plan::{
     LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
 };
 pub use queue::{QueueSpec, TargetSpec};
-pub use run::{missing, run};
+pub use run::{missing, run, upgrade};

@@ -204,6 +204,13 @@ fn relay(shared: &Shared, standing: &Standing) -> Vec<Family> {
         Family::new(Counter, "longfat_relay_accepted_connections", "connections", "Connections accepted.")
             .with(&[], totals.connections as f64),
         Family::new(
+            Counter,
+            "longfat_relay_taken_over_connections",
+            "connections",
+            "Connections that it went on with where another relay had been.",
+        )
+        .with(&[], shared.taken_over.load(Ordering::Relaxed) as f64),
+        Family::new(
             Gauge,
             "longfat_relay_live_connections",
             "connections",

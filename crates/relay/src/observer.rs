@@ -32,6 +32,8 @@ pub trait Observer: Sync {
     fn reloaded(&self, _outcome: Result<&RelayPlan, &str>) {}
     /// New connections pass; so many still live, for so long.
     fn draining(&self, _live: usize, _drain: Duration) {}
+    /// Everything is a successor's now, which goes on: nothing of it is to be removed.
+    fn left(&self) {}
     /// Something a person should know.
     fn warning(&self, _message: &str) {}
     /// Whether [`Observer::closed`] is wanted: gathering it costs a few system calls per connection.

@@ -58,6 +58,11 @@ impl Places {
         may
     }
 
+    /// For one whose connection stands already, whatever it has besides.
+    pub fn take_anyway(&mut self, client: IpAddr) {
+        self.shares.add(client);
+    }
+
     /// A connection of a client has ended.
     pub fn give_back(&mut self, client: IpAddr) {
         self.shares.remove(client);

@@ -53,6 +53,9 @@ pub struct RelayPlan {
     /// Interval of records of every connection; none when absent.
     #[serde(skip)]
     pub sample_every: Option<Duration>,
+    /// Whether a process beside it keeps duplicates of its sockets and pipes, so that the next relay goes on where it was
+    /// killed.
+    pub keep: bool,
     /// Where it answers `longfat relay status`.
     pub control: Option<ControlPlan>,
     /// Where it answers Prometheus.
@@ -94,6 +97,7 @@ impl RelayPlan {
             reset_wait: RelayPlan::DEFAULT_RESET_WAIT,
             coalesce: RelayPlan::DEFAULT_COALESCE,
             sample_every: None,
+            keep: false,
             control: None,
             metrics: None,
             log: LogPlan::default(),

@@ -4,6 +4,11 @@ use crate::{
     buffer::{BUFFER_BYTES, Buffer, Moved, Pool, SMALL_BYTES},
     connection::{Action, Connection, Direction, Event, Side},
     gather::{Change, Gather, Window},
+    handover::{
+        estate::Bytes,
+        keeping::connection_id,
+        record::{Failure, Holding},
+    },
     inbound::{self, Ahead, Got},
     leg,
     observer::Ended,
@@ -17,6 +22,7 @@ use longfat_host::{
 };
 use std::{
     net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -177,6 +183,12 @@ pub(crate) struct Relayed {
     ahead: [Ahead; 2],
     /// Per direction: the urgent byte that is held instead of a buffer, while one is.
     marks: [u8; 2],
+    /// Per direction: what is held, or was last, is in its socket, too.
+    are_copies: [bool; 2],
+    /// Whether a side that was found reset has been told to whoever keeps what the relay has.
+    is_failure_told: bool,
+    /// The listener that its client connected to; none for one that is intercepted.
+    pub listener: Option<SocketAddr>,
     /// Per side: not written to although it would have taken more, so that no event says when it should have.
     unarmed: [bool; 2],
     /// Whether bulk data wait in their socket for more.
@@ -210,7 +222,7 @@ pub(crate) struct Turn {
 }
 
 impl Relayed {
-    pub fn new(legs: Legs, targets: Option<Arc<[SocketAddr]>>) -> Relayed {
+    pub fn new(legs: Legs, targets: Option<Arc<[SocketAddr]>>, listener: Option<SocketAddr>) -> Relayed {
         if legs.plan.queue.is_none() {
             legs.queues.leave_alone();
         }
@@ -225,6 +237,9 @@ impl Relayed {
             is_doubtful: [false; 2],
             ahead: [Ahead::Unknown; 2],
             marks: [0; 2],
+            are_copies: [false; 2],
+            is_failure_told: false,
+            listener,
             unarmed: [false; 2],
             gather: Gather::new(Instant::now()),
             queued: false,
@@ -244,6 +259,7 @@ impl Relayed {
         for direction in Direction::BOTH {
             let mut left = TURN_BYTES;
             turn.more |= loop {
+                self.tell_failure(pool);
                 let action = self.logic.next(direction);
                 match action {
                     Action::Wait => break false,
@@ -292,15 +308,79 @@ impl Relayed {
             Action::Write => {
                 let moved =
                     buffer.as_mut().map_or(Moved::Failed, |buffer| buffer.drain(legs.leg(direction.to())));
-                legs.wrote(direction, moved)
+                legs.wrote(direction, self.without_copy(direction, moved))
             }
             Action::WriteMark => {
                 let byte = self.marks[direction.index()];
-                legs.wrote(direction, inbound::write_mark(legs.leg(direction.to()), byte))
+                let moved = inbound::write_mark(legs.leg(direction.to()), byte);
+                legs.wrote(direction, self.without_copy(direction, moved))
             }
         };
         self.on(event);
         bytes
+    }
+
+    /// What was written is taken from its socket, where it was a copy. Between the two it has left the relay once and is here
+    /// still, which the counts of both sockets tell whoever goes on.
+    fn without_copy(&self, direction: Direction, moved: Moved) -> Moved {
+        match moved {
+            Moved::Bytes(bytes) if self.are_copies[direction.index()] => {
+                let from = self.legs.leg(direction.from());
+                inbound::consume(from, bytes as u64).map_or(Moved::Failed, |()| moved)
+            }
+            moved => moved,
+        }
+    }
+
+    /// Tells whoever keeps what the relay has, before anything more is read, that a side was found reset: its socket does not
+    /// say so again.
+    fn tell_failure(&mut self, pool: &Pool) {
+        if self.is_failure_told || !pool.keeping.is_on() {
+            return;
+        }
+        let Some((side, after_fin)) = self.logic.failure() else { return };
+        let failure = Failure { is_client: side == Side::Client, after_fin };
+        pool.keeping.put(connection_id(self.legs.number) + 3, &Holding::Failed(failure), &[]);
+        self.is_failure_told = true;
+    }
+
+    /// An urgent byte that is nowhere but here.
+    pub fn mark(&self, direction: Direction) -> Option<u8> {
+        let is_here = self.logic.holds_mark(direction) && !self.are_copies[direction.index()];
+        is_here.then(|| self.marks[direction.index()])
+    }
+
+    /// The pipe of a direction, empty or not.
+    pub fn pipe(&self, direction: Direction) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
+        match &self.buffers[direction.index()] {
+            Some(Buffer::Pipe { read, write }) => Some((read.as_fd(), write.as_fd())),
+            _ => None,
+        }
+    }
+
+    /// Bytes that are nowhere but in the relay's memory.
+    pub fn memory(&self, direction: Direction) -> Option<&[u8]> {
+        match &self.buffers[direction.index()] {
+            Some(Buffer::Memory { bytes, start, end })
+                if !self.are_copies[direction.index()] && start < end =>
+            {
+                Some(&bytes[*start..*end])
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes in what another relay held.
+    pub fn take_in(&mut self, direction: Direction, bytes: Bytes) {
+        if let Bytes::Mark(byte) = bytes {
+            self.marks[direction.index()] = byte;
+        }
+        self.buffers[direction.index()] = bytes.buffer();
+    }
+
+    /// Buffers that came from elsewhere count like those of the pool.
+    pub fn count_buffers(&self, pool: &Pool) {
+        self.buffers.iter().flatten().for_each(|buffer| pool.count(buffer));
     }
 
     /// Fills the direction's empty buffer. Little is read into little memory: that costs one call less than a pipe (a
@@ -308,15 +388,26 @@ impl Relayed {
     fn read(&mut self, direction: Direction, pool: &mut Pool) -> usize {
         let (legs, index) = (&self.legs, direction.index());
         let is_small = !self.is_bulk[index] || legs.plan.is_thrifty();
-        let buffer = pool.fitting(&mut self.buffers[index], is_small);
+        let (is_kept, id) = (pool.keeping.is_on(), connection_id(legs.number));
+        let buffer = match is_kept {
+            true => pool.kept(&mut self.buffers[index], is_small, (id, direction)),
+            false => pool.fitting(&mut self.buffers[index], is_small),
+        };
         let most_bytes = legs.queues.filling_bytes(direction);
         let (from, ahead) = (legs.leg(direction.from()), &mut self.ahead[direction.from() as usize]);
-        let mut got = inbound::read(from, buffer, most_bytes, ahead);
+        let mut got = inbound::read(from, buffer, most_bytes, ahead, is_kept);
         if got == Got::Unspliced {
             let memory = pool.take_small();
-            pool.give(std::mem::replace(buffer, memory));
-            got = inbound::read(from, buffer, most_bytes, ahead);
+            let piped = std::mem::replace(buffer, memory);
+            if is_kept {
+                pool.discard(piped)
+            } else {
+                pool.give(piped)
+            }
+            got = inbound::read(from, buffer, most_bytes, ahead, is_kept);
         }
+        let is_piped = matches!(got, Got::Bytes(_)) && matches!(buffer, Buffer::Pipe { .. });
+        self.are_copies[index] = is_kept && !is_piped;
         let took_all = matches!(got, Got::Bytes(bytes) if buffer.took_all(bytes, most_bytes));
         let (event, bytes) = match got {
             Got::Bytes(bytes) => (Event::Read(direction, bytes), bytes),
@@ -368,7 +459,9 @@ impl Relayed {
     fn settle_buffer(&mut self, direction: Direction, pool: &mut Pool) {
         let held = self.logic.held_bytes(direction);
         self.legs.held_bytes[direction.index()].store(held as u64, Ordering::Relaxed);
+        let is_own = pool.keeping.is_on() && self.pipe(direction).is_some();
         if held == 0
+            && !is_own
             && let Some(buffer) = self.buffers[direction.index()].take()
         {
             pool.give(buffer);

@@ -9,6 +9,7 @@
 use crate::{
     Commands, Error, Fail, ListenerPlan, RelayPlan, Result,
     doors::{Clients, DoorId, DoorOrder, Doors, Wanted},
+    handover::record::Purpose,
     hold,
     intercept::{Interception, ListenPorts, Taking},
     one_way::Told,
@@ -18,7 +19,7 @@ use crate::{
 };
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
@@ -49,6 +50,25 @@ impl<'a> Standing<'a> {
     ) -> Standing<'a> {
         let (retiring, told) = Default::default();
         Standing { plan, doors, ports, interception, retiring, excluded: Excluded::new(), told }
+    }
+
+    /// Nothing of it is this relay's any more: a successor has it.
+    pub fn leave(&self) {
+        self.interception.iter().for_each(|interception| interception.leave());
+    }
+
+    /// No successor came about: the rules say again whose they are.
+    pub fn stay(&self, shared: &Shared) {
+        let Some(interception) = self.interception else { return };
+        if let Err(error) = interception.renew(&self.plan, &self.ports) {
+            shared.observer.warning(&format!("say in the rules that this relay goes on: {error}"));
+        }
+    }
+
+    /// Puts listeners and interfaces that are new where they survive this process.
+    pub fn keep(&mut self, shared: &Shared) {
+        self.doors.keep(&shared.keeping);
+        shared.held.keep(&shared.keeping);
     }
 
     /// Reads the commands' new plan, if there is one, and says what became of it.
@@ -99,12 +119,13 @@ impl<'a> Standing<'a> {
         let plan = Arc::new(plan.within_memory());
         let before = self.doors.ids();
         let prepared = self.prepare(shared, &plan);
-        let (ports, kept, gates) = prepared.inspect_err(|_| self.doors.close_unused())?;
+        let (ports, kept, gates) = prepared.inspect_err(|_| self.doors.close_unused(&shared.keeping))?;
         shared.held.open(gates);
         self.give_orders(shared, &kept, &before);
         self.retire_all_but(&before, &kept);
         shared.count_descriptors(self.doors.ids().len());
         (self.plan, self.ports) = (plan, ports);
+        self.keep(shared);
         Ok(())
     }
 
@@ -154,7 +175,7 @@ impl<'a> Standing<'a> {
     pub fn retire(&mut self, shared: &Shared) {
         let now = Instant::now();
         for (_, id) in self.retiring.extract_if(.., |(until, _)| *until <= now) {
-            self.doors.forget(&[id]);
+            self.doors.forget(&[id], &shared.keeping);
             shared.seats.iter().for_each(|seat| seat.order([DoorOrder::Close(id)]));
             shared.count_descriptors(self.doors.ids().len());
         }
@@ -232,6 +253,7 @@ fn refuse_changes(old: &RelayPlan, new: &RelayPlan) -> Result<()> {
         ("coalesce", old.coalesce != new.coalesce),
         ("fail", old.fail != new.fail),
         ("limits", old.limits != new.limits),
+        ("keep", old.keep != new.keep),
         ("control", old.control != new.control),
         ("metrics", old.metrics != new.metrics),
         ("intercept (other than its interfaces)", numbers(old) != numbers(new)),
@@ -246,21 +268,12 @@ fn refuse_changes(old: &RelayPlan, new: &RelayPlan) -> Result<()> {
     }
 }
 
-/// What a listener is for: a listener with the same purpose is kept by a reload.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Clients connect to this address.
-    Own(SocketAddr),
-    /// Clients intercepted by the rule of that name.
-    Rule { name: String, ipv6: bool },
-}
-
 impl Purpose {
-    pub fn own(listener: &ListenerPlan) -> Purpose {
+    pub(crate) fn own(listener: &ListenerPlan) -> Purpose {
         Purpose::Own(listener.listen)
     }
 
-    pub fn rule(way: &ConnectionPlan, ipv6: bool) -> Purpose {
+    pub(crate) fn rule(way: &ConnectionPlan, ipv6: bool) -> Purpose {
         Purpose::Rule { name: way.rule.clone(), ipv6 }
     }
 }

@@ -1,9 +1,10 @@
 //! From plan to running relay and back to nothing.
 
 use crate::{
-    Commands, Error, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result, Stop,
+    Commands, Error, InterceptPlan, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result, Stop,
     control::Control,
     doors::Doors,
+    handover::{estate::Estate, keeper, keeping::Keeping, leave::Exit, wire::Wire},
     hold::Hold,
     intercept::{self, Interception},
     metrics,
@@ -18,6 +19,7 @@ use longfat_host::{
     socket::{self, Buffer},
     support::{self, Missing},
 };
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{
     net::Ipv4Addr,
     sync::{
@@ -69,34 +71,98 @@ fn missing_cc(name: &str) -> Option<Missing> {
 /// refusals.
 ///
 /// It runs in the calling thread's network namespace.
+///
+/// With [`RelayPlan::keep`] it goes on with what a keeper has of a relay of that name which was killed.
 pub fn run(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -> Result<RelayStats> {
+    check(plan)?;
+    let (keeper, estate) = if plan.keep { keeper::attach(plan).map(split)? } else { Default::default() };
+    run_with(plan, keeper, estate, commands, observer)
+}
+
+/// Takes over from the relay of that name that runs in this network namespace: its listeners, its interfaces, its connections
+/// with the bytes that it holds. Nothing is interrupted but for a moment. If anything fails, that relay goes on.
+///
+/// # Errors
+/// There is none, or it cannot be taken over from.
+pub fn upgrade(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -> Result<RelayStats> {
+    check(plan)?;
+    raise_limit();
+    let mut estate = Estate::from_predecessor(plan)?;
+    let keeper = estate.keeper.take();
+    if keeper.is_some() != plan.keep {
+        let (has, wants) = if plan.keep { ("no keeper", "with one") } else { ("a keeper", "without one") };
+        return Err(Error::Plan(format!(
+            "the relay '{}' has {has} and cannot go on {wants}: give 'keep' as it has it, or restart it",
+            plan.name
+        )));
+    }
+    run_with(plan, keeper, estate, commands, observer)
+}
+
+fn split((keeper, estate): (Wire, Estate)) -> (Option<Wire>, Estate) {
+    (Some(keeper), estate)
+}
+
+fn check(plan: &RelayPlan) -> Result<()> {
     plan.check()?;
     let missing = missing(plan);
-    if !missing.is_empty() {
-        return Err(Error::Unsupported(missing));
+    if missing.is_empty() { Ok(()) } else { Err(Error::Unsupported(missing)) }
+}
+
+/// As many descriptors may come as another process had.
+fn raise_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
+}
+
+fn run_with(
+    plan: &RelayPlan,
+    keeper: Option<Wire>,
+    mut estate: Estate,
+    commands: &dyn Commands,
+    observer: &dyn Observer,
+) -> Result<RelayStats> {
     let relay = Arc::new(plan.clone().within_memory());
     let interception = match &plan.intercept {
-        Some(intercept) => Some(Interception::prepare(&relay, intercept, observer)?),
+        Some(intercept) => Some(intercept_with(&relay, intercept, &mut estate, observer)?),
         None => None,
     };
-    let stats = open_and_work(&relay, interception.as_ref(), commands, observer);
+    let stats = open_and_work(&relay, interception.as_ref(), (keeper, estate), commands, observer);
     // An error of the work comes first: it is the cause.
     let removed = interception.map_or(Ok(()), Interception::remove);
     stats.and_then(|stats| removed.map(|()| stats))
+}
+
+fn intercept_with(
+    relay: &RelayPlan,
+    intercept: &InterceptPlan,
+    estate: &mut Estate,
+    observer: &dyn Observer,
+) -> Result<Interception> {
+    let there = match estate.is_there {
+        true => Interception::take_over(relay, intercept, estate.life.take())?,
+        false => None,
+    };
+    there.map_or_else(|| Interception::prepare(relay, intercept, observer), Ok)
 }
 
 /// Opens everything that can fail, then works.
 fn open_and_work(
     plan: &Arc<RelayPlan>,
     interception: Option<&Interception>,
+    (keeper, mut estate): (Option<Wire>, Estate),
     commands: &dyn Commands,
     observer: &dyn Observer,
 ) -> Result<RelayStats> {
     let own_mark = interception.map(Interception::own_mark);
-    let shared = Shared::new(plan, own_mark, observer)?;
-    let answers = Answers::open(plan)?;
-    let mut doors = Doors::new(plan.workers, own_mark);
+    let inherited = std::mem::take(&mut estate.others);
+    let shared = Shared::new(plan, own_mark, Keeping::new(keeper, &inherited), observer)?;
+    let answers = Answers::open(plan, &mut estate)?;
+    let interfaces = std::mem::take(&mut estate.interfaces);
+    shared.held.inherit(interfaces, plan.holders(), &plan.defaults);
+    let listeners = std::mem::take(&mut estate.listeners);
+    let mut doors = Doors::new(plan.workers, own_mark, listeners);
     doors.open_explicit(plan)?;
     let ports = if interception.is_some() { doors.open_intercepted(plan)?.0 } else { Vec::new() };
     if let Some(interception) = interception {
@@ -114,23 +180,57 @@ fn open_and_work(
     if let Some(interception) = interception {
         interception.start(plan, &ports)?;
     }
-    let standing = Standing::new(Arc::clone(plan), doors, ports, interception);
+    doors.close_inherited();
+    let mut standing = Standing::new(Arc::clone(plan), doors, ports, interception);
     standing.describe(&mut shared.standing.lock().unwrap_or_else(PoisonError::into_inner));
     observer.prepared()?;
-    work(&shared, standing, workers, &answers, commands)
+    let exit = Exit::open(plan, estate.exit.take(), observer)?;
+    take_over(&shared, estate)?;
+    standing.keep(&shared);
+    // Under their new numbers they are there.
+    inherited.iter().for_each(|id| shared.keeping.gone(*id));
+    interception.iter().for_each(|interception| interception.own());
+    work(&shared, standing, workers, (answers, exit), commands)
+}
+
+/// Takes connections over, and gives them to the workers: from now on nobody else carries them.
+fn take_over(shared: &Shared, mut estate: Estate) -> Result<()> {
+    estate.take_connections()?;
+    let next = estate.connections.values().map(|arrival| arrival.record.number.wrapping_add(1)).max();
+    next.into_iter().for_each(|next| shared.number_from(next));
+    estate.hold()?;
+    let count = shared.seats.len();
+    let mut shares: Vec<(Vec<_>, Vec<_>)> = (0..count).map(|_| Default::default()).collect();
+    for arrival in estate.connections.into_values() {
+        shares[arrival.record.worker % count].0.push(arrival);
+    }
+    for (holder, handshake) in estate.handshakes {
+        shares[holder % count].1.push(handshake);
+    }
+    for (seat, (connections, handshakes)) in shared.seats.iter().zip(shares) {
+        seat.bring(connections, handshakes);
+    }
+    Ok(())
 }
 
 /// Who answers questions.
-struct Answers {
-    control: Option<Control>,
-    metrics: Option<metrics::http::Server>,
+pub(crate) struct Answers {
+    pub control: Option<Control>,
+    pub metrics: Option<metrics::http::Server>,
 }
 
 impl Answers {
-    fn open(plan: &RelayPlan) -> Result<Answers> {
-        let control = plan.control.as_ref().map(Control::open).transpose()?;
-        let metrics = plan.metrics.map(metrics::http::Server::open).transpose()?;
+    fn open(plan: &RelayPlan, estate: &mut Estate) -> Result<Answers> {
+        let control =
+            plan.control.as_ref().map(|plan| Control::open(plan, estate.control.take())).transpose()?;
+        let open_metrics = |address| metrics::http::Server::open_or(address, estate.metrics.take());
+        let metrics = plan.metrics.map(open_metrics).transpose()?;
         Ok(Answers { control, metrics })
+    }
+
+    /// They are another relay's now.
+    fn leave(self) {
+        self.control.into_iter().for_each(Control::leave);
     }
 }
 
@@ -139,11 +239,12 @@ fn work(
     shared: &Shared,
     mut standing: Standing,
     workers: Vec<Worker>,
-    answers: &Answers,
+    (answers, exit): (Answers, Exit),
     commands: &dyn Commands,
 ) -> Result<RelayStats> {
-    let ready = ready(&standing, answers);
+    let ready = ready(&standing, &answers);
     let done = AtomicBool::new(false);
+    let mut has_left = false;
     thread::scope(|scope| {
         let done = &done;
         if let Some(every) = shared.plan.sample_every {
@@ -159,8 +260,13 @@ fn work(
         scope.spawn(move || shared.queues.run(done));
         let workers: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
         shared.observer.ready(&ready);
-        attend(shared, &mut standing, commands, &workers);
-        drain(shared, &standing, commands);
+        has_left = attend(shared, &mut standing, commands, &workers, &|standing| {
+            exit.look(shared, standing, &answers)
+        });
+        match has_left {
+            true => shared.observer.left(),
+            false => drain(shared, &mut standing, commands),
+        }
         let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Release);
         shared.queues.wake();
@@ -169,6 +275,10 @@ fn work(
             Err(panic) => std::panic::resume_unwind(panic),
         })
     })?;
+    match has_left {
+        true => answers.leave(),
+        false => shared.keeping.end(),
+    }
     Ok(shared.stats())
 }
 
@@ -184,21 +294,36 @@ fn ready(standing: &Standing, answers: &Answers) -> Ready {
     }
 }
 
-/// Does what is asked, until the relay shall end or a worker has ended by itself, which is an error.
+/// Does what is asked, until the relay shall end or a worker has ended by itself, which is an error. Whether a successor has
+/// everything.
 fn attend<T>(
     shared: &Shared,
     standing: &mut Standing,
     commands: &dyn Commands,
     workers: &[thread::ScopedJoinHandle<'_, T>],
-) {
+    has_left: &dyn Fn(&Standing) -> bool,
+) -> bool {
     let mut pulse = Pulse::default();
     while commands.stop() == Stop::No && !workers.iter().any(thread::ScopedJoinHandle::is_finished) {
         standing.look_for_reload(shared, commands);
         standing.retire(shared);
         standing.exclude(shared);
         standing.pass_one_way(shared);
+        warn_of_lost_keeper(shared);
         pulse.feel(shared);
+        if has_left(standing) {
+            return true;
+        }
         thread::sleep(LOOK);
+    }
+    false
+}
+
+fn warn_of_lost_keeper(shared: &Shared) {
+    if let Some(error) = shared.keeping.take_lost() {
+        shared.observer.warning(&format!(
+            "nobody keeps what this relay has any more: when it is killed, its connections are reset ({error})"
+        ));
     }
 }
 
@@ -219,13 +344,14 @@ impl Pulse {
     }
 }
 
-fn drain(shared: &Shared, standing: &Standing, commands: &dyn Commands) {
+fn drain(shared: &Shared, standing: &mut Standing, commands: &dyn Commands) {
     let time = standing.plan.drain;
     let deadline = Instant::now() + time;
     let handshakes = standing.stop_taking(shared);
     shared.observer.draining(shared.live.load(Ordering::Acquire), time);
     wait(Instant::now() + handshakes, || commands.stop() == Stop::Now);
     shared.draining.store(true, Ordering::Release);
+    standing.doors.close();
     shared.wake_all();
     wait(deadline, || commands.stop() == Stop::Now || shared.live.load(Ordering::Acquire) == 0);
     shared.expired.store(true, Ordering::Release);

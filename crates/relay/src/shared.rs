@@ -4,6 +4,11 @@ use crate::{
     Error, LegPlan, RelayPlan, RelayStats, Result,
     buffer::Budget,
     doors::{Clients, DoorOrder},
+    handover::{
+        estate::{Arrival, Handshake},
+        keeping::Keeping,
+        leave::Standstill,
+    },
     hold::{self, Held, Pair, Raw, Room, Taken},
     intercept::ONE_WAY_SECONDS,
     leg::{self, Leg},
@@ -53,6 +58,13 @@ pub(crate) struct Shared<'a> {
     /// Of connections whose rules ask for it.
     pub queues: Queues,
     pub registry: Registry,
+    /// Of whoever goes on when this process is killed.
+    pub keeping: Keeping,
+    /// Where the workers stop when a successor takes over.
+    pub standstill: Standstill,
+    /// Connections taken over from another relay, and those of which nobody knew how far they were.
+    pub taken_over: AtomicU64,
+    pub unclear: AtomicU64,
     /// What the thread that runs the relay says of itself.
     pub standing: Mutex<Standing>,
     /// CLOCK_MONOTONIC of its start.
@@ -84,6 +96,8 @@ type Handed = Vec<Box<Relayed>>;
 pub(crate) struct Seat {
     /// Connections handed over to it.
     pub inbox: Mutex<Handed>,
+    /// What another relay handed over.
+    arrivals: Mutex<(Vec<Arrival>, Vec<Handshake>)>,
     /// What it shall do with its listeners.
     orders: Mutex<Vec<DoorOrder>>,
     /// Rounds of its loop.
@@ -123,10 +137,16 @@ pub(crate) enum Once {
     Circle,
     Sated,
     NotExcluded,
+    Unclear,
 }
 
 impl<'a> Shared<'a> {
-    pub fn new(plan: &'a RelayPlan, own_mark: Option<u32>, observer: &'a dyn Observer) -> Result<Shared<'a>> {
+    pub fn new(
+        plan: &'a RelayPlan,
+        own_mark: Option<u32>,
+        keeping: Keeping,
+        observer: &'a dyn Observer,
+    ) -> Result<Shared<'a>> {
         let limits = Limits::raise(plan.workers, &plan.limits);
         let most_connections = AtomicUsize::new(limits.connections(0, 0));
         let seats: Result<Vec<Seat>> = (0..plan.workers).map(|_| Seat::new()).collect();
@@ -142,6 +162,10 @@ impl<'a> Shared<'a> {
             budget: Budget::new(limits.pipes, plan.limits.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2)),
             queues: Queues::new(&plan.queues())?,
             registry: Registry::default(),
+            keeping,
+            standstill: Standstill::default(),
+            taken_over: AtomicU64::new(0),
+            unclear: AtomicU64::new(0),
             standing: Mutex::default(),
             started_us: monotonic_us(),
             seats: seats?,
@@ -156,6 +180,16 @@ impl<'a> Shared<'a> {
             totals: Totals::default(),
             warned: Default::default(),
         })
+    }
+
+    /// The mark of the relay's own packets, when it intercepts.
+    pub fn own_mark(&self) -> Option<u32> {
+        self.own_mark
+    }
+
+    /// Numbers of connections that are taken over stay theirs.
+    pub fn number_from(&self, next: u32) {
+        self.next_number.fetch_max(next, Ordering::Relaxed);
     }
 
     /// A leg of an intercepted connection, or of one of the relay's own clients.
@@ -207,6 +241,11 @@ impl<'a> Shared<'a> {
             });
         }
         may
+    }
+
+    /// For a client whose connection stands already.
+    pub fn take_place_anyway(&self, client: IpAddr) {
+        self.places().take_anyway(client);
     }
 
     pub fn give_place_back(&self, client: IpAddr) {
@@ -393,6 +432,7 @@ impl Seat {
             .map_err(|errno| Error::io("make a wake-up descriptor", errno))?;
         Ok(Seat {
             inbox: Mutex::default(),
+            arrivals: Mutex::default(),
             orders: Mutex::default(),
             rounds: AtomicU64::new(0),
             wake,
@@ -414,6 +454,15 @@ impl Seat {
 
     pub fn take_orders(&self) -> Vec<DoorOrder> {
         std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Connections and handshakes that another relay has carried: before the worker begins.
+    pub fn bring(&self, connections: Vec<Arrival>, handshakes: Vec<Handshake>) {
+        *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner) = (connections, handshakes);
+    }
+
+    pub fn take_arrivals(&self) -> (Vec<Arrival>, Vec<Handshake>) {
+        std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn hand_over(&self, connection: Box<Relayed>) {

@@ -59,6 +59,9 @@ pub struct RelaySpec {
     pub coalesce: Option<Nanos>,
     /// Worker threads; one per core when absent.
     pub workers: Option<usize>,
+    /// Whether a keeper holds duplicates of sockets and pipes, so that connections survive a relay that is killed.
+    #[serde(default)]
+    pub keep: bool,
     /// Unix socket on which `longfat relay status` is answered.
     #[serde(default)]
     pub control: ControlSpec,

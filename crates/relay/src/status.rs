@@ -47,6 +47,9 @@ pub struct Status {
     pub rules: Vec<String>,
     /// Connections alive, also those whose server has not answered yet.
     pub live: usize,
+    /// Connections that it went on with where another relay had been: an older one, or one that was killed.
+    #[serde(default)]
+    pub taken_over: u64,
     /// What it did since its start; of living connections nothing but their number.
     pub totals: RelayStats,
     /// Reloads of its file.
@@ -210,6 +213,7 @@ pub(crate) fn status(shared: &Shared, with_connections: bool) -> Status {
         interfaces: standing.interfaces.clone(),
         rules: standing.rules.clone(),
         live: shared.live.load(Ordering::Acquire),
+        taken_over: shared.taken_over.load(Ordering::Relaxed),
         totals: shared.stats(),
         reload: standing.reload.clone(),
         connections: Vec::new(),

@@ -5,6 +5,7 @@
 //! closed while events fetched for it are still being looked at.
 
 mod accept;
+mod arrive;
 mod balance;
 mod circle;
 mod gathering;
@@ -109,7 +110,7 @@ impl<'a> Worker<'a> {
             ready: VecDeque::new(),
             settling: Vec::new(),
             parting: VecDeque::new(),
-            pool: Pool::new(&shared.budget),
+            pool: Pool::new(&shared.budget, &shared.keeping),
             balanced: Instant::now(),
             limits: limits::Look::new(plan, Instant::now()),
             gathering: Vec::new(),
@@ -126,7 +127,11 @@ impl<'a> Worker<'a> {
     /// Works until the relay drains and no connection is left anywhere.
     pub fn run(mut self) -> Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
+        self.take_arrivals();
         while !self.is_done() {
+            if self.shared.standstill.is_wanted() && self.stand_still() {
+                return Ok(());
+            }
             let count = self.wait(&mut events)?;
             self.round += 1;
             // Of one port, a client who is there came before the next SYN.
@@ -378,7 +383,8 @@ impl<'a> Worker<'a> {
             self.shared.observer.closed(&summary(&connection));
         }
         // Any other end is a reset, which is what closing a leg does by itself.
-        if connection.logic.ending() == Some(Ending::Close) {
+        let is_orderly = connection.logic.ending() == Some(Ending::Close);
+        if is_orderly {
             leg::close_with_fin(&connection.legs.client);
             leg::close_with_fin(&connection.legs.server);
         }
@@ -386,6 +392,7 @@ impl<'a> Worker<'a> {
             let pair = (connection.legs.client_address, connection.legs.server_address);
             self.shared.abandon(&connection.legs.server, pair);
         }
+        self.keep_no_more(&connection, is_orderly);
         connection.discard_buffers(&mut self.pool);
         let bytes = Direction::BOTH.map(|direction| connection.legs.relayed(direction));
         let ended = connection.ended;

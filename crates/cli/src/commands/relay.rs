@@ -3,6 +3,7 @@
 mod check;
 mod confine;
 mod daemon;
+mod keep;
 mod log;
 mod notify;
 mod quick;
@@ -145,6 +146,10 @@ pub struct Args {
     /// Worker threads [default: one per core].
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
+    /// Have a process keep duplicates of sockets and pipes, so that the next relay of this name goes on where this one was
+    /// killed (see 'longfat relay keep').
+    #[arg(long)]
+    keep: bool,
     /// How long living connections may go on after the relay is told to stop; then they are reset.
     #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_DRAIN))]
     drain: Nanos,
@@ -174,6 +179,8 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Subcommand {
     Run(daemon::Args),
+    Upgrade(daemon::UpgradeArgs),
+    Keep(keep::Args),
     Check(check::Check),
     Status(status::Args),
     Clean(check::Clean),
@@ -195,6 +202,8 @@ fn number(text: &str) -> Result<u32, String> {
 pub fn run(args: Args) -> Outcome {
     match &args.command {
         Some(Subcommand::Run(args)) => daemon::run(args),
+        Some(Subcommand::Upgrade(args)) => daemon::upgrade(args),
+        Some(Subcommand::Keep(args)) => keep::run(args),
         Some(Subcommand::Check(args)) => check::check(args),
         Some(Subcommand::Status(args)) => status::run(args),
         Some(Subcommand::Clean(args)) => check::clean(args),
@@ -207,6 +216,7 @@ fn run_quick(args: &Args) -> Outcome {
     let signals = daemon::Signals::catch(false)?;
     let plan = quick::plan(args)?;
     let kept = args.user.kept(&plan, None)?;
+    keep::ensure(&plan)?;
     let _held = daemon::hold(&plan)?;
     let lines = match &args.samples {
         Some(path) => {
@@ -256,6 +266,10 @@ impl Observer for Voice<'_> {
 
     fn ready(&self, ready: &Ready) {
         println!("{}", self.ready_line(ready));
+    }
+
+    fn left(&self) {
+        self.kept.leave();
     }
 
     fn record(&self, record: Record) {

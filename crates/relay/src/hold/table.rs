@@ -158,6 +158,11 @@ impl Table {
         Verdict::Dial(number)
     }
 
+    /// What is held, with the SYNs.
+    pub fn syns(&self) -> impl Iterator<Item = (Pair, &[u8])> {
+        self.held.iter().map(|(pair, held)| (*pair, &*held.syn))
+    }
+
     /// Whether that dial is still wanted.
     pub fn is_dialled(&self, pair: Pair, number: u64) -> bool {
         self.held.get(&pair).is_some_and(|held| held.number == number && !held.stage.is_answered())

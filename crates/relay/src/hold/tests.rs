@@ -1,5 +1,6 @@
 use super::*;
 use crate::RelayPlan;
+use crate::handover::keeping::Keeping;
 use std::net::TcpListener;
 
 #[test]
@@ -7,7 +8,7 @@ fn nothing_is_left_of_a_dial_whose_client_comes_before_its_server_answers() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     let plan = RelayPlan::explicit("test", "127.0.0.1:1".parse().unwrap(), vec![server]);
-    let shared = Shared::new(&plan, None, &()).unwrap();
+    let shared = Shared::new(&plan, None, Keeping::new(None, &[]), &()).unwrap();
     let (mut hold, epoll) =
         (Hold::new(0, &shared), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
     for port in 1..100 {
@@ -35,7 +36,7 @@ fn a_dial_waits_behind_that_of_a_client_of_the_same_port_who_came_before() {
     listener.set_nonblocking(true).unwrap();
     let server = listener.local_addr().unwrap();
     let plan = RelayPlan::explicit("test", "127.0.0.1:1".parse().unwrap(), vec![server]);
-    let shared = Shared::new(&plan, None, &()).unwrap();
+    let shared = Shared::new(&plan, None, Keeping::new(None, &[]), &()).unwrap();
     let (mut hold, epoll) =
         (Hold::new(0, &shared), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
     let pair = (free_port(), server);

@@ -75,6 +75,11 @@ impl Tun {
         Ok(Tun { file })
     }
 
+    /// An interface that another relay made.
+    pub fn inherited(file: File) -> Tun {
+        Tun { file }
+    }
+
     /// The next packet, if there is one.
     pub fn read(&self, packet: &mut [u8]) -> Option<usize> {
         (&self.file).read(packet).ok()

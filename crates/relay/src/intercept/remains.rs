@@ -6,10 +6,10 @@
 
 use super::{
     commands::nft,
-    rules::Record,
+    rules::{Record, TABLE_PREFIX},
     undo::{Left, undo},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, handover::keeper};
 use longfat_host::lease;
 use std::{
     io::ErrorKind,
@@ -46,10 +46,18 @@ fn shows_life(table_name: &str) -> bool {
 
 /// Whether the process that made the table lives.
 pub(super) fn is_living(table_name: &str, record: &Record) -> bool {
+    if is_kept(table_name) {
+        return true;
+    }
     match record.pid_namespace {
         Some(namespace) if lease::pid_namespace() != Some(namespace) => shows_life(table_name),
         _ => lives_on(record),
     }
+}
+
+/// Whether its connections are kept for the next relay of that name.
+fn is_kept(table_name: &str) -> bool {
+    table_name.strip_prefix(TABLE_PREFIX).is_some_and(keeper::is_there)
 }
 
 /// One that is dying is waited for: to give back its sockets and programs takes a killed relay a while.
@@ -119,7 +127,7 @@ pub(super) fn of_the_dead(table_name: &str, error: &Error) -> String {
 pub(super) fn records() -> Result<Vec<(String, Record)>> {
     let tables = nft("list tables\n")?;
     let names = tables.lines().filter_map(|line| line.strip_prefix("table inet ")).map(str::trim);
-    let ours = names.filter(|name| name.starts_with("longfat_"));
+    let ours = names.filter(|name| name.starts_with(TABLE_PREFIX));
     Ok(ours.filter_map(|name| Some((name.to_owned(), find(name)?))).collect())
 }
 

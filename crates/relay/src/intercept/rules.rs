@@ -19,6 +19,9 @@ pub(crate) const ONE_WAY_SECONDS: u32 = 300;
 /// Such pairs of hosts per family, and such ports of servers per client, address by address.
 const ONE_WAY_PAIRS: u32 = 1 << 12;
 
+/// What every relay's table is called, before its name.
+pub(super) const TABLE_PREFIX: &str = "longfat_";
+
 /// What tells the mark of a taken packet from the one that delivers it.
 const TAKEN_BIT: u32 = 1 << 31;
 
@@ -166,7 +169,7 @@ pub(crate) struct ListenPorts {
 
 /// The nft table of a relay.
 pub(crate) fn table_name(name: &str) -> String {
-    format!("longfat_{}", name.replace('-', "_"))
+    format!("{TABLE_PREFIX}{}", name.replace('-', "_"))
 }
 
 /// Whether new connections are taken.

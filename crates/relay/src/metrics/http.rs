@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    os::fd::AsFd as _,
+    os::fd::{AsFd, BorrowedFd},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -30,6 +30,12 @@ const ASKERS_MAX: usize = 16;
 pub struct Server {
     listener: TcpListener,
     patience: Duration,
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
 }
 
 /// Who asks.
@@ -65,8 +71,15 @@ enum Request {
 impl Server {
     /// Listens on a loopback address.
     pub fn open(address: SocketAddr) -> Result<Server> {
+        Server::open_or(address, None)
+    }
+
+    /// Goes on where another relay listened, if it is there.
+    pub(crate) fn open_or(address: SocketAddr, inherited: Option<TcpListener>) -> Result<Server> {
         let failed = |source| Error::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let inherited =
+            inherited.filter(|listener| listener.local_addr().is_ok_and(|found| found == address));
+        let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Server { listener, patience: PATIENCE })
     }

@@ -1,6 +1,7 @@
 //! The text is read back by a parser that knows nothing of how it was made: the grammar of OpenMetrics 1.0, strictly.
 
 use super::*;
+use crate::handover::keeping::Keeping;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -117,7 +118,7 @@ fn the_dashboards_queries_name_metrics_that_exist() {
     let dashboard: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let mut known: BTreeSet<String> = families("web").iter().map(Family::sample_name).collect();
     let plan = crate::RelayPlan::explicit("x", "127.0.0.1:1".parse().unwrap(), Vec::new());
-    let shared = Shared::new(&plan, None, &()).unwrap();
+    let shared = Shared::new(&plan, None, Keeping::new(None, &[]), &()).unwrap();
     known.extend(relay(&shared, &Standing::default()).iter().map(Family::sample_name));
     let mut asked = BTreeSet::new();
     for panel in dashboard["panels"].as_array().unwrap() {

@@ -54,6 +54,7 @@ impl RelaySpec {
         plan.fail = self.fail;
         plan.limits = self.limits(problems);
         plan.workers = self.workers.unwrap_or(plan.workers);
+        plan.keep = self.keep;
         plan.drain = self.drain.map_or(plan.drain, Duration::from);
         plan.reset_wait = self.reset_wait.map_or(plan.reset_wait, Duration::from);
         if let Some(coalesce) = self.coalesce {

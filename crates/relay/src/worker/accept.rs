@@ -23,7 +23,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -41,7 +41,7 @@ type Happened =
 pub(super) struct Door {
     id: DoorId,
     clients: Clients,
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     /// Where it listens.
     address: io::Result<SocketAddr>,
     prepared: Option<TcpStream>,
@@ -88,6 +88,8 @@ impl Door {
 
 /// A client just accepted, and a socket for its server.
 struct Newcomer {
+    /// Where the relay's own clients come in.
+    listener: Option<SocketAddr>,
     client: TcpStream,
     address: SocketAddr,
     /// Where it wants to go.
@@ -123,7 +125,7 @@ impl Worker<'_> {
     pub(super) fn open_doors(&self) -> Result<()> {
         for door in &self.doors {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, door.token());
-            self.epoll.add(&door.listener, event).map_err(|errno| Error::io("watch a listener", errno))?;
+            self.epoll.add(&*door.listener, event).map_err(|errno| Error::io("watch a listener", errno))?;
         }
         Ok(())
     }
@@ -169,7 +171,7 @@ impl Worker<'_> {
 
     fn open_door(&mut self, door: Door) {
         let flags = if self.accepting.paused.is_some() { EpollFlags::empty() } else { EpollFlags::EPOLLIN };
-        if self.epoll.add(&door.listener, EpollEvent::new(flags, door.token())).is_ok() {
+        if self.epoll.add(&*door.listener, EpollEvent::new(flags, door.token())).is_ok() {
             self.doors.push(door);
         } else {
             self.shared.observer.warning("a new listener could not be watched: out of memory or watches");
@@ -179,7 +181,7 @@ impl Worker<'_> {
     fn change_door(&mut self, id: DoorId, clients: Clients) {
         let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return };
         let leg = self.shared.leg(&clients.likely().client, clients.is_intercepted());
-        if let Err(error) = leg.adopt(&door.listener, door.is_ipv6()) {
+        if let Err(error) = leg.adopt(&*door.listener, door.is_ipv6()) {
             self.shared.observer.warning(&format!("change a listener's options: {error}"));
         }
         queue::begin_small(&door.listener, clients.likely());
@@ -200,7 +202,7 @@ impl Worker<'_> {
     fn watch_doors(&self, flags: EpollFlags) {
         for door in &self.doors {
             // Cannot fail for a descriptor that was added.
-            let _ = self.epoll.modify(&door.listener, &mut EpollEvent::new(flags, door.token()));
+            let _ = self.epoll.modify(&*door.listener, &mut EpollEvent::new(flags, door.token()));
         }
     }
 
@@ -258,7 +260,9 @@ impl Worker<'_> {
                     None => (prepared, None),
                 };
                 let (clients, leads_back) = (door.clients.clone(), door.leads_back(&client, address));
-                Ok(Some(Newcomer { client, address, target, server, held, clients, leads_back }))
+                let is_own = !door.clients.is_intercepted();
+                let listener = door.address.as_ref().ok().copied().filter(|_| is_own);
+                Ok(Some(Newcomer { client, address, target, server, held, clients, leads_back, listener }))
             }
             Err(error) => {
                 door.prepared = Some(prepared);
@@ -273,7 +277,7 @@ impl Worker<'_> {
     /// Starts the leg to the server. A client that cannot be served is reset.
     fn begin(&mut self, newcomer: Newcomer) {
         let (number, begun) = (self.shared.number(), Instant::now());
-        let Newcomer { client, address: client_address, target, server, held, clients, leads_back } =
+        let Newcomer { client, address: client_address, target, server, held, clients, leads_back, listener } =
             newcomer;
         let asked = target.as_ref().map_or(NOWHERE, |target| *target);
         let turn_away = |ended, rule: &str| {
@@ -320,7 +324,9 @@ impl Worker<'_> {
             is_over: Default::default(),
             queues: Default::default(),
         };
-        let token = self.slots.insert(Box::new(Relayed::new(legs, clients.targets().cloned())));
+        let connection = Relayed::new(legs, clients.targets().cloned(), listener);
+        let token = self.slots.insert(Box::new(connection));
+        self.keep(token);
         self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
         match held {
             Some(held) => self.take_over(token, &held),
@@ -412,7 +418,7 @@ impl Worker<'_> {
     }
 
     /// Dials, and watches both sockets; tries the server's next address when that fails at once.
-    fn connect(&mut self, token: Token) {
+    pub(super) fn connect(&mut self, token: Token) {
         let Some(connection) = self.slots.get(token) else { return };
         let (server, to) = (&connection.legs.server, connection.legs.server_address);
         let pair = (connection.legs.client_address, to);
@@ -457,12 +463,12 @@ impl Worker<'_> {
         }
     }
 
-    fn watch_new(&mut self, token: Token) {
+    pub(super) fn watch_new(&mut self, token: Token) {
         self.expect_answer(token);
         self.keep_if(token, self.watch(token));
     }
 
-    fn keep_if(&mut self, token: Token, watched: nix::Result<()>) {
+    pub(super) fn keep_if(&mut self, token: Token, watched: nix::Result<()>) {
         if watched.is_err() {
             self.abandon(token);
         }
@@ -477,7 +483,7 @@ impl Worker<'_> {
         connection.deadline = None;
         connection.legs.stand();
         self.shared.registry.insert(&connection.legs);
-        let legs = std::sync::Arc::clone(&connection.legs);
+        let legs = Arc::clone(&connection.legs);
         self.shared.begin_queues(&legs);
         self.check_cc(&legs.server, &legs.plan.server, Side::Server);
     }
@@ -491,13 +497,14 @@ impl Worker<'_> {
         if let Some(address) = next
             && let Ok(socket) =
                 self.shared.leg(&connection.legs.plan.server, false).outgoing(address.is_ipv6())
-            && let Some(legs) = std::sync::Arc::get_mut(&mut connection.legs)
+            && let Some(legs) = Arc::get_mut(&mut connection.legs)
         {
             connection.untried -= 1;
             connection.moved = Instant::now();
             let _ = self.epoll.delete(&legs.client);
             legs.server = socket;
             legs.server_address = address;
+            self.keep(token);
             return self.connect(token);
         }
         connection.on(Event::Failed(Side::Server));

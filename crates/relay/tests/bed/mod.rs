@@ -187,6 +187,9 @@ impl Commands for Orders {
     }
 }
 
+/// How a relay begins.
+type Run = fn(&RelayPlan, &dyn Commands, &dyn Observer) -> longfat_relay::Result<RelayStats>;
+
 /// A relay on a thread.
 pub struct Running {
     orders: Arc<Orders>,
@@ -253,18 +256,27 @@ impl Running {
 
     /// What it does on its thread when everything is prepared.
     pub fn start_and(namespace: &Namespace, plan: RelayPlan, prepared: fn()) -> Running {
+        Running::begin(namespace, plan, prepared, longfat_relay::run).unwrap()
+    }
+
+    /// A successor of the relay of that name.
+    pub fn upgrade(namespace: &Namespace, plan: RelayPlan, prepared: fn()) -> Result<Running, String> {
+        Running::begin(namespace, plan, prepared, longfat_relay::upgrade)
+    }
+
+    fn begin(namespace: &Namespace, plan: RelayPlan, prepared: fn(), run: Run) -> Result<Running, String> {
         let (orders, notes) = (Arc::new(Orders::default()), Arc::new(Notes::default()));
         let (sender, receiver) = mpsc::channel();
         let ear = Ear { notes: Arc::clone(&notes), ready: Mutex::new(sender), prepared };
         let (namespace, commands) = (namespace.clone(), Arc::clone(&orders));
         let thread = std::thread::spawn(move || {
-            let result = namespace.run(|| longfat_relay::run(&plan, commands.as_ref(), &ear)).unwrap();
+            let result = namespace.run(|| run(&plan, commands.as_ref(), &ear)).unwrap();
             drop(ear);
             result
         });
         match receiver.recv_timeout(PATIENCE) {
-            Ok(ready) => Running { orders, thread: Some(thread), ready, notes },
-            Err(_) => panic!("the relay did not start: {:?}", thread.join()),
+            Ok(ready) => Ok(Running { orders, thread: Some(thread), ready, notes }),
+            Err(_) => Err(format!("the relay did not start: {:?}", thread.join())),
         }
     }
 
@@ -283,6 +295,11 @@ impl Running {
         *self.orders.plan.lock().unwrap() = Some(plan);
         path::eventually("the relay reloads", || reloads().len() > before);
         assert_eq!(reloads().last(), Some(&Ok(())));
+    }
+
+    /// Waits until it has ended by itself; what it did.
+    pub fn wait(mut self) -> RelayStats {
+        self.thread.take().unwrap().join().unwrap().unwrap()
     }
 
     /// Stops the relay; what it did.

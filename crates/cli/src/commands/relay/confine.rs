@@ -94,6 +94,11 @@ impl Kept {
         }
     }
 
+    /// A successor goes on with the control socket: nobody removes it.
+    pub fn leave(&self) {
+        self.monitor.get().into_iter().for_each(|monitor| monitor.leave_files());
+    }
+
     /// The relay's file as it is now.
     ///
     /// # Errors

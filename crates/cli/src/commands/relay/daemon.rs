@@ -64,15 +64,92 @@ pub struct Args {
     user: UserArgs,
 }
 
+const UPGRADE_EXAMPLES: &str = "\
+Examples:
+  longfat relay upgrade /etc/longfat/relay.toml     this program instead of the one that runs
+
+Under systemd 'systemctl reload' does it with contrib/systemd/longfat-relay-upgrade.conf. What the new file says counts for new
+connections; those that live go by their rules' names. The number of workers, mark and table stay.";
+
+/// Take over from the relay of the same name that runs, with its connections, and go on as 'longfat relay run'.
+///
+/// Listeners, connections and the bytes in between come over; the old process ends when this one holds everything, and
+/// goes on if anything fails before. Nothing is reset. To be run as who started the old one, or as root.
+#[derive(clap::Args)]
+#[command(after_help = UPGRADE_EXAMPLES)]
+pub struct UpgradeArgs {
+    #[command(flatten)]
+    run: Args,
+    /// Return when the new relay is ready, and leave it running.
+    #[arg(long)]
+    background: bool,
+    /// What the process in the background is started with.
+    #[arg(long, hide = true, conflicts_with = "background")]
+    say_ready: bool,
+}
+
+pub fn upgrade(args: &UpgradeArgs) -> Outcome {
+    let way = if args.say_ready { Way::Background } else { Way::Upgrade };
+    if args.background { in_background() } else { run_by(&args.run, way) }
+}
+
+/// Starts the same command as a process of its own; what it says first is whether it is ready.
+fn in_background() -> Outcome {
+    use std::os::unix::process::CommandExt as _;
+    let program = std::env::current_exe().context("find this program")?;
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--background");
+    let (mut ready, told) = std::io::pipe().context("make a pipe")?;
+    let mut command = std::process::Command::new(program);
+    command
+        .args(arguments)
+        .arg("--say-ready")
+        .stdin(std::process::Stdio::null())
+        .stdout(told)
+        .process_group(0);
+    let mut child = command.spawn().context("start the new relay")?;
+    drop(command);
+    let mut word = [0];
+    let is_ready = std::io::Read::read_exact(&mut ready, &mut word).is_ok();
+    if is_ready {
+        return Ok(());
+    }
+    let status = child.wait().context("wait for the new relay")?;
+    Err(anyhow::anyhow!("the new relay did not start ({status}), the old one goes on").into())
+}
+
+/// Says on standard output that it is ready, to whoever started it in the background, and nothing more.
+fn say_ready() {
+    use std::io::Write as _;
+    let mut out = std::io::stdout();
+    // Nobody may be there to read it.
+    let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
+}
+
+/// How a relay begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Anew,
+    Upgrade,
+    /// The same, started by a process that waits for a word.
+    Background,
+}
+
 pub fn run(args: &Args) -> Outcome {
+    run_by(args, Way::Anew)
+}
+
+fn run_by(args: &Args, way: Way) -> Outcome {
     let signals = Signals::catch(true)?;
     let plan = read(&args.file)?;
     let kept = args.user.kept(&plan, Some(&args.file))?;
     let log = Log::new(&plan.log);
     let notify = Notify::from_environment();
+    super::keep::ensure(&plan)?;
     let held = hold(&plan)?;
-    let daemon = Daemon { file: args.file.clone(), kept, signals, log, notify, held: Mutex::new(held) };
-    let stats = longfat_relay::run(&plan, &daemon, &daemon).map_err(|error| match error {
+    let (file, held) = (args.file.clone(), Mutex::new(held));
+    let daemon = Daemon { file, way, kept, signals, log, notify, held };
+    let run = if way == Way::Anew { longfat_relay::run } else { longfat_relay::upgrade };
+    let stats = run(&plan, &daemon, &daemon).map_err(|error| match error {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
     })?;
@@ -146,6 +223,7 @@ impl Commands for Signals {
 
 struct Daemon {
     file: PathBuf,
+    way: Way,
     kept: Kept,
     signals: Signals,
     log: Log,
@@ -185,7 +263,18 @@ impl Observer for Daemon {
             listening.join(", ")
         );
         self.log.say(LogLevel::Info, "ready", &text, json!(ready));
+        if self.way != Way::Anew {
+            self.notify.serves();
+        }
         self.notify.ready();
+        if self.way == Way::Background {
+            say_ready();
+        }
+    }
+
+    fn left(&self) {
+        self.kept.leave();
+        self.log.say(LogLevel::Info, "left", "a successor has everything; this relay ends", json!({}));
     }
 
     fn alive(&self) {

@@ -45,6 +45,11 @@ impl Notify {
         }
     }
 
+    /// This process serves from now on, and not the one that the manager has started.
+    pub fn serves(&self) {
+        self.send(&format!("MAINPID={}", std::process::id()));
+    }
+
     pub fn ready(&self) {
         self.send("READY=1");
     }

@@ -59,6 +59,7 @@ fn spec(args: &Args) -> RelaySpec {
         reset_wait: Some(args.reset_wait),
         coalesce: Some(args.coalesce),
         workers: args.workers,
+        keep: args.keep,
         control: ControlSpec { socket: args.control.clone(), group: None },
         metrics: args.metrics,
         ..RelaySpec::default()

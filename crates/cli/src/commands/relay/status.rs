@@ -119,6 +119,9 @@ fn head(status: &Status) -> String {
         Size(totals.client_to_server_bytes),
         Size(totals.server_to_client_bytes),
     );
+    if status.taken_over > 0 {
+        text.push_str(&format!("\n{} connections taken over from another relay", status.taken_over));
+    }
     if let Some(problem) = &status.reload.problem {
         text.push_str(&format!("\nthe last reload was refused, the old rules stay: {problem}"));
     }
