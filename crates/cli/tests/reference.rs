@@ -44,7 +44,7 @@ fn first_column(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_metric_is_explained_and_no_other() {
-    let known = longfat_lab::metrics::NAMES.map(str::to_owned);
+    let known = longfat_schema::metric::NAMES.map(str::to_owned);
     assert_eq!(first_column(&page("metrics.md")), BTreeSet::from(known));
 }
 
