@@ -65,7 +65,7 @@ pub enum RunError {
     Newer {
         /// Which file.
         path: String,
-        /// Its version.
+        /// Schema version of the file.
         found: u32,
         /// Ours.
         known: u32,
