@@ -1,5 +1,5 @@
-//! Writes a made-up capture of any length to standard output, for `bench/analyze/bounded.py`: headers of TCP connections, so
-//! many in all, so many at a time, so many data packets each, so many nanoseconds between two packets.
+//! Writes a made-up capture of any length to standard output, for `bench/analyze/bounded.py`: headers of TCP
+//! connections, so many in all, so many at a time, so many data packets each, so many nanoseconds between two packets.
 //!
 //!     stream 1000000 1000 4 100000 | longfat analyze -
 

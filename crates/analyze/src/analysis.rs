@@ -91,15 +91,15 @@ impl CaptureReport {
 pub struct Totals {
     /// Flows.
     pub flows: u64,
-    /// Of them not reported one by one.
+    /// Flows that are not reported one by one.
     pub flows_left_out: u64,
     /// Payload.
     pub payload_bytes: u64,
     /// Segments sent: those with payload, a SYN or a FIN.
     pub sent_segments: u64,
-    /// Of them sent again.
+    /// Segments that were sent again.
     pub resent_segments: u64,
-    /// Of those SYNs, which carry no payload.
+    /// SYNs among the segments sent again, which carry no payload.
     pub resent_syns: u64,
     /// Payload sent again.
     pub resent_bytes: u64,
@@ -114,7 +114,7 @@ pub struct Totals {
 /// What an analysis found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Analysis {
-    /// Of this output; readers refuse a newer one.
+    /// Schema version of this output; readers refuse a newer one.
     pub schema_version: u32,
     /// The capture.
     pub capture: CaptureReport,
@@ -342,7 +342,8 @@ impl<P: FnMut(u64)> Intake<P> {
         }
     }
 
-    /// Sorts what is pending; of equal times, what came first. Nearly all are where they belong: only the others are moved.
+    /// Sorts what is pending; of equal times, what came first. Nearly all are where they belong: only the others are
+    /// moved.
     #[cold]
     fn sort(&mut self) {
         let at = |number| place(self.first, number);

@@ -1,5 +1,5 @@
-//! The relations that must hold between the figures of any analysis, whatever was captured: checked by property tests over made-up
-//! traffic and by the fuzz targets.
+//! The relations that must hold between the figures of any analysis, whatever was captured: checked by property tests
+//! over made-up traffic and by the fuzz targets.
 
 use crate::{
     analysis::Analysis,

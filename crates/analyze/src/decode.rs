@@ -1,6 +1,6 @@
-//! From a frame to a TCP segment: whatever stands around IP (`links`), IPv4, IPv6 with its extension headers, and tunnels
-//! (`tunnels`) are seen through. Pure; never panics; whatever is cut off is said to be, and what was not looked into is named
-//! ([`Protocol`]).
+//! From a frame to a TCP segment: whatever stands around IP (`links`), IPv4, IPv6 with its extension headers, and
+//! tunnels (`tunnels`) are seen through. Pure; never panics; whatever is cut off is said to be, and what was not looked
+//! into is named ([`Protocol`]).
 
 mod checksum;
 mod links;
@@ -78,7 +78,8 @@ struct Ip<'a> {
     id: u16,
 }
 
-/// Reads the headers of a packet. A TCP segment is written to `into`, all of it but the SACK blocks that it does not have.
+/// Reads the headers of a packet. A TCP segment is written to `into`, all of it but the SACK blocks that it does not
+/// have.
 #[inline(always)]
 pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
     let on_wire = (packet.original_bytes as usize).max(packet.data.len());
@@ -96,8 +97,8 @@ pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
     decoded
 }
 
-/// TCP with timestamps and nothing else (RFC 7323, appendix A) in IPv4 without options in Ethernet: what nearly every packet
-/// is, with every field at its place.
+/// TCP with timestamps and nothing else (RFC 7323, appendix A) in IPv4 without options in Ethernet: what nearly every
+/// packet is, with every field at its place.
 #[inline(always)]
 fn usual(link: LinkType, frame: &[u8], on_wire: usize, into: &mut Segment) -> Option<()> {
     let header = frame.first_chunk::<66>()?;

@@ -37,11 +37,11 @@ pub enum ExpectError {
 enum Figure {
     /// Segments sent again of all, in all flows that are reported.
     Retransmissions,
-    /// Of those sent again, needless.
+    /// Share of needless segments among those sent again.
     Spurious,
     Timeouts,
     ZeroWindows,
-    /// Of the greatest flow.
+    /// Throughput of the greatest flow.
     Throughput,
     RttLeast,
     RttMedian,

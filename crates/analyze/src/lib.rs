@@ -35,8 +35,8 @@ pub struct Settings {
     pub idle_ns: i64,
     /// A closed flow is over after this.
     pub linger_ns: i64,
-    /// Flows that are reported one by one, the greatest by payload; all count in the sums. While reading, memory holds up to
-    /// twice as many reports of up to 20 KB.
+    /// Flows that are reported one by one, the greatest by payload; all count in the sums. While reading, memory holds
+    /// up to twice as many reports of up to 20 KB.
     pub most_flows: usize,
     /// Flows that are live at once: of more, those longest without a packet are taken for over, and counted. One of few
     /// packets takes up to 2 KB.

@@ -2,11 +2,11 @@
 //! longer than at best it took, and what it did to the spacing.
 //!
 //! A packet is the same when its flow, sequence and acknowledgement numbers, flags, length, timestamps and IP
-//! identification are; what came twice is matched in order. The clocks may differ: with *d* the time at the second place
-//! less the time at the first, one direction's *d* is the clocks' difference plus its delay, the other's is the clocks'
-//! difference less its delay. So the direction with the greater *d* goes from the first place to the second, and the least of
-//! the one less the greatest of the other is the least round trip between the places, whatever the clocks show. Delays of
-//! one direction are told above the least.
+//! identification are; what came twice is matched in order. The clocks may differ: with *d* the time at the second
+//! place less the time at the first, one direction's *d* is the clocks' difference plus its delay, the other's is the
+//! clocks' difference less its delay. So the direction with the greater *d* goes from the first place to the second,
+//! and the least of the one less the greatest of the other is the least round trip between the places, whatever the
+//! clocks show. Delays of one direction are told above the least.
 //!
 //! Memory goes with what is under way between the places and with the flows, not with the files.
 
@@ -62,7 +62,7 @@ struct Place {
     waiting: HashMap<Identity, VecDeque<i64>>,
     /// How many those are.
     waiting_packets: usize,
-    /// Those and others that were matched meanwhile, in the order of the file.
+    /// Packets that wait and others that were matched meanwhile, in the order of the file.
     order: VecDeque<(i64, Identity)>,
     /// Times of the first and the last packet that was matched: only between them do both captures speak of the same.
     matched_ns: Option<(i64, i64)>,
@@ -203,7 +203,7 @@ impl Pairs {
 /// What two captures say together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Matching {
-    /// Of this output; readers refuse a newer one.
+    /// Schema version of this output; readers refuse a newer one.
     pub schema_version: u32,
     /// TCP packets of the first and the second capture.
     pub packets: [u64; 2],
@@ -220,7 +220,8 @@ pub struct FlowMatch {
     pub least_round_trip_us: Option<f64>,
     /// Clock of the second place less that of the first, if the least delays of both directions are equal.
     pub clock_difference_us: Option<f64>,
-    /// Octets were packed anew between the places (offloads at one of them): packets alone here and there are no losses.
+    /// Octets were packed anew between the places (offloads at one of them): packets alone here and there are no
+    /// losses.
     pub repacked: bool,
     /// Both directions; the first one's packets pass the first place first, where that is known.
     pub directions: Vec<DirectionMatch>,
@@ -239,7 +240,7 @@ pub struct DirectionMatch {
     pub matched_packets: u64,
     /// Packets that were lost between the places.
     pub lost_packets: u64,
-    /// Their payload.
+    /// Payload of the packets that were lost.
     pub lost_bytes: u64,
     /// Packets that only the later place has: the earlier capture lost them, or another path brought them.
     pub unseen_before_packets: u64,
@@ -249,7 +250,8 @@ pub struct DirectionMatch {
     pub gap_us: [Option<f64>; 2],
     /// Share of pairs of data packets that came four times as close together as they went.
     pub compressed_share: Option<f64>,
-    /// The same two of this direction's pure ACKs: a path that merges them (framing, offloads) shows here.
+    /// Median gaps of this direction's pure ACKs, before and behind: a path that merges them (framing, offloads) shows
+    /// here.
     pub ack_gap_us: [Option<f64>; 2],
     /// Share of pairs.
     pub compressed_ack_share: Option<f64>,

@@ -75,7 +75,7 @@ impl FlowKey {
         (FlowKey { addresses, ports: [source.1 ^ port, destination.1 ^ port] }, end)
     }
 
-    /// The same of IPv4's addresses: an end is one number then.
+    /// Key of a flow between IPv4 addresses: an end is one number then.
     #[inline]
     pub fn of_ipv4(source: (u32, u16), destination: (u32, u16)) -> (FlowKey, u8) {
         let number = |(address, port): (u32, u16)| u64::from(address) << 16 | u64::from(port);
@@ -85,7 +85,7 @@ impl FlowKey {
         (FlowKey { addresses, ports: ends.map(|end| end as u16) }, u8::from(source > destination))
     }
 
-    /// The same for both directions, well spread.
+    /// Hash of a flow that is alike for both directions, well spread.
     #[inline]
     pub fn spread(&self) -> u64 {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -115,7 +115,7 @@ pub struct Segment {
     pub time_ns: i64,
     /// Number of the packet in the order of arrival, from 0.
     pub index: u64,
-    /// Whose it is.
+    /// Flow that the segment belongs to.
     pub key: FlowKey,
     /// Which end of the key sent it, 0 or 1.
     pub end: u8,

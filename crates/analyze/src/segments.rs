@@ -18,7 +18,8 @@ pub trait Segments {
     /// When it cannot be read.
     fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError>;
 
-    /// The next packet: its time, and what it is; none at the end. A TCP segment is written to `into` and numbered `index`.
+    /// The next packet: its time, and what it is; none at the end. A TCP segment is written to `into` and numbered
+    /// `index`.
     ///
     /// # Errors
     /// When nothing more can be read.

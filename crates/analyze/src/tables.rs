@@ -1,5 +1,5 @@
-//! An analysis as Parquet tables, for notebooks and SQL: `flows`, `series`, `episodes` and `findings`. Rows belong together by
-//! `flow`, the number of the flow's first packet in the capture, and `from`.
+//! An analysis as Parquet tables, for notebooks and SQL: `flows`, `series`, `episodes` and `findings`. Rows belong
+//! together by `flow`, the number of the flow's first packet in the capture, and `from`.
 
 use crate::{
     analysis::Analysis,

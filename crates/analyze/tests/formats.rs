@@ -360,7 +360,8 @@ fn tunnels_of_providers_and_clouds_are_seen_through_at_any_depth() {
     six.extend([6, 64]);
     six.extend([[0x20; 16], [0x21; 16]].concat());
     six.extend(&plain_six);
-    // RFC 4380, 5.1.1: an origin (8 octets, addresses inverted), and an authentication before it, with or without a client's name.
+    // RFC 4380, 5.1.1: an origin (8 octets, addresses inverted), and an authentication before it, with or without a
+    // client's name.
     let origin = [0, 0, 0x12, 0x34, 1, 2, 3, 4];
     let nameless = [&[0, 1, 0, 0][..], &[7; 8], &[0]].concat();
     let named = [&[0, 1, 3, 4][..], b"abc", b"hash", &[7; 8], &[0]].concat();

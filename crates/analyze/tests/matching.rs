@@ -14,8 +14,8 @@ use support::{MS, Tcp, Trace, US};
 /// What the path does to a packet: delay, or loss.
 type Path<'a> = &'a dyn Fn(usize, &Tcp) -> Option<i64>;
 
-/// 200 data packets a millisecond apart, and their ACKs 20 ms later, as the client's side sees them; and the same behind the
-/// path, by a clock that is ahead.
+/// 200 data packets a millisecond apart, and their ACKs 20 ms later, as the client's side sees them; and the same
+/// behind the path, by a clock that is ahead.
 fn two_places(clock_ns: i64, path: Path<'_>) -> [Trace; 2] {
     let mut near = Vec::new();
     for number in 0..200u32 {

@@ -1,4 +1,5 @@
-//! Findings about what others' captures had, each with a trace that has it and one that nearly has it; and words that were wrong.
+//! Findings about what others' captures had, each with a trace that has it and one that nearly has it; and words that
+//! were wrong.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;

@@ -27,7 +27,7 @@ pub enum SettingError {
     /// No tunable of that name.
     #[error("{algorithm} has no tunable '{name}'; {}", mend(.suggestion.as_deref(), .known))]
     Unknown {
-        /// Whose.
+        /// Name of the algorithm whose tunable is meant.
         algorithm: &'static str,
         /// The name asked for.
         name: String,
@@ -64,7 +64,7 @@ fn nearest(name: &str, known: &[&'static str]) -> Option<String> {
     (best.0 > 0.75).then(|| (*best.1).to_owned())
 }
 
-/// One of our algorithms.
+/// An algorithm of longfat, as its C header describes it.
 #[derive(Clone, Copy)]
 pub struct Algorithm(&'static RawAlgorithm);
 
@@ -180,7 +180,7 @@ impl Eq for Algorithm {}
 pub struct Tunable(&'static RawTunable);
 
 impl Tunable {
-    /// Its name, units included.
+    /// Name of the tunable, units included.
     pub fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -195,7 +195,7 @@ impl Tunable {
         self.0.least..=self.0.greatest
     }
 
-    /// Its value unless set.
+    /// Value of the tunable unless it is set.
     pub fn default_value(&self) -> u32 {
         self.0.value
     }
@@ -258,7 +258,7 @@ impl Tunables {
         SettingError::Unknown { algorithm: self.algorithm.name(), name: name.to_owned(), suggestion, known }
     }
 
-    /// Whose they are.
+    /// Algorithm that the tunables belong to.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }

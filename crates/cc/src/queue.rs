@@ -34,7 +34,7 @@ impl Kind {
         ("none", Kind::None),
     ];
 
-    /// Its name in files and options.
+    /// Name of the kind in files and options.
     pub fn name(self) -> &'static str {
         Kind::NAMES.iter().find(|(_, kind)| *kind == self).map_or("none", |(name, _)| name)
     }
@@ -79,7 +79,7 @@ pub struct View {
     pub mss_bytes: u32,
     /// Uniform over all values.
     pub random: u32,
-    /// Nothing.
+    /// Padding, always zero.
     pub reserved: u32,
 }
 
@@ -140,7 +140,7 @@ pub struct QueuePlan {
     pub drop: bool,
 }
 
-/// Of a target that somebody asked for.
+/// Tolerance of a target that somebody asked for.
 fn at_once() -> u32 {
     1
 }
@@ -241,7 +241,7 @@ pub struct MarkState {
     /// How long that waits at the drain rate.
     pub delay_us: u32,
     pi_delay_us: u32,
-    /// Of 2^32.
+    /// Probability of a mark, in parts of 2^32.
     pub pi_probability: u32,
     pi_least_us: u32,
 }
@@ -299,7 +299,7 @@ impl Marker {
         unsafe { lf_native_queue_on_packet(view, &raw mut self.state, &raw const self.settings) != 0 }
     }
 
-    /// It was marked.
+    /// Takes note that a packet was marked.
     pub fn marked(&mut self, view: &View) {
         // SAFETY: as above.
         unsafe { lf_native_queue_marked(view, &raw mut self.state, &raw const self.settings) }
@@ -384,8 +384,8 @@ impl Window {
         Window { tolerance, ..self }
     }
 
-    /// Looks at the connection. Nothing is to be set while the outbound leg is so fast that full buffers would not wait longer than
-    /// is tolerated; before its rate is known it is not taken for fast.
+    /// Looks at the connection. Nothing is to be set while the outbound leg is so fast that full buffers would not wait
+    /// longer than is tolerated; before its rate is known it is not taken for fast.
     pub fn update(&mut self, view: &View) -> Option<Advertised> {
         let mut out = Advertised::default();
         // SAFETY: the structs mirror C's (a test compares them) and live through the call.

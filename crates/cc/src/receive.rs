@@ -25,9 +25,9 @@ pub struct Arrival {
     pub tick_us: u32,
     /// The segment's TSval.
     pub ts_value: u32,
-    /// Its TSecr.
+    /// TSecr of the segment.
     pub ts_echo: u32,
-    /// Its first byte.
+    /// Sequence number of the segment's first byte.
     pub seq: u32,
     /// How many it carries.
     pub payload_bytes: u32,

@@ -150,7 +150,7 @@ pub struct Cycle {
     pub steepest: f64,
     /// The queue was full before a loss of another cause came.
     pub by_overflow: bool,
-    /// It comes to rest, and no loss follows.
+    /// Whether the window comes to rest, so that no loss follows.
     pub settles: bool,
 }
 
@@ -162,7 +162,7 @@ impl Cycle {
 }
 
 impl Law {
-    /// Of an algorithm with its tunables; absent where none is known.
+    /// Law of an algorithm with its tunables; absent where none is known.
     pub fn of(tunables: &Tunables) -> Option<Law> {
         let value = |name: &str| {
             let found = tunables.iter().find(|(known, _)| *known == name);
@@ -220,8 +220,8 @@ impl Law {
         }
     }
 
-    /// The saw-tooth that repeats itself between `bounds`, of which `p` or `room_segments` must be finite: it ends where
-    /// it began, at a full queue or after the 1/p segments that separate two losses.
+    /// The saw-tooth that repeats itself between `bounds`, of which `p` or `room_segments` must be finite: it ends
+    /// where it began, at a full queue or after the 1/p segments that separate two losses.
     pub fn cycle(&self, bounds: &Bounds) -> Cycle {
         let segments_to_loss = if bounds.p > 0.0 { 1.0 / bounds.p } else { f64::INFINITY };
         if let Some(resting) = self.resting(bounds, segments_to_loss) {

@@ -61,7 +61,8 @@ const TABLES: [(f64, u32, u32); 7] = [
 
 #[test]
 fn one_loss_in_every_1_over_p_segments_gives_the_mean_windows_of_the_tables() {
-    // The model has one flow and so no other to give way to. 10^-8 is 100 million segments for each sawtooth: too many for a test.
+    // The model has one flow and so no other to give way to. 10^-8 is 100 million segments for each sawtooth: too many
+    // for a test.
     for (p, at_100_ms, at_10_ms) in &TABLES[..6] {
         for (rtt_us, expected) in [(100_000, *at_100_ms), (10_000, *at_10_ms)] {
             // Steady state: the mean of the curve from 0.7 W_max to W_max is 0.925 W_max.

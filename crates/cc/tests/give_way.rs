@@ -233,7 +233,8 @@ fn what_comes_after_a_pause_is_timed_however_far_the_clock_has_turned() {
 #[test]
 fn what_echoes_an_acknowledgement_of_before_a_pause_is_no_sample_and_no_round() {
     let old = arrival_after(0, 1, 4, 20_000).now_ts;
-    // The peer has something to say by itself: nothing that we sent since let it go. Its echo looks 1 ms old, or is yet to come.
+    // The peer has something to say by itself: nothing that we sent since let it go. Its echo looks 1 ms old, or is yet
+    // to come.
     for pause_us in [1 << 32, HOUR_US * 2 / 3] {
         let mut way = GiveWay::begin(&arrival_after(0, 1, 0, 20_000), 20_000);
         for number in 0..200 {

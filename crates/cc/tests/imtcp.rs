@@ -1,5 +1,5 @@
-//! Available bandwidth from synthetic spacing: streams of `imtcp` through a first-come-first-served bottleneck with cross
-//! traffic whose rate is known, acknowledged as receivers do: every so many segments, and in batches.
+//! Available bandwidth from synthetic spacing: streams of `imtcp` through a first-come-first-served bottleneck with
+//! cross traffic whose rate is known, acknowledged as receivers do: every so many segments, and in batches.
 
 #![allow(clippy::unwrap_used)]
 
@@ -78,7 +78,8 @@ struct Coming {
     sent_us: u64,
 }
 
-/// Which of an acknowledgement's callbacks comes first: Linux 6.18 has the sample first, the simulator the acknowledgement.
+/// Which of an acknowledgement's callbacks comes first: Linux 6.18 has the sample first, the simulator the
+/// acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Order {
     SampleFirst,

@@ -1,6 +1,6 @@
-//! What commands print. All of it passes here: names and messages of peers, files and hosts are in it, and what a terminal
-//! would obey in them is escaped. Whoever reads may have gone ('head' has seen enough, a terminal was closed): that is no failure,
-//! and no reason to stop what was begun. The standard library's macros would panic.
+//! What commands print. All of it passes here: names and messages of peers, files and hosts are in it, and what a
+//! terminal would obey in them is escaped. Whoever reads may have gone ('head' has seen enough, a terminal was closed):
+//! that is no failure, and no reason to stop what was begun. The standard library's macros would panic.
 
 use anyhow::Context;
 use longfat_schema::text::{one_line, printable};

@@ -1,5 +1,5 @@
-//! What `longfat analyze` says of a capture made at the sender is exactly what the sender's kernel counted: segments and
-//! octets sent again, and retransmission timeouts, over emulated paths that lose, reorder and go dark.
+//! What `longfat analyze` says of a capture made at the sender is exactly what the sender's kernel counted: segments
+//! and octets sent again, and retransmission timeouts, over emulated paths that lose, reorder and go dark.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod capture_bed;
@@ -94,9 +94,9 @@ fn both(case: &Case) -> Outcome {
     Outcome { counted, said, reorderings: reorderings_after - reorderings_before }
 }
 
-/// As [`both`], and they agree. A timeout and RACK's reordering timer are told apart by time alone, and a machine that stands
-/// still for 0.2 s while RACK's is pending makes one of the other: where timeouts alone differ, the case is run again, and
-/// in one of `TRIES` runs everything must agree. Segments and octets agree in each.
+/// As [`both`], and they agree. A timeout and RACK's reordering timer are told apart by time alone, and a machine that
+/// stands still for 0.2 s while RACK's is pending makes one of the other: where timeouts alone differ, the case is run
+/// again, and in one of `TRIES` runs everything must agree. Segments and octets agree in each.
 fn agreeing(case: &Case) -> Outcome {
     const TRIES: usize = 3;
     let mut runs = Vec::new();

@@ -1,5 +1,5 @@
-//! `longfat lab run --backend hosts` as a person uses it: machines reached by SSH, their own path, and nothing of ours left
-//! on them.
+//! `longfat lab run --backend hosts` as a person uses it: machines reached by SSH, their own path, and nothing of ours
+//! left on them.
 //!
 //! Needs root, Debian's openssh-server, and this kernel's namespaces; nothing here depends on how fast the machine is.
 

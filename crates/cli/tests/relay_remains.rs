@@ -1,4 +1,5 @@
-//! What a relay leaves, wanted or not: refusals, routes, settings; how the next one finds it, and what a cleanup survives.
+//! What a relay leaves, wanted or not: refusals, routes, settings; how the next one finds it, and what a cleanup
+//! survives.
 #![allow(clippy::unwrap_used)]
 
 mod patience;
@@ -128,8 +129,8 @@ fn accepted(bed: &Bed) -> u64 {
     count.unwrap().parse().unwrap()
 }
 
-/// A relay that fails closed is killed; others of its name that cannot start leave its refusals, and one that can takes over
-/// without a gap.
+/// A relay that fails closed is killed; others of its name that cannot start leave its refusals, and one that can takes
+/// over without a gap.
 fn refusals_outlive_failed_starts(tag: &str, accept: &str, signal: i32) {
     let bed = Bed::new(tag);
     set_forwarding(&bed, "1");
@@ -163,7 +164,8 @@ fn refusals_outlive_failed_starts(tag: &str, accept: &str, signal: i32) {
         last = Some(Daemon::start(&bed, &file("")));
         eventually("connections are taken again", || accepted(&bed) > 3);
     });
-    // The kernel answers before the relay accepts: what waits in the backlog is counted soon, what went past the relay never.
+    // The kernel answers before the relay accepts: what waits in the backlog is counted soon, what went past the relay
+    // never.
     eventually("every connection answered was relayed", || answered <= accepted(&bed));
     ask(&bed.connect(SERVER), b"taken again");
     last.unwrap().end(libc::SIGTERM);

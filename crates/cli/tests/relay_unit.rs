@@ -1,6 +1,7 @@
-//! The systemd unit of the relay: what it allows is enough, and is as little as it says. There need not be a systemd that
-//! runs: its own tool reads the unit, and the daemon is run with the user, the capabilities, the file systems and the system
-//! calls that the unit gives it. A call that is not allowed ends here whoever makes it, so that none goes unnoticed.
+//! The systemd unit of the relay: what it allows is enough, and is as little as it says. There need not be a systemd
+//! that runs: its own tool reads the unit, and the daemon is run with the user, the capabilities, the file systems and
+//! the system calls that the unit gives it. A call that is not allowed ends here whoever makes it, so that none goes
+//! unnoticed.
 #![allow(clippy::unwrap_used)]
 
 mod relay_bed;
@@ -53,8 +54,8 @@ struct Service {
     directory: tempfile::TempDir,
 }
 
-/// What ProtectSystem=strict and ProtectKernelTunables= leave writable: the runtime directory, /dev and /proc. /dev/net/tun is for
-/// everybody, as udev makes it (a host without udev keeps it for root).
+/// What ProtectSystem=strict and ProtectKernelTunables= leave writable: the runtime directory, /dev and /proc.
+/// /dev/net/tun is for everybody, as udev makes it (a host without udev keeps it for root).
 const SANDBOX: &str = "mount -t tmpfs none /dev/net && mknod -m 666 /dev/net/tun c 10 200 && \
                        mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro / && \
                        mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$@\"";

@@ -1,5 +1,5 @@
-//! Sweeps as a person uses them, in the simulator: interrupted, resumed, spread over many programs, kept. What needs Python's
-//! packages (queries, clusters) is tried in python/tests.
+//! Sweeps as a person uses them, in the simulator: interrupted, resumed, spread over many programs, kept. What needs
+//! Python's packages (queries, clusters) is tried in python/tests.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! `longfat transfer serve` as strangers meet it: what is left of root's rights, and what reaches a terminal. Needs root.
+//! `longfat transfer serve` as strangers meet it: what is left of root's rights, and what reaches a terminal. Needs
+//! root.
 #![allow(clippy::unwrap_used)]
 
 use std::{

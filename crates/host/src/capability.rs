@@ -56,8 +56,8 @@ pub fn has(capability: u32) -> bool {
     result == 0 && word & (1 << (capability % 32)) != 0
 }
 
-/// Bounds what the calling thread, and whatever it starts, can ever have to these. It takes CAP_SETPCAP, which goes with the
-/// user: so it comes before a change of user.
+/// Bounds what the calling thread, and whatever it starts, can ever have to these. It takes CAP_SETPCAP, which goes
+/// with the user: so it comes before a change of user.
 pub fn bound(capabilities: &[u32]) {
     for capability in (0..64).filter(|capability| !capabilities.contains(capability)) {
         // SAFETY: takes numbers only. A number beyond the kernel's last, and a process without CAP_SETPCAP (whose

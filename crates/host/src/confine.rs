@@ -1,7 +1,8 @@
 //! What a process that began as root keeps for itself when strangers may speak to it: a user without rights, the
 //! capabilities it names, the files it names (Landlock) and the system calls of its kind (seccomp).
 //!
-//! A program first does what needs root (ports, BPF, devices, keys, control sockets), then, **before it starts a thread**:
+//! A program first does what needs root (ports, BPF, devices, keys, control sockets), then, **before it starts a
+//! thread**:
 //!
 //! ```no_run
 //! # use longfat_host::{confine::{Account, Confinement}, capability};
@@ -174,8 +175,8 @@ impl Confinement {
         self
     }
 
-    /// May enter others' namespaces and copy their descriptors, as far as its capabilities reach. Landlock would forbid it
-    /// and is left out.
+    /// May enter others' namespaces and copy their descriptors, as far as its capabilities reach. Landlock would forbid
+    /// it and is left out.
     pub fn looking_into_processes(mut self) -> Confinement {
         self.looks_into_processes = true;
         self
@@ -187,7 +188,8 @@ impl Confinement {
         self.with_few_calls()
     }
 
-    /// Opens, makes and removes files, and speaks on sockets that are open: no new sockets, threads, children or signals.
+    /// Opens, makes and removes files, and speaks on sockets that are open: no new sockets, threads, children or
+    /// signals.
     pub(crate) fn with_few_calls(mut self) -> Confinement {
         self.makes_few_calls = true;
         self
@@ -514,7 +516,7 @@ const SERVICE: &[i64] = &[
     libc::SYS_timer_delete,
 ];
 
-/// The same under the names that younger architectures left out.
+/// System calls above under the names that younger architectures left out.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_access,

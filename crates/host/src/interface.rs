@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 pub struct End<'a> {
     /// Where it shall be.
     pub namespace: &'a Namespace,
-    /// Its interface name, at most 15 bytes.
+    /// Name of the interface, at most 15 bytes.
     pub name: &'a str,
 }
 
@@ -42,9 +42,9 @@ pub fn veth(a: End<'_>, b: End<'_>, mtu_bytes: u32) -> Result<()> {
     Ok(())
 }
 
-/// Has the kernel take packets that come in on an interface of the calling thread's namespace although others lead to their
-/// IPv4 sources (RFC 3704 section 2.4; `rp_filter` 2), whatever `all` and `default` say. By netlink: a service's sandbox may
-/// leave sysctls readable only.
+/// Has the kernel take packets that come in on an interface of the calling thread's namespace although others lead to
+/// their IPv4 sources (RFC 3704 section 2.4; `rp_filter` 2), whatever `all` and `default` say. By netlink: a service's
+/// sandbox may leave sysctls readable only.
 pub fn validate_sources_loosely(interface: &str) -> Result<()> {
     let set = || -> nix::Result<()> {
         let index = nix::net::if_::if_nametoindex(interface)?;

@@ -85,8 +85,8 @@ impl Key {
         self.id
     }
 
-    /// The tag of these bytes. What they are for must stand at their beginning: else a tag made for one thing would do for
-    /// another.
+    /// The tag of these bytes. What they are for must stand at their beginning: else a tag made for one thing would do
+    /// for another.
     pub fn tag(&self, bytes: &[u8]) -> [u8; TAG_BYTES] {
         self.mac(bytes).finalize().into_bytes().into()
     }

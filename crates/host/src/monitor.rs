@@ -1,10 +1,10 @@
-//! A small process that stays root beside one that has become another user: it does the few things that still need root,
-//! and none that it is asked for in other words than numbers (Provos, Friedl and Honeyman, *Preventing Privilege
+//! A small process that stays root beside one that has become another user: it does the few things that still need
+//! root, and none that it is asked for in other words than numbers (Provos, Friedl and Honeyman, *Preventing Privilege
 //! Escalation*, 2003, call it the monitor).
 //!
-//! The monitor is the child, not the parent. So the process that a service manager, a shell or a test has started is the one
-//! that serves: its pid, signals, notifications, leases and exit code are what they would be without. The monitor hears no
-//! signal; its lifeline is a socket, and it ends when the other has ended, however that was.
+//! The monitor is the child, not the parent. So the process that a service manager, a shell or a test has started is
+//! the one that serves: its pid, signals, notifications, leases and exit code are what they would be without. The
+//! monitor hears no signal; its lifeline is a socket, and it ends when the other has ended, however that was.
 
 use crate::{
     Error, Result, capability,
@@ -61,14 +61,15 @@ impl Duties {
         self
     }
 
-    /// Answers questions so. Who asks may be a stranger by then: paths are known beforehand, not asked for. Descriptors that
-    /// are open now are not open there.
+    /// Answers questions so. Who asks may be a stranger by then: paths are known beforehand, not asked for. Descriptors
+    /// that are open now are not open there.
     pub fn answering(mut self, answer: impl FnMut(Question) -> io::Result<Option<File>> + 'static) -> Duties {
         self.answer = Some(Box::new(answer));
         self
     }
 
-    /// Removes this file, which is there now, when the other has ended; another one that took its place meanwhile stays.
+    /// Removes this file, which is there now, when the other has ended; another one that took its place meanwhile
+    /// stays.
     pub fn removing(mut self, path: &Path) -> Duties {
         self.places.extend(path.parent().map(Path::to_owned));
         self.remains.extend(Remains::of(path));
@@ -106,8 +107,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts one where `account` is another user: who stays what he is needs none. To be called before other threads start,
-    /// and before the process changes its user.
+    /// Starts one where `account` is another user: who stays what he is needs none. To be called before other threads
+    /// start, and before the process changes its user.
     ///
     /// # Errors
     /// There is no room for another process.
@@ -200,7 +201,8 @@ const READY: &str = "ready";
 fn stand_by(socket: &OwnedFd, mut duties: Duties) -> Result<()> {
     let failed = |what: &'static str| move |errno: Errno| Error::io(what, errno);
     let _ = nix::sys::prctl::set_name(c"longfat-monitor");
-    // A terminal's Ctrl-C is the other's to answer, and so is a service manager's SIGTERM: this one has to be there after it.
+    // A terminal's Ctrl-C is the other's to answer, and so is a service manager's SIGTERM: this one has to be there
+    // after it.
     setsid().map_err(failed("leave the session"))?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(failed("block signals"))?;
     let socket = leave_alone(socket.as_raw_fd()).map_err(|source| Error::io("close files", source))?;

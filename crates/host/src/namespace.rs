@@ -61,7 +61,7 @@ impl Namespace {
         known.map_err(|source| Error::io(format!("network namespace '{}'", self.name), source))
     }
 
-    /// Its name under /run/netns.
+    /// Name of the namespace under /run/netns.
     pub fn name(&self) -> &str {
         &self.name
     }

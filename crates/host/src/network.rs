@@ -21,8 +21,8 @@ impl Network {
         (u32::from(prefix_bits) <= bits(address).1).then_some(Network { address, prefix_bits })
     }
 
-    /// Whose share an address counts against: an IPv4 address alone, an IPv6 address with all of its /64, which one host has
-    /// to itself.
+    /// Network whose share an address counts against: an IPv4 address alone, an IPv6 address with all of its /64, which
+    /// one host has to itself.
     pub fn of_peer(address: IpAddr) -> Network {
         let address = address.to_canonical();
         let prefix_bits = if address.is_ipv4() { 32 } else { 64 };

@@ -251,14 +251,14 @@ pub struct TcpInfo {
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 
 impl TcpInfo {
-    /// Before the kernel has answered: zero, but for a count that a kernel older than Linux 6.7 does not give, and whose
-    /// zero would say something.
+    /// Before the kernel has answered: zero, but for a count that a kernel older than Linux 6.7 does not give, and
+    /// whose zero would say something.
     fn unanswered() -> TcpInfo {
         TcpInfo { total_rto: u16::MAX, ..TcpInfo::default() }
     }
 
-    /// From the bytes of a kernel of any age: what a shorter answer lacks is as in [`TcpInfo::unanswered`], what a longer
-    /// one adds is left out.
+    /// From the bytes of a kernel of any age: what a shorter answer lacks is as in [`TcpInfo::unanswered`], what a
+    /// longer one adds is left out.
     pub fn from_bytes(bytes: &[u8]) -> TcpInfo {
         let mut info = TcpInfo::unanswered();
         let length = bytes.len().min(size_of::<TcpInfo>());

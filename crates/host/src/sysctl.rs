@@ -31,7 +31,8 @@ pub fn write(key: &str, value: &str) -> Result<()> {
         .map_err(|source| Error::io(format!("set sysctl '{key}' to '{value}'"), source))
 }
 
-/// Whether the kernel would let a key be written: it may lie in a file system that is read-only, or be root's. Writes nothing.
+/// Whether the kernel would let a key be written: it may lie in a file system that is read-only, or be root's. Writes
+/// nothing.
 ///
 /// # Errors
 /// Why not.
@@ -41,8 +42,8 @@ pub fn check_writable(key: &str) -> Result<()> {
 }
 
 /// Every setting under `net`, sorted by name. Names keep `/` within interface names as the kernel does. What cannot be
-/// written is no setting (which congestion controls there are, how many connections are tracked), and what only root may
-/// read (the key of Fast Open) is nobody else's business: both are left out.
+/// written is no setting (which congestion controls there are, how many connections are tracked), and what only root
+/// may read (the key of Fast Open) is nobody else's business: both are left out.
 pub fn dump_net() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     walk(Path::new("/proc/sys/net"), "net", &mut found);

@@ -1,5 +1,5 @@
-//! Packets of a relay's legs that look as if they had been forwarded: traffic class (DSCP), time to live and IPv6 flow label of
-//! what arrives on one leg, on what leaves on the other.
+//! Packets of a relay's legs that look as if they had been forwarded: traffic class (DSCP), time to live and IPv6 flow
+//! label of what arrives on one leg, on what leaves on the other.
 //!
 //! Attached by TCX links, which this process holds: they are gone when it ends, however it ends.
 
@@ -25,8 +25,8 @@ pub fn missing() -> Vec<Missing> {
 }
 
 impl Alike {
-    /// Attaches to interfaces of the calling thread's network namespace, but for those that are gone by now: packets that leave with
-    /// `own_mark` are the relay's.
+    /// Attaches to interfaces of the calling thread's network namespace, but for those that are gone by now: packets
+    /// that leave with `own_mark` are the relay's.
     ///
     /// # Errors
     /// When the kernel refuses; nothing is left then.

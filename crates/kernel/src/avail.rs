@@ -1,7 +1,7 @@
 //! Available bandwidth, as connections under a measuring congestion control find it: read from their socket storage.
 //!
-//! A socket is reached by a copy of its descriptor (pidfd_getfd), which is closed at once: while one is open, the owner's
-//! close would not be noticed by the peer.
+//! A socket is reached by a copy of its descriptor (pidfd_getfd), which is closed at once: while one is open, the
+//! owner's close would not be noticed by the peer.
 
 use crate::{Result, object::refused, sockets};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, query::MapInfoIter};
@@ -66,7 +66,7 @@ fn newest(found: impl Iterator<Item = Avail>) -> Option<Avail> {
 pub struct Measured {
     /// Process that has it open.
     pub pid: i32,
-    /// Its program.
+    /// Program that owns the connection.
     pub program: String,
     /// Congestion control.
     pub cc: String,

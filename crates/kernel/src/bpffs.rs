@@ -12,8 +12,8 @@ pub fn pin_path(kernel_name: &str) -> PathBuf {
     Path::new(MOUNT_POINT).join("longfat/cc").join(kernel_name)
 }
 
-/// Mounts it unless it is, and makes the directory of pins: root's alone to write, as everything above it. The kernel's own
-/// mode lets everybody make directories, and whoever owned ours could take congestion controls away.
+/// Mounts it unless it is, and makes the directory of pins: root's alone to write, as everything above it. The kernel's
+/// own mode lets everybody make directories, and whoever owned ours could take congestion controls away.
 pub fn prepare() -> Result<()> {
     if !mounted() {
         mount::mount(Some("bpf"), MOUNT_POINT, Some("bpf"), mount::MsFlags::empty(), Some("mode=0755"))

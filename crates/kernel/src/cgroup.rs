@@ -60,7 +60,7 @@ impl Cgroup {
         }
     }
 
-    /// Its directory.
+    /// Directory of the cgroup.
     pub fn path(&self) -> &Path {
         &self.path
     }

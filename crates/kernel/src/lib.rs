@@ -58,7 +58,7 @@ pub enum Error {
         /// What to do about it.
         mend: String,
     },
-    /// It cannot be unloaded: it is not loaded.
+    /// A congestion control that is not loaded cannot be unloaded.
     #[error("'{name}' is not loaded; {mend}")]
     NotLoaded {
         /// The kernel name.

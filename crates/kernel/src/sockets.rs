@@ -115,8 +115,8 @@ impl Descriptors {
         self.sockets.extend(more.sockets);
     }
 
-    /// Those of these numbers. Descriptors are numbered from 0 on, mostly without gaps: for the kernel, to list them costs as
-    /// much as to read them.
+    /// Reads descriptors of these numbers. Descriptors are numbered from 0 on, mostly without gaps: for the kernel, to
+    /// list them costs as much as to read them.
     fn read(pid: i32, numbers: impl IntoIterator<Item = u32>) -> Descriptors {
         let mut found = Descriptors::default();
         // Relative to the open directory: a whole path per descriptor would be walked anew each time.
@@ -128,7 +128,7 @@ impl Descriptors {
         found
     }
 
-    /// Those of greater numbers, which are listed.
+    /// Reads descriptors of greater numbers, which are listed.
     fn beyond(pid: i32, first: u32) -> Descriptors {
         let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -161,7 +161,8 @@ impl Target {
     }
 }
 
-/// How many threads are worth their making beside the calling one: few descriptors are read before another thread has begun.
+/// How many threads are worth their making beside the calling one: few descriptors are read before another thread has
+/// begun.
 fn helpers(descriptors: u64) -> usize {
     match usize::try_from(descriptors / u64::from(AT_ONCE)).unwrap_or(usize::MAX) {
         0 => 0,
@@ -169,8 +170,8 @@ fn helpers(descriptors: u64) -> usize {
     }
 }
 
-/// Does the work for every item, on the calling thread and at most so many helpers, one item each; where no thread can be
-/// made, without. Results in the order of the items.
+/// Does the work for every item, on the calling thread and at most so many helpers, one item each; where no thread can
+/// be made, without. Results in the order of the items.
 fn side_by_side<T: Sync, R: Send>(
     items: &[T],
     helpers: usize,

@@ -1,4 +1,5 @@
-//! Headers of real packets between two namespaces: every one of them, the right octets of each, and nothing left behind.
+//! Headers of real packets between two namespaces: every one of them, the right octets of each, and nothing left
+//! behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

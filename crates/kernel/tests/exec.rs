@@ -122,7 +122,8 @@ fn a_connection_in_which_no_timestamps_are_found_is_let_go_of_and_counted() {
     assert!(clamp > 1 << 30, "{clamp}");
 }
 
-/// Prints the clamp of a socket that receives, leaves the cgroup, and prints the clamp again when it has been left alone.
+/// Prints the clamp of a socket that receives, leaves the cgroup, and prints the clamp again when it has been left
+/// alone.
 const LEAVER: &str = r"
 import os, socket as s, sys, time
 listener = s.create_server(('127.0.0.1', 0))

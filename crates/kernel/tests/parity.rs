@@ -93,9 +93,9 @@ impl Path {
         run_command(nft).unwrap();
     }
 
-    /// What a flow meets in its life: random loss and overflow, a queue that stays and loses nothing, an outage (timeouts), acknowledgements that
-    /// come late (a spurious timeout, taken back), random loss again, and marks instead of loss (RFC 3168). When
-    /// nothing but marks was there, in the clock of [`Conn::now_us`].
+    /// What a flow meets in its life: random loss and overflow, a queue that stays and loses nothing, an outage
+    /// (timeouts), acknowledgements that come late (a spurious timeout, taken back), random loss again, and marks
+    /// instead of loss (RFC 3168). When nothing but marks was there, in the clock of [`Conn::now_us`].
     fn weather(&self) -> Range<u64> {
         let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
         wait(2500);
@@ -238,8 +238,8 @@ fn own_cases(algorithm: Algorithm, calls: &[Call]) -> Vec<(&'static str, usize)>
 }
 
 /// The defaults; for Vegas a slow start that goes on to a loss, so that there is something to shrink, and then enough
-/// segments in the queue to lose some; for TCP-LP a start that does not give way at once, and ImTCP-bg gives way late, so
-/// that streams leave on a path without delay. Those that measure grow by
+/// segments in the queue to lose some; for TCP-LP a start that does not give way at once, and ImTCP-bg gives way late,
+/// so that streams leave on a path without delay. Those that measure grow by
 /// the algorithms with most state.
 fn tunables(algorithm: Algorithm) -> Tunables {
     let settings: &[&str] = match algorithm.name() {
@@ -291,7 +291,8 @@ fn often(op: Op) -> bool {
     matches!(op, Op::OnAck | Op::OnRttSample | Op::OnRestart | Op::OnSend | Op::OnAckSeen)
 }
 
-/// The beginning, everything around a loss, an undo or a round trip of a full path, and now and then an acknowledgement.
+/// The beginning, everything around a loss, an undo or a round trip of a full path, and now and then an
+/// acknowledgement.
 fn excerpt(calls: &[Call], rarely: usize) -> Vec<Call> {
     let is_remarkable = |call: &Call| !often(call.op) || call.ends_full_round();
     let remarkable: Vec<_> = (0..calls.len()).filter(|index| is_remarkable(&calls[*index])).collect();

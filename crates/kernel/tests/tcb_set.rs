@@ -167,7 +167,8 @@ fn timers_clamp_and_congestion_control_are_set() {
     assert_eq!((is.clamp_segments, is.cwnd_segments, is.cc.as_str()), (500, 90, "cubic"));
     assert_eq!(is.ssthresh_segments, was.ssthresh_segments, "the clamp does not take ssthresh along");
     assert!(is.rto_min_us.is_none_or(|rto| rto == 40_000), "{is:?}");
-    // Under the kernel's least of 200 ms it never falls below that; a machine that stands still lengthens one or the other.
+    // Under the kernel's least of 200 ms it never falls below that; a machine that stands still lengthens one or the
+    // other.
     let fell = (0..200).any(|_| {
         pair.exchange();
         tcp_info(&pair.client).unwrap().rto_us < 200_000

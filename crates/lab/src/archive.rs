@@ -32,8 +32,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Tables are compressed before they are packed, logs become a tenth: a pack becomes 100 times its size at most, and a
-    /// small one 64 MB.
+    /// Tables are compressed before they are packed, logs become a tenth: a pack becomes 100 times its size at most,
+    /// and a small one 64 MB.
     pub fn of_pack(packed_bytes: u64) -> Limits {
         Limits { bytes: packed_bytes.saturating_mul(100).max(64_000_000), files: 250_000 }
     }
@@ -121,7 +121,8 @@ pub fn contents(path: &Path, limits: Option<Limits>) -> Result<Contents, Archive
     Ok(Pack::open(path, limits)?.contents)
 }
 
-/// Packs a run or result into a file. One that is not as it was recorded is not packed. Gives back how many files it holds.
+/// Packs a run or result into a file. One that is not as it was recorded is not packed. Gives back how many files it
+/// holds.
 ///
 /// # Errors
 /// See [`ArchiveError`].

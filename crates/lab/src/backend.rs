@@ -75,7 +75,8 @@ pub struct Observed {
 pub struct Tick {
     /// Since the start of the flows, by who waits; negative before it.
     pub elapsed_us: i64,
-    /// Arriving at the focus flow's receiver: headers included where an interface counts it, payload where the flow does.
+    /// Arriving at the focus flow's receiver: headers included where an interface counts it, payload where the flow
+    /// does.
     pub arriving_bps: Option<f64>,
 }
 

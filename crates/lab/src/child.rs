@@ -209,8 +209,8 @@ impl Child {
     }
 }
 
-/// Of senders, the first that has not agreed with its receiver before `wait` is over. All are looked at: one that has ended
-/// is an error at once, whoever else is not ready, and one that has not agreed `within` its start, too.
+/// Of senders, the first that has not agreed with its receiver before `wait` is over. All are looked at: one that has
+/// ended is an error at once, whoever else is not ready, and one that has not agreed `within` its start, too.
 pub fn disagreed(
     senders: &mut [Child],
     wait: Duration,
@@ -270,8 +270,8 @@ fn last_lines(log: &Path) -> io::Result<String> {
     Ok(last_words(&String::from_utf8_lossy(&bytes)))
 }
 
-/// The last lines of a log, without its first (the command): those that say what failed, where there are such. A program
-/// that failed still shows the table of what it measured.
+/// The last lines of a log, without its first (the command): those that say what failed, where there are such. A
+/// program that failed still shows the table of what it measured.
 fn last_words(log: &str) -> String {
     let said = || log.lines().map(str::trim).filter(|line| !line.starts_with("$ ") && !line.is_empty());
     let failures: Vec<_> = said().filter(|line| line.starts_with("longfat: ")).collect();

@@ -1,4 +1,5 @@
-//! How long one announcement takes to reach many nodes: hosts (network namespaces on one switch), nodes on each, rounds.
+//! How long one announcement takes to reach many nodes: hosts (network namespaces on one switch), nodes on each,
+//! rounds.
 //!
 //!     sudo target/release/examples/nodes 20 50 10
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]

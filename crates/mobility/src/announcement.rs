@@ -87,7 +87,7 @@ impl fmt::Display for Character {
 pub struct Announcement {
     /// Who speaks.
     pub router: Name,
-    /// Its addresses towards the nodes: what they know it by as a router.
+    /// Addresses of the router towards the nodes: what they know it by.
     pub addresses: Vec<IpAddr>,
     /// When it began to announce, microseconds since 1970.
     pub epoch_us: u64,
@@ -106,10 +106,10 @@ pub struct Announcement {
 /// Why a datagram is none of ours to believe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Reject {
-    /// It does not begin as an announcement does.
+    /// The datagram does not begin as an announcement does.
     #[error("no announcement")]
     NotOurs,
-    /// Of another version.
+    /// The announcement is of another version.
     #[error("version {0} of the announcement is not known; upgrade the older of the two programs")]
     Version(u8),
     /// Tagged with a key that we have not.

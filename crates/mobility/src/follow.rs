@@ -80,9 +80,9 @@ pub struct Counters {
     pub foreign_key: u64,
     /// With a wrong tag.
     pub forged: u64,
-    /// Of a router that is not one of those to be believed.
+    /// Announcements of a router that is not one of those to be believed.
     pub other_router: u64,
-    /// Of another version, or not as described.
+    /// Announcements of another version, or not as described.
     pub malformed: u64,
     /// No announcements; most of them the kernel drops, also what found no room.
     pub not_ours: u64,
@@ -163,8 +163,8 @@ pub fn run(
     followed.and(ended)
 }
 
-/// What is left: routes and control blocks (CAP_NET_ADMIN), and the programs that were loaded (CAP_BPF). What it leaves is
-/// believed by the next as the user who started it, so that its state stays that user's.
+/// What is left: routes and control blocks (CAP_NET_ADMIN), and the programs that were loaded (CAP_BPF). What it leaves
+/// is believed by the next as the user who started it, so that its state stays that user's.
 fn give_up_privileges(plan: &FollowPlan, file: &mut StateFile) -> Result<()> {
     file.by_monitor(plan.account.as_ref(), &plan.control)?;
     let own = [&plan.state, &plan.control].into_iter().filter_map(|path| path.parent());

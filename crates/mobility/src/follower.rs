@@ -9,13 +9,14 @@
 //!
 //! **What.** [`Policy`] finds the window W, and the room that pipe and queue have for what is in flight
 //! ([`Situation::room_segments`]). A window between them is left as it is: nothing of it is lost, and whatever begins
-//! anew has to find the queue's end again. One above both is lowered: cwnd and ssthresh to W. Raising sets ssthresh to W and leaves
-//! the way up to slow start, from a share of W that the queue before the link can take as a burst. A connection that does
-//! not fill its window (RFC 7661, section 4.1) is only ever lowered: its window says nothing about the link, and it
-//! takes no share of it.
+//! anew has to find the queue's end again. One above both is lowered: cwnd and ssthresh to W. Raising sets ssthresh to
+//! W and leaves the way up to slow start, from a share of W that the queue before the link can take as a burst. A
+//! connection that does not fill its window (RFC 7661, section 4.1) is only ever lowered: its window says nothing about
+//! the link, and it takes no share of it.
 //!
-//! **How far.** Where the router says how much may wait before its link, no window grows beyond what link and queue hold
-//! ([`Path::holds_segments`]): the kernel keeps to that bound (snd_cwnd_clamp) by itself, and it is lifted with the link.
+//! **How far.** Where the router says how much may wait before its link, no window grows beyond what link and queue
+//! hold ([`Path::holds_segments`]): the kernel keeps to that bound (snd_cwnd_clamp) by itself, and it is lifted with
+//! the link.
 
 use crate::{
     announcement::{Announcement, Character},
@@ -36,11 +37,11 @@ pub struct Settings {
     pub policy: Policy,
     /// No window is set above this.
     pub ceiling_bytes: u64,
-    /// Of the new window, how much may be sent as one burst.
+    /// Percentage of the new window that may be sent as one burst.
     pub burst_percent: u32,
     /// Congestion control on a link; connections on other links have their own.
     pub cc: BTreeMap<Name, CcName>,
-    /// Whose addresses lie behind a router, for a node at the other end of the path.
+    /// Networks behind each router, for a node at the other end of the path.
     pub peers: BTreeMap<Name, Vec<Network>>,
     /// A connection that has not settled by then is left as it is.
     pub patience_us: u64,
@@ -50,15 +51,16 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// Its window is too large for the new link.
+    /// The connection's window is too large for the new link.
     Lowered,
     /// Everything from before the change has arrived: its window is made to fit.
     Fitted,
-    /// Its window gets the bound of what the link holds, another one, or none any more.
+    /// The connection's window gets the bound of what the link holds, another one, or none any more.
     Bounded,
-    /// It began on a link that has a congestion control of its own.
+    /// The connection began on a link that has a congestion control of its own.
     Began,
-    /// It goes over no router's link any more: its own congestion control comes back, and no bound of ours stays.
+    /// The connection goes over no router's link any more: its own congestion control comes back, and no bound of ours
+    /// stays.
     Left,
 }
 
@@ -106,11 +108,11 @@ struct Tracked {
     rest_us: Option<u32>,
     memory: BTreeMap<Name, Remembered>,
     pending: Option<Pending>,
-    /// It cannot be set: not tried again on this link.
+    /// Whether the connection cannot be set: not tried again on this link.
     refused: bool,
     /// The kernel would not give it the congestion control: not tried again on this link.
     cc_refused: bool,
-    /// Its window has a bound of ours.
+    /// Whether the window has a bound of ours.
     bounded: bool,
 }
 
@@ -140,7 +142,7 @@ struct Pending {
     most_segments: u32,
     /// What may be sent of it at once.
     burst_segments: u32,
-    /// Its window was what limited it when the link changed.
+    /// Whether the window was what limited the connection when the link changed.
     fills: bool,
     lowered: bool,
 }
@@ -258,7 +260,7 @@ impl Follower {
         }
     }
 
-    /// It cannot be done, now or later: the connection stays as it is until the next change.
+    /// Takes note that a wish cannot be done, now or later: the connection stays as it is until the next change.
     pub fn refused(&mut self, wish: &Wish) {
         self.departed.remove(&wish.cookie);
         if let Some(tracked) = self.tracked.get_mut(&wish.cookie) {
@@ -376,7 +378,8 @@ fn sends(block: &ControlBlock) -> bool {
     matches!(block.state, State(1 | 4 | 8 | 9 | 11))
 }
 
-/// Whether a connection uses at least half of its window (RFC 7661, section 4.1): only then the window is what limits it.
+/// Whether a connection uses at least half of its window (RFC 7661, section 4.1): only then the window is what limits
+/// it.
 fn fills(block: &ControlBlock) -> bool {
     u64::from(block.flight_segments) * 2 >= u64::from(block.cwnd_segments)
 }
@@ -451,14 +454,16 @@ impl Tracked {
             .then(|| Pending::new(block, &situation, window_segments, settings.burst_percent));
     }
 
-    /// BBR that begins anew takes the least round-trip time the kernel has ever measured on the connection for that of its
-    /// path, and holds to it for 10 s: on a link with a longer one its window would be a fraction of what that link takes.
+    /// BBR that begins anew takes the least round-trip time the kernel has ever measured on the connection for that of
+    /// its path, and holds to it for 10 s: on a link with a longer one its window would be a fraction of what that link
+    /// takes.
     fn may_begin_anew(&self, block: &ControlBlock, link: &Character) -> bool {
         let rtt_us = u64::from(self.rest_us.unwrap_or(0)) + 2 * u64::from(link.delay_us);
         !is_bbr(block.cc) || block.min_rtt_us.is_some_and(|least_us| u64::from(least_us) * 5 / 4 >= rtt_us)
     }
 
-    /// The bound that its window should have and has not; one that is nearly right stays, and so does one that is not ours.
+    /// The bound that its window should have and has not; one that is nearly right stays, and so does one that is not
+    /// ours.
     fn bound_wanted(&self, block: &ControlBlock, link: &Character) -> Option<u32> {
         let anothers = !self.bounded && is_bound(block.clamp_segments);
         if self.refused || anothers || block.is_recovering() {

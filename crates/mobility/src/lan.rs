@@ -23,7 +23,7 @@ pub const PORT: u16 = 47_474;
 pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 76, 66);
 /// IPv6 group of link scope, not assigned by anybody (RFC 4291, section 2.7).
 pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x4c46, 0x4d42);
-/// The same of site scope: where routers inside the site carry it on.
+/// IPv6 group of site scope: where routers inside the site carry announcements on.
 pub const GROUP_V6_SITE: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x4c46, 0x4d42);
 
 /// An interface that can multicast.
@@ -31,7 +31,7 @@ pub const GROUP_V6_SITE: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x4c46,
 pub struct Interface {
     /// What the kernel knows it by.
     pub index: u32,
-    /// Its addresses.
+    /// Addresses of the interface.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -228,7 +228,7 @@ fn only_announcements(socket: BorrowedFd<'_>) -> io::Result<()> {
 
 /// How many datagrams the kernel dropped at a socket; none where it does not tell (before Linux 4.12).
 fn dropped(socket: BorrowedFd<'_>) -> u32 {
-    /// Of linux/sock_diag.h: SK_MEMINFO_DROPS, the last of nine.
+    /// SK_MEMINFO_DROPS of linux/sock_diag.h, the last of nine.
     const DROPS: usize = 8;
     let mut words = [0u32; DROPS + 1];
     let mut length = size_of_val(&words) as libc::socklen_t;

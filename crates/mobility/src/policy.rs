@@ -77,12 +77,12 @@ const HEADERS_BYTES: u64 = 52;
 /// Round trips of the bare path that the queue before a link may add. A longer one is not kept full for a connection's
 /// sake: its round-trip time would rise so far that timeouts are spurious.
 const QUEUE_MAX_ROUND_TRIPS: u64 = 3;
-/// Of a known queue, one part in so many is used. With half of it, the path and half of the queue are at least half of all that is
-/// under way when others fill the rest: more than the share of one among several. And when the link changes, what is on its way
-/// finds room in the queue.
+/// Part of a known queue that is used: one in so many. With half of it, the path and half of the queue are at least
+/// half of all that is under way when others fill the rest: more than the share of one among several. And when the link
+/// changes, what is on its way finds room in the queue.
 const QUEUE_USED_ONE_IN: u64 = 2;
-/// Of what a path holds, how much too much is not worth beginning anew: the kernel's cubic then grows by a twentieth each
-/// round trip until its first loss (bictcp_update), and loses about as much there.
+/// How much too much, of what a path holds, is not worth beginning anew: the kernel's cubic then grows by a twentieth
+/// each round trip until its first loss (bictcp_update), and loses about as much there.
 const BEGINNING_ANEW_COSTS_ONE_IN: u64 = 20;
 
 /// What a window is remembered with.
@@ -138,10 +138,10 @@ impl Policy {
 }
 
 impl Situation {
-    /// Up to which a window is not too large for the new link: what the pipe and the queue before it hold. A queue that is
-    /// not announced is taken to be as long as it was shown to be on that link, or else on the one before. Nothing where
-    /// no queue is known, and where the way becomes shorter: what was sent last then arrives together with what still was
-    /// on the long one, and so do the ACKs, so that a whole window is sent at once.
+    /// Up to which a window is not too large for the new link: what the pipe and the queue before it hold. A queue that
+    /// is not announced is taken to be as long as it was shown to be on that link, or else on the one before. Nothing
+    /// where no queue is known, and where the way becomes shorter: what was sent last then arrives together with what
+    /// still was on the long one, and so do the ACKs, so that a whole window is sent at once.
     pub fn room_segments(&self) -> Option<u32> {
         if self.becomes_shorter() {
             return None;
@@ -164,8 +164,8 @@ impl Situation {
         Some(room.saturating_add(room / BEGINNING_ANEW_COSTS_ONE_IN))
     }
 
-    /// This connection's share of what a link with a known queue takes, in the way it comes to it: where the way becomes
-    /// shorter, as one burst.
+    /// This connection's share of what a link with a known queue takes, in the way it comes to it: where the way
+    /// becomes shorter, as one burst.
     fn takes_at_once_segments(&self) -> Option<u64> {
         let path = self.path(self.new);
         let queue = path.queue_segments()?;
@@ -214,8 +214,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// What it holds with the queue before it, in segments: a window that never is larger loses nothing there. Nothing where
-    /// the queue is not known.
+    /// What it holds with the queue before it, in segments: a window that never is larger loses nothing there. Nothing
+    /// where the queue is not known.
     pub fn holds_segments(&self) -> Option<u32> {
         let pipe = self.pipe_segments();
         let queue = self.queue_segments()?.min(pipe.saturating_mul(QUEUE_MAX_ROUND_TRIPS));

@@ -84,8 +84,8 @@ impl Owed {
     }
 }
 
-/// Their own congestion controls, and windows without a bound of ours: how many connections are as before. What cannot
-/// be given back now is told and stays owed; connections that have gone are forgotten.
+/// Gives connections their own congestion controls, and windows without a bound of ours: how many are as before. What
+/// cannot be given back now is told and stays owed; connections that have gone are forgotten.
 pub(crate) fn give_back(
     state: &mut State,
     sockets: &mut Sockets,

@@ -250,8 +250,8 @@ impl Routes {
         changed
     }
 
-    /// Puts back what is still as it was left, and forgets it. A route that somebody has changed since is theirs; one that
-    /// the kernel does not let be put back now is remembered.
+    /// Puts back what is still as it was left, and forgets it. A route that somebody has changed since is theirs; one
+    /// that the kernel does not let be put back now is remembered.
     ///
     /// # Errors
     /// When the routes cannot be listed; all are remembered then.

@@ -110,8 +110,8 @@ impl StateFile {
         StateFile { path: path.to_owned(), monitor: None }
     }
 
-    /// Leaves the keeping, and the removal of `socket` at the end, to a process that stays root, where this one is about to
-    /// become another user: what the next one believes must lie where no other process of that user can write.
+    /// Leaves the keeping, and the removal of `socket` at the end, to a process that stays root, where this one is
+    /// about to become another user: what the next one believes must lie where no other process of that user can write.
     ///
     /// # Errors
     /// See [`Monitor::beside`].

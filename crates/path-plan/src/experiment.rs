@@ -1,5 +1,5 @@
-//! The experiment that checks a plan, as a file for `longfat lab run`: one case per congestion control, each expected to
-//! get what the plan says.
+//! The experiment that checks a plan, as a file for `longfat lab run`: one case per congestion control, each expected
+//! to get what the plan says.
 
 use crate::{Forecast, Limit, PathPlan};
 use longfat_schema::units::{Nanos, Size};

@@ -17,7 +17,7 @@ const FULL: f64 = 0.98;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
-    /// Nothing: the path is full.
+    /// The path is full, and nothing else limits.
     Path,
     /// The queue is too small for the fall at a loss.
     Queue,
@@ -28,7 +28,7 @@ pub enum Limit {
 /// One congestion control on the path, shared by flows of its own kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Forecast {
-    /// Its name; `lf_` before it in the kernel.
+    /// Name of the congestion control; `lf_` before it in the kernel.
     pub cc: &'static str,
     /// Where its response is derived.
     pub reference: &'static str,
@@ -100,9 +100,9 @@ fn limit(share: f64, cycle: &Cycle) -> Limit {
     }
 }
 
-/// How far a run may be from the saw-tooth. Scattered losses: BIC lingers at the window of the last loss where losses are
-/// even, and searches at full speed where each comes at another window. A queue that a few round trips' growth overruns:
-/// several packets are lost before the first loss is noticed.
+/// How far a run may be from the saw-tooth. Scattered losses: BIC lingers at the window of the last loss where losses
+/// are even, and searches at full speed where each comes at another window. A queue that a few round trips' growth
+/// overruns: several packets are lost before the first loss is noticed.
 fn within_factor(limit: Limit, law: Law, is_overrun: bool) -> f64 {
     match (limit, law) {
         (Limit::Loss, Law::Bic { .. }) => 2.0,

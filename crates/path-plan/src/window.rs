@@ -12,8 +12,8 @@ const BUFFER_MAX_BYTES: u64 = (1 << 31) - 1;
 /// Half of a receive buffer is window, half the kernel's bookkeeping: tcp_adv_win_scale = 1 of old, the ratio that a
 /// connection starts with since Linux 6.6 (it learns the true one later).
 const RECEIVE_OVERHEAD: u64 = 2;
-/// While a loss is repaired, a second window arrives above the hole and waits for it (Semke, Mahdavi, Mathis 1998). With less,
-/// the announced window closes, opens all at once after the repair, and the burst is lost again.
+/// While a loss is repaired, a second window arrives above the hole and waits for it (Semke, Mahdavi, Mathis 1998).
+/// With less, the announced window closes, opens all at once after the repair, and the burst is lost again.
 const WINDOWS_IN_REPAIR: f64 = 2.0;
 /// What the kernel gives a connection to begin with: its defaults.
 const RMEM_FIRST: &str = "4096 131072";
@@ -24,7 +24,7 @@ const WMEM_FIRST: &str = "4096 16384";
 pub struct WindowPlan {
     /// Bandwidth-delay product, headers counted: what fills the path.
     pub pipe_bytes: u64,
-    /// The same in full packets.
+    /// Full packets that fill the path.
     pub pipe_segments: u64,
     /// The window that both hosts must allow: payload in flight when path and queue are full, twice.
     pub bytes: u64,
@@ -43,16 +43,17 @@ pub struct QueuePlan {
     pub given: bool,
     /// Delay when it is full.
     pub delay: Nanos,
-    /// The same, if the flows' losses fall at different times: divided by the root of their number (Appenzeller 2004).
+    /// Queue needed if the flows' losses fall at different times: divided by the root of their number (Appenzeller
+    /// 2004).
     pub desynchronised_bytes: u64,
 }
 
 /// A parameter to set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SysctlPlan {
-    /// Its name.
+    /// Name of the sysctl.
     pub key: &'static str,
-    /// Its value.
+    /// Value of the sysctl.
     pub value: String,
     /// Why.
     pub why: &'static str,

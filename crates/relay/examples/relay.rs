@@ -4,7 +4,8 @@
 //!     cargo run --release -p longfat-relay --example relay -- 0.0.0.0:8080 192.0.2.1:80
 //!
 //! The first takes every connection that comes in on the interface `lan` (as root, on a router) and, with a time, keeps
-//! queues as short as that; the second one takes those of its clients. It runs until it is killed; the next one removes what it left.
+//! queues as short as that; the second one takes those of its clients. It runs until it is killed; the next one removes
+//! what it left.
 
 use longfat_relay::{Accept, ConnectionSummary, InterceptPlan, Observer, QueueSpec, Ready, RelayPlan};
 use std::sync::atomic::AtomicBool;

@@ -1,4 +1,5 @@
-//! A client that is reset before its server has answered, or before the relay has looked at it: what it had sent arrives.
+//! A client that is reset before its server has answered, or before the relay has looked at it: what it had sent
+//! arrives.
 #![allow(clippy::unwrap_used)]
 
 mod bed;

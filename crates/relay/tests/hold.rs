@@ -68,7 +68,8 @@ fn a_refused_client_is_refused() {
 fn a_client_whose_server_answers_and_resets_at_once_is_reset() {
     const TIMES: u64 = 20;
     let (bed, relay) = start("hreset");
-    // The server's kernel resets the handshake's last packet, before anybody at the relay has seen the answer to the first.
+    // The server's kernel resets the handshake's last packet, before anybody at the relay has seen the answer to the
+    // first.
     nft(
         &bed.server,
         "table inet cross { chain in { type filter hook input priority 0; \
@@ -205,8 +206,8 @@ fn late_pair(
     })
 }
 
-/// A relay that drains for longer than anybody waits, for one connection that goes on; what becomes of a client's handshake
-/// that `silence` at a host keeps from its end until the relay's listeners are closed.
+/// A relay that drains for longer than anybody waits, for one connection that goes on; what becomes of a client's
+/// handshake that `silence` at a host keeps from its end until the relay's listeners are closed.
 fn a_handshake_outlives_the_listeners(tag: &str, host: fn(&Bed) -> &longfat_host::Namespace, silence: &str) {
     let bed = Bed::new(tag);
     let relay = bed.start(RelayPlan { drain: 2 * bed::PATIENCE, ..Bed::after_server() });
@@ -283,7 +284,8 @@ fn delete_interface(bed: &Bed) {
     bed.relay.ip(&["link", "del", name]).unwrap();
 }
 
-/// What becomes of a client's handshake while the way back for its SYN is taken from the relay, whose server answers after that.
+/// What becomes of a client's handshake while the way back for its SYN is taken from the relay, whose server answers
+/// after that.
 fn a_handshake_loses_its_way_back(tag: &str, take: impl FnOnce(&Bed, &Running)) {
     let bed = Bed::new(tag);
     let relay = bed.start(RelayPlan { workers: 1, ..Bed::after_server() });

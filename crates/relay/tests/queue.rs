@@ -141,14 +141,15 @@ fn ten_connections_that_share_the_slow_leg_keep_their_queues_as_short() {
         (held.backlog_bytes, held.received_bytes * 100 / alone.received_bytes)
     });
     let mut seen = Vec::new();
-    // 40 ms of a tenth of 40 Mbit/s are 20 kB, its part of the slow queue is 10 kB; a packet buffer that is filled up has 65 kB.
+    // 40 ms of a tenth of 40 Mbit/s are 20 kB, its part of the slow queue is 10 kB; a packet buffer that is filled up
+    // has 65 kB.
     let holds =
         trials.inspect(|trial| seen.push(*trial)).any(|(backlog, percent)| backlog < 40_000 && percent > 85);
     assert!(holds, "backlog in bytes, per cent of the throughput left alone: {seen:?}");
 }
 
-/// How long bytes are on their way to the server, from being written: the median over the second half of a transfer. Without a
-/// plan nothing but routing is between.
+/// How long bytes are on their way to the server, from being written: the median over the second half of a transfer.
+/// Without a plan nothing but routing is between.
 fn age_us(tag: &str, plan: Option<RelayPlan>) -> u64 {
     const BLOCK_BYTES: usize = 4096;
     let bed = slow(tag);

@@ -340,8 +340,8 @@ fn send_in_pieces(
     sent
 }
 
-/// A bulk transfer that stops short of what would wake the relay; how often a piece and more had been acknowledged by it and
-/// had not arrived.
+/// A bulk transfer that stops short of what would wake the relay; how often a piece and more had been acknowledged by
+/// it and had not arrived.
 fn times_gathered(near: &TcpStream, mut other: &TcpStream) -> usize {
     const PIECE: usize = 130_003;
     let (mut got, arrived, mut times) = (vec![0; 300 * PIECE], AtomicUsize::new(0), 0);

@@ -1,5 +1,5 @@
-//! Urgent data (MSG_OOB) through the relay: every dialogue is held over plain forwarding first, then through the relay, and
-//! what the receiving program sees must be the same: bytes, marks and their places, and the end.
+//! Urgent data (MSG_OOB) through the relay: every dialogue is held over plain forwarding first, then through the relay,
+//! and what the receiving program sees must be the same: bytes, marks and their places, and the end.
 #![allow(clippy::unwrap_used)]
 
 mod bed;

@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde_json::Value;
 use std::{collections::BTreeSet, path::Path};
 
-/// Of the intervals that say whether two figures differ: of a hundred figures that are alike, some five are outside.
+/// Confidence of the intervals that say whether two figures differ: of a hundred figures that are alike, some five are
+/// outside.
 pub const CONFIDENCE: f64 = 0.95;
 /// Repeats on each side from which their spread says anything.
 const REPEATS_LEAST: usize = 3;
@@ -35,18 +36,18 @@ pub const FOREMOST: [&str; 11] = [
 /// One run as far as it is compared: what it came to, and what it was made from.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Its manifest.
+    /// Manifest of the run.
     pub manifest: RunManifest,
-    /// Its plan.
+    /// Plan of the run.
     pub plan: Value,
 }
 
-/// One of the two results.
+/// A result to be compared with another one.
 #[derive(Debug, Clone)]
 pub struct Side {
     /// What a reader calls it: its directory.
     pub name: String,
-    /// Its runs, in order.
+    /// Runs of the result, in order.
     pub runs: Vec<Run>,
 }
 
@@ -66,18 +67,18 @@ pub struct Comparison {
 /// One case.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CaseComparison {
-    /// Its name on both sides.
+    /// Names of the case on both sides.
     pub names: [String; 2],
     /// Valid runs on both sides.
     pub valid: [usize; 2],
-    /// Its figures, the foremost first.
+    /// Figures of the case, the foremost first.
     pub figures: Vec<Figure>,
 }
 
 /// One figure on both sides, over the valid repeats.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// Its name.
+    /// Name of the metric.
     pub metric: String,
     /// What it is of.
     pub of: String,
@@ -94,7 +95,7 @@ pub struct Figure {
 /// A parameter that differs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
-    /// Its dotted name.
+    /// Dotted name of the parameter.
     pub key: String,
     /// What it is on both sides; empty where it is not set.
     pub values: [String; 2],
@@ -135,7 +136,7 @@ impl Side {
         Side::of(path, find_runs(path)?.1)
     }
 
-    /// Of these runs.
+    /// Side that consists of these runs.
     ///
     /// # Errors
     /// A plan cannot be read.

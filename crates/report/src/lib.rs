@@ -67,7 +67,7 @@ impl Report {
         Report::with(experiments, Repeats::All)
     }
 
-    /// The same, with these of each case's runs over time.
+    /// Report that draws these of each case's runs over time.
     pub fn with(experiments: Vec<Experiment>, repeats: Repeats) -> Report {
         let draw = |(index, experiment): (usize, Experiment)| {
             let figures = figures::draw(&experiment, &format!("e{}", index + 1), repeats);

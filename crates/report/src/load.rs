@@ -19,7 +19,7 @@ pub struct Experiment {
     pub name: String,
     /// One line.
     pub title: String,
-    /// Its manifest; absent for a single run.
+    /// Manifest of the result; absent for a single run.
     pub result: Option<ResultManifest>,
     /// Medians and spread.
     pub summary: Summary,
@@ -32,7 +32,7 @@ pub struct Experiment {
 pub struct Case {
     /// Name, title, published figures.
     pub info: CaseInfo,
-    /// Its runs that left a manifest, by repeat.
+    /// Runs of the case that left a manifest, by repeat.
     pub runs: Vec<RunDirectory>,
     /// Runs the result lists that left none.
     pub lost: Vec<RunEntry>,

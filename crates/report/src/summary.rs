@@ -33,7 +33,7 @@ pub struct Column {
     pub heading: &'static str,
     /// Name of the metric in the manifest.
     pub metric: &'static str,
-    /// Of what.
+    /// What the figure belongs to.
     pub scope: Scope,
     /// What a reader should know about it.
     pub meaning: &'static str,

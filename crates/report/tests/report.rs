@@ -182,8 +182,8 @@ fn elements_are_closed_in_the_order_they_were_opened() {
 fn every_figure_is_written_as_svg_under_a_plain_name() {
     let directory = tempfile::tempdir().unwrap();
     let written = report(&[&RESULT.directory]).write_svg(&directory.path().join("figures")).unwrap();
-    // Five overviews, two that cases share; six panels a case, less the relay's in five cases and the echoes of the last;
-    // one more for two that measured.
+    // Five overviews, two that cases share; six panels a case, less the relay's in five cases and the echoes of the
+    // last; one more for two that measured.
     assert_eq!(written.len(), 5 + 2 + 7 * 6 - 5 - 1 + 2);
     for path in &written {
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -292,7 +292,8 @@ fn a_flow_that_got_nothing_stands_at_zero_and_one_that_was_not_to_send_stays_awa
     );
 }
 
-/// A sweep of the first six cases, each of whose runs measured: errors of 0, 1, 2 % and so on, the less trusted the more.
+/// A sweep of the first six cases, each of whose runs measured: errors of 0, 1, 2 % and so on, the less trusted the
+/// more.
 fn measured(axes: impl Fn(usize) -> Vec<AxisPoint>, copies: usize) -> Vec<tempfile::TempDir> {
     let copy = |_| {
         let directory = changed(6, |result| {

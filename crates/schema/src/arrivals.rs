@@ -1,5 +1,5 @@
-//! When datagrams of cross traffic leave: laws of the gaps between them, the same for every sender. Pure: what is random
-//! is passed in.
+//! When datagrams of cross traffic leave: laws of the gaps between them, the same for every sender. Pure: what is
+//! random is passed in.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub enum Arrivals {
 
 /// Mean length of a burst, and of a silence.
 const BURST_MEAN_NS: f64 = 50e6;
-/// The same in datagrams, at least: fewer would be no burst.
+/// Least length of a burst in datagrams: fewer would be no burst.
 const BURST_MIN_DATAGRAMS: f64 = 16.0;
 /// Rate within a burst over the mean rate. With 2, bursts and silences are equally long.
 const BURST_RATE_RATIO: f64 = 2.0;
@@ -88,7 +88,7 @@ impl Gaps {
     }
 }
 
-/// Of mean 1, by inversion: −ln(1 − u), where 1 − u is never 0.
+/// Exponential variate of mean 1, by inversion: −ln(1 − u), where 1 − u is never 0.
 fn exponential(unit: &mut impl FnMut() -> f64) -> f64 {
     -(1.0 - unit()).ln()
 }

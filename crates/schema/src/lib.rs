@@ -1,7 +1,8 @@
 //! Units, records and the run directory: the facts every other crate of longfat shares.
 //!
 //! - [`arrivals`]: laws by which datagrams of cross traffic leave.
-//! - [`units`]: rates, sizes and times as people write them (`1Gbit`, `256KiB`, `28.4ms`), with errors that say the mend.
+//! - [`units`]: rates, sizes and times as people write them (`1Gbit`, `256KiB`, `28.4ms`), with errors that say the
+//!   mend.
 //! - [`record`]: what a measuring program says while it runs, one JSON object per line.
 //! - [`lines`]: those lines in a file.
 //! - [`samples`]: those of a whole run in memory, by kind.

@@ -87,7 +87,7 @@ pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<(), LinesError> {
     read_last(path, u64::MAX, each)
 }
 
-/// The same of the whole lines among the last `bytes` of a file.
+/// Reads the records of the whole lines among the last `bytes` of a file.
 pub fn read_last(path: &Path, bytes: u64, mut each: impl FnMut(Record)) -> Result<(), LinesError> {
     let name = || path.display().to_string();
     let mut reader = open_last(path, bytes).map_err(|source| LinesError::Io { path: name(), source })?;

@@ -1,5 +1,5 @@
-//! From the machine's time to the experiment's own: a run that is carried out N times slower than it is meant (dilation N)
-//! reports times N times too long and rates N times too low. Here, and nowhere else, they are brought back.
+//! From the machine's time to the experiment's own: a run that is carried out N times slower than it is meant (dilation
+//! N) reports times N times too long and rates N times too low. Here, and nowhere else, they are brought back.
 //!
 //! Every record is taken apart field by field: a new one does not compile until somebody has said what time it has.
 
@@ -54,12 +54,13 @@ pub struct OwnTime {
 }
 
 impl OwnTime {
-    /// Of a run at its own speed.
+    /// Own time of a run at its own speed.
     pub fn undilated(start_us: i64) -> OwnTime {
         OwnTime { start_us, dilation: Dilation::NONE }
     }
 
-    /// Brings a record of a samples file to the time since the flows began, and everything in it to the experiment's own.
+    /// Brings a record of a samples file to the time since the flows began, and everything in it to the experiment's
+    /// own.
     pub fn bring(self, record: &mut Record) {
         record.rebase(self.start_us);
         if !self.dilation.is_none() {

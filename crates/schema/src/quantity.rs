@@ -28,7 +28,7 @@ pub struct Unit {
     pub whole: bool,
 }
 
-/// Of what is counted.
+/// Unit of what is counted.
 pub const WHOLE: Unit = Unit { name: "", factor: 1.0, whole: true };
 
 impl Quantity {
@@ -80,7 +80,8 @@ pub fn of_metric(metric: &str, value: f64) -> String {
     Quantity::of_metric(metric).unit(value.abs()).text(value)
 }
 
-/// Three significant digits from 0.001 to 1000, whole numbers with grouped thousands above; a dash for what is no number.
+/// Three significant digits from 0.001 to 1000, whole numbers with grouped thousands above; a dash for what is no
+/// number.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -119,7 +120,7 @@ pub fn utc(unix_ms: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60)
 }
 
-/// The same as part of a file's name, to the second: `20250131T120000Z`.
+/// Time as part of a file's name, to the second: `20250131T120000Z`.
 pub fn utc_compact(unix_ms: u64) -> String {
     let seconds = unix_ms / 1000;
     let (year, month, day) = civil((seconds / 86_400) as i64);

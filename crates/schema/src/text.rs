@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-/// A text of one or more lines: all control characters but line feeds and tabs, and what turns the direction of writing,
-/// are escaped.
+/// A text of one or more lines: all control characters but line feeds and tabs, and what turns the direction of
+/// writing, are escaped.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_hidden(c) && !matches!(c, '\n' | '\t'))
 }

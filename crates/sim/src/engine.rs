@@ -30,8 +30,8 @@ pub struct SimStats {
     pub repeated_probes: u64,
 }
 
-/// Runs a scenario in virtual time. Every record goes to `take`, times counted from the start of the traffic; `proceed` is asked
-/// now and then with the virtual time, and ends the run by saying no.
+/// Runs a scenario in virtual time. Every record goes to `take`, times counted from the start of the traffic; `proceed`
+/// is asked now and then with the virtual time, and ends the run by saying no.
 ///
 /// The same scenario gives the same records, always and everywhere.
 ///

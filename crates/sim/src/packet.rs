@@ -63,7 +63,7 @@ pub struct Segment {
     pub sack_count: u8,
     /// See [`flag`].
     pub flags: u8,
-    /// It arrived with a CE mark.
+    /// Whether the packet arrived with a CE mark.
     pub is_marked: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What keeps the queue of a relayed direction short: marks at each arrival, and the window. The very code that marks in
-//! the kernel, and that sets sockets in the relay.
+//! What keeps the queue of a relayed direction short: marks at each arrival, and the window. The very code that marks
+//! in the kernel, and that sets sockets in the relay.
 
 use crate::{
     packet::Segment,
@@ -11,8 +11,8 @@ use longfat_schema::record::RelaySample;
 
 /// How often the relay looks at a connection: as the real one does.
 const LOOK_EVERY_NS: u64 = 2_000_000;
-/// The window of a handshake cannot be scaled (RFC 7323, section 2.2). A relay that keeps its queue short does not open it
-/// further before it knows more.
+/// The window of a handshake cannot be scaled (RFC 7323, section 2.2). A relay that keeps its queue short does not open
+/// it further before it knows more.
 const FIRST_WINDOW_BYTES: u64 = 65_535;
 
 /// One direction of a relayed connection.
@@ -128,7 +128,7 @@ impl Queue {
         self.advertised.map(|advertised| u64::from(advertised.ahead_bytes / 2))
     }
 
-    /// Its part of a record.
+    /// Part of a record that the queue knows.
     pub fn sample(&self) -> RelaySample {
         let state = self.marker.state();
         let window = self.window.as_ref();

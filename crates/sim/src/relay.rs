@@ -7,7 +7,7 @@ use crate::{net::Net, packet::Segment, queue::Queue, tcp::Endpoint};
 pub struct RelayConnection {
     /// Which relay.
     pub relay: usize,
-    /// Its number at that relay.
+    /// Number of the connection at that relay.
     pub number: u32,
     /// Endpoints towards the client and towards the server.
     pub ends: [u32; 2],

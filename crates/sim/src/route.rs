@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug)]
 pub struct Routes<'a> {
     scenario: &'a Scenario,
-    /// Of each node: the nodes one link away, and the direction that leads there, in the order of links.
+    /// Neighbours of each node: the nodes one link away, and the direction that leads there, in the order of links.
     neighbours: Vec<Vec<(usize, u32)>>,
     /// Where the route between two nodes begins, once it is known: streams share it.
     known: BTreeMap<(usize, usize), u32>,
@@ -61,8 +61,9 @@ impl<'a> Routes<'a> {
         self.table
     }
 
-    /// The path between two nodes. One that has a single link has no choice: what is searched, and remembered, is the way
-    /// between the nodes behind such links, or ten thousand hosts would search each other's links ten thousand times.
+    /// The path between two nodes. One that has a single link has no choice: what is searched, and remembered, is the
+    /// way between the nodes behind such links, or ten thousand hosts would search each other's links ten thousand
+    /// times.
     fn between(&mut self, from: usize, to: usize) -> Option<Vec<u32>> {
         let forwards = |node: usize| self.scenario.nodes[node].forwards;
         if from == to {

@@ -18,8 +18,8 @@ pub struct Scenario {
     /// Connections are opened this long before their traffic begins, as programs do that agree on a time to start;
     /// links' schedules begin with the traffic, and records count time from there.
     pub settle_ns: u64,
-    /// Each stream begins up to this much later than planned, how much is drawn from the seed: no two hosts begin at the same
-    /// nanosecond, and flows that do stay in step for ever.
+    /// Each stream begins up to this much later than planned, how much is drawn from the seed: no two hosts begin at
+    /// the same nanosecond, and flows that do stay in step for ever.
     pub start_within_ns: u64,
     /// When the simulation ends, counted from the traffic's beginning.
     pub duration_ns: u64,
@@ -32,9 +32,9 @@ pub struct Scenario {
 /// A host or a router.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePlan {
-    /// Its name in messages.
+    /// Name of the node in messages.
     pub name: String,
-    /// It passes packets on.
+    /// Whether the node passes packets on.
     pub forwards: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct LinkBetween {
 /// Traffic from one node to another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlowPlan {
-    /// Its name in records.
+    /// Name of the link in records.
     pub name: String,
     /// Sending node.
     pub from: usize,
@@ -110,7 +110,7 @@ pub struct TcpPlan {
 pub struct EndpointPlan {
     /// Congestion control: `reno`, `highspeed` …, or its name in the kernel.
     pub cc: String,
-    /// Its settings, like `max_ssthresh_segments=100`.
+    /// Settings of the congestion control, like `max_ssthresh_segments=100`.
     pub settings: Vec<String>,
     /// Payload the send buffer holds, unacknowledged included.
     pub send_buffer: SendBuffer,
@@ -147,14 +147,14 @@ pub struct UdpPlan {
     pub datagram_bytes: u32,
     /// Law by which datagrams leave.
     pub arrivals: Arrivals,
-    /// Its seed.
+    /// Seed of the source.
     pub seed: u64,
 }
 
 /// A split-TCP relay: it accepts connections early and carries their bytes on by connections of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelayPlan {
-    /// Its name in records.
+    /// Name of the relay in records.
     pub name: String,
     /// Where it is.
     pub node: usize,
@@ -162,9 +162,9 @@ pub struct RelayPlan {
     pub buffer_bytes: u64,
     /// How its queue is kept short; absent: it is not.
     pub queue: Option<QueuePlan>,
-    /// Its end towards the client.
+    /// End of the relay towards the client.
     pub client_side: EndpointPlan,
-    /// Its end towards the server.
+    /// End of the relay towards the server.
     pub server_side: EndpointPlan,
 }
 
@@ -269,8 +269,8 @@ pub(crate) fn refuse_unless(
     if good { Ok(()) } else { Err(ScenarioError::Value { whose: whose.to_owned(), what, value, mend }) }
 }
 
-/// What Linux reserves in the send buffer for a segment (tcp_sndbuf_expand): header room and skb_shared_info, rounded up
-/// to a power of two, and the sk_buff.
+/// What Linux reserves in the send buffer for a segment (tcp_sndbuf_expand): header room and skb_shared_info, rounded
+/// up to a power of two, and the sk_buff.
 pub(crate) fn reserved_bytes(mss_bytes: u32) -> u64 {
     u64::from((mss_bytes + 320 + 320).next_power_of_two()) + 256
 }

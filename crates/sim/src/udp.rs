@@ -43,7 +43,7 @@ pub struct UdpOffer {
     pub rate_bps: u64,
     /// Law by which datagrams leave.
     pub arrivals: Arrivals,
-    /// Its seed.
+    /// Seed of the source.
     pub seed: u64,
     /// Which stream of that seed.
     pub stream: u64,
@@ -54,7 +54,7 @@ pub struct UdpOffer {
 pub struct UdpSink {
     /// Datagrams that arrived.
     pub received: u64,
-    /// Their payload.
+    /// Payload of the datagrams.
     pub bytes: u64,
     /// One past the highest number that arrived.
     pub highest: u64,

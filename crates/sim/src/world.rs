@@ -17,9 +17,9 @@ use longfat_link::model::random::Random;
 /// What one stream of a flow consists of.
 #[derive(Debug)]
 pub struct Stream {
-    /// Its flow.
+    /// Flow of the stream.
     pub flow: usize,
-    /// Its number in the flow.
+    /// Number of the stream in the flow.
     pub number: u32,
     /// How it is carried.
     pub carrier: Carrier,

@@ -1,6 +1,7 @@
 //! Golden tables: what every congestion control does, simulated, as text that is reviewed as a diff.
 //!
-//! After a change that is meant: `LONGFAT_WRITE_GOLDEN=1 cargo test -p longfat-sim --test golden`, then read `git diff`.
+//! After a change that is meant: `LONGFAT_WRITE_GOLDEN=1 cargo test -p longfat-sim --test golden`, then read `git
+//! diff`.
 
 #![allow(clippy::unwrap_used)]
 

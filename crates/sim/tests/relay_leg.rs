@@ -8,7 +8,8 @@ use longfat_link::plan::LossPlan;
 use longfat_sim::{EndpointPlan, NodePlan, RelayPlan, Scenario, SendBuffer};
 use support::*;
 
-/// A client on a cable of 100 Gbit/s with a host's jitter, a relay with its usual buffers, 100 Mbit/s and 28 ms beyond it.
+/// A client on a cable of 100 Gbit/s with a host's jitter, a relay with its usual buffers, 100 Mbit/s and 28 ms beyond
+/// it.
 fn cabled() -> Scenario {
     let mut cable = direction(Some(100_000_000_000), 10_000, 1 << 32);
     cable.line.jitter_ns = 20_000;
@@ -42,9 +43,9 @@ fn cabled() -> Scenario {
 
 #[test]
 fn on_a_cable_that_loses_nothing_only_tail_loss_probes_send_a_segment_again() {
-    // A relay that reads nothing for two round trips acknowledges nothing either (delayed, 40 ms), and the client's sender asks
-    // by a probe whether the last segment was lost: Linux counts it as a retransmission, and so do we. Nothing is
-    // taken for lost, and no window is reduced.
+    // A relay that reads nothing for two round trips acknowledges nothing either (delayed, 40 ms), and the client's
+    // sender asks by a probe whether the last segment was lost: Linux counts it as a retransmission, and so do we.
+    // Nothing is taken for lost, and no window is reduced.
     for (seed, wan_loss) in [(1, 0.0), (2, 3e-4), (3, 3e-3)] {
         let mut scenario = cabled();
         scenario.seed = seed;

@@ -1,4 +1,5 @@
-//! ImTCP-bg on paths that hold fewer segments than a measurement stream has: 16 of them are a queue there, from which it keeps.
+//! ImTCP-bg on paths that hold fewer segments than a measurement stream has: 16 of them are a queue there, from which
+//! it keeps.
 
 #![allow(clippy::unwrap_used)]
 

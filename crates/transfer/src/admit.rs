@@ -1,7 +1,7 @@
 //! The server's wait for the data connections of one transfer.
 //!
-//! A connection is known by the token it shows, never by its address: a relay may stand in between. Datagrams are sent only
-//! to who has answered a challenge.
+//! A connection is known by the token it shows, never by its address: a relay may stand in between. Datagrams are sent
+//! only to who has answered a challenge.
 
 use crate::{
     channel::Channel,
@@ -164,8 +164,8 @@ impl Arrival {
     }
 }
 
-/// Waits until each socket has had a hello with `token`, and connects it to where that came from. A socket that is to send
-/// does so only where its challenge was answered: a source address is easily forged.
+/// Waits until each socket has had a hello with `token`, and connects it to where that came from. A socket that is to
+/// send does so only where its challenge was answered: a source address is easily forged.
 pub(crate) fn udp(
     sockets: &[UdpSocket],
     token: u64,

@@ -281,7 +281,8 @@ impl Client<'_> {
         self.options.bind.unwrap_or(any)
     }
 
-    /// When the first stream begins. A sending server is told at that moment, here; a receiving one while the transfer runs.
+    /// When the first stream begins. A sending server is told at that moment, here; a receiving one while the transfer
+    /// runs.
     fn start(&self, channel: &mut Channel) -> Result<u64> {
         let now_ns = monotonic_ns();
         let start_ns = match &self.options.start {

@@ -98,7 +98,7 @@ pub struct Welcome {
     pub token: String,
     /// Where data connections go: one TCP port, or one UDP port per stream.
     pub ports: Vec<u16>,
-    /// Of a server with a key: HMAC-SHA-256 over hello, challenge and this answer, in hexadecimal.
+    /// Proof of a server with a key: HMAC-SHA-256 over hello, challenge and this answer, in hexadecimal.
     pub proof: Option<String>,
 }
 
@@ -144,9 +144,9 @@ pub struct Stop {
 /// Content of [`Message::Results`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Of the sending end.
+    /// Streams as the sending end saw them.
     pub sources: Vec<SourceEnd>,
-    /// Of the receiving end.
+    /// Streams as the receiving end saw them.
     pub sinks: Vec<SinkEnd>,
 }
 
@@ -219,8 +219,8 @@ struct Head {
 }
 
 impl Message {
-    /// Reads a message of `speaker`. First its name and version alone, then straight into its own fields: nothing in it can
-    /// ask for more memory than these.
+    /// Reads a message of `speaker`. First its name and version alone, then straight into its own fields: nothing in it
+    /// can ask for more memory than these.
     pub fn decode(body: &[u8], speaker: Speaker) -> Result<Message, FrameError> {
         fn content<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
             Ok(serde_json::from_slice(body)?)

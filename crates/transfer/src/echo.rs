@@ -66,7 +66,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// Its length.
+    /// Length of the piece in bytes.
     pub fn bytes(self) -> u64 {
         match self {
             Piece::Payload { bytes } | Piece::Header { bytes, .. } => bytes,

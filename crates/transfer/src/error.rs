@@ -73,7 +73,7 @@ pub enum Error {
     Refused {
         /// Who.
         peer: String,
-        /// Its reason.
+        /// Reason that the other end gave.
         reason: String,
     },
     /// A proof that does not fit.
@@ -111,7 +111,7 @@ pub enum Error {
     Version {
         /// The other end.
         peer: String,
-        /// Its version.
+        /// Protocol version of the other end.
         theirs: u32,
         /// This program's version.
         ours: u32,

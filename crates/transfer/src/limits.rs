@@ -89,8 +89,8 @@ impl Limits {
         plan.spin_us = plan.spin_us.min(self.udp_spin_us);
     }
 
-    /// How long a client may be silent. One to which datagrams are sent must be heard of more often than it asks for: what
-    /// is not there any more cannot stop them.
+    /// How long a client may be silent. One to which datagrams are sent must be heard of more often than it asks for:
+    /// what is not there any more cannot stop them.
     pub(crate) fn silence_us(&self, plan: &TransferPlan) -> u64 {
         let sends_datagrams = plan.protocol == Protocol::Udp && plan.reverse;
         if sends_datagrams { plan.timeout_us.min(self.udp_silence_us) } else { plan.timeout_us }
@@ -139,7 +139,7 @@ const HEADERS_BYTES: u64 = 28;
 const TRANSFER_BYTES: u64 = 1 << 20;
 
 impl Need {
-    /// Of the serving end.
+    /// Need of the serving end.
     pub(crate) fn of(plan: &TransferPlan) -> Need {
         let streams = u64::from(plan.streams);
         let files = u64::from(plan.reverse && plan.zero_copy);

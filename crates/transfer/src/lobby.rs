@@ -58,9 +58,9 @@ pub(crate) struct Visitor {
 #[derive(Debug)]
 enum Stage {
     Arrived,
-    /// It has said what it wants, and is to prove that it may.
+    /// The visitor has said what it wants, and is to prove that it may.
     Challenged(Box<(TransferPlan, Transcript)>),
-    /// It was refused, and reads why.
+    /// The visitor was refused, and reads why.
     Leaving,
 }
 

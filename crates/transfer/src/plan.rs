@@ -14,8 +14,8 @@ pub const DATAGRAM_MAX_BYTES: u32 = 65_507;
 pub const WINDOW_MIN_BYTES: u64 = 2048;
 /// Greatest: with all the room the kernel wants for it a socket buffer still fits what the kernel counts in.
 pub const WINDOW_MAX_BYTES: u64 = 256 << 20;
-/// Receive buffer that holds a window with the kernel's bookkeeping, in windows: segments of Ethernet's size fill less than two,
-/// small ones four.
+/// Receive buffer that holds a window with the kernel's bookkeeping, in windows: segments of Ethernet's size fill less
+/// than two, small ones four.
 const WINDOW_BUFFERS: u64 = 4;
 /// Closest spacing of timestamps in a stream.
 pub const ECHO_EVERY_MIN_BYTES: u64 = 1024;
@@ -46,7 +46,8 @@ pub enum Amount {
 pub enum Receive {
     /// Copied to user space, as an application would.
     Copy,
-    /// Dropped inside the kernel (MSG_TRUNC): saves the receiver's copy, so the figure is the stack's, not an application's.
+    /// Dropped inside the kernel (MSG_TRUNC): saves the receiver's copy, so the figure is the stack's, not an
+    /// application's.
     Discard,
 }
 
@@ -70,8 +71,8 @@ pub struct TransferPlan {
     pub sndbuf_bytes: Option<u64>,
     /// Receive buffer, kernel bookkeeping included; absent: autotuned (UDP: 4 MiB).
     pub rcvbuf_bytes: Option<u64>,
-    /// Most payload of a connection in flight, whatever its congestion control would do: the receiving end advertises no more
-    /// (TCP). Absent: as its buffer allows.
+    /// Most payload of a connection in flight, whatever its congestion control would do: the receiving end advertises
+    /// no more (TCP). Absent: as its buffer allows.
     pub window_bytes: Option<u64>,
     /// Congestion control of the sending end; absent: that host's default.
     pub cc_sender: Option<String>,

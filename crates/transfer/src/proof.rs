@@ -1,5 +1,5 @@
-//! Proofs that both ends have the same key, without saying it: HMAC-SHA-256 over what was said and over a random number of
-//! each end, so that no proof is good for another conversation. Pure, but for the random numbers.
+//! Proofs that both ends have the same key, without saying it: HMAC-SHA-256 over what was said and over a random number
+//! of each end, so that no proof is good for another conversation. Pure, but for the random numbers.
 
 use crate::{
     control::{Hello, Welcome},
@@ -17,7 +17,7 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// Of a client's hello and the server's random number.
+    /// Transcript of a client's hello and the server's random number.
     pub(crate) fn new(hello: &Hello, server_nonce: &str) -> Transcript {
         // Plain values: they can always be written, and both ends write them alike.
         let mut said = serde_json::to_vec(hello).unwrap_or_default();

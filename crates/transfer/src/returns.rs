@@ -30,7 +30,7 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Of a stream whose echoes nobody could read.
+    /// Latency of a stream whose echoes nobody could read.
     pub(crate) fn failed(error: &str) -> Latency {
         Latency { error: Some(format!("echoes: {error}")), ..Latency::default() }
     }

@@ -1,6 +1,7 @@
-//! Room in a socket for a stream with timestamps. A timestamp says when its bytes were handed over; were they to wait for room
-//! after that, the wait would count as the path's. And what waits unsent is kept within the bound the kernel was given for it
-//! (TCP_NOTSENT_LOWAT): by itself it keeps to that only when it begins a packet buffer, and fills one up to 64 KiB then.
+//! Room in a socket for a stream with timestamps. A timestamp says when its bytes were handed over; were they to wait
+//! for room after that, the wait would count as the path's. And what waits unsent is kept within the bound the kernel
+//! was given for it (TCP_NOTSENT_LOWAT): by itself it keeps to that only when it begins a packet buffer, and fills one
+//! up to 64 KiB then.
 
 use crate::{
     error::Result,
@@ -24,7 +25,7 @@ pub(crate) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Of a stream's socket, which no longer blocks if there are timestamps and a bound.
+    /// Room in a stream's socket, which no longer blocks if there are timestamps and a bound.
     pub(crate) fn of(socket: &'a TcpStream, plan: &TransferPlan) -> Result<Room<'a>> {
         let block_bytes = u64::from(plan.block_bytes);
         let Some(bound_bytes) = unsent_bound(socket).filter(|_| plan.echo_every_bytes.is_some()) else {
@@ -36,8 +37,8 @@ impl<'a> Room<'a> {
         Ok(Room { socket: Some(socket), most_bytes })
     }
 
-    /// Writes what `write` has to offer at the time it is given: once there is room. An error of kind `WouldBlock` after
-    /// [`LOOK_UP`].
+    /// Writes what `write` has to offer at the time it is given: once there is room. An error of kind `WouldBlock`
+    /// after [`LOOK_UP`].
     pub(crate) fn offer(&self, now_ns: u64, write: impl FnOnce(u64) -> io::Result<u64>) -> io::Result<u64> {
         let Some(socket) = self.socket else { return write(now_ns) };
         match wait_for(socket, PollFlags::POLLOUT, LOOK_UP) {

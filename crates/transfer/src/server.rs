@@ -32,7 +32,7 @@ use std::{
 
 /// Who may wait to be heard, where there are descriptors for so many.
 const VISITORS_MAX: u64 = 1024;
-/// Those of one peer.
+/// Most visitors of one peer.
 const VISITORS_OF_PEER_MAX: u64 = 128;
 /// Descriptors that are neither a visitor's nor a transfer's: files, the listener, what libraries open.
 const DESCRIPTORS_OF_OTHERS: u64 = 32;
@@ -104,7 +104,7 @@ impl ServeObserver for Guarded<'_> {
 pub struct Served {
     /// Transfers that began.
     pub transfers: u64,
-    /// Those of them with an error in a stream.
+    /// Transfers with an error in a stream.
     pub failed: u64,
 }
 
@@ -139,8 +139,8 @@ impl Server {
     /// Serves until the stop flag is raised or, with `once`, one transfer has ended.
     ///
     /// # Errors
-    /// When the listener is broken or the samples file cannot be written. What peers do, and what the host has too little
-    /// of, ends nothing but their own transfers.
+    /// When the listener is broken or the samples file cannot be written. What peers do, and what the host has too
+    /// little of, ends nothing but their own transfers.
     pub fn run(&self, observer: &dyn ServeObserver) -> Result<Served> {
         let observer: &dyn ServeObserver = &Guarded(observer);
         let shares = Shares::new(&self.options.limits, self.descriptors.transfers);
@@ -203,7 +203,8 @@ struct Admitted<'a> {
 }
 
 impl House<'_> {
-    /// Gives a client that asks for something sound, of which there is enough, a thread. Else who is turned away, and why.
+    /// Gives a client that asks for something sound, of which there is enough, a thread. Else who is turned away, and
+    /// why.
     fn receive<'scope>(
         &'scope self,
         mut request: Request,
@@ -370,8 +371,8 @@ impl Server {
         }
     }
 
-    /// When a transfer has had all the time there is for it. Where this end sends, the start has come; else the client says
-    /// when it does.
+    /// When a transfer has had all the time there is for it. Where this end sends, the start has come; else the client
+    /// says when it does.
     fn deadline(&self, plan: &TransferPlan) -> Deadline {
         let allowed_us = self.options.limits.duration_us;
         let planned_us = plan.duration_us().map(|span| span.saturating_add(plan.last_start_us()));

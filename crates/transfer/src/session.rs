@@ -73,7 +73,7 @@ const OUTBOX_MAX: usize = 100_000;
 const OUTBOXES_MAX: usize = 200_000;
 
 impl<'a> Outbox<'a> {
-    /// One of those that count together.
+    /// Outbox among those whose waiting bytes count together.
     pub(crate) fn new(waiting_in_all: &'a AtomicUsize) -> Outbox<'a> {
         Outbox { records: Mutex::default(), waiting_in_all }
     }
@@ -144,12 +144,12 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Of a transfer that starts now.
+    /// Deadline of a transfer that starts now.
     pub(crate) fn of_started(span: Duration) -> Deadline {
         Deadline { at: Instant::now().checked_add(span), after_start: None }
     }
 
-    /// Of one that is to start `within`, and to be done `span` after that.
+    /// Deadline of a transfer that is to start `within`, and to be done `span` after that.
     pub(crate) fn of_waiting(within: Duration, span: Duration) -> Deadline {
         Deadline { at: Instant::now().checked_add(within), after_start: Some(span) }
     }

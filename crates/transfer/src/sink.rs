@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Nothing came for a while: is the transfer over?
+    /// Looks whether the transfer is over, when nothing came for a while.
     fn look_up(&self) -> Result<(), String> {
         let halt = self.context.halt;
         if let Some(dead) = halt.aborted() {

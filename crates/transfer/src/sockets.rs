@@ -47,7 +47,7 @@ impl Settings {
         Settings { cc: Some(CONTROL_CC.to_owned()), no_delay: true, timeout, ..Settings::default() }
     }
 
-    /// Of a data socket at this end.
+    /// Settings of a data socket at this end.
     pub(crate) fn data(plan: &TransferPlan, end: End) -> Settings {
         let sending = end == End::Sending;
         Settings {
@@ -77,9 +77,9 @@ impl Settings {
         self.apply_liveness(socket).map_err(|source| Error::io("set a TCP option", source))
     }
 
-    /// That long without answer to keepalives ends the connection. TCP_USER_TIMEOUT is not set: Linux (6.18) remembers when
-    /// it first probed a closed window, forgets that it was opened since, and ends a connection that moves all the time
-    /// at the next probe after the timeout.
+    /// That long without answer to keepalives ends the connection. TCP_USER_TIMEOUT is not set: Linux (6.18) remembers
+    /// when it first probed a closed window, forgets that it was opened since, and ends a connection that moves all the
+    /// time at the next probe after the timeout.
     fn apply_liveness(&self, socket: &OwnedFd) -> io::Result<()> {
         let tcp = |option, value| set_option(socket, libc::IPPROTO_TCP, option, value);
         let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
@@ -90,8 +90,8 @@ impl Settings {
     }
 }
 
-/// Advertises at most so much (TCP_WINDOW_CLAMP). The kernel (6.18) takes the window for its own again when it learns how much of
-/// a buffer segments fill, which is when the first full ones arrive: so this must be asked for anew.
+/// Advertises at most so much (TCP_WINDOW_CLAMP). The kernel (6.18) takes the window for its own again when it learns
+/// how much of a buffer segments fill, which is when the first full ones arrive: so this must be asked for anew.
 pub(crate) fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
     let value = i32::try_from(bytes).unwrap_or(i32::MAX);
     if option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP)? == value {

@@ -145,7 +145,8 @@ fn write_all(
     Ok(())
 }
 
-/// An error when the socket has taken nothing for the timeout, and its peer has acknowledged nothing, nor answered a probe.
+/// An error when the socket has taken nothing for the timeout, and its peer has acknowledged nothing, nor answered a
+/// probe.
 fn refuse_silence(socket: &TcpStream, blocked_ns: u64, timeout_us: u64) -> Result<(), String> {
     if blocked_ns < timeout_us * 1000 {
         return Ok(());
@@ -310,7 +311,8 @@ mod tests {
     /// Stream positions, each with a time.
     type Times = Vec<(u64, u64)>;
 
-    /// Reads slowly to the end: when each position was reached, and the time that stands in the stream at every 4096 bytes.
+    /// Reads slowly to the end: when each position was reached, and the time that stands in the stream at every 4096
+    /// bytes.
     fn read_slowly(mut socket: TcpStream) -> (Times, Times) {
         let (mut reached, mut stamps) = (vec![], vec![]);
         let mut stream = Vec::new();

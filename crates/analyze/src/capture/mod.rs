@@ -1,6 +1,7 @@
 //! Packet captures, read as a stream: pcap (microseconds and nanoseconds, both byte orders) and pcapng.
 //!
-//! - [`reader`]: bytes of any source in, one packet at a time out; damage is reported with its offset and the rest is read.
+//! - [`reader`]: bytes of any source in, one packet at a time out; damage is reported with its offset and the rest is
+//!   read.
 //! - [`pcap`], [`pcapng`]: the two formats as pure functions on a slice.
 //! - [`roll`]: a capture written as one file or as a ring of files.
 //! - `columns` (a feature): a capture as a Parquet table, compact, without the octets themselves.

@@ -32,7 +32,7 @@ struct Interface {
 enum Units {
     /// So many nanoseconds.
     Nanoseconds(u64),
-    /// One of so many parts of a second.
+    /// A tick is one of so many parts of a second.
     PerSecond(u128),
 }
 

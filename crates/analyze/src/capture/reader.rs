@@ -24,7 +24,7 @@ pub enum CaptureError {
     /// Not a capture.
     #[error("{0} is neither pcap nor pcapng (nor one of them in gzip or zstd); give a capture file")]
     Unknown(String),
-    /// Of another format, whose name is known.
+    /// The file is of another format, whose name is known.
     #[error("{file} is {format}; {mend}")]
     Foreign {
         /// Which file.
@@ -42,7 +42,7 @@ pub enum CaptureError {
         /// What is wrong with it.
         what: String,
     },
-    /// Nothing in it.
+    /// The file holds nothing.
     #[error("{0} is empty; give a capture file")]
     Empty(String),
 }

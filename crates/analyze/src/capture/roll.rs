@@ -1,5 +1,5 @@
-//! A capture as one file, or as a ring of files that end at a size or after a time: pcapng or columns. Every file stands by
-//! itself: it names its interface and ends with what was seen and lost while it was written.
+//! A capture as one file, or as a ring of files that end at a size or after a time: pcapng or columns. Every file
+//! stands by itself: it names its interface and ends with what was seen and lost while it was written.
 //!
 //! No clock: the time of a packet says when a file is over.
 
@@ -185,7 +185,7 @@ pub struct Roll {
     origin: Origin,
     output: Output,
     made_by: Box<dyn Files>,
-    /// Those that are kept, the newest last.
+    /// Files that are kept, the newest last.
     files: VecDeque<PathBuf>,
     number: u64,
     /// Time of the file's first packet.
@@ -245,8 +245,8 @@ impl Roll {
         written.map_err(|source| failed(self.current(), source))
     }
 
-    /// Takes down what was seen and lost so far (`start_ns` and `delivered` are known here), before the packets it covers
-    /// are appended; a loss is written at once, so that even a file that is cut off tells of it.
+    /// Takes down what was seen and lost so far (`start_ns` and `delivered` are known here), before the packets it
+    /// covers are appended; a loss is written at once, so that even a file that is cut off tells of it.
     pub fn count(&mut self, totals: Totals) -> Result<(), RollError> {
         // What was accepted came by, even if the two were read at different times.
         let received = totals.received.max(totals.accepted);
@@ -292,9 +292,10 @@ impl Roll {
         self.drop_oldest()
     }
 
-    /// The totals less what was counted and will be written to the files behind this one. Those that came by and are not
-    /// waiting are a difference, which can fall from one count to the next (a packet may be counted as come by, and not
-    /// yet as accepted): a file gets no less than it accepted, as long as there is as much, and all together what came by.
+    /// The totals less what was counted and will be written to the files behind this one. Those that came by and are
+    /// not waiting are a difference, which can fall from one count to the next (a packet may be counted as come by, and
+    /// not yet as accepted): a file gets no less than it accepted, as long as there is as much, and all together what
+    /// came by.
     fn without_waiting(&self) -> Totals {
         let (totals, before) = (self.totals, &self.before);
         let waiting = totals.accepted.saturating_sub(totals.dropped + totals.delivered);
@@ -487,8 +488,8 @@ mod tests {
 
     #[test]
     fn counts_that_were_read_at_different_times_make_no_file_less_than_nothing() {
-        // Received and accepted, read while packets came: the one or the other first, then both at once. Ten are written
-        // behind each.
+        // Received and accepted, read while packets came: the one or the other first, then both at once. Ten are
+        // written behind each.
         let late_received = [(1010, 10), (1010, 1010), (1020, 1020)];
         let late_accepted = [(10, 1010), (1010, 1010), (1020, 1020)];
         for counts in [late_received, late_accepted] {

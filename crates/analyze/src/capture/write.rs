@@ -44,11 +44,11 @@ pub struct Totals {
     pub end_ns: i64,
     /// Packets that came by (`isb_ifrecv`).
     pub received: u64,
-    /// Those that the filter meant (`isb_filteraccept`).
+    /// Packets that the filter meant (`isb_filteraccept`).
     pub accepted: u64,
-    /// Those of them that the capture lost (`isb_ifdrop`, which is what other programs show).
+    /// Packets among those that the capture lost (`isb_ifdrop`, which is what other programs show).
     pub dropped: u64,
-    /// Those that were written (`isb_usrdeliv`).
+    /// Packets that were written (`isb_usrdeliv`).
     pub delivered: u64,
 }
 
@@ -87,7 +87,7 @@ impl<W: Write> PcapngWriter<W> {
         self.filtered_interface(name, link, snap_bytes, "")
     }
 
-    /// The same, with the filter that chose its packets.
+    /// Adds an interface with the filter that chose its packets.
     pub fn filtered_interface(
         &mut self,
         name: &str,

@@ -6,11 +6,11 @@ pub enum Checksum {
     /// Not all that it covers was kept.
     #[default]
     Unchecked,
-    /// It is right.
+    /// The checksum is right.
     Right,
-    /// It is left to the interface: zero, or the sum of the pseudo-header alone, with or without the length.
+    /// The checksum is left to the interface: zero, or the sum of the pseudo-header alone, with or without the length.
     Unset,
-    /// It is wrong.
+    /// The checksum is wrong.
     Wrong,
 }
 
@@ -46,8 +46,8 @@ fn plus(sum: u64, other: u64) -> u64 {
     sum + u64::from(is_over)
 }
 
-/// Sum of 16-bit words in the order of this machine, in which it is the same but for the order (RFC 1071, 2); the last octet
-/// alone is the first of a word.
+/// Sum of 16-bit words in the order of this machine, in which it is the same but for the order (RFC 1071, 2); the last
+/// octet alone is the first of a word.
 #[inline(always)]
 fn octets(data: &[u8]) -> u64 {
     let (long, rest) = data.as_chunks::<8>();

@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Frame {
     /// Encrypted data.
     Encrypted,
-    /// Of the kind for data, without any.
+    /// The frame is of the kind for data, and holds none.
     Empty,
     /// Control.
     Control,
@@ -29,7 +29,7 @@ impl Frame {
 /// What a packet carries instead of TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// Nothing that says which, and no IP.
+    /// The frame says nothing of its protocol, and is no IP.
     NotIp,
     /// By the type of Ethernet.
     Ether(u16),

@@ -105,7 +105,8 @@ fn find_change(basis: &Basis) -> Option<Change> {
     })
 }
 
-/// A time to live that changes more often, or for fewer packets, is that of something between the ends that answers for one of them.
+/// A time to live that changes more often, or for fewer packets, is that of something between the ends that answers for
+/// one of them.
 const MOST_TTL_CHANGES: u32 = 2;
 const TTL_PACKETS: u64 = 20;
 

@@ -66,7 +66,7 @@ fn bottleneck_bps(basis: &Basis) -> Option<f64> {
     Some(counts.acked_bytes as f64 / counts.acks.max(1) as f64 * 8e9 / gap_ns as f64)
 }
 
-/// Nothing to send.
+/// The sender had nothing to send.
 pub fn sender_idle(basis: &Basis) -> Option<Finding> {
     let idle_s = basis.active_s * basis.limits.application;
     if basis.limits.application < IDLE_SHARE

@@ -16,10 +16,12 @@ const GO_BACK_SHARE: f64 = 0.25;
 const OVERFULL: f64 = 1.2;
 const INFLATED: f64 = 1.5;
 
-/// Amagai 1995: window > BDP + queue, a burst is lost, silence until the timeout, everything after the loss is sent again.
+/// Amagai 1995: window > BDP + queue, a burst is lost, silence until the timeout, everything after the loss is sent
+/// again.
 pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
     let bdp = basis.bdp_bytes(basis.good_bps);
-    // Part of the window was still acknowledged after the loss: what was outstanding when it happened is of the RTT before.
+    // Part of the window was still acknowledged after the loss: what was outstanding when it happened is of the RTT
+    // before.
     let flight = |episode: &Episode| {
         let rtt_ns = (episode.rtt_us as i64).saturating_mul(1000);
         basis.flight_bytes(episode.silence_from_ns.saturating_sub(2 * rtt_ns), episode.silence_from_ns)
@@ -57,13 +59,15 @@ pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
     Some(basis.finding(Kind::LfpSyndrome, basis.at_s(found[0].silence_from_ns), cost, what, evidence))
 }
 
-/// A policer lets through what it has tokens for, so that at each of its losses nearly the same share of the time's tokens had
-/// gone: losses lie on one line of octets over time. How far they are off it (standard deviation, of what was delivered between
-/// the first and the last), times the root of their number, is at most this. Random losses under Reno and CUBIC make 0.1 to 0.6.
+/// A policer lets through what it has tokens for, so that at each of its losses nearly the same share of the time's
+/// tokens had gone: losses lie on one line of octets over time. How far they are off it (standard deviation, of what
+/// was delivered between the first and the last), times the root of their number, is at most this. Random losses under
+/// Reno and CUBIC make 0.1 to 0.6.
 const POLICED_SCATTER: f64 = 0.07;
 /// At half of the losses the sender was faster than what is held, by this factor.
 const POLICED_EXCESS: f64 = 1.1;
-/// There is no queue: the RTT at half of the losses is at most this above the least, and what it is at other times, too.
+/// There is no queue: the RTT at half of the losses is at most this above the least, and what it is at other times,
+/// too.
 const POLICED_RTT: f64 = 1.3;
 const POLICED_RTT_SLACK_S: f64 = 0.005;
 const POLICED_RISE: f64 = 1.02;

@@ -6,8 +6,8 @@
 //! - `path`: lost SYNs, resets of others, damage, ECN.
 //! - `delays`: queues, paths that change, ACK compression, ticks.
 //!
-//! The thresholds stand beside each finding; `docs/reference/analyze.md` lists them. Every finding has a test with a trace that
-//! has it and one that nearly has it.
+//! The thresholds stand beside each finding; `docs/reference/analyze.md` lists them. Every finding has a test with a
+//! trace that has it and one that nearly has it.
 
 mod basis;
 mod delays;

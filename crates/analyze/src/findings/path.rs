@@ -55,7 +55,8 @@ fn oddities(half: &Half, reset: &Reset) -> Vec<String> {
     [ttl, number, goes_on].into_iter().flatten().collect()
 }
 
-/// A reset that is not of the end it claims to be of: two of its time to live, its number and what its end does then do not fit.
+/// A reset that is not of the end it claims to be of: two of its time to live, its number and what its end does then do
+/// not fit.
 pub fn injected_reset(connection: &Connection, epoch_ns: i64) -> Option<Finding> {
     let found = [0, 1].into_iter().filter_map(|end| {
         let half = &connection.halves[end];

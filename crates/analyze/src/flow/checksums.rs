@@ -1,6 +1,7 @@
-//! Whether one end's checksums are those of the wire. Where sending is left to the interface, a capture at the sender has
-//! packets whose checksum is not made yet: zero, the sum of the pseudo-header, or whatever was there. The first two are told by
-//! their value; whatever was there by its share: damage is rare, and what an interface makes is missing from all of one direction.
+//! Whether one end's checksums are those of the wire. Where sending is left to the interface, a capture at the sender
+//! has packets whose checksum is not made yet: zero, the sum of the pseudo-header, or whatever was there. The first two
+//! are told by their value; whatever was there by its share: damage is rare, and what an interface makes is missing
+//! from all of one direction.
 
 use crate::decode::Checksum;
 use serde::Serialize;
@@ -9,7 +10,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checksums([u64; 4]);
 
-/// The same, in a report.
+/// Checksums of one direction, as reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ChecksumReport {
     /// Right.

@@ -54,7 +54,7 @@ pub struct Handshake {
 /// A connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connection {
-    /// Its ends.
+    /// Ends of the connection.
     pub key: FlowKey,
     /// Number of its first packet.
     pub first_index: u64,

@@ -1,11 +1,11 @@
-//! Packets that a capture has more than once: recorded going out and coming in, at two interfaces, on a mirror port, or copied by
-//! the path. One side's copy may be cut into segments or joined from them by offloads.
+//! Packets that a capture has more than once: recorded going out and coming in, at two interfaces, on a mirror port, or
+//! copied by the path. One side's copy may be cut into segments or joined from them by offloads.
 
 use crate::segment::Segment;
 
 /// Packets remembered with all that a part or a whole of them is known by.
 const MOST: usize = 16;
-/// And by their number and identification: a path that copies may hold the copy back while so many pass.
+/// Packets remembered by number and identification: a path that copies may hold a copy back while so many pass.
 const MOST_MARKS: usize = 256;
 /// Without an IP identification, what repeats a packet sooner than this was not sent again.
 const AT_ONCE_NS: i64 = 1_000_000;

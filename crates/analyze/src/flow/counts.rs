@@ -40,7 +40,7 @@ pub struct Counts {
     pub resent_bytes: u64,
     /// Segments sent again, FIN and SYN among them.
     pub resent_segments: u64,
-    /// Of them SYNs.
+    /// SYNs among the segments sent again.
     pub resent_syns: u64,
     /// Late segments whose first copy was lost before the capture.
     pub lost_before_segments: u64,
@@ -68,7 +68,8 @@ pub struct Counts {
     pub acked_bytes: u64,
     /// Times the window this end was offered fell to zero.
     pub zero_windows: u64,
-    /// Small packets that waited for the acknowledgement of the small one before, which the receiver delayed; and how long.
+    /// Small packets that waited for the acknowledgement of the small one before, which the receiver delayed; and how
+    /// long.
     pub nagle_waits: u64,
     /// Nanoseconds of that.
     pub nagle_ns: i64,

@@ -1,8 +1,9 @@
 //! The data that one end sends, and the acknowledgements it gets, as seen where the capture was made.
 //!
-//! Sequence numbers are made 64 bits wide on arrival, so that wrapping round needs no thought elsewhere. What the sender
-//! knew when it sent is reconstructed from the *lag*, the time a packet takes from here to the sender and its
-//! answer back: an acknowledgement that passed less than that ago had not been answered yet. At the sender the lag is 0.
+//! Sequence numbers are made 64 bits wide on arrival, so that wrapping round needs no thought elsewhere. What the
+//! sender knew when it sent is reconstructed from the *lag*, the time a packet takes from here to the sender and its
+//! answer back: an acknowledgement that passed less than that ago had not been answered yet. At the sender the lag is
+//! 0.
 
 use super::{
     connection::possible_window,
@@ -70,7 +71,7 @@ pub struct Half {
     pub largest_acked_bytes: u32,
     /// Smallest MTU a router named for this end's packets, and how often one did.
     pub too_big: Option<(u32, u32)>,
-    /// Its first reset.
+    /// First reset of the direction.
     pub reset: Option<Reset>,
     /// Size and sequence of a segment sent again most often without being acknowledged, and how often.
     pub stubborn: Option<Stubborn>,
@@ -80,7 +81,7 @@ pub struct Half {
     pub mss_bytes: u32,
     /// Both ends allow SACK.
     pub sack: bool,
-    /// It sent a SYN, and no answer to one.
+    /// Whether this end sent a SYN, and no answer to one.
     opens: bool,
     /// SYNs and FINs without payload.
     bare_segments: u64,
@@ -98,18 +99,18 @@ pub struct Half {
 pub struct Reset {
     /// When.
     pub time_ns: i64,
-    /// Its time to live, and that of the packet before.
+    /// Time to live of the reset, and that of the packet before.
     pub ttl: (u8, Option<u8>),
-    /// Its number less the one that was next.
+    /// Sequence number of the reset, less the one that was next.
     pub offset: i64,
-    /// Its window.
+    /// Window of the reset.
     pub window: u16,
 }
 
 /// The head of the queue sent again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stubborn {
-    /// Its sequence number.
+    /// Sequence number at which the segment begins.
     pub start: u64,
     /// Payload.
     pub bytes: u32,
@@ -122,7 +123,7 @@ pub struct Stubborn {
 }
 
 impl Half {
-    /// Nothing is known yet.
+    /// Direction of which nothing is known yet.
     pub fn new(detailed: bool) -> Half {
         Half {
             offer: None,
@@ -281,7 +282,7 @@ impl Half {
         self.observed.on_pure_ack(segment.time_ns, self.counts.packets);
     }
 
-    /// Nothing is sent, but to hear whether the peer is there, or what its window is.
+    /// Takes note of a probe: no data, but a question whether the peer is there, or what its window is.
     #[cold]
     fn on_probe(&mut self) {
         if self.last_window == 0 {
@@ -314,8 +315,8 @@ impl Half {
         is_copy
     }
 
-    /// Outside any window. It is of another connection, or something between the ends made it up; unless what follows shows that
-    /// the capture only lacks what was between. Says whether this packet counts.
+    /// Outside any window. It is of another connection, or something between the ends made it up; unless what follows
+    /// shows that the capture only lacks what was between. Says whether this packet counts.
     #[cold]
     fn on_outside(&mut self, start: u64, end: u64) -> bool {
         let Some(before) = self.space.put_aside(start, end) else {
@@ -441,8 +442,8 @@ impl Half {
         }
     }
 
-    /// Something is sent, with nothing outstanding. When it is right behind the acknowledgement of a small packet, and that came
-    /// late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement kept it so.
+    /// Something is sent, with nothing outstanding. When it is right behind the acknowledgement of a small packet, and
+    /// that came late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement kept it so.
     fn on_waited(&mut self, now: i64, payload: u32) {
         let waited_ns = self.trips.last_ns - self.trips.least_ns.unwrap_or(i64::MAX).min(self.trips.last_ns);
         let is_at_once = now - self.lag_ns - self.last_ack_ns < AT_ONCE_NS;
@@ -576,10 +577,10 @@ impl Half {
         if start < self.recovery.timeout_point { Cause::GoBack } else { Cause::Fast }
     }
 
-    /// What the retransmission timer alone takes this long for, with room for the sender's RTT being less than ours. With
-    /// something selectively acknowledged RACK's timer may run, at most for two round trips (its reordering window is a
-    /// quarter of the least one and grows to a whole one: RFC 8985, 6.2) and a little, as timers are late: where these are
-    /// long, the room is less.
+    /// What the retransmission timer alone takes this long for, with room for the sender's RTT being less than ours.
+    /// With something selectively acknowledged RACK's timer may run, at most for two round trips (its reordering window
+    /// is a quarter of the least one and grows to a whole one: RFC 8985, 6.2) and a little, as timers are late: where
+    /// these are long, the room is less.
     fn overdue_ns(&self) -> i64 {
         let rto = self.trips.smoothed.rto_ns();
         let with_room = rto / 10 * 9;
@@ -958,7 +959,8 @@ mod tests {
         assert_eq!(half.limits.spent_ns, [0; 4]);
     }
 
-    /// Why the head is sent again so long after it was sent, when what follows it was selectively acknowledged. Milliseconds.
+    /// Why the head is sent again so long after it was sent, when what follows it was selectively acknowledged.
+    /// Milliseconds.
     fn cause_behind_a_gap(rtt_ms: i64, after_ms: i64) -> Cause {
         let (mut half, base) = (Half::new(false), 1_000_000_000);
         let data = |ms: i64, number: u32| Segment {

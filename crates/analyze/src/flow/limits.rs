@@ -46,7 +46,7 @@ impl Limits {
         }
     }
 
-    /// Nothing comes any more.
+    /// Ends the last span: no packet comes any more.
     pub fn finish(&mut self, series: &mut Option<Box<Series>>) {
         self.put_down(self.accounted_ns, series);
     }

@@ -3,7 +3,8 @@
 //! - [`table`]: which connection a segment belongs to; idle and closed ones are turned into reports.
 //! - [`young`]: the first packets of a flow, until it is known to go on.
 //! - [`connection`]: both ends: handshake, vantage point, closing.
-//! - [`half`]: the data one end sends and the acknowledgements it gets, with what it consists of: [`sequence`], the numbers;
+//! - [`half`]: the data one end sends and the acknowledgements it gets, with what it consists of: [`sequence`], the
+//!   numbers;
 //!   [`round_trips`]; [`limits`], what kept it from sending; [`observers`], what is only looked at; [`copies`]; [`checksums`];
 //!   [`counts`].
 //! - [`recovery`]: what a retransmission was, and the episodes they form.

@@ -33,9 +33,9 @@ pub struct Detail {
 /// Times to live of one end's packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimesToLive {
-    /// Of its first packet.
+    /// Time to live of the first packet.
     pub first: u8,
-    /// Of its last.
+    /// Time to live of the last packet.
     pub last: u8,
     /// How often it changed.
     pub changes: u32,

@@ -73,7 +73,7 @@ pub struct Resent {
     pub end: u64,
     /// Segments it was.
     pub segments: u64,
-    /// Its TSval, if any.
+    /// TSval of the segment, if any.
     pub ts_value: Option<u32>,
     /// Why.
     pub cause: Cause,
@@ -102,7 +102,7 @@ pub struct Episode {
     pub resent_bytes: u64,
     /// Segments sent again.
     pub resent_segments: u64,
-    /// Of them, found not to have been needed.
+    /// Segments sent again that were found not to have been needed.
     pub spurious_segments: u64,
     /// Timeouts in it.
     pub timeouts: u32,
@@ -124,7 +124,7 @@ pub struct Recovery {
     pub timeouts: u64,
     /// Retransmitted segments that were not needed: said by DSACK (RFC 2883) or timestamps (RFC 3522).
     pub spurious_segments: u64,
-    /// Of them by DSACK.
+    /// Needless segments that a DSACK told of.
     pub spurious_by_dsack: u64,
     /// Episodes, the first ones.
     pub episodes: Vec<Episode>,

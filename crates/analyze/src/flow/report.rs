@@ -40,7 +40,7 @@ impl Spread {
         Spread::within(histogram, 0, u64::MAX)
     }
 
-    /// Of values whose least and greatest are known: buckets only tell of places between.
+    /// Spread of values whose least and greatest are known: buckets only tell of places between.
     fn within(histogram: &Histogram, least_ns: u64, most_ns: u64) -> Option<Spread> {
         let at = |q| histogram.quantile(q).map(|ns| ns.clamp(least_ns, most_ns) as f64 / 1e3);
         Some(Spread {
@@ -112,7 +112,7 @@ pub struct GapReport {
     pub gap: Option<Spread>,
     /// Packets in a burst, on average.
     pub mean_burst_packets: Option<f64>,
-    /// And in the longest.
+    /// Packets in the longest burst.
     pub longest_burst_packets: u32,
     /// Clusters at a period.
     pub ticks: Option<TickReport>,
@@ -125,7 +125,7 @@ pub struct GapReport {
 pub struct CompressionReport {
     /// Pairs of ACKs whose data was spread.
     pub compared_pairs: u64,
-    /// Of them compressed.
+    /// Share of pairs that are compressed.
     pub share: f64,
     /// Spacing of their data.
     pub data_gap_us: f64,
@@ -140,7 +140,7 @@ pub struct CompressionReport {
 /// Shares of the time something was limited by, 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct LimitShares {
-    /// Nothing to send.
+    /// Share of the time in which the application had nothing to send.
     pub application: f64,
     /// The receiver's window.
     pub window: f64,
@@ -192,7 +192,7 @@ pub enum Missing {
 pub struct DirectionReport {
     /// `address:port` of the sender.
     pub from: String,
-    /// And of the receiver.
+    /// Address and port of the receiver.
     pub to: String,
     /// What of it is not in the capture.
     pub missing: Option<Missing>,
@@ -211,7 +211,7 @@ pub struct DirectionReport {
     pub throughput_bps: Option<f64>,
     /// Share of segments sent again.
     pub retransmissions: f64,
-    /// Of them fast.
+    /// Segments sent again by fast retransmission.
     pub fast_segments: u64,
     /// By the retransmission timer.
     pub timeout_segments: u64,
@@ -221,9 +221,9 @@ pub struct DirectionReport {
     pub go_back_segments: u64,
     /// Tail loss probes.
     pub tail_probe_segments: u64,
-    /// Of all, not needed.
+    /// Segments sent again that were not needed.
     pub spurious_segments: u64,
-    /// Of those, said by DSACK.
+    /// Needless segments that a DSACK told of.
     pub spurious_by_dsack: u64,
     /// Segments per such ACK.
     pub segments_per_ack: Option<f64>,
@@ -233,7 +233,7 @@ pub struct DirectionReport {
     pub probes: u64,
     /// From here to the receiver and back, by sequence numbers.
     pub rtt: Option<Spread>,
-    /// The same by timestamps.
+    /// Round-trip times by timestamps.
     pub rtt_by_timestamp: Option<Spread>,
     /// Least of the former, exact.
     pub least_rtt_us: Option<f64>,
@@ -265,7 +265,7 @@ pub struct DirectionReport {
     pub data_gaps: Option<GapReport>,
     /// Spacing of its pure ACKs.
     pub ack_gaps: Option<GapReport>,
-    /// Of the ACKs its data got.
+    /// Compression of the ACKs that this direction's data got.
     pub ack_compression: Option<CompressionReport>,
     /// Times to live: first, last.
     pub ttl: Option<(u8, u8)>,
@@ -302,13 +302,13 @@ pub struct FlowReport {
     pub packets: u64,
     /// Where the capture was made.
     pub vantage: Vantage,
-    /// Its SYNs.
+    /// Handshake of the connection.
     pub handshake: HandshakeReport,
-    /// Its end.
+    /// How the connection ended.
     pub ending: Ending,
     /// One end had finished and the other went on sending.
     pub half_closed: bool,
-    /// The same ends had a connection before.
+    /// Whether these ends had a connection before.
     pub reused_port: bool,
     /// What client and server sent.
     pub directions: [DirectionReport; 2],

@@ -1,5 +1,5 @@
-//! Round trips from the place of the capture: to the receiver and back by sequence numbers and by timestamps, and to the sender and
-//! back by the timestamps it echoes.
+//! Round trips from the place of the capture: to the receiver and back by sequence numbers and by timestamps, and to
+//! the sender and back by the timestamps it echoes.
 
 use super::{histogram::Histogram, recovery::Smoothed};
 use crate::segment::{Segment, option};

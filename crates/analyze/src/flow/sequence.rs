@@ -1,7 +1,7 @@
 //! One direction's sequence space: what was sent, what is acknowledged, what is missing between.
 //!
-//! Numbers are 64 bits wide. `una`, `next` and `edge` are TCP's SND.UNA, SND.NXT and the window's right edge as packets pass the
-//! place of the capture; `una_seen` and `edge_seen` are what the sender had heard by then.
+//! Numbers are 64 bits wide. `una`, `next` and `edge` are TCP's SND.UNA, SND.NXT and the window's right edge as packets
+//! pass the place of the capture; `una_seen` and `edge_seen` are what the sender had heard by then.
 
 use super::ranges::Ranges;
 use crate::segment::{Segment, flag, option};
@@ -13,9 +13,11 @@ const MAX_SENT_UNANSWERED: usize = 1 << 12;
 const MAX_HOLES: usize = 4096;
 /// A late packet is put among at most so many that are moved for it.
 const MAX_MOVED: usize = 4096;
-/// What is acknowledged before it is seen, and then comes within this, was only recorded late: several queues, merged files.
+/// What is acknowledged before it is seen, and then comes within this, was only recorded late: several queues, merged
+/// files.
 const RECORDED_LATE_NS: i64 = 10_000_000;
-/// While no acknowledgement tells of a window, what is further above is not believed at once; neither is what is further below.
+/// While no acknowledgement tells of a window, what is further above is not believed at once; neither is what is
+/// further below.
 const BELIEVED_BYTES: u64 = 1 << 20;
 
 /// Sequence numbers are made 64 bits wide around this, until one is known: there is room below.
@@ -24,7 +26,7 @@ const UNKNOWN: u64 = 1 << 60;
 /// A packet that is outstanding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sent {
-    /// Its first number.
+    /// First sequence number of the packet.
     pub start: u64,
     /// When it was sent, or sent again last.
     pub time_ns: i64,
@@ -44,7 +46,7 @@ impl Sent {
 /// Sequence space that was jumped over.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hole {
-    /// Its first number.
+    /// First sequence number of the segment.
     pub start: u64,
     /// Behind its last one.
     pub end: u64,
@@ -52,16 +54,16 @@ pub struct Hole {
     pub since_ns: i64,
     /// TSval of the segment that did.
     pub ts_value: Option<u32>,
-    /// And its IP identification.
+    /// IP identification of the packet.
     pub ip_id: u16,
-    /// It is acknowledged, since `since_ns`.
+    /// Whether the segment is acknowledged, since `since_ns`.
     pub is_acknowledged: bool,
 }
 
 /// A packet whose number lies outside any window, until another one behind it shows that the connection goes on there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Aside {
-    /// Its first number.
+    /// First sequence number of the packet.
     pub start: u64,
     /// Behind its last one.
     pub end: u64,
@@ -219,7 +221,8 @@ impl SequenceSpace {
         self.sent.push_back(sent);
     }
 
-    /// Puts a late packet among those that are outstanding; one far from both their ends is forgotten, which costs a sample at most.
+    /// Puts a late packet among those that are outstanding; one far from both their ends is forgotten, which costs a
+    /// sample at most.
     pub fn insert_late(&mut self, sent: Sent) {
         if sent.start < self.una {
             return;
@@ -279,9 +282,9 @@ impl SequenceSpace {
         self.holes.push(hole);
     }
 
-    /// Whether an acknowledgement can be meant for what this direction sent: its sender cannot have sent beyond any window. One
-    /// that cannot moves nothing, unless another one follows it: then the capture lacks what was between. `is_first`: nothing was
-    /// acknowledged before, so no window is known.
+    /// Whether an acknowledgement can be meant for what this direction sent: its sender cannot have sent beyond any
+    /// window. One that cannot moves nothing, unless another one follows it: then the capture lacks what was between.
+    /// `is_first`: nothing was acknowledged before, so no window is known.
     pub fn believes_ack(&mut self, ack: u64, is_first: bool) -> bool {
         let known = self.next.max(self.edge_most).max(self.probed_to);
         let most = if is_first { self.next + BELIEVED_BYTES } else { known };
@@ -304,8 +307,8 @@ impl SequenceSpace {
         start <= self.next.max(most) && end + window >= self.una
     }
 
-    /// Puts aside what lies outside any window. Gives back what was put aside before, if this follows it: then the connection
-    /// goes on there.
+    /// Puts aside what lies outside any window. Gives back what was put aside before, if this follows it: then the
+    /// connection goes on there.
     pub fn put_aside(&mut self, start: u64, end: u64) -> Option<Aside> {
         let before = self.aside.0.replace(Aside { start, end });
         let follows = |before: &Aside| start >= before.end && start - before.end < BELIEVED_BYTES;

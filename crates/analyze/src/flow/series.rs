@@ -11,13 +11,13 @@ const FIRST_WIDTH_NS: i64 = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// It had nothing more to send.
+    /// The application had nothing more to send.
     Application,
     /// The receiver's window.
     Window,
     /// The congestion window (or the sender's buffer: from outside they look alike).
     Congestion,
-    /// It was repairing a loss.
+    /// The sender was repairing a loss.
     Recovery,
 }
 
@@ -78,7 +78,7 @@ impl Bin {
 pub struct Series {
     start_ns: i64,
     width_ns: i64,
-    /// Of the width, so far.
+    /// Times the width of a bin was doubled so far.
     doublings: u32,
     bins: Vec<Bin>,
     /// Bin of the time asked for last (there is one), and where it begins and ends: nearly always the next one too.

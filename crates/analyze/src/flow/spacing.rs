@@ -5,8 +5,8 @@
 //! counted as 64 times, so that an idle time does not spoil it).
 //!
 //! **ACK compression** (Zhang, Shenker and Clark 1991; Mogul 1992; seen by Tamatsukuri on a real path): two
-//! acknowledgements that follow each other more closely than the data they acknowledge was sent. A pair is compared when
-//! its data was spread by at least half of what the flow's rate gives for it; it is compressed when the ACKs came
+//! acknowledgements that follow each other more closely than the data they acknowledge was sent. A pair is compared
+//! when its data was spread by at least half of what the flow's rate gives for it; it is compressed when the ACKs came
 //! within a quarter of both the data's spacing and that time.
 
 use super::histogram::Histogram;
@@ -92,8 +92,8 @@ impl Gaps {
         (self.bursts > 0).then(|| packets as f64 / self.bursts as f64)
     }
 
-    /// The period at which clusters begin, if they do. `round_trip_ns` is what must not be mistaken for a timer: a window
-    /// sent at once comes back once in each.
+    /// The period at which clusters begin, if they do. `round_trip_ns` is what must not be mistaken for a timer: a
+    /// window sent at once comes back once in each.
     pub fn period(&self, round_trip_ns: Option<i64>) -> Option<Period> {
         let packets_per_cluster = self.histogram.count() as f64 / self.cluster_gaps.len().max(1) as f64;
         let below = round_trip_ns.map_or(u32::MAX, |rtt| u32::try_from(rtt / 10 * 7).unwrap_or(u32::MAX));

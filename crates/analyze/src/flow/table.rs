@@ -1,4 +1,5 @@
-//! Which connection a segment belongs to. A connection that is closed, idle or reopened becomes a report and is forgotten.
+//! Which connection a segment belongs to. A connection that is closed, idle or reopened becomes a report and is
+//! forgotten.
 
 use super::{connection::Connection, report::FlowReport, young::Young};
 use crate::{
@@ -26,7 +27,7 @@ impl Hasher for Handed {
 
 /// What is known of a flow.
 enum Flow {
-    /// Its first packets.
+    /// First packets of a flow.
     Young(Box<Young>),
     /// What they mean.
     Followed(Box<Connection>),
@@ -83,15 +84,15 @@ pub struct Retired {
     pub reports: Vec<FlowReport>,
     /// All of them.
     pub flows: u64,
-    /// Their packets.
+    /// Packets of the flows.
     pub packets: u64,
-    /// Their payload.
+    /// Payload of the flows.
     pub payload_bytes: u64,
     /// Segments.
     pub sent_segments: u64,
     /// Retransmitted segments.
     pub resent_segments: u64,
-    /// Of them SYNs.
+    /// SYNs among the segments sent again.
     pub resent_syns: u64,
     /// Packets with a wrong checksum.
     pub damaged_packets: u64,
@@ -180,7 +181,8 @@ impl FlowTable {
         self.flows.insert(segment.key, flow);
     }
 
-    /// Takes an eighth of the flows, those longest without a packet, for over: at once, so that looking for them is seldom.
+    /// Takes an eighth of the flows, those longest without a packet, for over: at once, so that looking for them is
+    /// seldom.
     fn make_room(&mut self) {
         let mut flows: Vec<_> =
             self.flows.iter().map(|(key, flow)| (flow.last_ns(), flow.first_index(), *key)).collect();

@@ -42,7 +42,7 @@ impl<T: Copy, const MOST: usize> Thinned<T, MOST> {
         }
     }
 
-    /// Those that are kept, in the order they came.
+    /// Values that are kept, in the order they came.
     pub fn kept(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         self.kept.iter().map(|(_, value)| *value)
     }

@@ -1,6 +1,6 @@
-//! A flow's first packets, kept as they came. Most flows are over after a few, and following one takes tens of times the room;
-//! those that go on are followed from their first packet when it is known that they do. Nothing is told of a flow that a
-//! [`Connection`] would not tell.
+//! A flow's first packets, kept as they came. Most flows are over after a few, and following one takes tens of times
+//! the room; those that go on are followed from their first packet when it is known that they do. Nothing is told of a
+//! flow that a [`Connection`] would not tell.
 
 use super::connection::Connection;
 use crate::decode::Checksum;
@@ -105,8 +105,8 @@ impl Young {
         }
     }
 
-    /// Keeps a packet, unless it takes a [`Connection`] to know what to do with it: says whether it did. Such are one behind a
-    /// silence that may end the flow, one that may open another, one with SACK blocks, and one too many.
+    /// Keeps a packet, unless it takes a [`Connection`] to know what to do with it: says whether it did. Such are one
+    /// behind a silence that may end the flow, one that may open another, one with SACK blocks, and one too many.
     #[inline]
     pub fn take(&mut self, segment: &Segment, linger_ns: i64) -> bool {
         let opens = segment.has(flag::SYN) && !segment.has(flag::ACK) && !self.packets.is_empty();

@@ -264,7 +264,8 @@ pub struct Bulk {
     pub merge_acks_ns: i64,
     /// Of so many segments, one is lost once; a SACK tells, and it is sent again a round trip later.
     pub lose_every: usize,
-    /// From this segment on, each takes so long at the bottleneck (0: as before), without a queue; losses begin here too.
+    /// From this segment on, each takes so long at the bottleneck (0: as before), without a queue; losses begin here
+    /// too.
     pub slow_after: Option<(usize, i64)>,
 }
 

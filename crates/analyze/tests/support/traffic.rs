@@ -1,5 +1,5 @@
-//! Made-up traffic whose truth is known: a sender with a fixed window, fast retransmission and timeouts over a path that loses and
-//! reorders, seen at any place of it; and what captures do to it.
+//! Made-up traffic whose truth is known: a sender with a fixed window, fast retransmission and timeouts over a path
+//! that loses and reorders, seen at any place of it; and what captures do to it.
 
 use super::{MS, Tcp, Trace, US};
 use longfat_analyze::segment::flag;

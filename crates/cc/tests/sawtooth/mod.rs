@@ -4,8 +4,8 @@
 
 use longfat_cc::{Controller, Observation, Tunables};
 
-/// Mean window over round trips of `cycles` sawteeth, after as many to settle. A segment sent at window w takes 1/w of a
-/// round trip.
+/// Mean window over round trips of `cycles` sawteeth, after as many to settle. A segment sent at window w takes 1/w of
+/// a round trip.
 pub fn mean_window(mut flow: Flow, p: f64, cycles: u32) -> f64 {
     let segments_per_loss = (1.0 / p).round() as u64;
     let mut began = 0.0;

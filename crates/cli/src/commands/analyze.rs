@@ -45,20 +45,22 @@ pub struct Args {
     /// Also write a page with figures of the greatest flows.
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
-    /// Also write Parquet tables into this directory: flows, series (over time), episodes (repairs of losses), findings.
+    /// Also write Parquet tables into this directory: flows, series (over time), episodes (repairs of losses),
+    /// findings.
     #[arg(long, value_name = "DIR")]
     parquet: Option<PathBuf>,
     /// Exit with 1 unless this holds: a figure, <, <=, ==, >= or >, and a value; may be repeated.
     #[arg(long, value_name = "EXPECTATION")]
     expect: Vec<Expect>,
-    /// A second capture, of the same traffic elsewhere: match both packet by packet and tell what the path between them did.
+    /// A second capture, of the same traffic elsewhere: match both packet by packet and tell what the path between them
+    /// did.
     #[arg(long = "match", value_name = "FILE", conflicts_with_all = ["html", "parquet", "expect"])]
     matched: Option<PathBuf>,
     /// Flows that are told of one by one, the greatest by payload; all count in the sums. Each takes up to 20 KB.
     #[arg(long, value_name = "N", default_value_t = Settings::default().most_flows)]
     most_flows: usize,
-    /// Flows that may be live at once; of more, those longest without a packet are taken for over, which is told. One of
-    /// few packets takes up to 2 KB.
+    /// Flows that may be live at once; of more, those longest without a packet are taken for over, which is told. One
+    /// of few packets takes up to 2 KB.
     #[arg(long, value_name = "N", default_value_t = Settings::default().live_flows)]
     live_flows: usize,
 }

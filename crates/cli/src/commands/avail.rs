@@ -25,9 +25,9 @@ use std::{
 
 /// Available bandwidth, as running connections measure it with their own segments.
 ///
-/// Connections under 'lf_imtcp' or 'lf_imtcp_bg' find out how much of their path they could have (IP headers and their own
-/// share included), about once per round trip. Shown are the value, its standard deviation, how far to trust it, and
-/// how old it is. Confidence is low where few measurement streams pass (losses, pauses) or where they disagree.
+/// Connections under 'lf_imtcp' or 'lf_imtcp_bg' find out how much of their path they could have (IP headers and their
+/// own share included), about once per round trip. Shown are the value, its standard deviation, how far to trust it,
+/// and how old it is. Confidence is low where few measurement streams pass (losses, pauses) or where they disagree.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat cc exec imtcp -- rsync -a big host: &     an unmodified program that measures
@@ -54,7 +54,8 @@ pub struct Args {
     /// Answer Prometheus on this loopback address, like 127.0.0.1:9470, until Ctrl-C; each request looks anew.
     #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["watch", "json"])]
     metrics: Option<SocketAddr>,
-    /// Started by root with --metrics or --watch: the user it becomes; 'root' to stay [default: longfat, or else nobody].
+    /// Started by root with --metrics or --watch: the user it becomes; 'root' to stay [default: longfat, or else
+    /// nobody].
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 }
@@ -128,7 +129,8 @@ fn confine(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a look found, for Prometheus: bytes and seconds, as is its custom. A look that failed is said, not shown as nothing.
+/// What a look found, for Prometheus: bytes and seconds, as is its custom. A look that failed is said, not shown as
+/// nothing.
 fn metrics(rows: Result<&[Row], &anyhow::Error>, format: Format) -> String {
     let looked = f64::from(u8::from(rows.is_ok()));
     let rows = rows.unwrap_or_default();

@@ -21,7 +21,8 @@ pub struct Args {
     /// Another congestion control for what it sends: 'ledbat', 'tcp_lp'.
     #[arg(long, value_name = "NAME", default_value = "lf_imtcp_bg", value_parser = ["imtcp-bg", "imtcp_bg", "lf_imtcp_bg", "ledbat", "lf_ledbat", "tcp-lp", "tcp_lp", "lf_tcp_lp"])]
     cc: String,
-    /// What of it gives way: what it sends, what it receives (needs TCP timestamps, which nearly all hosts have), or both.
+    /// What of it gives way: what it sends, what it receives (needs TCP timestamps, which nearly all hosts have), or
+    /// both.
     #[arg(long, value_name = "WHICH", default_value = "both")]
     direction: Direction,
     /// The program and its arguments.

@@ -53,8 +53,8 @@ enum Command {
     Check(CheckArgs),
     /// Print the experiment file's JSON Schema, by which editors complete and check it.
     ///
-    /// 'experiments/experiment.schema.json' is the same. With the line '#:schema PATH-OR-URL' at the top of an experiment
-    /// file, editors with Taplo (Even Better TOML) use it.
+    /// 'experiments/experiment.schema.json' is the same. With the line '#:schema PATH-OR-URL' at the top of an
+    /// experiment file, editors with Taplo (Even Better TOML) use it.
     #[command(after_help = "Examples:\n  longfat lab schema > ~/experiment.schema.json")]
     Schema,
     List(ListArgs),
@@ -73,16 +73,16 @@ enum Command {
     Agent(agent::AgentArgs),
 }
 
-/// Run every case of an experiment file: in network namespaces with the TCP of this kernel, in the simulator, or on real
-/// hosts.
+/// Run every case of an experiment file: in network namespaces with the TCP of this kernel, in the simulator, or on
+/// real hosts.
 ///
 /// '--backend sim' needs no privileges, takes no account of how fast this machine is, and gives the same result every
 /// time; 'longfat lab compare' puts it beside an emulated result. It knows the congestion controls that 'longfat cc'
 /// lists as ours ('reno' and 'cubic' mean our own code there).
 ///
-/// '--backend hosts --hosts hosts.toml' makes the runs on the machines that the table names, over the path that is between
-/// them, by way of 'ssh'. Every machine is looked at before any is touched, and everything is set back at the end, also when
-/// this program is killed.
+/// '--backend hosts --hosts hosts.toml' makes the runs on the machines that the table names, over the path that is
+/// between them, by way of 'ssh'. Every machine is looked at before any is touched, and everything is set back at the
+/// end, also when this program is killed.
 ///
 /// Each run is one directory with its plan, its records and everything known about the hosts; 'result.json' is kept up
 /// to date after every run. A run whose numbers cannot be trusted (the emulated path was late, a flow had another
@@ -114,8 +114,8 @@ struct RunArgs {
     /// Runs at once [default: one per processor where they are simulated; on Ray as many as find a place].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// Only this run, by its number in 'longfat lab list', and no result: for job arrays. 'longfat lab run' with the same
-    /// directory then gathers what they made.
+    /// Only this run, by its number in 'longfat lab list', and no result: for job arrays. 'longfat lab run' with the
+    /// same directory then gathers what they made.
     #[arg(long, value_name = "N", requires = "output")]
     only: Option<usize>,
     /// Carry the runs out on the hosts of a cluster and gather them here. Ray is a Python package: 'python3 -m pip

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// What a path asks for: windows, sysctls, queue, and the throughput each congestion control can expect.
 ///
 /// Everything follows from the path's figures by the response functions of the algorithms' references
-/// (docs/design/path.md); nothing is measured and nothing is set. '--write' makes an experiment of it, which says whether the
-/// simulator, or the TCP of this kernel, agrees.
+/// (docs/design/path.md); nothing is measured and nothing is set. '--write' makes an experiment of it, which says
+/// whether the simulator, or the TCP of this kernel, agrees.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat path --rate 1Gbit --rtt 28ms

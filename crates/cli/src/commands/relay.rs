@@ -61,8 +61,8 @@ client leg's buffer and the server leg's.";
 ///
 /// A transparent relay (--intercept) takes connections that pass through this host; an explicit one (--listen, --to)
 /// is connected to. Prints a line beginning with 'ready' when it works. Ends on SIGINT, SIGTERM or SIGHUP: no new
-/// connections, living ones may finish for the --drain time (a second signal: at once), every nft table and routing rule
-/// is removed. With a file ('run') it is a service.
+/// connections, living ones may finish for the --drain time (a second signal: at once), every nft table and routing
+/// rule is removed. With a file ('run') it is a service.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
           group(ArgGroup::new("from").required(true).args(["intercept", "listen"])))]
@@ -82,8 +82,8 @@ pub struct Args {
     /// Turn IP forwarding on while the relay runs, instead of refusing when it is off.
     #[arg(long, requires = "intercept", help_heading = "Transparent")]
     forwarding: bool,
-    /// Packet mark to use [default: a free one]. It and the 481 above it must be free: the next one marks the relay's own
-    /// packets, the rest are of SYNs that workers hold.
+    /// Packet mark to use [default: a free one]. It and the 481 above it must be free: the next one marks the relay's
+    /// own packets, the rest are of SYNs that workers hold.
     #[arg(long, value_name = "N", value_parser = number, requires = "intercept", help_heading = "Transparent")]
     mark: Option<u32>,
     /// Routing table to use, 256 or above [default: a free one]. It and the 480 above it must be free.
@@ -125,8 +125,8 @@ pub struct Args {
           help_heading = "Legs")]
     notsent_lowat: Size,
 
-    /// How long bytes may wait in the relay, per connection: the advertised window follows the rate of the other leg. 'off'
-    /// leaves the queue alone [default: 20ms].
+    /// How long bytes may wait in the relay, per connection: the advertised window follows the rate of the other leg.
+    /// 'off' leaves the queue alone [default: 20ms].
     #[arg(long, value_name = "TIME|off", help_heading = "Queue")]
     queue_target: Option<TargetSpec>,
     /// More about the queue, as in the relay's file, like packets that are marked beside the window (Linux 6.6):
@@ -156,8 +156,8 @@ pub struct Args {
     /// How long a reset may wait until the bytes acknowledged before it are delivered.
     #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_RESET_WAIT))]
     reset_wait: Nanos,
-    /// How long data of a bulk transfer at a moderate rate may gather once it has lasted 100 ms, so that they move in larger
-    /// pieces: fewer wake-ups for as much more latency of that transfer alone; 0 for not at all.
+    /// How long data of a bulk transfer at a moderate rate may gather once it has lasted 100 ms, so that they move in
+    /// larger pieces: fewer wake-ups for as much more latency of that transfer alone; 0 for not at all.
     #[arg(long, value_name = "TIME", default_value_t = nanos(RelayPlan::DEFAULT_COALESCE))]
     coalesce: Nanos,
     /// Write records of every connection (both legs' TCP state, the relay's backlog) to this file, as JSON lines.

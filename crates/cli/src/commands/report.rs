@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// Runs in, one self-contained HTML page and figures out.
 ///
 /// Reads what 'longfat lab run' wrote: results (result.json) or single runs (manifest.json). The page needs no
-/// network; several results are shown one after the other, and the cases that several have are set side by side. Runs that
-/// are invalid or failed are shown and marked, and are in no median.
+/// network; several results are shown one after the other, and the cases that several have are set side by side. Runs
+/// that are invalid or failed are shown and marked, and are in no median.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat report runs/conversion-20250131T120000Z

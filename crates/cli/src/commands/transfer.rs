@@ -191,8 +191,9 @@ struct SendArgs {
     /// Begin at this CLOCK_MONOTONIC time of this host, to start several flows together.
     #[arg(long, value_name = "NANOSECONDS")]
     start_at: Option<u64>,
-    /// Begin when told: 'ready' is said on standard output once the ends agree, and the time to begin is read from standard
-    /// input, a line of CLOCK_MONOTONIC nanoseconds of this host. To start flows together, however long their agreeing takes.
+    /// Begin when told: 'ready' is said on standard output once the ends agree, and the time to begin is read from
+    /// standard input, a line of CLOCK_MONOTONIC nanoseconds of this host. To start flows together, however long their
+    /// agreeing takes.
     #[arg(long, conflicts_with_all = ["start_at", "json", "json_lines"])]
     start_when_told: bool,
     /// Start each stream so much after the one before.
@@ -281,8 +282,8 @@ struct UdpArgs {
     /// Datagrams at --rate instead of a TCP stream.
     #[arg(long, requires = "rate")]
     udp: bool,
-    /// When datagrams leave: evenly, with exponential gaps (poisson), in bursts at twice the rate of 50 ms on average and
-    /// silences (onoff), or with heavy-tailed gaps (pareto, shape 1.5).
+    /// When datagrams leave: evenly, with exponential gaps (poisson), in bursts at twice the rate of 50 ms on average
+    /// and silences (onoff), or with heavy-tailed gaps (pareto, shape 1.5).
     #[arg(long, requires = "udp", value_enum, default_value = "constant", value_name = "LAW")]
     arrivals: ArrivalsArg,
     /// Seed of what is random in that.
@@ -581,15 +582,15 @@ fn hear_start(told: &Told, stop: &AtomicBool) {
 /// How many reports pass before the heading is shown again.
 const HEADING_EVERY: u64 = 20;
 
-/// What reads the states of measuring connections, for a congestion control that measures; nothing where it cannot be had:
-/// the transfer does not depend on it.
+/// What reads the states of measuring connections, for a congestion control that measures; nothing where it cannot be
+/// had: the transfer does not depend on it.
 fn meters(cc: Option<&str>) -> Option<Meters> {
     let algorithm = cc.filter(|cc| Algorithm::is_our_name(cc)).and_then(|cc| Algorithm::find(cc).ok())?;
     algorithm.measures().then(Meters::open)?.ok()
 }
 
-/// BBR's own idea of its path, to stand beside what is measured: with the headers of TCP with timestamps over IPv4, as the
-/// others count. It claims no precision.
+/// BBR's own idea of its path, to stand beside what is measured: with the headers of TCP with timestamps over IPv4, as
+/// the others count. It claims no precision.
 fn bbr(socket: BorrowedFd<'_>) -> Option<AvailSample> {
     const HEADER_BYTES: u64 = 52;
     let payload_bytes_per_s = bbr_bytes_per_s(&socket)?;

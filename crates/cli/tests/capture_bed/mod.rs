@@ -67,8 +67,8 @@ impl Bed {
         bed
     }
 
-    /// Nobody need ask who has an address: a SYN that waits for an answer that a path loses times out, is counted by the
-    /// kernel, and nothing is sent.
+    /// Nobody need ask who has an address: a SYN that waits for an answer that a path loses times out, is counted by
+    /// the kernel, and nothing is sent.
     fn address(&self) {
         let mac = |number: u8| format!("02:00:00:00:77:0{number}");
         for (host, own, other) in [(&self.near, 1, 2), (&self.far, 2, 1)] {

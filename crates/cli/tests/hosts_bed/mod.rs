@@ -192,7 +192,8 @@ set = {{ "relays.pep.enabled" = true }}
         host.pids().unwrap().into_iter().find(runs)
     }
 
-    /// What runs our program on `host`, or waits for it, by the name of what was started: a shell, a sudo, or the program.
+    /// What runs our program on `host`, or waits for it, by the name of what was started: a shell, a sudo, or the
+    /// program.
     pub fn all_on(&self, host: &Namespace, name: &str) -> Vec<i32> {
         let is_so = |pid: &i32| {
             let line = command_line(*pid);

@@ -32,9 +32,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 /// Which way a packet went at the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// It arrived.
+    /// The packet arrived.
     Inbound,
-    /// It left.
+    /// The packet left.
     Outbound,
 }
 
@@ -68,7 +68,7 @@ pub const BUFFER_BYTES: std::ops::RangeInclusive<u64> = 65_536..=1 << 31;
 /// What to capture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CaptureSpec {
-    /// Of the calling thread's network namespace.
+    /// Interface, of the calling thread's network namespace.
     pub interface: String,
     /// Which packets.
     pub filter: Filter,
@@ -161,8 +161,8 @@ impl Capture {
     }
 
     /// Hands over every record up to `horizon_ns` (CLOCK_MONOTONIC), in the order of their times, until `sink` says to
-    /// stop (false). A horizon a little in the past lets processors that are just writing catch up. Gives back the octets
-    /// that waited in the fullest ring.
+    /// stop (false). A horizon a little in the past lets processors that are just writing catch up. Gives back the
+    /// octets that waited in the fullest ring.
     pub fn drain(&mut self, horizon_ns: u64, sink: impl FnMut(&Captured<'_>) -> bool) -> usize {
         self.rings.drain(horizon_ns, sink)
     }
@@ -215,8 +215,8 @@ pub fn most_kept_bytes(payload_bytes: u32) -> u32 {
 /// ARPHRD_LOOPBACK.
 const LOOPBACK: u16 = 772;
 
-/// Which directions are looked at: none for both. A loopback interface hands every packet that leaves back as one that arrives;
-/// it is one packet, which is recorded where it arrives, as tcpdump does.
+/// Which directions are looked at: none for both. A loopback interface hands every packet that leaves back as one that
+/// arrives; it is one packet, which is recorded where it arrives, as tcpdump does.
 fn directions(wanted: Option<Direction>, hardware_type: u16) -> Option<Direction> {
     wanted.or((hardware_type == LOOPBACK).then_some(Direction::Inbound))
 }

@@ -37,11 +37,12 @@ pub struct Captured<'a> {
 enum Place<'a> {
     /// A record, and its length with padding.
     Record(Captured<'a>, usize),
-    /// Nothing more in this block.
+    /// The block holds nothing more.
     BlockEnds,
 }
 
-/// Reads the beginning of `bytes`, which go to the end of a block. Damage, which no writer of ours makes, ends the block.
+/// Reads the beginning of `bytes`, which go to the end of a block. Damage, which no writer of ours makes, ends the
+/// block.
 fn place(bytes: &[u8]) -> Place<'_> {
     let Some((head, rest)) = bytes.split_first_chunk::<RECORD_BYTES>() else { return Place::BlockEnds };
     let half = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
@@ -62,8 +63,8 @@ fn place(bytes: &[u8]) -> Place<'_> {
     Place::Record(captured, (RECORD_BYTES + data.len()).next_multiple_of(8))
 }
 
-/// Hands over the records at the beginning of `bytes` up to a time, about [`RELEASE_BYTES`] at most; how many octets those
-/// are, and whether to go on.
+/// Hands over the records at the beginning of `bytes` up to a time, about [`RELEASE_BYTES`] at most; how many octets
+/// those are, and whether to go on.
 fn hand_over(bytes: &[u8], until_ns: u64, sink: &mut impl FnMut(&Captured<'_>) -> bool) -> (usize, bool) {
     let mut taken = 0;
     while taken < RELEASE_BYTES
@@ -129,9 +130,9 @@ impl Drop for Mapping {
 pub struct Counts {
     /// Packets that came by.
     pub seen: [u64; 2],
-    /// Those that the filter meant.
+    /// Packets that the filter meant.
     pub matched: [u64; 2],
-    /// Those of them that found no room.
+    /// Packets among those that found no room.
     pub dropped: [u64; 2],
 }
 
@@ -156,7 +157,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Of so many processors, with so many blocks (a power of two) each, and a spare block behind them.
+    /// Ring of so many processors, with so many blocks (a power of two) each, and a spare block behind them.
     pub fn new(control: Mapping, blocks: Mapping, processors: usize, ring_blocks: usize) -> Rings {
         assert!(ring_blocks.is_power_of_two(), "ring_blocks is a power of two");
         let cursor = |index| Cursor { index, head: 0, tail: 0, released: 0, time_ns: None };

@@ -37,7 +37,7 @@ const GRACE: Duration = Duration::from_secs(3);
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exec {
-    /// Its exit code, or 128 + the signal that ended it, as shells say it.
+    /// Exit code of the program, or 128 + the signal that ended it, as shells say it.
     pub exit_code: u8,
     /// Sockets that did not take the congestion control.
     pub refused_sockets: u64,
@@ -78,8 +78,8 @@ fn choose(name: &str) -> Result<Chosen> {
 }
 
 /// Runs `command` and everything it starts, its TCP sockets treated as said, whatever the programs ask for. `started`
-/// hears the kernel's name of the congestion control, if there is one. Returns when the last of the processes has ended;
-/// raising `stop` ends them. Nothing is left behind.
+/// hears the kernel's name of the congestion control, if there is one. Returns when the last of the processes has
+/// ended; raising `stop` ends them. Nothing is left behind.
 pub fn exec(
     treatment: Treatment<'_>,
     command: Command,

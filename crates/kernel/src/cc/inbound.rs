@@ -14,7 +14,7 @@ const NAME: &str = "give_way";
 /// What became of connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Inbound {
-    /// Their windows were steered.
+    /// Connections whose windows were steered.
     pub steered: u64,
     /// Left alone, because no TCP timestamps are found in what they receive.
     pub untimed: u64,

@@ -9,7 +9,7 @@ use std::{
     fs,
 };
 
-/// Whose code it is.
+/// Origin of a congestion control's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -38,9 +38,9 @@ pub enum Presence {
 /// A process with sockets that use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Its pid.
+    /// Pid of the process.
     pub pid: i32,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
     /// How many of its sockets.
     pub sockets: usize,
@@ -51,7 +51,7 @@ pub struct Process {
 pub struct Entry {
     /// Name in the kernel.
     pub name: String,
-    /// Whose it is.
+    /// Origin of the congestion control.
     pub origin: Origin,
     /// How it is in the kernel.
     pub presence: Presence,

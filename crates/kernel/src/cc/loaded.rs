@@ -21,7 +21,7 @@ use std::{
 /// A congestion control registered through a link.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its name in the kernel.
+    /// Name of the congestion control in the kernel.
     pub kernel_name: String,
     /// The link that keeps it registered.
     pub link_id: u32,
@@ -125,7 +125,7 @@ struct Layout {
     value_bytes: usize,
     /// Where user space reads the id of the `ssthresh` program, which every congestion control has.
     ssthresh: usize,
-    /// The same of `init`.
+    /// Where user space reads the id of the `init` program.
     init: usize,
     name: usize,
 }

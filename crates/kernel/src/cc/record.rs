@@ -24,8 +24,8 @@ pub struct Recorder {
     lost: MapHandle,
 }
 
-/// Registers an algorithm under a name of its own, recording; `dilation`: the time of its connections passes so many times
-/// slower than the kernel's. At most 15 bytes of name.
+/// Registers an algorithm under a name of its own, recording; `dilation`: the time of its connections passes so many
+/// times slower than the kernel's. At most 15 bytes of name.
 pub fn record(tunables: &Tunables, dilation: u32, kernel_name: &str) -> Result<Recorder> {
     let (loaded, link) = attach(tunables, dilation, kernel_name, Some(RECORDS_BYTES))?;
     Ok(Recorder {

@@ -61,11 +61,11 @@ const UNDILATED: u32 = 1;
 /// What [`load`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loading {
-    /// It was not there; now it is.
+    /// The congestion control was not there; now it is.
     Loaded,
-    /// It was there with other settings or from another build; new connections use the new one.
+    /// The congestion control was there with other settings or from another build; new connections use the new one.
     Replaced,
-    /// It was there just so.
+    /// The congestion control was there just so.
     Unchanged,
 }
 
@@ -138,8 +138,8 @@ pub fn hold(algorithm: Algorithm) -> Result<Registration> {
     hold_as(&Tunables::defaults(algorithm), UNDILATED, &algorithm.kernel_name())
 }
 
-/// As [`hold`], with these tunables and no others, and with connections whose time passes `dilation` times slower than the
-/// kernel's: a registration that is set otherwise is an error.
+/// As [`hold`], with these tunables and no others, and with connections whose time passes `dilation` times slower than
+/// the kernel's: a registration that is set otherwise is an error.
 pub fn hold_with(tunables: &Tunables, dilation: u32) -> Result<Registration> {
     exactly(tunables, hold_as(tunables, dilation, &tunables.algorithm().kernel_name())?)
 }
@@ -244,8 +244,8 @@ fn ours<'a>(found: &'a Loaded, name: &str) -> Result<&'a Settings> {
     found.settings.as_ref().ok_or_else(|| Error::NameTaken(name.to_owned()))
 }
 
-/// Loads the programs and registers them under `kernel_name`. `dilation`: how many times slower than the kernel's the time of
-/// its connections passes. `records_bytes`: record every callback into a ring
+/// Loads the programs and registers them under `kernel_name`. `dilation`: how many times slower than the kernel's the
+/// time of its connections passes. `records_bytes`: record every callback into a ring
 /// buffer of that size.
 pub fn attach(
     tunables: &Tunables,

@@ -148,9 +148,9 @@ pub(super) fn read_all(bytes: &[u8]) -> Vec<ControlBlock> {
 /// (Ishibashi 2003, figure 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// Whose.
+    /// Cookie of the connection.
     pub cookie: u64,
-    /// Its `snd_nxt` then.
+    /// `snd_nxt` of the connection at that moment.
     pub snd_nxt: u32,
 }
 

@@ -17,7 +17,7 @@ pub enum Keep {
     WherePossible,
     /// A connection whose state cannot be kept is refused.
     Always,
-    /// It begins anew, and the name of the congestion control stays.
+    /// Private state begins anew, and the name of the congestion control stays.
     Never,
 }
 
@@ -40,7 +40,7 @@ pub struct Change {
     pub private: Option<PrivateState>,
     /// What becomes of private state.
     pub keep: Keep,
-    /// Nothing at all while a loss is being repaired; looked at in the same visit.
+    /// Whether nothing at all is set while a loss is being repaired; looked at in the same visit.
     pub unless_recovering: bool,
 }
 
@@ -58,7 +58,7 @@ pub enum ChangeError {
         "'{0}' is no change; write NAME=VALUE: cwnd=100 ssthresh=50 rto-min=50ms rto-max=10s cc=cubic clamp=500"
     )]
     Form(String),
-    /// Nothing is called so.
+    /// No value that can be set is called so.
     #[error("nothing that can be set is called '{0}' (cwnd, ssthresh, rto-min, rto-max, cc, clamp)")]
     Name(String),
     /// A condition, written like a change.
@@ -90,7 +90,7 @@ pub enum ChangeError {
         /// What it may be.
         range: String,
     },
-    /// Nothing to do.
+    /// The change sets nothing.
     #[error(
         "nothing to set; give at least one of cwnd=… ssthresh=… rto-min=… rto-max=… cc=… clamp=…, without blanks around '='"
     )]
@@ -214,15 +214,15 @@ fn in_range(
 /// What this kernel can do with a congestion control's private state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CcKind {
-    /// It has none: reno.
+    /// The congestion control has no private state: reno.
     Stateless,
-    /// Its init() takes it over: ours, and the wrappers.
+    /// The congestion control's init() takes its state over: ours, and the wrappers.
     Restoring,
     /// The kernel's own, for which there is a wrapper: cubic, bbr.
     Wrappable,
-    /// It is there, and its state is lost on a change.
+    /// The congestion control is there, and its state is lost on a change.
     Opaque,
-    /// It is not registered: sockets may still use it, none can be given it.
+    /// The congestion control is not registered: sockets may still use it, none can be given it.
     Absent,
 }
 

@@ -114,9 +114,9 @@ pub struct SocketMemory {
 /// A process that has the socket open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its pid.
+    /// Pid of the process.
     pub pid: i32,
-    /// Its name, at most 15 bytes.
+    /// Name of the process, at most 15 bytes.
     pub command: Arc<str>,
 }
 
@@ -138,7 +138,7 @@ pub struct Connection {
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
-    /// Its state.
+    /// State of the connection.
     pub state: State,
     /// What the kernel knows the socket by, never used twice between two boots.
     pub cookie: u64,

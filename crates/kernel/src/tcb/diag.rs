@@ -64,8 +64,8 @@ pub struct Dump {
     rest: Option<Receiver<Result<Vec<u8>>>>,
 }
 
-/// Asks for every TCP socket of the calling thread's namespace. A long answer is read by a thread of its own: the kernel
-/// works while the caller looks at what it has said.
+/// Asks for every TCP socket of the calling thread's namespace. A long answer is read by a thread of its own: the
+/// kernel works while the caller looks at what it has said.
 pub fn dump(wanted: Request) -> Result<Dump> {
     let netlink = socket::socket(
         socket::AddressFamily::Netlink,

@@ -71,7 +71,7 @@ impl Field {
         crate::filter::nearest(name, names.copied())
     }
 
-    /// Its value in a connection.
+    /// Value of the field in a connection.
     pub fn value<'a>(&self, connection: &'a Connection) -> Value<'a> {
         (self.get)(connection)
     }

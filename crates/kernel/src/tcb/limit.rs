@@ -9,7 +9,7 @@ use longfat_host::socket::TcpInfo;
 /// What limits a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Limit {
-    /// Nothing is outstanding and nothing waits.
+    /// The sender has nothing outstanding, and nothing waits.
     Idle,
     /// The program gives it nothing more to send.
     Application,
@@ -83,7 +83,7 @@ pub fn between(before: &TcpInfo, after: &TcpInfo, memory: Option<&SocketMemory>,
     }
 }
 
-/// Of a connection, from one look.
+/// Limit of a connection, from one look.
 pub fn of(connection: &Connection) -> Option<Limit> {
     let can_send = matches!(connection.state.0, 1 | 4 | 8 | 9 | 11);
     let info = connection.info.as_ref().filter(|_| can_send)?;

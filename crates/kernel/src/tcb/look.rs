@@ -36,7 +36,7 @@ impl Look {
         Ok(all)
     }
 
-    /// The same, one by one: while the kernel is still telling of others, unless processes are to be found out.
+    /// Gives connections one by one: while the kernel is still telling of others, unless processes are to be found out.
     ///
     /// # Errors
     /// As [`Look::take`].
@@ -57,7 +57,7 @@ impl Look {
         Ok(())
     }
 
-    /// The same, namespace by namespace.
+    /// Takes connections namespace by namespace.
     ///
     /// # Errors
     /// When a namespace named is not there, or the kernel refuses to list sockets.

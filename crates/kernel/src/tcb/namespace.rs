@@ -40,7 +40,7 @@ impl FromStr for Scope {
 /// One open network namespace.
 #[derive(Debug)]
 pub struct Place {
-    /// Its name; `pid N` where it has none; empty for that of this process.
+    /// Name of the namespace; `pid N` where it has none; empty for that of this process.
     pub label: Arc<str>,
     /// What the kernel knows it by.
     pub inode: u64,

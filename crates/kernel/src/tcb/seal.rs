@@ -1,5 +1,6 @@
-//! The seal of saved control blocks. A congestion control's private state is memory of the kernel: divisors, indices, modes.
-//! What comes out of a file goes back in only if this host wrote it, which the file proves with a key of the host's.
+//! The seal of saved control blocks. A congestion control's private state is memory of the kernel: divisors, indices,
+//! modes. What comes out of a file goes back in only if this host wrote it, which the file proves with a key of the
+//! host's.
 
 use super::saved::SavedBlocks;
 use hmac::{Hmac, KeyInit, Mac};
@@ -18,7 +19,8 @@ const DIRECTORY: &str = "/run/longfat";
 const FILE: &str = "tcb.key";
 const KEY_BYTES: usize = 32;
 
-/// The key of this host, for root alone to read. It is made when it is first asked for and lost when the machine restarts.
+/// The key of this host, for root alone to read. It is made when it is first asked for and lost when the machine
+/// restarts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HostKey([u8; KEY_BYTES]);
 
@@ -63,7 +65,7 @@ fn sealed_bytes(saved: &SavedBlocks) -> Option<Vec<u8>> {
 }
 
 impl SavedBlocks {
-    /// The same with the seal of this host.
+    /// Saved blocks with the seal of this host.
     pub fn sealed(self, key: &HostKey) -> SavedBlocks {
         let tag = sealed_bytes(&self).map(|bytes| key.mac(&bytes).finalize().into_bytes());
         let seal = tag.map(|tag| tag.iter().map(|byte| format!("{byte:02x}")).collect());

@@ -107,13 +107,13 @@ impl RawRequest {
 /// What came of one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Whose.
+    /// Cookie of the connection.
     pub cookie: u64,
     /// The control block before and after, read in the same visit; absent when the connection had gone.
     pub blocks: Option<(ControlBlock, ControlBlock)>,
     /// What the kernel refused: what, and its errno.
     pub errors: Vec<(&'static str, i32)>,
-    /// Nothing was set, because a loss was being repaired and the change was to wait for its end.
+    /// Whether nothing was set because a loss was being repaired and the change was to wait for its end.
     pub recovering: bool,
 }
 

@@ -18,7 +18,8 @@ use std::{
     time::Duration,
 };
 
-/// How often to read: the kernel does not wake us. Waking up takes the processor from the flow, whatever there is to read.
+/// How often to read: the kernel does not wake us. Waking up takes the processor from the flow, whatever there is to
+/// read.
 pub const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// `struct lf_event` of bpf/tcb_trace.bpf.c: integers only, no padding.
@@ -27,7 +28,7 @@ pub const POLL_EVERY: Duration = Duration::from_millis(50);
 pub struct Event {
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Whose.
+    /// Cookie of the connection.
     pub cookie: u64,
     /// Number of [`EventKind`].
     pub kind: u32,
@@ -88,7 +89,7 @@ pub struct Identity {
     pub remote: std::net::SocketAddr,
     /// Inode of its network namespace.
     pub netns: u32,
-    /// Its congestion control.
+    /// Congestion control of the connection.
     pub cc: CcName,
     /// Whether it is known to be meant; else [`Tracer::poll`] judges it.
     pub is_chosen: bool,
@@ -286,8 +287,8 @@ impl Tracer {
     }
 }
 
-/// The ring buffer of events. It stays mapped: that writes a page table entry for each of its pages, too much to be done at
-/// every poll.
+/// The ring buffer of events. It stays mapped: that writes a page table entry for each of its pages, too much to be
+/// done at every poll.
 struct Events {
     ring: RingBuffer<'static>,
     taken: Arc<Mutex<Taken>>,

@@ -1,13 +1,13 @@
 //! A run carried out N times slower than it is meant: rates divided, times multiplied, bytes as they are. So the path's
 //! dynamics are those of the fast path, and every hold-up of the machine counts N times less.
 //!
-//! Two places know of it. [`slowed()`] makes the plan that is carried out of the experiment's own; what comes back is brought
-//! to the experiment's time by [`longfat_schema::own_time::OwnTime`]. Everything else, figures and judge included, sees the
-//! experiment's plan and the experiment's time.
+//! Two places know of it. [`slowed()`] makes the plan that is carried out of the experiment's own; what comes back is
+//! brought to the experiment's time by [`longfat_schema::own_time::OwnTime`]. Everything else, figures and judge
+//! included, sees the experiment's plan and the experiment's time.
 //!
-//! TCP's own clocks slow down with it. Our congestion controls are given the time ([`longfat_kernel::cc::hold_with`]); what
-//! the kernel takes from parameters of the host is multiplied there ([`slowed()`]). [`refusals`] names what has a clock that
-//! nobody can slow.
+//! TCP's own clocks slow down with it. Our congestion controls are given the time ([`longfat_kernel::cc::hold_with`]);
+//! what the kernel takes from parameters of the host is multiplied there ([`slowed()`]). [`refusals`] names what has a
+//! clock that nobody can slow.
 
 mod need;
 mod slowed;

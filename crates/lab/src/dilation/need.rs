@@ -1,5 +1,5 @@
-//! How much slower a run has to be for the hold-ups of a small machine not to matter. Pure: of the plan alone, so that the
-//! same experiment has the same plan everywhere. Whether the machine kept to it is judged of each run.
+//! How much slower a run has to be for the hold-ups of a small machine not to matter. Pure: of the plan alone, so that
+//! the same experiment has the same plan everywhere. Whether the machine kept to it is judged of each run.
 
 use super::{MOST, refusals};
 use crate::plan::{FlowPlan, Plan, network::Topology};
@@ -7,9 +7,11 @@ use longfat_link::plan::DirectionPlan;
 use longfat_schema::own_time::Dilation;
 use std::fmt;
 
-/// How long programs of a machine of two cores are held up now and then. Assumed, not measured: two turns of the scheduler.
+/// How long programs of a machine of two cores are held up now and then. Assumed, not measured: two turns of the
+/// scheduler.
 const HOLD_UP_NS: u64 = 8_000_000;
-/// Packets per second, data and acknowledgements, of all emulated links of a run that such a machine carries. Assumed, too.
+/// Packets per second, data and acknowledgements, of all emulated links of a run that such a machine carries. Assumed,
+/// too.
 const PACKETS_PER_S: f64 = 40_000.0;
 
 /// What a plan needs, and why.
@@ -21,7 +23,8 @@ pub struct Need {
     pub why: String,
 }
 
-/// The least dilation that a machine of two cores carries honestly, and 1 where something has a clock that cannot be slowed.
+/// The least dilation that a machine of two cores carries honestly, and 1 where something has a clock that cannot be
+/// slowed.
 pub fn least(plan: &Plan) -> Need {
     let needs = [of_queues(plan), of_round_trips(plan), of_packets(plan)];
     let greatest = needs.into_iter().flatten().max_by(|a, b| a.0.total_cmp(&b.0));

@@ -103,8 +103,8 @@ impl Record {
     }
 }
 
-/// For the shell that made `directory`, when the program that it started is gone: undoes what that had done. A program that
-/// only seems gone (its sudo was killed) is waited for; where another has the machine by now, it has undone it.
+/// For the shell that made `directory`, when the program that it started is gone: undoes what that had done. A program
+/// that only seems gone (its sudo was killed) is waited for; where another has the machine by now, it has undone it.
 ///
 /// # Errors
 /// It cannot be undone; the next that claims the machine tries again.

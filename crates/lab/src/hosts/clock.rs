@@ -1,5 +1,5 @@
-//! How far another machine's monotonic clock is ahead of one's own: asked over and over, and the quickest answer counts,
-//! as in NTP (RFC 5905, section 10): what delays an answer is queues, and the quickest met the fewest. Pure.
+//! How far another machine's monotonic clock is ahead of one's own: asked over and over, and the quickest answer
+//! counts, as in NTP (RFC 5905, section 10): what delays an answer is queues, and the quickest met the fewest. Pure.
 
 use longfat_schema::run::ClockEstimate;
 
@@ -20,7 +20,8 @@ impl Exchange {
         self.heard_us - self.asked_us
     }
 
-    /// How far the other clock is ahead, as if it was answered in the middle: wrong by half the round trip at most, whatever the two ways are like.
+    /// How far the other clock is ahead, as if it was answered in the middle: wrong by half the round trip at most,
+    /// whatever the two ways are like.
     pub fn offset_us(&self) -> i64 {
         self.answered_us - self.asked_us - self.round_trip_us() / 2
     }

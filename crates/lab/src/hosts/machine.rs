@@ -115,8 +115,8 @@ impl Machine {
         format!("host '{}' (ssh {}): {what}", self.host, self.ssh)
     }
 
-    /// Copies the program into a private directory there and starts it. Whatever becomes of us, the program sets back what
-    /// it set and removes the directory; when it was killed, the shell that started it has that done.
+    /// Copies the program into a private directory there and starts it. Whatever becomes of us, the program sets back
+    /// what it set and removes the directory; when it was killed, the shell that started it has that done.
     pub fn enter(&mut self, program: &Path, stop: &AtomicBool) -> Result<(), MachineError> {
         let entered = self.start(program, stop);
         entered.map_err(|error| match error {

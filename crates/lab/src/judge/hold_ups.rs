@@ -1,9 +1,9 @@
-//! What hold-ups of the machine could have done to a run: how much of what was dropped came within a round trip after one.
-//! Pure.
+//! What hold-ups of the machine could have done to a run: how much of what was dropped came within a round trip after
+//! one. Pure.
 //!
-//! Hosts that share processors with all others are held up now and then. They answer late and then all at once, and a queue
-//! that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the machine's
-//! making. A run whose drops may come from such clumps says nothing about TCP.
+//! Hosts that share processors with all others are held up now and then. They answer late and then all at once, and a
+//! queue that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the
+//! machine's making. A run whose drops may come from such clumps says nothing about TCP.
 
 use crate::{
     dilation::{MOST, drain_ns, refusals, round_trip_ns},
@@ -123,8 +123,8 @@ fn of_link(plan: &Plan, cable: &CablePlan, samples: &Samples) -> Option<Conseque
     })
 }
 
-/// Whose hold-ups a link can tell: its driver's own, and those of hosts that are an end of TCP and no more. Who forwards
-/// answers when others do.
+/// Whose hold-ups a link can tell: its driver's own, and those of hosts that are an end of TCP and no more. Who
+/// forwards answers when others do.
 fn counts(plan: &Plan, cable: &CablePlan, of: &str) -> bool {
     let Some((link, direction)) = of.split_once('/') else { return of == cable.name };
     let end = &cable.ends[usize::from(direction == "backward")];

@@ -1,7 +1,7 @@
 //! Available bandwidth as a connection measured it, beside what was free.
 //!
-//! Free for a connection is, on each link of its way that has a rate, that rate less what the other flows carried over it
-//! in the same direction, headers included; the least of these. Both sides are means over bins of half a second.
+//! Free for a connection is, on each link of its way that has a rate, that rate less what the other flows carried over
+//! it in the same direction, headers included; the least of these. Both sides are means over bins of half a second.
 
 use super::{Figures, Window, bytes_within};
 use crate::{
@@ -53,7 +53,8 @@ pub(super) fn avail(plan: &Plan, samples: &Samples, window: Window, found: &mut 
     }
 }
 
-/// Writes what was free beside every result, bin by bin of the run's own time, so that readers of the tables need no plan.
+/// Writes what was free beside every result, bin by bin of the run's own time, so that readers of the tables need no
+/// plan.
 pub fn record_free(plan: &Plan, samples: &mut Samples) {
     let mut rows = std::mem::take(&mut samples.avail);
     if !rows.is_empty() {

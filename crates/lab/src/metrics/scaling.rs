@@ -9,8 +9,9 @@ const SHARE: f64 = 0.9;
 /// Of all samples, from the greatest, is passed by so many: what the flight comes to.
 const UPPER: f64 = 0.1;
 
-/// `scaling_us` of each TCP flow (Tamatsukuri 2006): from its start until its flight first reaches nine tenths of what the
-/// upper tenth of all its samples reach, the slowest of its streams. Of the whole run, as growth comes before the window.
+/// `scaling_us` of each TCP flow (Tamatsukuri 2006): from its start until its flight first reaches nine tenths of what
+/// the upper tenth of all its samples reach, the slowest of its streams. Of the whole run, as growth comes before the
+/// window.
 pub fn scaling(plan: &Plan, samples: &Samples, found: &mut Figures) {
     for flow in plan.flows.iter().filter(|flow| flow.protocol == Protocol::Tcp) {
         let start_us = flow.start_us as i64;

@@ -20,8 +20,8 @@ struct Episode {
     restored_us: Option<i64>,
 }
 
-/// `timeouts`, `spurious_timeouts` and `timeout_undo_us` of what begins within the window. Nothing where the kernel does
-/// not count timeouts.
+/// `timeouts`, `spurious_timeouts` and `timeout_undo_us` of what begins within the window. Nothing where the kernel
+/// does not count timeouts.
 pub fn timeouts(scope: &str, streams: &BTreeMap<u32, Vec<&TcpSample>>, window: Window, found: &mut Figures) {
     if streams.values().flatten().any(|sample| sample.timeouts.is_none()) {
         return;

@@ -25,7 +25,8 @@ impl Plan {
             Backend::Hosts => 0.0,
             _ => self.links.iter().filter(|cable| cable.path.is_some()).count() as f64,
         };
-        // Whose connections a relay takes over is not told apart: all of them at most, two ends and two directions each.
+        // Whose connections a relay takes over is not told apart: all of them at most, two ends and two directions
+        // each.
         let relayed = if self.relays.is_empty() { 0.0 } else { connections };
         let row = TCP_ROW_BYTES * 2.0 * (connections + relayed)
             + QUEUE_ROW_BYTES * 2.0 * paths

@@ -37,7 +37,8 @@ pub struct Plan {
     pub repeat: u32,
     /// Seed of every random choice of this run.
     pub seed: u64,
-    /// How many times slower than meant it is carried out where it is emulated. Every other value is the experiment's own.
+    /// How many times slower than meant it is carried out where it is emulated. Every other value is the experiment's
+    /// own.
     #[serde(default, skip_serializing_if = "Dilation::is_none")]
     pub dilation: Dilation,
     /// The flow the experiment is about.

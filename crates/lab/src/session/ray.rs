@@ -122,7 +122,8 @@ pub struct Ray {
 
 impl Ray {
     /// Joins the cluster at `address`, as `ray.init` takes it. Without one: at `RAY_ADDRESS`, or else one of its own on
-    /// this host. At most `at_once` runs will be under way. `program` is tried on workers before the one installed there.
+    /// this host. At most `at_once` runs will be under way. `program` is tried on workers before the one installed
+    /// there.
     ///
     /// # Errors
     /// See [`RayError`].

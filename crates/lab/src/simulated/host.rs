@@ -67,8 +67,8 @@ impl<'a> HostParameters<'a> {
     }
 
     /// Payload of a receive buffer. The kernel counts its bookkeeping, too, and learns from what arrives how much that
-    /// is (scaling_ratio): packets that passed an emulated path fill half with it or little less (measured: 0.52 to 0.63
-    /// is window); those that a plain cable brought come in bundles, with next to none (0.94).
+    /// is (scaling_ratio): packets that passed an emulated path fill half with it or little less (measured: 0.52 to
+    /// 0.63 is window); those that a plain cable brought come in bundles, with next to none (0.94).
     pub fn receive_buffer_bytes(
         &self,
         fixed_bytes: Option<u64>,

@@ -51,7 +51,8 @@ pub enum SourceError {
     NoList(PathBuf),
 }
 
-/// Most files that one builds on, each as often as it is included: a few that include each other twice would be thousands.
+/// Most files that one builds on, each as often as it is included: a few that include each other twice would be
+/// thousands.
 const FILES_MAX: usize = 100;
 /// Longest file.
 const FILE_BYTES_MAX: u64 = 4_000_000;

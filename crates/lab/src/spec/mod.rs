@@ -99,9 +99,11 @@ pub struct Head {
     pub start_within: Nanos,
     /// Share of busy CPU above which a run is invalid; without it a busy CPU is only noted.
     pub cpu_limit: Option<f64>,
-    /// Share of dropped packets that hold-ups of the machine may have caused; more, and a run is invalid. 0.25 when absent.
+    /// Share of dropped packets that hold-ups of the machine may have caused; more, and a run is invalid. 0.25 when
+    /// absent.
     pub hold_up_limit: Option<f64>,
-    /// Emulated runs are carried out so many times slower, `"auto"`: as the path needs; figures are in the experiment's time.
+    /// Emulated runs are carried out so many times slower, `"auto"`: as the path needs; figures are in the experiment's
+    /// time.
     #[serde(default)]
     pub dilate: DilateSpec,
     /// Sysctls of every host; a host's own come on top.
@@ -219,7 +221,8 @@ pub struct FlowSpec {
     pub sndbuf: Option<Size>,
     /// Receive buffer; autotuned when absent.
     pub rcvbuf: Option<Size>,
-    /// Most payload of each connection in flight: it sends at most a window per round trip, emulated as simulated (TCP).
+    /// Most payload of each connection in flight: it sends at most a window per round trip, emulated as simulated
+    /// (TCP).
     pub window: Option<Size>,
     /// Bytes per write.
     pub block: Option<Size>,

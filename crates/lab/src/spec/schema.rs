@@ -1,7 +1,7 @@
 //! The experiment file as JSON Schema (draft 7, which editors of TOML know): made from the types that read it.
 //!
-//! It is somewhat wider than the reader: nothing is required of a file that others include, dotted keys may be anything.
-//! `longfat lab check` says the rest.
+//! It is somewhat wider than the reader: nothing is required of a file that others include, dotted keys may be
+//! anything. `longfat lab check` says the rest.
 
 use super::{ExpectSpec, FlowSpec, FollowSpec, Head, HostSpec, PublishedSpec, RelaySpec, sweep::Filter};
 use longfat_cc::Algorithm;

@@ -29,7 +29,8 @@ pub struct Told {
     pub other: usize,
 }
 
-/// One announcement to `hosts` x `nodes_each` nodes: those of one host share its interface and have sockets of their own.
+/// One announcement to `hosts` x `nodes_each` nodes: those of one host share its interface and have sockets of their
+/// own.
 pub fn tell(tag: &str, hosts: usize, nodes_each: usize, patience: Duration) -> Told {
     let lease = Lease::take(&format!("{tag}{}", std::process::id())).unwrap();
     let (router, switch) = (lease.namespace("r").unwrap(), lease.namespace("sw").unwrap());

@@ -2,8 +2,8 @@
 //!
 //! Everything that the two programs saw is compared: what connect() said, bytes and their order, places of urgent marks
 //! and their bytes, how the end came (FIN, reset, another error, silence), how much later, what a write said, and the
-//! client's address as the server sees it. A difference stands unless it is one of [`Allowed`], or plain forwarding itself
-//! comes to the relay's outcome when it is repeated (the programs' own races: [`super::judge`]).
+//! client's address as the server sees it. A difference stands unless it is one of [`Allowed`], or plain forwarding
+//! itself comes to the relay's outcome when it is repeated (the programs' own races: [`super::judge`]).
 
 use super::{
     program::{End, Mark, Seen, byte_at},
@@ -20,22 +20,23 @@ use std::{
 /// Ends may be heard so much later: buffers in between, a busy machine, and a SYN that is lost costs a second.
 const LATE: Duration = Duration::from_millis(1500);
 
-/// What was said last is under way for so long at most when nothing holds it up; the two programs' clocks begin as much apart.
+/// What was said last is under way for so long at most when nothing holds it up; the two programs' clocks begin as much
+/// apart.
 const UNDER_WAY: Duration = Duration::from_millis(20);
 
 /// Every difference that is none, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
-    /// Early acceptance has answered before the server refuses: connect() succeeds, then comes a reset. A client that leaves
-    /// before that has a connection, which its own kernel keeps (EADDRNOTAVAIL from the same port).
+    /// Early acceptance has answered before the server refuses: connect() succeeds, then comes a reset. A client that
+    /// leaves before that has a connection, which its own kernel keeps (EADDRNOTAVAIL from the same port).
     RefusedEarly,
     /// A reset overtakes what its sender has not sent yet: how much that is depends on the path's buffers. What
     /// was said long before it must have come, of what was said just before it something.
     CutByReset,
     /// A program that leaves before it hears the end has heard what had come by then, which is a matter of time.
     LeftBefore,
-    /// close() sends a reset where unread bytes wait, else a FIN, and what comes later is answered by a reset: where not all
-    /// had been heard when a program left, the other end may see either, and be told before it has read all.
+    /// close() sends a reset where unread bytes wait, else a FIN, and what comes later is answered by a reset: where
+    /// not all had been heard when a program left, the other end may see either, and be told before it has read all.
     TornByClose,
     /// The path's buffers hold more or less: a write that was taken as a whole is not told that the other has left,
     /// where one that still waited is; of one that fails more or less had been taken.
@@ -44,15 +45,16 @@ pub enum Allowed {
     Sooner,
     /// What the relay has acknowledged is delivered before a reset, for two seconds at most.
     DeliveredFirst,
-    /// The client's own kernel keeps a pair of ports until the last acknowledgement, which the relay sends sooner: the port
-    /// can be used again where connect() says EADDRNOTAVAIL with plain forwarding.
+    /// The client's own kernel keeps a pair of ports until the last acknowledgement, which the relay sends sooner: the
+    /// port can be used again where connect() says EADDRNOTAVAIL with plain forwarding.
     FreedSooner,
-    /// And where its own last bytes are still under way when the program leaves, that kernel says EADDRNOTAVAIL to who connects
-    /// from the port at once: the end is heard sooner with the relay, or what the relay took was still waiting for it
-    /// where plain forwarding had told of the server's reset, or the server happened to hear it all a little later.
+    /// And where its own last bytes are still under way when the program leaves, that kernel says EADDRNOTAVAIL to who
+    /// connects from the port at once: the end is heard sooner with the relay, or what the relay took was still waiting
+    /// for it where plain forwarding had told of the server's reset, or the server happened to hear it all a little
+    /// later.
     KeptLonger,
-    /// The kernel's own TCP stands still now and then, with a small window and an urgent byte that is taken out of line: with
-    /// plain forwarding or on the relay's leg.
+    /// The kernel's own TCP stands still now and then, with a small window and an urgent byte that is taken out of
+    /// line: with plain forwarding or on the relay's leg.
     StoodStill,
     /// TCP has one urgent pointer: a mark that another follows before it was read may be told or not.
     OvertakenMark,
@@ -194,7 +196,8 @@ fn meetings(dialogue: &Dialogue, talk: usize, outcomes: (&Outcome, &Outcome), sa
     }
 }
 
-/// The client left its last connection with bytes of its own under way, as it did not with plain forwarding, or for longer.
+/// The client left its last connection with bytes of its own under way, as it did not with plain forwarding, or for
+/// longer.
 fn is_kept_longer(dialogue: &Dialogue, talk: usize, (plain, relayed): (&Outcome, &Outcome)) -> bool {
     let is_kept = relayed[talk].connected == Err(Errno::EADDRNOTAVAIL) && plain[talk].connected.is_ok();
     let both_met = |last: &usize| plain[*last].client.is_some() && relayed[*last].client.is_some();

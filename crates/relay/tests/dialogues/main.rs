@@ -4,8 +4,8 @@
 //!     DIALOGUES=10000 cargo test --release -p longfat-relay --test dialogues -- --nocapture made_up
 //!
 //! (`make soak-relay-dialogues`) as many as one likes, others each time; `DIALOGUES_SEED` repeats a run,
-//! `DIALOGUES_AT_ONCE` of them (40) are under way together. Of a difference the smallest dialogue that still shows it is
-//! printed as Rust, for a regression test.
+//! `DIALOGUES_AT_ONCE` of them (40) are under way together. Of a difference the smallest dialogue that still shows it
+//! is printed as Rust, for a regression test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "../bed/mod.rs"]

@@ -97,8 +97,8 @@ fn add_lanes(bed: &Bed) {
     bed.client.run(|| sysctl::write("net.ipv6.ip_nonlocal_bind", "1")).unwrap().unwrap();
 }
 
-/// An interface asks for no IPv6 neighbour on behalf of others before its own address is known to be unique, which takes a
-/// second.
+/// An interface asks for no IPv6 neighbour on behalf of others before its own address is known to be unique, which
+/// takes a second.
 fn meet_neighbours(bed: &Bed) {
     for address in ["10.71.2.2:9000", "[fd71:2::2]:9000"] {
         drop(bed.pair(&bed.listen(address), address.parse().unwrap()));

@@ -21,7 +21,7 @@ struct Points {
 
 /// Figures of one flow's greater direction: those over time, and the distributions.
 pub struct FlowFigures {
-    /// They share their zoom.
+    /// Figures over time, which share their zoom.
     pub over_time: Vec<Figure>,
     /// Gaps between packets.
     pub distributions: Vec<Figure>,

@@ -1,5 +1,5 @@
-//! Which charts a result deserves: up to six over all cases, those that few cases can share over time, and six or seven over
-//! time for each run.
+//! Which charts a result deserves: up to six over all cases, those that few cases can share over time, and six or seven
+//! over time for each run.
 
 pub(crate) mod overview;
 mod panels;
@@ -75,7 +75,7 @@ pub enum Panel {
         /// The figure.
         figure: Box<Figure>,
     },
-    /// Nothing to draw.
+    /// The figure has nothing to draw.
     Absent {
         /// What it would have shown.
         title: &'static str,

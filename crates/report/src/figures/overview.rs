@@ -1,4 +1,5 @@
-//! The charts over all cases: goodput, and where they have them shares, flows, latencies, and errors of the available bandwidth.
+//! The charts over all cases: goodput, and where they have them shares, flows, latencies, and errors of the available
+//! bandwidth.
 
 use super::samples::StreamGoodput;
 use crate::{
@@ -72,8 +73,8 @@ fn goodput_in_words(cases: &[CaseSummary], unit: Unit) -> String {
     cases.iter().map(sentence).collect()
 }
 
-/// How far the available bandwidth that was measured lay from what was free, in each case: every repeat, the median, and how
-/// far the connection itself trusted it.
+/// How far the available bandwidth that was measured lay from what was free, in each case: every repeat, the median,
+/// and how far the connection itself trusted it.
 pub fn avail_error(experiment: &Experiment, id: &str) -> Option<Figure> {
     let error = column_of("avail_error_ratio")?;
     let unit = experiment.summary.column_unit(error)?;

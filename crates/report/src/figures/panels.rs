@@ -1,5 +1,6 @@
-//! The charts of one run over time: six, and a seventh where a connection measured its path. One colour per thing in all of them: the focus flow is style 0, other
-//! flows of one stream 1, the relay's long leg 2; flows of many streams are drawn pale.
+//! The charts of one run over time: six, and a seventh where a connection measured its path. One colour per thing in
+//! all of them: the focus flow is style 0, other flows of one stream 1, the relay's long leg 2; flows of many streams
+//! are drawn pale.
 
 use super::{
     Panel, RunSamples,

@@ -35,7 +35,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Of the run that stands for a case.
+    /// Series of the run that stands for a case.
     pub fn of(case: &Case, index: usize, samples: &RunSamples, focus: Option<&str>) -> Shown {
         let run = &case.runs[index].manifest;
         let window = (run.window_start_us as f64 / 1e6, run.window_end_us as f64 / 1e6);

@@ -19,7 +19,7 @@ const CLASSES: [f64; 4] = [0.75, 0.6, 0.4, 0.0];
 pub struct Trust {
     /// Error over confidence, a mark per case.
     pub figure: Figure,
-    /// Of their ranks: -1 when the more a case is trusted the less it is off.
+    /// Correlation of ranks: -1 when the more a case is trusted the less it is off.
     pub rank_correlation: f64,
     /// By confidence, the most trusted first; those without a case are left out.
     pub classes: Vec<Class>,
@@ -32,7 +32,7 @@ pub struct Class {
     pub from: f64,
     /// Below this one; `None` for the most trusted.
     pub below: Option<f64>,
-    /// Of each case, as a share of the capacity, ascending.
+    /// Error of each case, as a share of the capacity, ascending.
     pub errors: Vec<f64>,
 }
 

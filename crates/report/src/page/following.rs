@@ -107,7 +107,7 @@ fn verdict(pair: &Pair<'_>, focus: &str) -> &'static str {
     }
 }
 
-/// Nothing without a figure that both sides have.
+/// Changes between the two sides; `None` without a figure that both have.
 fn changes(pair: &Pair<'_>, focus: &str) -> Option<Vec<Change>> {
     let of = |name: &&str| {
         let both = spread(pair.alone, name, focus).zip(spread(pair.followed, name, focus));
@@ -175,7 +175,7 @@ fn pairs(experiment: &Experiment) -> Vec<Pair<'_>> {
     found
 }
 
-/// Nothing as long as no run of it was made.
+/// Whether hosts of the case follow a link; `None` as long as no run of the case was made.
 fn is_followed(case: &Case) -> Option<bool> {
     let plan = case.runs.first()?.plan::<serde_json::Value>().ok()?;
     Some(

@@ -1,4 +1,5 @@
-//! Emulated figures beside what the simulator makes of the same plans: those that are apart at once, the others folded away.
+//! Emulated figures beside what the simulator makes of the same plans: those that are apart at once, the others folded
+//! away.
 
 use super::tables::{column_heading, scrolling, text_heading};
 use crate::{load::Experiment, plot::svg::escape, quantity::Quantity};

@@ -43,7 +43,7 @@ pub struct Dot {
 pub struct Row {
     /// Plain text; wrapped.
     pub label: String,
-    /// Its figure in words, at the right end of the label's last line.
+    /// Figure in words, at the right end of the label's last line.
     pub note: String,
     /// Drawn first to last.
     pub dots: Vec<Dot>,

@@ -33,7 +33,7 @@ pub struct Histogram {
     pub title: String,
     /// As [`Figure::description`].
     pub description: String,
-    /// Of the axis.
+    /// Unit of the axis.
     pub unit: String,
     /// In order.
     pub bars: Vec<Bar>,

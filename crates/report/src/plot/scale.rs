@@ -100,7 +100,7 @@ impl Scale {
     }
 }
 
-/// Of the values of 1, 2 or 5 times a power of ten about `value` that `fit`, the one `choose` prefers.
+/// Value of 1, 2 or 5 times a power of ten about `value`, among those that `fit`, that `choose` prefers.
 fn around(value: f64, choose: fn(f64, f64) -> f64, start: f64, fit: impl Fn(f64) -> bool) -> f64 {
     let decade = value.log10().floor() as i32;
     let decades = decade - 1..=decade + 1;

@@ -18,7 +18,7 @@ use std::{
     time::SystemTime,
 };
 
-/// Of each program's records the last so many bytes are drawn: half a minute and more of a hundred connections.
+/// Bytes of each program's latest records that are drawn: half a minute and more of a hundred connections.
 const TAIL_BYTES: u64 = 4 << 20;
 /// Runs under way that are shown; simulated ones go side by side.
 const SHOWN: usize = 4;
@@ -46,7 +46,7 @@ pub struct LiveRun {
     figures: Option<RunFigures>,
 }
 
-/// Those under way in a result's directory, as they are `now`.
+/// Runs under way in a result's directory, as they are `now`.
 pub fn runs(directory: &Path, now: SystemTime) -> Vec<LiveRun> {
     let under_way = super::shelf::under_way(directory).into_iter().take(SHOWN).enumerate();
     under_way.filter_map(|(index, path)| run(&path, now, &format!("live{index}")).ok()).collect()

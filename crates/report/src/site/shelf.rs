@@ -35,7 +35,7 @@ pub struct Shelf {
 /// One result, or one run by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// Its directory below the one looked through, parts apart by `/`; `.` is that one itself.
+    /// Directory of the result below the one looked through, parts apart by `/`; `.` is that one itself.
     pub id: String,
     /// Name of the experiment.
     pub name: String,
@@ -66,7 +66,7 @@ pub enum State {
     Interrupted,
     /// A run of no result.
     Single,
-    /// Its manifest cannot be read.
+    /// The manifest cannot be read.
     Damaged,
 }
 
@@ -153,7 +153,7 @@ impl Shelf {
         self.found.iter().find(|found| found.id == id)
     }
 
-    /// Its directory.
+    /// Directory of a result that was found.
     pub fn directory(&self, found: &Found) -> PathBuf {
         if found.id == "." { self.root.clone() } else { self.root.join(&found.id) }
     }

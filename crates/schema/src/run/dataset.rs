@@ -1,5 +1,6 @@
-//! Every figure of every run of a result in one table, `results.parquet`: a row per run and thing (flow, link direction,
-//! relay direction, or the run as a whole), a column per axis and per metric. What sweeps are plotted and queried by.
+//! Every figure of every run of a result in one table, `results.parquet`: a row per run and thing (flow, link
+//! direction, relay direction, or the run as a whole), a column per axis and per metric. What sweeps are plotted and
+//! queried by.
 
 use super::{AxisPoint, RunError, RunManifest, TableError, directory::create_new, table::properties};
 use arrow::{

@@ -140,8 +140,8 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunError> {
     fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))
 }
 
-/// A file that was not there before. An old one of that name is removed; a link that somebody planted there (in /tmp, say)
-/// is removed and not followed.
+/// A file that was not there before. An old one of that name is removed; a link that somebody planted there (in /tmp,
+/// say) is removed and not followed.
 pub(super) fn create_new(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -38,9 +38,10 @@ impl Start {
 pub enum RunStatus {
     /// Everything was as planned.
     Done,
-    /// It ran, but its numbers must not be trusted: the emulator was late, a flow had another cc than planned…
+    /// The run took place, but its numbers must not be trusted: the emulator was late, a flow had another cc than
+    /// planned…
     Invalid,
-    /// It did not run to its end. So is a run of which nothing is known.
+    /// The run did not come to its end, or nothing is known about it.
     #[default]
     Failed,
 }
@@ -210,7 +211,7 @@ pub struct Machine {
     pub load_average: f64,
     /// Clock source of its kernel.
     pub clock_source: String,
-    /// Its clock, as the machine that led the run saw it.
+    /// Clock of the machine, as the machine that led the run saw it.
     pub clock: ClockEstimate,
 }
 
@@ -219,7 +220,7 @@ pub struct Machine {
 pub struct ClockEstimate {
     /// By so much; every time of the run's tables was brought to one clock by it.
     pub offset_us: i64,
-    /// It is wrong by this much at most, where the two directions of the way there are alike or not.
+    /// Greatest error of the offset, where the two directions of the way there are alike or not.
     pub error_us: u64,
     /// How much further ahead it was after the run than before.
     pub drift_us: i64,
@@ -292,7 +293,7 @@ pub struct CaseInfo {
     /// Where it stands in the sweep; empty without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub axes: Vec<AxisPoint>,
-    /// The same figures as published elsewhere, to stand beside ours.
+    /// Figures as published elsewhere, to stand beside ours.
     pub published: Vec<Metric>,
 }
 

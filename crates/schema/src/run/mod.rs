@@ -67,7 +67,7 @@ pub enum RunError {
     Newer {
         /// Which file.
         path: String,
-        /// Its version.
+        /// Schema version of the file.
         found: u32,
         /// Ours.
         known: u32,

@@ -1,5 +1,5 @@
-//! Names of files and directories of runs. They come from files that may be a stranger's, and end up in paths, in SQL and on
-//! terminals: only what is harmless in all of them is a name.
+//! Names of files and directories of runs. They come from files that may be a stranger's, and end up in paths, in SQL
+//! and on terminals: only what is harmless in all of them is a name.
 
 /// Longest name of one file or directory, as file systems have it.
 const NAME_BYTES_MAX: usize = 255;

@@ -24,14 +24,14 @@ const MANIFESTS_BYTES_MAX: u64 = 1 << 30;
 /// One file as it was when it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
-    /// Its length.
+    /// Length of the file.
     pub bytes: u64,
-    /// Its SHA-256, in hexadecimal.
+    /// SHA-256 of the file, in hexadecimal.
     pub sha256: String,
 }
 
 impl FileRecord {
-    /// Of a file as it is now.
+    /// Length and hash of a file as it is now.
     ///
     /// # Errors
     /// It cannot be read to its end.
@@ -39,7 +39,7 @@ impl FileRecord {
         FileRecord::read(File::open(path)?, |_| Ok(()))
     }
 
-    /// Of everything a reader gives; `keep` has it as well.
+    /// Length and hash of everything a reader gives; `keep` has the bytes as well.
     fn read(mut from: impl Read, mut keep: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<FileRecord> {
         let mut hash = Sha256::new();
         let mut chunk = vec![0; CHUNK_BYTES];

@@ -20,7 +20,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of the finite numbers among `values`; `None` when there is none.
+    /// Spread of the finite numbers among `values`; `None` when there is none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -32,9 +32,9 @@ impl Spread {
     }
 }
 
-/// Where a figure of two medians (their ratio, their difference) lies with this confidence, as far as the repeats on both
-/// sides tell: the percentile bootstrap (Efron 1979). The same draws every time: judging the same runs again must not
-/// change the verdict. `None` without values on both sides, or when the figure is no number in some resample.
+/// Where a figure of two medians (their ratio, their difference) lies with this confidence, as far as the repeats on
+/// both sides tell: the percentile bootstrap (Efron 1979). The same draws every time: judging the same runs again must
+/// not change the verdict. `None` without values on both sides, or when the figure is no number in some resample.
 pub fn bootstrap(sides: [&[f64]; 2], confidence: f64, figure: impl Fn(f64, f64) -> f64) -> Option<[f64; 2]> {
     let mut random = SplitMix64::new(0);
     let mut drawn = Vec::new();

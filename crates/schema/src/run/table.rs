@@ -33,13 +33,13 @@ pub enum TableError {
     /// The file.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// Its Parquet.
+    /// Fault of the Parquet file.
     #[error("not a readable Parquet table: {0}")]
     Parquet(#[from] parquet::errors::ParquetError),
-    /// Its batches.
+    /// Fault of the Arrow batches.
     #[error("not a readable Parquet table: {0}")]
     Arrow(#[from] arrow::error::ArrowError),
-    /// Its columns.
+    /// Fault of the columns.
     #[error("columns do not fit the record: {0}")]
     Columns(#[from] serde_arrow::Error),
 }

@@ -1,5 +1,5 @@
-//! An emulated run beside its twin: what the simulator makes of the same plan. An emulation that was held up may look well in
-//! itself; beside its twin it does not.
+//! An emulated run beside its twin: what the simulator makes of the same plan. An emulation that was held up may look
+//! well in itself; beside its twin it does not.
 
 use super::{Metric, RunManifest, RunStatus, Spread, bootstrap};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// What the simulator made of a run's plan.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Twin {
-    /// Its figures; none where the plan cannot be simulated.
+    /// Figures of the simulated twin; none where the plan cannot be simulated.
     pub metrics: Vec<Metric>,
     /// What of the plan is not simulated, or why it is not at all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -41,8 +41,8 @@ fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
     }
 }
 
-/// 2 to 3: a flow says by which law its datagrams leave; it was even, or with a seed for it Poisson. A path says how long
-/// it may stand still; it was 2 % of the time.
+/// 2 to 3: a flow says by which law its datagrams leave; it was even, or with a seed for it Poisson. A path says how
+/// long it may stand still; it was 2 % of the time.
 fn arrivals_and_pauses(kind: Kind, fields: &mut Map<String, Value>) {
     if kind != Kind::Plan {
         return;
@@ -80,7 +80,7 @@ pub fn read_versioned<T: DeserializeOwned>(path: &Path, kind: Kind) -> Result<T,
     Ok(parse_versioned(&text, &path.display().to_string(), kind)?.0)
 }
 
-/// The same of bytes; `path` is what messages call them. Also the version they were written under.
+/// Parses bytes, called `path` in messages. Gives the version they were written under, too.
 ///
 /// # Errors
 /// They are damaged, or were written by a newer longfat.

@@ -21,18 +21,18 @@ pub struct Finding {
 /// What can be wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Its bytes are others than were recorded.
+    /// The file's bytes are others than were recorded.
     Changed {
         /// As recorded.
         then: FileRecord,
         /// As found.
         now: FileRecord,
     },
-    /// It was recorded and is not there.
+    /// The file was recorded and is not there.
     Missing,
-    /// It is there and was not recorded.
+    /// The file is there and was not recorded.
     Extra,
-    /// It is no regular file.
+    /// What has the file's name is no regular file.
     NotAFile,
     /// A pack holds it more than once.
     Twice,

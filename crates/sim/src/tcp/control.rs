@@ -22,7 +22,7 @@ impl Control {
         control
     }
 
-    /// Its name in the kernel.
+    /// Name of the congestion control in the kernel.
     pub fn name(&self) -> String {
         self.algorithm.kernel_name()
     }

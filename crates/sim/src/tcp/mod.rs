@@ -34,7 +34,7 @@ use sender::Sender;
 /// How far the handshake is (RFC 9293, section 3.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing has happened.
+    /// The connection has not begun.
     Closed,
     /// A SYN was sent.
     SynSent,
@@ -47,7 +47,7 @@ pub enum Phase {
 /// Where an endpoint is and whom it speaks to.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
-    /// Its number in the event queue.
+    /// Number of the entity in the event queue.
     pub entity: u32,
     /// Start of its route to the peer.
     pub route: u32,

@@ -1,4 +1,5 @@
-//! Pacing: bursts at a rate (tcp_update_pacing_rate, tcp_tso_autosize), and algorithms that shape it to measure with it.
+//! Pacing: bursts at a rate (tcp_update_pacing_rate, tcp_tso_autosize), and algorithms that shape it to measure with
+//! it.
 
 use super::sender::Sender;
 use longfat_cc::Sending;

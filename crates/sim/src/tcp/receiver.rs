@@ -61,7 +61,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Nothing received.
+    /// Receiver that has received nothing.
     pub fn new(plan: &EndpointPlan, mss_bytes: u32) -> Receiver {
         let capacity_bytes = plan.receive_buffer_bytes;
         let clamp_bytes = plan.window_bytes.unwrap_or(u64::MAX);

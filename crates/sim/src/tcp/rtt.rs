@@ -49,7 +49,7 @@ impl Rtt {
         (self.srtt_8us >> 3) as u32
     }
 
-    /// Its variation.
+    /// Variation of the round-trip time.
     pub fn rttvar_us(&self) -> u32 {
         (self.rttvar_4us >> 2) as u32
     }

@@ -12,7 +12,7 @@ pub mod mark {
     pub const LOST: u8 = 2;
     /// A retransmission of it is in flight.
     pub const RETRANS: u8 = 4;
-    /// It was retransmitted at some time.
+    /// The segment was retransmitted at some time.
     pub const EVER_RETRANS: u8 = 8;
     /// The application had no more to give.
     pub const PUSH: u8 = 16;
@@ -174,7 +174,7 @@ impl Scoreboard {
         self.hint = self.hint.min(number);
     }
 
-    /// Nothing is taken for lost any more: a reduction is undone.
+    /// Takes no segment for lost any more: a reduction is undone.
     pub fn unmark_lost(&mut self) {
         self.sent.iter_mut().for_each(|sent| sent.flags &= !mark::LOST);
         self.lost_out = 0;

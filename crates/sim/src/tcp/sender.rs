@@ -24,7 +24,7 @@ const REORDERING_MAX: u64 = 300;
 /// Recovery state (tcp_ca_state); the numbers are the contract's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CaState {
-    /// Nothing unusual.
+    /// No loss, and no sign of one.
     Open = 0,
     /// Duplicate acknowledgements or SACK, no loss yet.
     Disorder = 1,
@@ -52,19 +52,19 @@ impl CaState {
 /// What an acknowledgement turned out to be.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Found {
-    /// It acknowledged new segments cumulatively.
+    /// Whether the ACK acknowledged new segments cumulatively.
     pub advanced: bool,
-    /// It acknowledged segments selectively for the first time.
+    /// Whether the ACK acknowledged segments selectively for the first time.
     pub sacked: bool,
-    /// It carried data or moved the window.
+    /// Whether the ACK carried data or moved the window.
     pub not_dup: bool,
-    /// It echoed congestion.
+    /// Whether the ACK echoed congestion.
     pub ece: bool,
-    /// It told of a duplicate.
+    /// Whether the ACK told of a duplicate.
     pub dsack: bool,
-    /// It acknowledged something that had been retransmitted.
+    /// Whether the ACK acknowledged something that had been retransmitted.
     pub retrans_acked: bool,
-    /// It acknowledged something never retransmitted, sent before the reduction began.
+    /// Whether the ACK acknowledged something never retransmitted, sent before the reduction began.
     pub original_acked: bool,
     /// A retransmission was found lost.
     pub lost_retrans: bool,
@@ -93,7 +93,7 @@ pub struct Found {
 pub struct Rack {
     /// When the most recently sent of the delivered segments was sent.
     pub sent_ns: u64,
-    /// Its number.
+    /// Number of that segment.
     pub number: u64,
     /// How long its delivery took.
     pub rtt_ns: u64,
@@ -123,7 +123,7 @@ pub enum Limit {
 /// What an acknowledgement allows beyond new data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rexmit {
-    /// Nothing.
+    /// The acknowledgement allows new data, and nothing more.
     None,
     /// Retransmit what is lost.
     Lost,
@@ -202,7 +202,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Nothing sent.
+    /// Sender that has sent nothing.
     pub fn new(plan: &EndpointPlan, tunables: Tunables, mss_bytes: u32) -> Sender {
         let control = Control::new(tunables, mss_bytes);
         Sender {
@@ -509,7 +509,7 @@ impl Sender {
         }
     }
 
-    /// Nothing is outstanding: rates count from now.
+    /// Counts rates from now on: nothing is outstanding.
     pub(super) fn restart_rate(&mut self, now_ns: u64) {
         self.delivery.at_ns = now_ns;
     }

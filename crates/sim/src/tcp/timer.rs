@@ -14,7 +14,7 @@ pub const TIMER_MIN_NS: u64 = 2_000_000;
 /// What a timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// The timer is off.
     Off,
     /// Retransmission timeout.
     Retransmission,

@@ -1,5 +1,5 @@
-//! A table from a stranger: no page of it may become more than a page ever does. The library decodes as much as the page itself
-//! says it will be, which may be 2 GiB, and zstd makes 128 KiB of four octets.
+//! A table from a stranger: no page of it may become more than a page ever does. The library decodes as much as the
+//! page itself says it will be, which may be 2 GiB, and zstd makes 128 KiB of four octets.
 
 use parquet::{
     errors::{ParquetError, Result},

@@ -1,5 +1,5 @@
-//! The compact form of a capture: one row of a Parquet table for each packet, with what its headers say in columns. Everything
-//! that an analysis reads of a packet is there, and not the octets themselves. The columns are described in
+//! The compact form of a capture: one row of a Parquet table for each packet, with what its headers say in columns.
+//! Everything that an analysis reads of a packet is there, and not the octets themselves. The columns are described in
 //! `docs/design/capture.md`.
 //!
 //! - `row`: the columns, both ways.
@@ -21,7 +21,7 @@ const ABOUT: &str = "longfat.capture";
 /// What stands beside the table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct About {
-    /// Of this form; readers refuse a newer one.
+    /// Schema version of this form; readers refuse a newer one.
     schema_version: u32,
     #[serde(flatten)]
     origin: Origin,

@@ -91,8 +91,8 @@ pub struct Args {
     /// Let the kernel measure what capturing takes of the traffic's time.
     #[arg(long)]
     observer_cost: bool,
-    /// Started by root: the user it becomes when it captures; 'root' to stay [default: longfat, or else nobody]. Files are
-    /// root's all the same.
+    /// Started by root: the user it becomes when it captures; 'root' to stay [default: longfat, or else nobody]. Files
+    /// are root's all the same.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// Print the summary as JSON.

@@ -25,8 +25,8 @@ pub struct PackArgs {
 
 /// Unpack a packed run or result, when it is whole.
 ///
-/// It is read to its end first: how many files and bytes it becomes is told before anything is written, and what is much
-/// larger than its pack is refused.
+/// It is read to its end first: how many files and bytes it becomes is told before anything is written, and what is
+/// much larger than its pack is refused.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab unpack conversion-20250131T120000Z.tar.zst -o runs")]
@@ -42,10 +42,11 @@ pub struct UnpackArgs {
     max_size: Option<Size>,
 }
 
-/// Check that a run or result, packed or not, is what was written: every file that changed, is missing or came in is named.
+/// Check that a run or result, packed or not, is what was written: every file that changed, is missing or came in is
+/// named.
 ///
-/// A run's manifest holds the SHA-256 of all its other files and, as its seal, of itself; the result's manifest holds the
-/// seals of its runs. They tell damage and change, not forgery: to prove who made it, sign the pack.
+/// A run's manifest holds the SHA-256 of all its other files and, as its seal, of itself; the result's manifest holds
+/// the seals of its runs. They tell damage and change, not forgery: to prove who made it, sign the pack.
 ///
 /// Exit codes: 0 everything is as it was recorded; 1 something is not; 2 it cannot be read.
 #[derive(clap::Args)]

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 /// Put two results (or two runs) beside each other: figures case by case, and which parameters differ.
 ///
-/// Figures are medians over the valid repeats, [least – greatest]; a ratio is B over A, with its 95 % bootstrap interval
-/// where both sides have three valid repeats or more. '≠' marks figures that differ by more than the repeats' spread
-/// explains (of figures that are alike, one in twenty seems to). Cases are matched by name; where each side has a single
-/// one, those two are.
+/// Figures are medians over the valid repeats, [least – greatest]; a ratio is B over A, with its 95 % bootstrap
+/// interval where both sides have three valid repeats or more. '≠' marks figures that differ by more than the repeats'
+/// spread explains (of figures that are alike, one in twenty seems to). Cases are matched by name; where each side has
+/// a single one, those two are.
 ///
 /// Exit codes: 0 compared; 1 a figure differs by more than --within; 2 failed.
 #[derive(clap::Args)]

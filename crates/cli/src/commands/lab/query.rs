@@ -20,10 +20,11 @@ const NO_DUCKDB: i32 = 3;
 
 /// Ask results by SQL.
 ///
-/// The table 'results' has a row per run and thing (flow, link direction, relay direction; '' for the run as a whole) in
-/// 'of', a row per stream with 'stream' set, a column per axis of the sweep ('rate' and, as a number, 'rate_bps') and a
-/// column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'trace' and 'note' are the samples
-/// of all runs; 'run' joins them with 'results'. An axis that is called like another column gets '_axis' at its end.
+/// The table 'results' has a row per run and thing (flow, link direction, relay direction; '' for the run as a whole)
+/// in 'of', a row per stream with 'stream' set, a column per axis of the sweep ('rate' and, as a number, 'rate_bps')
+/// and a column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'trace' and 'note'
+/// are the samples of all runs; 'run' joins them with 'results'. An axis that is called like another column gets
+/// '_axis' at its end.
 ///
 /// The query sees these tables and nothing else: other files, the network and extensions are off.
 ///
@@ -149,8 +150,8 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Text that a spreadsheet would take for a formula begins with an apostrophe, which it shows as text: names and labels may
-/// come from a stranger's run.
+/// Text that a spreadsheet would take for a formula begins with an apostrophe, which it shows as text: names and labels
+/// may come from a stranger's run.
 fn harmless(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     if is_formula { format!("'{text}") } else { text.to_owned() }

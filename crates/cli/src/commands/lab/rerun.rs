@@ -19,11 +19,13 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-/// Make a run, or every run of a result, again: from 'plan.json' and 'manifest.json' alone, in the world it was made in.
+/// Make a run, or every run of a result, again: from 'plan.json' and 'manifest.json' alone, in the world it was made
+/// in.
 ///
-/// In the simulator the same plan gives the same tables, bit for bit: what comes out otherwise is named, down to the row
-/// and column, and is exit code 1. The tables of the old run are not needed for that, only to say which rows differ.
-/// Emulated runs never repeat exactly: which figures and parameters differ is shown, as 'longfat lab compare' does.
+/// In the simulator the same plan gives the same tables, bit for bit: what comes out otherwise is named, down to the
+/// row and column, and is exit code 1. The tables of the old run are not needed for that, only to say which rows
+/// differ. Emulated runs never repeat exactly: which figures and parameters differ is shown, as 'longfat lab compare'
+/// does.
 ///
 /// Exit codes: 0 made again, and the same where it is simulated; 1 something came out otherwise; 2 failed; 3 this host
 /// cannot do it.

@@ -22,8 +22,8 @@ use std::{
     thread,
 };
 
-/// Make one run for a session elsewhere: a job as a line of JSON on standard input, the packed run on standard output. It
-/// is given up when standard input ends before.
+/// Make one run for a session elsewhere: a job as a line of JSON on standard input, the packed run on standard output.
+/// It is given up when standard input ends before.
 #[derive(clap::Args)]
 pub struct WorkerArgs {}
 

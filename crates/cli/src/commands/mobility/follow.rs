@@ -55,8 +55,8 @@ pub struct Args {
     /// A shared key; repeat it while keys are being changed.
     #[arg(long, value_name = "FILE", required = true)]
     key: Vec<PathBuf>,
-    /// Believe this router alone; may be repeated [default: every one that has the key]. Where several routers share a key, who
-    /// recorded what one of them said could say it again behind another one with the same address.
+    /// Believe this router alone; may be repeated [default: every one that has the key]. Where several routers share a
+    /// key, who recorded what one of them said could say it again behind another one with the same address.
     #[arg(long = "router", value_name = "NAME")]
     routers: Vec<Name>,
     /// Interface to listen on; may be repeated [default: all].
@@ -78,8 +78,8 @@ pub struct Args {
     /// Addresses behind a router, for a node at the other end of the path; may be repeated.
     #[arg(long, value_name = "ROUTER=PREFIX", value_parser = pair::<Network>)]
     peers: Vec<(Name, Network)>,
-    /// Least retransmission timeout on routes through the router, and to networks of its peers: more than the round-trip time of its slowest link.
-    /// 0ms leaves routes alone.
+    /// Least retransmission timeout on routes through the router, and to networks of its peers: more than the
+    /// round-trip time of its slowest link. 0ms leaves routes alone.
     #[arg(long, value_name = "TIME", default_value_t = Nanos(2_000_000_000))]
     rto_min: Nanos,
     /// By how much the router's clock and this host's may differ.
@@ -103,8 +103,8 @@ pub struct Args {
     /// What outlives this process, in place of the file of --name.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Started by root: the user it becomes when it hears; 'root' to stay [default: longfat, or else nobody]. A small process
-    /// stays root beside it and keeps its state.
+    /// Started by root: the user it becomes when it hears; 'root' to stay [default: longfat, or else nobody]. A small
+    /// process stays root beside it and keeps its state.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! What a relay keeps once its sockets, rules and programs stand: a user without rights, two capabilities, the system calls
-//! of a service, and the files that it has to change when it ends.
+//! What a relay keeps once its sockets, rules and programs stand: a user without rights, two capabilities, the system
+//! calls of a service, and the files that it has to change when it ends.
 
 use anyhow::Context as _;
 use longfat_host::{
@@ -18,8 +18,9 @@ use std::{
 /// Who it becomes.
 #[derive(clap::Args, Clone)]
 pub struct UserArgs {
-    /// Started by root: the user it becomes when it is ready; 'root' to stay [default: longfat, or else nobody]. A small
-    /// process stays root beside it: it opens the relay's file when that is read again, and removes the control socket.
+    /// Started by root: the user it becomes when it is ready; 'root' to stay [default: longfat, or else nobody]. A
+    /// small process stays root beside it: it opens the relay's file when that is read again, and removes the control
+    /// socket.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 }
@@ -53,8 +54,8 @@ impl Kept {
     /// Gives up everything else. To be called before other threads start.
     ///
     /// Of what the relay does while it runs and when it ends, sockets with others' addresses, marks, buffers, other
-    /// congestion controls, nft and ip need CAP_NET_ADMIN, and clients' ports below 1024 CAP_NET_BIND_SERVICE; nothing needs
-    /// more.
+    /// congestion controls, nft and ip need CAP_NET_ADMIN, and clients' ports below 1024 CAP_NET_BIND_SERVICE; nothing
+    /// needs more.
     ///
     /// # Errors
     /// Something could not be given up.
@@ -67,7 +68,8 @@ impl Kept {
                 monitor.open(Question { what: TUN, which: 0 })
             });
         }
-        // Its control socket; forwarding as it was; interfaces of its own; congestion controls that it registered; nothing.
+        // Its control socket; forwarding as it was; interfaces of its own; congestion controls that it registered;
+        // nothing.
         let others = ["/proc/sys/net", TUN_DEVICE, "/sys/fs/bpf", "/dev/null"].map(Path::new);
         let socket = self.socket.as_deref().and_then(Path::parent);
         Confinement::of(self.account.clone())
@@ -80,8 +82,8 @@ impl Kept {
             .map(drop)
     }
 
-    /// What is left for root: the control socket, which lies in a directory of root's, and, when the file is read again, that
-    /// file and the device for interfaces of new rules, either of which may be root's alone.
+    /// What is left for root: the control socket, which lies in a directory of root's, and, when the file is read
+    /// again, that file and the device for interfaces of new rules, either of which may be root's alone.
     fn duties(&self) -> Duties {
         let duties = self.socket.iter().fold(Duties::default(), |duties, socket| duties.removing(socket));
         match self.file.clone() {

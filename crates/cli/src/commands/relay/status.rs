@@ -23,8 +23,8 @@ use std::{
 ///
 /// Rates are those since the last look with --watch, else since the connection began. Connections with the largest
 /// backlog come first. The backlog is what one side sent and the other has not acknowledged; `queue` is about the
-/// direction with the larger one: how long bytes wait, of how long they may, and the window and the unsent bytes that are
-/// allowed for it, where full buffers would wait longer. 'off': its rule leaves the queue alone.
+/// direction with the larger one: how long bytes wait, of how long they may, and the window and the unsent bytes that
+/// are allowed for it, where full buffers would wait longer. 'off': its rule leaves the queue alone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay status

@@ -22,9 +22,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Make this host echo congestion on one connection it receives on, once per so many bytes.
 ///
-/// Arriving packets of the connection are marked "congestion experienced"; this host's own TCP echoes that (ECE), and the
-/// sender slows down by its own congestion control. The sender must have negotiated ECN (net.ipv4.tcp_ecn = 1 there). A
-/// bundle of segments that the host receives as one (GRO) is marked once.
+/// Arriving packets of the connection are marked "congestion experienced"; this host's own TCP echoes that (ECE), and
+/// the sender slows down by its own congestion control. The sender must have negotiated ECN (net.ipv4.tcp_ecn = 1
+/// there). A bundle of segments that the host receives as one (GRO) is marked once.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat tcb mark-ce sport 5201 --every 64KiB               until Ctrl-C

@@ -80,8 +80,8 @@ pub struct Save {
 
 /// Bring connections back to what 'save' wrote, those that still stand; private state as well where it can be.
 ///
-/// Private state is memory of the kernel: it is put back only from a file that this host wrote and nobody changed, which
-/// its seal tells (a key of root's, /run/longfat/tcb.key).
+/// Private state is memory of the kernel: it is put back only from a file that this host wrote and nobody changed,
+/// which its seal tells (a key of root's, /run/longfat/tcb.key).
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat tcb restore before.json           what would change

@@ -160,8 +160,8 @@ fn push_number(out: &mut String, mut number: u64) {
     out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
-/// An aligned table being made: lines stand as they will be written while the connections are still being told, but for those of
-/// before a column became wider.
+/// An aligned table being made: lines stand as they will be written while the connections are still being told, but for
+/// those of before a column became wider.
 pub struct Table<'a> {
     columns: &'a [&'static Field],
     blocks: Vec<Block>,

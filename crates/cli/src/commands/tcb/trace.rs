@@ -32,8 +32,8 @@ use std::{
 /// Record cwnd, ssthresh, srtt, flight and state at every ACK, and losses, timeouts and changes, into a run directory.
 ///
 /// Connections that stand are traced from now on, those that begin later and match from their beginning. A record shows
-/// the values before its ACK was processed. Records that found no room in the buffer are counted, shown and written into
-/// the manifest; the run is then marked invalid. 'longfat report' shows the figures.
+/// the values before its ACK was processed. Records that found no room in the buffer are counted, shown and written
+/// into the manifest; the run is then marked invalid. 'longfat report' shows the figures.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat tcb trace dst 10.0.0.0/8 -o runs/trace         until Ctrl-C

@@ -1,5 +1,5 @@
-//! The head of a request, as bytes (RFC 9112): parsed by `httparse`, bounded, and only of what is answered. Pure; the fuzz
-//! target `http_head` drives it too.
+//! The head of a request, as bytes (RFC 9112): parsed by `httparse`, bounded, and only of what is answered. Pure; the
+//! fuzz target `http_head` drives it too.
 
 use std::net::IpAddr;
 

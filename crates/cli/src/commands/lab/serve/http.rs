@@ -1,5 +1,5 @@
-//! As much of HTTP/1.1 (RFC 9112) as a local page needs: one GET, one answer, the connection closed. Everything a stranger
-//! may send is bounded in bytes, time and number.
+//! As much of HTTP/1.1 (RFC 9112) as a local page needs: one GET, one answer, the connection closed. Everything a
+//! stranger may send is bounded in bytes, time and number.
 
 use super::head::{Refusal, Request, parse};
 use std::{

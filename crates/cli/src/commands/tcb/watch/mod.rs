@@ -19,8 +19,8 @@ use std::{
 
 /// Connections in the terminal, again and again: sorted, filtered, one of them drawn over time.
 ///
-/// Keys: up, down, page up, page down choose; Enter draws cwnd and round-trip time of the chosen one; s sorts by the next
-/// column, r the other way round; / writes a filter; space pauses; q ends.
+/// Keys: up, down, page up, page down choose; Enter draws cwnd and round-trip time of the chosen one; s sorts by the
+/// next column, r the other way round; / writes a filter; space pauses; q ends.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat tcb watch
