@@ -209,17 +209,61 @@ fn with_ipv6(bed: &Bed) -> TcpListener {
 
 #[test]
 fn connections_of_ipv6_go_on_through_kills_and_upgrades() {
-    for (tag, accept) in [("k6e", "early"), ("k6a", "after-server")] {
+    for (tag, accept, fail) in [("k6e", "early", "open"), ("k6a", "after-server", "closed")] {
         let bed = Bed::new(tag);
         let listener = with_ipv6(&bed);
-        let file = format!("keep = true\n{INTERCEPT}[defaults]\naccept = '{accept}'\n");
+        let file = format!(
+            "keep = true\nfail = '{fail}'\nmetrics = '127.0.0.1:9469'\n{INTERCEPT}[defaults]\naccept = '{accept}'\n"
+        );
         let mut service = Service::start(&bed, &file);
         let address = listener.local_addr().unwrap();
         through(&bed, address, &listener, 12, |round| match round % 3 {
             0 => service.upgrade(),
             _ => service.kill_and_start(),
         });
+        service.upgrade();
+        let metrics = bed.ask_metrics("GET /metrics HTTP/1.0\r\n\r\n");
+        assert!(metrics.contains("longfat_relay_taken_over_connections_total"), "{metrics}");
         service.end();
+        let stays = bed.footprint().contains("longfat_");
+        assert_eq!(stays, fail == "closed", "refusals stay, and nothing else");
+    }
+}
+
+/// As a service manager reloads: the command returns when the new relay is ready, and the connection goes on.
+#[test]
+fn an_upgrade_in_the_background_returns_when_it_is_done() {
+    let bed = Bed::new("kbg");
+    let listener = bed.listen();
+    let mut service = Service::start(&bed, EXPLICIT);
+    let (client, far) = pair(&bed, "10.72.1.1:7000".parse().unwrap(), &listener);
+    let file = service.directory.path().join("relay.toml");
+    let upgrade = |file: &Path| {
+        let mut command = bed.command(&["upgrade", "--background", file.to_str().unwrap()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output().unwrap()
+    };
+    let missing = upgrade(&service.directory.path().join("none.toml"));
+    assert_eq!(missing.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(said.contains("none.toml") && said.contains("the old one goes on"), "{said}");
+    let before = service.ask().unwrap().pid;
+    // What it leaves running must not hold what is read here.
+    let mut command = bed.command(&["upgrade", "--background", file.to_str().unwrap()]);
+    let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(done.code(), Some(0));
+    let status = service.ask().unwrap();
+    assert!(status.pid != before && status.taken_over == 1, "{status:?}");
+    assert_eq!(service.child.wait().unwrap().code(), Some(0));
+    (&client).write_all(b"x").unwrap();
+    assert_eq!((&far).read(&mut [0]).unwrap(), 1);
+    drop((client, far));
+    let pid = i32::try_from(status.pid).unwrap();
+    // SAFETY: takes numbers only; the process has just answered.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    let deadline = Instant::now() + PATIENCE;
+    while lease::start_time(pid).is_some() && !lease::is_dying(pid) {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

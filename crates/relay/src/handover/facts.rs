@@ -115,7 +115,7 @@ mod tests {
             World { client, legs, server: servers.accept().unwrap().0 }
         }
 
-        fn from_client(&self, text: &[u8]) {
+        fn client_sends(&self, text: &[u8]) {
             (&self.client).write_all(text).unwrap();
             eventually(|| leg::unread_bytes(&self.legs[0]) >= text.len() as u64);
         }
@@ -151,7 +151,7 @@ mod tests {
     fn what_was_sent_before_it_was_taken_is_counted_whatever_came_besides() {
         for fin in [false, true] {
             let world = World::new();
-            world.from_client(b"0123456789");
+            world.client_sends(b"0123456789");
             assert_eq!(world.found(0).sent_before, [0, 0]);
             (&world.legs[1]).write_all(b"012345").unwrap();
             if fin {
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn an_urgent_byte_that_was_sent_and_not_taken_is_one_that_was_sent() {
         let world = World::new();
-        world.from_client(b"ab");
+        world.client_sends(b"ab");
         consume(&world.legs[0], 2).unwrap();
         (&world.legs[1]).write_all(b"ab").unwrap();
         assert_eq!(write_mark(&world.client, b'!'), Moved::Bytes(1));
@@ -188,7 +188,7 @@ mod tests {
         let (budget, keeping) = (Budget::new(1, 1 << 30), Keeping::new(None, &[]));
         let mut pipe = Pool::new(&budget, &keeping).take();
         let world = World::new();
-        world.from_client(&[7; 1000]);
+        world.client_sends(&[7; 1000]);
         assert_eq!(pipe.fill(&world.legs[0], BUFFER_BYTES, false), Moved::Bytes(1000));
         let Buffer::Pipe { read, .. } = &pipe else { panic!("no pipe is to be had") };
         assert_eq!(of_pipe(read), 1000);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn ends_are_found_as_they_were_passed_on_or_not() {
         let world = World::new();
-        world.from_client(b"last");
+        world.client_sends(b"last");
         world.client.shutdown(Shutdown::Write).unwrap();
         world.has_state(Side::Client, CLOSE_WAIT);
         assert_eq!(world.found(0).events, [Event::Connected], "its end is still to be read");
@@ -225,7 +225,7 @@ mod tests {
         for fin in [false, true] {
             for is_taken in [false, true] {
                 let world = World::new();
-                world.from_client(b"acknowledged");
+                world.client_sends(b"acknowledged");
                 if fin {
                     world.client.shutdown(Shutdown::Write).unwrap();
                     world.has_state(Side::Client, CLOSE_WAIT);
