@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """How long connections through `longfat relay` stand still while it is upgraded, or killed and started again.
 
-    bench/relay/upgrade.py                          200 and 2000 connections, 20 upgrades and 20 kills each (2 minutes)
+    bench/relay/upgrade.py                          100 and 2000 connections, 15 upgrades and 15 kills each (3 minutes)
     bench/relay/upgrade.py --connections 500 --times 5
 
-Three network namespaces in a row, made here: client, relay, server. Every connection sends 64 bytes, waits for their echo,
-and rests 20 ms; what is taken is each connection's longest time between two echoes within a second after the event began,
+Three network namespaces in a row, made here: client, relay, server. A hundred connections each send 64 bytes, wait for their
+echo, and rest 20 ms; the others are silent until the end, when each must answer, too. What is taken is each connection's longest time between two echoes within a second after the event began,
 and within such seconds without an event. A kill is followed at once by a start, as a supervisor would. Every echo is compared;
 a connection that ends, or says something else, is an error. Raw figures go to results/DATE-upgrade/raw.jsonl, a table to
 summary.md beside it. $LONGFAT names the program. Needs root and iproute2.
@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import platform
+import resource
 import selectors
 import socket
 import statistics
@@ -30,12 +31,13 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LONGFAT = os.environ.get("LONGFAT", str(HERE.parent.parent / "target/release/longfat"))
-SERVER, PORT, REST_S, LOOK_S = "10.78.2.2", 5210, 0.02, 1.0
+SERVER, PORT, REST_S, LOOK_S, TALKERS = "10.78.2.2", 5210, 0.02, 1.0, 100
 KINDS = {"none": "no event", "upgrade": "upgrade", "kill": "kill -9, then start"}
 
 
 def serve():
     """Echoes everything."""
+    raise_limit()
     chosen = selectors.DefaultSelector()
     with socket.create_server((SERVER, PORT), backlog=4096) as listener:
         chosen.register(listener, selectors.EVENT_READ)
@@ -86,7 +88,9 @@ class Talk:
 
 def talk(connections):
     """For every line that comes: a second later, the longest waits of all connections."""
-    chosen, talks = selectors.DefaultSelector(), [Talk(number) for number in range(connections)]
+    raise_limit()
+    chosen, every = selectors.DefaultSelector(), [Talk(number) for number in range(connections)]
+    talks = every[:TALKERS]
     for one in talks:
         chosen.register(one.stream, selectors.EVENT_READ, one)
     chosen.register(sys.stdin, selectors.EVENT_READ, None)
@@ -100,7 +104,7 @@ def talk(connections):
         for key, _ in chosen.select(0.002):
             if key.data is None:
                 if not sys.stdin.readline():
-                    return
+                    return all_answer(every[TALKERS:])
                 until = time.monotonic() + LOOK_S
                 for one in talks:
                     one.longest = 0.0
@@ -110,6 +114,20 @@ def talk(connections):
             now, until = time.monotonic(), None
             # One that still waits has waited so long at least.
             print(json.dumps([max(one.longest, now - one.answered) for one in talks]), flush=True)
+
+
+def all_answer(silent):
+    for one in silent:
+        one.ask()
+        one.stream.setblocking(True)
+        one.stream.settimeout(30)
+        while one.due is None:
+            one.hear(time.monotonic())
+
+
+def raise_limit():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextlib.contextmanager
@@ -196,8 +214,10 @@ def measure(connections, times, keep):
                     if not line:
                         raise SystemExit(f"connections were lost ({kind})")
                     yield kind, [wait - REST_S for wait in json.loads(line)]
-        finally:
             talker.stdin.close()
+            if talker.wait(60) != 0:
+                raise SystemExit("a silent connection does not answer at the end")
+        finally:
             for process in (talker, service.process, echo):
                 process.terminate()
                 process.wait()
@@ -212,8 +232,8 @@ def row(name, keep, kind, waits):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", type=int, nargs="+", default=[200, 2000])
-    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--connections", type=int, nargs="+", default=[100, 2000])
+    parser.add_argument("--times", type=int, default=15)
     parser.add_argument("--role", choices=("client", "server"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role == "server":

@@ -9,6 +9,7 @@ use relay_bed::{Bed, PATIENCE};
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::{Child, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -189,6 +190,186 @@ fn pair(bed: &Bed, address: SocketAddr, listener: &TcpListener) -> (TcpStream, T
 
 const EXPLICIT: &str = "[[listen]]\naddress = '10.72.1.1:7000'\nto = '10.72.2.2:80'\n";
 const INTERCEPT: &str = "[intercept]\ninterfaces = 'lan'\nforwarding = true\n";
+
+/// As the others, of IPv6: addresses and routes beside those of the bed, and a server there.
+fn with_ipv6(bed: &Bed) -> TcpListener {
+    let ends = [
+        (&bed.client, "eth0", "fd72:1::2/64"),
+        (&bed.relay, "lan", "fd72:1::1/64"),
+        (&bed.relay, "wan", "fd72:2::1/64"),
+        (&bed.server, "eth0", "fd72:2::2/64"),
+    ];
+    for (host, interface, address) in ends {
+        host.ip(&["-6", "addr", "add", address, "dev", interface, "nodad"]).unwrap();
+    }
+    bed.client.ip(&["-6", "route", "add", "default", "via", "fd72:1::1"]).unwrap();
+    bed.server.ip(&["-6", "route", "add", "default", "via", "fd72:2::1"]).unwrap();
+    bed.server.run(|| TcpListener::bind("[fd72:2::2]:80").unwrap()).unwrap()
+}
+
+#[test]
+fn connections_of_ipv6_go_on_through_kills_and_upgrades() {
+    for (tag, accept, fail) in [("k6e", "early", "open"), ("k6a", "after-server", "closed")] {
+        let bed = Bed::new(tag);
+        let listener = with_ipv6(&bed);
+        let file = format!(
+            "keep = true\nfail = '{fail}'\nmetrics = '127.0.0.1:9469'\n{INTERCEPT}[defaults]\naccept = '{accept}'\n"
+        );
+        let mut service = Service::start(&bed, &file);
+        let address = listener.local_addr().unwrap();
+        through(&bed, address, &listener, 12, |round| match round % 3 {
+            0 => service.upgrade(),
+            _ => service.kill_and_start(),
+        });
+        service.upgrade();
+        let metrics = bed.ask_metrics("GET /metrics HTTP/1.0\r\n\r\n");
+        assert!(metrics.contains("longfat_relay_taken_over_connections_total"), "{metrics}");
+        service.end();
+        let stays = bed.footprint().contains("longfat_");
+        assert_eq!(stays, fail == "closed", "refusals stay, and nothing else");
+    }
+}
+
+/// As a service manager reloads: the command returns when the new relay is ready, and the connection goes on.
+#[test]
+fn an_upgrade_in_the_background_returns_when_it_is_done() {
+    let bed = Bed::new("kbg");
+    let listener = bed.listen();
+    let mut service = Service::start(&bed, EXPLICIT);
+    let (client, far) = pair(&bed, "10.72.1.1:7000".parse().unwrap(), &listener);
+    let file = service.directory.path().join("relay.toml");
+    let upgrade = |file: &Path| {
+        let mut command = bed.command(&["upgrade", "--background", file.to_str().unwrap()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output().unwrap()
+    };
+    let missing = upgrade(&service.directory.path().join("none.toml"));
+    assert_eq!(missing.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(said.contains("none.toml") && said.contains("the old one goes on"), "{said}");
+    let before = service.ask().unwrap().pid;
+    // What it leaves running must not hold what is read here.
+    let mut command = bed.command(&["upgrade", "--background", file.to_str().unwrap()]);
+    let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(done.code(), Some(0));
+    let status = service.ask().unwrap();
+    assert!(status.pid != before && status.taken_over == 1, "{status:?}");
+    assert_eq!(service.child.wait().unwrap().code(), Some(0));
+    (&client).write_all(b"x").unwrap();
+    assert_eq!((&far).read(&mut [0]).unwrap(), 1);
+    drop((client, far));
+    let pid = i32::try_from(status.pid).unwrap();
+    // SAFETY: takes numbers only; the process has just answered.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    let deadline = Instant::now() + PATIENCE;
+    while lease::start_time(pid).is_some() && !lease::is_dying(pid) {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Urgent bytes among others, a stream that fills every buffer and waits for its reader, and a reset that is still to be
+/// passed on behind what came before it.
+#[test]
+fn urgent_bytes_shut_windows_and_resets_survive_kills() {
+    let bed = Bed::new("kuz");
+    let listener = bed.listen();
+    let mut service = Service::start(&bed, &format!("keep = true\nreset_wait = '20s'\n{INTERCEPT}"));
+    let address: SocketAddr = relay_bed::SERVER.parse().unwrap();
+    let [urgent, shut, cut] = [(); 3].map(|()| pair(&bed, address, &listener));
+    set_oob_inline(&urgent.1);
+    let written = std::thread::scope(|scope| {
+        let (up, whole) = (shut.0.try_clone().unwrap(), 40u64 << 20);
+        let sender = scope.spawn(move || send_all(&up, 3, whole));
+        // More than its reader's buffers take, so that the rest waits in the relay's.
+        let mut written = 0;
+        cut.0.set_nonblocking(true).unwrap();
+        while let Ok(bytes) = (&cut.0).write(&[9; 1000]) {
+            written += bytes;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        reset(&cut.0);
+        for round in 0..10u8 {
+            send_urgent(&urgent.0, b'!');
+            service.kill_and_start();
+            (&urgent.0).write_all(&[round]).unwrap();
+            assert_eq!(read_urgent(&urgent.1), ([b'!', round], [true, false]), "round {round}");
+        }
+        assert_eq!(check(&shut.1, 3), whole);
+        sender.join().unwrap();
+        written
+    });
+    let (mut got, mut block) = (0, vec![0; 1 << 16]);
+    let end = loop {
+        match (&cut.1).read(&mut block) {
+            Ok(0) => break None,
+            Ok(bytes) => got += bytes,
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    assert_eq!(
+        end,
+        Some(std::io::ErrorKind::ConnectionReset),
+        "{got} of {written} bytes, and no end but a reset"
+    );
+    assert!(got > 0 && got <= written);
+    service.end();
+}
+
+fn send_all(mut stream: &TcpStream, seed: u64, whole: u64) {
+    let mut place = 0;
+    while place < whole {
+        let piece: Vec<u8> = (place..place + 4096).map(|place| noise(seed, place)).collect();
+        stream.write_all(&piece).unwrap();
+        place += 4096;
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+}
+
+fn set_oob_inline(stream: &TcpStream) {
+    let on: libc::c_int = 1;
+    let length = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the descriptor is open and the value is valid for its length.
+    let set = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_OOBINLINE,
+            (&raw const on).cast(),
+            length,
+        )
+    };
+    assert_eq!(set, 0);
+}
+
+fn send_urgent(stream: &TcpStream, byte: u8) {
+    // SAFETY: one byte is there to be read.
+    let sent = unsafe { libc::send(stream.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_OOB) };
+    assert_eq!(sent, 1);
+}
+
+fn reset(stream: &TcpStream) {
+    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: the address is valid for the length given.
+    let done = unsafe {
+        libc::connect(stream.as_raw_fd(), &raw const nobody, size_of::<libc::sockaddr>() as libc::socklen_t)
+    };
+    assert_eq!(done, 0);
+}
+
+/// Two bytes, one at a time, and which of them stood at a mark.
+fn read_urgent(mut stream: &TcpStream) -> ([u8; 2], [bool; 2]) {
+    let (mut bytes, mut marks) = ([0; 2], [false; 2]);
+    for place in 0..2 {
+        // The mark comes with its byte or before it.
+        stream.peek(&mut [0]).unwrap();
+        let mut at_mark: libc::c_int = 0;
+        // SAFETY: SIOCATMARK writes one int.
+        unsafe { libc::ioctl(stream.as_raw_fd(), 0x8905, &raw mut at_mark) };
+        marks[place] = at_mark != 0;
+        stream.read_exact(&mut bytes[place..=place]).unwrap();
+    }
+    (bytes, marks)
+}
 
 /// A file, and where its clients go.
 fn placements() -> [(&'static str, String, &'static str); 3] {

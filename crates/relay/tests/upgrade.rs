@@ -5,44 +5,40 @@
 mod bed;
 
 use bed::{
-    ANYWHERE, Bed, PATIENCE, Running, SERVER_V4, SERVER_V6, accept, at, carry, check_noise_slowly, exchange,
-    path::eventually, send_noise,
+    ANYWHERE, Bed, Running, SERVER_V4, SERVER_V6, at, carry, check_noise_slowly, exchange, path::eventually,
+    send_noise,
 };
 use longfat_relay::{Accept, RelayPlan};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use std::{
     io::{Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, TcpStream},
     os::fd::AsRawFd,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-/// Hands over again and again until the work is done; how often, and the last relay.
-fn upgrading(bed: &Bed, first: Running, plan: &RelayPlan, work: impl FnOnce() + Send) -> (usize, Running) {
-    let is_done = AtomicBool::new(false);
+/// Hands over that often.
+const HANDOVERS: usize = 6;
+
+/// Hands over again and again while something is done again and again; the last relay.
+fn upgrading(bed: &Bed, first: Running, plan: &RelayPlan, work: impl Fn(usize) + Send) -> Running {
+    let is_enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            work();
-            is_done.store(true, Ordering::Release);
-        });
-        let (mut relay, mut count) = (first, 0);
-        while !is_done.load(Ordering::Acquire) && !worker.is_finished() {
-            std::thread::sleep(Duration::from_millis(20));
+        let enough = &is_enough;
+        let worker =
+            scope.spawn(move || (0..).take_while(|_| !enough.load(Ordering::Acquire)).for_each(work));
+        let mut relay = first;
+        for _ in 0..HANDOVERS {
+            std::thread::sleep(Duration::from_millis(50));
             let next = Running::upgrade(&bed.relay, plan.clone(), || {}).unwrap();
             relay.wait();
-            (relay, count) = (next, count + 1);
+            relay = next;
         }
+        is_enough.store(true, Ordering::Release);
         worker.join().unwrap();
-        (count, relay)
+        relay
     })
-}
-
-fn streams(bed: &Bed, listener: &TcpListener, address: SocketAddr, rounds: usize) {
-    for round in 0..rounds {
-        let (client, far) = bed.pair(listener, address);
-        exchange(&client, &far, (8 << 20) + round);
-    }
 }
 
 /// Both ways at once, in several connections one after the other, with handovers at any time.
@@ -52,9 +48,11 @@ fn goes_on(tag: &str, plan: &RelayPlan, server: &str) {
     let relay = bed.start(plan.clone());
     let address = if plan.intercept.is_some() { listener.local_addr().unwrap() } else { relay.address() };
     let long = bed.pair(&listener, address);
-    let (count, relay) = upgrading(&bed, relay, plan, || streams(&bed, &listener, address, 12));
+    let relay = upgrading(&bed, relay, plan, |round| {
+        let (client, far) = bed.pair(&listener, address);
+        exchange(&client, &far, (8 << 20) + round);
+    });
     exchange(&long.0, &long.1, 1 << 20);
-    assert!(count >= 3, "{count} handovers");
     let stats = relay.stop();
     assert_eq!((stats.reset, stats.stopped), (0, 0), "{stats:?}");
 }
@@ -89,14 +87,11 @@ fn connections_that_begin_during_a_handover_come_about() {
         let mut plan = Bed::transparent();
         plan.defaults_mut().accept = accept;
         let relay = bed.start(plan.clone());
-        let (count, relay) = upgrading(&bed, relay, &plan, || {
-            for _ in 0..600 {
-                let (client, far) = bed.pair(&listener, at(ANYWHERE));
-                carry(&client, &far, 1000);
-                carry(&far, &client, 1000);
-            }
+        let relay = upgrading(&bed, relay, &plan, |_| {
+            let (client, far) = bed.pair(&listener, at(ANYWHERE));
+            carry(&client, &far, 1000);
+            carry(&far, &client, 1000);
         });
-        assert!(count > 2, "{count}");
         assert_eq!(relay.stop().reset, 0);
     }
 }
@@ -194,5 +189,4 @@ fn who_is_not_there_cannot_be_taken_over_from() {
     let bed = Bed::new("uno");
     let error = Running::upgrade(&bed.relay, Bed::transparent(), || {}).err().unwrap();
     assert!(error.contains("no relay named"), "{error}");
-    let _ = (PATIENCE, accept as fn(&TcpListener) -> TcpStream);
 }

@@ -75,3 +75,171 @@ fn fault(error: &std::io::Error) -> Fault {
 pub(crate) fn of_pipe(read: &OwnedFd) -> u64 {
     leg::unread_bytes(read)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        buffer::{BUFFER_BYTES, Budget, Buffer, Moved, Pool},
+        connection::{Direction, Event},
+        handover::{
+            derive::{Found, derive},
+            keeping::Keeping,
+        },
+        inbound::{consume, write_mark},
+    };
+    use longfat_host::socket::set_option;
+    use std::{
+        io::{Read, Write},
+        net::{Shutdown, TcpListener},
+        time::{Duration, Instant},
+    };
+
+    /// A client, the relay's two legs, and a server.
+    struct World {
+        client: TcpStream,
+        legs: [TcpStream; 2],
+        server: TcpStream,
+    }
+
+    impl World {
+        fn new() -> World {
+            let (clients, servers) = (listening(), listening());
+            let client = TcpStream::connect(clients.local_addr().unwrap()).unwrap();
+            let to_server = TcpStream::connect(servers.local_addr().unwrap()).unwrap();
+            let legs = [clients.accept().unwrap().0, to_server];
+            for leg in &legs {
+                leg.set_nonblocking(true).unwrap();
+                set_option(leg, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1).unwrap();
+            }
+            World { client, legs, server: servers.accept().unwrap().0 }
+        }
+
+        fn client_sends(&self, text: &[u8]) {
+            (&self.client).write_all(text).unwrap();
+            eventually(|| leg::unread_bytes(&self.legs[0]) >= text.len() as u64);
+        }
+
+        /// What would be found if the relay died now.
+        fn found(&self, held_bytes: u64) -> Found {
+            let facts = [of_leg(&self.legs[0], Side::Client), of_leg(&self.legs[1], Side::Server)];
+            let facts = facts.map(|facts| facts.unwrap());
+            derive([&facts[0], &facts[1]], [held_bytes, 0], None).unwrap()
+        }
+
+        fn has_state(&self, side: Side, state: u8) {
+            eventually(|| tcp_info(&self.legs[side as usize]).unwrap().state == state);
+        }
+    }
+
+    fn listening() -> TcpListener {
+        TcpListener::bind("127.0.0.1:0").unwrap()
+    }
+
+    fn eventually(mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_so() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    const CLOSE_WAIT: u8 = 8;
+    const UP: Direction = Direction::ClientToServer;
+
+    #[test]
+    fn what_was_sent_before_it_was_taken_is_counted_whatever_came_besides() {
+        for fin in [false, true] {
+            let world = World::new();
+            world.client_sends(b"0123456789");
+            assert_eq!(world.found(0).sent_before, [0, 0]);
+            (&world.legs[1]).write_all(b"012345").unwrap();
+            if fin {
+                world.client.shutdown(Shutdown::Write).unwrap();
+                world.has_state(Side::Client, CLOSE_WAIT);
+            }
+            let found = world.found(0);
+            assert_eq!((found.sent_before, found.relayed_bytes), ([6, 0], [6, 0]), "{fin}");
+            consume(&world.legs[0], 6).unwrap();
+            assert_eq!(world.found(0).sent_before, [0, 0]);
+            let mut rest = [0; 8];
+            assert_eq!((&world.legs[0]).read(&mut rest).unwrap(), 4);
+            assert_eq!(&rest[..4], b"6789");
+        }
+    }
+
+    #[test]
+    fn an_urgent_byte_that_was_sent_and_not_taken_is_one_that_was_sent() {
+        let world = World::new();
+        world.client_sends(b"ab");
+        consume(&world.legs[0], 2).unwrap();
+        (&world.legs[1]).write_all(b"ab").unwrap();
+        assert_eq!(write_mark(&world.client, b'!'), Moved::Bytes(1));
+        eventually(|| leg::unread_bytes(&world.legs[0]) == 1 && leg::is_at_mark(&world.legs[0]));
+        assert_eq!(world.found(0).sent_before, [0, 0]);
+        assert_eq!(write_mark(&world.legs[1], b'!'), Moved::Bytes(1));
+        assert_eq!(world.found(0).sent_before, [1, 0]);
+        consume(&world.legs[0], 1).unwrap();
+        assert_eq!(world.found(0).sent_before, [0, 0]);
+    }
+
+    #[test]
+    fn what_is_in_a_pipe_is_held_in_whole_and_in_part() {
+        let (budget, keeping) = (Budget::new(1, 1 << 30), Keeping::new(None, &[]));
+        let mut pipe = Pool::new(&budget, &keeping).take();
+        let world = World::new();
+        world.client_sends(&[7; 1000]);
+        assert_eq!(pipe.fill(&world.legs[0], BUFFER_BYTES, false), Moved::Bytes(1000));
+        let Buffer::Pipe { read, .. } = &pipe else { panic!("no pipe is to be had") };
+        assert_eq!(of_pipe(read), 1000);
+        let found = world.found(1000);
+        assert_eq!(found.events, [Event::Connected, Event::Read(UP, 1000)]);
+        assert_eq!(pipe.drain(&world.legs[1]), Moved::Bytes(1000));
+        assert_eq!(
+            (world.found(0).events, world.found(0).relayed_bytes),
+            (vec![Event::Connected], [1000, 0])
+        );
+    }
+
+    #[test]
+    fn ends_are_found_as_they_were_passed_on_or_not() {
+        let world = World::new();
+        world.client_sends(b"last");
+        world.client.shutdown(Shutdown::Write).unwrap();
+        world.has_state(Side::Client, CLOSE_WAIT);
+        assert_eq!(world.found(0).events, [Event::Connected], "its end is still to be read");
+        consume(&world.legs[0], 4).unwrap();
+        (&world.legs[1]).write_all(b"last").unwrap();
+        assert_eq!(world.found(0).events, [Event::Connected]);
+        world.legs[1].shutdown(Shutdown::Write).unwrap();
+        let ended = [Event::Connected, Event::ReadEnded(UP), Event::Finished(UP)];
+        assert_eq!(world.found(0).events, ended);
+        (&world.server).write_all(b"an answer").unwrap();
+        eventually(|| leg::unread_bytes(&world.legs[1]) == 9);
+        let found = world.found(0);
+        assert_eq!((found.events, found.relayed_bytes), (ended.to_vec(), [4, 0]));
+    }
+
+    #[test]
+    fn a_reset_is_found_with_or_without_a_fin_before_it_whether_its_error_waits_or_was_taken() {
+        for fin in [false, true] {
+            for is_taken in [false, true] {
+                let world = World::new();
+                world.client_sends(b"acknowledged");
+                if fin {
+                    world.client.shutdown(Shutdown::Write).unwrap();
+                    world.has_state(Side::Client, CLOSE_WAIT);
+                }
+                leg::reset(&world.client);
+                world.has_state(Side::Client, CLOSED);
+                if is_taken {
+                    assert!(world.legs[0].take_error().unwrap().is_some());
+                }
+                let failed = [Event::FinishedBefore(Side::Client), Event::Failed(Side::Client)];
+                let expected = if fin { &failed[..] } else { &failed[1..] };
+                let found = world.found(0);
+                assert_eq!(&found.events[1..], expected, "{fin} {is_taken}");
+            }
+        }
+    }
+}

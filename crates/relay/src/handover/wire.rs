@@ -26,6 +26,8 @@ use std::{
 
 /// Room for what the other end has not read yet.
 const BUFFER_BYTES: i32 = 8 << 20;
+/// Milliseconds for which the other end may have too many descriptors to take.
+const MOST_TRIES: u32 = 500;
 
 /// One end.
 #[derive(Debug)]
@@ -108,12 +110,16 @@ impl Wire {
         let rights = [ControlMessage::ScmRights(&raw)];
         let control = if raw.is_empty() { &[] } else { &rights[..] };
         let bytes = message.bytes();
+        let mut tries = 0;
         loop {
             let fd = self.socket.as_raw_fd();
             match sendmsg::<()>(fd, &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
                 Err(Errno::EINTR) => {}
                 // A user's share of descriptors under way (unix(7)): the other end is about to take some.
-                Err(Errno::ETOOMANYREFS) => std::thread::sleep(Duration::from_millis(1)),
+                Err(Errno::ETOOMANYREFS) if tries < MOST_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 sent => return Ok(sent.map(drop)?),
             }
         }
