@@ -28,4 +28,4 @@ pub mod units;
 
 /// Version of the run directory, the records and the manifest. Readers refuse a newer one and bring an older one up to
 /// date: 1 had no hashes, and runs of before there were traces; plans of 2 knew cross traffic evenly spaced or Poisson.
-pub const SCHEMA_VERSION: u32 = 3;
+pub const SCHEMA_VERSION: u32 = 4;

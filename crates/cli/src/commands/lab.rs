@@ -415,7 +415,11 @@ fn run_alone(session: &Session<'_>, number: usize, stop: &AtomicBool) -> Outcome
             Ok(())
         }
         Some((status, reasons)) => {
-            let how = if status == RunStatus::Failed { "failed" } else { "is invalid" };
+            let how = if status == RunStatus::Failed {
+                "failed".to_owned()
+            } else {
+                format!("is {}", status.name())
+            };
             Err(anyhow!("{} r{} {how}: {}", plan.case, plan.repeat, reasons.join("; ")).into())
         }
     }

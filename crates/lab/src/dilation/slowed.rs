@@ -63,6 +63,7 @@ impl Slow {
             start_within_us,
             cpu_limit: _,
             hold_up_limit: _,
+            twin_limit: _,
             hosts,
             links,
             relays,
