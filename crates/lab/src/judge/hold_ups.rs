@@ -206,13 +206,13 @@ fn repairs(samples: &Samples) -> Vec<Vec<Span>> {
     connections(samples).into_values().map(of_connection).collect()
 }
 
-/// The span with what the run's only connection repaired since: all that began within it, or within `reach_us` after the
-/// last. Of several nobody knows whose packets were dropped.
+/// The span with what the run's only connection repaired since: a repair begins within `reach_us` of a drop, and a drop that
+/// is its doing comes as late after it. Of several connections nobody knows whose packets were dropped.
 fn with_repairs(span: Span, repairs: &[Vec<Span>], reach_us: i64) -> Span {
     let [only] = repairs else { return span };
     let later = only.iter().skip_while(|(from_us, _)| *from_us < span.0);
     let prolonged = |end_us: i64, (from_us, to_us): &Span| {
-        if *from_us <= end_us { end_us.max(to_us + reach_us) } else { end_us }
+        if *from_us <= end_us + reach_us { end_us.max(to_us + reach_us) } else { end_us }
     };
     (span.0, later.fold(span.1, prolonged))
 }
