@@ -251,3 +251,57 @@ fn a_path_whose_machine_stood_still_goes_on_where_it_was() {
     assert_eq!(summary["forward"]["punctual"], false, "a tenth of the time is too much: {summary}");
     assert!(joined < 13, "{joined} of 26 packets of the pause came in one burst");
 }
+
+#[test]
+fn what_iperf3_and_ping_recorded_becomes_a_trace_that_a_link_follows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let ping = "64 bytes from 192.0.2.1: icmp_seq=1 ttl=57 time=60 ms\n64 bytes from 192.0.2.1: icmp_seq=2 ttl=57 time=62 ms\n";
+    std::fs::write(path("ping.txt"), ping).unwrap();
+    let (code, stdout, stderr) = run(&["import", &path("ping.txt"), "-o", &path("ping.csv")]);
+    assert_eq!((code, stdout.as_str()), (0, ""), "{stderr}");
+    assert!(stderr.contains("half a round trip") && stderr.contains("2 rows"), "{stderr}");
+    let begin = Instant::now();
+    let script = "exec 3<>/dev/tcp/$LONGFAT_HOST/1 || true";
+    let trace = path("ping.csv");
+    let (code, _, stderr) =
+        run(&["run", "--trace", &trace, "--rate", "10Mbit", "-q", "--", "bash", "-c", script]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(begin.elapsed() >= Duration::from_millis(60), "a SYN and its refusal");
+    let iperf3 = r#"{"intervals":[{"sum":{"start":0,"bits_per_second":1448e3}}]}"#;
+    std::fs::write(path("iperf3.json"), iperf3).unwrap();
+    let (code, stdout, stderr) = run(&["import", &path("iperf3.json")]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.ends_with("time_s,rate_bps\n0,1500000\n"), "{stdout}");
+    assert!(stdout.contains("an achieved rate is no capacity"), "{stdout}");
+}
+
+#[test]
+fn packets_wait_for_the_opportunities_that_were_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("slow.up"), "200\n").unwrap();
+    let begin = Instant::now();
+    let script = "exec 3<>/dev/tcp/$LONGFAT_HOST/1 || true";
+    let (code, _, stderr) = run(&["run", "--trace", &path("slow.up"), "-q", "--", "bash", "-c", script]);
+    assert_eq!(code, 0, "{stderr}");
+    // ARP and SYN there and back: four times an opportunity, of which there is one in 200 ms.
+    assert!(begin.elapsed() >= Duration::from_millis(400), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_refused_with_2_and_the_mend() {
+    for (arguments, expected) in [
+        (
+            &["import", "Cargo.toml"][..],
+            "holds no answer to a ping; is it what 'ping' or 'iperf3 --json' wrote?",
+        ),
+        (&["import", "/no/such/file"], "'/no/such/file'"),
+        (&["run", "--trace", "Cargo.toml", "--", "true"], "line 1: '[package]' is no time in milliseconds"),
+        (&["run", "--trace", "/dev/zero", "--", "true"], "is no regular file"),
+    ] {
+        let (code, _, stderr) = run(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}

@@ -230,7 +230,7 @@ fn a_result_of_an_earlier_schema_goes_on_and_one_of_a_newer_is_refused() {
     assert_eq!(result(&bench.path("out")).runs.len(), 2);
     assert!(bench.ends(0, &["compare", "out", "out"]).contains("No parameter differs"));
     let file = bench.path("out/result.json");
-    let newer = fs::read_to_string(&file).unwrap().replace("\"schema_version\": 3", "\"schema_version\": 4");
+    let newer = fs::read_to_string(&file).unwrap().replace("\"schema_version\": 4", "\"schema_version\": 5");
     fs::write(&file, newer).unwrap();
     for command in ["verify", "pack", "rerun"] {
         let said = bench.ends(2, &[command, "out"]);

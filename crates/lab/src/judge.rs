@@ -2,9 +2,11 @@
 
 mod expect;
 mod hold_ups;
+mod unexplained;
 
 pub use expect::{expectation, figures, within};
 pub(crate) use hold_ups::consequences;
+pub(crate) use unexplained::unexplained;
 
 use crate::{
     plan::{FlowPlan, Plan},

@@ -268,7 +268,7 @@ fn links(plan: &Plan, samples: &Samples, window: Window, found: &mut Figures) {
             let overhead = f64::from(direction.overhead_bytes);
             let delivered = counter(&|s| s.delivered_bytes as f64 + s.delivered_packets as f64 * overhead);
             // A line that changes its rate has no one rate to compare with.
-            let rate = direction.line.rate_bps.filter(|rate| *rate > 0 && direction.schedule.is_empty());
+            let rate = direction.line.rate_bps.filter(|rate| *rate > 0 && !direction.changes());
             let utilisation = rate.map(|rate| delivered * 8.0 / (rate as f64 * window.length_s()));
             found.extend("utilisation_ratio", &of, utilisation);
             let depth = mine().map(|sample| (sample.time_us, sample.queue_bytes as f64));

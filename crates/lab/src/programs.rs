@@ -172,7 +172,7 @@ pub fn file_name(kind: &str, name: &str) -> String {
 /// Whether a link changes over time.
 pub fn changes(cable: &CablePlan) -> bool {
     let directions = cable.path.iter().flat_map(|path| [&path.forward, &path.backward]);
-    directions.into_iter().any(|direction| !direction.schedule.is_empty())
+    directions.into_iter().any(longfat_link::plan::DirectionPlan::changes)
 }
 
 /// Links that need a driver.

@@ -93,8 +93,8 @@ pub fn commands(plan: &LinkPlan, a: &str, b: &str) -> Result<Vec<String>, NetemE
 
 fn direction(link: &LinkPlan, plan: &DirectionPlan, out: &str) -> Result<Vec<String>, NetemError> {
     let unable = |what| Err(NetemError::Unable { link: link.name.clone(), what });
-    if !plan.schedule.is_empty() {
-        return unable("a schedule of changes");
+    if plan.changes() {
+        return unable("a schedule of changes, or a trace");
     }
     if plan.line.jitter_ns > 0 && !plan.reorder {
         return unable("jitter without reordering");

@@ -1,5 +1,6 @@
 //! A link with every value resolved: what runs, what is recorded, what a rerun reads.
 
+use crate::trace::Opportunities;
 use serde::{Deserialize, Serialize};
 
 /// A link.
@@ -40,6 +41,40 @@ pub struct DirectionPlan {
     pub overhead_bytes: u32,
     /// Changes, in the order of their times.
     pub schedule: Vec<ChangePlan>,
+    /// After so long the schedule begins again; absent: it is gone through once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats_ns: Option<u64>,
+    /// Recorded opportunities to send, which the line follows from the start of the schedule on. The rate is their mean then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opportunities: Option<OpportunitiesPlan>,
+}
+
+/// Times at which a line sends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpportunitiesPlan {
+    /// Bytes that one carries, with those that the rate counts beyond the IP packet.
+    pub bytes: u32,
+    /// The unit of their times.
+    pub unit_ns: u64,
+    /// Whether they begin again after the last.
+    pub repeat: bool,
+    /// When they are.
+    pub at: Opportunities,
+}
+
+impl OpportunitiesPlan {
+    /// What they carry on the average.
+    pub fn mean_bps(&self) -> u64 {
+        let bits = u128::from(self.at.count()) * u128::from(self.bytes) * 8_000_000_000;
+        let ns = u128::from(self.at.length()) * u128::from(self.unit_ns.max(1));
+        u64::try_from(bits.div_ceil(ns)).unwrap_or(u64::MAX)
+    }
+
+    /// Most bytes that can be sent within a time.
+    fn most_bytes(&self, within_ns: u64) -> u64 {
+        self.at.most_within(within_ns.div_ceil(self.unit_ns.max(1))).saturating_mul(self.bytes.into())
+    }
 }
 
 /// What the line does to packets.
@@ -180,7 +215,12 @@ impl DirectionPlan {
     fn is_cable(&self) -> bool {
         let LinePlan { rate_bps, delay_ns, jitter_ns, loss } = &self.line;
         let idle = rate_bps.is_none() && *delay_ns == 0 && *jitter_ns == 0 && *loss == LossPlan::NONE;
-        idle && self.schedule.is_empty()
+        idle && !self.changes()
+    }
+
+    /// Whether it is not the same all the time.
+    pub fn changes(&self) -> bool {
+        !self.schedule.is_empty() || self.opportunities.is_some()
     }
 
     /// Bytes that can be inside at once: queue plus line, at the greatest rate and delay of the schedule. Without a
@@ -193,7 +233,8 @@ impl DirectionPlan {
         let rate_bps = lines().filter_map(|line| line.rate_bps).max().unwrap_or(0);
         let delay_ns = lines().map(|line| line.delay_ns + line.jitter_ns).max().unwrap_or(0);
         let line_bytes = u128::from(rate_bps) * u128::from(delay_ns) / 8_000_000_000;
-        limit_bytes.saturating_add(u64::try_from(line_bytes).unwrap_or(u64::MAX))
+        let recorded_bytes = self.opportunities.as_ref().map_or(0, |recorded| recorded.most_bytes(delay_ns));
+        limit_bytes.saturating_add(u64::try_from(line_bytes).unwrap_or(u64::MAX).max(recorded_bytes))
     }
 
     /// Least delay of the schedule.

@@ -132,5 +132,7 @@ fn representative(runs: &[RunDirectory], summary: &Summary) -> Option<usize> {
     let mut valid: Vec<usize> = with(RunStatus::Done).collect();
     valid.sort_by(|a, b| goodput(a).total_cmp(&goodput(b)));
     let middle = valid.get(valid.len().saturating_sub(1) / 2).copied();
-    middle.or_else(|| with(RunStatus::Invalid).next()).or(if runs.is_empty() { None } else { Some(0) })
+    middle
+        .or_else(|| with(RunStatus::Unexplained).chain(with(RunStatus::Invalid)).next())
+        .or(if runs.is_empty() { None } else { Some(0) })
 }

@@ -162,6 +162,8 @@ pub struct CaseSummary {
     pub done: usize,
     /// Runs whose numbers must not be trusted; in no median.
     pub invalid: usize,
+    /// Runs far from their twins with no cause known.
+    pub unexplained: usize,
     /// Runs that did not end; in no median.
     pub failed: usize,
     /// By how much its runs were carried out slower than meant.
@@ -246,6 +248,7 @@ fn summarise_case(
         title: if case.title.is_empty() { case.name.clone() } else { case.title.clone() },
         done: valid.len(),
         invalid: with(RunStatus::Invalid),
+        unexplained: with(RunStatus::Unexplained),
         failed: with(RunStatus::Failed) + without_manifest(case, result, &own),
         dilation: own.iter().map(|run| run.dilation).max().unwrap_or_default(),
         columns: COLUMNS.iter().map(column).collect(),

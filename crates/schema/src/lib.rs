@@ -33,7 +33,7 @@ pub mod units;
 
 /// Version of the run directory, the records and the manifest. Readers refuse a newer one and bring an older one up to
 /// date: 1 had no hashes, and runs of before there were traces; plans of 2 knew cross traffic evenly spaced or Poisson.
-pub const SCHEMA_VERSION: u32 = 3;
+pub const SCHEMA_VERSION: u32 = 4;
 
 /// JSON Schema (draft 7, which editors of TOML know) of what `T` reads.
 #[cfg(feature = "json-schema")]

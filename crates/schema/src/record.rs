@@ -404,7 +404,8 @@ pub struct LinkSummary {
 pub struct StallSample {
     /// When it was over.
     pub time_us: i64,
-    /// What was held up: a link's driver, or the hosts (`hosts`), whose programs share the processors.
+    /// What was held up: a link's driver (`LINK`), or the hosts from which packets of one of its directions come: as
+    /// receivers (`LINK/forward`), or as senders, if they had something that they might send (`LINK/forward/sender`).
     pub of: String,
     /// For how long.
     pub duration_us: u64,

@@ -15,7 +15,15 @@ fn link(name: &str, ends: [usize; 2], rate_bps: u64, delay_ns: u64, limit_bytes:
     let line = LinePlan { rate_bps: Some(rate_bps), delay_ns, jitter_ns: 0, loss: LossPlan::NONE };
     let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
     let queue = QueuePlan { limit_bytes, discipline };
-    let direction = DirectionPlan { line, queue, reorder: false, overhead_bytes: 0, schedule: Vec::new() };
+    let direction = DirectionPlan {
+        line,
+        queue,
+        reorder: false,
+        overhead_bytes: 0,
+        schedule: Vec::new(),
+        repeats_ns: None,
+        opportunities: None,
+    };
     let plan = LinkPlan {
         name: name.to_owned(),
         mtu_bytes: 1500,

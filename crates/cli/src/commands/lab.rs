@@ -35,7 +35,7 @@ use longfat_lab::{
 use longfat_schema::run::{Provenance, ResultStatus, RunStatus};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::AtomicBool,
     time::{Duration, SystemTime},
 };
@@ -261,18 +261,19 @@ impl SpecArgs {
     fn read(&self) -> anyhow::Result<Read> {
         let name = self.file.display();
         let Source { text, table } = Source::open(&self.file).context("experiment")?;
+        let base = self.file.parent().unwrap_or(Path::new("."));
         let mut overrides = Vec::new();
         for assignment in &self.set {
             overrides.push(overlay::parse_assignment(assignment).map_err(|why| anyhow!("--set {why}"))?);
         }
         overrides.extend(self.repeats.map(|count| ("repeats".to_owned(), i64::from(count).into())));
         let mut experiment =
-            Experiment::from_table(&table, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
+            Experiment::from_table(&table, &overrides, base).map_err(|error| anyhow!("{name}: {error}"))?;
         if self.quick {
             let shorter = quick_overrides(&experiment);
             overrides.extend(shorter);
-            experiment =
-                Experiment::from_table(&table, &overrides).map_err(|error| anyhow!("{name}: {error}"))?;
+            experiment = Experiment::from_table(&table, &overrides, base)
+                .map_err(|error| anyhow!("{name}: {error}"))?;
         }
         let wanted = self.wanted(&experiment)?;
         let all = plans(&experiment)?;
@@ -418,7 +419,11 @@ fn run_alone(session: &Session<'_>, number: usize, stop: &AtomicBool) -> Outcome
             Ok(())
         }
         Some((status, reasons)) => {
-            let how = if status == RunStatus::Failed { "failed" } else { "is invalid" };
+            let how = if status == RunStatus::Failed {
+                "failed".to_owned()
+            } else {
+                format!("is {}", status.name())
+            };
             Err(anyhow!("{} r{} {how}: {}", plan.case, plan.repeat, reasons.join("; ")).into())
         }
     }

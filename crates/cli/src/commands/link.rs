@@ -1,5 +1,7 @@
 //! `longfat link`.
 
+mod import;
+
 use crate::{
     outcome::{Failure, Outcome, require},
     stop,
@@ -13,7 +15,8 @@ use longfat_link::{
     driver::{self, Options, Start},
     netem,
     shell::{DriverName, Report, Shell},
-    spec::{DirectionSpec, DisciplineName, LossSpec, QueueSpec, RateSpec},
+    spec::{DirectionSpec, DisciplineName, LossSpec, QueueSpec, RateSpec, Traces},
+    trace::TraceSpec,
 };
 use longfat_schema::{
     lines::Lines,
@@ -43,6 +46,9 @@ Examples:
   # The path of a file (TOML as in an experiment's [[links]], or JSON), with the queue sampled every millisecond:
   longfat link run --plan path.toml --samples path.jsonl -- curl -o /dev/null http://100.64.0.1/
 
+  # A recorded link (docs/link.md):
+  longfat link run --trace train.down --delay 30ms -- iperf3 -R -c 100.64.0.1
+
 'forward' is from the command to this host. The rate counts IP packets; --overhead 38B counts Ethernet's framing too.
 The exit code is the command's; 3 when this host lacks what is needed.";
 
@@ -64,6 +70,7 @@ pub struct Args {
 enum LinkCommand {
     Run(Box<RunArgs>),
     Drive(DriveArgs),
+    Import(import::ImportArgs),
 }
 
 /// Run a shell or a command inside an emulated path to this host.
@@ -126,8 +133,14 @@ struct PathArgs {
     /// Take the whole path from this file (.toml as people write it, else a JSON plan).
     #[arg(long, value_name = "FILE", exclusive = false, conflicts_with_all = [
         "rate", "delay", "jitter", "reorder", "loss", "queue", "aqm", "ecn", "mtu", "overhead", "seed", "coalesce",
-        "late_limit", "pause_limit", "backward_rate", "backward_delay"])]
+        "late_limit", "pause_limit", "backward_rate", "backward_delay", "trace", "backward_trace"])]
     plan: Option<PathBuf>,
+    /// Follow a recorded link: mahimahi's packet-delivery file, or a .csv or .parquet of time, rate, delay, loss.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Recorded link from this host back to the command [default: as --trace].
+    #[arg(long, value_name = "FILE")]
+    backward_trace: Option<PathBuf>,
     /// Rate of the line in bits of IP packets per second [default: unlimited].
     #[arg(long)]
     rate: Option<RateSpec>,
@@ -183,6 +196,7 @@ pub fn run(args: Args) -> Outcome {
     match args.command {
         LinkCommand::Run(args) => run_inside(&args),
         LinkCommand::Drive(args) => drive(&args),
+        LinkCommand::Import(args) => import::run(&args),
     }
 }
 
@@ -267,16 +281,21 @@ impl PathArgs {
         if let Some(file) = &self.plan {
             return read_plan(file);
         }
-        let backward = (self.backward_rate.is_some() || self.backward_delay.is_some()).then(|| {
-            DirectionSpec { rate: self.backward_rate, delay: self.backward_delay, ..DirectionSpec::default() }
-        });
+        let backward = DirectionSpec {
+            rate: self.backward_rate,
+            delay: self.backward_delay,
+            trace: self.backward_trace.as_ref().map(TraceSpec::of),
+            ..DirectionSpec::default()
+        };
+        let backward = Some(backward).filter(|backward| *backward != DirectionSpec::default());
         let queue = QueueSpec {
             discipline: self.aqm,
             limit: self.queue,
             ecn: self.ecn.then_some(true),
             ..QueueSpec::default()
         };
-        let spec = LinkSpec {
+        let mut spec = LinkSpec {
+            trace: self.trace.as_ref().map(TraceSpec::of),
             rate: self.rate,
             delay: self.delay,
             jitter: self.jitter,
@@ -292,6 +311,7 @@ impl PathArgs {
             backward,
             ..LinkSpec::default()
         };
+        spec.load_traces("path", Path::new("."), &mut Traces::default())?;
         Ok(spec.resolve("path", 1)?)
     }
 }
@@ -301,8 +321,9 @@ pub fn read_plan(file: &Path) -> anyhow::Result<LinkPlan> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("link plan '{shown}'"))?;
     if file.extension().is_some_and(|extension| extension == "toml") {
-        let spec = LinkSpec::from_toml(&text).with_context(|| format!("link '{shown}'"))?;
+        let mut spec = LinkSpec::from_toml(&text).with_context(|| format!("link '{shown}'"))?;
         let name = file.file_stem().map_or_else(|| "path".into(), |stem| stem.to_string_lossy().into_owned());
+        spec.load_traces(&name, file.parent().unwrap_or(Path::new(".")), &mut Traces::default())?;
         return Ok(spec.resolve(&name, 1)?);
     }
     match LinkPlan::from_json(&text) {

@@ -4,7 +4,7 @@
 
 use crate::plan::{CablePlan, FlowPlan, FollowPlan, HostPlan, Plan, RelayPlan};
 use longfat_link::plan::{
-    ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, QueuePlan,
+    ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, OpportunitiesPlan, QueuePlan,
 };
 use std::collections::BTreeMap;
 
@@ -63,6 +63,7 @@ impl Slow {
             start_within_us,
             cpu_limit: _,
             hold_up_limit: _,
+            twin_limit: _,
             hosts,
             links,
             relays,
@@ -117,7 +118,12 @@ impl Slow {
     }
 
     fn direction(&self, direction: &mut DirectionPlan) {
-        let DirectionPlan { line, queue, reorder: _, overhead_bytes: _, schedule } = direction;
+        let DirectionPlan { line, queue, reorder: _, overhead_bytes: _, schedule, repeats_ns, opportunities } =
+            direction;
+        repeats_ns.iter_mut().for_each(|ns| self.span(ns));
+        if let Some(OpportunitiesPlan { bytes: _, unit_ns, repeat: _, at: _ }) = opportunities {
+            self.span(unit_ns);
+        }
         self.line(line);
         self.queue(queue);
         for ChangePlan { at_ns, line, queue } in schedule {

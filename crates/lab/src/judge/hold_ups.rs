@@ -1,17 +1,25 @@
 //! What hold-ups of the machine could have done to a run: how much of what was dropped came within a round trip after
 //! one. Pure.
 //!
-//! Hosts that share processors with all others are held up now and then. They answer late and then all at once, and a
-//! queue that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the
-//! machine's making. A run whose drops may come from such clumps says nothing about TCP.
+//! Hosts that share processors with all others are held up now and then. They answer late and then all at once, and a queue
+//! that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the machine's
+//! making. A run whose drops may come from such clumps says nothing about TCP.
+//!
+//! A drop has consequences of its own: without selective acknowledgements a sender that has repaired its losses sends what its
+//! window holds at once, and loses half of it again. What is dropped while a connection repairs what a hold-up cost it, and
+//! when it has done so, is the hold-up's doing, too.
 
 use crate::{
     dilation::{MOST, drain_ns, refusals, round_trip_ns},
     metrics::growth_within,
-    plan::{CablePlan, Plan},
+    plan::{CablePlan, FlowPlan, Plan, network::Topology},
     samples::Samples,
 };
-use longfat_schema::{own_time::Dilation, record::StallSample};
+use longfat_schema::{
+    own_time::Dilation,
+    record::{StallSample, TcpSample},
+};
+use std::collections::BTreeMap;
 
 /// Share of what was dropped above which a run is invalid, where the experiment says nothing.
 const SHARE_MOST: f64 = 0.25;
@@ -32,7 +40,7 @@ pub(crate) struct Consequence {
     pub length_us: u64,
     /// How long one may be without consequence.
     pub harmless_us: u64,
-    /// Packets dropped within a round trip after one.
+    /// Packets dropped within a round trip after one, or while the connection repaired these losses.
     pub after: f64,
     /// Packets dropped in all.
     pub all: f64,
@@ -63,7 +71,7 @@ fn fault(plan: &Plan, found: &Consequence) -> String {
     let ms = |us: u64| us as f64 / 1000.0;
     format!(
         "link '{}': {:.0} of {:.0} packets were dropped within a round trip after a hold-up of the hosts or the driver longer \
-         than {:.1} ms, which may have caused them ({} of them, up to {:.1} ms; limit {:.0} %): {}",
+         than {:.1} ms, or while its losses were repaired: it may have caused them ({} of them, up to {:.1} ms; limit {:.0} %): {}",
         found.link,
         found.after,
         found.all,
@@ -99,18 +107,21 @@ fn of_link(plan: &Plan, cable: &CablePlan, samples: &Samples) -> Option<Conseque
     let drains = || [&path.forward, &path.backward].into_iter().filter_map(drain_ns);
     let harmless_us = drains().min().unwrap_or(u64::MAX).min(least_rtt_ns / 4) / 1000;
     let mut counted: Vec<&StallSample> = samples.stall.iter().collect();
-    counted.retain(|stall| stall.duration_us > harmless_us && counts(plan, cable, &stall.of));
+    counted.retain(|stall| stall.duration_us > harmless_us && counts(plan, cable, stall, samples));
     let mut lengths: Vec<u64> = counted.iter().map(|stall| stall.duration_us).collect();
     lengths.sort_unstable();
     let length_us = *lengths.get((lengths.len() * 9).div_ceil(10).checked_sub(1)?)?;
     // What the clump meets has waited as long as a full queue takes, at most.
     let reach_us = (rtt_ns + drains().max().unwrap_or(0)) / 1000;
+    let dropped = |span: Span| dropped(samples, cable, span);
+    let repairs = repairs(samples);
     let spans = united(counted.iter().map(|stall| {
-        (stall.time_us - stall.duration_us as i64, stall.time_us.saturating_add(reach_us as i64))
+        let end_us = stall.time_us.saturating_add(reach_us as i64);
+        let span = (stall.time_us - stall.duration_us as i64, end_us);
+        if dropped(span) < 0.5 { span } else { with_repairs(span, &repairs, reach_us as i64) }
     }));
     let window = (plan.window_start_us, plan.window_end_us);
     let inside: Vec<Span> = spans.into_iter().filter_map(|span| common(span, window)).collect();
-    let dropped = |span: Span| dropped(samples, cable, span);
     Some(Consequence {
         link: cable.name.clone(),
         count: counted.len(),
@@ -123,12 +134,87 @@ fn of_link(plan: &Plan, cable: &CablePlan, samples: &Samples) -> Option<Conseque
     })
 }
 
-/// Whose hold-ups a link can tell: its driver's own, and those of hosts that are an end of TCP and no more. Who
-/// forwards answers when others do.
-fn counts(plan: &Plan, cable: &CablePlan, of: &str) -> bool {
-    let Some((link, direction)) = of.split_once('/') else { return of == cable.name };
-    let end = &cable.ends[usize::from(direction == "backward")];
-    link == cable.name && !plan.hosts.iter().any(|host| host.name == end.host && host.forward)
+/// Whose hold-ups a link can tell: its driver's own, and those of hosts at its ends and behind plain cables there. What
+/// comes from behind another path answers when that lets it.
+fn counts(plan: &Plan, cable: &CablePlan, stall: &StallSample, samples: &Samples) -> bool {
+    let mut parts = stall.of.split('/');
+    let (link, direction, end) = (parts.next(), parts.next(), parts.next());
+    let Some(direction) = direction.filter(|_| link == Some(&cable.name)) else {
+        return link == Some(&cable.name);
+    };
+    let host = &cable.ends[usize::from(direction == "backward")].host;
+    match end {
+        None => leads_to_hosts(plan, cable, host),
+        Some(_) => leads_to_hosts(plan, cable, host) && could_send(samples, stall),
+    }
+}
+
+/// Whether no flow over this link comes to this end of it from another emulated path.
+fn leads_to_hosts(plan: &Plan, cable: &CablePlan, host: &str) -> bool {
+    let topology = Topology::of_plan(plan);
+    let is_path = |link: &str| plan.links.iter().any(|cable| cable.name == link && cable.path.is_some());
+    plan.flows.iter().all(|flow: &FlowPlan| {
+        let hops = topology.path(&flow.from, &flow.to).unwrap_or_default();
+        let Some(at) = hops.iter().position(|hop| hop.link == cable.name) else { return true };
+        let beyond = if hops[at].from == host { &hops[..at] } else { &hops[at + 1..] };
+        !beyond.iter().any(|hop| is_path(hop.link))
+    })
+}
+
+/// Every connection that sends had unsent data and no losses to repair, from the last sample before a silence to the first
+/// after it.
+fn could_send(samples: &Samples, stall: &StallSample) -> bool {
+    let from_us = stall.time_us - stall.duration_us as i64;
+    let mut looked = 0;
+    let could = connections(samples).into_values().all(|states| {
+        let first = states.partition_point(|state| state.time_us <= from_us).saturating_sub(1);
+        let last = (states.partition_point(|state| state.time_us < stall.time_us) + 1).min(states.len());
+        looked += last - first;
+        states[first..last].iter().all(|state| state.unsent_bytes > 0 && !repairs_losses(state))
+    });
+    could && looked > 0
+}
+
+/// States of every connection that sends, in order.
+fn connections(samples: &Samples) -> BTreeMap<(&str, u32), Vec<&TcpSample>> {
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for state in samples.tcp.iter().filter(|state| ["sender", "relay_out"].contains(&state.role.as_str())) {
+        found.entry((state.flow.as_str(), state.stream)).or_default().push(state);
+    }
+    found
+}
+
+fn repairs_losses(state: &TcpSample) -> bool {
+    ["recovery", "loss"].contains(&state.ca_state.as_str())
+}
+
+/// When each connection repaired losses.
+fn repairs(samples: &Samples) -> Vec<Vec<Span>> {
+    let of_connection = |states: Vec<&TcpSample>| {
+        let mut found: Vec<Span> = Vec::new();
+        let mut repairing = false;
+        for state in states {
+            match found.last_mut().filter(|_| repairing) {
+                Some(last) => last.1 = state.time_us,
+                None if repairs_losses(state) => found.push((state.time_us, state.time_us)),
+                None => {}
+            }
+            repairing = repairs_losses(state);
+        }
+        found
+    };
+    connections(samples).into_values().map(of_connection).collect()
+}
+
+/// The span with what the run's only connection repaired since: a repair begins within `reach_us` of a drop, and a drop that
+/// is its doing comes as late after it. Of several connections nobody knows whose packets were dropped.
+fn with_repairs(span: Span, repairs: &[Vec<Span>], reach_us: i64) -> Span {
+    let [only] = repairs else { return span };
+    let later = only.iter().skip_while(|(from_us, _)| *from_us < span.0);
+    let prolonged = |end_us: i64, (from_us, to_us): &Span| {
+        if *from_us <= end_us + reach_us { end_us.max(to_us + reach_us) } else { end_us }
+    };
+    (span.0, later.fold(span.1, prolonged))
 }
 
 fn dropped(samples: &Samples, cable: &CablePlan, span: Span) -> f64 {
@@ -237,17 +323,74 @@ mod tests {
     }
 
     #[test]
-    fn a_drivers_own_hold_up_counts_and_that_of_who_answers_when_others_do_does_not() {
+    fn a_drivers_own_hold_up_counts_and_those_of_hosts_behind_cables() {
         let of = |plan: &Plan, of: &str| {
             consequences(plan, &samples(&DROPS_US, &[stall(1_999_000, 6_000, of)])).len()
         };
         let mut routed = plan("");
         assert_eq!((of(&routed, "path"), of(&routed, "path/backward"), of(&routed, "other")), (1, 1, 0));
         routed.hosts[1].forward = true;
-        assert_eq!(
-            (of(&routed, "path"), of(&routed, "path/backward"), of(&routed, "path/forward")),
-            (1, 0, 1)
-        );
+        assert_eq!(of(&routed, "path/backward"), 1, "nothing but cables behind it");
+    }
+
+    #[test]
+    fn what_comes_over_another_path_answers_when_that_lets_it() {
+        let text = "name = \"two\"\nwarmup = \"1s\"\nduration = \"10s\"\n[hosts.a]\n[hosts.r]\nforward = true\n[hosts.b]\n[links.path]\n\
+                    between = [\"a\", \"r\"]\nrate = \"200Mbit\"\ndelay = \"20ms\"\nqueue = { limit = \"64KB\" }\n[links.on]\n\
+                    between = [\"r\", \"b\"]\ndelay = \"20ms\"\n[flows.f]\nfrom = \"a\"\nto = \"b\"\ncc = \"lf_reno\"\n";
+        let plan = plans(&Experiment::read(text, &[]).unwrap()).unwrap().remove(0);
+        let of = |of: &str| {
+            consequences(&plan, &samples(&DROPS_US, &[stall(1_999_000, 6_000, of)]))
+                .iter()
+                .any(|c| c.link == "path")
+        };
+        assert_eq!((of("path/backward"), of("path/forward"), of("path")), (false, true, true));
+    }
+
+    /// The sender's state every 10 ms: what it has unsent, and when it repairs losses.
+    fn with_states(mut samples: Samples, unsent_bytes: u64, repairs_us: &[Span]) -> Samples {
+        let state = |time_us: i64| TcpSample {
+            time_us,
+            flow: "f".into(),
+            role: "sender".into(),
+            unsent_bytes,
+            ca_state: if repairs_us.iter().any(|(from, to)| (*from..*to).contains(&time_us)) {
+                "recovery"
+            } else {
+                "open"
+            }
+            .into(),
+            ..TcpSample::default()
+        };
+        samples.tcp = (0..1200).map(|n| state(n * 10_000)).collect();
+        samples
+    }
+
+    #[test]
+    fn a_silent_sender_was_held_up_where_it_could_have_sent() {
+        let stalls = [stall(1_999_000, 6_000, "path/forward/sender")];
+        let of = |unsent_bytes, repairs_us: &[Span]| {
+            consequences(&plan(""), &with_states(samples(&DROPS_US, &stalls), unsent_bytes, repairs_us)).len()
+        };
+        assert_eq!(of(1000, &[]), 1);
+        assert_eq!(of(0, &[]), 0, "it had nothing to send");
+        assert_eq!(of(1000, &[(1_900_000, 2_010_000)]), 0, "its window was closed");
+        assert!(consequences(&plan(""), &samples(&DROPS_US, &stalls)).is_empty(), "nobody knows what it had");
+    }
+
+    #[test]
+    fn what_is_dropped_while_the_losses_of_a_hold_up_are_repaired_is_its_doing() {
+        let stalls = [stall(1_999_000, 6_000, "path/backward")];
+        let after = |repairs_us: &[Span]| {
+            consequences(&plan(""), &with_states(samples(&DROPS_US, &stalls), 1000, repairs_us))[0].after
+        };
+        assert_eq!(after(&[]), 2.0);
+        assert_eq!(after(&[(2_040_000, 2_990_000)]), 3.0, "the burst at the end of the repair");
+        assert_eq!(after(&[(2_040_000, 2_990_000), (3_030_000, 3_990_000)]), 4.0, "and the repair of that");
+        assert_eq!(after(&[(2_500_000, 5_990_000)]), 2.0, "a loss of its own");
+        let none = [stall(1_500_000, 6_000, "path/backward")];
+        let alone = with_states(samples(&DROPS_US, &none), 1000, &[(1_500_000, 6_500_000)]);
+        assert_eq!(consequences(&plan(""), &alone)[0].after, 0.0, "nothing was dropped after it");
     }
 
     #[test]

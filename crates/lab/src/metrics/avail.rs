@@ -108,7 +108,7 @@ impl Free {
         let own = traffic.flows.iter().find(|carried| carried.flow.name == flow.name)?;
         let rated = own.ways.iter().filter_map(|way| Some((direction(plan, way)?, way)));
         let rated: Vec<(&DirectionPlan, &Way)> = rated.collect();
-        if rated.iter().any(|(direction, _)| !direction.schedule.is_empty()) {
+        if rated.iter().any(|(direction, _)| direction.changes()) {
             return None;
         }
         let rate =

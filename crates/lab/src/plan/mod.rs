@@ -56,6 +56,9 @@ pub struct Plan {
     /// Share of dropped packets that hold-ups may have caused; the judge's own limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_up_limit: Option<f64>,
+    /// Share by which a TCP flow's figures may differ from its twin's; the judge's own limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin_limit: Option<f64>,
     /// Hosts in order of names.
     pub hosts: Vec<HostPlan>,
     /// Links in order of names.

@@ -68,6 +68,7 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         start_within_us: head.start_within.as_us(),
         cpu_limit: head.cpu_limit,
         hold_up_limit: head.hold_up_limit,
+        twin_limit: head.twin_limit,
         hosts: setting
             .hosts
             .iter()

@@ -112,7 +112,7 @@ impl Carrier<'_> {
         let mut manifest = self.manifest(plan, &observed, failure)?;
         manifest.started_unix_ms = started_unix_ms;
         if self.twins && self.backend == Backend::Emulated && manifest.status == RunStatus::Done {
-            manifest.twin = simulated::twin(plan, stop);
+            put_beside_twin(plan, &mut manifest, stop);
         }
         manifest.reasons.extend_from_slice(earlier);
         let mut writer = RunWriter::create(directory)?;
@@ -224,6 +224,17 @@ impl Carrier<'_> {
             seal: None,
         })
     }
+}
+
+/// Gives a run its twin. One that is far from it, and from others that chance made, is unexplained.
+fn put_beside_twin(plan: &Plan, manifest: &mut RunManifest, stop: &AtomicBool) {
+    let Some(twin) = simulated::twin(plan, stop) else { return };
+    let more = simulated::twins_by_chance(plan, stop);
+    if let Some(reason) = judge::unexplained(plan, &manifest.metrics, &twin, more) {
+        manifest.status = RunStatus::Unexplained;
+        manifest.reasons.insert(0, reason);
+    }
+    manifest.twin = Some(twin);
 }
 
 fn simulate(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result<Attempt, SessionError> {

@@ -3,8 +3,8 @@
 use super::{Session, SessionError};
 use crate::plan::Plan;
 use longfat_schema::run::{
-    Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, RunStatus,
-    plan_differences, read_versioned,
+    Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, plan_differences,
+    read_versioned,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Session<'_> {
         Ok(Kept { order, runs })
     }
 
-    /// The run of a plan, when it is there, whole and valid.
+    /// The run of a plan, when it is there, whole and as planned.
     pub(super) fn kept_run(&self, plan: &Plan) -> Result<Option<RunManifest>, SessionError> {
         let directory = self.directory.join(plan.directory());
         let file = directory.join(PLAN_FILE);
@@ -66,6 +66,7 @@ impl Session<'_> {
         if manifest.backend != self.backend.name() {
             return Err(changed(format!("backend: {} then, {} now", manifest.backend, self.backend)));
         }
-        Ok((manifest.status == RunStatus::Done).then_some(manifest))
+        // An unexplained run is not made again: repeats that are chosen by what the simulator says would prove nothing.
+        Ok(manifest.status.is_as_planned().then_some(manifest))
     }
 }

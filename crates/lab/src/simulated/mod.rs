@@ -9,7 +9,7 @@ pub use scenario::{Translation, translate};
 use crate::{
     backend::{Observed, Tick},
     metrics::{metrics, record_free},
-    plan::Plan,
+    plan::{Plan, seed_of},
     samples::Samples,
 };
 use longfat_cc::{Algorithm, UnknownAlgorithm};
@@ -155,6 +155,31 @@ pub fn twin(plan: &Plan, stop: &AtomicBool) -> Option<Twin> {
         Err(SimulationError::Interrupted) => None,
         Err(error) => Some(Twin { metrics: Vec::new(), left_out: vec![error.to_string()] }),
     }
+}
+
+/// What the simulator makes of the same plan under other seeds, made as they are asked for.
+pub fn twins_by_chance(plan: &Plan, stop: &AtomicBool) -> impl Iterator<Item = Twin> {
+    (1..SEEDS).map_while(move |number| {
+        let seed = seed_of(plan.seed, &["twin", &number.to_string()]);
+        twin(&with_seed(plan, seed), stop)
+    })
+}
+
+/// Twins of a run, its own among them, before it counts as far from what chance can do.
+const SEEDS: u32 = 5;
+
+/// The same plan with every random choice drawn anew.
+fn with_seed(plan: &Plan, seed: u64) -> Plan {
+    let mut plan = Plan { seed, ..plan.clone() };
+    for cable in &mut plan.links {
+        if let Some(path) = &mut cable.path {
+            path.seed = seed_of(seed, &["link", &cable.name]);
+        }
+    }
+    for flow in &mut plan.flows {
+        flow.arrivals_seed = flow.arrivals_seed.map(|_| seed_of(seed, &["flow", &flow.name]));
+    }
+    plan
 }
 
 /// Plain cables have no driver, and so no records, where runs are emulated.

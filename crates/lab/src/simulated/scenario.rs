@@ -93,7 +93,15 @@ fn cable(name: &str, mtu_bytes: u32, seed: u64) -> LinkPlan {
     };
     let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
     let queue = QueuePlan { limit_bytes: CABLE_QUEUE_BYTES, discipline };
-    let direction = DirectionPlan { line, queue, reorder: false, overhead_bytes: 0, schedule: Vec::new() };
+    let direction = DirectionPlan {
+        line,
+        queue,
+        reorder: false,
+        overhead_bytes: 0,
+        schedule: Vec::new(),
+        repeats_ns: None,
+        opportunities: None,
+    };
     LinkPlan {
         name: name.to_owned(),
         mtu_bytes,

@@ -262,3 +262,50 @@ fn a_delay_that_rises_a_hundredfold_makes_spurious_timeouts_and_a_dead_path_othe
     assert!(of("timeouts").unwrap() >= 1.0);
     assert_eq!((of("spurious_timeouts"), of("timeout_undo_us")), (Some(0.0), None));
 }
+
+/// A link that follows opportunities of 12 Mbit/s for a second and of 1.2 for another.
+fn recorded(more: &str) -> Plan {
+    let directory = tempfile::tempdir().unwrap();
+    let trace: String =
+        (1..=2000).filter(|ms| *ms <= 1000 || ms % 10 == 0).map(|ms| format!("{ms}\n")).collect();
+    std::fs::write(directory.path().join("two.down"), trace).unwrap();
+    let text = format!(
+        "name = \"recorded\"\nwarmup = \"1s\"\nduration = \"20s\"\n{more}\n[hosts.a]\n[hosts.b]\n[links.path]\n\
+         between = [\"a\", \"b\"]\ntrace = \"two.down\"\ndelay = \"5ms\"\nbackward = {{ rate = \"10Mbit\" }}\n\
+         queue = {{ limit = \"100KB\" }}\n[flows.f]\nfrom = \"a\"\nto = \"b\"\ncc = \"lf_cubic\"\n"
+    );
+    let table = text.parse().unwrap();
+    plans(&Experiment::from_table(&table, &[], directory.path()).unwrap()).unwrap().remove(0)
+}
+
+#[test]
+fn a_recorded_link_carries_what_was_recorded() {
+    let plan = recorded("");
+    let observed = run(&plan, &mut |_| {}, &AtomicBool::new(false)).unwrap();
+    let figures = metrics(&plan, &observed.samples, None);
+    let goodput = figures.iter().find(|metric| metric.metric == "goodput_bps").unwrap().value;
+    // 1100 opportunities in two seconds, 1448 bytes of payload in each.
+    let most_bps = 1100.0 / 2.0 * 1448.0 * 8.0;
+    assert!((0.9 * most_bps..1.01 * most_bps).contains(&goodput), "{goodput} of {most_bps}");
+    assert!(
+        figures.iter().all(|metric| metric.metric != "utilisation_ratio" || metric.of == "path/backward")
+    );
+}
+
+#[test]
+fn a_recorded_link_is_slowed_with_its_run() {
+    let plan = recorded("dilate = 4");
+    let slow = crate::dilation::slowed(&plan);
+    let direction = |plan: &Plan| plan.links[0].path.as_ref().unwrap().forward.clone();
+    let (own, slow) = (direction(&plan).opportunities.unwrap(), direction(&slow).opportunities.unwrap());
+    assert_eq!((own.unit_ns, slow.unit_ns, &own.at), (1_000_000, 4_000_000, &slow.at));
+}
+
+#[test]
+fn a_trace_that_is_not_there_is_said_once_with_its_link() {
+    let text = "name = \"recorded\"\nwarmup = \"1s\"\nduration = \"1s\"\n[hosts.a]\n[hosts.b]\n[links.path]\nbetween = [\"a\", \"b\"]\n\
+                trace = \"none.csv\"\n[flows.f]\nfrom = \"a\"\nto = \"b\"\ncc = \"lf_cubic\"\n\
+                [[cases]]\nname = \"x\"\n[[cases]]\nname = \"y\"\n";
+    let said = Experiment::read(text, &[]).unwrap_err().to_string();
+    assert_eq!(said.matches("links.path.trace: 'none.csv' cannot be followed").count(), 1, "{said}");
+}

@@ -123,6 +123,9 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     if head.hold_up_limit.is_some_and(|limit| !(0.0..=1.0).contains(&limit)) {
         found.say("hold_up_limit", "is a share of all packets dropped, between 0 and 1");
     }
+    if head.twin_limit.is_some_and(|limit| !(0.0..=1000.0).contains(&limit)) {
+        found.say("twin_limit", "is a share of the twin's figure, 0 to 1000; write it like 0.2");
+    }
     if let Some(focus) = &head.focus
         && !setting.flows.contains_key(focus)
     {

@@ -70,6 +70,10 @@ pub(super) fn check(name: &str, follow: &FollowSpec, setting: &Setting, found: &
                 format!("link '{}' has neither rate nor delay; there is nothing to announce", follow.link);
             found.say(format!("{path}.link"), message);
         }
+        Some(cable) if cable.line.follows_trace() => {
+            let message = "a link that follows a trace has no schedule to announce; give it a schedule, or enabled = false";
+            found.say(format!("{path}.link"), message);
+        }
         Some(_) => {}
     }
     if follow.nodes.is_empty() {

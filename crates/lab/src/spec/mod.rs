@@ -102,6 +102,9 @@ pub struct Head {
     /// Share of dropped packets that hold-ups of the machine may have caused; more, and a run is invalid. 0.25 when
     /// absent.
     pub hold_up_limit: Option<f64>,
+    /// Share by which a TCP flow's goodput or completion time may differ from its twin's; more, and an emulated run is
+    /// unexplained. 0.2 when absent.
+    pub twin_limit: Option<f64>,
     /// Emulated runs are carried out so many times slower, `"auto"`: as the path needs; figures are in the experiment's
     /// time.
     #[serde(default)]

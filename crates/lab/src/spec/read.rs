@@ -7,10 +7,10 @@ use super::{
     overlay,
     sweep::{self, Point, Sweep},
 };
-use longfat_link::LinkSpec;
+use longfat_link::{LinkSpec, spec::Traces};
 use longfat_schema::run::AxisPoint;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 use toml::{Table, Value};
 
 /// The case of a file that has none.
@@ -50,14 +50,19 @@ struct CableFile {
 impl Experiment {
     /// Reads an experiment file with overrides of the command line (`KEY`, value) on top of every case.
     pub fn read(text: &str, overrides: &[(String, Value)]) -> Result<Experiment, SpecError> {
-        Experiment::from_table(&Source::of_text(text)?.table, overrides)
+        Experiment::from_table(&Source::of_text(text)?.table, overrides, Path::new("."))
     }
 
-    /// As [`Experiment::read`], from a file that has been read with all it includes.
-    pub fn from_table(table: &Table, overrides: &[(String, Value)]) -> Result<Experiment, SpecError> {
+    /// As [`Experiment::read`], from a file that has been read with all it includes. Traces lie where `base` says.
+    pub fn from_table(
+        table: &Table,
+        overrides: &[(String, Value)],
+        base: &Path,
+    ) -> Result<Experiment, SpecError> {
         let mut problems = Vec::new();
-        let experiment = read_all(table, overrides, &mut problems);
-        if let Some(experiment) = &experiment {
+        let mut experiment = read_all(table, overrides, &mut problems);
+        if let Some(experiment) = &mut experiment {
+            load_traces(experiment, base, &mut problems);
             check::experiment(experiment, &mut problems);
         }
         let mut unique = Vec::new();
@@ -69,6 +74,20 @@ impl Experiment {
         match experiment {
             Some(experiment) if unique.is_empty() => Ok(experiment),
             _ => Err(SpecError::Problems(unique)),
+        }
+    }
+}
+
+/// Reads what the links of every case follow; what cannot be read is followed no more, so that it is said once.
+fn load_traces(experiment: &mut Experiment, base: &Path, problems: &mut Vec<Problem>) {
+    let mut read = Traces::default();
+    let settings = experiment.cases.iter_mut().map(|case| &mut case.setting);
+    for (name, cable) in settings.flat_map(|setting| &mut setting.links) {
+        if let Err(error) = cable.line.load_traces(name, base, &mut read) {
+            let message = format!("{} {}; {}", error.value, error.why, error.mend);
+            problems.push(Problem::new(format!("links.{name}.{}", error.field), message));
+            cable.line.trace = None;
+            cable.line.backward.iter_mut().for_each(|backward| backward.trace = None);
         }
     }
 }

@@ -34,8 +34,8 @@ pub struct Way {
     direction: Direction<Buffer>,
     batch: Batch,
     due_ns: Vec<u64>,
-    /// Of those to be sent, TCP packets of more than half of the MTU.
-    full_segments: u32,
+    /// Of those to be sent, TCP packets: of more than half of the MTU, or less.
+    is_full: Vec<bool>,
     next_sample_ns: u64,
     /// Lateness of every delivered packet.
     pub lateness_ns: Histogram<u64>,
@@ -185,7 +185,7 @@ impl Engine {
                 (clock.path_ns(arrival_ns), answer_ns, counts.store(&received, pool, mtu))
             });
             let Some((arrival_ns, answer_ns, packet)) = taken else { return now_ns };
-            if let Some(hold_up) = answer_ns.and_then(|at_ns| self.answers[way].arrived(at_ns)) {
+            for hold_up in answer_ns.into_iter().flat_map(|at_ns| self.answers[way].arrived(at_ns)) {
                 reporter.tell(Event::HoldUp(self.ways[way].name, hold_up));
             }
             // The wall clock may be set while a frame waits: an arrival is never in the future, never out of order.
@@ -228,7 +228,9 @@ impl Engine {
             if ecn == Ecn::Ce && frame::ecn(bytes) != Ecn::Ce {
                 frame::mark_ce(bytes);
             }
-            way.full_segments += u32::from(bytes.len() > half_bytes && frame::is_tcp(bytes));
+            if frame::is_tcp(bytes) {
+                way.is_full.push(bytes.len() > half_bytes);
+            }
             way.batch.add(pool, buffer);
             way.due_ns.push(departure.due_ns);
             if way.batch.is_full() {
@@ -254,7 +256,7 @@ impl Way {
             direction: Direction::new(direction, plan.mtu_bytes, plan.seed, stream),
             batch: Batch::new(plan.coalesce_ns > 0),
             due_ns: Vec::with_capacity(1024),
-            full_segments: 0,
+            is_full: Vec::with_capacity(1024),
             next_sample_ns: now_ns,
             lateness_ns,
             oversize_frames: 0,
@@ -285,7 +287,7 @@ impl Way {
             return;
         }
         let host_ns = monotonic_ns();
-        (0..std::mem::take(&mut self.full_segments)).for_each(|_| answers.delivered(host_ns));
+        self.is_full.drain(..).for_each(|is_full| answers.delivered(host_ns, is_full));
         let now_ns = clock.path_ns(host_ns);
         for due_ns in self.due_ns.drain(..) {
             self.lateness_ns.saturating_record(now_ns.saturating_sub(due_ns).max(1));

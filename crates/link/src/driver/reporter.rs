@@ -1,7 +1,7 @@
 //! Samples leave the real-time thread through a bounded channel; an ordinary thread writes them to the file. The
 //! real-time thread never waits: what does not fit is counted and said at the end.
 
-use super::answers::HoldUp;
+use super::answers::{End, HoldUp};
 use crate::{model::Counters, spec::DirectionName};
 use longfat_schema::{
     lines::Lines,
@@ -101,8 +101,9 @@ fn records(link: &str, event: Event) -> impl Iterator<Item = Record> {
         Event::Stall { now_ns, late_ns, paused_ns } => {
             Some(stall(link.to_owned(), now_ns, late_ns.saturating_sub(paused_ns)))
         }
-        Event::HoldUp(from, HoldUp { from_ns, to_ns }) => {
-            Some(stall(format!("{link}/{}", from.as_str()), to_ns, to_ns - from_ns))
+        Event::HoldUp(from, HoldUp { end, from_ns, to_ns }) => {
+            let end = if end == End::Sender { "/sender" } else { "" };
+            Some(stall(format!("{link}/{}{end}", from.as_str()), to_ns, to_ns - from_ns))
         }
         Event::Sample(..) => None,
     };

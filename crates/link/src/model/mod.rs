@@ -15,6 +15,7 @@ pub mod codel;
 pub mod fifo;
 pub mod flight;
 pub mod loss;
+mod opportunities;
 mod packet;
 pub mod queue;
 pub mod random;
@@ -94,10 +95,10 @@ impl<P> Direction<P> {
             delay_ns: plan.line.delay_ns,
             jitter_ns: plan.line.jitter_ns,
             queue: Queue::new(&plan.queue, mtu_bytes),
-            transmitter: Transmitter::new(plan.line.rate_bps),
+            transmitter: Transmitter::new(plan.line.rate_bps, plan.opportunities.as_ref()),
             loss: Loss::new(plan.line.loss.clone()),
             flight: Flight::new(plan.reorder),
-            schedule: Schedule::new(plan.schedule.clone()),
+            schedule: Schedule::new(plan.schedule.clone(), plan.repeats_ns),
             gone: VecDeque::new(),
             random: Random::new(seed, stream),
             counters: Counters::default(),
@@ -109,6 +110,7 @@ impl<P> Direction<P> {
     /// Begins the schedule of changes: its time zero is `at_ns`. Until then no change happens.
     pub fn start_schedule(&mut self, at_ns: u64) {
         self.schedule.start(at_ns);
+        self.transmitter.follow_from(at_ns);
     }
 
     /// Offers a packet that arrives at `now_ns`.
@@ -217,8 +219,9 @@ impl<P> Direction<P> {
         }
         let now_ns = self.now_ns;
         let drop = note_drop(now_ns, &mut self.gone, &mut self.counters);
-        if let Some(packet) = self.queue.take(now_ns, drop) {
-            self.transmitter.start(now_ns, packet, self.overhead_bytes);
+        match self.queue.take(now_ns, drop) {
+            Some(packet) => self.transmitter.start(now_ns, packet, self.overhead_bytes),
+            None => self.transmitter.rest(),
         }
     }
 

@@ -3,7 +3,8 @@
 //! Work is counted in bit·ns (bits × 10⁹), so that a finish time rounded up to a whole nanosecond leaves a credit for
 //! the packet that follows at once: the long-term rate has no rounding error.
 
-use super::packet::Packet;
+use super::{opportunities::Line, packet::Packet};
+use crate::plan::OpportunitiesPlan;
 
 const BIT_NS: u64 = 1_000_000_000;
 
@@ -11,6 +12,8 @@ const BIT_NS: u64 = 1_000_000_000;
 #[derive(Debug)]
 struct Sending<P> {
     packet: Packet<P>,
+    /// When it will be sent, where opportunities say; else the rate does.
+    recorded_ns: Option<u64>,
     left_bit_ns: u64,
     since_ns: u64,
 }
@@ -23,12 +26,27 @@ pub struct Transmitter<P> {
     /// Work done beyond the last packet, usable by one that starts at `credit_at_ns`.
     credit_bit_ns: u64,
     credit_at_ns: u64,
+    /// What the line follows instead of the rate, once that has begun.
+    line: Option<Line>,
 }
 
 impl<P> Transmitter<P> {
     /// An idle transmitter; no rate sends in no time.
-    pub fn new(rate_bps: Option<u64>) -> Transmitter<P> {
-        Transmitter { rate_bps, sending: None, credit_bit_ns: 0, credit_at_ns: 0 }
+    pub fn new(rate_bps: Option<u64>, recorded: Option<&OpportunitiesPlan>) -> Transmitter<P> {
+        let line = recorded.map(Line::new);
+        Transmitter { rate_bps, sending: None, credit_bit_ns: 0, credit_at_ns: 0, line }
+    }
+
+    /// Opportunities, if there are any, begin at this time.
+    pub fn follow_from(&mut self, at_ns: u64) {
+        self.line.iter_mut().for_each(|line| line.start(at_ns));
+    }
+
+    /// Nothing waits to be sent.
+    pub fn rest(&mut self) {
+        if let Some(line) = &mut self.line {
+            line.rest();
+        }
     }
 
     /// Whether a packet is being sent.
@@ -38,16 +56,22 @@ impl<P> Transmitter<P> {
 
     /// Begins to send; the transmitter must be idle.
     pub fn start(&mut self, now_ns: u64, packet: Packet<P>, overhead_bytes: u32) {
-        let bytes = u64::from(packet.length_bytes) + u64::from(overhead_bytes);
+        let bytes = packet.length_bytes.saturating_add(overhead_bytes);
+        let line = self.line.as_mut().filter(|line| line.has_begun(now_ns));
+        let recorded_ns = line.map(|line| line.send(now_ns, bytes));
+        let bytes = u64::from(bytes);
         let credit = if self.credit_at_ns == now_ns { self.credit_bit_ns } else { 0 };
         let left_bit_ns = (bytes * 8 * BIT_NS).saturating_sub(credit);
         self.credit_bit_ns = 0;
-        self.sending = Some(Sending { packet, left_bit_ns, since_ns: now_ns });
+        self.sending = Some(Sending { packet, recorded_ns, left_bit_ns, since_ns: now_ns });
     }
 
     /// When the packet will be sent; `u64::MAX` at a rate of zero.
     pub fn finish_ns(&self) -> Option<u64> {
         let sending = self.sending.as_ref()?;
+        if sending.recorded_ns.is_some() {
+            return sending.recorded_ns;
+        }
         Some(match self.rate_bps {
             None => sending.since_ns,
             Some(0) => u64::MAX,
@@ -101,7 +125,7 @@ mod tests {
     #[test]
     fn back_to_back_packets_take_exactly_their_bits_over_the_rate() {
         // 7 bit/s: no packet ends on a whole nanosecond, yet 7 bytes take exactly 8 s.
-        let mut transmitter = Transmitter::new(Some(7));
+        let mut transmitter = Transmitter::new(Some(7), None);
         let mut now_ns = 0;
         for _ in 0..7 {
             transmitter.start(now_ns, packet(1), 0);
@@ -113,7 +137,7 @@ mod tests {
 
     #[test]
     fn an_idle_moment_forfeits_the_credit() {
-        let mut transmitter = Transmitter::new(Some(7));
+        let mut transmitter = Transmitter::new(Some(7), None);
         transmitter.start(0, packet(1), 0);
         let end_ns = transmitter.finish_ns().unwrap();
         transmitter.finish(end_ns);
@@ -123,14 +147,14 @@ mod tests {
 
     #[test]
     fn overhead_counts_as_bytes_on_the_line() {
-        let mut transmitter = Transmitter::new(Some(1_000_000_000));
+        let mut transmitter = Transmitter::new(Some(1_000_000_000), None);
         transmitter.start(0, packet(1500), 38);
         assert_eq!(transmitter.finish_ns(), Some(12_304));
     }
 
     #[test]
     fn a_change_of_rate_applies_to_the_rest_of_the_packet_being_sent() {
-        let mut transmitter = Transmitter::new(Some(1000));
+        let mut transmitter = Transmitter::new(Some(1000), None);
         transmitter.start(0, packet(1000), 0);
         assert_eq!(transmitter.finish_ns(), Some(8_000_000_000));
         transmitter.change_rate(4_000_000_000, Some(4000));

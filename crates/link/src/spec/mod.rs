@@ -8,12 +8,22 @@
 //! schedule = [ { at = "10s", rate = "100Mbit" } ]
 //! ```
 
+mod followed;
 mod resolve;
 
-use crate::plan::LinkPlan;
+use crate::{
+    plan::LinkPlan,
+    trace::{Trace, TraceError, TraceSpec},
+};
 use longfat_schema::units::{Nanos, Rate, Size};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
 
 /// A link. Every field may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -50,6 +60,8 @@ pub struct LinkSpec {
     pub backward: Option<DirectionSpec>,
     /// Changes over time.
     pub schedule: Option<Vec<ChangeSpec>>,
+    /// A recorded link that this one follows: a file of delivery opportunities (mahimahi's), a `.csv` or a `.parquet`.
+    pub trace: Option<TraceSpec>,
 }
 
 /// What may differ in the other direction.
@@ -71,6 +83,8 @@ pub struct DirectionSpec {
     pub queue: Option<QueueSpec>,
     /// Bytes the rate counts per packet beyond the IP packet.
     pub overhead: Option<Size>,
+    /// A recorded link that this direction follows; default the other direction's, unless this one has a rate.
+    pub trace: Option<TraceSpec>,
 }
 
 /// A change of the link at a time.
@@ -192,6 +206,8 @@ pub struct QueueSpec {
     pub discipline: Option<DisciplineName>,
     /// Most bytes waiting; default one bandwidth-delay product of the round trip, at least 64 packets.
     pub limit: Option<Size>,
+    /// Most bytes waiting, as a share of one bandwidth-delay product of the round trip, in place of `limit`.
+    pub round_trips: Option<f64>,
     /// Mark instead of drop where the packet allows it: `red` and `codel`; default no.
     pub ecn: Option<bool>,
     /// `droptail`: mark arrivals that find more than this waiting.
@@ -246,6 +262,21 @@ impl FromStr for DisciplineName {
     }
 }
 
+/// Traces that were read, by their files.
+#[derive(Debug, Default)]
+pub struct Traces(BTreeMap<PathBuf, Arc<Trace>>);
+
+impl Traces {
+    fn open(&mut self, path: &Path) -> Result<Arc<Trace>, TraceError> {
+        if let Some(known) = self.0.get(path) {
+            return Ok(Arc::clone(known));
+        }
+        let trace = Arc::new(Trace::open(path)?);
+        self.0.insert(path.to_owned(), Arc::clone(&trace));
+        Ok(trace)
+    }
+}
+
 /// A value that cannot be: names the field, the value and the mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("link '{link}': {field} = {value} {why}; {mend}")]
@@ -269,6 +300,35 @@ impl LinkSpec {
     /// The first thing in the text that is no part of a link, with its line.
     pub fn from_toml(text: &str) -> Result<LinkSpec, toml::de::Error> {
         toml::from_str(text)
+    }
+
+    /// Whether one of its directions follows a trace.
+    pub fn follows_trace(&self) -> bool {
+        self.trace.is_some() || self.backward.as_ref().is_some_and(|backward| backward.trace.is_some())
+    }
+
+    /// Reads the traces that it names, relative to `base`. Each file is read once, if `read` is the same for many links.
+    ///
+    /// # Errors
+    /// The first that cannot be read.
+    pub fn load_traces(&mut self, name: &str, base: &Path, read: &mut Traces) -> Result<(), SpecError> {
+        let backward = self.backward.as_mut().and_then(|backward| backward.trace.as_mut());
+        let named = [("trace", self.trace.as_mut()), ("backward.trace", backward)];
+        for (field, spec) in named {
+            let Some(spec) = spec else { continue };
+            spec.trace = Some(read.open(&base.join(&spec.file)).map_err(|error| {
+                SpecError {
+                    link: name.to_owned(),
+                    field: field.to_owned(),
+                    value: format!("'{}'", spec.file.display()),
+                    why: format!("cannot be followed: {error}"),
+                    mend:
+                        "name a file of delivery opportunities, a .csv or a .parquet, relative to this file"
+                            .to_owned(),
+                }
+            })?);
+        }
+        Ok(())
     }
 
     /// Resolves every value. `default_seed` is used where the link names none.

@@ -2,6 +2,7 @@
 
 use super::{
     ChangeSpec, DirectionName, DirectionSpec, DisciplineName, LinkSpec, LossSpec, QueueSpec, SpecError,
+    followed,
 };
 use crate::plan::{
     ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan, RedPlan,
@@ -20,13 +21,13 @@ type Result<T> = std::result::Result<T, SpecError>;
 
 /// Says what is wrong with a field of one table of one link.
 #[derive(Clone, Copy)]
-struct Site<'a> {
+pub(super) struct Site<'a> {
     link: &'a str,
     table: &'a str,
 }
 
 impl Site<'_> {
-    fn refuse<T>(self, field: &str, value: impl Display, why: &str, mend: &str) -> Result<T> {
+    pub(super) fn refuse<T>(self, field: &str, value: impl Display, why: &str, mend: &str) -> Result<T> {
         let field = if self.table.is_empty() { field.to_owned() } else { format!("{}.{field}", self.table) };
         let (link, value) = (self.link.to_owned(), value.to_string());
         Err(SpecError { link, field, value, why: why.to_owned(), mend: mend.to_owned() })
@@ -69,6 +70,8 @@ pub(super) fn link(spec: &LinkSpec, name: &str, default_seed: u64) -> Result<Lin
     site.check(share, "pause_limit", pause_limit, "is no share of the time", "write a number from 0 to 1")?;
     let forward = as_direction(spec);
     let backward = overridden(&forward, spec.backward.as_ref());
+    let forward = followed::on_average(site, forward)?;
+    let backward = followed::on_average(Site { link: name, table: "backward" }, backward)?;
     let round_trip_ns =
         forward.delay.unwrap_or_default().0.saturating_add(backward.delay.unwrap_or_default().0);
     let side = |table, which| Side { site: Site { link: name, table }, mtu, round_trip_ns, which };
@@ -81,8 +84,8 @@ pub(super) fn link(spec: &LinkSpec, name: &str, default_seed: u64) -> Result<Lin
         pause_limit,
         sample_interval_ns: sample_ns,
         coalesce_ns: coalesce.0,
-        forward: side("", DirectionName::Forward).direction(&forward, changes)?,
-        backward: side("backward", DirectionName::Backward).direction(&backward, changes)?,
+        forward: followed::direction(side("", DirectionName::Forward), &forward, changes)?,
+        backward: followed::direction(side("backward", DirectionName::Backward), &backward, changes)?,
     })
 }
 
@@ -95,6 +98,7 @@ fn as_direction(spec: &LinkSpec) -> DirectionSpec {
         loss: spec.loss.clone(),
         queue: spec.queue.clone(),
         overhead: spec.overhead,
+        trace: spec.trace.clone(),
     }
 }
 
@@ -108,20 +112,26 @@ fn overridden(base: &DirectionSpec, by: Option<&DirectionSpec>) -> DirectionSpec
         loss: by.loss.clone().or_else(|| base.loss.clone()),
         queue: by.queue.clone().or_else(|| base.queue.clone()),
         overhead: by.overhead.or(base.overhead),
+        trace: by.trace.clone().or_else(|| base.trace.clone().filter(|_| by.rate.is_none())),
     }
 }
 
 /// One direction being resolved.
 #[derive(Clone, Copy)]
-struct Side<'a> {
+pub(super) struct Side<'a> {
     site: Site<'a>,
     mtu: u32,
     round_trip_ns: u64,
     which: DirectionName,
 }
 
-impl Side<'_> {
-    fn direction(self, spec: &DirectionSpec, changes: &[ChangeSpec]) -> Result<DirectionPlan> {
+impl<'a> Side<'a> {
+    /// Of what messages speak.
+    pub(super) fn site(self) -> Site<'a> {
+        self.site
+    }
+
+    pub(super) fn direction(self, spec: &DirectionSpec, changes: &[ChangeSpec]) -> Result<DirectionPlan> {
         let site = self.site;
         let rate_bps = spec.rate.and_then(|rate| rate.0).map(|Rate(bps)| bps);
         let line = LinePlan {
@@ -132,21 +142,61 @@ impl Side<'_> {
         };
         let overhead = spec.overhead.unwrap_or_default();
         site.check(overhead.0 <= 1500, "overhead", overhead, "is no framing", "write at most '1500B'")?;
-        let queue =
-            self.queue(&spec.queue.clone().unwrap_or_default(), self.default_limit_bytes(rate_bps))?;
+        let queue = self.queue(
+            &spec.queue.clone().unwrap_or_default(),
+            self.default_limit_bytes(rate_bps),
+            rate_bps,
+        )?;
         let schedule = self.schedule(&line, &queue, changes)?;
         let (reorder, overhead_bytes) = (spec.reorder.unwrap_or(false), overhead.0 as u32);
-        Ok(DirectionPlan { line, queue, reorder, overhead_bytes, schedule })
+        Ok(DirectionPlan {
+            line,
+            queue,
+            reorder,
+            overhead_bytes,
+            schedule,
+            repeats_ns: None,
+            opportunities: None,
+        })
     }
 
     /// One bandwidth-delay product of the round trip.
-    fn default_limit_bytes(self, rate_bps: Option<u64>) -> u64 {
+    fn product_bytes(self, rate_bps: Option<u64>) -> u64 {
         let product = u128::from(rate_bps.unwrap_or(0)) * u128::from(self.round_trip_ns) / 8_000_000_000;
-        u64::try_from(product).unwrap_or(u64::MAX).max(MIN_LIMIT_PACKETS * u64::from(self.mtu))
+        u64::try_from(product).unwrap_or(u64::MAX)
     }
 
-    fn queue(self, spec: &QueueSpec, default_limit_bytes: u64) -> Result<QueuePlan> {
-        let limit_bytes = spec.limit.map_or(default_limit_bytes, |limit| limit.0);
+    fn default_limit_bytes(self, rate_bps: Option<u64>) -> u64 {
+        self.product_bytes(rate_bps).max(MIN_LIMIT_PACKETS * u64::from(self.mtu))
+    }
+
+    fn share_bytes(self, spec: &QueueSpec, share: f64, rate_bps: Option<u64>) -> Result<u64> {
+        let (site, name) = (self.site, "queue.round_trips");
+        let sound = (0.0..=100.0).contains(&share);
+        site.check(sound, name, share, "is no number of round trips", "write one from 0 to 100, as 0.5")?;
+        site.check(
+            spec.limit.is_none(),
+            name,
+            share,
+            "says the same as queue.limit",
+            "remove one of the two",
+        )?;
+        let known = rate_bps.is_some() && self.round_trip_ns > 0;
+        site.check(
+            known,
+            name,
+            share,
+            "is a share of rate and delay, and one is missing",
+            "write queue.limit",
+        )?;
+        Ok((self.product_bytes(rate_bps) as f64 * share).round() as u64)
+    }
+
+    fn queue(self, spec: &QueueSpec, default_limit_bytes: u64, rate_bps: Option<u64>) -> Result<QueuePlan> {
+        let limit_bytes = match spec.round_trips {
+            Some(share) => self.share_bytes(spec, share, rate_bps)?,
+            None => spec.limit.map_or(default_limit_bytes, |limit| limit.0),
+        };
         let (least, shown) = (u64::from(self.mtu), Size(limit_bytes));
         let mend = format!("write at least '{least}B'");
         self.site.check(limit_bytes >= least, "queue.limit", shown, "holds no packet of MTU size", &mend)?;
@@ -239,7 +289,8 @@ impl Side<'_> {
                 continue;
             }
             side.change_line(&mut line, spec)?;
-            let queue = spec.queue.as_ref().map(|queue| side.queue(queue, limit_bytes)).transpose()?;
+            let queue =
+                spec.queue.as_ref().map(|queue| side.queue(queue, limit_bytes, line.rate_bps)).transpose()?;
             limit_bytes = queue.as_ref().map_or(limit_bytes, |queue| queue.limit_bytes);
             plans.push(ChangePlan { at_ns: spec.at.0, line: line.clone(), queue });
         }

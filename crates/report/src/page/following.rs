@@ -209,6 +209,7 @@ mod tests {
             title: String::new(),
             done: 1,
             invalid: 0,
+            unexplained: 0,
             failed: 0,
             columns: Vec::new(),
             published: Vec::new(),

@@ -195,7 +195,9 @@ fn details_of(expectation: &Expectation) -> String {
 pub(crate) fn run_states(experiment: &Experiment, remarks_at: &str) -> String {
     let total =
         |f: fn(&crate::summary::CaseSummary) -> usize| experiment.summary.cases.iter().map(f).sum::<usize>();
-    let (done, invalid, failed) = (total(|c| c.done), total(|c| c.invalid), total(|c| c.failed));
+    let (done, unexplained) = (total(|c| c.done), total(|c| c.unexplained));
+    let (invalid, failed) = (total(|c| c.invalid), total(|c| c.failed));
+    let all = done + unexplained + invalid + failed;
     let items: String = experiment.cases.iter().map(troubled_runs).collect();
     let remarks =
         experiment.runs().filter(|r| r.manifest.status == RunStatus::Done && !r.manifest.reasons.is_empty());
@@ -204,14 +206,11 @@ pub(crate) fn run_states(experiment: &Experiment, remarks_at: &str) -> String {
         count => format!(" There is something to know of {count} of the valid runs: see {remarks_at}."),
     };
     let list = if items.is_empty() { String::new() } else { format!("<ul>{items}</ul>") };
-    let excluded = if invalid + failed > 0 { " Those not valid are in no median." } else { "" };
+    let unexplained = if unexplained > 0 { format!("{unexplained} unexplained, ") } else { String::new() };
+    let excluded = if all > done { " Those not valid are in no median." } else { "" };
     format!(
-        "<section class=\"runs\"><p><b>{}</b>: {done} valid, {invalid} invalid, {failed} failed.{excluded}{remarks}</p>{list}</section>",
-        if done + invalid + failed == 1 {
-            "1 run".to_owned()
-        } else {
-            format!("{} runs", done + invalid + failed)
-        },
+        "<section class=\"runs\"><p><b>{}</b>: {done} valid, {unexplained}{invalid} invalid, {failed} failed.{excluded}{remarks}</p>{list}</section>",
+        if all == 1 { "1 run".to_owned() } else { format!("{all} runs") },
     )
 }
 
@@ -237,6 +236,7 @@ fn troubled_runs(case: &Case) -> String {
 fn chip(status: RunStatus) -> &'static str {
     match status {
         RunStatus::Done => "<span class=\"chip met\">✓ valid</span>",
+        RunStatus::Unexplained => "<span class=\"chip open\">? unexplained</span>",
         RunStatus::Invalid => "<span class=\"chip missed\">! invalid</span>",
         RunStatus::Failed => "<span class=\"chip missed\">✗ failed</span>",
     }

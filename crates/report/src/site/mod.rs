@@ -194,9 +194,9 @@ fn state_chip(state: State) -> String {
     format!("<span class=\"chip {class}\">{sign} {}</span>", state.name())
 }
 
-fn runs_in_words([done, invalid, failed]: [usize; 3]) -> String {
+fn runs_in_words([done, unexplained, invalid, failed]: [usize; 4]) -> String {
     let mut words = format!("{done} valid");
-    for (count, name) in [(invalid, "invalid"), (failed, "failed")] {
+    for (count, name) in [(unexplained, "unexplained"), (invalid, "invalid"), (failed, "failed")] {
         if count > 0 {
             let _ = write!(words, ", {count} {name}");
         }
@@ -351,7 +351,7 @@ fn live_section(shelf: &Shelf, found: &Found, now: SystemTime) -> String {
 fn progress(directory: &Path, result: &ResultManifest, now: SystemTime) -> String {
     let made = result.runs.len();
     let count = |status: RunStatus| result.runs.iter().filter(|run| run.status == status).count();
-    let words = runs_in_words([RunStatus::Done, RunStatus::Invalid, RunStatus::Failed].map(count));
+    let words = runs_in_words(RunStatus::ALL.map(count));
     let bar = match result.planned {
         Some(planned) => format!(
             "<progress max=\"{planned}\" value=\"{made}\" aria-label=\"runs made\"></progress> {made} of {planned} runs made: {words}."
@@ -381,7 +381,7 @@ mod tests {
             started_unix_ms: 0,
             backend: bad.to_owned(),
             state: State::Damaged,
-            runs: [0; 3],
+            runs: [0; 4],
             expectations: [0; 3],
             trouble: Some(bad.to_owned()),
         };
@@ -398,7 +398,7 @@ mod tests {
             started_unix_ms: 1,
             backend: "sim".to_owned(),
             state: State::Complete,
-            runs: [1, 0, 0],
+            runs: [1, 0, 0, 0],
             expectations: [2, 1, 0],
             trouble: None,
         };

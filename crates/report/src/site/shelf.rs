@@ -47,8 +47,8 @@ pub struct Found {
     pub backend: String,
     /// How far it has come.
     pub state: State,
-    /// Valid, invalid, failed runs.
-    pub runs: [usize; 3],
+    /// Valid, unexplained, invalid, failed runs.
+    pub runs: [usize; 4],
     /// Expectations met, missed, not judged.
     pub expectations: [usize; 3],
     /// Why it cannot be read.
@@ -229,7 +229,7 @@ fn of_result(directory: &Path, id: &str, result: &ResultManifest) -> Found {
             ResultStatus::Running => State::Running,
             ResultStatus::Interrupted => State::Interrupted,
         },
-        runs: [RunStatus::Done, RunStatus::Invalid, RunStatus::Failed].map(count),
+        runs: RunStatus::ALL.map(count),
         expectations: [Some(true), Some(false), None].map(judged),
         trouble: None,
     }
@@ -239,7 +239,7 @@ fn of_run(id: &str, run: RunHead) -> Found {
     let is = |status: RunStatus| usize::from(run.status == status);
     Found {
         id: id.to_owned(),
-        runs: [RunStatus::Done, RunStatus::Invalid, RunStatus::Failed].map(is),
+        runs: RunStatus::ALL.map(is),
         title: format!("{}, one run", run.case),
         name: run.experiment,
         started_unix_ms: run.started_unix_ms,
@@ -258,7 +258,7 @@ fn damaged(id: &str, error: impl std::fmt::Display) -> Found {
         started_unix_ms: 0,
         backend: String::new(),
         state: State::Damaged,
-        runs: [0; 3],
+        runs: [0; 4],
         expectations: [0; 3],
         trouble: Some(error.to_string()),
     }
@@ -315,7 +315,7 @@ mod tests {
         let found: Vec<_> = shelf.found.iter().map(|found| (found.id.as_str(), found.state)).collect();
         assert_eq!(found, [("deep/bad", State::Damaged)]);
         let shelf = Shelf::of(&v1);
-        assert_eq!((shelf.found[0].id.as_str(), shelf.found[0].runs), (".", [1, 0, 0]));
+        assert_eq!((shelf.found[0].id.as_str(), shelf.found[0].runs), (".", [1, 0, 0, 0]));
         assert!(shelf.run_directory(&shelf.found[0], "reno/r1").is_some());
         assert_eq!(shelf.run_directory(&shelf.found[0], "reno"), None);
     }

@@ -228,6 +228,7 @@ fn note(level: &str, source: &str, message: &str) -> Note {
 fn run_manifest(shape: &Shape, repeat: u32, status: RunStatus, metrics: Vec<Metric>) -> RunManifest {
     let reasons = match status {
         RunStatus::Done => vec![],
+        RunStatus::Unexplained => vec!["goodput of 'measured' is 1 Mbit/s".into()],
         RunStatus::Invalid => {
             vec!["link path/forward: p99 lateness 5210 µs exceeds the limit of 1000 µs".into()]
         }

@@ -41,17 +41,29 @@ pub enum RunStatus {
     /// The run took place, but its numbers must not be trusted: the emulator was late, a flow had another cc than
     /// planned…
     Invalid,
+    /// Nothing measured speaks against it, and yet its goodput is far from what the simulator makes of the same plan.
+    Unexplained,
     /// The run did not come to its end, or nothing is known about it.
     #[default]
     Failed,
 }
 
 impl RunStatus {
+    /// Every one, the best first.
+    pub const ALL: [RunStatus; 4] =
+        [RunStatus::Done, RunStatus::Unexplained, RunStatus::Invalid, RunStatus::Failed];
+
+    /// Whether it went as planned, as far as it knows of itself. Only [`RunStatus::Done`] counts in medians.
+    pub fn is_as_planned(self) -> bool {
+        matches!(self, RunStatus::Done | RunStatus::Unexplained)
+    }
+
     /// As manifests write it.
     pub fn name(self) -> &'static str {
         match self {
             RunStatus::Done => "done",
             RunStatus::Invalid => "invalid",
+            RunStatus::Unexplained => "unexplained",
             RunStatus::Failed => "failed",
         }
     }

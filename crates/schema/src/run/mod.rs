@@ -15,11 +15,13 @@
 //! Files are written under a temporary name and renamed: a manifest that exists is whole. A run without a
 //! manifest was interrupted.
 
+mod bounded;
 mod dataset;
 mod difference;
 mod directory;
 mod manifest;
 mod name;
+mod numbers;
 mod seal;
 mod spread;
 mod table;
@@ -27,6 +29,7 @@ mod twin;
 mod upgrade;
 mod verify;
 
+pub use bounded::Bounded;
 pub use dataset::{DATASET_FILE, write_dataset};
 pub use difference::{Values, flatten, joined, plan_differences};
 pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
@@ -36,6 +39,7 @@ pub use manifest::{
     START_FILE, Start,
 };
 pub use name::{is_plain_name, is_plain_path};
+pub use numbers::{Numbers, NumbersError, read_numbers};
 pub use seal::{Contents, FileRecord, seal_run, write_result};
 pub use spread::{Spread, bootstrap};
 pub use table::{Table, TableError, TableWriter, read_rows, read_table};

@@ -1,7 +1,7 @@
 //! An emulated run beside its twin: what the simulator makes of the same plan. An emulation that was held up may look
 //! well in itself; beside its twin it does not.
 
-use super::{Metric, RunManifest, RunStatus, Spread, bootstrap};
+use super::{Metric, RunManifest, Spread, bootstrap};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub fn beside<'a>(runs: impl IntoIterator<Item = &'a RunManifest>) -> Vec<Beside
     let mut cases: Vec<&str> = Vec::new();
     let mut pairs: BTreeMap<&str, Vec<Pair<'a>>> = BTreeMap::new();
     for run in runs {
-        let Some(twin) = run.twin.as_ref().filter(|_| run.status == RunStatus::Done) else { continue };
+        let Some(twin) = run.twin.as_ref().filter(|_| run.status.is_as_planned()) else { continue };
         let of_case = pairs.entry(&run.case).or_default();
         if of_case.is_empty() {
             cases.push(&run.case);
@@ -122,7 +122,7 @@ impl Twin {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::RunStatus, *};
 
     fn metric(metric: &str, value: f64) -> Metric {
         Metric { metric: metric.into(), of: "flow".into(), stream: None, value }

@@ -24,7 +24,7 @@ const TABLES_MAY_LACK: u32 = 1;
 
 /// One step: from version `index + 1` to the next.
 type Step = fn(Kind, &mut Map<String, Value>);
-const STEPS: [Step; 2] = [hashes, arrivals_and_pauses];
+const STEPS: [Step; 3] = [hashes, arrivals_and_pauses, unexplained_and_traces];
 
 /// 1 to 2: files are hashed. What was never hashed has none, which is not the same as none of its files.
 fn hashes(kind: Kind, fields: &mut Map<String, Value>) {
@@ -57,6 +57,9 @@ fn arrivals_and_pauses(kind: Kind, fields: &mut Map<String, Value>) {
         flow.insert("arrivals_seed".to_owned(), seed);
     }
 }
+
+/// 3 to 4: a run may be unexplained, and a link may follow a trace. Earlier files say neither.
+fn unexplained_and_traces(_: Kind, _: &mut Map<String, Value>) {}
 
 /// The objects of a list.
 fn members<'a>(

@@ -14,7 +14,15 @@ pub fn direction(rate_bps: Option<u64>, delay_ns: u64, limit_bytes: u64) -> Dire
     let line = LinePlan { rate_bps, delay_ns, jitter_ns: 0, loss: LossPlan::NONE };
     let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
     let queue = QueuePlan { limit_bytes, discipline };
-    DirectionPlan { line, queue, reorder: false, overhead_bytes: 0, schedule: Vec::new() }
+    DirectionPlan {
+        line,
+        queue,
+        reorder: false,
+        overhead_bytes: 0,
+        schedule: Vec::new(),
+        repeats_ns: None,
+        opportunities: None,
+    }
 }
 
 pub fn link(name: &str, ends: [usize; 2], forward: DirectionPlan) -> LinkBetween {

@@ -7,7 +7,6 @@
 //! - [`read`]: a table in, segments out.
 //! - `bounded`: what a page may become.
 
-mod bounded;
 pub mod read;
 mod row;
 pub mod write;

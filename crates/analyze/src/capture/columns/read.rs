@@ -1,6 +1,6 @@
 //! A table in, segments out: row group by row group, so that one that is damaged does not take the others with it.
 
-use super::{ABOUT, About, bounded::Bounded, row::Columns};
+use super::{ABOUT, About, row::Columns};
 use crate::{
     capture::{Damage, InterfaceStatistics, reader::CaptureError},
     decode::Decoded,
@@ -8,7 +8,7 @@ use crate::{
     segments::Segments,
 };
 use arrow::array::RecordBatch;
-use longfat_schema::run::{Kind, parse_versioned};
+use longfat_schema::run::{Bounded, Kind, parse_versioned};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };

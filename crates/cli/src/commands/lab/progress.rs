@@ -187,6 +187,7 @@ fn outcome(manifest: &RunManifest, again: bool) -> String {
     match (manifest.status, again) {
         (RunStatus::Done, _) if reasons.is_empty() => goodput,
         (RunStatus::Done, _) => format!("{goodput} ({reasons})"),
+        (RunStatus::Unexplained, _) => format!("UNEXPLAINED: {goodput}: {reasons}"),
         (RunStatus::Invalid, true) => format!("invalid, tried again: {reasons}"),
         (RunStatus::Invalid, false) => format!("INVALID: {reasons}"),
         (RunStatus::Failed, _) => format!("FAILED: {reasons}"),

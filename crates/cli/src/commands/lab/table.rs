@@ -117,7 +117,11 @@ fn row(case: &CaseInfo, focus: &str, runs: &[RunManifest]) -> Vec<String> {
     let published = case.published.iter().find(|figure| figure.metric == "goodput_bps" && figure.of == focus);
     let echo = median("echo_p50_us", focus).zip(median("echo_p99_us", focus));
     let mine = || runs.iter().filter(|run| run.case == case.name);
-    let valid = mine().filter(|run| run.status == RunStatus::Done).count();
+    let with = |status| mine().filter(|run| run.status == status).count();
+    let unexplained = match with(RunStatus::Unexplained) {
+        0 => String::new(),
+        count => format!(", {count} unexplained"),
+    };
     vec![
         case.name.clone(),
         spread("goodput_bps", focus).unwrap_or_else(none),
@@ -126,7 +130,7 @@ fn row(case: &CaseInfo, focus: &str, runs: &[RunManifest]) -> Vec<String> {
         median("retransmitted_segments", focus).unwrap_or_else(none),
         median("fairness_jain", "").unwrap_or_else(none),
         busiest_link(case, runs).unwrap_or_else(none),
-        format!("{valid} of {}{}", mine().count(), slower(mine())),
+        format!("{} of {}{unexplained}{}", with(RunStatus::Done), mine().count(), slower(mine())),
     ]
 }
 

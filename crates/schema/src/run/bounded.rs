@@ -5,22 +5,22 @@ use parquet::{
     errors::{ParquetError, Result},
     file::reader::{ChunkReader, Length},
 };
-use std::fs::File;
 
 /// Most octets that one page may have when it is decoded; ours have a few MiB.
 const MOST_PAGE_BYTES: u64 = 64 << 20;
 
 /// The file, of which no page is handed out that would be longer.
-pub(super) struct Bounded(pub File);
+#[derive(Debug)]
+pub struct Bounded<R>(pub R);
 
-impl Length for Bounded {
+impl<R: Length> Length for Bounded<R> {
     fn len(&self) -> u64 {
-        Length::len(&self.0)
+        self.0.len()
     }
 }
 
-impl ChunkReader for Bounded {
-    type T = <File as ChunkReader>::T;
+impl<R: ChunkReader> ChunkReader for Bounded<R> {
+    type T = R::T;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
         self.0.get_read(start)

@@ -1,0 +1,164 @@
+//! Whether a run's own figures are what the simulator makes of its plan. Pure, but for the twins, which are made as they are
+//! asked for.
+//!
+//! A run that was held up in a way nobody measures looks well in itself. Its twin tells, but not what is wrong: the emulation,
+//! the simulator, or a model that one of them has and the other has not. So such a run is neither valid nor invalid.
+
+use crate::{plan::Plan, spec::Protocol};
+use longfat_report::quantity;
+use longfat_schema::run::{Metric, Twin};
+
+/// Share by which a figure may differ, where the experiment says nothing.
+const SHARE_MOST: f64 = 0.2;
+
+/// Figures that a run is judged by, and a difference that is nothing.
+const JUDGED: [(&str, f64); 2] = [("goodput_bps", 0.0), ("completion_us", 10_000.0)];
+
+/// One figure of a flow, emulated, and the least and greatest that its twins came to.
+struct Figure {
+    metric: &'static str,
+    slack: f64,
+    of: String,
+    emulated: f64,
+    simulated: [f64; 2],
+}
+
+impl Figure {
+    fn is_far(&self, share: f64) -> bool {
+        let [least, greatest] = self.simulated;
+        self.emulated < least * (1.0 - share) - self.slack
+            || self.emulated > greatest * (1.0 + share) + self.slack
+    }
+
+    fn meets(&mut self, twin: &Twin) {
+        if let Some(value) = twin.metric(self.metric, &self.of) {
+            let [least, greatest] = self.simulated;
+            self.simulated = [least.min(value), greatest.max(value)];
+        }
+    }
+
+    fn in_words(&self, twins: usize) -> String {
+        let shown = |value| quantity::of_metric(self.metric, value);
+        let [least, greatest] = self.simulated;
+        let name = self.metric.split('_').next().unwrap_or_default();
+        format!(
+            "{name} of '{}' is {}, and {} to {} in {twins} simulations of the same plan",
+            self.of,
+            shown(self.emulated),
+            shown(least),
+            shown(greatest)
+        )
+    }
+}
+
+/// Why a run that has nothing against it is not valid all the same. `others` are more twins of the same plan, by chance.
+pub(crate) fn unexplained(
+    plan: &Plan,
+    metrics: &[Metric],
+    twin: &Twin,
+    others: impl Iterator<Item = Twin>,
+) -> Option<String> {
+    // A twin of less than the plan differs for that; the table names it.
+    if !twin.left_out.is_empty() {
+        return None;
+    }
+    let share = plan.twin_limit.unwrap_or(SHARE_MOST);
+    let mut far = figures(plan, metrics, twin);
+    far.retain(|figure| figure.is_far(share));
+    let mut twins = 1;
+    for other in others {
+        far.iter_mut().for_each(|figure| figure.meets(&other));
+        far.retain(|figure| figure.is_far(share));
+        twins += 1;
+        if far.is_empty() {
+            break;
+        }
+    }
+    let first = far.first()?;
+    let more = if far.len() > 1 { format!(" (and {} more)", far.len() - 1) } else { String::new() };
+    Some(format!(
+        "{}{more}, which nothing measured explains: repeat it with a greater dilate, or on a machine with more processors, \
+         and see which of the two it comes closer to; twin_limit = {share} says how far it may be",
+        first.in_words(twins)
+    ))
+}
+
+fn figures(plan: &Plan, metrics: &[Metric], twin: &Twin) -> Vec<Figure> {
+    let is_tcp = |of: &str| plan.flows.iter().any(|flow| flow.name == of && flow.protocol == Protocol::Tcp);
+    let whole = metrics.iter().filter(|metric| metric.stream.is_none() && is_tcp(&metric.of));
+    let figure = |metric: &Metric| {
+        let (name, slack) = JUDGED.into_iter().find(|(name, _)| *name == metric.metric)?;
+        let simulated = twin.metric(name, &metric.of)?;
+        let (of, emulated) = (metric.of.clone(), metric.value);
+        Some(Figure { metric: name, slack, of, emulated, simulated: [simulated; 2] })
+    };
+    whole.filter_map(figure).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests_support::plan;
+
+    fn metrics(metric: &str, value: f64) -> Vec<Metric> {
+        vec![Metric { metric: metric.into(), of: "measured".into(), stream: None, value }]
+    }
+
+    fn twin(metric: &str, value: f64) -> Twin {
+        Twin { metrics: metrics(metric, value), left_out: Vec::new() }
+    }
+
+    /// Emulated, and what its twins come to, its own first.
+    fn goodput(plan: &Plan, emulated: f64, simulated: &[f64]) -> Option<String> {
+        let others = simulated[1..].iter().map(|value| twin("goodput_bps", *value));
+        unexplained(plan, &metrics("goodput_bps", emulated), &twin("goodput_bps", simulated[0]), others)
+    }
+
+    #[test]
+    fn a_run_far_from_all_its_twins_is_unexplained_and_says_so() {
+        let said = goodput(&plan(), 12.1e6, &[100e6, 98e6, 103e6]).unwrap();
+        assert!(
+            said.starts_with(
+                "goodput of 'measured' is 12.1 Mbit/s, and 98.0 Mbit/s to 103 Mbit/s in 3 simulations"
+            ),
+            "{said}"
+        );
+        assert!(
+            said.contains("greater dilate") && said.ends_with("twin_limit = 0.2 says how far it may be"),
+            "{said}"
+        );
+        assert!(goodput(&plan(), 130e6, &[100e6, 105e6]).is_some(), "too much is as far as too little");
+    }
+
+    #[test]
+    fn what_chance_makes_of_the_same_plan_explains_it_and_no_more_twins_are_made_than_that_takes() {
+        assert_eq!(goodput(&plan(), 81e6, &[100e6]), None);
+        let mut made = 0;
+        let others = [100e6, 60e6, 20e6].map(|value| twin("goodput_bps", value));
+        let counted = others.into_iter().inspect(|_| made += 1);
+        assert_eq!(
+            unexplained(&plan(), &metrics("goodput_bps", 50e6), &twin("goodput_bps", 100e6), counted),
+            None
+        );
+        assert_eq!(made, 2, "50 is within a fifth of 60");
+    }
+
+    #[test]
+    fn a_short_transfer_that_differs_by_milliseconds_and_a_twin_of_less_than_the_plan_say_nothing() {
+        let of = |emulated, simulated| {
+            let twin = twin("completion_us", simulated);
+            unexplained(&plan(), &metrics("completion_us", emulated), &twin, std::iter::empty())
+        };
+        assert_eq!(of(15_000.0, 6_000.0), None);
+        assert!(of(1_500_000.0, 1_000_000.0).is_some());
+        let less = Twin { left_out: vec!["sysctl".into()], ..twin("goodput_bps", 100e6) };
+        assert_eq!(unexplained(&plan(), &metrics("goodput_bps", 1e6), &less, std::iter::empty()), None);
+    }
+
+    #[test]
+    fn an_experiment_says_how_far_it_may_be() {
+        let wide = Plan { twin_limit: Some(0.6), ..plan() };
+        assert_eq!(goodput(&wide, 50e6, &[100e6]), None);
+        assert!(goodput(&wide, 39e6, &[100e6]).is_some());
+    }
+}
