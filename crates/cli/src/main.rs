@@ -41,6 +41,7 @@ enum Command {
     Report(commands::report::Args),
     Capture(commands::capture::Args),
     Analyze(commands::analyze::Args),
+    Doctor(commands::doctor::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -59,6 +60,7 @@ fn main() -> std::process::ExitCode {
         Command::Report(args) => commands::report::run(args),
         Command::Capture(args) => commands::capture::run(&args),
         Command::Analyze(args) => commands::analyze::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
     };
     outcome::exit_code(outcome)
 }

@@ -61,7 +61,7 @@ pub use buffer::BUFFER_BYTES;
 pub use commands::{Commands, Stop};
 pub use error::{Error, Result};
 pub use hold::{TUN_DEVICE, open_tun, open_tuns_by};
-pub use intercept::{clean, explain};
+pub use intercept::{clean, explain, missing_tun};
 pub use longfat_cc::queue::QueuePlan;
 pub use observer::{ConnectionSummary, Ended, Observer, Ready, RelayStats};
 pub use plan::{

@@ -469,9 +469,12 @@ fn conclude(finished: &Finished) -> Outcome {
 /// What this host lacks for these runs.
 fn missing(plans: &[Plan]) -> Vec<support::Missing> {
     let mut missing = support::missing_for_namespaces();
-    if plans.iter().flat_map(Plan::ccs).any(|cc| longfat_cc::Algorithm::is_our_name(&cc)) {
+    let ccs: BTreeSet<String> = plans.iter().flat_map(Plan::ccs).collect();
+    if ccs.iter().any(|cc| longfat_cc::Algorithm::is_our_name(cc)) {
         missing.extend(longfat_kernel::support::missing(&[Capability::CongestionControl]));
     }
+    let kernels = ccs.iter().filter(|cc| !longfat_cc::Algorithm::is_our_name(cc));
+    missing.extend(kernels.filter_map(|cc| longfat_kernel::cc::missing(cc)));
     if plans.iter().any(|plan| !plan.follows.is_empty()) {
         missing.extend(longfat_kernel::support::missing(&[Capability::ControlBlocks]));
     }

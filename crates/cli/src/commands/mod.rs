@@ -5,6 +5,7 @@ pub mod avail;
 pub mod background;
 pub mod capture;
 pub mod cc;
+pub mod doctor;
 pub mod lab;
 pub mod link;
 pub mod mobility;
