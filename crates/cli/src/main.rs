@@ -12,7 +12,7 @@ mod provenance;
 mod python;
 mod stop;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use outcome::Outcome;
 
 /// TCP over long fat networks: seen, steered, relayed and proven.
@@ -42,6 +42,7 @@ enum Command {
     Capture(commands::capture::Args),
     Analyze(commands::analyze::Args),
     Doctor(commands::doctor::Args),
+    Manual(commands::manual::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -61,6 +62,7 @@ fn main() -> std::process::ExitCode {
         Command::Capture(args) => commands::capture::run(&args),
         Command::Analyze(args) => commands::analyze::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Manual(args) => commands::manual::run(&args, Cli::command()),
     };
     outcome::exit_code(outcome)
 }

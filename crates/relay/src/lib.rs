@@ -69,4 +69,4 @@ pub use plan::{
     LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
 };
 pub use queue::{QueueSpec, TargetSpec};
-pub use run::{missing, run};
+pub use run::{missing, missing_for_interception, run};

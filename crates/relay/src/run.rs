@@ -7,7 +7,7 @@ use crate::{
     hold::Hold,
     intercept::{self, Interception},
     metrics,
-    plan::ConnectionPlan,
+    plan::{ConnectionPlan, InterceptPlan},
     queue,
     reload::Standing,
     sampling,
@@ -39,6 +39,13 @@ pub fn missing(plan: &RelayPlan) -> Vec<Missing> {
     );
     missing.extend(queue::missing(&plan.queues()));
     missing
+}
+
+/// What this host lacks for taking connections that pass through it, whatever the interface.
+pub fn missing_for_interception() -> Vec<Missing> {
+    let interfaces = vec!["lo".to_owned()];
+    let intercept = InterceptPlan { interfaces, set_forwarding: true, ..InterceptPlan::default() };
+    missing(&RelayPlan::transparent("probe", intercept))
 }
 
 /// What it lacks for a relay that runs. Whole packets are sent by sockets that were opened at its start, and packets are

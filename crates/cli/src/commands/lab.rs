@@ -480,11 +480,7 @@ fn missing(plans: &[Plan]) -> Vec<support::Missing> {
     }
     if plans.iter().any(|plan| !plan.relays.is_empty()) {
         // Forwarding is turned on in the relay's own namespace.
-        let interfaces = vec!["lo".to_owned()];
-        let intercept =
-            longfat_relay::InterceptPlan { interfaces, set_forwarding: true, ..Default::default() };
-        let relay = longfat_relay::RelayPlan::transparent("probe", intercept);
-        missing.extend(longfat_relay::missing(&relay));
+        missing.extend(longfat_relay::missing_for_interception());
     }
     let asked = plans.iter().flat_map(|plan| &plan.flows).filter(|flow| flow.ack_every.is_some());
     missing.extend(asked.map(|flow| {

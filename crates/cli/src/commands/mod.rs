@@ -8,6 +8,7 @@ pub mod cc;
 pub mod doctor;
 pub mod lab;
 pub mod link;
+pub mod manual;
 pub mod mobility;
 pub mod plan;
 pub mod relay;
