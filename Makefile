@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp
+.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp
 
 LONGFAT := target/release/longfat
 
@@ -102,6 +102,17 @@ bench-sim: ## packets per second of the simulator, alone and beside ns-3
 bench-lab: build ## a simulated sweep on Ray beside local processes
 	python/environment
 	PATH="$(CURDIR)/target/python/bin:$$PATH" bench/lab/ray.py
+
+dist: build ## packages in target/dist: .deb, tarball, debug information, bill of materials, checksums
+	scripts/dist
+
+PREFIX ?= /usr/local
+install: build ## the program, its manual pages, completions and service below PREFIX (/usr/local), and DESTDIR before it
+	strip -o target/release/longfat.stripped $(LONGFAT)
+	scripts/stage target/release/longfat.stripped "$(DESTDIR)" "$(PREFIX)"
+
+test-kernels: build ## every feature on Debian's kernels 6.1 and 6.12, in virtual machines (needs qemu-system-x86, busybox-static, cpio; some minutes)
+	tests/kernels/run.py $(if $(PUBLISH),--publish $(PUBLISH))
 
 test-clients: ## curl, ssh, git, databases, MQTT, SMTP, Samba, FTP and others through the relay, beside plain forwarding (installs Debian packages)
 	scripts/setup-clients

@@ -44,6 +44,8 @@ enum Command {
     Analyze(commands::analyze::Args),
     #[command(hide = true)]
     Reference(commands::reference::Args),
+    Doctor(commands::doctor::Args),
+    Manual(commands::manual::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -69,6 +71,8 @@ fn run(command: Command) -> Outcome {
         Command::Report(args) => commands::report::run(args),
         Command::Capture(args) => commands::capture::run(&args),
         Command::Analyze(args) => commands::analyze::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Manual(args) => commands::manual::run(&args, Cli::command()),
         Command::Reference(args) => commands::reference::run(&args, Cli::command()),
     }
 }

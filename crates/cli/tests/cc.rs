@@ -139,6 +139,20 @@ fn exec_gives_the_programs_exit_code_and_output_and_says_what_it_runs_under() {
 }
 
 #[test]
+fn exec_says_whose_congestion_control_runs() {
+    for (name, said) in [
+        ("cubic", "running under 'cubic', the kernel's own"),
+        ("kernel:reno", "running under 'reno', the kernel's own"),
+        ("lf_reno", "running under 'lf_reno', longfat's own"),
+        ("highspeed", "running under 'lf_highspeed', longfat's own"),
+    ] {
+        let (code, error) = code_and_error(&run(&["exec", name, "--", "true"]));
+        assert_eq!(code, Some(0), "{name}: {error}");
+        assert!(error.contains(said), "{name}: {error}");
+    }
+}
+
+#[test]
 fn a_terminated_exec_ends_its_program_and_leaves_nothing() {
     let (mut child, chosen) = start(longfat(&["exec", "highspeed", "--", "python3", "-c", USER, "cubic"]));
     assert_eq!(chosen, "lf_highspeed", "the program asked for cubic");

@@ -460,6 +460,18 @@ fn a_full_disk_ends_the_session_with_its_name_and_nothing_left_behind() {
 }
 
 #[test]
+fn check_names_what_no_kernel_has_and_refuses_more_repeats_than_memory_holds() {
+    let bench = Bench::new("lacks");
+    let output = bench.lab(&["check", "spec.toml", "--set", "flows.measured.cc=nosuch"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("this host cannot run it") && said.contains("'nosuch'"), "{said}");
+    assert_eq!(output.status.code(), Some(3), "neither emulated nor simulated: {said}");
+    let output = bench.lab(&["check", "spec.toml", "--repeats", "99999999"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("99999999 are too many"), "{said}");
+}
+
+#[test]
 fn check_explains_the_plan_and_touches_nothing() {
     let bench = Bench::new("check");
     let output = bench.lab(&["check", "spec.toml", "--repeats", "3"]);

@@ -73,3 +73,19 @@ fn the_commands_old_name_is_answered_with_the_new_one() {
         "longfat: 'longfat plan' is called 'longfat path' now\n"
     );
 }
+
+#[test]
+fn a_loss_may_be_in_percent_and_what_is_no_quantity_is_refused_with_the_mend() {
+    let loss = |text: &str| longfat(&["path", "--rate", "1Gbit", "--rtt", "28ms", "--loss", text, "--json"]);
+    assert_eq!(loss("1%").stdout, loss("0.01").stdout);
+    assert!(loss("1%").status.success());
+    for (args, mend) in [
+        (&["--rate", "-1Gbit", "--rtt", "28ms"][..], "is negative; write it like"),
+        (&["--rate", "1Gbit", "--rtt", "28"], "has no unit"),
+        (&["--rate", "1Gbit", "--rtt", "28ms", "--loss", "200%"], "is out of range; write it like"),
+    ] {
+        let output = longfat(&[&["path"], args].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(mend), "{args:?}: {said}");
+    }
+}

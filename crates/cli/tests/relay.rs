@@ -179,3 +179,23 @@ fn samples_are_records_the_schema_reads_back() {
     assert_eq!(legs.into_iter().collect::<Vec<_>>(), ["relay_in", "relay_out"]);
     assert_eq!(relayed.values().copied().collect::<Vec<_>>(), [10_000, 10_000]);
 }
+
+#[test]
+fn a_relay_started_by_options_is_found_by_status_and_leaves_no_socket() {
+    let bed = Bed::new("found");
+    echo_server(bed.listen());
+    let name = format!("found{}", std::process::id());
+    let relay = bed.start(bed.command(&["--intercept", "lan", "--forwarding", "--name", &name]));
+    let socket = longfat_relay::ControlPlan::default_socket(&name);
+    let status = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_longfat"));
+        command.args(["relay", "status", "--name", &name]).output().unwrap()
+    };
+    let output = status();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains(&format!("relay '{name}'")), "{output:?}");
+    relay.signal(libc::SIGTERM);
+    assert_eq!(relay.wait().0, Some(0));
+    assert!(!socket.exists());
+    assert_eq!(status().status.code(), Some(2));
+}

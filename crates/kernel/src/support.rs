@@ -3,7 +3,10 @@
 //! Facts are gathered first; what they mean is decided by a pure function.
 
 use longfat_host::support::Missing;
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Something a command needs of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +82,7 @@ impl Facts {
         Facts {
             release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             capabilities,
-            btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            btf: has_btf(),
             struct_ops: may_probe
                 && has_type("tcp_congestion_ops")
                 && probe_program(libbpf_sys::BPF_PROG_TYPE_STRUCT_OPS),
@@ -139,7 +142,7 @@ fn probe_map(kind: libbpf_sys::bpf_map_type) -> bool {
 fn missing_from(facts: &Facts, needs: &[Capability]) -> Vec<Missing> {
     let only_marks = !needs.is_empty() && needs.iter().all(|need| *need == Capability::Marking);
     let rights = if only_marks { RIGHTS_TO_MARK } else { RIGHTS };
-    if let Some(missing) = missing_rights(facts.capabilities, &rights) {
+    if let Some(missing) = missing_rights_of(facts.capabilities, &rights) {
         // Nothing else can be known without them.
         return vec![missing];
     }
@@ -153,7 +156,22 @@ fn missing_from(facts: &Facts, needs: &[Capability]) -> Vec<Missing> {
     missing
 }
 
-fn missing_rights(capabilities: u64, wanted: &[(u32, &str)]) -> Option<Missing> {
+/// The right to load BPF programs, unless this process has it.
+pub fn missing_rights() -> Option<Missing> {
+    missing_rights_of(effective_capabilities(), &RIGHTS)
+}
+
+/// Whether the kernel tells the types of its structures.
+pub fn has_btf() -> bool {
+    Path::new("/sys/kernel/btf/vmlinux").exists()
+}
+
+/// Where cgroup2 is mounted.
+pub fn cgroup2_mount() -> Option<PathBuf> {
+    crate::cgroup::mount_point()
+}
+
+fn missing_rights_of(capabilities: u64, wanted: &[(u32, &str)]) -> Option<Missing> {
     let lacking: Vec<_> =
         wanted.iter().filter(|(bit, _)| !has(capabilities, *bit)).map(|(_, name)| *name).collect();
     let why = format!("this process lacks {}", lacking.join(", "));

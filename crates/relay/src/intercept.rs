@@ -160,7 +160,8 @@ fn untracked() -> Untracked {
     if nft_check(rule).is_ok() { Untracked::Can } else { Untracked::Cannot }
 }
 
-fn missing_tun() -> Option<Missing> {
+/// A TUN interface, unless this host can make one: with it a relay answers a client after its server has.
+pub fn missing_tun() -> Option<Missing> {
     let error = hold::is_available().err()?;
     let mend = "run 'modprobe tun' and make /dev/net/tun, or accept early";
     Some(Missing::new("a TUN interface to hold handshakes", error.to_string(), mend))

@@ -63,7 +63,7 @@ pub use buffer::BUFFER_BYTES;
 pub use commands::{Commands, Stop};
 pub use error::{Error, Result};
 pub use hold::{TUN_DEVICE, open_tun, open_tuns_by};
-pub use intercept::{clean, explain};
+pub use intercept::{clean, explain, missing_tun};
 pub use longfat_cc::queue::QueuePlan;
 pub use observer::{ConnectionSummary, Ended, Observer, Ready, RelayStats};
 pub use plan::{
@@ -71,4 +71,4 @@ pub use plan::{
     LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
 };
 pub use queue::{QueueSpec, TargetSpec};
-pub use run::{missing, run, upgrade};
+pub use run::{missing, missing_for_interception, run, upgrade};

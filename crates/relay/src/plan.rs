@@ -65,6 +65,8 @@ pub struct RelayPlan {
 }
 
 impl RelayPlan {
+    /// What a relay is called unless it is told otherwise.
+    pub const DEFAULT_NAME: &str = "relay";
     /// Time for connections to end by themselves after a stop.
     pub const DEFAULT_DRAIN: Duration = Duration::from_secs(5);
     /// A few round trips of a geostationary satellite path.
@@ -352,6 +354,27 @@ impl ControlPlan {
     /// Where a relay of that name answers unless it is told otherwise.
     pub fn default_socket(name: &str) -> PathBuf {
         PathBuf::from(ControlPlan::DEFAULT_DIRECTORY).join(format!("{name}.sock"))
+    }
+
+    /// Where a relay of that name can answer: its default place, or one with its pid where another relay answers there.
+    /// `None` where this user may make no socket.
+    pub fn free_default(name: &str) -> Option<PathBuf> {
+        let directory = ControlPlan::DEFAULT_DIRECTORY;
+        std::fs::create_dir_all(directory).ok()?;
+        nix::unistd::access(directory, nix::unistd::AccessFlags::W_OK).ok()?;
+        let own = ControlPlan::default_socket(name);
+        let is_taken = std::os::unix::net::UnixStream::connect(&own).is_ok();
+        let beside = || ControlPlan::default_socket(&format!("{name}-{}", std::process::id()));
+        Some(if is_taken { beside() } else { own })
+    }
+
+    /// Sockets at the default place, whoever's.
+    pub fn default_sockets() -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(ControlPlan::DEFAULT_DIRECTORY).into_iter().flatten().flatten();
+        let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        found.retain(|path| path.extension().is_some_and(|extension| extension == "sock"));
+        found.sort();
+        found
     }
 }
 

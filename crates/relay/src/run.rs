@@ -8,7 +8,7 @@ use crate::{
     hold::Hold,
     intercept::{self, Interception},
     metrics,
-    plan::ConnectionPlan,
+    plan::{ConnectionPlan, InterceptPlan},
     queue,
     reload::Standing,
     sampling,
@@ -43,6 +43,13 @@ pub fn missing(plan: &RelayPlan) -> Vec<Missing> {
     missing
 }
 
+/// What this host lacks for taking connections that pass through it, whatever the interface.
+pub fn missing_for_interception() -> Vec<Missing> {
+    let interfaces = vec!["lo".to_owned()];
+    let intercept = InterceptPlan { interfaces, set_forwarding: true, ..InterceptPlan::default() };
+    missing(&RelayPlan::transparent("probe", intercept))
+}
+
 /// What it lacks for a relay that runs. Whole packets are sent by sockets that were opened at its start, and packets are
 /// marked by a program that was loaded then, with rights that have been given up since.
 pub(crate) fn missing_on_reload(plan: &RelayPlan) -> Vec<Missing> {
@@ -51,9 +58,21 @@ pub(crate) fn missing_on_reload(plan: &RelayPlan) -> Vec<Missing> {
     missing
 }
 
+/// Why none of ours can be loaded into this kernel, as far as this user's rights let it be known.
+fn missing_for_ours() -> Option<Missing> {
+    use longfat_kernel::support::{Capability, missing, missing_rights};
+    let known = missing_rights().is_none();
+    known.then(|| missing(&[Capability::CongestionControl])).and_then(|missing| missing.into_iter().next())
+}
+
 fn missing_cc(name: &str) -> Option<Missing> {
     let probe = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
     let error = socket::set_cc(&probe, name).err()?;
+    if name.starts_with("lf_")
+        && let Some(never) = missing_for_ours()
+    {
+        return Some(never);
+    }
     let mend = match &error {
         longfat_host::Error::Io { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
             format!("run it as root, or add '{name}' to net.ipv4.tcp_allowed_congestion_control")

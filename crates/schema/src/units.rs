@@ -85,6 +85,9 @@ impl Kind {
     /// Reads `text` into the base unit, rounded to the nearest whole number.
     fn parse(&self, text: &str) -> Result<u64, UnitError> {
         let trimmed = text.trim();
+        if trimmed.starts_with('-') {
+            return Err(self.error(text, "is negative"));
+        }
         let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (number, unit) = (&trimmed[..split], trimmed[split..].trim());
         let value: f64 = number.parse().map_err(|_| self.error(text, "does not begin with a number"))?;
@@ -116,6 +119,23 @@ impl Kind {
             self.error(text, format!("has the unknown unit '{unit}' (known: {})", names.join(", ")))
         })
     }
+}
+
+/// Reads a part of a whole, from 0 to 1: `0.01`, `1e-7` or `1%`.
+///
+/// # Errors
+/// What is none, or lies outside.
+pub fn part(text: &str) -> Result<f64, UnitError> {
+    let error = |why: &str| UnitError {
+        what: "part",
+        text: text.to_owned(),
+        why: why.to_owned(),
+        example: "'0.01' or '1%', from 0 to 1",
+    };
+    let trimmed = text.trim();
+    let (number, whole) = trimmed.strip_suffix('%').map_or((trimmed, 1.0), |percent| (percent.trim(), 100.0));
+    let part = number.parse::<f64>().map_err(|_| error("is no number"))? / whole;
+    if (0.0..=1.0).contains(&part) { Ok(part) } else { Err(error("is out of range")) }
 }
 
 /// Writes `value` with the largest unit that keeps it exact to four digits.
@@ -220,6 +240,23 @@ impl From<Nanos> for Duration {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn parts_are_written_as_fractions_or_in_percent() {
+        assert_eq!(part("1%"), Ok(0.01));
+        assert_eq!(part(" 0.5 % "), Ok(0.005));
+        assert_eq!(part("1e-7"), Ok(1e-7));
+        assert_eq!((part("0"), part("100%")), (Ok(0.0), Ok(1.0)));
+        for wrong in ["", "%", "1.01", "101%", "-1%", "NaN", "inf", "one"] {
+            assert!(part(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_negative_is_called_so() {
+        let error = "-1Gbit".parse::<Rate>().map_err(|error| error.to_string());
+        assert_eq!(error, Err("rate '-1Gbit' is negative; write it like '100Mbit' or '1Gbit'".to_owned()));
+    }
 
     #[test]
     fn rates_sizes_and_times_read_as_people_write_them() {

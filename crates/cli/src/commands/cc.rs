@@ -74,8 +74,9 @@ struct Unload {
 /// Run any program, unmodified, and all its children under a congestion control.
 ///
 /// Every TCP socket they open gets it before its SYN, and what they ask for themselves is overruled. The exit code is
-/// the program's. Returns when the last child has ended; Ctrl-C ends them. NAME is a name of the kernel ('cubic'), or
-/// one of ours, which is registered for as long as the program runs.
+/// the program's. Returns when the last child has ended; Ctrl-C ends them. NAME is one of ours ('highspeed' or
+/// 'lf_highspeed'), which is registered for as long as the program runs, or else the kernel's. 'reno' and 'cubic' are the
+/// kernel's, since every kernel has them; 'kernel:highspeed' is the kernel's where both have one.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat cc exec highspeed -- curl -O https://HOST/FILE
@@ -192,16 +193,17 @@ fn exec(args: &Exec) -> Outcome {
 /// Runs a program with its sockets treated as said.
 pub fn under(treatment: Treatment<'_>, words: &[OsString]) -> Outcome {
     let mut needs = vec![Capability::CgroupChoice];
-    needs.extend(treatment.cc.map(|_| Capability::CongestionControl));
+    let is_ours = treatment.cc.is_some_and(cc::means_ours);
+    needs.extend(is_ours.then_some(Capability::CongestionControl));
     needs.extend(treatment.receives_in_background.then_some(Capability::WindowSteering));
     require(missing(&needs))?;
     let stop = stop::flag()?;
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     let ended = cc::exec(treatment, command, &stop, |kernel_name| {
-        let other = treatment.cc.zip(kernel_name).filter(|(name, kernel_name)| name != kernel_name);
-        if let Some((name, kernel_name)) = other {
-            eprintln!("longfat: the kernel has no '{name}'; running under '{kernel_name}'");
+        if let Some(name) = kernel_name {
+            let whose = if is_ours { "longfat's own" } else { "the kernel's own" };
+            eprintln!("longfat: running under '{name}', {whose}");
         }
     })?;
     if let Some(name) = treatment.cc.filter(|_| ended.refused_sockets > 0) {

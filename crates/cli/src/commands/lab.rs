@@ -477,19 +477,18 @@ fn conclude(finished: &Finished) -> Outcome {
 /// What this host lacks for these runs.
 fn missing(plans: &[Plan]) -> Vec<support::Missing> {
     let mut missing = support::missing_for_namespaces();
-    if plans.iter().flat_map(Plan::ccs).any(|cc| longfat_cc::Algorithm::is_our_name(&cc)) {
+    let ccs: BTreeSet<String> = plans.iter().flat_map(Plan::ccs).collect();
+    if ccs.iter().any(|cc| longfat_cc::Algorithm::is_our_name(cc)) {
         missing.extend(longfat_kernel::support::missing(&[Capability::CongestionControl]));
     }
+    let kernels = ccs.iter().filter(|cc| !longfat_cc::Algorithm::is_our_name(cc));
+    missing.extend(kernels.filter_map(|cc| longfat_kernel::cc::missing(cc)));
     if plans.iter().any(|plan| !plan.follows.is_empty()) {
         missing.extend(longfat_kernel::support::missing(&[Capability::ControlBlocks]));
     }
     if plans.iter().any(|plan| !plan.relays.is_empty()) {
         // Forwarding is turned on in the relay's own namespace.
-        let interfaces = vec!["lo".to_owned()];
-        let intercept =
-            longfat_relay::InterceptPlan { interfaces, set_forwarding: true, ..Default::default() };
-        let relay = longfat_relay::RelayPlan::transparent("probe", intercept);
-        missing.extend(longfat_relay::missing(&relay));
+        missing.extend(longfat_relay::missing_for_interception());
     }
     let asked = plans.iter().flat_map(|plan| &plan.flows).filter(|flow| flow.ack_every.is_some());
     missing.extend(asked.map(|flow| {

@@ -21,7 +21,7 @@ use longfat_link::{
 use longfat_schema::{
     lines::Lines,
     record::LinkSummary,
-    units::{Nanos, Size},
+    units::{Nanos, Size, part},
 };
 use std::{
     ffi::OsString,
@@ -159,8 +159,8 @@ struct PathArgs {
     /// Let jitter change the order of packets.
     #[arg(long)]
     reorder: bool,
-    /// Probability that a packet is lost on the line.
-    #[arg(long, value_name = "PROBABILITY")]
+    /// Part of the packets that is lost on the line, like 0.001 or 0.1%.
+    #[arg(long, value_name = "PART", value_parser = part)]
     loss: Option<f64>,
     /// Most bytes waiting before the line [default: one bandwidth-delay product, at least 64 packets].
     #[arg(long, value_name = "SIZE")]
@@ -187,8 +187,8 @@ struct PathArgs {
     /// Limit of the 99th percentile of lateness [default: 300us].
     #[arg(long, value_name = "TIME")]
     late_limit: Option<Nanos>,
-    /// Share of the time, 0 to 1, for which the path may stand still with its machine [default: 0.02].
-    #[arg(long, value_name = "SHARE")]
+    /// Part of the time, like 0.02 or 2%, for which the path may stand still with its machine [default: 0.02].
+    #[arg(long, value_name = "PART", value_parser = part)]
     pause_limit: Option<f64>,
 }
 

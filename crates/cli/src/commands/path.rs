@@ -4,7 +4,7 @@ use crate::outcome::Outcome;
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_path_plan::{Forecast, PathPlan, PathSpec, experiment, experiment_name};
-use longfat_schema::units::{Nanos, Rate, Size};
+use longfat_schema::units::{Nanos, Rate, Size, part};
 use std::path::{Path, PathBuf};
 
 /// What a path asks for: windows, sysctls, queue, and the throughput each congestion control can expect.
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
   longfat lab run path.toml --backend sim")]
 pub struct Args {
     /// Rate of the slowest link, IP packets counted.
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Rate,
     /// Round-trip time of an idle path.
     #[arg(long, value_name = "TIME")]
@@ -30,8 +30,8 @@ pub struct Args {
     /// Largest IP packet, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// Part of the packets that is lost whatever the queue does.
-    #[arg(long, value_name = "PART", default_value_t = 0.0)]
+    /// Part of the packets that is lost whatever the queue does, like 1e-7 or 0.1%.
+    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = part)]
     loss: f64,
     /// Flows that share the path.
     #[arg(long, value_name = "N", default_value_t = 1)]

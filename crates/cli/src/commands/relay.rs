@@ -134,14 +134,15 @@ pub struct Args {
     #[arg(long, value_name = "KEYS", value_parser = QueueSpec::from_words, help_heading = "Queue")]
     queue: Option<QueueSpec>,
 
-    /// Answer 'longfat relay status' on this unix socket.
+    /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME.sock, NAME-PID.sock beside a relay
+    /// of that name, none where this user may not make it].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Answer Prometheus on this address, like 127.0.0.1:9469.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
     /// The relay's name: in records, in the nft table longfat_NAME.
-    #[arg(long, default_value = "relay")]
+    #[arg(long, default_value = RelayPlan::DEFAULT_NAME)]
     name: String,
     /// Worker threads [default: one per core].
     #[arg(long, value_name = "N")]
@@ -214,7 +215,7 @@ pub fn run(args: Args) -> Outcome {
 /// The relay that the options describe.
 fn run_quick(args: &Args) -> Outcome {
     let signals = daemon::Signals::catch(false)?;
-    let plan = quick::plan(args)?;
+    let plan = quick::with_control(quick::plan(args)?);
     let kept = args.user.kept(&plan, None)?;
     keep::ensure(&plan)?;
     let _held = daemon::hold(&plan)?;

@@ -228,7 +228,7 @@ struct AmountArgs {
     #[arg(long, value_name = "SIZE")]
     bytes: Option<Size>,
     /// At most this payload rate, on average, of the whole flow.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     rate: Option<Rate>,
 }
 

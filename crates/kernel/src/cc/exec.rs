@@ -68,9 +68,23 @@ struct Chosen {
     _registration: Option<Registration>,
 }
 
+/// What names a congestion control of the kernel where there is one of ours, too: `kernel:highspeed`.
+const KERNELS: &str = "kernel:";
+
+/// What every kernel has: these names mean the kernel's.
+const EVERY_KERNELS: [&str; 2] = ["reno", "cubic"];
+
+/// Whether a name means one of ours: `highspeed` and `lf_highspeed` do, also where the kernel has a module of that name;
+/// `cubic` and `kernel:highspeed` do not.
+pub fn means_ours(name: &str) -> bool {
+    let is_kernels = name.starts_with(KERNELS) || EVERY_KERNELS.contains(&name);
+    Algorithm::is_our_name(name) || !is_kernels && Algorithm::find(name).is_ok()
+}
+
 fn choose(name: &str) -> Result<Chosen> {
-    if !Algorithm::is_our_name(name) && register::kernel_has(name)? {
-        return Ok(Chosen { kernel_name: name.to_owned(), _registration: None });
+    let plain = name.strip_prefix(KERNELS).unwrap_or(name);
+    if !means_ours(name) && register::kernel_has(plain)? {
+        return Ok(Chosen { kernel_name: plain.to_owned(), _registration: None });
     }
     let algorithm = Algorithm::find(name).map_err(|unknown| register::unknown(name, unknown))?;
     let registration = hold(algorithm)?;
@@ -192,4 +206,15 @@ fn pidfd(child: &Child) -> Result<OwnedFd> {
 fn exit_code(status: ExitStatus) -> u8 {
     let signalled = || 128 + status.signal().unwrap_or(0);
     u8::try_from(status.code().unwrap_or_else(signalled)).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_means_ours_where_we_have_one_but_for_those_that_every_kernel_has() {
+        assert!(["highspeed", "lf_highspeed", "lf_cubic", "vegas"].into_iter().all(means_ours));
+        assert!(!["cubic", "reno", "bbr", "kernel:highspeed", "htcp"].into_iter().any(means_ours));
+    }
 }

@@ -11,8 +11,10 @@ pub(crate) mod loaded;
 mod record;
 mod register;
 
-pub use exec::{Exec, Treatment, exec};
+pub use exec::{Exec, Treatment, exec, means_ours};
 pub use inbound::Inbound;
 pub use list::{Entry, Origin, Presence, Process, list};
 pub use record::{Recorder, record};
-pub use register::{Loading, Registration, Unloading, ensure, hold, hold_with, kernel_has, load, unload};
+pub use register::{
+    Loading, Registration, Unloading, ensure, hold, hold_with, kernel_has, load, missing, unload,
+};

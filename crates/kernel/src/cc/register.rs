@@ -8,6 +8,7 @@ use crate::{
 };
 use libbpf_rs::{MapCore, MapMut, Object};
 use longfat_cc::{Algorithm, Tunables, UnknownAlgorithm};
+use longfat_host::support::Missing;
 use std::{
     ffi::CString,
     fs,
@@ -230,6 +231,17 @@ fn unavailable(name: &str) -> Error {
 /// A name that is neither the kernel's nor ours: the nearest of ours, or where to look for one of the kernel's.
 pub fn unknown(name: &str, unknown: UnknownAlgorithm) -> Error {
     if unknown.suggestion.is_some() { unknown.into() } else { unavailable(name) }
+}
+
+/// A congestion control that is to be the kernel's own, where it has none of that name.
+pub fn missing(name: &str) -> Option<Missing> {
+    let why = match kernel_has(name) {
+        Ok(true) => return None,
+        Ok(false) => "the kernel has none of that name".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let mend = format!("run 'modprobe tcp_{name}', or choose another ('longfat cc list')");
+    Some(Missing::new(format!("congestion control '{name}'"), why, mend))
 }
 
 /// Whether a socket takes that congestion control: asked of a socket, because that also loads a module.

@@ -6,6 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 /// The congestion control's own memory in a socket (icsk_ca_priv), 104 bytes.
 pub type PrivateState = [u64; 13];
 
+/// The largest bound of cwnd that can be set; the kernel's own default is beyond it, and bounds as little.
+pub const UNLIMITED_CLAMP: u32 = i32::MAX as u32;
+
 /// `snd_ssthresh` of a connection that has met no loss yet (TCP_INFINITE_SSTHRESH).
 pub const UNLIMITED_SSTHRESH: u32 = 0x7fff_ffff;
 

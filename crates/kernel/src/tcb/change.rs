@@ -1,7 +1,7 @@
 //! What is to be changed, as people write it, and what that means for one connection. Pure.
 
 use super::{
-    block::{ControlBlock, PrivateState, UNLIMITED_SSTHRESH},
+    block::{ControlBlock, PrivateState, UNLIMITED_CLAMP, UNLIMITED_SSTHRESH},
     connection::{CcName, State},
     field::Field,
     keep,
@@ -129,6 +129,7 @@ impl Change {
             "cwnd" => self.cwnd_segments = Some(segments(name, value, CWND)?),
             "ssthresh" if value == "unlimited" => self.ssthresh_segments = Some(UNLIMITED_SSTHRESH),
             "ssthresh" => self.ssthresh_segments = Some(segments(name, value, SSTHRESH)?),
+            "clamp" if value == "unlimited" => self.clamp_segments = Some(UNLIMITED_CLAMP),
             "clamp" => self.clamp_segments = Some(segments(name, value, CWND)?),
             "rto-min" => self.rto_min_us = Some(time(name, value, RTO_MIN_US, 1, "1ms to 200ms")?),
             "rto-max" => self.rto_max_ms = Some(time(name, value, RTO_MAX_MS, 1000, "1s to 120s")?),

@@ -33,5 +33,5 @@ pub use look::Look;
 pub use namespace::{Place, Scope};
 pub use saved::{SAVED_VERSION, Saved, SavedBlocks};
 pub use seal::HostKey;
-pub use set::{Answer, Setter};
+pub use set::{Answer, Setter, missing_rto_max};
 pub(crate) use set::{attach_program, visit};

@@ -1,7 +1,7 @@
 //! Control blocks in a file, and back into the connections they were of.
 
 use super::{
-    block::{ControlBlock, PrivateState, RawBlock, UNLIMITED_SSTHRESH},
+    block::{ControlBlock, PrivateState, RawBlock, UNLIMITED_CLAMP, UNLIMITED_SSTHRESH},
     change::{Change, ChangeError},
     connection::CcName,
     keep,
@@ -75,6 +75,11 @@ fn inner(cc: &str) -> &str {
     keep::wrapped(cc).unwrap_or(cc)
 }
 
+/// The bound of cwnd as it can be set: what is unlimited has two values, and the kernel takes one.
+fn settable(clamp_segments: u32) -> u32 {
+    clamp_segments.min(UNLIMITED_CLAMP)
+}
+
 impl Saved {
     /// Whether everything in it may be asked for, whoever wrote it. Private state has no bounds: the seal is for it.
     ///
@@ -109,7 +114,10 @@ impl Saved {
         Change {
             cwnd_segments: Some(self.cwnd_segments),
             ssthresh_segments: Some(self.ssthresh_segments.unwrap_or(UNLIMITED_SSTHRESH)),
-            clamp_segments: if_other(Some(self.clamp_segments), Some(block.clamp_segments)),
+            clamp_segments: if_other(
+                Some(settable(self.clamp_segments)),
+                Some(settable(block.clamp_segments)),
+            ),
             rto_min_us: if_other(self.rto_min_us, block.rto_min_us),
             rto_max_ms: if_other(self.rto_max_ms, block.rto_max_ms),
             cc: (!same_cc).then(|| CcName::from(self.cc.as_str())),
@@ -187,5 +195,16 @@ mod tests {
         assert!(!saved.is_of(&ControlBlock { cookie: 6, ..other }));
         let text = serde_json::to_string(&saved).unwrap();
         assert_eq!(serde_json::from_str::<Saved>(&text).unwrap(), saved);
+    }
+
+    #[test]
+    fn a_bound_that_was_none_is_lifted_by_the_largest_that_can_be_set() {
+        let block = |clamp_segments| {
+            let raw = RawBlock { clamp_segments, family: libc::AF_INET as u8, ..RawBlock::default() };
+            ControlBlock::from(&raw)
+        };
+        let saved = Saved::from(&block(u32::MAX));
+        assert_eq!(saved.change(&block(50)).clamp_segments, Some(UNLIMITED_CLAMP));
+        assert_eq!(saved.change(&block(UNLIMITED_CLAMP)).clamp_segments, None, "it is lifted already");
     }
 }

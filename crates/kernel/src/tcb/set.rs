@@ -15,11 +15,13 @@ use crate::{
     object::{self, bpf_object, refused},
 };
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, Object};
+use longfat_host::support::Missing;
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
     io::Read as _,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _},
+    path::Path,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
@@ -31,6 +33,16 @@ const SET_CC: u32 = 8;
 const KEEP_STATE: u32 = 16;
 const GIVE_STATE: u32 = 32;
 const UNLESS_RECOVERING: u32 = 64;
+
+/// There since the socket option TCP_RTO_MAX_MS is.
+const RTO_MAX_SYSCTL: &str = "/proc/sys/net/ipv4/tcp_rto_max_ms";
+
+/// A bound of the retransmission timeout per connection, where the kernel lacks it.
+pub fn missing_rto_max() -> Option<Missing> {
+    let why = || format!("{RTO_MAX_SYSCTL} is not there (this is {})", longfat_host::facts::kernel());
+    (!Path::new(RTO_MAX_SYSCTL).exists())
+        .then(|| Missing::new("rto-max, the option TCP_RTO_MAX_MS", why(), "use Linux 6.15 or newer"))
+}
 
 /// `struct lf_request` of bpf/tcb_set.bpf.c: integers only, no padding.
 #[derive(Debug, Clone, Copy, Default)]

@@ -17,6 +17,8 @@ const NAME_MAX: usize = 48;
 const MTU_MIN_BYTES: u32 = 1280;
 /// Most connections of one flow.
 const STREAMS_MAX: u32 = 1000;
+/// Most repeats of one case: every run is a plan in memory and a directory.
+const REPEATS_MAX: u32 = 10_000;
 
 /// Appends everything that is wrong.
 pub fn experiment(experiment: &Experiment, problems: &mut Vec<Problem>) {
@@ -105,6 +107,9 @@ fn check_sysctls(path: &str, sysctls: &BTreeMap<String, String>, found: &mut Fou
 
 fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     let head = &setting.head;
+    if head.repeats > REPEATS_MAX {
+        found.say("repeats", format!("{} are too many; at most {REPEATS_MAX}", head.repeats));
+    }
     if head.duration.0 == 0 {
         found.say("duration", "must be longer than 0s: metrics are counted over it");
     }

@@ -119,6 +119,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "sysctls.\"vm.swappiness\": is the whole machine's",
     ),
     ("duration = \"2s\"", "duration = \"2s\"\nrepeats = 0", "repeats: must be at least 1"),
+    ("duration = \"2s\"", "duration = \"2s\"\nrepeats = 99999999", "repeats: 99999999 are too many"),
     (
         "focus = \"measured\"",
         "focus = \"mesured\"",

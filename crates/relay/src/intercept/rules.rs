@@ -212,7 +212,7 @@ const NOT_SYN: &str = "tcp flags & (syn | ack | rst | fin) != syn";
 const SYN: &str = "tcp flags & (syn | ack | rst | fin) == syn";
 /// To this host, or to many, as its routes say.
 const NOT_ELSEWHERE: &str = "fib daddr type { local, anycast, broadcast, multicast } return";
-const ICMP: &str = "meta l4proto { icmp, ipv6-icmp }";
+const ICMP: &str = "meta l4proto { 1, 58 }";
 
 /// A client's SYN with one of these TCP options begins what the relay cannot carry: MD5 signatures (RFC 2385) and TCP-AO
 /// (RFC 5925) cover what only the ends may send, and MP_JOIN (RFC 8684) adds to a connection that passes elsewhere.

@@ -1,7 +1,10 @@
 //! `longfat lab check` and `schema`: what an experiment file may hold, what it means, and whether this host can do it.
 
 use super::{CheckArgs, expected_time, hosts, missing, table};
-use crate::{outcome::Outcome, stop};
+use crate::{
+    outcome::{Failure, Outcome},
+    stop,
+};
 use longfat_host::facts;
 use longfat_lab::{backend::Backend, dilation, hosts::Hosts, plan::Plan, show};
 use longfat_schema::quantity;
@@ -29,10 +32,11 @@ pub fn check(args: &CheckArgs) -> Outcome {
     let ccs: BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
     println!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
     println!("{} runs; {} expectations\n", read.plans.len(), read.experiment.expect.len());
-    emulation(&read.plans);
-    simulation(&read.plans);
+    let lacking = emulation(&read.plans);
+    let can_simulate = simulation(&read.plans);
     match &args.hosts {
         Some(file) => on_hosts(&read.plans, file),
+        None if lacking > 0 && !can_simulate => Err(Failure::Lacking(lacking)),
         None => Ok(()),
     }
 }
@@ -59,7 +63,8 @@ fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
     Ok(())
 }
 
-fn emulation(plans: &[Plan]) {
+/// Says whether this host can emulate it; how many things are missing for that.
+fn emulation(plans: &[Plan]) -> usize {
     let time = show::span(expected_time(plans, Backend::Emulated));
     println!("Emulated: about {time}, {}", disk(plans, Backend::Emulated));
     let missing = missing(plans);
@@ -71,6 +76,7 @@ fn emulation(plans: &[Plan]) {
     }
     honesty(plans).iter().for_each(|line| println!("  {line}"));
     dilations(plans).iter().for_each(|line| println!("  {line}"));
+    missing.len()
 }
 
 /// Each case that a small machine would hold up at the speed it is carried out at, and what would do.
@@ -83,12 +89,15 @@ fn dilations(plans: &[Plan]) -> Vec<String> {
         .collect()
 }
 
-fn simulation(plans: &[Plan]) {
+/// Says whether it can be simulated.
+fn simulation(plans: &[Plan]) -> bool {
     println!("Simulated (--backend sim): {}", disk(plans, Backend::Simulated));
-    match longfat_lab::simulated::check(plans) {
+    let checked = longfat_lab::simulated::check(plans);
+    match &checked {
         Ok(()) => println!("  this host can run it"),
         Err(error) => println!("  it cannot be simulated: {error}"),
     }
+    checked.is_ok()
 }
 
 fn disk(plans: &[Plan], backend: Backend) -> String {

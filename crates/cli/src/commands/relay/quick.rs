@@ -3,7 +3,7 @@
 use super::Args;
 use anyhow::{anyhow, bail};
 use longfat_relay::{
-    RelayPlan,
+    ControlPlan, RelayPlan,
     spec::{ControlSpec, InterceptSpec, LegSpec, List, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec},
 };
 use longfat_schema::{decode::Problem, units::Nanos};
@@ -46,6 +46,13 @@ pub fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
         plan.sample_every = Some(args.sample_every.into());
     }
     Ok(plan)
+}
+
+/// The same, answering 'longfat relay status' where the user may.
+pub fn with_control(mut plan: RelayPlan) -> RelayPlan {
+    let free = || ControlPlan::free_default(&plan.name);
+    plan.control = plan.control.clone().or_else(|| free().map(|socket| ControlPlan { socket, group: None }));
+    plan
 }
 
 fn spec(args: &Args) -> RelaySpec {

@@ -4,7 +4,7 @@ use crate::{outcome::Outcome, output, stop};
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use longfat_relay::{
-    ControlPlan, control,
+    ControlPlan, RelayPlan, control,
     status::{ConnectionStatus, DirectionStatus, Status},
 };
 use longfat_schema::{
@@ -31,12 +31,12 @@ use std::{
   longfat relay status --watch --top 10
   longfat relay status --json | jq '.connections[] | select(.to_server.backlog_bytes > 1e6)'")]
 pub struct Args {
-    /// The relay's control socket [default: that of --name].
+    /// The relay's control socket [default: that of --name, or of the only relay that runs].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// The relay's name: its socket is /run/longfat-relay/NAME.sock.
-    #[arg(long, default_value = "relay", conflicts_with = "socket")]
-    name: String,
+    #[arg(long, conflicts_with = "socket")]
+    name: Option<String>,
     /// Look again and again, until Ctrl-C.
     #[arg(long, short)]
     watch: bool,
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Outcome {
     if args.every.0 < 50_000_000 {
         return Err(anyhow::anyhow!("--every {} is too short; give 50ms or more", args.every).into());
     }
-    let socket = args.socket.clone().unwrap_or_else(|| ControlPlan::default_socket(&args.name));
+    let socket = args.socket()?;
     let question = if args.top == 0 { control::SUMMARY } else { control::STATUS };
     let stop = stop::flag()?;
     let mut last: Option<Status> = None;
@@ -76,6 +76,31 @@ pub fn run(args: &Args) -> Outcome {
         std::thread::sleep(Duration::from(args.every));
         if stop.load(Ordering::Acquire) {
             return Ok(());
+        }
+    }
+}
+
+impl Args {
+    /// Where to ask.
+    fn socket(&self) -> anyhow::Result<PathBuf> {
+        let named = self.name.as_deref().map(ControlPlan::default_socket);
+        let Some(path) = self.socket.clone().or(named) else {
+            return only_one(&ControlPlan::default_sockets());
+        };
+        Ok(path)
+    }
+}
+
+/// The socket of the relay that is meant where none is named: of the usual name, or the only one.
+fn only_one(found: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    let usual = ControlPlan::default_socket(RelayPlan::DEFAULT_NAME);
+    match found {
+        [] => Ok(usual),
+        [one] => Ok(one.clone()),
+        many if many.contains(&usual) => Ok(usual),
+        many => {
+            let names: Vec<_> = many.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
+            anyhow::bail!("several relays have run here; say which by --name: {}", names.join(", "))
         }
     }
 }

@@ -7,7 +7,7 @@ use longfat_kernel::{
     support::{Capability, missing},
     tcb::{
         Answer, CcKind, Change, ChangeError, Connection, ControlBlock, Filter, HostKey, Keep, Place, Refusal,
-        SAVED_VERSION, Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, plan,
+        SAVED_VERSION, Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, missing_rto_max, plan,
     },
 };
 use longfat_schema::units::Nanos;
@@ -29,7 +29,7 @@ use std::{
 #[derive(clap::Args)]
 #[command(after_help = "What can be set:
   cwnd=N, ssthresh=N|unlimited      segments; the windows of an established connection
-  clamp=N                           what cwnd may not exceed
+  clamp=N|unlimited                 what cwnd may not exceed
   rto-min=20ms (1ms to 200ms), rto-max=10s (1s to 120s)
   cc=NAME                           another congestion control, beginning with its own state
 
@@ -106,6 +106,9 @@ pub fn set(args: &Set) -> Outcome {
     let change = Change { keep, ..Change::parse(&changes)? };
     if change == (Change { keep, ..Change::default() }) {
         return Err(ChangeError::Nothing.into());
+    }
+    if change.rto_max_ms.is_some() {
+        require(missing_rto_max().into_iter().collect())?;
     }
     if filter.is_empty() && !args.all {
         return Err(anyhow::anyhow!("no filter: say which connections, or --all for every one").into());
@@ -361,14 +364,17 @@ impl Tally {
     fn end(&self, acted: bool) -> Outcome {
         let Tally { changed, refused, missed } = self;
         if changed + refused + missed == 0 {
-            println!("no such connection; nothing was changed");
-            return Ok(());
+            let why = "no connection matches, nothing was changed; 'longfat tcb list' shows what there is";
+            return Err(Failure::Missed(why.to_owned()));
         }
         if !acted {
             println!(
                 "{changed} connections would be set, {refused} refused; nothing was changed, --yes does it"
             );
-            return Ok(());
+            return match changed {
+                0 => Err(Failure::Missed(format!("none of {refused} connections would be set"))),
+                _ => Ok(()),
+            };
         }
         println!("{changed} connections set, {missed} not as asked, {refused} refused");
         if missed + refused > 0 {

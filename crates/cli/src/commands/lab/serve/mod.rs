@@ -66,6 +66,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
     if !directory.is_dir() {
         return Err(anyhow!("{name} is no directory; give one that holds results").into());
     }
+    readable(&directory).with_context(|| format!("read {name}; give a directory that this user may read"))?;
     let stop = stop::flag()?;
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("listen at {}; choose another with --listen ADDRESS:PORT", args.listen))?;
@@ -89,6 +90,11 @@ pub fn run(args: &ServeArgs) -> Outcome {
         thread::sleep(LOOK);
     }
     Ok(())
+}
+
+/// Whether results in it can be found at all.
+fn readable(directory: &Path) -> std::io::Result<()> {
+    std::fs::read_dir(directory)?.next().transpose().map(drop)
 }
 
 impl Site {

@@ -1,0 +1,124 @@
+//! `longfat doctor`.
+
+mod feature;
+mod need;
+
+use crate::outcome::{Failure, Outcome};
+use feature::{Feature, Finding, features};
+use longfat_host::{facts, support::Missing};
+use std::collections::BTreeSet;
+
+/// What of longfat works on this host, and what to do about the rest.
+///
+/// Kernel, rights, programs and Python are asked, feature by feature; nothing is changed. What needs root is asked as
+/// the user who runs this: 'sudo longfat doctor' says what root could do.
+///
+/// Exit codes: 0 every feature asked for works; 3 one does not.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  sudo longfat doctor
+  longfat doctor transfer simulate             these two alone: for a script, by the exit code
+  longfat doctor --json | jq -r '.features[] | select(.works | not) | .name'")]
+pub struct Args {
+    /// Features by name [default: all].
+    #[arg(value_name = "FEATURE")]
+    features: Vec<String>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let findings = feature::look(chosen(features()?, &args.features)?);
+    let host = host();
+    if args.json {
+        let object = serde_json::json!({ "host": host, "features": findings });
+        println!("{}", serde_json::to_string_pretty(&object)?);
+    } else {
+        print(&host, &findings);
+    }
+    let missing = all_missing(&findings);
+    if missing.is_empty() { Ok(()) } else { Err(Failure::Lacking(missing.len())) }
+}
+
+/// Those named, in the table's order; all where none is.
+fn chosen(features: Vec<Feature>, names: &[String]) -> anyhow::Result<Vec<Feature>> {
+    let known = |name: &&String| features.iter().any(|feature| feature.name == **name);
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        let all: Vec<_> = features.iter().map(|feature| feature.name.as_str()).collect();
+        anyhow::bail!("'{unknown}' is no feature of longfat; there are {}", all.join(", "));
+    }
+    Ok(features.into_iter().filter(|feature| names.is_empty() || names.contains(&feature.name)).collect())
+}
+
+/// What a report of a problem should say of the host.
+#[derive(Debug, serde::Serialize)]
+struct Host {
+    longfat: &'static str,
+    kernel: String,
+    architecture: &'static str,
+    btf: bool,
+    bpf_rights: bool,
+    cgroup2: Option<String>,
+    tun: bool,
+    nft: Option<String>,
+    ip: Option<String>,
+    python: Option<String>,
+}
+
+fn host() -> Host {
+    Host {
+        longfat: env!("CARGO_PKG_VERSION"),
+        kernel: facts::kernel(),
+        architecture: std::env::consts::ARCH,
+        btf: longfat_kernel::support::has_btf(),
+        bpf_rights: longfat_kernel::support::missing_rights().is_none(),
+        cgroup2: longfat_kernel::support::cgroup2_mount().map(|path| path.display().to_string()),
+        tun: longfat_relay::missing_tun().is_none(),
+        nft: facts::first_line_of("nft", "--version"),
+        ip: facts::first_line_of("ip", "-Version"),
+        python: need::python_version(),
+    }
+}
+
+fn print(host: &Host, findings: &[Finding]) {
+    let said = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".to_owned());
+    let whether = |there: bool| if there { "yes" } else { "no" };
+    println!("longfat  {}", host.longfat);
+    println!("kernel   {} on {}", host.kernel, host.architecture);
+    println!(
+        "         BTF {}, rights to load BPF {}, /dev/net/tun {}",
+        whether(host.btf),
+        whether(host.bpf_rights),
+        whether(host.tun)
+    );
+    println!("cgroup2  {}", said(&host.cgroup2));
+    println!("nft      {}", said(&host.nft));
+    println!("ip       {}", said(&host.ip));
+    println!("Python   {}\n", said(&host.python));
+    findings.iter().for_each(|finding| println!("{}", line(finding)));
+    for missing in all_missing(findings) {
+        println!("\nMissing: {}", missing.what);
+        println!("  why:   {}", missing.why);
+        println!("  mend:  {}", missing.mend);
+        println!("  for:   {}", wanting(findings, &missing).join(", "));
+    }
+}
+
+fn line(finding: &Finding) -> String {
+    let works = if finding.works { "works" } else { "no" };
+    format!("{works:<5}  {:<15}  {}", finding.feature.name, finding.feature.does)
+}
+
+/// Features that lack it.
+fn wanting<'a>(findings: &'a [Finding], missing: &Missing) -> Vec<&'a str> {
+    let lack = findings.iter().filter(|finding| finding.missing.contains(missing));
+    lack.map(|finding| finding.feature.name.as_str()).collect()
+}
+
+/// Everything missing, once each, in the order of the features.
+fn all_missing(findings: &[Finding]) -> Vec<Missing> {
+    let mut seen = BTreeSet::new();
+    let all = findings.iter().flat_map(|finding| &finding.missing);
+    all.filter(|missing| seen.insert(missing.to_string())).cloned().collect()
+}

@@ -1,0 +1,55 @@
+#!/bin/bash
+# The first process of a trial machine: runs every trial in /trials, and the test programs in /tests, each bounded in time.
+# What it says to the console is read by run.py: 'TRIAL NAME CODE' and 'TEST NAME CODE', and lines of output before them.
+export PATH=/usr/bin:/usr/sbin HOME=/root TERM=dumb
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm /dev/net
+mknod /dev/net/tun c 10 200 2>/dev/null # opening it loads the module
+mount -t devpts pts /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t tmpfs run /run
+mount -t tmpfs tmp /tmp
+mkdir -p /run/netns
+mount -t cgroup2 none /sys/fs/cgroup
+mount -t bpf bpf /sys/fs/bpf
+ln -s /proc/self/fd /dev/fd
+ip link set lo up
+echo "UP $(uname -r)"
+
+# One living connection to port 9 of this machine, held by this shell.
+peers() {
+  sleep 100 | nc -l -p 9 >/dev/null &
+  for _ in $(seq 50); do
+    exec 5<>/dev/tcp/127.0.0.1/9 && return
+    sleep 0.2
+  done 2>/dev/null
+}
+
+# A server of transfers.
+serve() {
+  longfat transfer serve --listen 127.0.0.1 &
+  sleep 4
+}
+export -f peers serve
+
+for trial in /trials/*; do
+  name=${trial##*/}
+  echo "BEGIN $name"
+  timeout -s KILL 120 setsid bash "$trial" </dev/null >/tmp/said 2>&1
+  code=$?
+  tail -n 6 /tmp/said | cut -c1-300
+  echo "TRIAL ${name#*-} $code"
+done
+longfat doctor --json >/tmp/doctor.json 2>/dev/null
+echo "DOCTOR-BEGIN"; cat /tmp/doctor.json; echo "DOCTOR-END"
+for test in /tests/*; do
+  [ -x "$test" ] || continue
+  timeout -s KILL "${TEST_LIMIT:-240}" "$test" --test-threads 1 </dev/null >/tmp/said 2>&1
+  code=$?
+  grep -aE '^test .*FAILED|^test result|panicked' /tmp/said | cut -c1-300
+  echo "TEST ${test##*/} $code"
+done
+echo "DOWN"
+poweroff -f

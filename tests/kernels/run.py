@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""Tries every feature of longfat on Debian's kernels, each in a virtual machine of its own.
+
+  tests/kernels/run.py                          Debian 12's kernel and the one of its backports, as apt serves them
+  tests/kernels/run.py --kernel 6.12            that one alone
+  tests/kernels/run.py --publish docs/kernels.md
+
+The machine's root is an initramfs made of this host's own files; nothing of this host is changed but files below
+target/kernels. What is tried, and since which kernel it is to work, says features.toml: below that kernel a trial must
+end with exit code 3. The BPF crate's own tests run in there as well, on kernels that have what they need. Under
+emulation (no /dev/kvm that works) it takes some minutes a kernel; timing in there decides nothing.
+
+Exit codes: 0 all as the table expects; 1 something else; 2 failed; 3 this host lacks a program for it.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+WORK = ROOT / "target" / "kernels"
+TOOLS = ["bash", "ip", "tc", "nft", "ethtool", "kmod", "setsid"]
+PROGRAMS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "busybox": "busybox-static",
+    "cpio": "cpio",
+    "depmod": "kmod",
+    "apt-get": "apt",
+    "dpkg-deb": "dpkg",
+}
+# Where modules are that the trials may want: of the network, and what those need.
+MODULES = ["net", "lib", "crypto", "arch/x86/crypto", "drivers/net"]
+# The oldest kernel on which the BPF crate's own tests have all they need.
+TESTS_SINCE = (6, 6)
+
+
+def version(text):
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def newest(series):
+    """The newest cloud kernel of a series that apt serves."""
+    listed = subprocess.run(["apt-cache", "search", "-n", r"^linux-image-.*-cloud-amd64$"],
+                            check=True, capture_output=True, text=True).stdout
+    names = [line.split(" ")[0] for line in listed.splitlines()]
+    meant = [name for name in names if re.match(rf"linux-image-{re.escape(series)}\.\d", name)]
+    if not meant:
+        sys.exit(f"kernels: apt serves no linux-image-{series}.*-cloud-amd64; is its suite in the sources?")
+    return max(meant, key=lambda name: [int(part) for part in re.findall(r"\d+", name.split("-cloud")[0])])
+
+
+def unpacked(package):
+    tree = WORK / package
+    if not (tree / "boot").is_dir():
+        downloads = WORK / "packages"
+        downloads.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["apt-get", "download", "-qq", package], check=True, cwd=downloads,
+                       stderr=subprocess.DEVNULL)
+        file = next(downloads.glob(f"{package}_*.deb"))
+        subprocess.run(["dpkg-deb", "-x", file, tree], check=True)
+    return tree
+
+
+def libraries(program):
+    said = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+    return sorted(set(re.findall(r"/[^ )]+", said)))
+
+
+def put(root, source, target):
+    place = root / str(target).lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, place)
+    for library in libraries(source):
+        into = root / library.lstrip("/")
+        if not into.exists():
+            into.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, into)
+
+
+def applets(root):
+    put(root, shutil.which("busybox"), "/usr/bin/busybox")
+    listed = subprocess.run(["busybox", "--list"], check=True, capture_output=True, text=True).stdout.split()
+    for applet in set(listed) - {"busybox", "ip", "tc", "modprobe", "insmod", "lsmod", "sh"} - set(TOOLS):
+        (root / "usr/bin" / applet).symlink_to("busybox")
+
+
+def base(root):
+    for directory in ["usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "proc", "sys", "dev", "run", "tmp", "root",
+                      "var", "trials", "tests"]:
+        (root / directory).mkdir(parents=True)
+    for name in ["bin", "sbin", "lib", "lib64"]:
+        (root / name).symlink_to(f"usr/{name}")
+    (root / "var/run").symlink_to("/run")
+    applets(root)
+    for tool in TOOLS:
+        put(root, shutil.which(tool), f"/usr/bin/{tool}")
+    (root / "usr/bin/sh").symlink_to("bash")
+    for name in ["modprobe", "insmod", "lsmod"]:
+        (root / "usr/sbin" / name).symlink_to("../bin/kmod")
+    for name in ["ip", "tc", "nft", "ethtool"]:
+        (root / "usr/sbin" / name).symlink_to(f"../bin/{name}")
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n")
+    (root / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost vm\n")
+    (root / "etc/nsswitch.conf").write_text("hosts: files\npasswd: files\ngroup: files\n")
+
+
+def modules(root, tree, release):
+    source = next(path for path in [tree / "lib/modules" / release, tree / "usr/lib/modules" / release]
+                  if path.is_dir())
+    target = root / "usr/lib/modules" / release
+    for place in MODULES:
+        if (source / "kernel" / place).is_dir():
+            shutil.copytree(source / "kernel" / place, target / "kernel" / place)
+    for file in source.glob("modules.*"):
+        shutil.copy(file, target)
+    subprocess.run(["depmod", "-b", root, release], check=True, stderr=subprocess.DEVNULL)
+
+
+def test_programs(profile):
+    """The BPF crate's tests, built as cargo builds them."""
+    build = ["cargo", "test", "--locked", "-p", "longfat-kernel", "--no-run", "--message-format=json"]
+    said = subprocess.run(build + profile, check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    artifacts = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    built = [one for one in artifacts if one.get("executable") and one.get("profile", {}).get("test")]
+    return {one["target"]["name"]: one["executable"] for one in built}
+
+
+def initramfs(work, tree, release, features, program, tests):
+    root = work / "root"
+    shutil.rmtree(work, ignore_errors=True)
+    base(root)
+    stripped = work / "longfat"
+    subprocess.run(["strip", "-o", stripped, program], check=True)
+    put(root, stripped, "/usr/bin/longfat")
+    modules(root, tree, release)
+    for number, feature in enumerate(feature for feature in features if "trial" in feature):
+        (root / "trials" / f"{number:02}-{feature['name']}").write_text(feature["trial"] + "\n")
+    for name, path in tests.items():
+        subprocess.run(["strip", "-o", work / "test", path], check=True)
+        put(root, work / "test", f"/tests/{name}")
+    for file in [ROOT / "experiments/smoke.toml", *HERE.glob("files/*")]:
+        shutil.copy(file, root / "root")
+    shutil.copy(HERE / "guest.sh", root / "init")
+    (root / "init").chmod(0o755)
+    image = work / "initramfs"
+    with image.open("wb") as out:
+        names = subprocess.run(["find", ".", "-print0"], cwd=root, check=True, capture_output=True).stdout
+        subprocess.run(["cpio", "--null", "-o", "-H", "newc", "--quiet", "-R", "0:0"], cwd=root, input=names,
+                       stdout=out, check=True)
+    shutil.rmtree(root)
+    return image
+
+
+def boot(kernel, image, console, limit_s, accelerator):
+    processor = "host" if accelerator == "kvm" else "max"
+    arguments = ["qemu-system-x86_64", "-machine", "q35", "-accel", accelerator, "-cpu", processor, "-smp", "2",
+                 "-m", "4096", "-display", "none", "-no-reboot", "-nic", "none", "-kernel", kernel, "-initrd", image,
+                 "-append", "console=ttyS0 panic=-1 loglevel=3 mitigations=off", "-serial", f"file:{console}"]
+    try:
+        quiet = subprocess.DEVNULL if accelerator == "kvm" else None  # a machine that cannot says so at length
+        subprocess.run(arguments, stdin=subprocess.DEVNULL, stderr=quiet, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        pass
+    return console.read_text(errors="replace") if console.exists() else ""
+
+
+def accelerator(kernel, work):
+    """kvm where a guest's kernel speaks under it: nested virtualization may be there in name only."""
+    if not os.access("/dev/kvm", os.W_OK):
+        return "tcg"
+    empty = work / "empty"
+    empty.write_bytes(b"")
+    said = boot(kernel, empty, work / "probe.txt", 15, "kvm")
+    return "kvm" if "Kernel panic" in said else "tcg"
+
+
+def expected(feature, release):
+    since = feature.get("since")
+    return 3 if since and version(release) < version(since) else 0
+
+
+def judged(features, release, said):
+    """Per trial: what it gave, what it was to give, and its last words."""
+    results = []
+    for feature in features:
+        if "trial" not in feature:
+            continue
+        name = re.escape(feature["name"])
+        found = re.search(rf"BEGIN \d+-{name}\r?\n(.*?)TRIAL {name} (\d+)", said, re.S)
+        code = int(found[2]) if found else None
+        words = [line.strip() for line in found[1].splitlines()] if found else ["it never ended"]
+        results.append({"name": feature["name"], "does": feature["does"], "since": feature.get("since"),
+                        "expected": expected(feature, release), "code": code, "said": words[-4:]})
+    return results
+
+
+def doctor_agrees(said, results):
+    """Features on which 'longfat doctor' and the trial differ."""
+    found = re.search(r"DOCTOR-BEGIN\r?\n(.*?)DOCTOR-END", said, re.S)
+    if not found:
+        return ["longfat doctor said nothing"]
+    works = {one["name"]: one["works"] for one in json.loads(found[1])["features"]}
+    return [f"{one['name']}: the trial ended with {one['code']}, doctor says works={works[one['name']]}"
+            for one in results if works.get(one["name"]) != (one["code"] == 0)]
+
+
+def tried(series, features, program, tests):
+    package = series if series.startswith("linux-image") else newest(series)
+    tree = unpacked(package)
+    kernel = next((tree / "boot").glob("vmlinuz-*"))
+    release = kernel.name.removeprefix("vmlinuz-")
+    work = WORK / f"run-{release}"
+    inside = tests if version(release) >= TESTS_SINCE else {}
+    image = initramfs(work, tree, release, features, program, inside)
+    by = accelerator(kernel, work)
+    print(f"kernels: {release} under {by}, initramfs of {image.stat().st_size >> 20} MiB", file=sys.stderr, flush=True)
+    begun = time.monotonic()
+    said = boot(kernel, image, work / "console.txt", 900, by)
+    image.unlink()
+    (work / "longfat").unlink()
+    results = judged(features, release, said)
+    own = [{"name": name, "code": int(code)} for name, code in re.findall(r"TEST (\S+) (\d+)", said)]
+    differs = doctor_agrees(said, results)
+    wrong = [one for one in results if one["code"] != one["expected"]]
+    return {"release": release, "accelerator": by, "seconds": round(time.monotonic() - begun), "features": results,
+            "tests": own, "doctor": differs, "is_complete": "DOWN" in said,
+            "as_expected": not wrong and not differs and "DOWN" in said and all(one["code"] == 0 for one in own)}
+
+
+def shown(outcome):
+    print(f"\n{outcome['release']} ({outcome['accelerator']}, {outcome['seconds']} s)")
+    for one in outcome["features"]:
+        is_right = one["code"] == one["expected"]
+        print(f"  {'ok   ' if is_right else 'WRONG'}  {one['name']:<16} exit code {one['code']}, expected {one['expected']}")
+        if not is_right:
+            print("".join(f"           {line}\n" for line in one["said"]), end="")
+    for test in outcome["tests"]:
+        print(f"  {'ok   ' if test['code'] == 0 else 'WRONG'}  tests: {test['name']}")
+    for line in outcome["doctor"]:
+        print(f"  doctor differs: {line}")
+    if not outcome["is_complete"]:
+        print("  WRONG  the machine did not end in order; see console.txt below target/kernels")
+
+
+def page(outcomes, features):
+    word = {0: "works", 3: "refused: 3"}
+    head = " | ".join(outcome["release"] for outcome in outcomes)
+    lines = ["# Kernels", "", "Written by `make test-kernels PUBLISH=docs/kernels.md`: every feature, tried in a virtual machine",
+             "with Debian's kernel. *Refused: 3* is exit code 3 with the name of what is missing, before anything is touched.",
+             "", f"| feature | from Linux | {head} |", "|---|---|" + "---|" * len(outcomes)]
+    for feature in (feature for feature in features if "trial" in feature):
+        codes = [next(one["code"] for one in outcome["features"] if one["name"] == feature["name"]) for outcome in outcomes]
+        cells = " | ".join(word.get(code, f"failed: {code}") for code in codes)
+        lines.append(f"| {feature['does']} | {feature.get('since', 'any')} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernel", action="append", metavar="SERIES", help="6.1, 6.12 or a package's name")
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/longfat", metavar="FILE")
+    parser.add_argument("--no-tests", action="store_true", help="leave the BPF crate's tests out")
+    parser.add_argument("--dev", action="store_true", help="its tests as 'cargo test' builds them, not optimized")
+    parser.add_argument("--publish", type=pathlib.Path, metavar="FILE", help="write the table of outcomes there")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    absent = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+    if absent:
+        print(f"kernels: install these packages first: {' '.join(absent)}", file=sys.stderr)
+        return 3
+    if not args.program.is_file():
+        print(f"kernels: {args.program} is not there; build it, or give --program FILE", file=sys.stderr)
+        return 2
+    features = tomllib.loads((HERE / "features.toml").read_text())["feature"]
+    tests = {} if args.no_tests else test_programs([] if args.dev else ["--release"])
+    outcomes = [tried(series, features, args.program, tests) for series in args.kernel or ["6.1", "6.12"]]
+    print(json.dumps(outcomes, indent=1)) if args.json else [shown(outcome) for outcome in outcomes]
+    if args.publish:
+        args.publish.write_text(page(outcomes, features))
+    return 0 if all(outcome["as_expected"] for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
