@@ -28,6 +28,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Why(Box<commands::why::Args>),
     Tcb(commands::tcb::Args),
     Cc(commands::cc::Args),
     Avail(commands::avail::Args),
@@ -46,6 +47,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
     let outcome: Outcome = match cli.command {
+        Command::Why(args) => commands::why::run(*args),
         Command::Tcb(args) => commands::tcb::run(args),
         Command::Cc(args) => commands::cc::run(args),
         Command::Avail(args) => commands::avail::run(&args),

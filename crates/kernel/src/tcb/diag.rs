@@ -236,6 +236,7 @@ fn read_memory(value: &[u8]) -> Option<SocketMemory> {
         rcvbuf_bytes: u32_at(value, 4)?,
         sndbuf_bytes: u32_at(value, 12)?,
         send_queued_bytes: u32_at(value, 20)?,
+        below_tcp_bytes: u32_at(value, 8)?,
     })
 }
 
