@@ -12,14 +12,17 @@ results/DATE/causes.jsonl and prints the table. Needs root, iproute2, ethtool, n
 import argparse
 import collections
 import datetime
+import itertools
 import json
 import os
 import pathlib
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -65,25 +68,28 @@ def causes(path, rng):
         "answer_awaited": case(["answer_awaited"], {"request": size, "answer": 2 * size, "no_delay": True}, link=roomy),
         "answer_thinking": case(["answer_awaited"], {"request": size, "answer": 700, "think_s": 0.05, "no_delay": True}, link=roomy),
         "nagle": case(["nagle"], {"request": size, "answer": 100, "writes": 2}, link=roomy),
-        "slow_reader": case(["slow_reader"], {"read_bytes_per_s": int(bytes_per_s * part), "rcvbuf": 262144}, link=roomy, warm=4.0),
+        "slow_reader": case(["slow_reader"], {"read_bytes_per_s": int(bytes_per_s * part), "read_at_once": pipe}, link=roomy, warm=4.0),
+        "slow_reader_even": case(["slow_reader"], {"read_bytes_per_s": int(bytes_per_s * part), "rcvbuf": 262144}, link=roomy, warm=4.0),
+        "slow_reader_there": case(["slow_reader"], {"read_bytes_per_s": int(bytes_per_s * part), "rcvbuf": 262144}, link=roomy, warm=4.0, at="r"),
         "receive_window": case(["receive_window"], {"rcvbuf": max(int(pipe * part), 4096)}, link=roomy),
         "window_scaling": case(["window_scaling"], {}, link=link((max(rate, 60), max(delay, 20))), receiver=["sysctl -qw net.ipv4.tcp_window_scaling=0"]),
-        "send_buffer": case(["send_buffer"], {"sndbuf": max(int(pipe * part), 4608)}, link=roomy),
+        # Writes go into segments of up to half a MiB whatever the buffer: the path must hold more than that.
+        "send_buffer": case(["send_buffer"], {"sndbuf": rng.choice([32768, 49152, 65536])}, link=link((100, max(6 * delay, 120)), queue=2.0), warm=4.0),
         "slow_start": case(["slow_start"], {"bytes": int(max(pipe, 60_000) * 0.8)}, link=link((rate, delay * 4), queue=2.0), program=True),
-        "slow_start_left_early": case(["slow_start_left_early"], {"cc": "reno"}, link=link((rate, delay * 2), queue=2.0), sender=[f"ip route add {RECEIVER}/32 dev eth0 ssthresh 8 initcwnd 8"], warm=1.0),
-        "cwnd_clamp": case(["cwnd_clamp"], {}, link=roomy, sender=[f"ip route add {RECEIVER}/32 dev eth0 cwnd lock {max(int(pipe / 1448 * part), 4)}"]),
-        "after_loss": case(["after_loss"], {"cc": "reno"}, link=link((rate, delay * 3), queue=0.5) + after_loss(path), warm=6.0),
-        "restart_after_idle": case(["restart_after_idle"], {"burst_bytes": int(bytes_per_s * rtt * 3), "pause_s": rtt + 0.4}, link=link((rate, delay * 3), queue=2.0), warm=6.0, besides=["program_idle"]),
+        "slow_start_left_early": case(["slow_start_left_early"], {"cc": "reno"}, link=link((max(rate, 50), delay * 4), queue=2.0), tuned=["cwnd=8", "ssthresh=8"], warm=0.5),
+        "cwnd_clamp": case(["cwnd_clamp"], {}, link=roomy, tuned=[f"clamp={max(int(pipe / 1448 * part), 4)}", f"cwnd={max(int(pipe / 1448 * part), 4)}"]),
+        "after_loss": case(["after_loss"], {"cc": "reno"}, link=link((max(rate, 50), max(delay * 4, 80)), queue=0.5) + after_loss(path), warm=6.0),
+        "restart_after_idle": case(["restart_after_idle"], {"burst_bytes": 3_000_000, "pause_s": 9 * rtt + 1.5}, link=link((max(rate, 50), delay * 4), queue=2.0), warm=6.0, seconds=8, besides=["program_idle"]),
         "pacing": case(["pacing"], {"pacing_bytes_per_s": int(bytes_per_s * part)}, link=roomy),
         "standing_queue": case(["standing_queue"], {}, link=link(path, queue=2.0), warm=6.0, seconds=6),
-        "path_full": case(["path_full"], {}, link=link(path, queue=0.15), warm=6.0, seconds=8),
+        "path_full": case(["path_full"], {}, link=link(path, queue=0.35), warm=6.0, seconds=8),
         "path_full_codel": case(["path_full"], {}, link=link(path, queue_table='queue = { discipline = "codel" }'), warm=6.0, seconds=8),
-        "policer": case(["policer"], {}, link=link((2 * rate, delay), queue=2.0), receiver=police(rate), warm=5.0, seconds=8),
+        "policer": case(["policer"], {}, link=link((2 * rate, delay), queue=2.0), receiver=police(rate / 5), warm=4.0, seconds=10),
         "random_loss": case(["random_loss"], {}, link=link(path, queue=2.0, loss=random_loss(path, rng)), warm=4.0, seconds=8),
-        "reordering": case(["reordering"], {}, link=link(path, queue=2.0, jitter=f'"{max(delay * 0.6, 6):.1f}ms"', reorder="true"), warm=1.0),
+        "reordering": case(["reordering"], {}, link=link((max(rate, 50), 2), jitter=f'"{max(3 * delay, 60)}ms"', reorder="true", queue=20.0), warm=2.0),
         "timeouts": case(["timeouts"], {}, link=link(path, queue=1.0) + outages(), warm=2.0, seconds=6),
         "lost_syns": case(["lost_syns"], {}, link=roomy, receiver=["nft add table ip t", "nft add chain ip t in { type filter hook input priority 0 ; }", "nft add rule ip t in tcp flags syn drop"]),
-        "packet_size": case(["packet_size"], {"request": 8000, "answer": 100, "no_delay": True, "peer_talks": True}, link=roomy, receiver=["nft add table ip t", "nft add chain ip t in { type filter hook input priority 0 ; }", "nft add rule ip t in ip length > 1300 drop"], warm=1.5),
+        "packet_size": case(["packet_size"], {"request": 8000, "answer": 100, "no_delay": True, "chatter": True}, link=roomy, receiver=["nft add table ip t", "nft add chain ip t in { type filter hook input priority 0 ; }", "nft add rule ip t in ip length > 1300 drop"], warm=1.5),
         "host": case(["host"], {}, link=link((4 * rate, delay), queue=2.0), sender=[f"tc qdisc add dev eth0 root tbf rate {rate}mbit burst 16kb limit 4mb"], warm=3.0),
     }
 
@@ -141,7 +147,7 @@ class Bed:
                 self.ip("-n", self.names[space], "link", "set", device, "up")
             self.ip("-n", self.names[host], "addr", "add", f"{address}/24", "dev", "eth0")
             self.run(host, "ethtool -K eth0 tso off gso off gro off")
-            self.run(host, "sysctl -qw net.ipv4.tcp_no_metrics_save=1 net.ipv4.tcp_congestion_control=cubic")
+            self.run(host, "sysctl -qw net.ipv4.tcp_no_metrics_save=1")
         return self
 
     def __exit__(self, *_):
@@ -159,7 +165,7 @@ class Bed:
         return ["nsenter", f"--net=/run/netns/{self.names[host]}", *words]
 
     def run(self, host, line):
-        done = subprocess.run(self.inside(host, ["sh", "-c", f"exec {line.replace('{', chr(39) + '{').replace('}', '}' + chr(39))}"]), capture_output=True, text=True)
+        done = subprocess.run(self.inside(host, shlex.split(line)), capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{line}: {done.stderr}")
 
@@ -182,17 +188,25 @@ def look(bed, case, seconds):
         command = [*why, "--", *send]
     else:
         bed.start("s", send, stderr=subprocess.DEVNULL)
-        time.sleep(case["warm"])
-        command = [*why, "--for", f"{seconds}s", f"dst {RECEIVER}"]
-    done = subprocess.run(bed.inside("s", command), capture_output=True, text=True, timeout=120)
+        time.sleep(case["warm"] / 2)
+        if case.get("tuned"):
+            subprocess.run(bed.inside("s", [bed.program, "tcb", "set", f"dst {RECEIVER}", *case["tuned"], "--yes"]), check=True, stdout=subprocess.DEVNULL)
+        time.sleep(case["warm"] / 2)
+        command = [*why, "--for", f"{seconds}s", f"port {PORT}"]
+    done = subprocess.run(bed.inside(case.get("at", "s"), command), capture_output=True, text=True, timeout=120)
+    sys.stderr.write(done.stderr)
     if done.returncode:
         raise SystemExit(f"{command}: {done.stderr}")
     return json.loads(done.stdout)["connections"]
 
 
+BEDS = itertools.count()
+
+
 def one(name, case, path, seed, program):
-    with Bed(f"{os.getpid()}", program) as bed:
-        plan = pathlib.Path(f"/tmp/lfwhy-{os.getpid()}.toml")
+    tag = f"{os.getpid()}-{next(BEDS)}"
+    with Bed(tag, program) as bed:
+        plan = pathlib.Path(f"/tmp/lfwhy-{tag}.toml")
         plan.write_text(case["link"] + f"\n")
         for host in ["sender", "receiver"]:
             for line in case.get(host, []):
@@ -251,6 +265,7 @@ def main():
     parser.add_argument("--only", nargs="*", default=[], help="cases whose name begins so")
     parser.add_argument("--path", type=int, default=None, help="only the path of this number")
     parser.add_argument("--limit", type=float, default=None, help="begin no more runs after so many seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once; each takes up to half of a processor")
     parser.add_argument("--note", default="", help="kept with every result")
     parser.add_argument("--program", default=str(ROOT / "target/release/longfat"))
     args = parser.parse_args()
@@ -266,10 +281,10 @@ def main():
             work += [(name, found, path, seed) for name, found in cases.items()
                      if (not args.only or any(name.startswith(wanted) for wanted in args.only)) and args.path in (None, number)]
     random.Random(args.first_seed).shuffle(work)
-    for name, found, path, seed in work:
+    def carry_out(item):
+        name, found, path, seed = item
         if args.limit and time.monotonic() - start > args.limit:
-            print(f"stopped after {len(runs)} of {len(work)} runs", file=sys.stderr)
-            break
+            return
         run = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "paths": args.paths, "note": args.note,
                **one(name, found, path, seed, args.program)}
         runs.append(run)
@@ -279,6 +294,11 @@ def main():
         print(f"{'ok   ' if right else 'WRONG'} {name} {path}: {first}  {run['shares'][:3]}", file=sys.stderr, flush=True)
         if not right:
             print(f"      {run['evidence']} {run['figures']}", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(carry_out, work))
+    if len(runs) < len(work):
+        print(f"{len(runs)} of {len(work)} runs: the time was over", file=sys.stderr)
     print(table(sorted(runs, key=lambda run: run["case"])))
 
 

@@ -8,6 +8,7 @@
 import json
 import socket
 import sys
+import threading
 import time
 
 BLOCK = b"\x07" * 65536
@@ -40,14 +41,14 @@ def serve(port, behaviour):
 
 def read(connection, behaviour):
     """Everything, or only so many bytes a second."""
-    rate, start, got = behaviour.get("read_bytes_per_s"), time.monotonic(), 0
+    rate, start, got, waited = behaviour.get("read_bytes_per_s"), time.monotonic(), 0, 0
     while True:
-        size = 65536 if rate is None else 16384
-        data = connection.recv(size)
+        data = connection.recv(65536 if rate is None else 16384)
         if not data:
             return
         got += len(data)
-        if rate:
+        if rate and got - waited >= behaviour.get("read_at_once", 0):
+            waited = got
             time.sleep(max(0, start + got / rate - time.monotonic()))
 
 
@@ -55,6 +56,8 @@ def answer(connection, behaviour):
     """Each request of a known size with an answer of another, after some thought."""
     request, size = behaviour["request"], behaviour["answer"]
     got = 0
+    if behaviour.get("chatter"):
+        threading.Thread(target=chatter, args=(connection,), daemon=True).start()
     while True:
         data = connection.recv(65536)
         if not data:
@@ -64,6 +67,13 @@ def answer(connection, behaviour):
             got -= request
             time.sleep(behaviour.get("think_s", 0))
             connection.sendall(BLOCK[:size])
+
+
+def chatter(connection):
+    """Some bytes now and then, whatever the other side does."""
+    while True:
+        connection.sendall(BLOCK[:50])
+        time.sleep(0.25)
 
 
 def connect(host, port, behaviour):

@@ -47,7 +47,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
     let outcome: Outcome = match cli.command {
-        Command::Why(args) => commands::why::run(*args),
+        Command::Why(args) => commands::why::run(&args),
         Command::Tcb(args) => commands::tcb::run(args),
         Command::Cc(args) => commands::cc::run(args),
         Command::Avail(args) => commands::avail::run(&args),

@@ -111,7 +111,7 @@ catalogue! {
         "tcpi_rwnd_limited, and tcpi_options lack the scale";
     SendBuffer "send_buffer" true "its program waits for room in the send buffer"
         "tcpi_sndbuf_limited";
-    SlowStart "slow_start" false "slow start is still under way"
+    SlowStart "slow_start" false "it connects, or slow start is still under way"
         "the congestion window is full and below ssthresh";
     SlowStartLeftEarly "slow_start_left_early" true "its window grows slowly from where slow start ended without a loss"
         "the congestion window is full, ssthresh is finite, nothing was ever sent again, no queue stands";

@@ -19,6 +19,13 @@ pub struct Memory {
     pub below_tcp_bytes: u32,
 }
 
+impl Memory {
+    /// The kernel wakes a writer when a third is free again (sk_stream_is_writeable).
+    fn is_send_buffer_full(&self) -> bool {
+        self.sndbuf_bytes > 0 && u64::from(self.send_queued_bytes) * 3 >= u64::from(self.sndbuf_bytes) * 2
+    }
+}
+
 /// One look at a connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Look {
@@ -30,6 +37,8 @@ pub struct Look {
     pub memory: Memory,
     /// Received, not read.
     pub receive_queue_bytes: u32,
+    /// Whether its congestion control sends by a rate that it finds, not by its window (BBR).
+    pub paces: bool,
     /// Most the congestion window may be, where that could be asked (BPF).
     pub clamp_segments: Option<u32>,
 }
@@ -79,8 +88,6 @@ const SYN_SENT: u8 = 2;
 const CA_CWR: u8 = 2;
 const CA_RECOVERY: u8 = 3;
 const CA_LOSS: u8 = 4;
-/// Clocks of the kernel tick this often at the worst (100 Hz).
-const TICK_US: u64 = 10_000;
 
 /// Who speaks, over a whole watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,13 +125,12 @@ pub fn at(look: &Look, talk: Talk) -> Hold {
     if info.ca_state == CA_LOSS || (info.retransmits > 0 && info.unacked_segments > 0) {
         return Hold::Timeout;
     }
-    if info.notsent_bytes == 0 { without_unsent(look, talk) } else { with_unsent(look) }
+    if info.notsent_bytes == 0 { without_unsent(look, talk) } else { with_unsent(look, talk) }
 }
 
 fn without_unsent(look: &Look, talk: Talk) -> Hold {
     let (info, memory) = (&look.info, &look.memory);
-    let is_full = memory.sndbuf_bytes > 0 && memory.send_queued_bytes >= memory.sndbuf_bytes;
-    if info.unacked_segments > 0 && is_full {
+    if info.unacked_segments > 0 && memory.is_send_buffer_full() {
         return Hold::Buffer;
     }
     match talk {
@@ -135,7 +141,7 @@ fn without_unsent(look: &Look, talk: Talk) -> Hold {
     }
 }
 
-fn with_unsent(look: &Look) -> Hold {
+fn with_unsent(look: &Look, talk: Talk) -> Hold {
     let info = &look.info;
     let (flight, cwnd) = (info.flight_segments(), info.snd_cwnd_segments);
     let outstanding = u64::from(info.unacked_segments) * u64::from(info.snd_mss_bytes);
@@ -148,17 +154,20 @@ fn with_unsent(look: &Look) -> Hold {
     if is_held_to_a_rate(info) {
         return Hold::Pacing;
     }
-    let below = u64::from(look.memory.below_tcp_bytes);
-    if below * 2 >= outstanding.max(1) && flight < cwnd {
+    if look.memory.below_tcp_bytes >= 2 * info.snd_mss_bytes && flight + (cwnd / 10).max(2) < cwnd {
         return Hold::Host;
     }
     if flight + deferred(cwnd) >= cwnd {
         return if cwnd < info.snd_ssthresh_segments { Hold::SlowStart } else { Hold::Cwnd };
     }
     if info.notsent_bytes < info.snd_mss_bytes && info.unacked_segments > 0 {
-        return Hold::Nagle;
+        // Of a stream the rest of a write waits for the next one: its program's next write comes first.
+        return if talk == Talk::Both { Hold::Nagle } else { Hold::Program };
     }
-    Hold::Unknown
+    if look.paces {
+        return Hold::Cwnd;
+    }
+    if look.memory.is_send_buffer_full() { Hold::Buffer } else { Hold::Unknown }
 }
 
 /// Segments for which a sender may wait to send more at once (TSO deferral: a third of the window by default).
@@ -196,7 +205,7 @@ pub fn divide(before: &Look, after: &Look, talk: Talk) -> Spent {
     if timed_out(a, b) {
         spent[Hold::Timeout as usize] += rest;
     } else {
-        divide_rest(&mut spent, rest, ends, talk);
+        divide_rest(&mut spent, rest, ends);
     }
     spent
 }
@@ -222,25 +231,15 @@ fn share(spent: &mut Spent, time_us: u64, between: [Hold; 2]) {
     spent[between[1] as usize] += time_us - time_us / 2;
 }
 
-/// Busy time that no chronograph of the kernel claims. A moment whose hold has a chronograph says nothing of it.
-fn divide_rest(spent: &mut Spent, rest: u64, ends: [Hold; 2], talk: Talk) {
+/// Busy time that no chronograph of the kernel claims: a moment whose hold has one says less of it than another.
+fn divide_rest(spent: &mut Spent, rest: u64, ends: [Hold; 2]) {
     let is_told = |hold: &Hold| !matches!(hold, Hold::Window | Hold::Buffer);
     match (is_told(&ends[0]), is_told(&ends[1])) {
         (true, true) => share(spent, rest, ends),
         (true, false) => share(spent, rest, [ends[0]; 2]),
         (false, true) => share(spent, rest, [ends[1]; 2]),
-        // The clocks tick: what is less than a tick goes to what took most.
-        (false, false) if rest <= TICK_US => share(spent, rest, ends),
-        (false, false) => share(spent, rest, [without_evidence(talk); 2]),
-    }
-}
-
-/// Between two moments of a full receive window or send buffer, the program or its answers run.
-fn without_evidence(talk: Talk) -> Hold {
-    match talk {
-        Talk::Both => Hold::Answer,
-        Talk::Receives => Hold::Receiving,
-        Talk::Sends => Hold::Unknown,
+        // A clock claims less than what both moments show: the moments go on.
+        (false, false) => share(spent, rest, ends),
     }
 }
 
@@ -318,7 +317,7 @@ mod tests {
         assert_eq!(of(|info| info.snd_wnd_bytes = 30_500), Hold::Window);
         assert_eq!(of(|info| info.ca_state = 3), Hold::Repair);
         assert_eq!(of(|info| info.ca_state = 4), Hold::Timeout);
-        assert_eq!(of(|info| (info.unacked_segments, info.notsent_bytes) = (1, 200)), Hold::Nagle);
+        assert_eq!(of(|info| (info.unacked_segments, info.notsent_bytes) = (1, 200)), Hold::Program);
         assert_eq!(of(|info| info.notsent_bytes = 0), Hold::Program);
         let paced = |info: &mut TcpInfo| {
             (info.max_pacing_rate_bytes_per_s, info.pacing_rate_bytes_per_s) = (5000, 5000);

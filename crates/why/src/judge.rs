@@ -162,7 +162,6 @@ struct Episode {
     /// Acknowledged since the watch began.
     acked_bytes: u64,
     cwnd_segments: u32,
-    srtt_us: u32,
     segments: u64,
 }
 
@@ -240,13 +239,18 @@ impl<'a> Watch<'a> {
                 Cause::Host,
                 format!("{} of what is out is still in this host", size(self.last().memory.below_tcp_bytes)),
             ),
-            Hold::Syn => kernel(
-                Cause::LostSyns,
-                format!("{} SYNs sent again", self.last().info.total_retrans_segments),
-            ),
+            Hold::Syn => self.of_handshake(),
             Hold::Unknown => {
                 inferred(Cause::Unknown, "bytes wait, and both windows seem to have room".into())
             }
+        }
+    }
+
+    fn of_handshake(&self) -> Why {
+        let connecting = self.looks.iter().filter(|look| divide::at(look, self.talk) == Hold::Syn);
+        match connecting.map(|look| look.info.total_retrans_segments).max() {
+            Some(again) if again > 0 => kernel(Cause::LostSyns, format!("{again} SYNs sent again")),
+            _ => kernel(Cause::SlowStart, "the handshake takes a round trip".into()),
         }
     }
 
@@ -328,7 +332,8 @@ impl<'a> Watch<'a> {
         let is_steady =
             u64::from(least) * 10 >= u64::from(most) * STEADY_TENTHS && least > info.snd_mss_bytes;
         if is_steady {
-            return kernel(Cause::ReceiveWindow, format!("window {}", size(most)));
+            let what = "steady: its buffer is small, or its program reads slowly and evenly";
+            return kernel(Cause::ReceiveWindow, format!("{evidence}, {what}"));
         }
         kernel(Cause::SlowReader, evidence)
     }
@@ -338,7 +343,7 @@ impl<'a> Watch<'a> {
 const STEADY_TENTHS: u64 = 7;
 
 /// What was sent again although it had arrived, from which on reordering is what it is.
-const NEEDLESS: f64 = 0.5;
+const NEEDLESS: f64 = 0.25;
 const NEEDLESS_SEGMENTS: u64 = 3;
 /// Queueing over the least round trip: a standing queue, and any at all.
 const STANDING: f64 = 0.25;
@@ -350,20 +355,30 @@ const SAME_WINDOW: f64 = 0.15;
 /// Losses from which on their place says something.
 const FEW_EPISODES: usize = 3;
 /// A policer: losses off one line of bytes over time, times the root of their number; and the part of a window that each takes.
-const POLICED_SCATTER: f64 = 0.12;
+const POLICED_SCATTER: f64 = 0.07;
 const POLICED_EPISODES: usize = 4;
 const POLICED_PART: f64 = 0.05;
+/// Looks at a full window from which on it can be said to stay the same.
+const FEW_WINDOWS: usize = 5;
+/// What a window that leaves at once may wait for itself.
+const POLICED_QUEUE: f64 = 0.15;
+const POLICED_QUEUE_US: f64 = 2_000.0;
+/// A full path carries about as much all the time: mean over upper decile of what is delivered.
+const STEADY_RATE: f64 = 0.85;
 /// A window that changes by less than this part does not grow.
 const STILL: f64 = 0.02;
 
 impl Watch<'_> {
     fn of_cwnd(&self, hold: Hold) -> Why {
-        let queue_us = self.queue_us();
+        let queue_us = self.queue_us(hold);
         let (least, figures) = (f64::from(self.figures.least_rtt_us), &self.figures);
         let queue =
             || format!("round trip {}, least {}", duration(figures.rtt_us), duration(figures.least_rtt_us));
-        let losses = self.losses();
-        if figures.resent_segments >= NEEDLESS_SEGMENTS && self.needless() >= NEEDLESS {
+        let (losses, is_full) = (self.losses(), self.is_rate_steady());
+        if figures.resent_segments >= NEEDLESS_SEGMENTS
+            && self.needless() >= NEEDLESS
+            && self.saw_reordering()
+        {
             return kernel(
                 Cause::Reordering,
                 format!(
@@ -378,20 +393,27 @@ impl Watch<'_> {
                 format!("window of {} segments, ssthresh {}", figures.cwnd_segments, self.ssthresh()),
             );
         }
-        if queue_us >= (STANDING * least).max(STANDING_US) {
+        if self.is_still()
+            && self.episodes.is_empty()
+            && !self.last().paces
+            && queue_us < (QUEUED * least).max(QUEUED_US)
+        {
+            return self.of_clamp();
+        }
+        if hold == Hold::SlowStart && self.episodes.is_empty() && self.doubles() {
+            return self.of_slow_start();
+        }
+        if queue_us >= (STANDING * least).max(STANDING_US) && is_full {
             return inferred(Cause::StandingQueue, queue());
         }
         if hold == Hold::SlowStart && self.episodes.is_empty() {
-            return kernel(
-                Cause::SlowStart,
-                format!("window of {} segments, ssthresh {}", figures.cwnd_segments, self.ssthresh()),
-            );
+            return self.of_slow_start();
+        }
+        if queue_us >= (QUEUED * least).max(QUEUED_US) && is_full {
+            return inferred(Cause::PathFull, format!("{}{losses}", queue() + "; "));
         }
         if self.is_policed(queue_us) {
             return inferred(Cause::Policer, format!("{losses} at {}; {}", rate(figures.rate_bps), queue()));
-        }
-        if queue_us >= (QUEUED * least).max(QUEUED_US) {
-            return inferred(Cause::PathFull, format!("{}{losses}", queue() + "; "));
         }
         match self.episodes.len() {
             0 => self.of_cwnd_without_losses(),
@@ -406,19 +428,11 @@ impl Watch<'_> {
 
     fn of_cwnd_without_losses(&self) -> Why {
         let last = &self.last().info;
-        let windows: Vec<f64> = self.bound().map(|look| look.info.snd_cwnd_segments.into()).collect();
-        let (least, most) = windows.iter().fold((f64::MAX, 0.0f64), |(a, b), w| (a.min(*w), b.max(*w)));
-        let is_still = windows.len() >= 3 && most - least <= STILL * most;
-        if self.last().clamp_segments.is_some_and(|clamp| last.snd_cwnd_segments >= clamp) {
-            return kernel(
-                Cause::CwndClamp,
-                format!("window of {} segments, which is its bound", last.snd_cwnd_segments),
-            );
-        }
-        if is_still {
+        if self.last().paces {
+            let held = rate(last.pacing_rate_bytes_per_s as f64 * 8.0);
             return inferred(
-                Cause::CwndClamp,
-                format!("window of {} segments, which does not grow", last.snd_cwnd_segments),
+                Cause::PathFull,
+                format!("its congestion control finds a rate of {held} and keeps to it"),
             );
         }
         if last.total_retrans_segments == 0 {
@@ -433,15 +447,63 @@ impl Watch<'_> {
         )
     }
 
-    /// Median of what the round trip exceeds its least by while the window is full.
-    fn queue_us(&self) -> f64 {
-        let over =
-            self.bound().map(|look| look.info.srtt_us.saturating_sub(self.figures.least_rtt_us)).collect();
-        median(over).map_or(0.0, f64::from)
+    /// What is delivered while the window is full does not depend on how large it is.
+    fn is_rate_steady(&self) -> bool {
+        let is_bound =
+            |look: &Look| matches!(divide::at(look, self.talk), Hold::Cwnd | Hold::SlowStart | Hold::Repair);
+        let between = self.looks.windows(2).filter(|pair| is_bound(&pair[0]) && is_bound(&pair[1]));
+        let grown = |pair: &[Look]| {
+            let bytes = pair[1].info.acked_bytes.saturating_sub(pair[0].info.acked_bytes);
+            (bytes, pair[1].time_us.saturating_sub(pair[0].time_us))
+        };
+        let (bytes, time_us) = between.map(grown).fold((0, 0), |(b, t), (bytes, us)| (b + bytes, t + us));
+        let mut rates: Vec<u64> = self.bound().map(|look| look.info.delivery_rate_bytes_per_s).collect();
+        rates.sort_unstable();
+        let best = rates.get(rates.len() * 9 / 10).copied().unwrap_or(0) as f64;
+        bytes as f64 * 1e6 >= STEADY_RATE * best * time_us as f64
+    }
+
+    fn of_slow_start(&self) -> Why {
+        let evidence =
+            format!("window of {} segments, ssthresh {}", self.figures.cwnd_segments, self.ssthresh());
+        kernel(Cause::SlowStart, evidence)
+    }
+
+    /// The window has grown as slow start has it grow.
+    fn doubles(&self) -> bool {
+        let mut starting = self.bound().filter(|look| divide::at(look, self.talk) == Hold::SlowStart);
+        let first = starting.next().map_or(u32::MAX, |look| look.info.snd_cwnd_segments);
+        starting.last().is_some_and(|last| u64::from(last.info.snd_cwnd_segments) * 2 >= u64::from(first) * 3)
+    }
+
+    /// The window is full and stays the same.
+    fn is_still(&self) -> bool {
+        let windows: Vec<f64> = self.bound().map(|look| look.info.snd_cwnd_segments.into()).collect();
+        let (least, most) = windows.iter().fold((f64::MAX, 0.0f64), |(a, b), w| (a.min(*w), b.max(*w)));
+        windows.len() >= FEW_WINDOWS && most - least <= STILL * most
+    }
+
+    fn of_clamp(&self) -> Why {
+        let (window, clamp) = (self.last().info.snd_cwnd_segments, self.last().clamp_segments);
+        let evidence = format!("window of {window} segments, which does not grow");
+        let is_told = clamp.is_some_and(|clamp| window >= clamp);
+        if is_told { kernel(Cause::CwndClamp, evidence) } else { inferred(Cause::CwndClamp, evidence) }
+    }
+
+    /// Median of what the round trip exceeds its least by while that is what holds it; slow start is judged by itself.
+    fn queue_us(&self, hold: Hold) -> f64 {
+        let is_meant =
+            |look: &&Look| (divide::at(look, self.talk) == Hold::SlowStart) == (hold == Hold::SlowStart);
+        let over = |look: &Look| look.info.srtt_us.saturating_sub(self.figures.least_rtt_us);
+        median(self.bound().filter(is_meant).map(over).collect()).map_or(0.0, f64::from)
     }
 
     fn needless(&self) -> f64 {
         self.figures.needless_segments as f64 / self.figures.resent_segments.max(1) as f64
+    }
+
+    fn saw_reordering(&self) -> bool {
+        self.last().info.reord_seen > self.looks[0].info.reord_seen
     }
 
     fn ssthresh(&self) -> String {
@@ -512,7 +574,15 @@ impl Watch<'_> {
         let scatter = off.iter().map(|one| (one - center).powi(2)).sum::<f64>().sqrt();
         let parts: Vec<f64> =
             self.episodes.iter().map(|e| e.segments as f64 / f64::from(e.cwnd_segments.max(1))).collect();
-        let queueless = queue_us < (QUEUED * f64::from(self.figures.least_rtt_us)).max(QUEUED_US);
+        let queueless =
+            queue_us < (POLICED_QUEUE * f64::from(self.figures.least_rtt_us)).max(POLICED_QUEUE_US);
+        if std::env::var_os("WHY_DEBUG").is_some() {
+            eprintln!(
+                "policed? scatter {scatter} parts {} queue {queue_us} episodes {}",
+                mean(&parts),
+                self.episodes.len()
+            );
+        }
         queueless && scatter <= POLICED_SCATTER && mean(&parts) >= POLICED_PART
     }
 }
@@ -531,7 +601,6 @@ fn episodes(looks: &[Look]) -> Vec<Episode> {
                 time_us: pair[0].time_us,
                 acked_bytes: a.acked_bytes.saturating_sub(start),
                 cwnd_segments: a.snd_cwnd_segments,
-                srtt_us: a.srtt_us,
                 segments,
             }),
         }

@@ -1,6 +1,8 @@
 //! `longfat why`: what holds a connection back, what that costs, and what mends it.
 
 mod capture;
+mod fix;
+mod mend;
 mod program;
 mod show;
 mod watch;
@@ -28,6 +30,8 @@ use watch::{Chosen, Watch};
   longfat why --pid 4711 --watch                   those of a process, going on until Ctrl-C
   longfat why -- rsync -a big host:                a program of one's own, to its end
   longfat why slow.pcapng                          a capture: the same causes and words, from less
+  longfat why dst 192.0.2.7 --fix                  the remedy, where one can be set here, until Ctrl-C
+  longfat why dst 192.0.2.7 --fix --prove          on and off in random order: was it one?
   longfat why --netns all --json | jq '.causes'    everything on this host, by cause
   longfat why --list                               the catalogue: every cause, and how it is told apart")]
 pub struct Args {
@@ -52,6 +56,14 @@ pub struct Args {
     /// Rate of the path's slowest link, IP packets counted, where you know it.
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
+    /// Do what can be done here on the living connections, until Ctrl-C; it is taken back then, and also after a kill
+    /// (root).
+    #[arg(long, conflicts_with_all = ["watch", "program"])]
+    fix: bool,
+    /// With and without the remedy in random order: the difference with its interval (with --fix; takes about five times
+    /// --for and more).
+    #[arg(long, requires = "fix")]
+    prove: bool,
     /// Everything as JSON: one object, with --watch one per line.
     #[arg(long)]
     json: bool,
@@ -63,23 +75,29 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: &Args) -> Outcome {
     if args.list {
         show::catalogue();
         return Ok(());
     }
     args.check()?;
     if let Some(files) = args.captures()? {
-        return capture::run(&files, &args);
+        return capture::run(&files, args);
     }
     let stop = stop::flag().context("catch signals")?;
-    if !args.program.is_empty() {
-        return program::run(&args, &stop);
+    if longfat_host::facts::user_id() == 0 {
+        fix::Fixer::take_back();
     }
-    let mut watch = Watch::new(args.chosen()?, &args);
+    if !args.program.is_empty() {
+        return program::run(args, &stop);
+    }
+    let mut watch = Watch::new(args.chosen()?, args);
     loop {
         let is_over = watch.run(args.span.into(), &stop)?;
-        show::answer(&watch, &args)?;
+        show::answer(&watch, args)?;
+        if args.fix && !is_over {
+            return mend::run(args, &watch, &stop);
+        }
         if !args.watch || is_over {
             return Ok(());
         }
@@ -142,8 +160,10 @@ impl Args {
         if let Some(other) = self.words.iter().find(|word| !is_capture(word)) {
             bail!("'{other}' is no file: give captures, or a filter, not both");
         }
-        if self.pid.is_some() || self.watch || !self.program.is_empty() {
-            bail!("a capture has no processes and has ended: leave out --pid, --watch and '-- PROGRAM'");
+        if self.pid.is_some() || self.watch || self.fix || !self.program.is_empty() {
+            bail!(
+                "a capture has no processes and has ended: leave out --pid, --watch, --fix and '-- PROGRAM'"
+            );
         }
         Ok(Some(self.words.iter().map(PathBuf::from).collect()))
     }

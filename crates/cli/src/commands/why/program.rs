@@ -58,21 +58,17 @@ fn attend(
         }
         if stop.load(Ordering::Relaxed) && !is_asked {
             is_asked = true;
-            let pid = nix_pid(child);
-            // One that ended meanwhile is what we want.
-            let _ = longfat_host::lease::start_time(pid).map(|_| terminate(pid));
+            terminate(child);
         }
         thread::sleep(every.saturating_sub(start.elapsed()));
     }
 }
 
-fn nix_pid(child: &Child) -> i32 {
-    child.id() as i32
-}
-
-/// Asks a process to end.
-fn terminate(pid: i32) {
-    let _ = Command::new("kill").args(["-TERM", &pid.to_string()]).status();
+/// Asks it to end, as whoever ended this program did; it has not been waited for, so its pid is its own.
+fn terminate(child: &Child) {
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    // One that ended meanwhile is what we want.
+    let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
 }
 
 /// A process and all that descend from it.

@@ -23,7 +23,7 @@ const WIDTH: usize = 80;
 /// Causes from this share of the time on are told.
 const TOLD: f64 = 0.02;
 /// Of a cause's time from which on a remedy is worth a word.
-const WORTH_MENDING: f64 = 0.1;
+pub const WORTH_MENDING: f64 = 0.1;
 
 /// `rsync[4711] to 192.0.2.7:22`
 pub fn who(connection: &Connection) -> String {

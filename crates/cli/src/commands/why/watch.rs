@@ -2,12 +2,15 @@
 
 use super::Args;
 use crate::output;
-use longfat_kernel::tcb::{Connection, Filter, Look, Scope, State};
+use longfat_kernel::tcb::{Connection, Filter, Finder, Look, Place, Scope, State};
 use longfat_why::{Memory, Verdict, divide, judge};
 use std::{
     collections::{HashMap, HashSet},
     io::IsTerminal as _,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -44,6 +47,13 @@ impl Watched {
         judge(&self.looks, &args.assumed())
     }
 
+    fn see(&mut self, found: &Connection, began: Instant) {
+        self.connection.state = found.state;
+        if let Some(look) = taken(found, began) {
+            self.add(look);
+        }
+    }
+
     fn add(&mut self, look: longfat_why::Look) {
         if self.looks.len() >= MOST_LOOKS {
             let mut number = 0;
@@ -60,6 +70,10 @@ impl Watched {
 const MOST_LOOKS: usize = 2048;
 /// Looks at new connections, which ask for processes, come this often at the most.
 const NEW_EVERY: Duration = Duration::from_secs(1);
+/// The same for a program of one's own, whose connections may be short.
+const NEW_OF_PROGRAM_EVERY: Duration = Duration::from_millis(200);
+/// Up to so many connections are asked for one by one: to ask for all makes the kernel go through its whole table.
+const ONE_BY_ONE: usize = 200;
 /// Time between two looks, unless looking takes more than a hundredth of it.
 const EVERY: Duration = Duration::from_millis(100);
 const LOOKING_ONE_IN: u32 = 100;
@@ -73,8 +87,7 @@ pub struct Watch {
     chosen: Chosen,
     every: Option<Duration>,
     last_new: Option<Instant>,
-    /// That had gone before anything could be said.
-    pub gone_too_soon: usize,
+    finders: HashMap<Arc<str>, Finder>,
     start: Instant,
 }
 
@@ -86,7 +99,7 @@ impl Watch {
             chosen,
             every: args.every.map(Duration::from),
             last_new: None,
-            gone_too_soon: 0,
+            finders: HashMap::new(),
             start: Instant::now(),
         }
     }
@@ -137,25 +150,60 @@ impl Watch {
             self.look_for_new()?;
             self.last_new = Some(Instant::now());
         }
-        let look = Look { scope: self.chosen.scope.clone(), ..Look::default() };
-        let (began, watched) = (self.start, &mut self.watched);
-        look.each(|connection| {
-            if let Some(one) = watched.get_mut(&connection.cookie)
-                && let Some(look) = taken(&connection, began)
-            {
-                one.add(look);
-                one.connection.state = connection.state;
-            }
-        })?;
+        if self.watched.len() <= ONE_BY_ONE {
+            self.look_one_by_one()?
+        } else {
+            self.look_at_all()?
+        }
         Ok(start.elapsed())
     }
 
+    fn look_one_by_one(&mut self) -> anyhow::Result<()> {
+        let began = self.start;
+        for one in self.watched.values_mut() {
+            let Some(finder) = self.finders.get(&one.connection.netns) else { continue };
+            if let Some(found) = finder.find(&one.connection)? {
+                one.see(&found, began);
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_all(&mut self) -> anyhow::Result<()> {
+        let look = Look { scope: self.chosen.scope.clone(), ..Look::default() };
+        let (began, watched) = (self.start, &mut self.watched);
+        look.each(|connection| {
+            if let Some(one) = watched.get_mut(&connection.cookie) {
+                one.see(&connection, began);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The namespaces it looks into.
+    pub fn places(&self) -> anyhow::Result<Vec<Place>> {
+        Ok(self.chosen.scope.places()?)
+    }
+
+    /// Namespaces are entered once, to be asked from outside later.
+    fn open_finders(&mut self) -> anyhow::Result<()> {
+        for place in self.chosen.scope.places()? {
+            if !self.finders.contains_key(&place.label)
+                && let Some(finder) = place.run(Finder::open)
+            {
+                self.finders.insert(Arc::clone(&place.label), finder?);
+            }
+        }
+        Ok(())
+    }
+
     fn look_for_new(&mut self) -> anyhow::Result<()> {
+        self.open_finders()?;
         let look =
             Look { scope: self.chosen.scope.clone(), filter: self.chosen.filter.clone(), processes: true };
         for connection in look.take()? {
-            if self.chosen.matches(&connection) && !self.watched.contains_key(&connection.cookie) {
-                self.watched.insert(connection.cookie, Watched { connection, looks: Vec::new() });
+            if self.chosen.matches(&connection) {
+                self.watch(connection);
             }
         }
         Ok(())
@@ -163,21 +211,22 @@ impl Watch {
 
     /// Those of a program, as it opens them.
     pub fn look_at(&mut self, pids: &HashSet<i32>) -> anyhow::Result<()> {
-        let look =
-            Look { scope: self.chosen.scope.clone(), filter: self.chosen.filter.clone(), processes: true };
-        let (began, watched) = (self.start, &mut self.watched);
-        look.each(|connection| {
-            let is_theirs = connection.process.as_ref().is_some_and(|process| pids.contains(&process.pid));
-            let is_new = is_theirs && connection.state != State::LISTEN;
-            if !is_new && !watched.contains_key(&connection.cookie) {
-                return;
+        if self.last_new.is_none_or(|last| last.elapsed() >= NEW_OF_PROGRAM_EVERY) {
+            self.open_finders()?;
+            let look = Look { filter: self.chosen.filter.clone(), processes: true, ..Look::default() };
+            for connection in look.take()? {
+                let pid = connection.process.as_ref().map(|process| process.pid);
+                if pid.is_some_and(|pid| pids.contains(&pid)) && self.chosen.matches(&connection) {
+                    self.watch(connection);
+                }
             }
-            let Some(look) = taken(&connection, began) else { return };
-            let one =
-                watched.entry(connection.cookie).or_insert_with(|| Watched { connection, looks: Vec::new() });
-            one.add(look);
-        })?;
-        Ok(())
+            self.last_new = Some(Instant::now());
+        }
+        self.look_one_by_one()
+    }
+
+    fn watch(&mut self, connection: Connection) {
+        self.watched.entry(connection.cookie).or_insert_with(|| Watched { connection, looks: Vec::new() });
     }
 
     /// Each with its verdict, the one that carries most first. Of two ends on this host, the one that sends answers for both.
@@ -214,6 +263,7 @@ fn taken(connection: &Connection, began: Instant) -> Option<longfat_why::Look> {
             below_tcp_bytes: memory.below_tcp_bytes,
         },
         receive_queue_bytes: connection.receive_queue_bytes,
+        paces: connection.cc.is_some_and(|cc| cc.as_str().contains("bbr")),
         clamp_segments: None,
     })
 }
