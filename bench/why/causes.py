@@ -73,8 +73,9 @@ def causes(path, rng):
         "slow_reader_there": case(["slow_reader"], {"read_bytes_per_s": int(bytes_per_s * part), "rcvbuf": 262144}, link=roomy, warm=4.0, at="r"),
         "receive_window": case(["receive_window"], {"rcvbuf": max(int(pipe * part), 4096)}, link=roomy),
         "window_scaling": case(["window_scaling"], {}, link=link((max(rate, 60), max(delay, 20))), receiver=["sysctl -qw net.ipv4.tcp_window_scaling=0"]),
-        # Writes go into segments of up to half a MiB whatever the buffer: the path must hold more than that.
-        "send_buffer": case(["send_buffer"], {"sndbuf": rng.choice([32768, 49152, 65536])}, link=link((100, max(6 * delay, 120)), queue=2.0), warm=4.0),
+        # Writes go into segments of up to half a MiB whatever the buffer, unless those are bounded.
+        "send_buffer": case(["send_buffer"], {"sndbuf": rng.choice([32768, 49152, 65536])}, link=link((100, max(4 * delay, 60)), queue=2.0),
+                            sender=["ip link set dev eth0 gso_max_size 8192"]),
         "slow_start": case(["slow_start"], {"bytes": int(max(pipe, 60_000) * 0.8)}, link=link((rate, delay * 4), queue=2.0), program=True),
         "slow_start_left_early": case(["slow_start_left_early"], {"cc": "reno"}, link=link((max(rate, 50), delay * 4), queue=2.0), tuned=["cwnd=8", "ssthresh=8"], warm=0.5),
         "cwnd_clamp": case(["cwnd_clamp"], {}, link=roomy, tuned=[f"clamp={max(int(pipe / 1448 * part), 4)}", f"cwnd={max(int(pipe / 1448 * part), 4)}"]),
@@ -82,10 +83,9 @@ def causes(path, rng):
         "restart_after_idle": case(["restart_after_idle"], {"burst_bytes": 3_000_000, "pause_s": 9 * rtt + 1.5}, link=link((max(rate, 50), delay * 4), queue=2.0), warm=6.0, seconds=8, besides=["program_idle"]),
         "pacing": case(["pacing"], {"pacing_bytes_per_s": int(bytes_per_s * part)}, link=roomy),
         "standing_queue": case(["standing_queue"], {}, link=link(path, queue=2.0), warm=6.0, seconds=6),
-        "path_full": case(["path_full"], {}, link=link(path, queue=0.35), warm=6.0, seconds=8),
-        "path_full_codel": case(["path_full"], {}, link=link(path, queue_table='queue = { discipline = "codel" }'), warm=6.0, seconds=8),
-        "policer": case(["policer"], {}, link=link((2 * rate, delay), queue=2.0), receiver=police(rate / 5), warm=4.0, seconds=10),
-        "random_loss": case(["random_loss"], {}, link=link(path, queue=2.0, loss=random_loss(path, rng)), warm=4.0, seconds=8),
+        "path_full": case(["path_full"], {}, link=link(path, queue_table=codel(rtt)), warm=6.0, seconds=8),
+        "policer": case(["policer"], {}, link=link((2 * rate, delay), queue=2.0), receiver=police(rate / 5), warm=4.0, seconds=10 if delay < 30 else 20),
+        "random_loss": case(["random_loss"], {}, link=link(path, queue=2.0, loss=random_loss(path, rng)), warm=4.0, seconds=10 if delay < 30 else 20),
         "reordering": case(["reordering"], {}, link=link((max(rate, 50), 2), jitter=f'"{max(3 * delay, 60)}ms"', reorder="true", queue=20.0), warm=2.0),
         "timeouts": case(["timeouts"], {}, link=link(path, queue=1.0) + outages(), warm=2.0, seconds=6),
         "lost_syns": case(["lost_syns"], {}, link=roomy, receiver=["nft add table ip t", "nft add chain ip t in { type filter hook input priority 0 ; }", "nft add rule ip t in tcp flags syn drop"]),
@@ -106,7 +106,7 @@ def healthy(path, rng):
         "healthy_drops": case([], {"burst_bytes": 5_000, "pause_s": rng.uniform(0.1, 0.6)}, link=roomy),
         "healthy_bulk": case([], {}, link=link(path, queue=1.0), warm=6.0, seconds=6),
         "healthy_bbr": case([], {"cc": "bbr"}, link=link(path, queue=1.0), warm=4.0, seconds=6),
-        "healthy_reno": case([], {"cc": "reno"}, link=link(path, queue=1.0), warm=6.0, seconds=6),
+        "healthy_reno": case([], {"cc": "reno"}, link=link(path, queue=2.0), warm=6.0, seconds=6),
     }
 
 
@@ -114,6 +114,10 @@ def random_loss(path, rng):
     """So that a saw-tooth falls far below the pipe: a few windows of a third of it between two losses."""
     segments = pipe_bytes(path) / 1500
     return min(max(3.0 / (segments / 3) ** 2, 0.003), 0.02) * rng.uniform(0.8, 1.25)
+
+
+def codel(rtt):
+    return f'queue = {{ discipline = "codel", target = "{1000 * rtt / 8:.1f}ms", interval = "{2000 * rtt + 50:.0f}ms" }}'
 
 
 def outages():

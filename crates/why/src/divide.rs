@@ -129,14 +129,18 @@ pub fn at(look: &Look, talk: Talk) -> Hold {
 }
 
 fn without_unsent(look: &Look, talk: Talk) -> Hold {
-    let (info, memory) = (&look.info, &look.memory);
-    if info.unacked_segments > 0 && memory.is_send_buffer_full() {
+    if look.info.unacked_segments > 0 && look.memory.is_send_buffer_full() {
         return Hold::Buffer;
     }
+    without_bytes(look, talk)
+}
+
+/// The program has nothing to send: whose turn it is.
+fn without_bytes(look: &Look, talk: Talk) -> Hold {
     match talk {
         Talk::Sends => Hold::Program,
         Talk::Receives => Hold::Receiving,
-        Talk::Both if info.last_data_recv_ms < info.last_data_sent_ms => Hold::Program,
+        Talk::Both if look.info.last_data_recv_ms < look.info.last_data_sent_ms => Hold::Program,
         Talk::Both => Hold::Answer,
     }
 }
@@ -185,6 +189,9 @@ fn grown(before: u64, after: u64) -> u64 {
     after.saturating_sub(before)
 }
 
+/// A program pauses that leaves its connection idle for more than this part of a span.
+const PAUSING_ONE_IN: u64 = 20;
+
 /// Divides the span between two looks; the parts sum up to it exactly.
 pub fn divide(before: &Look, after: &Look, talk: Talk) -> Spent {
     let mut spent = [0; HOLDS];
@@ -205,7 +212,13 @@ pub fn divide(before: &Look, after: &Look, talk: Talk) -> Spent {
     if timed_out(a, b) {
         spent[Hold::Timeout as usize] += rest;
     } else {
-        divide_rest(&mut spent, rest, ends);
+        // Who pauses is not held up by the buffer, however full it is while he sends.
+        let pauses = elapsed - busy > elapsed / PAUSING_ONE_IN;
+        let unless_pausing = |hold: Hold, look| match hold {
+            Hold::Buffer if pauses => without_bytes(look, talk),
+            hold => hold,
+        };
+        divide_rest(&mut spent, rest, [unless_pausing(ends[0], before), unless_pausing(ends[1], after)]);
     }
     spent
 }

@@ -184,6 +184,11 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
+fn ratio<T>(of: &[T], over: &[T], get: impl Fn(&T) -> f64) -> f64 {
+    let mean = |points: &[T]| mean(&points.iter().map(&get).collect::<Vec<_>>());
+    mean(of) / mean(over).max(1e-9)
+}
+
 /// Standard deviation over mean.
 fn scatter(values: &[f64]) -> f64 {
     let mean = mean(values);
@@ -355,18 +360,20 @@ const SAME_WINDOW: f64 = 0.15;
 /// Losses from which on their place says something.
 const FEW_EPISODES: usize = 3;
 /// A policer: losses off one line of bytes over time, times the root of their number; and the part of a window that each takes.
-const POLICED_SCATTER: f64 = 0.07;
+const POLICED_SCATTER: f64 = 0.03;
 const POLICED_EPISODES: usize = 4;
-const POLICED_PART: f64 = 0.05;
+const POLICED_PART: f64 = 0.1;
 /// Looks at a full window from which on it can be said to stay the same.
 const FEW_WINDOWS: usize = 5;
 /// What a window that leaves at once may wait for itself.
-const POLICED_QUEUE: f64 = 0.15;
-const POLICED_QUEUE_US: f64 = 2_000.0;
+const OWN_BURST: f64 = 0.15;
+const OWN_BURST_US: f64 = 2_000.0;
 /// A full path carries about as much all the time: mean over upper decile of what is delivered.
 const STEADY_RATE: f64 = 0.85;
-/// A window that changes by less than this part does not grow.
-const STILL: f64 = 0.02;
+/// Where the path is full, what is delivered does not go with the window: its change in the window's upper third against the
+/// lower, as a power of the window's. Windows that differ by less do not tell.
+const FULL_POWER: f64 = 0.4;
+const WINDOWS_DIFFER: f64 = 1.15;
 
 impl Watch<'_> {
     fn of_cwnd(&self, hold: Hold) -> Why {
@@ -374,7 +381,7 @@ impl Watch<'_> {
         let (least, figures) = (f64::from(self.figures.least_rtt_us), &self.figures);
         let queue =
             || format!("round trip {}, least {}", duration(figures.rtt_us), duration(figures.least_rtt_us));
-        let (losses, is_full) = (self.losses(), self.is_rate_steady());
+        let (losses, is_full) = (self.losses(), self.fills_path().unwrap_or_else(|| self.is_rate_steady()));
         if figures.resent_segments >= NEEDLESS_SEGMENTS
             && self.needless() >= NEEDLESS
             && self.saw_reordering()
@@ -393,11 +400,7 @@ impl Watch<'_> {
                 format!("window of {} segments, ssthresh {}", figures.cwnd_segments, self.ssthresh()),
             );
         }
-        if self.is_still()
-            && self.episodes.is_empty()
-            && !self.last().paces
-            && queue_us < (QUEUED * least).max(QUEUED_US)
-        {
+        if self.is_still() && self.episodes.is_empty() {
             return self.of_clamp();
         }
         if hold == Hold::SlowStart && self.episodes.is_empty() && self.doubles() {
@@ -417,13 +420,19 @@ impl Watch<'_> {
         }
         match self.episodes.len() {
             0 => self.of_cwnd_without_losses(),
+            few if few < FEW_EPISODES && self.fills_path() == Some(true) => {
+                inferred(Cause::PathFull, format!("what arrives does not go with the window; {losses}"))
+            }
             few if few < FEW_EPISODES => inferred(Cause::AfterLoss, format!("{losses}; {}", self.growth())),
-            _ if self.windows_at_losses() <= SAME_WINDOW => inferred(
-                Cause::PathFull,
-                format!("{losses}, always at about {:.0} segments", mean(&self.cwnds_at_losses())),
-            ),
+            _ if self.windows_at_losses() <= SAME_WINDOW => self.of_same_window(is_full, &losses),
             _ => inferred(Cause::RandomLoss, format!("{losses}; {}", queue())),
         }
+    }
+
+    /// Losses at the same window are of a queue that is full: a short one leaves the path idle behind each.
+    fn of_same_window(&self, is_full: bool, losses: &str) -> Why {
+        let cause = if is_full { Cause::PathFull } else { Cause::AfterLoss };
+        inferred(cause, format!("{losses}, always at about {:.0} segments", mean(&self.cwnds_at_losses())))
     }
 
     fn of_cwnd_without_losses(&self) -> Why {
@@ -447,7 +456,24 @@ impl Watch<'_> {
         )
     }
 
-    /// What is delivered while the window is full does not depend on how large it is.
+    /// Whether what is delivered while the window is full does not go with how large it is; `None` where it hardly changes.
+    fn fills_path(&self) -> Option<bool> {
+        let mut points: Vec<(u32, u64)> = self
+            .bound()
+            .map(|look| (look.info.snd_cwnd_segments, look.info.delivery_rate_bytes_per_s))
+            .filter(|(_, rate)| *rate > 0)
+            .collect();
+        points.sort_unstable();
+        let third = points.len() / 3;
+        let (low, high) = (&points[..third], &points[points.len() - third..]);
+        let windows = ratio(high, low, |point| f64::from(point.0));
+        if third == 0 || windows < WINDOWS_DIFFER || self.last().paces {
+            return None;
+        }
+        Some(ratio(high, low, |point| point.1 as f64).ln() < FULL_POWER * windows.ln())
+    }
+
+    /// What is delivered while the window is full is about as much all the time.
     fn is_rate_steady(&self) -> bool {
         let is_bound =
             |look: &Look| matches!(divide::at(look, self.talk), Hold::Cwnd | Hold::SlowStart | Hold::Repair);
@@ -476,11 +502,16 @@ impl Watch<'_> {
         starting.last().is_some_and(|last| u64::from(last.info.snd_cwnd_segments) * 2 >= u64::from(first) * 3)
     }
 
-    /// The window is full and stays the same.
+    /// No more waits than a window that leaves at once.
+    fn is_queueless(&self, queue_us: f64) -> bool {
+        queue_us < (OWN_BURST * f64::from(self.figures.least_rtt_us)).max(OWN_BURST_US)
+    }
+
+    /// The window is full and stays the same; of one that a rate decides it says nothing.
     fn is_still(&self) -> bool {
         let windows: Vec<f64> = self.bound().map(|look| look.info.snd_cwnd_segments.into()).collect();
         let (least, most) = windows.iter().fold((f64::MAX, 0.0f64), |(a, b), w| (a.min(*w), b.max(*w)));
-        windows.len() >= FEW_WINDOWS && most - least <= STILL * most
+        !self.last().paces && windows.len() >= FEW_WINDOWS && most == least
     }
 
     fn of_clamp(&self) -> Why {
@@ -540,8 +571,8 @@ impl Watch<'_> {
             let (a, b) = (&pair[0].info, &pair[1].info);
             let nothing_lost =
                 a.total_retrans_segments == b.total_retrans_segments && a.ca_state == 0 && b.ca_state == 0;
-            let was_idle = b.busy_us.saturating_sub(a.busy_us) + u64::from(a.rto_us) / 2
-                < pair[1].time_us - pair[0].time_us;
+            let busy = b.busy_us.saturating_sub(a.busy_us);
+            let was_idle = busy * 10 < (pair[1].time_us - pair[0].time_us) * 9;
             nothing_lost && was_idle && b.snd_cwnd_segments < a.snd_cwnd_segments
         })
     }
@@ -574,16 +605,7 @@ impl Watch<'_> {
         let scatter = off.iter().map(|one| (one - center).powi(2)).sum::<f64>().sqrt();
         let parts: Vec<f64> =
             self.episodes.iter().map(|e| e.segments as f64 / f64::from(e.cwnd_segments.max(1))).collect();
-        let queueless =
-            queue_us < (POLICED_QUEUE * f64::from(self.figures.least_rtt_us)).max(POLICED_QUEUE_US);
-        if std::env::var_os("WHY_DEBUG").is_some() {
-            eprintln!(
-                "policed? scatter {scatter} parts {} queue {queue_us} episodes {}",
-                mean(&parts),
-                self.episodes.len()
-            );
-        }
-        queueless && scatter <= POLICED_SCATTER && mean(&parts) >= POLICED_PART
+        self.is_queueless(queue_us) && scatter <= POLICED_SCATTER && mean(&parts) >= POLICED_PART
     }
 }
 
