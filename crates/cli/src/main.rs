@@ -29,6 +29,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Why(Box<commands::why::Args>),
     Tcb(commands::tcb::Args),
     Cc(commands::cc::Args),
     Avail(commands::avail::Args),
@@ -58,6 +59,7 @@ fn main() -> std::process::ExitCode {
 
 fn run(command: Command) -> Outcome {
     match command {
+        Command::Why(args) => commands::why::run(&args),
         Command::Tcb(args) => commands::tcb::run(args),
         Command::Cc(args) => commands::cc::run(args),
         Command::Avail(args) => commands::avail::run(&args),

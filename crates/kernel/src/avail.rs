@@ -9,12 +9,8 @@ use longfat_cc::{Algorithm, Avail, STATE_BYTES};
 use nix::sys::socket::{SockaddrStorage, getpeername, getsockname};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     net::{IpAddr, SocketAddr},
-    os::{
-        fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 /// The map of states, in every object of ours that measures (`cc/bpf/struct_ops.h`).
@@ -52,7 +48,7 @@ impl Meters {
 
     /// What a process's socket has found.
     pub(crate) fn read_of(&self, pid: i32, inode: u32) -> Option<Avail> {
-        self.read(copy_of(pid, inode)?.as_fd())
+        self.read(sockets::descriptor_of(pid, inode)?.as_fd())
     }
 }
 
@@ -93,7 +89,7 @@ pub fn measured(pid: Option<i32>) -> Result<Vec<Measured>> {
         .into_iter()
         .filter(|(_, (owner, _))| pid.is_none_or(|pid| pid == *owner))
         .filter_map(|(inode, (owner, program))| {
-            let socket = copy_of(owner, inode)?;
+            let socket = sockets::descriptor_of(owner, inode)?;
             let (local, peer) = ends(&socket)?;
             let found = meters.read(socket.as_fd());
             Some(Measured {
@@ -108,29 +104,6 @@ pub fn measured(pid: Option<i32>) -> Result<Vec<Measured>> {
         .collect();
     found.sort_by_key(|measured| (measured.pid, measured.peer, measured.local));
     Ok(found)
-}
-
-/// A copy of a process's descriptor of that socket; `None` when it has closed it meanwhile, or may not be looked into.
-fn copy_of(pid: i32, inode: u32) -> Option<OwnedFd> {
-    let target = format!("socket:[{inode}]");
-    let is_it = |entry: &fs::DirEntry| {
-        fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == target.as_str())
-    };
-    let entry = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().find(is_it)?;
-    let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-    // SAFETY: both calls return a new descriptor that nothing else owns, or -1.
-    let copy = unsafe {
-        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        if process < 0 {
-            return None;
-        }
-        let process = OwnedFd::from_raw_fd(process as i32);
-        let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0);
-        (copy >= 0).then(|| OwnedFd::from_raw_fd(copy as i32))?
-    };
-    // The number may have been given to another file between the look and the copy.
-    let same = fs::metadata(format!("/proc/self/fd/{}", copy.as_raw_fd())).ok()?.ino() == u64::from(inode);
-    same.then_some(copy)
 }
 
 /// Both addresses; `None` when it is not connected.

@@ -12,7 +12,10 @@ use std::{
     ffi::CString,
     fs,
     ops::Range,
-    os::fd::AsRawFd as _,
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -200,10 +203,34 @@ fn side_by_side<T: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+/// A copy of a process's descriptor of a socket (pidfd_getfd), to be closed soon: while it is open, the owner's own close ends
+/// nothing. `None` when it has closed it meanwhile, or may not be looked into.
+pub fn descriptor_of(pid: i32, inode: u32) -> Option<OwnedFd> {
+    let target = format!("socket:[{inode}]");
+    let is_it = |entry: &fs::DirEntry| {
+        fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == target.as_str())
+    };
+    let entry = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().find(is_it)?;
+    let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+    // SAFETY: both calls return a new descriptor that nothing else owns, or -1.
+    let copy = unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        if process < 0 {
+            return None;
+        }
+        let process = OwnedFd::from_raw_fd(process as i32);
+        let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0);
+        (copy >= 0).then(|| OwnedFd::from_raw_fd(copy as i32))?
+    };
+    // The number may have been given to another file between the look and the copy.
+    let same = fs::metadata(format!("/proc/self/fd/{}", copy.as_raw_fd())).ok()?.ino() == u64::from(inode);
+    same.then_some(copy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{cell::Cell, net::TcpListener, os::fd::FromRawFd as _};
+    use std::{cell::Cell, net::TcpListener};
 
     #[test]
     fn a_socket_of_this_process_is_found_with_its_congestion_control_and_owner() {
@@ -224,7 +251,7 @@ mod tests {
         assert!(far >= 900, "no descriptor");
         drop(first);
         // SAFETY: just made, and nobody else's.
-        let far = unsafe { std::os::fd::OwnedFd::from_raw_fd(far) };
+        let far = unsafe { OwnedFd::from_raw_fd(far) };
         let inode = nix::sys::stat::fstat(&far).unwrap().st_ino as u32;
         let pid = std::process::id() as i32;
         assert!(count_of_descriptors(pid) < 900, "the gap is none");

@@ -16,3 +16,4 @@ pub mod relay;
 pub mod report;
 pub mod tcb;
 pub mod transfer;
+pub mod why;

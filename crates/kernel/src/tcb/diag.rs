@@ -5,8 +5,8 @@ use crate::{Error, Result};
 use longfat_host::socket::TcpInfo;
 use nix::sys::socket;
 use std::{
-    net::SocketAddr,
-    os::fd::AsRawFd,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc,
         mpsc::{Receiver, sync_channel},
@@ -57,6 +57,55 @@ fn request(wanted: Request) -> [u8; REQUEST_BYTES] {
     bytes
 }
 
+/// Asks for sockets one by one: what a look at a few costs does not go with the kernel's table.
+#[derive(Debug)]
+pub struct Finder {
+    netlink: OwnedFd,
+}
+
+impl Finder {
+    /// Of the calling thread's namespace, whichever thread asks later.
+    ///
+    /// # Errors
+    /// When the kernel gives no such socket.
+    pub fn open() -> Result<Finder> {
+        Ok(Finder { netlink: open()? })
+    }
+
+    /// The same connection as it is now; `None` when it has gone.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or what it says cannot be read.
+    pub fn find(&self, wanted: &Connection) -> Result<Option<Connection>> {
+        socket::send(self.netlink.as_raw_fd(), &exact(wanted), socket::MsgFlags::empty()).map_err(failed)?;
+        let mut datagram = Vec::new();
+        receive(&self.netlink, &mut datagram)?;
+        match messages(&datagram).next() {
+            Some(Message::Socket(message)) => Ok(read_socket(message, &wanted.netns)),
+            Some(Message::Refused(libc::ENOENT | libc::ESTALE)) => Ok(None),
+            Some(Message::Refused(errno)) => Err(failed(nix::Error::from_raw(errno))),
+            Some(Message::Done) | None => Err(failed(nix::Error::EBADMSG)),
+        }
+    }
+}
+
+/// A request for one socket, by its ends and its cookie.
+fn exact(wanted: &Connection) -> [u8; REQUEST_BYTES] {
+    let mut bytes = request(Request { states: ALL_STATES, details: true });
+    bytes[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    bytes[16] = if wanted.local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    for (address, ip_at, port_at) in [(wanted.local, 24, 20), (wanted.remote, 40, 22)] {
+        bytes[port_at..port_at + 2].copy_from_slice(&address.port().to_be_bytes());
+        match address.ip() {
+            IpAddr::V4(ip) => bytes[ip_at..ip_at + 4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => bytes[ip_at..ip_at + 16].copy_from_slice(&ip.octets()),
+        }
+    }
+    bytes[56..60].copy_from_slice(&wanted.bound_interface.to_ne_bytes());
+    bytes[60..68].copy_from_slice(&wanted.cookie.to_le_bytes());
+    bytes
+}
+
 /// Every TCP socket of a namespace, being told by the kernel.
 pub struct Dump {
     first: Vec<u8>,
@@ -64,16 +113,16 @@ pub struct Dump {
     rest: Option<Receiver<Result<Vec<u8>>>>,
 }
 
-/// Asks for every TCP socket of the calling thread's namespace. A long answer is read by a thread of its own: the
-/// kernel works while the caller looks at what it has said.
+fn open() -> Result<OwnedFd> {
+    let (family, raw) = (socket::AddressFamily::Netlink, socket::SockType::Raw);
+    let flags = socket::SockFlag::SOCK_CLOEXEC;
+    socket::socket(family, raw, flags, socket::SockProtocol::NetlinkSockDiag).map_err(failed)
+}
+
+/// Asks for every TCP socket of the calling thread's namespace. A long answer is read by a thread of its own: the kernel
+/// works while the caller looks at what it has said.
 pub fn dump(wanted: Request) -> Result<Dump> {
-    let netlink = socket::socket(
-        socket::AddressFamily::Netlink,
-        socket::SockType::Raw,
-        socket::SockFlag::SOCK_CLOEXEC,
-        socket::SockProtocol::NetlinkSockDiag,
-    )
-    .map_err(failed)?;
+    let netlink = open()?;
     socket::send(netlink.as_raw_fd(), &request(wanted), socket::MsgFlags::empty()).map_err(failed)?;
     let mut first = Vec::new();
     receive(&netlink, &mut first)?;
@@ -236,6 +285,7 @@ fn read_memory(value: &[u8]) -> Option<SocketMemory> {
         rcvbuf_bytes: u32_at(value, 4)?,
         sndbuf_bytes: u32_at(value, 12)?,
         send_queued_bytes: u32_at(value, 20)?,
+        below_tcp_bytes: u32_at(value, 8)?,
     })
 }
 
@@ -272,6 +322,26 @@ mod tests {
         let info = mine.info.unwrap();
         assert_eq!((info.snd_cwnd_segments, info.srtt_us), (said.snd_cwnd_segments, said.srtt_us));
         assert!(found.iter().any(|one| one.remote == local), "the accepted end is a connection of its own");
+    }
+
+    #[test]
+    fn one_connection_is_found_by_its_ends_in_both_families_until_it_has_gone() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let local = client.local_addr().unwrap();
+            let listed = own(CONNECTED).into_iter().find(|one| one.local == local).unwrap();
+            let finder = Finder::open().unwrap();
+            let found = finder.find(&listed).unwrap().unwrap();
+            assert_eq!((found.cookie, found.inode, found.local), (listed.cookie, listed.inode, local));
+            assert_eq!(found.info.unwrap().snd_mss_bytes, listed.info.unwrap().snd_mss_bytes);
+            let other = Connection { cookie: listed.cookie + 1, ..listed.clone() };
+            assert!(finder.find(&other).unwrap().is_none(), "another socket has these ends");
+            let (server, _) = listener.accept().unwrap();
+            drop(server);
+            drop(client);
+            assert!(finder.find(&listed).unwrap().is_none());
+        }
     }
 
     #[test]

@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_full_send_buffer_with_nothing_unsent_is_the_limit() {
-        let memory = SocketMemory { sndbuf_bytes: 16_384, send_queued_bytes: 16_500, rcvbuf_bytes: 0 };
+        let memory =
+            SocketMemory { sndbuf_bytes: 16_384, send_queued_bytes: 16_500, ..SocketMemory::default() };
         assert_eq!(at_once(&info(5, 10, 0, 60_000), Some(&memory)), Limit::SendBuffer);
         let roomy = SocketMemory { send_queued_bytes: 100, ..memory };
         assert_eq!(at_once(&info(5, 10, 0, 60_000), Some(&roomy)), Limit::Application);

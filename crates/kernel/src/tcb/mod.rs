@@ -24,9 +24,11 @@ mod seal;
 mod set;
 pub mod trace;
 
+pub use crate::sockets::descriptor_of;
 pub use block::{ControlBlock, Moment, PrivateState, UNLIMITED_SSTHRESH};
 pub use change::{CcKind, Change, ChangeError, Keep, Refusal, Route, Step, plan};
 pub use connection::{CcName, Connection, Process, SocketMemory, State};
+pub use diag::Finder;
 pub use filter::{Filter, FilterError};
 pub use limit::Limit;
 pub use look::Look;

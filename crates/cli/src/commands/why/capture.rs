@@ -1,0 +1,68 @@
+//! A capture: the same causes and words, from less.
+
+use super::{Args, show};
+use crate::{outcome::Outcome, output};
+use longfat_analyze::{
+    Settings,
+    analysis::{Analysis, analyze},
+    capture::source,
+};
+use longfat_why::{
+    capture::{Direction, of_flow},
+    words,
+};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Flows told one by one.
+const TOLD: usize = 20;
+
+pub fn run(files: &[PathBuf], args: &Args) -> Outcome {
+    crate::confined::reader(std::iter::empty())?;
+    let captures = files.iter().map(|path| source::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let analysis = analyze(captures, Settings::default(), |_| ())?;
+    let found: Vec<Direction> = directions(&analysis, args);
+    let text = if args.json { document(&found)? } else { text(&found, &analysis) };
+    Ok(output::write_out(&text)?)
+}
+
+fn directions(analysis: &Analysis, args: &Args) -> Vec<Direction> {
+    analysis.flows.iter().flat_map(|flow| of_flow(flow, &args.assumed())).collect()
+}
+
+fn text(found: &[Direction], analysis: &Analysis) -> String {
+    if found.is_empty() {
+        let flows = analysis.totals.flows;
+        return format!(
+            "{flows} flows, none of which carries enough to say what holds it ('longfat analyze' shows all).\n"
+        );
+    }
+    let parts: Vec<String> = found.iter().take(TOLD).map(of_one).collect();
+    let left = found.len().saturating_sub(TOLD);
+    let rest =
+        if left > 0 { format!("\n{left} more, smaller ones (--json has them).\n") } else { String::new() };
+    parts.join("\n") + &rest
+}
+
+fn of_one(direction: &Direction) -> String {
+    let who = format!("{} to {}", direction.from, direction.to);
+    show::Told { who, verdict: &direction.verdict, remedies: Vec::new() }.text()
+}
+
+fn document(found: &[Direction]) -> anyhow::Result<String> {
+    let flows: Vec<Value> = found
+        .iter()
+        .map(|one| {
+            let verdict = &one.verdict;
+            json!({
+                "local": one.from,
+                "remote": one.to,
+                "sentence": words::sentence(&format!("{} to {}", one.from, one.to), verdict),
+                "elapsed_us": verdict.elapsed_us,
+                "causes": verdict.causes,
+                "figures": verdict.figures,
+            })
+        })
+        .collect();
+    Ok(format!("{}\n", serde_json::to_string_pretty(&json!({ "schema_version": 1, "connections": flows }))?))
+}

@@ -1,0 +1,233 @@
+//! `--fix` and `--prove`: the remedy on living connections, and whether it was one.
+
+use super::{
+    Args,
+    fix::{Fixer, Setting, mend},
+    show,
+    watch::{Watch, Watched},
+};
+use crate::outcome::{Failure, Outcome, require};
+use longfat_kernel::tcb::{Connection, Finder, Place};
+use longfat_schema::random::SplitMix64;
+use longfat_why::{
+    Verdict,
+    proof::{Pair, Proof},
+    words,
+};
+use serde_json::json;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A connection that can be mended here.
+struct Patient<'a> {
+    one: &'a Watched,
+    verdict: &'a Verdict,
+    place: &'a Place,
+    finder: Finder,
+    setting: Setting,
+    /// What is told of the rate without its cause.
+    predicted: Option<String>,
+}
+
+/// More are not set at once: a remedy is for a connection that somebody looks at.
+const MOST: usize = 32;
+/// Pairs of stretches of a proof.
+const PAIRS: usize = 6;
+/// How soon a signal is answered.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Sets what can be set here, and proves it or leaves it until Ctrl-C.
+pub fn run(args: &Args, watch: &Watch, stop: &AtomicBool) -> Outcome {
+    let verdicts = watch.verdicts(args);
+    let places = watch.places()?;
+    let patients = patients(&verdicts, &places)?;
+    if patients.is_empty() {
+        return Err(Failure::Missed(
+            "nothing of this can be mended on this host's living connections".to_owned(),
+        ));
+    }
+    require(Fixer::lacks())?;
+    let mut fixer = Fixer::open()?;
+    if args.prove {
+        prove_all(&mut fixer, &patients, args, stop)
+    } else {
+        hold(&mut fixer, &patients, args, stop)
+    }
+}
+
+fn patients<'a>(
+    verdicts: &'a [(&'a Watched, Verdict)],
+    places: &'a [Place],
+) -> anyhow::Result<Vec<Patient<'a>>> {
+    let mut found = Vec::new();
+    for (one, verdict) in verdicts.iter().take(MOST) {
+        let fault =
+            verdict.causes.iter().find(|share| share.cause.is_fault() && share.share >= show::WORTH_MENDING);
+        let mended = fault.and_then(|share| Some((share, mend(share.cause, verdict)?)));
+        let place = places.iter().find(|place| place.label == one.connection.netns);
+        let (Some((share, setting)), Some(place)) = (mended, place) else { continue };
+        let Some(finder) = place.run(Finder::open) else { continue };
+        let predicted = share.without.as_ref().map(words::without);
+        found.push(Patient { one, verdict, place, finder: finder?, setting, predicted });
+    }
+    Ok(found)
+}
+
+/// In force until Ctrl-C, or until nothing of them is left.
+fn hold(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool) -> Outcome {
+    let mut held = Vec::new();
+    for patient in patients {
+        let who = show::who(&patient.one.connection);
+        match fixer.apply(&patient.one.connection, patient.place, patient.setting) {
+            Ok(before) => {
+                eprintln!("{who}: {} instead of {before}, until Ctrl-C", patient.setting);
+                held.push(patient);
+            }
+            Err(error) => eprintln!("{who}: {} could not be set: {error:#}", patient.setting),
+        }
+    }
+    if held.is_empty() {
+        return Err(Failure::Missed("nothing could be set".to_owned()));
+    }
+    wash_out(held[0], args, stop);
+    for patient in &held {
+        let Some(rate_bps) = measure(patient, args.span.into(), stop)? else { continue };
+        let (who, before) =
+            (show::who(&patient.one.connection), words::rate(patient.verdict.figures.rate_bps));
+        println!("{who}: {before} before, {} with it{}", words::rate(rate_bps), foretold(patient));
+    }
+    while !stop.load(Ordering::Relaxed)
+        && held.iter().any(|patient| acked(patient).is_ok_and(|a| a.is_some()))
+    {
+        thread::sleep(NAP * 4);
+    }
+    Ok(())
+}
+
+fn foretold(patient: &Patient) -> String {
+    patient.predicted.as_ref().map_or(String::new(), |text| format!(" (foretold: {text})"))
+}
+
+fn prove_all(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool) -> Outcome {
+    let mut random = SplitMix64::new(u64::from(std::process::id()) ^ longfat_host::monotonic_us() as u64);
+    for patient in patients {
+        let proof = prove(fixer, patient, args, &mut random, stop)?;
+        tell(patient, proof.as_ref(), args)?;
+    }
+    Ok(())
+}
+
+/// On and off in random order, a pair at a time; each stretch begins after what was set before has washed out.
+fn prove(
+    fixer: &mut Fixer,
+    patient: &Patient,
+    args: &Args,
+    random: &mut SplitMix64,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<Proof>> {
+    let mut pairs = Vec::new();
+    while pairs.len() < PAIRS {
+        let is_first = random.next_u64() & 1 == 0;
+        let mut rates = [0.0; 2];
+        for is_on in [is_first, !is_first] {
+            let Some(rate_bps) = stretch(fixer, patient, is_on, args, stop)? else {
+                return Ok(Proof::of(pairs));
+            };
+            rates[usize::from(is_on)] = rate_bps;
+        }
+        pairs.push(Pair { with_bps: rates[1], without_bps: rates[0] });
+        eprintln!(
+            "pair {} of {PAIRS}: {} with, {} without",
+            pairs.len(),
+            words::rate(rates[1]),
+            words::rate(rates[0])
+        );
+    }
+    Ok(Proof::of(pairs))
+}
+
+/// The rate of one stretch; `None` when the connection has gone or somebody wants to end.
+fn stretch(
+    fixer: &mut Fixer,
+    patient: &Patient,
+    is_on: bool,
+    args: &Args,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<f64>> {
+    if is_on {
+        fixer.apply(&patient.one.connection, patient.place, patient.setting)?;
+    }
+    wash_out(patient, args, stop);
+    let rate = measure(patient, Duration::from(args.span) / 4, stop)?;
+    if is_on {
+        fixer.undo(&patient.one.connection, patient.place)?;
+    }
+    Ok(rate)
+}
+
+/// Round trips after which a window has become what it becomes.
+const WASH_OUT_ROUND_TRIPS: u32 = 20;
+
+/// Waits until what was before does not matter any more.
+fn wash_out(patient: &Patient, args: &Args, stop: &AtomicBool) {
+    let round_trip = Duration::from_micros(patient.verdict.figures.rtt_us.into());
+    wait((round_trip * WASH_OUT_ROUND_TRIPS).max(Duration::from(args.span) / 8), stop);
+}
+
+fn wait(span: Duration, stop: &AtomicBool) {
+    let end = Instant::now() + span;
+    while !stop.load(Ordering::Relaxed) && Instant::now() < end {
+        thread::sleep(NAP.min(end.saturating_duration_since(Instant::now())));
+    }
+}
+
+/// Bytes acknowledged so far; `None` when it has gone.
+fn acked(patient: &Patient) -> anyhow::Result<Option<u64>> {
+    let found: Option<Connection> = patient.finder.find(&patient.one.connection)?;
+    Ok(found.and_then(|found| found.info).map(|info| info.acked_bytes))
+}
+
+fn measure(patient: &Patient, span: Duration, stop: &AtomicBool) -> anyhow::Result<Option<f64>> {
+    let (start, before) = (Instant::now(), acked(patient)?);
+    wait(span, stop);
+    let (after, elapsed) = (acked(patient)?, start.elapsed().as_secs_f64());
+    if stop.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    Ok(before.zip(after).map(|(before, after)| after.saturating_sub(before) as f64 * 8.0 / elapsed))
+}
+
+fn tell(patient: &Patient, proof: Option<&Proof>, args: &Args) -> anyhow::Result<()> {
+    let who = show::who(&patient.one.connection);
+    let Some(proof) = proof else {
+        println!("{who}: {}: not enough pairs to tell", patient.setting);
+        return Ok(());
+    };
+    if args.json {
+        let value = json!({ "who": who, "setting": patient.setting.to_string(), "predicted": patient.predicted, "proof": proof });
+        println!("{value}");
+        return Ok(());
+    }
+    let (low, high) = proof.interval_bps;
+    let verdict = match (proof.is_effect, proof.gain_bps > 0.0) {
+        (false, _) => "no effect to be told",
+        (true, true) => "it helps",
+        (true, false) => "it harms",
+    };
+    let text = format!(
+        "{who}: {}: {} with, {} without; difference {} (95 %: {} to {}, {} pairs): {verdict}.{}",
+        patient.setting,
+        words::rate(proof.with_bps),
+        words::rate(proof.without_bps),
+        words::rate(proof.gain_bps),
+        words::rate(low),
+        words::rate(high),
+        proof.pairs.len(),
+        foretold(patient)
+    );
+    print!("{}", show::wrapped(&text, "  "));
+    Ok(())
+}

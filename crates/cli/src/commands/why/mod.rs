@@ -1,0 +1,170 @@
+//! `longfat why`: what holds a connection back, what that costs, and what mends it.
+
+mod capture;
+mod fix;
+mod mend;
+mod program;
+mod show;
+mod watch;
+
+use crate::{outcome::Outcome, stop};
+use anyhow::{Context as _, bail};
+use longfat_kernel::tcb::{Filter, Scope};
+use longfat_schema::units::{Nanos, Rate};
+use longfat_why::Assumed;
+use std::{ffi::OsString, path::PathBuf};
+use watch::{Chosen, Watch};
+
+/// Why a connection is slow: every second of it has a cause; what that costs, and what mends it.
+///
+/// Living connections are chosen by the filter of 'longfat tcb' and watched for ten seconds: nothing is changed, no
+/// privilege is needed. A program of one's own comes behind '--'; a capture is given as a file. What the kernel itself
+/// says comes first (basis 'kernel': its clocks of who waits for whom), what follows from it second ('inference'); where
+/// the facts do not decide, the cause is 'unknown'.
+///
+/// --rate gives the rate of the path's slowest link: then the rate without a cause is told as well ('longfat plan').
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat why dst 192.0.2.7                        living connections: ten seconds, then an answer
+  longfat why 'dst 192.0.2.7' --rate 1Gbit         and what the rate would be without the cause
+  longfat why --pid 4711 --watch                   those of a process, going on until Ctrl-C
+  longfat why -- rsync -a big host:                a program of one's own, to its end
+  longfat why slow.pcapng                          a capture: the same causes and words, from less
+  longfat why dst 192.0.2.7 --fix                  the remedy, where one can be set here, until Ctrl-C
+  longfat why dst 192.0.2.7 --fix --prove          on and off in random order: was it one?
+  longfat why --netns all --json | jq '.causes'    everything on this host, by cause
+  longfat why --list                               the catalogue: every cause, and how it is told apart")]
+pub struct Args {
+    /// Which connections ('longfat tcb --help' has the language), or captures.
+    #[arg(value_name = "FILTER|FILE", allow_hyphen_values = false)]
+    words: Vec<String>,
+    /// Only those of this process.
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// How long to watch.
+    #[arg(long = "for", value_name = "TIME", default_value = "10s")]
+    span: Nanos,
+    /// Time between two looks [default: 100ms, longer where there are very many connections].
+    #[arg(long, value_name = "TIME")]
+    every: Option<Nanos>,
+    /// Go on, with an answer every so long as --for says, until Ctrl-C.
+    #[arg(long, conflicts_with = "program")]
+    watch: bool,
+    /// Another network namespace: a name, a pid in it, or 'all'.
+    #[arg(long, value_name = "NAME|PID|all")]
+    netns: Option<String>,
+    /// Rate of the path's slowest link, IP packets counted, where you know it.
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// Do what can be done here on the living connections, until Ctrl-C; it is taken back then, and also after a kill
+    /// (root).
+    #[arg(long, conflicts_with_all = ["watch", "program"])]
+    fix: bool,
+    /// With and without the remedy in random order: the difference with its interval (with --fix; takes about five times
+    /// --for and more).
+    #[arg(long, requires = "fix")]
+    prove: bool,
+    /// Everything as JSON: one object, with --watch one per line.
+    #[arg(long)]
+    json: bool,
+    /// Print the catalogue of causes.
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// A program to run, and to watch to its end.
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    if args.list {
+        show::catalogue();
+        return Ok(());
+    }
+    args.check()?;
+    if let Some(files) = args.captures()? {
+        return capture::run(&files, args);
+    }
+    let stop = stop::flag().context("catch signals")?;
+    if longfat_host::facts::user_id() == 0 {
+        fix::Fixer::take_back();
+    }
+    if !args.program.is_empty() {
+        return program::run(args, &stop);
+    }
+    let mut watch = Watch::new(args.chosen()?, args);
+    loop {
+        let is_over = watch.run(args.span.into(), &stop)?;
+        show::answer(&watch, args)?;
+        if args.fix && !is_over {
+            return mend::run(args, &watch, &stop);
+        }
+        if !args.watch || is_over {
+            return Ok(());
+        }
+        watch.begin_again();
+    }
+}
+
+/// Shortest and longest watch that makes sense.
+const SHORTEST: Nanos = Nanos(500_000_000);
+const LONGEST: Nanos = Nanos(86_400_000_000_000);
+/// Least time between two looks: the kernel's clocks tick every 1 to 10 ms.
+const LEAST_EVERY: Nanos = Nanos(10_000_000);
+
+impl Args {
+    fn check(&self) -> anyhow::Result<()> {
+        if !(SHORTEST..=LONGEST).contains(&self.span) {
+            bail!("--for {} is out of range: {SHORTEST} to {LONGEST}", self.span);
+        }
+        if let Some(every) = self.every
+            && !(LEAST_EVERY..=Nanos(self.span.0 / 2)).contains(&every)
+        {
+            bail!("--every {every} is out of range: {LEAST_EVERY} to half of --for");
+        }
+        if self.rate.is_some_and(|rate| rate.0 < 1000) {
+            bail!("--rate {} is out of range: 1kbit and more", self.rate.unwrap_or(Rate(0)));
+        }
+        let is_program = !self.program.is_empty();
+        if is_program && (self.pid.is_some() || self.netns.is_some()) {
+            bail!("--pid and --netns choose living connections: leave them out before '-- PROGRAM'");
+        }
+        Ok(())
+    }
+
+    fn assumed(&self) -> Assumed {
+        Assumed { path_rate: self.rate }
+    }
+
+    fn filter(&self) -> anyhow::Result<Filter> {
+        Ok(self.words.join(" ").parse()?)
+    }
+
+    fn chosen(&self) -> anyhow::Result<Chosen> {
+        let scope: Scope = match self.netns.as_deref().map(str::parse) {
+            Some(Ok(scope)) => scope,
+            _ => Scope::Own,
+        };
+        Ok(Chosen { scope, filter: self.filter()?, pid: self.pid })
+    }
+
+    /// The words, where they name files: a file that is there, or what ends like a capture, is one.
+    fn captures(&self) -> anyhow::Result<Option<Vec<PathBuf>>> {
+        let is_capture = |word: &String| {
+            let ends = [".pcap", ".pcapng", ".pcap.gz", ".pcapng.gz", ".pcap.zst", ".pcapng.zst", ".cap"];
+            ends.iter().any(|end| word.ends_with(end)) || std::path::Path::new(word).is_file()
+        };
+        let count = self.words.iter().filter(|word| is_capture(word)).count();
+        if count == 0 || Filter::begins_with(&self.words[0]) {
+            return Ok(None);
+        }
+        if let Some(other) = self.words.iter().find(|word| !is_capture(word)) {
+            bail!("'{other}' is no file: give captures, or a filter, not both");
+        }
+        if self.pid.is_some() || self.watch || self.fix || !self.program.is_empty() {
+            bail!(
+                "a capture has no processes and has ended: leave out --pid, --watch, --fix and '-- PROGRAM'"
+            );
+        }
+        Ok(Some(self.words.iter().map(PathBuf::from).collect()))
+    }
+}

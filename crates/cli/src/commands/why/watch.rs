@@ -1,0 +1,269 @@
+//! Living connections, looked at again and again.
+
+use super::Args;
+use crate::output;
+use longfat_kernel::tcb::{Connection, Filter, Finder, Look, Place, Scope, State};
+use longfat_why::{Memory, Verdict, divide, judge};
+use std::{
+    collections::{HashMap, HashSet},
+    io::IsTerminal as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Which connections.
+pub struct Chosen {
+    /// Where.
+    pub scope: Scope,
+    /// By the filter.
+    pub filter: Filter,
+    /// By a process.
+    pub pid: Option<u32>,
+}
+
+impl Chosen {
+    fn matches(&self, connection: &Connection) -> bool {
+        let pid = connection.process.as_ref().map(|process| process.pid as u32);
+        let is_of_process = self.pid.is_none_or(|wanted| pid == Some(wanted));
+        connection.state != State::LISTEN && connection.info.is_some() && is_of_process
+    }
+}
+
+/// One connection being watched.
+pub struct Watched {
+    /// As it was last seen.
+    pub connection: Connection,
+    /// Everything seen of it.
+    pub looks: Vec<longfat_why::Look>,
+}
+
+impl Watched {
+    /// What holds it; `None` when it was seen once only.
+    pub fn verdict(&self, args: &Args) -> Option<Verdict> {
+        judge(&self.looks, &args.assumed())
+    }
+
+    fn see(&mut self, found: &Connection, began: Instant) {
+        self.connection.state = found.state;
+        if let Some(look) = taken(found, began) {
+            self.add(look);
+        }
+    }
+
+    fn add(&mut self, look: longfat_why::Look) {
+        if self.looks.len() >= MOST_LOOKS {
+            let mut number = 0;
+            self.looks.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+        }
+        self.looks.push(look);
+    }
+}
+
+/// Looks kept of a connection; of more, every other one goes: what is told of the time between two does not suffer.
+const MOST_LOOKS: usize = 2048;
+/// Looks at new connections, which ask for processes, come this often at the most.
+const NEW_EVERY: Duration = Duration::from_secs(1);
+/// The same for a program of one's own, whose connections may be short.
+const NEW_OF_PROGRAM_EVERY: Duration = Duration::from_millis(200);
+/// Up to so many connections are asked for one by one: to ask for all makes the kernel go through its whole table.
+const ONE_BY_ONE: usize = 200;
+/// Time between two looks, unless looking takes more than a hundredth of it.
+const EVERY: Duration = Duration::from_millis(100);
+const LOOKING_ONE_IN: u32 = 100;
+/// How soon a signal is answered.
+const NAP: Duration = Duration::from_millis(50);
+
+/// A watch of the connections chosen.
+pub struct Watch {
+    /// By cookie.
+    pub watched: HashMap<u64, Watched>,
+    chosen: Chosen,
+    every: Option<Duration>,
+    last_new: Option<Instant>,
+    finders: HashMap<Arc<str>, Finder>,
+    start: Instant,
+}
+
+impl Watch {
+    /// Nothing is looked at yet.
+    pub fn new(chosen: Chosen, args: &Args) -> Watch {
+        Watch {
+            watched: HashMap::new(),
+            chosen,
+            every: args.every.map(Duration::from),
+            last_new: None,
+            finders: HashMap::new(),
+            start: Instant::now(),
+        }
+    }
+
+    /// Looks for so long; whether it was asked to end, or nothing is left to look at.
+    pub fn run(&mut self, span: Duration, stop: &AtomicBool) -> anyhow::Result<bool> {
+        let end = Instant::now() + span;
+        let shows = std::io::stderr().is_terminal();
+        while !stop.load(Ordering::Relaxed) {
+            let took = self.look()?;
+            if shows {
+                let left = end.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
+                output::show_progress(&format!("{} connections, {left:.0} s to go", self.watched.len()));
+            }
+            if Instant::now() >= end {
+                break;
+            }
+            self.wait(took, end, stop);
+        }
+        if shows {
+            output::show_progress(&" ".repeat(40));
+            output::show_progress("");
+        }
+        Ok(stop.load(Ordering::Relaxed))
+    }
+
+    /// The last look of one stretch is the first of the next.
+    pub fn begin_again(&mut self) {
+        let last_us = self.watched.values().filter_map(|one| one.looks.last()).map(|look| look.time_us).max();
+        self.watched.retain(|_, one| one.looks.last().map(|look| look.time_us) == last_us);
+        for one in self.watched.values_mut() {
+            one.looks.drain(..one.looks.len() - 1);
+        }
+    }
+
+    fn wait(&self, took: Duration, end: Instant, stop: &AtomicBool) {
+        let every = self.every.unwrap_or_else(|| EVERY.max(took * LOOKING_ONE_IN));
+        let until = end.min(Instant::now() + every.saturating_sub(took));
+        while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+            thread::sleep(NAP.min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    /// One look at all of them, and now and then at new ones; how long it took.
+    pub fn look(&mut self) -> anyhow::Result<Duration> {
+        let start = Instant::now();
+        if self.last_new.is_none_or(|last| last.elapsed() >= NEW_EVERY) {
+            self.look_for_new()?;
+            self.last_new = Some(Instant::now());
+        }
+        if self.watched.len() <= ONE_BY_ONE {
+            self.look_one_by_one()?
+        } else {
+            self.look_at_all()?
+        }
+        Ok(start.elapsed())
+    }
+
+    fn look_one_by_one(&mut self) -> anyhow::Result<()> {
+        let began = self.start;
+        for one in self.watched.values_mut() {
+            let Some(finder) = self.finders.get(&one.connection.netns) else { continue };
+            if let Some(found) = finder.find(&one.connection)? {
+                one.see(&found, began);
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_all(&mut self) -> anyhow::Result<()> {
+        let look = Look { scope: self.chosen.scope.clone(), ..Look::default() };
+        let (began, watched) = (self.start, &mut self.watched);
+        look.each(|connection| {
+            if let Some(one) = watched.get_mut(&connection.cookie) {
+                one.see(&connection, began);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The namespaces it looks into.
+    pub fn places(&self) -> anyhow::Result<Vec<Place>> {
+        Ok(self.chosen.scope.places()?)
+    }
+
+    /// Namespaces are entered once, to be asked from outside later.
+    fn open_finders(&mut self) -> anyhow::Result<()> {
+        for place in self.chosen.scope.places()? {
+            if !self.finders.contains_key(&place.label)
+                && let Some(finder) = place.run(Finder::open)
+            {
+                self.finders.insert(Arc::clone(&place.label), finder?);
+            }
+        }
+        Ok(())
+    }
+
+    fn look_for_new(&mut self) -> anyhow::Result<()> {
+        self.open_finders()?;
+        let look =
+            Look { scope: self.chosen.scope.clone(), filter: self.chosen.filter.clone(), processes: true };
+        for connection in look.take()? {
+            if self.chosen.matches(&connection) {
+                self.watch(connection);
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of a program, as it opens them.
+    pub fn look_at(&mut self, pids: &HashSet<i32>) -> anyhow::Result<()> {
+        if self.last_new.is_none_or(|last| last.elapsed() >= NEW_OF_PROGRAM_EVERY) {
+            self.open_finders()?;
+            let look = Look { filter: self.chosen.filter.clone(), processes: true, ..Look::default() };
+            for connection in look.take()? {
+                let pid = connection.process.as_ref().map(|process| process.pid);
+                if pid.is_some_and(|pid| pids.contains(&pid)) && self.chosen.matches(&connection) {
+                    self.watch(connection);
+                }
+            }
+            self.last_new = Some(Instant::now());
+        }
+        self.look_one_by_one()
+    }
+
+    fn watch(&mut self, connection: Connection) {
+        self.watched.entry(connection.cookie).or_insert_with(|| Watched { connection, looks: Vec::new() });
+    }
+
+    /// Each with its verdict, the one that carries most first. Of two ends on this host, the one that sends answers for both.
+    pub fn verdicts(&self, args: &Args) -> Vec<(&Watched, Verdict)> {
+        let ends: HashSet<_> =
+            self.watched.values().map(|one| (one.connection.local, one.connection.remote)).collect();
+        let is_mirrored = |one: &Watched, verdict: &Verdict| {
+            let only_receives =
+                verdict.first().is_some_and(|share| share.cause == longfat_why::Cause::OtherEndSends);
+            only_receives && ends.contains(&(one.connection.remote, one.connection.local))
+        };
+        let judged = self.watched.values().filter_map(|one| Some((one, one.verdict(args)?)));
+        let mut found: Vec<_> = judged.filter(|(one, verdict)| !is_mirrored(one, verdict)).collect();
+        found.sort_by(|(a, x), (b, y)| {
+            y.figures
+                .rate_bps
+                .total_cmp(&x.figures.rate_bps)
+                .then(a.connection.remote.cmp(&b.connection.remote))
+        });
+        found
+    }
+}
+
+/// What a verdict needs of one look.
+fn taken(connection: &Connection, began: Instant) -> Option<longfat_why::Look> {
+    let memory = connection.memory.unwrap_or_default();
+    Some(divide::Look {
+        time_us: began.elapsed().as_micros() as u64,
+        info: connection.info?,
+        memory: Memory {
+            rcvbuf_bytes: memory.rcvbuf_bytes,
+            sndbuf_bytes: memory.sndbuf_bytes,
+            send_queued_bytes: memory.send_queued_bytes,
+            below_tcp_bytes: memory.below_tcp_bytes,
+        },
+        receive_queue_bytes: connection.receive_queue_bytes,
+        paces: connection.cc.is_some_and(|cc| cc.as_str().contains("bbr")),
+        clamp_segments: None,
+    })
+}

@@ -1,0 +1,343 @@
+//! `longfat why` against connections whose cause this test makes, over an emulated path.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod patience;
+
+use longfat_host::{Lease, Namespace, interface, socket, sysctl};
+use patience::eventually;
+use serde_json::Value;
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::AsFd,
+    process::{Child, Command, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+const LONGFAT: &str = env!("CARGO_BIN_EXE_longfat");
+
+/// sender - path - receiver, 20 Mbit/s and 20 ms of round trip.
+struct Bed {
+    sender: Namespace,
+    receiver: Namespace,
+    path: Child,
+    over: Arc<AtomicBool>,
+    _plan: tempfile::NamedTempFile,
+    _lease: Lease,
+}
+
+const PATH: &str = "rate = \"20Mbit\"\ndelay = \"10ms\"\nqueue = { limit = \"100KB\" }\n";
+
+impl Bed {
+    fn new(tag: &str) -> Bed {
+        let lease =
+            Lease::take(&format!("wy{}-{tag}", std::process::id())).expect("root and iproute2 are needed");
+        let [sender, path, receiver] = ["s", "p", "r"].map(|name| lease.namespace(name).unwrap());
+        let end = |namespace, name| interface::End { namespace, name };
+        for (host, device, address) in
+            [(&sender, "left", "10.78.0.1/24"), (&receiver, "right", "10.78.0.2/24")]
+        {
+            interface::veth(end(host, "eth0"), end(&path, device), 1500).unwrap();
+            host.ip(&["addr", "add", address, "dev", "eth0"]).unwrap();
+            longfat_link::driver::prepare_host_end(host, "eth0").unwrap();
+            host.run(|| sysctl::write("net.ipv4.tcp_no_metrics_save", "1")).unwrap().unwrap();
+        }
+        let mut plan = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        plan.write_all(PATH.as_bytes()).unwrap();
+        let mut drive = path.command(LONGFAT);
+        drive.args(["link", "drive", "--a", "left", "--b", "right", "--plan", plan.path().to_str().unwrap()]);
+        let mut child = drive.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("ready"), "{line}");
+        let over = Arc::new(AtomicBool::new(false));
+        Bed { sender, receiver, path: child, over, _plan: plan, _lease: lease }
+    }
+
+    /// A connection whose listener and client are prepared before they speak.
+    fn connect(
+        &self,
+        server: impl Fn(&TcpListener) + Send,
+        client: impl Fn(&TcpStream) + Send,
+    ) -> (TcpStream, TcpStream) {
+        let listener = self.receiver.run(|| TcpListener::bind("10.78.0.2:0")).unwrap().unwrap();
+        server(&listener);
+        let to: SocketAddr = listener.local_addr().unwrap();
+        let near = self.sender.run(|| TcpStream::connect(to)).unwrap().unwrap();
+        socket::set_cc(&near, "cubic").unwrap();
+        client(&near);
+        (near, listener.accept().unwrap().0)
+    }
+
+    /// Does it again and again until the test is over, or the other end has gone.
+    fn again(&self, mut step: impl FnMut() -> std::io::Result<()> + Send + 'static) {
+        let over = Arc::clone(&self.over);
+        thread::spawn(move || while !over.load(Ordering::Relaxed) && step().is_ok() {});
+    }
+
+    fn stream(&self, mut near: TcpStream, mut far: TcpStream) {
+        let mut got = vec![0; 65_536];
+        self.again(move || near.write_all(&[7; 65_536]));
+        self.again(move || match far.read(&mut got)? {
+            0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        });
+    }
+
+    fn why(&self, args: &[&str]) -> Command {
+        let mut command = self.sender.command(LONGFAT);
+        command.arg("why").args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// What is said of the only connection after three seconds.
+    fn answer(&self, args: &[&str]) -> Value {
+        let output = self.why(&[args, &["--json", "--for", "3s"]].concat()).output().unwrap();
+        let found = json(&output);
+        assert_eq!(found["connections"].as_array().unwrap().len(), 1, "{found}");
+        found["connections"][0].clone()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let _ = self.path.kill();
+        let _ = self.path.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The first cause, and that all of them make up the time.
+fn first(connection: &Value) -> &str {
+    let causes = connection["causes"].as_array().unwrap();
+    let sum: u64 = causes.iter().map(|cause| cause["time_us"].as_u64().unwrap()).sum();
+    assert_eq!(sum, connection["elapsed_us"].as_u64().unwrap(), "a gap or an overlap: {connection}");
+    causes[0]["cause"].as_str().unwrap()
+}
+
+fn nothing<T>(_: &T) {}
+
+#[test]
+fn a_program_that_gives_nothing_is_not_the_networks_fault() {
+    let bed = Bed::new("idle");
+    let (mut near, far) = bed.connect(nothing, nothing);
+    bed.again(move || {
+        thread::sleep(Duration::from_millis(50));
+        near.write_all(&[7; 5_000])
+    });
+    let mut far_reads = far;
+    bed.again(move || far_reads.read(&mut [0; 65_536]).map(drop));
+    let found = bed.answer(&["dst 10.78.0.2"]);
+    assert_eq!(first(&found), "program_idle", "{found}");
+    assert_eq!(found["remedies"].as_array().unwrap().len(), 0, "{found}");
+}
+
+#[test]
+fn turns_of_a_round_trip_are_told_as_such_at_either_end() {
+    let bed = Bed::new("turns");
+    let (mut near, mut far) = bed.connect(nothing, nothing);
+    bed.again(move || {
+        near.write_all(&[7; 300])?;
+        near.read_exact(&mut [0; 800])
+    });
+    bed.again(move || {
+        far.read_exact(&mut [0; 300])?;
+        far.write_all(&[7; 800])
+    });
+    let found = bed.answer(&["dst 10.78.0.2"]);
+    assert_eq!(first(&found), "answer_awaited", "{found}");
+}
+
+#[test]
+fn a_small_receive_buffer_is_the_kernels_own_word_and_has_a_price() {
+    let bed = Bed::new("rcvbuf");
+    let small =
+        |listener: &TcpListener| socket::set_option(&listener.as_fd(), 1, libc::SO_RCVBUF, 8_000).unwrap();
+    let (near, far) = bed.connect(small, nothing);
+    bed.stream(near, far);
+    let found = bed.answer(&["dst 10.78.0.2", "--rate", "20Mbit"]);
+    assert_eq!(first(&found), "receive_window", "{found}");
+    let cause = &found["causes"][0];
+    assert_eq!(cause["basis"], "kernel");
+    let rate = found["figures"]["rate_bps"].as_f64().unwrap();
+    let without = &cause["without"];
+    assert!(without["least_bps"].as_f64().unwrap() > 1.5 * rate, "{found}");
+    // A full path of 20 Mbit/s carries 19.3 of payload.
+    assert!(without["most_bps"].as_f64().unwrap() <= 19.4e6, "{found}");
+    assert!(found["remedies"][0]["command"].as_str().unwrap().contains("net.ipv4.tcp_rmem"), "{found}");
+}
+
+#[test]
+fn a_program_that_does_not_read_is_seen_at_its_own_end() {
+    let bed = Bed::new("reader");
+    let (mut near, mut far) = bed.connect(nothing, nothing);
+    bed.again(move || near.write_all(&[7; 65_536]));
+    bed.again(move || {
+        thread::sleep(Duration::from_millis(200));
+        far.read(&mut [0; 4_096]).map(drop)
+    });
+    // Its buffer fills, and grows, first.
+    thread::sleep(Duration::from_secs(4));
+    let output = {
+        let mut why = bed.receiver.command(LONGFAT);
+        why.args(["why", "--json", "--for", "3s", "dst 10.78.0.1"]).output().unwrap()
+    };
+    let found = json(&output);
+    assert_eq!(first(&found["connections"][0]), "slow_reader", "{found}");
+    let at_sender = bed.answer(&["dst 10.78.0.2"]);
+    assert_eq!(first(&at_sender), "slow_reader", "{at_sender}");
+}
+
+#[test]
+fn a_rate_that_the_program_set_is_named() {
+    let bed = Bed::new("paced");
+    let (near, far) = bed.connect(nothing, |near| socket::set_pacing_rate(near, Some(4_000_000)).unwrap());
+    bed.stream(near, far);
+    let found = bed.answer(&["dst 10.78.0.2"]);
+    assert_eq!(first(&found), "pacing", "{found}");
+}
+
+/// A stream whose congestion window may not exceed eight segments.
+fn clamped(bed: &Bed) -> u16 {
+    let (near, far) = bed.connect(nothing, nothing);
+    let port = near.local_addr().unwrap().port();
+    bed.stream(near, far);
+    let mut set = bed.sender.command(LONGFAT);
+    let set = set
+        .args(["tcb", "set", "dst 10.78.0.2", "clamp=8", "cwnd=8", "ssthresh=8", "--yes"])
+        .output()
+        .unwrap();
+    assert!(set.status.success(), "{}{}", text(&set.stdout), text(&set.stderr));
+    port
+}
+
+fn cwnd(bed: &Bed) -> u64 {
+    let mut list = bed.sender.command(LONGFAT);
+    let found = list.args(["tcb", "list", "--json", "dst 10.78.0.2"]).output().unwrap();
+    json(&found)[0]["cwnd_segments"].as_u64().unwrap()
+}
+
+#[test]
+fn a_remedy_holds_until_the_end_and_is_taken_back_also_after_a_kill() {
+    let bed = Bed::new("fix");
+    clamped(&bed);
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let mut fix = bed.why(&["dst 10.78.0.2", "--for", "1s", "--fix"]).spawn().unwrap();
+        eventually("the window grows beyond its bound", || cwnd(&bed) > 16);
+        // SAFETY: the child has not been waited for, so its pid is its own.
+        assert_eq!(unsafe { libc::kill(fix.id() as i32, signal) }, 0);
+        fix.wait().unwrap();
+        if signal == libc::SIGKILL {
+            assert!(cwnd(&bed) > 16, "nobody has taken it back yet");
+            let next = bed.why(&["dst 10.78.0.2", "--for", "500ms"]).output().unwrap();
+            assert!(text(&next.stderr).contains("of a run that was killed"), "{}", text(&next.stderr));
+        }
+        eventually("the bound is back", || cwnd(&bed) <= 8);
+    }
+}
+
+#[test]
+fn a_remedy_is_proven_by_turning_it_on_and_off() {
+    let bed = Bed::new("prove");
+    clamped(&bed);
+    let output =
+        bed.why(&["dst 10.78.0.2", "--for", "2s", "--rate", "20Mbit", "--fix", "--prove"]).output().unwrap();
+    let said = text(&output.stdout).replace("\n  ", " ");
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(
+        said.contains("cwnd_clamp") && said.contains("6 pairs): it helps"),
+        "{said}{}",
+        text(&output.stderr)
+    );
+    eventually("the bound is back", || cwnd(&bed) <= 8);
+}
+
+#[test]
+fn a_program_is_watched_with_its_children_to_its_end_and_its_exit_code_is_kept() {
+    let bed = Bed::new("program");
+    let listener = bed.receiver.run(|| TcpListener::bind("10.78.0.2:0")).unwrap().unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let (mut far, _) = listener.accept().unwrap();
+        std::io::copy(&mut far, &mut std::io::sink())
+    });
+    let child = format!("exec 3<>/dev/tcp/10.78.0.2/{port}; head -c 3000000 /dev/zero >&3; sleep 1");
+    let script = format!("bash -c '{child}' & wait; exit 7");
+    let output = bed.why(&["--json", "--", "bash", "-c", &script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let connections = found["connections"].as_array().unwrap();
+    assert_eq!(connections.len(), 1, "{found}");
+    assert!(connections[0]["remote"].as_str().unwrap().ends_with(&port.to_string()), "{found}");
+    first(&connections[0]);
+}
+
+#[test]
+fn a_capture_is_answered_with_the_same_causes() {
+    let bed = Bed::new("capture");
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("small.pcapng");
+    let mut capture = bed.sender.command(LONGFAT);
+    capture.args(["capture", "-i", "eth0", "-o", file.to_str().unwrap(), "tcp"]);
+    let mut capture = capture.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the capture has begun", || file.exists());
+    thread::sleep(Duration::from_millis(500));
+    let small =
+        |listener: &TcpListener| socket::set_option(&listener.as_fd(), 1, libc::SO_RCVBUF, 8_000).unwrap();
+    let (near, far) = bed.connect(small, nothing);
+    bed.stream(near, far);
+    thread::sleep(Duration::from_secs(3));
+    // SAFETY: the child has not been waited for, so its pid is its own.
+    assert_eq!(unsafe { libc::kill(capture.id() as i32, libc::SIGINT) }, 0);
+    capture.wait().unwrap();
+    let output = bed.why(&["--json", file.to_str().unwrap()]).output().unwrap();
+    let found = json(&output);
+    assert_eq!(first(&found["connections"][0]), "receive_window", "{found}");
+    assert_eq!(found["connections"][0]["causes"][0]["basis"], "capture");
+}
+
+#[test]
+fn many_connections_are_told_by_cause() {
+    let lease = Lease::take(&format!("wy{}-many", std::process::id())).unwrap();
+    let host = lease.namespace("h").unwrap();
+    let listener = host.run(|| TcpListener::bind("127.0.0.1:0")).unwrap().unwrap();
+    let to = listener.local_addr().unwrap();
+    let open = || (0..60).map(|_| TcpStream::connect(to).unwrap()).collect::<Vec<_>>();
+    let _clients = host.run(open).unwrap();
+    let output = host.command(LONGFAT).args(["why", "--for", "500ms"]).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(said.starts_with("120 connections\n") && said.lines().count() < 12, "{said}");
+    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+}
+
+#[test]
+fn wrong_words_are_named_with_the_mend_and_exit_code_2() {
+    let said = |args: &[&str]| {
+        let output = Command::new(LONGFAT).arg("why").args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    };
+    assert!(said(&["dst", "10.0.0.0/8", "and", "cwdn", ">", "5"]).contains("did you mean 'cwnd'?"));
+    assert!(said(&["no-such.pcapng"]).contains("no-such.pcapng"));
+    assert!(said(&["--for", "1ms", "ipv4"]).contains("--for 1ms is out of range: 500ms to"));
+    assert!(said(&["--every", "9s", "ipv4"]).contains("half of --for"));
+    assert!(said(&["--", "no-such-program"]).contains("start 'no-such-program'"));
+    assert!(said(&["ipv4", "--netns", "no-such"]).contains("'no-such'"));
+    let listed = Command::new(LONGFAT).args(["why", "--list"]).output().unwrap();
+    assert!(text(&listed.stdout).contains("receive_window"));
+}

@@ -1,0 +1,182 @@
+//! The same causes from a capture: what limited each direction, and what the findings of `analyze` say of why.
+
+use crate::{
+    cause::{Basis, Cause},
+    judge::{Assumed, Figures, Share, Verdict},
+    price,
+};
+use longfat_analyze::{
+    findings::{Finding, Kind},
+    flow::report::{DirectionReport, FlowReport},
+};
+
+/// One direction of a flow, judged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Direction {
+    /// `address:port` of the sender.
+    pub from: String,
+    /// And of the receiver.
+    pub to: String,
+    /// What was found.
+    pub verdict: Verdict,
+}
+
+/// Payload below which a direction is not worth a word.
+const WORTH_BYTES: u64 = 10_000;
+
+/// The directions of a flow that carry something, and that the capture tells enough of.
+pub fn of_flow(flow: &FlowReport, assumed: &Assumed) -> Vec<Direction> {
+    let is_told = |direction: &&DirectionReport| {
+        direction.missing.is_none()
+            && direction.counts.unique_bytes >= WORTH_BYTES
+            && direction.active_s > 0.0
+    };
+    flow.directions.iter().filter(is_told).map(|direction| of_direction(flow, direction, assumed)).collect()
+}
+
+/// Findings of `analyze` as entries of the catalogue.
+pub fn cause_of(kind: Kind) -> Option<Cause> {
+    Some(match kind {
+        Kind::WindowLimited => Cause::ReceiveWindow,
+        Kind::ReceiverStalls | Kind::SillyWindow => Cause::SlowReader,
+        Kind::LfpSyndrome | Kind::Timeouts | Kind::ConnectionDied => Cause::Timeouts,
+        Kind::Bufferbloat => Cause::StandingQueue,
+        Kind::AckCompression | Kind::ReceiverTicks => Cause::Acknowledgements,
+        Kind::Policer => Cause::Policer,
+        Kind::MtuTrouble => Cause::PacketSize,
+        Kind::SenderIdle => Cause::ProgramIdle,
+        Kind::PathChange => Cause::PathChanged,
+        Kind::SpuriousRetransmissions => Cause::Reordering,
+        Kind::Losses | Kind::SackMissing => Cause::AfterLoss,
+        Kind::LostSyns => Cause::LostSyns,
+        Kind::DelayedAckNagle => Cause::Nagle,
+        Kind::EcnMarks => Cause::PathFull,
+        Kind::SenderTicks
+        | Kind::CaptureIncomplete
+        | Kind::Offloads
+        | Kind::InjectedReset
+        | Kind::WrongChecksums
+        | Kind::EcnStripped => return None,
+    })
+}
+
+fn of_direction(flow: &FlowReport, direction: &DirectionReport, assumed: &Assumed) -> Direction {
+    let elapsed_us = (direction.active_s * 1e6) as u64;
+    let found: Vec<&Finding> =
+        flow.findings.iter().filter(|finding| finding.from == direction.from).collect();
+    let limits = &direction.limits;
+    let held = [
+        (limits.application, of_application(flow, direction, &found)),
+        (limits.window, of_window(flow, &found)),
+        (limits.congestion, of_congestion(&found)),
+        (limits.recovery, of_recovery(&found)),
+    ];
+    let mut causes = divided(elapsed_us, held);
+    let figures = figures(direction);
+    price::add(&mut causes, &figures, assumed);
+    Direction {
+        from: direction.from.clone(),
+        to: direction.to.clone(),
+        verdict: Verdict { elapsed_us, causes, figures },
+    }
+}
+
+/// Shares of one are times that sum up to the whole; what the shares leave is unknown.
+fn divided(elapsed_us: u64, held: [(f64, (Cause, String)); 4]) -> Vec<Share> {
+    let mut causes: Vec<Share> = Vec::new();
+    let mut left = elapsed_us;
+    let unknown = (1.0, (Cause::Unknown, "the capture does not tell".to_owned()));
+    for (part, (cause, evidence)) in held.into_iter().chain([unknown]) {
+        let time_us = ((part * elapsed_us as f64) as u64).min(left);
+        left -= time_us;
+        match causes.iter_mut().find(|share| share.cause == cause) {
+            Some(share) => share.time_us += time_us,
+            None if time_us == 0 => {}
+            None => causes.push(Share {
+                cause,
+                time_us,
+                share: 0.0,
+                basis: Basis::Capture,
+                evidence,
+                without: None,
+            }),
+        }
+    }
+    causes.iter_mut().for_each(|share| share.share = share.time_us as f64 / elapsed_us.max(1) as f64);
+    causes.sort_by_key(|share| std::cmp::Reverse(share.time_us));
+    causes
+}
+
+/// The first finding of these kinds, as its cause with its evidence.
+fn first(found: &[&Finding], kinds: &[Kind]) -> Option<(Cause, String)> {
+    let finding = kinds.iter().find_map(|kind| found.iter().find(|finding| finding.kind == *kind))?;
+    Some((cause_of(finding.kind)?, finding.evidence.clone()))
+}
+
+fn of_application(flow: &FlowReport, direction: &DirectionReport, found: &[&Finding]) -> (Cause, String) {
+    if let Some(nagle) = first(found, &[Kind::DelayedAckNagle]) {
+        return nagle;
+    }
+    let back: u64 = flow
+        .directions
+        .iter()
+        .filter(|other| other.from != direction.from)
+        .map(|other| other.counts.unique_bytes)
+        .sum();
+    // As of living connections: what comes back in plenty is answers.
+    if back * 100 > direction.counts.unique_bytes {
+        return (Cause::AnswerAwaited, format!("both ends send, {back} bytes come back"));
+    }
+    (Cause::ProgramIdle, "nothing is sent although both windows have room".to_owned())
+}
+
+fn of_window(flow: &FlowReport, found: &[&Finding]) -> (Cause, String) {
+    if flow.handshake.window_scaling == Some(false) {
+        return (Cause::WindowScaling, "the SYNs agreed on no scale".to_owned());
+    }
+    let told = first(found, &[Kind::ReceiverStalls, Kind::SillyWindow, Kind::WindowLimited]);
+    told.unwrap_or((Cause::ReceiveWindow, "the window is full".to_owned()))
+}
+
+fn of_congestion(found: &[&Finding]) -> (Cause, String) {
+    let kinds = [
+        Kind::Policer,
+        Kind::SpuriousRetransmissions,
+        Kind::Bufferbloat,
+        Kind::EcnMarks,
+        Kind::Losses,
+        Kind::LfpSyndrome,
+    ];
+    first(found, &kinds).unwrap_or((Cause::Unknown, "the congestion window or the send buffer".to_owned()))
+}
+
+fn of_recovery(found: &[&Finding]) -> (Cause, String) {
+    let kinds = [
+        Kind::MtuTrouble,
+        Kind::LfpSyndrome,
+        Kind::ConnectionDied,
+        Kind::Timeouts,
+        Kind::Policer,
+        Kind::SpuriousRetransmissions,
+        Kind::Bufferbloat,
+        Kind::Losses,
+    ];
+    first(found, &kinds).unwrap_or((Cause::AfterLoss, "losses are repaired".to_owned()))
+}
+
+fn figures(direction: &DirectionReport) -> Figures {
+    let us = |value: Option<f64>| value.map_or(0, |us| us as u32);
+    let resent_segments = direction.counts.resent_segments;
+    Figures {
+        rate_bps: direction.throughput_bps.unwrap_or(0.0),
+        least_rtt_us: us(direction.least_rtt_us),
+        rtt_us: us(direction.rtt.map(|rtt| rtt.median_us)),
+        resent_share: direction.retransmissions,
+        resent_segments,
+        needless_segments: direction.spurious_segments,
+        timeouts: Some(direction.timeouts),
+        window_bytes: direction.most_window_bytes.map_or(0, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
+        mss_bytes: direction.largest_payload_bytes.min(65_000),
+        ..Figures::default()
+    }
+}

@@ -1,0 +1,340 @@
+//! Each span between two looks, divided among what held the connection: every microsecond once.
+//!
+//! The kernel's chronographs come first: `tcpi_busy_time` (something is outstanding or waits), and of it
+//! `tcpi_rwnd_limited` and `tcpi_sndbuf_limited`. Time that is not busy is the program's. What is left of the busy
+//! time goes to what the two looks at its ends show: who spoke last, what waits, which window is full.
+
+use longfat_host::socket::TcpInfo;
+
+/// Socket memory, the kernel's bookkeeping included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Receive buffer.
+    pub rcvbuf_bytes: u32,
+    /// Send buffer.
+    pub sndbuf_bytes: u32,
+    /// Held by what waits to be sent or acknowledged.
+    pub send_queued_bytes: u32,
+    /// Handed to this host's queueing discipline or driver, and not on the wire yet.
+    pub below_tcp_bytes: u32,
+}
+
+impl Memory {
+    /// The kernel wakes a writer when a third is free again (sk_stream_is_writeable).
+    fn is_send_buffer_full(&self) -> bool {
+        self.sndbuf_bytes > 0 && u64::from(self.send_queued_bytes) * 3 >= u64::from(self.sndbuf_bytes) * 2
+    }
+}
+
+/// One look at a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Look {
+    /// Any clock that only grows.
+    pub time_us: u64,
+    /// TCP_INFO.
+    pub info: TcpInfo,
+    /// Socket memory.
+    pub memory: Memory,
+    /// Received, not read.
+    pub receive_queue_bytes: u32,
+    /// Whether its congestion control sends by a rate that it finds, not by its window (BBR).
+    pub paces: bool,
+    /// Most the congestion window may be, where that could be asked (BPF).
+    pub clamp_segments: Option<u32>,
+}
+
+/// What holds a connection, as far as a span of time shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hold {
+    /// The program gives nothing.
+    Program,
+    /// The other side owes an answer.
+    Answer,
+    /// The other side sends, this one has nothing to.
+    Receiving,
+    /// Less than a segment waits for an acknowledgement.
+    Nagle,
+    /// The receiver's window.
+    Window,
+    /// The send buffer.
+    Buffer,
+    /// The congestion window, below ssthresh.
+    SlowStart,
+    /// The congestion window.
+    Cwnd,
+    /// The congestion window while a loss is repaired.
+    Repair,
+    /// The retransmission timer.
+    Timeout,
+    /// A pacing rate that was set.
+    Pacing,
+    /// What is below TCP on this host.
+    Host,
+    /// SYNs without an answer.
+    Syn,
+    /// None of these.
+    Unknown,
+}
+
+/// How many there are.
+pub const HOLDS: usize = Hold::Unknown as usize + 1;
+
+/// Time under each [`Hold`], microseconds.
+pub type Spent = [u64; HOLDS];
+
+/// TCP_SYN_SENT of the kernel.
+const SYN_SENT: u8 = 2;
+/// TCP_CA_CWR, TCP_CA_Recovery and TCP_CA_Loss of the kernel.
+const CA_CWR: u8 = 2;
+const CA_RECOVERY: u8 = 3;
+const CA_LOSS: u8 = 4;
+
+/// Who speaks, over a whole watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Talk {
+    /// This end alone sends.
+    Sends,
+    /// The other end alone sends.
+    Receives,
+    /// Both do.
+    Both,
+}
+
+/// A stream that goes one way has less than this part coming back.
+const MOSTLY: u64 = 100;
+
+impl Talk {
+    /// Of the first and last look.
+    pub fn of(first: &TcpInfo, last: &TcpInfo) -> Talk {
+        let sent = last.sent_bytes.saturating_sub(first.sent_bytes);
+        let received = last.received_bytes.saturating_sub(first.received_bytes);
+        match (sent, received) {
+            (sent, received) if sent > MOSTLY * received || received == 0 => Talk::Sends,
+            (sent, received) if received > MOSTLY * sent => Talk::Receives,
+            _ => Talk::Both,
+        }
+    }
+}
+
+/// What one look shows to hold the connection at that moment.
+pub fn at(look: &Look, talk: Talk) -> Hold {
+    let info = &look.info;
+    if info.state == SYN_SENT {
+        return Hold::Syn;
+    }
+    if info.ca_state == CA_LOSS || (info.retransmits > 0 && info.unacked_segments > 0) {
+        return Hold::Timeout;
+    }
+    if info.notsent_bytes == 0 { without_unsent(look, talk) } else { with_unsent(look, talk) }
+}
+
+fn without_unsent(look: &Look, talk: Talk) -> Hold {
+    if look.info.unacked_segments > 0 && look.memory.is_send_buffer_full() {
+        return Hold::Buffer;
+    }
+    without_bytes(look, talk)
+}
+
+/// The program has nothing to send: whose turn it is.
+fn without_bytes(look: &Look, talk: Talk) -> Hold {
+    match talk {
+        Talk::Sends => Hold::Program,
+        Talk::Receives => Hold::Receiving,
+        Talk::Both if look.info.last_data_recv_ms < look.info.last_data_sent_ms => Hold::Program,
+        Talk::Both => Hold::Answer,
+    }
+}
+
+fn with_unsent(look: &Look, talk: Talk) -> Hold {
+    let info = &look.info;
+    let (flight, cwnd) = (info.flight_segments(), info.snd_cwnd_segments);
+    let outstanding = u64::from(info.unacked_segments) * u64::from(info.snd_mss_bytes);
+    if matches!(info.ca_state, CA_RECOVERY | CA_CWR) {
+        return Hold::Repair;
+    }
+    if outstanding + u64::from(info.snd_mss_bytes) > u64::from(info.snd_wnd_bytes) {
+        return Hold::Window;
+    }
+    if is_held_to_a_rate(info) {
+        return Hold::Pacing;
+    }
+    if look.memory.below_tcp_bytes >= 2 * info.snd_mss_bytes && flight + (cwnd / 10).max(2) < cwnd {
+        return Hold::Host;
+    }
+    if flight + deferred(cwnd) >= cwnd {
+        return if cwnd < info.snd_ssthresh_segments { Hold::SlowStart } else { Hold::Cwnd };
+    }
+    if info.notsent_bytes < info.snd_mss_bytes && info.unacked_segments > 0 {
+        // Of a stream the rest of a write waits for the next one: its program's next write comes first.
+        return if talk == Talk::Both { Hold::Nagle } else { Hold::Program };
+    }
+    if look.paces {
+        return Hold::Cwnd;
+    }
+    if look.memory.is_send_buffer_full() { Hold::Buffer } else { Hold::Unknown }
+}
+
+/// Segments for which a sender may wait to send more at once (TSO deferral: a third of the window by default).
+fn deferred(cwnd: u32) -> u32 {
+    (cwnd / 3).max(2)
+}
+
+/// Whether the pacing rate is one that was set (SO_MAX_PACING_RATE).
+pub fn is_held_to_a_rate(info: &TcpInfo) -> bool {
+    let most = info.max_pacing_rate_bytes_per_s;
+    most != 0 && most != u64::MAX && info.pacing_rate_bytes_per_s >= most
+}
+
+fn grown(before: u64, after: u64) -> u64 {
+    after.saturating_sub(before)
+}
+
+/// A program pauses that leaves its connection idle for more than this part of a span.
+const PAUSING_ONE_IN: u64 = 20;
+
+/// Divides the span between two looks; the parts sum up to it exactly.
+pub fn divide(before: &Look, after: &Look, talk: Talk) -> Spent {
+    let mut spent = [0; HOLDS];
+    let elapsed = grown(before.time_us, after.time_us);
+    let (a, b) = (&before.info, &after.info);
+    if a.state == SYN_SENT {
+        spent[Hold::Syn as usize] = elapsed;
+        return spent;
+    }
+    let busy = grown(a.busy_us, b.busy_us).min(elapsed);
+    let window = grown(a.rwnd_limited_us, b.rwnd_limited_us).min(busy);
+    let buffer = grown(a.sndbuf_limited_us, b.sndbuf_limited_us).min(busy - window);
+    let ends = [at(before, talk), at(after, talk)];
+    spent[Hold::Window as usize] += window;
+    spent[Hold::Buffer as usize] += buffer;
+    share(&mut spent, elapsed - busy, ends.map(|hold| idle(hold, talk)));
+    let rest = busy - window - buffer;
+    if timed_out(a, b) {
+        spent[Hold::Timeout as usize] += rest;
+    } else {
+        // Who pauses is not held up by the buffer, however full it is while he sends.
+        let pauses = elapsed - busy > elapsed / PAUSING_ONE_IN;
+        let unless_pausing = |hold: Hold, look| match hold {
+            Hold::Buffer if pauses => without_bytes(look, talk),
+            hold => hold,
+        };
+        divide_rest(&mut spent, rest, [unless_pausing(ends[0], before), unless_pausing(ends[1], after)]);
+    }
+    spent
+}
+
+/// Whether the timer went off and nothing else brought the span on.
+fn timed_out(before: &TcpInfo, after: &TcpInfo) -> bool {
+    let timeouts = after.timeouts().zip(before.timeouts()).map_or(0, |(b, a)| b.saturating_sub(a));
+    timeouts > 0 || (before.ca_state == CA_LOSS && after.ca_state == CA_LOSS)
+}
+
+/// What a moment says of time without anything outstanding.
+fn idle(hold: Hold, talk: Talk) -> Hold {
+    match (hold, talk) {
+        (Hold::Program | Hold::Answer | Hold::Receiving, _) => hold,
+        (_, Talk::Sends) => Hold::Program,
+        (_, Talk::Receives) => Hold::Receiving,
+        (_, Talk::Both) => Hold::Answer,
+    }
+}
+
+fn share(spent: &mut Spent, time_us: u64, between: [Hold; 2]) {
+    spent[between[0] as usize] += time_us / 2;
+    spent[between[1] as usize] += time_us - time_us / 2;
+}
+
+/// Busy time that no chronograph of the kernel claims: a moment whose hold has one says less of it than another.
+fn divide_rest(spent: &mut Spent, rest: u64, ends: [Hold; 2]) {
+    let is_told = |hold: &Hold| !matches!(hold, Hold::Window | Hold::Buffer);
+    match (is_told(&ends[0]), is_told(&ends[1])) {
+        (true, true) => share(spent, rest, ends),
+        (true, false) => share(spent, rest, [ends[0]; 2]),
+        (false, true) => share(spent, rest, [ends[1]; 2]),
+        // A clock claims less than what both moments show: the moments go on.
+        (false, false) => share(spent, rest, ends),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn look(time_us: u64, busy_us: u64, rwnd_limited_us: u64, sndbuf_limited_us: u64) -> Look {
+        let info = TcpInfo { state: 1, busy_us, rwnd_limited_us, sndbuf_limited_us, ..TcpInfo::default() };
+        Look { time_us, info, ..Look::default() }
+    }
+
+    fn any_look() -> impl Strategy<Value = Look> {
+        let words = proptest::collection::vec(any::<u8>(), size_of::<TcpInfo>());
+        (words, any::<u32>(), any::<[u32; 4]>()).prop_map(|(bytes, time_us, memory)| Look {
+            time_us: time_us.into(),
+            info: TcpInfo::from_bytes(&bytes),
+            memory: Memory {
+                sndbuf_bytes: memory[0],
+                send_queued_bytes: memory[1],
+                below_tcp_bytes: memory[2],
+                rcvbuf_bytes: memory[3],
+            },
+            ..Look::default()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_microsecond_has_one_cause_whatever_the_kernel_says(a in any_look(), b in any_look()) {
+            for talk in [Talk::Sends, Talk::Receives, Talk::Both] {
+                let spent = divide(&a, &b, talk);
+                prop_assert_eq!(spent.iter().sum::<u64>(), b.time_us.saturating_sub(a.time_us));
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernels_clocks_come_first() {
+        let spent = divide(&look(0, 0, 0, 0), &look(100_000, 80_000, 50_000, 20_000), Talk::Sends);
+        assert_eq!(spent[Hold::Window as usize], 50_000);
+        assert_eq!(spent[Hold::Buffer as usize], 20_000);
+        assert_eq!(spent[Hold::Program as usize], 30_000);
+    }
+
+    #[test]
+    fn who_spoke_last_waits_for_the_other() {
+        let of = |last_data_sent_ms, last_data_recv_ms| {
+            let info = TcpInfo { state: 1, last_data_sent_ms, last_data_recv_ms, ..TcpInfo::default() };
+            at(&Look { info, ..Look::default() }, Talk::Both)
+        };
+        assert_eq!((of(5, 90), of(90, 5)), (Hold::Answer, Hold::Program));
+    }
+
+    #[test]
+    fn what_waits_tells_the_windows_apart() {
+        let of = |change: fn(&mut TcpInfo)| {
+            let mut info = TcpInfo {
+                state: 1,
+                snd_mss_bytes: 1000,
+                unacked_segments: 30,
+                snd_cwnd_segments: 30,
+                snd_ssthresh_segments: 20,
+                snd_wnd_bytes: 1 << 20,
+                notsent_bytes: 50_000,
+                max_pacing_rate_bytes_per_s: u64::MAX,
+                ..TcpInfo::default()
+            };
+            change(&mut info);
+            at(&Look { info, ..Look::default() }, Talk::Sends)
+        };
+        assert_eq!(of(|_| ()), Hold::Cwnd);
+        assert_eq!(of(|info| info.snd_ssthresh_segments = 31), Hold::SlowStart);
+        assert_eq!(of(|info| info.snd_wnd_bytes = 30_500), Hold::Window);
+        assert_eq!(of(|info| info.ca_state = 3), Hold::Repair);
+        assert_eq!(of(|info| info.ca_state = 4), Hold::Timeout);
+        assert_eq!(of(|info| (info.unacked_segments, info.notsent_bytes) = (1, 200)), Hold::Program);
+        assert_eq!(of(|info| info.notsent_bytes = 0), Hold::Program);
+        let paced = |info: &mut TcpInfo| {
+            (info.max_pacing_rate_bytes_per_s, info.pacing_rate_bytes_per_s) = (5000, 5000);
+        };
+        assert_eq!(of(paced), Hold::Pacing);
+    }
+}

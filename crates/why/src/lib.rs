@@ -1,0 +1,29 @@
+//! Why a connection is slow: looks at its control block, or a capture's flows, in; causes with their share of the time out.
+//! Pure: nothing is looked at, and no clock is read here.
+//!
+//! ```text
+//! Look, Look, … ──▶ divide (what held it, span by span) ──▶ judge (why) ──▶ Verdict ──▶ sentence, price, remedy
+//! FlowReport ─────────────────────────────────────────────▶ capture ─────────▲
+//! ```
+//!
+//! - [`cause`]: the catalogue: every cause, what it means, how it is told apart.
+//! - [`divide`]: each span between two looks, divided without gap or overlap by the kernel's own clocks.
+//! - [`judge`]: why the congestion window or the receiver's window is what it is: from the whole watch.
+//! - [`price`]: the rate without a cause.
+//! - [`remedy`]: what mends it, as commands.
+//! - [`proof`]: whether a remedy was one.
+
+pub mod capture;
+pub mod cause;
+pub mod divide;
+pub mod judge;
+pub mod price;
+pub mod proof;
+pub mod remedy;
+pub mod words;
+
+pub use cause::{Basis, CATALOGUE, Cause, Entry};
+pub use divide::{Hold, Look, Memory};
+pub use judge::{Assumed, Figures, Share, Verdict, judge};
+pub use price::Price;
+pub use remedy::Remedy;
