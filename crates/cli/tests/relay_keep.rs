@@ -251,9 +251,9 @@ fn an_upgrade_in_the_background_returns_when_it_is_done() {
     let mut command = bed.command(&["upgrade", "--background", file.to_str().unwrap()]);
     let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
     assert_eq!(done.code(), Some(0));
+    assert_eq!(service.child.wait().unwrap().code(), Some(0));
     let status = service.ask().unwrap();
     assert!(status.pid != before && status.taken_over == 1, "{status:?}");
-    assert_eq!(service.child.wait().unwrap().code(), Some(0));
     (&client).write_all(b"x").unwrap();
     assert_eq!((&far).read(&mut [0]).unwrap(), 1);
     drop((client, far));

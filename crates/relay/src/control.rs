@@ -70,10 +70,12 @@ impl Control {
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(failed)
     }
 
-    /// Answers until `done`.
+    /// Answers until `done`; whoever asks while a successor takes over is answered by that one.
     pub fn serve(&self, shared: &Shared, done: &AtomicBool) {
         while !done.load(Ordering::Acquire) {
-            if !self.listener.answer(PATIENCE, |question| answer(question, shared)) {
+            if shared.standstill.is_wanted()
+                || !self.listener.answer(PATIENCE, |question| answer(question, shared))
+            {
                 std::thread::sleep(LOOK);
             }
         }
