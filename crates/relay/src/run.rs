@@ -8,7 +8,7 @@ use crate::{
     hold::Hold,
     intercept::{self, Interception},
     metrics,
-    plan::{ConnectionPlan, InterceptPlan},
+    plan::ConnectionPlan,
     queue,
     reload::Standing,
     sampling,
