@@ -38,7 +38,7 @@ impl Limits {
         Limits { bytes: packed_bytes.saturating_mul(100).max(64_000_000), files: 250_000 }
     }
 
-    /// The same with so many bytes.
+    /// Limits with so many bytes.
     pub fn of_bytes(bytes: u64) -> Limits {
         Limits { bytes, ..Limits::of_pack(0) }
     }
@@ -55,7 +55,7 @@ pub enum ArchiveError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// It is cut off, damaged, or something else.
+    /// The pack is cut off, damaged, or something else.
     #[error("{path} is no whole pack of a run or result: {source}")]
     Damaged {
         /// Which.
@@ -63,7 +63,7 @@ pub enum ArchiveError {
         /// What is wrong.
         source: io::Error,
     },
-    /// It would become more than it may.
+    /// The pack would become more than it may.
     #[error(
         "{path} would become more than {} MB or {} files; if that is what it should be, give --max-size", .limits.bytes / 1_000_000, .limits.files
     )]

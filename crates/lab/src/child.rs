@@ -44,7 +44,7 @@ pub struct Child {
 /// Why a program did not do its part.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("{name} cannot be started: {source}")]
     Start {
         /// Which.
@@ -52,24 +52,24 @@ pub enum ChildError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// It ended before its time, or said that it failed.
+    /// The program ended before its time, or said that it failed.
     #[error("{name} ended early ({status}){}", quoted(said))]
     Ended {
         /// Which.
         name: String,
         /// How.
         status: String,
-        /// Its last words.
+        /// Last words of the program.
         said: String,
     },
-    /// It does not become ready.
+    /// The program does not become ready.
     #[error("{name} was not ready within {} s{}", within.as_secs(), quoted(said))]
     NotReady {
         /// Which.
         name: String,
         /// How long it was waited for.
         within: Duration,
-        /// Its last words.
+        /// Last words of the program.
         said: String,
     },
 }
@@ -146,7 +146,7 @@ impl Child {
         }
     }
 
-    /// Its process id.
+    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

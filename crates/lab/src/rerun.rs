@@ -19,13 +19,13 @@ const COLUMNS_SHOWN: usize = 4;
 /// Why a run cannot be made again.
 #[derive(Debug, thiserror::Error)]
 pub enum RerunError {
-    /// Its plan is not the one it was made from.
+    /// The run's plan is not the one it was made from.
     #[error("{path} is not the plan that the run was made from; its manifest says so")]
     OtherPlan {
         /// The plan.
         path: String,
     },
-    /// Its plan names what would be written outside the place given.
+    /// The run's plan names what would be written outside the place given.
     #[error(
         "{path} names {name:?}, which would lead outside the directory or namespace it is given; it is no plan of longfat's"
     )]
@@ -35,7 +35,7 @@ pub enum RerunError {
         /// The name.
         name: String,
     },
-    /// It cannot be read.
+    /// The run cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
 }

@@ -44,13 +44,13 @@ const SPEC_FILE: &str = "experiment.toml";
 pub struct Session<'a> {
     /// The experiment.
     pub experiment: &'a Experiment,
-    /// Its file as it was read.
+    /// Text of the experiment file as it was read.
     pub text: &'a str,
     /// Who carries the runs out.
     pub backend: Backend,
     /// Every run of the experiment, in order.
     pub all: &'a [Plan],
-    /// Those to make, in order.
+    /// Plans of the runs to make, in order.
     pub plans: &'a [Plan],
     /// Where the result goes. What it holds of the same plans already is not made again.
     pub directory: &'a Path,
@@ -83,14 +83,14 @@ pub enum Event<'a> {
         /// From 1.
         attempt: u32,
     },
-    /// It goes on.
+    /// The run goes on.
     Ticks {
         /// Which, from 0.
         index: usize,
         /// How far it is.
         tick: Tick,
     },
-    /// It has ended.
+    /// The run has ended.
     Ends {
         /// Which, from 0.
         index: usize,
@@ -98,7 +98,7 @@ pub enum Event<'a> {
         attempt: u32,
         /// What it came to.
         manifest: &'a RunManifest,
-        /// It will be tried again.
+        /// Whether the run will be tried again.
         again: bool,
     },
 }
@@ -111,7 +111,7 @@ pub enum SessionError {
         "'{run}' was made from another plan ({differences}); choose another directory with -o, or remove that one"
     )]
     Changed {
-        /// Its directory.
+        /// Directory of the run.
         run: String,
         /// What differs.
         differences: String,
@@ -160,13 +160,13 @@ pub enum SessionError {
     /// Nobody said which machines.
     #[error("runs on real hosts need a table that says which machines they are")]
     NoHosts,
-    /// It cannot be simulated.
+    /// The plan cannot be simulated.
     #[error(transparent)]
     Simulation(#[from] SimulationError),
     /// A congestion control could not be had.
     #[error(transparent)]
     Cc(#[from] longfat_kernel::Error),
-    /// It could not be carried out elsewhere.
+    /// The runs could not be carried out elsewhere.
     #[error(transparent)]
     Ray(#[from] RayError),
     /// What came from elsewhere is no whole run.
@@ -179,7 +179,7 @@ pub enum SessionError {
 pub struct Finished {
     /// The result.
     pub result: ResultManifest,
-    /// Its runs.
+    /// Manifests of the runs.
     pub runs: Vec<RunManifest>,
     /// Places of all runs in the order of the experiment, by directory.
     order: BTreeMap<String, usize>,

@@ -9,7 +9,7 @@ pub fn spread(metric: &str, values: &[f64]) -> Option<String> {
     Some(spread_of(metric, &Spread::of(values.iter().copied())?))
 }
 
-/// The same of what was summed up already.
+/// Spread of what was summed up already, for people.
 pub fn spread_of(metric: &str, spread: &Spread) -> String {
     let shown = quantity::of_metric(metric, spread.median);
     if spread.count == 1 {

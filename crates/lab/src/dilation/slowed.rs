@@ -21,7 +21,7 @@ const CLOCKS: [(&str, Option<u64>); 6] = [
 /// The kernel takes no more of these.
 const MOST: [(&str, u64); 2] = [("net.ipv4.tcp_rto_max_ms", 120_000), ("net.ipv4.tcp_min_rtt_wlen", 86_400)];
 
-/// The same run, so many times slower.
+/// Plan of the run, so many times slower.
 pub fn slowed(plan: &Plan) -> Plan {
     let mut slow = plan.clone();
     if !plan.dilation.is_none() {

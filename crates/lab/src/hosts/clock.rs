@@ -27,7 +27,7 @@ impl Exchange {
     }
 }
 
-/// Of several exchanges, that with the least round trip.
+/// Exchange with the least round trip.
 pub fn quickest(exchanges: impl IntoIterator<Item = Exchange>) -> Option<Exchange> {
     exchanges.into_iter().min_by_key(Exchange::round_trip_us)
 }

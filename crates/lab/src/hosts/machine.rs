@@ -49,7 +49,7 @@ pub enum MachineError {
         /// What was said.
         what: String,
     },
-    /// It cannot be talked to, or could not do as asked.
+    /// The machine cannot be talked to, or could not do as asked.
     #[error("host '{host}' (ssh {ssh}): {what}")]
     Failed {
         /// Which host.

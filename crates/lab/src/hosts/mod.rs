@@ -68,7 +68,7 @@ const RAW_FACTOR: f64 = 12.0;
 /// Why a run on real hosts did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum HostsError {
-    /// One of the machines.
+    /// A machine failed.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The senders do not end.
@@ -103,9 +103,9 @@ pub struct Hosts {
 /// Whether they can do it.
 #[derive(Debug)]
 pub enum Entered {
-    /// They wait.
+    /// The machines wait.
     Ready(Hosts),
-    /// They lack something; nothing of theirs was changed.
+    /// Machines lack something; nothing of theirs was changed.
     Lacking(Vec<Missing>),
 }
 

@@ -24,7 +24,7 @@ pub struct Onlook<'a> {
 }
 
 impl<'a> Onlook<'a> {
-    /// Of a run whose flows begin at `start_us`; its records go to `directory`.
+    /// Begins to look at a run whose flows begin at `start_us`; the records go to `directory`.
     pub fn begin(directory: &Path, rebase: Rebase<'a>, start_us: i64) -> Result<Onlook<'a>, HostsError> {
         write_json(&directory.join(START_FILE), &Start { start_us, dilation: Dilation::NONE })?;
         let file = directory.join("so-far.jsonl");

@@ -13,7 +13,7 @@ use std::{
 const EVERY_US: i64 = 250_000;
 /// Series that are told at that distance; of more, each is told as much more seldom.
 const SERIES: usize = 64;
-/// Of what a program has written since, the last so many bytes are looked through.
+/// Bytes that are looked through of what a program has written since.
 const TAIL_BYTES: u64 = 512 << 10;
 
 /// How far each file has been told.
@@ -75,7 +75,7 @@ fn time_us(record: &Record) -> i64 {
     }
 }
 
-/// Of each series the last record of each span of time; intervals of one span are added up.
+/// Last record of each span of time, of each series; intervals of one span are added up.
 fn thin(records: Vec<Record>) -> Vec<Record> {
     let named: Vec<(Series, Record)> =
         records.into_iter().filter_map(|record| Some((series(&record)?, record))).collect();

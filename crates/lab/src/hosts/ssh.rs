@@ -36,10 +36,10 @@ pub enum SshError {
     /// `ssh` cannot be run.
     #[error("ssh cannot be run: {0}")]
     Start(#[from] io::Error),
-    /// It does not connect.
+    /// The machine does not connect.
     #[error("{0}")]
     Refused(String),
-    /// It takes too long.
+    /// The machine takes too long.
     #[error("no connection within {} s", CONNECT_WITHIN.as_secs())]
     TooLate,
     /// A command failed there.

@@ -41,7 +41,7 @@ pub struct Entry {
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {source}")]
     Io {
         /// Which.
@@ -49,7 +49,7 @@ pub enum TableError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// It is no TOML.
+    /// The file is no TOML.
     #[error("{path}: not valid TOML: {source}")]
     Syntax {
         /// Which.
@@ -57,7 +57,7 @@ pub enum TableError {
         /// What is wrong.
         source: Box<toml::de::Error>,
     },
-    /// It says what cannot be.
+    /// The file says what cannot be.
     #[error("{path}: {}", list(problems))]
     Problems {
         /// Which.

@@ -69,14 +69,14 @@ pub enum Ask {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", content = "with", rename_all = "snake_case")]
 pub enum Answer {
-    /// Its monotonic clock.
+    /// Monotonic clock of the machine.
     Clock {
         /// Nanoseconds.
         monotonic_ns: u64,
     },
     /// What it lacks.
     Lacks(Vec<Missing>),
-    /// It is ready; this is what it is like, its counters as they stand.
+    /// The machine is ready; this is what it is like, its counters as they stand.
     Prepared(Box<HostState>),
     /// Done as asked.
     Done,
@@ -91,7 +91,7 @@ pub enum Answer {
     },
     /// Everything has ended.
     Finished {
-        /// Its counters.
+        /// Counters of the machine.
         counters: BTreeMap<String, i64>,
         /// The files that its programs wrote.
         files: Vec<String>,
@@ -103,7 +103,7 @@ pub enum Answer {
     },
     /// A program of the run failed; the next run may well succeed.
     RunFailed(String),
-    /// It could not be done.
+    /// What was asked could not be done.
     Failed(String),
 }
 

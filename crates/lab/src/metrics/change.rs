@@ -4,7 +4,7 @@ use super::{Figures, Window, bytes_within};
 use crate::{plan::Plan, samples::Samples, spec::Protocol};
 use std::collections::BTreeMap;
 
-/// Of the new rate: when a flow counts as using it.
+/// Share of the new rate at which a flow counts as using it.
 const SHARE: f64 = 0.9;
 /// Over at least this long, so that one burst is no rate …
 const SPAN_US: i64 = 500_000;

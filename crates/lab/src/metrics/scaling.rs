@@ -4,9 +4,9 @@ use super::Figures;
 use crate::{plan::Plan, samples::Samples, spec::Protocol};
 use std::collections::BTreeMap;
 
-/// Of what the flight comes to in the end: when it counts as grown.
+/// Share of the final flight at which the flight counts as grown.
 const SHARE: f64 = 0.9;
-/// Of all samples, from the greatest, is passed by so many: what the flight comes to.
+/// Share of all samples, from the greatest on, above the final flight.
 const UPPER: f64 = 0.1;
 
 /// `scaling_us` of each TCP flow (Tamatsukuri 2006): from its start until its flight first reaches nine tenths of what

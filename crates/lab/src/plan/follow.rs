@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 /// A router that announces, and the hosts that follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FollowPlan {
-    /// Its name; the router's in announcements.
+    /// Name of the follow; the router's in announcements.
     pub name: String,
     /// Host that announces.
     pub router: String,

@@ -78,9 +78,9 @@ pub struct Plan {
 /// One host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostPlan {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// It forwards packets.
+    /// Whether the host forwards packets.
     pub forward: bool,
     /// Sysctls set on it: ours, the experiment's, its own.
     pub sysctls: BTreeMap<String, String>,
@@ -107,7 +107,7 @@ pub struct RoutePlan {
 /// One link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CablePlan {
-    /// Its name, also of its interface on both hosts.
+    /// Name of the link, also of its interface on both hosts.
     pub name: String,
     /// Largest IP packet.
     pub mtu_bytes: u32,
@@ -120,18 +120,18 @@ pub struct CablePlan {
 /// One end of a link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndPlan {
-    /// Whose.
+    /// Host that has the interface.
     pub host: String,
-    /// Its IPv4 address.
+    /// IPv4 address of the interface.
     pub ipv4: Ipv4Addr,
-    /// Its IPv6 address.
+    /// IPv6 address of the interface.
     pub ipv6: Ipv6Addr,
 }
 
 /// One relay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RelayPlan {
-    /// Its name in every record.
+    /// Name of the relay in every record.
     pub name: String,
     /// Where it runs.
     pub host: String,
@@ -155,7 +155,7 @@ pub struct RelayPlan {
 /// One flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowPlan {
-    /// Its name in every record.
+    /// Name of the flow in every record.
     pub name: String,
     /// Sending host.
     pub from: String,
@@ -163,7 +163,7 @@ pub struct FlowPlan {
     pub to: String,
     /// Where the receiver listens.
     pub address: IpAddr,
-    /// Its port: one for all flows to a host.
+    /// Port of the receiver: one for all flows to a host.
     pub port: u16,
     /// TCP or UDP.
     pub protocol: Protocol,
@@ -190,7 +190,7 @@ pub struct FlowPlan {
     pub rate_bps: Option<u64>,
     /// Law by which UDP datagrams leave.
     pub arrivals: Arrivals,
-    /// Its seed, where it is random.
+    /// Seed of the arrivals, where they are random.
     pub arrivals_seed: Option<u64>,
     /// Segments per acknowledgement of its receiver, simulated runs only; as the system has it when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,7 +201,7 @@ pub struct FlowPlan {
     pub start_us: u64,
     /// How long it sends at most.
     pub duration_us: u64,
-    /// It ends when so many payload bytes have been sent, all streams together.
+    /// Payload bytes after which the flow ends, all streams together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
 }

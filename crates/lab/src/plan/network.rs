@@ -31,7 +31,7 @@ struct Link<'a> {
 }
 
 impl<'a> Topology<'a> {
-    /// Of a setting; links that do not join two hosts are left out.
+    /// Topology of a setting; links that do not join two hosts are left out.
     pub fn of(setting: &'a Setting) -> Topology<'a> {
         let forwards = setting.hosts.iter().map(|(name, host)| (name.as_str(), host.forward)).collect();
         let link = |(name, cable): (&'a String, &'a crate::spec::CableSpec)| match cable.between.as_slice() {
@@ -41,7 +41,7 @@ impl<'a> Topology<'a> {
         Topology { forwards, links: setting.links.iter().filter_map(link).collect() }
     }
 
-    /// Of a plan.
+    /// Topology of a plan.
     pub fn of_plan(plan: &'a Plan) -> Topology<'a> {
         let forwards = plan.hosts.iter().map(|host| (host.name.as_str(), host.forward)).collect();
         let link = |cable: &'a CablePlan| {

@@ -37,7 +37,7 @@ pub struct Carrier<'a> {
 /// What came of trying a run once.
 enum Attempt {
     Observed(Box<Observed>),
-    /// It failed; the next may well succeed.
+    /// The run failed; the next may well succeed.
     Failed(String),
     /// A person stopped it.
     Interrupted,

@@ -17,7 +17,7 @@ const SHOWN: usize = 5;
 pub(super) struct Kept {
     /// Every run's place in the order of the experiment, by directory.
     pub order: BTreeMap<String, usize>,
-    /// Those that need not be made again, with their place in that order.
+    /// Runs that need not be made again, with their place in that order.
     pub runs: Vec<(usize, Plan, RunManifest)>,
 }
 

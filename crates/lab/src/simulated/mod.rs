@@ -34,7 +34,7 @@ pub enum SimulationError {
         "congestion control '{cc}' has no code here to simulate ({source}); choose another with --set, or run with --backend emulated"
     )]
     Cc {
-        /// Its name.
+        /// Name of the congestion control.
         cc: String,
         /// What there is.
         source: UnknownAlgorithm,
@@ -42,11 +42,11 @@ pub enum SimulationError {
     /// A network parameter that says nothing the simulator understands.
     #[error("host '{host}': sysctl {key} = '{value}' cannot be simulated; it must be {mend}")]
     Sysctl {
-        /// Whose.
+        /// Host with the sysctl.
         host: String,
         /// Which.
         key: &'static str,
-        /// Its value.
+        /// Value of the sysctl.
         value: String,
         /// What it may be.
         mend: &'static str,
