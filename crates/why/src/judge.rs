@@ -370,6 +370,8 @@ const OWN_BURST: f64 = 0.15;
 const OWN_BURST_US: f64 = 2_000.0;
 /// A full path carries about as much all the time: mean over upper decile of what is delivered.
 const STEADY_RATE: f64 = 0.85;
+/// A window that changes by no more than this part, or a segment, stays about the same.
+const STILL: f64 = 0.005;
 /// Where the path is full, what is delivered does not go with the window: its change in the window's upper third against the
 /// lower, as a power of the window's. Windows that differ by less do not tell.
 const FULL_POWER: f64 = 0.4;
@@ -400,7 +402,7 @@ impl Watch<'_> {
                 format!("window of {} segments, ssthresh {}", figures.cwnd_segments, self.ssthresh()),
             );
         }
-        if self.is_still() && self.episodes.is_empty() {
+        if self.is_still(queue_us) && self.episodes.is_empty() {
             return self.of_clamp();
         }
         if hold == Hold::SlowStart && self.episodes.is_empty() && self.doubles() {
@@ -508,10 +510,11 @@ impl Watch<'_> {
     }
 
     /// The window is full and stays the same; of one that a rate decides it says nothing.
-    fn is_still(&self) -> bool {
+    fn is_still(&self, queue_us: f64) -> bool {
         let windows: Vec<f64> = self.bound().map(|look| look.info.snd_cwnd_segments.into()).collect();
         let (least, most) = windows.iter().fold((f64::MAX, 0.0f64), |(a, b), w| (a.min(*w), b.max(*w)));
-        !self.last().paces && windows.len() >= FEW_WINDOWS && most == least
+        let is_about_the_same = most - least <= (STILL * most).max(1.0) && self.is_queueless(queue_us);
+        !self.last().paces && windows.len() >= FEW_WINDOWS && (most == least || is_about_the_same)
     }
 
     fn of_clamp(&self) -> Why {
