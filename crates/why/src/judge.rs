@@ -364,7 +364,7 @@ const POLICED_SCATTER: f64 = 0.03;
 const POLICED_EPISODES: usize = 4;
 const POLICED_PART: f64 = 0.1;
 /// Looks at a full window from which on it can be said to stay the same.
-const FEW_WINDOWS: usize = 5;
+const FEW_WINDOWS: usize = 4;
 /// What a window that leaves at once may wait for itself.
 const OWN_BURST: f64 = 0.15;
 const OWN_BURST_US: f64 = 2_000.0;
@@ -511,8 +511,14 @@ impl Watch<'_> {
 
     /// The window is full and stays the same; of one that a rate decides it says nothing.
     fn is_still(&self, queue_us: f64) -> bool {
-        let windows: Vec<f64> = self.bound().map(|look| look.info.snd_cwnd_segments.into()).collect();
-        let (least, most) = windows.iter().fold((f64::MAX, 0.0f64), |(a, b), w| (a.min(*w), b.max(*w)));
+        let mut windows: Vec<u32> = self.bound().map(|look| look.info.snd_cwnd_segments).collect();
+        windows.sort_unstable();
+        // A tenth at each end may be of a moment between.
+        let tenth = windows.len() / 10;
+        let (Some(least), Some(most)) = (windows.get(tenth), windows.iter().rev().nth(tenth)) else {
+            return false;
+        };
+        let (least, most) = (f64::from(*least), f64::from(*most));
         let is_about_the_same = most - least <= (STILL * most).max(1.0) && self.is_queueless(queue_us);
         !self.last().paces && windows.len() >= FEW_WINDOWS && (most == least || is_about_the_same)
     }
