@@ -350,6 +350,7 @@ const STEADY_TENTHS: u64 = 7;
 /// What was sent again although it had arrived, from which on reordering is what it is.
 const NEEDLESS: f64 = 0.25;
 const NEEDLESS_SEGMENTS: u64 = 3;
+const NEEDLESS_SHARE: f64 = 0.001;
 /// Queueing over the least round trip: a standing queue, and any at all.
 const STANDING: f64 = 0.25;
 const STANDING_US: f64 = 5_000.0;
@@ -384,7 +385,11 @@ impl Watch<'_> {
         let queue =
             || format!("round trip {}, least {}", duration(figures.rtt_us), duration(figures.least_rtt_us));
         let (losses, is_full) = (self.losses(), self.fills_path().unwrap_or_else(|| self.is_rate_steady()));
+        if self.last().clamp_segments.is_some_and(|clamp| self.last().info.snd_cwnd_segments >= clamp) {
+            return self.of_clamp();
+        }
         if figures.resent_segments >= NEEDLESS_SEGMENTS
+            && figures.resent_share >= NEEDLESS_SHARE
             && self.needless() >= NEEDLESS
             && self.saw_reordering()
         {
