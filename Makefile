@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp
+.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp
 
 LONGFAT := target/release/longfat
 
@@ -86,6 +86,9 @@ bench-capture: build ## capture beside tcpdump and dumpcap
 
 bench-avail: build ## available bandwidth: ImTCP beside BBR's estimate and iperf3
 	bench/avail/compare.py
+
+bench-why: build ## causes injected over emulated paths, and which cause longfat why names first: the confusion table
+	bench/why/causes.py --seeds 3
 
 bench-tcb: build ## listing 10,000 connections beside ss; what tracing every ACK costs
 	bench/tcb/list.py

@@ -194,7 +194,7 @@ def look(bed, case, seconds):
         bed.start("s", send, stderr=subprocess.DEVNULL)
         time.sleep(case["warm"] / 2)
         if case.get("tuned"):
-            subprocess.run(bed.inside("s", [bed.program, "tcb", "set", f"dst {RECEIVER}", *case["tuned"], "--yes"]), check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(bed.inside("s", [bed.program, "tcb", "set", f"dst {RECEIVER}", *case["tuned"], "--yes"]), check=False, stdout=subprocess.DEVNULL)
         time.sleep(case["warm"] / 2)
         command = [*why, "--for", f"{seconds}s", f"port {PORT}"]
     done = subprocess.run(bed.inside(case.get("at", "s"), command), capture_output=True, text=True, timeout=120)

@@ -45,7 +45,9 @@ impl Bed {
             interface::veth(end(host, "eth0"), end(&path, device), 1500).unwrap();
             host.ip(&["addr", "add", address, "dev", "eth0"]).unwrap();
             longfat_link::driver::prepare_host_end(host, "eth0").unwrap();
-            host.run(|| sysctl::write("net.ipv4.tcp_no_metrics_save", "1")).unwrap().unwrap();
+            for (key, value) in [("tcp_no_metrics_save", "1"), ("tcp_congestion_control", "reno")] {
+                host.run(|| sysctl::write(&format!("net.ipv4.{key}"), value)).unwrap().unwrap();
+            }
         }
         let mut plan = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
         plan.write_all(PATH.as_bytes()).unwrap();
@@ -69,7 +71,6 @@ impl Bed {
         server(&listener);
         let to: SocketAddr = listener.local_addr().unwrap();
         let near = self.sender.run(|| TcpStream::connect(to)).unwrap().unwrap();
-        socket::set_cc(&near, "cubic").unwrap();
         client(&near);
         (near, listener.accept().unwrap().0)
     }
@@ -216,6 +217,8 @@ fn clamped(bed: &Bed) -> u16 {
     let (near, far) = bed.connect(nothing, nothing);
     let port = near.local_addr().unwrap().port();
     bed.stream(near, far);
+    // Its losses at the beginning are repaired then.
+    thread::sleep(Duration::from_secs(2));
     let mut set = bed.sender.command(LONGFAT);
     let set = set
         .args(["tcb", "set", "dst 10.78.0.2", "clamp=8", "cwnd=8", "ssthresh=8", "--yes"])
@@ -236,7 +239,7 @@ fn a_remedy_holds_until_the_end_and_is_taken_back_also_after_a_kill() {
     let bed = Bed::new("fix");
     clamped(&bed);
     for signal in [libc::SIGTERM, libc::SIGKILL] {
-        let mut fix = bed.why(&["dst 10.78.0.2", "--for", "1s", "--fix"]).spawn().unwrap();
+        let mut fix = bed.why(&["dst 10.78.0.2", "--for", "3s", "--fix"]).spawn().unwrap();
         eventually("the window grows beyond its bound", || cwnd(&bed) > 16);
         // SAFETY: the child has not been waited for, so its pid is its own.
         assert_eq!(unsafe { libc::kill(fix.id() as i32, signal) }, 0);
@@ -293,9 +296,11 @@ fn a_capture_is_answered_with_the_same_causes() {
     let file = place.path().join("small.pcapng");
     let mut capture = bed.sender.command(LONGFAT);
     capture.args(["capture", "-i", "eth0", "-o", file.to_str().unwrap(), "tcp"]);
-    let mut capture = capture.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    eventually("the capture has begun", || file.exists());
-    thread::sleep(Duration::from_millis(500));
+    let mut capture = capture.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(capture.stderr.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert!(line.starts_with("capturing"), "{line}");
     let small =
         |listener: &TcpListener| socket::set_option(&listener.as_fd(), 1, libc::SO_RCVBUF, 8_000).unwrap();
     let (near, far) = bed.connect(small, nothing);

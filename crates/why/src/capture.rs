@@ -67,7 +67,7 @@ fn of_direction(flow: &FlowReport, direction: &DirectionReport, assumed: &Assume
     let limits = &direction.limits;
     let held = [
         (limits.application, of_application(flow, direction, &found)),
-        (limits.window, of_window(flow, &found)),
+        (limits.window, of_window(flow, direction, &found)),
         (limits.congestion, of_congestion(&found)),
         (limits.recovery, of_recovery(&found)),
     ];
@@ -130,11 +130,17 @@ fn of_application(flow: &FlowReport, direction: &DirectionReport, found: &[&Find
     (Cause::ProgramIdle, "nothing is sent although both windows have room".to_owned())
 }
 
-fn of_window(flow: &FlowReport, found: &[&Finding]) -> (Cause, String) {
+/// Part of the time without room for which the window is shut where the program does not read.
+const CLOSED: f64 = 0.2;
+
+fn of_window(flow: &FlowReport, direction: &DirectionReport, found: &[&Finding]) -> (Cause, String) {
     if flow.handshake.window_scaling == Some(false) {
         return (Cause::WindowScaling, "the SYNs agreed on no scale".to_owned());
     }
-    let told = first(found, &[Kind::ReceiverStalls, Kind::SillyWindow, Kind::WindowLimited]);
+    // A small window closes now and then, too: it is the reader's doing where it is closed for a good part of the time.
+    let is_closed = direction.zero_window_s >= CLOSED * direction.limits.window * direction.active_s;
+    let stalls: &[Kind] = if is_closed { &[Kind::ReceiverStalls, Kind::SillyWindow] } else { &[] };
+    let told = first(found, stalls).or_else(|| first(found, &[Kind::WindowLimited]));
     told.unwrap_or((Cause::ReceiveWindow, "the window is full".to_owned()))
 }
 

@@ -350,6 +350,7 @@ const STEADY_TENTHS: u64 = 7;
 /// What was sent again although it had arrived, from which on reordering is what it is.
 const NEEDLESS: f64 = 0.25;
 const NEEDLESS_SEGMENTS: u64 = 3;
+const NEEDLESS_SHARE: f64 = 0.001;
 /// Queueing over the least round trip: a standing queue, and any at all.
 const STANDING: f64 = 0.25;
 const STANDING_US: f64 = 5_000.0;
@@ -364,12 +365,14 @@ const POLICED_SCATTER: f64 = 0.03;
 const POLICED_EPISODES: usize = 4;
 const POLICED_PART: f64 = 0.1;
 /// Looks at a full window from which on it can be said to stay the same.
-const FEW_WINDOWS: usize = 5;
+const FEW_WINDOWS: usize = 4;
 /// What a window that leaves at once may wait for itself.
 const OWN_BURST: f64 = 0.15;
 const OWN_BURST_US: f64 = 2_000.0;
 /// A full path carries about as much all the time: mean over upper decile of what is delivered.
 const STEADY_RATE: f64 = 0.85;
+/// A window that changes by no more than this part, or a segment, stays about the same.
+const STILL: f64 = 0.005;
 /// Where the path is full, what is delivered does not go with the window: its change in the window's upper third against the
 /// lower, as a power of the window's. Windows that differ by less do not tell.
 const FULL_POWER: f64 = 0.4;
@@ -382,7 +385,11 @@ impl Watch<'_> {
         let queue =
             || format!("round trip {}, least {}", duration(figures.rtt_us), duration(figures.least_rtt_us));
         let (losses, is_full) = (self.losses(), self.fills_path().unwrap_or_else(|| self.is_rate_steady()));
+        if self.last().clamp_segments.is_some_and(|clamp| self.last().info.snd_cwnd_segments >= clamp) {
+            return self.of_clamp();
+        }
         if figures.resent_segments >= NEEDLESS_SEGMENTS
+            && figures.resent_share >= NEEDLESS_SHARE
             && self.needless() >= NEEDLESS
             && self.saw_reordering()
         {
@@ -400,7 +407,7 @@ impl Watch<'_> {
                 format!("window of {} segments, ssthresh {}", figures.cwnd_segments, self.ssthresh()),
             );
         }
-        if self.is_still() && self.episodes.is_empty() {
+        if self.is_still(queue_us) && self.episodes.is_empty() {
             return self.of_clamp();
         }
         if hold == Hold::SlowStart && self.episodes.is_empty() && self.doubles() {
@@ -508,10 +515,17 @@ impl Watch<'_> {
     }
 
     /// The window is full and stays the same; of one that a rate decides it says nothing.
-    fn is_still(&self) -> bool {
-        let windows: Vec<f64> = self.bound().map(|look| look.info.snd_cwnd_segments.into()).collect();
-        let (least, most) = windows.iter().fold((f64::MAX, 0.0f64), |(a, b), w| (a.min(*w), b.max(*w)));
-        !self.last().paces && windows.len() >= FEW_WINDOWS && most == least
+    fn is_still(&self, queue_us: f64) -> bool {
+        let mut windows: Vec<u32> = self.bound().map(|look| look.info.snd_cwnd_segments).collect();
+        windows.sort_unstable();
+        // A tenth at each end may be of a moment between.
+        let tenth = windows.len() / 10;
+        let (Some(least), Some(most)) = (windows.get(tenth), windows.iter().rev().nth(tenth)) else {
+            return false;
+        };
+        let (least, most) = (f64::from(*least), f64::from(*most));
+        let is_about_the_same = most - least <= (STILL * most).max(1.0) && self.is_queueless(queue_us);
+        !self.last().paces && windows.len() >= FEW_WINDOWS && (most == least || is_about_the_same)
     }
 
     fn of_clamp(&self) -> Why {

@@ -94,6 +94,9 @@ pub fn run(args: &Args) -> Outcome {
     let mut watch = Watch::new(args.chosen()?, args);
     loop {
         let is_over = watch.run(args.span.into(), &stop)?;
+        if args.fix && fix::Fixer::lacks().is_empty() {
+            watch.ask_bounds()?;
+        }
         show::answer(&watch, args)?;
         if args.fix && !is_over {
             return mend::run(args, &watch, &stop);

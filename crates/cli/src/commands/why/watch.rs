@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::output;
-use longfat_kernel::tcb::{Connection, Filter, Finder, Look, Place, Scope, State};
+use longfat_kernel::tcb::{Connection, Filter, Finder, Look, Place, Scope, Setter, State};
 use longfat_why::{Memory, Verdict, divide, judge};
 use std::{
     collections::{HashMap, HashSet},
@@ -227,6 +227,19 @@ impl Watch {
 
     fn watch(&mut self, connection: Connection) {
         self.watched.entry(connection.cookie).or_insert_with(|| Watched { connection, looks: Vec::new() });
+    }
+
+    /// Asks for what only BPF tells: the bounds of congestion windows.
+    pub fn ask_bounds(&mut self) -> anyhow::Result<()> {
+        let setter = Setter::load()?;
+        for place in self.places()? {
+            for block in setter.look(&place)? {
+                if let Some(look) = self.watched.get_mut(&block.cookie).and_then(|one| one.looks.last_mut()) {
+                    look.clamp_segments = Some(block.clamp_segments);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Each with its verdict, the one that carries most first. Of two ends on this host, the one that sends answers for both.
