@@ -48,6 +48,8 @@ pages! {
     a_flag_of_the_relay_is_added "add-a-relay-flag";
     a_congestion_control_is_added "add-a-congestion-control";
     a_finding_is_added "add-a-finding";
+    a_connections_cause_is_found "why";
+    a_package_is_installed "install";
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! the simulator, or a model that one of them has and the other has not. So such a run is neither valid nor invalid.
 
 use crate::{plan::Plan, spec::Protocol};
-use longfat_report::quantity;
+use longfat_schema::quantity;
 use longfat_schema::run::{Metric, Twin};
 
 /// Share by which a figure may differ, where the experiment says nothing.
