@@ -9,7 +9,7 @@ import pyarrow.parquet
 import xarray
 
 #: Newest version of the run directory that is understood; the Rust crate `longfat-schema` has the same.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: Columns that say where a row belongs; an axis that is called like one of them is the column `AXIS_axis`.
 _PLACE = ("experiment", "cell", "repeat", "seed", "backend", "status", "path", "of", "stream", "result", "run")

@@ -8,7 +8,7 @@
 //!
 //! - [`cause`]: the catalogue: every cause, what it means, how it is told apart.
 //! - [`divide`]: each span between two looks, divided without gap or overlap by the kernel's own clocks.
-//! - [`judge`]: why the congestion window or the receiver's window is what it is: from the whole watch.
+//! - [`mod@judge`]: why the congestion window or the receiver's window is what it is: from the whole watch.
 //! - [`price`]: the rate without a cause.
 //! - [`remedy`]: what mends it, as commands.
 //! - [`proof`]: whether a remedy was one.
