@@ -1,7 +1,7 @@
 //! From one relay to the next: sockets, pipes with their bytes, interfaces, and what is known of each.
 //!
 //! - [`record`]: what is written, read by types that refuse what they do not know. Pure.
-//! - [`derive`]: what state a connection is in, by what the kernel says of its sockets and pipes. Pure.
+//! - [`mod@derive`]: what state a connection is in, by what the kernel says of its sockets and pipes. Pure.
 //! - `wire`: a unix socket that carries both, with descriptors (SCM_RIGHTS).
 //! - `estate`: what has come, in order.
 //! - `facts`: what the kernel says.
