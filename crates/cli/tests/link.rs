@@ -88,7 +88,10 @@ fn the_summary_as_json_counts_what_passed() {
 fn a_command_that_does_not_exist_and_wrong_values_fail_with_2_and_the_mend() {
     for (arguments, expected) in [
         (&["run", "--", "/no/such/program"][..], "start '/no/such/program'"),
-        (&["run", "--loss", "2", "--", "true"], "loss = 2 is no probability; write a number from 0 to 1"),
+        (
+            &["run", "--loss", "2", "--", "true"],
+            "part '2' is out of range; write it like '0.01' or '1%', from 0 to 1",
+        ),
         (&["run", "--rate", "100", "--", "true"], "has no unit; write it like '100Mbit' or '1Gbit'"),
         (&["run", "--aqm", "fq", "--", "true"], "choose droptail, red or codel"),
         (&["run", "--plan", "/no/such/plan.json", "--", "true"], "link plan '/no/such/plan.json'"),

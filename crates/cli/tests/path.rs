@@ -58,7 +58,7 @@ fn a_written_plan_is_met_by_the_simulator_and_never_overwritten() {
 
 #[test]
 fn what_no_path_has_is_exit_code_2_with_the_mend() {
-    let output = longfat(&["path", "--rate", "1Gbit", "--rtt", "28ms", "--loss", "2"]);
+    let output = longfat(&["path", "--rate", "1Gbit", "--rtt", "28ms", "--loss", "0.5"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("from 0 to 0.1"));
 }

@@ -234,6 +234,6 @@ fn a_result_of_an_earlier_schema_goes_on_and_one_of_a_newer_is_refused() {
     fs::write(&file, newer).unwrap();
     for command in ["verify", "pack", "rerun"] {
         let said = bench.ends(2, &[command, "out"]);
-        assert!(said.contains("schema version 4") && said.contains("upgrade longfat"), "{said}");
+        assert!(said.contains("schema version 5") && said.contains("upgrade longfat"), "{said}");
     }
 }

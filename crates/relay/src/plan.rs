@@ -356,16 +356,14 @@ impl ControlPlan {
         PathBuf::from(ControlPlan::DEFAULT_DIRECTORY).join(format!("{name}.sock"))
     }
 
-    /// Where a relay of that name can answer: its default place, or one with its pid where another relay answers there.
+    /// Where a relay of that name that was told no place can answer: several of one name may begin at once, in network
+    /// namespaces of their own, so its place has its pid.
     /// `None` where this user may make no socket.
-    pub fn free_default(name: &str) -> Option<PathBuf> {
+    pub fn own_default(name: &str) -> Option<PathBuf> {
         let directory = ControlPlan::DEFAULT_DIRECTORY;
         std::fs::create_dir_all(directory).ok()?;
         nix::unistd::access(directory, nix::unistd::AccessFlags::W_OK).ok()?;
-        let own = ControlPlan::default_socket(name);
-        let is_taken = std::os::unix::net::UnixStream::connect(&own).is_ok();
-        let beside = || ControlPlan::default_socket(&format!("{name}-{}", std::process::id()));
-        Some(if is_taken { beside() } else { own })
+        Some(ControlPlan::default_socket(&format!("{name}-{}", std::process::id())))
     }
 
     /// Sockets at the default place, whoever's.

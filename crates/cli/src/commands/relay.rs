@@ -134,8 +134,8 @@ pub struct Args {
     #[arg(long, value_name = "KEYS", value_parser = QueueSpec::from_words, help_heading = "Queue")]
     queue: Option<QueueSpec>,
 
-    /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME.sock, NAME-PID.sock beside a relay
-    /// of that name, none where this user may not make it].
+    /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME-PID.sock; none where this user
+    /// may not make it].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Answer Prometheus on this address, like 127.0.0.1:9469.

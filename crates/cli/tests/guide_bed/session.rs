@@ -91,7 +91,9 @@ impl Session {
         if !text.starts_with("longfat ") {
             return Ok(());
         }
-        let (code, output) = self.run(&format!("{text} --help > help.log"))?;
+        // What follows is another program's.
+        let own = text.split(" -- ").next().unwrap_or(text);
+        let (code, output) = self.run(&format!("{own} --help > help.log"))?;
         if code == 0 { Ok(()) } else { Err(format!("$ {text}\n{}", output.join("\n"))) }
     }
 

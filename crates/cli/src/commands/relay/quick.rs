@@ -50,8 +50,8 @@ pub fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
 
 /// The same, answering 'longfat relay status' where the user may.
 pub fn with_control(mut plan: RelayPlan) -> RelayPlan {
-    let free = || ControlPlan::free_default(&plan.name);
-    plan.control = plan.control.clone().or_else(|| free().map(|socket| ControlPlan { socket, group: None }));
+    let own = || ControlPlan::own_default(&plan.name);
+    plan.control = plan.control.clone().or_else(|| own().map(|socket| ControlPlan { socket, group: None }));
     plan
 }
 

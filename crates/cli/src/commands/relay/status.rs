@@ -14,7 +14,8 @@ use longfat_schema::{
 use std::{
     collections::BTreeMap,
     io::{IsTerminal, Write},
-    path::PathBuf,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
     sync::atomic::Ordering,
     time::Duration,
 };
@@ -34,7 +35,7 @@ pub struct Args {
     /// The relay's control socket [default: that of --name, or of the only relay that runs].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// The relay's name: its socket is /run/longfat-relay/NAME.sock.
+    /// The relay's name: its socket is /run/longfat-relay/NAME.sock, or NAME-PID.sock of one that was started by options.
     #[arg(long, conflicts_with = "socket")]
     name: Option<String>,
     /// Look again and again, until Ctrl-C.
@@ -83,24 +84,36 @@ pub fn run(args: &Args) -> Outcome {
 impl Args {
     /// Where to ask.
     fn socket(&self) -> anyhow::Result<PathBuf> {
-        let named = self.name.as_deref().map(ControlPlan::default_socket);
-        let Some(path) = self.socket.clone().or(named) else {
-            return only_one(&ControlPlan::default_sockets());
-        };
-        Ok(path)
+        if let Some(path) = &self.socket {
+            return Ok(path.clone());
+        }
+        let mut found = ControlPlan::default_sockets();
+        // A killed relay leaves its file.
+        found.retain(|path| UnixStream::connect(path).is_ok());
+        found.retain(|path| self.name.as_deref().is_none_or(|name| is_of(path, name)));
+        only_one(self.name.as_deref(), &found)
     }
 }
 
-/// The socket of the relay that is meant where none is named: of the usual name, or the only one.
-fn only_one(found: &[PathBuf]) -> anyhow::Result<PathBuf> {
-    let usual = ControlPlan::default_socket(RelayPlan::DEFAULT_NAME);
+/// Whether that is where a relay of that name answers: 'NAME.sock', or 'NAME-PID.sock'.
+fn is_of(path: &Path, name: &str) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let rest = stem.strip_prefix(name);
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('-').is_some_and(|pid| pid.parse::<u32>().is_ok())
+    })
+}
+
+/// The socket of the relay that is meant: the only one, or else the one of the usual name.
+fn only_one(name: Option<&str>, found: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    let usual = ControlPlan::default_socket(name.unwrap_or(RelayPlan::DEFAULT_NAME));
     match found {
         [] => Ok(usual),
         [one] => Ok(one.clone()),
         many if many.contains(&usual) => Ok(usual),
         many => {
-            let names: Vec<_> = many.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
-            anyhow::bail!("several relays have run here; say which by --name: {}", names.join(", "))
+            let paths: Vec<_> = many.iter().map(|path| path.display().to_string()).collect();
+            anyhow::bail!("several relays answer here; say which by --socket: {}", paths.join(", "))
         }
     }
 }
