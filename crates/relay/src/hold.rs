@@ -672,12 +672,13 @@ impl<'a> Hold<'a> {
         self.count();
     }
 
-    /// Those whose clients' handshakes have ended (a reset came, perhaps before the handshake's last packet): nobody will be
-    /// accepted, and their servers hear of it now.
+    /// Those whose clients' handshakes have ended (a reset came, perhaps before the handshake's last packet), or never
+    /// began: nobody will be accepted, and their servers hear of it now.
     fn tidy_gone(&mut self) {
         for ((client, server), number) in self.table.missing() {
             if diag::has_nothing((server, client)) && self.table.on_gone((client, server), number) {
-                self.end((client, server), number);
+                let has_answered = self.end((client, server), number);
+                self.lost += u32::from(has_answered);
             }
         }
     }
