@@ -14,7 +14,7 @@ pub fn cell(text: &str) -> String {
 /// Prose outside of code spans, with the signs of HTML escaped; words in 'quotes' that are commands become code.
 pub fn escape(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(index, part)| match index % 2 {
-        0 => quoted(part).replace('<', "&lt;").replace('*', "\\*"),
+        0 => quoted(part),
         _ => part.to_owned(),
     });
     parts.collect::<Vec<_>>().join("`")
@@ -39,10 +39,10 @@ fn quoted(text: &str) -> String {
         }
     }
     out.push_str(rest);
-    // Inside code nothing is escaped again.
+    // Inside code nothing is escaped.
     let parts = out.split('\u{1}').enumerate().map(|(index, part)| match index % 2 {
-        0 => part.to_owned(),
-        _ => format!("<code>{}</code>", part.replace('<', "&lt;")),
+        0 => part.replace('<', "&lt;").replace('*', "\\*"),
+        _ => format!("`{part}`"),
     });
     parts.collect()
 }
@@ -69,4 +69,16 @@ pub fn prose(text: &str) -> String {
 /// A block of code.
 pub fn code(text: &str) -> String {
     format!("```text\n{}\n```\n\n", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_in_quotes_are_code_and_nothing_else_is_markdown() {
+        let text = "The relay's 'longfat relay status <N>' and `a<b`: <NAME> * 2";
+        assert_eq!(escape(text), "The relay's `longfat relay status <N>` and `a<b`: &lt;NAME> \\* 2");
+        assert_eq!(cell("'a | b'\n  c"), "`a \\| b` c");
+    }
 }
