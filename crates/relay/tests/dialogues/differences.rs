@@ -156,7 +156,12 @@ fn untruth(hearer: &Seen, sayer: Option<&Seen>, scripts: (&Script, &Script), str
 
 fn meetings(dialogue: &Dialogue, talk: usize, outcomes: (&Outcome, &Outcome), say: &mut impl FnMut(String)) {
     let (plain, relayed, before) = (&outcomes.0[talk], &outcomes.1[talk], &outcomes.1[..talk]);
-    let is_free = plain.connected == Err(Errno::EADDRNOTAVAIL) && relayed.connected.is_ok();
+    let is_freed = |talk: usize| {
+        outcomes.0[talk].connected == Err(Errno::EADDRNOTAVAIL) && outcomes.1[talk].connected.is_ok()
+    };
+    // Who came through has the port, and the next one does not.
+    let is_taken = plain.connected.is_ok() && relayed.connected == Err(Errno::EADDRNOTAVAIL);
+    let is_free = is_freed(talk) || is_taken && (0..talk).any(is_freed);
     if is_refused_early(dialogue, plain, relayed, before) || is_free && Allowed::FreedSooner.use_it() {
         return;
     }
