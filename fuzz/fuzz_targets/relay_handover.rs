@@ -1,5 +1,5 @@
-//! Any bytes as what one relay hands to another: read, and then written again as they were, or refused with words; and any
-//! counts of two sockets as the state of a connection: found, or refused.
+//! Any bytes as what one relay hands to another: read, and then written again as they were, or refused with words; and
+//! any counts of two sockets as the state of a connection: found, or refused.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

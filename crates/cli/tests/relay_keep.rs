@@ -1,10 +1,12 @@
 //! Relays that are killed again and again, and upgraded as services: their connections go on.
 #![allow(clippy::unwrap_used)]
 
+mod patience;
 mod relay_bed;
 
 use longfat_host::lease;
 use longfat_relay::status::Status;
+use patience::eventually;
 use relay_bed::{Bed, PATIENCE};
 use std::{
     io::{Read, Write},
@@ -260,15 +262,11 @@ fn an_upgrade_in_the_background_returns_when_it_is_done() {
     let pid = i32::try_from(status.pid).unwrap();
     // SAFETY: takes numbers only; the process has just answered.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
-    let deadline = Instant::now() + PATIENCE;
-    while lease::start_time(pid).is_some() && !lease::is_dying(pid) {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("it has ended", || lease::start_time(pid).is_none() || lease::is_dying(pid));
 }
 
-/// Urgent bytes among others, a stream that fills every buffer and waits for its reader, and a reset that is still to be
-/// passed on behind what came before it.
+/// Urgent bytes among others, a stream that fills every buffer and waits for its reader, and a reset that is still to
+/// be passed on behind what came before it.
 #[test]
 fn urgent_bytes_shut_windows_and_resets_survive_kills() {
     let bed = Bed::new("kuz");
@@ -430,11 +428,7 @@ fn when_relay_and_keeper_are_both_killed_both_sides_are_reset() {
     let keeper = keeper_of("both");
     // SAFETY: takes numbers only; the process was found by what this test started it with.
     assert_eq!(unsafe { libc::kill(keeper, libc::SIGKILL) }, 0);
-    let deadline = Instant::now() + PATIENCE;
-    while lease::start_time(keeper).is_some() && !lease::is_dying(keeper) {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("it has ended", || lease::start_time(keeper).is_none() || lease::is_dying(keeper));
     (&client).write_all(b"y").unwrap();
     assert_eq!((&far).read(&mut [0]).unwrap(), 1, "the relay goes on by itself");
     service.child.kill().unwrap();
@@ -443,6 +437,38 @@ fn when_relay_and_keeper_are_both_killed_both_sides_are_reset() {
         let error = stream.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
+}
+
+/// It has got so far as to listen where the living one is asked.
+#[test]
+fn a_successor_that_fails_leaves_the_living_relay_its_control_socket() {
+    let bed = Bed::new("kfail");
+    let service = Service::start(&bed, EXPLICIT);
+    let file = service.directory.path().join("relay.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    // No address of this host.
+    let bad = format!("{good}\n[[listen]]\naddress = '192.0.2.1:7000'\nto = '192.0.2.2:80'\n");
+    std::fs::write(&file, bad).unwrap();
+    let mut next = spawn(&bed, service.directory.path(), "upgrade");
+    assert_eq!(next.wait().unwrap().code(), Some(2), "{}", service.log());
+    assert!(service.log().contains("192.0.2.1:7000"), "{}", service.log());
+    assert_eq!(service.ask().map(|status| status.pid), Some(service.child.id()));
+    service.end();
+}
+
+/// What a successor puts there takes the place of what its predecessor had put there.
+#[test]
+fn a_keeper_holds_no_more_after_upgrades_than_before() {
+    let bed = Bed::new("kmore");
+    let mut service = Service::start(&bed, &format!("keep = true\nname = 'kmore'\n{EXPLICIT}"));
+    let keeper = keeper_of("kmore");
+    let held = || std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
+    let before = held();
+    for _ in 0..3 {
+        service.upgrade();
+        eventually("the keeper holds as much as before", || held() == before);
+    }
+    service.end();
 }
 
 /// The process that keeps for the relay of that name.

@@ -68,7 +68,7 @@ impl Account {
         };
         match asked {
             None if !is_root => Ok(None),
-            None => match SERVICE_USERS.iter().find_map(|name| Account::find(name, true)) {
+            None => match service_user() {
                 Some(account) => Ok(Some(account)),
                 None => Err(refused("this machine has neither 'longfat' nor 'nobody'; name one by --user")),
             },
@@ -88,6 +88,11 @@ impl Account {
         let user = User::from_name(name).ok()??;
         Some(Account { name: user.name, uid: user.uid, gid: user.gid, is_default })
     }
+}
+
+/// The user whom programs become that root has started and that were told none.
+pub fn service_user() -> Option<Account> {
+    SERVICE_USERS.iter().find_map(|name| Account::find(name, true))
 }
 
 /// What a process keeps. Made by [`Confinement::of`], taken by [`Confinement::enter`].

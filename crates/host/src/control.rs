@@ -50,9 +50,14 @@ impl Control {
         Ok(control)
     }
 
-    /// One that another process has listened with; whoever drops it last removes the file.
-    pub fn inherited(listener: UnixListener, path: &Path) -> Control {
-        Control { listener, path: path.to_owned() }
+    /// One that another process listens with, whose file it still is.
+    pub fn inherited(listener: UnixListener) -> Control {
+        Control { listener, path: PathBuf::new() }
+    }
+
+    /// The file at which it listens is this process's from now on.
+    pub fn own(&mut self, path: &Path) {
+        path.clone_into(&mut self.path);
     }
 
     /// Ends without removing the file: another process goes on with it.

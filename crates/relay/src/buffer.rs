@@ -65,8 +65,8 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Fills the empty buffer from a socket, with so many bytes at most. A copy leaves them in the socket, too; a pipe never
-    /// does.
+    /// Fills the empty buffer from a socket, with so many bytes at most. A copy leaves them in the socket, too; a pipe
+    /// never does.
     pub fn fill(&mut self, from: &TcpStream, most_bytes: usize, is_copy: bool) -> Moved {
         let most_bytes = most_bytes.clamp(1, BUFFER_BYTES);
         loop {

@@ -39,11 +39,14 @@ impl AsFd for Control {
 }
 
 impl Control {
-    /// Listens, or goes on where another relay listened. A file that a dead relay left is replaced; one that somebody answers on is not. Among sockets at their default
-    /// place those of dead relays of other names are removed.
+    /// Listens, or goes on where another relay listened. A file that a dead relay left is replaced; one that somebody
+    /// answers on is not. Among sockets at their default place those of dead relays of other names are removed.
     pub fn open(plan: &ControlPlan, inherited: Option<UnixListener>) -> Result<Control> {
-        if let Some(listener) = inherited {
-            let listener = control::Control::inherited(listener, &plan.socket);
+        let is_there = |listener: &UnixListener| {
+            listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(&plan.socket))
+        };
+        if let Some(listener) = inherited.filter(is_there) {
+            let listener = control::Control::inherited(listener);
             return Ok(Control { listener, plan: plan.clone() });
         }
         if plan.socket.parent() == Some(Path::new(ControlPlan::DEFAULT_DIRECTORY)) {
@@ -52,6 +55,11 @@ impl Control {
         let control = Control { listener: control::Control::open(&plan.socket)?, plan: plan.clone() };
         control.permit()?;
         Ok(control)
+    }
+
+    /// Nobody else goes on with its file.
+    pub fn own(&mut self) {
+        self.listener.own(&self.plan.socket);
     }
 
     /// Its file is another relay's from now on.

@@ -144,6 +144,12 @@ struct Standing {
     listeners: Vec<Kept>,
 }
 
+impl Standing {
+    fn holding(&self, worker: usize) -> Holding {
+        Holding::Listener { purpose: self.purpose.clone(), address: self.address, worker }
+    }
+}
+
 /// A listener, and its number at whoever keeps it.
 #[derive(Debug, Clone)]
 struct Kept {
@@ -254,25 +260,24 @@ impl Doors {
         Ok((address, listeners))
     }
 
-    /// Every worker's listeners, as they are handed over.
-    pub fn holdings(&self) -> impl Iterator<Item = (Holding, &TcpListener)> {
+    /// Every worker's listeners, as they are handed over, with their numbers at whoever keeps them.
+    pub fn holdings(&self) -> impl Iterator<Item = (Option<u64>, Holding, &TcpListener)> {
         self.standing.iter().flat_map(|door| {
-            door.listeners.iter().enumerate().map(|(worker, kept)| {
-                let (purpose, address) = (door.purpose.clone(), door.address);
-                (Holding::Listener { purpose, address, worker }, &*kept.listener)
-            })
+            let numbered = door.listeners.iter().enumerate();
+            numbered.map(|(worker, kept)| (kept.id, door.holding(worker), &*kept.listener))
         })
     }
 
     /// Puts new listeners where they survive this process.
     pub fn keep(&mut self, keeping: &Keeping) {
         for door in self.standing.iter_mut().filter(|_| keeping.is_on()) {
-            let (purpose, address) = (&door.purpose, door.address);
-            for (worker, kept) in door.listeners.iter_mut().enumerate().filter(|(_, kept)| kept.id.is_none())
-            {
-                let holding = Holding::Listener { purpose: purpose.clone(), address, worker };
-                let id = keeping.other_id();
-                kept.id = keeping.put(id, &holding, &[kept.listener.as_fd()]).then_some(id);
+            for worker in 0..door.listeners.len() {
+                let holding = door.holding(worker);
+                let kept = &mut door.listeners[worker];
+                if kept.id.is_none() {
+                    let id = keeping.other_id();
+                    kept.id = keeping.put(id, &holding, &[kept.listener.as_fd()]).then_some(id);
+                }
             }
         }
     }

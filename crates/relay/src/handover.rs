@@ -6,8 +6,8 @@
 //! - `estate`: what has come, in order.
 //! - `facts`: what the kernel says.
 //! - `arrival`: a connection that another relay has carried, in the hands of a worker.
-//! - `leave`: the relay that hands over: its workers stand still, everything is sent, and it ends when the successor has
-//!   said that it holds all of it, or goes on.
+//! - `leave`: the relay that hands over: its workers stand still, everything is sent, and it ends when the successor
+//!   has said that it holds all of it, or goes on.
 //! - `keeping`, [`keeper`]: a process that holds duplicates, so that a relay which is killed has a successor, too.
 
 pub(crate) mod arrival;

@@ -39,7 +39,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 pub(crate) use segment::reset_behind_syn;
 use segment::{Syn, Unreachable};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     fs::File,
     io,
     net::{IpAddr, SocketAddr, TcpStream},
@@ -81,7 +81,7 @@ pub(crate) struct Held {
     /// How often they were changed.
     changes: AtomicU64,
     /// Rules whose interfaces somebody keeps.
-    kept: Mutex<BTreeSet<usize>>,
+    kept: Mutex<BTreeMap<usize, Vec<u64>>>,
 }
 
 /// Servers' legs that are dialled, or stand and wait for their clients.
@@ -211,6 +211,12 @@ impl Held {
         self.lock_gates().values().map(|gate| 2 * gate.tuns.len()).sum()
     }
 
+    /// The number of a rule's interface at whoever keeps it.
+    pub fn kept_id(&self, rule: usize, holder: usize) -> Option<u64> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(&rule)?.get(holder).copied()
+    }
+
     /// The interfaces of each rule's gate, by its index.
     pub fn interfaces(&self) -> Vec<(usize, Arc<Vec<Tun>>)> {
         self.lock_gates().iter().map(|(rule, gate)| (*rule, Arc::clone(&gate.tuns))).collect()
@@ -235,12 +241,15 @@ impl Held {
     pub fn keep(&self, keeping: &Keeping) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         for (rule, tuns) in self.interfaces() {
-            if !keeping.is_on() || !kept.insert(rule) {
+            if !keeping.is_on() || kept.contains_key(&rule) {
                 continue;
             }
-            for (holder, tun) in tuns.iter().enumerate() {
-                keeping.put(keeping.other_id(), &Holding::Interface { rule, holder }, &[tun.file().as_fd()]);
-            }
+            let put = |(holder, tun): (usize, &Tun)| {
+                let id = keeping.other_id();
+                keeping.put(id, &Holding::Interface { rule, holder }, &[tun.file().as_fd()]);
+                id
+            };
+            kept.insert(rule, tuns.iter().enumerate().map(put).collect());
         }
     }
 

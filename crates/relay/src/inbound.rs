@@ -2,8 +2,9 @@
 //!
 //! The kernel keeps one urgent mark per socket, the newest, and with SO_OOBINLINE its byte stays in the stream. A reading stops
 //! before the mark. One that begins there differs: recv(2) takes the urgent byte like any other, and the mark is lost;
-//! splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So nothing of splice's
-//! that brings no bytes is believed: recv(2) is asked, which gives 0 only when a FIN has come and nothing is queued.
+//! splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So nothing of
+//! splice's that brings no bytes is believed: recv(2) is asked, which gives 0 only when a FIN has come and nothing is
+//! queued.
 //!
 //! Events (EPOLLPRI) say that a mark has come. A connection that never has one pays for none of this but at its end.
 
@@ -48,8 +49,8 @@ pub(crate) enum Got {
     Unspliced,
 }
 
-/// Fills the empty buffer with so many bytes at most, or takes the urgent byte that is next. A copy of either is left in the
-/// socket, until it is to be [`consume`]d; bytes in a pipe have no copy.
+/// Fills the empty buffer with so many bytes at most, or takes the urgent byte that is next. A copy of either is left
+/// in the socket, until it is to be [`consume`]d; bytes in a pipe have no copy.
 pub(crate) fn read(
     from: &TcpStream,
     buffer: &mut Buffer,
@@ -120,8 +121,8 @@ fn look(socket: &TcpStream) -> nix::Result<usize> {
     }
 }
 
-/// Of a socket that recv(2) has given nothing: a FIN has come, or the connection has ended. It says that of one that was reset
-/// after its FIN, too.
+/// Of a socket that recv(2) has given nothing: a FIN has come, or the connection has ended. It says that of one that
+/// was reset after its FIN, too.
 fn end(socket: &TcpStream) -> Next {
     socket.take_error().ok().flatten().map_or(Next::End, |error| failed(&error))
 }

@@ -285,8 +285,8 @@ impl Interception {
         Ok(interception)
     }
 
-    /// Takes over the interception of a relay that lives, or whose connections are kept: its numbers, its routes and what it
-    /// turned on. None if there is no such table. Nothing is changed before [`Interception::start`].
+    /// Takes over the interception of a relay that lives, or whose connections are kept: its numbers, its routes and
+    /// what it turned on. None if there is no such table. Nothing is changed before [`Interception::start`].
     pub fn take_over(
         relay: &RelayPlan,
         plan: &InterceptPlan,

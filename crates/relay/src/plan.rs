@@ -53,8 +53,8 @@ pub struct RelayPlan {
     /// Interval of records of every connection; none when absent.
     #[serde(skip)]
     pub sample_every: Option<Duration>,
-    /// Whether a process beside it keeps duplicates of its sockets and pipes, so that the next relay goes on where it was
-    /// killed.
+    /// Whether a process beside it keeps duplicates of its sockets and pipes, so that the next relay goes on where it
+    /// was killed.
     pub keep: bool,
     /// Where it answers `longfat relay status`.
     pub control: Option<ControlPlan>,

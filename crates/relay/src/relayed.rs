@@ -320,8 +320,8 @@ impl Relayed {
         bytes
     }
 
-    /// What was written is taken from its socket, where it was a copy. Between the two it has left the relay once and is here
-    /// still, which the counts of both sockets tell whoever goes on.
+    /// What was written is taken from its socket, where it was a copy. Between the two it has left the relay once and
+    /// is here still, which the counts of both sockets tell whoever goes on.
     fn without_copy(&self, direction: Direction, moved: Moved) -> Moved {
         match moved {
             Moved::Bytes(bytes) if self.are_copies[direction.index()] => {
@@ -332,8 +332,8 @@ impl Relayed {
         }
     }
 
-    /// Tells whoever keeps what the relay has, before anything more is read, that a side was found reset: its socket does not
-    /// say so again.
+    /// Tells whoever keeps what the relay has, before anything more is read, that a side was found reset: its socket
+    /// does not say so again.
     fn tell_failure(&mut self, pool: &Pool) {
         if self.is_failure_told || !pool.keeping.is_on() {
             return;

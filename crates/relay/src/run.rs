@@ -94,12 +94,14 @@ fn missing_cc(name: &str) -> Option<Missing> {
 /// With [`RelayPlan::keep`] it goes on with what a keeper has of a relay of that name which was killed.
 pub fn run(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -> Result<RelayStats> {
     check(plan)?;
+    raise_limit();
     let (keeper, estate) = if plan.keep { keeper::attach(plan).map(split)? } else { Default::default() };
     run_with(plan, keeper, estate, commands, observer)
 }
 
-/// Takes over from the relay of that name that runs in this network namespace: its listeners, its interfaces, its connections
-/// with the bytes that it holds. Nothing is interrupted but for a moment. If anything fails, that relay goes on.
+/// Takes over from the relay of that name that runs in this network namespace: its listeners, its interfaces, its
+/// connections with the bytes that it holds. Nothing is interrupted but for a moment. If anything fails, that relay
+/// goes on.
 ///
 /// # Errors
 /// There is none, or it cannot be taken over from.
@@ -129,7 +131,7 @@ fn check(plan: &RelayPlan) -> Result<()> {
 }
 
 /// As many descriptors may come as another process had.
-fn raise_limit() {
+pub(crate) fn raise_limit() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
@@ -177,7 +179,7 @@ fn open_and_work(
     let own_mark = interception.map(Interception::own_mark);
     let inherited = std::mem::take(&mut estate.others);
     let shared = Shared::new(plan, own_mark, Keeping::new(keeper, &inherited), observer)?;
-    let answers = Answers::open(plan, &mut estate)?;
+    let mut answers = Answers::open(plan, &mut estate)?;
     let interfaces = std::mem::take(&mut estate.interfaces);
     shared.held.inherit(interfaces, plan.holders(), &plan.defaults);
     let listeners = std::mem::take(&mut estate.listeners);
@@ -209,6 +211,7 @@ fn open_and_work(
     // Under their new numbers they are there.
     inherited.iter().for_each(|id| shared.keeping.gone(*id));
     interception.iter().for_each(|interception| interception.own());
+    answers.control.iter_mut().for_each(Control::own);
     work(&shared, standing, workers, (answers, exit), commands)
 }
 
@@ -313,8 +316,8 @@ fn ready(standing: &Standing, answers: &Answers) -> Ready {
     }
 }
 
-/// Does what is asked, until the relay shall end or a worker has ended by itself, which is an error. Whether a successor has
-/// everything.
+/// Does what is asked, until the relay shall end or a worker has ended by itself, which is an error. Whether a
+/// successor has everything.
 fn attend<T>(
     shared: &Shared,
     standing: &mut Standing,

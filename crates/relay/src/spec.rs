@@ -81,7 +81,8 @@ pub struct InterceptSpec {
     pub interfaces: List<String>,
     /// First of the packet marks; 482 numbers from it on must be free. A free one is chosen when absent.
     pub mark: Option<u32>,
-    /// First of the routing tables, 256 or above; 481 numbers from it on must be free. A free one is chosen when absent.
+    /// First of the routing tables, 256 or above; 481 numbers from it on must be free. A free one is chosen when
+    /// absent.
     pub table: Option<u32>,
     /// Turn IP forwarding on while the relay runs, rather than refuse to start when it is off.
     #[serde(default)]

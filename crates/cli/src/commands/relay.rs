@@ -134,8 +134,8 @@ pub struct Args {
     #[arg(long, value_name = "KEYS", value_parser = QueueSpec::from_words, help_heading = "Queue")]
     queue: Option<QueueSpec>,
 
-    /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME-PID.sock; none where this user
-    /// may not make it].
+    /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME-PID.sock; none where this
+    /// user may not make it].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Answer Prometheus on this address, like 127.0.0.1:9469.
@@ -147,8 +147,8 @@ pub struct Args {
     /// Worker threads [default: one per core].
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Have a process keep duplicates of sockets and pipes, so that the next relay of this name goes on where this one was
-    /// killed (see 'longfat relay keep').
+    /// Have a process keep duplicates of sockets and pipes, so that the next relay of this name goes on where this one
+    /// was killed (see 'longfat relay keep').
     #[arg(long)]
     keep: bool,
     /// How long living connections may go on after the relay is told to stop; then they are reset.

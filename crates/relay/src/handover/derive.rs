@@ -1,16 +1,17 @@
 //! What state a connection is in, by what the kernel says of its sockets and pipes alone. Pure.
 //!
 //! A relay that was killed leaves no memory, and one that hands over need not write down what its sockets say. For each
-//! direction, what was taken from the inbound socket is in a pipe or was given to the outbound one, and TCP counts both:
+//! direction, what was taken from the inbound socket is in a pipe or was given to the outbound one, and TCP counts
+//! both:
 //!
 //! ```text
 //! received - unread - held - sent = FIN received - FIN sent - sent before it was taken
 //! ```
 //!
-//! (TCP's counts have a FIN as one byte.) Of a socket that is not closed the state tells which FINs there were, so the rest
-//! is what a relay had sent and not yet taken when it died: bytes that it had peeked at, or an urgent one. Those are thrown
-//! away. Of a closed socket the count tells whether a FIN had come. What cannot be told apart ends the connection by a reset:
-//! nothing is guessed.
+//! (TCP's counts have a FIN as one byte.) Of a socket that is not closed the state tells which FINs there were, so the
+//! rest is what a relay had sent and not yet taken when it died: bytes that it had peeked at, or an urgent one. Those
+//! are thrown away. Of a closed socket the count tells whether a FIN had come. What cannot be told apart ends the
+//! connection by a reset: nothing is guessed.
 
 use super::record::Failure;
 use crate::connection::{Direction, Event, Side};

@@ -1,11 +1,12 @@
 //! A process that keeps duplicates of a relay's sockets, pipes and interfaces, and does nothing else.
 //!
-//! When the relay is killed, nothing is closed: peers wait, as they would behind a full window. The next relay of that name
-//! gets everything and goes on. If none comes in time, or the keeper dies, too, the last descriptors are closed, and the
-//! kernel resets both sides of every connection (all have SO_LINGER of zero): nobody takes a part for the whole.
+//! When the relay is killed, nothing is closed: peers wait, as they would behind a full window. The next relay of that
+//! name gets everything and goes on. If none comes in time, or the keeper dies, too, the last descriptors are closed,
+//! and the kernel resets both sides of every connection (all have SO_LINGER of zero): nobody takes a part for the
+//! whole.
 //!
-//! The keeper understands who speaks and what comes and goes, not what it is. So it serves relays of any later version that
-//! speak to it in the same words.
+//! The keeper understands who speaks and what comes and goes, not what it is. So it serves relays of any later version
+//! that speak to it in the same words.
 
 use super::{
     estate::understand,
@@ -13,12 +14,9 @@ use super::{
     record::{Hello, Message, PER_CONNECTION, Say, VERSION},
     wire::{self, Came, Wire},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, run::raise_limit};
 use longfat_host::confine::Confinement;
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::resource::{Resource, getrlimit, setrlimit},
-};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     collections::BTreeMap,
     io::{self, ErrorKind},
@@ -75,8 +73,7 @@ impl Ledger {
     /// A connection takes all that belongs to it along.
     fn gone(&mut self, id: u64) {
         let next = if id < OTHERS { id + PER_CONNECTION } else { id + 1 };
-        let rest = self.kept.split_off(&id);
-        self.kept.extend(rest.into_iter().filter(|(other, _)| *other >= next));
+        (id..next).for_each(|id| drop(self.kept.remove(&id)));
     }
 }
 
@@ -109,7 +106,7 @@ fn sign_address(name: &str) -> io::Result<SocketAddr> {
 /// Whether a keeper answers for relays of that name.
 pub fn answers(name: &str) -> bool {
     // It sees a relay that goes again without a word.
-    wire::address(name, KEEPER).and_then(|address| Wire::connect(&address, None)).is_ok()
+    wire::address(name, KEEPER).and_then(|address| Wire::connect(&address)).is_ok()
 }
 
 /// The keeper's wire, and all that it has. A relay that was killed a moment ago is waited for.
@@ -121,11 +118,10 @@ pub(crate) fn attach(plan: &crate::RelayPlan) -> Result<(Wire, super::estate::Es
         )),
         _ => Error::io(format!("speak to the keeper of '{}'", plan.name), source),
     };
-    let service = ["longfat", "nobody"].iter().find_map(|name| nix::unistd::User::from_name(name).ok()?);
     let address = wire::address(&plan.name, KEEPER).map_err(failed)?;
     let deadline = Instant::now() + DYING;
     loop {
-        let wire = Wire::connect(&address, service.as_ref().map(|user| user.uid)).map_err(failed)?;
+        let wire = Wire::connect(&address).map_err(failed)?;
         match super::estate::Estate::from_keeper(plan, &wire) {
             Ok(estate) => return Ok((wire, estate)),
             Err(Error::NameTaken { .. }) if Instant::now() < deadline => {
@@ -140,7 +136,8 @@ pub(crate) fn attach(plan: &crate::RelayPlan) -> Result<(Wire, super::estate::Es
 }
 
 impl Keeper {
-    /// Waits for relays of that name in the calling thread's network namespace. What a relay leaves is kept for so long.
+    /// Waits for relays of that name in the calling thread's network namespace. What a relay leaves is kept for so
+    /// long.
     ///
     /// # Errors
     /// Another keeper of that name runs.
@@ -152,9 +149,7 @@ impl Keeper {
             let owner = "a keeper in this network namespace".to_owned();
             return Err(Error::NameTaken { name: name.to_owned(), owner });
         };
-        if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-        }
+        raise_limit();
         let name = name.to_owned();
         let (ledger, relay, workers, deadline, sign) = Default::default();
         Ok(Keeper { name, listener, patience, ledger, relay, workers, deadline, sign })
@@ -168,7 +163,8 @@ impl Keeper {
         Ok(confinement.reading([] as [&str; 0]).calling_little_but(CALLS).enter().map(drop)?)
     }
 
-    /// Keeps, until it is stopped; with `once` until the relay has ended by itself, or its successor has not come in time.
+    /// Keeps, until it is stopped; with `once` until the relay has ended by itself, or its successor has not come in
+    /// time.
     ///
     /// # Errors
     /// The kernel refuses what every program may do.
@@ -182,16 +178,15 @@ impl Keeper {
             if is_late {
                 self.forget();
             }
-            if once && self.is_over(is_late) {
+            if once && self.is_over() {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    fn is_over(&self, is_late: bool) -> bool {
-        let had_one = self.workers > 0 || is_late;
-        had_one && self.relay.is_none() && self.ledger.kept.is_empty()
+    fn is_over(&self) -> bool {
+        self.workers > 0 && self.relay.is_none() && self.ledger.kept.is_empty()
     }
 
     fn wait(&self) -> io::Result<()> {

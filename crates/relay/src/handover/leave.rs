@@ -104,15 +104,19 @@ fn give_the_rest(
     (answers, exit): (&Answers, &OwnedFd),
     wire: &Wire,
 ) -> io::Result<()> {
-    let put = |holding: &Holding, descriptor: BorrowedFd<'_>| {
-        wire.send(&Message::with(Say::Put, shared.keeping.other_id(), holding), &[descriptor])
+    // What a keeper has goes by the same number, by which the successor takes it back from there.
+    let put_as = |id: Option<u64>, holding: &Holding, descriptor: BorrowedFd<'_>| {
+        let id = id.unwrap_or_else(|| shared.keeping.other_id());
+        wire.send(&Message::with(Say::Put, id, holding), &[descriptor])
     };
-    for (holding, listener) in standing.doors.holdings() {
-        put(&holding, listener.as_fd())?;
+    let put = |holding: &Holding, descriptor: BorrowedFd<'_>| put_as(None, holding, descriptor);
+    for (id, holding, listener) in standing.doors.holdings() {
+        put_as(id, &holding, listener.as_fd())?;
     }
     for (rule, gate) in shared.held.interfaces() {
         for (holder, tun) in gate.iter().enumerate() {
-            put(&Holding::Interface { rule, holder }, tun.file().as_fd())?;
+            let id = shared.held.kept_id(rule, holder);
+            put_as(id, &Holding::Interface { rule, holder }, tun.file().as_fd())?;
         }
     }
     let life = standing.interception.and_then(|interception| interception.life());

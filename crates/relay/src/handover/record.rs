@@ -1,7 +1,7 @@
 //! What is handed over, as it is written: pure, and read by types that refuse what they do not know.
 //!
-//! A message is one datagram: what it says (a byte), of which holding (a number), its body (JSON), and descriptors beside
-//! it. Whoever only keeps holdings for others needs no more than the first two.
+//! A message is one datagram: what it says (a byte), of which holding (a number), its body (JSON), and descriptors
+//! beside it. Whoever only keeps holdings for others needs no more than the first two.
 
 use crate::connection::{Direction, Side};
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,11 @@
 //! The unix socket by which things are handed over: datagrams that are never cut (SOCK_SEQPACKET), with descriptors.
 //!
-//! Its address belongs to the network namespace (unix(7), "abstract"), as a relay's name does, and no file is left behind.
-//! Both ends look who the other is: root, or the same user.
+//! Its address belongs to the network namespace (unix(7), "abstract"), as a relay's name does, and no file is left
+//! behind. Both ends look who the other is: root, or the same user.
 
 use super::record::{MOST_BYTES, MOST_DESCRIPTORS, Message, Say};
 use crate::{Error, Result};
-use longfat_host::socket;
+use longfat_host::{confine, socket};
 use nix::{
     cmsg_space,
     errno::Errno,
@@ -63,11 +63,11 @@ fn fresh() -> io::Result<OwnedFd> {
 }
 
 impl Wire {
-    /// The other end's, and who it is was looked at.
-    pub fn connect(address: &UnixAddr, user: Option<Uid>) -> io::Result<Wire> {
+    /// The other end's, and who it is was looked at: root, this user, or whom root's relays and keepers become.
+    pub fn connect(address: &UnixAddr) -> io::Result<Wire> {
         let socket = fresh()?;
         connect(socket.as_raw_fd(), address)?;
-        Wire::of(socket, user)
+        Wire::of(socket, confine::service_user().map(|account| account.uid))
     }
 
     /// Who has come, if somebody has.

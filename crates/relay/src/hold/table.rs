@@ -188,7 +188,8 @@ impl Table {
         }
     }
 
-    /// Clients who have had time to come and have not, each told once: the kernel may have nothing of their handshakes any more.
+    /// Clients who have had time to come and have not, each told once: the kernel may have nothing of their handshakes
+    /// any more.
     pub fn missing(&mut self) -> Vec<(Pair, u64)> {
         std::mem::take(&mut self.missing)
     }

@@ -144,12 +144,20 @@ fn run_by(args: &Args, way: Way) -> Outcome {
     let kept = args.user.kept(&plan, Some(&args.file))?;
     let log = Log::new(&plan.log);
     let notify = Notify::from_environment();
-    super::keep::ensure(&plan)?;
+    if way == Way::Anew {
+        super::keep::ensure(&plan)?;
+    }
     let held = hold(&plan)?;
     let (file, held) = (args.file.clone(), Mutex::new(held));
-    let daemon = Daemon { file, way, kept, signals, log, notify, held };
+    let is_ready = AtomicBool::new(way == Way::Anew);
+    let daemon = Daemon { file, way, kept, signals, log, notify, held, is_ready };
     let run = if way == Way::Anew { longfat_relay::run } else { longfat_relay::upgrade };
-    let stats = run(&plan, &daemon, &daemon).map_err(|error| match error {
+    let ended = run(&plan, &daemon, &daemon);
+    if ended.is_err() && !daemon.is_ready.load(Ordering::Acquire) {
+        // The control socket is still the predecessor's.
+        daemon.kept.leave();
+    }
+    let stats = ended.map_err(|error| match error {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
     })?;
@@ -230,6 +238,8 @@ struct Daemon {
     notify: Notify,
     /// Our congestion controls, registered for as long as the relay runs.
     held: Mutex<Vec<Registration>>,
+    /// Whether what it was told to take over is its own.
+    is_ready: AtomicBool,
 }
 
 impl Commands for Daemon {
@@ -255,6 +265,7 @@ impl Observer for Daemon {
     }
 
     fn ready(&self, ready: &Ready) {
+        self.is_ready.store(true, Ordering::Release);
         let listening: Vec<_> = ready.listening.iter().map(ToString::to_string).collect();
         let text = format!(
             "relay '{}' takes connections on {} and listens on {}",

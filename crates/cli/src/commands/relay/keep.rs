@@ -16,10 +16,10 @@ const BEGINNING: Duration = Duration::from_secs(5);
 
 /// Keep duplicates of a relay's sockets and pipes, so that the next relay goes on when it is killed.
 ///
-/// A relay with 'keep = true' (or --keep) starts a keeper for itself if none runs. Start one beforehand where the relay's
-/// death would take its children along, as a service manager's stop does. It serves one relay at a time, of one name, in one
-/// network namespace, and becomes another user (--user) if root starts it. When the relay is killed and no other comes
-/// within --patience, both sides of every connection are reset.
+/// A relay with 'keep = true' (or --keep) starts a keeper for itself if none runs. Start one beforehand where the
+/// relay's death would take its children along, as a service manager's stop does. It serves one relay at a time, of one
+/// name, in one network namespace, and becomes another user (--user) if root starts it. When the relay is killed and no
+/// other comes within --patience, both sides of every connection are reset.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay keep relay &

@@ -35,7 +35,8 @@ pub struct Args {
     /// The relay's control socket [default: that of --name, or of the only relay that runs].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// The relay's name: its socket is /run/longfat-relay/NAME.sock, or NAME-PID.sock of one that was started by options.
+    /// The relay's name: its socket is /run/longfat-relay/NAME.sock, or NAME-PID.sock of one that was started by
+    /// options.
     #[arg(long, conflicts_with = "socket")]
     name: Option<String>,
     /// Look again and again, until Ctrl-C.
