@@ -1,5 +1,5 @@
-//! Is what is called valid true? A part of experiments/truth-grid.toml, emulated and held against its twins; the whole takes
-//! days, by hand.
+//! Is what is called valid true? A part of experiments/truth-grid.toml, emulated and held against its twins; the whole
+//! takes days, by hand.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]

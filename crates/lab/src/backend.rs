@@ -81,7 +81,8 @@ pub struct Tick {
 }
 
 impl Tick {
-    /// Progress of a run that is carried out slower than meant: the rate is the experiment's, the time that of who waits.
+    /// Progress of a run that is carried out slower than meant: the rate is the experiment's, the time that of who
+    /// waits.
     pub(crate) fn at_own_rate(self, dilation: Dilation) -> Tick {
         Tick { arriving_bps: self.arriving_bps.map(|bps| bps * f64::from(dilation.times())), ..self }
     }

@@ -5,9 +5,9 @@
 //! that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the machine's
 //! making. A run whose drops may come from such clumps says nothing about TCP.
 //!
-//! A drop has consequences of its own: without selective acknowledgements a sender that has repaired its losses sends what its
-//! window holds at once, and loses half of it again. What is dropped while a connection repairs what a hold-up cost it, and
-//! when it has done so, is the hold-up's doing, too.
+//! A drop has consequences of its own: without selective acknowledgements a sender that has repaired its losses sends
+//! what its window holds at once, and loses half of it again. What is dropped while a connection repairs what a hold-up
+//! cost it, and when it has done so, is the hold-up's doing, too.
 
 use crate::{
     dilation::{MOST, drain_ns, refusals, round_trip_ns},
@@ -57,7 +57,11 @@ impl Consequence {
 
 /// Every link's, where there were hold-ups that count.
 pub(crate) fn consequences(plan: &Plan, samples: &Samples) -> Vec<Consequence> {
-    plan.links.iter().filter_map(|cable| of_link(plan, cable, samples)).collect()
+    if samples.stall.is_empty() {
+        return Vec::new();
+    }
+    let connections = connections(samples);
+    plan.links.iter().filter_map(|cable| of_link(plan, cable, samples, &connections)).collect()
 }
 
 /// Why a run is invalid for them.
@@ -100,21 +104,28 @@ fn remedy(plan: &Plan, found: &Consequence) -> String {
     }
 }
 
-fn of_link(plan: &Plan, cable: &CablePlan, samples: &Samples) -> Option<Consequence> {
+fn of_link(
+    plan: &Plan,
+    cable: &CablePlan,
+    samples: &Samples,
+    connections: &Connections<'_>,
+) -> Option<Consequence> {
     let path = cable.path.as_ref()?;
     let rtt_ns = plan.flows.iter().map(|flow| round_trip_ns(plan, flow)).filter(|ns| *ns > 0);
     let (least_rtt_ns, rtt_ns) = (rtt_ns.clone().min()?, rtt_ns.max()?);
     let drains = || [&path.forward, &path.backward].into_iter().filter_map(drain_ns);
     let harmless_us = drains().min().unwrap_or(u64::MAX).min(least_rtt_ns / 4) / 1000;
     let mut counted: Vec<&StallSample> = samples.stall.iter().collect();
-    counted.retain(|stall| stall.duration_us > harmless_us && counts(plan, cable, stall, samples));
+    let led = cable.ends.each_ref().map(|end| leads_to_hosts(plan, cable, &end.host));
+    counted.retain(|stall| stall.duration_us > harmless_us && counts(cable, led, stall, connections));
     let mut lengths: Vec<u64> = counted.iter().map(|stall| stall.duration_us).collect();
     lengths.sort_unstable();
     let length_us = *lengths.get((lengths.len() * 9).div_ceil(10).checked_sub(1)?)?;
     // What the clump meets has waited as long as a full queue takes, at most.
     let reach_us = (rtt_ns + drains().max().unwrap_or(0)) / 1000;
-    let dropped = |span: Span| dropped(samples, cable, span);
-    let repairs = repairs(samples);
+    let drops = ["forward", "backward"].map(|direction| drops(samples, cable, direction));
+    let dropped = |span: Span| drops.iter().map(|points| growth_within(points, span)).sum::<f64>();
+    let repairs: Vec<Vec<Span>> = connections.values().map(|states| repairs(states)).collect();
     let spans = united(counted.iter().map(|stall| {
         let end_us = stall.time_us.saturating_add(reach_us as i64);
         let span = (stall.time_us - stall.duration_us as i64, end_us);
@@ -136,17 +147,14 @@ fn of_link(plan: &Plan, cable: &CablePlan, samples: &Samples) -> Option<Conseque
 
 /// Whose hold-ups a link can tell: its driver's own, and those of hosts at its ends and behind plain cables there. What
 /// comes from behind another path answers when that lets it.
-fn counts(plan: &Plan, cable: &CablePlan, stall: &StallSample, samples: &Samples) -> bool {
+/// `led`: which of its ends lead to hosts.
+fn counts(cable: &CablePlan, led: [bool; 2], stall: &StallSample, connections: &Connections<'_>) -> bool {
     let mut parts = stall.of.split('/');
     let (link, direction, end) = (parts.next(), parts.next(), parts.next());
     let Some(direction) = direction.filter(|_| link == Some(&cable.name)) else {
         return link == Some(&cable.name);
     };
-    let host = &cable.ends[usize::from(direction == "backward")].host;
-    match end {
-        None => leads_to_hosts(plan, cable, host),
-        Some(_) => leads_to_hosts(plan, cable, host) && could_send(samples, stall),
-    }
+    led[usize::from(direction == "backward")] && (end.is_none() || could_send(connections, stall))
 }
 
 /// Whether no flow over this link comes to this end of it from another emulated path.
@@ -161,12 +169,12 @@ fn leads_to_hosts(plan: &Plan, cable: &CablePlan, host: &str) -> bool {
     })
 }
 
-/// Every connection that sends had unsent data and no losses to repair, from the last sample before a silence to the first
-/// after it.
-fn could_send(samples: &Samples, stall: &StallSample) -> bool {
+/// Every connection that sends had unsent data and no losses to repair, from the last sample before a silence to the
+/// first after it.
+fn could_send(connections: &Connections<'_>, stall: &StallSample) -> bool {
     let from_us = stall.time_us - stall.duration_us as i64;
     let mut looked = 0;
-    let could = connections(samples).into_values().all(|states| {
+    let could = connections.values().all(|states| {
         let first = states.partition_point(|state| state.time_us <= from_us).saturating_sub(1);
         let last = (states.partition_point(|state| state.time_us < stall.time_us) + 1).min(states.len());
         looked += last - first;
@@ -175,9 +183,11 @@ fn could_send(samples: &Samples, stall: &StallSample) -> bool {
     could && looked > 0
 }
 
-/// States of every connection that sends, in order.
-fn connections(samples: &Samples) -> BTreeMap<(&str, u32), Vec<&TcpSample>> {
-    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+/// States of every connection that sends, in order, by flow and stream.
+type Connections<'a> = BTreeMap<(&'a str, u32), Vec<&'a TcpSample>>;
+
+fn connections(samples: &Samples) -> Connections<'_> {
+    let mut found = Connections::new();
     for state in samples.tcp.iter().filter(|state| ["sender", "relay_out"].contains(&state.role.as_str())) {
         found.entry((state.flow.as_str(), state.stream)).or_default().push(state);
     }
@@ -188,26 +198,23 @@ fn repairs_losses(state: &TcpSample) -> bool {
     ["recovery", "loss"].contains(&state.ca_state.as_str())
 }
 
-/// When each connection repaired losses.
-fn repairs(samples: &Samples) -> Vec<Vec<Span>> {
-    let of_connection = |states: Vec<&TcpSample>| {
-        let mut found: Vec<Span> = Vec::new();
-        let mut repairing = false;
-        for state in states {
-            match found.last_mut().filter(|_| repairing) {
-                Some(last) => last.1 = state.time_us,
-                None if repairs_losses(state) => found.push((state.time_us, state.time_us)),
-                None => {}
-            }
-            repairing = repairs_losses(state);
+/// When a connection repaired losses.
+fn repairs(states: &[&TcpSample]) -> Vec<Span> {
+    let mut found: Vec<Span> = Vec::new();
+    let mut repairing = false;
+    for state in states {
+        match found.last_mut().filter(|_| repairing) {
+            Some(last) => last.1 = state.time_us,
+            None if repairs_losses(state) => found.push((state.time_us, state.time_us)),
+            None => {}
         }
-        found
-    };
-    connections(samples).into_values().map(of_connection).collect()
+        repairing = repairs_losses(state);
+    }
+    found
 }
 
-/// The span with what the run's only connection repaired since: a repair begins within `reach_us` of a drop, and a drop that
-/// is its doing comes as late after it. Of several connections nobody knows whose packets were dropped.
+/// The span with what the run's only connection repaired since: a repair begins within `reach_us` of a drop, and a drop
+/// that is its doing comes as late after it. Of several connections nobody knows whose packets were dropped.
 fn with_repairs(span: Span, repairs: &[Vec<Span>], reach_us: i64) -> Span {
     let [only] = repairs else { return span };
     let later = only.iter().skip_while(|(from_us, _)| *from_us < span.0);
@@ -217,13 +224,10 @@ fn with_repairs(span: Span, repairs: &[Vec<Span>], reach_us: i64) -> Span {
     (span.0, later.fold(span.1, prolonged))
 }
 
-fn dropped(samples: &Samples, cable: &CablePlan, span: Span) -> f64 {
-    let of = |direction: &str| {
-        let mine = samples.queue.iter().filter(|s| s.link == cable.name && s.direction == direction);
-        let points: Vec<_> = mine.map(|sample| (sample.time_us, sample.dropped_packets as f64)).collect();
-        growth_within(&points, span)
-    };
-    of("forward") + of("backward")
+/// Packets dropped in one direction, over time.
+fn drops(samples: &Samples, cable: &CablePlan, direction: &str) -> Vec<(i64, f64)> {
+    let mine = samples.queue.iter().filter(|s| s.link == cable.name && s.direction == direction);
+    mine.map(|sample| (sample.time_us, sample.dropped_packets as f64)).collect()
 }
 
 fn common(a: Span, b: Span) -> Option<Span> {

@@ -13,7 +13,7 @@ use crate::{
     spec::Protocol,
 };
 use longfat_cc::Tunables;
-use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
+use longfat_link::plan::{DirectionPlan, LinkPlan};
 use longfat_relay::{BUFFER_BYTES, LegPlan};
 use longfat_sim as sim;
 use longfat_transfer::plan::{TransferPlan, receive_buffer_of_window};
@@ -85,23 +85,8 @@ fn node(host: &HostPlan) -> sim::NodePlan {
 
 /// A plain cable as a link.
 fn cable(name: &str, mtu_bytes: u32, seed: u64) -> LinkPlan {
-    let line = LinePlan {
-        rate_bps: Some(CABLE_RATE_BPS),
-        delay_ns: CABLE_DELAY_NS,
-        jitter_ns: CABLE_JITTER_NS,
-        loss: LossPlan::NONE,
-    };
-    let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
-    let queue = QueuePlan { limit_bytes: CABLE_QUEUE_BYTES, discipline };
-    let direction = DirectionPlan {
-        line,
-        queue,
-        reorder: false,
-        overhead_bytes: 0,
-        schedule: Vec::new(),
-        repeats_ns: None,
-        opportunities: None,
-    };
+    let mut direction = DirectionPlan::plain(Some(CABLE_RATE_BPS), CABLE_DELAY_NS, CABLE_QUEUE_BYTES);
+    direction.line.jitter_ns = CABLE_JITTER_NS;
     LinkPlan {
         name: name.to_owned(),
         mtu_bytes,
