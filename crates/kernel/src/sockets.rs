@@ -203,8 +203,8 @@ fn side_by_side<T: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A copy of a process's descriptor of a socket (pidfd_getfd), to be closed soon: while it is open, the owner's own close ends
-/// nothing. `None` when it has closed it meanwhile, or may not be looked into.
+/// A copy of a process's descriptor of a socket (pidfd_getfd), to be closed soon: while it is open, the owner's own
+/// close ends nothing. `None` when it has closed it meanwhile, or may not be looked into.
 pub fn descriptor_of(pid: i32, inode: u32) -> Option<OwnedFd> {
     let target = format!("socket:[{inode}]");
     let is_it = |entry: &fs::DirEntry| {

@@ -1,8 +1,9 @@
 //! Why a window is what it is: what held a connection, told from the whole watch.
 //!
-//! [`crate::divide`] says which window or clock held each span. Which cause lies behind a congestion window is told here:
-//! by how much the round trip exceeds its least (a queue), where losses lie (a policer, a path that is full, or chance),
-//! what was sent again without need (reordering), and whether the window grew. Thresholds stand beside their rule.
+//! [`crate::divide`] says which window or clock held each span. Which cause lies behind a congestion window is told
+//! here: by how much the round trip exceeds its least (a queue), where losses lie (a policer, a path that is full, or
+//! chance), what was sent again without need (reordering), and whether the window grew. Thresholds stand beside their
+//! rule.
 
 use crate::{
     cause::{Basis, Cause},
@@ -83,11 +84,6 @@ impl Verdict {
     /// The cause that took most of the time.
     pub fn first(&self) -> Option<&Share> {
         self.causes.first()
-    }
-
-    /// Share of the time of a cause.
-    pub fn share_of(&self, cause: Cause) -> f64 {
-        self.causes.iter().find(|share| share.cause == cause).map_or(0.0, |share| share.share)
     }
 }
 
@@ -360,7 +356,8 @@ const QUEUED_US: f64 = 1_000.0;
 const SAME_WINDOW: f64 = 0.15;
 /// Losses from which on their place says something.
 const FEW_EPISODES: usize = 3;
-/// A policer: losses off one line of bytes over time, times the root of their number; and the part of a window that each takes.
+/// A policer: losses off one line of bytes over time, times the root of their number; and the part of a window that
+/// each takes.
 const POLICED_SCATTER: f64 = 0.03;
 const POLICED_EPISODES: usize = 4;
 const POLICED_PART: f64 = 0.1;
@@ -373,8 +370,8 @@ const OWN_BURST_US: f64 = 2_000.0;
 const STEADY_RATE: f64 = 0.85;
 /// A window that changes by no more than this part, or a segment, stays about the same.
 const STILL: f64 = 0.005;
-/// Where the path is full, what is delivered does not go with the window: its change in the window's upper third against the
-/// lower, as a power of the window's. Windows that differ by less do not tell.
+/// Where the path is full, what is delivered does not go with the window: its change in the window's upper third
+/// against the lower, as a power of the window's. Windows that differ by less do not tell.
 const FULL_POWER: f64 = 0.4;
 const WINDOWS_DIFFER: f64 = 1.15;
 
@@ -463,7 +460,8 @@ impl Watch<'_> {
         )
     }
 
-    /// Whether what is delivered while the window is full does not go with how large it is; `None` where it hardly changes.
+    /// Whether what is delivered while the window is full does not go with how large it is; `None` where it hardly
+    /// changes.
     fn fills_path(&self) -> Option<bool> {
         let mut points: Vec<(u32, u64)> = self
             .bound()

@@ -1,5 +1,5 @@
-//! Why a connection is slow: looks at its control block, or a capture's flows, in; causes with their share of the time out.
-//! Pure: nothing is looked at, and no clock is read here.
+//! Why a connection is slow: looks at its control block, or a capture's flows, in; causes with their share of the time
+//! out. Pure: nothing is looked at, and no clock is read here.
 //!
 //! ```text
 //! Look, Look, … ──▶ divide (what held it, span by span) ──▶ judge (why) ──▶ Verdict ──▶ sentence, price, remedy

@@ -5,7 +5,7 @@ use crate::{
     judge::{Assumed, Figures, Share},
 };
 use longfat_path_plan::{HEADER_BYTES, Limit, PathSpec};
-use longfat_schema::units::{Nanos, Rate};
+use longfat_schema::units::Nanos;
 use serde::Serialize;
 
 /// Payload per second without a cause.
@@ -74,9 +74,4 @@ fn then(limit: Limit) -> &'static str {
         Limit::Queue => "the path's queue limits",
         Limit::Loss => "loss limits",
     }
-}
-
-/// The rate that a window carries at a round trip.
-pub fn of_window(window_bytes: u64, rtt: Nanos) -> Rate {
-    Rate((window_bytes as f64 * 8e9 / rtt.0.max(1) as f64) as u64)
 }

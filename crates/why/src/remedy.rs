@@ -53,8 +53,6 @@ pub struct Patient<'a> {
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
-    /// Congestion control.
-    pub cc: &'a str,
     /// Figures of the watch.
     pub figures: &'a Figures,
     /// Rate of the path, where it is known.
@@ -80,7 +78,7 @@ pub fn remedies(cause: Cause, patient: &Patient) -> Vec<Remedy> {
         }
         Cause::CwndClamp => vec![set(
             patient,
-            "clamp=1000000",
+            "clamp=unlimited",
             "lifts the bound of the congestion window",
             "the flows beside it",
         )],
@@ -314,7 +312,7 @@ mod tests {
     fn every_fault_has_a_remedy_and_nothing_else_asks_for_one_but_slow_start_and_a_queue() {
         let figures = Figures::default();
         let at: SocketAddr = "192.0.2.7:443".parse().unwrap();
-        let patient = Patient { local: at, remote: at, cc: "cubic", figures: &figures, path_rate: None };
+        let patient = Patient { local: at, remote: at, figures: &figures, path_rate: None };
         for entry in CATALOGUE.iter().filter(|entry| entry.cause != Cause::Acknowledgements) {
             let found = remedies(entry.cause, &patient);
             let expected = entry.is_fault || matches!(entry.cause, Cause::SlowStart | Cause::StandingQueue);

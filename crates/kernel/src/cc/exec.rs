@@ -74,8 +74,8 @@ const KERNELS: &str = "kernel:";
 /// What every kernel has: these names mean the kernel's.
 const EVERY_KERNELS: [&str; 2] = ["reno", "cubic"];
 
-/// Whether a name means one of ours: `highspeed` and `lf_highspeed` do, also where the kernel has a module of that name;
-/// `cubic` and `kernel:highspeed` do not.
+/// Whether a name means one of ours: `highspeed` and `lf_highspeed` do, also where the kernel has a module of that
+/// name; `cubic` and `kernel:highspeed` do not.
 pub fn means_ours(name: &str) -> bool {
     let is_kernels = name.starts_with(KERNELS) || EVERY_KERNELS.contains(&name);
     Algorithm::is_our_name(name) || !is_kernels && Algorithm::find(name).is_ok()

@@ -25,7 +25,7 @@ mod set;
 pub mod trace;
 
 pub use crate::sockets::descriptor_of;
-pub use block::{ControlBlock, Moment, PrivateState, UNLIMITED_SSTHRESH};
+pub use block::{ControlBlock, Moment, PrivateState, UNLIMITED_CLAMP, UNLIMITED_SSTHRESH};
 pub use change::{CcKind, Change, ChangeError, Keep, Refusal, Route, Step, plan};
 pub use connection::{CcName, Connection, Process, SocketMemory, State};
 pub use diag::Finder;

@@ -1,8 +1,9 @@
-//! A remedy on a living connection, taken back at the end: also on a signal, and by the next run after one that was killed.
+//! A remedy on a living connection, taken back at the end: also on a signal, and by the next run after one that was
+//! killed.
 //!
-//! What was before is written down before it is changed: `/run/longfat/why-PID.undo.json` names the owner (pid and start
-//! time), the connections by cookie and namespace, and their settings. Windows, timers and congestion control are set as
-//! `longfat tcb set` does; buffers and pacing on a copy of the program's descriptor.
+//! What was before is written down before it is changed: `/run/longfat/why-PID.undo.json` names the owner (pid and
+//! start time), the connections by cookie and namespace, and their settings. Windows, timers and congestion control are
+//! set as `longfat tcb set` does; buffers and pacing on a copy of the program's descriptor.
 
 use anyhow::{Context as _, bail};
 use longfat_host::{
@@ -13,8 +14,8 @@ use longfat_host::{
 use longfat_kernel::{
     support::{Capability, missing},
     tcb::{
-        CcKind, CcName, Change, Connection, ControlBlock, Keep, Place, Scope, Setter, State, descriptor_of,
-        plan,
+        CcKind, CcName, Change, Connection, ControlBlock, Keep, Place, Scope, Setter, State, UNLIMITED_CLAMP,
+        UNLIMITED_SSTHRESH, descriptor_of, plan,
     },
 };
 use longfat_schema::units::{Rate, Size};
@@ -31,8 +32,6 @@ use std::{
 const DIRECTORY: &str = "/run/longfat";
 /// `SO_BUF_LOCK`, and the bit of a send buffer that somebody has set (Linux 5.15).
 const SO_BUF_LOCK: i32 = 72;
-/// Of a bound that binds nothing.
-const UNBOUNDED_SEGMENTS: u32 = 1_000_000;
 
 /// One thing that can be set on a living connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,9 +60,9 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Setting::Cc(name) => write!(f, "cc={}", CcName::from_bytes(name).as_str()),
-            Setting::ClampSegments(u32::MAX | UNBOUNDED_SEGMENTS) => f.write_str("clamp=none"),
+            Setting::ClampSegments(segments) if *segments >= UNLIMITED_CLAMP => f.write_str("clamp=none"),
             Setting::ClampSegments(segments) => write!(f, "clamp={segments}"),
-            Setting::SsthreshSegments(segments) if *segments > UNBOUNDED_SEGMENTS => {
+            Setting::SsthreshSegments(segments) if *segments >= UNLIMITED_SSTHRESH => {
                 f.write_str("ssthresh=unlimited")
             }
             Setting::SsthreshSegments(segments) => write!(f, "ssthresh={segments}"),
@@ -87,8 +86,8 @@ const MOST_BUFFER: u64 = 1 << 30;
 pub fn mend(cause: Cause, verdict: &Verdict) -> Option<Setting> {
     let figures = &verdict.figures;
     Some(match cause {
-        Cause::CwndClamp => Setting::ClampSegments(UNBOUNDED_SEGMENTS),
-        Cause::SlowStartLeftEarly => Setting::SsthreshSegments(longfat_kernel::tcb::UNLIMITED_SSTHRESH),
+        Cause::CwndClamp => Setting::ClampSegments(UNLIMITED_CLAMP),
+        Cause::SlowStartLeftEarly => Setting::SsthreshSegments(UNLIMITED_SSTHRESH),
         Cause::RandomLoss | Cause::AfterLoss => Setting::Cc(CcName::from("bbr").bytes()),
         Cause::Timeouts => Setting::RtoMinUs(RTO_MIN_US),
         Cause::SendBuffer => {
@@ -121,7 +120,6 @@ struct Ledger {
 /// Sets, remembers, takes back.
 pub struct Fixer {
     setter: Setter,
-    kinds: HashMap<String, CcKind>,
     ledger: Ledger,
     path: PathBuf,
 }
@@ -150,7 +148,7 @@ impl Fixer {
         let ledger =
             Ledger { owner_pid: pid, owner_start: start_time(pid).unwrap_or(0), changed: Vec::new() };
         let path = Path::new(DIRECTORY).join(format!("why-{pid}.undo.json"));
-        let mut fixer = Fixer { setter: Setter::load()?, kinds: HashMap::new(), ledger, path };
+        let mut fixer = Fixer { setter: Setter::load()?, ledger, path };
         for name in directory.names().iter().filter(|name| is_ledger(name)) {
             fixer.take_over(&Path::new(DIRECTORY).join(name))?;
         }
@@ -238,7 +236,10 @@ impl Fixer {
         let count = self.ledger.changed.len();
         let failed = self.undo_all();
         failed.iter().for_each(|what| eprintln!("longfat: of a run that was killed: {what}"));
-        self.ledger.changed.clear();
+        if !failed.is_empty() {
+            // The next run's to try again.
+            self.write()?;
+        }
         fs::remove_file(path).with_context(|| format!("remove {shown}"))?;
         eprintln!("longfat: took back {} settings of a run that was killed", count - failed.len());
         Ok(())
@@ -259,7 +260,7 @@ impl Fixer {
         let block = self.block(place, changed.cookie)?;
         Ok(match like {
             Setting::Cc(_) => Setting::Cc(block.cc.bytes()),
-            Setting::ClampSegments(_) => Setting::ClampSegments(block.clamp_segments.min(UNBOUNDED_SEGMENTS)),
+            Setting::ClampSegments(_) => Setting::ClampSegments(block.clamp_segments.min(UNLIMITED_CLAMP)),
             Setting::SsthreshSegments(_) => Setting::SsthreshSegments(block.ssthresh_segments),
             _ => Setting::RtoMinUs(block.rto_min_us.unwrap_or(200_000)),
         })
@@ -281,11 +282,10 @@ impl Fixer {
 
     fn set_block(&mut self, place: &Place, cookie: u64, change: &Change) -> anyhow::Result<()> {
         let block = self.block(place, cookie)?;
+        let mut kinds: HashMap<String, CcKind> = HashMap::new();
         for name in [Some(block.cc), change.cc].into_iter().flatten() {
-            let kind = self.setter.kind(name.as_str())?;
-            self.kinds.insert(name.as_str().to_owned(), kind);
+            kinds.insert(name.as_str().to_owned(), self.setter.kind(name.as_str())?);
         }
-        let kinds = &self.kinds;
         let kind = |name: &str| kinds.get(name).copied().unwrap_or(CcKind::Absent);
         let step = match plan(&block, change, kind) {
             Ok(step) => step,

@@ -40,10 +40,9 @@ const PAIRS: usize = 6;
 const NAP: Duration = Duration::from_millis(50);
 
 /// Sets what can be set here, and proves it or leaves it until Ctrl-C.
-pub fn run(args: &Args, watch: &Watch, stop: &AtomicBool) -> Outcome {
-    let verdicts = watch.verdicts(args);
+pub fn run(args: &Args, watch: &Watch, verdicts: &[(&Watched, Verdict)], stop: &AtomicBool) -> Outcome {
     let places = watch.places()?;
-    let patients = patients(&verdicts, &places)?;
+    let patients = patients(verdicts, &places)?;
     if patients.is_empty() {
         return Err(Failure::Missed(
             "nothing of this can be mended on this host's living connections".to_owned(),

@@ -19,8 +19,8 @@ use watch::{Chosen, Watch};
 ///
 /// Living connections are chosen by the filter of 'longfat tcb' and watched for ten seconds: nothing is changed, no
 /// privilege is needed. A program of one's own comes behind '--'; a capture is given as a file. What the kernel itself
-/// says comes first (basis 'kernel': its clocks of who waits for whom), what follows from it second ('inference'); where
-/// the facts do not decide, the cause is 'unknown'.
+/// says comes first (basis 'kernel': its clocks of who waits for whom), what follows from it second ('inference');
+/// where the facts do not decide, the cause is 'unknown'.
 ///
 /// --rate gives the rate of the path's slowest link: then the rate without a cause is told as well ('longfat plan').
 #[derive(clap::Args)]
@@ -60,8 +60,8 @@ pub struct Args {
     /// (root).
     #[arg(long, conflicts_with_all = ["watch", "program"])]
     fix: bool,
-    /// With and without the remedy in random order: the difference with its interval (with --fix; takes about five times
-    /// --for and more).
+    /// With and without the remedy in random order: the difference with its interval (with --fix; takes about five
+    /// times --for and more).
     #[arg(long, requires = "fix")]
     prove: bool,
     /// Everything as JSON: one object, with --watch one per line.
@@ -97,9 +97,10 @@ pub fn run(args: &Args) -> Outcome {
         if args.fix && fix::Fixer::lacks().is_empty() {
             watch.ask_bounds()?;
         }
-        show::answer(&watch, args)?;
+        let verdicts = watch.verdicts(args);
+        show::answer(&verdicts, args)?;
         if args.fix && !is_over {
-            return mend::run(args, &watch, &stop);
+            return mend::run(args, &watch, &verdicts, &stop);
         }
         if !args.watch || is_over {
             return Ok(());

@@ -29,7 +29,7 @@ pub fn run(args: &Args, stop: &AtomicBool) -> Outcome {
     let chosen = Chosen { scope: Scope::Own, filter: args.filter()?, pid: None };
     let mut watch = Watch::new(chosen, args);
     let status = attend(&mut child, &mut watch, args, stop)?;
-    show::answer(&watch, args)?;
+    show::answer(&watch.verdicts(args), args)?;
     match code(status) {
         0 => Ok(()),
         code => Err(Failure::Child(code)),
@@ -52,7 +52,7 @@ fn attend(
     let mut is_asked = false;
     loop {
         let start = Instant::now();
-        watch.look_at(&family(child.id() as i32))?;
+        watch.look_at(|| family(child.id() as i32))?;
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }

@@ -1,9 +1,6 @@
 //! Verdicts as people and programs read them.
 
-use super::{
-    Args,
-    watch::{Watch, Watched},
-};
+use super::{Args, watch::Watched};
 use crate::output;
 use longfat_kernel::tcb::Connection;
 use longfat_why::{
@@ -45,11 +42,9 @@ pub struct Told<'a> {
 
 impl<'a> Told<'a> {
     fn of(one: &Watched, verdict: &'a Verdict, args: &Args) -> Told<'a> {
-        let cc = one.connection.cc.unwrap_or_default();
         let patient = Patient {
             local: one.connection.local,
             remote: one.connection.remote,
-            cc: cc.as_str(),
             figures: &verdict.figures,
             path_rate: args.rate,
         };
@@ -155,14 +150,13 @@ fn table(verdicts: &[(&Watched, Verdict)]) -> String {
 }
 
 /// Prints what a watch has found.
-pub fn answer(watch: &Watch, args: &Args) -> anyhow::Result<()> {
-    let verdicts = watch.verdicts(args);
+pub fn answer(verdicts: &[(&Watched, Verdict)], args: &Args) -> anyhow::Result<()> {
     if args.json {
-        let value = document(&verdicts, args);
+        let value = document(verdicts, args);
         let text = if args.watch { value.to_string() } else { serde_json::to_string_pretty(&value)? };
         return output::write_out(&format!("{text}\n"));
     }
-    output::write_out(&text(&verdicts, args))
+    output::write_out(&text(verdicts, args))
 }
 
 fn text(verdicts: &[(&Watched, Verdict)], args: &Args) -> String {

@@ -210,8 +210,9 @@ impl Watch {
     }
 
     /// Those of a program, as it opens them.
-    pub fn look_at(&mut self, pids: &HashSet<i32>) -> anyhow::Result<()> {
+    pub fn look_at(&mut self, pids: impl FnOnce() -> HashSet<i32>) -> anyhow::Result<()> {
         if self.last_new.is_none_or(|last| last.elapsed() >= NEW_OF_PROGRAM_EVERY) {
+            let pids = pids();
             self.open_finders()?;
             let look = Look { filter: self.chosen.filter.clone(), processes: true, ..Look::default() };
             for connection in look.take()? {
@@ -242,7 +243,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Each with its verdict, the one that carries most first. Of two ends on this host, the one that sends answers for both.
+    /// Each with its verdict, the one that carries most first. Of two ends on this host, the one that sends answers for
+    /// both.
     pub fn verdicts(&self, args: &Args) -> Vec<(&Watched, Verdict)> {
         let ends: HashSet<_> =
             self.watched.values().map(|one| (one.connection.local, one.connection.remote)).collect();
