@@ -265,9 +265,9 @@ static __always_inline struct direction back(const struct direction *d)
 }
 
 /*
- * A packet of the relay's leaves in a direction that it does not carry yet: from now on there is a note of it, which the
- * next packet that arrives fills in if nothing has arrived, or what has was forgotten. The relay's SYNs, their answers and
- * its resets may be for nobody.
+ * A packet of the relay's leaves in a direction that it does not carry yet: from now on there is a note of it, which
+ * the next packet that arrives fills in if nothing has arrived, or what has was forgotten. The relay's SYNs, their
+ * answers and its resets may be for nobody.
  */
 static __always_inline void keep(const struct packet *p)
 {

@@ -1,5 +1,5 @@
-//! Any bytes as a recorded link, of every kind: read or refused. What is read is followed by a link: packets get through in
-//! order, or not at all.
+//! Any bytes as a recorded link, of every kind: read or refused. What is read is followed by a link: packets get
+//! through in order, or not at all.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -3,7 +3,7 @@
 
   tests/kernels/run.py                          Debian 12's kernel and the one of its backports, as apt serves them
   tests/kernels/run.py --kernel 6.12            that one alone
-  tests/kernels/run.py --publish docs/kernels.md
+  tests/kernels/run.py --publish docs/measurements/kernels.md
 
 The machine's root is an initramfs made of this host's own files; nothing of this host is changed but files below
 target/kernels. What is tried, and since which kernel it is to work, says features.toml: below that kernel a trial must
@@ -254,7 +254,7 @@ def shown(outcome):
 def page(outcomes, features):
     word = {0: "works", 3: "refused: 3"}
     head = " | ".join(outcome["release"] for outcome in outcomes)
-    lines = ["# Kernels", "", "Written by `make test-kernels PUBLISH=docs/kernels.md`: every feature, tried in a virtual machine",
+    lines = ["# Kernels", "", "Written by `make test-kernels PUBLISH=docs/measurements/kernels.md`: every feature, tried in a virtual machine",
              "with Debian's kernel. *Refused: 3* is exit code 3 with the name of what is missing, before anything is touched.",
              "", f"| feature | from Linux | {head} |", "|---|---|" + "---|" * len(outcomes)]
     for feature in (feature for feature in features if "trial" in feature):

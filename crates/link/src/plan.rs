@@ -44,7 +44,8 @@ pub struct DirectionPlan {
     /// After so long the schedule begins again; absent: it is gone through once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_ns: Option<u64>,
-    /// Recorded opportunities to send, which the line follows from the start of the schedule on. The rate is their mean then.
+    /// Recorded opportunities to send, which the line follows from the start of the schedule on. The rate is their mean
+    /// then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opportunities: Option<OpportunitiesPlan>,
 }
@@ -212,6 +213,20 @@ impl LinkPlan {
 }
 
 impl DirectionPlan {
+    /// A line that does not change before a queue that drops at its end; it counts IP packets, and loses none.
+    pub fn plain(rate_bps: Option<u64>, delay_ns: u64, limit_bytes: u64) -> DirectionPlan {
+        let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
+        DirectionPlan {
+            line: LinePlan { rate_bps, delay_ns, jitter_ns: 0, loss: LossPlan::NONE },
+            queue: QueuePlan { limit_bytes, discipline },
+            reorder: false,
+            overhead_bytes: 0,
+            schedule: Vec::new(),
+            repeats_ns: None,
+            opportunities: None,
+        }
+    }
+
     fn is_cable(&self) -> bool {
         let LinePlan { rate_bps, delay_ns, jitter_ns, loss } = &self.line;
         let idle = rate_bps.is_none() && *delay_ns == 0 && *jitter_ns == 0 && *loss == LossPlan::NONE;

@@ -43,8 +43,9 @@ fn delivered(plan: &DirectionPlan, start_ns: u64, arrivals: &[(u64, u32)]) -> Ve
     found
 }
 
-/// As mahimahi's link does it (Netravali et al. 2015, section 4): at each opportunity, 1504 bytes of what waits are sent, in
-/// order; packets have 4 bytes more there; what nobody uses is lost; after the last line the file begins again.
+/// As mahimahi's link does it (Netravali et al. 2015, section 4): at each opportunity, 1504 bytes of what waits are
+/// sent, in order; packets have 4 bytes more there; what nobody uses is lost; after the last line the file begins
+/// again.
 fn as_mahimahi(trace_ms: &[u64], arrivals: &[(u64, u32)]) -> Vec<(usize, u64)> {
     let (mut waiting, mut in_transit, mut found) = (VecDeque::new(), None::<(usize, u32)>, Vec::new());
     let mut coming: VecDeque<_> = arrivals.iter().enumerate().collect();

@@ -23,7 +23,7 @@ pub mod figures;
 pub mod load;
 pub mod page;
 pub mod plot;
-pub use longfat_schema::quantity;
+use longfat_schema::quantity;
 pub mod site;
 pub mod summary;
 

@@ -177,6 +177,11 @@ pub struct CaseSummary {
 }
 
 impl CaseSummary {
+    /// Runs, however they ended.
+    pub fn runs(&self) -> usize {
+        self.done + self.unexplained + self.invalid + self.failed
+    }
+
     /// The median in the first column of a metric.
     pub fn median(&self, metric: &str) -> Option<f64> {
         self.columns[column_of(metric)?].as_ref().map(|spread| spread.median)

@@ -1,5 +1,5 @@
-//! Every metric of a run: what it is of, what a reader calls it, whether more of it is better, what it means. What measures,
-//! judges, shows, compares or queries metrics reads this list.
+//! Every metric of a run: what it is of, what a reader calls it, whether more of it is better, what it means. What
+//! measures, judges, shows, compares or queries metrics reads this list.
 
 /// What a figure is of, as `of` in a manifest names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ pub const KINDS: [Kind; 30] = [
         "Drops after hold-ups",
         Scope::Link,
         LESS,
-        "Share of the drops that came within a round trip after a hold-up of the machine.",
+        "Share of the drops that came within a round trip after a hold-up, or while the only connection repaired its losses.",
     ),
     kind(
         "backlog_mean_bytes",
@@ -248,7 +248,7 @@ pub fn more_is_better(name: &str) -> bool {
 }
 
 impl Scope {
-    /// What `of` in a manifest says of it.
+    /// What `of` in a manifest says of it, as a reader sees it.
     pub fn of(self) -> &'static str {
         match self {
             Scope::Run => "(the run)",

@@ -4,7 +4,7 @@
 //! `cargo run --release -p longfat-sim --example dumbbell [-- SECONDS_DUMBBELL SECONDS_LONG_FAT]`, or for
 //! `bench/sim/compare.py`, which holds the dumbbell beside ns-3's, one line of JSON: `[-- --json SECONDS_DUMBBELL]`
 
-use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
+use longfat_link::plan::{DirectionPlan, LinkPlan};
 use longfat_schema::record::Record;
 use longfat_sim::{EndpointPlan, FlowPlan, LinkBetween, NodePlan, Scenario, TcpPlan, Transport, run};
 use std::time::Instant;
@@ -12,18 +12,7 @@ use std::time::Instant;
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn link(name: &str, ends: [usize; 2], rate_bps: u64, delay_ns: u64, limit_bytes: u64) -> LinkBetween {
-    let line = LinePlan { rate_bps: Some(rate_bps), delay_ns, jitter_ns: 0, loss: LossPlan::NONE };
-    let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
-    let queue = QueuePlan { limit_bytes, discipline };
-    let direction = DirectionPlan {
-        line,
-        queue,
-        reorder: false,
-        overhead_bytes: 0,
-        schedule: Vec::new(),
-        repeats_ns: None,
-        opportunities: None,
-    };
+    let direction = DirectionPlan::plain(Some(rate_bps), delay_ns, limit_bytes);
     let plan = LinkPlan {
         name: name.to_owned(),
         mtu_bytes: 1500,

@@ -2,28 +2,13 @@
 //!
 //! `cargo run -p longfat-sim --example path -- CC STREAMS MBIT DELAY_MS QUEUE_BYTES FROM_S TO_S`
 
-use longfat_link::plan::{DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
+use longfat_link::plan::{DirectionPlan, LinkPlan};
 use longfat_schema::record::Record;
 use longfat_sim::{
     EndpointPlan, FlowPlan, LinkBetween, NodePlan, Scenario, SendBuffer, TcpPlan, Transport, run,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
-
-fn direction(rate_bps: u64, delay_ns: u64, limit_bytes: u64) -> DirectionPlan {
-    let line = LinePlan { rate_bps: Some(rate_bps), delay_ns, jitter_ns: 0, loss: LossPlan::NONE };
-    let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
-    let queue = QueuePlan { limit_bytes, discipline };
-    DirectionPlan {
-        line,
-        queue,
-        reorder: false,
-        overhead_bytes: 0,
-        schedule: Vec::new(),
-        repeats_ns: None,
-        opportunities: None,
-    }
-}
 
 fn scenario(
     cc: &str,
@@ -33,7 +18,7 @@ fn scenario(
     queue_bytes: u64,
     seconds: u64,
 ) -> Scenario {
-    let forward = direction(rate_bps, delay_ns, queue_bytes);
+    let forward = DirectionPlan::plain(Some(rate_bps), delay_ns, queue_bytes);
     let plan = LinkPlan {
         name: "path".to_owned(),
         mtu_bytes: 1500,

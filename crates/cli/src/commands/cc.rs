@@ -75,8 +75,8 @@ struct Unload {
 ///
 /// Every TCP socket they open gets it before its SYN, and what they ask for themselves is overruled. The exit code is
 /// the program's. Returns when the last child has ended; Ctrl-C ends them. NAME is one of ours ('highspeed' or
-/// 'lf_highspeed'), which is registered for as long as the program runs, or else the kernel's. 'reno' and 'cubic' are the
-/// kernel's, since every kernel has them; 'kernel:highspeed' is the kernel's where both have one.
+/// 'lf_highspeed'), which is registered for as long as the program runs, or else the kernel's. 'reno' and 'cubic' are
+/// the kernel's, since every kernel has them; 'kernel:highspeed' is the kernel's where both have one.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat cc exec highspeed -- curl -O https://HOST/FILE

@@ -46,7 +46,7 @@ Examples:
   # The path of a file (TOML as in an experiment's [[links]], or JSON), with the queue sampled every millisecond:
   longfat link run --plan path.toml --samples path.jsonl -- curl -o /dev/null http://100.64.0.1/
 
-  # A recorded link (docs/link.md):
+  # A recorded link (docs/design/link.md):
   longfat link run --trace train.down --delay 30ms -- iperf3 -R -c 100.64.0.1
 
 'forward' is from the command to this host. The rate counts IP packets; --overhead 38B counts Ethernet's framing too.

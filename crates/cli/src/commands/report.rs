@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Reads what 'longfat lab run' wrote: results (result.json) or single runs (manifest.json). The page needs no
 /// network; several results are shown one after the other, and the cases that several have are set side by side. Runs
-/// that are invalid or failed are shown and marked, and are in no median.
+/// that are invalid, unexplained or failed are shown and marked, and are in no median.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat report runs/conversion-20250131T120000Z
@@ -107,7 +107,7 @@ pub fn summary_table(summary: &Summary) -> Table {
             let figure = format!("{}\n{}", or_dash(&cell.median), cell.spread);
             std::iter::once(figure.trim_end().to_owned()).chain(published.then(|| or_dash(&cell.published)))
         });
-        let valid = format!("{}/{}", case.done, case.done + case.invalid + case.failed);
+        let valid = format!("{}/{}", case.done, case.runs());
         table.add_row([one_line(&case.title).into_owned(), valid].into_iter().chain(cells));
     }
     table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));

@@ -1,8 +1,8 @@
 //! What the hosts beyond an interface owe: a receiver of TCP acknowledges every second full segment at once, or as soon as its
 //! program has read it. One that was handed eight and says nothing had no processor. Pure: times are passed in.
 //!
-//! A sender that was handed eight acknowledgements and says nothing may have nothing that it may send. One that then answers
-//! them all at once had, or was told late that it may: whoever knows its state tells which.
+//! A sender that was handed eight acknowledgements and says nothing may have nothing that it may send. One that then
+//! answers them all at once had, or was told late that it may: whoever knows its state tells which.
 
 use std::collections::VecDeque;
 
@@ -58,7 +58,8 @@ impl Owed {
     }
 }
 
-/// What a sender sends after a silence: at once as many packets as it was handed, or it had another reason to be silent.
+/// What a sender sends after a silence: at once as many packets as it was handed, or it had another reason to be
+/// silent.
 #[derive(Debug)]
 struct Clump {
     hold_up: HoldUp,
@@ -123,8 +124,8 @@ mod tests {
         vec![HoldUp { end: End::Receiver, from_ns, to_ns }]
     }
 
-    /// A sender is handed ten acknowledgements, one every 100 us, and then sends so many packets, one every so often: its
-    /// hold-ups.
+    /// A sender is handed ten acknowledgements, one every 100 us, and then sends so many packets, one every so often:
+    /// its hold-ups.
     fn sends(packets: u64, after_ns: u64, every_ns: u64) -> Vec<HoldUp> {
         let mut answers = Answers::default();
         (0..10).for_each(|n| answers.delivered(n * 100_000, false));

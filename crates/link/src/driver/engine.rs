@@ -34,8 +34,8 @@ pub struct Way {
     direction: Direction<Buffer>,
     batch: Batch,
     due_ns: Vec<u64>,
-    /// Of those to be sent, TCP packets: of more than half of the MTU, or less.
-    is_full: Vec<bool>,
+    /// TCP packets of those to be sent: of half of the MTU at most, of more.
+    tcp_packets: [u32; 2],
     next_sample_ns: u64,
     /// Lateness of every delivered packet.
     pub lateness_ns: Histogram<u64>,
@@ -229,7 +229,7 @@ impl Engine {
                 frame::mark_ce(bytes);
             }
             if frame::is_tcp(bytes) {
-                way.is_full.push(bytes.len() > half_bytes);
+                way.tcp_packets[usize::from(bytes.len() > half_bytes)] += 1;
             }
             way.batch.add(pool, buffer);
             way.due_ns.push(departure.due_ns);
@@ -256,7 +256,7 @@ impl Way {
             direction: Direction::new(direction, plan.mtu_bytes, plan.seed, stream),
             batch: Batch::new(plan.coalesce_ns > 0),
             due_ns: Vec::with_capacity(1024),
-            is_full: Vec::with_capacity(1024),
+            tcp_packets: [0; 2],
             next_sample_ns: now_ns,
             lateness_ns,
             oversize_frames: 0,
@@ -287,7 +287,9 @@ impl Way {
             return;
         }
         let host_ns = monotonic_ns();
-        self.is_full.drain(..).for_each(|is_full| answers.delivered(host_ns, is_full));
+        for (count, is_full) in std::mem::take(&mut self.tcp_packets).into_iter().zip([false, true]) {
+            (0..count).for_each(|_| answers.delivered(host_ns, is_full));
+        }
         let now_ns = clock.path_ns(host_ns);
         for due_ns in self.due_ns.drain(..) {
             self.lateness_ns.saturating_record(now_ns.saturating_sub(due_ns).max(1));

@@ -1,8 +1,9 @@
-//! A line that sends when a recorded one could: each opportunity carries so many bytes, and what nobody uses of it is lost.
+//! A line that sends when a recorded one could: each opportunity carries so many bytes, and what nobody uses of it is
+//! lost.
 //!
-//! Model: as mahimahi's mm-link does ([`crate::trace::opportunities`]). A packet that finds the line idle takes the opportunities
-//! after its arrival; one that has waited goes on with what the one before it left of its last opportunity. Units:
-//! nanoseconds, bytes.
+//! Model: as mahimahi's mm-link does ([`crate::trace::opportunities`]). A packet that finds the line idle takes the
+//! opportunities after its arrival; one that has waited goes on with what the one before it left of its last
+//! opportunity. Units: nanoseconds, bytes.
 
 use crate::{plan::OpportunitiesPlan, trace::Moment};
 

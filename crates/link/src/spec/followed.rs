@@ -13,7 +13,8 @@ use longfat_schema::units::{Nanos, Rate, Size};
 /// mahimahi's files are in milliseconds.
 const UNIT_NS: u64 = 1_000_000;
 
-/// The direction with what its trace is on the average in place of what the trace says; unchanged where it follows none.
+/// The direction with what its trace is on the average in place of what the trace says; unchanged where it follows
+/// none.
 ///
 /// # Errors
 /// The trace and the direction say the same, or the trace was not read.

@@ -307,7 +307,8 @@ impl LinkSpec {
         self.trace.is_some() || self.backward.as_ref().is_some_and(|backward| backward.trace.is_some())
     }
 
-    /// Reads the traces that it names, relative to `base`. Each file is read once, if `read` is the same for many links.
+    /// Reads the traces that it names, relative to `base`. Each file is read once, if `read` is the same for many
+    /// links.
     ///
     /// # Errors
     /// The first that cannot be read.

@@ -1,5 +1,5 @@
-//! Rows of a trace from what other programs print: iperf3's JSON, ping's lines. With each come remarks: what such a record
-//! cannot know.
+//! Rows of a trace from what other programs print: iperf3's JSON, ping's lines. With each come remarks: what such a
+//! record cannot know.
 
 use super::{
     TraceError,

@@ -4,7 +4,8 @@
 //! - [`table`]: rows of time, rate, delay and loss, as CSV or Parquet.
 //! - [`import`]: rows from what iperf3 and ping print, with what these cannot know.
 //!
-//! Readers take bytes of strangers: sizes are bounded, and what is wrong is named with its line, its value and the mend.
+//! Readers take bytes of strangers: sizes are bounded, and what is wrong is named with its line, its value and the
+//! mend.
 
 pub mod import;
 pub mod opportunities;
@@ -15,6 +16,7 @@ pub mod table;
 pub use opportunities::{Moment, Opportunities};
 pub use table::Row;
 
+use longfat_schema::text::one_line;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -62,7 +64,7 @@ const SHOWN_CHARS: usize = 40;
 
 impl TraceError {
     fn line(line: usize, value: &str, why: impl Into<String>, mend: impl Into<String>) -> TraceError {
-        let value = value.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect();
+        let value = one_line(&value.chars().take(SHOWN_CHARS).collect::<String>()).into_owned();
         TraceError::Line { line, value, why: why.into(), mend: mend.into() }
     }
 }

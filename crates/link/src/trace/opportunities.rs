@@ -1,8 +1,10 @@
-//! Delivery opportunities: mahimahi's packet-delivery files (Netravali et al., "Mahimahi", USENIX ATC 2015, section 4; mm-link(1)).
+//! Delivery opportunities: mahimahi's packet-delivery files (Netravali et al., "Mahimahi", USENIX ATC 2015, section 4;
+//! mm-link(1)).
 //!
-//! Model: each line is a time in milliseconds since the beginning, at which 1504 bytes could be delivered. A packet may take
-//! several opportunities, and several packets may share one; what of an opportunity nobody used is lost. After the last line
-//! the file begins again, its last time being the new zero. Units: milliseconds; bytes of the IP packet and 4 of framing.
+//! Model: each line is a time in milliseconds since the beginning, at which 1504 bytes could be delivered. A packet may
+//! take several opportunities, and several packets may share one; what of an opportunity nobody used is lost. After the
+//! last line the file begins again, its last time being the new zero. Units: milliseconds; bytes of the IP packet and 4
+//! of framing.
 
 use super::TraceError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};

@@ -1,7 +1,8 @@
 //! Rows of time, rate, delay and loss: what a link was from each row's time to the next row's.
 //!
-//! Columns are found by their names, which carry the unit: `time_s`, `time_ms`, `time_us`; `rate_bps`, `rate_kbps`, `rate_mbps`;
-//! `delay_s`, `delay_ms`, `delay_us` (one way); `loss` (a share), `loss_percent`. Time is needed, and one other at least.
+//! Columns are found by their names, which carry the unit: `time_s`, `time_ms`, `time_us`; `rate_bps`, `rate_kbps`,
+//! `rate_mbps`; `delay_s`, `delay_ms`, `delay_us` (one way); `loss` (a share), `loss_percent`. Time is needed, and one
+//! other at least.
 
 use super::TraceError;
 use std::fmt::Write as _;

@@ -197,7 +197,7 @@ pub(crate) fn run_states(experiment: &Experiment, remarks_at: &str) -> String {
         |f: fn(&crate::summary::CaseSummary) -> usize| experiment.summary.cases.iter().map(f).sum::<usize>();
     let (done, unexplained) = (total(|c| c.done), total(|c| c.unexplained));
     let (invalid, failed) = (total(|c| c.invalid), total(|c| c.failed));
-    let all = done + unexplained + invalid + failed;
+    let all = total(crate::summary::CaseSummary::runs);
     let items: String = experiment.cases.iter().map(troubled_runs).collect();
     let remarks =
         experiment.runs().filter(|r| r.manifest.status == RunStatus::Done && !r.manifest.reasons.is_empty());

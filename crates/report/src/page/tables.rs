@@ -49,7 +49,7 @@ pub fn summary(experiment: &Experiment) -> String {
             "<tr><th scope=\"row\">{}</th><td>{} of {}{}</td>{}</tr>",
             escape(&case.title),
             case.done,
-            case.done + case.unexplained + case.invalid + case.failed,
+            case.runs(),
             slower(case.dilation),
             cells.collect::<String>(),
         )

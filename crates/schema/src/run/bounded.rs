@@ -5,6 +5,7 @@ use parquet::{
     errors::{ParquetError, Result},
     file::reader::{ChunkReader, Length},
 };
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Most octets that one page may have when it is decoded; ours have a few MiB.
 const MOST_PAGE_BYTES: u64 = 64 << 20;
@@ -35,6 +36,14 @@ impl<R: ChunkReader> ChunkReader for Bounded<R> {
             ))),
         }
     }
+}
+
+/// What is decoded. On pages that are damaged the library may panic; what it was decoding is not to be used again then.
+///
+/// # Errors
+/// It panicked.
+pub fn caught<T>(decode: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    catch_unwind(AssertUnwindSafe(decode)).map_err(|_| "a page contradicts itself".to_owned())
 }
 
 /// RFC 8878, 3.1.1.

@@ -41,7 +41,8 @@ pub enum RunStatus {
     /// The run took place, but its numbers must not be trusted: the emulator was late, a flow had another cc than
     /// planned…
     Invalid,
-    /// Nothing measured speaks against it, and yet its goodput is far from what the simulator makes of the same plan.
+    /// Nothing measured speaks against it, and yet its goodput or completion time is far from what the simulator makes
+    /// of the same plan.
     Unexplained,
     /// The run did not come to its end, or nothing is known about it.
     #[default]

@@ -29,7 +29,7 @@ mod twin;
 mod upgrade;
 mod verify;
 
-pub use bounded::Bounded;
+pub use bounded::{Bounded, caught};
 pub use dataset::{DATASET_FILE, write_dataset};
 pub use difference::{Values, flatten, joined, plan_differences};
 pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};

@@ -1,6 +1,6 @@
 //! Numbers of a stranger's Parquet table, whatever their types.
 
-use super::Bounded;
+use super::bounded::{Bounded, caught};
 use arrow::{
     array::{Array, AsArray, RecordBatch},
     compute::cast,
@@ -8,7 +8,6 @@ use arrow::{
 };
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Rows of numbers; absent where the table has none, or no number.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -43,9 +42,7 @@ const BATCH_ROWS: usize = 1 << 12;
 /// # Errors
 /// It is damaged, or larger than that.
 pub fn read_numbers(bytes: Vec<u8>, rows_max: usize) -> Result<Numbers, NumbersError> {
-    // On pages that are damaged the library may panic; what it was decoding is not used again then.
-    catch_unwind(AssertUnwindSafe(|| read(Bytes::from(bytes), rows_max)))
-        .unwrap_or_else(|_| Err(NumbersError::Damaged("a page contradicts itself".to_owned())))
+    caught(|| read(Bytes::from(bytes), rows_max)).unwrap_or_else(|why| Err(NumbersError::Damaged(why)))
 }
 
 fn damaged(error: &dyn std::fmt::Display) -> NumbersError {

@@ -1,7 +1,7 @@
 //! Small scenarios for tests: one path between two hosts, and what a run of it came to.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use longfat_link::plan::{CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan};
+use longfat_link::plan::{CodelPlan, DirectionPlan, DisciplinePlan, LinkPlan};
 use longfat_schema::record::{FlowSummary, LinkSummary, Record, TcpSample};
 use longfat_sim::{
     EndpointPlan, FlowPlan, LinkBetween, NodePlan, Scenario, SimStats, TcpPlan, Transport, run,
@@ -11,18 +11,7 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
 pub fn direction(rate_bps: Option<u64>, delay_ns: u64, limit_bytes: u64) -> DirectionPlan {
-    let line = LinePlan { rate_bps, delay_ns, jitter_ns: 0, loss: LossPlan::NONE };
-    let discipline = DisciplinePlan::Droptail { mark_threshold_bytes: None };
-    let queue = QueuePlan { limit_bytes, discipline };
-    DirectionPlan {
-        line,
-        queue,
-        reorder: false,
-        overhead_bytes: 0,
-        schedule: Vec::new(),
-        repeats_ns: None,
-        opportunities: None,
-    }
+    DirectionPlan::plain(rate_bps, delay_ns, limit_bytes)
 }
 
 pub fn link(name: &str, ends: [usize; 2], forward: DirectionPlan) -> LinkBetween {

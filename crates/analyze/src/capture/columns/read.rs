@@ -8,15 +8,11 @@ use crate::{
     segments::Segments,
 };
 use arrow::array::RecordBatch;
-use longfat_schema::run::{Bounded, Kind, parse_versioned};
+use longfat_schema::run::{Bounded, Kind, caught, parse_versioned};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use std::{
-    fs::File,
-    io,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::{fs::File, io};
 
 /// Rows that are in memory at once.
 const BATCH_ROWS: usize = 1 << 13;
@@ -28,12 +24,9 @@ pub fn recognises(beginning: &[u8]) -> bool {
     beginning.starts_with(b"PAR1")
 }
 
-/// The next rows. On pages that are damaged the library may panic; what it was decoding is not used again then.
+/// The next rows.
 fn decoded(batches: &mut ParquetRecordBatchReader) -> Result<Option<RecordBatch>, String> {
-    match catch_unwind(AssertUnwindSafe(|| batches.next())) {
-        Ok(batch) => batch.transpose().map_err(|error| error.to_string()),
-        Err(_) => Err("a page contradicts itself".to_owned()),
-    }
+    caught(|| batches.next())?.transpose().map_err(|error| error.to_string())
 }
 
 /// Reads a capture in columns.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 /// List every metric of a run: its name, what it is of, what it counts.
 ///
-/// Expectations, published figures, 'lab compare' and 'lab query' name them so. A name ends in its unit: '_bps' is bit/s, '_us'
-/// microseconds, '_ratio' a share of one. The reference says more of each (docs/reference/metrics.md).
+/// Expectations, published figures, 'lab compare' and 'lab query' name them so. A name ends in its unit: '_bps' is
+/// bit/s, '_us' microseconds, '_ratio' a share of one. The reference says more of each (docs/reference/metrics.md).
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  longfat lab metrics\n  longfat lab metrics --json | jq '.[] | select(.of == \"FLOW\") | .name'"

@@ -4,8 +4,7 @@ use crate::outcome::Outcome;
 use anyhow::Context;
 use comfy_table::Table;
 use longfat_link::trace::{Row, import, read_bounded, table::write_csv};
-use longfat_report::quantity;
-use longfat_schema::units::Nanos;
+use longfat_schema::{quantity, run::Spread, text::one_line, units::Nanos};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -23,7 +22,7 @@ use std::{
   longfat link import ping.txt -o ping.csv
   longfat link run --trace ping.csv --rate 20Mbit -- curl -o /dev/null http://100.64.0.1/
 
-A link of an experiment follows it by 'trace = \"uplink.csv\"' (docs/link.md).")]
+A link of an experiment follows it by 'trace = \"uplink.csv\"' (docs/design/link.md).")]
 pub struct ImportArgs {
     /// What iperf3 or ping wrote.
     file: PathBuf,
@@ -59,7 +58,7 @@ pub fn run(args: &ImportArgs) -> Outcome {
 }
 
 fn name_of(file: &Path) -> String {
-    file.file_name().map_or_else(String::new, |name| name.to_string_lossy().replace(char::is_control, "?"))
+    file.file_name().map_or_else(String::new, |name| one_line(&name.to_string_lossy()).into_owned())
 }
 
 fn as_json(imported: &import::Imported) -> serde_json::Result<String> {
@@ -92,10 +91,9 @@ fn table(rows: &[Row]) -> Table {
         ("loss_ratio", |row| row.loss),
     ];
     for (name, value) in columns {
-        let mut values: Vec<f64> = rows.iter().filter_map(value).collect();
-        values.sort_by(f64::total_cmp);
-        if let [least, .., most] = values[..] {
-            let shown = [least, values[values.len() / 2], most].map(|value| quantity::of_metric(name, value));
+        if let Some(spread) = Spread::of(rows.iter().filter_map(value)) {
+            let values = [spread.min, spread.median, spread.max];
+            let shown = values.map(|value| quantity::of_metric(name, value));
             let word = name.split('_').next().unwrap_or(name);
             table.add_row(std::iter::once(word.to_owned()).chain(shown));
         }
