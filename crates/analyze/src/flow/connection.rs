@@ -19,7 +19,7 @@ const JUDGED_AFTER: u64 = 64;
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
 /// No timer sends a SYN again so soon.
-const COPIED_WITHIN_NS: i64 = 1_000_000;
+pub(super) const COPIED_WITHIN_NS: i64 = 1_000_000;
 
 /// Where the capture was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

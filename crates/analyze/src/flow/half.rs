@@ -6,7 +6,7 @@
 //! 0.
 
 use super::{
-    connection::possible_window,
+    connection::{COPIED_WITHIN_NS, possible_window},
     copies::Copies,
     counts::{Counts, Offer},
     limits::Limits,
@@ -346,6 +346,10 @@ impl Half {
         self.copies.keep(segment, length);
         if segment.has(flag::SYN) && self.answers_while_opening(segment) {
             return self.trips.note_timestamp(segment);
+        }
+        if segment.has(flag::SYN) && start < self.space.next && now - self.last_send_ns < COPIED_WITHIN_NS {
+            self.counts.duplicate_packets += 1;
+            return;
         }
         if self.probes_window(segment, start) && start == self.space.next {
             self.space.probed_to = end;
