@@ -527,6 +527,9 @@ impl<'a> Hold<'a> {
 
     /// Tries those again whose clients' last connections may have ended.
     pub fn dial_freed(&mut self, round: &Round<'_>) {
+        if self.busy.is_empty() {
+            return;
+        }
         let now = Instant::now();
         for turn in self.busy.due(now) {
             let (pair, number) = (turn.pair, turn.dial.number);

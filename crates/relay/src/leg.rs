@@ -2,7 +2,7 @@
 //!
 //! Everything a leg is told is set on the listener, whose sockets inherit it, or before connect: a socket that
 //! started under BBR keeps pacing after a change of congestion control, and window scaling is settled by the
-//! receive buffer at the handshake.
+//! receive buffer at the handshake. What changes nothing before a second has passed or bulk data come is set then.
 
 use crate::{Error, LegPlan, Result, hold::Pair, pair::diag};
 use longfat_host::{
@@ -53,6 +53,7 @@ impl Leg<'_> {
         let refused = |source: io::Error| Error::Listen { address, source };
         let socket = stream_socket(address).map_err(refused)?;
         self.prepare(&socket, address.is_ipv6())?;
+        self.plan.equip(&socket).map_err(refused)?;
         let flag = |name| socket::set_option(&socket, libc::SOL_SOCKET, name, 1).map_err(refused);
         flag(libc::SO_REUSEADDR)?;
         if share == Share::Join {
@@ -69,7 +70,7 @@ impl Leg<'_> {
         Ok(TcpListener::from(socket))
     }
 
-    /// A socket to connect with.
+    /// A socket to connect with. What only a connection needs that lasts is left for then ([`LegPlan::equip`]).
     pub fn outgoing(&self, ipv6: bool) -> io::Result<TcpStream> {
         let any: SocketAddr = if ipv6 { ([0u16; 8], 0).into() } else { ([0u8; 4], 0).into() };
         let socket = stream_socket(any)?;
@@ -85,6 +86,8 @@ impl Leg<'_> {
         socket::set_pacing_rate(socket, None)?;
         let reset = socket::set_option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 0);
         reset.map_err(|source| Error::io("reset the segment size of a relay socket", source))?;
+        let failed = |source| Error::io("set the options of a relay socket", source);
+        self.plan.equip(socket).map_err(failed)?;
         self.prepare(socket, ipv6)
     }
 
@@ -107,16 +110,9 @@ impl Leg<'_> {
         set(libc::SOL_SOCKET, libc::SO_OOBINLINE, 1)?;
         // The relay writes whatever it has: what Nagle would hold back, nobody will complete.
         set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
-        set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, self.plan.notsent_lowat_bytes as i32)?;
         if let Some(mss_bytes) = self.plan.mss_bytes {
             set(libc::IPPROTO_TCP, libc::TCP_MAXSEG, mss_bytes.into())?;
         }
-        if let Some(idle) = self.plan.keepalive_idle {
-            set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle.as_secs().clamp(1, 32767) as i32)?;
-            set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
-            set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)?;
-        }
-        set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, i32::from(self.plan.keepalive_idle.is_some()))?;
         close_with_reset(socket);
         let Some(mark) = self.transparent else { return Ok(()) };
         set(libc::SOL_SOCKET, libc::SO_MARK, mark as i32)?;
@@ -124,6 +120,20 @@ impl Leg<'_> {
             true => set(libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
             false => set(libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
         }
+    }
+}
+
+impl LegPlan {
+    /// Sets what only a connection that lasts, or moves bulk data, needs: a short one goes without these calls.
+    pub(crate) fn equip(&self, socket: &impl AsFd) -> io::Result<()> {
+        let set = |level, name, value| socket::set_option(socket, level, name, value);
+        set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, self.notsent_lowat_bytes as i32)?;
+        if let Some(idle) = self.keepalive_idle {
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle.as_secs().clamp(1, 32767) as i32)?;
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)?;
+        }
+        set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, i32::from(self.keepalive_idle.is_some()))
     }
 }
 

@@ -53,6 +53,11 @@ impl<T> Default for BusyPairs<T> {
 }
 
 impl<T> BusyPairs<T> {
+    /// Whether no dial waits.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
     /// Whether some dial waits for that pair: later ones wait behind it.
     pub fn has(&self, pair: &Pair) -> bool {
         !self.lines.is_empty() && self.lines.contains_key(pair)

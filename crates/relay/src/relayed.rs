@@ -191,6 +191,8 @@ pub(crate) struct Relayed {
     pub listener: Option<SocketAddr>,
     /// Per side: not written to although it would have taken more, so that no event says when it should have.
     unarmed: [bool; 2],
+    /// Whether the server's leg has what a connection needs that lasts.
+    is_equipped: bool,
     /// Whether bulk data wait in their socket for more.
     pub gather: Gather,
     /// Whether it stands in the worker's queue of connections with work to do.
@@ -241,6 +243,7 @@ impl Relayed {
             is_failure_told: false,
             listener,
             unarmed: [false; 2],
+            is_equipped: false,
             gather: Gather::new(Instant::now()),
             queued: false,
             started: Instant::now(),
@@ -425,10 +428,22 @@ impl Relayed {
         };
         self.on(event);
         self.is_bulk[index] |= bytes >= SMALL_BYTES;
+        if self.is_bulk[index] {
+            self.equip();
+        }
         if took_all && !self.is_doubtful[direction.from() as usize] {
             self.on(Event::ReadBlocked(direction));
         }
         bytes
+    }
+
+    /// It lasts, or moves bulk data: its server's leg is given what such a one needs, as its client's has from the listener.
+    pub fn equip(&mut self) {
+        if !self.is_equipped && !self.logic.is_connecting() {
+            self.is_equipped = true;
+            // A socket that refuses has ended.
+            let _ = self.legs.plan.server.equip(&self.legs.server);
+        }
     }
 
     /// An event told of bytes or an end to read: whether of a FIN, or an urgent mark, too. Behind either a short reading is

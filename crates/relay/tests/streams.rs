@@ -64,6 +64,19 @@ fn each_side_may_finish_sending_and_go_on_receiving() {
 }
 
 #[test]
+fn a_connection_that_lasts_is_probed_at_both_ends() {
+    let (bed, listener, relay) = explicit("probe", |_| {});
+    let probed = || {
+        let output = bed.relay.command("ss").args(["-Htno", "state", "established"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).matches("timer:(keepalive").count()
+    };
+    let silent = bed.pair(&listener, relay.address());
+    eventually("a silent connection's legs are probed", || probed() == 2);
+    drop(silent);
+    assert_eq!(relay.stop().connections, 1);
+}
+
+#[test]
 fn a_reset_at_the_start_is_a_reset_on_the_other_side() {
     let (bed, listener, relay) = explicit("rst0", |_| {});
     let (client, far) = bed.pair(&listener, relay.address());

@@ -22,7 +22,7 @@ const JUDGED: [(&str, f64); 2] = [("goodput_bps", 0.0), ("completion_us", 10_000
 /// Goodput that is chance, in bit/s: what a flow has in flight at the edges of the window counts or does not, as one
 /// packet falls. A hole in it keeps a whole window from the reader until a retransmission closes it, a round trip later.
 /// Over many round trips that is nothing.
-pub(crate) fn edge_bps(plan: &Plan, samples: &Samples, flow: &str) -> f64 {
+fn edge_bps(plan: &Plan, samples: &Samples, flow: &str) -> f64 {
     let length_us = plan.window_end_us - plan.window_start_us;
     let edges = [plan.window_start_us, plan.window_end_us];
     let bytes: u64 = edges.into_iter().map(|at_us| flight_bytes(&samples.tcp, flow, at_us)).sum();

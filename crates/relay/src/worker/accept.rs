@@ -443,6 +443,9 @@ impl Worker<'_> {
 
     /// Dials for those whose clients' last connections have ended.
     pub(super) fn dial_freed(&mut self) {
+        if self.busy.is_empty() {
+            return;
+        }
         let now = Instant::now();
         for turn in self.busy.due(now) {
             let (token, pair) = (turn.dial, turn.pair);

@@ -70,6 +70,7 @@ impl Worker<'_> {
             self.limits.times = now;
             self.end_idle(now);
             self.end_dials(now);
+            self.equip();
         }
     }
 
@@ -80,6 +81,13 @@ impl Worker<'_> {
             *bytes.entry(client).or_default() += held_bytes(connection);
         }
         self.shared.note_bytes(self.index, bytes);
+    }
+
+    /// Whoever is still there lasts.
+    fn equip(&mut self) {
+        for token in self.slots.tokens() {
+            self.slots.get_mut(token).into_iter().for_each(|connection| connection.equip());
+        }
     }
 
     /// Gives up dials that nobody has answered.

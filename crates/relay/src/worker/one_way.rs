@@ -31,6 +31,9 @@ impl Worker<'_> {
 
     /// Ends the connections whose servers answer elsewhere, so that the clients' next ones pass.
     pub(super) fn look_for_answers(&mut self) {
+        if self.unanswered.is_empty() {
+            return;
+        }
         let now = Instant::now();
         while let Some((due, token)) = self.unanswered.front().copied()
             && due <= now
