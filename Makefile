@@ -106,7 +106,7 @@ bench-lab: build ## a simulated sweep on Ray beside local processes
 	python/environment
 	PATH="$(CURDIR)/target/python/bin:$$PATH" bench/lab/ray.py
 
-dist: build ## packages in target/dist: .deb, tarball, debug information, bill of materials, checksums
+dist: build ## packages in target/dist: .deb, wheel, tarball, debug information, bill of materials, checksums
 	scripts/dist
 
 PREFIX ?= /usr/local

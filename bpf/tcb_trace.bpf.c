@@ -23,7 +23,7 @@ struct lf_event {
 	__u32 kind;
 	__u32 snd_una;
 	__u32 snd_nxt;
-	__u32 snd_wnd;
+	__u32 snd_wnd_bytes;
 	__u32 cwnd_segments;
 	__u32 ssthresh_segments;
 	__u32 srtt_us;
@@ -31,7 +31,7 @@ struct lf_event {
 	__u32 flight_segments;
 	__u32 unacked_segments;
 	__u32 lost_segments;
-	__u32 total_retrans;
+	__u32 total_retrans_segments;
 	__u32 mss_bytes;
 	__u8 tcp_state;
 	__u8 ca_state;
@@ -77,6 +77,8 @@ struct sock___trace {
 
 /* Namespace to look at; 0: every one. */
 const volatile __u32 only_netns SEC(".rodata.lf") = 0;
+/* Never set: it has the object carry the types of what it writes. */
+struct lf_identity *const volatile written SEC(".rodata.lf") = 0;
 
 /* Records that found no room. */
 __u64 events_lost SEC(".bss.lost");
@@ -113,7 +115,7 @@ static __attribute__((always_inline)) void fill(struct lf_event *event, struct t
 	event->kind = kind;
 	event->snd_una = sent->snd_una;
 	event->snd_nxt = sent->snd_nxt;
-	event->snd_wnd = more->snd_wnd;
+	event->snd_wnd_bytes = more->snd_wnd;
 	event->cwnd_segments = tp->snd_cwnd;
 	event->ssthresh_segments = tp->snd_ssthresh;
 	event->srtt_us = tp->srtt_us >> 3;
@@ -121,7 +123,7 @@ static __attribute__((always_inline)) void fill(struct lf_event *event, struct t
 	event->flight_segments = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
 	event->unacked_segments = tp->packets_out;
 	event->lost_segments = tp->lost_out;
-	event->total_retrans = more->total_retrans;
+	event->total_retrans_segments = more->total_retrans;
 	event->mss_bytes = tp->mss_cache;
 	event->tcp_state = ((struct sock___tcb *)tp)->__sk_common.skc_state;
 	event->ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);

@@ -5,7 +5,7 @@ use crate::{
     findings::Finding,
     flow::{
         connection::Vantage,
-        report::{DirectionReport, Ending, FlowReport, Missing},
+        report::{DirectionReport, Ending, FlowReport, HandshakeReport, Missing},
     },
 };
 use std::fmt::Write as _;
@@ -110,7 +110,7 @@ fn one_flow(flow: &FlowReport) -> String {
     }
     let _ = writeln!(text, "  {}", opening(flow));
     let _ = writeln!(text, "  {}", timing(flow));
-    let _ = writeln!(text, "  {}", repairs(main));
+    let _ = writeln!(text, "  {}", repairs(flow));
     let _ = writeln!(text, "  {}", limits(main));
     for finding in flow.findings.iter().take(SHOWN_FINDINGS) {
         text += &one_finding(finding);
@@ -136,6 +136,15 @@ fn lacking(direction: &DirectionReport) -> String {
     format!("  filtered or incomplete: {what} are not in the capture, so what needs them is not told\n")
 }
 
+/// Why there is no round trip of the handshake.
+fn no_round_trip(shake: &HandshakeReport) -> &'static str {
+    match shake.repeated_syns {
+        0 => "handshake not seen",
+        _ if shake.complete => "handshake RTT ambiguous",
+        _ => "handshake not completed",
+    }
+}
+
 fn opening(flow: &FlowReport) -> String {
     let shake = &flow.handshake;
     let yes = |name: &str, value: Option<bool>| match value {
@@ -158,7 +167,7 @@ fn opening(flow: &FlowReport) -> String {
     let mss = flow.directions.iter().map(|d| d.mss_bytes.map_or("?".to_owned(), |mss| mss.to_string()));
     let mss: Vec<String> = mss.collect();
     let handshake =
-        shake.rtt_us.zip(shake.server_side_us).map_or("handshake not seen".to_owned(), |(rtt, server)| {
+        shake.rtt_us.zip(shake.server_side_us).map_or(no_round_trip(shake).to_owned(), |(rtt, server)| {
             format!("handshake RTT {} ({} of it towards the server)", micros(rtt), micros(server))
         });
     let again = match (shake.repeated_syns, shake.syn_wait_s) {
@@ -214,7 +223,10 @@ fn timing(flow: &FlowReport) -> String {
     [Some(rtt), Some(flight), Some(window), acks].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn repairs(main: &DirectionReport) -> String {
+fn repairs(flow: &FlowReport) -> String {
+    let main = flow.main();
+    // They are of whoever is idle, which is mostly not the end that sends.
+    let keep_alives = flow.directions.iter().map(|one| one.counts.keep_alives).sum();
     let mut parts = vec![format!(
         "{} of {} segments sent again ({:.2} %)",
         main.counts.resent_segments,
@@ -231,7 +243,7 @@ fn repairs(main: &DirectionReport) -> String {
         (main.counts.reordered_segments, "reordered"),
         (main.counts.duplicate_acks, "duplicate ACKs"),
         (main.counts.zero_windows, "zero windows"),
-        (main.counts.keep_alives, "keep-alives"),
+        (keep_alives, "keep-alives"),
         (main.probes - main.counts.keep_alives, "window probes"),
         (main.counts.duplicate_packets, "copies"),
         (main.counts.damaged_packets, "damaged (wrong checksum)"),

@@ -39,6 +39,7 @@ fn without_window_scaling_the_finding_says_so() {
         ..Bulk::default()
     });
     assert!(find(&limited, Kind::WindowLimited).unwrap().what.contains("scaling was not agreed"));
+    assert_eq!(find(&limited, Kind::SillyWindow), None, "1448 of 1460 octets are full packets");
 }
 
 #[test]

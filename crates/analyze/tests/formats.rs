@@ -328,6 +328,16 @@ fn links_that_carry_ip_in_practice_lead_to_the_segment() {
         (100, snap.to_vec()),
         (123, [&[0; 4][..], snap].concat()),
         (109, vec![0; 12]),
+        (204, vec![1, 0xff, 3, 0, 0x21]),
+        (166, vec![0, 0xff, 3, 0, 0x21]),
+        (205, vec![0, 0x0f, 0, 8, 0]),
+        (206, vec![0, 0x18, 0x41, 3, 0xcc]),
+        (163, [&[0x80, 0x21, 0x10, 1, 0, 0, 0, 64][..], &[0; 56], &wireless].concat()),
+        (106, snap.to_vec()),
+        (122, [&[0; 16][..], snap].concat()),
+        (138, [&[0; 16][..], &[8, 0]].concat()),
+        (240, [&[0; 16][..], &[8, 0]].concat()),
+        (274, [&[0; 20][..], &[8, 0]].concat()),
         (1, [&[0; 12][..], &[0x03, 0x9a], snap].concat()),
     ] {
         let found = segment(link, &[head.as_slice(), &ip].concat(), head.len() + total);
@@ -374,6 +384,16 @@ fn tunnels_of_providers_and_clouds_are_seen_through_at_any_depth() {
         ipv4(17, &udp(6081, &geneve), 900),
         ipv4(17, &udp(6081, &geneve_ip), 900),
         ipv4(17, &udp(2152, &gtp), 900),
+        // RFC 2661, 3.1: a length, numbers and two octets of padding; and nothing of all that.
+        ipv4(
+            17,
+            &udp(
+                1701,
+                &[&[0x4a, 2, 0, 9, 0, 1, 0, 1, 0, 0, 0, 0, 0, 2, 9, 9, 0xff, 3, 0, 0x21][..], &ip].concat(),
+            ),
+            900,
+        ),
+        ipv4(17, &udp(1701, &[&[0, 2, 0, 1, 0, 1, 0, 0x21][..], &ip].concat()), 900),
         ipv4(17, &udp(6635, &[&[0, 1, 1, 64][..], &ip].concat()), 900),
         ipv4(47, &erspan, 900),
         ipv4(47, &erspan_first, 900),
@@ -400,7 +420,14 @@ fn what_is_not_looked_into_is_named() {
     assert_eq!(named(101, &ipv4(50, &[0; 40], 0)), "ESP (encrypted)");
     assert_eq!(named(101, &ipv4(17, &udp(53, &[0; 20]), 0)), "DNS");
     assert_eq!(named(105, &[&[0x08, 0x41][..], &[0; 40]].concat()), "802.11 data (encrypted)");
+    assert_eq!(
+        named(101, &ipv4(17, &udp(1701, &[0xc8, 2, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0]), 0)),
+        "L2TP control"
+    );
+    assert_eq!(named(1, &ether([0x89, 0x4f])), "NSH");
     assert_eq!(named(220, &[0; 64]), "USB (a link that is not read)");
+    assert_eq!(named(197, &[0; 64]), "ERF (a link that is not read)");
+    assert_eq!(named(9999, &[0; 64]), "link type 9999 (a link that is not read)");
     assert_eq!(segment(101, &ipv4(17, &udp(9, &[]), 0), 40), Err(Unfollowed::Other(Protocol::Udp(9))));
     let mut writer = PcapWriter::new(Vec::new(), LinkType(1), 96).unwrap();
     for kind in [[8, 6], [0x88, 0xcc], [8, 6]] {
@@ -419,10 +446,16 @@ fn other_formats_are_refused_by_their_names() {
         (b"\x04\x22\x4d\x18\x64", "lz4"),
         (b"snoop\0\0\0\0\0\0\x02", "snoop"),
         (b"PK\x03\x04\x14", "zip"),
+        (&[1, 2, 3, 4, 0, 0x9c, 0x2d, 0x5f, 2, 4, 0, 84, 0, 0, 0, 64, 0, 0], "ERF"),
     ] {
         let refused = CaptureReader::new(beginning, "x.cap").err().unwrap().to_string();
         assert!(refused.contains(name) && refused.contains("x.cap"), "{refused}");
     }
+    let text = CaptureReader::new(&b"Frame 1: 66 bytes on wire, 66 captured"[..], "x.txt")
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(!text.contains("ERF"), "{text}");
 }
 
 /// A file of the given version whose records are 14 octets of 60, with their lengths in the given order.

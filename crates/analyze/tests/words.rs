@@ -48,6 +48,11 @@ fn a_peer_that_says_nothing_any_more_is_a_connection_that_died_and_no_mtu_troubl
         assert!(finding.evidence.contains("10 times") && finding.cost_s > 50.0, "{finding:?}");
         assert_eq!(find(&trace, Kind::MtuTrouble), None, "{payload}");
     }
+    // Nothing of it but the SYN ever passed: that is no word of sizes.
+    let mut first = "+1 < A seq 0 len 1448".to_owned();
+    (0..9).for_each(|n| first += &format!("\n+{} < A seq 0 len 1448", 200 << n));
+    assert!(find(&opened(&first), Kind::ConnectionDied).is_some());
+    assert_eq!(find(&opened(&first), Kind::MtuTrouble), None);
     assert_eq!(find(&dead(2, 112), Kind::ConnectionDied), None);
     let mut alive = dead(10, 112);
     alive.script("+1 < A ack 224 win 500");
@@ -73,6 +78,19 @@ fn syns_sent_again_are_told_with_the_time_they_took() {
     let is_met = |text: &str| text.parse::<Expect>().unwrap().judge(&lost.analyze()).met;
     assert!(is_met("retransmissions <= 40%") && !is_met("retransmissions < 40%"));
     assert_eq!(find(&made(&Transfer::default()).trace, Kind::LostSyns), None);
+    assert!(text.contains("handshake RTT ambiguous"), "{text}");
+    let unanswered = script("0 > S mss 1460\n1000 > S mss 1460");
+    let text = summary::text(&unanswered.analyze());
+    assert!(text.contains("handshake not completed, 1 SYNs sent again over 1 s"), "{text}");
+}
+
+#[test]
+fn an_answer_to_a_syn_that_was_lost_costs_the_time_until_it_is_sent_again() {
+    let lost = script(
+        "0 > S win 65535 mss 1460\n+0.1 < SA win 65535 mss 1460\n+1000 < SA win 65535 mss 1460\n+70 > A\n+1 > A len 100\n+0.1 < A ack 100",
+    );
+    let finding = find(&lost, Kind::LostSyns).unwrap();
+    assert!((finding.cost_s - 1.0).abs() < 0.01, "{finding:?}");
 }
 
 #[test]
@@ -109,6 +127,10 @@ fn a_reset_that_does_not_fit_its_end_is_made_up_and_one_that_does_is_not() {
             .contains("TTL is 200")
     );
     assert!(find(&with("+1 < R seq 2896 ttl 120\n"), Kind::InjectedReset).is_some(), "its end goes on");
+    // Of an end that sends no payload, its acknowledgements go on.
+    let silent = "+1 > A seq 0 len 1448 win 500\n+20 < A ack 1448 ttl 57 win 500\n+1 > A seq 1448 len 1448 win 500\n+15 < R seq 0 ttl 97\n";
+    assert!(find(&opened(&format!("{silent}+5 < A ack 2896 ttl 57 win 500")), Kind::InjectedReset).is_some());
+    assert_eq!(find(&opened(silent), Kind::InjectedReset), None);
     let real = opened(&format!("{}{}+1 < R seq 2896 ttl 57 win 0\n", data(0), data(1)));
     assert_eq!(find(&real, Kind::InjectedReset), None);
     let real = opened(&format!("{}{}+1 < R seq 2896 ttl 64 win 0\n", data(0), data(1)));
@@ -151,6 +173,7 @@ fn dribble(octets: u32) -> Trace {
 fn windows_smaller_than_a_segment_are_silly_and_full_ones_are_not() {
     assert!(find(&dribble(100), Kind::SillyWindow).unwrap().evidence.contains("MSS of 1460"));
     assert_eq!(find(&dribble(1460), Kind::SillyWindow), None);
+    assert_eq!(find(&dribble(100), Kind::WindowLimited), None, "a larger window is not what it lacks");
 }
 
 fn with_ecn(agreed: bool, ecn: u8) -> Trace {
@@ -191,6 +214,12 @@ fn keep_alives_and_the_handshake_are_in_the_text() {
     }
     let text = summary::text(&trace.analyze());
     assert!(text.contains("4 keep-alives") && text.contains("handshake RTT 20 ms"), "{text}");
+    let mut trace = opened("+1 > A len 100\n+20 < A ack 100 win 500\n");
+    for octets in [0, 1, 1] {
+        trace.script(&format!("+60000 < A seq {} ack 100 len {octets}\n+0.1 > A seq 100", u32::MAX));
+    }
+    let text = summary::text(&trace.analyze());
+    assert!(text.contains("3 keep-alives"), "those of the end that sends nothing: {text}");
 }
 
 #[test]

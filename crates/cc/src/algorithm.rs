@@ -1,6 +1,7 @@
 //! The catalogue of algorithms and their tunables.
 
 use crate::native::{self, Ack, Conn, RawAlgorithm, RawTunable, Sending, State};
+use longfat_schema::spelling::nearest;
 use std::fmt;
 
 /// What our algorithms' names begin with in the kernel, so that they never collide with its own modules.
@@ -57,11 +58,8 @@ fn mend(suggestion: Option<&str>, known: &[&str]) -> String {
     }
 }
 
-/// The known name nearest to `name`, when it is near enough to be meant.
-fn nearest(name: &str, known: &[&'static str]) -> Option<String> {
-    let scored = known.iter().map(|candidate| (strsim::jaro_winkler(name, candidate), candidate));
-    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (best.0 > 0.75).then(|| (*best.1).to_owned())
+fn suggestion(name: &str, known: &[&'static str]) -> Option<String> {
+    nearest(name, known.iter().copied()).map(str::to_owned)
 }
 
 /// An algorithm of longfat, as its C header describes it.
@@ -81,7 +79,7 @@ impl Algorithm {
         let short = written.strip_prefix(KERNEL_PREFIX).unwrap_or(&written);
         Algorithm::all().find(|algorithm| algorithm.name() == short).ok_or_else(|| {
             let known: Vec<_> = Algorithm::all().map(|algorithm| algorithm.name()).collect();
-            UnknownAlgorithm { name: name.to_owned(), suggestion: nearest(short, &known), known }
+            UnknownAlgorithm { name: name.to_owned(), suggestion: suggestion(short, &known), known }
         })
     }
 
@@ -254,7 +252,7 @@ impl Tunables {
 
     fn unknown(&self, name: &str) -> SettingError {
         let known: Vec<_> = self.algorithm.tunables().map(|tunable| tunable.name()).collect();
-        let suggestion = nearest(name, &known);
+        let suggestion = suggestion(name, &known);
         SettingError::Unknown { algorithm: self.algorithm.name(), name: name.to_owned(), suggestion, known }
     }
 

@@ -7,12 +7,15 @@ use nix::{
 };
 use std::os::fd::AsRawFd;
 
+/// Longest name of an interface (IFNAMSIZ less its terminator).
+pub const NAME_MAX: usize = 15;
+
 /// One end of a veth pair to be made.
 #[derive(Debug, Clone, Copy)]
 pub struct End<'a> {
     /// Where it shall be.
     pub namespace: &'a Namespace,
-    /// Name of the interface, at most 15 bytes.
+    /// Name of the interface, at most [`NAME_MAX`] bytes.
     pub name: &'a str,
 }
 

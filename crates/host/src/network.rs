@@ -29,6 +29,16 @@ impl Network {
         Network { address, prefix_bits }.masked()
     }
 
+    /// As it was given: bits beyond the prefix may be set.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many of its leading bits count.
+    pub fn prefix_bits(&self) -> u8 {
+        self.prefix_bits
+    }
+
     /// Whether it is of IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.address.is_ipv4()

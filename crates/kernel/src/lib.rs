@@ -15,6 +15,8 @@ pub mod capture;
 pub mod cc;
 mod cgroup;
 mod filter;
+#[cfg(test)]
+mod layout;
 pub mod mark;
 mod object;
 mod sockets;

@@ -18,6 +18,8 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
+static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/mark.bpf.o"));
+
 /// `struct lf_tuple`.
 const TUPLE_BYTES: usize = 40;
 /// `struct lf_mark`: the tuple, a flag, a count, settings, state.
@@ -176,7 +178,7 @@ impl Congesting {
 
 /// Loads the object for one of its programs and attaches that to each interface.
 fn attach(program: &str, interfaces: &[String]) -> Result<(Object, Vec<Link>)> {
-    let mut open = object::open("mark", bpf_object!(concat!(env!("OUT_DIR"), "/mark.bpf.o")))?;
+    let mut open = object::open("mark", OBJECT)?;
     for mut candidate in open.progs_mut() {
         let wanted = candidate.name() == program;
         candidate.set_autoload(wanted);
@@ -195,6 +197,35 @@ fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{Layout, assert_mirrors};
+    use std::mem::offset_of;
+
+    #[test]
+    fn what_is_shared_is_laid_out_as_in_the_object() {
+        let of = |name, fields: &[&str]| {
+            let layout = Layout::of(OBJECT, name);
+            let places: Vec<usize> = fields.iter().map(|field| layout.at(field)).collect();
+            (layout.bytes, places)
+        };
+        let tuple = ["remote_address", "local_address", "remote_port", "local_port", "is_ipv6"];
+        assert_eq!(of("lf_tuple", &tuple), (TUPLE_BYTES, vec![0, 16, 32, 34, 36]));
+        let mark = ["outbound", "is_dropping", "incapable", "settings", "state"];
+        assert_eq!(of("lf_mark", &mark), (MARK_BYTES, vec![0, FLAG_AT, INCAPABLE_AT, SETTINGS_AT, STATE_AT]));
+        let every = ["every_bytes", "bytes", "marks", "incapable"];
+        assert_eq!(of("lf_every", &every), (EVERY_BYTES, vec![0, 8, 24, 32]));
+        assert_mirrors!(OBJECT, "lf_queue_settings", Settings:
+            kind target_us hold_off_rtts allowed_cwnds_x16 allowed_bytes red_bytes);
+        let state = ["marks", "packets", "backlog_bytes", "waiting_bytes", "delay_us", "pi_probability"];
+        let places = vec![
+            offset_of!(MarkState, marks),
+            offset_of!(MarkState, packets),
+            offset_of!(MarkState, backlog_bytes),
+            offset_of!(MarkState, waiting_bytes),
+            offset_of!(MarkState, delay_us),
+            offset_of!(MarkState, pi_probability),
+        ];
+        assert_eq!(of("lf_queue_state", &state), (size_of::<MarkState>(), places));
+    }
 
     #[test]
     fn an_end_is_written_as_an_arriving_packet_has_it() {

@@ -11,6 +11,7 @@
 //! - [`quantity`]: figures in the units people read.
 //! - [`random`]: the one generator of random numbers.
 //! - [`own_time`]: from a slowed run's time to the experiment's.
+//! - [`spelling`]: what a mistyped word may have meant.
 //! - [`text`]: text of others, made safe to show.
 //! - [`run`]: the run directory, its manifest and its Parquet tables (feature `store`).
 //!
@@ -28,6 +29,7 @@ pub mod record;
 #[cfg(feature = "store")]
 pub mod run;
 pub mod samples;
+pub mod spelling;
 pub mod text;
 pub mod units;
 

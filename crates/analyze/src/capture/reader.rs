@@ -64,6 +64,34 @@ const FOREIGN: [(&[u8], &str, &str); 12] = [
 ];
 const EDITCAP: &str = "make a pcapng of it: editcap -F pcapng FILE NEW";
 
+/// Name of a format that is not read, and what makes it readable.
+fn foreign(beginning: &[u8]) -> Option<(&'static str, &'static str)> {
+    let by_magic = FOREIGN.iter().find(|(magic, ..)| beginning.starts_with(magic));
+    let by_record = || is_erf(beginning).then_some(("likely an ERF capture", EDITCAP));
+    by_magic.map(|&(_, format, mend)| (format, mend)).or_else(by_record)
+}
+
+/// ERF has no magic number: whether the first record's time (32.32 bits, the low octets first), type and lengths can be
+/// those of a packet.
+fn is_erf(beginning: &[u8]) -> bool {
+    const YEARS_1990_TO_2100: std::ops::Range<u32> = 631_152_000..4_102_444_800;
+    const LARGEST_TYPE: u8 = 48;
+    const HEADER_BYTES: u16 = 16;
+    let Some(&[_, _, _, _, a, b, c, d, kind, _, long, short, _, _, wide, narrow]) =
+        beginning.first_chunk::<16>()
+    else {
+        return false;
+    };
+    let (record, wire) = (u16::from_be_bytes([long, short]), u16::from_be_bytes([wide, narrow]));
+    let is_text = beginning[..16].iter().all(|octet| octet.is_ascii_graphic() || octet.is_ascii_whitespace());
+    !is_text
+        && YEARS_1990_TO_2100.contains(&u32::from_le_bytes([a, b, c, d]))
+        && (1..=LARGEST_TYPE).contains(&(kind & 0x7f))
+        && record > HEADER_BYTES
+        && wire > 0
+        && record <= wire.saturating_add(4 * HEADER_BYTES)
+}
+
 #[derive(Debug)]
 enum Format {
     Pcap(Pcap),
@@ -133,9 +161,8 @@ impl<R: Read> CaptureReader<R> {
         } else if beginning.is_empty() {
             return Err(CaptureError::Empty(reader.file));
         } else if !Pcapng::recognises(beginning) {
-            let foreign = FOREIGN.iter().find(|(magic, ..)| beginning.starts_with(magic));
-            return Err(match foreign {
-                Some(&(_, format, mend)) => CaptureError::Foreign { file: reader.file, format, mend },
+            return Err(match foreign(beginning) {
+                Some((format, mend)) => CaptureError::Foreign { file: reader.file, format, mend },
                 None => CaptureError::Unknown(reader.file),
             });
         }

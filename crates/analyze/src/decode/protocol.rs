@@ -45,11 +45,18 @@ pub enum Protocol {
     Wireless(Frame),
 }
 
-const ETHER: [(u16, &str); 11] = [
+const ETHER: [(u16, &str); 18] = [
     (0x0806, "ARP"),
     (0x8035, "RARP"),
     (0x8809, "LACP and other slow protocols"),
     (0x88cc, "LLDP"),
+    (0x4305, "B.A.T.M.A.N."),
+    (0x8926, "VN-Tag"),
+    (0x88e1, "HomePlug"),
+    (0x88e7, "provider backbone bridging (802.1ah)"),
+    (0x894f, "NSH"),
+    (0x8892, "PROFINET"),
+    (0x8915, "RoCE"),
     (0x888e, "EAPOL"),
     (0x8863, "PPPoE discovery"),
     (0x88e5, "MACsec"),
@@ -58,7 +65,7 @@ const ETHER: [(u16, &str); 11] = [
     (0x8902, "CFM"),
     (0x9000, "loopback test"),
 ];
-const IP: [(u8, &str); 13] = [
+const IP: [(u8, &str); 16] = [
     (1, "ICMP"),
     (2, "IGMP"),
     (46, "RSVP"),
@@ -67,13 +74,16 @@ const IP: [(u8, &str); 13] = [
     (58, "ICMPv6"),
     (88, "EIGRP"),
     (89, "OSPF"),
+    (94, "IP in IP by KA9Q"),
     (103, "PIM"),
+    (108, "IPComp (compressed)"),
+    (33, "DCCP"),
     (112, "VRRP"),
     (115, "L2TPv3"),
     (132, "SCTP"),
     (136, "UDP-Lite"),
 ];
-const UDP: [(u16, &str); 14] = [
+const UDP: [(u16, &str); 18] = [
     (53, "DNS"),
     (67, "DHCP"),
     (68, "DHCP"),
@@ -84,7 +94,11 @@ const UDP: [(u16, &str); 14] = [
     (443, "QUIC"),
     (500, "IKE"),
     (514, "syslog"),
+    (1194, "OpenVPN (encrypted)"),
+    (1701, "L2TP control"),
     (1900, "SSDP"),
+    (4791, "RoCE"),
+    (4789, "VXLAN of something else than Ethernet"),
     (4500, "IPsec in UDP (encrypted)"),
     (5353, "mDNS"),
     (51820, "WireGuard (encrypted)"),

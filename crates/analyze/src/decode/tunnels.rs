@@ -143,6 +143,7 @@ fn udp(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
         6081 => geneve(inner),
         6635 => return mpls(inner),
         2152 => gtp(inner),
+        1701 => return l2tp(inner).unwrap_or(other),
         _ => None,
     };
     found.map_or(other, Ok)
@@ -176,6 +177,21 @@ fn geneve(data: &[u8]) -> Option<Inner<'_>> {
     let options = 4 * usize::from(data.first()? & 0x3f);
     let kind = be16(data, 2)?;
     (data[0] >> 6 == 0).then_some((kind, data.get(8 + options..)?))
+}
+
+/// RFC 2661, 3.1: data, whose length, numbers and padding may be there; none if it is control.
+fn l2tp(data: &[u8]) -> Option<Result<Inner<'_>, Unfollowed>> {
+    let flags = be16(data, 0)?;
+    if flags & 0x800f != 2 {
+        return None;
+    }
+    let optional = [(0x4000, 2), (0x0800, 4)];
+    let mut at: usize =
+        6 + optional.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, octets)| octets).sum::<usize>();
+    if flags & 0x0200 != 0 {
+        at += 2 + usize::from(be16(data, at)?);
+    }
+    data.get(at..).map(ppp)
 }
 
 /// 3GPP TS 29.281, 5.1: a packet of a user.

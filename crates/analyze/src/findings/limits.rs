@@ -20,8 +20,12 @@ const FEW_ROUND_TRIPS: f64 = 10.0;
 /// Below BDP: the window is full for most of the time.
 pub fn window_limited(basis: &Basis) -> Option<Finding> {
     let window = basis.half.most_window_bytes.filter(|most| is_window_known(*most) && *most > 0)?;
-    let long = basis.active_s > FEW_ROUND_TRIPS * basis.least_rtt_s && basis.least_rtt_s > 0.0;
-    if basis.limits.window < WINDOW_SHARE || !long {
+    // A closed window is the receiver's program, not the window's size.
+    let closed_s = seconds(basis.half.closed_ns).min(basis.active_s);
+    let open_s = basis.active_s - closed_s;
+    let full_s = (basis.active_s * basis.limits.window - closed_s).max(0.0);
+    let long = open_s > FEW_ROUND_TRIPS * basis.least_rtt_s && basis.least_rtt_s > 0.0;
+    if full_s < WINDOW_SHARE * open_s || !long {
         return None;
     }
     let bound_bps = window as f64 * 8.0 / basis.least_rtt_s;
@@ -40,8 +44,7 @@ pub fn window_limited(basis: &Basis) -> Option<Finding> {
     let scaling =
         [basis.half.offer, basis.peer.offer].iter().flatten().any(|offer| offer.window_scale.is_none());
     let why = if scaling { "; it cannot be larger, because window scaling was not agreed" } else { "" };
-    let cost =
-        path_bps.map_or(0.0, |path| basis.active_s * basis.limits.window * (1.0 - bound_bps / path).max(0.0));
+    let cost = path_bps.map_or(0.0, |path| full_s * (1.0 - bound_bps / path).max(0.0));
     let what = format!(
         "Window-limited: {} at an RTT of {} allow at most {}; to send at 1 Gbit/s the window must be {}{why}",
         bytes(window as f64),
@@ -51,8 +54,8 @@ pub fn window_limited(basis: &Basis) -> Option<Finding> {
     );
     let evidence = format!(
         "less than a packet of room for {:.0} % of {}; {}; {needed}",
-        basis.limits.window * 100.0,
-        duration(basis.active_s),
+        full_s / open_s * 100.0,
+        duration(open_s),
         rate(basis.mean_bps()),
     );
     Some(basis.finding(Kind::WindowLimited, basis.start_s(), cost, what, evidence))

@@ -131,6 +131,7 @@ pub fn of_direction(connection: &Connection, end: usize, epoch_ns: i64) -> Vec<F
         (Kind::MtuTrouble, &[Kind::ConnectionDied, Kind::Timeouts, Kind::Losses]),
         (Kind::ConnectionDied, &[Kind::Timeouts, Kind::Losses]),
         (Kind::DelayedAckNagle, &[Kind::SenderIdle]),
+        (Kind::SillyWindow, &[Kind::WindowLimited]),
     ];
     let drop: Vec<Kind> =
         explained.iter().filter(|(by, _)| has(*by)).flat_map(|(_, what)| what.iter().copied()).collect();

@@ -48,10 +48,9 @@ fn oddities(half: &Half, reset: &Reset) -> Vec<String> {
     let usual = reset.ttl.1.filter(|usual| usual.abs_diff(reset.ttl.0) >= FOREIGN_HOPS);
     let ttl = usual.map(|usual| format!("its TTL is {}, that of the others {usual}", reset.ttl.0));
     let number = (reset.offset != 0).then(|| format!("its number is {:+} octets off", reset.offset));
-    let after = half.counts.data_after_reset;
-    let goes_on = (after > 0).then(|| {
-        format!("its end sends {after} packets with payload behind it (window of the reset {})", reset.window)
-    });
+    let after = half.counts.after_reset;
+    let goes_on = (after > 0)
+        .then(|| format!("its end sends {after} packets behind it (window of the reset {})", reset.window));
     [ttl, number, goes_on].into_iter().flatten().collect()
 }
 

@@ -18,6 +18,9 @@ const JUDGED_AFTER: u64 = 64;
 /// Segment sizes that hold when a SYN has no MSS option (RFC 9293, 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
+/// No timer sends a SYN again so soon.
+pub(super) const COPIED_WITHIN_NS: i64 = 1_000_000;
+
 /// Where the capture was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -41,6 +44,8 @@ pub struct Handshake {
     pub last_syn_ns: Option<i64>,
     /// First SYN-ACK.
     pub syn_ack_ns: Option<i64>,
+    /// Last SYN-ACK.
+    pub last_syn_ack_ns: Option<i64>,
     /// The client's first packet after that.
     pub ack_ns: Option<i64>,
     /// Flags of the SYN-ACK.
@@ -300,7 +305,10 @@ impl Connection {
     #[cold]
     fn on_syn(&mut self, segment: &Segment) {
         let end = usize::from(segment.end);
-        let repeated = self.syn_sequence[end].is_some();
+        let before =
+            if segment.has(flag::ACK) { self.handshake.last_syn_ack_ns } else { self.handshake.last_syn_ns };
+        let is_copy = before.is_some_and(|before| (segment.time_ns - before).abs() < COPIED_WITHIN_NS);
+        let repeated = self.syn_sequence[end].is_some() && !is_copy;
         self.syn_sequence[end] = Some(segment.sequence);
         self.handshake.repeated |= repeated;
         let offer = Offer {
@@ -315,6 +323,7 @@ impl Connection {
         self.halves[end].offer = Some(offer);
         if segment.has(flag::ACK) {
             self.handshake.syn_ack_ns.get_or_insert(segment.time_ns);
+            self.handshake.last_syn_ack_ns = Some(segment.time_ns);
             self.handshake.syn_ack_flags = segment.flags;
         } else {
             self.handshake.syn_ns.get_or_insert(segment.time_ns);
@@ -379,9 +388,12 @@ impl Connection {
 
     /// From the first SYN to the last one, if it was sent again.
     pub fn syn_wait_ns(&self) -> Option<i64> {
-        let Handshake { syn_ns, last_syn_ns, .. } = self.handshake;
+        let Handshake { syn_ns, last_syn_ns, syn_ack_ns, last_syn_ack_ns, .. } = self.handshake;
         let sent_again = self.halves.iter().any(|half| half.counts.resent_syns > 0);
-        Some(last_syn_ns? - syn_ns?).filter(|wait| sent_again && *wait >= 0)
+        let between = |first: Option<i64>, last: Option<i64>| Some(last? - first?);
+        between(syn_ns, last_syn_ns)
+            .max(between(syn_ack_ns, last_syn_ack_ns))
+            .filter(|wait| sent_again && *wait >= 0)
     }
 
     /// Where the capture was made.

@@ -75,8 +75,8 @@ pub struct Counts {
     pub nagle_ns: i64,
     /// Packets smaller than a segment that fill a window smaller than one.
     pub silly_packets: u64,
-    /// Packets with payload that this end sent behind its own reset.
-    pub data_after_reset: u64,
+    /// Packets that this end sent behind its own reset; no end does, so that the reset is not its.
+    pub after_reset: u64,
     /// Keep-alives.
     pub keep_alives: u64,
     /// Probes of a closed window.

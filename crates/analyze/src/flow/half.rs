@@ -6,7 +6,7 @@
 //! 0.
 
 use super::{
-    connection::possible_window,
+    connection::{COPIED_WITHIN_NS, possible_window},
     copies::Copies,
     counts::{Counts, Offer},
     limits::Limits,
@@ -224,6 +224,7 @@ impl Half {
             }
         }
         self.observed.on_ttl(segment, self.counts.packets);
+        self.counts.after_reset += u64::from(self.reset.is_some());
         const { assert!(flag::FIN == 1 && flag::SYN == 2) };
         let ends = (segment.flags & 1) + (segment.flags >> 1 & 1);
         let length = segment.payload_bytes + u32::from(ends);
@@ -346,6 +347,10 @@ impl Half {
         if segment.has(flag::SYN) && self.answers_while_opening(segment) {
             return self.trips.note_timestamp(segment);
         }
+        if segment.has(flag::SYN) && start < self.space.next && now - self.last_send_ns < COPIED_WITHIN_NS {
+            self.counts.duplicate_packets += 1;
+            return;
+        }
         if self.probes_window(segment, start) && start == self.space.next {
             self.space.probed_to = end;
             self.last_send_ns = now;
@@ -395,7 +400,6 @@ impl Half {
         self.counts.payload_bytes += u64::from(payload);
         self.counts.data_segments += 1;
         self.counts.ect_packets += u64::from(segment.ecn != 0);
-        self.counts.data_after_reset += u64::from(self.reset.is_some());
         if payload > self.mss_bytes && self.mss_bytes > 0 {
             let more = self.segments_of(u64::from(payload)) - 1;
             self.counts.data_segments += more;
@@ -426,7 +430,8 @@ impl Half {
             self.rearmed_ns = now;
             self.on_waited(now, payload);
         }
-        if payload < self.mss_bytes && end == self.space.edge_seen {
+        // Half a segment (RFC 1122, 4.2.3.4): options and scales take a little from full ones.
+        if 2 * payload < self.mss_bytes && end == self.space.edge_seen {
             self.counts.silly_packets += u64::from(payload > 0);
         }
         self.space.next = end;

@@ -14,9 +14,11 @@
 //! Pure: text in, a row of tests out that the kernel's side walks through (bpf/capture.h).
 
 use crate::filter::{
-    self, Condition, Expression, FilterError, Network, Parser, Ports,
+    self, Condition, Expression, FilterError, Parser, Ports,
     lex::{Kind, Operator, Token},
 };
+use longfat_host::network::Network;
+use longfat_schema::spelling::nearest;
 use std::{net::IpAddr, str::FromStr};
 
 /// `LF_TESTS_MAX`.
@@ -86,7 +88,7 @@ enum Target {
 }
 
 /// Octets of `struct lf_test`.
-const TEST_BYTES: usize = 40;
+pub(super) const TEST_BYTES: usize = 40;
 
 impl Filter {
     /// As it was written.
@@ -216,7 +218,7 @@ fn plain(name: &str) -> Option<Packets> {
 }
 
 fn unknown(parser: &Parser<'_>, word: Token<'_>, name: &str) -> FilterError {
-    let mend = filter::nearest(name, WORDS)
+    let mend = nearest(name, WORDS)
         .map_or_else(|| format!("known are {}", WORDS.join(", ")), |near| format!("did you mean '{near}'?"));
     parser.error(word, format!("no condition is called '{}'; {mend}", word.text))
 }
@@ -255,15 +257,15 @@ fn network(parser: &mut Parser<'_>, sides: u8) -> Result<Packets> {
 
 fn address_test(network: Network, side: u8) -> Test {
     let (mut address, mut mask) = ([0; 16], [0; 16]);
-    let low = match network.address {
+    let low = match network.address() {
         IpAddr::V4(four) => {
             address[..4].copy_from_slice(&four.octets());
-            mask[..4].copy_from_slice(&prefix_mask(network.length)[..4]);
+            mask[..4].copy_from_slice(&prefix_mask(network.prefix_bits())[..4]);
             4
         }
         IpAddr::V6(six) => {
             address = six.octets();
-            mask = prefix_mask(network.length);
+            mask = prefix_mask(network.prefix_bits());
             6
         }
     };

@@ -108,6 +108,7 @@ pub struct Capture {
 }
 
 const NAME: &str = "capture";
+static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
 const INBOUND: &str = "inbound";
 const OUTBOUND: &str = "outbound";
 /// `LF_HEADERS_BYTES`, `LF_KEPT_MAX_BYTES`.
@@ -247,7 +248,7 @@ fn load(
     processors: usize,
     ring_blocks: usize,
 ) -> Result<Object> {
-    let mut open = object::open(NAME, bpf_object!(concat!(env!("OUT_DIR"), "/capture.bpf.o")))?;
+    let mut open = object::open(NAME, OBJECT)?;
     let tests = spec.filter.to_bytes();
     let settings = [
         ring_blocks as u32,
@@ -310,6 +311,24 @@ fn info_of<T>(fd: i32, info: &mut T) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Layout;
+
+    fn places(of: &Layout, fields: &[&str]) -> Vec<usize> {
+        fields.iter().map(|field| of.at(field)).collect()
+    }
+
+    #[test]
+    fn what_is_shared_is_laid_out_as_in_the_object() {
+        let settings = Layout::of(OBJECT, "lf_settings");
+        let fields = ["ring_blocks", "is_raw_ip", "snap", "payload_bytes", "has_filter", "tests"];
+        assert_eq!(places(&settings, &fields), [0, 4, 8, 12, 16, SETTINGS_BYTES]);
+        let test = Layout::of(OBJECT, "lf_test");
+        let fields = ["kind", "if_true", "if_false", "side", "low", "high", "address", "mask"];
+        assert_eq!((test.bytes, places(&test, &fields)), (filter::TEST_BYTES, vec![0, 1, 2, 3, 4, 6, 8, 24]));
+        let ring = Layout::of(OBJECT, "lf_ring");
+        let words = ["head", "seen", "matched", "dropped", "tail"].map(|field| ring.at(field) / 8);
+        assert_eq!((ring.bytes, words), (RING_BYTES, [0, 3, 5, 7, ring::TAIL_WORD]));
+    }
 
     #[test]
     fn a_packet_of_a_loopback_interface_is_looked_at_once() {

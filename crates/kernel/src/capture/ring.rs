@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const BLOCK_BYTES: usize = 65_536;
 /// `struct lf_ring`.
 pub const RING_BYTES: usize = 256;
-const TAIL_WORD: usize = 16;
+/// Where the reader stands, in words.
+pub const TAIL_WORD: usize = 16;
 const RECORD_BYTES: usize = 16;
 const OUTBOUND: u16 = 0x8000;
 const BLOCK_ENDS: u16 = 0xffff;

@@ -41,9 +41,9 @@ pub struct Settings {
 
 /// The object's map of them, and its layout.
 pub const SETTINGS_MAP: &str = ".rodata.lf";
-const RECORD_OFFSET: usize = 8;
-const DILATION_OFFSET: usize = 12;
-const VALUES_OFFSET: usize = 16;
+pub const RECORD_OFFSET: usize = 8;
+pub const DILATION_OFFSET: usize = 12;
+pub const VALUES_OFFSET: usize = 16;
 
 impl Settings {
     /// The tunables, read as those of `algorithm`.

@@ -369,6 +369,16 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_laid_out_as_in_every_object() {
+        for (name, object) in OBJECTS {
+            let settings = crate::layout::Layout::of(object, "lf_settings");
+            let places = ["build_id", "record", "dilation"].map(|field| settings.at(field));
+            let written = [0, loaded::RECORD_OFFSET, loaded::DILATION_OFFSET];
+            assert_eq!((settings.bytes, places), (loaded::VALUES_OFFSET, written), "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_loaded_stays_without_a_holder_is_used_by_sockets_and_goes_when_unloaded() {
         let owner = name("a");
         let name = owner.0.clone();

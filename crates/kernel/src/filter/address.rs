@@ -1,6 +1,7 @@
 //! Addresses and ports as people write them.
 
 use super::{FilterError, Parser, lex::Token};
+use longfat_host::network::Network;
 use std::net::{IpAddr, Ipv4Addr};
 
 type Result<T> = std::result::Result<T, FilterError>;
@@ -16,32 +17,6 @@ impl Ports {
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
-}
-
-/// Addresses that share their first `length` bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    pub address: IpAddr,
-    pub length: u8,
-}
-
-impl Network {
-    pub fn contains(self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                same_prefix(ours.to_bits().into(), theirs.to_bits().into(), 32, self.length)
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
-                same_prefix(ours.to_bits(), theirs.to_bits(), 128, self.length)
-            }
-            _ => false,
-        }
-    }
-}
-
-fn same_prefix(a: u128, b: u128, bits: u8, length: u8) -> bool {
-    let shift = u32::from(bits - length.min(bits));
-    (a ^ b).checked_shr(shift).unwrap_or(0) == 0
 }
 
 impl Parser<'_> {
@@ -82,14 +57,11 @@ impl Parser<'_> {
             let why = "is no address; names are not looked up, write 10.0.0.0/8 or 2001:db8::/32";
             self.error(token, format!("'{address}' {why}"))
         })?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let length = length.map_or(Ok(given_bits), |text| {
-            let number = text.parse::<u8>().ok().filter(|length| *length <= most);
-            number.ok_or_else(|| {
-                self.error(token, format!("'/{text}' is no prefix length: a number, at most {most}"))
-            })
-        })?;
-        Ok(Network { address, length })
+        let bits = length.map_or(Some(given_bits), |text| text.parse().ok());
+        bits.and_then(|bits| Network::new(address, bits)).ok_or_else(|| {
+            let (most, text) = (if address.is_ipv4() { 32 } else { 128 }, length.unwrap_or_default());
+            self.error(token, format!("'/{text}' is no prefix length: a number, at most {most}"))
+        })
     }
 }
 

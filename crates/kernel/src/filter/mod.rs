@@ -7,18 +7,12 @@ mod address;
 mod grammar;
 pub mod lex;
 
-pub use address::{Network, Ports};
+pub use address::Ports;
 #[cfg(test)]
 pub use grammar::DEPTH_MAX;
 pub use grammar::{Condition, Parser, parse};
 
 use std::fmt;
-
-/// The known name nearest to what was written, when it is near enough to be meant.
-pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = known.into_iter().map(|name| (strsim::jaro_winkler(name, written), name));
-    near.filter(|(score, _)| *score > 0.75).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
-}
 
 /// Conditions of one language, put together.
 #[derive(Debug, Clone, PartialEq)]

@@ -68,7 +68,7 @@ impl Field {
     /// Names near to what was written, best first.
     pub fn nearest(name: &str) -> Option<&'static str> {
         let names = FIELDS.iter().flat_map(|field| field.aliases.iter().chain([&field.name]));
-        crate::filter::nearest(name, names.copied())
+        longfat_schema::spelling::nearest(name, names.copied())
     }
 
     /// Value of the field in a connection.

@@ -319,12 +319,13 @@ fn attach_ops(object: &mut Object, variable: &str, name: CcName) -> Result<Link>
     })
 }
 
+static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/tcb_set.bpf.o"));
+
 impl Carrier {
     fn load(saved: Option<&MapHandle>) -> Result<Carrier> {
         const NAME: &str = "tcb_set";
         let name = setter_name();
-        let bytes = bpf_object!(concat!(env!("OUT_DIR"), "/tcb_set.bpf.o"));
-        let mut open = object::open(NAME, bytes)?;
+        let mut open = object::open(NAME, OBJECT)?;
         object::set_initial(&mut open, "lfset", |ops| object::rename(ops, "lfset", name.as_str()))?;
         if let Some(saved) = saved {
             let mut map = open.maps_mut().find(|map| map.name() == SAVED_MAP);
@@ -407,5 +408,22 @@ fn read_to_end(file: &mut File) -> std::io::Result<Vec<u8>> {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::assert_mirrors;
+
+    #[test]
+    fn requests_and_blocks_are_laid_out_as_in_the_object_that_reads_them() {
+        assert_mirrors!(OBJECT, "lf_request", RawRequest:
+            actions cwnd_segments ssthresh_segments clamp_segments rto_min_us rto_max_ms through to state done
+            clamp_error rto_min_error rto_max_error cc_error recovering before after);
+        assert_mirrors!(OBJECT, "lf_block", RawBlock:
+            cookie state netns interface gateway local remote snd_una snd_nxt cwnd_segments cwnd_credit_segments
+            ssthresh_segments clamp_segments srtt_us rttvar_us min_rtt_us flight_segments lost_segments mss_bytes
+            rto_min_us rto_max_ms local_port remote_port family gateway_family tcp_state ca_state cc);
     }
 }

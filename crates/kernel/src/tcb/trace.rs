@@ -95,6 +95,8 @@ pub struct Identity {
     pub is_chosen: bool,
 }
 
+static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/tcb_trace.bpf.o"));
+
 const IDENTITY_BYTES: usize = size_of::<Event>() + 16 + 16 + 2 + 2 + 4 + 4 + 4 + 16;
 
 impl Event {
@@ -173,8 +175,7 @@ impl Tracer {
         let places = look.scope.places()?;
         let only =
             if matches!(look.scope, Scope::All) { 0 } else { places.first().map_or(0, |p| p.inode as u32) };
-        let bytes = bpf_object!(concat!(env!("OUT_DIR"), "/tcb_trace.bpf.o"));
-        let mut open = object::open(NAME, bytes)?;
+        let mut open = object::open(NAME, OBJECT)?;
         object::set_initial(&mut open, ".rodata.lf", |bytes| {
             bytes[..4].copy_from_slice(&only.to_ne_bytes())
         })?;
@@ -336,11 +337,18 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{Layout, assert_mirrors};
     use proptest::prelude::*;
 
     #[test]
-    fn records_are_as_long_as_the_kernels_side_writes_them() {
-        assert_eq!((size_of::<Event>(), IDENTITY_BYTES), (72, 136));
+    fn records_are_laid_out_as_in_the_object_that_writes_them() {
+        assert_mirrors!(OBJECT, "lf_event", Event:
+            time_ns cookie kind snd_una snd_nxt snd_wnd_bytes cwnd_segments ssthresh_segments srtt_us rttvar_us
+            flight_segments unacked_segments lost_segments total_retrans_segments mss_bytes tcp_state ca_state zero);
+        let identity = Layout::of(OBJECT, "lf_identity");
+        let places = ["local", "remote", "local_port", "remote_port", "netns", "family", "chosen", "cc"]
+            .map(|field| identity.at(field) - size_of::<Event>());
+        assert_eq!((identity.bytes, places), (IDENTITY_BYTES, [0, 16, 32, 34, 36, 40, 44, 48]));
     }
 
     proptest! {

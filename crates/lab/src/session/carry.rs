@@ -9,6 +9,7 @@ use crate::{
     judge,
     metrics::{metrics, record_free},
     plan::Plan,
+    samples::Samples,
     simulated::{self, SimulationError},
 };
 use longfat_kernel::cc::Registration;
@@ -112,7 +113,7 @@ impl Carrier<'_> {
         let mut manifest = self.manifest(plan, &observed, failure)?;
         manifest.started_unix_ms = started_unix_ms;
         if self.twins && self.backend == Backend::Emulated && manifest.status == RunStatus::Done {
-            put_beside_twin(plan, &mut manifest, stop);
+            put_beside_twin(plan, &mut manifest, &observed.samples, stop);
         }
         manifest.reasons.extend_from_slice(earlier);
         let mut writer = RunWriter::create(directory)?;
@@ -227,10 +228,10 @@ impl Carrier<'_> {
 }
 
 /// Gives a run its twin. One that is far from it, and from others that chance made, is unexplained.
-fn put_beside_twin(plan: &Plan, manifest: &mut RunManifest, stop: &AtomicBool) {
+fn put_beside_twin(plan: &Plan, manifest: &mut RunManifest, samples: &Samples, stop: &AtomicBool) {
     let Some(twin) = simulated::twin(plan, stop) else { return };
     let more = simulated::twins_by_chance(plan, stop);
-    if let Some(reason) = judge::unexplained(plan, &manifest.metrics, &twin, more) {
+    if let Some(reason) = judge::unexplained(plan, &manifest.metrics, samples, &twin, more) {
         manifest.status = RunStatus::Unexplained;
         manifest.reasons.insert(0, reason);
     }

@@ -3,14 +3,12 @@
 use super::{CableSpec, Case, Experiment, FlowSpec, Protocol, RelaySpec, Setting};
 use crate::plan::network::Topology;
 use longfat_cc::{Algorithm, Tunables};
-use longfat_host::{socket::CC_NAME_MAX, sysctl::is_net};
+use longfat_host::{interface, socket::CC_NAME_MAX, sysctl::is_net};
 use longfat_schema::decode::{Problem, unknown};
 use longfat_schema::units::Nanos;
 use longfat_transfer::plan::{WINDOW_MAX_BYTES, WINDOW_MIN_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Longest interface name (IFNAMSIZ less its terminator): a link's interfaces bear its name.
-const INTERFACE_NAME_MAX: usize = 15;
 /// Longest name of anything else: they become directories and parts of namespace names.
 const NAME_MAX: usize = 48;
 /// Least MTU of IPv6 (RFC 8200, section 5): hosts have both families.
@@ -173,7 +171,8 @@ pub(super) fn check_host(path: &str, host: &str, setting: &Setting, found: &mut 
 
 fn check_cable(name: &str, cable: &CableSpec, setting: &Setting, found: &mut Found<'_>) {
     let path = format!("links.{name}");
-    found.name(&path, name, INTERFACE_NAME_MAX);
+    // A link's interfaces bear its name.
+    found.name(&path, name, interface::NAME_MAX);
     if name == "lo" {
         found.say(&path, "'lo' is every host's loopback; choose another name");
     }

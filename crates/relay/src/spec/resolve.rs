@@ -6,7 +6,7 @@ use crate::plan::{
     Network, Ports, RelayPlan, RulePlan,
 };
 use crate::queue::QueueSpec;
-use longfat_host::socket::CC_NAME_MAX;
+use longfat_host::{interface, socket::CC_NAME_MAX};
 use longfat_schema::{
     decode::{Problem, unknown},
     units::{Nanos, Size},
@@ -22,8 +22,6 @@ use std::{
 const PACING_MIN_BPS: u64 = 8_000;
 /// RFC 9293 section 3.7.1: nobody needs to take less; 65495 is an IPv4 packet's most.
 const MSS_RANGE_BYTES: std::ops::RangeInclusive<u16> = 536..=65_495;
-/// Longest name of an interface (IFNAMSIZ less its terminator).
-const INTERFACE_NAME_MAX: usize = 15;
 /// Every relaying rule has a listener per worker and IP family.
 const RULES_MAX: usize = 64;
 
@@ -195,7 +193,7 @@ fn no_common_family(path: &str, matches: &MatchPlan) -> Option<Problem> {
 
 fn interface_name(path: &str, name: &str) -> Option<Problem> {
     let good = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | '"' | '\\' | '*');
-    let fine = !name.is_empty() && name.len() <= INTERFACE_NAME_MAX && name.chars().all(good);
+    let fine = !name.is_empty() && name.len() <= interface::NAME_MAX && name.chars().all(good);
     (!fine).then(|| Problem::new(path, format!("'{name}' is no name of an interface; see 'ip link'")))
 }
 

@@ -1,13 +1,14 @@
 //! Whether a connection fits a condition.
 
 use crate::{
-    filter::{Network, Ports, lex::Operator},
+    filter::{Ports, lex::Operator},
     tcb::{
         connection::Connection,
         field::{Field, Value},
         keep,
     },
 };
+use longfat_host::network::Network;
 use std::net::SocketAddr;
 
 /// Which end of a connection is meant.
