@@ -15,11 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A listening socket; its file is removed on drop.
+/// A listening socket; the file that is its own is removed on drop.
 #[derive(Debug)]
 pub struct Control {
     listener: UnixListener,
-    path: PathBuf,
+    file: Option<PathBuf>,
 }
 
 /// How much a question may ask of the process that answers it.
@@ -44,7 +44,7 @@ impl Control {
         }
         make_room(path).map_err(failed)?;
         let listener = UnixListener::bind(path).map_err(failed)?;
-        let control = Control { listener, path: path.to_owned() };
+        let control = Control { listener, file: Some(path.to_owned()) };
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
         control.listener.set_nonblocking(true).map_err(failed)?;
         Ok(control)
@@ -52,17 +52,17 @@ impl Control {
 
     /// One that another process listens with, whose file it still is.
     pub fn inherited(listener: UnixListener) -> Control {
-        Control { listener, path: PathBuf::new() }
+        Control { listener, file: None }
     }
 
     /// The file at which it listens is this process's from now on.
     pub fn own(&mut self, path: &Path) {
-        path.clone_into(&mut self.path);
+        self.file = Some(path.to_owned());
     }
 
     /// Ends without removing the file: another process goes on with it.
     pub fn leave(mut self) {
-        self.path = PathBuf::new();
+        self.file = None;
     }
 
     /// Answers one of those who wait; never waits itself for anybody to come. Whether there was one: then there may be
@@ -83,7 +83,9 @@ impl AsFd for Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if let Some(file) = &self.file {
+            let _ = fs::remove_file(file);
+        }
     }
 }
 

@@ -31,13 +31,15 @@ impl Layout {
         Layout { bytes: record.size(), fields: fields.collect() }
     }
 
-    /// Octets before a field.
+    /// Octets before each field.
     ///
     /// # Panics
     /// When there is no such field.
-    pub fn at(&self, field: &str) -> usize {
-        let found = self.fields.iter().find(|(name, _)| name == field);
-        found.unwrap_or_else(|| panic!("no field '{field}' among {:?}", self.fields)).1
+    pub fn places<const N: usize>(&self, fields: [&str; N]) -> [usize; N] {
+        fields.map(|field| {
+            let found = self.fields.iter().find(|(name, _)| name == field);
+            found.unwrap_or_else(|| panic!("no field '{field}' among {:?}", self.fields)).1
+        })
     }
 }
 

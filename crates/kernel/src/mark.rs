@@ -202,21 +202,21 @@ mod tests {
 
     #[test]
     fn what_is_shared_is_laid_out_as_in_the_object() {
-        let of = |name, fields: &[&str]| {
-            let layout = Layout::of(OBJECT, name);
-            let places: Vec<usize> = fields.iter().map(|field| layout.at(field)).collect();
-            (layout.bytes, places)
-        };
-        let tuple = ["remote_address", "local_address", "remote_port", "local_port", "is_ipv6"];
-        assert_eq!(of("lf_tuple", &tuple), (TUPLE_BYTES, vec![0, 16, 32, 34, 36]));
-        let mark = ["outbound", "is_dropping", "incapable", "settings", "state"];
-        assert_eq!(of("lf_mark", &mark), (MARK_BYTES, vec![0, FLAG_AT, INCAPABLE_AT, SETTINGS_AT, STATE_AT]));
-        let every = ["every_bytes", "bytes", "marks", "incapable"];
-        assert_eq!(of("lf_every", &every), (EVERY_BYTES, vec![0, 8, 24, 32]));
+        let tuple = Layout::of(OBJECT, "lf_tuple");
+        let places =
+            tuple.places(["remote_address", "local_address", "remote_port", "local_port", "is_ipv6"]);
+        assert_eq!((tuple.bytes, places), (TUPLE_BYTES, [0, 16, 32, 34, 36]));
+        let mark = Layout::of(OBJECT, "lf_mark");
+        let places = mark.places(["outbound", "is_dropping", "incapable", "settings", "state"]);
+        assert_eq!((mark.bytes, places), (MARK_BYTES, [0, FLAG_AT, INCAPABLE_AT, SETTINGS_AT, STATE_AT]));
+        let every = Layout::of(OBJECT, "lf_every");
+        let places = every.places(["every_bytes", "bytes", "marks", "incapable"]);
+        assert_eq!((every.bytes, places), (EVERY_BYTES, [0, 8, 24, 32]));
         assert_mirrors!(OBJECT, "lf_queue_settings", Settings:
             kind target_us hold_off_rtts allowed_cwnds_x16 allowed_bytes red_bytes);
-        let state = ["marks", "packets", "backlog_bytes", "waiting_bytes", "delay_us", "pi_probability"];
-        let places = vec![
+        let state = Layout::of(OBJECT, "lf_queue_state");
+        let fields = ["marks", "packets", "backlog_bytes", "waiting_bytes", "delay_us", "pi_probability"];
+        let places = [
             offset_of!(MarkState, marks),
             offset_of!(MarkState, packets),
             offset_of!(MarkState, backlog_bytes),
@@ -224,7 +224,7 @@ mod tests {
             offset_of!(MarkState, delay_us),
             offset_of!(MarkState, pi_probability),
         ];
-        assert_eq!(of("lf_queue_state", &state), (size_of::<MarkState>(), places));
+        assert_eq!((state.bytes, state.places(fields)), (size_of::<MarkState>(), places));
     }
 
     #[test]

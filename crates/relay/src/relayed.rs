@@ -437,7 +437,8 @@ impl Relayed {
         bytes
     }
 
-    /// It lasts, or moves bulk data: its server's leg is given what such a one needs, as its client's has from the listener.
+    /// It lasts, or moves bulk data: its server's leg is given what such a one needs, as its client's has from the
+    /// listener.
     pub fn equip(&mut self) {
         if !self.is_equipped && !self.logic.is_connecting() {
             self.is_equipped = true;

@@ -313,20 +313,16 @@ mod tests {
     use super::*;
     use crate::layout::Layout;
 
-    fn places(of: &Layout, fields: &[&str]) -> Vec<usize> {
-        fields.iter().map(|field| of.at(field)).collect()
-    }
-
     #[test]
     fn what_is_shared_is_laid_out_as_in_the_object() {
         let settings = Layout::of(OBJECT, "lf_settings");
         let fields = ["ring_blocks", "is_raw_ip", "snap", "payload_bytes", "has_filter", "tests"];
-        assert_eq!(places(&settings, &fields), [0, 4, 8, 12, 16, SETTINGS_BYTES]);
+        assert_eq!(settings.places(fields), [0, 4, 8, 12, 16, SETTINGS_BYTES]);
         let test = Layout::of(OBJECT, "lf_test");
         let fields = ["kind", "if_true", "if_false", "side", "low", "high", "address", "mask"];
-        assert_eq!((test.bytes, places(&test, &fields)), (filter::TEST_BYTES, vec![0, 1, 2, 3, 4, 6, 8, 24]));
+        assert_eq!((test.bytes, test.places(fields)), (filter::TEST_BYTES, [0, 1, 2, 3, 4, 6, 8, 24]));
         let ring = Layout::of(OBJECT, "lf_ring");
-        let words = ["head", "seen", "matched", "dropped", "tail"].map(|field| ring.at(field) / 8);
+        let words = ring.places(["head", "seen", "matched", "dropped", "tail"]).map(|octets| octets / 8);
         assert_eq!((ring.bytes, words), (RING_BYTES, [0, 3, 5, 7, ring::TAIL_WORD]));
     }
 

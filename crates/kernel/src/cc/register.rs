@@ -372,7 +372,7 @@ mod tests {
     fn settings_are_laid_out_as_in_every_object() {
         for (name, object) in OBJECTS {
             let settings = crate::layout::Layout::of(object, "lf_settings");
-            let places = ["build_id", "record", "dilation"].map(|field| settings.at(field));
+            let places = settings.places(["build_id", "record", "dilation"]);
             let written = [0, loaded::RECORD_OFFSET, loaded::DILATION_OFFSET];
             assert_eq!((settings.bytes, places), (loaded::VALUES_OFFSET, written), "{name}");
         }

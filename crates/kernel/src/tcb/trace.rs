@@ -346,8 +346,8 @@ mod tests {
             time_ns cookie kind snd_una snd_nxt snd_wnd_bytes cwnd_segments ssthresh_segments srtt_us rttvar_us
             flight_segments unacked_segments lost_segments total_retrans_segments mss_bytes tcp_state ca_state zero);
         let identity = Layout::of(OBJECT, "lf_identity");
-        let places = ["local", "remote", "local_port", "remote_port", "netns", "family", "chosen", "cc"]
-            .map(|field| identity.at(field) - size_of::<Event>());
+        let fields = ["local", "remote", "local_port", "remote_port", "netns", "family", "chosen", "cc"];
+        let places = identity.places(fields).map(|octets| octets - size_of::<Event>());
         assert_eq!((identity.bytes, places), (IDENTITY_BYTES, [0, 16, 32, 34, 36, 40, 44, 48]));
     }
 

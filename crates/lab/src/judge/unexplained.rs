@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 /// Share by which a figure may differ of a connection that is alone, where the experiment says nothing.
 const SHARE_MOST: f64 = 0.2;
 
-/// Figures that a run is judged by, and a difference that is nothing.
-const JUDGED: [(&str, f64); 2] = [("goodput_bps", 0.0), ("completion_us", 10_000.0)];
+/// A difference of completion times that is nothing.
+const COMPLETION_SLACK_US: f64 = 10_000.0;
 
 /// Goodput that is chance, in bit/s: what a flow has in flight at the edges of the window counts or does not, as one
-/// packet falls. A hole in it keeps a whole window from the reader until a retransmission closes it, a round trip later.
-/// Over many round trips that is nothing.
+/// packet falls. A hole in it keeps a whole window from the reader until a retransmission closes it, a round trip
+/// later. Over many round trips that is nothing.
 fn edge_bps(plan: &Plan, samples: &Samples, flow: &str) -> f64 {
     let length_us = plan.window_end_us - plan.window_start_us;
     let edges = [plan.window_start_us, plan.window_end_us];
@@ -124,11 +124,14 @@ fn figures(plan: &Plan, metrics: &[Metric], samples: &Samples, twin: &Twin) -> V
     let is_tcp = |of: &str| plan.flows.iter().any(|flow| flow.name == of && flow.protocol == Protocol::Tcp);
     let whole = metrics.iter().filter(|metric| metric.stream.is_none() && is_tcp(&metric.of));
     let figure = |metric: &Metric| {
-        let (name, slack) = JUDGED.into_iter().find(|(name, _)| *name == metric.metric)?;
-        let simulated = twin.metric(name, &metric.of)?;
-        let (of, emulated) = (metric.of.clone(), metric.value);
-        let slack = if name == "goodput_bps" { edge_bps(plan, samples, &of) } else { slack };
-        Some(Figure { metric: name, slack, of, emulated, simulated: [simulated; 2] })
+        let of = metric.of.clone();
+        let (name, slack) = match metric.metric.as_str() {
+            "goodput_bps" => ("goodput_bps", edge_bps(plan, samples, &of)),
+            "completion_us" => ("completion_us", COMPLETION_SLACK_US),
+            _ => return None,
+        };
+        let simulated = twin.metric(name, &of)?;
+        Some(Figure { metric: name, slack, of, emulated: metric.value, simulated: [simulated; 2] })
     };
     whole.filter_map(figure).collect()
 }
