@@ -24,6 +24,9 @@ const LATE: Duration = Duration::from_millis(1500);
 /// apart.
 const UNDER_WAY: Duration = Duration::from_millis(20);
 
+/// A client that was held and does not come is asked after when so much time has passed.
+const ASKING: Duration = Duration::from_secs(2);
+
 /// Every difference that is none, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
@@ -56,6 +59,9 @@ pub enum Allowed {
     /// The kernel's own TCP stands still now and then, with a small window and an urgent byte that is taken out of
     /// line: with plain forwarding or on the relay's leg.
     StoodStill,
+    /// The client's reset overtakes its handshake's last packet: nobody is accepted, and the server, dialled before, is
+    /// reset when the relay asks the kernel after the missing client.
+    AskedAfter,
     /// TCP has one urgent pointer: a mark that another follows before it was read may be told or not.
     OvertakenMark,
     /// Before a mark that 16 bits cannot tell the kernel shows others, 65,535 bytes after what it has sent.
@@ -63,7 +69,7 @@ pub enum Allowed {
 }
 
 impl Allowed {
-    pub const ALL: [Allowed; 12] = [
+    pub const ALL: [Allowed; 13] = [
         Allowed::RefusedEarly,
         Allowed::CutByReset,
         Allowed::LeftBefore,
@@ -74,6 +80,7 @@ impl Allowed {
         Allowed::FreedSooner,
         Allowed::KeptLonger,
         Allowed::StoodStill,
+        Allowed::AskedAfter,
         Allowed::OvertakenMark,
         Allowed::FarMark,
     ];
@@ -188,7 +195,8 @@ fn meetings(dialogue: &Dialogue, talk: usize, outcomes: (&Outcome, &Outcome), sa
         match (plain.0, relayed.0) {
             (Some(one), Some(two)) => {
                 let others = (plain.1.as_ref(), relayed.1.as_ref());
-                let view = View { plain: one, relayed: two, others, script, other };
+                let is_held_server = name == "server" && !dialogue.way.is_early();
+                let view = View { plain: one, relayed: two, others, script, other, is_held_server };
                 view.compare(&mut |what| say(format!("{name}: {what}")));
             }
             (None, None) => {}
@@ -270,6 +278,8 @@ struct View<'a> {
     others: (Option<&'a Seen>, Option<&'a Seen>),
     script: &'a Script,
     other: &'a Script,
+    /// The server's, of a way that dials it before the client is accepted.
+    is_held_server: bool,
 }
 
 impl View<'_> {
@@ -307,6 +317,7 @@ impl View<'_> {
         } else if plain.after.abs_diff(relayed.after) > LATE
             && !(relayed.after < plain.after && Allowed::Sooner.use_it()
                 || self.was_delivered_first() && Allowed::DeliveredFirst.use_it()
+                || self.was_asked_after() && Allowed::AskedAfter.use_it()
                 || self.has_left() && Allowed::LeftBefore.use_it())
         {
             let [plain, relayed] = [plain, relayed].map(|seen| seen.after.as_millis());
@@ -340,6 +351,15 @@ impl View<'_> {
         let more = self.relayed.heard.len() > self.plain.heard.len();
         let most = RelayPlan::DEFAULT_RESET_WAIT + LATE;
         more && how(self.relayed) == How::Reset && self.relayed.after < self.plain.after + most
+    }
+
+    fn was_asked_after(&self) -> bool {
+        let is_overtaking = self.other.leave == Leave::Reset && !self.other.leaves_after_a_while();
+        self.is_held_server
+            && is_overtaking
+            && self.relayed.after < ASKING + LATE
+            && how(self.relayed) == How::Reset
+            && self.relayed.heard.is_empty()
     }
 
     fn was_taken_before(&self) -> bool {
