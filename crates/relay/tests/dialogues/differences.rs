@@ -6,8 +6,8 @@
 //! itself comes to the relay's outcome when it is repeated (the programs' own races: [`super::judge`]).
 
 use super::{
-    program::{End, Mark, Seen, byte_at},
-    script::{Dialogue, Leave, SLOT, Script},
+    program::{End, Mark, SILENCE, Seen, byte_at},
+    script::{Dialogue, Leave, SLOT, Script, Talk},
     stage::{Met, Outcome, stream},
 };
 use longfat_relay::RelayPlan;
@@ -20,12 +20,17 @@ use std::{
 /// Ends may be heard so much later: buffers in between, a busy machine, and a SYN that is lost costs a second.
 const LATE: Duration = Duration::from_millis(1500);
 
-/// What was said last is under way for so long at most when nothing holds it up; the two programs' clocks begin as much
-/// apart.
-const UNDER_WAY: Duration = Duration::from_millis(20);
+/// What was said last is under way for a round trip at most when nothing holds it up; the two programs' clocks begin as
+/// much apart.
+const UNDER_WAY: Duration = Duration::from_millis(40);
 
 /// A client that was held and does not come is asked after when so much time has passed.
 const ASKING: Duration = Duration::from_secs(2);
+
+/// Receive buffers below this may close to a silly window, with segments of at least so many bytes, each after so long.
+const SILLY_ROOM: u32 = 8192;
+const SILLY_BYTES: u32 = 512;
+const SILLY_WAIT: Duration = Duration::from_millis(250);
 
 /// Every difference that is none, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,22 +59,26 @@ pub enum Allowed {
     /// And where its own last bytes are still under way when the program leaves, that kernel says EADDRNOTAVAIL to who
     /// connects from the port at once: the end is heard sooner with the relay, or what the relay took was still waiting
     /// for it where plain forwarding had told of the server's reset, or the server happened to hear it all a little
-    /// later.
+    /// later, or the client left before it was reset, or before what its close() would have answered by a reset.
     KeptLonger,
     /// The kernel's own TCP stands still now and then, with a small window and an urgent byte that is taken out of
     /// line: with plain forwarding or on the relay's leg.
     StoodStill,
+    /// A receive buffer of a few KB may close to a silly window (RFC 9293, section 3.8.6.2): its sender waits a quarter
+    /// of a second for room before each small segment. Where the stream is cut into segments decides whether it does.
+    Crawled,
     /// The client's reset overtakes its handshake's last packet: nobody is accepted, and the server, dialled before, is
     /// reset when the relay asks the kernel after the missing client.
     AskedAfter,
-    /// TCP has one urgent pointer: a mark that another follows before it was read may be told or not.
+    /// TCP has one urgent pointer: a mark that another follows before it was read may be told or not, and its byte
+    /// stands in the stream then. What waited in the relay for the server's leg comes without the pauses between marks.
     OvertakenMark,
     /// Before a mark that 16 bits cannot tell the kernel shows others, 65,535 bytes after what it has sent.
     FarMark,
 }
 
 impl Allowed {
-    pub const ALL: [Allowed; 13] = [
+    pub const ALL: [Allowed; 14] = [
         Allowed::RefusedEarly,
         Allowed::CutByReset,
         Allowed::LeftBefore,
@@ -80,6 +89,7 @@ impl Allowed {
         Allowed::FreedSooner,
         Allowed::KeptLonger,
         Allowed::StoodStill,
+        Allowed::Crawled,
         Allowed::AskedAfter,
         Allowed::OvertakenMark,
         Allowed::FarMark,
@@ -147,18 +157,32 @@ pub fn untruths(dialogue: &Dialogue, outcome: &Outcome) -> Vec<Difference> {
 
 fn untruth(hearer: &Seen, sayer: Option<&Seen>, scripts: (&Script, &Script), stream: u32) -> Option<String> {
     let (script, says) = scripts;
-    let takes_out = !script.is_inline();
     let marks = says.marks();
-    let all = (0..says.said_bytes() as usize).filter(|at| !(takes_out && marks.contains(at)));
-    let expected: Vec<u8> = all.map(|at| byte_at(stream, at)).collect();
-    let same = hearer.heard.iter().zip(&expected).take_while(|(heard, said)| heard == said).count();
-    if same < hearer.heard.len() {
-        return Some(format!("byte {same} of {} heard is not what was said", hearer.heard.len()));
-    }
+    let taken_out = if script.is_inline() { &[][..] } else { &marks };
     let is_whole = hearer.end == Some(End::Fin) && hearer.say_error.is_none();
     let said_all = sayer.is_none_or(|sayer| sayer.say_error.is_none()) && says.leave != Leave::Reset;
-    (is_whole && said_all && same < expected.len())
-        .then(|| format!("an end without an error after {same} of {} bytes", expected.len()))
+    let as_said = |taken_out: &[usize]| {
+        let all = (0..says.said_bytes() as usize).filter(|at| !taken_out.contains(at));
+        let expected: Vec<u8> = all.map(|at| byte_at(stream, at)).collect();
+        let same = hearer.heard.iter().zip(&expected).take_while(|(heard, said)| heard == said).count();
+        if same < hearer.heard.len() {
+            return Some(format!("byte {same} of {} heard is not what was said", hearer.heard.len()));
+        }
+        (is_whole && said_all && same < expected.len())
+            .then(|| format!("an end without an error after {same} of {} bytes", expected.len()))
+    };
+    let untruth = as_said(taken_out)?;
+    let is_overtaken = overtaken(taken_out).any(|still_out| as_said(&still_out).is_none());
+    (!(is_overtaken && Allowed::OvertakenMark.use_it())).then_some(untruth)
+}
+
+/// The marks that are still taken out when some have been overtaken by later ones, in all ways.
+fn overtaken(marks: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+    let overtakable = marks.len().saturating_sub(1);
+    (1..1u32 << overtakable).map(move |overtaken| {
+        let is_out = |index: &usize| overtaken >> index & 1 == 0;
+        (0..marks.len()).filter(is_out).map(|index| marks[index]).collect()
+    })
 }
 
 fn meetings(dialogue: &Dialogue, talk: usize, outcomes: (&Outcome, &Outcome), say: &mut impl FnMut(String)) {
@@ -196,7 +220,8 @@ fn meetings(dialogue: &Dialogue, talk: usize, outcomes: (&Outcome, &Outcome), sa
             (Some(one), Some(two)) => {
                 let others = (plain.1.as_ref(), relayed.1.as_ref());
                 let is_held_server = name == "server" && !dialogue.way.is_early();
-                let view = View { plain: one, relayed: two, others, script, other, is_held_server };
+                let crawl = crawl(dialogue, scripts);
+                let view = View { plain: one, relayed: two, others, script, other, is_held_server, crawl };
                 view.compare(&mut |what| say(format!("{name}: {what}")));
             }
             (None, None) => {}
@@ -226,8 +251,25 @@ fn is_kept_longer(dialogue: &Dialogue, talk: usize, (plain, relayed): (&Outcome,
         let was_taken = plain.say_error.is_some() && client.say_error.is_none() && client.said > plain.said;
         let begins = client.after + SLOT * dialogue.talks[talk].after.into();
         let is_still_heard = server.is_some_and(|server| begins < server.after);
-        ended_sooner || was_taken || server_heard_later || is_still_heard
+        let was_reset = |seen: &Seen| how(seen) == How::Reset || seen.unread > 0;
+        let left_before_reset = was_reset(plain) && how(client) == How::Left && client.unread == 0;
+        let server_reset_it =
+            servers.is_some_and(|(plain, relayed)| how(plain) == How::Left && how(relayed) != How::Left);
+        ended_sooner
+            || was_taken
+            || server_heard_later
+            || is_still_heard
+            || left_before_reset
+            || server_reset_it
     })
+}
+
+/// None at all when both have room for whole segments.
+fn crawl(dialogue: &Dialogue, talk: &Talk) -> Duration {
+    let is_silly = |room: Option<u32>| room.is_some_and(|room| room < SILLY_ROOM);
+    let towards = [(dialogue.client_room, &talk.server), (dialogue.server_room, &talk.client)];
+    let silly = towards.into_iter().filter(|(room, _)| is_silly(*room));
+    silly.map(|(_, says)| SILLY_WAIT * says.said_bytes().div_ceil(SILLY_BYTES)).sum()
 }
 
 fn came(whether: bool) -> &'static str {
@@ -280,11 +322,15 @@ struct View<'a> {
     other: &'a Script,
     /// The server's, of a way that dials it before the client is accepted.
     is_held_server: bool,
+    /// How long all that is said may take through a silly window.
+    crawl: Duration,
 }
 
 impl View<'_> {
     fn compare(&self, say: &mut impl FnMut(String)) {
-        if self.stood_still() && Allowed::StoodStill.use_it() {
+        if self.stood_still() && Allowed::StoodStill.use_it()
+            || self.crawled_to_silence() && Allowed::Crawled.use_it()
+        {
             return;
         }
         self.compare_end(say);
@@ -299,6 +345,12 @@ impl View<'_> {
         };
         let is_either = goes_on(self.plain, self.relayed) || goes_on(self.relayed, self.plain);
         is_either && !self.other.marks().is_empty() && !self.script.is_inline()
+    }
+
+    /// One of the programs took the other for silent before all had come.
+    fn crawled_to_silence(&self) -> bool {
+        let all = [Some(self.plain), Some(self.relayed), self.others.0, self.others.1];
+        self.crawl > SILENCE && all.iter().flatten().any(|seen| how(seen) == How::Silence)
     }
 
     fn has_left(&self) -> bool {
@@ -317,6 +369,7 @@ impl View<'_> {
         } else if plain.after.abs_diff(relayed.after) > LATE
             && !(relayed.after < plain.after && Allowed::Sooner.use_it()
                 || self.was_delivered_first() && Allowed::DeliveredFirst.use_it()
+                || plain.after.abs_diff(relayed.after) <= self.crawl && Allowed::Crawled.use_it()
                 || self.was_asked_after() && Allowed::AskedAfter.use_it()
                 || self.has_left() && Allowed::LeftBefore.use_it())
         {
@@ -387,14 +440,17 @@ impl View<'_> {
         }
     }
 
-    /// What was said long before the reset has come, and of what was said just before it something.
+    /// What was said long before the reset has come, if it was read at once; of what was said just before it something
+    /// has.
     fn is_well_cut(&self, plain: usize, relayed: usize) -> bool {
         // Who is told of the reset by a write no longer reads what came before it, nor does who leaves.
         let no_longer_reads = self.relayed.say_error == Some(Errno::ECONNRESET)
             || matches!(self.script.leave, Leave::Close | Leave::Reset);
         let said = self.other.said_bytes() as usize;
-        let has_settled =
-            self.other.leave == Leave::Reset && self.other.leaves_after_a_while() && plain == said;
+        let has_settled = self.other.leave == Leave::Reset
+            && self.other.leaves_when_settled(self.script)
+            && !self.script.hears.slowly
+            && plain == said;
         no_longer_reads || if has_settled { relayed == said } else { plain == 0 || relayed > 0 }
     }
 

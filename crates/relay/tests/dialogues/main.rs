@@ -4,8 +4,8 @@
 //!     DIALOGUES=10000 cargo test --release -p longfat-relay --test dialogues -- --nocapture made_up
 //!
 //! (`make soak-relay-dialogues`) as many as one likes, others each time; `DIALOGUES_SEED` repeats a run,
-//! `DIALOGUES_AT_ONCE` of them (40) are under way together. Of a difference the smallest dialogue that still shows it
-//! is printed as Rust, for a regression test.
+//! `DIALOGUES_AT_ONCE` of them (40) are under way together, `DIALOGUES_ONLY=NUMBER` carries out one again and again.
+//! Of a difference the smallest dialogue that still shows it is printed as Rust, for a regression test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "../bed/mod.rs"]
@@ -102,6 +102,7 @@ fn dialogues_that_once_differed_are_the_same_with_and_without_the_relay() {
 struct Run {
     seed: u64,
     count: usize,
+    only: Option<usize>,
     next: AtomicUsize,
     judgements: Mutex<BTreeMap<String, usize>>,
     failed: Mutex<Vec<(usize, String)>>,
@@ -114,7 +115,8 @@ impl Run {
 
     fn new(seed: u64, count: usize) -> Run {
         let (judgements, failed) = (Mutex::default(), Mutex::default());
-        Run { seed, count, next: AtomicUsize::new(0), judgements, failed, failures: Vec::new() }
+        let (only, next) = (from_environment("DIALOGUES_ONLY"), AtomicUsize::new(0));
+        Run { seed, count, only, next, judgements, failed, failures: Vec::new() }
     }
 
     fn all(mut self, stage: &Stage<'_>, lanes: u8) -> Run {
@@ -139,6 +141,7 @@ impl Run {
             if number >= self.count || self.failed.lock().unwrap().len() >= Run::MOST_FAILURES {
                 return;
             }
+            let number = self.only.unwrap_or(number);
             let judgement = judge(stage, &made_up(self.seed, number).current(), lane);
             *self.judgements.lock().unwrap().entry(judgement.name()).or_default() += 1;
             if let Judgement::Differs(what) = judgement {

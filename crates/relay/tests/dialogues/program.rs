@@ -275,6 +275,8 @@ impl Program<'_> {
     /// Whether the end has come, where nothing waits.
     fn look(&mut self) -> bool {
         match sys::recv(self.socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
+            // A mark that came with the end, since it was looked for.
+            Ok(0) if self.script.hears.marks != Marks::Inline && self.asked(SIOCATMARK) != 0 => true,
             Ok(0) => self.ended(End::Fin),
             Ok(_) => true,
             Err(Errno::EAGAIN | Errno::EINTR) => false,

@@ -133,8 +133,19 @@ impl Script {
 
     /// Whether all that it does after its last byte, until it leaves, lasts for two slots at least.
     pub fn leaves_after_a_while(&self) -> bool {
+        self.slots_after_last_byte() >= 2
+    }
+
+    fn slots_after_last_byte(&self) -> u32 {
         let after = self.says.iter().rev().take_while(|say| say.bytes() == 0);
-        after.map(Say::slots).sum::<u32>() >= 2
+        after.map(Say::slots).sum()
+    }
+
+    /// Whether it leaves so long after its last byte that the other end, which reads at once, has it all.
+    pub fn leaves_when_settled(&self, hearer: &Script) -> bool {
+        const BYTES_PER_SLOT: u32 = 1 << 16;
+        let slots = 2 + self.said_bytes() / BYTES_PER_SLOT + u32::from(hearer.hears.from);
+        self.slots_after_last_byte() >= slots
     }
 
     /// Whether each mark is alone on its way: the other end reads it before the next is sent.
