@@ -95,9 +95,8 @@ impl Leg<'_> {
         if let Some(name) = &self.plan.cc {
             socket::set_cc(socket, name)?;
         }
-        for buffer in [Buffer::Send, Buffer::Receive] {
-            socket::set_buffer(socket, buffer, self.plan.buffer_bytes)?;
-        }
+        // The window's scale is told by the SYN.
+        socket::set_buffer(socket, Buffer::Receive, self.plan.buffer_bytes)?;
         if let Some(rate_bps) = self.plan.pacing_bps {
             socket::set_pacing_rate(socket, Some(rate_bps))?;
         }
@@ -127,6 +126,7 @@ impl LegPlan {
     /// Sets what only a connection that lasts, or moves bulk data, needs: a short one goes without these calls.
     pub(crate) fn equip(&self, socket: &impl AsFd) -> io::Result<()> {
         let set = |level, name, value| socket::set_option(socket, level, name, value);
+        socket::set_buffer(socket, Buffer::Send, self.buffer_bytes).map_err(io::Error::other)?;
         set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, self.notsent_lowat_bytes as i32)?;
         if let Some(idle) = self.keepalive_idle {
             set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle.as_secs().clamp(1, 32767) as i32)?;

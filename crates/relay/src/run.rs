@@ -394,6 +394,9 @@ fn warn_of_small_buffers(shared: &Shared) {
     for (leg, name) in [(largest(|way| &way.client), "client"), (largest(|way| &way.server), "server")] {
         let Some(leg) = leg else { continue };
         let Ok(probe) = shared.leg(leg, false).outgoing(false) else { continue };
+        if leg.equip(&probe).is_err() {
+            continue;
+        }
         let wanted = leg.buffer_bytes;
         for (buffer, limit) in [(Buffer::Send, "wmem_max"), (Buffer::Receive, "rmem_max")] {
             let got = socket::buffer(&probe, buffer);

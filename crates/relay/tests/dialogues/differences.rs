@@ -59,7 +59,8 @@ pub enum Allowed {
     /// And where its own last bytes are still under way when the program leaves, that kernel says EADDRNOTAVAIL to who
     /// connects from the port at once: the end is heard sooner with the relay, or what the relay took was still waiting
     /// for it where plain forwarding had told of the server's reset, or the server happened to hear it all a little
-    /// later, or the client left before it was reset, or before what its close() would have answered by a reset.
+    /// later, or the client left before it was reset, or before what its close() would have answered by a reset, or
+    /// before its server's close() had answered by one.
     KeptLonger,
     /// The kernel's own TCP stands still now and then, with a small window and an urgent byte that is taken out of
     /// line: with plain forwarding or on the relay's leg.
@@ -255,7 +256,11 @@ fn is_kept_longer(dialogue: &Dialogue, talk: usize, (plain, relayed): (&Outcome,
         let left_before_reset = was_reset(plain) && how(client) == How::Left && client.unread == 0;
         let server_reset_it =
             servers.is_some_and(|(plain, relayed)| how(plain) == How::Left && how(relayed) != How::Left);
+        // The reset that answers what nobody reads comes a little later.
+        let is_torn =
+            server.is_some_and(|server| how(server) == How::Left && server.heard.len() < client.said);
         ended_sooner
+            || is_torn
             || was_taken
             || server_heard_later
             || is_still_heard
