@@ -4,6 +4,7 @@ use super::Args;
 use crate::output;
 use longfat_kernel::tcb::{Connection, Filter, Finder, Look, Place, Scope, Setter, State};
 use longfat_why::{Memory, Verdict, divide, judge};
+use nix::time::{ClockId, clock_gettime};
 use std::{
     collections::{HashMap, HashSet},
     io::IsTerminal as _,
@@ -74,7 +75,7 @@ const NEW_EVERY: Duration = Duration::from_secs(1);
 const NEW_OF_PROGRAM_EVERY: Duration = Duration::from_millis(200);
 /// Up to so many connections are asked for one by one: to ask for all makes the kernel go through its whole table.
 const ONE_BY_ONE: usize = 200;
-/// Time between two looks, unless looking takes more than a hundredth of it.
+/// Time between two looks, unless looking takes more than a hundredth of a processor then.
 const EVERY: Duration = Duration::from_millis(100);
 const LOOKING_ONE_IN: u32 = 100;
 /// How soon a signal is answered.
@@ -87,6 +88,7 @@ pub struct Watch {
     chosen: Chosen,
     every: Option<Duration>,
     last_new: Option<Instant>,
+    new_every: Duration,
     finders: HashMap<Arc<str>, Finder>,
     start: Instant,
 }
@@ -99,6 +101,7 @@ impl Watch {
             chosen,
             every: args.every.map(Duration::from),
             last_new: None,
+            new_every: NEW_EVERY,
             finders: HashMap::new(),
             start: Instant::now(),
         }
@@ -143,19 +146,16 @@ impl Watch {
         }
     }
 
-    /// One look at all of them, and now and then at new ones; how long it took.
+    /// One look at all of them, and now and then at new ones; the processor time that the first took.
     pub fn look(&mut self) -> anyhow::Result<Duration> {
-        let start = Instant::now();
-        if self.last_new.is_none_or(|last| last.elapsed() >= NEW_EVERY) {
-            self.look_for_new()?;
+        if self.last_new.is_none_or(|last| last.elapsed() >= self.new_every) {
+            let ((), took) = timed(|| self.look_for_new())?;
+            self.new_every = NEW_EVERY.max(took * LOOKING_ONE_IN);
             self.last_new = Some(Instant::now());
         }
-        if self.watched.len() <= ONE_BY_ONE {
-            self.look_one_by_one()?
-        } else {
-            self.look_at_all()?
-        }
-        Ok(start.elapsed())
+        let is_few = self.watched.len() <= ONE_BY_ONE;
+        let ((), took) = timed(|| if is_few { self.look_one_by_one() } else { self.look_at_all() })?;
+        Ok(took)
     }
 
     fn look_one_by_one(&mut self) -> anyhow::Result<()> {
@@ -263,6 +263,14 @@ impl Watch {
         });
         found
     }
+}
+
+/// With the processor time that it took: what held it up meanwhile is no cost of looking.
+fn timed<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, Duration)> {
+    let used = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
+    let before = used()?;
+    let value = work()?;
+    Ok((value, used()?.saturating_sub(before)))
 }
 
 /// What a verdict needs of one look.
