@@ -77,7 +77,7 @@ def causes(path, rng):
         "send_buffer": case(["send_buffer"], {"sndbuf": rng.choice([32768, 49152, 65536])}, link=link((100, max(4 * delay, 60)), queue=2.0),
                             sender=["ip link set dev eth0 gso_max_size 8192"]),
         "slow_start": case(["slow_start"], {"bytes": int(max(pipe, 60_000) * 0.8)}, link=link((rate, delay * 4), queue=2.0), program=True),
-        "slow_start_left_early": case(["slow_start_left_early"], {"cc": "reno"}, link=link((max(rate, 50), delay * 4), queue=2.0), tuned=["cwnd=8", "ssthresh=8"], warm=0.5),
+        "slow_start_left_early": case(["slow_start_left_early"], {"cc": "reno"}, link=link((max(rate, 50), delay * 4), queue=2.0), tuned=["cwnd=8", "ssthresh=8"], warm=0.6 + 5 * 4 * rtt),
         "cwnd_clamp": case(["cwnd_clamp"], {}, link=roomy, tuned=[f"clamp={max(int(pipe / 1448 * part), 4)}", f"cwnd={max(int(pipe / 1448 * part), 4)}"]),
         "after_loss": case(["after_loss"], {"cc": "reno"}, link=link((max(rate, 50), max(delay * 4, 80)), queue=0.5) + after_loss(path), warm=6.0),
         "restart_after_idle": case(["restart_after_idle"], {"burst_bytes": 3_000_000, "pause_s": 9 * rtt + 1.5}, link=link((max(rate, 50), delay * 4), queue=2.0), warm=6.0, seconds=8, besides=["program_idle"]),

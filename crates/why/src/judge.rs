@@ -332,6 +332,11 @@ impl<'a> Watch<'a> {
         let evidence = format!("window {} to {}", size(least), size(most));
         let is_steady =
             u64::from(least) * 10 >= u64::from(most) * STEADY_TENTHS && least > info.snd_mss_bytes;
+        let once = self.last().most_offered_bytes.unwrap_or(most);
+        if is_steady && u64::from(once) * 10 >= u64::from(most) * SHRUNK_TENTHS {
+            let evidence = format!("{evidence}, {} once", size(once));
+            return inferred(Cause::SlowReader, evidence);
+        }
         if is_steady {
             let what = "steady: its buffer is small, or its program reads slowly and evenly";
             return kernel(Cause::ReceiveWindow, format!("{evidence}, {what}"));
@@ -342,6 +347,9 @@ impl<'a> Watch<'a> {
 
 /// A window that does not fall below these tenths of its largest stays the same.
 const STEADY_TENTHS: u64 = 7;
+
+/// A buffer that once offered these tenths of what it offers now is not small: what has come waits in it.
+const SHRUNK_TENTHS: u64 = 14;
 
 /// What was sent again although it had arrived, from which on reordering is what it is.
 const NEEDLESS: f64 = 0.25;
@@ -356,11 +364,10 @@ const QUEUED_US: f64 = 1_000.0;
 const SAME_WINDOW: f64 = 0.15;
 /// Losses from which on their place says something.
 const FEW_EPISODES: usize = 3;
-/// A policer: losses off one line of bytes over time, times the root of their number; and the part of a window that
-/// each takes.
+/// A policer: losses off one line of bytes over time, times the root of their number; and of how many it can be said,
+/// with the part of a window that each takes.
 const POLICED_SCATTER: f64 = 0.03;
-const POLICED_EPISODES: usize = 4;
-const POLICED_PART: f64 = 0.1;
+const POLICED_EPISODES: [(usize, f64); 2] = [(4, 0.1), (3, 0.3)];
 /// Looks at a full window from which on it can be said to stay the same.
 const FEW_WINDOWS: usize = 4;
 /// What a window that leaves at once may wait for itself.
@@ -368,6 +375,8 @@ const OWN_BURST: f64 = 0.15;
 const OWN_BURST_US: f64 = 2_000.0;
 /// A full path carries about as much all the time: mean over upper decile of what is delivered.
 const STEADY_RATE: f64 = 0.85;
+/// And where its window falls below the pipe after each loss, so much.
+const NEARLY_STEADY_RATE: f64 = 0.9;
 /// A window that changes by no more than this part, or a segment, stays about the same.
 const STILL: f64 = 0.005;
 /// Where the path is full, what is delivered does not go with the window: its change in the window's upper third
@@ -381,7 +390,7 @@ impl Watch<'_> {
         let (least, figures) = (f64::from(self.figures.least_rtt_us), &self.figures);
         let queue =
             || format!("round trip {}, least {}", duration(figures.rtt_us), duration(figures.least_rtt_us));
-        let (losses, is_full) = (self.losses(), self.fills_path().unwrap_or_else(|| self.is_rate_steady()));
+        let (losses, is_full) = (self.losses(), self.is_full());
         if self.last().clamp_segments.is_some_and(|clamp| self.last().info.snd_cwnd_segments >= clamp) {
             return self.of_clamp();
         }
@@ -478,8 +487,15 @@ impl Watch<'_> {
         Some(ratio(high, low, |point| point.1 as f64).ln() < FULL_POWER * windows.ln())
     }
 
-    /// What is delivered while the window is full is about as much all the time.
-    fn is_rate_steady(&self) -> bool {
+    fn is_full(&self) -> bool {
+        match self.fills_path() {
+            Some(fills) => fills || self.is_rate_steady(NEARLY_STEADY_RATE),
+            None => self.is_rate_steady(STEADY_RATE),
+        }
+    }
+
+    /// What is delivered while the window is full is about as much all the time: such a part of the best.
+    fn is_rate_steady(&self, part: f64) -> bool {
         let is_bound =
             |look: &Look| matches!(divide::at(look, self.talk), Hold::Cwnd | Hold::SlowStart | Hold::Repair);
         let between = self.looks.windows(2).filter(|pair| is_bound(&pair[0]) && is_bound(&pair[1]));
@@ -491,7 +507,7 @@ impl Watch<'_> {
         let mut rates: Vec<u64> = self.bound().map(|look| look.info.delivery_rate_bytes_per_s).collect();
         rates.sort_unstable();
         let best = rates.get(rates.len() * 9 / 10).copied().unwrap_or(0) as f64;
-        bytes as f64 * 1e6 >= STEADY_RATE * best * time_us as f64
+        bytes as f64 * 1e6 >= part * best * time_us as f64
     }
 
     fn of_slow_start(&self) -> Why {
@@ -602,7 +618,7 @@ impl Watch<'_> {
         let (Some(first), Some(last)) = (self.episodes.first(), self.episodes.last()) else { return false };
         let time = last.time_us.saturating_sub(first.time_us) as f64;
         let bytes = last.acked_bytes.saturating_sub(first.acked_bytes) as f64;
-        if self.episodes.len() < POLICED_EPISODES || time <= 0.0 || bytes <= 0.0 {
+        if time <= 0.0 || bytes <= 0.0 {
             return false;
         }
         let off: Vec<f64> = self
@@ -617,7 +633,9 @@ impl Watch<'_> {
         let scatter = off.iter().map(|one| (one - center).powi(2)).sum::<f64>().sqrt();
         let parts: Vec<f64> =
             self.episodes.iter().map(|e| e.segments as f64 / f64::from(e.cwnd_segments.max(1))).collect();
-        self.is_queueless(queue_us) && scatter <= POLICED_SCATTER && mean(&parts) >= POLICED_PART
+        let takes_much =
+            |(least, part): &(usize, f64)| self.episodes.len() >= *least && mean(&parts) >= *part;
+        self.is_queueless(queue_us) && scatter <= POLICED_SCATTER && POLICED_EPISODES.iter().any(takes_much)
     }
 }
 
