@@ -266,3 +266,36 @@ fn datagrams_come_to_the_ports_that_a_server_is_given() {
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("5300-5399"));
 }
+
+/// A relay on `host` before the server there.
+fn relay_on(host: &Namespace) -> Child {
+    let mut command = host.command(env!("CARGO_BIN_EXE_longfat"));
+    command.args(["relay", "--listen", "127.0.0.1:7777", "--to", "127.0.0.1:5201"]);
+    let relay = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while host.run(|| TcpStream::connect("127.0.0.1:7777")).unwrap().is_err() {
+        assert!(Instant::now() < deadline, "the relay does not listen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    relay
+}
+
+#[test]
+fn every_connection_of_a_transfer_goes_through_a_relay_that_is_told_the_servers_port() {
+    let lease = Lease::take(&format!("transfer-relay-{}", std::process::id())).unwrap();
+    let host = lease.namespace("host").unwrap();
+    host.ip(&["link", "set", "lo", "up"]).unwrap();
+    let _server = Server::alone(&host, &[]);
+    let mut relay = relay_on(&host);
+    let mut nft = host.command("nft");
+    nft.arg(
+        "table inet firewall { chain in { type filter hook input priority 0; policy drop; \
+         ct state established accept; tcp dport { 5201, 7777 } accept; }; }",
+    );
+    assert!(nft.status().unwrap().success());
+    for way in [&["--streams", "4"][..], &["--streams", "4", "--reverse"]] {
+        sends_on(&host, &[&["127.0.0.1:7777", "--verify", "--echo-every", "10kB"], way].concat());
+    }
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+}
