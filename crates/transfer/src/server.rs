@@ -47,7 +47,7 @@ pub struct ServeOptions {
     pub listen: SocketAddr,
     /// End after the first transfer.
     pub once: bool,
-    /// How long a client may take to say what it wants.
+    /// How long a connection may take to say what it wants, or to show to which transfer it belongs.
     pub timeout: Duration,
     /// Ports for what cannot come to that one: datagrams, and TCP streams whose plan needs a listener of its own. Any,
     /// if none.

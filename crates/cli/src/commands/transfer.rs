@@ -94,7 +94,7 @@ struct ServeArgs {
     /// One JSON object per line on standard output: ready, then each transfer's outcome.
     #[arg(long)]
     json: bool,
-    /// How long a client that connected may take to bring its plan.
+    /// How long a connection may take to bring its plan, or to show to which transfer it belongs.
     #[arg(long, default_value = "5s", value_name = "SPAN")]
     timeout: Nanos,
     /// Serve only who has this key, and prove to have it ('longfat transfer key' makes one).
