@@ -1,6 +1,9 @@
 //! Addresses of transfers as people write them: the port may be left out.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
+};
 
 /// The port of transfers where none is given: iperf3's, which firewalls of such paths often let through.
 pub const PORT: u16 = 5201;
@@ -33,6 +36,18 @@ pub fn server(text: &str) -> Result<String, String> {
             Ok(text.to_owned())
         }
         Some(_) => Err(format!("write it like host, host:{PORT} or [2001:db8::1]:{PORT}")),
+    }
+}
+
+/// Ports of data: `5300-5399`, or one.
+///
+/// # Errors
+/// What is no range, for a person.
+pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(first..=last),
+        _ => Err("write a range of ports like 5300-5399, the lower one first, or one port".to_owned()),
     }
 }
 
@@ -76,5 +91,14 @@ mod tests {
             assert_eq!(listen(written).map(|address| address.to_string()).as_deref(), Ok(meant), "{written}");
         }
         assert!(["", "far", "10.0.0", "70000", "10.0.0.2:"].iter().all(|wrong| listen(wrong).is_err()));
+    }
+
+    #[test]
+    fn ports_of_data_are_a_range_or_one() {
+        assert_eq!(ports("5300-5399"), Ok(5300..=5399));
+        assert_eq!(ports("5300"), Ok(5300..=5300));
+        for wrong in ["", "-", "0", "0-9", "9-8", "5300-", "5300-70000", "5300:5399", "a-b"] {
+            assert!(ports(wrong).is_err(), "{wrong}");
+        }
     }
 }

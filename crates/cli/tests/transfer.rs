@@ -2,6 +2,7 @@
 //! root.
 #![allow(clippy::unwrap_used)]
 
+use longfat_host::{Lease, Namespace};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
@@ -28,6 +29,13 @@ impl Server {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let port = line.trim().rsplit_once(':').unwrap_or_else(|| panic!("it said '{line}'")).1.to_owned();
         Server { child, port }
+    }
+
+    /// A server with these options, and a host of its own that knows nobody else.
+    fn alone(host: &Namespace, args: &[&str]) -> Server {
+        let mut command = host.command(env!("CARGO_BIN_EXE_longfat"));
+        command.args(["transfer", "serve"]).args(args).stdin(Stdio::null());
+        Server::start(command)
     }
 
     fn with(args: &[&str]) -> Server {
@@ -213,4 +221,81 @@ fn a_server_on_every_address_says_so_and_a_key_opens_it_to_its_holders_alone() {
     let refused = server.send(&[]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--key FILE"));
+}
+
+/// Sends within `host`.
+fn sends_on(host: &Namespace, args: &[&str]) {
+    let mut command = host.command(env!("CARGO_BIN_EXE_longfat"));
+    let output = command.args(["transfer", "send", "--bytes", "100kB"]).args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_server_is_reached_by_name_or_address_with_and_without_a_port() {
+    let lease = Lease::take(&format!("transfer-port-{}", std::process::id())).unwrap();
+    let host = lease.namespace("host").unwrap();
+    host.ip(&["link", "set", "lo", "up"]).unwrap();
+    let server = Server::alone(&host, &[]);
+    assert_eq!(server.port, "5201");
+    for to in ["localhost", "localhost:5201", "127.0.0.1", "::1", "[::1]", "[::1]:5201"] {
+        sends_on(&host, &[to]);
+        sends_on(&host, &[to, "--reverse", "--streams", "3"]);
+    }
+    drop(server);
+    for (listen, to) in [("5202", "localhost:5202"), ("127.0.0.1", "127.0.0.1"), ("[::1]:5203", "[::1]:5203")]
+    {
+        let _server = Server::alone(&host, &["--listen", listen]);
+        sends_on(&host, &[to]);
+    }
+}
+
+#[test]
+fn datagrams_come_to_the_ports_that_a_server_is_given() {
+    let server = Server::with(&["--data-ports", "47310-47311"]);
+    let to = format!("127.0.0.1:{}", server.port);
+    let sent = |streams: &str| {
+        let udp = ["--udp", "--rate", "10Mbit", "--bytes", "100kB", "--streams", streams];
+        longfat(&[&["send", &to], &udp[..]].concat()).output().unwrap()
+    };
+    assert!(sent("2").status.success());
+    let refused = sent("3");
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("47310 to 47311") && said.contains("--data-ports"), "{said}");
+    let wrong = longfat(&["serve", "--data-ports", "9-8"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("5300-5399"));
+}
+
+/// A relay on `host` before the server there.
+fn relay_on(host: &Namespace) -> Child {
+    let mut command = host.command(env!("CARGO_BIN_EXE_longfat"));
+    command.args(["relay", "--listen", "127.0.0.1:7777", "--to", "127.0.0.1:5201"]);
+    let relay = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while host.run(|| TcpStream::connect("127.0.0.1:7777")).unwrap().is_err() {
+        assert!(Instant::now() < deadline, "the relay does not listen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    relay
+}
+
+#[test]
+fn every_connection_of_a_transfer_goes_through_a_relay_that_is_told_the_servers_port() {
+    let lease = Lease::take(&format!("transfer-relay-{}", std::process::id())).unwrap();
+    let host = lease.namespace("host").unwrap();
+    host.ip(&["link", "set", "lo", "up"]).unwrap();
+    let _server = Server::alone(&host, &[]);
+    let mut relay = relay_on(&host);
+    let mut nft = host.command("nft");
+    nft.arg(
+        "table inet firewall { chain in { type filter hook input priority 0; policy drop; \
+         ct state established accept; tcp dport { 5201, 7777 } accept; }; }",
+    );
+    assert!(nft.status().unwrap().success());
+    for way in [&["--streams", "4"][..], &["--streams", "4", "--reverse"]] {
+        sends_on(&host, &[&["127.0.0.1:7777", "--verify", "--echo-every", "10kB"], way].concat());
+    }
+    relay.kill().unwrap();
+    relay.wait().unwrap();
 }

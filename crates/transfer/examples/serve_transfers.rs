@@ -6,8 +6,9 @@ use std::time::Duration;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listen = std::env::args().nth(1).ok_or("usage: serve_transfers ADDRESS:PORT")?.parse()?;
     let timeout = Duration::from_secs(10);
-    let (limits, key, samples, stop) = Default::default();
-    let server = Server::bind(ServeOptions { listen, once: false, timeout, limits, key, samples, stop })?;
+    let (data_ports, limits, key, samples, stop) = Default::default();
+    let options = ServeOptions { listen, once: false, timeout, data_ports, limits, key, samples, stop };
+    let server = Server::bind(options)?;
     println!("ready {}", server.address());
     server.run(&())?;
     Ok(())

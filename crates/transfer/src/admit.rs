@@ -5,12 +5,13 @@
 
 use crate::{
     channel::Channel,
-    control::{PREAMBLE_BYTES, Preamble},
     datagram::{BATCH_MAX, Datagram, HEADER_BYTES, Kind},
-    error::{End, Error, Result},
+    error::{End, Error, HINT_ONE_PORT, HINT_OWN_PORT, Result},
+    gathering::Gathering,
     halt::Halt,
     lobby::{PAUSE, is_broken, is_exhausted},
-    proof::random_bytes,
+    preamble::{Opening, PREAMBLE_BYTES},
+    proof::{is_same, random_bytes},
     sockets::{LOOK_UP, set_nonblocking},
 };
 use longfat_host::Key;
@@ -30,36 +31,48 @@ pub(crate) const STRANGERS_MAX: usize = 8;
 /// Most that are accepted before the preambles of those who are there are read.
 const ACCEPT_BATCH: usize = 64;
 
-/// Accepts the `streams` connections that show `token`.
-pub(crate) fn tcp(
-    listener: &TcpListener,
-    token: u128,
-    streams: u32,
+/// Waits for the connections of a transfer that come to the server's one port.
+pub(crate) fn gathered(
+    gathering: Gathering<'_>,
+    streams: usize,
+    at: &str,
     channel: &mut Channel,
     halt: &Halt,
     timeout: Duration,
 ) -> Result<Vec<TcpStream>> {
-    let mut gate = Gate { token, admitted: (0..streams).map(|_| None).collect(), waiting: Vec::new() };
     let deadline = Instant::now() + timeout;
-    while gate.missing() > 0 {
-        let sockets = gate.waiting.iter().map(|arrival| arrival.socket.as_fd());
-        wait_any(sockets.chain([listener.as_fd(), channel.socket().as_fd()]));
+    while gathering.missing() > 0 {
+        wait_any([gathering.as_fd(), channel.socket().as_fd()].into_iter());
         attend(channel, halt)?;
-        gate.accept(listener)?;
-        gate.read_preambles();
-        if gate.missing() > 0 && Instant::now() > deadline {
-            return Err(absent(channel, gate.missing(), streams, "data connections", timeout));
+        if gathering.is_in_vain() {
+            return Err(Error::Stopped);
+        }
+        let missing = gathering.missing();
+        if missing > 0 && Instant::now() > deadline {
+            let absent = Absent { missing, streams, what: CONNECTIONS, at, hint: HINT_ONE_PORT };
+            return Err(absent.error(channel, timeout));
         }
     }
-    Ok(gate.admitted.into_iter().flatten().collect())
+    Ok(gathering.finish())
 }
 
-fn absent(channel: &Channel, missing: usize, streams: u32, what: &str, timeout: Duration) -> Error {
-    let seconds = timeout.as_secs_f64();
-    let why = format!(
-        "{missing} of its {streams} {what} did not arrive within {seconds:.1} s (a firewall between?)"
-    );
-    Error::Protocol { peer: channel.peer().to_owned(), why }
+const CONNECTIONS: &str = "data connections";
+
+/// What did not come.
+struct Absent<'a> {
+    missing: usize,
+    streams: usize,
+    what: &'static str,
+    at: &'a str,
+    hint: &'static str,
+}
+
+impl Absent<'_> {
+    fn error(self, channel: &Channel, timeout: Duration) -> Error {
+        let Absent { missing, streams, what, at, hint } = self;
+        let (peer, at, seconds) = (channel.peer().to_owned(), at.to_owned(), timeout.as_secs_f64());
+        Error::Absent { peer, missing, streams, what, at, seconds, hint }
+    }
 }
 
 /// Answers pings; anything else is out of turn.
@@ -80,7 +93,9 @@ pub(crate) fn wait_any<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) {
     let _ = poll(&mut fds, PollTimeout::try_from(LOOK_UP).unwrap_or(PollTimeout::MAX));
 }
 
-struct Gate {
+/// The listener of one transfer, and who has come to it.
+pub(crate) struct Gate {
+    transfer: u64,
     token: u128,
     admitted: Vec<Option<TcpStream>>,
     waiting: Vec<Arrival>,
@@ -93,6 +108,36 @@ struct Arrival {
 }
 
 impl Gate {
+    pub(crate) fn new(transfer: u64, token: u128, streams: u32) -> Gate {
+        Gate { transfer, token, admitted: (0..streams).map(|_| None).collect(), waiting: Vec::new() }
+    }
+
+    /// Accepts the connection of every stream.
+    pub(crate) fn gather(
+        mut self,
+        listener: &TcpListener,
+        port: u16,
+        channel: &mut Channel,
+        halt: &Halt,
+        timeout: Duration,
+    ) -> Result<Vec<TcpStream>> {
+        let deadline = Instant::now() + timeout;
+        while self.missing() > 0 {
+            let sockets = self.waiting.iter().map(|arrival| arrival.socket.as_fd());
+            wait_any(sockets.chain([listener.as_fd(), channel.socket().as_fd()]));
+            attend(channel, halt)?;
+            self.accept(listener)?;
+            self.read_preambles();
+            if self.missing() > 0 && Instant::now() > deadline {
+                let (missing, streams) = (self.missing(), self.admitted.len());
+                let at = format!("TCP port {port}");
+                let absent = Absent { missing, streams, what: CONNECTIONS, at: &at, hint: HINT_OWN_PORT };
+                return Err(absent.error(channel, timeout));
+            }
+        }
+        Ok(self.admitted.into_iter().flatten().collect())
+    }
+
     fn accept(&mut self, listener: &TcpListener) -> Result<()> {
         for _ in 0..ACCEPT_BATCH {
             match listener.accept() {
@@ -137,8 +182,8 @@ impl Gate {
 
     /// Takes a connection with the right token and a free stream number; drops any other.
     fn admit(&mut self, arrival: Arrival) {
-        let Some(preamble) = Preamble::decode(arrival.bytes) else { return };
-        if preamble.token != self.token {
+        let Ok(Opening::Data(preamble)) = Opening::of(&arrival.bytes) else { return };
+        if preamble.transfer != self.transfer || !is_same(self.token, preamble.token) {
             return;
         }
         if let Some(slot @ None) = self.admitted.get_mut(preamble.stream as usize) {
@@ -168,6 +213,7 @@ impl Arrival {
 /// send does so only where its challenge was answered: a source address is easily forged.
 pub(crate) fn udp(
     sockets: &[UdpSocket],
+    ports: &[u16],
     token: u64,
     sends: bool,
     channel: &mut Channel,
@@ -185,10 +231,20 @@ pub(crate) fn udp(
         attend(channel, halt)?;
         missing.retain(|socket| !greeter.greets(socket));
         if !missing.is_empty() && Instant::now() > deadline {
-            return Err(absent(channel, missing.len(), sockets.len() as u32, "UDP streams", timeout));
+            let (missing, streams, at) = (missing.len(), sockets.len(), in_words(ports));
+            let absent = Absent { missing, streams, what: "UDP streams", at: &at, hint: HINT_OWN_PORT };
+            return Err(absent.error(channel, timeout));
         }
     }
     sockets.iter().try_for_each(|socket| set_nonblocking(socket, false))
+}
+
+/// UDP ports for a person: the one, or the lowest and the highest.
+fn in_words(ports: &[u16]) -> String {
+    match (ports.iter().min(), ports.iter().max()) {
+        (Some(first), Some(last)) if first < last => format!("UDP ports {first} to {last}"),
+        (first, _) => format!("UDP port {}", first.copied().unwrap_or(0)),
+    }
 }
 
 /// Challenges for each stream that may go to other addresses than the client's own; none is longer than the hello it
@@ -220,11 +276,14 @@ impl Greeter {
         // As many as there may be streams: whoever floods one socket keeps the others waiting no longer than that.
         for _ in 0..BATCH_MAX {
             let Ok((count, from)) = socket.recv_from(&mut bytes) else { return false };
-            let head = Datagram::decode(&bytes[..count]).filter(|head| head.token == self.token);
+            let head = Datagram::decode(&bytes[..count])
+                .filter(|head| is_same(self.token.into(), head.token.into()));
             match head.map(|head| (head.kind, head.sequence)) {
                 Some((Kind::Hello, _)) if self.sends => self.challenge(socket, from),
                 Some((Kind::Hello, _)) => return socket.connect(from).is_ok(),
-                Some((Kind::Answer, secret)) if self.sends && secret == self.secret(from) => {
+                Some((Kind::Answer, secret))
+                    if self.sends && is_same(self.secret(from).into(), secret.into()) =>
+                {
                     return socket.connect(from).is_ok();
                 }
                 _ => {}

@@ -4,13 +4,14 @@ use crate::{
     admit,
     channel::{Channel, beginning},
     context::Context,
-    control::{Hello, Message, PROTOCOL_VERSION, Preamble, Proof, Refused, Welcome},
+    control::{Hello, Message, PROTOCOL_VERSION, Proof, Refused, Welcome},
     datagram::{Datagram, Kind},
-    error::{End, Error, Result},
+    error::{End, Error, HINT_ONE_PORT, HINT_OWN_PORT, Result},
     halt::Halt,
     ledger::{IntervalReport, Ledger},
     outcome::Outcome,
     plan::{Protocol, TransferPlan},
+    preamble::Preamble,
     proof::{Transcript, nonce},
     session::{self, Deadline, Duties, Work},
     sockets::{Connecting, LOOK_UP, Settings, begin_connect, connect_to, probe, udp_socket},
@@ -110,6 +111,7 @@ struct Client<'a> {
 
 /// What the server answered.
 struct Agreed {
+    transfer: u64,
     token: u128,
     ports: Vec<u16>,
 }
@@ -182,12 +184,12 @@ impl Client<'_> {
         match answer {
             Message::Welcome(welcome) => {
                 self.check_proof(channel, transcript.as_ref(), &welcome)?;
-                let Welcome { token, ports, .. } = welcome;
+                let Welcome { transfer, token, ports, .. } = welcome;
                 let token = u128::from_str_radix(&token, 16).map_err(|error| Error::Protocol {
                     peer: channel.peer().to_owned(),
                     why: format!("its token is no number: {error}"),
                 })?;
-                Ok(Agreed { token, ports })
+                Ok(Agreed { transfer, token, ports })
             }
             other => Err(channel.unexpected(&other)),
         }
@@ -215,16 +217,23 @@ impl Client<'_> {
 
     fn connect_tcp(&self, server: SocketAddr, agreed: &Agreed, channel: &mut Channel) -> Result<Work> {
         let plan = &self.options.plan;
-        let &[port] = agreed.ports.as_slice() else { return Err(wrong_ports(channel, agreed, 1)) };
-        let address = with_port(server, port);
+        let (address, hint) = match agreed.ports.as_slice() {
+            [] => (server, HINT_ONE_PORT),
+            [port] => (with_port(server, *port), HINT_OWN_PORT),
+            _ => return Err(wrong_ports(channel, agreed, 1)),
+        };
         let settings = Settings::data(plan, own_end(plan));
         // All at once: a hundred streams take the round trip of one.
-        let begin = |_| begin_connect(address, self.options.bind, &settings);
+        let begin =
+            |_| begin_connect(address, self.options.bind, &settings).map_err(|error| error.of_data(hint));
         let begun = (0..plan.streams).map(begin).collect::<Result<Vec<_>>>()?;
         let open = |(stream, begun): (u32, Connecting)| {
-            let mut socket = begun.finish(settings.timeout, self.halt)?;
-            let preamble = Preamble { token: agreed.token, stream }.encode();
-            socket.write_all(&preamble).map_err(|source| Error::Connect { address, source })?;
+            let mut socket =
+                begun.finish(settings.timeout, self.halt).map_err(|error| error.of_data(hint))?;
+            let Agreed { transfer, token, .. } = *agreed;
+            let preamble = Preamble { transfer, token, stream }.encode();
+            let failed = |source| Error::DataConnect { address, source, hint };
+            socket.write_all(&preamble).map_err(failed)?;
             Ok(socket)
         };
         let sockets = (0..).zip(begun).map(open).collect::<Result<Vec<TcpStream>>>()?;
@@ -232,7 +241,7 @@ impl Client<'_> {
             Message::Ready => {}
             other => return Err(channel.unexpected(&other)),
         }
-        Ok(if plan.reverse { Work::TcpSink(sockets) } else { Work::TcpSource(sockets) })
+        Ok(if plan.reverse { Work::TcpSink(sockets, plan.window_bytes) } else { Work::TcpSource(sockets) })
     }
 
     fn connect_udp(&self, server: SocketAddr, agreed: &Agreed, channel: &mut Channel) -> Result<Work> {

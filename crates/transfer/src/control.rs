@@ -5,9 +5,10 @@
 //!   Hello {version, nonce, plan}   ──▶
 //!                                  ◀──     Challenge {version, nonce}       only when the server has a key
 //!   Proof {proof}                  ──▶
-//!                                  ◀──     Welcome {version, token, ports, proof}  or  Refused {version, reason}
+//!                                  ◀──     Welcome {version, transfer, token, ports, proof}
+//!                                          or  Refused {version, reason}
 //!   Ping ⇄ Pong                             clock offset on the idle path; later: signs of life
-//!   (data connections: token, stream number; UDP: hello, and where the server sends: challenge, answer)
+//!   (data connections: see `preamble`; UDP: hello, and where the server sends: challenge, answer)
 //!                                  ◀──     Ready
 //!   Start                          ──▶     only when the server sends: it begins
 //!                                  ◀──     Records, while it runs
@@ -22,7 +23,7 @@ use longfat_schema::record::Record;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the protocol. The ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// Largest message. Longer ones are refused before they are read.
 pub const FRAME_MAX_BYTES: usize = 1 << 20;
 /// Largest message of a client with which no transfer is agreed yet.
@@ -94,9 +95,12 @@ pub struct Proof {
 pub struct Welcome {
     /// The server's protocol version.
     pub version: u32,
-    /// What each data connection must show, in hexadecimal.
+    /// Number of the transfer at this server.
+    pub transfer: u64,
+    /// What each data connection must show besides, in hexadecimal.
     pub token: String,
-    /// Where data connections go: one TCP port, or one UDP port per stream.
+    /// Where data go: nothing, which is where the control connection went; a TCP port for data alone; or one UDP port
+    /// per stream.
     pub ports: Vec<u16>,
     /// Proof of a server with a key: HMAC-SHA-256 over hello, challenge and this answer, in hexadecimal.
     pub proof: Option<String>,
@@ -295,6 +299,11 @@ impl FrameReader {
         (4 + self.limit_bytes).saturating_sub(self.held.len())
     }
 
+    /// What was pushed and is not part of a whole message yet.
+    pub(crate) fn held(&self) -> &[u8] {
+        &self.held
+    }
+
     /// Takes bytes read from the connection.
     pub fn push(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
@@ -322,39 +331,6 @@ impl FrameReader {
     }
 }
 
-/// What a data connection sends before its payload: which transfer, which stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Preamble {
-    /// The transfer's token.
-    pub token: u128,
-    /// Stream number.
-    pub stream: u32,
-}
-
-/// Length of a preamble.
-pub const PREAMBLE_BYTES: usize = 24;
-const PREAMBLE_MAGIC: [u8; 4] = *b"LFda";
-
-impl Preamble {
-    /// As sent.
-    pub fn encode(self) -> [u8; PREAMBLE_BYTES] {
-        let mut bytes = [0; PREAMBLE_BYTES];
-        bytes[..4].copy_from_slice(&PREAMBLE_MAGIC);
-        bytes[4..20].copy_from_slice(&self.token.to_be_bytes());
-        bytes[20..].copy_from_slice(&self.stream.to_be_bytes());
-        bytes
-    }
-
-    /// `None` for anything else.
-    pub fn decode(bytes: [u8; PREAMBLE_BYTES]) -> Option<Preamble> {
-        let word = |range: std::ops::Range<usize>| {
-            bytes[range].iter().fold(0u128, |word, byte| word << 8 | u128::from(*byte))
-        };
-        let ours = bytes[..4] == PREAMBLE_MAGIC;
-        ours.then(|| Preamble { token: word(4..20), stream: word(20..24) as u32 })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,6 +342,7 @@ mod tests {
             Message::refusal("no".into()),
             Message::Welcome(Welcome {
                 version: PROTOCOL_VERSION,
+                transfer: u64::MAX,
                 token: "ff".into(),
                 ports: vec![1, 65535],
                 proof: None,
@@ -415,13 +392,6 @@ mod tests {
             let mut reader = FrameReader::of_stranger();
             reader.push(&frame);
             let _ = reader.next_message();
-        }
-
-        #[test]
-        fn a_preamble_reads_back(token: u128, stream: u32, rubbish: [u8; PREAMBLE_BYTES]) {
-            let preamble = Preamble { token, stream };
-            prop_assert_eq!(Preamble::decode(preamble.encode()), Some(preamble));
-            let _ = Preamble::decode(rubbish);
         }
     }
 

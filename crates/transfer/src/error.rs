@@ -42,6 +42,50 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// The control connection stands, and data have no way.
+    #[error("cannot connect to {address} for data: {source}; {hint}")]
+    DataConnect {
+        /// Where to.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: std::io::Error,
+        /// What may be the cause, and the mend.
+        hint: &'static str,
+    },
+    /// The client's data connections, or its first datagrams, did not come.
+    #[error(
+        "{missing} of the {streams} {what} of {peer} did not arrive at {at} within {seconds:.1} s; {hint}"
+    )]
+    Absent {
+        /// Whose.
+        peer: String,
+        /// How many did not come.
+        missing: usize,
+        /// How many should have.
+        streams: usize,
+        /// "data connections" or "UDP streams".
+        what: &'static str,
+        /// Where they were waited for.
+        at: String,
+        /// For how long.
+        seconds: f64,
+        /// What may be the cause, and the mend.
+        hint: &'static str,
+    },
+    /// A data connection that nobody waits for.
+    #[error("{peer} made a data connection for no transfer that waits for one")]
+    NoTransfer {
+        /// Whose.
+        peer: String,
+    },
+    /// No port for data is free.
+    #[error("all data ports from {first} to {last} (--data-ports) are in use; give more, or try again later")]
+    NoDataPort {
+        /// First of the range.
+        first: u16,
+        /// Last of the range.
+        last: u16,
+    },
     /// The listening address cannot be had.
     #[error(
         "cannot listen on {address}: {source}; choose another with --listen, or end the program that has it"
@@ -166,12 +210,27 @@ pub enum Error {
     },
 }
 
+/// What stops data that have a port of their own.
+pub(crate) const HINT_OWN_PORT: &str = "a firewall may stop what goes there: open it, or start the server with \
+                                        --data-ports FIRST-LAST and open these";
+/// What stops data that go where the control connection went.
+pub(crate) const HINT_ONE_PORT: &str =
+    "the control connection came through, so a firewall may limit how many do";
+
 /// Result of a transfer step.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {
         Error::Io { what: what.into(), source: source.into() }
+    }
+
+    /// Says that it was data that could not connect, where it was.
+    pub(crate) fn of_data(self, hint: &'static str) -> Error {
+        match self {
+            Error::Connect { address, source } => Error::DataConnect { address, source, hint },
+            other => other,
+        }
     }
 
     /// Says what the ends were at, where that tells more than the error: nobody answered, or no longer.

@@ -3,10 +3,14 @@
 //! A server ([`serve`]) waits; a client ([`send`]) brings the plan, makes the connections and keeps the book. Either
 //! end may be the one that sends. Layers, from the bottom:
 //!
-//! - pure, time passed in: [`plan`], [`pattern`], [`echo`], [`schedule`], [`datagram`], [`control`], [`ends`];
+//! - pure, time passed in: [`plan`], [`pattern`], [`echo`], [`schedule`], [`datagram`], [`control`], [`preamble`],
+//!   [`ends`];
 //! - sockets: blocks out (`block`), bytes in (`sink`), echoes back (`returns`), datagrams (`udp_*`);
 //! - one transfer at one end: `session` on top of the control connection (`channel`);
-//! - who comes to a server (`lobby`) and what it allows (`limits`);
+//! - who comes to a server's one port (`lobby`), which data connections are waited for there (`gathering`), and what it
+//!   allows (`limits`);
+//! - what a data connection must have before its handshake (`handshake`), and how both ends come to have all of them
+//!   (`prepare`, `admit`);
 //! - the two programs: `server`, `client`.
 
 pub mod control;
@@ -15,6 +19,7 @@ pub mod echo;
 pub mod ends;
 pub mod pattern;
 pub mod plan;
+pub mod preamble;
 pub mod schedule;
 
 mod admit;
@@ -24,11 +29,14 @@ mod client;
 mod context;
 mod counter;
 mod error;
+mod gathering;
 mod halt;
+mod handshake;
 mod ledger;
 mod limits;
 mod lobby;
 mod outcome;
+mod prepare;
 mod proof;
 mod returns;
 mod room;

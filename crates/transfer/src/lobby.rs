@@ -1,11 +1,13 @@
-//! Those who have connected and not yet said what they want. One thread looks after all of them, with a few kilobytes
-//! each: neither silence nor noise of a stranger costs a thread, and who waits longest makes room for who comes next.
+//! Those who have connected and not yet said what they want, or which stream they carry. One thread looks after all of
+//! them, with a few kilobytes each: neither silence nor noise of a stranger costs a thread, and who waits longest makes room for who comes next.
 
 use crate::{
     channel::{out_of_turn, unreadable},
     control::{Challenge, FrameReader, Hello, Message, PROTOCOL_VERSION, Proof, encode},
     error::{Error, Result},
+    gathering::Gatherings,
     plan::TransferPlan,
+    preamble::{Opening, PREAMBLE_BYTES, Preamble},
     proof::{Transcript, nonce},
     sockets::{LOOK_UP, set_nonblocking},
 };
@@ -57,6 +59,9 @@ pub(crate) struct Visitor {
 /// How far a visitor has come.
 #[derive(Debug)]
 enum Stage {
+    /// Too little has come to tell what the connection is for.
+    Opening,
+    /// A control connection.
     Arrived,
     /// The visitor has said what it wants, and is to prove that it may.
     Challenged(Box<(TransferPlan, Transcript)>),
@@ -81,6 +86,8 @@ pub(crate) struct Lobby<'a> {
     /// In the order in which they came.
     visitors: Vec<Visitor>,
     bounds: Bounds,
+    /// Transfers that wait for data connections.
+    gatherings: &'a Gatherings,
     paused_until: Option<Instant>,
 }
 
@@ -88,13 +95,15 @@ pub(crate) struct Lobby<'a> {
 enum Step {
     Waits,
     Asks(Box<(TransferPlan, Option<Transcript>)>),
+    /// A data connection.
+    Carries(Preamble),
     Gone,
     Failed(Error),
 }
 
 impl<'a> Lobby<'a> {
-    pub(crate) fn new(bounds: Bounds, key: Option<&'a Key>) -> Lobby<'a> {
-        Lobby { key, visitors: Vec::new(), bounds, paused_until: None }
+    pub(crate) fn new(bounds: Bounds, key: Option<&'a Key>, gatherings: &'a Gatherings) -> Lobby<'a> {
+        Lobby { key, visitors: Vec::new(), bounds, gatherings, paused_until: None }
     }
 
     /// Waits for somebody to come or to speak, [`LOOK_UP`] at most, and sees to all of them.
@@ -159,6 +168,12 @@ impl<'a> Lobby<'a> {
                 let (plan, transcript) = *asked;
                 turn.requests.push(Request { visitor, plan, transcript });
             }
+            Step::Carries(preamble) => {
+                let Visitor { socket, peer, .. } = visitor;
+                if !self.gatherings.hand_over(&preamble, socket) {
+                    turn.failed.push((peer, Error::NoTransfer { peer: peer.to_string() }));
+                }
+            }
             Step::Gone => turn.silent += u64::from(!visitor.is_leaving()),
             Step::Failed(error) => {
                 turn.failed.push((visitor.peer, error));
@@ -180,7 +195,7 @@ impl<'a> Lobby<'a> {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if is_broken(&error) => {
-                    return Err(Error::io("accept a control connection", error));
+                    return Err(Error::io("accept a connection", error));
                 }
                 Err(error) if is_exhausted(&error) => {
                     turn.silent += self.turn_out_oldest(|_| true);
@@ -195,18 +210,26 @@ impl<'a> Lobby<'a> {
     }
 
     /// Turns out who has waited longest: of a peer that has too many here, then of the one that has most. How many.
+    /// There is room besides for the data connections that transfers wait for, and those of its own transfers do not
+    /// count as a peer's crowd.
     fn make_room(&mut self) -> u64 {
         let Some(newest) = self.visitors.last().map(|visitor| visitor.network) else { return 0 };
         let of_newest = self.visitors.iter().filter(|visitor| visitor.network == newest).count();
-        if of_newest > self.bounds.visitors_of_peer {
+        let (visitors, of_peer) = (self.bounds.visitors, self.bounds.visitors_of_peer);
+        if of_newest <= of_peer && self.visitors.len() <= visitors {
+            return 0;
+        }
+        let awaited = self.gatherings.awaited();
+        if of_newest > of_peer + awaited.all {
             return self.turn_out_oldest(|network| network == newest);
         }
-        if self.visitors.len() <= self.bounds.visitors {
+        if self.visitors.len() <= visitors + awaited.all {
             return 0;
         }
         let mut counts: BTreeMap<Network, usize> = BTreeMap::new();
         self.visitors.iter().for_each(|visitor| *counts.entry(visitor.network).or_default() += 1);
-        let fullest = counts.into_iter().max_by_key(|(_, count)| *count).map(|(network, _)| network);
+        let crowd = |(network, count): &(Network, usize)| count.saturating_sub(awaited.of(*network));
+        let fullest = counts.into_iter().max_by_key(crowd).map(|(network, _)| network);
         self.turn_out_oldest(|network| Some(network) == fullest)
     }
 
@@ -225,7 +248,7 @@ impl Visitor {
             network: Network::of_peer(peer.ip()),
             frames: FrameReader::of_stranger(),
             deadline: Instant::now() + hello_within,
-            stage: Stage::Arrived,
+            stage: Stage::Opening,
         })
     }
 
@@ -241,6 +264,42 @@ impl Visitor {
     }
 
     fn step(&mut self, key: Option<&Key>) -> Step {
+        if !matches!(self.stage, Stage::Opening) {
+            return self.read(key);
+        }
+        match self.open() {
+            // What came may be a whole message; what comes next may be there already.
+            None => match self.listen(key) {
+                Step::Waits => self.read(key),
+                step => step,
+            },
+            Some(step) => step,
+        }
+    }
+
+    /// Reads what tells what the connection is for, and no byte that belongs to a stream's payload. `None` for a
+    /// control connection.
+    fn open(&mut self) -> Option<Step> {
+        let mut bytes = [0; PREAMBLE_BYTES];
+        let room = PREAMBLE_BYTES.saturating_sub(self.frames.held().len());
+        let count = match self.socket.read(&mut bytes[..room]) {
+            Ok(0) => return Some(Step::Gone),
+            Ok(count) => count,
+            Err(error) => return Some(unread(&error)),
+        };
+        self.frames.push(&bytes[..count]);
+        match Opening::of(self.frames.held()) {
+            Ok(Opening::Undecided) => Some(Step::Waits),
+            Ok(Opening::Data(preamble)) => Some(Step::Carries(preamble)),
+            Ok(Opening::Control) => {
+                self.stage = Stage::Arrived;
+                None
+            }
+            Err(error) => Some(Step::Failed(unreadable(&self.peer.to_string(), &error))),
+        }
+    }
+
+    fn read(&mut self, key: Option<&Key>) -> Step {
         let mut bytes = [0; 4096];
         let room = if self.is_leaving() { bytes.len() } else { self.frames.room_bytes().min(bytes.len()) };
         match self.socket.read(&mut bytes[..room]) {
@@ -250,10 +309,7 @@ impl Visitor {
                 self.frames.push(&bytes[..count]);
                 self.listen(key)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                Step::Waits
-            }
-            Err(_) => Step::Gone,
+            Err(error) => unread(&error),
         }
     }
 
@@ -301,6 +357,14 @@ impl Visitor {
     }
 }
 
+/// What a failed read says of a visitor.
+fn unread(error: &io::Error) -> Step {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::Interrupted => Step::Waits,
+        _ => Step::Gone,
+    }
+}
+
 /// An error of accept(2) that stays: the descriptor is no listener. All others are of one connection, of the network or
 /// of a host that has too little of something (accept(2), "Error handling").
 pub(crate) fn is_broken(error: &io::Error) -> bool {
@@ -315,7 +379,7 @@ pub(crate) fn is_exhausted(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::{net::TcpListener, sync::LazyLock};
 
     const BOUNDS: Bounds =
         Bounds { visitors: 8, visitors_of_peer: 4, hello_within: Duration::from_millis(300) };
@@ -340,6 +404,12 @@ mod tests {
         .unwrap()
     }
 
+    /// A lobby of a server without a transfer.
+    fn lobby() -> Lobby<'static> {
+        static NONE: LazyLock<Gatherings> = LazyLock::new(Gatherings::default);
+        Lobby::new(BOUNDS, None, &NONE)
+    }
+
     fn hosts(lobby: &Lobby<'_>) -> Vec<u8> {
         let last = |visitor: &Visitor| match visitor.peer.ip() {
             std::net::IpAddr::V4(ip) => ip.octets()[3],
@@ -350,7 +420,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_the_fullest_peer_makes_room_and_no_other() {
-        let (listener, mut lobby) = (listening(), Lobby::new(BOUNDS, None));
+        let (listener, mut lobby) = (listening(), lobby());
         let order = [1, 1, 2, 1, 1, 3, 4, 4, 1, 1, 5, 6];
         let _sockets: Vec<_> = order
             .into_iter()
@@ -365,7 +435,7 @@ mod tests {
 
     #[test]
     fn who_says_nothing_leaves_after_a_while_and_who_says_hello_is_heard() {
-        let (listener, mut lobby) = (listening(), Lobby::new(BOUNDS, None));
+        let (listener, mut lobby) = (listening(), lobby());
         let (_silent, mut speaks) = (connected(&listener, 1), connected(&listener, 2));
         let plan = TransferPlan::default();
         let hello = encode(&Message::Hello(Hello {
@@ -387,7 +457,7 @@ mod tests {
 
     #[test]
     fn who_keeps_talking_without_a_hello_leaves_as_well() {
-        let (listener, mut lobby) = (listening(), Lobby::new(BOUNDS, None));
+        let (listener, mut lobby) = (listening(), lobby());
         let mut talks = connected(&listener, 1);
         let ping = encode(&Message::Ping(crate::control::Ping { time_us: 1 })).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -403,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_hello_too_long_is_refused_at_its_first_bytes_and_its_reason_is_read() {
-        let (listener, mut lobby) = (listening(), Lobby::new(BOUNDS, None));
+        let (listener, mut lobby) = (listening(), lobby());
         let mut socket = connected(&listener, 1);
         socket.write_all(&(1u32 << 20).to_be_bytes()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -420,5 +490,67 @@ mod tests {
             lobby.turn(&listener).unwrap();
         }
         assert!(lobby.visitors.is_empty());
+    }
+
+    fn peer(host: u8) -> Network {
+        Network::of_peer([127, 0, 0, host].into())
+    }
+
+    #[test]
+    fn a_crowd_of_strangers_turns_out_no_data_connection_that_a_transfer_waits_for() {
+        let gatherings = Gatherings::default();
+        let gathering = gatherings.begin(5, 55, peer(1), 6).unwrap();
+        let (listener, mut lobby) = (listening(), Lobby::new(BOUNDS, None, &gatherings));
+        // More than one peer may have otherwise, and more than all may.
+        let mut data: Vec<_> = (0..6).map(|_| connected(&listener, 1)).collect();
+        let _crowd: Vec<_> = (0..20).map(|at| connected(&listener, at / 2 + 2)).collect();
+        while lobby.visitors.len() < 14 {
+            lobby.turn(&listener).unwrap();
+        }
+        for (stream, socket) in (0..).zip(&mut data) {
+            socket.write_all(&Preamble { transfer: 5, token: 55, stream }.encode()).unwrap();
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while gathering.missing() > 0 {
+            assert!(Instant::now() < deadline, "{} were turned out", gathering.missing());
+            lobby.turn(&listener).unwrap();
+        }
+        assert!(!hosts(&lobby).contains(&1), "who is known is no visitor any more");
+    }
+
+    #[test]
+    fn payload_behind_a_preamble_is_left_to_the_stream() {
+        let gatherings = Gatherings::default();
+        let gathering = gatherings.begin(5, 55, peer(1), 1).unwrap();
+        let (listener, mut lobby) = (listening(), Lobby::new(BOUNDS, None, &gatherings));
+        let mut socket = connected(&listener, 1);
+        let preamble = Preamble { transfer: 5, token: 55, stream: 0 }.encode();
+        // In pieces: it may come so.
+        for piece in [&preamble[..2], &preamble[2..7], &preamble[7..], b"payload"] {
+            socket.write_all(piece).unwrap();
+            lobby.turn(&listener).unwrap();
+        }
+        while gathering.missing() > 0 {
+            lobby.turn(&listener).unwrap();
+        }
+        let mut stream = gathering.finish().remove(0);
+        set_nonblocking(&stream, false).unwrap();
+        let mut bytes = [0; 7];
+        stream.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"payload");
+    }
+
+    #[test]
+    fn a_data_connection_that_nobody_waits_for_is_closed_at_once_and_named() {
+        let (listener, mut lobby) = (listening(), lobby());
+        let mut socket = connected(&listener, 1);
+        socket.write_all(&Preamble { transfer: 5, token: 55, stream: 0 }.encode()).unwrap();
+        let mut failed = Vec::new();
+        while failed.is_empty() {
+            failed = lobby.turn(&listener).unwrap().failed;
+        }
+        assert!(matches!(failed[0].1, Error::NoTransfer { .. }), "{failed:?}");
+        assert!(lobby.visitors.is_empty());
+        assert_eq!(socket.read(&mut [0]).unwrap(), 0);
     }
 }

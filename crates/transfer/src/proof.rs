@@ -6,6 +6,7 @@ use crate::{
     error::{Error, Result},
 };
 use longfat_host::Key;
+use std::hint::black_box;
 
 /// Random bytes of each end.
 const NONCE_BYTES: usize = 16;
@@ -37,13 +38,13 @@ impl Transcript {
     }
 
     /// The server's proof, of what it answers.
-    pub(crate) fn of_server(&self, key: &Key, token: &str, ports: &[u16]) -> String {
-        hex(&key.tag(&self.server_words(token, ports)))
+    pub(crate) fn of_server(&self, key: &Key, transfer: u64, token: &str, ports: &[u16]) -> String {
+        hex(&key.tag(&self.server_words(transfer, token, ports)))
     }
 
     /// Whether the server has the key, and said that itself.
     pub(crate) fn is_of_server(&self, key: &Key, welcome: &Welcome) -> bool {
-        let words = self.server_words(&welcome.token, &welcome.ports);
+        let words = self.server_words(welcome.transfer, &welcome.token, &welcome.ports);
         let proof = welcome.proof.as_deref().and_then(bytes);
         proof.is_some_and(|proof| key.is_tag_of(&words, &proof))
     }
@@ -52,10 +53,16 @@ impl Transcript {
         [b"longfat transfer: a client\0".as_slice(), &self.said].concat()
     }
 
-    fn server_words(&self, token: &str, ports: &[u16]) -> Vec<u8> {
-        let answer = format!("\0{token} {ports:?}");
+    fn server_words(&self, transfer: u64, token: &str, ports: &[u16]) -> Vec<u8> {
+        let answer = format!("\0{transfer} {token} {ports:?}");
         [b"longfat transfer: a server\0".as_slice(), &self.said, answer.as_bytes()].concat()
     }
+}
+
+/// Whether a number that was shown is the one that is kept, in a time that does not tell how much of it was right.
+pub(crate) fn is_same(kept: u128, shown: u128) -> bool {
+    let differ = |all: u8, (kept, shown): (u8, u8)| black_box(all | (kept ^ shown));
+    kept.to_be_bytes().into_iter().zip(shown.to_be_bytes()).fold(0, differ) == 0
 }
 
 /// A number that nobody foresees, in hexadecimal.
@@ -117,11 +124,23 @@ mod tests {
     #[test]
     fn a_client_cannot_pass_off_its_own_proof_as_a_servers() {
         let said = Transcript::new(&hello("a"), "b");
-        let welcome =
-            |proof| Welcome { version: PROTOCOL_VERSION, token: "ff".into(), ports: vec![1], proof };
-        assert!(said.is_of_server(&key(1), &welcome(Some(said.of_server(&key(1), "ff", &[1])))));
-        for proof in [None, Some(said.of_client(&key(1))), Some(said.of_server(&key(1), "ff", &[2]))] {
+        let welcome = |proof| Welcome {
+            version: PROTOCOL_VERSION,
+            transfer: 7,
+            token: "ff".into(),
+            ports: vec![1],
+            proof,
+        };
+        let of_server = |transfer, port| Some(said.of_server(&key(1), transfer, "ff", &[port]));
+        assert!(said.is_of_server(&key(1), &welcome(of_server(7, 1))));
+        for proof in [None, Some(said.of_client(&key(1))), of_server(7, 2), of_server(8, 1)] {
             assert!(!said.is_of_server(&key(1), &welcome(proof)));
         }
+    }
+    #[test]
+    fn numbers_are_the_same_in_every_bit_or_not_at_all() {
+        let number = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
+        assert!(is_same(number, number));
+        assert!((0..128).all(|bit| !is_same(number, number ^ 1 << bit)));
     }
 }

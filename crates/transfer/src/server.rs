@@ -1,33 +1,34 @@
 //! The serving end: one listener and one thread for all who come, and a thread for each who may transfer.
 
 use crate::{
-    admit,
     channel::Channel,
     context::Context,
-    control::{Message, PROTOCOL_VERSION, Welcome},
-    error::{End, Error, Result},
+    control::Message,
+    error::{Error, Result},
+    gathering::Gatherings,
     halt::Halt,
     limits::{Limits, Need, Share, Shares},
     lobby::{Bounds, Lobby, Request, Visitor},
     outcome::Outcome,
-    plan::{Protocol, TransferPlan},
-    proof::{Transcript, random_bytes},
+    plan::TransferPlan,
+    prepare::{Preparation, new_token},
     session::{self, Deadline, Duties, Outbox, Work},
-    sockets::{LOOK_UP, Settings, listen_on, udp_socket},
+    sockets::{Settings, listen_on},
     threads,
 };
 use longfat_host::{Key, monotonic_ns};
 use longfat_schema::{lines::Lines, record::Record};
 use nix::sys::resource::{Resource, getrlimit};
 use std::{
-    net::{SocketAddr, TcpListener, UdpSocket},
+    net::{SocketAddr, TcpListener},
+    ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread::Scope,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Who may wait to be heard, where there are descriptors for so many.
@@ -36,8 +37,8 @@ const VISITORS_MAX: u64 = 1024;
 const VISITORS_OF_PEER_MAX: u64 = 128;
 /// Descriptors that are neither a visitor's nor a transfer's: files, the listener, what libraries open.
 const DESCRIPTORS_OF_OTHERS: u64 = 32;
-/// Connections that the kernel holds until they are accepted.
-const BACKLOG: i32 = 1024;
+/// Connections that the kernel holds until they are accepted: the streams of some transfers at once.
+const BACKLOG: i32 = 4096;
 
 /// What `longfat transfer serve` is told.
 #[derive(Debug, Clone)]
@@ -46,8 +47,11 @@ pub struct ServeOptions {
     pub listen: SocketAddr,
     /// End after the first transfer.
     pub once: bool,
-    /// How long a client may take to say what it wants.
+    /// How long a connection may take to say what it wants, or to show to which transfer it belongs.
     pub timeout: Duration,
+    /// Ports for what cannot come to that one: datagrams, and TCP streams whose plan needs a listener of its own. Any,
+    /// if none.
+    pub data_ports: Option<RangeInclusive<u16>>,
     /// What clients may ask for.
     pub limits: Limits,
     /// Only clients that have this key are served.
@@ -144,23 +148,12 @@ impl Server {
     pub fn run(&self, observer: &dyn ServeObserver) -> Result<Served> {
         let observer: &dyn ServeObserver = &Guarded(observer);
         let shares = Shares::new(&self.options.limits, self.descriptors.transfers);
-        let house = House { server: self, observer, shares: &shares, tally: Tally::default() };
-        let mut lobby = Lobby::new(self.descriptors.bounds(self.options.timeout), self.options.key.as_ref());
+        let (gatherings, tally) = Default::default();
+        let house = House { server: self, observer, shares: &shares, gatherings, tally };
         std::thread::scope(|scope| {
-            while !self.options.stop.load(Relaxed) && !house.tally.is_enough(self.options.once) {
-                let turn = lobby.turn(&self.listener)?;
-                turn.failed.iter().for_each(|(peer, error)| observer.failed(*peer, error));
-                if turn.silent > 0 {
-                    observer.silent(turn.silent);
-                }
-                for request in turn.requests {
-                    if let Some((visitor, error)) = house.receive(request, scope) {
-                        observer.failed(visitor.peer, &error);
-                        lobby.refuse(visitor, &error);
-                    }
-                }
-            }
-            Ok::<(), Error>(())
+            let ended = house.keep(scope);
+            house.gatherings.close();
+            ended
         })?;
         self.options.samples.flush().map_err(|source| Error::io("write the samples file", source))?;
         Ok(Served { transfers: house.tally.begun.load(Relaxed), failed: house.tally.failed.load(Relaxed) })
@@ -193,6 +186,7 @@ struct House<'a> {
     server: &'a Server,
     observer: &'a dyn ServeObserver,
     shares: &'a Shares,
+    gatherings: Gatherings,
     tally: Tally,
 }
 
@@ -203,6 +197,27 @@ struct Admitted<'a> {
 }
 
 impl House<'_> {
+    /// Sees to those who come, until the server is to end.
+    fn keep<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Result<()> {
+        let Server { listener, options, descriptors, .. } = self.server;
+        let bounds = descriptors.bounds(options.timeout);
+        let mut lobby = Lobby::new(bounds, options.key.as_ref(), &self.gatherings);
+        while !options.stop.load(Relaxed) && !self.tally.is_enough(options.once) {
+            let turn = lobby.turn(listener)?;
+            turn.failed.iter().for_each(|(peer, error)| self.observer.failed(*peer, error));
+            if turn.silent > 0 {
+                self.observer.silent(turn.silent);
+            }
+            for request in turn.requests {
+                if let Some((visitor, error)) = self.receive(request, scope) {
+                    self.observer.failed(visitor.peer, &error);
+                    lobby.refuse(visitor, &error);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Gives a client that asks for something sound, of which there is enough, a thread. Else who is turned away, and
     /// why.
     fn receive<'scope>(
@@ -231,8 +246,7 @@ impl House<'_> {
     /// One transfer, on its own thread. What fails, fails for its client alone.
     fn serve(&self, admitted: Admitted<'_>) {
         let peer = admitted.request.visitor.peer;
-        let served =
-            catch_unwind(AssertUnwindSafe(|| self.server.transfer(admitted, self.observer, &self.tally)));
+        let served = catch_unwind(AssertUnwindSafe(|| self.server.transfer(admitted, self)));
         match served {
             Ok(Ok(outcome)) => self.observer.ended(peer, &outcome),
             Ok(Err(error)) => self.observer.failed(peer, &error),
@@ -245,92 +259,35 @@ impl House<'_> {
 }
 
 impl Server {
-    fn transfer(
-        &self,
-        admitted: Admitted<'_>,
-        observer: &dyn ServeObserver,
-        tally: &Tally,
-    ) -> Result<Outcome> {
+    fn transfer(&self, admitted: Admitted<'_>, house: &House<'_>) -> Result<Outcome> {
         let Admitted { request: Request { visitor, plan, transcript }, share: _share } = admitted;
         let halt = Halt::new(Arc::clone(&self.options.stop));
         let timeout = Duration::from_micros(self.options.limits.silence_us(&plan));
         let peer = visitor.peer;
         let mut channel = Channel::resume(visitor.socket, peer.to_string(), visitor.frames, timeout)?;
         channel.agree_on(plan.streams);
-        let prepared = self.prepare(&plan, transcript.as_ref(), &mut channel, &halt);
+        let preparation = Preparation {
+            options: &self.options,
+            listener: &self.listener,
+            address: self.address,
+            gatherings: &house.gatherings,
+            plan: &plan,
+            transcript: transcript.as_ref(),
+            network: visitor.network,
+            transfer: house.tally.numbers.fetch_add(1, Relaxed),
+            token: new_token()?,
+            halt: &halt,
+        };
+        let prepared = preparation.work(&mut channel);
         let work = prepared.map_err(explained).inspect_err(|error| refuse(&mut channel, error))?;
-        observer.began(peer, &plan);
+        house.observer.began(peer, &plan);
+        let tally = &house.tally;
         tally.begun.fetch_add(1, Relaxed);
         let carried = self.carry_out(&plan, work, &mut channel, &halt, tally);
         if !carried.as_ref().is_ok_and(Outcome::is_complete) {
             tally.failed.fetch_add(1, Relaxed);
         }
         carried
-    }
-
-    /// Gathers the data connections.
-    fn prepare(
-        &self,
-        plan: &TransferPlan,
-        transcript: Option<&Transcript>,
-        channel: &mut Channel,
-        halt: &Halt,
-    ) -> Result<Work> {
-        let token = u128::from_ne_bytes(random_bytes()?);
-        let welcome = |ports: Vec<u16>| self.welcome(token, ports, transcript);
-        let work = match plan.protocol {
-            Protocol::Tcp => self.gather_tcp(plan, token, &welcome, channel, halt)?,
-            Protocol::Udp => self.gather_udp(plan, token, &welcome, channel, halt)?,
-        };
-        channel.send(&Message::Ready)?;
-        if plan.reverse {
-            let patience = Duration::from_micros(self.options.limits.duration_us);
-            wait_for_start(channel, halt, Instant::now().checked_add(patience))?;
-        }
-        Ok(work)
-    }
-
-    /// Where data connections go and what they show, with the proof that a client with a key waits for.
-    fn welcome(&self, token: u128, ports: Vec<u16>, transcript: Option<&Transcript>) -> Message {
-        let token = format!("{token:032x}");
-        let proven = self.options.key.as_ref().zip(transcript);
-        let proof = proven.map(|(key, transcript)| transcript.of_server(key, &token, &ports));
-        Message::Welcome(Welcome { version: PROTOCOL_VERSION, token, ports, proof })
-    }
-
-    fn gather_tcp(
-        &self,
-        plan: &TransferPlan,
-        token: u128,
-        welcome: &dyn Fn(Vec<u16>) -> Message,
-        channel: &mut Channel,
-        halt: &Halt,
-    ) -> Result<Work> {
-        let settings = Settings::data(plan, serving_end(plan));
-        let address = SocketAddr::new(self.address.ip(), 0);
-        let listener = listen_on(address, &settings, plan.streams as i32 + 16)?;
-        let port = local_port(listener.local_addr())?;
-        channel.send(&welcome(vec![port]))?;
-        let sockets = admit::tcp(&listener, token, plan.streams, channel, halt, settings.timeout)?;
-        Ok(if plan.reverse { Work::TcpSource(sockets) } else { Work::TcpSink(sockets) })
-    }
-
-    fn gather_udp(
-        &self,
-        plan: &TransferPlan,
-        token: u128,
-        welcome: &dyn Fn(Vec<u16>) -> Message,
-        channel: &mut Channel,
-        halt: &Halt,
-    ) -> Result<Work> {
-        let address = SocketAddr::new(self.address.ip(), 0);
-        let sockets =
-            (0..plan.streams).map(|_| udp_socket(address, plan)).collect::<Result<Vec<UdpSocket>>>()?;
-        let ports = sockets.iter().map(|socket| local_port(socket.local_addr())).collect::<Result<_>>()?;
-        channel.send(&welcome(ports))?;
-        let (token, timeout) = (token as u64, Duration::from_micros(plan.timeout_us));
-        admit::udp(&sockets, token, plan.reverse, channel, halt, timeout)?;
-        Ok(if plan.reverse { Work::UdpSource(sockets, token) } else { Work::UdpSink(sockets, token) })
     }
 
     fn carry_out(
@@ -386,6 +343,8 @@ impl Server {
 /// What was served, and what waits to be sent.
 #[derive(Debug, Default)]
 struct Tally {
+    /// How many transfers have a number.
+    numbers: AtomicU64,
     begun: AtomicU64,
     failed: AtomicU64,
     records_waiting: AtomicUsize,
@@ -395,10 +354,6 @@ impl Tally {
     fn is_enough(&self, once: bool) -> bool {
         once && self.begun.load(Relaxed) > 0
     }
-}
-
-fn serving_end(plan: &TransferPlan) -> End {
-    if plan.reverse { End::Sending } else { End::Receiving }
 }
 
 /// The error with its mend where this end was not allowed to do what the plan asks.
@@ -414,25 +369,4 @@ fn refuse(channel: &mut Channel, error: &Error) {
     if channel.send(&Message::refusal(error.to_string())).is_ok() {
         channel.finish();
     }
-}
-
-fn wait_for_start(channel: &mut Channel, halt: &Halt, deadline: Option<Instant>) -> Result<()> {
-    loop {
-        if halt.is_raised() {
-            return Err(Error::Stopped);
-        }
-        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            let reason = "it did not start within what this server allows (--max-duration)".to_owned();
-            return Err(Error::NotAllowed { peer: channel.peer().to_owned(), reason });
-        }
-        match channel.poll(LOOK_UP)? {
-            None => {}
-            Some(Message::Start) => return Ok(()),
-            Some(other) => return Err(channel.unexpected(&other)),
-        }
-    }
-}
-
-fn local_port(address: std::io::Result<SocketAddr>) -> Result<u16> {
-    address.map(|address| address.port()).map_err(|source| Error::io("read a data socket's port", source))
 }

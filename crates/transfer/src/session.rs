@@ -32,7 +32,8 @@ const MESSAGES_PER_TURN: usize = 16;
 /// The data connections of one end, and what it does with them.
 pub(crate) enum Work {
     TcpSource(Vec<TcpStream>),
-    TcpSink(Vec<TcpStream>),
+    /// With what bounds their windows, if anything does.
+    TcpSink(Vec<TcpStream>, Option<u64>),
     UdpSource(Vec<UdpSocket>, u64),
     UdpSink(Vec<UdpSocket>, u64),
 }
@@ -50,7 +51,9 @@ impl Work {
             Work::TcpSource(sockets) => {
                 Ends { sources: source::run(&sockets, start_ns, context), ..Ends::default() }
             }
-            Work::TcpSink(sockets) => Ends { sinks: sink::run(sockets, context), ..Ends::default() },
+            Work::TcpSink(sockets, window_bytes) => {
+                Ends { sinks: sink::run(sockets, window_bytes, context), ..Ends::default() }
+            }
             Work::UdpSource(sockets, token) => {
                 Ends { sources: udp_source::run(&sockets, start_ns, token, context), ..Ends::default() }
             }

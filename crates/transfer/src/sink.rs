@@ -35,8 +35,8 @@ const DISCARD_BYTES: u64 = 4 << 20;
 /// Echoes that may wait for room in the socket before the peer counts as not reading them.
 pub(crate) const ECHOES_HELD_MAX_BYTES: usize = 4 << 20;
 
-/// Receives on all sockets until each has ended.
-pub(crate) fn run(sockets: Vec<TcpStream>, context: &Context<'_>) -> Vec<SinkEnd> {
+/// Receives on all sockets until each has ended, and advertises `window_bytes` at most.
+pub(crate) fn run(sockets: Vec<TcpStream>, window_bytes: Option<u64>, context: &Context<'_>) -> Vec<SinkEnd> {
     let counters = Counters::new(sockets.len());
     let pattern = Pattern::new(READ_BYTES);
     let over = AtomicBool::new(false);
@@ -46,7 +46,8 @@ pub(crate) fn run(sockets: Vec<TcpStream>, context: &Context<'_>) -> Vec<SinkEnd
             .zip(sockets)
             .map(|(stream, socket)| {
                 let (counters, pattern) = (&counters, &pattern);
-                threads::spawn(scope, move || Reader::new(socket, stream, counters, pattern, context).run())
+                let reader = Reader::new(socket, stream, counters, pattern, context);
+                threads::spawn(scope, move || Reader { window_bytes, ..reader }.run())
             })
             .collect();
         let ends = sink_ends(readers.into_iter().map(joined));
@@ -66,6 +67,8 @@ pub(crate) fn sink_ends(joined: impl Iterator<Item = Result<SinkEnd, String>>) -
 struct Reader<'a> {
     socket: TcpStream,
     stream: u32,
+    /// Most that is advertised.
+    window_bytes: Option<u64>,
     counters: &'a Counters,
     pattern: &'a Pattern,
     context: &'a Context<'a>,
@@ -93,6 +96,7 @@ impl<'a> Reader<'a> {
         Reader {
             socket,
             stream,
+            window_bytes: None,
             counters,
             pattern,
             context,
@@ -143,7 +147,7 @@ impl<'a> Reader<'a> {
     }
 
     fn hold_window(&self) -> Result<(), String> {
-        let held = self.context.plan.window_bytes.map_or(Ok(()), |bytes| clamp_window(&self.socket, bytes));
+        let held = self.window_bytes.map_or(Ok(()), |bytes| clamp_window(&self.socket, bytes));
         held.map_err(|error| format!("bound the window: {error}"))
     }
 

@@ -1,6 +1,6 @@
 //! Sockets made as the plan asks: congestion control and buffers are set **before** connect and listen, because a
 //! socket that began under another congestion control keeps its pacing, and because the window scale is fixed by
-//! the handshake.
+//! the handshake. What can be set after it at a server all the same, `handshake` says.
 
 use crate::{
     error::{End, Error, Result},
@@ -19,6 +19,7 @@ use nix::{
 use std::{
     io,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    ops::RangeInclusive,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     time::{Duration, Instant},
 };
@@ -62,8 +63,13 @@ impl Settings {
         }
     }
 
-    fn apply(&self, socket: &OwnedFd) -> Result<()> {
-        let end = self.end.unwrap_or(End::Sending);
+    /// The end whose host takes them or does not.
+    pub(crate) fn end(&self) -> End {
+        self.end.unwrap_or(End::Sending)
+    }
+
+    pub(crate) fn apply(&self, socket: &impl AsFd) -> Result<()> {
+        let end = self.end();
         let host = |source| Error::Host { end, source };
         if let Some(cc) = &self.cc {
             set_cc(socket, cc).map_err(host)?;
@@ -80,7 +86,7 @@ impl Settings {
     /// That long without answer to keepalives ends the connection. TCP_USER_TIMEOUT is not set: Linux (6.18) remembers
     /// when it first probed a closed window, forgets that it was opened since, and ends a connection that moves all the
     /// time at the next probe after the timeout.
-    fn apply_liveness(&self, socket: &OwnedFd) -> io::Result<()> {
+    fn apply_liveness(&self, socket: &impl AsFd) -> io::Result<()> {
         let tcp = |option, value| set_option(socket, libc::IPPROTO_TCP, option, value);
         let timeout_ms = i32::try_from(self.timeout.as_millis()).unwrap_or(i32::MAX);
         tcp(libc::TCP_KEEPIDLE, (timeout_ms / 4000).max(1))?;
@@ -100,7 +106,7 @@ pub(crate) fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, value)
 }
 
-fn new_socket(address: &SocketAddr, kind: SockType) -> Result<OwnedFd> {
+pub(crate) fn new_socket(address: &SocketAddr, kind: SockType) -> Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     socket(family, kind, SockFlag::SOCK_CLOEXEC, None).map_err(|errno| Error::io("make a socket", errno))
 }
@@ -117,6 +123,26 @@ pub(crate) fn listen_on(address: SocketAddr, settings: &Settings, backlog: i32) 
     listen(&socket, backlog).map_err(refused)?;
     set_nonblocking(&socket, true)?;
     Ok(TcpListener::from(socket))
+}
+
+/// Ports for sockets of data: those of a range, one after the other, else any that is free.
+pub(crate) fn data_ports(range: Option<&RangeInclusive<u16>>) -> Box<dyn Iterator<Item = u16>> {
+    match range {
+        Some(range) => Box::new(range.clone()),
+        None => Box::new(std::iter::repeat(0)),
+    }
+}
+
+/// What `open` makes of the next port that nobody else has; `None` when all are had.
+pub(crate) fn at_free_port<T>(
+    ports: &mut dyn Iterator<Item = u16>,
+    open: impl Fn(u16) -> Result<T>,
+) -> Option<Result<T>> {
+    let is_had = |error: &Error| {
+        matches!(error, Error::Listen { address, source } if address.port() != 0
+            && source.kind() == io::ErrorKind::AddrInUse)
+    };
+    ports.map(open).find(|opened| !opened.as_ref().is_err_and(is_had))
 }
 
 /// Connects from `bind_to` (any, if none) within `settings.timeout`; gives up when `halt` is raised.

@@ -63,6 +63,108 @@ fn bytes_are_exact_between_hosts_over_both_families_and_directions() {
     }
 }
 
+/// Ports of data that the firewall below opens besides.
+const DATA_PORTS: std::ops::RangeInclusive<u16> = 5300..=5303;
+
+impl Wire {
+    /// Both hosts take what belongs to a connection they know. The far one takes new ones to `port`, and to those that
+    /// `open` names.
+    fn close_all_but(&self, port: u16, open: &str) {
+        let known =
+            "ct state established accept; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept;";
+        let chain = |open: &str| {
+            let hook = "type filter hook input priority 0; policy drop;";
+            format!("table inet firewall {{ chain in {{ {hook} {known} {open} }}; }}")
+        };
+        self.nft(&self.near, &chain(""));
+        self.nft(&self.far, &chain(&format!("tcp dport {port} accept; {open}")));
+    }
+}
+
+/// What a transfer that cannot be made says.
+fn refused(wire: &Wire, port: u16, plan: TransferPlan) -> String {
+    let options = send_options(format!("{FAR}:{port}"), plan);
+    wire.near.run(|| send(&options, &()).unwrap_err().to_string()).unwrap()
+}
+
+fn datagrams(reverse: bool) -> TransferPlan {
+    TransferPlan {
+        protocol: Protocol::Udp,
+        streams: 2,
+        amount: Amount::Bytes(100_000),
+        rate_bps: Some(10_000_000),
+        reverse,
+        ..TransferPlan::default()
+    }
+}
+
+#[test]
+fn a_firewall_that_opens_one_port_lets_every_tcp_stream_through() {
+    let wire = Wire::new("firewall");
+    let server = wire.serve("[::]:0");
+    let port = server.address.port();
+    wire.close_all_but(port, "");
+    for (to, reverse) in [(FAR, false), (FAR, true), ("[fd00:77::2]", false), ("[fd00:77::2]", true)] {
+        let to = format!("{to}:{port}");
+        let (rcvbuf_bytes, streams) = (Some(1 << 20), 4);
+        let plan = TransferPlan { reverse, streams, rcvbuf_bytes, ..bytes_plan(4_000_000) };
+        let outcome = wire.near.run(|| sent(&to, plan)).unwrap();
+        assert!(outcome.flows.len() == 4 && outcome.flows.iter().all(|flow| flow.rcvbuf_bytes == 1 << 20));
+    }
+}
+
+#[test]
+fn data_that_need_a_port_of_their_own_name_it_and_come_through_those_that_are_given() {
+    let wire = Wire::new("ports");
+    let closed = wire.serve("0.0.0.0:0");
+    let mut options = ends::serve_options("0.0.0.0:0");
+    options.data_ports = Some(DATA_PORTS);
+    let open = wire.far.run(|| Serving::with(options)).unwrap();
+    let (first, last) = (DATA_PORTS.start(), DATA_PORTS.end());
+    let rule = format!(
+        "tcp dport {} accept; udp dport {first}-{last} accept; tcp dport {first}-{last} accept;",
+        open.address.port()
+    );
+    wire.close_all_but(closed.address.port(), &rule);
+    let narrow = |reverse| TransferPlan {
+        window_bytes: Some(20_000),
+        streams: 2,
+        reverse,
+        timeout_us: 1_000_000,
+        ..bytes_plan(100_000)
+    };
+    for plan in [datagrams(false), datagrams(true), narrow(false), narrow(true)] {
+        let to = format!("{FAR}:{}", open.address.port());
+        wire.near.run(|| sent(&to, plan)).unwrap();
+    }
+    // At the client a bounded window needs no more than elsewhere.
+    wire.near.run(|| sent(format!("{FAR}:{}", closed.address.port()), narrow(true))).unwrap();
+    for plan in [TransferPlan { timeout_us: 1_000_000, ..datagrams(false) }, narrow(false)] {
+        let said = refused(&wire, closed.address.port(), plan);
+        assert!(said.contains("firewall") && said.contains("--data-ports FIRST-LAST"), "{said}");
+        assert!(said.contains("UDP ports ") || said.contains(&format!("{FAR}:")), "no port: {said}");
+    }
+    let many = TransferPlan { streams: 5, ..datagrams(false) };
+    let said = refused(&wire, open.address.port(), many);
+    assert!(said.contains("all data ports from 5300 to 5303"), "{said}");
+}
+
+#[test]
+fn a_port_that_is_passed_on_to_the_server_carries_all_of_a_transfer() {
+    let wire = Wire::new("redirect");
+    let server = wire.serve("0.0.0.0:0");
+    let port = server.address.port();
+    let hook = "type nat hook prerouting priority -100;";
+    let rule = format!("table inet nat {{ chain in {{ {hook} tcp dport 9000 redirect to :{port}; }}; }}");
+    wire.nft(&wire.far, &rule);
+    // The server's own port is closed.
+    wire.close_all_but(9, "ct status dnat accept;");
+    for reverse in [false, true] {
+        let plan = TransferPlan { reverse, streams: 3, ..bytes_plan(3_000_000) };
+        wire.near.run(|| sent(format!("{FAR}:9000"), plan)).unwrap();
+    }
+}
+
 /// Payload in flight that samples of the sender show, from the second half on.
 fn flights_bytes(wire: &Wire, server: &Serving, plan: TransferPlan) -> Vec<u64> {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -146,23 +248,22 @@ fn udp_that_is_blocked_is_named() {
     };
     let options = send_options(format!("{FAR}:{}", server.address.port()), plan);
     let error = wire.near.run(|| send(&options, &()).unwrap_err().to_string()).unwrap();
-    assert!(error.contains("UDP streams did not arrive") && error.contains("firewall"), "{error}");
+    assert!(error.contains("did not arrive at UDP port ") && error.contains("firewall"), "{error}");
 }
 
 #[test]
 fn data_that_nobody_acknowledges_end_a_transfer_whose_control_connection_lives() {
     let wire = Wire::new("deaf");
     let server = wire.serve("0.0.0.0:0");
-    let control = server.address.port();
     let plan = TransferPlan { timeout_us: 1_500_000, ..bytes_plan(1 << 40) };
     let outcome = std::thread::scope(|scope| {
-        let options = send_options(format!("{FAR}:{control}"), plan);
+        let options = send_options(format!("{FAR}:{}", server.address.port()), plan);
         let client = scope.spawn(|| wire.near.run(move || send(&options, &()).unwrap()).unwrap());
         std::thread::sleep(Duration::from_millis(700));
-        let rule = format!(
-            "table inet b {{ chain in {{ type filter hook input priority 0; tcp dport != {control} drop; }}; }}"
-        );
-        wire.nft(&wire.far, &rule);
+        // What the client says of itself is short.
+        let rule = "table inet b { chain in { type filter hook input priority 0; \
+                    meta l4proto tcp meta length > 1000 drop; }; }";
+        wire.nft(&wire.far, rule);
         client.join().unwrap()
     });
     let error = outcome.flows[0].error.as_deref().unwrap_or_default();

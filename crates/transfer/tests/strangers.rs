@@ -9,6 +9,7 @@ use longfat_transfer::{
     Amount, Limits, Outcome, Protocol, ServeObserver, Server, TransferPlan, control,
     datagram::{Datagram, HEADER_BYTES, Kind},
     ends::SourceEnd,
+    preamble::Preamble,
     send,
 };
 use nix::sys::{
@@ -16,7 +17,7 @@ use nix::sys::{
     socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket},
 };
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
     os::{fd::AsRawFd, unix::process::CommandExt},
     process::Command,
@@ -227,8 +228,9 @@ fn flood() -> TransferPlan {
 struct Scripted {
     control: TcpStream,
     server: u16,
-    token: u64,
-    /// The UDP port of the first stream.
+    transfer: u64,
+    token: u128,
+    /// The UDP port of the first stream, if it has one of its own.
     port: u16,
 }
 
@@ -239,12 +241,14 @@ impl Scripted {
         let mut control = TcpStream::connect(("127.0.0.1", port)).unwrap();
         control.write_all(&hello(plan)).unwrap();
         let answer: serde_json::Value = serde_json::from_str(&first_answer(&control)).unwrap();
-        let token = u128::from_str_radix(answer["token"].as_str().unwrap(), 16).unwrap() as u64;
-        Scripted { control, server: port, token, port: answer["ports"][0].as_u64().unwrap() as u16 }
+        let token = u128::from_str_radix(answer["token"].as_str().unwrap(), 16).unwrap();
+        let transfer = answer["transfer"].as_u64().unwrap();
+        let data = answer["ports"][0].as_u64().unwrap_or(0) as u16;
+        Scripted { control, server: port, transfer, token, port: data }
     }
 
     fn datagram(&self, kind: Kind, sequence: u64) -> [u8; HEADER_BYTES] {
-        Datagram { kind, token: self.token, sequence, time_ns: 0 }.encode()
+        Datagram { kind, token: self.token as u64, sequence, time_ns: 0 }.encode()
     }
 
     /// Says hello from `socket` and answers the challenge.
@@ -355,6 +359,71 @@ fn who_has_no_key_costs_no_thread_and_goes_after_a_while() {
     socket.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty(), "{rest:?}");
     assert_eq!(server.end().transfers, 0);
+}
+
+/// Most streams of one peer of a server with the usual limits.
+const STREAMS: u32 = 512;
+
+#[test]
+fn a_crowd_of_strangers_keeps_none_of_many_data_connections_out() {
+    let mut server = server();
+    let address = SocketAddr::from(([127, 0, 0, 1], server.port));
+    let plan = TransferPlan { streams: STREAMS, ..TransferPlan::default() };
+    let client = Scripted::welcomed(address, &plan);
+    let data: Vec<_> = (0..STREAMS).map(|_| connected(&server)).collect();
+    let _crowd: Vec<_> = (0..3000).map(|at| connected_from(&server, at % 1500 + 2)).collect();
+    for (stream, mut socket) in (0..).zip(&data) {
+        let preamble = Preamble { transfer: client.transfer, token: client.token, stream };
+        socket.write_all(&preamble.encode()).unwrap();
+    }
+    assert!(first_answer(&client.control).contains("ready"));
+    assert!(server.is_alive());
+    drop(client);
+    serves_the_next_client(&mut server);
+}
+
+#[test]
+fn data_connections_without_the_token_are_closed_at_once_and_take_no_streams_place() {
+    let server = Serving::on("127.0.0.1:0");
+    let plan = TransferPlan { streams: 2, ..TransferPlan::default() };
+    let client = Scripted::welcomed(server.address, &plan);
+    let Scripted { transfer, token, .. } = client;
+    let show = |transfer, token, stream| {
+        let mut socket = TcpStream::connect(server.address).unwrap();
+        socket.write_all(&Preamble { transfer, token, stream }.encode()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        socket
+    };
+    let is_closed = |mut socket: TcpStream| socket.read(&mut [0]).is_ok_and(|count| count == 0);
+    let first = show(transfer, token, 0);
+    for wrong in [
+        show(transfer, token ^ 1, 1),
+        show(transfer + 1, token, 1),
+        show(transfer, token, 2),
+        show(transfer, 0, 0),
+    ] {
+        assert!(is_closed(wrong));
+    }
+    let _second = show(transfer, token, 1);
+    assert!(first_answer(&client.control).contains("ready"));
+    assert!(is_closed(show(transfer, token, 0)), "it waits for nothing any more");
+    drop(first);
+}
+
+#[test]
+fn half_a_preamble_is_waited_for_no_longer_than_for_a_hello() {
+    let mut options = serve_options("127.0.0.1:0");
+    options.timeout = Duration::from_millis(500);
+    let server = Serving::with(options);
+    for beginning in [&b"LF"[..], b"LFda", b"LFda\0\0\0\x05\0\0"] {
+        let mut socket = TcpStream::connect(server.address).unwrap();
+        socket.write_all(beginning).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let ended = socket.read(&mut [0]);
+        let is_over =
+            ended.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |n| *n == 0);
+        assert!(is_over, "{ended:?}");
+    }
 }
 
 /// A server that allows little.

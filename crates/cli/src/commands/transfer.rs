@@ -30,6 +30,7 @@ use longfat_transfer::{
 };
 use std::{
     net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
     os::fd::BorrowedFd,
     path::PathBuf,
     sync::{
@@ -73,12 +74,17 @@ struct KeyArgs {
   longfat transfer serve --listen [::1]:0 --once        a free port, one transfer
   longfat transfer serve --listen 10.0.0.2 --samples receiver.jsonl
   longfat transfer serve --max-udp-rate 100Mbit --max-duration 1min --peer-share 10
+  longfat transfer serve --data-ports 5300-5399         where datagrams come to, for a firewall
   longfat transfer serve --key transfer.key             only for who has the key ('longfat transfer key')
   longfat transfer serve --trusted                      hosts of one's own: no limits")]
 struct ServeArgs {
     /// Address, port, or both; without a port 5201, port 0 takes a free one.
     #[arg(long, default_value = "[::]:5201", value_name = "[ADDR:]PORT", value_parser = address::listen)]
     listen: SocketAddr,
+    /// Ports for what cannot come to that one: datagrams, and the streams of plans that need a listener of their own
+    /// (any free ones).
+    #[arg(long, value_name = "FIRST-LAST", value_parser = address::ports)]
+    data_ports: Option<RangeInclusive<u16>>,
     /// End after the first transfer; exit code 2 when one of its streams died.
     #[arg(long)]
     once: bool,
@@ -88,7 +94,7 @@ struct ServeArgs {
     /// One JSON object per line on standard output: ready, then each transfer's outcome.
     #[arg(long)]
     json: bool,
-    /// How long a client that connected may take to bring its plan.
+    /// How long a connection may take to bring its plan, or to show to which transfer it belongs.
     #[arg(long, default_value = "5s", value_name = "SPAN")]
     timeout: Nanos,
     /// Serve only who has this key, and prove to have it ('longfat transfer key' makes one).
@@ -339,6 +345,7 @@ fn run_serve(args: &ServeArgs) -> Outcome {
         listen: args.listen,
         once: args.once,
         timeout: args.timeout.into(),
+        data_ports: args.data_ports.clone(),
         limits: args.limits.limits(),
         key: read_key(args.key.as_ref())?,
         samples: samples_file(args.samples.as_ref())?,

@@ -31,6 +31,7 @@ pub fn serve_options(listen: &str) -> ServeOptions {
         listen: listen.parse().unwrap(),
         once: false,
         timeout: Duration::from_secs(5),
+        data_ports: None,
         limits: Limits::default(),
         key: None,
         samples: Lines::default(),
