@@ -37,8 +37,6 @@ struct lf_block {
 	__u32 flight_segments;
 	__u32 lost_segments;
 	__u32 mss_bytes;
-	__u32 offered_bytes; /* the receiver's window */
-	__u32 most_offered_bytes; /* the largest that ever was */
 	__u32 rto_min_us; /* 0: this kernel does not tell, as the next */
 	__u32 rto_max_ms;
 	__u16 local_port;
@@ -108,8 +106,6 @@ struct sock___tcb {
 struct tcp_sock___tcb {
 	__u32 snd_una;
 	__u32 snd_nxt;
-	__u32 snd_wnd;
-	__u32 max_window;
 	__u32 mdev_us; /* four times the variation, as TCP_INFO has it */
 };
 
@@ -194,8 +190,6 @@ static __attribute__((always_inline, unused)) void lf_fill_window(struct lf_bloc
 	block->flight_segments = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
 	block->lost_segments = tp->lost_out;
 	block->mss_bytes = tp->mss_cache;
-	block->offered_bytes = more->snd_wnd;
-	block->most_offered_bytes = more->max_window;
 	block->ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
 }
 

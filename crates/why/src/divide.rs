@@ -41,8 +41,6 @@ pub struct Look {
     pub paces: bool,
     /// Most the congestion window may be, where that could be asked (BPF).
     pub clamp_segments: Option<u32>,
-    /// Largest window that the receiver ever offered, where that could be asked (BPF).
-    pub most_offered_bytes: Option<u32>,
 }
 
 /// What holds a connection, as far as a span of time shows it.

@@ -332,11 +332,6 @@ impl<'a> Watch<'a> {
         let evidence = format!("window {} to {}", size(least), size(most));
         let is_steady =
             u64::from(least) * 10 >= u64::from(most) * STEADY_TENTHS && least > info.snd_mss_bytes;
-        let once = self.last().most_offered_bytes.unwrap_or(most);
-        if is_steady && u64::from(once) * 10 >= u64::from(most) * SHRUNK_TENTHS {
-            let evidence = format!("{evidence}, {} once", size(once));
-            return inferred(Cause::SlowReader, evidence);
-        }
         if is_steady {
             let what = "steady: its buffer is small, or its program reads slowly and evenly";
             return kernel(Cause::ReceiveWindow, format!("{evidence}, {what}"));
@@ -347,9 +342,6 @@ impl<'a> Watch<'a> {
 
 /// A window that does not fall below these tenths of its largest stays the same.
 const STEADY_TENTHS: u64 = 7;
-
-/// A buffer that once offered these tenths of what it offers now is not small: what has come waits in it.
-const SHRUNK_TENTHS: u64 = 14;
 
 /// What was sent again although it had arrived, from which on reordering is what it is.
 const NEEDLESS: f64 = 0.25;

@@ -35,8 +35,6 @@ pub(super) struct RawBlock {
     pub flight_segments: u32,
     pub lost_segments: u32,
     pub mss_bytes: u32,
-    pub offered_bytes: u32,
-    pub most_offered_bytes: u32,
     pub rto_min_us: u32,
     pub rto_max_ms: u32,
     pub local_port: u16,
@@ -91,10 +89,6 @@ pub struct ControlBlock {
     pub lost_segments: u32,
     /// Sending maximum segment size.
     pub mss_bytes: u32,
-    /// Window that the receiver offers.
-    pub offered_bytes: u32,
-    /// Largest window that it ever offered.
-    pub most_offered_bytes: u32,
     /// Least retransmission timeout; absent where the kernel does not tell.
     pub rto_min_us: Option<u32>,
     /// Greatest retransmission timeout; absent where the kernel does not tell.
@@ -128,8 +122,6 @@ impl From<&RawBlock> for ControlBlock {
             flight_segments: raw.flight_segments,
             lost_segments: raw.lost_segments,
             mss_bytes: raw.mss_bytes,
-            offered_bytes: raw.offered_bytes,
-            most_offered_bytes: raw.most_offered_bytes,
             rto_min_us: (raw.rto_min_us != 0).then_some(raw.rto_min_us),
             rto_max_ms: (raw.rto_max_ms != 0).then_some(raw.rto_max_ms),
             private: raw.state,

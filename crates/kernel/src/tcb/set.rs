@@ -424,6 +424,6 @@ mod tests {
         assert_mirrors!(OBJECT, "lf_block", RawBlock:
             cookie state netns interface gateway local remote snd_una snd_nxt cwnd_segments cwnd_credit_segments
             ssthresh_segments clamp_segments srtt_us rttvar_us min_rtt_us flight_segments lost_segments mss_bytes
-            offered_bytes most_offered_bytes rto_min_us rto_max_ms local_port remote_port family gateway_family tcp_state ca_state cc);
+            rto_min_us rto_max_ms local_port remote_port family gateway_family tcp_state ca_state cc);
     }
 }

@@ -44,8 +44,6 @@ fn block(cookie: u64, cwnd: u32, flight: u32, snd_nxt: u32) -> ControlBlock {
         flight_segments: flight,
         lost_segments: 0,
         mss_bytes: 1448,
-        offered_bytes: 1 << 20,
-        most_offered_bytes: 1 << 20,
         rto_min_us: Some(200_000),
         rto_max_ms: None,
         private: [0; 13],

@@ -230,14 +230,13 @@ impl Watch {
         self.watched.entry(connection.cookie).or_insert_with(|| Watched { connection, looks: Vec::new() });
     }
 
-    /// Asks for what only BPF tells: the bounds of congestion windows, and the largest windows that receivers offered.
+    /// Asks for what only BPF tells: the bounds of congestion windows.
     pub fn ask_bounds(&mut self) -> anyhow::Result<()> {
         let setter = Setter::load()?;
         for place in self.places()? {
             for block in setter.look(&place)? {
                 if let Some(look) = self.watched.get_mut(&block.cookie).and_then(|one| one.looks.last_mut()) {
                     look.clamp_segments = Some(block.clamp_segments);
-                    look.most_offered_bytes = Some(block.most_offered_bytes);
                 }
             }
         }
@@ -289,6 +288,5 @@ fn taken(connection: &Connection, began: Instant) -> Option<longfat_why::Look> {
         receive_queue_bytes: connection.receive_queue_bytes,
         paces: connection.cc.is_some_and(|cc| cc.as_str().contains("bbr")),
         clamp_segments: None,
-        most_offered_bytes: None,
     })
 }
