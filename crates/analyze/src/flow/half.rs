@@ -6,8 +6,8 @@
 //! 0.
 
 use super::{
-    connection::{COPIED_WITHIN_NS, possible_window},
-    copies::Copies,
+    connection::possible_window,
+    copies::{Copies, Repeats, at_once_ns},
     counts::{Counts, Offer},
     limits::Limits,
     observers::Observers,
@@ -223,11 +223,9 @@ impl Half {
                 return self.on_reset(segment);
             }
         }
-        self.observed.on_ttl(segment, self.counts.packets);
+        self.observed.on_ttl(segment, self.number());
         self.counts.after_reset += u64::from(self.reset.is_some());
-        const { assert!(flag::FIN == 1 && flag::SYN == 2) };
-        let ends = (segment.flags & 1) + (segment.flags >> 1 & 1);
-        let length = segment.payload_bytes + u32::from(ends);
+        let length = segment.length();
         if !self.space.started {
             self.space.start(segment);
         }
@@ -280,7 +278,7 @@ impl Half {
             self.on_probe();
         }
         self.trips.note_timestamp(segment);
-        self.observed.on_pure_ack(segment.time_ns, self.counts.packets);
+        self.observed.on_pure_ack(segment.time_ns, self.number());
     }
 
     /// Takes note of a probe: no data, but a question whether the peer is there, or what its window is.
@@ -305,15 +303,42 @@ impl Half {
         start >= self.space.edge && segment.flags & (flag::SYN | flag::FIN) == 0
     }
 
-    /// A pure acknowledgement that was captured or forwarded twice.
+    /// Whether this may be a packet that was recorded or forwarded before: what goes on where the last one ended is not.
     #[inline]
-    pub fn is_copied_ack(&mut self, segment: &Segment) -> bool {
-        let is_copy = segment.payload_bytes == 0 && self.copies.is_ack(segment);
+    pub fn may_be_copy(&mut self, segment: &Segment) -> bool {
+        if segment.length() == 0 {
+            return !self.copies.is_higher(segment);
+        }
+        segment.sequence != self.space.next as u32 || self.last_window == 0
+    }
+
+    /// Whether it is, and nothing else; `other`: what the capture has twice of the other end.
+    #[cold]
+    pub fn is_copy(&mut self, segment: &Segment, other: Repeats) -> bool {
+        let length = segment.length();
+        let is_copy = if length == 0 {
+            let tells_sacks = self.sack && self.mss_bytes > 0 && !segment.has(flag::RST);
+            self.copies.holds_bare(segment, tells_sacks, other)
+        } else {
+            let round_trip_ns = self.trips.least_ns.map(|least| least + self.lag_ns);
+            self.copies.holds(segment, length, at_once_ns(segment, round_trip_ns))
+        };
         if is_copy {
             self.counts.packets += 1;
             self.counts.duplicate_packets += 1;
         }
         is_copy
+    }
+
+    /// Packets of this end, without copies.
+    #[inline]
+    pub fn number(&self) -> u64 {
+        self.counts.packets - self.counts.duplicate_packets
+    }
+
+    /// What the capture has twice of this end.
+    pub fn repeats(&self) -> Repeats {
+        self.copies.repeats()
     }
 
     /// Outside any window. It is of another connection, or something between the ends made it up; unless what follows
@@ -336,20 +361,12 @@ impl Half {
     fn on_data(&mut self, segment: &Segment, start: u64, length: u32) {
         let end = start + u64::from(length);
         let (now, payload) = (segment.time_ns, segment.payload_bytes);
+        self.copies.keep(segment, length);
         if start != self.space.next && !self.space.believes(start, end) && !self.on_outside(start, end) {
             return;
         }
-        if start < self.space.next && self.copies.holds(segment, length, self.trips.least_ns) {
-            self.counts.duplicate_packets += 1;
-            return;
-        }
-        self.copies.keep(segment, length);
         if segment.has(flag::SYN) && self.answers_while_opening(segment) {
             return self.trips.note_timestamp(segment);
-        }
-        if segment.has(flag::SYN) && start < self.space.next && now - self.last_send_ns < COPIED_WITHIN_NS {
-            self.counts.duplicate_packets += 1;
-            return;
         }
         if self.probes_window(segment, start) && start == self.space.next {
             self.space.probed_to = end;
@@ -443,7 +460,7 @@ impl Half {
             let flight = self.flight_at(end);
             self.most_flight_bytes = self.most_flight_bytes.max(flight);
             self.flight_sum += u128::from(flight);
-            self.observed.on_new(now, self.space.relative(end), payload, flight, self.counts.packets);
+            self.observed.on_new(now, self.space.relative(end), payload, flight, self.number());
         }
     }
 
