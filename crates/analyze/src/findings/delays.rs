@@ -28,7 +28,7 @@ pub fn bufferbloat(basis: &Basis) -> Option<Finding> {
         return None;
     }
     let queue_bytes = (median - least) * basis.good_bps / 8.0;
-    if queue_bytes < BLOAT_PACKETS * f64::from(basis.half.full_bytes()) {
+    if queue_bytes < BLOAT_PACKETS * f64::from(basis.half.full_bytes) {
         return None;
     }
     let what = format!(
@@ -119,7 +119,8 @@ fn change_of_hops(basis: &Basis) -> Option<TimesToLive> {
         ttl.first != ttl.last
             && ttl.changes <= MOST_TTL_CHANGES
             && ttl.packets_before >= TTL_PACKETS
-            && basis.peer.number() - ttl.packets_before >= TTL_PACKETS
+            && basis.peer.counts.packets - basis.peer.counts.duplicate_packets - ttl.packets_before
+                >= TTL_PACKETS
     })
 }
 

@@ -350,7 +350,7 @@ impl Connection {
         // RFC 6691: options shorten what an MSS allows.
         let options = if low.timestamps && high.timestamps { 12 } else { 0 };
         for half in &mut self.halves {
-            half.mss_bytes = mss(low).min(mss(high)).saturating_sub(options).max(1);
+            half.agree(mss(low).min(mss(high)).saturating_sub(options).max(1));
             half.sack = low.sack && high.sack;
             half.most_window_bytes = half.most_window_bytes.filter(|most| is_window_known(*most));
         }
@@ -363,7 +363,7 @@ impl Connection {
         if self.handshake.ack_ns.is_none() && from_client && self.handshake.syn_ack_ns.is_some() {
             self.handshake.ack_ns = Some(segment.time_ns);
             self.place();
-        } else if self.halves.iter().map(Half::number).sum::<u64>() >= JUDGED_AFTER {
+        } else if self.halves.iter().map(|half| half.counts.packets).sum::<u64>() >= JUDGED_AFTER {
             self.is_early = false;
             if self.handshake_lags().is_none() {
                 self.place();

@@ -67,6 +67,8 @@ pub struct Half {
     closed_since_ns: Option<i64>,
     /// Largest payload of a packet.
     pub largest_payload: u32,
+    /// A full segment.
+    pub full_bytes: u32,
     /// Largest length that an ACK covered.
     pub largest_acked_bytes: u32,
     /// Smallest MTU a router named for this end's packets, and how often one did.
@@ -143,6 +145,7 @@ impl Half {
             closed_ns: 0,
             closed_since_ns: None,
             largest_payload: 0,
+            full_bytes: 0,
             largest_acked_bytes: 0,
             too_big: None,
             reset: None,
@@ -193,7 +196,7 @@ impl Half {
     #[inline]
     fn account(&mut self, now_ns: i64) {
         let (space, recovery) = (&self.space, &self.recovery);
-        let (full, last_payload) = (self.full_bytes(), self.last_payload);
+        let (full, last_payload) = (self.full_bytes, self.last_payload);
         // Its scale, that is; a closed one has none.
         let is_window_known = self.mss_bytes > 0 || self.last_window == 0;
         self.limits.account(
@@ -203,14 +206,19 @@ impl Half {
         );
     }
 
-    /// A full segment.
-    #[inline]
-    pub fn full_bytes(&self) -> u32 {
-        match self.largest_payload {
+    /// Segments are to be of this size.
+    pub fn agree(&mut self, mss_bytes: u32) {
+        self.mss_bytes = mss_bytes;
+        self.judge_full();
+    }
+
+    #[cold]
+    fn judge_full(&mut self) {
+        self.full_bytes = match self.largest_payload {
             largest if self.mss_bytes > 0 => largest.min(self.mss_bytes),
             largest if largest > LARGEST_SEGMENT => USUAL_SEGMENT,
             largest => largest,
-        }
+        };
     }
 
     /// This end sent a packet.
@@ -223,8 +231,10 @@ impl Half {
                 return self.on_reset(segment);
             }
         }
-        self.observed.on_ttl(segment, self.number());
-        self.counts.after_reset += u64::from(self.reset.is_some());
+        self.observed.on_ttl(segment, self.counts.packets);
+        if self.reset.is_some() {
+            self.counts.after_reset += 1;
+        }
         let length = segment.length();
         if !self.space.started {
             self.space.start(segment);
@@ -278,7 +288,7 @@ impl Half {
             self.on_probe();
         }
         self.trips.note_timestamp(segment);
-        self.observed.on_pure_ack(segment.time_ns, self.number());
+        self.observed.on_pure_ack(segment.time_ns, self.counts.packets);
     }
 
     /// Takes note of a probe: no data, but a question whether the peer is there, or what its window is.
@@ -323,17 +333,8 @@ impl Half {
             let round_trip_ns = self.trips.least_ns.map(|least| least + self.lag_ns);
             self.copies.holds(segment, length, at_once_ns(segment, round_trip_ns))
         };
-        if is_copy {
-            self.counts.packets += 1;
-            self.counts.duplicate_packets += 1;
-        }
+        self.counts.duplicate_packets += u64::from(is_copy);
         is_copy
-    }
-
-    /// Packets of this end, without copies.
-    #[inline]
-    pub fn number(&self) -> u64 {
-        self.counts.packets - self.counts.duplicate_packets
     }
 
     /// What the capture has twice of this end.
@@ -415,14 +416,18 @@ impl Half {
         let payload = segment.payload_bytes;
         self.counts.data_packets += 1;
         self.counts.payload_bytes += u64::from(payload);
-        self.counts.data_segments += 1;
-        self.counts.ect_packets += u64::from(segment.ecn != 0);
+        if segment.ecn != 0 {
+            self.counts.ect_packets += 1;
+        }
         if payload > self.mss_bytes && self.mss_bytes > 0 {
             let more = self.segments_of(u64::from(payload)) - 1;
             self.counts.data_segments += more;
             self.counts.oversize_packets += 1;
         }
-        self.largest_payload = self.largest_payload.max(payload);
+        if payload > self.largest_payload {
+            self.largest_payload = payload;
+            self.judge_full();
+        }
         match &mut self.data_ns {
             None => {
                 self.data_ns = Some((segment.time_ns, segment.time_ns));
@@ -460,18 +465,21 @@ impl Half {
             let flight = self.flight_at(end);
             self.most_flight_bytes = self.most_flight_bytes.max(flight);
             self.flight_sum += u128::from(flight);
-            self.observed.on_new(now, self.space.relative(end), payload, flight, self.number());
+            self.observed.on_new(now, self.space.relative(end), payload, flight, self.counts.packets);
         }
     }
 
     /// Something is sent, with nothing outstanding. When it is right behind the acknowledgement of a small packet, and
     /// that came late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement kept it so.
     fn on_waited(&mut self, now: i64, payload: u32) {
-        let waited_ns = self.trips.last_ns - self.trips.least_ns.unwrap_or(i64::MAX).min(self.trips.last_ns);
-        let is_at_once = now - self.lag_ns - self.last_ack_ns < AT_ONCE_NS;
         let is_small =
             self.last_payload > 0 && self.last_payload < self.mss_bytes && payload < self.mss_bytes;
-        if is_small && is_at_once && (LEAST_DELAYED_NS..MOST_DELAYED_NS).contains(&waited_ns) {
+        if !is_small {
+            return;
+        }
+        let waited_ns = self.trips.last_ns - self.trips.least_ns.unwrap_or(i64::MAX).min(self.trips.last_ns);
+        let is_at_once = now - self.lag_ns - self.last_ack_ns < AT_ONCE_NS;
+        if is_at_once && (LEAST_DELAYED_NS..MOST_DELAYED_NS).contains(&waited_ns) {
             self.counts.nagle_waits += 1;
             self.counts.nagle_ns += waited_ns;
         }
@@ -728,10 +736,11 @@ impl Half {
     /// window that are known, of an end that has no payload of its own to be limited with.
     #[inline]
     fn is_told_again(&self, segment: &Segment, ack: u64, window_bytes: u64) -> bool {
-        let known =
-            self.space.una_known && ack == self.space.una && ack <= self.space.next && self.data_ns.is_none();
-        let same_window = window_bytes == self.last_window && ack + window_bytes == self.space.edge;
-        known && same_window && segment.payload_bytes > 0 && segment.sack_count == 0
+        segment.payload_bytes > 0
+            && self.data_ns.is_none()
+            && (self.space.una_known && ack == self.space.una && ack <= self.space.next)
+            && (window_bytes == self.last_window && ack + window_bytes == self.space.edge)
+            && segment.sack_count == 0
     }
 
     /// What probed the window below this number was taken by the receiver.
@@ -909,6 +918,9 @@ impl Half {
 
     /// Ends what is not over.
     pub fn finish(&mut self, now_ns: i64) {
+        // What nearly every packet would add to is summed up here.
+        self.counts.packets += self.counts.duplicate_packets;
+        self.counts.data_segments += self.counts.data_packets;
         self.counts.sent_segments = self.counts.data_segments + self.bare_segments;
         self.closed_ns += self.closed_since_ns.take().map_or(0, |since| (now_ns - since).max(0));
         self.limits.finish(&mut self.observed.series);
