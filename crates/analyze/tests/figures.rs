@@ -265,6 +265,26 @@ fn where_all_packets_have_one_identification_it_tells_no_copies() {
 }
 
 #[test]
+fn identifications_drawn_by_lot_tell_no_order() {
+    let lossy =
+        Transfer { loss_permille: 30, timestamps: false, place: 90, segments: 2000, ..Transfer::default() };
+    let reordering =
+        Transfer { loss_permille: 0, reorder_permille: 30, place: 100, one_way_ns: 6 * MS, ..lossy.clone() };
+    for transfer in [lossy, reordering] {
+        let mut trace = made(&transfer).trace;
+        let counts = |trace: &Trace| {
+            let counts = trace.client().counts;
+            (counts.lost_before_segments, counts.reordered_segments)
+        };
+        let numbered = counts(&trace);
+        let mut dice = Dice(7);
+        trace.packets.iter_mut().for_each(|(_, tcp)| tcp.ip_id = dice.next() as u16 | 1);
+        assert_eq!(counts(&trace), numbered);
+        assert!(numbered.0 + numbered.1 > 30, "{numbered:?}");
+    }
+}
+
+#[test]
 fn numbers_from_another_world_move_nothing() {
     let clean = made(&Transfer::default()).trace;
     let reference = clean.client();

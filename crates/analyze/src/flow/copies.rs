@@ -218,6 +218,17 @@ impl Copies {
         self.next = self.next.wrapping_add(1);
     }
 
+    /// Whether the identifications of the last packets rise, so that they tell an order: some senders draw lots.
+    #[cold]
+    pub fn are_numbers_rising(&self) -> bool {
+        let Some(recent) = &self.recent else { return false };
+        let first = self.next.saturating_sub(MOST);
+        let ids = (first..self.next).map(|number| recent.whole[number % MOST].ip_id);
+        let steps = || ids.clone().zip(ids.clone().skip(1));
+        let rising = steps().filter(|(before, after)| after.wrapping_sub(*before) as i16 > 0).count();
+        4 * rising >= 3 * steps().count()
+    }
+
     /// Of this end.
     pub fn repeats(&self) -> Repeats {
         Repeats { packets: self.next as u64 + self.higher, again: self.again }

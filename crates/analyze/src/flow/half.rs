@@ -569,7 +569,8 @@ impl Half {
                 return newer < 0;
             }
         }
-        if segment.ip_id != 0 && hole.ip_id != 0 && segment.ip_id != hole.ip_id {
+        let is_numbered = segment.ip_id != 0 && hole.ip_id != 0 && segment.ip_id != hole.ip_id;
+        if is_numbered && self.copies.are_numbers_rising() {
             return (segment.ip_id.wrapping_sub(hole.ip_id) as i16) < 0;
         }
         let round_trip = self.trips.smoothed.rtt_ns().map_or(REORDERED_WITHIN_NS, |rtt| rtt / 2);
