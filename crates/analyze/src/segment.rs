@@ -160,6 +160,13 @@ impl Segment {
         self.flags & flags == flags
     }
 
+    /// Sequence numbers it takes: payload, and one each for SYN and FIN.
+    #[inline]
+    pub fn length(&self) -> u32 {
+        const { assert!(flag::FIN == 1 && flag::SYN == 2) };
+        self.payload_bytes + u32::from((self.flags & 1) + (self.flags >> 1 & 1))
+    }
+
     /// Whether this option is there.
     #[inline]
     pub fn carries(&self, option: u8) -> bool {

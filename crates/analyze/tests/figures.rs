@@ -142,6 +142,78 @@ fn a_handshake_recorded_twice_is_no_ambiguous_one() {
     assert_eq!(told(&twice), told(&once));
 }
 
+/// How a capture comes to have each packet twice.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Twice {
+    /// Right behind it.
+    EachBehind,
+    /// Behind those of so many microseconds, as a host takes packets in.
+    InBatches(i64),
+}
+
+fn twice(trace: &Trace, how: Twice) -> Trace {
+    let batch_ns = if let Twice::InBatches(us) = how { us * US } else { 0 };
+    let (mut packets, mut rest) = (Vec::new(), &trace.packets[..]);
+    while let Some((first_ns, _)) = rest.first() {
+        let count = rest.partition_point(|(time_ns, _)| *time_ns < first_ns + batch_ns).max(1);
+        let (batch, behind) = rest.split_at(count);
+        let late_ns = batch[count - 1].0 - first_ns + 3 * US;
+        packets.extend(batch.iter().cloned());
+        packets.extend(batch.iter().map(|(time_ns, tcp)| (time_ns + late_ns, tcp.clone())));
+        rest = behind;
+    }
+    packets.sort_by_key(|(time_ns, _)| *time_ns);
+    Trace { packets }
+}
+
+/// Closes what [`made`] leaves open, and resets it.
+fn ended(mut trace: Trace, transfer: &Transfer) -> Trace {
+    let end = transfer.first.wrapping_add(transfer.segments * transfer.mss);
+    let last_ns = trace.packets.last().unwrap().0;
+    let way = 2 * transfer.one_way_ns + 40 * US;
+    let after = end.wrapping_add(1);
+    let fins = [Tcp::client(0x11, end, 0), Tcp::server(0x11, 0, after), Tcp::client(0x10, after, 1)];
+    let all = fins.into_iter().chain([Tcp::server(0x04, 1, 0)]).enumerate();
+    trace.packets.extend(all.map(|(n, tcp)| (last_ns + (n as i64 + 1) * way, tcp)));
+    trace
+}
+
+/// What copies must not change.
+fn told(flow: &FlowReport) -> impl PartialEq + std::fmt::Debug + use<> {
+    let of = |one: &DirectionReport| {
+        let mut counts = one.counts;
+        (counts.packets, counts.duplicate_packets) = (0, 0);
+        (counts, one.timeouts, one.rtt, one.limits)
+    };
+    let kinds: Vec<Kind> = flow.findings.iter().map(|finding| finding.kind).collect();
+    (flow.directions.each_ref().map(of), kinds, flow.handshake.clone(), flow.vantage)
+}
+
+#[test]
+fn duplicate_acks_that_look_alike_are_no_copies_where_nothing_else_is_there_twice() {
+    let plain = Transfer { sack: false, timestamps: false, loss_permille: 20, ..Transfer::default() };
+    let numbered = made(&plain).trace;
+    let without = unnumbered(numbered.clone());
+    assert!(numbered.client().counts.duplicate_acks > 20);
+    assert_eq!(without.client().counts, numbered.client().counts);
+}
+
+/// As of IPv6, or of a sender that leaves the identification zero.
+fn unnumbered(mut trace: Trace) -> Trace {
+    trace.packets.iter_mut().for_each(|(_, tcp)| tcp.ip_id = 0);
+    trace
+}
+
+#[test]
+fn acks_recorded_twice_without_an_identification_are_neither_duplicates_nor_ticks() {
+    let transfer = Transfer { segments: 6000, window_segments: 100, ..Transfer::default() };
+    let once = unnumbered(made(&transfer).trace);
+    let flow = twice(&once, Twice::EachBehind).flow();
+    assert_eq!(flow.directions[0].counts.duplicate_acks, 0);
+    assert_eq!(flow.directions[1].counts.duplicate_packets, once.packets.len() as u64 / 2);
+    assert_eq!(told(&flow), told(&once.flow()));
+}
+
 #[test]
 fn a_copy_that_the_path_held_back_is_none_either() {
     let mut trace =
@@ -190,6 +262,26 @@ fn where_all_packets_have_one_identification_it_tells_no_copies() {
     let counts = trace.client().counts;
     assert_eq!((counts.resent_segments, counts.duplicate_packets), (counted, 0));
     assert!(counted > 3);
+}
+
+#[test]
+fn identifications_drawn_by_lot_tell_no_order() {
+    let lossy =
+        Transfer { loss_permille: 30, timestamps: false, place: 90, segments: 2000, ..Transfer::default() };
+    let reordering =
+        Transfer { loss_permille: 0, reorder_permille: 30, place: 100, one_way_ns: 6 * MS, ..lossy.clone() };
+    for transfer in [lossy, reordering] {
+        let mut trace = made(&transfer).trace;
+        let counts = |trace: &Trace| {
+            let counts = trace.client().counts;
+            (counts.lost_before_segments, counts.reordered_segments)
+        };
+        let numbered = counts(&trace);
+        let mut dice = Dice(7);
+        trace.packets.iter_mut().for_each(|(_, tcp)| tcp.ip_id = dice.next() as u16 | 1);
+        assert_eq!(counts(&trace), numbered);
+        assert!(numbered.0 + numbered.1 > 30, "{numbered:?}");
+    }
 }
 
 #[test]
@@ -388,6 +480,32 @@ proptest! {
         let [client, _] = made.trace.flow().directions;
         prop_assert_eq!(client.counts.resent_segments, made.resent_segments);
         prop_assert_eq!(client.counts.unseen_bytes, 0);
+    }
+
+    #[test]
+    fn what_is_recorded_twice_is_told_as_if_it_were_recorded_once(
+        transfer in transfers(),
+        is_numbered in any::<bool>(),
+        has_handshake in prop_oneof![3 => Just(true), 1 => Just(false)],
+        how in prop_oneof![Just(Twice::EachBehind), (20i64..60).prop_map(Twice::InBatches)],
+    ) {
+        // No more is sent than the SYN's window allows, which has no scale.
+        let window_segments = transfer.window_segments.min(40);
+        let (mss, one_way_ns) = (transfer.mss.min(1448), transfer.one_way_ns + MS);
+        let transfer = Transfer { mss, one_way_ns, window_segments, ..transfer };
+        // Of a batch, nothing else tells which duplicate ACK is whose copy.
+        let has_duplicates = transfer.loss_permille + transfer.reorder_permille > 0;
+        let how = if is_numbered || !has_duplicates { how } else { Twice::EachBehind };
+        let whole = ended(made(&transfer).trace, &transfer);
+        let whole = if is_numbered { whole } else { unnumbered(whole) };
+        let once = captured(&whole, &Capturing { no_handshake: !has_handshake, ..Capturing::default() });
+        let (flow, doubled) = (once.flow(), twice(&once, how).flow());
+        prop_assert_eq!(told(&doubled), told(&flow));
+        let copies = |flow: &FlowReport| flow.directions.each_ref().map(|one| one.counts.duplicate_packets);
+        let [most, found] = [&flow, &doubled].map(|flow| copies(flow).iter().sum::<u64>());
+        let most = most + flow.packets;
+        // Of a batch that begins the capture, it is not known yet that all comes twice.
+        prop_assert!(found <= most && found + 1 >= most, "{found} of {most}");
     }
 
     #[test]

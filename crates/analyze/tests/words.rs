@@ -260,20 +260,28 @@ fn a_short_flow_is_not_held_up_by_its_sender() {
     assert_eq!(find(&opened(&text), Kind::SenderIdle), None);
 }
 
+/// The finding of a transfer whose RTT, of 20 ms, is another from second 2 on, and whose ACKs have another TTL then.
+fn path_change(later_rtt_ns: i64, has_other_ttl: &dyn Fn(i64) -> bool) -> Option<Finding> {
+    let options = Bulk { segments: 12_000, window_segments: 60, advertised: 1 << 22, ..Bulk::default() };
+    let mut trace = Trace::default();
+    bulk(&mut trace, &Bulk { rtt_later_ns: Some((2000 * MS, later_rtt_ns)), ..options });
+    for (time_ns, tcp) in trace.packets.iter_mut().filter(|(_, tcp)| !tcp.from_client) {
+        tcp.ttl = if has_other_ttl(*time_ns / MS) { 123 } else { 61 };
+    }
+    find(&trace, Kind::PathChange)
+}
+
 #[test]
-fn one_packet_with_another_ttl_is_no_other_path_and_a_lasting_change_is() {
-    let with_ttl = |which: &dyn Fn(usize) -> bool| {
-        let mut trace = made(&Transfer::default()).trace;
-        let count = trace.packets.len();
-        for (number, (_, tcp)) in
-            trace.packets.iter_mut().enumerate().filter(|(_, (_, tcp))| !tcp.from_client)
-        {
-            tcp.ttl = if which(number * 100 / count) { 123 } else { 61 };
-        }
-        find(&trace, Kind::PathChange)
-    };
-    assert_eq!(with_ttl(&|at| at == 50), None);
-    assert!(with_ttl(&|at| at > 50).unwrap().evidence.contains("123 instead of 61"));
+fn another_ttl_alone_is_no_other_path_and_with_a_step_of_the_round_trip_it_is() {
+    let once = |at: i64| (2010..2012).contains(&at);
+    assert_eq!(path_change(20 * MS, &once), None);
+    assert_eq!(path_change(20 * MS, &|at| at > 2010), None, "a lasting change");
+    assert_eq!(path_change(23 * MS, &|_| false), None, "a small step alone");
+    let both = path_change(23 * MS, &|at| at > 2010).unwrap();
+    assert!(both.evidence.contains("20.1 ms before and 23.1 ms after"), "{both:?}");
+    assert!(both.evidence.contains("123 instead of 61"), "{both:?}");
+    let elsewhere = path_change(23 * MS, &|at| at > 3000);
+    assert_eq!(elsewhere, None, "a step and a TTL a second apart");
 }
 
 #[test]

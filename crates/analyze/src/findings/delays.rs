@@ -28,7 +28,7 @@ pub fn bufferbloat(basis: &Basis) -> Option<Finding> {
         return None;
     }
     let queue_bytes = (median - least) * basis.good_bps / 8.0;
-    if queue_bytes < BLOAT_PACKETS * f64::from(basis.half.full_bytes()) {
+    if queue_bytes < BLOAT_PACKETS * f64::from(basis.half.full_bytes) {
         return None;
     }
     let what = format!(
@@ -76,9 +76,10 @@ fn grows_with_flight(basis: &Basis) -> bool {
 
 /// Stretches on each side of a change.
 const SIDE: usize = 4;
-/// By which factor the least RTT changes, and by how much at least.
-const CHANGE_RATIO: f64 = 1.3;
-const CHANGE_US: f64 = 2000.0;
+/// By which factor the least RTT changes, and by how much at least, microseconds.
+const CHANGE: (f64, f64) = (1.3, 2000.0);
+/// The same where the time to live changes with it.
+const CHANGE_OF_HOPS: (f64, f64) = (1.1, 500.0);
 /// By how much the flight may change meanwhile.
 const SAME_FLIGHT: f64 = 1.15;
 
@@ -87,22 +88,24 @@ type Change = (usize, f64, f64);
 
 /// A step of the least RTT that the flight does not explain.
 fn find_change(basis: &Basis) -> Option<Change> {
+    (0..basis.series.bins().len()).find_map(|at| change_at(basis, at, CHANGE))
+}
+
+/// Whether the least RTT steps so far at this stretch.
+fn change_at(basis: &Basis, at: usize, (factor, at_least_us): (f64, f64)) -> Option<Change> {
     let bins = basis.series.bins();
-    (SIDE..bins.len().saturating_sub(SIDE)).find_map(|at| {
-        let (before, after) = (&bins[at - SIDE..at], &bins[at..at + SIDE]);
-        if !before.iter().chain(after).all(has_rtt) {
-            return None;
-        }
-        let least =
-            |part: &[Bin]| part.iter().map(|b| f64::from(b.rtt_least_us)).fold(f64::INFINITY, f64::min);
-        let most = |part: &[Bin]| part.iter().map(|b| f64::from(b.rtt_least_us)).fold(0.0, f64::max);
-        let flight = |part: &[Bin]| part.iter().map(|b| b.flight_bytes).max().unwrap_or(0) as f64;
-        let ratio = flight(after) / flight(before).max(1.0);
-        // The two sides must not overlap: a ramp is a queue.
-        let up = least(after) > CHANGE_RATIO * most(before) + CHANGE_US && ratio < SAME_FLIGHT;
-        let down = least(before) > CHANGE_RATIO * most(after) + CHANGE_US && ratio > 1.0 / SAME_FLIGHT;
-        (up || down).then(|| (at, least(before), least(after)))
-    })
+    let (before, after) = (bins.get(at.checked_sub(SIDE)?..at)?, bins.get(at..at + SIDE)?);
+    if !before.iter().chain(after).all(has_rtt) {
+        return None;
+    }
+    let least = |part: &[Bin]| part.iter().map(|b| f64::from(b.rtt_least_us)).fold(f64::INFINITY, f64::min);
+    let most = |part: &[Bin]| part.iter().map(|b| f64::from(b.rtt_least_us)).fold(0.0, f64::max);
+    let flight = |part: &[Bin]| part.iter().map(|b| b.flight_bytes).max().unwrap_or(0) as f64;
+    let ratio = flight(after) / flight(before).max(1.0);
+    // The two sides must not overlap: a ramp is a queue.
+    let up = least(after) > factor * most(before) + at_least_us && ratio < SAME_FLIGHT;
+    let down = least(before) > factor * most(after) + at_least_us && ratio > 1.0 / SAME_FLIGHT;
+    (up || down).then(|| (at, least(before), least(after)))
 }
 
 /// A time to live that changes more often, or for fewer packets, is that of something between the ends that answers for
@@ -110,34 +113,39 @@ fn find_change(basis: &Basis) -> Option<Change> {
 const MOST_TTL_CHANGES: u32 = 2;
 const TTL_PACKETS: u64 = 20;
 
-/// The path, or what others queue on it, changed.
-pub fn path_change(basis: &Basis) -> Option<Finding> {
-    let change = find_change(basis);
-    let is_lasting = |ttl: &TimesToLive| {
+/// A change for good of the time to live with which the receiver's packets arrive.
+fn change_of_hops(basis: &Basis) -> Option<TimesToLive> {
+    basis.peer.observed.ttl.filter(|ttl| {
         ttl.first != ttl.last
             && ttl.changes <= MOST_TTL_CHANGES
             && ttl.packets_before >= TTL_PACKETS
-            && basis.peer.counts.packets - ttl.packets_before >= TTL_PACKETS
+            && basis.peer.counts.packets - basis.peer.counts.duplicate_packets - ttl.packets_before
+                >= TTL_PACKETS
+    })
+}
+
+/// The path, or what others queue on it, changed. A time to live alone says nothing: something between the ends may set
+/// it. A lesser step of the RTT will do where it changes, too.
+pub fn path_change(basis: &Basis) -> Option<Finding> {
+    let hops = change_of_hops(basis);
+    let with_hops = |ttl: TimesToLive| {
+        let changed_s = basis.at_s(ttl.changed_ns);
+        let at = (0..basis.series.bins().len()).find(|at| basis.stretch_s(*at) >= changed_s)?;
+        (at.saturating_sub(1)..=at + 1).find_map(|at| change_at(basis, at, CHANGE_OF_HOPS))
     };
-    let hops = basis.peer.observed.ttl.filter(is_lasting);
-    let (at_s, how) = match (change, hops) {
-        (Some((at, before, after)), _) => (
-            basis.stretch_s(at),
-            format!(
-                "least RTT {} before and {} after, while the flight stayed the same",
-                duration(before / 1e6),
-                duration(after / 1e6)
-            ),
-        ),
-        (None, Some(ttl)) => (basis.at_s(ttl.changed_ns), "the RTT stayed the same".to_owned()),
-        (None, None) => return None,
-    };
+    let (at, before, after) = find_change(basis).or_else(|| with_hops(hops?))?;
     let ttl = hops.map_or(String::new(), |TimesToLive { first, last, changes, .. }| {
         format!("; the receiver's packets arrive with a TTL of {last} instead of {first} ({changes} changes)")
     });
+    let at_s = basis.stretch_s(at);
     let what =
         format!("The path changed at {}: another route, or others' traffic queues on it", duration(at_s));
-    Some(basis.finding(Kind::PathChange, at_s, 0.0, what, format!("{how}{ttl}")))
+    let evidence = format!(
+        "least RTT {} before and {} after, while the flight stayed the same{ttl}",
+        duration(before / 1e6),
+        duration(after / 1e6)
+    );
+    Some(basis.finding(Kind::PathChange, at_s, 0.0, what, evidence))
 }
 
 /// Compressed pairs from which on it is worth a word: number compared, share.

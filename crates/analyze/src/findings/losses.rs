@@ -142,7 +142,7 @@ pub fn mtu_trouble(basis: &Basis) -> Option<Finding> {
     let half = basis.half;
     let stuck = half.stubborn.filter(|stubborn| {
         let is_full =
-            stubborn.bytes > LEAST_MTU && f64::from(stubborn.bytes) >= 0.9 * f64::from(half.full_bytes());
+            stubborn.bytes > LEAST_MTU && f64::from(stubborn.bytes) >= 0.9 * f64::from(half.full_bytes);
         let never_passed = !stubborn.passed && stubborn.bytes > half.largest_acked_bytes;
         // Where nothing but the SYN ever passed, and nothing comes any more, the peer may as well be gone.
         let smaller_pass = half.largest_acked_bytes > 1 || half.last_heard_ns() > stubborn.since_ns;

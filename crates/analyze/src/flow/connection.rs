@@ -13,13 +13,10 @@ const WINDOW_UNKNOWN: u64 = 1 << 40;
 const MOST_SCALE: u32 = 14;
 /// A lag below this share of the round trip is none: the capture was made at that end.
 const AT_THE_END: f64 = 0.1;
-/// Packets after which a connection whose handshake was not seen is judged by timestamps.
+/// Packets, without copies, after which a connection whose handshake was not seen is judged by timestamps.
 const JUDGED_AFTER: u64 = 64;
 /// Segment sizes that hold when a SYN has no MSS option (RFC 9293, 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
-
-/// No timer sends a SYN again so soon.
-pub(super) const COPIED_WITHIN_NS: i64 = 1_000_000;
 
 /// Where the capture was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -87,6 +84,8 @@ pub struct Connection {
     pub checksums: [Checksums; 2],
     syn_sequence: [Option<u32>; 2],
     finished_ns: [Option<i64>; 2],
+    /// It is not judged yet where the capture was made.
+    is_early: bool,
     /// A FIN or reset was seen.
     ending: bool,
     told: Option<Told>,
@@ -157,6 +156,7 @@ impl Connection {
             checksums: Default::default(),
             syn_sequence: [None; 2],
             finished_ns: [None; 2],
+            is_early: true,
             ending: false,
             told: None,
         }
@@ -211,14 +211,14 @@ impl Connection {
         self.last_ns = self.last_ns.max(now);
         let me = usize::from(segment.end);
         let is_suspect = segment.has(flag::SYN) || segment.checksum == Checksum::Wrong;
-        if is_suspect && self.is_not_believed(segment) || self.halves[me & 1].is_copied_ack(segment) {
+        if is_suspect && self.is_not_believed(segment) || self.is_copy(segment) {
             return;
         }
         let is_known = self.is_told_again(segment);
         self.halves[me & 1].advance(now);
         if segment.has(flag::SYN) {
             self.on_syn(segment);
-        } else if self.handshake.ack_ns.is_none() || self.packets == JUDGED_AFTER {
+        } else if self.is_early {
             self.on_early(segment);
         }
         if !is_known {
@@ -228,6 +228,16 @@ impl Connection {
         self.ending |= segment.flags & (flag::FIN | flag::RST) != 0;
         if self.ending {
             self.on_ending(segment);
+        }
+    }
+
+    /// Whether this was recorded, or forwarded, before.
+    #[inline]
+    fn is_copy(&mut self, segment: &Segment) -> bool {
+        let me = usize::from(segment.end) & 1;
+        self.halves[me].may_be_copy(segment) && {
+            let other = self.halves[1 - me].repeats();
+            self.halves[me].is_copy(segment, other)
         }
     }
 
@@ -305,10 +315,7 @@ impl Connection {
     #[cold]
     fn on_syn(&mut self, segment: &Segment) {
         let end = usize::from(segment.end);
-        let before =
-            if segment.has(flag::ACK) { self.handshake.last_syn_ack_ns } else { self.handshake.last_syn_ns };
-        let is_copy = before.is_some_and(|before| (segment.time_ns - before).abs() < COPIED_WITHIN_NS);
-        let repeated = self.syn_sequence[end].is_some() && !is_copy;
+        let repeated = self.syn_sequence[end].is_some();
         self.syn_sequence[end] = Some(segment.sequence);
         self.handshake.repeated |= repeated;
         let offer = Offer {
@@ -343,7 +350,7 @@ impl Connection {
         // RFC 6691: options shorten what an MSS allows.
         let options = if low.timestamps && high.timestamps { 12 } else { 0 };
         for half in &mut self.halves {
-            half.mss_bytes = mss(low).min(mss(high)).saturating_sub(options).max(1);
+            half.agree(mss(low).min(mss(high)).saturating_sub(options).max(1));
             half.sack = low.sack && high.sack;
             half.most_window_bytes = half.most_window_bytes.filter(|most| is_window_known(*most));
         }
@@ -356,8 +363,11 @@ impl Connection {
         if self.handshake.ack_ns.is_none() && from_client && self.handshake.syn_ack_ns.is_some() {
             self.handshake.ack_ns = Some(segment.time_ns);
             self.place();
-        } else if self.packets == JUDGED_AFTER && self.handshake_lags().is_none() {
-            self.place();
+        } else if self.halves.iter().map(|half| half.counts.packets).sum::<u64>() >= JUDGED_AFTER {
+            self.is_early = false;
+            if self.handshake_lags().is_none() {
+                self.place();
+            }
         }
     }
 

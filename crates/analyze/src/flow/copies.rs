@@ -1,16 +1,38 @@
 //! Packets that a capture has more than once: recorded going out and coming in, at two interfaces, on a mirror port, or
-//! copied by the path. One side's copy may be cut into segments or joined from them by offloads.
+//! copied by the path. The copy follows at once, or behind others that were recorded with it. One side's copy may be cut
+//! into segments or joined from them by offloads.
+//!
+//! Where the sender numbers its packets (IPv4's identification), the number tells. Elsewhere what repeats a packet at
+//! once is a copy if no end would send it again so soon: what takes sequence numbers, and acknowledgements where the
+//! next one would carry other SACK blocks. What an end may well send twice at once (duplicate ACKs without SACK, resets)
+//! is a copy if this capture has nearly everything else of the connection twice, too.
 
-use crate::segment::Segment;
+use crate::segment::{Segment, flag};
 
 /// Packets remembered with all that a part or a whole of them is known by.
-const MOST: usize = 16;
+const MOST: usize = 32;
+/// Packets remembered that take no sequence numbers.
+const MOST_BARE: usize = 16;
 /// Packets remembered by number and identification: a path that copies may hold a copy back while so many pass.
 const MOST_MARKS: usize = 256;
-/// Without an IP identification, what repeats a packet sooner than this was not sent again.
+/// Without an IP identification, what repeats a packet sooner than this was not sent again. No timer sends a SYN again
+/// so soon.
 const AT_ONCE_NS: i64 = 1_000_000;
+/// The same while the round trip is not known, and the least of it: recording a packet twice takes microseconds.
+const AT_ONCE_UNKNOWN_NS: i64 = 100_000;
+const AT_ONCE_LEAST_NS: i64 = 10_000;
+/// An acknowledgement that far below the highest one begins anew.
+const FAR_BYTES: u32 = 1 << 20;
 
-/// A packet, as far as its copy is like it.
+/// How soon data of a path with this round trip is not sent again: nothing is within half of it.
+pub fn at_once_ns(segment: &Segment, round_trip_ns: Option<i64>) -> i64 {
+    if segment.has(flag::SYN) {
+        return AT_ONCE_NS;
+    }
+    round_trip_ns.map_or(AT_ONCE_UNKNOWN_NS, |rtt| (rtt / 2).clamp(AT_ONCE_LEAST_NS, AT_ONCE_NS))
+}
+
+/// A packet that takes sequence numbers, as far as its copy is like it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Kept {
     time_ns: i64,
@@ -19,6 +41,8 @@ struct Kept {
     acknowledgement: u32,
     ts_value: u32,
     ip_id: u16,
+    /// SYN and ACK; others are on one part of what is cut.
+    flags: u16,
 }
 
 impl Kept {
@@ -30,6 +54,7 @@ impl Kept {
             acknowledgement: segment.acknowledgement,
             ts_value: segment.ts_value,
             ip_id: segment.ip_id,
+            flags: segment.flags & (flag::SYN | flag::ACK),
         }
     }
 
@@ -37,8 +62,8 @@ impl Kept {
     fn is_copied_by(&self, other: &Kept, at_once_ns: i64) -> bool {
         let (offset, number) =
             (other.sequence.wrapping_sub(self.sequence), other.ip_id.wrapping_sub(self.ip_id));
-        let is_alike = self.length > 0
-            && (self.acknowledgement, self.ts_value) == (other.acknowledgement, other.ts_value);
+        let said = |kept: &Kept| (kept.acknowledgement, kept.ts_value, kept.flags);
+        let is_alike = self.length > 0 && said(self) == said(other);
         let is_part = offset < self.length && other.length <= self.length - offset;
         let pieces = self.length.div_ceil(other.length.max(1));
         let is_joined = offset == 0 && other.length > self.length;
@@ -83,12 +108,104 @@ impl Recent {
     }
 }
 
+/// All that a packet without sequence numbers says.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Said {
+    sequence: u32,
+    acknowledgement: u32,
+    ts_value: u32,
+    ts_echo: u32,
+    sacks: u32,
+    flags: u16,
+    window: u16,
+}
+
+impl Said {
+    #[inline]
+    fn by(segment: &Segment) -> Said {
+        Said {
+            sequence: segment.sequence,
+            acknowledgement: segment.acknowledgement,
+            ts_value: segment.ts_value,
+            ts_echo: segment.ts_echo,
+            sacks: if segment.sack_count > 0 { sum_of_sacks(segment) } else { 0 },
+            flags: segment.flags,
+            window: segment.window,
+        }
+    }
+}
+
+/// One number for all blocks.
+#[cold]
+fn sum_of_sacks(segment: &Segment) -> u32 {
+    let count = usize::from(segment.sack_count).min(segment.sack.len());
+    let numbers = segment.sack[..count].iter().flat_map(|(left, right)| [left, right]);
+    numbers.fold(1, |sum: u32, number| sum.rotate_left(5).wrapping_add(*number).wrapping_mul(0x9e37_79b1))
+}
+
+/// A packet without sequence numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Bare {
+    time_ns: i64,
+    said: Said,
+    ip_id: u16,
+    /// Acknowledges more than all before, and was recorded again.
+    is_higher: bool,
+    is_repeated: bool,
+    /// How many were taken for copies of it.
+    copies: u8,
+}
+
+/// The last packets without sequence numbers.
+#[derive(Debug, Clone, PartialEq)]
+struct Bares {
+    last: [Bare; MOST_BARE],
+    next: usize,
+    highest: u32,
+}
+
+impl Bares {
+    #[inline]
+    fn keep(&mut self, segment: &Segment, said: Said, is_higher: bool) {
+        let (time_ns, ip_id) = (segment.time_ns, segment.ip_id);
+        self.last[self.next % MOST_BARE] =
+            Bare { time_ns, said, ip_id, is_higher, is_repeated: false, copies: 0 };
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Whether identifications tell packets apart.
+    fn tells(&self, ip_id: u16, said: &Said) -> bool {
+        ip_id != 0 && !self.last.iter().any(|bare| bare.ip_id == ip_id && bare.said != *said)
+    }
+}
+
+/// Packets that no end sends twice at once: how many there are, and how many of them were recorded again.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Repeats {
+    packets: u64,
+    again: u64,
+}
+
+impl Repeats {
+    /// Of both ends.
+    pub fn and(self, other: Repeats) -> Repeats {
+        Repeats { packets: self.packets + other.packets, again: self.again + other.again }
+    }
+
+    /// How often most packets of the capture were recorded again.
+    fn each(self) -> u64 {
+        (self.again + self.packets / 2) / self.packets.max(1)
+    }
+}
+
 /// The last packets of one end.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Copies {
     recent: Option<Box<Recent>>,
     next: usize,
-    last_ack: Kept,
+    bares: Option<Box<Bares>>,
+    higher: u64,
+    again: u64,
 }
 
 impl Copies {
@@ -101,29 +218,84 @@ impl Copies {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Whether a packet is a copy of one of the last; nothing is sent again within half a round trip.
+    /// Whether the identifications of the last packets rise, so that they tell an order: some senders draw lots.
     #[cold]
-    pub fn holds(&self, segment: &Segment, length: u32, least_rtt_ns: Option<i64>) -> bool {
+    pub fn are_numbers_rising(&self) -> bool {
+        let Some(recent) = &self.recent else { return false };
+        let first = self.next.saturating_sub(MOST);
+        let ids = (first..self.next).map(|number| recent.whole[number % MOST].ip_id);
+        let steps = || ids.clone().zip(ids.clone().skip(1));
+        let rising = steps().filter(|(before, after)| after.wrapping_sub(*before) as i16 > 0).count();
+        4 * rising >= 3 * steps().count()
+    }
+
+    /// Of this end.
+    pub fn repeats(&self) -> Repeats {
+        Repeats { packets: self.next as u64 + self.higher, again: self.again }
+    }
+
+    /// Whether a packet that takes numbers is a copy of one of the last.
+    #[cold]
+    pub fn holds(&mut self, segment: &Segment, length: u32, at_once_ns: i64) -> bool {
         let Some(recent) = &self.recent else { return false };
         let mark = Mark::of(segment);
         let is_told_apart = recent.tells(&mark);
-        if is_told_apart && recent.marks.contains(&mark) {
-            return true;
-        }
         let known = |kept: &Kept| Kept { ip_id: if is_told_apart { kept.ip_id } else { 0 }, ..*kept };
         let this = known(&Kept::of(segment, length));
-        let at_once_ns = least_rtt_ns.map_or(AT_ONCE_NS / 20, |rtt| (rtt / 2).min(AT_ONCE_NS));
-        recent.whole.iter().any(|kept| known(kept).is_copied_by(&this, at_once_ns))
+        let is_copy = is_told_apart && recent.marks.contains(&mark)
+            || recent.whole.iter().any(|kept| known(kept).is_copied_by(&this, at_once_ns));
+        self.again += u64::from(is_copy);
+        is_copy
     }
 
-    /// Whether a packet without payload is a copy of the last such one.
+    /// Whether a packet without sequence numbers acknowledges more than all before, so that it is no copy; if so, it is
+    /// remembered.
     #[inline]
-    pub fn is_ack(&mut self, segment: &Segment) -> bool {
-        if segment.ip_id == 0 {
+    pub fn is_higher(&mut self, segment: &Segment) -> bool {
+        let bares = self.bares.get_or_insert_with(|| new_bares(segment));
+        if segment.acknowledgement.wrapping_sub(bares.highest) as i32 <= 0 {
             return false;
         }
-        let this = Kept::of(segment, u32::from(segment.flags));
-        let last = std::mem::replace(&mut self.last_ack, this);
-        Kept { time_ns: this.time_ns, ..last } == this
+        bares.highest = segment.acknowledgement;
+        self.higher += 1;
+        bares.keep(segment, Said::by(segment), true);
+        true
     }
+
+    /// Whether a packet without sequence numbers, which acknowledges nothing new, is a copy of one of the last; if not,
+    /// it is remembered. `tells_sacks`: of two acknowledgements that are sent, the SACK blocks differ; `other`: of the
+    /// other end.
+    #[cold]
+    pub fn holds_bare(&mut self, segment: &Segment, tells_sacks: bool, other: Repeats) -> bool {
+        let Some(bares) = &mut self.bares else { return false };
+        let said = Said::by(segment);
+        let is_numbered = bares.tells(segment.ip_id, &said);
+        let after = |bare: &Bare| (segment.time_ns - bare.time_ns).abs();
+        let is_alike = |bare: &&mut Bare| {
+            bare.said == said
+                && if is_numbered { bare.ip_id == segment.ip_id } else { after(bare) < AT_ONCE_NS }
+        };
+        let mut alike: Vec<_> = bares.last.iter_mut().filter(is_alike).collect();
+        if let Some(bare) = alike.iter_mut().find(|bare| bare.is_higher && !bare.is_repeated) {
+            bare.is_repeated = true;
+            self.again += 1;
+        }
+        let own = Repeats { packets: self.next as u64 + self.higher, again: self.again };
+        let each = own.and(other).each();
+        let is_sure = |bare: &Bare| is_numbered || tells_sacks && after(bare) < AT_ONCE_LEAST_NS;
+        if let Some(bare) = alike.into_iter().find(|bare| is_sure(bare) || u64::from(bare.copies) < each) {
+            bare.copies = bare.copies.saturating_add(1);
+            return true;
+        }
+        bares.keep(segment, said, false);
+        if bares.highest.wrapping_sub(segment.acknowledgement) > FAR_BYTES {
+            bares.highest = segment.acknowledgement;
+        }
+        false
+    }
+}
+
+fn new_bares(segment: &Segment) -> Box<Bares> {
+    let highest = segment.acknowledgement.wrapping_sub(1);
+    Box::new(Bares { last: [Bare::default(); MOST_BARE], next: 0, highest })
 }

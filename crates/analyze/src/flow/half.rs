@@ -6,8 +6,8 @@
 //! 0.
 
 use super::{
-    connection::{COPIED_WITHIN_NS, possible_window},
-    copies::Copies,
+    connection::possible_window,
+    copies::{Copies, Repeats, at_once_ns},
     counts::{Counts, Offer},
     limits::Limits,
     observers::Observers,
@@ -67,6 +67,8 @@ pub struct Half {
     closed_since_ns: Option<i64>,
     /// Largest payload of a packet.
     pub largest_payload: u32,
+    /// A full segment.
+    pub full_bytes: u32,
     /// Largest length that an ACK covered.
     pub largest_acked_bytes: u32,
     /// Smallest MTU a router named for this end's packets, and how often one did.
@@ -143,6 +145,7 @@ impl Half {
             closed_ns: 0,
             closed_since_ns: None,
             largest_payload: 0,
+            full_bytes: 0,
             largest_acked_bytes: 0,
             too_big: None,
             reset: None,
@@ -193,7 +196,7 @@ impl Half {
     #[inline]
     fn account(&mut self, now_ns: i64) {
         let (space, recovery) = (&self.space, &self.recovery);
-        let (full, last_payload) = (self.full_bytes(), self.last_payload);
+        let (full, last_payload) = (self.full_bytes, self.last_payload);
         // Its scale, that is; a closed one has none.
         let is_window_known = self.mss_bytes > 0 || self.last_window == 0;
         self.limits.account(
@@ -203,14 +206,19 @@ impl Half {
         );
     }
 
-    /// A full segment.
-    #[inline]
-    pub fn full_bytes(&self) -> u32 {
-        match self.largest_payload {
+    /// Segments are to be of this size.
+    pub fn agree(&mut self, mss_bytes: u32) {
+        self.mss_bytes = mss_bytes;
+        self.judge_full();
+    }
+
+    #[cold]
+    fn judge_full(&mut self) {
+        self.full_bytes = match self.largest_payload {
             largest if self.mss_bytes > 0 => largest.min(self.mss_bytes),
             largest if largest > LARGEST_SEGMENT => USUAL_SEGMENT,
             largest => largest,
-        }
+        };
     }
 
     /// This end sent a packet.
@@ -224,10 +232,10 @@ impl Half {
             }
         }
         self.observed.on_ttl(segment, self.counts.packets);
-        self.counts.after_reset += u64::from(self.reset.is_some());
-        const { assert!(flag::FIN == 1 && flag::SYN == 2) };
-        let ends = (segment.flags & 1) + (segment.flags >> 1 & 1);
-        let length = segment.payload_bytes + u32::from(ends);
+        if self.reset.is_some() {
+            self.counts.after_reset += 1;
+        }
+        let length = segment.length();
         if !self.space.started {
             self.space.start(segment);
         }
@@ -305,15 +313,33 @@ impl Half {
         start >= self.space.edge && segment.flags & (flag::SYN | flag::FIN) == 0
     }
 
-    /// A pure acknowledgement that was captured or forwarded twice.
+    /// Whether this may be a packet that was recorded or forwarded before: what goes on where the last one ended is not.
     #[inline]
-    pub fn is_copied_ack(&mut self, segment: &Segment) -> bool {
-        let is_copy = segment.payload_bytes == 0 && self.copies.is_ack(segment);
-        if is_copy {
-            self.counts.packets += 1;
-            self.counts.duplicate_packets += 1;
+    pub fn may_be_copy(&mut self, segment: &Segment) -> bool {
+        if segment.length() == 0 {
+            return !self.copies.is_higher(segment);
         }
+        segment.sequence != self.space.next as u32 || self.last_window == 0
+    }
+
+    /// Whether it is, and nothing else; `other`: what the capture has twice of the other end.
+    #[cold]
+    pub fn is_copy(&mut self, segment: &Segment, other: Repeats) -> bool {
+        let length = segment.length();
+        let is_copy = if length == 0 {
+            let tells_sacks = self.sack && self.mss_bytes > 0 && !segment.has(flag::RST);
+            self.copies.holds_bare(segment, tells_sacks, other)
+        } else {
+            let round_trip_ns = self.trips.least_ns.map(|least| least + self.lag_ns);
+            self.copies.holds(segment, length, at_once_ns(segment, round_trip_ns))
+        };
+        self.counts.duplicate_packets += u64::from(is_copy);
         is_copy
+    }
+
+    /// What the capture has twice of this end.
+    pub fn repeats(&self) -> Repeats {
+        self.copies.repeats()
     }
 
     /// Outside any window. It is of another connection, or something between the ends made it up; unless what follows
@@ -336,20 +362,12 @@ impl Half {
     fn on_data(&mut self, segment: &Segment, start: u64, length: u32) {
         let end = start + u64::from(length);
         let (now, payload) = (segment.time_ns, segment.payload_bytes);
+        self.copies.keep(segment, length);
         if start != self.space.next && !self.space.believes(start, end) && !self.on_outside(start, end) {
             return;
         }
-        if start < self.space.next && self.copies.holds(segment, length, self.trips.least_ns) {
-            self.counts.duplicate_packets += 1;
-            return;
-        }
-        self.copies.keep(segment, length);
         if segment.has(flag::SYN) && self.answers_while_opening(segment) {
             return self.trips.note_timestamp(segment);
-        }
-        if segment.has(flag::SYN) && start < self.space.next && now - self.last_send_ns < COPIED_WITHIN_NS {
-            self.counts.duplicate_packets += 1;
-            return;
         }
         if self.probes_window(segment, start) && start == self.space.next {
             self.space.probed_to = end;
@@ -398,14 +416,18 @@ impl Half {
         let payload = segment.payload_bytes;
         self.counts.data_packets += 1;
         self.counts.payload_bytes += u64::from(payload);
-        self.counts.data_segments += 1;
-        self.counts.ect_packets += u64::from(segment.ecn != 0);
+        if segment.ecn != 0 {
+            self.counts.ect_packets += 1;
+        }
         if payload > self.mss_bytes && self.mss_bytes > 0 {
             let more = self.segments_of(u64::from(payload)) - 1;
             self.counts.data_segments += more;
             self.counts.oversize_packets += 1;
         }
-        self.largest_payload = self.largest_payload.max(payload);
+        if payload > self.largest_payload {
+            self.largest_payload = payload;
+            self.judge_full();
+        }
         match &mut self.data_ns {
             None => {
                 self.data_ns = Some((segment.time_ns, segment.time_ns));
@@ -450,11 +472,14 @@ impl Half {
     /// Something is sent, with nothing outstanding. When it is right behind the acknowledgement of a small packet, and
     /// that came late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement kept it so.
     fn on_waited(&mut self, now: i64, payload: u32) {
-        let waited_ns = self.trips.last_ns - self.trips.least_ns.unwrap_or(i64::MAX).min(self.trips.last_ns);
-        let is_at_once = now - self.lag_ns - self.last_ack_ns < AT_ONCE_NS;
         let is_small =
             self.last_payload > 0 && self.last_payload < self.mss_bytes && payload < self.mss_bytes;
-        if is_small && is_at_once && (LEAST_DELAYED_NS..MOST_DELAYED_NS).contains(&waited_ns) {
+        if !is_small {
+            return;
+        }
+        let waited_ns = self.trips.last_ns - self.trips.least_ns.unwrap_or(i64::MAX).min(self.trips.last_ns);
+        let is_at_once = now - self.lag_ns - self.last_ack_ns < AT_ONCE_NS;
+        if is_at_once && (LEAST_DELAYED_NS..MOST_DELAYED_NS).contains(&waited_ns) {
             self.counts.nagle_waits += 1;
             self.counts.nagle_ns += waited_ns;
         }
@@ -544,7 +569,8 @@ impl Half {
                 return newer < 0;
             }
         }
-        if segment.ip_id != 0 && hole.ip_id != 0 && segment.ip_id != hole.ip_id {
+        let is_numbered = segment.ip_id != 0 && hole.ip_id != 0 && segment.ip_id != hole.ip_id;
+        if is_numbered && self.copies.are_numbers_rising() {
             return (segment.ip_id.wrapping_sub(hole.ip_id) as i16) < 0;
         }
         let round_trip = self.trips.smoothed.rtt_ns().map_or(REORDERED_WITHIN_NS, |rtt| rtt / 2);
@@ -711,10 +737,11 @@ impl Half {
     /// window that are known, of an end that has no payload of its own to be limited with.
     #[inline]
     fn is_told_again(&self, segment: &Segment, ack: u64, window_bytes: u64) -> bool {
-        let known =
-            self.space.una_known && ack == self.space.una && ack <= self.space.next && self.data_ns.is_none();
-        let same_window = window_bytes == self.last_window && ack + window_bytes == self.space.edge;
-        known && same_window && segment.payload_bytes > 0 && segment.sack_count == 0
+        segment.payload_bytes > 0
+            && self.data_ns.is_none()
+            && (self.space.una_known && ack == self.space.una && ack <= self.space.next)
+            && (window_bytes == self.last_window && ack + window_bytes == self.space.edge)
+            && segment.sack_count == 0
     }
 
     /// What probed the window below this number was taken by the receiver.
@@ -892,6 +919,9 @@ impl Half {
 
     /// Ends what is not over.
     pub fn finish(&mut self, now_ns: i64) {
+        // What nearly every packet would add to is summed up here.
+        self.counts.packets += self.counts.duplicate_packets;
+        self.counts.data_segments += self.counts.data_packets;
         self.counts.sent_segments = self.counts.data_segments + self.bare_segments;
         self.closed_ns += self.closed_since_ns.take().map_or(0, |since| (now_ns - since).max(0));
         self.limits.finish(&mut self.observed.series);
