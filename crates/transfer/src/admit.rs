@@ -7,7 +7,7 @@ use crate::{
     channel::Channel,
     datagram::{BATCH_MAX, Datagram, HEADER_BYTES, Kind},
     error::{End, Error, HINT_ONE_PORT, HINT_OWN_PORT, Result},
-    gathering::Gathering,
+    gathering::{Gathering, Streams},
     halt::Halt,
     lobby::{PAUSE, is_broken, is_exhausted},
     preamble::{Opening, PREAMBLE_BYTES},
@@ -49,31 +49,21 @@ pub(crate) fn gathered(
         }
         let missing = gathering.missing();
         if missing > 0 && Instant::now() > deadline {
-            let absent = Absent { missing, streams, what: CONNECTIONS, at, hint: HINT_ONE_PORT };
-            return Err(absent.error(channel, timeout));
+            return Err(Error::Absent {
+                peer: channel.peer().to_owned(),
+                missing,
+                streams,
+                what: CONNECTIONS,
+                at: at.to_owned(),
+                seconds: timeout.as_secs_f64(),
+                hint: HINT_ONE_PORT,
+            });
         }
     }
     Ok(gathering.finish())
 }
 
 const CONNECTIONS: &str = "data connections";
-
-/// What did not come.
-struct Absent<'a> {
-    missing: usize,
-    streams: usize,
-    what: &'static str,
-    at: &'a str,
-    hint: &'static str,
-}
-
-impl Absent<'_> {
-    fn error(self, channel: &Channel, timeout: Duration) -> Error {
-        let Absent { missing, streams, what, at, hint } = self;
-        let (peer, at, seconds) = (channel.peer().to_owned(), at.to_owned(), timeout.as_secs_f64());
-        Error::Absent { peer, missing, streams, what, at, seconds, hint }
-    }
-}
 
 /// Answers pings; anything else is out of turn.
 fn attend(channel: &mut Channel, halt: &Halt) -> Result<()> {
@@ -96,8 +86,7 @@ pub(crate) fn wait_any<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) {
 /// The listener of one transfer, and who has come to it.
 pub(crate) struct Gate {
     transfer: u64,
-    token: u128,
-    admitted: Vec<Option<TcpStream>>,
+    streams: Streams,
     waiting: Vec<Arrival>,
 }
 
@@ -109,7 +98,7 @@ struct Arrival {
 
 impl Gate {
     pub(crate) fn new(transfer: u64, token: u128, streams: u32) -> Gate {
-        Gate { transfer, token, admitted: (0..streams).map(|_| None).collect(), waiting: Vec::new() }
+        Gate { transfer, streams: Streams::new(token, streams), waiting: Vec::new() }
     }
 
     /// Accepts the connection of every stream.
@@ -122,20 +111,26 @@ impl Gate {
         timeout: Duration,
     ) -> Result<Vec<TcpStream>> {
         let deadline = Instant::now() + timeout;
-        while self.missing() > 0 {
+        while self.streams.missing() > 0 {
             let sockets = self.waiting.iter().map(|arrival| arrival.socket.as_fd());
             wait_any(sockets.chain([listener.as_fd(), channel.socket().as_fd()]));
             attend(channel, halt)?;
             self.accept(listener)?;
             self.read_preambles();
-            if self.missing() > 0 && Instant::now() > deadline {
-                let (missing, streams) = (self.missing(), self.admitted.len());
-                let at = format!("TCP port {port}");
-                let absent = Absent { missing, streams, what: CONNECTIONS, at: &at, hint: HINT_OWN_PORT };
-                return Err(absent.error(channel, timeout));
+            let missing = self.streams.missing();
+            if missing > 0 && Instant::now() > deadline {
+                return Err(Error::Absent {
+                    peer: channel.peer().to_owned(),
+                    missing,
+                    streams: self.streams.count(),
+                    what: CONNECTIONS,
+                    at: format!("TCP port {port}"),
+                    seconds: timeout.as_secs_f64(),
+                    hint: HINT_OWN_PORT,
+                });
             }
         }
-        Ok(self.admitted.into_iter().flatten().collect())
+        Ok(self.streams.into_connections())
     }
 
     fn accept(&mut self, listener: &TcpListener) -> Result<()> {
@@ -145,7 +140,7 @@ impl Gate {
                     set_nonblocking(&socket, true)?;
                     // Who shows its token at once makes nobody else go.
                     self.see_to(Arrival { socket, bytes: [0; PREAMBLE_BYTES], filled: 0 });
-                    if self.waiting.len() > self.missing() + STRANGERS_MAX {
+                    if self.waiting.len() > self.streams.missing() + STRANGERS_MAX {
                         self.waiting.remove(0);
                     }
                 }
@@ -164,10 +159,6 @@ impl Gate {
         Ok(())
     }
 
-    fn missing(&self) -> usize {
-        self.admitted.iter().filter(|slot| slot.is_none()).count()
-    }
-
     fn read_preambles(&mut self) {
         std::mem::take(&mut self.waiting).into_iter().for_each(|arrival| self.see_to(arrival));
     }
@@ -180,14 +171,12 @@ impl Gate {
         }
     }
 
-    /// Takes a connection with the right token and a free stream number; drops any other.
+    /// Takes a connection of this transfer; drops any other.
     fn admit(&mut self, arrival: Arrival) {
-        let Ok(Opening::Data(preamble)) = Opening::of(&arrival.bytes) else { return };
-        if preamble.transfer != self.transfer || !is_same(self.token, preamble.token) {
-            return;
-        }
-        if let Some(slot @ None) = self.admitted.get_mut(preamble.stream as usize) {
-            *slot = Some(arrival.socket);
+        if let Ok(Opening::Data(preamble)) = Opening::of(&arrival.bytes)
+            && preamble.transfer == self.transfer
+        {
+            self.streams.admit(&preamble, arrival.socket);
         }
     }
 }
@@ -231,9 +220,15 @@ pub(crate) fn udp(
         attend(channel, halt)?;
         missing.retain(|socket| !greeter.greets(socket));
         if !missing.is_empty() && Instant::now() > deadline {
-            let (missing, streams, at) = (missing.len(), sockets.len(), in_words(ports));
-            let absent = Absent { missing, streams, what: "UDP streams", at: &at, hint: HINT_OWN_PORT };
-            return Err(absent.error(channel, timeout));
+            return Err(Error::Absent {
+                peer: channel.peer().to_owned(),
+                missing: missing.len(),
+                streams: sockets.len(),
+                what: "UDP streams",
+                at: in_words(ports),
+                seconds: timeout.as_secs_f64(),
+                hint: HINT_OWN_PORT,
+            });
         }
     }
     sockets.iter().try_for_each(|socket| set_nonblocking(socket, false))

@@ -28,21 +28,54 @@ struct Waiting {
     transfers: BTreeMap<u64, Entry>,
 }
 
+/// The streams of one transfer, and the connections that have come for them.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    token: u128,
+    connections: Vec<Option<TcpStream>>,
+}
+
+impl Streams {
+    pub(crate) fn new(token: u128, count: u32) -> Streams {
+        Streams { token, connections: (0..count).map(|_| None).collect() }
+    }
+
+    /// How many there are, with a connection or without.
+    pub(crate) fn count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Those whose connection has not come.
+    pub(crate) fn missing(&self) -> usize {
+        self.connections.iter().filter(|connection| connection.is_none()).count()
+    }
+
+    /// Takes a connection with the right token and a free stream number; whether it did. Any other is closed.
+    pub(crate) fn admit(&mut self, preamble: &Preamble, socket: TcpStream) -> bool {
+        if !is_same(self.token, preamble.token) {
+            return false;
+        }
+        let Some(slot @ None) = self.connections.get_mut(preamble.stream as usize) else { return false };
+        *slot = Some(socket);
+        true
+    }
+
+    /// The connections that have come, in the order of their streams.
+    pub(crate) fn into_connections(self) -> Vec<TcpStream> {
+        self.connections.into_iter().flatten().collect()
+    }
+}
+
 /// What one transfer waits for.
 #[derive(Debug)]
 struct Entry {
-    token: u128,
     network: Network,
-    streams: Vec<Option<TcpStream>>,
+    streams: Streams,
     /// Readable once there is nothing left to wait for.
     settled: Arc<EventFd>,
 }
 
 impl Entry {
-    fn missing(&self) -> usize {
-        self.streams.iter().filter(|stream| stream.is_none()).count()
-    }
-
     fn settle(&self) {
         // The counter is far from its limit, the only reason for a failure.
         let _ = self.settled.write(1);
@@ -77,8 +110,7 @@ impl Gatherings {
         let settled = EventFd::from_value_and_flags(0, flags)
             .map_err(|errno| Error::io("make an event descriptor", errno))?;
         let settled = Arc::new(settled);
-        let streams = (0..streams).map(|_| None).collect();
-        let entry = Entry { token, network, streams, settled: Arc::clone(&settled) };
+        let entry = Entry { network, streams: Streams::new(token, streams), settled: Arc::clone(&settled) };
         self.waiting().transfers.insert(transfer, entry);
         Ok(Gathering { all: self, transfer, settled })
     }
@@ -86,21 +118,19 @@ impl Gatherings {
     /// Hands a connection to the transfer that waits for it; whether one does. Any other is closed.
     pub(crate) fn hand_over(&self, preamble: &Preamble, socket: TcpStream) -> bool {
         let mut waiting = self.waiting();
-        let known = waiting.transfers.get_mut(&preamble.transfer);
-        let Some(entry) = known.filter(|entry| is_same(entry.token, preamble.token)) else { return false };
-        let Some(stream @ None) = entry.streams.get_mut(preamble.stream as usize) else { return false };
-        *stream = Some(socket);
-        if entry.missing() == 0 {
+        let Some(entry) = waiting.transfers.get_mut(&preamble.transfer) else { return false };
+        let is_taken = entry.streams.admit(preamble, socket);
+        if is_taken && entry.streams.missing() == 0 {
             entry.settle();
         }
-        true
+        is_taken
     }
 
     /// How many connections are waited for.
     pub(crate) fn awaited(&self) -> Awaited {
         let mut awaited = Awaited::default();
         for entry in self.waiting().transfers.values() {
-            let missing = entry.missing();
+            let missing = entry.streams.missing();
             awaited.all += missing;
             *awaited.of_network.entry(entry.network).or_default() += missing;
         }
@@ -130,7 +160,7 @@ pub(crate) struct Gathering<'a> {
 impl Gathering<'_> {
     /// Streams whose connection has not come.
     pub(crate) fn missing(&self) -> usize {
-        self.all.waiting().transfers.get(&self.transfer).map_or(0, Entry::missing)
+        self.all.waiting().transfers.get(&self.transfer).map_or(0, |entry| entry.streams.missing())
     }
 
     /// Whether nobody listens any more.
@@ -141,7 +171,7 @@ impl Gathering<'_> {
     /// The connections that have come, in the order of their streams.
     pub(crate) fn finish(self) -> Vec<TcpStream> {
         let entry = self.all.waiting().transfers.remove(&self.transfer);
-        entry.map_or_else(Vec::new, |entry| entry.streams.into_iter().flatten().collect())
+        entry.map_or_else(Vec::new, |entry| entry.streams.into_connections())
     }
 }
 

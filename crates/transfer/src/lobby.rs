@@ -1,5 +1,6 @@
 //! Those who have connected and not yet said what they want, or which stream they carry. One thread looks after all of
-//! them, with a few kilobytes each: neither silence nor noise of a stranger costs a thread, and who waits longest makes room for who comes next.
+//! them, with a few kilobytes each: neither silence nor noise of a stranger costs a thread, and who waits longest makes
+//! room for who comes next.
 
 use crate::{
     channel::{out_of_turn, unreadable},

@@ -137,6 +137,7 @@ mod tests {
             assert!(!said.is_of_server(&key(1), &welcome(proof)));
         }
     }
+
     #[test]
     fn numbers_are_the_same_in_every_bit_or_not_at_all() {
         let number = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;

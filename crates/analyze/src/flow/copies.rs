@@ -1,11 +1,11 @@
 //! Packets that a capture has more than once: recorded going out and coming in, at two interfaces, on a mirror port, or
-//! copied by the path. The copy follows at once, or behind others that were recorded with it. One side's copy may be cut
-//! into segments or joined from them by offloads.
+//! copied by the path. The copy follows at once, or behind others that were recorded with it. One side's copy may be
+//! cut into segments or joined from them by offloads.
 //!
 //! Where the sender numbers its packets (IPv4's identification), the number tells. Elsewhere what repeats a packet at
 //! once is a copy if no end would send it again so soon: what takes sequence numbers, and acknowledgements where the
-//! next one would carry other SACK blocks. What an end may well send twice at once (duplicate ACKs without SACK, resets)
-//! is a copy if this capture has nearly everything else of the connection twice, too.
+//! next one would carry other SACK blocks. What an end may well send twice at once (duplicate ACKs without SACK,
+//! resets) is a copy if this capture has nearly everything else of the connection twice, too.
 
 use crate::segment::{Segment, flag};
 

@@ -313,7 +313,8 @@ impl Half {
         start >= self.space.edge && segment.flags & (flag::SYN | flag::FIN) == 0
     }
 
-    /// Whether this may be a packet that was recorded or forwarded before: what goes on where the last one ended is not.
+    /// Whether this may be a packet that was recorded or forwarded before: what goes on where the last one ended is
+    /// not.
     #[inline]
     pub fn may_be_copy(&mut self, segment: &Segment) -> bool {
         if segment.length() == 0 {

@@ -149,13 +149,12 @@ impl Watch {
     /// One look at all of them, and now and then at new ones; the processor time that the first took.
     pub fn look(&mut self) -> anyhow::Result<Duration> {
         if self.last_new.is_none_or(|last| last.elapsed() >= self.new_every) {
-            let ((), took) = timed(|| self.look_for_new())?;
+            let took = timed(|| self.look_for_new())?;
             self.new_every = NEW_EVERY.max(took * LOOKING_ONE_IN);
             self.last_new = Some(Instant::now());
         }
         let is_few = self.watched.len() <= ONE_BY_ONE;
-        let ((), took) = timed(|| if is_few { self.look_one_by_one() } else { self.look_at_all() })?;
-        Ok(took)
+        timed(|| if is_few { self.look_one_by_one() } else { self.look_at_all() })
     }
 
     fn look_one_by_one(&mut self) -> anyhow::Result<()> {
@@ -265,12 +264,12 @@ impl Watch {
     }
 }
 
-/// With the processor time that it took: what held it up meanwhile is no cost of looking.
-fn timed<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, Duration)> {
+/// The processor time that this took: what held it up meanwhile is no cost of looking.
+fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
     let used = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
     let before = used()?;
-    let value = work()?;
-    Ok((value, used()?.saturating_sub(before)))
+    work()?;
+    Ok(used()?.saturating_sub(before))
 }
 
 /// What a verdict needs of one look.
