@@ -154,7 +154,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
 
 /// Whether a process is on its way out: it has begun to exit, or is being killed.
 pub fn is_dying(pid: i32) -> bool {
-    /// Of `include/linux/sched.h`.
+    /// The process is about to end (`include/linux/sched.h`).
     const PF_EXITING: u64 = 4;
     const KILLED: u64 = 1 << (libc::SIGKILL - 1);
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();

@@ -15,7 +15,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of `struct name` in a built object.
+    /// The layout of `struct name` in a built object, read from its BTF.
     ///
     /// # Panics
     /// When the object carries no such type.

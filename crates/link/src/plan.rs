@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkPlan {
-    /// Its name in records.
+    /// The link's name in records.
     pub name: String,
     /// Largest IP packet it carries.
     pub mtu_bytes: u32,
@@ -152,7 +152,7 @@ pub enum DisciplinePlan {
     },
     /// Random Early Detection.
     Red {
-        /// Its parameters.
+        /// RED's parameters.
         red: RedPlan,
         /// Mark instead of drop where possible.
         ecn: bool,

@@ -71,9 +71,9 @@ pub enum ShellError {
 /// What the link came to, by either driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    /// Of our own driver.
+    /// Report of longfat's own driver.
     AfPacket(Box<DriverReport>),
-    /// Of the kernel's, which measures less.
+    /// Report of the kernel's netem, which measures less.
     Netem(Box<[longfat_schema::record::LinkSummary; 2]>),
 }
 

@@ -57,7 +57,7 @@ pub enum Error {
         "{missing} of the {streams} {what} of {peer} did not arrive at {at} within {seconds:.1} s; {hint}"
     )]
     Absent {
-        /// Whose.
+        /// The peer whose connections did not come.
         peer: String,
         /// How many did not come.
         missing: usize,
@@ -75,7 +75,7 @@ pub enum Error {
     /// A data connection that nobody waits for.
     #[error("{peer} made a data connection for no transfer that waits for one")]
     NoTransfer {
-        /// Whose.
+        /// The peer that made the connection.
         peer: String,
     },
     /// No port for data is free.

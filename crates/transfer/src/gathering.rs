@@ -45,7 +45,7 @@ impl Streams {
         self.connections.len()
     }
 
-    /// Those whose connection has not come.
+    /// The number of streams whose connection has not come.
     pub(crate) fn missing(&self) -> usize {
         self.connections.iter().filter(|connection| connection.is_none()).count()
     }
@@ -85,13 +85,13 @@ impl Entry {
 /// Data connections that may yet come.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited {
-    /// Those of all transfers.
+    /// Missing connections of all transfers.
     pub(crate) all: usize,
     of_network: BTreeMap<Network, usize>,
 }
 
 impl Awaited {
-    /// Those of transfers whose control connection came from `network`.
+    /// Missing connections of transfers whose control connection came from `network`.
     pub(crate) fn of(&self, network: Network) -> usize {
         self.of_network.get(&network).copied().unwrap_or(0)
     }

@@ -83,7 +83,7 @@ impl Settings {
         self.apply_liveness(socket).map_err(|source| Error::io("set a TCP option", source))
     }
 
-    /// That long without answer to keepalives ends the connection. TCP_USER_TIMEOUT is not set: Linux (6.18) remembers
+    /// Ends the connection when keepalives are not answered. TCP_USER_TIMEOUT is not set: Linux (6.18) remembers
     /// when it first probed a closed window, forgets that it was opened since, and ends a connection that moves all the
     /// time at the next probe after the timeout.
     fn apply_liveness(&self, socket: &impl AsFd) -> io::Result<()> {

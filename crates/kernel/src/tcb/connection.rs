@@ -109,7 +109,7 @@ pub struct SocketMemory {
     pub sndbuf_bytes: u32,
     /// Held by what waits to be sent or acknowledged.
     pub send_queued_bytes: u32,
-    /// Of it handed to this host's queueing discipline or driver, and not on the wire yet.
+    /// Unacknowledged bytes that wait in this host's queueing discipline or driver, not on the wire yet.
     pub below_tcp_bytes: u32,
 }
 

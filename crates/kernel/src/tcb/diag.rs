@@ -64,7 +64,7 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Of the calling thread's namespace, whichever thread asks later.
+    /// Opens sock_diag in the calling thread's namespace; it stays there, whichever thread asks later.
     ///
     /// # Errors
     /// When the kernel gives no such socket.
@@ -72,7 +72,7 @@ impl Finder {
         Ok(Finder { netlink: open()? })
     }
 
-    /// The same connection as it is now; `None` when it has gone.
+    /// The connection as it is now; `None` when it has gone.
     ///
     /// # Errors
     /// When the kernel refuses, or what it says cannot be read.

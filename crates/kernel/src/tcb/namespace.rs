@@ -13,12 +13,12 @@ use std::{
 /// The network namespaces a command is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// That of this process.
+    /// The network namespace of this process.
     #[default]
     Own,
-    /// That of a name under /run/netns.
+    /// The network namespace of a name under /run/netns.
     Named(String),
-    /// That of a process.
+    /// The network namespace of a process.
     Pid(i32),
     /// Every one that has a name or a process and that this process may enter.
     All,

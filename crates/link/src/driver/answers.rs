@@ -27,7 +27,7 @@ pub enum End {
 /// A time for which hosts were silent that had to speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldUp {
-    /// Whose.
+    /// The end that owed answers.
     pub end: End,
     /// Since when they owed.
     pub from_ns: u64,

@@ -16,7 +16,7 @@ pub struct Batch {
     frames: Vec<Buffer>,
     parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
-    /// Of each message: number of parts, which is its number of frames.
+    /// Number of parts of each message, which is its number of frames.
     sizes: Vec<usize>,
     open: Option<(Buffer, Joined)>,
 }

@@ -58,9 +58,9 @@ pub enum DriverError {
     Mtu {
         /// Which interface.
         interface: String,
-        /// Its MTU.
+        /// The interface's MTU, in bytes.
         has: u32,
-        /// The link's.
+        /// The link's MTU, in bytes.
         wants: u32,
     },
     /// The samples could not be written.

@@ -97,7 +97,7 @@ impl Pool {
         &shelf.chunks[chunk][range]
     }
 
-    /// The same, to write to.
+    /// The bytes of a buffer, to write to.
     pub fn get_mut(&mut self, buffer: Buffer) -> &mut [u8] {
         let shelf = self.shelf_mut(buffer.large);
         let (chunk, range) = shelf.range(buffer.slot, buffer.bytes);

@@ -46,7 +46,7 @@ pub struct Packet<P> {
 /// What became of a packet that was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<P> {
-    /// It is inside; [`super::Direction::dequeue`] gives it back.
+    /// The queue took the packet; [`super::Direction::dequeue`] gives it back.
     Queued,
     /// The queue refused it.
     Dropped(Packet<P>),
@@ -55,7 +55,7 @@ pub enum Verdict<P> {
 /// How a packet left the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrived at the far end.
+    /// The packet arrived at the far end.
     Delivered,
     /// The queue dropped it after it had been taken in (CoDel, or a limit that was lowered).
     Dropped,

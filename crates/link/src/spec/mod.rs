@@ -120,7 +120,7 @@ pub enum DirectionName {
 }
 
 impl DirectionName {
-    /// Its name in records.
+    /// The direction's name in records.
     pub fn as_str(self) -> &'static str {
         match self {
             DirectionName::Forward => "forward",
@@ -285,7 +285,7 @@ pub struct SpecError {
     pub link: String,
     /// Which field, with its table.
     pub field: String,
-    /// Its value.
+    /// The value that was given.
     pub value: String,
     /// What is wrong with it.
     pub why: String,

@@ -126,7 +126,7 @@ pub(super) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Of what messages speak.
+    /// The place in the specification that messages speak of.
     pub(super) fn site(self) -> Site<'a> {
         self.site
     }

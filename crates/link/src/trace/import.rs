@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// A trace made of something that was none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Imported {
-    /// Its rows.
+    /// The trace's rows, in order of time.
     pub rows: Vec<Row>,
     /// What a reader should know of them.
     pub remarks: Vec<String>,
@@ -63,7 +63,7 @@ struct Iperf3Sum {
     bits_per_second: f64,
     #[serde(default)]
     omitted: bool,
-    /// Of UDP, where the receiver wrote it.
+    /// Share of UDP datagrams that were lost, where the receiver wrote it.
     #[serde(default)]
     lost_percent: Option<f64>,
 }

@@ -37,7 +37,7 @@ pub enum TraceError {
     /// More than is taken.
     #[error("holds more than {most} {what}; cut it, or thin it out")]
     TooMuch {
-        /// Of what.
+        /// What there is too much of.
         what: &'static str,
         /// How much is taken.
         most: u64,
@@ -135,7 +135,7 @@ pub struct TraceSpec {
 }
 
 impl TraceSpec {
-    /// Of a file that is still to be read.
+    /// A trace whose file is still to be read.
     pub fn of(file: impl Into<PathBuf>) -> TraceSpec {
         TraceSpec { file: file.into(), once: false, trace: None }
     }

@@ -12,7 +12,7 @@ use std::{fmt::Write as _, str::FromStr, sync::Arc};
 
 /// Bytes that an opportunity carries: an IP packet of 1500 bytes and the 4 that a TUN interface puts before it.
 pub const BYTES: u32 = 1504;
-/// Of these, what stands before each packet.
+/// The part of an opportunity's bytes that stands before each packet.
 pub const OVERHEAD_BYTES: u32 = 4;
 /// Most lines.
 const MOST: u64 = 4_000_000;

@@ -12,7 +12,7 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchR
 /// Rows of numbers; absent where the table has none, or no number.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Numbers {
-    /// Of its columns.
+    /// The columns' names, in order.
     pub names: Vec<String>,
     /// As many values in each as there are columns.
     pub rows: Vec<Vec<Option<f64>>>,

@@ -89,7 +89,7 @@ pub struct Args {
     /// Name of this process: its control socket is /run/longfat-mobility/NAME.sock.
     #[arg(long, default_value = "announce")]
     name: String,
-    /// Its control socket, in place of that of --name.
+    /// Control socket of the announcer, in place of that of --name.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Started by root: the user it becomes once its sockets are open; 'root' stays [default: longfat, or else nobody].
@@ -106,16 +106,16 @@ pub struct Args {
 pub struct Tell {
     /// The link.
     link: Name,
-    /// Its rate in both directions, where the table of links does not say it (as the rest).
+    /// Rate of the link in both directions, where the table of links does not say it (as with the options below).
     #[arg(long)]
     rate: Option<Rate>,
-    /// Its rate outwards.
+    /// Rate of the link outwards.
     #[arg(long, value_name = "RATE")]
     up: Option<Rate>,
-    /// Its rate towards the nodes.
+    /// Rate of the link towards the nodes.
     #[arg(long, value_name = "RATE")]
     down: Option<Rate>,
-    /// Its one-way delay.
+    /// One-way delay of the link.
     #[arg(long, value_name = "TIME")]
     delay: Option<Nanos>,
     /// The share of packets it loses.
@@ -127,7 +127,7 @@ pub struct Tell {
     /// Name of the process that announces.
     #[arg(long, default_value = "announce")]
     name: String,
-    /// Its control socket, in place of that of --name.
+    /// Control socket of the announcer, in place of that of --name.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }

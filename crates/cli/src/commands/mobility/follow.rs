@@ -69,7 +69,7 @@ pub struct Args {
     /// No window is set above this.
     #[arg(long, value_name = "SIZE", default_value_t = Size(64_000_000))]
     ceiling: Size,
-    /// Of a greater window, how much is sent as one burst; slow start does the rest.
+    /// Share of a greater window that is sent as one burst; slow start does the rest.
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=100))]
     burst: u32,
     /// Congestion control on a link; may be repeated.
@@ -97,7 +97,7 @@ pub struct Args {
     /// Name of this process: its files are /run/longfat-mobility/NAME.*.
     #[arg(long, default_value = "follow")]
     name: String,
-    /// Its control socket, in place of that of --name.
+    /// Control socket of the follower, in place of that of --name.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// What outlives this process, in place of the file of --name.
@@ -117,7 +117,7 @@ pub struct Clean {
     /// Name of the process that was killed.
     #[arg(long, default_value = "follow")]
     name: String,
-    /// Its control socket, where it had another than that of its name.
+    /// Control socket of the follower, where it had another than that of its name.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// What outlived it, where that was another file than that of its name.

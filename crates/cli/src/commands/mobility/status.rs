@@ -16,7 +16,7 @@ pub struct Args {
     /// Name of the process.
     #[arg(long, default_value = "follow")]
     name: String,
-    /// Its control socket, in place of that of --name.
+    /// Control socket that is asked, in place of that of --name.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// As JSON, every counter included.
