@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Makes the packets of a relay's legs look as if they had been forwarded: what arrives on one leg says what leaves on the
- * other, packet by packet.
+ * Makes the packets of a relay's legs look as if they had been forwarded: what arrives on one leg says what leaves on
+ * the other, packet by packet.
  *
  * see    At tc ingress: notes the traffic class (DSCP), the time to live and the flow label by which the packets of a
  *        connection arrive, in each direction. A SYN, or its answer, begins a note; later packets change it.
- * wear   At tc egress: gives them to the relay's own packets, which it knows by their mark. A leg's departing packets have
- *        the addresses and ports of those that arrive on the other leg. ECN is each leg's own.
+ * wear   At tc egress: gives them to the relay's own packets, which it knows by their mark. A leg's departing packets
+ *        have the addresses and ports of those that arrive on the other leg. ECN is each leg's own.
  *
  * Anybody can send a packet with the addresses and ports of others. So
  * - a time to live is never lowered: packets of a connection that left with too low a one would reach nobody;
- * - SYNs have a map of their own. What the relay carries has moved to another one, from which no flood of SYNs takes it.
+ * - SYNs have a map of their own. What the relay carries has moved to another one, from which no flood of SYNs takes
+ *   it.
  */
 #include "../cc/bpf/kernel.h"
 #include "ip.h"
@@ -24,7 +25,9 @@
 /* Of tcphdr.flags. */
 #define SYN 0x02
 #define RST 0x04
-/* The bits of an IP header that are kept from leg to leg: DSCP, and the flow label. The other two of the octet are ECN. */
+/*
+ * The bits of an IP header that are kept from leg to leg: DSCP, and the flow label. The other two of the octet are ECN.
+ */
 #define DSCP 0xfc
 #define CLASS_AND_LABEL __builtin_bswap32(0x0fcfffff)
 /* What begins above this began as 255: peers that check it (RFC 5082) do so at both ends. */
@@ -293,8 +296,8 @@ static __always_inline struct worn forwarded(const struct worn *known)
 }
 
 /*
- * What a packet of that direction is to wear; 0 if that is not known. Before the other end has said anything its time to
- * live is not known; it is taken to be as high as this end's.
+ * What a packet of that direction is to wear; 0 if that is not known. Before the other end has said anything its time
+ * to live is not known; it is taken to be as high as this end's.
  */
 static __always_inline int choose(const struct packet *p, struct worn *worn)
 {

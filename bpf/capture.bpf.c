@@ -423,7 +423,9 @@ static __always_inline int holds(const volatile struct lf_test *t, const struct 
 	return 0;
 }
 
-/* The test after this one, or the verdict. Global: the verifier goes through it once, not along every way of a filter. */
+/*
+ * The test after this one, or the verdict. Global: the verifier goes through it once, not along every way of a filter.
+ */
 __attribute__((noinline)) int next_test(__u32 test, const struct beginning *data, const struct view *v, __u32 direction)
 {
 	const volatile struct lf_test *t;

@@ -3,12 +3,12 @@
  * Holds back what the TCP sockets of one cgroup receive, by the window that they advertise (cc/receive/give_way.h).
  *
  * arrive    sees every arriving segment, before the socket does, and tells the algorithm of those with data.
- * hold      gives a connection its state when it is established, and sets the window as a clamp whenever the connection is
- *           about to send a segment: the kernel asks how long the options will be just before it chooses the window, under
- *           the socket's lock. So every acknowledgement has the window of the moment, and what the kernel does to the
- *           clamp by itself (it follows the receive buffer) is never advertised. Not asked where the options are full,
- *           which is with three blocks of selective acknowledgement. A connection of which the algorithm cannot be told
- *           (timestamps taken away on the path, headers that are not looked through) is let go of.
+ * hold      gives a connection its state when it is established, and sets the window as a clamp whenever the connection
+ *           is about to send a segment: the kernel asks how long the options will be just before it chooses the window,
+ *           under the socket's lock. So every acknowledgement has the window of the moment, and what the kernel does to
+ *           the clamp by itself (it follows the receive buffer) is never advertised. Not asked where the options are
+ *           full, which is with three blocks of selective acknowledgement. A connection of which the algorithm cannot
+ *           be told (timestamps taken away on the path, headers that are not looked through) is let go of.
  * lift      lets go of sockets that outlive the command.
  *
  * What has been promised is not taken back: the kernel sees to that.

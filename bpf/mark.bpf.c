@@ -166,7 +166,9 @@ static __always_inline struct bpf_sock *lookup(struct __sk_buff *skb, const stru
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), NS_CURRENT, 0);
 }
 
-/* A moving average with eight fractions (tcp_rcv_rtt_update), and the sender's: the lesser, as both only err upwards. */
+/*
+ * A moving average with eight fractions (tcp_rcv_rtt_update), and the sender's: the lesser, as both only err upwards.
+ */
 static __always_inline __u32 inbound_rtt_us(struct tcp_sock___mark *in)
 {
 	__u32 received = in->rcv_rtt_est.rtt_us >> 3, sent = in->srtt_us >> 3;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a program at tc or of a cgroup sees of a packet, and what it answers at tc. Layout is kernel ABI (linux/bpf.h). */
+/*
+ * What a program at tc or of a cgroup sees of a packet, and what it answers at tc. Layout is kernel ABI (linux/bpf.h).
+ */
 #ifndef LONGFAT_SKB_H
 #define LONGFAT_SKB_H
 

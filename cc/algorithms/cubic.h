@@ -3,8 +3,8 @@
  * CUBIC: growth is a cubic function of the time since the last loss, and so does not depend on the round-trip time.
  *
  * Model      W_cubic(t) = C (t - K)^3 + W_max, K = cbrt((W_max - cwnd_epoch) / C): quickly back, slowly past the window
- *            of the last loss, quickly on. Mean cwnd = (C (3 + beta) / (4 (1 - beta)))^(1/4) (RTT / p)^(3/4), and Reno's
- *            1.22 / sqrt(p) where that is more.
+ *            of the last loss, quickly on. Mean cwnd = (C (3 + beta) / (4 (1 - beta)))^(1/4) (RTT / p)^(3/4), and
+ *            Reno's 1.22 / sqrt(p) where that is more.
  * States     slow start as Reno, or limited slow start above max_ssthresh (RFC 3742);
  *            congestion avoidance: towards W_cubic(t + RTT) within a round trip, by at most half the window; or W_est,
  *            what an AIMD flow as aggressive as Reno would have, where W_cubic(t) is less (Reno-friendly region);

@@ -5,8 +5,8 @@
  *
  * Model      Once per round trip eight bursts of segments leave at a chosen rate (include/stream.h); how much their
  *            acknowledgements are stretched tells how far the rate is above the available bandwidth. Two estimators:
- *            slope and Kalman filter (include/kalman.h), and the published search (include/subranges.h). While the path is full, the
- *            first also takes what it lets through (include/full.h), and streams are few.
+ *            slope and Kalman filter (include/kalman.h), and the published search (include/subranges.h). While the path
+ *            is full, the first also takes what it lets through (include/full.h), and streams are few.
  * States     those of the growth; a stream is none, leaving, or awaited. A loss, a pause, a timeout end a stream
  *            without result. No stream leaves with a window below 16 segments, in recovery, or when less is
  *            written than a stream takes.

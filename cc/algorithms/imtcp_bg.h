@@ -7,18 +7,20 @@
  *            measures them, x the own share. Who has more leaves more free, so several such flows converge although
  *            what they measure differs: with one phi for all the shares would be (phi / (1 - phi)) times what is left
  *            free and each one's error of measurement; so they follow its square root.
- *            What is carried without a queue is free, whatever A was found to be: a window that was used up for a round trip
- *            without too much may stay, and grow while there is less than half of that. Without this an A found too low
- *            was never left: who keeps below it never sees that there is more. What was carried before a pause is forgotten.
- *            Too much is a mean RTT of a round trip beyond delta RTTmin (and 1 ms more than it): cwnd *= psi RTTmin / RTT.
- *            From half of that rise on, cwnd is cut by a part of 1 - psi that grows evenly to all of it. All that share
- *            the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989), at a queue that hardly
- *            swings. One cut of all at too much let several grow far beyond it before any had seen it.
- *            RTTmin is the least of the last one to two spans of min_rtt_s: after a change of route it is learnt anew.
+ *            What is carried without a queue is free, whatever A was found to be: a window that was used up for a round
+ *            trip without too much may stay, and grow while there is less than half of that. Without this an A found
+ *            too low was never left: who keeps below it never sees that there is more. What was carried before a pause
+ *            is forgotten. Too much is a mean RTT of a round trip beyond delta RTTmin (and 1 ms more than it): cwnd *=
+ *            psi RTTmin / RTT. From half of that rise on, cwnd is cut by a part of 1 - psi that grows evenly to all of
+ *            it. All that share the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989), at
+ *            a queue that hardly swings. One cut of all at too much let several grow far beyond it before any had seen
+ *            it. RTTmin is the least of the last one to two spans of min_rtt_s: after a change of route it is learnt
+ *            anew.
  * States     those of imtcp. From the first stream to the fourth result the window stays at 32 segments.
- *            The bound is never below 16 segments: a stream of eight pairs fits. A risen round-trip time takes the window
- *            below that, to 2, and where 16 segments are a queue keeps it there. A stream then leaves on top of the window, so
- *            seldom that all are a hundredth of what the window sends: others hardly notice, and what is found stays true.
+ *            The bound is never below 16 segments: a stream of eight pairs fits. A risen round-trip time takes the
+ *            window below that, to 2, and where 16 segments are a queue keeps it there. A stream then leaves on top of
+ *            the window, so seldom that all are a hundredth of what the window sends: others hardly notice, and what is
+ *            found stays true.
  * Units      segments, microseconds, kbit/s.
  * Reference  Tsugawa 2006, where phi and psi are 1, delta is 1.3 and the latest sample decides.
  */
@@ -146,8 +148,8 @@ LF_INLINE lf_u64 lf_imtcp_bg_segments(const struct lf_imtcp_bg_state *s, lf_u32 
 }
 
 /*
- * What the available bandwidth allows, or what was carried. LF_WINDOW_MAX: nothing is known yet, and nothing was tried. Who has
- * the greater share of the path leaves the greater part of it free.
+ * What the available bandwidth allows, or what was carried. LF_WINDOW_MAX: nothing is known yet, and nothing was tried.
+ * Who has the greater share of the path leaves the greater part of it free.
  */
 LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtcp_bg_state *s,
 				   const struct lf_imtcp_bg_tunables *t)
@@ -200,7 +202,10 @@ LF_INLINE void lf_imtcp_bg_yield(struct lf_conn *c, struct lf_imtcp_bg_state *s,
 	lf_u32 ppm, cut_segments;
 	lf_u32 is_sparing = s->seen_results >= LF_METER_FEW_RESULTS || c->cwnd_segments < LF_STREAM_LEAST;
 
-	/* A stream is a queue of one's own, which is not held against the window: where streams are few, rounds are between them. */
+	/*
+	 * A stream is a queue of one's own, which is not held against the window: where streams are few, rounds are between
+	 * them.
+	 */
 	if (s->imtcp.meter.stream.phase != LF_STREAM_NONE && is_sparing)
 		lf_imtcp_bg_begin_round(c, s);
 	if (c->now_us - s->round_began_us < c->srtt_us)

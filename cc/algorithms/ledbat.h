@@ -47,8 +47,10 @@ LF_INLINE void lf_ledbat_on_rtt_sample(struct lf_conn *c, struct lf_ledbat_state
 	lf_delay_sample(&s->delay, c->now_us, rtt_us);
 }
 
-/* How far the queue is from the target: 1 empty, 0 at it, negative above; a window is not cut by more than eight segments
-   per round trip. */
+/*
+ * How far the queue is from the target: 1 empty, 0 at it, negative above; a window is not cut by more than eight
+ * segments per round trip.
+ */
 LF_INLINE lf_s64 lf_ledbat_off_q16(const struct lf_ledbat_tunables *t, lf_u32 queueing_us)
 {
 	lf_s64 off = lf_divide(((lf_s64)t->target_us - (lf_s64)queueing_us) << 16, t->target_us);

@@ -20,13 +20,13 @@ struct lf_measuring {
 };
 
 /*
- * Where the window holds no stream, one in so many times of its own length: a hundredth of what the window sends, and of the time,
- * so that 99 of 100 packets of others hardly meet one.
+ * Where the window holds no stream, one in so many times of its own length: a hundredth of what the window sends, and
+ * of the time, so that 99 of 100 packets of others hardly meet one.
  */
 #define LF_METER_SELDOM 100
 /*
- * Where it holds one, gentle streams are one part in so many of what is sent, once there are a few results; and leave round trips
- * without a stream between them, which tell others' queue from their own.
+ * Where it holds one, gentle streams are one part in so many of what is sent, once there are a few results; and leave
+ * round trips without a stream between them, which tell others' queue from their own.
  */
 #define LF_METER_SPARING 32
 #define LF_METER_SPARING_ROUND_TRIPS 4
@@ -126,8 +126,8 @@ LF_INLINE void lf_meter_abandon(struct lf_conn *c, struct lf_meter *m)
 }
 
 /*
- * What a stream says of a full path. That it passes unstretched, and those before it have arrived faster than they should, says that
- * it is none; where one was stretched, the capacity may be underestimated.
+ * What a stream says of a full path. That it passes unstretched, and those before it have arrived faster than they
+ * should, says that it is none; where one was stretched, the capacity may be underestimated.
  */
 LF_INLINE void lf_meter_tell_full(const struct lf_conn *c, struct lf_meter *m, const struct lf_pass *pass, lf_u32 step)
 {
@@ -163,8 +163,9 @@ LF_INLINE lf_u32 lf_meter_train_kbps(const struct lf_conn *c, const struct lf_se
 }
 
 /*
- * Time from one stream to the next: `every` round trips and a part of one more that differs each time, in no pattern. Others
- * send in bursts once per round trip, too; a stream that always met the same part of them would see that part alone.
+ * Time from one stream to the next: `every` round trips and a part of one more that differs each time, in no pattern.
+ * Others send in bursts once per round trip, too; a stream that always met the same part of them would see that part
+ * alone.
  */
 LF_INLINE lf_u64 lf_meter_pause_us(const struct lf_conn *c, const struct lf_meter *m, lf_u32 every)
 {
@@ -244,8 +245,9 @@ LF_INLINE lf_u32 lf_meter_is_cwnd_limited(const struct lf_conn *c, const struct 
 }
 
 /*
- * Rate of the gap after the next unit: never so slow that the stream would take longer than a stream may. The kernel keeps a gap
- * whatever happens meanwhile: at the rate of a search that has come down to nothing, nothing would be sent for a minute.
+ * Rate of the gap after the next unit: never so slow that the stream would take longer than a stream may. The kernel
+ * keeps a gap whatever happens meanwhile: at the rate of a search that has come down to nothing, nothing would be sent
+ * for a minute.
  */
 LF_INLINE lf_u32 lf_meter_rate(const struct lf_meter *m, const struct lf_sending *send)
 {

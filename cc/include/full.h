@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What a full path lets through to a connection: while its bottleneck always has a queue, what is acknowledged is all that the
- * others leave, which is the available bandwidth, without a stream.
+ * What a full path lets through to a connection: while its bottleneck always has a queue, what is acknowledged is all
+ * that the others leave, which is the available bandwidth, without a stream.
  *
- * Model      Full is a path whose every round-trip time has been above the least one by an eighth of it (2 ms at least) for a quarter
- *            of a second, without a loss, of a connection that uses its window up: acknowledgements of a trickle may be late for
- *            other reasons. Bursts shorter than that fill it only for themselves, and what passes
- *            between them is less than what is free. What is acknowledged is counted over one round trip each.
- *            The least is that of the last one to two spans of a minute: after a change of route it is learnt anew. Streams say so
- *            sooner: where they find more than what a full path lets through, what looks like a queue is none.
+ * Model      Full is a path whose every round-trip time has been above the least one by an eighth of it (2 ms at least)
+ *            for a quarter of a second, without a loss, of a connection that uses its window up: acknowledgements of a
+ *            trickle may be late for other reasons. Bursts shorter than that fill it only for themselves, and what
+ *            passes between them is less than what is free. What is acknowledged is counted over one round trip each.
+ *            The least is that of the last one to two spans of a minute: after a change of route it is learnt anew.
+ *            Streams say so sooner: where they find more than what a full path lets through, what looks like a queue is
+ *            none.
  * Units      microseconds and bytes; rates in kbit/s with headers.
  */
 #ifndef LONGFAT_FULL_H
@@ -53,8 +54,9 @@ LF_INLINE void lf_full_end(struct lf_full *f)
 }
 
 /*
- * Streams find more than what a full path lets through: what looks like a queue is none, because the path has become longer, or its
- * answers come later. The least is learnt anew for a span, in which nothing is full: what makes answers late may come and go.
+ * Streams find more than what a full path lets through: what looks like a queue is none, because the path has become
+ * longer, or its answers come later. The least is learnt anew for a span, in which nothing is full: what makes answers
+ * late may come and go.
  */
 LF_INLINE void lf_full_deny(const struct lf_conn *c, struct lf_full *f)
 {
@@ -124,8 +126,8 @@ LF_INLINE void lf_full_fade_spread(struct lf_full *f)
 }
 
 /*
- * Standard deviation of what is believed in, by what round trips spread: three fifths of it, as measured natively with rates that
- * differ at random by 2 to 16 %. The filter takes 2 % for granted.
+ * Standard deviation of what is believed in, by what round trips spread: three fifths of it, as measured natively with
+ * rates that differ at random by 2 to 16 %. The filter takes 2 % for granted.
  */
 LF_INLINE lf_u32 lf_full_deviation(const struct lf_full *f, lf_u32 capacity_kbps)
 {

@@ -10,8 +10,8 @@
  *            innovations of one sign (CUSUM, slack of half a deviation); then A is taken for unknown again.
  *            What a full path lets through (full.h) is A itself, and tells it ten times as well as a stream does.
  * Units      rates in kbit/s; strain in Q16; variances of ln A, of ln C and of the strain in Q32.
- * Reference  Ekelin et al. 2006 (BART): strain and a Kalman filter on the two coefficients of the line; here on A and C,
- *            whose meaning allows bounds.
+ * Reference  Ekelin et al. 2006 (BART): strain and a Kalman filter on the two coefficients of the line; here on A and
+ *            C, whose meaning allows bounds.
  */
 #ifndef LONGFAT_KALMAN_H
 #define LONGFAT_KALMAN_H
@@ -48,9 +48,9 @@ struct lf_kalman {
 #define LF_KALMAN_ALARM (4 * LF_ONE_Q16)
 
 /*
- * Rate of the next stream: from A and a fifth to A and four fifths, so that the strain tells A from C. The first is a train.
- * `is_gentle`: to seven twentieths, and one in five to A and a quarter of C. Close to A bursty cross traffic bends the line
- * (strain begins below A), and by such streams alone C grows and A falls without end.
+ * Rate of the next stream: from A and a fifth to A and four fifths, so that the strain tells A from C. The first is a
+ * train. `is_gentle`: to seven twentieths, and one in five to A and a quarter of C. Close to A bursty cross traffic
+ * bends the line (strain begins below A), and by such streams alone C grows and A falls without end.
  */
 LF_INLINE lf_u32 lf_kalman_next(const struct lf_kalman *k, lf_u32 train_kbps, lf_u32 is_gentle)
 {
@@ -149,8 +149,9 @@ LF_INLINE lf_u32 lf_kalman_correct(struct lf_kalman *k, lf_s64 innovation, lf_s6
 }
 
 /*
- * Nothing arrives faster than the capacity: where a stream did by more than an eighth, the capacity was underestimated, as by a
- * train that a small window made slow. It held A down if A lay close to it, and single steps of the filter would take minutes.
+ * Nothing arrives faster than the capacity: where a stream did by more than an eighth, the capacity was underestimated,
+ * as by a train that a small window made slow. It held A down if A lay close to it, and single steps of the filter
+ * would take minutes.
  */
 LF_INLINE void lf_kalman_widen(struct lf_kalman *k, const struct lf_pass *pass)
 {

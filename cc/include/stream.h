@@ -3,8 +3,8 @@
  * A measurement stream: eight bursts of a connection's own segments, sent at a chosen rate by the sender's pacing, and
  * the times at which their acknowledgements come back.
  *
- * Model      Units leave as bursts, because that is what TCP sends undisturbed at this rate: smaller ones it holds back.
- *            The gap after a unit is its length over the rate, so units may differ in length. A unit's time of
+ * Model      Units leave as bursts, because that is what TCP sends undisturbed at this rate: smaller ones it holds
+ *            back. The gap after a unit is its length over the rate, so units may differ in length. A unit's time of
  *            arrival is that of the first acknowledgement in its second half, else of one in its first: delayed,
  *            merged or shifted by a segment, acknowledgements still pair a position in the stream with a time; and
  *            the last one, which may have waited for a segment that did not come, is seldom asked.
@@ -104,9 +104,9 @@ LF_INLINE lf_u32 lf_stream_unit(const struct lf_conn *c, const struct lf_sending
 }
 
 /*
- * The same for a stream of this rate, at least `unit_segments`, as far as window and what is written go. TCP holds back what is
- * shorter than it sends at once at the rate in force (tcp_tso_should_defer), until an acknowledgement comes: streams whose units
- * only the connection's own rate had made left at half of their rate, or less.
+ * The same for a stream of this rate, at least `unit_segments`, as far as window and what is written go. TCP holds back
+ * what is shorter than it sends at once at the rate in force (tcp_tso_should_defer), until an acknowledgement comes:
+ * streams whose units only the connection's own rate had made left at half of their rate, or less.
  */
 LF_INLINE lf_u32 lf_stream_unit_at(const struct lf_conn *c, const struct lf_sending *send, lf_u32 kbps,
 				   lf_u32 unit_segments)
@@ -251,8 +251,10 @@ LF_INLINE lf_u32 lf_line_is_straight(const struct lf_line *line)
 	return lf_min64(up_q16, 1u << 31) * lf_min64(across_q8, 1u << 31) >= 3ull << 22;
 }
 
-/* Rates in and out of a stream that is over. At least five of the eight units must have a time of their own, and it must
-   have left evenly: no pause of the application, of the peer's window or of this host. Returns whether it has any. */
+/*
+ * Rates in and out of a stream that is over. At least five of the eight units must have a time of their own, and it
+ * must have left evenly: no pause of the application, of the peer's window or of this host. Returns whether it has any.
+ */
 LF_LEAF lf_u32 lf_stream_pass(const struct lf_conn *c, const struct lf_stream *s, const struct lf_sending *send,
 			      struct lf_pass *pass)
 {

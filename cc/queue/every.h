@@ -2,8 +2,9 @@
 /*
  * Every N bytes: one packet is marked for so many bytes received, whatever waits.
  *
- * Reference  Isogaki 2005, section 5.3: a call that makes TCP echo congestion, once per N reads of 1024 bytes. It is the
- *            thesis's measure of what a mark does, not a way to hold a queue. Where N is less than a packet all are marked.
+ * Reference  Isogaki 2005, section 5.3: a call that makes TCP echo congestion, once per N reads of 1024 bytes. It is
+ *            the thesis's measure of what a mark does, not a way to hold a queue. Where N is less than a packet all are
+ *            marked.
  */
 #ifndef LONGFAT_QUEUE_EVERY_H
 #define LONGFAT_QUEUE_EVERY_H

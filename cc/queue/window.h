@@ -4,8 +4,8 @@
  *
  * The model      What is under way to the relay plus what waits in it shall be
  *                   limit = rate * (inbound round trip + 3/4 target) * gain,
- *                so with the outbound leg at `rate` and a full pipe into the relay, three quarters of a target wait: what
- *                estimates err by stays below it. The window is what the limit leaves: limit - waiting. The sum is
+ *                so with the outbound leg at `rate` and a full pipe into the relay, three quarters of a target wait:
+ *                what estimates err by stays below it. The window is what the limit leaves: limit - waiting. The sum is
  *                kept, so bytes come in as bytes go out.
  * The rate       is the drain measured; twice that while it grows (an outbound leg in slow start doubles each round
  *                trip: it must find the next window waiting); before the first measurement what the outbound window
@@ -14,9 +14,9 @@
  *                saw-tooth wants it back before the inbound leg could bring it.
  * gain           is 1 and grows by a quarter per interval in which nothing was waiting, up to 8: round-trip times
  *                are estimates, and an outbound leg that runs dry is the worse error. It comes back by halves.
- * Haste          What a growing leg will want next must be under way already where the inbound round trip is long. Where it is
- *                short, that is there when it is asked for, and asked for before, it would only wait, and teach the
- *                sender to have as much under way. So doubling and gain count for what waits in the
+ * Haste          What a growing leg will want next must be under way already where the inbound round trip is long.
+ *                Where it is short, that is there when it is asked for, and asked for before, it would only wait, and
+ *                teach the sender to have as much under way. So doubling and gain count for what waits in the
  *                proportion of the inbound round trip to the target, and wholly from a target on.
  * Never zero     The window is at least two segments: a window of zero is probed with a back-off, and its sender
  *                begins again with slow start (Isogaki 2005, section 5.4). Where that is still too fast, on a leg

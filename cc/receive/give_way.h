@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * A background transfer steered where it is received: the advertised window keeps the delay that the download adds to its
- * path at a target, whatever the sender's congestion control does.
+ * A background transfer steered where it is received: the advertised window keeps the delay that the download adds to
+ * its path at a target, whatever the sender's congestion control does.
  *
  * Model      The sender has no more under way than the window. A data segment echoes the TSval of the acknowledgement
  *            that let it go (RFC 7323), so our clock - TSecr is a round trip, the download's queue within it; queueing
- *            delay q as in include/delay.h. Only segments that bring new data count, and of those that echo the same TSval
- *            the first: it waited least at the sender.
- * Rounds     A round ends when an acknowledgement sent after its beginning is echoed. The window is decided on at its end,
- *            and after a cut only at the end of the next: before that no delay shows what the cut did.
+ *            delay q as in include/delay.h. Only segments that bring new data count, and of those that echo the same
+ *            TSval the first: it waited least at the sender.
+ * Rounds     A round ends when an acknowledgement sent after its beginning is echoed. The window is decided on at its
+ *            end, and after a cut only at the end of the next: before that no delay shows what the cut did.
  * States     START: doubles each round; when q passes half the target, back to half, STEADY.
- *            STEADY: q <= target: grows by half of what q lacks, (target - q) / 2 RTT of itself, doubled with each round in
- *            which q was under a quarter of the target, by a quarter at most; and by a segment. A window w counts as
- *            256 w / (256 + w) segments there: what grows by as much as others and is cut in proportion comes to an even share.
- *            q > target: cut by twice the excess, 2 (q - target) / RTT of itself, half of itself at most.
+ *            STEADY: q <= target: grows by half of what q lacks, (target - q) / 2 RTT of itself, doubled with each
+ *            round in which q was under a quarter of the target, by a quarter at most; and by a segment. A window w
+ *            counts as 256 w / (256 + w) segments there: what grows by as much as others and is cut in proportion comes
+ *            to an even share. q > target: cut by twice the excess, 2 (q - target) / RTT of itself, half of itself at
+ *            most.
  *            LOW: a quarter of the window for two rounds, so that the queue is empty once if it is ours and the least
  *            delay is learned anew; then CLIMB: doubles back. Begins nine times as long after the last as that took, a
  *            minute at most.
- * Loss       A retransmission (below what has arrived, and sent later) halves the window at the end of its round, but for
- *            one in which a cut has not shown yet. The target falls to half the delay seen before it where that is less,
- *            in every round: such a queue is shorter than the target. From three quarters of the window that was halved
- *            it grows by a segment per round. Both wear off with each LOW.
+ * Loss       A retransmission (below what has arrived, and sent later) halves the window at the end of its round, but
+ *            for one in which a cut has not shown yet. The target falls to half the delay seen before it where that is
+ *            less, in every round: such a queue is shorter than the target. From three quarters of the window that was
+ *            halved it grows by a segment per round. Both wear off with each LOW.
  * Unused     A window of which three eighths are not used says nothing: it is neither grown nor cut, but follows
  *            what is used down to twice of that. A cut begins at what is used. After a pause rounds begin anew.
  * Bounds     Two segments at least: a window of zero is probed with a back-off.

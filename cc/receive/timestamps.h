@@ -22,8 +22,8 @@ LF_INLINE lf_u32 lf_big_endian(const unsigned char *at)
 }
 
 /*
- * Whether there is one. `options` has LF_OPTIONS_BYTES, of which the first `length` are the header's. One step per byte at
- * most: every option has one at least.
+ * Whether there is one. `options` has LF_OPTIONS_BYTES, of which the first `length` are the header's. One step per byte
+ * at most: every option has one at least.
  */
 LF_INLINE lf_u32 lf_find_timestamps(const unsigned char *options, lf_u32 length, struct lf_timestamps *out)
 {

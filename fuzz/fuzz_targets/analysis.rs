@@ -1,5 +1,5 @@
-//! Any packets as a capture through the whole analysis: no panic, the sums are those of the packets, and no figure contradicts
-//! another.
+//! Any packets as a capture through the whole analysis: no panic, the sums are those of the packets, and no figure
+//! contradicts another.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any packets as a table: read back as they were; with octets of the file changed, read to the end without panic, and no more
-//! packets than there were.
+//! Any packets as a table: read back as they were; with octets of the file changed, read to the end without panic, and
+//! no more packets than there were.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

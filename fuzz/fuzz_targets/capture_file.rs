@@ -1,5 +1,5 @@
-//! Any octets as a capture file, pcap or pcapng: read to the end without panic, in memory bounded by the file, and every
-//! place of damage within it.
+//! Any octets as a capture file, pcap or pcapng: read to the end without panic, in memory bounded by the file, and
+//! every place of damage within it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any octets as a packet, of any link type, cut anywhere: decoded without panic, and no payload longer than the packet.
+//! Any octets as a packet, of any link type, cut anywhere: decoded without panic, and no payload longer than the
+//! packet.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

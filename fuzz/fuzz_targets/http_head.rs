@@ -1,4 +1,5 @@
-//! The head of a request to `longfat lab serve`: any bytes are read or refused, and however they come in pieces, it is the same.
+//! The head of a request to `longfat lab serve`: any bytes are read or refused, and however they come in pieces, it is
+//! the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

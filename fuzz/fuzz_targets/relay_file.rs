@@ -1,4 +1,5 @@
-//! Any text as a relay's file: read and resolved, or refused with words; what is resolved is a plan that can be written down.
+//! Any text as a relay's file: read and resolved, or refused with words; what is resolved is a plan that can be written
+//! down.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any bytes as a packed run: read to the end or refused, within its bounds; what is taken has plain names alone. The first
-//! byte says whether the rest is compressed already, so that the fuzzer gets at tar behind zstd.
+//! Any bytes as a packed run: read to the end or refused, within its bounds; what is taken has plain names alone. The
+//! first byte says whether the rest is compressed already, so that the fuzzer gets at tar behind zstd.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

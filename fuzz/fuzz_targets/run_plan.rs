@@ -1,5 +1,5 @@
-//! Any bytes as a run's plan.json, as a stranger's pack holds it: read or refused; what 'lab rerun' would take leads nowhere
-//! but into its own directory.
+//! Any bytes as a run's plan.json, as a stranger's pack holds it: read or refused; what 'lab rerun' would take leads
+//! nowhere but into its own directory.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any bytes as a file of 'longfat tcb save': read or refused; what passes its check asks for nothing that may not be set.
+//! Any bytes as a file of 'longfat tcb save': read or refused; what passes its check asks for nothing that may not be
+//! set.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

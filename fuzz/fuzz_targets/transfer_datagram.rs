@@ -1,4 +1,5 @@
-//! Datagrams of `longfat transfer`, in any order and number: read or passed over, and counted as a set would count them.
+//! Datagrams of `longfat transfer`, in any order and number: read or passed over, and counted as a set would count
+//! them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,17 +1,17 @@
 //! The path's clock: the host's, without the times at which the whole machine stood still.
 //!
-//! A virtual machine may be stopped by its host for a tenth of a second. Its flows stop with it; a path that went on would
-//! hand over everything it holds at once when the machine goes on, and the burst that answers would be the emulator's
-//! doing: it overflows queues that the flow itself would not have filled. So the path stands still, too. Flows see
-//! one longer round trip.
+//! A virtual machine may be stopped by its host for a tenth of a second. Its flows stop with it; a path that went on
+//! would hand over everything it holds at once when the machine goes on, and the burst that answers would be the
+//! emulator's doing: it overflows queues that the flow itself would not have filled. So the path stands still, too.
+//! Flows see one longer round trip.
 
 /// Times of the host (CLOCK_MONOTONIC) to times of the path and back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Clock {
     /// All pauses before the recent ones.
     earlier_ns: u64,
-    /// The pauses of the last hold-up, from when to when by the host's clock, in order: frames that arrived between them may
-    /// still wait to be read.
+    /// The pauses of the last hold-up, from when to when by the host's clock, in order: frames that arrived between
+    /// them may still wait to be read.
     recent: Vec<(u64, u64)>,
 }
 
@@ -48,8 +48,9 @@ fn length_ns(spans: &[(u64, u64)]) -> u64 {
     spans.iter().map(|(from_ns, to_ns)| to_ns - from_ns).sum()
 }
 
-/// The times within `from_ns` to `to_ns` in which nothing arrived for at least `least_ns`. While the driver alone was held
-/// up, the hosts went on sending; those arrivals have their times, and only the silence between them is no time of theirs.
+/// The times within `from_ns` to `to_ns` in which nothing arrived for at least `least_ns`. While the driver alone was
+/// held up, the hosts went on sending; those arrivals have their times, and only the silence between them is no time of
+/// theirs.
 pub fn silences(from_ns: u64, to_ns: u64, mut arrivals_ns: Vec<u64>, least_ns: u64) -> Vec<(u64, u64)> {
     arrivals_ns.retain(|at_ns| (from_ns..to_ns).contains(at_ns));
     arrivals_ns.sort_unstable();
