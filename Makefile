@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp
+.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp
 
 LONGFAT := target/release/longfat
 
@@ -31,9 +31,12 @@ demo: build ## run the conversion experiment, simulated (seconds) and then emula
 	  exit $$status
 
 test: setup-tests checks fuzz-build ## every check and every test
-	cargo test --workspace --locked
+	scripts/test
 	$(MAKE) test-python
 	$(MAKE) test-notebooks
+
+test-rootless: setup ## the tests that any user can run on any machine; says what it leaves out
+	scripts/test --rootless
 
 test-python: ## the Python package, with the program that 'cargo build' makes
 	cargo build --locked -p longfat-cli

@@ -4,6 +4,7 @@ use crate::{
     Key, Name, Result,
     announcement::{Announcement, Reject},
     control,
+    event::{Done, Event},
     follower::{Follower, Settings, Why, Wish},
     freshness::{Freshness, Verdict},
     lan::Ears,
@@ -102,25 +103,6 @@ pub struct Counters {
     pub postponed: u64,
     /// Looks at all control blocks.
     pub looks: u64,
-}
-
-/// One connection that was set, for the audit.
-#[derive(Debug, Clone)]
-pub struct Done<'a> {
-    /// Why.
-    pub wish: &'a Wish,
-    /// Before and after.
-    pub blocks: (&'a ControlBlock, &'a ControlBlock),
-    /// What is not as asked.
-    pub shortfalls: Vec<String>,
-}
-
-/// What a log and an audit are told.
-pub enum Event<'a> {
-    /// In words.
-    Said(String),
-    /// A connection was set.
-    Done(Done<'a>),
 }
 
 struct Node<'a> {

@@ -14,6 +14,7 @@ pub mod announce;
 pub mod announcement;
 pub mod announcer;
 pub mod control;
+pub mod event;
 pub mod follow;
 pub mod follower;
 pub mod freshness;

@@ -2,7 +2,7 @@
 
 use crate::{
     Result,
-    follow::Event,
+    event::Event,
     follower::given_back,
     netlink::Netlink,
     sockets::Sockets,

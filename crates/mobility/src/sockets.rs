@@ -1,6 +1,6 @@
 //! The TCP connections of this network namespace, as they are seen and set.
 
-use crate::{Result, follow::Event};
+use crate::{Result, event::Event};
 use longfat_kernel::{
     cc::kernel_has,
     tcb::{Answer, CcKind, CcName, Change, ControlBlock, Place, Scope, Setter, Step, plan},

@@ -7,7 +7,6 @@
 //!
 //! The same scenario (seed included) gives the same records.
 
-mod app;
 mod engine;
 mod net;
 mod packet;

@@ -1,9 +1,8 @@
 //! The state of a world as records: the very ones that measuring programs write about real connections.
 
 use crate::{
-    app::App,
     scenario::{Scenario, Transport},
-    tcp::{Endpoint, sender::Sender},
+    tcp::{Endpoint, app::App, sender::Sender},
     world::{Carrier, Stream, World},
 };
 use longfat_cc::WINDOW_MAX;

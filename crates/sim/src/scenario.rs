@@ -4,6 +4,9 @@ use longfat_cc::{Algorithm, SettingError, Tunables, UnknownAlgorithm, queue::Que
 use longfat_link::LinkPlan;
 use longfat_schema::arrivals::Arrivals;
 
+/// Initial window, in segments (RFC 6928).
+pub(crate) const INITIAL_WINDOW: u32 = 10;
+
 /// A whole simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
@@ -278,7 +281,7 @@ pub(crate) fn reserved_bytes(mss_bytes: u32) -> u64 {
 impl SendBuffer {
     /// Size at first and at most; it holds at least one segment.
     pub(crate) fn bounds(self, mss_bytes: u32) -> (u64, u64) {
-        let initial = 2 * u64::from(crate::tcp::INITIAL_WINDOW) * reserved_bytes(mss_bytes);
+        let initial = 2 * u64::from(INITIAL_WINDOW) * reserved_bytes(mss_bytes);
         let mss_bytes = u64::from(mss_bytes);
         match self {
             SendBuffer::Fixed(bytes) => (bytes.max(mss_bytes), bytes.max(mss_bytes)),

@@ -1,14 +1,16 @@
 //! A scenario made ready to run: endpoints, sources, relays and streams, each with its number.
 
 use crate::{
-    app::{App, Offer, Sink, Source},
     net::Net,
     packet::TCP_HEADER_BYTES,
     queue,
     relay::RelayConnection,
     route::Routes,
     scenario::{EndpointPlan, FlowPlan, Scenario, ScenarioError, TcpPlan, Transport, UdpPlan, refuse_unless},
-    tcp::{Endpoint, Place},
+    tcp::{
+        Endpoint, Place,
+        app::{App, Offer, Sink, Source},
+    },
     timers::NEVER,
     udp::{UdpOffer, UdpSink, UdpSource},
 };

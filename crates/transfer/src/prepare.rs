@@ -11,7 +11,7 @@ use crate::{
     handshake::{adopt, needs_own_listener},
     plan::{Protocol, TransferPlan},
     proof::{Transcript, random_bytes},
-    server::ServeOptions,
+    serve_options::ServeOptions,
     session::Work,
     sockets::{LOOK_UP, Settings, at_free_port, data_ports, listen_on, udp_socket},
 };

@@ -7,25 +7,25 @@ use crate::{
     error::{Error, Result},
     gathering::Gatherings,
     halt::Halt,
-    limits::{Limits, Need, Share, Shares},
+    limits::{Need, Share, Shares},
     lobby::{Bounds, Lobby, Request, Visitor},
     outcome::Outcome,
     plan::TransferPlan,
     prepare::{Preparation, new_token},
+    serve_options::ServeOptions,
     session::{self, Deadline, Duties, Outbox, Work},
     sockets::{Settings, listen_on},
     threads,
 };
-use longfat_host::{Key, monotonic_ns};
-use longfat_schema::{lines::Lines, record::Record};
+use longfat_host::monotonic_ns;
+use longfat_schema::record::Record;
 use nix::sys::resource::{Resource, getrlimit};
 use std::{
     net::{SocketAddr, TcpListener},
-    ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread::Scope,
     time::Duration,
@@ -39,28 +39,6 @@ const VISITORS_OF_PEER_MAX: u64 = 128;
 const DESCRIPTORS_OF_OTHERS: u64 = 32;
 /// Connections that the kernel holds until they are accepted: the streams of some transfers at once.
 const BACKLOG: i32 = 4096;
-
-/// What `longfat transfer serve` is told.
-#[derive(Debug, Clone)]
-pub struct ServeOptions {
-    /// Where to listen; port 0 takes a free one.
-    pub listen: SocketAddr,
-    /// End after the first transfer.
-    pub once: bool,
-    /// How long a connection may take to say what it wants, or to show to which transfer it belongs.
-    pub timeout: Duration,
-    /// Ports for what cannot come to that one: datagrams, and TCP streams whose plan needs a listener of its own. Any,
-    /// if none.
-    pub data_ports: Option<RangeInclusive<u16>>,
-    /// What clients may ask for.
-    pub limits: Limits,
-    /// Only clients that have this key are served.
-    pub key: Option<Key>,
-    /// Where this end's own records go. The client gets them in any case.
-    pub samples: Lines,
-    /// Ends everything when raised.
-    pub stop: Arc<AtomicBool>,
-}
 
 /// Told what the server does.
 pub trait ServeObserver: Sync {

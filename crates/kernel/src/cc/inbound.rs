@@ -4,7 +4,7 @@ use crate::{
     Result,
     cgroup::Cgroup,
     object::{self, bpf_object},
-    tcb,
+    sockets::{namespace::Scope, visit},
 };
 use libbpf_rs::{Link, MapHandle, Object};
 use std::os::fd::AsFd as _;
@@ -45,8 +45,8 @@ impl Holding {
     /// Gives sockets that have been handed to processes elsewhere the window that they would have had.
     fn lift(&mut self) -> Result<()> {
         self.links.clear();
-        let lift = tcb::attach_program(&mut self.object, "lift")?;
-        let visits = tcb::Scope::All.places()?.into_iter().map(|place| tcb::visit(&place, lift.as_fd()));
+        let lift = visit::attach_program(&mut self.object, "lift")?;
+        let visits = Scope::All.places()?.into_iter().map(|place| visit::visit(&place, lift.as_fd()));
         // All of them, whatever became of one.
         visits.map(|visited| visited.map(drop)).fold(Ok(()), Result::and)
     }

@@ -1,6 +1,6 @@
 //! A control block as an iterator reads it: `struct lf_block` of bpf/tcb.h.
 
-use super::connection::{CcName, State, ip};
+use crate::sockets::connection::{CcName, State, ip};
 use std::net::{IpAddr, SocketAddr};
 
 /// The congestion control's own memory in a socket (icsk_ca_priv), 104 bytes.

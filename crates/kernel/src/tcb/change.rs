@@ -2,10 +2,10 @@
 
 use super::{
     block::{ControlBlock, PrivateState, UNLIMITED_CLAMP, UNLIMITED_SSTHRESH},
-    connection::{CcName, State},
     field::Field,
     keep,
 };
+use crate::sockets::connection::{CcName, State};
 use longfat_schema::units::Nanos;
 use std::{collections::BTreeSet, fmt, ops::RangeInclusive};
 

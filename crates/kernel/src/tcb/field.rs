@@ -1,6 +1,6 @@
 //! What can be shown, sorted by and filtered on: one table.
 
-use super::{
+use crate::sockets::{
     connection::{Connection, Measurement},
     limit::{self, Limit},
 };

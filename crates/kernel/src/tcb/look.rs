@@ -1,15 +1,15 @@
 //! One look at the connections of a scope: gathered, joined with their processes, filtered.
 
-use super::{
-    connection::{Connection, Measurement, Process},
-    diag::{ALL_STATES, CONNECTED, Dump, Request, dump},
-    filter::Filter,
-    namespace::{Place, Scope},
-};
+use super::filter::Filter;
 use crate::{
     Result,
     avail::{self, Meters},
     sockets,
+    sockets::{
+        connection::{Connection, Measurement, Process},
+        diag::{ALL_STATES, CONNECTED, Dump, Request, dump},
+        namespace::{Place, Scope},
+    },
 };
 use std::sync::Arc;
 

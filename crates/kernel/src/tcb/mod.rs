@@ -11,29 +11,26 @@
 
 mod block;
 mod change;
-mod connection;
-pub(crate) mod diag;
 pub mod field;
 mod filter;
 mod keep;
-pub mod limit;
 mod look;
-mod namespace;
 mod saved;
 mod seal;
 mod set;
 pub mod trace;
 
-pub use crate::sockets::descriptor_of;
+pub use crate::sockets::{
+    connection::{CcName, Connection, Process, SocketMemory, State},
+    descriptor_of,
+    diag::Finder,
+    limit::{self, Limit},
+    namespace::{Place, Scope},
+};
 pub use block::{ControlBlock, Moment, PrivateState, UNLIMITED_CLAMP, UNLIMITED_SSTHRESH};
 pub use change::{CcKind, Change, ChangeError, Keep, Refusal, Route, Step, plan};
-pub use connection::{CcName, Connection, Process, SocketMemory, State};
-pub use diag::Finder;
 pub use filter::{Filter, FilterError};
-pub use limit::Limit;
 pub use look::Look;
-pub use namespace::{Place, Scope};
 pub use saved::{SAVED_VERSION, Saved, SavedBlocks};
 pub use seal::HostKey;
 pub use set::{Answer, Setter, missing_rto_max};
-pub(crate) use set::{attach_program, visit};

@@ -3,9 +3,9 @@
 use super::{
     block::{ControlBlock, PrivateState, RawBlock, UNLIMITED_CLAMP, UNLIMITED_SSTHRESH},
     change::{Change, ChangeError},
-    connection::CcName,
     keep,
 };
+use crate::sockets::connection::CcName;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 

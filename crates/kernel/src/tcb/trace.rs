@@ -1,14 +1,14 @@
 //! Every ACK of chosen connections: the programs of bpf/tcb_trace.bpf.c, and the reader that polls them.
 
-use super::{
-    connection::{CcName, Connection, State, ip},
-    look::Look,
-    namespace::{Place, Scope},
-    set::{attach_program, visit},
-};
+use super::look::Look;
 use crate::{
     Result,
     object::{self, bpf_object, refused},
+    sockets::{
+        connection::{CcName, Connection, State, ip},
+        namespace::{Place, Scope},
+        visit::{attach_program, visit},
+    },
 };
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, Object, RingBuffer, RingBufferBuilder};
 use std::{

@@ -4,6 +4,7 @@
 //! are exact and a scoreboard is an array. Not modelled: FIN (a connection ends with its last byte), segments cut
 //! anew, urgent data, Nagle's algorithm (TCP_NODELAY is on), windows unscaled in SYN.
 
+pub mod app;
 mod control;
 mod output;
 mod pacing;
@@ -15,15 +16,13 @@ pub mod sender;
 mod timer;
 mod window;
 
-pub use window::INITIAL_WINDOW;
-
 use crate::{
-    app::App,
     net::Net,
     packet::{Segment, flag},
     scenario::EndpointPlan,
     timers::NEVER,
 };
+use app::App;
 use longfat_cc::Tunables;
 use longfat_link::model::Ecn;
 use output::Outlet;

@@ -2,10 +2,8 @@
 //! window that is not used (RFC 7661 as Linux does it).
 
 use super::sender::{CaState, Found, Sender};
+use crate::scenario::INITIAL_WINDOW;
 use longfat_cc::WINDOW_MAX;
-
-/// Initial window (RFC 6928).
-pub const INITIAL_WINDOW: u32 = 10;
 
 impl Sender {
     /// Whether the window follows PRR.

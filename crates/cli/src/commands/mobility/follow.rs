@@ -13,7 +13,8 @@ use longfat_kernel::{
 };
 use longfat_mobility::{
     Key, Name, control,
-    follow::{self, Done, Event, FollowPlan},
+    event::{Done, Event},
+    follow::{self, FollowPlan},
     follower::{Settings, is_bound},
     lan::PORT,
     policy::Policy,

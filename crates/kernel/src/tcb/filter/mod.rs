@@ -13,9 +13,10 @@
 mod parse;
 mod test;
 
-use super::{connection::Connection, field::Field};
+use super::field::Field;
 pub use crate::filter::FilterError;
 use crate::filter::{self, Expression};
+use crate::sockets::connection::Connection;
 use std::str::FromStr;
 use test::Test;
 
@@ -66,7 +67,7 @@ impl FromStr for Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcb::connection::{Process, State};
+    use crate::sockets::connection::{Process, State};
     use longfat_host::socket::TcpInfo;
     use proptest::prelude::*;
 

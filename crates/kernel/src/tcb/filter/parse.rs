@@ -9,11 +9,8 @@ use crate::{
         Condition, Parser,
         lex::{Operator, Token},
     },
-    tcb::{
-        connection::State,
-        field::{self, Field},
-        limit::Limit,
-    },
+    sockets::{connection::State, limit::Limit},
+    tcb::field::{self, Field},
 };
 use longfat_schema::units::{Nanos, Rate, Size};
 

@@ -2,8 +2,8 @@
 
 use crate::{
     filter::{Ports, lex::Operator},
+    sockets::connection::Connection,
     tcb::{
-        connection::Connection,
         field::{Field, Value},
         keep,
     },

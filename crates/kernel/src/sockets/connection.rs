@@ -134,7 +134,7 @@ pub struct Measurement {
 /// One connection. What a state has not (TIME_WAIT has no control block) is absent.
 #[derive(Debug, Clone)]
 pub struct Connection {
-    /// Namespace it lives in, as in [`super::Place::label`].
+    /// Namespace it lives in, as in [`super::namespace::Place::label`].
     pub netns: Arc<str>,
     /// This end.
     pub local: SocketAddr,
@@ -165,7 +165,7 @@ pub struct Connection {
     /// What it has measured; filled with the process, where its congestion control measures and we may ask.
     pub measurement: Option<Measurement>,
     /// What limits it, where two looks tell more than one; see [`super::limit`].
-    pub limit: Option<super::Limit>,
+    pub limit: Option<super::limit::Limit>,
 }
 
 impl Connection {

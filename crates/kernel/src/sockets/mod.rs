@@ -1,12 +1,15 @@
-//! Which TCP sockets use which congestion control, by sock_diag(7) over every network namespace of this host.
+//! The TCP sockets of this host, as the kernel tells of them: connections by sock_diag(7) in every network namespace, the
+//! iterators that visit them, which congestion control each uses, and which process has it open.
 
-use crate::{
-    Result,
-    tcb::{
-        Scope,
-        diag::{ALL_STATES, Request, dump},
-    },
-};
+pub mod connection;
+pub mod diag;
+pub mod limit;
+pub mod namespace;
+pub mod visit;
+
+use crate::Result;
+use diag::{ALL_STATES, Request, dump};
+use namespace::Scope;
 use std::{
     collections::{BTreeSet, HashMap},
     ffi::CString,

@@ -1,6 +1,6 @@
 //! Applications: what writes into a connection and reads from it. They read at once what has arrived.
 
-use crate::tcp::sender::Sender;
+use super::sender::Sender;
 use crate::timers::NEVER;
 use std::collections::VecDeque;
 
