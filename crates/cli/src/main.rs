@@ -13,7 +13,7 @@ mod python;
 mod renamed;
 mod stop;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use outcome::Outcome;
 
 /// TCP over long fat networks: seen, steered, relayed and proven.
@@ -54,7 +54,29 @@ fn main() -> std::process::ExitCode {
     if let Some(advice) = renamed::advice(&words) {
         return outcome::exit_code(Err(anyhow::anyhow!(advice).into()));
     }
-    outcome::exit_code(run(Cli::parse().command))
+    outcome::exit_code(run(parsed().command))
+}
+
+/// The arguments of this process; ends it where they are wrong, or help is asked for.
+fn parsed() -> Cli {
+    let command = with_negative_quantities(Cli::command());
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
+/// What quantities are called in help.
+const QUANTITIES: [&str; 6] = ["TIME", "RATE", "SIZE", "SHARE", "PERCENT", "N"];
+
+/// A quantity may begin with '-': it is then refused for being negative, not taken for an option that nobody knows.
+fn with_negative_quantities(command: clap::Command) -> clap::Command {
+    let is_quantity = |arg: &clap::Arg| {
+        arg.get_value_names()
+            .is_some_and(|names| names.iter().any(|name| QUANTITIES.contains(&name.as_str())))
+    };
+    command
+        .mut_args(|arg| {
+            if arg.get_long().is_some() && is_quantity(&arg) { arg.allow_hyphen_values(true) } else { arg }
+        })
+        .mut_subcommands(with_negative_quantities)
 }
 
 fn run(command: Command) -> Outcome {

@@ -74,6 +74,12 @@ pub fn failure() -> anyhow::Result<()> {
     unless_closed(failed.map_or_else(|| io::stdout().flush(), Err))
 }
 
+/// Prints one JSON value, indented.
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(format_args!("{}\n", serde_json::to_string_pretty(value)?));
+    Ok(())
+}
+
 macro_rules! println {
     ($($text:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($text)*))) };
 }

@@ -90,7 +90,7 @@ fn a_command_that_does_not_exist_and_wrong_values_fail_with_2_and_the_mend() {
         (&["run", "--", "/no/such/program"][..], "start '/no/such/program'"),
         (
             &["run", "--loss", "2", "--", "true"],
-            "part '2' is out of range; write it like '0.01' or '1%', from 0 to 1",
+            "share '2' is out of range; write it like '0.01' or '1%', from 0 to 1",
         ),
         (&["run", "--rate", "100", "--", "true"], "has no unit; write it like '100Mbit' or '1Gbit'"),
         (&["run", "--aqm", "fq", "--", "true"], "choose droptail, red or codel"),

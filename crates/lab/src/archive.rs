@@ -176,7 +176,7 @@ fn write_pack(directory: &Path, name: &str, contents: &Contents, to: &Path) -> R
 }
 
 fn refuse_faults(path: &Path, contents: &Contents) -> Result<(), ArchiveError> {
-    let findings = verify(contents)?;
+    let findings = verify(contents).map_err(|error| error.about(path))?;
     if findings.is_empty() {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// How much is as it was before.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct PutBack {
     /// Routes without our rto_min.
     pub routes: usize,

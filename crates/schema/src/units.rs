@@ -121,13 +121,13 @@ impl Kind {
     }
 }
 
-/// Reads a part of a whole, from 0 to 1: `0.01`, `1e-7` or `1%`.
+/// Reads a share of a whole, from 0 to 1: `0.01`, `1e-7` or `1%`.
 ///
 /// # Errors
 /// What is none, or lies outside.
 pub fn part(text: &str) -> Result<f64, UnitError> {
     let error = |why: &str| UnitError {
-        what: "part",
+        what: "share",
         text: text.to_owned(),
         why: why.to_owned(),
         example: "'0.01' or '1%', from 0 to 1",

@@ -2,6 +2,7 @@
 
 use crate::{
     outcome::{Failure, Outcome, require},
+    output::print_json,
     stop,
 };
 use comfy_table::{ContentArrangement, Table, presets};
@@ -10,7 +11,8 @@ use longfat_kernel::{
     cc::{self, Entry, Inbound, Loading, Origin, Presence, Treatment},
     support::{Capability, missing},
 };
-use std::{ffi::OsString, process::Command};
+use serde_json::json;
+use std::{collections::BTreeMap, ffi::OsString, process::Command};
 
 /// Congestion controls: list, load, unload, and run a program under one.
 ///
@@ -60,6 +62,9 @@ struct Load {
     /// Set a tunable ('longfat cc list' shows them).
     #[arg(long = "set", value_name = "TUNABLE=VALUE")]
     settings: Vec<String>,
+    /// What was done as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Take one of ours out of the kernel. Connections that use it keep it until they close.
@@ -69,6 +74,9 @@ struct Load {
 struct Unload {
     /// 'highspeed' or 'lf_highspeed'.
     name: String,
+    /// What was done as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Run any program, unmodified, and all its children under a congestion control.
@@ -103,7 +111,7 @@ fn list(args: &List) -> Outcome {
     require(missing(&[Capability::CongestionControl]))?;
     let entries = cc::list()?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&entries)?);
+        crate::output::print_json(&entries)?;
     } else {
         println!("{}", table(&entries));
     }
@@ -162,7 +170,13 @@ fn load(args: &Load) -> Outcome {
     let tunables = Tunables::from_settings(Algorithm::find(&args.name)?, &args.settings)?;
     require(missing(&[Capability::CongestionControl, Capability::Pinning]))?;
     let name = tunables.algorithm().kernel_name();
-    match cc::load(&tunables)? {
+    let loading = cc::load(&tunables)?;
+    if args.json {
+        return Ok(print_json(
+            &json!({ "name": name, "outcome": outcome(&loading), "tunables": named(&tunables) }),
+        )?);
+    }
+    match loading {
         Loading::Loaded => println!("'{name}' is loaded ({tunables})"),
         Loading::Replaced => {
             println!("'{name}' is replaced ({tunables}); open connections keep what they had")
@@ -172,10 +186,33 @@ fn load(args: &Load) -> Outcome {
     Ok(())
 }
 
+fn outcome(loading: &Loading) -> &'static str {
+    match loading {
+        Loading::Loaded => "loaded",
+        Loading::Replaced => "replaced",
+        Loading::Unchanged => "unchanged",
+    }
+}
+
+fn named(tunables: &Tunables) -> BTreeMap<&'static str, u32> {
+    tunables
+        .algorithm()
+        .tunables()
+        .map(|tunable| tunable.name())
+        .zip(tunables.values().iter().copied())
+        .collect()
+}
+
 fn unload(args: &Unload) -> Outcome {
     let algorithm = Algorithm::find(&args.name)?;
     require(missing(&[Capability::CongestionControl, Capability::Pinning]))?;
     let left = cc::unload(algorithm)?;
+    if args.json {
+        let (name, sockets, held) = (algorithm.kernel_name(), left.sockets, left.held);
+        return Ok(print_json(
+            &json!({ "name": name, "outcome": "unloaded", "sockets": sockets, "held": held }),
+        )?);
+    }
     println!("'{}' is unloaded", algorithm.kernel_name());
     if left.sockets > 0 {
         println!("{} sockets use it until they close", left.sockets);

@@ -15,6 +15,7 @@ mod worker;
 
 use crate::{
     outcome::{Failure, Outcome, require},
+    output::print_json,
     stop,
 };
 use anyhow::{Context, anyhow};
@@ -68,9 +69,16 @@ enum Command {
     Serve(serve::ServeArgs),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
-    /// Remove what a run that was killed left behind: namespaces, programs, settings of this host.
-    Clean,
+    Clean(CleanArgs),
     Agent(agent::AgentArgs),
+}
+
+/// Remove what a run that was killed left behind: namespaces, programs, settings of this host.
+#[derive(clap::Args)]
+struct CleanArgs {
+    /// What was removed as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Run every case of an experiment file: in network namespaces with the TCP of this kernel, in the simulator, or on
@@ -123,7 +131,7 @@ struct RunArgs {
     #[arg(long, value_enum, value_name = "CLUSTER", conflicts_with = "only")]
     on: Option<OnArg>,
     /// The cluster's address, as 'ray.init' takes it [default: RAY_ADDRESS, or else a Ray of its own on this host].
-    #[arg(long, value_name = "ADDRESS", requires = "on")]
+    #[arg(long, value_name = "ADDR", requires = "on")]
     address: Option<String>,
     /// Do not simulate what was emulated: nothing then says how far the two are apart.
     #[arg(long)]
@@ -242,7 +250,7 @@ pub fn run(args: Args) -> Outcome {
         Command::Rerun(args) => rerun::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Worker(_) => worker::run(),
-        Command::Clean => clean(),
+        Command::Clean(args) => clean(&args),
         Command::Agent(args) => agent::run(args),
     }
 }
@@ -373,7 +381,7 @@ fn run_experiment(args: &RunArgs) -> Outcome {
     if args.json {
         let value =
             serde_json::json!({ "directory": directory, "result": finished.result, "runs": finished.runs });
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        crate::output::print_json(&value)?;
     } else {
         println!("{}", table::result(&finished));
         println!("{}{}", table::twins(&finished), table::expectations(&finished.result.expectations));
@@ -441,7 +449,7 @@ fn list_plans(args: &ListArgs) -> Outcome {
             })
         };
         let list: Vec<_> = (1..).zip(&read.plans).map(entry).collect();
-        println!("{}", serde_json::to_string_pretty(&list)?);
+        crate::output::print_json(&list)?;
     } else {
         println!("{}", table::numbered(&read.plans));
     }
@@ -528,13 +536,15 @@ fn provenance(backend: Backend) -> Provenance {
 }
 
 /// Removes the leases of dead owners, and sets back what an agent that was killed had set.
-fn clean() -> Outcome {
+fn clean(args: &CleanArgs) -> Outcome {
     require(support::missing_for_namespaces())?;
     // First: it claims this machine by a lease, which would be swept.
     let part = longfat_lab::hosts::clean()?.then(|| "this host's part in another's run".to_owned());
     let mut removed = longfat_host::lease::sweep()?;
     removed.extend(part);
-    if removed.is_empty() {
+    if args.json {
+        print_json(&serde_json::json!({ "removed": removed }))?;
+    } else if removed.is_empty() {
         println!("nothing was left behind");
     } else {
         println!("removed what was left of: {}", removed.join(", "));

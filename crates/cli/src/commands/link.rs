@@ -160,7 +160,7 @@ struct PathArgs {
     #[arg(long)]
     reorder: bool,
     /// Part of the packets that is lost on the line, like 0.001 or 0.1%.
-    #[arg(long, value_name = "PART", value_parser = part)]
+    #[arg(long, value_name = "SHARE", value_parser = part)]
     loss: Option<f64>,
     /// Most bytes waiting before the line [default: one bandwidth-delay product, at least 64 packets].
     #[arg(long, value_name = "SIZE")]
@@ -188,7 +188,7 @@ struct PathArgs {
     #[arg(long, value_name = "TIME")]
     late_limit: Option<Nanos>,
     /// Part of the time, like 0.02 or 2%, for which the path may stand still with its machine [default: 0.02].
-    #[arg(long, value_name = "PART", value_parser = part)]
+    #[arg(long, value_name = "SHARE", value_parser = part)]
     pause_limit: Option<f64>,
 }
 

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
   longfat lab run path.toml --backend sim")]
 pub struct Args {
     /// Rate of the slowest link, IP packets counted.
-    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    #[arg(long, value_name = "RATE")]
     rate: Rate,
     /// Round-trip time of an idle path.
     #[arg(long, value_name = "TIME")]
@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
     /// Part of the packets that is lost whatever the queue does, like 1e-7 or 0.1%.
-    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = part)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = part)]
     loss: f64,
     /// Flows that share the path.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Outcome {
     };
     let plan = path.plan()?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&plan)?);
+        crate::output::print_json(&plan)?;
     } else {
         print(&plan);
     }

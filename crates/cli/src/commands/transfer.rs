@@ -95,7 +95,7 @@ struct ServeArgs {
     #[arg(long)]
     json: bool,
     /// How long a connection may take to bring its plan, or to show to which transfer it belongs.
-    #[arg(long, default_value = "5s", value_name = "SPAN")]
+    #[arg(long, default_value = "5s", value_name = "TIME")]
     timeout: Nanos,
     /// Serve only who has this key, and prove to have it ('longfat transfer key' makes one).
     #[arg(long, value_name = "FILE")]
@@ -129,7 +129,7 @@ struct LimitArgs {
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<Size>,
     /// How long one transfer may take (1h).
-    #[arg(long, value_name = "SPAN")]
+    #[arg(long, value_name = "TIME")]
     max_duration: Option<Nanos>,
     /// Payload of one transfer (10TB).
     #[arg(long, value_name = "SIZE")]
@@ -203,13 +203,13 @@ struct SendArgs {
     #[arg(long, conflicts_with_all = ["start_at", "json", "json_lines"])]
     start_when_told: bool,
     /// Start each stream so much after the one before.
-    #[arg(long, default_value = "0", value_name = "SPAN")]
+    #[arg(long, default_value = "0", value_name = "TIME")]
     stagger: Nanos,
     /// How long after its planned end a stream may take to empty its buffers; then it is cut, without error.
-    #[arg(long, default_value = "10s", value_name = "SPAN")]
+    #[arg(long, default_value = "10s", value_name = "TIME")]
     drain: Nanos,
     /// How long the other end may be silent, or data unacknowledged, before it counts as dead.
-    #[arg(long, default_value = "10s", value_name = "SPAN")]
+    #[arg(long, default_value = "10s", value_name = "TIME")]
     timeout: Nanos,
     /// The outcome as one JSON object on standard output.
     #[arg(long, conflicts_with = "json_lines")]
@@ -228,13 +228,13 @@ struct AmountArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     streams: u32,
     /// Each stream sends for this long (10s when neither this nor --bytes is given).
-    #[arg(long, value_name = "SPAN", conflicts_with = "bytes")]
+    #[arg(long, value_name = "TIME", conflicts_with = "bytes")]
     duration: Option<Nanos>,
     /// The flow sends so many payload bytes.
     #[arg(long, value_name = "SIZE")]
     bytes: Option<Size>,
     /// At most this payload rate, on average, of the whole flow.
-    #[arg(long, allow_hyphen_values = true)]
+    #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
 }
 
@@ -299,7 +299,7 @@ struct UdpArgs {
     #[arg(long, default_value = "1472B", value_name = "SIZE")]
     datagram: Size,
     /// Spin instead of sleeping so long before each departure when gaps are below 1 ms; 0 never spins.
-    #[arg(long, default_value = "50us", value_name = "SPAN")]
+    #[arg(long, default_value = "50us", value_name = "TIME")]
     spin: Nanos,
 }
 
@@ -309,13 +309,13 @@ struct MeasureArgs {
     #[arg(long, value_name = "SIZE")]
     echo_every: Option<Size>,
     /// Period of the interval reports.
-    #[arg(long, default_value = "1s", value_name = "SPAN")]
+    #[arg(long, default_value = "1s", value_name = "TIME")]
     interval: Nanos,
     /// Period of the sender's TCP_INFO samples (10ms with --samples, else that of the reports).
-    #[arg(long, value_name = "SPAN")]
+    #[arg(long, value_name = "TIME")]
     sample_every: Option<Nanos>,
     /// Period of the receiver's byte counts.
-    #[arg(long, default_value = "100ms", value_name = "SPAN")]
+    #[arg(long, default_value = "100ms", value_name = "TIME")]
     receiver_interval: Nanos,
     /// Write every record of both ends there, one JSON object per line.
     #[arg(long, value_name = "FILE")]

@@ -100,6 +100,15 @@ pub enum RunError {
 }
 
 impl RunError {
+    /// The error, where nothing else names the directory or pack that was looked at.
+    #[must_use]
+    pub fn about(self, path: &std::path::Path) -> RunError {
+        match self {
+            RunError::NotARun(_) => RunError::NotARun(path.display().to_string()),
+            other => other,
+        }
+    }
+
     pub(crate) fn io(path: &std::path::Path, source: std::io::Error) -> RunError {
         RunError::Io { path: path.display().to_string(), source }
     }

@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Outcome {
     let host = host();
     if args.json {
         let object = serde_json::json!({ "host": host, "features": findings });
-        println!("{}", serde_json::to_string_pretty(&object)?);
+        crate::output::print_json(&object)?;
     } else {
         print(&host, &findings);
     }

@@ -1,8 +1,12 @@
 //! `longfat lab pack`, `unpack`, `verify`: a run or a result sent, and proven to be what was written.
 
-use crate::outcome::{Failure, Outcome};
+use crate::{
+    outcome::{Failure, Outcome},
+    output::print_json,
+};
 use longfat_lab::archive::{self, Limits, Pack};
 use longfat_schema::{run::verify as check, units::Size};
+use serde_json::json;
 use std::path::PathBuf;
 
 /// Pack a run or result into one file to send: tar, compressed by zstd.
@@ -21,6 +25,9 @@ pub struct PackArgs {
     /// Where the pack goes [default: the directory's name with .tar.zst, here].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// What was done as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Unpack a packed run or result, when it is whole.
@@ -40,6 +47,9 @@ pub struct UnpackArgs {
     /// Most that it may become, unpacked [default: 100 times the pack, at least 64MB].
     #[arg(long, value_name = "SIZE")]
     max_size: Option<Size>,
+    /// What was done as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Check that a run or result, packed or not, is what was written: every file that changed, is missing or came in is
@@ -75,6 +85,9 @@ pub fn pack(args: &PackArgs) -> Outcome {
         }
     };
     let files = archive::pack(&args.directory, &file)?;
+    if args.json {
+        return Ok(print_json(&json!({ "file": file, "files": files }))?);
+    }
     println!("{} ({files} files)", file.display());
     Ok(())
 }
@@ -83,7 +96,12 @@ pub fn unpack(args: &UnpackArgs) -> Outcome {
     crate::confined::reader([&*args.output.join("top")])?;
     let pack = Pack::open(&args.file, limits(args.max_size))?;
     eprintln!("{} becomes {} files, {:.1} MB", args.file.display(), pack.files(), pack.bytes() as f64 / 1e6);
-    println!("{}", pack.unpack(&args.output)?.display());
+    let (files, bytes) = (pack.files(), pack.bytes());
+    let directory = pack.unpack(&args.output)?;
+    if args.json {
+        return Ok(print_json(&json!({ "directory": directory, "files": files, "bytes": bytes }))?);
+    }
+    println!("{}", directory.display());
     Ok(())
 }
 
@@ -94,14 +112,14 @@ fn limits(max_size: Option<Size>) -> Option<Limits> {
 pub fn verify(args: &VerifyArgs) -> Outcome {
     crate::confined::reader([])?;
     let contents = archive::contents(&args.path, limits(args.max_size))?;
-    let findings = check(&contents)?;
+    let findings = check(&contents).map_err(|error| error.about(&args.path))?;
     if args.json {
-        let list = |finding: &longfat_schema::run::Finding| serde_json::json!({ "path": finding.path, "finding": finding.to_string() });
-        let value = serde_json::json!({
+        let list = |finding: &longfat_schema::run::Finding| json!({ "path": finding.path, "finding": finding.to_string() });
+        let value = json!({
             "files": contents.files.len(), "whole": findings.is_empty(),
             "findings": findings.iter().map(list).collect::<Vec<_>>(),
         });
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        print_json(&value)?;
     } else if findings.is_empty() {
         println!("{}: {} files, each as it was recorded", args.path.display(), contents.files.len());
     } else {

@@ -23,7 +23,7 @@ const LOAD_LIMIT: f64 = 0.5;
 pub fn check(args: &CheckArgs) -> Outcome {
     let read = args.spec.read()?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&read.plans)?);
+        crate::output::print_json(&read.plans)?;
         return Ok(());
     }
     let head = &read.experiment.head;

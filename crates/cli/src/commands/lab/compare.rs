@@ -74,7 +74,7 @@ pub fn run(args: &CompareArgs) -> Outcome {
         .into());
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&comparison)?);
+        crate::output::print_json(&comparison)?;
     } else {
         let is_shown = |figure: &&Figure| is_shown(figure, args);
         print(&comparison, is_shown, args.within);

@@ -68,7 +68,7 @@ pub fn run(args: &QueryArgs) -> Outcome {
     if args.json {
         let object = |row: Vec<Value>| columns.iter().cloned().zip(row).collect::<Map<_, _>>();
         let objects: Vec<_> = rows.into_iter().map(object).collect();
-        println!("{}", serde_json::to_string_pretty(&objects)?);
+        crate::output::print_json(&objects)?;
     } else if args.csv {
         println!("{}", columns.iter().map(|name| csv(name)).collect::<Vec<_>>().join(","));
         for row in rows {

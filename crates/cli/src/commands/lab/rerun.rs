@@ -132,7 +132,7 @@ fn exactly(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
     if args.json {
         let entry = |(run, differences): &(&Again, Vec<String>)| serde_json::json!({ "run": run.then.path, "same": differences.is_empty(), "differences": differences });
         let list: Vec<_> = found.iter().map(entry).collect();
-        println!("{}", serde_json::to_string_pretty(&list)?);
+        crate::output::print_json(&list)?;
     }
     if differing == 0 {
         return Ok(());
@@ -167,7 +167,7 @@ fn alike(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
     let now = side(Path::new("made again"), made.to_vec())?;
     let comparison = longfat_report::compare::compare(&then, &now);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&comparison)?);
+        crate::output::print_json(&comparison)?;
     } else {
         compare::print(&comparison, |figure| figure.is_foremost(), None);
     }

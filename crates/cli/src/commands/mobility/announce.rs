@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     links: Option<PathBuf>,
     /// Addresses outside: the route to the first that has one tells which link is in use.
-    #[arg(long, value_name = "ADDRESS", default_values = ["192.0.2.1", "2001:db8::1"])]
+    #[arg(long, value_name = "ADDR", default_values = ["192.0.2.1", "2001:db8::1"])]
     towards: Vec<IpAddr>,
     /// A link with its schedule, as for 'longfat link' (.toml as people write it, else a JSON plan).
     #[arg(long, value_name = "FILE")]
@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, requires = "model")]
     schedule_on_usr1: bool,
     /// A node that is far away, told by a datagram of its own; may be repeated.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDR:PORT")]
     to: Vec<SocketAddr>,
     /// Reach IPv6 nodes of the whole site (ff15::), not of the link alone.
     #[arg(long)]

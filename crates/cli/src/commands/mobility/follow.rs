@@ -3,6 +3,7 @@
 use super::pair;
 use crate::{
     outcome::{Failure, Outcome, require},
+    output::print_json,
     stop,
 };
 use anyhow::{Context, anyhow, bail};
@@ -124,6 +125,9 @@ pub struct Clean {
     /// What outlived it, where that was another file than that of its name.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// What was put back as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(args: &Args) -> Outcome {
@@ -196,7 +200,11 @@ pub fn clean(args: &Clean) -> Outcome {
         false => Vec::new(),
     };
     let (done, failed) = put_back::clean(&state, &mut |event| tell(&event, None))?;
-    println!("{done}");
+    if args.json {
+        print_json(&done)?;
+    } else {
+        println!("{done}");
+    }
     match failed {
         Err(error) if !lacking.is_empty() => {
             eprintln!("longfat: mobility clean: {error}");

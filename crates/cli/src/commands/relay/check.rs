@@ -43,6 +43,9 @@ pub struct Clean {
     /// Leave the refusals where they are: connections go on being dropped.
     #[arg(long)]
     keep_refusals: bool,
+    /// What was removed as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn check(args: &Check) -> Outcome {
@@ -75,6 +78,7 @@ pub fn clean(args: &Clean) -> Outcome {
     };
     removed.extend(sockets.iter().map(|path| path.display().to_string()));
     match (&outcome, removed.is_empty()) {
+        _ if args.json => output::print_json(&serde_json::json!({ "removed": removed }))?,
         (_, false) => println!("removed: {}", removed.join(", ")),
         (Ok(_), true) => println!("nothing was left"),
         (Err(_), true) => {}

@@ -2,6 +2,7 @@
 
 use super::{Choice, show};
 use crate::{outcome::Outcome, output};
+use longfat_host::support;
 use longfat_kernel::tcb::{Connection, Look, Scope, field::FIELDS, limit};
 use std::{
     io::{self, Write as _},
@@ -71,7 +72,28 @@ pub fn run(args: &Args) -> Outcome {
     } else {
         look.each(|row| table.push(&row))?;
     }
-    print(|out| table.write(out))
+    if table.is_empty() {
+        say_nothing_matches(args);
+    }
+    let shown = terminal_width().filter(|_| args.columns.is_none()).map(|room| table.fitting(room));
+    print(|out| table.write(out, shown.as_deref()))?;
+    match shown.map(|shown| columns.len() - shown.len()) {
+        Some(count @ 1..) => eprintln!("longfat: {count} columns more have no room here; --columns chooses"),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Columns of the terminal that standard output is; `None` for files and pipes.
+fn terminal_width() -> Option<usize> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into())
+}
+
+fn say_nothing_matches(args: &Args) {
+    let is_part =
+        args.choice.netns.as_deref() == Some("all") && support::missing_root("every namespace").is_some();
+    let left_out = if is_part { "; namespaces that only root may enter were left out" } else { "" };
+    eprintln!("longfat: tcb list: no connection matches{left_out}");
 }
 
 /// All of them, in the order asked for.

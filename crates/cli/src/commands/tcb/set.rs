@@ -1,7 +1,10 @@
 //! `longfat tcb set`, `save` and `restore`.
 
 use super::Choice;
-use crate::outcome::{Failure, Outcome, require};
+use crate::{
+    outcome::{Failure, Outcome, require},
+    output::print_json,
+};
 use anyhow::{Context as _, bail};
 use longfat_kernel::{
     support::{Capability, missing},
@@ -11,6 +14,7 @@ use longfat_kernel::{
     },
 };
 use longfat_schema::units::Nanos;
+use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     fs::{self, OpenOptions},
@@ -65,6 +69,9 @@ struct Act {
     /// Append one JSON line per change to this file.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
+    /// What was or would be done, connection by connection, as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Write the control blocks of connections to a file: windows, timers, congestion control and its private state.
@@ -76,6 +83,9 @@ pub struct Save {
     file: PathBuf,
     #[command(flatten)]
     choice: Choice,
+    /// What was saved as JSON on standard output.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Bring connections back to what 'save' wrote, those that still stand; private state as well where it can be.
@@ -143,6 +153,11 @@ pub fn save(args: &Save) -> Outcome {
         }
     };
     longfat_schema::run::write_json(&args.file, &saved)?;
+    if args.json {
+        return Ok(print_json(
+            &json!({ "file": args.file, "connections": count, "sealed": saved.seal.is_some() }),
+        )?);
+    }
     println!("{count} connections saved in {}", args.file.display());
     Ok(())
 }
@@ -202,7 +217,7 @@ fn run(
     require(missing(&[Capability::ControlBlocks]))?;
     let mut audit = Audit::open(act.audit.as_deref(), command)?;
     let mut setter = Setter::load()?;
-    let mut tally = Tally::default();
+    let mut tally = Tally { told: act.json.then(Vec::new), ..Tally::default() };
     let mut kinds = HashMap::new();
     for (place, connections) in look.take_each()? {
         let blocks = blocks(&setter, &place)?;
@@ -260,6 +275,23 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
+/// A connection and what became of it, as JSON.
+fn entry(connection: &Connection, what: Value) -> Value {
+    let process = connection.process.as_ref();
+    let mut entry = json!({
+        "netns": &*connection.netns,
+        "local": connection.local.to_string(),
+        "remote": connection.remote.to_string(),
+        "pid": process.map(|process| process.pid),
+        "process": process.map(|process| process.command.to_string()),
+        "cookie": connection.cookie,
+    });
+    if let (Value::Object(entry), Value::Object(what)) = (&mut entry, what) {
+        entry.extend(what);
+    }
+    entry
+}
+
 /// `10.0.0.1:5000 -> 10.0.0.2:80 curl[77]`
 fn name(connection: &Connection) -> String {
     let process = connection.process.as_ref();
@@ -315,17 +347,39 @@ fn expected(block: &ControlBlock, step: &Step) -> ControlBlock {
     }
 }
 
+/// The fields of a control block that can be set, as JSON; no bound is `null`.
+fn settings(block: &ControlBlock) -> Value {
+    let bounded =
+        |segments: u32| (segments != UNLIMITED_SSTHRESH && segments != u32::MAX).then_some(segments);
+    json!({
+        "cwnd_segments": block.cwnd_segments,
+        "ssthresh_segments": bounded(block.ssthresh_segments),
+        "clamp_segments": bounded(block.clamp_segments),
+        "rto_min_us": block.rto_min_us,
+        "rto_max_ms": block.rto_max_ms,
+        "cc": block.cc.as_str(),
+    })
+}
+
+/// What was done, counted, and said: line by line, or as JSON at the end.
 #[derive(Default)]
 struct Tally {
     changed: usize,
     refused: usize,
     missed: usize,
+    /// Every connection, where JSON is asked for.
+    told: Option<Vec<Value>>,
 }
 
 impl Tally {
     fn refuse(&mut self, connection: &Connection, refusal: &Refusal) {
         self.refused += 1;
-        println!("{}: refused: {refusal}", name(connection));
+        match &mut self.told {
+            Some(told) => {
+                told.push(entry(connection, json!({ "outcome": "refused", "why": refusal.to_string() })))
+            }
+            None => println!("{}: refused: {refusal}", name(connection)),
+        }
     }
 
     /// One that has no control block.
@@ -339,44 +393,70 @@ impl Tally {
 
     fn would(&mut self, connection: &Connection, block: &ControlBlock, step: &Step) {
         self.changed += 1;
-        self.say(connection, &differences(block, &expected(block, step)), &step.notes);
+        self.say(connection, "would_be_set", Some((block, &expected(block, step))), &step.notes, &[]);
     }
 
     fn done(&mut self, connection: &Connection, step: &Step, answer: &Answer) {
         let shortfalls = answer.shortfalls(step);
-        if shortfalls.is_empty() {
-            self.changed += 1
+        let outcome = if shortfalls.is_empty() {
+            self.changed += 1;
+            "set"
         } else {
-            self.missed += 1
-        }
-        let found =
-            answer.blocks.iter().flat_map(|(before, after)| differences(before, after)).collect::<Vec<_>>();
-        self.say(connection, &found, &step.notes);
-        shortfalls.iter().for_each(|what| println!("  not as asked: {what}"));
+            self.missed += 1;
+            "not_as_asked"
+        };
+        let blocks = answer.blocks.as_ref().map(|(before, after)| (before, after));
+        self.say(connection, outcome, blocks, &step.notes, &shortfalls);
     }
 
-    fn say(&self, connection: &Connection, differences: &[String], notes: &[String]) {
+    /// `blocks` are before and after.
+    fn say(
+        &mut self,
+        connection: &Connection,
+        outcome: &str,
+        blocks: Option<(&ControlBlock, &ControlBlock)>,
+        notes: &[String],
+        shortfalls: &[String],
+    ) {
+        if let Some(told) = &mut self.told {
+            let (before, after) = blocks.map(|(before, after)| (settings(before), settings(after))).unzip();
+            let what = json!({
+                "outcome": outcome, "before": before, "after": after, "notes": notes, "not_as_asked": shortfalls,
+            });
+            return told.push(entry(connection, what));
+        }
+        let differences = blocks.map(|(before, after)| differences(before, after)).unwrap_or_default();
         let what = if differences.is_empty() { "stays as it is".to_owned() } else { differences.join(", ") };
         println!("{}: {what}", name(connection));
         notes.iter().for_each(|note| println!("  {note}"));
+        shortfalls.iter().for_each(|what| println!("  not as asked: {what}"));
     }
 
     fn end(&self, acted: bool) -> Outcome {
-        let Tally { changed, refused, missed } = self;
+        let Tally { changed, refused, missed, told } = self;
+        if let Some(connections) = told {
+            print_json(&json!({
+                "acted": acted, "set": changed, "not_as_asked": missed, "refused": refused, "connections": connections,
+            }))?;
+        }
         if changed + refused + missed == 0 {
             let why = "no connection matches, nothing was changed; 'longfat tcb list' shows what there is";
             return Err(Failure::Missed(why.to_owned()));
         }
         if !acted {
-            println!(
-                "{changed} connections would be set, {refused} refused; nothing was changed, --yes does it"
-            );
+            if told.is_none() {
+                println!(
+                    "{changed} connections would be set, {refused} refused; nothing was changed, --yes does it"
+                );
+            }
             return match changed {
                 0 => Err(Failure::Missed(format!("none of {refused} connections would be set"))),
                 _ => Ok(()),
             };
         }
-        println!("{changed} connections set, {missed} not as asked, {refused} refused");
+        if told.is_none() {
+            println!("{changed} connections set, {missed} not as asked, {refused} refused");
+        }
         if missed + refused > 0 {
             return Err(Failure::Missed(format!("{} connections are not as asked", missed + refused)));
         }
@@ -403,21 +483,15 @@ impl<'a> Audit<'a> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let found =
             answer.blocks.as_ref().map(|(before, after)| differences(before, after)).unwrap_or_default();
-        let process = connection.process.as_ref();
-        let line = serde_json::json!({
+        let what = json!({
             "time_unix_ms": unix_ms(),
             "by_uid": longfat_host::facts::user_id(),
             "by_pid": std::process::id(),
             "command": self.command,
-            "netns": &*connection.netns,
-            "local": connection.local.to_string(),
-            "remote": connection.remote.to_string(),
-            "pid": process.map(|process| process.pid),
-            "process": process.map(|process| process.command.to_string()),
-            "cookie": connection.cookie,
             "changes": found,
             "not_as_asked": answer.shortfalls(step),
         });
+        let line = entry(connection, what);
         if writeln!(file, "{line}").is_err() {
             bail!("the audit file cannot be written; the changes above it were made");
         }

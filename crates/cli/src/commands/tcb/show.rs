@@ -203,14 +203,31 @@ impl<'a> Table<'a> {
         self.blocks.push(block);
     }
 
-    /// Writes it.
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.blocks[..], [header] if header.text.lines().count() <= 1)
+    }
+
+    /// The columns that have room in a terminal so wide.
+    pub fn fitting(&self, room: usize) -> Vec<usize> {
+        let names: Vec<&str> = self.columns.iter().map(|field| field.name).collect();
+        self.blocks.last().map_or_else(Vec::new, |last| fitting(&names, &last.widths, room))
+    }
+
+    /// Writes some of its columns; all where none are named.
     ///
     /// # Errors
     /// Those of `to`.
-    pub fn write(&self, to: &mut impl io::Write) -> io::Result<()> {
+    pub fn write(&self, to: &mut impl io::Write, shown: Option<&[usize]>) -> io::Result<()> {
         let Some((last, narrower)) = self.blocks.split_last() else { return Ok(()) };
+        if let Some(shown) = shown {
+            return self.blocks.iter().try_for_each(|block| {
+                to.write_all(block.widened(self.columns, &last.widths, shown).as_bytes())
+            });
+        }
+        let all: Vec<usize> = (0..self.columns.len()).collect();
         for block in narrower {
-            to.write_all(block.widened(self.columns, &last.widths).as_bytes())?;
+            to.write_all(block.widened(self.columns, &last.widths, &all).as_bytes())?;
         }
         to.write_all(last.text.as_bytes())
     }
@@ -218,6 +235,29 @@ impl<'a> Table<'a> {
 
 const BLANKS: &str = "                                                                ";
 const BETWEEN: &str = "  ";
+/// Blanks between two columns.
+pub const SPACING: usize = BETWEEN.len();
+/// Columns that a narrow terminal does without, one after the other.
+const LEFT_OUT_FIRST: [&str; 18] = [
+    "avail", "pacing", "rcvwnd", "rwnd", "rttvar", "pid", "rto", "minrtt", "state", "ssthresh", "src",
+    "process", "flight", "cc", "retrans", "limit", "netns", "delivery",
+];
+
+/// The columns that have room, in their order: a value cut short would be taken for another.
+pub fn fitting(names: &[&str], widths: &[usize], room: usize) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..names.len()).collect();
+    let takes = |shown: &[usize]| -> usize {
+        let texts: usize = shown.iter().map(|column| widths[*column]).sum();
+        texts + SPACING * shown.len().saturating_sub(1)
+    };
+    for name in LEFT_OUT_FIRST {
+        if takes(&shown) <= room {
+            break;
+        }
+        shown.retain(|column| names[*column] != name);
+    }
+    shown
+}
 
 impl Block {
     /// Takes the line away that begins at `line`, in which a cell is as wide as this.
@@ -250,15 +290,21 @@ impl Block {
         }
     }
 
-    /// The same lines in wider columns.
-    fn widened(&self, columns: &[&Field], widths: &[usize]) -> String {
-        let mut wider = Block { widths: widths.to_vec(), text: String::with_capacity(2 * self.text.len()) };
+    /// The lines with the columns that are shown, which are as wide as `widths` says.
+    fn widened(&self, columns: &[&'static Field], widths: &[usize], shown: &[usize]) -> String {
+        let columns: Vec<&Field> = shown.iter().map(|index| columns[*index]).collect();
+        let widths = shown.iter().map(|index| widths[*index]).collect();
+        let mut wider = Block { widths, text: String::with_capacity(2 * self.text.len()) };
         for line in self.text.lines() {
-            let mut rest = line;
+            let (mut rest, mut next) = (line, 0);
             for (index, width) in self.widths.iter().enumerate() {
                 // The last cell of a line may be shorter than its column.
                 let (cell, after) = rest.split_at((*width).min(rest.len()));
-                wider.push(columns, index, cell);
+                if shown.get(next) == Some(&index) {
+                    next += 1;
+                    let is_last = next == shown.len();
+                    wider.push(&columns, next - 1, if is_last { cell.trim_end() } else { cell });
+                }
                 rest = after.strip_prefix(BETWEEN).unwrap_or(after);
             }
         }
@@ -286,6 +332,16 @@ mod tests {
         let mut out = String::new();
         write_value(kind, &Value::Number(number), &mut out);
         out
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_whole_columns_that_fit() {
+        let (names, widths) = (["src", "dst", "cc", "pacing", "limit"], [15, 15, 8, 6, 9]);
+        let shown = |room| fitting(&names, &widths, room).iter().map(|at| names[*at]).collect::<Vec<_>>();
+        assert_eq!(shown(61), names);
+        assert_eq!(shown(60), ["src", "dst", "cc", "limit"]);
+        assert_eq!(shown(40), ["dst", "cc", "limit"]);
+        assert_eq!(shown(20), ["dst"], "the least there is");
     }
 
     #[test]
@@ -330,7 +386,7 @@ mod tests {
         let mut table = Table::new(&columns);
         rows.iter().for_each(|row| table.push(row));
         let mut out = Vec::new();
-        table.write(&mut out).unwrap();
+        table.write(&mut out, None).unwrap();
         String::from_utf8(out).unwrap()
     }
 

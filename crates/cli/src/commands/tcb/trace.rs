@@ -44,7 +44,7 @@ pub struct Args {
     #[command(flatten)]
     choice: Choice,
     /// The run directory to write.
-    #[arg(short, long, value_name = "DIRECTORY", required_unless_present = "recover")]
+    #[arg(short, long, value_name = "DIR", required_unless_present = "recover")]
     output: Option<PathBuf>,
     /// End by itself after this long.
     #[arg(long, value_name = "TIME")]
@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     buffer: Size,
     /// Trace nothing: make the tables of a trace that was killed, out of what it left in its directory.
-    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["output", "duration", "filter", "netns"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "duration", "filter", "netns"])]
     recover: Option<PathBuf>,
 }
 

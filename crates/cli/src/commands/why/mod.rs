@@ -7,7 +7,10 @@ mod program;
 mod show;
 mod watch;
 
-use crate::{outcome::Outcome, stop};
+use crate::{
+    outcome::{Failure, Outcome},
+    stop,
+};
 use anyhow::{Context as _, bail};
 use longfat_kernel::tcb::{Filter, Scope};
 use longfat_schema::units::{Nanos, Rate};
@@ -103,11 +106,13 @@ pub fn run(args: &Args) -> Outcome {
             return mend::run(args, &watch, &verdicts, &stop);
         }
         if !args.watch || is_over {
-            return Ok(());
+            return if verdicts.is_empty() { Err(Failure::Missed(NOBODY.to_owned())) } else { Ok(()) };
         }
         watch.begin_again();
     }
 }
+
+const NOBODY: &str = "no connection was there to be watched; 'longfat tcb list' shows which there are";
 
 /// Shortest and longest watch that makes sense.
 const SHORTEST: Nanos = Nanos(500_000_000);

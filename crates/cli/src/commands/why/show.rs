@@ -156,14 +156,13 @@ pub fn answer(verdicts: &[(&Watched, Verdict)], args: &Args) -> anyhow::Result<(
         let text = if args.watch { value.to_string() } else { serde_json::to_string_pretty(&value)? };
         return output::write_out(&format!("{text}\n"));
     }
+    if verdicts.is_empty() {
+        return Ok(());
+    }
     output::write_out(&text(verdicts, args))
 }
 
 fn text(verdicts: &[(&Watched, Verdict)], args: &Args) -> String {
-    if verdicts.is_empty() {
-        return "No connection was there to be watched ('longfat tcb list' shows which there are).\n"
-            .to_owned();
-    }
     let mut text = String::new();
     let faulty = |verdict: &Verdict| verdict.first().is_some_and(|share| share.cause.is_fault());
     let is_many = verdicts.len() > MANY;

@@ -44,7 +44,7 @@ pub struct ServeArgs {
     #[arg(value_name = "DIR", default_value = "runs")]
     directory: PathBuf,
     /// Where it listens; port 0 is any free one.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8350")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8350")]
     listen: SocketAddr,
     /// Started by root: the user it becomes; 'root' stays [default: longfat, or else nobody].
     #[arg(long, value_name = "NAME")]
@@ -69,7 +69,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
     readable(&directory).with_context(|| format!("read {name}; give a directory that this user may read"))?;
     let stop = stop::flag()?;
     let listener = TcpListener::bind(args.listen)
-        .with_context(|| format!("listen at {}; choose another with --listen ADDRESS:PORT", args.listen))?;
+        .with_context(|| format!("listen at {}; choose another with --listen ADDR:PORT", args.listen))?;
     let address = listener.local_addr().context("the address listened at")?;
     let is_local = address.ip().is_loopback();
     if !is_local {

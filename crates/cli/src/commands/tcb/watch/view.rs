@@ -15,11 +15,6 @@ use ratatui::{
 };
 
 /// Between two columns.
-const SPACING: u16 = 2;
-/// Columns that a narrow terminal does without, one after the other.
-const LEFT_OUT_FIRST: [&str; 9] =
-    ["avail", "minrtt", "state", "ssthresh", "process", "flight", "cc", "retrans", "limit"];
-
 /// Draws everything: a head line, the table or the plot, a help line.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     let [head, body, foot] =
@@ -53,14 +48,14 @@ fn table(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let height = usize::from(area.height).saturating_sub(1);
     let (first, rows) = model.visible(height);
     let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(model, row)).collect();
-    let widths: Vec<u16> = (0..model.columns.len())
+    let widths: Vec<usize> = (0..model.columns.len())
         .map(|column| {
             let widest = cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
-            widest.max(model.columns[column].name.len()) as u16
+            widest.max(model.columns[column].name.len())
         })
         .collect();
     let names: Vec<&str> = model.columns.iter().map(|field| field.name).collect();
-    let shown = fitting(&names, &widths, area.width);
+    let shown = show::fitting(&names, &widths, area.width.into());
     let header =
         Row::new(shown.iter().map(|column| aligned(model.columns[*column], names[*column].to_owned())));
     let selected = model.selected_row();
@@ -69,25 +64,11 @@ fn table(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         Row::new(shown.iter().map(|column| aligned(model.columns[*column], row[*column].clone())))
             .style(Style::default().add_modifier(style))
     });
-    let widths = shown.iter().map(|column| Constraint::Length(widths[*column]));
-    let table = Table::new(lines, widths).header(header.style(Modifier::UNDERLINED)).column_spacing(SPACING);
+    let widths = shown.iter().map(|column| Constraint::Length(widths[*column] as u16));
+    let table = Table::new(lines, widths)
+        .header(header.style(Modifier::UNDERLINED))
+        .column_spacing(show::SPACING as u16);
     frame.render_widget(table, area);
-}
-
-/// The columns that have room, in their order: a value cut short would be taken for another.
-fn fitting(names: &[&str], widths: &[u16], width: u16) -> Vec<usize> {
-    let mut shown: Vec<usize> = (0..names.len()).collect();
-    let takes = |shown: &[usize]| -> usize {
-        let texts: usize = shown.iter().map(|column| usize::from(widths[*column])).sum();
-        texts + usize::from(SPACING) * shown.len().saturating_sub(1)
-    };
-    for name in LEFT_OUT_FIRST {
-        if takes(&shown) <= width.into() {
-            break;
-        }
-        shown.retain(|column| names[*column] != name);
-    }
-    shown
 }
 
 fn aligned(field: &longfat_kernel::tcb::field::Field, cell: String) -> Text<'static> {

@@ -1,0 +1,241 @@
+//! What a user gets wrong in the first minute: every answer names the thing, the value and the mend, and nothing that did
+//! nothing ends with 0. None of these needs root, and none changes anything.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+const EXPERIMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/smoke.toml");
+
+fn longfat(directory: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    command.args(words).current_dir(directory).stdin(Stdio::null()).output().unwrap()
+}
+
+/// A directory with what mistakes are made with: `adir/`, `text` that is no capture, no run and no TOML, `empty`.
+fn place() -> tempfile::TempDir {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(place.path().join("adir")).unwrap();
+    fs::write(place.path().join("text"), "x").unwrap();
+    fs::write(place.path().join("empty"), "").unwrap();
+    place
+}
+
+/// Words as a shell would split them, `EXPERIMENT` in its place.
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().map(|word| if word == "EXPERIMENT" { EXPERIMENT } else { word }).collect()
+}
+
+/// The command, its exit code, and what standard error must say.
+type Mistake = (&'static str, i32, &'static [&'static str]);
+
+fn hold(mistakes: &[Mistake]) {
+    let place = place();
+    let wrong: Vec<String> = mistakes.iter().filter_map(|mistake| fault(place.path(), mistake)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn fault(place: &Path, (line, code, said): &Mistake) -> Option<String> {
+    let output = longfat(place, &words(line));
+    let error = String::from_utf8_lossy(&output.stderr);
+    let missing: Vec<_> = said.iter().filter(|words| !error.contains(*words)).collect();
+    let is_right = output.status.code() == Some(*code) && missing.is_empty() && !error.contains("panicked");
+    (!is_right).then(|| format!("longfat {line}: {:?}, without {missing:?}:\n{error}", output.status.code()))
+}
+
+#[test]
+fn quantities_without_a_unit_negative_or_out_of_range_are_named() {
+    hold(&[
+        ("path --rate 1Gbit --rtt 100", 2, &["--rtt <TIME>", "'100' has no unit", "28.4ms"]),
+        ("path --rate 1Gbit --rtt -5ms", 2, &["--rtt <TIME>", "'-5ms' is negative"]),
+        ("path --rate -1Gbit --rtt 5ms", 2, &["--rate <RATE>", "'-1Gbit' is negative"]),
+        ("path --rate 0 --rtt 5ms", 2, &["rate is 0bit", "1kbit"]),
+        ("path --rate 1000Tbit --rtt 5ms", 2, &["'1000Tbit' has the unknown unit 'Tbit'", "Gbit"]),
+        ("path --rate 1Gbit --rtt 5ms --loss 2", 2, &["--loss <SHARE>", "'2' is out of range", "1%"]),
+        ("path --rate 1Gbit --rtt 5ms --loss 101%", 2, &["'101%' is out of range"]),
+        ("path --rate 1Gbit --rtt 5ms --queue 3", 2, &["--queue <SIZE>", "'3' has no unit", "64KiB"]),
+        ("path --rate 1Gbit --rtt 5ms --flows -1", 2, &["--flows <N>", "-1"]),
+        ("path --rate fast --rtt 5ms", 2, &["rate 'fast' does not begin with a number", "100Mbit"]),
+        ("transfer send HOST --duration 5", 2, &["--duration <TIME>", "'5' has no unit"]),
+        ("transfer send HOST --rate 10Mbits", 2, &["unknown unit 'Mbits'", "Mbit"]),
+        ("transfer send HOST --rate -1Gbit", 2, &["'-1Gbit' is negative"]),
+        ("transfer send HOST --bytes 1", 2, &["'1' has no unit"]),
+        ("link run --rate -1Gbit -- true", 2, &["'-1Gbit' is negative"]),
+        ("link run --delay 10 -- true", 2, &["--delay <TIME>", "'10' has no unit"]),
+        ("link run --loss 1.5 -- true", 2, &["--loss <SHARE>", "'1.5' is out of range"]),
+        ("link run --queue 3 -- true", 2, &["--queue <SIZE>", "'3' has no unit"]),
+        ("why --for 1h30 dst 192.0.2.1", 2, &["--for", "1h30"]),
+        ("why --for 1ms dst 192.0.2.1", 2, &["--for 1ms is out of range", "500ms"]),
+        ("why --rate 0 dst 192.0.2.1", 2, &["--rate 0bit is out of range", "1kbit"]),
+        ("tcb list rtt > 50", 2, &["column 7", "'50' has no unit"]),
+    ]);
+}
+
+#[test]
+fn files_and_directories_that_are_not_what_is_wanted_are_named() {
+    hold(&[
+        ("analyze nosuch.pcap", 2, &["nosuch.pcap: No such file"]),
+        ("analyze adir", 2, &["adir: Is a directory"]),
+        ("analyze text", 2, &["text is neither pcap nor pcapng", "give a capture file"]),
+        ("analyze empty", 2, &["empty is empty", "give a capture file"]),
+        ("why nosuch.pcap", 2, &["nosuch.pcap: No such file"]),
+        ("report nosuch", 2, &["'nosuch' holds neither a run", "longfat lab run"]),
+        ("report adir", 2, &["'adir' holds neither a run", "longfat lab run"]),
+        ("lab run nosuch.toml", 2, &["'nosuch.toml'", "No such file"]),
+        ("lab run adir", 2, &["'adir'", "Is a directory"]),
+        ("lab check text", 2, &["'text'", "line 1"]),
+        ("lab verify adir", 2, &["'adir' holds neither a run", "longfat lab run"]),
+        ("lab verify nosuch", 2, &["nosuch: No such file"]),
+        ("lab pack adir", 2, &["'adir' holds neither a run", "longfat lab run"]),
+        ("lab unpack text", 2, &["text is no whole pack"]),
+        ("lab compare adir nosuch", 2, &["'adir' holds neither"]),
+        ("lab serve nosuch", 2, &["nosuch: No such file"]),
+        ("lab serve text", 2, &["text is no directory", "give one that holds results"]),
+        ("lab run EXPERIMENT --backend sim -o /proc/x", 2, &["/proc/x"]),
+        ("relay run nosuch.toml", 2, &["'nosuch.toml'", "No such file"]),
+        ("relay check text", 2, &["'text'", "not valid TOML"]),
+        ("relay status --socket /nosuch", 2, &["'/nosuch'", "is the relay running?", "--socket"]),
+        ("relay upgrade nosuch.toml", 2, &["'nosuch.toml'"]),
+        ("mobility follow --key nosuch", 2, &["the key 'nosuch'"]),
+        ("tcb restore nosuch.json", 2, &["nosuch.json", "No such file"]),
+        ("tcb restore text", 2, &["text was not written by 'longfat tcb save'"]),
+    ]);
+}
+
+#[test]
+fn names_that_nobody_knows_are_named_beside_those_that_are_known() {
+    hold(&[
+        ("pth", 2, &["'pth'", "'path'"]),
+        ("tcp list", 2, &["'tcp'", "'tcb'"]),
+        ("plan --rate 1Gbit", 2, &["is called 'longfat path' now"]),
+        ("lab plan", 2, &["is called 'longfat lab list' now"]),
+        ("lab run EXPERIMENT --backend simm", 2, &["'simm'", "emulated, sim, hosts"]),
+        ("lab list EXPERIMENT --case nosuch", 2, &["unknown case 'nosuch'", "relayed"]),
+        ("lab run EXPERIMENT --set links.nosuch.rate=1Mbit", 2, &["unknown link 'nosuch'", "lan, path"]),
+        ("lab run EXPERIMENT --set links.path.rate=fast", 2, &["links.path.rate", "'fast'", "100Mbit"]),
+        ("lab run EXPERIMENT --repeats 0", 2, &["repeats", "at least 1"]),
+        ("lab run EXPERIMENT --repeats 99999999", 2, &["99999999 are too many", "10000"]),
+        ("cc load nosuch", 2, &["'nosuch'", "highspeed"]),
+        ("cc load highsped", 2, &["'highsped'", "did you mean 'highspeed'"]),
+        ("cc load highspeed --set nosuch=1", 2, &["no tunable 'nosuch'", "max_ssthresh_segments"]),
+        ("cc load highspeed --set max_ssthresh_segments=x", 2, &["'x' is not a whole number"]),
+        ("doctor nosuch", 2, &["'nosuch' is no feature", "relay"]),
+        ("tcb list nosuch 3", 2, &["no field is called 'nosuch'", "cwnd"]),
+        ("tcb list state nosuch", 2, &["no state is called 'nosuch'", "established"]),
+        ("tcb list --columns nosuch", 2, &["nosuch"]),
+        ("tcb list --netns nosuchns", 2, &["'nosuchns'", "ip netns list"]),
+        ("tcb list dst example.org", 2, &["'example.org' is no address", "10.0.0.0/8"]),
+        ("tcb list dst 10.77.2.300", 2, &["'10.77.2.300' is no address"]),
+        ("tcb set dst 192.0.2.1 window=10", 2, &["'window'", "cwnd"]),
+        ("tcb set dst 192.0.2.1 cwnd=many", 2, &["'many' is no number of segments"]),
+        ("tcb set cwnd=10", 2, &["no filter", "--all"]),
+        ("tcb save dst 192.0.2.1", 2, &["'dst' begins a filter", "'./dst'"]),
+    ]);
+}
+
+#[test]
+fn addresses_are_read_with_and_without_a_port_and_refused_by_name() {
+    hold(&[
+        ("transfer send 127.0.0.1:1", 2, &["127.0.0.1:1", "longfat transfer serve"]),
+        ("transfer send 127.0.0.1:99999", 2, &["'127.0.0.1:99999'", "host:5201"]),
+        ("transfer send [::1]:1", 2, &["[::1]:1", "longfat transfer serve"]),
+        ("transfer send [::1", 2, &["'[::1'", "[2001:db8::1]:5201"]),
+        ("transfer send", 2, &["<HOST[:PORT]>"]),
+        ("transfer serve --listen nowhere", 2, &["'nowhere'", "5201"]),
+        ("transfer serve --listen 5201x", 2, &["'5201x'", "10.0.0.2:5201"]),
+        ("transfer serve --listen 203.0.113.9:5201", 2, &["203.0.113.9:5201", "--listen"]),
+    ]);
+}
+
+#[test]
+fn what_finds_nothing_to_do_says_so_and_does_not_end_with_success() {
+    hold(&[
+        ("why --for 500ms dst 192.0.2.77", 1, &["no connection was there to be watched", "longfat tcb list"]),
+        ("avail", 2, &["no connection measures", "longfat cc exec imtcp"]),
+    ]);
+}
+
+/// A listing of nothing is a listing; who looks at it is told.
+#[test]
+fn a_list_without_a_connection_says_so_beside_its_header() {
+    let place = place();
+    let output = longfat(place.path(), &["tcb", "list", "dst", "192.0.2.77"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no connection matches"));
+}
+
+/// Commands that print no result: they run a program or serve until they are ended, talk to a terminal, write a file
+/// whose form is the option's, or print what is for a program anyway.
+const WITHOUT_JSON: [&str; 14] = [
+    "background",
+    "cc exec",
+    "lab schema",
+    "lab serve",
+    "mobility announce",
+    "mobility follow",
+    "mobility key",
+    "mobility tell",
+    "relay keep",
+    "relay run",
+    "relay upgrade",
+    "tcb trace",
+    "tcb watch",
+    "transfer key",
+];
+
+#[test]
+fn every_command_that_prints_a_result_prints_it_as_json_too() {
+    let mut lacking = Vec::new();
+    walk(&mut Vec::new(), &mut |words, help| {
+        let name = words.join(" ");
+        let is_listed = WITHOUT_JSON.contains(&&*name);
+        if help.contains("--json") == is_listed {
+            lacking.push(name);
+        }
+    });
+    assert!(lacking.is_empty(), "without --json, or listed although they have it: {lacking:?}");
+}
+
+/// What an argument may be called in help: one word for one thing.
+#[test]
+fn one_thing_has_one_name_in_help() {
+    let mut found = Vec::new();
+    walk(&mut Vec::new(), &mut |words, help| {
+        let old =
+            ["<SPAN>", "<PART>", "<DURATION>", "<DIRECTORY>", "<ADDRESS>", "<INTERFACE>", "<ADDRESS:PORT>"];
+        found.extend(
+            old.iter()
+                .filter(|name| help.contains(**name))
+                .map(|name| format!("{}: {name}", words.join(" "))),
+        );
+    });
+    assert!(found.is_empty(), "TIME, SHARE, DIR, ADDR and IFACE are the words: {found:?}");
+}
+
+/// Every command that has none below it, with its help.
+fn walk(words: &mut Vec<String>, visit: &mut impl FnMut(&[String], &str)) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    let output = command.args(&*words).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let below: Vec<String> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()))
+        .filter(|name| *name != "help")
+        .map(str::to_owned)
+        .collect();
+    if below.is_empty() {
+        visit(words, &help);
+    }
+    for name in below {
+        words.push(name);
+        walk(words, visit);
+        words.pop();
+    }
+}
