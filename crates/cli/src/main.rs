@@ -7,6 +7,7 @@ mod output;
 mod address;
 mod commands;
 mod confined;
+mod fitted;
 mod outcome;
 mod provenance;
 mod python;

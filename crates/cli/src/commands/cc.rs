@@ -1,6 +1,7 @@
 //! `longfat cc`.
 
 use crate::{
+    fitted::fitted,
     outcome::{Failure, Outcome, require},
     output::print_json,
     stop,
@@ -113,7 +114,7 @@ fn list(args: &List) -> Outcome {
     if args.json {
         crate::output::print_json(&entries)?;
     } else {
-        println!("{}", table(&entries));
+        println!("{}", fitted(table(&entries), &[5, 4, 1]));
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ mod table;
 mod worker;
 
 use crate::{
+    fitted::fitted,
     outcome::{Failure, Outcome, require},
     output::print_json,
     stop,
@@ -383,7 +384,7 @@ fn run_experiment(args: &RunArgs) -> Outcome {
             serde_json::json!({ "directory": directory, "result": finished.result, "runs": finished.runs });
         crate::output::print_json(&value)?;
     } else {
-        println!("{}", table::result(&finished));
+        println!("{}", fitted(table::result(&finished), &[5, 4, 6, 3]));
         println!("{}{}", table::twins(&finished), table::expectations(&finished.result.expectations));
         println!("Result: {0}\nReport: longfat report {0}", directory.display());
     }
@@ -451,7 +452,7 @@ fn list_plans(args: &ListArgs) -> Outcome {
         let list: Vec<_> = (1..).zip(&read.plans).map(entry).collect();
         crate::output::print_json(&list)?;
     } else {
-        println!("{}", table::numbered(&read.plans));
+        println!("{}", fitted(table::numbered(&read.plans), &[3]));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `longfat path`.
 
-use crate::outcome::Outcome;
+use crate::{fitted::fitted, outcome::Outcome};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_path_plan::{Forecast, PathPlan, PathSpec, experiment, experiment_name};
@@ -111,7 +111,7 @@ fn print(plan: &PathPlan) {
     println!(
         "\n{flows}, of {}/s that the path can carry:\n{}",
         Rate(plan.goodput_max_bps),
-        table(&plan.forecasts)
+        fitted(table(&plan.forecasts), &[10, 9, 7, 5, 2])
     );
     plan.notes.iter().for_each(|note| println!("Note: {note}."));
     println!(
@@ -122,7 +122,7 @@ fn print(plan: &PathPlan) {
 
 fn table(forecasts: &[Forecast]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header([
         "cc",
         "expected",

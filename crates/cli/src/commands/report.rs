@@ -1,6 +1,6 @@
 //! `longfat report`.
 
-use crate::{outcome::Outcome, output};
+use crate::{fitted::fitted, outcome::Outcome, output};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_report::{Report, figures::Repeats, load::Experiment, summary::Summary};
@@ -80,8 +80,9 @@ fn print_summaries(report: &Report, json: bool) -> anyhow::Result<()> {
         let summaries: Vec<&Summary> = report.experiments.iter().map(|(e, _)| &e.summary).collect();
         format!("{}\n", serde_json::to_string_pretty(&summaries)?)
     } else {
-        let table =
-            |(e, _): &(Experiment, _)| format!("{}\n{}\n", one_line(&e.title), summary_table(&e.summary));
+        let table = |(e, _): &(Experiment, _)| {
+            format!("{}\n{}\n", one_line(&e.title), fitted(summary_table(&e.summary), &[]))
+        };
         report.experiments.iter().map(table).collect()
     };
     output::write_out(&text)

@@ -28,7 +28,7 @@ pub fn check(args: &CheckArgs) -> Outcome {
     }
     let head = &read.experiment.head;
     println!("{}: {}\n", head.name, head.title);
-    println!("{}", table::plans(&read.plans));
+    println!("{}", crate::fitted::fitted(table::plans(&read.plans), &[]));
     let ccs: BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
     println!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
     println!("{} runs; {} expectations\n", read.plans.len(), read.experiment.expect.len());

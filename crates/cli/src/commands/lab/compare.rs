@@ -1,7 +1,10 @@
 //! `longfat lab compare`: two results beside each other.
 
 use super::table;
-use crate::outcome::{Failure, Outcome};
+use crate::{
+    fitted::fitted,
+    outcome::{Failure, Outcome},
+};
 use anyhow::Context;
 use longfat_lab::show;
 use longfat_report::{
@@ -139,7 +142,7 @@ pub fn print(comparison: &Comparison, is_shown: impl Fn(&&Figure) -> bool, withi
     for case in &comparison.cases {
         let shown: Vec<&Figure> = case.figures.iter().filter(&is_shown).collect();
         println!("{} ({} and {} valid runs)", case.label(), case.valid[0], case.valid[1]);
-        println!("{}\n", figures(&shown, within));
+        println!("{}\n", fitted(figures(&shown, within), &[5]));
     }
     for (side, cases) in ["A", "B"].iter().zip(&comparison.unmatched).filter(|(_, cases)| !cases.is_empty()) {
         println!("Only in {side}: {}", cases.join(", "));
@@ -180,7 +183,7 @@ fn print_parameters(comparison: &Comparison) {
         let cases = if all { "all".to_owned() } else { difference.cases.join(", ") };
         table.add_row([difference.key.clone(), in_short(left), in_short(right), cases]);
     }
-    println!("{table}");
+    println!("{}", fitted(table, &[]));
 }
 
 fn in_short(value: &str) -> String {
