@@ -101,6 +101,29 @@ pub fn judge(looks: &[Look], assumed: &Assumed) -> Option<Verdict> {
     Some(Verdict { elapsed_us: watch.elapsed_us, causes: found, figures: watch.figures })
 }
 
+/// Why a connection does not send faster, as far as one look can tell.
+pub fn at_once(look: &Look) -> Cause {
+    let info = &look.info;
+    let talk = if info.received_bytes > 0 && info.acked_bytes > 0 { Talk::Both } else { Talk::Sends };
+    match divide::at(look, if info.sent_bytes == 0 { Talk::Receives } else { talk }) {
+        Hold::Program => Cause::ProgramIdle,
+        Hold::Answer => Cause::AnswerAwaited,
+        Hold::Receiving => Cause::OtherEndSends,
+        Hold::Nagle => Cause::Nagle,
+        Hold::Window if info.options & HAS_SCALE == 0 => Cause::WindowScaling,
+        Hold::Window => Cause::ReceiveWindow,
+        Hold::Buffer => Cause::SendBuffer,
+        Hold::SlowStart => Cause::SlowStart,
+        Hold::Timeout => Cause::Timeouts,
+        Hold::Pacing => Cause::Pacing,
+        Hold::Host => Cause::Host,
+        Hold::Syn if info.total_retrans_segments > 0 => Cause::LostSyns,
+        Hold::Syn => Cause::SlowStart,
+        // Which cause lies behind a congestion window takes a watch to tell.
+        Hold::Cwnd | Hold::Repair | Hold::Unknown => Cause::Unknown,
+    }
+}
+
 /// Several holds may have one cause.
 fn add(found: &mut Vec<Share>, watch: &Watch, why: &Why, time_us: u64) {
     let whole = watch.elapsed_us as f64;
@@ -320,7 +343,6 @@ impl<'a> Watch<'a> {
     /// The receiver's window stays the same where its buffer is small, and comes and goes where its program is slow.
     fn of_window(&self) -> Why {
         let info = &self.last().info;
-        const HAS_SCALE: u8 = 4;
         if info.options & HAS_SCALE == 0 {
             return kernel(
                 Cause::WindowScaling,
@@ -332,14 +354,33 @@ impl<'a> Watch<'a> {
         let evidence = format!("window {} to {}", size(least), size(most));
         let is_steady =
             u64::from(least) * 10 >= u64::from(most) * STEADY_TENTHS && least > info.snd_mss_bytes;
+        if is_steady && self.was_wider() {
+            let held = self.last().info.snd_cwnd_segments;
+            let what = format!("steady, but {held} segments were under way before: its buffer has filled");
+            return inferred(Cause::SlowReader, format!("{evidence}, {what}"));
+        }
         if is_steady {
             let what = "steady: its buffer is small, or its program reads slowly and evenly";
             return kernel(Cause::ReceiveWindow, format!("{evidence}, {what}"));
         }
         kernel(Cause::SlowReader, evidence)
     }
+
+    /// A congestion window grows only while it is used, to twice what is in flight at the most (RFC 7661, 9438): one that
+    /// is far larger than what the receiver's window lets pass is of a time when that was wider.
+    fn was_wider(&self) -> bool {
+        let info = &self.last().info;
+        let window = f64::from(self.figures.window_bytes) / f64::from(info.snd_mss_bytes.max(1));
+        f64::from(info.snd_cwnd_segments) > WIDER * window + FIRST_WINDOW
+    }
 }
 
+/// A congestion window that is this many times what the receiver offers, and the first one (RFC 6928) beyond.
+const WIDER: f64 = 2.2;
+const FIRST_WINDOW: f64 = 10.0;
+
+/// TCPI_OPT_WSCALE of the kernel.
+const HAS_SCALE: u8 = 4;
 /// A window that does not fall below these tenths of its largest stays the same.
 const STEADY_TENTHS: u64 = 7;
 

@@ -17,8 +17,8 @@ use ratatui::{
 /// Between two columns.
 const SPACING: u16 = 2;
 /// Columns that a narrow terminal does without, one after the other.
-const LEFT_OUT_FIRST: [&str; 9] =
-    ["avail", "minrtt", "state", "ssthresh", "process", "flight", "cc", "retrans", "limit"];
+const LEFT_OUT_FIRST: [&str; 10] =
+    ["cause", "avail", "minrtt", "state", "ssthresh", "process", "flight", "cc", "retrans", "limit"];
 
 /// Draws everything: a head line, the table or the plot, a help line.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
