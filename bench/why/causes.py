@@ -106,6 +106,19 @@ def causes(path, rng):
     }
 
 
+def pairs(path, rng):
+    """Two causes at once, each for a part of the time: both have to be named."""
+    rate, delay = path[:2]
+    bytes_per_s, pipe, rtt = rate * 1e6 / 8, pipe_bytes(path), 2 * delay / 1e3
+    part, roomy = rng.uniform(0.15, 0.4), link(path, queue=2.0)
+    burst_s = max(0.4, 8 * rtt)
+    held = {"burst_bytes": int(bytes_per_s * part * burst_s), "pause_s": burst_s}
+    return {
+        "both_idle_and_window": case(["program_idle", "receive_window"], {**held, "rcvbuf": max(int(pipe * part), 4096)}, link=roomy, both=True, seconds=8),
+        "both_idle_and_pacing": case(["program_idle", "pacing"], {**held, "pacing_bytes_per_s": int(bytes_per_s * part)}, link=roomy, both=True, seconds=8),
+    }
+
+
 def healthy(path, rng):
     """Connections that nothing but their program or their path holds."""
     rate, delay = path[:2]
@@ -250,7 +263,7 @@ def one(name, case, path, seed, program):
     first = found[0] if found else None
     shares = [(share["cause"], round(share["share"], 3)) for share in first["causes"]] if first else []
     return recorded, {
-        "case": name, "path": path, "seed": seed, "expected": case["expected"], "besides": case.get("besides", []),
+        "case": name, "path": path, "seed": seed, "expected": case["expected"], "both": case.get("both", False), "besides": case.get("besides", []),
         "shares": shares, "sentence": first and first["sentence"], "figures": first and first["figures"],
         "evidence": {share["cause"]: share["evidence"] for share in first["causes"]} if first else {},
     }
@@ -259,10 +272,22 @@ def one(name, case, path, seed, program):
 FAULTLESS = {"program_idle", "path_full", "standing_queue", "slow_start", "unknown", "other_end_sends", "path_changed"}
 
 
+# Each of two causes at once has to have such a share of the time.
+BOTH_SHARE = 0.05
+
+
+def both_named(run):
+    """The two causes with the largest shares, and whether they are the two that were injected."""
+    named = sorted(cause for cause, share in run["shares"][:2] if share >= BOTH_SHARE)
+    return "+".join(named) or "nothing", named == sorted(run["expected"])
+
+
 def verdict(run):
     """The first cause that is not one the injection brings along; and whether it is right."""
     shares = [cause for cause, share in run["shares"] if cause not in run["besides"]]
     first = shares[0] if shares else "nothing"
+    if run["both"]:
+        return both_named(run)
     if not run["expected"]:
         return first, first in FAULTLESS
     return first, first in run["expected"]
@@ -278,11 +303,14 @@ def table(runs):
         right = sum(count for (is_right, _), count in found.items() if is_right)
         named = ", ".join(f"{count} {cause}" for (_, cause), count in found.most_common())
         lines.append(f"{name:<24} {sum(found.values()):>4} {right:>5}  {named}")
-    injected = [run for run in runs if run["expected"]]
+    injected = [run for run in runs if run["expected"] and not run["both"]]
+    both = [run for run in runs if run["both"]]
     harmless = [run for run in runs if not run["expected"]]
     if injected:
         right = sum(verdict(run)[1] for run in injected)
         lines.append(f"right cause first: {right} of {len(injected)} ({100 * right / len(injected):.0f} %)")
+    if both:
+        lines.append(f"of two causes at once both named: {sum(verdict(run)[1] for run in both)} of {len(both)}")
     if harmless:
         accused = sum(not verdict(run)[1] for run in harmless)
         lines.append(f"healthy ones accused: {accused} of {len(harmless)} ({100 * accused / len(harmless):.1f} %)")
@@ -295,7 +323,7 @@ def keep(path, run, recorded):
         return
     who = run["sentence"] and run["sentence"].split(" gets ")[0].split(" receives ")[0].rstrip(".")
     looks = next((one for one in recorded if one["who"] == who), recorded[0])
-    note = {key: run[key] for key in ["case", "path", "seed", "expected", "besides"]}
+    note = {key: run[key] for key in ["case", "path", "seed", "expected", "besides", "both"]}
     with open(path, "a") as file:
         file.write(json.dumps({**looks, "note": json.dumps(note)}, separators=(",", ":")) + "\n")
 
@@ -330,7 +358,7 @@ def main():
     for number, path in enumerate(PATHS[args.paths]):
         for seed in range(args.first_seed, args.first_seed + args.seeds):
             rng = random.Random(f"{path} {seed}")
-            cases = {**causes(path, rng), **healthy(path, rng)}
+            cases = {**causes(path, rng), **healthy(path, rng), **pairs(path, rng)}
             work += [(name, found, path, seed) for name, found in cases.items()
                      if (not args.only or any(name.startswith(wanted) for wanted in args.only)) and args.path in (None, number)]
     random.Random(args.first_seed).shuffle(work)

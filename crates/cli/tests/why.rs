@@ -391,7 +391,9 @@ fn a_watch_answers_prometheus_with_causes_by_peer_prefix_stretch_after_stretch()
         let answer = scraped(&bed, "127.0.0.1:9471");
         let of = "longfat_why_seconds_total{cause=\"pacing\",peer=\"10.78.0.0/24\"} ";
         let line = answer.lines().find_map(|line| line.strip_prefix(of)?.parse::<f64>().ok());
-        line.filter(|_| answer.contains("longfat_why_connections{cause=\"pacing\",peer=\"10.78.0.0/24\"} 2\n"))
+        line.filter(|_| {
+            answer.contains("longfat_why_connections{cause=\"pacing\",peer=\"10.78.0.0/24\"} 2\n")
+        })
     };
     // Both connections are followed beyond the first stretch.
     eventually("time of both adds up", || seconds().is_some_and(|seconds| seconds > 5.0));

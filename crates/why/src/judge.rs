@@ -393,6 +393,10 @@ const STANDING: f64 = 0.25;
 const STANDING_US: f64 = 5_000.0;
 const QUEUED: f64 = 0.04;
 const QUEUED_US: f64 = 1_000.0;
+const SOME_QUEUE: f64 = 0.01;
+const SOME_QUEUE_US: f64 = 300.0;
+/// Mean over upper decile of what is delivered where a loss or two leave no gap.
+const HARDLY_FALLS: f64 = 0.93;
 /// Losses come at the same window where the path is full: standard deviation over mean.
 const SAME_WINDOW: f64 = 0.15;
 /// Losses from which on their place says something.
@@ -469,10 +473,20 @@ impl Watch<'_> {
             few if few < FEW_EPISODES && self.fills_path() == Some(true) => {
                 inferred(Cause::PathFull, format!("what arrives does not go with the window; {losses}"))
             }
+            few if few < FEW_EPISODES && self.hardly_falls(queue_us) => {
+                inferred(Cause::PathFull, format!("losses cost it next to nothing; {losses}; {}", queue()))
+            }
             few if few < FEW_EPISODES => inferred(Cause::AfterLoss, format!("{losses}; {}", self.growth())),
             _ if self.windows_at_losses() <= SAME_WINDOW => self.of_same_window(is_full, &losses),
             _ => inferred(Cause::RandomLoss, format!("{losses}; {}", queue())),
         }
+    }
+
+    /// Something waits, and what is delivered stays near the best although the window falls: a short queue that is kept
+    /// busy (CoDel).
+    fn hardly_falls(&self, queue_us: f64) -> bool {
+        let least = f64::from(self.figures.least_rtt_us);
+        queue_us >= (SOME_QUEUE * least).max(SOME_QUEUE_US) && self.is_rate_steady(HARDLY_FALLS)
     }
 
     /// Losses at the same window are of a queue that is full: a short one leaves the path idle behind each.

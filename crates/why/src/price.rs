@@ -103,13 +103,7 @@ mod tests {
 
     /// 10 Mbit/s over 20 ms, where 40 were seen for a while.
     fn figures() -> Figures {
-        Figures {
-            rate_bps: 1e7,
-            best_bps: 4e7,
-            least_rtt_us: 20_000,
-            mss_bytes: 1448,
-            ..Figures::default()
-        }
+        Figures { rate_bps: 1e7, best_bps: 4e7, least_rtt_us: 20_000, mss_bytes: 1448, ..Figures::default() }
     }
 
     fn assumed(rate: Option<&str>) -> Assumed {

@@ -15,7 +15,9 @@ pub enum Error {
     #[error("read the looks: {0}")]
     Io(#[from] io::Error),
     /// A line is not a record.
-    #[error("line {line} is no record of looks ({source}): such files are written by 'longfat why --record FILE'")]
+    #[error(
+        "line {line} is no record of looks ({source}): such files are written by 'longfat why --record FILE'"
+    )]
     Line {
         /// From 1.
         line: usize,

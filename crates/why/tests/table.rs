@@ -26,6 +26,9 @@ struct Note {
     seed: u64,
     expected: Vec<String>,
     besides: Vec<String>,
+    /// Two causes at once: both have to be named.
+    #[serde(default)]
+    both: bool,
 }
 
 /// Causes that accuse nobody.
@@ -39,9 +42,13 @@ const FAULTLESS: [Cause; 7] = [
     Cause::PathChanged,
 ];
 
+/// Each of two causes at once has to have such a share of the time.
+const BOTH_SHARE: f64 = 0.05;
+
 struct Run {
     note: Note,
     named: Option<Cause>,
+    name: String,
     is_right: bool,
     verdict: Option<Verdict>,
 }
@@ -59,17 +66,23 @@ impl Run {
             Some(cause) => note.expected.iter().any(|name| name == cause.name()),
             None => false,
         };
-        Run { note, named, is_right, verdict }
-    }
-
-    fn name(&self) -> &'static str {
-        self.named.map_or("nothing", Cause::name)
+        let name = named.map_or("nothing", Cause::name).to_owned();
+        if !note.both {
+            return Run { note, named, name, is_right, verdict };
+        }
+        let shares = verdict.iter().flat_map(|verdict| &verdict.causes).take(2);
+        let mut both: Vec<_> =
+            shares.filter(|share| share.share >= BOTH_SHARE).map(|share| share.cause.name()).collect();
+        both.sort_unstable();
+        let mut expected: Vec<&str> = note.expected.iter().map(String::as_str).collect();
+        expected.sort_unstable();
+        Run { is_right: both == expected, name: both.join("+"), note, named, verdict }
     }
 
     fn told(&self) -> String {
         let Note { case, path, seed, .. } = &self.note;
-        let mut text = format!("{case} {path:?} seed {seed}: {}\n", self.name());
-        for verdict in &self.verdict {
+        let mut text = format!("{case} {path:?} seed {seed}: {}\n", self.name);
+        if let Some(verdict) = &self.verdict {
             for share in verdict.causes.iter().take(4) {
                 let _ = writeln!(text, "    {:.2} {}: {}", share.share, share.cause.name(), share.evidence);
             }
@@ -97,7 +110,7 @@ fn table(runs: &[Run]) -> String {
     let mut text = format!("{:<24} {:>4} {:>5}  first cause named\n", "injected", "runs", "right");
     for (case, runs) in &cases {
         let mut named: BTreeMap<&str, usize> = BTreeMap::new();
-        runs.iter().for_each(|run| *named.entry(run.name()).or_default() += 1);
+        runs.iter().for_each(|run| *named.entry(&run.name).or_default() += 1);
         let named: Vec<_> = named.iter().map(|(name, count)| format!("{count} {name}")).collect();
         let right = runs.iter().filter(|run| run.is_right).count();
         let _ = writeln!(text, "{case:<24} {:>4} {right:>5}  {}", runs.len(), named.join(", "));
@@ -107,12 +120,14 @@ fn table(runs: &[Run]) -> String {
         let right = meant.iter().filter(|run| run.is_right).count();
         (right, meant.len())
     };
-    let (right, injected) = part(&|run| !run.note.expected.is_empty());
+    let (right, injected) = part(&|run| !run.note.expected.is_empty() && !run.note.both);
+    let (named, pairs) = part(&|run| run.note.both);
     let (unharmed, healthy) = part(&|run| run.note.expected.is_empty());
     let share = 100.0 * right as f64 / injected.max(1) as f64;
     let is_unknown = |run: &&Run| !run.note.expected.is_empty() && run.named == Some(Cause::Unknown);
     let unknown = runs.iter().filter(is_unknown).count();
     let _ = writeln!(text, "right cause first: {right} of {injected} ({share:.1} %); unknown: {unknown}");
+    let _ = writeln!(text, "of two causes at once both named: {named} of {pairs}");
     let _ = writeln!(text, "healthy ones accused: {} of {healthy}", healthy - unharmed);
     text
 }

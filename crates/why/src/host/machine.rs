@@ -4,7 +4,8 @@ use super::{Advice, Asked, Ground, JUMBO_BYTES};
 use crate::words::{duration, rate};
 
 pub(super) fn advice(asked: &Asked) -> Vec<Advice> {
-    let mut found: Vec<Advice> = interfaces(asked).iter().flat_map(|name| of_interface(asked, name)).collect();
+    let mut found: Vec<Advice> =
+        interfaces(asked).iter().flat_map(|name| of_interface(asked, name)).collect();
     found.extend([conntrack(asked), clock(asked)].into_iter().flatten());
     found
 }
@@ -16,7 +17,8 @@ fn interfaces<'a>(asked: &'a Asked) -> Vec<&'a str> {
 }
 
 fn of_interface(asked: &Asked, name: &str) -> Vec<Advice> {
-    let mut found = vec![mtu(asked, name), qdisc(asked, name), queue_length(asked, name), steering(asked, name)];
+    let mut found =
+        vec![mtu(asked, name), qdisc(asked, name), queue_length(asked, name), steering(asked, name)];
     found.push(ring(asked, name, "rx"));
     found.push(ring(asked, name, "tx"));
     found.extend(OFFLOADS.iter().map(|offload| self::offload(asked, name, offload)));
@@ -131,10 +133,12 @@ fn conntrack(asked: &Asked) -> Option<Advice> {
     let key = "net.netfilter.nf_conntrack_max";
     let most = asked.number(key)? as f64;
     let entries = asked.counts.get("conntrack entries").copied()?;
-    let costs = format!("{entries:.0} of {most:.0} entries are taken: new connections are dropped when it is full");
+    let costs =
+        format!("{entries:.0} of {most:.0} entries are taken: new connections are dropped when it is full");
     let ground = Ground::Measured("nf_conntrack_count".to_owned());
     let better = format!("{:.0}", most * 4.0);
-    (entries > NEARLY_FULL * most).then(|| super::of_sysctl(key, asked.sysctl(key).unwrap_or_default(), costs, &better, ground))
+    (entries > NEARLY_FULL * most)
+        .then(|| super::of_sysctl(key, asked.sysctl(key).unwrap_or_default(), costs, &better, ground))
 }
 
 /// A clock that takes longer to read is not read in user space.
@@ -146,7 +150,14 @@ fn clock(asked: &Asked) -> Option<Advice> {
     let value = asked.settings.get("clocksource")?;
     let read_ns = asked.counts.get("clock read ns").copied().filter(|ns| *ns > SLOW_CLOCK_NS)?;
     let part = READS_FOR_A_PACKET * read_ns * packets_per_s(asked) / 1e9;
-    let costs = format!("reading it takes {read_ns:.0} ns: {:.0} % of a processor on this path", 100.0 * part);
+    let costs =
+        format!("reading it takes {read_ns:.0} ns: {:.0} % of a processor on this path", 100.0 * part);
     let mend = "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource".to_owned();
-    Some(of("clocksource".to_owned(), value, costs, mend, Ground::Measured(format!("{read_ns:.0} ns a read"))))
+    Some(of(
+        "clocksource".to_owned(),
+        value,
+        costs,
+        mend,
+        Ground::Measured(format!("{read_ns:.0} ns a read")),
+    ))
 }

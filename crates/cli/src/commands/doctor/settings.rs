@@ -61,7 +61,8 @@ fn list(program: &str, args: &[&str]) -> Vec<Value> {
 /// Interfaces that are up, but the loopback one.
 fn links() -> Vec<Value> {
     let mut links = list("ip", &["-j", "link"]);
-    let is_up = |link: &Value| link["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
+    let is_up =
+        |link: &Value| link["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
     links.retain(|link| link["link_type"] != "loopback" && link["ifname"].is_string() && is_up(link));
     links
 }
@@ -153,7 +154,8 @@ pub fn counts() -> Counts {
     let mut found = Counts::new();
     found.insert("processors".to_owned(), facts::cpu_count().into());
     found.insert("clock read ns".to_owned(), clock_read_ns());
-    if let Some(entries) = sysctl::read("net.netfilter.nf_conntrack_count").ok().and_then(|text| text.parse().ok())
+    if let Some(entries) =
+        sysctl::read("net.netfilter.nf_conntrack_count").ok().and_then(|text| text.parse().ok())
     {
         found.insert("conntrack entries".to_owned(), entries);
     }
@@ -206,7 +208,9 @@ fn set_qdisc(name: &str, value: &str) -> anyhow::Result<()> {
     match value {
         "noqueue" => run("tc", &["qdisc", "del", "dev", name, "root"]),
         held if held.contains("rate=") => {
-            bail!("the queueing discipline of '{name}' was '{held}': make it again by tc, with its burst and limit")
+            bail!(
+                "the queueing discipline of '{name}' was '{held}': make it again by tc, with its burst and limit"
+            )
         }
         kind => run("tc", &["qdisc", "replace", "dev", name, "root", kind]),
     }

@@ -63,12 +63,17 @@ fn living() -> anyhow::Result<Judged> {
     for one in Look::default().take()?.iter().filter(|one| one.state != State::LISTEN && far(&one.remote)) {
         let Some(info) = &one.info else { continue };
         let Some(rtt_us) = info.least_rtt_us() else { continue };
-        let (rate, rtt) = (Rate(info.delivery_rate_bytes_per_s.saturating_mul(8)), Nanos(u64::from(rtt_us) * 1000));
+        let (rate, rtt) =
+            (Rate(info.delivery_rate_bytes_per_s.saturating_mul(8)), Nanos(u64::from(rtt_us) * 1000));
         let pipe = rate.0 as f64 * rtt.0 as f64;
         // A path of less than two packets has nothing to be tuned for.
         let Ok(plan) = host::path(rate, rtt) else { continue };
         if most.as_ref().is_none_or(|(largest, _)| pipe > *largest) {
-            let bound = if info.is_app_limited() { ", which its program limited: the path may carry more" } else { "" };
+            let bound = if info.is_app_limited() {
+                ", which its program limited: the path may carry more"
+            } else {
+                ""
+            };
             most = Some((pipe, Judged { plan, from: format!("of the connection to {}{bound}", one.remote) }));
         }
     }
@@ -139,8 +144,9 @@ pub fn save(path: &Path) -> Outcome {
 fn kept(path: &Path) -> anyhow::Result<Settings> {
     let shown = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("read '{shown}'"))?;
-    let kept: Saved = serde_json::from_str(&text)
-        .with_context(|| format!("'{shown}' holds no settings: 'longfat doctor --save {shown}' writes such a file"))?;
+    let kept: Saved = serde_json::from_str(&text).with_context(|| {
+        format!("'{shown}' holds no settings: 'longfat doctor --save {shown}' writes such a file")
+    })?;
     if kept.schema_version != SCHEMA_VERSION {
         bail!("'{shown}' is of version {}; this longfat reads version {SCHEMA_VERSION}", kept.schema_version);
     }
@@ -207,14 +213,16 @@ mod tests {
 
     #[test]
     fn changes_are_what_differs_what_came_and_what_went() {
-        let found = changes(&of(&[("a", "1"), ("b", "2"), ("c", "3")]), &of(&[("a", "1"), ("b", "5"), ("d", "4")]));
+        let found =
+            changes(&of(&[("a", "1"), ("b", "2"), ("c", "3")]), &of(&[("a", "1"), ("b", "5"), ("d", "4")]));
         let keys: Vec<_> = found.iter().map(|(key, ..)| key.as_str()).collect();
         assert_eq!(keys, ["b", "c", "d"]);
     }
 
     #[test]
     fn lines_of_advice_fit_a_terminal_but_for_the_command() {
-        let settings = of(&[("sysctl net.ipv4.tcp_rmem", "4096 131072 6291456"), ("sysctl net.ipv4.tcp_sack", "0")]);
+        let settings =
+            of(&[("sysctl net.ipv4.tcp_rmem", "4096 131072 6291456"), ("sysctl net.ipv4.tcp_sack", "0")]);
         let path = host::path("10Gbit".parse().unwrap(), "90ms".parse().unwrap()).unwrap();
         for advice in host::advice(&path, &settings, &Default::default()) {
             let text = text(&advice);

@@ -14,8 +14,8 @@ use anyhow::{Context as _, bail};
 use longfat_kernel::tcb::{Connection, Filter, Scope, State};
 use longfat_schema::units::{Nanos, Rate};
 use longfat_why::Assumed;
-use std::{collections::HashMap, ffi::OsString, net::SocketAddr, path::PathBuf};
 pub use show::wrapped;
+use std::{collections::HashMap, ffi::OsString, net::SocketAddr, path::PathBuf};
 use watch::{Chosen, Watch};
 
 /// Why a connection is slow: every second of it has a cause; what that costs, and what mends it.
@@ -192,8 +192,15 @@ impl Args {
         if count == 0 {
             return Ok(None);
         }
-        if count < self.words.len() || self.pid.is_some() || self.watch || self.fix || !self.program.is_empty() {
-            bail!("looks that were kept stand alone: leave out filters, --pid, --watch, --fix and '-- PROGRAM'");
+        if count < self.words.len()
+            || self.pid.is_some()
+            || self.watch
+            || self.fix
+            || !self.program.is_empty()
+        {
+            bail!(
+                "looks that were kept stand alone: leave out filters, --pid, --watch, --fix and '-- PROGRAM'"
+            );
         }
         Ok(Some(self.words.iter().map(PathBuf::from).collect()))
     }

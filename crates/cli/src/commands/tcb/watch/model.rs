@@ -10,7 +10,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 const HISTORY: usize = 1200;
 
 /// Fields of the table, in order.
-const COLUMNS: &str = "dst,process,state,cc,cwnd,ssthresh,rtt,minrtt,flight,retrans,delivery,avail,limit,cause";
+const COLUMNS: &str =
+    "dst,process,state,cc,cwnd,ssthresh,rtt,minrtt,flight,retrans,delivery,avail,limit,cause";
 
 /// One look at one connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
