@@ -119,7 +119,7 @@ fn root_qdisc(name: &str) -> Option<String> {
 fn of_processors(link: &Value, name: &str, found: &mut Settings) {
     let root = Path::new("/sys/class/net").join(name);
     let index = fs::read_to_string(root.join("ifindex")).unwrap_or_default();
-    let is_this = index.trim() == link["ifindex"].to_string();
+    let is_this = index.trim().parse().is_ok_and(|index: u64| link["ifindex"] == index);
     let address = fs::read_to_string(root.join("address")).unwrap_or_default();
     if !is_this || link["address"] != address.trim() {
         return;

@@ -40,10 +40,10 @@ pub fn run(files: &[PathBuf], args: &Args) -> Outcome {
         let judged = records.into_iter().map(|one| (judge(&one.to_looks(), &args.assumed()), one.who));
         found.extend(judged.filter_map(|(verdict, who)| Some((who, verdict?))));
     }
-    Ok(output::write_out(&if args.json { document(&found)? } else { text(found) })?)
+    Ok(output::write_out(&if args.json { document(&found)? } else { text(&found) })?)
 }
 
-fn text(found: Vec<(String, Verdict)>) -> String {
+fn text(found: &[(String, Verdict)]) -> String {
     if found.is_empty() {
         return "No connection was looked at twice.\n".to_owned();
     }

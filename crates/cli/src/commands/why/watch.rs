@@ -74,9 +74,11 @@ const NEW_EVERY: Duration = Duration::from_secs(1);
 const NEW_OF_PROGRAM_EVERY: Duration = Duration::from_millis(200);
 /// Up to so many connections are asked for one by one: to ask for all makes the kernel go through its whole table.
 const ONE_BY_ONE: usize = 200;
-/// Time between two looks, unless looking takes more than a hundredth of a processor then.
+/// Time between two looks, unless looking takes more than this part of a processor then.
 const EVERY: Duration = Duration::from_millis(100);
-const LOOKING_ONE_IN: u32 = 100;
+const LOOKING_ONE_IN: u32 = 150;
+/// The same for the search for new ones: both together stay below a hundredth.
+const SEARCHING_ONE_IN: u32 = 400;
 /// How soon a signal is answered.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -152,7 +154,7 @@ impl Watch {
     pub fn look(&mut self) -> anyhow::Result<Duration> {
         if self.last_new.is_none_or(|last| last.elapsed() >= self.new_every) {
             let took = timed(|| self.look_for_new())?;
-            self.new_every = NEW_EVERY.max(took * LOOKING_ONE_IN);
+            self.new_every = NEW_EVERY.max(took * SEARCHING_ONE_IN);
             self.last_new = Some(Instant::now());
         }
         let is_few = self.watched.len() <= ONE_BY_ONE;
