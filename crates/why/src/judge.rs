@@ -105,7 +105,7 @@ pub fn judge(looks: &[Look], assumed: &Assumed) -> Option<Verdict> {
 pub fn at_once(look: &Look) -> Cause {
     let info = &look.info;
     let talk = if info.received_bytes > 0 && info.acked_bytes > 0 { Talk::Both } else { Talk::Sends };
-    match divide::at(look, if info.sent_bytes == 0 { Talk::Receives } else { talk }) {
+    match divide::at(look, if info.sent_bytes == 0 && info.received_bytes > 0 { Talk::Receives } else { talk }) {
         Hold::Program => Cause::ProgramIdle,
         Hold::Answer => Cause::AnswerAwaited,
         Hold::Receiving => Cause::OtherEndSends,
