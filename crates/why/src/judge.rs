@@ -104,8 +104,12 @@ pub fn judge(looks: &[Look], assumed: &Assumed) -> Option<Verdict> {
 /// Why a connection does not send faster, as far as one look can tell.
 pub fn at_once(look: &Look) -> Cause {
     let info = &look.info;
-    let talk = if info.received_bytes > 0 && info.acked_bytes > 0 { Talk::Both } else { Talk::Sends };
-    match divide::at(look, if info.sent_bytes == 0 && info.received_bytes > 0 { Talk::Receives } else { talk }) {
+    let talk = match (info.sent_bytes > 0, info.received_bytes > 0) {
+        (true, true) => Talk::Both,
+        (false, true) => Talk::Receives,
+        _ => Talk::Sends,
+    };
+    match divide::at(look, talk) {
         Hold::Program => Cause::ProgramIdle,
         Hold::Answer => Cause::AnswerAwaited,
         Hold::Receiving => Cause::OtherEndSends,
