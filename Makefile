@@ -92,6 +92,7 @@ bench-avail: build ## available bandwidth: ImTCP beside BBR's estimate and iperf
 
 bench-why: build ## causes injected over emulated paths, and which cause longfat why names first: the confusion table
 	bench/why/causes.py --seeds 3
+	bench/why/cost.py
 
 bench-tcb: build ## listing 10,000 connections beside ss; what tracing every ACK costs
 	bench/tcb/list.py

@@ -4,6 +4,7 @@
     bench/why/causes.py                              every cause on the paths the thresholds were found with
     bench/why/causes.py --paths aside --seeds 3      on the paths that were kept aside
     bench/why/causes.py --only random_loss policer   some of them
+    bench/why/causes.py --record FILE                keep the looks, for crates/why/tests/table.rs
 
 Every run has network namespaces of its own: sender, path (longfat link drive), receiver. Appends one line per run to
 results/DATE/causes.jsonl and prints the table. Needs root, iproute2, ethtool, nftables.
@@ -30,21 +31,32 @@ TRAFFIC = HERE / "traffic.py"
 PORT = 5001
 SENDER, RECEIVER = "10.77.1.1", "10.77.1.2"
 
-# Rate in Mbit/s, one-way delay in ms. The thresholds of crates/why were found with the first table alone.
+# Rate in Mbit/s, one-way delay in ms, share of the path that a neighbour's bursts take. The thresholds of crates/why
+# were found with the first table alone.
 PATHS = {
-    "tuning": [(20, 10), (50, 20), (100, 15), (30, 60)],
-    "aside": [(35, 35), (80, 8)],
+    "tuning": [(20, 10, 0), (50, 20, 0), (100, 15, 0), (30, 60, 0.1)],
+    "aside": [(60, 2.5, 0), (25, 75, 0.15)],
 }
 
 
+def long_delay(delay):
+    """A delay of which slow start takes a while."""
+    return min(4 * delay, max(delay, 80))
+
+
 def pipe_bytes(path):
-    rate, delay = path
+    rate, delay = path[:2]
     return int(rate * 1e6 / 8 * 2 * delay / 1e3)
+
+
+def left_early_delay(delay):
+    """A delay at which a window of eight segments stays below the pipe for seconds."""
+    return max(long_delay(delay), 60)
 
 
 def link(path, **more):
     """A link with a queue of one pipe, or of what `queue` says, in pipes."""
-    rate, delay = path
+    rate, delay = path[:2]
     queue = max(int(more.pop("queue", 1.0) * pipe_bytes(path)), 15_000)
     lines = [f'rate = "{rate}Mbit"', f'delay = "{delay}ms"']
     lines.append(more.pop("queue_table", None) or f'queue = {{ limit = "{queue}B" }}')
@@ -57,7 +69,7 @@ def case(expected, traffic=None, seconds=5, warm=2.0, **more):
 
 def causes(path, rng):
     """Name -> how it is injected on this path, and which first causes are right."""
-    rate, delay = path
+    rate, delay = path[:2]
     bytes_per_s, pipe, rtt = rate * 1e6 / 8, pipe_bytes(path), 2 * delay / 1e3
     part = rng.uniform(0.15, 0.4)
     size = rng.choice([200, 500, 900])
@@ -74,13 +86,13 @@ def causes(path, rng):
         "receive_window": case(["receive_window"], {"rcvbuf": max(int(pipe * part), 4096)}, link=roomy),
         "window_scaling": case(["window_scaling"], {}, link=link((max(rate, 60), max(delay, 20))), receiver=["sysctl -qw net.ipv4.tcp_window_scaling=0"]),
         # Writes go into segments of up to half a MiB whatever the buffer, unless those are bounded.
-        "send_buffer": case(["send_buffer"], {"sndbuf": rng.choice([32768, 49152, 65536])}, link=link((100, max(4 * delay, 60)), queue=2.0),
+        "send_buffer": case(["send_buffer"], {"sndbuf": rng.choice([32768, 49152, 65536])}, link=link((100, max(long_delay(delay), 60)), queue=2.0),
                             sender=["ip link set dev eth0 gso_max_size 8192"]),
-        "slow_start": case(["slow_start"], {"bytes": int(max(pipe, 60_000) * 0.8)}, link=link((rate, delay * 4), queue=2.0), program=True),
-        "slow_start_left_early": case(["slow_start_left_early"], {"cc": "reno"}, link=link((max(rate, 50), delay * 4), queue=2.0), tuned=["cwnd=8", "ssthresh=8"], warm=0.6 + 5 * 4 * rtt),
+        "slow_start": case(["slow_start"], {"bytes": int(max(pipe, 60_000) * 0.8)}, link=link((rate, long_delay(delay)), queue=2.0), program=True),
+        "slow_start_left_early": case(["slow_start_left_early"], {"cc": "reno"}, link=link((max(rate, 50), left_early_delay(delay)), queue=2.0), tuned=["cwnd=8", "ssthresh=8"], warm=20 * left_early_delay(delay) / 1e3),
         "cwnd_clamp": case(["cwnd_clamp"], {}, link=roomy, tuned=[f"clamp={max(int(pipe / 1448 * part), 4)}", f"cwnd={max(int(pipe / 1448 * part), 4)}"]),
-        "after_loss": case(["after_loss"], {"cc": "reno"}, link=link((max(rate, 50), max(delay * 4, 80)), queue=0.5) + after_loss(path), warm=6.0),
-        "restart_after_idle": case(["restart_after_idle"], {"burst_bytes": 3_000_000, "pause_s": 9 * rtt + 1.5}, link=link((max(rate, 50), delay * 4), queue=2.0), warm=6.0, seconds=8, besides=["program_idle"]),
+        "after_loss": case(["after_loss"], {"cc": "reno"}, link=link((max(rate, 50), 80), queue=0.5) + after_loss(path), warm=6.0),
+        "restart_after_idle": case(["restart_after_idle"], {"burst_bytes": 3_000_000, "pause_s": 9 * rtt + 1.5}, link=link((max(rate, 50), long_delay(delay)), queue=2.0), warm=6.0, seconds=8, besides=["program_idle"]),
         "pacing": case(["pacing"], {"pacing_bytes_per_s": int(bytes_per_s * part)}, link=roomy),
         "standing_queue": case(["standing_queue"], {}, link=link(path, queue=2.0), warm=6.0, seconds=6),
         "path_full": case(["path_full"], {}, link=link(path, queue_table=codel(rtt)), warm=6.0, seconds=8),
@@ -94,9 +106,22 @@ def causes(path, rng):
     }
 
 
+def pairs(path, rng):
+    """Two causes at once, each for a part of the time: both have to be named."""
+    rate, delay = path[:2]
+    bytes_per_s, pipe, rtt = rate * 1e6 / 8, pipe_bytes(path), 2 * delay / 1e3
+    part, roomy = rng.uniform(0.15, 0.4), link(path, queue=2.0)
+    burst_s = max(0.4, 8 * rtt)
+    held = {"burst_bytes": int(bytes_per_s * part * burst_s), "pause_s": burst_s}
+    return {
+        "both_idle_and_window": case(["program_idle", "receive_window"], {**held, "rcvbuf": max(int(pipe * part), 4096)}, link=roomy, both=True, seconds=8),
+        "both_idle_and_pacing": case(["program_idle", "pacing"], {**held, "pacing_bytes_per_s": int(bytes_per_s * part)}, link=roomy, both=True, seconds=8),
+    }
+
+
 def healthy(path, rng):
     """Connections that nothing but their program or their path holds."""
-    rate, delay = path
+    rate, delay = path[:2]
     bytes_per_s = rate * 1e6 / 8
     part = rng.uniform(0.05, 0.5)
     roomy = link(path, queue=2.0)
@@ -185,9 +210,18 @@ class Bed:
             raise SystemExit(f"{words}: {line}")
 
 
+def neighbour(bed, path):
+    """A connection beside that sends in bursts."""
+    rate, _, share = path
+    port = str(PORT + 1)
+    behaviour = json.dumps({"burst_bytes": int(rate * 1e6 / 8 * share / 10), "pause_s": 0.1})
+    bed.start_and_wait("r", [sys.executable, str(TRAFFIC), "serve", port, behaviour], "ready")
+    bed.start("s", [sys.executable, str(TRAFFIC), "send", RECEIVER, port, behaviour], stderr=subprocess.DEVNULL)
+
+
 def look(bed, case, seconds):
     send = [sys.executable, str(TRAFFIC), "send", RECEIVER, str(PORT), json.dumps(case["traffic"])]
-    why = [bed.program, "why", "--json", "--rate", f'{case["rate"]}Mbit']
+    why = [bed.program, "why", "--json", "--rate", f'{case["rate"]}Mbit', "--record", case["looks"]]
     if case.get("program"):
         command = [*why, "--", *send]
     else:
@@ -218,11 +252,18 @@ def one(name, case, path, seed, program):
         bed.start_and_wait("w", [program, "link", "drive", "--plan", str(plan), "--a", "left", "--b", "right"], "ready")
         plan.unlink()
         bed.start_and_wait("r", [sys.executable, str(TRAFFIC), "serve", str(PORT), json.dumps(case["traffic"])], "ready")
-        found = look(bed, {**case, "rate": path[0]}, case["seconds"])
+        if path[2]:
+            neighbour(bed, path)
+        looks = pathlib.Path(f"/tmp/lfwhy-{tag}.looks")
+        try:
+            found = look(bed, {**case, "rate": path[0], "looks": str(looks)}, case["seconds"])
+            recorded = [json.loads(line) for line in looks.read_text().splitlines()] if looks.exists() else []
+        finally:
+            looks.unlink(missing_ok=True)
     first = found[0] if found else None
     shares = [(share["cause"], round(share["share"], 3)) for share in first["causes"]] if first else []
-    return {
-        "case": name, "path": path, "seed": seed, "expected": case["expected"], "besides": case.get("besides", []),
+    return recorded, {
+        "case": name, "path": path, "seed": seed, "expected": case["expected"], "both": case.get("both", False), "besides": case.get("besides", []),
         "shares": shares, "sentence": first and first["sentence"], "figures": first and first["figures"],
         "evidence": {share["cause"]: share["evidence"] for share in first["causes"]} if first else {},
     }
@@ -231,10 +272,22 @@ def one(name, case, path, seed, program):
 FAULTLESS = {"program_idle", "path_full", "standing_queue", "slow_start", "unknown", "other_end_sends", "path_changed"}
 
 
+# Each of two causes at once has to have such a share of the time.
+BOTH_SHARE = 0.05
+
+
+def both_named(run):
+    """The two causes with the largest shares, and whether they are the two that were injected."""
+    named = sorted(cause for cause, share in run["shares"][:2] if share >= BOTH_SHARE)
+    return "+".join(named) or "nothing", named == sorted(run["expected"])
+
+
 def verdict(run):
     """The first cause that is not one the injection brings along; and whether it is right."""
     shares = [cause for cause, share in run["shares"] if cause not in run["besides"]]
     first = shares[0] if shares else "nothing"
+    if run["both"]:
+        return both_named(run)
     if not run["expected"]:
         return first, first in FAULTLESS
     return first, first in run["expected"]
@@ -250,15 +303,38 @@ def table(runs):
         right = sum(count for (is_right, _), count in found.items() if is_right)
         named = ", ".join(f"{count} {cause}" for (_, cause), count in found.most_common())
         lines.append(f"{name:<24} {sum(found.values()):>4} {right:>5}  {named}")
-    injected = [run for run in runs if run["expected"]]
+    injected = [run for run in runs if run["expected"] and not run["both"]]
+    both = [run for run in runs if run["both"]]
     harmless = [run for run in runs if not run["expected"]]
     if injected:
         right = sum(verdict(run)[1] for run in injected)
         lines.append(f"right cause first: {right} of {len(injected)} ({100 * right / len(injected):.0f} %)")
+    if both:
+        lines.append(f"of two causes at once both named: {sum(verdict(run)[1] for run in both)} of {len(both)}")
     if harmless:
         accused = sum(not verdict(run)[1] for run in harmless)
         lines.append(f"healthy ones accused: {accused} of {len(harmless)} ({100 * accused / len(harmless):.1f} %)")
     return "\n".join(lines)
+
+
+def keep(path, run, recorded):
+    """The looks of the connection that answers for the run, with what would be right: a line each."""
+    if not recorded:
+        return
+    who = run["sentence"] and run["sentence"].split(" gets ")[0].split(" receives ")[0].rstrip(".")
+    looks = next((one for one in recorded if one["who"] == who), recorded[0])
+    note = {key: run[key] for key in ["case", "path", "seed", "expected", "besides", "both"]}
+    with open(path, "a") as file:
+        file.write(json.dumps({**looks, "note": json.dumps(note)}, separators=(",", ":")) + "\n")
+
+
+def recorded_before(path):
+    """Case, path and seed of the runs in a file of looks: they are not repeated."""
+    if not path or not os.path.exists(path):
+        return []
+    with open(path) as file:
+        notes = [json.loads(json.loads(line)["note"]) for line in file]
+    return [(note["case"], note["path"], note["seed"]) for note in notes]
 
 
 def main():
@@ -270,6 +346,7 @@ def main():
     parser.add_argument("--path", type=int, default=None, help="only the path of this number")
     parser.add_argument("--limit", type=float, default=None, help="begin no more runs after so many seconds")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once; each takes up to half of a processor")
+    parser.add_argument("--record", default=None, help="append every run's looks, with what would be right, to this file")
     parser.add_argument("--note", default="", help="kept with every result")
     parser.add_argument("--program", default=str(ROOT / "target/release/longfat"))
     args = parser.parse_args()
@@ -281,16 +358,20 @@ def main():
     for number, path in enumerate(PATHS[args.paths]):
         for seed in range(args.first_seed, args.first_seed + args.seeds):
             rng = random.Random(f"{path} {seed}")
-            cases = {**causes(path, rng), **healthy(path, rng)}
+            cases = {**causes(path, rng), **healthy(path, rng), **pairs(path, rng)}
             work += [(name, found, path, seed) for name, found in cases.items()
                      if (not args.only or any(name.startswith(wanted) for wanted in args.only)) and args.path in (None, number)]
     random.Random(args.first_seed).shuffle(work)
+    done = recorded_before(args.record)
+    work = [item for item in work if (item[0], list(item[2]), item[3]) not in done]
     def carry_out(item):
         name, found, path, seed = item
         if args.limit and time.monotonic() - start > args.limit:
             return
-        run = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "paths": args.paths, "note": args.note,
-               **one(name, found, path, seed, args.program)}
+        recorded, run = one(name, found, path, seed, args.program)
+        run = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "paths": args.paths, "note": args.note, **run}
+        if args.record:
+            keep(args.record, run, recorded)
         runs.append(run)
         with open(folder / "causes.jsonl", "a") as file:
             file.write(json.dumps(run) + "\n")

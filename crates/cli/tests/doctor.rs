@@ -89,3 +89,106 @@ fn an_unknown_feature_is_refused_with_those_there_are() {
     let said = text(&output.stderr);
     assert!(said.contains("'teleport' is no feature") && said.contains("cc-load"), "{said}");
 }
+
+/// A namespace of its own, so that its sysctls are nobody else's; `nsenter` leaves the processes' rights as they are.
+fn in_own_network(tag: &str, work: impl FnOnce(&longfat_host::Namespace) + Send) {
+    let lease =
+        longfat_host::Lease::take(&format!("dr{}-{tag}", std::process::id())).expect("root is needed");
+    work(&lease.namespace("a").unwrap());
+}
+
+fn inside(namespace: &longfat_host::Namespace, args: &[&str]) -> Output {
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_longfat"));
+    command.arg("doctor").args(args).output().unwrap()
+}
+
+fn set(namespace: &longfat_host::Namespace, key: &str, value: &str) {
+    namespace.run(|| longfat_host::sysctl::write(key, value)).unwrap().unwrap();
+}
+
+fn get(namespace: &longfat_host::Namespace, key: &str) -> String {
+    namespace
+        .run(|| longfat_host::sysctl::read(key))
+        .unwrap()
+        .unwrap()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+const RMEM: &str = "net.ipv4.tcp_rmem";
+const WMEM: &str = "net.ipv4.tcp_wmem";
+
+#[test]
+fn small_buffers_are_priced_for_a_long_fat_path_and_their_mend_mends() {
+    in_own_network("price", |host| {
+        set(host, RMEM, "4096 131072 12582912");
+        set(host, WMEM, "4096 16384 2147483647");
+        let output = inside(host, &["--rate", "10Gbit", "--rtt", "90ms", "--json"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let advice = found["advice"].as_array().unwrap();
+        let of = |key: &str| advice.iter().find(|one| one["setting"] == format!("sysctl {key}"));
+        let rmem = of(RMEM).expect("it is told");
+        assert!(rmem["costs"].as_str().unwrap().contains("559 Mbit/s of 9.65 Gbit/s"), "{rmem}");
+        assert!(of(WMEM).is_none(), "{found}");
+        let (key, value) = rmem["mend"].as_str().unwrap()[10..].split_once('=').unwrap();
+        set(host, key, value.trim_matches('\''));
+        let again = inside(host, &["--rate", "10Gbit", "--rtt", "90ms"]);
+        let lines = text(&again.stdout);
+        assert!(!lines.contains(&format!("sysctl {RMEM} =")), "{lines}");
+    });
+}
+
+#[test]
+fn on_a_short_slow_path_nothing_is_dear() {
+    in_own_network("short", |host| {
+        set(host, RMEM, "4096 131072 6291456");
+        set(host, WMEM, "4096 16384 4194304");
+        let output = inside(host, &["--rate", "10Mbit", "--rtt", "10ms"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    });
+}
+
+#[test]
+fn what_was_kept_is_told_apart_from_what_is_and_put_back() {
+    in_own_network("kept", |host| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("before.json");
+        let file = file.to_str().unwrap();
+        set(host, RMEM, "4096 131072 5000000");
+        assert!(inside(host, &["--save", file]).status.success());
+        assert_eq!(inside(host, &["--diff", file]).status.code(), Some(0));
+        set(host, RMEM, "4096 87380 1000000");
+        set(host, "net.ipv4.tcp_sack", "0");
+        let output = inside(host, &["--diff", file]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let lines = text(&output.stdout);
+        assert!(lines.contains("tcp_rmem: 4096 131072 5000000 -> 4096 87380 1000000"), "{lines}");
+        assert_eq!(lines.lines().count(), 2, "{lines}");
+        assert!(inside(host, &["--restore", file]).status.success());
+        assert_eq!(
+            (get(host, RMEM).as_str(), get(host, "net.ipv4.tcp_sack").as_str()),
+            ("4096 131072 5000000", "1")
+        );
+        assert_eq!(inside(host, &["--diff", file]).status.code(), Some(0));
+    });
+}
+
+#[test]
+fn without_a_path_and_a_connection_the_doctor_asks_for_one() {
+    in_own_network("none", |host| {
+        let output = inside(host, &["--tuning"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains("give --rate and --rtt"), "{output:?}");
+    });
+}
+
+#[test]
+fn a_file_of_something_else_is_refused_by_name_with_what_writes_one() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, b"{\"a\": 1}").unwrap();
+    let output = doctor(&["--restore", file.path().to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("longfat doctor --save"), "{output:?}");
+}

@@ -346,3 +346,77 @@ fn wrong_words_are_named_with_the_mend_and_exit_code_2() {
     let listed = Command::new(LONGFAT).args(["why", "--list"]).output().unwrap();
     assert!(text(&listed.stdout).contains("receive_window"));
 }
+
+#[test]
+fn what_was_looked_at_is_kept_and_judged_again_the_same() {
+    let bed = Bed::new("record");
+    let (near, far) = bed.connect(nothing, |near| socket::set_pacing_rate(near, Some(4_000_000)).unwrap());
+    bed.stream(near, far);
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("paced.looks");
+    let file = file.to_str().unwrap();
+    let found = bed.answer(&["dst 10.78.0.2", "--record", file]);
+    let again = json(&bed.why(&[file, "--json"]).output().unwrap());
+    assert_eq!(again["connections"][0]["causes"], found["causes"], "{again}");
+    assert_eq!(first(&again["connections"][0]), "pacing");
+    std::fs::write(file, "{}\n").unwrap();
+    let refused = bed.why(&[file]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("line 1 is no record"), "{}", text(&refused.stderr));
+}
+
+/// What Prometheus is answered at this address of the sender's.
+fn scraped(bed: &Bed, address: &str) -> String {
+    let asked = bed.sender.run(|| {
+        let mut asker = TcpStream::connect(address)?;
+        asker.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
+        let mut answer = String::new();
+        asker.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    });
+    asked.unwrap().unwrap_or_default()
+}
+
+#[test]
+fn a_watch_answers_prometheus_with_causes_by_peer_prefix_stretch_after_stretch() {
+    let bed = Bed::new("metrics");
+    for _ in 0..2 {
+        let (near, far) =
+            bed.connect(nothing, |near| socket::set_pacing_rate(near, Some(2_000_000)).unwrap());
+        bed.stream(near, far);
+    }
+    let args = ["dst 10.78.0.2", "--watch", "--for", "1s", "--metrics", "127.0.0.1:9471"];
+    let mut watch = bed.why(&args).spawn().unwrap();
+    let seconds = || {
+        let answer = scraped(&bed, "127.0.0.1:9471");
+        let of = "longfat_why_seconds_total{cause=\"pacing\",peer=\"10.78.0.0/24\"} ";
+        let line = answer.lines().find_map(|line| line.strip_prefix(of)?.parse::<f64>().ok());
+        line.filter(|_| {
+            answer.contains("longfat_why_connections{cause=\"pacing\",peer=\"10.78.0.0/24\"} 2\n")
+        })
+    };
+    // Both connections are followed beyond the first stretch.
+    eventually("time of both adds up", || seconds().is_some_and(|seconds| seconds > 5.0));
+    // SAFETY: the child has not been waited for, so its pid is its own.
+    assert_eq!(unsafe { libc::kill(watch.id() as i32, libc::SIGTERM) }, 0);
+    assert!(watch.wait().unwrap().success());
+}
+
+#[test]
+fn the_table_of_connections_has_a_column_of_causes_from_one_look_and_from_two() {
+    let bed = Bed::new("column");
+    let (near, far) = bed.connect(nothing, |near| socket::set_pacing_rate(near, Some(2_000_000)).unwrap());
+    bed.stream(near, far);
+    let cause = |more: &[&str]| {
+        let mut list = bed.sender.command(LONGFAT);
+        let found = list.args(["tcb", "list", "--json", "dst 10.78.0.2"]).args(more).output().unwrap();
+        json(&found)[0]["cause"].as_str().unwrap_or("none").to_owned()
+    };
+    eventually("two looks name the pacing", || cause(&["--over", "500ms"]) == "pacing");
+    eventually("so does one, as a rule", || cause(&[]) == "pacing");
+    let idle = Bed::new("column-idle");
+    let (_near, _far) = idle.connect(nothing, nothing);
+    let mut list = idle.sender.command(LONGFAT);
+    let found = json(&list.args(["tcb", "list", "--json", "dst 10.78.0.2"]).output().unwrap());
+    assert_eq!(found[0]["cause"], "program_idle", "{found}");
+}

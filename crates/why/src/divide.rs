@@ -257,7 +257,7 @@ fn divide_rest(spent: &mut Spent, rest: u64, ends: [Hold; 2]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -266,7 +266,8 @@ mod tests {
         Look { time_us, info, ..Look::default() }
     }
 
-    fn any_look() -> impl Strategy<Value = Look> {
+    /// Whatever a kernel may say.
+    pub(crate) fn any_look() -> impl Strategy<Value = Look> {
         let words = proptest::collection::vec(any::<u8>(), size_of::<TcpInfo>());
         (words, any::<u32>(), any::<[u32; 4]>()).prop_map(|(bytes, time_us, memory)| Look {
             time_us: time_us.into(),

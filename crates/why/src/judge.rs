@@ -101,6 +101,33 @@ pub fn judge(looks: &[Look], assumed: &Assumed) -> Option<Verdict> {
     Some(Verdict { elapsed_us: watch.elapsed_us, causes: found, figures: watch.figures })
 }
 
+/// Why a connection does not send faster, as far as one look can tell.
+pub fn at_once(look: &Look) -> Cause {
+    let info = &look.info;
+    let talk = match (info.sent_bytes > 0, info.received_bytes > 0) {
+        (true, true) => Talk::Both,
+        (false, true) => Talk::Receives,
+        _ => Talk::Sends,
+    };
+    match divide::at(look, talk) {
+        Hold::Program => Cause::ProgramIdle,
+        Hold::Answer => Cause::AnswerAwaited,
+        Hold::Receiving => Cause::OtherEndSends,
+        Hold::Nagle => Cause::Nagle,
+        Hold::Window if info.options & HAS_SCALE == 0 => Cause::WindowScaling,
+        Hold::Window => Cause::ReceiveWindow,
+        Hold::Buffer => Cause::SendBuffer,
+        Hold::SlowStart => Cause::SlowStart,
+        Hold::Timeout => Cause::Timeouts,
+        Hold::Pacing => Cause::Pacing,
+        Hold::Host => Cause::Host,
+        Hold::Syn if info.total_retrans_segments > 0 => Cause::LostSyns,
+        Hold::Syn => Cause::SlowStart,
+        // Which cause lies behind a congestion window takes a watch to tell.
+        Hold::Cwnd | Hold::Repair | Hold::Unknown => Cause::Unknown,
+    }
+}
+
 /// Several holds may have one cause.
 fn add(found: &mut Vec<Share>, watch: &Watch, why: &Why, time_us: u64) {
     let whole = watch.elapsed_us as f64;
@@ -320,7 +347,6 @@ impl<'a> Watch<'a> {
     /// The receiver's window stays the same where its buffer is small, and comes and goes where its program is slow.
     fn of_window(&self) -> Why {
         let info = &self.last().info;
-        const HAS_SCALE: u8 = 4;
         if info.options & HAS_SCALE == 0 {
             return kernel(
                 Cause::WindowScaling,
@@ -332,14 +358,33 @@ impl<'a> Watch<'a> {
         let evidence = format!("window {} to {}", size(least), size(most));
         let is_steady =
             u64::from(least) * 10 >= u64::from(most) * STEADY_TENTHS && least > info.snd_mss_bytes;
+        if is_steady && self.was_wider() {
+            let held = self.last().info.snd_cwnd_segments;
+            let what = format!("steady, but {held} segments were under way before: its buffer has filled");
+            return inferred(Cause::SlowReader, format!("{evidence}, {what}"));
+        }
         if is_steady {
             let what = "steady: its buffer is small, or its program reads slowly and evenly";
             return kernel(Cause::ReceiveWindow, format!("{evidence}, {what}"));
         }
         kernel(Cause::SlowReader, evidence)
     }
+
+    /// A congestion window grows only while it is used, to twice what is in flight at the most (RFC 7661, 9438): one that
+    /// is far larger than what the receiver's window lets pass is of a time when that was wider.
+    fn was_wider(&self) -> bool {
+        let info = &self.last().info;
+        let window = f64::from(self.figures.window_bytes) / f64::from(info.snd_mss_bytes.max(1));
+        f64::from(info.snd_cwnd_segments) > WIDER * window + FIRST_WINDOW
+    }
 }
 
+/// A congestion window that is this many times what the receiver offers, and the first one (RFC 6928) beyond.
+const WIDER: f64 = 2.2;
+const FIRST_WINDOW: f64 = 10.0;
+
+/// TCPI_OPT_WSCALE of the kernel.
+const HAS_SCALE: u8 = 4;
 /// A window that does not fall below these tenths of its largest stays the same.
 const STEADY_TENTHS: u64 = 7;
 
@@ -352,6 +397,10 @@ const STANDING: f64 = 0.25;
 const STANDING_US: f64 = 5_000.0;
 const QUEUED: f64 = 0.04;
 const QUEUED_US: f64 = 1_000.0;
+const SOME_QUEUE: f64 = 0.01;
+const SOME_QUEUE_US: f64 = 300.0;
+/// Mean over upper decile of what is delivered where a loss or two leave no gap.
+const HARDLY_FALLS: f64 = 0.93;
 /// Losses come at the same window where the path is full: standard deviation over mean.
 const SAME_WINDOW: f64 = 0.15;
 /// Losses from which on their place says something.
@@ -428,10 +477,20 @@ impl Watch<'_> {
             few if few < FEW_EPISODES && self.fills_path() == Some(true) => {
                 inferred(Cause::PathFull, format!("what arrives does not go with the window; {losses}"))
             }
+            few if few < FEW_EPISODES && self.hardly_falls(queue_us) => {
+                inferred(Cause::PathFull, format!("losses cost it next to nothing; {losses}; {}", queue()))
+            }
             few if few < FEW_EPISODES => inferred(Cause::AfterLoss, format!("{losses}; {}", self.growth())),
             _ if self.windows_at_losses() <= SAME_WINDOW => self.of_same_window(is_full, &losses),
             _ => inferred(Cause::RandomLoss, format!("{losses}; {}", queue())),
         }
+    }
+
+    /// Something waits, and what is delivered stays near the best although the window falls: a short queue that is kept
+    /// busy (CoDel).
+    fn hardly_falls(&self, queue_us: f64) -> bool {
+        let least = f64::from(self.figures.least_rtt_us);
+        queue_us >= (SOME_QUEUE * least).max(SOME_QUEUE_US) && self.is_rate_steady(HARDLY_FALLS)
     }
 
     /// Losses at the same window are of a queue that is full: a short one leaves the path idle behind each.

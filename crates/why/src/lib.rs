@@ -9,21 +9,25 @@
 //! - [`cause`]: the catalogue: every cause, what it means, how it is told apart.
 //! - [`divide`]: each span between two looks, divided without gap or overlap by the kernel's own clocks.
 //! - [`mod@judge`]: why the congestion window or the receiver's window is what it is: from the whole watch.
+//! - [`host`]: what a host's settings cost on a path.
 //! - [`price`]: the rate without a cause.
 //! - [`remedy`]: what mends it, as commands.
 //! - [`proof`]: whether a remedy was one.
+//! - [`record`]: looks kept in a file, to be judged again.
 
 pub mod capture;
 pub mod cause;
 pub mod divide;
+pub mod host;
 pub mod judge;
 pub mod price;
 pub mod proof;
+pub mod record;
 pub mod remedy;
 pub mod words;
 
 pub use cause::{Basis, CATALOGUE, Cause, Entry};
 pub use divide::{Hold, Look, Memory};
-pub use judge::{Assumed, Figures, Share, Verdict, judge};
+pub use judge::{Assumed, Figures, Share, Verdict, at_once, judge};
 pub use price::Price;
 pub use remedy::Remedy;

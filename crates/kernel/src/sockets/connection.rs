@@ -166,6 +166,8 @@ pub struct Connection {
     pub measurement: Option<Measurement>,
     /// What limits it, where two looks tell more than one; see [`super::limit`].
     pub limit: Option<super::limit::Limit>,
+    /// Why it does not send faster, by its name in the catalogue of 'longfat why'; filled by whoever judges it.
+    pub cause: Option<&'static str>,
 }
 
 impl Connection {
@@ -188,6 +190,7 @@ impl Connection {
             process: None,
             measurement: None,
             limit: None,
+            cause: None,
         }
     }
 }

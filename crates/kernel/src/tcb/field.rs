@@ -147,6 +147,8 @@ fields! {
     "rcvwnd" ["rcv_wnd"] "own_window_bytes" Bytes "window this end offers" |c| info(c, |i| i.rcv_wnd_bytes.into());
     "limit" ["limited"] "limit" Limit "what limits it now: idle, app, cwnd, rwnd, sndbuf, pacing"
         |c| limit_of(c).map_or(Value::Absent, |limit| text(limit.name()));
+    "cause" ["why"] "cause" Text "why it does not send faster, as 'longfat why' names it: from one look, or from two"
+        |c| c.cause.map_or(Value::Absent, text);
     "unsent" ["notsent"] "unsent_bytes" Bytes "written, never sent" |c| info(c, |i| i.notsent_bytes.into());
     "sendq" ["send_queue"] "send_queue_bytes" Bytes "written, not acknowledged" |c| Value::Number(c.send_queue_bytes.into());
     "recvq" ["receive_queue"] "receive_queue_bytes" Bytes "received, not read" |c| Value::Number(c.receive_queue_bytes.into());

@@ -2,33 +2,74 @@
 
 mod feature;
 mod need;
+mod settings;
+mod tuning;
 
 use crate::outcome::{Failure, Outcome};
 use feature::{Feature, Finding, features};
 use longfat_host::{facts, support::Missing};
-use std::collections::BTreeSet;
+use longfat_schema::units::{Nanos, Rate};
+use std::{collections::BTreeSet, path::PathBuf};
 
-/// What of longfat works on this host, and what to do about the rest.
+/// What of longfat works on this host and what to do about the rest; what the host's settings cost on a path.
 ///
 /// Kernel, rights, programs and Python are asked, feature by feature; nothing is changed. What needs root is asked as
 /// the user who runs this: 'sudo longfat doctor' says what root could do.
 ///
-/// Exit codes: 0 every feature asked for works; 3 one does not.
+/// With --rate and --rtt, or --tuning, the host's settings are judged instead: buffers, features of TCP, congestion
+/// control, interfaces, tables, clock; each with what it costs on that path, the command that mends it, and whether that
+/// was measured here or stands in a book.
+///
+/// Exit codes: 0 every feature asked for works, or no setting costs more than a tenth of the path; 1 a setting does, or
+/// (--diff) one is not as it was kept; 3 a feature does not work.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   sudo longfat doctor
   longfat doctor transfer simulate             these two alone: for a script, by the exit code
+  longfat doctor --rate 10Gbit --rtt 90ms      this host's settings, for a path it is to have
+  longfat doctor --tuning                      the same, for the longest path that a living connection has
+  longfat doctor --save before.json            keep all settings that are looked at
+  longfat doctor --diff before.json            what is otherwise now
+  sudo longfat doctor --restore before.json    put them back
   longfat doctor --json | jq -r '.features[] | select(.works | not) | .name'")]
 pub struct Args {
     /// Features by name [default: all].
     #[arg(value_name = "FEATURE")]
+    #[arg(conflicts_with_all = ["rate", "tuning", "save", "diff", "restore"])]
     features: Vec<String>,
+    /// Judge the host's settings for a path of this rate: its slowest link's.
+    #[arg(long, value_name = "RATE", requires = "rtt")]
+    rate: Option<Rate>,
+    /// The path's round-trip time without a queue.
+    #[arg(long, value_name = "TIME", requires = "rate")]
+    rtt: Option<Nanos>,
+    /// Judge them for the living connection with the largest pipe: its delivery rate times its least round trip.
+    #[arg(long, conflicts_with = "rate")]
+    tuning: bool,
+    /// Keep every setting that is looked at in a file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "tuning", "diff", "restore", "json"])]
+    save: Option<PathBuf>,
+    /// What is otherwise than it was kept; exit code 1 where something is.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "tuning", "restore"])]
+    diff: Option<PathBuf>,
+    /// Put back what is otherwise (root).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "tuning", "json"])]
+    restore: Option<PathBuf>,
     /// One JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args) -> Outcome {
+    match args {
+        Args { save: Some(file), .. } => return tuning::save(file),
+        Args { diff: Some(file), .. } => return tuning::diff(file, args.json),
+        Args { restore: Some(file), .. } => return tuning::restore(file),
+        _ => {}
+    }
+    if args.tuning || args.rate.is_some() {
+        return tuning::run(args.rate.zip(args.rtt), args.json);
+    }
     let findings = feature::look(chosen(features()?, &args.features)?);
     let host = host();
     if args.json {

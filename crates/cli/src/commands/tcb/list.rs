@@ -1,7 +1,7 @@
 //! `longfat tcb list`.
 
 use super::{Choice, show};
-use crate::{outcome::Outcome, output};
+use crate::{commands::why, outcome::Outcome, output};
 use longfat_host::support;
 use longfat_kernel::tcb::{Connection, Look, Scope, field::FIELDS, limit};
 use std::{
@@ -13,7 +13,8 @@ use std::{
 ///
 /// Connections being made or gone are shown when the filter speaks of states ('state time-wait'). Processes of other
 /// users are named to root only. 'limit' says what keeps a sender from sending more: from one look at the windows,
-/// or, with --over, from how long the kernel says each limit held between two.
+/// or, with --over, from how long the kernel says each limit held between two. 'cause' says why, in the words of 'longfat
+/// why', as far as one look or two can tell: 'unknown' is common with one.
 #[derive(clap::Args)]
 #[command(after_help = after_help(), after_long_help = format!("{}\n\nFields:\n{}", after_help(), show::legend()))]
 pub struct Args {
@@ -44,7 +45,7 @@ fn after_help() -> &'static str {
   longfat tcb list --json | jq '.[] | select(.cwnd_segments > 1000)'"
 }
 
-const COLUMNS: &str = "src,dst,state,pid,process,cc,cwnd,ssthresh,rtt,rttvar,minrtt,rto,flight,retrans,delivery,pacing,rwnd,rcvwnd,limit";
+const COLUMNS: &str = "src,dst,state,pid,process,cc,cwnd,ssthresh,rtt,rttvar,minrtt,rto,flight,retrans,delivery,pacing,rwnd,rcvwnd,limit,cause";
 
 pub fn run(args: &Args) -> Outcome {
     let own = args.choice.scope() == Scope::Own;
@@ -70,7 +71,10 @@ pub fn run(args: &Args) -> Outcome {
     if args.sort.is_some() || args.over.is_some() {
         gathered(args, &look)?.iter().for_each(|row| table.push(row));
     } else {
-        look.each(|row| table.push(&row))?;
+        look.each(|mut row| {
+            row.cause = why::cause_of(None, &row, 0);
+            table.push(&row);
+        })?;
     }
     if table.is_empty() {
         say_nothing_matches(args);
@@ -98,10 +102,16 @@ fn say_nothing_matches(args: &Args) {
 
 /// All of them, in the order asked for.
 fn gathered(args: &Args, look: &Look) -> anyhow::Result<Vec<Connection>> {
-    let mut rows = args.over.map_or_else(|| Ok(look.take()?), |span| look_twice(look, span.into()))?;
+    let mut rows = args.over.map_or_else(|| look_once(look), |span| look_twice(look, span.into()))?;
     if let Some(order) = args.sort {
         rows.sort_by(|a, b| order.compare(a, b));
     }
+    Ok(rows)
+}
+
+fn look_once(look: &Look) -> anyhow::Result<Vec<Connection>> {
+    let mut rows = look.take()?;
+    rows.iter_mut().for_each(|row| row.cause = why::cause_of(None, row, 0));
     Ok(rows)
 }
 
@@ -111,7 +121,9 @@ fn look_twice(look: &Look, apart: std::time::Duration) -> anyhow::Result<Vec<Con
     let (before, start) = (states.take()?, Instant::now());
     std::thread::sleep(apart);
     let mut after = Look { processes: true, ..states }.take()?;
-    limit::compare(&before, &mut after, start.elapsed().as_micros() as u64);
+    let elapsed_us = start.elapsed().as_micros() as u64;
+    limit::compare(&before, &mut after, elapsed_us);
+    why::compare(&before, &mut after, elapsed_us);
     after.retain(|connection| look.filter.matches(connection));
     Ok(after)
 }

@@ -238,8 +238,8 @@ const BETWEEN: &str = "  ";
 /// Blanks between two columns.
 pub const SPACING: usize = BETWEEN.len();
 /// Columns that a narrow terminal does without, one after the other.
-const LEFT_OUT_FIRST: [&str; 18] = [
-    "avail", "pacing", "rcvwnd", "rwnd", "rttvar", "pid", "rto", "minrtt", "state", "ssthresh", "src",
+const LEFT_OUT_FIRST: [&str; 19] = [
+    "cause", "avail", "pacing", "rcvwnd", "rwnd", "rttvar", "pid", "rto", "minrtt", "state", "ssthresh", "src",
     "process", "flight", "cc", "retrans", "limit", "netns", "delivery",
 ];
 

@@ -3,7 +3,9 @@
 mod capture;
 mod fix;
 mod mend;
+mod metrics;
 mod program;
+mod recorded;
 mod show;
 mod watch;
 
@@ -12,10 +14,11 @@ use crate::{
     stop,
 };
 use anyhow::{Context as _, bail};
-use longfat_kernel::tcb::{Filter, Scope};
+use longfat_kernel::tcb::{Connection, Filter, Scope, State};
 use longfat_schema::units::{Nanos, Rate};
 use longfat_why::Assumed;
-use std::{ffi::OsString, path::PathBuf};
+pub use show::wrapped;
+use std::{collections::HashMap, ffi::OsString, net::SocketAddr, path::PathBuf};
 use watch::{Chosen, Watch};
 
 /// Why a connection is slow: every second of it has a cause; what that costs, and what mends it.
@@ -31,11 +34,13 @@ use watch::{Chosen, Watch};
   longfat why dst 192.0.2.7                        living connections: ten seconds, then an answer
   longfat why 'dst 192.0.2.7' --rate 1Gbit         and what the rate would be without the cause
   longfat why --pid 4711 --watch                   those of a process, going on until Ctrl-C
+  longfat why --watch --metrics 127.0.0.1:9471     for Prometheus: causes by peer prefix
   longfat why -- rsync -a big host:                a program of one's own, to its end
   longfat why slow.pcapng                          a capture: the same causes and words, from less
   longfat why dst 192.0.2.7 --fix                  the remedy, where one can be set here, until Ctrl-C
   longfat why dst 192.0.2.7 --fix --prove          on and off in random order: was it one?
   longfat why --netns all --json | jq '.causes'    everything on this host, by cause
+  longfat why dst 192.0.2.7 --record slow.looks    keep what was looked at; 'longfat why slow.looks' judges it again
   longfat why --list                               the catalogue: every cause, and how it is told apart")]
 pub struct Args {
     /// Which connections ('longfat tcb --help' has the language), or captures.
@@ -70,6 +75,12 @@ pub struct Args {
     /// Everything as JSON: one object, with --watch one per line.
     #[arg(long)]
     json: bool,
+    /// With --watch: answer Prometheus on this loopback address, like 127.0.0.1:9471, with causes by peer prefix.
+    #[arg(long, value_name = "ADDR:PORT", requires = "watch", conflicts_with = "json")]
+    metrics: Option<SocketAddr>,
+    /// Append everything looked at to this file, one connection per line: 'longfat why FILE.looks' judges it again.
+    #[arg(long, value_name = "FILE.looks")]
+    record: Option<PathBuf>,
     /// Print the catalogue of causes.
     #[arg(long, exclusive = true)]
     list: bool,
@@ -84,6 +95,9 @@ pub fn run(args: &Args) -> Outcome {
         return Ok(());
     }
     args.check()?;
+    if let Some(files) = args.recorded()? {
+        return recorded::run(&files, args);
+    }
     if let Some(files) = args.captures()? {
         return capture::run(&files, args);
     }
@@ -94,12 +108,16 @@ pub fn run(args: &Args) -> Outcome {
     if !args.program.is_empty() {
         return program::run(args, &stop);
     }
+    if let Some(address) = args.metrics {
+        return metrics::run(args, address, &stop);
+    }
     let mut watch = Watch::new(args.chosen()?, args);
     loop {
         let is_over = watch.run(args.span.into(), &stop)?;
         if args.fix && fix::Fixer::lacks().is_empty() {
             watch.ask_bounds()?;
         }
+        recorded::keep(&watch, args)?;
         let verdicts = watch.verdicts(args);
         show::answer(&verdicts, args)?;
         if args.fix && !is_over {
@@ -113,6 +131,23 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 const NOBODY: &str = "no connection was there to be watched; 'longfat tcb list' shows which there are";
+
+/// Why a connection does not send faster, as far as one look, or two that are so far apart, can tell.
+pub fn cause_of(before: Option<&Connection>, now: &Connection, elapsed_us: u64) -> Option<&'static str> {
+    let look = watch::taken(now, elapsed_us).filter(|_| now.state != State::LISTEN)?;
+    let before = before.and_then(|before| watch::taken(before, 0));
+    let judged = before.and_then(|before| longfat_why::judge(&[before, look], &Assumed::default()));
+    let first = judged.and_then(|verdict| verdict.first().map(|share| share.cause));
+    Some(first.unwrap_or_else(|| longfat_why::at_once(&look)).name())
+}
+
+/// Fills the cause of each connection, of those seen before from two looks.
+pub fn compare(before: &[Connection], after: &mut [Connection], elapsed_us: u64) {
+    let earlier: HashMap<u64, &Connection> = before.iter().map(|one| (one.cookie, one)).collect();
+    for connection in after {
+        connection.cause = cause_of(earlier.get(&connection.cookie).copied(), connection, elapsed_us);
+    }
+}
 
 /// Shortest and longest watch that makes sense.
 const SHORTEST: Nanos = Nanos(500_000_000);
@@ -156,7 +191,26 @@ impl Args {
         Ok(Chosen { scope, filter: self.filter()?, pid: self.pid })
     }
 
-    /// The words, where they name files: a file that is there, or what ends like a capture, is one.
+    /// The words, where they name files of looks.
+    fn recorded(&self) -> anyhow::Result<Option<Vec<PathBuf>>> {
+        let count = self.words.iter().filter(|word| word.ends_with(recorded::ENDS)).count();
+        if count == 0 {
+            return Ok(None);
+        }
+        if count < self.words.len()
+            || self.pid.is_some()
+            || self.watch
+            || self.fix
+            || !self.program.is_empty()
+        {
+            bail!(
+                "looks that were kept stand alone: leave out filters, --pid, --watch, --fix and '-- PROGRAM'"
+            );
+        }
+        Ok(Some(self.words.iter().map(PathBuf::from).collect()))
+    }
+
+    /// The words, where they name captures: a file that is there, or what ends like a capture, is one.
     fn captures(&self) -> anyhow::Result<Option<Vec<PathBuf>>> {
         let is_capture = |word: &String| {
             let ends = [".pcap", ".pcapng", ".pcap.gz", ".pcapng.gz", ".pcap.zst", ".pcapng.zst", ".cap"];

@@ -1,7 +1,7 @@
 //! A program of one's own, watched to its end.
 
 use super::{
-    Args, show,
+    Args, recorded, show,
     watch::{Chosen, Watch},
 };
 use crate::outcome::{Failure, Outcome};
@@ -29,6 +29,7 @@ pub fn run(args: &Args, stop: &AtomicBool) -> Outcome {
     let chosen = Chosen { scope: Scope::Own, filter: args.filter()?, pid: None };
     let mut watch = Watch::new(chosen, args);
     let status = attend(&mut child, &mut watch, args, stop)?;
+    recorded::keep(&watch, args)?;
     show::answer(&watch.verdicts(args), args)?;
     match code(status) {
         0 => Ok(()),

@@ -3,7 +3,7 @@
 use super::Args;
 use crate::output;
 use longfat_kernel::tcb::{Connection, Filter, Finder, Look, Place, Scope, Setter, State};
-use longfat_why::{Memory, Verdict, divide, judge};
+use longfat_why::{Memory, Verdict, divide, judge, record::MOST_LOOKS};
 use nix::time::{ClockId, clock_gettime};
 use std::{
     collections::{HashMap, HashSet},
@@ -50,11 +50,12 @@ impl Watched {
 
     fn see(&mut self, found: &Connection, began: Instant) {
         self.connection.state = found.state;
-        if let Some(look) = taken(found, began) {
+        if let Some(look) = taken(found, began.elapsed().as_micros() as u64) {
             self.add(look);
         }
     }
 
+    /// Of more looks than are kept, every other one goes: what is told of the time between two does not suffer.
     fn add(&mut self, look: longfat_why::Look) {
         if self.looks.len() >= MOST_LOOKS {
             let mut number = 0;
@@ -67,17 +68,17 @@ impl Watched {
     }
 }
 
-/// Looks kept of a connection; of more, every other one goes: what is told of the time between two does not suffer.
-const MOST_LOOKS: usize = 2048;
 /// Looks at new connections, which ask for processes, come this often at the most.
 const NEW_EVERY: Duration = Duration::from_secs(1);
 /// The same for a program of one's own, whose connections may be short.
 const NEW_OF_PROGRAM_EVERY: Duration = Duration::from_millis(200);
 /// Up to so many connections are asked for one by one: to ask for all makes the kernel go through its whole table.
 const ONE_BY_ONE: usize = 200;
-/// Time between two looks, unless looking takes more than a hundredth of a processor then.
+/// Time between two looks, unless looking takes more than this part of a processor then.
 const EVERY: Duration = Duration::from_millis(100);
-const LOOKING_ONE_IN: u32 = 100;
+const LOOKING_ONE_IN: u32 = 150;
+/// The same for the search for new ones: both together stay below a hundredth.
+const SEARCHING_ONE_IN: u32 = 400;
 /// How soon a signal is answered.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -91,6 +92,8 @@ pub struct Watch {
     new_every: Duration,
     finders: HashMap<Arc<str>, Finder>,
     start: Instant,
+    /// When the last round of looks began.
+    round_us: u64,
 }
 
 impl Watch {
@@ -104,6 +107,7 @@ impl Watch {
             new_every: NEW_EVERY,
             finders: HashMap::new(),
             start: Instant::now(),
+            round_us: 0,
         }
     }
 
@@ -131,8 +135,8 @@ impl Watch {
 
     /// The last look of one stretch is the first of the next.
     pub fn begin_again(&mut self) {
-        let last_us = self.watched.values().filter_map(|one| one.looks.last()).map(|look| look.time_us).max();
-        self.watched.retain(|_, one| one.looks.last().map(|look| look.time_us) == last_us);
+        let round_us = self.round_us;
+        self.watched.retain(|_, one| one.looks.last().is_some_and(|look| look.time_us >= round_us));
         for one in self.watched.values_mut() {
             one.looks.drain(..one.looks.len() - 1);
         }
@@ -150,10 +154,11 @@ impl Watch {
     pub fn look(&mut self) -> anyhow::Result<Duration> {
         if self.last_new.is_none_or(|last| last.elapsed() >= self.new_every) {
             let took = timed(|| self.look_for_new())?;
-            self.new_every = NEW_EVERY.max(took * LOOKING_ONE_IN);
+            self.new_every = NEW_EVERY.max(took * SEARCHING_ONE_IN);
             self.last_new = Some(Instant::now());
         }
         let is_few = self.watched.len() <= ONE_BY_ONE;
+        self.round_us = self.start.elapsed().as_micros() as u64;
         timed(|| if is_few { self.look_one_by_one() } else { self.look_at_all() })
     }
 
@@ -273,10 +278,10 @@ fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> 
 }
 
 /// What a verdict needs of one look.
-fn taken(connection: &Connection, began: Instant) -> Option<longfat_why::Look> {
+pub fn taken(connection: &Connection, time_us: u64) -> Option<longfat_why::Look> {
     let memory = connection.memory.unwrap_or_default();
     Some(divide::Look {
-        time_us: began.elapsed().as_micros() as u64,
+        time_us,
         info: connection.info?,
         memory: Memory {
             rcvbuf_bytes: memory.rcvbuf_bytes,
@@ -285,7 +290,7 @@ fn taken(connection: &Connection, began: Instant) -> Option<longfat_why::Look> {
             below_tcp_bytes: memory.below_tcp_bytes,
         },
         receive_queue_bytes: connection.receive_queue_bytes,
-        paces: connection.cc.is_some_and(|cc| cc.as_str().contains("bbr")),
+        paces: connection.cc.as_ref().is_some_and(|cc| cc.as_str().contains("bbr")),
         clamp_segments: None,
     })
 }

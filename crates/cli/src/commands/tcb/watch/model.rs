@@ -1,6 +1,7 @@
 //! What the terminal view shows: a pure model. Looks and keys go in, with the time; nothing is read or drawn here.
 
 use super::super::show::{self, Order};
+use crate::commands::why;
 use longfat_kernel::tcb::{Connection, Filter, field::Field, limit};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -9,7 +10,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 const HISTORY: usize = 1200;
 
 /// Fields of the table, in order.
-const COLUMNS: &str = "dst,process,state,cc,cwnd,ssthresh,rtt,minrtt,flight,retrans,delivery,avail,limit";
+const COLUMNS: &str =
+    "dst,process,state,cc,cwnd,ssthresh,rtt,minrtt,flight,retrans,delivery,avail,limit,cause";
 
 /// One look at one connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,6 +93,7 @@ impl Model {
         let elapsed_us = self.last_s.map(|last| ((time_s - last) * 1e6) as u64);
         if let Some(elapsed_us) = elapsed_us {
             limit::compare(&self.everything, &mut connections, elapsed_us);
+            why::compare(&self.everything, &mut connections, elapsed_us);
         }
         self.last_s = Some(time_s);
         self.everything = connections;
