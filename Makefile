@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp
+.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp test-packages
 
 LONGFAT := target/release/longfat
 
@@ -118,8 +118,13 @@ install: build ## the program, its manual pages, completions and service below P
 	strip -o target/release/longfat.stripped $(LONGFAT)
 	scripts/stage target/release/longfat.stripped "$(DESTDIR)" "$(PREFIX)"
 
-test-kernels: build ## every feature on Debian's kernels 6.1 and 6.12, in virtual machines (needs qemu-system-x86, busybox-static, cpio; some minutes)
+test-kernels: build ## every feature on Debian's kernels 6.1 and 6.12, in virtual machines (some minutes a kernel)
+	scripts/setup-kernels
 	tests/kernels/run.py $(if $(PUBLISH),--publish $(PUBLISH))
+
+test-packages: dist ## the .deb in Debian 12 and 13: installed, as a service of a living systemd, upgraded, purged (a minute, and some once for each Debian)
+	scripts/setup-packages
+	for suite in bookworm trixie; do tests/packages/deb $$suite && tests/packages/service $$suite || exit; done
 
 test-clients: ## curl, ssh, git, databases, MQTT, SMTP, Samba, FTP and others through the relay, beside plain forwarding (installs Debian packages)
 	scripts/setup-clients

@@ -1,8 +1,10 @@
 //! Compiles the BPF sources: one object per congestion control of cc/bpf/, and those of bpf/.
 //!
-//! The compiler is $CLANG, else clang-19, else clang. Headers for BPF come with libbpf-cargo.
+//! The compiler is $CLANG, else clang-19, else clang. Headers for BPF come with libbpf-sys.
 
-use libbpf_cargo::SkeletonBuilder;
+#[path = "build/debug.rs"]
+mod debug;
+
 use std::{
     env,
     error::Error,
@@ -17,12 +19,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let clang = clang()?;
     println!("cargo::rerun-if-env-changed=CLANG");
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
     for folder in ["cc/include", "cc/algorithms", "cc/receive", "cc/bpf", "bpf"] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     let algorithms = sources(&root.join("cc/bpf"))?;
     for source in algorithms.iter().chain(&sources(&root.join("bpf"))?) {
-        compile(source, &out, &clang)?;
+        compile(source, &root, &out, &clang)?;
     }
     fs::write(out.join("objects.rs"), catalogue(&algorithms, &out)?)?;
     Ok(())
@@ -39,15 +43,33 @@ fn catalogue(algorithms: &[PathBuf], out: &Path) -> Result<String, Box<dyn Error
     Ok(text)
 }
 
-fn compile(source: &Path, out: &Path, clang: &str) -> Result<(), Box<dyn Error>> {
-    let include = env::var("DEP_LONGFAT_CC_INCLUDE")?;
-    SkeletonBuilder::new()
-        .source(source)
-        .obj(object(source, out))
-        .clang(clang)
-        .clang_args(["-I", &include, "-Wall", "-Werror", "-Wno-missing-declarations", "-mcpu=v3"])
-        .build()?;
+/// Paths are kept out of the object: the same sources give the same one wherever they lie.
+fn compile(source: &Path, root: &Path, out: &Path, clang: &str) -> Result<(), Box<dyn Error>> {
+    let object = object(source, out);
+    let done = Command::new(clang)
+        .args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", "-fno-stack-protector"])
+        .args(["-Wall", "-Werror", "-Wno-missing-declarations"])
+        .arg(format!("-D__TARGET_ARCH_{}", architecture()?))
+        .arg(format!("-ffile-prefix-map={}/=", root.display()))
+        .args(["-I", &env::var("DEP_LONGFAT_CC_INCLUDE")?, "-I", &env::var("DEP_BPF_INCLUDE")?])
+        .args(["-c".as_ref(), source.as_os_str(), "-o".as_ref(), object.as_os_str()])
+        .output()?;
+    if !done.status.success() {
+        return Err(format!("{}: {}", source.display(), String::from_utf8_lossy(&done.stderr)).into());
+    }
+    fs::write(&object, debug::emptied(&fs::read(&object)?).ok_or("clang wrote no ELF object of 64 bits")?)?;
     Ok(())
+}
+
+/// The target's name in libbpf's headers.
+fn architecture() -> Result<String, Box<dyn Error>> {
+    let target = env::var("CARGO_CFG_TARGET_ARCH")?;
+    Ok(match target.as_str() {
+        "x86_64" => "x86".to_owned(),
+        "aarch64" => "arm64".to_owned(),
+        "riscv64" => "riscv".to_owned(),
+        _ => target,
+    })
 }
 
 fn sources(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {

@@ -3,10 +3,7 @@
 //! queried by.
 
 use super::{AxisPoint, RunError, RunManifest, TableError, directory::create_new, table::properties};
-use arrow::{
-    array::{ArrayRef, Float64Array, StringArray, UInt32Array, UInt64Array},
-    record_batch::RecordBatch,
-};
+use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use parquet::arrow::ArrowWriter;
 use std::{
     collections::{BTreeMap, BTreeSet},

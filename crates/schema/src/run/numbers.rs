@@ -1,11 +1,14 @@
 //! Numbers of a stranger's Parquet table, whatever their types.
 
 use super::bounded::{Bounded, caught};
-use arrow::{
-    array::{Array, AsArray, RecordBatch},
-    compute::cast,
-    datatypes::{DataType, Float64Type},
+use arrow_array::{
+    Array, ArrayRef, RecordBatch,
+    array::AnyDictionaryArray,
+    cast::AsArray,
+    downcast_integer_array, downcast_temporal_array,
+    types::{ArrowPrimitiveType, Decimal128Type, Float16Type, Float32Type, Float64Type},
 };
+use arrow_schema::DataType;
 use bytes::Bytes;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
@@ -63,7 +66,7 @@ fn read(bytes: Bytes, rows_max: usize) -> Result<Numbers, NumbersError> {
         builder.with_batch_size(BATCH_ROWS).build().map_err(|error| damaged(&error))?;
     let mut numbers = Numbers { names, rows: Vec::new() };
     for batch in reader {
-        append(&batch.map_err(|error| damaged(&error))?, &mut numbers.rows)?;
+        append(&batch.map_err(|error| damaged(&error))?, &mut numbers.rows);
         if numbers.rows.len() > rows_max {
             return Err(NumbersError::TooMany(rows_max));
         }
@@ -71,16 +74,58 @@ fn read(bytes: Bytes, rows_max: usize) -> Result<Numbers, NumbersError> {
     Ok(numbers)
 }
 
-fn append(batch: &RecordBatch, rows: &mut Vec<Vec<Option<f64>>>) -> Result<(), NumbersError> {
-    let as_numbers = batch.columns().iter().map(|column| cast(column, &DataType::Float64));
-    let columns = as_numbers.collect::<Result<Vec<_>, _>>().map_err(|error| damaged(&error))?;
-    let columns: Vec<_> = columns.iter().map(|column| column.as_primitive::<Float64Type>()).collect();
-    rows.extend(
-        (0..batch.num_rows()).map(|row| {
-            columns.iter().map(|column| column.is_valid(row).then(|| column.value(row))).collect()
-        }),
+fn append(batch: &RecordBatch, rows: &mut Vec<Vec<Option<f64>>>) {
+    let columns: Vec<_> = batch.columns().iter().map(values).collect();
+    rows.extend((0..batch.num_rows()).map(|row| columns.iter().map(|column| column[row]).collect()));
+}
+
+/// A column's values as numbers: times as their counts, text by what it says. Absent where there is none.
+fn values(column: &ArrayRef) -> Vec<Option<f64>> {
+    let column = column.as_ref();
+    downcast_integer_array!(
+        column => column.iter().map(|value| value.map(|value| value as f64)).collect(),
+        DataType::Float16 => primitives::<Float16Type>(column, f64::from),
+        DataType::Float32 => primitives::<Float32Type>(column, f64::from),
+        DataType::Float64 => primitives::<Float64Type>(column, f64::from),
+        DataType::Decimal128(_, scale) => {
+            let unit = 10f64.powi(i32::from(*scale));
+            primitives::<Decimal128Type>(column, |value| value as f64 / unit)
+        }
+        DataType::Boolean => column.as_boolean().iter().map(|value| value.map(|value| f64::from(u8::from(value)))).collect(),
+        DataType::Utf8 => words(column.as_string::<i32>().iter()),
+        DataType::LargeUtf8 => words(column.as_string::<i64>().iter()),
+        DataType::Utf8View => words(column.as_string_view().iter()),
+        DataType::Dictionary(..) => looked_up(column.as_any_dictionary()),
+        _ => times(column),
+    )
+}
+
+fn primitives<T: ArrowPrimitiveType>(
+    column: &dyn Array,
+    as_number: impl Fn(T::Native) -> f64,
+) -> Vec<Option<f64>> {
+    column.as_primitive::<T>().iter().map(|value| value.map(&as_number)).collect()
+}
+
+fn words<'a>(column: impl Iterator<Item = Option<&'a str>>) -> Vec<Option<f64>> {
+    column.map(|word| word?.trim().parse().ok()).collect()
+}
+
+fn looked_up(column: &dyn AnyDictionaryArray) -> Vec<Option<f64>> {
+    let entries = values(column.values());
+    let keys = column.keys();
+    let keys = downcast_integer_array!(
+        keys => keys.iter().map(|key| key.and_then(|key| usize::try_from(key).ok())).collect::<Vec<_>>(),
+        _ => vec![None; keys.len()],
     );
-    Ok(())
+    keys.into_iter().map(|key| *entries.get(key?)?).collect()
+}
+
+fn times(column: &dyn Array) -> Vec<Option<f64>> {
+    downcast_temporal_array!(
+        column => column.iter().map(|value| value.map(|value| value as f64)).collect(),
+        _ => vec![None; column.len()],
+    )
 }
 
 #[cfg(test)]
@@ -90,7 +135,12 @@ mod tests {
         record::EchoSample,
         run::{Table, TableWriter},
     };
+    use arrow_array::{
+        BooleanArray, Decimal128Array, DictionaryArray, ListArray, StringArray, TimestampMicrosecondArray,
+        types::Int32Type,
+    };
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     fn table<T: Table>(rows: Vec<T>) -> Vec<u8> {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -111,6 +161,31 @@ mod tests {
         let times: Vec<_> = numbers.rows.iter().map(|row| row[column("time_us")]).collect();
         assert_eq!(times, [Some(0.0), Some(1.0), Some(2.0)]);
         assert_eq!(numbers.rows[0][column("flow")], None, "a word");
+    }
+
+    #[test]
+    fn text_times_decimals_and_dictionaries_are_numbers_too_and_lists_are_none() {
+        let times = TimestampMicrosecondArray::from(vec![Some(7), None]);
+        let texts: StringArray = [Some(" 2.5"), Some("slow")].into_iter().collect();
+        let looked_up: DictionaryArray<Int32Type> = [Some("40"), None].into_iter().collect();
+        let decimals = Decimal128Array::from(vec![1_250, -5]).with_precision_and_scale(10, 2).unwrap();
+        let flags = BooleanArray::from(vec![true, false]);
+        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)]), None]);
+        let columns: [(&str, ArrayRef); 6] = [
+            ("times", Arc::new(times)),
+            ("texts", Arc::new(texts)),
+            ("looked_up", Arc::new(looked_up)),
+            ("decimals", Arc::new(decimals)),
+            ("flags", Arc::new(flags)),
+            ("lists", Arc::new(lists)),
+        ];
+        let batch =
+            RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)))
+                .unwrap();
+        let mut rows = Vec::new();
+        append(&batch, &mut rows);
+        assert_eq!(rows[0], [Some(7.0), Some(2.5), Some(40.0), Some(12.5), Some(1.0), None]);
+        assert_eq!(rows[1], [None, None, None, Some(-0.05), Some(0.0), None]);
     }
 
     #[test]

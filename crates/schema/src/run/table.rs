@@ -1,7 +1,7 @@
 //! Parquet tables of records. Columns are derived from the record types by serde, so that a field stands once.
 
 use crate::record;
-use arrow::datatypes::FieldRef;
+use arrow_schema::FieldRef;
 use parquet::{
     arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
     basic::{Compression, ZstdLevel},
@@ -38,7 +38,7 @@ pub enum TableError {
     Parquet(#[from] parquet::errors::ParquetError),
     /// Fault of the Arrow batches.
     #[error("not a readable Parquet table: {0}")]
-    Arrow(#[from] arrow::error::ArrowError),
+    Arrow(#[from] arrow_schema::ArrowError),
     /// Fault of the columns.
     #[error("columns do not fit the record: {0}")]
     Columns(#[from] serde_arrow::Error),
@@ -56,7 +56,7 @@ impl<T: Table> TableWriter<T> {
     /// Creates the file. An empty table is written too: readers need not guess.
     pub fn create(path: &Path) -> Result<TableWriter<T>, TableError> {
         let fields = Vec::<FieldRef>::from_type::<T>(TracingOptions::default())?;
-        let schema = Arc::new(arrow::datatypes::Schema::new(fields.clone()));
+        let schema = Arc::new(arrow_schema::Schema::new(fields.clone()));
         let writer = ArrowWriter::try_new(File::create(path)?, schema, Some(properties()))?;
         Ok(TableWriter { fields, rows: Vec::new(), writer, record: PhantomData })
     }

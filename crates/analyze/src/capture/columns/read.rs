@@ -7,7 +7,7 @@ use crate::{
     segment::Segment,
     segments::Segments,
 };
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use longfat_schema::run::{Bounded, Kind, caught, parse_versioned};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,

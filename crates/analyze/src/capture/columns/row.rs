@@ -5,14 +5,13 @@ use crate::{
     decode::{Checksum, Decoded, Protocol, Unfollowed},
     segment::{FlowKey, Segment, option},
 };
-use arrow::{
-    array::{
-        Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryArray, BooleanArray, DictionaryArray, Int32Array,
-        PrimitiveArray, RecordBatch, StringArray, TimestampNanosecondArray,
-    },
-    datatypes::{Int32Type, TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type},
-    error::ArrowError,
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, BooleanArray, DictionaryArray, Int32Array, PrimitiveArray, RecordBatch,
+    StringArray, TimestampNanosecondArray,
+    cast::AsArray,
+    types::{ArrowPrimitiveType, Int32Type, TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type},
 };
+use arrow_schema::ArrowError;
 use std::{collections::HashMap, hash::Hash, net::IpAddr, sync::Arc};
 
 /// Times and lengths beyond these are no packet's, and would make sums overflow.

@@ -239,8 +239,8 @@ const BETWEEN: &str = "  ";
 pub const SPACING: usize = BETWEEN.len();
 /// Columns that a narrow terminal does without, one after the other.
 const LEFT_OUT_FIRST: [&str; 19] = [
-    "cause", "avail", "pacing", "rcvwnd", "rwnd", "rttvar", "pid", "rto", "minrtt", "state", "ssthresh", "src",
-    "process", "flight", "cc", "retrans", "limit", "netns", "delivery",
+    "cause", "avail", "pacing", "rcvwnd", "rwnd", "rttvar", "pid", "rto", "minrtt", "state", "ssthresh",
+    "src", "process", "flight", "cc", "retrans", "limit", "netns", "delivery",
 ];
 
 /// The columns that have room, in their order: a value cut short would be taken for another.

@@ -14,7 +14,6 @@ use ratatui::{
     widgets::{Axis, Chart, Dataset, GraphType, Paragraph, Row, Table},
 };
 
-/// Between two columns.
 /// Draws everything: a head line, the table or the plot, a help line.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     let [head, body, foot] =
