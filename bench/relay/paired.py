@@ -43,7 +43,8 @@ def started(stack, options, number, path):
     """Hosts and a running relay of one build."""
     hosts = stack.enter_context(compare.Hosts(options.packets, number))
     stack.enter_context(compare.servers(hosts))
-    own = argparse.Namespace(threads=options.threads, program=path, program_of_example=path, example=not options.programs)
+    own = argparse.Namespace(threads=options.threads, program=path, program_of_example=path,
+                             example=not options.programs)
     way = compare.RELAYS["longfat after-server" if options.after_server else "longfat"]
     return hosts, stack.enter_context(compare.Relay(hosts, way, own))
 
