@@ -25,6 +25,7 @@ Exit codes: 0 all was measured; 1 some measurement failed, which the summary lis
 
 import argparse
 import concurrent.futures
+import contextlib
 import datetime
 import json
 import os
@@ -117,8 +118,8 @@ def run(*command, **more):
 class Hosts:
     """client - relay - server."""
 
-    def __init__(self, packets):
-        tag = f"lfb{os.getpid()}"
+    def __init__(self, packets, number=""):
+        tag = f"lfb{os.getpid()}{number}"
         self.client, self.relay, self.server = (f"{tag}{end}" for end in "crs")
         self.packets = packets
 
@@ -195,9 +196,10 @@ class Relay:
             self.wait_for_listener()
         elif self.how is not None:
             if self.options.example:
+                program = getattr(self.options, "program_of_example", ROOT / "target/release/examples/relay")
                 target = {"explicit": [f"{RELAY}:{self.iperf}", f"{SERVER}:{IPERF}"],
                           "after-server": ["lan", "after-server"]}.get(str(self.how), ["lan", "early"])
-                command = [str(ROOT / "target/release/examples/relay"), *target]
+                command = [str(program), *target]
             else:
                 command = [str(self.options.program), "relay", *self.longfat_arguments()]
             # Of a file it runs as a service, whose log on standard error says when it is ready.
@@ -207,6 +209,9 @@ class Relay:
             line = getattr(self.process, stream).readline()
             if not line.startswith("info ready" if service else "ready"):
                 raise RuntimeError(f"{' '.join(command)}: in place of being ready said: {line.strip() or 'nothing'}")
+            # The example tells of every connection: a pipe that nobody reads would make it stand still.
+            said = getattr(self.process, stream)
+            threading.Thread(target=lambda: sum(1 for _ in said), daemon=True).start()
 
     def start_with_file(self, text, command):
         self.file = tempfile.NamedTemporaryFile("w", suffix=".cfg")
@@ -446,29 +451,33 @@ def busy_s():
 
 
 def measure(hosts, relay_name, load, options):
-    seconds = options.seconds
     with Relay(hosts, RELAYS[relay_name], options) as relay:
-        if load == "connections":
-            return connections(hosts, relay, seconds)
-        if load == "idle":
-            return idle(hosts, relay)
-        if load == "40 Mbit/s path":
-            return slow_path(hosts, relay, seconds)
-        arguments, with_ping = LOADS[load]
-        pings = []
-        pinging = ping(hosts.client, relay, seconds, pings) if with_ping else None
-        before, busy_before = relay.cpu_s(), busy_s()
-        output = json.loads(run("ip", "netns", "exec", hosts.client, "iperf3", "-c", relay.address, "-p",
-                                str(relay.iperf), "-t", str(seconds), "-O", "1", "-J", *arguments))
-        cpu_s, machine_s = relay.cpu_s() - before, busy_s() - busy_before
-        if "error" in output:
-            raise RuntimeError(f"iperf3 says: {output['error']}")
-        if pinging:
-            pinging.result()
-        streams = [stream["receiver"]["bytes"] for stream in output["end"]["streams"]]
+        return measure_running(hosts, relay, load, options.seconds)
+
+
+def measure_running(hosts, relay, load, seconds):
+    """One load through a relay that runs already."""
+    if load == "connections":
+        return connections(hosts, relay, seconds)
+    if load == "idle":
+        return idle(hosts, relay)
+    if load == "40 Mbit/s path":
+        return slow_path(hosts, relay, seconds)
+    arguments, with_ping = LOADS[load]
+    pings = []
+    pinging = ping(hosts.client, relay, seconds, pings) if with_ping else None
+    before, busy_before = relay.cpu_s(), busy_s()
+    output = json.loads(run("ip", "netns", "exec", hosts.client, "iperf3", "-c", relay.address, "-p",
+                            str(relay.iperf), "-t", str(seconds), "-O", "1", "-J", *arguments))
+    cpu_s, machine_s = relay.cpu_s() - before, busy_s() - busy_before
+    if "error" in output:
+        raise RuntimeError(f"iperf3 says: {output['error']}")
+    if pinging:
+        pinging.result()
+    streams = [stream["receiver"]["bytes"] for stream in output["end"]["streams"]]
     received = output["end"]["sum_received"]
     if received["bytes"] == 0:
-        raise RuntimeError(f"{relay_name}, {load}: nothing arrived. iperf3 says: {json.dumps(output['end'])}")
+        raise RuntimeError(f"{load}: nothing arrived. iperf3 says: {json.dumps(output['end'])}")
     # The omitted first second is relayed too.
     gigabytes = received["bytes"] / 1e9 * (seconds + 1) / seconds
     if relay.process is not None and cpu_s / gigabytes < LEAST_S_PER_GB:
@@ -487,22 +496,28 @@ def hangs(*_):
     raise TimeoutError("it hangs")
 
 
+@contextlib.contextmanager
+def servers(hosts):
+    """All that the loads talk to."""
+    echo_server(hosts.server)
+    answer_server(hosts.server)
+    server = subprocess.Popen(["ip", "netns", "exec", hosts.server, "iperf3", "-s"], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    time.sleep(0.5)
+    try:
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def alone(packets, name, load, options):
     """One measurement between hosts of its own: the connections that one relay leaves in TIME_WAIT and the thresholds
     that the kernel remembers of them would be met by the next."""
     signal.signal(signal.SIGALRM, hangs)
     signal.alarm(options.seconds + HANGING_S)
-    with Hosts(packets) as hosts:
-        echo_server(hosts.server)
-        answer_server(hosts.server)
-        server = subprocess.Popen(["ip", "netns", "exec", hosts.server, "iperf3", "-s"], stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL)
-        time.sleep(0.5)
-        try:
-            return measure(hosts, name, load, options)
-        finally:
-            server.terminate()
-            server.wait()
+    with Hosts(packets) as hosts, servers(hosts):
+        return measure(hosts, name, load, options)
 
 
 def in_its_own_process(*arguments):
