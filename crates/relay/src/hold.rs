@@ -10,6 +10,8 @@
 //! - or gives the SYN to the listener at once, when many are held for clients who have not come (a flood, perhaps, of spoofed
 //!   ones): the server is dialled for whoever comes, as with early acceptance;
 //! - or, beyond the limits, lets the SYN pass unrelayed, or waits for the next one when the relay fails closed.
+//!
+//! Rules that accept end to end hold the last packet of a handshake by such interfaces, and nothing before it: see [`crate::adopt`].
 
 mod segment;
 mod table;
@@ -214,11 +216,11 @@ impl Held {
                     return Err(error);
                 }
             };
+            prepared.made.extend(is_new.then_some(rule));
+            prepared.gates.insert(rule, Gate { tuns, way: Arc::clone(way), is_open: true });
             if way.accept == Accept::EndToEnd {
                 interception.widen(rule, holders).inspect_err(|_| prepared.take_back(interception))?;
             }
-            prepared.made.extend(is_new.then_some(rule));
-            prepared.gates.insert(rule, Gate { tuns, way: Arc::clone(way), is_open: true });
         }
         Ok(prepared)
     }

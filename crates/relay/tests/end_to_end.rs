@@ -8,7 +8,7 @@ use bed::{
     path::eventually, reset, send_noise,
 };
 use longfat_host::sysctl;
-use longfat_relay::{Accept, Ended, RelayPlan};
+use longfat_relay::{Ended, RelayPlan};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
 };
@@ -20,9 +20,7 @@ use std::{
 };
 
 fn plan() -> RelayPlan {
-    let mut plan = Bed::transparent();
-    plan.defaults_mut().accept = Accept::EndToEnd;
-    plan
+    Bed::end_to_end()
 }
 
 fn start(tag: &str) -> (Bed, Running) {

@@ -318,7 +318,7 @@ pub(crate) fn chains(
         held = numbers.held_marks(),
         cookies = cookie_lines(plan, ports, &take),
         shaken = end_to_end::held_lines(plan, numbers),
-        back = end_to_end::back_line(plan, &lfh, &take),
+        back = end_to_end::back_lines(plan, numbers, notrack),
         answers = end_to_end::answer_lines(plan, numbers, log_group),
         passed = end_to_end::passed_chain(plan, *own_mark),
     );

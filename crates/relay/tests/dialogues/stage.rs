@@ -114,9 +114,11 @@ fn plan() -> RelayPlan {
     let rule = |(index, way): (usize, &Way)| {
         let first = FIRST_PORT + index as u16 * PORTS;
         let mut plan = ConnectionPlan { rule: format!("{way:?}"), ..ConnectionPlan::default() };
-        if !way.is_early() {
-            plan.accept = Accept::AfterServer;
-        }
+        plan.accept = match way {
+            Way::Early | Way::EarlyQueue => Accept::Early,
+            Way::AfterServer | Way::AfterServerQueue => Accept::AfterServer,
+            Way::EndToEnd => Accept::EndToEnd,
+        };
         if matches!(way, Way::EarlyQueue | Way::AfterServerQueue) {
             plan.queue = QueueSpec::from_words("target = \"20ms\"").unwrap().plan();
         }

@@ -81,10 +81,18 @@ pub(super) fn held_lines(plan: &RelayPlan, numbers: &Numbers) -> String {
     first(plan).map(held).unwrap_or_default()
 }
 
-/// What the relay gives its own sockets comes back by the interfaces.
-pub(super) fn back_line(plan: &RelayPlan, interfaces: &str, take: &str) -> String {
-    let back = |_| format!("iifname \"{interfaces}\" {NOT_SYN} socket transparent 1 {take}\n");
-    first(plan).map(back).unwrap_or_default()
+/// What the relay gives its own sockets comes back by the interfaces, with a mark by which there is a way back to where it came from:
+/// firewalls look for one.
+pub(super) fn back_lines(plan: &RelayPlan, numbers: &Numbers, notrack: &str) -> String {
+    let back = |place: Place| {
+        format!(
+            "iifname \"{}\" {NOT_SYN} socket transparent 1 meta mark set {:#x} {notrack}accept\n",
+            numbers.hold_interface(place),
+            numbers.hold_mark(place)
+        )
+    };
+    let places = first(plan).map(|rule| (0..plan.holders()).map(move |holder| back(Place { rule, holder })));
+    places.into_iter().flatten().collect()
 }
 
 /// What has gone on is not held any more.
