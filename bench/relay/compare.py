@@ -24,6 +24,7 @@ Exit codes: 0 all was measured; 1 some measurement failed, which the summary lis
 """
 
 import argparse
+import collections
 import concurrent.futures
 import datetime
 import json
@@ -208,6 +209,9 @@ class Relay:
             line = getattr(self.process, stream).readline()
             if not line.startswith("info ready" if service else "ready"):
                 raise RuntimeError(f"{' '.join(command)}: in place of being ready said: {line.strip() or 'nothing'}")
+            # What it says of each connection must not fill the pipe: it would stand still.
+            rest = getattr(self.process, stream)
+            threading.Thread(target=lambda: collections.deque(rest, maxlen=0), daemon=True).start()
 
     def start_with_file(self, text, command):
         self.file = tempfile.NamedTemporaryFile("w", suffix=".cfg")

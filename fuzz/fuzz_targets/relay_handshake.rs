@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
                     mirrored(&handshake);
                     table.taken((segment.from, segment.to), now);
                 }
-                Verdict::Taken | Verdict::Pass(_) => {}
+                Verdict::Taken | Verdict::Passed | Verdict::Pass(_) => {}
             },
         }
     }

@@ -40,7 +40,7 @@ use crate::{
 };
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use segment::{Syn, Unreachable};
-pub(crate) use segment::{checksum, packet as ip_packet, parse_ip, pseudo_header, reset_behind_syn};
+pub(crate) use segment::{be16, checksum, packet as ip_packet, parse_ip, pseudo_header, reset_behind_syn};
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,

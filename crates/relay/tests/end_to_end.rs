@@ -4,8 +4,8 @@
 mod bed;
 
 use bed::{
-    Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, ends_with_reset, exchange, exchange_slowly, nft,
-    path::eventually, reset, send_noise,
+    Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, check_noise_slowly, ends_with_reset, exchange,
+    exchange_slowly, nft, path::eventually, reset, send_noise,
 };
 use longfat_host::sysctl;
 use longfat_relay::{Ended, RelayPlan};
@@ -321,20 +321,22 @@ fn a_successor_goes_on_with_a_stream() {
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
     let (client, far) = pair(&bed, &relay, &listener, address);
-    let total = 24 << 20;
+    // It lasts while the successor prepares itself.
+    let (total, piece, pause) = (32 << 20, 1 << 14, Duration::from_millis(2));
     let next = std::thread::scope(|scope| {
         scope.spawn(|| send_noise(&client, 1, total));
         scope.spawn(|| send_noise(&far, 2, total));
-        let up = scope.spawn(|| check_noise(&far, 1));
-        let down = scope.spawn(|| check_noise(&client, 2));
+        let up = scope.spawn(|| check_noise_slowly(&far, 1, piece, pause));
+        let down = scope.spawn(|| check_noise_slowly(&client, 2, piece, pause));
         let next = Running::upgrade(&bed.relay, plan(), || {}).unwrap();
         assert_eq!((up.join().unwrap(), down.join().unwrap()), (total, total));
         next
     });
-    drop(relay);
+    let before = relay.wait();
     let (client, far) = pair(&bed, &next, &listener, address);
     exchange(&client, &far, 1 << 20);
-    assert_eq!(next.stop().finished, 2, "the one that came, and a new one");
+    let after = next.stop();
+    assert_eq!(before.finished + after.finished, 2, "{before:?} {after:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::{
 use longfat_host::support::Missing;
 use std::{
     collections::BTreeMap,
-    net::TcpStream,
+    net::{IpAddr, TcpStream},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -105,13 +105,16 @@ pub(crate) struct Adopter<'a> {
     buffer: Box<[u8]>,
     copies: Box<[u8]>,
     inserted: Vec<Inserted>,
+    /// Last packets of handshakes, for their servers.
+    going: Vec<(Vec<u8>, IpAddr)>,
     looked: Instant,
 }
 
 impl<'a> Adopter<'a> {
     pub fn new(shared: &'a Shared<'a>) -> Adopter<'a> {
         let buffer = || vec![0; PACKET_BYTES].into_boxed_slice();
-        Adopter { shared, buffer: buffer(), copies: buffer(), inserted: Vec::new(), looked: Instant::now() }
+        let (inserted, going) = Default::default();
+        Adopter { shared, buffer: buffer(), copies: buffer(), inserted, going, looked: Instant::now() }
     }
 
     /// Connections made since this was last asked.
@@ -119,8 +122,24 @@ impl<'a> Adopter<'a> {
         std::mem::take(&mut self.inserted)
     }
 
-    /// Up to so many packets that are held.
+    /// Up to twice so many packets that are held. What a client sends keeps its order: its packets are held until the last one of
+    /// its handshake goes on, which it does when nothing is left behind it; what comes meanwhile is read at once.
     pub fn read_some(&mut self, tun: &Tun, most: usize) {
+        self.read(tun, most);
+        if self.going.is_empty() {
+            return;
+        }
+        for (packet, server) in std::mem::take(&mut self.going) {
+            self.send(&packet, server);
+        }
+        self.read(tun, most);
+        // Those of the second reading: what is behind them is read in the next round.
+        for (packet, server) in std::mem::take(&mut self.going) {
+            self.send(&packet, server);
+        }
+    }
+
+    fn read(&mut self, tun: &Tun, most: usize) {
         let mut packet = std::mem::take(&mut self.buffer);
         for _ in 0..most {
             let Some(bytes) = tun.read(&mut packet) else { break };
@@ -146,6 +165,7 @@ impl<'a> Adopter<'a> {
         let verdict = adopting.table().on_held(&segment, now);
         match verdict {
             Verdict::Taken => drop(tun.write(packet)),
+            Verdict::Passed => self.send(packet, segment.to.ip()),
             Verdict::Pass(reason) => self.pass(&segment, reason),
             Verdict::Insert(handshake, rule) => match self.insert(&segment, &handshake, rule, tun) {
                 Ok(inserted) => self.inserted.push(inserted),
@@ -159,16 +179,16 @@ impl<'a> Adopter<'a> {
         let adopting = &self.shared.held.adopting;
         adopting.table().passed((segment.from, segment.to));
         adopting.passed[reason as usize].fetch_add(1, Ordering::Relaxed);
-        self.send(segment.packet(), segment);
+        self.send(segment.packet(), segment.to.ip());
     }
 
     /// Sends a packet to the server as the client did. On its way out nftables forgets that its connection is held.
-    fn send(&self, packet: &[u8], segment: &Segment<'_>) {
-        self.shared.passing.iter().for_each(|raw| raw.send(packet, segment.to.ip()));
+    fn send(&self, packet: &[u8], server: IpAddr) {
+        self.shared.passing.iter().for_each(|raw| raw.send(packet, server));
     }
 
     fn insert(
-        &self,
+        &mut self,
         segment: &Segment<'_>,
         handshake: &Handshake,
         rule: usize,
@@ -193,11 +213,11 @@ impl<'a> Adopter<'a> {
         })?;
         shared.held.adopting.table().taken(pair, Instant::now());
         shared.held.adopting.inserted.fetch_add(1, Ordering::Relaxed);
-        // The server's socket learns its timestamp, the server is told that the client has its answer, and the client's socket
-        // gets what the client sent.
+        // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told that the
+        // client has its answer, before any of its bytes.
         let _ = tun.write(&handshake.server_ack());
-        self.send(&segment.bare_ack(), segment);
         let _ = tun.write(segment.packet());
+        self.going.push((segment.bare_ack(), segment.to.ip()));
         let (to_client, to_server) = legs;
         Ok(Inserted { pair, to_client, to_server, plan })
     }

@@ -1,6 +1,6 @@
 //! TCP segments of a handshake: read from whole IP packets, and made from them. Bytes in, bytes out.
 
-use crate::hold::{checksum, ip_packet, parse_ip, pseudo_header};
+use crate::hold::{be16, checksum, ip_packet, parse_ip, pseudo_header};
 use std::net::SocketAddr;
 
 const TCP: u8 = 6;
@@ -241,10 +241,6 @@ pub fn ack(
     let sum = checksum(&[&pseudo_header(from, to, TCP, tcp.len()), &tcp]);
     tcp[CHECKSUM_AT..URGENT_AT].copy_from_slice(&sum.to_be_bytes());
     ip_packet(from, to, TCP, &tcp)
-}
-
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
 }
 
 fn be32(bytes: &[u8], at: usize) -> Option<u32> {

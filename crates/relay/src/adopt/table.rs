@@ -29,6 +29,8 @@ pub enum Verdict {
     Taken,
     /// Let it go on, and all that follow it.
     Pass(Reason),
+    /// Let it go on: its connection has been let go already.
+    Passed,
 }
 
 #[derive(Debug)]
@@ -101,18 +103,31 @@ impl Handshakes {
         let pair = (segment.from, segment.to);
         let verdict = match self.entries.get(&pair).filter(|entry| entry.until > now) {
             Some(Entry { stage: Stage::Taken, .. }) => return Verdict::Taken,
+            Some(Entry { stage: Stage::Passed(_), .. }) => return Verdict::Passed,
             Some(Entry { stage: Stage::Answered(syn, answer), rule, .. }) => {
                 match Handshake::new(syn, answer, segment) {
                     Ok(handshake) => Verdict::Insert(Box::new(handshake), *rule),
                     Err(reason) => Verdict::Pass(reason),
                 }
             }
-            Some(_) | None => Verdict::Pass(Reason::Unseen),
+            Some(Entry { stage: Stage::Opened(_), .. }) => Verdict::Pass(Reason::Unseen),
+            None => {
+                self.note_unseen(pair, segment.sequence.wrapping_sub(1), now);
+                return Verdict::Pass(Reason::Unseen);
+            }
         };
         if matches!(verdict, Verdict::Pass(_)) {
             self.passed(pair);
         }
         verdict
+    }
+
+    /// So that what was held behind it is known to belong to it.
+    fn note_unseen(&mut self, pair: Pair, first: u32, now: Instant) {
+        if self.entries.len() >= MOST {
+            self.forget_oldest();
+        }
+        self.set(pair, Entry { stage: Stage::Passed(first), rule: 0, until: now + STRAGGLERS });
     }
 
     /// The relay has it now: what still comes of it is the socket's.
@@ -230,7 +245,8 @@ mod tests {
     #[test]
     fn what_was_not_seen_or_does_not_fit_passes_for_good() {
         let mut world = World::new();
-        assert_eq!(world.held(11, 21), Verdict::Pass(Reason::Unseen));
+        assert_eq!(world.held(1, 21), Verdict::Pass(Reason::Unseen));
+        assert_eq!(world.held(2, 21), Verdict::Passed, "what is behind it is of the same connection");
         world.syn(10);
         assert_eq!(world.held(11, 21), Verdict::Pass(Reason::Unseen), "no answer was seen");
         world.syn(30);
@@ -241,7 +257,7 @@ mod tests {
         assert_eq!(world.held(52, 21), Verdict::Pass(Reason::Unclear));
         world.syn(50);
         world.answer(20, 51);
-        assert_eq!(world.held(51, 21), Verdict::Pass(Reason::Unseen), "what passed once passes");
+        assert_eq!(world.held(51, 21), Verdict::Passed, "what passed once passes");
     }
 
     #[test]

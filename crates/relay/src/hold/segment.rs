@@ -143,7 +143,7 @@ fn parse_v6(packet: &[u8]) -> Option<Parsed<'_>> {
     None
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
 }
 

@@ -298,9 +298,9 @@ pub(crate) fn chains(
         text,
         "}}\nchain client {{\n\
          meta mark {own_mark:#x} return\n\
-         {NOT_SYN} socket transparent 1 {take}\n\
+         {shaken}{NOT_SYN} socket transparent 1 {take}\n\
          {SYN} goto syn\n\
-         {shaken}{ICMP} socket transparent 1 {take}\n\
+         {ICMP} socket transparent 1 {take}\n\
          meta l4proto != tcp return\n\
          {cookies}}}\nchain clients {{\n\
          type filter hook prerouting priority raw; policy accept;\n\
@@ -309,7 +309,7 @@ pub(crate) fn chains(
          {back}}}\nchain servers {{\n\
          type filter hook prerouting priority {LATE}; policy accept;\n\
          meta mark {taken_mark:#x} meta mark set {mark:#x} accept\n\
-         meta mark {own_mark:#x} return\n\
+         {unmark}meta mark {own_mark:#x} return\n\
          {NOT_SYN} socket transparent 1 meta mark set {mark:#x} accept\n\
          {ICMP} socket transparent 1 meta mark set {mark:#x} accept\n\
          {SYN} meta mark {held} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
@@ -319,7 +319,8 @@ pub(crate) fn chains(
         cookies = cookie_lines(plan, ports, &take),
         shaken = end_to_end::held_lines(plan, numbers),
         back = end_to_end::back_lines(plan, numbers, notrack),
-        answers = end_to_end::answer_lines(plan, numbers, log_group),
+        unmark = end_to_end::unmark_line(plan, numbers),
+        answers = end_to_end::answer_lines(plan, log_group),
         passed = end_to_end::passed_chain(plan, *own_mark),
     );
     if untracked == Untracked::Can {

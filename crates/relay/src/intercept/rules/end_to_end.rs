@@ -52,7 +52,7 @@ pub(super) fn syn_lines(matched: &str, (rule, family): (usize, &str), take: &str
 }
 
 /// The server's answers: from now on what the client sends is held.
-pub(super) fn answer_lines(plan: &RelayPlan, numbers: &Numbers, group: u16) -> String {
+pub(super) fn answer_lines(plan: &RelayPlan, group: u16) -> String {
     let answer = |(family, _): (&str, &str)| {
         let pair = pair_back(family);
         format!(
@@ -61,14 +61,18 @@ pub(super) fn answer_lines(plan: &RelayPlan, numbers: &Numbers, group: u16) -> S
             log("answer", group)
         )
     };
-    let unmark = format!(
-        "{NOT_SYN} meta mark {} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n",
-        numbers.held_marks()
-    );
-    first(plan).map(|_| unmark + &FAMILIES.map(answer).concat()).unwrap_or_default()
+    first(plan).map(|_| FAMILIES.map(answer).concat()).unwrap_or_default()
 }
 
-/// What is held: everything but another SYN.
+/// Held packets are led away when firewalls have looked at them.
+pub(super) fn unmark_line(plan: &RelayPlan, numbers: &Numbers) -> String {
+    let marks = numbers.held_marks();
+    let line = |_| format!("{NOT_SYN} meta mark {marks} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n");
+    first(plan).map(line).unwrap_or_default()
+}
+
+/// What is held: everything but another SYN, also when a socket is there already, behind whose back packets would come to it that
+/// their client sent later.
 pub(super) fn held_lines(plan: &RelayPlan, numbers: &Numbers) -> String {
     let held = |rule| {
         let lines = FAMILIES.map(|(family, _)| {
