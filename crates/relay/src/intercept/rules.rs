@@ -324,20 +324,23 @@ pub(crate) fn chains(
         passed = end_to_end::passed_chain(plan, *own_mark),
     );
     if untracked == Untracked::Can {
-        // A SYN without ACK is no client's leg: it goes to a server, or passes.
-        let _ = write!(
-            text,
-            "chain output {{\n\
-             type filter hook output priority raw; policy accept;\n\
-             meta mark != {own_mark:#x} return\n\
-             oifname != {interfaces} return\n\
-             tcp flags & (syn | ack) == syn return\n\
-             {notrack}\n\
-             }}\n"
-        );
+        text.push_str(&output_chain(*own_mark, &interfaces, notrack));
     }
     text.push_str("}\n");
     text
+}
+
+/// Keeps what clients' legs send out of conntrack. A SYN without ACK is no client's leg: it goes to a server, or passes.
+fn output_chain(own_mark: u32, interfaces: &str, notrack: &str) -> String {
+    format!(
+        "chain output {{\n\
+         type filter hook output priority raw; policy accept;\n\
+         meta mark != {own_mark:#x} return\n\
+         oifname != {interfaces} return\n\
+         tcp flags & (syn | ack) == syn return\n\
+         {notrack}\n\
+         }}\n"
+    )
 }
 
 /// After destinations are translated (-100), and after firewalls have looked for a way back (firewalld: 10).

@@ -37,12 +37,10 @@ pub enum Way {
     EarlyQueue,
     AfterServer,
     AfterServerQueue,
-    EndToEnd,
 }
 
 impl Way {
-    pub const ALL: [Way; 5] =
-        [Way::Early, Way::EarlyQueue, Way::AfterServer, Way::AfterServerQueue, Way::EndToEnd];
+    pub const ALL: [Way; 4] = [Way::Early, Way::EarlyQueue, Way::AfterServer, Way::AfterServerQueue];
 
     pub fn is_early(self) -> bool {
         matches!(self, Way::Early | Way::EarlyQueue)
