@@ -93,6 +93,7 @@ RELAYS = {
     "longfat wide": ["--intercept", "lan", "--forwarding", "--coalesce", "0", "--buffer-client", "8MiB", "--notsent-lowat", "8MiB"],
     "longfat explicit": "explicit",
     "longfat after-server": "after-server",
+    "longfat end-to-end": "end-to-end",
     "HAProxy splice": "haproxy",
     "HAProxy copy": "haproxy-copy",
     "nginx 256k": "nginx",
@@ -198,7 +199,8 @@ class Relay:
             if self.options.example:
                 program = getattr(self.options, "program_of_example", ROOT / "target/release/examples/relay")
                 target = {"explicit": [f"{RELAY}:{self.iperf}", f"{SERVER}:{IPERF}"],
-                          "after-server": ["lan", "after-server"]}.get(str(self.how), ["lan", "early"])
+                          "after-server": ["lan", "after-server"],
+                          "end-to-end": ["lan", "end-to-end"]}.get(str(self.how), ["lan", "early"])
                 command = [str(program), *target]
             else:
                 command = [str(self.options.program), "relay", *self.longfat_arguments()]
@@ -229,12 +231,12 @@ class Relay:
 
     def longfat_arguments(self):
         """Of the program: the ways it has no options for are in a file."""
-        if self.how not in ("explicit", "after-server"):
+        if self.how not in ("explicit", "after-server", "end-to-end"):
             return [*self.how, "--workers", str(self.threads)]
         if self.how == "explicit":
             own = "".join(f"[[listen]]\naddress = '{RELAY}:{port + RELAYED}'\nto = '{SERVER}:{port}'\n" for port in PORTS)
         else:
-            own = "[intercept]\ninterfaces = ['lan']\n[defaults]\naccept = 'after-server'\n"
+            own = f"[intercept]\ninterfaces = ['lan']\n[defaults]\naccept = '{self.how}'\n"
         self.file = tempfile.NamedTemporaryFile("w", suffix=".toml")
         self.file.write(f"workers = {self.threads}\ncontrol = {{ socket = '{self.file.name}.sock' }}\n{own}")
         self.file.flush()

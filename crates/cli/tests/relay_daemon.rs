@@ -565,3 +565,40 @@ fn a_reload_keeps_marking_although_the_right_to_load_programs_was_given_up() {
     });
     assert!(!daemon.log().contains("not marked"), "{}", daemon.log());
 }
+
+#[test]
+fn it_steps_into_connections_with_the_rights_that_it_keeps_and_a_kill_resets_both_ends() {
+    let bed = Bed::new("re2e");
+    servers(&bed);
+    let early = format!("workers = 2\nmetrics = '127.0.0.1:9469'\n{INTERCEPT}");
+    let mut daemon = Daemon::start(&bed, &early, &[]);
+    ask(&bed.connect(FIRST), b"early");
+    daemon.change(&format!("{early}[defaults]\naccept = 'end-to-end'\n"));
+    daemon.wait_until("the file is read again", |daemon| daemon.status().reload.done == 1);
+    let living: Vec<_> = (0..8).map(|_| bed.connect(FIRST)).collect();
+    living.iter().for_each(|client| ask(client, b"end to end"));
+    let status = daemon.status();
+    assert_eq!(status.end_to_end.inserted, 8, "{status:?}\n{}", daemon.log());
+    for host in [&bed.client, &bed.server] {
+        host.run(|| longfat_host::sysctl::write("net.ipv4.tcp_ecn", "1")).unwrap().unwrap();
+    }
+    let marked = bed.connect(FIRST);
+    ask(&marked, b"with ECN");
+    let status = daemon.status();
+    assert_eq!(status.end_to_end.passed.get("ecn"), Some(&1), "{status:?}");
+    let metrics = bed.ask_metrics("GET /metrics HTTP/1.0\r\n\r\n");
+    for line in [
+        "longfat_relay_inserted_connections_total 8",
+        "longfat_relay_passed_connections_total{reason=\"ecn\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    daemon.signal(libc::SIGKILL);
+    daemon.exit_code();
+    for mut client in &living {
+        // What the kernel has closed is told at once; nobody is told that all had come.
+        let error = client.read(&mut [0; 1]).expect_err("an end in order");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    ask(&marked, b"lives on");
+}

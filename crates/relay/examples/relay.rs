@@ -32,11 +32,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let plan = match words.as_slice() {
-        [interface, accept @ ("early" | "after-server"), target @ ..] => {
+        [interface, accept @ ("early" | "after-server" | "end-to-end"), target @ ..] => {
             let intercept =
                 InterceptPlan { interfaces: vec![(*interface).into()], ..InterceptPlan::default() };
             let mut plan = RelayPlan::transparent("example", intercept);
-            plan.defaults_mut().accept = if *accept == "early" { Accept::Early } else { Accept::AfterServer };
+            plan.defaults_mut().accept = match *accept {
+                "early" => Accept::Early,
+                "after-server" => Accept::AfterServer,
+                _ => Accept::EndToEnd,
+            };
             if let Some(target) = target.first() {
                 plan.defaults_mut().queue = QueueSpec::from_words(&format!("target = \"{target}\""))?.plan();
             }
@@ -44,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         [listen, to] => RelayPlan::explicit("example", listen.parse()?, vec![to.parse()?]),
         _ => return Err(
-            "give an interface and 'early' or 'after-server', or an address to listen on and one to go to"
+            "give an interface and 'early', 'after-server' or 'end-to-end', or an address to listen on and one to go to"
                 .into(),
         ),
     };

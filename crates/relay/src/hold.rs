@@ -10,6 +10,8 @@
 //! - or gives the SYN to the listener at once, when many are held for clients who have not come (a flood, perhaps, of spoofed
 //!   ones): the server is dialled for whoever comes, as with early acceptance;
 //! - or, beyond the limits, lets the SYN pass unrelayed, or waits for the next one when the relay fails closed.
+//!
+//! Rules that accept end to end hold the last packet of a handshake by such interfaces, and nothing before it: see [`crate::adopt`].
 
 mod segment;
 mod table;
@@ -20,7 +22,8 @@ mod window;
 
 use crate::{
     Accept, Error, Fail, Result,
-    crowd::Crowd,
+    adopt::{Adopter, Adopting},
+    crowd::{BATCH, Crowd},
     destination,
     handover::{
         estate::{Handshake, refit},
@@ -36,8 +39,8 @@ use crate::{
     shared::{Once, Shared},
 };
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
-pub(crate) use segment::reset_behind_syn;
 use segment::{Syn, Unreachable};
+pub(crate) use segment::{be16, checksum, packet as ip_packet, parse_ip, pseudo_header, reset_behind_syn};
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
@@ -82,6 +85,8 @@ pub(crate) struct Held {
     changes: AtomicU64,
     /// Rules whose interfaces somebody keeps.
     kept: Mutex<BTreeMap<usize, Vec<u64>>>,
+    /// Of rules that accept end to end.
+    pub adopting: Adopting,
 }
 
 /// Servers' legs that are dialled, or stand and wait for their clients.
@@ -139,14 +144,20 @@ pub(crate) struct Prepared {
     gates: Gates,
     /// Those whose interfaces are new.
     made: Vec<usize>,
+    /// Rules that accept end to end.
+    end_to_end: BTreeMap<usize, Arc<ConnectionPlan>>,
 }
 
 impl Prepared {
     /// Takes back what was made.
     pub fn discard(self, interception: &Interception) {
-        for rule in self.made {
-            let holders = self.gates.get(&rule).map_or(0, |gate| gate.tuns.len());
-            interception.unhold(rule, holders);
+        self.take_back(interception);
+    }
+
+    fn take_back(&self, interception: &Interception) {
+        for rule in &self.made {
+            let holders = self.gates.get(rule).map_or(0, |gate| gate.tuns.len());
+            interception.unhold(*rule, holders);
         }
     }
 }
@@ -154,8 +165,8 @@ impl Prepared {
 impl Held {
     /// Of a relay that holds at most so many handshakes.
     pub fn new(most: usize) -> Held {
-        let (legs, count, gates, changes, kept) = Default::default();
-        Held { legs, window: Arc::new(Mutex::new(Window::new(most))), count, gates, changes, kept }
+        let (legs, count, gates, changes, kept, adopting) = Default::default();
+        Held { legs, window: Arc::new(Mutex::new(Window::new(most))), count, gates, changes, kept, adopting }
     }
 
     /// The server's leg of a client that has been accepted.
@@ -181,7 +192,21 @@ impl Held {
         interception: &Interception,
     ) -> Result<Prepared> {
         let mut prepared = Prepared::default();
-        for (rule, way) in rules.filter(|(_, way)| way.accept == Accept::AfterServer) {
+        // What is held of the first rule that accepts end to end is held of all of them.
+        for (rule, way) in rules {
+            let is_first = prepared.end_to_end.is_empty();
+            match way.accept {
+                Accept::Early => continue,
+                Accept::AfterServer => {}
+                Accept::EndToEnd => {
+                    prepared.end_to_end.insert(rule, Arc::clone(way));
+                    if !is_first {
+                        continue;
+                    }
+                    let group = self.adopting.prepare().inspect_err(|_| prepared.take_back(interception))?;
+                    interception.log_to(group);
+                }
+            }
             let there = self.lock_gates().get(&rule).map(|gate| Arc::clone(&gate.tuns));
             let is_new = there.is_none();
             let tuns = match there.map_or_else(|| interception.hold(rule, holders).map(Arc::new), Ok) {
@@ -193,6 +218,9 @@ impl Held {
             };
             prepared.made.extend(is_new.then_some(rule));
             prepared.gates.insert(rule, Gate { tuns, way: Arc::clone(way), is_open: true });
+            if way.accept == Accept::EndToEnd {
+                interception.widen(rule, holders).inspect_err(|_| prepared.take_back(interception))?;
+            }
         }
         Ok(prepared)
     }
@@ -203,6 +231,7 @@ impl Held {
         gates.values_mut().for_each(|gate| gate.is_open = false);
         gates.extend(prepared.gates);
         drop(gates);
+        self.adopting.open(prepared.end_to_end);
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -286,6 +315,8 @@ pub(crate) struct Hold<'a> {
     busy: BusyPairs<Waiting>,
     /// By the rule's index.
     visited: HashMap<usize, Visit>,
+    /// Of rules that accept end to end.
+    pub adopter: Adopter<'a>,
 }
 
 /// What a worker gives in a round of its loop.
@@ -311,7 +342,20 @@ impl<'a> Hold<'a> {
     pub fn new(holder: usize, shared: &'a Shared<'a>) -> Hold<'a> {
         let table = Table::new(shared.held_limit(), shared.plan.fail, Arc::clone(&shared.held.window));
         let (gates, dialing, busy, visited) = Default::default();
-        Hold { shared, holder, gates, followed: 0, table, counted: 0, lost: 0, dialing, busy, visited }
+        let adopter = Adopter::new(shared);
+        Hold {
+            shared,
+            holder,
+            gates,
+            followed: 0,
+            table,
+            counted: 0,
+            lost: 0,
+            dialing,
+            busy,
+            visited,
+            adopter,
+        }
     }
 
     /// Watches gates made since the last look. An error: some of them could not be.
@@ -400,6 +444,9 @@ impl<'a> Hold<'a> {
     fn read_some(&mut self, rule: usize, round: &Round<'_>) {
         let Some(gate) = self.gates.get(&rule).cloned() else { return };
         let Some(tun) = gate.tuns.get(self.holder) else { return };
+        if gate.way.accept == Accept::EndToEnd {
+            return self.adopter.read_some(tun, BATCH);
+        }
         let most = self.visited.entry(rule).or_default().crowd.turn(round.number);
         let mut packet = [0; tun::PACKET_BYTES];
         for _ in 0..most {
@@ -669,6 +716,7 @@ impl<'a> Hold<'a> {
 
     /// Forgets those whose clients have come, and whose time is up.
     pub fn tidy(&mut self) {
+        self.adopter.look();
         if self.table.len() == 0 && self.counted == 0 {
             return;
         }

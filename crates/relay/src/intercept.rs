@@ -10,7 +10,7 @@ mod rules;
 mod undo;
 
 use crate::{
-    Accept, Error, Fail, InterceptPlan, Observer, RelayPlan, Result,
+    Accept, Error, Fail, InterceptPlan, Observer, RelayPlan, Result, adopt,
     hold::{self, Tun},
     one_way::OneWay,
 };
@@ -19,7 +19,7 @@ use longfat_host::{lease, support, support::Missing, sysctl};
 use numbers::FIRST_NUMBER;
 pub use remains::clean;
 use remains::{find, is_living, of_the_dead, owner, records, show_life, sweep};
-pub(crate) use rules::{ListenPorts, Numbers, ONE_WAY_SECONDS, Taking};
+pub(crate) use rules::{ListenPorts, Numbers, ONE_WAY_SECONDS, Taking, passing_mark};
 use rules::{Place, Record, Untracked};
 use std::{
     cell::{Cell, RefCell},
@@ -50,8 +50,15 @@ pub fn explain(relay: &RelayPlan) -> String {
     let numbers = Numbers { mark, own_mark: mark.wrapping_add(1), table: plan.table.unwrap_or(FIRST_NUMBER) };
     let ports = |index: u16| ListenPorts { ipv4: Some(40_000 + 2 * index), ipv6: Some(40_001 + 2 * index) };
     let ports: Vec<_> = (0..relay.rules.len().max(1)).map(|index| ports(index as u16)).collect();
-    let mut text =
-        rules::chains(&rules::table_name(&relay.name), relay, &numbers, &ports, Taking::Yes, Untracked::Can);
+    let mut text = rules::chains(
+        &rules::table_name(&relay.name),
+        relay,
+        &numbers,
+        &ports,
+        Taking::Yes,
+        Untracked::Can,
+        0,
+    );
     for family in FAMILIES {
         text.push_str(&format!(
             "ip {family} rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
@@ -69,7 +76,7 @@ pub fn explain(relay: &RelayPlan) -> String {
 /// The interfaces of held SYNs and the ways there, for every rule that holds.
 fn explain_held(relay: &RelayPlan, numbers: &Numbers) -> String {
     let mut text = String::new();
-    for (rule, _) in relay.intercepted_ways().filter(|(_, way)| way.accept == Accept::AfterServer) {
+    for rule in relay.holding_rules() {
         let places = places(rule, relay.holders());
         let names = places.iter().map(|place| numbers.hold_interface(*place));
         names.for_each(|name| {
@@ -96,6 +103,11 @@ fn places(rule: usize, holders: usize) -> Vec<Place> {
 fn held_links(numbers: &Numbers, places: &[Place]) -> String {
     let names = places.iter().map(|place| numbers.hold_interface(*place));
     names.map(|name| format!("addr add {DUMMY_ADDRESS} dev {name}\nlink set {name} up\n")).collect()
+}
+
+fn widened(numbers: &Numbers, places: &[Place]) -> String {
+    let names = places.iter().map(|place| numbers.hold_interface(*place));
+    names.map(|name| format!("link set dev {name} mtu 65535\n")).collect()
 }
 
 /// What leads there, for either IP family.
@@ -130,8 +142,11 @@ pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
         }));
         missing.extend(missing_unmarked_validation(plan));
         missing.extend(missing_late_rules(plan));
-        if relay.intercepted_ways().any(|(_, way)| way.accept == Accept::AfterServer) {
+        if relay.holding_rules().next().is_some() {
             missing.extend(missing_tun());
+        }
+        if relay.intercepted_ways().any(|(_, way)| way.accept == Accept::EndToEnd) {
+            missing.extend(adopt::missing());
         }
         match plan.set_forwarding {
             true => missing.extend(missing_right_to_forward()),
@@ -146,7 +161,7 @@ fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
     let numbers = Numbers { mark: 1, own_mark: 2, table: 1 };
     let ports = vec![ListenPorts { ipv4: Some(1), ipv6: Some(1) }; plan.rules.len().max(1)];
     let check = |untracked| {
-        nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes, untracked))
+        nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes, untracked, 0))
     };
     let error = check(untracked()).err()?;
     let mend =
@@ -240,6 +255,8 @@ pub(crate) struct Interception {
     is_shared: Cell<bool>,
     /// It stood before: whoever begins to take packets exchanges the whole table.
     stood: bool,
+    /// Where copies of handshakes are logged to.
+    log_group: Cell<u16>,
     removed: bool,
     /// Says to other PID namespaces that the relay lives; dropped last.
     _life: Option<UnixDatagram>,
@@ -278,9 +295,18 @@ impl Interception {
             false => rules::table(&table_name, &record) + chains,
         })?;
         let (refusals, untracked) = (RefCell::new(refusals), untracked());
-        let (is_shared, stood, removed) = Default::default();
-        let interception =
-            Interception { table_name, record, refusals, untracked, is_shared, stood, removed, _life };
+        let (is_shared, stood, log_group, removed) = Default::default();
+        let interception = Interception {
+            table_name,
+            record,
+            refusals,
+            untracked,
+            is_shared,
+            stood,
+            log_group,
+            removed,
+            _life,
+        };
         interception.route()?;
         Ok(interception)
     }
@@ -313,9 +339,19 @@ impl Interception {
         };
         let refusals = RefCell::new(record.keep.then(|| refusals(relay, &record.numbers)));
         let _life = life.map_or_else(|| show_life(&table_name), |life| Ok(Some(life)))?;
-        let (is_shared, stood, removed) = (Cell::new(true), true, false);
+        let (is_shared, stood, removed, log_group) = (Cell::new(true), true, false, Cell::default());
         let untracked = untracked();
-        Ok(Some(Interception { table_name, record, refusals, untracked, is_shared, stood, removed, _life }))
+        Ok(Some(Interception {
+            table_name,
+            record,
+            refusals,
+            untracked,
+            is_shared,
+            stood,
+            log_group,
+            removed,
+            _life,
+        }))
     }
 
     /// It is this relay's alone now.
@@ -379,7 +415,8 @@ impl Interception {
     }
 
     fn chains(&self, plan: &RelayPlan, ports: &[ListenPorts], taking: Taking) -> String {
-        rules::chains(&self.table_name, plan, &self.record.numbers, ports, taking, self.untracked)
+        let (numbers, group) = (&self.record.numbers, self.log_group.get());
+        rules::chains(&self.table_name, plan, numbers, ports, taking, self.untracked, group)
     }
 
     fn route(&self) -> Result<()> {
@@ -409,6 +446,18 @@ impl Interception {
         for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
             ip_all(family, &ways)?;
         }
+        Ok(())
+    }
+
+    /// Copies of handshakes are logged to this group from the next exchange of rules on.
+    pub fn log_to(&self, group: u16) {
+        self.log_group.set(group);
+    }
+
+    /// Lets packets of any length come to such interfaces: one that is too long for them would be answered with an error about the
+    /// path, which is none.
+    pub fn widen(&self, rule: usize, holders: usize) -> Result<()> {
+        ip_all("-4", &widened(&self.record.numbers, &places(rule, holders)))?;
         Ok(())
     }
 
@@ -464,7 +513,7 @@ fn inherit(relay: &RelayPlan, table_name: &str, observer: &dyn Observer) -> Resu
 /// Chains that refuse what the relay would take, and take nothing.
 fn refusals(relay: &RelayPlan, numbers: &Numbers) -> String {
     let nobody = vec![ListenPorts::default(); relay.rules.len().max(1)];
-    rules::chains(&rules::table_name(&relay.name), relay, numbers, &nobody, Taking::No, Untracked::Cannot)
+    rules::chains(&rules::table_name(&relay.name), relay, numbers, &nobody, Taking::No, Untracked::Cannot, 0)
 }
 
 impl Drop for Interception {

@@ -27,7 +27,7 @@ const BACKLOG: i32 = 4096;
 const KEEPALIVE_PROBES: i32 = 6;
 const KEEPALIVE_INTERVAL_S: i32 = 10;
 /// TCP_REPAIR_OFF_NO_WP of `linux/tcp.h`: ends repair without probing the peer's window.
-const REPAIR_OFF: i32 = -1;
+pub(crate) const REPAIR_OFF: i32 = -1;
 
 /// How the sockets of one leg are made.
 #[derive(Debug, Clone, Copy)]
@@ -317,7 +317,7 @@ fn queue_bytes(socket: &impl AsFd, request: libc::Ioctl) -> u64 {
     if result == 0 { bytes.max(0) as u64 } else { 0 }
 }
 
-fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+pub(crate) fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     Ok(nix::sys::socket::socket(family, SockType::Stream, flags, SockProtocol::Tcp)?)

@@ -7,6 +7,7 @@
 //! - `relayed`, `buffer`, `leg`: its sockets; splice(2) through pooled pipes, plain memory as second engine.
 //! - `inbound`: what a reading means: bytes, an urgent mark, an end that the kernel confirms.
 //! - `hold`: SYNs that wait until the server has answered.
+//! - [`adopt`]: sockets that are put between two ends right after their handshake.
 //! - `worker`: epoll loops, one per core, that share the load.
 //! - `intercept`: nft and routing rules of a transparent relay, made and removed.
 //! - [`handover`]: to the next relay, when this one is upgraded or was killed.
@@ -25,6 +26,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod adopt;
 mod buffer;
 mod commands;
 pub mod connection;

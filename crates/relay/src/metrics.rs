@@ -189,6 +189,13 @@ impl Rule {
     }
 }
 
+fn passed(shared: &Shared) -> Family {
+    let help = "Connections to be accepted end to end that stayed so, by the reason.";
+    let family = Family::new(Kind::Counter, "longfat_relay_passed_connections", "connections", help);
+    let passed = shared.held.adopting.passed();
+    passed.fold(family, |family, (reason, count)| family.with(&[("reason", reason.name())], count as f64))
+}
+
 /// What concerns the relay as a whole.
 fn relay(shared: &Shared, standing: &Standing) -> Vec<Family> {
     use Kind::{Counter, Gauge, Info};
@@ -210,6 +217,14 @@ fn relay(shared: &Shared, standing: &Standing) -> Vec<Family> {
             "Connections that it went on with where another relay had been.",
         )
         .with(&[], shared.taken_over.load(Ordering::Relaxed) as f64),
+        Family::new(
+            Counter,
+            "longfat_relay_inserted_connections",
+            "connections",
+            "Connections accepted end to end between whose ends sockets were put.",
+        )
+        .with(&[], shared.held.adopting.inserted() as f64),
+        passed(shared),
         Family::new(
             Gauge,
             "longfat_relay_live_connections",

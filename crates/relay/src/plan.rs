@@ -152,6 +152,17 @@ impl RelayPlan {
         rules.chain(all).filter(|_| self.intercept.is_some())
     }
 
+    /// Rules that have interfaces to hold packets: those that accept after the server, and the first that accepts end to end, for
+    /// all of these.
+    pub(crate) fn holding_rules(&self) -> impl Iterator<Item = usize> {
+        let mut is_first = true;
+        self.intercepted_ways().filter_map(move |(rule, way)| match way.accept {
+            Accept::Early => None,
+            Accept::AfterServer => Some(rule),
+            Accept::EndToEnd => std::mem::take(&mut is_first).then_some(rule),
+        })
+    }
+
     /// Whether a connection that no rule matches can come to this relay.
     fn uses_defaults(&self) -> bool {
         self.rules.is_empty() || !self.listeners.is_empty()
@@ -223,12 +234,21 @@ impl RelayPlan {
             )));
         }
         let held = |(index, way): (usize, &Arc<ConnectionPlan>)| {
-            index >= crate::hold::MOST_GATES && way.accept == Accept::AfterServer
+            index >= crate::hold::MOST_GATES && way.accept != Accept::Early
         };
         if self.intercepted_ways().any(held) {
             return Err(Error::Plan(format!(
-                "only the first {} rules may accept 'after-server'; move those that do to the front",
+                "only the first {} rules may accept 'after-server' or 'end-to-end'; move those that do to the front",
                 crate::hold::MOST_GATES
+            )));
+        }
+        let end_to_end = |(_, way): &(usize, &Arc<ConnectionPlan>)| way.accept == Accept::EndToEnd;
+        if self.fail == Fail::Closed
+            && let Some((_, way)) = self.intercepted_ways().find(end_to_end)
+        {
+            return Err(Error::Plan(format!(
+                "fail is 'closed' and the rule '{}' accepts 'end-to-end', which lets pass what it cannot step into; give                  'open', or another 'accept'",
+                way.rule
             )));
         }
         self.intercept.iter().try_for_each(InterceptPlan::check)?;

@@ -73,6 +73,8 @@ pub(crate) struct Legs {
     pub accepted_us: i64,
     /// How it is carried.
     pub plan: Arc<ConnectionPlan>,
+    /// Its sockets were put between its ends, with their sequence numbers.
+    pub is_inserted: bool,
     /// Bytes in the relay's buffers and bytes relayed, per direction.
     pub held_bytes: [AtomicU64; 2],
     pub relayed_bytes: [AtomicU64; 2],

@@ -10,7 +10,7 @@ use crate::{
         leave::Standstill,
     },
     hold::{self, Held, Pair, Raw, Room, Taken},
-    intercept::ONE_WAY_SECONDS,
+    intercept::{ONE_WAY_SECONDS, passing_mark},
     leg::{self, Leg},
     limits::Limits,
     observer::{ConnectionSummary, Ended, Observer},
@@ -74,6 +74,8 @@ pub(crate) struct Shared<'a> {
     pub held: Held,
     /// Where it intercepts.
     pub raw: Option<Raw>,
+    /// Of packets that were held and go on to their servers.
+    pub passing: Option<Raw>,
     /// By client.
     places: Mutex<Places>,
     /// Makes the packets of intercepted connections look forwarded, where the kernel lets it.
@@ -138,6 +140,7 @@ pub(crate) enum Once {
     Sated,
     NotExcluded,
     Unclear,
+    NotInserted,
 }
 
 impl<'a> Shared<'a> {
@@ -171,6 +174,7 @@ impl<'a> Shared<'a> {
             seats: seats?,
             held: Held::new(limits.held),
             raw: own_mark.map(Raw::new).transpose()?,
+            passing: own_mark.map(|mark| Raw::new(passing_mark(mark))).transpose()?,
             places: Mutex::default(),
             one_way: Mutex::default(),
             alike: own_mark.and_then(|own_mark| attach_alike(own_mark, observer)),

@@ -132,7 +132,8 @@ pub struct RuleSpec {
     /// Relay the connection, or let it pass untouched. A client of a listener cannot pass: it is reset.
     #[serde(default)]
     pub action: ActionSpec,
-    /// When the client's SYN is answered: at once (`early`, when absent), or when the server has answered.
+    /// Who answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
+    /// (`after-server`); or the server itself, and the relay steps in afterwards (`end-to-end`).
     pub accept: Option<Accept>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
@@ -171,7 +172,8 @@ impl RuleSpec {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct WaySpec {
-    /// When the client's SYN is answered: at once (`early`, when absent), or when the server has answered.
+    /// Who answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
+    /// (`after-server`); or the server itself, and the relay steps in afterwards (`end-to-end`).
     pub accept: Option<Accept>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,

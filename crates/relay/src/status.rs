@@ -15,6 +15,7 @@ use longfat_host::{
 use longfat_schema::record::TcpSample;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{PoisonError, atomic::Ordering},
 };
@@ -50,12 +51,24 @@ pub struct Status {
     /// Connections that it went on with where another relay had been: an older one, or one that was killed.
     #[serde(default)]
     pub taken_over: u64,
+    /// Connections accepted end to end: into how many it stepped, and how many stayed as they were, by the reason.
+    #[serde(default)]
+    pub end_to_end: EndToEndStatus,
     /// What it did since its start; of living connections nothing but their number.
     pub totals: RelayStats,
     /// Reloads of its file.
     pub reload: ReloadStatus,
     /// Connections whose legs stand; empty when only a summary was asked for.
     pub connections: Vec<ConnectionStatus>,
+}
+
+/// Connections that the relay did not answer itself (`accept = "end-to-end"`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndToEndStatus {
+    /// Connections between whose ends it put sockets.
+    pub inserted: u64,
+    /// Connections that stayed end to end, by the reason; reasons that there were none of are absent.
+    pub passed: BTreeMap<String, u64>,
 }
 
 /// What became of requests to read the file again.
@@ -157,6 +170,7 @@ pub struct QueueStatus {
 pub(crate) struct Reading {
     pub client: TcpSample,
     pub server: TcpSample,
+    is_inserted: bool,
 }
 
 impl Reading {
@@ -169,7 +183,7 @@ impl Reading {
         };
         let ((client, client_us), (server, server_us)) = (read(Side::Client)?, read(Side::Server)?);
         legs.note_busy([client_us, server_us]);
-        Some(Reading { client, server })
+        Some(Reading { client, server, is_inserted: legs.is_inserted })
     }
 
     fn leg(&self, side: Side) -> &TcpSample {
@@ -182,7 +196,7 @@ impl Reading {
     /// What the inbound socket received and the outbound peer has not acknowledged.
     pub fn backlog_bytes(&self, direction: Direction) -> u64 {
         // The kernel counts the SYN of the side that connected as an acknowledged byte: the relay's towards the server.
-        let syn = u64::from(direction == Direction::ClientToServer);
+        let syn = u64::from(direction == Direction::ClientToServer && !self.is_inserted);
         let acked_bytes = self.leg(direction.to()).acked_bytes.saturating_sub(syn);
         self.leg(direction.from()).received_bytes.saturating_sub(acked_bytes)
     }
@@ -214,6 +228,7 @@ pub(crate) fn status(shared: &Shared, with_connections: bool) -> Status {
         rules: standing.rules.clone(),
         live: shared.live.load(Ordering::Acquire),
         taken_over: shared.taken_over.load(Ordering::Relaxed),
+        end_to_end: end_to_end(shared),
         totals: shared.stats(),
         reload: standing.reload.clone(),
         connections: Vec::new(),
@@ -226,6 +241,13 @@ pub(crate) fn status(shared: &Shared, with_connections: bool) -> Status {
         status.connections = living.iter().filter_map(|legs| connection(legs, time_us)).collect();
     }
     status
+}
+
+fn end_to_end(shared: &Shared) -> EndToEndStatus {
+    let adopting = &shared.held.adopting;
+    let passed = adopting.passed().filter(|(_, count)| *count > 0);
+    let passed = passed.map(|(reason, count)| (reason.name().to_owned(), count)).collect();
+    EndToEndStatus { inserted: adopting.inserted(), passed }
 }
 
 fn connection(legs: &Legs, now_us: i64) -> Option<ConnectionStatus> {

@@ -9,6 +9,7 @@ mod arrive;
 mod balance;
 mod circle;
 mod gathering;
+mod insert;
 mod limits;
 mod one_way;
 mod order;
@@ -141,6 +142,7 @@ impl<'a> Worker<'a> {
             for event in doors_first {
                 self.dispatch(event.data(), event.events());
             }
+            self.begin_inserted();
             self.shared.seats[self.index].rounds.fetch_add(1, Ordering::Relaxed);
             self.look_after_doors();
             if let Err(error) = self.look_after_held() {
@@ -387,6 +389,7 @@ impl<'a> Worker<'a> {
         if is_orderly {
             leg::close_with_fin(&connection.legs.client);
             leg::close_with_fin(&connection.legs.server);
+            Self::forget_inserted(&connection);
         }
         if connection.ended != Ended::Finished && connection.targets.is_none() {
             let pair = (connection.legs.client_address, connection.legs.server_address);

@@ -72,6 +72,7 @@ pub(crate) fn record_of<'c>(
         worker,
         held,
         failure,
+        inserted: legs.is_inserted,
     };
     (record, descriptors)
 }
@@ -88,7 +89,7 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
     let intercepted = record.listener.is_none();
     let own_mark = shared.own_mark().filter(|_| intercepted);
     [&client, &server].into_iter().for_each(|leg| super::estate::refit(leg, own_mark));
-    let found = find(&client, &server, &held, record.failure)?;
+    let found = find(&client, &server, &held, &record)?;
     for direction in Direction::BOTH {
         let from = if direction.from() == Side::Client { &client } else { &server };
         inbound::consume(from, found.sent_before[direction.index()]).ok()?;
@@ -103,6 +104,7 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
         server_address: record.server,
         accepted_us: record.accepted_us,
         plan,
+        is_inserted: record.inserted,
         held_bytes: Default::default(),
         relayed_bytes: found.relayed_bytes.map(Into::into),
         idle: Default::default(),
@@ -125,11 +127,12 @@ fn find(
     client: &std::net::TcpStream,
     server: &std::net::TcpStream,
     held: &[Bytes; 2],
-    failure: Option<Failure>,
+    record: &ConnectionRecord,
 ) -> Option<Found> {
-    let facts = [facts::of_leg(client, Side::Client).ok()?, facts::of_leg(server, Side::Server).ok()?];
+    let of_server = if record.inserted { facts::of_inserted_leg } else { facts::of_leg };
+    let facts = [facts::of_leg(client, Side::Client).ok()?, of_server(server, Side::Server).ok()?];
     let held_bytes = held.each_ref().map(Bytes::count);
-    let mut found = derive([&facts[0], &facts[1]], held_bytes, failure).ok()?;
+    let mut found = derive([&facts[0], &facts[1]], held_bytes, record.failure).ok()?;
     for (direction, bytes) in Direction::BOTH.into_iter().zip(held) {
         if matches!(bytes, Bytes::Mark(_)) {
             let read = Event::Read(direction, 1);

@@ -17,9 +17,17 @@ const TRIES: usize = 100;
 
 /// Looks at one leg. An error that waits in one that stood is taken.
 pub(crate) fn of_leg(socket: &TcpStream, side: Side) -> Result<LegFacts> {
-    let (info, unread_bytes, unacked_bytes) = settled(socket)?;
     // The kernel counts the SYN of the side that connected as an acknowledged byte: the relay's towards the server.
-    let syn = u64::from(side == Side::Server);
+    facts_of(socket, side, u64::from(side == Side::Server))
+}
+
+/// The same of a leg that was put in between, and has sent no SYN.
+pub(crate) fn of_inserted_leg(socket: &TcpStream, side: Side) -> Result<LegFacts> {
+    facts_of(socket, side, 0)
+}
+
+fn facts_of(socket: &TcpStream, side: Side, syn: u64) -> Result<LegFacts> {
+    let (info, unread_bytes, unacked_bytes) = settled(socket)?;
     let is_waiting = [SYN_SENT, SYN_RECEIVED].contains(&info.state);
     let has_stood = !is_waiting && (side == Side::Client || info.acked_bytes >= syn);
     let is_closed = info.state == CLOSED;

@@ -312,6 +312,9 @@ pub struct ConnectionRecord {
     pub held: [Held; 2],
     /// A side that was found reset.
     pub failure: Option<Failure>,
+    /// Its sockets were put between its ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inserted: bool,
 }
 
 impl Holding {
@@ -376,7 +379,7 @@ mod tests {
         let rest = (any::<(u32, i64)>(), 0usize..100, "[a-z0-9-]{0,40}", [held(), held()]);
         (ends, rest, prop::option::of(failure())).prop_map(|(ends, rest, failure)| {
             let ((client, server, listener), ((number, accepted_us), some, rule, held)) = (ends, rest);
-            let (untried, worker) = (some, some / 2);
+            let (untried, worker, inserted) = (some, some / 2, some % 2 == 0 && listener.is_none());
             ConnectionRecord {
                 number,
                 client,
@@ -388,6 +391,7 @@ mod tests {
                 worker,
                 held,
                 failure,
+                inserted,
             }
         })
     }
@@ -447,6 +451,7 @@ mod tests {
             worker: 1,
             held: [Held::Memory, Held::Mark(33)],
             failure: Some(Failure { is_client: true, after_fin: false }),
+            inserted: false,
         };
         let message = Message::with(Say::Put, 4, &Holding::Connection(Box::new(record)));
         assert_eq!(message.bytes()[..HEAD_BYTES], [2, 4, 0, 0, 0, 0, 0, 0, 0]);

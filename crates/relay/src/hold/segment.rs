@@ -49,11 +49,7 @@ impl Unreachable {
 impl Syn {
     /// Reads an IP packet; none when it is not a whole SYN without ACK.
     pub fn parse(packet: &[u8]) -> Option<Syn> {
-        let (source, destination, tcp) = match packet.first()? >> 4 {
-            4 => parse_v4(packet)?,
-            6 => parse_v6(packet)?,
-            _ => return None,
-        };
+        let (source, destination, tcp) = parse_ip(packet)?;
         let header_bytes = usize::from(tcp.get(12)? >> 4) * 4;
         if header_bytes < 20 || tcp.get(13)? & FLAGS != SYN {
             return None;
@@ -108,6 +104,15 @@ fn reset(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledged: Option<u
 
 type Parsed<'a> = (IpAddr, IpAddr, &'a [u8]);
 
+/// Source, destination and TCP segment of a whole IP packet.
+pub(crate) fn parse_ip(packet: &[u8]) -> Option<Parsed<'_>> {
+    match packet.first()? >> 4 {
+        4 => parse_v4(packet),
+        6 => parse_v6(packet),
+        _ => None,
+    }
+}
+
 fn parse_v4(packet: &[u8]) -> Option<Parsed<'_>> {
     let header_bytes = usize::from(packet.first()? & 0xf) * 4;
     let packet = packet.get(..usize::from(be16(packet, 2)?))?;
@@ -138,11 +143,11 @@ fn parse_v6(packet: &[u8]) -> Option<Parsed<'_>> {
     None
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
 }
 
-fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => packet_v4(from, to, protocol, payload),
         (from, to) => packet_v6(as_v6(from), as_v6(to), protocol, payload),
@@ -181,7 +186,7 @@ fn as_v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-fn pseudo_header(from: IpAddr, to: IpAddr, protocol: u8, bytes: usize) -> Vec<u8> {
+pub(crate) fn pseudo_header(from: IpAddr, to: IpAddr, protocol: u8, bytes: usize) -> Vec<u8> {
     let mut header = Vec::with_capacity(40);
     for address in [from, to] {
         match address {
@@ -195,7 +200,7 @@ fn pseudo_header(from: IpAddr, to: IpAddr, protocol: u8, bytes: usize) -> Vec<u8
 }
 
 /// The Internet checksum (RFC 1071); all parts but the last have an even length.
-fn checksum(parts: &[&[u8]]) -> u16 {
+pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let pairs = parts.iter().flat_map(|part| part.chunks(2));
     let sum: u32 =
         pairs.map(|pair| u32::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u32::from)).sum();

@@ -1,5 +1,8 @@
 //! The nft program of an interception, and the record of who made it: text only, nothing is run here.
 
+mod end_to_end;
+pub(crate) use end_to_end::passing_mark;
+
 use crate::{
     destination,
     hold::{MOST_GATES, MOST_HOLDERS},
@@ -245,6 +248,7 @@ pub(crate) fn chains(
     ports: &[ListenPorts],
     taking: Taking,
     untracked: Untracked,
+    log_group: u16,
 ) -> String {
     let Numbers { mark, own_mark, .. } = numbers;
     let taken_mark = numbers.taken_mark();
@@ -261,7 +265,7 @@ pub(crate) fn chains(
          {}{NOT_ELSEWHERE}\n\
          ip daddr {{ {} }} return\n\
          ip6 daddr {{ {} }} return\n",
-        pair_sets(plan),
+        pair_sets(plan) + &end_to_end::sets(plan),
         one_way_sets(),
         match untracked {
             // Where its interface is gone it is forwarded.
@@ -284,7 +288,9 @@ pub(crate) fn chains(
         NOT_CARRIED.iter().for_each(|option| text.push_str(&format!("{option} return\n")));
     }
     let nobody = vec![ListenPorts::default(); ports.len()];
-    for line in syn_lines(plan, numbers, if taking == Taking::Yes { ports } else { &nobody }, &take) {
+    for line in
+        syn_lines(plan, numbers, if taking == Taking::Yes { ports } else { &nobody }, &take, log_group)
+    {
         text.push_str(&line);
         text.push('\n');
     }
@@ -292,7 +298,7 @@ pub(crate) fn chains(
         text,
         "}}\nchain client {{\n\
          meta mark {own_mark:#x} return\n\
-         {NOT_SYN} socket transparent 1 {take}\n\
+         {shaken}{NOT_SYN} socket transparent 1 {take}\n\
          {SYN} goto syn\n\
          {ICMP} socket transparent 1 {take}\n\
          meta l4proto != tcp return\n\
@@ -300,33 +306,41 @@ pub(crate) fn chains(
          type filter hook prerouting priority raw; policy accept;\n\
          iifname {interfaces} goto client\n\
          iifname \"{lfh}\" {SYN} goto answered\n\
-         }}\nchain servers {{\n\
+         {back}}}\nchain servers {{\n\
          type filter hook prerouting priority {LATE}; policy accept;\n\
          meta mark {taken_mark:#x} meta mark set {mark:#x} accept\n\
-         meta mark {own_mark:#x} return\n\
+         {unmark}meta mark {own_mark:#x} return\n\
          {NOT_SYN} socket transparent 1 meta mark set {mark:#x} accept\n\
          {ICMP} socket transparent 1 meta mark set {mark:#x} accept\n\
          {SYN} meta mark {held} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
          iifname \"{lfh}\" {SYN} meta mark set {mark:#x} accept\n\
-         }}\n",
+         {answers}}}\n{passed}",
         held = numbers.held_marks(),
-        cookies = cookie_lines(plan, ports, &take)
+        cookies = cookie_lines(plan, ports, &take),
+        shaken = end_to_end::held_lines(plan, numbers),
+        back = end_to_end::back_lines(plan, numbers, notrack),
+        unmark = end_to_end::unmark_line(plan, numbers),
+        answers = end_to_end::answer_lines(plan, log_group),
+        passed = end_to_end::passed_chain(plan, *own_mark),
     );
     if untracked == Untracked::Can {
-        // A SYN without ACK is no client's leg: it goes to a server, or passes.
-        let _ = write!(
-            text,
-            "chain output {{\n\
-             type filter hook output priority raw; policy accept;\n\
-             meta mark != {own_mark:#x} return\n\
-             oifname != {interfaces} return\n\
-             tcp flags & (syn | ack) == syn return\n\
-             {notrack}\n\
-             }}\n"
-        );
+        text.push_str(&output_chain(*own_mark, &interfaces, notrack));
     }
     text.push_str("}\n");
     text
+}
+
+/// Keeps what clients' legs send out of conntrack. A SYN without ACK is no client's leg: it goes to a server, or passes.
+fn output_chain(own_mark: u32, interfaces: &str, notrack: &str) -> String {
+    format!(
+        "chain output {{\n\
+         type filter hook output priority raw; policy accept;\n\
+         meta mark != {own_mark:#x} return\n\
+         oifname != {interfaces} return\n\
+         tcp flags & (syn | ack) == syn return\n\
+         {notrack}\n\
+         }}\n"
+    )
 }
 
 /// After destinations are translated (-100), and after firewalls have looked for a way back (firewalld: 10).
@@ -399,7 +413,7 @@ fn remember(rule: usize, family: &str) -> String {
 /// ACKs of pairs whose SYNs were taken and that have no socket.
 fn cookie_lines(plan: &RelayPlan, ports: &[ListenPorts], take: &str) -> String {
     let mut text = String::new();
-    for (rule, _) in plan.intercepted_ways() {
+    for (rule, _) in plan.intercepted_ways().filter(|(_, way)| way.accept != Accept::EndToEnd) {
         let Some(ports) = ports.get(rule) else { continue };
         for (protocol, family, address, port) in families(ports) {
             let Some(port) = port else { continue };
@@ -488,7 +502,13 @@ pub(crate) fn exclude<'c>(name: &str, clients: impl IntoIterator<Item = &'c IpAd
 }
 
 /// What becomes of a SYN, rule by rule, for the IP families that each can match.
-fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts], take: &str) -> Vec<String> {
+fn syn_lines(
+    plan: &RelayPlan,
+    numbers: &Numbers,
+    ports: &[ListenPorts],
+    take: &str,
+    log_group: u16,
+) -> Vec<String> {
     let everything = [RulePlan {
         name: ConnectionPlan::DEFAULT_RULE.into(),
         matches: MatchPlan::default(),
@@ -519,6 +539,9 @@ fn syn_lines(plan: &RelayPlan, numbers: &Numbers, ports: &[ListenPorts], take: &
                     if plan.fail == Fail::Closed {
                         lines.push(format!("{matched}drop"));
                     }
+                }
+                (Some(way), Some(_)) if way.accept == Accept::EndToEnd => {
+                    lines.extend(end_to_end::syn_lines(&matched, (index, family), take, log_group));
                 }
                 (Some(_), Some(port)) => {
                     let take = take_syn(index, family, &format!("{address}:{port}"), take);
@@ -616,10 +639,10 @@ mod tests {
         let ports = |index| ListenPorts { ipv4: Some(5000 + index), ipv6: Some(6000 + index) };
         let ports: Vec<_> = (0..plan.rules.len().max(1)).map(|index| ports(index as u16)).collect();
         assert!(
-            chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can)
+            chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can, 7)
                 .contains("iifname { \"lan\", \"wlan\" } goto client")
         );
-        syn_lines(&plan, &Numbers { mark: 1, own_mark: 2, table: 1 }, &ports, TAKE)
+        syn_lines(&plan, &Numbers { mark: 1, own_mark: 2, table: 1 }, &ports, TAKE, 7)
     }
 
     const TAKE: &str = "meta mark set 0x1 accept";
@@ -657,7 +680,7 @@ mod tests {
         let numbers = Numbers { mark: 0x100, own_mark: 0x101, table: 0x100 };
         let ports = [ListenPorts { ipv4: Some(5), ipv6: None }];
         let text =
-            |workers| chains("longfat_x", &plan(workers), &numbers, &ports, Taking::Yes, Untracked::Can);
+            |workers| chains("longfat_x", &plan(workers), &numbers, &ports, Taking::Yes, Untracked::Can, 7);
         let two = text(2);
         assert!(
             two.contains("meta mark set jhash ip saddr . ip daddr mod 2 seed 0x100 offset 258 goto held"),
@@ -691,7 +714,7 @@ mod tests {
         let plan = "[intercept]\ninterfaces = 'lan'\n[[rule]]\nport = 80\nmptcp = 'pass'\n[[rule]]\n";
         let plan = crate::spec::RelaySpec::parse(plan).unwrap().resolve().unwrap();
         let ports = [ListenPorts { ipv4: Some(5), ipv6: None }; 2];
-        let text = chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can);
+        let text = chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can, 7);
         let (_, syn) = text.split_once("chain syn {\n").unwrap();
         let lines: Vec<_> = syn.lines().take_while(|line| *line != "}").collect();
         let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
@@ -714,6 +737,7 @@ mod tests {
             &Numbers { mark: 1, own_mark: 2, table: 1 },
             &[ListenPorts { ipv4: Some(5), ipv6: None }],
             TAKE,
+            0,
         );
         assert_eq!(found.len(), 9, "{found:?}");
         assert!(found.iter().enumerate().all(|(at, line)| at == 3 || line.ends_with("drop")), "{found:?}");

@@ -318,6 +318,7 @@ impl Worker<'_> {
             server_address,
             accepted_us: monotonic_us(),
             plan,
+            is_inserted: false,
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
             idle: Default::default(),
@@ -515,7 +516,7 @@ impl Worker<'_> {
     }
 
     /// Reads the congestion control back: a route's `congctl` overrides what the listener says.
-    fn check_cc(&self, socket: &TcpStream, plan: &LegPlan, side: Side) {
+    pub(super) fn check_cc(&self, socket: &TcpStream, plan: &LegPlan, side: Side) {
         let Some(wanted) = &plan.cc else { return };
         let Ok(found) = socket::cc(socket) else { return };
         if found == *wanted {

@@ -115,6 +115,13 @@ impl Bed {
         plan
     }
 
+    /// A transparent relay that answers no client: its server does.
+    pub fn end_to_end() -> RelayPlan {
+        let mut plan = Bed::transparent();
+        plan.defaults_mut().accept = longfat_relay::Accept::EndToEnd;
+        plan
+    }
+
     pub fn explicit(to: SocketAddr) -> RelayPlan {
         let listen = SocketAddr::new(RELAY_V4.parse().unwrap(), 7100);
         RelayPlan { drain: Duration::from_secs(1), ..RelayPlan::explicit("test", listen, vec![to]) }

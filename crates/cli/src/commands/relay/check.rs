@@ -146,6 +146,7 @@ fn describe(way: &ConnectionPlan) -> String {
     let accept = match way.accept {
         Accept::Early => "the client's SYN is answered at once",
         Accept::AfterServer => "the client's SYN is answered when the server has answered",
+        Accept::EndToEnd => "the server answers the client's SYN, and the relay steps in between",
     };
     let mut text =
         format!("{}: {accept}\n  client: {}\n  server: {}", way.rule, leg(&way.client), leg(&way.server));

@@ -5,7 +5,7 @@ use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use longfat_relay::{
     ControlPlan, RelayPlan, control,
-    status::{ConnectionStatus, DirectionStatus, Status},
+    status::{ConnectionStatus, DirectionStatus, EndToEndStatus, Status},
 };
 use longfat_schema::{
     text::printable,
@@ -160,6 +160,12 @@ fn head(status: &Status) -> String {
     );
     if status.taken_over > 0 {
         text.push_str(&format!("\n{} connections taken over from another relay", status.taken_over));
+    }
+    let EndToEndStatus { inserted, passed } = &status.end_to_end;
+    if *inserted > 0 || !passed.is_empty() {
+        let reasons: Vec<_> = passed.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        let reasons = if reasons.is_empty() { "none".into() } else { reasons.join(", ") };
+        text.push_str(&format!("\nstepped into {inserted} connections end to end; stayed out of: {reasons}"));
     }
     if let Some(problem) = &status.reload.problem {
         text.push_str(&format!("\nthe last reload was refused, the old rules stay: {problem}"));

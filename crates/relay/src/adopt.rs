@@ -1,0 +1,27 @@
+//! Insertion right after the handshake (`accept = "end-to-end"`): the ends shake hands with each other, and the relay steps in
+//! between with their own sequence numbers.
+//!
+//! nftables forwards SYN and SYN-ACK and logs a copy of each. The handshake's last packet is held (a TUN interface, as for held
+//! SYNs): at that moment the server has nothing to send yet and the client's bytes wait behind it, so both ends' numbers are
+//! those of the handshake, and nothing is under way. Two sockets are made by TCP_REPAIR, the packet goes on to the server,
+//! and the legs carry the bytes as any other connection's.
+//!
+//! - [`segment`]: what a packet says, and the packets that are made of it. Pure.
+//! - [`handshake`]: what both ends agreed on, or why nobody can know. Pure.
+//! - [`table`]: handshakes under way. Pure: time is passed in.
+//! - [`log`](self::log): the copies, by nfnetlink_log.
+//! - `repaired`: a socket that speaks as one end to the other.
+//! - `adopter`: puts them together in a worker.
+//!
+//! Whatever is not known for certain stays end to end, and is counted by its [`Reason`].
+
+mod adopter;
+pub mod handshake;
+pub mod log;
+mod repaired;
+pub mod segment;
+pub mod table;
+
+pub(crate) use adopter::{Adopter, Adopting, Inserted, missing};
+pub use handshake::Reason;
+pub(crate) use repaired::forget_finished;

@@ -1,0 +1,258 @@
+//! Insertion in a worker: packets that were held come in, connections or forwarded packets come out.
+
+use super::{
+    handshake::{Handshake, Reason},
+    log::{self, Log},
+    repaired::{Failure, Repaired},
+    segment::Segment,
+    table::{Handshakes, Verdict},
+};
+use crate::{
+    Result,
+    hold::{Pair, Tun},
+    plan::ConnectionPlan,
+    shared::{Once, Shared},
+};
+use longfat_host::support::Missing;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, TcpStream},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Longest packet: with segmentation offloaded one may be as long as any, before the interface cuts it.
+const PACKET_BYTES: usize = 1 << 16;
+/// How often copies are read although no packet is held: in a flood of SYNs none is.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What the workers share.
+#[derive(Debug, Default)]
+pub(crate) struct Adopting {
+    table: Mutex<Handshakes>,
+    /// Of relays that have, or had, a rule that accepts end to end.
+    log: OnceLock<Log>,
+    /// By the index of the rule.
+    ways: Mutex<BTreeMap<usize, Arc<ConnectionPlan>>>,
+    inserted: AtomicU64,
+    /// By [`Reason`].
+    passed: [AtomicU64; Reason::ALL.len()],
+}
+
+impl Adopting {
+    /// The group to which nftables logs copies of handshakes.
+    pub fn prepare(&self) -> Result<u16> {
+        if self.log.get().is_none() {
+            let _ = self.log.set(Log::open()?);
+        }
+        Ok(self.log.get().map_or(0, Log::group))
+    }
+
+    /// These rules accept end to end from now on, and no others.
+    pub fn open(&self, ways: BTreeMap<usize, Arc<ConnectionPlan>>) {
+        *self.ways.lock().unwrap_or_else(PoisonError::into_inner) = ways;
+    }
+
+    /// Connections that sockets were put into.
+    pub fn inserted(&self) -> u64 {
+        self.inserted.load(Ordering::Relaxed)
+    }
+
+    /// Connections that stayed end to end, by the reason.
+    pub fn passed(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
+        Reason::ALL.into_iter().map(|reason| (reason, self.passed[reason as usize].load(Ordering::Relaxed)))
+    }
+
+    fn way(&self, rule: usize) -> Option<Arc<ConnectionPlan>> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner).get(&rule).cloned()
+    }
+
+    fn table(&self) -> MutexGuard<'_, Handshakes> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in what has gone by. nftables logs a packet before it forwards it, so that the copies of a handshake are there
+    /// before the packet that ends it.
+    fn read_copies(&self, buffer: &mut [u8], now: Instant) {
+        let Some(log) = self.log.get() else { return };
+        let mut table = self.table();
+        while let Some(bytes) = log.read(buffer) {
+            for copy in log::copies(bytes) {
+                let rule = std::str::from_utf8(copy.prefix).ok().and_then(|prefix| prefix.parse().ok());
+                if let Some(segment) = Segment::parse(copy.packet) {
+                    table.on_copy(&segment, rule, now);
+                }
+            }
+        }
+    }
+}
+
+/// A connection with a socket towards each end.
+#[derive(Debug)]
+pub(crate) struct Inserted {
+    pub pair: Pair,
+    pub to_client: TcpStream,
+    pub to_server: TcpStream,
+    pub plan: Arc<ConnectionPlan>,
+}
+
+/// One worker's.
+pub(crate) struct Adopter<'a> {
+    shared: &'a Shared<'a>,
+    buffer: Box<[u8]>,
+    copies: Box<[u8]>,
+    inserted: Vec<Inserted>,
+    /// Last packets of handshakes, for their servers.
+    going: Vec<(Vec<u8>, IpAddr)>,
+    looked: Instant,
+}
+
+impl<'a> Adopter<'a> {
+    pub fn new(shared: &'a Shared<'a>) -> Adopter<'a> {
+        let buffer = || vec![0; PACKET_BYTES].into_boxed_slice();
+        let (inserted, going) = Default::default();
+        Adopter { shared, buffer: buffer(), copies: buffer(), inserted, going, looked: Instant::now() }
+    }
+
+    /// Connections made since this was last asked.
+    pub fn take_inserted(&mut self) -> Vec<Inserted> {
+        std::mem::take(&mut self.inserted)
+    }
+
+    /// Up to twice so many packets that are held. What a client sends keeps its order: its packets are held until the last one of
+    /// its handshake goes on, which it does when nothing is left behind it; what comes meanwhile is read at once.
+    pub fn read_some(&mut self, tun: &Tun, most: usize) {
+        self.read(tun, most);
+        if self.going.is_empty() {
+            return;
+        }
+        for (packet, server) in std::mem::take(&mut self.going) {
+            self.send(&packet, server);
+        }
+        self.read(tun, most);
+        // Those of the second reading: what is behind them is read in the next round.
+        for (packet, server) in std::mem::take(&mut self.going) {
+            self.send(&packet, server);
+        }
+    }
+
+    fn read(&mut self, tun: &Tun, most: usize) {
+        let mut packet = std::mem::take(&mut self.buffer);
+        for _ in 0..most {
+            let Some(bytes) = tun.read(&mut packet) else { break };
+            self.on_packet(&packet[..bytes], tun);
+        }
+        self.buffer = packet;
+    }
+
+    /// Reads copies from time to time.
+    pub fn look(&mut self) {
+        let adopting = &self.shared.held.adopting;
+        if adopting.log.get().is_some() && self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            adopting.read_copies(&mut self.copies, self.looked);
+        }
+    }
+
+    fn on_packet(&mut self, packet: &[u8], tun: &Tun) {
+        // The kernel's own multicast and whatever else is routed here by hand.
+        let Some(segment) = Segment::parse(packet) else { return };
+        let (adopting, now) = (&self.shared.held.adopting, Instant::now());
+        adopting.read_copies(&mut self.copies, now);
+        let verdict = adopting.table().on_held(&segment, now);
+        match verdict {
+            Verdict::Taken => drop(tun.write(packet)),
+            Verdict::Passed => self.send(packet, segment.to.ip()),
+            Verdict::Pass(reason) => self.pass(&segment, reason),
+            Verdict::Insert(handshake, rule) => match self.insert(&segment, &handshake, rule, tun) {
+                Ok(inserted) => self.inserted.push(inserted),
+                Err(reason) => self.pass(&segment, reason),
+            },
+        }
+    }
+
+    /// Lets a packet go on to the server, and all that follow it.
+    fn pass(&self, segment: &Segment<'_>, reason: Reason) {
+        let adopting = &self.shared.held.adopting;
+        adopting.table().passed((segment.from, segment.to));
+        adopting.passed[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.send(segment.packet(), segment.to.ip());
+    }
+
+    /// Sends a packet to the server as the client did. On its way out nftables forgets that its connection is held.
+    fn send(&self, packet: &[u8], server: IpAddr) {
+        self.shared.passing.iter().for_each(|raw| raw.send(packet, server));
+    }
+
+    fn insert(
+        &mut self,
+        segment: &Segment<'_>,
+        handshake: &Handshake,
+        rule: usize,
+        tun: &Tun,
+    ) -> std::result::Result<Inserted, Reason> {
+        let (shared, pair) = (self.shared, (segment.from, segment.to));
+        let plan = shared.held.adopting.way(rule).ok_or(Reason::Unseen)?;
+        if shared.draining.load(Ordering::Acquire) {
+            return Err(Reason::Draining);
+        }
+        if !shared.admit() {
+            return Err(Reason::Full);
+        }
+        if !shared.take_place(pair.0.ip()) {
+            shared.unadmit();
+            return Err(Reason::Full);
+        }
+        let legs = self.legs(&plan, handshake).map_err(|failure| {
+            shared.give_place_back(pair.0.ip());
+            shared.unadmit();
+            self.warn(pair, failure)
+        })?;
+        shared.held.adopting.table().taken(pair, Instant::now());
+        shared.held.adopting.inserted.fetch_add(1, Ordering::Relaxed);
+        // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told that the
+        // client has its answer, before any of its bytes.
+        let _ = tun.write(&handshake.server_ack());
+        let _ = tun.write(segment.packet());
+        self.going.push((segment.bare_ack(), segment.to.ip()));
+        let (to_client, to_server) = legs;
+        Ok(Inserted { pair, to_client, to_server, plan })
+    }
+
+    /// Both, before either says a word.
+    fn legs(
+        &self,
+        plan: &ConnectionPlan,
+        handshake: &Handshake,
+    ) -> std::result::Result<(TcpStream, TcpStream), Failure> {
+        let leg = |plan| self.shared.leg(plan, true);
+        let to_client = Repaired::new(&leg(&plan.client), &handshake.to_client)?;
+        let to_server = Repaired::new(&leg(&plan.server), &handshake.to_server)?;
+        Ok((to_client.wake()?, to_server.wake()?))
+    }
+
+    fn warn(&self, (client, server): Pair, failure: Failure) -> Reason {
+        let Failure { reason, source } = failure;
+        self.shared.warn_once(Once::NotInserted, || {
+            format!("the connection of {client} to {server} stays end to end, as no socket can be put in between: {source}")
+        });
+        reason
+    }
+}
+
+/// What this host lacks for it.
+pub(crate) fn missing() -> Vec<Missing> {
+    let what = "connections accepted end to end";
+    let repair = super::repaired::is_available().err().map(|error| {
+        let why = format!("TCP_REPAIR: {error}");
+        Missing::new(what, why, "run it with CAP_NET_ADMIN on a kernel with TCP_REPAIR, or accept early")
+    });
+    let copies = log::is_available().err().map(|error| {
+        let mend = "use a kernel with CONFIG_NETFILTER_NETLINK_LOG and CONFIG_NFT_LOG, or accept early";
+        Missing::new(what, error.to_string(), mend)
+    });
+    repair.into_iter().chain(copies).collect()
+}

@@ -1,0 +1,158 @@
+//! Rules for connections that are accepted end to end: the ends' SYN and SYN-ACK pass, and a copy of each is logged; what the
+//! client sends after them is held, until the relay lets it go on.
+
+use super::{NOT_SYN, Numbers, PAIRS, Place, TAKEN_BIT, mark_by_holder, pair};
+use crate::{
+    adopt::{log::COPIED_BYTES, table::LIFE},
+    plan::{Accept, RelayPlan},
+};
+
+const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
+
+/// Mark of held packets that go on to their servers: no routing rule knows it.
+pub(crate) fn passing_mark(own_mark: u32) -> u32 {
+    own_mark ^ TAKEN_BIT
+}
+
+/// The first of the rules, whose interfaces serve all of them.
+fn first(plan: &RelayPlan) -> Option<usize> {
+    plan.intercepted_ways().find(|(_, way)| way.accept == Accept::EndToEnd).map(|(rule, _)| rule)
+}
+
+/// A pair as it stands in what the server sends.
+fn pair_back(family: &str) -> String {
+    format!("{family} daddr . tcp dport . {family} saddr . tcp sport")
+}
+
+fn log(prefix: &str, group: u16) -> String {
+    format!("log prefix \"{prefix}\" group {group} snaplen {COPIED_BYTES} queue-threshold 1")
+}
+
+/// Pairs whose SYNs went by, and those whose servers have answered.
+pub(super) fn sets(plan: &RelayPlan) -> String {
+    let seconds = LIFE.as_secs();
+    let set = |name: &str, (family, address): (&str, &str)| {
+        format!(
+            "set {name}_{family} {{ type {address} . inet_service . {address} . inet_service; flags dynamic, timeout; \
+             timeout {seconds}s; size {PAIRS}; }}\n"
+        )
+    };
+    let both = |family| set("opened", family) + &set("shaken", family);
+    first(plan).map(|_| FAMILIES.map(both).concat()).unwrap_or_default()
+}
+
+/// What becomes of a SYN of one rule. A pair that has a socket here goes to that. Of a SYN that finds no room no copy is made.
+pub(super) fn syn_lines(matched: &str, (rule, family): (usize, &str), take: &str, group: u16) -> [String; 3] {
+    let pair = pair(family);
+    [
+        format!("{matched}socket transparent 1 {take}"),
+        format!("{matched}add @opened_{family} {{ {pair} }} {} return", log(&rule.to_string(), group)),
+        format!("{matched}return"),
+    ]
+}
+
+/// The server's answers: from now on what the client sends is held.
+pub(super) fn answer_lines(plan: &RelayPlan, group: u16) -> String {
+    let answer = |(family, _): (&str, &str)| {
+        let pair = pair_back(family);
+        format!(
+            "tcp flags & (syn | ack | rst | fin) == (syn | ack) {pair} @opened_{family} \
+             add @shaken_{family} {{ {pair} }} {}\n",
+            log("answer", group)
+        )
+    };
+    first(plan).map(|_| FAMILIES.map(answer).concat()).unwrap_or_default()
+}
+
+/// Held packets are led away when firewalls have looked at them.
+pub(super) fn unmark_line(plan: &RelayPlan, numbers: &Numbers) -> String {
+    let marks = numbers.held_marks();
+    let line = |_| format!("{NOT_SYN} meta mark {marks} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n");
+    first(plan).map(line).unwrap_or_default()
+}
+
+/// What is held: everything but another SYN, also when a socket is there already, behind whose back packets would come to it that
+/// their client sent later.
+pub(super) fn held_lines(plan: &RelayPlan, numbers: &Numbers) -> String {
+    let held = |rule| {
+        let lines = FAMILIES.map(|(family, _)| {
+            let mark = numbers.hold_mark(Place { rule, holder: 0 });
+            let mark = mark_by_holder(family, numbers, plan.holders(), mark);
+            format!("tcp flags & syn == 0 {} @shaken_{family} {mark} goto held\n", pair(family))
+        });
+        lines.concat()
+    };
+    first(plan).map(held).unwrap_or_default()
+}
+
+/// What the relay gives its own sockets comes back by the interfaces, with a mark by which there is a way back to where it came from:
+/// firewalls look for one.
+pub(super) fn back_lines(plan: &RelayPlan, numbers: &Numbers, notrack: &str) -> String {
+    let back = |place: Place| {
+        format!(
+            "iifname \"{}\" {NOT_SYN} socket transparent 1 meta mark set {:#x} {notrack}accept\n",
+            numbers.hold_interface(place),
+            numbers.hold_mark(place)
+        )
+    };
+    let places = first(plan).map(|rule| (0..plan.holders()).map(move |holder| back(Place { rule, holder })));
+    places.into_iter().flatten().collect()
+}
+
+/// What has gone on is not held any more.
+pub(super) fn passed_chain(plan: &RelayPlan, own_mark: u32) -> String {
+    let forget = |(family, _): (&str, &str)| {
+        let pair = pair(family);
+        format!("delete @shaken_{family} {{ {pair} }}\ndelete @opened_{family} {{ {pair} }}\n")
+    };
+    let chain = |_| {
+        format!(
+            "chain passed {{\ntype filter hook output priority raw; policy accept;\nmeta mark != {:#x} return\n{}}}\n",
+            passing_mark(own_mark),
+            FAMILIES.map(forget).concat()
+        )
+    };
+    first(plan).map(chain).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ListenPorts, Numbers, Taking, Untracked, chains};
+
+    fn text(toml: &str, taking: Taking) -> String {
+        let text = format!("workers = 1\n[intercept]\ninterfaces = 'lan'\n{toml}");
+        let plan = crate::spec::RelaySpec::parse(&text).unwrap().resolve().unwrap();
+        let ports = vec![ListenPorts { ipv4: Some(5), ipv6: Some(6) }; plan.rules.len().max(1)];
+        let numbers = Numbers { mark: 0x100, own_mark: 0x101, table: 0x100 };
+        chains("longfat_x", &plan, &numbers, &ports, taking, Untracked::Can, 77)
+    }
+
+    #[test]
+    fn syns_and_their_answers_are_copied_and_what_follows_is_held() {
+        let text = text(
+            "[[rule]]\nport = 22\naction = 'pass'\n[[rule]]\nport = 80\naccept = 'end-to-end'\n",
+            Taking::Yes,
+        );
+        for part in [
+            "tcp dport { 80 } add @opened_ip { ip saddr . tcp sport . ip daddr . tcp dport } log prefix \"1\" group 77",
+            "ip daddr . tcp dport . ip saddr . tcp sport @opened_ip add @shaken_ip",
+            "ip6 saddr . tcp sport . ip6 daddr . tcp dport @shaken_ip6 meta mark set 0x10a goto held",
+            "meta mark != 0x80000101 return",
+            "delete @shaken_ip6",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(!text.contains("tcp dport { 80 } add @ip_1"), "the relay answers none of them: {text}");
+    }
+
+    #[test]
+    fn nothing_of_it_is_there_without_such_a_rule_and_no_new_ones_are_watched_at_the_end() {
+        for plan in ["", "[defaults]\naccept = 'after-server'\n"] {
+            let text = text(plan, Taking::Yes);
+            assert!(!text.contains("opened") && !text.contains("shaken"), "{text}");
+        }
+        let text = text("[defaults]\naccept = 'end-to-end'\n", Taking::No);
+        assert!(!text.contains("log prefix \"0\""), "{text}");
+        assert!(text.contains("@shaken_ip "), "handshakes under way are looked after: {text}");
+    }
+}

@@ -1,0 +1,67 @@
+//! Connections between whose ends sockets were put: both legs stand from the beginning.
+
+use super::{Token, Worker};
+use crate::{
+    adopt::{self, Inserted},
+    connection::{Event, Side},
+    relayed::{Legs, Relayed},
+};
+use longfat_host::monotonic_us;
+use std::sync::{Arc, atomic::Ordering};
+
+impl Worker<'_> {
+    /// Takes in what was made while packets were looked at. A place among all, and one of the client's, is taken already.
+    pub(super) fn begin_inserted(&mut self) {
+        let inserted = self.hold.as_mut().map(|hold| hold.adopter.take_inserted());
+        for inserted in inserted.unwrap_or_default() {
+            let token = self.carry_inserted(inserted);
+            // One of a busy worker's goes to another.
+            if !self.share(token) {
+                self.enqueue(token);
+            }
+        }
+    }
+
+    fn carry_inserted(&mut self, inserted: Inserted) -> Token {
+        let Inserted { pair, to_client, to_server, plan } = inserted;
+        let legs = Legs {
+            number: self.shared.number(),
+            client: to_client,
+            server: to_server,
+            client_address: pair.0,
+            server_address: pair.1,
+            accepted_us: monotonic_us(),
+            plan,
+            is_inserted: true,
+            held_bytes: Default::default(),
+            relayed_bytes: Default::default(),
+            idle: Default::default(),
+            is_over: Default::default(),
+            queues: Default::default(),
+        };
+        let mut connection = Box::new(Relayed::new(legs, None, None));
+        connection.on(Event::Connected);
+        let legs = Arc::clone(&connection.legs);
+        let token = self.slots.insert(connection);
+        self.keep(token);
+        self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
+        legs.stand();
+        self.shared.registry.insert(&legs);
+        self.shared.begin_queues(&legs);
+        self.check_cc(&legs.client, &legs.plan.client, Side::Client);
+        self.check_cc(&legs.server, &legs.plan.server, Side::Server);
+        self.keep_if(token, self.watch(token));
+        token
+    }
+
+    /// A connection that has ended in order leaves nothing behind that would stand between its ends when they use the same
+    /// addresses and ports again.
+    pub(super) fn forget_inserted(connection: &Relayed) {
+        let legs = &connection.legs;
+        if legs.is_inserted {
+            let pair = (legs.client_address, legs.server_address);
+            adopt::forget_finished(&legs.server, pair);
+            adopt::forget_finished(&legs.client, (pair.1, pair.0));
+        }
+    }
+}
