@@ -115,7 +115,7 @@ fn looked_up(column: &dyn AnyDictionaryArray) -> Vec<Option<f64>> {
     let entries = values(column.values());
     let keys = column.keys();
     let keys = downcast_integer_array!(
-        keys => keys.iter().map(|key| key.and_then(|key| usize::try_from(key).ok())).collect::<Vec<_>>(),
+        keys => keys.iter().map(|key| key.and_then(|key| usize::try_from(i128::from(key)).ok())).collect::<Vec<_>>(),
         _ => vec![None; keys.len()],
     );
     keys.into_iter().map(|key| *entries.get(key?)?).collect()

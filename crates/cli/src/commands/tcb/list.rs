@@ -81,9 +81,8 @@ pub fn run(args: &Args) -> Outcome {
     }
     let shown = terminal_width().filter(|_| args.columns.is_none()).map(|room| table.fitting(room));
     print(|out| table.write(out, shown.as_deref()))?;
-    match shown.map(|shown| columns.len() - shown.len()) {
-        Some(count @ 1..) => eprintln!("longfat: {count} columns more have no room here; --columns chooses"),
-        _ => {}
+    if let Some(count @ 1..) = shown.map(|shown| columns.len() - shown.len()) {
+        eprintln!("longfat: {count} columns more have no room here; --columns chooses");
     }
     Ok(())
 }
