@@ -348,5 +348,5 @@ fn what_cannot_be_served_is_refused_with_the_mend() {
     let server = Server::of(&runs());
     let taken = serve(&["--listen", &server.address, runs().to_str().unwrap()]);
     assert_eq!(taken.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&taken.stderr).contains("--listen ADDRESS:PORT"));
+    assert!(String::from_utf8_lossy(&taken.stderr).contains("--listen ADDR:PORT"));
 }

@@ -2,12 +2,13 @@
 
 use crate::{
     address,
+    fitted::fitted,
     outcome::{Failure, Outcome},
     stop,
 };
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_cc::Algorithm;
 use longfat_host::{
     Key, capability,
@@ -709,7 +710,7 @@ fn span(us: Option<u64>) -> String {
 fn final_table(outcome: &Transferred) -> String {
     let udp = outcome.plan.protocol == Protocol::Udp;
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(if udp {
         vec!["stream", "goodput", "offered", "sent", "received", "lost", "reordered", "duplicates"]
     } else {
@@ -738,7 +739,8 @@ fn final_table(outcome: &Transferred) -> String {
             column.set_cell_alignment(CellAlignment::Right);
         }
     });
-    let mut text = table.to_string();
+    let least: &[usize] = if udp { &[7, 6, 2] } else { &[13, 12, 11, 10, 9, 8, 5, 2] };
+    let mut text = fitted(table, least);
     if outcome.flows.len() > 1 {
         text.push_str(&format!("\nsum of {} streams: {}", outcome.flows.len(), rate(outcome.goodput_bps())));
     }

@@ -68,14 +68,17 @@ fn emulation(plans: &[Plan]) -> usize {
     let time = show::span(expected_time(plans, Backend::Emulated));
     println!("Emulated: about {time}, {}", disk(plans, Backend::Emulated));
     let missing = missing(plans);
-    if missing.is_empty() {
+    let dilations = dilations(plans);
+    if missing.is_empty() && dilations.is_empty() {
         println!("  this host can run it");
+    } else if missing.is_empty() {
+        println!("  this host has what it needs, but runs may come out invalid:");
     } else {
         println!("  this host cannot run it as it is:");
         missing.iter().for_each(|thing| println!("  - {thing}"));
     }
     honesty(plans).iter().for_each(|line| println!("  {line}"));
-    dilations(plans).iter().for_each(|line| println!("  {line}"));
+    dilations.iter().for_each(|line| println!("  - {line}"));
     missing.len()
 }
 
