@@ -215,6 +215,48 @@ fn acks_recorded_twice_without_an_identification_are_neither_duplicates_nor_tick
 }
 
 #[test]
+fn a_copy_that_is_not_known_yet_changes_neither_bursts_nor_ticks() {
+    let seed = 11_268_235_902_766_489;
+    let path = Transfer {
+        segments: 318,
+        window_segments: 14,
+        reorder_permille: 60,
+        place: 59,
+        ..Transfer::default()
+    };
+    for one_way_ns in [409 * US, 1409 * US] {
+        let options =
+            Transfer { seed, one_way_ns, sack: false, timestamps: false, scale: None, ..path.clone() };
+        let whole = ended(made(&options).trace, &options);
+        let once = captured(&whole, &Capturing { no_handshake: true, ..Capturing::default() });
+        let (flow, doubled) = (once.flow(), twice(&once, Twice::InBatches(31)).flow());
+        assert_eq!(told(&doubled), told(&flow), "{one_way_ns}");
+        assert_eq!(doubled.directions[0].data_gaps, flow.directions[0].data_gaps, "{one_way_ns}");
+    }
+}
+
+#[test]
+fn acks_recorded_twice_are_no_duplicates_where_the_data_is_recorded_once() {
+    let plain =
+        Transfer { sack: false, timestamps: false, loss_permille: 10, segments: 3000, ..Transfer::default() };
+    let once = unnumbered(made(&plain).trace);
+    let mut copied = Trace::default();
+    for (time_ns, tcp) in &once.packets {
+        copied.push(*time_ns, tcp.clone());
+        if !tcp.from_client {
+            copied.push(time_ns + 3 * US, tcp.clone());
+        }
+    }
+    let (flow, doubled) = (once.flow(), copied.flow());
+    let duplicates = |flow: &FlowReport| flow.directions[0].counts.duplicate_acks;
+    // Of the first acknowledgements it is not known yet that all come twice.
+    let (real, counted) = (duplicates(&flow), duplicates(&doubled));
+    assert!(real > 500 && (real..real + 8).contains(&counted), "{counted} of {real}");
+    let kinds = |flow: &FlowReport| flow.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
+    assert_eq!((kinds(&doubled), doubled.directions[0].limits), (kinds(&flow), flow.directions[0].limits));
+}
+
+#[test]
 fn a_copy_that_the_path_held_back_is_none_either() {
     let mut trace =
         made(&Transfer { window_segments: 200, segments: 2000, place: 100, ..Transfer::default() }).trace;
@@ -465,8 +507,13 @@ fn capturings() -> impl Strategy<Value = Capturing> {
         )
 }
 
+/// As many as PROPTEST_CASES says, which `with_cases` would not ask.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").map_or(768, |cases| cases.parse().expect("PROPTEST_CASES is a number"))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(768))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn an_analysis_contradicts_itself_nowhere(transfer in transfers(), how in capturings()) {

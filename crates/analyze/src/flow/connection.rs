@@ -363,7 +363,7 @@ impl Connection {
         if self.handshake.ack_ns.is_none() && from_client && self.handshake.syn_ack_ns.is_some() {
             self.handshake.ack_ns = Some(segment.time_ns);
             self.place();
-        } else if self.halves.iter().map(|half| half.counts.packets).sum::<u64>() >= JUDGED_AFTER {
+        } else if self.halves.iter().map(|half| half.repeats().packets()).sum::<u64>() >= JUDGED_AFTER {
             self.is_early = false;
             if self.handshake_lags().is_none() {
                 self.place();

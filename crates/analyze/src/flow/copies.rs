@@ -5,7 +5,7 @@
 //! Where the sender numbers its packets (IPv4's identification), the number tells. Elsewhere what repeats a packet at
 //! once is a copy if no end would send it again so soon: what takes sequence numbers, and acknowledgements where the
 //! next one would carry other SACK blocks. What an end may well send twice at once (duplicate ACKs without SACK,
-//! resets) is a copy if this capture has nearly everything else of the connection twice, too.
+//! resets) is a copy if this capture has nearly everything else of the connection, or of this end, twice, too.
 
 use crate::segment::{Segment, flag};
 
@@ -21,6 +21,8 @@ const AT_ONCE_NS: i64 = 1_000_000;
 /// The same while the round trip is not known, and the least of it: recording a packet twice takes microseconds.
 const AT_ONCE_UNKNOWN_NS: i64 = 100_000;
 const AT_ONCE_LEAST_NS: i64 = 10_000;
+/// Packets of one end by which it is known that all of them come twice, while those of the other end do not.
+const SURE_PACKETS: u64 = 8;
 /// An acknowledgement that far below the highest one begins anew.
 const FAR_BYTES: u32 = 1 << 20;
 
@@ -192,6 +194,17 @@ impl Repeats {
         Repeats { packets: self.packets + other.packets, again: self.again + other.again }
     }
 
+    /// How many packets there are, copies left out.
+    #[inline]
+    pub fn packets(self) -> u64 {
+        self.packets
+    }
+
+    /// Whether nearly all packets of one end were recorded again, whatever is true of the other one.
+    fn are_all_again(self) -> bool {
+        self.packets >= SURE_PACKETS && 8 * self.again >= 7 * self.packets
+    }
+
     /// How often most packets of the capture were recorded again.
     fn each(self) -> u64 {
         (self.again + self.packets / 2) / self.packets.max(1)
@@ -281,7 +294,7 @@ impl Copies {
             self.again += 1;
         }
         let own = Repeats { packets: self.next as u64 + self.higher, again: self.again };
-        let each = own.and(other).each();
+        let each = own.and(other).each().max(u64::from(own.are_all_again()));
         let is_sure = |bare: &Bare| is_numbered || tells_sacks && after(bare) < AT_ONCE_LEAST_NS;
         if let Some(bare) = alike.into_iter().find(|bare| is_sure(bare) || u64::from(bare.copies) < each) {
             bare.copies = bare.copies.saturating_add(1);

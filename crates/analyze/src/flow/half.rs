@@ -288,7 +288,7 @@ impl Half {
             self.on_probe();
         }
         self.trips.note_timestamp(segment);
-        self.observed.on_pure_ack(segment.time_ns, self.counts.packets);
+        self.observed.on_pure_ack(segment.time_ns, self.copies.repeats().packets());
     }
 
     /// Takes note of a probe: no data, but a question whether the peer is there, or what its window is.
@@ -466,7 +466,8 @@ impl Half {
             let flight = self.flight_at(end);
             self.most_flight_bytes = self.most_flight_bytes.max(flight);
             self.flight_sum += u128::from(flight);
-            self.observed.on_new(now, self.space.relative(end), payload, flight, self.counts.packets);
+            let number = self.copies.repeats().packets();
+            self.observed.on_new(now, self.space.relative(end), payload, flight, number);
         }
     }
 
