@@ -5,7 +5,7 @@ use crate::{
     findings::Finding,
     flow::{
         connection::Vantage,
-        report::{DirectionReport, Ending, FlowReport, HandshakeReport, Missing},
+        report::{DirectionReport, Ending, FlowReport, Missing},
     },
 };
 use std::fmt::Write as _;
@@ -137,11 +137,18 @@ fn lacking(direction: &DirectionReport) -> String {
 }
 
 /// Why there is no round trip of the handshake.
-fn no_round_trip(shake: &HandshakeReport) -> &'static str {
-    match shake.repeated_syns {
-        0 => "handshake not seen",
-        _ if shake.complete => "handshake RTT ambiguous",
-        _ => "handshake not completed",
+fn no_round_trip(flow: &FlowReport) -> &'static str {
+    let [client, server] = flow.directions.each_ref().map(|one| &one.counts);
+    let has_syns_alone = client.sent_segments > 0 && client.sent_segments == 1 + client.resent_syns;
+    let has_resets_alone = server.resets > 0 && server.packets == server.resets + server.duplicate_packets;
+    match flow.directions.each_ref().map(|one| one.offers_sack.is_some()) {
+        [true, true] if flow.handshake.repeated_syns > 0 => "handshake RTT ambiguous",
+        [true, true] => "handshake not completed",
+        [true, false] if has_syns_alone && has_resets_alone => "SYN refused",
+        [true, false] if has_syns_alone && server.packets == 0 => "SYN not answered",
+        [true, false] => "SYN-ACK not in the capture",
+        [false, true] => "SYN not in the capture",
+        [false, false] => "handshake not seen",
     }
 }
 
@@ -167,7 +174,7 @@ fn opening(flow: &FlowReport) -> String {
     let mss = flow.directions.iter().map(|d| d.mss_bytes.map_or("?".to_owned(), |mss| mss.to_string()));
     let mss: Vec<String> = mss.collect();
     let handshake =
-        shake.rtt_us.zip(shake.server_side_us).map_or(no_round_trip(shake).to_owned(), |(rtt, server)| {
+        shake.rtt_us.zip(shake.server_side_us).map_or(no_round_trip(flow).to_owned(), |(rtt, server)| {
             format!("handshake RTT {} ({} of it towards the server)", micros(rtt), micros(server))
         });
     let again = match (shake.repeated_syns, shake.syn_wait_s) {

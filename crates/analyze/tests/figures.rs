@@ -236,6 +236,15 @@ fn a_copy_that_is_not_known_yet_changes_neither_bursts_nor_ticks() {
 }
 
 #[test]
+fn at_an_unknown_place_a_copy_behind_the_acknowledgement_is_none_sent_again() {
+    let lone = Transfer { segments: 1, window_segments: 1, one_way_ns: MS, place: 99, ..Transfer::default() };
+    let lone = Transfer { sack: false, timestamps: false, scale: None, ..lone };
+    let whole = unnumbered(ended(made(&lone).trace, &lone));
+    let once = captured(&whole, &Capturing { no_handshake: true, ..Capturing::default() });
+    assert_eq!(told(&twice(&once, Twice::InBatches(31)).flow()), told(&once.flow()));
+}
+
+#[test]
 fn acks_recorded_twice_are_no_duplicates_where_the_data_is_recorded_once() {
     let plain =
         Transfer { sack: false, timestamps: false, loss_permille: 10, segments: 3000, ..Transfer::default() };

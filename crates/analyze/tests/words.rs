@@ -81,7 +81,21 @@ fn syns_sent_again_are_told_with_the_time_they_took() {
     assert!(text.contains("handshake RTT ambiguous"), "{text}");
     let unanswered = script("0 > S mss 1460\n1000 > S mss 1460");
     let text = summary::text(&unanswered.analyze());
-    assert!(text.contains("handshake not completed, 1 SYNs sent again over 1 s"), "{text}");
+    assert!(text.contains("SYN not answered, 1 SYNs sent again over 1 s"), "{text}");
+}
+
+#[test]
+fn an_opening_of_which_one_side_was_seen_is_not_called_unseen() {
+    let told = |text: &str| summary::text(&script(text).analyze());
+    for (text, words) in [
+        ("0 > S mss 1460\n+1 < RA ack 0 win 0", "SYN refused"),
+        ("0 > S mss 1460", "SYN not answered"),
+        ("0 > S mss 1460\n+20 > A\n+1 > A len 100", "SYN-ACK not in the capture"),
+        ("0 < SA mss 1460\n+20 > A\n+1 > A len 100", "SYN not in the capture"),
+        ("0 > A len 100\n+20 < A ack 100", "handshake not seen"),
+    ] {
+        assert!(told(text).contains(words), "{words}: {}", told(text));
+    }
 }
 
 #[test]

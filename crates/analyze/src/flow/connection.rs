@@ -394,6 +394,7 @@ impl Connection {
         let client = usize::from(self.client);
         self.halves[client].lag_ns = lag(client_ns, server_ns);
         self.halves[1 - client].lag_ns = lag(server_ns, client_ns);
+        self.halves.iter_mut().for_each(|half| half.is_placed = true);
     }
 
     /// From the first SYN to the last one, if it was sent again.

@@ -26,12 +26,14 @@ const SURE_PACKETS: u64 = 8;
 /// An acknowledgement that far below the highest one begins anew.
 const FAR_BYTES: u32 = 1 << 20;
 
-/// How soon data of a path with this round trip is not sent again: nothing is within half of it.
-pub fn at_once_ns(segment: &Segment, round_trip_ns: Option<i64>) -> i64 {
+/// How soon data of a path with this round trip is not sent again: nothing is within half of it. Where it is not known
+/// at which place of the path the capture was made, it may be the least part of the whole.
+pub fn at_once_ns(segment: &Segment, round_trip_ns: Option<i64>, is_whole: bool) -> i64 {
     if segment.has(flag::SYN) {
         return AT_ONCE_NS;
     }
-    round_trip_ns.map_or(AT_ONCE_UNKNOWN_NS, |rtt| (rtt / 2).clamp(AT_ONCE_LEAST_NS, AT_ONCE_NS))
+    let least_ns = if is_whole { AT_ONCE_LEAST_NS } else { AT_ONCE_UNKNOWN_NS };
+    round_trip_ns.map_or(AT_ONCE_UNKNOWN_NS, |rtt| (rtt / 2).clamp(least_ns, AT_ONCE_NS))
 }
 
 /// A packet that takes sequence numbers, as far as its copy is like it.

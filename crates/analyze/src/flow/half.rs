@@ -79,6 +79,8 @@ pub struct Half {
     pub stubborn: Option<Stubborn>,
     /// Time from here to this end and back.
     pub lag_ns: i64,
+    /// Whether it is known where the capture was made, so that the lag is.
+    pub is_placed: bool,
     /// Segment size in use, once the handshake told.
     pub mss_bytes: u32,
     /// Both ends allow SACK.
@@ -151,6 +153,7 @@ impl Half {
             reset: None,
             stubborn: None,
             lag_ns: 0,
+            is_placed: false,
             mss_bytes: 0,
             sack: true,
             opens: false,
@@ -332,7 +335,7 @@ impl Half {
             self.copies.holds_bare(segment, tells_sacks, other)
         } else {
             let round_trip_ns = self.trips.least_ns.map(|least| least + self.lag_ns);
-            self.copies.holds(segment, length, at_once_ns(segment, round_trip_ns))
+            self.copies.holds(segment, length, at_once_ns(segment, round_trip_ns, self.is_placed))
         };
         self.counts.duplicate_packets += u64::from(is_copy);
         is_copy
