@@ -14,6 +14,9 @@
 
 pub mod analysis;
 pub mod capture;
+#[cfg(test)]
+#[path = "../tests/support/cases.rs"]
+mod cases;
 pub mod contradictions;
 pub mod decode;
 pub mod expect;

@@ -245,6 +245,17 @@ fn at_an_unknown_place_a_copy_behind_the_acknowledgement_is_none_sent_again() {
 }
 
 #[test]
+fn duplicate_acks_behind_each_acknowledgement_are_no_copies_while_their_number_is_odd() {
+    let lossy = Transfer { segments: 88, window_segments: 40, loss_permille: 27, ..Transfer::default() };
+    let seed = 7_589_704_347_120_506_610;
+    let path = Transfer { seed, one_way_ns: 1289 * US, sack: false, timestamps: false, ..lossy };
+    let whole = unnumbered(ended(made(&path).trace, &path));
+    let once = captured(&whole, &Capturing { no_handshake: true, ..Capturing::default() });
+    let doubled = twice(&once, Twice::EachBehind);
+    assert_eq!(told(&doubled.flow()), told(&once.flow()));
+}
+
+#[test]
 fn acks_recorded_twice_are_no_duplicates_where_the_data_is_recorded_once() {
     let plain =
         Transfer { sack: false, timestamps: false, loss_permille: 10, segments: 3000, ..Transfer::default() };
@@ -516,13 +527,8 @@ fn capturings() -> impl Strategy<Value = Capturing> {
         )
 }
 
-/// As many as PROPTEST_CASES says, which `with_cases` would not ask.
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").map_or(768, |cases| cases.parse().expect("PROPTEST_CASES is a number"))
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases()))]
+    #![proptest_config(support::cases::cases(768))]
 
     #[test]
     fn an_analysis_contradicts_itself_nowhere(transfer in transfers(), how in capturings()) {

@@ -556,7 +556,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(384))]
+        #![proptest_config(crate::cases::cases(384))]
 
         #[test]
         fn what_is_told_again_is_noted_as_if_each_time_were_the_first(

@@ -1,6 +1,7 @@
 //! Packets made by hand, and a capture of them in memory.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+pub mod cases;
 pub mod kinds;
 pub mod script;
 pub mod traffic;
