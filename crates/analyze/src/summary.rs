@@ -5,10 +5,12 @@ use crate::{
     findings::Finding,
     flow::{
         connection::Vantage,
-        report::{DirectionReport, Ending, FlowReport, Missing},
+        report::{DirectionReport, Ending, FlowReport, Missing, Unopened},
     },
 };
 use std::fmt::Write as _;
+
+mod unopened;
 
 /// Flows shown one by one.
 const SHOWN_FLOWS: usize = 10;
@@ -42,11 +44,13 @@ pub fn text(analysis: &Analysis) -> String {
             totals.flows_cut
         );
     }
-    for flow in analysis.flows.iter().take(SHOWN_FLOWS) {
+    text += &unopened::text(analysis);
+    let shown: Vec<&FlowReport> = unopened::shown_alone(analysis).take(SHOWN_FLOWS).collect();
+    for flow in &shown {
         text.push('\n');
         text += &one_flow(flow);
     }
-    let hidden = totals.flows.saturating_sub(SHOWN_FLOWS as u64);
+    let hidden = totals.flows - unopened::summed_up(analysis) - shown.len() as u64;
     if hidden > 0 {
         let _ = writeln!(text, "\n{hidden} smaller flows are not shown; --json has them");
     }
@@ -138,17 +142,15 @@ fn lacking(direction: &DirectionReport) -> String {
 
 /// Why there is no round trip of the handshake.
 fn no_round_trip(flow: &FlowReport) -> &'static str {
-    let [client, server] = flow.directions.each_ref().map(|one| &one.counts);
-    let has_syns_alone = client.sent_segments > 0 && client.sent_segments == 1 + client.resent_syns;
-    let has_resets_alone = server.resets > 0 && server.packets == server.resets + server.duplicate_packets;
-    match flow.directions.each_ref().map(|one| one.offers_sack.is_some()) {
-        [true, true] if flow.handshake.repeated_syns > 0 => "handshake RTT ambiguous",
-        [true, true] => "handshake not completed",
-        [true, false] if has_syns_alone && has_resets_alone => "SYN refused",
-        [true, false] if has_syns_alone && server.packets == 0 => "SYN not answered",
-        [true, false] => "SYN-ACK not in the capture",
-        [false, true] => "SYN not in the capture",
-        [false, false] => "handshake not seen",
+    match (flow.unopened(), flow.directions.each_ref().map(|one| one.offers_sack.is_some())) {
+        (Some(Unopened::Refused), _) => "SYN refused",
+        (Some(Unopened::Unanswered), _) => "SYN not answered",
+        (Some(Unopened::NotCompleted), _) => "handshake not completed",
+        (None, [true, true]) if flow.handshake.repeated_syns > 0 => "handshake RTT ambiguous",
+        (None, [true, true]) => "handshake RTT unknown",
+        (None, [true, false]) => "SYN-ACK not in the capture",
+        (None, [false, true]) => "SYN not in the capture",
+        (None, [false, false]) => "handshake not seen",
     }
 }
 

@@ -650,6 +650,7 @@ impl Half {
         episode.resent_bytes += bytes;
         episode.resent_segments += segments;
         episode.timeouts += u32::from(cause == Cause::Timeout);
+        episode.syn_timeouts += u32::from(syn);
         let ts_value = segment.carries(option::TIMESTAMPS).then_some(segment.ts_value);
         let resent = Resent { start, end, segments, ts_value, cause, spurious: false, duplicated: false };
         self.recovery.on_resent(resent);
@@ -974,6 +975,7 @@ fn blank() -> Episode {
         resent_segments: 0,
         spurious_segments: 0,
         timeouts: 0,
+        syn_timeouts: 0,
         silence_ns: 0,
         silence_from_ns: 0,
         point: 0,

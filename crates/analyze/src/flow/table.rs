@@ -100,6 +100,8 @@ pub struct Retired {
     pub resent_bytes: u64,
     /// Timeouts.
     pub timeouts: u64,
+    /// Flows whose SYN was refused, was not answered, and whose answer was not acknowledged.
+    pub unopened: [u64; 3],
     /// Flows taken for over because too many were live.
     pub cut_flows: u64,
 }
@@ -108,6 +110,9 @@ impl Retired {
     fn add(&mut self, report: FlowReport, keep: usize) {
         self.flows += 1;
         self.packets += report.packets;
+        if let Some(why) = report.unopened() {
+            self.unopened[why as usize] += 1;
+        }
         for direction in &report.directions {
             self.payload_bytes += direction.counts.payload_bytes;
             self.sent_segments += direction.counts.sent_segments;
