@@ -315,6 +315,40 @@ fn keep_alives_and_the_handshake_are_in_the_text() {
 }
 
 #[test]
+fn a_keep_alive_behind_hours_belongs_to_its_connection_and_other_numbers_are_another_one() {
+    let talk = "+1 > A len 100\n+20 < A ack 100 len 80\n+0.1 > A seq 100 ack 80\n";
+    let alive = "> A seq 99 ack 80\n+20 < A seq 80 ack 100\n";
+    let rest =
+        format!("+7200000 {alive}+3600000 {alive}+1 > A seq 100 ack 80 len 50\n+20 < A seq 80 ack 150");
+    let ssh = opened(&format!("{talk}{rest}"));
+    let analysis = ssh.analyze();
+    let text = summary::text(&analysis);
+    assert_eq!(analysis.totals.flows, 1, "{text}");
+    assert!(text.contains("2 keep-alives") && !text.contains("not captured"), "{text}");
+    // What else goes on meanwhile lets the table forget what is over.
+    let mut busy = ssh.clone();
+    for number in 0..60_000i64 {
+        let other = Tcp { ports: (40_001, 5001), ..Tcp::client(flag::ACK, number as u32, 0) };
+        busy.packets.push((number * 180 * MS, other.payload(1)));
+    }
+    busy.packets.sort_by_key(|(time_ns, _)| *time_ns);
+    assert_eq!(busy.analyze().totals.flows, 2);
+    let foreign = "+7200000 > A seq 900000000 ack 700000000 len 5\n+20 < A seq 700000000 ack 900000005";
+    assert_eq!(opened(&format!("{talk}{foreign}")).analyze().totals.flows, 2);
+    let silent = opened(&format!("+600000 {alive}"));
+    assert_eq!(silent.analyze().totals.flows, 2, "no payload went over it");
+}
+
+#[test]
+fn a_capture_that_begins_with_a_keep_alive_calls_it_one() {
+    let text = summary::text(&script("0 > A seq 99 ack 80\n+20 < A seq 80 ack 100\n").analyze());
+    assert!(text.contains("1 keep-alives") && !text.contains("not captured"), "{text}");
+    let lacking = script("0 > A seq 99 ack 80\n+20 < A seq 80 ack 99\n+20 < A seq 80 ack 100");
+    let text = summary::text(&lacking.analyze());
+    assert!(text.contains("1 B acknowledged but not captured"), "{text}");
+}
+
+#[test]
 fn beside_the_receiver_the_time_to_its_ack_is_no_round_trip() {
     let at = |place| {
         summary::text(&made(&Transfer { place, one_way_ns: 35 * MS, ..Transfer::default() }).trace.analyze())

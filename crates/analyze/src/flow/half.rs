@@ -720,7 +720,7 @@ impl Half {
                 self.counts.foreign_packets += 1;
                 return;
             }
-            self.unseen(ack, now);
+            self.unseen(ack, now, is_first);
         }
         if ack < self.space.una {
             return;
@@ -760,13 +760,17 @@ impl Half {
 
     /// Acknowledged, but never seen.
     #[cold]
-    fn unseen(&mut self, ack: u64, now: i64) {
+    fn unseen(&mut self, ack: u64, now: i64, is_first: bool) {
         if !self.space.started {
             self.space.next = ack;
             return;
         }
         self.take_probed(ack);
-        if ack > self.space.next {
+        if ack == self.space.next + 1 && is_first && self.data_ns.is_none() && self.bare_segments == 0 {
+            // The first answer tells that what asked for it had the number before the next one: a keep-alive.
+            self.on_probe();
+            self.space.acknowledged_unseen(ack, now);
+        } else if ack > self.space.next {
             self.counts.unseen_bytes += self.space.acknowledged_unseen(ack, now);
         }
     }
