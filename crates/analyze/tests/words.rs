@@ -120,7 +120,7 @@ fn a_scan_of_ports_is_summed_up_in_the_first_lines() {
         let ports = (50_000, 1 + number);
         let syn = Tcp { ports, ..Tcp::client(flag::SYN, 7, 0) };
         let reset = Tcp { ports, ..Tcp::server(flag::RST | flag::ACK, 0, 8) };
-        if number % 3 == 0 { vec![syn] } else { vec![syn, reset] }
+        if number.is_multiple_of(3) { vec![syn] } else { vec![syn, reset] }
     };
     let text = beside_a_transfer(3000, scan);
     assert!(
@@ -327,9 +327,9 @@ fn a_keep_alive_behind_hours_belongs_to_its_connection_and_other_numbers_are_ano
     assert!(text.contains("2 keep-alives") && !text.contains("not captured"), "{text}");
     // What else goes on meanwhile lets the table forget what is over.
     let mut busy = ssh.clone();
-    for number in 0..60_000i64 {
+    for number in 0..150_000i64 {
         let other = Tcp { ports: (40_001, 5001), ..Tcp::client(flag::ACK, number as u32, 0) };
-        busy.packets.push((number * 180 * MS, other.payload(1)));
+        busy.packets.push((number * 72 * MS, other.payload(1)));
     }
     busy.packets.sort_by_key(|(time_ns, _)| *time_ns);
     assert_eq!(busy.analyze().totals.flows, 2);
