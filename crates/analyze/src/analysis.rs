@@ -107,6 +107,12 @@ pub struct Totals {
     pub timeouts: u64,
     /// Packets that the path damaged: their checksum is wrong.
     pub damaged_packets: u64,
+    /// Flows whose SYN was refused.
+    pub flows_refused: u64,
+    /// Flows whose SYN was not answered.
+    pub flows_unanswered: u64,
+    /// Flows whose client never acknowledged the answer to its SYN.
+    pub flows_not_completed: u64,
     /// Flows taken for over while they may have gone on, since more were live at once than memory is for.
     pub flows_cut: u64,
 }
@@ -146,6 +152,7 @@ pub fn analyze<C: Segments>(
 
 fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Settings) -> Analysis {
     retired.prune(settings.most_flows);
+    let [flows_refused, flows_unanswered, flows_not_completed] = retired.unopened;
     let totals = Totals {
         flows: retired.flows,
         flows_left_out: retired.flows - retired.reports.len() as u64,
@@ -156,6 +163,9 @@ fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Setting
         damaged_packets: retired.damaged_packets,
         resent_bytes: retired.resent_bytes,
         timeouts: retired.timeouts,
+        flows_refused,
+        flows_unanswered,
+        flows_not_completed,
         flows_cut: retired.cut_flows,
     };
     capture.start_ns = settings.epoch_ns;

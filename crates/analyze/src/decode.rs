@@ -466,7 +466,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #![proptest_config(crate::cases::cases(4096))]
 
         #[test]
         fn the_short_way_through_plain_headers_finds_what_the_long_way_finds(

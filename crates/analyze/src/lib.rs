@@ -14,6 +14,9 @@
 
 pub mod analysis;
 pub mod capture;
+#[cfg(test)]
+#[path = "../tests/support/cases.rs"]
+mod cases;
 pub mod contradictions;
 pub mod decode;
 pub mod expect;
@@ -31,7 +34,8 @@ pub mod tables;
 pub struct Settings {
     /// Whether points for figures are kept.
     pub detailed: bool,
-    /// A flow without packets for longer than this is over.
+    /// A flow without packets for longer than this is over, unless payload went over it, both ends were seen, and what
+    /// comes within two and a half hours goes on with its numbers.
     pub idle_ns: i64,
     /// A closed flow is over after this.
     pub linger_ns: i64,

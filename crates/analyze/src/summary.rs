@@ -5,10 +5,12 @@ use crate::{
     findings::Finding,
     flow::{
         connection::Vantage,
-        report::{DirectionReport, Ending, FlowReport, HandshakeReport, Missing},
+        report::{DirectionReport, Ending, FlowReport, Missing, Unopened},
     },
 };
 use std::fmt::Write as _;
+
+mod unopened;
 
 /// Flows shown one by one.
 const SHOWN_FLOWS: usize = 10;
@@ -42,11 +44,13 @@ pub fn text(analysis: &Analysis) -> String {
             totals.flows_cut
         );
     }
-    for flow in analysis.flows.iter().take(SHOWN_FLOWS) {
+    text += &unopened::text(analysis);
+    let shown: Vec<&FlowReport> = unopened::shown_alone(analysis).take(SHOWN_FLOWS).collect();
+    for flow in &shown {
         text.push('\n');
         text += &one_flow(flow);
     }
-    let hidden = totals.flows.saturating_sub(SHOWN_FLOWS as u64);
+    let hidden = totals.flows - unopened::summed_up(analysis) - shown.len() as u64;
     if hidden > 0 {
         let _ = writeln!(text, "\n{hidden} smaller flows are not shown; --json has them");
     }
@@ -137,11 +141,16 @@ fn lacking(direction: &DirectionReport) -> String {
 }
 
 /// Why there is no round trip of the handshake.
-fn no_round_trip(shake: &HandshakeReport) -> &'static str {
-    match shake.repeated_syns {
-        0 => "handshake not seen",
-        _ if shake.complete => "handshake RTT ambiguous",
-        _ => "handshake not completed",
+fn no_round_trip(flow: &FlowReport) -> &'static str {
+    match (flow.unopened(), flow.directions.each_ref().map(|one| one.offers_sack.is_some())) {
+        (Some(Unopened::Refused), _) => "SYN refused",
+        (Some(Unopened::Unanswered), _) => "SYN not answered",
+        (Some(Unopened::NotCompleted), _) => "handshake not completed",
+        (None, [true, true]) if flow.handshake.repeated_syns > 0 => "handshake RTT ambiguous",
+        (None, [true, true]) => "handshake RTT unknown",
+        (None, [true, false]) => "SYN-ACK not in the capture",
+        (None, [false, true]) => "SYN not in the capture",
+        (None, [false, false]) => "handshake not seen",
     }
 }
 
@@ -167,7 +176,7 @@ fn opening(flow: &FlowReport) -> String {
     let mss = flow.directions.iter().map(|d| d.mss_bytes.map_or("?".to_owned(), |mss| mss.to_string()));
     let mss: Vec<String> = mss.collect();
     let handshake =
-        shake.rtt_us.zip(shake.server_side_us).map_or(no_round_trip(shake).to_owned(), |(rtt, server)| {
+        shake.rtt_us.zip(shake.server_side_us).map_or(no_round_trip(flow).to_owned(), |(rtt, server)| {
             format!("handshake RTT {} ({} of it towards the server)", micros(rtt), micros(server))
         });
     let again = match (shake.repeated_syns, shake.syn_wait_s) {

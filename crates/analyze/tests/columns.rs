@@ -272,7 +272,7 @@ fn a_page_that_would_fill_the_memory_is_damage_that_is_told_of() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(support::cases::cases(48))]
     #[test]
     fn any_packets_are_in_columns_what_they_are_in_octets(
         frames in proptest::collection::vec((0i64..1 << 50, any::<u16>(), proptest::collection::vec(any::<u8>(), 0..80), any::<bool>()), 0..40),

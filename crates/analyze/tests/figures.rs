@@ -215,6 +215,68 @@ fn acks_recorded_twice_without_an_identification_are_neither_duplicates_nor_tick
 }
 
 #[test]
+fn a_copy_that_is_not_known_yet_changes_neither_bursts_nor_ticks() {
+    let seed = 11_268_235_902_766_489;
+    let path = Transfer {
+        segments: 318,
+        window_segments: 14,
+        reorder_permille: 60,
+        place: 59,
+        ..Transfer::default()
+    };
+    for one_way_ns in [409 * US, 1409 * US] {
+        let options =
+            Transfer { seed, one_way_ns, sack: false, timestamps: false, scale: None, ..path.clone() };
+        let whole = ended(made(&options).trace, &options);
+        let once = captured(&whole, &Capturing { no_handshake: true, ..Capturing::default() });
+        let (flow, doubled) = (once.flow(), twice(&once, Twice::InBatches(31)).flow());
+        assert_eq!(told(&doubled), told(&flow), "{one_way_ns}");
+        assert_eq!(doubled.directions[0].data_gaps, flow.directions[0].data_gaps, "{one_way_ns}");
+    }
+}
+
+#[test]
+fn at_an_unknown_place_a_copy_behind_the_acknowledgement_is_none_sent_again() {
+    let lone = Transfer { segments: 1, window_segments: 1, one_way_ns: MS, place: 99, ..Transfer::default() };
+    let lone = Transfer { sack: false, timestamps: false, scale: None, ..lone };
+    let whole = unnumbered(ended(made(&lone).trace, &lone));
+    let once = captured(&whole, &Capturing { no_handshake: true, ..Capturing::default() });
+    assert_eq!(told(&twice(&once, Twice::InBatches(31)).flow()), told(&once.flow()));
+}
+
+#[test]
+fn duplicate_acks_behind_each_acknowledgement_are_no_copies_while_their_number_is_odd() {
+    let lossy = Transfer { segments: 88, window_segments: 40, loss_permille: 27, ..Transfer::default() };
+    let seed = 7_589_704_347_120_506_610;
+    let path = Transfer { seed, one_way_ns: 1289 * US, sack: false, timestamps: false, ..lossy };
+    let whole = unnumbered(ended(made(&path).trace, &path));
+    let once = captured(&whole, &Capturing { no_handshake: true, ..Capturing::default() });
+    let doubled = twice(&once, Twice::EachBehind);
+    assert_eq!(told(&doubled.flow()), told(&once.flow()));
+}
+
+#[test]
+fn acks_recorded_twice_are_no_duplicates_where_the_data_is_recorded_once() {
+    let plain =
+        Transfer { sack: false, timestamps: false, loss_permille: 10, segments: 3000, ..Transfer::default() };
+    let once = unnumbered(made(&plain).trace);
+    let mut copied = Trace::default();
+    for (time_ns, tcp) in &once.packets {
+        copied.push(*time_ns, tcp.clone());
+        if !tcp.from_client {
+            copied.push(time_ns + 3 * US, tcp.clone());
+        }
+    }
+    let (flow, doubled) = (once.flow(), copied.flow());
+    let duplicates = |flow: &FlowReport| flow.directions[0].counts.duplicate_acks;
+    // Of the first acknowledgements it is not known yet that all come twice.
+    let (real, counted) = (duplicates(&flow), duplicates(&doubled));
+    assert!(real > 500 && (real..real + 8).contains(&counted), "{counted} of {real}");
+    let kinds = |flow: &FlowReport| flow.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
+    assert_eq!((kinds(&doubled), doubled.directions[0].limits), (kinds(&flow), flow.directions[0].limits));
+}
+
+#[test]
 fn a_copy_that_the_path_held_back_is_none_either() {
     let mut trace =
         made(&Transfer { window_segments: 200, segments: 2000, place: 100, ..Transfer::default() }).trace;
@@ -466,7 +528,7 @@ fn capturings() -> impl Strategy<Value = Capturing> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(768))]
+    #![proptest_config(support::cases::cases(768))]
 
     #[test]
     fn an_analysis_contradicts_itself_nowhere(transfer in transfers(), how in capturings()) {

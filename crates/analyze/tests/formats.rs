@@ -521,7 +521,7 @@ fn pcapng(packets: usize) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(support::cases::cases(128))]
 
     #[test]
     fn no_octets_make_the_reader_fail(

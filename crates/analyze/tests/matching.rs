@@ -162,7 +162,7 @@ fn captures_of_different_traffic_have_nothing_in_common() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(support::cases::cases(24))]
     #[test]
     fn every_packet_is_matched_lost_or_seen_at_one_place_only(lost in prop::collection::vec(any::<bool>(), 400)) {
         let path = |number: usize, _: &Tcp| (!lost[number] || !(4..=395).contains(&number)).then_some(5 * MS);

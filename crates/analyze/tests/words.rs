@@ -7,11 +7,12 @@ mod support;
 use longfat_analyze::{
     expect::Expect,
     findings::{Finding, Kind},
+    segment::flag,
     summary,
 };
 use std::fmt::Write as _;
 use support::{
-    Bulk, MS, Trace, US, bulk,
+    Bulk, MS, Tcp, Trace, US, bulk,
     script::script,
     traffic::{Transfer, made},
 };
@@ -81,7 +82,98 @@ fn syns_sent_again_are_told_with_the_time_they_took() {
     assert!(text.contains("handshake RTT ambiguous"), "{text}");
     let unanswered = script("0 > S mss 1460\n1000 > S mss 1460");
     let text = summary::text(&unanswered.analyze());
-    assert!(text.contains("handshake not completed, 1 SYNs sent again over 1 s"), "{text}");
+    assert!(text.contains("SYN not answered, 1 SYNs sent again over 1 s"), "{text}");
+}
+
+#[test]
+fn an_opening_of_which_one_side_was_seen_is_not_called_unseen() {
+    let told = |text: &str| summary::text(&script(text).analyze());
+    for (text, words) in [
+        ("0 > S mss 1460\n+1 < RA ack 0 win 0", "SYN refused"),
+        ("0 > S mss 1460", "SYN not answered"),
+        ("0 > S mss 1460\n+20 > A\n+1 > A len 100", "SYN-ACK not in the capture"),
+        ("0 < SA mss 1460\n+20 > A\n+1 > A len 100", "SYN not in the capture"),
+        ("0 > A len 100\n+20 < A ack 100", "handshake not seen"),
+    ] {
+        assert!(told(text).contains(words), "{words}: {}", told(text));
+    }
+}
+
+/// A transfer, and `count` SYNs, a millisecond apart, each made by a function of its number, with what follows it.
+fn beside_a_transfer(count: u16, packets: impl Fn(u16) -> Vec<Tcp>) -> String {
+    let mut trace = made(&Transfer::default()).trace;
+    for number in 0..count {
+        let at_ns = i64::from(number) * MS;
+        trace.packets.extend(packets(number).into_iter().zip(0..).map(|(tcp, n)| (at_ns + n * 20 * US, tcp)));
+    }
+    trace.packets.sort_by_key(|(time_ns, _)| *time_ns);
+    summary::text(&trace.analyze())
+}
+
+fn head(text: &str) -> String {
+    text.lines().take(6).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_scan_of_ports_is_summed_up_in_the_first_lines() {
+    let scan = |number: u16| {
+        let ports = (50_000, 1 + number);
+        let syn = Tcp { ports, ..Tcp::client(flag::SYN, 7, 0) };
+        let reset = Tcp { ports, ..Tcp::server(flag::RST | flag::ACK, 0, 8) };
+        if number.is_multiple_of(3) { vec![syn] } else { vec![syn, reset] }
+    };
+    let text = beside_a_transfer(3000, scan);
+    assert!(
+        head(&text).contains("3000 of them came to nothing: 2000 SYNs refused, 1000 SYNs not answered"),
+        "{text}"
+    );
+    assert!(head(&text).contains("from 10.0.0.1 to 10.0.0.2, 3000 ports: 2000 SYNs refused, 1000"), "{text}");
+    assert!(text.contains("handshake RTT 20 ms") && text.lines().count() < 14, "the transfer alone: {text}");
+    assert!(!text.contains("smaller flows"), "{text}");
+}
+
+#[test]
+fn a_flood_of_syns_is_summed_up_by_whom_it_hits_and_what_a_few_met_is_shown_as_ever() {
+    let flood = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let of = |tcp: Tcp| Tcp { client: [192, 0, high, low], ports: (1000 + number, 80), ..tcp };
+        let answer = of(Tcp::server(flag::SYN | flag::ACK, 9, 8));
+        vec![of(Tcp::client(flag::SYN, 7, 0)), answer]
+    };
+    let text = beside_a_transfer(3000, flood);
+    assert!(head(&text).contains("3000 of them came to nothing: 3000 handshakes not completed"), "{text}");
+    assert!(head(&text).contains("from 3000 addresses to 10.0.0.2, port 80: 3000"), "{text}");
+    let text = beside_a_transfer(2, flood);
+    assert!(head(&text).contains("2 of them came to nothing"), "{text}");
+    assert_eq!(text.matches("handshake not completed").count(), 2, "{text}");
+    assert!(!beside_a_transfer(0, flood).contains("came to nothing"));
+}
+
+#[test]
+fn an_answer_to_a_syn_that_is_never_acknowledged_completes_no_handshake() {
+    let opening = "0 > S win 65535 mss 1460\n+20 < SA win 65535 mss 1460\n+1000 < SA win 65535 mss 1460
+        +2000 < SA win 65535 mss 1460\n";
+    let told = |rest: &str| summary::text(&script(&format!("{opening}{rest}")).analyze());
+    let text = told("");
+    assert!(text.contains("handshake not completed, 2 SYNs sent again over 3 s"), "{text}");
+    assert!(text.contains("the answer was never acknowledged") && !text.contains("ambiguous"), "{text}");
+    let text = told("+0.1 > A\n+1 > A len 100\n+20 < A ack 100");
+    assert!(text.contains("handshake RTT ambiguous") && !text.contains("not completed"), "{text}");
+    assert!(text.contains("opening had to be tried again"), "{text}");
+}
+
+#[test]
+fn the_wait_for_a_syn_is_priced_once_and_a_timeout_of_data_beside_it_is_still_told() {
+    let opening = "0 > S mss 1460\n1000 > S mss 1460\n+20 < SA mss 1460\n+0.1 > A\n+1 > A len 100\n";
+    let with = |rest: &str| script(&format!("{opening}{rest}"));
+    let quick = with("+20 < A ack 100");
+    assert!(find(&quick, Kind::LostSyns).is_some());
+    assert_eq!(find(&quick, Kind::Timeouts), None);
+    let slow = find(&with("+400 > A len 100\n+20 < A ack 100"), Kind::Timeouts).unwrap();
+    assert!(slow.what.contains("1 times") && slow.cost_s < 0.5, "{slow:?}");
+    let answers =
+        "0 > S mss 1460\n+0.1 < SA mss 1460\n+1000 < SA mss 1460\n+20 > A\n+1 < A len 100\n+20 > A ack 100";
+    assert_eq!(find(&script(answers), Kind::Timeouts), None);
 }
 
 #[test]
@@ -220,6 +312,40 @@ fn keep_alives_and_the_handshake_are_in_the_text() {
     }
     let text = summary::text(&trace.analyze());
     assert!(text.contains("3 keep-alives"), "those of the end that sends nothing: {text}");
+}
+
+#[test]
+fn a_keep_alive_behind_hours_belongs_to_its_connection_and_other_numbers_are_another_one() {
+    let talk = "+1 > A len 100\n+20 < A ack 100 len 80\n+0.1 > A seq 100 ack 80\n";
+    let alive = "> A seq 99 ack 80\n+20 < A seq 80 ack 100\n";
+    let rest =
+        format!("+7200000 {alive}+3600000 {alive}+1 > A seq 100 ack 80 len 50\n+20 < A seq 80 ack 150");
+    let ssh = opened(&format!("{talk}{rest}"));
+    let analysis = ssh.analyze();
+    let text = summary::text(&analysis);
+    assert_eq!(analysis.totals.flows, 1, "{text}");
+    assert!(text.contains("2 keep-alives") && !text.contains("not captured"), "{text}");
+    // What else goes on meanwhile lets the table forget what is over.
+    let mut busy = ssh.clone();
+    for number in 0..150_000i64 {
+        let other = Tcp { ports: (40_001, 5001), ..Tcp::client(flag::ACK, number as u32, 0) };
+        busy.packets.push((number * 72 * MS, other.payload(1)));
+    }
+    busy.packets.sort_by_key(|(time_ns, _)| *time_ns);
+    assert_eq!(busy.analyze().totals.flows, 2);
+    let foreign = "+7200000 > A seq 900000000 ack 700000000 len 5\n+20 < A seq 700000000 ack 900000005";
+    assert_eq!(opened(&format!("{talk}{foreign}")).analyze().totals.flows, 2);
+    let silent = opened(&format!("+600000 {alive}"));
+    assert_eq!(silent.analyze().totals.flows, 2, "no payload went over it");
+}
+
+#[test]
+fn a_capture_that_begins_with_a_keep_alive_calls_it_one() {
+    let text = summary::text(&script("0 > A seq 99 ack 80\n+20 < A seq 80 ack 100\n").analyze());
+    assert!(text.contains("1 keep-alives") && !text.contains("not captured"), "{text}");
+    let lacking = script("0 > A seq 99 ack 80\n+20 < A seq 80 ack 99\n+20 < A seq 80 ack 100");
+    let text = summary::text(&lacking.analyze());
+    assert!(text.contains("1 B acknowledged but not captured"), "{text}");
 }
 
 #[test]

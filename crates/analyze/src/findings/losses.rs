@@ -223,14 +223,15 @@ pub fn losses(basis: &Basis) -> Option<Finding> {
     Some(basis.finding(Kind::Losses, at, cost, what, evidence))
 }
 
-/// Time that the retransmission timer took.
+/// Time that the retransmission timer took; SYNs have a finding of their own, which says what they took.
 pub fn timeouts(basis: &Basis) -> Option<Finding> {
-    let episodes = || basis.half.recovery.episodes.iter().filter(|episode| episode.timeouts > 0);
+    let is_one = |episode: &&Episode| episode.timeouts > episode.syn_timeouts;
+    let episodes = || basis.half.recovery.episodes.iter().filter(is_one);
     let longest = episodes().max_by_key(|episode| episode.silence_ns)?;
     let cost = episodes()
         .map(|e| basis.lost_s(e.silence_from_ns.min(e.start_ns).max(basis.epoch_ns), e.end_ns))
         .sum();
-    let times = basis.half.recovery.timeouts;
+    let times = basis.half.recovery.timeouts - basis.half.counts.resent_syns;
     let what = format!("Timeouts: the sender fell silent until its timer went off, {times} times");
     let evidence = format!(
         "{} at the longest, at {}",

@@ -3,7 +3,7 @@
 use super::{Finding, Kind, basis::Basis};
 use crate::{
     flow::{
-        connection::Connection,
+        connection::{Connection, Handshake},
         half::{Half, Reset},
         report::seconds,
     },
@@ -27,12 +27,12 @@ fn finding(
 pub fn lost_syns(connection: &Connection, epoch_ns: i64) -> Option<Finding> {
     let times: u64 = connection.halves.iter().map(|half| half.counts.resent_syns).sum();
     let wait_s = seconds(connection.syn_wait_ns().unwrap_or(0));
-    let is_answered = connection.handshake.syn_ack_ns.is_some();
+    let Handshake { syn_ack_ns, ack_ns, .. } = connection.handshake;
     (times > 0).then(|| {
-        let what = if is_answered {
-            "Lost SYNs: opening had to be tried again"
-        } else {
-            "Lost SYNs: nobody answered"
+        let what = match (syn_ack_ns, ack_ns) {
+            (None, _) => "Lost SYNs: nobody answered",
+            (Some(_), None) => "Lost SYNs: the answer was never acknowledged",
+            (Some(_), Some(_)) => "Lost SYNs: opening had to be tried again",
         };
         let evidence = format!("{times} sent again, {} from the first to the last", duration(wait_s));
         let at_s = seconds(connection.first_ns - epoch_ns);

@@ -15,6 +15,8 @@ const MOST_SCALE: u32 = 14;
 const AT_THE_END: f64 = 0.1;
 /// Packets, without copies, after which a connection whose handshake was not seen is judged by timestamps.
 const JUDGED_AFTER: u64 = 64;
+/// A number further from the next one is of another connection.
+const NEAR_BYTES: i32 = 1 << 20;
 /// Segment sizes that hold when a SYN has no MSS option (RFC 9293, 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
@@ -181,6 +183,23 @@ impl Connection {
                     || self.halves[usize::from(segment.end)].counts.packets > 0
             }
         }
+    }
+
+    /// Whether payload went over it, with a word of both ends.
+    pub fn is_used(&self) -> bool {
+        self.halves.iter().all(|half| half.counts.packets > 0)
+            && self.halves.iter().any(|half| half.data_ns.is_some())
+    }
+
+    /// Whether this segment, behind a long silence, goes on with the numbers that were, as a keep-alive does.
+    #[cold]
+    pub fn goes_on_with(&self, segment: &Segment) -> bool {
+        let is_near = |half: &Half, number: u32| {
+            half.space.started && (number.wrapping_sub(half.space.next as u32) as i32).abs() < NEAR_BYTES
+        };
+        let me = usize::from(segment.end) & 1;
+        let acknowledges = !segment.has(flag::ACK) || is_near(&self.halves[1 - me], segment.acknowledgement);
+        acknowledges && !segment.has(flag::SYN) && is_near(&self.halves[me], segment.sequence)
     }
 
     /// Whether everything is over.
@@ -363,7 +382,7 @@ impl Connection {
         if self.handshake.ack_ns.is_none() && from_client && self.handshake.syn_ack_ns.is_some() {
             self.handshake.ack_ns = Some(segment.time_ns);
             self.place();
-        } else if self.halves.iter().map(|half| half.counts.packets).sum::<u64>() >= JUDGED_AFTER {
+        } else if self.halves.iter().map(|half| half.repeats().packets()).sum::<u64>() >= JUDGED_AFTER {
             self.is_early = false;
             if self.handshake_lags().is_none() {
                 self.place();
@@ -394,6 +413,7 @@ impl Connection {
         let client = usize::from(self.client);
         self.halves[client].lag_ns = lag(client_ns, server_ns);
         self.halves[1 - client].lag_ns = lag(server_ns, client_ns);
+        self.halves.iter_mut().for_each(|half| half.is_placed = true);
     }
 
     /// From the first SYN to the last one, if it was sent again.
@@ -555,7 +575,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(384))]
+        #![proptest_config(crate::cases::cases(384))]
 
         #[test]
         fn what_is_told_again_is_noted_as_if_each_time_were_the_first(

@@ -5,7 +5,7 @@
 //! Where the sender numbers its packets (IPv4's identification), the number tells. Elsewhere what repeats a packet at
 //! once is a copy if no end would send it again so soon: what takes sequence numbers, and acknowledgements where the
 //! next one would carry other SACK blocks. What an end may well send twice at once (duplicate ACKs without SACK,
-//! resets) is a copy if this capture has nearly everything else of the connection twice, too.
+//! resets) is a copy if this capture has nearly everything else of the connection, or of this end, twice, too.
 
 use crate::segment::{Segment, flag};
 
@@ -21,15 +21,21 @@ const AT_ONCE_NS: i64 = 1_000_000;
 /// The same while the round trip is not known, and the least of it: recording a packet twice takes microseconds.
 const AT_ONCE_UNKNOWN_NS: i64 = 100_000;
 const AT_ONCE_LEAST_NS: i64 = 10_000;
+/// Packets of one end by which it is known that all of them come twice, while those of the other end do not.
+const SURE_PACKETS: u64 = 8;
+/// So many packets that say the same are a run of duplicate ACKs, and tell nothing of copies.
+const MOST_ALIKE: u8 = 8;
 /// An acknowledgement that far below the highest one begins anew.
 const FAR_BYTES: u32 = 1 << 20;
 
-/// How soon data of a path with this round trip is not sent again: nothing is within half of it.
-pub fn at_once_ns(segment: &Segment, round_trip_ns: Option<i64>) -> i64 {
+/// How soon data of a path with this round trip is not sent again: nothing is within half of it. Where it is not known
+/// at which place of the path the capture was made, it may be the least part of the whole.
+pub fn at_once_ns(segment: &Segment, round_trip_ns: Option<i64>, is_whole: bool) -> i64 {
     if segment.has(flag::SYN) {
         return AT_ONCE_NS;
     }
-    round_trip_ns.map_or(AT_ONCE_UNKNOWN_NS, |rtt| (rtt / 2).clamp(AT_ONCE_LEAST_NS, AT_ONCE_NS))
+    let least_ns = if is_whole { AT_ONCE_LEAST_NS } else { AT_ONCE_UNKNOWN_NS };
+    round_trip_ns.map_or(AT_ONCE_UNKNOWN_NS, |rtt| (rtt / 2).clamp(least_ns, AT_ONCE_NS))
 }
 
 /// A packet that takes sequence numbers, as far as its copy is like it.
@@ -151,7 +157,8 @@ struct Bare {
     ip_id: u16,
     /// Acknowledges more than all before, and was recorded again.
     is_higher: bool,
-    is_repeated: bool,
+    /// How many came behind it that said the same.
+    alike: u8,
     /// How many were taken for copies of it.
     copies: u8,
 }
@@ -168,8 +175,7 @@ impl Bares {
     #[inline]
     fn keep(&mut self, segment: &Segment, said: Said, is_higher: bool) {
         let (time_ns, ip_id) = (segment.time_ns, segment.ip_id);
-        self.last[self.next % MOST_BARE] =
-            Bare { time_ns, said, ip_id, is_higher, is_repeated: false, copies: 0 };
+        self.last[self.next % MOST_BARE] = Bare { time_ns, said, ip_id, is_higher, alike: 0, copies: 0 };
         self.next = self.next.wrapping_add(1);
     }
 
@@ -184,12 +190,45 @@ impl Bares {
 pub struct Repeats {
     packets: u64,
     again: u64,
+    /// Of those again: they came an odd number of times, which duplicate ACKs do and what is recorded twice does not.
+    odd: u64,
+    /// Of those again: more came behind them than are counted.
+    runs: u64,
 }
 
 impl Repeats {
     /// Of both ends.
     pub fn and(self, other: Repeats) -> Repeats {
-        Repeats { packets: self.packets + other.packets, again: self.again + other.again }
+        Repeats {
+            packets: self.packets + other.packets,
+            again: self.again + other.again,
+            odd: self.odd + other.odd,
+            runs: self.runs + other.runs,
+        }
+    }
+
+    /// Another packet came that says what this one, which no end sends twice at once, said.
+    fn count_alike(&mut self, bare: &mut Bare) {
+        bare.alike = bare.alike.saturating_add(1);
+        match bare.alike {
+            1 => self.again += 1,
+            MOST_ALIKE => self.runs += 1,
+            more if more > MOST_ALIKE => {}
+            more if more % 2 == 0 => self.odd += 1,
+            _ => self.odd -= 1,
+        }
+    }
+
+    /// How many packets there are, copies left out.
+    #[inline]
+    pub fn packets(self) -> u64 {
+        self.packets
+    }
+
+    /// Whether nearly all packets of one end were recorded again, whatever is true of the other one.
+    fn are_all_again(self) -> bool {
+        let (packets, again) = (self.packets - self.runs, self.again - self.runs - self.odd);
+        packets >= SURE_PACKETS && 8 * again >= 7 * packets
     }
 
     /// How often most packets of the capture were recorded again.
@@ -204,8 +243,8 @@ pub struct Copies {
     recent: Option<Box<Recent>>,
     next: usize,
     bares: Option<Box<Bares>>,
-    higher: u64,
-    again: u64,
+    /// Without the packets that take numbers, which `next` counts.
+    repeats: Repeats,
 }
 
 impl Copies {
@@ -231,7 +270,7 @@ impl Copies {
 
     /// Of this end.
     pub fn repeats(&self) -> Repeats {
-        Repeats { packets: self.next as u64 + self.higher, again: self.again }
+        Repeats { packets: self.next as u64 + self.repeats.packets, ..self.repeats }
     }
 
     /// Whether a packet that takes numbers is a copy of one of the last.
@@ -244,7 +283,7 @@ impl Copies {
         let this = known(&Kept::of(segment, length));
         let is_copy = is_told_apart && recent.marks.contains(&mark)
             || recent.whole.iter().any(|kept| known(kept).is_copied_by(&this, at_once_ns));
-        self.again += u64::from(is_copy);
+        self.repeats.again += u64::from(is_copy);
         is_copy
     }
 
@@ -257,7 +296,7 @@ impl Copies {
             return false;
         }
         bares.highest = segment.acknowledgement;
-        self.higher += 1;
+        self.repeats.packets += 1;
         bares.keep(segment, Said::by(segment), true);
         true
     }
@@ -276,12 +315,11 @@ impl Copies {
                 && if is_numbered { bare.ip_id == segment.ip_id } else { after(bare) < AT_ONCE_NS }
         };
         let mut alike: Vec<_> = bares.last.iter_mut().filter(is_alike).collect();
-        if let Some(bare) = alike.iter_mut().find(|bare| bare.is_higher && !bare.is_repeated) {
-            bare.is_repeated = true;
-            self.again += 1;
+        if let Some(bare) = alike.iter_mut().find(|bare| bare.is_higher) {
+            self.repeats.count_alike(bare);
         }
-        let own = Repeats { packets: self.next as u64 + self.higher, again: self.again };
-        let each = own.and(other).each();
+        let own = Repeats { packets: self.next as u64 + self.repeats.packets, ..self.repeats };
+        let each = own.and(other).each().max(u64::from(own.are_all_again()));
         let is_sure = |bare: &Bare| is_numbered || tells_sacks && after(bare) < AT_ONCE_LEAST_NS;
         if let Some(bare) = alike.into_iter().find(|bare| is_sure(bare) || u64::from(bare.copies) < each) {
             bare.copies = bare.copies.saturating_add(1);

@@ -79,6 +79,8 @@ pub struct Half {
     pub stubborn: Option<Stubborn>,
     /// Time from here to this end and back.
     pub lag_ns: i64,
+    /// Whether it is known where the capture was made, so that the lag is.
+    pub is_placed: bool,
     /// Segment size in use, once the handshake told.
     pub mss_bytes: u32,
     /// Both ends allow SACK.
@@ -151,6 +153,7 @@ impl Half {
             reset: None,
             stubborn: None,
             lag_ns: 0,
+            is_placed: false,
             mss_bytes: 0,
             sack: true,
             opens: false,
@@ -288,7 +291,7 @@ impl Half {
             self.on_probe();
         }
         self.trips.note_timestamp(segment);
-        self.observed.on_pure_ack(segment.time_ns, self.counts.packets);
+        self.observed.on_pure_ack(segment.time_ns, self.copies.repeats().packets());
     }
 
     /// Takes note of a probe: no data, but a question whether the peer is there, or what its window is.
@@ -332,7 +335,7 @@ impl Half {
             self.copies.holds_bare(segment, tells_sacks, other)
         } else {
             let round_trip_ns = self.trips.least_ns.map(|least| least + self.lag_ns);
-            self.copies.holds(segment, length, at_once_ns(segment, round_trip_ns))
+            self.copies.holds(segment, length, at_once_ns(segment, round_trip_ns, self.is_placed))
         };
         self.counts.duplicate_packets += u64::from(is_copy);
         is_copy
@@ -466,7 +469,8 @@ impl Half {
             let flight = self.flight_at(end);
             self.most_flight_bytes = self.most_flight_bytes.max(flight);
             self.flight_sum += u128::from(flight);
-            self.observed.on_new(now, self.space.relative(end), payload, flight, self.counts.packets);
+            let number = self.copies.repeats().packets();
+            self.observed.on_new(now, self.space.relative(end), payload, flight, number);
         }
     }
 
@@ -646,6 +650,7 @@ impl Half {
         episode.resent_bytes += bytes;
         episode.resent_segments += segments;
         episode.timeouts += u32::from(cause == Cause::Timeout);
+        episode.syn_timeouts += u32::from(syn);
         let ts_value = segment.carries(option::TIMESTAMPS).then_some(segment.ts_value);
         let resent = Resent { start, end, segments, ts_value, cause, spurious: false, duplicated: false };
         self.recovery.on_resent(resent);
@@ -715,7 +720,7 @@ impl Half {
                 self.counts.foreign_packets += 1;
                 return;
             }
-            self.unseen(ack, now);
+            self.unseen(ack, now, is_first);
         }
         if ack < self.space.una {
             return;
@@ -755,13 +760,17 @@ impl Half {
 
     /// Acknowledged, but never seen.
     #[cold]
-    fn unseen(&mut self, ack: u64, now: i64) {
+    fn unseen(&mut self, ack: u64, now: i64, is_first: bool) {
         if !self.space.started {
             self.space.next = ack;
             return;
         }
         self.take_probed(ack);
-        if ack > self.space.next {
+        if ack == self.space.next + 1 && is_first && self.data_ns.is_none() && self.bare_segments == 0 {
+            // The first answer tells that what asked for it had the number before the next one: a keep-alive.
+            self.on_probe();
+            self.space.acknowledged_unseen(ack, now);
+        } else if ack > self.space.next {
             self.counts.unseen_bytes += self.space.acknowledged_unseen(ack, now);
         }
     }
@@ -970,6 +979,7 @@ fn blank() -> Episode {
         resent_segments: 0,
         spurious_segments: 0,
         timeouts: 0,
+        syn_timeouts: 0,
         silence_ns: 0,
         silence_from_ns: 0,
         point: 0,

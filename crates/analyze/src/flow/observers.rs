@@ -78,7 +78,7 @@ impl Observers {
         });
     }
 
-    /// An acknowledgement this end sent without payload, the `number`th of its packets.
+    /// An acknowledgement this end sent without payload, behind `number` packets that are surely no copies.
     pub fn on_pure_ack(&mut self, time_ns: i64, number: u64) {
         if number >= WORTH_PACKETS {
             let gap = self.spacing.get_or_insert_default().acks.on_packet(time_ns);
@@ -88,7 +88,8 @@ impl Observers {
         }
     }
 
-    /// New payload up to `end`, relative, the `number`th of its packets, with so much outstanding.
+    /// New payload up to `end`, relative, the `number`th of its packets that are surely no copies, with so much
+    /// outstanding.
     #[inline]
     pub fn on_new(&mut self, now: i64, end: f64, payload: u32, flight: u64, number: u64) {
         let bin = self.series.get_or_insert_with(|| Box::new(Series::new(now))).at(now);

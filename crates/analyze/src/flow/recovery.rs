@@ -106,6 +106,9 @@ pub struct Episode {
     pub spurious_segments: u64,
     /// Timeouts in it.
     pub timeouts: u32,
+    /// Those of a SYN, or of its answer.
+    #[serde(skip)]
+    pub syn_timeouts: u32,
     /// Longest time in which the sender sent nothing.
     pub silence_ns: i64,
     /// When that silence began.

@@ -80,6 +80,17 @@ pub struct HandshakeReport {
     pub syn_wait_s: Option<f64>,
 }
 
+/// Why a connection did not come to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unopened {
+    /// The SYN was answered by a reset.
+    Refused,
+    /// Nothing came back.
+    Unanswered,
+    /// The client never acknowledged the answer to its SYN.
+    NotCompleted,
+}
+
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -349,6 +360,22 @@ impl FlowReport {
     /// Payload of both ends.
     pub fn payload_bytes(&self) -> u64 {
         self.directions.iter().map(|d| d.counts.payload_bytes).sum()
+    }
+
+    /// Why it did not come to be: the client sent nothing but SYNs, and at most a reset.
+    pub fn unopened(&self) -> Option<Unopened> {
+        let [client, server] = self.directions.each_ref().map(|one| &one.counts);
+        let syns = 1 + client.resent_syns;
+        let has_syns_alone =
+            client.sent_segments == syns && client.packets == syns + client.duplicate_packets + client.resets;
+        let has_resets_alone =
+            server.resets > 0 && server.packets == server.resets + server.duplicate_packets;
+        match self.directions.each_ref().map(|one| one.offers_sack.is_some()) {
+            [true, true] if has_syns_alone && server.payload_bytes == 0 => Some(Unopened::NotCompleted),
+            [true, false] if has_syns_alone && has_resets_alone => Some(Unopened::Refused),
+            [true, false] if has_syns_alone && server.packets == 0 => Some(Unopened::Unanswered),
+            _ => None,
+        }
     }
 
     /// The direction that carries most.

@@ -2,7 +2,8 @@
 //! timer), and ACK compression.
 //!
 //! A gap is short or long against the running mean of the gaps before it (1/64 weight, gaps above 64 times the mean
-//! counted as 64 times, so that an idle time does not spoil it).
+//! counted as 64 times, so that an idle time does not spoil it; the first 64 weigh alike, so that it does not hang on
+//! the first).
 //!
 //! **ACK compression** (Zhang, Shenker and Clark 1991; Mogul 1992; seen by Tamatsukuri on a real path): two
 //! acknowledgements that follow each other more closely than the data they acknowledge was sent. A pair is compared
@@ -16,21 +17,34 @@ const CLUSTER_GAPS: usize = 4096;
 /// Packets of one end before spacing is worth its memory.
 pub const WORTH_PACKETS: u64 = 16;
 
+/// Values behind the first one that weigh as much as it.
+const LIKE_WEIGHED: u8 = 63;
+
 /// Mean of recent gaps.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Mean(f64);
+struct Mean {
+    value: f64,
+    seen: u8,
+}
 
 impl Mean {
     #[inline]
     fn update(&mut self, value: f64) -> f64 {
-        let before = self.0;
+        let before = self.value;
         if before == 0.0 {
-            self.0 = value;
-        } else {
-            let most = 64.0 * before + 1.0;
-            self.0 += (if value < most { value } else { most } - before) / 64.0;
+            self.value = value;
+            return before;
         }
+        let most = 64.0 * before + 1.0;
+        let weight = if self.seen < LIKE_WEIGHED { self.first_weight() } else { 1.0 / 64.0 };
+        self.value += (if value < most { value } else { most } - before) * weight;
         before
+    }
+
+    #[cold]
+    fn first_weight(&mut self) -> f64 {
+        self.seen += 1;
+        1.0 / f64::from(self.seen + 1)
     }
 }
 

@@ -9,6 +9,10 @@ use crate::{
 use indexmap::IndexMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+/// A connection over which payload went may be silent this long: keep-alives come every two hours (RFC 1122, 4.2.3.6),
+/// and their timers are late.
+const MOST_IDLE_NS: i64 = 9_000_000_000_000;
+
 /// Hands on what a [`FlowKey`] wrote: it is well spread.
 #[derive(Debug, Clone, Copy, Default)]
 struct Handed(u64);
@@ -62,7 +66,10 @@ impl Flow {
     /// Whether it may be over; if not, it is not.
     fn may_be_over(&self, now_ns: i64, settings: &Settings) -> bool {
         match self {
-            Flow::Young(young) => is_over(young.last_ns, || young.may_be_closed(), now_ns, settings),
+            Flow::Young(young) => {
+                let (closed, used) = (|| young.may_be_closed(), || young.may_be_used());
+                is_over(young.last_ns, closed, used, now_ns, settings)
+            }
             Flow::Followed(connection) => is_connection_over(connection, now_ns, settings),
         }
     }
@@ -100,6 +107,8 @@ pub struct Retired {
     pub resent_bytes: u64,
     /// Timeouts.
     pub timeouts: u64,
+    /// Flows whose SYN was refused, was not answered, and whose answer was not acknowledged.
+    pub unopened: [u64; 3],
     /// Flows taken for over because too many were live.
     pub cut_flows: u64,
 }
@@ -108,6 +117,9 @@ impl Retired {
     fn add(&mut self, report: FlowReport, keep: usize) {
         self.flows += 1;
         self.packets += report.packets;
+        if let Some(why) = report.unopened() {
+            self.unopened[why as usize] += 1;
+        }
         for direction in &report.directions {
             self.payload_bytes += direction.counts.payload_bytes;
             self.sent_segments += direction.counts.sent_segments;
@@ -157,7 +169,7 @@ impl FlowTable {
             return;
         }
         let connection = flow.follow(key, settings.detailed);
-        if is_connection_over(connection, segment.time_ns, settings) || connection.is_reopened_by(segment) {
+        if is_over_before(connection, segment, settings) || connection.is_reopened_by(segment) {
             self.retire(segment.key);
             return self.open(segment, true);
         }
@@ -237,14 +249,29 @@ impl FlowTable {
     }
 }
 
-/// Whether a connection ends before a packet at this time: depends on nothing but its own packets.
+/// Whether a flow is over at this time, whatever comes.
 #[inline]
-fn is_over(last_ns: i64, is_closed: impl FnOnce() -> bool, now_ns: i64, settings: &Settings) -> bool {
+fn is_over(
+    last_ns: i64,
+    is_closed: impl FnOnce() -> bool,
+    is_used: impl FnOnce() -> bool,
+    now_ns: i64,
+    settings: &Settings,
+) -> bool {
     let idle = now_ns.saturating_sub(last_ns);
-    idle > settings.linger_ns && (idle > settings.idle_ns || is_closed())
+    let most_idle = || if is_used() { settings.idle_ns.max(MOST_IDLE_NS) } else { settings.idle_ns };
+    idle > settings.linger_ns && (is_closed() || idle > settings.idle_ns && idle > most_idle())
 }
 
 #[inline]
 fn is_connection_over(connection: &Connection, now_ns: i64, settings: &Settings) -> bool {
-    is_over(connection.last_ns, || connection.is_closed(), now_ns, settings)
+    is_over(connection.last_ns, || connection.is_closed(), || connection.is_used(), now_ns, settings)
+}
+
+/// Whether a connection is over before this packet: depends on nothing but its own packets.
+#[inline]
+fn is_over_before(connection: &Connection, segment: &Segment, settings: &Settings) -> bool {
+    let idle = segment.time_ns.saturating_sub(connection.last_ns);
+    is_connection_over(connection, segment.time_ns, settings)
+        || idle > settings.idle_ns && !connection.goes_on_with(segment)
 }

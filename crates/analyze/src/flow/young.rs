@@ -126,6 +126,14 @@ impl Young {
         self.reset || self.finished == [true; 2]
     }
 
+    /// Whether payload may have gone over it, with a word of both ends; if not, none did.
+    pub fn may_be_used(&self) -> bool {
+        let has = |is_such: &dyn Fn(&Brief) -> bool| self.packets.iter().any(is_such);
+        has(&|packet| packet.end == 0)
+            && has(&|packet| packet.end == 1)
+            && has(&|packet| packet.payload_bytes > 0)
+    }
+
     /// The connection of these packets.
     pub fn followed(&self, key: FlowKey, detailed: bool) -> Box<Connection> {
         let mut segments = self.packets.iter().map(|packet| packet.segment(key, self.first_index)).peekable();

@@ -1,6 +1,7 @@
 //! Packets made by hand, and a capture of them in memory.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+pub mod cases;
 pub mod kinds;
 pub mod script;
 pub mod traffic;
@@ -43,6 +44,8 @@ pub struct Tcp {
     pub ip_id: u16,
     pub ttl: u8,
     pub ports: (u16, u16),
+    /// The client's address.
+    pub client: [u8; 4],
     pub ecn: u8,
     pub sum: Sum,
 }
@@ -64,6 +67,7 @@ impl Tcp {
             ip_id: 0,
             ttl: 64,
             ports: (40_000, 5001),
+            client: [10, 0, 0, 1],
             ecn: 0,
             sum: Sum::Left,
         }
@@ -139,7 +143,8 @@ impl Tcp {
     }
 
     fn addresses(&self) -> [[u8; 4]; 2] {
-        if self.from_client { [[10, 0, 0, 1], [10, 0, 0, 2]] } else { [[10, 0, 0, 2], [10, 0, 0, 1]] }
+        let server = [10, 0, 0, 2];
+        if self.from_client { [self.client, server] } else { [server, self.client] }
     }
 
     /// By RFC 1071, as its text has it: octet by octet, of a payload of zeros.
