@@ -15,8 +15,15 @@ fn ratio(run: &RunManifest) -> f64 {
     run.metric("goodput_bps", "measured").unwrap() / twin.metric("goodput_bps", "measured").unwrap()
 }
 
-fn runs(directory: &Path) -> Vec<RunManifest> {
-    find_runs(directory).unwrap().1.into_iter().map(|run| run.manifest).collect()
+/// `said` is what made them.
+fn runs(directory: &Path, said: &str) -> Vec<RunManifest> {
+    find_runs(directory)
+        .map_err(|error| format!("{error}; lab run said: {said}"))
+        .unwrap()
+        .1
+        .into_iter()
+        .map(|run| run.manifest)
+        .collect()
 }
 
 #[test]
@@ -35,7 +42,7 @@ fn no_cell_of_the_grid_is_valid_and_off_by_more_than_a_fifth() {
     let output = command.output().unwrap();
     let said =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-    let runs = runs(&out);
+    let runs = runs(&out, &said);
     assert_eq!(runs.len(), 6, "one of each congestion control: {said}");
     for run in &runs {
         println!("{}: {} {:?}", run.case, run.status.name(), run.reasons);
