@@ -23,8 +23,6 @@ until_true() { # SECONDS COMMAND...
     sleep 0.2
   done
 }
-programs() { grep -lx longfat /proc/[0-9]*/comm 2>/dev/null | wc -l; }
-relay_programs() { wc -l < "/sys/fs/cgroup$(systemctl show -P ControlGroup longfat-relay)/cgroup.procs"; }
 main_pid() { systemctl show -P MainPID longfat-relay; }
 totals() { longfat relay status --name edge --json --top 0; }
 total() { totals | grep -oE "\"$1\": ?[0-9]+" | grep -oE '[0-9]+$' | head -n 1; }
@@ -49,6 +47,8 @@ hosts() {
   echo 1 > /proc/sys/net/ipv4/ip_forward
   echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 }
+
+programs() { grep -lx longfat /proc/[0-9]*/comm 2>/dev/null | wc -l; }
 
 relay_file() { # ROUND-TRIP
   mkdir -p /etc/longfat
@@ -179,8 +179,11 @@ stopped() {
 
 purged() {
   # The servers of transfers have become the user 'longfat', too.
-  ip netns pids server | xargs -r kill -KILL
-  until_true 20 eval '[ "$(programs)" -le "$(relay_programs)" ]' || fail "a server of transfers does not end"
+  # bash's own kill: the program is in a package that a plain Debian need not have.
+  kill -KILL $(ip netns pids server)
+  until_true 20 eval '[ -z "$(ip netns pids server)" ]' || fail "a server of transfers does not end"
+  # Those that were killed are gone for good once this shell has asked for them.
+  wait 2>/dev/null
   rm -r /etc/longfat/relay.toml /etc/systemd/system/longfat-relay.service.d
   apt-get purge -y -qq longfat >/root/apt.log 2>&1 || { cat /root/apt.log >&3; fail "apt-get purge"; }
   network > /root/network-after
