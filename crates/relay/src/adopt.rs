@@ -9,7 +9,7 @@
 //! - [`segment`]: what a packet says, and the packets that are made of it. Pure.
 //! - [`handshake`]: what both ends agreed on, or why nobody can know. Pure.
 //! - [`table`]: handshakes under way. Pure: time is passed in.
-//! - [`log`](self::log): the copies, by nfnetlink_log.
+//! - [`log`]: the copies, by nfnetlink_log.
 //! - `repaired`: a socket that speaks as one end to the other.
 //! - `adopter`: puts them together in a worker.
 //!
