@@ -1,5 +1,5 @@
-//! Any bytes as packets of handshakes, as copies of them, and as what is held of them: read or refused, and whatever is decided,
-//! both legs mirror each other.
+//! Any bytes as packets of handshakes, as copies of them, and as what is held of them: read or refused, and whatever is
+//! decided, both legs mirror each other.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

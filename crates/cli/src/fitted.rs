@@ -1,5 +1,5 @@
-//! Tables that fit the terminal: no word is cut, no column holds nothing but dashes, and columns that have no room are left
-//! out whole and named.
+//! Tables that fit the terminal: no word is cut, no column holds nothing but dashes, and columns that have no room are
+//! left out whole and named.
 
 use comfy_table::{ColumnConstraint::LowerBoundary, Table, Width};
 
@@ -8,8 +8,8 @@ const PADDING: usize = 2;
 /// Text that is longer may be broken between words.
 const UNBROKEN: usize = 24;
 
-/// The table as text, and beneath it the columns for which there is no room. `least` names columns by number, those that are
-/// left out first; after them the last ones go. The first column always stays.
+/// The table as text, and beneath it the columns for which there is no room. `least` names columns by number, those
+/// that are left out first; after them the last ones go. The first column always stays.
 pub fn fitted(table: Table, least: &[usize]) -> String {
     let room = table.width().map(usize::from);
     fitted_to(table, least, room)

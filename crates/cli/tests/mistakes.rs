@@ -1,5 +1,5 @@
-//! What a user gets wrong in the first minute: every answer names the thing, the value and the mend, and nothing that did
-//! nothing ends with 0. Only the one about `avail` needs root, and none changes anything.
+//! What a user gets wrong in the first minute: every answer names the thing, the value and the mend, and nothing that
+//! did nothing ends with 0. Only the one about `avail` needs root, and none changes anything.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -1,10 +1,10 @@
-//! Insertion right after the handshake (`accept = "end-to-end"`): the ends shake hands with each other, and the relay steps in
-//! between with their own sequence numbers.
+//! Insertion right after the handshake (`accept = "end-to-end"`): the ends shake hands with each other, and the relay
+//! steps in between with their own sequence numbers.
 //!
-//! nftables forwards SYN and SYN-ACK and logs a copy of each. The handshake's last packet is held (a TUN interface, as for held
-//! SYNs): at that moment the server has nothing to send yet and the client's bytes wait behind it, so both ends' numbers are
-//! those of the handshake, and nothing is under way. Two sockets are made by TCP_REPAIR, the packet goes on to the server,
-//! and the legs carry the bytes as any other connection's.
+//! nftables forwards SYN and SYN-ACK and logs a copy of each. The handshake's last packet is held (a TUN interface, as
+//! for held SYNs): at that moment the server has nothing to send yet and the client's bytes wait behind it, so both
+//! ends' numbers are those of the handshake, and nothing is under way. Two sockets are made by TCP_REPAIR, the packet
+//! goes on to the server, and the legs carry the bytes as any other connection's.
 //!
 //! - [`segment`]: what a packet says, and the packets that are made of it. Pure.
 //! - [`handshake`]: what both ends agreed on, or why nobody can know. Pure.

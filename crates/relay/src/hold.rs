@@ -1,17 +1,18 @@
 //! SYN hold: a client's SYN is answered only when the server's leg stands (`accept = "after-server"`).
 //!
-//! The interception routes clients' SYNs to TUN interfaces, all of a client's for a server to the same one. Its worker reads
-//! them, dials each one's server from the client's own address, and then
+//! The interception routes clients' SYNs to TUN interfaces, all of a client's for a server to the same one. Its worker
+//! reads them, dials each one's server from the client's own address, and then
 //!
-//! - gives the SYN back to the kernel, which hands it to that worker's own listener; whoever accepts the client finds the
-//!   server's leg in [`Held`]. (Mostly that worker. Of a handshake by SYN cookies the kernel keeps nothing, and chooses a
-//!   listener anew for the ACK, by its addresses alone: another worker may come to have the leg.)
+//! - gives the SYN back to the kernel, which hands it to that worker's own listener; whoever accepts the client finds
+//!   the server's leg in [`Held`]. (Mostly that worker. Of a handshake by SYN cookies the kernel keeps nothing, and
+//!   chooses a listener anew for the ACK, by its addresses alone: another worker may come to have the leg.)
 //! - or refuses the client as the server or the path did: a reset, an ICMP error, or silence;
-//! - or gives the SYN to the listener at once, when many are held for clients who have not come (a flood, perhaps, of spoofed
-//!   ones): the server is dialled for whoever comes, as with early acceptance;
+//! - or gives the SYN to the listener at once, when many are held for clients who have not come (a flood, perhaps, of
+//!   spoofed ones): the server is dialled for whoever comes, as with early acceptance;
 //! - or, beyond the limits, lets the SYN pass unrelayed, or waits for the next one when the relay fails closed.
 //!
-//! Rules that accept end to end hold the last packet of a handshake by such interfaces, and nothing before it: see [`crate::adopt`].
+//! Rules that accept end to end hold the last packet of a handshake by such interfaces, and nothing before it: see
+//! [`crate::adopt`].
 
 mod segment;
 mod table;
@@ -133,7 +134,8 @@ pub(crate) type Gates = BTreeMap<usize, Gate>;
 pub(crate) struct Gate {
     tuns: Arc<Vec<Tun>>,
     way: Arc<ConnectionPlan>,
-    /// Whether nftables sends SYNs here and takes them back: the rule of that index may not hold any more since a reload.
+    /// Whether nftables sends SYNs here and takes them back: the rule of that index may not hold any more since a
+    /// reload.
     is_open: bool,
 }
 
@@ -183,8 +185,8 @@ impl Held {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Gates for those of these rules that hold: the interfaces that are there, or new ones. With an error nothing new is
-    /// left.
+    /// Gates for those of these rules that hold: the interfaces that are there, or new ones. With an error nothing new
+    /// is left.
     pub fn prepare<'p>(
         &self,
         rules: impl Iterator<Item = (usize, &'p Arc<ConnectionPlan>)>,
@@ -235,7 +237,8 @@ impl Held {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Descriptors kept open for gates: each one's interfaces, and for each of them a socket prepared for its next dial.
+    /// Descriptors kept open for gates: each one's interfaces, and for each of them a socket prepared for its next
+    /// dial.
     pub fn descriptors(&self) -> usize {
         self.lock_gates().values().map(|gate| 2 * gate.tuns.len()).sum()
     }
@@ -619,8 +622,9 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// The rule of a dial that has come to an end, when it began, and why it failed; none when its client has the leg already. The
-    /// client may be accepted at once. A reset after the handshake is no failure: the client shall see both.
+    /// The rule of a dial that has come to an end, when it began, and why it failed; none when its client has the leg
+    /// already. The client may be accepted at once. A reset after the handshake is no failure: the client shall see
+    /// both.
     fn outcome(
         &self,
         pair: Pair,
@@ -647,7 +651,8 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// The listeners are closed: legs whose clients have not come are reset, for their clients' packets go to the servers now.
+    /// The listeners are closed: legs whose clients have not come are reset, for their clients' packets go to the
+    /// servers now.
     pub fn close(&mut self) {
         let Hold { shared, table, holder, .. } = self;
         shared.held.lock().waiting.retain(|pair, waiting| {
@@ -783,8 +788,8 @@ impl<'a> Hold<'a> {
 }
 
 /// Whether an error of a dial says something about the server or the path. Any other is the relay's own: it is short of
-/// descriptors, memory or ports, may not have the client's port, or cannot make such a socket (its congestion control has been
-/// unloaded).
+/// descriptors, memory or ports, may not have the client's port, or cannot make such a socket (its congestion control
+/// has been unloaded).
 fn is_answer(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -98,8 +98,8 @@ fn places(rule: usize, holders: usize) -> Vec<Place> {
     (0..holders).map(|holder| Place { rule, holder }).collect()
 }
 
-/// What makes their interfaces ready. Loose validation of sources is content with any route back, but not on an interface
-/// without an address.
+/// What makes their interfaces ready. Loose validation of sources is content with any route back, but not on an
+/// interface without an address.
 fn held_links(numbers: &Numbers, places: &[Place]) -> String {
     let names = places.iter().map(|place| numbers.hold_interface(*place));
     names.map(|name| format!("addr add {DUMMY_ADDRESS} dev {name}\nlink set {name} up\n")).collect()
@@ -219,8 +219,8 @@ fn missing_unmarked_validation(plan: &InterceptPlan) -> Vec<Missing> {
     .collect()
 }
 
-/// With br_netfilter a bridge runs the rules for IP itself, before the IP layer has the packet (and then not again): the
-/// choice of a listener is lost on the way there, and connections hang.
+/// With br_netfilter a bridge runs the rules for IP itself, before the IP layer has the packet (and then not again):
+/// the choice of a listener is lost on the way there, and connections hang.
 fn missing_late_rules(plan: &InterceptPlan) -> Vec<Missing> {
     let Some(bridge) = plan.interfaces.iter().find(|name| is_bridge(name)) else { return Vec::new() };
     let on = BRIDGE_CALLS.into_iter().filter(|key| sysctl::read(key).is_ok_and(|value| value == "1"));
@@ -429,8 +429,9 @@ impl Interception {
         Ok(())
     }
 
-    /// Makes the interfaces that SYNs held for a rule come to, one per worker that holds some, and the ways there. When the
-    /// process dies, interfaces and routes go with it, and SYNs are forwarded, or dropped when the relay fails closed.
+    /// Makes the interfaces that SYNs held for a rule come to, one per worker that holds some, and the ways there. When
+    /// the process dies, interfaces and routes go with it, and SYNs are forwarded, or dropped when the relay fails
+    /// closed.
     pub fn hold(&self, rule: usize, holders: usize) -> Result<Vec<Tun>> {
         let places = places(rule, holders);
         let make = |place: &Place| Tun::create(&self.record.numbers.hold_interface(*place));
@@ -454,8 +455,8 @@ impl Interception {
         self.log_group.set(group);
     }
 
-    /// Lets packets of any length come to such interfaces: one that is too long for them would be answered with an error about the
-    /// path, which is none.
+    /// Lets packets of any length come to such interfaces: one that is too long for them would be answered with an
+    /// error about the path, which is none.
     pub fn widen(&self, rule: usize, holders: usize) -> Result<()> {
         ip_all("-4", &widened(&self.record.numbers, &places(rule, holders)))?;
         Ok(())
@@ -492,8 +493,8 @@ impl Interception {
     }
 }
 
-/// Removes what dead relays left, but for refusals: others' stay, and those of the same name become this relay's if it fails
-/// closed, too. Whether they did, and the table stands.
+/// Removes what dead relays left, but for refusals: others' stay, and those of the same name become this relay's if it
+/// fails closed, too. Whether they did, and the table stands.
 fn inherit(relay: &RelayPlan, table_name: &str, observer: &dyn Observer) -> Result<bool> {
     let swept = sweep(|dead, record| !record.keep && dead != table_name)?;
     swept.problems.iter().for_each(|problem| observer.warning(problem));

@@ -78,7 +78,8 @@ impl Leg<'_> {
         Ok(TcpStream::from(socket))
     }
 
-    /// Sets the options of a socket that began with another leg's; what this leg does not say goes back to the system's.
+    /// Sets the options of a socket that began with another leg's; what this leg does not say goes back to the
+    /// system's.
     pub fn adopt(&self, socket: &impl AsFd, ipv6: bool) -> Result<()> {
         if self.plan.cc.is_none() {
             socket::set_cc(socket, &sysctl::read("net.ipv4.tcp_congestion_control")?)?;
@@ -155,8 +156,8 @@ pub(crate) fn bind_as(socket: &TcpStream, client: SocketAddr) -> io::Result<()> 
     }
 }
 
-/// A program of this host listens on the client's port, on all addresses. That keeps others from binding to the port, but
-/// not from having connections by it; under TCP_REPAIR (tcp(7)) the kernel does not ask.
+/// A program of this host listens on the client's port, on all addresses. That keeps others from binding to the port,
+/// but not from having connections by it; under TCP_REPAIR (tcp(7)) the kernel does not ask.
 fn bind_beside_listener(socket: &TcpStream, client: SocketAddr) -> io::Result<()> {
     let set = |level, name, value| socket::set_option(socket, level, name, value).map_err(io::Error::other);
     set(libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)?;
@@ -166,8 +167,8 @@ fn bind_beside_listener(socket: &TcpStream, client: SocketAddr) -> io::Result<()
     bound.map_err(|errno| not_bound(client, errno))
 }
 
-/// Connects without waiting, with a socket that has the pair's first address and port. The same one may be tried again when the
-/// pair was busy.
+/// Connects without waiting, with a socket that has the pair's first address and port. The same one may be tried again
+/// when the pair was busy.
 pub(crate) fn connect_as(socket: &TcpStream, pair: Pair) -> io::Result<Dialled> {
     match start_connect(socket, pair.1)? {
         Dialled::PairBusy if diag::end_time_wait(pair) => start_connect(socket, pair.1),
@@ -189,7 +190,8 @@ pub(crate) fn start_connect(socket: &TcpStream, to: SocketAddr) -> io::Result<Di
     }
 }
 
-/// Whether the peer has reset a connection that stood: a reset in answer to a SYN is "refused", one behind a FIN "broken pipe".
+/// Whether the peer has reset a connection that stood: a reset in answer to a SYN is "refused", one behind a FIN
+/// "broken pipe".
 pub(crate) fn is_reset(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
@@ -199,8 +201,8 @@ pub(crate) fn is_reset_after_fin(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-/// No answer of anybody's, whatever its number: that of a port which the relay may not have is also that of a prohibition on the
-/// way to the server.
+/// No answer of anybody's, whatever its number: that of a port which the relay may not have is also that of a
+/// prohibition on the way to the server.
 fn not_bound(source: SocketAddr, errno: Errno) -> io::Error {
     io::Error::other(format!("bind to {source}: {}", errno.desc()))
 }
@@ -279,7 +281,8 @@ fn set_linger(socket: &impl AsFd, on: libc::c_int) {
     }
 }
 
-/// Reports data of this socket when so much has come (SO_RCVLOWAT); its end, errors and a full window are always reported.
+/// Reports data of this socket when so much has come (SO_RCVLOWAT); its end, errors and a full window are always
+/// reported.
 pub(crate) fn wake_at(socket: &impl AsFd, bytes: u64) {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     // A socket that refuses has ended.

@@ -152,8 +152,8 @@ impl RelayPlan {
         rules.chain(all).filter(|_| self.intercept.is_some())
     }
 
-    /// Rules that have interfaces to hold packets: those that accept after the server, and the first that accepts end to end, for
-    /// all of these.
+    /// Rules that have interfaces to hold packets: those that accept after the server, and the first that accepts end
+    /// to end, for all of these.
     pub(crate) fn holding_rules(&self) -> impl Iterator<Item = usize> {
         let mut is_first = true;
         self.intercepted_ways().filter_map(move |(rule, way)| match way.accept {
@@ -297,7 +297,8 @@ pub struct ListenerPlan {
 pub struct InterceptPlan {
     /// Interfaces on which clients' packets arrive (the LAN side).
     pub interfaces: Vec<String>,
-    /// Packet mark (above it are the mark of the relay's own packets, and those of held handshakes); chosen when absent.
+    /// Packet mark (above it are the mark of the relay's own packets, and those of held handshakes); chosen when
+    /// absent.
     pub mark: Option<u32>,
     /// Routing table (above it are those of held handshakes); chosen when absent.
     pub table: Option<u32>,

@@ -93,15 +93,15 @@ impl Legs {
         }
     }
 
-    /// Whether so much waits unsent that no more is to be written. The kernel looks at TCP_NOTSENT_LOWAT only when it begins
-    /// a packet buffer, and fills one up to 64 KiB first: 100 ms at 5 Mbit/s.
+    /// Whether so much waits unsent that no more is to be written. The kernel looks at TCP_NOTSENT_LOWAT only when it
+    /// begins a packet buffer, and fills one up to 64 KiB first: 100 ms at 5 Mbit/s.
     fn is_ahead(&self, direction: Direction) -> bool {
         let most_bytes = self.queues.of(direction).filling_bytes();
         most_bytes < usize::MAX && leg::unsent_bytes(self.leg(direction.to())) >= most_bytes as u64
     }
 
-    /// The window by which a direction's data come: half of the buffer that its socket has, which may be less than the plan's.
-    /// Bulk data are moved at the latest when half of that waits.
+    /// The window by which a direction's data come: half of the buffer that its socket has, which may be less than the
+    /// plan's. Bulk data are moved at the latest when half of that waits.
     fn window(&self, direction: Direction) -> Window {
         let leg = self.leg(direction.from());
         let bytes = socket::buffer(leg, socket::Buffer::Receive) / 2;
@@ -449,8 +449,8 @@ impl Relayed {
         }
     }
 
-    /// An event told of bytes or an end to read: whether of a FIN, or an urgent mark, too. Behind either a short reading is
-    /// not all there is.
+    /// An event told of bytes or an end to read: whether of a FIN, or an urgent mark, too. Behind either a short
+    /// reading is not all there is.
     pub fn on_readable(&mut self, side: Side, fin: bool, mark: bool) {
         self.ahead[side as usize] = if mark { Ahead::Mark } else { Ahead::Plain };
         self.is_doubtful[side as usize] |= fin || mark;
@@ -505,7 +505,8 @@ impl Relayed {
         is_worth
     }
 
-    /// Lets bulk data gather in their socket, or no longer. What is read in small pieces, to keep a queue short, does not gather.
+    /// Lets bulk data gather in their socket, or no longer. What is read in small pieces, to keep a queue short, does
+    /// not gather.
     pub fn gather(&mut self, read_bytes: [u64; 2], length: Duration) {
         if read_bytes == [0, 0] && self.gather.due().is_none() {
             return;

@@ -271,8 +271,8 @@ impl<'a> Shared<'a> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For whom there is one more place. Handshakes that are held keep theirs for clients that may not come: never from those
-    /// who have.
+    /// For whom there is one more place. Handshakes that are held keep theirs for clients that may not come: never from
+    /// those who have.
     pub fn room(&self, client: IpAddr) -> Room {
         let (held, live) = (self.held.count(), self.live.load(Ordering::Acquire));
         let limit = self.connection_limit();
@@ -354,8 +354,8 @@ impl<'a> Shared<'a> {
         self.most_connections.load(Ordering::Relaxed)
     }
 
-    /// Every worker has so many listeners: what descriptors they, the gates of held handshakes and the programs that mark
-    /// leave is for connections.
+    /// Every worker has so many listeners: what descriptors they, the gates of held handshakes and the programs that
+    /// mark leave is for connections.
     pub fn count_descriptors(&self, doors: usize) {
         let alike = self.alike.as_ref().map_or(0, Alike::descriptors);
         let others = self.held.descriptors() + self.queues.descriptors() + alike;

@@ -152,8 +152,8 @@ pub struct QueueStatus {
     pub delay_us: u32,
     /// The rate of the outbound leg, as the queue's control measures it.
     pub drain_bps: u64,
-    /// Window to be advertised on the inbound leg; absent where the sockets are as the plan says: the window is not used, nothing
-    /// was worth a look yet, or full buffers would not wait for longer than the target.
+    /// Window to be advertised on the inbound leg; absent where the sockets are as the plan says: the window is not
+    /// used, nothing was worth a look yet, or full buffers would not wait for longer than the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_bytes: Option<u32>,
     /// Receive buffer of the inbound leg, as the kernel counts it; absent where the window is.

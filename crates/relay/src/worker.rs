@@ -173,8 +173,8 @@ impl<'a> Worker<'a> {
         .unwrap_or(Ok(()))
     }
 
-    /// Of clients that are there already, connections of the same pair came earlier: a client whose SYN was not held left again
-    /// before its server was dialled.
+    /// Of clients that are there already, connections of the same pair came earlier: a client whose SYN was not held
+    /// left again before its server was dialled.
     fn with_hold<T>(&mut self, work: impl FnOnce(&mut Hold<'a>, &hold::Round<'_>) -> T) -> Option<T> {
         let Worker { hold, busy, order, epoll, round, .. } = self;
         let is_behind = |pair: &hold::Pair| busy.has(pair) || order.has_waiting((pair.0.ip(), pair.1));
@@ -414,8 +414,8 @@ impl<'a> Worker<'a> {
         let Some(connection) = self.slots.get(token) else { return Ok(()) };
         let (leg, mut event) = (connection.legs.leg(side), EpollEvent::new(WATCHED, token.data(side)));
         match self.epoll.add(leg, event) {
-            // A server's leg that this worker dialled while it held the client's SYN, and that comes back from another one,
-            // which accepted the client.
+            // A server's leg that this worker dialled while it held the client's SYN, and that comes back from another
+            // one, which accepted the client.
             Err(Errno::EEXIST) => self.epoll.modify(leg, &mut event),
             outcome => outcome,
         }

@@ -1,4 +1,5 @@
-//! `accept = "end-to-end"`: the ends shake hands with each other, and the relay steps in between with their own numbers.
+//! `accept = "end-to-end"`: the ends shake hands with each other, and the relay steps in between with their own
+//! numbers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod bed;

@@ -370,8 +370,8 @@ impl<'a> Watch<'a> {
         kernel(Cause::SlowReader, evidence)
     }
 
-    /// A congestion window grows only while it is used, to twice what is in flight at the most (RFC 7661, 9438): one that
-    /// is far larger than what the receiver's window lets pass is of a time when that was wider.
+    /// A congestion window grows only while it is used, to twice what is in flight at the most (RFC 7661, 9438): one
+    /// that is far larger than what the receiver's window lets pass is of a time when that was wider.
     fn was_wider(&self) -> bool {
         let info = &self.last().info;
         let window = f64::from(self.figures.window_bytes) / f64::from(info.snd_mss_bytes.max(1));

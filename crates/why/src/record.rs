@@ -1,4 +1,5 @@
-//! Looks kept in a file, to be judged again: one JSON object per connection and line, a column per figure of the kernel.
+//! Looks kept in a file, to be judged again: one JSON object per connection and line, a column per figure of the
+//! kernel.
 //!
 //! A column begins with the first look's figure; behind it stand differences from look to look, and nothing where they
 //! are all zero. Columns of zeros are left out. All is modulo 2^64, so "unlimited" is -1.

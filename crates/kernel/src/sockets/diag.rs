@@ -119,8 +119,8 @@ fn open() -> Result<OwnedFd> {
     socket::socket(family, raw, flags, socket::SockProtocol::NetlinkSockDiag).map_err(failed)
 }
 
-/// Asks for every TCP socket of the calling thread's namespace. A long answer is read by a thread of its own: the kernel
-/// works while the caller looks at what it has said.
+/// Asks for every TCP socket of the calling thread's namespace. A long answer is read by a thread of its own: the
+/// kernel works while the caller looks at what it has said.
 pub fn dump(wanted: Request) -> Result<Dump> {
     let netlink = open()?;
     socket::send(netlink.as_raw_fd(), &request(wanted), socket::MsgFlags::empty()).map_err(failed)?;

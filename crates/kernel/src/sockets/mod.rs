@@ -1,5 +1,5 @@
-//! The TCP sockets of this host, as the kernel tells of them: connections by sock_diag(7) in every network namespace, the
-//! iterators that visit them, which congestion control each uses, and which process has it open.
+//! The TCP sockets of this host, as the kernel tells of them: connections by sock_diag(7) in every network namespace,
+//! the iterators that visit them, which congestion control each uses, and which process has it open.
 
 pub mod connection;
 pub mod diag;

@@ -1,5 +1,5 @@
-//! What the hosts beyond an interface owe: a receiver of TCP acknowledges every second full segment at once, or as soon as its
-//! program has read it. One that was handed eight and says nothing had no processor. Pure: times are passed in.
+//! What the hosts beyond an interface owe: a receiver of TCP acknowledges every second full segment at once, or as soon
+//! as its program has read it. One that was handed eight and says nothing had no processor. Pure: times are passed in.
 //!
 //! A sender that was handed eight acknowledgements and says nothing may have nothing that it may send. One that then
 //! answers them all at once had, or was told late that it may: whoever knows its state tells which.

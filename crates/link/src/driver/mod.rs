@@ -6,8 +6,8 @@
 //! address, ARP and neighbour discovery included, all with the delay. Frames carry the kernel's arrival time, so
 //! reading them late does not falsify the model.
 //!
-//! The driver measures itself: how late each packet left, what it lost outside the model, how long it was held up. And the
-//! hosts at its ends, which share its processors: how long they owed an answer ([`answers`]).
+//! The driver measures itself: how late each packet left, what it lost outside the model, how long it was held up. And
+//! the hosts at its ends, which share its processors: how long they owed an answer ([`answers`]).
 //!
 //! Not supported: VLAN tags, and segmentation offload on the sending hosts (call [`prepare_host_end`]); such frames
 //! are not delivered, are counted, and make the run invalid.

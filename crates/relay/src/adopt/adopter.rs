@@ -74,8 +74,8 @@ impl Adopting {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what has gone by. nftables logs a packet before it forwards it, so that the copies of a handshake are there
-    /// before the packet that ends it.
+    /// Takes in what has gone by. nftables logs a packet before it forwards it, so that the copies of a handshake are
+    /// there before the packet that ends it.
     fn read_copies(&self, buffer: &mut [u8], now: Instant) {
         let Some(log) = self.log.get() else { return };
         let mut table = self.table();
@@ -122,8 +122,9 @@ impl<'a> Adopter<'a> {
         std::mem::take(&mut self.inserted)
     }
 
-    /// Up to twice so many packets that are held. What a client sends keeps its order: its packets are held until the last one of
-    /// its handshake goes on, which it does when nothing is left behind it; what comes meanwhile is read at once.
+    /// Up to twice so many packets that are held. What a client sends keeps its order: its packets are held until the
+    /// last one of its handshake goes on, which it does when nothing is left behind it; what comes meanwhile is read at
+    /// once.
     pub fn read_some(&mut self, tun: &Tun, most: usize) {
         self.read(tun, most);
         if self.going.is_empty() {
@@ -213,8 +214,8 @@ impl<'a> Adopter<'a> {
         })?;
         shared.held.adopting.table().taken(pair, Instant::now());
         shared.held.adopting.inserted.fetch_add(1, Ordering::Relaxed);
-        // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told that the
-        // client has its answer, before any of its bytes.
+        // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told
+        // that the client has its answer, before any of its bytes.
         let _ = tun.write(&handshake.server_ack());
         let _ = tun.write(segment.packet());
         self.going.push((segment.bare_ack(), segment.to.ip()));

@@ -1,4 +1,5 @@
-//! What the two ends of a connection agreed on in their handshake, as far as two sockets between them must know it. Pure.
+//! What the two ends of a connection agreed on in their handshake, as far as two sockets between them must know it.
+//! Pure.
 
 use super::segment::{Options, Segment};
 use serde::Serialize;

@@ -1,4 +1,5 @@
-//! Copies of packets that nftables logs (`log group N`), by nfnetlink_log: messages written and read as bytes, and the socket.
+//! Copies of packets that nftables logs (`log group N`), by nfnetlink_log: messages written and read as bytes, and the
+//! socket.
 
 use crate::{Error, Result};
 use longfat_host::socket as options;
@@ -138,7 +139,8 @@ impl Log {
             let netlink = netlink().map_err(|errno| failed(errno.into()))?;
             match bind_group(&netlink, group) {
                 Ok(()) => return Ok(Log { netlink, group }),
-                // The kernel says the one or the other of a group that somebody has, and the second also of rights that are lacking.
+                // The kernel says the one or the other of a group that somebody has, and the second also of rights that
+                // are lacking.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EPERM)) => {
                     refusal = error
                 }

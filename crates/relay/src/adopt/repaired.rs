@@ -1,7 +1,7 @@
 //! A socket that goes on where an end of a connection is (TCP_REPAIR, tcp(7)).
 //!
-//! The order is the kernel's: whose address may be used, mark and buffers first, sequence numbers before connect, what was agreed
-//! on and the windows after it.
+//! The order is the kernel's: whose address may be used, mark and buffers first, sequence numbers before connect, what
+//! was agreed on and the windows after it.
 
 use super::handshake::{LegState, Reason};
 use crate::{
@@ -60,7 +60,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// A leg in repair mode: it sends nothing before [`Repaired::wake`], and vanishes without a word when it is dropped before.
+/// A leg in repair mode: it sends nothing before [`Repaired::wake`], and vanishes without a word when it is dropped
+/// before.
 #[derive(Debug)]
 pub(crate) struct Repaired(TcpStream);
 
@@ -137,8 +138,8 @@ impl Repaired {
     }
 }
 
-/// Ends what the kernel keeps of a leg that has finished after its peer had (TIME-WAIT): the end whose name it had waits itself,
-/// and is who answers from now on.
+/// Ends what the kernel keeps of a leg that has finished after its peer had (TIME-WAIT): the end whose name it had
+/// waits itself, and is who answers from now on.
 pub(crate) fn forget_finished(socket: &TcpStream, pair: Pair) {
     const CLOSED: u8 = 7;
     if socket::tcp_info(socket).is_ok_and(|info| info.state == CLOSED) {

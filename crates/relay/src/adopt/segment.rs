@@ -112,7 +112,8 @@ impl Options {
                 self.timestamp = Some(u32::from_be_bytes([*a, *b, *c, *d]));
             }
             (30, _) => self.mptcp = true,
-            // User timeout (RFC 5482) changes nothing that a packet carries; a cookie of Fast Open (RFC 7413) is for later.
+            // User timeout (RFC 5482) changes nothing that a packet carries; a cookie of Fast Open (RFC 7413) is for
+            // later.
             (28 | 34, _) => {}
             _ => self.unknown = true,
         }

@@ -170,8 +170,8 @@ impl Handshakes {
         }
     }
 
-    /// The two kinds of deadlines are not in one order: a short one behind a long one waits for it, which costs memory and no
-    /// more, as what is looked up is checked against its own.
+    /// The two kinds of deadlines are not in one order: a short one behind a long one waits for it, which costs memory
+    /// and no more, as what is looked up is checked against its own.
     fn expire(&mut self, now: Instant) {
         while let Some((until, pair)) = self.deadlines.front().copied().filter(|(until, _)| *until <= now) {
             self.deadlines.pop_front();

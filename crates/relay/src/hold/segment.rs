@@ -82,8 +82,8 @@ impl Syn {
     }
 }
 
-/// What a client would send that has given up its SYN after an answer: a reset behind the SYN, whose next sequence number
-/// this is. The server forgets the handshake (RFC 9293 section 3.10.7.4).
+/// What a client would send that has given up its SYN after an answer: a reset behind the SYN, whose next sequence
+/// number this is. The server forgets the handshake (RFC 9293 section 3.10.7.4).
 pub(crate) fn reset_behind_syn((client, server): Pair, sequence: u32) -> Vec<u8> {
     reset(client, server, sequence, None)
 }

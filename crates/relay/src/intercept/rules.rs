@@ -217,8 +217,9 @@ const SYN: &str = "tcp flags & (syn | ack | rst | fin) == syn";
 const NOT_ELSEWHERE: &str = "fib daddr type { local, anycast, broadcast, multicast } return";
 const ICMP: &str = "meta l4proto { 1, 58 }";
 
-/// A client's SYN with one of these TCP options begins what the relay cannot carry: MD5 signatures (RFC 2385) and TCP-AO
-/// (RFC 5925) cover what only the ends may send, and MP_JOIN (RFC 8684) adds to a connection that passes elsewhere.
+/// A client's SYN with one of these TCP options begins what the relay cannot carry: MD5 signatures (RFC 2385) and
+/// TCP-AO (RFC 5925) cover what only the ends may send, and MP_JOIN (RFC 8684) adds to a connection that passes
+/// elsewhere.
 const NOT_CARRIED: [&str; 3] = ["tcp option 19 exists", "tcp option 29 exists", "tcp option mptcp subtype 1"];
 /// MP_CAPABLE of a client that would use several ways (RFC 8684).
 const MP_CAPABLE: &str = "tcp option mptcp subtype 0";
@@ -226,18 +227,19 @@ const MP_CAPABLE: &str = "tcp option mptcp subtype 0";
 /// The chains that take packets.
 ///
 /// Both legs of a connection go from the client's address and port to the server's: conntrack would take them for one
-/// connection, whose sequence numbers are out of order, and address translation would leave both alone. So the clients' legs are
-/// not tracked, before conntrack looks (`clients`, `output`); the servers' are, and are found when their addresses are
-/// translated back (`servers`). The client's interfaces tell the legs apart, so that where both are behind one of
-/// them neither is tracked.
+/// connection, whose sequence numbers are out of order, and address translation would leave both alone. So the clients'
+/// legs are not tracked, before conntrack looks (`clients`, `output`); the servers' are, and are found when their
+/// addresses are translated back (`servers`). The client's interfaces tell the legs apart, so that where both are
+/// behind one of them neither is tracked.
 ///
 /// Clients' SYNs are found by interface and rule, each rule sending them to its own listener;
 /// without a listener the `tproxy` statement does not match, and they are forwarded unrelayed, or dropped by the next
 /// line when the relay fails closed. Only `tproxy` knows that a SYN for a pair of addresses and ports in TIME_WAIT
-/// begins a new connection. What the relay cannot carry passes, or is dropped when the relay fails closed. All other packets are found by their socket, whatever interface they come from: one look-up per
-/// packet, and no route. They come first, for they are nearly all; only the relay's own
-/// packets, should they come back, must not be taken for their other leg's. ICMP errors about the relay's packets quote somebody else's
-/// address as their source, and belong to its sockets all the same: path MTU discovery lives from them.
+/// begins a new connection. What the relay cannot carry passes, or is dropped when the relay fails closed. All other
+/// packets are found by their socket, whatever interface they come from: one look-up per packet, and no route. They
+/// come first, for they are nearly all; only the relay's own packets, should they come back, must not be taken for
+/// their other leg's. ICMP errors about the relay's packets quote somebody else's address as their source, and belong
+/// to its sockets all the same: path MTU discovery lives from them.
 ///
 /// What is taken first gets a mark that no route knows, and the one that delivers it when firewalls have looked
 /// for a way back to its source (`fib saddr . mark …`), which by the other mark would be this host itself.
@@ -330,7 +332,8 @@ pub(crate) fn chains(
     text
 }
 
-/// Keeps what clients' legs send out of conntrack. A SYN without ACK is no client's leg: it goes to a server, or passes.
+/// Keeps what clients' legs send out of conntrack. A SYN without ACK is no client's leg: it goes to a server, or
+/// passes.
 fn output_chain(own_mark: u32, interfaces: &str, notrack: &str) -> String {
     format!(
         "chain output {{\n\
@@ -358,8 +361,8 @@ fn families(ports: &ListenPorts) -> [(&'static str, &'static str, &'static str, 
 
 /// The pairs whose SYNs a rule took lately. When so many SYNs wait that the kernel answers by cookies, it keeps no
 /// socket for them, and only this tells the ACKs that complete a handshake from those of connections that pass. When
-/// it is full, `add` does not match, and SYNs pass unrelayed: a flood cannot take more than this. (Those that were held do not
-/// pass any more: each waits for a retransmission.)
+/// it is full, `add` does not match, and SYNs pass unrelayed: a flood cannot take more than this. (Those that were held
+/// do not pass any more: each waits for a retransmission.)
 fn pair_sets(plan: &RelayPlan) -> String {
     let mut text = String::new();
     for (set, address) in SATED.iter().filter(|_| plan.fail == Fail::Open) {
@@ -428,8 +431,9 @@ fn cookie_lines(plan: &RelayPlan, ports: &[ListenPorts], take: &str) -> String {
     text
 }
 
-/// SYNs that were held and whose servers have answered: they come back by their place's interface, and go to the listener of
-/// the worker that held them. (What comes back to nobody is dropped, not forwarded: its server has the relay's leg by that name.)
+/// SYNs that were held and whose servers have answered: they come back by their place's interface, and go to the
+/// listener of the worker that held them. (What comes back to nobody is dropped, not forwarded: its server has the
+/// relay's leg by that name.)
 fn answered_lines(
     plan: &RelayPlan,
     numbers: &Numbers,
@@ -463,7 +467,8 @@ fn hold_syn(rule: usize, family: &str, numbers: &Numbers, holders: usize) -> Str
     format!("{mark} goto held")
 }
 
-/// Has it go to the listener of the worker that would hold it: what comes after it from the same port is that worker's, too.
+/// Has it go to the listener of the worker that would hold it: what comes after it from the same port is that worker's,
+/// too.
 fn choose_holder(family: &str, numbers: &Numbers, holders: usize) -> String {
     mark_by_holder(family, numbers, holders, steer::mark(0))
 }
@@ -479,8 +484,8 @@ fn mark_by_holder(family: &str, numbers: &Numbers, holders: usize, first: u32) -
     }
 }
 
-/// More than this of a rule and family is a flood, or nearly: the kernel answers the rest itself, by cookies if need be, and the
-/// worker that holds SYNs sees none of it.
+/// More than this of a rule and family is a flood, or nearly: the kernel answers the rest itself, by cookies if need
+/// be, and the worker that holds SYNs sees none of it.
 const HOLDING: &str = "limit rate 4096/second burst 256 packets";
 
 /// Clients that have their share, by family: what else they open passes. Where nothing passes nobody is in them.

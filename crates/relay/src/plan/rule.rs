@@ -154,7 +154,7 @@ pub enum Accept {
     Early,
     /// When the server has answered: a refused or unreachable server is seen as refused or unreachable.
     AfterServer,
-    /// Never by the relay: the ends shake hands with each other, and then the relay steps in between with their own sequence
-    /// numbers. What it cannot step into stays end to end.
+    /// Never by the relay: the ends shake hands with each other, and then the relay steps in between with their own
+    /// sequence numbers. What it cannot step into stays end to end.
     EndToEnd,
 }

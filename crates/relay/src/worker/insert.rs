@@ -10,7 +10,8 @@ use longfat_host::monotonic_us;
 use std::sync::{Arc, atomic::Ordering};
 
 impl Worker<'_> {
-    /// Takes in what was made while packets were looked at. A place among all, and one of the client's, is taken already.
+    /// Takes in what was made while packets were looked at. A place among all, and one of the client's, is taken
+    /// already.
     pub(super) fn begin_inserted(&mut self) {
         let inserted = self.hold.as_mut().map(|hold| hold.adopter.take_inserted());
         for inserted in inserted.unwrap_or_default() {
@@ -54,8 +55,8 @@ impl Worker<'_> {
         token
     }
 
-    /// A connection that has ended in order leaves nothing behind that would stand between its ends when they use the same
-    /// addresses and ports again.
+    /// A connection that has ended in order leaves nothing behind that would stand between its ends when they use the
+    /// same addresses and ports again.
     pub(super) fn forget_inserted(connection: &Relayed) {
         let legs = &connection.legs;
         if legs.is_inserted {

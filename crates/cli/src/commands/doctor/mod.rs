@@ -17,8 +17,8 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// the user who runs this: 'sudo longfat doctor' says what root could do.
 ///
 /// With --rate and --rtt, or --tuning, the host's settings are judged instead: buffers, features of TCP, congestion
-/// control, interfaces, tables, clock; each with what it costs on that path, the command that mends it, and whether that
-/// was measured here or stands in a book.
+/// control, interfaces, tables, clock; each with what it costs on that path, the command that mends it, and whether
+/// that was measured here or stands in a book.
 ///
 /// Exit codes: 0 every feature asked for works, or no setting costs more than a tenth of the path; 1 a setting does, or
 /// (--diff) one is not as it was kept; 3 a feature does not work.

@@ -13,8 +13,8 @@ use std::{
 ///
 /// Connections being made or gone are shown when the filter speaks of states ('state time-wait'). Processes of other
 /// users are named to root only. 'limit' says what keeps a sender from sending more: from one look at the windows,
-/// or, with --over, from how long the kernel says each limit held between two. 'cause' says why, in the words of 'longfat
-/// why', as far as one look or two can tell: 'unknown' is common with one.
+/// or, with --over, from how long the kernel says each limit held between two. 'cause' says why, in the words of
+/// 'longfat why', as far as one look or two can tell: 'unknown' is common with one.
 #[derive(clap::Args)]
 #[command(after_help = after_help(), after_long_help = format!("{}\n\nFields:\n{}", after_help(), show::legend()))]
 pub struct Args {

@@ -1,5 +1,5 @@
-//! Rules for connections that are accepted end to end: the ends' SYN and SYN-ACK pass, and a copy of each is logged; what the
-//! client sends after them is held, until the relay lets it go on.
+//! Rules for connections that are accepted end to end: the ends' SYN and SYN-ACK pass, and a copy of each is logged;
+//! what the client sends after them is held, until the relay lets it go on.
 
 use super::{NOT_SYN, Numbers, PAIRS, Place, TAKEN_BIT, mark_by_holder, pair};
 use crate::{
@@ -41,7 +41,8 @@ pub(super) fn sets(plan: &RelayPlan) -> String {
     first(plan).map(|_| FAMILIES.map(both).concat()).unwrap_or_default()
 }
 
-/// What becomes of a SYN of one rule. A pair that has a socket here goes to that. Of a SYN that finds no room no copy is made.
+/// What becomes of a SYN of one rule. A pair that has a socket here goes to that. Of a SYN that finds no room no copy
+/// is made.
 pub(super) fn syn_lines(matched: &str, (rule, family): (usize, &str), take: &str, group: u16) -> [String; 3] {
     let pair = pair(family);
     [
@@ -71,8 +72,8 @@ pub(super) fn unmark_line(plan: &RelayPlan, numbers: &Numbers) -> String {
     first(plan).map(line).unwrap_or_default()
 }
 
-/// What is held: everything but another SYN, also when a socket is there already, behind whose back packets would come to it that
-/// their client sent later.
+/// What is held: everything but another SYN, also when a socket is there already, behind whose back packets would come
+/// to it that their client sent later.
 pub(super) fn held_lines(plan: &RelayPlan, numbers: &Numbers) -> String {
     let held = |rule| {
         let lines = FAMILIES.map(|(family, _)| {
@@ -85,8 +86,8 @@ pub(super) fn held_lines(plan: &RelayPlan, numbers: &Numbers) -> String {
     first(plan).map(held).unwrap_or_default()
 }
 
-/// What the relay gives its own sockets comes back by the interfaces, with a mark by which there is a way back to where it came from:
-/// firewalls look for one.
+/// What the relay gives its own sockets comes back by the interfaces, with a mark by which there is a way back to where
+/// it came from: firewalls look for one.
 pub(super) fn back_lines(plan: &RelayPlan, numbers: &Numbers, notrack: &str) -> String {
     let back = |place: Place| {
         format!(
