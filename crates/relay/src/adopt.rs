@@ -12,16 +12,21 @@
 //! - [`log`]: the copies, by nfnetlink_log.
 //! - `repaired`: a socket that speaks as one end to the other.
 //! - `adopter`: puts them together in a worker.
+//! - [`clocks`]: what the ends' timestamps say when the relay leaves. Pure.
+//! - `release`: how two sockets leave a connection that goes on.
 //!
 //! Whatever is not known for certain stays end to end, and is counted by its [`Reason`].
 
 mod adopter;
+pub mod clocks;
 pub mod handshake;
 pub mod log;
+mod release;
 mod repaired;
 pub mod segment;
 pub mod table;
 
 pub(crate) use adopter::{Adopter, Adopting, Inserted, missing};
 pub use handshake::Reason;
+pub(crate) use release::{Both, Kept, Released};
 pub(crate) use repaired::forget_finished;

@@ -264,6 +264,12 @@ impl Connection {
         self.phase == Phase::ConnectingForGone
     }
 
+    /// Whether both directions are open, and nothing is held for either.
+    pub fn is_at_rest(&self) -> bool {
+        let is_open = |flow: &Flow| !flow.has_fin && !flow.output_ended && flow.held_bytes == 0;
+        self.phase == Phase::Open && self.flows.iter().all(is_open)
+    }
+
     /// Bytes read and not yet written.
     pub fn held_bytes(&self, direction: Direction) -> usize {
         self.flow(direction).held_bytes

@@ -78,13 +78,15 @@ pub enum Ended {
     Stopped,
     /// It moved nothing for longer than its rule allows.
     Idle,
+    /// The relay left it when it was stopped: it goes on from end to end.
+    Released,
     /// A rule says that the relay does not carry it: it had connected to the relay itself and could not pass.
     Refused,
 }
 
 impl Ended {
     /// All of them.
-    pub const ALL: [Ended; 7] = [
+    pub const ALL: [Ended; 8] = [
         Ended::Finished,
         Ended::Unreachable,
         Ended::ResetByClient,
@@ -92,6 +94,7 @@ impl Ended {
         Ended::Stopped,
         Ended::Refused,
         Ended::Idle,
+        Ended::Released,
     ];
 
     /// Its name in records, log and metrics.
@@ -104,6 +107,7 @@ impl Ended {
             Ended::Stopped => "stopped",
             Ended::Refused => "refused",
             Ended::Idle => "idle",
+            Ended::Released => "released",
         }
     }
 
@@ -184,6 +188,9 @@ pub struct RelayStats {
     pub reset: u64,
     /// Of these, reset because the drain time was over or they had been idle for too long.
     pub stopped: u64,
+    /// Of these, left when the relay was stopped, and going on from end to end.
+    #[serde(default)]
+    pub released: u64,
     /// Of these, that no rule relays.
     pub refused: u64,
     /// Bytes given to servers' sockets.

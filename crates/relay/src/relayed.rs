@@ -1,6 +1,7 @@
 //! One connection: its sockets, its logic, and a turn of work on it.
 
 use crate::{
+    adopt::Released,
     buffer::{BUFFER_BYTES, Buffer, Moved, Pool, SMALL_BYTES},
     connection::{Action, Connection, Direction, Event, Side},
     gather::{Change, Gather, Window},
@@ -213,6 +214,10 @@ pub(crate) struct Relayed {
     /// How many of them are not yet tried.
     pub untried: usize,
     pub ended: Ended,
+    /// Whether its peers are told as little window as can be, so that it comes to rest.
+    pub is_clamped: bool,
+    /// The relay has left it, and its sockets are deaf: they have to vanish.
+    pub released: Option<Released>,
 }
 
 /// What a turn came to.
@@ -255,6 +260,8 @@ impl Relayed {
             moved: Instant::now(),
             untried,
             ended: Ended::Finished,
+            is_clamped: false,
+            released: None,
         }
     }
 

@@ -406,6 +406,7 @@ impl<'a> Shared<'a> {
             unreachable: of(Ended::Unreachable),
             reset: of(Ended::ResetByClient) + of(Ended::ResetByServer),
             stopped: of(Ended::Stopped) + of(Ended::Idle),
+            released: of(Ended::Released),
             refused: of(Ended::Refused),
             client_to_server_bytes: get(&bytes[0]),
             server_to_client_bytes: get(&bytes[1]),

@@ -13,6 +13,7 @@ mod insert;
 mod limits;
 mod one_way;
 mod order;
+mod release;
 mod slots;
 
 use crate::{
@@ -81,6 +82,7 @@ pub(crate) struct Worker<'a> {
     pool: Pool<'a>,
     balanced: Instant,
     limits: limits::Look,
+    leaving: release::Leaving,
     /// Connections whose bulk data gather.
     gathering: Vec<Token>,
     /// Rounds of its loop.
@@ -114,6 +116,7 @@ impl<'a> Worker<'a> {
             pool: Pool::new(&shared.budget, &shared.keeping),
             balanced: Instant::now(),
             limits: limits::Look::new(plan, Instant::now()),
+            leaving: release::Leaving::new(Instant::now()),
             gathering: Vec::new(),
             round: 0,
         };
@@ -154,6 +157,7 @@ impl<'a> Worker<'a> {
             self.run_ready();
             self.run_settling();
             self.run_parting();
+            self.release_inserted();
             self.expire();
             self.balance();
             self.look_at_limits();
@@ -196,7 +200,7 @@ impl<'a> Worker<'a> {
             (true, false) => SETTLE_WAIT_MS,
             (true, true) => {
                 let dials = self.order_wait_ms().min(self.busy_wait_ms());
-                self.gathering_wait_ms().min(dials).min(IDLE_WAIT_MS)
+                self.gathering_wait_ms().min(dials).min(self.leaving_wait_ms()).min(IDLE_WAIT_MS)
             }
         };
         if timeout > 0 && self.is_unprepared() {
@@ -360,6 +364,7 @@ impl<'a> Worker<'a> {
             return;
         }
         for token in self.slots.tokens() {
+            self.release_last(token);
             if let Some(connection) = self.slots.get_mut(token) {
                 connection.ended = Ended::Stopped;
                 connection.on(Event::Expired);
@@ -391,6 +396,7 @@ impl<'a> Worker<'a> {
             leg::close_with_fin(&connection.legs.server);
             Self::forget_inserted(&connection);
         }
+        self.leave(&connection);
         if connection.ended != Ended::Finished && connection.targets.is_none() {
             let pair = (connection.legs.client_address, connection.legs.server_address);
             self.shared.abandon(&connection.legs.server, pair);

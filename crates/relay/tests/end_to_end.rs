@@ -6,7 +6,7 @@ mod bed;
 
 use bed::{
     Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, check_noise_slowly, ends_with_reset, exchange,
-    exchange_slowly, nft, path::eventually, reset, send_noise,
+    exchange_slowly, nft, path::eventually, reset, send_noise, talk,
 };
 use longfat_host::sysctl;
 use longfat_relay::{Ended, RelayPlan};
@@ -357,4 +357,111 @@ fn a_relay_that_shall_fail_closed_does_not_accept_end_to_end() {
     plan.fail = longfat_relay::Fail::Closed;
     let error = plan.check().expect_err("what it cannot step into would pass").to_string();
     assert!(error.contains("'closed'") && error.contains("'end-to-end'"), "{error}");
+}
+
+const AT_ONCE: (usize, Duration) = (1 << 16, Duration::ZERO);
+
+/// Stops the relay while `work` goes on, which nothing may disturb.
+fn stop_under(relay: Running, work: impl FnOnce()) -> longfat_relay::RelayStats {
+    std::thread::scope(|scope| {
+        let stopped = scope.spawn(|| relay.stop());
+        work();
+        stopped.join().unwrap()
+    })
+}
+
+/// Time enough for what has to come to rest first.
+fn patient() -> RelayPlan {
+    RelayPlan { drain: Duration::from_secs(20), ..plan() }
+}
+
+#[test]
+fn idle_connections_outlive_the_relay() {
+    let bed = Bed::new("eidle");
+    let relay = bed.start(patient());
+    let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
+    let mut pairs = Vec::new();
+    for (listener, address) in &listeners {
+        for index in 0..20 {
+            let (client, far) = pair(&bed, &relay, listener, *address);
+            // Some have said nothing yet, some little, some much.
+            talk(&client, &far, (index % 4) << 16, AT_ONCE);
+            pairs.push((client, far));
+        }
+    }
+    let stats = relay.stop();
+    assert_eq!((stats.released, stats.stopped, stats.reset), (40, 0, 0), "{stats:?}");
+    assert_eq!(left_over(&bed), "");
+    for (client, far) in &pairs {
+        exchange(client, far, 1 << 18);
+    }
+    for (client, far) in pairs {
+        drop(client);
+        assert_eq!((&far).read(&mut [0; 1]).unwrap(), 0, "and they end in order");
+    }
+}
+
+#[test]
+fn streams_outlive_the_relay_without_a_wrong_byte() {
+    let bed = Bed::new("ebulk");
+    for address in servers() {
+        let relay = bed.start(patient());
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = pair(&bed, &relay, &listener, address);
+        let slowly = (1 << 14, Duration::from_millis(2));
+        let stats = stop_under(relay, || talk(&client, &far, 24 << 20, slowly));
+        assert_eq!((stats.released, stats.stopped, stats.reset), (1, 0, 0), "{stats:?}");
+        exchange(&client, &far, 1 << 20);
+    }
+}
+
+#[test]
+fn whatever_the_ends_agreed_on_the_relay_can_leave() {
+    let bed = Bed::new("eleave");
+    for key in ["tcp_timestamps", "tcp_sack", "tcp_window_scaling"] {
+        let set = |value| {
+            bed.client.run(|| sysctl::write(&format!("net.ipv4.{key}"), value)).unwrap().unwrap();
+        };
+        set("0");
+        let (relay, mut living) = (bed.start(patient()), Vec::new());
+        for address in servers() {
+            let listener = bed.listen(&address.to_string());
+            let (client, far) = pair(&bed, &relay, &listener, address);
+            talk(&client, &far, 3 << 20, AT_ONCE);
+            living.push((client, far));
+        }
+        let stats = relay.stop();
+        assert_eq!((stats.released, stats.stopped), (2, 0), "{key}: {stats:?}");
+        living.iter().for_each(|(client, far)| exchange(client, far, 1 << 20));
+        set("1");
+    }
+}
+
+#[test]
+fn a_stream_over_a_lossy_path_outlives_the_relay() {
+    let link =
+        "rate = '300Mbit'\ndelay = '5ms'\nloss = 0.002\nqueue = { discipline = 'droptail', limit = '300KB' }";
+    Bed::over_link("eleavel", link, |bed| {
+        let relay = bed.start(patient());
+        let address = servers()[0];
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        let stats = stop_under(relay, || talk(&client, &far, 12 << 20, AT_ONCE));
+        assert_eq!((stats.released, stats.stopped), (1, 0), "{stats:?}");
+        exchange(&client, &far, 1 << 20);
+    });
+}
+
+#[test]
+fn what_cannot_come_to_rest_is_reset_when_the_drain_time_is_over() {
+    let (bed, relay) = start("estuck");
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    let (client, far) = pair(&bed, &relay, &listener, address);
+    // Nobody reads it.
+    client.set_nonblocking(true).unwrap();
+    while (&client).write(&[0; 1 << 16]).is_ok() {}
+    let stats = relay.stop();
+    assert_eq!((stats.released, stats.stopped), (0, 1), "{stats:?}");
+    drop(far);
 }

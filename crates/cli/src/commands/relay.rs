@@ -327,6 +327,7 @@ fn show_end(stats: &RelayStats, json: bool) -> anyhow::Result<()> {
     table.add_row(["  finished by both sides", &stats.finished.to_string()]);
     table.add_row(["  reset", &stats.reset.to_string()]);
     table.add_row(["  server not reached", &stats.unreachable.to_string()]);
+    table.add_row(["  left to their ends", &stats.released.to_string()]);
     table.add_row(["  reset by the stop", &stats.stopped.to_string()]);
     table.add_row(["to servers", &Size(stats.client_to_server_bytes).to_string()]);
     table.add_row(["to clients", &Size(stats.server_to_client_bytes).to_string()]);

@@ -1,6 +1,7 @@
 //! Insertion in a worker: packets that were held come in, connections or forwarded packets come out.
 
 use super::{
+    clocks::Clocks,
     handshake::{Handshake, Reason},
     log::{self, Log},
     repaired::{Failure, Repaired},
@@ -33,6 +34,8 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(crate) struct Adopting {
     table: Mutex<Handshakes>,
+    /// The ends' timestamps, while the relay drains.
+    clocks: Mutex<Clocks>,
     /// Of relays that have, or had, a rule that accepts end to end.
     log: OnceLock<Log>,
     /// By the index of the rule.
@@ -74,6 +77,10 @@ impl Adopting {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub fn clocks(&self) -> MutexGuard<'_, Clocks> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes in what has gone by. nftables logs a packet before it forwards it, so that the copies of a handshake are
     /// there before the packet that ends it.
     fn read_copies(&self, buffer: &mut [u8], now: Instant) {
@@ -81,10 +88,13 @@ impl Adopting {
         let mut table = self.table();
         while let Some(bytes) = log.read(buffer) {
             for copy in log::copies(bytes) {
-                let rule = std::str::from_utf8(copy.prefix).ok().and_then(|prefix| prefix.parse().ok());
-                if let Some(segment) = Segment::parse(copy.packet) {
-                    table.on_copy(&segment, rule, now);
+                let Some(segment) = Segment::parse(copy.packet) else { continue };
+                if copy.prefix == log::CLOCK.as_bytes() {
+                    self.clocks().on_copy(&segment, now);
+                    continue;
                 }
+                let rule = std::str::from_utf8(copy.prefix).ok().and_then(|prefix| prefix.parse().ok());
+                table.on_copy(&segment, rule, now);
             }
         }
     }
@@ -158,6 +168,11 @@ impl<'a> Adopter<'a> {
         }
     }
 
+    /// While the relay drains: what the ends' clocks say is worth as much as it is young.
+    pub fn look_at_clocks(&mut self) {
+        self.shared.held.adopting.read_copies(&mut self.copies, Instant::now());
+    }
+
     fn on_packet(&mut self, packet: &[u8], tun: &Tun) {
         // The kernel's own multicast and whatever else is routed here by hand.
         let Some(segment) = Segment::parse(packet) else { return };
@@ -183,9 +198,9 @@ impl<'a> Adopter<'a> {
         self.send(segment.packet(), segment.to.ip());
     }
 
-    /// Sends a packet to the server as the client did. On its way out nftables forgets that its connection is held.
-    fn send(&self, packet: &[u8], server: IpAddr) {
-        self.shared.passing.iter().for_each(|raw| raw.send(packet, server));
+    /// Sends a packet as one end to the other. On its way out nftables forgets that its connection is held.
+    fn send(&self, packet: &[u8], to: IpAddr) {
+        self.shared.passing.iter().for_each(|raw| raw.send(packet, to));
     }
 
     fn insert(

@@ -17,8 +17,8 @@ use nix::{
 use std::{io, net::TcpStream, os::fd::AsRawFd};
 
 /// Of `linux/tcp.h`.
-const RECEIVE_QUEUE: i32 = 1;
-const SEND_QUEUE: i32 = 2;
+pub(super) const RECEIVE_QUEUE: i32 = 1;
+pub(super) const SEND_QUEUE: i32 = 2;
 const NO_QUEUE: i32 = 0;
 const OPTION_MSS: u32 = 2;
 const OPTION_WINDOW: u32 = 3;
@@ -35,12 +35,13 @@ struct RepairOption {
 
 /// `struct tcp_repair_window`.
 #[repr(C)]
-struct RepairWindow {
-    snd_wl1: u32,
-    snd_wnd: u32,
-    max_window: u32,
-    rcv_wnd: u32,
-    rcv_wup: u32,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct RepairWindow {
+    pub snd_wl1: u32,
+    pub snd_wnd: u32,
+    pub max_window: u32,
+    pub rcv_wnd: u32,
+    pub rcv_wup: u32,
 }
 
 /// Why a leg could not be made.
@@ -147,6 +148,19 @@ pub(crate) fn forget_finished(socket: &TcpStream, pair: Pair) {
     }
 }
 
+/// The windows of a socket in repair mode.
+pub(super) fn window(socket: &TcpStream) -> io::Result<RepairWindow> {
+    let mut window = RepairWindow::default();
+    let mut length = size_of_val(&window) as libc::socklen_t;
+    // SAFETY: the descriptor is open and `window` is valid for the length given.
+    let result = unsafe {
+        let at = (&raw mut window).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, at, &raw mut length)
+    };
+    Errno::result(result)?;
+    Ok(window)
+}
+
 /// Whether this process may repair sockets.
 pub(crate) fn is_available() -> io::Result<()> {
     let any = leg::stream_socket(([0u8; 4], 0).into())?;
@@ -195,23 +209,9 @@ mod tests {
     }
 
     /// Read back in repair mode.
-    fn window_of(socket: &TcpStream) -> [u32; 5] {
-        let mut window = [0u32; 5];
-        let mut length = size_of_val(&window) as libc::socklen_t;
+    fn window_of(socket: &TcpStream) -> RepairWindow {
         set(socket, libc::TCP_REPAIR, 1).unwrap();
-        // SAFETY: the descriptor is open and `window` is valid for the length given.
-        let result = unsafe {
-            let at = window.as_mut_ptr().cast();
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_REPAIR_WINDOW,
-                at,
-                &raw mut length,
-            )
-        };
-        assert_eq!(result, 0);
-        window
+        window(socket).unwrap()
     }
 
     #[test]
@@ -234,7 +234,14 @@ mod tests {
                 timestamp.wrapping_sub(0xffff_fff2) < 60_000,
                 "{timestamp}: neither behind nor far ahead"
             );
-            assert_eq!(window_of(&socket), [0x8000_0000, 70_000, 70_000, 65_160, 0x8000_0000]);
+            let window = RepairWindow {
+                snd_wl1: 0x8000_0000,
+                snd_wnd: 70_000,
+                max_window: 70_000,
+                rcv_wnd: 65_160,
+                rcv_wup: 0x8000_0000,
+            };
+            assert_eq!(window_of(&socket), window);
             let second = host.run(|| Repaired::new(&leg, &state)).unwrap().unwrap_err();
             assert_eq!(second.reason, Reason::PairBusy);
             drop(socket);

@@ -267,7 +267,7 @@ pub(crate) fn chains(
          {}{NOT_ELSEWHERE}\n\
          ip daddr {{ {} }} return\n\
          ip6 daddr {{ {} }} return\n",
-        pair_sets(plan) + &end_to_end::sets(plan),
+        pair_sets(plan) + &end_to_end::sets(plan) + &end_to_end::clock_sets(plan, taking),
         one_way_sets(),
         match untracked {
             // Where its interface is gone it is forwarded.
@@ -310,13 +310,13 @@ pub(crate) fn chains(
          iifname \"{lfh}\" {SYN} goto answered\n\
          {back}}}\nchain servers {{\n\
          type filter hook prerouting priority {LATE}; policy accept;\n\
-         meta mark {taken_mark:#x} meta mark set {mark:#x} accept\n\
+         {clocks}meta mark {taken_mark:#x} meta mark set {mark:#x} accept\n\
          {unmark}meta mark {own_mark:#x} return\n\
          {NOT_SYN} socket transparent 1 meta mark set {mark:#x} accept\n\
          {ICMP} socket transparent 1 meta mark set {mark:#x} accept\n\
          {SYN} meta mark {held} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
          iifname \"{lfh}\" {SYN} meta mark set {mark:#x} accept\n\
-         {answers}}}\n{passed}",
+         {answers}}}\n{passed}{leaving}",
         held = numbers.held_marks(),
         cookies = cookie_lines(plan, ports, &take),
         shaken = end_to_end::held_lines(plan, numbers),
@@ -324,6 +324,8 @@ pub(crate) fn chains(
         unmark = end_to_end::unmark_line(plan, numbers),
         answers = end_to_end::answer_lines(plan, log_group),
         passed = end_to_end::passed_chain(plan, *own_mark),
+        clocks = end_to_end::clock_lines(plan, *own_mark, (taking, log_group)),
+        leaving = end_to_end::leaving_chain(plan, *own_mark, taking),
     );
     if untracked == Untracked::Can {
         text.push_str(&output_chain(*own_mark, &interfaces, notrack));

@@ -349,7 +349,13 @@ pub fn send_noise(stream: &TcpStream, seed: u64, total: usize) {
 }
 
 /// The same where the other side may end it.
-pub fn try_send_noise(mut stream: &TcpStream, seed: u64, total: usize) -> std::io::Result<()> {
+pub fn try_send_noise(stream: &TcpStream, seed: u64, total: usize) -> std::io::Result<()> {
+    try_send_some_noise(stream, seed, total)?;
+    stream.shutdown(std::net::Shutdown::Write)
+}
+
+/// The same without a FIN.
+pub fn try_send_some_noise(mut stream: &TcpStream, seed: u64, total: usize) -> std::io::Result<()> {
     let (mut noise, mut left, mut block) = (Noise::new(seed), total, vec![0; 1 << 16]);
     while left > 0 {
         let bytes = left.min(block.len());
@@ -357,7 +363,34 @@ pub fn try_send_noise(mut stream: &TcpStream, seed: u64, total: usize) -> std::i
         stream.write_all(&block[..bytes])?;
         left -= bytes;
     }
-    stream.shutdown(std::net::Shutdown::Write)
+    Ok(())
+}
+
+/// Reads so many bytes, `piece` at a time with `pause` between, and checks every one.
+pub fn check_some_noise(mut stream: &TcpStream, seed: u64, total: usize, (piece, pause): (usize, Duration)) {
+    let (mut noise, mut left) = (Noise::new(seed), total);
+    let (mut expected, mut got) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    while left > 0 {
+        let bytes = left.min(expected.len());
+        noise.fill(&mut expected[..bytes]);
+        for piece in got[..bytes].chunks_mut(piece) {
+            stream.read_exact(piece).unwrap();
+            std::thread::sleep(pause);
+        }
+        assert!(got[..bytes] == expected[..bytes], "within {bytes} bytes, {left} before the last one");
+        left -= bytes;
+    }
+}
+
+/// Streams both ways at once, checked byte by byte, without an end.
+pub fn talk(client: &TcpStream, far: &TcpStream, total: usize, reading: (usize, Duration)) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| try_send_some_noise(client, 3, total).unwrap());
+        scope.spawn(|| try_send_some_noise(far, 4, total).unwrap());
+        let up = scope.spawn(|| check_some_noise(far, 3, total, reading));
+        check_some_noise(client, 4, total, reading);
+        up.join().unwrap();
+    });
 }
 
 /// Reads to the FIN and checks every byte; how many there were.

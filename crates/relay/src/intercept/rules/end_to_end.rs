@@ -1,13 +1,19 @@
 //! Rules for connections that are accepted end to end: the ends' SYN and SYN-ACK pass, and a copy of each is logged;
 //! what the client sends after them is held, until the relay lets it go on.
 
-use super::{NOT_SYN, Numbers, PAIRS, Place, TAKEN_BIT, mark_by_holder, pair};
+use super::{NOT_SYN, Numbers, PAIRS, Place, TAKEN_BIT, Taking, mark_by_holder, pair};
 use crate::{
-    adopt::{log::COPIED_BYTES, table::LIFE},
+    adopt::{
+        log::{CLOCK, COPIED_BYTES},
+        table::LIFE,
+    },
     plan::{Accept, RelayPlan},
 };
 
 const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
+
+/// How seldom the timestamp of one end is copied.
+const CLOCK_MS: u32 = 200;
 
 /// Mark of held packets that go on to their servers: no routing rule knows it.
 pub(crate) fn passing_mark(own_mark: u32) -> u32 {
@@ -116,6 +122,46 @@ pub(super) fn passed_chain(plan: &RelayPlan, own_mark: u32) -> String {
     first(plan).map(chain).unwrap_or_default()
 }
 
+/// While the relay leaves: pairs whose timestamps were copied lately.
+pub(super) fn clock_sets(plan: &RelayPlan, taking: Taking) -> String {
+    let set = |(family, address): (&str, &str)| {
+        format!(
+            "set clocks_{family} {{ type {address} . inet_service . {address} . inet_service; flags dynamic, timeout; \
+             timeout {CLOCK_MS}ms; size {PAIRS}; }}\n"
+        )
+    };
+    first_leaving(plan, taking).map(|_| FAMILIES.map(set).concat()).unwrap_or_default()
+}
+
+/// Copies what the ends send, a few packets a second of each, for their timestamps.
+pub(super) fn clock_lines(plan: &RelayPlan, own_mark: u32, (taking, group): (Taking, u16)) -> String {
+    let copy = |(family, _): (&str, &str)| {
+        let pair = pair(family);
+        format!(
+            "tcp flags & (syn | rst) == 0 meta length < {COPIED_BYTES} meta mark != {own_mark:#x} socket transparent 1 {pair} != @clocks_{family} \
+             add @clocks_{family} {{ {pair} }} {}\n",
+            log(CLOCK, group)
+        )
+    };
+    first_leaving(plan, taking).map(|_| FAMILIES.map(copy).concat()).unwrap_or_default()
+}
+
+/// A packet that was led to a socket, which has left in that moment, would be answered with a reset in the other end's
+/// name. The relay's own resets have its mark.
+pub(super) fn leaving_chain(plan: &RelayPlan, own_mark: u32, taking: Taking) -> String {
+    let chain = |_| {
+        format!(
+            "chain leaving {{\ntype filter hook output priority raw; policy accept;\n\
+             tcp flags & rst == rst meta mark != {own_mark:#x} fib saddr type != local drop\n}}\n"
+        )
+    };
+    first_leaving(plan, taking).map(chain).unwrap_or_default()
+}
+
+fn first_leaving(plan: &RelayPlan, taking: Taking) -> Option<usize> {
+    first(plan).filter(|_| taking == Taking::No)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{ListenPorts, Numbers, Taking, Untracked, chains};
@@ -155,5 +201,21 @@ mod tests {
         let text = text("[defaults]\naccept = 'end-to-end'\n", Taking::No);
         assert!(!text.contains("log prefix \"0\""), "{text}");
         assert!(text.contains("@shaken_ip "), "handshakes under way are looked after: {text}");
+    }
+
+    #[test]
+    fn what_ends_say_is_copied_and_no_reset_made_up_only_while_the_relay_leaves() {
+        let toml = "[defaults]\naccept = 'end-to-end'\n";
+        let leaving = text(toml, Taking::No);
+        for part in [
+            "meta length < 256 meta mark != 0x101 socket transparent 1 ip saddr . tcp sport . ip daddr . tcp dport != @clocks_ip add",
+            "log prefix \"clock\" group 77",
+            "meta mark != 0x101 fib saddr type != local drop",
+        ] {
+            assert!(leaving.contains(part), "{part}\n{leaving}");
+        }
+        for staying in [text(toml, Taking::Yes), text("", Taking::No)] {
+            assert!(!staying.contains("clock") && !staying.contains("leaving"), "{staying}");
+        }
     }
 }

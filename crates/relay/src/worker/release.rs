@@ -1,0 +1,112 @@
+//! The relay leaves connections that it stepped into, so that they outlive it.
+
+use super::{Token, Worker};
+use crate::{
+    adopt::{Both, Kept},
+    observer::Ended,
+    relayed::Relayed,
+};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+/// The least between two looks at the connections that are still here; looks take an eighth of the time at most.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOKS_SHARE: u32 = 8;
+/// A connection that has not come to rest by itself after so long is made to.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Longer, or half of the drain time, nobody waits for a window to be used up: one that is too large costs the end who
+/// uses it a loss.
+const FOR_WINDOWS: Duration = Duration::from_secs(2);
+/// Wait of a worker that still has such connections, in milliseconds: what the ends' clocks say is read in time.
+const WAIT_MS: u16 = 2;
+
+/// When connections are looked at, while the relay drains.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    since: Option<Instant>,
+    due: Instant,
+    /// Connections to be left, at the last look.
+    count: usize,
+}
+
+impl Leaving {
+    pub fn new(now: Instant) -> Leaving {
+        Leaving { since: None, due: now, count: 0 }
+    }
+}
+
+impl Worker<'_> {
+    /// While the relay drains, leaves what is at rest.
+    pub(super) fn release_inserted(&mut self) {
+        if !self.shared.draining.load(Ordering::Acquire) {
+            return;
+        }
+        if let Some(hold) = &mut self.hold {
+            hold.adopter.look_at_clocks();
+        }
+        let now = Instant::now();
+        if now < self.leaving.due {
+            return;
+        }
+        let since = *self.leaving.since.get_or_insert(now);
+        let at_last = now.duration_since(since) >= FOR_WINDOWS.min(self.shared.plan.drain / 2);
+        let is_late = now.duration_since(since) >= PATIENCE;
+        let mut inserted = self.slots.tokens();
+        inserted.retain(|token| self.slots.get(*token).is_some_and(|one| one.legs.is_inserted));
+        self.leaving.count = inserted.len();
+        for token in inserted {
+            self.release(token, at_last, is_late);
+        }
+        self.leaving.due = now + LOOK.max(now.elapsed() * LOOKS_SHARE);
+    }
+
+    /// For how long it waits for events.
+    pub(super) fn leaving_wait_ms(&self) -> u16 {
+        if self.leaving.count > 0 { WAIT_MS } else { u16::MAX }
+    }
+
+    /// The drain time is over: what is at rest now is left, too.
+    pub(super) fn release_last(&mut self, token: Token) {
+        self.release(token, true, false);
+    }
+
+    fn release(&mut self, token: Token, at_last: bool, is_late: bool) {
+        let Some(connection) = self.slots.get_mut(token).filter(|one| one.legs.is_inserted) else { return };
+        let both = both(connection);
+        let kept = match connection.logic.is_at_rest() {
+            true => both.release(&self.shared.held.adopting.clocks(), at_last),
+            false => Err(Kept::Busy),
+        };
+        match kept {
+            Ok(released) => {
+                connection.ended = Ended::Released;
+                connection.released = Some(released);
+                self.end(token);
+            }
+            Err(Kept::Busy | Kept::Window) if is_late && !connection.is_clamped => {
+                both.clamp();
+                connection.is_clamped = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Both sockets vanish, and the ends are told where everything stands.
+    pub(super) fn leave(&self, connection: &Relayed) {
+        let Some(released) = &connection.released else { return };
+        both(connection).vanish();
+        for (packet, to) in released.updates() {
+            self.shared.passing.iter().for_each(|raw| raw.send(packet, to));
+        }
+        let legs = &connection.legs;
+        self.shared.held.adopting.clocks().forget((legs.client_address, legs.server_address));
+    }
+}
+
+fn both(connection: &Relayed) -> Both<'_> {
+    let legs = &connection.legs;
+    Both { client: &legs.client, server: &legs.server, pair: (legs.client_address, legs.server_address) }
+}
