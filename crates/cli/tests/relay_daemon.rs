@@ -602,3 +602,21 @@ fn it_steps_into_connections_with_the_rights_that_it_keeps_and_a_kill_resets_bot
     }
     ask(&marked, b"lives on");
 }
+
+#[test]
+fn a_service_that_is_stopped_leaves_connections_to_their_ends() {
+    let bed = Bed::new("rleave");
+    bed.relay.run(|| longfat_host::sysctl::write("net.ipv4.ip_forward", "1")).unwrap().unwrap();
+    servers(&bed);
+    let file = format!("workers = 2\ndrain = '20s'\n{INTERCEPT}[defaults]\naccept = 'end-to-end'\n");
+    let mut daemon = Daemon::start(&bed, &file, &[]);
+    let living: Vec<_> = (0..8).map(|_| bed.connect(FIRST)).collect();
+    living.iter().for_each(|client| ask(client, b"carried"));
+    assert_eq!(daemon.status().end_to_end.inserted, 8, "{}", daemon.log());
+    daemon.signal(libc::SIGTERM);
+    assert_eq!(daemon.exit_code(), Some(0), "{}", daemon.log());
+    living.iter().for_each(|client| ask(client, &[7; 1 << 16]));
+    let log = daemon.log();
+    assert!(log.contains("8 connections go on without it, 0 were reset"), "{log}");
+    assert!(!bed.footprint().contains("longfat"), "{}", bed.footprint());
+}

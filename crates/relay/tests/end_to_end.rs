@@ -336,8 +336,14 @@ fn a_successor_goes_on_with_a_stream() {
     let before = relay.wait();
     let (client, far) = pair(&bed, &next, &listener, address);
     exchange(&client, &far, 1 << 20);
-    let after = next.stop();
-    assert_eq!(before.finished + after.finished, 2, "{before:?} {after:?}");
+    let (client, far) = pair(&bed, &next, &listener, address);
+    let last = Running::upgrade(&bed.relay, patient(), || {}).unwrap();
+    let between = next.wait();
+    assert_eq!(before.finished + between.finished, 2, "{before:?} {between:?}");
+    talk(&client, &far, 1 << 20, AT_ONCE);
+    let after = last.stop();
+    assert_eq!((after.released, after.stopped), (1, 0), "its successor leaves it as well: {after:?}");
+    exchange(&client, &far, 1 << 20);
 }
 
 #[test]

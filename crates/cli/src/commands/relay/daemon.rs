@@ -161,7 +161,13 @@ fn run_by(args: &Args, way: Way) -> Outcome {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
     })?;
-    daemon.log.say(LogLevel::Info, "ended", "the relay has ended", json!({ "totals": stats }));
+    let text = match (stats.released, stats.stopped) {
+        (0, 0) => "the relay has ended".to_owned(),
+        (released, reset) => {
+            format!("the relay has ended: {released} connections go on without it, {reset} were reset")
+        }
+    };
+    daemon.log.say(LogLevel::Info, "ended", &text, json!({ "totals": stats }));
     Ok(())
 }
 
