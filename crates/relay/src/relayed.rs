@@ -214,8 +214,6 @@ pub(crate) struct Relayed {
     /// How many of them are not yet tried.
     pub untried: usize,
     pub ended: Ended,
-    /// Whether its peers are told as little window as can be, so that it comes to rest.
-    pub is_clamped: bool,
     /// The relay has left it, and its sockets are deaf: they have to vanish.
     pub released: Option<Released>,
 }
@@ -260,7 +258,6 @@ impl Relayed {
             moved: Instant::now(),
             untried,
             ended: Ended::Finished,
-            is_clamped: false,
             released: None,
         }
     }

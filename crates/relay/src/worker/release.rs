@@ -86,10 +86,8 @@ impl Worker<'_> {
                 connection.released = Some(released);
                 self.end(token);
             }
-            Err(Kept::Busy | Kept::Window) if is_late && !connection.is_clamped => {
-                both.clamp();
-                connection.is_clamped = true;
-            }
+            // At every look: the kernel lifts it where it makes a buffer larger.
+            Err(Kept::Busy | Kept::Window) if is_late => both.clamp(),
             Err(_) => {}
         }
     }
