@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp test-packages
+.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static test-packages
 
 LONGFAT := target/release/longfat
 
@@ -110,7 +110,13 @@ bench-lab: build ## a simulated sweep on Ray beside local processes
 	python/environment
 	PATH="$(CURDIR)/target/python/bin:$$PATH" bench/lab/ray.py
 
-dist: build ## packages in target/dist: .deb, wheel, tarball, debug information, bill of materials, checksums
+# The same program but for how it is linked; what cargo leaves in target/release afterwards is the usual one again.
+static: setup ## target/static/longfat: the program with every library in it
+	cargo rustc --release --locked -p longfat-cli --bin longfat -- -C target-feature=+crt-static
+	install -D $(LONGFAT) target/static/longfat
+	cargo build --release --locked
+
+dist: static build ## packages in target/dist: .deb, wheel, tarball, debug information, bill of materials, checksums
 	scripts/dist
 
 PREFIX ?= /usr/local
@@ -124,6 +130,7 @@ test-kernels: build ## every feature on Debian's kernels 6.1 and 6.12, in virtua
 
 test-packages: dist ## the .deb in Debian 12 and 13: installed, as a service of a living systemd, upgraded, purged (a minute, and some once for each Debian)
 	scripts/setup-packages
+	tests/packages/static
 	for suite in bookworm trixie; do tests/packages/deb $$suite && tests/packages/service $$suite || exit; done
 
 test-clients: ## curl, ssh, git, databases, MQTT, SMTP, Samba, FTP and others through the relay, beside plain forwarding (installs Debian packages)

@@ -51,11 +51,30 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
+    #[cfg(target_feature = "crt-static")]
+    look_names_up_here();
     let words: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(advice) = renamed::advice(&words) {
         return outcome::exit_code(Err(anyhow::anyhow!(advice).into()));
     }
     outcome::exit_code(run(parsed().command))
+}
+
+/// A program that has its C library in it must not load what `nsswitch.conf` names: that is for the library of the host,
+/// of whichever version. Files and DNS are within.
+#[cfg(target_feature = "crt-static")]
+fn look_names_up_here() {
+    unsafe extern "C" {
+        /// Of glibc's `nss.h`.
+        fn __nss_configure_lookup(
+            database: *const std::ffi::c_char,
+            services: *const std::ffi::c_char,
+        ) -> std::ffi::c_int;
+    }
+    for (database, services) in [(c"hosts", c"files dns"), (c"passwd", c"files"), (c"group", c"files")] {
+        // SAFETY: both are strings with their terminators; no other thread runs yet.
+        unsafe { __nss_configure_lookup(database.as_ptr(), services.as_ptr()) };
+    }
 }
 
 /// The arguments of this process; ends it where they are wrong, or help is asked for.
