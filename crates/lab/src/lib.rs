@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod plan;
 mod programs;
 pub mod rerun;
+mod role;
 pub mod session;
 pub mod show;
 pub mod simulated;

@@ -164,11 +164,6 @@ pub fn send(flow: &FlowPlan, plan: &Plan, samples: &Path) -> Vec<String> {
     line
 }
 
-/// A file name for what belongs to a thing: `link-path`.
-pub fn file_name(kind: &str, name: &str) -> String {
-    format!("{kind}-{name}")
-}
-
 /// Whether a link changes over time.
 pub fn changes(cable: &CablePlan) -> bool {
     let directions = cable.path.iter().flat_map(|path| [&path.forward, &path.backward]);

@@ -10,7 +10,8 @@ use crate::{
     child::{self, Child, ChildError},
     dilation::slowed,
     plan::{FlowPlan, FollowPlan, Plan},
-    programs::{self, FollowFiles, file_name},
+    programs::{self, FollowFiles},
+    role::Role,
     samples::Samples,
 };
 use longfat_host::{Lease, facts, facts::CpuTimes, monotonic_ns, monotonic_us};
@@ -144,18 +145,18 @@ impl Stage<'_> {
     /// Links first, then relays, then receivers: each is ready before the next could need it.
     fn start_servers(&mut self, stop: &AtomicBool) -> Result<(), EmulationError> {
         for cable in programs::emulated(self.plan) {
-            let file = file_name("link", &cable.name);
-            let link_plan = self.files.raw.join(format!("{file}.json"));
+            let role = Role::Link(cable.name.clone());
+            let link_plan = self.link_plan_file(&role);
             write_json(&link_plan, &cable.path)?;
-            let arguments = programs::link(cable, &link_plan, &self.samples_file(&file));
+            let arguments = programs::link(cable, &link_plan, &self.samples_file(&role));
             let namespace = self.network.link(&cable.name)?.clone();
-            self.serve(&namespace, &arguments, &format!("link '{}'", cable.name), &file, stop)?;
+            self.serve(&namespace, &arguments, role, stop)?;
         }
         for relay in &self.plan.relays {
-            let file = file_name("relay", &relay.name);
-            let arguments = programs::relay(relay, self.plan, &self.samples_file(&file));
+            let role = Role::Relay(relay.name.clone());
+            let arguments = programs::relay(relay, self.plan, &self.samples_file(&role));
             let namespace = self.network.host(&relay.host)?.clone();
-            self.serve(&namespace, &arguments, &format!("relay '{}'", relay.name), &file, stop)?;
+            self.serve(&namespace, &arguments, role, stop)?;
         }
         for follow in &self.plan.follows {
             Key::create(&self.key_file(follow))?;
@@ -168,57 +169,56 @@ impl Stage<'_> {
         let receivers: BTreeSet<(&str, u16)> =
             self.plan.flows.iter().map(|flow| (flow.to.as_str(), flow.port)).collect();
         for (host, port) in receivers {
-            let file = file_name("receiver", host);
             let arguments = programs::serve(port, self.plan);
             let namespace = self.network.host(host)?.clone();
-            self.serve(&namespace, &arguments, &format!("receiver on '{host}'"), &file, stop)?;
+            self.serve(&namespace, &arguments, Role::Receiver(host.to_owned()), stop)?;
         }
         Ok(())
     }
 
     fn key_file(&self, follow: &FollowPlan) -> PathBuf {
-        self.files.raw.join(format!("{}.key", file_name("follow", &follow.name)))
+        self.files.raw.join(format!("follow-{}.key", follow.name))
     }
 
     fn start_followers(&mut self, follow: &FollowPlan, stop: &AtomicBool) -> Result<(), EmulationError> {
         let key = self.key_file(follow);
         let far = follow.far.iter().map(|far| (&far.host, true));
         for (host, far) in follow.nodes.iter().map(|node| (node, false)).chain(far) {
-            let file = file_name(&file_name("follow", &follow.name), host);
+            let role = Role::Follower { follow: follow.name.clone(), host: host.clone() };
+            let file = role.file();
             let files = FollowFiles { key: &key, name: &format!("{}-{file}", self.lease) };
             let state = self.files.raw.join(format!("{file}.state.json"));
             let audit = self.files.logs.join(format!("{file}.audit.jsonl"));
             let arguments = programs::follow(follow, &files, &state, &audit, far);
             let namespace = self.network.host(host)?.clone();
-            self.serve(&namespace, &arguments, &format!("follower on '{host}'"), &file, stop)?;
+            self.serve(&namespace, &arguments, role, stop)?;
         }
         Ok(())
     }
 
     fn start_announcer(&mut self, follow: &FollowPlan, stop: &AtomicBool) -> Result<(), EmulationError> {
         let key = self.key_file(follow);
-        let file = file_name("announce", &follow.name);
-        let files = FollowFiles { key: &key, name: &format!("{}-{file}", self.lease) };
-        let model = self.files.raw.join(format!("{}.json", file_name("link", &follow.link)));
-        let changes =
-            programs::emulated(self.plan).any(|cable| cable.name == follow.link && programs::changes(cable));
+        let role = Role::Announcer(follow.name.clone());
+        let files = FollowFiles { key: &key, name: &format!("{}-{}", self.lease, role.file()) };
+        let model = self.link_plan_file(&Role::Link(follow.link.clone()));
+        let changes = self.changes(&follow.link);
         let arguments = programs::announce(follow, &files, &model, changes);
         let namespace = self.network.host(&follow.router)?.clone();
-        self.serve(&namespace, &arguments, &announcer(follow), &file, stop)
+        self.serve(&namespace, &arguments, role, stop)
     }
 
     fn serve(
         &mut self,
         namespace: &longfat_host::Namespace,
         arguments: &[String],
-        name: &str,
-        file: &str,
+        role: Role,
         stop: &AtomicBool,
     ) -> Result<(), EmulationError> {
         if stop.load(Ordering::Relaxed) {
             return Err(EmulationError::Interrupted);
         }
-        let mut child = Child::start(namespace, self.program, arguments, name, &self.log_file(file))?;
+        let log = self.log_file(&role);
+        let mut child = Child::start(namespace, self.program, arguments, role, &log)?;
         child.wait_ready()?;
         self.servers.push(child);
         Ok(())
@@ -227,11 +227,10 @@ impl Stage<'_> {
     /// Starts the senders, in the order of the plan's flows, and waits until each has agreed with its receiver.
     fn start_senders(&self, stop: &AtomicBool) -> Result<Vec<Child>, EmulationError> {
         let start = |flow: &FlowPlan| {
-            let file = file_name("sender", &flow.name);
-            let arguments = programs::send(flow, self.plan, &self.samples_file(&file));
-            let namespace = self.network.host(&flow.from)?;
-            let name = format!("sender of flow '{}'", flow.name);
-            Ok(Child::start(namespace, self.program, &arguments, &name, &self.log_file(&file))?)
+            let role = Role::Sender(flow.name.clone());
+            let arguments = programs::send(flow, self.plan, &self.samples_file(&role));
+            let (namespace, log) = (self.network.host(&flow.from)?, self.log_file(&role));
+            Ok(Child::start(namespace, self.program, &arguments, role, &log)?)
         };
         let mut senders = self.plan.flows.iter().map(start).collect::<Result<Vec<_>, EmulationError>>()?;
         let within = child::AGREE_WITHIN * self.plan.dilation.times();
@@ -281,7 +280,7 @@ impl Stage<'_> {
             let running = senders.iter_mut().find(|sender| sender.ended.is_none());
             let Some(running) = running else { break };
             if elapsed_us > window_end + drain_us {
-                return Err(EmulationError::Endless(running.name.clone(), drain_us / 1_000_000));
+                return Err(EmulationError::Endless(running.role.to_string(), drain_us / 1_000_000));
             }
             let until_start = u64::try_from(-elapsed_us).ok().filter(|us| *us > 0);
             std::thread::sleep(until_start.map_or(POLL, |us| Duration::from_micros(us).min(POLL)));
@@ -290,23 +289,27 @@ impl Stage<'_> {
         Ok(cpu_start.zip(cpu_end).and_then(|(start, end)| end.busy_since(start)))
     }
 
-    /// Tells the links that change over time that the flows begin now.
+    /// Tells the links that change over time, and who announces them, that the flows begin now.
     fn begin_schedules(&mut self) {
-        let changing = programs::emulated(self.plan).filter(|cable| programs::changes(cable));
-        let mut names: Vec<String> = changing.map(|cable| format!("link '{}'", cable.name)).collect();
+        let links = self.plan.links.iter().map(|cable| (&cable.name, Role::Link(cable.name.clone())));
         let announced =
-            self.plan.follows.iter().filter(|follow| names.contains(&format!("link '{}'", follow.link)));
-        let announcers: Vec<String> = announced.map(announcer).collect();
-        names.extend(announcers);
-        self.servers.iter_mut().filter(|server| names.contains(&server.name)).for_each(Child::notify);
+            self.plan.follows.iter().map(|follow| (&follow.link, Role::Announcer(follow.name.clone())));
+        let changing = links.chain(announced).filter(|(link, _)| self.changes(link));
+        let roles: Vec<Role> = changing.map(|(_, role)| role).collect();
+        self.servers.iter_mut().filter(|server| roles.contains(&server.role)).for_each(Child::notify);
+    }
+
+    /// Whether the emulated link of that name changes over time.
+    fn changes(&self, link: &str) -> bool {
+        programs::emulated(self.plan).any(|cable| cable.name == link && programs::changes(cable))
     }
 
     /// Bytes that have reached the host to which the focus flow (or else the first) goes.
     fn arrived_bytes(&self) -> Option<u64> {
         let focus = |flow: &&FlowPlan| Some(&flow.name) == self.plan.focus.as_ref();
         let flow = self.plan.flows.iter().find(focus).or(self.plan.flows.first())?;
-        let name = format!("receiver on '{}'", flow.to);
-        let receiver = self.servers.iter().find(|server| server.name == name)?;
+        let role = Role::Receiver(flow.to.clone());
+        let receiver = self.servers.iter().find(|server| server.role == role)?;
         let is_its = |cable: &&crate::plan::CablePlan| {
             cable.ends.iter().any(|end| flow.address == end.ipv4 || flow.address == end.ipv6)
         };
@@ -330,17 +333,17 @@ impl Stage<'_> {
         Ok(samples)
     }
 
-    fn samples_file(&self, name: &str) -> PathBuf {
-        self.files.raw.join(format!("{name}.jsonl"))
+    fn link_plan_file(&self, role: &Role) -> PathBuf {
+        self.files.raw.join(format!("{}.json", role.file()))
     }
 
-    fn log_file(&self, name: &str) -> PathBuf {
-        self.files.logs.join(format!("{name}.log"))
+    fn samples_file(&self, role: &Role) -> PathBuf {
+        self.files.raw.join(format!("{}.jsonl", role.file()))
     }
-}
 
-fn announcer(follow: &FollowPlan) -> String {
-    format!("announcer of '{}'", follow.link)
+    fn log_file(&self, role: &Role) -> PathBuf {
+        self.files.logs.join(format!("{}.log", role.file()))
+    }
 }
 
 /// Turns a byte counter into a rate over the last second or so.

@@ -13,7 +13,8 @@ use crate::{
     backend::state,
     child::{self, Child, ChildError},
     plan::{FlowPlan, HostPlan, Plan, sysctls_of_namespace},
-    programs::{self, file_name},
+    programs,
+    role::Role,
     session::ccs_of,
 };
 use longfat_host::{
@@ -247,20 +248,19 @@ impl Part {
         let relays: Vec<_> = self.plan.relays.iter().filter(|relay| relay.host == here).collect();
         let mut lines = Vec::new();
         for relay in relays {
-            let file = file_name("relay", &relay.name);
-            let mut arguments = programs::relay(relay, &self.plan, &self.samples(&file));
+            let role = Role::Relay(relay.name.clone());
+            let mut arguments = programs::relay(relay, &self.plan, &self.samples(&role));
             // A host that relays need not be a router at other times.
             arguments.push("--forwarding".to_owned());
-            lines.push((format!("relay '{}' on '{here}'", relay.name), file, arguments));
+            lines.push((role, arguments));
         }
         let ports: BTreeSet<u16> =
             self.plan.flows.iter().filter(|flow| flow.to == here).map(|flow| flow.port).collect();
         for port in ports {
-            let arguments = programs::serve(port, &self.plan);
-            lines.push((format!("receiver on '{here}'"), file_name("receiver", &here), arguments));
+            lines.push((Role::Receiver(here.clone()), programs::serve(port, &self.plan)));
         }
-        for (name, file, arguments) in lines {
-            let mut child = self.start(&name, &file, &arguments)?;
+        for (role, arguments) in lines {
+            let mut child = self.start(role, &arguments)?;
             child.wait_ready()?;
             self.servers.push(child);
         }
@@ -270,9 +270,9 @@ impl Part {
     /// Starts the senders of this host, which agree with their receivers then.
     fn agree(&mut self) -> Result<(), Trouble> {
         for flow in flows_from(&self.plan, &self.place.host) {
-            let file = file_name("sender", &flow.name);
-            let arguments = programs::send(flow, &self.plan, &self.samples(&file));
-            let sender = self.start(&format!("sender of flow '{}'", flow.name), &file, &arguments)?;
+            let role = Role::Sender(flow.name.clone());
+            let arguments = programs::send(flow, &self.plan, &self.samples(&role));
+            let sender = self.start(role, &arguments)?;
             self.senders.push(sender);
         }
         Ok(())
@@ -283,9 +283,9 @@ impl Part {
         Answer::Done
     }
 
-    fn start(&self, name: &str, file: &str, arguments: &[String]) -> Result<Child, ChildError> {
-        let log = self.place.directory.join(format!("{file}.log"));
-        Child::start(&self.namespace, &self.place.program, arguments, name, &log)
+    fn start(&self, role: Role, arguments: &[String]) -> Result<Child, ChildError> {
+        let log = self.place.directory.join(format!("{}.log", role.file()));
+        Child::start(&self.namespace, &self.place.program, arguments, role, &log)
     }
 
     fn status(&mut self) -> Result<Answer, Trouble> {
@@ -293,7 +293,7 @@ impl Part {
         self.senders.iter_mut().try_for_each(Child::check)?;
         let disagreed = child::disagreed(&mut self.senders, Duration::ZERO, child::AGREE_WITHIN)?;
         let running = self.senders.iter_mut().find(|sender| sender.ended.is_none());
-        let running = running.map(|sender| sender.name.clone());
+        let running = running.map(|sender| sender.role.to_string());
         Ok(Answer::Status { disagreed, running, cpu: CpuTimes::now() })
     }
 
@@ -339,8 +339,8 @@ impl Part {
         Ok(HostState { machine: Some(machine), ..state })
     }
 
-    fn samples(&self, file: &str) -> PathBuf {
-        self.place.directory.join(format!("{file}.jsonl"))
+    fn samples(&self, role: &Role) -> PathBuf {
+        self.place.directory.join(format!("{}.jsonl", role.file()))
     }
 }
 
