@@ -533,7 +533,7 @@ fn what_check_says_a_simulated_run_takes_on_disk_is_about_right() {
         let plan: longfat_lab::plan::Plan = run.plan().unwrap();
         let files = run.manifest.files.unwrap();
         let taken: u64 = files.values().map(|file| file.bytes).sum();
-        let ratio = plan.disk_bytes(longfat_lab::backend::Backend::Simulated) / taken as f64;
+        let ratio = plan.disk_bytes(longfat_lab::backend::BackendKind::Simulated) / taken as f64;
         assert!((0.5..2.0).contains(&ratio), "{}: {ratio}", run.path.display());
     }
 }

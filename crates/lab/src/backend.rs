@@ -1,9 +1,9 @@
 //! What carries a plan out, and what every such world shows of a run.
 
-use crate::{plan::Plan, samples::Samples};
+use crate::{hosts::Hosts, plan::Plan, samples::Samples};
 use longfat_host::{Namespace, facts, sysctl};
 use longfat_schema::{own_time::Dilation, run::HostState};
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, path::Path};
 
 /// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
 pub const DRAIN_MS: u32 = 1000;
@@ -11,9 +11,46 @@ pub const DRAIN_MS: u32 = 1000;
 /// How long after the planned end the senders may take to empty their buffers, before the run is given up.
 pub(crate) const DRAIN_US: i64 = 20_000_000;
 
-/// Who carries a plan out.
+/// Who carries a plan out, and what it needs for that.
+#[derive(Debug, Clone, Copy)]
+pub enum Backend<'a> {
+    /// Network namespaces with the TCP of this kernel.
+    Emulated {
+        /// The `longfat` binary, whose subcommands measure.
+        program: &'a Path,
+        /// Valid runs get their twins: the same plan, simulated.
+        twins: bool,
+    },
+    /// The simulator, in virtual time.
+    Simulated {
+        /// Runs at once; as many as there are processors when absent.
+        workers: Option<usize>,
+    },
+    /// Machines reached by SSH, and the path that is between them.
+    Hosts(&'a Hosts),
+}
+
+impl<'a> Backend<'a> {
+    /// The backend of a manifest that makes a run from its plan alone; `None` for any other name. A run on hosts also
+    /// needs their table.
+    pub fn of_manifest(name: &str, program: &'a Path, twins: bool) -> Option<Backend<'a>> {
+        let known = [Backend::Emulated { program, twins }, Backend::Simulated { workers: None }];
+        known.into_iter().find(|backend| backend.kind().name() == name)
+    }
+
+    /// Which it is.
+    pub fn kind(self) -> BackendKind {
+        match self {
+            Backend::Emulated { .. } => BackendKind::Emulated,
+            Backend::Simulated { .. } => BackendKind::Simulated,
+            Backend::Hosts(_) => BackendKind::Hosts,
+        }
+    }
+}
+
+/// Kind of a [`Backend`], as manifests name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Backend {
+pub enum BackendKind {
     /// Network namespaces with the TCP of this kernel.
     #[default]
     Emulated,
@@ -23,35 +60,26 @@ pub enum Backend {
     Hosts,
 }
 
-impl Backend {
+impl BackendKind {
     /// As a manifest and the command line name it.
     pub fn name(self) -> &'static str {
         match self {
-            Backend::Emulated => "emulated",
-            Backend::Simulated => "sim",
-            Backend::Hosts => "hosts",
+            BackendKind::Emulated => "emulated",
+            BackendKind::Simulated => "sim",
+            BackendKind::Hosts => "hosts",
         }
     }
-}
 
-impl Backend {
-    /// The one of that name, as manifests have it; `None` for what makes nothing from a plan alone.
-    pub fn from_name(name: &str) -> Option<Backend> {
-        [Backend::Emulated, Backend::Simulated].into_iter().find(|backend| backend.name() == name)
-    }
-}
-
-impl Backend {
     /// How many times slower than meant it carries a plan out: the simulator needs not, a real path cannot.
     pub fn dilation(self, plan: &Plan) -> Dilation {
         match self {
-            Backend::Emulated => plan.dilation,
-            Backend::Simulated | Backend::Hosts => Dilation::NONE,
+            BackendKind::Emulated => plan.dilation,
+            BackendKind::Simulated | BackendKind::Hosts => Dilation::NONE,
         }
     }
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for BackendKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -31,7 +31,7 @@ pub use machine::MachineError;
 pub use table::{Table, TableError};
 
 use crate::{
-    backend::{DRAIN_US, Observed, Tick},
+    backend::{BackendKind, DRAIN_US, Observed, Tick},
     plan::Plan,
     samples::Samples,
 };
@@ -169,7 +169,7 @@ impl Hosts {
 
 /// Room for the program and what one run's programs write.
 fn needed_bytes(plans: &[Plan], program: &Path) -> u64 {
-    let of_run = plans.iter().map(|plan| plan.disk_bytes(crate::backend::Backend::Hosts) * RAW_FACTOR);
+    let of_run = plans.iter().map(|plan| plan.disk_bytes(BackendKind::Hosts) * RAW_FACTOR);
     let program = fs::metadata(program).map_or(0, |metadata| metadata.len());
     program + of_run.fold(0.0, f64::max) as u64
 }
