@@ -146,7 +146,7 @@ impl Stage<'_> {
     fn start_servers(&mut self, stop: &AtomicBool) -> Result<(), EmulationError> {
         for cable in programs::emulated(self.plan) {
             let role = Role::Link(cable.name.clone());
-            let link_plan = self.link_plan_file(&role);
+            let link_plan = self.plan_file(&role);
             write_json(&link_plan, &cable.path)?;
             let arguments = programs::link(cable, &link_plan, &self.samples_file(&role));
             let namespace = self.network.link(&cable.name)?.clone();
@@ -200,7 +200,7 @@ impl Stage<'_> {
         let key = self.key_file(follow);
         let role = Role::Announcer(follow.name.clone());
         let files = FollowFiles { key: &key, name: &format!("{}-{}", self.lease, role.file()) };
-        let model = self.link_plan_file(&Role::Link(follow.link.clone()));
+        let model = self.plan_file(&Role::Link(follow.link.clone()));
         let changes = self.changes(&follow.link);
         let arguments = programs::announce(follow, &files, &model, changes);
         let namespace = self.network.host(&follow.router)?.clone();
@@ -228,7 +228,9 @@ impl Stage<'_> {
     fn start_senders(&self, stop: &AtomicBool) -> Result<Vec<Child>, EmulationError> {
         let start = |flow: &FlowPlan| {
             let role = Role::Sender(flow.name.clone());
-            let arguments = programs::send(flow, self.plan, &self.samples_file(&role));
+            let transfer = self.plan_file(&role);
+            write_json(&transfer, &programs::transfer(flow, self.plan))?;
+            let arguments = programs::send(flow, &transfer, &self.samples_file(&role));
             let (namespace, log) = (self.network.host(&flow.from)?, self.log_file(&role));
             Ok(Child::start(namespace, self.program, &arguments, role, &log)?)
         };
@@ -333,7 +335,7 @@ impl Stage<'_> {
         Ok(samples)
     }
 
-    fn link_plan_file(&self, role: &Role) -> PathBuf {
+    fn plan_file(&self, role: &Role) -> PathBuf {
         self.files.raw.join(format!("{}.json", role.file()))
     }
 

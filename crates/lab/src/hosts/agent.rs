@@ -27,7 +27,7 @@ use longfat_host::{
 use longfat_kernel::{cc::Registration, support::Capability};
 use longfat_schema::{
     own_time::Dilation,
-    run::{ClockEstimate, HostState, Machine},
+    run::{ClockEstimate, HostState, Machine, write_json},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -271,7 +271,9 @@ impl Part {
     fn agree(&mut self) -> Result<(), Trouble> {
         for flow in flows_from(&self.plan, &self.place.host) {
             let role = Role::Sender(flow.name.clone());
-            let arguments = programs::send(flow, &self.plan, &self.samples(&role));
+            let transfer = self.place.directory.join(format!("{}.json", role.file()));
+            write_json(&transfer, &programs::transfer(flow, &self.plan)).map_err(other)?;
+            let arguments = programs::send(flow, &transfer, &self.samples(&role));
             let sender = self.start(role, &arguments)?;
             self.senders.push(sender);
         }
