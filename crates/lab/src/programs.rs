@@ -9,7 +9,11 @@ use crate::{
     spec::Protocol,
 };
 use longfat_mobility::lan;
-use longfat_relay::QueueSpec;
+use longfat_relay::{
+    QueueSpec,
+    spec::{InterceptSpec, LegSpec, List, RelaySpec, WaySpec},
+};
+use longfat_schema::units::{Rate, Size};
 use longfat_transfer::{Amount, TransferPlan};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -32,17 +36,32 @@ pub fn link(cable: &CablePlan, link_plan: &Path, samples: &Path) -> Vec<String> 
     line
 }
 
-/// `longfat relay` for one relay.
-pub fn relay(relay: &RelayPlan, plan: &Plan, samples: &Path) -> Vec<String> {
+/// What one relay's file says. `forwarding`: its host forwards while it runs, whatever it does at other times.
+pub fn relay_spec(relay: &RelayPlan, forwarding: bool) -> RelaySpec {
+    let leg = |cc: &str, buffer_bytes: Option<u64>| LegSpec {
+        cc: Some(cc.to_owned()),
+        buffer: buffer_bytes.map(Size),
+        ..LegSpec::default()
+    };
+    let interfaces = List(relay.intercept.clone());
+    let pacing = relay.pacing_server_bps.map(Rate);
+    RelaySpec {
+        name: Some(relay.name.clone()),
+        intercept: Some(InterceptSpec { interfaces, mark: None, table: None, forwarding }),
+        defaults: WaySpec {
+            client: leg(&relay.cc_client, relay.buffer_client_bytes),
+            server: LegSpec { pacing, ..leg(&relay.cc_server, relay.buffer_server_bytes) },
+            queue: Some(QueueSpec::of(relay.queue.as_ref())),
+            ..WaySpec::default()
+        },
+        ..RelaySpec::default()
+    }
+}
+
+/// `longfat relay` for one relay, whose [`relay_spec`] the file holds.
+pub fn relay(plan: &Plan, config: &Path, samples: &Path) -> Vec<String> {
     let mut line = words(&["relay"]);
-    option(&mut line, "--name", Some(&relay.name));
-    relay.intercept.iter().for_each(|interface| option(&mut line, "--intercept", Some(interface)));
-    option(&mut line, "--cc-client", Some(&relay.cc_client));
-    option(&mut line, "--cc-server", Some(&relay.cc_server));
-    option(&mut line, "--buffer-client", bytes(relay.buffer_client_bytes));
-    option(&mut line, "--buffer-server", bytes(relay.buffer_server_bytes));
-    option(&mut line, "--pacing-server", relay.pacing_server_bps.map(|bps| format!("{bps}bit")));
-    option(&mut line, "--queue", Some(QueueSpec::words(relay.queue.as_ref())));
+    option(&mut line, "--config", Some(config.display()));
     option(&mut line, "--sample-every", us(plan.sample_every_us));
     option(&mut line, "--samples", Some(samples.display()));
     line
@@ -203,6 +222,24 @@ fn us(us: u64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::plan::tests_support;
+
+    #[test]
+    fn a_relays_file_makes_the_relay_that_is_planned() {
+        let mut plan = tests_support::plan();
+        let relay = &mut plan.relays[0];
+        (relay.buffer_client_bytes, relay.pacing_server_bps) = (Some(1 << 20), Some(30_000_001));
+        let text = relay_spec(&plan.relays[0], true).text().unwrap();
+        let made = RelaySpec::parse(&text).unwrap().resolve().unwrap();
+        let intercept = made.intercept.as_ref().unwrap();
+        assert_eq!((made.name.as_str(), &intercept.interfaces[..]), ("pep", &["lan".to_owned()][..]));
+        assert!(intercept.set_forwarding);
+        let usual = longfat_relay::LegPlan::server();
+        let way = &made.defaults;
+        assert_eq!((way.client.cc.as_deref(), way.client.buffer_bytes), (Some("reno"), 1 << 20));
+        assert_eq!((way.server.cc.as_deref(), way.server.buffer_bytes), (Some("cubic"), usual.buffer_bytes));
+        assert_eq!((way.client.pacing_bps, way.server.pacing_bps), (None, Some(30_000_001)));
+        assert_eq!(way.queue, plan.relays[0].queue);
+    }
 
     #[test]
     fn a_flow_is_sent_as_its_plan_says_and_what_that_leaves_open_is_as_the_program_has_it() {

@@ -154,7 +154,11 @@ impl Stage<'_> {
         }
         for relay in &self.plan.relays {
             let role = Role::Relay(relay.name.clone());
-            let arguments = programs::relay(relay, self.plan, &self.samples_file(&role));
+            let config = self.files.raw.join(format!("{}.toml", role.file()));
+            let text = programs::relay_spec(relay, false).text().map_err(io::Error::other);
+            text.and_then(|text| fs::write(&config, text))
+                .map_err(|source| EmulationError::Directory { path: config.display().to_string(), source })?;
+            let arguments = programs::relay(self.plan, &config, &self.samples_file(&role));
             let namespace = self.network.host(&relay.host)?.clone();
             self.serve(&namespace, &arguments, role, stop)?;
         }

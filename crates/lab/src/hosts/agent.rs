@@ -249,9 +249,11 @@ impl Part {
         let mut lines = Vec::new();
         for relay in relays {
             let role = Role::Relay(relay.name.clone());
-            let mut arguments = programs::relay(relay, &self.plan, &self.samples(&role));
             // A host that relays need not be a router at other times.
-            arguments.push("--forwarding".to_owned());
+            let text = programs::relay_spec(relay, true).text().map_err(other)?;
+            let config = self.place.directory.join(format!("{}.toml", role.file()));
+            fs::write(&config, text).map_err(other)?;
+            let arguments = programs::relay(&self.plan, &config, &self.samples(&role));
             lines.push((role, arguments));
         }
         let ports: BTreeSet<u16> =
