@@ -333,6 +333,9 @@ fn flows_over_a_satellite_begin_on_time_though_agreeing_takes_many_round_trips()
         for step in ["making the control connection", "agreeing on the plan", "comparing clocks"] {
             assert!(log.contains(&format!("{step} took ")), "{step}: {log}");
         }
+        // What told the sender stays with the run.
+        let told = fs::read_to_string(run.path.join("log/sender-measured.json")).unwrap();
+        assert_eq!(longfat_transfer::TransferPlan::parse(&told).unwrap().streams, 12);
     }
 }
 

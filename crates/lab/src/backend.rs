@@ -1,54 +1,14 @@
 //! What carries a plan out, and what every such world shows of a run.
 
-use crate::{hosts::Hosts, plan::Plan, samples::Samples};
+use crate::{plan::Plan, samples::Samples};
 use longfat_host::{Namespace, facts, sysctl};
 use longfat_schema::{own_time::Dilation, run::HostState};
-use std::{collections::BTreeMap, fmt, path::Path};
+use std::{collections::BTreeMap, fmt};
 
 /// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
 pub const DRAIN_MS: u32 = 1000;
 
-/// How long after the planned end the senders may take to empty their buffers, before the run is given up.
-pub(crate) const DRAIN_US: i64 = 20_000_000;
-
-/// Who carries a plan out, and what it needs for that.
-#[derive(Debug, Clone, Copy)]
-pub enum Backend<'a> {
-    /// Network namespaces with the TCP of this kernel.
-    Emulated {
-        /// The `longfat` binary, whose subcommands measure.
-        program: &'a Path,
-        /// Valid runs get their twins: the same plan, simulated.
-        twins: bool,
-    },
-    /// The simulator, in virtual time.
-    Simulated {
-        /// Runs at once; as many as there are processors when absent.
-        workers: Option<usize>,
-    },
-    /// Machines reached by SSH, and the path that is between them.
-    Hosts(&'a Hosts),
-}
-
-impl<'a> Backend<'a> {
-    /// The backend of a manifest that makes a run from its plan alone; `None` for any other name. A run on hosts also
-    /// needs their table.
-    pub fn of_manifest(name: &str, program: &'a Path, twins: bool) -> Option<Backend<'a>> {
-        let known = [Backend::Emulated { program, twins }, Backend::Simulated { workers: None }];
-        known.into_iter().find(|backend| backend.kind().name() == name)
-    }
-
-    /// Which it is.
-    pub fn kind(self) -> BackendKind {
-        match self {
-            Backend::Emulated { .. } => BackendKind::Emulated,
-            Backend::Simulated { .. } => BackendKind::Simulated,
-            Backend::Hosts(_) => BackendKind::Hosts,
-        }
-    }
-}
-
-/// Kind of a [`Backend`], as manifests name it.
+/// Who carries a plan out, as manifests name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BackendKind {
     /// Network namespaces with the TCP of this kernel.

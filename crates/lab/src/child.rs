@@ -1,6 +1,6 @@
 //! The measuring programs of a run: started, waited for, ended, and heard when they fail.
 
-use crate::{plan::FlowPlan, role::Role};
+use crate::process::Role;
 use longfat_host::Namespace;
 use nix::{
     sys::signal::{Signal, kill},
@@ -21,7 +21,7 @@ const READY_WITHIN: Duration = Duration::from_secs(15);
 /// How long senders and receivers may take to agree: some twenty round trips, and those of what is lost.
 pub const AGREE_WITHIN: Duration = Duration::from_secs(90);
 /// How long a look at a program that is not ready takes.
-pub const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(50);
 /// How long a program may take to end when asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// How much of what a program said last is quoted when it fails.
@@ -209,28 +209,16 @@ impl Child {
     }
 }
 
-/// Of senders, the first that has not agreed with its receiver before `wait` is over. All are looked at: one that has
+/// Of senders, the first that has not agreed with its receiver yet. All are looked at: one that has
 /// ended is an error at once, whoever else is not ready, and one that has not agreed `within` its start, too.
-pub fn disagreed(
-    senders: &mut [Child],
-    wait: Duration,
-    within: Duration,
-) -> Result<Option<String>, ChildError> {
+pub fn disagreed(senders: &mut [Child], within: Duration) -> Result<Option<String>, ChildError> {
     let mut first = None;
     for sender in senders {
-        let wait = if first.is_none() { wait } else { Duration::ZERO };
-        if !sender.look_ready(wait, within)? {
+        if !sender.look_ready(Duration::ZERO, within)? {
             first.get_or_insert_with(|| sender.role.to_string());
         }
     }
     Ok(first)
-}
-
-/// Tells the senders of these flows, in the same order, when theirs begins: `start_ns` is the beginning of the run.
-pub fn tell_start<'a>(flows: impl IntoIterator<Item = &'a FlowPlan>, senders: &mut [Child], start_ns: u64) {
-    for (flow, sender) in flows.into_iter().zip(senders) {
-        sender.say(&(start_ns + flow.start_us * 1000).to_string());
-    }
 }
 
 impl Drop for Child {
@@ -302,12 +290,9 @@ mod tests {
     fn a_sender_that_died_is_seen_while_one_before_it_still_agrees() {
         let (_open, waits) = channel();
         let mut senders = vec![sender("first", &["sleep", "60"], waits)];
-        assert_eq!(
-            disagreed(&mut senders, Duration::ZERO, AGREE_WITHIN).unwrap().as_deref(),
-            Some("sender of flow 'first'")
-        );
+        assert_eq!(disagreed(&mut senders, AGREE_WITHIN).unwrap().as_deref(), Some("sender of flow 'first'"));
         senders.push(sender("second", &["false"], channel().1));
-        let said = disagreed(&mut senders, Duration::ZERO, AGREE_WITHIN).unwrap_err().to_string();
+        let said = disagreed(&mut senders, AGREE_WITHIN).unwrap_err().to_string();
         assert!(said.starts_with("sender of flow 'second' ended early"), "{said}");
     }
 

@@ -253,6 +253,7 @@ mod tests {
             flow: "measured".into(),
             streams: 2,
             cc_sender: Some("reno".into()),
+            cc_receiver: Some("reno".into()),
             amount: Amount::DurationUs(3_000_000),
             drain_us,
             ..usual.clone()

@@ -6,15 +6,15 @@ mod parallel;
 mod ray;
 mod resume;
 
-pub use carry::Carrier;
+pub use carry::{Backend, Carrier};
 pub use ray::{Job, Ray, RayError};
 
 use crate::{
     archive::ArchiveError,
-    backend::{Backend, BackendKind, Tick},
-    emulated::EmulationError,
+    backend::{BackendKind, Tick},
     hosts::HostsError,
     judge,
+    part::PartError,
     plan::Plan,
     simulated::{self, SimulationError},
     spec::{Case, Experiment},
@@ -137,7 +137,7 @@ pub enum SessionError {
         /// Repeat.
         repeat: u32,
         /// Why.
-        source: Box<EmulationError>,
+        source: Box<PartError>,
     },
     /// A machine failed or is gone.
     #[error("case '{case}', repeat {repeat}: {source}")]

@@ -24,9 +24,9 @@ use clap::Subcommand;
 use longfat_host::{facts, support};
 use longfat_kernel::support::Capability;
 use longfat_lab::{
-    backend::{Backend, BackendKind},
+    backend::BackendKind,
     plan::{Plan, plans},
-    session::{Event, Finished, Ray, RayError, Session, SessionError, default_directory},
+    session::{Backend, Event, Finished, Ray, RayError, Session, SessionError, default_directory},
     spec::{
         Case, Experiment, decode,
         include::Source,

@@ -2,12 +2,14 @@
 
 use super::{Event, SessionError, io_error, make_directory, unix_ms_of};
 use crate::{
-    backend::{Backend, BackendKind, Observed, Tick},
+    backend::{BackendKind, Observed, Tick},
+    conductor::Ending,
     dilation::remarks,
-    emulated::{self, EmulationError, Place},
+    emulated::{self, Place},
     hosts::{self, Hosts, HostsError, MachineError},
     judge,
     metrics::{metrics, record_free},
+    part::PartError,
     plan::Plan,
     samples::Samples,
     simulated::{self, SimulationError},
@@ -19,6 +21,43 @@ use longfat_schema::{
     run::{PLAN_FILE, Provenance, RunManifest, RunStatus, RunWriter, seal_run, write_json},
 };
 use std::{borrow::Cow, fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
+
+/// Who carries a plan out, and what it needs for that.
+#[derive(Debug, Clone, Copy)]
+pub enum Backend<'a> {
+    /// Network namespaces with the TCP of this kernel.
+    Emulated {
+        /// The `longfat` binary, whose subcommands measure.
+        program: &'a Path,
+        /// Valid runs get their twins: the same plan, simulated.
+        twins: bool,
+    },
+    /// The simulator, in virtual time.
+    Simulated {
+        /// Runs at once; as many as there are processors when absent.
+        workers: Option<usize>,
+    },
+    /// Machines reached by SSH, and the path that is between them.
+    Hosts(&'a Hosts),
+}
+
+impl<'a> Backend<'a> {
+    /// The backend of a manifest that makes a run from its plan alone; `None` for any other name. A run on hosts also
+    /// needs their table.
+    pub fn of_manifest(name: &str, program: &'a Path, twins: bool) -> Option<Backend<'a>> {
+        let known = [Backend::Emulated { program, twins }, Backend::Simulated { workers: None }];
+        known.into_iter().find(|backend| backend.kind().name() == name)
+    }
+
+    /// Which it is.
+    pub fn kind(self) -> BackendKind {
+        match self {
+            Backend::Emulated { .. } => BackendKind::Emulated,
+            Backend::Simulated { .. } => BackendKind::Simulated,
+            Backend::Hosts(_) => BackendKind::Hosts,
+        }
+    }
+}
 
 /// Who carries plans out.
 #[derive(Debug, Clone, Copy)]
@@ -203,8 +242,8 @@ fn emulate(
     let place = Place { program, directory, lease: &lease };
     match emulated::run(plan, place, tick, stop) {
         Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
-        Err(EmulationError::Interrupted) => Ok(Attempt::Interrupted),
-        Err(error @ (EmulationError::Child(_) | EmulationError::Endless(..))) => {
+        Err(PartError::Ended(Ending::Interrupted)) => Ok(Attempt::Interrupted),
+        Err(error @ (PartError::Child(_) | PartError::Ended(Ending::Endless(..)))) => {
             Ok(Attempt::Failed(error.to_string()))
         }
         Err(source) => {
@@ -223,10 +262,12 @@ fn on_hosts(
 ) -> Result<Attempt, SessionError> {
     match hosts::run(plan, hosts, directory, tick, stop) {
         Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
-        Err(HostsError::Machine(MachineError::Interrupted)) => Ok(Attempt::Interrupted),
-        Err(error @ (HostsError::Machine(MachineError::Run { .. }) | HostsError::Endless(..))) => {
-            Ok(Attempt::Failed(error.to_string()))
+        Err(HostsError::Machine(MachineError::Interrupted) | HostsError::Ended(Ending::Interrupted)) => {
+            Ok(Attempt::Interrupted)
         }
+        Err(
+            error @ (HostsError::Machine(MachineError::Run { .. }) | HostsError::Ended(Ending::Endless(..))),
+        ) => Ok(Attempt::Failed(error.to_string())),
         Err(source) => {
             let (case, repeat) = (plan.case.clone(), plan.repeat);
             Err(SessionError::Hosts { case, repeat, source: Box::new(source) })

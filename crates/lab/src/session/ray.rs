@@ -9,13 +9,8 @@
 //! when that ends, however it comes, the driver cancels what is under way and goes. The same holds between a worker of
 //! Ray and the program it starts, so that nothing outlives who asked for it.
 
-use super::{Event, Finished, Session, SessionError, carry::clear, io_error, make_directory};
-use crate::{
-    archive,
-    backend::{Backend, BackendKind},
-    plan::Plan,
-    simulated,
-};
+use super::{Backend, Event, Finished, Session, SessionError, carry::clear, io_error, make_directory};
+use crate::{archive, backend::BackendKind, plan::Plan, simulated};
 use longfat_host::support::Missing;
 use longfat_schema::run::{Provenance, RunDirectory, RunManifest};
 use serde::{Deserialize, Serialize};

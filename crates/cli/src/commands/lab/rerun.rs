@@ -7,10 +7,10 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use longfat_lab::{
-    backend::{Backend, BackendKind},
+    backend::BackendKind,
     plan::Plan,
     rerun::{differences, plan_of},
-    session::Carrier,
+    session::{Backend, Carrier},
 };
 use longfat_report::compare::Side;
 use longfat_schema::run::{Provenance, RunDirectory, RunStatus, find_runs};

@@ -9,9 +9,9 @@ use anyhow::{Context, anyhow};
 use longfat_host::support::Missing;
 use longfat_lab::{
     archive,
-    backend::{Backend, BackendKind},
+    backend::BackendKind,
     rerun,
-    session::{Carrier, Job},
+    session::{Backend, Carrier, Job},
 };
 use longfat_schema::run::Provenance;
 use std::{

@@ -210,7 +210,8 @@ mod tests {
         assert_eq!(plan_of(&words).unwrap(), by_options);
         std::fs::write(&file, text.replace("10Mbit", "1kbit")).unwrap();
         let error = format!("{:#}", plan_of(&words).unwrap_err());
-        assert!(error.contains("relay.toml': defaults.server.pacing: give 8kbit or more"), "{error}");
+        assert!(error.contains("relay.toml': 1 problem"), "{error}");
+        assert!(error.contains("defaults.server.pacing: give 8kbit or more"), "{error}");
         let said =
             Line::try_parse_from(format!("relay {words} --pacing-server 9kbit").split(' ')).err().unwrap();
         assert!(said.to_string().contains("cannot be used with"), "{said}");
