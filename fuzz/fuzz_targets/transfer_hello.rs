@@ -5,6 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use longfat_transfer::{
+    TransferPlan,
     control::{FrameReader, HELLO_MAX_BYTES, Message, PROTOCOL_VERSION, Speaker, encode},
     preamble::{Opening, PREAMBLE_BYTES},
 };
@@ -34,6 +35,10 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let _ = Message::decode(bytes, Speaker::Server);
+    // A plan as 'transfer send --plan' reads it from a file.
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = TransferPlan::parse(text);
+    }
 });
 
 /// What the first bytes tell does not change as more come; a preamble is written as it was read.

@@ -326,6 +326,11 @@ fn hosts_are_reached_and_measured_over_ipv6_too() {
         let log = fs::read_to_string(run.path.join("log/sender-measured.log")).unwrap();
         assert!(log.contains("[fd91:1::2]"), "{log}");
     }
+    let told = fs::read_to_string(real[1].path.join("log/relay-pep.toml")).unwrap();
+    assert!(
+        told.contains("forwarding = true") && !real[0].path.join("log/relay-pep.toml").exists(),
+        "{told}"
+    );
     assert!(!real[1].read::<RelaySample>().unwrap().is_empty());
     assert_eq!(bed.programs(), Vec::<String>::new());
 }

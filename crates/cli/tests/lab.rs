@@ -333,6 +333,9 @@ fn flows_over_a_satellite_begin_on_time_though_agreeing_takes_many_round_trips()
         for step in ["making the control connection", "agreeing on the plan", "comparing clocks"] {
             assert!(log.contains(&format!("{step} took ")), "{step}: {log}");
         }
+        // What told the sender stays with the run.
+        let told = fs::read_to_string(run.path.join("log/sender-measured.json")).unwrap();
+        assert_eq!(longfat_transfer::TransferPlan::parse(&told).unwrap().streams, 12);
     }
 }
 
@@ -533,7 +536,7 @@ fn what_check_says_a_simulated_run_takes_on_disk_is_about_right() {
         let plan: longfat_lab::plan::Plan = run.plan().unwrap();
         let files = run.manifest.files.unwrap();
         let taken: u64 = files.values().map(|file| file.bytes).sum();
-        let ratio = plan.disk_bytes(longfat_lab::backend::Backend::Simulated) / taken as f64;
+        let ratio = plan.disk_bytes(longfat_lab::backend::BackendKind::Simulated) / taken as f64;
         assert!((0.5..2.0).contains(&ratio), "{}: {ratio}", run.path.display());
     }
 }

@@ -250,6 +250,39 @@ fn a_server_is_reached_by_name_or_address_with_and_without_a_port() {
 }
 
 #[test]
+fn a_transfer_is_carried_out_as_a_plan_in_a_file_says_and_only_if_the_file_is_one() {
+    let server = Server::with(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("plan.json");
+    let to = format!("127.0.0.1:{}", server.port);
+    let send = |args: &[&str]| longfat(&[&["send", &to], args].concat()).output().unwrap();
+    let outcome = |args: &[&str]| -> serde_json::Value {
+        let output = send(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let options =
+        ["--bytes", "2MB", "--streams", "2", "--rate", "400Mbit", "--timeout", "7s", "--flow", "told"];
+    let planned = outcome(&[&options[..], &["--json"]].concat())["plan"].clone();
+    std::fs::write(&file, planned.to_string()).unwrap();
+    let by_file = ["--plan", file.to_str().unwrap(), "--json"];
+    assert_eq!(outcome(&by_file)["plan"], planned);
+    let refused = |plan: &str, args: &[&str]| {
+        std::fs::write(&file, plan).unwrap();
+        let output = send(&[&by_file[..2], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(
+        refused("rate = 3", &[])
+            .contains("plan.json': it is no plan of a transfer: expected value at line 1")
+    );
+    let none = planned.to_string().replace("\"streams\":2", "\"streams\":0");
+    assert!(refused(&none, &[]).contains("plan.json': the number of streams is 0: it must be 1 to 1024"));
+    assert!(refused(&planned.to_string(), &["--streams", "3"]).contains("cannot be used with"));
+}
+
+#[test]
 fn datagrams_come_to_the_ports_that_a_server_is_given() {
     let server = Server::with(&["--data-ports", "47310-47311"]);
     let to = format!("127.0.0.1:{}", server.port);

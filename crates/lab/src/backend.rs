@@ -8,12 +8,9 @@ use std::{collections::BTreeMap, fmt};
 /// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
 pub const DRAIN_MS: u32 = 1000;
 
-/// How long after the planned end the senders may take to empty their buffers, before the run is given up.
-pub(crate) const DRAIN_US: i64 = 20_000_000;
-
-/// Who carries a plan out.
+/// Who carries a plan out, as manifests name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Backend {
+pub enum BackendKind {
     /// Network namespaces with the TCP of this kernel.
     #[default]
     Emulated,
@@ -23,35 +20,26 @@ pub enum Backend {
     Hosts,
 }
 
-impl Backend {
+impl BackendKind {
     /// As a manifest and the command line name it.
     pub fn name(self) -> &'static str {
         match self {
-            Backend::Emulated => "emulated",
-            Backend::Simulated => "sim",
-            Backend::Hosts => "hosts",
+            BackendKind::Emulated => "emulated",
+            BackendKind::Simulated => "sim",
+            BackendKind::Hosts => "hosts",
         }
     }
-}
 
-impl Backend {
-    /// The one of that name, as manifests have it; `None` for what makes nothing from a plan alone.
-    pub fn from_name(name: &str) -> Option<Backend> {
-        [Backend::Emulated, Backend::Simulated].into_iter().find(|backend| backend.name() == name)
-    }
-}
-
-impl Backend {
     /// How many times slower than meant it carries a plan out: the simulator needs not, a real path cannot.
     pub fn dilation(self, plan: &Plan) -> Dilation {
         match self {
-            Backend::Emulated => plan.dilation,
-            Backend::Simulated | Backend::Hosts => Dilation::NONE,
+            BackendKind::Emulated => plan.dilation,
+            BackendKind::Simulated | BackendKind::Hosts => Dilation::NONE,
         }
     }
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for BackendKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -1,6 +1,6 @@
 //! The measuring programs of a run: started, waited for, ended, and heard when they fail.
 
-use crate::plan::FlowPlan;
+use crate::process::Role;
 use longfat_host::Namespace;
 use nix::{
     sys::signal::{Signal, kill},
@@ -21,7 +21,7 @@ const READY_WITHIN: Duration = Duration::from_secs(15);
 /// How long senders and receivers may take to agree: some twenty round trips, and those of what is lost.
 pub const AGREE_WITHIN: Duration = Duration::from_secs(90);
 /// How long a look at a program that is not ready takes.
-pub const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(50);
 /// How long a program may take to end when asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// How much of what a program said last is quoted when it fails.
@@ -30,8 +30,8 @@ const QUOTE_LINES: usize = 5;
 /// One program. Dropping it kills it.
 #[derive(Debug)]
 pub struct Child {
-    /// What it does, in a reader's words: `relay 'pep'`.
-    pub name: String,
+    /// What it is there for.
+    pub role: Role,
     process: Process,
     ready: Receiver<()>,
     is_ready: bool,
@@ -86,10 +86,10 @@ impl Child {
         namespace: &Namespace,
         program: &Path,
         arguments: &[String],
-        name: &str,
+        role: Role,
         log: &Path,
     ) -> Result<Child, ChildError> {
-        let error = |source| ChildError::Start { name: name.to_owned(), source };
+        let error = |source| ChildError::Start { name: role.to_string(), source };
         let mut file = File::create(log).map_err(error)?;
         writeln!(file, "$ {} {}", program.display(), arguments.join(" ")).map_err(error)?;
         let mut command = namespace.command(program);
@@ -99,7 +99,7 @@ impl Child {
         let ready = listen(process.stdout.take(), file);
         let input = process.stdin.take();
         Ok(Child {
-            name: name.to_owned(),
+            role,
             process,
             ready,
             is_ready: false,
@@ -124,7 +124,7 @@ impl Child {
             Err(RecvTimeoutError::Disconnected) => return Err(self.ended_early()),
             Err(RecvTimeoutError::Timeout) if self.started.elapsed() > within => {
                 return Err(ChildError::NotReady {
-                    name: self.name.clone(),
+                    name: self.role.to_string(),
                     within,
                     said: self.last_words(),
                 });
@@ -136,7 +136,7 @@ impl Child {
 
     fn ended_early(&mut self) -> ChildError {
         let status = self.process.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-        ChildError::Ended { name: self.name.clone(), status, said: self.last_words() }
+        ChildError::Ended { name: self.role.to_string(), status, said: self.last_words() }
     }
 
     /// Writes a line to its standard input. One that has ended hears nothing: that shows elsewhere.
@@ -201,7 +201,7 @@ impl Child {
     }
 
     fn early(&self, status: ExitStatus) -> ChildError {
-        ChildError::Ended { name: self.name.clone(), status: status.to_string(), said: self.last_words() }
+        ChildError::Ended { name: self.role.to_string(), status: status.to_string(), said: self.last_words() }
     }
 
     fn last_words(&self) -> String {
@@ -209,28 +209,16 @@ impl Child {
     }
 }
 
-/// Of senders, the first that has not agreed with its receiver before `wait` is over. All are looked at: one that has
+/// Of senders, the first that has not agreed with its receiver yet. All are looked at: one that has
 /// ended is an error at once, whoever else is not ready, and one that has not agreed `within` its start, too.
-pub fn disagreed(
-    senders: &mut [Child],
-    wait: Duration,
-    within: Duration,
-) -> Result<Option<String>, ChildError> {
+pub fn disagreed(senders: &mut [Child], within: Duration) -> Result<Option<String>, ChildError> {
     let mut first = None;
     for sender in senders {
-        let wait = if first.is_none() { wait } else { Duration::ZERO };
-        if !sender.look_ready(wait, within)? {
-            first.get_or_insert_with(|| sender.name.clone());
+        if !sender.look_ready(Duration::ZERO, within)? {
+            first.get_or_insert_with(|| sender.role.to_string());
         }
     }
     Ok(first)
-}
-
-/// Tells the senders of these flows, in the same order, when theirs begins: `start_ns` is the beginning of the run.
-pub fn tell_start<'a>(flows: impl IntoIterator<Item = &'a FlowPlan>, senders: &mut [Child], start_ns: u64) {
-    for (flow, sender) in flows.into_iter().zip(senders) {
-        sender.say(&(start_ns + flow.start_us * 1000).to_string());
-    }
 }
 
 impl Drop for Child {
@@ -287,7 +275,7 @@ mod tests {
     /// A program that is not ready.
     fn sender(name: &str, program: &[&str], ready: Receiver<()>) -> Child {
         Child {
-            name: name.to_owned(),
+            role: Role::Sender(name.to_owned()),
             process: Command::new(program[0]).args(&program[1..]).spawn().unwrap(),
             ready,
             is_ready: false,
@@ -302,10 +290,10 @@ mod tests {
     fn a_sender_that_died_is_seen_while_one_before_it_still_agrees() {
         let (_open, waits) = channel();
         let mut senders = vec![sender("first", &["sleep", "60"], waits)];
-        assert_eq!(disagreed(&mut senders, Duration::ZERO, AGREE_WITHIN).unwrap().as_deref(), Some("first"));
+        assert_eq!(disagreed(&mut senders, AGREE_WITHIN).unwrap().as_deref(), Some("sender of flow 'first'"));
         senders.push(sender("second", &["false"], channel().1));
-        let said = disagreed(&mut senders, Duration::ZERO, AGREE_WITHIN).unwrap_err().to_string();
-        assert!(said.starts_with("second ended early"), "{said}");
+        let said = disagreed(&mut senders, AGREE_WITHIN).unwrap_err().to_string();
+        assert!(said.starts_with("sender of flow 'second' ended early"), "{said}");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! - [`plan`]: one run with every value resolved; a pure function of the experiment.
 //! - [`backend`]: who carries a plan out. [`emulated`]: network namespaces with real kernel TCP. [`simulated`]: the
 //!   simulator, without privileges and in virtual time. [`hosts`]: machines reached by SSH.
+//! - [`conductor`]: one run, whose parts are watched together. [`part`]: what one machine does in a run.
 //! - [`dilation`]: runs carried out slower than they are meant.
 //! - [`metrics`], [`judge`]: from records to figures, validity and expectations. Pure.
 //! - [`session`]: every run of an experiment into one result directory.
@@ -18,12 +19,16 @@
 pub mod archive;
 pub mod backend;
 mod child;
+mod conductor;
 pub mod dilation;
 pub mod emulated;
 pub mod hosts;
 pub mod judge;
 pub mod metrics;
+mod network;
+mod part;
 pub mod plan;
+mod process;
 mod programs;
 pub mod rerun;
 pub mod session;
@@ -32,4 +37,6 @@ pub mod simulated;
 pub mod spec;
 
 pub use child::ChildError;
+pub use conductor::Ending;
 pub use longfat_schema::samples;
+pub use part::PartError;

@@ -9,7 +9,12 @@ use crate::{
     spec::Protocol,
 };
 use longfat_mobility::lan;
-use longfat_relay::QueueSpec;
+use longfat_relay::{
+    QueueSpec,
+    spec::{InterceptSpec, LegSpec, List, RelaySpec, WaySpec},
+};
+use longfat_schema::units::{Rate, Size};
+use longfat_transfer::{Amount, TransferPlan};
 use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -31,17 +36,32 @@ pub fn link(cable: &CablePlan, link_plan: &Path, samples: &Path) -> Vec<String> 
     line
 }
 
-/// `longfat relay` for one relay.
-pub fn relay(relay: &RelayPlan, plan: &Plan, samples: &Path) -> Vec<String> {
+/// What one relay's file says. `forwarding`: its host forwards while it runs, whatever it does at other times.
+pub fn relay_spec(relay: &RelayPlan, forwarding: bool) -> RelaySpec {
+    let leg = |cc: &str, buffer_bytes: Option<u64>| LegSpec {
+        cc: Some(cc.to_owned()),
+        buffer: buffer_bytes.map(Size),
+        ..LegSpec::default()
+    };
+    let interfaces = List(relay.intercept.clone());
+    let pacing = relay.pacing_server_bps.map(Rate);
+    RelaySpec {
+        name: Some(relay.name.clone()),
+        intercept: Some(InterceptSpec { interfaces, mark: None, table: None, forwarding }),
+        defaults: WaySpec {
+            client: leg(&relay.cc_client, relay.buffer_client_bytes),
+            server: LegSpec { pacing, ..leg(&relay.cc_server, relay.buffer_server_bytes) },
+            queue: Some(QueueSpec::of(relay.queue.as_ref())),
+            ..WaySpec::default()
+        },
+        ..RelaySpec::default()
+    }
+}
+
+/// `longfat relay` for one relay, whose [`relay_spec`] the file holds.
+pub fn relay(plan: &Plan, config: &Path, samples: &Path) -> Vec<String> {
     let mut line = words(&["relay"]);
-    option(&mut line, "--name", Some(&relay.name));
-    relay.intercept.iter().for_each(|interface| option(&mut line, "--intercept", Some(interface)));
-    option(&mut line, "--cc-client", Some(&relay.cc_client));
-    option(&mut line, "--cc-server", Some(&relay.cc_server));
-    option(&mut line, "--buffer-client", bytes(relay.buffer_client_bytes));
-    option(&mut line, "--buffer-server", bytes(relay.buffer_server_bytes));
-    option(&mut line, "--pacing-server", relay.pacing_server_bps.map(|bps| format!("{bps}bit")));
-    option(&mut line, "--queue", Some(QueueSpec::words(relay.queue.as_ref())));
+    option(&mut line, "--config", Some(config.display()));
     option(&mut line, "--sample-every", us(plan.sample_every_us));
     option(&mut line, "--samples", Some(samples.display()));
     line
@@ -109,13 +129,13 @@ const SILENCE_S: u64 = 10;
 /// The longest it can be told.
 const SILENCE_MOST_S: u64 = 3600;
 
-/// How long a program takes silence for silence, where it is not what the program itself takes.
-fn silence(plan: &Plan) -> Option<String> {
+/// Seconds of silence after which a program takes its peer for dead, where it is not what the program itself takes.
+fn silence_s(plan: &Plan) -> Option<u64> {
     let changes = emulated(plan).any(changes);
     let own_s = if changes { SILENCE_OF_CHANGES_S } else { SILENCE_S };
     let most_s = SILENCE_MOST_S;
     let slowed_s = u64::from(plan.dilation.times()).saturating_mul(own_s).min(most_s);
-    (changes || !plan.dilation.is_none()).then(|| format!("{slowed_s}s"))
+    (changes || !plan.dilation.is_none()).then_some(slowed_s)
 }
 
 /// `longfat transfer serve` for one receiving host, which nobody but the run's senders is to reach. Their samples files
@@ -123,50 +143,50 @@ fn silence(plan: &Plan) -> Option<String> {
 pub fn serve(port: u16, plan: &Plan) -> Vec<String> {
     let mut line = words(&["transfer", "serve", "--trusted"]);
     option(&mut line, "--listen", Some(format!("[::]:{port}")));
-    option(&mut line, "--timeout", silence(plan));
+    option(&mut line, "--timeout", silence_s(plan).map(|silence_s| format!("{silence_s}s")));
     line
 }
 
-/// `longfat transfer send` for one flow. It begins when it is told.
-pub fn send(flow: &FlowPlan, plan: &Plan, samples: &Path) -> Vec<String> {
-    let mut line = words(&["transfer", "send"]);
+/// What the ends of one flow agree on.
+pub fn transfer(flow: &FlowPlan, plan: &Plan) -> TransferPlan {
+    let usual = TransferPlan::default();
+    // What is too much for the type is too much for a plan.
+    let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+    let usual_block = || TransferPlan::usual_block_bytes(flow.rate_bps, flow.streams);
+    TransferPlan {
+        flow: flow.name.clone(),
+        protocol: match flow.protocol {
+            Protocol::Tcp => longfat_transfer::Protocol::Tcp,
+            Protocol::Udp => longfat_transfer::Protocol::Udp,
+        },
+        streams: flow.streams,
+        amount: flow.size_bytes.map_or(Amount::DurationUs(flow.duration_us), Amount::Bytes),
+        block_bytes: flow.block_bytes.map_or_else(usual_block, bytes),
+        sndbuf_bytes: flow.sndbuf_bytes,
+        rcvbuf_bytes: flow.rcvbuf_bytes,
+        window_bytes: flow.window_bytes,
+        cc_sender: flow.cc.clone(),
+        cc_receiver: flow.cc_receiver.clone(),
+        rate_bps: flow.rate_bps,
+        echo_every_bytes: flow.echo_every_bytes,
+        datagram_bytes: flow.datagram_bytes.map_or(usual.datagram_bytes, bytes),
+        arrivals: flow.arrivals,
+        arrivals_seed: flow.arrivals_seed.unwrap_or(usual.arrivals_seed),
+        stagger_us: flow.stagger_us,
+        sample_every_us: plan.sample_every_us,
+        drain_us: u64::from(DRAIN_MS) * u64::from(plan.dilation.times()) * 1000,
+        timeout_us: silence_s(plan).map_or(usual.timeout_us, |silence_s| silence_s * 1_000_000),
+        ..usual
+    }
+}
+
+/// `longfat transfer send` for one flow, whose [`transfer`] the file holds. It begins when it is told.
+pub fn send(flow: &FlowPlan, transfer: &Path, samples: &Path) -> Vec<String> {
+    let mut line = words(&["transfer", "send", "--start-when-told"]);
     line.push(SocketAddr::new(flow.address, flow.port).to_string());
-    option(&mut line, "--flow", Some(&flow.name));
-    option(&mut line, "--streams", Some(flow.streams));
-    match flow.size_bytes {
-        Some(size) => option(&mut line, "--bytes", bytes(Some(size))),
-        None => option(&mut line, "--duration", us(flow.duration_us)),
-    }
-    option(&mut line, "--timeout", silence(plan));
-    line.push("--start-when-told".into());
-    option(&mut line, "--stagger", us(flow.stagger_us).filter(|_| flow.stagger_us > 0));
-    option(&mut line, "--cc", flow.cc.as_ref());
-    option(&mut line, "--cc-receiver", flow.cc_receiver.as_ref());
-    option(&mut line, "--sndbuf", bytes(flow.sndbuf_bytes));
-    option(&mut line, "--rcvbuf", bytes(flow.rcvbuf_bytes));
-    option(&mut line, "--window", bytes(flow.window_bytes));
-    option(&mut line, "--block", bytes(flow.block_bytes));
-    option(&mut line, "--rate", flow.rate_bps.map(|rate| format!("{rate}bit")));
-    option(&mut line, "--echo-every", bytes(flow.echo_every_bytes));
-    if flow.protocol == Protocol::Udp {
-        line.push("--udp".into());
-        option(&mut line, "--datagram", bytes(flow.datagram_bytes));
-        option(&mut line, "--arrivals", Some(flow.arrivals.word()));
-        option(&mut line, "--seed", flow.arrivals_seed);
-    }
-    option(
-        &mut line,
-        "--drain",
-        Some(format!("{}ms", u64::from(DRAIN_MS) * u64::from(plan.dilation.times()))),
-    );
-    option(&mut line, "--sample-every", us(plan.sample_every_us));
+    option(&mut line, "--plan", Some(transfer.display()));
     option(&mut line, "--samples", Some(samples.display()));
     line
-}
-
-/// A file name for what belongs to a thing: `link-path`.
-pub fn file_name(kind: &str, name: &str) -> String {
-    format!("{kind}-{name}")
 }
 
 /// Whether a link changes over time.
@@ -196,4 +216,64 @@ fn bytes(bytes: Option<u64>) -> Option<String> {
 
 fn us(us: u64) -> Option<String> {
     Some(format!("{us}us"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests_support;
+
+    #[test]
+    fn a_relays_file_makes_the_relay_that_is_planned() {
+        let mut plan = tests_support::plan();
+        let relay = &mut plan.relays[0];
+        (relay.buffer_client_bytes, relay.pacing_server_bps) = (Some(1 << 20), Some(30_000_001));
+        let text = relay_spec(&plan.relays[0], true).text().unwrap();
+        let made = RelaySpec::parse(&text).unwrap().resolve().unwrap();
+        let intercept = made.intercept.as_ref().unwrap();
+        assert_eq!((made.name.as_str(), &intercept.interfaces[..]), ("pep", &["lan".to_owned()][..]));
+        assert!(intercept.set_forwarding);
+        let usual = longfat_relay::LegPlan::server();
+        let way = &made.defaults;
+        assert_eq!((way.client.cc.as_deref(), way.client.buffer_bytes), (Some("reno"), 1 << 20));
+        assert_eq!((way.server.cc.as_deref(), way.server.buffer_bytes), (Some("cubic"), usual.buffer_bytes));
+        assert_eq!((way.client.pacing_bps, way.server.pacing_bps), (None, Some(30_000_001)));
+        assert_eq!(way.queue, plan.relays[0].queue);
+    }
+
+    #[test]
+    fn a_flow_is_sent_as_its_plan_says_and_what_that_leaves_open_is_as_the_program_has_it() {
+        let mut plan = tests_support::plan();
+        let usual = TransferPlan::default();
+        let made = transfer(&plan.flows[0], &plan);
+        assert_eq!(made.check(), Ok(()));
+        let (rate_bps, bytes) = (Some(80_000_000), Some(3_000_000));
+        let drain_us = u64::from(DRAIN_MS) * 1000;
+        let expected = TransferPlan {
+            flow: "measured".into(),
+            streams: 2,
+            cc_sender: Some("reno".into()),
+            cc_receiver: Some("reno".into()),
+            amount: Amount::DurationUs(3_000_000),
+            drain_us,
+            ..usual.clone()
+        };
+        assert_eq!(made, expected);
+        let flow = &mut plan.flows[0];
+        (flow.rate_bps, flow.size_bytes, flow.rcvbuf_bytes) = (rate_bps, bytes, Some(1 << 20));
+        let made = transfer(&plan.flows[0], &plan);
+        let block_bytes = 80_000_000 / 2 / 8 / 500;
+        let amount = Amount::Bytes(3_000_000);
+        assert_eq!(
+            made,
+            TransferPlan { rate_bps, amount, block_bytes, rcvbuf_bytes: Some(1 << 20), ..expected }
+        );
+        plan.flows[0].protocol = Protocol::Udp;
+        let made = transfer(&plan.flows[0], &plan);
+        assert_eq!(
+            (made.protocol, made.datagram_bytes),
+            (longfat_transfer::Protocol::Udp, usual.datagram_bytes)
+        );
+        assert_eq!(made.check(), Ok(()));
+    }
 }

@@ -6,15 +6,15 @@ mod parallel;
 mod ray;
 mod resume;
 
-pub use carry::Carrier;
+pub use carry::{Backend, Carrier};
 pub use ray::{Job, Ray, RayError};
 
 use crate::{
     archive::ArchiveError,
-    backend::{Backend, Tick},
-    emulated::EmulationError,
-    hosts::{Hosts, HostsError},
+    backend::{BackendKind, Tick},
+    hosts::HostsError,
     judge,
+    part::PartError,
     plan::Plan,
     simulated::{self, SimulationError},
     spec::{Case, Experiment},
@@ -47,21 +47,13 @@ pub struct Session<'a> {
     /// Text of the experiment file as it was read.
     pub text: &'a str,
     /// Who carries the runs out.
-    pub backend: Backend,
+    pub backend: Backend<'a>,
     /// Every run of the experiment, in order.
     pub all: &'a [Plan],
     /// Plans of the runs to make, in order.
     pub plans: &'a [Plan],
     /// Where the result goes. What it holds of the same plans already is not made again.
     pub directory: &'a Path,
-    /// Runs at once, simulated ones on this host: as many as there are processors when absent.
-    pub workers: Option<usize>,
-    /// The machines, where runs are made on real hosts.
-    pub hosts: Option<&'a Hosts>,
-    /// The `longfat` binary, whose subcommands measure where runs are emulated.
-    pub program: &'a Path,
-    /// Emulated runs are simulated, too, and put beside that.
-    pub twins: bool,
     /// Who makes it.
     pub provenance: Provenance,
 }
@@ -145,7 +137,7 @@ pub enum SessionError {
         /// Repeat.
         repeat: u32,
         /// Why.
-        source: Box<EmulationError>,
+        source: Box<PartError>,
     },
     /// A machine failed or is gone.
     #[error("case '{case}', repeat {repeat}: {source}")]
@@ -157,9 +149,6 @@ pub enum SessionError {
         /// Why.
         source: Box<HostsError>,
     },
-    /// Nobody said which machines.
-    #[error("runs on real hosts need a table that says which machines they are")]
-    NoHosts,
     /// The plan cannot be simulated.
     #[error(transparent)]
     Simulation(#[from] SimulationError),
@@ -212,16 +201,15 @@ impl Session<'_> {
     /// Makes every run. `result.json` is written after each, so that what was made is kept whatever happens.
     pub fn run(&self, tell: &mut dyn FnMut(Event<'_>), stop: &AtomicBool) -> Result<Finished, SessionError> {
         // Before anything is touched: a congestion control that is not there ends it here.
-        match self.backend {
-            Backend::Emulated => self.try_ccs()?,
-            Backend::Simulated => simulated::check(self.plans)?,
-            // The machines were asked when they were entered.
-            Backend::Hosts => {}
-        };
+        self.check(self.plans)?;
         let (mut finished, pending) = self.resume(tell)?;
         let whole = match self.backend {
-            Backend::Emulated | Backend::Hosts => self.one_by_one(&pending, &mut finished, tell, stop)?,
-            Backend::Simulated => self.side_by_side(&pending, &mut finished, tell, stop)?,
+            Backend::Simulated { workers } => {
+                self.side_by_side(workers, &pending, &mut finished, tell, stop)?
+            }
+            Backend::Emulated { .. } | Backend::Hosts(_) => {
+                self.one_by_one(&pending, &mut finished, tell, stop)?
+            }
         };
         self.conclude(finished, whole)
     }
@@ -278,20 +266,19 @@ impl Session<'_> {
             tell(Event::Kept { indices: &[index] });
             return Ok(Some(manifest));
         }
-        match self.backend {
-            Backend::Emulated => ccs_of(plan, plan.dilation).map(drop)?,
-            Backend::Simulated => simulated::check(std::slice::from_ref(plan))?,
-            Backend::Hosts => {}
-        };
+        self.check(std::slice::from_ref(plan))?;
         make_directory(self.directory)?;
         self.run_until_valid(index, plan, tell, stop)
     }
 
-    /// Loads every congestion control once in every way it will be set, and lets it go.
-    fn try_ccs(&self) -> Result<(), SessionError> {
-        let ways: BTreeMap<_, _> =
-            self.plans.iter().map(|plan| ((plan.ccs(), &plan.tunables, plan.dilation), plan)).collect();
-        ways.into_values().try_for_each(|plan| ccs_of(plan, plan.dilation).map(drop))
+    /// Whether these plans can be carried out, as far as that shows before anything is made.
+    fn check(&self, plans: &[Plan]) -> Result<(), SessionError> {
+        match self.backend {
+            Backend::Emulated { .. } => try_ccs(plans),
+            Backend::Simulated { .. } => Ok(simulated::check(plans)?),
+            // The machines were asked when they were entered.
+            Backend::Hosts(_) => Ok(()),
+        }
     }
 
     /// Whether it came to its end.
@@ -375,26 +362,24 @@ impl Session<'_> {
         stop: &AtomicBool,
     ) -> Result<Option<RunManifest>, SessionError> {
         let directory = self.directory.join(plan.directory());
-        self.carrier().until_valid((index, plan), &directory, self.retries(), tell, stop)
+        let carrier = Carrier { backend: self.backend, provenance: &self.provenance };
+        carrier.until_valid((index, plan), &directory, self.retries(), tell, stop)
     }
 
     /// A simulated run would come out the same again.
     fn retries(&self) -> u32 {
-        match self.backend {
-            Backend::Emulated | Backend::Hosts => self.experiment.head.retries,
-            Backend::Simulated => 0,
+        match self.backend.kind() {
+            BackendKind::Emulated | BackendKind::Hosts => self.experiment.head.retries,
+            BackendKind::Simulated => 0,
         }
     }
+}
 
-    fn carrier(&self) -> Carrier<'_> {
-        Carrier {
-            backend: self.backend,
-            hosts: self.hosts,
-            program: self.program,
-            twins: self.twins,
-            provenance: &self.provenance,
-        }
-    }
+/// Loads every congestion control once in every way it will be set, and lets it go.
+fn try_ccs(plans: &[Plan]) -> Result<(), SessionError> {
+    let ways: BTreeMap<_, _> =
+        plans.iter().map(|plan| ((plan.ccs(), &plan.tunables, plan.dilation), plan)).collect();
+    ways.into_values().try_for_each(|plan| ccs_of(plan, plan.dilation).map(drop))
 }
 
 fn case_info(case: &Case) -> CaseInfo {

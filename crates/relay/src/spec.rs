@@ -13,7 +13,7 @@ use longfat_schema::{
     decode::{Problem, decode, list},
     units::{Nanos, Rate, Size},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf};
 use toml::Value;
 
@@ -29,7 +29,7 @@ pub enum SpecError {
 }
 
 /// A relay's file.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct RelaySpec {
     /// Name of the relay, in the nft table `longfat_NAME`, records and the socket's path; `relay` when absent.
@@ -73,7 +73,7 @@ pub struct RelaySpec {
 }
 
 /// Traffic that a transparent relay takes over.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct InterceptSpec {
     /// Interfaces at which clients' packets arrive.
@@ -90,7 +90,7 @@ pub struct InterceptSpec {
 }
 
 /// One address on which clients connect to the relay.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct ListenSpec {
     /// Address and port to listen on.
@@ -100,7 +100,7 @@ pub struct ListenSpec {
 }
 
 /// `relay` or `pass`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ActionSpec {
@@ -112,7 +112,7 @@ pub enum ActionSpec {
 }
 
 /// Which connections, and how they are carried. A key that says which and is left out matches everything.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct RuleSpec {
     /// Name of the rule, in status and metrics; `rule-N` by its place when absent.
@@ -169,7 +169,7 @@ impl RuleSpec {
 }
 
 /// How connections are carried: `[defaults]`, and a part of every rule.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct WaySpec {
     /// Who answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
@@ -194,7 +194,7 @@ pub struct WaySpec {
 }
 
 /// One leg of a connection.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct LegSpec {
     /// Congestion control, the kernel's or one of longfat's (`lf_…`); the system's when absent.
@@ -214,7 +214,7 @@ pub struct LegSpec {
 }
 
 /// What the relay may use up.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct LimitsSpec {
     /// Connections at a time; more wait in the kernel's queue.
@@ -230,7 +230,7 @@ pub struct LimitsSpec {
 }
 
 /// Socket on which the relay is asked for its status.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct ControlSpec {
     /// Path of the socket; `/run/longfat-relay/NAME.sock` when absent.
@@ -240,7 +240,7 @@ pub struct ControlSpec {
 }
 
 /// Form of the log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct LogSpec {
     /// One line of text per event, or one JSON object.
@@ -256,6 +256,14 @@ impl RelaySpec {
     #[cfg(feature = "json-schema")]
     pub fn schema() -> serde_json::Value {
         longfat_schema::json_schema::<RelaySpec>()
+    }
+
+    /// Text of a file that says the same.
+    ///
+    /// # Errors
+    /// A number is greater than TOML has them.
+    pub fn text(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
     }
 
     /// Reads a file's text.

@@ -4,6 +4,8 @@ use longfat_host::socket::CC_NAME_MAX;
 use longfat_schema::arrivals::Arrivals;
 use serde::{Deserialize, Serialize};
 
+/// Bytes handed to a socket at once where no rate asks for fewer.
+const BLOCK_USUAL_BYTES: u64 = 128 << 10;
 /// Most streams of one transfer.
 pub const STREAMS_MAX: u32 = 1024;
 /// Largest block handed to a socket at once.
@@ -116,7 +118,7 @@ impl Default for TransferPlan {
             streams: 1,
             amount: Amount::DurationUs(10_000_000),
             reverse: false,
-            block_bytes: 128 << 10,
+            block_bytes: BLOCK_USUAL_BYTES as u32,
             sndbuf_bytes: None,
             rcvbuf_bytes: None,
             window_bytes: None,
@@ -160,6 +162,17 @@ impl PlanError {
     }
 }
 
+/// Why a text is no plan that can be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanTextError {
+    /// It is no plan in JSON, or one of another version.
+    #[error("it is no plan of a transfer: {0}")]
+    Form(#[from] serde_json::Error),
+    /// Such a transfer cannot be.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
 fn refuse_unless(
     good: bool,
     what: &'static str,
@@ -188,6 +201,24 @@ const SPAN_MAX_US: u64 = 86_400_000_000;
 const PERIOD_MIN_US: u64 = 100;
 
 impl TransferPlan {
+    /// Reads and checks a plan in JSON, as outcomes show it.
+    ///
+    /// # Errors
+    /// A key is missing or unknown, or a value cannot be.
+    pub fn parse(text: &str) -> Result<TransferPlan, PlanTextError> {
+        let plan: TransferPlan = serde_json::from_str(text)?;
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// Block for a flow that says none, in bytes: 128 KiB, or with a limited rate what a stream sends in 2 ms if that is
+    /// less, so that it is smooth.
+    pub fn usual_block_bytes(rate_bps: Option<u64>, streams: u32) -> u32 {
+        let in_2_ms = |rate_bps: u64| rate_bps / u64::from(streams.max(1)) / 8 / 500;
+        let bytes = rate_bps.map_or(BLOCK_USUAL_BYTES, |rate| in_2_ms(rate).clamp(1448, BLOCK_USUAL_BYTES));
+        bytes as u32
+    }
+
     /// Checks the plan as a whole; both ends do, before anything is touched.
     pub fn check(&self) -> Result<(), PlanError> {
         let name_ok =
@@ -349,9 +380,26 @@ mod tests {
 
     #[test]
     fn a_plan_from_another_version_is_refused_not_guessed() {
-        let mut value = serde_json::to_value(TransferPlan::default()).unwrap();
-        value["colour"] = "red".into();
-        assert!(serde_json::from_value::<TransferPlan>(value).unwrap_err().to_string().contains("colour"));
+        let said = |key: &str, value: serde_json::Value| {
+            let mut plan = serde_json::to_value(TransferPlan::default()).unwrap();
+            plan[key] = value;
+            TransferPlan::parse(&plan.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(said("streams", 1.into()), Ok(TransferPlan::default()));
+        assert!(said("colour", "red".into()).unwrap_err().contains("unknown field `colour`"));
+        assert_eq!(
+            said("streams", 0.into()),
+            Err("the number of streams is 0: it must be 1 to 1024".to_owned())
+        );
+        assert!(TransferPlan::parse("{}").unwrap_err().to_string().contains("missing field"));
+    }
+
+    #[test]
+    fn the_usual_block_is_what_a_slow_stream_sends_in_two_milliseconds() {
+        let block = TransferPlan::usual_block_bytes;
+        assert_eq!(block(None, 1), TransferPlan::default().block_bytes);
+        assert_eq!([block(Some(100_000_000), 1), block(Some(100_000_000), 2)], [25_000, 12_500]);
+        assert_eq!([block(Some(1000), 1), block(Some(u64::MAX), 1)], [1448, 128 << 10]);
     }
 
     proptest! {

@@ -24,9 +24,9 @@ use clap::Subcommand;
 use longfat_host::{facts, support};
 use longfat_kernel::support::Capability;
 use longfat_lab::{
-    backend::Backend,
+    backend::BackendKind,
     plan::{Plan, plans},
-    session::{Event, Finished, Ray, RayError, Session, SessionError, default_directory},
+    session::{Backend, Event, Finished, Ray, RayError, Session, SessionError, default_directory},
     spec::{
         Case, Experiment, decode,
         include::Source,
@@ -212,12 +212,12 @@ enum BackendArg {
     Hosts,
 }
 
-impl From<BackendArg> for Backend {
-    fn from(backend: BackendArg) -> Backend {
+impl From<BackendArg> for BackendKind {
+    fn from(backend: BackendArg) -> BackendKind {
         match backend {
-            BackendArg::Emulated => Backend::Emulated,
-            BackendArg::Sim => Backend::Simulated,
-            BackendArg::Hosts => Backend::Hosts,
+            BackendArg::Emulated => BackendKind::Emulated,
+            BackendArg::Sim => BackendKind::Simulated,
+            BackendArg::Hosts => BackendKind::Hosts,
         }
     }
 }
@@ -335,16 +335,16 @@ fn quick_overrides(experiment: &Experiment) -> Vec<(String, overlay::Value)> {
 }
 
 /// Time a list of runs takes.
-fn expected_time(plans: &[Plan], backend: Backend) -> Duration {
+fn expected_time(plans: &[Plan], backend: BackendKind) -> Duration {
     let flows = |plan: &Plan| Duration::from_micros(plan.window_end_us.unsigned_abs());
     plans.iter().map(|plan| flows(plan) * backend.dilation(plan).times() + OVERHEAD).sum()
 }
 
 fn run_experiment(args: &RunArgs) -> Outcome {
     let read = args.spec.read()?;
-    let backend = Backend::from(args.backend);
+    let kind = BackendKind::from(args.backend);
     // Elsewhere, each host sees to itself.
-    if backend == Backend::Emulated && args.on.is_none() {
+    if kind == BackendKind::Emulated && args.on.is_none() {
         require(missing(&read.plans))?;
         // What a killed run left is removed before anything new is made.
         longfat_host::lease::sweep()?;
@@ -353,7 +353,13 @@ fn run_experiment(args: &RunArgs) -> Outcome {
     let name = &read.experiment.head.name;
     let directory = args.output.clone().unwrap_or_else(|| default_directory(name, SystemTime::now()));
     let program = std::env::current_exe().context("find the longfat program")?;
-    let hosts = hosts::enter(backend, args.hosts.as_deref(), &read.plans, &program, &stop)?;
+    let workers = args.jobs.map(usize::from);
+    let hosts = hosts::enter(kind, args.hosts.as_deref(), &read.plans, &program, &stop)?;
+    let backend = match (&hosts, args.backend) {
+        (Some(hosts), _) => Backend::Hosts(hosts),
+        (None, BackendArg::Sim) => Backend::Simulated { workers },
+        (None, _) => Backend::Emulated { program: &program, twins: !args.no_twin },
+    };
     let session = Session {
         experiment: &read.experiment,
         text: &read.text,
@@ -361,21 +367,17 @@ fn run_experiment(args: &RunArgs) -> Outcome {
         all: &read.all,
         plans: &read.plans,
         directory: &directory,
-        workers: args.jobs.map(usize::from),
-        hosts: hosts.as_ref(),
-        program: &program,
-        twins: !args.no_twin,
-        provenance: provenance(backend),
+        provenance: provenance(kind),
     };
     if let Some(number) = args.only {
         return run_alone(&session, number, &stop);
     }
-    let is_serial = backend != Backend::Simulated && args.on.is_none();
-    let mut progress = progress::Progress::new(&read.plans, backend, is_serial);
+    let is_serial = kind != BackendKind::Simulated && args.on.is_none();
+    let mut progress = progress::Progress::new(&read.plans, kind, is_serial);
     let tell = &mut |event: Event<'_>| progress.event(&event);
     let finished = match args.on {
         None => session.run(tell, &stop),
-        Some(OnArg::Ray) => join(args, &session, &stop).and_then(|ray| session.run_on(ray, tell, &stop)),
+        Some(OnArg::Ray) => join(args, &program, &stop).and_then(|ray| session.run_on(ray, tell, &stop)),
     };
     progress.finish();
     let finished = finished.map_err(failure)?;
@@ -392,9 +394,10 @@ fn run_experiment(args: &RunArgs) -> Outcome {
 }
 
 /// The Ray cluster asked for.
-fn join(args: &RunArgs, session: &Session<'_>, stop: &AtomicBool) -> Result<Ray, SessionError> {
+fn join(args: &RunArgs, program: &Path, stop: &AtomicBool) -> Result<Ray, SessionError> {
     let (address, python) = (args.address.as_deref(), crate::python::program());
-    let ray = Ray::join(&python, address, session.workers, session.backend, session.program, stop)?;
+    let at_once = args.jobs.map(usize::from);
+    let ray = Ray::join(&python, address, at_once, args.backend.into(), program, stop)?;
     eprintln!("Ray {}: hosts: {}, runs at once: {}", ray.version, ray.hosts, ray.at_once);
     Ok(ray)
 }
@@ -416,8 +419,8 @@ fn run_alone(session: &Session<'_>, number: usize, stop: &AtomicBool) -> Outcome
     let count = session.plans.len();
     let index = number.checked_sub(1).filter(|index| *index < count);
     let index = index.ok_or_else(|| anyhow!("--only {number}: there are runs 1 to {count}"))?;
-    let mut progress =
-        progress::Progress::new(session.plans, session.backend, session.backend != Backend::Simulated);
+    let kind = session.backend.kind();
+    let mut progress = progress::Progress::new(session.plans, kind, kind != BackendKind::Simulated);
     let made = session.run_alone(index, &mut |event| progress.event(&event), stop);
     progress.finish();
     let plan = &session.plans[index];
@@ -516,19 +519,19 @@ fn missing(plans: &[Plan]) -> Vec<support::Missing> {
     unique
 }
 
-fn provenance(backend: Backend) -> Provenance {
+fn provenance(backend: BackendKind) -> Provenance {
     let tools = [("ip", "-V"), ("nft", "-v"), ("ethtool", "--version")];
     let mut known = BTreeMap::from([("cc_sources".to_owned(), longfat_cc::BUILD_ID.to_owned())]);
     match backend {
-        Backend::Emulated => {
+        BackendKind::Emulated => {
             for (tool, argument) in tools {
                 known.extend(facts::first_line_of(tool, argument).map(|line| (format!("tool.{tool}"), line)));
             }
             known.insert("clock_source".to_owned(), facts::clock_source());
         }
         // In virtual time neither tools nor a clock have a part.
-        Backend::Simulated => {}
-        Backend::Hosts => {
+        BackendKind::Simulated => {}
+        BackendKind::Hosts => {
             let path = "real; what the plan says of links is what was expected";
             known.insert("path".to_owned(), path.to_owned());
         }

@@ -65,10 +65,17 @@ client leg's buffer and the server leg's.";
 /// rule is removed. With a file ('run') it is a service.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
-          group(ArgGroup::new("from").required(true).args(["intercept", "listen"])))]
+          group(ArgGroup::new("from").required(true).args(["intercept", "listen", "config"])))]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Subcommand>,
+
+    /// Everything that the file says, which is one for 'longfat relay run', instead of the options that say so.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "cc_client", "cc_server", "buffer_client", "buffer_server", "pacing_server", "notsent_lowat", "queue_target",
+        "queue", "control", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
+    ])]
+    config: Option<PathBuf>,
 
     /// Take connections whose packets come in on this interface (the LAN side); may be repeated.
     #[arg(long, value_name = "IFACE", help_heading = "Transparent")]
@@ -225,7 +232,7 @@ fn run_quick(args: &Args) -> Outcome {
         }
         None => Lines::default(),
     };
-    let voice = Voice { args, kept, lines: lines.clone(), broken: Mutex::new(None) };
+    let voice = Voice { args, name: plan.name.clone(), kept, lines: lines.clone(), broken: Mutex::new(None) };
     let stats = longfat_relay::run(&plan, &signals, &voice).map_err(|error| match error {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
@@ -240,6 +247,8 @@ fn run_quick(args: &Args) -> Outcome {
 /// Says on standard output, standard error and in the samples file what the relay has to say.
 struct Voice<'a> {
     args: &'a Args,
+    /// The relay's.
+    name: String,
     kept: Kept,
     lines: Lines,
     /// The first error of the samples file.
@@ -252,11 +261,12 @@ impl Voice<'_> {
             return serde_json::json!({ "ready": ready }).to_string();
         }
         let listening: Vec<_> = ready.listening.iter().map(ToString::to_string).collect();
-        let what = match &self.args.to {
-            Some(server) => format!("for {server}"),
-            None => format!("for what comes in on {}", ready.interfaces.join(", ")),
+        let what = match (&self.args.to, &ready.interfaces[..]) {
+            (Some(server), _) => format!(" for {server}"),
+            (None, []) => String::new(),
+            (None, interfaces) => format!(" for what comes in on {}", interfaces.join(", ")),
         };
-        format!("ready: relay '{}' listens on {} {what}", ready.name, listening.join(", "))
+        format!("ready: relay '{}' listens on {}{what}", ready.name, listening.join(", "))
     }
 }
 
@@ -288,7 +298,7 @@ impl Observer for Voice<'_> {
         self.record(Record::Note(Note {
             time_us: monotonic_us(),
             level: "warning".into(),
-            source: self.args.name.clone(),
+            source: self.name.clone(),
             message: message.to_owned(),
         }));
     }

@@ -26,14 +26,13 @@ use longfat_schema::{
 };
 use longfat_transfer::{
     Amount, IntervalReport, IntervalRow, Limits, Outcome as Transferred, Protocol, Receive, SendObserver,
-    SendOptions, ServeObserver, ServeOptions, Server, Start, Step, Told, TransferPlan, plan::BLOCK_MAX_BYTES,
-    send,
+    SendOptions, ServeObserver, ServeOptions, Server, Start, Step, Told, TransferPlan, send,
 };
 use std::{
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     os::fd::BorrowedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -169,6 +168,7 @@ impl LimitArgs {
   longfat transfer send host --cc lf_highspeed --echo-every 1MB --samples run.jsonl
   longfat transfer send host:5202 --reverse --json
   longfat transfer send host --udp --rate 300Mbit --arrivals poisson --seed 7
+  longfat transfer send host --json | jq .plan > plan.json; longfat transfer send host --plan plan.json
 
 Echo latency: every --echo-every bytes of the stream stands a timestamp which the receiving
 program sends back on the same connection; the latency is from handing it to the socket to reading
@@ -178,6 +178,13 @@ struct SendArgs {
     /// The server; its port is 5201 where none is given.
     #[arg(value_name = "HOST[:PORT]", value_parser = address::server)]
     to: String,
+    /// What to carry out, as JSON from this file instead of the options that say so: every key of 'plan' in what --json
+    /// prints.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "AmountArgs", "SocketArgs", "UdpArgs", "reverse", "stagger", "drain", "timeout", "echo_every", "sample_every",
+        "receiver_interval",
+    ])]
+    plan: Option<PathBuf>,
     #[command(flatten)]
     amount: AmountArgs,
     #[command(flatten)]
@@ -474,9 +481,14 @@ fn run_send(args: &SendArgs) -> Outcome {
         None if args.start_when_told => Start::WhenTold(Told::default()),
         None => Start::AtOnce,
     };
+    let plan = match &args.plan {
+        Some(file) => read_plan(file)?,
+        None => plan(args)?,
+    };
+    let meters = meters(plan.cc_sender.as_deref());
     let options = SendOptions {
         to: args.to.clone(),
-        plan: plan(args)?,
+        plan,
         key: read_key(args.key.as_ref())?,
         bind: args.bind,
         start: start.clone(),
@@ -484,7 +496,6 @@ fn run_send(args: &SendArgs) -> Outcome {
         samples: samples_file(args.measure.samples.as_ref())?,
         stop: stop::flag()?,
     };
-    let meters = meters(args.socket.cc.as_deref());
     let told = match start {
         Start::WhenTold(told) => Some((told, Arc::clone(&options.stop))),
         Start::AtOnce | Start::At(_) => None,
@@ -506,6 +517,14 @@ fn failure(outcome: &Transferred) -> Option<Failure> {
     (!outcome.is_complete()).then(|| Failure::Failed(anyhow::anyhow!("{}", errors.join("; "))))
 }
 
+/// The plan in a file.
+fn read_plan(file: &Path) -> anyhow::Result<TransferPlan> {
+    let name = || format!("plan file '{}'", file.display());
+    let text = std::fs::read_to_string(file).with_context(name)?;
+    TransferPlan::parse(&text).with_context(name)
+}
+
+/// The plan that the options describe.
 fn plan(args: &SendArgs) -> anyhow::Result<TransferPlan> {
     let amount = match args.amount.bytes {
         Some(bytes) => Amount::Bytes(bytes.0),
@@ -514,19 +533,23 @@ fn plan(args: &SendArgs) -> anyhow::Result<TransferPlan> {
     let measure = &args.measure;
     // Nobody looks at samples closer than the reports unless they are kept.
     let sample_every = if measure.samples.is_some() { Nanos(10_000_000) } else { measure.interval };
+    let rate_bps = args.amount.rate.map(|rate| rate.0);
+    let usual_block = || TransferPlan::usual_block_bytes(rate_bps, args.amount.streams);
+    // What is too much for the type is too much for a plan.
+    let bytes = |size: Size| u32::try_from(size.0).unwrap_or(u32::MAX);
     let plan = TransferPlan {
         flow: args.amount.flow.clone(),
         protocol: if args.udp.udp { Protocol::Udp } else { Protocol::Tcp },
         streams: args.amount.streams,
         amount,
         reverse: args.reverse,
-        block_bytes: block_bytes(args),
+        block_bytes: args.socket.block.map_or_else(usual_block, bytes),
         sndbuf_bytes: args.socket.sndbuf.map(|size| size.0),
         rcvbuf_bytes: args.socket.rcvbuf.map(|size| size.0),
         window_bytes: args.socket.window.map(|size| size.0),
         cc_sender: args.socket.cc.clone(),
         cc_receiver: args.socket.cc_receiver.clone(),
-        rate_bps: args.amount.rate.map(|rate| rate.0),
+        rate_bps,
         echo_every_bytes: measure.echo_every.map(|size| size.0),
         verify: args.socket.verify,
         zero_copy: args.socket.zero_copy,
@@ -534,7 +557,7 @@ fn plan(args: &SendArgs) -> anyhow::Result<TransferPlan> {
             ReceiveArg::Copy => Receive::Copy,
             ReceiveArg::Discard => Receive::Discard,
         },
-        datagram_bytes: u32::try_from(args.udp.datagram.0).unwrap_or(u32::MAX),
+        datagram_bytes: bytes(args.udp.datagram),
         arrivals: match args.udp.arrivals {
             ArrivalsArg::Constant => Arrivals::Constant,
             ArrivalsArg::Poisson => Arrivals::Poisson,
@@ -551,15 +574,6 @@ fn plan(args: &SendArgs) -> anyhow::Result<TransferPlan> {
     };
     plan.check()?;
     Ok(plan)
-}
-
-/// The block asked for; else 128 KiB, or with a rate limit what a stream sends in 2 ms, so that it is smooth.
-fn block_bytes(args: &SendArgs) -> u32 {
-    const USUAL: u64 = 128 << 10;
-    let streams = u64::from(args.amount.streams.max(1));
-    let smooth = |rate: Rate| (rate.0 / streams / 8 / 500).clamp(1448, USUAL);
-    let bytes = args.socket.block.map_or_else(|| args.amount.rate.map_or(USUAL, smooth), |size| size.0);
-    u32::try_from(bytes).unwrap_or(BLOCK_MAX_BYTES + 1)
 }
 
 struct SendView {

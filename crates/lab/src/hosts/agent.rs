@@ -11,18 +11,11 @@ use super::{
 };
 use crate::{
     backend::state,
-    child::{self, Child, ChildError},
-    plan::{FlowPlan, HostPlan, Plan, sysctls_of_namespace},
-    programs::{self, file_name},
+    part::{Files, Ground, Part, PartError},
+    plan::{HostPlan, Plan, sysctls_of_namespace},
     session::ccs_of,
 };
-use longfat_host::{
-    Namespace,
-    facts::{self, CpuTimes},
-    monotonic_ns, support,
-    support::Missing,
-    sysctl,
-};
+use longfat_host::{Namespace, facts, monotonic_ns, support, support::Missing, sysctl};
 use longfat_kernel::{cc::Registration, support::Capability};
 use longfat_schema::{
     own_time::Dilation,
@@ -43,8 +36,8 @@ use std::{
 
 /// How often it looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
-/// What programs write for the leader, by how their names end.
-const WRITTEN: [&str; 2] = [RECORDS, ".log"];
+/// What programs write for the leader, and what told them what to do, by how the names end.
+const WRITTEN: [&str; 4] = [RECORDS, ".log", ".json", ".toml"];
 const RECORDS: &str = ".jsonl";
 
 /// Which host this is, and where it may write.
@@ -72,7 +65,7 @@ pub fn serve(
         Ok(claim) => claim,
         Err(error) => return tell(output, &Answer::Failed(error.to_string())),
     };
-    let mut host = Host { place, part: None, claim };
+    let mut host = Host { place, act: None, claim };
     let served = host.serve(input, output, stop);
     host.end();
     if let Err(error) = host.claim.end() {
@@ -108,9 +101,12 @@ enum Trouble {
     Other(String),
 }
 
-impl From<ChildError> for Trouble {
-    fn from(error: ChildError) -> Trouble {
-        Trouble::Run(error.to_string())
+impl From<PartError> for Trouble {
+    fn from(error: PartError) -> Trouble {
+        match error {
+            PartError::Child(_) => Trouble::Run(error.to_string()),
+            _ => other(error),
+        }
     }
 }
 
@@ -122,7 +118,7 @@ fn other(error: impl ToString) -> Trouble {
 
 struct Host {
     place: Place,
-    part: Option<Part>,
+    act: Option<Act>,
     claim: Claim,
 }
 
@@ -144,15 +140,15 @@ impl Host {
             };
             heard = Instant::now();
             if !line.is_empty() {
-                self.answer(&line, output)?;
+                self.answer(&line, output, stop)?;
             }
         }
         Ok(())
     }
 
-    fn answer(&mut self, line: &str, output: &mut dyn Write) -> io::Result<()> {
+    fn answer(&mut self, line: &str, output: &mut dyn Write, stop: &AtomicBool) -> io::Result<()> {
         let asked = serde_json::from_str(line).map_err(other);
-        let answer = match asked.and_then(|ask| self.act(ask, output)) {
+        let answer = match asked.and_then(|ask| self.obey(ask, output, stop)) {
             Ok(answer) => answer,
             Err(Trouble::Run(what)) => Some(Answer::RunFailed(what)),
             Err(Trouble::Other(what)) => Some(Answer::Failed(what)),
@@ -161,27 +157,35 @@ impl Host {
     }
 
     /// What to answer, unless it has been told already.
-    fn act(&mut self, ask: Ask, output: &mut dyn Write) -> Result<Option<Answer>, Trouble> {
+    fn obey(
+        &mut self,
+        ask: Ask,
+        output: &mut dyn Write,
+        stop: &AtomicBool,
+    ) -> Result<Option<Answer>, Trouble> {
         Ok(Some(match ask {
             Ask::Clock => Answer::Clock { monotonic_ns: monotonic_ns() },
             Ask::Check(plans) => Answer::Lacks(lacks(&plans, &self.place.host)),
             Ask::Prepare(plan) => {
                 // What an earlier run left is ended before anything new is begun.
                 self.end();
-                let part = self.part.insert(Part::begin(*plan, self.place.clone(), &self.claim)?);
-                part.serve()?;
-                Answer::Prepared(Box::new(part.state()?))
+                let act = self.act.insert(Act::begin(*plan, self.place.clone(), &self.claim)?);
+                act.part.serve(stop)?;
+                Answer::Prepared(Box::new(act.state()?))
             }
-            Ask::Agree => self.part()?.agree().map(|()| Answer::Done)?,
-            Ask::Begin { start_ns } => self.part()?.tell_start(start_ns),
-            Ask::Status => self.part()?.status()?,
-            Ask::Finish => self.part()?.finish()?,
+            Ask::Agree => self.act()?.part.send().map(|()| Answer::Done)?,
+            Ask::Begin { start_ns } => {
+                self.act()?.part.tell_start(start_ns);
+                Answer::Done
+            }
+            Ask::Status => Answer::Status(self.act()?.part.status(stop)?),
+            Ask::Finish => self.act()?.finish()?,
             Ask::Recent => {
-                self.part()?.recent(output)?;
+                self.act()?.recent(output)?;
                 return Ok(None);
             }
             Ask::File(name) => {
-                self.part()?.file(&name, output)?;
+                self.act()?.file(&name, output)?;
                 return Ok(None);
             }
             Ask::End => {
@@ -191,12 +195,12 @@ impl Host {
         }))
     }
 
-    fn part(&mut self) -> Result<&mut Part, Trouble> {
-        self.part.as_mut().ok_or_else(|| Trouble::Other("it was not told to get ready".to_owned()))
+    fn act(&mut self) -> Result<&mut Act, Trouble> {
+        self.act.as_mut().ok_or_else(|| Trouble::Other("it was not told to get ready".to_owned()))
     }
 
     fn end(&mut self) {
-        self.part = None;
+        self.act = None;
         for name in written(&self.place.directory) {
             // The directory goes in the end, with whatever is in it.
             let _ = fs::remove_file(self.place.directory.join(name));
@@ -205,103 +209,41 @@ impl Host {
 }
 
 /// What a host does in one run. Fields drop in order, after the programs have ended.
-struct Part {
-    plan: Plan,
+struct Act {
+    part: Part<'static>,
     place: Place,
-    namespace: Namespace,
-    servers: Vec<Child>,
-    senders: Vec<Child>,
     recent: Recent,
     _settings: Settings,
     _ccs: Vec<Registration>,
 }
 
-impl Drop for Part {
+impl Drop for Act {
     fn drop(&mut self) {
         // A relay that is killed would leave its rules.
-        while let Some(mut child) = self.senders.pop().or_else(|| self.servers.pop()) {
-            let _ = child.stop();
-        }
+        self.part.end();
     }
 }
 
-impl Part {
-    fn begin(plan: Plan, place: Place, claim: &Claim) -> Result<Part, Trouble> {
+impl Act {
+    fn begin(plan: Plan, place: Place, claim: &Claim) -> Result<Act, Trouble> {
         let host = plan.hosts.iter().find(|host| host.name == place.host);
         let wanted = host.map(settings_of).unwrap_or_default();
-        Ok(Part {
+        let directory = || place.directory.clone();
+        let files = Files { raw: directory(), logs: directory(), prefix: plan.experiment.clone() };
+        let namespace = Namespace::current().map_err(other)?;
+        let ground = Ground::Host { name: place.host.clone(), namespace };
+        Ok(Act {
             _ccs: ccs_of(&at_host(&plan, &place.host), Dilation::NONE).map_err(other)?,
             _settings: Settings::set(claim, &wanted).map_err(other)?,
-            namespace: Namespace::current().map_err(other)?,
-            servers: Vec::new(),
-            senders: Vec::new(),
             recent: Recent::default(),
-            plan,
+            part: Part::new(plan, ground, &place.program, files),
             place,
         })
     }
 
-    /// Relays, then the receiver.
-    fn serve(&mut self) -> Result<(), Trouble> {
-        let here = self.place.host.clone();
-        let relays: Vec<_> = self.plan.relays.iter().filter(|relay| relay.host == here).collect();
-        let mut lines = Vec::new();
-        for relay in relays {
-            let file = file_name("relay", &relay.name);
-            let mut arguments = programs::relay(relay, &self.plan, &self.samples(&file));
-            // A host that relays need not be a router at other times.
-            arguments.push("--forwarding".to_owned());
-            lines.push((format!("relay '{}' on '{here}'", relay.name), file, arguments));
-        }
-        let ports: BTreeSet<u16> =
-            self.plan.flows.iter().filter(|flow| flow.to == here).map(|flow| flow.port).collect();
-        for port in ports {
-            let arguments = programs::serve(port, &self.plan);
-            lines.push((format!("receiver on '{here}'"), file_name("receiver", &here), arguments));
-        }
-        for (name, file, arguments) in lines {
-            let mut child = self.start(&name, &file, &arguments)?;
-            child.wait_ready()?;
-            self.servers.push(child);
-        }
-        Ok(())
-    }
-
-    /// Starts the senders of this host, which agree with their receivers then.
-    fn agree(&mut self) -> Result<(), Trouble> {
-        for flow in flows_from(&self.plan, &self.place.host) {
-            let file = file_name("sender", &flow.name);
-            let arguments = programs::send(flow, &self.plan, &self.samples(&file));
-            let sender = self.start(&format!("sender of flow '{}'", flow.name), &file, &arguments)?;
-            self.senders.push(sender);
-        }
-        Ok(())
-    }
-
-    fn tell_start(&mut self, start_ns: u64) -> Answer {
-        child::tell_start(flows_from(&self.plan, &self.place.host), &mut self.senders, start_ns);
-        Answer::Done
-    }
-
-    fn start(&self, name: &str, file: &str, arguments: &[String]) -> Result<Child, ChildError> {
-        let log = self.place.directory.join(format!("{file}.log"));
-        Child::start(&self.namespace, &self.place.program, arguments, name, &log)
-    }
-
-    fn status(&mut self) -> Result<Answer, Trouble> {
-        self.servers.iter_mut().try_for_each(Child::check_alive)?;
-        self.senders.iter_mut().try_for_each(Child::check)?;
-        let disagreed = child::disagreed(&mut self.senders, Duration::ZERO, child::AGREE_WITHIN)?;
-        let running = self.senders.iter_mut().find(|sender| sender.ended.is_none());
-        let running = running.map(|sender| sender.name.clone());
-        Ok(Answer::Status { disagreed, running, cpu: CpuTimes::now() })
-    }
-
     fn finish(&mut self) -> Result<Answer, Trouble> {
         let counters = facts::counters();
-        while let Some(mut server) = self.servers.pop() {
-            server.stop()?;
-        }
+        self.part.finish()?;
         Ok(Answer::Finished { counters, files: written(&self.place.directory) })
     }
 
@@ -335,17 +277,10 @@ impl Part {
             // Only who asks can tell.
             clock: ClockEstimate::default(),
         };
-        let state = state(&self.namespace).map_err(other)?;
+        let namespace = Namespace::current().map_err(other)?;
+        let state = state(&namespace).map_err(other)?;
         Ok(HostState { machine: Some(machine), ..state })
     }
-
-    fn samples(&self, file: &str) -> PathBuf {
-        self.place.directory.join(format!("{file}.jsonl"))
-    }
-}
-
-fn flows_from<'a>(plan: &'a Plan, host: &str) -> impl Iterator<Item = &'a FlowPlan> {
-    plan.flows.iter().filter(move |flow| flow.from == host)
 }
 
 fn send_packed(what: impl io::Read, output: &mut dyn Write) -> io::Result<()> {

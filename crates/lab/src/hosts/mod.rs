@@ -31,12 +31,13 @@ pub use machine::MachineError;
 pub use table::{Table, TableError};
 
 use crate::{
-    backend::{DRAIN_US, Observed, Tick},
+    backend::{BackendKind, Observed, Tick},
+    conductor::{self, Ending, Parts, Status},
     plan::Plan,
     samples::Samples,
 };
 use clock::{Exchange, estimate};
-use longfat_host::{facts, facts::CpuTimes, monotonic_us, support, support::Missing};
+use longfat_host::{facts, monotonic_us, support, support::Missing};
 use longfat_schema::{
     lines::{self, LinesError},
     record::Record,
@@ -48,20 +49,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::{Mutex, PoisonError, atomic::AtomicBool},
 };
 use talk::{Answer, Ask};
 
 /// From "all have agreed" to the first byte, beside the round trip in which they are told.
 const LEAD_US: i64 = 500_000;
-/// How often it is looked whether all have agreed.
-const AGREED_POLL: Duration = Duration::from_millis(50);
-/// How often the run is looked after.
-const POLL_US: i64 = 500_000;
 /// Records before they are tables, beside what they take there.
 const RAW_FACTOR: f64 = 12.0;
 
@@ -71,9 +64,9 @@ pub enum HostsError {
     /// A machine failed.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The senders do not end.
-    #[error("{0} did not end within {1} s after the end of the run")]
-    Endless(String, i64),
+    /// The run was ended before its end.
+    #[error(transparent)]
+    Ended(#[from] Ending),
     /// A samples file is damaged.
     #[error(transparent)]
     Samples(#[from] LinesError),
@@ -169,7 +162,7 @@ impl Hosts {
 
 /// Room for the program and what one run's programs write.
 fn needed_bytes(plans: &[Plan], program: &Path) -> u64 {
-    let of_run = plans.iter().map(|plan| plan.disk_bytes(crate::backend::Backend::Hosts) * RAW_FACTOR);
+    let of_run = plans.iter().map(|plan| plan.disk_bytes(BackendKind::Hosts) * RAW_FACTOR);
     let program = fs::metadata(program).map_or(0, |metadata| metadata.len());
     program + of_run.fold(0.0, f64::max) as u64
 }
@@ -221,15 +214,18 @@ impl Stage<'_> {
     fn carry_out(&mut self, tick: &mut dyn FnMut(Tick)) -> Result<Observed, HostsError> {
         let before = self.clocks()?;
         let mut hosts = self.prepare()?;
-        self.agree()?;
+        self.ask_all(|_| Ask::Agree)?;
+        let stop = self.stop;
+        conductor::agree(&mut Watched { stage: self, onlook: None }, stop)?;
         let round_trip_us = before.iter().map(Exchange::round_trip_us).max().unwrap_or(0);
         let start_us = monotonic_us() + LEAD_US + round_trip_us;
         let offsets_us: Vec<i64> = before.iter().map(Exchange::offset_us).collect();
         self.ask_all(|index| Ask::Begin { start_ns: ((start_us + offsets_us[index]) * 1000) as u64 })?;
         let starts = self.starts(start_us, offsets_us);
         let rebase = Rebase { plan: self.plan, starts: &starts };
-        let mut onlook = Onlook::begin(&self.raw, rebase, start_us)?;
-        let cpu_busy = self.watch(start_us, &mut onlook, tick)?;
+        let onlook = Some(Onlook::begin(&self.raw, rebase, start_us)?);
+        let plan = self.plan;
+        let cpu_busy = conductor::watch(&mut Watched { stage: self, onlook }, plan, start_us, tick, stop)?;
         let duration_us = monotonic_us() - start_us;
         let after = self.clocks()?;
         let clocks: Vec<ClockEstimate> =
@@ -273,60 +269,10 @@ impl Stage<'_> {
         Ok(states)
     }
 
-    /// Has all senders agree with their receivers, however long that takes them within their own bound.
-    fn agree(&mut self) -> Result<(), HostsError> {
-        self.ask_all(|_| Ask::Agree)?;
-        while self.status()?.disagreed.is_some() {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(MachineError::Interrupted.into());
-            }
-            std::thread::sleep(AGREED_POLL);
-        }
-        Ok(())
-    }
-
     /// When the flows begin, by the clock of each host.
     fn starts(&self, start_us: i64, offsets_us: impl IntoIterator<Item = i64>) -> BTreeMap<String, i64> {
         let hosts = self.machines.iter().map(|machine| machine.host.clone());
         hosts.zip(offsets_us).map(|(host, offset_us)| (host, start_us + offset_us)).collect()
-    }
-
-    /// Looks after the run until every sender has ended; the share of busy processor time over the window, of the
-    /// busiest host.
-    fn watch(
-        &mut self,
-        start_us: i64,
-        onlook: &mut Onlook<'_>,
-        tick: &mut dyn FnMut(Tick),
-    ) -> Result<Option<f64>, HostsError> {
-        let window = [self.plan.window_start_us, self.plan.window_end_us];
-        let (mut cpu_start, mut cpu_end) = (None, None);
-        loop {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(MachineError::Interrupted.into());
-            }
-            let Status { running, cpu, .. } = self.status()?;
-            let elapsed_us = monotonic_us() - start_us;
-            if elapsed_us >= window[0] {
-                cpu_start.get_or_insert_with(|| cpu.clone());
-            }
-            if elapsed_us >= window[1] {
-                cpu_end.get_or_insert_with(|| cpu.clone());
-            }
-            tick(Tick { elapsed_us, arriving_bps: onlook.arriving_bps });
-            let Some(running) = running else {
-                let busy = cpu_start.zip(cpu_end.or(Some(cpu)));
-                return Ok(busy.and_then(|(start, end)| busiest(&start, &end)));
-            };
-            if elapsed_us > window[1] + DRAIN_US {
-                return Err(HostsError::Endless(running, DRAIN_US / 1_000_000));
-            }
-            if onlook.is_due(elapsed_us) && until_edge_us(window, elapsed_us) >= POLL_US {
-                self.recent(onlook, elapsed_us)?;
-            }
-            let pause_us = until_edge_us(window, monotonic_us() - start_us);
-            std::thread::sleep(Duration::from_micros(pause_us.unsigned_abs()));
-        }
     }
 
     /// What the machines' programs have recorded lately, for who looks on.
@@ -337,22 +283,6 @@ impl Stage<'_> {
             (other, _) => Err(machine.strange(&other)),
         });
         onlook.hear(elapsed_us, told.collect::<Result<_, _>>()?)
-    }
-
-    fn status(&mut self) -> Result<Status, HostsError> {
-        let answers = self.ask_all(|_| Ask::Status)?;
-        let mut found = Status::default();
-        for (machine, answer) in self.machines.iter().zip(answers) {
-            match answer {
-                Answer::Status { disagreed, running, cpu } => {
-                    found.disagreed = found.disagreed.or(disagreed);
-                    found.running = found.running.or(running);
-                    found.cpu.push(cpu);
-                }
-                other => return Err(machine.strange(&other).into()),
-            }
-        }
-        Ok(found)
     }
 
     /// Ends what serves, fetches what all wrote, and brings it to one clock.
@@ -387,15 +317,35 @@ impl Stage<'_> {
     }
 }
 
-/// How the senders of all hosts are.
-#[derive(Default)]
-struct Status {
-    /// One that has not agreed with its receiver yet.
-    disagreed: Option<String>,
-    /// One that has not ended.
-    running: Option<String>,
-    /// What every host's processors did.
-    cpu: Vec<Option<CpuTimes>>,
+/// The machines while they are waited for, and who looks on once flows run.
+struct Watched<'s, 'a> {
+    stage: &'s mut Stage<'a>,
+    onlook: Option<Onlook<'s>>,
+}
+
+impl Parts for Watched<'_, '_> {
+    type Error = HostsError;
+    const POLL_US: i64 = 500_000;
+
+    fn status(&mut self, _: &AtomicBool) -> Result<Status, HostsError> {
+        let answers = self.stage.ask_all(|_| Ask::Status)?;
+        let mut found = Status::default();
+        for (machine, answer) in self.stage.machines.iter().zip(answers) {
+            match answer {
+                Answer::Status(status) => found.add(status),
+                other => return Err(machine.strange(&other).into()),
+            }
+        }
+        Ok(found)
+    }
+
+    fn arriving_bps(&mut self, elapsed_us: i64, idle_us: i64) -> Result<Option<f64>, HostsError> {
+        let Some(onlook) = &mut self.onlook else { return Ok(None) };
+        if onlook.is_due(elapsed_us) && idle_us >= Self::POLL_US {
+            self.stage.recent(onlook, elapsed_us)?;
+        }
+        Ok(onlook.arriving_bps)
+    }
 }
 
 /// Fetches one file; where it is, when it holds records.
@@ -468,18 +418,6 @@ impl Rebase<'_> {
     }
 }
 
-/// How long to the next edge of the window, or a poll if that is sooner.
-fn until_edge_us(window: [i64; 2], elapsed_us: i64) -> i64 {
-    let edges = window.iter().map(|edge_us| edge_us - elapsed_us).filter(|us| *us > 0);
-    edges.chain([POLL_US]).min().unwrap_or(POLL_US)
-}
-
-/// The greatest share of busy processor time of any host.
-fn busiest(start: &[Option<CpuTimes>], end: &[Option<CpuTimes>]) -> Option<f64> {
-    let shares = start.iter().zip(end).filter_map(|(start, end)| (*end)?.busy_since((*start)?));
-    shares.reduce(f64::max)
-}
-
 fn io_error(path: &Path, source: io::Error) -> HostsError {
     HostsError::Io { path: path.display().to_string(), source }
 }
@@ -507,17 +445,5 @@ mod tests {
         assert_eq!(rebase.start_of(&interval, "a"), 9_000_000);
         assert_eq!(rebase.start_of(&note(2_000), "a"), 1_000);
         assert_eq!(rebase.start_of(&note(8_999_000), "a"), 9_000_000);
-    }
-
-    #[test]
-    fn the_busiest_host_counts() {
-        let times = |busy_ticks| Some(CpuTimes { busy_ticks, total_ticks: 100 + busy_ticks });
-        let end = [
-            Some(CpuTimes { busy_ticks: 20, total_ticks: 200 }),
-            Some(CpuTimes { busy_ticks: 80, total_ticks: 200 }),
-        ];
-        assert_eq!(busiest(&[times(0), times(0)], &end), Some(0.8));
-        assert_eq!(busiest(&[None, times(0)], &end), Some(0.8));
-        assert_eq!(busiest(&[None, None], &end), None);
     }
 }

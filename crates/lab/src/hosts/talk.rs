@@ -1,7 +1,7 @@
 //! What the machine that leads a run and a host of it say to each other: a line of JSON there, a line back.
 
-use crate::plan::Plan;
-use longfat_host::{facts::CpuTimes, support::Missing};
+use crate::{conductor::Status, plan::Plan};
+use longfat_host::support::Missing;
 use longfat_schema::run::HostState;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -81,14 +81,7 @@ pub enum Answer {
     /// Done as asked.
     Done,
     /// How it goes.
-    Status {
-        /// A sender that has not agreed with its receiver yet.
-        disagreed: Option<String>,
-        /// A sender that has not ended.
-        running: Option<String>,
-        /// What its processors did since it was started.
-        cpu: Option<CpuTimes>,
-    },
+    Status(Status),
     /// Everything has ended.
     Finished {
         /// Counters of the machine.

@@ -2,12 +2,14 @@
 
 use super::{Event, SessionError, io_error, make_directory, unix_ms_of};
 use crate::{
-    backend::{Backend, Observed, Tick},
+    backend::{BackendKind, Observed, Tick},
+    conductor::Ending,
     dilation::remarks,
-    emulated::{self, EmulationError, Place},
+    emulated::{self, Place},
     hosts::{self, Hosts, HostsError, MachineError},
     judge,
     metrics::{metrics, record_free},
+    part::PartError,
     plan::Plan,
     samples::Samples,
     simulated::{self, SimulationError},
@@ -20,17 +22,48 @@ use longfat_schema::{
 };
 use std::{borrow::Cow, fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
 
+/// Who carries a plan out, and what it needs for that.
+#[derive(Debug, Clone, Copy)]
+pub enum Backend<'a> {
+    /// Network namespaces with the TCP of this kernel.
+    Emulated {
+        /// The `longfat` binary, whose subcommands measure.
+        program: &'a Path,
+        /// Valid runs get their twins: the same plan, simulated.
+        twins: bool,
+    },
+    /// The simulator, in virtual time.
+    Simulated {
+        /// Runs at once; as many as there are processors when absent.
+        workers: Option<usize>,
+    },
+    /// Machines reached by SSH, and the path that is between them.
+    Hosts(&'a Hosts),
+}
+
+impl<'a> Backend<'a> {
+    /// The backend of a manifest that makes a run from its plan alone; `None` for any other name. A run on hosts also
+    /// needs their table.
+    pub fn of_manifest(name: &str, program: &'a Path, twins: bool) -> Option<Backend<'a>> {
+        let known = [Backend::Emulated { program, twins }, Backend::Simulated { workers: None }];
+        known.into_iter().find(|backend| backend.kind().name() == name)
+    }
+
+    /// Which it is.
+    pub fn kind(self) -> BackendKind {
+        match self {
+            Backend::Emulated { .. } => BackendKind::Emulated,
+            Backend::Simulated { .. } => BackendKind::Simulated,
+            Backend::Hosts(_) => BackendKind::Hosts,
+        }
+    }
+}
+
 /// Who carries plans out.
 #[derive(Debug, Clone, Copy)]
 pub struct Carrier<'a> {
     /// In which world.
-    pub backend: Backend,
-    /// The machines, where runs are made on real hosts.
-    pub hosts: Option<&'a Hosts>,
-    /// The `longfat` binary, whose subcommands measure where runs are emulated.
-    pub program: &'a Path,
-    /// Valid emulated runs get their twins: the same plan, simulated.
-    pub twins: bool,
+    pub backend: Backend<'a>,
     /// Who makes them.
     pub provenance: &'a Provenance,
 }
@@ -95,9 +128,9 @@ impl Carrier<'_> {
         write_json(&directory.join(PLAN_FILE), plan)?;
         let started_unix_ms = unix_ms_of(SystemTime::now());
         let attempt = match self.backend {
-            Backend::Emulated => self.emulate(plan, directory, tick, stop)?,
-            Backend::Simulated => simulate(plan, tick, stop)?,
-            Backend::Hosts => self.on_hosts(plan, directory, tick, stop)?,
+            Backend::Emulated { program, .. } => emulate(plan, program, directory, tick, stop)?,
+            Backend::Simulated { .. } => simulate(plan, tick, stop)?,
+            Backend::Hosts(hosts) => on_hosts(plan, hosts, directory, tick, stop)?,
         };
         let (observed, failure) = match attempt {
             Attempt::Observed(mut observed) => {
@@ -112,7 +145,8 @@ impl Carrier<'_> {
         };
         let mut manifest = self.manifest(plan, &observed, failure)?;
         manifest.started_unix_ms = started_unix_ms;
-        if self.twins && self.backend == Backend::Emulated && manifest.status == RunStatus::Done {
+        let with_twin = matches!(self.backend, Backend::Emulated { twins: true, .. });
+        if with_twin && manifest.status == RunStatus::Done {
             put_beside_twin(plan, &mut manifest, &observed.samples, stop);
         }
         manifest.reasons.extend_from_slice(earlier);
@@ -127,54 +161,11 @@ impl Carrier<'_> {
         Ok(Some(manifest))
     }
 
-    fn emulate(
-        &self,
-        plan: &Plan,
-        directory: &Path,
-        tick: &mut dyn FnMut(Tick),
-        stop: &AtomicBool,
-    ) -> Result<Attempt, SessionError> {
-        let _ccs = ccs_of(plan, plan.dilation)?;
-        let lease = format!("{}-{}", plan.experiment, std::process::id());
-        let place = Place { program: self.program, directory, lease: &lease };
-        match emulated::run(plan, place, tick, stop) {
-            Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
-            Err(EmulationError::Interrupted) => Ok(Attempt::Interrupted),
-            Err(error @ (EmulationError::Child(_) | EmulationError::Endless(..))) => {
-                Ok(Attempt::Failed(error.to_string()))
-            }
-            Err(source) => {
-                let (case, repeat) = (plan.case.clone(), plan.repeat);
-                Err(SessionError::Emulation { case, repeat, source: Box::new(source) })
-            }
-        }
-    }
-
-    fn on_hosts(
-        &self,
-        plan: &Plan,
-        directory: &Path,
-        tick: &mut dyn FnMut(Tick),
-        stop: &AtomicBool,
-    ) -> Result<Attempt, SessionError> {
-        match hosts::run(plan, self.hosts.ok_or(SessionError::NoHosts)?, directory, tick, stop) {
-            Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
-            Err(HostsError::Machine(MachineError::Interrupted)) => Ok(Attempt::Interrupted),
-            Err(error @ (HostsError::Machine(MachineError::Run { .. }) | HostsError::Endless(..))) => {
-                Ok(Attempt::Failed(error.to_string()))
-            }
-            Err(source) => {
-                let (case, repeat) = (plan.case.clone(), plan.repeat);
-                Err(SessionError::Hosts { case, repeat, source: Box::new(source) })
-            }
-        }
-    }
-
     /// The plan whose figures are counted: what it says of links says nothing of a real path.
     fn measured<'a>(&self, plan: &'a Plan) -> Cow<'a, Plan> {
-        match self.hosts {
-            Some(hosts) => Cow::Owned(hosts.table.as_run(plan)),
-            None => Cow::Borrowed(plan),
+        match self.backend {
+            Backend::Hosts(hosts) => Cow::Owned(hosts.table.as_run(plan)),
+            Backend::Emulated { .. } | Backend::Simulated { .. } => Cow::Borrowed(plan),
         }
     }
 
@@ -185,9 +176,10 @@ impl Carrier<'_> {
         failure: Option<String>,
     ) -> Result<RunManifest, SessionError> {
         // Records say whose code ran; judged is whether it was the planned code.
-        let as_run = match self.backend {
-            Backend::Emulated | Backend::Hosts => self.measured(plan),
-            Backend::Simulated => Cow::Owned(simulated::as_run(plan)?),
+        let kind = self.backend.kind();
+        let as_run = match kind {
+            BackendKind::Emulated | BackendKind::Hosts => self.measured(plan),
+            BackendKind::Simulated => Cow::Owned(simulated::as_run(plan)?),
         };
         let figures = match failure {
             Some(_) => Vec::new(),
@@ -197,7 +189,7 @@ impl Carrier<'_> {
             Some(reason) => (RunStatus::Failed, vec![reason]),
             None => judge::verdict(&as_run, &observed.samples, &figures),
         };
-        let dilation = self.backend.dilation(plan);
+        let dilation = kind.dilation(plan);
         let reasons = reasons.into_iter().chain(remarks(plan, dilation)).collect();
         Ok(RunManifest {
             schema_version: SCHEMA_VERSION,
@@ -205,7 +197,7 @@ impl Carrier<'_> {
             case: plan.case.clone(),
             axes: plan.axes.clone(),
             repeat: plan.repeat,
-            backend: self.backend.name().to_owned(),
+            backend: kind.name().to_owned(),
             seed: plan.seed,
             dilation,
             status,
@@ -236,6 +228,51 @@ fn put_beside_twin(plan: &Plan, manifest: &mut RunManifest, samples: &Samples, s
         manifest.reasons.insert(0, reason);
     }
     manifest.twin = Some(twin);
+}
+
+fn emulate(
+    plan: &Plan,
+    program: &Path,
+    directory: &Path,
+    tick: &mut dyn FnMut(Tick),
+    stop: &AtomicBool,
+) -> Result<Attempt, SessionError> {
+    let _ccs = ccs_of(plan, plan.dilation)?;
+    let lease = format!("{}-{}", plan.experiment, std::process::id());
+    let place = Place { program, directory, lease: &lease };
+    match emulated::run(plan, place, tick, stop) {
+        Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
+        Err(PartError::Ended(Ending::Interrupted)) => Ok(Attempt::Interrupted),
+        Err(error @ (PartError::Child(_) | PartError::Ended(Ending::Endless(..)))) => {
+            Ok(Attempt::Failed(error.to_string()))
+        }
+        Err(source) => {
+            let (case, repeat) = (plan.case.clone(), plan.repeat);
+            Err(SessionError::Emulation { case, repeat, source: Box::new(source) })
+        }
+    }
+}
+
+fn on_hosts(
+    plan: &Plan,
+    hosts: &Hosts,
+    directory: &Path,
+    tick: &mut dyn FnMut(Tick),
+    stop: &AtomicBool,
+) -> Result<Attempt, SessionError> {
+    match hosts::run(plan, hosts, directory, tick, stop) {
+        Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
+        Err(HostsError::Machine(MachineError::Interrupted) | HostsError::Ended(Ending::Interrupted)) => {
+            Ok(Attempt::Interrupted)
+        }
+        Err(
+            error @ (HostsError::Machine(MachineError::Run { .. }) | HostsError::Ended(Ending::Endless(..))),
+        ) => Ok(Attempt::Failed(error.to_string())),
+        Err(source) => {
+            let (case, repeat) = (plan.case.clone(), plan.repeat);
+            Err(SessionError::Hosts { case, repeat, source: Box::new(source) })
+        }
+    }
 }
 
 fn simulate(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result<Attempt, SessionError> {

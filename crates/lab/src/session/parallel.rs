@@ -56,13 +56,14 @@ impl Session<'_> {
     /// any time.
     pub(super) fn side_by_side(
         &self,
+        workers: Option<usize>,
         pending: &[usize],
         finished: &mut Finished,
         tell: &mut dyn FnMut(Event<'_>),
         stop: &AtomicBool,
     ) -> Result<bool, SessionError> {
         let processors = || thread::available_parallelism().map_or(1, NonZero::get);
-        let workers = self.workers.unwrap_or_else(processors).clamp(1, pending.len().max(1));
+        let workers = workers.unwrap_or_else(processors).clamp(1, pending.len().max(1));
         let next = AtomicUsize::new(0);
         let (to_us, messages) = channel();
         thread::scope(|scope| {

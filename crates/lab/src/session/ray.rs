@@ -9,8 +9,8 @@
 //! when that ends, however it comes, the driver cancels what is under way and goes. The same holds between a worker of
 //! Ray and the program it starts, so that nothing outlives who asked for it.
 
-use super::{Event, Finished, Session, SessionError, carry::clear, io_error, make_directory};
-use crate::{archive, backend::Backend, plan::Plan, simulated};
+use super::{Backend, Event, Finished, Session, SessionError, carry::clear, io_error, make_directory};
+use crate::{archive, backend::BackendKind, plan::Plan, simulated};
 use longfat_host::support::Missing;
 use longfat_schema::run::{Provenance, RunDirectory, RunManifest};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ const GOES_WITHIN: Duration = Duration::from_secs(60);
 pub struct Job {
     /// What is to be run.
     pub plan: Plan,
-    /// Name of the [`Backend`].
+    /// Name of the [`BackendKind`].
     pub backend: String,
     /// How often an invalid run is tried again.
     pub retries: u32,
@@ -131,7 +131,7 @@ impl Ray {
         python: &Path,
         address: Option<&str>,
         at_once: Option<usize>,
-        backend: Backend,
+        backend: BackendKind,
         program: &Path,
         stop: &AtomicBool,
     ) -> Result<Ray, RayError> {
@@ -145,7 +145,7 @@ impl Ray {
         })?;
         let (to, from) = (driver.stdin.take(), listen(&mut driver));
         let mut ray = Ray { driver, to, from, version: String::new(), hosts: 0, at_once: 0 };
-        let emulated = backend == Backend::Emulated;
+        let emulated = backend == BackendKind::Emulated;
         ray.tell(&Setup { address, at_once, emulated, program })?;
         match ray.hear(stop)? {
             None => Err(RayError::Interrupted),
@@ -225,7 +225,7 @@ impl Session<'_> {
         tell: &mut dyn FnMut(Event<'_>),
         stop: &AtomicBool,
     ) -> Result<Finished, SessionError> {
-        if self.backend == Backend::Simulated {
+        if let Backend::Simulated { .. } = self.backend {
             simulated::check(self.plans)?;
         }
         let (mut finished, pending) = self.resume(tell)?;
@@ -271,9 +271,9 @@ impl Session<'_> {
     fn job(&self, plan: &Plan) -> Result<String, RayError> {
         let job = Job {
             plan: plan.clone(),
-            backend: self.backend.name().to_owned(),
+            backend: self.backend.kind().name().to_owned(),
             retries: self.retries(),
-            twins: self.twins,
+            twins: matches!(self.backend, Backend::Emulated { twins: true, .. }),
             provenance: self.provenance.clone(),
         };
         serde_json::to_string(&job).map_err(|error| RayError::Driver(error.to_string()))

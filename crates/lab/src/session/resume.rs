@@ -63,8 +63,9 @@ impl Session<'_> {
             return Ok(None);
         }
         let manifest = RunDirectory::open(&directory)?.manifest;
-        if manifest.backend != self.backend.name() {
-            return Err(changed(format!("backend: {} then, {} now", manifest.backend, self.backend)));
+        let kind = self.backend.kind();
+        if manifest.backend != kind.name() {
+            return Err(changed(format!("backend: {} then, {} now", manifest.backend, kind)));
         }
         // An unexplained run is not made again: repeats that are chosen by what the simulator says would prove nothing.
         Ok(manifest.status.is_as_planned().then_some(manifest))

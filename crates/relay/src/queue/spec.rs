@@ -5,7 +5,7 @@ use longfat_schema::{
     decode::decode,
     units::{Nanos, Size},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
 /// How long bytes may wait in the relay: a time, or `off`, which leaves the queue alone.
@@ -39,6 +39,16 @@ impl TryFrom<String> for TargetSpec {
     }
 }
 
+impl Serialize for TargetSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            TargetSpec::Off => serializer.serialize_str("off"),
+            // Shown spans are rounded, written ones are not.
+            TargetSpec::Within(time) => time.serialize(serializer),
+        }
+    }
+}
+
 impl fmt::Display for TargetSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -49,7 +59,7 @@ impl fmt::Display for TargetSpec {
 }
 
 /// `queue = { … }`. What is left out is as [`QueuePlan`] has it.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema), schemars(rename = "RelayQueueSpec"))]
 pub struct QueueSpec {
     /// Delay that bytes may wait in the relay; `off` leaves the queue alone.
@@ -112,22 +122,22 @@ impl QueueSpec {
         })
     }
 
-    /// A plan, or none, as this type: what the command line of a relay is made of.
-    pub fn words(plan: Option<&QueuePlan>) -> String {
-        let Some(plan) = plan else { return "target = \"off\"".to_owned() };
-        format!(
-            "target = \"{}us\", tolerance = {}, controller = \"{}\", window = {}, hold_off = {}, allowed_windows = {:?}, \
-             allowed = \"{}B\", red = \"{}B\", drop = {}",
-            plan.target_us,
-            plan.tolerance,
-            plan.controller,
-            plan.window,
-            plan.hold_off_rtts,
-            f64::from(plan.allowed_cwnds_x16) / 16.0,
-            plan.allowed_bytes,
-            plan.red_bytes,
-            plan.drop
-        )
+    /// The spec that makes this plan, or none.
+    pub fn of(plan: Option<&QueuePlan>) -> QueueSpec {
+        let Some(plan) = plan else {
+            return QueueSpec { target: Some(TargetSpec::Off), ..QueueSpec::default() };
+        };
+        QueueSpec {
+            target: Some(TargetSpec::Within(Nanos(u64::from(plan.target_us) * 1000))),
+            tolerance: Some(plan.tolerance),
+            controller: Some(plan.controller),
+            window: Some(plan.window),
+            hold_off: Some(plan.hold_off_rtts),
+            allowed_windows: Some(f64::from(plan.allowed_cwnds_x16) / 16.0),
+            allowed: Some(Size(plan.allowed_bytes)),
+            red: Some(Size(plan.red_bytes)),
+            drop: Some(plan.drop),
+        }
     }
 
     /// Reads keys and values as they stand between the braces of `queue = { … }`.
@@ -155,8 +165,7 @@ mod tests {
     #[test]
     fn an_empty_queue_is_the_default_one_and_one_that_is_off_none() {
         assert_eq!(QueueSpec::from_words("").unwrap().plan(), Some(QueuePlan::default()));
-        let off = QueueSpec::words(None);
-        assert_eq!(QueueSpec::from_words(&off).unwrap().plan(), None);
+        assert_eq!(QueueSpec::of(None).plan(), None);
     }
 
     #[test]
@@ -208,7 +217,10 @@ mod tests {
             let plan = QueuePlan {
                 target_us, tolerance, controller, window, hold_off_rtts, allowed_cwnds_x16, allowed_bytes, red_bytes, drop,
             };
-            prop_assert_eq!(QueueSpec::from_words(&QueueSpec::words(Some(&plan))).unwrap().plan(), Some(plan));
+            let spec = QueueSpec::of(Some(&plan));
+            let text = toml::to_string(&spec).unwrap();
+            prop_assert_eq!(toml::from_str::<QueueSpec>(&text).unwrap(), spec.clone());
+            prop_assert_eq!(spec.plan(), Some(plan));
         }
 
         #[test]

@@ -1,7 +1,7 @@
 //! One value or several: `port = 443` and `port = [443, "8000-8080"]`.
 
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{Error, SeqAccess, Visitor},
 };
 use std::{fmt, marker::PhantomData, str::FromStr};
@@ -28,6 +28,12 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Item<T> {
 impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for List<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<List<T>, D::Error> {
         deserializer.deserialize_any(ListVisitor(PhantomData))
+    }
+}
+
+impl<T: Serialize> Serialize for List<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
     }
 }
 

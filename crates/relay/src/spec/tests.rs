@@ -102,6 +102,14 @@ fn a_whole_file_becomes_a_plan() {
 }
 
 #[test]
+fn a_file_that_is_written_again_says_the_same() {
+    let spec = RelaySpec::parse(FULL).unwrap();
+    let again = RelaySpec::parse(&spec.text().unwrap()).unwrap();
+    assert_eq!(again, spec);
+    assert_eq!(again.resolve().unwrap(), plan(FULL));
+}
+
+#[test]
 fn rules_inherit_what_they_do_not_say_from_the_defaults() {
     let plan = plan(FULL);
     let (long, rest) = (plan.rules[1].relay.as_deref().unwrap(), plan.rules[2].relay.as_deref().unwrap());

@@ -6,7 +6,7 @@ use crate::{
     stop,
 };
 use longfat_host::facts;
-use longfat_lab::{backend::Backend, dilation, hosts::Hosts, plan::Plan, show};
+use longfat_lab::{backend::BackendKind, dilation, hosts::Hosts, plan::Plan, show};
 use longfat_schema::quantity;
 use std::{
     collections::BTreeSet,
@@ -42,8 +42,8 @@ pub fn check(args: &CheckArgs) -> Outcome {
 }
 
 fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
-    let time = show::span(expected_time(plans, Backend::Hosts));
-    println!("On real hosts (--backend hosts): about {time}, {}", disk(plans, Backend::Hosts));
+    let time = show::span(expected_time(plans, BackendKind::Hosts));
+    println!("On real hosts (--backend hosts): about {time}, {}", disk(plans, BackendKind::Hosts));
     let read = hosts::read(file, plans)?;
     read.problems.iter().for_each(|problem| println!("  - {problem}"));
     if !read.problems.is_empty() {
@@ -65,8 +65,8 @@ fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
 
 /// Says whether this host can emulate it; how many things are missing for that.
 fn emulation(plans: &[Plan]) -> usize {
-    let time = show::span(expected_time(plans, Backend::Emulated));
-    println!("Emulated: about {time}, {}", disk(plans, Backend::Emulated));
+    let time = show::span(expected_time(plans, BackendKind::Emulated));
+    println!("Emulated: about {time}, {}", disk(plans, BackendKind::Emulated));
     let missing = missing(plans);
     let dilations = dilations(plans);
     if missing.is_empty() && dilations.is_empty() {
@@ -94,7 +94,7 @@ fn dilations(plans: &[Plan]) -> Vec<String> {
 
 /// Says whether it can be simulated.
 fn simulation(plans: &[Plan]) -> bool {
-    println!("Simulated (--backend sim): {}", disk(plans, Backend::Simulated));
+    println!("Simulated (--backend sim): {}", disk(plans, BackendKind::Simulated));
     let checked = longfat_lab::simulated::check(plans);
     match &checked {
         Ok(()) => println!("  this host can run it"),
@@ -103,7 +103,7 @@ fn simulation(plans: &[Plan]) -> bool {
     checked.is_ok()
 }
 
-fn disk(plans: &[Plan], backend: Backend) -> String {
+fn disk(plans: &[Plan], backend: BackendKind) -> String {
     let bytes: f64 = plans.iter().map(|plan| plan.disk_bytes(backend)).sum();
     let said = format!("about {} on disk", quantity::of_metric("size_bytes", bytes));
     match facts::free_bytes(Path::new(".")) {

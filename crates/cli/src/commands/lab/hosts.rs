@@ -3,7 +3,7 @@
 use crate::outcome::Failure;
 use anyhow::anyhow;
 use longfat_lab::{
-    backend::Backend,
+    backend::BackendKind,
     hosts::{Entered, Hosts, Table},
     plan::Plan,
 };
@@ -24,14 +24,14 @@ pub fn read(file: &Path, plans: &[Plan]) -> anyhow::Result<Read> {
 
 /// The machines, ready; `None` for another backend, which has none.
 pub fn enter(
-    backend: Backend,
+    backend: BackendKind,
     file: Option<&Path>,
     plans: &[Plan],
     program: &Path,
     stop: &AtomicBool,
 ) -> Result<Option<Hosts>, Failure> {
     let file = match (backend, file) {
-        (Backend::Hosts, Some(file)) => file,
+        (BackendKind::Hosts, Some(file)) => file,
         (_, None) => return Ok(None),
         (other, Some(_)) => {
             return Err(anyhow!("--hosts is for '--backend hosts'; this is '--backend {other}'").into());

@@ -3,7 +3,7 @@
 use super::{OVERHEAD, expected_time};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use longfat_lab::{
-    backend::{Backend, Tick},
+    backend::{BackendKind, Tick},
     plan::Plan,
     session::Event,
     show,
@@ -28,7 +28,7 @@ pub struct Progress {
     lengths: Vec<Duration>,
     total: Duration,
     began: Instant,
-    backend: Backend,
+    backend: BackendKind,
     /// Runs go one after the other, so that each one's time says when the last will end.
     is_serial: bool,
     titles: Vec<String>,
@@ -40,7 +40,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(plans: &[Plan], backend: Backend, is_serial: bool) -> Progress {
+    pub fn new(plans: &[Plan], backend: BackendKind, is_serial: bool) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let total = expected_time(plans, backend);
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -118,8 +118,10 @@ impl Progress {
         let elapsed = Duration::from_micros(u64::try_from(tick.elapsed_us).unwrap_or(0)) + OVERHEAD / 2;
         let arriving = |bps| format!("arriving {}", quantity::of_metric("goodput_bps", bps));
         let phase = match self.backend {
-            Backend::Emulated | Backend::Hosts => tick.arriving_bps.map_or(String::new(), arriving),
-            Backend::Simulated => format!("simulated {}", show::span(elapsed.saturating_sub(OVERHEAD / 2))),
+            BackendKind::Emulated | BackendKind::Hosts => tick.arriving_bps.map_or(String::new(), arriving),
+            BackendKind::Simulated => {
+                format!("simulated {}", show::span(elapsed.saturating_sub(OVERHEAD / 2)))
+            }
         };
         self.show(index, elapsed, &phase);
     }

@@ -7,10 +7,10 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use longfat_lab::{
-    backend::Backend,
+    backend::BackendKind,
     plan::Plan,
     rerun::{differences, plan_of},
-    session::Carrier,
+    session::{Backend, Carrier},
 };
 use longfat_report::compare::Side;
 use longfat_schema::run::{Provenance, RunDirectory, RunStatus, find_runs};
@@ -47,10 +47,10 @@ pub struct RerunArgs {
 }
 
 /// A run, what it is to be made from, and where it goes.
-struct Again {
+struct Again<'a> {
     then: RunDirectory,
     plan: Plan,
-    backend: Backend,
+    backend: Backend<'a>,
     directory: PathBuf,
 }
 
@@ -59,12 +59,13 @@ pub fn run(args: &RerunArgs) -> Outcome {
     let scratch = tempfile::tempdir().context("a place for the new runs")?;
     let place = args.output.as_deref().unwrap_or(scratch.path());
     let (_, runs) = find_runs(&args.directory)?;
-    let runs = runs.into_iter().map(|run| again(run, place)).collect::<anyhow::Result<Vec<_>>>()?;
+    let program = std::env::current_exe().context("find the longfat program")?;
+    let runs = runs.into_iter().map(|run| again(run, place, &program)).collect::<anyhow::Result<Vec<_>>>()?;
     if runs.is_empty() {
         return Err(anyhow!("'{}' holds no run", args.directory.display()).into());
     }
-    let emulated: Vec<Plan> =
-        runs.iter().filter(|run| run.backend == Backend::Emulated).map(|run| run.plan.clone()).collect();
+    let is_emulated = |run: &&Again<'_>| run.backend.kind() == BackendKind::Emulated;
+    let emulated: Vec<Plan> = runs.iter().filter(is_emulated).map(|run| run.plan.clone()).collect();
     if !emulated.is_empty() {
         require(missing(&emulated))?;
         longfat_host::lease::sweep()?;
@@ -77,21 +78,22 @@ pub fn run(args: &RerunArgs) -> Outcome {
         .into());
     }
     let stop = stop::flag()?;
-    let program = std::env::current_exe().context("find the longfat program")?;
     // Of each world once: asking every tool for its version takes longer than many a simulated run.
     let mut world = None;
     let mut made = Vec::new();
     for (number, run) in (1..).zip(&runs) {
         eprintln!("{number}/{} {} repeat {}", runs.len(), run.plan.case, run.plan.repeat);
-        let known = world.take().filter(|(backend, _)| *backend == run.backend);
-        let (_, provenance) = world.insert(known.unwrap_or_else(|| (run.backend, provenance(run.backend))));
-        made.push(make(run, &program, provenance, &stop)?);
+        let kind = run.backend.kind();
+        let known = world.take().filter(|(known, _)| *known == kind);
+        let (_, provenance) = world.insert(known.unwrap_or_else(|| (kind, provenance(kind))));
+        made.push(make(run, provenance, &stop)?);
     }
     if emulated.is_empty() { exactly(&runs, &made, args) } else { alike(&runs, &made, args) }
 }
 
-fn again(then: RunDirectory, place: &Path) -> anyhow::Result<Again> {
-    let backend = Backend::from_name(&then.manifest.backend).ok_or_else(|| {
+fn again<'a>(then: RunDirectory, place: &Path, program: &'a Path) -> anyhow::Result<Again<'a>> {
+    let twins = then.manifest.twin.is_some();
+    let backend = Backend::of_manifest(&then.manifest.backend, program, twins).ok_or_else(|| {
         anyhow!(
             "{} was made by backend '{}', which makes nothing from a plan alone; run its experiment again",
             then.path.display(),
@@ -102,14 +104,8 @@ fn again(then: RunDirectory, place: &Path) -> anyhow::Result<Again> {
     Ok(Again { directory: place.join(plan.directory()), then, plan, backend })
 }
 
-fn make(
-    run: &Again,
-    program: &Path,
-    provenance: &Provenance,
-    stop: &AtomicBool,
-) -> anyhow::Result<RunDirectory> {
-    let twins = run.then.manifest.twin.is_some();
-    let carrier = Carrier { backend: run.backend, hosts: None, program, twins, provenance };
+fn make(run: &Again<'_>, provenance: &Provenance, stop: &AtomicBool) -> anyhow::Result<RunDirectory> {
+    let carrier = Carrier { backend: run.backend, provenance };
     carrier
         .carry_out(&run.plan, &run.directory, &[], &mut |_| {}, stop)?
         .ok_or_else(|| anyhow!("interrupted"))?;
@@ -117,7 +113,7 @@ fn make(
 }
 
 /// Simulated runs: the same bit for bit, or each difference is named.
-fn exactly(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
+fn exactly(runs: &[Again<'_>], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
     let mut found = Vec::new();
     for (run, now) in runs.iter().zip(made) {
         let differing = differences(&run.then, now)?;
@@ -130,7 +126,7 @@ fn exactly(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
     }
     let differing = found.iter().filter(|(_, differences)| !differences.is_empty()).count();
     if args.json {
-        let entry = |(run, differences): &(&Again, Vec<String>)| serde_json::json!({ "run": run.then.path, "same": differences.is_empty(), "differences": differences });
+        let entry = |(run, differences): &(&Again<'_>, Vec<String>)| serde_json::json!({ "run": run.then.path, "same": differences.is_empty(), "differences": differences });
         let list: Vec<_> = found.iter().map(entry).collect();
         crate::output::print_json(&list)?;
     }
@@ -145,7 +141,7 @@ fn exactly(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
 }
 
 /// The likeliest reason.
-fn program_changed(runs: &[Again], made: &[RunDirectory]) -> String {
+fn program_changed(runs: &[Again<'_>], made: &[RunDirectory]) -> String {
     let built = |run: &RunDirectory| {
         let [version, revision, sources] = run.manifest.provenance.program();
         (format!("{version} ({revision:.12})"), sources.to_owned())
@@ -161,7 +157,7 @@ fn program_changed(runs: &[Again], made: &[RunDirectory]) -> String {
 }
 
 /// Emulated runs: what differs, explained.
-fn alike(runs: &[Again], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
+fn alike(runs: &[Again<'_>], made: &[RunDirectory], args: &RerunArgs) -> Outcome {
     let side = |name: &Path, runs: Vec<RunDirectory>| -> anyhow::Result<Side> { Ok(Side::of(name, runs)?) };
     let then = side(&args.directory, runs.iter().map(|run| run.then.clone()).collect())?;
     let now = side(Path::new("made again"), made.to_vec())?;

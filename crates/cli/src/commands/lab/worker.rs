@@ -9,9 +9,9 @@ use anyhow::{Context, anyhow};
 use longfat_host::support::Missing;
 use longfat_lab::{
     archive,
-    backend::Backend,
+    backend::BackendKind,
     rerun,
-    session::{Carrier, Job},
+    session::{Backend, Carrier, Job},
 };
 use longfat_schema::run::Provenance;
 use std::{
@@ -32,11 +32,12 @@ pub fn run() -> Outcome {
     let mut line = String::new();
     io::stdin().read_line(&mut line).context("the job on standard input")?;
     let job: Job = serde_json::from_str(&line).context("the job on standard input")?;
-    let backend = Backend::from_name(&job.backend);
+    let program = std::env::current_exe().context("find the longfat program")?;
+    let backend = Backend::of_manifest(&job.backend, &program, job.twins);
     let backend = backend.ok_or_else(|| anyhow!("no backend is called '{}'", job.backend))?;
-    let own = provenance(backend);
+    let own = provenance(backend.kind());
     require(other_program(&job.provenance, &own).into_iter().collect())?;
-    if backend == Backend::Emulated {
+    if backend.kind() == BackendKind::Emulated {
         require(missing(slice::from_ref(&job.plan)))?;
         longfat_host::lease::sweep()?;
     }
@@ -68,18 +69,16 @@ fn give_up_with_input(stop: Arc<AtomicBool>) {
     });
 }
 
-fn make(job: &Job, backend: Backend, own: Provenance, stop: &AtomicBool) -> Outcome {
+fn make(job: &Job, backend: Backend<'_>, own: Provenance, stop: &AtomicBool) -> Outcome {
     if let Some(name) = rerun::outside(&job.plan) {
         return Err(
             anyhow!("the job names {name:?}, which would lead outside its directory or namespace").into()
         );
     }
-    let program = std::env::current_exe().context("find the longfat program")?;
     let place = tempfile::tempdir().context("a place for the run")?;
     let directory = place.path().join(job.plan.directory());
     let provenance = Provenance { command_line: job.provenance.command_line.clone(), ..own };
-    let carrier =
-        Carrier { backend, hosts: None, program: &program, twins: job.twins, provenance: &provenance };
+    let carrier = Carrier { backend, provenance: &provenance };
     let made = carrier.until_valid((0, &job.plan), &directory, job.retries, &mut |_| {}, stop);
     made?.ok_or_else(|| Failure::Failed(anyhow!("interrupted")))?;
     let file = place.path().join(format!("run{}", archive::SUFFIX));

@@ -173,8 +173,13 @@ fn run_by(args: &Args, way: Way) -> Outcome {
 
 /// The plan of a file.
 pub fn read(file: &Path) -> anyhow::Result<RelayPlan> {
+    read_spec(file)?.resolve().with_context(|| format!("'{}'", file.display()))
+}
+
+/// What a file says, before it is resolved.
+pub fn read_spec(file: &Path) -> anyhow::Result<RelaySpec> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read '{}'", file.display()))?;
-    parse(file, &text)
+    RelaySpec::parse(&text).with_context(|| format!("'{}'", file.display()))
 }
 
 fn parse(file: &Path, text: &str) -> anyhow::Result<RelayPlan> {

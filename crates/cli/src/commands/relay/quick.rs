@@ -1,7 +1,7 @@
 //! The relay that the options describe: they are read as the keys of a relay's file, and checked as these are.
 
-use super::Args;
-use anyhow::{anyhow, bail};
+use super::{Args, daemon};
+use anyhow::{Context, anyhow, bail};
 use longfat_relay::{
     ControlPlan, RelayPlan,
     spec::{ControlSpec, InterceptSpec, LegSpec, List, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec},
@@ -35,8 +35,20 @@ const OPTIONS: [(&str, &str); 18] = [
 ];
 
 pub fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
-    let mut plan = spec(args).resolve().map_err(by_option)?;
-    if args.control.is_none() {
+    let (spec, plan) = match &args.config {
+        Some(file) => {
+            let spec = daemon::read_spec(file)?;
+            let plan = spec.resolve().with_context(|| format!("'{}'", file.display()));
+            (spec, plan)
+        }
+        None => {
+            let spec = spec(args);
+            let plan = spec.resolve().map_err(by_option);
+            (spec, plan)
+        }
+    };
+    let mut plan = plan?;
+    if spec.control == ControlSpec::default() {
         plan.control = None;
     }
     if args.samples.is_some() {
@@ -184,6 +196,25 @@ mod tests {
         for (words, text) in pairs {
             assert_eq!(plan_of(words).unwrap(), plan_of_file(text), "{words}");
         }
+    }
+
+    #[test]
+    fn a_file_makes_the_plan_that_options_make_and_what_is_wrong_is_named_by_its_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("relay.toml");
+        let words = format!("--config {}", file.display());
+        let text = "intercept = { interfaces = 'lan' }\nname = 'pep'\ndefaults.server = { cc = 'cubic', pacing = '10Mbit' }";
+        std::fs::write(&file, text).unwrap();
+        let by_options =
+            plan_of("--intercept lan --name pep --cc-server cubic --pacing-server 10Mbit").unwrap();
+        assert_eq!(plan_of(&words).unwrap(), by_options);
+        std::fs::write(&file, text.replace("10Mbit", "1kbit")).unwrap();
+        let error = format!("{:#}", plan_of(&words).unwrap_err());
+        assert!(error.contains("relay.toml': 1 problem"), "{error}");
+        assert!(error.contains("defaults.server.pacing: give 8kbit or more"), "{error}");
+        let said =
+            Line::try_parse_from(format!("relay {words} --pacing-server 9kbit").split(' ')).err().unwrap();
+        assert!(said.to_string().contains("cannot be used with"), "{said}");
     }
 
     #[test]

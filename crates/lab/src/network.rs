@@ -6,6 +6,7 @@ use crate::{
         CablePlan, HostPlan, Plan,
         network::{IPV4_PREFIX, IPV6_PREFIX},
     },
+    process::Process,
     programs::{FIRST, SECOND},
 };
 use longfat_host::{
@@ -44,14 +45,17 @@ impl Network {
         Ok(network)
     }
 
-    /// The namespace of a host.
-    pub fn host(&self, name: &str) -> longfat_host::Result<&Namespace> {
-        self.hosts.get(name).ok_or_else(|| missing(name))
+    /// The namespace in which a process runs.
+    pub fn of(&self, process: Process<'_>) -> longfat_host::Result<&Namespace> {
+        match process {
+            Process::Link(cable) => self.links.get(&cable.name).ok_or_else(|| missing(&cable.name)),
+            _ => self.host(process.host().unwrap_or_default()),
+        }
     }
 
-    /// The namespace of an emulated link.
-    pub fn link(&self, name: &str) -> longfat_host::Result<&Namespace> {
-        self.links.get(name).ok_or_else(|| missing(name))
+    /// The namespace of a host.
+    fn host(&self, name: &str) -> longfat_host::Result<&Namespace> {
+        self.hosts.get(name).ok_or_else(|| missing(name))
     }
 
     /// Every host's parameters, and its counters as they are.
