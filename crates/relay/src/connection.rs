@@ -249,6 +249,12 @@ impl Connection {
         Some((side, self.flow(Direction::out_of(side)).has_fin))
     }
 
+    /// Whether a side's socket may be closed without anything that is not known: the relay has finished sending to it, or
+    /// somebody was found reset.
+    pub fn may_be_closed(&self, side: Side) -> bool {
+        self.phase != Phase::Open || self.flow(Direction::out_of(side.other())).output_ended
+    }
+
     /// Whether what is held is one urgent byte.
     pub fn holds_mark(&self, direction: Direction) -> bool {
         self.flow(direction).holds_mark

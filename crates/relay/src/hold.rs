@@ -729,6 +729,9 @@ impl<'a> Hold<'a> {
         for (pair, number) in self.table.expire(Instant::now()) {
             let has_answered = self.end(pair, number);
             self.lost += u32::from(has_answered);
+            if has_answered {
+                self.shared.note_unheard(pair);
+            }
         }
         self.tidy_gone();
         if self.lost >= MANY_LOST {

@@ -4,7 +4,9 @@
 //! before the mark. One that begins there differs: recv(2) takes the urgent byte like any other, and the mark is lost;
 //! splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So nothing of
 //! splice's that brings no bytes is believed: recv(2) is asked, which gives 0 only when a FIN has come and nothing is
-//! queued.
+//! queued. Nor is a 0 of recv's believed where the socket is closed before the relay has finished sending on it: splice(2)
+//! that writes a pipe to a socket which is reset in the middle takes the error with it, and tells of the bytes written
+//! before. A reset that nobody has told would be taken for a FIN.
 //!
 //! Events (EPOLLPRI) say that a mark has come. A connection that never has one pays for none of this but at its end.
 
@@ -12,11 +14,24 @@ use crate::{
     buffer::{Buffer, Moved},
     leg,
 };
+use longfat_host::socket::tcp_info;
 use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, recv, send},
 };
 use std::{io, net::TcpStream, os::fd::AsRawFd};
+
+/// State of `net/tcp_states.h`: after a reset, or when both sides have finished.
+const CLOSED: u8 = 7;
+
+/// A leg to be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub leg: &'a TcpStream,
+    /// Whether it may be closed and nothing has gone wrong that is not known: the relay has finished sending on it, or has
+    /// been told of its reset.
+    pub may_be_closed: bool,
+}
 
 /// What is known of the next byte of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +67,7 @@ pub(crate) enum Got {
 /// Fills the empty buffer with so many bytes at most, or takes the urgent byte that is next. A copy of either is left
 /// in the socket, until it is to be [`consume`]d; bytes in a pipe have no copy.
 pub(crate) fn read(
-    from: &TcpStream,
+    from: Source<'_>,
     buffer: &mut Buffer,
     most_bytes: usize,
     ahead: &mut Ahead,
@@ -64,7 +79,7 @@ pub(crate) fn read(
             other => return without_bytes(from, other, ahead, is_copy),
         }
     }
-    match buffer.fill(from, most_bytes, is_copy) {
+    match buffer.fill(from.leg, most_bytes, is_copy) {
         Moved::Bytes(bytes) => {
             if *ahead == Ahead::Plain {
                 *ahead = Ahead::Unknown;
@@ -99,14 +114,12 @@ enum Next {
 }
 
 /// A byte is looked for before its mark, since a byte that has come is never marked later.
-fn next(socket: &TcpStream) -> Next {
-    match look(socket) {
-        Ok(0) => end(socket),
-        Ok(_) if leg::is_at_mark(socket) => Next::Mark,
+fn next(from: Source<'_>) -> Next {
+    match look(from.leg) {
+        Ok(0) | Err(Errno::ENOTCONN) => end(from),
+        Ok(_) if leg::is_at_mark(from.leg) => Next::Mark,
         Ok(_) => Next::Byte,
         Err(Errno::EAGAIN) => Next::Nothing,
-        // The error was told before.
-        Err(Errno::ENOTCONN) => Next::End,
         Err(errno) => failed(&errno.into()),
     }
 }
@@ -123,19 +136,27 @@ fn look(socket: &TcpStream) -> nix::Result<usize> {
 
 /// Of a socket that recv(2) has given nothing: a FIN has come, or the connection has ended. It says that of one that
 /// was reset after its FIN, too.
-fn end(socket: &TcpStream) -> Next {
-    socket.take_error().ok().flatten().map_or(Next::End, |error| failed(&error))
+fn end(from: Source<'_>) -> Next {
+    let is_closed = || tcp_info(from.leg).is_ok_and(|info| info.state == CLOSED);
+    if !from.may_be_closed && !is_closed() {
+        return Next::End;
+    }
+    match from.leg.take_error().ok().flatten() {
+        Some(error) => failed(&error),
+        None if from.may_be_closed => Next::End,
+        None => Next::Failed,
+    }
 }
 
 fn failed(error: &io::Error) -> Next {
     if leg::is_reset_after_fin(error) { Next::FailedAfterFin } else { Next::Failed }
 }
 
-fn without_bytes(from: &TcpStream, next: Next, ahead: &mut Ahead, is_copy: bool) -> Got {
+fn without_bytes(from: Source<'_>, next: Next, ahead: &mut Ahead, is_copy: bool) -> Got {
     *ahead = Ahead::Unknown;
     match next {
         Next::Byte => Got::Unspliced,
-        Next::Mark => take_mark(from, is_copy),
+        Next::Mark => take_mark(from.leg, is_copy),
         Next::Nothing => Got::Nothing,
         Next::End => Got::End,
         Next::Failed => Got::Failed,
@@ -189,7 +210,7 @@ mod tests {
         buffer::{BUFFER_BYTES, Budget, Pool, SMALL_BYTES},
         handover::keeping::Keeping,
     };
-    use longfat_host::socket::{set_option, tcp_info};
+    use longfat_host::socket::set_option;
     use std::{
         io::Write,
         net::{Shutdown, TcpListener},
@@ -198,8 +219,6 @@ mod tests {
 
     /// States of `net/tcp_states.h` in which a FIN has been received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
     const FINISHED: [u8; 4] = [6, 8, 9, 11];
-    /// After a reset, or when both sides have finished.
-    const CLOSED: u8 = 7;
 
     /// Who sends, and the relay's end of it.
     fn pair() -> (TcpStream, TcpStream) {
@@ -242,11 +261,19 @@ mod tests {
         }
     }
 
-    /// Everything that can be read now: bytes between marks, and how the reading stops.
-    fn read_all(leg: &TcpStream, buffer: &mut Buffer, mut ahead: Ahead) -> (Vec<Got>, Got) {
+    /// Everything that can be read now: bytes between marks, and how the reading stops. Of a leg that must not be closed.
+    fn read_all(leg: &TcpStream, buffer: &mut Buffer, ahead: Ahead) -> (Vec<Got>, Got) {
+        read_all_of(Source { leg, may_be_closed: false }, buffer, ahead)
+    }
+
+    fn read_closed(leg: &TcpStream, buffer: &mut Buffer, ahead: Ahead) -> (Vec<Got>, Got) {
+        read_all_of(Source { leg, may_be_closed: true }, buffer, ahead)
+    }
+
+    fn read_all_of(from: Source<'_>, buffer: &mut Buffer, mut ahead: Ahead) -> (Vec<Got>, Got) {
         let (sink, mut all) = (pair(), Vec::new());
         loop {
-            match read(leg, buffer, BUFFER_BYTES, &mut ahead, false) {
+            match read(from, buffer, BUFFER_BYTES, &mut ahead, false) {
                 Got::Bytes(bytes) => {
                     eventually(|| buffer.drain(&sink.1) == Moved::Bytes(bytes));
                     all.push(Got::Bytes(bytes));
@@ -290,7 +317,7 @@ mod tests {
             eventually(|| tcp_info(&leg).unwrap().state == CLOSED);
             let (mut seen, end) = read_all(&leg, buffer, ahead);
             assert_eq!(end, Got::Failed, "the reset is told once");
-            let (rest, end) = read_all(&leg, buffer, ahead);
+            let (rest, end) = read_closed(&leg, buffer, ahead);
             seen.extend(rest);
             assert_eq!((seen, end), (vec![Got::Bytes(4), Got::Mark(b'!')], Got::End));
         });
@@ -307,8 +334,53 @@ mod tests {
             leg.shutdown(Shutdown::Write).unwrap();
             drop(near);
             eventually(|| tcp_info(&leg).unwrap().state == CLOSED);
-            assert_eq!(read_all(&leg, buffer, ahead), (vec![], Got::End), "both have finished");
+            assert_eq!(read_closed(&leg, buffer, ahead), (vec![], Got::End), "both have finished");
         });
+    }
+
+    #[test]
+    fn a_reset_of_which_the_error_was_taken_is_no_end() {
+        with_each(|buffer, ahead| {
+            let (near, leg) = pair();
+            leg::close_with_reset(&near);
+            drop(near);
+            eventually(|| tcp_info(&leg).unwrap().state == CLOSED);
+            assert!(leg.take_error().unwrap().is_some());
+            assert_eq!(read_all(&leg, buffer, ahead), (vec![], Got::Failed));
+        });
+    }
+
+    /// A connection of small segments: several calls of the kernel's own write one pipe to it.
+    fn pair_of_small_segments() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        set_option(&listener, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 1400).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let leg = listener.accept().unwrap().0;
+        leg.set_nonblocking(true).unwrap();
+        (near, leg)
+    }
+
+    #[test]
+    fn a_reset_in_the_middle_of_a_pipe_is_no_end() {
+        let ((mut source, full), (near, leg)) = (pair(), pair_of_small_segments());
+        let budget = Budget::new(1, 1 << 30);
+        let keeping = Keeping::new(None, &[]);
+        let mut pipe = Pool::new(&budget, &keeping).take();
+        let sent = std::thread::spawn(move || source.write_all(&[7; BUFFER_BYTES]));
+        has_come(&full, BUFFER_BYTES as u64 / 4);
+        let Moved::Bytes(held_bytes) = pipe.fill(&full, BUFFER_BYTES, false) else {
+            panic!("nothing has come")
+        };
+        // Its end is gone, and nobody has been told (tcp(7), TCP_REPAIR): what comes there is reset.
+        set_option(&near, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1).expect("this test needs root");
+        drop(near);
+        let moved = pipe.drain(&leg);
+        assert!(matches!(moved, Moved::Bytes(bytes) if bytes < held_bytes), "{moved:?} of {held_bytes}");
+        eventually(|| tcp_info(&leg).unwrap().state == CLOSED);
+        let mut buffer = Pool::new(&budget, &keeping).take_small();
+        assert_eq!(read_all(&leg, &mut buffer, Ahead::Plain), (vec![], Got::Failed));
+        drop(full);
+        let _ = sent.join().unwrap();
     }
 
     #[test]
@@ -320,12 +392,13 @@ mod tests {
         near.write_all(&[7; SMALL_BYTES]).unwrap();
         has_come(&leg, SMALL_BYTES as u64);
         let mut ahead = Ahead::Plain;
-        assert_eq!(read(&leg, &mut buffer, BUFFER_BYTES, &mut ahead, false), Got::Bytes(SMALL_BYTES));
+        let leg = Source { leg: &leg, may_be_closed: false };
+        assert_eq!(read(leg, &mut buffer, BUFFER_BYTES, &mut ahead, false), Got::Bytes(SMALL_BYTES));
         assert_eq!(ahead, Ahead::Unknown);
         assert_eq!(write_mark(&near, b'!'), Moved::Bytes(1));
-        has_come(&leg, 1);
+        has_come(leg.leg, 1);
         assert_eq!(
-            read(&leg, &mut buffer, BUFFER_BYTES, &mut ahead, false),
+            read(leg, &mut buffer, BUFFER_BYTES, &mut ahead, false),
             Got::Mark(b'!'),
             "no event told of it"
         );

@@ -63,6 +63,11 @@ impl Places {
         self.shares.add(client);
     }
 
+    /// Whether a client has any.
+    pub fn has_any(&self, client: IpAddr) -> bool {
+        self.shares.of(client).0 > 0
+    }
+
     /// A connection of a client has ended.
     pub fn give_back(&mut self, client: IpAddr) {
         self.shares.remove(client);

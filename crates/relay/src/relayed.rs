@@ -10,7 +10,7 @@ use crate::{
         keeping::connection_id,
         record::{Failure, Holding},
     },
-    inbound::{self, Ahead, Got},
+    inbound::{self, Ahead, Got, Source},
     leg,
     observer::Ended,
     plan::ConnectionPlan,
@@ -403,7 +403,9 @@ impl Relayed {
             false => pool.fitting(&mut self.buffers[index], is_small),
         };
         let most_bytes = legs.queues.filling_bytes(direction);
-        let (from, ahead) = (legs.leg(direction.from()), &mut self.ahead[direction.from() as usize]);
+        let may_be_closed = self.logic.may_be_closed(direction.from());
+        let from = Source { leg: legs.leg(direction.from()), may_be_closed };
+        let ahead = &mut self.ahead[direction.from() as usize];
         let mut got = inbound::read(from, buffer, most_bytes, ahead, is_kept);
         if got == Got::Unspliced {
             let memory = pool.take_small();

@@ -13,6 +13,7 @@ use crate::{
     hold,
     intercept::{Interception, ListenPorts, Taking},
     one_way::Told,
+    pair::diag,
     plan::ConnectionPlan,
     run::missing_on_reload,
     shared::{Once, Shared},
@@ -26,6 +27,10 @@ use std::{
 
 /// Least between two lists of clients whose connections pass, as they have their share.
 const EXCLUDING: Duration = Duration::from_millis(200);
+/// Between two looks for clients that are answered and not heard of.
+const LISTENING: Duration = Duration::from_secs(3);
+/// Their SYN-ACKs have been sent again after 1, 3 and 7 s.
+const UNHEARD_RETRANSMISSIONS: u8 = 3;
 /// For handshakes under way when a listener goes: a round trip of a satellite path and a lost packet.
 const LINGER: Duration = Duration::from_secs(3);
 
@@ -39,6 +44,8 @@ pub(crate) struct Standing<'a> {
     retiring: Vec<(Instant, DoorId)>,
     excluded: Excluded,
     told: Told,
+    /// When clients that are not heard of were last looked for.
+    listened: Instant,
 }
 
 impl<'a> Standing<'a> {
@@ -49,7 +56,8 @@ impl<'a> Standing<'a> {
         interception: Option<&'a Interception>,
     ) -> Standing<'a> {
         let (retiring, told) = Default::default();
-        Standing { plan, doors, ports, interception, retiring, excluded: Excluded::new(), told }
+        let (excluded, listened) = (Excluded::new(), Instant::now());
+        Standing { plan, doors, ports, interception, retiring, excluded, told, listened }
     }
 
     /// Nothing of it is this relay's any more: a successor has it.
@@ -86,6 +94,18 @@ impl<'a> Standing<'a> {
         }
         drop(standing);
         shared.observer.reloaded(outcome.as_ref().map(|()| self.plan.as_ref()).map_err(String::as_str));
+    }
+
+    /// Looks for clients whose handshakes with the rules' listeners nobody completes.
+    pub fn look_for_unheard(&mut self, shared: &Shared) {
+        let Some(mark) = shared.own_mark().filter(|_| shared.plan.fail == Fail::Open) else { return };
+        if self.listened.elapsed() < LISTENING {
+            return;
+        }
+        self.listened = Instant::now();
+        // Who may not ask finds nobody.
+        let unheard = diag::unanswered(mark, UNHEARD_RETRANSMISSIONS).unwrap_or_default();
+        unheard.into_iter().for_each(|pair| shared.note_unheard(pair));
     }
 
     /// Has nftables pass what workers found to be answered by another way.

@@ -330,6 +330,7 @@ fn attend<T>(
         standing.look_for_reload(shared, commands);
         standing.retire(shared);
         standing.exclude(shared);
+        standing.look_for_unheard(shared);
         standing.pass_one_way(shared);
         warn_of_lost_keeper(shared);
         pulse.feel(shared);

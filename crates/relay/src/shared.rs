@@ -1,7 +1,7 @@
 //! What the workers of one relay share.
 
 use crate::{
-    Error, LegPlan, RelayPlan, RelayStats, Result,
+    Error, Fail, LegPlan, RelayPlan, RelayStats, Result,
     buffer::Budget,
     doors::{Clients, DoorOrder},
     handover::{
@@ -325,12 +325,27 @@ impl<'a> Shared<'a> {
         /// Between two looks of the thread that tells nftables.
         const MOST: usize = 256;
         let mut one_way = self.one_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if one_way.len() < MOST {
+        if one_way.len() < MOST && !one_way.contains(&way) {
             one_way.push(way);
         }
         drop(one_way);
         self.warn_once(Once::OneWay, || {
             format!("{}; {} pass unrelayed for {ONE_WAY_SECONDS} s", cause(), way.describe())
+        });
+    }
+
+    /// Of a client that has been answered again and again and is not heard of: it is not there, or what it sends takes another
+    /// way. Whose address a SYN bears need not be who sent it: a client whose packets do come is left alone.
+    pub fn note_unheard(&self, pair: Pair) {
+        if self.plan.fail == Fail::Closed || self.places().has_any(pair.0.ip()) {
+            return;
+        }
+        self.note_one_way(OneWay::of_port(pair), || {
+            let (client, server) = pair;
+            format!(
+                "nothing of {client} has come back to this host when its SYN for {server} was answered: it is not there, or its \
+                 packets take another way (asymmetric routing), which no relay can carry"
+            )
         });
     }
 

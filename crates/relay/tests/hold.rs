@@ -7,7 +7,7 @@ use bed::{
     Bed, CLIENT_V4, CLIENT_V6, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset, exchange,
     nft, packet, path::eventually, set_forwarding,
 };
-use longfat_host::sysctl;
+use longfat_host::{facts::counters, sysctl};
 use longfat_relay::{Ended, RelayPlan};
 use std::{
     io::{ErrorKind, Read, Write},
@@ -46,6 +46,25 @@ fn a_served_client_is_accepted_and_relayed_with_its_own_address() {
     }
     let stats = relay.stop();
     assert_eq!((stats.connections, stats.finished), (2, 2), "relayed, not forwarded");
+}
+
+#[test]
+fn ipv6_clients_on_a_long_path_send_their_syn_once_from_the_first_connection_on() {
+    const CLIENTS: usize = 50;
+    let server = servers()[1];
+    Bed::over_any_link("hsix", "rate = '1Gbit'\ndelay = '20ms'\ncoalesce = '100us'", |bed| {
+        for host in [&bed.client, &bed.relay, &bed.server] {
+            let tentative = host.ip(&["-6", "addr", "show", "tentative"]).unwrap();
+            assert!(tentative.trim().is_empty(), "{tentative}");
+        }
+        let relay = bed.start(Bed::after_server());
+        let listener = bed.listen(&server.to_string());
+        (0..CLIENTS).for_each(|_| drop(bed.pair(&listener, server)));
+        let repeated = bed.client.run(counters).unwrap()["TcpExtTCPSynRetrans"];
+        // A machine that stands still for a second makes a client repeat its SYN.
+        assert!(repeated <= 2, "{repeated} of {CLIENTS}");
+        relay.stop();
+    });
 }
 
 #[test]

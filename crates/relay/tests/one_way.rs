@@ -98,6 +98,98 @@ fn with_early_acceptance_the_first_connection_is_reset_with_the_cause_and_later_
     assert!(warnings.len() == 1 && warnings[0].contains("asymmetric routing"), "{warnings:?}");
 }
 
+/// The client's first packet of a connection goes through the relay, all others directly to the server.
+fn hidden_client(tag: &str) -> Bed {
+    const HARDWARE: &str = "02:00:00:00:00:02";
+    let bed = triangle(tag);
+    bed.server.ip(&["link", "set", "direct", "address", HARDWARE]).unwrap();
+    let filter = || sysctl::write("net.ipv4.conf.all.rp_filter", "0");
+    bed.server.run(filter).unwrap().unwrap();
+    nft(
+        &bed.client,
+        "table inet ways { chain out { type route hook output priority mangle; tcp flags & (syn | ack) != syn mark set 1; }; }",
+    );
+    for (family, server) in [("-4", SERVER_V4), ("-6", SERVER_V6)] {
+        bed.client.ip(&[family, "neigh", "add", server, "lladdr", HARDWARE, "dev", "direct"]).unwrap();
+        bed.client.ip(&[family, "rule", "add", "fwmark", "1", "lookup", "100"]).unwrap();
+        bed.client.ip(&[family, "route", "add", server, "dev", "direct", "table", "100"]).unwrap();
+    }
+    // The server's answers come by the relay, as its own do.
+    for (family, client) in [("-4", CLIENT_V4), ("-6", "fd71:1::2")] {
+        bed.server.ip(&[family, "route", "del", client, "dev", "direct"]).unwrap();
+    }
+    bed
+}
+
+/// Whether a connection is of any use.
+fn works(bed: &Bed, server: SocketAddr) -> bool {
+    const SOON: Duration = Duration::from_secs(1);
+    let connected = bed.client.run(|| TcpStream::connect_timeout(&server, SOON)).unwrap();
+    connected.is_ok_and(|stream| {
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        ask(&stream).is_ok()
+    })
+}
+
+#[test]
+fn plain_forwarding_carries_a_client_whose_packets_take_another_way() {
+    let bed = hidden_client("ohplain");
+    for server in servers() {
+        echo(bed.listen(&server.to_string()));
+        assert!(works(&bed, server), "{server}");
+    }
+}
+
+fn is_noticed_and_passes(tag: &str, plan: RelayPlan) {
+    let bed = hidden_client(tag);
+    let relay = bed.start(plan);
+    std::thread::scope(|scope| {
+        for server in servers() {
+            let bed = &bed;
+            scope.spawn(move || {
+                echo(bed.listen(&server.to_string()));
+                assert!(!works(bed, server), "{server}: the first connection");
+                eventually(&format!("{server}: later ones pass"), || works(bed, server));
+            });
+        }
+    });
+    let warnings = relay.notes.warnings.lock().unwrap().clone();
+    let causes: Vec<_> = warnings.iter().filter(|said| said.contains("asymmetric routing")).collect();
+    assert!(causes.len() == 1 && causes[0].starts_with("nothing of "), "{warnings:?}");
+    assert_eq!(relay.stop().finished, 0);
+}
+
+#[test]
+fn with_early_acceptance_a_client_whose_packets_take_another_way_is_noticed_and_its_later_connections_pass() {
+    is_noticed_and_passes("ohearly", Bed::transparent());
+}
+
+#[test]
+fn after_server_a_client_whose_packets_take_another_way_is_noticed_and_its_later_connections_pass() {
+    is_noticed_and_passes("ohafter", Bed::after_server());
+}
+
+/// The client's firewall drops what it did not ask for: it does not say that the SYN was not its own.
+#[test]
+fn while_a_client_has_a_connection_a_strangers_syn_in_its_name_lets_nothing_of_it_pass() {
+    let bed = Bed::new("ohname");
+    nft(
+        &bed.client,
+        "table inet mute { chain in { type filter hook input priority 0; tcp dport 2000 drop; }; }",
+    );
+    let relay = bed.start(Bed::transparent());
+    let listener = bed.listen(bed::ANYWHERE);
+    let own = bed.pair(&listener, at(bed::ANYWHERE));
+    Sender::new(&bed).send(&Segment::syn(at(&format!("{CLIENT_V4}:2000")), at(bed::ANYWHERE)));
+    let passes = || nft(&bed.relay, "list set inet longfat_test silent_ip").contains("expires");
+    // Its answer has been sent again three times, and somebody has looked.
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(!passes());
+    drop(own);
+    eventually("nothing is heard of it any more", passes);
+    relay.stop();
+}
+
 #[test]
 fn a_server_that_is_merely_silent_is_waited_for() {
     for (way, plan) in

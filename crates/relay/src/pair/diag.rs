@@ -1,4 +1,4 @@
-//! What the kernel has of a pair, by sock_diag(7).
+//! What the kernel has of a pair, and whose handshakes nobody completes, by sock_diag(7).
 //!
 //! RFC 9293 section 3.6.1 lets a SYN begin a new connection in TIME-WAIT. The kernel lets a socket connect there only
 //! where the last connection had timestamps; for the others this makes room, when a client has sent that SYN.
@@ -10,10 +10,12 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-/// `linux/sock_diag.h`.
+/// `linux/sock_diag.h`, and `linux/inet_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-/// State of `net/tcp_states.h`.
+const INET_DIAG_MARK: u16 = 15;
+/// States of `net/tcp_states.h`.
+const SYN_RECV: u8 = 3;
 const TIME_WAIT: u8 = 6;
 /// `struct nlmsghdr`, `struct inet_diag_req_v2`.
 const HEADER_BYTES: usize = 16;
@@ -22,7 +24,10 @@ const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const ID_AT: usize = HEADER_BYTES + 8;
 const COOKIE_AT: usize = ID_AT + 40;
 /// Within the answer, a `struct inet_diag_msg`: its state, and its cookie.
+const MESSAGE_BYTES: usize = 72;
 const STATE_AT: usize = HEADER_BYTES + 1;
+const RETRANSMISSIONS_AT: usize = HEADER_BYTES + 3;
+const FOUND_ID_AT: usize = HEADER_BYTES + 4;
 const FOUND_COOKIE_AT: usize = HEADER_BYTES + 4 + 40;
 
 /// Ends the TIME_WAIT that keeps this host from dialling as the first of the pair to the second; whether there was one.
@@ -35,6 +40,93 @@ pub(crate) fn end_time_wait(pair: Pair) -> bool {
 pub(crate) fn has_nothing(pair: Pair) -> bool {
     let look = || ask(&open()?, &request(SOCK_DIAG_BY_FAMILY, pair, None));
     look().is_ok_and(|answer| number(&answer) == Some(-libc::ENOENT))
+}
+
+/// Clients, and the servers they want, to whom listeners of this mark have sent so many SYN-ACKs again, in vain.
+pub(crate) fn unanswered(mark: u32, least_retransmissions: u8) -> nix::Result<Vec<Pair>> {
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let netlink = open()?;
+        send(netlink.as_raw_fd(), &request_handshakes(family), MsgFlags::empty())?;
+        let mut answer = vec![0; 1 << 16];
+        loop {
+            let bytes = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+            let mut is_last = bytes == 0;
+            for message in messages(&answer[..bytes]) {
+                is_last |=
+                    is_of(message, libc::NLMSG_DONE as u16) || is_of(message, libc::NLMSG_ERROR as u16);
+                found.extend(handshake(message).filter(|handshake| handshake.mark == mark));
+            }
+            if is_last {
+                break;
+            }
+        }
+    }
+    let is_long = |handshake: &Handshake| handshake.retransmissions >= least_retransmissions;
+    Ok(found.into_iter().filter(is_long).map(|handshake| handshake.pair).collect())
+}
+
+/// A handshake that waits for its last packet.
+#[derive(Debug)]
+struct Handshake {
+    pair: Pair,
+    retransmissions: u8,
+    mark: u32,
+}
+
+fn request_handshakes(family: i32) -> [u8; REQUEST_BYTES] {
+    let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
+    let mut bytes = request(SOCK_DIAG_BY_FAMILY, (nobody, nobody), None);
+    bytes[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
+    bytes[HEADER_BYTES] = family as u8;
+    bytes[HEADER_BYTES + 4..ID_AT].copy_from_slice(&(1u32 << SYN_RECV).to_ne_bytes());
+    bytes
+}
+
+/// Messages of an answer (`NLMSG_NEXT`), each with its header.
+fn messages(answer: &[u8]) -> impl Iterator<Item = &[u8]> {
+    split(answer, HEADER_BYTES, |head| u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize)
+}
+
+/// Attributes of a message (`RTA_NEXT`), each with its header.
+fn attributes(message: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let rest = message.get(HEADER_BYTES + MESSAGE_BYTES..).unwrap_or_default();
+    split(rest, 4, |head| u16::from_ne_bytes([head[0], head[1]]).into())
+}
+
+/// Pieces that say how long they are, each at a multiple of four bytes.
+fn split(bytes: &[u8], head_bytes: usize, length: impl Fn(&[u8]) -> usize) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let piece = rest.get(..length(rest.get(..head_bytes)?)).filter(|piece| piece.len() >= head_bytes)?;
+        rest = rest.get(piece.len().next_multiple_of(4)..).unwrap_or_default();
+        Some(piece)
+    })
+}
+
+fn handshake(message: &[u8]) -> Option<Handshake> {
+    if state(message)? != SYN_RECV {
+        return None;
+    }
+    let is_ipv4 = i32::from(*message.get(HEADER_BYTES)?) == libc::AF_INET;
+    let id = message.get(FOUND_ID_AT..FOUND_COOKIE_AT)?;
+    let mark = attributes(message)
+        .find(|attribute| attribute.get(2..4) == Some(&INET_DIAG_MARK.to_ne_bytes()))?
+        .get(4..8)?;
+    Some(Handshake {
+        pair: (read_end(id, 1, is_ipv4)?, read_end(id, 0, is_ipv4)?),
+        retransmissions: *message.get(RETRANSMISSIONS_AT)?,
+        mark: u32::from_ne_bytes(mark.try_into().ok()?),
+    })
+}
+
+/// As [`write_end`] has it.
+fn read_end(id: &[u8], index: usize, is_ipv4: bool) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(id.get(2 * index..2 * index + 2)?.try_into().ok()?);
+    let address: [u8; 16] = id.get(4 + 16 * index..20 + 16 * index)?.try_into().ok()?;
+    let [a, b, c, d, ..] = address;
+    let ip: IpAddr = if is_ipv4 { [a, b, c, d].into() } else { IpAddr::from(address).to_canonical() };
+    Some(SocketAddr::new(ip, port))
 }
 
 fn open() -> nix::Result<OwnedFd> {
@@ -119,6 +211,32 @@ mod tests {
             drop(far);
             assert!(end_time_wait(pair), "ending one needs CAP_NET_ADMIN");
             assert!(!end_time_wait(pair), "it is gone");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_taken_apart_whatever_it_says() {
+        let mut message = vec![0; HEADER_BYTES + MESSAGE_BYTES];
+        message[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        message[HEADER_BYTES] = libc::AF_INET as u8;
+        (message[STATE_AT], message[RETRANSMISSIONS_AT]) = (SYN_RECV, 3);
+        let (server, client) = ("192.0.2.1:80".parse().unwrap(), "198.51.100.7:4000".parse().unwrap());
+        write_end(&mut message[FOUND_ID_AT..], 0, server);
+        write_end(&mut message[FOUND_ID_AT..], 1, client);
+        message.extend([[5, 0, 8, 0], [1, 0, 0, 0], [8, 0, 15, 0]].concat());
+        message.extend(7u32.to_ne_bytes());
+        let length = (message.len() as u32).to_ne_bytes();
+        message[..4].copy_from_slice(&length);
+        let whole = [&message[..], &message[..]].concat();
+        let found: Vec<_> = messages(&whole).filter_map(handshake).collect();
+        let is_it =
+            |found: &Handshake| (found.pair, found.retransmissions, found.mark) == ((client, server), 3, 7);
+        assert!(found.len() == 2 && found.iter().all(is_it), "{found:?}");
+        for end in 0..whole.len() {
+            messages(&whole[..end]).for_each(|message| _ = handshake(message));
+            let mut lying = whole.clone();
+            lying[end] = u8::MAX;
+            messages(&lying).for_each(|message| _ = handshake(message));
         }
     }
 

@@ -47,8 +47,7 @@ impl Bed {
             Lease::take(&format!("rl{}-{tag}", std::process::id())).expect("root and iproute2 are needed");
         let [client, relay, server] = ["c", "r", "s"].map(|name| lease.namespace(name).unwrap());
         for namespace in [&client, &relay, &server] {
-            let reno = || sysctl::write("net.ipv4.tcp_congestion_control", "reno");
-            namespace.run(reno).unwrap().unwrap();
+            namespace.run(settings).unwrap().unwrap();
         }
         let end = |namespace, name| interface::End { namespace, name };
         interface::veth(end(&client, "eth0"), end(&relay, "lan"), 1500).unwrap();
@@ -136,6 +135,14 @@ impl Bed {
         let client = self.connect(address);
         (client, accept(listener))
     }
+}
+
+/// An interface asks for no IPv6 neighbour on behalf of others, whether it forwards or relays, before its own link-local
+/// address is known to be unique. That takes a second or two, in which a client repeats its SYN.
+fn settings() -> longfat_host::Result<()> {
+    sysctl::write("net.ipv6.conf.all.accept_dad", "0")?;
+    sysctl::write("net.ipv6.conf.default.accept_dad", "0")?;
+    sysctl::write("net.ipv4.tcp_congestion_control", "reno")
 }
 
 pub fn at(address: &str) -> SocketAddr {

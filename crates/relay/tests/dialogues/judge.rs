@@ -69,8 +69,12 @@ pub fn told(dialogue: &Dialogue, found: &[Difference], plain: &Outcome, relayed:
     for (name, outcome) in [("without", plain), ("with", relayed)] {
         for (number, met) in outcome.iter().enumerate() {
             text += &format!(
-                "  {name} the relay, connection {number}: connect() {:?}\n    client {:?}\n    server {:?}\n",
-                met.connected, met.client, met.server
+                "  {name} the relay, connection {number}: connect() {:?}, the relay waited {} ms for a processor\n    \
+                 client {:?}\n    server {:?}\n",
+                met.connected,
+                met.relay_waited.as_millis(),
+                met.client,
+                met.server
             );
         }
     }

@@ -159,6 +159,28 @@ impl Script {
         is_apart && (hearer.hears_at_once() || self.marks().len() < 2)
     }
 
+    /// Marks that another follows before a program could see them that does not know of marks: it wakes for bytes alone. By
+    /// their places in its stream, which the marks' own bytes are taken out of.
+    pub fn unseen_marks(&self) -> Vec<usize> {
+        let (mut at, mut unseen) = (0, Vec::new());
+        // The last mark, and for how many slots bytes behind it have been there.
+        let mut last: Option<(usize, Option<u32>)> = None;
+        for say in &self.says {
+            match (say, &mut last) {
+                (Say::Mark, _) => {
+                    let is_unseen = |(_, slots): &(usize, Option<u32>)| slots.is_none_or(|slots| slots < 2);
+                    unseen.extend(last.filter(is_unseen).map(|(place, _)| place));
+                    last = Some((at, None));
+                }
+                (Say::Write(_), Some((_, slots))) => drop(slots.get_or_insert(0)),
+                (Say::Wait(more), Some((_, Some(slots)))) => *slots += u32::from(*more),
+                _ => {}
+            }
+            at += if *say == Say::Mark { 0 } else { say.bytes() as usize };
+        }
+        unseen
+    }
+
     fn hears_at_once(&self) -> bool {
         self.hears.from == 0 && !self.hears.slowly
     }

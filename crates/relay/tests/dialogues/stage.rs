@@ -48,6 +48,8 @@ pub struct Met {
     pub server: Option<Seen>,
     /// Whether the server saw the client's own address and port.
     pub is_from_client: bool,
+    /// The longest that a thread of the relay's was ready to run meanwhile and had no processor.
+    pub relay_waited: Duration,
 }
 
 /// What both programs saw, connection by connection.
@@ -58,6 +60,32 @@ pub struct Stage<'a> {
     pub plain: &'a Bed,
     pub relayed: &'a Bed,
     numbers: AtomicU32,
+    relay: Threads,
+}
+
+/// Threads of this process, by their numbers.
+#[derive(Debug, Default)]
+struct Threads(Vec<u32>);
+
+impl Threads {
+    fn all() -> Vec<u32> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// How long each has been ready to run and had no processor (proc(5), schedstat).
+    fn waited(&self) -> Vec<Duration> {
+        let waited = |thread: &u32| {
+            let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+            Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
+        };
+        self.0.iter().map(|thread| waited(thread).unwrap_or_default()).collect()
+    }
+
+    fn longest_since(&self, before: &[Duration]) -> Duration {
+        let each = self.waited().into_iter().zip(before).map(|(now, before)| now.saturating_sub(*before));
+        each.max().unwrap_or_default()
+    }
 }
 
 /// Runs `work` with both sets of hosts and a relay.
@@ -68,14 +96,16 @@ pub fn with_stage<T>(tag: &str, work: impl FnOnce(&Stage<'_>) -> T) -> T {
     let on_both = |plain: &Bed| {
         let on_relayed = |relayed: &Bed| {
             [plain, relayed].into_iter().for_each(add_lanes);
-            [plain, relayed].into_iter().for_each(meet_neighbours);
-            let relay = Running::start(&relayed.relay, plan());
-            let value = work(&Stage { plain, relayed, numbers: AtomicU32::new(0) });
-            let warnings = relay.notes.warnings.lock().unwrap().clone();
+            let before = Threads::all();
+            let running = Running::start(&relayed.relay, plan());
+            let is_new = |thread: &u32| !before.contains(thread);
+            let relay = Threads(Threads::all().into_iter().filter(is_new).collect());
+            let value = work(&Stage { plain, relayed, numbers: AtomicU32::new(0), relay });
+            let warnings = running.notes.warnings.lock().unwrap().clone();
             if !warnings.is_empty() {
                 println!("the relay warned: {warnings:#?}");
             }
-            relay.stop();
+            running.stop();
             value
         };
         Bed::over_any_link(&format!("{tag}r"), PATH, on_relayed).0
@@ -95,14 +125,6 @@ fn add_lanes(bed: &Bed) {
     }
     // A local route is enough for IPv4 alone.
     bed.client.run(|| sysctl::write("net.ipv6.ip_nonlocal_bind", "1")).unwrap().unwrap();
-}
-
-/// An interface asks for no IPv6 neighbour on behalf of others before its own address is known to be unique, which
-/// takes a second.
-fn meet_neighbours(bed: &Bed) {
-    for address in ["10.71.2.2:9000", "[fd71:2::2]:9000"] {
-        drop(bed.pair(&bed.listen(address), address.parse().unwrap()));
-    }
 }
 
 fn own_address(family: Family, lane: u8) -> IpAddr {
@@ -141,14 +163,14 @@ impl Stage<'_> {
     /// Carries a dialogue out in both sets of hosts at once: without and with the relay.
     pub fn both(&self, dialogue: &Dialogue, lane: u8) -> (Outcome, Outcome) {
         std::thread::scope(|scope| {
-            let plain = scope.spawn(|| self.carry_out(self.plain, dialogue, lane));
-            let relayed = self.carry_out(self.relayed, dialogue, lane);
+            let plain = scope.spawn(|| self.plain(dialogue, lane));
+            let relayed = self.carry_out((self.relayed, &self.relay), dialogue, lane);
             (plain.join().unwrap(), relayed)
         })
     }
 
     pub fn plain(&self, dialogue: &Dialogue, lane: u8) -> Outcome {
-        self.carry_out(self.plain, dialogue, lane)
+        self.carry_out((self.plain, &Threads::default()), dialogue, lane)
     }
 
     fn place(&self, dialogue: &Dialogue, lane: u8) -> Place {
@@ -166,7 +188,7 @@ impl Stage<'_> {
         }
     }
 
-    fn carry_out(&self, bed: &Bed, dialogue: &Dialogue, lane: u8) -> Outcome {
+    fn carry_out(&self, (bed, relay): (&Bed, &Threads), dialogue: &Dialogue, lane: u8) -> Outcome {
         let place = self.place(dialogue, lane);
         let connected = Mutex::new(Vec::new());
         let is_over = AtomicBool::new(false);
@@ -184,7 +206,7 @@ impl Stage<'_> {
                 let _ = is_listening.recv();
                 let over = super::bed::path::StopOnDrop(is_over);
                 let seen = (0..dialogue.talks.len())
-                    .map(|number| talk(place, dialogue, number, connected))
+                    .map(|number| (relay.waited(), talk(place, dialogue, number, connected)))
                     .collect::<Vec<_>>();
                 drop(over);
                 seen
@@ -192,11 +214,12 @@ impl Stage<'_> {
             let seen = client.join().unwrap();
             let mut served = server.join().unwrap().into_iter();
             seen.into_iter()
-                .map(|(connect, client)| {
+                .map(|(waited, (connect, client))| {
                     let served = connect.is_ok().then(|| served.next()).flatten();
                     let is_from_client = served.as_ref().is_none_or(|(peer, _)| *peer == place.client);
                     let server = served.map(|(_, seen)| seen);
-                    Met { connected: connect, client, server, is_from_client }
+                    let relay_waited = relay.longest_since(&waited);
+                    Met { connected: connect, client, server, is_from_client, relay_waited }
                 })
                 .collect()
         })
