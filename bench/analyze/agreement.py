@@ -50,7 +50,7 @@ WITHHELD = "withheld here: the capture lacks what it would need"
 BUNDLES = "the others count packets; here a bundle counts as the segments that it is cut into, as the kernel counts them"
 DAMAGED = "the others believe packets whose checksum is wrong, which their receiver threw away; here they are counted apart"
 CROSSED = "the answer to a SYN that crossed one's own has its number, and is no retransmission: the kernel counts none"
-UNSEEN = {"tshark": "?", "tcptrace": "tcptrace does not look into this encapsulation"}
+UNSEEN = {"tshark": "?", "tcptrace": "tcptrace does not read this format, or look into this encapsulation"}
 # Counters of a direction that say something is odd.
 ODD = ("unseen_bytes", "duplicate_packets", "foreign_packets", "damaged_packets")
 NO_SAMPLE = "tcptrace tells 0 when it has no sample; here the answer to the SYN is one"
@@ -105,7 +105,7 @@ def tshark(capture):
     asked = [part for field in fields for part in ("-e", field)]
     streams, rtts = {}, {}
     # Of several headers of a kind, the innermost.
-    lines = output("tshark", "-r", capture, "-Y", "tcp", "-T", "fields", "-E", "separator=,", "-E", "occurrence=l", *asked).splitlines()
+    lines = output("tshark", "-r", capture, "-d", "udp.port==8472,vxlan", "-Y", "tcp", "-T", "fields", "-E", "separator=,", "-E", "occurrence=l", *asked).splitlines()
     for line in lines:
         stream, source4, source6, port, to4, to6, to_port, length, rtt, *flags = line.split(",")
         ends = (f"{source4 or source6}:{port}", f"{to4 or to6}:{to_port}")
@@ -133,7 +133,11 @@ TCPTRACE = {
 
 def tcptrace(capture):
     found, hosts, number = [], [], 0
-    for line in output("tcptrace", "-lrn", capture).splitlines():
+    try:
+        lines = output("tcptrace", "-lrn", capture).splitlines()
+    except subprocess.CalledProcessError:
+        return {}  # Not a format of its: each direction is told as not looked into.
+    for line in lines:
         connection = re.match(r"TCP connection (\d+):", line)
         if connection:
             number, hosts = int(connection[1]), []

@@ -1,12 +1,13 @@
 //! All of it: captures in, flows out.
 //!
 //! Packets are numbered in the order of arrival and then put into the order of their times, within a window of
-//! [`SORTED`] packets and [`CLOCK_STEP_NS`]: captures that several cores feed are out of order by microseconds, but a
-//! clock that was set back must not be undone.
+//! [`SORTED`] packets and [`LATE_NS`]: captures that several cores feed are out of order by microseconds, but what is
+//! further back is not undone. Behind a clock that was set, times go on as if it had not been: [`crate::clock`].
 
 use crate::{
     Settings,
     capture::{Damage, InterfaceStatistics, reader::CaptureError},
+    clock::{Clock, ClockStep, Leap, STEP_NS},
     decode::{Decoded, Unfollowed},
     flow::{
         report::FlowReport,
@@ -19,8 +20,8 @@ use serde::Serialize;
 
 /// A packet is sorted among this many before it.
 pub const SORTED: usize = 128;
-/// A time further back than this is a clock that was set, not packets out of order.
-pub const CLOCK_STEP_NS: i64 = 10_000_000;
+/// A packet whose time is further back than this stays where it is.
+pub const LATE_NS: i64 = 10_000_000;
 /// Segments read before some are handed on: few enough to be in the nearest cache then.
 const PENDING: usize = 2 * SORTED;
 /// Segments between looks for flows that are over, and the time of the capture that must have passed too.
@@ -36,7 +37,7 @@ pub struct CaptureReport {
     pub bytes: u64,
     /// Time of the first packet, nanoseconds since 1970.
     pub start_ns: i64,
-    /// Between the least and the greatest time.
+    /// Between the least and the greatest time, without the steps of the clock.
     pub duration_s: f64,
     /// TCP segments.
     pub tcp_packets: u64,
@@ -56,8 +57,12 @@ pub struct CaptureReport {
     pub backwards_packets: u64,
     /// By how much at most.
     pub most_backwards_us: f64,
-    /// Times the clock was set back.
+    /// Times the clock was set, back or forward.
     pub clock_steps: u64,
+    /// The first 64 of them. Times behind one go on as if it had not been.
+    pub clock_step_list: Vec<ClockStep>,
+    /// Times that an earlier clock was gone back to: the records are of several.
+    pub clock_returns: u64,
     /// Places of damage.
     pub damage_count: u64,
     /// The first hundred of each file.
@@ -190,6 +195,9 @@ struct Intake<P> {
     filled: usize,
     unsorted: bool,
     newest_ns: i64,
+    clock: Clock,
+    /// A time later than the one before by this, or earlier, is looked at.
+    patience_ns: u64,
     /// Least, and greatest before the time went back.
     span_ns: (i64, i64),
     handed_on: u64,
@@ -208,6 +216,8 @@ impl<P: FnMut(u64)> Intake<P> {
             filled: 0,
             unsorted: false,
             newest_ns: i64::MIN,
+            clock: Clock::default(),
+            patience_ns: STEP_NS as u64,
             span_ns: (i64::MAX, i64::MIN),
             handed_on: 0,
             swept: (0, i64::MIN),
@@ -231,6 +241,9 @@ impl<P: FnMut(u64)> Intake<P> {
             self.others.iter().map(|(why, packets)| NotLookedInto { what: why.name(), packets: *packets });
         self.report.not_looked_into = named.collect();
         self.report.duration_s = most.saturating_sub(least).max(0) as f64 / 1e9;
+        self.report.clock_steps = self.clock.step_count;
+        self.report.clock_returns = self.clock.returns;
+        self.report.clock_step_list = std::mem::take(&mut self.clock.steps);
         Ok(())
     }
 
@@ -242,10 +255,12 @@ impl<P: FnMut(u64)> Intake<P> {
             let index = self.report.packets;
             // There is always room: what fills it is handed on at once.
             let into = &mut self.pending[place(self.first, self.filled)];
-            let Some((time_ns, decoded)) = capture.next_segment(index, into)? else { break };
+            let Some((file_ns, decoded)) = capture.next_segment(index, into)? else { break };
             self.report.packets += 1;
-            if time_ns < last_ns {
-                self.on_earlier(last_ns, time_ns);
+            let mut time_ns = self.clock.time(file_ns);
+            // What is earlier is very much later, without a sign.
+            if time_ns.wrapping_sub(last_ns) as u64 >= self.patience_ns {
+                time_ns = self.on_leap(index, last_ns, file_ns, decoded);
             }
             last_ns = time_ns;
             self.on_decoded(time_ns, decoded);
@@ -259,16 +274,62 @@ impl<P: FnMut(u64)> Intake<P> {
         Ok(())
     }
 
-    /// A packet's time is before that of the one before, or is the first of its capture.
+    /// A packet's time is before that of the one before, or long behind it, or it is the first of its capture. Gives
+    /// back the time it has.
     #[cold]
+    fn on_leap(&mut self, packet: u64, last_ns: i64, file_ns: i64, decoded: Decoded) -> i64 {
+        let leap = match last_ns {
+            i64::MAX => self.clock.begin_file(file_ns, self.span_ns.1),
+            _ => self.clock.on_leap(packet, file_ns, last_ns),
+        };
+        let mut last_ns = last_ns - self.follow(leap);
+        let mut time_ns = self.clock.time(file_ns);
+        if self.clock.is_in_doubt() {
+            let leap = self.ask_flows(time_ns, decoded);
+            last_ns -= self.follow(leap);
+            time_ns = self.clock.time(file_ns);
+        }
+        self.patience_ns = self.clock.patience_ns();
+        self.on_earlier(last_ns, time_ns);
+        time_ns
+    }
+
+    /// Whether less time has passed for a flow than the clock says, as this packet of it shows.
+    fn ask_flows(&mut self, time_ns: i64, decoded: Decoded) -> Leap {
+        let segment = Segment { time_ns, ..self.pending[place(self.first, self.filled)] };
+        let passed = (decoded == Decoded::Tcp).then(|| self.flows.time_passed(&segment)).flatten();
+        self.clock.on_witness(passed, time_ns)
+    }
+
+    /// Does what a leap asks for, and says by how much what is pending is earlier.
+    fn follow(&mut self, leap: Leap) -> i64 {
+        match leap {
+            Leap::None => return 0,
+            Leap::Behind | Leap::Stepped => {
+                self.hand_on(self.filled);
+                self.newest_ns = i64::MIN;
+            }
+            Leap::Earlier(by_ns) => {
+                let held = (0..self.filled).map(|number| place(self.first, number));
+                held.for_each(|at| self.pending[at].time_ns -= by_ns);
+                self.newest_ns = self.newest_ns.saturating_sub(by_ns);
+            }
+        }
+        if leap != Leap::Behind {
+            self.flows.forget_times();
+        }
+        if let Leap::Earlier(by_ns) = leap { by_ns } else { 0 }
+    }
+
+    /// Notes a time that is before the last one, or is the first of a capture.
     fn on_earlier(&mut self, last_ns: i64, time_ns: i64) {
         let (least, most) = self.span_ns;
         if last_ns == i64::MAX {
             self.span_ns = (least.min(time_ns), most);
-            return;
+        } else if time_ns < last_ns {
+            self.span_ns = (least.min(time_ns), most.max(last_ns));
+            self.report.on_backwards(last_ns.saturating_sub(time_ns));
         }
-        self.span_ns = (least.min(time_ns), most.max(last_ns));
-        self.report.on_backwards(last_ns.saturating_sub(time_ns));
     }
 
     #[inline]
@@ -310,6 +371,7 @@ impl<P: FnMut(u64)> Intake<P> {
     /// The one behind those that are pending.
     #[inline]
     fn on_segment(&mut self, time_ns: i64) {
+        self.pending[place(self.first, self.filled)].time_ns = time_ns;
         if time_ns < self.newest_ns {
             self.on_backwards(time_ns);
         } else {
@@ -323,8 +385,7 @@ impl<P: FnMut(u64)> Intake<P> {
 
     #[cold]
     fn on_backwards(&mut self, time_ns: i64) {
-        if time_ns < self.newest_ns.saturating_sub(CLOCK_STEP_NS) {
-            self.report.clock_steps += 1;
+        if time_ns < self.newest_ns.saturating_sub(LATE_NS) {
             self.hand_on(self.filled);
             self.newest_ns = time_ns;
         }

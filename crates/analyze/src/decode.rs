@@ -355,6 +355,9 @@ fn tcp(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
     (into.ts_value, into.ts_echo) = (0, 0);
     (into.mss_bytes, into.window_scale) = (0, 0);
     into.checksum = checksum_of(ip);
+    if ip.payload.len() < length {
+        into.options |= option::CUT;
+    }
     if length > 20 {
         options(into, &ip.payload[20.min(ip.payload.len())..length.min(ip.payload.len())]);
     }

@@ -3,6 +3,7 @@
 //! - [`capture`]: pcap and pcapng, read as a stream, damage and all.
 //! - [`decode`]: from a frame to a [`segment::Segment`].
 //! - [`segments`]: captures as what an analysis reads.
+//! - [`clock`]: a capture's clock, and where it leaps.
 //! - [`flow`]: from segments to flows, in memory bounded by the flows that are live.
 //! - [`findings`]: what the figures mean, with evidence.
 //! - [`analysis`]: all of it, over several files.
@@ -17,6 +18,7 @@ pub mod capture;
 #[cfg(test)]
 #[path = "../tests/support/cases.rs"]
 mod cases;
+pub mod clock;
 pub mod contradictions;
 pub mod decode;
 pub mod expect;

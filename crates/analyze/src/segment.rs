@@ -40,6 +40,8 @@ pub mod option {
     pub const FAST_OPEN: u8 = 16;
     /// AccECN counters.
     pub const ACCURATE_ECN: u8 = 32;
+    /// The capture cut the header: there are more options than are known.
+    pub const CUT: u8 = 64;
 }
 
 /// The two ends of a connection, the lesser first, so that both directions have the same key.

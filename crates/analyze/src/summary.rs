@@ -2,6 +2,7 @@
 
 use crate::{
     analysis::{Analysis, CaptureReport},
+    clock::ClockStep,
     findings::Finding,
     flow::{
         connection::Vantage,
@@ -16,6 +17,8 @@ mod unopened;
 const SHOWN_FLOWS: usize = 10;
 /// Kinds of packets that were not looked into, by name.
 const SHOWN_KINDS: usize = 8;
+/// Steps of the clock shown.
+const SHOWN_STEPS: usize = 3;
 /// Findings shown of each.
 const SHOWN_FINDINGS: usize = 6;
 
@@ -68,13 +71,13 @@ fn capture(capture: &CaptureReport) -> String {
         (capture.truncated_packets, "packets were cut before the end of TCP's header"),
         (capture.fragments, "later IP fragments, whose payload is not counted"),
         (capture.malformed_packets, "packets whose headers contradict themselves"),
-        (capture.clock_steps, "times the clock was set back"),
         (capture.backwards_packets, "packets out of the order of their times; sorted"),
         (capture.damage_count, "places where the files are damaged"),
     ];
     for (count, what) in counted.iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "  {count} {what}");
     }
+    text += &clock_steps(capture);
     let named = capture.not_looked_into.iter().take(SHOWN_KINDS);
     let named: Vec<String> = named.map(|kind| format!("{} {}", kind.packets, plain(&kind.what))).collect();
     if !named.is_empty() {
@@ -96,6 +99,28 @@ fn capture(capture: &CaptureReport) -> String {
         }
     }
     text
+}
+
+/// Where the capture's clock was set.
+fn clock_steps(capture: &CaptureReport) -> String {
+    let told = |step: &ClockStep| {
+        let way = if step.by_s < 0.0 { "back" } else { "forward" };
+        format!("{way} by {} at packet {}", duration(step.by_s.abs()), step.packet + 1)
+    };
+    let shown: Vec<String> = capture.clock_step_list.iter().take(SHOWN_STEPS).map(told).collect();
+    let more = match capture.clock_steps - shown.len() as u64 {
+        0 if shown.is_empty() => return String::new(),
+        0 => String::new(),
+        more => format!(", and {more} times more"),
+    };
+    let (what, returns) = match capture.clock_returns {
+        0 => ("the capture's clock was set", String::new()),
+        times => (
+            "the capture has times of several clocks, which differ:",
+            format!("; changes between known ones {times}"),
+        ),
+    };
+    format!("  {what} {}{more}{returns}; times go on as if it had not been\n", shown.join(", "))
 }
 
 fn one_flow(flow: &FlowReport) -> String {
@@ -183,6 +208,11 @@ fn opening(flow: &FlowReport) -> String {
         (0, _) => String::new(),
         (times, wait) => format!(", {times} SYNs sent again over {}", duration(wait.unwrap_or(0.0))),
     };
+    let fast_open = match shake.fast_open {
+        Some("data_refused") => "Fast Open data not accepted",
+        Some("data") => "Fast Open data in the SYN",
+        _ => "",
+    };
     let facts = [
         place.to_owned(),
         handshake + &again,
@@ -191,9 +221,10 @@ fn opening(flow: &FlowReport) -> String {
         yes("timestamps", shake.timestamps),
         yes("window scaling", shake.window_scaling),
         format!("ECN {}", shake.ecn.unwrap_or("unknown")),
+        fast_open.to_owned(),
         end.to_owned(),
     ];
-    facts.join(", ")
+    facts.iter().filter(|fact| !fact.is_empty()).cloned().collect::<Vec<_>>().join(", ")
 }
 
 /// Which part of the path the times from data to its acknowledgement are of.
@@ -243,7 +274,8 @@ fn repairs(flow: &FlowReport) -> String {
         main.retransmissions * 100.0
     )];
     let kinds = [
-        (main.fast_segments, "fast"),
+        (main.fast_segments - main.counts.fast_open_segments, "fast"),
+        (main.counts.fast_open_segments, "that went with the SYN (Fast Open) and were not taken"),
         (main.timeouts, "timeouts"),
         (main.go_back_segments, "after a timeout"),
         (main.tail_probe_segments, "tail probes"),

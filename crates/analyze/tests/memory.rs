@@ -113,6 +113,21 @@ fn a_flow_that_goes_on_is_bounded_however_long_it_does() {
     assert!(many.iter().all(|bytes| *bytes < 62_000), "{many:?}");
 }
 
+#[test]
+fn few_idle_flows_wait_for_a_keep_alive_and_many_do_not() {
+    let live_after = |flows: u32, hours: i64| {
+        let mut table = FlowTable::new(Settings::default());
+        for number in 0..4 {
+            (0..flows).for_each(|flow| table.on_segment(&packet(flow, number)));
+        }
+        table.sweep(hours * 3_600_000_000_000);
+        (table.live(), table.finish().flows)
+    };
+    assert_eq!(live_after(900, 1), (900, 900));
+    assert_eq!(live_after(FLOWS, 1), (1_000, u64::from(FLOWS)));
+    assert_eq!(live_after(900, 3), (0, 900));
+}
+
 /// Octets a flow takes after its sender jumped over a gap and then filled every second octet of that.
 fn bytes_of_a_filled_gap(late: u32) -> isize {
     let before = LIVE_BYTES.get();

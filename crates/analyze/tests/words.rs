@@ -5,14 +5,17 @@
 mod support;
 
 use longfat_analyze::{
+    Settings,
+    capture::{LinkType, write::PcapWriter},
     expect::Expect,
     findings::{Finding, Kind},
+    flow::report::{DirectionReport, FlowReport},
     segment::flag,
     summary,
 };
 use std::fmt::Write as _;
 use support::{
-    Bulk, MS, Tcp, Trace, US, bulk,
+    Bulk, MS, Tcp, Trace, US, analyze_bytes, bulk,
     script::script,
     traffic::{Transfer, made},
 };
@@ -23,6 +26,10 @@ const OPENING: &str = "0 > S win 65535 mss 1460 ws 7 sackok
 
 fn find(trace: &Trace, kind: Kind) -> Option<Finding> {
     trace.flow().findings.into_iter().find(|finding| finding.kind == kind)
+}
+
+fn find_in(flow: &FlowReport, kind: Kind) -> Option<Finding> {
+    flow.findings.iter().find(|finding| finding.kind == kind).cloned()
 }
 
 fn opened(rest: &str) -> Trace {
@@ -443,4 +450,169 @@ fn full_windows(client_ms: u32) -> Trace {
 fn a_bound_is_never_below_what_was_delivered() {
     assert!(find(&full_windows(5), Kind::WindowLimited).is_some());
     assert_eq!(find(&full_windows(50), Kind::WindowLimited), None, "a handshake slower than any data");
+}
+
+/// A transfer whose capture's clock is set by so much, forward or back, behind half of its packets.
+fn with_step(transfer: &Transfer, by_ns: i64) -> Trace {
+    let mut trace = made(transfer).trace;
+    let half = trace.packets.len() / 2;
+    trace.packets[half..].iter_mut().for_each(|(time_ns, _)| *time_ns += by_ns);
+    trace
+}
+
+#[test]
+fn a_clock_that_is_set_in_the_middle_is_told_and_nothing_is_priced_by_it() {
+    let transfers = [
+        Transfer { segments: 2000, ..Transfer::default() },
+        Transfer { segments: 2000, timestamps: false, ..Transfer::default() },
+        Transfer { segments: 2000, place: 50, loss_permille: 5, ..Transfer::default() },
+        Transfer { segments: 600, place: 100, one_way_ns: 100 * MS, ..Transfer::default() },
+    ];
+    for transfer in &transfers {
+        let whole = made(transfer).trace.flow();
+        for (by_s, told) in [(-3600, "back by 3600 s"), (-2, "back by 2 s"), (3600, "forward by 3600 s")] {
+            let analysis = with_step(transfer, by_s * 1000 * MS).analyze();
+            let (text, flow) = (summary::text(&analysis), &analysis.flows[0]);
+            assert!(text.contains(&format!("the capture's clock was set {told} at packet")), "{text}");
+            assert_eq!((analysis.capture.clock_steps, analysis.flows.len()), (1, 1), "{text}");
+            assert!((flow.duration_s - whole.duration_s).abs() < 0.05 * whole.duration_s + 0.02, "{text}");
+            assert!((analysis.capture.duration_s - flow.duration_s).abs() < 1e-6, "{text}");
+            let [client, once] = [flow, &whole].map(|flow| &flow.directions[0]);
+            assert_eq!(client.counts, once.counts, "{text}");
+            assert_eq!(client.timeouts, once.timeouts, "{text}");
+            let rtt = |one: &DirectionReport| (one.rtt.unwrap().least_us, one.rtt.unwrap().median_us);
+            assert_eq!(rtt(client), rtt(once), "{text}");
+            assert_eq!(find_in(flow, Kind::SenderIdle), None, "{text}");
+        }
+    }
+}
+
+#[test]
+fn an_hour_of_silence_and_packets_a_little_late_are_no_clock_that_was_set() {
+    let text = |trace: &Trace| summary::text(&trace.analyze());
+    // Both ends' timestamps go on; with and without data in flight.
+    let mut talk = format!("{OPENING}+1 > A len 100 ts 1000/1\n+20 < A ack 100 win 500 ts 5020/1000\n");
+    for n in 1..30 {
+        let _ = writeln!(
+            talk,
+            "+100 > A seq {} len 100 ts {}/5020\n+20 < A ack {} win 500 ts {}/9",
+            n * 100,
+            1000 + n * 120,
+            (n + 1) * 100,
+            5020 + n * 120
+        );
+    }
+    let slept =
+        format!("{talk}+3600000 > A seq 3000 len 100 ts 4600/9\n+20 < A ack 3100 win 500 ts 3608500/9\n");
+    assert!(!text(&script(&slept)).contains("clock"), "one end slept: {}", text(&script(&slept)));
+    let idle =
+        format!("{talk}+3600000 > A seq 3000 len 100 ts 3604600/9\n+20 < A ack 3100 win 500 ts 3608500/9\n");
+    assert!(!text(&script(&idle)).contains("clock"), "{}", text(&script(&idle)));
+    let set = format!("{talk}+3600000 > A seq 3000 len 100 ts 4600/9\n+20 < A ack 3100 win 500 ts 8620/9\n");
+    assert!(text(&script(&set)).contains("set forward by 3600 s"), "{}", text(&script(&set)));
+    let dead = "+1 > A len 100\n+20 < A ack 100 win 500\n+1 > A seq 100 len 100\n+20000 > A seq 100 len 100\n+20 < A ack 200 win 500";
+    assert!(!text(&opened(dead)).contains("clock"));
+    let late = opened("+500 > A len 100\n120 < A win 500\n+500 < A ack 100 win 500");
+    assert!(!text(&late).contains("clock") && text(&late).contains("out of the order"), "{}", text(&late));
+}
+
+#[test]
+fn fast_open_data_that_is_not_taken_is_sent_again_and_no_loss() {
+    let opening =
+        "0 > S win 65535 mss 1460 ws 7 len 1000\n+20 < SA win 65535 mss 1460 ws 7\n+0.1 > A win 500\n";
+    let trace = script(&format!("{opening}+0.1 > A len 1000 win 500\n+20 < A ack 1000 win 500\n"));
+    let (text, client) = (summary::text(&trace.analyze()), trace.client());
+    assert_eq!((client.counts.resent_segments, client.counts.fast_open_segments, client.timeouts), (1, 1, 0));
+    assert!(text.contains("Fast Open data not accepted") && !text.contains("  !"), "{text}");
+    let taken = script(
+        "0 > S win 65535 mss 1460 ws 7 len 1000\n+20 < SA ack 1000 win 65535 mss 1460 ws 7\n+0.1 > A seq 1000 win 500\n+1 > A seq 1000 len 9\n+20 < A ack 1009",
+    );
+    let text = summary::text(&taken.analyze());
+    assert!(text.contains("0 of 2 segments") && !text.contains("not accepted"), "{text}");
+    // What is lost behind that is a loss.
+    let lost = script(&format!(
+        "{opening}+0.1 > A len 1000 win 500\n+300 > A len 1000 win 500\n+20 < A ack 1000 win 500\n"
+    ));
+    assert_eq!((lost.client().counts.fast_open_segments, lost.client().timeouts), (1, 1));
+    assert!(find(&lost, Kind::SackMissing).is_some());
+}
+
+#[test]
+fn a_syn_that_is_sent_again_with_fewer_options_is_told_once() {
+    let opened_by = |again: &str| {
+        let mut text = format!(
+            "0 > S win 65535 mss 1460 ws 7 sackok ts 5/0\n1000 > S win 65535 mss 1460 {again}\n+20 < SA win 65535 mss 1460\n+0.1 > A\n"
+        );
+        for n in 0..4 {
+            let _ =
+                writeln!(text, "+1 > A seq {} len 1448\n+20 < A ack {} win 500", n * 1448, (n + 1) * 1448);
+        }
+        script(&text)
+    };
+    let trace = opened_by("");
+    let text = summary::text(&trace.analyze());
+    assert!(text.contains("the last one without window scaling, SACK, timestamps"), "{text}");
+    assert_eq!(text.matches("  !").count(), 1, "{text}");
+    let same = summary::text(&opened_by("ws 7 sackok ts 1005/0").analyze());
+    assert!(!same.contains("without"), "{same}");
+    let mut lossy = trace;
+    lossy.script("+1 > A seq 5792 len 1448\n+300 > A seq 5792 len 1448\n+20 < A ack 7240 win 500");
+    assert!(find(&lossy, Kind::SackMissing).unwrap().what.contains("left it out when it sent its SYN again"));
+}
+
+#[test]
+fn small_packets_that_wait_for_an_acknowledgement_are_limited_by_the_application() {
+    for delay_ms in [0, 40] {
+        let limits = halves(delay_ms).client().limits;
+        assert!(limits.application > 0.99, "{delay_ms}: {limits:?}");
+    }
+    // Where the MSS is small, so are full segments.
+    let small = made(&Transfer { mss: 100, segments: 2000, ..Transfer::default() }).trace;
+    let mut small = small;
+    small.packets.iter_mut().filter(|(_, tcp)| tcp.flags & flag::SYN != 0).for_each(|(_, tcp)| {
+        tcp.options[2..4].copy_from_slice(&112u16.to_be_bytes());
+    });
+    assert!(small.client().limits.congestion > 0.9, "{:?}", small.client().limits);
+}
+
+#[test]
+fn answers_to_requests_that_come_behind_a_delayed_acknowledgement_did_not_wait_for_it() {
+    let mut text = String::new();
+    for n in 0..20u32 {
+        let (request, answer) = (n * 200, n * 300);
+        let _ = writeln!(text, "+5 > A seq {request} ack {answer} len 200 win 500");
+        let _ = writeln!(text, "+20 < A seq {answer} ack {} len 300 win 500", request + 200);
+        let _ = writeln!(text, "+45 > A seq {} ack {} win 500", request + 200, answer + 300);
+    }
+    assert_eq!(find(&opened(&text), Kind::DelayedAckNagle), None);
+}
+
+#[test]
+fn options_that_the_capture_cut_were_not_left_out() {
+    let mut trace = made(&Transfer { segments: 2000, loss_permille: 5, ..Transfer::default() }).trace;
+    let mut writer = PcapWriter::new(Vec::new(), LinkType(1), 54).unwrap();
+    trace.packets.sort_by_key(|(time_ns, _)| *time_ns);
+    for (time_ns, tcp) in &trace.packets {
+        let (frame, length) = tcp.frame();
+        writer.packet(*time_ns, length as u32, &frame[..54]).unwrap();
+    }
+    let analysis = analyze_bytes(&writer.into_inner(), Settings::default());
+    let text = summary::text(&analysis);
+    assert!(text.contains("SACK unknown") && text.contains("window unknown"), "{text}");
+    assert!(!text.contains("incomplete") && !text.contains("SACK is missing"), "{text}");
+}
+
+#[test]
+fn a_capture_begun_in_the_middle_accuses_no_sender() {
+    for place in [0, 50, 100] {
+        let transfer = Transfer { segments: 4000, timestamps: false, place, ..Transfer::default() };
+        let mut trace = made(&transfer).trace;
+        trace.packets.drain(..500);
+        let flow = trace.flow();
+        assert_eq!(find_in(&flow, Kind::SenderIdle), None, "{place}");
+        assert!(summary::text(&trace.analyze()).contains("limits unknown"), "{place}");
+        let mut stamped = made(&Transfer { timestamps: true, ..transfer }).trace;
+        stamped.packets.drain(..500);
+        assert_eq!(find(&stamped, Kind::SenderIdle), None, "{place}");
+    }
 }

@@ -51,7 +51,7 @@ impl<'a> Basis<'a> {
             half,
             peer,
             end,
-            limits: shares(&half.limits.spent_ns),
+            limits: shares(half),
             active_s: seconds(last - first),
             least_rtt_s: round_trip_ns(connection, end).map_or(0.0, seconds),
             good_bps: good * 8.0 / width_s,

@@ -2,7 +2,7 @@
 
 use super::{Finding, Kind, basis::Basis};
 use crate::{
-    flow::{connection::is_window_known, report::seconds},
+    flow::{connection::is_window_known, half::Half, report::seconds},
     summary::{bytes, duration, rate},
 };
 
@@ -95,14 +95,17 @@ pub fn sender_idle(basis: &Basis) -> Option<Finding> {
 
 /// SACK was not agreed, and losses had to be repaired without it.
 pub fn sack_missing(basis: &Basis) -> Option<Finding> {
-    let (mine, other) = (basis.half.offer?, basis.peer.offer?);
-    let resent = basis.half.counts.resent_segments - basis.half.counts.resent_syns;
+    let whole = |half: &Half| half.offer.filter(|offer| !offer.is_cut);
+    let (mine, other) = (whole(basis.half)?, whole(basis.peer)?);
+    let resent = basis.half.counts.resent_for_loss();
     if (mine.sack && other.sack) || resent == 0 {
         return None;
     }
     let key = &basis.connection.key;
     let (me, peer) = (key.end(basis.end), key.end(1 - basis.end));
+    let is_left_out = basis.half.first_offer.is_some_and(|first| first.sack) && !mine.sack;
     let who = match (mine.sack, other.sack) {
+        _ if is_left_out => format!("{me} left it out when it sent its SYN again"),
         (false, false) => "neither end offers it".to_owned(),
         (false, true) => format!("{me} does not offer it"),
         (true, _) => format!("{peer} does not offer it, or something between removes it"),
@@ -124,11 +127,14 @@ pub fn receiver_stalls(basis: &Basis) -> Option<Finding> {
         let what =
             "The receiver closed its window: its program reads more slowly than the sender sends".to_owned();
         let cost = seconds(basis.half.closed_ns);
+        let share = match basis.half.is_placed {
+            true => format!("; {:.0} % of the time without room for a packet", basis.limits.window * 100.0),
+            false => String::new(),
+        };
         let evidence = format!(
-            "{times} times zero, {} in all, probed {} times; {:.0} % of the time without room for a packet",
+            "{times} times zero, {} in all, probed {} times{share}",
             duration(cost),
             basis.half.counts.window_probes,
-            basis.limits.window * 100.0
         );
         basis.finding(Kind::ReceiverStalls, basis.start_s(), cost, what, evidence)
     })

@@ -204,8 +204,8 @@ const LOSS_SEGMENTS: u64 = 3;
 /// Losses that are repaired without a timeout.
 pub fn losses(basis: &Basis) -> Option<Finding> {
     let (recovery, counts) = (&basis.half.recovery, &basis.half.counts);
-    let again = counts.resent_segments - counts.resent_syns;
-    let needed = again.saturating_sub(recovery.spurious_segments) + counts.lost_before_segments;
+    let needed =
+        counts.resent_for_loss().saturating_sub(recovery.spurious_segments) + counts.lost_before_segments;
     let share = needed as f64 / counts.sent_segments.max(1) as f64;
     if needed == 0 || needed < LOSS_SEGMENTS && share < LOSS_SHARE {
         return None;

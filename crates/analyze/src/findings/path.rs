@@ -23,6 +23,22 @@ fn finding(
     Finding { kind, from: connection.key.end(end), what: what.to_owned(), evidence, at_s, cost_s }
 }
 
+/// Options that an end's first SYN had, and the last one, sent again, has not.
+fn left_out(half: &Half) -> Vec<&'static str> {
+    let (Some(first), Some(last)) = (half.first_offer, half.offer.filter(|last| !last.is_cut)) else {
+        return Vec::new();
+    };
+    let had = [
+        (first.mss_bytes.is_some() && last.mss_bytes.is_none(), "MSS"),
+        (first.window_scale.is_some() && last.window_scale.is_none(), "window scaling"),
+        (first.sack && !last.sack, "SACK"),
+        (first.timestamps && !last.timestamps, "timestamps"),
+        (first.fast_open && !last.fast_open, "Fast Open"),
+        (first.ecn_flags != 0 && last.ecn_flags == 0, "ECN"),
+    ];
+    had.into_iter().filter(|(is_left_out, _)| *is_left_out).map(|(_, name)| name).collect()
+}
+
 /// SYNs, or their answers, that had to be sent again.
 pub fn lost_syns(connection: &Connection, epoch_ns: i64) -> Option<Finding> {
     let times: u64 = connection.halves.iter().map(|half| half.counts.resent_syns).sum();
@@ -34,7 +50,15 @@ pub fn lost_syns(connection: &Connection, epoch_ns: i64) -> Option<Finding> {
             (Some(_), None) => "Lost SYNs: the answer was never acknowledged",
             (Some(_), Some(_)) => "Lost SYNs: opening had to be tried again",
         };
-        let evidence = format!("{times} sent again, {} from the first to the last", duration(wait_s));
+        let without = connection.halves.each_ref().map(left_out).concat().join(", ");
+        let without = match without.as_str() {
+            "" => String::new(),
+            names => format!(
+                "; the last one without {names}: where the first ones were dropped for these, something on the path drops them"
+            ),
+        };
+        let wait = duration(wait_s);
+        let evidence = format!("{times} sent again, {wait} from the first to the last{without}");
         let at_s = seconds(connection.first_ns - epoch_ns);
         finding(connection, connection.client.into(), Kind::LostSyns, at_s, wait_s, what, evidence)
     })

@@ -2,6 +2,7 @@
 
 use super::{checksums::Checksums, counts::Offer, half::Half};
 use crate::{
+    clock::{Passed, STEP_NS},
     decode::Checksum,
     segment::{FlowKey, Segment, flag, option},
 };
@@ -105,6 +106,8 @@ struct Told {
     last_ns: i64,
     /// The times of a capture may go back.
     latest_ns: i64,
+    /// It was, by payload behind it.
+    is_behind: bool,
 }
 
 impl Told {
@@ -117,6 +120,7 @@ impl Told {
             options: segment.options,
             last_ns: segment.time_ns,
             latest_ns: segment.time_ns,
+            is_behind: false,
         }
     }
 
@@ -202,6 +206,32 @@ impl Connection {
         acknowledges && !segment.has(flag::SYN) && is_near(&self.halves[me], segment.sequence)
     }
 
+    /// How much time has passed for it behind a silence of the capture, as this segment shows.
+    #[cold]
+    pub fn time_passed(&mut self, segment: &Segment) -> Option<Passed> {
+        self.settle();
+        let me = usize::from(segment.end) & 1;
+        let by_ticks = self.halves[me].trips.less_by_ticks_ns(segment);
+        let told_ns = segment.time_ns.saturating_sub(self.last_ns);
+        match by_ticks {
+            _ if segment.flags & (flag::SYN | flag::RST) != 0 => None,
+            Some(less_ns) if less_ns < STEP_NS => Some(Passed::All),
+            Some(less_ns) if less_ns > told_ns / 2 => {
+                Some(Passed::LessForEnd(self.key, segment.end, less_ns))
+            }
+            Some(_) => None,
+            None if self.halves[me].is_timer_of(segment) => Some(Passed::All),
+            None => self.halves[1 - me].less_by_silence_ns(segment).map(Passed::Less),
+        }
+    }
+
+    /// No time between what was so far and what comes can be told.
+    pub fn forget_times(&mut self) {
+        self.settle();
+        self.halves.iter_mut().for_each(Half::forget_times);
+        self.handshake.repeated |= self.handshake.ack_ns.is_none() && self.handshake.syn_ns.is_some();
+    }
+
     /// Whether everything is over.
     pub fn is_closed(&self) -> bool {
         self.closed_ns.is_some() || self.reset.is_some()
@@ -268,6 +298,7 @@ impl Connection {
             && told.is_repeated_by(segment)
         {
             (told.last_ns, told.latest_ns) = (now, told.latest_ns.max(now));
+            told.is_behind = true;
             return true;
         }
         self.settle();
@@ -279,7 +310,8 @@ impl Connection {
     #[inline(always)]
     fn settle(&mut self) {
         if let Some(told) = self.told.take() {
-            self.halves[usize::from(1 - told.end) & 1].on_told_again(told.last_ns, told.latest_ns);
+            let half = &mut self.halves[usize::from(1 - told.end) & 1];
+            half.on_told_again(told.last_ns, told.latest_ns, told.is_behind);
         }
     }
 
@@ -344,9 +376,11 @@ impl Connection {
             timestamps: segment.carries(option::TIMESTAMPS),
             ecn_flags: segment.flags & (flag::ECE | flag::CWR | flag::AE),
             fast_open: segment.carries(option::FAST_OPEN),
+            is_cut: segment.carries(option::CUT),
             data_bytes: segment.payload_bytes,
         };
         self.halves[end].offer = Some(offer);
+        self.halves[end].first_offer.get_or_insert(offer);
         if segment.has(flag::ACK) {
             self.handshake.syn_ack_ns.get_or_insert(segment.time_ns);
             self.handshake.last_syn_ack_ns = Some(segment.time_ns);
@@ -357,7 +391,10 @@ impl Connection {
             self.handshake.simultaneous |=
                 self.syn_sequence[1 - end].is_some() && self.handshake.syn_ack_ns.is_none();
         }
-        if let [Some(low), Some(high)] = [self.halves[0].offer, self.halves[1].offer] {
+        if let [Some(low), Some(high)] = [self.halves[0].offer, self.halves[1].offer]
+            && !low.is_cut
+            && !high.is_cut
+        {
             self.agree(low, high);
         }
     }
@@ -470,10 +507,12 @@ fn window(segment: &Segment, mine: Option<Offer>, other: Option<Offer>) -> u64 {
         return raw;
     }
     match (mine, other) {
-        (Some(mine), Some(other)) => match (mine.window_scale, other.window_scale) {
-            (Some(scale), Some(_)) => raw << scale,
-            _ => raw,
-        },
+        (Some(mine), Some(other)) if !mine.is_cut && !other.is_cut => {
+            match (mine.window_scale, other.window_scale) {
+                (Some(scale), Some(_)) => raw << scale,
+                _ => raw,
+            }
+        }
         _ if raw == 0 => 0,
         // Told apart by what was offered, so that a change is seen.
         _ => WINDOW_UNKNOWN + (raw << MOST_SCALE),

@@ -17,6 +17,8 @@ pub struct Offer {
     pub ecn_flags: u16,
     /// TCP Fast Open option.
     pub fast_open: bool,
+    /// The capture cut the SYN: what is not set here may have been offered.
+    pub is_cut: bool,
     /// Payload of the SYN itself.
     pub data_bytes: u32,
 }
@@ -42,6 +44,10 @@ pub struct Counts {
     pub resent_segments: u64,
     /// SYNs among the segments sent again.
     pub resent_syns: u64,
+    /// Segments among them that went with a SYN (TCP Fast Open) and were not taken: no loss.
+    pub fast_open_segments: u64,
+    /// Payload of the SYN that the other end did not take.
+    pub fast_open_refused_bytes: u64,
     /// Late segments whose first copy was lost before the capture.
     pub lost_before_segments: u64,
     /// Late segments that others overtook.
@@ -95,4 +101,11 @@ pub struct Counts {
     pub ece_packets: u64,
     /// Resets.
     pub resets: u64,
+}
+
+impl Counts {
+    /// Segments sent again because something was thought lost: no SYNs, and nothing that went with one.
+    pub fn resent_for_loss(&self) -> u64 {
+        self.resent_segments - self.resent_syns - self.fast_open_segments
+    }
 }

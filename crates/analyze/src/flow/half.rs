@@ -23,19 +23,25 @@ const LEAST_DELAYED_NS: i64 = 30_000_000;
 const MOST_DELAYED_NS: i64 = 250_000_000;
 /// What is sent that soon behind an acknowledgement waited for it.
 const AT_ONCE_NS: i64 = 2_000_000;
-/// No network's packets carry more: without a known MSS, larger ones are offloads', and this much is a full segment.
-const LARGEST_SEGMENT: u32 = 9_200;
+/// Without a known MSS, larger packets may be offloads', and this much is a full segment.
 const USUAL_SEGMENT: u32 = 1_448;
+/// Every path passes packets with so much (RFC 9293, 3.7.1): smaller ones are full where the MSS is smaller.
+const LEAST_SEGMENT: u32 = 536;
 /// No timer of a sender is shorter.
 const LEAST_QUIET_NS: i64 = 1_500_000;
+/// No sender waits so long, and for so many of its timers, for an acknowledgement without sending again.
+const PATIENT_NS: i64 = 10_000_000_000;
+const TIMERS: i64 = 10;
 /// A hole filled sooner than this is reordering, when nothing else tells (as tshark has it).
 const REORDERED_WITHIN_NS: i64 = 3_000_000;
 
 /// One direction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Half {
-    /// What its SYN offered.
+    /// What its SYN offered, the last if it was sent again; and what the first did.
     pub offer: Option<Offer>,
+    /// What its first SYN offered.
+    pub first_offer: Option<Offer>,
     /// Counters.
     pub counts: Counts,
     /// Retransmissions.
@@ -89,10 +95,14 @@ pub struct Half {
     opens: bool,
     /// SYNs and FINs without payload.
     bare_segments: u64,
+    /// Payload of its SYN, less what the other end took, or it sent again.
+    syn_data: (u64, u64),
     last_ack_ns: i64,
     last_send_ns: i64,
     rearmed_ns: i64,
     last_payload: u32,
+    /// The other end sent payload since this one did.
+    is_asked: bool,
     last_window: u64,
     copies: Copies,
     current_stubborn: Stubborn,
@@ -131,6 +141,7 @@ impl Half {
     pub fn new(detailed: bool) -> Half {
         Half {
             offer: None,
+            first_offer: None,
             counts: Counts::default(),
             recovery: Recovery::default(),
             space: SequenceSpace::default(),
@@ -158,10 +169,12 @@ impl Half {
             sack: true,
             opens: false,
             bare_segments: 0,
+            syn_data: (0, 0),
             last_ack_ns: i64::MIN / 8,
             last_send_ns: i64::MIN / 8,
             rearmed_ns: i64::MIN / 8,
             last_payload: 0,
+            is_asked: false,
             last_window: u64::MAX,
             copies: Copies::default(),
             current_stubborn: Stubborn::default(),
@@ -217,11 +230,11 @@ impl Half {
 
     #[cold]
     fn judge_full(&mut self) {
-        self.full_bytes = match self.largest_payload {
-            largest if self.mss_bytes > 0 => largest.min(self.mss_bytes),
-            largest if largest > LARGEST_SEGMENT => USUAL_SEGMENT,
-            largest => largest,
+        let (most, least) = match self.mss_bytes {
+            0 => (USUAL_SEGMENT, LEAST_SEGMENT),
+            mss => (mss, mss.min(LEAST_SEGMENT)),
         };
+        self.full_bytes = self.largest_payload.min(most).max(least);
     }
 
     /// This end sent a packet.
@@ -380,6 +393,9 @@ impl Half {
         }
         if payload > 0 {
             self.count_payload(segment);
+            if segment.has(flag::SYN) {
+                self.syn_data = (end - u64::from(payload), end);
+            }
         } else {
             self.bare_segments += 1;
         }
@@ -474,11 +490,13 @@ impl Half {
         }
     }
 
-    /// Something is sent, with nothing outstanding. When it is right behind the acknowledgement of a small packet, and
-    /// that came late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement kept it so.
+    /// Something is sent, with nothing outstanding. When it is no answer, right behind the acknowledgement of a small
+    /// packet, and that came late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement kept it so.
     fn on_waited(&mut self, now: i64, payload: u32) {
-        let is_small =
-            self.last_payload > 0 && self.last_payload < self.mss_bytes && payload < self.mss_bytes;
+        let is_small = !std::mem::take(&mut self.is_asked)
+            && self.last_payload > 0
+            && self.last_payload < self.mss_bytes
+            && payload < self.mss_bytes;
         if !is_small {
             return;
         }
@@ -631,6 +649,9 @@ impl Half {
 
     fn on_again(&mut self, segment: &Segment, start: u64, end: u64, bytes: u64) {
         let now = segment.time_ns;
+        if self.counts.fast_open_refused_bytes > 0 && start >= self.syn_data.0 && start < self.syn_data.1 {
+            return self.on_refused(now, (start, end), bytes);
+        }
         let syn = segment.has(flag::SYN);
         let cause = if syn { Cause::Timeout } else { self.cause(now, start, end) };
         let segments = self.segments_of(bytes);
@@ -654,6 +675,19 @@ impl Half {
         let ts_value = segment.carries(option::TIMESTAMPS).then_some(segment.ts_value);
         let resent = Resent { start, end, segments, ts_value, cause, spurious: false, duplicated: false };
         self.recovery.on_resent(resent);
+        self.space.mark_again(now, start, end);
+        self.observed.on_resent(now, self.space.relative(start));
+    }
+
+    /// What went with the SYN, and was not taken, is sent again (RFC 7413, 4.2.1): nothing was lost.
+    #[cold]
+    fn on_refused(&mut self, now: i64, (start, end): (u64, u64), bytes: u64) {
+        let segments = self.segments_of(bytes);
+        self.syn_data.0 = end;
+        self.counts.resent_bytes += bytes;
+        self.counts.resent_segments += segments;
+        self.counts.fast_open_segments += segments;
+        self.recovery.segments[Cause::Fast as usize] += segments;
         self.space.mark_again(now, start, end);
         self.observed.on_resent(now, self.space.relative(start));
     }
@@ -694,11 +728,13 @@ impl Half {
         episode.end_ns = episode.start_ns.max(now);
     }
 
-    /// This end was sent what it had been told before, for the last time and at the latest then.
+    /// This end was sent what it had been told before, for the last time and at the latest then; `with_payload`: along
+    /// with payload.
     #[inline]
-    pub fn on_told_again(&mut self, last_ns: i64, latest_ns: i64) {
+    pub fn on_told_again(&mut self, last_ns: i64, latest_ns: i64, with_payload: bool) {
         self.advance(latest_ns);
         self.last_ack_ns = last_ns;
+        self.is_asked |= with_payload;
     }
 
     /// This end got an acknowledgement (its packet passed here); `answered_ns` is the time since the packet whose
@@ -707,6 +743,7 @@ impl Half {
     pub fn on_ack(&mut self, segment: &Segment, window_bytes: u64, answered_ns: Option<i64>) {
         let now = segment.time_ns;
         let ack = unwrap_near(self.space.una, segment.acknowledgement);
+        self.is_asked |= segment.payload_bytes > 0;
         if self.is_told_again(segment, ack, window_bytes) {
             self.last_ack_ns = now;
             return;
@@ -781,6 +818,8 @@ impl Half {
         self.space.edge_most = self.space.edge_most.max(ack + possible_window(window_bytes));
         if segment.has(flag::SYN) {
             self.syn_window_bytes = Some(window_bytes);
+            self.syn_data.0 = self.syn_data.0.max(ack);
+            self.counts.fast_open_refused_bytes = self.syn_data.1.saturating_sub(self.syn_data.0);
             return;
         }
         self.most_window_bytes = self.most_window_bytes.max(Some(window_bytes));
@@ -919,6 +958,31 @@ impl Half {
                 self.space.sacked.insert(*left, *right);
             }
         }
+    }
+
+    /// Whether this acknowledges, for the first time, what was last sent much longer ago than its timer would have
+    /// waited for; if so, by how much longer than a round trip.
+    pub fn less_by_silence_ns(&self, segment: &Segment) -> Option<i64> {
+        let ack = unwrap_near(self.space.una, segment.acknowledgement);
+        let told_ns = segment.time_ns.saturating_sub(self.last_send_ns.max(self.last_ack_ns));
+        let is_new =
+            segment.has(flag::ACK) && self.counts.acks > 0 && ack > self.space.una && ack <= self.space.next;
+        let patient_ns = self.trips.smoothed.rto_ns().saturating_mul(TIMERS).max(PATIENT_NS);
+        let is_late = told_ns > patient_ns && !self.recovery.is_active();
+        (is_new && is_late).then(|| told_ns - self.trips.smoothed.rtt_ns().unwrap_or(0))
+    }
+
+    /// Whether this end sends again what is outstanding, without a word of the other end: a timer went off.
+    pub fn is_timer_of(&self, segment: &Segment) -> bool {
+        let start = unwrap_near(self.space.next, segment.sequence);
+        let is_old = segment.length() > 0 && start + u64::from(segment.length()) <= self.space.next;
+        is_old && !self.recovery.is_active() && self.space.sacked.is_empty()
+    }
+
+    /// No time between what was so far and what comes can be told: no round trip is measured over it.
+    pub fn forget_times(&mut self) {
+        self.space.sent.iter_mut().for_each(|sent| sent.again = true);
+        self.trips.forget_times();
     }
 
     /// A router said that a packet of this end is too big.

@@ -70,7 +70,7 @@ pub struct HandshakeReport {
     pub window_scaling: Option<bool>,
     /// `off`, `ecn`, `accecn`, or unknown.
     pub ecn: Option<&'static str>,
-    /// TCP Fast Open: `cookie` asked for or given, `data` in the SYN.
+    /// TCP Fast Open: `cookie` asked for or given, `data` in the SYN, `data_refused` where the server did not take it.
     pub fast_open: Option<&'static str>,
     /// Both ends opened at once.
     pub simultaneous_open: bool,
@@ -394,7 +394,7 @@ fn handshake(connection: &Connection) -> HandshakeReport {
     let client = usize::from(connection.client);
     let offers = [connection.halves[client].offer, connection.halves[1 - client].offer];
     let both = |has: fn(&Offer) -> bool| match offers {
-        [Some(mine), Some(other)] => Some(has(&mine) && has(&other)),
+        [Some(mine), Some(other)] if !mine.is_cut && !other.is_cut => Some(has(&mine) && has(&other)),
         _ => None,
     };
     let lags =
@@ -407,7 +407,7 @@ fn handshake(connection: &Connection) -> HandshakeReport {
         timestamps: both(|offer| offer.timestamps),
         window_scaling: both(|offer| offer.window_scale.is_some()),
         ecn: ecn(offers, connection.handshake.syn_ack_flags),
-        fast_open: fast_open(offers),
+        fast_open: fast_open(offers, connection.halves[client].counts.fast_open_refused_bytes > 0),
         simultaneous_open: connection.handshake.simultaneous,
         syn_wait_s: connection.syn_wait_ns().map(seconds),
         repeated_syns: connection.halves.iter().map(|half| half.counts.resent_syns).sum(),
@@ -427,18 +427,24 @@ fn ecn(offers: [Option<Offer>; 2], answer: u16) -> Option<&'static str> {
     })
 }
 
-fn fast_open(offers: [Option<Offer>; 2]) -> Option<&'static str> {
+fn fast_open(offers: [Option<Offer>; 2], is_refused: bool) -> Option<&'static str> {
     let [Some(client), other] = offers else { return None };
     let answered = other.is_some_and(|offer| offer.fast_open);
     match (client.data_bytes > 0, client.fast_open || answered) {
+        (true, _) if is_refused => Some("data_refused"),
         (true, true) => Some("data"),
         (false, true) => Some("cookie"),
         _ => None,
     }
 }
 
-/// Shares of time under each limit.
-pub(crate) fn shares(limit_ns: &[i64; LIMITS]) -> LimitShares {
+/// Shares of time under each limit of a sender; none where it is not known how far from it the capture was made, so
+/// that neither is what it had heard when it sent.
+pub(crate) fn shares(half: &Half) -> LimitShares {
+    if !half.is_placed {
+        return LimitShares::default();
+    }
+    let limit_ns: &[i64; LIMITS] = &half.limits.spent_ns;
     let total = limit_ns.iter().sum::<i64>().max(1) as f64;
     let share = |limit: Limit| limit_ns[limit as usize] as f64 / total;
     LimitShares {
@@ -503,7 +509,7 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
         least_window_bytes: least_window,
         most_window_bytes: most_window,
         largest_payload_bytes: half.largest_payload,
-        limits: if is_whole { shares(&half.limits.spent_ns) } else { LimitShares::default() },
+        limits: if is_whole { shares(half) } else { LimitShares::default() },
         scaling_s: half.observed.series.as_deref().filter(|_| is_whole).and_then(scaling_s),
         paced: lag.filter(|lag| *lag == 0).and_then(|_| paced(half)),
         data_gaps: spacing.map(|s| gaps(&s.data, round_trip)),

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 
 /// TSvals whose echo is awaited: more are forgotten.
 const MOST_ECHOES: usize = 1024;
+/// Ticks of an end's timestamps from which their rate is known.
+const LEAST_TICKS: i64 = 10;
 
 /// Round trips of one direction.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,6 +35,9 @@ pub struct RoundTrips {
     pub last_acked: Option<(i64, i64)>,
     echoes: VecDeque<(u32, i64)>,
     newest_echo: u32,
+    /// The first TSval, and when; and when the newest was, or 0 while there is none.
+    first_tick: (u32, i64),
+    newest_ns: i64,
 }
 
 impl RoundTrips {
@@ -67,7 +72,32 @@ impl RoundTrips {
             self.echoes.pop_front();
         }
         self.newest_echo = segment.ts_value;
+        if self.newest_ns == 0 {
+            self.first_tick = (segment.ts_value, segment.time_ns);
+        }
+        self.newest_ns = segment.time_ns;
         self.echoes.push_back((segment.ts_value, segment.time_ns));
+    }
+
+    /// How much less time has passed, by this end's own timestamps, than the capture's clock says; nanoseconds. Their
+    /// rate is its own (RFC 7323, 5.4: a tick takes from 1 ms to 1 s), and is taken from those before.
+    pub fn less_by_ticks_ns(&self, segment: &Segment) -> Option<i64> {
+        let (first, first_ns) = self.first_tick;
+        let ticks = i64::from(self.newest_echo.wrapping_sub(first) as i32);
+        let more = i64::from(segment.ts_value.wrapping_sub(self.newest_echo) as i32);
+        let span_ns = self.newest_ns.saturating_sub(first_ns);
+        if !segment.carries(option::TIMESTAMPS) || ticks < LEAST_TICKS || span_ns <= 0 || more < 0 {
+            return None;
+        }
+        let passed_ns = i128::from(span_ns) * i128::from(more) / i128::from(ticks);
+        let told_ns = segment.time_ns.saturating_sub(self.newest_ns);
+        Some(told_ns.saturating_sub(i64::try_from(passed_ns).unwrap_or(i64::MAX)))
+    }
+
+    /// No time between what was so far and what comes can be told.
+    pub fn forget_times(&mut self) {
+        self.echoes.clear();
+        (self.newest_ns, self.last_acked) = (0, None);
     }
 
     /// Time since the packet whose TSval comes back now for the first time.

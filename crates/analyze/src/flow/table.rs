@@ -4,6 +4,7 @@
 use super::{connection::Connection, report::FlowReport, young::Young};
 use crate::{
     Settings,
+    clock::Passed,
     segment::{FlowKey, Segment},
 };
 use indexmap::IndexMap;
@@ -12,6 +13,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// A connection over which payload went may be silent this long: keep-alives come every two hours (RFC 1122, 4.2.3.6),
 /// and their timers are late.
 const MOST_IDLE_NS: i64 = 9_000_000_000_000;
+/// Flows that may: of more, those longest without a packet are over when they are idle as any other.
+const MOST_IDLE_FLOWS: usize = 1_000;
 
 /// Hands on what a [`FlowKey`] wrote: it is well spread.
 #[derive(Debug, Clone, Copy, Default)]
@@ -215,6 +218,22 @@ impl FlowTable {
         }
     }
 
+    /// How much time has passed for a flow behind a silence of the capture, as this segment of it shows.
+    pub fn time_passed(&mut self, segment: &Segment) -> Option<Passed> {
+        let flow = self.flows.get_mut(&segment.key)?;
+        flow.follow(&segment.key, self.settings.detailed).time_passed(segment)
+    }
+
+    /// The capture's clock was set: no time between what was so far and what comes can be told.
+    pub fn forget_times(&mut self) {
+        for flow in self.flows.values_mut() {
+            match flow {
+                Flow::Young(young) => young.forget_times(),
+                Flow::Followed(connection) => connection.forget_times(),
+            }
+        }
+    }
+
     /// A router's word about a live connection.
     pub fn on_too_big(&mut self, key: FlowKey, end: u8, mtu_bytes: u32) {
         if let Some(flow) = self.flows.get_mut(&key) {
@@ -232,6 +251,18 @@ impl FlowTable {
                 self.retire(key);
             }
         }
+        self.retire_idle(now_ns);
+    }
+
+    /// Keeps as many idle flows as may wait for a keep-alive.
+    fn retire_idle(&mut self, now_ns: i64) {
+        let is_idle = |flow: &Flow| now_ns.saturating_sub(flow.last_ns()) > self.settings.idle_ns;
+        let idle = self.flows.iter().filter(|(_, flow)| is_idle(flow));
+        let mut idle: Vec<_> = idle.map(|(key, flow)| (flow.last_ns(), flow.first_index(), *key)).collect();
+        idle.sort_unstable_by_key(|(last_ns, first, _)| (std::cmp::Reverse(*last_ns), *first));
+        let mut out = idle.split_off(idle.len().min(MOST_IDLE_FLOWS));
+        out.sort_unstable_by_key(|(_, first, _)| *first);
+        out.into_iter().for_each(|(.., key)| self.retire(key));
     }
 
     /// The capture is over.

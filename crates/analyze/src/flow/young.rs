@@ -89,6 +89,8 @@ pub struct Young {
     reused: bool,
     reset: bool,
     finished: [bool; 2],
+    /// By bits: before which packets no time can be told.
+    steps: u64,
     packets: Vec<Brief>,
 }
 
@@ -101,6 +103,7 @@ impl Young {
             reused,
             reset: false,
             finished: [false; 2],
+            steps: 0,
             packets: Vec::new(),
         }
     }
@@ -134,6 +137,11 @@ impl Young {
             && has(&|packet| packet.payload_bytes > 0)
     }
 
+    /// No time between what was so far and what comes can be told.
+    pub fn forget_times(&mut self) {
+        self.steps |= 1 << self.packets.len();
+    }
+
     /// The connection of these packets.
     pub fn followed(&self, key: FlowKey, detailed: bool) -> Box<Connection> {
         let mut segments = self.packets.iter().map(|packet| packet.segment(key, self.first_index)).peekable();
@@ -141,7 +149,15 @@ impl Young {
         let mut connection = Box::new(Connection::new(&first, self.reused, detailed));
         // Of all of them first: what one says is judged by the others.
         self.packets.iter().for_each(|one| connection.checksums[usize::from(one.end) & 1].add(one.checksum));
-        segments.for_each(|segment| connection.on_judged(&segment));
+        for (number, segment) in segments.enumerate() {
+            if self.steps >> number & 1 == 1 {
+                connection.forget_times();
+            }
+            connection.on_judged(&segment);
+        }
+        if self.steps >> self.packets.len() & 1 == 1 {
+            connection.forget_times();
+        }
         connection
     }
 }
