@@ -138,8 +138,9 @@ test-clients: ## curl, ssh, git, databases, MQTT, SMTP, Samba, FTP and others th
 	cargo build --release --locked -p longfat-relay --example relay
 	tests/real-clients/run.py
 
-test-browser: ## 'longfat lab serve' in a headless Chromium (installs Debian's chromium and chromium-driver)
+test-browser: ## the pages' script, and 'longfat lab serve' in a headless Chromium (installs Debian's chromium, chromium-driver and nodejs)
 	scripts/setup-browser
+	node --test tests/browser/page.test.js
 	cargo build --locked -p longfat-cli
 	tests/browser/run.py
 

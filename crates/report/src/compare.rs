@@ -104,6 +104,14 @@ pub struct Difference {
 }
 
 impl CaseComparison {
+    /// How far the figure is apart that differs most, of those that differ beyond their spread: those that tell most
+    /// come before all others.
+    pub fn distance(&self) -> (bool, f64) {
+        let beyond = self.figures.iter().filter(|figure| figure.beyond_spread == Some(true));
+        let distances = beyond.map(|figure| (figure.is_foremost(), figure.distance()));
+        distances.max_by(|a, b| further(*a, *b)).unwrap_or((false, 0.0))
+    }
+
     /// What a reader calls it: its name, or both where they differ.
     pub fn label(&self) -> String {
         let [left, right] = &self.names;
@@ -111,10 +119,25 @@ impl CaseComparison {
     }
 }
 
+/// Orders distances: of figures that tell most behind all others.
+fn further(one: (bool, f64), other: (bool, f64)) -> std::cmp::Ordering {
+    one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+}
+
 impl Figure {
     /// Whether it is one of those that tell most.
     pub fn is_foremost(&self) -> bool {
         FOREMOST.contains(&self.metric.as_str())
+    }
+
+    /// How far the medians are apart: the logarithm of their ratio, whichever is the greater. From nothing to something
+    /// is infinitely far; a figure that one side lacks is no difference.
+    pub fn distance(&self) -> f64 {
+        match (self.ratio, &self.sides) {
+            (Some(ratio), _) if ratio > 0.0 => ratio.ln().abs(),
+            (_, [Some(left), Some(right)]) if left.median != right.median => f64::INFINITY,
+            _ => 0.0,
+        }
     }
 
     /// Whether the medians differ by no more than this share; a figure that one side lacks is no difference.

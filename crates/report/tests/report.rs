@@ -10,8 +10,8 @@ use longfat_report::{
     load::Experiment,
 };
 use longfat_schema::run::{
-    AxisPoint, CaseInfo, CellVerdict, Expectation, Metric, RESULT_FILE, ResultManifest, RunDirectory,
-    RunError, RunStatus, read_json, seal_run, write_json,
+    AxisPoint, CaseInfo, CellVerdict, Expectation, Metric, RESULT_FILE, ResultManifest, ResultStatus,
+    RunDirectory, RunError, RunStatus, read_json, seal_run, write_json,
 };
 use std::{
     path::{Path, PathBuf},
@@ -437,6 +437,116 @@ fn the_page_of_a_comparison_shows_what_differs_and_draws_both_sides_beside_each_
     let apart = longfat_report::compare::Comparison { cases: vec![], parameters: vec![], ..comparison };
     let page = html(&apart, &experiments);
     assert!(page.contains("no case in common") && !page.contains("No parameter differs"), "{page}");
+}
+
+/// The figure's attributes, of every figure over time whose title begins so.
+fn axes<'a>(page: &'a str, title: &str) -> Vec<Vec<&'a str>> {
+    let shown = page.split("<svg class=\"figure\"").skip(1).filter(|figure| {
+        figure
+            .split_once("-t\">")
+            .is_some_and(|(head, rest)| head.contains("<title") && rest.starts_with(title))
+    });
+    let attributes = |figure: &'a str| {
+        let head = figure.split('>').next().unwrap();
+        let of = |key| head.split(key).nth(1).unwrap().split('"').next().unwrap();
+        [" data-x0=\"", " data-x1=\"", " data-y0=\"", " data-y1=\"", " data-log=\""].map(of).to_vec()
+    };
+    shown.map(attributes).collect()
+}
+
+#[test]
+fn a_comparison_begins_with_the_largest_difference_and_both_sides_have_the_same_axes() {
+    // The second case differs more than the first, and one side has a longer run.
+    let other = changed(2, |_| ());
+    for (case, times) in [(1, 1.5), (2, 4.0)] {
+        for repeat in 1..=REPEATS {
+            let run = other.path().join(format!("case{case}/r{repeat}"));
+            let mut manifest = RunDirectory::open(&run).unwrap().manifest;
+            manifest.metrics.iter_mut().filter(|m| m.metric == "goodput_bps").for_each(|m| m.value *= times);
+            manifest.duration_us += 7_000_000;
+            manifest.status = RunStatus::Done;
+            seal_run(&run, &mut manifest).unwrap();
+        }
+    }
+    let mine = changed(2, |_| ());
+    for repeat in 1..=REPEATS {
+        let run = mine.path().join(format!("case2/r{repeat}"));
+        let mut manifest = RunDirectory::open(&run).unwrap().manifest;
+        manifest.status = RunStatus::Done;
+        seal_run(&run, &mut manifest).unwrap();
+    }
+    let paths = [mine.path(), other.path()];
+    let comparison = compare(&Side::open(paths[0]).unwrap(), &Side::open(paths[1]).unwrap());
+    let page = html(&comparison, &paths.map(|path| Experiment::open(path).unwrap()));
+    let (first, second) = (CASES[0].name, CASES[1].name);
+    let lead = page.split("<p class=\"lead\">").nth(1).unwrap().split("</p>").next().unwrap();
+    assert!(lead.contains("goodput_bps") && lead.contains(second) && lead.contains("4.000 of A"), "{lead}");
+    let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("no '{text}'"));
+    assert!(place(&format!("<h3>{second}</h3>")) < place(&format!("<h3>{first}</h3>")), "as drawn");
+    for title in ["Goodput", "Congestion window", "Smoothed round-trip time", "Bottleneck queue"] {
+        let axes = axes(&page, title);
+        assert_eq!(axes.len(), 4, "{title}: two cases, two sides");
+        axes.chunks(2).for_each(|pair| assert_eq!(pair[0], pair[1], "{title}"));
+    }
+    assert!(page.contains("<div class=\"linked\">"), "both sides zoom together");
+}
+
+#[test]
+fn what_is_not_complete_is_not_green_however_well_it_goes() {
+    let met = |status| {
+        let judged = Expectation {
+            text: "all well".to_owned(),
+            met: Some(true),
+            detail: "so far".to_owned(),
+            cells: Vec::new(),
+        };
+        let directory = changed(1, |result| {
+            result.expectations = vec![judged];
+            result.status = status;
+        });
+        report(&[directory.path(), directory.path()]).html()
+    };
+    let whole = met(ResultStatus::Complete);
+    assert!(whole.contains("class=\"verdict met\"") && whole.contains("✓ 1 of 1 met"));
+    for status in [ResultStatus::Running, ResultStatus::Interrupted] {
+        let page = met(status);
+        assert!(
+            page.contains("<section class=\"verdict open\"><h2>1 of 1 expectations met so far"),
+            "{status:?}"
+        );
+        assert!(
+            !page.contains("verdict met") && page.contains("<span class=\"chip open\">1 of 1 met so far")
+        );
+    }
+}
+
+#[test]
+fn figures_carry_what_the_script_needs_for_legends_and_files() {
+    let html = &RESULT.html;
+    let figures: Vec<&str> = html.split("<svg class=\"figure\"").skip(1).collect();
+    for figure in figures {
+        let head = figure.split('>').next().unwrap();
+        let is_over_time = head.contains("data-chart=\"time\"");
+        assert!(is_over_time || head.contains("data-columns=\""), "{head}");
+        for label in figure.split("<g class=\"entry\" data-for=\"").skip(1) {
+            let label = label.split('"').next().unwrap();
+            assert!(figure.contains(&format!("data-label=\"{label}\"")), "{label}");
+        }
+        let texts = figure.split(" data-row=\"").skip(1).map(|row| row.split('"').next().unwrap());
+        for row in texts.map(|row| {
+            row.replace("&quot;", "\"")
+                .replace("&#39;", "'")
+                .replace("&lt;", "<")
+                .replace("&gt;", ">")
+                .replace("&amp;", "&")
+        }) {
+            assert_eq!(
+                serde_json::from_str::<serde_json::Value>(&row).unwrap().as_array().unwrap().len(),
+                3,
+                "{row}"
+            );
+        }
+    }
 }
 
 /// A result of the first cases alone, and with its manifest changed.

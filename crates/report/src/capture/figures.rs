@@ -95,6 +95,7 @@ impl Points {
             series,
             rug: None,
             logarithmic: false,
+            beside: Vec::new(),
         }
     }
 

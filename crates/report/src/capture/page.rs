@@ -2,7 +2,10 @@
 
 use super::{DRAWN_FLOWS, figures};
 use crate::{
-    page::{SCRIPT, STYLE},
+    page::{
+        document,
+        tables::{column_heading, scrolling},
+    },
     plot,
     plot::svg::escape,
 };
@@ -18,21 +21,65 @@ const LISTED_FLOWS: usize = 500;
 
 /// The whole page.
 pub fn html(analysis: &Analysis, name: &str) -> String {
-    let flows: String =
-        analysis.flows.iter().take(DRAWN_FLOWS).enumerate().map(|(n, f)| flow(n, f, analysis)).collect();
+    let ranked = by_weight(&analysis.flows);
+    let drawn = ranked.iter().take(DRAWN_FLOWS).enumerate();
+    let flows: String = drawn.map(|(n, f)| flow(n, f, analysis)).collect();
+    let sections = [
+        header(analysis, name),
+        lead(&ranked),
+        findings(analysis, &ranked),
+        table(analysis, &ranked),
+        help(ranked.len()),
+        flows,
+    ];
+    document(name, &format!("<article>{}</article>", sections.concat()))
+}
+
+/// Part of the capture's payload from which on a flow's lost seconds matter more than another's octets.
+const WORTH: f64 = 0.01;
+
+/// Seconds that a flow's findings cost it; no more than it lasted, for several may be behind one silence.
+fn lost_s(flow: &FlowReport) -> f64 {
+    // An empty sum is -0, which would be less than nothing.
+    flow.findings.iter().fold(0.0, |sum, finding| sum + finding.cost_s).min(flow.duration_s)
+}
+
+fn payload(flow: &FlowReport) -> u64 {
+    flow.directions.iter().map(|direction| direction.counts.unique_bytes).sum()
+}
+
+/// Of flows that carry a hundredth of the payload or more, those that lost most seconds first; then the others by
+/// payload.
+fn by_weight(flows: &[FlowReport]) -> Vec<&FlowReport> {
+    let all: u64 = flows.iter().map(payload).sum();
+    let rank = |flow: &FlowReport| {
+        let is_worth = payload(flow) as f64 >= WORTH * all as f64;
+        (if is_worth { lost_s(flow) } else { 0.0 }, payload(flow))
+    };
+    let mut ranked: Vec<&FlowReport> = flows.iter().collect();
+    ranked.sort_by(|a, b| {
+        let (a, b) = (rank(a), rank(b));
+        b.0.total_cmp(&a.0).then(b.1.cmp(&a.1))
+    });
+    ranked
+}
+
+/// The flow that matters most, in words.
+fn lead(ranked: &[&FlowReport]) -> String {
+    let Some(first) = ranked.first() else { return String::new() };
+    let (main, lost) = (first.main(), lost_s(first));
+    let all: u64 = ranked.iter().map(|flow| payload(flow)).sum();
+    let cost = if lost > 0.0 {
+        format!("its findings cost it about {} of {}", duration(lost), duration(first.duration_s))
+    } else {
+        format!("it carries most, in {}", duration(first.duration_s))
+    };
     format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <meta name=\"generator\" content=\"longfat {version}\"><title>{title}</title>\
-         <style>{figure}{STYLE}</style></head>\n<body><main><article>{header}{findings}{table}{help}{flows}</article></main>\
-         <script>{SCRIPT}</script></body></html>\n",
-        version = env!("CARGO_PKG_VERSION"),
-        title = escape(name),
-        figure = plot::STYLE,
-        header = header(analysis, name),
-        findings = findings(analysis),
-        table = table(analysis),
-        help = help(analysis),
+        "<p class=\"lead\">What matters most: <a href=\"#f1\">{} → {}</a>, {} ({:.0} % of the payload): {cost}.</p>",
+        escape(&main.from),
+        escape(&main.to),
+        bytes(payload(first) as f64),
+        100.0 * payload(first) as f64 / all.max(1) as f64,
     )
 }
 
@@ -66,16 +113,23 @@ fn header(analysis: &Analysis, name: &str) -> String {
     )
 }
 
-fn findings(analysis: &Analysis) -> String {
-    let mut all: Vec<(usize, &Finding)> = analysis
-        .flows
+fn findings(analysis: &Analysis, ranked: &[&FlowReport]) -> String {
+    let mut all: Vec<(usize, &Finding)> = ranked
         .iter()
         .enumerate()
         .flat_map(|(n, flow)| flow.findings.iter().map(move |finding| (n, finding)))
         .collect();
     all.sort_by(|a, b| b.1.cost_s.total_cmp(&a.1.cost_s));
     if all.is_empty() {
-        return "<section class=\"verdict met\"><h2>Nothing remarkable was found</h2></section>".to_owned();
+        // What was not seen may have been remarkable.
+        let lost = analysis.capture.interfaces.iter().any(|interface| interface.dropped > Some(0));
+        let (class, but) = match lost || !analysis.capture.damages.is_empty() {
+            true => ("open", " in what the capture holds; it is not complete"),
+            false => ("met", ""),
+        };
+        return format!(
+            "<section class=\"verdict {class}\"><h2>Nothing remarkable was found{but}</h2></section>"
+        );
     }
     let items: String = all.iter().take(20).map(|(n, finding)| one_finding(*n, finding)).collect();
     let more = all.len().saturating_sub(20);
@@ -106,25 +160,42 @@ fn one_finding(number: usize, finding: &Finding) -> String {
     )
 }
 
-fn table(analysis: &Analysis) -> String {
-    let rows: String = analysis.flows.iter().take(LISTED_FLOWS).enumerate().map(row).collect();
+fn table(analysis: &Analysis, ranked: &[&FlowReport]) -> String {
+    let rows: String = ranked.iter().take(LISTED_FLOWS).enumerate().map(|(n, flow)| row(n, flow)).collect();
     let hidden = analysis.totals.flows.saturating_sub(LISTED_FLOWS as u64);
     let hidden = if hidden > 0 { format!(" {hidden} smaller ones are not shown.") } else { String::new() };
+    let heads = [
+        "Flow",
+        "Payload",
+        "Lost time",
+        "Time",
+        "Throughput",
+        "Least RTT",
+        "Median RTT",
+        "Sent again",
+        "Timeouts",
+        "Most outstanding",
+        "Greatest window",
+    ];
+    let caption = format!(
+        "Those that lost most time first (of flows with a hundredth of the payload), then the greatest; the direction that \
+         carries most.{hidden}"
+    );
     format!(
-        "<section><h2>Flows</h2><div class=\"scroll\"><table><caption><span>The greatest first; the direction that carries most.{hidden}</span></caption>\
-         <thead><tr><th>Flow</th><th>Payload</th><th>Time</th><th>Throughput</th><th>Least RTT</th><th>Median RTT</th><th>Sent again</th>\
-         <th>Timeouts</th><th>Most outstanding</th><th>Greatest window</th></tr></thead><tbody>{rows}</tbody></table></div></section>"
+        "<section><h2>Flows</h2>{}</section>",
+        scrolling(&caption, &heads.map(column_heading).concat(), &rows)
     )
 }
 
-fn row((number, flow): (usize, &FlowReport)) -> String {
+fn row(number: usize, flow: &FlowReport) -> String {
     let main = flow.main();
     let name = format!("{} → {}", escape(&main.from), escape(&main.to));
     let name = if number < DRAWN_FLOWS { format!("<a href=\"#f{}\">{name}</a>", number + 1) } else { name };
     let dash = || "–".to_owned();
     format!(
-        "<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} ({:.2} %)</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        "<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} ({:.2} %)</td><td>{}</td><td>{}</td><td>{}</td></tr>",
         bytes(main.counts.unique_bytes as f64),
+        if lost_s(flow) > 0.0 { duration(lost_s(flow)) } else { dash() },
         duration(main.active_s),
         main.throughput_bps.map_or_else(dash, rate),
         main.least_rtt_us.map_or_else(dash, micros),
@@ -137,12 +208,16 @@ fn row((number, flow): (usize, &FlowReport)) -> String {
     )
 }
 
-fn help(analysis: &Analysis) -> String {
-    let drawn = DRAWN_FLOWS.min(analysis.flows.len());
+fn help(flows: usize) -> String {
+    let heading = match DRAWN_FLOWS.min(flows) {
+        0 => return String::new(),
+        1 => "The flow over time".to_owned(),
+        drawn => format!("The first {drawn} over time"),
+    };
     format!(
-        "<section><h2>The {drawn} greatest</h2><p class=\"note\">Times are seconds since the first packet of the capture. Long series are thinned at \
-         random, without favouring any pattern. <span class=\"scripted\">Point at a figure for values; drag sideways to zoom all \
-         figures of the flow, double-click or Escape to reset.</span></p></section>"
+        "<section><h2>{heading}</h2><p class=\"note\">Times are seconds since the first packet of the capture. Long series are thinned at \
+         random, without favouring any pattern. {}</p></section>",
+        crate::page::FIGURES_HELP,
     )
 }
 

@@ -1,8 +1,8 @@
 //! The page of a comparison: what differs first, then figures side by side.
 
-use super::{CONFIDENCE, CaseComparison, Comparison, Difference, Figure};
+use super::{CONFIDENCE, CaseComparison, Comparison, Difference, Figure, further};
 use crate::{
-    figures::{Panel, draw_representative},
+    figures::{Panel, draw_beside},
     load::Experiment,
     page::{
         document, panel,
@@ -33,7 +33,7 @@ pub(crate) fn sections(comparison: &Comparison, experiments: &[Experiment; 2]) -
         header,
         beyond(comparison),
         parameters(comparison),
-        comparison.cases.iter().map(case_table).collect(),
+        furthest_first(comparison).into_iter().map(case_table).collect(),
         side_by_side(comparison, experiments),
     ];
     sections.concat()
@@ -61,10 +61,16 @@ fn header(experiments: &[Experiment; 2], comparison: &Comparison) -> String {
 
 /// Every figure of every case that differs by more than its spread.
 fn beyond(comparison: &Comparison) -> String {
-    let all = || comparison.cases.iter().flat_map(|case| case.figures.iter().map(move |f| (case, f)));
+    let all = || {
+        furthest_first(comparison).into_iter().flat_map(|case| case.figures.iter().map(move |f| (case, f)))
+    };
     let told = all().filter(|(_, figure)| figure.beyond_spread.is_some()).count();
     let beyond = || all().filter(|(_, figure)| figure.beyond_spread == Some(true));
-    let (slight, clear): (Vec<_>, Vec<_>) = beyond().partition(|(_, figure)| is_slight(figure));
+    let (slight, mut clear): (Vec<_>, Vec<_>) = beyond().partition(|(_, figure)| is_slight(figure));
+    // Cases stay together: the sort within each of them is by distance.
+    clear.chunk_by_mut(|one, other| std::ptr::eq(one.0, other.0)).for_each(|of_case| {
+        of_case.sort_by(|(_, a), (_, b)| further(rank(b), rank(a)));
+    });
     let untold = all().count() - told;
     let note = format!(
         "<p class=\"note\">{} of {told} figures differ by more than the spread of their repeats explains ({:.0}\u{a0}% bootstrap \
@@ -79,6 +85,7 @@ fn beyond(comparison: &Comparison) -> String {
             String::new()
         },
     );
+    let lead = clear.first().map_or_else(String::new, |(case, figure)| lead(case, figure));
     let clear = by_case("Figures that differ beyond their spread", &clear);
     let folded = match slight.len() {
         0 => String::new(),
@@ -88,7 +95,35 @@ fn beyond(comparison: &Comparison) -> String {
             by_case("Figures that differ slightly", &slight)
         ),
     };
-    format!("<section><h2>What differs</h2>{note}{clear}{folded}</section>")
+    format!("<section><h2>What differs</h2>{lead}{note}{clear}{folded}</section>")
+}
+
+fn rank(figure: &Figure) -> (bool, f64) {
+    (figure.is_foremost(), figure.distance())
+}
+
+/// Cases whose figures are furthest apart first.
+fn furthest_first(comparison: &Comparison) -> Vec<&CaseComparison> {
+    let mut cases: Vec<&CaseComparison> = comparison.cases.iter().collect();
+    cases.sort_by(|a, b| further(b.distance(), a.distance()));
+    cases
+}
+
+/// The largest difference in words.
+fn lead(case: &CaseComparison, figure: &Figure) -> String {
+    let side = |side: usize| match &figure.sides[side] {
+        Some(spread) => of_metric(&figure.metric, spread.median),
+        None => "–".to_owned(),
+    };
+    let ratio = figure.ratio.map_or_else(String::new, |ratio| format!(", B is {ratio:.3} of A"));
+    let of = if figure.of.is_empty() { String::new() } else { format!(" of {}", escape(&figure.of)) };
+    format!(
+        "<p class=\"lead\">The largest difference: <b>{}</b>{of} in {}: {} in A, {} in B{ratio}.</p>",
+        escape(&figure.metric),
+        escape(&case.label()),
+        side(0),
+        side(1),
+    )
 }
 
 fn is_slight(figure: &Figure) -> bool {
@@ -196,24 +231,27 @@ fn side_by_side(comparison: &Comparison, experiments: &[Experiment; 2]) -> Strin
     } else {
         String::new()
     };
-    let drawn = comparison.cases.iter().take(CASES_DRAWN).enumerate();
+    let drawn = furthest_first(comparison).into_iter().take(CASES_DRAWN).enumerate();
     let cases: String = drawn.map(|(index, case)| pair(index, case, experiments)).collect();
     format!(
         "<section><h2>Side by side</h2><p class=\"note\">The valid repeat with the median goodput on each side: A left (or \
-         above), B right (or below). Axes are each figure's own.</p>{note}</section>{cases}"
+         above), B right (or below). Both sides of a figure have the same axes.</p>{note}</section>{cases}"
     )
 }
 
 fn pair(index: usize, case: &CaseComparison, experiments: &[Experiment; 2]) -> String {
-    let sides = [0, 1].map(|side| {
+    let sides = draw_beside(&[0, 1].map(|side| {
         let experiment = &experiments[side];
         let own = experiment.cases.iter().find(|own| own.info.name == case.names[side])?;
-        draw_representative(own, experiment.focus(), &format!("c{}s{side}", index + 1))
-    });
+        Some((own, experiment.focus(), format!("c{}s{side}", index + 1)))
+    }));
     let panels = [0, 1].map(|side| sides[side].as_ref().map_or(&[][..], |figures| &figures.panels));
     let count = panels[0].len().max(panels[1].len());
     let rows: String = (0..count).map(|row| both(panels.map(|own| own.get(row)))).collect();
-    format!("<section class=\"case\"><h3>{}</h3>{rows}</section>", escape(&case.label()))
+    format!(
+        "<section class=\"case\"><h3>{}</h3><div class=\"linked\">{rows}</div></section>",
+        escape(&case.label())
+    )
 }
 
 /// One chart of both sides, each with its letter: where the window is narrow they stand beneath each other.

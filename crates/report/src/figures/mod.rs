@@ -185,10 +185,28 @@ fn draw_case(
     (CaseFigures { case: case.info.name.clone(), runs, representative: case.representative }, of_case)
 }
 
-/// The figures of the run that stands for a case.
-pub fn draw_representative(case: &Case, focus: Option<&str>, prefix: &str) -> Option<RunFigures> {
-    let run = &case.runs[case.representative?];
-    Some(draw_samples(&run.manifest, RunSamples::read(run), focus, prefix))
+/// A case to be drawn beside another, with the experiment's focus and what makes its figures' ids unique.
+pub type Beside<'a> = (&'a Case, Option<&'a str>, String);
+
+/// The figures of the runs that stand for two cases, with the same axes where both sides have one.
+pub fn draw_beside(sides: &[Option<Beside>; 2]) -> [Option<RunFigures>; 2] {
+    let runs = sides.each_ref().map(|side| {
+        let (case, ..) = side.as_ref()?;
+        Some(&case.runs[case.representative?])
+    });
+    let samples = runs.map(|run| run.map(RunSamples::read));
+    let side = |number: usize| {
+        let (_, focus, prefix) = sides[number].as_ref()?;
+        let (manifest, samples) = (&runs[number]?.manifest, samples[number].as_ref()?);
+        Some(panels::Side { manifest, samples, focus: *focus, prefix: prefix.clone() })
+    };
+    let panels = match [side(0), side(1)] {
+        [Some(left), Some(right)] => panels::draw_beside(&[left, right]),
+        alone => alone
+            .map(|side| side.map_or(Vec::new(), |s| panels::draw(s.manifest, s.samples, s.focus, &s.prefix))),
+    };
+    let mut panels = panels.into_iter();
+    samples.map(|samples| Some(RunFigures::of(panels.next()?, samples?)))
 }
 
 /// The figures of what the programs of a run have said, be it over or not.

@@ -47,13 +47,49 @@ struct Draft {
 
 /// Draws the panels of a run; `prefix` makes their ids unique.
 pub fn draw(manifest: &RunManifest, samples: &RunSamples, focus: Option<&str>, prefix: &str) -> Vec<Panel> {
-    let span = (0.0, (manifest.duration_us as f64 / 1e6).max(1e-3));
-    let run = Run { manifest, samples, focus, prefix, span };
-    let drafts = [run.goodput(), run.cwnd(), run.srtt(), run.echo(), run.queue(), run.backlog()];
-    let avail = (!samples.avail.is_empty()).then(|| run.avail());
-    let charts: Vec<_> = drafts.into_iter().chain(avail).map(|draft| run.chart(draft)).collect();
-    let rows = charts.iter().flatten().map(|(_, chart)| chart.legend_rows()).max().unwrap_or(1);
+    let run = Run::of(manifest, samples, focus, prefix);
+    let charts: Vec<_> = run.drafts().into_iter().map(|draft| run.chart(draft, &[])).collect();
+    let rows = legend_rows(&charts);
     charts.into_iter().map(|chart| panel(chart, rows)).collect()
+}
+
+/// One side of a comparison.
+pub struct Side<'a> {
+    /// The run that stands for its case.
+    pub manifest: &'a RunManifest,
+    /// What was sampled in it.
+    pub samples: &'a RunSamples,
+    /// The flow that the experiment is about.
+    pub focus: Option<&'a str>,
+    /// Makes the figures' ids unique.
+    pub prefix: String,
+}
+
+/// Draws two runs to stand beside each other: a figure has the same span of time, unit and axis on both sides.
+pub fn draw_beside(sides: &[Side; 2]) -> [Vec<Panel>; 2] {
+    let mut runs = sides.each_ref().map(|s| Run::of(s.manifest, s.samples, s.focus, &s.prefix));
+    let end = runs[0].span.1.max(runs[1].span.1);
+    runs.iter_mut().for_each(|run| run.span.1 = end);
+    let drafts = runs.each_ref().map(Run::drafts);
+    let series = drafts
+        .each_ref()
+        .map(|own| own.iter().map(|d| (d.name, d.series.clone())).collect::<BTreeMap<_, _>>());
+    let [left, right] = drafts;
+    let draw = |run: &Run, own: Vec<Draft>, other: &BTreeMap<&str, Vec<Series>>| -> Vec<_> {
+        own.into_iter()
+            .map(|draft| {
+                let beside = other.get(draft.name).map_or(&[][..], Vec::as_slice);
+                run.chart(draft, beside)
+            })
+            .collect()
+    };
+    let charts = [draw(&runs[0], left, &series[1]), draw(&runs[1], right, &series[0])];
+    let rows = charts.iter().map(|charts| legend_rows(charts)).max().unwrap_or(1);
+    charts.map(|charts| charts.into_iter().map(|chart| panel(chart, rows)).collect())
+}
+
+fn legend_rows(charts: &[Result<(&'static str, TimeChart), Panel>]) -> usize {
+    charts.iter().flatten().map(|(_, chart)| chart.legend_rows()).max().unwrap_or(1)
 }
 
 fn panel(chart: Result<(&'static str, TimeChart), Panel>, legend_rows: usize) -> Panel {
@@ -72,16 +108,34 @@ struct Socket {
     faint: bool,
 }
 
-impl Run<'_> {
-    /// Scales a draft to its unit, or says why there is nothing to draw.
-    fn chart(&self, mut draft: Draft) -> Result<(&'static str, TimeChart), Panel> {
+impl<'a> Run<'a> {
+    fn of(
+        manifest: &'a RunManifest,
+        samples: &'a RunSamples,
+        focus: Option<&'a str>,
+        prefix: &'a str,
+    ) -> Run<'a> {
+        let span = (0.0, (manifest.duration_us as f64 / 1e6).max(1e-3));
+        Run { manifest, samples, focus, prefix, span }
+    }
+
+    fn drafts(&self) -> Vec<Draft> {
+        let always = [self.goodput(), self.cwnd(), self.srtt(), self.echo(), self.queue(), self.backlog()];
+        let avail = (!self.samples.avail.is_empty()).then(|| self.avail());
+        always.into_iter().chain(avail).collect()
+    }
+
+    /// Scales a draft to its unit, or says why there is nothing to draw. `beside` is what the chart next to it shows.
+    fn chart(&self, mut draft: Draft, beside: &[Series]) -> Result<(&'static str, TimeChart), Panel> {
         draft.series.retain(|series| series.points.iter().any(|p| p.1.is_finite()));
         if draft.series.is_empty() {
             return Err(Panel::Absent { title: draft.title, why: draft.absent.to_owned() });
         }
-        let unit = draft.quantity.unit(greatest(&draft.series));
-        let logarithmic = far_apart(&draft.series);
+        let unit = draft.quantity.unit(greatest(&draft.series).max(greatest(beside)));
+        let logarithmic = far_apart(&draft.series) || far_apart(beside);
         rescale(&mut draft.series, unit);
+        let beside = beside.iter().flat_map(|series| &series.points);
+        let beside = beside.map(|(time, value)| (*time, value / unit.factor)).collect();
         let chart = TimeChart {
             id: format!("{}-{}", self.prefix, draft.name),
             title: heading(draft.title, unit, logarithmic),
@@ -91,6 +145,7 @@ impl Run<'_> {
             series: draft.series,
             rug: draft.rug,
             logarithmic,
+            beside,
         };
         Ok((draft.name, chart))
     }

@@ -128,6 +128,7 @@ impl Draft {
             series,
             rug: None,
             logarithmic,
+            beside: Vec::new(),
         };
         Some((self.name, chart.draw(1)))
     }

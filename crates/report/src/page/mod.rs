@@ -18,6 +18,12 @@ use longfat_schema::run::{CellVerdict, Expectation, ResultStatus, RunManifest, R
 pub(crate) const STYLE: &str = include_str!("page.css");
 pub(crate) const SCRIPT: &str = include_str!("page.js");
 
+/// What a reader can do with figures over time; HTML.
+pub(crate) const FIGURES_HELP: &str = "<span class=\"scripted\">Point at a figure for values (read from the drawing, to \
+    about 1/1500 of the axis). Drag sideways to zoom all figures of a group, double-click to reset. Choose an entry of the \
+    legend to hide or show its series. With the keyboard: arrow keys, + and −, Escape; Tab leads to the legend. The page's \
+    address keeps what is zoomed and hidden.</span>";
+
 /// Cells that missed an expectation, or were not judged, are shown at once up to so many.
 const CELLS_OPEN: usize = 4;
 
@@ -54,7 +60,10 @@ fn contents_line(index: usize, experiment: &Experiment) -> String {
     let met = judged.iter().filter(|expectation| expectation.met == Some(true)).count();
     let verdict = match judged.len() {
         0 => String::new(),
-        all if met == all => format!("<span class=\"chip met\">✓ {met} of {all} met</span>"),
+        all if met == all && is_complete(experiment) => {
+            format!("<span class=\"chip met\">✓ {met} of {all} met</span>")
+        }
+        all if met == all => format!("<span class=\"chip open\">{met} of {all} met so far</span>"),
         all => format!("<span class=\"chip missed\">{met} of {all} met</span>"),
     };
     format!(
@@ -72,7 +81,7 @@ pub(crate) fn document(title: &str, main: &str) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <meta name=\"generator\" content=\"longfat {version}\"><title>{title}</title>\
-         <style>{figure}{STYLE}</style></head>\n<body><main>{main}</main>\
+         <style>{figure}</style><style>{STYLE}</style></head>\n<body><main>{main}</main>\
          <script>{SCRIPT}</script></body></html>\n",
         version = env!("CARGO_PKG_VERSION"),
         title = escape(title),
@@ -84,7 +93,7 @@ pub(crate) fn experiment(index: usize, experiment: &Experiment, figures: &Experi
     let id = format!("e{}", index + 1);
     let sections = [
         header(experiment, &id),
-        verdict(experiment.expectations()),
+        verdict(experiment),
         run_states(experiment, "<i>Runs</i> under <i>How it was made</i>"),
         measured::cells(experiment),
         tables::summary(experiment),
@@ -140,17 +149,31 @@ fn origin(experiment: &Experiment) -> Vec<String> {
     facts
 }
 
-pub(crate) fn verdict(expectations: &[Expectation]) -> String {
+/// What the expectations came to; of a result that is not complete, so far: then it is not green.
+pub(crate) fn verdict(experiment: &Experiment) -> String {
+    let expectations = experiment.expectations();
     if expectations.is_empty() {
         return String::new();
     }
     let met = expectations.iter().filter(|e| e.met == Some(true)).count();
-    let class = if met == expectations.len() { "met" } else { "missed" };
+    let missed = expectations.iter().any(|e| e.met == Some(false));
+    let (class, so_far) = match (is_complete(experiment), missed) {
+        (true, _) if met == expectations.len() => ("met", ""),
+        (true, _) => ("missed", ""),
+        (false, true) => ("missed", " so far: the result is not complete"),
+        (false, false) => ("open", " so far: the result is not complete"),
+    };
     let items: String = expectations.iter().map(judged).collect();
     let count = expectations.len();
     format!(
-        "<section class=\"verdict {class}\"><h2>{met} of {count} expectations met</h2><ul>{items}</ul></section>"
+        "<section class=\"verdict {class}\"><h2>{met} of {count} expectations met{so_far}</h2><ul>{items}</ul></section>"
     )
+}
+
+/// Whether all runs that were planned have ended.
+fn is_complete(experiment: &Experiment) -> bool {
+    let status = experiment.result.as_ref().map(|result| result.status);
+    !matches!(status, Some(ResultStatus::Running | ResultStatus::Interrupted))
 }
 
 fn judged(expectation: &Expectation) -> String {
@@ -276,9 +299,7 @@ fn navigation(experiment: &Experiment, id: &str) -> String {
         "<section><h2>Over time</h2><nav aria-label=\"Cases\"><ul>{links}</ul></nav>\
          <p class=\"note\">Shaded time is outside the window that metrics count. Long series are thinned for drawing: of \
          the samples in each 1/760 of the width (pale lines: 1/190) the first, the least, the greatest and the last are \
-         kept, so no peak is lost. <span class=\"scripted\">Point at a figure for values (read from the drawing, to \
-         about 1/1500 of the axis); with the keyboard, focus it and use the arrow keys. Drag sideways to zoom, \
-         double-click or Escape to reset.</span></p></section>"
+         kept, so no peak is lost. {FIGURES_HELP}</p></section>"
     )
 }
 

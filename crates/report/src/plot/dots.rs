@@ -1,10 +1,11 @@
 //! One row of marks per category, on a common axis from zero.
 
 use super::{
-    Figure, WIDTH,
+    Figure, WIDTH, columns, data_row,
     scale::Scale,
     svg::{Mark, line, mark, text, text_width, wrap},
 };
+use serde_json::json;
 
 const LEFT: f64 = 8.0;
 const RIGHT: f64 = 12.0;
@@ -81,7 +82,7 @@ impl DotChart {
             title: self.title.clone(),
             description: self.description.clone(),
             height: y + 24.0,
-            data: String::new(),
+            data: columns(["Row", "Mark", &self.title]),
             body: self.heading(&scale) + &legend + &axis(&scale, rows_top, y) + &rows,
         }
     }
@@ -133,16 +134,17 @@ impl DotChart {
         drawn += &text(WIDTH - RIGHT, label_bottom - 2.0, "value end halo", &row.note);
         let middle = label_bottom + TRACK / 2.0;
         drawn += &line((LEFT, middle), (WIDTH - RIGHT, middle), "track");
-        drawn.extend(row.dots.iter().map(|dot| self.dot(dot, middle, scale)));
+        drawn.extend(row.dots.iter().map(|dot| self.dot(row, dot, middle, scale)));
         (drawn, LINE * lines.len() as f64 + TRACK + GAP)
     }
 
-    fn dot(&self, dot: &Dot, y: f64, scale: &Scale) -> String {
+    fn dot(&self, row: &Row, dot: &Dot, y: f64, scale: &Scale) -> String {
         let kind = self.kinds[dot.kind.min(self.kinds.len() - 1)];
         // Diamonds hang below the track: they must be seen where they coincide with other marks.
         let y = if kind.mark == Mark::Diamond { y + 11.0 } else { y };
         let drawn = mark(kind.mark, (scale.position(dot.value), y), kind.class);
-        format!("<g><title>{}</title>{drawn}</g>", super::svg::escape(&dot.hint))
+        let data = data_row(&json!([row.label, kind.label, dot.value]));
+        format!("<g{data}><title>{}</title>{drawn}</g>", super::svg::escape(&dot.hint))
     }
 }
 

@@ -1,10 +1,11 @@
 //! A distribution as bars over a logarithmic axis.
 
 use super::{
-    Figure, WIDTH,
+    Figure, WIDTH, columns, data_row,
     scale::Scale,
     svg::{coordinate, line, text},
 };
+use serde_json::json;
 use std::fmt::Write as _;
 
 const LEFT: f64 = 46.0;
@@ -61,7 +62,7 @@ impl Histogram {
             title: self.title.clone(),
             description: self.description.clone(),
             height: TOP + HEIGHT + AXIS_HEIGHT,
-            data: String::new(),
+            data: columns([&format!("From, {}", self.unit), &format!("To, {}", self.unit), "Count"]),
             body,
         }
     }
@@ -74,7 +75,8 @@ impl Histogram {
             // Writing to a String cannot fail.
             let _ = write!(
                 bars,
-                "<rect class=\"filled\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>",
+                "<rect class=\"filled\"{} x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>",
+                data_row(&json!([bar.from, bar.to, bar.count])),
                 coordinate(from),
                 coordinate(top),
                 coordinate((to - from).max(0.8)),

@@ -74,6 +74,16 @@ impl Figure {
     }
 }
 
+/// Names of the columns of a figure's data, for the page's script to write as CSV, with units.
+fn columns(names: [&str; 3]) -> String {
+    format!(" data-columns=\"{}\"", svg::escape(&serde_json::json!(names).to_string()))
+}
+
+/// One row of a figure's data, an array, as an attribute of the element that shows it.
+fn data_row(row: &serde_json::Value) -> String {
+    format!(" data-row=\"{}\"", svg::escape(&row.to_string()))
+}
+
 /// [`STYLE`] with the values of its first `:root` in place of its variables: drawing programs and converters know
 /// neither variables nor media queries.
 fn resolved_style() -> String {

@@ -1,10 +1,11 @@
 //! Two figures against each other, a mark per thing.
 
 use super::{
-    Figure, WIDTH,
+    Figure, WIDTH, columns, data_row,
     scale::{Scale, Tick},
     svg::{Mark, escape, line, mark, text},
 };
+use serde_json::json;
 
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 44.0;
@@ -59,7 +60,7 @@ impl ScatterChart {
             title: self.title.clone(),
             description: self.description.clone(),
             height: HEIGHT,
-            data: String::new(),
+            data: columns(["Of", &self.axes[0], &self.axes[1]]),
             body: heading + &levels + &ticks + &spots,
         }
     }
@@ -75,7 +76,8 @@ impl ScatterChart {
 
     fn spot(&self, spot: &Spot, along: &Scale, up: &Scale) -> String {
         let drawn = mark(Mark::Ring, (along.position(spot.x), up.position(spot.y)), "c0");
-        format!("<g><title>{}</title>{drawn}</g>", escape(&spot.hint))
+        let data = data_row(&json!([spot.hint, spot.x, spot.y]));
+        format!("<g{data}><title>{}</title>{drawn}</g>", escape(&spot.hint))
     }
 }
 

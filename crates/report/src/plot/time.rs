@@ -79,6 +79,8 @@ pub struct TimeChart {
     pub rug: Option<Rug>,
     /// Whether equal heights are equal ratios.
     pub logarithmic: bool,
+    /// Points of a chart that stands beside this one: not drawn, and within its axis, so that heights can be compared.
+    pub beside: Vec<Point>,
 }
 
 struct Entry<'a> {
@@ -134,7 +136,8 @@ impl TimeChart {
     }
 
     fn values(&self) -> impl Iterator<Item = Point> {
-        self.series.iter().flat_map(|s| &s.points).copied().filter(|point| point.1.is_finite())
+        let drawn = self.series.iter().flat_map(|s| &s.points);
+        drawn.chain(&self.beside).copied().filter(|point| point.1.is_finite())
     }
 
     fn greatest(&self) -> f64 {
@@ -154,10 +157,12 @@ impl TimeChart {
     }
 
     fn aside(&self) -> String {
-        if !self.is_off_scale() {
+        let drawn = self.series.iter().flat_map(|s| &s.points).map(|point| point.1);
+        let peak = drawn.filter(|y| y.is_finite()).fold(0.0, f64::max);
+        if !self.is_off_scale() || peak <= self.greatest_in_window() {
             return String::new();
         }
-        let peak = format!("off the scale: up to {}", crate::quantity::number(self.greatest()));
+        let peak = format!("off the scale: up to {}", crate::quantity::number(peak));
         text(WIDTH - RIGHT, 15.0, "aside end", &peak)
     }
 
@@ -212,7 +217,15 @@ impl TimeChart {
                 (_, false) => path::polyline(&[(x, y - 4.0), (x + 24.0, y - 4.0)]),
             };
             let label = text(x + 29.0, y, "legend", entry.label);
-            format!("<path class=\"{}\" d=\"{d}\"/>{label}", entry.class)
+            // What the page's script makes a button of is as large as its line and label together.
+            let (width, top) = (coordinate(32.0 + text_width(entry.label)), coordinate(y - 13.0));
+            format!(
+                "<g class=\"entry\" data-for=\"{}\"><rect class=\"hit\" x=\"{}\" y=\"{top}\" width=\"{width}\" \
+                 height=\"{LEGEND_ROW}\"/><path class=\"{}\" d=\"{d}\"/>{label}</g>",
+                escape(entry.label),
+                coordinate(x - 2.0),
+                entry.class,
+            )
         };
         self.placed_legend().into_iter().map(draw).collect()
     }
@@ -229,7 +242,8 @@ impl TimeChart {
         if let Some(rug) = &self.rug {
             let mut xs: Vec<f64> = rug.times.iter().map(|time| axes.x.position(*time).round()).collect();
             xs.dedup();
-            let _ = write!(plot, "<path class=\"rug\" d=\"{}\"/>", path::rug(&xs, 1.0, RUG_HEIGHT));
+            let (label, d) = (escape(&rug.label), path::rug(&xs, 1.0, RUG_HEIGHT));
+            let _ = write!(plot, "<path class=\"rug\" data-label=\"{label}\" d=\"{d}\"/>");
         }
         plot + "</svg>"
     }
@@ -309,6 +323,7 @@ mod tests {
             series,
             rug: None,
             logarithmic: false,
+            beside: Vec::new(),
         }
     }
 
@@ -331,6 +346,36 @@ mod tests {
         assert!(overshoot.draw(1).inline().contains("off the scale: up to 1000"));
         let calm = chart(vec![series("a", vec![(1.0, 150.0), (3.0, 90.0), (4.0, 100.0)])]);
         assert_eq!(calm.axes(0.0).y.domain(), (0.0, 150.0));
+    }
+
+    #[test]
+    fn charts_beside_each_other_have_one_axis() {
+        let low = vec![(3.0, 40.0), (4.0, 20.0)];
+        let high = vec![(3.0, 900.0), (4.0, 700.0)];
+        let mut one = chart(vec![series("a", low.clone())]);
+        let mut other = chart(vec![series("a", high.clone())]);
+        (one.beside, other.beside) = (high, low);
+        assert_eq!(one.axes(0.0).y.domain(), other.axes(0.0).y.domain());
+        (one.logarithmic, other.logarithmic) = (true, true);
+        assert_eq!(one.axes(0.0).y.domain(), other.axes(0.0).y.domain());
+    }
+
+    #[test]
+    fn a_peak_of_the_chart_beside_is_not_said_to_be_its_own() {
+        let mut calm = chart(vec![series("a", vec![(3.0, 90.0), (4.0, 100.0)])]);
+        calm.beside = vec![(1.0, 1000.0)];
+        let drawn = calm.draw(1).inline();
+        assert_eq!(calm.axes(0.0).y.domain(), (0.0, 100.0));
+        assert!(!drawn.contains("off the scale"), "{drawn}");
+    }
+
+    #[test]
+    fn a_label_from_a_file_stays_a_label_in_the_legend_and_the_drawing() {
+        let drawn = chart(vec![series("\"><script>", vec![(3.0, 1.0)])]).draw(1).inline();
+        assert!(
+            drawn.contains("data-for=\"&quot;&gt;&lt;script&gt;\"") && !drawn.contains("<script"),
+            "{drawn}"
+        );
     }
 
     #[test]

@@ -50,10 +50,13 @@ impl Filter {
     }
 }
 
-/// Whether its expectations were met: `met`, `missed`, or nothing where there is none or not every one was judged.
+/// Whether its expectations were met: `met`, `missed`, or nothing where there is none, or where not every one was judged
+/// over all its runs.
 fn verdict_of(found: &Found) -> &'static str {
+    let is_over = !matches!(found.state, State::Running | State::Interrupted);
     match found.expectations {
         [_, missed, _] if missed > 0 => "missed",
+        _ if !is_over => "",
         [met, 0, 0] if met > 0 => "met",
         _ => "",
     }
@@ -210,6 +213,7 @@ fn expectations_chip(found: &Found) -> String {
         (0, _) => "–".to_owned(),
         (all, "missed") => format!("<span class=\"chip missed\">✗ {missed} of {all} missed</span>"),
         (_, "met") => format!("<span class=\"chip met\">✓ {met} met</span>"),
+        (all, _) if open == 0 => format!("<span class=\"chip open\">– {met} of {all} met so far</span>"),
         (all, _) => format!("<span class=\"chip open\">– {open} of {all} not judged</span>"),
     }
 }
@@ -235,7 +239,7 @@ pub fn result(shelf: &Shelf, found: &Found, now: SystemTime) -> Result<String, R
     let sections = [
         page::header(&experiment, "e1"),
         live,
-        page::verdict(experiment.expectations()),
+        page::verdict(&experiment),
         page::run_states(&experiment, "each run's page"),
         goodput(&experiment),
         tables::summary(&experiment),

@@ -13,7 +13,10 @@
       try {
         const answer = await fetch(shown.dataset.from);
         if (answer.status === 410) { location.reload(); return; }
-        if (answer.ok) shown.innerHTML = await answer.text();
+        if (answer.ok) {
+          shown.innerHTML = await answer.text();
+          document.dispatchEvent(new Event('drawn'));
+        }
       } catch { /* The program that serves has ended; what was shown last stays. */ }
     }
     setTimeout(look, 1000);
