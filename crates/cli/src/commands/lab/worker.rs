@@ -74,6 +74,9 @@ fn make(job: &Job, backend: Backend, own: Provenance, stop: &AtomicBool) -> Outc
             anyhow!("the job names {name:?}, which would lead outside its directory or namespace").into()
         );
     }
+    if let Some(what) = rerun::beyond(&job.plan) {
+        return Err(anyhow!("the job: {what}; that is no plan of an experiment").into());
+    }
     let program = std::env::current_exe().context("find the longfat program")?;
     let place = tempfile::tempdir().context("a place for the run")?;
     let directory = place.path().join(job.plan.directory());
