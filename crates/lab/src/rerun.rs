@@ -1,7 +1,10 @@
 //! A run made again from its plan, and what came out otherwise. Only `plan.json` and `manifest.json` are needed: the
 //! experiment file, whatever it has become, has no part in it.
 
-use crate::plan::Plan;
+use crate::{
+    plan::{FlowPlan, Plan},
+    spec::check::STREAMS_MAX,
+};
 use longfat_host::sysctl::is_net;
 use longfat_schema::run::{
     FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, is_plain_name, is_plain_path,
@@ -35,10 +38,23 @@ pub enum RerunError {
         /// The name.
         name: String,
     },
+    /// The run's plan asks for what no experiment may.
+    #[error("{path}: {what}; it is no plan of longfat's")]
+    Beyond {
+        /// The plan.
+        path: String,
+        /// What it asks for.
+        what: String,
+    },
     /// The run cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
 }
+
+/// Hosts, links, relays, flows or followers of a plan.
+const PARTS_MAX: usize = 1000;
+/// Longest run: a month.
+const SPAN_MAX_US: u64 = 31 * 86_400_000_000;
 
 /// The plan a run was made from.
 ///
@@ -51,10 +67,51 @@ pub fn plan_of(run: &RunDirectory) -> Result<Plan, RerunError> {
         return Err(RerunError::OtherPlan { path: path.display().to_string() });
     }
     let plan: Plan = run.plan()?;
-    match outside(&plan) {
-        Some(name) => Err(RerunError::Outside { path: path.display().to_string(), name }),
+    let path = path.display().to_string();
+    if let Some(name) = outside(&plan) {
+        return Err(RerunError::Outside { path, name });
+    }
+    match beyond(&plan) {
+        Some(what) => Err(RerunError::Beyond { path, what }),
         None => Ok(plan),
     }
+}
+
+/// What a plan asks for that an experiment file would be refused for, and that would take all memory or time, or lead
+/// nowhere. A plan that was unpacked may be anybody's.
+pub fn beyond(plan: &Plan) -> Option<String> {
+    let counts =
+        [plan.hosts.len(), plan.links.len(), plan.relays.len(), plan.flows.len(), plan.follows.len()];
+    if counts.iter().any(|count| *count > PARTS_MAX) {
+        return Some(format!("has more than {PARTS_MAX} parts of a kind"));
+    }
+    let span_us = 0..=SPAN_MAX_US as i64;
+    if plan.window_start_us > plan.window_end_us
+        || [plan.window_start_us, plan.window_end_us].iter().any(|edge_us| !span_us.contains(edge_us))
+    {
+        return Some(format!("a window from {} to {} us", plan.window_start_us, plan.window_end_us));
+    }
+    if plan.sample_every_us < 1000 {
+        return Some(format!("samples every {} us", plan.sample_every_us));
+    }
+    let is_host = |name: &String| plan.hosts.iter().any(|host| host.name == *name);
+    let ends = plan.links.iter().flat_map(|link| &link.ends).map(|end| &end.host);
+    let places = plan.relays.iter().map(|relay| &relay.host);
+    let flows = plan.flows.iter().flat_map(|flow| [&flow.from, &flow.to]);
+    if let Some(name) = ends.chain(places).chain(flows).find(|name| !is_host(name)) {
+        return Some(format!("names a host {name:?} that it does not have"));
+    }
+    plan.flows.iter().find_map(beyond_of_flow)
+}
+
+fn beyond_of_flow(flow: &FlowPlan) -> Option<String> {
+    let name = &flow.name;
+    if !(1..=STREAMS_MAX).contains(&flow.streams) {
+        return Some(format!("flow {name:?} of {} streams", flow.streams));
+    }
+    let last_us = u64::from(flow.streams - 1).saturating_mul(flow.stagger_us);
+    let span_us = flow.start_us.saturating_add(flow.duration_us).saturating_add(last_us);
+    (span_us > SPAN_MAX_US).then(|| format!("flow {name:?} until {span_us} us"))
 }
 
 /// A name that becomes one of a directory, file or namespace and is not fit for it, or a sysctl of the whole machine. A
@@ -213,6 +270,31 @@ mod tests {
         assert!(found.iter().flatten().all(|(found, _)| *found), "{found:?}");
         let case = Plan { case: "../x".to_owned(), ..plan() };
         assert!(outside(&case).is_some());
+    }
+
+    #[test]
+    fn plans_that_ask_for_all_memory_or_time_or_lead_nowhere_are_refused() {
+        assert_eq!(beyond(&plan()), None);
+        let changes: [fn(&mut Plan); 13] = [
+            |plan| plan.flows[0].streams = u32::MAX,
+            |plan| plan.flows[0].streams = 0,
+            |plan| plan.flows[0].stagger_us = u64::MAX,
+            |plan| plan.flows[0].start_us = u64::MAX,
+            |plan| plan.flows[0].duration_us = u64::MAX,
+            |plan| plan.flows[0].to = "nobody".to_owned(),
+            |plan| plan.relays[0].host = "nobody".to_owned(),
+            |plan| plan.links[0].ends[1].host = "nobody".to_owned(),
+            |plan| plan.window_end_us = i64::MAX,
+            |plan| plan.window_start_us = i64::MIN,
+            |plan| plan.window_start_us = plan.window_end_us + 1,
+            |plan| plan.sample_every_us = 0,
+            |plan| plan.hosts = vec![plan.hosts[0].clone(); PARTS_MAX + 1],
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let mut plan = plan();
+            change(&mut plan);
+            assert!(beyond(&plan).is_some(), "change {number}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ const NAME_MAX: usize = 48;
 /// Least MTU of IPv6 (RFC 8200, section 5): hosts have both families.
 const MTU_MIN_BYTES: u32 = 1280;
 /// Most connections of one flow.
-const STREAMS_MAX: u32 = 1000;
+pub(crate) const STREAMS_MAX: u32 = 1000;
 /// Most repeats of one case: every run is a plan in memory and a directory.
 const REPEATS_MAX: u32 = 10_000;
 

@@ -8,7 +8,7 @@
 //! - [`schema`]: all of it as JSON Schema, for editors.
 //! - `check`: what types cannot say: names that exist, hosts that can be reached, figures that make sense.
 
-mod check;
+pub(crate) mod check;
 pub mod expect;
 mod follow;
 pub mod include;

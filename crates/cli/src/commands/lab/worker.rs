@@ -75,6 +75,9 @@ fn make(job: &Job, backend: Backend<'_>, own: Provenance, stop: &AtomicBool) -> 
             anyhow!("the job names {name:?}, which would lead outside its directory or namespace").into()
         );
     }
+    if let Some(what) = rerun::beyond(&job.plan) {
+        return Err(anyhow!("the job: {what}; that is no plan of an experiment").into());
+    }
     let place = tempfile::tempdir().context("a place for the run")?;
     let directory = place.path().join(job.plan.directory());
     let provenance = Provenance { command_line: job.provenance.command_line.clone(), ..own };
