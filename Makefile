@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static test-packages
+.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages
 
 LONGFAT := target/release/longfat
 
@@ -115,6 +115,18 @@ static: setup ## target/static/longfat: the program with every library in it
 	cargo rustc --release --locked -p longfat-cli --bin longfat -- -C target-feature=+crt-static
 	install -D $(LONGFAT) target/static/longfat
 	cargo build --release --locked
+
+arm64: setup ## target/arm64/longfat: the program for arm64 with every library in it, built on whatever this is
+	scripts/setup-arm64
+	scripts/arm64 rustc --release -p longfat-cli --bin longfat -- -C target-feature=+crt-static
+	install -D target/aarch64-unknown-linux-gnu/release/longfat target/arm64/longfat
+
+PURE := cc path-plan schema sim analyze
+test-arm64: arm64 ## the same, tried in an emulator, with the tests of what is pure
+	scripts/arm64 test $(PURE:%=-p longfat-%)
+	qemu-aarch64-static target/arm64/longfat path --rate 1Gbit --rtt 28ms
+	rm -rf target/arm64/smoke
+	qemu-aarch64-static target/arm64/longfat lab run experiments/smoke.toml --backend sim -o target/arm64/smoke
 
 dist: static build ## packages in target/dist: .deb, wheel, tarball, debug information, bill of materials, checksums
 	scripts/dist
