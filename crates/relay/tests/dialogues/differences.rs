@@ -78,7 +78,8 @@ pub enum Allowed {
     /// Before a mark that 16 bits cannot tell the kernel shows others, 65,535 bytes after what it has sent.
     FarMark,
     /// Forwarding is done by whoever sends; the relay is a thread, and where a hundred programs and others' builds want the same
-    /// two processors it waits for one, half of what comes later at least, by the kernel's own count.
+    /// two processors it waits for one, by the kernel's own count: for half of what an end comes later at least, or of what
+    /// a program stays before its reset cuts off what is not through.
     NoProcessor,
 }
 
@@ -394,7 +395,8 @@ impl View<'_> {
                 || plain.after.abs_diff(relayed.after) <= self.crawl && Allowed::Crawled.use_it()
                 || self.was_asked_after() && Allowed::AskedAfter.use_it()
                 || self.has_left() && Allowed::LeftBefore.use_it()
-                || self.had_no_processor() && Allowed::NoProcessor.use_it())
+                || self.had_no_processor(relayed.after.saturating_sub(plain.after))
+                    && Allowed::NoProcessor.use_it())
         {
             let [plain, relayed] = [plain, relayed].map(|seen| seen.after.as_millis());
             say(format!("its end, {one:?}, came after {plain} ms without the relay, {relayed} ms with it"));
@@ -429,8 +431,9 @@ impl View<'_> {
         more && how(self.relayed) == How::Reset && self.relayed.after < self.plain.after + most
     }
 
-    fn had_no_processor(&self) -> bool {
-        self.relay_waited >= self.relayed.after.saturating_sub(self.plain.after) / 2
+    /// For half of this time at least.
+    fn had_no_processor(&self, time: Duration) -> bool {
+        self.relay_waited >= time / 2
     }
 
     fn was_asked_after(&self) -> bool {
@@ -477,7 +480,8 @@ impl View<'_> {
         let has_settled = self.other.leave == Leave::Reset
             && self.other.leaves_when_settled(self.script)
             && !self.script.hears.slowly
-            && plain == said;
+            && plain == said
+            && !(self.had_no_processor(self.other.stays()) && Allowed::NoProcessor.use_it());
         no_longer_reads || if has_settled { relayed == said } else { plain == 0 || relayed > 0 }
     }
 

@@ -136,6 +136,11 @@ impl Script {
         self.slots_after_last_byte() >= 2
     }
 
+    /// How long it stays after its last byte at least.
+    pub fn stays(&self) -> Duration {
+        SLOT * self.slots_after_last_byte()
+    }
+
     fn slots_after_last_byte(&self) -> u32 {
         let after = self.says.iter().rev().take_while(|say| say.bytes() == 0);
         after.map(Say::slots).sum()
