@@ -108,6 +108,8 @@ def tshark(capture):
     lines = output("tshark", "-r", capture, "-d", "udp.port==8472,vxlan", "-Y", "tcp", "-T", "fields", "-E", "separator=,", "-E", "occurrence=l", *asked).splitlines()
     for line in lines:
         stream, source4, source6, port, to4, to6, to_port, length, rtt, *flags = line.split(",")
+        if not stream:
+            continue  # Quoted by ICMP.
         ends = (f"{source4 or source6}:{port}", f"{to4 or to6}:{to_port}")
         key = (int(stream), ends)
         figures = streams.setdefault(key, dict.fromkeys(MEASURES[:5], 0))

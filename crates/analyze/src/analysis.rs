@@ -263,6 +263,9 @@ impl<P: FnMut(u64)> Intake<P> {
                 time_ns = self.on_leap(index, last_ns, file_ns, decoded);
             }
             last_ns = time_ns;
+            if time_ns != file_ns {
+                self.pending[place(self.first, self.filled)].time_ns = time_ns;
+            }
             self.on_decoded(time_ns, decoded);
             if index.is_multiple_of(1 << 16) {
                 (self.progress)(before + capture.offset());
@@ -371,7 +374,6 @@ impl<P: FnMut(u64)> Intake<P> {
     /// The one behind those that are pending.
     #[inline]
     fn on_segment(&mut self, time_ns: i64) {
-        self.pending[place(self.first, self.filled)].time_ns = time_ns;
         if time_ns < self.newest_ns {
             self.on_backwards(time_ns);
         } else {

@@ -71,6 +71,8 @@ struct Ip<'a> {
     payload_bytes: usize,
     /// The addresses are those that the checksum covers, and the payload is no fragment.
     is_checkable: bool,
+    /// The first fragment of a larger packet.
+    is_fragment: bool,
     source: u128,
     destination: u128,
     ttl: u8,
@@ -250,6 +252,7 @@ fn ipv4(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
         payload_bytes: total.checked_sub(length).ok_or(Unfollowed::Malformed)?,
         // An option may name another destination; of a first fragment, the rest is elsewhere.
         is_checkable: length == 20 && fragment & 0x2000 == 0,
+        is_fragment: fragment & 0x2000 != 0,
         source: address(12),
         destination: address(16),
         ttl: header[8],
@@ -275,6 +278,7 @@ fn ipv6(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
         payload: &data[40..],
         payload_bytes,
         is_checkable: true,
+        is_fragment: false,
         source: address(8),
         destination: address(24),
         ttl: header[7],
@@ -298,6 +302,7 @@ fn extensions(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
                     return Err(Unfollowed::Fragment);
                 }
                 ip.is_checkable &= fragment & 1 == 0;
+                ip.is_fragment = fragment & 1 == 1;
                 8
             }
             _ => return Ok(ip),
@@ -357,6 +362,9 @@ fn tcp(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
     into.checksum = checksum_of(ip);
     if ip.payload.len() < length {
         into.options |= option::CUT;
+    }
+    if ip.is_fragment {
+        into.options |= option::FRAGMENT;
     }
     if length > 20 {
         options(into, &ip.payload[20.min(ip.payload.len())..length.min(ip.payload.len())]);

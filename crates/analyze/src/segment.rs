@@ -42,6 +42,8 @@ pub mod option {
     pub const ACCURATE_ECN: u8 = 32;
     /// The capture cut the header: there are more options than are known.
     pub const CUT: u8 = 64;
+    /// The packet is the first fragment of a larger one: more payload follows in later ones.
+    pub const FRAGMENT: u8 = 128;
 }
 
 /// The two ends of a connection, the lesser first, so that both directions have the same key.

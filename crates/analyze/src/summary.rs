@@ -117,7 +117,7 @@ fn clock_steps(capture: &CaptureReport) -> String {
         0 => ("the capture's clock was set", String::new()),
         times => (
             "the capture has times of several clocks, which differ:",
-            format!("; changes between known ones {times}"),
+            format!("; {times} changes between known ones, over which times are not exact"),
         ),
     };
     format!("  {what} {}{more}{returns}; times go on as if it had not been\n", shown.join(", "))

@@ -452,6 +452,25 @@ fn a_bound_is_never_below_what_was_delivered() {
     assert_eq!(find(&full_windows(50), Kind::WindowLimited), None, "a handshake slower than any data");
 }
 
+#[test]
+fn what_goes_in_later_fragments_is_in_the_capture() {
+    let mut writer = PcapWriter::new(Vec::new(), LinkType(1), 65_535).unwrap();
+    for (number, (time_ns, tcp)) in made(&Transfer::default()).trace.packets.iter().enumerate() {
+        let (mut frame, length) = tcp.frame();
+        let is_cut = tcp.payload > 0 && number % 5 == 0;
+        if is_cut {
+            // Of 800 octets, header and all; more follow.
+            (frame[16], frame[17], frame[20]) = (3, 32, 0x20);
+        }
+        writer.packet(*time_ns, if is_cut { 814 } else { length as u32 }, &frame).unwrap();
+    }
+    let flow = analyze_bytes(&writer.into_inner(), Settings::default()).flows.remove(0);
+    let [client, _] = &flow.directions;
+    let counts = &client.counts;
+    assert_eq!((counts.unseen_bytes, counts.unique_bytes, counts.payload_bytes), (0, 400 * 1448, 400 * 1448));
+    assert_eq!((find_in(&flow, Kind::CaptureIncomplete), client.missing), (None, None));
+}
+
 /// A transfer whose capture's clock is set by so much, forward or back, behind half of its packets.
 fn with_step(transfer: &Transfer, by_ns: i64) -> Trace {
     let mut trace = made(transfer).trace;
@@ -585,6 +604,15 @@ fn answers_to_requests_that_come_behind_a_delayed_acknowledgement_did_not_wait_f
         let _ = writeln!(text, "+45 > A seq {} ack {} win 500", request + 200, answer + 300);
     }
     assert_eq!(find(&opened(&text), Kind::DelayedAckNagle), None);
+}
+
+#[test]
+fn a_capture_whose_packets_have_no_time_tells_no_round_trip() {
+    let mut trace = made(&Transfer::default()).trace;
+    trace.packets.iter_mut().for_each(|(time_ns, _)| *time_ns = 0);
+    let text = summary::text(&trace.analyze());
+    assert!(text.contains("place of capture unknown, handshake RTT unknown"), "{text}");
+    assert!(text.contains("RTT unknown, flight") && text.contains("limits unknown"), "{text}");
 }
 
 #[test]

@@ -92,6 +92,8 @@ pub struct Connection {
     /// A FIN or reset was seen.
     ending: bool,
     told: Option<Told>,
+    /// Window scale of each end; none while it is not known.
+    scales: Option<[u8; 2]>,
 }
 
 /// What a packet told the other end, and when it was last told the same. While that end sends nothing, telling it again
@@ -165,6 +167,7 @@ impl Connection {
             is_early: true,
             ending: false,
             told: None,
+            scales: None,
         }
     }
 
@@ -331,7 +334,7 @@ impl Connection {
         if let Some(answer) = answered {
             me.trips.on_answer(answer);
         }
-        let window = window(segment, me.offer, peer.offer);
+        let window = window(segment, self.scales);
         peer.on_ack(segment, window, answered);
         if peer.space.knows_acknowledged(segment.acknowledgement) && !segment.has(flag::SYN) {
             self.told = Some(Told::by(segment));
@@ -403,6 +406,10 @@ impl Connection {
     fn agree(&mut self, low: Offer, high: Offer) {
         let default = DEFAULT_MSS[usize::from(self.key.address(0).is_ipv6())];
         let mss = |offer: Offer| u32::from(offer.mss_bytes.unwrap_or(default));
+        self.scales = Some(match (low.window_scale, high.window_scale) {
+            (Some(low), Some(high)) => [low, high],
+            _ => [0, 0],
+        });
         // RFC 6691: options shorten what an MSS allows.
         let options = if low.timestamps && high.timestamps { 12 } else { 0 };
         for half in &mut self.halves {
@@ -434,13 +441,13 @@ impl Connection {
         (!repeated && syn <= syn_ack && syn_ack <= ack).then_some((ack - syn_ack, syn_ack - syn))
     }
 
-    /// Client's and server's lag by what is known best.
+    /// Client's and server's lag by what is known best; where no time passed at all, the capture has none.
     pub fn lags(&self) -> Option<(i64, i64)> {
         let client = usize::from(self.client);
         let answers = || {
             Some((self.halves[client].trips.least_answer_ns?, self.halves[1 - client].trips.least_answer_ns?))
         };
-        self.handshake_lags().or_else(answers)
+        self.handshake_lags().or_else(answers).filter(|(client, server)| client + server > 0)
     }
 
     fn place(&mut self) {
@@ -501,21 +508,13 @@ impl Connection {
 
 /// The window a segment offers, in octets.
 #[inline]
-fn window(segment: &Segment, mine: Option<Offer>, other: Option<Offer>) -> u64 {
+fn window(segment: &Segment, scales: Option<[u8; 2]>) -> u64 {
     let raw = u64::from(segment.window);
-    if segment.has(flag::SYN) {
-        return raw;
-    }
-    match (mine, other) {
-        (Some(mine), Some(other)) if !mine.is_cut && !other.is_cut => {
-            match (mine.window_scale, other.window_scale) {
-                (Some(scale), Some(_)) => raw << scale,
-                _ => raw,
-            }
-        }
-        _ if raw == 0 => 0,
+    match scales {
+        _ if segment.has(flag::SYN) || raw == 0 => raw,
+        Some(scales) => raw << scales[usize::from(segment.end) & 1],
         // Told apart by what was offered, so that a change is seen.
-        _ => WINDOW_UNKNOWN + (raw << MOST_SCALE),
+        None => WINDOW_UNKNOWN + (raw << MOST_SCALE),
     }
 }
 

@@ -27,6 +27,8 @@ const AT_ONCE_NS: i64 = 2_000_000;
 const USUAL_SEGMENT: u32 = 1_448;
 /// Every path passes packets with so much (RFC 9293, 3.7.1): smaller ones are full where the MSS is smaller.
 const LEAST_SEGMENT: u32 = 536;
+/// All fragments of a packet hold no more (RFC 791).
+const LARGEST_PACKET: u64 = 65_535;
 /// No timer of a sender is shorter.
 const LEAST_QUIET_NS: i64 = 1_500_000;
 /// No sender waits so long, and for so many of its timers, for an acknowledgement without sending again.
@@ -410,6 +412,9 @@ impl Half {
         } else {
             self.on_old(segment, start, end, payload);
         }
+        if segment.carries(option::FRAGMENT) && payload > 0 {
+            self.space.probed_to = self.space.probed_to.max(end + LARGEST_PACKET);
+        }
         if segment.has(flag::FIN) {
             self.space.fin = Some(end - 1);
         }
@@ -787,7 +792,7 @@ impl Half {
             && segment.sack_count == 0
     }
 
-    /// What probed the window below this number was taken by the receiver.
+    /// What probed the window below this number was taken by the receiver; or it went in later fragments.
     fn take_probed(&mut self, below: u64) {
         let probed = self.space.probed_to.min(below).saturating_sub(self.space.next);
         self.counts.unique_bytes += probed;

@@ -464,7 +464,9 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
     let active_s = half.data_ns.map_or(0.0, |(first, last)| seconds(last - first));
     let counts = half.counts;
     let is_whole = missing.is_none();
-    let rtts = half.trips.by_sequence.as_deref().filter(|_| is_whole);
+    // Where every packet comes at one time, the capture has none.
+    let has_times = connection.last_ns > connection.first_ns;
+    let rtts = half.trips.by_sequence.as_deref().filter(|_| is_whole && has_times);
     let mean_rtt_ns = |rtts: &Histogram| half.trips.sum_ns as f64 / rtts.count().max(1) as f64;
     let (least_rtt_ns, most_rtt_ns) = (half.trips.least_ns.unwrap_or(0), half.trips.most_ns);
     let by = |cause: Cause| half.recovery.segments[cause as usize];

@@ -119,7 +119,8 @@ pub struct SequenceSpace {
     pub edge_seen: u64,
     /// The right edge never was, nor could be where the window's scale is not known, beyond this.
     pub edge_most: u64,
-    /// Behind the last octet that probed a closed window.
+    /// Behind the last octet that probed a closed window, or that the later fragments of a packet may hold: what is
+    /// acknowledged, or jumped over, below it was sent.
     pub probed_to: u64,
     /// Data, and an acknowledgement, outside any window.
     pub aside: (Option<Aside>, Option<u64>),
