@@ -1,5 +1,5 @@
-//! Tables that fit the terminal: no word is cut, no column holds nothing but dashes, and columns that have no room are
-//! left out whole and named.
+//! Tables and prose that fit the terminal: no word is cut, no column holds nothing but dashes, and columns that have no
+//! room are left out whole and named.
 
 use comfy_table::{ColumnConstraint::LowerBoundary, Table, Width};
 
@@ -13,6 +13,50 @@ const UNBROKEN: usize = 24;
 pub fn fitted(table: Table, least: &[usize]) -> String {
     let room = table.width().map(usize::from);
     fitted_to(table, least, room)
+}
+
+/// The columns of standard output, where it is a terminal.
+pub fn room() -> Option<usize> {
+    Table::new().width().map(usize::from)
+}
+
+/// A line of prose in lines that fit the terminal; those behind the first begin with `indent`. As it is where nobody's
+/// terminal has to be fitted.
+pub fn prose(line: &str, indent: &str) -> String {
+    match room() {
+        Some(room) => wrapped(line, indent, room).trim_end_matches('\n').to_owned(),
+        None => line.to_owned(),
+    }
+}
+
+/// Every line of a text, each as [`prose`] that goes on two columns further in.
+pub fn prose_lines(text: &str) -> String {
+    let one = |line: &str| {
+        let indent = line.len() - line.trim_start().len() + 2;
+        prose(line, &" ".repeat(indent)) + "\n"
+    };
+    text.lines().map(one).collect()
+}
+
+/// Breaks a text at blanks into lines of up to `width` columns; those behind the first begin with `indent`. A word that is
+/// longer stays whole. The last line ends, too.
+pub fn wrapped(text: &str, indent: &str, width: usize) -> String {
+    let (mut out, mut line) = (String::new(), String::new());
+    let mut is_begun = false;
+    for word in text.split(' ') {
+        if is_begun && line.chars().count() + 1 + word.chars().count() > width {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = format!("{indent}{word}");
+            continue;
+        }
+        if is_begun {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_begun = true;
+    }
+    out + line.trim_end() + "\n"
 }
 
 fn fitted_to(mut table: Table, least: &[usize], room: Option<usize>) -> String {
@@ -99,6 +143,18 @@ fn heading(table: &Table, index: usize) -> String {
 mod tests {
     use super::*;
     use comfy_table::{ContentArrangement, presets};
+
+    #[test]
+    fn prose_is_broken_between_words_and_goes_on_further_in() {
+        let text = "mend:  load the module sch_netem, or use the default driver (--driver af_packet)";
+        for width in 20..100 {
+            let lines = wrapped(text, "       ", width);
+            assert!(lines.lines().all(|line| line.chars().count() <= width), "{width}\n{lines}");
+            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(words(&lines), words(text));
+        }
+        assert_eq!(wrapped("a averyveryverylongword b", "  ", 8), "a\n  averyveryverylongword\n  b\n");
+    }
 
     fn shown(room: usize) -> String {
         let mut table = Table::new();

@@ -37,7 +37,16 @@ pub fn require(missing: Vec<Missing>) -> Outcome {
 
 /// Says on standard error what went wrong, and turns it into the exit code.
 pub fn exit_code(outcome: Outcome) -> ExitCode {
-    match outcome.and_then(|()| Ok(output::failure()?)) {
+    // What was found out is of no use to anybody whom it did not reach: that is said, whatever else there is to say.
+    let outcome = match (output::failure(), outcome) {
+        (Err(unwritten), Ok(())) => Err(unwritten.into()),
+        (Err(unwritten), outcome) => {
+            eprintln!("longfat: {}", said_once(&unwritten));
+            outcome
+        }
+        (Ok(()), outcome) => outcome,
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Missed(what)) => {
             eprintln!("longfat: expectation missed: {what}");

@@ -8,6 +8,7 @@
 //! - [`page`]: the HTML.
 //! - [`site`]: the pages of `longfat lab serve`.
 //! - [`capture`]: the page of a packet capture.
+//! - [`course`]: the page of why connections are slow.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,6 +20,7 @@
 
 pub mod capture;
 pub mod compare;
+pub mod course;
 pub mod figures;
 pub mod load;
 pub mod page;

@@ -2,12 +2,16 @@
 
 use crate::{
     cause::{Basis, Cause},
+    course::Stretch,
     judge::{Assumed, Figures, Share, Verdict},
     price,
 };
 use longfat_analyze::{
     findings::{Finding, Kind},
-    flow::report::{DirectionReport, FlowReport},
+    flow::{
+        report::{DirectionReport, FlowReport},
+        series::Limit,
+    },
 };
 
 /// One direction of a flow, judged.
@@ -19,6 +23,9 @@ pub struct Direction {
     pub to: String,
     /// What was found.
     pub verdict: Verdict,
+    /// Its course, where points for figures were kept ([`longfat_analyze::Settings::detailed`]). A stretch has the cause
+    /// that took most of it, so that the times differ a little from the verdict's.
+    pub course: Vec<Stretch>,
 }
 
 /// Payload below which a direction is not worth a word.
@@ -71,6 +78,7 @@ fn of_direction(flow: &FlowReport, direction: &DirectionReport, assumed: &Assume
         (limits.congestion, of_congestion(&found)),
         (limits.recovery, of_recovery(&found)),
     ];
+    let course = course(direction, held.each_ref().map(|(_, (cause, _))| *cause));
     let mut causes = divided(elapsed_us, held);
     let figures = figures(direction);
     price::add(&mut causes, &figures, assumed);
@@ -78,7 +86,35 @@ fn of_direction(flow: &FlowReport, direction: &DirectionReport, assumed: &Assume
         from: direction.from.clone(),
         to: direction.to.clone(),
         verdict: Verdict { elapsed_us, causes, figures },
+        course,
     }
+}
+
+/// Bin by bin. `causes` are those behind the limits: application, window, congestion, recovery.
+fn course(direction: &DirectionReport, causes: [Cause; 4]) -> Vec<Stretch> {
+    let Some(series) = &direction.series else { return Vec::new() };
+    let cause_of = |limit: Option<Limit>| match limit {
+        Some(Limit::Application) => causes[0],
+        Some(Limit::Window) => causes[1],
+        Some(Limit::Congestion) => causes[2],
+        Some(Limit::Recovery) => causes[3],
+        None => Cause::Unknown,
+    };
+    let time_us = |bin: usize| ((series.start_s + bin as f64 * series.bin_s).max(0.0) * 1e6).round() as u64;
+    let stretch = |(bin, limit): (usize, &Option<Limit>)| {
+        let (from_us, to_us) = (time_us(bin), time_us(bin + 1));
+        Stretch {
+            from_us,
+            to_us,
+            causes: vec![(cause_of(*limit), to_us - from_us)],
+            rate_bps: series.rate_bps.get(bin).copied().unwrap_or(0.0),
+            rtt_us: series.rtt_least_ms.get(bin).copied().flatten().map(|ms| ms * 1e3),
+            cwnd_bytes: None,
+            window_bytes: series.window_bytes.get(bin).copied().flatten(),
+            flight_bytes: series.flight_bytes.get(bin).copied().unwrap_or(0),
+        }
+    };
+    series.limit.iter().enumerate().map(stretch).collect()
 }
 
 /// Shares of one are times that sum up to the whole; what the shares leave is unknown.

@@ -109,8 +109,8 @@ impl Talk {
         let sent = last.sent_bytes.saturating_sub(first.sent_bytes);
         let received = last.received_bytes.saturating_sub(first.received_bytes);
         match (sent, received) {
-            (sent, received) if sent > MOSTLY * received || received == 0 => Talk::Sends,
-            (sent, received) if received > MOSTLY * sent => Talk::Receives,
+            (sent, received) if sent > received.saturating_mul(MOSTLY) || received == 0 => Talk::Sends,
+            (sent, received) if received > sent.saturating_mul(MOSTLY) => Talk::Receives,
             _ => Talk::Both,
         }
     }

@@ -128,6 +128,17 @@ pub fn at_once(look: &Look) -> Cause {
     }
 }
 
+/// Who speaks over a watch, and which cause lies behind each [`Hold`], by its number: what a course is made of. `None`
+/// where no time passed.
+pub(crate) fn held(looks: &[Look]) -> Option<(Talk, [Cause; HOLDS])> {
+    let watch = Watch::of(looks)?;
+    let mut causes = [Cause::Unknown; HOLDS];
+    for hold in HELD.into_iter().filter(|hold| watch.spent[*hold as usize] > 0) {
+        causes[hold as usize] = watch.cause_of(hold).cause;
+    }
+    Some((watch.talk, causes))
+}
+
 /// Several holds may have one cause.
 fn add(found: &mut Vec<Share>, watch: &Watch, why: &Why, time_us: u64) {
     let whole = watch.elapsed_us as f64;
@@ -554,7 +565,9 @@ impl Watch<'_> {
             let bytes = pair[1].info.acked_bytes.saturating_sub(pair[0].info.acked_bytes);
             (bytes, pair[1].time_us.saturating_sub(pair[0].time_us))
         };
-        let (bytes, time_us) = between.map(grown).fold((0, 0), |(b, t), (bytes, us)| (b + bytes, t + us));
+        let (bytes, time_us) = between
+            .map(grown)
+            .fold((0_u64, 0_u64), |(b, t), (bytes, us)| (b.saturating_add(bytes), t.saturating_add(us)));
         let mut rates: Vec<u64> = self.bound().map(|look| look.info.delivery_rate_bytes_per_s).collect();
         rates.sort_unstable();
         let best = rates.get(rates.len() * 9 / 10).copied().unwrap_or(0) as f64;
@@ -625,7 +638,7 @@ impl Watch<'_> {
         let (Some(first), Some(last)) = (windows.first(), windows.last()) else {
             return "window not seen full".into();
         };
-        let seconds = (last.time_us - first.time_us) as f64 / 1e6;
+        let seconds = last.time_us.saturating_sub(first.time_us) as f64 / 1e6;
         format!(
             "window {} to {} segments in {seconds:.1} s",
             first.info.snd_cwnd_segments, last.info.snd_cwnd_segments
@@ -676,8 +689,9 @@ impl Watch<'_> {
             .episodes
             .iter()
             .map(|episode| {
-                (episode.time_us - first.time_us) as f64 / time
-                    - (episode.acked_bytes - first.acked_bytes) as f64 / bytes
+                // Figures of a file may go backwards.
+                episode.time_us.saturating_sub(first.time_us) as f64 / time
+                    - episode.acked_bytes.saturating_sub(first.acked_bytes) as f64 / bytes
             })
             .collect();
         let center = mean(&off);

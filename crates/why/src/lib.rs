@@ -9,6 +9,7 @@
 //! - [`cause`]: the catalogue: every cause, what it means, how it is told apart.
 //! - [`divide`]: each span between two looks, divided without gap or overlap by the kernel's own clocks.
 //! - [`mod@judge`]: why the congestion window or the receiver's window is what it is: from the whole watch.
+//! - [`course`]: the same, stretch by stretch, to be drawn.
 //! - [`host`]: what a host's settings cost on a path.
 //! - [`price`]: the rate without a cause.
 //! - [`remedy`]: what mends it, as commands.
@@ -17,6 +18,7 @@
 
 pub mod capture;
 pub mod cause;
+pub mod course;
 pub mod divide;
 pub mod host;
 pub mod judge;
@@ -27,6 +29,7 @@ pub mod remedy;
 pub mod words;
 
 pub use cause::{Basis, CATALOGUE, Cause, Entry};
+pub use course::{Stretch, course};
 pub use divide::{Hold, Look, Memory};
 pub use judge::{Assumed, Figures, Share, Verdict, at_once, judge};
 pub use price::Price;

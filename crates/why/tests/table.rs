@@ -103,6 +103,28 @@ fn runs(path: &Path) -> Vec<Run> {
     read(&bytes[..]).unwrap().iter().map(Run::of).collect()
 }
 
+#[test]
+fn the_course_of_every_recorded_connection_has_the_times_of_its_verdict() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/looks/aside.looks.gz");
+    let mut text = Vec::new();
+    flate2::read::GzDecoder::new(File::open(path).unwrap()).read_to_end(&mut text).unwrap();
+    let records = read(&text[..]).unwrap();
+    assert!(records.len() > 100, "{}", records.len());
+    for record in records {
+        let looks = record.to_looks();
+        let course = longfat_why::course(&looks);
+        let verdict = judge(&looks, &Assumed::default()).unwrap();
+        let bytes: f64 = course.iter().map(|s| s.rate_bps * (s.to_us - s.from_us) as f64 / 8e6).sum();
+        let carried = verdict.figures.rate_bps * verdict.elapsed_us as f64 / 8e6;
+        assert!((bytes - carried).abs() <= 1e-6 * carried + 1.0, "{}: {bytes} of {carried}", record.who);
+        for share in &verdict.causes {
+            let under = course.iter().flat_map(|stretch| &stretch.causes);
+            let time_us: u64 = under.filter(|(cause, _)| *cause == share.cause).map(|(_, us)| us).sum();
+            assert_eq!(time_us, share.time_us, "{}: {}", record.who, share.cause.name());
+        }
+    }
+}
+
 /// As bench/why/causes.py prints it.
 fn table(runs: &[Run]) -> String {
     let mut cases: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();

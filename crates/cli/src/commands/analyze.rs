@@ -133,7 +133,7 @@ fn print(analysis: &Analysis, expectations: &[Judged], json: bool) -> anyhow::Re
     let text = if json {
         format!("{}\n", serde_json::to_string(&Output { analysis, expectations })?)
     } else {
-        longfat_analyze::summary::text(analysis)
+        crate::fitted::prose_lines(&longfat_analyze::summary::text(analysis))
     };
     output::write_out(&text)
 }

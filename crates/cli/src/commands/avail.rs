@@ -277,6 +277,7 @@ fn show(rows: &[Row], json: bool) -> anyhow::Result<()> {
     }
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
+    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
     table.set_header([
         "process",
         "connection",
@@ -302,7 +303,7 @@ fn show(rows: &[Row], json: bool) -> anyhow::Result<()> {
             or(row.results.zip(row.rejected).map(|(good, bad)| format!("{good} of {}", good + bad))),
         ]);
     }
-    if rows.is_empty() { Ok(()) } else { say(&table.to_string()) }
+    if rows.is_empty() { Ok(()) } else { say(&crate::fitted::fitted(table, &[7, 2, 6, 4])) }
 }
 
 fn say(text: &str) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 mod import;
 
 use crate::{
+    fitted,
     outcome::{Failure, Outcome, require},
     stop,
 };
@@ -348,7 +349,7 @@ impl DriverArgs {
             };
             println!("{text}");
         } else if !quiet {
-            eprintln!("{}", table(ways(report)));
+            eprintln!("{}", fitted::fitted(table(ways(report)), &[8, 6, 5, 10]));
             if let Report::AfPacket(report) = report {
                 let (cpu, seconds) = (report.cpu_share * 100.0, report.duration_us as f64 / 1e6);
                 eprintln!("the driver used {cpu:.0} % of a processor core over {seconds:.1} s");
@@ -368,6 +369,7 @@ fn ways(report: &Report) -> [&LinkSummary; 2] {
 fn table(ways: [&LinkSummary; 2]) -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
+    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).use_stderr();
     table.set_header([
         "",
         "offered",

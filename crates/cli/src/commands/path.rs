@@ -1,9 +1,12 @@
 //! `longfat path`.
 
-use crate::{fitted::fitted, outcome::Outcome};
+use crate::{
+    fitted::{fitted, prose, room},
+    outcome::Outcome,
+};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use longfat_path_plan::{Forecast, PathPlan, PathSpec, experiment, experiment_name};
+use longfat_path_plan::{Forecast, PathPlan, PathSpec, SysctlPlan, experiment, experiment_name};
 use longfat_schema::units::{Nanos, Rate, Size, part};
 use std::path::{Path, PathBuf};
 
@@ -83,41 +86,63 @@ fn write(plan: &PathPlan, file: &Path) -> Outcome {
 fn print(plan: &PathPlan) {
     let PathPlan { window, queue, .. } = plan;
     let wrap = format!("the sequence space wraps in {}", window.sequence_wrap);
-    println!(
+    let said = |line: String| println!("{}", prose(&line, "         "));
+    said(format!(
         "Window   {} in flight fill the path: {} packets",
         Size(window.pipe_bytes),
         window.pipe_segments
-    );
-    println!(
+    ));
+    said(format!(
         "         {} must be allowed (twice path and queue: losses are repaired): window scale {}; {wrap}",
         Size(window.bytes),
         window.scale
-    );
+    ));
     let given = if queue.given { "as given" } else { "enough for every one of the loss-based below" };
-    println!("Queue    {} ({given}): {} when full", Size(queue.bytes), queue.delay);
+    said(format!("Queue    {} ({given}): {} when full", Size(queue.bytes), queue.delay));
     if plan.path.flows > 1 {
         let size = Size(queue.desynchronised_bytes);
-        println!("         {size} are enough where the flows' losses fall at different times");
+        said(format!("         {size} are enough where the flows' losses fall at different times"));
     }
     println!("\nBoth hosts:");
-    plan.sysctls.iter().for_each(|sysctl| {
-        println!("  sysctl -w {:<48} # {}", format!("{}='{}'", sysctl.key, sysctl.value), sysctl.why);
-    });
+    plan.sysctls.iter().for_each(|sysctl| println!("{}", setting(sysctl)));
     let flows = if plan.path.flows == 1 {
         "One flow".to_owned()
     } else {
         format!("{} flows of one kind", plan.path.flows)
     };
     println!(
-        "\n{flows}, of {}/s that the path can carry:\n{}",
-        Rate(plan.goodput_max_bps),
+        "\n{}\n{}",
+        prose(&format!("{flows}, of {}/s that the path can carry:", Rate(plan.goodput_max_bps)), "  "),
         fitted(table(&plan.forecasts), &[10, 9, 7, 5, 2])
     );
-    plan.notes.iter().for_each(|note| println!("Note: {note}."));
-    println!(
-        "Check:   longfat path ... --write {0}.toml && longfat lab run {0}.toml --backend sim",
-        experiment_name(plan)
-    );
+    plan.notes.iter().for_each(|note| println!("{}", prose(&format!("Note: {note}."), "      ")));
+    println!("{}", check(&experiment_name(plan)));
+}
+
+/// A setting as a command with its reason behind it, or above it where the terminal is narrow: a command is pasted, it
+/// is not broken.
+fn setting(sysctl: &SysctlPlan) -> String {
+    let command = format!("sysctl -w {}", format_args!("{}='{}'", sysctl.key, sysctl.value));
+    let line = format!("  {command:<58} # {}", sysctl.why);
+    match room() {
+        Some(room) if line.chars().count() > room => {
+            format!("{}\n  {command}", prose(&format!("  # {}", sysctl.why), "  # "))
+        }
+        _ => line,
+    }
+}
+
+/// How the plan is tried.
+fn check(name: &str) -> String {
+    let commands = [
+        format!("longfat path ... --write {name}.toml"),
+        format!("longfat lab run {name}.toml --backend sim"),
+    ];
+    let line = format!("Check:   {}", commands.join(" && "));
+    match room() {
+        Some(room) if line.chars().count() > room => format!("Check:\n  {}", commands.join(" &&\n  ")),
+        _ => line,
+    }
 }
 
 fn table(forecasts: &[Forecast]) -> Table {

@@ -96,6 +96,7 @@ impl Points {
             rug: None,
             logarithmic: false,
             beside: Vec::new(),
+            bands: Vec::new(),
         }
     }
 

@@ -146,6 +146,7 @@ impl<'a> Run<'a> {
             rug: draft.rug,
             logarithmic,
             beside,
+            bands: Vec::new(),
         };
         Ok((draft.name, chart))
     }

@@ -129,6 +129,7 @@ impl Draft {
             rug: None,
             logarithmic,
             beside: Vec::new(),
+            bands: Vec::new(),
         };
         Some((self.name, chart.draw(1)))
     }

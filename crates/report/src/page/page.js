@@ -154,6 +154,12 @@ if (typeof document !== 'undefined') (() => {
       }));
       return this.read;
     }
+    bands() {
+      return [...this.plot.querySelectorAll('.band')].map(band => {
+        const from = +band.getAttribute('x');
+        return [band.dataset.label, band.getAttribute('class'), from, from + +band.getAttribute('width'), +band.dataset.value];
+      });
+    }
     timeOf(event) {
       const box = this.svg.getBoundingClientRect();
       const x = (event.clientX - box.left) / box.width * this.svg.viewBox.baseVal.width;
@@ -234,15 +240,16 @@ if (typeof document !== 'undefined') (() => {
         values.sort((a, b) => a - b);
         rows.push([label, className, three(values[0]) + ' … ' + three(values[values.length - 1])]);
       }
-      // Bands have words and no height.
-      for (const band of this.plot.querySelectorAll('[data-from]'))
-        if (+band.dataset.from <= x && x < +band.dataset.to && !this.isHidden(band.dataset.label)) rows.push([band.dataset.label, '', band.dataset.value]);
+      // Of a band its part of the time is read out.
+      for (const [label, className, from, to, value] of this.bands())
+        if (from <= x && x < to && !this.isHidden(label)) rows.push([label, className, value + ' %']);
       return rows;
     }
     table() {
       const time = x => +(this.x0 + x / this.width * (this.x1 - this.x0)).toPrecision(6);
       const rows = this.series().flatMap(series => samples(series.points).map(([x, y]) =>
         [series.label, time(x), +this.value(y).toPrecision(4), this.isBeyond(y) ? 'yes' : '']));
+      for (const [label, , from, , value] of this.bands()) rows.push([label, time(from), value, '']);
       for (const rug of this.plot.querySelectorAll('.rug'))
         for (const [x, , command] of vertices(rug.getAttribute('d'))) if (command === 'M') rows.push([rug.dataset.label, time(x), '', '']);
       return [['Series', 'Time, s', titleOf(this.svg).replace(/ \(logarithmic\)$/, ''), 'Beyond the axis'], ...rows];
@@ -275,8 +282,8 @@ if (typeof document !== 'undefined') (() => {
     row([label, className, value]) {
       const row = document.createElement('div'), name = document.createElement('span'), figure = document.createElement('span');
       const swatch = make('svg', { class: 'figure', viewBox: '0 0 20 6' });
-      if (className) make('path', { class: className, d: 'M0 3h20' }, swatch);
-      name.append(...(className ? [swatch] : []), label);
+      make('path', { class: className, d: className.startsWith('band') ? 'M0 0h20v6h-20z' : 'M0 3h20' }, swatch);
+      name.append(swatch, label);
       figure.textContent = value;
       row.append(name, figure);
       return row;

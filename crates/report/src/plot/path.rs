@@ -44,6 +44,11 @@ pub fn rug(xs: &[f64], top: f64, height: f64) -> String {
     path
 }
 
+/// A rectangle, its upper left corner first.
+pub fn block((x, y): Point, width: f64, height: f64) -> String {
+    polyline(&[(x, y), (x + width, y), (x + width, y + height), (x, y + height), (x, y)])
+}
+
 fn draw(points: &[Point], step: impl Fn(&mut String, (i64, i64))) -> String {
     let mut path = String::new();
     let Some(first) = points.first() else { return path };

@@ -81,6 +81,21 @@ pub struct TimeChart {
     pub logarithmic: bool,
     /// Points of a chart that stands beside this one: not drawn, and within its axis, so that heights can be compared.
     pub beside: Vec<Point>,
+    /// Drawn beneath the series.
+    pub bands: Vec<Band>,
+}
+
+/// A filled part of a chart: what held from a time to another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Band {
+    /// Plain text. Bands of one label share a legend entry.
+    pub label: String,
+    /// Colour of the style sheet, 0 to 4; all above are grey.
+    pub style: usize,
+    /// First and last second.
+    pub span: (f64, f64),
+    /// Lower and upper end, values of the axis. Their difference is what is read out.
+    pub heights: (f64, f64),
 }
 
 struct Entry<'a> {
@@ -137,7 +152,8 @@ impl TimeChart {
 
     fn values(&self) -> impl Iterator<Item = Point> {
         let drawn = self.series.iter().flat_map(|s| &s.points);
-        drawn.chain(&self.beside).copied().filter(|point| point.1.is_finite())
+        let bands = self.bands.iter().map(|band| (band.span.0, band.heights.1));
+        drawn.chain(&self.beside).copied().chain(bands).filter(|point| point.1.is_finite())
     }
 
     fn greatest(&self) -> f64 {
@@ -189,6 +205,18 @@ impl TimeChart {
                 entries.push(Entry { label: &series.label, class: self.class(series), dots });
             }
         }
+        let mut bands: Vec<&Band> = Vec::new();
+        for band in &self.bands {
+            if bands.iter().all(|known| known.label != band.label) {
+                bands.push(band);
+            }
+        }
+        bands.sort_by_key(|band| band.style);
+        entries.extend(bands.into_iter().map(|band| Entry {
+            label: &band.label,
+            class: band.class(),
+            dots: false,
+        }));
         let rug = self.rug.as_ref().map(|rug| Entry { label: &rug.label, class: "rug".into(), dots: false });
         entries.into_iter().chain(rug).collect()
     }
@@ -213,6 +241,7 @@ impl TimeChart {
             let y = LEGEND_TOP + row as f64 * LEGEND_ROW;
             let d = match (entry.class.as_str(), entry.dots) {
                 ("rug", _) => path::rug(&[x + 8.0, x + 14.0, x + 17.0], y - 8.0, 8.0),
+                (band, _) if band.starts_with("band") => path::block((x, y - 9.0), 24.0, 9.0),
                 (_, true) => path::dots(&[(x + 4.0, y - 4.0), (x + 12.0, y - 4.0), (x + 20.0, y - 4.0)]),
                 (_, false) => path::polyline(&[(x, y - 4.0), (x + 24.0, y - 4.0)]),
             };
@@ -238,6 +267,7 @@ impl TimeChart {
              viewBox=\"0 0 {width} {PLOT_HEIGHT}\" preserveAspectRatio=\"none\">"
         );
         plot += &self.outside_window(axes);
+        plot.extend(self.bands.iter().map(|band| band.draw(axes)));
         plot.extend(self.series.iter().map(|series| self.draw_series(series, axes)));
         if let Some(rug) = &self.rug {
             let mut xs: Vec<f64> = rug.times.iter().map(|time| axes.x.position(*time).round()).collect();
@@ -286,6 +316,27 @@ impl TimeChart {
     }
 }
 
+impl Band {
+    fn class(&self) -> String {
+        format!("band b{}", self.style.min(5))
+    }
+
+    fn draw(&self, axes: &Axes) -> String {
+        let [from, to] = [self.span.0, self.span.1].map(|time| axes.x.position(time));
+        let [low, high] = [self.heights.0, self.heights.1].map(|value| axes.y.position(value));
+        format!(
+            "<rect class=\"{}\" data-label=\"{}\" data-value=\"{:.1}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>",
+            self.class(),
+            escape(&self.label),
+            self.heights.1 - self.heights.0,
+            coordinate(from),
+            coordinate(high),
+            coordinate(to - from),
+            coordinate(low - high),
+        )
+    }
+}
+
 fn y_axis(axes: &Axes) -> String {
     let tick = |tick: super::scale::Tick| {
         let y = axes.top + axes.y.position(tick.value);
@@ -324,6 +375,7 @@ mod tests {
             rug: None,
             logarithmic: false,
             beside: Vec::new(),
+            bands: Vec::new(),
         }
     }
 
@@ -358,6 +410,18 @@ mod tests {
         assert_eq!(one.axes(0.0).y.domain(), other.axes(0.0).y.domain());
         (one.logarithmic, other.logarithmic) = (true, true);
         assert_eq!(one.axes(0.0).y.domain(), other.axes(0.0).y.domain());
+    }
+
+    #[test]
+    fn bands_stand_in_the_legend_once_and_carry_their_height() {
+        let mut chart = chart(Vec::new());
+        let band =
+            |from: f64, heights| Band { label: "<b>".into(), style: 7, span: (from, from + 1.0), heights };
+        chart.bands = vec![band(0.0, (0.0, 40.0)), band(1.0, (0.0, 100.0))];
+        let drawn = chart.draw(1).inline();
+        assert_eq!(drawn.matches("data-for=\"&lt;b&gt;\"").count(), 1, "{drawn}");
+        assert_eq!(drawn.matches("class=\"band b5\" data-label=\"&lt;b&gt;\"").count(), 2, "{drawn}");
+        assert!(drawn.contains("data-value=\"40.0\"") && chart.axes(0.0).y.domain() == (0.0, 100.0));
     }
 
     #[test]

@@ -114,6 +114,16 @@ enum Layer {
     Transport,
 }
 
+/// Where there is no such interface, those that there are, are named.
+fn link_header(interface: &str) -> anyhow::Result<capture::LinkHeader> {
+    let there = longfat_kernel::mark::interfaces().unwrap_or_default();
+    let is_there = there.is_empty() || there.iter().any(|name| name == interface);
+    capture::link_header(interface).map_err(|error| match is_there {
+        true => error.into(),
+        false => anyhow::anyhow!("{error}; there are {}", there.join(", ")),
+    })
+}
+
 pub fn run(args: &Args) -> Outcome {
     let spec = spec(args)?;
     let roll = roll_spec(args)?;
@@ -125,8 +135,7 @@ pub fn run(args: &Args) -> Outcome {
     let to_unix_ns = longfat_host::realtime_offset_ns();
     let now_ns = || longfat_host::monotonic_ns() as i64 + to_unix_ns;
     // The file first: what is then seen has a place to go to.
-    let link =
-        place.run(|| capture::link_header(&spec.interface)).context("enter the network namespace")??;
+    let link = place.run(|| link_header(&spec.interface)).context("enter the network namespace")??;
     let files = Roll::create(roll.clone(), origin(link, &spec), now_ns())?;
     let mut capture = place.run(|| Capture::attach(&spec)).context("enter the network namespace")??;
     let mut files = confine::alone(account, &roll, files)?;

@@ -1,7 +1,8 @@
 //! What a capture came to, as a table and as JSON.
 
 use super::{Args, collect::Collected};
-use comfy_table::{Table, presets::NOTHING};
+use crate::fitted;
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -46,7 +47,7 @@ pub fn print(args: &Args, found: &Collected, files: &[PathBuf]) -> anyhow::Resul
         return Ok(crate::output::write_now(&format!("{text}\n"))?);
     }
     // Standard output may be the capture.
-    eprintln!("\n{}", table(&summary));
+    eprintln!("\n{}", fitted::fitted(table(&summary), &[5]));
     if let Some(cost) = &summary.observer_cost {
         eprintln!(
             "capturing took {:.0} ns of the traffic's time per packet ({} packets), reading {:.0} ns beside it",
@@ -96,7 +97,7 @@ fn per(sum: u64, count: u64) -> f64 {
 
 fn table(summary: &Summary<'_>) -> Table {
     let mut table = Table::new();
-    table.load_style(NOTHING);
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).use_stderr();
     table.set_header(["", "seen", "matched", "lost", "written", "segments", "octets on the wire"]);
     for (name, way) in [("in", summary.inbound), ("out", summary.outbound)] {
         table.add_row([

@@ -5,7 +5,10 @@ mod need;
 mod settings;
 mod tuning;
 
-use crate::outcome::{Failure, Outcome};
+use crate::{
+    fitted::prose,
+    outcome::{Failure, Outcome},
+};
 use feature::{Feature, Finding, features};
 use longfat_host::{facts, support::Missing};
 use longfat_schema::units::{Nanos, Rate};
@@ -126,23 +129,25 @@ fn print(host: &Host, findings: &[Finding]) {
     let said = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".to_owned());
     let whether = |there: bool| if there { "yes" } else { "no" };
     println!("longfat  {}", host.longfat);
-    println!("kernel   {} on {}", host.kernel, host.architecture);
-    println!(
+    println!("{}", prose(&format!("kernel   {} on {}", host.kernel, host.architecture), &" ".repeat(9)));
+    let rights = format!(
         "         BTF {}, rights to load BPF {}, /dev/net/tun {}",
         whether(host.btf),
         whether(host.bpf_rights),
         whether(host.tun)
     );
+    println!("{}", prose(&rights, &" ".repeat(9)));
     println!("cgroup2  {}", said(&host.cgroup2));
     println!("nft      {}", said(&host.nft));
     println!("ip       {}", said(&host.ip));
     println!("Python   {}\n", said(&host.python));
-    findings.iter().for_each(|finding| println!("{}", line(finding)));
+    findings.iter().for_each(|finding| println!("{}", prose(&line(finding), &" ".repeat(24))));
     for missing in all_missing(findings) {
-        println!("\nMissing: {}", missing.what);
-        println!("  why:   {}", missing.why);
-        println!("  mend:  {}", missing.mend);
-        println!("  for:   {}", wanting(findings, &missing).join(", "));
+        let said = |line: String| println!("{}", prose(&line, &" ".repeat(9)));
+        println!("\n{}", prose(&format!("Missing: {}", missing.what), &" ".repeat(9)));
+        said(format!("  why:   {}", missing.why));
+        said(format!("  mend:  {}", missing.mend));
+        said(format!("  for:   {}", wanting(findings, &missing).join(", ")));
     }
 }
 

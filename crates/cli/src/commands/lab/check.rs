@@ -2,6 +2,7 @@
 
 use super::{CheckArgs, expected_time, hosts, missing, table};
 use crate::{
+    fitted::{fitted, prose},
     outcome::{Failure, Outcome},
     stop,
 };
@@ -20,6 +21,11 @@ const NAP: Duration = Duration::from_millis(1);
 /// Load per processor from which runs are likely to be disturbed.
 const LOAD_LIMIT: f64 = 0.5;
 
+/// Prints a line as prose that fits the terminal.
+macro_rules! say {
+    ($($text:tt)*) => { println!("{}", prose(&format!($($text)*), "    ")) };
+}
+
 pub fn check(args: &CheckArgs) -> Outcome {
     let read = args.spec.read()?;
     if args.json {
@@ -27,10 +33,10 @@ pub fn check(args: &CheckArgs) -> Outcome {
         return Ok(());
     }
     let head = &read.experiment.head;
-    println!("{}: {}\n", head.name, head.title);
-    println!("{}", crate::fitted::fitted(table::plans(&read.plans), &[]));
+    println!("{}\n", prose(&format!("{}: {}", head.name, head.title), "    "));
+    println!("{}", fitted(table::plans(&read.plans), &[]));
     let ccs: BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
-    println!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
+    say!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
     println!("{} runs; {} expectations\n", read.plans.len(), read.experiment.expect.len());
     let lacking = emulation(&read.plans);
     let can_simulate = simulation(&read.plans);
@@ -43,42 +49,42 @@ pub fn check(args: &CheckArgs) -> Outcome {
 
 fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
     let time = show::span(expected_time(plans, BackendKind::Hosts));
-    println!("On real hosts (--backend hosts): about {time}, {}", disk(plans, BackendKind::Hosts));
+    say!("On real hosts (--backend hosts): about {time}, {}", disk(plans, BackendKind::Hosts));
     let read = hosts::read(file, plans)?;
-    read.problems.iter().for_each(|problem| println!("  - {problem}"));
+    read.problems.iter().for_each(|problem| say!("  - {problem}"));
     if !read.problems.is_empty() {
         return Ok(());
     }
     for (host, entry) in &read.table.hosts {
-        println!("  {host} is {}", entry.ssh);
+        say!("  {host} is {}", entry.ssh);
     }
-    println!("  the path is theirs; what the experiment says of links is what it expects");
+    say!("  the path is theirs; what the experiment says of links is what it expects");
     let program = std::env::current_exe()?;
     let stop = stop::flag()?;
     let missing = Hosts::look(&read.table, plans, &program, &stop)?;
     if missing.is_empty() {
-        println!("  these machines can run it, as far as looking at them tells");
+        say!("  these machines can run it, as far as looking at them tells");
     }
-    missing.iter().for_each(|thing| println!("  - {thing}"));
+    missing.iter().for_each(|thing| say!("  - {thing}"));
     Ok(())
 }
 
 /// Says whether this host can emulate it; how many things are missing for that.
 fn emulation(plans: &[Plan]) -> usize {
     let time = show::span(expected_time(plans, BackendKind::Emulated));
-    println!("Emulated: about {time}, {}", disk(plans, BackendKind::Emulated));
+    say!("Emulated: about {time}, {}", disk(plans, BackendKind::Emulated));
     let missing = missing(plans);
     let dilations = dilations(plans);
     if missing.is_empty() && dilations.is_empty() {
-        println!("  this host can run it");
+        say!("  this host can run it");
     } else if missing.is_empty() {
-        println!("  this host has what it needs, but runs may come out invalid:");
+        say!("  this host has what it needs, but runs may come out invalid:");
     } else {
-        println!("  this host cannot run it as it is:");
-        missing.iter().for_each(|thing| println!("  - {thing}"));
+        say!("  this host cannot run it as it is:");
+        missing.iter().for_each(|thing| say!("  - {thing}"));
     }
-    honesty(plans).iter().for_each(|line| println!("  {line}"));
-    dilations.iter().for_each(|line| println!("  - {line}"));
+    honesty(plans).iter().for_each(|line| say!("  {line}"));
+    dilations.iter().for_each(|line| say!("  - {line}"));
     missing.len()
 }
 
@@ -94,11 +100,11 @@ fn dilations(plans: &[Plan]) -> Vec<String> {
 
 /// Says whether it can be simulated.
 fn simulation(plans: &[Plan]) -> bool {
-    println!("Simulated (--backend sim): {}", disk(plans, BackendKind::Simulated));
+    say!("Simulated (--backend sim): {}", disk(plans, BackendKind::Simulated));
     let checked = longfat_lab::simulated::check(plans);
     match &checked {
-        Ok(()) => println!("  this host can run it"),
-        Err(error) => println!("  it cannot be simulated: {error}"),
+        Ok(()) => say!("  this host can run it"),
+        Err(error) => say!("  it cannot be simulated: {error}"),
     }
     checked.is_ok()
 }

@@ -40,7 +40,7 @@ fn as_table() -> String {
     for kind in &KINDS {
         table.add_row([kind.name, kind.scope.of(), kind.meaning]);
     }
-    format!("{table}\n")
+    format!("{}\n", crate::fitted::fitted(table, &[]))
 }
 
 #[cfg(test)]

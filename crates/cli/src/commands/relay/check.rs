@@ -2,11 +2,12 @@
 
 use super::{daemon::read, nanos};
 use crate::{
+    fitted,
     outcome::{Failure, Outcome},
     output,
 };
 use anyhow::Context;
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use longfat_cc::Algorithm;
 use longfat_kernel::cc;
 use longfat_relay::{Accept, ConnectionPlan, Error, Fail, LegPlan, MatchPlan, RelayPlan};
@@ -88,7 +89,12 @@ pub fn clean(args: &Clean) -> Outcome {
 
 fn explain(plan: &RelayPlan) -> String {
     let rules = longfat_relay::explain(plan);
-    let mut text = format!("relay '{}': {}\n\n{}\n", plan.name, sources(plan), table(plan));
+    let mut text = format!(
+        "relay '{}': {}\n\n{}\n",
+        plan.name,
+        sources(plan),
+        fitted::fitted(table(plan), &[3, 5, 2, 4])
+    );
     for way in plan.ways() {
         text.push_str(&format!("\n{}\n", describe(way)));
     }
@@ -114,7 +120,7 @@ fn sources(plan: &RelayPlan) -> String {
 
 fn table(plan: &RelayPlan) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["", "rule", "interface", "source", "destination", "port", "action"]);
     for (index, rule) in plan.rules.iter().enumerate() {
         let MatchPlan { interfaces, sources, destinations, ports } = &rule.matches;

@@ -1,8 +1,8 @@
 //! `longfat relay status`.
 
-use crate::{outcome::Outcome, output, stop};
+use crate::{fitted, outcome::Outcome, output, stop};
 use anyhow::Context;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_relay::{
     ControlPlan, RelayPlan, control,
     status::{ConnectionStatus, DirectionStatus, EndToEndStatus, Status},
@@ -133,12 +133,15 @@ fn show(status: &Status, last: Option<&Status>, top: usize) -> String {
     for one in order.iter().take(top) {
         table.add_row(row(one, before.get(&one.connection).copied(), elapsed_us));
     }
-    text.push_str(&format!("\n\n{table}"));
+    text.push_str(&format!("\n\n{}", fitted::fitted(table, &LEAST)));
     if order.len() > top {
         text.push_str(&format!("\n… and {} more (--top)", order.len() - top));
     }
     text
 }
+
+/// Columns that go first where there is no room for all: what is asked for least.
+const LEAST: [usize; 12] = [14, 1, 9, 13, 8, 4, 11, 10, 7, 12, 6, 3];
 
 fn head(status: &Status) -> String {
     let totals = &status.totals;
@@ -175,7 +178,7 @@ fn head(status: &Status) -> String {
 
 fn table() -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header([
         "#",
         "rule",
@@ -183,13 +186,13 @@ fn table() -> Table {
         "server",
         "age",
         "to server",
-        "backlog",
+        "backlog to server",
         "to client",
-        "backlog",
+        "backlog to client",
         "cc client",
-        "RTT",
+        "RTT client",
         "cc server",
-        "RTT",
+        "RTT server",
         "retrans",
         "queue",
     ]);

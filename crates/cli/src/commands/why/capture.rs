@@ -1,6 +1,10 @@
 //! A capture: the same causes and words, from less.
 
-use super::{Args, show};
+use super::{
+    Args,
+    page::{self, Judged},
+    show,
+};
 use crate::{outcome::Outcome, output};
 use longfat_analyze::{
     Settings,
@@ -18,12 +22,24 @@ use std::path::PathBuf;
 const TOLD: usize = 20;
 
 pub fn run(files: &[PathBuf], args: &Args) -> Outcome {
-    crate::confined::reader(std::iter::empty())?;
+    crate::confined::reader(args.page.as_deref())?;
     let captures = files.iter().map(|path| source::open(path)).collect::<Result<Vec<_>, _>>()?;
-    let analysis = analyze(captures, Settings::default(), |_| ())?;
+    let settings = Settings { detailed: args.page.is_some(), ..Settings::default() };
+    let analysis = analyze(captures, settings, |_| ())?;
     let found: Vec<Direction> = directions(&analysis, args);
     let text = if args.json { document(&found)? } else { text(&found, &analysis) };
-    Ok(output::write_out(&text)?)
+    output::write_out(&text)?;
+    let judged = found.iter().map(|one| Judged {
+        who: who(one),
+        verdict: &one.verdict,
+        remedies: Vec::new(),
+        course: one.course.clone(),
+    });
+    Ok(page::write(args, judged.collect(), "a capture", false)?)
+}
+
+fn who(direction: &Direction) -> String {
+    format!("{} to {}", direction.from, direction.to)
 }
 
 fn directions(analysis: &Analysis, args: &Args) -> Vec<Direction> {
@@ -45,8 +61,7 @@ fn text(found: &[Direction], analysis: &Analysis) -> String {
 }
 
 fn of_one(direction: &Direction) -> String {
-    let who = format!("{} to {}", direction.from, direction.to);
-    show::Told { who, verdict: &direction.verdict, remedies: Vec::new() }.text()
+    show::Told { who: who(direction), verdict: &direction.verdict, remedies: Vec::new() }.text()
 }
 
 fn document(found: &[Direction]) -> anyhow::Result<String> {
@@ -57,7 +72,7 @@ fn document(found: &[Direction]) -> anyhow::Result<String> {
             json!({
                 "local": one.from,
                 "remote": one.to,
-                "sentence": words::sentence(&format!("{} to {}", one.from, one.to), verdict),
+                "sentence": words::sentence(&who(one), verdict),
                 "elapsed_us": verdict.elapsed_us,
                 "causes": verdict.causes,
                 "figures": verdict.figures,

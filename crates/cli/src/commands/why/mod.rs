@@ -4,6 +4,7 @@ mod capture;
 mod fix;
 mod mend;
 mod metrics;
+mod page;
 mod program;
 mod recorded;
 mod show;
@@ -37,6 +38,7 @@ use watch::{Chosen, Watch};
   longfat why --watch --metrics 127.0.0.1:9471     for Prometheus: causes by peer prefix
   longfat why -- rsync -a big host:                a program of one's own, to its end
   longfat why slow.pcapng                          a capture: the same causes and words, from less
+  longfat why dst 192.0.2.7 --page why.html        and its course over time, as a page
   longfat why dst 192.0.2.7 --fix                  the remedy, where one can be set here, until Ctrl-C
   longfat why dst 192.0.2.7 --fix --prove          on and off in random order: was it one?
   longfat why --netns all --json | jq '.causes'    everything on this host, by cause
@@ -81,6 +83,9 @@ pub struct Args {
     /// Append everything looked at to this file, one connection per line: 'longfat why FILE.looks' judges it again.
     #[arg(long, value_name = "FILE.looks")]
     record: Option<PathBuf>,
+    /// Also a page with the course over time: causes as bands, rate, round trip and windows below; renewed with --watch.
+    #[arg(long, value_name = "FILE.html", conflicts_with = "metrics")]
+    page: Option<PathBuf>,
     /// Print the catalogue of causes.
     #[arg(long, exclusive = true)]
     list: bool,
@@ -120,6 +125,7 @@ pub fn run(args: &Args) -> Outcome {
         recorded::keep(&watch, args)?;
         let verdicts = watch.verdicts(args);
         show::answer(&verdicts, args)?;
+        page::of_watch(&verdicts, args, args.watch && !is_over)?;
         if args.fix && !is_over {
             return mend::run(args, &watch, &verdicts, &stop);
         }
@@ -167,6 +173,9 @@ impl Args {
         }
         if self.rate.is_some_and(|rate| rate.0 < 1000) {
             bail!("--rate {} is out of range: 1kbit and more", self.rate.unwrap_or(Rate(0)));
+        }
+        if let Some(path) = &self.page {
+            page::check(path)?;
         }
         let is_program = !self.program.is_empty();
         if is_program && (self.pid.is_some() || self.netns.is_some()) {

@@ -1,7 +1,7 @@
 //! A program of one's own, watched to its end.
 
 use super::{
-    Args, recorded, show,
+    Args, page, recorded, show,
     watch::{Chosen, Watch},
 };
 use crate::outcome::{Failure, Outcome};
@@ -30,7 +30,9 @@ pub fn run(args: &Args, stop: &AtomicBool) -> Outcome {
     let mut watch = Watch::new(chosen, args);
     let status = attend(&mut child, &mut watch, args, stop)?;
     recorded::keep(&watch, args)?;
-    show::answer(&watch.verdicts(args), args)?;
+    let verdicts = watch.verdicts(args);
+    show::answer(&verdicts, args)?;
+    page::of_watch(&verdicts, args, false)?;
     match code(status) {
         0 => Ok(()),
         code => Err(Failure::Child(code)),

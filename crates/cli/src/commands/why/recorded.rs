@@ -1,10 +1,15 @@
 //! Looks kept in a file, and judged again.
 
-use super::{Args, show, watch::Watch};
+use super::{
+    Args,
+    page::{self, Judged},
+    show,
+    watch::Watch,
+};
 use crate::{outcome::Outcome, output};
 use anyhow::Context as _;
 use longfat_why::{
-    Verdict, judge,
+    Look, Verdict, course, judge,
     record::{Record, read},
     words,
 };
@@ -33,14 +38,27 @@ pub fn keep(watch: &Watch, args: &Args) -> anyhow::Result<()> {
 /// Judges what was kept.
 pub fn run(files: &[PathBuf], args: &Args) -> Outcome {
     let mut found = Vec::new();
+    let mut seen: Vec<Vec<Look>> = Vec::new();
     for path in files {
         let shown = path.display();
         let file = File::open(path).with_context(|| format!("open '{shown}'"))?;
         let records = read(BufReader::new(file)).with_context(|| format!("'{shown}'"))?;
-        let judged = records.into_iter().map(|one| (judge(&one.to_looks(), &args.assumed()), one.who));
-        found.extend(judged.filter_map(|(verdict, who)| Some((who, verdict?))));
+        for record in records {
+            let looks = record.to_looks();
+            if let Some(verdict) = judge(&looks, &args.assumed()) {
+                seen.extend(args.page.is_some().then_some(looks));
+                found.push((record.who, verdict));
+            }
+        }
     }
-    Ok(output::write_out(&if args.json { document(&found)? } else { text(&found) })?)
+    output::write_out(&if args.json { document(&found)? } else { text(&found) })?;
+    let judged = found.iter().zip(&seen).map(|((who, verdict), looks)| Judged {
+        who: who.clone(),
+        verdict,
+        remedies: Vec::new(),
+        course: course(looks),
+    });
+    Ok(page::write(args, judged.collect(), "looks that were kept", false)?)
 }
 
 fn text(found: &[(String, Verdict)]) -> String {

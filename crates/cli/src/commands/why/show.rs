@@ -1,7 +1,7 @@
 //! Verdicts as people and programs read them.
 
 use super::{Args, watch::Watched};
-use crate::output;
+use crate::{fitted, output};
 use longfat_kernel::tcb::Connection;
 use longfat_why::{
     CATALOGUE, Cause, Remedy, Verdict,
@@ -42,13 +42,7 @@ pub struct Told<'a> {
 
 impl<'a> Told<'a> {
     fn of(one: &Watched, verdict: &'a Verdict, args: &Args) -> Told<'a> {
-        let patient = Patient {
-            local: one.connection.local,
-            remote: one.connection.remote,
-            figures: &verdict.figures,
-            path_rate: args.rate,
-        };
-        Told { who: who(&one.connection), verdict, remedies: of_first(verdict, &patient) }
+        Told { who: who(&one.connection), verdict, remedies: remedies_of(one, verdict, args) }
     }
 
     /// In lines of at most 80 columns.
@@ -70,6 +64,17 @@ impl<'a> Told<'a> {
     }
 }
 
+/// What mends a connection.
+pub fn remedies_of(one: &Watched, verdict: &Verdict, args: &Args) -> Vec<Remedy> {
+    let patient = Patient {
+        local: one.connection.local,
+        remote: one.connection.remote,
+        figures: &verdict.figures,
+        path_rate: args.rate,
+    };
+    of_first(verdict, &patient)
+}
+
 /// Remedies for the first cause that is worth it.
 pub fn of_first(verdict: &Verdict, patient: &Patient) -> Vec<Remedy> {
     let worth = verdict.causes.iter().filter(|share| share.share >= WORTH_MENDING);
@@ -86,37 +91,27 @@ fn of_remedy(remedy: &Remedy) -> String {
     text + &wrapped(&format!("    costs {}{undo}", remedy.costs), "      ")
 }
 
-/// Breaks a text at blanks; lines behind the first begin with `indent`.
+/// A text in lines of at most 80 columns, or as many as a narrower terminal has; those behind the first begin with
+/// `indent`.
 pub fn wrapped(text: &str, indent: &str) -> String {
-    let (mut out, mut line) = (String::new(), String::new());
-    let mut is_begun = false;
-    for word in text.split(' ') {
-        if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            let _ = writeln!(out, "{}", line.trim_end());
-            line = format!("{indent}{word}");
-            continue;
-        }
-        if is_begun {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_begun = true;
-    }
-    out + line.trim_end() + "\n"
+    fitted::wrapped(text, indent, fitted::room().map_or(WIDTH, |room| room.min(WIDTH)))
 }
 
 /// Connections with the same first cause.
 #[derive(Default)]
-struct Group {
-    connections: usize,
-    time_us: u64,
-    rate_bps: f64,
+pub struct Group {
+    /// How many.
+    pub connections: usize,
+    /// Time under the cause, of all connections.
+    pub time_us: u64,
+    /// What those connections get together.
+    pub rate_bps: f64,
 }
 
 /// Time of all connections by cause: the shares sum up to one.
-fn by_cause(verdicts: &[(&Watched, Verdict)]) -> Vec<(Cause, Group)> {
+pub fn by_cause<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> Vec<(Cause, Group)> {
     let mut groups: BTreeMap<Cause, Group> = BTreeMap::new();
-    for (_, verdict) in verdicts {
+    for verdict in verdicts {
         for share in &verdict.causes {
             groups.entry(share.cause).or_default().time_us += share.time_us;
         }
@@ -132,7 +127,7 @@ fn by_cause(verdicts: &[(&Watched, Verdict)]) -> Vec<(Cause, Group)> {
 }
 
 fn table(verdicts: &[(&Watched, Verdict)]) -> String {
-    let groups = by_cause(verdicts);
+    let groups = by_cause(verdicts.iter().map(|(_, verdict)| verdict));
     let all: u64 = groups.iter().map(|(_, group)| group.time_us).sum();
     let mut text = format!("{:<22} {:>14} {:>10} {:>14}\n", "first cause", "connections", "all time", "rate");
     for (cause, group) in &groups {
@@ -176,7 +171,7 @@ fn text(verdicts: &[(&Watched, Verdict)], args: &Args) -> String {
 
 fn document(verdicts: &[(&Watched, Verdict)], args: &Args) -> Value {
     let connections: Vec<Value> = verdicts.iter().map(|(one, verdict)| of_one(one, verdict, args)).collect();
-    let causes = by_cause(verdicts);
+    let causes = by_cause(verdicts.iter().map(|(_, verdict)| verdict));
     let causes: Vec<Value> = causes.iter().map(|(cause, group)| {
         json!({ "cause": cause, "connections": group.connections, "time_us": group.time_us, "rate_bps": group.rate_bps })
     }).collect();
