@@ -9,7 +9,7 @@
 //! - [`cause`]: the catalogue: every cause, what it means, how it is told apart.
 //! - [`divide`]: each span between two looks, divided without gap or overlap by the kernel's own clocks.
 //! - [`mod@judge`]: why the congestion window or the receiver's window is what it is: from the whole watch.
-//! - [`course`]: the same, stretch by stretch, to be drawn.
+//! - [`mod@course`]: the same, stretch by stretch, to be drawn.
 //! - [`host`]: what a host's settings cost on a path.
 //! - [`price`]: the rate without a cause.
 //! - [`remedy`]: what mends it, as commands.
