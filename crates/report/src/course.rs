@@ -166,7 +166,7 @@ fn by_cause(page: &Page) -> String {
             escape(&cause.name),
             cause.connections,
             100.0 * cause.share,
-            rate(cause.rate_bps),
+            if cause.connections > 0 { rate(cause.rate_bps) } else { "–".to_owned() },
         )
     };
     let rows: String = page.by_cause.iter().map(row).collect();
