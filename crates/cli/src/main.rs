@@ -57,7 +57,17 @@ fn main() -> std::process::ExitCode {
     if let Some(advice) = renamed::advice(&words) {
         return outcome::exit_code(Err(anyhow::anyhow!(advice).into()));
     }
-    outcome::exit_code(run(parsed().command))
+    let code = outcome::exit_code(run(parsed().command));
+    // What else went wrong has been said: it may have come of this.
+    longfat_host::monitor::lost().map_or(code, |pid| outcome::exit_code(Err(unmonitored(pid).into())))
+}
+
+/// Why a program ended that was told to: nobody is left to do what needs root.
+fn unmonitored(pid: i32) -> anyhow::Error {
+    anyhow::anyhow!(
+        "longfat-monitor (process {pid}), which stayed root beside this one, was killed, so this one has ended as by \
+         SIGTERM; start it again"
+    )
 }
 
 /// A program that has its C library in it must not load what `nsswitch.conf` names: that is for the library of the host,

@@ -12,7 +12,7 @@ use std::{
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::{Child, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -82,6 +82,17 @@ impl Running {
                 "not '{what}' ({ended:?}): {}",
                 self.said()
             );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_until_it_ends(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it goes on: {}", self.said());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -334,23 +345,47 @@ fn stays_root_where_that_is_asked_for(name: &str) {
     assert!(!program.goes.iter().any(|path| path.exists()));
 }
 
-/// Whoever stays root beside it is killed: it goes on, says what it cannot do, and ends in order.
-#[test]
-fn a_relay_whose_monitor_was_killed_relays_on_with_the_file_that_it_has() {
-    let bed = Bed::new("orphan");
+/// Whoever stays root beside it is killed: it ends in order, fails, says why, and can be started again.
+fn ends_when_its_monitor_is_killed(name: &str) {
+    let bed = Bed::new(&format!("k-{name}"));
     prepare(&bed);
-    let mut relay = bed.start(&program(&bed, "relay"), &[]);
-    for monitor in relay.children() {
+    let program = program(&bed, name);
+    let mut running = bed.start(&program, &[]);
+    (program.works)(&bed, &mut running);
+    for monitor in running.children() {
         // SAFETY: takes numbers only; the pid is that of a child of a process that lives.
         assert_eq!(unsafe { libc::kill(monitor, libc::SIGKILL) }, 0);
     }
-    relay.signal(libc::SIGHUP);
-    relay.wait_until_it_says("has gone; start the program again");
-    assert!(bed.host.run(|| TcpStream::connect("127.0.0.1:7001")).unwrap().is_ok());
-    assert_eq!(relay.end(libc::SIGTERM), Some(0), "{}", relay.said());
-    // Nobody was there to remove it; whoever asks next does, as for a relay that was killed.
-    assert!(longfat_relay::control::ask(&bed.path("control.sock"), "status").is_err());
-    assert!(!bed.path("control.sock").exists());
+    let ended = running.wait_until_it_ends();
+    let said = running.said();
+    assert_eq!(ended.code(), Some(2), "{said}");
+    assert!(said.contains("was killed, so this one has ended as by SIGTERM; start it again"), "{said}");
+    let left = bed.host.command("nft").args(["list", "ruleset"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "rules");
+    // What lies in a directory of root's only root can remove: the next start does.
+    let mut again = bed.start(&program, &[]);
+    assert_eq!(again.end(libc::SIGTERM), Some(0), "{}", again.said());
+    assert!(!program.goes.iter().any(|path| path.exists()));
+}
+
+#[test]
+fn a_relay_whose_monitor_is_killed_ends_in_order_and_says_why() {
+    ends_when_its_monitor_is_killed("relay");
+}
+
+#[test]
+fn a_follower_whose_monitor_is_killed_ends_in_order_and_says_why() {
+    ends_when_its_monitor_is_killed("follow");
+}
+
+#[test]
+fn an_announcer_whose_monitor_is_killed_ends_in_order_and_says_why() {
+    ends_when_its_monitor_is_killed("announce");
+}
+
+#[test]
+fn a_capture_whose_monitor_is_killed_ends_in_order_and_says_why() {
+    ends_when_its_monitor_is_killed("capture");
 }
 
 macro_rules! programs {

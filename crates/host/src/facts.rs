@@ -144,7 +144,7 @@ fn parse_paired(text: &str, found: &mut BTreeMap<String, i64>) {
 /// What grew between two readings of [`counters`].
 pub fn growth(before: &BTreeMap<String, i64>, after: &BTreeMap<String, i64>) -> BTreeMap<String, i64> {
     let grown = |(name, after): (&String, &i64)| {
-        let by = after - before.get(name).unwrap_or(&0);
+        let by = after.saturating_sub(*before.get(name).unwrap_or(&0));
         (by != 0).then(|| (name.clone(), by))
     };
     after.iter().filter_map(grown).collect()

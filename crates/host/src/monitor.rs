@@ -5,6 +5,9 @@
 //! The monitor is the child, not the parent. So the process that a service manager, a shell or a test has started is
 //! the one that serves: its pid, signals, notifications, leases and exit code are what they would be without. The
 //! monitor hears no signal; its lifeline is a socket, and it ends when the other has ended, however that was.
+//!
+//! A monitor that is killed cannot be replaced: whoever is left is no root. Then the other is told to end as by SIGTERM,
+//! which undoes what it can, and says at the end why ([`lost`]). A service manager starts both again.
 
 use crate::{
     Error, Result, capability,
@@ -14,7 +17,7 @@ use nix::{
     cmsg_space,
     errno::Errno,
     sys::{
-        signal::{SigSet, SigmaskHow, sigprocmask},
+        signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask},
         socket::{
             AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
             sendmsg, socketpair,
@@ -31,7 +34,10 @@ use std::{
         unix::fs::MetadataExt as _,
     },
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicI32, Ordering},
+    },
 };
 
 /// What the monitor is asked: two numbers, whose meaning is the program's.
@@ -127,7 +133,9 @@ impl Monitor {
             ForkResult::Parent { child } => {
                 drop(other);
                 let monitor = Monitor { socket: Some(Mutex::new(own)), pid: child };
-                monitor.wait_until_it_stands_by().map(|()| Some(monitor))
+                monitor.wait_until_it_stands_by()?;
+                end_without(child).map_err(failed)?;
+                Ok(Some(monitor))
             }
         }
     }
@@ -182,6 +190,8 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
+        // From now on its end is in order. One that was killed before stays what it is.
+        let _ = WATCHED.compare_exchange(self.pid.as_raw(), 0, Ordering::SeqCst, Ordering::SeqCst);
         drop(self.socket.take());
         let _ = waitpid(self.pid, None);
     }
@@ -189,6 +199,51 @@ impl Drop for Monitor {
 
 fn gone() -> io::Error {
     io::Error::other("the process that stayed root beside this one has gone; start the program again")
+}
+
+/// The monitor that is not to end before this process; none: 0; one that has: its pid, negative.
+static WATCHED: AtomicI32 = AtomicI32::new(0);
+
+/// Pid of the monitor of this process, where it was killed and this process was told to end.
+pub fn lost() -> Option<i32> {
+    Some(-WATCHED.load(Ordering::SeqCst)).filter(|pid| *pid > 0)
+}
+
+/// Has this process end when its child, the monitor, does.
+fn end_without(monitor: Pid) -> std::result::Result<(), Errno> {
+    WATCHED.store(monitor.as_raw(), Ordering::SeqCst);
+    let on_child = SigHandler::Handler(on_child);
+    let action = SigAction::new(on_child, SaFlags::SA_RESTART | SaFlags::SA_NOCLDSTOP, SigSet::empty());
+    // SAFETY: the handler makes system calls and uses an atomic, and nothing else.
+    unsafe { sigaction(Signal::SIGCHLD, &action) }?;
+    // It may have ended before.
+    on_child_ended();
+    Ok(())
+}
+
+extern "C" fn on_child(_: libc::c_int) {
+    let errno = Errno::last_raw();
+    on_child_ended();
+    Errno::set_raw(errno);
+}
+
+/// Some child has ended; if it is the monitor, this process ends as by SIGTERM.
+fn on_child_ended() {
+    let pid = WATCHED.load(Ordering::SeqCst);
+    if pid <= 0 {
+        return;
+    }
+    let mut found = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: waitid() writes one siginfo_t, which is valid as zeros, too: then no child has ended.
+    let ended = unsafe {
+        libc::waitid(libc::P_PID, pid as libc::id_t, found.as_mut_ptr(), look) == 0
+            && found.assume_init().si_pid() == pid
+    };
+    if ended && WATCHED.compare_exchange(pid, -pid, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        // SAFETY: takes numbers only.
+        unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+    }
 }
 
 const QUESTION_BYTES: usize = 9;
@@ -289,6 +344,7 @@ mod tests {
         io::{BufRead as _, BufReader, Read as _, Write as _},
         os::unix::fs::PermissionsExt as _,
         process::{Child, Command, Stdio},
+        sync::atomic::AtomicBool,
         time::{Duration, Instant},
     };
 
@@ -322,11 +378,24 @@ mod tests {
         let refused = monitor.ask(Question { what: 2, which: 0 }).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EACCES), "beyond its places: {refused}");
         assert!(nix::sys::signal::kill(monitor.pid, None).is_err(), "it is not this user's to end");
+        let on_term = SigAction::new(SigHandler::Handler(on_term), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler sets an atomic, and does nothing else.
+        unsafe { sigaction(Signal::SIGTERM, &on_term) }.unwrap();
         println!("\nmonitored by {}", monitor.pid);
         // Until who started it says so, or kills it.
         io::stdin().read_line(&mut String::new()).unwrap();
+        if let Some(pid) = lost() {
+            eventually("it is told to end", || TOLD_TO_END.load(Ordering::SeqCst));
+            println!("{pid} was lost");
+        }
         let asked = monitor.open(Question { what: READ, which: 0 }).map(drop);
         println!("{}", asked.map_or_else(|error| error.to_string(), |()| "it is there".to_owned()));
+    }
+
+    static TOLD_TO_END: AtomicBool = AtomicBool::new(false);
+
+    extern "C" fn on_term(_: libc::c_int) {
+        TOLD_TO_END.store(true, Ordering::SeqCst);
     }
 
     /// A process that became another user, and the pid of its monitor.
@@ -393,7 +462,8 @@ mod tests {
             assert_eq!(unsafe { libc::kill(pid.as_raw(), signal) }, 0);
         }
         assert_eq!(fs::read(place.path().join("7")).unwrap(), b"whole");
-        assert!(end(child).contains("it is there"), "it hears no signal");
+        let said = end(child);
+        assert!(said.contains("it is there") && !said.contains("was lost"), "it hears no signal: {said}");
         assert!(!place.path().join("socket").exists() && place.path().join("secret").exists());
     }
 
@@ -426,7 +496,9 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::kill(pid.as_raw(), libc::SIGKILL) }, 0);
         eventually("it is dead", || crate::lease::start_time(pid.as_raw()).is_none());
-        assert!(end(child).contains("has gone; start the program again"));
+        let said = end(child);
+        assert!(said.contains(&format!("{pid} was lost")), "{said}");
+        assert!(said.contains("has gone; start the program again"), "{said}");
         assert!(place.path().join("socket").exists());
     }
 }

@@ -1,15 +1,17 @@
 //! One run conducted: its parts are watched together until every sender has ended, wherever they are.
 
-use crate::{backend::Tick, plan::Plan};
+use crate::{backend::Tick, child, plan::Plan};
 use longfat_host::{facts::CpuTimes, monotonic_us};
 use serde::{Deserialize, Serialize};
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How long after the planned end the senders may take to empty their buffers, before the run is given up.
 const DRAIN_US: i64 = 20_000_000;
+/// How long after the bound of each sender all of them may still be said to be about to agree.
+const AGREE_LATE: Duration = Duration::from_secs(30);
 /// How often it is looked whether all have agreed.
 const AGREED_POLL: Duration = Duration::from_millis(50);
 
@@ -39,6 +41,9 @@ pub enum Ending {
     /// The stop flag was raised.
     #[error("interrupted")]
     Interrupted,
+    /// The senders do not come to agree with their receivers.
+    #[error("{0} did not agree with its receiver within {1} s")]
+    Disagreed(String, u64),
     /// The senders do not end.
     #[error("{0} did not end within {1} s after the end of the run")]
     Endless(String, i64),
@@ -63,13 +68,22 @@ fn check(stop: &AtomicBool) -> Result<(), Ending> {
     if stop.load(Ordering::Relaxed) { Err(Ending::Interrupted) } else { Ok(()) }
 }
 
-/// Waits until every sender has agreed with its receiver, however long that takes them within their own bound.
+/// How long all senders of a plan may take together: each gives up by itself before.
+pub fn agree_within(plan: &Plan) -> Duration {
+    child::AGREE_WITHIN * plan.dilation.times() + AGREE_LATE
+}
+
+/// Waits until every sender has agreed with its receiver, or has given up by itself; but not longer than `within`.
 ///
 /// # Errors
-/// A part failed, or a person stopped the run.
-pub fn agree<P: Parts>(parts: &mut P, stop: &AtomicBool) -> Result<(), P::Error> {
-    while parts.status(stop)?.disagreed.is_some() {
+/// A part failed, the senders do not come to agree, or a person stopped the run.
+pub fn agree<P: Parts>(parts: &mut P, within: Duration, stop: &AtomicBool) -> Result<(), P::Error> {
+    let patience = Instant::now() + within;
+    while let Some(who) = parts.status(stop)?.disagreed {
         check(stop)?;
+        if Instant::now() > patience {
+            return Err(Ending::Disagreed(who, within.as_secs()).into());
+        }
         std::thread::sleep(AGREED_POLL);
     }
     Ok(())
@@ -159,8 +173,14 @@ mod tests {
     fn a_run_ends_when_no_sender_runs_and_is_given_up_when_one_does_not_end() {
         let (plan, stop) = (tests_support::plan(), AtomicBool::new(false));
         let mut parts = Played { agrees: 2, runs: 6, looks: 0 };
-        agree(&mut parts, &stop).unwrap();
+        agree(&mut parts, agree_within(&plan), &stop).unwrap();
         assert_eq!(parts.looks, 3);
+        let mut endless = Played { agrees: u32::MAX, runs: 0, looks: 0 };
+        let disagreed = agree(&mut endless, Duration::ZERO, &stop).unwrap_err();
+        assert_eq!(
+            disagreed.to_string(),
+            "sender of flow 'measured' did not agree with its receiver within 0 s"
+        );
         let mut told = Vec::new();
         let now_us = monotonic_us();
         watch(&mut parts, &plan, now_us, &mut |tick| told.push(tick.arriving_bps), &stop).unwrap();

@@ -58,7 +58,8 @@ pub fn run(
     stage.part.serve(stop)?;
     let mut hosts = network.states()?;
     stage.part.send()?;
-    conductor::agree(&mut stage, stop)?;
+    let agree_within = conductor::agree_within(&stage.part.plan);
+    conductor::agree(&mut stage, agree_within, stop)?;
     let start_ns = monotonic_ns() + LEAD_NS;
     stage.part.tell_start(start_ns);
     let start_us = (start_ns / 1000) as i64;

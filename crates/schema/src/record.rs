@@ -53,10 +53,19 @@ macro_rules! record {
         }
 
         impl Record {
+            /// When it was made, in microseconds of whatever clock; none for what is of a whole run.
+            pub fn time_us(&self) -> Option<i64> {
+                let mut time_us = None;
+                match self {
+                    $(Record::$variant(_row) => { $(time_us = Some(_row.$time);)? })+
+                }
+                time_us
+            }
+
             /// Shifts every point in time so that `start_us` becomes zero.
             pub fn rebase(&mut self, start_us: i64) {
                 match self {
-                    $(Record::$variant(_row) => { $(_row.$time -= start_us;)? })+
+                    $(Record::$variant(_row) => { $(_row.$time = _row.$time.saturating_sub(start_us);)? })+
                 }
             }
         }

@@ -16,6 +16,14 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, is_hidden)
 }
 
+/// The beginning of a text that may be of any length, with a sign where it was longer than so many bytes.
+pub fn shortened(text: &str, most_bytes: usize) -> Cow<'_, str> {
+    if text.len() <= most_bytes {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(most_bytes)]))
+}
+
 fn escaped(text: &str, is_hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&is_hidden) {
         return Cow::Borrowed(text);
@@ -52,6 +60,12 @@ mod tests {
         assert_eq!(printable("evil\u{202e}txt.exe"), "evil\\u202etxt.exe");
         assert_eq!(one_line("one\nlongfat: two"), "one\\u000alongfat: two");
         assert!(matches!(printable("Grüße, 日本語, ─│"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_text_of_any_length_is_shown_up_to_a_length() {
+        assert!(matches!(shortened("Grüße", 7), Cow::Borrowed("Grüße")));
+        assert_eq!((shortened("Grüße", 6), shortened("Grüße", 3)), ("Grüß…".into(), "Gr…".into()));
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use super::{
     clock::{Exchange, quickest},
-    ssh::{Connection, SshError},
+    ssh::{Connection, LastWords, SshError},
     table::Entry,
-    talk::{ANSWER_BYTES_MAX, Answer, Ask, FILE_BYTES_MAX, SIGN_EVERY},
+    talk::{Answer, Ask, Heard, SHOWN_BYTES_MAX, SIGN_EVERY, listen},
 };
 use longfat_host::{monotonic_us, support::Missing};
-use longfat_schema::run::FileRecord;
+use longfat_schema::{run::FileRecord, text::shortened};
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},
@@ -16,16 +16,24 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, channel},
+        mpsc::{Receiver, RecvTimeoutError, channel, sync_channel},
     },
     time::{Duration, Instant},
 };
 
 /// How long an answer may take: to get ready means to load BPF programs and to start others.
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+/// How long a machine may take to say what it is like, and to make a directory.
+const LOOK_WITHIN: Duration = Duration::from_secs(60);
+/// How long the program may take on its way: 100 MB at half a megabit per second.
+const COPY_WITHIN: Duration = Duration::from_secs(1800);
 /// How long everything may take to be set back there when we leave.
 const END_WITHIN: Duration = Duration::from_secs(40);
 const LOOK: Duration = Duration::from_millis(50);
+/// Most that a machine can be said to lack.
+const LACKS_MAX: usize = 20;
+/// No clock is there yet: 146 years after a machine has started.
+const CLOCK_MAX_NS: u64 = 1 << 62;
 /// Questions about the time, of which the quickest counts.
 const CLOCK_QUESTIONS: u32 = 16;
 
@@ -77,7 +85,8 @@ pub struct Machine {
 struct Talk {
     process: Child,
     input: Option<Arc<Mutex<ChildStdin>>>,
-    answers: Receiver<(Answer, Vec<u8>)>,
+    answers: Receiver<Heard>,
+    last_words: LastWords,
 }
 
 impl Machine {
@@ -99,20 +108,24 @@ impl Machine {
     /// Waits for the connection and looks at what is there: what is missing for a program of so many bytes, and as much
     /// again of records. Nothing is changed there.
     pub fn look(&mut self, needed_bytes: u64, stop: &AtomicBool) -> Result<Vec<Missing>, MachineError> {
-        let reached = self.connection.wait(stop).and_then(|()| self.connection.run(PROBE, Stdio::null()));
+        let reached = self
+            .connection
+            .wait(stop)
+            .and_then(|()| self.connection.run(PROBE, Stdio::null(), LOOK_WITHIN, stop));
         let said = match reached {
             Ok(said) => said,
             Err(SshError::Interrupted) => return Err(MachineError::Interrupted),
             Err(error) => {
                 let mend = format!("'ssh {}' must work without a question", self.ssh);
-                return Ok(vec![Missing::new(self.name("a connection"), error.to_string(), mend)]);
+                return Ok(vec![Missing::new(self.name("a connection"), shown(&error.to_string()), mend)]);
             }
         };
         Ok(missing(&said, needed_bytes, |what| self.name(what)))
     }
 
-    fn name(&self, what: &str) -> String {
-        format!("host '{}' (ssh {}): {what}", self.host, self.ssh)
+    /// What is of this machine, in words that may be its own.
+    pub fn name(&self, what: &str) -> String {
+        format!("host '{}' (ssh {}): {}", self.host, self.ssh, shown(what))
     }
 
     /// Copies the program into a private directory there and starts it. Whatever becomes of us, the program sets back
@@ -136,40 +149,33 @@ impl Machine {
              $s $d/longfat lab agent $d --host {0}; [ -e $d/longfat ] && $s $d/longfat lab agent $d --host {0} --restore",
             self.host
         );
-        let log = File::create(self.connection.log_beside("agent"))?;
-        let mut process = self
-            .connection
-            .command(&script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()?;
-        let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+        let mut command = self.connection.command(&script);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn()?;
+        let pipes = (process.stdin.take(), process.stdout.take(), process.stderr.take());
+        let (Some(input), Some(output), Some(said)) = pipes else {
             return Err(SshError::Refused("no pipes".to_owned()));
         };
-        let mut output = BufReader::new(output);
-        let mut directory = String::new();
-        (&mut output).take(4096).read_line(&mut directory)?;
+        let (directory, answers) = listen_after_a_line(BufReader::new(output));
+        let input = Arc::new(Mutex::new(input));
+        self.talk =
+            Some(Talk { process, input: Some(input.clone()), answers, last_words: LastWords::of(said) });
+        let directory = first(&directory, stop)?;
         let directory = directory.trim();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
         if !directory.starts_with('/') || !directory.bytes().all(plain) {
             return Err(SshError::Refused(format!("no directory was made in /tmp there: {}", self.said())));
         }
-        self.copy(program, directory)?;
-        if stop.load(Ordering::Relaxed) {
-            return Err(SshError::Interrupted);
-        }
-        input.write_all(b"go\n")?;
-        let input = Arc::new(Mutex::new(input));
+        self.copy(program, directory, stop)?;
+        input.lock().unwrap_or_else(PoisonError::into_inner).write_all(b"go\n")?;
         keep_alive(Arc::downgrade(&input));
-        self.talk = Some(Talk { process, input: Some(input), answers: listen(output) });
         Ok(())
     }
 
-    fn copy(&self, program: &Path, directory: &str) -> Result<(), SshError> {
+    fn copy(&self, program: &Path, directory: &str, stop: &AtomicBool) -> Result<(), SshError> {
         let file = format!("{directory}/longfat");
         let script = format!("umask 077; cat >{file} && chmod 700 {file} && sha256sum {file}");
-        let said = self.connection.run(&script, File::open(program)?.into())?;
+        let said = self.connection.run(&script, File::open(program)?.into(), COPY_WITHIN, stop)?;
         let record = FileRecord::of_file(program).map_err(|error| SshError::Refused(error.to_string()))?;
         if said.split_whitespace().next() == Some(record.sha256.as_str()) {
             return Ok(());
@@ -192,13 +198,13 @@ impl Machine {
     }
 
     /// The answer, and the file that came with it.
-    pub fn hear(&mut self, stop: &AtomicBool) -> Result<(Answer, Vec<u8>), MachineError> {
+    pub fn hear(&mut self, stop: &AtomicBool) -> Result<Heard, MachineError> {
         let patience = Instant::now() + ANSWER_WITHIN;
-        let Some(talk) = &self.talk else { return Err(self.failed("it was not entered".to_owned())) };
+        let Some(talk) = &self.talk else { return Err(self.failed("it was not entered")) };
         loop {
             match talk.answers.recv_timeout(LOOK) {
                 Ok((Answer::RunFailed(what), _)) => {
-                    return Err(MachineError::Run { host: self.host.clone(), what });
+                    return Err(MachineError::Run { host: self.host.clone(), what: shown(&what) });
                 }
                 Ok((Answer::Failed(what), _)) => return Err(self.failed(what)),
                 Ok(answer) => return Ok(answer),
@@ -215,7 +221,7 @@ impl Machine {
     }
 
     /// Asks and hears.
-    pub fn tell(&mut self, ask: &Ask, stop: &AtomicBool) -> Result<(Answer, Vec<u8>), MachineError> {
+    pub fn tell(&mut self, ask: &Ask, stop: &AtomicBool) -> Result<Heard, MachineError> {
         self.ask(ask)?;
         self.hear(stop)
     }
@@ -228,14 +234,14 @@ impl Machine {
             let (answer, _) = self.tell(&Ask::Clock, stop)?;
             let heard_us = monotonic_us();
             match answer {
-                Answer::Clock { monotonic_ns } => {
+                Answer::Clock { monotonic_ns } if monotonic_ns <= CLOCK_MAX_NS => {
                     let answered_us = (monotonic_ns / 1000) as i64;
                     exchanges.push(Exchange { asked_us, answered_us, heard_us });
                 }
                 other => return Err(self.strange(&other)),
             }
         }
-        quickest(exchanges).ok_or_else(|| self.failed("it does not say what time it is".to_owned()))
+        quickest(exchanges).ok_or_else(|| self.failed("it does not say what time it is"))
     }
 
     /// What it lacks for its part.
@@ -247,15 +253,16 @@ impl Machine {
         match self.tell(&Ask::Check(plans.to_vec()), stop)?.0 {
             Answer::Lacks(missing) => Ok(missing
                 .into_iter()
-                .map(|thing| Missing { what: self.name(&thing.what), ..thing })
+                .take(LACKS_MAX)
+                .map(|thing| Missing::new(self.name(&thing.what), shown(&thing.why), shown(&thing.mend)))
                 .collect()),
             other => Err(self.strange(&other)),
         }
     }
 
-    /// An error of this machine.
-    pub fn failed(&self, what: String) -> MachineError {
-        MachineError::Failed { host: self.host.clone(), ssh: self.ssh.clone(), what }
+    /// An error of this machine, in words that may be its own.
+    pub fn failed(&self, what: impl AsRef<str>) -> MachineError {
+        MachineError::Failed { host: self.host.clone(), ssh: self.ssh.clone(), what: shown(what.as_ref()) }
     }
 
     /// An answer that is none to what was asked.
@@ -270,11 +277,14 @@ impl Machine {
     }
 
     fn said(&self) -> String {
-        let last = |text: String| text.trim().lines().last().unwrap_or_default().to_owned();
-        let of_program =
-            std::fs::read_to_string(self.connection.log_beside("agent")).map(last).unwrap_or_default();
+        let of_program = self.talk.as_ref().map(|talk| talk.last_words.line()).unwrap_or_default();
         if of_program.is_empty() { self.connection.said() } else { of_program }
     }
+}
+
+/// What a machine says may be of any length.
+fn shown(said: &str) -> String {
+    shortened(said, SHOWN_BYTES_MAX).into_owned()
 }
 
 impl Drop for Talk {
@@ -335,30 +345,33 @@ fn keep_alive(input: Weak<Mutex<ChildStdin>>) {
     });
 }
 
-fn listen(mut output: BufReader<ChildStdout>) -> Receiver<(Answer, Vec<u8>)> {
-    let (sender, answers) = channel();
+/// A first line, and the answers that come after it.
+fn listen_after_a_line(mut output: BufReader<ChildStdout>) -> (Receiver<String>, Receiver<Heard>) {
+    const LINE_BYTES_MAX: u64 = 4096;
+    let ((line_to, line), (to, answers)) = (channel(), sync_channel(0));
     std::thread::spawn(move || {
-        while let Some(answer) = next(&mut output) {
-            if sender.send(answer).is_err() {
-                return;
-            }
+        let mut first = String::new();
+        // What is no text is no directory either.
+        let _ = (&mut output).take(LINE_BYTES_MAX).read_line(&mut first);
+        let is_wanted = line_to.send(first).is_ok();
+        if is_wanted {
+            listen(output, &to);
         }
     });
-    answers
+    (line, answers)
 }
 
-/// The next answer, and the file that follows it.
-fn next(output: &mut BufReader<ChildStdout>) -> Option<(Answer, Vec<u8>)> {
-    let mut line = String::new();
-    // A machine that never ends its line, or announces more than there is room for, has said nothing.
-    output.take(ANSWER_BYTES_MAX).read_line(&mut line).ok().filter(|length| *length > 0)?;
-    let answer =
-        serde_json::from_str(&line).unwrap_or_else(|_| Answer::Failed(format!("it said: {}", line.trim())));
-    let mut file = Vec::new();
-    if let Answer::File { bytes } = &answer {
-        output.take(*bytes.min(&FILE_BYTES_MAX)).read_to_end(&mut file).ok()?;
+fn first(line: &Receiver<String>, stop: &AtomicBool) -> Result<String, SshError> {
+    let patience = Instant::now() + LOOK_WITHIN;
+    loop {
+        match line.recv_timeout(LOOK) {
+            Ok(line) => return Ok(line),
+            Err(_) if stop.load(Ordering::Relaxed) => return Err(SshError::Interrupted),
+            Err(RecvTimeoutError::Disconnected) => return Ok(String::new()),
+            Err(RecvTimeoutError::Timeout) if Instant::now() > patience => return Err(SshError::TooLate),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
     }
-    Some((answer, file))
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ use crate::{
     backend::{BackendKind, Observed, Tick},
     conductor::{self, Ending, Parts, Status},
     plan::Plan,
+    process::{self, Role},
     samples::Samples,
 };
 use clock::{Exchange, estimate};
@@ -51,10 +52,12 @@ use std::{
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError, atomic::AtomicBool},
 };
-use talk::{Answer, Ask};
+use talk::{Answer, Ask, Heard};
 
 /// From "all have agreed" to the first byte, beside the round trip in which they are told.
 const LEAD_US: i64 = 500_000;
+/// How long before the start of the flows and after their end records may have been made.
+const AROUND_US: i64 = 3_600_000_000;
 /// Records before they are tables, beside what they take there.
 const RAW_FACTOR: f64 = 12.0;
 
@@ -215,8 +218,8 @@ impl Stage<'_> {
         let before = self.clocks()?;
         let mut hosts = self.prepare()?;
         self.ask_all(|_| Ask::Agree)?;
-        let stop = self.stop;
-        conductor::agree(&mut Watched { stage: self, onlook: None }, stop)?;
+        let (stop, agree_within) = (self.stop, conductor::agree_within(self.plan));
+        conductor::agree(&mut Watched { stage: self, onlook: None }, agree_within, stop)?;
         let round_trip_us = before.iter().map(Exchange::round_trip_us).max().unwrap_or(0);
         let start_us = monotonic_us() + LEAD_US + round_trip_us;
         let offsets_us: Vec<i64> = before.iter().map(Exchange::offset_us).collect();
@@ -239,7 +242,7 @@ impl Stage<'_> {
         Ok(self.hear_all(ask)?.into_iter().map(|(answer, _)| answer).collect())
     }
 
-    fn hear_all(&mut self, ask: impl Fn(usize) -> Ask) -> Result<Vec<(Answer, Vec<u8>)>, HostsError> {
+    fn hear_all(&mut self, ask: impl Fn(usize) -> Ask) -> Result<Vec<Heard>, HostsError> {
         let asked: Vec<_> =
             self.machines.iter_mut().enumerate().map(|(index, machine)| machine.ask(&ask(index))).collect();
         let heard: Vec<_> = self
@@ -279,7 +282,7 @@ impl Stage<'_> {
     fn recent(&mut self, onlook: &mut Onlook<'_>, elapsed_us: i64) -> Result<(), HostsError> {
         let answers = self.hear_all(|_| Ask::Recent)?;
         let told = self.machines.iter().zip(answers).map(|(machine, answer)| match answer {
-            (Answer::File { .. }, packed) => Ok((machine, packed)),
+            (Answer::File { .. }, Some(packed)) => Ok((machine, packed)),
             (other, _) => Err(machine.strange(&other)),
         });
         onlook.hear(elapsed_us, told.collect::<Result<_, _>>()?)
@@ -306,9 +309,16 @@ impl Stage<'_> {
             if let Some(known) = &mut state.machine {
                 known.clock = *clock;
             }
-            for name in files {
-                if let Some(path) = fetch(machine, &name, [&self.logs, &self.fetched], self.stop)? {
-                    rebase.gather(&path, &machine.host, &mut samples)?;
+            let asked_for = files_of(self.plan, &machine.host);
+            if let Some(name) = files.iter().find(|name| !asked_for.contains(*name)) {
+                let what = format!("it names a file '{name}', which no program of this run writes there");
+                return Err(machine.failed(what).into());
+            }
+            for name in files.into_iter().collect::<BTreeSet<_>>() {
+                let places = [self.logs.as_path(), self.fetched.as_path()];
+                let fetched = fetch(machine, &name, file_bytes_max(self.plan), places, self.stop)?;
+                if let Some(path) = fetched {
+                    rebase.gather(&path, machine, &mut samples)?;
                 }
             }
         }
@@ -332,7 +342,12 @@ impl Parts for Watched<'_, '_> {
         let mut found = Status::default();
         for (machine, answer) in self.stage.machines.iter().zip(answers) {
             match answer {
-                Answer::Status(status) => found.add(status),
+                Answer::Status(Status { disagreed, running, cpu }) => {
+                    let named = |who: Option<String>| who.map(|who| machine.name(&who));
+                    // A machine has one set of processors.
+                    let cpu = vec![cpu.into_iter().next().flatten()];
+                    found.add(Status { disagreed: named(disagreed), running: named(running), cpu });
+                }
                 other => return Err(machine.strange(&other).into()),
             }
         }
@@ -348,29 +363,48 @@ impl Parts for Watched<'_, '_> {
     }
 }
 
+/// What the programs of a host write in a run, and what told them what to do.
+fn files_of(plan: &Plan, host: &str) -> BTreeSet<String> {
+    let processes = process::serving(plan).into_iter().chain(process::sending(plan));
+    let roles = processes.filter(|process| process.host() == Some(host)).map(|process| process.role());
+    let files = roles.flat_map(|role| {
+        let told = match role {
+            Role::Relay(_) => Some("toml"),
+            Role::Sender(_) => Some("json"),
+            _ => None,
+        };
+        let extensions = ["jsonl", "log"].into_iter().chain(told);
+        extensions.map(|extension| format!("{}.{extension}", role.file())).collect::<Vec<_>>()
+    });
+    files.collect()
+}
+
+/// Longest file of a run: many times what it should take, in records as they are written.
+fn file_bytes_max(plan: &Plan) -> u64 {
+    const LEAST_BYTES: u64 = 256 << 20;
+    const FACTOR: f64 = 8.0;
+    let expected_bytes = (plan.disk_bytes(BackendKind::Hosts) * RAW_FACTOR * FACTOR) as u64;
+    expected_bytes.clamp(LEAST_BYTES, talk::FILE_BYTES_MAX)
+}
+
 /// Fetches one file; where it is, when it holds records.
 fn fetch(
     machine: &mut Machine,
     name: &str,
+    most_bytes: u64,
     [logs, raw]: [&Path; 2],
     stop: &AtomicBool,
 ) -> Result<Option<PathBuf>, HostsError> {
-    let (answer, packed) = machine.tell(&Ask::File(name.to_owned()), stop)?;
-    if !matches!(answer, Answer::File { .. }) {
-        return Err(machine.strange(&answer).into());
-    }
-    let text = talk::unpack(&packed, talk::FILE_BYTES_MAX)
-        .map_err(|error| machine.failed(format!("'{name}': {error}")))?;
+    let packed = match machine.tell(&Ask::File(name.to_owned()), stop)? {
+        (Answer::File { .. }, Some(packed)) => packed,
+        (other, _) => return Err(machine.strange(&other).into()),
+    };
     let is_raw = name.ends_with(".jsonl");
-    let path = if is_raw { raw } else { logs }.join(file_only(name, machine)?);
-    fs::write(&path, text).map_err(|source| io_error(&path, source))?;
+    let path = if is_raw { raw } else { logs }.join(name);
+    let mut file = fs::File::create(&path).map_err(|source| io_error(&path, source))?;
+    talk::unpack(packed, most_bytes, &mut file)
+        .map_err(|error| machine.failed(format!("'{name}': {error}")))?;
     Ok(is_raw.then_some(path))
-}
-
-/// A machine names its files; none may lead elsewhere here.
-fn file_only<'a>(name: &'a str, machine: &Machine) -> Result<&'a str, MachineError> {
-    let is_file = Path::new(name).file_name().is_some_and(|file| file == name);
-    if is_file { Ok(name) } else { Err(machine.failed(format!("it names a file '{name}'"))) }
 }
 
 /// Brings records to the time since the flows began.
@@ -381,13 +415,23 @@ struct Rebase<'a> {
 }
 
 impl Rebase<'_> {
-    /// Appends what a program on `host` wrote.
-    fn gather(&self, path: &Path, host: &str, samples: &mut Samples) -> Result<(), LinesError> {
+    /// Appends what a program on a machine wrote.
+    fn gather(&self, path: &Path, machine: &Machine, samples: &mut Samples) -> Result<(), HostsError> {
+        let around_us = -AROUND_US..=self.plan.window_end_us.saturating_add(AROUND_US);
+        let mut elsewhen_us = None;
         lines::read(path, |mut record| {
-            let start_us = self.start_of(&record, host);
-            record.rebase(start_us);
+            // What never began has no time.
+            let has_time = record.time_us() != Some(0);
+            record.rebase(self.start_of(&record, &machine.host));
+            let is_elsewhen = |time_us: &i64| has_time && !around_us.contains(time_us);
+            elsewhen_us = elsewhen_us.or(record.time_us().filter(is_elsewhen));
             samples.push(record);
-        })
+        })?;
+        let Some(time_us) = elsewhen_us else { return Ok(()) };
+        let name = path.file_name().unwrap_or_default().display();
+        let what =
+            format!("'{name}' holds a record of {time_us} us from the start, which is not of this run");
+        Err(machine.failed(what).into())
     }
 
     /// A record made on `host`, by the clock of this machine.

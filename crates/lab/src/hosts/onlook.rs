@@ -8,10 +8,13 @@ use longfat_schema::{
     record::Record,
     run::{START_FILE, Start, write_json},
 };
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, fs::File, path::Path};
 
 /// How often the machines are asked: their programs write down no more often.
 const EVERY_US: i64 = 1_000_000;
+
+/// Most that a machine tells at a time: thinned, some hundred records.
+const TOLD_BYTES_MAX: u64 = 16 << 20;
 
 /// Records of a run in progress. They are nobody's figures: what the machines wrote is fetched whole in the end.
 pub struct Onlook<'a> {
@@ -38,13 +41,14 @@ impl<'a> Onlook<'a> {
     }
 
     /// Takes what every machine told.
-    pub fn hear(&mut self, elapsed_us: i64, told: Vec<(&Machine, Vec<u8>)>) -> Result<(), HostsError> {
+    pub fn hear(&mut self, elapsed_us: i64, told: Vec<(&Machine, File)>) -> Result<(), HostsError> {
         self.asked_us = elapsed_us;
         let mut records = Vec::new();
         for (machine, packed) in told {
             let strange =
                 |error: &dyn ToString| machine.failed(format!("what it recorded: {}", error.to_string()));
-            let text = talk::unpack(&packed, talk::FILE_BYTES_MAX).map_err(|error| strange(&error))?;
+            let mut text = Vec::new();
+            talk::unpack(packed, TOLD_BYTES_MAX, &mut text).map_err(|error| strange(&error))?;
             for record in serde_json::Deserializer::from_slice(&text).into_iter() {
                 records.push(self.rebase.by_our_clock(
                     record.map_err(|error| strange(&error))?,
@@ -71,7 +75,7 @@ fn arriving_bps(records: &[Record], plan: &Plan) -> Option<f64> {
             && row.flow == focus.name
         {
             let sum = streams.entry(row.stream).or_default();
-            *sum = (sum.0 + row.bytes, sum.1 + row.duration_us);
+            *sum = (sum.0.saturating_add(row.bytes), sum.1.saturating_add(row.duration_us));
         }
     }
     let rates = streams.into_values().map(|(bytes, us)| bytes as f64 * 8e6 / us.max(1) as f64);

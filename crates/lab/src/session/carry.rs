@@ -243,9 +243,9 @@ fn emulate(
     match emulated::run(plan, place, tick, stop) {
         Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
         Err(PartError::Ended(Ending::Interrupted)) => Ok(Attempt::Interrupted),
-        Err(error @ (PartError::Child(_) | PartError::Ended(Ending::Endless(..)))) => {
-            Ok(Attempt::Failed(error.to_string()))
-        }
+        Err(
+            error @ (PartError::Child(_) | PartError::Ended(Ending::Disagreed(..) | Ending::Endless(..))),
+        ) => Ok(Attempt::Failed(error.to_string())),
         Err(source) => {
             let (case, repeat) = (plan.case.clone(), plan.repeat);
             Err(SessionError::Emulation { case, repeat, source: Box::new(source) })
@@ -266,7 +266,8 @@ fn on_hosts(
             Ok(Attempt::Interrupted)
         }
         Err(
-            error @ (HostsError::Machine(MachineError::Run { .. }) | HostsError::Ended(Ending::Endless(..))),
+            error @ (HostsError::Machine(MachineError::Run { .. })
+            | HostsError::Ended(Ending::Disagreed(..) | Ending::Endless(..))),
         ) => Ok(Attempt::Failed(error.to_string())),
         Err(source) => {
             let (case, repeat) = (plan.case.clone(), plan.repeat);

@@ -29,6 +29,9 @@ AT_ONCE = 1000
 HOST = "longfat_host"
 #: How long cancelled runs may take to remove what they made.
 CANCEL_S = 30
+#: Longest pack of a run, and what is kept of what its program said: a worker may be anybody's.
+PACK_BYTES = 4 << 30
+SAID_BYTES = 4096
 #: How soon the end of the input is seen.
 LOOK_S = 0.1
 #: How soon the end of a run is seen.
@@ -47,7 +50,7 @@ class Killed(Exception):
     """The program was killed: it says nothing about the run."""
 
 
-def carry_out(job, program):
+def carry_out(job, program, said_bytes):
     """One plan in, one packed run out: where, exit code, pack, what was said. On any host of the cluster."""
     beside = os.path.join(os.path.dirname(sys.executable), "longfat")
     paths = (program, beside, shutil.which("longfat"))
@@ -69,7 +72,7 @@ def carry_out(job, program):
                 process.stdin.close()
             code = process.wait()
         packed.seek(0)
-        said.seek(0)
+        said.seek(max(0, said.seek(0, os.SEEK_END) - said_bytes))
         pack, words = packed.read(), said.read().decode(errors="replace").strip()
     if code < 0:
         raise Killed(f"'{found} lab worker' was killed by signal {-code}")
@@ -130,7 +133,7 @@ def work(setup, lines):
             break
         while waiting and len(under_way) < limit:
             line = waiting.popleft()
-            under_way[remote.remote(line["job"], setup["program"])] = line
+            under_way[remote.remote(line["job"], setup["program"], SAID_BYTES)] = line
         for reference in ray.wait(list(under_way), timeout=LOOK_S)[0]:
             receive(reference, under_way.pop(reference))
     for reference in under_way:
@@ -139,14 +142,27 @@ def work(setup, lines):
         ray.wait(list(under_way), num_returns=len(under_way), timeout=CANCEL_S)
 
 
+def strange(answer):
+    """What is wrong with a worker's answer, if anything is."""
+    if type(answer) is not tuple or tuple(map(type, answer)) != (str, int, bytes, str):
+        return f"{type(answer).__name__}, not a host, an exit code, a pack and what was said"
+    _, code, pack, _ = answer
+    if not 0 <= code <= 255:
+        return f"the exit code {str(code)[:20]}"
+    return f"a pack of {len(pack)} bytes, of {PACK_BYTES} at most" if len(pack) > PACK_BYTES else None
+
+
 def receive(reference, line):
     try:
-        host, code, pack, said = ray.get(reference)
+        answer = ray.get(reference)
     except ray.exceptions.RayError as error:
         why = f"tried {RETRIES + 1} times: {getattr(error, 'cause', None) or error}"
-        return tell("failed", index=line["index"], code=2, said=why)
+        return tell("failed", index=line["index"], code=2, said=why[:SAID_BYTES])
+    if wrong := strange(answer):
+        return tell("failed", index=line["index"], code=2, said=f"a worker answered with {wrong}")
+    host, code, pack, said = answer
     if code:
-        return tell("failed", index=line["index"], code=code, said=f"host {host}: {said}")
+        return tell("failed", index=line["index"], code=code, said=f"host {host}: {said}"[:SAID_BYTES])
     with open(line["pack"], "wb") as file:
         file.write(pack)
     tell("made", index=line["index"])

@@ -9,12 +9,19 @@
 //! when that ends, however it comes, the driver cancels what is under way and goes. The same holds between a worker of
 //! Ray and the program it starts, so that nothing outlives who asked for it.
 
-use super::{Backend, Event, Finished, Session, SessionError, carry::clear, io_error, make_directory};
+use super::{
+    Backend, Event, Finished, Session, SessionError, carry::clear, io_error, make_directory,
+    resume::differences,
+};
 use crate::{archive, backend::BackendKind, plan::Plan, simulated};
 use longfat_host::support::Missing;
-use longfat_schema::run::{Provenance, RunDirectory, RunManifest};
+use longfat_schema::{
+    run::{PLAN_FILE, Provenance, RunDirectory, RunManifest},
+    text::shortened,
+};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
@@ -31,6 +38,8 @@ use std::{
 const DRIVER: &str = include_str!("ray.py");
 /// Where packed runs arrive, within a result; removed when the session ends.
 const PACKS: &str = ".packs";
+/// Longest text of a worker that a person is shown.
+const SHOWN_BYTES_MAX: usize = 1000;
 /// How soon a person who ends it is heard.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the driver may take to cancel what is under way: emulated runs remove what they made.
@@ -66,6 +75,16 @@ pub enum RayError {
         code: u8,
         /// Where, and what was said.
         said: String,
+    },
+    /// A worker sent another run than it was asked for.
+    #[error(
+        "{run}: what came back is another run ({difference}); a host of the cluster does not do what it is asked"
+    )]
+    Other {
+        /// The run that was asked for.
+        run: String,
+        /// The first thing in which the one that came differs.
+        difference: String,
     },
     /// The driver came to an end of its own.
     #[error("Ray: {0}")]
@@ -191,8 +210,10 @@ fn listen(driver: &mut Child) -> Receiver<Said> {
     let lines = driver.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
     thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            let said = serde_json::from_str(&line)
-                .unwrap_or_else(|error| Said::Broken { why: format!("its driver said '{line}': {error}") });
+            let said = serde_json::from_str(&line).unwrap_or_else(|error| {
+                let line = shortened(&line, SHOWN_BYTES_MAX);
+                Said::Broken { why: format!("its driver said '{line}': {error}") }
+            });
             if to_us.send(said).is_err() {
                 return;
             }
@@ -251,12 +272,14 @@ impl Session<'_> {
         for index in pending.iter().copied() {
             ray.tell(&Task { index, pack: pack_of(index), job: &self.job(&self.plans[index])? })?;
         }
-        for _ in pending {
+        let mut awaited: BTreeSet<usize> = pending.iter().copied().collect();
+        while !awaited.is_empty() {
             let index = match ray.hear(stop)? {
                 None => return Ok(false),
-                Some(Said::Made { index }) => index,
+                Some(Said::Made { index }) if awaited.remove(&index) => index,
                 Some(Said::Failed { index, code, said }) => {
                     let run = self.plans.get(index).map_or_else(String::new, Plan::directory);
+                    let said = shortened(&said, SHOWN_BYTES_MAX).into_owned();
                     return Err(RayError::Run { run, code, said }.into());
                 }
                 Some(other) => return Err(RayError::Driver(format!("it said {other:?}")).into()),
@@ -279,16 +302,28 @@ impl Session<'_> {
         serde_json::to_string(&job).map_err(|error| RayError::Driver(error.to_string()))
     }
 
-    /// Puts a packed run in its place: whole, or not at all.
+    /// Puts a packed run in its place: whole, or not at all. It is the one that was asked for.
     fn receive(&self, plan: &Plan, pack: &Path, packs: &Path) -> Result<RunManifest, SessionError> {
-        let unpacked = archive::unpack(pack, packs)?;
+        // Beside other packs, of whose names one might be.
+        let within = tempfile::tempdir_in(packs).map_err(|source| io_error(packs, source))?;
+        let unpacked = archive::unpack(pack, within.path())?;
         fs::remove_file(pack).map_err(|source| io_error(pack, source))?;
+        let manifest = RunDirectory::open(&unpacked)?.manifest;
+        let mut differences = differences(&unpacked.join(PLAN_FILE), plan)?;
+        let asked_for = self.backend.kind().name();
+        if manifest.backend != asked_for {
+            differences.push(format!("backend: {asked_for} was asked for, {} is here", manifest.backend));
+        }
+        if let Some(difference) = differences.first() {
+            let difference = shortened(difference, SHOWN_BYTES_MAX).into_owned();
+            return Err(RayError::Other { run: plan.directory(), difference }.into());
+        }
         let place = self.directory.join(plan.directory());
         clear(&place)?;
         if let Some(above) = place.parent() {
             make_directory(above)?;
         }
         fs::rename(&unpacked, &place).map_err(|source| io_error(&place, source))?;
-        Ok(RunDirectory::open(&place)?.manifest)
+        Ok(manifest)
     }
 }

@@ -3,11 +3,11 @@
 use super::{Session, SessionError};
 use crate::plan::Plan;
 use longfat_schema::run::{
-    Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunManifest, plan_differences,
-    read_versioned,
+    Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunDirectory, RunError, RunManifest,
+    plan_differences, read_versioned,
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 /// Differences named in a message.
 const SHOWN: usize = 5;
@@ -19,6 +19,12 @@ pub(super) struct Kept {
     pub order: BTreeMap<String, usize>,
     /// Runs that need not be made again, with their place in that order.
     pub runs: Vec<(usize, Plan, RunManifest)>,
+}
+
+/// In what the plan of a file differs from another.
+pub(super) fn differences(file: &Path, plan: &Plan) -> Result<Vec<String>, RunError> {
+    let made: Value = read_versioned(file, Kind::Plan)?;
+    Ok(plan_differences(&made, &serde_json::to_value(plan).unwrap_or_default()))
 }
 
 impl Session<'_> {
@@ -49,10 +55,9 @@ impl Session<'_> {
         if !file.exists() {
             return Ok(None);
         }
-        let earlier: Value = read_versioned(&file, Kind::Plan)?;
         let changed =
             |differences: String| SessionError::Changed { run: directory.display().to_string(), differences };
-        let differences = plan_differences(&earlier, &serde_json::to_value(plan).unwrap_or_default());
+        let differences = differences(&file, plan)?;
         if !differences.is_empty() {
             let more = differences.len().saturating_sub(SHOWN);
             let shown: Vec<String> = differences.into_iter().take(SHOWN).collect();
