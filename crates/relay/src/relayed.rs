@@ -214,6 +214,8 @@ pub(crate) struct Relayed {
     /// How many of them are not yet tried.
     pub untried: usize,
     pub ended: Ended,
+    /// When its ends were last asked to say something, while the relay leaves.
+    pub probed: Option<Instant>,
     /// The relay has left it, and its sockets are deaf: they have to vanish.
     pub released: Option<Released>,
 }
@@ -258,6 +260,7 @@ impl Relayed {
             moved: Instant::now(),
             untried,
             ended: Ended::Finished,
+            probed: None,
             released: None,
         }
     }

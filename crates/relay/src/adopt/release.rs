@@ -42,7 +42,7 @@ pub(crate) struct Both<'a> {
 pub(crate) enum Kept {
     /// Bytes are under way, in a queue, or not acknowledged.
     Busy,
-    /// An end was not heard lately: a probe was sent, which it answers.
+    /// An end was not heard lately: [`Both::probe`] has both say something.
     Unheard,
     /// An end's timestamps are not where its leg's are.
     Clock,
@@ -92,6 +92,14 @@ impl Both<'_> {
         }
     }
 
+    /// Has both ends say something: leaving repair mode with a window probe, which every end answers.
+    pub fn probe(self) {
+        for leg in self.legs() {
+            let _ = set(leg, libc::TCP_REPAIR, 1);
+            let _ = set(leg, libc::TCP_REPAIR, 0);
+        }
+    }
+
     fn legs(&self) -> [&TcpStream; 2] {
         [self.client, self.server]
     }
@@ -111,9 +119,7 @@ impl Both<'_> {
         let (client, server) = self.pair;
         let now = Instant::now();
         // Each leg speaks as the end behind the other.
-        for (leg, asker, end) in
-            [(self.client, self.server, (server, client)), (self.server, self.client, (client, server))]
-        {
+        for (leg, end) in [(self.client, (server, client)), (self.server, (client, server))] {
             if !has_timestamps(leg) {
                 continue;
             }
@@ -121,10 +127,7 @@ impl Both<'_> {
             match clocks.judge(end, told, now) {
                 Clock::Fits => {}
                 Clock::Differs => return Err(Kept::Clock),
-                Clock::Unseen => {
-                    probe(asker);
-                    return Err(Kept::Unheard);
-                }
+                Clock::Unseen => return Err(Kept::Unheard),
             }
         }
         Ok(())
@@ -213,12 +216,6 @@ fn timestamp(leg: &TcpStream) -> io::Result<u32> {
 
 fn has_timestamps(leg: &TcpStream) -> bool {
     socket::tcp_info(leg).is_ok_and(|info| info.options & TIMESTAMPS != 0)
-}
-
-/// Has the peer say something: leaving repair mode with a window probe, which every peer answers.
-fn probe(leg: &TcpStream) {
-    let _ = set(leg, libc::TCP_REPAIR, 1);
-    let _ = set(leg, libc::TCP_REPAIR, 0);
 }
 
 /// Memory of what was received and is still here, in whichever queue (SO_MEMINFO).

@@ -17,6 +17,8 @@ const LOOKS_SHARE: u32 = 8;
 /// A connection that has not come to rest by itself after so long is made to.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Between two probes of ends that say nothing; they answer no more of them in half a second.
+const PROBES: Duration = Duration::from_secs(1);
 /// Longer, or half of the drain time, nobody waits for a window to be used up: one that is too large costs the end who
 /// uses it a loss.
 const FOR_WINDOWS: Duration = Duration::from_secs(2);
@@ -88,6 +90,10 @@ impl Worker<'_> {
             }
             // At every look: the kernel lifts it where it makes a buffer larger.
             Err(Kept::Busy | Kept::Window) if is_late => both.clamp(),
+            Err(Kept::Unheard) if connection.probed.is_none_or(|at| at.elapsed() >= PROBES) => {
+                both.probe();
+                connection.probed = Some(Instant::now());
+            }
             Err(_) => {}
         }
     }
