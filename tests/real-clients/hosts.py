@@ -95,8 +95,8 @@ class Hosts:
         for name in self.names.values():
             run("ip", "netns", "add", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
-        # An interface asks for no IPv6 neighbour on behalf of others, whether it forwards or relays, before its own address is
-        # known to be unique: in that second or two a client repeats its SYN.
+        # An interface asks for no IPv6 neighbour on behalf of others, whether it forwards or relays, before its own
+        # address is known to be unique: in that second or two a client repeats its SYN.
         for end in self.names:
             for which in ("all", "default"):
                 self.sysctl(end, f"net/ipv6/conf/{which}/accept_dad", 0)

@@ -38,8 +38,8 @@ pub fn prose_lines(text: &str) -> String {
     text.lines().map(one).collect()
 }
 
-/// Breaks a text at blanks into lines of up to `width` columns; those behind the first begin with `indent`. A word that is
-/// longer stays whole. The last line ends, too.
+/// Breaks a text at blanks into lines of up to `width` columns; those behind the first begin with `indent`. A word that
+/// is longer stays whole. The last line ends, too.
 pub fn wrapped(text: &str, indent: &str, width: usize) -> String {
     let (mut out, mut line) = (String::new(), String::new());
     let mut is_begun = false;

@@ -70,8 +70,8 @@ fn unmonitored(pid: i32) -> anyhow::Error {
     )
 }
 
-/// A program that has its C library in it must not load what `nsswitch.conf` names: that is for the library of the host,
-/// of whichever version. Files and DNS are within.
+/// A program that has its C library in it must not load what `nsswitch.conf` names: that is for the library of the
+/// host, of whichever version. Files and DNS are within.
 #[cfg(target_feature = "crt-static")]
 fn look_names_up_here() {
     unsafe extern "C" {

@@ -1,5 +1,5 @@
-//! `longfat lab run --backend hosts` with a machine that is somebody else's: whatever it answers, the leader ends with a
-//! short message that names the machine, has written nothing outside the result, and obeys no control character.
+//! `longfat lab run --backend hosts` with a machine that is somebody else's: whatever it answers, the leader ends with
+//! a short message that names the machine, has written nothing outside the result, and obeys no control character.
 //!
 //! `ssh` is a script here (`hostile/ssh`), so that neither root nor another machine is needed. It plays an honest agent
 //! but for one thing.
@@ -12,23 +12,7 @@ use std::{
     process::{Command, Output},
 };
 
-const SPEC: &str = r#"
-name = "hostile"
-warmup = "100ms"
-duration = "100ms"
-repeats = 1
-retries = 0
-[hosts.a]
-[hosts.b]
-[links.path]
-between = ["a", "b"]
-rate = "100Mbit"
-delay = "1ms"
-[flows.measured]
-from = "a"
-to = "b"
-cc = "reno"
-"#;
+const SPEC: &str = include_str!("hostile/spec.toml");
 const TABLE: &str = "[hosts.a]\nssh = \"a\"\n[hosts.b]\nssh = \"b\"\naddress = \"192.0.2.2\"\n";
 /// Longest that an error is, in bytes: what was said is quoted up to a length.
 const MESSAGE_BYTES_MAX: usize = 16_000;

@@ -1,8 +1,8 @@
-//! `longfat lab run --on ray` with a cluster that is somebody else's: whatever a worker answers by the rules, the session
-//! ends with a short message that names the run, and takes no other run for the one that was asked for.
+//! `longfat lab run --on ray` with a cluster that is somebody else's: whatever a worker answers by the rules, the
+//! session ends with a short message that names the run, and takes no other run for the one that was asked for.
 //!
-//! Ray is a module of a hundred lines here (`hostile/ray`). What Ray itself would run of a hostile worker's pickles is not
-//! tried: that is a cluster's trust.
+//! Ray is a module of a hundred lines here (`hostile/ray`). What Ray itself would run of a hostile worker's pickles is
+//! not tried: that is a cluster's trust.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -11,22 +11,7 @@ use std::{
     process::{Command, Output},
 };
 
-const SPEC: &str = r#"
-name = "hostile"
-warmup = "100ms"
-duration = "100ms"
-repeats = 1
-[hosts.a]
-[hosts.b]
-[links.path]
-between = ["a", "b"]
-rate = "10Mbit"
-delay = "1ms"
-[flows.measured]
-from = "a"
-to = "b"
-cc = "reno"
-"#;
+const SPEC: &str = include_str!("hostile/spec.toml");
 const MESSAGE_BYTES_MAX: usize = 8000;
 
 fn run(place: &Path, trick: &str) -> Output {

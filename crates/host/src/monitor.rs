@@ -6,8 +6,8 @@
 //! the one that serves: its pid, signals, notifications, leases and exit code are what they would be without. The
 //! monitor hears no signal; its lifeline is a socket, and it ends when the other has ended, however that was.
 //!
-//! A monitor that is killed cannot be replaced: whoever is left is no root. Then the other is told to end as by SIGTERM,
-//! which undoes what it can, and says at the end why ([`lost`]). A service manager starts both again.
+//! A monitor that is killed cannot be replaced: whoever is left is no root. Then the other is told to end as by
+//! SIGTERM, which undoes what it can, and says at the end why ([`lost`]). A service manager starts both again.
 
 use crate::{
     Error, Result, capability,

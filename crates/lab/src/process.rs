@@ -6,8 +6,8 @@ use crate::{
 };
 use std::{collections::BTreeSet, fmt};
 
-/// Role of one process of a run, with the name of what it is for: no two processes of a run have the same. Texts and file
-/// names follow from it.
+/// Role of one process of a run, with the name of what it is for: no two processes of a run have the same. Texts and
+/// file names follow from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Driver of a link.

@@ -249,8 +249,8 @@ impl Connection {
         Some((side, self.flow(Direction::out_of(side)).has_fin))
     }
 
-    /// Whether a side's socket may be closed without anything that is not known: the relay has finished sending to it, or
-    /// somebody was found reset.
+    /// Whether a side's socket may be closed without anything that is not known: the relay has finished sending to it,
+    /// or somebody was found reset.
     pub fn may_be_closed(&self, side: Side) -> bool {
         self.phase != Phase::Open || self.flow(Direction::out_of(side.other())).output_ended
     }

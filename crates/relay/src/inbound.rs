@@ -4,15 +4,16 @@
 //! before the mark. One that begins there differs: recv(2) takes the urgent byte like any other, and the mark is lost;
 //! splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So nothing of
 //! splice's that brings no bytes is believed: recv(2) is asked, which gives 0 only when a FIN has come and nothing is
-//! queued. Nor is a 0 of recv's believed where the socket is closed before the relay has finished sending on it: splice(2)
-//! that writes a pipe to a socket which is reset in the middle takes the error with it, and tells of the bytes written
-//! before. A reset that nobody has told would be taken for a FIN.
+//! queued. Nor is a 0 of recv's believed where the socket is closed before the relay has finished sending on it:
+//! splice(2) that writes a pipe to a socket which is reset in the middle takes the error with it, and tells of the
+//! bytes written before. A reset that nobody has told would be taken for a FIN.
 //!
 //! Events (EPOLLPRI) say that a mark has come. A connection that never has one pays for none of this but at its end.
 
 use crate::{
     buffer::{Buffer, Moved},
     leg,
+    tcp_state::CLOSED,
 };
 use longfat_host::socket::tcp_info;
 use nix::{
@@ -21,15 +22,12 @@ use nix::{
 };
 use std::{io, net::TcpStream, os::fd::AsRawFd};
 
-/// State of `net/tcp_states.h`: after a reset, or when both sides have finished.
-const CLOSED: u8 = 7;
-
 /// A leg to be read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub leg: &'a TcpStream,
-    /// Whether it may be closed and nothing has gone wrong that is not known: the relay has finished sending on it, or has
-    /// been told of its reset.
+    /// Whether it may be closed and nothing has gone wrong that is not known: the relay has finished sending on it, or
+    /// has been told of its reset.
     pub may_be_closed: bool,
 }
 
@@ -209,6 +207,7 @@ mod tests {
     use crate::{
         buffer::{BUFFER_BYTES, Budget, Pool, SMALL_BYTES},
         handover::keeping::Keeping,
+        tcp_state::{CLOSE_WAIT, CLOSING, LAST_ACK, TIME_WAIT},
     };
     use longfat_host::socket::set_option;
     use std::{
@@ -217,8 +216,8 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    /// States of `net/tcp_states.h` in which a FIN has been received: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
-    const FINISHED: [u8; 4] = [6, 8, 9, 11];
+    /// States in which a FIN has been received.
+    const FINISHED: [u8; 4] = [TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING];
 
     /// Who sends, and the relay's end of it.
     fn pair() -> (TcpStream, TcpStream) {
@@ -261,7 +260,8 @@ mod tests {
         }
     }
 
-    /// Everything that can be read now: bytes between marks, and how the reading stops. Of a leg that must not be closed.
+    /// Everything that can be read now: bytes between marks, and how the reading stops. Of a leg that must not be
+    /// closed.
     fn read_all(leg: &TcpStream, buffer: &mut Buffer, ahead: Ahead) -> (Vec<Got>, Got) {
         read_all_of(Source { leg, may_be_closed: false }, buffer, ahead)
     }

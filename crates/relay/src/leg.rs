@@ -4,7 +4,7 @@
 //! started under BBR keeps pacing after a change of congestion control, and window scaling is settled by the
 //! receive buffer at the handshake. What changes nothing before a second has passed or bulk data come is set then.
 
-use crate::{Error, LegPlan, Result, hold::Pair, pair::diag};
+use crate::{Error, LegPlan, Result, hold::Pair, pair::diag, tcp_state::SYN_SENT};
 use longfat_host::{
     socket::{self, Buffer},
     sysctl,
@@ -209,8 +209,6 @@ fn not_bound(source: SocketAddr, errno: Errno) -> io::Error {
 
 /// The sequence number behind a SYN that nobody has answered. From now on closing the socket sends nothing.
 pub(crate) fn unanswered_sequence(socket: &TcpStream) -> Option<u32> {
-    /// State of `net/tcp_states.h`.
-    const SYN_SENT: u8 = 2;
     /// Of `linux/tcp.h`.
     const SEND_QUEUE: i32 = 2;
     if socket::tcp_info(socket).ok()?.state != SYN_SENT {

@@ -59,6 +59,7 @@ mod shares;
 pub mod spec;
 pub mod status;
 mod steer;
+mod tcp_state;
 mod worker;
 
 pub use buffer::BUFFER_BYTES;

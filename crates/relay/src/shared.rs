@@ -334,8 +334,8 @@ impl<'a> Shared<'a> {
         });
     }
 
-    /// Of a client that has been answered again and again and is not heard of: it is not there, or what it sends takes another
-    /// way. Whose address a SYN bears need not be who sent it: a client whose packets do come is left alone.
+    /// Of a client that has been answered again and again and is not heard of: it is not there, or what it sends takes
+    /// another way. Whose address a SYN bears need not be who sent it: a client whose packets do come is left alone.
     pub fn note_unheard(&self, pair: Pair) {
         if self.plan.fail == Fail::Closed || self.places().has_any(pair.0.ip()) {
             return;

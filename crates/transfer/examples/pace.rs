@@ -1,5 +1,5 @@
-//! What this build carries over loopback: `pace SECONDS`. A server and its client in one process; prints the payload of one
-//! stream in each direction, in bit/s, and whole transfers of one byte in a second, one after the other.
+//! What this build carries over loopback: `pace SECONDS`. A server and its client in one process; prints the payload of
+//! one stream in each direction, in bit/s, and whole transfers of one byte in a second, one after the other.
 //!
 //! bench/transfer/paired.py runs two builds of it in turn.
 

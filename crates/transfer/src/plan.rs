@@ -211,8 +211,8 @@ impl TransferPlan {
         Ok(plan)
     }
 
-    /// Block for a flow that says none, in bytes: 128 KiB, or with a limited rate what a stream sends in 2 ms if that is
-    /// less, so that it is smooth.
+    /// Block for a flow that says none, in bytes: 128 KiB, or with a limited rate what a stream sends in 2 ms if that
+    /// is less, so that it is smooth.
     pub fn usual_block_bytes(rate_bps: Option<u64>, streams: u32) -> u32 {
         let in_2_ms = |rate_bps: u64| rate_bps / u64::from(streams.max(1)) / 8 / 500;
         let bytes = rate_bps.map_or(BLOCK_USUAL_BYTES, |rate| in_2_ms(rate).clamp(1448, BLOCK_USUAL_BYTES));

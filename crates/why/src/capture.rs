@@ -23,8 +23,8 @@ pub struct Direction {
     pub to: String,
     /// What was found.
     pub verdict: Verdict,
-    /// Its course, where points for figures were kept ([`longfat_analyze::Settings::detailed`]). A stretch has the cause
-    /// that took most of it, so that the times differ a little from the verdict's.
+    /// Its course, where points for figures were kept ([`longfat_analyze::Settings::detailed`]). A stretch has the
+    /// cause that took most of it, so that the times differ a little from the verdict's.
     pub course: Vec<Stretch>,
 }
 

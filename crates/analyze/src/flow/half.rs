@@ -496,7 +496,8 @@ impl Half {
     }
 
     /// Something is sent, with nothing outstanding. When it is no answer, right behind the acknowledgement of a small
-    /// packet, and that came late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement kept it so.
+    /// packet, and that came late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement
+    /// kept it so.
     fn on_waited(&mut self, now: i64, payload: u32) {
         let is_small = !std::mem::take(&mut self.is_asked)
             && self.last_payload > 0

@@ -1,7 +1,7 @@
 //! What the machine that leads a run and a host of it say to each other: a line of JSON there, a line back.
 //!
-//! The host may be anybody's: what it answers is bounded in length, files go to disk as they come, and no answer is read
-//! before the one before it was heard.
+//! The host may be anybody's: what it answers is bounded in length, files go to disk as they come, and no answer is
+//! read before the one before it was heard.
 
 use crate::{conductor::Status, plan::Plan};
 use longfat_host::support::Missing;

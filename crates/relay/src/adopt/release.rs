@@ -14,6 +14,7 @@ use crate::{
     connection::Side,
     hold::Pair,
     leg::{self, REPAIR_OFF},
+    tcp_state::ESTABLISHED,
 };
 use longfat_host::socket::{self, TcpInfo};
 use nix::errno::Errno;
@@ -24,8 +25,6 @@ use std::{
     time::Instant,
 };
 
-/// Of `net/tcp_states.h`.
-const ESTABLISHED: u8 = 1;
 /// TCPI_OPT_TIMESTAMPS of `linux/tcp.h`.
 const TIMESTAMPS: u8 = 1;
 
@@ -69,13 +68,13 @@ pub(crate) struct Released {
 }
 
 impl Both<'_> {
-    /// Makes both legs deaf and dumb if nothing keeps the connection here. `at_last`: windows do not matter; what is sent
-    /// into a window that is not there is lost once, and sent again.
+    /// Makes both legs deaf and dumb if nothing keeps the connection here. `at_last`: windows do not matter; what is
+    /// sent into a window that is not there is lost once, and sent again.
     pub fn release(self, clocks: &Clocks, at_last: bool) -> Result<Released, Kept> {
-        self.look()?;
-        self.check_clocks(clocks)?;
+        let infos = self.look()?;
+        self.check_clocks(clocks, &infos)?;
         let standing = self.stop(at_last).inspect_err(|_| self.resume())?;
-        Ok(Released { updates: self.updates(clocks, standing) })
+        Ok(Released { updates: self.updates(clocks, &infos, standing) })
     }
 
     /// Both vanish: in repair mode a reset goes nowhere. From now on packets pass from end to end.
@@ -83,8 +82,8 @@ impl Both<'_> {
         self.legs().into_iter().for_each(leg::reset);
     }
 
-    /// Tells each leg's peer as little window as the kernel can, from what it was told on: a stream comes to rest when the
-    /// rest of that is used.
+    /// Tells each leg's peer as little window as the kernel can, from what it was told on: a stream comes to rest when
+    /// the rest of that is used.
     pub fn clamp(self) {
         // A socket that refuses has ended.
         for leg in self.legs() {
@@ -115,12 +114,14 @@ impl Both<'_> {
         Ok([info(self.client)?, info(self.server)?])
     }
 
-    fn check_clocks(&self, clocks: &Clocks) -> Result<(), Kept> {
+    fn check_clocks(&self, clocks: &Clocks, [of_client, of_server]: &[TcpInfo; 2]) -> Result<(), Kept> {
         let (client, server) = self.pair;
         let now = Instant::now();
         // Each leg speaks as the end behind the other.
-        for (leg, end) in [(self.client, (server, client)), (self.server, (client, server))] {
-            if !has_timestamps(leg) {
+        for (leg, info, end) in
+            [(self.client, of_client, (server, client)), (self.server, of_server, (client, server))]
+        {
+            if !has_timestamps(info) {
                 continue;
             }
             let told = timestamp(leg).map_err(|_| Kept::Busy)?;
@@ -161,15 +162,20 @@ impl Both<'_> {
         }
     }
 
-    fn updates(&self, clocks: &Clocks, [client, server]: [Standing; 2]) -> [(Vec<u8>, IpAddr); 2] {
+    fn updates(
+        &self,
+        clocks: &Clocks,
+        [of_client, of_server]: &[TcpInfo; 2],
+        [client, server]: [Standing; 2],
+    ) -> [(Vec<u8>, IpAddr); 2] {
         let update = |side: Side| {
-            let (leg, own, other, (from, to)) = match side {
-                Side::Client => (self.client, client, server, (self.pair.1, self.pair.0)),
-                Side::Server => (self.server, server, client, self.pair),
+            let (leg, info, own, other, (from, to)) = match side {
+                Side::Client => (self.client, of_client, client, server, (self.pair.1, self.pair.0)),
+                Side::Server => (self.server, of_server, server, client, self.pair),
             };
-            let scale = socket::tcp_info(leg).map_or(0, |info| info.window_scales >> 4);
+            let scale = info.window_scales >> 4;
             let window = (other.peer_window_bytes >> scale).min(u16::MAX.into()) as u16;
-            let told = has_timestamps(leg).then(|| timestamp(leg).ok()).flatten();
+            let told = has_timestamps(info).then(|| timestamp(leg).ok()).flatten();
             let timestamps = told.map(|told| (told, clocks.last((to, from)).unwrap_or(0)));
             (segment::ack((from, to), own.send_next, own.receive_next, window, timestamps), to.ip())
         };
@@ -214,8 +220,8 @@ fn timestamp(leg: &TcpStream) -> io::Result<u32> {
     Ok(socket::option(leg, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP)? as u32)
 }
 
-fn has_timestamps(leg: &TcpStream) -> bool {
-    socket::tcp_info(leg).is_ok_and(|info| info.options & TIMESTAMPS != 0)
+fn has_timestamps(info: &TcpInfo) -> bool {
+    info.options & TIMESTAMPS != 0
 }
 
 /// Memory of what was received and is still here, in whichever queue (SO_MEMINFO).

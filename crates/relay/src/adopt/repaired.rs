@@ -8,6 +8,7 @@ use crate::{
     hold::Pair,
     leg::{self, Leg, REPAIR_OFF},
     pair::diag,
+    tcp_state::CLOSED,
 };
 use longfat_host::socket::{self, Buffer};
 use nix::{
@@ -142,7 +143,6 @@ impl Repaired {
 /// Ends what the kernel keeps of a leg that has finished after its peer had (TIME-WAIT): the end whose name it had
 /// waits itself, and is who answers from now on.
 pub(crate) fn forget_finished(socket: &TcpStream, pair: Pair) {
-    const CLOSED: u8 = 7;
     if socket::tcp_info(socket).is_ok_and(|info| info.state == CLOSED) {
         diag::end_time_wait(pair);
     }

@@ -14,7 +14,10 @@
 //! connection by a reset: nothing is guessed.
 
 use super::record::Failure;
-use crate::connection::{Direction, Event, Side};
+use crate::{
+    connection::{Direction, Event, Side},
+    tcp_state::{CLOSE_WAIT, CLOSED, CLOSING, FIN_WAIT1, FIN_WAIT2, LAST_ACK, TIME_WAIT},
+};
 
 /// What the kernel says of one leg.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,14 +48,6 @@ pub enum Fault {
     /// The time was up, or the network refused: whether a FIN had come it does not say.
     Other,
 }
-
-const FIN_WAIT1: u8 = 4;
-const FIN_WAIT2: u8 = 5;
-const TIME_WAIT: u8 = 6;
-const CLOSED: u8 = 7;
-const CLOSE_WAIT: u8 = 8;
-const LAST_ACK: u8 = 9;
-const CLOSING: u8 = 11;
 
 impl LegFacts {
     fn is_closed(&self) -> bool {

@@ -1,7 +1,12 @@
 //! What the kernel says of a connection that somebody else has carried.
 
 use super::derive::{Fault, LegFacts};
-use crate::{Error, Result, connection::Side, leg};
+use crate::{
+    Error, Result,
+    connection::Side,
+    leg,
+    tcp_state::{CLOSED, SYN_RECEIVED, SYN_SENT},
+};
 use longfat_host::socket::{TcpInfo, tcp_info};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
@@ -9,9 +14,6 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-const SYN_SENT: u8 = 2;
-const SYN_RECEIVED: u8 = 3;
-const CLOSED: u8 = 7;
 /// Bytes may arrive between two readings of one socket.
 const TRIES: usize = 100;
 
@@ -95,6 +97,7 @@ mod tests {
             keeping::Keeping,
         },
         inbound::{consume, write_mark},
+        tcp_state::CLOSE_WAIT,
     };
     use longfat_host::socket::set_option;
     use std::{
@@ -152,7 +155,6 @@ mod tests {
         }
     }
 
-    const CLOSE_WAIT: u8 = 8;
     const UP: Direction = Direction::ClientToServer;
 
     #[test]

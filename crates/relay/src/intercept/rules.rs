@@ -10,10 +10,10 @@ use crate::{
     plan::{Accept, ConnectionPlan, Fail, MatchPlan, Mptcp, RelayPlan, RulePlan},
     steer,
 };
-use std::{fmt::Write, net::IpAddr, sync::Arc};
+use std::{fmt::Write, net::IpAddr, sync::Arc, time::Duration};
 
 /// How long the pair of a SYN is remembered: a handshake by cookies takes a round trip, and a retransmission or two.
-const PAIR_SECONDS: u32 = 5;
+const PAIR_SECONDS: u64 = 5;
 /// Pairs remembered per rule and family: at 50,000 new connections a second, all of them.
 const PAIRS: u32 = 1 << 18;
 
@@ -372,14 +372,19 @@ fn pair_sets(plan: &RelayPlan) -> String {
     }
     for (rule, _) in plan.intercepted_ways() {
         for (family, address) in [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")] {
-            let _ = writeln!(
-                text,
-                "set {family}_{rule} {{ type {address} . inet_service . {address} . inet_service; flags dynamic, timeout; \
-                 timeout {PAIR_SECONDS}s; size {PAIRS}; }}"
-            );
+            text.push_str(&pair_set(&format!("{family}_{rule}"), address, Duration::from_secs(PAIR_SECONDS)));
         }
     }
     text
+}
+
+/// A set of pairs of addresses and ports, as [`pair`] finds them in packets, each for so long.
+fn pair_set(name: &str, address: &str, life: Duration) -> String {
+    format!(
+        "set {name} {{ type {address} . inet_service . {address} . inet_service; flags dynamic, timeout; \
+         timeout {}ms; size {PAIRS}; }}\n",
+        life.as_millis()
+    )
 }
 
 /// The pairs of hosts whose connections pass for a while, and those of which only the connections to one port do.

@@ -3,7 +3,10 @@
 //! RFC 9293 section 3.6.1 lets a SYN begin a new connection in TIME-WAIT. The kernel lets a socket connect there only
 //! where the last connection had timestamps; for the others this makes room, when a client has sent that SYN.
 
-use crate::hold::Pair;
+use crate::{
+    hold::Pair,
+    tcp_state::{SYN_RECEIVED, TIME_WAIT},
+};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -14,9 +17,6 @@ use std::{
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 const INET_DIAG_MARK: u16 = 15;
-/// States of `net/tcp_states.h`.
-const SYN_RECV: u8 = 3;
-const TIME_WAIT: u8 = 6;
 /// `struct nlmsghdr`, `struct inet_diag_req_v2`.
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;
@@ -79,7 +79,7 @@ fn request_handshakes(family: i32) -> [u8; REQUEST_BYTES] {
     let mut bytes = request(SOCK_DIAG_BY_FAMILY, (nobody, nobody), None);
     bytes[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
     bytes[HEADER_BYTES] = family as u8;
-    bytes[HEADER_BYTES + 4..ID_AT].copy_from_slice(&(1u32 << SYN_RECV).to_ne_bytes());
+    bytes[HEADER_BYTES + 4..ID_AT].copy_from_slice(&(1u32 << SYN_RECEIVED).to_ne_bytes());
     bytes
 }
 
@@ -105,7 +105,7 @@ fn split(bytes: &[u8], head_bytes: usize, length: impl Fn(&[u8]) -> usize) -> im
 }
 
 fn handshake(message: &[u8]) -> Option<Handshake> {
-    if state(message)? != SYN_RECV {
+    if state(message)? != SYN_RECEIVED {
         return None;
     }
     let is_ipv4 = i32::from(*message.get(HEADER_BYTES)?) == libc::AF_INET;
@@ -219,7 +219,7 @@ mod tests {
         let mut message = vec![0; HEADER_BYTES + MESSAGE_BYTES];
         message[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         message[HEADER_BYTES] = libc::AF_INET as u8;
-        (message[STATE_AT], message[RETRANSMISSIONS_AT]) = (SYN_RECV, 3);
+        (message[STATE_AT], message[RETRANSMISSIONS_AT]) = (SYN_RECEIVED, 3);
         let (server, client) = ("192.0.2.1:80".parse().unwrap(), "198.51.100.7:4000".parse().unwrap());
         write_end(&mut message[FOUND_ID_AT..], 0, server);
         write_end(&mut message[FOUND_ID_AT..], 1, client);

@@ -10,6 +10,7 @@ use crate::{
     places::Bytes,
     plan::ConnectionPlan,
     relayed::Relayed,
+    tcp_state::SYN_SENT,
 };
 use longfat_host::socket;
 use std::{
@@ -25,8 +26,6 @@ const SELDOM: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 16;
 /// Longer is no handshake: a dial that nobody answers has its place no longer.
 const HANDSHAKE: Duration = Duration::from_secs(20);
-/// Of `net/tcp_states.h`.
-const SYN_SENT: u8 = 2;
 
 /// When the limits were last looked at, and how often they are.
 pub(super) struct Look {

@@ -137,8 +137,8 @@ impl Bed {
     }
 }
 
-/// An interface asks for no IPv6 neighbour on behalf of others, whether it forwards or relays, before its own link-local
-/// address is known to be unique. That takes a second or two, in which a client repeats its SYN.
+/// An interface asks for no IPv6 neighbour on behalf of others, whether it forwards or relays, before its own
+/// link-local address is known to be unique. That takes a second or two, in which a client repeats its SYN.
 fn settings() -> longfat_host::Result<()> {
     sysctl::write("net.ipv6.conf.all.accept_dad", "0")?;
     sysctl::write("net.ipv6.conf.default.accept_dad", "0")?;

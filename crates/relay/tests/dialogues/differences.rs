@@ -72,14 +72,14 @@ pub enum Allowed {
     /// reset when the relay asks the kernel after the missing client.
     AskedAfter,
     /// TCP has one urgent pointer: a mark that another follows before it was read may be told or not, and its byte
-    /// stands in the stream then. A program that does not know of marks wakes for bytes alone, and may find the next mark there
-    /// already. What waited in the relay for the server's leg comes without the pauses between marks.
+    /// stands in the stream then. A program that does not know of marks wakes for bytes alone, and may find the next
+    /// mark there already. What waited in the relay for the server's leg comes without the pauses between marks.
     OvertakenMark,
     /// Before a mark that 16 bits cannot tell the kernel shows others, 65,535 bytes after what it has sent.
     FarMark,
-    /// Forwarding is done by whoever sends; the relay is a thread, and where a hundred programs and others' builds want the same
-    /// two processors it waits for one, by the kernel's own count: for half of what an end comes later at least, or of what
-    /// a program stays before its reset cuts off what is not through.
+    /// Forwarding is done by whoever sends; the relay is a thread, and where a hundred programs and others' builds want
+    /// the same two processors it waits for one, by the kernel's own count: for half of what an end comes later at
+    /// least, or of what a program stays before its reset cuts off what is not through.
     NoProcessor,
 }
 

@@ -164,8 +164,8 @@ impl Script {
         is_apart && (hearer.hears_at_once() || self.marks().len() < 2)
     }
 
-    /// Marks that another follows before a program could see them that does not know of marks: it wakes for bytes alone. By
-    /// their places in its stream, which the marks' own bytes are taken out of.
+    /// Marks that another follows before a program could see them that does not know of marks: it wakes for bytes
+    /// alone. By their places in its stream, which the marks' own bytes are taken out of.
     pub fn unseen_marks(&self) -> Vec<usize> {
         let (mut at, mut unseen) = (0, Vec::new());
         // The last mark, and for how many slots bytes behind it have been there.

@@ -50,8 +50,8 @@ impl Filter {
     }
 }
 
-/// Whether its expectations were met: `met`, `missed`, or nothing where there is none, or where not every one was judged
-/// over all its runs.
+/// Whether its expectations were met: `met`, `missed`, or nothing where there is none, or where not every one was
+/// judged over all its runs.
 fn verdict_of(found: &Found) -> &'static str {
     let is_over = !matches!(found.state, State::Running | State::Interrupted);
     match found.expectations {

@@ -83,7 +83,8 @@ pub struct Args {
     /// Append everything looked at to this file, one connection per line: 'longfat why FILE.looks' judges it again.
     #[arg(long, value_name = "FILE.looks")]
     record: Option<PathBuf>,
-    /// Also a page with the course over time: causes as bands, rate, round trip and windows below; renewed with --watch.
+    /// Also a page with the course over time: causes as bands, rate, round trip and windows below; renewed with
+    /// --watch.
     #[arg(long, value_name = "FILE.html", conflicts_with = "metrics")]
     page: Option<PathBuf>,
     /// Print the catalogue of causes.

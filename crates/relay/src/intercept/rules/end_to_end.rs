@@ -1,7 +1,7 @@
 //! Rules for connections that are accepted end to end: the ends' SYN and SYN-ACK pass, and a copy of each is logged;
 //! what the client sends after them is held, until the relay lets it go on.
 
-use super::{NOT_SYN, Numbers, PAIRS, Place, TAKEN_BIT, Taking, mark_by_holder, pair};
+use super::{NOT_SYN, Numbers, Place, TAKEN_BIT, Taking, mark_by_holder, pair, pair_set};
 use crate::{
     adopt::{
         log::{CLOCK, COPIED_BYTES},
@@ -9,11 +9,12 @@ use crate::{
     },
     plan::{Accept, RelayPlan},
 };
+use std::time::Duration;
 
 const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
 
 /// How seldom the timestamp of one end is copied.
-const CLOCK_MS: u32 = 200;
+const CLOCKS: Duration = Duration::from_millis(200);
 
 /// Mark of held packets that go on to their servers: no routing rule knows it.
 pub(crate) fn passing_mark(own_mark: u32) -> u32 {
@@ -36,13 +37,7 @@ fn log(prefix: &str, group: u16) -> String {
 
 /// Pairs whose SYNs went by, and those whose servers have answered.
 pub(super) fn sets(plan: &RelayPlan) -> String {
-    let seconds = LIFE.as_secs();
-    let set = |name: &str, (family, address): (&str, &str)| {
-        format!(
-            "set {name}_{family} {{ type {address} . inet_service . {address} . inet_service; flags dynamic, timeout; \
-             timeout {seconds}s; size {PAIRS}; }}\n"
-        )
-    };
+    let set = |name: &str, (family, address)| pair_set(&format!("{name}_{family}"), address, LIFE);
     let both = |family| set("opened", family) + &set("shaken", family);
     first(plan).map(|_| FAMILIES.map(both).concat()).unwrap_or_default()
 }
@@ -124,12 +119,7 @@ pub(super) fn passed_chain(plan: &RelayPlan, own_mark: u32) -> String {
 
 /// While the relay leaves: pairs whose timestamps were copied lately.
 pub(super) fn clock_sets(plan: &RelayPlan, taking: Taking) -> String {
-    let set = |(family, address): (&str, &str)| {
-        format!(
-            "set clocks_{family} {{ type {address} . inet_service . {address} . inet_service; flags dynamic, timeout; \
-             timeout {CLOCK_MS}ms; size {PAIRS}; }}\n"
-        )
-    };
+    let set = |(family, address)| pair_set(&format!("clocks_{family}"), address, CLOCKS);
     first_leaving(plan, taking).map(|_| FAMILIES.map(set).concat()).unwrap_or_default()
 }
 
