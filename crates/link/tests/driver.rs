@@ -209,7 +209,7 @@ fn a_tcp_stream_arrives_byte_for_byte_over_ipv4_and_ipv6_joined_or_not() {
     for coalesce in ["0s", "100us"] {
         let bed = Bed::new(&format!("tcp-{coalesce}"));
         let toml = format!(
-            "rate = '200Mbit'\ndelay = '2ms'\nloss = 0.001\ncoalesce = '{coalesce}'\n\
+            "rate = '200Mbit'\ndelay = '2ms'\nloss = 0.005\ncoalesce = '{coalesce}'\n\
              queue = {{ discipline = 'red', limit = '100KB', ecn = true }}"
         );
         let (_, report) = bed.drive(&plan(&toml), &Lines::default(), |bed| {
