@@ -57,12 +57,36 @@ ROW = {"name": "a flow", "case": "c", "metric": "goodput_bps", "of": "f", "paper
 def test_medians_over_valid_runs_stand_beside_the_papers_figure(tmp_path):
     result(tmp_path, [10e6, 40e6, 30e6])
     came_to = papers.Result(tmp_path)
-    assert papers.row_line(came_to, ROW, "Mbit/s") == "| a flow | 20.0 Mbit/s | 30.0 [10.0 – 40.0] Mbit/s | 1.50 |"
+    assert papers.row_line(came_to, ROW, "Mbit/s", "sim") == "| a flow | 20.0 Mbit/s | 30.0 [10.0 – 40.0] Mbit/s | 1.50 |"
     over = {**ROW, "over": {"of": "f"}, "paper": "as much"}
-    assert papers.row_line(came_to, over, "Mbit/s") == "| a flow | as much | 1.00 | – |"
-    assert papers.row_line(came_to, {**ROW, "paper": "16 to 40"}, "Mbit/s").startswith("| a flow | 16 to 40 Mbit/s |")
-    assert papers.row_line(came_to, {**ROW, "paper": "full"}, "Mbit/s").startswith("| a flow | full |")
+    assert papers.row_line(came_to, over, "Mbit/s", "sim") == "| a flow | as much | 1.00 | – |"
+    assert papers.row_line(came_to, {**ROW, "paper": "16 to 40"}, "Mbit/s", "sim").startswith("| a flow | 16 to 40 Mbit/s |")
+    assert papers.row_line(came_to, {**ROW, "paper": "full"}, "Mbit/s", "sim").startswith("| a flow | full |")
     assert "0 of 1 met" in came_to.verdict() and "it is fast (it is not)" in came_to.verdict()
+
+
+def test_emulated_figures_stand_beside_their_twins_and_are_marked_where_they_differ(tmp_path):
+    result(tmp_path, [10e6, 20e6, 30e6])
+    for repeat, (twin, times) in enumerate([(19e6, 1), (20e6, 4), (40e6, 4)], 1):
+        manifest = tmp_path / f"r{repeat}/manifest.json"
+        twin = {"metrics": [{"metric": "goodput_bps", "of": "f", "value": twin}]}
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "twin": twin, "dilation": times}))
+    came_to = papers.Result(tmp_path)
+    assert papers.row_line(came_to, ROW, "Mbit/s", "emulated").endswith("| 20.0 [10.0 – 30.0] Mbit/s | 1.00 | 20.0 |")
+    assert papers.beside([22.0], [20.0], 1) == "20.0" and papers.beside([22.1], [20.0], 1) == "20.0 !"
+    assert papers.beside([17.9], [20.0], 1) == "20.0 !" and papers.beside([1.0], [], 1) == "–"
+    assert came_to.slowed() == ", 1 to 4 times slower"
+    assert papers.table(came_to, {"unit": "Mbit/s", "row": [ROW]}, "emulated")[0] == "| | paper | ours | ours / paper | simulated |"
+
+
+def test_how_much_slower_an_experiment_is_emulated_is_said_once(tmp_path):
+    gallery = lambda *dilations: {"paper": [{"exhibit": [{"experiment": "x", **({"dilate": times} if times else {})} for times in dilations]}]}
+    assert papers.dilation(gallery(None, None), "x") == "auto" and papers.dilation(gallery(None, 4), "x") == 4
+    with pytest.raises(SystemExit, match="exhibits of x differ in dilate: 2, 4"):
+        papers.dilation(gallery(4, 2), "x")
+    asked = argparse.Namespace(backend="emulated", program="longfat")
+    assert papers.command_of("x", ["c"], asked, "auto", tmp_path)[5:] == ["emulated", "--case", "c", "--set", 'dilate="auto"', "-o", str(tmp_path / "x")]
+    assert [papers.seconds(text) for text in ("90", "90s", "40min", "0.5h")] == [90, 90, 2400, 1800]
 
 
 def test_runs_that_the_host_may_have_limited_are_counted(tmp_path):
@@ -134,7 +158,7 @@ def test_one_page_is_made_of_the_results_that_a_paper_has_in_both_worlds(program
 
 def test_what_is_missing_is_said(tmp_path):
     result(tmp_path, [10e6], status="invalid")
-    assert "no valid run" in papers.row_line(papers.Result(tmp_path), ROW, "Mbit/s")
+    assert "no valid run" in papers.row_line(papers.Result(tmp_path), ROW, "Mbit/s", "sim")
     none = papers.section({"title": "t", "experiment": "conversion"}, "sim", tmp_path, set())
     assert "*Not run:*" in "\n".join(none)
     elsewhere = {"title": "t", "experiment": "conversion", "backends": ["emulated"], "elsewhere": "it needs a kernel."}

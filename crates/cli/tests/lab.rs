@@ -339,14 +339,18 @@ fn flows_over_a_satellite_begin_on_time_though_agreeing_takes_many_round_trips()
     }
 }
 
-#[test]
-fn a_run_that_is_carried_out_slower_reports_everything_in_its_own_time() {
-    let bench = Bench::new("slow");
-    // A relay has times of its own: its case is left out.
+/// A relay has times of its own, which no run slows: its case is left out.
+fn leave_out_relay(bench: &Bench) {
     let relayed = "[[cases]]\nname = \"relayed\"\nset = { \"relays.pep.enabled\" = true }\n";
     let text = spec(&bench.name);
     assert!(text.contains(relayed));
     fs::write(bench.path("spec.toml"), text.replace(relayed, "")).unwrap();
+}
+
+#[test]
+fn a_run_that_is_carried_out_slower_reports_everything_in_its_own_time() {
+    let bench = Bench::new("slow");
+    leave_out_relay(&bench);
     let sets = ["dilate=4", "flows.measured.cc=lf_cubic", "links.path.delay=10ms"];
     let mut arguments = vec!["run", "spec.toml", "-o", "out"];
     sets.iter().for_each(|set| arguments.extend(["--set", set]));
@@ -373,6 +377,24 @@ fn a_run_that_is_carried_out_slower_reports_everything_in_its_own_time() {
     let last =
         run.read::<QueueSample>().unwrap().into_iter().rfind(|row| row.direction == "forward").unwrap();
     assert!(last.delivered_bytes >= drained, "bytes are what they were");
+}
+
+#[test]
+fn connections_of_a_slowed_run_wait_for_its_round_trips_not_for_the_kernels_second() {
+    let bench = Bench::new("slow-far");
+    // 3.2 s as the machine sees them: after 3 s it takes a neighbour for gone, and has sent three SYNs.
+    let sets = ["dilate=10", "flows.measured.cc=lf_reno", "links.path.delay=160ms", "duration=500ms"];
+    leave_out_relay(&bench);
+    let mut arguments = vec!["run", "spec.toml", "-o", "out", "--no-twin"];
+    sets.iter().for_each(|set| arguments.extend(["--set", set]));
+    let output = bench.lab(&arguments);
+    let (_, runs) = find_runs(&bench.path("out")).unwrap();
+    let manifest = &runs[0].manifest;
+    assert_ne!(manifest.status, RunStatus::Failed, "{}", stderr(&output));
+    for host in ["sender", "receiver"] {
+        let again = manifest.hosts[host].counters.get("TcpExtTCPSynRetrans").copied().unwrap_or(0);
+        assert_eq!(again, 0, "{host}");
+    }
 }
 
 #[test]

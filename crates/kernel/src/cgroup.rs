@@ -8,8 +8,10 @@ use longfat_host::lease::start_time;
 use nix::{sys::signal, unistd::Pid};
 use std::{
     fs::{self, File},
-    os::fd::AsRawFd as _,
+    io::Write as _,
+    os::{fd::AsRawFd as _, unix::process::CommandExt as _},
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -27,6 +29,11 @@ fn parse_mounts(mounts: &str) -> Option<PathBuf> {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut found = fields.filter(|fields| fields.get(2) == Some(&"cgroup2"));
     found.find_map(|fields| fields.get(1).map(PathBuf::from))
+}
+
+/// Removes the cgroups of processes that were killed.
+pub fn remove_left() {
+    mount_point().iter().for_each(|root| sweep(root));
 }
 
 /// A cgroup of this process; removed on drop, with the processes in it.
@@ -60,9 +67,22 @@ impl Cgroup {
         }
     }
 
-    /// Directory of the cgroup.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Has a program start inside.
+    ///
+    /// # Errors
+    /// The cgroup is gone.
+    pub fn enter(&self, command: &mut Command) -> Result<()> {
+        let procs = self.path.join("cgroup.procs");
+        let file = File::options()
+            .write(true)
+            .open(&procs)
+            .map_err(|source| Error::io(format!("open {}", procs.display()), source))?;
+        // SAFETY: between fork and exec only write is called, which is async-signal-safe; the descriptor stays open
+        // because the closure owns it.
+        unsafe {
+            command.pre_exec(move || (&file).write_all(b"0"));
+        }
+        Ok(())
     }
 
     /// Attaches programs to what is in it, for as long as their links live.
@@ -91,7 +111,7 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
-            eprintln!("longfat: {error}; the next 'longfat cc exec' tries again");
+            eprintln!("longfat: {error}; 'longfat lab clean' tries again");
         }
     }
 }

@@ -5,6 +5,8 @@
 //! - [`capture`]: headers of an interface's packets.
 //! - [`cc`]: our congestion controls in the kernel: load, unload, list, hold for the life of a process, and run an
 //!   unmodified program under one.
+//! - [`cgroup`]: a cgroup per run of a program.
+//! - [`first_timeout`]: the time after which connections of some processes take their first packet for lost.
 //! - [`mark`]: congestion marks on arriving packets, by the backlog of a relay.
 //! - [`tcb`]: live control blocks of TCP connections.
 
@@ -13,8 +15,9 @@ pub mod avail;
 mod bpffs;
 pub mod capture;
 pub mod cc;
-mod cgroup;
+pub mod cgroup;
 mod filter;
+pub mod first_timeout;
 #[cfg(test)]
 mod layout;
 pub mod mark;

@@ -1,7 +1,6 @@
 //! The measuring programs of a run: started, waited for, ended, and heard when they fail.
 
 use crate::process::Role;
-use longfat_host::Namespace;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -11,7 +10,7 @@ use std::{
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child as Process, ChildStdin, ChildStdout, ExitStatus, Stdio},
+    process::{Child as Process, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::{Duration, Instant},
 };
@@ -79,21 +78,16 @@ fn quoted(said: &str) -> String {
 }
 
 impl Child {
-    /// Starts `program ARGS` in the namespace; what it says goes to the file `log`.
+    /// Starts a program that dies with the calling thread; what it says goes to the file `log`.
     ///
-    /// It dies with the calling thread, and it is its own process group: Ctrl-C reaches us first, and we end it.
-    pub fn start(
-        namespace: &Namespace,
-        program: &Path,
-        arguments: &[String],
-        role: Role,
-        log: &Path,
-    ) -> Result<Child, ChildError> {
+    /// It is its own process group: Ctrl-C reaches us first, and we end it.
+    pub fn start(mut command: Command, role: Role, log: &Path) -> Result<Child, ChildError> {
         let error = |source| ChildError::Start { name: role.to_string(), source };
         let mut file = File::create(log).map_err(error)?;
-        writeln!(file, "$ {} {}", program.display(), arguments.join(" ")).map_err(error)?;
-        let mut command = namespace.command(program);
-        command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let line: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+        writeln!(file, "$ {}", line.join(" ")).map_err(error)?;
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(file.try_clone().map_err(error)?);
         let mut process = command.spawn().map_err(error)?;
         let ready = listen(process.stdout.take(), file);

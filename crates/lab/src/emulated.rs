@@ -6,7 +6,7 @@
 use crate::{
     backend::{Observed, Tick},
     conductor::{self, Parts, Status},
-    dilation::slowed,
+    dilation::{first_timeout, slowed},
     network::Network,
     part::{Files, Ground, Part, PartError},
     plan::{CablePlan, FlowPlan, Plan},
@@ -14,6 +14,7 @@ use crate::{
     samples::Samples,
 };
 use longfat_host::{Lease, facts, monotonic_ns, monotonic_us};
+use longfat_kernel::first_timeout::FirstTimeout;
 use longfat_schema::{
     own_time::OwnTime,
     run::{START_FILE, Start, write_json},
@@ -53,7 +54,9 @@ pub fn run(
     let tick = &mut |slow: Tick| tick(slow.at_own_rate(dilation));
     // Dropped after the part: programs end before their namespaces are deleted.
     let network = Network::build(lease, &plan)?;
-    let part = Part::new(plan, Ground::Network(&network), place.program, files);
+    let first_timeout = first_timeout(&plan).map(FirstTimeout::set).transpose()?;
+    let ground = Ground::Network { network: &network, first_timeout: first_timeout.as_ref() };
+    let part = Part::new(plan, ground, place.program, files);
     let mut stage = Stage { part, arrivals: Arrivals::default() };
     stage.part.serve(stop)?;
     let mut hosts = network.states()?;

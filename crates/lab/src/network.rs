@@ -14,8 +14,11 @@ use longfat_host::{
     interface::{End, veth},
     sysctl,
 };
-use longfat_schema::run::HostState;
+use longfat_schema::{own_time::Dilation, run::HostState};
 use std::collections::BTreeMap;
+
+/// How long the kernel waits for a neighbour's answer (RFC 4861, section 10, `RETRANS_TIMER`; for ARP the same).
+const NEIGHBOUR_RETRANS_MS: u64 = 1000;
 
 /// Hosts and links that exist, in namespaces of a lease.
 #[derive(Debug)]
@@ -38,6 +41,7 @@ impl Network {
         let mut network = Network { hosts, links: BTreeMap::new(), lease };
         for cable in &plan.links {
             network.lay(cable)?;
+            network.slow_neighbours(cable, plan.dilation)?;
         }
         for host in &plan.hosts {
             network.furnish(host)?;
@@ -87,6 +91,18 @@ impl Network {
             host.ip(&["addr", "add", &format!("{}/{IPV6_PREFIX}", end.ipv6), "dev", name, "nodad"])?;
         }
         Ok(())
+    }
+
+    /// Neighbours are asked for their addresses three times, then count as gone: as long a time apart as the run is slower.
+    fn slow_neighbours(&self, cable: &CablePlan, dilation: Dilation) -> longfat_host::Result<()> {
+        if dilation.is_none() {
+            return Ok(());
+        }
+        let retrans_ms = u64::from(dilation.times()) * NEIGHBOUR_RETRANS_MS;
+        let keys =
+            ["ipv4", "ipv6"].map(|family| format!("net.{family}.neigh.{}.retrans_time_ms", cable.name));
+        let sysctls = BTreeMap::from(keys.map(|key| (key, retrans_ms.to_string())));
+        cable.ends.iter().try_for_each(|end| set_sysctls(self.host(&end.host)?, &sysctls))
     }
 
     /// The inside of a link: it carries packets and has none of its own.

@@ -9,6 +9,7 @@ use crate::{
     programs::{self, FollowFiles},
 };
 use longfat_host::{Namespace, facts::CpuTimes, monotonic_us};
+use longfat_kernel::first_timeout::FirstTimeout;
 use longfat_mobility::Key;
 use longfat_schema::{
     lines::LinesError,
@@ -35,6 +36,9 @@ pub enum PartError {
     /// The host would not do what was asked.
     #[error(transparent)]
     Host(#[from] longfat_host::Error),
+    /// The kernel would not slow down what the run needs slower.
+    #[error(transparent)]
+    Kernel(#[from] longfat_kernel::Error),
     /// What follows a link could not be prepared.
     #[error(transparent)]
     Follow(#[from] longfat_mobility::Error),
@@ -64,7 +68,12 @@ impl PartError {
 #[derive(Debug)]
 pub enum Ground<'a> {
     /// All hosts and links of a plan are namespaces of this machine.
-    Network(&'a Network),
+    Network {
+        /// The namespaces.
+        network: &'a Network,
+        /// What its connections have for a first timeout where it is not the kernel's.
+        first_timeout: Option<&'a FirstTimeout>,
+    },
     /// This machine is one host of the plan, in the namespace of this process.
     Host {
         /// Which host.
@@ -78,7 +87,7 @@ impl Ground<'_> {
     /// Namespace of a process; `None` when another machine runs it.
     fn namespace(&self, process: Process<'_>) -> longfat_host::Result<Option<&Namespace>> {
         match self {
-            Ground::Network(network) => network.of(process).map(Some),
+            Ground::Network { network, .. } => network.of(process).map(Some),
             Ground::Host { name, namespace } => {
                 Ok(Some(namespace).filter(|_| process.host() == Some(name.as_str())))
             }
@@ -177,7 +186,12 @@ impl<'a> Part<'a> {
         let Some(namespace) = self.ground.namespace(process)? else { return Ok(None) };
         let (role, arguments) = (process.role(), self.arguments(process)?);
         let log = self.files.log(&role, "log");
-        Ok(Some(Child::start(namespace, &self.program, &arguments, role, &log)?))
+        let mut command = namespace.command(&self.program);
+        if let Ground::Network { first_timeout: Some(timeout), .. } = self.ground {
+            timeout.enter(&mut command)?;
+        }
+        command.args(arguments);
+        Ok(Some(Child::start(command, role, &log)?))
     }
 
     /// Command line of a process. The file by which it is told what to do is written.

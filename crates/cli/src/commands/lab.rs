@@ -498,6 +498,9 @@ fn missing(plans: &[Plan]) -> Vec<support::Missing> {
     if plans.iter().any(|plan| !plan.follows.is_empty()) {
         missing.extend(longfat_kernel::support::missing(&[Capability::ControlBlocks]));
     }
+    if plans.iter().any(|plan| longfat_lab::dilation::first_timeout(plan).is_some()) {
+        missing.extend(longfat_kernel::support::missing(&[Capability::CgroupChoice]));
+    }
     if plans.iter().any(|plan| !plan.relays.is_empty()) {
         // Forwarding is turned on in the relay's own namespace.
         missing.extend(longfat_relay::missing_for_interception());
@@ -544,6 +547,7 @@ fn clean(args: &CleanArgs) -> Outcome {
     require(support::missing_for_namespaces())?;
     // First: it claims this machine by a lease, which would be swept.
     let part = longfat_lab::hosts::clean()?.then(|| "this host's part in another's run".to_owned());
+    longfat_kernel::cgroup::remove_left();
     let mut removed = longfat_host::lease::sweep()?;
     removed.extend(part);
     if args.json {

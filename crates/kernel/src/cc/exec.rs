@@ -17,8 +17,6 @@ use nix::{
     sys::signal::Signal,
 };
 use std::{
-    fs::File,
-    io::Write,
     os::{
         fd::{AsFd, FromRawFd, OwnedFd},
         unix::process::{CommandExt, ExitStatusExt},
@@ -142,18 +140,12 @@ impl Choice {
 
 /// Starts it inside the cgroup, to be killed when we are.
 fn spawn(mut command: Command, cgroup: &Cgroup) -> Result<Child> {
-    let procs = cgroup.path().join("cgroup.procs");
-    let file = File::options()
-        .write(true)
-        .open(&procs)
-        .map_err(|source| Error::io(format!("open {}", procs.display()), source))?;
+    cgroup.enter(&mut command)?;
     let parent = std::process::id();
     let shown = command.get_program().to_string_lossy().into_owned();
-    // SAFETY: between fork and exec only write, prctl and getppid are called, all async-signal-safe; the
-    // descriptor stays open because the closure owns it.
+    // SAFETY: between fork and exec only prctl and getppid are called, which are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
-            (&file).write_all(b"0")?;
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }

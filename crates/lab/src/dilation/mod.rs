@@ -6,8 +6,8 @@
 //! included, sees the experiment's plan and the experiment's time.
 //!
 //! TCP's own clocks slow down with it. Our congestion controls are given the time ([`longfat_kernel::cc::hold_with`]);
-//! what the kernel takes from parameters of the host is multiplied there ([`slowed()`]). [`refusals`] names what has a
-//! clock that nobody can slow.
+//! what the kernel takes from parameters of the host is multiplied there ([`slowed()`]), and the first timeout of a
+//! connection by a program ([`first_timeout`]). [`refusals`] names what has a clock that nobody can slow.
 
 mod need;
 mod slowed;
@@ -22,7 +22,9 @@ use crate::{
     spec::Protocol,
 };
 use longfat_cc::Algorithm;
+use longfat_kernel::first_timeout::LONGEST;
 use longfat_schema::{arrivals::Arrivals, decode::Problem, own_time::Dilation};
+use std::time::Duration;
 
 /// Slower than this, a second takes an hour.
 pub const MOST: u32 = 3600;
@@ -30,10 +32,12 @@ pub const MOST: u32 = 3600;
 /// Congestion controls of the kernel that count round trips and segments, and know no time.
 const CLOCKLESS: [&str; 4] = ["reno", "highspeed", "scalable", "dctcp"];
 
-/// The kernel asks for a connection once more after one second, whatever is set, and harms nobody…
-const SYN_TIMEOUT_NS: u64 = 1_000_000_000;
-/// …but one that was asked for a third time begins with a window of one segment (`tcp_init_transfer`).
-const SYN_TIMEOUTS_NS: u64 = 3 * SYN_TIMEOUT_NS;
+/// First retransmission timeout of a connection at its own speed (RFC 6298, section 2.1).
+const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A retransmission timeout is at first three times the round trip (RFC 6298, section 2.2), and never longer than
+/// [`LONGEST`]: over a longer round trip than a third of that everything would be sent twice.
+const MOST_ROUND_TRIP: Duration = Duration::from_secs(LONGEST.as_secs() / 3);
 
 /// What of a plan has a clock that does not slow down with it, each with the mend.
 pub fn refusals(plan: &Plan, dilation: Dilation) -> Vec<Problem> {
@@ -52,7 +56,7 @@ pub fn refusals(plan: &Plan, dilation: Dilation) -> Vec<Problem> {
                        dilate = 1";
         found.push(Problem::new(format!("follows.{}", follow.name), message));
     }
-    found.extend(plan.flows.iter().filter_map(|flow| late_connection(plan, flow, dilation)));
+    found.extend(plan.flows.iter().filter_map(|flow| endless_round_trip(plan, flow, dilation)));
     found
 }
 
@@ -77,22 +81,30 @@ fn has_own_clock(cc: &str) -> bool {
     !Algorithm::is_our_name(cc) && !CLOCKLESS.contains(&cc)
 }
 
-/// A connection that the kernel takes for lost begins otherwise than meant.
-fn late_connection(plan: &Plan, flow: &FlowPlan, dilation: Dilation) -> Option<Problem> {
-    let rtt_ns = need::round_trip_ns(plan, flow);
-    let slowed_ns = rtt_ns.saturating_mul(dilation.times().into());
-    let most = (SYN_TIMEOUTS_NS - 1).checked_div(rtt_ns).unwrap_or(u64::MAX).max(1);
+/// A round trip that outlasts the longest timeout there is.
+fn endless_round_trip(plan: &Plan, flow: &FlowPlan, dilation: Dilation) -> Option<Problem> {
+    let rtt = Duration::from_nanos(need::round_trip_ns(plan, flow));
+    let slowed = rtt.saturating_mul(dilation.times());
     let message = || {
+        let most = MOST_ROUND_TRIP.as_nanos().checked_div(rtt.as_nanos()).unwrap_or(1).max(1);
         format!(
-            "a round trip of '{}' takes {} ms, {} ms when {dilation} times slower, and the kernel asks a third time for a \
-             connection after 3 s, which then begins otherwise; write dilate = {most} at most",
+            "a round trip of '{}' takes {} ms, {} ms when {dilation} times slower, and no retransmission timeout of the \
+             kernel's is longer than {} s, three round trips; write dilate = {most} at most",
             flow.name,
-            rtt_ns / 1_000_000,
-            slowed_ns / 1_000_000
+            rtt.as_millis(),
+            slowed.as_millis(),
+            LONGEST.as_secs()
         )
     };
-    let fits = slowed_ns < SYN_TIMEOUTS_NS;
+    let fits = slowed <= MOST_ROUND_TRIP;
     (flow.protocol == Protocol::Tcp && !fits).then(|| Problem::new("dilate", message()))
+}
+
+/// After how long the connections of a slowed run take their first packet for lost; `None` where the kernel's own second
+/// is right.
+pub fn first_timeout(plan: &Plan) -> Option<Duration> {
+    let has_tcp = plan.flows.iter().any(|flow| flow.protocol == Protocol::Tcp);
+    (has_tcp && !plan.dilation.is_none()).then(|| FIRST_TIMEOUT * plan.dilation.times())
 }
 
 /// What slows down less than the rest, in words for who reads a run's figures.
@@ -105,22 +117,8 @@ pub fn remarks(plan: &Plan, dilation: Dilation) -> Vec<String> {
         "dilation {dilation}: an acknowledgement is delayed by at most {} ms (40 ms of the kernel's time)",
         40.0 / f64::from(dilation.times())
     );
-    let asked = plan.flows.iter().filter_map(|flow| asked_twice(plan, flow, dilation));
     let spaced = plan.links.iter().filter_map(|cable| wide(cable, dilation));
-    std::iter::once(delayed).chain(asked).chain(spaced).collect()
-}
-
-/// A retransmission that is the kernel's clock's.
-fn asked_twice(plan: &Plan, flow: &FlowPlan, dilation: Dilation) -> Option<String> {
-    let rtt_ns = round_trip_ns(plan, flow);
-    let is_late = rtt_ns < SYN_TIMEOUT_NS && rtt_ns * u64::from(dilation.times()) >= SYN_TIMEOUT_NS;
-    let message = || {
-        format!(
-            "dilation {dilation}: connections of '{}' are asked for twice (1 s of the kernel's time)",
-            flow.name
-        )
-    };
-    (flow.protocol == Protocol::Tcp && is_late).then(message)
+    std::iter::once(delayed).chain(spaced).collect()
 }
 
 /// Least time for which a receiver holds an acknowledgement back (`TCP_DELACK_MIN`).

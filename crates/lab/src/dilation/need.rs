@@ -2,7 +2,7 @@
 //! the same experiment has the same plan everywhere. Whether the machine kept to it is judged of each run.
 
 use super::{MOST, refusals};
-use crate::plan::{FlowPlan, Plan, network::Topology};
+use crate::plan::{CablePlan, FlowPlan, Plan, network::Topology};
 use longfat_link::plan::DirectionPlan;
 use longfat_schema::own_time::Dilation;
 use std::fmt;
@@ -77,9 +77,12 @@ fn of_round_trips(plan: &Plan) -> Option<(f64, String)> {
 }
 
 fn of_packets(plan: &Plan) -> Option<(f64, String)> {
-    let rates = directions(plan).filter_map(|(_, direction)| rate_bps(direction));
+    let packets_per_s = |cable: &CablePlan| -> f64 {
+        let directions = cable.path.iter().flat_map(|path| [&path.forward, &path.backward]);
+        directions.filter_map(rate_bps).map(|bps| bps as f64 / (8.0 * f64::from(cable.mtu_bytes))).sum()
+    };
     // Of both directions one is full; half as many acknowledgements go the other way.
-    let per_s: f64 = rates.map(|bps| bps as f64 / (8.0 * 1500.0)).sum::<f64>() / 2.0 * 1.5;
+    let per_s = plan.links.iter().map(packets_per_s).sum::<f64>() / 2.0 * 1.5;
     (per_s > 0.0).then(|| (per_s / PACKETS_PER_S, format!("{per_s:.0} packets per second")))
 }
 
