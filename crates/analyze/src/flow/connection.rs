@@ -258,26 +258,38 @@ impl Connection {
     /// A segment whose checksum is among those that its end's are judged by.
     #[inline]
     pub fn on_judged(&mut self, segment: &Segment) {
+        if segment.is_plain() { self.take::<true>(segment) } else { self.take_remarkable(segment) }
+    }
+
+    #[inline(never)]
+    fn take_remarkable(&mut self, segment: &Segment) {
+        self.take::<false>(segment);
+    }
+
+    /// `PLAIN`: [`Segment::is_plain`], so that nearly all are asked once.
+    #[inline(always)]
+    fn take<const PLAIN: bool>(&mut self, segment: &Segment) {
         let now = segment.time_ns;
         self.packets += 1;
         self.last_ns = self.last_ns.max(now);
         let me = usize::from(segment.end);
-        let is_suspect = segment.has(flag::SYN) || segment.checksum == Checksum::Wrong;
-        if is_suspect && self.is_not_believed(segment) || self.is_copy(segment) {
+        let length = if PLAIN { segment.payload_bytes } else { segment.length() };
+        let is_suspect = !PLAIN && (segment.has(flag::SYN) || segment.checksum == Checksum::Wrong);
+        if is_suspect && self.is_not_believed(segment) || self.is_copy(segment, length) {
             return;
         }
         let is_known = self.is_told_again(segment);
         self.halves[me & 1].advance(now);
-        if segment.has(flag::SYN) {
+        if !PLAIN && segment.has(flag::SYN) {
             self.on_syn(segment);
         } else if self.is_early {
             self.on_early(segment);
         }
-        if !is_known {
+        if !is_known && (PLAIN || segment.flags & (flag::ACK | flag::RST) == flag::ACK) {
             self.tell(segment);
         }
-        self.halves[me & 1].on_sent(segment);
-        self.ending |= segment.flags & (flag::FIN | flag::RST) != 0;
+        self.halves[me & 1].on_sent::<PLAIN>(segment, length);
+        self.ending |= !PLAIN && segment.flags & (flag::FIN | flag::RST) != 0;
         if self.ending {
             self.on_ending(segment);
         }
@@ -285,9 +297,9 @@ impl Connection {
 
     /// Whether this was recorded, or forwarded, before.
     #[inline]
-    fn is_copy(&mut self, segment: &Segment) -> bool {
+    fn is_copy(&mut self, segment: &Segment, length: u32) -> bool {
         let me = usize::from(segment.end) & 1;
-        self.halves[me].may_be_copy(segment) && {
+        self.halves[me].may_be_copy(segment, length) && {
             let other = self.halves[1 - me].repeats();
             self.halves[me].is_copy(segment, other)
         }
@@ -318,12 +330,9 @@ impl Connection {
         }
     }
 
-    /// The other end gets what the segment says of it.
+    /// The other end gets what the segment, an acknowledgement, says of it.
     #[inline]
     fn tell(&mut self, segment: &Segment) {
-        if !segment.has(flag::ACK) || segment.has(flag::RST) {
-            return;
-        }
         let (low, high) = self.halves.split_at_mut(1);
         let (me, peer) =
             if segment.end == 0 { (&mut low[0], &mut high[0]) } else { (&mut high[0], &mut low[0]) };

@@ -1,9 +1,8 @@
 //! Round trips from the place of the capture: to the receiver and back by sequence numbers and by timestamps, and to
 //! the sender and back by the timestamps it echoes.
 
-use super::{histogram::Histogram, recovery::Smoothed};
+use super::{histogram::Histogram, queue::Queue, recovery::Smoothed};
 use crate::segment::{Segment, option};
-use std::collections::VecDeque;
 
 /// TSvals whose echo is awaited: more are forgotten.
 const MOST_ECHOES: usize = 1024;
@@ -33,7 +32,7 @@ pub struct RoundTrips {
     pub smoothed: Smoothed,
     /// Time of the last acknowledgement that gave a sample, and of its data.
     pub last_acked: Option<(i64, i64)>,
-    echoes: VecDeque<(u32, i64)>,
+    echoes: Queue<(u32, i64)>,
     newest_echo: u32,
     /// The first TSval, and when; and when the newest was, or 0 while there is none.
     first_tick: (u32, i64),
@@ -69,14 +68,14 @@ impl RoundTrips {
     #[inline(never)]
     fn await_echo(&mut self, segment: &Segment) {
         if self.echoes.len() >= MOST_ECHOES {
-            self.echoes.pop_front();
+            self.echoes.take(1);
         }
         self.newest_echo = segment.ts_value;
         if self.newest_ns == 0 {
             self.first_tick = (segment.ts_value, segment.time_ns);
         }
         self.newest_ns = segment.time_ns;
-        self.echoes.push_back((segment.ts_value, segment.time_ns));
+        self.echoes.push((segment.ts_value, segment.time_ns));
     }
 
     /// How much less time has passed, by this end's own timestamps, than the capture's clock says; nanoseconds. Their
@@ -103,12 +102,12 @@ impl RoundTrips {
     /// Time since the packet whose TSval comes back now for the first time.
     #[inline]
     pub fn echoed(&mut self, echo: u32, now_ns: i64) -> Option<i64> {
-        while let Some((value, time_ns)) = self.echoes.front().copied() {
+        while let Some((value, time_ns)) = self.echoes.front() {
             let older = value.wrapping_sub(echo) as i32;
             if older > 0 {
                 return None;
             }
-            self.echoes.pop_front();
+            self.echoes.take(1);
             if older == 0 {
                 return (now_ns >= time_ns).then_some(now_ns - time_ns);
             }
