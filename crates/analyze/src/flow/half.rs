@@ -1123,6 +1123,14 @@ mod tests {
     }
 
     #[test]
+    fn an_end_that_sent_nothing_has_no_timer_that_goes_off() {
+        for sequence in [0, 1, 1 << 31, u32::MAX] {
+            let data = Segment { flags: flag::ACK, sequence, payload_bytes: 100, ..Segment::default() };
+            assert!(!Half::new(false).is_timer_of(&data), "{sequence}");
+        }
+    }
+
+    #[test]
     fn time_counts_from_the_first_payload_on() {
         let mut half = Half::new(false);
         let ack = |time_ns| Segment { time_ns, flags: flag::ACK, acknowledgement: 1, ..Segment::default() };
