@@ -59,8 +59,12 @@ impl RoundTrips {
     /// The first packet with a new TSval is the one whose echo is timed.
     #[inline]
     pub fn note_timestamp(&mut self, segment: &Segment) {
+        if !segment.carries(option::TIMESTAMPS) || segment.ts_value == self.newest_echo && self.newest_ns != 0
+        {
+            return;
+        }
         let is_newer = segment.ts_value.wrapping_sub(self.newest_echo) as i32 > 0;
-        if segment.carries(option::TIMESTAMPS) && (is_newer || self.echoes.is_empty()) {
+        if is_newer || self.echoes.is_empty() {
             self.await_echo(segment);
         }
     }
@@ -113,5 +117,31 @@ impl RoundTrips {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_packets_with_one_timestamp_only_the_first_is_timed() {
+        let mut trips = RoundTrips::default();
+        let packet = |time_ns, ts_value| Segment {
+            time_ns,
+            ts_value,
+            options: option::TIMESTAMPS,
+            ..Segment::default()
+        };
+        [packet(1_000, 7), packet(2_000, 7)].iter().for_each(|one| trips.note_timestamp(one));
+        assert_eq!(trips.echoed(7, 101_000), Some(100_000));
+        // Sent behind that answer; the next answer is to the second packet.
+        trips.note_timestamp(&packet(101_500, 7));
+        assert_eq!(trips.echoed(7, 102_000), None, "it is not the answer to the third");
+        trips.note_timestamp(&packet(1_100_000, 8));
+        assert_eq!(trips.echoed(8, 1_250_000), Some(150_000));
+        trips.forget_times();
+        trips.note_timestamp(&packet(2_000_000, 8));
+        assert_eq!(trips.echoed(8, 2_090_000), Some(90_000), "what came before is forgotten");
     }
 }
