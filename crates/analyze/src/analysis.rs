@@ -329,6 +329,9 @@ impl<P: FnMut(u64)> Intake<P> {
         if leap != Leap::Behind {
             self.flows.forget_times();
         }
+        if self.clock.returns > 0 {
+            self.flows.set_clock(self.clock.offset_ns());
+        }
         if let Leap::Earlier(by_ns) = leap { by_ns } else { 0 }
     }
 

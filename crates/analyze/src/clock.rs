@@ -87,6 +87,11 @@ impl Clock {
         if self.offset_ns == 0 { file_ns } else { file_ns.saturating_add(self.offset_ns) }
     }
 
+    /// What is added to the file's times now; tells clocks apart.
+    pub fn offset_ns(&self) -> i64 {
+        self.offset_ns
+    }
+
     /// A time that is later than the one before by less is no leap.
     pub fn patience_ns(&self) -> u64 {
         if self.silence.is_some() { 0 } else { STEP_NS as u64 }

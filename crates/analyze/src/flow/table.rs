@@ -89,6 +89,8 @@ pub struct FlowTable {
     latest: Box<[u32; LATEST]>,
     /// A connection silent for less is not over.
     patience_ns: u64,
+    /// Of several clocks, the one that the times are of now.
+    clock_ns: Option<i64>,
     retired: Retired,
 }
 
@@ -158,8 +160,14 @@ impl FlowTable {
             flows: IndexMap::default(),
             latest: Box::new([0; LATEST]),
             patience_ns: settings.linger_ns.min(settings.idle_ns).max(0) as u64,
+            clock_ns: None,
             retired: Retired::default(),
         }
+    }
+
+    /// The capture has several clocks; times are of this one now, by its offset.
+    pub fn set_clock(&mut self, offset_ns: i64) {
+        self.clock_ns = Some(offset_ns);
     }
 
     /// Connections that are live.
@@ -179,6 +187,9 @@ impl FlowTable {
         }
         let Some((key, flow)) = self.flows.get_index_mut(place) else { return };
         let settings = &self.settings;
+        if let Some(offset_ns) = self.clock_ns {
+            flow.follow(key, settings.detailed).on_clock(offset_ns);
+        }
         if let Flow::Young(young) = flow
             && young.take(segment, settings.linger_ns)
         {
