@@ -180,8 +180,7 @@ fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Setting
 /// Where the `number`th segment from `first` on stands in the ring.
 #[inline]
 fn place(first: usize, number: usize) -> usize {
-    let at = first + number;
-    if at < PENDING { at } else { at - PENDING }
+    (first + number) % PENDING
 }
 
 /// From packets to sorted segments.
@@ -255,7 +254,13 @@ impl<P: FnMut(u64)> Intake<P> {
             let index = self.report.packets;
             // There is always room: what fills it is handed on at once.
             let into = &mut self.pending[place(self.first, self.filled)];
-            let Some((file_ns, decoded)) = capture.next_segment(index, into)? else { break };
+            let (file_ns, decoded) = match capture.next_usual(index, into) {
+                Some(file_ns) => (file_ns, Decoded::Tcp),
+                None => match capture.next_segment(index, into)? {
+                    Some(found) => found,
+                    None => break,
+                },
+            };
             self.report.packets += 1;
             let mut time_ns = self.clock.time(file_ns);
             // What is earlier is very much later, without a sign.
@@ -266,7 +271,10 @@ impl<P: FnMut(u64)> Intake<P> {
             if time_ns != file_ns {
                 self.pending[place(self.first, self.filled)].time_ns = time_ns;
             }
-            self.on_decoded(time_ns, decoded);
+            match decoded {
+                Decoded::Tcp => self.on_segment(time_ns),
+                other => self.on_other_packet(other),
+            }
             if index.is_multiple_of(1 << 16) {
                 (self.progress)(before + capture.offset());
             }
@@ -321,6 +329,9 @@ impl<P: FnMut(u64)> Intake<P> {
         if leap != Leap::Behind {
             self.flows.forget_times();
         }
+        if self.clock.returns > 0 {
+            self.flows.set_clock(self.clock.offset_ns());
+        }
         if let Leap::Earlier(by_ns) = leap { by_ns } else { 0 }
     }
 
@@ -335,13 +346,11 @@ impl<P: FnMut(u64)> Intake<P> {
         }
     }
 
-    #[inline]
-    fn on_decoded(&mut self, time_ns: i64, decoded: Decoded) {
+    /// Not a TCP segment.
+    #[inline(never)]
+    fn on_other_packet(&mut self, decoded: Decoded) {
         match decoded {
-            Decoded::Tcp => {
-                self.report.tcp_packets += 1;
-                self.on_segment(time_ns);
-            }
+            Decoded::Tcp => {}
             Decoded::TooBig { mtu_bytes } => {
                 self.report.other_packets += 1;
                 let Segment { key, end, .. } = self.pending[place(self.first, self.filled)];
@@ -374,6 +383,7 @@ impl<P: FnMut(u64)> Intake<P> {
     /// The one behind those that are pending.
     #[inline]
     fn on_segment(&mut self, time_ns: i64) {
+        self.report.tcp_packets += 1;
         if time_ns < self.newest_ns {
             self.on_backwards(time_ns);
         } else {

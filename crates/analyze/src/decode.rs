@@ -82,10 +82,9 @@ struct Ip<'a> {
 
 /// Reads the headers of a packet. A TCP segment is written to `into`, all of it but the SACK blocks that it does not
 /// have.
-#[inline(always)]
 pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
     let on_wire = (packet.original_bytes as usize).max(packet.data.len());
-    let decoded = if usual(packet.link, packet.data, on_wire, into).is_some() {
+    let decoded = if usual(packet.link, packet.data, into).is_some() {
         Decoded::Tcp
     } else {
         match plain(packet.link, packet.data, on_wire) {
@@ -102,7 +101,7 @@ pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
 /// TCP with timestamps and nothing else (RFC 7323, appendix A) in IPv4 without options in Ethernet: what nearly every
 /// packet is, with every field at its place.
 #[inline(always)]
-fn usual(link: LinkType, frame: &[u8], on_wire: usize, into: &mut Segment) -> Option<()> {
+pub(crate) fn usual(link: LinkType, frame: &[u8], into: &mut Segment) -> Option<()> {
     let header = frame.first_chunk::<66>()?;
     let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -110,7 +109,8 @@ fn usual(link: LinkType, frame: &[u8], on_wire: usize, into: &mut Segment) -> Op
     if link.0 != 1 || !is_tcp || header[46] >> 4 != 8 || word(54) != 0x0101_080a {
         return None;
     }
-    let total = if half(16) == 0 { on_wire - 14 } else { usize::from(half(16)) };
+    // Where the length is left 0, there is less.
+    let total = usize::from(half(16));
     into.payload_bytes = total.checked_sub(20 + 32)? as u32;
     (into.key, into.end) = FlowKey::of_ipv4((word(26), half(34)), (word(30), half(36)));
     (into.sequence, into.acknowledgement) = (word(38), word(42));

@@ -171,6 +171,14 @@ impl Segment {
         self.payload_bytes + u32::from((self.flags & 1) + (self.flags >> 1 & 1))
     }
 
+    /// Whether nothing is remarkable about it: neither begins nor ends anything, has an acknowledgement, is neither
+    /// marked nor damaged, and tells of no mark.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        const TOLD: u16 = flag::SYN | flag::FIN | flag::RST | flag::ACK | flag::ECE;
+        self.flags & TOLD == flag::ACK && self.ecn != 3 && self.checksum != Checksum::Wrong
+    }
+
     /// Whether this option is there.
     #[inline]
     pub fn carries(&self, option: u8) -> bool {

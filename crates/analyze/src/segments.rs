@@ -5,7 +5,7 @@ use crate::{
         Damage, InterfaceStatistics,
         reader::{CaptureError, CaptureReader},
     },
-    decode::{Decoded, decode},
+    decode::{Decoded, decode, usual},
     segment::Segment,
 };
 use std::io::Read;
@@ -29,6 +29,14 @@ pub trait Segments {
         into: &mut Segment,
     ) -> Result<Option<(i64, Decoded)>, CaptureError>;
 
+    /// The time of the next packet, if it is one of TCP as nearly all are, and quickly read; it is taken then. What is
+    /// not, [`Segments::next_segment`] takes.
+    #[inline(always)]
+    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
+        let _ = (index, into);
+        None
+    }
+
     /// Octets read so far (after decompression).
     fn offset(&self) -> u64;
 
@@ -47,7 +55,6 @@ impl<R: Read> Segments for CaptureReader<R> {
         CaptureReader::first_time_ns(self)
     }
 
-    #[inline(always)]
     fn next_segment(
         &mut self,
         index: u64,
@@ -55,6 +62,16 @@ impl<R: Read> Segments for CaptureReader<R> {
     ) -> Result<Option<(i64, Decoded)>, CaptureError> {
         let Some(packet) = self.next_packet()? else { return Ok(None) };
         Ok(Some((packet.time_ns, decode(&packet, index, into))))
+    }
+
+    #[inline(always)]
+    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
+        let (packet, consumed) = self.usual()?;
+        let time_ns = packet.time_ns;
+        usual(packet.link, packet.data, into)?;
+        (into.time_ns, into.index) = (time_ns, index);
+        self.take(consumed);
+        Some(time_ns)
     }
 
     fn offset(&self) -> u64 {

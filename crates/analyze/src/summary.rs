@@ -28,17 +28,17 @@ pub fn text(analysis: &Analysis) -> String {
     let totals = &analysis.totals;
     let _ = writeln!(
         text,
-        "{} flows, {} of payload, {} of {} segments ({}) sent again{}, {} timeouts",
-        totals.flows,
+        "{}, {} of payload, {} of {} ({}) sent again{}, {}",
+        counted(totals.flows, "flow"),
         bytes(totals.payload_bytes as f64),
         totals.resent_segments,
-        totals.sent_segments,
+        counted(totals.sent_segments, "segment"),
         bytes(totals.resent_bytes as f64),
         match totals.resent_syns {
             0 => String::new(),
-            syns => format!(", {syns} SYNs among them"),
+            syns => format!(", {} among them", counted(syns, "SYN")),
         },
-        totals.timeouts,
+        counted(totals.timeouts, "timeout"),
     );
     if totals.flows_cut > 0 {
         let _ = writeln!(
@@ -62,8 +62,8 @@ pub fn text(analysis: &Analysis) -> String {
 
 fn capture(capture: &CaptureReport) -> String {
     let mut text = format!(
-        "{} packets in {}, {} of them TCP\n",
-        capture.packets,
+        "{} in {}, {} of them TCP\n",
+        counted(capture.packets, "packet"),
         duration(capture.duration_s),
         capture.tcp_packets
     );
@@ -333,6 +333,12 @@ pub fn rate(bps: f64) -> String {
 /// Microseconds as people read them.
 pub fn micros(us: f64) -> String {
     duration(us / 1e6)
+}
+
+/// So many of what has this name.
+pub fn counted(number: u64, name: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {name}{plural}")
 }
 
 /// Seconds as people read them.

@@ -9,7 +9,10 @@ use longfat_analyze::{
     capture::{LinkType, write::PcapWriter},
     expect::Expect,
     findings::{Finding, Kind},
-    flow::report::{DirectionReport, FlowReport},
+    flow::{
+        connection::Vantage,
+        report::{DirectionReport, FlowReport},
+    },
     segment::flag,
     summary,
 };
@@ -533,6 +536,40 @@ fn an_hour_of_silence_and_packets_a_little_late_are_no_clock_that_was_set() {
     assert!(!text(&opened(dead)).contains("clock"));
     let late = opened("+500 > A len 100\n120 < A win 500\n+500 < A ack 100 win 500");
     assert!(!text(&late).contains("clock") && text(&late).contains("out of the order"), "{}", text(&late));
+}
+
+#[test]
+fn of_a_flow_recorded_by_two_clocks_no_round_trip_is_told_and_a_stray_time_withholds_none() {
+    let with = |is_other: &dyn Fn(usize, &Tcp) -> bool| {
+        let mut trace = made(&Transfer { segments: 2000, ..Transfer::default() }).trace;
+        for (number, (time_ns, tcp)) in trace.packets.iter_mut().enumerate() {
+            *time_ns += if is_other(number, tcp) { 3_600_000 * MS } else { 0 };
+        }
+        let analysis = trace.analyze();
+        (summary::text(&analysis), analysis.flows[0].clone())
+    };
+    let (text, both) = with(&|_, tcp| !tcp.from_client);
+    assert!(text.contains("several clocks") && text.contains("RTT unknown"), "{text}");
+    assert_eq!((both.vantage, both.directions[0].least_rtt_us), (Vantage::Unknown, None), "{text}");
+    assert_eq!(both.directions[0].rtt_by_timestamp, None, "{text}");
+    assert_eq!(both.directions[0].counts.unique_bytes, 2000 * 1448, "{text}");
+    let (_, whole) = with(&|_, _| false);
+    let (text, stray) = with(&|number, _| number == 500);
+    assert_eq!(stray.directions[0].least_rtt_us, whole.directions[0].least_rtt_us, "{text}");
+    assert!(whole.directions[0].least_rtt_us.is_some());
+}
+
+#[test]
+fn what_the_client_says_late_is_no_round_trip_where_its_first_acknowledgement_is_not_in_the_capture() {
+    let place = |first: &str| {
+        let opening = "0 > S win 65535 mss 1460 ws 7 sackok\n+20 < SA win 65535 mss 1460 ws 7 sackok\n";
+        let flow = script(&format!("{opening}{first}+20 < A ack 200 win 500\n")).flow();
+        (flow.vantage, flow.handshake.rtt_us)
+    };
+    assert_eq!(place("+2000 > A len 200 win 500\n"), (Vantage::Unknown, None));
+    assert_eq!(place("+0.01 > A win 500\n+2000 > A len 200 win 500\n").0, Vantage::Client);
+    assert_eq!(place("+1 > A len 200 win 500\n").0, Vantage::Client, "at once with what it asks");
+    assert_eq!(place("+2000 > A win 500\n").0, Vantage::Server, "a path as long as that");
 }
 
 #[test]

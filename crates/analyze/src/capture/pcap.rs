@@ -1,6 +1,6 @@
 //! The classic format: a file header of 24 octets, then records of a 16-octet header and the packet.
 
-use super::{LinkType, Located, MAX_RECORD_BYTES, Step, u16_at, u32_at};
+use super::{LinkType, Located, MAX_RECORD_BYTES, Packet, Step, u16_at, u32_at};
 
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
@@ -24,6 +24,8 @@ pub struct Pcap {
     last_s: Option<i64>,
     record_header: usize,
     swapped: Swapped,
+    /// Little-endian records with a header of 16 octets that says what it means: what nearly every file has.
+    is_usual: bool,
 }
 
 /// Whether a record has its two lengths the wrong way round, as old writers did.
@@ -77,9 +79,39 @@ impl Pcap {
         let unit_ns = if nanoseconds { 1 } else { 1000 };
         let most_bytes = snap_bytes.clamp(BIG_PACKET, MAX_RECORD_BYTES as u32);
         let last_s = None;
-        let pcap =
-            Pcap { big_endian: big, unit_ns, snap_bytes, most_bytes, link, last_s, record_header, swapped };
+        let is_usual = !big && !is_long && swapped == Swapped::Never;
+        let pcap = Pcap {
+            big_endian: big,
+            unit_ns,
+            snap_bytes,
+            most_bytes,
+            link,
+            last_s,
+            record_header,
+            swapped,
+            is_usual,
+        };
         Some((pcap, FILE_HEADER))
+    }
+
+    /// The record at the beginning of `data`, and its length, where it is a usual one, and all of it is here.
+    #[inline(always)]
+    pub(crate) fn usual<'a>(&mut self, data: &'a [u8]) -> Option<(Packet<'a>, usize)> {
+        let (octets, rest) = data.split_first_chunk::<RECORD_HEADER>()?;
+        let header = Header::of(octets, u32::from_le_bytes);
+        let fraction_ns = self.fraction_ns(&header);
+        if !self.is_usual || header.captured > self.most_bytes || fraction_ns >= 1_000_000_000 {
+            return None;
+        }
+        let packet = Packet {
+            time_ns: header.seconds * 1_000_000_000 + fraction_ns,
+            original_bytes: header.original,
+            data: rest.get(..header.captured as usize)?,
+            link: self.link,
+            direction: None,
+        };
+        self.last_s = Some(header.seconds);
+        Some((packet, RECORD_HEADER + packet.data.len()))
     }
 
     /// The record at the beginning of `data`.

@@ -170,15 +170,8 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// The next packet, or none at the end.
-    #[inline(always)]
     pub fn next_packet(&mut self) -> Result<Option<Packet<'_>>, CaptureError> {
-        let at = match self.next_record() {
-            Some(at) => at,
-            None => match self.next_located()? {
-                Some(at) => at,
-                None => return Ok(None),
-            },
-        };
+        let Some(at) = self.next_located()? else { return Ok(None) };
         Ok(Some(Packet {
             time_ns: at.time_ns,
             original_bytes: at.original_bytes,
@@ -188,19 +181,21 @@ impl<R: Read> CaptureReader<R> {
         }))
     }
 
-    /// What nearly always comes next: a record of pcap, and all of it is here.
+    /// The next packet, and its length in the file, where it is as nearly all are, and all of it is here; it is not
+    /// taken.
     #[inline(always)]
-    fn next_record(&mut self) -> Option<Located> {
+    pub(crate) fn usual(&mut self) -> Option<(Packet<'_>, usize)> {
         let Format::Pcap(format) = &mut self.format else { return None };
         if self.ahead.is_some() {
             return None;
         }
-        let Step::Packet { at, consumed } = format.step(&self.buffer[self.start..self.end]) else {
-            return None;
-        };
-        let start = self.start + at.start;
+        format.usual(self.buffer.get(self.start..self.end)?)
+    }
+
+    /// Takes so many octets of the file.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, consumed: usize) {
         self.start += consumed;
-        Some(Located { start, ..at })
     }
 
     #[inline(never)]

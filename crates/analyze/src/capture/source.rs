@@ -68,13 +68,17 @@ impl Segments for Opened {
         either!(self, capture => capture.first_time_ns())
     }
 
-    #[inline(always)]
     fn next_segment(
         &mut self,
         index: u64,
         into: &mut Segment,
     ) -> Result<Option<(i64, Decoded)>, CaptureError> {
         either!(self, capture => capture.next_segment(index, into))
+    }
+
+    #[inline(always)]
+    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
+        either!(self, capture => capture.next_usual(index, into))
     }
 
     fn offset(&self) -> u64 {

@@ -3,7 +3,7 @@
 use super::{Finding, Kind, basis::Basis};
 use crate::{
     flow::{connection::is_window_known, half::Half, report::seconds},
-    summary::{bytes, duration, rate},
+    summary::{bytes, counted, duration, rate},
 };
 
 /// Share of time without room in the window from which on it is what limits a flow.
@@ -113,8 +113,10 @@ pub fn sack_missing(basis: &Basis) -> Option<Finding> {
     let cost = basis.half.recovery.episodes.iter().map(|e| basis.lost_s(e.start_ns, e.end_ns)).sum();
     let what = format!("SACK is missing: {who}; every loss in a window costs a round trip, or a timeout");
     let evidence = format!(
-        "{resent} segments sent again in {} repairs, {} timeouts",
-        basis.half.recovery.episode_count, basis.half.recovery.timeouts
+        "{} sent again in {}, {}",
+        counted(resent, "segment"),
+        counted(basis.half.recovery.episode_count, "repair"),
+        counted(basis.half.recovery.timeouts, "timeout"),
     );
     let at = basis.half.recovery.episodes.first().map_or(0.0, |e| basis.at_s(e.start_ns));
     Some(basis.finding(Kind::SackMissing, at, cost, what, evidence))

@@ -3,7 +3,7 @@
 use super::{Finding, Kind, basis::Basis};
 use crate::{
     flow::{recovery::Episode, report::seconds},
-    summary::{bytes, duration, rate},
+    summary::{bytes, counted, duration, rate},
 };
 
 /// Least silence of the LFP syndrome, seconds, and in round trips.
@@ -212,10 +212,11 @@ pub fn losses(basis: &Basis) -> Option<Finding> {
     }
     let repairs: Vec<&Episode> = recovery.episodes.iter().filter(|episode| episode.timeouts == 0).collect();
     let cost = repairs.iter().map(|e| basis.lost_s(e.start_ns, e.end_ns)).sum();
-    let what = format!("Losses: {needed} segments had to be sent again ({:.2} %)", share * 100.0);
+    let what =
+        format!("Losses: {} had to be sent again ({:.2} %)", counted(needed, "segment"), share * 100.0);
     let evidence = format!(
-        "{} repairs, {} of them without a timeout; RTT {} before the first",
-        recovery.episode_count,
+        "{}, {} of them without a timeout; RTT {} before the first",
+        counted(recovery.episode_count, "repair"),
         repairs.len(),
         recovery.episodes.first().map_or("unknown".to_owned(), |e| duration(e.rtt_us as f64 / 1e6)),
     );

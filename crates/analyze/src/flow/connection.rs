@@ -1,6 +1,6 @@
 //! Both ends of a connection: its handshake, where the capture was made, how it closed.
 
-use super::{checksums::Checksums, counts::Offer, half::Half};
+use super::{checksums::Checksums, counts::Offer, half::Half, round_trips::RoundTrips, spacing::Compression};
 use crate::{
     clock::{Passed, STEP_NS},
     decode::Checksum,
@@ -18,6 +18,12 @@ const AT_THE_END: f64 = 0.1;
 const JUDGED_AFTER: u64 = 64;
 /// A number further from the next one is of another connection.
 const NEAR_BYTES: i32 = 1 << 20;
+/// Data that is the client's first packet behind the answer to its SYN, and so late, waited for the application: the
+/// acknowledgement before it is not in the capture.
+const SAID_LATE_NS: i64 = 1_000_000_000;
+/// A flow whose packets change so often, and one in so many, between clocks has two.
+const CLOCK_SWITCHES: u64 = 4;
+const PACKETS_PER_SWITCH: u64 = 8;
 /// Segment sizes that hold when a SYN has no MSS option (RFC 9293, 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
@@ -50,7 +56,7 @@ pub struct Handshake {
     pub ack_ns: Option<i64>,
     /// Flags of the SYN-ACK.
     pub syn_ack_flags: u16,
-    /// More than one SYN or SYN-ACK was seen: times are ambiguous.
+    /// Times are ambiguous: more than one SYN or SYN-ACK was seen, or the acknowledgement of the answer was not.
     pub repeated: bool,
     /// Both ends sent a SYN without an acknowledgement.
     pub simultaneous: bool,
@@ -94,6 +100,10 @@ pub struct Connection {
     told: Option<Told>,
     /// Window scale of each end; none while it is not known.
     scales: Option<[u8; 2]>,
+    /// Offset of the capture's clock that the last packet's time is of, and how often it was another one; from where
+    /// on the capture is known to have several.
+    clock_ns: Option<i64>,
+    clock_switches: u64,
 }
 
 /// What a packet told the other end, and when it was last told the same. While that end sends nothing, telling it again
@@ -168,6 +178,31 @@ impl Connection {
             ending: false,
             told: None,
             scales: None,
+            clock_ns: None,
+            clock_switches: 0,
+        }
+    }
+
+    /// The next packet's time is of this clock of several.
+    #[cold]
+    pub fn on_clock(&mut self, offset_ns: i64) {
+        self.clock_switches += u64::from(self.clock_ns.is_some_and(|clock_ns| clock_ns != offset_ns));
+        self.clock_ns = Some(offset_ns);
+    }
+
+    /// Whether its packets were recorded by two clocks, so that the time between two of them is not known.
+    fn has_two_clocks(&self) -> bool {
+        self.clock_switches >= CLOCK_SWITCHES && self.clock_switches * PACKETS_PER_SWITCH >= self.packets
+    }
+
+    /// No round trip is told, nor what hangs on one.
+    fn withhold_round_trips(&mut self) {
+        self.handshake.repeated = true;
+        for half in &mut self.halves {
+            (half.trips, half.is_placed, half.lag_ns) = (RoundTrips::default(), false, 0);
+            if let Some(spacing) = &mut half.observed.spacing {
+                spacing.compression = Compression::default();
+            }
         }
     }
 
@@ -258,26 +293,38 @@ impl Connection {
     /// A segment whose checksum is among those that its end's are judged by.
     #[inline]
     pub fn on_judged(&mut self, segment: &Segment) {
+        if segment.is_plain() { self.take::<true>(segment) } else { self.take_remarkable(segment) }
+    }
+
+    #[inline(never)]
+    fn take_remarkable(&mut self, segment: &Segment) {
+        self.take::<false>(segment);
+    }
+
+    /// `PLAIN`: [`Segment::is_plain`], so that nearly all are asked once.
+    #[inline(always)]
+    fn take<const PLAIN: bool>(&mut self, segment: &Segment) {
         let now = segment.time_ns;
         self.packets += 1;
         self.last_ns = self.last_ns.max(now);
         let me = usize::from(segment.end);
-        let is_suspect = segment.has(flag::SYN) || segment.checksum == Checksum::Wrong;
-        if is_suspect && self.is_not_believed(segment) || self.is_copy(segment) {
+        let length = if PLAIN { segment.payload_bytes } else { segment.length() };
+        let is_suspect = !PLAIN && (segment.has(flag::SYN) || segment.checksum == Checksum::Wrong);
+        if is_suspect && self.is_not_believed(segment) || self.is_copy(segment, length) {
             return;
         }
         let is_known = self.is_told_again(segment);
         self.halves[me & 1].advance(now);
-        if segment.has(flag::SYN) {
+        if !PLAIN && segment.has(flag::SYN) {
             self.on_syn(segment);
         } else if self.is_early {
             self.on_early(segment);
         }
-        if !is_known {
+        if !is_known && (PLAIN || segment.flags & (flag::ACK | flag::RST) == flag::ACK) {
             self.tell(segment);
         }
-        self.halves[me & 1].on_sent(segment);
-        self.ending |= segment.flags & (flag::FIN | flag::RST) != 0;
+        self.halves[me & 1].on_sent::<PLAIN>(segment, length);
+        self.ending |= !PLAIN && segment.flags & (flag::FIN | flag::RST) != 0;
         if self.ending {
             self.on_ending(segment);
         }
@@ -285,9 +332,9 @@ impl Connection {
 
     /// Whether this was recorded, or forwarded, before.
     #[inline]
-    fn is_copy(&mut self, segment: &Segment) -> bool {
+    fn is_copy(&mut self, segment: &Segment, length: u32) -> bool {
         let me = usize::from(segment.end) & 1;
-        self.halves[me].may_be_copy(segment) && {
+        self.halves[me].may_be_copy(segment, length) && {
             let other = self.halves[1 - me].repeats();
             self.halves[me].is_copy(segment, other)
         }
@@ -318,12 +365,9 @@ impl Connection {
         }
     }
 
-    /// The other end gets what the segment says of it.
+    /// The other end gets what the segment, an acknowledgement, says of it.
     #[inline]
     fn tell(&mut self, segment: &Segment) {
-        if !segment.has(flag::ACK) || segment.has(flag::RST) {
-            return;
-        }
         let (low, high) = self.halves.split_at_mut(1);
         let (me, peer) =
             if segment.end == 0 { (&mut low[0], &mut high[0]) } else { (&mut high[0], &mut low[0]) };
@@ -423,8 +467,12 @@ impl Connection {
     #[cold]
     fn on_early(&mut self, segment: &Segment) {
         let from_client = segment.end == self.client;
-        if self.handshake.ack_ns.is_none() && from_client && self.handshake.syn_ack_ns.is_some() {
+        if let (None, true, Some(answered_ns)) =
+            (self.handshake.ack_ns, from_client, self.handshake.syn_ack_ns)
+        {
             self.handshake.ack_ns = Some(segment.time_ns);
+            let is_late = segment.time_ns.saturating_sub(answered_ns) >= SAID_LATE_NS;
+            self.handshake.repeated |= segment.payload_bytes > 0 && is_late;
             self.place();
         } else if self.halves.iter().map(|half| half.repeats().packets()).sum::<u64>() >= JUDGED_AFTER {
             self.is_early = false;
@@ -503,6 +551,9 @@ impl Connection {
         let last = self.last_ns;
         self.settle();
         self.halves.iter_mut().for_each(|half| half.finish(last));
+        if self.has_two_clocks() {
+            self.withhold_round_trips();
+        }
     }
 }
 

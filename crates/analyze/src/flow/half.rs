@@ -200,13 +200,13 @@ impl Half {
         if self.data_ns.is_none() {
             return;
         }
-        while let Some(front) = self.space.passed.front().copied() {
+        while let Some(front) = self.space.passed.front() {
             if front.time_ns > now_ns - self.lag_ns {
                 break;
             }
             self.account(front.time_ns + self.lag_ns);
             (self.space.una_seen, self.space.edge_seen) = (self.space.una_seen.max(front.ack), front.edge);
-            self.space.passed.pop_front();
+            self.space.passed.take(1);
         }
         self.account(now_ns);
     }
@@ -239,11 +239,11 @@ impl Half {
         self.full_bytes = self.largest_payload.min(most).max(least);
     }
 
-    /// This end sent a packet.
+    /// This end sent a packet that takes so many sequence numbers; `PLAIN`: [`Segment::is_plain`].
     #[inline]
-    pub fn on_sent(&mut self, segment: &Segment) {
+    pub fn on_sent<const PLAIN: bool>(&mut self, segment: &Segment, length: u32) {
         self.counts.packets += 1;
-        if segment.ecn == 3 || segment.flags & (flag::ECE | flag::RST) != 0 {
+        if !PLAIN && (segment.ecn == 3 || segment.flags & (flag::ECE | flag::RST) != 0) {
             self.on_congestion_told(segment);
             if segment.has(flag::RST) {
                 return self.on_reset(segment);
@@ -253,7 +253,6 @@ impl Half {
         if self.reset.is_some() {
             self.counts.after_reset += 1;
         }
-        let length = segment.length();
         if !self.space.started {
             self.space.start(segment);
         }
@@ -262,7 +261,7 @@ impl Half {
             self.on_pure_ack(segment, start);
             return;
         }
-        self.on_data(segment, start, length);
+        self.on_data::<PLAIN>(segment, start, length);
     }
 
     #[cold]
@@ -334,8 +333,8 @@ impl Half {
     /// Whether this may be a packet that was recorded or forwarded before: what goes on where the last one ended is
     /// not.
     #[inline]
-    pub fn may_be_copy(&mut self, segment: &Segment) -> bool {
-        if segment.length() == 0 {
+    pub fn may_be_copy(&mut self, segment: &Segment, length: u32) -> bool {
+        if length == 0 {
             return !self.copies.is_higher(segment);
         }
         segment.sequence != self.space.next as u32 || self.last_window == 0
@@ -378,14 +377,14 @@ impl Half {
     }
 
     #[inline]
-    fn on_data(&mut self, segment: &Segment, start: u64, length: u32) {
+    fn on_data<const PLAIN: bool>(&mut self, segment: &Segment, start: u64, length: u32) {
         let end = start + u64::from(length);
         let (now, payload) = (segment.time_ns, segment.payload_bytes);
         self.copies.keep(segment, length);
         if start != self.space.next && !self.space.believes(start, end) && !self.on_outside(start, end) {
             return;
         }
-        if segment.has(flag::SYN) && self.answers_while_opening(segment) {
+        if !PLAIN && segment.has(flag::SYN) && self.answers_while_opening(segment) {
             return self.trips.note_timestamp(segment);
         }
         if self.probes_window(segment, start) && start == self.space.next {
@@ -395,7 +394,7 @@ impl Half {
         }
         if payload > 0 {
             self.count_payload(segment);
-            if segment.has(flag::SYN) {
+            if !PLAIN && segment.has(flag::SYN) {
                 self.syn_data = (end - u64::from(payload), end);
             }
         } else {
@@ -415,7 +414,7 @@ impl Half {
         if segment.carries(option::FRAGMENT) && payload > 0 {
             self.space.probed_to = self.space.probed_to.max(end + LARGEST_PACKET);
         }
-        if segment.has(flag::FIN) {
+        if !PLAIN && segment.has(flag::FIN) {
             self.space.fin = Some(end - 1);
         }
         self.last_send_ns = now;
@@ -860,7 +859,7 @@ impl Half {
             }
             (self.space.una_seen, self.space.edge_seen) = (self.space.una_seen.max(ack), self.space.edge);
         } else {
-            self.space.passed.push_back(Passed { time_ns: now, ack, edge: self.space.edge });
+            self.space.passed.push(Passed { time_ns: now, ack, edge: self.space.edge });
         }
     }
 
@@ -893,14 +892,16 @@ impl Half {
         if let Some(rtt) = answered_ns {
             self.trips.by_timestamp.get_or_insert_default().record(rtt as u64);
         }
-        self.measure(now, newest, clean, bytes);
+        let rtt_ns = self.measure(now, newest, clean, bytes);
         if self.recovery.is_active() || self.counts.resent_segments > 0 {
             let echo = segment.carries(option::TIMESTAMPS).then_some(segment.ts_echo);
             self.recovery.on_advance(before, ack, echo, now);
         }
         let window = self.space.edge.saturating_sub(ack);
-        let (acked, edge) = (self.space.relative(ack), self.space.relative(self.space.edge));
-        self.observed.on_ack(now, bytes, window, acked, edge);
+        self.observed.on_ack(now, bytes, window, rtt_ns);
+        if let Some(detail) = &mut self.observed.detail {
+            detail.on_ack(now, self.space.relative(ack), self.space.relative(self.space.edge), rtt_ns);
+        }
     }
 
     fn settle_stubborn(&mut self, ack: u64) {
@@ -913,29 +914,25 @@ impl Half {
         self.current_stubborn = Stubborn::default();
     }
 
+    /// Gives back the round trip, if it is one.
     #[inline]
-    fn measure(&mut self, now: i64, newest: Option<(i64, bool)>, clean: bool, bytes: u64) {
-        let Some((sent_ns, again)) = newest else { return };
+    fn measure(&mut self, now: i64, newest: Option<(i64, bool)>, clean: bool, bytes: u64) -> Option<i64> {
+        let (sent_ns, again) = newest?;
         if again || !clean {
             self.trips.karn_refused += 1;
             self.trips.last_acked = None;
-            return;
+            return None;
         }
-        self.on_rtt(now, now - sent_ns);
+        let rtt_ns = Some(now - sent_ns).filter(|rtt_ns| *rtt_ns >= 0);
+        if let Some(rtt_ns) = rtt_ns {
+            self.trips.sample(rtt_ns);
+        }
         if let (Some((ack_ns, data_ns)), Some(spacing)) = (self.trips.last_acked, &mut self.observed.spacing)
         {
             spacing.compression.on_pair(now, now - ack_ns, sent_ns - data_ns, bytes);
         }
         self.trips.last_acked = Some((now, sent_ns));
-    }
-
-    #[inline]
-    fn on_rtt(&mut self, now: i64, rtt_ns: i64) {
-        if rtt_ns < 0 {
-            return;
-        }
-        self.trips.sample(rtt_ns);
-        self.observed.on_rtt(now, rtt_ns);
+        rtt_ns
     }
 
     fn on_repeated(&mut self, segment: &Segment, window_bytes: u64) {
@@ -980,6 +977,9 @@ impl Half {
 
     /// Whether this end sends again what is outstanding, without a word of the other end: a timer went off.
     pub fn is_timer_of(&self, segment: &Segment) -> bool {
+        if !self.space.started {
+            return false;
+        }
         let start = unwrap_near(self.space.next, segment.sequence);
         let is_old = segment.length() > 0 && start + u64::from(segment.length()) <= self.space.next;
         is_old && !self.recovery.is_active() && self.space.sacked.is_empty()
@@ -1093,17 +1093,17 @@ mod tests {
         };
         for number in 0..20 {
             let ms = i64::from(number) * rtt_ms;
-            half.on_sent(&data(ms, number));
+            half.on_sent::<false>(&data(ms, number), 1000);
             half.on_ack(&ack(ms + rtt_ms, number + 1), 65_535, None);
         }
         let ms = 20 * rtt_ms;
         for number in 20..23 {
-            half.on_sent(&data(ms, number));
+            half.on_sent::<false>(&data(ms, number), 1000);
         }
         let mut gap = Segment { sack_count: 1, ..ack(ms + rtt_ms, 20) };
         gap.sack[0] = (21_001, 23_001);
         half.on_ack(&gap, 65_535, None);
-        half.on_sent(&data(ms + after_ms, 20));
+        half.on_sent::<false>(&data(ms + after_ms, 20), 1000);
         let causes = [Cause::Fast, Cause::Timeout, Cause::GoBack, Cause::TailProbe];
         causes.into_iter().find(|cause| half.recovery.segments[*cause as usize] > 0).unwrap()
     }
@@ -1123,6 +1123,14 @@ mod tests {
     }
 
     #[test]
+    fn an_end_that_sent_nothing_has_no_timer_that_goes_off() {
+        for sequence in [0, 1, 1 << 31, u32::MAX] {
+            let data = Segment { flags: flag::ACK, sequence, payload_bytes: 100, ..Segment::default() };
+            assert!(!Half::new(false).is_timer_of(&data), "{sequence}");
+        }
+    }
+
+    #[test]
     fn time_counts_from_the_first_payload_on() {
         let mut half = Half::new(false);
         let ack = |time_ns| Segment { time_ns, flags: flag::ACK, acknowledgement: 1, ..Segment::default() };
@@ -1131,7 +1139,7 @@ mod tests {
         let data =
             Segment { time_ns: 1_000_000, flags: flag::ACK, sequence: 1, payload_bytes: 100, ..ack(0) };
         half.advance(data.time_ns);
-        half.on_sent(&data);
+        half.on_sent::<false>(&data, 100);
         half.advance(4_000_000);
         half.finish(4_000_000);
         assert_eq!(

@@ -15,11 +15,17 @@ impl Histogram {
     #[inline]
     pub fn record(&mut self, value: u64) {
         let index = index(value);
-        if index >= self.counts.len() {
-            self.counts.resize(index + 1, 0);
+        match self.counts.get_mut(index) {
+            Some(count) => *count = count.saturating_add(1),
+            None => self.make_room_for(index),
         }
-        self.counts[index] = self.counts[index].saturating_add(1);
         self.total += 1;
+    }
+
+    #[cold]
+    fn make_room_for(&mut self, index: usize) {
+        self.counts.resize(index + 1, 0);
+        self.counts[index] = 1;
     }
 
     /// How many values there are.

@@ -9,8 +9,9 @@ pub struct Limits {
     pub spent_ns: [i64; LIMITS],
     /// Until when it is known what limited the sender: from the first payload on.
     accounted_ns: i64,
-    /// What does since when, unless it has finished; not put down yet.
-    limited: Option<(Limit, i64)>,
+    /// What does, unless it has finished, and since when; not put down yet.
+    limited: Option<Limit>,
+    since_ns: i64,
 }
 
 impl Limits {
@@ -32,17 +33,17 @@ impl Limits {
         }
         let since = std::mem::replace(&mut self.accounted_ns, now_ns);
         let limit = limit();
-        if limit != self.limited.map(|(limit, _)| limit) {
+        if limit != self.limited {
             self.put_down(since, series);
-            self.limited = limit.map(|limit| (limit, since));
+            (self.limited, self.since_ns) = (limit, since);
         }
     }
 
     fn put_down(&mut self, until_ns: i64, series: &mut Option<Box<Series>>) {
-        let Some((limit, since_ns)) = self.limited.take() else { return };
-        self.spent_ns[limit as usize] += until_ns - since_ns;
+        let Some(limit) = self.limited.take() else { return };
+        self.spent_ns[limit as usize] += until_ns - self.since_ns;
         if let Some(series) = series {
-            series.spend(since_ns, until_ns, limit);
+            series.spend(self.since_ns, until_ns, limit);
         }
     }
 

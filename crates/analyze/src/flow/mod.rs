@@ -23,6 +23,7 @@ pub mod half;
 pub mod histogram;
 pub mod limits;
 pub mod observers;
+pub mod queue;
 pub mod ranges;
 pub mod recovery;
 pub mod report;

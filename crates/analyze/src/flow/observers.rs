@@ -58,6 +58,18 @@ pub struct Observers {
     pub detail: Option<Box<Detail>>,
 }
 
+impl Detail {
+    /// Acknowledged up to `acked`, with the window's edge at `edge`, both relative, and a round trip if it tells one.
+    #[cold]
+    pub fn on_ack(&mut self, now: i64, acked: f64, edge: f64, rtt_ns: Option<i64>) {
+        self.acked.push(now, acked);
+        self.edge.push(now, edge);
+        if let Some(rtt_ns) = rtt_ns {
+            self.rtt.push(now, rtt_ns as f64 / 1e6);
+        }
+    }
+}
+
 impl Observers {
     /// The time to live of the `number`th packet.
     #[inline(always)]
@@ -116,31 +128,17 @@ impl Observers {
         }
     }
 
-    /// So much was acknowledged, up to `acked`, with the window's edge at `edge`, both relative.
+    /// So much was acknowledged, with so much of the window left, and a round trip if it tells one.
     #[inline]
-    pub fn on_ack(&mut self, now: i64, bytes: u64, window_bytes: u64, acked: f64, edge: f64) {
-        if let Some(series) = &mut self.series {
-            let bin = series.at(now);
-            bin.acked_bytes += bytes;
-            bin.window_bytes = bin.window_bytes.min(window_bytes);
-        }
-        if let Some(detail) = &mut self.detail {
-            detail.acked.push(now, acked);
-            detail.edge.push(now, edge);
-        }
-    }
-
-    /// A round trip.
-    #[inline]
-    pub fn on_rtt(&mut self, now: i64, rtt_ns: i64) {
-        if let Some(series) = &mut self.series {
-            let bin = series.at(now);
+    pub fn on_ack(&mut self, now: i64, bytes: u64, window_bytes: u64, rtt_ns: Option<i64>) {
+        let Some(series) = &mut self.series else { return };
+        let bin = series.at(now);
+        bin.acked_bytes += bytes;
+        bin.window_bytes = bin.window_bytes.min(window_bytes);
+        if let Some(rtt_ns) = rtt_ns {
             let us = u32::try_from(rtt_ns / 1000).unwrap_or(u32::MAX - 1);
             bin.rtt_least_us = bin.rtt_least_us.min(us);
             bin.rtt_most_us = bin.rtt_most_us.max(us);
-        }
-        if let Some(detail) = &mut self.detail {
-            detail.rtt.push(now, rtt_ns as f64 / 1e6);
         }
     }
 

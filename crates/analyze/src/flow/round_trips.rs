@@ -1,9 +1,8 @@
 //! Round trips from the place of the capture: to the receiver and back by sequence numbers and by timestamps, and to
 //! the sender and back by the timestamps it echoes.
 
-use super::{histogram::Histogram, recovery::Smoothed};
+use super::{histogram::Histogram, queue::Queue, recovery::Smoothed};
 use crate::segment::{Segment, option};
-use std::collections::VecDeque;
 
 /// TSvals whose echo is awaited: more are forgotten.
 const MOST_ECHOES: usize = 1024;
@@ -33,7 +32,7 @@ pub struct RoundTrips {
     pub smoothed: Smoothed,
     /// Time of the last acknowledgement that gave a sample, and of its data.
     pub last_acked: Option<(i64, i64)>,
-    echoes: VecDeque<(u32, i64)>,
+    echoes: Queue<(u32, i64)>,
     newest_echo: u32,
     /// The first TSval, and when; and when the newest was, or 0 while there is none.
     first_tick: (u32, i64),
@@ -60,8 +59,12 @@ impl RoundTrips {
     /// The first packet with a new TSval is the one whose echo is timed.
     #[inline]
     pub fn note_timestamp(&mut self, segment: &Segment) {
+        if !segment.carries(option::TIMESTAMPS) || segment.ts_value == self.newest_echo && self.newest_ns != 0
+        {
+            return;
+        }
         let is_newer = segment.ts_value.wrapping_sub(self.newest_echo) as i32 > 0;
-        if segment.carries(option::TIMESTAMPS) && (is_newer || self.echoes.is_empty()) {
+        if is_newer || self.echoes.is_empty() {
             self.await_echo(segment);
         }
     }
@@ -69,14 +72,14 @@ impl RoundTrips {
     #[inline(never)]
     fn await_echo(&mut self, segment: &Segment) {
         if self.echoes.len() >= MOST_ECHOES {
-            self.echoes.pop_front();
+            self.echoes.take(1);
         }
         self.newest_echo = segment.ts_value;
         if self.newest_ns == 0 {
             self.first_tick = (segment.ts_value, segment.time_ns);
         }
         self.newest_ns = segment.time_ns;
-        self.echoes.push_back((segment.ts_value, segment.time_ns));
+        self.echoes.push((segment.ts_value, segment.time_ns));
     }
 
     /// How much less time has passed, by this end's own timestamps, than the capture's clock says; nanoseconds. Their
@@ -103,16 +106,42 @@ impl RoundTrips {
     /// Time since the packet whose TSval comes back now for the first time.
     #[inline]
     pub fn echoed(&mut self, echo: u32, now_ns: i64) -> Option<i64> {
-        while let Some((value, time_ns)) = self.echoes.front().copied() {
+        while let Some((value, time_ns)) = self.echoes.front() {
             let older = value.wrapping_sub(echo) as i32;
             if older > 0 {
                 return None;
             }
-            self.echoes.pop_front();
+            self.echoes.take(1);
             if older == 0 {
                 return (now_ns >= time_ns).then_some(now_ns - time_ns);
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_packets_with_one_timestamp_only_the_first_is_timed() {
+        let mut trips = RoundTrips::default();
+        let packet = |time_ns, ts_value| Segment {
+            time_ns,
+            ts_value,
+            options: option::TIMESTAMPS,
+            ..Segment::default()
+        };
+        [packet(1_000, 7), packet(2_000, 7)].iter().for_each(|one| trips.note_timestamp(one));
+        assert_eq!(trips.echoed(7, 101_000), Some(100_000));
+        // Sent behind that answer; the next answer is to the second packet.
+        trips.note_timestamp(&packet(101_500, 7));
+        assert_eq!(trips.echoed(7, 102_000), None, "it is not the answer to the third");
+        trips.note_timestamp(&packet(1_100_000, 8));
+        assert_eq!(trips.echoed(8, 1_250_000), Some(150_000));
+        trips.forget_times();
+        trips.note_timestamp(&packet(2_000_000, 8));
+        assert_eq!(trips.echoed(8, 2_090_000), Some(90_000), "what came before is forgotten");
     }
 }

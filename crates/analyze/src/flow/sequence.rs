@@ -3,9 +3,8 @@
 //! Numbers are 64 bits wide. `una`, `next` and `edge` are TCP's SND.UNA, SND.NXT and the window's right edge as packets
 //! pass the place of the capture; `una_seen` and `edge_seen` are what the sender had heard by then.
 
-use super::ranges::Ranges;
+use super::{queue::Queue, ranges::Ranges};
 use crate::segment::{Segment, flag, option};
-use std::collections::VecDeque;
 
 /// Outstanding segments remembered; with more, or without acknowledgements, the oldest are forgotten.
 pub const MAX_SENT: usize = 1 << 18;
@@ -125,9 +124,9 @@ pub struct SequenceSpace {
     /// Data, and an acknowledgement, outside any window.
     pub aside: (Option<Aside>, Option<u64>),
     /// Acknowledgements on their way to the sender.
-    pub passed: VecDeque<Passed>,
+    pub passed: Queue<Passed>,
     /// What is outstanding.
-    pub sent: VecDeque<Sent>,
+    pub sent: Queue<Sent>,
     /// What was jumped over.
     pub holes: Vec<Hole>,
     /// What is selectively acknowledged.
@@ -150,8 +149,8 @@ impl Default for SequenceSpace {
             edge_most: 0,
             probed_to: 0,
             aside: (None, None),
-            passed: VecDeque::new(),
-            sent: VecDeque::new(),
+            passed: Queue::default(),
+            sent: Queue::default(),
             holes: Vec::new(),
             sacked: Ranges::default(),
             fin: None,
@@ -217,9 +216,9 @@ impl SequenceSpace {
     pub fn remember(&mut self, sent: Sent, is_answered: bool) {
         let count = self.sent.len();
         if count >= MAX_SENT_UNANSWERED && (!is_answered || count >= MAX_SENT) {
-            self.sent.pop_front();
+            self.sent.take(1);
         }
-        self.sent.push_back(sent);
+        self.sent.push(sent);
     }
 
     /// Puts a late packet among those that are outstanding; one far from both their ends is forgotten, which costs a
@@ -229,9 +228,8 @@ impl SequenceSpace {
             return;
         }
         let at = self.sent.partition_point(|other| other.start < sent.start);
-        let moved = at.min(self.sent.len() - at);
-        if moved <= MAX_MOVED && self.sent.len() < MAX_SENT {
-            self.sent.insert(at, sent);
+        if self.sent.len() < MAX_SENT {
+            self.sent.insert(at, sent, MAX_MOVED);
         }
     }
 
@@ -328,8 +326,9 @@ impl SequenceSpace {
     #[cold]
     pub fn must_have_heard(&mut self, end: u64) -> bool {
         while self.edge_seen < end
-            && let Some(Passed { ack, edge, .. }) = self.passed.pop_front()
+            && let Some(Passed { ack, edge, .. }) = self.passed.front()
         {
+            self.passed.take(1);
             (self.una_seen, self.edge_seen) = (self.una_seen.max(ack), edge);
         }
         end <= self.edge_seen
@@ -353,15 +352,14 @@ impl SequenceSpace {
     /// Takes what is acknowledged off the queue.
     #[inline]
     pub fn acknowledge(&mut self, ack: u64, now_ns: i64, largest_bytes: u32) -> Acknowledged {
-        let (mut newest, mut count) = (None, 0);
+        let mut newest_ns = None;
         let (mut again, mut largest_bytes) = (false, largest_bytes);
-        self.sent.iter().take_while(|sent| sent.end() <= ack).for_each(|sent| {
+        while let Some(sent) = self.sent.take_if(|sent| sent.end() <= ack) {
             again |= sent.again;
             largest_bytes = largest_bytes.max(sent.length);
-            newest = Some((sent.time_ns, again));
-            count += 1;
-        });
-        self.sent.drain(..count);
+            newest_ns = Some(sent.time_ns);
+        }
+        let newest = newest_ns.map(|time_ns| (time_ns, again));
         let unseen_bytes = if self.holes.is_empty() { 0 } else { self.pass_holes(ack, now_ns) };
         self.una = ack;
         Acknowledged { newest, largest_bytes, unseen_bytes }

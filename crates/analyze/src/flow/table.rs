@@ -16,6 +16,9 @@ const MOST_IDLE_NS: i64 = 9_000_000_000_000;
 /// Flows that may: of more, those longest without a packet are over when they are idle as any other.
 const MOST_IDLE_FLOWS: usize = 1_000;
 
+/// Flows that are found by their ports alone, at most.
+const LATEST: usize = 256;
+
 /// Hands on what a [`FlowKey`] wrote: it is well spread.
 #[derive(Debug, Clone, Copy, Default)]
 struct Handed(u64);
@@ -82,8 +85,12 @@ impl Flow {
 pub struct FlowTable {
     settings: Settings,
     flows: IndexMap<FlowKey, Flow, BuildHasherDefault<Handed>>,
-    /// Place of the flow that the last segment was of: packets come in trains.
-    latest: usize,
+    /// Places of the flows that the last segments were of, by their ports: packets come in trains, of few flows.
+    latest: Box<[u32; LATEST]>,
+    /// A connection silent for less is not over.
+    patience_ns: u64,
+    /// Of several clocks, the one that the times are of now.
+    clock_ns: Option<i64>,
     retired: Retired,
 }
 
@@ -148,7 +155,19 @@ impl Retired {
 impl FlowTable {
     /// Empty.
     pub fn new(settings: Settings) -> FlowTable {
-        FlowTable { settings, flows: IndexMap::default(), latest: 0, retired: Retired::default() }
+        FlowTable {
+            settings,
+            flows: IndexMap::default(),
+            latest: Box::new([0; LATEST]),
+            patience_ns: settings.linger_ns.min(settings.idle_ns).max(0) as u64,
+            clock_ns: None,
+            retired: Retired::default(),
+        }
+    }
+
+    /// The capture has several clocks; times are of this one now, by its offset.
+    pub fn set_clock(&mut self, offset_ns: i64) {
+        self.clock_ns = Some(offset_ns);
     }
 
     /// Connections that are live.
@@ -160,19 +179,27 @@ impl FlowTable {
     #[inline]
     pub fn on_segment(&mut self, segment: &Segment) {
         let key = &segment.key;
-        if self.flows.get_index(self.latest).is_none_or(|(latest, _)| latest != key) {
+        let latest = &mut self.latest[usize::from(key.ports[0] ^ key.ports[1]) % LATEST];
+        let mut place = *latest as usize;
+        if self.flows.get_index(place).is_none_or(|(latest, _)| latest != key) {
             let Some(found) = self.flows.get_index_of(key) else { return self.open(segment, false) };
-            self.latest = found;
+            (*latest, place) = (found as u32, found);
         }
-        let Some((key, flow)) = self.flows.get_index_mut(self.latest) else { return };
+        let Some((key, flow)) = self.flows.get_index_mut(place) else { return };
         let settings = &self.settings;
+        if let Some(offset_ns) = self.clock_ns {
+            flow.follow(key, settings.detailed).on_clock(offset_ns);
+        }
         if let Flow::Young(young) = flow
             && young.take(segment, settings.linger_ns)
         {
             return;
         }
         let connection = flow.follow(key, settings.detailed);
-        if is_over_before(connection, segment, settings) || connection.is_reopened_by(segment) {
+        // What is earlier is very much later, without a sign.
+        let silence_ns = segment.time_ns.wrapping_sub(connection.last_ns) as u64;
+        let is_over = silence_ns > self.patience_ns && is_over_before(connection, segment, settings);
+        if is_over || connection.is_reopened_by(segment) {
             self.retire(segment.key);
             return self.open(segment, true);
         }
@@ -300,7 +327,7 @@ fn is_connection_over(connection: &Connection, now_ns: i64, settings: &Settings)
 }
 
 /// Whether a connection is over before this packet: depends on nothing but its own packets.
-#[inline]
+#[cold]
 fn is_over_before(connection: &Connection, segment: &Segment, settings: &Settings) -> bool {
     let idle = segment.time_ns.saturating_sub(connection.last_ns);
     is_connection_over(connection, segment.time_ns, settings)
