@@ -217,7 +217,7 @@ fn a_host_that_its_leader_can_no_longer_reach_sets_everything_back() {
     let mut session = Session::begin(&bed, "out");
     bed.cut_off_the_sender();
     assert_eq!(session.lab.wait().unwrap().code(), Some(2));
-    // Nobody tells it: it hears nothing for half a minute.
+    // Nobody tells it: it hears nothing for a minute.
     within(3 * PATIENCE, || bed.program_on(&bed.sender, "agent").is_none()).expect("it waits for ever");
     assert_eq!(sysctl_on(&bed.sender, WMEM), session.wmem);
     assert_eq!(bed.program_on(&bed.sender, "send"), None);
