@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages
+.PHONY: help setup setup-tests build demo test test-rootless test-python test-ray checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages
 
 LONGFAT := target/release/longfat
 
@@ -42,6 +42,11 @@ test-python: ## the Python package, with the program that 'cargo build' makes
 	cargo build --locked -p longfat-cli
 	python/environment
 	target/python/bin/python -m pytest
+
+test-ray: ## a sweep on a real Ray of two workers on this host: its tables are those of local processes, whatever is killed (2 minutes)
+	cargo build --locked -p longfat-cli
+	python/environment
+	target/python/bin/python -m pytest python/tests/test_ray.py
 
 test-notebooks: ## every notebook of docs/notebooks, executed into target/notebooks
 	cargo build --locked -p longfat-cli

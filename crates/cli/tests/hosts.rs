@@ -9,7 +9,7 @@ mod hosts_bed;
 
 use hosts_bed::{Bed, Kind, PATIENCE, directory_of, within};
 use longfat_host::{Namespace, sysctl};
-use longfat_report::site::{self, Shelf};
+use longfat_report::site::{self, RunIndex};
 use longfat_schema::{
     record::{EchoSample, FlowSummary, IntervalSample, LinkSummary, QueueSample, RelaySample, TcpSample},
     run::{RunDirectory, RunStatus, START_FILE, Start, find_runs, read_json},
@@ -342,8 +342,8 @@ fn a_run_is_drawn_while_it_goes_on_by_the_leaders_clock_whatever_the_hosts_are()
     let session = Session::begin(&bed, "now");
     let place = bed.directory.path();
     let live = || {
-        let shelf = Shelf::of(place);
-        site::live(&shelf, shelf.get("now").unwrap(), SystemTime::now()).unwrap()
+        let index = RunIndex::of(place);
+        site::live(&index, index.get("now").unwrap(), SystemTime::now()).unwrap()
     };
     // What has nothing to draw yet is named, too, but not as a chart's title.
     let is_drawn = |shown: &str, chart: &str| {

@@ -322,7 +322,7 @@ fn systemd_analyze(args: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn systemd_reads_the_unit_without_complaint_and_calls_it_protected() {
+fn systemd_reads_the_unit_without_complaint_and_calls_it_and_the_keepers_protected() {
     let directory = tempfile::tempdir().unwrap();
     let unit = installed(directory.path());
     // What the unit pulls in is the host's: it is read too, but only complaints about this unit count.
@@ -330,9 +330,11 @@ fn systemd_reads_the_unit_without_complaint_and_calls_it_protected() {
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains("longfat-relay"), "{said}");
     // Exposure in tenths, of 100; what has no sandbox has 96.
-    let (code, said) =
-        systemd_analyze(&["security", "--offline=yes", "--threshold=35", unit.to_str().unwrap()]);
-    assert_eq!(code, Some(0), "{said}");
+    for unit in [unit, Path::new(UNITS).join("longfat-relay-keeper.service")] {
+        let (code, said) =
+            systemd_analyze(&["security", "--offline=yes", "--threshold=35", unit.to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{said}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use longfat_schema::{
     lines::Lines,
     record::{IntervalSample, Record, TcpSample},
-    run::{RESULT_FILE, ResultManifest, ResultStatus, START_FILE, Start, read_json, write_json},
+    run::{RESULT_FILE, ResultManifest, ResultStatus, START_FILE, Start, TableWriter, read_json, write_json},
 };
 use std::{
     fs,
@@ -214,6 +214,112 @@ fn many_that_say_nothing_do_not_keep_others_from_an_answer() {
     let idle: Vec<TcpStream> = (0..32).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     assert_eq!(server.get("/").0, 200);
     drop(idle);
+}
+
+const RUN: &str = "/run?of=one&run=rate%3D10Mbit/repeat%3D1";
+/// More than a server answers side by side, and fewer than a test may have open.
+const CROWD: usize = 600;
+/// Bounded answers (64 MB), one page that is being drawn, and the program itself, as it is built for tests.
+const RESIDENT_MAX_KB: u64 = 192 << 10;
+
+impl Server {
+    /// Connected, with these bytes sent; it may be closed by then.
+    fn sent(&self, bytes: &[u8]) -> TcpStream {
+        let mut connection = TcpStream::connect(&self.address).unwrap();
+        let _ = connection.write_all(bytes);
+        connection
+    }
+
+    fn request(&self, target: &str) -> Vec<u8> {
+        format!("GET {target} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address).into_bytes()
+    }
+
+    /// A number of `/proc/PID/status`.
+    fn status(&self, key: &str) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    /// It answers somebody else, and has not grown.
+    fn is_well_beside(&self, what: &str) {
+        assert_eq!(self.get("/").0, 200, "beside {what}");
+        let (resident_kb, threads) = (self.status("VmHWM"), self.status("Threads"));
+        println!("{what}: {resident_kb} kB resident at most, {threads} threads");
+        assert!(resident_kb < RESIDENT_MAX_KB, "{what}: {resident_kb} kB");
+        assert!(threads < 80, "{what}: {threads} threads");
+    }
+}
+
+#[test]
+fn a_crowd_that_is_idle_never_ends_its_request_or_reads_no_answer_costs_little_memory_and_nobody_an_answer() {
+    let server = Server::of(&runs());
+    let endless = format!("GET / HTTP/1.1\r\nHost: {}\r\nX: {}", server.address, "x".repeat(7000));
+    for (what, bytes) in [
+        ("idle connections", Vec::new()),
+        ("requests without an end", endless.into_bytes()),
+        ("answers that nobody reads", server.request(RUN)),
+    ] {
+        let crowd: Vec<TcpStream> = (0..CROWD).map(|_| server.sent(&bytes)).collect();
+        server.is_well_beside(what);
+        drop(crowd);
+    }
+}
+
+#[test]
+fn who_asks_and_goes_away_has_no_page_drawn_and_leaves_no_thread() {
+    let server = Server::of(&runs());
+    for _ in 0..CROWD {
+        drop(server.sent(&server.request(RUN)));
+    }
+    server.is_well_beside("clients that went away");
+}
+
+#[test]
+fn a_part_of_a_page_is_the_whole_page() {
+    let server = Server::of(&runs());
+    let host = &server.address;
+    for range in ["bytes=0-9", "bytes=0-1,0-2,0-3", "bytes=-18446744073709551615"] {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nRange: {range}\r\n\r\n");
+        let answer = server.says(request.as_bytes());
+        assert!(status(&answer) == 200 && answer.ends_with("</html>\n"), "{range}: {answer}");
+    }
+}
+
+#[test]
+fn a_result_whose_tables_would_fill_all_memory_or_are_damaged_is_told_of_and_the_server_goes_on() {
+    let place = tempfile::tempdir().unwrap();
+    let from = runs().join("one");
+    let run = "rate=10Mbit/repeat=1";
+    fs::create_dir_all(place.path().join("bad").join(run)).unwrap();
+    let mut result: ResultManifest = read_json(&from.join(RESULT_FILE)).unwrap();
+    result.runs.truncate(1);
+    write_json(&place.path().join("bad").join(RESULT_FILE), &result).unwrap();
+    for entry in fs::read_dir(from.join(run)).unwrap().flatten() {
+        let to = place.path().join("bad").join(run).join(entry.file_name());
+        if entry.path().is_file() {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+    let tables = place.path().join("bad").join(run);
+    bomb(&tables.join("tcp.parquet"));
+    let mut damaged = fs::read(tables.join("interval.parquet")).unwrap();
+    damaged.iter_mut().skip(4).step_by(5).take(40).for_each(|byte| *byte ^= 0x55);
+    fs::write(tables.join("interval.parquet"), damaged).unwrap();
+    let server = Server::of(place.path());
+    let page = server.page("/run?of=bad&run=rate%3D10Mbit/repeat%3D1");
+    assert!(page.contains("tcp.parquet") && page.contains("in memory"), "{page}");
+    assert!(page.contains("interval.parquet"), "{page}");
+    assert_eq!(server.get("/").0, 200);
+}
+
+/// A short table of a million rows.
+fn bomb(path: &Path) {
+    let mut table = TableWriter::create(path).unwrap();
+    let row = TcpSample { role: "sender".into(), ..TcpSample::default() };
+    (0..1 << 20).for_each(|_| table.push(row.clone()).unwrap());
+    table.finish().unwrap();
+    assert!(fs::metadata(path).unwrap().len() < 1 << 20);
 }
 
 /// A result as it stands while its second run is on.

@@ -1,9 +1,12 @@
 //! `longfat why … --page` of what was kept, looks and captures, and of living connections. Needs no privileges.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../report/tests/packets/mod.rs"]
+mod packets;
 mod patience;
 
 use longfat_analyze::capture::{LinkType, write::PcapWriter};
+use packets::packet;
 use patience::eventually;
 use std::{
     fs::{self, File},
@@ -64,8 +67,10 @@ fn a_capture_makes_one_too() {
     let mut writer = PcapWriter::new(File::create(&file).unwrap(), LinkType(101), 96).unwrap();
     for n in 0..400 {
         let at = 1_700_000_000_000_000_000 + i64::from(n) * 1_000_000;
-        writer.packet(at, 1040, &packet(true, n * 1000, 0, 1040)).unwrap();
-        writer.packet(at + 300_000, 40, &packet(false, 0, (n + 1) * 1000, 40)).unwrap();
+        let (data, data_bytes) = packet(true, n * 1000, 0, 1000);
+        writer.packet(at, data_bytes, &data).unwrap();
+        let (ack, ack_bytes) = packet(false, 0, (n + 1) * 1000, 0);
+        writer.packet(at + 300_000, ack_bytes, &ack).unwrap();
     }
     drop(writer.into_inner());
     let told = why(&[file.to_str().unwrap(), "--page", page.to_str().unwrap()]);
@@ -73,22 +78,6 @@ fn a_capture_makes_one_too() {
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.contains("10.0.0.1:40000 to 10.0.0.2:80 gets") && html.contains(">Time by cause, %</text>"));
     assert!(html.contains(">Payload, Mbit/s</text>") && html.contains("a capture · 1 connection"));
-}
-
-/// An IPv4 TCP packet, its headers only.
-fn packet(from_client: bool, seq: u32, ack: u32, length: u16) -> Vec<u8> {
-    let (client, server) = ([10, 0, 0, 1], [10, 0, 0, 2]);
-    let (source, destination) = if from_client { (client, server) } else { (server, client) };
-    let ports: [u16; 2] = if from_client { [40_000, 80] } else { [80, 40_000] };
-    let mut packet = vec![0x45, 0];
-    packet.extend(length.to_be_bytes());
-    packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
-    packet.extend([source, destination].concat());
-    ports.iter().for_each(|port| packet.extend(port.to_be_bytes()));
-    packet.extend(seq.to_be_bytes());
-    packet.extend(ack.to_be_bytes());
-    packet.extend([0x50, 0x10, 0x20, 0, 0, 0, 0, 0]);
-    packet
 }
 
 #[test]

@@ -4,21 +4,21 @@ use crate::{Error, Result, object};
 use libbpf_rs::{AsRawLibbpf, Link, Object};
 use std::ptr::NonNull;
 
-/// Where in the row of programs: BPF_F_BEFORE is before all, BPF_F_AFTER behind them, 0 as the kernel likes.
-pub type Place = u32;
+/// Where among an interface's programs: BPF_F_BEFORE is before all, BPF_F_AFTER behind them, 0 as the kernel likes.
+pub type Order = u32;
 
 /// Attaches a loaded program to an interface of the calling thread's network namespace.
 ///
 /// # Errors
 /// When there is no such interface, or the kernel refuses.
-pub fn attach(object: &Object, program: &str, interface: &str, place: Place) -> Result<Link> {
+pub fn attach(object: &Object, program: &str, interface: &str, order: Order) -> Result<Link> {
     let index = nix::net::if_::if_nametoindex(interface)
         .map_err(|errno| Error::io(format!("find interface '{interface}'"), errno))?;
     let found = object.progs().find(|candidate| candidate.name() == program);
     let found = found.ok_or_else(|| object::missing_map(program))?;
     let options = libbpf_sys::bpf_tcx_opts {
         sz: size_of::<libbpf_sys::bpf_tcx_opts>() as _,
-        flags: place,
+        flags: order,
         ..Default::default()
     };
     let raw = found.as_libbpf_object().as_ptr();

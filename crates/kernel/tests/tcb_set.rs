@@ -6,7 +6,7 @@ use longfat_host::{
     socket::{cc, set_cc, tcp_info},
 };
 use longfat_kernel::tcb::{
-    Answer, Change, ControlBlock, Keep, Moment, Place, Saved, Scope, Setter, State, plan,
+    Answer, Change, ControlBlock, Keep, Moment, NetNamespace, Saved, Scope, Setter, State, plan,
 };
 use std::{
     io::{Read, Write},
@@ -52,14 +52,14 @@ impl Pair {
         }
     }
 
-    fn block(&self, setter: &Setter, place: &Place) -> ControlBlock {
+    fn block(&self, setter: &Setter, namespace: &NetNamespace) -> ControlBlock {
         let local = self.client.local_addr().unwrap();
-        setter.look(place).unwrap().into_iter().find(|block| block.local == local).unwrap()
+        setter.look(namespace).unwrap().into_iter().find(|block| block.local == local).unwrap()
     }
 }
 
-fn own() -> Place {
-    Scope::Own.places().unwrap().remove(0)
+fn own() -> NetNamespace {
+    Scope::Own.namespaces().unwrap().remove(0)
 }
 
 fn change(words: &[&str]) -> Change {
@@ -67,13 +67,13 @@ fn change(words: &[&str]) -> Change {
 }
 
 /// Sets one connection and answers what came of it; everything must be as asked.
-fn set(setter: &mut Setter, place: &Place, block: &ControlBlock, change: &Change) -> Answer {
+fn set(setter: &mut Setter, namespace: &NetNamespace, block: &ControlBlock, change: &Change) -> Answer {
     let mut kinds = std::collections::HashMap::new();
     for name in [Some(block.cc), change.cc].into_iter().flatten() {
         kinds.insert(name.as_str().to_owned(), setter.kind(name.as_str()).unwrap());
     }
     let step = plan(block, change, |name| kinds[name]).unwrap();
-    let answer = setter.apply(place, std::slice::from_ref(&step)).unwrap().remove(0);
+    let answer = setter.apply(namespace, std::slice::from_ref(&step)).unwrap().remove(0);
     assert_eq!(answer.shortfalls(&step), Vec::<String>::new(), "{answer:?}");
     answer
 }
@@ -182,11 +182,11 @@ fn a_connection_in_another_namespace_is_set_there_and_not_seen_here() {
     let namespace = lease.namespace("a").unwrap();
     let pair = namespace.run(|| pair("reno")).unwrap();
     let mut setter = Setter::load().unwrap();
-    let place = Scope::Named(namespace.name().to_owned()).places().unwrap().remove(0);
-    let block = pair.block(&setter, &place);
-    assert_eq!(u64::from(block.netns), place.inode);
+    let namespace = Scope::Named(namespace.name().to_owned()).namespaces().unwrap().remove(0);
+    let block = pair.block(&setter, &namespace);
+    assert_eq!(u64::from(block.netns), namespace.inode);
     assert!(setter.look(&own()).unwrap().iter().all(|here| here.cookie != block.cookie));
-    set(&mut setter, &place, &block, &change(&["cwnd=123"]));
+    set(&mut setter, &namespace, &block, &change(&["cwnd=123"]));
     assert_eq!(tcp_info(&pair.client).unwrap().snd_cwnd_segments, 123);
 }
 

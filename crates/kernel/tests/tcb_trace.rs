@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_kernel::tcb::{
-    Look, Scope,
+    Query, Scope,
     trace::{Event, EventKind, Identity, Tracer, decode},
 };
 use std::{
@@ -21,8 +21,8 @@ fn exchange(client: &mut TcpStream, accepted: &mut TcpStream) {
     }
 }
 
-fn look(filter: &str) -> Look {
-    Look { scope: Scope::Own, filter: filter.parse().unwrap(), processes: false }
+fn look(filter: &str) -> Query {
+    Query { scope: Scope::Own, filter: filter.parse().unwrap(), processes: false }
 }
 
 /// Everything so far; to be asked once.

@@ -30,7 +30,7 @@ const LEAD_NS: u64 = 300_000_000;
 
 /// Where a run happens.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct Environment<'a> {
     /// The `longfat` binary whose subcommands measure.
     pub program: &'a Path,
     /// The run's directory.
@@ -42,12 +42,12 @@ pub struct Place<'a> {
 /// Carries a plan out. `tick` is called while the flows run; `stop` ends it early. Nothing is left behind.
 pub fn run(
     plan: &Plan,
-    place: Place<'_>,
+    environment: Environment<'_>,
     tick: &mut dyn FnMut(Tick),
     stop: &AtomicBool,
 ) -> Result<Observed, PartError> {
-    let files = files(place)?;
-    let lease = Lease::take(place.lease)?;
+    let files = files(environment)?;
+    let lease = Lease::take(environment.lease)?;
     // From here to the samples everything is in the machine's time.
     let dilation = plan.dilation;
     let plan = slowed(plan);
@@ -56,7 +56,7 @@ pub fn run(
     let network = Network::build(lease, &plan)?;
     let first_timeout = first_timeout(&plan).map(FirstTimeout::set).transpose()?;
     let ground = Ground::Network { network: &network, first_timeout: first_timeout.as_ref() };
-    let part = Part::new(plan, ground, place.program, files);
+    let part = Part::new(plan, ground, environment.program, files);
     let mut stage = Stage { part, arrivals: Arrivals::default() };
     stage.part.serve(stop)?;
     let mut hosts = network.states()?;
@@ -82,12 +82,12 @@ pub fn run(
 }
 
 /// Directories of a run besides its tables.
-fn files(place: Place<'_>) -> Result<Files, PartError> {
-    let [raw, logs] = ["raw", "log"].map(|name| place.directory.join(name));
+fn files(environment: Environment<'_>) -> Result<Files, PartError> {
+    let [raw, logs] = ["raw", "log"].map(|name| environment.directory.join(name));
     for path in [&raw, &logs] {
         fs::create_dir_all(path).map_err(|source| PartError::io(path, source))?;
     }
-    Ok(Files { raw, logs, prefix: place.lease.to_owned() })
+    Ok(Files { raw, logs, prefix: environment.lease.to_owned() })
 }
 
 /// What all programs have written.

@@ -103,7 +103,7 @@ struct Tracked {
     own_cc: Option<CcName>,
     /// Window when it was last seen to fill it without repairing, on the present link.
     steady_segments: Option<u32>,
-    held: Held,
+    proven: ProvenWindow,
     /// Round-trip time without the link's delay.
     rest_us: Option<u32>,
     memory: BTreeMap<Name, Remembered>,
@@ -127,7 +127,7 @@ struct Departed {
 
 /// The largest window that the path was seen to hold: it was filled, and a round trip later it had not been cut.
 #[derive(Debug, Clone, Copy, Default)]
-struct Held {
+struct ProvenWindow {
     segments: Option<u32>,
     /// Filled, and since when; not yet shown to be held.
     filled: Option<(u32, u64)>,
@@ -399,7 +399,7 @@ impl Tracked {
             way,
             own_cc: None,
             steady_segments: None,
-            held: Held::default(),
+            proven: ProvenWindow::default(),
             rest_us: None,
             memory: BTreeMap::new(),
             pending: None,
@@ -412,7 +412,7 @@ impl Tracked {
     fn see(&mut self, block: &ControlBlock, now_us: u64) {
         let filled = block.ca_state == 0 && fills(block);
         self.steady_segments = Some(block.cwnd_segments).filter(|_| filled).or(self.steady_segments);
-        self.held.see(block, filled, now_us);
+        self.proven.see(block, filled, now_us);
     }
 
     fn turn(&mut self, block: &ControlBlock, old: &Router, new: &Router, sharing: u32, settings: &Settings) {
@@ -427,7 +427,7 @@ impl Tracked {
             Some(pending) => pending.window_segments,
             None => proven.unwrap_or(block.cwnd_segments),
         };
-        let held_segments = std::mem::take(&mut self.held).segments;
+        let held_segments = std::mem::take(&mut self.proven).segments;
         let left = Remembered { cwnd_segments: old_segments, held_segments, character: old.character };
         if pending.is_none() && proven.is_some() {
             self.memory.insert(old.link.clone(), left);
@@ -489,7 +489,7 @@ impl Tracked {
     }
 }
 
-impl Held {
+impl ProvenWindow {
     fn see(&mut self, block: &ControlBlock, filled: bool, now_us: u64) {
         let (cwnd, rtt_us) = (block.cwnd_segments, u64::from(block.srtt_us));
         match self.filled {

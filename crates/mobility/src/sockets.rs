@@ -3,13 +3,13 @@
 use crate::{Result, event::Event};
 use longfat_kernel::{
     cc::kernel_has,
-    tcb::{Answer, CcKind, CcName, Change, ControlBlock, Place, Scope, Setter, Step, plan},
+    tcb::{Answer, CcKind, CcName, Change, ControlBlock, NetNamespace, Scope, Setter, Step, plan},
 };
 use std::collections::BTreeMap;
 
 pub(crate) struct Sockets {
     setter: Setter,
-    place: Place,
+    place: NetNamespace,
     /// What can be set under, and what can be done with its state: found out once, with the rights to.
     prepared: BTreeMap<CcName, CcKind>,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Sockets {
 impl Sockets {
     /// Whatever has a congestion control of this kernel, or one of `more`, can be set from now on.
     pub fn open(more: impl Iterator<Item = CcName>, tell: &mut dyn FnMut(Event<'_>)) -> Result<Sockets> {
-        let mut places = Scope::Own.places()?;
+        let mut places = Scope::Own.namespaces()?;
         let mut setter = Setter::load()?;
         let prepared = prepare(&mut setter, more, tell)?;
         Ok(Sockets { setter, place: places.swap_remove(0), prepared })

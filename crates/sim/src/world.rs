@@ -8,7 +8,7 @@ use crate::{
     route::Routes,
     scenario::{EndpointPlan, FlowPlan, Scenario, ScenarioError, TcpPlan, Transport, UdpPlan, refuse_unless},
     tcp::{
-        Endpoint, Place,
+        Attachment, Endpoint,
         app::{App, Offer, Sink, Source},
     },
     timers::NEVER,
@@ -224,8 +224,8 @@ impl Builder<'_> {
         app: App,
     ) -> Result<(), ScenarioError> {
         let entity = self.first_endpoint + self.endpoints.len() as u32;
-        let place = Place { entity, route, peer: peer as u32 };
-        self.endpoints.push(Endpoint::new(place, plan, plan.tunables(whose)?, mss_bytes, app));
+        let attachment = Attachment { entity, route, peer: peer as u32 };
+        self.endpoints.push(Endpoint::new(attachment, plan, plan.tunables(whose)?, mss_bytes, app));
         self.relay_of.push(None);
         Ok(())
     }

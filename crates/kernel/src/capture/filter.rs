@@ -33,7 +33,7 @@ type Result<T> = std::result::Result<T, FilterError>;
 /// `LF_TEST_…`
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u8)]
-enum Look {
+enum Subject {
     #[default]
     Direction = 1,
     Family = 2,
@@ -49,7 +49,7 @@ enum Look {
 /// `struct lf_test` without its jumps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Test {
-    look: Look,
+    subject: Subject,
     side: u8,
     low: u16,
     high: u16,
@@ -112,7 +112,7 @@ impl Filter {
         let mut bytes = Vec::with_capacity(self.steps.len() * TEST_BYTES);
         for step in self.steps.iter().rev() {
             let test = &step.test;
-            bytes.extend([test.look as u8, place(step.if_true), place(step.if_false), test.side]);
+            bytes.extend([test.subject as u8, place(step.if_true), place(step.if_false), test.side]);
             bytes.extend(test.low.to_ne_bytes());
             bytes.extend(test.high.to_ne_bytes());
             bytes.extend(test.address);
@@ -163,8 +163,8 @@ impl Packets {
         Packets { negated: false, any: vec![vec![test]] }
     }
 
-    fn of(look: Look, value: u16) -> Packets {
-        Packets::one(Test { look, low: value, ..Test::default() })
+    fn of(subject: Subject, value: u16) -> Packets {
+        Packets::one(Test { subject, low: value, ..Test::default() })
     }
 }
 
@@ -197,22 +197,22 @@ impl Condition for Packets {
 
 /// Conditions of one word.
 fn plain(name: &str) -> Option<Packets> {
-    let protocol = |number| Packets::of(Look::Protocol, number);
+    let protocol = |number| Packets::of(Subject::Protocol, number);
     Some(match name {
         "tcp" => protocol(6),
         "udp" => protocol(17),
         "sctp" => protocol(132),
         "icmp" => Packets { any: [1, 58].map(|p| protocol(p).any.concat()).to_vec(), negated: false },
-        "ipv4" | "ip" => Packets::of(Look::Family, 4),
-        "ipv6" | "ip6" => Packets::of(Look::Family, 6),
-        "arp" => Packets::of(Look::EtherType, 0x0806),
-        "gre" => Packets::of(Look::Tunnel, 1),
-        "ipip" => Packets::of(Look::Tunnel, 2),
-        "fin" => Packets::of(Look::TcpFlags, 1),
-        "syn" => Packets::of(Look::TcpFlags, 2),
-        "rst" => Packets::of(Look::TcpFlags, 4),
-        "in" | "inbound" => Packets::of(Look::Direction, 0),
-        "out" | "outbound" => Packets::of(Look::Direction, 1),
+        "ipv4" | "ip" => Packets::of(Subject::Family, 4),
+        "ipv6" | "ip6" => Packets::of(Subject::Family, 6),
+        "arp" => Packets::of(Subject::EtherType, 0x0806),
+        "gre" => Packets::of(Subject::Tunnel, 1),
+        "ipip" => Packets::of(Subject::Tunnel, 2),
+        "fin" => Packets::of(Subject::TcpFlags, 1),
+        "syn" => Packets::of(Subject::TcpFlags, 2),
+        "rst" => Packets::of(Subject::TcpFlags, 4),
+        "in" | "inbound" => Packets::of(Subject::Direction, 0),
+        "out" | "outbound" => Packets::of(Subject::Direction, 1),
         _ => return None,
     })
 }
@@ -269,7 +269,7 @@ fn address_test(network: Network, side: u8) -> Test {
             6
         }
     };
-    Test { look: Look::Address, side, low, address, mask, ..Test::default() }
+    Test { subject: Subject::Address, side, low, address, mask, ..Test::default() }
 }
 
 fn prefix_mask(length: u8) -> [u8; 16] {
@@ -277,7 +277,7 @@ fn prefix_mask(length: u8) -> [u8; 16] {
 }
 
 fn port_test(ports: Ports, side: u8) -> Test {
-    Test { look: Look::Port, side, low: ports.first, high: ports.last, ..Test::default() }
+    Test { subject: Subject::Port, side, low: ports.first, high: ports.last, ..Test::default() }
 }
 
 fn ports(parser: &mut Parser<'_>, side: u8) -> Result<Packets> {
@@ -308,7 +308,7 @@ fn protocol(parser: &mut Parser<'_>) -> Result<Packets> {
     let number = number.map_err(|_| {
         parser.error(token, format!("'{}' is no protocol: write a number up to 255", token.text))
     })?;
-    Ok(Packets { negated: !equal, ..Packets::of(Look::Protocol, number.into()) })
+    Ok(Packets { negated: !equal, ..Packets::of(Subject::Protocol, number.into()) })
 }
 
 /// Any tag, or one of those named.
@@ -316,7 +316,7 @@ fn vlan(parser: &mut Parser<'_>) -> Result<Packets> {
     let next = parser.peek();
     let is_named =
         matches!(next.kind, Kind::Operator(_)) || next.text.starts_with(|c: char| c.is_ascii_digit());
-    let any = Test { look: Look::Vlan, low: 0, high: 4095, ..Test::default() };
+    let any = Test { subject: Subject::Vlan, low: 0, high: 4095, ..Test::default() };
     if !is_named {
         return Ok(Packets::one(any));
     }
@@ -358,8 +358,8 @@ mod tests {
     #[test]
     fn an_address_with_a_port_means_both_at_the_same_end() {
         let found = filter("host 10.0.0.0/8:80-81");
-        let tests: Vec<_> = found.steps.iter().rev().map(|s| (s.test.look, s.test.side)).collect();
-        let at = |side| [(Look::Address, side), (Look::Port, side)];
+        let tests: Vec<_> = found.steps.iter().rev().map(|s| (s.test.subject, s.test.side)).collect();
+        let at = |side| [(Subject::Address, side), (Subject::Port, side)];
         assert_eq!(tests, [at(SOURCE), at(DESTINATION)].concat());
         assert_eq!(found.steps[3].test.mask[..5], [255, 0, 0, 0, 0]);
     }
@@ -447,7 +447,7 @@ mod tests {
         #[test]
         fn the_row_of_tests_says_what_the_expression_says(text in expression(), truths in any::<u64>()) {
             // A test's verdict is anything, but the same for the same test.
-            let holds = |test: &Test| truths >> ((test.look as u16 * 7 + test.low + u16::from(test.side)) % 64) & 1 == 1;
+            let holds = |test: &Test| truths >> ((test.subject as u16 * 7 + test.low + u16::from(test.side)) % 64) & 1 == 1;
             let parsed = filter::parse::<Packets>(&text).unwrap().unwrap();
             let meant = parsed.holds(&|packets: &Packets| {
                 packets.any.iter().any(|all| all.iter().all(holds)) != packets.negated

@@ -33,9 +33,9 @@ pub struct Captured<'a> {
     pub data: &'a [u8],
 }
 
-/// What stands at a place of a block.
+/// What a block has next.
 #[derive(Debug, PartialEq, Eq)]
-enum Place<'a> {
+enum Entry<'a> {
     /// A record, and its length with padding.
     Record(Captured<'a>, usize),
     /// The block holds nothing more.
@@ -44,14 +44,14 @@ enum Place<'a> {
 
 /// Reads the beginning of `bytes`, which go to the end of a block. Damage, which no writer of ours makes, ends the
 /// block.
-fn place(bytes: &[u8]) -> Place<'_> {
-    let Some((head, rest)) = bytes.split_first_chunk::<RECORD_BYTES>() else { return Place::BlockEnds };
+fn entry(bytes: &[u8]) -> Entry<'_> {
+    let Some((head, rest)) = bytes.split_first_chunk::<RECORD_BYTES>() else { return Entry::BlockEnds };
     let half = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
     let kept = half(12);
     if kept == BLOCK_ENDS {
-        return Place::BlockEnds;
+        return Entry::BlockEnds;
     }
-    let Some(data) = rest.get(..usize::from(kept & !OUTBOUND)) else { return Place::BlockEnds };
+    let Some(data) = rest.get(..usize::from(kept & !OUTBOUND)) else { return Entry::BlockEnds };
     let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let time = [head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7]];
     let captured = Captured {
@@ -61,7 +61,7 @@ fn place(bytes: &[u8]) -> Place<'_> {
         direction: if kept & OUTBOUND == 0 { Direction::Inbound } else { Direction::Outbound },
         data,
     };
-    Place::Record(captured, (RECORD_BYTES + data.len()).next_multiple_of(8))
+    Entry::Record(captured, (RECORD_BYTES + data.len()).next_multiple_of(8))
 }
 
 /// Hands over the records at the beginning of `bytes` up to a time, about [`RELEASE_BYTES`] at most; how many octets
@@ -70,7 +70,7 @@ fn hand_over(bytes: &[u8], until_ns: u64, sink: &mut impl FnMut(&Captured<'_>) -
     let mut taken = 0;
     while taken < RELEASE_BYTES
         && let Some(rest) = bytes.get(taken..)
-        && let Place::Record(captured, length) = place(rest)
+        && let Entry::Record(captured, length) = entry(rest)
         && captured.time_ns <= until_ns
     {
         taken += length;
@@ -258,13 +258,13 @@ impl Rings {
     fn find(&mut self, at: usize, horizon_ns: u64) {
         self.cursors[at].time_ns = None;
         while self.cursors[at].tail < self.cursors[at].head {
-            match place(self.rest(at)) {
-                Place::Record(captured, _) => {
+            match entry(self.rest(at)) {
+                Entry::Record(captured, _) => {
                     self.cursors[at].time_ns =
                         Some(captured.time_ns).filter(|time_ns| *time_ns <= horizon_ns);
                     return;
                 }
-                Place::BlockEnds => {
+                Entry::BlockEnds => {
                     let block = BLOCK_BYTES as u64;
                     self.cursors[at].tail = (self.cursors[at].tail / block + 1) * block;
                 }
@@ -448,7 +448,7 @@ mod tests {
 
         #[test]
         fn any_octets_are_a_record_or_the_end_of_a_block(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-            if let Place::Record(captured, length) = place(&bytes) {
+            if let Entry::Record(captured, length) = entry(&bytes) {
                 prop_assert!(captured.data.len() + RECORD_BYTES <= bytes.len() && length % 8 == 0);
             }
         }

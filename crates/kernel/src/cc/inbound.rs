@@ -46,7 +46,8 @@ impl Holding {
     fn lift(&mut self) -> Result<()> {
         self.links.clear();
         let lift = visit::attach_program(&mut self.object, "lift")?;
-        let visits = Scope::All.places()?.into_iter().map(|place| visit::visit(&place, lift.as_fd()));
+        let visits =
+            Scope::All.namespaces()?.into_iter().map(|namespace| visit::visit(&namespace, lift.as_fd()));
         // All of them, whatever became of one.
         visits.map(|visited| visited.map(drop)).fold(Ok(()), Result::and)
     }

@@ -134,7 +134,7 @@ pub struct Measurement {
 /// One connection. What a state has not (TIME_WAIT has no control block) is absent.
 #[derive(Debug, Clone)]
 pub struct Connection {
-    /// Namespace it lives in, as in [`super::namespace::Place::label`].
+    /// Namespace it lives in, as in [`super::namespace::NetNamespace::label`].
     pub netns: Arc<str>,
     /// This end.
     pub local: SocketAddr,

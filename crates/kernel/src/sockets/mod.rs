@@ -40,9 +40,9 @@ pub struct Use {
 pub fn all() -> Result<Vec<Use>> {
     let wanted = Request { states: ALL_STATES, details: false };
     let mut uses = Vec::new();
-    for place in Scope::All.places()? {
-        let Some(dump) = place.run(|| dump(wanted)) else { continue };
-        dump?.each(&place.label, |one| {
+    for namespace in Scope::All.namespaces()? {
+        let Some(dump) = namespace.run(|| dump(wanted)) else { continue };
+        dump?.each(&namespace.label, |one| {
             uses.extend(one.cc.map(|cc| Use { cc: cc.as_str().to_owned(), inode: one.inode }));
         })?;
     }

@@ -39,7 +39,7 @@ impl FromStr for Scope {
 
 /// One open network namespace.
 #[derive(Debug)]
-pub struct Place {
+pub struct NetNamespace {
     /// Name of the namespace; `pid N` where it has none; empty for that of this process.
     pub label: Arc<str>,
     /// What the kernel knows it by.
@@ -49,18 +49,20 @@ pub struct Place {
 
 impl Scope {
     /// Opens the namespaces, each once.
-    pub fn places(&self) -> Result<Vec<Place>> {
+    pub fn namespaces(&self) -> Result<Vec<NetNamespace>> {
         match self {
-            Scope::Own => open("", Path::new("/proc/self/ns/net")).map(|place| vec![place]),
-            Scope::Named(name) => open(name, &Path::new("/run/netns").join(name)).map(|place| vec![place]),
+            Scope::Own => open("", Path::new("/proc/self/ns/net")).map(|namespace| vec![namespace]),
+            Scope::Named(name) => {
+                open(name, &Path::new("/run/netns").join(name)).map(|namespace| vec![namespace])
+            }
             Scope::Pid(pid) => open(&format!("pid {pid}"), Path::new(&format!("/proc/{pid}/ns/net")))
-                .map(|place| vec![place]),
+                .map(|namespace| vec![namespace]),
             Scope::All => Ok(every()),
         }
     }
 }
 
-fn open(label: &str, path: &Path) -> Result<Place> {
+fn open(label: &str, path: &Path) -> Result<NetNamespace> {
     let failed = |source| {
         let named = if label.is_empty() { "of this process" } else { label };
         Error::io(
@@ -73,11 +75,11 @@ fn open(label: &str, path: &Path) -> Result<Place> {
     };
     let file = File::open(path).map_err(failed)?;
     let inode = file.metadata().map_err(failed)?.ino();
-    Ok(Place { label: label.into(), inode, file })
+    Ok(NetNamespace { label: label.into(), inode, file })
 }
 
 /// Our own first, then those with a name, then those that only processes have.
-fn every() -> Vec<Place> {
+fn every() -> Vec<NetNamespace> {
     let mut paths = vec![(String::new(), PathBuf::from("/proc/self/ns/net"))];
     let entries = |path| fs::read_dir(path).into_iter().flatten().flatten();
     let name = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
@@ -85,11 +87,11 @@ fn every() -> Vec<Place> {
     let pids = entries("/proc").filter(|entry| name(entry).bytes().all(|byte| byte.is_ascii_digit()));
     paths.extend(pids.map(|entry| (format!("pid {}", name(&entry)), entry.path().join("ns/net"))));
     let mut seen = BTreeSet::new();
-    let places = paths.into_iter().filter_map(|(label, path)| open(&label, &path).ok());
-    places.filter(|place| seen.insert(place.inode)).collect()
+    let namespaces = paths.into_iter().filter_map(|(label, path)| open(&label, &path).ok());
+    namespaces.filter(|namespace| seen.insert(namespace.inode)).collect()
 }
 
-impl Place {
+impl NetNamespace {
     /// Runs `work` inside, on a thread of its own: setns would move the caller. `None` when it may not be entered.
     ///
     /// # Panics
@@ -126,15 +128,15 @@ mod tests {
 
     #[test]
     fn a_namespace_that_is_not_there_is_named_with_the_mend() {
-        let message = Scope::Named("no-such".into()).places().unwrap_err().to_string();
+        let message = Scope::Named("no-such".into()).namespaces().unwrap_err().to_string();
         assert!(message.contains("'no-such'") && message.contains("ip netns list"), "{message}");
     }
 
     #[test]
     fn all_namespaces_begin_with_our_own_and_hold_each_once() {
-        let places = Scope::All.places().unwrap();
-        let inodes: BTreeSet<_> = places.iter().map(|place| place.inode).collect();
-        assert_eq!(inodes.len(), places.len());
-        assert_eq!(places[0].run(std::process::id), Some(std::process::id()));
+        let namespaces = Scope::All.namespaces().unwrap();
+        let inodes: BTreeSet<_> = namespaces.iter().map(|namespace| namespace.inode).collect();
+        assert_eq!(inodes.len(), namespaces.len());
+        assert_eq!(namespaces[0].run(std::process::id), Some(std::process::id()));
     }
 }

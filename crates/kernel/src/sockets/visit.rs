@@ -1,6 +1,6 @@
 //! BPF iterators over the TCP sockets of a network namespace.
 
-use super::namespace::Place;
+use super::namespace::NetNamespace;
 use crate::{
     Error, Result,
     object::{self, refused},
@@ -20,7 +20,7 @@ pub fn attach_program(object: &mut Object, name: &str) -> Result<Link> {
 }
 
 /// Runs an iterator inside a namespace to its end: it sees the namespace that is current when it is made.
-pub fn visit(place: &Place, link: BorrowedFd<'_>) -> Result<Vec<u8>> {
+pub fn visit(namespace: &NetNamespace, link: BorrowedFd<'_>) -> Result<Vec<u8>> {
     let run = || -> std::io::Result<Vec<u8>> {
         // SAFETY: an open link; the call returns a new descriptor that nothing else owns, or a negative errno.
         let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
@@ -31,8 +31,8 @@ pub fn visit(place: &Place, link: BorrowedFd<'_>) -> Result<Vec<u8>> {
         let mut file = unsafe { File::from_raw_fd(fd) };
         read_to_end(&mut file)
     };
-    let read = place.run(run).unwrap_or_else(|| Ok(Vec::new()));
-    read.map_err(|source| Error::io(format!("visit the sockets of namespace '{}'", place.label), source))
+    let read = namespace.run(run).unwrap_or_else(|| Ok(Vec::new()));
+    read.map_err(|source| Error::io(format!("visit the sockets of namespace '{}'", namespace.label), source))
 }
 
 /// The kernel asks for another try (EAGAIN) after many sockets without output.

@@ -51,7 +51,7 @@ pub(super) struct RawBlock {
 pub struct ControlBlock {
     /// What the kernel knows the socket by, as in [`super::Connection::cookie`].
     pub cookie: u64,
-    /// Inode of the network namespace, as in [`super::Place::inode`].
+    /// Inode of the network namespace, as in [`super::NetNamespace::inode`].
     pub netns: u32,
     /// Interface its packets leave by; 0 while no route is cached.
     pub interface: u32,

@@ -1,6 +1,6 @@
 //! Live control blocks: seen, chosen by a filter, traced at every ACK, and set.
 //!
-//! - [`Look`]: every connection of one or all network namespaces, by sock_diag(7); no privilege, no BPF.
+//! - [`Query`]: every connection of one or all network namespaces, by sock_diag(7); no privilege, no BPF.
 //! - [`Filter`]: `dst 10.0.0.0/8 and cc cubic and rtt > 50ms`; pure.
 //! - [`field`]: what can be shown, sorted by and filtered on.
 //! - [`Setter`]: control blocks read and set under the socket's lock, of any process and namespace; [`Change`] and
@@ -14,7 +14,7 @@ mod change;
 pub mod field;
 mod filter;
 mod keep;
-mod look;
+mod query;
 mod saved;
 mod seal;
 mod set;
@@ -25,12 +25,12 @@ pub use crate::sockets::{
     descriptor_of,
     diag::Finder,
     limit::{self, Limit},
-    namespace::{Place, Scope},
+    namespace::{NetNamespace, Scope},
 };
 pub use block::{ControlBlock, Moment, PrivateState, UNLIMITED_CLAMP, UNLIMITED_SSTHRESH};
 pub use change::{CcKind, Change, ChangeError, Keep, Refusal, Route, Step, plan};
 pub use filter::{Filter, FilterError};
-pub use look::Look;
+pub use query::Query;
 pub use saved::{SAVED_VERSION, Saved, SavedBlocks};
 pub use seal::HostKey;
 pub use set::{Answer, Setter, missing_rto_max};

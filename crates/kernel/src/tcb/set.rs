@@ -13,7 +13,7 @@ use crate::{
     object::{self, bpf_object, refused},
     sockets::{
         connection::CcName,
-        namespace::Place,
+        namespace::NetNamespace,
         visit::{attach_program, visit},
     },
 };
@@ -196,9 +196,9 @@ impl Setter {
     ///
     /// # Errors
     /// When the iterator cannot be made or read.
-    pub fn look(&self, place: &Place) -> Result<Vec<ControlBlock>> {
+    pub fn look(&self, namespace: &NetNamespace) -> Result<Vec<ControlBlock>> {
         let plain = &self.carriers[&CcName::default()];
-        let bytes = visit(place, plain.look.as_fd())?;
+        let bytes = visit(namespace, plain.look.as_fd())?;
         Ok(read_all(&bytes))
     }
 
@@ -233,7 +233,7 @@ impl Setter {
     ///
     /// # Errors
     /// When the programs cannot be loaded or run.
-    pub fn apply(&mut self, place: &Place, steps: &[Step]) -> Result<Vec<Answer>> {
+    pub fn apply(&mut self, namespace: &NetNamespace, steps: &[Step]) -> Result<Vec<Answer>> {
         let mut groups: BTreeMap<CcName, Vec<&Step>> = BTreeMap::new();
         for step in steps {
             let to = step.route.map(|route| route.to).unwrap_or_default();
@@ -241,7 +241,7 @@ impl Setter {
         }
         let mut answers = HashMap::new();
         for (carrier, steps) in groups {
-            for answer in self.carriers[&carrier].apply(place, &steps)? {
+            for answer in self.carriers[&carrier].apply(namespace, &steps)? {
                 answers.insert(answer.cookie, answer);
             }
         }
@@ -341,14 +341,14 @@ impl Carrier {
         Ok(Carrier { object, look, set, name, _setter: setter })
     }
 
-    fn apply(&self, place: &Place, steps: &[&Step]) -> Result<Vec<Answer>> {
+    fn apply(&self, namespace: &NetNamespace, steps: &[&Step]) -> Result<Vec<Answer>> {
         let requests = object::map_handle(&self.object, "requests")?;
         let failed = |source| refused("hand over what is to be set", source);
         let handed = steps.iter().try_for_each(|step| {
             let request = RawRequest::new(step, self.name);
             requests.update(&step.cookie.to_ne_bytes(), request.bytes(), MapFlags::ANY).map_err(failed)
         });
-        let visited = handed.and_then(|()| visit(place, self.set.as_fd()));
+        let visited = handed.and_then(|()| visit(namespace, self.set.as_fd()));
         // Also when that failed: a request left behind would be carried out by the next visit.
         let answers = steps.iter().map(|step| take_answer(&requests, step.cookie)).collect();
         visited.map(|_| answers)

@@ -1,12 +1,12 @@
 //! Every ACK of chosen connections: the programs of bpf/tcb_trace.bpf.c, and the reader that polls them.
 
-use super::look::Look;
+use super::query::Query;
 use crate::{
     Result,
     object::{self, bpf_object, refused},
     sockets::{
         connection::{CcName, Connection, State, ip},
-        namespace::{Place, Scope},
+        namespace::{NetNamespace, Scope},
         visit::{attach_program, visit},
     },
 };
@@ -149,8 +149,8 @@ pub const RECORD_MAX_BYTES: usize = IDENTITY_BYTES;
 
 /// A running trace. Its programs leave the kernel with it.
 pub struct Tracer {
-    look: Look,
-    places: Vec<Place>,
+    query: Query,
+    namespaces: Vec<NetNamespace>,
     /// Verdict by cookie, as the programs read it.
     verdicts: MapHandle,
     judged: HashMap<u64, bool>,
@@ -170,11 +170,14 @@ impl Tracer {
     ///
     /// # Errors
     /// When a program is refused, or the connections cannot be listed.
-    pub fn start(look: Look, buffer_bytes: u32) -> Result<Tracer> {
+    pub fn start(query: Query, buffer_bytes: u32) -> Result<Tracer> {
         const NAME: &str = "tcb_trace";
-        let places = look.scope.places()?;
-        let only =
-            if matches!(look.scope, Scope::All) { 0 } else { places.first().map_or(0, |p| p.inode as u32) };
+        let namespaces = query.scope.namespaces()?;
+        let only = if matches!(query.scope, Scope::All) {
+            0
+        } else {
+            namespaces.first().map_or(0, |p| p.inode as u32)
+        };
         let mut open = object::open(NAME, OBJECT)?;
         object::set_initial(&mut open, ".rodata.lf", |bytes| {
             bytes[..4].copy_from_slice(&only.to_ne_bytes())
@@ -195,8 +198,8 @@ impl Tracer {
             judged: HashMap::new(),
             newly_meant: Vec::new(),
             _links: links,
-            look,
-            places,
+            query,
+            namespaces,
             _object: object,
         };
         tracer.mark_standing()?;
@@ -204,12 +207,12 @@ impl Tracer {
     }
 
     fn mark_standing(&mut self) -> Result<()> {
-        for connection in self.look.take()? {
+        for connection in self.query.take()? {
             self.judge(connection.cookie, true)?;
         }
         let mark = attach_program(&mut self._object, "mark")?;
-        for place in &self.places {
-            visit(place, mark.as_fd())?;
+        for namespace in &self.namespaces {
+            visit(namespace, mark.as_fd())?;
         }
         Ok(())
     }
@@ -245,25 +248,25 @@ impl Tracer {
             return Ok(());
         }
         // A filter that asks for more than addresses needs a look at what the connections have become.
-        let by_address = self.look.filter.is_about_addresses_only() && !self.look.filter.asks_for("netns");
+        let by_address = self.query.filter.is_about_addresses_only() && !self.query.filter.asks_for("netns");
         let seen = if by_address {
             Vec::new()
         } else {
-            Look { filter: Default::default(), ..self.look.clone() }.take()?
+            Query { filter: Default::default(), ..self.query.clone() }.take()?
         };
         let by_cookie: HashMap<u64, &Connection> = seen.iter().map(|one| (one.cookie, one)).collect();
         for (event, identity) in begun {
             let bare = self.bare(event, identity);
             let connection = by_cookie.get(&event.cookie).copied().unwrap_or(&bare);
-            let is_meant = self.look.filter.matches(connection);
+            let is_meant = self.query.filter.matches(connection);
             self.judge(event.cookie, is_meant)?;
         }
         Ok(())
     }
 
     fn bare(&self, event: &Event, identity: &Identity) -> Connection {
-        let place = self.places.iter().find(|place| place.inode as u32 == identity.netns);
-        let netns = place.map_or_else(|| "".into(), |place| Arc::clone(&place.label));
+        let namespace = self.namespaces.iter().find(|namespace| namespace.inode as u32 == identity.netns);
+        let netns = namespace.map_or_else(|| "".into(), |namespace| Arc::clone(&namespace.label));
         Connection {
             cc: Some(identity.cc),
             cookie: event.cookie,

@@ -42,7 +42,7 @@ const RECORDS: &str = ".jsonl";
 
 /// Which host this is, and where it may write.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct Environment {
     /// The host of the experiment.
     pub host: String,
     /// A directory for this alone, removed in the end.
@@ -56,16 +56,16 @@ pub struct Place {
 /// # Errors
 /// The answers cannot be written.
 pub fn serve(
-    place: Place,
+    environment: Environment,
     input: impl BufRead + Send + 'static,
     output: &mut dyn Write,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    let claim = match Claim::take(&place.directory) {
+    let claim = match Claim::take(&environment.directory) {
         Ok(claim) => claim,
         Err(error) => return tell(output, &Answer::Failed(error.to_string())),
     };
-    let mut host = Host { place, act: None, claim };
+    let mut host = Host { environment, act: None, claim };
     let served = host.serve(input, output, stop);
     host.end();
     if let Err(error) = host.claim.end() {
@@ -117,7 +117,7 @@ fn other(error: impl ToString) -> Trouble {
 }
 
 struct Host {
-    place: Place,
+    environment: Environment,
     act: Option<Act>,
     claim: Claim,
 }
@@ -165,11 +165,11 @@ impl Host {
     ) -> Result<Option<Answer>, Trouble> {
         Ok(Some(match ask {
             Ask::Clock => Answer::Clock { monotonic_ns: monotonic_ns() },
-            Ask::Check(plans) => Answer::Lacks(lacks(&plans, &self.place.host)),
+            Ask::Check(plans) => Answer::Lacks(lacks(&plans, &self.environment.host)),
             Ask::Prepare(plan) => {
                 // What an earlier run left is ended before anything new is begun.
                 self.end();
-                let act = self.act.insert(Act::begin(*plan, self.place.clone(), &self.claim)?);
+                let act = self.act.insert(Act::begin(*plan, self.environment.clone(), &self.claim)?);
                 act.part.serve(stop)?;
                 Answer::Prepared(Box::new(act.state()?))
             }
@@ -201,9 +201,9 @@ impl Host {
 
     fn end(&mut self) {
         self.act = None;
-        for name in written(&self.place.directory) {
+        for name in written(&self.environment.directory) {
             // The directory goes in the end, with whatever is in it.
-            let _ = fs::remove_file(self.place.directory.join(name));
+            let _ = fs::remove_file(self.environment.directory.join(name));
         }
     }
 }
@@ -211,7 +211,7 @@ impl Host {
 /// What a host does in one run. Fields drop in order, after the programs have ended.
 struct Act {
     part: Part<'static>,
-    place: Place,
+    environment: Environment,
     recent: Recent,
     _settings: Settings,
     _ccs: Vec<Registration>,
@@ -225,39 +225,39 @@ impl Drop for Act {
 }
 
 impl Act {
-    fn begin(plan: Plan, place: Place, claim: &Claim) -> Result<Act, Trouble> {
-        let host = plan.hosts.iter().find(|host| host.name == place.host);
+    fn begin(plan: Plan, environment: Environment, claim: &Claim) -> Result<Act, Trouble> {
+        let host = plan.hosts.iter().find(|host| host.name == environment.host);
         let wanted = host.map(settings_of).unwrap_or_default();
-        let directory = || place.directory.clone();
+        let directory = || environment.directory.clone();
         let files = Files { raw: directory(), logs: directory(), prefix: plan.experiment.clone() };
         let namespace = Namespace::current().map_err(other)?;
-        let ground = Ground::Host { name: place.host.clone(), namespace };
+        let ground = Ground::Host { name: environment.host.clone(), namespace };
         Ok(Act {
-            _ccs: ccs_of(&at_host(&plan, &place.host), Dilation::NONE).map_err(other)?,
+            _ccs: ccs_of(&at_host(&plan, &environment.host), Dilation::NONE).map_err(other)?,
             _settings: Settings::set(claim, &wanted).map_err(other)?,
             recent: Recent::default(),
-            part: Part::new(plan, ground, &place.program, files),
-            place,
+            part: Part::new(plan, ground, &environment.program, files),
+            environment,
         })
     }
 
     fn finish(&mut self) -> Result<Answer, Trouble> {
         let counters = facts::counters();
         self.part.finish()?;
-        Ok(Answer::Finished { counters, files: written(&self.place.directory) })
+        Ok(Answer::Finished { counters, files: written(&self.environment.directory) })
     }
 
     fn file(&self, name: &str, output: &mut dyn Write) -> Result<(), Trouble> {
-        if !written(&self.place.directory).iter().any(|known| known == name) {
+        if !written(&self.environment.directory).iter().any(|known| known == name) {
             return Err(Trouble::Other(format!("there is no file '{name}'")));
         }
-        let file = fs::File::open(self.place.directory.join(name)).map_err(other)?;
+        let file = fs::File::open(self.environment.directory.join(name)).map_err(other)?;
         send_packed(file, output).map_err(other)
     }
 
     fn recent(&mut self, output: &mut dyn Write) -> Result<(), Trouble> {
-        let names = written(&self.place.directory).into_iter().filter(|name| name.ends_with(RECORDS));
-        let files: Vec<PathBuf> = names.map(|name| self.place.directory.join(name)).collect();
+        let names = written(&self.environment.directory).into_iter().filter(|name| name.ends_with(RECORDS));
+        let files: Vec<PathBuf> = names.map(|name| self.environment.directory.join(name)).collect();
         let mut lines = Vec::new();
         for record in self.recent.take(&files) {
             serde_json::to_writer(&mut lines, &record).map_err(other)?;

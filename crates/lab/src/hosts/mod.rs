@@ -32,7 +32,8 @@ pub use table::{Table, TableError};
 
 use crate::{
     backend::{BackendKind, Observed, Tick},
-    conductor::{self, Ending, Parts, Status},
+    conductor::{self, Parts, Status},
+    part::PartError,
     plan::Plan,
     process::{self, Role},
     samples::Samples,
@@ -40,15 +41,15 @@ use crate::{
 use clock::{Exchange, estimate};
 use longfat_host::{facts, monotonic_us, support, support::Missing};
 use longfat_schema::{
-    lines::{self, LinesError},
+    lines,
     record::Record,
-    run::{ClockEstimate, HostState, RunError},
+    run::{ClockEstimate, HostState},
 };
 use machine::Machine;
 use onlook::Onlook;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError, atomic::AtomicBool},
 };
@@ -67,23 +68,18 @@ pub enum HostsError {
     /// A machine failed.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The run was ended before its end.
+    /// What is done here failed, or was ended.
     #[error(transparent)]
-    Ended(#[from] Ending),
-    /// A samples file is damaged.
-    #[error(transparent)]
-    Samples(#[from] LinesError),
-    /// The run directory could not be written.
-    #[error(transparent)]
-    Write(#[from] RunError),
-    /// Something here could not be written.
-    #[error("{path}: {source}")]
-    Io {
-        /// Which.
-        path: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    Here(PartError),
+}
+
+impl<E> From<E> for HostsError
+where
+    PartError: From<E>,
+{
+    fn from(error: E) -> HostsError {
+        HostsError::Here(error.into())
+    }
 }
 
 /// The machines of a session. On drop everything is set back on them.
@@ -149,7 +145,7 @@ impl Hosts {
     ) -> Result<(Hosts, Vec<Missing>), HostsError> {
         let mut missing: Vec<Missing> =
             support::missing_program("ssh", "openssh-client").into_iter().collect();
-        let directory = tempfile::tempdir().map_err(|source| io_error(&std::env::temp_dir(), source))?;
+        let directory = tempfile::tempdir().map_err(|source| PartError::io(&std::env::temp_dir(), source))?;
         let begun = table.hosts.iter().filter(|_| missing.is_empty());
         let begun = begun
             .map(|(host, entry)| Machine::begin(host, entry, table.ssh_config.as_deref(), directory.path()));
@@ -194,7 +190,7 @@ pub fn run(
     // Whole records lie apart from those of onlookers.
     let [logs, raw, fetched] = ["log", "raw", "raw/fetched"].map(|name| directory.join(name));
     for path in [&logs, &fetched] {
-        fs::create_dir_all(path).map_err(|source| io_error(path, source))?;
+        fs::create_dir_all(path).map_err(|source| PartError::io(path, source))?;
     }
     let mut stage = Stage { plan: &plan, machines: &mut machines, logs, raw, fetched, stop };
     let observed = stage.carry_out(tick);
@@ -401,7 +397,7 @@ fn fetch(
     };
     let is_raw = name.ends_with(".jsonl");
     let path = if is_raw { raw } else { logs }.join(name);
-    let mut file = fs::File::create(&path).map_err(|source| io_error(&path, source))?;
+    let mut file = fs::File::create(&path).map_err(|source| PartError::io(&path, source))?;
     talk::unpack(packed, most_bytes, &mut file)
         .map_err(|error| machine.failed(format!("'{name}': {error}")))?;
     Ok(is_raw.then_some(path))
@@ -460,10 +456,6 @@ impl Rebase<'_> {
             _ => own_us,
         }
     }
-}
-
-fn io_error(path: &Path, source: io::Error) -> HostsError {
-    HostsError::Io { path: path.display().to_string(), source }
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! A run in progress, for a person who looks on: what the machines tell of it meanwhile, by the clock here.
 
-use super::{HostsError, Rebase, io_error, machine::Machine, talk};
-use crate::plan::{FlowPlan, Plan};
+use super::{HostsError, Rebase, machine::Machine, talk};
+use crate::{
+    part::PartError,
+    plan::{FlowPlan, Plan},
+};
 use longfat_schema::{
     lines::Lines,
     own_time::Dilation,
@@ -31,7 +34,7 @@ impl<'a> Onlook<'a> {
     pub fn begin(directory: &Path, rebase: Rebase<'a>, start_us: i64) -> Result<Onlook<'a>, HostsError> {
         write_json(&directory.join(START_FILE), &Start { start_us, dilation: Dilation::NONE })?;
         let file = directory.join("so-far.jsonl");
-        let lines = Lines::create(&file).map_err(|source| io_error(&file, source))?;
+        let lines = Lines::create(&file).map_err(|source| PartError::io(&file, source))?;
         Ok(Onlook { rebase, start_us, lines, asked_us: 0, arriving_bps: None })
     }
 
@@ -59,9 +62,8 @@ impl<'a> Onlook<'a> {
         }
         self.arriving_bps = arriving_bps(&records, self.rebase.plan).or(self.arriving_bps);
         let written = records.iter().try_for_each(|record| self.lines.write(record));
-        written
-            .and_then(|()| self.lines.flush())
-            .map_err(|source| io_error(Path::new("so-far.jsonl"), source))
+        let flushed = written.and_then(|()| self.lines.flush());
+        Ok(flushed.map_err(|source| PartError::io(Path::new("so-far.jsonl"), source))?)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     backend::{BackendKind, Observed, Tick},
     conductor::Ending,
     dilation::remarks,
-    emulated::{self, Place},
+    emulated::{self, Environment},
     hosts::{self, Hosts, HostsError, MachineError},
     judge,
     metrics::{metrics, record_free},
@@ -239,8 +239,8 @@ fn emulate(
 ) -> Result<Attempt, SessionError> {
     let _ccs = ccs_of(plan, plan.dilation)?;
     let lease = format!("{}-{}", plan.experiment, std::process::id());
-    let place = Place { program, directory, lease: &lease };
-    match emulated::run(plan, place, tick, stop) {
+    let environment = Environment { program, directory, lease: &lease };
+    match emulated::run(plan, environment, tick, stop) {
         Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
         Err(PartError::Ended(Ending::Interrupted)) => Ok(Attempt::Interrupted),
         Err(
@@ -262,12 +262,13 @@ fn on_hosts(
 ) -> Result<Attempt, SessionError> {
     match hosts::run(plan, hosts, directory, tick, stop) {
         Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
-        Err(HostsError::Machine(MachineError::Interrupted) | HostsError::Ended(Ending::Interrupted)) => {
-            Ok(Attempt::Interrupted)
-        }
+        Err(
+            HostsError::Machine(MachineError::Interrupted)
+            | HostsError::Here(PartError::Ended(Ending::Interrupted)),
+        ) => Ok(Attempt::Interrupted),
         Err(
             error @ (HostsError::Machine(MachineError::Run { .. })
-            | HostsError::Ended(Ending::Disagreed(..) | Ending::Endless(..))),
+            | HostsError::Here(PartError::Ended(Ending::Disagreed(..) | Ending::Endless(..)))),
         ) => Ok(Attempt::Failed(error.to_string())),
         Err(source) => {
             let (case, repeat) = (plan.case.clone(), plan.repeat);

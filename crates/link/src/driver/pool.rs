@@ -18,19 +18,19 @@ pub struct Buffer {
 
 /// Slots of one size, in chunks that never move.
 #[derive(Debug)]
-struct Shelf {
+struct Slots {
     slot_bytes: usize,
     chunks: Vec<Box<[u8]>>,
     free: Vec<u32>,
 }
 
-impl Shelf {
-    fn new(slot_bytes: usize, slots: usize) -> Shelf {
-        let mut shelf = Shelf { slot_bytes, chunks: Vec::with_capacity(1024), free: Vec::new() };
-        for _ in 0..slots.div_ceil(CHUNK_SLOTS) {
-            shelf.grow();
+impl Slots {
+    fn new(slot_bytes: usize, count: usize) -> Slots {
+        let mut slots = Slots { slot_bytes, chunks: Vec::with_capacity(1024), free: Vec::new() };
+        for _ in 0..count.div_ceil(CHUNK_SLOTS) {
+            slots.grow();
         }
-        shelf
+        slots
     }
 
     /// Writing every byte makes the pages present now rather than under the first packets.
@@ -54,8 +54,8 @@ impl Shelf {
 /// The buffers of one driver.
 #[derive(Debug)]
 pub struct Pool {
-    small: Shelf,
-    large: Shelf,
+    small: Slots,
+    large: Slots,
     limit_bytes: u64,
 }
 
@@ -64,8 +64,8 @@ impl Pool {
     pub fn new(mtu_frame_bytes: usize, large_slots: usize, limit_bytes: u64) -> Pool {
         let slot_bytes = (VNET_BYTES + mtu_frame_bytes).next_multiple_of(64).max(SMALL_BYTES);
         Pool {
-            small: Shelf::new(SMALL_BYTES, large_slots * 2),
-            large: Shelf::new(slot_bytes, large_slots),
+            small: Slots::new(SMALL_BYTES, large_slots * 2),
+            large: Slots::new(slot_bytes, large_slots),
             limit_bytes,
         }
     }
@@ -75,41 +75,41 @@ impl Pool {
         let large = bytes.len() > SMALL_BYTES;
         let total_bytes = self.small.bytes() + self.large.bytes();
         let limit_bytes = self.limit_bytes;
-        let shelf = self.shelf_mut(large);
-        if bytes.len() > shelf.slot_bytes {
+        let slots = self.slots_mut(large);
+        if bytes.len() > slots.slot_bytes {
             return None;
         }
-        if shelf.free.is_empty() {
+        if slots.free.is_empty() {
             if total_bytes >= limit_bytes {
                 return None;
             }
-            shelf.grow();
+            slots.grow();
         }
-        let buffer = Buffer { slot: shelf.free.pop()?, large, bytes: bytes.len() as u32 };
+        let buffer = Buffer { slot: slots.free.pop()?, large, bytes: bytes.len() as u32 };
         self.get_mut(buffer).copy_from_slice(bytes);
         Some(buffer)
     }
 
     /// The vnet header and the frame.
     pub fn get(&self, buffer: Buffer) -> &[u8] {
-        let shelf = if buffer.large { &self.large } else { &self.small };
-        let (chunk, range) = shelf.range(buffer.slot, buffer.bytes);
-        &shelf.chunks[chunk][range]
+        let slots = if buffer.large { &self.large } else { &self.small };
+        let (chunk, range) = slots.range(buffer.slot, buffer.bytes);
+        &slots.chunks[chunk][range]
     }
 
     /// The bytes of a buffer, to write to.
     pub fn get_mut(&mut self, buffer: Buffer) -> &mut [u8] {
-        let shelf = self.shelf_mut(buffer.large);
-        let (chunk, range) = shelf.range(buffer.slot, buffer.bytes);
-        &mut shelf.chunks[chunk][range]
+        let slots = self.slots_mut(buffer.large);
+        let (chunk, range) = slots.range(buffer.slot, buffer.bytes);
+        &mut slots.chunks[chunk][range]
     }
 
     /// Gives a buffer back. It must not be used afterwards.
     pub fn release(&mut self, buffer: Buffer) {
-        self.shelf_mut(buffer.large).free.push(buffer.slot);
+        self.slots_mut(buffer.large).free.push(buffer.slot);
     }
 
-    fn shelf_mut(&mut self, large: bool) -> &mut Shelf {
+    fn slots_mut(&mut self, large: bool) -> &mut Slots {
         if large { &mut self.large } else { &mut self.small }
     }
 }

@@ -48,7 +48,7 @@ pub struct LiveRun {
 
 /// Runs under way in a result's directory, as they are `now`.
 pub fn runs(directory: &Path, now: SystemTime) -> Vec<LiveRun> {
-    let under_way = super::shelf::under_way(directory).into_iter().take(SHOWN).enumerate();
+    let under_way = super::run_index::under_way(directory).into_iter().take(SHOWN).enumerate();
     under_way.filter_map(|(index, path)| run(&path, now, &format!("live{index}")).ok()).collect()
 }
 

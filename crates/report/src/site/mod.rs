@@ -2,9 +2,9 @@
 //! progress. HTML from what is on disk; who asks, and over what, is not known here.
 
 mod live;
-mod shelf;
+mod run_index;
 
-pub use shelf::{Found, Shelf, State, inside};
+pub use run_index::{Found, RunIndex, State, inside};
 
 use crate::{
     ReportError, compare,
@@ -94,10 +94,10 @@ fn within(title: &str, way: &[(String, &str)], main: &str) -> String {
 }
 
 /// The list of everything found.
-pub fn index(shelf: &Shelf, filter: &Filter) -> String {
-    let shown: Vec<&Found> = shelf.found.iter().filter(|found| filter.keeps(found)).collect();
-    let count = format!("{} of {} shown", shown.len(), shelf.found.len());
-    let cut = if shelf.is_cut {
+pub fn index(index: &RunIndex, filter: &Filter) -> String {
+    let shown: Vec<&Found> = index.found.iter().filter(|found| filter.keeps(found)).collect();
+    let count = format!("{} of {} shown", shown.len(), index.found.len());
+    let cut = if index.is_cut {
         " There is more than is looked through: give a directory further down."
     } else {
         ""
@@ -109,13 +109,13 @@ pub fn index(shelf: &Shelf, filter: &Filter) -> String {
     };
     let main = format!(
         "<header><h1>Runs</h1></header>{}<p class=\"note\" role=\"status\">{count}.{cut}</p>{list}",
-        filters(shelf, filter),
+        filters(index, filter),
     );
     document("Runs", &format!("<style>{STYLE}</style>{main}"))
 }
 
-fn filters(shelf: &Shelf, filter: &Filter) -> String {
-    let mut backends: Vec<&str> = shelf.found.iter().map(|found| found.backend.as_str()).collect();
+fn filters(index: &RunIndex, filter: &Filter) -> String {
+    let mut backends: Vec<&str> = index.found.iter().map(|found| found.backend.as_str()).collect();
     backends.sort_unstable();
     backends.dedup();
     backends.retain(|backend| !backend.is_empty());
@@ -222,10 +222,10 @@ fn expectations_chip(found: &Found) -> String {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn result(shelf: &Shelf, found: &Found, now: SystemTime) -> Result<String, ReportError> {
+pub fn result(index: &RunIndex, found: &Found, now: SystemTime) -> Result<String, ReportError> {
     let here = (address("result", &found.id), found.id.as_str());
-    let live = if found.state == State::Running { live_section(shelf, found, now) } else { String::new() };
-    let experiment = match shelf.open(found) {
+    let live = if found.state == State::Running { live_section(index, found, now) } else { String::new() };
+    let experiment = match index.open(found) {
         Ok(experiment) => experiment,
         Err(ReportError::NoRuns(_)) => {
             let title = format!("<header><h1>{}</h1></header>", escape(&found.name));
@@ -300,8 +300,8 @@ fn whole(experiment: &Experiment) -> String {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn run(shelf: &Shelf, found: &Found, path: &str) -> Result<Option<String>, ReportError> {
-    let Some(directory) = shelf.run_directory(found, path) else { return Ok(None) };
+pub fn run(index: &RunIndex, found: &Found, path: &str) -> Result<Option<String>, ReportError> {
+    let Some(directory) = index.run_directory(found, path) else { return Ok(None) };
     let experiment = Experiment::open(&directory)?;
     let way = [
         (address("result", &found.id), found.id.as_str()),
@@ -314,15 +314,15 @@ pub fn run(shelf: &Shelf, found: &Found, path: &str) -> Result<Option<String>, R
 ///
 /// # Errors
 /// One cannot be read.
-pub fn compared(shelf: &Shelf, sides: [&Found; 2]) -> Result<String, ReportError> {
-    let directories = sides.map(|found| shelf.directory(found));
+pub fn compared(index: &RunIndex, sides: [&Found; 2]) -> Result<String, ReportError> {
+    let directories = sides.map(|found| index.directory(found));
     let side = |index: usize| -> Result<compare::Side, RunError> {
         let mut side = compare::Side::open(&directories[index])?;
         side.name.clone_from(&sides[index].id);
         Ok(side)
     };
     let comparison = compare::compare(&side(0)?, &side(1)?);
-    let experiments = [shelf.open(sides[0])?, shelf.open(sides[1])?];
+    let experiments = [index.open(sides[0])?, index.open(sides[1])?];
     let here = format!("/compare?a={}&b={}", encoded(&sides[0].id), encoded(&sides[1].id));
     Ok(within("Two results compared", &[(here, "A and B")], &compare::sections(&comparison, &experiments)))
 }
@@ -336,14 +336,14 @@ pub fn refusal(title: &str, message: &str) -> String {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn live(shelf: &Shelf, found: &Found, now: SystemTime) -> Result<String, RunError> {
-    let directory = shelf.directory(found);
+pub fn live(index: &RunIndex, found: &Found, now: SystemTime) -> Result<String, RunError> {
+    let directory = index.directory(found);
     let result: ResultManifest = read_versioned(&directory.join(RESULT_FILE), Kind::Result)?;
     Ok(progress(&directory, &result, now))
 }
 
-fn live_section(shelf: &Shelf, found: &Found, now: SystemTime) -> String {
-    let shown = live(shelf, found, now).unwrap_or_default();
+fn live_section(index: &RunIndex, found: &Found, now: SystemTime) -> String {
+    let shown = live(index, found, now).unwrap_or_default();
     format!(
         "<section><h2>Under way</h2><p><button type=\"button\" id=\"pause\" class=\"scripted\" aria-pressed=\"false\">Pause</button> \
          <noscript><a href=\"\">Show it as it is now</a></noscript></p>\

@@ -45,7 +45,7 @@ pub enum Phase {
 
 /// Where an endpoint is and whom it speaks to.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct Attachment {
     /// Number of the entity in the event queue.
     pub entity: u32,
     /// Start of its route to the peer.
@@ -69,7 +69,7 @@ pub struct Endpoint {
     pub established_ns: u64,
     /// When payload last arrived in order.
     pub last_arrival_ns: u64,
-    place: Place,
+    attachment: Attachment,
     open_at_ns: u64,
     syn_at_ns: u64,
     syn_sent_ns: u64,
@@ -78,7 +78,13 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// A closed endpoint.
-    pub fn new(place: Place, plan: &EndpointPlan, tunables: Tunables, mss_bytes: u32, app: App) -> Endpoint {
+    pub fn new(
+        attachment: Attachment,
+        plan: &EndpointPlan,
+        tunables: Tunables,
+        mss_bytes: u32,
+        app: App,
+    ) -> Endpoint {
         Endpoint {
             phase: Phase::Closed,
             sender: Sender::new(plan, tunables, mss_bytes),
@@ -86,7 +92,7 @@ impl Endpoint {
             app,
             established_ns: 0,
             last_arrival_ns: 0,
-            place,
+            attachment,
             open_at_ns: NEVER,
             syn_at_ns: NEVER,
             syn_sent_ns: 0,
@@ -105,7 +111,7 @@ impl Endpoint {
     /// Opens the connection at a time.
     pub fn open_at(&mut self, at_ns: u64, net: &mut Net) {
         self.open_at_ns = at_ns;
-        net.timers.set(self.place.entity, at_ns);
+        net.timers.set(self.attachment.entity, at_ns);
     }
 
     /// A segment arrived.
@@ -122,8 +128,8 @@ impl Endpoint {
         let now_ns = net.now_ns;
         self.receiver.note_time(segment);
         self.sender.on_ack(segment, now_ns);
-        let Endpoint { sender, receiver, app, place, .. } = self;
-        let mut out = Outlet { net, receiver, route: place.route, to: place.peer };
+        let Endpoint { sender, receiver, app, attachment, .. } = self;
+        let mut out = Outlet { net, receiver, route: attachment.route, to: attachment.peer };
         sender.send_after_ack(&mut out);
         if segment.has(flag::PROBE) {
             receiver.demand_ack();
@@ -141,10 +147,10 @@ impl Endpoint {
     /// Lets the application write, sends what it wrote, acknowledges if that is due.
     fn turn(&mut self, net: &mut Net) {
         let now_ns = net.now_ns;
-        let Endpoint { sender, receiver, app, place, .. } = self;
+        let Endpoint { sender, receiver, app, attachment, .. } = self;
         sender.grow_buffer();
         app.fill(sender, now_ns);
-        let mut out = Outlet { net, receiver, route: place.route, to: place.peer };
+        let mut out = Outlet { net, receiver, route: attachment.route, to: attachment.peer };
         if sender.unsent_bytes() > 0 {
             sender.send_new(&mut out);
         }
@@ -211,8 +217,13 @@ impl Endpoint {
         self.syns += 1;
         self.syn_sent_ns = net.now_ns;
         self.syn_at_ns = net.now_ns + wait_ns;
-        let Endpoint { receiver, place, .. } = self;
-        Outlet { net, receiver, route: place.route, to: place.peer }.emit(flag::SYN, 0, 0, Ecn::NotEct);
+        let Endpoint { receiver, attachment, .. } = self;
+        Outlet { net, receiver, route: attachment.route, to: attachment.peer }.emit(
+            flag::SYN,
+            0,
+            0,
+            Ecn::NotEct,
+        );
     }
 
     /// Does what is due.
@@ -227,12 +238,12 @@ impl Endpoint {
             self.send_syn(net);
         }
         if self.phase == Phase::Established {
-            let Endpoint { sender, receiver, place, .. } = self;
-            let mut out = Outlet { net, receiver, route: place.route, to: place.peer };
+            let Endpoint { sender, receiver, attachment, .. } = self;
+            let mut out = Outlet { net, receiver, route: attachment.route, to: attachment.peer };
             sender.on_timer(&mut out);
             self.turn(net);
         }
-        net.timers.set(self.place.entity, self.deadline_ns());
+        net.timers.set(self.attachment.entity, self.deadline_ns());
     }
 
     fn deadline_ns(&self) -> u64 {
@@ -243,8 +254,8 @@ impl Endpoint {
     /// A deadline that moved away is looked at again when the old one comes: most of them move on every segment.
     fn arm(&self, net: &mut Net) {
         let deadline_ns = self.deadline_ns();
-        if deadline_ns < net.timers.get(self.place.entity) {
-            net.timers.set(self.place.entity, deadline_ns);
+        if deadline_ns < net.timers.get(self.attachment.entity) {
+            net.timers.set(self.attachment.entity, deadline_ns);
         }
     }
 }

@@ -17,7 +17,7 @@ use longfat_analyze::capture::{
 use longfat_host::confine::Account;
 use longfat_kernel::{
     capture::{self, BUFFER_BYTES, Capture, CaptureSpec, Direction, LinkHeader, PAYLOAD_MAX_BYTES, Snap},
-    tcb::{Place, Scope},
+    tcb::{NetNamespace, Scope},
 };
 use longfat_schema::units::{Nanos, Size};
 use std::{path::PathBuf, time::Duration};
@@ -207,12 +207,12 @@ fn roll_spec(args: &Args) -> anyhow::Result<RollSpec> {
     })
 }
 
-fn place(netns: Option<&str>) -> anyhow::Result<Place> {
+fn place(netns: Option<&str>) -> anyhow::Result<NetNamespace> {
     let scope = netns.map_or(Ok(Scope::Own), str::parse)?;
     if scope == Scope::All {
         bail!("--netns all: an interface is in one network namespace; name that one");
     }
-    let mut places = scope.places()?;
+    let mut places = scope.namespaces()?;
     places.pop().context("no network namespace")
 }
 

@@ -6,7 +6,7 @@ use crate::{
     outcome::{Failure, Outcome},
 };
 use anyhow::{Context as _, bail};
-use longfat_kernel::tcb::{Look, State};
+use longfat_kernel::tcb::{Query, State};
 use longfat_path_plan::PathPlan;
 use longfat_schema::units::{Nanos, Rate};
 use longfat_why::{
@@ -60,7 +60,7 @@ pub fn run(given: Option<(Rate, Nanos)>, json: bool) -> Outcome {
 fn living() -> anyhow::Result<Judged> {
     let far = |address: &std::net::SocketAddr| !address.ip().is_loopback();
     let mut most: Option<(f64, Judged)> = None;
-    for one in Look::default().take()?.iter().filter(|one| one.state != State::LISTEN && far(&one.remote)) {
+    for one in Query::default().take()?.iter().filter(|one| one.state != State::LISTEN && far(&one.remote)) {
         let Some(info) = &one.info else { continue };
         let Some(rtt_us) = info.least_rtt_us() else { continue };
         let (rate, rtt) =

@@ -25,7 +25,7 @@ pub fn run(args: AgentArgs) -> Outcome {
     }
     let program = std::env::current_exe().context("find the longfat program")?;
     let stop = stop::flag()?;
-    let place = agent::Place { host: args.host, directory: args.directory, program };
-    agent::serve(place, io::BufReader::new(io::stdin()), &mut io::stdout().lock(), &stop)?;
+    let environment = agent::Environment { host: args.host, directory: args.directory, program };
+    agent::serve(environment, io::BufReader::new(io::stdin()), &mut io::stdout().lock(), &stop)?;
     Ok(())
 }

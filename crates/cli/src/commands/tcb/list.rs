@@ -3,7 +3,7 @@
 use super::{Choice, show};
 use crate::{commands::why, outcome::Outcome, output};
 use longfat_host::support;
-use longfat_kernel::tcb::{Connection, Look, Scope, field::FIELDS, limit};
+use longfat_kernel::tcb::{Connection, Query, Scope, field::FIELDS, limit};
 use std::{
     io::{self, Write as _},
     time::Instant,
@@ -57,11 +57,11 @@ pub fn run(args: &Args) -> Outcome {
     };
     let sorted_by = args.sort.map(|order| order.field.name);
     let shown = columns.iter().map(|field| field.name).chain(sorted_by);
-    let look = args.choice.look(
+    let query = args.choice.look(
         shown.into_iter().any(|name| name == "pid" || name == "process" || name.starts_with("avail")),
     )?;
     if args.json {
-        let objects: Vec<_> = gathered(args, &look)?.iter().map(|row| show::json(&columns, row)).collect();
+        let objects: Vec<_> = gathered(args, &query)?.iter().map(|row| show::json(&columns, row)).collect();
         return print(|out| {
             serde_json::to_writer_pretty(&mut *out, &objects).map_err(io::Error::from)?;
             writeln!(out)
@@ -69,9 +69,9 @@ pub fn run(args: &Args) -> Outcome {
     }
     let mut table = show::Table::new(&columns);
     if args.sort.is_some() || args.over.is_some() {
-        gathered(args, &look)?.iter().for_each(|row| table.push(row));
+        gathered(args, &query)?.iter().for_each(|row| table.push(row));
     } else {
-        look.each(|mut row| {
+        query.each(|mut row| {
             row.cause = why::cause_of(None, &row, 0);
             table.push(&row);
         })?;
@@ -100,30 +100,30 @@ fn say_nothing_matches(args: &Args) {
 }
 
 /// All of them, in the order asked for.
-fn gathered(args: &Args, look: &Look) -> anyhow::Result<Vec<Connection>> {
-    let mut rows = args.over.map_or_else(|| look_once(look), |span| look_twice(look, span.into()))?;
+fn gathered(args: &Args, query: &Query) -> anyhow::Result<Vec<Connection>> {
+    let mut rows = args.over.map_or_else(|| look_once(query), |span| look_twice(query, span.into()))?;
     if let Some(order) = args.sort {
         rows.sort_by(|a, b| order.compare(a, b));
     }
     Ok(rows)
 }
 
-fn look_once(look: &Look) -> anyhow::Result<Vec<Connection>> {
-    let mut rows = look.take()?;
+fn look_once(query: &Query) -> anyhow::Result<Vec<Connection>> {
+    let mut rows = query.take()?;
     rows.iter_mut().for_each(|row| row.cause = why::cause_of(None, row, 0));
     Ok(rows)
 }
 
 /// The filter is applied after the second look: it may ask for the limit.
-fn look_twice(look: &Look, apart: std::time::Duration) -> anyhow::Result<Vec<Connection>> {
-    let states = Look { filter: Default::default(), ..look.clone() };
+fn look_twice(query: &Query, apart: std::time::Duration) -> anyhow::Result<Vec<Connection>> {
+    let states = Query { filter: Default::default(), ..query.clone() };
     let (before, start) = (states.take()?, Instant::now());
     std::thread::sleep(apart);
-    let mut after = Look { processes: true, ..states }.take()?;
+    let mut after = Query { processes: true, ..states }.take()?;
     let elapsed_us = start.elapsed().as_micros() as u64;
     limit::compare(&before, &mut after, elapsed_us);
     why::compare(&before, &mut after, elapsed_us);
-    after.retain(|connection| look.filter.matches(connection));
+    after.retain(|connection| query.filter.matches(connection));
     Ok(after)
 }
 

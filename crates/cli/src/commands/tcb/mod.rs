@@ -8,7 +8,7 @@ mod trace;
 mod watch;
 
 use crate::outcome::Outcome;
-use longfat_kernel::tcb::{Filter, Look, Scope};
+use longfat_kernel::tcb::{Filter, Query, Scope};
 
 /// Live control blocks of TCP connections: see them, trace them, set them.
 ///
@@ -73,7 +73,7 @@ impl Choice {
         Ok(self.filter.join(" ").parse()?)
     }
 
-    fn look(&self, processes: bool) -> anyhow::Result<Look> {
-        Ok(Look { scope: self.scope(), filter: self.filter()?, processes })
+    fn look(&self, processes: bool) -> anyhow::Result<Query> {
+        Ok(Query { scope: self.scope(), filter: self.filter()?, processes })
     }
 }

@@ -9,8 +9,8 @@ use anyhow::{Context as _, bail};
 use longfat_kernel::{
     support::{Capability, missing},
     tcb::{
-        Answer, CcKind, Change, ChangeError, Connection, ControlBlock, Filter, HostKey, Keep, Place, Refusal,
-        SAVED_VERSION, Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, missing_rto_max, plan,
+        Answer, CcKind, Change, ChangeError, Connection, ControlBlock, Filter, HostKey, Keep, NetNamespace,
+        Refusal, SAVED_VERSION, Saved, SavedBlocks, Setter, Step, UNLIMITED_SSTHRESH, missing_rto_max, plan,
     },
 };
 use longfat_schema::units::Nanos;
@@ -262,7 +262,7 @@ fn plan_one(
     Ok(plan(block, change, |name| kinds.get(name).copied().unwrap_or(CcKind::Absent)))
 }
 
-fn blocks(setter: &Setter, place: &Place) -> anyhow::Result<HashMap<u64, ControlBlock>> {
+fn blocks(setter: &Setter, place: &NetNamespace) -> anyhow::Result<HashMap<u64, ControlBlock>> {
     Ok(setter.look(place)?.into_iter().map(|block| (block.cookie, block)).collect())
 }
 

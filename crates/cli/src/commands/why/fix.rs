@@ -14,8 +14,8 @@ use longfat_host::{
 use longfat_kernel::{
     support::{Capability, missing},
     tcb::{
-        CcKind, CcName, Change, Connection, ControlBlock, Keep, Place, Scope, Setter, State, UNLIMITED_CLAMP,
-        UNLIMITED_SSTHRESH, descriptor_of, plan,
+        CcKind, CcName, Change, Connection, ControlBlock, Keep, NetNamespace, Scope, Setter, State,
+        UNLIMITED_CLAMP, UNLIMITED_SSTHRESH, descriptor_of, plan,
     },
 };
 use longfat_schema::units::{Rate, Size};
@@ -167,7 +167,7 @@ impl Fixer {
     pub fn apply(
         &mut self,
         connection: &Connection,
-        place: &Place,
+        place: &NetNamespace,
         setting: Setting,
     ) -> anyhow::Result<Setting> {
         let mut changed = Changed {
@@ -192,7 +192,7 @@ impl Fixer {
     ///
     /// # Errors
     /// When it could not be: it is tried again at the end.
-    pub fn undo(&mut self, connection: &Connection, place: &Place) -> anyhow::Result<()> {
+    pub fn undo(&mut self, connection: &Connection, place: &NetNamespace) -> anyhow::Result<()> {
         let at = self.ledger.changed.iter().rposition(|changed| changed.cookie == connection.cookie);
         let Some(at) = at else { return Ok(()) };
         let changed = self.ledger.changed[at].clone();
@@ -204,7 +204,7 @@ impl Fixer {
     /// Takes back everything; what could not be, in words. Connections that have gone have nothing to take back.
     pub fn undo_all(&mut self) -> Vec<String> {
         let mut failed = Vec::new();
-        let places = Scope::All.places().unwrap_or_default();
+        let places = Scope::All.namespaces().unwrap_or_default();
         for changed in std::mem::take(&mut self.ledger.changed).into_iter().rev() {
             let Some(place) = places.iter().find(|place| place.inode == changed.netns_inode) else {
                 continue;
@@ -253,7 +253,7 @@ impl Fixer {
             .with_context(|| format!("write {}, which is needed to take changes back", self.path.display()))
     }
 
-    fn read(&self, place: &Place, changed: &Changed, like: Setting) -> anyhow::Result<Setting> {
+    fn read(&self, place: &NetNamespace, changed: &Changed, like: Setting) -> anyhow::Result<Setting> {
         if let Setting::SendBuffer { .. } | Setting::PacingBytesPerS(_) = like {
             return read_option(&descriptor(changed)?, like);
         }
@@ -266,12 +266,12 @@ impl Fixer {
         })
     }
 
-    fn block(&self, place: &Place, cookie: u64) -> anyhow::Result<ControlBlock> {
+    fn block(&self, place: &NetNamespace, cookie: u64) -> anyhow::Result<ControlBlock> {
         let found = self.setter.look(place)?.into_iter().find(|block| block.cookie == cookie);
         found.filter(|block| block.state != State::LISTEN).ok_or_else(|| Gone.into())
     }
 
-    fn set(&mut self, place: &Place, changed: &Changed, setting: Setting) -> anyhow::Result<()> {
+    fn set(&mut self, place: &NetNamespace, changed: &Changed, setting: Setting) -> anyhow::Result<()> {
         match setting {
             Setting::SendBuffer { .. } | Setting::PacingBytesPerS(_) => {
                 set_option(&descriptor(changed)?, setting).with_context(|| format!("set {setting}"))
@@ -280,7 +280,7 @@ impl Fixer {
         }
     }
 
-    fn set_block(&mut self, place: &Place, cookie: u64, change: &Change) -> anyhow::Result<()> {
+    fn set_block(&mut self, place: &NetNamespace, cookie: u64, change: &Change) -> anyhow::Result<()> {
         let block = self.block(place, cookie)?;
         let mut kinds: HashMap<String, CcKind> = HashMap::new();
         for name in [Some(block.cc), change.cc].into_iter().flatten() {

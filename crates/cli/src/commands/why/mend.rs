@@ -7,7 +7,7 @@ use super::{
     watch::{Watch, Watched},
 };
 use crate::outcome::{Failure, Outcome, require};
-use longfat_kernel::tcb::{Connection, Finder, Place};
+use longfat_kernel::tcb::{Connection, Finder, NetNamespace};
 use longfat_schema::random::SplitMix64;
 use longfat_why::{
     Verdict,
@@ -25,7 +25,7 @@ use std::{
 struct Patient<'a> {
     one: &'a Watched,
     verdict: &'a Verdict,
-    place: &'a Place,
+    place: &'a NetNamespace,
     finder: Finder,
     setting: Setting,
     /// What is told of the rate without its cause.
@@ -59,7 +59,7 @@ pub fn run(args: &Args, watch: &Watch, verdicts: &[(&Watched, Verdict)], stop: &
 
 fn patients<'a>(
     verdicts: &'a [(&'a Watched, Verdict)],
-    places: &'a [Place],
+    places: &'a [NetNamespace],
 ) -> anyhow::Result<Vec<Patient<'a>>> {
     let mut found = Vec::new();
     for (one, verdict) in verdicts.iter().take(MOST) {

@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::output;
-use longfat_kernel::tcb::{Connection, Filter, Finder, Look, Place, Scope, Setter, State};
+use longfat_kernel::tcb::{Connection, Filter, Finder, NetNamespace, Query, Scope, Setter, State};
 use longfat_why::{Memory, Verdict, divide, judge, record::MOST_LOOKS};
 use nix::time::{ClockId, clock_gettime};
 use std::{
@@ -174,7 +174,7 @@ impl Watch {
     }
 
     fn look_at_all(&mut self) -> anyhow::Result<()> {
-        let look = Look { scope: self.chosen.scope.clone(), ..Look::default() };
+        let look = Query { scope: self.chosen.scope.clone(), ..Query::default() };
         let (began, watched) = (self.start, &mut self.watched);
         look.each(|connection| {
             if let Some(one) = watched.get_mut(&connection.cookie) {
@@ -185,13 +185,13 @@ impl Watch {
     }
 
     /// The namespaces it looks into.
-    pub fn places(&self) -> anyhow::Result<Vec<Place>> {
-        Ok(self.chosen.scope.places()?)
+    pub fn places(&self) -> anyhow::Result<Vec<NetNamespace>> {
+        Ok(self.chosen.scope.namespaces()?)
     }
 
     /// Namespaces are entered once, to be asked from outside later.
     fn open_finders(&mut self) -> anyhow::Result<()> {
-        for place in self.chosen.scope.places()? {
+        for place in self.chosen.scope.namespaces()? {
             if !self.finders.contains_key(&place.label)
                 && let Some(finder) = place.run(Finder::open)
             {
@@ -204,7 +204,7 @@ impl Watch {
     fn look_for_new(&mut self) -> anyhow::Result<()> {
         self.open_finders()?;
         let look =
-            Look { scope: self.chosen.scope.clone(), filter: self.chosen.filter.clone(), processes: true };
+            Query { scope: self.chosen.scope.clone(), filter: self.chosen.filter.clone(), processes: true };
         for connection in look.take()? {
             if self.chosen.matches(&connection) {
                 self.watch(connection);
@@ -218,7 +218,7 @@ impl Watch {
         if self.last_new.is_none_or(|last| last.elapsed() >= NEW_OF_PROGRAM_EVERY) {
             let pids = pids();
             self.open_finders()?;
-            let look = Look { filter: self.chosen.filter.clone(), processes: true, ..Look::default() };
+            let look = Query { filter: self.chosen.filter.clone(), processes: true, ..Query::default() };
             for connection in look.take()? {
                 let pid = connection.process.as_ref().map(|process| process.pid);
                 if pid.is_some_and(|pid| pids.contains(&pid)) && self.chosen.matches(&connection) {

@@ -1,26 +1,29 @@
 //! As much of HTTP/1.1 (RFC 9112) as a local page needs: one GET, one answer, the connection closed. Everything a
-//! stranger may send is bounded in bytes, time and number.
+//! stranger may send, or leave unread, is bounded in bytes, time and number.
 
-use super::head::{Refusal, Request, parse};
+use super::{
+    head::{Refusal, Request, parse},
+    open::{Connection, NoTurn, Open},
+};
+use nix::{
+    errno::Errno,
+    sys::socket::{MsgFlags, recv},
+};
 use std::{
-    collections::BTreeMap,
     io::{self, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    os::fd::AsRawFd,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-/// How long a request may take to come, and so long again its answer to go, all pieces together.
+/// How long a request may take to come, to wait for its turn, and its answer to go, all pieces together.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at once; browsers open some that they may never use. When there are more, the oldest is closed.
-const CONNECTIONS_MAX: usize = 64;
 /// What a client may have sent beyond its request is read so far, so that it sees the answer (RFC 9112, 9.6).
 const LINGER_BYTES_MAX: usize = 64 << 10;
 const LINGER: Duration = Duration::from_millis(500);
+const BUSY: Refusal = Refusal { status: 503, why: "Other pages are being drawn: try again." };
 
 /// What is answered: a status and HTML.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,11 +37,15 @@ impl Answer {
         Answer { status: 200, html }
     }
 
-    fn bytes(&self) -> Vec<u8> {
-        let allow = if self.status == 405 { "Allow: GET\r\n" } else { "" };
+    fn head(&self) -> String {
+        let more = match self.status {
+            405 => "Allow: GET\r\n",
+            503 => "Retry-After: 5\r\n",
+            _ => "",
+        };
         // Nothing from elsewhere, nothing framed, nothing kept: a page is as its runs are now.
-        let head = format!(
-            "HTTP/1.1 {} {}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {}\r\n{allow}\
+        format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {}\r\n{more}\
              Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
              connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'\r\n\
              X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
@@ -46,8 +53,7 @@ impl Answer {
             self.status,
             reason(self.status),
             self.html.len(),
-        );
-        [head.as_bytes(), self.html.as_bytes()].concat()
+        )
     }
 }
 
@@ -61,71 +67,67 @@ fn reason(status: u16) -> &'static str {
         408 => "Request Timeout",
         410 => "Gone",
         431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
         _ => "Internal Server Error",
     }
 }
 
-/// Answers every connection by a thread of its own, for as long as the listener lives.
+/// Talks with every connection in a thread of its own, for as long as the listener lives. One answer is made at a time.
 pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) {
     let answer = Arc::new(answer);
     let open = Arc::new(Open::default());
-    for connection in listener.incoming() {
-        let held = connection.and_then(|connection| Held::new(&open, connection));
-        let Ok(held) = held else {
+    for stream in listener.incoming() {
+        let Ok((client, stream)) = stream.and_then(|stream| Ok((stream.peer_addr()?.ip(), stream))) else {
             // Out of descriptors, most likely: there will be some again.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
+        let connection = open.add(client, stream);
         let answer = Arc::clone(&answer);
         // Whoever went away needs no answer.
-        let talk = move || drop(talk(&held.connection, &*answer));
+        let talk = move || drop(talk(&connection, &*answer));
         let _ = thread::Builder::new().name("http".to_owned()).spawn(talk);
     }
 }
 
-/// Connections that are open, by number: the smallest is the oldest.
-#[derive(Default)]
-struct Open {
-    connections: Mutex<BTreeMap<u64, TcpStream>>,
-    next: AtomicU64,
-}
-
-/// A connection that is counted for as long as it lives.
-struct Held {
-    open: Arc<Open>,
-    number: u64,
-    connection: TcpStream,
-}
-
-impl Held {
-    fn new(open: &Arc<Open>, connection: TcpStream) -> io::Result<Held> {
-        let number = open.next.fetch_add(1, Ordering::Relaxed);
-        let mut all = open.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        all.insert(number, connection.try_clone()?);
-        if all.len() > CONNECTIONS_MAX
-            && let Some((_, oldest)) = all.pop_first()
-        {
-            // Its thread sees the end; it may have seen it before.
-            let _ = oldest.shutdown(Shutdown::Both);
-        }
-        Ok(Held { open: Arc::clone(open), number, connection })
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.open.connections.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
-    }
-}
-
-fn talk(connection: &TcpStream, answer: &dyn Fn(&Request) -> Answer) -> io::Result<()> {
-    let answer = match read(connection)? {
-        Ok(Some(request)) => answer(&request),
+fn talk(connection: &Connection, answer: &dyn Fn(&Request) -> Answer) -> io::Result<()> {
+    let stream = &*connection.stream;
+    let answer = match read(stream)? {
+        Ok(Some(request)) => match made(connection, || answer(&request)) {
+            Some(answer) => answer,
+            None => return Ok(()),
+        },
         Ok(None) => return Ok(()),
         Err(refusal) => refused(refusal),
     };
-    send(connection, &answer)?;
-    linger(connection)
+    send(stream, &answer)?;
+    drop(answer);
+    connection.holds(0);
+    linger(stream)
+}
+
+/// An answer, made once it is the connection's turn; none for who has gone away meanwhile.
+fn made(connection: &Connection, answer: impl FnOnce() -> Answer) -> Option<Answer> {
+    let _turn = match connection.turn(PATIENCE) {
+        Ok(turn) => turn,
+        Err(NoTurn::Late) => return Some(refused(BUSY)),
+        Err(NoTurn::Closed) => return None,
+    };
+    if is_gone(&connection.stream) {
+        return None;
+    }
+    let answer = answer();
+    connection.holds(answer.html.len());
+    Some(answer)
+}
+
+/// Whether the other end has closed: nobody reads what is made for it.
+fn is_gone(stream: &TcpStream) -> bool {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    match recv(stream.as_raw_fd(), &mut [0], flags) {
+        Ok(count) => count == 0,
+        Err(error) => error != Errno::EAGAIN && error != Errno::EINTR,
+    }
 }
 
 /// The request; `None` when the client went away before it was whole.
@@ -168,21 +170,22 @@ fn refused(refusal: Refusal) -> Answer {
     }
 }
 
-fn send(connection: &TcpStream, answer: &Answer) -> io::Result<()> {
-    send_within(connection, &answer.bytes(), PATIENCE)?;
-    connection.shutdown(Shutdown::Write)
+fn send(stream: &TcpStream, answer: &Answer) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    send_until(stream, answer.head().as_bytes(), until)?;
+    send_until(stream, answer.html.as_bytes(), until)?;
+    stream.shutdown(Shutdown::Write)
 }
 
 /// A socket's own timeout is of one piece, of which a slow reader can make as many as it likes.
-fn send_within(mut connection: &TcpStream, mut bytes: &[u8], within: Duration) -> io::Result<()> {
-    let until = Instant::now() + within;
+fn send_until(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        connection.set_write_timeout(Some(left))?;
-        match connection.write(bytes) {
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -207,7 +210,7 @@ fn linger(mut connection: &TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::open::CONNECTIONS_MAX, *};
 
     #[test]
     fn however_many_dawdle_who_comes_last_is_answered() {
@@ -230,8 +233,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (connection, _) = listener.accept().unwrap();
-        let within = Duration::from_millis(300);
-        let sending = thread::spawn(move || send_within(&connection, &vec![0; 200 << 20], within));
+        let until = Instant::now() + Duration::from_millis(300);
+        let sending = thread::spawn(move || send_until(&connection, &vec![0; 200 << 20], until));
         let mut piece = vec![0; 16 << 10];
         // Each piece is well within the time of one write.
         while !sending.is_finished() && reader.read(&mut piece).is_ok_and(|count| count > 0) {

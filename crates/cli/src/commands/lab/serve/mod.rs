@@ -2,6 +2,7 @@
 
 mod head;
 mod http;
+mod open;
 
 use crate::{outcome::Outcome, stop};
 use anyhow::{Context, anyhow};
@@ -13,12 +14,12 @@ use longfat_host::{
 };
 use longfat_report::{
     ReportError,
-    site::{self, Filter, Found, Shelf, State},
+    site::{self, Filter, Found, RunIndex, State},
 };
 use std::{
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError, atomic::Ordering},
+    sync::atomic::Ordering,
     thread,
     time::{Duration, SystemTime},
 };
@@ -56,8 +57,6 @@ struct Site {
     directory: PathBuf,
     /// Only this machine is answered.
     is_local: bool,
-    /// Drawing takes a processor and memory: one page at a time.
-    drawing: Mutex<()>,
 }
 
 pub fn run(args: &ServeArgs) -> Outcome {
@@ -84,7 +83,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
         eprintln!("longfat: {confined}");
     }
     println!("http://{address}/");
-    let site = Site { directory, is_local, drawing: Mutex::new(()) };
+    let site = Site { directory, is_local };
     thread::spawn(move || http::serve(&listener, move |request| site.answer(request)));
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(LOOK);
@@ -103,15 +102,14 @@ impl Site {
             return refused(403, "This page is for this machine alone: ask for localhost.");
         }
         let now = SystemTime::now();
-        let _one = self.drawing.lock().unwrap_or_else(PoisonError::into_inner);
-        let shelf = Shelf::of(&self.directory);
-        let of = |name: &str| shelf.get(request.value(name)).filter(|found| found.trouble.is_none());
+        let index = RunIndex::of(&self.directory);
+        let of = |name: &str| index.get(request.value(name)).filter(|found| found.trouble.is_none());
         let page = match request.path.as_str() {
-            "/" => Some(Ok(site::index(&shelf, &filter(request)))),
-            "/result" => of("of").map(|found| site::result(&shelf, found, now)),
-            "/run" => of("of").and_then(|found| site::run(&shelf, found, request.value("run")).transpose()),
-            "/compare" => of("a").zip(of("b")).map(|(a, b)| site::compared(&shelf, [a, b])),
-            "/live" => return live(&shelf, of("of"), now),
+            "/" => Some(Ok(site::index(&index, &filter(request)))),
+            "/result" => of("of").map(|found| site::result(&index, found, now)),
+            "/run" => of("of").and_then(|found| site::run(&index, found, request.value("run")).transpose()),
+            "/compare" => of("a").zip(of("b")).map(|(a, b)| site::compared(&index, [a, b])),
+            "/live" => return live(&index, of("of"), now),
             _ => None,
         };
         match page {
@@ -123,9 +121,9 @@ impl Site {
 }
 
 /// A part of a page. 410 when there is nothing under way any more.
-fn live(shelf: &Shelf, found: Option<&Found>, now: SystemTime) -> Answer {
+fn live(index: &RunIndex, found: Option<&Found>, now: SystemTime) -> Answer {
     let running = found.filter(|found| found.state == State::Running);
-    let shown = running.map(|found| site::live(shelf, found, now).map_err(ReportError::from));
+    let shown = running.map(|found| site::live(index, found, now).map_err(ReportError::from));
     match shown {
         None => refused(410, "It is not under way."),
         Some(Ok(html)) => Answer::ok(html),

@@ -7,7 +7,7 @@ mod view;
 
 use super::{Choice, show::Order};
 use crate::{outcome::Outcome, stop};
-use longfat_kernel::tcb::Look;
+use longfat_kernel::tcb::Query;
 use longfat_schema::units::Nanos;
 use model::{Model, Next};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -46,12 +46,12 @@ pub fn run(args: &Args) -> Outcome {
             anyhow::anyhow!("'tcb watch' draws on a terminal; use 'longfat tcb list' elsewhere").into()
         );
     }
-    let look = Look { scope: args.choice.scope(), processes: true, ..Look::default() };
+    let query = Query { scope: args.choice.scope(), processes: true, ..Query::default() };
     let mut model = Model::new(args.choice.filter.join(" "), filter, args.sort)?;
     let stop = stop::flag()?;
     // Puts the terminal back on a panic too.
     let mut terminal = ratatui::try_init()?;
-    let result = watch(&mut terminal, &mut model, &look, args.every.into(), &stop);
+    let result = watch(&mut terminal, &mut model, &query, args.every.into(), &stop);
     ratatui::restore();
     Ok(result?)
 }
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Outcome {
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     model: &mut Model,
-    look: &Look,
+    query: &Query,
     every: Duration,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
@@ -67,7 +67,7 @@ fn watch(
     let mut next_look = start;
     while !stop.load(Ordering::Relaxed) {
         if Instant::now() >= next_look && !model.paused {
-            model.on_look(start.elapsed().as_secs_f64(), look.take()?);
+            model.on_look(start.elapsed().as_secs_f64(), query.take()?);
             next_look = Instant::now() + every;
         }
         terminal.draw(|frame| view::draw(frame, model))?;

@@ -24,7 +24,7 @@ const FOUND_MAX: usize = 2000;
 
 /// What lies below a directory.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct RunIndex {
     root: PathBuf,
     /// Results, and runs that are of none, the newest first.
     pub found: Vec<Found>,
@@ -98,7 +98,7 @@ struct RunHead {
 }
 
 /// A directory with a manifest that is still to be read.
-struct Place {
+struct ManifestFile {
     written: SystemTime,
     id: String,
     directory: PathBuf,
@@ -106,13 +106,13 @@ struct Place {
 }
 
 /// Looks through directories, in bounded work.
-struct Look {
-    places: Vec<Place>,
+struct Search {
+    manifests: Vec<ManifestFile>,
     left: usize,
     is_cut: bool,
 }
 
-impl Look {
+impl Search {
     fn at(&mut self, directory: &Path, id: &str, depth: usize) {
         if self.left == 0 {
             self.is_cut = true;
@@ -120,8 +120,8 @@ impl Look {
         }
         self.left -= 1;
         let own = if id.is_empty() { "." } else { id };
-        if let Some(place) = Place::at(directory, own) {
-            self.places.push(place);
+        if let Some(manifest) = ManifestFile::at(directory, own) {
+            self.manifests.push(manifest);
             return;
         }
         if depth == 0 {
@@ -135,17 +135,17 @@ impl Look {
     }
 }
 
-impl Shelf {
+impl RunIndex {
     /// Looks through a directory.
-    pub fn of(root: &Path) -> Shelf {
-        let mut look = Look { places: Vec::new(), left: DIRECTORIES_MAX, is_cut: false };
-        look.at(root, "", DEPTH_MAX);
-        let Look { mut places, is_cut, .. } = look;
-        places.sort_by_key(|place| Reverse(place.written));
-        let is_cut = is_cut || places.len() > FOUND_MAX;
-        let mut found: Vec<Found> = places.iter().take(FOUND_MAX).map(Place::read).collect();
+    pub fn of(root: &Path) -> RunIndex {
+        let mut search = Search { manifests: Vec::new(), left: DIRECTORIES_MAX, is_cut: false };
+        search.at(root, "", DEPTH_MAX);
+        let Search { mut manifests, is_cut, .. } = search;
+        manifests.sort_by_key(|manifest| Reverse(manifest.written));
+        let is_cut = is_cut || manifests.len() > FOUND_MAX;
+        let mut found: Vec<Found> = manifests.iter().take(FOUND_MAX).map(ManifestFile::read).collect();
         found.sort_by(|a, b| b.started_unix_ms.cmp(&a.started_unix_ms).then(a.id.cmp(&b.id)));
-        Shelf { root: root.to_owned(), found, is_cut }
+        RunIndex { root: root.to_owned(), found, is_cut }
     }
 
     /// What was found under this name.
@@ -191,15 +191,15 @@ fn directories_in(directory: &Path) -> Vec<(String, PathBuf)> {
     named
 }
 
-impl Place {
-    fn at(directory: &Path, id: &str) -> Option<Place> {
+impl ManifestFile {
+    fn at(directory: &Path, id: &str) -> Option<ManifestFile> {
         let written = |name: &str| {
             let metadata = fs::symlink_metadata(directory.join(name)).ok().filter(fs::Metadata::is_file)?;
             Some(metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH))
         };
         let kinds = [(RESULT_FILE, Kind::Result), (RUN_FILE, Kind::Run)];
         let (written, kind) = kinds.into_iter().find_map(|(name, kind)| Some((written(name)?, kind)))?;
-        Some(Place { written, id: id.to_owned(), directory: directory.to_owned(), kind })
+        Some(ManifestFile { written, id: id.to_owned(), directory: directory.to_owned(), kind })
     }
 
     fn read(&self) -> Found {
@@ -311,13 +311,13 @@ mod tests {
         std::os::unix::fs::symlink(&v1, place.path().join("elsewhere")).unwrap();
         fs::create_dir_all(place.path().join("deep/bad")).unwrap();
         fs::write(place.path().join("deep/bad/result.json"), "rubbish").unwrap();
-        let shelf = Shelf::of(place.path());
-        let found: Vec<_> = shelf.found.iter().map(|found| (found.id.as_str(), found.state)).collect();
+        let index = RunIndex::of(place.path());
+        let found: Vec<_> = index.found.iter().map(|found| (found.id.as_str(), found.state)).collect();
         assert_eq!(found, [("deep/bad", State::Damaged)]);
-        let shelf = Shelf::of(&v1);
-        assert_eq!((shelf.found[0].id.as_str(), shelf.found[0].runs), (".", [1, 0, 0, 0]));
-        assert!(shelf.run_directory(&shelf.found[0], "reno/r1").is_some());
-        assert_eq!(shelf.run_directory(&shelf.found[0], "reno"), None);
+        let index = RunIndex::of(&v1);
+        assert_eq!((index.found[0].id.as_str(), index.found[0].runs), (".", [1, 0, 0, 0]));
+        assert!(index.run_directory(&index.found[0], "reno/r1").is_some());
+        assert_eq!(index.run_directory(&index.found[0], "reno"), None);
     }
 
     fn damaged_result(directory: &Path) {
@@ -331,15 +331,15 @@ mod tests {
         for number in 0..FOUND_MAX {
             damaged_result(&place.path().join(format!("{number:04}")));
         }
-        let shelf = Shelf::of(place.path());
-        assert_eq!((shelf.found.len(), shelf.is_cut), (FOUND_MAX, false));
+        let index = RunIndex::of(place.path());
+        assert_eq!((index.found.len(), index.is_cut), (FOUND_MAX, false));
         // The first by name.
         let old = place.path().join("0000").join(RESULT_FILE);
         fs::File::options().write(true).open(old).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         damaged_result(&place.path().join("one more"));
-        let shelf = Shelf::of(place.path());
-        assert_eq!((shelf.found.len(), shelf.is_cut), (FOUND_MAX, true));
-        assert!(shelf.get("0000").is_none() && shelf.get("one more").is_some());
+        let index = RunIndex::of(place.path());
+        assert_eq!((index.found.len(), index.is_cut), (FOUND_MAX, true));
+        assert!(index.get("0000").is_none() && index.get("one more").is_some());
     }
 
     #[test]
@@ -347,12 +347,12 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let deepest = (0..DEPTH_MAX).fold(place.path().to_owned(), |path, _| path.join("d"));
         fs::create_dir_all(&deepest).unwrap();
-        assert!(!Shelf::of(place.path()).is_cut);
+        assert!(!RunIndex::of(place.path()).is_cut);
         damaged_result(&deepest.join("below"));
-        let shelf = Shelf::of(place.path());
-        assert_eq!((shelf.found.len(), shelf.is_cut), (0, true));
+        let index = RunIndex::of(place.path());
+        assert_eq!((index.found.len(), index.is_cut), (0, true));
         damaged_result(&deepest);
-        let shelf = Shelf::of(place.path());
-        assert_eq!((shelf.found.len(), shelf.is_cut), (1, false));
+        let index = RunIndex::of(place.path());
+        assert_eq!((index.found.len(), index.is_cut), (1, false));
     }
 }

@@ -8,14 +8,14 @@ use crate::{
     sockets::{
         connection::{Connection, Measurement, Process},
         diag::{ALL_STATES, CONNECTED, Dump, Request, dump},
-        namespace::{Place, Scope},
+        namespace::{NetNamespace, Scope},
     },
 };
 use std::sync::Arc;
 
 /// What a look is for.
 #[derive(Debug, Clone, Default)]
-pub struct Look {
+pub struct Query {
     /// Where.
     pub scope: Scope,
     /// Which.
@@ -24,7 +24,7 @@ pub struct Look {
     pub processes: bool,
 }
 
-impl Look {
+impl Query {
     /// Connections that match, in the kernel's order. Those being made or gone (LISTEN, SYN_RECV, TIME_WAIT) are
     /// looked at only when the filter speaks of states. Namespaces that may not be entered are left out.
     ///
@@ -39,15 +39,15 @@ impl Look {
     /// Gives connections one by one: while the kernel is still telling of others, unless processes are to be found out.
     ///
     /// # Errors
-    /// As [`Look::take`].
+    /// As [`Query::take`].
     pub fn each(&self, mut sink: impl FnMut(Connection)) -> Result<()> {
         if self.needs_processes() {
             self.take_each()?.into_iter().flat_map(|(_, found)| found).for_each(sink);
             return Ok(());
         }
-        for place in self.scope.places()? {
-            if let Some(dump) = self.inside(&place)? {
-                dump.each(&place.label, |connection| {
+        for namespace in self.scope.namespaces()? {
+            if let Some(dump) = self.inside(&namespace)? {
+                dump.each(&namespace.label, |connection| {
                     if self.filter.matches(&connection) {
                         sink(connection);
                     }
@@ -61,13 +61,13 @@ impl Look {
     ///
     /// # Errors
     /// When a namespace named is not there, or the kernel refuses to list sockets.
-    pub fn take_each(&self) -> Result<Vec<(Place, Vec<Connection>)>> {
-        let places = self.scope.places()?;
+    pub fn take_each(&self) -> Result<Vec<(NetNamespace, Vec<Connection>)>> {
+        let namespaces = self.scope.namespaces()?;
         let owners = self.needs_processes().then(|| std::thread::spawn(sockets::all_owners));
         let mut each = Vec::new();
-        for place in places {
-            let found = self.inside(&place)?.map(|dump| dump.all(&place.label)).transpose()?;
-            each.push((place, found.unwrap_or_default()));
+        for namespace in namespaces {
+            let found = self.inside(&namespace)?.map(|dump| dump.all(&namespace.label)).transpose()?;
+            each.push((namespace, found.unwrap_or_default()));
         }
         if let Some(owners) = owners {
             let owners = owners.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -86,9 +86,9 @@ impl Look {
     }
 
     /// `None` when it may not be entered.
-    fn inside(&self, place: &Place) -> Result<Option<Dump>> {
+    fn inside(&self, namespace: &NetNamespace) -> Result<Option<Dump>> {
         let states = if self.filter.asks_for("state") { ALL_STATES } else { CONNECTED };
-        place.run(|| dump(Request { states, details: true })).transpose()
+        namespace.run(|| dump(Request { states, details: true })).transpose()
     }
 }
 
