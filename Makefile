@@ -13,6 +13,11 @@ setup: ## install missing system packages
 setup-tests: ## install what tests need beyond that (an SSH server among it)
 	@scripts/setup tests
 
+# Where a program was built is kept out of it: the same commit gives the same program anywhere (make test-reproducible).
+REMAP = $(1)=$(CURDIR)=/longfat $(1)=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
+build static arm64: export RUSTFLAGS += $(call REMAP,--remap-path-prefix)
+build static arm64: export CFLAGS += $(call REMAP,-ffile-prefix-map)
+
 build: setup ## build the program
 	cargo build --release --locked
 
