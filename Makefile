@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages
+.PHONY: help setup setup-tests build demo test test-rootless test-python checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages test-reproducible
 
 LONGFAT := target/release/longfat
 
@@ -145,10 +145,15 @@ test-kernels: build ## every feature on Debian's kernels 6.1 and 6.12, in virtua
 	scripts/setup-kernels
 	tests/kernels/run.py $(if $(PUBLISH),--publish $(PUBLISH))
 
-test-packages: dist ## the .deb in Debian 12 and 13: installed, as a service of a living systemd, upgraded, purged (a minute, and some once for each Debian)
+test-packages: dist ## the .deb in Debian 12 and 13: installed, as a service of a living systemd, upgraded, purged; the guide's first page, timed (some minutes)
 	scripts/setup-packages
 	tests/packages/static
-	for suite in bookworm trixie; do tests/packages/deb $$suite && tests/packages/service $$suite || exit; done
+	for suite in bookworm trixie; do \
+	  tests/packages/deb $$suite && tests/packages/service $$suite && tests/packages/five-minutes $$suite || exit; \
+	done
+
+test-reproducible: dist ## a second build of this commit, elsewhere: the same packages, byte for byte (one more release build)
+	tests/packages/reproducible
 
 test-clients: ## curl, ssh, git, databases, MQTT, SMTP, Samba, FTP and others through the relay, beside plain forwarding (installs Debian packages)
 	scripts/setup-clients
