@@ -141,7 +141,7 @@ install: build ## the program, its manual pages, completions and service below P
 	strip -o target/release/longfat.stripped $(LONGFAT)
 	scripts/stage target/release/longfat.stripped "$(DESTDIR)" "$(PREFIX)"
 
-test-kernels: build ## every feature on Debian's kernels 6.1 and 6.12, in virtual machines (some minutes a kernel)
+test-kernels: build ## every feature on Debian's kernels 6.1, 6.12 and its newest, in virtual machines (some minutes a kernel)
 	scripts/setup-kernels
 	tests/kernels/run.py $(if $(PUBLISH),--publish $(PUBLISH))
 
