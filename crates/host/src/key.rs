@@ -157,7 +157,7 @@ mod tests {
         for text in ["", "00ff", "zz".repeat(20).as_str(), "0".repeat(33).as_str()] {
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-            assert!(Key::read(&path).unwrap_err().to_string().contains("longfat mobility key"), "{text}");
+            assert!(Key::read(&path).unwrap_err().to_string().contains("longfat transfer key"), "{text}");
         }
         assert!(!format!("{:?}", Key::new(b"sixteen bytes or more").unwrap()).contains("sixteen"));
     }
