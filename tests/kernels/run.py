@@ -75,15 +75,29 @@ def newest(series, options):
     return max(meant, key=lambda name: [int(part) for part in re.findall(r"\d+", name.split("-cloud")[0])])
 
 
+def image_in(tree):
+    """The kernel of an unpacked package and its release, where there is one."""
+    for image in tree.glob("boot/vmlinuz-*"):
+        return image, image.name.removeprefix("vmlinuz-")
+    for image in tree.glob("usr/lib/modules/*/vmlinuz"):
+        return image, image.parent.name
+    return None
+
+
 def unpacked(package, options):
     tree = WORK / package
-    if not (tree / "boot").is_dir():
+    if not image_in(tree):
         downloads = WORK / "packages"
         downloads.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["apt-get", *options, "download", "-qq", package], check=True, cwd=downloads,
-                       stderr=subprocess.DEVNULL)
-        file = next(downloads.glob(f"{package}_*.deb"))
-        subprocess.run(["dpkg-deb", "-x", file, tree], check=True)
+        wanted = [package]
+        for name in wanted:
+            subprocess.run(["apt-get", *options, "download", "-qq", name], check=True, cwd=downloads,
+                           stderr=subprocess.DEVNULL)
+            file = next(downloads.glob(f"{name}_*.deb"))
+            subprocess.run(["dpkg-deb", "-x", file, tree], check=True)
+            # Newer kernels come in parts: the image's package then only names them.
+            needs = subprocess.run(["dpkg-deb", "-f", file, "Depends"], check=True, capture_output=True, text=True).stdout
+            wanted += [need for need in re.findall(r"linux-(?:binary|modules)-\S+", needs) if need not in wanted]
     return tree
 
 
@@ -235,8 +249,7 @@ def tried(series, features, program, tests):
     options = backports() if series == "newest" else []
     package = series if series.startswith("linux-image") else newest(series, options)
     tree = unpacked(package, options)
-    kernel = next((tree / "boot").glob("vmlinuz-*"))
-    release = kernel.name.removeprefix("vmlinuz-")
+    kernel, release = image_in(tree)
     work = WORK / f"run-{release}"
     inside = tests if version(release) >= TESTS_SINCE else {}
     image = initramfs(work, tree, release, features, program, inside)

@@ -100,7 +100,7 @@ impl Limits {
     }
 }
 
-fn refuse_beyond<T: PartialOrd + fmt::Display>(
+fn refuse_beyond<T: Copy + PartialOrd + fmt::Display>(
     limit: T,
     what: &'static str,
     value: T,
