@@ -80,7 +80,7 @@ fn a_wrong_value_names_the_field_the_value_and_the_mend() {
         ("loss = { to_bad = nan, to_good = 0.1 }", "loss.to_bad = NaN is no probability"),
         ("loss = 'some'", "loss must be a probability such as 0.001"),
         ("rate = '1000'", "has no unit"),
-        ("rate = 1000", "expected text in quotes"),
+        ("rate = 1000", "expected a string"),
         ("speed = '1Gbit'", "unknown field `speed`"),
         ("mtu = 20", "mtu = 20 is no IP packet size; write 68 to 65535 bytes"),
         ("delay = '3h'", "delay = 10800s is longer than ten minutes"),
