@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-rootless test-python test-ray checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages
+.PHONY: help setup setup-tests build demo test test-rootless test-python test-ray checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages test-reproducible
 
 LONGFAT := target/release/longfat
 
@@ -12,6 +12,11 @@ setup: ## install missing system packages
 
 setup-tests: ## install what tests need beyond that (an SSH server among it)
 	@scripts/setup tests
+
+# Where a program was built is kept out of it: the same commit gives the same program anywhere (make test-reproducible).
+REMAP = $(1)=$(CURDIR)=/longfat $(1)=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
+build static arm64: export RUSTFLAGS += $(call REMAP,--remap-path-prefix)
+build static arm64: export CFLAGS += $(call REMAP,-ffile-prefix-map)
 
 build: setup ## build the program
 	cargo build --release --locked
@@ -141,14 +146,19 @@ install: build ## the program, its manual pages, completions and service below P
 	strip -o target/release/longfat.stripped $(LONGFAT)
 	scripts/stage target/release/longfat.stripped "$(DESTDIR)" "$(PREFIX)"
 
-test-kernels: build ## every feature on Debian's kernels 6.1 and 6.12, in virtual machines (some minutes a kernel)
+test-kernels: build ## every feature on Debian's kernels 6.1, 6.12 and its newest, in virtual machines (some minutes a kernel)
 	scripts/setup-kernels
 	tests/kernels/run.py $(if $(PUBLISH),--publish $(PUBLISH))
 
-test-packages: dist ## the .deb in Debian 12 and 13: installed, as a service of a living systemd, upgraded, purged (a minute, and some once for each Debian)
+test-packages: dist ## the .deb in Debian 12 and 13: installed, as a service of a living systemd, upgraded, purged; the guide's first page, timed (some minutes)
 	scripts/setup-packages
 	tests/packages/static
-	for suite in bookworm trixie; do tests/packages/deb $$suite && tests/packages/service $$suite || exit; done
+	for suite in bookworm trixie; do \
+	  tests/packages/deb $$suite && tests/packages/service $$suite && tests/packages/five-minutes $$suite || exit; \
+	done
+
+test-reproducible: dist ## a second build of this commit, elsewhere: the same packages, byte for byte (one more release build)
+	tests/packages/reproducible
 
 test-clients: ## curl, ssh, git, databases, MQTT, SMTP, Samba, FTP and others through the relay, beside plain forwarding (installs Debian packages)
 	scripts/setup-clients

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`longfat lab serve` in a real browser: headless Chromium at desktop and phone width, and by keyboard alone.
+"""`longfat lab serve` and the pages of `analyze`, `why` and `report` in a real browser: headless Chromium at desktop and
+phone widths, and by keyboard alone.
 
 The browser is driven by WebDriver (W3C) through chromedriver, of which Python's own library is enough. Every finding is
 printed; the exit code is 1 when there is one. `SCREENSHOTS=DIR` keeps what was seen.
@@ -7,10 +8,12 @@ printed; the exit code is 1 when there is one. `SCREENSHOTS=DIR` keeps what was 
 
 import base64
 import contextlib
+import gzip
 import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("LONGFAT", str(ROOT / "target/debug/longfat"))
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-SIZES = {"desktop": (1280, 900), "phone": (360, 740)}
+SIZES = {"desktop": (1280, 900), "phone": (390, 844), "small-phone": (360, 740)}
 TAB, ENTER, SPACE, LEFT = "\ue004", "\ue007", " ", "\ue012"
 
 SPEC = """
@@ -175,7 +178,7 @@ return poor;
 """
 
 
-def look(browser, what, url, name, *expected):
+def look(browser, what, url, name, *expected, headings=1):
     browser.open(url)
     browser.screenshot(name)
     layout = browser.script(LAYOUT)
@@ -183,7 +186,7 @@ def look(browser, what, url, name, *expected):
     check(f"{what}: what is pressed is large enough (24 px)", not layout["small"], layout["small"])
     check(f"{what}: everything that can be reached has a name", not layout["nameless"], layout["nameless"])
     check(f"{what}: no id stands twice", not layout["twice"], layout["twice"])
-    check(f"{what}: one main heading, a language", layout["headings"] == 1 and layout["lang"] == "en", layout)
+    check(f"{what}: as many main headings as results, a language", layout["headings"] == headings and layout["lang"] == "en", layout)
     poor = browser.script(CONTRAST)
     check(f"{what}: text stands out from its paper (4.5:1)", not poor, poor)
     check(f"{what}: the browser has nothing to complain of", not (said := browser.complaints(*expected)), said)
@@ -244,9 +247,10 @@ def by_keyboard(browser, home):
     opened = wait_for(lambda: "/run?" in browser.url())
     check("by keyboard: a run is opened", link is not None and opened, browser.url())
     chart = tab_to(browser, lambda at: at[0] == "svg")
-    browser.press(LEFT)
-    value = browser.script("return document.querySelector('.readout')?.textContent ?? ''")
-    check("by keyboard: values of a chart are read", chart is not None and " s" in value, value)
+    text = "return document.querySelector('.readout')?.textContent ?? ''"
+    # A key that comes before the page's script is ready does nothing: a person presses it again.
+    read = wait_for(lambda: browser.press(LEFT) or " s" in browser.script(text))
+    check("by keyboard: values of a chart are read", chart is not None and read, (chart, browser.script(text)))
 
 
 def put(file, value):
@@ -278,6 +282,51 @@ def under_way(browser, home, result):
     check("under way: the browser has nothing to complain of", not (said := browser.complaints("status of 410")), said)
 
 
+def segment(port, from_client, seq, ack, flags, payload):
+    """An IPv4 TCP packet without its payload."""
+    client, server = (bytes([10, 0, 0, 1]), port), (bytes([10, 0, 0, 2]), 80)
+    (source, sport), (destination, dport) = (client, server) if from_client else (server, client)
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 40 + payload, 0, 0, 64, 6, 0) + source + destination
+    return ip + struct.pack("!HHIIBBHHH", sport, dport, seq, ack, 0x50, flags, 60000, 0, 0)
+
+
+def write_capture(file):
+    """Four connections that send for some seconds; each loses every 97th segment, and repairs it."""
+    syn, ack = 0x02, 0x10
+    packets = []
+    for flow in range(4):
+        port, at_us = 40000 + flow, flow * 10_000
+        packets += [(at_us, segment(port, True, 0, 0, syn, 0)), (at_us + 20_000, segment(port, False, 0, 1, syn | ack, 0))]
+        for n in range(600):
+            at_us += 5_000
+            seq = 1 + n * 1000
+            packets.append((at_us, segment(port, True, seq, 1, ack, 1000)))
+            if n % 97 == 96:
+                packets.append((at_us + 300_000, segment(port, True, seq, 1, ack, 1000)))
+            packets.append((at_us + 20_000, segment(port, False, 1, seq + 1000, ack, 0)))
+    with file.open("wb") as out:
+        out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 96, 101))
+        for at_us, packet in sorted(packets):
+            length = struct.unpack("!H", packet[2:4])[0]
+            out.write(struct.pack("<IIII", *divmod(1_700_000_000_000_000 + at_us, 1_000_000), len(packet), length) + packet)
+
+
+def write_files(place):
+    """Pages that commands write: of a capture, of causes, of two results beside each other."""
+    write_capture(place / "a.pcap")
+    looks = gzip.decompress((ROOT / "crates/why/tests/looks/tuning.looks.gz").read_bytes())
+    (place / "a.looks").write_bytes(b"\n".join(looks.splitlines()[:3]))
+    commands = {
+        "analysis": ["analyze", "a.pcap", "--html"],
+        "causes-capture": ["why", "a.pcap", "--page"],
+        "causes": ["why", "a.looks", "--rate", "50Mbit", "--page"],
+        "report": ["report", "runs/one", "runs/two", "-o"],
+    }
+    for name, words in commands.items():
+        subprocess.run([PROGRAM, *words, f"{name}.html"], cwd=place, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return {name: f"file://{place}/{name}.html" for name in commands}
+
+
 def main():
     if not shutil.which("chromedriver"):
         raise SystemExit("chromedriver is missing: apt-get install chromium chromium-driver")
@@ -299,12 +348,14 @@ def main():
                 "run": f"{home}run?of=one&run=rate%3D20Mbit/repeat%3D1",
                 "comparison": f"{home}compare?a=one&b=two",
                 "refusal": f"{home}result?of=none",
+                **write_files(place),
             }
             for size, (width, height) in SIZES.items():
                 browser.size(width, height)
                 for page, url in pages.items():
                     expected = ["status of 404"] if page == "refusal" else []
-                    look(browser, f"{page}, {size}", url, f"{page}-{size}", *expected)
+                    headings = 2 if page == "report" else 1
+                    look(browser, f"{page}, {size}", url, f"{page}-{size}", *expected, headings=headings)
                 by_keyboard(browser, home)
             under_way(browser, home, place / "runs/two")
     print(f"{len(findings)} findings", file=sys.stderr)

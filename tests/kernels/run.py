@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tries every feature of longfat on Debian's kernels, each in a virtual machine of its own.
 
-  tests/kernels/run.py                          Debian 12's kernel and the one of its backports, as apt serves them
+  tests/kernels/run.py                          Debian 12's kernel, the one of its backports, as apt serves them here, and the
+                                                newest that Debian serves
   tests/kernels/run.py --kernel 6.12            that one alone
   tests/kernels/run.py --publish docs/measurements/kernels.md
 
@@ -40,32 +41,63 @@ PROGRAMS = {
 MODULES = ["net", "lib", "crypto", "arch/x86/crypto", "drivers/net"]
 # The oldest kernel on which the BPF crate's own tests have all they need.
 TESTS_SINCE = (6, 6)
+# Where Debian's newest kernel is, whatever the sources of this host.
+DEBIAN, NEWEST_SUITE = "http://deb.debian.org/debian", "trixie-backports"
+DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def version(text):
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 
-def newest(series):
-    """The newest cloud kernel of a series that apt serves."""
-    listed = subprocess.run(["apt-cache", "search", "-n", r"^linux-image-.*-cloud-amd64$"],
+def backports():
+    """Options by which apt looks into the suite with Debian's newest kernel, and leaves this host's sources alone."""
+    place = WORK / "apt"
+    (place / "lists/partial").mkdir(parents=True, exist_ok=True)
+    (place / "cache/archives/partial").mkdir(parents=True, exist_ok=True)
+    (place / "sources").write_text(f"deb [signed-by={DEBIAN_KEYS}] {DEBIAN} {NEWEST_SUITE} main\n")
+    settings = {"Dir::Etc::SourceList": place / "sources", "Dir::Etc::SourceParts": "/dev/null",
+                "Dir::State::Lists": place / "lists", "Dir::Cache": place / "cache"}
+    options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+    subprocess.run(["apt-get", *options, "update", "-qq"], check=True)
+    return options
+
+
+def newest(series, options):
+    """The newest cloud kernel of a series that apt serves; of any series for 'newest'."""
+    listed = subprocess.run(["apt-cache", *options, "search", "-n", r"^linux-image-.*-cloud-amd64$"],
                             check=True, capture_output=True, text=True).stdout
     names = [line.split(" ")[0] for line in listed.splitlines()]
-    meant = [name for name in names if re.match(rf"linux-image-{re.escape(series)}\.\d", name)]
+    pattern = r"\d+" if series == "newest" else re.escape(series)
+    meant = [name for name in names if re.match(rf"linux-image-{pattern}\.\d", name)]
     if not meant:
         sys.exit(f"kernels: apt serves no linux-image-{series}.*-cloud-amd64; is its suite in the sources?")
     return max(meant, key=lambda name: [int(part) for part in re.findall(r"\d+", name.split("-cloud")[0])])
 
 
-def unpacked(package):
+def image_in(tree):
+    """The kernel of an unpacked package and its release, where there is one."""
+    for image in tree.glob("boot/vmlinuz-*"):
+        return image, image.name.removeprefix("vmlinuz-")
+    for image in tree.glob("usr/lib/modules/*/vmlinuz"):
+        return image, image.parent.name
+    return None
+
+
+def unpacked(package, options):
     tree = WORK / package
-    if not (tree / "boot").is_dir():
+    if not image_in(tree):
         downloads = WORK / "packages"
         downloads.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["apt-get", "download", "-qq", package], check=True, cwd=downloads,
-                       stderr=subprocess.DEVNULL)
-        file = next(downloads.glob(f"{package}_*.deb"))
-        subprocess.run(["dpkg-deb", "-x", file, tree], check=True)
+        wanted = [package]
+        for name in wanted:
+            subprocess.run(["apt-get", *options, "download", "-qq", name], check=True, cwd=downloads,
+                           stderr=subprocess.DEVNULL)
+            file = next(downloads.glob(f"{name}_*.deb"))
+            subprocess.run(["dpkg-deb", "-x", file, tree], check=True)
+            # Newer kernels come in parts: the image's package then only names them.
+            needs = subprocess.run(["dpkg-deb", "-f", file, "Depends"], check=True, capture_output=True, text=True).stdout
+            wanted += [need for need in re.findall(r"linux-(?:binary|modules)-\S+", needs) if need not in wanted]
     return tree
 
 
@@ -214,10 +246,10 @@ def doctor_agrees(said, results):
 
 
 def tried(series, features, program, tests):
-    package = series if series.startswith("linux-image") else newest(series)
-    tree = unpacked(package)
-    kernel = next((tree / "boot").glob("vmlinuz-*"))
-    release = kernel.name.removeprefix("vmlinuz-")
+    options = backports() if series == "newest" else []
+    package = series if series.startswith("linux-image") else newest(series, options)
+    tree = unpacked(package, options)
+    kernel, release = image_in(tree)
     work = WORK / f"run-{release}"
     inside = tests if version(release) >= TESTS_SINCE else {}
     image = initramfs(work, tree, release, features, program, inside)
@@ -266,7 +298,7 @@ def page(outcomes, features):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", action="append", metavar="SERIES", help="6.1, 6.12 or a package's name")
+    parser.add_argument("--kernel", action="append", metavar="SERIES", help="6.1, 6.12, newest or a package's name")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/longfat", metavar="FILE")
     parser.add_argument("--no-tests", action="store_true", help="leave the BPF crate's tests out")
     parser.add_argument("--dev", action="store_true", help="its tests as 'cargo test' builds them, not optimized")
@@ -282,7 +314,7 @@ def main():
         return 2
     features = tomllib.loads((HERE / "features.toml").read_text())["feature"]
     tests = {} if args.no_tests else test_programs([] if args.dev else ["--release"])
-    outcomes = [tried(series, features, args.program, tests) for series in args.kernel or ["6.1", "6.12"]]
+    outcomes = [tried(series, features, args.program, tests) for series in args.kernel or ["6.1", "6.12", "newest"]]
     print(json.dumps(outcomes, indent=1)) if args.json else [shown(outcome) for outcome in outcomes]
     if args.publish:
         args.publish.write_text(page(outcomes, features))

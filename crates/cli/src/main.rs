@@ -90,7 +90,24 @@ fn look_names_up_here() {
 /// The arguments of this process; ends it where they are wrong, or help is asked for.
 fn parsed() -> Cli {
     let command = with_negative_quantities(Cli::command());
-    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    let matches = command.try_get_matches().unwrap_or_else(|error| refuse(&error));
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// What the standard library says of a text that is no number or no address, and the mend, which it does not say.
+const MENDS: [(&str, &str); 4] = [
+    ("invalid digit found in string", "write a whole number, like 4"),
+    ("cannot parse integer from empty string", "write a whole number, like 4"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("invalid socket address syntax", "write an IP address and a port, like 127.0.0.1:9470 or [::1]:9470"),
+];
+
+/// Ends the process with what is wrong with its arguments.
+fn refuse(error: &clap::Error) -> ! {
+    let said = error.render().to_string();
+    let Some((theirs, mend)) = MENDS.iter().find(|(theirs, _)| said.contains(theirs)) else { error.exit() };
+    eprint!("{}", said.replace(theirs, mend));
+    std::process::exit(error.exit_code())
 }
 
 /// What quantities are called in help.

@@ -1,5 +1,5 @@
 //! What a user gets wrong in the first minute: every answer names the thing, the value and the mend, and nothing that
-//! did nothing ends with 0. Only the one about `avail` needs root, and none changes anything.
+//! did nothing ends with 0. Those about `avail` and `tcb save` need root, and none changes anything.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -72,6 +72,15 @@ fn quantities_without_a_unit_negative_or_out_of_range_are_named() {
         ("why --for 1ms dst 192.0.2.1", 2, &["--for 1ms is out of range", "500ms"]),
         ("why --rate 0 dst 192.0.2.1", 2, &["--rate 0bit is out of range", "1kbit"]),
         ("tcb list rtt > 50", 2, &["column 7", "'50' has no unit"]),
+        ("transfer send 127.0.0.1 --duration 0s", 2, &["the duration is 0ns", "1ms to 86400s"]),
+        ("transfer send 127.0.0.1 --timeout 1ms", 2, &["the timeout is 1ms", "200ms to 3600s"]),
+        ("capture -i lo -o x.pcapng --duration 0s", 2, &["--duration 0ns", "100ms"]),
+        ("capture -i lo -o x.pcapng --file-size 0B", 2, &["--file-size 0B", "64KiB"]),
+        ("capture -i lo -o x.pcapng --file-size 1MB --files 0", 2, &["--files 0", "1 or more"]),
+        ("why --pid x", 2, &["--pid <PID>", "'x'", "a whole number"]),
+        ("relay status --top x", 2, &["--top <N>", "'x'", "a whole number"]),
+        ("relay status --top 99999999999999999999999", 2, &["--top <N>", "too large"]),
+        ("lab check EXPERIMENT --set repeats=x", 2, &["repeats", "\"x\"", "a whole number"]),
     ]);
 }
 
@@ -101,6 +110,10 @@ fn files_and_directories_that_are_not_what_is_wanted_are_named() {
         ("relay status --socket /nosuch", 2, &["'/nosuch'", "is the relay running?", "--socket"]),
         ("relay upgrade nosuch.toml", 2, &["'nosuch.toml'"]),
         ("mobility follow --key nosuch", 2, &["the key 'nosuch'"]),
+        ("transfer key text", 2, &["'text'", "choose another name"]),
+        ("transfer serve --key nosuch", 2, &["'nosuch'", "longfat transfer key"]),
+        ("lab query select nosuch", 2, &["'nosuch'", "longfat lab run"]),
+        ("lab query select adir", 2, &["'adir' holds no result", "longfat lab run"]),
         ("tcb restore nosuch.json", 2, &["nosuch.json", "No such file"]),
         ("tcb restore text", 2, &["text was not written by 'longfat tcb save'"]),
     ]);
@@ -147,6 +160,9 @@ fn addresses_are_read_with_and_without_a_port_and_refused_by_name() {
         ("transfer send", 2, &["<HOST[:PORT]>"]),
         ("transfer serve --listen nowhere", 2, &["'nowhere'", "5201"]),
         ("transfer serve --listen 5201x", 2, &["'5201x'", "10.0.0.2:5201"]),
+        ("avail --metrics 9470", 2, &["'9470'", "127.0.0.1:9470"]),
+        ("relay --listen 5201 --to HOST:80", 2, &["'5201'", "an IP address and a port"]),
+        ("lab serve adir --listen 80x", 2, &["'80x'", "an IP address and a port"]),
         ("transfer serve --listen 203.0.113.9:5201", 2, &["203.0.113.9:5201", "--listen"]),
     ]);
 }
@@ -156,6 +172,7 @@ fn what_finds_nothing_to_do_says_so_and_does_not_end_with_success() {
     hold(&[
         ("why --for 500ms dst 192.0.2.77", 1, &["no connection was there to be watched", "longfat tcb list"]),
         ("avail", 2, &["no connection measures", "longfat cc exec imtcp"]),
+        ("tcb save x.json dst 192.0.2.1", 1, &["nothing was saved", "longfat tcb list"]),
     ]);
 }
 

@@ -106,6 +106,19 @@ fn an_experiment_and_an_analysis_fit_too() {
 }
 
 #[test]
+fn what_a_relays_file_comes_to_fits_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("relay.toml");
+    std::fs::write(
+        &file,
+        "metrics = '127.0.0.1:9469'\n[[listen]]\naddress = '127.0.0.1:5300'\nto = '127.0.0.1:5201'\n\
+         [[rule]]\nname = 'all'\nmemory = '16MiB'\nqueue = { target = '20ms' }\n",
+    )
+    .unwrap();
+    fits(&format!("relay check {}", file.display()), |_| false);
+}
+
+#[test]
 fn a_disk_that_is_full_is_said_whatever_else_there_is_to_say() {
     for arguments in ["doctor", "lab metrics", "path --rate 1Gbit --rtt 28ms"] {
         let full = File::create("/dev/full").unwrap();

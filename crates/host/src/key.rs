@@ -6,7 +6,7 @@ use sha2::Sha256;
 use std::{
     fmt,
     fs::{self, File, OpenOptions},
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
@@ -51,7 +51,13 @@ impl Key {
     /// # Errors
     /// When the file is not there, others may read it, or it holds no key.
     pub fn read(path: &Path) -> Result<Key> {
-        let failed = |source| Error::io(format!("read the key '{}'", path.display()), source);
+        let failed = |source: io::Error| {
+            let mend = match source.kind() {
+                io::ErrorKind::NotFound => " ('longfat transfer key' makes one)",
+                _ => "",
+            };
+            Error::io(format!("read the key '{}'{mend}", path.display()), source)
+        };
         let wrong = |why: &str| Error::Key(format!("'{}' {why}", path.display()));
         let mode = fs::metadata(path).map_err(failed)?.mode();
         if mode & 0o077 != 0 {
@@ -60,7 +66,7 @@ impl Key {
         }
         let text = fs::read_to_string(path).map_err(failed)?;
         let mend =
-            "does not hold one line of at least 32 hexadecimal digits; 'longfat mobility key' makes one";
+            "does not hold one line of at least 32 hexadecimal digits; 'longfat transfer key' makes one";
         let secret = from_hex(text.trim()).ok_or_else(|| wrong(mend))?;
         Key::new(&secret).map_err(|_| wrong(mend))
     }
@@ -70,7 +76,15 @@ impl Key {
     /// # Errors
     /// When the file exists or cannot be written.
     pub fn create(path: &Path) -> Result<Key> {
-        let failed = |source| Error::io(format!("make the key '{}'", path.display()), source);
+        let failed = |source: io::Error| {
+            let mend = match source.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    " (nothing that is there is overwritten; choose another name)"
+                }
+                _ => "",
+            };
+            Error::io(format!("make the key '{}'{mend}", path.display()), source)
+        };
         let mut secret = [0; NEW_KEY_BYTES];
         File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut secret)).map_err(failed)?;
         let mut open = OpenOptions::new();
@@ -143,7 +157,7 @@ mod tests {
         for text in ["", "00ff", "zz".repeat(20).as_str(), "0".repeat(33).as_str()] {
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-            assert!(Key::read(&path).unwrap_err().to_string().contains("longfat mobility key"), "{text}");
+            assert!(Key::read(&path).unwrap_err().to_string().contains("longfat transfer key"), "{text}");
         }
         assert!(!format!("{:?}", Key::new(b"sixteen bytes or more").unwrap()).contains("sixteen"));
     }

@@ -80,7 +80,23 @@ fn with_suggestion(message: &str) -> String {
         let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
         Some(unknown(what, word, known))
     };
-    rewrite().unwrap_or_else(|| message.replace('`', "'"))
+    rewrite().unwrap_or_else(|| in_words(&message.replace('`', "'")))
+}
+
+/// What serde expects, by Rust's names of types, as people say it.
+fn in_words(message: &str) -> String {
+    let Some((found, expected)) = message.rsplit_once(", expected ") else { return message.to_owned() };
+    let words = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number, which may be negative",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a string" => "text in quotes",
+        "a sequence" => "a list in square brackets",
+        other if other.starts_with("struct ") => "a table",
+        other => other,
+    };
+    format!("{found}, expected {words}")
 }
 
 struct Decoder<'a> {
@@ -329,7 +345,10 @@ mod tests {
         assert_eq!(rate, ["top.inner.rates[1]: rate '12' has no unit; write it like '100Mbit' or '1Gbit'"]);
         assert_eq!(faults("count = -1").len(), 1);
         assert_eq!(faults("inner.limit = '1KB'"), ["top: missing field 'count'"]);
-        assert!(faults("count = 'many'")[0].starts_with("top.count: invalid type: string"));
+        assert_eq!(
+            faults("count = 'many'")[0],
+            "top.count: invalid type: string \"many\", expected a whole number"
+        );
     }
 
     #[test]

@@ -4,13 +4,14 @@
 use crate::{
     admit::STRANGERS_MAX,
     datagram::BATCH_MAX,
-    plan::{Amount, DATAGRAM_MAX_BYTES, PlanError, Protocol, STREAMS_MAX, TransferPlan},
+    plan::{Amount, DATAGRAM_MAX_BYTES, PlanError, Protocol, STREAMS_MAX, TransferPlan, span},
     sink::{ECHOES_HELD_MAX_BYTES, READ_BYTES},
     sockets::UDP_RCVBUF_BYTES,
 };
 use longfat_host::Network;
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -73,13 +74,10 @@ impl Limits {
     /// Refuses a plan that asks for more than this server gives to one transfer.
     pub(crate) fn check(&self, plan: &TransferPlan) -> Result<(), PlanError> {
         let span_us = plan.duration_us().map_or(0, |span| span.saturating_add(plan.last_start_us()));
-        let spans = [
-            ("the duration in us", span_us),
-            ("the drain limit in us", plan.drain_us),
-            ("the timeout in us", plan.timeout_us),
-        ];
+        let spans =
+            [("the duration", span_us), ("the drain limit", plan.drain_us), ("the timeout", plan.timeout_us)];
         for (what, span_us) in spans {
-            refuse_beyond(self.duration_us, what, span_us, "--max-duration")?;
+            refuse_beyond(span(self.duration_us), what, span(span_us), "--max-duration")?;
         }
         refuse_beyond(self.bytes, "the number of bytes", planned_bytes(plan), "--max-bytes")
     }
@@ -102,7 +100,12 @@ impl Limits {
     }
 }
 
-fn refuse_beyond(limit: u64, what: &'static str, value: u64, flag: &str) -> Result<(), PlanError> {
+fn refuse_beyond<T: Copy + PartialOrd + fmt::Display>(
+    limit: T,
+    what: &'static str,
+    value: T,
+    flag: &str,
+) -> Result<(), PlanError> {
     if value <= limit {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! What the ends agree on before a transfer: every value resolved, carried in the first control message.
 
 use longfat_host::socket::CC_NAME_MAX;
-use longfat_schema::arrivals::Arrivals;
+use longfat_schema::{arrivals::Arrivals, units::Nanos};
 use serde::{Deserialize, Serialize};
 
 /// Bytes handed to a socket at once where no rate asks for fewer.
@@ -195,6 +195,21 @@ fn refuse_outside(
     )
 }
 
+/// As [`refuse_outside`], of a time in microseconds.
+fn refuse_span_outside(
+    range: std::ops::RangeInclusive<u64>,
+    what: &'static str,
+    value_us: u64,
+) -> Result<(), PlanError> {
+    let mend = format!("it must be {} to {}", span(*range.start()), span(*range.end()));
+    refuse_unless(range.contains(&value_us), what, &span(value_us), mend)
+}
+
+/// Microseconds as people write a time.
+pub(crate) fn span(us: u64) -> Nanos {
+    Nanos(us.saturating_mul(1000))
+}
+
 /// A day: no span of a transfer is longer.
 const SPAN_MAX_US: u64 = 86_400_000_000;
 /// Periods below this would be nothing but sampling.
@@ -241,7 +256,7 @@ impl TransferPlan {
 
     fn check_amount(&self) -> Result<(), PlanError> {
         match self.amount {
-            Amount::DurationUs(span) => refuse_outside(1000..=SPAN_MAX_US, "the duration in us", span),
+            Amount::DurationUs(span) => refuse_span_outside(1000..=SPAN_MAX_US, "the duration", span),
             Amount::Bytes(bytes) => {
                 refuse_outside(u64::from(self.streams)..=1 << 47, "the number of bytes", bytes)
             }
@@ -249,12 +264,12 @@ impl TransferPlan {
     }
 
     fn check_spans(&self) -> Result<(), PlanError> {
-        refuse_outside(0..=SPAN_MAX_US, "the stagger in us", self.stagger_us)?;
-        refuse_outside(PERIOD_MIN_US..=SPAN_MAX_US, "the sampling period in us", self.sample_every_us)?;
-        refuse_outside(1000..=SPAN_MAX_US, "the receiver's interval in us", self.receiver_interval_us)?;
-        refuse_outside(0..=SPAN_MAX_US, "the drain limit in us", self.drain_us)?;
-        refuse_outside(200_000..=3_600_000_000, "the timeout in us", self.timeout_us)?;
-        refuse_outside(0..=10_000, "the spin time in us", self.spin_us)
+        refuse_span_outside(0..=SPAN_MAX_US, "the stagger", self.stagger_us)?;
+        refuse_span_outside(PERIOD_MIN_US..=SPAN_MAX_US, "the sampling period", self.sample_every_us)?;
+        refuse_span_outside(1000..=SPAN_MAX_US, "the receiver's interval", self.receiver_interval_us)?;
+        refuse_span_outside(0..=SPAN_MAX_US, "the drain limit", self.drain_us)?;
+        refuse_span_outside(200_000..=3_600_000_000, "the timeout", self.timeout_us)?;
+        refuse_span_outside(0..=10_000, "the spin time", self.spin_us)
     }
 
     fn check_sockets(&self) -> Result<(), PlanError> {

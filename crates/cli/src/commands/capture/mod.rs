@@ -20,7 +20,7 @@ use longfat_kernel::{
     tcb::{NetNamespace, Scope},
 };
 use longfat_schema::units::{Nanos, Size};
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 /// Write the headers of an interface's packets, both directions, into pcapng or Parquet files.
 ///
@@ -128,6 +128,7 @@ pub fn run(args: &Args) -> Outcome {
     let spec = spec(args)?;
     let roll = roll_spec(args)?;
     let account = Account::choose(args.user.as_deref())?;
+    refuse_nothing("--duration", args.duration, "100ms")?;
     let limits = Limits { duration: args.duration.map(Duration::from), packets: args.packets };
     require(capture::missing())?;
     let place = place(args.netns.as_deref())?;
@@ -181,7 +182,24 @@ fn spec(args: &Args) -> anyhow::Result<CaptureSpec> {
     })
 }
 
+/// A limit of nothing would end the capture, or a file, before its first packet.
+fn refuse_nothing<T: Default + PartialEq + fmt::Display>(
+    flag: &str,
+    value: Option<T>,
+    least: &str,
+) -> anyhow::Result<()> {
+    match value {
+        Some(value) if value == T::default() => {
+            bail!("{flag} {value} leaves room for nothing; give {least} or more")
+        }
+        _ => Ok(()),
+    }
+}
+
 fn roll_spec(args: &Args) -> anyhow::Result<RollSpec> {
+    refuse_nothing("--file-size", args.file_size, "64KiB")?;
+    refuse_nothing("--file-time", args.file_time, "100ms")?;
+    refuse_nothing("--files", args.files, "1")?;
     let several = args.file_size.is_some() || args.file_time.is_some();
     if args.files.is_some() && !several {
         bail!("--files needs --file-size or --file-time, which end a file");

@@ -58,7 +58,11 @@ pub fn run(args: &QueryArgs) -> Outcome {
         results.extend(results_in(directory)?);
     }
     if results.is_empty() {
-        return Err(anyhow!("'{}' holds no result of 'longfat lab run'", asked[0].display()).into());
+        return Err(anyhow!(
+            "'{}' holds no result; give a directory that 'longfat lab run' wrote, or one of several",
+            asked[0].display()
+        )
+        .into());
     }
     let made = tempfile::tempdir().context("a directory for tables")?;
     let place = |number: usize| made.path().join(format!("{number}.parquet"));
@@ -90,7 +94,12 @@ fn results_in(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if is_result(&directory.to_owned()) {
         return Ok(vec![directory.to_owned()]);
     }
-    let entries = std::fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let entries = std::fs::read_dir(directory).with_context(|| {
+        format!(
+            "look for results in '{}'; name a directory that 'longfat lab run' wrote, or one of several",
+            directory.display()
+        )
+    })?;
     let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_result).collect();
     found.sort();
     Ok(found)

@@ -90,18 +90,17 @@ pub fn clean(args: &Clean) -> Outcome {
 fn explain(plan: &RelayPlan) -> String {
     let rules = longfat_relay::explain(plan);
     let mut text = format!(
-        "relay '{}': {}\n\n{}\n",
-        plan.name,
-        sources(plan),
+        "{}\n\n{}\n",
+        fitted::prose(&format!("relay '{}': {}", plan.name, sources(plan)), "  "),
         fitted::fitted(table(plan), &[3, 5, 2, 4])
     );
     for way in plan.ways() {
-        text.push_str(&format!("\n{}\n", describe(way)));
+        text.push_str(&format!("\n{}", fitted::prose_lines(&describe(way))));
     }
-    text.push_str(&format!("\n{}\n", beside(plan)));
+    text.push_str(&format!("\n{}", fitted::prose_lines(&beside(plan))));
     if !rules.is_empty() {
         let mend = "The ports are chosen when it starts, mark and table, too, unless the file names them:";
-        text.push_str(&format!("\n{mend}\n\n{rules}"));
+        text.push_str(&format!("\n{}\n\n{rules}", fitted::prose(mend, "")));
     }
     text
 }

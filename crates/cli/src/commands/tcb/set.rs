@@ -138,6 +138,10 @@ pub fn save(args: &Save) -> Outcome {
         connections.extend(chosen.iter().filter_map(|one| blocks.get(&one.cookie)).map(Saved::from));
     }
     let count = connections.len();
+    if count == 0 {
+        let why = "no connection matches, nothing was saved; 'longfat tcb list' shows what there is";
+        return Err(Failure::Missed(why.to_owned()));
+    }
     let saved = SavedBlocks {
         version: SAVED_VERSION,
         boot_id: boot_id()?,

@@ -29,7 +29,7 @@ use watch::{Chosen, Watch};
 /// says comes first (basis 'kernel': its clocks of who waits for whom), what follows from it second ('inference');
 /// where the facts do not decide, the cause is 'unknown'.
 ///
-/// --rate gives the rate of the path's slowest link: then the rate without a cause is told as well ('longfat plan').
+/// --rate gives the rate of the path's slowest link: then the rate without a cause is told as well ('longfat path').
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat why dst 192.0.2.7                        living connections: ten seconds, then an answer
