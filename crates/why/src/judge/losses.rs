@@ -15,10 +15,31 @@ const NEEDLESS_SHARE: f64 = 0.001;
 const SAME_WINDOW: f64 = 0.15;
 /// Losses from which on their place says something.
 const FEW_EPISODES: usize = 3;
-/// A policer: losses off one line of bytes over time, times the root of their number; and of how many it can be said,
-/// with the part of a window that each takes.
-const POLICED_SCATTER: f64 = 0.03;
-const POLICED_EPISODES: [(usize, f64); 2] = [(4, 0.1), (3, 0.3)];
+/// What losses have to be to be those of a policer: how many, how much of a window and how many segments each takes at
+/// the least, and how far they may be off one line. Chance takes single segments, a full queue in congestion avoidance
+/// a few.
+struct Policed {
+    episodes: usize,
+    part: f64,
+    segments: f64,
+    off_line: f64,
+}
+
+const POLICED: [Policed; 3] = [
+    Policed { episodes: 4, part: 0.1, segments: 1.0, off_line: 0.03 },
+    Policed { episodes: 3, part: 0.3, segments: 1.0, off_line: 0.03 },
+    Policed { episodes: 5, part: 0.1, segments: 4.0, off_line: 0.08 },
+];
+
+impl Policed {
+    fn holds(&self, episodes: &[Episode], off_line: f64) -> bool {
+        let of = |get: fn(&Episode) -> f64| mean(&episodes.iter().map(get).collect::<Vec<_>>());
+        episodes.len() >= self.episodes
+            && off_line <= self.off_line
+            && of(|one| one.segments as f64 / f64::from(one.cwnd_segments.max(1))) >= self.part
+            && of(|one| one.segments as f64) >= self.segments
+    }
+}
 
 /// Losses that are repaired together.
 pub(super) struct Episode {
@@ -123,27 +144,26 @@ impl Watch<'_> {
 
     /// Flach 2016: losses lie on one line of bytes over time, take many packets at once, and no queue stands.
     fn is_policed(&self, queue_us: f64) -> bool {
-        let (Some(first), Some(last)) = (self.episodes.first(), self.episodes.last()) else { return false };
+        let Some(off_line) = self.off_line() else { return false };
+        let is_queueless = self.is_queueless(queue_us);
+        is_queueless && POLICED.iter().any(|policed| policed.holds(&self.episodes, off_line))
+    }
+
+    /// How far the losses are off one line of bytes over time: root of the sum of squares, in parts of the whole.
+    fn off_line(&self) -> Option<f64> {
+        let (first, last) = (self.episodes.first()?, self.episodes.last()?);
         let time = last.time_us.saturating_sub(first.time_us) as f64;
         let bytes = last.acked_bytes.saturating_sub(first.acked_bytes) as f64;
         if time <= 0.0 || bytes <= 0.0 {
-            return false;
+            return None;
         }
-        let off: Vec<f64> = self
-            .episodes
-            .iter()
-            .map(|episode| {
-                // Figures of a file may go backwards.
-                episode.time_us.saturating_sub(first.time_us) as f64 / time
-                    - episode.acked_bytes.saturating_sub(first.acked_bytes) as f64 / bytes
-            })
-            .collect();
+        // Figures of a file may go backwards.
+        let off = |episode: &Episode| {
+            episode.time_us.saturating_sub(first.time_us) as f64 / time
+                - episode.acked_bytes.saturating_sub(first.acked_bytes) as f64 / bytes
+        };
+        let off: Vec<f64> = self.episodes.iter().map(off).collect();
         let center = mean(&off);
-        let scatter = off.iter().map(|one| (one - center).powi(2)).sum::<f64>().sqrt();
-        let parts: Vec<f64> =
-            self.episodes.iter().map(|e| e.segments as f64 / f64::from(e.cwnd_segments.max(1))).collect();
-        let takes_much =
-            |(least, part): &(usize, f64)| self.episodes.len() >= *least && mean(&parts) >= *part;
-        self.is_queueless(queue_us) && scatter <= POLICED_SCATTER && POLICED_EPISODES.iter().any(takes_much)
+        Some(off.iter().map(|one| (one - center).powi(2)).sum::<f64>().sqrt())
     }
 }
