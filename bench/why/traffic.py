@@ -5,9 +5,12 @@
     traffic.py send HOST PORT BEHAVIOUR_JSON
 """
 
+import fcntl
 import json
 import socket
+import struct
 import sys
+import termios
 import threading
 import time
 
@@ -32,11 +35,20 @@ def serve(port, behaviour):
     listener.bind(("0.0.0.0", port))
     listener.listen(64)
     print("ready", flush=True)
+    if behaviour.get("crowd"):
+        read_all(listener)
     connection, _ = listener.accept()
     if behaviour.get("answer"):
         answer(connection, behaviour)
     else:
         read(connection, behaviour)
+
+
+def read_all(listener):
+    """Whoever comes, and whatever they send."""
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=read, args=(connection, {}), daemon=True).start()
 
 
 def read(connection, behaviour):
@@ -89,6 +101,15 @@ def connect(host, port, behaviour):
 
 
 def send(host, port, behaviour):
+    if behaviour.get("crowd"):
+        members = [threading.Thread(target=send, args=(host, port, one)) for one in behaviour["crowd"]]
+        for member in members:
+            member.start()
+        for member in members:
+            member.join()
+        return
+    if behaviour.get("short_bytes"):
+        shorts(host, port, behaviour)
     sock = connect(host, port, behaviour)
     if behaviour.get("answer"):
         ask(sock, behaviour)
@@ -106,12 +127,27 @@ def send(host, port, behaviour):
             sock.sendall(BLOCK)
 
 
+def shorts(host, port, behaviour):
+    """One short transfer after the other, each over a connection of its own that is left open until the next begins."""
+    while True:
+        with connect(host, port, behaviour) as sock:
+            sock.sendall(b"\x07" * behaviour["short_bytes"])
+            time.sleep(behaviour["pause_s"])
+
+
 def bursts(sock, behaviour):
-    """So many bytes at once, then a pause."""
+    """So many bytes at once, then a pause: with `drained` from when they are acknowledged on."""
     burst = b"\x07" * behaviour["burst_bytes"]
     while True:
         sock.sendall(burst)
+        while behaviour.get("drained") and unacknowledged(sock):
+            time.sleep(0.002)
         time.sleep(behaviour["pause_s"])
+
+
+def unacknowledged(sock):
+    """Bytes (SIOCOUTQ)."""
+    return struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0]
 
 
 def ask(sock, behaviour):

@@ -106,12 +106,19 @@ fn a_watch_renews_its_page_and_leaves_one_that_stays() {
     let first = shown();
     eventually("a newer page", || shown() != first && !shown().is_empty());
     assert!(first.contains("<section class=\"case\"") && first.contains(">Payload, "), "{first}");
+    eventually("a course of four stretches", || whole(&shown()).is_some_and(|whole| whole >= 1.9));
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(watch.id() as i32), nix::sys::signal::Signal::SIGINT)
         .unwrap();
     assert!(watch.wait().unwrap().success());
     assert!(!shown().contains(renewed) && shown().contains("<section class=\"case\""), "the last one stays");
     over.store(true, Ordering::Relaxed);
     sending.join().unwrap();
+}
+
+/// Seconds that a page goes back, where it goes back further than its answer.
+fn whole(page: &str) -> Option<f64> {
+    let (before, _) = page.split_once("s, judged by the last ")?;
+    before.rsplit_once("watched for ")?.1.parse().ok()
 }
 
 /// A connection of this process with itself, over which something goes all the time.

@@ -104,7 +104,7 @@ catalogue! {
     Nagle "nagle" true "a small write waits until what was sent before is acknowledged (Nagle, delayed ACKs)"
         "less than a segment waits although both windows have room";
     SlowReader "slow_reader" true "it waits for a program that reads slowly"
-        "tcpi_rwnd_limited, and the window opens and closes; at the receiver: what is not read fills its buffer";
+        "tcpi_rwnd_limited, and the window opens and closes, or moves and acknowledgements come late; at the receiver: what is not read fills its buffer";
     ReceiveWindow "receive_window" true "it waits for the receiver's window"
         "tcpi_rwnd_limited, and the window stays the same";
     WindowScaling "window_scaling" true "it waits for a window that cannot exceed 64 KiB: the SYNs agreed on no window scaling"
@@ -112,7 +112,7 @@ catalogue! {
     SendBuffer "send_buffer" true "its program waits for room in the send buffer"
         "tcpi_sndbuf_limited";
     SlowStart "slow_start" false "it connects, or slow start is still under way"
-        "the congestion window is full and below ssthresh";
+        "the congestion window is full and below ssthresh, or the end (FIN) is sent and ssthresh was never set";
     SlowStartLeftEarly "slow_start_left_early" true "its window grows slowly from where slow start ended without a loss"
         "the congestion window is full, ssthresh is finite, nothing was ever sent again, no queue stands";
     CwndClamp "cwnd_clamp" true "its congestion window is full and may not grow"
@@ -134,7 +134,7 @@ catalogue! {
     Reordering "reordering" true "packets that overtake each other are taken for lost"
         "most of what was sent again had arrived (DSACK), and reordering was seen";
     Timeouts "timeouts" true "it is silent until its retransmission timer goes off"
-        "tcpi_total_rto, ca state loss, backoff";
+        "tcpi_total_rto, ca state loss, backoff; data is out and tcpi_last_ack_recv exceeds what an acknowledgement takes";
     LostSyns "lost_syns" true "its SYNs are not answered"
         "state SYN_SENT, and SYNs were sent again";
     Acknowledgements "acknowledgements" true "acknowledgements are lost, thinned or come in bunches"

@@ -55,6 +55,48 @@ pub fn course(looks: &[Look]) -> Vec<Stretch> {
     ends.map(stretch).filter(|stretch| stretch.to_us > stretch.from_us).collect()
 }
 
+/// Puts the course of the next watch behind `whole`, whose last look is the next one's first. Of a course that has grown
+/// long, short neighbours become one stretch, the same everywhere in it: [`MOST_STRETCHES`] remain at the most.
+pub fn append(whole: &mut Vec<Stretch>, next: Vec<Stretch>) {
+    let offset_us = whole.last().map_or(0, |last| last.to_us);
+    whole.extend(next.into_iter().map(|stretch| Stretch {
+        from_us: stretch.from_us + offset_us,
+        to_us: stretch.to_us + offset_us,
+        ..stretch
+    }));
+    if whole.len() > MOST_STRETCHES {
+        // Two neighbours together are longer than this, or they would be one: so many fit.
+        let longest_us = 2 * whole.last().map_or(0, |last| last.to_us) / (MOST_STRETCHES as u64 - 1);
+        *whole = joined(std::mem::take(whole), longest_us);
+    }
+}
+
+fn joined(stretches: Vec<Stretch>, longest_us: u64) -> Vec<Stretch> {
+    let mut found: Vec<Stretch> = Vec::with_capacity(MOST_STRETCHES);
+    for stretch in stretches {
+        match found.last_mut() {
+            Some(before) if stretch.to_us - before.from_us <= longest_us => before.extend(&stretch),
+            _ => found.push(stretch),
+        }
+    }
+    found
+}
+
+impl Stretch {
+    fn elapsed_us(&self) -> u64 {
+        self.to_us - self.from_us
+    }
+
+    /// What is of its end is the neighbour's.
+    fn extend(&mut self, next: &Stretch) {
+        let carried = |one: &Stretch| one.rate_bps * one.elapsed_us() as f64;
+        let rate_bps = (carried(self) + carried(next)) / (next.to_us - self.from_us).max(1) as f64;
+        let mut causes = std::mem::take(&mut self.causes);
+        next.causes.iter().for_each(|(cause, time_us)| add(&mut causes, *cause, *time_us));
+        *self = Stretch { from_us: self.from_us, causes, rate_bps, ..next.clone() };
+    }
+}
+
 fn add(causes: &mut Vec<(Cause, u64)>, cause: Cause, time_us: u64) {
     match causes.iter_mut().find(|(known, _)| *known == cause) {
         Some((_, known_us)) => *known_us += time_us,
@@ -117,6 +159,36 @@ mod tests {
                 let sum: u64 = under.filter(|(cause, _)| *cause == share.cause).map(|(_, time_us)| time_us).sum();
                 prop_assert_eq!(sum, share.time_us);
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_course_that_goes_on_keeps_every_microsecond_and_byte_and_stays_short_enough_to_be_drawn(
+            lengths in proptest::collection::vec(proptest::collection::vec((1_u64..5_000_000, 0.0..1e9), 1..300), 1..8),
+        ) {
+            let (mut whole, mut time_us, mut carried) = (Vec::new(), 0, 0.0);
+            for of_one in lengths {
+                let mut from_us = 0;
+                let next = of_one.iter().map(|(length_us, rate_bps)| {
+                    let to_us = from_us + length_us;
+                    let causes = vec![([Cause::Pacing, Cause::Nagle][(length_us % 2) as usize], *length_us)];
+                    let stretch = Stretch { from_us, to_us, causes, rate_bps: *rate_bps, ..at(&Look::default(), Talk::Sends) };
+                    from_us = to_us;
+                    stretch
+                });
+                append(&mut whole, next.collect());
+                time_us += from_us;
+                carried += of_one.iter().map(|(length_us, rate_bps)| *length_us as f64 * rate_bps).sum::<f64>();
+            }
+            prop_assert!(whole.len() <= MOST_STRETCHES);
+            prop_assert!(whole.windows(2).all(|pair| pair[0].to_us == pair[1].from_us));
+            prop_assert_eq!((whole[0].from_us, whole[whole.len() - 1].to_us), (0, time_us));
+            for stretch in &whole {
+                prop_assert_eq!(stretch.causes.iter().map(|(_, time_us)| time_us).sum::<u64>(), stretch.elapsed_us());
+            }
+            let sum: f64 = whole.iter().map(|one| one.rate_bps * one.elapsed_us() as f64).sum();
+            prop_assert!((sum - carried).abs() <= 1e-9 * carried, "{} of {}", sum, carried);
         }
     }
 

@@ -84,6 +84,8 @@ pub type Spent = [u64; HOLDS];
 
 /// TCP_SYN_SENT of the kernel.
 const SYN_SENT: u8 = 2;
+/// TCP_FIN_WAIT1, TCP_LAST_ACK and TCP_CLOSING of the kernel.
+const FIN_SENT: [u8; 3] = [4, 9, 11];
 /// TCP_CA_CWR, TCP_CA_Recovery and TCP_CA_Loss of the kernel.
 const CA_CWR: u8 = 2;
 const CA_RECOVERY: u8 = 3;
@@ -122,17 +124,38 @@ pub fn at(look: &Look, talk: Talk) -> Hold {
     if info.state == SYN_SENT {
         return Hold::Syn;
     }
-    if info.ca_state == CA_LOSS || (info.retransmits > 0 && info.unacked_segments > 0) {
+    if info.ca_state == CA_LOSS || (info.retransmits > 0 && info.unacked_segments > 0) || is_silent(info) {
         return Hold::Timeout;
     }
     if info.notsent_bytes == 0 { without_unsent(look, talk) } else { with_unsent(look, talk) }
+}
+
+/// A receiver may delay an acknowledgement by so much (Linux: TCP_DELACK_MIN, one that is not in a hurry).
+const DELAYED_ACK_US: u64 = 40_000;
+
+/// Something is out, and nothing has been heard for longer than an acknowledgement takes (RFC 6298 without the least
+/// timeout): the timer is all that is left to wait for, though it has not gone off yet.
+fn is_silent(info: &TcpInfo) -> bool {
+    let expected_us = u64::from(info.srtt_us) + 4 * u64::from(info.rttvar_us) + DELAYED_ACK_US;
+    let is_out = info.unacked_segments > 0 && info.srtt_us > 0;
+    is_out && u64::from(info.last_ack_recv_ms) * 1000 > expected_us
 }
 
 fn without_unsent(look: &Look, talk: Talk) -> Hold {
     if look.info.unacked_segments > 0 && look.memory.is_send_buffer_full() {
         return Hold::Buffer;
     }
+    if has_ended_in_slow_start(look) {
+        return Hold::SlowStart;
+    }
     without_bytes(look, talk)
+}
+
+/// All is sent, its end (FIN) too, and slow start was never left: the last round trips are part of its turns.
+fn has_ended_in_slow_start(look: &Look) -> bool {
+    let info = &look.info;
+    let never_left = info.ssthresh_segments().is_none() && info.total_retrans_segments == 0 && !look.paces;
+    never_left && info.unacked_segments > 0 && FIN_SENT.contains(&info.state)
 }
 
 /// The program has nothing to send: whose turn it is.
@@ -331,11 +354,28 @@ pub(crate) mod tests {
         assert_eq!(of(|info| info.snd_wnd_bytes = 30_500), Hold::Window);
         assert_eq!(of(|info| info.ca_state = 3), Hold::Repair);
         assert_eq!(of(|info| info.ca_state = 4), Hold::Timeout);
+        let heard = |info: &mut TcpInfo| {
+            (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (100_000, 10_000, 180);
+        };
+        let silent = |info: &mut TcpInfo| {
+            (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (100_000, 10_000, 181);
+        };
+        assert_eq!(
+            (of(heard), of(silent)),
+            (Hold::Cwnd, Hold::Timeout),
+            "an acknowledgement takes 180 ms at most"
+        );
         assert_eq!(of(|info| (info.unacked_segments, info.notsent_bytes) = (1, 200)), Hold::Program);
         assert_eq!(of(|info| info.notsent_bytes = 0), Hold::Program);
         let paced = |info: &mut TcpInfo| {
             (info.max_pacing_rate_bytes_per_s, info.pacing_rate_bytes_per_s) = (5000, 5000);
         };
         assert_eq!(of(paced), Hold::Pacing);
+        let ended = |info: &mut TcpInfo| (info.state, info.notsent_bytes) = (4, 0);
+        assert_eq!(of(ended), Hold::Program, "ssthresh was set");
+        let ended_at_first = |info: &mut TcpInfo| {
+            (info.state, info.notsent_bytes, info.snd_ssthresh_segments) = (4, 0, u32::MAX);
+        };
+        assert_eq!(of(ended_at_first), Hold::SlowStart);
     }
 }

@@ -105,7 +105,7 @@ fn runs(path: &Path) -> Vec<Run> {
 
 #[test]
 fn the_course_of_every_recorded_connection_has_the_times_of_its_verdict() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/looks/aside.looks.gz");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/looks/once_aside.looks.gz");
     let mut text = Vec::new();
     flate2::read::GzDecoder::new(File::open(path).unwrap()).read_to_end(&mut text).unwrap();
     let records = read(&text[..]).unwrap();
@@ -163,7 +163,7 @@ fn recorded_looks_are_judged_as_the_table_beside_them_says() {
         print!("{}", table(&runs));
         return;
     }
-    for name in ["tuning", "aside"] {
+    for name in ["tuning", "once_aside"] {
         let found = table(&runs(&folder.join(format!("{name}.looks.gz"))));
         let golden = std::fs::read_to_string(folder.join(format!("{name}.txt"))).unwrap();
         assert_eq!(found, golden, "{name}: see crates/why/tests/looks/README.md");

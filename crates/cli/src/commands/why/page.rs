@@ -42,13 +42,19 @@ pub fn of_watch(verdicts: &[(&Watched, Verdict)], args: &Args, goes_on: bool) ->
         remedies: show::remedies_of(one, verdict, args),
         who: show::who(&one.connection),
         verdict,
-        course: course::course(&one.looks),
+        course: one.course(),
     });
     // What could be faster comes first, then what carries most.
     let (faulty, healthy): (Vec<Judged>, Vec<Judged>) = judged.partition(|one| is_faulty(one.verdict));
     let judged: Vec<Judged> = faulty.into_iter().chain(healthy).collect();
     let longest_us = verdicts.iter().map(|(_, verdict)| verdict.elapsed_us).max().unwrap_or(0);
-    let how = format!("watched for {}", Nanos(longest_us / 1_000_000 * 1_000_000_000));
+    let tenths = |us: u64| Nanos(us / 100_000 * 100_000_000);
+    let how = match judged.iter().filter_map(|one| one.course.last()).map(|last| last.to_us).max() {
+        Some(all_us) if all_us > longest_us => {
+            format!("watched for {}, judged by the last {}", tenths(all_us), tenths(longest_us))
+        }
+        _ => format!("watched for {}", tenths(longest_us)),
+    };
     write(args, judged, &how, goes_on)
 }
 

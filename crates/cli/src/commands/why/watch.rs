@@ -3,7 +3,7 @@
 use super::Args;
 use crate::output;
 use longfat_kernel::tcb::{Connection, Filter, Finder, NetNamespace, Query, Scope, Setter, State};
-use longfat_why::{Memory, Verdict, divide, judge, record::MOST_LOOKS};
+use longfat_why::{Memory, Stretch, Verdict, course, divide, judge, record::MOST_LOOKS};
 use nix::time::{ClockId, clock_gettime};
 use std::{
     collections::{HashMap, HashSet},
@@ -38,14 +38,23 @@ impl Chosen {
 pub struct Watched {
     /// As it was last seen.
     pub connection: Connection,
-    /// Everything seen of it.
+    /// Everything seen of it in this stretch.
     pub looks: Vec<longfat_why::Look>,
+    /// The course of the stretches before, where a page is asked for.
+    before: Vec<Stretch>,
 }
 
 impl Watched {
     /// What holds it; `None` when it was seen once only.
     pub fn verdict(&self, args: &Args) -> Option<Verdict> {
         judge(&self.looks, &args.assumed())
+    }
+
+    /// Its course since it was first seen.
+    pub fn course(&self) -> Vec<Stretch> {
+        let mut whole = self.before.clone();
+        course::append(&mut whole, course::course(&self.looks));
+        whole
     }
 
     fn see(&mut self, found: &Connection, began: Instant) {
@@ -88,6 +97,7 @@ pub struct Watch {
     pub watched: HashMap<u64, Watched>,
     chosen: Chosen,
     every: Option<Duration>,
+    keeps_course: bool,
     last_new: Option<Instant>,
     new_every: Duration,
     finders: HashMap<Arc<str>, Finder>,
@@ -103,6 +113,7 @@ impl Watch {
             watched: HashMap::new(),
             chosen,
             every: args.every.map(Duration::from),
+            keeps_course: args.page.is_some(),
             last_new: None,
             new_every: NEW_EVERY,
             finders: HashMap::new(),
@@ -126,6 +137,10 @@ impl Watch {
             }
             self.wait(took, end, stop);
         }
+        if stop.load(Ordering::Relaxed) {
+            // A stretch that is cut short ends with a look, too: there is something to be told of it.
+            self.look()?;
+        }
         if shows {
             output::show_progress(&" ".repeat(40));
             output::show_progress("");
@@ -137,7 +152,11 @@ impl Watch {
     pub fn begin_again(&mut self) {
         let round_us = self.round_us;
         self.watched.retain(|_, one| one.looks.last().is_some_and(|look| look.time_us >= round_us));
+        let keeps_course = self.keeps_course && self.watched.len() <= ONE_BY_ONE;
         for one in self.watched.values_mut() {
+            if keeps_course {
+                course::append(&mut one.before, course::course(&one.looks));
+            }
             one.looks.drain(..one.looks.len() - 1);
         }
     }
@@ -231,7 +250,11 @@ impl Watch {
     }
 
     fn watch(&mut self, connection: Connection) {
-        self.watched.entry(connection.cookie).or_insert_with(|| Watched { connection, looks: Vec::new() });
+        self.watched.entry(connection.cookie).or_insert_with(|| Watched {
+            connection,
+            looks: Vec::new(),
+            before: Vec::new(),
+        });
     }
 
     /// Asks for what only BPF tells: the bounds of congestion windows.

@@ -1,0 +1,51 @@
+//! The programs at both ends: one gives nothing, owes an answer, does not read, or only receives.
+
+use super::{Watch, Why, figures::median, inferred, kernel};
+use crate::{
+    cause::Cause,
+    words::{duration, size},
+};
+
+impl Watch<'_> {
+    pub(super) fn of_program(&self) -> String {
+        let idle = 1.0 - self.busy_us() as f64 / self.elapsed_us as f64;
+        format!("nothing is outstanding for {:.0} % of the time", 100.0 * idle.max(0.0))
+    }
+
+    pub(super) fn busy_us(&self) -> u64 {
+        let (first, last) = (&self.looks[0].info, &self.last().info);
+        last.busy_us.saturating_sub(first.busy_us).min(self.elapsed_us)
+    }
+
+    pub(super) fn of_answers(&self) -> String {
+        let (first, last) = (&self.looks[0].info, &self.last().info);
+        let [out, back] = [
+            last.data_segs_out.saturating_sub(first.data_segs_out),
+            last.data_segs_in.saturating_sub(first.data_segs_in),
+        ];
+        let least = duration(self.figures.least_rtt_us);
+        format!("{out} segments out and {back} back; each turn takes {least} at the least")
+    }
+
+    /// What can be said where the other end sends.
+    pub(super) fn of_receiving(&self) -> Why {
+        let unread = median(self.looks.iter().map(|look| look.receive_queue_bytes).collect()).unwrap_or(0);
+        let last = self.last();
+        // What is read at once leaves the queue empty most of the time; half of a buffer is bookkeeping.
+        if unread > 0 && u64::from(unread) * 4 >= u64::from(last.memory.rcvbuf_bytes) {
+            let evidence = format!(
+                "{} wait to be read here, receive buffer {}",
+                size(unread),
+                size(last.memory.rcvbuf_bytes)
+            );
+            return kernel(Cause::SlowReader, evidence);
+        }
+        let arrived_late = last.info.rcv_ooopack.saturating_sub(self.looks[0].info.rcv_ooopack);
+        let late = if arrived_late > 0 {
+            format!("; {arrived_late} segments came out of order: losses or reordering")
+        } else {
+            String::new()
+        };
+        inferred(Cause::OtherEndSends, format!("ask at the other end{late}"))
+    }
+}

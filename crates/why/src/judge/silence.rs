@@ -1,0 +1,38 @@
+//! Silence: SYNs without an answer, timeouts, full packets that do not pass.
+
+use super::{Watch, Why, inferred, kernel};
+use crate::{
+    cause::Cause,
+    divide::{self, Hold},
+    words::duration,
+};
+
+impl Watch<'_> {
+    pub(super) fn of_handshake(&self) -> Why {
+        let connecting = self.looks.iter().filter(|look| divide::at(look, self.talk) == Hold::Syn);
+        match connecting.map(|look| look.info.total_retrans_segments).max() {
+            Some(again) if again > 0 => kernel(Cause::LostSyns, format!("{again} SYNs sent again")),
+            _ => kernel(Cause::SlowStart, "the handshake takes a round trip".into()),
+        }
+    }
+
+    pub(super) fn of_timeouts(&self) -> Why {
+        let info = &self.last().info;
+        if self.passes_no_full_segment() {
+            let evidence = format!(
+                "segments of {} bytes are sent again and again, the path MTU is taken to be {}",
+                info.snd_mss_bytes, info.pmtu_bytes
+            );
+            return inferred(Cause::PacketSize, evidence);
+        }
+        let count = self.figures.timeouts.map_or(String::new(), |count| format!("{count} timeouts, "));
+        kernel(Cause::Timeouts, format!("{count}retransmission timeout {}", duration(info.rto_us)))
+    }
+
+    /// Nothing is acknowledged any more though the peer is there.
+    pub(super) fn passes_no_full_segment(&self) -> bool {
+        let (first, last) = (&self.looks[0].info, &self.last().info);
+        let stuck = last.acked_bytes == first.acked_bytes && last.unacked_segments > 0 && last.backoff >= 1;
+        stuck && last.segs_in > first.segs_in
+    }
+}
