@@ -453,9 +453,14 @@ static __always_inline __u32 most_bytes(void)
 
 static __always_inline int load_from(struct __sk_buff *skb, __u32 offset, __u8 *to, __u32 bytes)
 {
-	/* Else the compiler proves the bounds away, and the verifier does not see them. */
-	asm volatile("" : "+r"(bytes));
-	if (bytes == 0 || bytes > most_bytes())
+	__u32 least = 1;
+
+	/*
+	 * Else the compiler proves the bounds away, or makes one test of both, and the verifier does not see them. A test
+	 * against zero alone tells some verifiers nothing.
+	 */
+	asm volatile("" : "+r"(bytes), "+r"(least));
+	if (bytes < least || bytes > most_bytes())
 		return -1;
 	return bpf_skb_load_bytes(skb, offset, to, bytes);
 }
