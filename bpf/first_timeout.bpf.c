@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The first retransmission timeout of every TCP connection of one cgroup: that of its SYN, its SYN-ACK, and whatever
- * is sent before a round trip is measured. The kernel's is a second (RFC 6298, section 2.1) and no parameter changes it.
+ * is sent before a round trip is measured. The kernel's is a second (RFC 6298, section 2.1), which no parameter
+ * changes.
  */
 #include "../cc/bpf/kernel.h"
 #include "sock_ops.h"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Within a Debian whose first process is systemd (tests/packages/boot): the commands of page.sh, timed one by one, as root.
+# Within a Debian whose first process is systemd (tests/packages/boot): the commands of page.sh, timed one by one,
+# as root.
 set -u
 export DEBIAN_FRONTEND=noninteractive
 BAR_S=300

@@ -175,7 +175,9 @@ fn a_filter_without_a_file_is_not_taken_for_the_file_to_save_in() {
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
     let restored = longfat(&["tcb", "restore", "dst", "ipv4"]);
     assert!(text(&restored.stderr).contains("longfat tcb restore FILE dst"), "{}", text(&restored.stderr));
-    let saved = save(&["./dst", "dport 1"]);
+    let (client, _accepted) = pair("reno");
+    let filter = format!("sport {}", client.local_addr().unwrap().port());
+    let saved = save(&["./dst", &filter]);
     assert!(saved.status.success() && directory.path().join("dst").exists(), "{}", text(&saved.stderr));
 }
 

@@ -15,8 +15,8 @@ const NAME: &str = "first_timeout";
 /// The longest retransmission timeout of the kernel (`TCP_RTO_MAX`).
 pub const LONGEST: Duration = Duration::from_secs(120);
 
-/// Processes whose TCP connections take a SYN, a SYN-ACK, and what is sent before a round trip is measured, for lost after
-/// another time than the kernel's second (RFC 6298, section 2.1). They are killed when it drops.
+/// Processes whose TCP connections take a SYN, a SYN-ACK, and what is sent before a round trip is measured, for lost
+/// after another time than the kernel's second (RFC 6298, section 2.1). They are killed when it drops.
 #[derive(Debug)]
 pub struct FirstTimeout {
     // In the order in which they go.

@@ -93,7 +93,8 @@ impl Network {
         Ok(())
     }
 
-    /// Neighbours are asked for their addresses three times, then count as gone: as long a time apart as the run is slower.
+    /// Neighbours are asked for their addresses three times, then count as gone: the questions of a slowed run are
+    /// further apart.
     fn slow_neighbours(&self, cable: &CablePlan, dilation: Dilation) -> longfat_host::Result<()> {
         if dilation.is_none() {
             return Ok(());

@@ -55,8 +55,8 @@ pub fn course(looks: &[Look]) -> Vec<Stretch> {
     ends.map(stretch).filter(|stretch| stretch.to_us > stretch.from_us).collect()
 }
 
-/// Puts the course of the next watch behind `whole`, whose last look is the next one's first. Of a course that has grown
-/// long, short neighbours become one stretch, the same everywhere in it: [`MOST_STRETCHES`] remain at the most.
+/// Puts the course of the next watch behind `whole`, whose last look is the next one's first. Of a course that has
+/// grown long, short neighbours become one stretch, the same everywhere in it: [`MOST_STRETCHES`] remain at the most.
 pub fn append(whole: &mut Vec<Stretch>, next: Vec<Stretch>) {
     let offset_us = whole.last().map_or(0, |last| last.to_us);
     whole.extend(next.into_iter().map(|stretch| Stretch {

@@ -100,8 +100,8 @@ fn endless_round_trip(plan: &Plan, flow: &FlowPlan, dilation: Dilation) -> Optio
     (flow.protocol == Protocol::Tcp && !fits).then(|| Problem::new("dilate", message()))
 }
 
-/// After how long the connections of a slowed run take their first packet for lost; `None` where the kernel's own second
-/// is right.
+/// After how long the connections of a slowed run take their first packet for lost; `None` where the kernel's own
+/// second is right.
 pub fn first_timeout(plan: &Plan) -> Option<Duration> {
     let has_tcp = plan.flows.iter().any(|flow| flow.protocol == Protocol::Tcp);
     (has_tcp && !plan.dilation.is_none()).then(|| FIRST_TIMEOUT * plan.dilation.times())

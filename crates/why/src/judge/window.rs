@@ -76,8 +76,8 @@ impl Watch<'_> {
         Offered { low: at(1), high: at(9), most: self.figures.window_bytes }
     }
 
-    /// A receiver with a small buffer acknowledges at once; one whose buffer is full, when its program reads. The path's
-    /// own queue stays short behind a full window.
+    /// A receiver with a small buffer acknowledges at once; one whose buffer is full, when its program reads. The
+    /// path's own queue stays short behind a full window.
     fn acknowledges_late(&self) -> bool {
         let least_us = f64::from(self.figures.least_rtt_us);
         f64::from(self.soonest_us()) >= (LATE * least_us).max(least_us + LATE_US)
