@@ -453,16 +453,16 @@ static __always_inline __u32 most_bytes(void)
 
 static __always_inline int load_from(struct __sk_buff *skb, __u32 offset, __u8 *to, __u32 bytes)
 {
-	__u32 least = 1;
+	__u64 count = bytes, least = 1;
 
 	/*
 	 * Else the compiler proves the bounds away, or makes one test of both, and the verifier does not see them. A test
-	 * against zero alone tells some verifiers nothing.
+	 * against zero alone tells some verifiers nothing, and others learn nothing of 64 bits by a test of 32.
 	 */
-	asm volatile("" : "+r"(bytes), "+r"(least));
-	if (bytes < least || bytes > most_bytes())
+	asm volatile("" : "+r"(count), "+r"(least));
+	if (count < least || count > most_bytes())
 		return -1;
-	return bpf_skb_load_bytes(skb, offset, to, bytes);
+	return bpf_skb_load_bytes(skb, offset, to, count);
 }
 
 /* The VLAN tag that the kernel keeps beside a packet. */
