@@ -2,6 +2,7 @@
 
 use crate::{
     backend::state,
+    dilation::neighbour_wait,
     plan::{
         CablePlan, HostPlan, Plan,
         network::{IPV4_PREFIX, IPV6_PREFIX},
@@ -14,11 +15,8 @@ use longfat_host::{
     interface::{End, veth},
     sysctl,
 };
-use longfat_schema::{own_time::Dilation, run::HostState};
-use std::collections::BTreeMap;
-
-/// How long the kernel waits for a neighbour's answer (RFC 4861, section 10, `RETRANS_TIMER`; for ARP the same).
-const NEIGHBOUR_RETRANS_MS: u64 = 1000;
+use longfat_schema::run::HostState;
+use std::{collections::BTreeMap, time::Duration};
 
 /// Hosts and links that exist, in namespaces of a lease.
 #[derive(Debug)]
@@ -41,7 +39,9 @@ impl Network {
         let mut network = Network { hosts, links: BTreeMap::new(), lease };
         for cable in &plan.links {
             network.lay(cable)?;
-            network.slow_neighbours(cable, plan.dilation)?;
+            if let Some(wait) = neighbour_wait(plan) {
+                network.await_neighbours(cable, wait)?;
+            }
         }
         for host in &plan.hosts {
             network.furnish(host)?;
@@ -93,16 +93,11 @@ impl Network {
         Ok(())
     }
 
-    /// Neighbours are asked for their addresses three times, then count as gone: the questions of a slowed run are
-    /// further apart.
-    fn slow_neighbours(&self, cable: &CablePlan, dilation: Dilation) -> longfat_host::Result<()> {
-        if dilation.is_none() {
-            return Ok(());
-        }
-        let retrans_ms = u64::from(dilation.times()) * NEIGHBOUR_RETRANS_MS;
+    /// Has both ends of a link wait so long for a neighbour's answer.
+    fn await_neighbours(&self, cable: &CablePlan, wait: Duration) -> longfat_host::Result<()> {
         let keys =
             ["ipv4", "ipv6"].map(|family| format!("net.{family}.neigh.{}.retrans_time_ms", cable.name));
-        let sysctls = BTreeMap::from(keys.map(|key| (key, retrans_ms.to_string())));
+        let sysctls = BTreeMap::from(keys.map(|key| (key, wait.as_millis().to_string())));
         cable.ends.iter().try_for_each(|end| set_sysctls(self.host(&end.host)?, &sysctls))
     }
 

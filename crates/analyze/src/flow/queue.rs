@@ -80,10 +80,7 @@ impl<T: Copy> Queue<T> {
     #[inline]
     pub fn take_if(&mut self, is_such: impl FnOnce(&T) -> bool) -> Option<T> {
         let found = *self.items.get(self.first).filter(|item| is_such(item))?;
-        self.first += 1;
-        if self.first == self.items.len() {
-            self.clear();
-        }
+        self.take(1);
         Some(found)
     }
 

@@ -6,8 +6,9 @@
 //! included, sees the experiment's plan and the experiment's time.
 //!
 //! TCP's own clocks slow down with it. Our congestion controls are given the time ([`longfat_kernel::cc::hold_with`]);
-//! what the kernel takes from parameters of the host is multiplied there ([`slowed()`]), and the first timeout of a
-//! connection by a program ([`first_timeout`]). [`refusals`] names what has a clock that nobody can slow.
+//! what the kernel takes from parameters of the host is multiplied there ([`slowed()`]), what it takes from those of an
+//! interface once that is there ([`neighbour_wait`]), and the first timeout of a connection by a program
+//! ([`first_timeout`]). [`refusals`] names what has a clock that nobody can slow.
 
 mod need;
 mod slowed;
@@ -34,6 +35,9 @@ const CLOCKLESS: [&str; 4] = ["reno", "highspeed", "scalable", "dctcp"];
 
 /// First retransmission timeout of a connection at its own speed (RFC 6298, section 2.1).
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a neighbour's answer is waited for (RFC 4861, section 10, `RETRANS_TIMER`; the kernel does alike for ARP).
+const NEIGHBOUR_WAIT: Duration = Duration::from_secs(1);
 
 /// A retransmission timeout is at first three times the round trip (RFC 6298, section 2.2), and never longer than
 /// [`LONGEST`]: over a longer round trip than a third of that everything would be sent twice.
@@ -105,6 +109,12 @@ fn endless_round_trip(plan: &Plan, flow: &FlowPlan, dilation: Dilation) -> Optio
 pub fn first_timeout(plan: &Plan) -> Option<Duration> {
     let has_tcp = plan.flows.iter().any(|flow| flow.protocol == Protocol::Tcp);
     (has_tcp && !plan.dilation.is_none()).then(|| FIRST_TIMEOUT * plan.dilation.times())
+}
+
+/// How long the hosts of a slowed run wait for a neighbour's answer, of which they miss three before it counts as gone;
+/// `None` where the kernel's own second is right.
+pub fn neighbour_wait(plan: &Plan) -> Option<Duration> {
+    (!plan.dilation.is_none()).then(|| NEIGHBOUR_WAIT * plan.dilation.times())
 }
 
 /// What slows down less than the rest, in words for who reads a run's figures.

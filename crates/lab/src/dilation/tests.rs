@@ -75,9 +75,10 @@ fn tcps_own_clocks_slow_down_from_what_the_host_has() {
 }
 
 #[test]
-fn the_first_timeout_is_a_second_of_the_experiments_own() {
-    assert_eq!(first_timeout(&with(SHORT_QUEUE, &[times(4)]).unwrap()), Some(Duration::from_secs(4)));
-    assert_eq!(first_timeout(&with(SHORT_QUEUE, &[]).unwrap()), None);
+fn first_timeouts_and_neighbours_answers_take_a_second_of_the_experiments_own() {
+    let (slow, own) = (with(SHORT_QUEUE, &[times(4)]).unwrap(), with(SHORT_QUEUE, &[]).unwrap());
+    assert_eq!((first_timeout(&slow), first_timeout(&own)), (Some(Duration::from_secs(4)), None));
+    assert_eq!((neighbour_wait(&slow), neighbour_wait(&own)), (Some(Duration::from_secs(4)), None));
 }
 
 #[test]
