@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use longfat_relay::connection::{Action, Connection, Direction, Ending, Event, Side};
 
 #[allow(dead_code)]
-#[path = "../../crates/relay/src/connection/world.rs"]
+#[path = "../../crates/relay/src/logic/connection/world.rs"]
 mod world;
 use world::{Step, World};
 

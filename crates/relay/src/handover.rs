@@ -10,12 +10,9 @@
 //!   has said that it holds all of it, or goes on.
 //! - `keeping`, [`keeper`]: a process that holds duplicates, so that a relay which is killed has a successor, too.
 
-pub(crate) mod arrival;
 pub mod derive;
 pub(crate) mod estate;
 pub(crate) mod facts;
 pub mod keeper;
-pub(crate) mod keeping;
-pub(crate) mod leave;
-pub mod record;
-pub(crate) mod wire;
+
+pub use crate::keeping::record;

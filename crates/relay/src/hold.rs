@@ -14,34 +14,37 @@
 //! Rules that accept end to end hold the last packet of a handshake by such interfaces, and nothing before it: see
 //! [`crate::adopt`].
 
-mod segment;
 mod table;
 #[cfg(test)]
 mod tests;
-mod tun;
 mod window;
 
 use crate::{
     Accept, Error, Fail, Result,
     adopt::{Adopter, Adopting},
-    crowd::{BATCH, Crowd},
-    destination,
-    handover::{
-        estate::{Handshake, refit},
-        keeping::Keeping,
+    handover::estate::{Handshake, refit},
+    intercept::Interception,
+    keeping::{
+        Keeping,
         record::{Holding, Message, Say},
         wire::Wire,
     },
-    intercept::Interception,
-    leg::{self, Dialled},
-    one_way::OneWay,
-    pair::{BusyPairs, diag},
-    plan::ConnectionPlan,
+    legs::{
+        diag,
+        leg::{self, Dialled},
+        tun::{self, Tun},
+    },
+    logic::{
+        Pair,
+        accept_batch::{BATCH, Crowd},
+        busy_pairs::BusyPairs,
+        one_way::OneWay,
+        packet::{Syn, Unreachable},
+    },
+    plan::{ConnectionPlan, destination},
     shared::{Once, Shared},
 };
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
-use segment::{Syn, Unreachable};
-pub(crate) use segment::{be16, checksum, packet as ip_packet, parse_ip, pseudo_header, reset_behind_syn};
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
@@ -54,21 +57,14 @@ use std::{
     },
     time::Instant,
 };
-pub(crate) use table::Pair;
 pub(crate) use table::Room;
 use table::{Table, Verdict};
-pub(crate) use tun::{Raw, Tun, is_available};
-pub use tun::{TUN_DEVICE, open_tun, open_tuns_by};
 use window::Window;
 
 /// What epoll hands back for dials: this and above, below [`GATES`].
 pub(crate) const TOKENS: u64 = 1 << 62;
 /// For gates: this, and the rule's index.
 const GATES: u64 = 1 << 63;
-/// Rules that may hold SYNs, by their index.
-pub(crate) const MOST_GATES: usize = 60;
-/// Workers that hold SYNs. What they take is shared with the others when it stands.
-pub(crate) const MOST_HOLDERS: usize = 8;
 const WATCH: &str = "watch held handshakes";
 /// So many of a worker's clients in a row that do not come when their servers have answered are no accident.
 const MANY_LOST: u32 = 8;

@@ -4,23 +4,24 @@
 //! "local", so that the kernel delivers them although they carry somebody else's address.
 
 mod commands;
-mod numbers;
-mod remains;
+mod marks;
 mod rules;
+mod stale;
 mod undo;
 
 use crate::{
     Accept, Error, Fail, InterceptPlan, Observer, RelayPlan, Result, adopt,
-    hold::{self, Tun},
-    one_way::OneWay,
+    legs::tun::{self, Tun},
+    logic::one_way::OneWay,
+    plan::marks::{HoldSlot, Marks},
 };
 use commands::{interface_exists, ip, ip_all, ip_quiet, ip_try, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
-use numbers::FIRST_NUMBER;
-pub use remains::clean;
-use remains::{find, is_living, of_the_dead, owner, records, show_life, sweep};
-pub(crate) use rules::{ListenPorts, Numbers, ONE_WAY_SECONDS, Taking, passing_mark};
-use rules::{Place, Record, Untracked};
+use marks::FIRST_NUMBER;
+pub(crate) use rules::{ListenPorts, Taking};
+use rules::{Record, Untracked};
+pub use stale::clean;
+use stale::{find, is_living, of_the_dead, owner, records, show_life, sweep};
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,
@@ -47,7 +48,7 @@ const FORWARDING: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forward
 pub fn explain(relay: &RelayPlan) -> String {
     let Some(plan) = &relay.intercept else { return String::new() };
     let mark = plan.mark.unwrap_or(FIRST_NUMBER);
-    let numbers = Numbers { mark, own_mark: mark.wrapping_add(1), table: plan.table.unwrap_or(FIRST_NUMBER) };
+    let numbers = Marks { mark, own_mark: mark.wrapping_add(1), table: plan.table.unwrap_or(FIRST_NUMBER) };
     let ports = |index: u16| ListenPorts { ipv4: Some(40_000 + 2 * index), ipv6: Some(40_001 + 2 * index) };
     let ports: Vec<_> = (0..relay.rules.len().max(1)).map(|index| ports(index as u16)).collect();
     let mut text = rules::chains(
@@ -74,7 +75,7 @@ pub fn explain(relay: &RelayPlan) -> String {
 }
 
 /// The interfaces of held SYNs and the ways there, for every rule that holds.
-fn explain_held(relay: &RelayPlan, numbers: &Numbers) -> String {
+fn explain_held(relay: &RelayPlan, numbers: &Marks) -> String {
     let mut text = String::new();
     for rule in relay.holding_rules() {
         let places = places(rule, relay.holders());
@@ -94,25 +95,25 @@ fn explain_held(relay: &RelayPlan, numbers: &Numbers) -> String {
 }
 
 /// The places of a rule.
-fn places(rule: usize, holders: usize) -> Vec<Place> {
-    (0..holders).map(|holder| Place { rule, holder }).collect()
+fn places(rule: usize, holders: usize) -> Vec<HoldSlot> {
+    (0..holders).map(|holder| HoldSlot { rule, holder }).collect()
 }
 
 /// What makes their interfaces ready. Loose validation of sources is content with any route back, but not on an
 /// interface without an address.
-fn held_links(numbers: &Numbers, places: &[Place]) -> String {
+fn held_links(numbers: &Marks, places: &[HoldSlot]) -> String {
     let names = places.iter().map(|place| numbers.hold_interface(*place));
     names.map(|name| format!("addr add {DUMMY_ADDRESS} dev {name}\nlink set {name} up\n")).collect()
 }
 
-fn widened(numbers: &Numbers, places: &[Place]) -> String {
+fn widened(numbers: &Marks, places: &[HoldSlot]) -> String {
     let names = places.iter().map(|place| numbers.hold_interface(*place));
     names.map(|name| format!("link set dev {name} mtu 65535\n")).collect()
 }
 
 /// What leads there, for either IP family.
-fn held_ways(numbers: &Numbers, places: &[Place], refuses: bool) -> String {
-    let way = |place: &Place| {
+fn held_ways(numbers: &Marks, places: &[HoldSlot], refuses: bool) -> String {
+    let way = |place: &HoldSlot| {
         let (name, table) = (numbers.hold_interface(*place), numbers.hold_table(*place));
         let mark = numbers.hold_mark(*place);
         let refusal = format!("route add {REFUSAL} table {table}\n");
@@ -158,7 +159,7 @@ pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
 
 /// Has the kernel check, and not apply, rules like ours.
 fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
-    let numbers = Numbers { mark: 1, own_mark: 2, table: 1 };
+    let numbers = Marks { mark: 1, own_mark: 2, table: 1 };
     let ports = vec![ListenPorts { ipv4: Some(1), ipv6: Some(1) }; plan.rules.len().max(1)];
     let check = |untracked| {
         nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes, untracked, 0))
@@ -177,7 +178,7 @@ fn untracked() -> Untracked {
 
 /// A TUN interface, unless this host can make one: with it a relay answers a client after its server has.
 pub fn missing_tun() -> Option<Missing> {
-    let error = hold::is_available().err()?;
+    let error = tun::is_available().err()?;
     let mend = "run 'modprobe tun' and make /dev/net/tun, or accept early";
     Some(Missing::new("a TUN interface to hold handshakes", error.to_string(), mend))
 }
@@ -276,7 +277,7 @@ impl Interception {
             return Err(Error::Unsupported(missing));
         }
         let others = records()?.into_iter().filter(|(name, _)| *name != table_name);
-        let numbers = numbers::choose(plan, others.map(|(name, record)| (name, record.numbers)).collect())?;
+        let numbers = marks::choose(plan, others.map(|(name, record)| (name, record.numbers)).collect())?;
         let _life = show_life(&table_name)?;
         let pid = std::process::id() as i32;
         let record = Record {
@@ -420,7 +421,7 @@ impl Interception {
     }
 
     fn route(&self) -> Result<()> {
-        let Numbers { mark, table, .. } = &self.record.numbers;
+        let Marks { mark, table, .. } = &self.record.numbers;
         let (mark, table) = (format!("{mark:#x}"), table.to_string());
         for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
             ip(&[family, "rule", "add", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table])?;
@@ -434,13 +435,13 @@ impl Interception {
     /// closed.
     pub fn hold(&self, rule: usize, holders: usize) -> Result<Vec<Tun>> {
         let places = places(rule, holders);
-        let make = |place: &Place| Tun::create(&self.record.numbers.hold_interface(*place));
+        let make = |place: &HoldSlot| Tun::create(&self.record.numbers.hold_interface(*place));
         let tuns = places.iter().map(make).collect::<Result<_>>()?;
         self.route_held(&places).inspect_err(|_| self.unhold(rule, holders))?;
         Ok(tuns)
     }
 
-    fn route_held(&self, places: &[Place]) -> Result<()> {
+    fn route_held(&self, places: &[HoldSlot]) -> Result<()> {
         let numbers = &self.record.numbers;
         ip_all("-4", &held_links(numbers, places))?;
         let ways = held_ways(numbers, places, self.record.keep);
@@ -465,7 +466,7 @@ impl Interception {
     /// Takes the ways to such interfaces back: routes there go with the interfaces.
     pub fn unhold(&self, rule: usize, holders: usize) {
         let numbers = &self.record.numbers;
-        let way = |place: &Place| (numbers.hold_mark(*place), numbers.hold_table(*place));
+        let way = |place: &HoldSlot| (numbers.hold_mark(*place), numbers.hold_table(*place));
         let ways: Vec<_> = places(rule, holders).iter().map(way).collect();
         for family in FAMILIES {
             // What stays is found again at the end.
@@ -512,7 +513,7 @@ fn inherit(relay: &RelayPlan, table_name: &str, observer: &dyn Observer) -> Resu
 }
 
 /// Chains that refuse what the relay would take, and take nothing.
-fn refusals(relay: &RelayPlan, numbers: &Numbers) -> String {
+fn refusals(relay: &RelayPlan, numbers: &Marks) -> String {
     let nobody = vec![ListenPorts::default(); relay.rules.len().max(1)];
     rules::chains(&rules::table_name(&relay.name), relay, numbers, &nobody, Taking::No, Untracked::Cannot, 0)
 }

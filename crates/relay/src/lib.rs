@@ -1,18 +1,19 @@
 //! A split-TCP relay with one congestion control per leg (Isogaki 2005: the long leg of a Reno connection runs
 //! HighSpeed TCP).
 //!
-//! - [`spec`], `plan`: the relay's file, and what it resolves to.
-//! - `doors`: listeners, and by which rule their clients are carried.
-//! - [`connection`]: the logic of one connection, without sockets and without a clock.
-//! - `relayed`, `buffer`, `leg`: its sockets; splice(2) through pooled pipes, plain memory as second engine.
-//! - `inbound`: what a reading means: bytes, an urgent mark, an end that the kernel confirms.
-//! - `hold`: SYNs that wait until the server has answered.
-//! - [`adopt`]: sockets that are put between two ends right after their handshake.
+//! Modules lie in floors, each with a folder of its own:
+//!
+//! - `plan`: what a relay is told to do, every value resolved. [`spec`]: the file that says it.
+//! - `logic`: what is decided without sockets and without a clock; [`connection`] above all.
+//! - `keeping`: what survives the process, as it is written, and where it is put.
+//! - `legs`: sockets, and what holds bytes between them: splice(2) through pooled pipes, plain memory as second engine.
+//! - `observe`: [`observer`], [`status`], [`metrics`] and records: what a relay tells.
+//! - [`handover`]: what comes from another relay, when that one is upgraded or was killed.
+//! - `queue`: queues kept short. [`adopt`]: sockets put between two ends right after their handshake.
+//! - `intercept`: nft and routing rules of a transparent relay. `hold`: SYNs that wait until the server has answered.
+//! - `listeners`: where clients come in, and by which rule they are carried.
 //! - `worker`: epoll loops, one per core, that share the load.
-//! - `intercept`: nft and routing rules of a transparent relay, made and removed.
-//! - [`handover`]: to the next relay, when this one is upgraded or was killed.
-//! - `reload`, [`Commands`]: what may be asked of it while it runs.
-//! - `sampling`, [`observer`], [`status`], [`control`], [`metrics`]: what it tells.
+//! - `daemon`: start, reload, [`control`], handing over, end.
 //!
 //! ```no_run
 //! use longfat_relay::RelayPlan;
@@ -27,51 +28,39 @@
 //! ```
 
 pub mod adopt;
-mod buffer;
-mod commands;
-pub mod connection;
-pub mod control;
-mod crowd;
-mod destination;
-mod doors;
+mod daemon;
 mod error;
-mod gather;
 pub mod handover;
 mod hold;
-mod inbound;
 mod intercept;
-mod leg;
-mod limits;
-pub mod metrics;
-pub mod observer;
-mod one_way;
-mod pair;
-mod places;
+mod keeping;
+mod legs;
+mod listeners;
+mod logic;
+mod observe;
 mod plan;
 mod queue;
-mod registry;
-mod relayed;
-mod reload;
-mod run;
-mod sampling;
 mod shared;
-mod shares;
 pub mod spec;
-pub mod status;
-mod steer;
-mod tcp_state;
 mod worker;
 
-pub use buffer::BUFFER_BYTES;
-pub use commands::{Commands, Stop};
-pub use error::{Error, Result};
-pub use hold::{TUN_DEVICE, open_tun, open_tuns_by};
-pub use intercept::{clean, explain, missing_tun};
-pub use longfat_cc::queue::QueuePlan;
-pub use observer::{ConnectionSummary, Ended, Observer, Ready, RelayStats};
-pub use plan::{
-    Accept, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogFormat,
-    LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
+pub use daemon::{
+    commands::{Commands, Stop},
+    control,
+    run::{missing, missing_for_interception, run, upgrade},
 };
-pub use queue::{QueueSpec, TargetSpec};
-pub use run::{missing, missing_for_interception, run, upgrade};
+pub use error::{Error, Result};
+pub use intercept::{clean, explain, missing_tun};
+pub use legs::tun::{TUN_DEVICE, open_tun, open_tuns_by};
+pub use logic::connection;
+pub use longfat_cc::queue::QueuePlan;
+pub use observe::{
+    metrics,
+    observer::{self, ConnectionSummary, Ended, Observer, Ready, RelayStats},
+    status,
+};
+pub use plan::{
+    Accept, BUFFER_BYTES, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan,
+    ListenerPlan, LogFormat, LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
+};
+pub use spec::{QueueSpec, TargetSpec};

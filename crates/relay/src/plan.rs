@@ -1,17 +1,20 @@
-//! What a relay is told to do, every value resolved. A [`crate::spec::RelaySpec`] is what a person writes.
+//! What a relay is told to do, every value resolved. What a person writes becomes one in `spec`.
 
-pub(crate) mod circle;
+pub(crate) mod destination;
 mod leg;
+pub(crate) mod loops;
+pub(crate) mod marks;
 mod ports;
 mod rule;
 
 pub use leg::LegPlan;
 pub use longfat_host::Network;
 pub use ports::Ports;
-pub use rule::{Accept, ConnectionPlan, MatchPlan, Mptcp, RulePlan};
+pub use rule::{Accept, BUFFER_BYTES, ConnectionPlan, MatchPlan, Mptcp, RulePlan};
 
-use crate::{Error, Result, destination, intercept::Numbers};
+use crate::{Error, Result};
 use longfat_cc::queue::QueuePlan;
+use marks::Marks;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -141,7 +144,7 @@ impl RelayPlan {
 
     /// Workers that hold SYNs: each has an interface for it per rule.
     pub(crate) fn holders(&self) -> usize {
-        self.workers.clamp(1, crate::hold::MOST_HOLDERS)
+        self.workers.clamp(1, marks::MOST_HOLDERS)
     }
 
     /// How intercepted connections are carried, by the index of their rule (0 when there are no rules).
@@ -234,12 +237,12 @@ impl RelayPlan {
             )));
         }
         let held = |(index, way): (usize, &Arc<ConnectionPlan>)| {
-            index >= crate::hold::MOST_GATES && way.accept != Accept::Early
+            index >= marks::MOST_HOLDING_RULES && way.accept != Accept::Early
         };
         if self.intercepted_ways().any(held) {
             return Err(Error::Plan(format!(
                 "only the first {} rules may accept 'after-server' or 'end-to-end'; move those that do to the front",
-                crate::hold::MOST_GATES
+                marks::MOST_HOLDING_RULES
             )));
         }
         let end_to_end = |(_, way): &(usize, &Arc<ConnectionPlan>)| way.accept == Accept::EndToEnd;
@@ -259,7 +262,7 @@ impl RelayPlan {
         if to.is_empty() {
             return Err(Error::Plan(format!("the listener {listen} needs a server to connect to")));
         }
-        if circle::leads_back(&self.listeners, *listen, &|address| destination::is_own(address) == Some(true))
+        if loops::leads_back(&self.listeners, *listen, &|address| destination::is_own(address) == Some(true))
         {
             return Err(Error::Plan(format!(
                 "the listener {listen} would connect to itself ({}): give a server that is not this relay",
@@ -307,15 +310,15 @@ pub struct InterceptPlan {
 }
 
 impl InterceptPlan {
-    /// Numbers stand for all those above them that a reload may bring into use.
+    /// Marks and tables stand for all those above them that a reload may bring into use.
     fn check(&self) -> Result<()> {
         let numbers = [
-            ("intercept.mark (--mark)", self.mark, 1..=Numbers::LAST_MARK, Numbers::MARKS, ""),
+            ("intercept.mark (--mark)", self.mark, 1..=Marks::LAST_MARK, Marks::MARKS, ""),
             (
                 "intercept.table (--table)",
                 self.table,
                 FIRST_TABLE..=u32::MAX,
-                Numbers::TABLES,
+                Marks::TABLES,
                 ", above the tables 253 to 255 (default, main, local), which are the host's",
             ),
         ];

@@ -11,13 +11,14 @@
 //! would not wait for longer than the target. A connection begins with little room ([`begin_small`]): a sender that finds
 //! megabytes of it grows its window and its own buffer to match, and its bytes wait there from then on.
 
-mod look;
-mod spec;
-
-pub use spec::{QueueSpec, TargetSpec};
-
 use crate::{
-    Result, connection::Direction, plan::ConnectionPlan, relayed::Legs, shared::Shared, status::QueueStatus,
+    Result,
+    legs::queue_look::{Looks, Set},
+    logic::connection::Direction,
+    observe::status::QueueStatus,
+    plan::ConnectionPlan,
+    shared::Shared,
+    worker::relayed::Legs,
 };
 use longfat_cc::queue::{Kind, QueuePlan};
 use longfat_host::{
@@ -26,7 +27,6 @@ use longfat_host::{
     sysctl,
 };
 use longfat_kernel::mark::{self, Ends, Marking};
-use look::{Looks, Set};
 use std::{
     collections::BTreeMap,
     net::TcpListener,
@@ -99,14 +99,14 @@ impl Shown {
         self.filling_bytes() < usize::MAX
     }
 
-    fn show(&self, set: Option<&Set>) {
+    pub fn show(&self, set: Option<&Set>) {
         let filling_bytes = set.map_or(usize::MAX, |set| (set.ahead_bytes as usize / 2).max(1));
         self.filling_bytes.store(filling_bytes, Ordering::Relaxed);
         self.window_bytes.store(set.map_or(0, |set| set.window_bytes), Ordering::Relaxed);
         self.buffer_bytes.store(set.map_or(0, |set| set.buffer_bytes), Ordering::Relaxed);
     }
 
-    fn show_rate(&self, delay_us: u32, drain_bps: u64) {
+    pub fn show_rate(&self, delay_us: u32, drain_bps: u64) {
         self.delay_us.store(delay_us, Ordering::Relaxed);
         self.drain_bps.store(drain_bps, Ordering::Relaxed);
     }
@@ -312,7 +312,7 @@ impl Queues {
 }
 
 /// Reads what the kernel has counted. A connection's last look may come before one that began earlier.
-fn show_marks(marking: &Marking, legs: &Legs, direction: Direction) {
+pub(crate) fn show_marks(marking: &Marking, legs: &Legs, direction: Direction) {
     let Some(marked) = marking.read(legs.leg(direction.from())) else { return };
     let shown = legs.queues.of(direction);
     shown.marks.fetch_max(marked.state.marks, Ordering::Relaxed);

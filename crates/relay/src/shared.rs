@@ -2,24 +2,31 @@
 
 use crate::{
     Error, Fail, LegPlan, RelayPlan, RelayStats, Result,
-    buffer::Budget,
-    doors::{Clients, DoorOrder},
-    handover::{
-        estate::{Arrival, Handshake},
-        keeping::Keeping,
-        leave::Standstill,
+    daemon::leave::Standstill,
+    handover::estate::{Arrival, Handshake},
+    hold::{Held, Room, Taken},
+    keeping::Keeping,
+    legs::{
+        buffer::Budget,
+        descriptors::Limits,
+        leg::{self, Leg},
+        tun::Raw,
     },
-    hold::{self, Held, Pair, Raw, Room, Taken},
-    intercept::{ONE_WAY_SECONDS, passing_mark},
-    leg::{self, Leg},
-    limits::Limits,
-    observer::{ConnectionSummary, Ended, Observer},
-    one_way::OneWay,
-    places::{Bytes, Places},
+    listeners::{Clients, DoorOrder},
+    logic::{
+        Pair,
+        one_way::{ONE_WAY_SECONDS, OneWay},
+        packet,
+        places::{Bytes, Places},
+    },
+    observe::{
+        observer::{ConnectionSummary, Ended, Observer},
+        registry::Registry,
+        status::Standing,
+    },
+    plan::marks::passing_mark,
     queue::Queues,
-    registry::Registry,
-    relayed::Relayed,
-    status::Standing,
+    worker::relayed::Relayed,
 };
 use longfat_host::monotonic_us;
 use longfat_kernel::{
@@ -316,7 +323,7 @@ impl<'a> Shared<'a> {
         if let Some(raw) = &self.raw
             && let Some(sequence) = leg::unanswered_sequence(socket)
         {
-            raw.send(&hold::reset_behind_syn(pair, sequence), pair.1.ip());
+            raw.send(&packet::reset_behind_syn(pair, sequence), pair.1.ip());
         }
     }
 

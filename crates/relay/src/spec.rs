@@ -2,13 +2,14 @@
 //! [`RelaySpec::resolve`] makes the plan.
 
 mod list;
+mod queue;
 mod resolve;
 
 pub use list::List;
+pub use queue::{QueueSpec, TargetSpec};
 pub use resolve::server;
 
 use crate::plan::{Accept, Fail, LogFormat, LogLevel, Mptcp, Network, Ports};
-use crate::queue::QueueSpec;
 use longfat_schema::{
     decode::{Problem, decode, list},
     units::{Nanos, Rate, Size},

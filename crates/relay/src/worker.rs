@@ -5,30 +5,36 @@
 //! closed while events fetched for it are still being looked at.
 
 mod accept;
+pub(crate) mod arrival;
 mod arrive;
 mod balance;
-mod circle;
 mod gathering;
 mod insert;
 mod limits;
+mod loop_check;
 mod one_way;
-mod order;
+pub(crate) mod relayed;
 mod release;
 mod slots;
 
 use crate::{
     Error, Result,
-    buffer::Pool,
-    connection::{Direction, Ending, Event, Side},
-    doors::{DoorId, DoorPlan},
     hold::{self, Hold},
-    leg,
-    observer::{ConnectionSummary, Ended},
-    pair::BusyPairs,
-    relayed::Relayed,
-    sampling,
+    legs::{buffer::Pool, leg},
+    listeners::{DoorId, DoorPlan},
+    logic::{
+        Pair,
+        busy_pairs::BusyPairs,
+        connection::{Direction, Ending, Event, Side},
+        dial_order::DialOrder,
+    },
+    observe::{
+        observer::{ConnectionSummary, Ended},
+        sampling,
+        status::plain,
+    },
     shared::Shared,
-    status::plain,
+    worker::relayed::Relayed,
 };
 use accept::Door;
 use longfat_host::socket;
@@ -36,7 +42,6 @@ use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
-use order::Order;
 use slots::{Slots, Token};
 use std::{
     collections::VecDeque,
@@ -70,7 +75,7 @@ pub(crate) struct Worker<'a> {
     hold: Option<Hold<'a>>,
     slots: Slots,
     /// Of dials: by the client's address and its server.
-    order: Order<(IpAddr, SocketAddr), Token>,
+    order: DialOrder<(IpAddr, SocketAddr), Token>,
     /// Dials that wait for the end of their clients' last connections.
     busy: BusyPairs<Token>,
     /// Intercepted clients' dials, and when to look whether their servers have answered.
@@ -107,7 +112,7 @@ impl<'a> Worker<'a> {
             accepting: accept::Accepting::default(),
             hold,
             slots: Slots::default(),
-            order: Order::new(),
+            order: DialOrder::new(),
             busy: BusyPairs::default(),
             unanswered: VecDeque::new(),
             ready: VecDeque::new(),
@@ -181,7 +186,7 @@ impl<'a> Worker<'a> {
     /// left again before its server was dialled.
     fn with_hold<T>(&mut self, work: impl FnOnce(&mut Hold<'a>, &hold::Round<'_>) -> T) -> Option<T> {
         let Worker { hold, busy, order, epoll, round, .. } = self;
-        let is_behind = |pair: &hold::Pair| busy.has(pair) || order.has_waiting((pair.0.ip(), pair.1));
+        let is_behind = |pair: &Pair| busy.has(pair) || order.has_waiting((pair.0.ip(), pair.1));
         let round = hold::Round { epoll, number: *round, is_behind: &is_behind };
         hold.as_mut().map(|hold| work(hold, &round))
     }

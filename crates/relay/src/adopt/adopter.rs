@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     Result,
-    hold::{Pair, Tun},
+    legs::tun::Tun,
+    logic::Pair,
     plan::ConnectionPlan,
     shared::{Once, Shared},
 };

@@ -11,10 +11,8 @@ use super::{
     segment,
 };
 use crate::{
-    connection::Side,
-    hold::Pair,
-    leg::{self, REPAIR_OFF},
-    tcp_state::ESTABLISHED,
+    legs::leg::{self, REPAIR_OFF},
+    logic::{Pair, connection::Side, tcp_state::ESTABLISHED},
 };
 use longfat_host::socket::{self, TcpInfo};
 use nix::errno::Errno;

@@ -5,10 +5,11 @@
 
 use super::handshake::{LegState, Reason};
 use crate::{
-    hold::Pair,
-    leg::{self, Leg, REPAIR_OFF},
-    pair::diag,
-    tcp_state::CLOSED,
+    legs::{
+        diag,
+        leg::{self, Leg, REPAIR_OFF},
+    },
+    logic::{Pair, tcp_state::CLOSED},
 };
 use longfat_host::socket::{self, Buffer};
 use nix::{

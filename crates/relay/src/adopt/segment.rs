@@ -1,6 +1,6 @@
 //! TCP segments of a handshake: read from whole IP packets, and made from them. Bytes in, bytes out.
 
-use crate::hold::{be16, checksum, ip_packet, parse_ip, pseudo_header};
+use crate::logic::packet::{be16, checksum, ip_packet, parse_ip, pseudo_header};
 use std::net::SocketAddr;
 
 const TCP: u8 = 6;

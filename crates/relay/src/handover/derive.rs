@@ -13,10 +13,12 @@
 //! are thrown away. Of a closed socket the count tells whether a FIN had come. What cannot be told apart ends the
 //! connection by a reset: nothing is guessed.
 
-use super::record::Failure;
 use crate::{
-    connection::{Direction, Event, Side},
-    tcp_state::{CLOSE_WAIT, CLOSED, CLOSING, FIN_WAIT1, FIN_WAIT2, LAST_ACK, TIME_WAIT},
+    keeping::record::Failure,
+    logic::{
+        connection::{Direction, Event, Side},
+        tcp_state::{CLOSE_WAIT, CLOSED, CLOSING, FIN_WAIT1, FIN_WAIT2, LAST_ACK, TIME_WAIT},
+    },
 };
 
 /// What the kernel says of one leg.
@@ -85,7 +87,7 @@ pub enum Dial {
 pub struct Found {
     /// About the leg to the server.
     pub dial: Dial,
-    /// What brings [`crate::connection::Connection`] to where it was.
+    /// What brings [`crate::logic::connection::Connection`] to where it was.
     pub events: Vec<Event>,
     /// Bytes to take from each inbound socket and throw away: their peer has them. Per direction.
     pub sent_before: [u64; 2],
@@ -219,7 +221,7 @@ fn end_of(side: Side, leg: &LegFacts, flows: [Flow; 2], dial: Dial, failure: Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::{Action, Connection};
+    use crate::logic::connection::{Action, Connection};
     use proptest::prelude::*;
 
     /// One leg as its kernel has it.

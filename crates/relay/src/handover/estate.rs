@@ -1,12 +1,15 @@
 //! What has come from another relay, or from a keeper.
 
-use super::{
-    record::{
-        ConnectionRecord, Failure, Held, Hello, Holding, Message, PER_CONNECTION, Purpose, Say, VERSION,
+use crate::{
+    Error, RelayPlan, Result,
+    keeping::{
+        record::{
+            ConnectionRecord, Failure, Held, Hello, Holding, Message, PER_CONNECTION, Purpose, Say, VERSION,
+        },
+        wire::{self, Came, Wire, invalid},
     },
-    wire::{Came, Wire, invalid},
+    logic::connection::Direction,
 };
-use crate::{Error, RelayPlan, Result, connection::Direction};
 use longfat_host::socket;
 use std::{
     collections::BTreeMap,
@@ -122,7 +125,7 @@ impl Estate {
             )),
             _ => Error::io(format!("speak to {who}"), source),
         };
-        let address = super::wire::address(&plan.name, PREDECESSOR).map_err(failed)?;
+        let address = wire::address(&plan.name, PREDECESSOR).map_err(failed)?;
         let wire = Wire::connect(&address).map_err(failed)?;
         wire.wait_at_most(PATIENCE).map_err(failed)?;
         wire.send(&hello(plan), &[]).map_err(failed)?;
@@ -300,7 +303,7 @@ fn bytes(held: Held, next: &mut impl FnMut() -> io::Result<OwnedFd>) -> io::Resu
 
 /// Marks a leg as this relay's own, and has it report every byte again.
 pub(crate) fn refit(socket: &TcpStream, own_mark: Option<u32>) {
-    crate::leg::wake_at(socket, 1);
+    crate::legs::leg::wake_at(socket, 1);
     if let Some(mark) = own_mark {
         let _ = socket::set_option(socket, libc::SOL_SOCKET, libc::SO_MARK, mark as i32);
     }

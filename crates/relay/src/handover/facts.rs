@@ -3,9 +3,11 @@
 use super::derive::{Fault, LegFacts};
 use crate::{
     Error, Result,
-    connection::Side,
-    leg,
-    tcp_state::{CLOSED, SYN_RECEIVED, SYN_SENT},
+    legs::leg,
+    logic::{
+        connection::Side,
+        tcp_state::{CLOSED, SYN_RECEIVED, SYN_SENT},
+    },
 };
 use longfat_host::socket::{TcpInfo, tcp_info};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -90,14 +92,17 @@ pub(crate) fn of_pipe(read: &OwnedFd) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        buffer::{BUFFER_BYTES, Budget, Buffer, Moved, Pool},
-        connection::{Direction, Event},
-        handover::{
-            derive::{Found, derive},
-            keeping::Keeping,
+        handover::derive::{Found, derive},
+        keeping::Keeping,
+        legs::{
+            buffer::{Budget, Buffer, Moved, Pool},
+            inbound::{consume, write_mark},
         },
-        inbound::{consume, write_mark},
-        tcp_state::CLOSE_WAIT,
+        logic::{
+            connection::{Direction, Event},
+            tcp_state::CLOSE_WAIT,
+        },
+        plan::BUFFER_BYTES,
     };
     use longfat_host::socket::set_option;
     use std::{

@@ -8,13 +8,16 @@
 //! The keeper understands who speaks and what comes and goes, not what it is. So it serves relays of any later version
 //! that speak to it in the same words.
 
-use super::{
-    estate::understand,
-    keeping::OTHERS,
-    record::{Hello, Message, PER_CONNECTION, Say, VERSION},
-    wire::{self, Came, Wire},
+use super::estate::{Estate, understand};
+use crate::{
+    Error, Result,
+    daemon::run::raise_limit,
+    keeping::{
+        OTHERS,
+        record::{Hello, LIVES, Message, PER_CONNECTION, Say, VERSION},
+        wire::{self, Came, Wire},
+    },
 };
-use crate::{Error, Result, run::raise_limit};
 use longfat_host::confine::Confinement;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
@@ -110,7 +113,7 @@ pub fn answers(name: &str) -> bool {
 }
 
 /// The keeper's wire, and all that it has. A relay that was killed a moment ago is waited for.
-pub(crate) fn attach(plan: &crate::RelayPlan) -> Result<(Wire, super::estate::Estate)> {
+pub(crate) fn attach(plan: &crate::RelayPlan) -> Result<(Wire, Estate)> {
     let failed = |source: io::Error| match source.kind() {
         ErrorKind::ConnectionRefused => Error::Plan(format!(
             "nobody keeps what the relay '{0}' has: run 'longfat relay keep {0}' before it, or leave 'keep' out",
@@ -122,7 +125,7 @@ pub(crate) fn attach(plan: &crate::RelayPlan) -> Result<(Wire, super::estate::Es
     let deadline = Instant::now() + DYING;
     loop {
         let wire = Wire::connect(&address).map_err(failed)?;
-        match super::estate::Estate::from_keeper(plan, &wire) {
+        match Estate::from_keeper(plan, &wire) {
             Ok(estate) => return Ok((wire, estate)),
             Err(Error::NameTaken { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(5));
@@ -270,9 +273,6 @@ impl Keeper {
         }
     }
 }
-
-/// What whoever comes too early hears.
-pub(super) const LIVES: &str = "its relay lives";
 
 fn is_readable(wire: &Wire) -> bool {
     let mut polled = [PollFd::new(wire.as_fd(), PollFlags::POLLIN)];

@@ -8,17 +8,13 @@
 //! a retransmission may find room.
 
 use super::window::Window;
-use crate::Fail;
+use crate::{Fail, logic::Pair};
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasher, RandomState},
-    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-
-/// A client and the server it wants.
-pub(crate) type Pair = (SocketAddr, SocketAddr);
 
 /// How far a held handshake is. Each stage has one duration; a client that comes later than the last is served by a new dial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,6 +295,7 @@ impl Table {
 mod tests {
     use super::{super::window::LEAST, *};
     use proptest::prelude::*;
+    use std::net::SocketAddr;
 
     const DIAL: Duration = Duration::from_secs(20);
     const ANSWERED: Duration = Duration::from_secs(10);

@@ -1,6 +1,5 @@
 use super::*;
-use crate::RelayPlan;
-use crate::handover::keeping::Keeping;
+use crate::{RelayPlan, keeping::Keeping};
 use std::net::TcpListener;
 
 #[test]

@@ -4,7 +4,7 @@
 //! kernel's cookies if there are many, and his server dialled when he has come. The window widens with clients that
 //! come when their servers have answered, like a congestion window with acknowledgements, and closes when one does not.
 
-use crate::shares::Shares;
+use crate::logic::shares::Shares;
 use std::net::IpAddr;
 
 /// However many SYNs are spoofed, servers have no more connections of nobody's.

@@ -1,14 +1,14 @@
 //! The nft program of an interception, and the record of who made it: text only, nothing is run here.
 
 mod end_to_end;
-pub(crate) use end_to_end::passing_mark;
 
 use crate::{
-    destination,
-    hold::{MOST_GATES, MOST_HOLDERS},
-    one_way::OneWay,
-    plan::{Accept, ConnectionPlan, Fail, MatchPlan, Mptcp, RelayPlan, RulePlan},
-    steer,
+    legs::steer,
+    logic::one_way::{ONE_WAY_SECONDS, OneWay},
+    plan::{
+        Accept, ConnectionPlan, Fail, MatchPlan, Mptcp, RelayPlan, RulePlan, destination,
+        marks::{HoldSlot, Marks, TAKEN_BIT},
+    },
 };
 use std::{fmt::Write, net::IpAddr, sync::Arc, time::Duration};
 
@@ -17,96 +17,11 @@ const PAIR_SECONDS: u64 = 5;
 /// Pairs remembered per rule and family: at 50,000 new connections a second, all of them.
 const PAIRS: u32 = 1 << 18;
 
-/// How long connections pass whose answers do not come back by this host.
-pub(crate) const ONE_WAY_SECONDS: u32 = 300;
 /// Such pairs of hosts per family, and such ports of servers per client, address by address.
 const ONE_WAY_PAIRS: u32 = 1 << 12;
 
 /// What every relay's table is called, before its name.
 pub(super) const TABLE_PREFIX: &str = "longfat_";
-
-/// What tells the mark of a taken packet from the one that delivers it.
-const TAKEN_BIT: u32 = 1 << 31;
-
-/// Numbers and addresses of one interception.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Numbers {
-    /// Mark of packets that belong to the relay's sockets.
-    pub mark: u32,
-    /// Mark of packets the relay sends itself.
-    pub own_mark: u32,
-    /// Routing table that delivers marked packets locally.
-    pub table: u32,
-}
-
-/// Where SYNs are held: a rule's, of the clients of one worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub rule: usize,
-    pub holder: usize,
-}
-
-impl Place {
-    fn number(self) -> u32 {
-        (self.rule * MOST_HOLDERS + self.holder) as u32
-    }
-}
-
-/// Places that a relay may come to have.
-const PLACES: u32 = (MOST_GATES * MOST_HOLDERS) as u32;
-
-impl Numbers {
-    /// Marks of one relay: of taken packets, its own, and those of every place.
-    pub const MARKS: u32 = 2 + PLACES;
-    /// Above are those of packets on their way through firewalls.
-    pub const LAST_MARK: u32 = TAKEN_BIT - 1;
-    /// Routing tables of one relay: the one that delivers, and those of every place.
-    pub const TABLES: u32 = 1 + PLACES;
-
-    /// The routing table for packets of a mark.
-    pub fn table_of(&self, mark: u32) -> Option<u32> {
-        match mark.checked_sub(self.mark)? {
-            0 => Some(self.table),
-            above @ 2..Self::MARKS => self.table.checked_add(above - 1),
-            _ => None,
-        }
-    }
-
-    /// Mark of packets that are taken, until firewalls have looked at them: no routing rule knows it.
-    pub fn taken_mark(&self) -> u32 {
-        self.mark ^ TAKEN_BIT
-    }
-
-    /// The same of SYNs to be held.
-    fn held_marks(&self) -> String {
-        let mark = |number: u32| self.mark.wrapping_add(2 + number) ^ TAKEN_BIT;
-        format!("{:#x}-{:#x}", mark(0), mark(PLACES - 1))
-    }
-
-    /// Mark of SYNs that are held there.
-    pub fn hold_mark(&self, place: Place) -> u32 {
-        self.mark.wrapping_add(2 + place.number())
-    }
-
-    /// Routing table that brings them to the place's TUN interface.
-    pub fn hold_table(&self, place: Place) -> u32 {
-        self.table.wrapping_add(1 + place.number())
-    }
-
-    /// Name of that interface.
-    pub fn hold_interface(&self, place: Place) -> String {
-        format!("{}{}", self.hold_prefix(), place.number())
-    }
-
-    /// All of them, as nftables names many.
-    fn hold_interfaces(&self) -> String {
-        format!("{}*", self.hold_prefix())
-    }
-
-    fn hold_prefix(&self) -> String {
-        format!("lfh{:x}-", self.mark)
-    }
-}
 
 /// Who made an interception and what else must be undone: the comment of its nft table. The table is made first and
 /// deleted last, so after a crash at any point it says what is left.
@@ -117,7 +32,7 @@ pub(crate) struct Record {
     pub start_ticks: u64,
     /// The PID namespace that its number is of; records of older versions do not say.
     pub pid_namespace: Option<u64>,
-    pub numbers: Numbers,
+    pub numbers: Marks,
     /// Forwarding sysctls found off and turned on.
     pub forwarding_ipv4: bool,
     pub forwarding_ipv6: bool,
@@ -155,7 +70,7 @@ impl Record {
             pid: i32::try_from(value("pid")?).ok()?,
             start_ticks: value("start")?,
             pid_namespace: value("ns"),
-            numbers: Numbers { mark: number("mark")?, own_mark: number("own")?, table: number("table")? },
+            numbers: Marks { mark: number("mark")?, own_mark: number("own")?, table: number("table")? },
             forwarding_ipv4: value("fwd4")? != 0,
             forwarding_ipv6: value("fwd6")? != 0,
             keep: value("keep")? != 0,
@@ -246,13 +161,13 @@ const MP_CAPABLE: &str = "tcp option mptcp subtype 0";
 pub(crate) fn chains(
     name: &str,
     plan: &RelayPlan,
-    numbers: &Numbers,
+    numbers: &Marks,
     ports: &[ListenPorts],
     taking: Taking,
     untracked: Untracked,
     log_group: u16,
 ) -> String {
-    let Numbers { mark, own_mark, .. } = numbers;
+    let Marks { mark, own_mark, .. } = numbers;
     let taken_mark = numbers.taken_mark();
     let interfaces = quoted(plan.intercept.iter().flat_map(|intercept| &intercept.interfaces));
     let lfh = numbers.hold_interfaces();
@@ -441,18 +356,13 @@ fn cookie_lines(plan: &RelayPlan, ports: &[ListenPorts], take: &str) -> String {
 /// SYNs that were held and whose servers have answered: they come back by their place's interface, and go to the
 /// listener of the worker that held them. (What comes back to nobody is dropped, not forwarded: its server has the
 /// relay's leg by that name.)
-fn answered_lines(
-    plan: &RelayPlan,
-    numbers: &Numbers,
-    ports: &[ListenPorts],
-    untracked: Untracked,
-) -> String {
+fn answered_lines(plan: &RelayPlan, numbers: &Marks, ports: &[ListenPorts], untracked: Untracked) -> String {
     let mut text = String::new();
     for (rule, _) in plan.intercepted_ways().filter(|(_, way)| way.accept == Accept::AfterServer) {
         let Some(ports) = ports.get(rule) else { continue };
         for (protocol, family, address, port) in families(ports) {
             let Some(port) = port else { continue };
-            for place in (0..plan.holders()).map(|holder| Place { rule, holder }) {
+            for place in (0..plan.holders()).map(|holder| HoldSlot { rule, holder }) {
                 let _ = writeln!(
                     text,
                     "iifname \"{}\" meta nfproto {protocol} meta l4proto tcp {} meta mark set {:#x} \
@@ -469,19 +379,19 @@ fn answered_lines(
 }
 
 /// Marks a SYN for the place where it is held: always the same one for the same two addresses.
-fn hold_syn(rule: usize, family: &str, numbers: &Numbers, holders: usize) -> String {
-    let mark = mark_by_holder(family, numbers, holders, numbers.hold_mark(Place { rule, holder: 0 }));
+fn hold_syn(rule: usize, family: &str, numbers: &Marks, holders: usize) -> String {
+    let mark = mark_by_holder(family, numbers, holders, numbers.hold_mark(HoldSlot { rule, holder: 0 }));
     format!("{mark} goto held")
 }
 
 /// Has it go to the listener of the worker that would hold it: what comes after it from the same port is that worker's,
 /// too.
-fn choose_holder(family: &str, numbers: &Numbers, holders: usize) -> String {
+fn choose_holder(family: &str, numbers: &Marks, holders: usize) -> String {
     mark_by_holder(family, numbers, holders, steer::mark(0))
 }
 
 /// The first mark, or one of those after it, by the worker that holds such a SYN.
-fn mark_by_holder(family: &str, numbers: &Numbers, holders: usize, first: u32) -> String {
+fn mark_by_holder(family: &str, numbers: &Marks, holders: usize, first: u32) -> String {
     match holders {
         1 => format!("meta mark set {first:#x}"),
         _ => format!(
@@ -516,7 +426,7 @@ pub(crate) fn exclude<'c>(name: &str, clients: impl IntoIterator<Item = &'c IpAd
 /// What becomes of a SYN, rule by rule, for the IP families that each can match.
 fn syn_lines(
     plan: &RelayPlan,
-    numbers: &Numbers,
+    numbers: &Marks,
     ports: &[ListenPorts],
     take: &str,
     log_group: u16,
@@ -619,6 +529,7 @@ fn filter(matches: &MatchPlan, family: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::marks::MOST_HOLDERS;
     use proptest::prelude::*;
 
     fn record() -> Record {
@@ -626,7 +537,7 @@ mod tests {
             pid: 4_194_304,
             start_ticks: 9_999_999_999_999,
             pid_namespace: Some(u32::MAX.into()),
-            numbers: Numbers { mark: u32::MAX - 1, own_mark: u32::MAX, table: u32::MAX },
+            numbers: Marks { mark: u32::MAX - 1, own_mark: u32::MAX, table: u32::MAX },
             forwarding_ipv4: true,
             forwarding_ipv6: false,
             keep: true,
@@ -654,7 +565,7 @@ mod tests {
             chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can, 7)
                 .contains("iifname { \"lan\", \"wlan\" } goto client")
         );
-        syn_lines(&plan, &Numbers { mark: 1, own_mark: 2, table: 1 }, &ports, TAKE, 7)
+        syn_lines(&plan, &Marks { mark: 1, own_mark: 2, table: 1 }, &ports, TAKE, 7)
     }
 
     const TAKE: &str = "meta mark set 0x1 accept";
@@ -689,7 +600,7 @@ mod tests {
             );
             crate::spec::RelaySpec::parse(&text).unwrap().resolve().unwrap()
         };
-        let numbers = Numbers { mark: 0x100, own_mark: 0x101, table: 0x100 };
+        let numbers = Marks { mark: 0x100, own_mark: 0x101, table: 0x100 };
         let ports = [ListenPorts { ipv4: Some(5), ipv6: None }];
         let text =
             |workers| chains("longfat_x", &plan(workers), &numbers, &ports, Taking::Yes, Untracked::Can, 7);
@@ -699,7 +610,7 @@ mod tests {
             "{two}"
         );
         for (holder, mark) in [(0, steer::mark(0)), (1, steer::mark(1))] {
-            let place = Place { rule: 0, holder };
+            let place = HoldSlot { rule: 0, holder };
             assert_eq!(
                 (numbers.hold_mark(place), numbers.hold_table(place)),
                 (258 + holder as u32, 257 + holder as u32)
@@ -746,7 +657,7 @@ mod tests {
         let plan = crate::spec::RelaySpec::parse(plan).unwrap().resolve().unwrap();
         let found = syn_lines(
             &plan,
-            &Numbers { mark: 1, own_mark: 2, table: 1 },
+            &Marks { mark: 1, own_mark: 2, table: 1 },
             &[ListenPorts { ipv4: Some(5), ipv6: None }],
             TAKE,
             0,

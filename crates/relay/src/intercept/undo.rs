@@ -3,7 +3,7 @@
 use super::{
     DELIVERY, FAMILIES, FORWARDING, IPV6_METRIC, REFUSAL, RULE_PRIORITY,
     commands::{ip_try, nft},
-    numbers,
+    marks,
     rules::{self, Record},
 };
 use crate::{Error, Result};
@@ -53,8 +53,8 @@ pub(super) fn unroute(family: &str, record: &Record, (mark, table): (u32, u32)) 
 fn undo_routes(record: &Record) -> Result<()> {
     for family in FAMILIES {
         // One for packets of the relay's connections, and one for each rule and worker that hold SYNs.
-        let rules = numbers::routing_rules(family)?;
-        let made = rules.lines().filter_map(|line| numbers::made(line, &record.numbers));
+        let rules = marks::routing_rules(family)?;
+        let made = rules.lines().filter_map(|line| marks::made(line, &record.numbers));
         ip_try(family, &made.map(|way| unroute(family, record, way)).collect::<String>())?;
     }
     Ok(())

@@ -1,11 +1,12 @@
 //! Which connections are carried, and how.
 
-use crate::BUFFER_BYTES;
-
 use super::{LegPlan, Network, Ports};
 use longfat_cc::queue::QueuePlan;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+/// Bytes that a buffer between two sockets takes in one filling at most.
+pub const BUFFER_BYTES: usize = 256 * 1024;
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,11 +1,13 @@
 //! From what a person wrote to what the relay does: defaults filled in, names looked up, contradictions found.
 
 use super::{ActionSpec, ControlSpec, LegSpec, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec};
-use crate::plan::{
-    ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogPlan, MatchPlan,
-    Network, Ports, RelayPlan, RulePlan,
+use crate::{
+    plan::{
+        ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogPlan, MatchPlan,
+        Network, Ports, RelayPlan, RulePlan,
+    },
+    spec::QueueSpec,
 };
-use crate::queue::QueueSpec;
 use longfat_host::{interface, socket::CC_NAME_MAX};
 use longfat_schema::{
     decode::{Problem, unknown},

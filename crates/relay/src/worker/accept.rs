@@ -4,19 +4,21 @@
 //! there is no descriptor. When there are no descriptors or no places, the listener is not watched until some
 //! connection ends: clients wait in the kernel's queue.
 
-use super::{LISTENERS, Token, Worker, circle::Circle, order::Order};
+use super::{LISTENERS, Token, Worker, loop_check::LoopCheck};
 use crate::{
     Ended, Error, LegPlan, Result,
-    connection::{Event, Side},
-    crowd::{BATCH, Crowd},
-    destination,
-    doors::{Clients, DoorId, DoorOrder, DoorPlan},
     hold::{Hold, Taken},
-    leg::{self, Dialled},
-    plan::ConnectionPlan,
+    legs::leg::{self, Dialled},
+    listeners::{Clients, DoorId, DoorOrder, DoorPlan},
+    logic::{
+        accept_batch::{BATCH, Crowd},
+        connection::{Event, Side},
+        dial_order::DialOrder,
+    },
+    plan::{ConnectionPlan, destination},
     queue,
-    relayed::{Legs, Relayed},
     shared::{Once, Shared},
+    worker::relayed::{Legs, Relayed},
 };
 use longfat_host::{monotonic_us, socket};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -35,7 +37,7 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// What moves a line of dials on.
 type Happened =
-    fn(&mut Order<(IpAddr, SocketAddr), Token>, (IpAddr, SocketAddr), Token, Instant) -> Vec<Token>;
+    fn(&mut DialOrder<(IpAddr, SocketAddr), Token>, (IpAddr, SocketAddr), Token, Instant) -> Vec<Token>;
 
 /// A listener and the socket prepared for its next connection's server.
 pub(super) struct Door {
@@ -48,15 +50,16 @@ pub(super) struct Door {
     crowd: Crowd,
     /// Whether servers of its clients have IPv6 addresses.
     ipv6: bool,
-    circle: Circle,
+    loop_check: LoopCheck,
 }
 
 impl Door {
     pub fn new(plan: DoorPlan) -> Door {
         let DoorPlan { id, listener, clients } = plan;
         let address = listener.local_addr();
-        let (crowd, circle) = Default::default();
-        let mut door = Door { id, listener, address, clients, prepared: None, crowd, ipv6: false, circle };
+        let (crowd, loop_check) = Default::default();
+        let mut door =
+            Door { id, listener, address, clients, prepared: None, crowd, ipv6: false, loop_check };
         door.ipv6 = door.leads_to_ipv6();
         door
     }
@@ -80,9 +83,9 @@ impl Door {
             return false;
         }
         if client.local_addr().is_ok_and(|own| own.ip() == from.ip()) {
-            self.circle.doubt();
+            self.loop_check.doubt();
         }
-        self.circle.is_there(Instant::now(), || self.clients.lead_back())
+        self.loop_check.is_there(Instant::now(), || self.clients.lead_back())
     }
 }
 
@@ -186,7 +189,7 @@ impl Worker<'_> {
         }
         queue::begin_small(&door.listener, clients.likely());
         door.prepared = None;
-        (door.clients, door.circle) = (clients, Circle::default());
+        (door.clients, door.loop_check) = (clients, LoopCheck::default());
         door.ipv6 = door.leads_to_ipv6();
     }
 
@@ -331,7 +334,7 @@ impl Worker<'_> {
         self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
         match held {
             Some(held) => self.take_over(token, &held),
-            None => self.dial(token, Order::on_arrival),
+            None => self.dial(token, DialOrder::on_arrival),
         }
     }
 
@@ -480,7 +483,7 @@ impl Worker<'_> {
 
     /// The leg to the server stands.
     pub(super) fn on_connected(&mut self, token: Token) {
-        self.dial(token, Order::on_outcome);
+        self.dial(token, DialOrder::on_outcome);
         let Some(connection) = self.slots.get_mut(token) else { return };
         connection.on(Event::Connected);
         // A reset of the client's has its time for what is to be delivered now.
@@ -494,7 +497,7 @@ impl Worker<'_> {
 
     /// Tries the server's next address, or gives up.
     pub(super) fn on_unreachable(&mut self, token: Token) {
-        self.dial(token, Order::on_outcome);
+        self.dial(token, DialOrder::on_outcome);
         let Some(connection) = self.slots.get_mut(token) else { return };
         let targets = connection.targets.as_deref().unwrap_or_default();
         let next = targets.get(targets.len() - connection.untried.min(targets.len())).copied();

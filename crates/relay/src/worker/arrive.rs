@@ -2,20 +2,17 @@
 
 use super::{Token, Worker};
 use crate::{
-    connection::Side,
-    handover::{
-        arrival::{self, Settled, record_of},
-        derive::Dial,
-        estate::Arrival,
-        keeping::connection_id,
-        leave,
-        record::Holding,
-        wire::Wire,
-    },
+    daemon::leave,
+    handover::{derive::Dial, estate::Arrival},
     hold::Hold,
-    leg,
-    relayed::Relayed,
+    keeping::{connection_id, record::Holding, wire::Wire},
+    legs::leg,
+    logic::connection::Side,
     shared::Once,
+    worker::{
+        arrival::{self, Settled, record_of},
+        relayed::Relayed,
+    },
 };
 use std::{io, sync::atomic::Ordering};
 

@@ -4,7 +4,7 @@
 
 use super::{Token, Worker};
 use crate::{
-    connection::{Event, Side},
+    logic::connection::{Event, Side},
     shared::Seat,
 };
 use std::{

@@ -3,8 +3,8 @@
 use super::{Token, Worker};
 use crate::{
     adopt::{self, Inserted},
-    connection::{Event, Side},
-    relayed::{Legs, Relayed},
+    logic::connection::{Event, Side},
+    worker::relayed::{Legs, Relayed},
 };
 use longfat_host::monotonic_us;
 use std::sync::{Arc, atomic::Ordering};

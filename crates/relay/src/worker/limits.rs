@@ -3,14 +3,16 @@
 use super::{Token, Worker};
 use crate::{
     RelayPlan,
-    connection::{Direction, Event, Side},
-    doors::Clients,
-    leg,
-    observer::Ended,
-    places::Bytes,
+    legs::leg,
+    listeners::Clients,
+    logic::{
+        connection::{Direction, Event, Side},
+        places::Bytes,
+        tcp_state::SYN_SENT,
+    },
+    observe::observer::Ended,
     plan::ConnectionPlan,
-    relayed::Relayed,
-    tcp_state::SYN_SENT,
+    worker::relayed::Relayed,
 };
 use longfat_host::socket;
 use std::{

@@ -6,7 +6,7 @@
 //! silent makes none, and is dialled on.
 
 use super::{Token, Worker};
-use crate::{Fail, one_way::OneWay};
+use crate::{Fail, logic::one_way::OneWay};
 use longfat_host::socket::tcp_info;
 use std::{
     net::TcpStream,

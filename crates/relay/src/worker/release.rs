@@ -3,8 +3,8 @@
 use super::{Token, Worker};
 use crate::{
     adopt::{Both, Kept},
-    observer::Ended,
-    relayed::Relayed,
+    observe::observer::Ended,
+    worker::relayed::Relayed,
 };
 use std::{
     sync::atomic::Ordering,

@@ -1,13 +1,16 @@
 //! Rules for connections that are accepted end to end: the ends' SYN and SYN-ACK pass, and a copy of each is logged;
 //! what the client sends after them is held, until the relay lets it go on.
 
-use super::{NOT_SYN, Numbers, Place, TAKEN_BIT, Taking, mark_by_holder, pair, pair_set};
+use super::{NOT_SYN, Taking, mark_by_holder, pair, pair_set};
 use crate::{
     adopt::{
         log::{CLOCK, COPIED_BYTES},
         table::LIFE,
     },
-    plan::{Accept, RelayPlan},
+    plan::{
+        Accept, RelayPlan,
+        marks::{HoldSlot, Marks, TAKEN_BIT, passing_mark},
+    },
 };
 use std::time::Duration;
 
@@ -15,11 +18,6 @@ const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
 
 /// How seldom the timestamp of one end is copied.
 const CLOCKS: Duration = Duration::from_millis(200);
-
-/// Mark of held packets that go on to their servers: no routing rule knows it.
-pub(crate) fn passing_mark(own_mark: u32) -> u32 {
-    own_mark ^ TAKEN_BIT
-}
 
 /// The first of the rules, whose interfaces serve all of them.
 fn first(plan: &RelayPlan) -> Option<usize> {
@@ -67,7 +65,7 @@ pub(super) fn answer_lines(plan: &RelayPlan, group: u16) -> String {
 }
 
 /// Held packets are led away when firewalls have looked at them.
-pub(super) fn unmark_line(plan: &RelayPlan, numbers: &Numbers) -> String {
+pub(super) fn unmark_line(plan: &RelayPlan, numbers: &Marks) -> String {
     let marks = numbers.held_marks();
     let line = |_| format!("{NOT_SYN} meta mark {marks} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n");
     first(plan).map(line).unwrap_or_default()
@@ -75,10 +73,10 @@ pub(super) fn unmark_line(plan: &RelayPlan, numbers: &Numbers) -> String {
 
 /// What is held: everything but another SYN, also when a socket is there already, behind whose back packets would come
 /// to it that their client sent later.
-pub(super) fn held_lines(plan: &RelayPlan, numbers: &Numbers) -> String {
+pub(super) fn held_lines(plan: &RelayPlan, numbers: &Marks) -> String {
     let held = |rule| {
         let lines = FAMILIES.map(|(family, _)| {
-            let mark = numbers.hold_mark(Place { rule, holder: 0 });
+            let mark = numbers.hold_mark(HoldSlot { rule, holder: 0 });
             let mark = mark_by_holder(family, numbers, plan.holders(), mark);
             format!("tcp flags & syn == 0 {} @shaken_{family} {mark} goto held\n", pair(family))
         });
@@ -89,15 +87,16 @@ pub(super) fn held_lines(plan: &RelayPlan, numbers: &Numbers) -> String {
 
 /// What the relay gives its own sockets comes back by the interfaces, with a mark by which there is a way back to where
 /// it came from: firewalls look for one.
-pub(super) fn back_lines(plan: &RelayPlan, numbers: &Numbers, notrack: &str) -> String {
-    let back = |place: Place| {
+pub(super) fn back_lines(plan: &RelayPlan, numbers: &Marks, notrack: &str) -> String {
+    let back = |place: HoldSlot| {
         format!(
             "iifname \"{}\" {NOT_SYN} socket transparent 1 meta mark set {:#x} {notrack}accept\n",
             numbers.hold_interface(place),
             numbers.hold_mark(place)
         )
     };
-    let places = first(plan).map(|rule| (0..plan.holders()).map(move |holder| back(Place { rule, holder })));
+    let places =
+        first(plan).map(|rule| (0..plan.holders()).map(move |holder| back(HoldSlot { rule, holder })));
     places.into_iter().flatten().collect()
 }
 
@@ -154,13 +153,14 @@ fn first_leaving(plan: &RelayPlan, taking: Taking) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ListenPorts, Numbers, Taking, Untracked, chains};
+    use super::super::{ListenPorts, Taking, Untracked, chains};
+    use crate::plan::marks::Marks;
 
     fn text(toml: &str, taking: Taking) -> String {
         let text = format!("workers = 1\n[intercept]\ninterfaces = 'lan'\n{toml}");
         let plan = crate::spec::RelaySpec::parse(&text).unwrap().resolve().unwrap();
         let ports = vec![ListenPorts { ipv4: Some(5), ipv6: Some(6) }; plan.rules.len().max(1)];
-        let numbers = Numbers { mark: 0x100, own_mark: 0x101, table: 0x100 };
+        let numbers = Marks { mark: 0x100, own_mark: 0x101, table: 0x100 };
         chains("longfat_x", &plan, &numbers, &ports, taking, Untracked::Can, 77)
     }
 

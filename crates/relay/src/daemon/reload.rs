@@ -1,0 +1,320 @@
+//! Changing rules and listeners while connections live.
+//!
+//! A listener whose address (or rule's name) stays keeps its socket, with everybody who is shaking hands with it: the
+//! options of its next clients change. nftables exchanges all rules in one transaction. What has no use any more
+//! stays open for a little, for handshakes under way, then closes. Living connections keep the plan they began with.
+//!
+//! A reload happens whole or not at all: whatever can fail comes first, and what it made is closed again when it does.
+
+use crate::{
+    Commands, Error, Fail, ListenerPlan, RelayPlan, Result,
+    daemon::run::missing_on_reload,
+    hold,
+    intercept::{Interception, ListenPorts, Taking},
+    keeping::record::Purpose,
+    legs::diag,
+    listeners::{Clients, DoorId, DoorOrder, Doors, Wanted},
+    logic::one_way::Told,
+    plan::ConnectionPlan,
+    shared::{Once, Shared},
+};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Least between two lists of clients whose connections pass, as they have their share.
+const EXCLUDING: Duration = Duration::from_millis(200);
+/// Between two looks for clients that are answered and not heard of.
+const LISTENING: Duration = Duration::from_secs(3);
+/// Their SYN-ACKs have been sent again after 1, 3 and 7 s.
+const UNHEARD_RETRANSMISSIONS: u8 = 3;
+/// For handshakes under way when a listener goes: a round trip of a satellite path and a lost packet.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// The listeners that stand, and the plan they stand for.
+pub(crate) struct Standing<'a> {
+    pub plan: Arc<RelayPlan>,
+    pub doors: Doors,
+    /// Ports of the rules' listeners.
+    ports: Vec<ListenPorts>,
+    pub interception: Option<&'a Interception>,
+    retiring: Vec<(Instant, DoorId)>,
+    excluded: Excluded,
+    told: Told,
+    /// When clients that are not heard of were last looked for.
+    listened: Instant,
+}
+
+impl<'a> Standing<'a> {
+    pub fn new(
+        plan: Arc<RelayPlan>,
+        doors: Doors,
+        ports: Vec<ListenPorts>,
+        interception: Option<&'a Interception>,
+    ) -> Standing<'a> {
+        let (retiring, told) = Default::default();
+        let (excluded, listened) = (Excluded::new(), Instant::now());
+        Standing { plan, doors, ports, interception, retiring, excluded, told, listened }
+    }
+
+    /// Nothing of it is this relay's any more: a successor has it.
+    pub fn leave(&self) {
+        self.interception.iter().for_each(|interception| interception.leave());
+    }
+
+    /// No successor came about: the rules say again whose they are.
+    pub fn stay(&self, shared: &Shared) {
+        let Some(interception) = self.interception else { return };
+        if let Err(error) = interception.renew(&self.plan, &self.ports) {
+            shared.observer.warning(&format!("say in the rules that this relay goes on: {error}"));
+        }
+    }
+
+    /// Puts listeners and interfaces that are new where they survive this process.
+    pub fn keep(&mut self, shared: &Shared) {
+        self.doors.keep(&shared.keeping);
+        shared.held.keep(&shared.keeping);
+    }
+
+    /// Reads the commands' new plan, if there is one, and says what became of it.
+    pub fn look_for_reload(&mut self, shared: &Shared, commands: &dyn Commands) {
+        let Some(wanted) = commands.reload() else { return };
+        let outcome = wanted.and_then(|plan| self.reload(shared, plan).map_err(|error| error.to_string()));
+        let mut standing = shared.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        match &outcome {
+            Ok(()) => standing.reload.done += 1,
+            Err(_) => standing.reload.refused += 1,
+        }
+        standing.reload.problem = outcome.as_ref().err().cloned();
+        if outcome.is_ok() {
+            self.describe(&mut standing);
+        }
+        drop(standing);
+        shared.observer.reloaded(outcome.as_ref().map(|()| self.plan.as_ref()).map_err(String::as_str));
+    }
+
+    /// Looks for clients whose handshakes with the rules' listeners nobody completes.
+    pub fn look_for_unheard(&mut self, shared: &Shared) {
+        let Some(mark) = shared.own_mark().filter(|_| shared.plan.fail == Fail::Open) else { return };
+        if self.listened.elapsed() < LISTENING {
+            return;
+        }
+        self.listened = Instant::now();
+        // Who may not ask finds nobody.
+        let unheard = diag::unanswered(mark, UNHEARD_RETRANSMISSIONS).unwrap_or_default();
+        unheard.into_iter().for_each(|pair| shared.note_unheard(pair));
+    }
+
+    /// Has nftables pass what workers found to be answered by another way.
+    pub fn pass_one_way(&mut self, shared: &Shared) {
+        let noted = shared.take_one_way();
+        let Some(interception) = self.interception.filter(|_| !noted.is_empty()) else { return };
+        if let Err(error) = self.told.tell(noted, |ways| interception.pass(ways)) {
+            shared.warn_once(Once::NotPassed, || {
+                format!("let connections pass that are answered elsewhere: {error}")
+            });
+        }
+    }
+
+    /// What status and metrics say of the plan.
+    pub fn describe(&self, standing: &mut crate::observe::status::Standing) {
+        standing.listening = self.plan.listeners.iter().map(|listener| listener.listen).collect();
+        standing.interfaces =
+            self.plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone()).unwrap_or_default();
+        let relaying = self.plan.ways().map(|way| way.rule.clone());
+        standing.rules = relaying.collect();
+    }
+
+    fn reload(&mut self, shared: &Shared, mut plan: RelayPlan) -> Result<()> {
+        plan.sample_every = self.plan.sample_every;
+        plan.check()?;
+        refuse_changes(&self.plan, &plan)?;
+        let missing = missing_on_reload(&plan);
+        if !missing.is_empty() {
+            return Err(Error::Unsupported(missing));
+        }
+        let plan = Arc::new(plan.within_memory());
+        let before = self.doors.ids();
+        let prepared = self.prepare(shared, &plan);
+        let (ports, kept, gates) = prepared.inspect_err(|_| self.doors.close_unused(&shared.keeping))?;
+        shared.held.open(gates);
+        self.give_orders(shared, &kept, &before);
+        self.retire_all_but(&before, &kept);
+        shared.count_descriptors(self.doors.ids().len());
+        (self.plan, self.ports) = (plan, ports);
+        self.keep(shared);
+        Ok(())
+    }
+
+    /// All that can fail. The last step is nftables' exchange of all rules at once: when it is done, so is the reload.
+    fn prepare(
+        &mut self,
+        shared: &Shared,
+        plan: &Arc<RelayPlan>,
+    ) -> Result<(Vec<ListenPorts>, Wanted, hold::Prepared)> {
+        let mut wanted = self.doors.open_explicit(plan)?;
+        let Some(interception) = self.interception else {
+            return Ok((Vec::new(), wanted, hold::Prepared::default()));
+        };
+        let (ports, of_rules) = self.doors.open_intercepted(plan)?;
+        wanted.extend(of_rules);
+        let gates = shared.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
+        match interception.exchange(plan, &ports, Taking::Yes) {
+            Ok(()) => Ok((ports, wanted, gates)),
+            Err(error) => {
+                gates.discard(interception);
+                Err(error)
+            }
+        }
+    }
+
+    /// A listener stays known until it is closed: the next reload may want it again, and its address is taken.
+    fn retire_all_but(&mut self, before: &[DoorId], kept: &[(DoorId, Clients)]) {
+        let is_kept = |id: &DoorId| kept.iter().any(|(kept, _)| kept == id);
+        self.retiring.retain(|(_, id)| !is_kept(id));
+        let known: Vec<DoorId> = self.retiring.iter().map(|(_, id)| *id).collect();
+        let gone = before.iter().filter(|id| !is_kept(id) && !known.contains(id));
+        let until = Instant::now() + LINGER;
+        self.retiring.extend(gone.map(|id| (until, *id)));
+    }
+
+    /// Hands new listeners to the workers, and tells them what the kept ones' clients are now.
+    fn give_orders(&mut self, shared: &Shared, kept: &[(DoorId, Clients)], before: &[DoorId]) {
+        for (seat, made) in shared.seats.iter().zip(&mut self.doors.made) {
+            let opened = made.drain(..).map(DoorOrder::Open);
+            let changed = kept.iter().filter(|(id, _)| before.contains(id));
+            let changed = changed.map(|(id, clients)| DoorOrder::Change(*id, clients.clone()));
+            seat.order(opened.chain(changed));
+        }
+    }
+
+    /// Closes listeners that had no use for long enough.
+    pub fn retire(&mut self, shared: &Shared) {
+        let now = Instant::now();
+        for (_, id) in self.retiring.extract_if(.., |(until, _)| *until <= now) {
+            self.doors.forget(&[id], &shared.keeping);
+            shared.seats.iter().for_each(|seat| seat.order([DoorOrder::Close(id)]));
+            shared.count_descriptors(self.doors.ids().len());
+        }
+    }
+
+    /// Lets pass what clients open that have their share.
+    pub fn exclude(&mut self, shared: &Shared) {
+        let Some(interception) = self.interception.filter(|_| self.plan.fail == Fail::Open) else { return };
+        if !self.excluded.is_due() {
+            return;
+        }
+        if let Err(error) = self.excluded.follow(shared.sated(), |sated| interception.exclude(sated)) {
+            shared
+                .warn_once(Once::NotExcluded, || format!("clients that have their share are reset: {error}"));
+        }
+    }
+
+    /// New connections pass from now on (or are dropped, when the relay fails closed). Who is shaking hands already
+    /// comes through, in this time.
+    pub fn stop_taking(&self, shared: &Shared) -> Duration {
+        const HANDSHAKES: Duration = Duration::from_millis(250);
+        let Some(interception) = self.interception else { return Duration::ZERO };
+        match interception.exchange(&self.plan, &self.ports, Taking::No) {
+            Ok(()) => HANDSHAKES.min(self.plan.drain),
+            Err(error) => {
+                shared.observer.warning(&format!("stop taking connections: {error}"));
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// Clients that have their share, as rules last heard of them.
+struct Excluded {
+    clients: BTreeSet<IpAddr>,
+    told: Instant,
+}
+
+impl Excluded {
+    fn new() -> Excluded {
+        Excluded { clients: BTreeSet::new(), told: Instant::now() }
+    }
+
+    fn is_due(&self) -> bool {
+        self.told.elapsed() >= EXCLUDING
+    }
+
+    /// Tells of them if they are others; again the next time if that fails.
+    fn follow<E>(
+        &mut self,
+        sated: BTreeSet<IpAddr>,
+        tell: impl FnOnce(&BTreeSet<IpAddr>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        if sated == self.clients {
+            return Ok(());
+        }
+        let outcome = tell(&sated);
+        self.told = Instant::now();
+        if outcome.is_ok() {
+            self.clients = sated;
+        }
+        outcome
+    }
+}
+
+/// What needs a new process.
+fn refuse_changes(old: &RelayPlan, new: &RelayPlan) -> Result<()> {
+    let numbers = |plan: &RelayPlan| {
+        plan.intercept.as_ref().map(|intercept| (intercept.mark, intercept.table, intercept.set_forwarding))
+    };
+    let differs = [
+        ("name", old.name != new.name),
+        ("workers", old.workers != new.workers),
+        ("reset_wait", old.reset_wait != new.reset_wait),
+        ("coalesce", old.coalesce != new.coalesce),
+        ("fail", old.fail != new.fail),
+        ("limits", old.limits != new.limits),
+        ("keep", old.keep != new.keep),
+        ("control", old.control != new.control),
+        ("metrics", old.metrics != new.metrics),
+        ("intercept (other than its interfaces)", numbers(old) != numbers(new)),
+    ];
+    let changed: Vec<_> = differs.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what).collect();
+    match changed[..] {
+        [] => Ok(()),
+        _ => Err(Error::Plan(format!(
+            "cannot change while the relay runs: {}; restart it",
+            changed.join(", ")
+        ))),
+    }
+}
+
+impl Purpose {
+    pub(crate) fn own(listener: &ListenerPlan) -> Purpose {
+        Purpose::Own(listener.listen)
+    }
+
+    pub(crate) fn rule(way: &ConnectionPlan, ipv6: bool) -> Purpose {
+        Purpose::Rule { name: way.rule.clone(), ipv6 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_rules_did_not_hear_they_are_told_again() {
+        let (mut excluded, sated) = (Excluded::new(), BTreeSet::from([IpAddr::from([192, 0, 2, 1])]));
+        assert_eq!(excluded.follow(sated.clone(), |_| Err("nft is busy")), Err("nft is busy"));
+        let heard = Cell::new(0);
+        let tell = |sated: &BTreeSet<IpAddr>| {
+            heard.set(heard.get() + sated.len());
+            Ok::<(), ()>(())
+        };
+        excluded.follow(sated.clone(), tell).unwrap();
+        assert_eq!(heard.get(), 1);
+        excluded.follow(sated, tell).unwrap();
+        assert_eq!(heard.get(), 1, "they know");
+    }
+}

@@ -1,0 +1,292 @@
+//! A look at both sockets of a connection: what moved, what waits, what to set.
+
+use crate::{
+    BUFFER_BYTES,
+    legs::leg,
+    logic::connection::{Direction, Side},
+    plan::{ConnectionPlan, LegPlan},
+    queue::show_marks,
+    worker::relayed::Legs,
+};
+use longfat_cc::queue::{Advertised, Room, View, Window};
+use longfat_host::{
+    monotonic_us,
+    socket::{self, Buffer, TcpInfo, tcp_info},
+};
+use longfat_kernel::mark::Marking;
+use std::{
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+/// How often a connection is looked at whose bytes wait, or whose rate is not known.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// The same while little waits.
+const CALM_EVERY: Duration = Duration::from_millis(8);
+/// The same where nothing needs to be set: full buffers would take the target.
+const FAST_EVERY: Duration = Duration::from_millis(16);
+/// What does not move is looked at half as often each time, and then no more.
+const REST_EVERY: Duration = Duration::from_millis(64);
+/// A clamp that clamps nothing.
+const NO_CLAMP_BYTES: u32 = 1 << 30;
+
+/// Both directions of a connection, and when to look again.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    of: [Look; 2],
+    due: Instant,
+    every: Duration,
+}
+
+impl Looks {
+    pub fn new(legs: &Legs, now: Instant) -> Looks {
+        let of = Direction::BOTH.map(|direction| Look::new(&legs.plan, direction));
+        Looks { of, due: now, every: LOOK_EVERY }
+    }
+
+    /// When the next look is due; never when nothing moves any more, or a leg has ended.
+    pub fn look(&mut self, legs: &Legs, marking: Option<&Marking>, now: Instant) -> Option<Instant> {
+        if now < self.due {
+            return Some(self.due);
+        }
+        let infos = [tcp_info(&legs.client).ok()?, tcp_info(&legs.server).ok()?];
+        let info = |side: Side| &infos[side as usize];
+        let mut every = None;
+        for direction in Direction::BOTH {
+            let look = &mut self.of[direction.index()];
+            if let Some(marking) = marking {
+                show_marks(marking, legs, direction);
+            }
+            let wanted = look.look(legs, direction, info(direction.from()), info(direction.to()));
+            every = every.into_iter().chain(wanted).min();
+        }
+        self.every = every.unwrap_or(2 * self.every);
+        self.due = now + self.every;
+        let rests = self.every >= REST_EVERY;
+        if rests {
+            // It begins anew with whatever moves next.
+            (self.due, self.every) = (now, LOOK_EVERY);
+        }
+        (!rests).then_some(self.due)
+    }
+}
+
+/// What was set for one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Set {
+    pub window_bytes: u32,
+    pub ahead_bytes: u32,
+    /// As the kernel counts it; zero: not set yet.
+    pub buffer_bytes: u64,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Look {
+    target_us: u32,
+    window: Option<Window>,
+    /// Absent while its sockets are as the plan says.
+    set: Option<Set>,
+    /// Its inbound leg as it is when nothing is set, and what may wait unsent on the other.
+    buffer_bytes: u64,
+    unsent_bytes: u32,
+    received_bytes: u64,
+    sent_bytes: u64,
+    /// What the kernel takes of the receive buffer for a byte of payload, in sixteenths.
+    bookkeeping_x16: u64,
+}
+
+impl Look {
+    /// Until there was enough to see.
+    const BOOKKEEPING_X16: u64 = 32;
+    const ENOUGH_BYTES: u64 = 16 * 1024;
+
+    fn new(plan: &ConnectionPlan, direction: Direction) -> Look {
+        let leg = |side: Side| -> &LegPlan {
+            match side {
+                Side::Client => &plan.client,
+                Side::Server => &plan.server,
+            }
+        };
+        let (inbound, outbound) = (leg(direction.from()), leg(direction.to()));
+        let room = Room {
+            inbound_bytes: inbound.buffer_bytes + BUFFER_BYTES as u64,
+            unsent_bytes: outbound.notsent_lowat_bytes,
+        };
+        let queue = plan.queue.as_ref();
+        Look {
+            target_us: queue.map_or(u32::MAX, |queue| queue.target_us),
+            window: queue
+                .filter(|queue| queue.window)
+                .map(|queue| Window::new(queue.target_us, room).tolerating(queue.tolerance)),
+            // A connection begins with little room.
+            set: Some(Set::default()),
+            buffer_bytes: inbound.buffer_bytes,
+            unsent_bytes: outbound.notsent_lowat_bytes,
+            received_bytes: 0,
+            sent_bytes: 0,
+            bookkeeping_x16: Look::BOOKKEEPING_X16,
+        }
+    }
+
+    /// How soon to look again; absent when nothing has moved.
+    fn look(&mut self, legs: &Legs, direction: Direction, from: &TcpInfo, to: &TcpInfo) -> Option<Duration> {
+        let moved = self.note_movement(from, to);
+        let shown = legs.queues.of(direction);
+        let Some(window) = &mut self.window else { return moved.then_some(LOOK_EVERY) };
+        let wanted = window.update(&view(from, to));
+        let (delay_us, knows_rate) = (window.delay_us(), window.knows_rate());
+        shown.show_rate(delay_us, window.drain_bps());
+        let (inbound, outbound) = (legs.leg(direction.from()), legs.leg(direction.to()));
+        match wanted {
+            Some(wanted) => self.hold(wanted, inbound, outbound, from),
+            None => self.release(inbound, outbound),
+        }
+        shown.show(self.set.as_ref());
+        let is_calm = knows_rate && delay_us < self.target_us / 4;
+        moved.then_some(match (self.set, is_calm) {
+            (None, _) => FAST_EVERY,
+            (Some(_), true) => CALM_EVERY,
+            (Some(_), false) => LOOK_EVERY,
+        })
+    }
+
+    /// Whether anything came or went since the last look.
+    fn note_movement(&mut self, from: &TcpInfo, to: &TcpInfo) -> bool {
+        let before = (self.received_bytes, self.sent_bytes);
+        (self.received_bytes, self.sent_bytes) = (from.received_bytes, to.sent_bytes);
+        before != (self.received_bytes, self.sent_bytes)
+    }
+
+    /// Sets what has changed enough to be worth a system call. A socket that refuses has ended.
+    fn hold(&mut self, wanted: Advertised, inbound: &TcpStream, outbound: &TcpStream, from: &TcpInfo) {
+        let set = self.set.get_or_insert_default();
+        if set.is_clamp_due(wanted.window_bytes, from.rcv_wnd_bytes) {
+            set.window_bytes = wanted.window_bytes;
+            clamp(inbound, wanted.window_bytes);
+        }
+        if differs(set.ahead_bytes, wanted.ahead_bytes) {
+            // The kernel says that there is room when less than half of this waits, which is just when the worker writes again.
+            set.ahead_bytes = wanted.ahead_bytes & !1;
+            limit_unsent(outbound, set.ahead_bytes);
+        }
+        let (unread_bytes, occupied_bytes) = (leg::unread_bytes(inbound), occupied_bytes(inbound));
+        if unread_bytes >= Look::ENOUGH_BYTES {
+            // Bundles of segments need less bookkeeping than lone ones: what is there shows how much.
+            self.bookkeeping_x16 = (16 * occupied_bytes / unread_bytes).clamp(17, 64);
+        }
+        let room_bytes = u64::from(wanted.buffer_bytes) * self.bookkeeping_x16 / 16;
+        let is_over = unread_bytes > u64::from(wanted.buffer_bytes);
+        let promised_bytes = match u64::from(from.rcv_wnd_bytes) {
+            0 => 0,
+            promised => occupied_bytes + 2 * promised,
+        };
+        // At first the buffer was the kernel's to size, which promised by it. Then the clamp bounds the promise: the data have come
+        // with which the kernel forgets it.
+        let now_bytes = if set.buffer_bytes == 0 { self.buffer_bytes } else { set.buffer_bytes };
+        let wanted_bytes =
+            buffer_bytes(room_bytes, promised_bytes, is_over, now_bytes).min(self.buffer_bytes);
+        if set.buffer_bytes.abs_diff(wanted_bytes) > set.buffer_bytes / 8 {
+            set.buffer_bytes = wanted_bytes;
+            let _ = socket::set_buffer(inbound, Buffer::Receive, wanted_bytes);
+        }
+    }
+
+    /// The sockets are as the plan says from now on.
+    fn release(&mut self, inbound: &TcpStream, outbound: &TcpStream) {
+        if self.set.take().is_some() {
+            let _ = socket::set_buffer(inbound, Buffer::Receive, self.buffer_bytes);
+            clamp(inbound, NO_CLAMP_BYTES);
+            limit_unsent(outbound, self.unsent_bytes);
+        }
+    }
+}
+
+impl Set {
+    /// The kernel forgets a clamp when the first data show how large segments are: it then allows what the receive buffer
+    /// holds. That shows in what it promises.
+    fn is_clamp_due(&self, window_bytes: u32, promised_bytes: u32) -> bool {
+        differs(self.window_bytes, window_bytes) || promised_bytes / 2 > self.window_bytes
+    }
+}
+
+fn clamp(inbound: &TcpStream, bytes: u32) {
+    let _ = socket::set_option(inbound, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes as i32);
+}
+
+fn limit_unsent(outbound: &TcpStream, bytes: u32) {
+    let _ = socket::set_option(outbound, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes as i32);
+}
+
+/// The receive buffer, as the kernel counts it, bookkeeping included: room for what may be unread. What was promised to the
+/// sender always keeps its place: the kernel drops what comes into a full buffer, and the sender, which sees no more
+/// than its timer, comes back after 200 ms, and after twice that when the buffer is still full. It was promised within the
+/// buffer as it is, which so never grows for it: the kernel would promise the more. When more is unread than wanted
+/// and nothing is promised, the buffer shrinks at once: the kernel then advertises nothing until enough is read. That is
+/// the hard limit: on a leg with a round trip of microseconds no window is small enough.
+fn buffer_bytes(room_bytes: u64, promised_bytes: u64, is_over: bool, now_bytes: u64) -> u64 {
+    let kept_bytes = promised_bytes.min(now_bytes);
+    match is_over {
+        true if promised_bytes == 0 => room_bytes.min(now_bytes),
+        true => kept_bytes,
+        false => room_bytes.max(kept_bytes),
+    }
+}
+
+/// What the receive queue takes of its buffer: the first number of SO_MEMINFO.
+fn occupied_bytes(socket: &TcpStream) -> u64 {
+    socket::option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |bytes| u64::from(bytes as u32))
+}
+
+/// By more than an eighth.
+fn differs(set: u32, wanted: u32) -> bool {
+    set.abs_diff(wanted) > set / 8
+}
+
+fn view(from: &TcpInfo, to: &TcpInfo) -> View {
+    // Both only err upwards: the sender's own pauses lengthen the one, a full path the other.
+    let rtts = [from.rcv_rtt_us, from.srtt_us];
+    View {
+        now_us: monotonic_us() as u64,
+        received_bytes: from.received_bytes,
+        sent_bytes: to.sent_bytes.saturating_sub(to.retrans_bytes),
+        acked_bytes: to.acked_bytes,
+        inbound_rtt_us: rtts.into_iter().filter(|rtt_us| *rtt_us > 0).min().unwrap_or(0),
+        outbound_rtt_us: to.srtt_us,
+        outbound_cwnd_bytes: to.snd_cwnd_segments.saturating_mul(to.snd_mss_bytes),
+        mss_bytes: from.advmss_bytes,
+        random: 0,
+        reserved: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clamp_that_the_kernel_forgot_is_set_again() {
+        let mut set = Set::default();
+        assert!(set.is_clamp_due(50_000, 0));
+        set.window_bytes = 50_000;
+        assert!(!set.is_clamp_due(52_000, 60_000));
+        assert!(set.is_clamp_due(50_000, 130_000));
+    }
+
+    #[test]
+    fn a_buffer_keeps_what_was_promised_and_shrinks_when_it_is_over_full_and_nothing_is() {
+        const NOW: u64 = 2_000_000;
+        assert_eq!(buffer_bytes(100_000, 80_000, false, NOW), 100_000);
+        assert_eq!(buffer_bytes(100_000, 120_000, false, NOW), 120_000);
+        assert_eq!(buffer_bytes(100_000, 1_606_000, true, NOW), 1_606_000);
+        assert_eq!(buffer_bytes(100_000, 0, true, NOW), 100_000);
+    }
+
+    /// It would be promised in turn: 2 MB stood in a relay 10 ms after its sender began.
+    #[test]
+    fn a_buffer_does_not_grow_for_what_was_promised_within_it() {
+        assert_eq!(buffer_bytes(64_000, 236_000, false, 131_072), 131_072);
+        assert_eq!(buffer_bytes(150_000, 236_000, false, 131_072), 150_000);
+        assert_eq!(buffer_bytes(64_000, 1_000_000, true, 131_072), 131_072);
+    }
+}

@@ -1,0 +1,175 @@
+//! A connection on its way from one relay to the next, on either side.
+
+use crate::{
+    RelayPlan,
+    handover::{
+        derive::{Dial, Found, derive},
+        estate::{self, Arrival, Bytes},
+        facts,
+    },
+    keeping::record::{ConnectionRecord, Failure, Held},
+    legs::{buffer::Buffer, inbound},
+    logic::connection::{Direction, Event, Side},
+    plan::ConnectionPlan,
+    shared::Shared,
+    worker::relayed::{Legs, Relayed},
+};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::{
+    fs::File,
+    io::{self, Write},
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+/// What a connection holds in memory, as files.
+pub(crate) fn memory_of(connection: &Relayed) -> io::Result<[Option<File>; 2]> {
+    let file = |direction| connection.memory(direction).map(file_of).transpose();
+    Ok([file(Direction::ClientToServer)?, file(Direction::ServerToClient)?])
+}
+
+fn file_of(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"longfat-relay", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file)
+}
+
+/// What is written of a connection, and the descriptors beside it.
+pub(crate) fn record_of<'c>(
+    connection: &'c Relayed,
+    worker: usize,
+    memory: &'c [Option<File>; 2],
+) -> (ConnectionRecord, Vec<BorrowedFd<'c>>) {
+    let legs = &connection.legs;
+    let mut descriptors = vec![legs.client.as_fd(), legs.server.as_fd()];
+    let held =
+        Direction::BOTH.map(|direction| match (connection.mark(direction), connection.pipe(direction)) {
+            (Some(byte), _) => Held::Mark(byte),
+            (None, Some((read, write))) => {
+                descriptors.extend([read, write]);
+                Held::Pipe
+            }
+            (None, None) => memory[direction.index()].as_ref().map_or(Held::Nowhere, |file| {
+                descriptors.push(file.as_fd());
+                Held::Memory
+            }),
+        });
+    let failure = connection
+        .logic
+        .failure()
+        .map(|(side, after_fin)| Failure { is_client: side == Side::Client, after_fin });
+    let record = ConnectionRecord {
+        number: legs.number,
+        client: legs.client_address,
+        server: legs.server_address,
+        listener: connection.listener,
+        untried: connection.untried,
+        rule: legs.plan.rule.clone(),
+        accepted_us: legs.accepted_us,
+        worker,
+        held,
+        failure,
+        inserted: legs.is_inserted,
+    };
+    (record, descriptors)
+}
+
+/// A connection that has come, ready to be worked on.
+pub(crate) struct Settled {
+    pub connection: Box<Relayed>,
+    pub dial: Dial,
+}
+
+/// Finds out what state it is in, and makes it this relay's. None: nobody can know, and both sides are reset.
+pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
+    let Arrival { record, client, server, held } = arrival;
+    let intercepted = record.listener.is_none();
+    let own_mark = shared.own_mark().filter(|_| intercepted);
+    [&client, &server].into_iter().for_each(|leg| estate::refit(leg, own_mark));
+    let found = find(&client, &server, &held, &record)?;
+    for direction in Direction::BOTH {
+        let from = if direction.from() == Side::Client { &client } else { &server };
+        inbound::consume(from, found.sent_before[direction.index()]).ok()?;
+    }
+    let plan = way(shared.plan, &record);
+    let targets = record.listener.map(|listen| targets(shared.plan, listen, record.server));
+    let legs = Legs {
+        number: record.number,
+        client,
+        server,
+        client_address: record.client,
+        server_address: record.server,
+        accepted_us: record.accepted_us,
+        plan,
+        is_inserted: record.inserted,
+        held_bytes: Default::default(),
+        relayed_bytes: found.relayed_bytes.map(Into::into),
+        idle: Default::default(),
+        is_over: Default::default(),
+        queues: Default::default(),
+    };
+    let mut connection = Box::new(Relayed::new(legs, targets, record.listener));
+    connection.untried = record.untried;
+    let age_us = (longfat_host::monotonic_us() - record.accepted_us).max(0) as u64;
+    let begun = connection.started.checked_sub(Duration::from_micros(age_us));
+    connection.started = begun.unwrap_or(connection.started);
+    for (direction, bytes) in Direction::BOTH.into_iter().zip(held) {
+        connection.take_in(direction, bytes);
+    }
+    found.events.iter().for_each(|event| connection.on(*event));
+    Some(Settled { connection, dial: found.dial })
+}
+
+fn find(
+    client: &std::net::TcpStream,
+    server: &std::net::TcpStream,
+    held: &[Bytes; 2],
+    record: &ConnectionRecord,
+) -> Option<Found> {
+    let of_server = if record.inserted { facts::of_inserted_leg } else { facts::of_leg };
+    let facts = [facts::of_leg(client, Side::Client).ok()?, of_server(server, Side::Server).ok()?];
+    let held_bytes = held.each_ref().map(Bytes::count);
+    let mut found = derive([&facts[0], &facts[1]], held_bytes, record.failure).ok()?;
+    for (direction, bytes) in Direction::BOTH.into_iter().zip(held) {
+        if matches!(bytes, Bytes::Mark(_)) {
+            let read = Event::Read(direction, 1);
+            let marks = found.events.iter_mut().filter(|event| **event == read);
+            marks.for_each(|event| *event = Event::ReadMark(direction));
+        }
+    }
+    Some(found)
+}
+
+impl Bytes {
+    fn count(&self) -> u64 {
+        match self {
+            Bytes::None => 0,
+            Bytes::Mark(_) => 1,
+            Bytes::Memory(bytes) => bytes.len() as u64,
+            Bytes::Pipe { read, .. } => facts::of_pipe(read),
+        }
+    }
+
+    /// As a connection holds them; an urgent byte is none of these.
+    pub fn buffer(self) -> Option<Buffer> {
+        match self {
+            Bytes::None | Bytes::Mark(_) => None,
+            Bytes::Memory(bytes) => Some(Buffer::holding(bytes)),
+            Bytes::Pipe { read, write } => Some(Buffer::Pipe { read, write }),
+        }
+    }
+}
+
+/// How it is carried from now on: as the rule of that name says, or the defaults.
+fn way(plan: &RelayPlan, record: &ConnectionRecord) -> Arc<ConnectionPlan> {
+    let same = plan.ways().find(|way| way.rule == record.rule);
+    Arc::clone(same.unwrap_or(&plan.defaults))
+}
+
+/// The servers of its listener, if that is there still.
+fn targets(plan: &RelayPlan, listen: SocketAddr, server: SocketAddr) -> Arc<[SocketAddr]> {
+    let listener = plan.listeners.iter().find(|listener| listener.listen == listen);
+    listener.map_or_else(|| [server].into(), |listener| listener.to.as_slice().into())
+}

@@ -1,0 +1,568 @@
+//! One connection: its sockets, its logic, and a turn of work on it.
+
+use crate::{
+    adopt::Released,
+    handover::estate::Bytes,
+    keeping::{
+        connection_id,
+        record::{Failure, Holding},
+    },
+    legs::{
+        buffer::{Buffer, Moved, Pool, SMALL_BYTES},
+        inbound::{self, Ahead, Got, Source},
+        leg,
+    },
+    logic::{
+        connection::{Action, Connection, Direction, Event, Side},
+        gather::{Change, Gather, Window},
+    },
+    observe::{observer::Ended, status::QueueStatus},
+    plan::{BUFFER_BYTES, ConnectionPlan},
+    queue,
+};
+use longfat_host::{
+    monotonic_us,
+    socket::{self, tcp_info},
+};
+use std::{
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Bytes one direction may move before it is another connection's turn: with this, flows share a worker evenly.
+const TURN_BYTES: usize = BUFFER_BYTES;
+
+/// What may gather of bulk data at most.
+const GATHERED_BYTES: u64 = 1024 * 1024;
+
+/// Time in which the outbound legs had nothing to send and nothing under way, as last said.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    /// CLOCK_MONOTONIC when both legs stood; before, nobody could have sent anything.
+    since_us: Option<i64>,
+    /// Per direction.
+    us: [u64; 2],
+    /// The connection has ended, and was counted: no more is added.
+    is_over: bool,
+}
+
+impl Idle {
+    /// Takes in for how long each leg was busy: the kernel counts that.
+    fn note(&mut self, now_us: i64, busy_us: [u64; 2]) {
+        let Some(since_us) = self.since_us.filter(|_| !self.is_over) else { return };
+        let age_us = (now_us - since_us).max(0) as u64;
+        for direction in Direction::BOTH {
+            let idle_us = age_us.saturating_sub(busy_us[direction.to() as usize]);
+            // It counts in ticks of its timer: what was said before is not taken back.
+            let said_us = &mut self.us[direction.index()];
+            *said_us = idle_us.max(*said_us);
+        }
+    }
+}
+
+/// The two sockets, and what a sampling thread may know of them.
+#[derive(Debug)]
+pub(crate) struct Legs {
+    pub number: u32,
+    pub client: TcpStream,
+    pub server: TcpStream,
+    pub client_address: SocketAddr,
+    pub server_address: SocketAddr,
+    /// CLOCK_MONOTONIC when its client was accepted.
+    pub accepted_us: i64,
+    /// How it is carried.
+    pub plan: Arc<ConnectionPlan>,
+    /// Its sockets were put between its ends, with their sequence numbers.
+    pub is_inserted: bool,
+    /// Bytes in the relay's buffers and bytes relayed, per direction.
+    pub held_bytes: [AtomicU64; 2],
+    pub relayed_bytes: [AtomicU64; 2],
+    pub idle: Mutex<Idle>,
+    /// Whether its last record was made; locked while one is.
+    pub is_over: Mutex<bool>,
+    /// What is known of its queues, where they are kept short.
+    pub queues: queue::Kept,
+}
+
+impl Legs {
+    pub fn leg(&self, side: Side) -> &TcpStream {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    /// Whether so much waits unsent that no more is to be written. The kernel looks at TCP_NOTSENT_LOWAT only when it
+    /// begins a packet buffer, and fills one up to 64 KiB first: 100 ms at 5 Mbit/s.
+    fn is_ahead(&self, direction: Direction) -> bool {
+        let most_bytes = self.queues.of(direction).filling_bytes();
+        most_bytes < usize::MAX && leg::unsent_bytes(self.leg(direction.to())) >= most_bytes as u64
+    }
+
+    /// The window by which a direction's data come: half of the buffer that its socket has, which may be less than the
+    /// plan's. Bulk data are moved at the latest when half of that waits.
+    fn window(&self, direction: Direction) -> Window {
+        let leg = self.leg(direction.from());
+        let bytes = socket::buffer(leg, socket::Buffer::Receive) / 2;
+        let info = tcp_info(leg).ok();
+        // What was never measured is not known to be long.
+        let rtt_us = info.as_ref().and_then(|info| info.least_rtt_us()).unwrap_or(0);
+        Window {
+            bytes,
+            gathered_bytes: (bytes / 2).min(GATHERED_BYTES),
+            rtt: Duration::from_micros(rtt_us.into()),
+            sent_segments: info.map_or(0, |info| info.segs_out),
+        }
+    }
+
+    /// What a writing came to, and how many bytes it was.
+    fn wrote(&self, direction: Direction, moved: Moved) -> (Event, usize) {
+        match moved {
+            Moved::Bytes(bytes) => {
+                self.relayed_bytes[direction.index()].fetch_add(bytes as u64, Ordering::Relaxed);
+                (Event::Written(direction, bytes), bytes)
+            }
+            Moved::Blocked => (Event::WriteBlocked(direction), 0),
+            Moved::Ended | Moved::Failed => (Event::Failed(direction.to()), 0),
+        }
+    }
+
+    /// How short the queue of a direction is kept, if it is.
+    pub fn queue(&self, direction: Direction) -> Option<QueueStatus> {
+        let plan = self.plan.queue.as_ref()?;
+        Some(self.queues.of(direction).status(plan))
+    }
+
+    /// Both legs stand.
+    pub fn stand(&self) {
+        self.lock_idle().since_us = Some(monotonic_us());
+    }
+
+    /// For how long the client's and the server's leg were busy so far.
+    pub fn note_busy(&self, busy_us: [u64; 2]) {
+        self.lock_idle().note(monotonic_us(), busy_us);
+    }
+
+    /// The last look: from now on nothing changes that is counted.
+    pub fn settle(&self) {
+        let mut idle = self.lock_idle();
+        if idle.since_us.is_some()
+            && let (Ok(client), Ok(server)) = (tcp_info(&self.client), tcp_info(&self.server))
+        {
+            idle.note(monotonic_us(), [client.busy_us, server.busy_us]);
+        }
+        idle.is_over = true;
+    }
+
+    /// Time in which the outbound leg had nothing to send and nothing under way, as of the last look.
+    pub fn outbound_idle_us(&self, direction: Direction) -> u64 {
+        self.lock_idle().us[direction.index()]
+    }
+
+    fn lock_idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn relayed(&self, direction: Direction) -> u64 {
+        self.relayed_bytes[direction.index()].load(Ordering::Relaxed)
+    }
+}
+
+/// A connection in the hands of a worker.
+#[derive(Debug)]
+pub(crate) struct Relayed {
+    pub logic: Connection,
+    pub legs: Arc<Legs>,
+    buffers: [Option<Buffer>; 2],
+    /// Per direction: its last turn read much.
+    is_bulk: [bool; 2],
+    /// The last turn ended before there was nothing more to do.
+    was_cut: bool,
+    /// Per side: a FIN or urgent data were announced, behind which a reading that was not full may have stopped.
+    is_doubtful: [bool; 2],
+    /// Per side: whether its next byte may be urgent.
+    ahead: [Ahead; 2],
+    /// Per direction: the urgent byte that is held instead of a buffer, while one is.
+    marks: [u8; 2],
+    /// Per direction: what is held, or was last, is in its socket, too.
+    are_copies: [bool; 2],
+    /// Whether a side that was found reset has been told to whoever keeps what the relay has.
+    is_failure_told: bool,
+    /// The listener that its client connected to; none for one that is intercepted.
+    pub listener: Option<SocketAddr>,
+    /// Per side: not written to although it would have taken more, so that no event says when it should have.
+    unarmed: [bool; 2],
+    /// Whether the server's leg has what a connection needs that lasts.
+    is_equipped: bool,
+    /// Whether bulk data wait in their socket for more.
+    pub gather: Gather,
+    /// Whether it stands in the worker's queue of connections with work to do.
+    pub queued: bool,
+    pub started: Instant,
+    /// When a reset being passed on waits no longer.
+    pub deadline: Option<Instant>,
+    /// Bytes read, per direction, since its queues were last worth a look.
+    unseen_bytes: [u64; 2],
+    /// Bytes moved since the workers' loads were last compared.
+    pub recent_bytes: u64,
+    /// When a byte last moved.
+    pub moved: Instant,
+    /// The server's addresses; none when the client named the server, and is intercepted.
+    pub targets: Option<Arc<[SocketAddr]>>,
+    /// How many of them are not yet tried.
+    pub untried: usize,
+    pub ended: Ended,
+    /// When its ends were last asked to say something, while the relay leaves.
+    pub probed: Option<Instant>,
+    /// The relay has left it, and its sockets are deaf: they have to vanish.
+    pub released: Option<Released>,
+}
+
+/// What a turn came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Turn {
+    /// There is more to do, but it is another connection's turn.
+    pub more: bool,
+    pub moved_bytes: u64,
+    /// Per direction.
+    pub read_bytes: [u64; 2],
+}
+
+impl Relayed {
+    pub fn new(legs: Legs, targets: Option<Arc<[SocketAddr]>>, listener: Option<SocketAddr>) -> Relayed {
+        if legs.plan.queue.is_none() {
+            legs.queues.leave_alone();
+        }
+        let untried = targets.as_ref().map_or(0, |targets| targets.len().saturating_sub(1));
+        Relayed {
+            targets,
+            logic: Connection::new(),
+            legs: Arc::new(legs),
+            buffers: [None, None],
+            is_bulk: [false; 2],
+            was_cut: false,
+            is_doubtful: [false; 2],
+            ahead: [Ahead::Unknown; 2],
+            marks: [0; 2],
+            are_copies: [false; 2],
+            is_failure_told: false,
+            listener,
+            unarmed: [false; 2],
+            is_equipped: false,
+            gather: Gather::new(Instant::now()),
+            queued: false,
+            started: Instant::now(),
+            deadline: None,
+            unseen_bytes: [0; 2],
+            recent_bytes: 0,
+            moved: Instant::now(),
+            untried,
+            ended: Ended::Finished,
+            probed: None,
+            released: None,
+        }
+    }
+
+    /// Works on both directions, each up to its share.
+    pub fn turn(&mut self, pool: &mut Pool) -> Turn {
+        let mut turn = Turn::default();
+        for direction in Direction::BOTH {
+            let mut left = TURN_BYTES;
+            turn.more |= loop {
+                self.tell_failure(pool);
+                let action = self.logic.next(direction);
+                match action {
+                    Action::Wait => break false,
+                    Action::Read if left == 0 => break true,
+                    _ => {}
+                }
+                let moved = self.act(action, direction, pool);
+                if action == Action::Read {
+                    turn.read_bytes[direction.index()] += moved as u64;
+                    let is_seen_next = self.legs.queues.are_to_be_seen(turn.read_bytes[direction.index()]);
+                    left = if is_seen_next { 0 } else { left.saturating_sub(moved) };
+                } else {
+                    turn.moved_bytes += moved as u64;
+                }
+            };
+            self.settle_buffer(direction, pool);
+            // The rest of what was cut says nothing of what comes next.
+            if turn.read_bytes[direction.index()] > 0 && !self.was_cut {
+                self.is_bulk[direction.index()] = turn.read_bytes[direction.index()] >= SMALL_BYTES as u64;
+            }
+        }
+        self.was_cut = turn.more;
+        self.recent_bytes += turn.moved_bytes;
+        if turn.moved_bytes > 0 && self.legs.plan.idle.is_some() {
+            self.moved = Instant::now();
+        }
+        turn
+    }
+
+    /// Does one action and reports it to the logic; bytes moved.
+    fn act(&mut self, action: Action, direction: Direction, pool: &mut Pool) -> usize {
+        if action == Action::Write && self.legs.is_ahead(direction) {
+            self.unarmed[direction.to() as usize] = true;
+            self.on(Event::WriteBlocked(direction));
+            return 0;
+        }
+        let legs = &self.legs;
+        let buffer = &mut self.buffers[direction.index()];
+        let (event, bytes) = match action {
+            Action::Wait => return 0,
+            Action::Read => return self.read(direction, pool),
+            Action::Finish => match legs.leg(direction.to()).shutdown(Shutdown::Write) {
+                Ok(()) => (Event::Finished(direction), 0),
+                Err(_) => (Event::Failed(direction.to()), 0),
+            },
+            Action::Write => {
+                let moved =
+                    buffer.as_mut().map_or(Moved::Failed, |buffer| buffer.drain(legs.leg(direction.to())));
+                legs.wrote(direction, self.without_copy(direction, moved))
+            }
+            Action::WriteMark => {
+                let byte = self.marks[direction.index()];
+                let moved = inbound::write_mark(legs.leg(direction.to()), byte);
+                legs.wrote(direction, self.without_copy(direction, moved))
+            }
+        };
+        self.on(event);
+        bytes
+    }
+
+    /// What was written is taken from its socket, where it was a copy. Between the two it has left the relay once and
+    /// is here still, which the counts of both sockets tell whoever goes on.
+    fn without_copy(&self, direction: Direction, moved: Moved) -> Moved {
+        match moved {
+            Moved::Bytes(bytes) if self.are_copies[direction.index()] => {
+                let from = self.legs.leg(direction.from());
+                inbound::consume(from, bytes as u64).map_or(Moved::Failed, |()| moved)
+            }
+            moved => moved,
+        }
+    }
+
+    /// Tells whoever keeps what the relay has, before anything more is read, that a side was found reset: its socket
+    /// does not say so again.
+    fn tell_failure(&mut self, pool: &Pool) {
+        if self.is_failure_told || !pool.keeping.is_on() {
+            return;
+        }
+        let Some((side, after_fin)) = self.logic.failure() else { return };
+        let failure = Failure { is_client: side == Side::Client, after_fin };
+        pool.keeping.put(connection_id(self.legs.number) + 3, &Holding::Failed(failure), &[]);
+        self.is_failure_told = true;
+    }
+
+    /// An urgent byte that is nowhere but here.
+    pub fn mark(&self, direction: Direction) -> Option<u8> {
+        let is_here = self.logic.holds_mark(direction) && !self.are_copies[direction.index()];
+        is_here.then(|| self.marks[direction.index()])
+    }
+
+    /// The pipe of a direction, empty or not.
+    pub fn pipe(&self, direction: Direction) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
+        match &self.buffers[direction.index()] {
+            Some(Buffer::Pipe { read, write }) => Some((read.as_fd(), write.as_fd())),
+            _ => None,
+        }
+    }
+
+    /// Bytes that are nowhere but in the relay's memory.
+    pub fn memory(&self, direction: Direction) -> Option<&[u8]> {
+        match &self.buffers[direction.index()] {
+            Some(Buffer::Memory { bytes, start, end })
+                if !self.are_copies[direction.index()] && start < end =>
+            {
+                Some(&bytes[*start..*end])
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes in what another relay held.
+    pub fn take_in(&mut self, direction: Direction, bytes: Bytes) {
+        if let Bytes::Mark(byte) = bytes {
+            self.marks[direction.index()] = byte;
+        }
+        self.buffers[direction.index()] = bytes.buffer();
+    }
+
+    /// Buffers that came from elsewhere count like those of the pool.
+    pub fn count_buffers(&self, pool: &Pool) {
+        self.buffers.iter().flatten().for_each(|buffer| pool.count(buffer));
+    }
+
+    /// Fills the direction's empty buffer. Little is read into little memory: that costs one call less than a pipe (a
+    /// reading of less than was asked for took all there was), and pipes are for bulk.
+    fn read(&mut self, direction: Direction, pool: &mut Pool) -> usize {
+        let (legs, index) = (&self.legs, direction.index());
+        let is_small = !self.is_bulk[index] || legs.plan.is_thrifty();
+        let (is_kept, id) = (pool.keeping.is_on(), connection_id(legs.number));
+        let buffer = match is_kept {
+            true => pool.kept(&mut self.buffers[index], is_small, (id, direction)),
+            false => pool.fitting(&mut self.buffers[index], is_small),
+        };
+        let most_bytes = legs.queues.filling_bytes(direction);
+        let may_be_closed = self.logic.may_be_closed(direction.from());
+        let from = Source { leg: legs.leg(direction.from()), may_be_closed };
+        let ahead = &mut self.ahead[direction.from() as usize];
+        let mut got = inbound::read(from, buffer, most_bytes, ahead, is_kept);
+        if got == Got::Unspliced {
+            let memory = pool.take_small();
+            let piped = std::mem::replace(buffer, memory);
+            if is_kept {
+                pool.discard(piped)
+            } else {
+                pool.give(piped)
+            }
+            got = inbound::read(from, buffer, most_bytes, ahead, is_kept);
+        }
+        let is_piped = matches!(got, Got::Bytes(_)) && matches!(buffer, Buffer::Pipe { .. });
+        self.are_copies[index] = is_kept && !is_piped;
+        let took_all = matches!(got, Got::Bytes(bytes) if buffer.took_all(bytes, most_bytes));
+        let (event, bytes) = match got {
+            Got::Bytes(bytes) => (Event::Read(direction, bytes), bytes),
+            Got::Mark(byte) => {
+                self.marks[index] = byte;
+                (Event::ReadMark(direction), 1)
+            }
+            Got::Nothing => (Event::ReadBlocked(direction), 0),
+            Got::End => (Event::ReadEnded(direction), 0),
+            Got::FailedAfterFin => {
+                self.on(Event::FinishedBefore(direction.from()));
+                (Event::Failed(direction.from()), 0)
+            }
+            Got::Failed | Got::Unspliced => (Event::ReadFailed(direction), 0),
+        };
+        self.on(event);
+        self.is_bulk[index] |= bytes >= SMALL_BYTES;
+        if self.is_bulk[index] {
+            self.equip();
+        }
+        if took_all && !self.is_doubtful[direction.from() as usize] {
+            self.on(Event::ReadBlocked(direction));
+        }
+        bytes
+    }
+
+    /// It lasts, or moves bulk data: its server's leg is given what such a one needs, as its client's has from the
+    /// listener.
+    pub fn equip(&mut self) {
+        if !self.is_equipped && !self.logic.is_connecting() {
+            self.is_equipped = true;
+            // A socket that refuses has ended.
+            let _ = self.legs.plan.server.equip(&self.legs.server);
+        }
+    }
+
+    /// An event told of bytes or an end to read: whether of a FIN, or an urgent mark, too. Behind either a short
+    /// reading is not all there is.
+    pub fn on_readable(&mut self, side: Side, fin: bool, mark: bool) {
+        self.ahead[side as usize] = if mark { Ahead::Mark } else { Ahead::Plain };
+        self.is_doubtful[side as usize] |= fin || mark;
+        self.on(Event::Readable(side));
+    }
+
+    /// Reports an event to the logic and remembers who ended the connection.
+    pub fn on(&mut self, event: Event) {
+        let failed = match event {
+            Event::Failed(side) => Some(side),
+            Event::ReadFailed(direction) => Some(direction.from()),
+            _ => None,
+        };
+        if let Some(side) = failed
+            && self.ended == Ended::Finished
+        {
+            let unreachable = self.logic.is_connecting() && side == Side::Server;
+            self.ended = if unreachable { Ended::Unreachable } else { Ended::reset_by(side) };
+        }
+        self.logic.on(event);
+    }
+
+    /// Gives an empty buffer back, and shows how full the other ones are.
+    fn settle_buffer(&mut self, direction: Direction, pool: &mut Pool) {
+        let held = self.logic.held_bytes(direction);
+        self.legs.held_bytes[direction.index()].store(held as u64, Ordering::Relaxed);
+        let is_own = pool.keeping.is_on() && self.pipe(direction).is_some();
+        if held == 0
+            && !is_own
+            && let Some(buffer) = self.buffers[direction.index()].take()
+        {
+            pool.give(buffer);
+        }
+    }
+
+    /// Sides that must be watched anew, for an event when less waits in them; to be asked once.
+    pub fn take_unarmed(&mut self) -> impl Iterator<Item = Side> + use<> {
+        let unarmed = std::mem::take(&mut self.unarmed);
+        [Side::Client, Side::Server].into_iter().filter(move |side| unarmed[*side as usize])
+    }
+
+    /// A turn has read so many bytes: whether the connection's queues are to be looked at from now on.
+    pub fn is_worth_a_look(&mut self, read_bytes: [u64; 2]) -> bool {
+        if self.legs.plan.queue.is_none() {
+            return false;
+        }
+        self.unseen_bytes.iter_mut().zip(read_bytes).for_each(|(unseen, read)| *unseen += read);
+        let is_worth = !self.logic.is_connecting() && self.legs.queues.are_worth_a_look(self.unseen_bytes);
+        if is_worth {
+            self.unseen_bytes = [0; 2];
+        }
+        is_worth
+    }
+
+    /// Lets bulk data gather in their socket, or no longer. What is read in small pieces, to keep a queue short, does
+    /// not gather.
+    pub fn gather(&mut self, read_bytes: [u64; 2], length: Duration) {
+        if read_bytes == [0, 0] && self.gather.due().is_none() {
+            return;
+        }
+        let is_held = |direction: Direction| self.legs.queues.of(direction).is_held();
+        let reads = |direction: &Direction| read_bytes[direction.index()] > 0;
+        let due = self.gather.due().map(|(direction, _)| direction);
+        if Direction::BOTH.into_iter().filter(reads).chain(due).any(is_held) {
+            if let Change::End(direction) = self.gather.stop(Instant::now()) {
+                leg::wake_at(self.legs.leg(direction.from()), 1);
+            }
+            return;
+        }
+        let window = |direction| self.legs.window(direction);
+        let (direction, bytes) = match self.gather.after_turn(read_bytes, length, Instant::now(), window) {
+            Change::None => return,
+            Change::Begin(direction) => (direction, window(direction).gathered_bytes),
+            Change::End(direction) => (direction, 1),
+        };
+        leg::wake_at(self.legs.leg(direction.from()), bytes);
+    }
+
+    /// Throws the buffers away.
+    pub fn discard_buffers(&mut self, pool: &mut Pool) {
+        self.buffers.iter_mut().filter_map(Option::take).for_each(|buffer| pool.discard(buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_time_begins_when_both_legs_stand_never_shrinks_and_is_final_at_the_end() {
+        let mut idle = Idle::default();
+        idle.note(5_000, [0, 0]);
+        assert_eq!(idle.us, [0, 0], "a leg that never stood was not idle");
+        idle.since_us = Some(10_000);
+        idle.note(11_000, [400, 700]);
+        assert_eq!(idle.us, [300, 600], "the server's leg is the first direction's");
+        idle.note(11_000, [1000, 1000]);
+        assert_eq!(idle.us, [300, 600]);
+        idle.is_over = true;
+        idle.note(20_000, [400, 700]);
+        assert_eq!(idle.us, [300, 600]);
+    }
+}
