@@ -1,7 +1,10 @@
 //! A relay as a whole: from its start to its end, and what may be asked of it between.
 
+pub(crate) mod answers;
 pub(crate) mod commands;
 pub mod control;
-pub(crate) mod leave;
-pub(crate) mod reload;
+mod leave;
+pub(crate) mod missing;
+mod reload;
 pub(crate) mod run;
+mod told;

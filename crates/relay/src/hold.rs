@@ -36,13 +36,16 @@ use crate::{
     },
     logic::{
         Pair,
-        accept_batch::{BATCH, Crowd},
+        accept_batch::{AcceptBatch, BATCH},
         busy_pairs::BusyPairs,
         one_way::OneWay,
         packet::{Syn, Unreachable},
+        places::Room,
+        plain,
     },
+    observe::journal::Once,
     plan::{ConnectionPlan, destination},
-    shared::{Once, Shared},
+    shared::Shared,
 };
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use std::{
@@ -57,7 +60,6 @@ use std::{
     },
     time::Instant,
 };
-pub(crate) use table::Room;
 use table::{Table, Verdict};
 use window::Window;
 
@@ -169,7 +171,7 @@ impl Held {
 
     /// The server's leg of a client that has been accepted.
     pub fn take(&self, client: SocketAddr, server: SocketAddr) -> Option<Taken> {
-        let pair = (bare(client), bare(server));
+        let pair = (plain(client), plain(server));
         let mut legs = self.lock();
         let Waiting { socket, number, holder, was_reset, .. } = legs.waiting.remove(&pair)?;
         legs.taken.entry(holder).or_default().push((pair, number));
@@ -290,14 +292,11 @@ impl Held {
     }
 }
 
-/// Address and port only: sockets add an IPv6 scope that packets do not have.
-fn bare(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
 /// The SYNs that one worker holds, watched by its epoll instance.
 pub(crate) struct Hold<'a> {
     shared: &'a Shared<'a>,
+    /// What all workers hold.
+    held: &'a Held,
     /// The worker's index.
     holder: usize,
     gates: Gates,
@@ -329,7 +328,7 @@ pub(crate) struct Round<'a> {
 /// What a gate's SYNs were like.
 #[derive(Default)]
 struct Visit {
-    crowd: Crowd,
+    batch: AcceptBatch,
     /// The last one's server.
     ipv6: bool,
     /// To dial for the next one with, made while no client waits for it.
@@ -338,12 +337,13 @@ struct Visit {
 
 impl<'a> Hold<'a> {
     /// Nothing comes in before [`Hold::follow`].
-    pub fn new(holder: usize, shared: &'a Shared<'a>) -> Hold<'a> {
-        let table = Table::new(shared.held_limit(), shared.plan.fail, Arc::clone(&shared.held.window));
+    pub fn new(holder: usize, shared: &'a Shared<'a>, held: &'a Held) -> Hold<'a> {
+        let table = Table::new(shared.admission.held_limit(), shared.plan.fail, Arc::clone(&held.window));
         let (gates, dialing, busy, visited) = Default::default();
-        let adopter = Adopter::new(shared);
+        let adopter = Adopter::new(shared, &held.adopting);
         Hold {
             shared,
+            held,
             holder,
             gates,
             followed: 0,
@@ -359,12 +359,12 @@ impl<'a> Hold<'a> {
 
     /// Watches gates made since the last look. An error: some of them could not be.
     pub fn follow(&mut self, epoll: &Epoll) -> Result<()> {
-        let changes = self.shared.held.changes.load(Ordering::Acquire);
+        let changes = self.held.changes.load(Ordering::Acquire);
         if changes == self.followed {
             return Ok(());
         }
         self.followed = changes;
-        let gates = self.shared.held.lock_gates().clone();
+        let gates = self.held.lock_gates().clone();
         let mut outcome = Ok(());
         for (rule, gate) in gates.iter().filter(|(rule, _)| !self.gates.contains_key(rule)) {
             let Some(tun) = gate.tuns.get(self.holder) else { continue };
@@ -379,7 +379,7 @@ impl<'a> Hold<'a> {
 
     /// Sends what is held to another relay.
     pub fn give(&self, wire: &Wire) -> io::Result<()> {
-        let legs = self.shared.held.lock();
+        let legs = self.held.lock();
         for (pair, syn) in self.table.syns() {
             let own = legs.waiting.get(&pair).filter(|waiting| waiting.holder == self.holder);
             let rule = own.map(|waiting| waiting.rule).or_else(|| self.gates.keys().next().copied());
@@ -409,7 +409,7 @@ impl<'a> Hold<'a> {
         let (pair, begun) = ((syn.client, syn.server), Instant::now());
         let Verdict::Dial(number) = self.table.on_syn(pair, packet, Room::Syn, begun) else { return };
         let (holder, answered, was_reset) = (self.holder, false, false);
-        refit(&socket, self.shared.own_mark());
+        refit(&socket, self.shared.packets.mark());
         let dial = Waiting { socket, number, answered, was_reset, rule, holder, begun };
         if self.watch(pair, dial, round.epoll).is_err() {
             self.table.forget(pair);
@@ -433,7 +433,7 @@ impl<'a> Hold<'a> {
         let Some(tun) = gate.tuns.get(self.holder) else { return };
         let _ = epoll.delete(tun.file());
         self.visited.remove(&rule);
-        self.shared.observer.warning(&format!(
+        self.shared.journal.warn(&format!(
             "an interface for held handshakes of the rule '{}' is gone: some of its connections are not relayed until \
              the relay is started anew",
             gate.way.rule
@@ -446,7 +446,7 @@ impl<'a> Hold<'a> {
         if gate.way.accept == Accept::EndToEnd {
             return self.adopter.read_some(tun, BATCH);
         }
-        let most = self.visited.entry(rule).or_default().crowd.turn(round.number);
+        let most = self.visited.entry(rule).or_default().batch.turn(round.number);
         let mut packet = [0; tun::PACKET_BYTES];
         for _ in 0..most {
             let Some(bytes) = tun.read(&mut packet) else { return };
@@ -464,8 +464,12 @@ impl<'a> Hold<'a> {
         self.tidy();
         let (rule, way, tun) = from;
         let (pair, now) = ((syn.client, syn.server), Instant::now());
-        let is_draining = self.shared.draining.load(Ordering::Acquire);
-        let room = if is_draining { Room::Nobody } else { self.shared.room(syn.client.ip()) };
+        let is_draining = self.shared.stage.is_draining();
+        let room = if is_draining {
+            Room::Nobody
+        } else {
+            self.shared.admission.room(syn.client.ip(), self.held.count())
+        };
         match self.table.on_syn(pair, packet, room, now) {
             Verdict::Wait => {}
             Verdict::Silent(number) => self.on_silence(pair, number, packet),
@@ -489,11 +493,11 @@ impl<'a> Hold<'a> {
         if self.dialing.remove(&number).is_none() {
             return;
         }
-        let waiting = self.shared.held.lock().waiting.remove(&pair);
-        waiting.iter().for_each(|waiting| self.shared.abandon(&waiting.socket, pair));
+        let waiting = self.held.lock().waiting.remove(&pair);
+        waiting.iter().for_each(|waiting| self.shared.packets.abandon(&waiting.socket, pair));
         self.table.give_up(pair, Instant::now());
         // Whose address the SYNs bear need not be who sent them.
-        self.shared.note_one_way(OneWay::of_port(pair), || {
+        self.shared.bypass.note(OneWay::of_port(pair), || {
             let (client, server) = pair;
             format!(
                 "nothing of {server} has come back to this host for {client}: it is silent, or its answers take another way \
@@ -510,6 +514,7 @@ impl<'a> Hold<'a> {
             Fail::Closed => "waits",
         };
         self.shared
+            .journal
             .warn_once(Once::Passed, || format!("the connection of {client} to {server} {outcome}: {why}"));
         self.forward(pair, packet);
     }
@@ -523,9 +528,7 @@ impl<'a> Hold<'a> {
 
     /// Past the interception.
     fn send(&self, packet: &[u8], to: IpAddr) {
-        if let Some(raw) = &self.shared.raw {
-            raw.send(packet, to);
-        }
+        self.shared.packets.send(packet, to);
     }
 
     fn dial(
@@ -536,7 +539,7 @@ impl<'a> Hold<'a> {
         round: &Round<'_>,
     ) -> io::Result<()> {
         let (client, server) = pair;
-        let leg = self.shared.leg(&way.server, true);
+        let leg = self.shared.packets.leg(&way.server, true);
         // Whatever keeps a socket from being made, it is no answer of the server's.
         let make = || leg.outgoing(server.is_ipv6()).map_err(io::Error::other);
         let socket = self.take_prepared(rule, server.is_ipv6()).map_or_else(make, Ok)?;
@@ -558,11 +561,11 @@ impl<'a> Hold<'a> {
         let once = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
         if let Err(errno) = epoll.add(&dial.socket, EpollEvent::new(once, TOKENS | dial.number)) {
             // The client's own SYN meets no half-open handshake.
-            self.shared.abandon(&dial.socket, pair);
+            self.shared.packets.abandon(&dial.socket, pair);
             return Err(errno.into());
         }
         self.dialing.insert(dial.number, pair);
-        self.shared.held.lock().waiting.insert(pair, dial);
+        self.held.lock().waiting.insert(pair, dial);
         Ok(())
     }
 
@@ -580,7 +583,7 @@ impl<'a> Hold<'a> {
         for turn in self.busy.due(now) {
             let (pair, number) = (turn.pair, turn.dial.number);
             if !self.table.is_dialled(pair, number) {
-                self.shared.warn_pair_busy(pair);
+                self.shared.journal.warn_pair_busy(pair);
                 continue;
             }
             match leg::connect_behind((round.is_behind)(&pair), &turn.dial.socket, pair) {
@@ -604,10 +607,10 @@ impl<'a> Hold<'a> {
         let Some(pair) = self.dialing.remove(&number) else { return };
         let Some((rule, begun, error)) = self.outcome(pair, number, flags) else { return };
         if let Some(error) = error {
-            self.shared.held.lock().waiting.remove(&pair);
+            self.held.lock().waiting.remove(&pair);
             return self.refuse(pair, number, (rule, begun), &error);
         }
-        if self.shared.draining.load(Ordering::Acquire) {
+        if self.shared.stage.is_draining() {
             return self.let_go(pair, number);
         }
         let Some(syn) = self.table.on_connected(pair, number, Instant::now()) else { return };
@@ -627,7 +630,7 @@ impl<'a> Hold<'a> {
         number: u64,
         flags: EpollFlags,
     ) -> Option<(usize, Instant, Option<io::Error>)> {
-        let mut legs = self.shared.held.lock();
+        let mut legs = self.held.lock();
         let is_own = |waiting: &&mut Waiting| waiting.holder == self.holder && waiting.number == number;
         let waiting = legs.waiting.get_mut(&pair).filter(is_own)?;
         waiting.answered = true;
@@ -639,7 +642,7 @@ impl<'a> Hold<'a> {
 
     /// Nobody will accept the client: it gets a connection of its own, once the server has forgotten the relay's.
     fn let_go(&mut self, pair: Pair, number: u64) {
-        let waiting = self.shared.held.lock().waiting.remove(&pair);
+        let waiting = self.held.lock().waiting.remove(&pair);
         waiting.iter().for_each(|waiting| leg::close_with_reset(&waiting.socket));
         drop(waiting);
         if let Some(packet) = self.table.on_failed(pair, number) {
@@ -650,8 +653,8 @@ impl<'a> Hold<'a> {
     /// The listeners are closed: legs whose clients have not come are reset, for their clients' packets go to the
     /// servers now.
     pub fn close(&mut self) {
-        let Hold { shared, table, holder, .. } = self;
-        shared.held.lock().waiting.retain(|pair, waiting| {
+        let Hold { held, table, holder, .. } = self;
+        held.lock().waiting.retain(|pair, waiting| {
             let is_own = waiting.holder == *holder && waiting.answered;
             if is_own {
                 leg::close_with_reset(&waiting.socket);
@@ -663,9 +666,9 @@ impl<'a> Hold<'a> {
 
     /// The worker ends: servers that have not answered forget the handshakes.
     pub fn abandon(&self) {
-        for (pair, waiting) in &self.shared.held.lock().waiting {
+        for (pair, waiting) in &self.held.lock().waiting {
             if waiting.holder == self.holder && !waiting.answered {
-                self.shared.abandon(&waiting.socket, *pair);
+                self.shared.packets.abandon(&waiting.socket, *pair);
             }
         }
     }
@@ -685,7 +688,7 @@ impl<'a> Hold<'a> {
     pub fn prepare(&mut self) {
         for (rule, visit) in self.visited.iter_mut().filter(|(_, visit)| visit.prepared.is_none()) {
             let Some(gate) = self.gates.get(rule) else { continue };
-            visit.prepared = self.shared.leg(&gate.way.server, true).outgoing(visit.ipv6).ok();
+            visit.prepared = self.shared.packets.leg(&gate.way.server, true).outgoing(visit.ipv6).ok();
         }
     }
 
@@ -703,7 +706,7 @@ impl<'a> Hold<'a> {
             // Nobody answered: neither does the relay.
             _ => return,
         };
-        if let Some(from) = self.shared.raw.as_ref().and_then(|raw| raw.source_towards(client)) {
+        if let Some(from) = self.shared.packets.source_towards(client) {
             self.send(&syn.unreachable(why, &packet, from), client);
         }
     }
@@ -711,7 +714,7 @@ impl<'a> Hold<'a> {
     /// Of a rule, and dialled for since then.
     fn count_unserved(&self, pair: Pair, (rule, begun): (usize, Instant)) {
         if let Some(gate) = self.gates.get(&rule) {
-            self.shared.count_unserved(pair, &gate.way.rule, begun);
+            self.shared.journal.count_unserved(pair, &gate.way.rule, begun);
         }
     }
 
@@ -726,7 +729,8 @@ impl<'a> Hold<'a> {
             let has_answered = self.end(pair, number);
             self.lost += u32::from(has_answered);
             if has_answered {
-                self.shared.note_unheard(pair);
+                let has_any = self.shared.admission.has_any(pair.0.ip());
+                self.shared.bypass.note_unheard(pair, has_any);
             }
         }
         self.tidy_gone();
@@ -750,10 +754,10 @@ impl<'a> Hold<'a> {
     /// Ends the leg of a dial for nobody; whether its server had answered.
     fn end(&mut self, pair: Pair, number: u64) -> bool {
         self.dialing.remove(&number);
-        let Some(waiting) = self.shared.held.lock().waiting.remove(&pair) else { return false };
+        let Some(waiting) = self.held.lock().waiting.remove(&pair) else { return false };
         match waiting.answered {
             true => leg::close_with_reset(&waiting.socket),
-            false => self.shared.abandon(&waiting.socket, pair),
+            false => self.shared.packets.abandon(&waiting.socket, pair),
         }
         self.count_unserved(pair, (waiting.rule, waiting.begun));
         waiting.answered
@@ -761,7 +765,7 @@ impl<'a> Hold<'a> {
 
     /// Those whose clients have come.
     fn forget_taken(&mut self) {
-        let taken = self.shared.held.lock().taken.remove(&self.holder);
+        let taken = self.held.lock().taken.remove(&self.holder);
         for (pair, number) in taken.into_iter().flatten() {
             // Its server may not have answered yet.
             self.dialing.remove(&number);
@@ -772,7 +776,7 @@ impl<'a> Hold<'a> {
 
     /// Scanners do not come either; but mostly a firewall drops handshakes on their way back.
     fn warn_lost(&self) {
-        self.shared.warn_once(Once::Lost, || {
+        self.shared.journal.warn_once(Once::Lost, || {
             format!(
                 "{MANY_LOST} clients in a row did not come when their servers had answered: perhaps a firewall drops what comes \
                  back by the interfaces lfh…, or by the relay's marks (see 'Beside a firewall' in docs/design/relay.md)"
@@ -782,7 +786,7 @@ impl<'a> Hold<'a> {
 
     fn count(&mut self) {
         let before = std::mem::replace(&mut self.counted, self.table.len());
-        self.shared.held.count.fetch_add(self.counted.wrapping_sub(before), Ordering::AcqRel);
+        self.held.count.fetch_add(self.counted.wrapping_sub(before), Ordering::AcqRel);
     }
 }
 

@@ -1,15 +1,17 @@
 //! A split-TCP relay with one congestion control per leg (Isogaki 2005: the long leg of a Reno connection runs
 //! HighSpeed TCP).
 //!
-//! Modules lie in floors, each with a folder of its own:
+//! Modules lie in floors, each with a folder of its own, which use only those above them in this list:
 //!
 //! - `plan`: what a relay is told to do, every value resolved. [`spec`]: the file that says it.
 //! - `logic`: what is decided without sockets and without a clock; [`connection`] above all.
 //! - `keeping`: what survives the process, as it is written, and where it is put.
 //! - `legs`: sockets, and what holds bytes between them: splice(2) through pooled pipes, plain memory as second engine.
-//! - `observe`: [`observer`], [`status`], [`metrics`] and records: what a relay tells.
+//! - `observe`: [`observer`], [`status`], [`metrics`] and records: what a relay tells. Workers write it into a journal.
 //! - [`handover`]: what comes from another relay, when that one is upgraded or was killed.
-//! - `queue`: queues kept short. [`adopt`]: sockets put between two ends right after their handshake.
+//! - `queue`: queues kept short.
+//! - `shared`: handles that workers share, and are given with whatever works for them.
+//! - [`adopt`]: sockets put between two ends right after their handshake.
 //! - `intercept`: nft and routing rules of a transparent relay. `hold`: SYNs that wait until the server has answered.
 //! - `listeners`: where clients come in, and by which rule they are carried.
 //! - `worker`: epoll loops, one per core, that share the load.
@@ -47,7 +49,8 @@ mod worker;
 pub use daemon::{
     commands::{Commands, Stop},
     control,
-    run::{missing, missing_for_interception, run, upgrade},
+    missing::{missing, missing_for_interception},
+    run::{run, upgrade},
 };
 pub use error::{Error, Result};
 pub use intercept::{clean, explain, missing_tun};

@@ -14,10 +14,10 @@ use crate::{
     },
     legs::{
         leg::{Leg, Share},
+        queue::begin_small,
         steer,
     },
     plan::{ConnectionPlan, destination, loops},
-    queue,
 };
 use std::{
     cell::Cell,
@@ -27,7 +27,7 @@ use std::{
 };
 
 /// Names a listener: the same in every worker, and after a reload.
-pub(crate) type DoorId = u32;
+pub(crate) type ListenerId = u32;
 
 /// What the clients of a listener are.
 #[derive(Debug, Clone)]
@@ -122,32 +122,32 @@ impl Clients {
 
 /// One worker's listener.
 #[derive(Debug)]
-pub(crate) struct DoorPlan {
-    pub id: DoorId,
+pub(crate) struct WorkerListener {
+    pub id: ListenerId,
     pub listener: Arc<TcpListener>,
     pub clients: Clients,
 }
 
 /// What a worker shall do with its listeners.
 #[derive(Debug)]
-pub(crate) enum DoorOrder {
-    Open(DoorPlan),
+pub(crate) enum ListenerOrder {
+    Open(WorkerListener),
     /// The next clients of a listener are others.
-    Change(DoorId, Clients),
-    Close(DoorId),
+    Change(ListenerId, Clients),
+    Close(ListenerId),
 }
 
-/// A listener that stands in every worker.
+/// The listeners of one address: every worker has one.
 #[derive(Debug, Clone)]
-struct Standing {
-    id: DoorId,
+struct Group {
+    id: ListenerId,
     purpose: Purpose,
     address: SocketAddr,
     /// Each worker's.
     listeners: Vec<Kept>,
 }
 
-impl Standing {
+impl Group {
     fn holding(&self, worker: usize) -> Holding {
         Holding::Listener { purpose: self.purpose.clone(), address: self.address, worker }
     }
@@ -161,25 +161,25 @@ struct Kept {
 }
 
 /// The listeners of all workers.
-pub(crate) struct Doors {
+pub(crate) struct Listeners {
     /// The mark of the relay's own packets, when it intercepts.
     own_mark: Option<u32>,
-    next_id: DoorId,
-    standing: Vec<Standing>,
+    next_id: ListenerId,
+    groups: Vec<Group>,
     /// Per worker: made, and not yet handed over.
-    pub made: Vec<Vec<DoorPlan>>,
+    pub made: Vec<Vec<WorkerListener>>,
     /// Listeners of another relay, that are used where they fit.
     inherited: Vec<Inherited>,
 }
 
 /// Listeners that are wanted, and what their clients are.
-pub(crate) type Wanted = Vec<(DoorId, Clients)>;
+pub(crate) type Wanted = Vec<(ListenerId, Clients)>;
 
-impl Doors {
-    pub fn new(workers: usize, own_mark: Option<u32>, inherited: Vec<Inherited>) -> Doors {
+impl Listeners {
+    pub fn new(workers: usize, own_mark: Option<u32>, inherited: Vec<Inherited>) -> Listeners {
         let mut made = Vec::new();
         made.resize_with(workers, Vec::new);
-        Doors { own_mark, next_id: 0, standing: Vec::new(), made, inherited }
+        Listeners { own_mark, next_id: 0, groups: Vec::new(), made, inherited }
     }
 
     /// Listens on every explicit address of the plan, if it does not yet.
@@ -222,20 +222,25 @@ impl Doors {
     }
 
     /// One listener per worker on one address, unless they stand; the first one's port when none is given.
-    fn open(&mut self, purpose: Purpose, address: SocketAddr, clients: &Clients) -> Result<(DoorId, u16)> {
-        if let Some(found) = self.standing.iter().find(|door| door.purpose == purpose) {
+    fn open(
+        &mut self,
+        purpose: Purpose,
+        address: SocketAddr,
+        clients: &Clients,
+    ) -> Result<(ListenerId, u16)> {
+        if let Some(found) = self.groups.iter().find(|group| group.purpose == purpose) {
             return Ok((found.id, found.address.port()));
         }
         let (address, listeners) = self.listeners(&purpose, address, clients)?;
         let id = self.next_id;
         self.next_id += 1;
-        listeners.iter().for_each(|listener| queue::begin_small(listener, clients.likely()));
+        listeners.iter().for_each(|listener| begin_small(listener, clients.likely()));
         let listeners: Vec<_> = listeners.into_iter().map(Arc::new).collect();
         for (own, listener) in self.made.iter_mut().zip(&listeners) {
-            own.push(DoorPlan { id, listener: Arc::clone(listener), clients: clients.clone() });
+            own.push(WorkerListener { id, listener: Arc::clone(listener), clients: clients.clone() });
         }
         let listeners = listeners.into_iter().map(|listener| Kept { listener, id: None }).collect();
-        self.standing.push(Standing { id, purpose, address, listeners });
+        self.groups.push(Group { id, purpose, address, listeners });
         Ok((id, address.port()))
     }
 
@@ -265,18 +270,18 @@ impl Doors {
 
     /// Every worker's listeners, as they are handed over, with their numbers at whoever keeps them.
     pub fn holdings(&self) -> impl Iterator<Item = (Option<u64>, Holding, &TcpListener)> {
-        self.standing.iter().flat_map(|door| {
-            let numbered = door.listeners.iter().enumerate();
-            numbered.map(|(worker, kept)| (kept.id, door.holding(worker), &*kept.listener))
+        self.groups.iter().flat_map(|group| {
+            let numbered = group.listeners.iter().enumerate();
+            numbered.map(|(worker, kept)| (kept.id, group.holding(worker), &*kept.listener))
         })
     }
 
     /// Puts new listeners where they survive this process.
     pub fn keep(&mut self, keeping: &Keeping) {
-        for door in self.standing.iter_mut().filter(|_| keeping.is_on()) {
-            for worker in 0..door.listeners.len() {
-                let holding = door.holding(worker);
-                let kept = &mut door.listeners[worker];
+        for group in self.groups.iter_mut().filter(|_| keeping.is_on()) {
+            for worker in 0..group.listeners.len() {
+                let holding = group.holding(worker);
+                let kept = &mut group.listeners[worker];
                 if kept.id.is_none() {
                     let id = keeping.other_id();
                     kept.id = keeping.put(id, &holding, &[kept.listener.as_fd()]).then_some(id);
@@ -292,31 +297,41 @@ impl Doors {
 
     /// The relay takes nobody any more.
     pub fn close(&mut self) {
-        self.standing.clear();
+        self.groups.clear();
     }
 
     /// Closes those that were made and not yet handed over: what they were made for did not come about.
     pub fn close_unused(&mut self, keeping: &Keeping) {
-        let unused: Vec<DoorId> = self.made.iter().flatten().map(|door| door.id).collect();
+        let unused: Vec<ListenerId> = self.made.iter().flatten().map(|listener| listener.id).collect();
         self.made.iter_mut().for_each(Vec::clear);
         self.forget(&unused, keeping);
     }
 
     /// Addresses, in the order of making.
     pub fn listening(&self) -> Vec<SocketAddr> {
-        self.standing.iter().map(|door| door.address).collect()
+        self.groups.iter().map(|group| group.address).collect()
     }
 
     /// Those that stand.
-    pub fn ids(&self) -> Vec<DoorId> {
-        self.standing.iter().map(|door| door.id).collect()
+    pub fn ids(&self) -> Vec<ListenerId> {
+        self.groups.iter().map(|group| group.id).collect()
     }
 
     /// These serve no purpose any more.
-    pub fn forget(&mut self, gone: &[DoorId], keeping: &Keeping) {
-        let lost = self.standing.iter().filter(|door| gone.contains(&door.id));
-        let kept = lost.flat_map(|door| &door.listeners).filter_map(|kept| kept.id);
+    pub fn forget(&mut self, gone: &[ListenerId], keeping: &Keeping) {
+        let lost = self.groups.iter().filter(|group| gone.contains(&group.id));
+        let kept = lost.flat_map(|group| &group.listeners).filter_map(|kept| kept.id);
         kept.for_each(|id| keeping.gone(id));
-        self.standing.retain(|door| !gone.contains(&door.id));
+        self.groups.retain(|group| !gone.contains(&group.id));
+    }
+}
+
+impl Purpose {
+    fn own(listener: &ListenerPlan) -> Purpose {
+        Purpose::Own(listener.listen)
+    }
+
+    fn rule(way: &ConnectionPlan, ipv6: bool) -> Purpose {
+        Purpose::Rule { name: way.rule.clone(), ipv6 }
     }
 }

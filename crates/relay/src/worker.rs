@@ -5,7 +5,7 @@
 //! closed while events fetched for it are still being looked at.
 
 mod accept;
-pub(crate) mod arrival;
+mod arrival;
 mod arrive;
 mod balance;
 mod gathering;
@@ -13,42 +13,47 @@ mod insert;
 mod limits;
 mod loop_check;
 mod one_way;
-pub(crate) mod relayed;
+mod relayed;
 mod release;
 mod slots;
+mod standstill;
+mod workers;
 
 use crate::{
     Error, Result,
     hold::{self, Hold},
-    legs::{buffer::Pool, leg},
-    listeners::{DoorId, DoorPlan},
+    legs::{Legs, buffer::Pool, leg},
+    listeners::{ListenerId, WorkerListener},
     logic::{
         Pair,
         busy_pairs::BusyPairs,
         connection::{Direction, Ending, Event, Side},
         dial_order::DialOrder,
+        plain,
     },
     observe::{
+        journal::Once,
         observer::{ConnectionSummary, Ended},
         sampling,
-        status::plain,
     },
     shared::Shared,
-    worker::relayed::Relayed,
 };
-use accept::Door;
+use accept::Listener;
 use longfat_host::socket;
 use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
 };
+use relayed::Relayed;
 use slots::{Slots, Token};
+pub(crate) use standstill::Phase;
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering,
     time::Instant,
 };
+pub(crate) use workers::Workers;
 
 /// Longest wait: how late a worker may notice that it shall stop.
 const IDLE_WAIT_MS: u16 = 50;
@@ -67,9 +72,10 @@ const LISTENERS: u64 = u64::MAX - (1 << 32);
 
 pub(crate) struct Worker<'a> {
     index: usize,
+    workers: &'a Workers<'a>,
     shared: &'a Shared<'a>,
     epoll: Epoll,
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
     accepting: accept::Accepting,
     /// Of SYNs, when it may intercept.
     hold: Option<Hold<'a>>,
@@ -97,18 +103,19 @@ pub(crate) struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub fn new(
         index: usize,
-        shared: &'a Shared<'a>,
-        doors: Vec<DoorPlan>,
+        workers: &'a Workers<'a>,
+        listeners: Vec<WorkerListener>,
         hold: Option<Hold<'a>>,
     ) -> Result<Worker<'a>> {
         let epoll =
             Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::io("make an epoll", errno))?;
-        let plan = shared.plan;
+        let shared = &workers.shared;
         let mut worker = Worker {
             index,
+            workers,
             shared,
             epoll,
-            doors: doors.into_iter().map(Door::new).collect(),
+            listeners: listeners.into_iter().map(Listener::new).collect(),
             accepting: accept::Accepting::default(),
             hold,
             slots: Slots::default(),
@@ -118,17 +125,17 @@ impl<'a> Worker<'a> {
             ready: VecDeque::new(),
             settling: Vec::new(),
             parting: VecDeque::new(),
-            pool: Pool::new(&shared.budget, &shared.keeping),
+            pool: Pool::new(&workers.budget, &workers.keeping),
             balanced: Instant::now(),
-            limits: limits::Look::new(plan, Instant::now()),
+            limits: limits::Look::new(shared.plan, Instant::now()),
             leaving: release::Leaving::new(Instant::now()),
             gathering: Vec::new(),
             round: 0,
         };
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
-        let added = worker.epoll.add(&shared.seats[index].wake, wake);
+        let added = worker.epoll.add(&workers.handles[index].wake, wake);
         added.map_err(|errno| Error::io("watch a wake-up descriptor", errno))?;
-        worker.open_doors()?;
+        worker.open_listeners()?;
         worker.look_after_held()?;
         Ok(worker)
     }
@@ -138,23 +145,23 @@ impl<'a> Worker<'a> {
         let mut events = [EpollEvent::empty(); EVENTS];
         self.take_arrivals();
         while !self.is_done() {
-            if self.shared.standstill.is_wanted() && self.stand_still() {
+            if self.workers.standstill.is_wanted() && self.stand_still() {
                 return Ok(());
             }
             let count = self.wait(&mut events)?;
             self.round += 1;
             // Of one port, a client who is there came before the next SYN.
-            let doors_first = [true, false].into_iter().flat_map(|doors| {
-                events[..count].iter().filter(move |event| (event.data() >= LISTENERS) == doors)
+            let listeners_first = [true, false].into_iter().flat_map(|listeners| {
+                events[..count].iter().filter(move |event| (event.data() >= LISTENERS) == listeners)
             });
-            for event in doors_first {
+            for event in listeners_first {
                 self.dispatch(event.data(), event.events());
             }
             self.begin_inserted();
-            self.shared.seats[self.index].rounds.fetch_add(1, Ordering::Relaxed);
-            self.look_after_doors();
+            self.workers.handles[self.index].rounds.fetch_add(1, Ordering::Relaxed);
+            self.look_after_listeners();
             if let Err(error) = self.look_after_held() {
-                self.shared.observer.warning(&format!("{error}: clients of a new rule may wait in vain"));
+                self.shared.journal.warn(&format!("{error}: clients of a new rule may wait in vain"));
             }
             self.dial_due();
             self.dial_freed();
@@ -194,9 +201,9 @@ impl<'a> Worker<'a> {
     /// A connection may still be on its way here from another worker, so all of them count; after the drain time
     /// only what is here does.
     fn is_done(&self) -> bool {
-        let none_left = || self.shared.live.load(Ordering::Acquire) == 0;
-        let none_here = || self.shared.expired.load(Ordering::Acquire) && self.slots.tokens().is_empty();
-        self.doors.is_empty() && self.shared.draining.load(Ordering::Acquire) && (none_left() || none_here())
+        let none_left = || self.shared.admission.live() == 0;
+        let none_here = || self.shared.stage.is_expired() && self.slots.tokens().is_empty();
+        self.listeners.is_empty() && self.shared.stage.is_draining() && (none_left() || none_here())
     }
 
     fn wait(&mut self, events: &mut [EpollEvent]) -> Result<usize> {
@@ -210,7 +217,7 @@ impl<'a> Worker<'a> {
         };
         if timeout > 0 && self.is_unprepared() {
             match self.poll(events, 0)? {
-                0 => self.prepare_doors(),
+                0 => self.prepare_listeners(),
                 count => return Ok(count),
             }
         }
@@ -231,7 +238,7 @@ impl<'a> Worker<'a> {
                 self.collect_inbox();
                 self.follow_orders();
             }
-            LISTENERS.. => self.on_door((data - LISTENERS) as DoorId),
+            LISTENERS.. => self.on_listener((data - LISTENERS) as ListenerId),
             hold::TOKENS.. => {
                 self.with_hold(|hold, round| hold.on_event(data, flags, round));
             }
@@ -303,7 +310,7 @@ impl<'a> Worker<'a> {
                 let _ = self.epoll.modify(connection.legs.leg(side), &mut event);
             }
             if connection.is_worth_a_look(turn.read_bytes) {
-                self.shared.queues.watch(&connection.legs);
+                self.workers.queues.watch(&connection.legs);
             }
             self.gather(token, &turn);
             if turn.more {
@@ -365,7 +372,7 @@ impl<'a> Worker<'a> {
 
     /// After the drain time, ends whatever lives.
     fn expire(&mut self) {
-        if !self.shared.expired.load(Ordering::Acquire) {
+        if !self.shared.stage.is_expired() {
             return;
         }
         for token in self.slots.tokens() {
@@ -381,18 +388,18 @@ impl<'a> Worker<'a> {
     fn end(&mut self, token: Token) {
         let Some(mut connection) = self.slots.remove(token) else { return };
         self.forget_gathering(token);
-        self.shared.seats[self.index].carried.fetch_sub(1, Ordering::Relaxed);
+        self.workers.handles[self.index].carried.fetch_sub(1, Ordering::Relaxed);
         // What was marked last is counted, too, as is how long its legs were idle, where anybody may ask.
-        self.shared.queues.end(&connection.legs);
+        self.workers.queues.end(&connection.legs);
         if self.shared.plan.metrics.is_some() {
             connection.legs.settle();
         }
-        self.shared.registry.finish(&connection.legs, connection.ended);
+        self.shared.journal.registry.finish(&connection.legs, connection.ended);
         if self.shared.plan.sample_every.is_some() {
-            sampling::sample_last(&connection.legs, &self.shared.plan.name, self.shared.observer);
+            sampling::sample_last(&connection.legs, &self.shared.plan.name, self.shared.journal.observer);
         }
-        if self.shared.observer.wants_summaries() {
-            self.shared.observer.closed(&summary(&connection));
+        if self.shared.journal.observer.wants_summaries() {
+            self.shared.journal.observer.closed(&summary(&connection));
         }
         // Any other end is a reset, which is what closing a leg does by itself.
         let is_orderly = connection.logic.ending() == Some(Ending::Close);
@@ -404,15 +411,23 @@ impl<'a> Worker<'a> {
         self.leave(&connection);
         if connection.ended != Ended::Finished && connection.targets.is_none() {
             let pair = (connection.legs.client_address, connection.legs.server_address);
-            self.shared.abandon(&connection.legs.server, pair);
+            self.shared.packets.abandon(&connection.legs.server, pair);
         }
         self.keep_no_more(&connection, is_orderly);
         connection.discard_buffers(&mut self.pool);
         let bytes = Direction::BOTH.map(|direction| connection.legs.relayed(direction));
         let ended = connection.ended;
-        self.shared.give_place_back(connection.legs.client_address.ip());
+        self.shared.admission.give_place_back(connection.legs.client_address.ip());
         drop(connection);
-        self.shared.count_ended(ended, bytes);
+        self.workers.count_ended(ended, bytes);
+    }
+
+    /// Both legs stand: its packets are marked, if its rule says so.
+    fn begin_queues(&self, legs: &Legs) {
+        let Err(error) = self.workers.queues.begin(legs) else { return };
+        self.shared.journal.warn_once(Once::NotMarked, || {
+            format!("packets of a connection are not marked, its window alone keeps its queue short: {error}")
+        });
     }
 
     /// Watches both sockets. Edge-triggered: what is there already is reported at once.

@@ -9,11 +9,7 @@ use super::{
     table::{Handshakes, Verdict},
 };
 use crate::{
-    Result,
-    legs::tun::Tun,
-    logic::Pair,
-    plan::ConnectionPlan,
-    shared::{Once, Shared},
+    Result, legs::tun::Tun, logic::Pair, observe::journal::Once, plan::ConnectionPlan, shared::Shared,
 };
 use longfat_host::support::Missing;
 use std::{
@@ -113,6 +109,7 @@ pub(crate) struct Inserted {
 /// One worker's.
 pub(crate) struct Adopter<'a> {
     shared: &'a Shared<'a>,
+    adopting: &'a Adopting,
     buffer: Box<[u8]>,
     copies: Box<[u8]>,
     inserted: Vec<Inserted>,
@@ -122,10 +119,18 @@ pub(crate) struct Adopter<'a> {
 }
 
 impl<'a> Adopter<'a> {
-    pub fn new(shared: &'a Shared<'a>) -> Adopter<'a> {
+    pub fn new(shared: &'a Shared<'a>, adopting: &'a Adopting) -> Adopter<'a> {
         let buffer = || vec![0; PACKET_BYTES].into_boxed_slice();
         let (inserted, going) = Default::default();
-        Adopter { shared, buffer: buffer(), copies: buffer(), inserted, going, looked: Instant::now() }
+        Adopter {
+            shared,
+            adopting,
+            buffer: buffer(),
+            copies: buffer(),
+            inserted,
+            going,
+            looked: Instant::now(),
+        }
     }
 
     /// Connections made since this was last asked.
@@ -162,7 +167,7 @@ impl<'a> Adopter<'a> {
 
     /// Reads copies from time to time.
     pub fn look(&mut self) {
-        let adopting = &self.shared.held.adopting;
+        let adopting = self.adopting;
         if adopting.log.get().is_some() && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             adopting.read_copies(&mut self.copies, self.looked);
@@ -171,13 +176,13 @@ impl<'a> Adopter<'a> {
 
     /// While the relay drains: what the ends' clocks say is worth as much as it is young.
     pub fn look_at_clocks(&mut self) {
-        self.shared.held.adopting.read_copies(&mut self.copies, Instant::now());
+        self.adopting.read_copies(&mut self.copies, Instant::now());
     }
 
     fn on_packet(&mut self, packet: &[u8], tun: &Tun) {
         // The kernel's own multicast and whatever else is routed here by hand.
         let Some(segment) = Segment::parse(packet) else { return };
-        let (adopting, now) = (&self.shared.held.adopting, Instant::now());
+        let (adopting, now) = (self.adopting, Instant::now());
         adopting.read_copies(&mut self.copies, now);
         let verdict = adopting.table().on_held(&segment, now);
         match verdict {
@@ -193,7 +198,7 @@ impl<'a> Adopter<'a> {
 
     /// Lets a packet go on to the server, and all that follow it.
     fn pass(&self, segment: &Segment<'_>, reason: Reason) {
-        let adopting = &self.shared.held.adopting;
+        let adopting = self.adopting;
         adopting.table().passed((segment.from, segment.to));
         adopting.passed[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.send(segment.packet(), segment.to.ip());
@@ -201,7 +206,7 @@ impl<'a> Adopter<'a> {
 
     /// Sends a packet as one end to the other. On its way out nftables forgets that its connection is held.
     fn send(&self, packet: &[u8], to: IpAddr) {
-        self.shared.passing.iter().for_each(|raw| raw.send(packet, to));
+        self.shared.packets.pass_on(packet, to);
     }
 
     fn insert(
@@ -212,24 +217,24 @@ impl<'a> Adopter<'a> {
         tun: &Tun,
     ) -> std::result::Result<Inserted, Reason> {
         let (shared, pair) = (self.shared, (segment.from, segment.to));
-        let plan = shared.held.adopting.way(rule).ok_or(Reason::Unseen)?;
-        if shared.draining.load(Ordering::Acquire) {
+        let plan = self.adopting.way(rule).ok_or(Reason::Unseen)?;
+        if shared.stage.is_draining() {
             return Err(Reason::Draining);
         }
-        if !shared.admit() {
+        if !shared.admission.admit() {
             return Err(Reason::Full);
         }
-        if !shared.take_place(pair.0.ip()) {
-            shared.unadmit();
+        if !shared.admission.take_place(pair.0.ip()) {
+            shared.admission.unadmit();
             return Err(Reason::Full);
         }
         let legs = self.legs(&plan, handshake).map_err(|failure| {
-            shared.give_place_back(pair.0.ip());
-            shared.unadmit();
+            shared.admission.give_place_back(pair.0.ip());
+            shared.admission.unadmit();
             self.warn(pair, failure)
         })?;
-        shared.held.adopting.table().taken(pair, Instant::now());
-        shared.held.adopting.inserted.fetch_add(1, Ordering::Relaxed);
+        self.adopting.table().taken(pair, Instant::now());
+        self.adopting.inserted.fetch_add(1, Ordering::Relaxed);
         // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told
         // that the client has its answer, before any of its bytes.
         let _ = tun.write(&handshake.server_ack());
@@ -245,7 +250,7 @@ impl<'a> Adopter<'a> {
         plan: &ConnectionPlan,
         handshake: &Handshake,
     ) -> std::result::Result<(TcpStream, TcpStream), Failure> {
-        let leg = |plan| self.shared.leg(plan, true);
+        let leg = |plan| self.shared.packets.leg(plan, true);
         let to_client = Repaired::new(&leg(&plan.client), &handshake.to_client)?;
         let to_server = Repaired::new(&leg(&plan.server), &handshake.to_server)?;
         Ok((to_client.wake()?, to_server.wake()?))
@@ -253,7 +258,7 @@ impl<'a> Adopter<'a> {
 
     fn warn(&self, (client, server): Pair, failure: Failure) -> Reason {
         let Failure { reason, source } = failure;
-        self.shared.warn_once(Once::NotInserted, || {
+        self.shared.journal.warn_once(Once::NotInserted, || {
             format!("the connection of {client} to {server} stays end to end, as no socket can be put in between: {source}")
         });
         reason

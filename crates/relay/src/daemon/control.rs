@@ -1,6 +1,7 @@
 //! The unix socket of `longfat relay status`: one question, one answer, one JSON object.
 
-use crate::{Error, Result, observe::status, plan::ControlPlan, shared::Shared};
+use super::answers::Relay;
+use crate::{Error, Result, observe::status, plan::ControlPlan};
 use longfat_host::control::{self, Patience};
 use nix::unistd::{Group, chown};
 use std::{
@@ -79,10 +80,10 @@ impl Control {
     }
 
     /// Answers until `done`; whoever asks while a successor takes over is answered by that one.
-    pub fn serve(&self, shared: &Shared, done: &AtomicBool) {
+    pub fn serve(&self, relay: &Relay, done: &AtomicBool) {
         while !done.load(Ordering::Acquire) {
-            if shared.standstill.is_wanted()
-                || !self.listener.answer(PATIENCE, |question| answer(question, shared))
+            if relay.workers.standstill.is_wanted()
+                || !self.listener.answer(PATIENCE, |question| answer(question, relay))
             {
                 std::thread::sleep(LOOK);
             }
@@ -90,10 +91,10 @@ impl Control {
     }
 }
 
-fn answer(question: &str, shared: &Shared) -> String {
+fn answer(question: &str, relay: &Relay) -> String {
     let answered = match question {
-        STATUS => serde_json::to_string(&status::status(shared, true)),
-        SUMMARY => serde_json::to_string(&status::status(shared, false)),
+        STATUS => serde_json::to_string(&relay.status(true)),
+        SUMMARY => serde_json::to_string(&relay.status(false)),
         other => {
             let other = other.escape_default();
             let error = format!("unknown question '{other}'; ask '{STATUS}' or '{SUMMARY}'");

@@ -6,22 +6,23 @@
 //!
 //! A reload happens whole or not at all: whatever can fail comes first, and what it made is closed again when it does.
 
+use super::{
+    answers::{Description, Relay},
+    missing,
+    told::Told,
+};
 use crate::{
-    Commands, Error, Fail, ListenerPlan, RelayPlan, Result,
-    daemon::run::missing_on_reload,
-    hold,
+    Commands, Error, Fail, RelayPlan, Result, hold,
     intercept::{Interception, ListenPorts, Taking},
-    keeping::record::Purpose,
     legs::diag,
-    listeners::{Clients, DoorId, DoorOrder, Doors, Wanted},
-    logic::one_way::Told,
-    plan::ConnectionPlan,
-    shared::{Once, Shared},
+    listeners::{Clients, ListenerId, ListenerOrder, Listeners, Wanted},
+    observe::journal::Once,
+    worker::Workers,
 };
 use std::{
     collections::BTreeSet,
     net::IpAddr,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -35,29 +36,29 @@ const UNHEARD_RETRANSMISSIONS: u8 = 3;
 const LINGER: Duration = Duration::from_secs(3);
 
 /// The listeners that stand, and the plan they stand for.
-pub(crate) struct Standing<'a> {
+pub(crate) struct Running<'a> {
     pub plan: Arc<RelayPlan>,
-    pub doors: Doors,
+    pub listeners: Listeners,
     /// Ports of the rules' listeners.
     ports: Vec<ListenPorts>,
     pub interception: Option<&'a Interception>,
-    retiring: Vec<(Instant, DoorId)>,
+    retiring: Vec<(Instant, ListenerId)>,
     excluded: Excluded,
     told: Told,
     /// When clients that are not heard of were last looked for.
     listened: Instant,
 }
 
-impl<'a> Standing<'a> {
+impl<'a> Running<'a> {
     pub fn new(
         plan: Arc<RelayPlan>,
-        doors: Doors,
+        listeners: Listeners,
         ports: Vec<ListenPorts>,
         interception: Option<&'a Interception>,
-    ) -> Standing<'a> {
+    ) -> Running<'a> {
         let (retiring, told) = Default::default();
         let (excluded, listened) = (Excluded::new(), Instant::now());
-        Standing { plan, doors, ports, interception, retiring, excluded, told, listened }
+        Running { plan, listeners, ports, interception, retiring, excluded, told, listened }
     }
 
     /// Nothing of it is this relay's any more: a successor has it.
@@ -66,102 +67,113 @@ impl<'a> Standing<'a> {
     }
 
     /// No successor came about: the rules say again whose they are.
-    pub fn stay(&self, shared: &Shared) {
+    pub fn stay(&self, workers: &Workers) {
         let Some(interception) = self.interception else { return };
         if let Err(error) = interception.renew(&self.plan, &self.ports) {
-            shared.observer.warning(&format!("say in the rules that this relay goes on: {error}"));
+            workers.shared.journal.warn(&format!("say in the rules that this relay goes on: {error}"));
         }
     }
 
     /// Puts listeners and interfaces that are new where they survive this process.
-    pub fn keep(&mut self, shared: &Shared) {
-        self.doors.keep(&shared.keeping);
-        shared.held.keep(&shared.keeping);
+    pub fn keep(&mut self, workers: &Workers) {
+        self.listeners.keep(&workers.keeping);
+        workers.held.keep(&workers.keeping);
     }
 
     /// Reads the commands' new plan, if there is one, and says what became of it.
-    pub fn look_for_reload(&mut self, shared: &Shared, commands: &dyn Commands) {
+    pub fn look_for_reload(&mut self, relay: &Relay, commands: &dyn Commands) {
+        let workers = relay.workers;
         let Some(wanted) = commands.reload() else { return };
-        let outcome = wanted.and_then(|plan| self.reload(shared, plan).map_err(|error| error.to_string()));
-        let mut standing = shared.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = wanted.and_then(|plan| self.reload(workers, plan).map_err(|error| error.to_string()));
+        let mut description = relay.description();
         match &outcome {
-            Ok(()) => standing.reload.done += 1,
-            Err(_) => standing.reload.refused += 1,
+            Ok(()) => description.reload.done += 1,
+            Err(_) => description.reload.refused += 1,
         }
-        standing.reload.problem = outcome.as_ref().err().cloned();
+        description.reload.problem = outcome.as_ref().err().cloned();
         if outcome.is_ok() {
-            self.describe(&mut standing);
+            self.describe(&mut description);
         }
-        drop(standing);
-        shared.observer.reloaded(outcome.as_ref().map(|()| self.plan.as_ref()).map_err(String::as_str));
+        drop(description);
+        workers
+            .shared
+            .journal
+            .observer
+            .reloaded(outcome.as_ref().map(|()| self.plan.as_ref()).map_err(String::as_str));
     }
 
     /// Looks for clients whose handshakes with the rules' listeners nobody completes.
-    pub fn look_for_unheard(&mut self, shared: &Shared) {
-        let Some(mark) = shared.own_mark().filter(|_| shared.plan.fail == Fail::Open) else { return };
+    pub fn look_for_unheard(&mut self, workers: &Workers) {
+        let Some(mark) = workers.shared.packets.mark().filter(|_| workers.shared.plan.fail == Fail::Open)
+        else {
+            return;
+        };
         if self.listened.elapsed() < LISTENING {
             return;
         }
         self.listened = Instant::now();
         // Who may not ask finds nobody.
         let unheard = diag::unanswered(mark, UNHEARD_RETRANSMISSIONS).unwrap_or_default();
-        unheard.into_iter().for_each(|pair| shared.note_unheard(pair));
+        for pair in unheard {
+            let has_any = workers.shared.admission.has_any(pair.0.ip());
+            workers.shared.bypass.note_unheard(pair, has_any);
+        }
     }
 
     /// Has nftables pass what workers found to be answered by another way.
-    pub fn pass_one_way(&mut self, shared: &Shared) {
-        let noted = shared.take_one_way();
+    pub fn pass_one_way(&mut self, workers: &Workers) {
+        let noted = workers.shared.bypass.take();
         let Some(interception) = self.interception.filter(|_| !noted.is_empty()) else { return };
         if let Err(error) = self.told.tell(noted, |ways| interception.pass(ways)) {
-            shared.warn_once(Once::NotPassed, || {
+            workers.shared.journal.warn_once(Once::NotPassed, || {
                 format!("let connections pass that are answered elsewhere: {error}")
             });
         }
     }
 
     /// What status and metrics say of the plan.
-    pub fn describe(&self, standing: &mut crate::observe::status::Standing) {
-        standing.listening = self.plan.listeners.iter().map(|listener| listener.listen).collect();
-        standing.interfaces =
+    pub fn describe(&self, description: &mut Description) {
+        description.listening = self.plan.listeners.iter().map(|listener| listener.listen).collect();
+        description.interfaces =
             self.plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone()).unwrap_or_default();
         let relaying = self.plan.ways().map(|way| way.rule.clone());
-        standing.rules = relaying.collect();
+        description.rules = relaying.collect();
     }
 
-    fn reload(&mut self, shared: &Shared, mut plan: RelayPlan) -> Result<()> {
+    fn reload(&mut self, workers: &Workers, mut plan: RelayPlan) -> Result<()> {
         plan.sample_every = self.plan.sample_every;
         plan.check()?;
         refuse_changes(&self.plan, &plan)?;
-        let missing = missing_on_reload(&plan);
+        let missing = missing::on_reload(&plan);
         if !missing.is_empty() {
             return Err(Error::Unsupported(missing));
         }
         let plan = Arc::new(plan.within_memory());
-        let before = self.doors.ids();
-        let prepared = self.prepare(shared, &plan);
-        let (ports, kept, gates) = prepared.inspect_err(|_| self.doors.close_unused(&shared.keeping))?;
-        shared.held.open(gates);
-        self.give_orders(shared, &kept, &before);
+        let before = self.listeners.ids();
+        let prepared = self.prepare(workers, &plan);
+        let (ports, kept, gates) = prepared.inspect_err(|_| self.listeners.close_unused(&workers.keeping))?;
+        workers.held.open(gates);
+        self.give_orders(workers, &kept, &before);
         self.retire_all_but(&before, &kept);
-        shared.count_descriptors(self.doors.ids().len());
+        workers.count_descriptors(self.listeners.ids().len());
         (self.plan, self.ports) = (plan, ports);
-        self.keep(shared);
+        self.keep(workers);
         Ok(())
     }
 
     /// All that can fail. The last step is nftables' exchange of all rules at once: when it is done, so is the reload.
     fn prepare(
         &mut self,
-        shared: &Shared,
+        workers: &Workers,
         plan: &Arc<RelayPlan>,
     ) -> Result<(Vec<ListenPorts>, Wanted, hold::Prepared)> {
-        let mut wanted = self.doors.open_explicit(plan)?;
+        let mut wanted = self.listeners.open_explicit(plan)?;
         let Some(interception) = self.interception else {
             return Ok((Vec::new(), wanted, hold::Prepared::default()));
         };
-        let (ports, of_rules) = self.doors.open_intercepted(plan)?;
+        let (ports, of_rules) = self.listeners.open_intercepted(plan)?;
         wanted.extend(of_rules);
-        let gates = shared.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
+        let gates = workers.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
         match interception.exchange(plan, &ports, Taking::Yes) {
             Ok(()) => Ok((ports, wanted, gates)),
             Err(error) => {
@@ -172,56 +184,60 @@ impl<'a> Standing<'a> {
     }
 
     /// A listener stays known until it is closed: the next reload may want it again, and its address is taken.
-    fn retire_all_but(&mut self, before: &[DoorId], kept: &[(DoorId, Clients)]) {
-        let is_kept = |id: &DoorId| kept.iter().any(|(kept, _)| kept == id);
+    fn retire_all_but(&mut self, before: &[ListenerId], kept: &[(ListenerId, Clients)]) {
+        let is_kept = |id: &ListenerId| kept.iter().any(|(kept, _)| kept == id);
         self.retiring.retain(|(_, id)| !is_kept(id));
-        let known: Vec<DoorId> = self.retiring.iter().map(|(_, id)| *id).collect();
+        let known: Vec<ListenerId> = self.retiring.iter().map(|(_, id)| *id).collect();
         let gone = before.iter().filter(|id| !is_kept(id) && !known.contains(id));
         let until = Instant::now() + LINGER;
         self.retiring.extend(gone.map(|id| (until, *id)));
     }
 
     /// Hands new listeners to the workers, and tells them what the kept ones' clients are now.
-    fn give_orders(&mut self, shared: &Shared, kept: &[(DoorId, Clients)], before: &[DoorId]) {
-        for (seat, made) in shared.seats.iter().zip(&mut self.doors.made) {
-            let opened = made.drain(..).map(DoorOrder::Open);
+    fn give_orders(&mut self, workers: &Workers, kept: &[(ListenerId, Clients)], before: &[ListenerId]) {
+        for (handle, made) in workers.handles.iter().zip(&mut self.listeners.made) {
+            let opened = made.drain(..).map(ListenerOrder::Open);
             let changed = kept.iter().filter(|(id, _)| before.contains(id));
-            let changed = changed.map(|(id, clients)| DoorOrder::Change(*id, clients.clone()));
-            seat.order(opened.chain(changed));
+            let changed = changed.map(|(id, clients)| ListenerOrder::Change(*id, clients.clone()));
+            handle.order(opened.chain(changed));
         }
     }
 
     /// Closes listeners that had no use for long enough.
-    pub fn retire(&mut self, shared: &Shared) {
+    pub fn retire(&mut self, workers: &Workers) {
         let now = Instant::now();
         for (_, id) in self.retiring.extract_if(.., |(until, _)| *until <= now) {
-            self.doors.forget(&[id], &shared.keeping);
-            shared.seats.iter().for_each(|seat| seat.order([DoorOrder::Close(id)]));
-            shared.count_descriptors(self.doors.ids().len());
+            self.listeners.forget(&[id], &workers.keeping);
+            workers.handles.iter().for_each(|handle| handle.order([ListenerOrder::Close(id)]));
+            workers.count_descriptors(self.listeners.ids().len());
         }
     }
 
     /// Lets pass what clients open that have their share.
-    pub fn exclude(&mut self, shared: &Shared) {
+    pub fn exclude(&mut self, workers: &Workers) {
         let Some(interception) = self.interception.filter(|_| self.plan.fail == Fail::Open) else { return };
         if !self.excluded.is_due() {
             return;
         }
-        if let Err(error) = self.excluded.follow(shared.sated(), |sated| interception.exclude(sated)) {
-            shared
+        if let Err(error) =
+            self.excluded.follow(workers.shared.admission.sated(), |sated| interception.exclude(sated))
+        {
+            workers
+                .shared
+                .journal
                 .warn_once(Once::NotExcluded, || format!("clients that have their share are reset: {error}"));
         }
     }
 
     /// New connections pass from now on (or are dropped, when the relay fails closed). Who is shaking hands already
     /// comes through, in this time.
-    pub fn stop_taking(&self, shared: &Shared) -> Duration {
+    pub fn stop_taking(&self, workers: &Workers) -> Duration {
         const HANDSHAKES: Duration = Duration::from_millis(250);
         let Some(interception) = self.interception else { return Duration::ZERO };
         match interception.exchange(&self.plan, &self.ports, Taking::No) {
             Ok(()) => HANDSHAKES.min(self.plan.drain),
             Err(error) => {
-                shared.observer.warning(&format!("stop taking connections: {error}"));
+                workers.shared.journal.warn(&format!("stop taking connections: {error}"));
                 Duration::ZERO
             }
         }
@@ -285,16 +301,6 @@ fn refuse_changes(old: &RelayPlan, new: &RelayPlan) -> Result<()> {
             "cannot change while the relay runs: {}; restart it",
             changed.join(", ")
         ))),
-    }
-}
-
-impl Purpose {
-    pub(crate) fn own(listener: &ListenerPlan) -> Purpose {
-        Purpose::Own(listener.listen)
-    }
-
-    pub(crate) fn rule(way: &ConnectionPlan, ipv6: bool) -> Purpose {
-        Purpose::Rule { name: way.rule.clone(), ipv6 }
     }
 }
 

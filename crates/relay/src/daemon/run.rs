@@ -1,28 +1,32 @@
 //! From plan to running relay and back to nothing.
 
+use super::{
+    answers::{Answers, Description, Relay},
+    control::Control,
+    leave::Exit,
+    missing::missing,
+    reload::Running,
+};
 use crate::{
     Commands, Error, InterceptPlan, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result, Stop,
-    daemon::{control::Control, leave::Exit, reload::Standing},
     handover::{estate::Estate, keeper},
     hold::Hold,
-    intercept::{self, Interception},
+    intercept::Interception,
     keeping::{Keeping, wire::Wire},
-    listeners::Doors,
-    observe::{metrics, sampling},
+    legs::descriptors::raise_limit,
+    listeners::Listeners,
+    observe::{journal::Journal, metrics, sampling},
     plan::ConnectionPlan,
-    queue,
     shared::Shared,
-    worker::Worker,
+    worker::{Worker, Workers},
 };
 use longfat_host::{
+    monotonic_us,
     socket::{self, Buffer},
-    support::{self, Missing},
 };
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::{
-    net::Ipv4Addr,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -31,58 +35,6 @@ use std::{
 
 /// How often the stop flag is looked at.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// What this host lacks for the plan; nothing is touched.
-pub fn missing(plan: &RelayPlan) -> Vec<Missing> {
-    let mut missing = missing_on_reload(plan);
-    missing.extend(
-        plan.intercept.as_ref().and_then(|_| support::missing_network_raw("refusals of held handshakes")),
-    );
-    missing.extend(queue::missing(&plan.queues()));
-    missing
-}
-
-/// What this host lacks for taking connections that pass through it, whatever the interface.
-pub fn missing_for_interception() -> Vec<Missing> {
-    let interfaces = vec!["lo".to_owned()];
-    let intercept = InterceptPlan { interfaces, set_forwarding: true, ..InterceptPlan::default() };
-    missing(&RelayPlan::transparent("probe", intercept))
-}
-
-/// What it lacks for a relay that runs. Whole packets are sent by sockets that were opened at its start, and packets are
-/// marked by a program that was loaded then, with rights that have been given up since.
-pub(crate) fn missing_on_reload(plan: &RelayPlan) -> Vec<Missing> {
-    let mut missing = intercept::missing(plan);
-    missing.extend(plan.ccs().into_iter().filter_map(missing_cc));
-    missing
-}
-
-/// Why none of ours can be loaded into this kernel, as far as this user's rights let it be known.
-fn missing_for_ours() -> Option<Missing> {
-    use longfat_kernel::support::{Capability, missing, missing_rights};
-    let known = missing_rights().is_none();
-    known.then(|| missing(&[Capability::CongestionControl])).and_then(|missing| missing.into_iter().next())
-}
-
-fn missing_cc(name: &str) -> Option<Missing> {
-    let probe = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
-    let error = socket::set_cc(&probe, name).err()?;
-    if name.starts_with("lf_")
-        && let Some(never) = missing_for_ours()
-    {
-        return Some(never);
-    }
-    let mend = match &error {
-        longfat_host::Error::Io { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
-            format!("run it as root, or add '{name}' to net.ipv4.tcp_allowed_congestion_control")
-        }
-        _ => match name.strip_prefix("lf_") {
-            Some(ours) => format!("load it with 'longfat cc load {ours}'"),
-            None => format!("load it with 'modprobe tcp_{name}', or name one that 'longfat cc list' shows"),
-        },
-    };
-    Some(Missing::new(format!("the congestion control '{name}'"), error.to_string(), mend))
-}
 
 /// Runs the relay until it is told to stop and its connections have ended or the drain time is over. Everything it
 /// made outside its process is gone when it returns, also with an error; only a relay that fails closed leaves its
@@ -129,13 +81,6 @@ fn check(plan: &RelayPlan) -> Result<()> {
     if missing.is_empty() { Ok(()) } else { Err(Error::Unsupported(missing)) }
 }
 
-/// As many descriptors may come as another process had.
-pub(crate) fn raise_limit() {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
-}
-
 fn run_with(
     plan: &RelayPlan,
     keeper: Option<Wire>,
@@ -175,52 +120,57 @@ fn open_and_work(
     commands: &dyn Commands,
     observer: &dyn Observer,
 ) -> Result<RelayStats> {
+    let started_us = monotonic_us();
     let own_mark = interception.map(Interception::own_mark);
     let inherited = std::mem::take(&mut estate.others);
-    let shared = Shared::new(plan, own_mark, Keeping::new(keeper, &inherited), observer)?;
+    let journal = Journal::new(observer);
+    let shared = Shared::new(plan, own_mark, &journal)?;
+    let workers = Workers::new(shared, Keeping::new(keeper, &inherited))?;
     let mut answers = Answers::open(plan, &mut estate)?;
     let interfaces = std::mem::take(&mut estate.interfaces);
-    shared.held.inherit(interfaces, plan.holders(), &plan.defaults);
+    workers.held.inherit(interfaces, plan.holders(), &plan.defaults);
     let listeners = std::mem::take(&mut estate.listeners);
-    let mut doors = Doors::new(plan.workers, own_mark, listeners);
-    doors.open_explicit(plan)?;
-    let ports = if interception.is_some() { doors.open_intercepted(plan)?.0 } else { Vec::new() };
+    let mut listeners = Listeners::new(plan.workers, own_mark, listeners);
+    listeners.open_explicit(plan)?;
+    let ports = if interception.is_some() { listeners.open_intercepted(plan)?.0 } else { Vec::new() };
     if let Some(interception) = interception {
-        let gates = shared.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
-        shared.held.open(gates);
+        let gates = workers.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
+        workers.held.open(gates);
     }
-    let holds = |index| shared.raw.is_some() && index < plan.holders();
-    let hold = |index| holds(index).then(|| Hold::new(index, &shared));
-    shared.count_descriptors(doors.ids().len());
-    warn_of_small_buffers(&shared);
-    let made: Vec<_> = doors.made.iter_mut().map(std::mem::take).enumerate().collect();
-    let workers: Result<Vec<_>> =
-        made.into_iter().map(|(index, own)| Worker::new(index, &shared, own, hold(index))).collect();
-    let workers = workers?;
+    let holds = |index| own_mark.is_some() && index < plan.holders();
+    let hold = |index| holds(index).then(|| Hold::new(index, &workers.shared, &workers.held));
+    workers.count_descriptors(listeners.ids().len());
+    warn_of_small_buffers(&workers.shared);
+    let made: Vec<_> = listeners.made.iter_mut().map(std::mem::take).enumerate().collect();
+    let ready: Result<Vec<_>> =
+        made.into_iter().map(|(index, own)| Worker::new(index, &workers, own, hold(index))).collect();
+    let ready = ready?;
     if let Some(interception) = interception {
         interception.start(plan, &ports)?;
     }
-    doors.close_inherited();
-    let mut standing = Standing::new(Arc::clone(plan), doors, ports, interception);
-    standing.describe(&mut shared.standing.lock().unwrap_or_else(PoisonError::into_inner));
+    listeners.close_inherited();
+    let mut running = Running::new(Arc::clone(plan), listeners, ports, interception);
+    let mut description = Description::default();
+    running.describe(&mut description);
+    let relay = Relay::new(&workers, description, started_us);
     observer.prepared()?;
     let exit = Exit::open(plan, estate.exit.take(), observer)?;
-    take_over(&shared, estate)?;
-    standing.keep(&shared);
+    take_over(&workers, estate)?;
+    running.keep(&workers);
     // Under their new numbers they are there.
-    inherited.iter().for_each(|id| shared.keeping.gone(*id));
+    inherited.iter().for_each(|id| workers.keeping.gone(*id));
     interception.iter().for_each(|interception| interception.own());
     answers.control.iter_mut().for_each(Control::own);
-    work(&shared, standing, workers, (answers, exit), commands)
+    work(&relay, running, ready, (answers, exit), commands)
 }
 
 /// Takes connections over, and gives them to the workers: from now on nobody else carries them.
-fn take_over(shared: &Shared, mut estate: Estate) -> Result<()> {
+fn take_over(workers: &Workers, mut estate: Estate) -> Result<()> {
     estate.take_connections()?;
     let next = estate.connections.values().map(|arrival| arrival.record.number.wrapping_add(1)).max();
-    next.into_iter().for_each(|next| shared.number_from(next));
+    next.into_iter().for_each(|next| workers.shared.journal.number_from(next));
     estate.hold()?;
-    let count = shared.seats.len();
+    let count = workers.handles.len();
     let mut shares: Vec<(Vec<_>, Vec<_>)> = (0..count).map(|_| Default::default()).collect();
     for arrival in estate.connections.into_values() {
         shares[arrival.record.worker % count].0.push(arrival);
@@ -228,69 +178,48 @@ fn take_over(shared: &Shared, mut estate: Estate) -> Result<()> {
     for (holder, handshake) in estate.handshakes {
         shares[holder % count].1.push(handshake);
     }
-    for (seat, (connections, handshakes)) in shared.seats.iter().zip(shares) {
-        seat.bring(connections, handshakes);
+    for (handle, (connections, handshakes)) in workers.handles.iter().zip(shares) {
+        handle.bring(connections, handshakes);
     }
     Ok(())
 }
 
-/// Who answers questions.
-pub(crate) struct Answers {
-    pub control: Option<Control>,
-    pub metrics: Option<metrics::http::Server>,
-}
-
-impl Answers {
-    fn open(plan: &RelayPlan, estate: &mut Estate) -> Result<Answers> {
-        let control =
-            plan.control.as_ref().map(|plan| Control::open(plan, estate.control.take())).transpose()?;
-        let open_metrics = |address| metrics::http::Server::open_or(address, estate.metrics.take());
-        let metrics = plan.metrics.map(open_metrics).transpose()?;
-        Ok(Answers { control, metrics })
-    }
-
-    /// They are another relay's now.
-    fn leave(self) {
-        self.control.into_iter().for_each(Control::leave);
-    }
-}
-
 /// Runs the threads, announces the relay, does what is asked of it until it shall end, drains.
 fn work(
-    shared: &Shared,
-    mut standing: Standing,
+    relay: &Relay,
+    mut running: Running,
     workers: Vec<Worker>,
     (answers, exit): (Answers, Exit),
     commands: &dyn Commands,
 ) -> Result<RelayStats> {
-    let ready = ready(&standing, &answers);
+    let ready = ready(&running, &answers);
+    let (common, shared) = (relay.workers, &relay.workers.shared);
     let done = AtomicBool::new(false);
     let mut has_left = false;
     thread::scope(|scope| {
         let done = &done;
-        if let Some(every) = shared.plan.sample_every {
-            let name = &shared.plan.name;
-            scope.spawn(move || sampling::run(&shared.registry, name, every, done, shared.observer));
+        if let Some(interval) = shared.plan.sample_every {
+            let (name, journal) = (&shared.plan.name, shared.journal);
+            scope.spawn(move || sampling::run(&journal.registry, name, interval, done, journal.observer));
         }
         if let Some(control) = &answers.control {
-            scope.spawn(move || control.serve(shared, done));
+            scope.spawn(move || control.serve(relay, done));
         }
         if let Some(metrics) = &answers.metrics {
-            scope.spawn(move || metrics.serve(&|format| metrics::render(shared, format), done));
+            scope.spawn(move || metrics.serve(&|format| relay.metrics(format), done));
         }
-        scope.spawn(move || shared.queues.run(done));
+        scope.spawn(move || common.queues.run(done));
         let workers: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
-        shared.observer.ready(&ready);
-        has_left = attend(shared, &mut standing, commands, &workers, &|standing| {
-            exit.look(shared, standing, &answers)
-        });
+        shared.journal.observer.ready(&ready);
+        has_left =
+            attend(relay, &mut running, commands, &workers, &|running| exit.look(common, running, &answers));
         match has_left {
-            true => shared.observer.left(),
-            false => drain(shared, &mut standing, commands),
+            true => shared.journal.observer.left(),
+            false => drain(common, &mut running, commands),
         }
         let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Release);
-        shared.queues.wake();
+        common.queues.wake();
         results.into_iter().try_for_each(|result| match result {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -298,17 +227,17 @@ fn work(
     })?;
     match has_left {
         true => answers.leave(),
-        false => shared.keeping.end(),
+        false => common.keeping.end(),
     }
-    Ok(shared.stats())
+    Ok(shared.journal.stats())
 }
 
-fn ready(standing: &Standing, answers: &Answers) -> Ready {
-    let plan = &standing.plan;
+fn ready(running: &Running, answers: &Answers) -> Ready {
+    let plan = &running.plan;
     let interfaces = plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone());
     Ready {
         name: plan.name.clone(),
-        listening: standing.doors.listening(),
+        listening: running.listeners.listening(),
         interfaces: interfaces.unwrap_or_default(),
         control: plan.control.as_ref().map(|control| control.socket.clone()),
         metrics: answers.metrics.as_ref().and_then(metrics::http::Server::address),
@@ -318,22 +247,23 @@ fn ready(standing: &Standing, answers: &Answers) -> Ready {
 /// Does what is asked, until the relay shall end or a worker has ended by itself, which is an error. Whether a
 /// successor has everything.
 fn attend<T>(
-    shared: &Shared,
-    standing: &mut Standing,
+    relay: &Relay,
+    running: &mut Running,
     commands: &dyn Commands,
     workers: &[thread::ScopedJoinHandle<'_, T>],
-    has_left: &dyn Fn(&Standing) -> bool,
+    has_left: &dyn Fn(&Running) -> bool,
 ) -> bool {
-    let mut pulse = Pulse::default();
+    let common = relay.workers;
+    let mut watchdog = Watchdog::default();
     while commands.stop() == Stop::No && !workers.iter().any(thread::ScopedJoinHandle::is_finished) {
-        standing.look_for_reload(shared, commands);
-        standing.retire(shared);
-        standing.exclude(shared);
-        standing.look_for_unheard(shared);
-        standing.pass_one_way(shared);
-        warn_of_lost_keeper(shared);
-        pulse.feel(shared);
-        if has_left(standing) {
+        running.look_for_reload(relay, commands);
+        running.retire(common);
+        running.exclude(common);
+        running.look_for_unheard(common);
+        running.pass_one_way(common);
+        warn_of_lost_keeper(common);
+        watchdog.check(common);
+        if has_left(running) {
             return true;
         }
         thread::sleep(LOOK);
@@ -341,9 +271,9 @@ fn attend<T>(
     false
 }
 
-fn warn_of_lost_keeper(shared: &Shared) {
-    if let Some(error) = shared.keeping.take_lost() {
-        shared.observer.warning(&format!(
+fn warn_of_lost_keeper(workers: &Workers) {
+    if let Some(error) = workers.keeping.take_lost() {
+        workers.shared.journal.warn(&format!(
             "nobody keeps what this relay has any more: when it is killed, its connections are reset ({error})"
         ));
     }
@@ -351,33 +281,34 @@ fn warn_of_lost_keeper(shared: &Shared) {
 
 /// Whether every worker goes round its loop.
 #[derive(Default)]
-struct Pulse {
+struct Watchdog {
     rounds: Vec<u64>,
 }
 
-impl Pulse {
-    fn feel(&mut self, shared: &Shared) {
-        let rounds: Vec<u64> = shared.seats.iter().map(|seat| seat.rounds.load(Ordering::Relaxed)).collect();
+impl Watchdog {
+    fn check(&mut self, workers: &Workers) {
+        let rounds = workers.handles.iter().map(|handle| handle.rounds.load(Ordering::Relaxed));
+        let rounds: Vec<u64> = rounds.collect();
         let moved = |(before, now): (&u64, &u64)| before != now;
         if self.rounds.is_empty() || self.rounds.iter().zip(&rounds).all(moved) {
-            shared.observer.alive();
+            workers.shared.journal.observer.alive();
             self.rounds = rounds;
         }
     }
 }
 
-fn drain(shared: &Shared, standing: &mut Standing, commands: &dyn Commands) {
-    let time = standing.plan.drain;
+fn drain(workers: &Workers, running: &mut Running, commands: &dyn Commands) {
+    let (time, shared) = (running.plan.drain, &workers.shared);
     let deadline = Instant::now() + time;
-    let handshakes = standing.stop_taking(shared);
-    shared.observer.draining(shared.live.load(Ordering::Acquire), time);
+    let handshakes = running.stop_taking(workers);
+    shared.journal.observer.draining(shared.admission.live(), time);
     wait(Instant::now() + handshakes, || commands.stop() == Stop::Now);
-    shared.draining.store(true, Ordering::Release);
-    standing.doors.close();
-    shared.wake_all();
-    wait(deadline, || commands.stop() == Stop::Now || shared.live.load(Ordering::Acquire) == 0);
-    shared.expired.store(true, Ordering::Release);
-    shared.wake_all();
+    shared.stage.drain();
+    running.listeners.close();
+    workers.wake_all();
+    wait(deadline, || commands.stop() == Stop::Now || shared.admission.live() == 0);
+    shared.stage.expire();
+    workers.wake_all();
 }
 
 fn wait(deadline: Instant, enough: impl Fn() -> bool) {
@@ -393,7 +324,7 @@ fn warn_of_small_buffers(shared: &Shared) {
     };
     for (leg, name) in [(largest(|way| &way.client), "client"), (largest(|way| &way.server), "server")] {
         let Some(leg) = leg else { continue };
-        let Ok(probe) = shared.leg(leg, false).outgoing(false) else { continue };
+        let Ok(probe) = shared.packets.leg(leg, false).outgoing(false) else { continue };
         if leg.equip(&probe).is_err() {
             continue;
         }
@@ -401,7 +332,7 @@ fn warn_of_small_buffers(shared: &Shared) {
         for (buffer, limit) in [(Buffer::Send, "wmem_max"), (Buffer::Receive, "rmem_max")] {
             let got = socket::buffer(&probe, buffer);
             if got < wanted / 2 {
-                shared.observer.warning(&format!(
+                shared.journal.warn(&format!(
                     "the {buffer:?} buffer towards the {name} is {got} bytes instead of {wanted}: \
                      run the relay as root, or raise net.core.{limit}"
                 ));

@@ -11,12 +11,12 @@
 use super::estate::{Estate, understand};
 use crate::{
     Error, Result,
-    daemon::run::raise_limit,
     keeping::{
         OTHERS,
         record::{Hello, LIVES, Message, PER_CONNECTION, Say, VERSION},
         wire::{self, Came, Wire},
     },
+    legs::descriptors::raise_limit,
 };
 use longfat_host::confine::Confinement;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -8,7 +8,10 @@
 //! a retransmission may find room.
 
 use super::window::Window;
-use crate::{Fail, logic::Pair};
+use crate::{
+    Fail,
+    logic::{Pair, places::Room},
+};
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasher, RandomState},
@@ -81,15 +84,6 @@ pub(crate) enum Verdict {
     Prove,
     /// There is no room: forward it, or not, as the relay fails.
     Pass,
-}
-
-/// For whom the relay has a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
-    Nobody,
-    /// For a client that is there, not for a SYN alone.
-    Client,
-    Syn,
 }
 
 #[derive(Debug)]

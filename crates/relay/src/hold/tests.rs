@@ -1,5 +1,5 @@
 use super::*;
-use crate::{RelayPlan, keeping::Keeping};
+use crate::{RelayPlan, observe::journal::Journal};
 use std::net::TcpListener;
 
 #[test]
@@ -7,9 +7,10 @@ fn nothing_is_left_of_a_dial_whose_client_comes_before_its_server_answers() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     let plan = RelayPlan::explicit("test", "127.0.0.1:1".parse().unwrap(), vec![server]);
-    let shared = Shared::new(&plan, None, Keeping::new(None, &[]), &()).unwrap();
+    let journal = Journal::new(&());
+    let (shared, held) = (Shared::new(&plan, None, &journal).unwrap(), Held::new(64));
     let (mut hold, epoll) =
-        (Hold::new(0, &shared), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
+        (Hold::new(0, &shared, &held), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
     for port in 1..100 {
         let pair = (SocketAddr::from(([192, 0, 2, 1], port)), server);
         let verdict = hold.table.on_syn(pair, b"syn", Room::Syn, Instant::now());
@@ -19,10 +20,10 @@ fn nothing_is_left_of_a_dial_whose_client_comes_before_its_server_answers() {
         let dial = Waiting { socket, number, answered, was_reset, rule, holder, begun };
         hold.watch(pair, dial, &epoll).unwrap();
         hold.count();
-        assert_eq!((hold.dialing.len(), shared.held.count()), (1, 1));
-        let taken = shared.held.take(pair.0, pair.1).unwrap();
+        assert_eq!((hold.dialing.len(), held.count()), (1, 1));
+        let taken = held.take(pair.0, pair.1).unwrap();
         hold.tidy();
-        assert_eq!((hold.dialing.len(), shared.held.count()), (0, 0));
+        assert_eq!((hold.dialing.len(), held.count()), (0, 0));
         let round = Round { epoll: &epoll, number: 0, is_behind: &|_| false };
         hold.on_event(TOKENS | number, EpollFlags::EPOLLOUT, &round);
         drop(taken);
@@ -35,9 +36,10 @@ fn a_dial_waits_behind_that_of_a_client_of_the_same_port_who_came_before() {
     listener.set_nonblocking(true).unwrap();
     let server = listener.local_addr().unwrap();
     let plan = RelayPlan::explicit("test", "127.0.0.1:1".parse().unwrap(), vec![server]);
-    let shared = Shared::new(&plan, None, Keeping::new(None, &[]), &()).unwrap();
+    let journal = Journal::new(&());
+    let (shared, held) = (Shared::new(&plan, None, &journal).unwrap(), Held::new(64));
     let (mut hold, epoll) =
-        (Hold::new(0, &shared), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
+        (Hold::new(0, &shared, &held), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
     let pair = (free_port(), server);
     let is_there = std::cell::Cell::new(true);
     let round = Round { epoll: &epoll, number: 0, is_behind: &|asked| *asked == pair && is_there.get() };

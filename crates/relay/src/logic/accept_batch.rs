@@ -5,11 +5,11 @@ pub(crate) const BATCH: usize = 64;
 
 /// The round of the worker in which somebody waited last.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
+pub(crate) struct AcceptBatch {
     round: u64,
 }
 
-impl Crowd {
+impl AcceptBatch {
     /// Somebody waits in this round: mostly one, whom another look would only delay; more when there was one in the last
     /// round, too.
     pub fn turn(&mut self, round: u64) -> usize {

@@ -12,6 +12,15 @@ use std::{
 /// Clients that are remembered as having their share.
 const MOST_SATED: usize = 1024;
 
+/// For whom the relay has a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Nobody,
+    /// For a client that is there, not for a SYN alone.
+    Client,
+    Syn,
+}
+
 /// By client address.
 pub(crate) type Bytes = HashMap<IpAddr, u64>;
 

@@ -7,21 +7,14 @@
 pub mod http;
 mod process;
 
-use crate::{
-    logic::connection::Direction,
-    observe::{
-        observer::Ended,
-        registry::RuleTotals,
-        status::{Reading, Standing},
-    },
-    shared::Shared,
-    worker::relayed::Legs,
+use super::{
+    observer::Ended,
+    reading::Reading,
+    registry::{Registry, RuleTotals},
+    status::Status,
 };
-use std::{
-    collections::BTreeMap,
-    fmt::Write,
-    sync::{PoisonError, atomic::Ordering},
-};
+use crate::{legs::Legs, logic::connection::Direction};
+use std::{collections::BTreeMap, fmt::Write};
 
 /// How the text looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,14 +117,23 @@ pub fn text(families: &[Family], format: Format) -> String {
     text
 }
 
+/// A relay as a whole, at the moment of asking.
+#[derive(Debug)]
+pub(crate) struct Overview {
+    /// Without its connections.
+    pub status: Status,
+    /// Connections beyond which clients wait.
+    pub connection_limit: usize,
+    /// Connections that stayed end to end, by every reason that there may be.
+    pub passed: Vec<(&'static str, u64)>,
+}
+
 /// The metrics of a relay now.
-pub(crate) fn render(shared: &Shared, format: Format) -> String {
-    let standing = shared.standing.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut families = relay(shared, &standing);
-    let mut rules: BTreeMap<String, Rule> =
-        standing.rules.iter().map(|name| (name.clone(), Rule::default())).collect();
-    drop(standing);
-    let (living, totals) = shared.registry.look();
+pub(crate) fn render(overview: &Overview, registry: &Registry, format: Format) -> String {
+    let mut families = relay(overview);
+    let names = overview.status.rules.iter();
+    let mut rules: BTreeMap<String, Rule> = names.map(|name| (name.clone(), Rule::default())).collect();
+    let (living, totals) = registry.look();
     for (name, totals) in totals {
         rules.entry(name).or_default().totals = totals;
     }
@@ -191,64 +193,63 @@ impl Rule {
     }
 }
 
-fn passed(shared: &Shared) -> Family {
+fn passed(passed: &[(&'static str, u64)]) -> Family {
     let help = "Connections to be accepted end to end that stayed so, by the reason.";
     let family = Family::new(Kind::Counter, "longfat_relay_passed_connections", "connections", help);
-    let passed = shared.held.adopting.passed();
-    passed.fold(family, |family, (reason, count)| family.with(&[("reason", reason.name())], count as f64))
+    passed.iter().fold(family, |family, (reason, count)| family.with(&[("reason", reason)], *count as f64))
 }
 
 /// What concerns the relay as a whole.
-fn relay(shared: &Shared, standing: &Standing) -> Vec<Family> {
+fn relay(overview: &Overview) -> Vec<Family> {
     use Kind::{Counter, Gauge, Info};
-    let totals = shared.stats();
+    let status = &overview.status;
     let version = env!("CARGO_PKG_VERSION");
-    let last_worked = f64::from(u8::from(standing.reload.problem.is_none()));
-    let draining = f64::from(u8::from(shared.draining.load(Ordering::Acquire)));
+    let last_worked = f64::from(u8::from(status.reload.problem.is_none()));
+    let draining = f64::from(u8::from(status.draining));
     vec![
         Family::new(Info, "longfat_relay", "", "The relay's name and version.")
-            .with(&[("name", &shared.plan.name), ("version", version)], 1.0),
+            .with(&[("name", &status.name), ("version", version)], 1.0),
         Family::new(Gauge, "longfat_relay_draining", "", "1 while the relay ends and new connections pass.")
             .with(&[], draining),
         Family::new(Counter, "longfat_relay_accepted_connections", "connections", "Connections accepted.")
-            .with(&[], totals.connections as f64),
+            .with(&[], status.totals.connections as f64),
         Family::new(
             Counter,
             "longfat_relay_taken_over_connections",
             "connections",
             "Connections that it went on with where another relay had been.",
         )
-        .with(&[], shared.taken_over.load(Ordering::Relaxed) as f64),
+        .with(&[], status.taken_over as f64),
         Family::new(
             Counter,
             "longfat_relay_inserted_connections",
             "connections",
             "Connections accepted end to end between whose ends sockets were put.",
         )
-        .with(&[], shared.held.adopting.inserted() as f64),
-        passed(shared),
+        .with(&[], status.end_to_end.inserted as f64),
+        passed(&overview.passed),
         Family::new(
             Gauge,
             "longfat_relay_live_connections",
             "connections",
             "Connections alive, also those whose server has not answered yet.",
         )
-        .with(&[], shared.live.load(Ordering::Acquire) as f64),
+        .with(&[], status.live as f64),
         Family::new(
             Gauge,
             "longfat_relay_limit_connections",
             "connections",
             "Connections beyond which clients wait in the kernel's queue.",
         )
-        .with(&[], shared.connection_limit() as f64),
+        .with(&[], overview.connection_limit as f64),
         Family::new(
             Counter,
             "longfat_relay_reloads",
             "",
             "Requests to read the file again, by what became of them.",
         )
-        .with(&[("result", "done")], standing.reload.done as f64)
-        .with(&[("result", "refused")], standing.reload.refused as f64),
+        .with(&[("result", "done")], status.reload.done as f64)
+        .with(&[("result", "refused")], status.reload.refused as f64),
         Family::new(
             Gauge,
             "longfat_relay_last_reload_successful",

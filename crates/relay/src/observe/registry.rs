@@ -3,7 +3,8 @@
 //! Workers enter and strike out; everybody else takes a copy of the list and then reads the sockets at leisure. A
 //! connection is struck out and added to its rule's totals at once, so that totals plus living never shrink.
 
-use crate::{logic::connection::Direction, observe::observer::Ended, worker::relayed::Legs};
+use super::observer::Ended;
+use crate::{legs::Legs, logic::connection::Direction};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

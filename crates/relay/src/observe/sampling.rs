@@ -1,10 +1,12 @@
 //! Records of living connections, taken by a thread of their own: the data path pays nothing but the sockets' locks.
 
+use super::{observer::Observer, reading::Reading, registry::Registry};
 use crate::{
-    legs::leg::{unacked_bytes, unread_bytes},
+    legs::{
+        Legs,
+        leg::{unacked_bytes, unread_bytes},
+    },
     logic::connection::Direction,
-    observe::{observer::Observer, registry::Registry, status::Reading},
-    worker::relayed::Legs,
 };
 use longfat_host::monotonic_us;
 use longfat_schema::record::{Record, RelaySample, TcpSample};

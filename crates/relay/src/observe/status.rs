@@ -1,30 +1,29 @@
 //! What a relay says when it is asked: everything is gathered at that moment, by the thread that answers. The workers
 //! pay only the sockets' locks.
 
+pub use crate::legs::queue::QueueStatus;
+
+use super::{observer::RelayStats, reading::Reading};
 use crate::{
-    legs::leg::{unacked_bytes, unread_bytes},
-    logic::connection::{Direction, Side},
-    observe::observer::RelayStats,
-    shared::Shared,
-    worker::relayed::Legs,
-};
-use longfat_host::{
-    monotonic_us,
-    socket::{cc, tcp_info},
+    legs::{
+        Legs,
+        leg::{unacked_bytes, unread_bytes},
+    },
+    logic::{connection::Direction, plain},
 };
 use longfat_schema::record::TcpSample;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
 };
 
 /// Version of [`Status`]; raised when a field changes its meaning or goes.
 pub const STATUS_VERSION: u32 = 1;
 
 /// A relay at a moment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`STATUS_VERSION`].
     pub version: u32,
@@ -143,111 +142,9 @@ pub struct DirectionStatus {
     pub queue: Option<QueueStatus>,
 }
 
-/// A queue that is kept short.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueueStatus {
-    /// Delay that bytes may wait in the relay.
-    pub target_us: u32,
-    /// How long what waits unsent takes at the rate of the outbound leg.
-    pub delay_us: u32,
-    /// The rate of the outbound leg, as the queue's control measures it.
-    pub drain_bps: u64,
-    /// Window to be advertised on the inbound leg; absent where the sockets are as the plan says: the window is not
-    /// used, nothing was worth a look yet, or full buffers would not wait for longer than the target.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window_bytes: Option<u32>,
-    /// Receive buffer of the inbound leg, as the kernel counts it; absent where the window is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buffer_bytes: Option<u64>,
-    /// Bytes that may wait unsent on the outbound leg; absent where the window is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unsent_bytes: Option<u64>,
-    /// Packets of the inbound leg marked (or dropped, where that was asked for) since the connection began.
-    pub marked_packets: u64,
-}
-
-/// Both sockets of a connection, read at once; none when one has just been closed.
-pub(crate) struct Reading {
-    pub client: TcpSample,
-    pub server: TcpSample,
-    is_inserted: bool,
-}
-
-impl Reading {
-    /// Their idle time is noted as well.
-    pub fn take(legs: &Legs) -> Option<Reading> {
-        let read = |side| {
-            let (socket, time_us) = (legs.leg(side), monotonic_us());
-            let info = tcp_info(socket).ok()?;
-            Some((TcpSample { time_us, cc: cc(socket).ok()?, ..info.sample() }, info.busy_us))
-        };
-        let ((client, client_us), (server, server_us)) = (read(Side::Client)?, read(Side::Server)?);
-        legs.note_busy([client_us, server_us]);
-        Some(Reading { client, server, is_inserted: legs.is_inserted })
-    }
-
-    fn leg(&self, side: Side) -> &TcpSample {
-        match side {
-            Side::Client => &self.client,
-            Side::Server => &self.server,
-        }
-    }
-
-    /// What the inbound socket received and the outbound peer has not acknowledged.
-    pub fn backlog_bytes(&self, direction: Direction) -> u64 {
-        // The kernel counts the SYN of the side that connected as an acknowledged byte: the relay's towards the server.
-        let syn = u64::from(direction == Direction::ClientToServer && !self.is_inserted);
-        let acked_bytes = self.leg(direction.to()).acked_bytes.saturating_sub(syn);
-        self.leg(direction.from()).received_bytes.saturating_sub(acked_bytes)
-    }
-}
-
-/// A relay's state that its own thread keeps and others read.
-#[derive(Debug, Default)]
-pub(crate) struct Standing {
-    pub listening: Vec<SocketAddr>,
-    pub interfaces: Vec<String>,
-    pub rules: Vec<String>,
-    pub reload: ReloadStatus,
-}
-
-/// Answers a question.
-pub(crate) fn status(shared: &Shared, with_connections: bool) -> Status {
-    let time_us = monotonic_us();
-    let standing = shared.standing.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut status = Status {
-        version: STATUS_VERSION,
-        name: shared.plan.name.clone(),
-        program_version: env!("CARGO_PKG_VERSION").into(),
-        pid: std::process::id(),
-        time_us,
-        uptime_us: (time_us - shared.started_us).max(0) as u64,
-        draining: shared.draining.load(Ordering::Acquire),
-        listening: standing.listening.clone(),
-        interfaces: standing.interfaces.clone(),
-        rules: standing.rules.clone(),
-        live: shared.live.load(Ordering::Acquire),
-        taken_over: shared.taken_over.load(Ordering::Relaxed),
-        end_to_end: end_to_end(shared),
-        totals: shared.stats(),
-        reload: standing.reload.clone(),
-        connections: Vec::new(),
-    };
-    drop(standing);
-    if with_connections {
-        let living = shared.registry.living();
-        // Those that move little are looked at by nobody else.
-        living.iter().for_each(|legs| shared.queues.count_marks(legs));
-        status.connections = living.iter().filter_map(|legs| connection(legs, time_us)).collect();
-    }
-    status
-}
-
-fn end_to_end(shared: &Shared) -> EndToEndStatus {
-    let adopting = &shared.held.adopting;
-    let passed = adopting.passed().filter(|(_, count)| *count > 0);
-    let passed = passed.map(|(reason, count)| (reason.name().to_owned(), count)).collect();
-    EndToEndStatus { inserted: adopting.inserted(), passed }
+/// Connections that live, as they are at that moment.
+pub(crate) fn connections(living: &[Arc<Legs>], now_us: i64) -> Vec<ConnectionStatus> {
+    living.iter().filter_map(|legs| connection(legs, now_us)).collect()
 }
 
 fn connection(legs: &Legs, now_us: i64) -> Option<ConnectionStatus> {
@@ -286,9 +183,4 @@ fn direction(legs: &Legs, reading: &Reading, direction: Direction) -> DirectionS
         outbound_idle_us: legs.outbound_idle_us(direction),
         queue: legs.queue(direction),
     }
-}
-
-/// An IPv4 address that an IPv6 socket shows as `::ffff:a.b.c.d`, as what it is.
-pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

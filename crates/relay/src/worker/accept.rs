@@ -4,23 +4,27 @@
 //! there is no descriptor. When there are no descriptors or no places, the listener is not watched until some
 //! connection ends: clients wait in the kernel's queue.
 
-use super::{LISTENERS, Token, Worker, loop_check::LoopCheck};
+use super::{LISTENERS, Token, Worker, loop_check::LoopCheck, relayed::Relayed};
 use crate::{
     Ended, Error, LegPlan, Result,
-    hold::{Hold, Taken},
-    legs::leg::{self, Dialled},
-    listeners::{Clients, DoorId, DoorOrder, DoorPlan},
+    hold::{Held, Hold, Taken},
+    legs::{
+        Legs,
+        leg::{self, Dialled},
+        queue::{begin_small, has_window},
+    },
+    listeners::{Clients, ListenerId, ListenerOrder, WorkerListener},
     logic::{
-        accept_batch::{BATCH, Crowd},
+        Pair,
+        accept_batch::{AcceptBatch, BATCH},
         connection::{Event, Side},
         dial_order::DialOrder,
     },
+    observe::journal::Once,
     plan::{ConnectionPlan, destination},
-    queue,
-    shared::{Once, Shared},
-    worker::relayed::{Legs, Relayed},
+    shared::Shared,
 };
-use longfat_host::{monotonic_us, socket};
+use longfat_host::socket;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
     io,
@@ -40,28 +44,28 @@ type Happened =
     fn(&mut DialOrder<(IpAddr, SocketAddr), Token>, (IpAddr, SocketAddr), Token, Instant) -> Vec<Token>;
 
 /// A listener and the socket prepared for its next connection's server.
-pub(super) struct Door {
-    id: DoorId,
+pub(super) struct Listener {
+    id: ListenerId,
     clients: Clients,
     listener: Arc<TcpListener>,
     /// Where it listens.
     address: io::Result<SocketAddr>,
     prepared: Option<TcpStream>,
-    crowd: Crowd,
+    batch: AcceptBatch,
     /// Whether servers of its clients have IPv6 addresses.
     ipv6: bool,
     loop_check: LoopCheck,
 }
 
-impl Door {
-    pub fn new(plan: DoorPlan) -> Door {
-        let DoorPlan { id, listener, clients } = plan;
+impl Listener {
+    pub fn new(plan: WorkerListener) -> Listener {
+        let WorkerListener { id, listener, clients } = plan;
         let address = listener.local_addr();
-        let (crowd, loop_check) = Default::default();
-        let mut door =
-            Door { id, listener, address, clients, prepared: None, crowd, ipv6: false, loop_check };
-        door.ipv6 = door.leads_to_ipv6();
-        door
+        let (batch, loop_check) = Default::default();
+        let mut listener =
+            Listener { id, listener, address, clients, prepared: None, batch, ipv6: false, loop_check };
+        listener.ipv6 = listener.leads_to_ipv6();
+        listener
     }
 
     fn is_ipv6(&self) -> bool {
@@ -90,7 +94,7 @@ impl Door {
 }
 
 /// A client just accepted, and a socket for its server.
-struct Newcomer {
+struct Accepted {
     /// Where the relay's own clients come in.
     listener: Option<SocketAddr>,
     client: TcpStream,
@@ -112,7 +116,7 @@ struct WasHeld {
     was_reset: bool,
 }
 
-/// Whether the doors are watched.
+/// Whether the listeners are watched.
 #[derive(Default)]
 pub(super) struct Accepting {
     paused: Option<Pause>,
@@ -125,115 +129,117 @@ struct Pause {
 }
 
 impl Worker<'_> {
-    pub(super) fn open_doors(&self) -> Result<()> {
-        for door in &self.doors {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, door.token());
-            self.epoll.add(&*door.listener, event).map_err(|errno| Error::io("watch a listener", errno))?;
+    pub(super) fn open_listeners(&self) -> Result<()> {
+        for listener in &self.listeners {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, listener.token());
+            self.epoll
+                .add(&*listener.listener, event)
+                .map_err(|errno| Error::io("watch a listener", errno))?;
         }
         Ok(())
     }
 
-    /// Closes the doors when the relay drains, opens them again when there may be room.
-    pub(super) fn look_after_doors(&mut self) {
-        if !self.doors.is_empty() && self.shared.draining.load(Ordering::Acquire) {
+    /// Closes the listeners when the relay drains, opens them again when there may be room.
+    pub(super) fn look_after_listeners(&mut self) {
+        if !self.listeners.is_empty() && self.shared.stage.is_draining() {
             // Whoever has shaken hands already is served.
-            let ids: Vec<_> = self.doors.iter().map(|door| door.id).collect();
+            let ids: Vec<_> = self.listeners.iter().map(|listener| listener.id).collect();
             ids.into_iter().for_each(|id| self.accept_some(id));
-            self.doors.clear();
+            self.listeners.clear();
             self.hold.iter_mut().for_each(Hold::close);
         }
-        let ended = self.shared.ended.load(Ordering::Acquire);
+        let ended = self.workers.ended();
         let may_resume = |pause: &Pause| pause.ended != ended || pause.since.elapsed() >= RETRY;
         if self.accepting.paused.as_ref().is_some_and(may_resume) {
             self.accepting.paused = None;
-            self.shared.paused.fetch_sub(1, Ordering::AcqRel);
-            self.watch_doors(EpollFlags::EPOLLIN);
+            self.workers.resume();
+            self.watch_listeners(EpollFlags::EPOLLIN);
         }
     }
 
     /// Opens, changes and closes listeners as a reload wants it.
     pub(super) fn follow_orders(&mut self) {
-        for order in self.shared.seats[self.index].take_orders() {
+        for order in self.workers.handles[self.index].take_orders() {
             match order {
-                DoorOrder::Open(plan) => {
+                ListenerOrder::Open(plan) => {
                     self.limits.learn(&plan.clients);
-                    self.open_door(Door::new(plan));
+                    self.open_listener(Listener::new(plan));
                 }
-                DoorOrder::Change(id, clients) => {
+                ListenerOrder::Change(id, clients) => {
                     self.limits.learn(&clients);
-                    self.change_door(id, clients);
+                    self.change_listener(id, clients);
                 }
-                DoorOrder::Close(id) => {
+                ListenerOrder::Close(id) => {
                     // Whoever has shaken hands already is served.
                     self.accept_some(id);
-                    self.doors.retain(|door| door.id != id);
+                    self.listeners.retain(|listener| listener.id != id);
                 }
             }
         }
     }
 
-    fn open_door(&mut self, door: Door) {
+    fn open_listener(&mut self, listener: Listener) {
         let flags = if self.accepting.paused.is_some() { EpollFlags::empty() } else { EpollFlags::EPOLLIN };
-        if self.epoll.add(&*door.listener, EpollEvent::new(flags, door.token())).is_ok() {
-            self.doors.push(door);
+        if self.epoll.add(&*listener.listener, EpollEvent::new(flags, listener.token())).is_ok() {
+            self.listeners.push(listener);
         } else {
-            self.shared.observer.warning("a new listener could not be watched: out of memory or watches");
+            self.shared.journal.warn("a new listener could not be watched: out of memory or watches");
         }
     }
 
-    fn change_door(&mut self, id: DoorId, clients: Clients) {
-        let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return };
-        let leg = self.shared.leg(&clients.likely().client, clients.is_intercepted());
-        if let Err(error) = leg.adopt(&*door.listener, door.is_ipv6()) {
-            self.shared.observer.warning(&format!("change a listener's options: {error}"));
+    fn change_listener(&mut self, id: ListenerId, clients: Clients) {
+        let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == id) else { return };
+        let leg = self.shared.packets.leg(&clients.likely().client, clients.is_intercepted());
+        if let Err(error) = leg.adopt(&*listener.listener, listener.is_ipv6()) {
+            self.shared.journal.warn(&format!("change a listener's options: {error}"));
         }
-        queue::begin_small(&door.listener, clients.likely());
-        door.prepared = None;
-        (door.clients, door.loop_check) = (clients, LoopCheck::default());
-        door.ipv6 = door.leads_to_ipv6();
+        begin_small(&listener.listener, clients.likely());
+        listener.prepared = None;
+        (listener.clients, listener.loop_check) = (clients, LoopCheck::default());
+        listener.ipv6 = listener.leads_to_ipv6();
     }
 
     fn pause(&mut self) {
         if self.accepting.paused.is_none() {
-            let ended = self.shared.ended.load(Ordering::Acquire);
+            let ended = self.workers.ended();
             self.accepting.paused = Some(Pause { ended, since: Instant::now() });
-            self.shared.paused.fetch_add(1, Ordering::AcqRel);
-            self.watch_doors(EpollFlags::empty());
+            self.workers.pause();
+            self.watch_listeners(EpollFlags::empty());
         }
     }
 
-    fn watch_doors(&self, flags: EpollFlags) {
-        for door in &self.doors {
+    fn watch_listeners(&self, flags: EpollFlags) {
+        for listener in &self.listeners {
             // Cannot fail for a descriptor that was added.
-            let _ = self.epoll.modify(&*door.listener, &mut EpollEvent::new(flags, door.token()));
+            let _ = self.epoll.modify(&*listener.listener, &mut EpollEvent::new(flags, listener.token()));
         }
     }
 
     /// Somebody waits.
-    pub(super) fn on_door(&mut self, id: DoorId) {
+    pub(super) fn on_listener(&mut self, id: ListenerId) {
         let round = self.round;
-        let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return };
-        let most = door.crowd.turn(round);
+        let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == id) else { return };
+        let most = listener.batch.turn(round);
         self.accept(id, most);
     }
 
     /// Everybody who waits, up to a batch.
-    fn accept_some(&mut self, id: DoorId) {
+    fn accept_some(&mut self, id: ListenerId) {
         self.accept(id, BATCH);
     }
 
-    fn accept(&mut self, id: DoorId, most: usize) {
+    fn accept(&mut self, id: ListenerId, most: usize) {
         for _ in 0..most {
-            if !self.shared.admit() {
+            if !self.shared.admission.admit() {
                 return self.pause();
             }
             match self.accept_one(id) {
-                Ok(Some(newcomer)) => self.begin(newcomer),
+                Ok(Some(accepted)) => self.begin(accepted),
                 // Nobody is waiting, or whoever was has gone.
-                Ok(None) => return self.shared.unadmit(),
+                Ok(None) => return self.shared.admission.unadmit(),
                 Err(error) => {
-                    self.shared.unadmit();
-                    self.shared.warn_once(Once::NoSocket, || {
+                    self.shared.admission.unadmit();
+                    self.shared.journal.warn_once(Once::NoSocket, || {
                         format!("clients wait, as no socket can be made for them or their servers: {error}")
                     });
                     return self.pause();
@@ -244,31 +250,33 @@ impl Worker<'_> {
 
     /// A client and a socket for its server; none when no client waits. An error: out of descriptors or memory, or the
     /// socket cannot be what the plan says.
-    fn accept_one(&mut self, id: DoorId) -> io::Result<Option<Newcomer>> {
-        let Some(door) = self.doors.iter_mut().find(|door| door.id == id) else { return Ok(None) };
-        let prepared = match door.prepared.take() {
-            Some(socket) => socket,
-            None => prepare(self.shared, door)?,
+    fn accept_one(&mut self, id: ListenerId) -> io::Result<Option<Accepted>> {
+        let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == id) else {
+            return Ok(None);
         };
-        match leg::accept(&door.listener) {
+        let prepared = match listener.prepared.take() {
+            Some(socket) => socket,
+            None => prepare(self.shared, listener)?,
+        };
+        match leg::accept(&listener.listener) {
             Ok((client, address)) => {
-                let target = target(&client, &door.clients);
+                let target = target(&client, &listener.clients);
                 let to = target.as_ref().ok();
-                let held = to.and_then(|to| self.shared.held_leg(address, *to, &door.clients));
+                let held = to.and_then(|to| held_leg(&self.workers.held, (address, *to), &listener.clients));
                 let (server, held) = match held {
                     Some(Taken { socket, holder, was_reset }) => {
-                        door.prepared = Some(prepared);
+                        listener.prepared = Some(prepared);
                         (socket, Some(WasHeld { holder, was_reset }))
                     }
                     None => (prepared, None),
                 };
-                let (clients, leads_back) = (door.clients.clone(), door.leads_back(&client, address));
-                let is_own = !door.clients.is_intercepted();
-                let listener = door.address.as_ref().ok().copied().filter(|_| is_own);
-                Ok(Some(Newcomer { client, address, target, server, held, clients, leads_back, listener }))
+                let (clients, leads_back) = (listener.clients.clone(), listener.leads_back(&client, address));
+                let is_own = !listener.clients.is_intercepted();
+                let listener = listener.address.as_ref().ok().copied().filter(|_| is_own);
+                Ok(Some(Accepted { client, address, target, server, held, clients, leads_back, listener }))
             }
             Err(error) => {
-                door.prepared = Some(prepared);
+                listener.prepared = Some(prepared);
                 match error.raw_os_error() {
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => Err(error),
                     _ => Ok(None),
@@ -278,15 +286,15 @@ impl Worker<'_> {
     }
 
     /// Starts the leg to the server. A client that cannot be served is reset.
-    fn begin(&mut self, newcomer: Newcomer) {
-        let (number, begun) = (self.shared.number(), Instant::now());
-        let Newcomer { client, address: client_address, target, server, held, clients, leads_back, listener } =
-            newcomer;
+    fn begin(&mut self, accepted: Accepted) {
+        let (number, begun) = (self.shared.journal.number(), Instant::now());
+        let Accepted { client, address: client_address, target, server, held, clients, leads_back, listener } =
+            accepted;
         let asked = target.as_ref().map_or(NOWHERE, |target| *target);
         let turn_away = |ended, rule: &str| {
             leg::close_with_reset(&client);
-            self.shared.tell_unserved(number, (client_address, asked), (rule, ended), begun);
-            self.shared.count_ended(ended, [0, 0]);
+            self.shared.journal.tell_unserved(number, (client_address, asked), (rule, ended), begun);
+            self.workers.count_ended(ended, [0, 0]);
         };
         let Ok(server_address) = target.and_then(|target| self.check_target(target, &clients)) else {
             return turn_away(Ended::ResetByClient, &clients.likely().rule);
@@ -295,13 +303,13 @@ impl Worker<'_> {
             return turn_away(Ended::Refused, clients.rule_of(client_address, server_address));
         };
         if leads_back {
-            self.shared.warn_once(Once::Circle, || {
+            self.shared.journal.warn_once(Once::Loop, || {
                 format!("clients are reset, as {server_address} has come to be this host's, and the listener's own address")
             });
             return turn_away(Ended::Refused, &plan.rule);
         }
         if let Err(error) = self.fit(&client, &server, &clients, &plan) {
-            self.shared.warn_once(Once::NotFitted, || {
+            self.shared.journal.warn_once(Once::NotFitted, || {
                 format!(
                     "clients are reset, as their sockets cannot be what the rule '{}' says: {error}",
                     plan.rule
@@ -309,29 +317,15 @@ impl Worker<'_> {
             });
             return turn_away(Ended::Unreachable, &plan.rule);
         }
-        if !self.shared.take_place(client_address.ip()) {
+        if !self.shared.admission.take_place(client_address.ip()) {
             return turn_away(Ended::Refused, &plan.rule);
         }
         self.check_cc(&client, &plan.client, Side::Client);
-        let legs = Legs {
-            number,
-            client,
-            server,
-            client_address,
-            server_address,
-            accepted_us: monotonic_us(),
-            plan,
-            is_inserted: false,
-            held_bytes: Default::default(),
-            relayed_bytes: Default::default(),
-            idle: Default::default(),
-            is_over: Default::default(),
-            queues: Default::default(),
-        };
+        let legs = Legs::new(number, client, server, (client_address, server_address), plan);
         let connection = Relayed::new(legs, clients.targets().cloned(), listener);
         let token = self.slots.insert(Box::new(connection));
         self.keep(token);
-        self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
+        self.workers.handles[self.index].carried.fetch_add(1, Ordering::Relaxed);
         match held {
             Some(held) => self.take_over(token, &held),
             None => self.dial(token, DialOrder::on_arrival),
@@ -378,14 +372,14 @@ impl Worker<'_> {
     pub(super) fn is_unprepared(&self) -> bool {
         let lacks_dials = || self.hold.as_ref().is_some_and(Hold::is_unprepared);
         self.accepting.paused.is_none()
-            && (self.doors.iter().any(|door| door.prepared.is_none()) || lacks_dials())
+            && (self.listeners.iter().any(|listener| listener.prepared.is_none()) || lacks_dials())
     }
 
     /// Nothing else is to be done: sockets for the next clients' servers.
-    pub(super) fn prepare_doors(&mut self) {
-        for door in self.doors.iter_mut().filter(|door| door.prepared.is_none()) {
+    pub(super) fn prepare_listeners(&mut self) {
+        for listener in self.listeners.iter_mut().filter(|listener| listener.prepared.is_none()) {
             // Without descriptors the next client waits, which his accepting finds out.
-            door.prepared = prepare(self.shared, door).ok();
+            listener.prepared = prepare(self.shared, listener).ok();
         }
         if let Some(hold) = &mut self.hold {
             hold.prepare();
@@ -401,9 +395,9 @@ impl Worker<'_> {
         plan: &ConnectionPlan,
     ) -> Result<()> {
         let prepared = clients.likely();
-        let leg = |plan| self.shared.leg(plan, clients.is_intercepted());
+        let leg = |plan| self.shared.packets.leg(plan, clients.is_intercepted());
         let is_ipv6 = |address: io::Result<SocketAddr>| address.is_ok_and(|address| address.is_ipv6());
-        if plan.client != prepared.client || queue::has_window(plan) != queue::has_window(prepared) {
+        if plan.client != prepared.client || has_window(plan) != has_window(prepared) {
             leg(&plan.client).adopt(client, is_ipv6(client.local_addr()))?;
         }
         if plan.server != prepared.server {
@@ -462,7 +456,7 @@ impl Worker<'_> {
                 }
                 Ok(Dialled::PairBusy) if !turn.is_hopeless(now) => self.busy.back(turn, now),
                 Ok(Dialled::PairBusy) => {
-                    self.shared.warn_pair_busy(pair);
+                    self.shared.journal.warn_pair_busy(pair);
                     self.on_unreachable(token);
                 }
                 Err(_) => self.on_unreachable(token),
@@ -489,9 +483,9 @@ impl Worker<'_> {
         // A reset of the client's has its time for what is to be delivered now.
         connection.deadline = None;
         connection.legs.stand();
-        self.shared.registry.insert(&connection.legs);
+        self.shared.journal.registry.insert(&connection.legs);
         let legs = Arc::clone(&connection.legs);
-        self.shared.begin_queues(&legs);
+        self.begin_queues(&legs);
         self.check_cc(&legs.server, &legs.plan.server, Side::Server);
     }
 
@@ -503,7 +497,7 @@ impl Worker<'_> {
         let next = targets.get(targets.len() - connection.untried.min(targets.len())).copied();
         if let Some(address) = next
             && let Ok(socket) =
-                self.shared.leg(&connection.legs.plan.server, false).outgoing(address.is_ipv6())
+                self.shared.packets.leg(&connection.legs.plan.server, false).outgoing(address.is_ipv6())
             && let Some(legs) = Arc::get_mut(&mut connection.legs)
         {
             connection.untried -= 1;
@@ -526,7 +520,7 @@ impl Worker<'_> {
             return;
         }
         let mended = socket::set_cc(socket, wanted).is_ok();
-        self.shared.warn_once(Once::CcOverridden, || {
+        self.shared.journal.warn_once(Once::CcOverridden, || {
             let outcome = if mended { "was changed after the handshake" } else { "could not be changed" };
             format!(
                 "a connection towards the {side:?} began with congestion control '{found}' instead of '{wanted}' and \
@@ -534,6 +528,12 @@ impl Worker<'_> {
             )
         });
     }
+}
+
+/// The leg that stands for a client whose SYN was held (perhaps by a rule that accepts early since a reload).
+fn held_leg(held: &Held, (client, server): Pair, clients: &Clients) -> Option<Taken> {
+    let may_be_held = clients.is_intercepted() && held.count() > 0;
+    if may_be_held { held.take(client, server) } else { None }
 }
 
 /// Where a client wants to go.
@@ -544,7 +544,7 @@ fn target(client: &TcpStream, clients: &Clients) -> io::Result<SocketAddr> {
     }
 }
 
-fn prepare(shared: &Shared, door: &Door) -> io::Result<TcpStream> {
-    let leg = &door.clients.likely().server;
-    shared.leg(leg, door.clients.is_intercepted()).outgoing(door.ipv6)
+fn prepare(shared: &Shared, listener: &Listener) -> io::Result<TcpStream> {
+    let leg = &listener.clients.likely().server;
+    shared.packets.leg(leg, listener.clients.is_intercepted()).outgoing(listener.ipv6)
 }

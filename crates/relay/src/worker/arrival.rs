@@ -1,5 +1,6 @@
 //! A connection on its way from one relay to the next, on either side.
 
+use super::relayed::Relayed;
 use crate::{
     RelayPlan,
     handover::{
@@ -7,12 +8,15 @@ use crate::{
         estate::{self, Arrival, Bytes},
         facts,
     },
-    keeping::record::{ConnectionRecord, Failure, Held},
-    legs::{buffer::Buffer, inbound},
+    keeping::{
+        connection_id,
+        record::{ConnectionRecord, Failure, Held, Holding, Message, Say},
+        wire::Wire,
+    },
+    legs::{Legs, buffer::Buffer, inbound},
     logic::connection::{Direction, Event, Side},
     plan::ConnectionPlan,
     shared::Shared,
-    worker::relayed::{Legs, Relayed},
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::{
@@ -86,7 +90,7 @@ pub(crate) struct Settled {
 pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
     let Arrival { record, client, server, held } = arrival;
     let intercepted = record.listener.is_none();
-    let own_mark = shared.own_mark().filter(|_| intercepted);
+    let own_mark = shared.packets.mark().filter(|_| intercepted);
     [&client, &server].into_iter().for_each(|leg| estate::refit(leg, own_mark));
     let found = find(&client, &server, &held, &record)?;
     for direction in Direction::BOTH {
@@ -95,20 +99,12 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
     }
     let plan = way(shared.plan, &record);
     let targets = record.listener.map(|listen| targets(shared.plan, listen, record.server));
+    let pair = (record.client, record.server);
     let legs = Legs {
-        number: record.number,
-        client,
-        server,
-        client_address: record.client,
-        server_address: record.server,
         accepted_us: record.accepted_us,
-        plan,
         is_inserted: record.inserted,
-        held_bytes: Default::default(),
         relayed_bytes: found.relayed_bytes.map(Into::into),
-        idle: Default::default(),
-        is_over: Default::default(),
-        queues: Default::default(),
+        ..Legs::new(record.number, client, server, pair, plan)
     };
     let mut connection = Box::new(Relayed::new(legs, targets, record.listener));
     connection.untried = record.untried;
@@ -172,4 +168,12 @@ fn way(plan: &RelayPlan, record: &ConnectionRecord) -> Arc<ConnectionPlan> {
 fn targets(plan: &RelayPlan, listen: SocketAddr, server: SocketAddr) -> Arc<[SocketAddr]> {
     let listener = plan.listeners.iter().find(|listener| listener.listen == listen);
     listener.map_or_else(|| [server].into(), |listener| listener.to.as_slice().into())
+}
+
+/// Sends a connection.
+pub(crate) fn give(wire: &Wire, connection: &Relayed, worker: usize) -> io::Result<()> {
+    let memory = memory_of(connection)?;
+    let (record, descriptors) = record_of(connection, worker, &memory);
+    let id = connection_id(record.number);
+    wire.send(&Message::with(Say::Put, id, &Holding::Connection(Box::new(record))), &descriptors)
 }

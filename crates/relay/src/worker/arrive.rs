@@ -1,25 +1,24 @@
 //! Connections from another relay, to another relay, and in the hands of whoever keeps them.
 
-use super::{Token, Worker};
+use super::{
+    Token, Worker,
+    arrival::{self, Settled, record_of},
+    relayed::Relayed,
+};
 use crate::{
-    daemon::leave,
     handover::{derive::Dial, estate::Arrival},
     hold::Hold,
     keeping::{connection_id, record::Holding, wire::Wire},
     legs::leg,
     logic::connection::Side,
-    shared::Once,
-    worker::{
-        arrival::{self, Settled, record_of},
-        relayed::Relayed,
-    },
+    observe::journal::Once,
 };
 use std::{io, sync::atomic::Ordering};
 
 impl Worker<'_> {
     /// Takes in what another relay handed over, before anything else is done.
     pub(super) fn take_arrivals(&mut self) {
-        let (connections, handshakes) = self.shared.seats[self.index].take_arrivals();
+        let (connections, handshakes) = self.workers.handles[self.index].take_arrivals();
         connections.into_iter().for_each(|arrival| self.take_in(arrival));
         for handshake in handshakes {
             self.with_hold(|hold, round| hold.take_in(handshake, round));
@@ -32,15 +31,14 @@ impl Worker<'_> {
         let sockets = [&arrival.client, &arrival.server].map(|leg| leg.try_clone().ok());
         let Some(Settled { connection, dial }) = arrival::settle(arrival, self.shared) else {
             sockets.iter().flatten().for_each(leg::reset);
-            self.shared.keeping.gone(connection_id(number));
+            self.workers.keeping.gone(connection_id(number));
             return self.note_unclear();
         };
         drop(sockets);
         connection.count_buffers(&self.pool);
-        self.shared.live.fetch_add(1, Ordering::AcqRel);
-        self.shared.take_place_anyway(client.ip());
-        self.shared.taken_over.fetch_add(1, Ordering::Relaxed);
-        self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
+        self.shared.admission.admit_anyway(client.ip());
+        self.shared.journal.taken_over.fetch_add(1, Ordering::Relaxed);
+        self.workers.handles[self.index].carried.fetch_add(1, Ordering::Relaxed);
         let token = self.slots.insert(connection);
         self.go_on(token, dial);
     }
@@ -55,8 +53,8 @@ impl Worker<'_> {
                 let Some(connection) = self.slots.get(token) else { return };
                 let legs = std::sync::Arc::clone(&connection.legs);
                 legs.stand();
-                self.shared.registry.insert(&legs);
-                self.shared.begin_queues(&legs);
+                self.shared.journal.registry.insert(&legs);
+                self.begin_queues(&legs);
                 self.keep_if(token, self.watch(token));
             }
         }
@@ -64,8 +62,7 @@ impl Worker<'_> {
     }
 
     fn note_unclear(&self) {
-        self.shared.unclear.fetch_add(1, Ordering::Relaxed);
-        self.shared.warn_once(Once::Unclear, || {
+        self.shared.journal.warn_once(Once::Unclear, || {
             "a connection of another relay was reset: its sockets do not tell what its peers have had, or both are closed"
                 .into()
         });
@@ -73,7 +70,7 @@ impl Worker<'_> {
 
     /// Stands still until a successor has everything; whether it has.
     pub(super) fn stand_still(&mut self) -> bool {
-        let standstill = &self.shared.standstill;
+        let standstill = &self.workers.standstill;
         let Some(wire) = standstill.halt() else { return false };
         // Nobody hands over any more.
         self.collect_inbox();
@@ -89,27 +86,27 @@ impl Worker<'_> {
     fn give(&self, wire: &Wire) -> io::Result<()> {
         for token in self.slots.tokens() {
             let connection = self.slots.get(token);
-            connection.map_or(Ok(()), |connection| leave::give(wire, connection, self.index))?;
+            connection.map_or(Ok(()), |connection| arrival::give(wire, connection, self.index))?;
         }
         self.hold.as_ref().map_or(Ok(()), |hold: &Hold<'_>| hold.give(wire))
     }
 
     /// Puts a connection where it survives this process.
     pub(super) fn keep(&self, token: Token) {
-        let Some(connection) = self.slots.get(token).filter(|_| self.shared.keeping.is_on()) else { return };
+        let Some(connection) = self.slots.get(token).filter(|_| self.workers.keeping.is_on()) else { return };
         let (record, descriptors) = record_of(connection, self.index, &[const { None }; 2]);
         let id = connection_id(record.number);
-        self.shared.keeping.put(id, &Holding::Connection(Box::new(record)), &descriptors);
+        self.workers.keeping.put(id, &Holding::Connection(Box::new(record)), &descriptors);
     }
 
     /// A connection has ended. Somebody has duplicates of its sockets, so closing them does nothing yet.
     pub(super) fn keep_no_more(&self, connection: &Relayed, is_orderly: bool) {
-        if !self.shared.keeping.is_on() {
+        if !self.workers.keeping.is_on() {
             return;
         }
         if !is_orderly {
             [Side::Client, Side::Server].into_iter().for_each(|side| leg::reset(connection.legs.leg(side)));
         }
-        self.shared.keeping.gone(connection_id(connection.legs.number));
+        self.workers.keeping.gone(connection_id(connection.legs.number));
     }
 }

@@ -2,11 +2,8 @@
 //! next begins its work there. And a connection that moves bulk data goes to another worker when that one has at least
 //! two fewer of them: of eight flows that lie six to two, each of the two gets three times what each of the six gets.
 
-use super::{Token, Worker};
-use crate::{
-    logic::connection::{Event, Side},
-    shared::Seat,
-};
+use super::{Token, Worker, workers::WorkerHandle};
+use crate::logic::connection::{Event, Side};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
@@ -22,18 +19,18 @@ const FEW: usize = 4;
 impl Worker<'_> {
     pub(super) fn balance(&mut self) {
         let now = Instant::now();
-        if self.shared.seats.len() < 2 || now.duration_since(self.balanced) < EVERY {
+        if self.workers.handles.len() < 2 || now.duration_since(self.balanced) < EVERY {
             return;
         }
         self.balanced = now;
         let busy = self.busy();
-        let seats = &self.shared.seats;
-        seats[self.index].busy.store(busy.len(), Ordering::Relaxed);
+        let handles = &self.workers.handles;
+        handles[self.index].busy.store(busy.len(), Ordering::Relaxed);
         if let Some(token) = busy.first()
-            && let Some(idlest) = self.idlest(busy.len(), 2, |seat| &seat.busy)
+            && let Some(idlest) = self.idlest(busy.len(), 2, |handle| &handle.busy)
         {
-            seats[self.index].busy.fetch_sub(1, Ordering::Relaxed);
-            seats[idlest].busy.fetch_add(1, Ordering::Relaxed);
+            handles[self.index].busy.fetch_sub(1, Ordering::Relaxed);
+            handles[idlest].busy.fetch_add(1, Ordering::Relaxed);
             self.donate(*token, idlest);
         }
     }
@@ -44,19 +41,19 @@ impl Worker<'_> {
         if self.slots.get(token).is_none_or(|connection| connection.logic.resetting().is_some()) {
             return false;
         }
-        let own = self.shared.seats[self.index].carried.load(Ordering::Relaxed);
-        let Some(idlest) = self.idlest(own, FEW, |seat| &seat.carried) else { return false };
+        let own = self.workers.handles[self.index].carried.load(Ordering::Relaxed);
+        let Some(idlest) = self.idlest(own, FEW, |handle| &handle.carried) else { return false };
         self.donate(token, idlest);
         true
     }
 
     /// The worker with the least load, if it is by so much less than this one's. While the relay drains, a worker may
     /// have ended.
-    fn idlest(&self, own: usize, less: usize, load: impl Fn(&Seat) -> &AtomicUsize) -> Option<usize> {
-        let load = |index: &usize| load(&self.shared.seats[*index]).load(Ordering::Relaxed);
-        let others = (0..self.shared.seats.len()).filter(|index| *index != self.index);
+    fn idlest(&self, own: usize, less: usize, load: impl Fn(&WorkerHandle) -> &AtomicUsize) -> Option<usize> {
+        let load = |index: &usize| load(&self.workers.handles[*index]).load(Ordering::Relaxed);
+        let others = (0..self.workers.handles.len()).filter(|index| *index != self.index);
         let idlest = others.min_by_key(load)?;
-        let is_less = own >= load(&idlest) + less && !self.shared.draining.load(Ordering::Acquire);
+        let is_less = own >= load(&idlest) + less && !self.shared.stage.is_draining();
         is_less.then_some(idlest)
     }
 
@@ -82,14 +79,14 @@ impl Worker<'_> {
             let _ = self.epoll.delete(connection.legs.leg(side));
         }
         connection.queued = false;
-        self.shared.seats[self.index].carried.fetch_sub(1, Ordering::Relaxed);
-        self.shared.seats[to].carried.fetch_add(1, Ordering::Relaxed);
-        self.shared.seats[to].hand_over(connection);
+        self.workers.handles[self.index].carried.fetch_sub(1, Ordering::Relaxed);
+        self.workers.handles[to].carried.fetch_add(1, Ordering::Relaxed);
+        self.workers.handles[to].hand_over(connection);
     }
 
     /// Takes in what other workers handed over.
     pub(super) fn collect_inbox(&mut self) {
-        for connection in self.shared.seats[self.index].collect() {
+        for connection in self.workers.handles[self.index].collect() {
             let gathers = connection.gather.due().is_some();
             let token = self.slots.insert(connection);
             if gathers {

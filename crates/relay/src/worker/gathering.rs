@@ -1,7 +1,7 @@
 //! Bulk data that gather in their sockets: when they are due, they are moved.
 
-use super::{Token, Worker};
-use crate::{logic::connection::Event, worker::relayed::Turn};
+use super::{Token, Worker, relayed::Turn};
+use crate::logic::connection::Event;
 use std::time::Instant;
 
 impl Worker<'_> {

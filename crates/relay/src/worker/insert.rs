@@ -1,12 +1,11 @@
 //! Connections between whose ends sockets were put: both legs stand from the beginning.
 
-use super::{Token, Worker};
+use super::{Token, Worker, relayed::Relayed};
 use crate::{
     adopt::{self, Inserted},
+    legs::Legs,
     logic::connection::{Event, Side},
-    worker::relayed::{Legs, Relayed},
 };
-use longfat_host::monotonic_us;
 use std::sync::{Arc, atomic::Ordering};
 
 impl Worker<'_> {
@@ -25,30 +24,17 @@ impl Worker<'_> {
 
     fn carry_inserted(&mut self, inserted: Inserted) -> Token {
         let Inserted { pair, to_client, to_server, plan } = inserted;
-        let legs = Legs {
-            number: self.shared.number(),
-            client: to_client,
-            server: to_server,
-            client_address: pair.0,
-            server_address: pair.1,
-            accepted_us: monotonic_us(),
-            plan,
-            is_inserted: true,
-            held_bytes: Default::default(),
-            relayed_bytes: Default::default(),
-            idle: Default::default(),
-            is_over: Default::default(),
-            queues: Default::default(),
-        };
+        let number = self.shared.journal.number();
+        let legs = Legs { is_inserted: true, ..Legs::new(number, to_client, to_server, pair, plan) };
         let mut connection = Box::new(Relayed::new(legs, None, None));
         connection.on(Event::Connected);
         let legs = Arc::clone(&connection.legs);
         let token = self.slots.insert(connection);
         self.keep(token);
-        self.shared.seats[self.index].carried.fetch_add(1, Ordering::Relaxed);
+        self.workers.handles[self.index].carried.fetch_add(1, Ordering::Relaxed);
         legs.stand();
-        self.shared.registry.insert(&legs);
-        self.shared.begin_queues(&legs);
+        self.shared.journal.registry.insert(&legs);
+        self.begin_queues(&legs);
         self.check_cc(&legs.client, &legs.plan.client, Side::Client);
         self.check_cc(&legs.server, &legs.plan.server, Side::Server);
         self.keep_if(token, self.watch(token));

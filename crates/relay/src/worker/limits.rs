@@ -1,6 +1,6 @@
 //! What a worker looks at from time to time: connections that have been idle for too long, and bytes held in all.
 
-use super::{Token, Worker};
+use super::{Token, Worker, relayed::Relayed};
 use crate::{
     RelayPlan,
     legs::leg,
@@ -12,7 +12,6 @@ use crate::{
     },
     observe::observer::Ended,
     plan::ConnectionPlan,
-    worker::relayed::Relayed,
 };
 use longfat_host::socket;
 use std::{
@@ -81,7 +80,7 @@ impl Worker<'_> {
             let client = connection.legs.client_address.ip().to_canonical();
             *bytes.entry(client).or_default() += held_bytes(connection);
         }
-        self.shared.note_bytes(self.index, bytes);
+        self.shared.admission.note_bytes(self.index, bytes);
     }
 
     /// Whoever is still there lasts.

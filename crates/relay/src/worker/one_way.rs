@@ -47,7 +47,7 @@ impl Worker<'_> {
                 self.unanswered.push_back((now + NEXT_LOOK, token));
                 continue;
             }
-            self.shared.note_one_way(OneWay::of_hosts(pair), || {
+            self.shared.bypass.note(OneWay::of_hosts(pair), || {
                 let (client, server) = pair;
                 format!(
                     "answers of {server} reach {client} by another way than through this host (asymmetric routing), which no \

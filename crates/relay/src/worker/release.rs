@@ -1,15 +1,11 @@
 //! The relay leaves connections that it stepped into, so that they outlive it.
 
-use super::{Token, Worker};
+use super::{Token, Worker, relayed::Relayed};
 use crate::{
     adopt::{Both, Kept},
     observe::observer::Ended,
-    worker::relayed::Relayed,
 };
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// The least between two looks at the connections that are still here; looks take an eighth of the time at most.
 const LOOK: Duration = Duration::from_millis(20);
@@ -43,7 +39,7 @@ impl Leaving {
 impl Worker<'_> {
     /// While the relay drains, leaves what is at rest.
     pub(super) fn release_inserted(&mut self) {
-        if !self.shared.draining.load(Ordering::Acquire) {
+        if !self.shared.stage.is_draining() {
             return;
         }
         if let Some(hold) = &mut self.hold {
@@ -79,7 +75,7 @@ impl Worker<'_> {
         let Some(connection) = self.slots.get_mut(token).filter(|one| one.legs.is_inserted) else { return };
         let both = both(connection);
         let kept = match connection.logic.is_at_rest() {
-            true => both.release(&self.shared.held.adopting.clocks(), at_last),
+            true => both.release(&self.workers.held.adopting.clocks(), at_last),
             false => Err(Kept::Busy),
         };
         match kept {
@@ -103,10 +99,10 @@ impl Worker<'_> {
         let Some(released) = &connection.released else { return };
         both(connection).vanish();
         for (packet, to) in released.updates() {
-            self.shared.passing.iter().for_each(|raw| raw.send(packet, to));
+            self.shared.packets.pass_on(packet, to);
         }
         let legs = &connection.legs;
-        self.shared.held.adopting.clocks().forget((legs.client_address, legs.server_address));
+        self.workers.held.adopting.clocks().forget((legs.client_address, legs.server_address));
     }
 }
 

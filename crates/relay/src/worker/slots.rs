@@ -1,7 +1,8 @@
 //! A worker's connections by number. A number is reused, so it carries a generation: events of a connection that has
 //! ended meanwhile find nothing.
 
-use crate::{logic::connection::Side, worker::relayed::Relayed};
+use super::relayed::Relayed;
+use crate::logic::connection::Side;
 
 /// Names a connection of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! A look at both sockets of a connection: what moved, what waits, what to set.
 
+use super::{
+    super::{Legs, leg},
+    show_marks,
+};
 use crate::{
-    BUFFER_BYTES,
-    legs::leg,
     logic::connection::{Direction, Side},
-    plan::{ConnectionPlan, LegPlan},
-    queue::show_marks,
-    worker::relayed::Legs,
+    plan::{BUFFER_BYTES, ConnectionPlan, LegPlan},
 };
 use longfat_cc::queue::{Advertised, Room, View, Window};
 use longfat_host::{

@@ -1,0 +1,115 @@
+//! Who answers questions, and what they answer: everything is gathered at that moment, by the thread that answers.
+
+use super::control::Control;
+use crate::{
+    RelayPlan, Result,
+    handover::estate::Estate,
+    observe::{
+        metrics::{self, Format, Overview},
+        status::{self, EndToEndStatus, ReloadStatus, STATUS_VERSION, Status},
+    },
+    worker::Workers,
+};
+use longfat_host::monotonic_us;
+use std::{
+    net::SocketAddr,
+    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering},
+};
+
+/// Who answers questions.
+pub(crate) struct Answers {
+    pub control: Option<Control>,
+    pub metrics: Option<metrics::http::Server>,
+}
+
+impl Answers {
+    pub fn open(plan: &RelayPlan, estate: &mut Estate) -> Result<Answers> {
+        let control =
+            plan.control.as_ref().map(|plan| Control::open(plan, estate.control.take())).transpose()?;
+        let open_metrics = |address| metrics::http::Server::open_or(address, estate.metrics.take());
+        let metrics = plan.metrics.map(open_metrics).transpose()?;
+        Ok(Answers { control, metrics })
+    }
+
+    /// They are another relay's now.
+    pub fn leave(self) {
+        self.control.into_iter().for_each(Control::leave);
+    }
+}
+
+/// What the thread that runs the relay says of it.
+#[derive(Debug, Default)]
+pub(crate) struct Description {
+    pub listening: Vec<SocketAddr>,
+    pub interfaces: Vec<String>,
+    pub rules: Vec<String>,
+    pub reload: ReloadStatus,
+}
+
+/// A relay that runs, for whoever asks.
+pub(crate) struct Relay<'a> {
+    pub workers: &'a Workers<'a>,
+    description: Mutex<Description>,
+    /// CLOCK_MONOTONIC of its start.
+    started_us: i64,
+}
+
+impl<'a> Relay<'a> {
+    pub fn new(workers: &'a Workers<'a>, description: Description, started_us: i64) -> Relay<'a> {
+        Relay { workers, description: Mutex::new(description), started_us }
+    }
+
+    /// To be read, or changed.
+    pub fn description(&self) -> MutexGuard<'_, Description> {
+        self.description.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn status(&self, with_connections: bool) -> Status {
+        let (time_us, shared) = (monotonic_us(), &self.workers.shared);
+        let description = self.description();
+        let mut status = Status {
+            version: STATUS_VERSION,
+            name: shared.plan.name.clone(),
+            program_version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            time_us,
+            uptime_us: (time_us - self.started_us).max(0) as u64,
+            draining: shared.stage.is_draining(),
+            listening: description.listening.clone(),
+            interfaces: description.interfaces.clone(),
+            rules: description.rules.clone(),
+            live: shared.admission.live(),
+            taken_over: shared.journal.taken_over.load(Ordering::Relaxed),
+            end_to_end: self.end_to_end(),
+            totals: shared.journal.stats(),
+            reload: description.reload.clone(),
+            connections: Vec::new(),
+        };
+        drop(description);
+        if with_connections {
+            let living = shared.journal.registry.living();
+            // Those that move little are looked at by nobody else.
+            living.iter().for_each(|legs| self.workers.queues.count_marks(legs));
+            status.connections = status::connections(&living, time_us);
+        }
+        status
+    }
+
+    pub fn metrics(&self, format: Format) -> String {
+        let shared = &self.workers.shared;
+        let passed = self.workers.held.adopting.passed();
+        let overview = Overview {
+            status: self.status(false),
+            connection_limit: shared.admission.connection_limit(),
+            passed: passed.map(|(reason, count)| (reason.name(), count)).collect(),
+        };
+        metrics::render(&overview, &shared.journal.registry, format)
+    }
+
+    fn end_to_end(&self) -> EndToEndStatus {
+        let adopting = &self.workers.held.adopting;
+        let passed = adopting.passed().filter(|(_, count)| *count > 0);
+        let passed = passed.map(|(reason, count)| (reason.name().to_owned(), count)).collect();
+        EndToEndStatus { inserted: adopting.inserted(), passed }
+    }
+}

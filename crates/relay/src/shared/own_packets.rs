@@ -1,0 +1,97 @@
+//! How an intercepting relay's own packets are told from those that it takes, and how it sends whole packets.
+
+use crate::{
+    LegPlan, Result,
+    legs::{
+        leg::{self, Leg},
+        tun::Raw,
+    },
+    logic::{Pair, packet},
+    observe::journal::Journal,
+    plan::marks::passing_mark,
+};
+use longfat_kernel::{
+    alike::{self, Alike},
+    mark,
+};
+use std::net::{IpAddr, TcpStream};
+
+/// Nothing of a relay that does not intercept.
+#[derive(Default)]
+pub(crate) struct OwnPackets {
+    mark: Option<u32>,
+    /// Past the interception.
+    raw: Option<Raw>,
+    /// Of packets that were held and go on to their servers.
+    passing: Option<Raw>,
+    /// Makes the packets of intercepted connections look forwarded, where the kernel lets it.
+    alike: Option<Alike>,
+}
+
+impl OwnPackets {
+    pub fn new(mark: Option<u32>, journal: &Journal) -> Result<OwnPackets> {
+        Ok(OwnPackets {
+            mark,
+            raw: mark.map(Raw::new).transpose()?,
+            passing: mark.map(|mark| Raw::new(passing_mark(mark))).transpose()?,
+            alike: mark.and_then(|mark| attach_alike(mark, journal)),
+        })
+    }
+
+    /// Their mark, when the relay intercepts.
+    pub fn mark(&self) -> Option<u32> {
+        self.mark
+    }
+
+    /// Descriptors kept open.
+    pub fn descriptors(&self) -> usize {
+        self.alike.as_ref().map_or(0, Alike::descriptors)
+    }
+
+    /// A leg of an intercepted connection, or of one of the relay's own clients.
+    pub fn leg<'p>(&self, plan: &'p LegPlan, is_intercepted: bool) -> Leg<'p> {
+        Leg { plan, transparent: self.mark.filter(|_| is_intercepted) }
+    }
+
+    /// Sends a whole packet past the interception.
+    pub fn send(&self, packet: &[u8], to: IpAddr) {
+        self.raw.iter().for_each(|raw| raw.send(packet, to));
+    }
+
+    /// Sends a packet that was held on to its receiver. On its way out nftables forgets that its connection is held.
+    pub fn pass_on(&self, packet: &[u8], to: IpAddr) {
+        self.passing.iter().for_each(|raw| raw.send(packet, to));
+    }
+
+    /// The address this host uses towards `to`.
+    pub fn source_towards(&self, to: IpAddr) -> Option<IpAddr> {
+        self.raw.as_ref().and_then(|raw| raw.source_towards(to))
+    }
+
+    /// Ends an unfinished dial for a client: its server, which may have answered in the meantime, forgets it before the
+    /// client's next SYN comes.
+    pub fn abandon(&self, socket: &TcpStream, pair: Pair) {
+        if let Some(raw) = &self.raw
+            && let Some(sequence) = leg::unanswered_sequence(socket)
+        {
+            raw.send(&packet::reset_behind_syn(pair, sequence), pair.1.ip());
+        }
+    }
+}
+
+/// On all interfaces that there are. Without it connections are relayed all the same.
+fn attach_alike(own_mark: u32, journal: &Journal) -> Option<Alike> {
+    let attached = match alike::missing().first() {
+        Some(missing) => Err(missing.to_string()),
+        None => mark::interfaces()
+            .and_then(|interfaces| Alike::attach(&interfaces, own_mark))
+            .map_err(|error| error.to_string()),
+    };
+    let told = attached.inspect_err(|why| {
+        journal.warn(&format!(
+            "traffic classes (DSCP), times to live and flow labels do not pass from leg to leg: {why} (see 'What packets \
+             look like' in docs/reference/relay-guarantees.md)"
+        ));
+    });
+    told.ok()
+}
