@@ -295,7 +295,7 @@ impl<P: FnMut(u64)> Intake<P> {
         };
         let mut last_ns = last_ns - self.follow(leap);
         let mut time_ns = self.clock.time(file_ns);
-        if self.clock.is_in_doubt() {
+        if self.clock.in_doubt_from_ns().is_some() {
             let leap = self.ask_flows(time_ns, decoded);
             last_ns -= self.follow(leap);
             time_ns = self.clock.time(file_ns);

@@ -6,8 +6,9 @@
 //! ([`Passed`]). Captures of several interfaces may have several clocks: what fits one that was known before is of that
 //! one.
 
-use crate::segment::FlowKey;
+use crate::{segment::FlowKey, words::duration};
 use serde::Serialize;
+use std::fmt;
 
 /// What is less far back is packets out of order; what is less far forward is silence.
 pub const STEP_NS: i64 = 1_000_000_000;
@@ -25,6 +26,13 @@ pub struct ClockStep {
     pub packet: u64,
     /// How far the clock leapt: forward, or back (negative).
     pub by_s: f64,
+}
+
+impl fmt::Display for ClockStep {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = if self.by_s < 0.0 { "back" } else { "forward" };
+        write!(out, "{way} by {} at packet {}", duration(self.by_s.abs()), self.packet + 1)
+    }
 }
 
 /// How much time has passed for a flow behind a silence of the capture.
@@ -97,9 +105,9 @@ impl Clock {
         if self.silence.is_some() { 0 } else { STEP_NS as u64 }
     }
 
-    /// Whether a silence may be a step, so that flows are to be asked.
-    pub fn is_in_doubt(&self) -> bool {
-        self.silence.is_some()
+    /// Time behind a silence that may be a step, so that flows are to be asked.
+    pub fn in_doubt_from_ns(&self) -> Option<i64> {
+        self.silence.map(|silence| silence.after_ns)
     }
 
     /// The first packet of a file, of whose traffic others may have been read. Their times may overlap.

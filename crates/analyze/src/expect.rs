@@ -3,7 +3,7 @@
 use crate::{
     analysis::Analysis,
     flow::report::FlowReport,
-    summary::{duration, rate},
+    words::{duration, rate},
 };
 use longfat_schema::units::{Nanos, Rate};
 use serde::Serialize;

@@ -11,6 +11,7 @@
 //! - [`expect`]: expectations of it.
 //! - [`contradictions`]: what no analysis may say, for tests.
 //! - [`summary`]: the result as text.
+//! - [`words`]: figures as people read them.
 //! - `tables` (a feature): the result as Parquet.
 
 pub mod analysis;
@@ -30,6 +31,7 @@ pub mod segments;
 pub mod summary;
 #[cfg(feature = "tables")]
 pub mod tables;
+pub mod words;
 
 /// What an analysis is to do.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -12,6 +12,7 @@
 
 use crate::{
     capture::reader::CaptureError,
+    clock::{Clock, ClockStep, Leap, Passed, STEP_NS},
     decode::Decoded,
     flow::{histogram::Histogram, thinned::Thinned},
     segment::{FlowKey, Segment},
@@ -30,6 +31,11 @@ const SLACK: usize = 4096;
 const MOST_DELAYS: usize = 1 << 16;
 /// Packets a quarter as far apart as they were have been pushed together.
 const COMPRESSION: i64 = 4;
+/// Packets read while a silence of one place may be a step of its clock, and how far beyond it that place is read.
+const MOST_DOUBTED: u64 = 1 << 16;
+const LOOK_AHEAD_NS: i64 = 10_000_000_000;
+/// Steps of a clock that the text shows.
+const SHOWN_STEPS: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
@@ -56,14 +62,44 @@ impl Identity {
     }
 }
 
+/// When a packet passed a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    /// Without the steps of the clock.
+    time_ns: i64,
+    /// What that adds to the time in the file; tells what was before a step from what was behind it.
+    offset_ns: i64,
+}
+
+/// Times from here on are of a clock that turned out to have been set forward by so much.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Moved {
+    from_ns: i64,
+    by_ns: i64,
+}
+
+impl Moved {
+    fn apply(&self, stamp: &mut Stamp) {
+        if stamp.time_ns >= self.from_ns {
+            stamp.time_ns -= self.by_ns;
+            stamp.offset_ns -= self.by_ns;
+        }
+    }
+}
+
 /// One place.
 #[derive(Default)]
 struct Place {
-    waiting: HashMap<Identity, VecDeque<i64>>,
+    clock: Clock,
+    /// Time of the packet before.
+    last_ns: Option<i64>,
+    /// Packets of any kind.
+    records: u64,
+    waiting: HashMap<Identity, VecDeque<Stamp>>,
     /// How many those are.
     waiting_packets: usize,
     /// Packets that wait and others that were matched meanwhile, in the order of the file.
-    order: VecDeque<(i64, Identity)>,
+    order: VecDeque<(Stamp, Identity)>,
     /// Times of the first and the last packet that was matched: only between them do both captures speak of the same.
     matched_ns: Option<(i64, i64)>,
     newest_ns: i64,
@@ -72,24 +108,62 @@ struct Place {
 }
 
 impl Place {
-    fn take(&mut self, identity: &Identity) -> Option<i64> {
-        let times = self.waiting.get_mut(identity)?;
-        let time_ns = times.pop_front();
-        if times.is_empty() {
-            self.waiting.remove(identity);
-        }
-        self.waiting_packets -= usize::from(time_ns.is_some());
-        time_ns
+    /// The time of the next record; and what that shows of those before, if they were of a clock set forward.
+    fn time(&mut self, file_ns: i64) -> (i64, Option<Moved>) {
+        let number = self.records;
+        self.records += 1;
+        let moved = self.last_ns.and_then(|last_ns| {
+            let from_ns = self.clock.in_doubt_from_ns();
+            let leap = self.clock.on_leap(number, file_ns, last_ns);
+            self.follow(leap, from_ns)
+        });
+        let time_ns = self.clock.time(file_ns);
+        self.last_ns = Some(time_ns);
+        (time_ns, moved)
     }
 
-    fn wait(&mut self, identity: Identity, time_ns: i64) {
-        self.waiting.entry(identity).or_default().push_back(time_ns);
+    /// What a packet that both places have shows of a silence here.
+    fn witness(&mut self, passed: Option<Passed>, time_ns: i64) -> Option<Moved> {
+        let from_ns = self.clock.in_doubt_from_ns();
+        let leap = self.clock.on_witness(passed, time_ns);
+        self.follow(leap, from_ns)
+    }
+
+    fn follow(&mut self, leap: Leap, from_ns: Option<i64>) -> Option<Moved> {
+        let (Leap::Earlier(by_ns), Some(from_ns)) = (leap, from_ns) else { return None };
+        let moved = Moved { from_ns, by_ns };
+        self.waiting.values_mut().flatten().for_each(|stamp| moved.apply(stamp));
+        self.order.iter_mut().for_each(|(stamp, _)| moved.apply(stamp));
+        for time_ns in [Some(&mut self.newest_ns), self.last_ns.as_mut()].into_iter().flatten() {
+            *time_ns -= if *time_ns >= from_ns { by_ns } else { 0 };
+        }
+        Some(moved)
+    }
+
+    /// Whether it was read far beyond a silence that may be a step.
+    fn is_far_ahead(&self) -> bool {
+        let from_ns = self.clock.in_doubt_from_ns();
+        from_ns.is_some_and(|from_ns| self.newest_ns.saturating_sub(from_ns) > LOOK_AHEAD_NS)
+    }
+
+    fn take(&mut self, identity: &Identity) -> Option<Stamp> {
+        let stamps = self.waiting.get_mut(identity)?;
+        let stamp = stamps.pop_front();
+        if stamps.is_empty() {
+            self.waiting.remove(identity);
+        }
+        self.waiting_packets -= usize::from(stamp.is_some());
+        stamp
+    }
+
+    fn wait(&mut self, identity: Identity, stamp: Stamp) {
+        self.waiting.entry(identity).or_default().push_back(stamp);
         self.waiting_packets += 1;
-        self.order.push_back((time_ns, identity));
+        self.order.push_back((stamp, identity));
         // Behind one that waits for long, thousands that were matched must not pile up.
         if self.order.len() > 2 * self.waiting_packets + SLACK {
             let waiting = &self.waiting;
-            self.order.retain(|(time, one)| waiting.get(one).is_some_and(|times| times.contains(time)));
+            self.order.retain(|(stamp, one)| waiting.get(one).is_some_and(|stamps| stamps.contains(stamp)));
         }
     }
 
@@ -98,17 +172,18 @@ impl Place {
         (*first, *last) = ((*first).min(time_ns), (*last).max(time_ns));
     }
 
-    /// What waited too long, or everything at the end: packets that only this place has, while both captured.
-    fn give_up(&mut self, at_end: bool) -> Vec<Identity> {
+    /// What waited for longer than this, or everything at the end: packets that only this place has, while both
+    /// captured.
+    fn give_up(&mut self, most_ns: Option<i64>) -> Vec<Identity> {
         let mut alone = Vec::new();
-        while let Some((time_ns, identity)) = self.order.front().copied() {
-            if self.waiting.get(&identity).is_some_and(|times| times.front() == Some(&time_ns)) {
-                let late = self.newest_ns - time_ns > EXPECTED_NS || self.waiting_packets > MOST_WAITING;
-                if !(at_end || late) {
+        while let Some((stamp, identity)) = self.order.front().copied() {
+            if self.waiting.get(&identity).is_some_and(|stamps| stamps.front() == Some(&stamp)) {
+                let late = most_ns.is_none_or(|most| self.newest_ns.saturating_sub(stamp.time_ns) > most);
+                if !late && self.waiting_packets <= MOST_WAITING {
                     break;
                 }
                 self.take(&identity);
-                let both = self.matched_ns.is_some_and(|(first, last)| (first..=last).contains(&time_ns));
+                let both = self.matched_ns.is_some_and(|(first, last)| (first..=last).contains(&stamp.time_ns));
                 alone.extend(both.then_some(identity));
             }
             self.order.pop_front();
@@ -148,10 +223,16 @@ impl Differences {
     }
 }
 
+/// What is added to the times of both places: packets with the same are of the same two clocks.
+type Epoch = [i64; 2];
+
 /// One direction of a flow.
 #[derive(Default)]
 struct Half {
-    differences: Differences,
+    /// Of each pair of clocks.
+    differences: Vec<(Epoch, Differences)>,
+    /// The last packet at both places.
+    last: Option<[Stamp; 2]>,
     /// Packets that only the first or only the second place has.
     alone: [u64; 2],
     /// Octets of the same.
@@ -162,17 +243,33 @@ struct Half {
 }
 
 impl Half {
-    fn on_match(&mut self, times_ns: [i64; 2], payload_bytes: u32) {
-        self.differences.push(times_ns[1].saturating_sub(times_ns[0]));
-        if payload_bytes > 0 { self.data.add(times_ns) } else { self.acks.add(times_ns) }
+    fn on_match(&mut self, stamps: [Stamp; 2], payload_bytes: u32) {
+        self.last = Some(stamps);
+        let epoch = stamps.map(|stamp| stamp.offset_ns);
+        let times_ns = stamps.map(|stamp| stamp.time_ns);
+        let at = self.differences.iter().rposition(|(of, _)| *of == epoch).unwrap_or_else(|| {
+            self.differences.push((epoch, Differences::default()));
+            self.differences.len() - 1
+        });
+        self.differences[at].1.push(times_ns[1].saturating_sub(times_ns[0]));
+        let pairs = if payload_bytes > 0 { &mut self.data } else { &mut self.acks };
+        pairs.add(epoch, times_ns);
+    }
+
+    fn matched(&self) -> u64 {
+        self.differences.iter().map(|(_, differences)| differences.count()).sum()
+    }
+
+    fn of(&self, epoch: Epoch) -> Option<&Differences> {
+        self.differences.iter().find(|(of, _)| *of == epoch).map(|(_, differences)| differences)
     }
 }
 
 /// Packets of one kind and the ones before them.
 #[derive(Default)]
 struct Pairs {
-    /// Times of the last one at both places.
-    last_ns: Option<[i64; 2]>,
+    /// Times of the last one at both places, and by which clocks.
+    last_ns: Option<(Epoch, [i64; 2])>,
     /// Nanoseconds between the two.
     gaps: [Histogram; 2],
     /// Pairs that were closer at the first place, at the second.
@@ -180,14 +277,15 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn add(&mut self, [first_ns, second_ns]: [i64; 2]) {
-        if let Some(last) = self.last_ns.replace([first_ns, second_ns]) {
-            let gaps = [first_ns.saturating_sub(last[0]), second_ns.saturating_sub(last[1])];
-            for place in 0..2 {
-                self.gaps[place].record(gaps[place].max(0) as u64);
-                let pushed = gaps[place].saturating_mul(COMPRESSION) < gaps[1 - place];
-                self.compressed[place] += u64::from(pushed);
-            }
+    fn add(&mut self, epoch: Epoch, times_ns: [i64; 2]) {
+        let last = self.last_ns.replace((epoch, times_ns));
+        // The time between two clocks is not known.
+        let Some((_, last_ns)) = last.filter(|(of, _)| *of == epoch) else { return };
+        let gaps = [0, 1].map(|place| times_ns[place].saturating_sub(last_ns[place]));
+        for place in 0..2 {
+            self.gaps[place].record(gaps[place].max(0) as u64);
+            let pushed = gaps[place].saturating_mul(COMPRESSION) < gaps[1 - place];
+            self.compressed[place] += u64::from(pushed);
         }
     }
 
@@ -209,6 +307,9 @@ pub struct Matching {
     pub packets: [u64; 2],
     /// Packets that both have.
     pub matched_packets: u64,
+    /// Times that the clock of the first and the second capture was set while both captured, the first 64 of each. Times
+    /// behind one go on as if it had not been.
+    pub clock_step_list: [Vec<ClockStep>; 2],
     /// Flows of which both have something, the greatest first.
     pub flows: Vec<FlowMatch>,
 }
@@ -218,7 +319,8 @@ pub struct Matching {
 pub struct FlowMatch {
     /// Least time from one place to the other and back; none when one direction alone was matched.
     pub least_round_trip_us: Option<f64>,
-    /// Clock of the second place less that of the first, if the least delays of both directions are equal.
+    /// Clock of the second place less that of the first, if the least delays of both directions are equal; before any
+    /// step of either.
     pub clock_difference_us: Option<f64>,
     /// Octets were packed anew between the places (offloads at one of them): packets alone here and there are no
     /// losses.
@@ -262,95 +364,197 @@ pub struct DirectionMatch {
 /// # Errors
 /// When one cannot be read.
 pub fn matching<C: Segments>(captures: &mut [C; 2]) -> Result<Matching, CaptureError> {
-    let mut places = [Place::default(), Place::default()];
-    let mut flows: BTreeMap<FlowKey, [Half; 2]> = BTreeMap::new();
-    let mut offset_ns = None;
-    while let Some(at) = next_place(&places, offset_ns) {
-        let Some(segment) = next_segment(&mut captures[at])? else {
-            places[at].is_over = true;
-            continue;
-        };
-        let identity = Identity::of(&segment);
-        let place = &mut places[at];
-        (place.newest_ns, place.packets) = (place.newest_ns.max(segment.time_ns), place.packets + 1);
-        match places[1 - at].take(&identity) {
-            None => places[at].wait(identity, segment.time_ns),
-            Some(other_ns) => {
-                let times = if at == 0 { [segment.time_ns, other_ns] } else { [other_ns, segment.time_ns] };
-                (0..2).for_each(|place| places[place].on_match(times[place]));
-                offset_ns.get_or_insert(times[1].saturating_sub(times[0]));
-                let halves = flows.entry(segment.key).or_default();
-                halves[usize::from(segment.end)].on_match(times, segment.payload_bytes);
-            }
+    let mut matcher = Matcher::default();
+    while let Some(at) = matcher.next_place() {
+        match next_segment(&mut captures[at], &mut matcher, at)? {
+            Some(segment) => matcher.on_segment(at, &segment),
+            None => matcher.places[at].is_over = true,
         }
-        give_up(&mut places[at], at, false, &mut flows);
     }
-    (0..2).for_each(|at| give_up(&mut places[at], at, true, &mut flows));
-    Ok(conclude(&places, &flows))
+    Ok(matcher.finish())
 }
 
-/// The place to read next: the one that is behind by its clock, once the difference of the clocks is roughly known.
-fn next_place(places: &[Place; 2], offset_ns: Option<i64>) -> Option<usize> {
-    match [places[0].is_over, places[1].is_over] {
-        [true, true] => None,
-        [true, false] => Some(1),
-        [false, true] => Some(0),
-        [false, false] => Some(usize::from(match offset_ns {
-            Some(offset_ns) => places[1].newest_ns.saturating_sub(offset_ns) < places[0].newest_ns,
-            None => places[1].packets < places[0].packets,
-        })),
-    }
-}
-
-fn next_segment(capture: &mut impl Segments) -> Result<Option<Segment>, CaptureError> {
+/// The next TCP packet of a place, with its time by that place's clock.
+fn next_segment(
+    capture: &mut impl Segments,
+    matcher: &mut Matcher,
+    at: usize,
+) -> Result<Option<Segment>, CaptureError> {
     let mut segment = Segment::default();
-    while let Some((_, decoded)) = capture.next_segment(0, &mut segment)? {
+    while let Some((file_ns, decoded)) = capture.next_segment(0, &mut segment)? {
+        let (time_ns, moved) = matcher.places[at].time(file_ns);
+        matcher.move_held(at, moved);
         if decoded == Decoded::Tcp {
-            return Ok(Some(segment));
+            return Ok(Some(Segment { time_ns, ..segment }));
         }
     }
     Ok(None)
 }
 
-fn give_up(place: &mut Place, at: usize, at_end: bool, flows: &mut BTreeMap<FlowKey, [Half; 2]>) {
-    for identity in place.give_up(at_end) {
-        // A flow of which nothing was matched is none that both places have.
-        if let Some(halves) = flows.get_mut(&identity.key) {
-            let half = &mut halves[usize::from(identity.end)];
-            half.alone[at] += 1;
-            half.alone_bytes[at] += u64::from(identity.payload_bytes);
+/// A packet of both places, while a silence of one may be a step of its clock.
+struct Held {
+    key: FlowKey,
+    end: u8,
+    stamps: [Stamp; 2],
+    payload_bytes: u32,
+}
+
+#[derive(Default)]
+struct Matcher {
+    places: [Place; 2],
+    flows: BTreeMap<FlowKey, [Half; 2]>,
+    /// Roughly, time at the second place less that at the first.
+    offset_ns: Option<i64>,
+    held: Vec<Held>,
+    /// TCP packets of both places when a silence came that may be a step.
+    doubted_since: Option<[u64; 2]>,
+}
+
+impl Matcher {
+    /// The place to read next: the one that is behind by its clock, once the difference of the clocks is roughly known;
+    /// while a clock is in doubt, each in turn.
+    fn next_place(&mut self) -> Option<usize> {
+        self.end_doubts();
+        let places = &self.places;
+        let is_behind = match (self.doubted_since, self.offset_ns) {
+            (Some(since), _) => {
+                let read = [0, 1].map(|at| places[at].packets - since[at]);
+                let is_far = [0, 1].map(|at| places[at].is_far_ahead());
+                if is_far[0] == is_far[1] { read[1] < read[0] } else { is_far[0] }
+            }
+            (None, Some(offset_ns)) => places[1].newest_ns.saturating_sub(offset_ns) < places[0].newest_ns,
+            (None, None) => places[1].packets < places[0].packets,
+        };
+        match [places[0].is_over, places[1].is_over] {
+            [true, true] => None,
+            [true, false] => Some(1),
+            [false, true] => Some(0),
+            [false, false] => Some(usize::from(is_behind)),
+        }
+    }
+
+    /// A silence that nothing has shown to be a step for so long is none.
+    fn end_doubts(&mut self) {
+        if self.places.iter().all(|place| place.clock.in_doubt_from_ns().is_none()) {
+            self.doubted_since = None;
+            return self.settle();
+        }
+        let packets = self.places.each_ref().map(|place| place.packets);
+        let since = *self.doubted_since.get_or_insert(packets);
+        if packets.iter().sum::<u64>() - since.iter().sum::<u64>() > MOST_DOUBTED {
+            for place in &mut self.places {
+                place.witness(Some(Passed::All), place.newest_ns);
+            }
+        }
+    }
+
+    fn move_held(&mut self, at: usize, moved: Option<Moved>) {
+        if let Some(moved) = moved {
+            self.held.iter_mut().for_each(|held| moved.apply(&mut held.stamps[at]));
+        }
+    }
+
+    /// Both places have what was held back, by clocks that are known now.
+    fn settle(&mut self) {
+        for Held { key, end, stamps, payload_bytes } in std::mem::take(&mut self.held) {
+            (0..2).for_each(|place| self.places[place].on_match(stamps[place].time_ns));
+            self.flows.entry(key).or_default()[usize::from(end)].on_match(stamps, payload_bytes);
+        }
+    }
+
+    fn on_segment(&mut self, at: usize, segment: &Segment) {
+        let (identity, time_ns) = (Identity::of(segment), segment.time_ns);
+        let place = &mut self.places[at];
+        let stamp = Stamp { time_ns, offset_ns: place.clock.offset_ns() };
+        (place.newest_ns, place.packets) = (place.newest_ns.max(time_ns), place.packets + 1);
+        match self.places[1 - at].take(&identity) {
+            None => self.places[at].wait(identity, stamp),
+            Some(other) => {
+                let stamps = if at == 0 { [stamp, other] } else { [other, stamp] };
+                self.offset_ns.get_or_insert(stamps[1].time_ns.saturating_sub(stamps[0].time_ns));
+                let Segment { key, end, payload_bytes, .. } = *segment;
+                self.held.push(Held { key, end, stamps, payload_bytes });
+                self.ask(key, end, stamps);
+            }
+        }
+        let is_in_doubt = self.places.iter().any(|place| place.clock.in_doubt_from_ns().is_some());
+        if !is_in_doubt {
+            self.settle();
+        }
+        self.give_up(at, Some(if is_in_doubt { i64::MAX } else { EXPECTED_NS }));
+    }
+
+    /// Whether a packet of both places shows that a silence of one was a step of its clock, or none.
+    fn ask(&mut self, key: FlowKey, end: u8, stamps: [Stamp; 2]) {
+        let Some(last) = self.flows.get(&key).and_then(|halves| halves[usize::from(end)].last) else { return };
+        let passed = [0, 1].map(|at: usize| stamps[at].time_ns.saturating_sub(last[at].time_ns));
+        for at in 0..2 {
+            let place = &mut self.places[at];
+            let Some(from_ns) = place.clock.in_doubt_from_ns() else { continue };
+            if stamps[at].time_ns < from_ns || last[at].time_ns >= from_ns {
+                continue;
+            }
+            let less_ns = passed[at].saturating_sub(passed[1 - at]);
+            let told = if less_ns < STEP_NS { Passed::All } else { Passed::LessForEnd(key, end, less_ns) };
+            let moved = place.witness(Some(told), place.newest_ns);
+            self.move_held(at, moved);
+        }
+    }
+
+    /// Gives up what waited for longer than this, or all.
+    fn give_up(&mut self, at: usize, most_ns: Option<i64>) {
+        for identity in self.places[at].give_up(most_ns) {
+            // A flow of which nothing was matched is none that both places have.
+            if let Some(halves) = self.flows.get_mut(&identity.key) {
+                let half = &mut halves[usize::from(identity.end)];
+                half.alone[at] += 1;
+                half.alone_bytes[at] += u64::from(identity.payload_bytes);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Matching {
+        self.settle();
+        (0..2).for_each(|at| self.give_up(at, None));
+        let matched = |halves: &[Half; 2]| halves.iter().map(Half::matched).sum::<u64>();
+        let mut ranked: Vec<_> = self.flows.iter().collect();
+        ranked.sort_by_key(|(key, halves)| (std::cmp::Reverse(matched(halves)), **key));
+        Matching {
+            schema_version: longfat_schema::SCHEMA_VERSION,
+            packets: self.places.each_ref().map(|place| place.packets),
+            matched_packets: self.flows.values().map(matched).sum(),
+            clock_step_list: self.places.each_ref().map(|place| place.clock.steps.clone()),
+            flows: ranked.into_iter().map(|(key, halves)| flow(key, halves)).collect(),
         }
     }
 }
 
-fn conclude(places: &[Place; 2], flows: &BTreeMap<FlowKey, [Half; 2]>) -> Matching {
-    let matched = |halves: &[Half; 2]| halves.iter().map(|half| half.differences.count()).sum::<u64>();
-    let mut ranked: Vec<_> = flows.iter().collect();
-    ranked.sort_by_key(|(key, halves)| (std::cmp::Reverse(matched(halves)), **key));
-    Matching {
-        schema_version: longfat_schema::SCHEMA_VERSION,
-        packets: [places[0].packets, places[1].packets],
-        matched_packets: flows.values().map(matched).sum(),
-        flows: ranked.into_iter().map(|(key, halves)| flow(key, halves)).collect(),
-    }
-}
-
 fn flow(key: &FlowKey, halves: &[Half; 2]) -> FlowMatch {
-    let medians = [0, 1].map(|end: usize| halves[end].differences.median_ns());
-    // The end whose packets show the greater difference is on the side of the first place.
-    let (near, is_known) = match medians {
-        [Some(low), Some(high)] => (usize::from(high > low), true),
-        [None, Some(_)] => (1, false),
-        _ => (0, false),
-    };
-    let (out, back) = (&halves[near].differences, &halves[1 - near].differences);
+    let near = near_end(halves);
+    let (out, back) = (&halves[near], &halves[1 - near]);
+    // The least that goes forth, and the least that comes back, by the same two clocks.
+    let both = out.differences.iter().filter_map(|(epoch, out)| Some((out, back.of(*epoch)?)));
     let us = |ns: i64| ns as f64 / 1e3;
     let directions = [(near, true), (1 - near, false)];
     FlowMatch {
-        least_round_trip_us: is_known.then(|| us(out.least_ns.saturating_sub(back.most_ns))),
-        clock_difference_us: is_known.then(|| (us(out.least_ns) + us(back.most_ns)) / 2.0),
+        clock_difference_us: both.clone().next().map(|(out, back)| (us(out.least_ns) + us(back.most_ns)) / 2.0),
+        least_round_trip_us: both
+            .clone()
+            .map(|(out, back)| out.least_ns.saturating_sub(back.most_ns))
+            .min()
+            .map(us),
         repacked: halves.iter().any(|half| half.alone_bytes.iter().all(|bytes| *bytes > 0)),
         directions: directions.map(|(end, forth)| direction(key, end, forth, &halves[end])).to_vec(),
+    }
+}
+
+/// The end whose packets show the greater difference is on the side of the first place. Of one direction alone it is not
+/// known, and its sender is taken for it.
+fn near_end(halves: &[Half; 2]) -> usize {
+    let both = halves[0].differences.iter().filter_map(|(epoch, low)| Some((low, halves[1].of(*epoch)?)));
+    match both.max_by_key(|(low, high)| low.count().min(high.count())) {
+        Some((low, high)) => usize::from(high.median_ns() > low.median_ns()),
+        None => usize::from(halves[0].differences.is_empty()),
     }
 }
 
@@ -362,7 +566,7 @@ fn direction(key: &FlowKey, end: usize, first_to_second: bool, half: &Half) -> D
         from: key.end(end),
         to: key.end(1 - end),
         first_to_second,
-        matched_packets: half.differences.count(),
+        matched_packets: half.matched(),
         lost_packets: half.alone[earlier],
         lost_bytes: half.alone_bytes[earlier],
         unseen_before_packets: half.alone[later],
@@ -374,17 +578,20 @@ fn direction(key: &FlowKey, end: usize, first_to_second: bool, half: &Half) -> D
     }
 }
 
-/// Quantiles 0.5, 0.95, 0.99 of what is kept, and the greatest of all.
-fn above_least_us(differences: &Differences, first_to_second: bool) -> [f64; 4] {
-    let Differences { least_ns, most_ns, .. } = *differences;
-    let above = |ns: i64| if first_to_second { ns - least_ns } else { most_ns - ns };
-    let mut delays: Vec<i64> = differences.kept_ns.kept().map(above).collect();
+/// Quantiles 0.5, 0.95, 0.99 of what is kept, and the greatest of all: above the least by the same two clocks.
+fn above_least_us(all: &[(Epoch, Differences)], first_to_second: bool) -> [f64; 4] {
+    let mut delays: Vec<i64> = Vec::new();
+    for (_, Differences { least_ns, most_ns, kept_ns }) in all {
+        let above = |ns: i64| if first_to_second { ns - least_ns } else { most_ns - ns };
+        delays.extend(kept_ns.kept().map(above));
+    }
     if delays.is_empty() {
         return [0.0; 4];
     }
     delays.sort_unstable();
+    let most_ns = all.iter().map(|(_, one)| one.most_ns - one.least_ns).max().unwrap_or(0);
     let at = |quantile: f64| delays[((delays.len() - 1) as f64 * quantile) as usize] as f64 / 1e3;
-    [at(0.5), at(0.95), at(0.99), (most_ns - least_ns) as f64 / 1e3]
+    [at(0.5), at(0.95), at(0.99), most_ns as f64 / 1e3]
 }
 
 /// For people.
@@ -396,6 +603,18 @@ pub fn text(matching: &Matching) -> String {
         matching.matched_packets,
         matching.flows.len()
     );
+    for (steps, which) in matching.clock_step_list.iter().zip(["first", "second"]) {
+        for step in steps.iter().take(SHOWN_STEPS) {
+            let _ = writeln!(out, "the clock of the {which} capture was set {step}");
+        }
+        let more = steps.len().saturating_sub(SHOWN_STEPS);
+        if more > 0 {
+            let _ = writeln!(out, "  … and {more} times more");
+        }
+        if !steps.is_empty() {
+            let _ = writeln!(out, "  delays before and behind that are each told above their own least");
+        }
+    }
     for flow in matching.flows.iter().take(20) {
         let round_trip = flow.least_round_trip_us.map_or("?".to_owned(), |us| format!("{:.3} ms", us / 1e3));
         let clocks = flow.clock_difference_us.map_or("?".to_owned(), |us| format!("{:.3} ms", us / 1e3));
@@ -449,15 +668,17 @@ mod tests {
             Identity::of(&Segment { sequence: number, acknowledgement: 7, ..Segment::default() })
         };
         let mut place = Place::default();
-        place.wait(identity(0), 0);
+        let at = |time_ns| Stamp { time_ns, offset_ns: 0 };
+        place.wait(identity(0), at(0));
         for number in 1..=(MOST_WAITING as u32 + 10) {
             place.newest_ns = i64::from(number);
-            place.wait(identity(number), place.newest_ns);
-            assert_eq!(place.take(&identity(number)), Some(place.newest_ns));
-            assert_eq!(place.give_up(false), []);
+            let stamp = at(place.newest_ns);
+            place.wait(identity(number), stamp);
+            assert_eq!(place.take(&identity(number)), Some(stamp));
+            assert_eq!(place.give_up(Some(EXPECTED_NS)), []);
         }
         assert!(place.order.len() <= SLACK + 2, "{}", place.order.len());
-        assert_eq!(place.take(&identity(0)), Some(0));
+        assert_eq!(place.take(&identity(0)), Some(at(0)));
         assert_eq!(place.waiting_packets, 0);
     }
 }

@@ -161,6 +161,122 @@ fn captures_of_different_traffic_have_nothing_in_common() {
     assert_eq!((found.matched_packets, found.flows.len()), (0, 0));
 }
 
+/// Sets the clock of a capture from this packet on.
+fn stepped(trace: &Trace, from: usize, by_ns: i64) -> Trace {
+    let shift = |(number, (time_ns, tcp)): (usize, &(i64, Tcp))| {
+        (time_ns + if number < from { 0 } else { by_ns }, tcp.clone())
+    };
+    Trace { packets: trace.packets.iter().enumerate().map(shift).collect() }
+}
+
+#[test]
+fn a_clock_that_was_set_is_told_by_name_and_loses_nothing() {
+    let path = |number: usize, tcp: &Tcp| {
+        (number % 50 != 20).then_some(if tcp.from_client { 8 * MS + (number as i64 % 40) * 50 * US } else { 4 * MS })
+    };
+    let traces = two_places(100_000 * MS, &path);
+    let straight = matched(&traces);
+    for place in [0, 1] {
+        for by_ns in [2_500 * MS, -2_500 * MS, 3_600_000 * MS, -3_600_000 * MS] {
+            let mut set = traces.clone();
+            set[place] = stepped(&traces[place], 150, by_ns);
+            let found = matched(&set);
+            let steps = &found.clock_step_list;
+            assert_eq!([steps[place].len(), steps[1 - place].len()], [1, 0], "{place} {by_ns}");
+            assert_eq!(steps[place][0].packet, 150);
+            assert!((steps[place][0].by_s - by_ns as f64 / 1e9).abs() < 0.05, "{steps:?}");
+            assert_eq!(told(&found), told(&straight), "{place} {by_ns}");
+            let clock = |found: &Matching| found.flows[0].clock_difference_us.unwrap();
+            assert!((clock(&found) - clock(&straight)).abs() < 2_000.0);
+            let which = ["first", "second"][place];
+            let way = if by_ns > 0 { "forward" } else { "back" };
+            let text = longfat_analyze::matching::text(&found);
+            assert!(text.contains(&format!("the clock of the {which} capture was set {way} by ")), "{text}");
+        }
+    }
+}
+
+/// Counts, round trip and gaps.
+fn told(found: &Matching) -> impl PartialEq + std::fmt::Debug + use<> {
+    let flow = &found.flows[0];
+    let of = |at: usize| {
+        let one = &flow.directions[at];
+        (one.from.clone(), one.matched_packets, one.lost_packets, one.unseen_before_packets)
+    };
+    let round_trip = flow.least_round_trip_us.map(|us| (us / 100.0).round());
+    (found.matched_packets, round_trip, of(0), of(1))
+}
+
+#[test]
+fn what_a_queue_holds_back_in_one_direction_is_delay_and_no_step_of_a_clock() {
+    // Two seconds of darkness for data: it waits, and comes at once. Acknowledgements go on.
+    let mut near = Vec::new();
+    let mut far = Vec::new();
+    for number in 0..300u32 {
+        let at = i64::from(number) * 20 * MS;
+        let data = Tcp::client(flag::ACK, 1 + number * 1000, 1).payload(1000).ip_id(number as u16 + 1);
+        let dark = if (2_000..4_000).contains(&(at / MS)) { 4_000 * MS - at } else { 0 };
+        near.push((at, data.clone()));
+        far.push((at + 5 * MS + dark + i64::from(number), data));
+        let back = Tcp::server(flag::ACK, 1 + number, 1).ip_id(number as u16 + 1);
+        far.push((at + 7 * MS, back.clone()));
+        near.push((at + 12 * MS, back));
+    }
+    let sorted = |mut packets: Vec<(i64, Tcp)>| {
+        packets.sort_by_key(|(time_ns, _)| *time_ns);
+        Trace { packets }
+    };
+    let found = matched(&[sorted(near), sorted(far)]);
+    assert_eq!(found.clock_step_list, [vec![], vec![]]);
+    let [forth, back] = [&found.flows[0].directions[0], &found.flows[0].directions[1]];
+    assert!((1_900_000.0..2_100_000.0).contains(&forth.delay_above_least_us[3]), "{forth:?}");
+    assert_eq!((forth.lost_packets, back.lost_packets, back.delay_above_least_us[3]), (0, 0, 0.0));
+}
+
+#[test]
+fn silence_of_both_places_and_other_traffic_of_one_are_no_steps() {
+    let traces = two_places(0, &|_, _| Some(5 * MS));
+    let pause = |trace: &Trace| stepped(trace, 200, 100_000 * MS);
+    let mut quiet = [pause(&traces[0]), pause(&traces[1])];
+    // What the second place has alone meanwhile.
+    let start = quiet[1].packets[199].0;
+    let other = |n: i64| {
+        let tcp = Tcp { ports: (1, 2), ..Tcp::client(flag::ACK, n as u32, 1) };
+        (start + n * 10 * MS, tcp)
+    };
+    quiet[1].packets.splice(200..200, (1..9_900).map(other));
+    let found = matched(&quiet);
+    assert_eq!(found.clock_step_list, [vec![], vec![]]);
+    assert_eq!(found.matched_packets, 400);
+    let directions = &found.flows[0].directions;
+    assert!(directions.iter().all(|one| one.lost_packets + one.unseen_before_packets == 0), "{directions:?}");
+}
+
+proptest! {
+    #![proptest_config(support::cases::cases(96))]
+
+    #[test]
+    fn a_step_of_either_clock_changes_no_count(
+        place in 0usize..2,
+        from in 20usize..380,
+        by_ms in prop_oneof![-7_200_000i64..-1_200, 1_200i64..7_200_000],
+        lost in prop::collection::vec(prop::bool::weighted(0.1), 400),
+        clock_ms in 0i64..1_000_000,
+    ) {
+        let path = |number: usize, tcp: &Tcp| {
+            (!lost[number]).then_some(if tcp.from_client { 8 * MS } else { 4 * MS })
+        };
+        let traces = two_places((100_000 + clock_ms) * MS, &path);
+        let mut set = traces.clone();
+        let from = from.min(traces[place].packets.len() - 30);
+        set[place] = stepped(&traces[place], from, by_ms * MS);
+        let found = matched(&set);
+        let steps = found.clock_step_list.each_ref().map(Vec::len);
+        prop_assert_eq!((steps[place], steps[1 - place]), (1, 0), "{:?}", found.clock_step_list);
+        prop_assert_eq!(told(&found), told(&matched(&traces)));
+    }
+}
+
 proptest! {
     #![proptest_config(support::cases::cases(24))]
     #[test]

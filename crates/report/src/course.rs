@@ -13,7 +13,7 @@ use crate::{
     },
     quantity::Quantity,
 };
-use longfat_analyze::summary::rate;
+use longfat_analyze::words::rate;
 use std::collections::BTreeMap;
 
 /// Connections that are drawn; of more the first, and their number is said.

@@ -5,16 +5,16 @@ use crate::{
     judge::{Share, Verdict},
     price::Price,
 };
-use longfat_analyze::summary;
+use longfat_analyze::words;
 
 /// `38.2 Mbit/s`
 pub fn rate(bps: f64) -> String {
-    summary::rate(bps)
+    words::rate(bps)
 }
 
 /// `28.4 ms`
 pub fn duration(us: impl Into<u64>) -> String {
-    summary::duration(us.into() as f64 / 1e6)
+    words::duration(us.into() as f64 / 1e6)
 }
 
 /// `512 KiB`: windows and buffers are powers of two.

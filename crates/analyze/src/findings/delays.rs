@@ -8,7 +8,7 @@ use crate::{
         series::Bin,
         spacing::{Gaps, Period},
     },
-    summary::{bytes, duration, rate},
+    words::{bytes, duration, rate},
 };
 
 /// Queueing from which on a queue is bloated: median RTT over the least, and the difference.

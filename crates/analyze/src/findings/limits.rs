@@ -3,7 +3,7 @@
 use super::{Finding, Kind, basis::Basis};
 use crate::{
     flow::{connection::is_window_known, half::Half, report::seconds},
-    summary::{bytes, counted, duration, rate},
+    words::{bytes, counted, duration, rate},
 };
 
 /// Share of time without room in the window from which on it is what limits a flow.

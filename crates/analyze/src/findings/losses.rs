@@ -3,7 +3,7 @@
 use super::{Finding, Kind, basis::Basis};
 use crate::{
     flow::{recovery::Episode, report::seconds},
-    summary::{bytes, counted, duration, rate},
+    words::{bytes, counted, duration, rate},
 };
 
 /// Least silence of the LFP syndrome, seconds, and in round trips.

@@ -8,7 +8,7 @@ use crate::{
         report::seconds,
     },
     segment::flag,
-    summary::duration,
+    words::duration,
 };
 
 fn finding(

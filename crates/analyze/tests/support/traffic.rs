@@ -168,11 +168,12 @@ impl World<'_> {
     fn on_data(&mut self, now: i64, segment: u32) {
         let Transfer { one_way_ns, place, sack, timestamps, window_segments, mss, scale, .. } =
             *self.transfer;
-        self.got.insert(segment);
+        let is_new = self.got.insert(segment);
         while self.got.contains(&self.expected) {
             self.expected += 1;
         }
-        let block = (sack && segment > self.expected).then_some((segment, segment + 1));
+        // What came twice is told, too (RFC 2883), so that no two acknowledgements are alike.
+        let block = (sack && (segment > self.expected || !is_new)).then_some((segment, segment + 1));
         let window = 2 * window_segments * mss;
         let mut ack = Tcp::server(flag::ACK, 0, self.octets(self.expected))
             .window((window >> scale.unwrap_or(0)) as u16);

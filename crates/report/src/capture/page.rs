@@ -13,7 +13,7 @@ use longfat_analyze::{
     analysis::Analysis,
     findings::Finding,
     flow::report::FlowReport,
-    summary::{bytes, duration, micros, rate},
+    words::{bytes, duration, micros, rate},
 };
 
 /// Flows in the table.
