@@ -83,7 +83,7 @@ def labels_on_the_way_back_only(dice):
     return pcap(framed(one_lost(dice), lambda p, c: INNER / p if c else INNER / MPLS(label=20, s=0) / MPLS(label=21, s=1) / p))
 
 
-@style(whole={"tcp_packets": 0, "flows": 0, "not_looked_into": {"ESP": 40, "UDP": 20}})
+@style(whole={"tcp_packets": 0, "flows": 0, "not_looked_into": {"ESP (encrypted)": 40, "WireGuard (encrypted)": 20}})
 def encrypted(dice):
     packets = [[n * 0.01, IP(src="192.0.2.1", dst="192.0.2.2") / ESP(spi=5, seq=n, data=bytes(300))] for n in range(40)]
     packets += [[n * 0.01 + 0.005, IP(src="192.0.2.1", dst="192.0.2.2") / UDP(sport=51820, dport=51820) / Raw(bytes([4, 0, 0, 0]) + bytes(60))] for n in range(20)]
@@ -239,7 +239,7 @@ def a_leap_second(dice):
 
 # ---- TCP -------------------------------------------------------------------------------------------------------------
 
-@style(client={"resent_segments": 0, "duplicate_packets": 1, "timeouts": 0}, tshark="tshark takes a copy for sent again")
+@style(must={"sender_idle"}, client={"resent_segments": 0, "duplicate_packets": 1, "timeouts": 0}, tshark="tshark takes a copy for sent again")
 def an_old_duplicate_that_paws_discards(dice):
     talk = Talk(dice, rtt=0.02).open().bulk(60)
     at, old = next((at, p) for at, p in talk.packets if len(p[TCP].payload) and p[TCP].seq == talk.first[0] + 30 * 1448)
@@ -270,7 +270,7 @@ def sack_that_is_taken_back(dice):
 
 @style(client={"keep_alives": 4, "resent_segments": 0}, server={"keep_alives": 5, "resent_segments": 0})
 def keep_alives_of_both_ends(dice):
-    talk = Talk(dice).open().bulk(20).wait(0.01).add(False, "A", length=300).wait(talk_rtt := 0.02).add(True, "A")
+    talk = Talk(dice).open().bulk(20).wait(0.01).add(False, "A", length=300).wait(0.02).add(True, "A")
     for n in range(9):
         client = n % 2 == 1
         talk.wait(75).add(client, "A", seq=talk.next[0 if client else 1] - 1, length=n % 3 == 0)

@@ -196,7 +196,7 @@ def kernel_facts(info, counters, receiver):
 SUMMED = (
     "resent_segments", "resent_bytes", "timeouts", "fast_segments", "timeout_segments", "go_back_segments", "tail_probe_segments",
     "spurious_segments", "spurious_by_dsack", "dsacks", "payload_bytes", "duplicate_acks", "reordered_segments", "lost_before_segments",
-    "unseen_bytes", "keep_alives", "window_probes", "damaged_packets", "duplicate_packets", "foreign_packets",
+    "unseen_bytes", "keep_alives", "window_probes", "new_data_probes", "damaged_packets", "duplicate_packets", "foreign_packets",
 )
 
 

@@ -4,12 +4,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use longfat_analyze::{
-    capture::{
-        LinkType, Packet,
+    capture::{LinkType, Packet},
+    decode::{Decoded, Protocol, Unfollowed, decode},
+    files::{
         columns::{read::ColumnsReader, write::ColumnsWriter},
         roll::Origin,
     },
-    decode::{Decoded, Protocol, Unfollowed, decode},
     segment::Segment,
     segments::Segments,
 };

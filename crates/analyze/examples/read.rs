@@ -4,7 +4,7 @@
 //!
 //! Takes the arguments of `longfat analyze` that `bench/analyze` uses.
 
-use longfat_analyze::{Settings, analysis::analyze, capture::source, summary};
+use longfat_analyze::{Settings, analysis::analyze, files::source, summary};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut json, mut captures, mut settings) = (false, Vec::new(), Settings::default());

@@ -9,12 +9,10 @@ use crate::{
     capture::{Damage, InterfaceStatistics, reader::CaptureError},
     clock::{Clock, ClockStep, Leap, STEP_NS},
     decode::{Decoded, Unfollowed},
-    flow::{
-        report::FlowReport,
-        table::{FlowTable, Retired},
-    },
+    report::FlowReport,
     segment::Segment,
     segments::Segments,
+    table::{FlowTable, Retired},
 };
 use serde::Serialize;
 
@@ -254,8 +252,8 @@ impl<P: FnMut(u64)> Intake<P> {
             let index = self.report.packets;
             // There is always room: what fills it is handed on at once.
             let into = &mut self.pending[place(self.first, self.filled)];
-            let (file_ns, decoded) = match capture.next_usual(index, into) {
-                Some(file_ns) => (file_ns, Decoded::Tcp),
+            let (file_ns, decoded) = match capture.next_at_hand(index, into) {
+                Some(found) => found,
                 None => match capture.next_segment(index, into)? {
                     Some(found) => found,
                     None => break,

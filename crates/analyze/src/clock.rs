@@ -19,6 +19,11 @@ const MOST_STEPS: usize = 64;
 /// Packets behind a silence that may show that it was a step. All of them are still held back to be sorted.
 const WITNESSES: u32 = 64;
 
+/// Nanoseconds as seconds.
+pub(crate) fn seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}
+
 /// A step of the capture's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ClockStep {

@@ -3,7 +3,8 @@
 
 use crate::{
     analysis::Analysis,
-    flow::report::{DirectionReport, FlowReport, LimitShares, Spread},
+    flow::known::LimitShares,
+    report::{DirectionReport, FlowReport, Spread},
 };
 
 /// Shares are sums of fractions.
@@ -89,6 +90,11 @@ impl Found {
                 "damaged packets of those with a wrong checksum",
             ),
             (one.counts.keep_alives, one.probes, "keep-alives of probes"),
+            (
+                one.counts.new_data_probes,
+                one.counts.data_packets,
+                "probes with new data of packets with payload",
+            ),
             (one.least_window_bytes.unwrap_or(0), one.most_window_bytes.unwrap_or(u64::MAX), "least window"),
         ] {
             self.unless(less <= more, || format!("{}: {what}: {less} of {more}", one.from));

@@ -7,13 +7,12 @@ mod links;
 mod protocol;
 mod tunnels;
 
-pub use checksum::Checksum;
 pub use links::name as link_name;
 pub use protocol::Protocol;
 
 use crate::{
     capture::{LinkType, Packet},
-    segment::{FlowKey, Segment, mapped, option},
+    segment::{Checksum, FlowKey, Segment, mapped, option},
 };
 
 /// Headers of one packet that are looked into: more is an attack, or a loop.
@@ -82,15 +81,22 @@ struct Ip<'a> {
 
 /// Reads the headers of a packet. A TCP segment is written to `into`, all of it but the SACK blocks that it does not
 /// have.
+#[inline(always)]
 pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
+    if usual(packet.link, packet.data, into).is_none() {
+        return unusual(packet, index, into);
+    }
+    (into.time_ns, into.index) = (packet.time_ns, index);
+    Decoded::Tcp
+}
+
+/// The same, of a packet that is not as nearly all are.
+#[inline(never)]
+fn unusual(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
     let on_wire = (packet.original_bytes as usize).max(packet.data.len());
-    let decoded = if usual(packet.link, packet.data, into).is_some() {
-        Decoded::Tcp
-    } else {
-        match plain(packet.link, packet.data, on_wire) {
-            Some(ip) => tcp(&ip, into),
-            None => layered(packet.link, packet.data, on_wire, into),
-        }
+    let decoded = match plain(packet.link, packet.data, on_wire) {
+        Some(ip) => tcp(&ip, into),
+        None => layered(packet.link, packet.data, on_wire, into),
     };
     if decoded == Decoded::Tcp {
         (into.time_ns, into.index) = (packet.time_ns, index);
@@ -101,7 +107,7 @@ pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
 /// TCP with timestamps and nothing else (RFC 7323, appendix A) in IPv4 without options in Ethernet: what nearly every
 /// packet is, with every field at its place.
 #[inline(always)]
-pub(crate) fn usual(link: LinkType, frame: &[u8], into: &mut Segment) -> Option<()> {
+fn usual(link: LinkType, frame: &[u8], into: &mut Segment) -> Option<()> {
     let header = frame.first_chunk::<66>()?;
     let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);

@@ -2,7 +2,7 @@
 
 use crate::{
     analysis::Analysis,
-    flow::report::FlowReport,
+    report::FlowReport,
     words::{duration, rate},
 };
 use longfat_schema::units::{Nanos, Rate};
@@ -155,7 +155,7 @@ impl Figure {
     }
 
     fn of(&self, analysis: &Analysis) -> Option<f64> {
-        let sum = |of: fn(&crate::flow::report::DirectionReport) -> u64| {
+        let sum = |of: fn(&crate::report::DirectionReport) -> u64| {
             analysis.flows.iter().flat_map(|flow| &flow.directions).map(of).sum::<u64>() as f64
         };
         let greatest = analysis.flows.first().map(FlowReport::main);

@@ -3,9 +3,12 @@
 //! - [`capture`]: pcap and pcapng, read as a stream, damage and all.
 //! - [`decode`]: from a frame to a [`segment::Segment`].
 //! - [`segments`]: captures as what an analysis reads.
+//! - [`files`]: captures as files.
 //! - [`clock`]: a capture's clock, and where it leaps.
-//! - [`flow`]: from segments to flows, in memory bounded by the flows that are live.
+//! - [`flow`]: what the segments of one flow show.
 //! - [`findings`]: what the figures mean, with evidence.
+//! - [`mod@report`]: what is said of a flow.
+//! - [`table`]: from segments to flows, in memory bounded by the flows that are live.
 //! - [`analysis`]: all of it, over several files.
 //! - [`matching`]: two captures of the same traffic at two places.
 //! - [`expect`]: expectations of it.
@@ -23,12 +26,15 @@ pub mod clock;
 pub mod contradictions;
 pub mod decode;
 pub mod expect;
+pub mod files;
 pub mod findings;
 pub mod flow;
 pub mod matching;
+pub mod report;
 pub mod segment;
 pub mod segments;
 pub mod summary;
+pub mod table;
 #[cfg(feature = "tables")]
 pub mod tables;
 pub mod words;

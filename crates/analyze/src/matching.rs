@@ -183,7 +183,8 @@ impl Place {
                     break;
                 }
                 self.take(&identity);
-                let both = self.matched_ns.is_some_and(|(first, last)| (first..=last).contains(&stamp.time_ns));
+                let both =
+                    self.matched_ns.is_some_and(|(first, last)| (first..=last).contains(&stamp.time_ns));
                 alone.extend(both.then_some(identity));
             }
             self.order.pop_front();
@@ -307,8 +308,8 @@ pub struct Matching {
     pub packets: [u64; 2],
     /// Packets that both have.
     pub matched_packets: u64,
-    /// Times that the clock of the first and the second capture was set while both captured, the first 64 of each. Times
-    /// behind one go on as if it had not been.
+    /// Steps of the clock of the first and of the second capture, the first 64 of each. Times behind one go on as if it
+    /// had not been.
     pub clock_step_list: [Vec<ClockStep>; 2],
     /// Flows of which both have something, the greatest first.
     pub flows: Vec<FlowMatch>,
@@ -486,7 +487,9 @@ impl Matcher {
 
     /// Whether a packet of both places shows that a silence of one was a step of its clock, or none.
     fn ask(&mut self, key: FlowKey, end: u8, stamps: [Stamp; 2]) {
-        let Some(last) = self.flows.get(&key).and_then(|halves| halves[usize::from(end)].last) else { return };
+        let Some(last) = self.flows.get(&key).and_then(|halves| halves[usize::from(end)].last) else {
+            return;
+        };
         let passed = [0, 1].map(|at: usize| stamps[at].time_ns.saturating_sub(last[at].time_ns));
         for at in 0..2 {
             let place = &mut self.places[at];
@@ -537,7 +540,10 @@ fn flow(key: &FlowKey, halves: &[Half; 2]) -> FlowMatch {
     let us = |ns: i64| ns as f64 / 1e3;
     let directions = [(near, true), (1 - near, false)];
     FlowMatch {
-        clock_difference_us: both.clone().next().map(|(out, back)| (us(out.least_ns) + us(back.most_ns)) / 2.0),
+        clock_difference_us: both
+            .clone()
+            .next()
+            .map(|(out, back)| (us(out.least_ns) + us(back.most_ns)) / 2.0),
         least_round_trip_us: both
             .clone()
             .map(|(out, back)| out.least_ns.saturating_sub(back.most_ns))
@@ -548,8 +554,8 @@ fn flow(key: &FlowKey, halves: &[Half; 2]) -> FlowMatch {
     }
 }
 
-/// The end whose packets show the greater difference is on the side of the first place. Of one direction alone it is not
-/// known, and its sender is taken for it.
+/// The end whose packets show the greater difference is on the side of the first place. Of one direction alone that is
+/// not known, and its sender is taken for it.
 fn near_end(halves: &[Half; 2]) -> usize {
     let both = halves[0].differences.iter().filter_map(|(epoch, low)| Some((low, halves[1].of(*epoch)?)));
     match both.max_by_key(|(low, high)| low.count().min(high.count())) {

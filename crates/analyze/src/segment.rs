@@ -1,6 +1,5 @@
 //! A TCP segment as the analysis sees it: what the headers of one packet say, in one fixed-size value.
 
-use crate::decode::Checksum;
 use std::{
     hash::{Hash, Hasher},
     net::{IpAddr, Ipv6Addr},
@@ -109,6 +108,38 @@ impl FlowKey {
     /// An end as `address:port`.
     pub fn end(&self, end: usize) -> String {
         std::net::SocketAddr::new(self.address(end), self.ports[end]).to_string()
+    }
+}
+
+/// What a packet's checksum says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Checksum {
+    /// Not all that it covers was kept.
+    #[default]
+    Unchecked,
+    /// The checksum is right.
+    Right,
+    /// The checksum is left to the interface: zero, or the sum of the pseudo-header alone, with or without the length.
+    Unset,
+    /// The checksum is wrong.
+    Wrong,
+}
+
+impl Checksum {
+    /// As tables have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Checksum::Unchecked => "unchecked",
+            Checksum::Right => "right",
+            Checksum::Unset => "unset",
+            Checksum::Wrong => "wrong",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Checksum {
+        let all = [Checksum::Right, Checksum::Unset, Checksum::Wrong];
+        all.into_iter().find(|one| one.name() == name).unwrap_or_default()
     }
 }
 

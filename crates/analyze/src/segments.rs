@@ -5,7 +5,7 @@ use crate::{
         Damage, InterfaceStatistics,
         reader::{CaptureError, CaptureReader},
     },
-    decode::{Decoded, decode, usual},
+    decode::{Decoded, decode},
     segment::Segment,
 };
 use std::io::Read;
@@ -29,10 +29,10 @@ pub trait Segments {
         into: &mut Segment,
     ) -> Result<Option<(i64, Decoded)>, CaptureError>;
 
-    /// The time of the next packet, if it is one of TCP as nearly all are, and quickly read; it is taken then. What is
-    /// not, [`Segments::next_segment`] takes.
+    /// The same, if its record is as nearly all are, and quickly read; it is taken then. What is not,
+    /// [`Segments::next_segment`] takes.
     #[inline(always)]
-    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
+    fn next_at_hand(&mut self, index: u64, into: &mut Segment) -> Option<(i64, Decoded)> {
         let _ = (index, into);
         None
     }
@@ -65,13 +65,11 @@ impl<R: Read> Segments for CaptureReader<R> {
     }
 
     #[inline(always)]
-    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
+    fn next_at_hand(&mut self, index: u64, into: &mut Segment) -> Option<(i64, Decoded)> {
         let (packet, consumed) = self.usual()?;
-        let time_ns = packet.time_ns;
-        usual(packet.link, packet.data, into)?;
-        (into.time_ns, into.index) = (time_ns, index);
+        let found = (packet.time_ns, decode(&packet, index, into));
         self.take(consumed);
-        Some(time_ns)
+        Some(found)
     }
 
     fn offset(&self) -> u64 {

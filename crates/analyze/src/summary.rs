@@ -4,10 +4,8 @@ use crate::{
     analysis::{Analysis, CaptureReport},
     clock::ClockStep,
     findings::Finding,
-    flow::{
-        connection::Vantage,
-        report::{DirectionReport, Ending, FlowReport, Missing, Unopened},
-    },
+    flow::{connection::Vantage, known::Missing},
+    report::{DirectionReport, Ending, FlowReport, Unopened},
     words::{bytes, counted, duration, micros, rate},
 };
 use std::fmt::Write as _;
@@ -277,6 +275,7 @@ fn repairs(flow: &FlowReport) -> String {
         (main.timeouts, "timeouts"),
         (main.go_back_segments, "after a timeout"),
         (main.tail_probe_segments, "tail probes"),
+        (main.counts.new_data_probes, "probes with new data"),
         (main.spurious_segments, "spurious"),
         (main.counts.lost_before_segments, "lost before the capture"),
         (main.counts.reordered_segments, "reordered"),

@@ -3,7 +3,7 @@
 
 use crate::{
     analysis::Analysis,
-    flow::report::{DirectionReport, FlowReport},
+    report::{DirectionReport, FlowReport},
 };
 use longfat_schema::run::{Table, TableError, TableWriter};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

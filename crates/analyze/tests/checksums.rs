@@ -3,7 +3,7 @@
 
 mod support;
 
-use longfat_analyze::{contradictions::contradictions, findings::Kind, flow::report::FlowReport, summary};
+use longfat_analyze::{contradictions::contradictions, findings::Kind, report::FlowReport, summary};
 use support::{
     Sum, Trace,
     script::script,

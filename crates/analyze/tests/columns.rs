@@ -7,14 +7,12 @@ mod support;
 use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
-    capture::{
-        Direction, LinkType,
-        reader::CaptureError,
+    capture::{Direction, LinkType, reader::CaptureError, write::Totals},
+    decode::{Decoded, Protocol, Unfollowed},
+    files::{
         roll::{Form, Origin, Roll, RollSpec},
         source,
-        write::Totals,
     },
-    decode::{Decoded, Protocol, Unfollowed},
     segment::{Segment, flag},
     segments::Segments as _,
 };

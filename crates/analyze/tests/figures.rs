@@ -6,7 +6,8 @@ mod support;
 use longfat_analyze::{
     contradictions::contradictions,
     findings::Kind,
-    flow::report::{DirectionReport, FlowReport, Missing},
+    flow::known::Missing,
+    report::{DirectionReport, FlowReport},
 };
 use proptest::prelude::*;
 use std::fmt::Write as _;
@@ -56,6 +57,32 @@ fn probes_of_a_closed_window_are_its_length_and_no_loss() {
         let kinds: Vec<Kind> = flow.findings.iter().map(|f| f.kind).collect();
         assert_eq!(kinds, [Kind::ReceiverStalls], "no larger window would help");
     }
+}
+
+/// Twelve full segments, of which ten are acknowledged; then silence, and more.
+fn behind_silence(last_bytes: u32, silence_ms: u32, more: &str) -> DirectionReport {
+    let mut text = format!("{}\n", OPENING.replace("mss 1460 ws 0", "mss 1460 ws 0 sackok"));
+    let mut next = 0;
+    for bytes in (0..11).map(|_| 1448).chain([last_bytes]) {
+        let _ = writeln!(text, "+0.1 > A seq {next} len {bytes}");
+        next += bytes;
+    }
+    let _ = writeln!(text, "+20 < A ack 14480 win 60000");
+    let _ = writeln!(text, "+{silence_ms} > A {}", more.replace("NEXT", &next.to_string()));
+    text += "+20 < A ack 18824 win 60000";
+    script(&text).client()
+}
+
+#[test]
+fn a_probe_with_new_data_is_counted_and_sends_nothing_again() {
+    let client = behind_silence(1448, 50, "seq NEXT len 1448");
+    assert_eq!((client.counts.new_data_probes, client.counts.resent_segments), (1, 0), "{}", client.from);
+    let again = behind_silence(1448, 50, "seq 15928 len 1448");
+    assert_eq!((again.counts.new_data_probes, again.tail_probe_segments), (0, 1), "the last one again");
+    let small = behind_silence(700, 50, "seq NEXT len 700");
+    assert_eq!(small.counts.new_data_probes, 0, "the application had nothing more");
+    let early = behind_silence(1448, 20, "seq NEXT len 1448");
+    assert_eq!(early.counts.new_data_probes, 0, "no timer is that short");
 }
 
 #[test]
@@ -157,7 +184,9 @@ fn twice(trace: &Trace, how: Twice) -> Trace {
     while let Some((first_ns, _)) = rest.first() {
         let count = rest.partition_point(|(time_ns, _)| *time_ns < first_ns + batch_ns).max(1);
         let (batch, behind) = rest.split_at(count);
-        let late_ns = batch[count - 1].0 - first_ns + 3 * US;
+        let next_ns = behind.first().map_or(i64::MAX, |(time_ns, _)| *time_ns);
+        let most_ns = if how == Twice::EachBehind { next_ns - first_ns } else { i64::MAX };
+        let late_ns = (batch[count - 1].0 - first_ns + 3 * US).min(most_ns);
         packets.extend(batch.iter().cloned());
         packets.extend(batch.iter().map(|(time_ns, tcp)| (time_ns + late_ns, tcp.clone())));
         rest = behind;
@@ -263,6 +292,17 @@ fn duplicate_acks_behind_each_acknowledgement_are_no_copies_while_their_number_i
 }
 
 #[test]
+fn duplicate_acks_of_one_moment_are_each_followed_by_their_copy() {
+    let lossy = Transfer { segments: 94, window_segments: 17, loss_permille: 21, ..Transfer::default() };
+    let seed = 410_317_989_654_375_984;
+    let path =
+        Transfer { seed, one_way_ns: MS, reorder_permille: 36, sack: false, timestamps: false, ..lossy };
+    let path = Transfer { scale: None, ..path };
+    let once = unnumbered(ended(made(&path).trace, &path));
+    assert_eq!(told(&twice(&once, Twice::EachBehind).flow()), told(&once.flow()));
+}
+
+#[test]
 fn acks_recorded_twice_are_no_duplicates_where_the_data_is_recorded_once() {
     let plain =
         Transfer { sack: false, timestamps: false, loss_permille: 10, segments: 3000, ..Transfer::default() };
@@ -306,7 +346,7 @@ fn the_answer_to_a_syn_that_crossed_ones_own_sends_nothing_again() {
     };
     let flow = opening("");
     assert!(flow.handshake.simultaneous_open);
-    let again = |flow: &longfat_analyze::flow::report::FlowReport| {
+    let again = |flow: &longfat_analyze::report::FlowReport| {
         flow.directions.each_ref().map(|one| (one.counts.resent_segments, one.timeouts))
     };
     assert_eq!((again(&flow), flow.handshake.repeated_syns), ([(0, 0); 2], 0));

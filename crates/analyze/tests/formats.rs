@@ -9,11 +9,11 @@ use longfat_analyze::{
     capture::{
         Direction, LinkType, Packet,
         reader::{CaptureError, CaptureReader},
-        source,
         write::{PcapWriter, PcapngWriter, Totals},
     },
     contradictions::contradictions,
     decode::{Decoded, Protocol, Unfollowed, decode},
+    files::source,
     segment::{FlowKey, Segment, flag},
 };
 use proptest::prelude::*;

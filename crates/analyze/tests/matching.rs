@@ -172,7 +172,11 @@ fn stepped(trace: &Trace, from: usize, by_ns: i64) -> Trace {
 #[test]
 fn a_clock_that_was_set_is_told_by_name_and_loses_nothing() {
     let path = |number: usize, tcp: &Tcp| {
-        (number % 50 != 20).then_some(if tcp.from_client { 8 * MS + (number as i64 % 40) * 50 * US } else { 4 * MS })
+        (number % 50 != 20).then_some(if tcp.from_client {
+            8 * MS + (number as i64 % 40) * 50 * US
+        } else {
+            4 * MS
+        })
     };
     let traces = two_places(100_000 * MS, &path);
     let straight = matched(&traces);

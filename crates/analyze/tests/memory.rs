@@ -3,8 +3,8 @@
 
 use longfat_analyze::{
     Settings,
-    flow::table::FlowTable,
     segment::{FlowKey, Segment, flag, option},
+    table::FlowTable,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -9,10 +9,8 @@ use longfat_analyze::{
     capture::{LinkType, write::PcapWriter},
     expect::Expect,
     findings::{Finding, Kind},
-    flow::{
-        connection::Vantage,
-        report::{DirectionReport, FlowReport},
-    },
+    flow::connection::Vantage,
+    report::{DirectionReport, FlowReport},
     segment::flag,
     summary,
 };

@@ -8,10 +8,8 @@ use crate::{
 };
 use longfat_analyze::{
     findings::{Finding, Kind},
-    flow::{
-        report::{DirectionReport, FlowReport},
-        series::Limit,
-    },
+    flow::series::Limit,
+    report::{DirectionReport, FlowReport},
 };
 
 /// One direction of a flow, judged.

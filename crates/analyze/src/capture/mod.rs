@@ -3,20 +3,13 @@
 //! - [`reader`]: bytes of any source in, one packet at a time out; damage is reported with its offset and the rest is
 //!   read.
 //! - [`pcap`], [`pcapng`]: the two formats as pure functions on a slice.
-//! - [`roll`]: a capture written as one file or as a ring of files.
-//! - `columns` (a feature): a capture as a Parquet table, compact, without the octets themselves.
-//! - [`source`]: files, standard input, gzip and zstd.
 //! - [`mod@write`]: both formats, for tests, tools and the capture program.
 //!
 //! The memory needed is that of one buffer, whatever the length of the file.
 
-#[cfg(feature = "tables")]
-pub mod columns;
 pub mod pcap;
 pub mod pcapng;
 pub mod reader;
-pub mod roll;
-pub mod source;
 pub mod write;
 
 use serde::{Deserialize, Serialize};

@@ -1,36 +1,6 @@
 //! TCP's checksum (RFC 9293, 3.1; RFC 1071), where a packet was kept whole.
 
-/// What a packet's checksum says of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Checksum {
-    /// Not all that it covers was kept.
-    #[default]
-    Unchecked,
-    /// The checksum is right.
-    Right,
-    /// The checksum is left to the interface: zero, or the sum of the pseudo-header alone, with or without the length.
-    Unset,
-    /// The checksum is wrong.
-    Wrong,
-}
-
-impl Checksum {
-    /// As tables have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Checksum::Unchecked => "unchecked",
-            Checksum::Right => "right",
-            Checksum::Unset => "unset",
-            Checksum::Wrong => "wrong",
-        }
-    }
-
-    /// The one of this name.
-    pub fn named(name: &str) -> Checksum {
-        let all = [Checksum::Right, Checksum::Unset, Checksum::Wrong];
-        all.into_iter().find(|one| one.name() == name).unwrap_or_default()
-    }
-}
+use crate::segment::Checksum;
 
 /// Sum of an address, in the order of this machine: 32 bits at a time, as carries go round.
 pub fn address(address: u128) -> u64 {

@@ -1,11 +1,14 @@
 //! The few figures that all findings judge by.
 
 use super::{Finding, Kind};
-use crate::flow::{
-    connection::Connection,
-    half::Half,
-    report::{LimitShares, round_trip_ns, seconds, shares},
-    series::{Bin, Series},
+use crate::{
+    clock::seconds,
+    flow::{
+        connection::Connection,
+        half::Half,
+        known::{LimitShares, round_trip_ns, shares},
+        series::{Bin, Series},
+    },
 };
 
 /// Stretches of time that findings look at.

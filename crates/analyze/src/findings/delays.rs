@@ -2,9 +2,9 @@
 
 use super::{Finding, Kind, basis::Basis};
 use crate::{
+    clock::seconds,
     flow::{
         observers::TimesToLive,
-        report::seconds,
         series::Bin,
         spacing::{Gaps, Period},
     },

@@ -2,7 +2,8 @@
 
 use super::{Finding, Kind, basis::Basis};
 use crate::{
-    flow::{connection::is_window_known, half::Half, report::seconds},
+    clock::seconds,
+    flow::{connection::is_window_known, half::Half},
     words::{bytes, counted, duration, rate},
 };
 

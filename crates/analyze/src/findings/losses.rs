@@ -2,7 +2,8 @@
 
 use super::{Finding, Kind, basis::Basis};
 use crate::{
-    flow::{recovery::Episode, report::seconds},
+    clock::seconds,
+    flow::recovery::Episode,
     words::{bytes, counted, duration, rate},
 };
 

@@ -15,7 +15,7 @@ mod limits;
 mod losses;
 mod path;
 
-use crate::flow::{connection::Connection, report::missing};
+use crate::flow::{connection::Connection, known::missing};
 use basis::Basis;
 use serde::Serialize;
 

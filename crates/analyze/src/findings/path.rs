@@ -2,10 +2,10 @@
 
 use super::{Finding, Kind, basis::Basis};
 use crate::{
+    clock::seconds,
     flow::{
         connection::{Connection, Handshake},
         half::{Half, Reset},
-        report::seconds,
     },
     segment::flag,
     words::duration,

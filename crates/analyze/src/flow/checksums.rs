@@ -3,7 +3,7 @@
 //! are told by their value; whatever was there by its share: damage is rare, and what an interface makes is missing
 //! from all of one direction.
 
-use crate::decode::Checksum;
+use crate::segment::Checksum;
 use serde::Serialize;
 
 /// Checksums of one end's packets, as far as they were kept whole; by what they say.

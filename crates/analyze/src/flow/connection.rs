@@ -3,8 +3,7 @@
 use super::{checksums::Checksums, counts::Offer, half::Half, round_trips::RoundTrips, spacing::Compression};
 use crate::{
     clock::{Passed, STEP_NS},
-    decode::Checksum,
-    segment::{FlowKey, Segment, flag, option},
+    segment::{Checksum, FlowKey, Segment, flag, option},
 };
 use serde::Serialize;
 
@@ -583,7 +582,7 @@ pub fn is_window_known(bytes: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::report::FlowReport;
+    use crate::report::FlowReport;
     use proptest::prelude::*;
 
     /// One packet of a made-up conversation: who, how much later, how much payload, and what is odd about it.

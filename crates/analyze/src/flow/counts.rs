@@ -87,6 +87,8 @@ pub struct Counts {
     pub keep_alives: u64,
     /// Probes of a closed window.
     pub window_probes: u64,
+    /// Tail loss probes that carried data for the first time (RFC 8985, 7.3): nothing was sent again.
+    pub new_data_probes: u64,
     /// Packets, and acknowledgements got, whose numbers lie outside any window: they move nothing.
     pub foreign_packets: u64,
     /// Packets with payload beyond the window that was known to be offered: the capture lacks acknowledgements.

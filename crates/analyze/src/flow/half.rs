@@ -29,6 +29,10 @@ const USUAL_SEGMENT: u32 = 1_448;
 const LEAST_SEGMENT: u32 = 536;
 /// All fragments of a packet hold no more (RFC 791).
 const LARGEST_PACKET: u64 = 65_535;
+/// Round trips of silence that a timer ended, with room for ours being more than the sender's; and that a probe did at
+/// the least.
+const QUIET: f64 = 1.25;
+const PROBED: f64 = 2.0;
 /// No timer of a sender is shorter.
 const LEAST_QUIET_NS: i64 = 1_500_000;
 /// No sender waits so long, and for so many of its timers, for an acknowledgement without sending again.
@@ -465,9 +469,8 @@ impl Half {
     #[inline]
     fn on_new(&mut self, segment: &Segment, start: u64, end: u64, payload: u32) {
         let now = segment.time_ns;
-        // A probe may carry new data; the silence before it tells.
-        if self.space.flight_bytes() > 0 && self.is_quiet(now, 2.0) {
-            self.recovery.probed = true;
+        if self.space.flight_bytes() > 0 && self.is_quiet(now, QUIET) {
+            self.on_new_behind_silence(now);
         }
         if self.recovery.is_active() {
             self.on_silence(now);
@@ -492,6 +495,17 @@ impl Half {
             let number = self.copies.repeats().packets();
             self.observed.on_new(now, self.space.relative(end), payload, flight, number);
         }
+    }
+
+    /// A probe may carry new data; the silence before it tells. Where the sender had more to send, and sent nothing, its
+    /// congestion window held it back, and only the probe's timer lets one more go.
+    #[cold]
+    fn on_new_behind_silence(&mut self, now: i64) {
+        let is_held_back = self.last_payload >= self.full_bytes;
+        let may_probe = self.sack && !self.recovery.probed && !self.recovery.is_active();
+        let is_probe = is_held_back && may_probe && self.space.sacked.is_empty();
+        self.counts.new_data_probes += u64::from(is_probe);
+        self.recovery.probed |= is_probe || self.is_quiet(now, PROBED);
     }
 
     /// Something is sent, with nothing outstanding. When it is no answer, right behind the acknowledgement of a small
@@ -624,7 +638,7 @@ impl Half {
             && since_ack > 1_000_000
             && now - self.space.head_sent_ns().unwrap_or(self.rearmed_ns) >= self.overdue_ns();
         // With something selectively acknowledged, silence may be RACK's reordering timer.
-        if overdue || self.space.sacked.is_empty() && self.is_quiet(now, 1.25) {
+        if overdue || self.space.sacked.is_empty() && self.is_quiet(now, QUIET) {
             let probe = tail && self.sack && !self.recovery.probed && self.space.sacked.is_empty();
             if probe && !self.recovery.is_active() {
                 return Cause::TailProbe;

@@ -1,6 +1,5 @@
-//! From segments to flows. Streaming: memory goes with the flows that are live, not with the length of the capture.
+//! One flow, from its segments.
 //!
-//! - [`table`]: which connection a segment belongs to; idle and closed ones are turned into reports.
 //! - [`young`]: the first packets of a flow, until it is known to go on.
 //! - [`connection`]: both ends: handshake, vantage point, closing.
 //! - [`half`]: the data one end sends and the acknowledgements it gets, with what it consists of: [`sequence`], the
@@ -11,7 +10,7 @@
 //! - [`spacing`]: time between packets: bursts, ticks, ACK compression.
 //! - [`series`], [`histogram`], [`ranges`], [`thinned`]: bounded memory for values over time, distributions,
 //!   sequence ranges and points of a plot.
-//! - [`report`]: what is said of a flow.
+//! - [`known`]: what can be known of a direction where the capture was made.
 //!
 //! The definitions are written down in `docs/reference/analyze.md`.
 
@@ -21,16 +20,15 @@ pub mod copies;
 pub mod counts;
 pub mod half;
 pub mod histogram;
+pub mod known;
 pub mod limits;
 pub mod observers;
 pub mod queue;
 pub mod ranges;
 pub mod recovery;
-pub mod report;
 pub mod round_trips;
 pub mod sequence;
 pub mod series;
 pub mod spacing;
-pub mod table;
 pub mod thinned;
 pub mod young;

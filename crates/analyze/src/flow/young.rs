@@ -3,8 +3,7 @@
 //! flow that a [`Connection`] would not tell.
 
 use super::connection::Connection;
-use crate::decode::Checksum;
-use crate::segment::{FlowKey, Segment, flag};
+use crate::segment::{Checksum, FlowKey, Segment, flag};
 
 /// Packets of a flow that are kept before it is followed.
 const MOST: usize = 32;

@@ -3,7 +3,7 @@
 use super::plain;
 use crate::{
     analysis::Analysis,
-    flow::report::{FlowReport, Unopened},
+    report::{FlowReport, Unopened},
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -10,7 +10,7 @@ use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
     capture::{LinkType, reader::CaptureReader, write::PcapWriter},
-    flow::report::{DirectionReport, FlowReport},
+    report::{DirectionReport, FlowReport},
     segment::flag,
 };
 

@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
-    capture::source,
     expect::{Expect, Judged},
+    files::source,
     matching,
 };
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@ use super::{Capture, CaptureSpec, Direction, LinkHeader, OUTBOUND, Snap};
 use libbpf_rs::ProgramInput;
 use longfat_analyze::{
     capture::{LinkType, Packet},
-    decode::{Checksum, Decoded, decode},
-    segment::Segment,
+    decode::{Decoded, decode},
+    segment::{Checksum, Segment},
 };
 use proptest::prelude::*;
 

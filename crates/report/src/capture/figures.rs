@@ -6,10 +6,9 @@ use crate::plot::{
     histogram::{Bar, Histogram},
     time::{Series, Shape, TimeChart},
 };
-use longfat_analyze::flow::{
-    observers::Detail,
+use longfat_analyze::{
+    flow::{observers::Detail, thinned::Points as Thinned},
     report::{DirectionReport, FlowReport, SeriesReport},
-    thinned::Points as Thinned,
 };
 
 /// Points over time, relative to the capture's start.

@@ -12,7 +12,7 @@ use crate::{
 use longfat_analyze::{
     analysis::Analysis,
     findings::Finding,
-    flow::report::FlowReport,
+    report::FlowReport,
     words::{bytes, duration, micros, rate},
 };
 

@@ -1,6 +1,9 @@
 //! From the rings to the file, until something ends it.
 
-use longfat_analyze::capture::{self, roll::Roll, write::Totals};
+use longfat_analyze::{
+    capture::{self, write::Totals},
+    files::roll::{Roll, RollError},
+};
 use longfat_kernel::capture::{Capture, Captured, Cost, Counts, Direction};
 use std::{
     io::IsTerminal as _,
@@ -89,7 +92,7 @@ fn count(
     files: &mut Roll,
     to_unix_ns: i64,
     found: &mut Collected,
-) -> Result<(), capture::roll::RollError> {
+) -> Result<(), RollError> {
     found.counts = capture.counts();
     let now_ns = longfat_host::monotonic_ns() as i64 + to_unix_ns;
     files.count(totals(found, now_ns))
@@ -113,7 +116,7 @@ fn look(
 }
 
 #[inline]
-fn write(files: &mut Roll, captured: &Captured<'_>, to_unix_ns: i64) -> Result<(), capture::roll::RollError> {
+fn write(files: &mut Roll, captured: &Captured<'_>, to_unix_ns: i64) -> Result<(), RollError> {
     let direction = match captured.direction {
         Direction::Inbound => capture::Direction::Inbound,
         Direction::Outbound => capture::Direction::Outbound,

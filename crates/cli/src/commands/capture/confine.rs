@@ -1,6 +1,6 @@
 //! What a capture keeps: the programs are attached, the first file is open, and strangers' packets come.
 
-use longfat_analyze::capture::roll::{Files, Roll, RollSpec};
+use longfat_analyze::files::roll::{Files, Roll, RollSpec};
 use longfat_host::{
     capability,
     confine::{Account, Confinement},
@@ -80,7 +80,7 @@ impl Files for Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longfat_analyze::capture::roll::Form;
+    use longfat_analyze::files::roll::Form;
 
     #[test]
     fn files_are_made_one_after_the_other_and_none_is_removed_that_is_not_of_this_capture() {

@@ -10,9 +10,9 @@ use crate::{
 };
 use anyhow::{Context as _, bail};
 use collect::Limits;
-use longfat_analyze::capture::{
-    LinkType,
-    roll::{Form, Origin, Roll, RollSpec},
+use longfat_analyze::{
+    capture::LinkType,
+    files::roll::{Form, Origin, Roll, RollSpec},
 };
 use longfat_host::confine::Account;
 use longfat_kernel::{

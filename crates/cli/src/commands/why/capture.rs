@@ -9,7 +9,7 @@ use crate::{outcome::Outcome, output};
 use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
-    capture::source,
+    files::source,
 };
 use longfat_why::{
     capture::{Direction, of_flow},

@@ -5,7 +5,7 @@
 
 #[cfg(feature = "tables")]
 use super::columns::write::ColumnsWriter;
-use super::{
+use crate::capture::{
     Direction, LinkType,
     write::{PcapngWriter, Totals},
 };

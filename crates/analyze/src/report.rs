@@ -1,18 +1,20 @@
 //! What is said of a flow: plain values, ready for tables, JSON and figures.
 
-use super::{
-    checksums::ChecksumReport,
-    connection::{Connection, Vantage, is_window_known},
-    counts::{Counts, Offer},
-    half::Half,
-    histogram::Histogram,
-    observers::Detail,
-    recovery::{Cause, Episode},
-    series::{LIMITS, Limit, Series},
-    spacing::Gaps,
-};
 use crate::{
+    clock::seconds,
     findings::{self, Finding},
+    flow::{
+        checksums::ChecksumReport,
+        connection::{Connection, Vantage, is_window_known},
+        counts::{Counts, Offer},
+        half::Half,
+        histogram::Histogram,
+        known::{LimitShares, Missing, missing, round_trip_ns, shares},
+        observers::Detail,
+        recovery::{Cause, Episode},
+        series::{Bin, Limit, Series},
+        spacing::Gaps,
+    },
     segment::flag,
 };
 use serde::Serialize;
@@ -148,19 +150,6 @@ pub struct CompressionReport {
     pub first_s: f64,
 }
 
-/// Shares of the time something was limited by, 0 to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct LimitShares {
-    /// Share of the time in which the application had nothing to send.
-    pub application: f64,
-    /// The receiver's window.
-    pub window: f64,
-    /// The congestion window or the sender's buffer.
-    pub congestion: f64,
-    /// Repair of losses.
-    pub recovery: f64,
-}
-
 /// Values over time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SeriesReport {
@@ -184,18 +173,6 @@ pub struct SeriesReport {
     pub rtt_most_ms: Vec<Option<f64>>,
     /// The limit that took most of the time.
     pub limit: Vec<Option<Limit>>,
-}
-
-/// What of a direction the capture lacks: figures that need it are not told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Missing {
-    /// Every packet of this end.
-    Direction,
-    /// The acknowledgements of what it sent, or a good part of them.
-    Acknowledgements,
-    /// A good part of what it sent: the capture was filtered, or lost packets.
-    Data,
 }
 
 /// What one end sent.
@@ -385,11 +362,6 @@ impl FlowReport {
     }
 }
 
-/// Nanoseconds as seconds.
-pub(crate) fn seconds(ns: i64) -> f64 {
-    ns as f64 / 1e9
-}
-
 fn handshake(connection: &Connection) -> HandshakeReport {
     let client = usize::from(connection.client);
     let offers = [connection.halves[client].offer, connection.halves[1 - client].offer];
@@ -435,23 +407,6 @@ fn fast_open(offers: [Option<Offer>; 2], is_refused: bool) -> Option<&'static st
         (true, true) => Some("data"),
         (false, true) => Some("cookie"),
         _ => None,
-    }
-}
-
-/// Shares of time under each limit of a sender; none where it is not known how far from it the capture was made, so
-/// that neither is what it had heard when it sent.
-pub(crate) fn shares(half: &Half) -> LimitShares {
-    if !half.is_placed {
-        return LimitShares::default();
-    }
-    let limit_ns: &[i64; LIMITS] = &half.limits.spent_ns;
-    let total = limit_ns.iter().sum::<i64>().max(1) as f64;
-    let share = |limit: Limit| limit_ns[limit as usize] as f64 / total;
-    LimitShares {
-        application: share(Limit::Application),
-        window: share(Limit::Window),
-        congestion: share(Limit::Congestion),
-        recovery: share(Limit::Recovery),
     }
 }
 
@@ -555,43 +510,6 @@ fn gap_histograms(half: &Half) -> [Histogram; 2] {
     }
 }
 
-/// Share of what an end sent that may be missing before figures say nothing, and octets.
-const LACKING_SHARE: u64 = 10;
-const LACKING_BYTES: u64 = 3000;
-/// Packets without any acknowledgement: more than an initial window, so there were some.
-const UNANSWERED_PACKETS: u64 = 20;
-
-/// What of a direction the capture lacks.
-pub(crate) fn missing(connection: &Connection, end: usize) -> Option<Missing> {
-    let (half, peer) = (&connection.halves[end], &connection.halves[1 - end]);
-    let counts = &half.counts;
-    let sent_once = counts.data_segments.saturating_sub(counts.resent_segments);
-    let is_unanswered = counts.acks == 0 && sent_once > UNANSWERED_PACKETS;
-    let is_beyond = counts.beyond_window > 1 && counts.beyond_window * LACKING_SHARE > counts.data_packets;
-    let all = counts.unseen_bytes + counts.unique_bytes;
-    match () {
-        () if counts.packets == 0
-            && peer.counts.packets > 1
-            && peer.counts.data_packets + counts.acks > 0 =>
-        {
-            Some(Missing::Direction)
-        }
-        () if is_unanswered || is_beyond => Some(Missing::Acknowledgements),
-        () if counts.unseen_bytes > LACKING_BYTES && counts.unseen_bytes * LACKING_SHARE > all => {
-            Some(Missing::Data)
-        }
-        () => None,
-    }
-}
-
-/// The least round trip of a whole connection, seen by the data of one end (or what the handshake showed).
-pub(crate) fn round_trip_ns(connection: &Connection, end: usize) -> Option<i64> {
-    let half = &connection.halves[end];
-    let by_data = half.trips.least_ns.map(|rtt| rtt + half.lag_ns);
-    let by_answers = || connection.lags().map(|(client, server)| client + server);
-    by_data.filter(|_| half.counts.acks >= 8).or_else(by_answers).or(by_data)
-}
-
 /// Packets per burst up to which a sender is said to pace.
 const PACED_BURST: f64 = 2.5;
 
@@ -645,9 +563,9 @@ fn scaling_s(series: &Series) -> Option<f64> {
 fn series(series: &Series, epoch_ns: i64) -> SeriesReport {
     let bins = series.bins();
     let bin_s = seconds(series.width_ns());
-    let rate = |of: fn(&super::series::Bin) -> u64| bins.iter().map(|b| of(b) as f64 * 8.0 / bin_s).collect();
+    let rate = |of: fn(&Bin) -> u64| bins.iter().map(|b| of(b) as f64 * 8.0 / bin_s).collect();
     let rtt = |us: u32| (us != u32::MAX && us > 0).then(|| f64::from(us) / 1e3);
-    let limit = |bin: &super::series::Bin| {
+    let limit = |bin: &Bin| {
         let all = [Limit::Application, Limit::Window, Limit::Congestion, Limit::Recovery];
         all.into_iter()
             .max_by_key(|limit| bin.limit_ns[*limit as usize])

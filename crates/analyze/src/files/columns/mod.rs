@@ -11,7 +11,8 @@ pub mod read;
 mod row;
 pub mod write;
 
-use super::{roll::Origin, write::Totals};
+use super::roll::Origin;
+use crate::capture::write::Totals;
 use serde::{Deserialize, Serialize};
 
 /// Where the file says what it is, as JSON: an [`About`].

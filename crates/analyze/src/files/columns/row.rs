@@ -2,8 +2,8 @@
 
 use crate::{
     capture::{Direction, LinkType},
-    decode::{Checksum, Decoded, Protocol, Unfollowed},
-    segment::{FlowKey, Segment, option},
+    decode::{Decoded, Protocol, Unfollowed},
+    segment::{Checksum, FlowKey, Segment, option},
 };
 use arrow_array::{
     Array, ArrayRef, BinaryArray, BooleanArray, DictionaryArray, Int32Array, PrimitiveArray, RecordBatch,

@@ -2,11 +2,15 @@
 
 #[cfg(feature = "tables")]
 use super::columns::{self, read::ColumnsReader};
-use super::{
-    Damage, InterfaceStatistics,
-    reader::{CaptureError, CaptureReader},
+use crate::{
+    capture::{
+        Damage, InterfaceStatistics,
+        reader::{CaptureError, CaptureReader},
+    },
+    decode::Decoded,
+    segment::Segment,
+    segments::Segments,
 };
-use crate::{decode::Decoded, segment::Segment, segments::Segments};
 #[cfg(feature = "tables")]
 use std::os::unix::fs::FileExt as _;
 use std::{
@@ -77,8 +81,8 @@ impl Segments for Opened {
     }
 
     #[inline(always)]
-    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
-        either!(self, capture => capture.next_usual(index, into))
+    fn next_at_hand(&mut self, index: u64, into: &mut Segment) -> Option<(i64, Decoded)> {
+        either!(self, capture => capture.next_at_hand(index, into))
     }
 
     fn offset(&self) -> u64 {

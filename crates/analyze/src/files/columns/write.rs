@@ -5,8 +5,9 @@ use super::{
     row::{Row, batch},
 };
 use crate::{
-    capture::{Direction, Packet, roll::Origin, write::Totals},
+    capture::{Direction, Packet, write::Totals},
     decode::decode,
+    files::roll::Origin,
     segment::Segment,
 };
 use parquet::{

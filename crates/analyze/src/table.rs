@@ -1,10 +1,11 @@
 //! Which connection a segment belongs to. A connection that is closed, idle or reopened becomes a report and is
 //! forgotten.
 
-use super::{connection::Connection, report::FlowReport, young::Young};
 use crate::{
     Settings,
     clock::Passed,
+    flow::{connection::Connection, young::Young},
+    report::FlowReport,
     segment::{FlowKey, Segment},
 };
 use indexmap::IndexMap;
