@@ -105,33 +105,33 @@ impl Algorithm {
 
     /// A connection begins, or changes to this algorithm.
     pub fn init(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
-        self.0.init(conn, state, tunables);
+        self.0.init(conn, state, self.values_of(tunables));
     }
 
     /// Segments were acknowledged; the window may grow.
     pub fn on_ack(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, ack: &Ack) {
-        self.0.on_ack(conn, state, tunables, ack);
+        self.0.on_ack(conn, state, self.values_of(tunables), ack);
     }
 
     /// Loss or ECE: the new slow-start threshold, in segments.
     pub fn ssthresh(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) -> u32 {
-        self.0.ssthresh(conn, state, tunables)
+        self.0.ssthresh(conn, state, self.values_of(tunables))
     }
 
     /// The loss was none: the window to go back to, in segments.
     pub fn undo_cwnd(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) -> u32 {
-        self.0.undo_cwnd(conn, state, tunables)
+        self.0.undo_cwnd(conn, state, self.values_of(tunables))
     }
 
     /// A round-trip time was measured: at least 1 us, in any recovery state, before [`Algorithm::on_ack`] of the same
     /// acknowledgement. Many algorithms do not listen.
     pub fn on_rtt_sample(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, rtt_us: u32) {
-        self.0.on_rtt_sample(conn, state, tunables, rtt_us);
+        self.0.on_rtt_sample(conn, state, self.values_of(tunables), rtt_us);
     }
 
     /// A segment is sent while none is in flight. Many algorithms do not listen.
     pub fn on_restart(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
-        self.0.on_restart(conn, state, tunables);
+        self.0.on_restart(conn, state, self.values_of(tunables));
     }
 }
 
@@ -150,12 +150,21 @@ impl Algorithm {
         tunables: &Tunables,
         sending: &mut Sending,
     ) -> Option<u32> {
-        self.0.on_send(conn, state, tunables, sending)
+        self.0.on_send(conn, state, self.values_of(tunables), sending)
     }
 
     /// An acknowledgement arrived, and nothing of it has been processed.
     pub fn on_ack_seen(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, sending: &Sending) {
-        self.0.on_ack_seen(conn, state, tunables, sending);
+        self.0.on_ack_seen(conn, state, self.values_of(tunables), sending);
+    }
+}
+
+impl Algorithm {
+    /// # Panics
+    /// When they were made for another algorithm.
+    fn values_of<'t>(&self, tunables: &'t Tunables) -> &'t [u32] {
+        assert_eq!(tunables.algorithm.name(), self.name(), "tunables of another algorithm");
+        &tunables.values
     }
 }
 

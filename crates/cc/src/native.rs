@@ -1,6 +1,5 @@
 //! The C side: mirrors of the contract's structs, and the only unsafe code of this crate.
 
-use crate::algorithm::Tunables;
 use std::ffi::{CStr, c_char, c_void};
 
 /// Room for any algorithm's private state (LF_LARGE_STATE_BYTES).
@@ -199,35 +198,35 @@ impl RawAlgorithm {
         unsafe { std::slice::from_raw_parts(self.tunables, self.tunable_count as usize) }
     }
 
-    pub fn init(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
-        // SAFETY: for all of them: `Tunables` made for this algorithm holds its u32 fields in order; `State` is
+    pub fn init(&self, conn: &mut Conn, state: &mut State, tunables: &[u32]) {
+        // SAFETY: for all of them: `tunables` are as many as the algorithm's u32 fields, in their order; `State` is
         // LF_LARGE_STATE_BYTES long and aligned to 8; the functions touch nothing else and keep no pointer.
         unsafe { (self.init)(conn, (&raw mut *state).cast(), self.fields(tunables)) }
     }
 
-    pub fn on_ack(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, ack: &Ack) {
+    pub fn on_ack(&self, conn: &mut Conn, state: &mut State, tunables: &[u32], ack: &Ack) {
         // SAFETY: as for init.
         unsafe { (self.on_ack)(conn, (&raw mut *state).cast(), self.fields(tunables), ack) }
     }
 
-    pub fn ssthresh(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) -> u32 {
+    pub fn ssthresh(&self, conn: &mut Conn, state: &mut State, tunables: &[u32]) -> u32 {
         // SAFETY: as for init.
         unsafe { (self.ssthresh)(conn, (&raw mut *state).cast(), self.fields(tunables)) }
     }
 
-    pub fn undo_cwnd(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) -> u32 {
+    pub fn undo_cwnd(&self, conn: &mut Conn, state: &mut State, tunables: &[u32]) -> u32 {
         // SAFETY: as for init.
         unsafe { (self.undo_cwnd)(conn, (&raw mut *state).cast(), self.fields(tunables)) }
     }
 
-    pub fn on_rtt_sample(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, rtt_us: u32) {
+    pub fn on_rtt_sample(&self, conn: &mut Conn, state: &mut State, tunables: &[u32], rtt_us: u32) {
         if let Some(function) = self.on_rtt_sample {
             // SAFETY: as for init.
             unsafe { function(conn, (&raw mut *state).cast(), self.fields(tunables), rtt_us) }
         }
     }
 
-    pub fn on_restart(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables) {
+    pub fn on_restart(&self, conn: &mut Conn, state: &mut State, tunables: &[u32]) {
         if let Some(function) = self.on_restart {
             // SAFETY: as for init.
             unsafe { function(conn, (&raw mut *state).cast(), self.fields(tunables)) }
@@ -242,7 +241,7 @@ impl RawAlgorithm {
         &self,
         conn: &mut Conn,
         state: &mut State,
-        tunables: &Tunables,
+        tunables: &[u32],
         sending: &mut Sending,
     ) -> Option<u32> {
         self.on_send.map(|function| {
@@ -251,7 +250,7 @@ impl RawAlgorithm {
         })
     }
 
-    pub fn on_ack_seen(&self, conn: &mut Conn, state: &mut State, tunables: &Tunables, sending: &Sending) {
+    pub fn on_ack_seen(&self, conn: &mut Conn, state: &mut State, tunables: &[u32], sending: &Sending) {
         if let Some(function) = self.on_ack_seen {
             // SAFETY: as for init.
             unsafe { function(conn, (&raw mut *state).cast(), self.fields(tunables), sending) }
@@ -261,10 +260,10 @@ impl RawAlgorithm {
     /// The tunables as C reads them.
     ///
     /// # Panics
-    /// When they were made for another algorithm: reading past them would be undefined.
-    fn fields(&self, tunables: &Tunables) -> *const c_void {
-        assert_eq!(tunables.algorithm().name(), self.name(), "tunables of another algorithm");
-        tunables.values().as_ptr().cast()
+    /// When there are more or fewer: reading past them would be undefined.
+    fn fields(&self, tunables: &[u32]) -> *const c_void {
+        assert_eq!(tunables.len(), self.tunable_count as usize, "tunables of another algorithm");
+        tunables.as_ptr().cast()
     }
 }
 

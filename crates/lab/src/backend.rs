@@ -1,49 +1,15 @@
 //! What carries a plan out, and what every such world shows of a run.
 
+pub use crate::plan::BackendKind;
+
 use crate::{plan::Plan, samples::Samples};
 use longfat_host::{Namespace, facts, sysctl};
+use longfat_kernel::cc::{self, Registration};
 use longfat_schema::{own_time::Dilation, run::HostState};
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 /// How long a flow may take to empty its buffers after the window: nothing counts then, and somebody waits.
 pub const DRAIN_MS: u32 = 1000;
-
-/// Who carries a plan out, as manifests name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BackendKind {
-    /// Network namespaces with the TCP of this kernel.
-    #[default]
-    Emulated,
-    /// The simulator, in virtual time.
-    Simulated,
-    /// Machines reached by SSH, and the path that is between them.
-    Hosts,
-}
-
-impl BackendKind {
-    /// As a manifest and the command line name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            BackendKind::Emulated => "emulated",
-            BackendKind::Simulated => "sim",
-            BackendKind::Hosts => "hosts",
-        }
-    }
-
-    /// How many times slower than meant it carries a plan out: the simulator needs not, a real path cannot.
-    pub fn dilation(self, plan: &Plan) -> Dilation {
-        match self {
-            BackendKind::Emulated => plan.dilation,
-            BackendKind::Simulated | BackendKind::Hosts => Dilation::NONE,
-        }
-    }
-}
-
-impl fmt::Display for BackendKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// What was seen of a run.
 #[derive(Debug, Default)]
@@ -86,4 +52,16 @@ pub(crate) fn state(namespace: &Namespace) -> longfat_host::Result<HostState> {
         counters: namespace.run(facts::counters)?,
         machine: None,
     })
+}
+
+/// Every congestion control of a run, ours set as it says and as slow as the run, for as long as the value lives.
+pub(crate) fn ccs_of(plan: &Plan, dilation: Dilation) -> longfat_kernel::Result<Vec<Registration>> {
+    let names = plan.ccs();
+    let set: Vec<_> = names.iter().filter_map(|name| plan.tunables_of(name)).collect();
+    let hold = |tunables| cc::hold_with(tunables, dilation.times());
+    let mut held = set.iter().map(hold).collect::<longfat_kernel::Result<Vec<_>>>()?;
+    let others = names.iter().filter(|name| plan.tunables_of(name).is_none());
+    let names: Vec<&str> = others.map(String::as_str).collect();
+    held.extend(cc::ensure(&names)?);
+    Ok(held)
 }

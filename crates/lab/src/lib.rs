@@ -20,6 +20,7 @@ pub mod archive;
 pub mod backend;
 mod child;
 mod conductor;
+mod counter;
 pub mod dilation;
 pub mod emulated;
 pub mod hosts;

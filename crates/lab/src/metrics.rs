@@ -10,7 +10,7 @@ mod timeouts;
 
 pub use avail::record_free;
 
-use crate::{judge::consequences, plan::Plan, samples::Samples, spec::Protocol};
+use crate::{counter::growth, judge::consequences, plan::Plan, samples::Samples, spec::Protocol};
 use longfat_schema::{
     record::{IntervalSample, TcpSample},
     run::{Metric, Spread},
@@ -48,6 +48,10 @@ struct Window {
 impl Window {
     fn holds(self, time_us: i64) -> bool {
         (self.start_us..self.end_us).contains(&time_us)
+    }
+
+    fn span(self) -> (i64, i64) {
+        (self.start_us, self.end_us)
     }
 
     fn length_s(self) -> f64 {
@@ -162,7 +166,7 @@ fn control_blocks(samples: &Samples, window: Window, found: &mut Figures) {
         leave_out_idle(streams);
         let growth = |samples: &Vec<&TcpSample>| {
             let points = samples.iter().map(|sample| (sample.time_us, sample.retransmitted_segments as f64));
-            growth(&points.collect::<Vec<_>>(), window)
+            growth(&points.collect::<Vec<_>>(), window.span())
         };
         found.push("retransmitted_segments", scope, streams.values().map(growth).sum::<f64>().round());
         timeouts::timeouts(scope, streams, window, found);
@@ -229,26 +233,6 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Growth of a counter over the window. Before its first sample a counter is zero.
-fn growth(points: &[(i64, f64)], window: Window) -> f64 {
-    at(points, window.end_us) - at(points, window.start_us)
-}
-
-/// As [`growth`], over any span.
-pub(crate) fn growth_within(points: &[(i64, f64)], (start_us, end_us): (i64, i64)) -> f64 {
-    growth(points, Window { start_us, end_us })
-}
-
-/// The counter's value at a time: linear between samples, level after the last.
-fn at(points: &[(i64, f64)], time_us: i64) -> f64 {
-    let after = points.partition_point(|(sample_us, _)| *sample_us <= time_us);
-    match (after.checked_sub(1).and_then(|before| points.get(before)), points.get(after)) {
-        (None, _) => 0.0,
-        (Some((_, value)), None) => *value,
-        (Some((t0, v0)), Some((t1, v1))) => v0 + (v1 - v0) * (time_us - t0) as f64 / (t1 - t0) as f64,
-    }
-}
-
 fn datagrams(plan: &Plan, samples: &Samples, found: &mut Figures) {
     for flow in plan.flows.iter().filter(|flow| flow.protocol == Protocol::Udp) {
         let of_flow = samples.flow.iter().filter(|summary| summary.flow == flow.name);
@@ -263,7 +247,10 @@ fn links(plan: &Plan, samples: &Samples, window: Window, found: &mut Figures) {
             let of = format!("{}/{name}", cable.name);
             let mine = || samples.queue.iter().filter(|s| s.link == cable.name && s.direction == name);
             let counter = |value: &dyn Fn(&longfat_schema::record::QueueSample) -> f64| {
-                growth(&mine().map(|sample| (sample.time_us, value(sample))).collect::<Vec<_>>(), window)
+                growth(
+                    &mine().map(|sample| (sample.time_us, value(sample))).collect::<Vec<_>>(),
+                    window.span(),
+                )
             };
             let overhead = f64::from(direction.overhead_bytes);
             let delivered = counter(&|s| s.delivered_bytes as f64 + s.delivered_packets as f64 * overhead);

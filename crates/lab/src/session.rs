@@ -11,7 +11,7 @@ pub use ray::{Job, Ray, RayError};
 
 use crate::{
     archive::ArchiveError,
-    backend::{BackendKind, Tick},
+    backend::{BackendKind, Tick, ccs_of},
     hosts::HostsError,
     judge,
     part::PartError,
@@ -19,7 +19,6 @@ use crate::{
     simulated::{self, SimulationError},
     spec::{Case, Experiment},
 };
-pub(crate) use carry::ccs_of;
 use longfat_schema::quantity;
 use longfat_schema::{
     SCHEMA_VERSION,
@@ -379,7 +378,7 @@ impl Session<'_> {
 fn try_ccs(plans: &[Plan]) -> Result<(), SessionError> {
     let ways: BTreeMap<_, _> =
         plans.iter().map(|plan| ((plan.ccs(), &plan.tunables, plan.dilation), plan)).collect();
-    ways.into_values().try_for_each(|plan| ccs_of(plan, plan.dilation).map(drop))
+    ways.into_values().try_for_each(|plan| Ok(ccs_of(plan, plan.dilation).map(drop)?))
 }
 
 fn case_info(case: &Case) -> CaseInfo {

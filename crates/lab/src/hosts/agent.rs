@@ -10,10 +10,9 @@ use super::{
     talk::{Answer, Ask, SILENCE},
 };
 use crate::{
-    backend::state,
+    backend::{ccs_of, state},
     part::{Files, Ground, Part, PartError},
     plan::{HostPlan, Plan, sysctls_of_namespace},
-    session::ccs_of,
 };
 use longfat_host::{Namespace, facts, monotonic_ns, support, support::Missing, sysctl};
 use longfat_kernel::{cc::Registration, support::Capability};

@@ -10,8 +10,8 @@
 //! cost it, and when it has done so, is the hold-up's doing, too.
 
 use crate::{
+    counter::growth,
     dilation::{MOST, drain_ns, refusals, round_trip_ns},
-    metrics::growth_within,
     plan::{CablePlan, FlowPlan, Plan, network::Topology},
     samples::Samples,
 };
@@ -124,7 +124,7 @@ fn of_link(
     // What the clump meets has waited as long as a full queue takes, at most.
     let reach_us = (rtt_ns + drains().max().unwrap_or(0)) / 1000;
     let drops = ["forward", "backward"].map(|direction| drops(samples, cable, direction));
-    let dropped = |span: Span| drops.iter().map(|points| growth_within(points, span)).sum::<f64>();
+    let dropped = |span: Span| drops.iter().map(|points| growth(points, span)).sum::<f64>();
     let repairs: Vec<Vec<Span>> = connections.values().map(|states| repairs(states)).collect();
     let spans = united(counted.iter().map(|stall| {
         let end_us = stall.time_us.saturating_add(reach_us as i64);

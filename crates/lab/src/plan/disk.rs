@@ -1,7 +1,7 @@
 //! How much a run leaves on disk. Pure.
 
-use super::{FlowPlan, Plan};
-use crate::{backend::BackendKind, spec::Protocol};
+use super::{BackendKind, FlowPlan, Plan};
+use crate::spec::Protocol;
 
 /// What a row takes, compressed; measured on runs of the conversion and the smoke experiment.
 const TCP_ROW_BYTES: f64 = 36.0;

@@ -1,10 +1,14 @@
 //! A plan: one run with every value resolved. A pure function of the experiment; what is not in it does not happen.
 
+mod backend_kind;
 mod disk;
 mod follow;
+pub(crate) mod need;
 pub mod network;
+pub(crate) mod refusals;
 mod resolve;
 
+pub use backend_kind::BackendKind;
 pub use follow::{FarPlan, FollowPlan};
 pub(crate) use resolve::sysctls_of_namespace;
 pub use resolve::{plans, seed_of};

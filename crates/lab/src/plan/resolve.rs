@@ -4,9 +4,10 @@ use super::{
     CablePlan, EndPlan, FlowPlan, HostPlan, Plan, RelayPlan, RoutePlan,
     network::{IPV4_PREFIX, IPV6_PREFIX, Topology, addresses},
 };
-use crate::dilation::{self, DilateSpec};
+use super::{need::least, refusals::refusals};
 use crate::spec::{
-    CableSpec, Case, Experiment, FlowSpec, FollowSpec, HostSpec, Protocol, RelaySpec, Setting, SpecError,
+    CableSpec, Case, DilateSpec, Experiment, FlowSpec, FollowSpec, HostSpec, Protocol, RelaySpec, Setting,
+    SpecError,
 };
 use longfat_cc::Tunables;
 use longfat_schema::{
@@ -92,9 +93,9 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
 
 /// What the experiment asks for, where nothing has a clock that cannot be slowed.
 fn dilation_of(plan: &Plan, dilate: DilateSpec) -> Result<Dilation, Vec<Problem>> {
-    let DilateSpec::Times(times) = dilate else { return Ok(dilation::least(plan).dilation) };
+    let DilateSpec::Times(times) = dilate else { return Ok(least(plan).dilation) };
     let dilation = Dilation::new(times).unwrap_or_default();
-    let refused = dilation::refusals(plan, dilation);
+    let refused = refusals(plan, dilation);
     if refused.is_empty() { Ok(dilation) } else { Err(refused) }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Event, SessionError, io_error, make_directory, unix_ms_of};
 use crate::{
-    backend::{BackendKind, Observed, Tick},
+    backend::{self, BackendKind, Observed, Tick},
     conductor::Ending,
     dilation::remarks,
     emulated::{self, Environment},
@@ -237,7 +237,7 @@ fn emulate(
     tick: &mut dyn FnMut(Tick),
     stop: &AtomicBool,
 ) -> Result<Attempt, SessionError> {
-    let _ccs = ccs_of(plan, plan.dilation)?;
+    let _ccs = backend::ccs_of(plan, plan.dilation)?;
     let lease = format!("{}-{}", plan.experiment, std::process::id());
     let environment = Environment { program, directory, lease: &lease };
     match emulated::run(plan, environment, tick, stop) {
@@ -283,18 +283,6 @@ fn simulate(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Resul
         Err(SimulationError::Interrupted) => Ok(Attempt::Interrupted),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Every congestion control of a run, ours set as it says and as slow as the run, for as long as the value lives.
-pub(crate) fn ccs_of(plan: &Plan, dilation: Dilation) -> Result<Vec<Registration>, SessionError> {
-    let names = plan.ccs();
-    let set: Vec<_> = names.iter().filter_map(|name| plan.tunables_of(name)).collect();
-    let hold = |tunables| longfat_kernel::cc::hold_with(tunables, dilation.times());
-    let mut held = set.iter().map(hold).collect::<Result<Vec<_>, _>>()?;
-    let others = names.iter().filter(|name| plan.tunables_of(name).is_none());
-    let names: Vec<&str> = others.map(String::as_str).collect();
-    held.extend(longfat_kernel::cc::ensure(&names)?);
-    Ok(held)
 }
 
 /// Removes a directory, if it is there.

@@ -1,7 +1,7 @@
 //! What the types of an experiment cannot say.
 
+use super::topology::Topology;
 use super::{CableSpec, Case, Experiment, FlowSpec, Protocol, RelaySpec, Setting};
-use crate::plan::network::Topology;
 use longfat_cc::{Algorithm, Tunables};
 use longfat_host::{interface, socket::CC_NAME_MAX, sysctl::is_net};
 use longfat_schema::decode::{Problem, unknown};

@@ -4,11 +4,13 @@
 //! - [`longfat_schema::decode`]: TOML into the types below, unknown keys with suggestions.
 //! - [`overlay`]: cases, axes and `--set`, dotted keys laid over the file.
 //! - [`sweep`]: axes, and the cells they make.
+//! - [`topology`]: who reaches whom by which links.
 //! - [`expect`]: what is expected, and of which cells.
 //! - [`schema`]: all of it as JSON Schema, for editors.
 //! - `check`: what types cannot say: names that exist, hosts that can be reached, figures that make sense.
 
 pub(crate) mod check;
+mod dilate;
 pub mod expect;
 mod follow;
 pub mod include;
@@ -16,8 +18,9 @@ pub mod overlay;
 mod read;
 pub mod schema;
 pub mod sweep;
+pub mod topology;
 
-use crate::dilation::DilateSpec;
+pub use dilate::DilateSpec;
 pub use follow::FollowSpec;
 use longfat_link::LinkSpec;
 use longfat_relay::spec::{LegSpec, WaySpec};

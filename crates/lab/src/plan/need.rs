@@ -1,8 +1,8 @@
 //! How much slower a run has to be for the hold-ups of a small machine not to matter. Pure: of the plan alone, so that
 //! the same experiment has the same plan everywhere. Whether the machine kept to it is judged of each run.
 
-use super::{MOST, refusals};
-use crate::plan::{CablePlan, FlowPlan, Plan, network::Topology};
+use super::{CablePlan, FlowPlan, Plan, network::Topology, refusals::refusals};
+use crate::spec::DilateSpec;
 use longfat_link::plan::DirectionPlan;
 use longfat_schema::own_time::Dilation;
 use std::fmt;
@@ -29,7 +29,7 @@ pub fn least(plan: &Plan) -> Need {
     let needs = [of_queues(plan), of_round_trips(plan), of_packets(plan)];
     let greatest = needs.into_iter().flatten().max_by(|a, b| a.0.total_cmp(&b.0));
     let Some((times, why)) = greatest.filter(|(times, _)| *times > 1.0) else { return Need::none("") };
-    let dilation = Dilation::new((times.ceil() as u32).clamp(1, MOST)).unwrap_or_default();
+    let dilation = Dilation::new((times.ceil() as u32).clamp(1, DilateSpec::MOST)).unwrap_or_default();
     match refusals(plan, dilation).first() {
         Some(refusal) => Need::none(&format!(
             "{why}; dilate = {dilation} is refused: {}: {}",
