@@ -14,10 +14,8 @@ use crate::{
     samples::Samples,
     simulated::{self, SimulationError},
 };
-use longfat_kernel::cc::Registration;
 use longfat_schema::{
     SCHEMA_VERSION,
-    own_time::Dilation,
     run::{PLAN_FILE, Provenance, RunManifest, RunStatus, RunWriter, seal_run, write_json},
 };
 use std::{borrow::Cow, fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};

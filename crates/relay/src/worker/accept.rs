@@ -47,7 +47,7 @@ type Happened =
 pub(super) struct Listener {
     id: ListenerId,
     clients: Clients,
-    listener: Arc<TcpListener>,
+    socket: Arc<TcpListener>,
     /// Where it listens.
     address: io::Result<SocketAddr>,
     prepared: Option<TcpStream>,
@@ -59,11 +59,11 @@ pub(super) struct Listener {
 
 impl Listener {
     pub fn new(plan: WorkerListener) -> Listener {
-        let WorkerListener { id, listener, clients } = plan;
-        let address = listener.local_addr();
+        let WorkerListener { id, listener: socket, clients } = plan;
+        let address = socket.local_addr();
         let (batch, loop_check) = Default::default();
         let mut listener =
-            Listener { id, listener, address, clients, prepared: None, batch, ipv6: false, loop_check };
+            Listener { id, socket, address, clients, prepared: None, batch, ipv6: false, loop_check };
         listener.ipv6 = listener.leads_to_ipv6();
         listener
     }
@@ -132,9 +132,7 @@ impl Worker<'_> {
     pub(super) fn open_listeners(&self) -> Result<()> {
         for listener in &self.listeners {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, listener.token());
-            self.epoll
-                .add(&*listener.listener, event)
-                .map_err(|errno| Error::io("watch a listener", errno))?;
+            self.epoll.add(&*listener.socket, event).map_err(|errno| Error::io("watch a listener", errno))?;
         }
         Ok(())
     }
@@ -180,7 +178,7 @@ impl Worker<'_> {
 
     fn open_listener(&mut self, listener: Listener) {
         let flags = if self.accepting.paused.is_some() { EpollFlags::empty() } else { EpollFlags::EPOLLIN };
-        if self.epoll.add(&*listener.listener, EpollEvent::new(flags, listener.token())).is_ok() {
+        if self.epoll.add(&*listener.socket, EpollEvent::new(flags, listener.token())).is_ok() {
             self.listeners.push(listener);
         } else {
             self.shared.journal.warn("a new listener could not be watched: out of memory or watches");
@@ -190,10 +188,10 @@ impl Worker<'_> {
     fn change_listener(&mut self, id: ListenerId, clients: Clients) {
         let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == id) else { return };
         let leg = self.shared.packets.leg(&clients.likely().client, clients.is_intercepted());
-        if let Err(error) = leg.adopt(&*listener.listener, listener.is_ipv6()) {
+        if let Err(error) = leg.adopt(&*listener.socket, listener.is_ipv6()) {
             self.shared.journal.warn(&format!("change a listener's options: {error}"));
         }
-        begin_small(&listener.listener, clients.likely());
+        begin_small(&listener.socket, clients.likely());
         listener.prepared = None;
         (listener.clients, listener.loop_check) = (clients, LoopCheck::default());
         listener.ipv6 = listener.leads_to_ipv6();
@@ -211,7 +209,7 @@ impl Worker<'_> {
     fn watch_listeners(&self, flags: EpollFlags) {
         for listener in &self.listeners {
             // Cannot fail for a descriptor that was added.
-            let _ = self.epoll.modify(&*listener.listener, &mut EpollEvent::new(flags, listener.token()));
+            let _ = self.epoll.modify(&*listener.socket, &mut EpollEvent::new(flags, listener.token()));
         }
     }
 
@@ -258,7 +256,7 @@ impl Worker<'_> {
             Some(socket) => socket,
             None => prepare(self.shared, listener)?,
         };
-        match leg::accept(&listener.listener) {
+        match leg::accept(&listener.socket) {
             Ok((client, address)) => {
                 let target = target(&client, &listener.clients);
                 let to = target.as_ref().ok();
