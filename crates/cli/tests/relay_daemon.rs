@@ -297,6 +297,99 @@ fn metrics_and_status_count_what_happened_and_nobody_blocks_them() {
     }
 }
 
+/// A client in another network, by the address of the server that it asks.
+const OTHER_CLIENT: &str = "10.73.0.2";
+const OTHER_SERVER: &str = "10.72.2.3:80";
+
+fn add_other_client(bed: &Bed) {
+    bed.client.ip(&["addr", "add", "10.73.0.2/32", "dev", "lo"]).unwrap();
+    bed.client.ip(&["route", "add", "10.72.2.3/32", "via", "10.72.1.1", "src", OTHER_CLIENT]).unwrap();
+    bed.relay.ip(&["route", "add", "10.73.0.2/32", "via", "10.72.1.2"]).unwrap();
+    bed.server.ip(&["addr", "add", "10.72.2.3/24", "dev", "eth0"]).unwrap();
+}
+
+/// Offers more and more to receivers that do not read, until the relay has long taken no more; how much each took.
+fn offer(clients: &[TcpStream]) -> Vec<u64> {
+    let (block, mut taken) = (vec![7; 16 << 10], vec![0; clients.len()]);
+    clients.iter().for_each(|client| client.set_nonblocking(true).unwrap());
+    for _ in 0..200 {
+        for (mut client, taken) in clients.iter().zip(&mut taken) {
+            *taken += client.write(&block).unwrap_or(0) as u64;
+        }
+        std::thread::sleep(Duration::from_millis(15));
+    }
+    taken
+}
+
+#[test]
+fn one_network_whose_data_nobody_reads_has_its_share_of_memory_and_others_are_relayed() {
+    const STALLED: usize = 16;
+    const MEMORY_BYTES: u64 = 8_000_000;
+    let bed = Bed::new("mem");
+    add_other_client(&bed);
+    let deaf = bed.server.run(|| TcpListener::bind(FIRST).unwrap()).unwrap();
+    for address in [SECOND, OTHER_SERVER] {
+        relay_bed::echo_server(bed.server.run(|| TcpListener::bind(address).unwrap()).unwrap());
+    }
+    let file = format!("{INTERCEPT}[limits]\nmemory = '8MB'\n[defaults]\nqueue = {{ target = 'off' }}\n");
+    let mut daemon = Daemon::start(&bed, &file, &[]);
+    // All are there before the first of them holds anything.
+    let greedy: Vec<_> = (0..STALLED).map(|_| bed.connect(FIRST)).collect();
+    let far: Vec<_> = (0..STALLED).map(|_| deaf.accept().unwrap().0).collect();
+    let taken = offer(&greedy);
+    let memory = daemon.status().memory.unwrap();
+    assert_eq!(memory.limit_bytes, Some(MEMORY_BYTES));
+    assert_eq!(memory.networks[0].network.to_string(), "10.72.1.0");
+    assert!(memory.networks[0].held_bytes > MEMORY_BYTES, "more than all may hold: {memory:?}");
+    let table =
+        run_command(bed.command(&["status", "--socket", daemon.file("control.sock").to_str().unwrap()]))
+            .unwrap();
+    assert!(table.contains("of 8MB held") && table.contains("by 10.72.1.0"), "{table}");
+    // Who comes from elsewhere is relayed.
+    let other = bed.connect(OTHER_SERVER);
+    let numbers: Vec<u8> = (0..1 << 20).map(|number: u32| (number % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (&other).write_all(&numbers).unwrap());
+        let mut answer = vec![0; numbers.len()];
+        (&other).read_exact(&mut answer).unwrap();
+        assert!(answer == numbers);
+    });
+    let of = |daemon: &Daemon, server: &str| {
+        let found = daemon.status().connections.into_iter();
+        found.filter(|one| one.server.to_string() == server).collect::<Vec<_>>()
+    };
+    let relayed = of(&daemon, OTHER_SERVER);
+    assert_eq!(relayed.len(), 1, "it is relayed");
+    assert_eq!(relayed[0].client.ip().to_string(), OTHER_CLIENT);
+    assert_eq!(relayed[0].to_client.relayed_bytes, 1 << 20);
+    // What the network opens beyond its share passes.
+    daemon.wait_until("it passes", |daemon| {
+        let Ok(mut more) = bed.client.run(|| TcpStream::connect(SECOND)).unwrap() else { return false };
+        more.set_read_timeout(Some(PATIENCE)).unwrap();
+        let is_answered = more.write_all(b"x").is_ok() && more.read_exact(&mut [0]).is_ok();
+        is_answered && of(daemon, SECOND).is_empty()
+    });
+    // Nothing of what was taken is lost, and what is free again is shared again.
+    drop(greedy);
+    for (mut far, taken) in far.into_iter().zip(taken) {
+        let (mut total, mut block) = (0, vec![0; 1 << 16]);
+        far.set_read_timeout(Some(PATIENCE)).unwrap();
+        while let bytes @ 1.. = far.read(&mut block).unwrap() {
+            assert!(block[..bytes].iter().all(|byte| *byte == 7));
+            total += bytes as u64;
+        }
+        assert_eq!(total, taken);
+    }
+    daemon.wait_until("it is given back", |daemon| {
+        daemon.status().memory.unwrap().networks.iter().all(|one| one.held_bytes < MEMORY_BYTES / 8)
+    });
+    daemon.wait_until("its clients are relayed again", |daemon| {
+        let client = bed.connect(SECOND);
+        ask(&client, b"again");
+        !of(daemon, SECOND).is_empty()
+    });
+}
+
 #[test]
 fn the_service_manager_hears_of_it_and_no_capability_is_kept_that_is_not_needed() {
     let bed = Bed::new("sdn");

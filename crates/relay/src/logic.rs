@@ -5,6 +5,7 @@ pub(crate) mod busy_pairs;
 pub mod connection;
 pub(crate) mod dial_order;
 pub(crate) mod gather;
+pub(crate) mod memory;
 pub(crate) mod one_way;
 pub(crate) mod packet;
 pub(crate) mod places;

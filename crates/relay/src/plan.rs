@@ -358,8 +358,19 @@ pub struct LimitsPlan {
     pub network: Option<usize>,
     /// Memory of all connections: buffers of both legs' sockets and the relay's own.
     pub memory_bytes: Option<u64>,
+    /// Of it, what connections of one client address may hold; by default as much as is free besides, three times that when
+    /// it is alone.
+    pub client_memory_bytes: Option<u64>,
+    /// Of it, what connections of one network of clients may hold; by default three times as much as is free besides.
+    pub network_memory_bytes: Option<u64>,
     /// File descriptors; by default the hard limit of the process.
     pub descriptors: Option<u64>,
+}
+
+impl LimitsPlan {
+    pub(crate) fn has_memory(&self) -> bool {
+        [self.memory_bytes, self.client_memory_bytes, self.network_memory_bytes].iter().any(Option::is_some)
+    }
 }
 
 /// The unix socket on which a relay answers.

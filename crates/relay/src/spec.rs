@@ -226,6 +226,10 @@ pub struct LimitsSpec {
     pub network: Option<usize>,
     /// Memory of all connections together.
     pub memory: Option<Size>,
+    /// Memory of one client address's connections; by default as much as is free, three quarters while it is alone.
+    pub client_memory: Option<Size>,
+    /// Memory of one network's connections (/24, /64); by default three times as much as is free.
+    pub network_memory: Option<Size>,
     /// File descriptors of the process.
     pub descriptors: Option<u64>,
 }

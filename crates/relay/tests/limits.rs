@@ -48,6 +48,8 @@ fn stall(bed: &Bed, listener: &TcpListener, address: SocketAddr) -> Vec<(TcpStre
 fn limited(plan: RelayPlan) -> RelayPlan {
     let mut plan = plan;
     plan.limits.memory_bytes = Some(2 << 20);
+    // All of it, though everybody is of one network.
+    (plan.limits.client_memory_bytes, plan.limits.network_memory_bytes) = (Some(2 << 20), Some(2 << 20));
     // Kept short, the queues of four connections hold less.
     plan.defaults_mut().queue = None;
     plan
@@ -89,6 +91,24 @@ fn when_memory_is_full_held_clients_pass_unrelayed() {
     carry(&late, &far, 1 << 20);
     drop(stalled);
     assert_eq!(relay.stop().connections, 4);
+}
+
+#[test]
+fn a_listeners_client_whose_network_has_its_share_of_memory_is_reset() {
+    let bed = Bed::new("memr");
+    let listener = bed.listen(ANYWHERE);
+    let mut plan = limited(Bed::explicit(at(ANYWHERE)));
+    plan.limits.network_memory_bytes = Some(1 << 20);
+    plan.limits.client_memory_bytes = None;
+    let relay = bed.start(plan);
+    let stalled = stall(&bed, &listener, relay.address());
+    let late = bed.try_connect(relay.address());
+    assert!(late.map_or(true, |late| ends_with_reset(&late)));
+    let notes = std::sync::Arc::clone(&relay.notes);
+    eventually("it is told of", || {
+        notes.closed.lock().unwrap().iter().any(|end| end.ended == Ended::Refused)
+    });
+    drop(stalled);
 }
 
 #[test]

@@ -81,6 +81,7 @@ impl<'a> Relay<'a> {
             live: shared.admission.live(),
             taken_over: shared.journal.taken_over.load(Ordering::Relaxed),
             end_to_end: self.end_to_end(),
+            memory: shared.admission.memory(),
             totals: shared.journal.stats(),
             reload: description.reload.clone(),
             connections: Vec::new(),

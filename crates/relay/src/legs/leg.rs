@@ -308,6 +308,28 @@ pub(crate) fn unread_bytes(socket: &impl AsFd) -> u64 {
     queue_bytes(socket, libc::FIONREAD)
 }
 
+/// Memory of what a socket has received and nobody has read, also behind a gap, and of what is not acknowledged
+/// (SO_MEMINFO): many small segments are more than their bytes.
+pub(crate) fn memory_bytes(socket: &impl AsFd) -> u64 {
+    /// `linux/sock_diag.h`: the values, and those of interest.
+    const VALUES: usize = 9;
+    const RECEIVED: usize = 0;
+    const QUEUED_TO_SEND: usize = 5;
+    let mut values = [0u32; VALUES];
+    let mut length = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes, of numbers of 32 bits.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { u64::from(values[RECEIVED]) + u64::from(values[QUEUED_TO_SEND]) } else { 0 }
+}
+
 /// Whether the next byte is the one that an urgent mark stands at (SIOCATMARK).
 pub(crate) fn is_at_mark(socket: &impl AsFd) -> bool {
     /// `linux/sockios.h`.

@@ -84,7 +84,7 @@ fn subtract(counts: &mut HashMap<IpAddr, usize>, key: IpAddr) {
 }
 
 /// What one site has: a /24, or an IPv6 /64, of which one host may use every address.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(four) => Ipv4Addr::from(u32::from(four) & 0xffff_ff00).into(),
         IpAddr::V6(six) => Ipv6Addr::from(u128::from(six) & !u128::from(u64::MAX)).into(),

@@ -5,17 +5,18 @@ pub use crate::legs::queue::QueueStatus;
 
 use super::{observer::RelayStats, reading::Reading};
 use crate::{
+    LimitsPlan,
     legs::{
         Legs,
         leg::{unacked_bytes, unread_bytes},
     },
-    logic::{connection::Direction, plain},
+    logic::{connection::Direction, memory::Memory, plain},
 };
 use longfat_schema::record::TcpSample;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -53,6 +54,9 @@ pub struct Status {
     /// Connections accepted end to end: into how many it stepped, and how many stayed as they were, by the reason.
     #[serde(default)]
     pub end_to_end: EndToEndStatus,
+    /// What clients hold of the memory that `[limits]` bounds; absent where it bounds none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStatus>,
     /// What it did since its start; of living connections nothing but their number.
     pub totals: RelayStats,
     /// Reloads of its file.
@@ -68,6 +72,42 @@ pub struct EndToEndStatus {
     pub inserted: u64,
     /// Connections that stayed end to end, by the reason; reasons that there were none of are absent.
     pub passed: BTreeMap<String, u64>,
+}
+
+/// Memory of connections, as of the last look, which is at most 100 ms old.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// What all connections hold.
+    pub held_bytes: u64,
+    /// What all may hold (`limits.memory`); absent where only clients and networks are bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// What one network of clients may hold now.
+    pub network_limit_bytes: u64,
+    /// The networks that hold most, at most eight, from the greatest on.
+    pub networks: Vec<NetworkStatus>,
+}
+
+/// A network of clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkStatus {
+    /// Its first address, of a /24 or /64.
+    pub network: IpAddr,
+    /// What its connections hold.
+    pub held_bytes: u64,
+}
+
+impl MemoryStatus {
+    pub(crate) fn of(memory: &Memory, limits: &LimitsPlan) -> MemoryStatus {
+        const SHOWN: usize = 8;
+        let network = |(network, held_bytes)| NetworkStatus { network, held_bytes };
+        MemoryStatus {
+            held_bytes: memory.held_bytes().0,
+            limit_bytes: limits.memory_bytes,
+            network_limit_bytes: memory.share_bytes(limits),
+            networks: memory.greatest(SHOWN).into_iter().map(network).collect(),
+        }
+    }
 }
 
 /// What became of requests to read the file again.

@@ -3,8 +3,14 @@
 use crate::{
     LimitsPlan, RelayPlan,
     legs::descriptors::Descriptors,
-    logic::places::{Bytes, Places, Room},
-    observe::journal::{Journal, Once},
+    logic::{
+        memory::Bytes,
+        places::{Places, Room},
+    },
+    observe::{
+        journal::{Journal, Once},
+        status::MemoryStatus,
+    },
 };
 use std::{
     collections::BTreeSet,
@@ -24,8 +30,8 @@ pub(crate) struct Admission<'a> {
     most_connections: AtomicUsize,
     /// Connections alive, in workers and between them.
     live: AtomicUsize,
-    /// Bytes that each worker's connections held when it last looked.
-    backlog_bytes: Vec<AtomicU64>,
+    /// Of what connections held when their workers last looked, what counts against the limit of all.
+    charged_bytes: AtomicU64,
     /// By client.
     places: Mutex<Places>,
 }
@@ -40,7 +46,7 @@ impl<'a> Admission<'a> {
             descriptors,
             most_connections: AtomicUsize::new(descriptors.connections(0, 0)),
             live: AtomicUsize::new(0),
-            backlog_bytes: (0..plan.workers).map(|_| AtomicU64::new(0)).collect(),
+            charged_bytes: AtomicU64::new(0),
             places: Mutex::default(),
         }
     }
@@ -104,7 +110,7 @@ impl<'a> Admission<'a> {
     /// Whether the connections hold as much as all of them may.
     fn is_memory_full(&self) -> bool {
         let Some(limit) = self.limits.memory_bytes else { return false };
-        let held: u64 = self.backlog_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum();
+        let held = self.charged_bytes.load(Ordering::Relaxed);
         if held >= limit {
             self.journal.warn_once(Once::Memory, || {
                 format!("connections hold {held} of {limit} bytes: new ones wait or pass until there is less")
@@ -119,8 +125,8 @@ impl<'a> Admission<'a> {
         if !may {
             self.journal.warn_once(Once::Sated, || {
                 format!(
-                    "{client} has its share of {} connections: what else it opens passes or is reset (see 'client' and \
-                     'network' of [limits])",
+                    "{client} has its share of {} connections, or of their memory: what else it opens passes or is reset \
+                     (see 'client', 'network', 'client_memory' and 'network_memory' of [limits])",
                     self.connection_limit()
                 )
             });
@@ -138,9 +144,15 @@ impl<'a> Admission<'a> {
     }
 
     /// What the connections of a worker hold, by client.
-    pub fn note_bytes(&self, worker: usize, bytes: Bytes) {
-        self.backlog_bytes[worker].store(bytes.values().sum(), Ordering::Relaxed);
-        self.places().note(worker, bytes, self.connection_limit(), self.limits);
+    pub fn note_bytes(&self, worker: usize, bytes: &Bytes) {
+        let mut places = self.places();
+        places.note(worker, bytes, self.connection_limit(), self.limits);
+        self.charged_bytes.store(places.memory.held_bytes().1, Ordering::Relaxed);
+    }
+
+    /// What clients hold of the memory that is limited.
+    pub fn memory(&self) -> Option<MemoryStatus> {
+        self.limits.has_memory().then(|| MemoryStatus::of(&self.places().memory, self.limits))
     }
 
     /// Clients that have their share.

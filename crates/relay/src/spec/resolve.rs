@@ -101,8 +101,22 @@ impl RelaySpec {
         for (key, _) in counts.iter().filter(|(_, count)| *count == Some(0)) {
             problems.push(Problem::new(format!("limits.{key}"), "give at least 1"));
         }
-        if spec.memory.is_some_and(|memory| memory.0 < 1 << 20) {
-            problems.push(Problem::new("limits.memory", "give at least 1MiB"));
+        let sizes = [
+            ("memory", spec.memory),
+            ("client_memory", spec.client_memory),
+            ("network_memory", spec.network_memory),
+        ];
+        for (key, size) in sizes.iter().filter_map(|(key, size)| Some((key, (*size)?))) {
+            if size.0 < 1 << 20 {
+                problems.push(Problem::new(
+                    format!("limits.{key}"),
+                    format!("{size} is too little; give at least 1MiB"),
+                ));
+            } else if spec.memory.is_some_and(|all| size.0 > all.0) {
+                let message =
+                    format!("{size} is more than limits.memory allows all together; give at most that");
+                problems.push(Problem::new(format!("limits.{key}"), message));
+            }
         }
         if spec.descriptors.is_some_and(|descriptors| descriptors < 64) {
             problems.push(Problem::new("limits.descriptors", "give at least 64"));
@@ -112,6 +126,8 @@ impl RelaySpec {
             client: spec.client,
             network: spec.network,
             memory_bytes: spec.memory.map(|memory| memory.0),
+            client_memory_bytes: spec.client_memory.map(|memory| memory.0),
+            network_memory_bytes: spec.network_memory.map(|memory| memory.0),
             descriptors: spec.descriptors,
         }
     }

@@ -28,6 +28,8 @@ connections = 20000
 client = 2000
 network = 5000
 memory = "1GiB"
+client_memory = "256MiB"
+network_memory = "512MiB"
 
 [defaults]
 keepalive = "30s"
@@ -166,6 +168,10 @@ fn contradictions_are_named_all_at_once() {
         "rule[2].client.mss: give 536",
     ] {
         assert!(found.iter().any(|line| line.starts_with(part)), "{part}: {found:#?}");
+    }
+    let limits = problems("[limits]\nmemory='8MB'\nclient_memory='9MB'\nnetwork_memory='1KB'\n");
+    for part in ["limits.client_memory: 9MB is more than", "limits.network_memory: 1KB is too little"] {
+        assert!(limits.iter().any(|line| line.starts_with(part)), "{part}: {limits:#?}");
     }
     assert!(problems("")[0].contains("interfaces to intercept on or an address"));
 }

@@ -7,7 +7,7 @@ use crate::{
     listeners::Clients,
     logic::{
         connection::{Direction, Event, Side},
-        places::Bytes,
+        memory::Bytes,
         tcp_state::SYN_SENT,
     },
     observe::observer::Ended,
@@ -39,7 +39,7 @@ pub(super) struct Look {
 
 impl Look {
     pub fn new(plan: &RelayPlan, now: Instant) -> Look {
-        let memory = plan.limits.memory_bytes.is_some();
+        let memory = plan.limits.has_memory();
         let mut look = Look { bytes: now, memory, times: now, every: SELDOM };
         look.learn_ways(plan.ways());
         look
@@ -80,7 +80,7 @@ impl Worker<'_> {
             let client = connection.legs.client_address.ip().to_canonical();
             *bytes.entry(client).or_default() += held_bytes(connection);
         }
-        self.shared.admission.note_bytes(self.index, bytes);
+        self.shared.admission.note_bytes(self.index, &bytes);
     }
 
     /// Whoever is still there lasts.
@@ -120,11 +120,11 @@ impl Worker<'_> {
     }
 }
 
-/// Bytes of one connection in its sockets and in the relay.
+/// What one connection takes up in its sockets and in the relay.
 fn held_bytes(connection: &Relayed) -> u64 {
     let legs = &connection.legs;
     let sockets = [Side::Client, Side::Server].map(|side| legs.leg(side));
-    let sockets = sockets.map(|socket| leg::unread_bytes(socket) + leg::unacked_bytes(socket));
+    let sockets = sockets.map(leg::memory_bytes);
     let own = Direction::BOTH.map(|direction| connection.logic.held_bytes(direction) as u64);
     sockets.iter().chain(&own).sum()
 }

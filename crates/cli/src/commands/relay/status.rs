@@ -5,7 +5,7 @@ use anyhow::Context;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_relay::{
     ControlPlan, RelayPlan, control,
-    status::{ConnectionStatus, DirectionStatus, EndToEndStatus, Status},
+    status::{ConnectionStatus, DirectionStatus, EndToEndStatus, MemoryStatus, Status},
 };
 use longfat_schema::{
     text::printable,
@@ -170,10 +170,22 @@ fn head(status: &Status) -> String {
         let reasons = if reasons.is_empty() { "none".into() } else { reasons.join(", ") };
         text.push_str(&format!("\nstepped into {inserted} connections end to end; stayed out of: {reasons}"));
     }
+    text.extend(status.memory.iter().map(memory));
     if let Some(problem) = &status.reload.problem {
         text.push_str(&format!("\nthe last reload was refused, the old rules stay: {problem}"));
     }
     text
+}
+
+fn memory(memory: &MemoryStatus) -> String {
+    let of_all = memory.limit_bytes.map(|limit| format!(" of {}", Size(limit))).unwrap_or_default();
+    let greatest = memory.networks.iter().map(|one| format!("{} by {}", Size(one.held_bytes), one.network));
+    format!(
+        "\nmemory: {}{of_all} held; a network may hold {} now, most hold: {}",
+        Size(memory.held_bytes),
+        Size(memory.network_limit_bytes),
+        greatest.collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn table() -> Table {
