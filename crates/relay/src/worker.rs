@@ -98,6 +98,8 @@ pub(crate) struct Worker<'a> {
     gathering: Vec<Token>,
     /// Rounds of its loop.
     round: u64,
+    /// When this round began: what is measured in milliseconds or more asks no clock again.
+    now: Instant,
 }
 
 impl<'a> Worker<'a> {
@@ -131,6 +133,7 @@ impl<'a> Worker<'a> {
             leaving: release::Leaving::new(Instant::now()),
             gathering: Vec::new(),
             round: 0,
+            now: Instant::now(),
         };
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
         let added = worker.epoll.add(&workers.handles[index].wake, wake);
@@ -150,6 +153,7 @@ impl<'a> Worker<'a> {
             }
             let count = self.wait(&mut events)?;
             self.round += 1;
+            self.now = Instant::now();
             // Of one port, a client who is there came before the next SYN.
             let listeners_first = [true, false].into_iter().flat_map(|listeners| {
                 events[..count].iter().filter(move |event| (event.data() >= LISTENERS) == listeners)
@@ -277,10 +281,10 @@ impl<'a> Worker<'a> {
             }
             connection.on(Event::Failed(side));
         }
-        let (fin, mark) = (EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP, EpollFlags::EPOLLPRI);
         // A mark is there before its byte can be read, and moves what gathers before it.
-        if flags.intersects(EpollFlags::EPOLLIN | fin | mark) {
-            connection.on_readable(side, flags.intersects(fin), flags.contains(mark));
+        let end_or_mark = EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLPRI;
+        if flags.intersects(EpollFlags::EPOLLIN | end_or_mark) {
+            connection.on_readable(side, flags);
         }
         if flags.intersects(EpollFlags::EPOLLOUT | EpollFlags::EPOLLHUP) {
             connection.on(Event::Writable(side));
@@ -303,7 +307,7 @@ impl<'a> Worker<'a> {
             let Some(token) = self.ready.pop_front() else { break };
             let Some(connection) = self.slots.get_mut(token) else { continue };
             connection.queued = false;
-            let turn = connection.turn(&mut self.pool);
+            let turn = connection.turn(&mut self.pool, self.now);
             for side in connection.take_unarmed() {
                 let mut event = EpollEvent::new(WATCHED, token.data(side));
                 // Cannot fail for a descriptor that was added.
@@ -342,7 +346,7 @@ impl<'a> Worker<'a> {
     }
 
     fn run_settling(&mut self) {
-        let now = Instant::now();
+        let now = self.now;
         for token in std::mem::take(&mut self.settling) {
             let Some(connection) = self.slots.get_mut(token) else { continue };
             if connection.deadline.is_some_and(|deadline| now >= deadline) {

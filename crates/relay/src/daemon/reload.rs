@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Commands, Error, Fail, RelayPlan, Result, hold,
     intercept::{Interception, ListenPorts, Taking},
-    legs::diag,
+    legs::diag::{self, Retransmissions},
     listeners::{Clients, ListenerId, ListenerOrder, Listeners, Wanted},
     observe::journal::Once,
     worker::Workers,
@@ -47,6 +47,7 @@ pub(crate) struct Running<'a> {
     told: Told,
     /// When clients that are not heard of were last looked for.
     listened: Instant,
+    retransmissions: Retransmissions,
 }
 
 impl<'a> Running<'a> {
@@ -58,7 +59,8 @@ impl<'a> Running<'a> {
     ) -> Running<'a> {
         let (retiring, told) = Default::default();
         let (excluded, listened) = (Excluded::new(), Instant::now());
-        Running { plan, listeners, ports, interception, retiring, excluded, told, listened }
+        let retransmissions = Retransmissions::open();
+        Running { plan, listeners, ports, interception, retiring, excluded, told, listened, retransmissions }
     }
 
     /// Nothing of it is this relay's any more: a successor has it.
@@ -112,6 +114,9 @@ impl<'a> Running<'a> {
             return;
         }
         self.listened = Instant::now();
+        if !self.retransmissions.are_more() {
+            return;
+        }
         // Who may not ask finds nobody.
         let unheard = diag::unanswered(mark, UNHEARD_RETRANSMISSIONS).unwrap_or_default();
         for pair in unheard {

@@ -9,8 +9,12 @@ use crate::logic::{
 };
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::{
+    fs::File,
     net::{IpAddr, SocketAddr},
-    os::fd::{AsRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
 };
 
 /// `linux/sock_diag.h`, and `linux/inet_diag.h`.
@@ -64,6 +68,46 @@ pub(crate) fn unanswered(mark: u32, least_retransmissions: u8) -> nix::Result<Ve
     }
     let is_long = |handshake: &Handshake| handshake.retransmissions >= least_retransmissions;
     Ok(found.into_iter().filter(is_long).map(|handshake| handshake.pair).collect())
+}
+
+/// How often SYNs, and answers to SYNs, were sent again in this network namespace. Who asks this first need not look through
+/// all connections of the host for handshakes that nobody completes: that takes milliseconds, however few there are.
+#[derive(Debug)]
+pub(crate) struct Retransmissions {
+    counters: Option<File>,
+    seen: Option<u64>,
+}
+
+impl Retransmissions {
+    /// To be made before the process gives up its view of files.
+    pub fn open() -> Retransmissions {
+        Retransmissions { counters: File::open("/proc/thread-self/net/netstat").ok(), seen: None }
+    }
+
+    /// Whether there were more of them since this was last asked, or nobody knows.
+    pub fn are_more(&mut self) -> bool {
+        let now = self.counters.as_ref().and_then(read_retransmissions);
+        let before = std::mem::replace(&mut self.seen, now);
+        now.is_none() || now != before
+    }
+}
+
+fn read_retransmissions(counters: &File) -> Option<u64> {
+    let (mut text, mut block) = (Vec::new(), [0; 4096]);
+    loop {
+        match counters.read_at(&mut block, text.len() as u64).ok()? {
+            0 => return counter(std::str::from_utf8(&text).ok()?, "TcpExt:", "TCPSynRetrans"),
+            bytes => text.extend_from_slice(&block[..bytes]),
+        }
+    }
+}
+
+/// Of lines in twos, one of names and one of values (`/proc/net/netstat`).
+fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(group));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut both = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
+    both.find(|(found, _)| *found == name)?.1.parse().ok()
 }
 
 /// A handshake that waits for its last packet.
@@ -237,6 +281,55 @@ mod tests {
             let mut lying = whole.clone();
             lying[end] = u8::MAX;
             messages(&lying).for_each(|message| _ = handshake(message));
+        }
+    }
+
+    #[test]
+    fn a_syn_that_is_sent_again_is_seen_once_and_what_is_answered_is_not() {
+        use nix::sched::{CloneFlags, unshare};
+        use std::{
+            process::Command,
+            time::{Duration, Instant},
+        };
+        let work = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
+            let ip = |words: &str| {
+                let done = Command::new("ip").args(words.split(' ')).status();
+                assert!(done.unwrap().success(), "ip {words}");
+            };
+            ip("link set lo up");
+            ip("link add nowhere type veth peer name end");
+            ip("addr add 192.0.2.1/24 dev nowhere");
+            ip("link set nowhere up");
+            ip("link set end up");
+            ip("neigh add 192.0.2.2 lladdr 02:00:00:00:00:01 dev nowhere");
+            let mut retransmissions = Retransmissions::open();
+            assert!(retransmissions.are_more(), "nobody has asked before");
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            drop(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            assert!(!retransmissions.are_more());
+            let (nobody, patience) = (SocketAddr::from(([192, 0, 2, 2], 9)), Duration::from_millis(1500));
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while !retransmissions.are_more() {
+                assert!(Instant::now() < deadline);
+                TcpStream::connect_timeout(&nobody, patience).unwrap_err();
+            }
+            assert!(!retransmissions.are_more());
+        };
+        std::thread::spawn(work).join().unwrap();
+    }
+
+    #[test]
+    fn a_counter_is_found_by_its_name_and_what_is_no_counter_is_none() {
+        let text = "IpExt: A B\nIpExt: 1 2\nTcpExt: Other TCPSynRetrans More\nTcpExt: 5 77 6\n";
+        assert_eq!(counter(text, "TcpExt:", "TCPSynRetrans"), Some(77));
+        for text in [
+            "",
+            "TcpExt: TCPSynRetrans",
+            "TcpExt: TCPSynRetrans\nTcpExt:",
+            "TcpExt: TCPSynRetrans\nTcpExt: x",
+        ] {
+            assert_eq!(counter(text, "TcpExt:", "TCPSynRetrans"), None, "{text}");
         }
     }
 

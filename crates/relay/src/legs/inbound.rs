@@ -6,7 +6,8 @@
 //! splice's that brings no bytes is believed: recv(2) is asked, which gives 0 only when a FIN has come and nothing is
 //! queued. Nor is a 0 of recv's believed where the socket is closed before the relay has finished sending on it:
 //! splice(2) that writes a pipe to a socket which is reset in the middle takes the error with it, and tells of the
-//! bytes written before. A reset that nobody has told would be taken for a FIN.
+//! bytes written before. A reset that nobody has told would be taken for a FIN. No such question is asked where an event
+//! has told of a FIN and of no error, and no pipe was written to the socket since: what recv(2) then finds is all there is.
 //!
 //! Events (EPOLLPRI) say that a mark has come. A connection that never has one pays for none of this but at its end.
 
@@ -31,6 +32,8 @@ pub(crate) struct Source<'a> {
     /// Whether it may be closed and nothing has gone wrong that is not known: the relay has finished sending on it, or
     /// has been told of its reset.
     pub may_be_closed: bool,
+    /// An event has told that its FIN has come, and of no error; since then nothing can have taken one.
+    pub has_fin: bool,
 }
 
 /// What is known of the next byte of a socket.
@@ -50,6 +53,8 @@ pub(crate) enum Ahead {
 pub(crate) enum Got {
     /// At least one byte, in the buffer.
     Bytes(usize),
+    /// The same, and behind them the peer has finished sending.
+    LastBytes(usize),
     /// An urgent byte, and nothing else.
     Mark(u8),
     /// Nothing is queued.
@@ -81,10 +86,13 @@ pub(crate) fn read(
     }
     match buffer.fill(from.leg, most_bytes, is_copy) {
         Moved::Bytes(bytes) => {
-            if *ahead == Ahead::Plain {
+            let is_plain = *ahead == Ahead::Plain;
+            if is_plain {
                 *ahead = Ahead::Unknown;
             }
-            Got::Bytes(bytes)
+            // No mark has come, and none can behind a FIN: only the end stops such a reading.
+            let is_last = from.has_fin && is_plain && !is_copy && buffer.took_all(bytes, most_bytes);
+            if is_last { Got::LastBytes(bytes) } else { Got::Bytes(bytes) }
         }
         Moved::Failed => Got::Failed,
         Moved::Blocked if *ahead == Ahead::Unknown => Got::Nothing,
@@ -137,6 +145,9 @@ fn look(socket: &TcpStream) -> nix::Result<usize> {
 /// Of a socket that recv(2) has given nothing: a FIN has come, or the connection has ended. It says that of one that
 /// was reset after its FIN, too.
 fn end(from: Source<'_>) -> Next {
+    if from.has_fin {
+        return Next::End;
+    }
     let is_closed = || tcp_info(from.leg).is_ok_and(|info| info.state == CLOSED);
     if !from.may_be_closed && !is_closed() {
         return Next::End;
@@ -266,11 +277,11 @@ mod tests {
     /// Everything that can be read now: bytes between marks, and how the reading stops. Of a leg that must not be
     /// closed.
     fn read_all(leg: &TcpStream, buffer: &mut Buffer, ahead: Ahead) -> (Vec<Got>, Got) {
-        read_all_of(Source { leg, may_be_closed: false }, buffer, ahead)
+        read_all_of(Source { leg, may_be_closed: false, has_fin: false }, buffer, ahead)
     }
 
     fn read_closed(leg: &TcpStream, buffer: &mut Buffer, ahead: Ahead) -> (Vec<Got>, Got) {
-        read_all_of(Source { leg, may_be_closed: true }, buffer, ahead)
+        read_all_of(Source { leg, may_be_closed: true, has_fin: false }, buffer, ahead)
     }
 
     fn read_all_of(from: Source<'_>, buffer: &mut Buffer, mut ahead: Ahead) -> (Vec<Got>, Got) {
@@ -395,7 +406,7 @@ mod tests {
         near.write_all(&[7; SMALL_BYTES]).unwrap();
         has_come(&leg, SMALL_BYTES as u64);
         let mut ahead = Ahead::Plain;
-        let leg = Source { leg: &leg, may_be_closed: false };
+        let leg = Source { leg: &leg, may_be_closed: false, has_fin: false };
         assert_eq!(read(leg, &mut buffer, BUFFER_BYTES, &mut ahead, false), Got::Bytes(SMALL_BYTES));
         assert_eq!(ahead, Ahead::Unknown);
         assert_eq!(write_mark(&near, b'!'), Moved::Bytes(1));
@@ -405,5 +416,41 @@ mod tests {
             Got::Mark(b'!'),
             "no event told of it"
         );
+    }
+
+    #[test]
+    fn behind_a_fin_that_an_event_told_of_a_short_reading_is_the_last_one() {
+        let budget = Budget::new(0, 0);
+        let keeping = Keeping::new(None, &[]);
+        let mut buffer = Pool::new(&budget, &keeping).take();
+        let (mut near, leg) = pair();
+        near.write_all(&[7; SMALL_BYTES + 1]).unwrap();
+        near.shutdown(Shutdown::Write).unwrap();
+        eventually(|| is_finished(&leg));
+        let from = Source { leg: &leg, may_be_closed: false, has_fin: true };
+        let mut read_plain = |is_copy| {
+            let mut ahead = Ahead::Plain;
+            read(from, &mut buffer, BUFFER_BYTES, &mut ahead, is_copy)
+        };
+        assert_eq!(read_plain(false), Got::Bytes(SMALL_BYTES), "it filled the buffer");
+        assert_eq!(read_plain(true), Got::Bytes(1), "a copy is still to be taken");
+        assert_eq!(read_plain(false), Got::LastBytes(1));
+        assert_eq!(read_plain(false), Got::End);
+    }
+
+    #[test]
+    fn bytes_before_a_mark_are_not_the_last_although_a_fin_has_come() {
+        let budget = Budget::new(0, 0);
+        let keeping = Keeping::new(None, &[]);
+        let mut buffer = Pool::new(&budget, &keeping).take();
+        let (mut near, leg) = pair();
+        near.write_all(b"abcd").unwrap();
+        assert_eq!(write_mark(&near, b'!'), Moved::Bytes(1));
+        near.shutdown(Shutdown::Write).unwrap();
+        eventually(|| is_finished(&leg));
+        let from = Source { leg: &leg, may_be_closed: false, has_fin: true };
+        let mut ahead = Ahead::Mark;
+        let mut got = || read(from, &mut buffer, BUFFER_BYTES, &mut ahead, false);
+        assert_eq!([got(), got(), got()], [Got::Bytes(4), Got::Mark(b'!'), Got::End]);
     }
 }

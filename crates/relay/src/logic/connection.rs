@@ -252,7 +252,12 @@ impl Connection {
     /// Whether a side's socket may be closed without anything that is not known: the relay has finished sending to it,
     /// or somebody was found reset.
     pub fn may_be_closed(&self, side: Side) -> bool {
-        self.phase != Phase::Open || self.flow(Direction::out_of(side.other())).output_ended
+        self.phase != Phase::Open || self.has_finished_to(side)
+    }
+
+    /// Whether nobody was found reset, and the relay has finished sending to a side.
+    pub fn has_finished_to(&self, side: Side) -> bool {
+        self.phase == Phase::Open && self.flow(Direction::out_of(side.other())).output_ended
     }
 
     /// Whether what is held is one urgent byte.

@@ -285,7 +285,7 @@ impl Worker<'_> {
 
     /// Starts the leg to the server. A client that cannot be served is reset.
     fn begin(&mut self, accepted: Accepted) {
-        let (number, begun) = (self.shared.journal.number(), Instant::now());
+        let (number, begun) = (self.shared.journal.number(), self.now);
         let Accepted { client, address: client_address, target, server, held, clients, leads_back, listener } =
             accepted;
         let asked = target.as_ref().map_or(NOWHERE, |target| *target);
@@ -320,7 +320,7 @@ impl Worker<'_> {
         }
         self.check_cc(&client, &plan.client, Side::Client);
         let legs = Legs::new(number, client, server, (client_address, server_address), plan);
-        let connection = Relayed::new(legs, clients.targets().cloned(), listener);
+        let connection = Relayed::new(legs, clients.targets().cloned(), listener, begun);
         let token = self.slots.insert(Box::new(connection));
         self.keep(token);
         self.workers.handles[self.index].carried.fetch_add(1, Ordering::Relaxed);
@@ -347,9 +347,7 @@ impl Worker<'_> {
     fn dial(&mut self, token: Token, happened: Happened) {
         let Some(Relayed { legs, .. }) = self.slots.get(token) else { return };
         let pair = (legs.client_address.ip(), legs.server_address);
-        happened(&mut self.order, pair, token, Instant::now())
-            .into_iter()
-            .for_each(|next| self.connect(next));
+        happened(&mut self.order, pair, token, self.now).into_iter().for_each(|next| self.connect(next));
     }
 
     /// Dials for those who have waited long enough for others'.
@@ -433,7 +431,7 @@ impl Worker<'_> {
 
     /// Milliseconds until a dial whose pair is busy may be tried again.
     pub(super) fn busy_wait_ms(&self) -> u16 {
-        let now = Instant::now();
+        let now = self.now;
         self.busy.wait_ms(now).min(self.hold.as_ref().map_or(u16::MAX, |hold| hold.wait_ms(now)))
     }
 

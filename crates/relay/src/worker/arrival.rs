@@ -25,7 +25,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// What a connection holds in memory, as files.
@@ -106,7 +106,7 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
         relayed_bytes: found.relayed_bytes.map(Into::into),
         ..Legs::new(record.number, client, server, pair, plan)
     };
-    let mut connection = Box::new(Relayed::new(legs, targets, record.listener));
+    let mut connection = Box::new(Relayed::new(legs, targets, record.listener, Instant::now()));
     connection.untried = record.untried;
     let age_us = (longfat_host::monotonic_us() - record.accepted_us).max(0) as u64;
     let begun = connection.started.checked_sub(Duration::from_micros(age_us));

@@ -6,7 +6,7 @@ use super::{Token, Worker, workers::WorkerHandle};
 use crate::logic::connection::{Event, Side};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const EVERY: Duration = Duration::from_millis(50);
@@ -18,7 +18,7 @@ const FEW: usize = 4;
 
 impl Worker<'_> {
     pub(super) fn balance(&mut self) {
-        let now = Instant::now();
+        let now = self.now;
         if self.workers.handles.len() < 2 || now.duration_since(self.balanced) < EVERY {
             return;
         }

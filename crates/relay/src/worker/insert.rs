@@ -26,7 +26,7 @@ impl Worker<'_> {
         let Inserted { pair, to_client, to_server, plan } = inserted;
         let number = self.shared.journal.number();
         let legs = Legs { is_inserted: true, ..Legs::new(number, to_client, to_server, pair, plan) };
-        let mut connection = Box::new(Relayed::new(legs, None, None));
+        let mut connection = Box::new(Relayed::new(legs, None, None, self.now));
         connection.on(Event::Connected);
         let legs = Arc::clone(&connection.legs);
         let token = self.slots.insert(connection);

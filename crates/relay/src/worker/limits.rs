@@ -61,7 +61,7 @@ impl Look {
 
 impl Worker<'_> {
     pub(super) fn look_at_limits(&mut self) {
-        let now = Instant::now();
+        let now = self.now;
         if self.limits.memory && now.duration_since(self.limits.bytes) >= EVERY {
             self.limits.bytes = now;
             self.count_bytes();

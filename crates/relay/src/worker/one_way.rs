@@ -8,10 +8,7 @@
 use super::{Token, Worker};
 use crate::{Fail, logic::one_way::OneWay};
 use longfat_host::socket::tcp_info;
-use std::{
-    net::TcpStream,
-    time::{Duration, Instant},
-};
+use std::{net::TcpStream, time::Duration};
 
 /// A SYN, and two that are sent again after 1 and 3 s, have had their answers.
 const FIRST_LOOK: Duration = Duration::from_millis(3500);
@@ -25,7 +22,7 @@ impl Worker<'_> {
         let is_intercepted =
             |token| self.slots.get(token).is_some_and(|connection| connection.targets.is_none());
         if self.shared.plan.fail == Fail::Open && is_intercepted(token) {
-            self.unanswered.push_back((Instant::now() + FIRST_LOOK, token));
+            self.unanswered.push_back((self.now + FIRST_LOOK, token));
         }
     }
 
@@ -34,7 +31,7 @@ impl Worker<'_> {
         if self.unanswered.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let now = self.now;
         while let Some((due, token)) = self.unanswered.front().copied()
             && due <= now
         {

@@ -20,6 +20,7 @@ use crate::{
     observe::observer::Ended,
     plan::BUFFER_BYTES,
 };
+use nix::sys::epoll::EpollFlags;
 use std::{
     net::{Shutdown, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
@@ -42,6 +43,9 @@ pub(crate) struct Relayed {
     was_cut: bool,
     /// Per side: a FIN or urgent data were announced, behind which a reading that was not full may have stopped.
     is_doubtful: [bool; 2],
+    /// Per side: an event has told that its FIN has come, and of no error, and no pipe was written to it since: that may take
+    /// an error with it ([`inbound`]).
+    has_fin: [bool; 2],
     /// Per side: whether its next byte may be urgent.
     ahead: [Ahead; 2],
     /// Per direction: the urgent byte that is held instead of a buffer, while one is.
@@ -91,7 +95,12 @@ pub(crate) struct Turn {
 }
 
 impl Relayed {
-    pub fn new(legs: Legs, targets: Option<Arc<[SocketAddr]>>, listener: Option<SocketAddr>) -> Relayed {
+    pub fn new(
+        legs: Legs,
+        targets: Option<Arc<[SocketAddr]>>,
+        listener: Option<SocketAddr>,
+        now: Instant,
+    ) -> Relayed {
         if legs.plan.queue.is_none() {
             legs.queues.set_known();
         }
@@ -104,6 +113,7 @@ impl Relayed {
             is_bulk: [false; 2],
             was_cut: false,
             is_doubtful: [false; 2],
+            has_fin: [false; 2],
             ahead: [Ahead::Unknown; 2],
             marks: [0; 2],
             are_copies: [false; 2],
@@ -111,13 +121,13 @@ impl Relayed {
             listener,
             unarmed: [false; 2],
             is_equipped: false,
-            gather: Gather::new(Instant::now()),
+            gather: Gather::new(now),
             queued: false,
-            started: Instant::now(),
+            started: now,
             deadline: None,
             unseen_bytes: [0; 2],
             recent_bytes: 0,
-            moved: Instant::now(),
+            moved: now,
             untried,
             ended: Ended::Finished,
             probed: None,
@@ -126,7 +136,7 @@ impl Relayed {
     }
 
     /// Works on both directions, each up to its share.
-    pub fn turn(&mut self, pool: &mut Pool) -> Turn {
+    pub fn turn(&mut self, pool: &mut Pool, now: Instant) -> Turn {
         let mut turn = Turn::default();
         for direction in Direction::BOTH {
             let mut left = TURN_BYTES;
@@ -156,7 +166,7 @@ impl Relayed {
         self.was_cut = turn.more;
         self.recent_bytes += turn.moved_bytes;
         if turn.moved_bytes > 0 && self.legs.plan.idle.is_some() {
-            self.moved = Instant::now();
+            self.moved = now;
         }
         turn
     }
@@ -170,6 +180,9 @@ impl Relayed {
         }
         let legs = &self.legs;
         let buffer = &mut self.buffers[direction.index()];
+        if action == Action::Write && matches!(buffer, Some(Buffer::Pipe { .. })) {
+            self.has_fin[direction.to() as usize] = false;
+        }
         let (event, bytes) = match action {
             Action::Wait => return 0,
             Action::Read => return self.read(direction, pool),
@@ -267,7 +280,8 @@ impl Relayed {
         };
         let most_bytes = legs.queues.filling_bytes(direction);
         let may_be_closed = self.logic.may_be_closed(direction.from());
-        let from = Source { leg: legs.leg(direction.from()), may_be_closed };
+        let has_fin = self.has_fin[direction.from() as usize];
+        let from = Source { leg: legs.leg(direction.from()), may_be_closed, has_fin };
         let ahead = &mut self.ahead[direction.from() as usize];
         let mut got = inbound::read(from, buffer, most_bytes, ahead, is_kept);
         if got == Got::Unspliced {
@@ -284,7 +298,7 @@ impl Relayed {
         self.are_copies[index] = is_kept && !is_piped;
         let took_all = matches!(got, Got::Bytes(bytes) if buffer.took_all(bytes, most_bytes));
         let (event, bytes) = match got {
-            Got::Bytes(bytes) => (Event::Read(direction, bytes), bytes),
+            Got::Bytes(bytes) | Got::LastBytes(bytes) => (Event::Read(direction, bytes), bytes),
             Got::Mark(byte) => {
                 self.marks[index] = byte;
                 (Event::ReadMark(direction), 1)
@@ -298,6 +312,9 @@ impl Relayed {
             Got::Failed | Got::Unspliced => (Event::ReadFailed(direction), 0),
         };
         self.on(event);
+        if matches!(got, Got::LastBytes(_)) {
+            self.on(Event::ReadEnded(direction));
+        }
         self.is_bulk[index] |= bytes >= SMALL_BYTES;
         if self.is_bulk[index] {
             self.equip();
@@ -319,8 +336,15 @@ impl Relayed {
     }
 
     /// An event told of bytes or an end to read: whether of a FIN, or an urgent mark, too. Behind either a short
-    /// reading is not all there is.
-    pub fn on_readable(&mut self, side: Side, fin: bool, mark: bool) {
+    /// reading is not all there is. Both ends of a socket have ended when it hangs up: by FINs, if it tells of no error and
+    /// the relay's had gone out.
+    pub fn on_readable(&mut self, side: Side, flags: EpollFlags) {
+        let (hangup, error) = (EpollFlags::EPOLLHUP, EpollFlags::EPOLLERR);
+        let fin = flags.intersects(EpollFlags::EPOLLRDHUP | hangup);
+        let mark = flags.contains(EpollFlags::EPOLLPRI);
+        let is_closed = flags.contains(hangup) && !self.logic.has_finished_to(side);
+        self.has_fin[side as usize] |=
+            flags.contains(EpollFlags::EPOLLRDHUP) && !is_closed && !flags.contains(error);
         self.ahead[side as usize] = if mark { Ahead::Mark } else { Ahead::Plain };
         self.is_doubtful[side as usize] |= fin || mark;
         self.on(Event::Readable(side));
