@@ -162,7 +162,8 @@ def codel(rtt):
 
 
 def outages():
-    return "schedule = [" + ", ".join(f'{{ at = "{1.5 * n + 2:.1f}s", loss = {loss} }}' for n in range(12) for loss in [1.0 if n % 2 == 0 else 0.0]) + "]\n"
+    """The path is dead for one and a half of every three seconds, for as long as a proof takes."""
+    return "schedule = [" + ", ".join(f'{{ at = "{1.5 * n + 2:.1f}s", loss = {loss} }}' for n in range(80) for loss in [1.0 if n % 2 == 0 else 0.0]) + "]\n"
 
 
 def after_loss(path):
@@ -294,8 +295,7 @@ def proof(name, case, path, seed, program):
     if len(parts) < 2:
         return {**found, "said": done.stderr.strip()[-300:]}
     causes = parts[0]["connections"][0]["causes"]
-    first = next((cause for cause in causes if cause["without"]), causes[0])
-    return {**found, "cause": first["cause"], "without": first["without"], "setting": parts[1]["setting"],
+    return {**found, "cause": causes[0]["cause"], "foretold": parts[1]["foretold"], "setting": parts[1]["setting"],
             **{key: parts[1]["proof"][key] for key in ["with_bps", "without_bps", "interval_bps", "is_effect"]}}
 
 
@@ -312,10 +312,10 @@ def foretold(proofs):
     """How often the rate with the remedy was the one foretold."""
     lines, met, counted = [f"{'case':<24} {'path':<16} {'foretold, Mbit/s':<18} {'with':>7} {'without':>8}  setting"], 0, 0
     for run in sorted(proofs, key=lambda run: (run["case"], run["path"])):
-        if "setting" not in run or not run["without"]:
+        if "setting" not in run or not run["foretold"]:
             lines.append(f"{run['case']:<24} {str(run['path']):<16} {run.get('said', 'nothing foretold')[:80]}")
             continue
-        least, most = run["without"]["least_bps"], run["without"]["most_bps"] or math.inf
+        least, most = run["foretold"]["least_bps"], run["foretold"]["most_bps"] or math.inf
         counted += 1
         is_met = least * (1 - FORETOLD_WITHIN) <= run["with_bps"] <= most * (1 + FORETOLD_WITHIN)
         met += is_met

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What watching costs: processor time of `longfat why` over very many connections, and a stream's rate while it is watched.
 
-    bench/why/cost.py            10,000 connections for a minute; a stream alone and watched, 20 pairs in random order
+    bench/why/cost.py                10,000 connections for a minute; a stream alone and watched, 150 pairs in random order
+    bench/why/cost.py --only-one     the stream only
 
 Appends one JSON object to results/DATE/cost.jsonl, and prints it. Needs root (a network namespace of its own).
 """
@@ -91,6 +92,8 @@ class Stream:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         self.sender = os.fork()
+        # Each end on a processor of its own: where the scheduler puts them changes the rate more than a watch does.
+        os.sched_setaffinity(0, {0 if self.sender == 0 else max(os.sched_getaffinity(0))})
         if self.sender == 0:
             with socket.create_connection(listener.getsockname()) as near:
                 while True:
@@ -107,40 +110,47 @@ class Stream:
     def end(self):
         os.kill(self.sender, signal.SIGKILL)
         os.waitpid(self.sender, 0)
+        os.sched_setaffinity(0, range(os.cpu_count()))
 
 
-def watched_bps(stream, program, seconds):
-    words = [program, "why", f"port {stream.port}", "--for", "1h", "--json"]
-    watch = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    # Its first search, and the rate that it leaves, are over.
-    stream.rate_bps(0.7)
-    before, start = ran_s(watch.pid), time.monotonic()
-    rate = stream.rate_bps(seconds)
-    share = (ran_s(watch.pid) - before) / (time.monotonic() - start)
-    watch.send_signal(signal.SIGINT)
-    watch.wait()
-    return rate, share
+class Watch:
+    """A watch of the stream that is stopped and goes on (SIGSTOP, SIGCONT): starting it is no part of what it costs."""
+
+    def __init__(self, program, stream):
+        self.child = subprocess.Popen(["taskset", "--cpu-list", f"0-{os.cpu_count() - 1}", program, "why", f"port {stream.port}", "--for", "1h", "--json"], stdout=subprocess.DEVNULL)
+
+    def go_on(self, goes_on):
+        self.child.send_signal(signal.SIGCONT if goes_on else signal.SIGSTOP)
+
+    def end(self):
+        self.go_on(True)
+        self.child.send_signal(signal.SIGINT)
+        self.child.wait()
 
 
 def one_stream(program, pairs, seconds):
     """Rates alone and watched next to each other, in random order; what watching takes of it, with its interval of 95 %."""
-    stream, rng, lost, rates, shares = Stream(), random.Random(1), [], [], []
-    stream.rate_bps(2)
+    stream, rng, rates, shares = Stream(), random.Random(1), [], []
+    watch = Watch(program, stream)
+    # Its first search is over.
+    stream.rate_bps(3)
     for _ in range(pairs):
         pair = {}
         for name in rng.sample(["alone", "watched"], 2):
-            stream.rate_bps(0.3)
+            watch.go_on(name == "watched")
+            stream.rate_bps(0.05)
+            before, start = ran_s(watch.child.pid), time.monotonic()
+            pair[name] = stream.rate_bps(seconds)
             if name == "watched":
-                pair[name], share = watched_bps(stream, program, seconds)
-                shares.append(share)
-            else:
-                pair[name] = stream.rate_bps(seconds)
+                shares.append((ran_s(watch.child.pid) - before) / (time.monotonic() - start))
         rates.append({name: round(rate / 1e6) for name, rate in pair.items()})
-        lost.append(1 - pair["watched"] / pair["alone"])
+    watch.end()
     stream.end()
+    lost = [1 - pair["watched"] / pair["alone"] for pair in rates]
     mean, error = statistics.mean(lost), statistics.stdev(lost) / math.sqrt(pairs)
     # Student's t of 97.5 % for 15 pairs and more is 2.15 at the most.
     return {"lost_share": round(mean, 4), "lost_share_95": [round(mean - 2.15 * error, 4), round(mean + 2.15 * error, 4)],
+            "lost_share_median": round(statistics.median(lost), 4), "pairs": pairs, "seconds_each": seconds,
             "processor_share": round(statistics.mean(shares), 5), "pairs_mbps": rates}
 
 
@@ -149,17 +159,19 @@ def main():
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--settle", type=float, default=12, help="seconds in which it finds them")
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=150)
+    parser.add_argument("--pair-seconds", type=float, default=0.5, help="of each half of a pair")
+    parser.add_argument("--only-one", action="store_true", help="the stream only")
     parser.add_argument("--note", default="", help="kept with the result")
     parser.add_argument("--program", default=str(ROOT / "target/release/longfat"))
     args = parser.parse_args()
     if args.pairs < 15:
         raise SystemExit("--pairs has to be 15 or more: the interval is that of so many")
     own_network()
-    stream = one_stream(args.program, args.pairs, 1.0)
-    ends = connections(args.connections // 2)
-    found = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "note": args.note, "ends": len(ends),
-             "many": many(args.program, args.settle, args.seconds), "one": stream}
+    found = {"date": datetime.datetime.now().isoformat(timespec="seconds"), "note": args.note, "one": one_stream(args.program, args.pairs, args.pair_seconds)}
+    if not args.only_one:
+        ends = connections(args.connections // 2)
+        found |= {"ends": len(ends), "many": many(args.program, args.settle, args.seconds)}
     folder = HERE / "results" / datetime.date.today().isoformat()
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "cost.jsonl", "a") as file:

@@ -35,6 +35,10 @@ const PATH: &str = "rate = \"20Mbit\"\ndelay = \"10ms\"\nqueue = { limit = \"100
 
 impl Bed {
     fn new(tag: &str) -> Bed {
+        Bed::on(tag, PATH)
+    }
+
+    fn on(tag: &str, path_toml: &str) -> Bed {
         let lease =
             Lease::take(&format!("wy{}-{tag}", std::process::id())).expect("root and iproute2 are needed");
         let [sender, path, receiver] = ["s", "p", "r"].map(|name| lease.namespace(name).unwrap());
@@ -50,7 +54,7 @@ impl Bed {
             }
         }
         let mut plan = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-        plan.write_all(PATH.as_bytes()).unwrap();
+        plan.write_all(path_toml.as_bytes()).unwrap();
         let mut drive = path.command(LONGFAT);
         drive.args(["link", "drive", "--a", "left", "--b", "right", "--plan", plan.path().to_str().unwrap()]);
         let mut child = drive.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -267,6 +271,26 @@ fn a_remedy_is_proven_by_turning_it_on_and_off() {
         text(&output.stderr)
     );
     eventually("the bound is back", || cwnd(&bed) <= 8);
+}
+
+#[test]
+fn what_a_remedy_made_of_the_window_is_taken_back_before_it_is_compared() {
+    // Reno adds ten segments a second, of some 170 that the path holds.
+    let bed = Bed::on("grown", "rate = \"20Mbit\"\ndelay = \"50ms\"\nqueue = { limit = \"500KB\" }\n");
+    let (near, far) = bed.connect(nothing, nothing);
+    bed.stream(near, far);
+    let set = ["tcb", "set", "dst 10.78.0.2", "cwnd=8", "ssthresh=8", "--yes"];
+    thread::sleep(Duration::from_millis(500));
+    assert!(bed.sender.command(LONGFAT).args(set).output().unwrap().status.success());
+    let args = ["dst 10.78.0.2", "--for", "2s", "--rate", "20Mbit", "--fix", "--prove", "--json"];
+    let output = bed.why(&args).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    let proof: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert_eq!(proof["setting"], "ssthresh=unlimited", "{said}");
+    let rate = |of: &str| proof["proof"][of].as_f64().unwrap();
+    assert!(rate("with_bps") > 1.5 * rate("without_bps"), "{proof}");
+    assert_eq!(proof["proof"]["is_effect"], true, "{proof}");
 }
 
 #[test]

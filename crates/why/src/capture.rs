@@ -3,8 +3,8 @@
 use crate::{
     cause::{Basis, Cause},
     course::Stretch,
-    judge::{Assumed, Figures, Share, Verdict},
     price,
+    verdict::{Assumed, Figures, Share, Verdict},
 };
 use longfat_analyze::{
     findings::{Finding, Kind},

@@ -89,7 +89,7 @@ const FIN_SENT: [u8; 3] = [4, 9, 11];
 /// TCP_CA_CWR, TCP_CA_Recovery and TCP_CA_Loss of the kernel.
 const CA_CWR: u8 = 2;
 const CA_RECOVERY: u8 = 3;
-const CA_LOSS: u8 = 4;
+pub(crate) const CA_LOSS: u8 = 4;
 
 /// Who speaks, over a whole watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,13 +226,16 @@ pub fn divide(before: &Look, after: &Look, talk: Talk) -> Spent {
     }
     let busy = grown(a.busy_us, b.busy_us).min(elapsed);
     let window = grown(a.rwnd_limited_us, b.rwnd_limited_us).min(busy);
-    let buffer = grown(a.sndbuf_limited_us, b.sndbuf_limited_us).min(busy - window);
     let ends = [at(before, talk), at(after, talk)];
+    let is_silent = timed_out(a, b) || ends == [Hold::Timeout; 2];
+    // A buffer is full while nothing is acknowledged, too: it is the timer then that is waited for.
+    let buffer =
+        if is_silent { 0 } else { grown(a.sndbuf_limited_us, b.sndbuf_limited_us).min(busy - window) };
     spent[Hold::Window as usize] += window;
     spent[Hold::Buffer as usize] += buffer;
     share(&mut spent, elapsed - busy, ends.map(|hold| idle(hold, talk)));
     let rest = busy - window - buffer;
-    if timed_out(a, b) {
+    if is_silent {
         spent[Hold::Timeout as usize] += rest;
     } else {
         // Who pauses is not held up by the buffer, however full it is while he sends.
@@ -241,7 +244,13 @@ pub fn divide(before: &Look, after: &Look, talk: Talk) -> Spent {
             Hold::Buffer if pauses => without_bytes(look, talk),
             hold => hold,
         };
-        divide_rest(&mut spent, rest, [unless_pausing(ends[0], before), unless_pausing(ends[1], after)]);
+        let tells = [before, after].map(|look| !is_idle(&look.info));
+        divide_rest(
+            &mut spent,
+            rest,
+            [unless_pausing(ends[0], before), unless_pausing(ends[1], after)],
+            tells,
+        );
     }
     spent
 }
@@ -267,10 +276,17 @@ fn share(spent: &mut Spent, time_us: u64, between: [Hold; 2]) {
     spent[between[1] as usize] += time_us - time_us / 2;
 }
 
-/// Busy time that no chronograph of the kernel claims: a moment whose hold has one says less of it than another.
-fn divide_rest(spent: &mut Spent, rest: u64, ends: [Hold; 2]) {
-    let is_told = |hold: &Hold| !matches!(hold, Hold::Window | Hold::Buffer);
-    match (is_told(&ends[0]), is_told(&ends[1])) {
+/// Nothing is out and nothing waits.
+fn is_idle(info: &TcpInfo) -> bool {
+    info.unacked_segments == 0 && info.notsent_bytes == 0
+}
+
+/// Busy time that no chronograph of the kernel claims: a moment whose hold has one says less of it than another, and an
+/// idle moment says nothing of it.
+fn divide_rest(spent: &mut Spent, rest: u64, ends: [Hold; 2], is_busy: [bool; 2]) {
+    let is_told =
+        |at: usize| !matches!(ends[at], Hold::Window | Hold::Buffer) && (is_busy[at] || !is_busy[1 - at]);
+    match (is_told(0), is_told(1)) {
         (true, true) => share(spent, rest, ends),
         (true, false) => share(spent, rest, [ends[0]; 2]),
         (false, true) => share(spent, rest, [ends[1]; 2]),
@@ -321,6 +337,30 @@ pub(crate) mod tests {
         assert_eq!(spent[Hold::Window as usize], 50_000);
         assert_eq!(spent[Hold::Buffer as usize], 20_000);
         assert_eq!(spent[Hold::Program as usize], 30_000);
+    }
+
+    #[test]
+    fn an_idle_moment_says_nothing_of_busy_time() {
+        let starts = |time_us, busy_us| {
+            let mut look = look(time_us, busy_us, 0, 0);
+            (look.info.snd_mss_bytes, look.info.unacked_segments, look.info.snd_cwnd_segments) =
+                (1000, 10, 10);
+            (look.info.notsent_bytes, look.info.snd_wnd_bytes) = (50_000, 1 << 20);
+            look.info.snd_ssthresh_segments = u32::MAX;
+            look
+        };
+        let spent = divide(&starts(0, 0), &look(40_000, 30_000, 0, 0), Talk::Sends);
+        assert_eq!((spent[Hold::SlowStart as usize], spent[Hold::Program as usize]), (30_000, 10_000));
+        let spent = divide(&look(0, 0, 0, 0), &starts(40_000, 30_000), Talk::Sends);
+        assert_eq!((spent[Hold::SlowStart as usize], spent[Hold::Program as usize]), (30_000, 10_000));
+    }
+
+    #[test]
+    fn a_buffer_that_is_full_in_a_silence_is_not_what_holds_it() {
+        let mut after = look(100_000, 100_000, 0, 100_000);
+        assert_eq!(divide(&look(0, 0, 0, 0), &after, Talk::Sends)[Hold::Buffer as usize], 100_000);
+        after.info.total_rto = 1;
+        assert_eq!(divide(&look(0, 0, 0, 0), &after, Talk::Sends)[Hold::Timeout as usize], 100_000);
     }
 
     #[test]

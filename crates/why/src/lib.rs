@@ -15,6 +15,7 @@
 //! - [`remedy`]: what mends it, as commands.
 //! - [`proof`]: whether a remedy was one.
 //! - [`record`]: looks kept in a file, to be judged again.
+//! - [`verdict`]: what was found, as data; [`sentence`] puts it into words, [`words`] its figures.
 
 pub mod capture;
 pub mod cause;
@@ -26,11 +27,13 @@ pub mod price;
 pub mod proof;
 pub mod record;
 pub mod remedy;
+pub mod sentence;
+pub mod verdict;
 pub mod words;
 
 pub use cause::{Basis, CATALOGUE, Cause, Entry};
 pub use course::{Stretch, course};
 pub use divide::{Hold, Look, Memory};
-pub use judge::{Assumed, Figures, Share, Verdict, at_once, judge};
-pub use price::Price;
+pub use judge::{at_once, judge};
 pub use remedy::Remedy;
+pub use verdict::{Assumed, Figures, Price, Share, Verdict};

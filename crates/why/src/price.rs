@@ -2,27 +2,29 @@
 
 use crate::{
     cause::Cause,
-    judge::{Assumed, Figures, Share},
+    remedy,
+    verdict::{Assumed, Figures, Price, Share},
+    words::size,
 };
 use longfat_path_plan::{HEADER_BYTES, Limit, PathSpec};
 use longfat_schema::units::{Nanos, Rate};
-use serde::Serialize;
-
-/// Payload per second without a cause.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Price {
-    /// At the least.
-    pub least_bps: f64,
-    /// At the most; absent where the path's rate is not known.
-    pub most_bps: Option<f64>,
-    /// What holds it then.
-    pub then: String,
-}
 
 /// Adds prices to causes whose end would let the connection be faster.
 pub fn add(shares: &mut [Share], figures: &Figures, assumed: &Assumed) {
     for share in shares {
         share.without = share.cause.is_fault().then(|| price(share, figures, assumed)).flatten();
+    }
+}
+
+/// The rate with what `--fix` sets: for most causes that without the cause.
+pub fn of_remedy(share: &Share, figures: &Figures) -> Option<Price> {
+    match share.cause {
+        Cause::Policer => Some(Price {
+            least_bps: remedy::BELOW_POLICER * figures.rate_bps,
+            most_bps: Some(figures.rate_bps),
+            then: "the policer's rate is all there is, without losses".to_owned(),
+        }),
+        _ => share.without.clone(),
     }
 }
 
@@ -32,7 +34,10 @@ fn price(share: &Share, figures: &Figures, assumed: &Assumed) -> Option<Price> {
         Cause::AnswerAwaited | Cause::Nagle | Cause::LostSyns | Cause::PacketSize => None,
         // What a policer lets pass for a moment is no rate that the path carries on.
         Cause::Policer => of_path(figures, assumed.path_rate, 0.0).or_else(|| at_least(figures)),
-        Cause::RandomLoss => of(figures, assumed, 0.0),
+        // What was lost is the cause.
+        Cause::RandomLoss | Cause::AfterLoss => of(figures, assumed, 0.0),
+        Cause::Timeouts => of_the_rest(share, figures, assumed),
+        Cause::SendBuffer => of_buffer(figures, assumed),
         _ => of(figures, assumed, figures.resent_share),
     }
 }
@@ -63,6 +68,36 @@ fn at_least(figures: &Figures) -> Option<Price> {
         most_bps: None,
         then: "the path's rate is not known from here (--rate gives it)".to_owned(),
     })
+}
+
+/// What it carries while it is not silent goes on all the time.
+fn of_the_rest(share: &Share, figures: &Figures, assumed: &Assumed) -> Option<Price> {
+    let path = of(figures, assumed, 0.0)?;
+    let rest_bps = figures.rate_bps / (1.0 - share.share).max(1e-3);
+    Some(bounded(path, figures.rate_bps, rest_bps, "what else holds it stays"))
+}
+
+/// The remedy's buffer is a bound, too: what the kernel lets be under way of it, once a round trip.
+fn of_buffer(figures: &Figures, assumed: &Assumed) -> Option<Price> {
+    let path = of(figures, assumed, figures.resent_share)?;
+    let buffer = remedy::send_buffer_bytes(figures, assumed.path_rate);
+    let rtt_s = f64::from(figures.least_rtt_us.max(1)) / 1e6;
+    let most_bps = buffer as f64 * remedy::payload_share(figures) * 8.0 / rtt_s;
+    let then = format!("a send buffer of {} limits again", size(buffer));
+    Some(bounded(path, remedy::LEAST_FILLED * most_bps, most_bps, &then))
+}
+
+/// No more than a second bound allows, which is said where it is the lower one.
+fn bounded(price: Price, least_bps: f64, most_bps: f64, then: &str) -> Price {
+    if price.most_bps.is_some_and(|most| most <= least_bps) {
+        return price;
+    }
+    let is_lower = price.most_bps.is_none_or(|most| most_bps < most);
+    Price {
+        least_bps: price.least_bps.min(least_bps),
+        most_bps: Some(price.most_bps.map_or(most_bps, |most| most.min(most_bps))),
+        then: if is_lower { then.to_owned() } else { price.then },
+    }
 }
 
 /// Loss beyond which `path-plan` does not go.
@@ -100,6 +135,39 @@ fn then(limit: Limit) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_larger_send_buffer_carries_what_the_kernel_lets_be_under_way_of_it() {
+        // bench/why/results/2026-11-24/proofs.jsonl: 43 Mbit/s with 1 MiB over 120 ms, 9/10 of what is held is payload.
+        let small = Figures {
+            sndbuf_bytes: 131_072,
+            sndbuf_payload_share: 0.9,
+            least_rtt_us: 120_000,
+            best_bps: 0.0,
+            ..figures()
+        };
+        let price = of_buffer(&small, &assumed(None)).unwrap();
+        assert!(price.least_bps <= 4.3e7 && price.most_bps.unwrap() >= 4.3e7, "{price:?}");
+        assert!(price.most_bps.unwrap() <= 6.4e7 && price.then.contains("1.0 MiB"), "{price:?}");
+        let known = of_buffer(&small, &assumed(Some("100Mbit"))).unwrap();
+        assert!(known.most_bps.unwrap() > 9e7 && known.then.contains("path is full"), "{known:?}");
+    }
+
+    #[test]
+    fn what_carries_for_half_of_the_time_carries_twice_as_much_without_the_silence() {
+        let share = Share {
+            cause: Cause::Timeouts,
+            time_us: 1,
+            share: 0.5,
+            basis: crate::Basis::Kernel,
+            evidence: String::new(),
+            without: None,
+        };
+        let price = price(&share, &figures(), &assumed(Some("100Mbit"))).unwrap();
+        assert_eq!((price.least_bps, price.most_bps), (1e7, Some(2e7)));
+        let price = super::price(&share, &figures(), &assumed(Some("12Mbit"))).unwrap();
+        assert!(price.most_bps.unwrap() < 1.2e7, "the path carries no more: {price:?}");
+    }
 
     /// 10 Mbit/s over 20 ms, where 40 were seen for a while.
     fn figures() -> Figures {

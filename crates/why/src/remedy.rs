@@ -1,6 +1,6 @@
 //! What mends a cause: where, by which command, what that costs others, and how it is undone.
 
-use crate::{cause::Cause, judge::Figures, words::size};
+use crate::{cause::Cause, verdict::Figures, words::size};
 use longfat_schema::units::{Nanos, Rate, Size};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -151,10 +151,12 @@ fn read_faster() -> Remedy {
     )
 }
 
-/// Twice what the path holds where its rate is known, else four times what there is.
-fn wanted_window(patient: &Patient, now: u64) -> u64 {
-    let rtt_s = f64::from(patient.figures.least_rtt_us) / 1e6;
-    let pipe = patient.path_rate.map(|rate| (rate.0 as f64 / 8.0 * rtt_s * 2.0) as u64);
+/// A receiver's window that is no bound any more: twice what the path holds where its rate is known, else four times
+/// what there is.
+pub fn receive_window_bytes(figures: &Figures, path_rate: Option<Rate>) -> u64 {
+    let rtt_s = f64::from(figures.least_rtt_us) / 1e6;
+    let now = u64::from(figures.window_bytes);
+    let pipe = path_rate.map(|rate| (rate.0 as f64 / 8.0 * rtt_s * 2.0) as u64);
     pipe.unwrap_or(now * 4).max(now).next_power_of_two()
 }
 
@@ -162,7 +164,7 @@ fn wanted_window(patient: &Patient, now: u64) -> u64 {
 const OVERHEAD: u64 = 2;
 
 fn larger_rmem(patient: &Patient) -> Remedy {
-    let window = wanted_window(patient, patient.figures.window_bytes.into());
+    let window = receive_window_bytes(patient.figures, patient.path_rate);
     let value = format!("4096 131072 {}", (OVERHEAD * window).max(6_291_456));
     let what = format!(
         "let its window grow to {}; a program that sets SO_RCVBUF itself must set it larger, or not at all",
@@ -171,8 +173,33 @@ fn larger_rmem(patient: &Patient) -> Remedy {
     sysctl(Place::OtherEnd, "net.ipv4.tcp_rmem", &value, "4096 131072 6291456", &what, MEMORY)
 }
 
+/// Of a send buffer a writer leaves a third empty at times: it is woken when so much is free (sk_stream_is_writeable).
+pub const LEAST_FILLED: f64 = 2.0 / 3.0;
+/// Times the send buffer that is too small, where the path's rate is not known, and no less than this.
+const MORE_BUFFER: u64 = 8;
+const LEAST_BUFFER: u64 = 1 << 20;
+/// Largest that a socket can have.
+const MOST_BUFFER: u64 = 1 << 30;
+/// Payload of what a send buffer holds, where it was not seen: small writes have more bookkeeping.
+const PAYLOAD_SHARE: f64 = 0.5;
+
+/// Part of a full send buffer that is payload.
+pub fn payload_share(figures: &Figures) -> f64 {
+    if figures.sndbuf_payload_share > 0.0 { figures.sndbuf_payload_share } else { PAYLOAD_SHARE }
+}
+
+/// A send buffer, bookkeeping included, that is no bound any more where the path's rate is known: two pipes of payload,
+/// also when it is filled the least.
+pub fn send_buffer_bytes(figures: &Figures, path_rate: Option<Rate>) -> u64 {
+    let rtt_s = f64::from(figures.least_rtt_us) / 1e6;
+    let held = |rate: Rate| 2.0 * rate.0 as f64 / 8.0 * rtt_s / (LEAST_FILLED * payload_share(figures));
+    let wanted = path_rate.map_or(0, |rate| held(rate) as u64);
+    let now = u64::from(figures.sndbuf_bytes);
+    wanted.max(now.saturating_mul(MORE_BUFFER)).clamp(LEAST_BUFFER, MOST_BUFFER)
+}
+
 fn larger_wmem(patient: &Patient) -> Remedy {
-    let buffer = wanted_window(patient, patient.figures.sndbuf_bytes.into());
+    let buffer = send_buffer_bytes(patient.figures, patient.path_rate);
     let value = format!("4096 16384 {}", buffer.max(4_194_304));
     let what = format!(
         "let the send buffer grow to {}; a program that sets SO_SNDBUF itself must set it larger, or not at all",
@@ -244,8 +271,11 @@ fn unpaced() -> Remedy {
     )
 }
 
+/// Part of the rate that a policer held it to, by which nothing is dropped.
+pub const BELOW_POLICER: f64 = 0.97;
+
 fn paced(patient: &Patient) -> Remedy {
-    let rate = Rate((patient.figures.rate_bps * 0.98) as u64);
+    let rate = Rate((patient.figures.rate_bps * BELOW_POLICER) as u64);
     Remedy {
         command: Some(format!("longfat why '{}' --fix    # paces it at {rate}", filter(patient))),
         undo: Some("Ctrl-C".to_owned()),

@@ -1,39 +1,10 @@
 //! Figures of a watch, and the statistics that the rules share.
 
-use crate::divide::{Look, Talk};
+use crate::{
+    divide::{Look, Talk},
+    verdict::Figures,
+};
 use longfat_host::socket::TcpInfo;
-use serde::Serialize;
-
-/// Figures of a watch, all of this end.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Figures {
-    /// Payload that the other end acknowledged, or sent where this end only receives, per second.
-    pub rate_bps: f64,
-    /// Least round trip the kernel knows of.
-    pub least_rtt_us: u32,
-    /// Median of the smoothed round trip while data was outstanding.
-    pub rtt_us: u32,
-    /// Segments sent again, of those sent.
-    pub resent_share: f64,
-    /// Segments sent again.
-    pub resent_segments: u64,
-    /// Of those had arrived.
-    pub needless_segments: u64,
-    /// Retransmission timeouts; absent where the kernel does not count them.
-    pub timeouts: Option<u64>,
-    /// Largest window the receiver offered.
-    pub window_bytes: u32,
-    /// Congestion window at the end.
-    pub cwnd_segments: u32,
-    /// Payload of a full segment.
-    pub mss_bytes: u32,
-    /// Greatest delivery rate that the program did not limit.
-    pub best_bps: f64,
-    /// Send buffer, the kernel's bookkeeping included.
-    pub sndbuf_bytes: u32,
-    /// Receive buffer, the same.
-    pub rcvbuf_bytes: u32,
-}
 
 pub(super) fn figures(looks: &[Look], elapsed_us: u64, talk: Talk) -> Figures {
     let (first, last) = (&looks[0].info, &looks[looks.len() - 1].info);
@@ -60,8 +31,20 @@ pub(super) fn figures(looks: &[Look], elapsed_us: u64, talk: Talk) -> Figures {
         mss_bytes: last.snd_mss_bytes,
         best_bps: delivered.map(|look| look.info.delivery_rate_bytes_per_s as f64 * 8.0).fold(0.0, f64::max),
         sndbuf_bytes: memory.sndbuf_bytes,
+        sndbuf_payload_share: payload_share(looks),
         rcvbuf_bytes: memory.rcvbuf_bytes,
     }
+}
+
+/// Payload over all that is held to be sent or acknowledged, over the whole watch.
+fn payload_share(looks: &[Look]) -> f64 {
+    let payload = |look: &Look| {
+        let unacked = u64::from(look.info.unacked_segments) * u64::from(look.info.snd_mss_bytes);
+        (unacked + u64::from(look.info.notsent_bytes)) as f64
+    };
+    let held: f64 = looks.iter().map(|look| f64::from(look.memory.send_queued_bytes)).sum();
+    let carried: f64 = looks.iter().filter(|look| look.memory.send_queued_bytes > 0).map(payload).sum();
+    if held > 0.0 { (carried / held).min(1.0) } else { 0.0 }
 }
 
 pub(super) fn median<T: Copy + Ord>(mut values: Vec<T>) -> Option<T> {

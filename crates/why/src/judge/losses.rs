@@ -5,7 +5,11 @@ use super::{
     figures::{mean, scatter},
     inferred, kernel,
 };
-use crate::{cause::Cause, divide::Look, words::rate};
+use crate::{
+    cause::Cause,
+    divide::{CA_LOSS, Look},
+    words::rate,
+};
 
 /// What was sent again although it had arrived, from which on reordering is what it is.
 const NEEDLESS: f64 = 0.25;
@@ -47,7 +51,12 @@ pub(super) struct Episode {
     /// Acknowledged since the watch began.
     acked_bytes: u64,
     cwnd_segments: u32,
+    /// Smoothed round trip and delivery rate before it.
+    pub(super) srtt_us: u32,
+    pub(super) bytes_per_s: u64,
     segments: u64,
+    /// The retransmission timer went off.
+    has_timeout: bool,
 }
 
 pub(super) fn episodes(looks: &[Look]) -> Vec<Episode> {
@@ -57,14 +66,21 @@ pub(super) fn episodes(looks: &[Look]) -> Vec<Episode> {
     for pair in looks.windows(2) {
         let (a, b) = (&pair[0].info, &pair[1].info);
         let segments = u64::from(b.total_retrans_segments.saturating_sub(a.total_retrans_segments));
+        let has_timeout = b.ca_state == CA_LOSS || b.timeouts() > a.timeouts();
         match found.last_mut() {
             _ if segments == 0 => {}
-            Some(episode) if going_on => episode.segments += segments,
+            Some(episode) if going_on => {
+                episode.segments += segments;
+                episode.has_timeout |= has_timeout;
+            }
             _ => found.push(Episode {
                 time_us: pair[0].time_us,
                 acked_bytes: a.acked_bytes.saturating_sub(start),
                 cwnd_segments: a.snd_cwnd_segments,
+                srtt_us: a.srtt_us,
+                bytes_per_s: a.delivery_rate_bytes_per_s,
                 segments,
+                has_timeout,
             }),
         }
         going_on = segments > 0 && b.ca_state >= 2;
@@ -113,8 +129,15 @@ impl Watch<'_> {
             inferred(Cause::PathFull, format!("what arrives does not go with the window; {losses}"))
         } else if is_few && self.hardly_falls(queue_us) {
             inferred(Cause::PathFull, format!("losses cost it next to nothing; {losses}; {}", self.queue()))
+        } else if is_few && self.falls_from_full_path() {
+            inferred(
+                Cause::PathFull,
+                format!("each loss came when something waited; {losses}; {}", self.queue()),
+            )
         } else if is_few {
             inferred(Cause::AfterLoss, format!("{losses}; {}", self.growth()))
+        } else if self.are_of_timeouts() {
+            inferred(Cause::AfterLoss, format!("{losses}, most after the timer went off; {}", self.growth()))
         } else if scatter(&self.cwnds_at_losses()) <= SAME_WINDOW {
             let cause = if self.is_full() { Cause::PathFull } else { Cause::AfterLoss };
             inferred(
@@ -136,6 +159,12 @@ impl Watch<'_> {
             figures.resent_segments,
             100.0 * figures.resent_share
         )
+    }
+
+    /// Most losses are of moments at which nothing passed: they are no chance that goes on.
+    fn are_of_timeouts(&self) -> bool {
+        let count = self.episodes.iter().filter(|episode| episode.has_timeout).count();
+        2 * count > self.episodes.len()
     }
 
     fn cwnds_at_losses(&self) -> Vec<f64> {

@@ -9,7 +9,7 @@
 //! - `path`: queues, and whether the path is full.
 //! - `losses`: policers, chance, reordering.
 //! - `silence`: SYNs, timeouts, packets that do not pass.
-//! - `figures`: what a verdict is judged by.
+//! - `figures`: the figures of a watch.
 
 mod congestion;
 mod figures;
@@ -22,57 +22,13 @@ mod window;
 use crate::{
     cause::{Basis, Cause},
     divide::{self, HOLDS, Hold, Look, Spent, Talk, divide},
-    price::{self, Price},
+    price,
+    verdict::{Assumed, Figures, Share, Verdict},
     words::{rate, size},
 };
-pub use figures::Figures;
 use figures::figures;
-use longfat_schema::units::Rate;
 use losses::{Episode, episodes};
-use serde::Serialize;
 use window::HAS_SCALE;
-
-/// What is known beside the kernel's facts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Assumed {
-    /// Rate of the path's slowest link, IP packets counted, where somebody knows it.
-    pub path_rate: Option<Rate>,
-}
-
-/// A cause and its share of the time.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Share {
-    /// Which.
-    pub cause: Cause,
-    /// How long.
-    pub time_us: u64,
-    /// Of the whole watch, 0 to 1.
-    pub share: f64,
-    /// Whether the kernel says so.
-    pub basis: Basis,
-    /// The figures behind it.
-    pub evidence: String,
-    /// The rate without it; absent for what cannot be mended, or said.
-    pub without: Option<Price>,
-}
-
-/// What was found of a connection.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Verdict {
-    /// Of the watch.
-    pub elapsed_us: u64,
-    /// The causes, the longest first; their times sum up to the watch.
-    pub causes: Vec<Share>,
-    /// What it is judged by.
-    pub figures: Figures,
-}
-
-impl Verdict {
-    /// The cause that took most of the time.
-    pub fn first(&self) -> Option<&Share> {
-        self.causes.first()
-    }
-}
 
 /// Judges the looks of one watch, the oldest first. `None` where no time passed.
 pub fn judge(looks: &[Look], assumed: &Assumed) -> Option<Verdict> {

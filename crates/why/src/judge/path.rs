@@ -18,6 +18,12 @@ const QUEUED: f64 = 0.04;
 const QUEUED_US: f64 = 1_000.0;
 const SOME_QUEUE: f64 = 0.01;
 const SOME_QUEUE_US: f64 = 300.0;
+/// An acknowledgement of two segments may let four go at once (RFC 5681, section 3.1), behind one that is being sent:
+/// so many in a queue are no standing one.
+const OWN_SEGMENTS: f64 = 5.0;
+/// Mean over peak of a saw-tooth that falls to half from a full path (Reno's, without a queue): one that carries less
+/// does not come from the path.
+const SAW_TOOTH: f64 = 0.75;
 /// Mean over upper decile of what is delivered where a loss or two leave no gap.
 const HARDLY_FALLS: f64 = 0.93;
 /// What a window that leaves at once may wait for itself.
@@ -34,9 +40,27 @@ const WINDOWS_DIFFER: f64 = 1.15;
 
 impl Watch<'_> {
     pub(super) fn of_standing_queue(&self, queue_us: f64) -> Option<Why> {
+        (self.stands(queue_us) && self.is_full()).then(|| inferred(Cause::StandingQueue, self.queue()))
+    }
+
+    /// What waits is a queue that stands.
+    pub(super) fn stands(&self, queue_us: f64) -> bool {
         let least = f64::from(self.figures.least_rtt_us);
-        let stands = queue_us >= (STANDING * least).max(STANDING_US);
-        (stands && self.is_full()).then(|| inferred(Cause::StandingQueue, self.queue()))
+        queue_us >= (STANDING * least).max(STANDING_US).max(self.own_segments_us())
+    }
+
+    /// Time that segments of its own take.
+    fn own_segments_us(&self) -> f64 {
+        let bits = OWN_SEGMENTS * f64::from(self.figures.mss_bytes) * 8.0;
+        bits * 1e6 / self.figures.rate_bps.max(1.0)
+    }
+
+    /// Each loss came when something waited, and what is carried is a saw-tooth's from what was delivered then.
+    pub(super) fn falls_from_full_path(&self) -> bool {
+        let least = f64::from(self.figures.least_rtt_us);
+        let waited = |us: u32| f64::from(us) - least >= (QUEUED * least).max(QUEUED_US);
+        let peak = self.episodes.iter().map(|episode| episode.bytes_per_s).max().unwrap_or(0);
+        self.episodes.iter().all(|episode| waited(episode.srtt_us)) && self.carries(SAW_TOOTH * peak as f64)
     }
 
     pub(super) fn of_short_queue(&self, queue_us: f64) -> Option<Why> {
@@ -86,6 +110,13 @@ impl Watch<'_> {
 
     /// What is delivered while the window is full is about as much all the time: such a part of the best.
     pub(super) fn is_rate_steady(&self, part: f64) -> bool {
+        let mut rates: Vec<u64> = self.bound().map(|look| look.info.delivery_rate_bytes_per_s).collect();
+        rates.sort_unstable();
+        self.carries(part * rates.get(rates.len() * 9 / 10).copied().unwrap_or(0) as f64)
+    }
+
+    /// While the window is full, so many bytes per second are acknowledged.
+    fn carries(&self, bytes_per_s: f64) -> bool {
         let is_bound =
             |look: &Look| matches!(divide::at(look, self.talk), Hold::Cwnd | Hold::SlowStart | Hold::Repair);
         let between = self.looks.windows(2).filter(|pair| is_bound(&pair[0]) && is_bound(&pair[1]));
@@ -96,10 +127,7 @@ impl Watch<'_> {
         let (bytes, time_us) = between
             .map(grown)
             .fold((0_u64, 0_u64), |(b, t), (bytes, us)| (b.saturating_add(bytes), t.saturating_add(us)));
-        let mut rates: Vec<u64> = self.bound().map(|look| look.info.delivery_rate_bytes_per_s).collect();
-        rates.sort_unstable();
-        let best = rates.get(rates.len() * 9 / 10).copied().unwrap_or(0) as f64;
-        bytes as f64 * 1e6 >= part * best * time_us as f64
+        bytes as f64 * 1e6 >= bytes_per_s * time_us as f64
     }
 
     /// No more waits than a window that leaves at once.

@@ -13,7 +13,7 @@ use longfat_analyze::{
 };
 use longfat_why::{
     capture::{Direction, of_flow},
-    words,
+    sentence,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ fn document(found: &[Direction]) -> anyhow::Result<String> {
             json!({
                 "local": one.from,
                 "remote": one.to,
-                "sentence": words::sentence(&who(one), verdict),
+                "sentence": sentence::of(&who(one), verdict),
                 "elapsed_us": verdict.elapsed_us,
                 "causes": verdict.causes,
                 "figures": verdict.figures,

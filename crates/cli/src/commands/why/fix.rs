@@ -19,7 +19,7 @@ use longfat_kernel::{
     },
 };
 use longfat_schema::units::{Rate, Size};
-use longfat_why::{Cause, Verdict};
+use longfat_why::{Cause, Verdict, remedy};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
@@ -56,6 +56,20 @@ pub enum Setting {
     PacingBytesPerS(u64),
 }
 
+impl Setting {
+    /// Whether what the window has grown to meanwhile remains when it is taken back.
+    pub fn leaves_window(self) -> bool {
+        matches!(self, Setting::Cc(_) | Setting::SsthreshSegments(_))
+    }
+}
+
+/// A congestion window and its slow-start threshold.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    cwnd_segments: u32,
+    ssthresh_segments: u32,
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -74,16 +88,10 @@ impl fmt::Display for Setting {
     }
 }
 
-/// A pacing rate below the policer's, by which it drops nothing.
-const BELOW_POLICER: f64 = 0.97;
-/// Times the window that is in use, for a send buffer that is too small.
-const MORE_BUFFER: u64 = 8;
 const RTO_MIN_US: u32 = 20_000;
-/// Largest that a socket can have.
-const MOST_BUFFER: u64 = 1 << 30;
 
 /// What mends a cause here, on the living connection; `None` where that must be done elsewhere.
-pub fn mend(cause: Cause, verdict: &Verdict) -> Option<Setting> {
+pub fn mend(cause: Cause, verdict: &Verdict, path_rate: Option<Rate>) -> Option<Setting> {
     let figures = &verdict.figures;
     Some(match cause {
         Cause::CwndClamp => Setting::ClampSegments(UNLIMITED_CLAMP),
@@ -91,10 +99,9 @@ pub fn mend(cause: Cause, verdict: &Verdict) -> Option<Setting> {
         Cause::RandomLoss | Cause::AfterLoss => Setting::Cc(CcName::from("bbr").bytes()),
         Cause::Timeouts => Setting::RtoMinUs(RTO_MIN_US),
         Cause::SendBuffer => {
-            let bytes = (u64::from(figures.sndbuf_bytes) * MORE_BUFFER).clamp(1 << 20, MOST_BUFFER);
-            Setting::SendBuffer { bytes, locks: 1 }
+            Setting::SendBuffer { bytes: remedy::send_buffer_bytes(figures, path_rate), locks: 1 }
         }
-        Cause::Policer => Setting::PacingBytesPerS((figures.rate_bps * BELOW_POLICER / 8.0) as u64),
+        Cause::Policer => Setting::PacingBytesPerS((figures.rate_bps * remedy::BELOW_POLICER / 8.0) as u64),
         _ => return None,
     })
 }
@@ -199,6 +206,34 @@ impl Fixer {
         self.set(place, &changed, changed.before)?;
         self.ledger.changed.remove(at);
         self.write()
+    }
+
+    /// Its congestion window as it is.
+    ///
+    /// # Errors
+    /// When the connection has gone.
+    pub fn window(&self, connection: &Connection, place: &NetNamespace) -> anyhow::Result<Window> {
+        let ControlBlock { cwnd_segments, ssthresh_segments, .. } = self.block(place, connection.cookie)?;
+        Ok(Window { cwnd_segments, ssthresh_segments })
+    }
+
+    /// Sets the congestion window to what it was.
+    ///
+    /// # Errors
+    /// When the connection has gone, or the kernel refuses.
+    pub fn set_window(
+        &mut self,
+        connection: &Connection,
+        place: &NetNamespace,
+        window: Window,
+    ) -> anyhow::Result<()> {
+        let change = Change {
+            cwnd_segments: Some(window.cwnd_segments),
+            ssthresh_segments: Some(window.ssthresh_segments),
+            keep: Keep::Never,
+            ..Change::default()
+        };
+        self.set_block(place, connection.cookie, &change)
     }
 
     /// Takes back everything; what could not be, in words. Connections that have gone have nothing to take back.

@@ -2,7 +2,7 @@
 
 use super::{
     Args,
-    fix::{Fixer, Setting, mend},
+    fix::{Fixer, Setting, Window, mend},
     show,
     watch::{Watch, Watched},
 };
@@ -10,9 +10,9 @@ use crate::outcome::{Failure, Outcome, require};
 use longfat_kernel::tcb::{Connection, Finder, NetNamespace};
 use longfat_schema::random::SplitMix64;
 use longfat_why::{
-    Verdict,
+    Price, Verdict, price,
     proof::{Pair, Proof},
-    words,
+    sentence, words,
 };
 use serde_json::json;
 use std::{
@@ -28,8 +28,8 @@ struct Patient<'a> {
     place: &'a NetNamespace,
     finder: Finder,
     setting: Setting,
-    /// What is told of the rate without its cause.
-    predicted: Option<String>,
+    /// The rate that is foretold with it.
+    predicted: Option<Price>,
 }
 
 /// More are not set at once: a remedy is for a connection that somebody looks at.
@@ -42,7 +42,7 @@ const NAP: Duration = Duration::from_millis(50);
 /// Sets what can be set here, and proves it or leaves it until Ctrl-C.
 pub fn run(args: &Args, watch: &Watch, verdicts: &[(&Watched, Verdict)], stop: &AtomicBool) -> Outcome {
     let places = watch.places()?;
-    let patients = patients(verdicts, &places)?;
+    let patients = patients(verdicts, &places, args)?;
     if patients.is_empty() {
         return Err(Failure::Missed(
             "nothing of this can be mended on this host's living connections".to_owned(),
@@ -60,16 +60,17 @@ pub fn run(args: &Args, watch: &Watch, verdicts: &[(&Watched, Verdict)], stop: &
 fn patients<'a>(
     verdicts: &'a [(&'a Watched, Verdict)],
     places: &'a [NetNamespace],
+    args: &Args,
 ) -> anyhow::Result<Vec<Patient<'a>>> {
     let mut found = Vec::new();
     for (one, verdict) in verdicts.iter().take(MOST) {
         let fault =
             verdict.causes.iter().find(|share| share.cause.is_fault() && share.share >= show::WORTH_MENDING);
-        let mended = fault.and_then(|share| Some((share, mend(share.cause, verdict)?)));
+        let mended = fault.and_then(|share| Some((share, mend(share.cause, verdict, args.rate)?)));
         let place = places.iter().find(|place| place.label == one.connection.netns);
         let (Some((share, setting)), Some(place)) = (mended, place) else { continue };
         let Some(finder) = place.run(Finder::open) else { continue };
-        let predicted = share.without.as_ref().map(words::without);
+        let predicted = price::of_remedy(share, &verdict.figures);
         found.push(Patient { one, verdict, place, finder: finder?, setting, predicted });
     }
     Ok(found)
@@ -107,7 +108,8 @@ fn hold(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool)
 }
 
 fn foretold(patient: &Patient) -> String {
-    patient.predicted.as_ref().map_or(String::new(), |text| format!(" (foretold: {text})"))
+    let told = |price| format!(" (foretold: {})", sentence::interval(price));
+    patient.predicted.as_ref().map_or(String::new(), told)
 }
 
 fn prove_all(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool) -> Outcome {
@@ -128,11 +130,16 @@ fn prove(
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Proof>> {
     let mut pairs = Vec::new();
+    let found = if patient.setting.leaves_window() {
+        Some(fixer.window(&patient.one.connection, patient.place)?)
+    } else {
+        None
+    };
     while pairs.len() < PAIRS {
         let is_first = random.next_u64() & 1 == 0;
         let mut rates = [0.0; 2];
         for is_on in [is_first, !is_first] {
-            let Some(rate_bps) = stretch(fixer, patient, is_on, args, stop)? else {
+            let Some(rate_bps) = stretch(fixer, patient, (is_on, found), args, stop)? else {
                 return Ok(Proof::of(pairs));
             };
             rates[usize::from(is_on)] = rate_bps;
@@ -148,11 +155,12 @@ fn prove(
     Ok(Proof::of(pairs))
 }
 
-/// The rate of one stretch; `None` when the connection has gone or somebody wants to end.
+/// The rate of one stretch, with the remedy or without, and the window to go back to behind it; `None` when the
+/// connection has gone or somebody wants to end.
 fn stretch(
     fixer: &mut Fixer,
     patient: &Patient,
-    is_on: bool,
+    (is_on, found): (bool, Option<Window>),
     args: &Args,
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<f64>> {
@@ -163,6 +171,9 @@ fn stretch(
     let rate = measure(patient, Duration::from(args.span) / 4, stop)?;
     if is_on {
         fixer.undo(&patient.one.connection, patient.place)?;
+        if let (Some(window), Some(_)) = (found, rate) {
+            fixer.set_window(&patient.one.connection, patient.place, window)?;
+        }
     }
     Ok(rate)
 }
@@ -206,7 +217,7 @@ fn tell(patient: &Patient, proof: Option<&Proof>, args: &Args) -> anyhow::Result
         return Ok(());
     };
     if args.json {
-        let value = json!({ "who": who, "setting": patient.setting.to_string(), "predicted": patient.predicted, "proof": proof });
+        let value = json!({ "who": who, "setting": patient.setting.to_string(), "foretold": patient.predicted, "proof": proof });
         println!("{value}");
         return Ok(());
     }

@@ -4,7 +4,7 @@ use super::{Args, show, watch::Watched};
 use anyhow::Context as _;
 use longfat_report::course::{CauseShare, CauseTotal, Connection, Mend, Page, Stretch, html};
 use longfat_schema::{quantity::utc, units::Nanos};
-use longfat_why::{Remedy, Verdict, course, words};
+use longfat_why::{Remedy, Verdict, course, sentence};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -123,10 +123,10 @@ fn connection(one: Judged) -> Connection {
         share: share.share,
         basis: format!("{:?}", share.basis).to_lowercase(),
         evidence: share.evidence.clone(),
-        without: share.without.as_ref().map(|price| (words::without(price), price.least_bps)),
+        without: share.without.as_ref().map(|price| (sentence::without(price), price.least_bps)),
     };
     Connection {
-        sentence: words::sentence(&one.who, one.verdict),
+        sentence: sentence::of(&one.who, one.verdict),
         who: one.who,
         causes: one.verdict.causes.iter().map(cause).collect(),
         remedies: one.remedies.iter().map(mend).collect(),

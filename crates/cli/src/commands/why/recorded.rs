@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use longfat_why::{
     Look, Verdict, course, judge,
     record::{Record, read},
-    words,
+    sentence,
 };
 use serde_json::{Value, json};
 use std::{
@@ -75,7 +75,7 @@ fn document(found: &[(String, Verdict)]) -> anyhow::Result<String> {
     let of_one = |(who, verdict): &(String, Verdict)| {
         json!({
             "who": who,
-            "sentence": words::sentence(who, verdict),
+            "sentence": sentence::of(who, verdict),
             "elapsed_us": verdict.elapsed_us,
             "causes": verdict.causes,
             "figures": verdict.figures,

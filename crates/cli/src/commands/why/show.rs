@@ -6,7 +6,7 @@ use longfat_kernel::tcb::Connection;
 use longfat_why::{
     CATALOGUE, Cause, Remedy, Verdict,
     remedy::{Patient, remedies},
-    words,
+    sentence, words,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt::Write as _};
@@ -47,7 +47,7 @@ impl<'a> Told<'a> {
 
     /// In lines of at most 80 columns.
     pub fn text(&self) -> String {
-        let mut text = wrapped(&words::sentence(&self.who, self.verdict), "");
+        let mut text = wrapped(&sentence::of(&self.who, self.verdict), "");
         for share in self.verdict.causes.iter().filter(|share| share.share >= TOLD) {
             let basis = format!("{:?}", share.basis).to_lowercase();
             let line = format!(
@@ -189,7 +189,7 @@ fn of_one(one: &Watched, verdict: &Verdict, args: &Args) -> Value {
         "pid": process.as_ref().map(|process| process.pid),
         "process": process.as_ref().map(|process| process.command.to_string()),
         "cc": cc.as_ref().map(|cc| cc.as_str()),
-        "sentence": words::sentence(&told.who, verdict),
+        "sentence": sentence::of(&told.who, verdict),
         "elapsed_us": verdict.elapsed_us,
         "causes": verdict.causes,
         "figures": verdict.figures,
