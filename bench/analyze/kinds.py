@@ -16,8 +16,8 @@ from wire import ACK, RST, checksum, inside
 SIOCOUTQ = 0x5411
 TCP_INFO, TCP_CONGESTION, TCP_MAXSEG, TCP_USER_TIMEOUT, TCP_FASTOPEN = 11, 13, 2, 18, 23
 # What `longfat analyze` says as the sender's kernel counts it.
-EXACT = ("resent_segments", "timeouts")
-WITH_OCTETS = ("resent_segments", "resent_bytes", "timeouts")
+EXACT = ("resent_segments", "timeouts", "probes")
+WITH_OCTETS = ("resent_segments", "resent_bytes", "timeouts", "probes")
 
 
 @dataclasses.dataclass
@@ -511,7 +511,7 @@ KINDS = {
     "nagle_and_delayed_acks": Kind(small_writes, fate=plain),
     "mtu_black_hole": Kind(bulk(300_000), fate=narrow(1200), sysctls={"tcp_mtu_probing": 1}, exact=WITH_OCTETS),
     # The timer that makes the sender give up is counted, and sends nothing.
-    "dead_peer": Kind(given_up, fate=dying(400), exact=("resent_segments",)),
+    "dead_peer": Kind(given_up, fate=dying(400), exact=("resent_segments", "probes")),
     "policer": Kind(bulk(3_000_000), fate=policing(8_000_000, 60_000), exact=WITH_OCTETS),
     "lost_acks": Kind(bulk(2_000_000), fate=losing(0.0, 0.2), exact=WITH_OCTETS),
     "damage_at_the_receiver": Kind(bulk(1_500_000), fate=damaging, at="receiver", snap=2000, exact=("damaged_packets",)),

@@ -167,6 +167,7 @@ def measure(name, keep, seed):
     if kind.sysctls.get("tcp_early_retrans") == 0:
         # A lone segment's probe and its timeout come at the same time; this sender makes no probes.
         ours["timeouts"] += ours["tail_probe_segments"]
+        ours["probes"] -= ours["tail_probe_segments"]
     lost = [line for line in said.splitlines() if "dropped by kernel" in line]
     counts, different = agreement.compare(capture)
     return {
@@ -209,17 +210,19 @@ def longfat(capture, sender):
             if one["from"].strip("[").startswith((sender + ":", sender + "]")):
                 sums.update({key: one[key] for key in SUMMED})
     findings = sorted({finding["kind"] for flow in analysis["flows"] for finding in flow["findings"]})
-    return dict(sums) | {"connections": len(analysis["flows"]), "findings": findings}
+    # Linux counts those that send something again and those that carry new data.
+    probes = sums["tail_probe_segments"] + sums["new_data_probes"]
+    return dict(sums) | {"probes": probes, "connections": len(analysis["flows"]), "findings": findings}
 
 
 def table(rows, seed):
     text = [f"# Truth, {datetime.date.today()}, kernel {platform.release()}, seed {seed}", ""]
     text += ["Sender's kernel / `longfat analyze`, where the kind has that counter; then how many of its directions' figures are those of the others (`agreement.md`).", ""]
-    text += ["| kind | segments sent again | octets sent again | timeouts | damaged | fast + timeout + go-back + probe | tshark | tcptrace | findings |"]
-    text += ["|---|---|---|---|---|---|---|---|---|"]
+    text += ["| kind | segments sent again | octets sent again | timeouts | tail loss probes | damaged | fast + timeout + go-back + probe | tshark | tcptrace | findings |"]
+    text += ["|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         kernel, ours = row["kernel"], row["longfat"]
-        told = [f"{kernel[key]} / {ours[key]}" if key in row["exact"] else "" for key in ("resent_segments", "resent_bytes", "timeouts", "damaged_packets")]
+        told = [f"{kernel[key]} / {ours[key]}" if key in row["exact"] else "" for key in ("resent_segments", "resent_bytes", "timeouts", "probes", "damaged_packets")]
         causes = " + ".join(str(ours[key]) for key in ("fast_segments", "timeout_segments", "go_back_segments", "tail_probe_segments"))
         others = [f"{agreed} of {all_}" if all_ else "does not see it" for agreed, all_ in row["agreement"].values()]
         text.append(f"| {row['kind']} | {' | '.join(told)} | {causes} | {' | '.join(others)} | {', '.join(ours['findings'])} |")

@@ -81,8 +81,8 @@ struct Moved {
 impl Moved {
     fn apply(&self, stamp: &mut Stamp) {
         if stamp.time_ns >= self.from_ns {
-            stamp.time_ns -= self.by_ns;
-            stamp.offset_ns -= self.by_ns;
+            stamp.time_ns = stamp.time_ns.saturating_sub(self.by_ns);
+            stamp.offset_ns = stamp.offset_ns.saturating_sub(self.by_ns);
         }
     }
 }
@@ -135,7 +135,7 @@ impl Place {
         self.waiting.values_mut().flatten().for_each(|stamp| moved.apply(stamp));
         self.order.iter_mut().for_each(|(stamp, _)| moved.apply(stamp));
         for time_ns in [Some(&mut self.newest_ns), self.last_ns.as_mut()].into_iter().flatten() {
-            *time_ns -= if *time_ns >= from_ns { by_ns } else { 0 };
+            *time_ns = time_ns.saturating_sub(if *time_ns >= from_ns { by_ns } else { 0 });
         }
         Some(moved)
     }
@@ -588,14 +588,16 @@ fn direction(key: &FlowKey, end: usize, first_to_second: bool, half: &Half) -> D
 fn above_least_us(all: &[(Epoch, Differences)], first_to_second: bool) -> [f64; 4] {
     let mut delays: Vec<i64> = Vec::new();
     for (_, Differences { least_ns, most_ns, kept_ns }) in all {
-        let above = |ns: i64| if first_to_second { ns - least_ns } else { most_ns - ns };
+        let above = |ns: i64| {
+            if first_to_second { ns.saturating_sub(*least_ns) } else { most_ns.saturating_sub(ns) }
+        };
         delays.extend(kept_ns.kept().map(above));
     }
     if delays.is_empty() {
         return [0.0; 4];
     }
     delays.sort_unstable();
-    let most_ns = all.iter().map(|(_, one)| one.most_ns - one.least_ns).max().unwrap_or(0);
+    let most_ns = all.iter().map(|(_, one)| one.most_ns.saturating_sub(one.least_ns)).max().unwrap_or(0);
     let at = |quantile: f64| delays[((delays.len() - 1) as f64 * quantile) as usize] as f64 / 1e3;
     [at(0.5), at(0.95), at(0.99), most_ns as f64 / 1e3]
 }
@@ -667,6 +669,70 @@ fn write_direction(out: &mut String, one: &DirectionMatch) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::{Damage, InterfaceStatistics};
+    use proptest::prelude::*;
+
+    /// Packets by their times and numbers.
+    struct Made(std::vec::IntoIter<(i64, u32)>);
+
+    impl Segments for Made {
+        fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
+            Ok(self.0.as_slice().first().map(|(time_ns, _)| *time_ns))
+        }
+
+        fn next_segment(
+            &mut self,
+            _: u64,
+            into: &mut Segment,
+        ) -> Result<Option<(i64, Decoded)>, CaptureError> {
+            let Some((time_ns, number)) = self.0.next() else { return Ok(None) };
+            *into = Segment { time_ns, sequence: number, end: (number % 2) as u8, ..Segment::default() };
+            Ok(Some((time_ns, Decoded::Tcp)))
+        }
+
+        fn offset(&self) -> u64 {
+            0
+        }
+
+        fn damages(&self) -> &[Damage] {
+            &[]
+        }
+
+        fn damage_count(&self) -> u64 {
+            0
+        }
+
+        fn statistics(&self) -> Vec<InterfaceStatistics> {
+            Vec::new()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(crate::cases::cases(512))]
+
+        #[test]
+        fn whatever_the_times_are_each_packet_is_matched_once_at_most(
+            captures in prop::array::uniform2(prop::collection::vec(
+                (prop_oneof![1 => any::<i64>(), 6 => 0..36_000 * STEP_NS, 6 => 0..STEP_NS], 0u32..40),
+                0..120,
+            )),
+        ) {
+            let common: usize = (0..40)
+                .map(|number| {
+                    let of = |packets: &Vec<(i64, u32)>| packets.iter().filter(|(_, one)| *one == number).count();
+                    of(&captures[0]).min(of(&captures[1]))
+                })
+                .sum();
+            let packets = captures.each_ref().map(|packets| packets.len() as u64);
+            let found = matching(&mut captures.map(|packets| Made(packets.into_iter()))).unwrap();
+            prop_assert_eq!(found.packets, packets);
+            prop_assert!(found.matched_packets <= common as u64);
+            for one in found.flows.iter().flat_map(|flow| &flow.directions) {
+                prop_assert!(one.delay_above_least_us.is_sorted() && one.delay_above_least_us[0] >= 0.0, "{one:?}");
+            }
+            prop_assert!(!text(&found).is_empty());
+        }
+    }
 
     #[test]
     fn a_packet_waits_however_many_others_are_matched_meanwhile_and_those_take_no_room() {
