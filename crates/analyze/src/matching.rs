@@ -457,10 +457,14 @@ impl Matcher {
 
     /// Both places have what was held back, by clocks that are known now.
     fn settle(&mut self) {
-        for Held { key, end, stamps, payload_bytes } in std::mem::take(&mut self.held) {
-            (0..2).for_each(|place| self.places[place].on_match(stamps[place].time_ns));
-            self.flows.entry(key).or_default()[usize::from(end)].on_match(stamps, payload_bytes);
+        for held in std::mem::take(&mut self.held) {
+            self.settle_one(held);
         }
+    }
+
+    fn settle_one(&mut self, Held { key, end, stamps, payload_bytes }: Held) {
+        (0..2).for_each(|place| self.places[place].on_match(stamps[place].time_ns));
+        self.flows.entry(key).or_default()[usize::from(end)].on_match(stamps, payload_bytes);
     }
 
     fn on_segment(&mut self, at: usize, segment: &Segment) {
@@ -474,8 +478,18 @@ impl Matcher {
                 let stamps = if at == 0 { [stamp, other] } else { [other, stamp] };
                 self.offset_ns.get_or_insert(stamps[1].time_ns.saturating_sub(stamps[0].time_ns));
                 let Segment { key, end, payload_bytes, .. } = *segment;
-                self.held.push(Held { key, end, stamps, payload_bytes });
-                self.ask(key, end, stamps);
+                let held = Held { key, end, stamps, payload_bytes };
+                // What passed before a silence is what the packets behind it are compared with.
+                let is_doubted = |at: usize| {
+                    let from_ns = self.places[at].clock.in_doubt_from_ns();
+                    from_ns.is_some_and(|from_ns| stamps[at].time_ns >= from_ns)
+                };
+                if is_doubted(0) || is_doubted(1) {
+                    self.held.push(held);
+                    self.ask(key, end, stamps);
+                } else {
+                    self.settle_one(held);
+                }
             }
         }
         let is_in_doubt = self.places.iter().any(|place| place.clock.in_doubt_from_ns().is_some());
