@@ -13,18 +13,13 @@
  * - SYNs have a map of their own. What the relay carries has moved to another one, from which no flood of SYNs takes
  *   it.
  */
-#include "../cc/bpf/kernel.h"
-#include "ip.h"
-#include "skb.h"
+#include "direction.h"
 
 #define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define NOEXIST 1 /* BPF_NOEXIST: only what is not there yet */
 #define DIRECTIONS (1 << 16)
 #define RECENT_BITS 12
 
-/* Of tcphdr.flags. */
-#define SYN 0x02
-#define RST 0x04
 /*
  * The bits of an IP header that are kept from leg to leg: DSCP, and the flow label. The other two of the octet are ECN.
  */
@@ -32,13 +27,6 @@
 #define CLASS_AND_LABEL __builtin_bswap32(0x0fcfffff)
 /* What begins above this began as 255: peers that check it (RFC 5082) do so at both ends. */
 #define HIGH_TTL 128
-
-/* One direction of a connection, as its packets have it: in network byte order. IPv4 stands in the first words. */
-struct direction {
-	__u32 from[4], to[4];
-	__u16 from_port, to_port;
-	__u32 is_ipv6;
-} __attribute__((aligned(8))); /* compared by words of eight octets */
 
 struct worn {
 	__u32 class_and_label; /* of the first word of an IPv6 header; of IPv4 the octet */
@@ -81,63 +69,6 @@ struct {
 
 /* Of the relay's own packets; filled by the loader. */
 const volatile __u32 own_mark SEC(".rodata.lf") = 0;
-
-/* A TCP packet. */
-struct packet {
-	struct direction direction;
-	void *ip;
-	__u8 flags;
-};
-
-static __always_inline int parse_ports(struct tcphdr *tcp, void *end, struct packet *p)
-{
-	if ((void *)(tcp + 1) > end)
-		return 0;
-	p->direction.from_port = tcp->source;
-	p->direction.to_port = tcp->dest;
-	p->flags = tcp->flags;
-	return 1;
-}
-
-/* Packets with IP options or extension headers are left alone, as are fragments. */
-static __always_inline int parse4(struct iphdr *ip, void *end, struct packet *p)
-{
-	if ((void *)(ip + 1) > end || ip->version_ihl != 0x45 || ip->protocol != IPPROTO_TCP)
-		return 0;
-	if (ip->frag_off & __builtin_bswap16(0x3fff))
-		return 0;
-	p->direction.from[0] = ip->saddr;
-	p->direction.to[0] = ip->daddr;
-	return parse_ports((void *)(ip + 1), end, p);
-}
-
-static __always_inline int parse6(struct ipv6hdr *ip, void *end, struct packet *p)
-{
-	if ((void *)(ip + 1) > end || ip->nexthdr != IPPROTO_TCP)
-		return 0;
-	p->direction.is_ipv6 = 1;
-	__builtin_memcpy(p->direction.from, ip->saddr, 16);
-	__builtin_memcpy(p->direction.to, ip->daddr, 16);
-	return parse_ports((void *)(ip + 1), end, p);
-}
-
-/* On an Ethernet interface, or one without link headers (tun and the like). */
-static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
-{
-	void *at = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	int is_ipv4 = skb->protocol == __builtin_bswap16(ETH_P_IP);
-
-	if (!is_ipv4 && skb->protocol != __builtin_bswap16(ETH_P_IPV6))
-		return 0;
-	if (at + 14 > end)
-		return 0;
-	if (*(__u16 *)(at + 12) == (__u16)skb->protocol)
-		at += 14;
-	else if (*(__u8 *)at >> 4 != (is_ipv4 ? 4 : 6))
-		return 0;
-	p->ip = at;
-	return is_ipv4 ? parse4(at, end, p) : parse6(at, end, p);
-}
 
 static __always_inline void look(const struct packet *p, struct worn *found)
 {

@@ -8,6 +8,8 @@
 /* What to do with a packet: go on to whoever comes next, or drop it. */
 #define TCX_NEXT -1
 #define TCX_DROP 2
+/* As bpf_redirect() has said. */
+#define TCX_REDIRECT 7
 
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd

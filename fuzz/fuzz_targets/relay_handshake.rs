@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use longfat_relay::adopt::{
-    handshake::Handshake,
+    handshake::Between,
     log::copies,
     segment::Segment,
     table::{Handshakes, Verdict},
@@ -28,8 +28,8 @@ fuzz_target!(|bytes: &[u8]| {
             0 => table.on_copy(&segment, Some(usize::from(*head)), now),
             1 => table.on_copy(&segment, None, now),
             _ => match table.on_held(&segment, now) {
-                Verdict::Insert(handshake, _) => {
-                    mirrored(&handshake);
+                Verdict::Insert(between, _) => {
+                    mirrored(&between);
                     table.taken((segment.from, segment.to), now);
                 }
                 Verdict::Taken | Verdict::Passed | Verdict::Pass(_) => {}
@@ -38,7 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-fn mirrored(Handshake { to_client, to_server }: &Handshake) {
+fn mirrored(Between { to_client, to_server }: &Handshake) {
     assert_eq!((to_client.own, to_client.peer), (to_server.peer, to_server.own));
     assert_eq!((to_client.send_next, to_client.receive_next), (to_server.receive_next, to_server.send_next));
     assert_eq!((to_client.peer_scale, to_client.own_scale), (to_server.own_scale, to_server.peer_scale));

@@ -37,7 +37,7 @@ impl Alike {
         })?;
         let object = object::load("alike", open)?;
         let attach = |program, name: &String| match tcx::attach(&object, program, name, 0) {
-            Err(_) if is_gone(name) => None,
+            Err(_) if tcx::is_gone(name) => None,
             outcome => Some(outcome),
         };
         let both = |name| ["see", "wear"].into_iter().filter_map(move |program| attach(program, name));
@@ -51,8 +51,4 @@ impl Alike {
         const OBJECT: usize = 9;
         OBJECT + self.links.len()
     }
-}
-
-fn is_gone(interface: &str) -> bool {
-    nix::net::if_::if_nametoindex(interface) == Err(nix::errno::Errno::ENODEV)
 }

@@ -9,6 +9,7 @@
 //! - [`first_timeout`]: the time after which connections of some processes take their first packet for lost.
 //! - [`mark`]: congestion marks on arriving packets, by the backlog of a relay.
 //! - [`tcb`]: live control blocks of TCP connections.
+//! - [`watch`]: connections between others that pass this host.
 
 pub mod alike;
 pub mod avail;
@@ -26,6 +27,7 @@ mod sockets;
 pub mod support;
 pub mod tcb;
 mod tcx;
+pub mod watch;
 
 /// Why the kernel would not do what was asked.
 #[derive(Debug, thiserror::Error)]

@@ -31,3 +31,8 @@ pub fn attach(object: &Object, program: &str, interface: &str, order: Order) -> 
     // SAFETY: libbpf made it for us, and nobody else has it.
     Ok(unsafe { Link::from_ptr(link) })
 }
+
+/// Whether an interface is there no more.
+pub fn is_gone(interface: &str) -> bool {
+    nix::net::if_::if_nametoindex(interface) == Err(nix::errno::Errno::ENODEV)
+}

@@ -1,5 +1,5 @@
-//! Insertion right after the handshake (`accept = "end-to-end"`): the ends shake hands with each other, and the relay
-//! steps in between with their own sequence numbers.
+//! Insertion (`accept = "end-to-end"`): the ends shake hands with each other, and the relay steps in between with their
+//! own sequence numbers, right after the handshake or later.
 //!
 //! nftables forwards SYN and SYN-ACK and logs a copy of each. The handshake's last packet is held (a TUN interface, as
 //! for held SYNs): at that moment the server has nothing to send yet and the client's bytes wait behind it, so both
@@ -9,6 +9,8 @@
 //! - [`segment`]: what a packet says, and the packets that are made of it. Pure.
 //! - [`handshake`]: what both ends agreed on, or why nobody can know. Pure.
 //! - [`table`]: handshakes under way. Pure: time is passed in.
+//! - [`midstream`]: the same of a connection that goes on already (`adopt_after`). Pure.
+//! - `watcher`: which connections have come so far.
 //! - [`log`]: the copies, by nfnetlink_log.
 //! - `repaired`: a socket that speaks as one end to the other.
 //! - `adopter`: puts them together in a worker.
@@ -21,12 +23,15 @@ mod adopter;
 pub mod clocks;
 pub mod handshake;
 pub mod log;
+pub mod midstream;
 mod release;
 mod repaired;
 pub mod segment;
 pub mod table;
+mod watcher;
 
 pub(crate) use adopter::{Adopter, Adopting, Inserted, missing};
 pub use handshake::Reason;
 pub(crate) use release::{Both, Kept, Released};
 pub(crate) use repaired::forget_finished;
+pub(crate) use watcher::missing as missing_to_watch;

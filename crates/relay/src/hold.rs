@@ -44,7 +44,7 @@ use crate::{
         plain,
     },
     observe::journal::Once,
-    plan::{ConnectionPlan, destination},
+    plan::{ConnectionPlan, RelayPlan, destination},
     shared::Shared,
 };
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -146,6 +146,8 @@ pub(crate) struct Prepared {
     made: Vec<usize>,
     /// Rules that accept end to end.
     end_to_end: BTreeMap<usize, Arc<ConnectionPlan>>,
+    /// Whose rules these are, and the indexes of the interfaces of those that accept end to end.
+    watched: Option<(Arc<RelayPlan>, Vec<u32>)>,
 }
 
 impl Prepared {
@@ -185,15 +187,10 @@ impl Held {
 
     /// Gates for those of these rules that hold: the interfaces that are there, or new ones. With an error nothing new
     /// is left.
-    pub fn prepare<'p>(
-        &self,
-        rules: impl Iterator<Item = (usize, &'p Arc<ConnectionPlan>)>,
-        holders: usize,
-        interception: &Interception,
-    ) -> Result<Prepared> {
-        let mut prepared = Prepared::default();
+    pub fn prepare(&self, plan: &Arc<RelayPlan>, interception: &Interception) -> Result<Prepared> {
+        let (mut prepared, holders) = (Prepared::default(), plan.holders());
         // What is held of the first rule that accepts end to end is held of all of them.
-        for (rule, way) in rules {
+        for (rule, way) in plan.intercepted_ways() {
             let is_first = prepared.end_to_end.is_empty();
             match way.accept {
                 Accept::Early => continue,
@@ -203,7 +200,8 @@ impl Held {
                     if !is_first {
                         continue;
                     }
-                    let group = self.adopting.prepare().inspect_err(|_| prepared.take_back(interception))?;
+                    let group =
+                        self.adopting.prepare(plan).inspect_err(|_| prepared.take_back(interception))?;
                     interception.log_to(group);
                 }
             }
@@ -220,6 +218,7 @@ impl Held {
             prepared.gates.insert(rule, Gate { tuns, way: Arc::clone(way), is_open: true });
             if way.accept == Accept::EndToEnd {
                 interception.widen(rule, holders).inspect_err(|_| prepared.take_back(interception))?;
+                prepared.watched = Some((Arc::clone(plan), interception.hold_indexes(rule, holders)));
             }
         }
         Ok(prepared)
@@ -232,13 +231,17 @@ impl Held {
         gates.extend(prepared.gates);
         drop(gates);
         self.adopting.open(prepared.end_to_end);
+        if let Some((plan, marks)) = prepared.watched {
+            self.adopting.watcher.open(plan, marks);
+        }
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Descriptors kept open for gates: each one's interfaces, and for each of them a socket prepared for its next
     /// dial.
     pub fn descriptors(&self) -> usize {
-        self.lock_gates().values().map(|gate| 2 * gate.tuns.len()).sum()
+        let gates: usize = self.lock_gates().values().map(|gate| 2 * gate.tuns.len()).sum();
+        gates + self.adopting.watcher.descriptors()
     }
 
     /// The number of a rule's interface at whoever keeps it.
@@ -340,7 +343,7 @@ impl<'a> Hold<'a> {
     pub fn new(holder: usize, shared: &'a Shared<'a>, held: &'a Held) -> Hold<'a> {
         let table = Table::new(shared.admission.held_limit(), shared.plan.fail, Arc::clone(&held.window));
         let (gates, dialing, busy, visited) = Default::default();
-        let adopter = Adopter::new(shared, &held.adopting);
+        let adopter = Adopter::new(shared, &held.adopting, holder);
         Hold {
             shared,
             held,

@@ -108,8 +108,11 @@ fn held_links(numbers: &Marks, places: &[HoldSlot]) -> String {
 
 fn widened(numbers: &Marks, places: &[HoldSlot]) -> String {
     let names = places.iter().map(|place| numbers.hold_interface(*place));
-    names.map(|name| format!("link set dev {name} mtu 65535\n")).collect()
+    names.map(|name| format!("link set dev {name} mtu 65535 txqueuelen {HELD_PACKETS}\n")).collect()
 }
+
+/// Packets that wait in such an interface, at a time when a fast stream is led there.
+const HELD_PACKETS: u32 = 4096;
 
 /// What leads there, for either IP family.
 fn held_ways(numbers: &Marks, places: &[HoldSlot], refuses: bool) -> String {
@@ -454,6 +457,13 @@ impl Interception {
     /// Copies of handshakes are logged to this group from the next exchange of rules on.
     pub fn log_to(&self, group: u16) {
         self.log_group.set(group);
+    }
+
+    /// The kernel's numbers of such interfaces; none of those that somebody has deleted.
+    pub fn hold_indexes(&self, rule: usize, holders: usize) -> Vec<u32> {
+        let name = |place| self.record.numbers.hold_interface(place);
+        let index = |place| nix::net::if_::if_nametoindex(name(place).as_str()).ok();
+        places(rule, holders).into_iter().map_while(index).collect()
     }
 
     /// Lets packets of any length come to such interfaces: one that is too long for them would be answered with an

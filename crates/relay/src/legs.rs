@@ -80,6 +80,8 @@ pub(crate) struct Legs {
     pub plan: Arc<ConnectionPlan>,
     /// Its sockets were put between its ends, with their sequence numbers.
     pub is_inserted: bool,
+    /// Of what the client's and the server's leg have sent, as their sockets count it: sent by the ends before.
+    pub loaded_bytes: [u64; 2],
     /// Bytes in the relay's buffers and bytes relayed, per direction.
     pub held_bytes: [AtomicU64; 2],
     pub relayed_bytes: [AtomicU64; 2],
@@ -108,6 +110,7 @@ impl Legs {
             accepted_us: monotonic_us(),
             plan,
             is_inserted: false,
+            loaded_bytes: [0; 2],
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
             idle: Default::default(),

@@ -166,6 +166,36 @@ impl RelayPlan {
         })
     }
 
+    /// Rules whose connections are watched, and adopted in mid-stream.
+    pub(crate) fn watching_ways(&self) -> impl Iterator<Item = (usize, &Arc<ConnectionPlan>)> {
+        self.intercepted_ways().filter(|(_, way)| way.is_watched())
+    }
+
+    /// Whether some rule's connections are adopted right after their handshakes.
+    pub(crate) fn inserts_at_once(&self) -> bool {
+        self.intercepted_ways().any(|(_, way)| way.accept == Accept::EndToEnd && !way.is_watched())
+    }
+
+    fn check_adopt_after(&self) -> Result<()> {
+        let unused = |way: &&Arc<ConnectionPlan>| way.adopt_after.is_some() && !way.is_watched();
+        if let Some(way) = self.ways().find(unused) {
+            return Err(Error::Plan(format!(
+                "the rule '{}' has adopt_after and another 'accept' than 'end-to-end', by which the relay is there from the \
+                 beginning: leave one of them out",
+                way.rule
+            )));
+        }
+        let mut watched = self.watching_ways();
+        let Some((_, first)) = watched.next() else { return Ok(()) };
+        match watched.find(|(_, way)| way.adopt_after != first.adopt_after) {
+            None => Ok(()),
+            Some((_, other)) => Err(Error::Plan(format!(
+                "the rules '{}' and '{}' have an adopt_after of their own each: give one for all",
+                first.rule, other.rule
+            ))),
+        }
+    }
+
     /// Whether a connection that no rule matches can come to this relay.
     fn uses_defaults(&self) -> bool {
         self.rules.is_empty() || !self.listeners.is_empty()
@@ -254,6 +284,7 @@ impl RelayPlan {
                 way.rule
             )));
         }
+        self.check_adopt_after()?;
         self.intercept.iter().try_for_each(InterceptPlan::check)?;
         self.listeners.iter().try_for_each(|listener| self.check_listener(listener))
     }

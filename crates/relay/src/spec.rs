@@ -1,10 +1,12 @@
 //! The relay's file: what a person writes, as TOML. [`RelaySpec::parse`] finds every problem at once;
 //! [`RelaySpec::resolve`] makes the plan.
 
+mod after;
 mod list;
 mod queue;
 mod resolve;
 
+pub use after::AfterSpec;
 pub use list::List;
 pub use queue::{QueueSpec, TargetSpec};
 pub use resolve::server;
@@ -136,6 +138,9 @@ pub struct RuleSpec {
     /// Who answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
     /// (`after-server`); or the server itself, and the relay steps in afterwards (`end-to-end`).
     pub accept: Option<Accept>,
+    /// Experimental: with `accept = "end-to-end"`, step in when so many bytes (`1MB`) have passed, or after such a time
+    /// (`500ms`), and forward until then. What it lacks: docs/design/relay-adopt.md.
+    pub adopt_after: Option<AfterSpec>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
     /// Leg towards the client.
@@ -158,6 +163,7 @@ impl RuleSpec {
     fn way(&self) -> WaySpec {
         WaySpec {
             accept: self.accept,
+            adopt_after: self.adopt_after,
             mptcp: self.mptcp,
             client: self.client.clone(),
             server: self.server.clone(),
@@ -176,6 +182,9 @@ pub struct WaySpec {
     /// Who answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
     /// (`after-server`); or the server itself, and the relay steps in afterwards (`end-to-end`).
     pub accept: Option<Accept>,
+    /// Experimental: with `accept = "end-to-end"`, step in when so many bytes (`1MB`) have passed, or after such a time
+    /// (`500ms`), and forward until then. What it lacks: docs/design/relay-adopt.md.
+    pub adopt_after: Option<AfterSpec>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
     /// Leg towards the client.

@@ -2,14 +2,20 @@
 
 use super::{
     clocks::Clocks,
-    handshake::{Handshake, Reason},
+    handshake::{Between, LegState, Reason},
     log::{self, Log},
     repaired::{Failure, Repaired},
-    segment::Segment,
+    segment::{self, Segment},
     table::{Handshakes, Verdict},
+    watcher::{Look, Step, Watcher},
 };
 use crate::{
-    Result, legs::tun::Tun, logic::Pair, observe::journal::Once, plan::ConnectionPlan, shared::Shared,
+    Result,
+    legs::tun::Tun,
+    logic::Pair,
+    observe::journal::Once,
+    plan::{ConnectionPlan, LegPlan, RelayPlan},
+    shared::Shared,
 };
 use longfat_host::support::Missing;
 use std::{
@@ -24,6 +30,8 @@ use std::{
 
 /// Longest packet: with segmentation offloaded one may be as long as any, before the interface cuts it.
 const PACKET_BYTES: usize = 1 << 16;
+/// Largest buffer that a leg is given for what is under way when it is made.
+const MOST_ROOM_BYTES: u64 = 64 << 20;
 /// How often copies are read although no packet is held: in a flood of SYNs none is.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -40,11 +48,14 @@ pub(crate) struct Adopting {
     inserted: AtomicU64,
     /// By [`Reason`].
     passed: [AtomicU64; Reason::ALL.len()],
+    /// Of rules that adopt in mid-stream.
+    pub watcher: Watcher,
 }
 
 impl Adopting {
     /// The group to which nftables logs copies of handshakes.
-    pub fn prepare(&self) -> Result<u16> {
+    pub fn prepare(&self, plan: &RelayPlan) -> Result<u16> {
+        self.watcher.prepare(plan)?;
         if self.log.get().is_none() {
             let _ = self.log.set(Log::open()?);
         }
@@ -64,6 +75,10 @@ impl Adopting {
     /// Connections that stayed end to end, by the reason.
     pub fn passed(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.into_iter().map(|reason| (reason, self.passed[reason as usize].load(Ordering::Relaxed)))
+    }
+
+    fn count_passed(&self, reason: Reason) {
+        self.passed[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     fn way(&self, rule: usize) -> Option<Arc<ConnectionPlan>> {
@@ -104,12 +119,18 @@ pub(crate) struct Inserted {
     pub to_client: TcpStream,
     pub to_server: TcpStream,
     pub plan: Arc<ConnectionPlan>,
+    /// What each had been sent by the ends, and was not acknowledged: the client's leg, the server's.
+    pub loaded_bytes: [u64; 2],
 }
 
 /// One worker's.
 pub(crate) struct Adopter<'a> {
     shared: &'a Shared<'a>,
     adopting: &'a Adopting,
+    /// The worker's index.
+    holder: usize,
+    /// Whether nothing was left in its interface at the last reading.
+    is_empty: bool,
     buffer: Box<[u8]>,
     copies: Box<[u8]>,
     inserted: Vec<Inserted>,
@@ -119,12 +140,14 @@ pub(crate) struct Adopter<'a> {
 }
 
 impl<'a> Adopter<'a> {
-    pub fn new(shared: &'a Shared<'a>, adopting: &'a Adopting) -> Adopter<'a> {
+    pub fn new(shared: &'a Shared<'a>, adopting: &'a Adopting, holder: usize) -> Adopter<'a> {
         let buffer = || vec![0; PACKET_BYTES].into_boxed_slice();
         let (inserted, going) = Default::default();
         Adopter {
             shared,
             adopting,
+            holder,
+            is_empty: true,
             buffer: buffer(),
             copies: buffer(),
             inserted,
@@ -159,18 +182,27 @@ impl<'a> Adopter<'a> {
     fn read(&mut self, tun: &Tun, most: usize) {
         let mut packet = std::mem::take(&mut self.buffer);
         for _ in 0..most {
-            let Some(bytes) = tun.read(&mut packet) else { break };
-            self.on_packet(&packet[..bytes], tun);
+            let Some(bytes) = tun.read(&mut packet) else {
+                self.adopting.watcher.emptied(self.holder);
+                self.is_empty = true;
+                break;
+            };
+            self.is_empty = false;
+            self.on_packet(&mut packet[..bytes], tun);
         }
         self.buffer = packet;
     }
 
-    /// Reads copies from time to time.
+    /// Reads copies, and what the kernel says of watched connections, from time to time.
     pub fn look(&mut self) {
         let adopting = self.adopting;
         if adopting.log.get().is_some() && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             adopting.read_copies(&mut self.copies, self.looked);
+            let is_draining = self.shared.stage.is_draining();
+            let (holder, now, is_empty) = (self.holder, self.looked, self.is_empty);
+            let look = Look { holder, now, is_empty, is_draining };
+            adopting.watcher.look(look, &mut |reason| adopting.count_passed(reason));
         }
     }
 
@@ -179,28 +211,77 @@ impl<'a> Adopter<'a> {
         self.adopting.read_copies(&mut self.copies, Instant::now());
     }
 
-    fn on_packet(&mut self, packet: &[u8], tun: &Tun) {
+    fn on_packet(&mut self, packet: &mut [u8], tun: &Tun) {
         // The kernel's own multicast and whatever else is routed here by hand.
         let Some(segment) = Segment::parse(packet) else { return };
         let (adopting, now) = (self.adopting, Instant::now());
+        if let Some(step) = adopting.watcher.on_packet(&segment, now) {
+            let (bytes, to) = (segment.packet().len(), segment.to.ip());
+            return self.take_step(step, &mut packet[..bytes], to, tun);
+        }
         adopting.read_copies(&mut self.copies, now);
         let verdict = adopting.table().on_held(&segment, now);
         match verdict {
             Verdict::Taken => drop(tun.write(packet)),
             Verdict::Passed => self.send(packet, segment.to.ip()),
             Verdict::Pass(reason) => self.pass(&segment, reason),
-            Verdict::Insert(handshake, rule) => match self.insert(&segment, &handshake, rule, tun) {
+            Verdict::Insert(between, rule) => match self.insert(&segment, &between, rule, tun) {
                 Ok(inserted) => self.inserted.push(inserted),
                 Err(reason) => self.pass(&segment, reason),
             },
         }
     }
 
+    /// What comes of a packet in mid-stream.
+    fn take_step(&mut self, step: Step, packet: &mut [u8], to: IpAddr, tun: &Tun) {
+        let adopting = self.adopting;
+        if let Step::Deliver = step {
+            return drop(tun.write(packet));
+        }
+        segment::count_hop(packet);
+        self.send(packet, to);
+        match step {
+            Step::Send | Step::Deliver => {}
+            Step::Pass(reason) => adopting.count_passed(reason),
+            Step::Adopt(between, plan, pair) => {
+                let outcome = self.adopt(pair, &between, &plan, tun);
+                adopting.watcher.decided(pair, outcome.is_ok());
+                match outcome {
+                    Ok(inserted) => self.inserted.push(inserted),
+                    Err(reason) => adopting.count_passed(reason),
+                }
+            }
+        }
+    }
+
+    /// Puts sockets into a connection that goes on. What was forwarded is acknowledged by them from now on.
+    fn adopt(
+        &self,
+        pair: Pair,
+        between: &Between,
+        plan: &Arc<ConnectionPlan>,
+        tun: &Tun,
+    ) -> std::result::Result<Inserted, Reason> {
+        let roomy = ConnectionPlan {
+            client: with_room(&plan.client, &between.to_client),
+            server: with_room(&plan.server, &between.to_server),
+            ..(**plan).clone()
+        };
+        let (to_client, to_server) = self.stand_between(pair, between, &roomy)?;
+        let said = [between.server_ack(), between.client_ack()];
+        for packet in said.iter().chain(&between.repetitions()) {
+            let _ = tun.write(packet);
+        }
+        let loaded_bytes =
+            [&between.to_client, &between.to_server].map(|leg| leg.unacknowledged.len() as u64);
+        Ok(Inserted { pair, to_client, to_server, plan: Arc::clone(plan), loaded_bytes })
+    }
+
     /// Lets a packet go on to the server, and all that follow it.
     fn pass(&self, segment: &Segment<'_>, reason: Reason) {
         let adopting = self.adopting;
         adopting.table().passed((segment.from, segment.to));
-        adopting.passed[reason as usize].fetch_add(1, Ordering::Relaxed);
+        adopting.count_passed(reason);
         self.send(segment.packet(), segment.to.ip());
     }
 
@@ -212,12 +293,30 @@ impl<'a> Adopter<'a> {
     fn insert(
         &mut self,
         segment: &Segment<'_>,
-        handshake: &Handshake,
+        between: &Between,
         rule: usize,
         tun: &Tun,
     ) -> std::result::Result<Inserted, Reason> {
-        let (shared, pair) = (self.shared, (segment.from, segment.to));
+        let pair = (segment.from, segment.to);
         let plan = self.adopting.way(rule).ok_or(Reason::Unseen)?;
+        let (to_client, to_server) = self.stand_between(pair, between, &plan)?;
+        self.adopting.table().taken(pair, Instant::now());
+        // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told
+        // that the client has its answer, before any of its bytes.
+        let _ = tun.write(&between.server_ack());
+        let _ = tun.write(segment.packet());
+        self.going.push((segment.bare_ack(), segment.to.ip()));
+        Ok(Inserted { pair, to_client, to_server, plan, loaded_bytes: [0; 2] })
+    }
+
+    /// Makes both sockets, if there is a place for the connection.
+    fn stand_between(
+        &self,
+        pair: Pair,
+        between: &Between,
+        plan: &ConnectionPlan,
+    ) -> std::result::Result<(TcpStream, TcpStream), Reason> {
+        let shared = self.shared;
         if shared.stage.is_draining() {
             return Err(Reason::Draining);
         }
@@ -228,31 +327,24 @@ impl<'a> Adopter<'a> {
             shared.admission.unadmit();
             return Err(Reason::Full);
         }
-        let legs = self.legs(&plan, handshake).map_err(|failure| {
+        let legs = self.legs(plan, between).map_err(|failure| {
             shared.admission.give_place_back(pair.0.ip());
             shared.admission.unadmit();
             self.warn(pair, failure)
         })?;
-        self.adopting.table().taken(pair, Instant::now());
         self.adopting.inserted.fetch_add(1, Ordering::Relaxed);
-        // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told
-        // that the client has its answer, before any of its bytes.
-        let _ = tun.write(&handshake.server_ack());
-        let _ = tun.write(segment.packet());
-        self.going.push((segment.bare_ack(), segment.to.ip()));
-        let (to_client, to_server) = legs;
-        Ok(Inserted { pair, to_client, to_server, plan })
+        Ok(legs)
     }
 
     /// Both, before either says a word.
     fn legs(
         &self,
         plan: &ConnectionPlan,
-        handshake: &Handshake,
+        between: &Between,
     ) -> std::result::Result<(TcpStream, TcpStream), Failure> {
         let leg = |plan| self.shared.packets.leg(plan, true);
-        let to_client = Repaired::new(&leg(&plan.client), &handshake.to_client)?;
-        let to_server = Repaired::new(&leg(&plan.server), &handshake.to_server)?;
+        let to_client = Repaired::new(&leg(&plan.client), &between.to_client)?;
+        let to_server = Repaired::new(&leg(&plan.server), &between.to_server)?;
         Ok((to_client.wake()?, to_server.wake()?))
     }
 
@@ -263,6 +355,14 @@ impl<'a> Adopter<'a> {
         });
         reason
     }
+}
+
+/// A leg's plan with buffers for what its peer was told and what is under way to it: neither can be taken back.
+fn with_room(plan: &LegPlan, state: &LegState) -> LegPlan {
+    // Of what the kernel counts about half is payload.
+    let needed_bytes = 2 * u64::from(state.told_window_bytes).max(state.unacknowledged.len() as u64);
+    let buffer_bytes = plan.buffer_bytes.max(needed_bytes.min(MOST_ROOM_BYTES));
+    LegPlan { buffer_bytes, ..plan.clone() }
 }
 
 /// What this host lacks for it.

@@ -1,7 +1,8 @@
 //! What the two ends of a connection agreed on in their handshake, as far as two sockets between them must know it.
 //! Pure.
 
-use super::segment::{Options, Segment};
+use super::segment::{Options, Segment, TCP};
+use crate::logic::packet::ip_packet;
 use serde::Serialize;
 use std::net::SocketAddr;
 
@@ -13,7 +14,7 @@ pub enum Reason {
     Unseen,
     /// The packets of its handshake do not fit together, or more had passed by.
     Unclear,
-    /// It was reset at once.
+    /// It was reset before sockets were between its ends.
     Reset,
     /// Data came with the SYN (TCP Fast Open).
     FastOpen,
@@ -33,11 +34,17 @@ pub enum Reason {
     PairBusy,
     /// A socket could not be made.
     Socket,
+    /// In mid-stream: an end had finished.
+    Closing,
+    /// In mid-stream: urgent data were under way.
+    Urgent,
+    /// In mid-stream: for too long there was no moment at which all that was under way was known.
+    Restless,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 12] = [
+    pub const ALL: [Reason; 15] = [
         Reason::Unseen,
         Reason::Unclear,
         Reason::Reset,
@@ -50,6 +57,9 @@ impl Reason {
         Reason::Draining,
         Reason::PairBusy,
         Reason::Socket,
+        Reason::Closing,
+        Reason::Urgent,
+        Reason::Restless,
     ];
 
     /// As status and metrics name it.
@@ -67,6 +77,9 @@ impl Reason {
             Reason::Draining => "draining",
             Reason::PairBusy => "pair_busy",
             Reason::Socket => "socket",
+            Reason::Closing => "closing",
+            Reason::Urgent => "urgent",
+            Reason::Restless => "restless",
         }
     }
 }
@@ -93,6 +106,12 @@ pub struct Offer {
 }
 
 impl Offer {
+    /// Of the TCP header of a SYN or SYN-ACK, and the bytes that came with it.
+    pub fn of_header(ends: (SocketAddr, SocketAddr), header: &[u8], payload_bytes: usize) -> Option<Offer> {
+        let packet = ip_packet(ends.0.ip(), ends.1.ip(), TCP, header);
+        Some(Offer { payload_bytes, ..Offer::of(&Segment::parse(&packet)?) })
+    }
+
     /// Of a SYN or SYN-ACK.
     pub fn of(segment: &Segment<'_>) -> Offer {
         Offer {
@@ -110,15 +129,17 @@ impl Offer {
 }
 
 /// One of the two sockets: it speaks as one end to the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LegState {
     /// The end it speaks as.
     pub own: SocketAddr,
     /// The end it speaks to.
     pub peer: SocketAddr,
-    /// The next sequence number that it sends.
+    /// The first sequence number that its peer has not acknowledged.
     pub send_next: u32,
-    /// The next one that it expects.
+    /// What was sent from there on already.
+    pub unacknowledged: Vec<u8>,
+    /// The next sequence number that it expects.
     pub receive_next: u32,
     /// Largest segment that the peer takes.
     pub peer_mss_bytes: u16,
@@ -130,103 +151,186 @@ pub struct LegState {
     pub sack: bool,
     /// Last timestamp of the end it speaks as, where they agreed on timestamps.
     pub timestamp: Option<u32>,
-    /// The peer's window in bytes, as it said last.
+    /// The peer's window in bytes from `send_next` on, as it said last.
     pub peer_window_bytes: u32,
-    /// The window that the peer was told, in bytes.
+    /// The window that the peer was told, in bytes from `window_told_at` on.
     pub told_window_bytes: u32,
+    /// The last sequence number that was acknowledged to the peer.
+    pub window_told_at: u32,
 }
 
-/// A handshake that is done, and after which nothing has passed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Handshake {
+/// What two sockets between the ends begin with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Between {
     /// Towards the client, speaking as the server.
     pub to_client: LegState,
     /// Towards the server, speaking as the client.
     pub to_server: LegState,
 }
 
-impl Handshake {
-    /// From the client's SYN, the server's answer, and the client's first packet after it.
+/// How far an end is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The first sequence number of its own that the other end has not acknowledged.
+    pub first_unacknowledged: u32,
+    /// What it has sent from there on.
+    pub unacknowledged: Vec<u8>,
+    /// The window in bytes that it told with its last acknowledgement.
+    pub window_bytes: u32,
+    /// Its last timestamp, where both agreed on timestamps.
+    pub timestamp: Option<u32>,
+}
+
+impl Standing {
+    fn next(&self) -> u32 {
+        self.first_unacknowledged.wrapping_add(self.unacknowledged.len() as u32)
+    }
+}
+
+/// What both ends agreed on in their handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreement {
+    /// Largest segments that the client and the server take.
+    pub mss_bytes: [u16; 2],
+    /// Shifts of the client's windows and the server's.
+    pub scales: [u8; 2],
+    /// Both take selective acknowledgements.
+    pub sack: bool,
+    /// Every packet has a timestamp.
+    pub timestamps: bool,
+}
+
+impl Agreement {
+    /// From the client's SYN and the server's answer.
     ///
     /// # Errors
     /// They do not fit together, or agree on what two sockets in between cannot be told.
-    pub fn new(syn: &Offer, answer: &Offer, ack: &Segment<'_>) -> Result<Handshake, Reason> {
-        check(syn, answer, ack)?;
-        let (client, server) = (ack.from, ack.to);
-        let scales = syn.options.scale.zip(answer.options.scale);
-        let (client_scale, server_scale) = scales.unwrap_or((0, 0));
-        let sack = syn.options.sack && answer.options.sack;
-        let stamps = agreed_timestamps(syn, answer, ack)?;
-        let (client_next, server_next) = (syn.first.wrapping_add(1), answer.first.wrapping_add(1));
-        let client_window = u32::from(ack.window) << client_scale;
-        let server_window = u32::from(answer.window);
-        let mss = |offer: &Offer| offer.mss_bytes(client.is_ipv6());
-        if mss(syn).min(mss(answer)) < LEAST_MSS_BYTES {
+    pub fn new(syn: &Offer, answer: &Offer, is_ipv6: bool) -> Result<Agreement, Reason> {
+        let problems = [
+            (has_early_data(syn, answer), Reason::FastOpen),
+            (answer.ecn, Reason::Ecn),
+            (answer.options.mptcp, Reason::Mptcp),
+            (answer.options.unknown, Reason::Option),
+            // An answer has nothing that was not offered (RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2).
+            (answer.options.scale.is_some() && syn.options.scale.is_none(), Reason::Unclear),
+            (answer.options.timestamp.is_some() && syn.options.timestamp.is_none(), Reason::Unclear),
+        ];
+        first_of(&problems)?;
+        let mss_bytes = [syn, answer].map(|offer| offer.mss_bytes(is_ipv6));
+        if mss_bytes.iter().any(|mss| *mss < LEAST_MSS_BYTES) {
             return Err(Reason::Size);
         }
-        let to_client = LegState {
-            own: server,
-            peer: client,
-            send_next: server_next,
-            receive_next: client_next,
-            peer_mss_bytes: mss(syn),
-            peer_scale: client_scale,
-            own_scale: server_scale,
-            sack,
-            timestamp: stamps.map(|(_, server)| server),
-            peer_window_bytes: client_window,
-            told_window_bytes: server_window,
+        let scales = syn.options.scale.zip(answer.options.scale);
+        Ok(Agreement {
+            mss_bytes,
+            scales: scales.map_or([0; 2], |(client, server)| [client, server]),
+            sack: syn.options.sack && answer.options.sack,
+            timestamps: syn.options.timestamp.and(answer.options.timestamp).is_some(),
+        })
+    }
+
+    /// Whether a packet after the handshake is one that sockets of this agreement can follow.
+    ///
+    /// # Errors
+    /// It is not, for this reason.
+    pub fn check(&self, segment: &Segment<'_>) -> Result<(), Reason> {
+        first_of(&[
+            (segment.options.mptcp, Reason::Mptcp),
+            (segment.options.unknown, Reason::Option),
+            (self.timestamps != segment.options.timestamp.is_some(), Reason::Unclear),
+        ])
+    }
+
+    /// Two sockets between a client and a server that are so far.
+    pub fn between(&self, (client, server): (SocketAddr, SocketAddr), standings: [Standing; 2]) -> Between {
+        let [of_client, of_server] = standings;
+        let leg = |(own, as_end): (SocketAddr, &Standing),
+                   (peer, to_end): (SocketAddr, &Standing),
+                   index: usize| LegState {
+            own,
+            peer,
+            send_next: as_end.first_unacknowledged,
+            unacknowledged: as_end.unacknowledged.clone(),
+            receive_next: to_end.next(),
+            peer_mss_bytes: self.mss_bytes[index],
+            peer_scale: self.scales[index],
+            own_scale: self.scales[1 - index],
+            sack: self.sack,
+            timestamp: as_end.timestamp,
+            peer_window_bytes: to_end.window_bytes,
+            told_window_bytes: as_end.window_bytes,
+            window_told_at: to_end.first_unacknowledged,
         };
-        let to_server = LegState {
-            own: client,
-            peer: server,
-            send_next: client_next,
-            receive_next: server_next,
-            peer_mss_bytes: mss(answer),
-            peer_scale: server_scale,
-            own_scale: client_scale,
-            sack,
-            timestamp: stamps.map(|(client, _)| client),
-            peer_window_bytes: server_window,
-            told_window_bytes: client_window,
+        Between {
+            to_client: leg((server, &of_server), (client, &of_client), 0),
+            to_server: leg((client, &of_client), (server, &of_server), 1),
+        }
+    }
+}
+
+impl Between {
+    /// From the client's SYN, the server's answer, and the client's first packet after it: nothing else has passed.
+    ///
+    /// # Errors
+    /// They do not fit together, or agree on what two sockets in between cannot be told.
+    pub fn after_handshake(syn: &Offer, answer: &Offer, ack: &Segment<'_>) -> Result<Between, Reason> {
+        let fits =
+            ack.sequence == syn.first.wrapping_add(1) && ack.acknowledged == answer.first.wrapping_add(1);
+        first_of(&[
+            (ack.flags.is_reset(), Reason::Reset),
+            (has_early_data(syn, answer), Reason::FastOpen),
+            (!ack.flags.is_ack() || !fits, Reason::Unclear),
+        ])?;
+        let agreement = Agreement::new(syn, answer, ack.from.is_ipv6())?;
+        agreement.check(ack)?;
+        let standing = |offer: &Offer, window_bytes, timestamp: Option<u32>| Standing {
+            first_unacknowledged: offer.first.wrapping_add(1),
+            unacknowledged: Vec::new(),
+            window_bytes,
+            timestamp: timestamp.filter(|_| agreement.timestamps),
         };
-        Ok(Handshake { to_client, to_server })
+        let client = standing(syn, u32::from(ack.window) << agreement.scales[0], ack.options.timestamp);
+        let server = standing(answer, answer.window.into(), answer.options.timestamp);
+        Ok(agreement.between((ack.from, ack.to), [client, server]))
     }
 
     /// What the server would have acknowledged if it had been asked: its socket learns the server's timestamp by it.
     pub fn server_ack(&self) -> Vec<u8> {
-        let LegState { own, peer, send_next, receive_next, peer_window_bytes, peer_scale, .. } =
-            self.to_server;
-        let window = u16::try_from(peer_window_bytes >> peer_scale).unwrap_or(u16::MAX);
-        let stamps = self.to_client.timestamp.zip(self.to_server.timestamp);
-        super::segment::ack((peer, own), receive_next, send_next, window, stamps)
+        self.to_server.peers_ack(self.to_server.window_told_at, self.to_client.timestamp)
+    }
+
+    /// What the client would have acknowledged.
+    pub fn client_ack(&self) -> Vec<u8> {
+        self.to_client.peers_ack(self.to_client.window_told_at, self.to_server.timestamp)
+    }
+
+    /// What the server and the client would repeat of what was acknowledged long ago: their sockets acknowledge what they
+    /// have, at once.
+    pub fn repetitions(&self) -> [Vec<u8>; 2] {
+        let repeated =
+            |leg: &LegState, timestamp| leg.peers_ack(leg.window_told_at.wrapping_sub(1), timestamp);
+        [
+            repeated(&self.to_server, self.to_client.timestamp),
+            repeated(&self.to_client, self.to_server.timestamp),
+        ]
     }
 }
 
-fn check(syn: &Offer, answer: &Offer, ack: &Segment<'_>) -> Result<(), Reason> {
-    let fits = ack.sequence == syn.first.wrapping_add(1) && ack.acknowledged == answer.first.wrapping_add(1);
-    let problems = [
-        (ack.flags.is_reset(), Reason::Reset),
-        (syn.payload_bytes > 0 || answer.payload_bytes > 0, Reason::FastOpen),
-        (!ack.flags.is_ack() || !fits, Reason::Unclear),
-        (answer.ecn, Reason::Ecn),
-        (answer.options.mptcp || ack.options.mptcp, Reason::Mptcp),
-        (answer.options.unknown || ack.options.unknown, Reason::Option),
-        // An answer has nothing that was not offered (RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2).
-        (answer.options.scale.is_some() && syn.options.scale.is_none(), Reason::Unclear),
-        (answer.options.timestamp.is_some() && syn.options.timestamp.is_none(), Reason::Unclear),
-    ];
-    problems.into_iter().find(|(is_so, _)| *is_so).map_or(Ok(()), |(_, reason)| Err(reason))
+impl LegState {
+    /// An acknowledgement of the peer's, of what it has acknowledged already.
+    fn peers_ack(&self, sequence: u32, peers_timestamp: Option<u32>) -> Vec<u8> {
+        let window = u16::try_from(self.peer_window_bytes >> self.peer_scale).unwrap_or(u16::MAX);
+        let stamps = peers_timestamp.zip(self.timestamp);
+        super::segment::ack((self.peer, self.own), sequence, self.send_next, window, stamps)
+    }
 }
 
-/// The client's last timestamp and the server's, where they agreed on timestamps: then every packet has one.
-fn agreed_timestamps(syn: &Offer, answer: &Offer, ack: &Segment<'_>) -> Result<Option<(u32, u32)>, Reason> {
-    let agreed = syn.options.timestamp.and(answer.options.timestamp);
-    match (agreed, ack.options.timestamp) {
-        (Some(server), Some(client)) => Ok(Some((client, server))),
-        (None, None) => Ok(None),
-        _ => Err(Reason::Unclear),
-    }
+fn has_early_data(syn: &Offer, answer: &Offer) -> bool {
+    syn.payload_bytes > 0 || answer.payload_bytes > 0
+}
+
+fn first_of(problems: &[(bool, Reason)]) -> Result<(), Reason> {
+    problems.iter().find(|(is_so, _)| *is_so).map_or(Ok(()), |(_, reason)| Err(*reason))
 }
 
 #[cfg(test)]
@@ -254,9 +358,13 @@ mod tests {
             }
         }
 
-        fn decide(&self) -> Result<Handshake, Reason> {
+        fn decide(&self) -> Result<Between, Reason> {
             let offer = |packet| Offer::of(&Segment::parse(packet).unwrap());
-            Handshake::new(&offer(&self.syn), &offer(&self.answer), &Segment::parse(&self.ack).unwrap())
+            Between::after_handshake(
+                &offer(&self.syn),
+                &offer(&self.answer),
+                &Segment::parse(&self.ack).unwrap(),
+            )
         }
     }
 
@@ -268,6 +376,7 @@ mod tests {
                 own: pair.1,
                 peer: pair.0,
                 send_next: 100,
+                unacknowledged: Vec::new(),
                 receive_next: 0,
                 peer_mss_bytes: 1460,
                 peer_scale: 7,
@@ -276,9 +385,10 @@ mod tests {
                 timestamp: Some(50),
                 peer_window_bytes: 502 << 7,
                 told_window_bytes: 65160,
+                window_told_at: 0,
             };
             assert_eq!(found.to_client, to_client);
-            let LegState { own, peer, send_next, receive_next, timestamp, .. } = found.to_server;
+            let LegState { own, peer, send_next, receive_next, timestamp, .. } = found.to_server.clone();
             assert_eq!((own, peer, send_next, receive_next), (pair.0, pair.1, 0, 100));
             assert_eq!(timestamp, Some(12));
             assert_eq!((found.to_server.peer_mss_bytes, found.to_server.peer_window_bytes), (1380, 65160));
@@ -357,7 +467,7 @@ mod tests {
                 answer: segment(back, SYN | ACK | flags[1] & 0xc0, (first[1], next[0]), window[1], &options[1], b""),
                 ack: segment(pair, ACK, (next[0], next[1]), window[2], &options[2], b""),
             };
-            if let Ok(Handshake { to_client, to_server }) = packets.decide() {
+            if let Ok(Between { to_client, to_server }) = packets.decide() {
                 prop_assert_eq!(to_client.send_next, to_server.receive_next);
                 prop_assert_eq!(to_client.receive_next, to_server.send_next);
                 prop_assert_eq!(to_client.peer_scale, to_server.own_scale);

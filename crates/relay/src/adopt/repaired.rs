@@ -16,7 +16,11 @@ use nix::{
     errno::Errno,
     sys::socket::{SockaddrStorage, bind, connect},
 };
-use std::{io, net::TcpStream, os::fd::AsRawFd};
+use std::{
+    io::{self, Write},
+    net::TcpStream,
+    os::fd::AsRawFd,
+};
 
 /// Of `linux/tcp.h`.
 pub(super) const RECEIVE_QUEUE: i32 = 1;
@@ -92,6 +96,7 @@ impl Repaired {
         let socket = Repaired(socket);
         socket.connect(leg, state)?;
         socket.agree(state)?;
+        socket.load(&state.unacknowledged)?;
         Ok(socket)
     }
 
@@ -129,9 +134,23 @@ impl Repaired {
             snd_wnd: state.peer_window_bytes,
             max_window: state.peer_window_bytes.max(1),
             rcv_wnd: state.told_window_bytes,
-            rcv_wup: state.receive_next,
+            rcv_wup: state.window_told_at,
         };
         set_array(&self.0, libc::TCP_REPAIR_WINDOW, &[window])
+    }
+
+    /// Puts bytes into the queue of what was sent and is not acknowledged: no packet leaves.
+    fn load(&self, mut bytes: &[u8]) -> Result<(), Failure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        set(&self.0, libc::TCP_REPAIR_QUEUE, SEND_QUEUE)?;
+        while !bytes.is_empty() {
+            let loaded = (&self.0).write(bytes).map_err(|source| Failure { reason: Reason::Size, source })?;
+            bytes = &bytes[loaded..];
+        }
+        set(&self.0, libc::TCP_REPAIR_QUEUE, NO_QUEUE)?;
+        Ok(())
     }
 
     /// Ends repair mode, without a word to the peer. From now on closing it is a reset.
@@ -198,6 +217,7 @@ mod tests {
             own,
             peer,
             send_next: u32::MAX,
+            unacknowledged: b"under way".to_vec(),
             receive_next: 0x8000_0000,
             peer_mss_bytes: 1300,
             peer_scale: 5,
@@ -206,6 +226,7 @@ mod tests {
             timestamp: Some(0xffff_fff1),
             peer_window_bytes: 70_000,
             told_window_bytes: 65_160,
+            window_told_at: 0x7fff_ff00,
         }
     }
 
@@ -240,8 +261,9 @@ mod tests {
                 snd_wnd: 70_000,
                 max_window: 70_000,
                 rcv_wnd: 65_160,
-                rcv_wup: 0x8000_0000,
+                rcv_wup: 0x7fff_ff00,
             };
+            assert_eq!(leg::unacked_bytes(&socket), 9, "and what was sent as that end");
             assert_eq!(window_of(&socket), window);
             let second = host.run(|| Repaired::new(&leg, &state)).unwrap().unwrap_err();
             assert_eq!(second.reason, Reason::PairBusy);

@@ -3,7 +3,7 @@
 use crate::logic::packet::{be16, checksum, ip_packet, parse_ip, pseudo_header};
 use std::net::SocketAddr;
 
-const TCP: u8 = 6;
+pub(super) const TCP: u8 = 6;
 /// Where the TCP header has its flags and its checksum (RFC 9293 section 3.1).
 const FLAGS_AT: usize = 13;
 const CHECKSUM_AT: usize = 16;
@@ -12,6 +12,8 @@ const HEADER_BYTES: usize = 20;
 /// Where the IPv4 header has its length and its checksum, the IPv6 header its payload's length.
 const IPV4_LENGTH_AT: usize = 2;
 const IPV4_CHECKSUM_AT: usize = 10;
+const IPV4_HOPS_AT: usize = 8;
+const IPV6_HOPS_AT: usize = 7;
 const IPV6_LENGTH_AT: usize = 4;
 const IPV6_HEADER_BYTES: usize = 40;
 
@@ -51,6 +53,21 @@ impl Flags {
     /// It resets.
     pub fn is_reset(self) -> bool {
         self.is_all(Flags::RST)
+    }
+
+    /// It belongs to a handshake.
+    pub fn begins(self) -> bool {
+        self.is_all(Flags::SYN)
+    }
+
+    /// Its sender has finished.
+    pub fn is_finish(self) -> bool {
+        self.is_all(Flags::FIN)
+    }
+
+    /// It carries urgent data, or points to some.
+    pub fn is_urgent(self) -> bool {
+        self.is_all(Flags::URG)
     }
 
     /// It speaks of ECN in a handshake (RFC 3168 section 6.1.1).
@@ -185,6 +202,17 @@ impl<'a> Segment<'a> {
         self.packet
     }
 
+    /// The bytes that it carries.
+    pub fn payload(&self) -> &'a [u8] {
+        &self.packet[self.tcp_at + self.header_bytes..]
+    }
+
+    /// Whether its checksum holds: its end would take it.
+    pub fn is_intact(&self) -> bool {
+        let tcp = &self.packet[self.tcp_at..];
+        checksum(&[&pseudo_header(self.from.ip(), self.to.ip(), TCP, tcp.len()), tcp]) == 0
+    }
+
     /// The same packet without its bytes: nothing but what it acknowledges. One that carries nothing is as it was.
     pub fn bare_ack(&self) -> Vec<u8> {
         let mut bare = self.packet[..self.tcp_at + self.header_bytes].to_vec();
@@ -201,6 +229,23 @@ impl<'a> Segment<'a> {
         tcp[CHECKSUM_AT..URGENT_AT].copy_from_slice(&sum.to_be_bytes());
         shorten(ip, self.tcp_at + self.header_bytes);
         bare
+    }
+}
+
+/// A packet has come one hop further (RFC 1812 section 5.3.1). Its last one is the end's.
+pub fn count_hop(packet: &mut [u8]) {
+    let Some(at) = packet.first().map(|first| if first >> 4 == 6 { IPV6_HOPS_AT } else { IPV4_HOPS_AT })
+    else {
+        return;
+    };
+    let Some(hops) = packet.get_mut(at).filter(|hops| **hops > 1) else { return };
+    *hops -= 1;
+    if at == IPV4_HOPS_AT
+        && let Some(bytes) = packet.get_mut(IPV4_CHECKSUM_AT..IPV4_CHECKSUM_AT + 2)
+    {
+        // One less in the first octet of a word (RFC 1624).
+        let sum = u32::from(u16::from_be_bytes([bytes[0], bytes[1]])) + 0x100;
+        bytes.copy_from_slice(&((sum + (sum >> 16)) as u16).to_be_bytes());
     }
 }
 
@@ -257,6 +302,8 @@ pub(crate) mod tests {
     pub const ACK: u8 = Flags::ACK;
     pub const RST: u8 = Flags::RST;
     pub const ECE: u8 = Flags::ECE;
+    pub const FIN: u8 = Flags::FIN;
+    pub const URG: u8 = Flags::URG;
 
     /// A segment as an end would send it.
     pub fn segment(
@@ -350,6 +397,24 @@ pub(crate) mod tests {
             assert_eq!(left.options.timestamp, Some(5));
             assert_eq!(left.bare_ack(), bare, "it is as it was");
         }
+    }
+
+    #[test]
+    fn every_hop_is_counted_and_checksums_hold() {
+        for pair in pairs() {
+            let mut packet = segment(pair, ACK, (1, 2), 3, &[], b"x");
+            let at = if pair.0.is_ipv6() { IPV6_HOPS_AT } else { IPV4_HOPS_AT };
+            let first = packet[at];
+            for gone in 1..first {
+                count_hop(&mut packet);
+                assert_eq!(packet[at], first - gone);
+                assert!(checksums_hold(&packet), "{gone} hops");
+            }
+            count_hop(&mut packet);
+            assert_eq!(packet[at], 1, "who is next has no say in whether it ends there");
+        }
+        count_hop(&mut []);
+        count_hop(&mut [0x45; 8]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Handshakes between ends that are watched from their SYN on. Pure: packets and time are passed in.
 
 use super::{
-    handshake::{Handshake, Offer, Reason},
+    handshake::{Between, Offer, Reason},
     segment::Segment,
 };
 use std::{
@@ -24,7 +24,7 @@ pub const MOST: usize = 1 << 16;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Put sockets between the ends; the index of the rule that carries the connection.
-    Insert(Box<Handshake>, usize),
+    Insert(Box<Between>, usize),
     /// Its connection has been taken already: give it to the socket.
     Taken,
     /// Let it go on, and all that follow it.
@@ -105,8 +105,8 @@ impl Handshakes {
             Some(Entry { stage: Stage::Taken, .. }) => return Verdict::Taken,
             Some(Entry { stage: Stage::Passed(_), .. }) => return Verdict::Passed,
             Some(Entry { stage: Stage::Answered(syn, answer), rule, .. }) => {
-                match Handshake::new(syn, answer, segment) {
-                    Ok(handshake) => Verdict::Insert(Box::new(handshake), *rule),
+                match Between::after_handshake(syn, answer, segment) {
+                    Ok(between) => Verdict::Insert(Box::new(between), *rule),
                     Err(reason) => Verdict::Pass(reason),
                 }
             }

@@ -111,6 +111,7 @@ impl<'a> Relay<'a> {
         let adopting = &self.workers.held.adopting;
         let passed = adopting.passed().filter(|(_, count)| *count > 0);
         let passed = passed.map(|(reason, count)| (reason.name().to_owned(), count)).collect();
-        EndToEndStatus { inserted: adopting.inserted(), passed }
+        let [watched, reached, adopted] = adopting.watcher.counts();
+        EndToEndStatus { inserted: adopting.inserted(), watched, reached, adopted, passed }
     }
 }

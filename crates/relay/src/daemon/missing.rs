@@ -1,6 +1,6 @@
 //! What this host lacks for a relay, before anything is touched.
 
-use crate::{InterceptPlan, RelayPlan, intercept, queue};
+use crate::{InterceptPlan, RelayPlan, adopt, intercept, queue};
 use longfat_host::{
     socket,
     support::{self, Missing},
@@ -14,6 +14,7 @@ pub fn missing(plan: &RelayPlan) -> Vec<Missing> {
         plan.intercept.as_ref().and_then(|_| support::missing_network_raw("refusals of held handshakes")),
     );
     missing.extend(queue::missing(&plan.queues()));
+    missing.extend(adopt::missing_to_watch(plan));
     missing
 }
 

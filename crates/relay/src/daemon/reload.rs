@@ -178,7 +178,7 @@ impl<'a> Running<'a> {
         };
         let (ports, of_rules) = self.listeners.open_intercepted(plan)?;
         wanted.extend(of_rules);
-        let gates = workers.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
+        let gates = workers.held.prepare(plan, interception)?;
         match interception.exchange(plan, &ports, Taking::Yes) {
             Ok(()) => Ok((ports, wanted, gates)),
             Err(error) => {

@@ -134,7 +134,7 @@ fn open_and_work(
     listeners.open_explicit(plan)?;
     let ports = if interception.is_some() { listeners.open_intercepted(plan)?.0 } else { Vec::new() };
     if let Some(interception) = interception {
-        let gates = workers.held.prepare(plan.intercepted_ways(), plan.holders(), interception)?;
+        let gates = workers.held.prepare(plan, interception)?;
         workers.held.open(gates);
     }
     let holds = |index| own_mark.is_some() && index < plan.holders();

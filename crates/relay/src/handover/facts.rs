@@ -22,20 +22,21 @@ const TRIES: usize = 100;
 /// Looks at one leg. An error that waits in one that stood is taken.
 pub(crate) fn of_leg(socket: &TcpStream, side: Side) -> Result<LegFacts> {
     // The kernel counts the SYN of the side that connected as an acknowledged byte: the relay's towards the server.
-    facts_of(socket, side, u64::from(side == Side::Server))
+    facts_of(socket, side, u64::from(side == Side::Server), 0)
 }
 
-/// The same of a leg that was put in between, and has sent no SYN.
-pub(crate) fn of_inserted_leg(socket: &TcpStream, side: Side) -> Result<LegFacts> {
-    facts_of(socket, side, 0)
+/// The same of a leg that was put in between: it has sent no SYN, and so many bytes had been sent before.
+pub(crate) fn of_inserted_leg(socket: &TcpStream, side: Side, loaded_bytes: u64) -> Result<LegFacts> {
+    facts_of(socket, side, 0, loaded_bytes)
 }
 
-fn facts_of(socket: &TcpStream, side: Side, syn: u64) -> Result<LegFacts> {
+fn facts_of(socket: &TcpStream, side: Side, syn: u64, loaded_bytes: u64) -> Result<LegFacts> {
     let (info, unread_bytes, unacked_bytes) = settled(socket)?;
     let is_waiting = [SYN_SENT, SYN_RECEIVED].contains(&info.state);
     let has_stood = !is_waiting && (side == Side::Client || info.acked_bytes >= syn);
     let is_closed = info.state == CLOSED;
     let sent_bytes = if has_stood { info.acked_bytes - syn + unacked_bytes } else { 0 };
+    let sent_bytes = sent_bytes.saturating_sub(loaded_bytes);
     let error = if is_closed && has_error(socket) { Some(waiting_fault(socket, has_stood)) } else { None };
     Ok(LegFacts {
         state: info.state,

@@ -462,6 +462,9 @@ fn syn_lines(
                         lines.push(format!("{matched}drop"));
                     }
                 }
+                (Some(way), Some(_)) if way.is_watched() => {
+                    lines.extend(end_to_end::watched_syn_lines(&matched, take));
+                }
                 (Some(way), Some(_)) if way.accept == Accept::EndToEnd => {
                     lines.extend(end_to_end::syn_lines(&matched, (index, family), take, log_group));
                 }

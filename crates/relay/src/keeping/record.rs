@@ -317,6 +317,13 @@ pub struct ConnectionRecord {
     /// Its sockets were put between its ends.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inserted: bool,
+    /// Of what the client's and the server's leg have sent, as their sockets count it: sent by the ends before.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub loaded_bytes: [u64; 2],
+}
+
+fn is_nothing(bytes: &[u64; 2]) -> bool {
+    *bytes == [0; 2]
 }
 
 impl Holding {
@@ -394,6 +401,7 @@ mod tests {
                 held,
                 failure,
                 inserted,
+                loaded_bytes: if inserted { [some as u64, 7] } else { [0; 2] },
             }
         })
     }
@@ -454,6 +462,7 @@ mod tests {
             held: [Held::Memory, Held::Mark(33)],
             failure: Some(Failure { is_client: true, after_fin: false }),
             inserted: false,
+            loaded_bytes: [0; 2],
         };
         let message = Message::with(Say::Put, 4, &Holding::Connection(Box::new(record)));
         assert_eq!(message.bytes()[..HEAD_BYTES], [2, 4, 0, 0, 0, 0, 0, 0, 0]);

@@ -11,6 +11,7 @@ use super::{
     observer::Ended,
     reading::Reading,
     registry::{Registry, RuleTotals},
+    status::EndToEndStatus,
     status::Status,
 };
 use crate::{legs::Legs, logic::connection::Direction};
@@ -193,6 +194,13 @@ impl Rule {
     }
 }
 
+fn adopted(status: &EndToEndStatus) -> Family {
+    let help = "Connections to be adopted in mid-stream: watched, of these worth it, of these adopted.";
+    let family = Family::new(Kind::Counter, "longfat_relay_adopting_connections", "connections", help);
+    let stages = [("watched", status.watched), ("reached", status.reached), ("adopted", status.adopted)];
+    stages.into_iter().fold(family, |family, (stage, count)| family.with(&[("stage", stage)], count as f64))
+}
+
 fn passed(passed: &[(&'static str, u64)]) -> Family {
     let help = "Connections to be accepted end to end that stayed so, by the reason.";
     let family = Family::new(Kind::Counter, "longfat_relay_passed_connections", "connections", help);
@@ -227,6 +235,7 @@ fn relay(overview: &Overview) -> Vec<Family> {
             "Connections accepted end to end between whose ends sockets were put.",
         )
         .with(&[], status.end_to_end.inserted as f64),
+        adopted(&status.end_to_end),
         passed(&overview.passed),
         Family::new(
             Gauge,

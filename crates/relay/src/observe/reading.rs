@@ -15,6 +15,7 @@ pub(crate) struct Reading {
     pub client: TcpSample,
     pub server: TcpSample,
     is_inserted: bool,
+    loaded_bytes: [u64; 2],
 }
 
 impl Reading {
@@ -27,7 +28,7 @@ impl Reading {
         };
         let ((client, client_us), (server, server_us)) = (read(Side::Client)?, read(Side::Server)?);
         legs.note_busy([client_us, server_us]);
-        Some(Reading { client, server, is_inserted: legs.is_inserted })
+        Some(Reading { client, server, is_inserted: legs.is_inserted, loaded_bytes: legs.loaded_bytes })
     }
 
     fn leg(&self, side: Side) -> &TcpSample {
@@ -41,7 +42,8 @@ impl Reading {
     pub fn backlog_bytes(&self, direction: Direction) -> u64 {
         // The kernel counts the SYN of the side that connected as an acknowledged byte: the relay's towards the server.
         let syn = u64::from(direction == Direction::ClientToServer && !self.is_inserted);
-        let acked_bytes = self.leg(direction.to()).acked_bytes.saturating_sub(syn);
+        let before = syn + self.loaded_bytes[direction.to() as usize];
+        let acked_bytes = self.leg(direction.to()).acked_bytes.saturating_sub(before);
         self.leg(direction.from()).received_bytes.saturating_sub(acked_bytes)
     }
 }

@@ -70,6 +70,15 @@ pub struct Status {
 pub struct EndToEndStatus {
     /// Connections between whose ends it put sockets.
     pub inserted: u64,
+    /// Connections whose handshakes went by and that were watched since (`adopt_after`).
+    #[serde(default)]
+    pub watched: u64,
+    /// Of these: have come so far that they were worth it.
+    #[serde(default)]
+    pub reached: u64,
+    /// Of these: in how many it put sockets in mid-stream; they are among those above.
+    #[serde(default)]
+    pub adopted: u64,
     /// Connections that stayed end to end, by the reason; reasons that there were none of are absent.
     pub passed: BTreeMap<String, u64>,
 }

@@ -2,6 +2,7 @@
 
 use super::{LegPlan, Network, Ports};
 use longfat_cc::queue::QueuePlan;
+use longfat_kernel::watch::After;
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -55,11 +56,20 @@ pub struct MatchPlan {
 impl MatchPlan {
     /// Whether the rule is about a client that connected to a listener of the relay.
     pub fn takes_listeners_client(&self, client: SocketAddr, server: SocketAddr) -> bool {
+        self.interfaces.is_empty() && self.takes_addresses(client, server)
+    }
+
+    /// Whether the rule is about a client whose packets arrive at that interface.
+    pub fn takes(&self, interface: &str, client: SocketAddr, server: SocketAddr) -> bool {
+        (self.interfaces.is_empty() || self.interfaces.iter().any(|name| name == interface))
+            && self.takes_addresses(client, server)
+    }
+
+    fn takes_addresses(&self, client: SocketAddr, server: SocketAddr) -> bool {
         let among = |networks: &[Network], address: SocketAddr| {
             networks.is_empty() || networks.iter().any(|network| network.contains(address.ip()))
         };
-        self.interfaces.is_empty()
-            && among(&self.sources, client)
+        among(&self.sources, client)
             && among(&self.destinations, server)
             && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(server.port())))
     }
@@ -72,6 +82,9 @@ pub struct ConnectionPlan {
     pub rule: String,
     /// When the client's SYN is answered.
     pub accept: Accept,
+    /// When the relay steps into a connection that it accepts end to end: right after the handshake when absent.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "adopt_after_if_any")]
+    pub adopt_after: Option<After>,
     /// What becomes of intercepted clients that would use several ways at once.
     pub mptcp: Mptcp,
     /// The leg towards the client.
@@ -92,6 +105,7 @@ impl Default for ConnectionPlan {
         ConnectionPlan {
             rule: ConnectionPlan::DEFAULT_RULE.into(),
             accept: Accept::Early,
+            adopt_after: None,
             mptcp: Mptcp::Relay,
             client: LegPlan::client(),
             server: LegPlan::server(),
@@ -112,6 +126,11 @@ impl ConnectionPlan {
     /// Least buffer of a leg.
     const LEAST_BUFFER_BYTES: u64 = 4096;
 
+    /// Whether such a connection passes until it is worth stepping into.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.accept == Accept::EndToEnd && self.adopt_after.is_some()
+    }
+
     /// Whether the relay's own buffers of the connection are small.
     pub(crate) fn is_thrifty(&self) -> bool {
         self.memory_bytes.is_some_and(|bytes| bytes < ConnectionPlan::THRIFTY_BYTES)
@@ -130,6 +149,17 @@ impl ConnectionPlan {
             leg.buffer_bytes = leg.buffer_bytes.min(share as u64).max(ConnectionPlan::LEAST_BUFFER_BYTES);
         }
         self
+    }
+}
+
+/// Written as people write it, to be read back exactly.
+fn adopt_after_if_any<S: serde::Serializer>(after: &Option<After>, serializer: S) -> Result<S::Ok, S::Error> {
+    match after {
+        None => serializer.serialize_none(),
+        Some(After { bytes: Some(bytes), .. }) => serializer.collect_str(&format_args!("{bytes}B")),
+        Some(After { time, .. }) => {
+            serializer.collect_str(&format_args!("{}ns", time.unwrap_or_default().as_nanos()))
+        }
     }
 }
 

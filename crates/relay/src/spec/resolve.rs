@@ -1,10 +1,12 @@
 //! From what a person wrote to what the relay does: defaults filled in, names looked up, contradictions found.
 
-use super::{ActionSpec, ControlSpec, LegSpec, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec};
+use super::{
+    ActionSpec, AfterSpec, ControlSpec, LegSpec, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec,
+};
 use crate::{
     plan::{
-        ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogPlan, MatchPlan,
-        Network, Ports, RelayPlan, RulePlan,
+        Accept, ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogPlan,
+        MatchPlan, Network, Ports, RelayPlan, RulePlan,
     },
     spec::QueueSpec,
 };
@@ -239,9 +241,20 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
             None
         }
     };
+    let accept = spec.accept.unwrap_or(defaults.accept);
+    let adopt_after = match spec.adopt_after.map(AfterSpec::checked) {
+        // A rule of another kind does not inherit what it could not use.
+        None => defaults.adopt_after.filter(|_| accept == Accept::EndToEnd),
+        Some(Ok(after)) => Some(after),
+        Some(Err(wrong)) => {
+            problems.push(Problem::new(format!("{path}.adopt_after"), wrong));
+            None
+        }
+    };
     ConnectionPlan {
         rule: defaults.rule.clone(),
-        accept: spec.accept.unwrap_or(defaults.accept),
+        accept,
+        adopt_after,
         mptcp: spec.mptcp.unwrap_or(defaults.mptcp),
         client: LegPlan { keepalive_idle: keepalive(&defaults.client), ..client },
         server: LegPlan { keepalive_idle: keepalive(&defaults.server), ..server },

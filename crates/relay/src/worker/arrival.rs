@@ -76,6 +76,7 @@ pub(crate) fn record_of<'c>(
         held,
         failure,
         inserted: legs.is_inserted,
+        loaded_bytes: legs.loaded_bytes,
     };
     (record, descriptors)
 }
@@ -103,6 +104,7 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
     let legs = Legs {
         accepted_us: record.accepted_us,
         is_inserted: record.inserted,
+        loaded_bytes: record.loaded_bytes,
         relayed_bytes: found.relayed_bytes.map(Into::into),
         ..Legs::new(record.number, client, server, pair, plan)
     };
@@ -124,8 +126,11 @@ fn find(
     held: &[Bytes; 2],
     record: &ConnectionRecord,
 ) -> Option<Found> {
-    let of_server = if record.inserted { facts::of_inserted_leg } else { facts::of_leg };
-    let facts = [facts::of_leg(client, Side::Client).ok()?, of_server(server, Side::Server).ok()?];
+    let facts = |leg, side| match record.inserted {
+        true => facts::of_inserted_leg(leg, side, record.loaded_bytes[side as usize]),
+        false => facts::of_leg(leg, side),
+    };
+    let facts = [facts(client, Side::Client).ok()?, facts(server, Side::Server).ok()?];
     let held_bytes = held.each_ref().map(Bytes::count);
     let mut found = derive([&facts[0], &facts[1]], held_bytes, record.failure).ok()?;
     for (direction, bytes) in Direction::BOTH.into_iter().zip(held) {

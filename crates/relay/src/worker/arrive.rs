@@ -74,6 +74,7 @@ impl Worker<'_> {
         let Some(wire) = standstill.halt() else { return false };
         // Nobody hands over any more.
         self.collect_inbox();
+        self.workers.held.adopting.watcher.leave();
         let sent = self.give(&wire);
         let has_left = standstill.wait_for_outcome(sent);
         if has_left {

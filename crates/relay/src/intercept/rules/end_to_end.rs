@@ -19,6 +19,11 @@ const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
 /// How seldom the timestamp of one end is copied.
 const CLOCKS: Duration = Duration::from_millis(200);
 
+/// Something is held as its handshake ends: rules that watch instead need none of that.
+fn holds(plan: &RelayPlan) -> Option<()> {
+    plan.inserts_at_once().then_some(())
+}
+
 /// The first of the rules, whose interfaces serve all of them.
 fn first(plan: &RelayPlan) -> Option<usize> {
     plan.intercepted_ways().find(|(_, way)| way.accept == Accept::EndToEnd).map(|(rule, _)| rule)
@@ -37,7 +42,12 @@ fn log(prefix: &str, group: u16) -> String {
 pub(super) fn sets(plan: &RelayPlan) -> String {
     let set = |name: &str, (family, address)| pair_set(&format!("{name}_{family}"), address, LIFE);
     let both = |family| set("opened", family) + &set("shaken", family);
-    first(plan).map(|_| FAMILIES.map(both).concat()).unwrap_or_default()
+    holds(plan).map(|()| FAMILIES.map(both).concat()).unwrap_or_default()
+}
+
+/// What becomes of a SYN of a rule that watches: a program at tc has seen it.
+pub(super) fn watched_syn_lines(matched: &str, take: &str) -> [String; 2] {
+    [format!("{matched}socket transparent 1 {take}"), format!("{matched}return")]
 }
 
 /// What becomes of a SYN of one rule. A pair that has a socket here goes to that. Of a SYN that finds no room no copy
@@ -61,7 +71,7 @@ pub(super) fn answer_lines(plan: &RelayPlan, group: u16) -> String {
             log("answer", group)
         )
     };
-    first(plan).map(|_| FAMILIES.map(answer).concat()).unwrap_or_default()
+    holds(plan).map(|()| FAMILIES.map(answer).concat()).unwrap_or_default()
 }
 
 /// Held packets are led away when firewalls have looked at them.
@@ -82,7 +92,7 @@ pub(super) fn held_lines(plan: &RelayPlan, numbers: &Marks) -> String {
         });
         lines.concat()
     };
-    first(plan).map(held).unwrap_or_default()
+    first(plan).filter(|_| plan.inserts_at_once()).map(held).unwrap_or_default()
 }
 
 /// What the relay gives its own sockets comes back by the interfaces, with a mark by which there is a way back to where
@@ -113,7 +123,7 @@ pub(super) fn passed_chain(plan: &RelayPlan, own_mark: u32) -> String {
             FAMILIES.map(forget).concat()
         )
     };
-    first(plan).map(chain).unwrap_or_default()
+    holds(plan).map(|()| chain(())).unwrap_or_default()
 }
 
 /// While the relay leaves: pairs whose timestamps were copied lately.

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What user space and watch.bpf.c agree on: connections between others that pass this host. */
+#ifndef LONGFAT_WATCH_H
+#define LONGFAT_WATCH_H
+
+#include "../cc/include/longfat_cc.h"
+
+typedef __UINT8_TYPE__ lf_u8;
+typedef __UINT16_TYPE__ lf_u16;
+
+#define LF_TCP_HEADER_BYTES 60
+
+/* Both ends, in network byte order: the lower one first, by port and address as numbers of this host. */
+struct lf_ends {
+	lf_u32 low_address[4];
+	lf_u32 high_address[4];
+	lf_u16 low_port;
+	lf_u16 high_port;
+	lf_u32 is_ipv6;
+};
+
+/* A SYN, or its answer. */
+struct lf_offer {
+	lf_u16 header_bytes;  /* 0: none was seen */
+	lf_u16 payload_bytes;
+	lf_u8 header[LF_TCP_HEADER_BYTES];
+};
+
+/* What has passed of a connection. */
+struct lf_watched {
+	lf_u64 bytes;      /* payload of both ends, repetitions included */
+	lf_u64 opened_ns;  /* CLOCK_MONOTONIC */
+	lf_u32 next[2];    /* behind the last sequence number of the client, of the server */
+	lf_u32 interface;  /* at which the SYN arrived */
+	lf_u32 is_told;    /* user space knows of it */
+	lf_u8 is_client_high;
+	lf_u8 finished;    /* bit 0: the client's FIN has passed; bit 1: the server's; bit 2: a reset */
+	lf_u8 zero[2];
+	struct lf_offer syn;
+	struct lf_offer answer;
+};
+
+/* What is led to user space of a connection. */
+enum { LF_LEAD_ALL = 1, LF_LEAD_RESETS = 2, LF_TELL_AGAIN = 3 /* nothing; user space is told with the next packet */ };
+
+struct lf_order {
+	lf_u32 lead;
+	lf_u32 interface;  /* index of the one by which it comes there */
+};
+
+/* When user space is told. */
+struct lf_after {
+	lf_u64 bytes;  /* 0: whatever the bytes */
+	lf_u64 ns;     /* 0: whatever the time */
+};
+
+struct lf_watch_counts {
+	lf_u64 opened;    /* handshakes seen whole */
+	lf_u64 reached;   /* of these: told to user space */
+	lf_u64 untold;    /* found no room to be told: with their next packet again */
+};
+
+#endif

@@ -1,0 +1,425 @@
+//! Connections between others that pass this host, watched by a program in the kernel: told of when they have reached so
+//! many bytes or such an age, and led to user space when that asks for it.
+//!
+//! The program is attached by TCX links, which this process holds: when it ends, however it ends, nothing is watched and
+//! nothing is led anywhere.
+
+use crate::{
+    Result,
+    object::{self, bpf_object, refused},
+    support::{self, Capability},
+    tcx,
+};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use longfat_host::support::Missing;
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/watch.bpf.o"));
+
+/// The settings' map, by its section.
+const AFTER: &str = ".data.after";
+const COUNTS: &str = ".bss.counts";
+/// The only element of either.
+const ONLY: [u8; 4] = [0; 4];
+const HEADER_BYTES: usize = 60;
+
+/// What this process or kernel lacks for it; nothing is touched.
+pub fn missing() -> Vec<Missing> {
+    // The same as a marking program, and maps that are older than these links.
+    support::missing(&[Capability::Marking])
+}
+
+/// When a connection is told of. With both, whichever comes first; with neither, never.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct After {
+    /// Payload of both ends that has passed.
+    pub bytes: Option<u64>,
+    /// Time since its SYN: told with the next packet.
+    pub time: Option<Duration>,
+}
+
+impl After {
+    /// `struct lf_after`.
+    fn to_bytes(self) -> [u8; 16] {
+        let bytes = self.bytes.map_or(0, |bytes| bytes.max(1));
+        let time_ns = self.time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+        let mut value = [0; 16];
+        value[..8].copy_from_slice(&bytes.to_ne_bytes());
+        value[8..].copy_from_slice(&time_ns.to_ne_bytes());
+        value
+    }
+}
+
+/// `struct lf_ends`: two ends in whichever order, as the program finds them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct RawEnds {
+    low_address: [u8; 16],
+    high_address: [u8; 16],
+    low_port: [u8; 2],
+    high_port: [u8; 2],
+    is_ipv6: u32,
+}
+
+const ENDS_BYTES: usize = size_of::<RawEnds>();
+
+impl RawEnds {
+    /// Of both ends, and whether the first one is the higher.
+    fn of(first: SocketAddr, second: SocketAddr) -> (RawEnds, bool) {
+        let [(one, one_port), (other, other_port)] = [first, second].map(raw);
+        let is_high = number(one_port, one) > number(other_port, other);
+        let [low, high] = if is_high {
+            [(other, other_port), (one, one_port)]
+        } else {
+            [(one, one_port), (other, other_port)]
+        };
+        let is_ipv6 = u32::from(first.ip().to_canonical().is_ipv6());
+        let ends =
+            RawEnds { low_address: low.0, low_port: low.1, high_address: high.0, high_port: high.1, is_ipv6 };
+        (ends, is_high)
+    }
+
+    fn to_bytes(self) -> [u8; ENDS_BYTES] {
+        let mut bytes = [0; ENDS_BYTES];
+        bytes[..16].copy_from_slice(&self.low_address);
+        bytes[16..32].copy_from_slice(&self.high_address);
+        bytes[32..34].copy_from_slice(&self.low_port);
+        bytes[34..36].copy_from_slice(&self.high_port);
+        bytes[36..].copy_from_slice(&self.is_ipv6.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<RawEnds> {
+        Some(RawEnds {
+            low_address: bytes.get(..16)?.try_into().ok()?,
+            high_address: bytes.get(16..32)?.try_into().ok()?,
+            low_port: bytes.get(32..34)?.try_into().ok()?,
+            high_port: bytes.get(34..36)?.try_into().ok()?,
+            is_ipv6: u32_at(bytes, 36)?,
+        })
+    }
+
+    fn low(&self) -> SocketAddr {
+        address(self.low_address, self.low_port, self.is_ipv6 != 0)
+    }
+
+    fn high(&self) -> SocketAddr {
+        address(self.high_address, self.high_port, self.is_ipv6 != 0)
+    }
+}
+
+fn raw(end: SocketAddr) -> ([u8; 16], [u8; 2]) {
+    let mut bytes = [0; 16];
+    match end.ip().to_canonical() {
+        IpAddr::V4(four) => bytes[..4].copy_from_slice(&four.octets()),
+        IpAddr::V6(six) => bytes = six.octets(),
+    }
+    (bytes, end.port().to_be_bytes())
+}
+
+/// By what the program orders ends: numbers as this host reads what stands in packets.
+fn number(port: [u8; 2], address: [u8; 16]) -> (u16, [u32; 4]) {
+    let word =
+        |at: usize| u32::from_ne_bytes([address[at], address[at + 1], address[at + 2], address[at + 3]]);
+    (u16::from_ne_bytes(port), [word(0), word(4), word(8), word(12)])
+}
+
+fn address(bytes: [u8; 16], port: [u8; 2], is_ipv6: bool) -> SocketAddr {
+    let ip = match is_ipv6 {
+        true => IpAddr::V6(Ipv6Addr::from(bytes)),
+        false => IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])),
+    };
+    SocketAddr::new(ip, u16::from_be_bytes(port))
+}
+
+/// A SYN, or its answer: the TCP header with its options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenOffer {
+    /// As it was on the wire.
+    pub header: Vec<u8>,
+    /// Bytes that came with it.
+    pub payload_bytes: u16,
+}
+
+impl SeenOffer {
+    /// `struct lf_offer`; none where no such packet was seen.
+    fn from_bytes(bytes: &[u8]) -> Option<SeenOffer> {
+        let header_bytes = usize::from(u16_at(bytes, 0)?);
+        let header = bytes.get(4..4 + header_bytes.min(HEADER_BYTES))?.to_vec();
+        (header_bytes > 0).then_some(SeenOffer { header, payload_bytes: u16_at(bytes, 2)? })
+    }
+}
+
+/// What has passed of a connection whose handshake was seen whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watched {
+    /// Who began it.
+    pub client: SocketAddr,
+    /// Who answered.
+    pub server: SocketAddr,
+    /// The client's SYN.
+    pub syn: SeenOffer,
+    /// The server's answer.
+    pub answer: SeenOffer,
+    /// Behind the last sequence number that the client sent.
+    pub client_next: u32,
+    /// Behind the last one of the server.
+    pub server_next: u32,
+    /// Payload that passed, repetitions included.
+    pub bytes: u64,
+    /// Index of the interface at which the SYN arrived.
+    pub interface: u32,
+    /// An end has finished, or reset.
+    pub is_ending: bool,
+}
+
+/// `struct lf_watched`.
+const BYTES_AT: usize = 0;
+const NEXT_AT: usize = 16;
+const INTERFACE_AT: usize = 24;
+const IS_TOLD_AT: usize = 28;
+const IS_CLIENT_HIGH_AT: usize = 32;
+const FINISHED_AT: usize = 33;
+const SYN_AT: usize = 36;
+const OFFER_BYTES: usize = 4 + HEADER_BYTES;
+const ANSWER_AT: usize = SYN_AT + OFFER_BYTES;
+/// Filled up to a multiple of eight.
+#[cfg(test)]
+const WATCHED_BYTES: usize = (ANSWER_AT + OFFER_BYTES).next_multiple_of(8);
+
+impl Watched {
+    fn from_bytes(ends: &RawEnds, value: &[u8]) -> Option<Watched> {
+        let (low, high) = (ends.low(), ends.high());
+        let (client, server) = if *value.get(IS_CLIENT_HIGH_AT)? != 0 { (high, low) } else { (low, high) };
+        Some(Watched {
+            client,
+            server,
+            syn: SeenOffer::from_bytes(value.get(SYN_AT..)?)?,
+            answer: SeenOffer::from_bytes(value.get(ANSWER_AT..)?)?,
+            client_next: u32_at(value, NEXT_AT)?,
+            server_next: u32_at(value, NEXT_AT + 4)?,
+            bytes: u64_at(value, BYTES_AT)?,
+            interface: u32_at(value, INTERFACE_AT)?,
+            is_ending: *value.get(FINISHED_AT)? != 0,
+        })
+    }
+}
+
+/// Which packets of a connection are led away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lead {
+    /// All, of both ends.
+    All,
+    /// Resets alone, which must not overtake what was led before them.
+    Resets,
+    /// None; but the connection is told of again, with its next packet.
+    Nothing,
+}
+
+/// What the program has counted since it was attached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Handshakes seen whole.
+    pub opened: u64,
+    /// Connections that were told of.
+    pub reached: u64,
+    /// Packets with which a connection was to be told of and could not be, as too many had not been asked for yet.
+    pub untold: u64,
+}
+
+/// Watches while it lives.
+pub struct Watching {
+    links: Vec<Link>,
+    _object: Object,
+    connections: MapHandle,
+    orders: MapHandle,
+    reached: MapHandle,
+    after: MapHandle,
+    counts: MapHandle,
+}
+
+impl std::fmt::Debug for Watching {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watching").field("links", &self.links.len()).finish_non_exhaustive()
+    }
+}
+
+impl Watching {
+    /// Attaches to interfaces of the calling thread's network namespace, but for those that are gone by now. Nothing is
+    /// told before [`Watching::tell`].
+    ///
+    /// # Errors
+    /// When the kernel refuses; nothing is left then.
+    pub fn attach(interfaces: &[String]) -> Result<Watching> {
+        let object = object::load("watch", object::open("watch", OBJECT)?)?;
+        let attach = |name: &String| match tcx::attach(&object, "watch", name, 0) {
+            Err(_) if tcx::is_gone(name) => None,
+            outcome => Some(outcome),
+        };
+        let links: Result<Vec<Link>> = interfaces.iter().filter_map(attach).collect();
+        let map = |name| object::map_handle(&object, name);
+        Ok(Watching {
+            links: links?,
+            connections: map("connections")?,
+            orders: map("orders")?,
+            reached: map("reached")?,
+            after: map(AFTER)?,
+            counts: map(COUNTS)?,
+            _object: object,
+        })
+    }
+
+    /// Descriptors it keeps open.
+    pub fn descriptors(&self) -> usize {
+        /// The object's maps, program and type information, and a handle of each map.
+        const OBJECT: usize = 12;
+        OBJECT + self.links.len()
+    }
+
+    /// From now on connections are told of when they have come so far; those that were told of are not told of again.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn tell(&self, after: After) -> Result<()> {
+        self.after
+            .update(&ONLY, &after.to_bytes(), MapFlags::ANY)
+            .map_err(|source| refused("say when a watched connection is told of", source))
+    }
+
+    /// The next connection that has come so far, if there is one.
+    pub fn next(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let bytes = self.reached.lookup_and_delete(&[]).ok()??;
+        RawEnds::from_bytes(&bytes).map(|ends| (ends.low(), ends.high()))
+    }
+
+    /// What has passed of a connection; none when its handshake was not seen, or more connections came since than
+    /// are remembered.
+    pub fn look(&self, (one, other): (SocketAddr, SocketAddr)) -> Option<Watched> {
+        let (ends, _) = RawEnds::of(one, other);
+        let value = self.connections.lookup(&ends.to_bytes(), MapFlags::ANY).ok()??;
+        Watched::from_bytes(&ends, &value)
+    }
+
+    /// Leads packets of a connection that was told of to an interface from now on, but for SYNs.
+    ///
+    /// # Errors
+    /// When there are too many such connections.
+    pub fn lead(&self, (one, other): (SocketAddr, SocketAddr), lead: Lead, interface: u32) -> Result<()> {
+        let kind: u32 = match lead {
+            Lead::All => 1,
+            Lead::Resets => 2,
+            Lead::Nothing => 3,
+        };
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&kind.to_ne_bytes());
+        value[4..].copy_from_slice(&interface.to_ne_bytes());
+        self.orders
+            .update(&RawEnds::of(one, other).0.to_bytes(), &value, MapFlags::ANY)
+            .map_err(|source| refused("lead a watched connection to user space", source))
+    }
+
+    /// Whether all packets of a connection are led away, and have been since that was asked for: an order may be driven
+    /// out by others, and a SYN begins anew.
+    pub fn leads_all(&self, (one, other): (SocketAddr, SocketAddr)) -> bool {
+        let key = RawEnds::of(one, other).0.to_bytes();
+        let at = |map: &MapHandle, offset| {
+            let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
+            u32_at(&value, offset)
+        };
+        at(&self.orders, 0) == Some(1) && at(&self.connections, IS_TOLD_AT) == Some(1)
+    }
+
+    /// Leads nothing of a connection any more, and watches it no more.
+    pub fn forget(&self, (one, other): (SocketAddr, SocketAddr)) {
+        let key = RawEnds::of(one, other).0.to_bytes();
+        // It may be gone already.
+        let _ = self.orders.delete(&key);
+        let _ = self.connections.delete(&key);
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> Counts {
+        let at = |offset| object::read_u64(&self.counts, offset).unwrap_or(0);
+        Counts { opened: at(0), reached: at(8), untold: at(16) }
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Layout, assert_mirrors};
+
+    #[test]
+    fn what_is_shared_is_laid_out_as_in_the_object() {
+        assert_mirrors!(OBJECT, "lf_ends", RawEnds: low_address high_address low_port high_port is_ipv6);
+        let offer = Layout::of(OBJECT, "lf_offer");
+        assert_eq!(
+            (offer.bytes, offer.places(["header_bytes", "payload_bytes", "header"])),
+            (OFFER_BYTES, [0, 2, 4])
+        );
+        let watched = Layout::of(OBJECT, "lf_watched");
+        let places = watched.places([
+            "bytes",
+            "next",
+            "interface",
+            "is_told",
+            "is_client_high",
+            "finished",
+            "syn",
+            "answer",
+        ]);
+        let ours =
+            [BYTES_AT, NEXT_AT, INTERFACE_AT, IS_TOLD_AT, IS_CLIENT_HIGH_AT, FINISHED_AT, SYN_AT, ANSWER_AT];
+        assert_eq!((watched.bytes, places), (WATCHED_BYTES, ours));
+        let order = Layout::of(OBJECT, "lf_order");
+        assert_eq!((order.bytes, order.places(["lead", "interface"])), (8, [0, 4]));
+        let after = Layout::of(OBJECT, "lf_after");
+        assert_eq!((after.bytes, after.places(["bytes", "ns"])), (16, [0, 8]));
+        let counts = Layout::of(OBJECT, "lf_watch_counts");
+        assert_eq!((counts.bytes, counts.places(["opened", "reached", "untold"])), (24, [0, 8, 16]));
+    }
+
+    #[test]
+    fn both_ends_in_whichever_order_are_one_connection() {
+        let ends = [
+            ("192.0.2.1:80", "192.0.2.2:999"),
+            ("192.0.2.1:179", "192.0.2.2:179"),
+            ("[2001:db8::1]:80", "[2001:db8::2]:9"),
+            ("[2001:db8::1]:7", "[2001:db8:0:1::]:7"),
+        ];
+        for (one, other) in ends.map(|(one, other)| (one.parse().unwrap(), other.parse().unwrap())) {
+            let (there, is_high) = RawEnds::of(one, other);
+            assert_eq!(RawEnds::of(other, one), (there, !is_high));
+            let both = if is_high { (there.high(), there.low()) } else { (there.low(), there.high()) };
+            assert_eq!(both, (one, other));
+            assert_eq!(RawEnds::from_bytes(&there.to_bytes()), Some(there));
+        }
+    }
+
+    #[test]
+    fn a_handshake_that_was_seen_in_part_is_no_connection() {
+        let ends = RawEnds::of("192.0.2.1:80".parse().unwrap(), "192.0.2.2:999".parse().unwrap()).0;
+        let mut value = vec![0; ANSWER_AT + OFFER_BYTES];
+        value[SYN_AT..SYN_AT + 2].copy_from_slice(&20u16.to_ne_bytes());
+        assert_eq!(Watched::from_bytes(&ends, &value), None);
+        value[ANSWER_AT..ANSWER_AT + 2].copy_from_slice(&u16::MAX.to_ne_bytes());
+        let watched = Watched::from_bytes(&ends, &value).unwrap();
+        assert_eq!((watched.syn.header.len(), watched.answer.header.len()), (20, HEADER_BYTES));
+        assert_eq!(Watched::from_bytes(&ends, &value[..value.len() - 1]), None);
+    }
+}

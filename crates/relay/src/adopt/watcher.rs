@@ -1,0 +1,378 @@
+//! Connections that the kernel watches until they are worth stepping into, and those whose packets are led here
+//! meanwhile: what the workers share.
+//!
+//! A program at tc counts what passes, and tells of a connection when it has come so far. From then on its packets, both
+//! ends', come to one worker's interface: they go on from there, and [`super::midstream`] looks at them. When sockets have
+//! been put in between, or the connection stays end to end, packets go their ways directly again. Resets alone are still
+//! led here for a moment: one that overtook data in the interface would have a number that nobody expects yet, and be lost.
+
+use super::{
+    handshake::{Agreement, Between, Offer, Reason},
+    midstream::{InPath, Verdict},
+    segment::Segment,
+    table::Pair,
+};
+use crate::{
+    Error, Result,
+    plan::{ConnectionPlan, RelayPlan},
+};
+use longfat_host::support::Missing;
+use longfat_kernel::{
+    mark,
+    watch::{self, Lead, SeenOffer, Watched, Watching},
+};
+use nix::net::if_::if_indextoname;
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Connections whose packets are led here at a time; more wait.
+const MOST_IN_PATH: usize = 64;
+/// Those that wait at most.
+const MOST_WAITING: usize = 4096;
+/// How long resets are led here when nothing else is.
+const RESETS: Duration = Duration::from_millis(100);
+/// How long a connection is remembered after that.
+const STRAGGLERS: Duration = Duration::from_secs(5);
+
+/// What is to be done with a packet that was led here.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It goes on to its end.
+    Send,
+    /// It is for the socket that its connection has.
+    Deliver,
+    /// It goes on, and then sockets are put in between.
+    Adopt(Box<Between>, Arc<ConnectionPlan>, Pair),
+    /// It goes on, and its connection stays end to end.
+    Pass(Reason),
+}
+
+#[derive(Debug)]
+enum Stage {
+    InPath(Box<InPath>, Arc<ConnectionPlan>),
+    /// The decision is made; packets from before it may still be in the interface.
+    Behind(Kind, Instant),
+    /// Nothing but resets is led here.
+    Resets(Kind, Instant),
+    /// Nothing is. A packet that comes all the same must not take the other way.
+    Gone(Kind, Instant),
+}
+
+/// What came of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Adopted,
+    Passed,
+}
+
+#[derive(Debug)]
+struct Entry {
+    stage: Stage,
+    interface: u32,
+    holder: usize,
+}
+
+/// Which connections are meant, as the plan is now.
+#[derive(Debug)]
+struct Meant {
+    plan: Arc<RelayPlan>,
+    /// Indexes of the workers' interfaces.
+    interfaces: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    meant: Option<Meant>,
+    /// By the client and the server.
+    entries: HashMap<Pair, Entry>,
+    waiting: VecDeque<(SocketAddr, SocketAddr)>,
+    turn: usize,
+}
+
+/// Of a relay that has, or had, a rule that adopts in mid-stream.
+#[derive(Debug, Default)]
+pub(crate) struct Watcher {
+    watching: OnceLock<Watching>,
+    state: Mutex<State>,
+    /// Entries there are: without any, packets are not looked up.
+    count: AtomicUsize,
+    adopted: AtomicU64,
+}
+
+/// What this host lacks for a relay that begins with such rules.
+pub(crate) fn missing(plan: &RelayPlan) -> Vec<Missing> {
+    if plan.watching_ways().next().is_none() {
+        return Vec::new();
+    }
+    let with_way_out = |missing: Missing| {
+        let mend = format!("{}; or leave 'adopt_after' out", missing.mend);
+        Missing::new(missing.what, missing.why, mend)
+    };
+    watch::missing().into_iter().map(with_way_out).collect()
+}
+
+/// A look of a worker's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub holder: usize,
+    pub now: Instant,
+    /// Nothing was left in its interface when it read from it last.
+    pub is_empty: bool,
+    pub is_draining: bool,
+}
+
+impl Watcher {
+    /// Begins to watch, if a rule asks for it and nothing watches yet: that takes rights which a relay gives up when it
+    /// has started.
+    pub fn prepare(&self, plan: &RelayPlan) -> Result<()> {
+        if plan.watching_ways().next().is_none() || self.watching.get().is_some() {
+            return Ok(());
+        }
+        let failed = |error: longfat_kernel::Error| {
+            Error::Plan(format!(
+                "adopt_after: connections cannot be watched ({error}); a relay that runs cannot begin to: restart it"
+            ))
+        };
+        // What comes by the relay's own interfaces was seen before; nothing passes by the loopback.
+        let mut interfaces = mark::interfaces().map_err(failed)?;
+        interfaces.retain(|name| name != "lo" && !name.starts_with("lfh"));
+        let _ = self.watching.set(Watching::attach(&interfaces).map_err(failed)?);
+        Ok(())
+    }
+
+    /// These rules count from now on; packets are led to the interface of one worker.
+    pub fn open(&self, plan: Arc<RelayPlan>, interfaces: Vec<u32>) {
+        let Some(watching) = self.watching.get() else { return };
+        let after = plan.watching_ways().next().and_then(|(_, way)| way.adopt_after).unwrap_or_default();
+        // The map is there, and so is its only element.
+        let _ = watching.tell(after);
+        self.lock().meant = Some(Meant { plan, interfaces });
+    }
+
+    /// Descriptors kept open.
+    pub fn descriptors(&self) -> usize {
+        self.watching.get().map_or(0, Watching::descriptors)
+    }
+
+    /// Handshakes seen, connections that came far enough, and those that were adopted in mid-stream.
+    pub fn counts(&self) -> [u64; 3] {
+        let counts = self.watching.get().map(Watching::counts).unwrap_or_default();
+        [counts.opened, counts.reached, self.adopted.load(Ordering::Relaxed)]
+    }
+
+    /// Looks for connections that have come far enough, and for those of a worker whose time is over. Gives the reason of
+    /// each that stays end to end.
+    pub fn look(&self, look: Look, passed: &mut dyn FnMut(Reason)) {
+        let Some(watching) = self.watching.get() else { return };
+        let mut state = self.lock();
+        state.expire(watching, look, passed);
+        let Look { now, is_draining, .. } = look;
+        while state.waiting.len() < MOST_WAITING
+            && let Some(ends) = watching.next()
+        {
+            state.waiting.push_back(ends);
+        }
+        while state.in_path() < MOST_IN_PATH
+            && let Some(ends) = state.waiting.pop_front()
+        {
+            if state.has(ends) {
+                continue;
+            }
+            match state.begin(watching, ends, now, is_draining) {
+                Ok(()) => {}
+                Err(reason) => {
+                    watching.forget(ends);
+                    reason.into_iter().for_each(&mut *passed);
+                }
+            }
+        }
+        self.count.store(state.entries.len(), Ordering::Release);
+    }
+
+    /// What is to be done with a packet; none when its connection is not led here.
+    pub fn on_packet(&self, segment: &Segment<'_>, now: Instant) -> Option<Step> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let (there, back) = ((segment.from, segment.to), (segment.to, segment.from));
+        let mut state = self.lock();
+        let pair = if state.entries.contains_key(&there) { there } else { back };
+        let entry = state.entries.get_mut(&pair)?;
+        let (in_path, plan) = match &mut entry.stage {
+            Stage::InPath(in_path, plan) => (in_path, plan),
+            Stage::Behind(kind, _) | Stage::Resets(kind, _) | Stage::Gone(kind, _) => {
+                return Some(if *kind == Kind::Adopted { Step::Deliver } else { Step::Send });
+            }
+        };
+        match in_path.on_packet(segment) {
+            Verdict::Wait => Some(Step::Send),
+            Verdict::Adopt(between) if self.watching.get()?.leads_all(pair) => {
+                Some(Step::Adopt(between, Arc::clone(plan), pair))
+            }
+            // Some packets may have gone by.
+            Verdict::Adopt(_) => {
+                entry.stage = Stage::Behind(Kind::Passed, now);
+                Some(Step::Pass(Reason::Unclear))
+            }
+            Verdict::Pass(reason) => {
+                entry.stage = Stage::Behind(Kind::Passed, now);
+                Some(Step::Pass(reason))
+            }
+        }
+    }
+
+    /// Sockets are between the ends now, or could not be put there.
+    pub fn decided(&self, pair: Pair, is_adopted: bool) {
+        let kind = if is_adopted { Kind::Adopted } else { Kind::Passed };
+        self.adopted.fetch_add(u64::from(is_adopted), Ordering::Relaxed);
+        if let Some(entry) = self.lock().entries.get_mut(&pair) {
+            entry.stage = Stage::Behind(kind, Instant::now());
+        }
+    }
+
+    /// Nothing is left in the interface of a worker: from now on only resets of what was decided about come there.
+    pub fn emptied(&self, holder: usize) {
+        let Some(watching) = self.watching.get() else { return };
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        for (pair, entry) in state.entries.iter_mut().filter(|(_, entry)| entry.holder == holder) {
+            if let Stage::Behind(kind, _) = entry.stage {
+                entry.lead_resets(watching, *pair, kind);
+            }
+        }
+    }
+
+    /// Nothing is led here any more: somebody else reads the interfaces, or nobody.
+    pub fn leave(&self) {
+        let Some(watching) = self.watching.get() else { return };
+        let mut state = self.lock();
+        state.entries.drain().for_each(|(pair, _)| watching.forget(pair));
+        state.waiting.clear();
+        state.meant = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn lead_resets(&mut self, watching: &Watching, pair: Pair, kind: Kind) {
+        // It changes an order that is there.
+        let _ = watching.lead(pair, Lead::Resets, self.interface);
+        self.stage = Stage::Resets(kind, Instant::now());
+    }
+}
+
+impl State {
+    /// Whether packets of that connection are led here.
+    fn has(&self, (one, other): (SocketAddr, SocketAddr)) -> bool {
+        let is_led =
+            |pair| self.entries.get(&pair).is_some_and(|entry| !matches!(entry.stage, Stage::Gone(..)));
+        is_led((one, other)) || is_led((other, one))
+    }
+
+    fn in_path(&self) -> usize {
+        self.entries.values().filter(|entry| matches!(entry.stage, Stage::InPath(..))).count()
+    }
+
+    /// Of a worker's own connections. While something is in its interface no packet may pass by it: one that is read after
+    /// its connection was forgotten would go on to an end that has been told of it by a socket.
+    fn expire(&mut self, watching: &Watching, look: Look, passed: &mut dyn FnMut(Reason)) {
+        let Look { holder, now, is_empty, is_draining } = look;
+        self.entries.retain(|pair, entry| {
+            if entry.holder != holder {
+                return true;
+            }
+            let is_past = |since: &Instant, time| now.saturating_duration_since(*since) >= time;
+            match &entry.stage {
+                Stage::InPath(in_path, _)
+                    if is_empty && !is_draining && in_path.is_late(now) && in_path.is_quiet() =>
+                {
+                    return watching.lead(*pair, Lead::Nothing, entry.interface).is_err();
+                }
+                Stage::InPath(in_path, _) if is_draining || in_path.is_late(now) => {
+                    passed(if is_draining { Reason::Draining } else { Reason::Restless });
+                    entry.stage = Stage::Behind(Kind::Passed, now);
+                }
+                Stage::Behind(kind, since) if is_empty && is_past(since, RESETS) => {
+                    entry.lead_resets(watching, *pair, *kind);
+                }
+                Stage::Resets(kind, since) if is_empty && is_past(since, RESETS) => {
+                    watching.forget(*pair);
+                    entry.stage = Stage::Gone(*kind, now);
+                }
+                Stage::Gone(_, since) => return !is_past(since, STRAGGLERS),
+                _ => {}
+            }
+            true
+        });
+    }
+
+    /// Has the packets of a connection led here. Without a reason: it is not one that is meant.
+    fn begin(
+        &mut self,
+        watching: &Watching,
+        ends: (SocketAddr, SocketAddr),
+        now: Instant,
+        is_draining: bool,
+    ) -> std::result::Result<(), Option<Reason>> {
+        let seen = watching.look(ends).ok_or(Some(Reason::Unseen))?;
+        let pair = (seen.client, seen.server);
+        let Some(Meant { plan, interfaces }) = &self.meant else { return Err(None) };
+        let way = way_of(plan, &seen).ok_or(None)?;
+        let agreement = agreement(&seen).map_err(Some)?;
+        if is_draining {
+            return Err(Some(Reason::Draining));
+        }
+        let holder = self.turn % interfaces.len().max(1);
+        let interface = *interfaces.get(holder).ok_or(None)?;
+        self.turn = self.turn.wrapping_add(1);
+        watching.lead(pair, Lead::All, interface).map_err(|_| Some(Reason::Full))?;
+        // What passed before it was led here is among what has passed now.
+        let now_seen = watching.look(ends).filter(|now_seen| now_seen.syn == seen.syn);
+        let now_seen = now_seen.ok_or(Some(Reason::Unseen))?;
+        if now_seen.is_ending {
+            return Err(Some(Reason::Closing));
+        }
+        let next = [now_seen.client_next, now_seen.server_next];
+        let in_path = Box::new(InPath::new(pair, agreement, next, now));
+        self.entries.insert(pair, Entry { stage: Stage::InPath(in_path, way), interface, holder });
+        Ok(())
+    }
+}
+
+/// How a connection is carried, if it is one to be adopted: the first rule that speaks of it says so.
+fn way_of(plan: &RelayPlan, seen: &Watched) -> Option<Arc<ConnectionPlan>> {
+    let name = if_indextoname(seen.interface).ok()?.into_string().ok()?;
+    let intercept = plan.intercept.as_ref()?;
+    if !intercept.interfaces.contains(&name) {
+        return None;
+    }
+    let way = match plan.rules.is_empty() {
+        true => &plan.defaults,
+        false => {
+            let takes = |rule: &&crate::RulePlan| rule.matches.takes(&name, seen.client, seen.server);
+            plan.rules.iter().find(takes)?.relay.as_ref()?
+        }
+    };
+    way.is_watched().then(|| Arc::clone(way))
+}
+
+fn agreement(seen: &Watched) -> std::result::Result<Agreement, Reason> {
+    let offer = |ends, SeenOffer { header, payload_bytes }: &SeenOffer| {
+        Offer::of_header(ends, header, usize::from(*payload_bytes)).ok_or(Reason::Unclear)
+    };
+    let syn = offer((seen.client, seen.server), &seen.syn)?;
+    let answer = offer((seen.server, seen.client), &seen.answer)?;
+    Agreement::new(&syn, &answer, seen.client.is_ipv6())
+}

@@ -1,0 +1,413 @@
+//! `adopt_after`: connections pass from end to end until they are worth it; then the relay steps in, in mid-stream.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bed;
+
+use bed::{
+    Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, check_noise_slowly, check_some_noise,
+    ends_with_reset, exchange, path::eventually, reset, send_noise, talk,
+};
+use longfat_host::{Namespace, sysctl};
+use longfat_kernel::watch::After;
+use longfat_relay::{ControlPlan, RelayPlan, control, status::EndToEndStatus};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    time::Duration,
+};
+
+const AFTER_BYTES: usize = 200_000;
+const AT_ONCE: (usize, Duration) = (1 << 16, Duration::ZERO);
+/// So slow that a stream outlives the moment.
+const SLOWLY: (usize, Duration) = (1 << 14, Duration::from_millis(1));
+
+fn after(after: After) -> RelayPlan {
+    let mut plan = Bed::end_to_end();
+    plan.defaults_mut().adopt_after = Some(after);
+    plan.drain = Duration::from_secs(20);
+    plan
+}
+
+fn plan() -> RelayPlan {
+    after(After { bytes: Some(AFTER_BYTES as u64), time: None })
+}
+
+fn servers() -> [SocketAddr; 2] {
+    [SERVER_V4, SERVER_V6].map(|address| SocketAddr::new(address.parse().unwrap(), 9000))
+}
+
+fn socket_of(tag: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("midstream-{tag}-{}.sock", std::process::id()))
+}
+
+/// A relay that can be asked.
+fn start(tag: &str, bed: &Bed, mut plan: RelayPlan) -> Running {
+    plan.control = Some(ControlPlan { socket: socket_of(tag), group: None });
+    bed.start(plan)
+}
+
+fn told(tag: &str) -> EndToEndStatus {
+    control::ask(&socket_of(tag), "summary").unwrap().end_to_end
+}
+
+/// Sockets of the relay's towards the ends.
+fn leg_count(bed: &Bed) -> usize {
+    let mut command = bed.relay.command("ss");
+    command.args(["-Htn", "state", "established"]);
+    longfat_host::run_command(command).unwrap().lines().filter(|line| line.contains(":9000")).count()
+}
+
+fn set(host: &Namespace, key: &str, value: &str) {
+    host.run(|| sysctl::write(&format!("net.ipv4.{key}"), value)).unwrap().unwrap();
+}
+
+/// Talks until the relay has stepped in, and on.
+fn adopt(bed: &Bed, client: &TcpStream, far: &TcpStream) {
+    let before = leg_count(bed);
+    talk(client, far, 2 << 20, SLOWLY);
+    eventually("the relay steps in", || {
+        talk(client, far, 1 << 10, AT_ONCE);
+        leg_count(bed) == before + 2
+    });
+}
+
+#[test]
+fn a_stream_is_stepped_into_and_no_byte_is_wrong() {
+    let bed = Bed::new("mstream");
+    let relay = start("mstream", &bed, plan());
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        assert_eq!(leg_count(&bed), 0, "its handshake is the ends' own");
+        adopt(&bed, &client, &far);
+        exchange(&client, &far, 8 << 20);
+    }
+    let status = told("mstream");
+    assert_eq!((status.watched, status.reached, status.adopted), (2, 2, 2), "{status:?}");
+    let stats = relay.stop();
+    assert_eq!((stats.connections, stats.finished), (2, 2), "{stats:?}");
+}
+
+#[test]
+fn streams_of_one_direction_are_stepped_into() {
+    let bed = Bed::new("mone");
+    let relay = start("mone", &bed, plan());
+    let (total, piece, pause) = (24 << 20, SLOWLY.0, Duration::from_micros(300));
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        for is_upload in [true, false] {
+            let (client, far) = bed.pair(&listener, address);
+            let (from, to) = if is_upload { (&client, &far) } else { (&far, &client) };
+            std::thread::scope(|scope| {
+                scope.spawn(|| send_noise(from, 7, total));
+                assert_eq!(check_noise_slowly(to, 7, piece, pause), total);
+            });
+            to.shutdown(Shutdown::Write).unwrap();
+            assert_eq!((&*from).read(&mut [0]).unwrap(), 0);
+        }
+    }
+    let status = told("mone");
+    assert_eq!(status.adopted, 4, "{status:?}");
+    assert_eq!(relay.stop().finished, 4);
+}
+
+#[test]
+fn short_connections_are_left_alone() {
+    let bed = Bed::new("mshort");
+    let relay = start("mshort", &bed, plan());
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        for _ in 0..20 {
+            let (client, far) = bed.pair(&listener, address);
+            exchange(&client, &far, AFTER_BYTES / 4);
+        }
+    }
+    let status = told("mshort");
+    assert_eq!((status.watched, status.reached, status.inserted), (40, 0, 0), "{status:?}");
+    assert_eq!(relay.stop().connections, 0);
+}
+
+#[test]
+fn whatever_the_ends_agree_on_holds_in_mid_stream_too() {
+    let bed = Bed::new("moptions");
+    let relay = start("moptions", &bed, plan());
+    let mut count = 0;
+    for key in ["tcp_timestamps", "tcp_sack", "tcp_window_scaling"] {
+        for end in [&bed.client, &bed.server] {
+            set(end, key, "0");
+            for address in servers() {
+                let listener = bed.listen(&address.to_string());
+                let (client, far) = bed.pair(&listener, address);
+                adopt(&bed, &client, &far);
+                exchange(&client, &far, 1 << 20);
+                count += 1;
+            }
+            set(end, key, "1");
+        }
+    }
+    let stats = relay.stop();
+    assert_eq!((stats.connections, stats.finished), (count, count), "{stats:?}");
+}
+
+#[test]
+fn a_lossy_path_does_not_keep_it_out() {
+    let link =
+        "rate = '300Mbit'\ndelay = '5ms'\nloss = 0.002\nqueue = { discipline = 'droptail', limit = '300KB' }";
+    Bed::over_link("mloss", link, |bed| {
+        let relay = start("mloss", bed, plan());
+        for address in servers() {
+            let listener = bed.listen(&address.to_string());
+            let (client, far) = bed.pair(&listener, address);
+            exchange(&client, &far, 12 << 20);
+        }
+        let status = told("mloss");
+        assert_eq!(status.adopted, 2, "{status:?}");
+        assert_eq!(relay.stop().finished, 2);
+    });
+}
+
+#[test]
+fn packets_that_overtake_each_other_do_not_matter() {
+    let link = "rate = '300Mbit'\ndelay = '4ms'\njitter = '1ms'\nreorder = true\nqueue = { discipline = 'droptail', limit = '1MB' }";
+    let _ = Bed::over_any_link("mreorder", link, |bed| {
+        let relay = start("mreorder", bed, plan());
+        let address = servers()[0];
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        exchange(&client, &far, 12 << 20);
+        let status = told("mreorder");
+        assert_eq!(status.adopted, 1, "{status:?}");
+        assert_eq!(relay.stop().finished, 1);
+    });
+}
+
+#[test]
+fn an_idle_connection_is_stepped_into_when_it_speaks_again() {
+    let bed = Bed::new("midle");
+    let relay = start("midle", &bed, after(After { bytes: None, time: Some(Duration::from_millis(300)) }));
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    let (client, far) = bed.pair(&listener, address);
+    let dialogue = || {
+        (&client).write_all(b"question").unwrap();
+        check(&far, b"question");
+        (&far).write_all(b"answer").unwrap();
+        check(&client, b"answer");
+    };
+    dialogue();
+    assert_eq!(told("midle").reached, 0);
+    std::thread::sleep(Duration::from_millis(400));
+    // The first packet tells; nothing more comes for longer than packets are led through the relay.
+    (&client).write_all(b"x").unwrap();
+    check(&far, b"x");
+    eventually("it is told of", || told("midle").reached == 1);
+    std::thread::sleep(Duration::from_secs(6));
+    eventually("the relay steps in", || {
+        dialogue();
+        leg_count(&bed) == 2
+    });
+    let status = told("midle");
+    assert_eq!((status.adopted, status.passed.len()), (1, 0), "{status:?}");
+    exchange(&client, &far, 1 << 20);
+    assert_eq!(relay.stop().finished, 1);
+}
+
+fn check(mut stream: &TcpStream, expected: &[u8]) {
+    let mut said = vec![0; expected.len()];
+    stream.read_exact(&mut said).unwrap();
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn what_sockets_cannot_be_told_stays_end_to_end_and_is_counted() {
+    let bed = Bed::new("mecn");
+    let relay = start("mecn", &bed, plan());
+    for host in [&bed.client, &bed.server] {
+        set(host, "tcp_ecn", "1");
+    }
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    let (client, far) = bed.pair(&listener, address);
+    exchange(&client, &far, 4 << 20);
+    eventually("it is counted", || told("mecn").passed.get("ecn") == Some(&1));
+    assert_eq!(relay.stop().connections, 0);
+}
+
+#[test]
+fn only_what_a_rule_means_is_watched() {
+    let text = "workers = 2\n[intercept]\ninterfaces = 'lan'\n[[rule]]\nport = 9001\naction = 'pass'\n\
+                [[rule]]\nport = 9000\naccept = 'end-to-end'\nadopt_after = '200KB'\n";
+    let bed = Bed::new("mrule");
+    let relay = start("mrule", &bed, longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap());
+    for (port, is_meant) in [(9001, false), (9002, false), (9000, true)] {
+        let address = SocketAddr::new(SERVER_V4.parse().unwrap(), port);
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        if is_meant {
+            adopt(&bed, &client, &far);
+        }
+        exchange(&client, &far, 1 << 20);
+        assert_eq!(told("mrule").adopted, u64::from(is_meant), "{port}");
+    }
+    let status = told("mrule");
+    assert!(status.passed.is_empty(), "{status:?}");
+    drop(relay);
+}
+
+/// Sends a little more than what is asked for, and ends: before packets are led through the relay, while they are, or
+/// after it has stepped in. `end` says how.
+fn around_the_moment(tag: &str, times: usize, end: impl Fn(TcpStream, &TcpStream)) -> EndToEndStatus {
+    let bed = Bed::new(tag);
+    let relay = start(tag, &bed, plan());
+    let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
+    for turn in 0..times {
+        let (listener, address) = &listeners[turn % 2];
+        let (client, far) = bed.pair(listener, *address);
+        let total = AFTER_BYTES + 20_000 * (turn % 40 + 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| send_paced(&client, 9, total));
+            check_some_noise(&far, 9, total, AT_ONCE);
+        });
+        end(client, &far);
+    }
+    let status = told(tag);
+    drop(relay);
+    status
+}
+
+fn send_paced(mut stream: &TcpStream, seed: u64, total: usize) {
+    let (mut noise, mut left, mut block) = (bed::Noise::new(seed), total, vec![0; 1 << 16]);
+    while left > 0 {
+        let bytes = left.min(block.len());
+        noise.fill(&mut block[..bytes]);
+        for piece in block[..bytes].chunks(1 << 14) {
+            stream.write_all(piece).unwrap();
+            std::thread::sleep(Duration::from_micros(400));
+        }
+        left -= bytes;
+    }
+}
+
+#[test]
+fn a_reset_in_the_moment_of_stepping_in_reaches_the_other_end() {
+    let status = around_the_moment("mreset", 120, |client, far| {
+        reset(client);
+        assert!(ends_with_reset(far), "the server hears of the client's reset");
+    });
+    assert!(status.reached == 120 && status.adopted > 10, "{status:?}");
+}
+
+#[test]
+fn a_finish_in_the_moment_of_stepping_in_is_one() {
+    let status = around_the_moment("mfinish", 80, |client, far| {
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&*far).read(&mut [0]).unwrap(), 0);
+        send_noise(far, 5, 1 << 16);
+        assert_eq!(check_noise(&client, 5), 1 << 16);
+    });
+    assert!(status.reached == 80 && status.adopted > 10, "{status:?}");
+}
+
+#[test]
+fn many_at_a_time_are_stepped_into() {
+    const COUNT: usize = 60;
+    let bed = Bed::new("mmany");
+    let relay = start("mmany", &bed, plan());
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    let pairs: Vec<_> = (0..COUNT).map(|_| pair_in_order(&bed, &listener, address)).collect();
+    std::thread::scope(|scope| {
+        for (client, far) in &pairs {
+            scope.spawn(move || talk(client, far, 1 << 20, (1 << 13, Duration::from_millis(2))));
+        }
+    });
+    let status = told("mmany");
+    assert_eq!(status.reached, COUNT as u64, "{status:?}");
+    assert!(status.adopted > COUNT as u64 * 9 / 10, "{status:?}");
+    drop(pairs);
+    drop(relay);
+}
+
+fn pair_in_order(bed: &Bed, listener: &TcpListener, address: SocketAddr) -> (TcpStream, TcpStream) {
+    let client = bed.connect(address);
+    (client, accept(listener))
+}
+
+#[test]
+fn streams_stepped_into_outlive_the_relay() {
+    let bed = Bed::new("mdrain");
+    for address in servers() {
+        let relay = start("mdrain", &bed, plan());
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        adopt(&bed, &client, &far);
+        let stats = std::thread::scope(|scope| {
+            let stopped = scope.spawn(|| relay.stop());
+            talk(&client, &far, 12 << 20, (1 << 14, Duration::from_millis(2)));
+            stopped.join().unwrap()
+        });
+        assert_eq!((stats.released, stats.stopped, stats.reset), (1, 0, 0), "{stats:?}");
+        exchange(&client, &far, 1 << 20);
+    }
+}
+
+#[test]
+fn a_successor_goes_on_with_a_stream_and_watches_new_ones() {
+    let bed = Bed::new("mupgrade");
+    let relay = start("mupgrade", &bed, plan());
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    let (client, far) = bed.pair(&listener, address);
+    adopt(&bed, &client, &far);
+    let (watched_client, watched_far) = bed.pair(&listener, address);
+    let mut next_plan = plan();
+    next_plan.control = Some(ControlPlan { socket: socket_of("mupgrade"), group: None });
+    let next = std::thread::scope(|scope| {
+        scope.spawn(|| talk(&client, &far, 24 << 20, (1 << 14, Duration::from_millis(2))));
+        Running::upgrade(&bed.relay, next_plan, || {}).unwrap()
+    });
+    relay.wait();
+    exchange(&client, &far, 1 << 20);
+    // Its handshake went by the predecessor.
+    exchange(&watched_client, &watched_far, 1 << 20);
+    let (client, far) = bed.pair(&listener, address);
+    adopt(&bed, &client, &far);
+    exchange(&client, &far, 1 << 20);
+    assert_eq!(told("mupgrade").adopted, 1);
+    next.stop();
+}
+
+#[test]
+fn a_relay_that_ends_in_that_moment_leaves_connections_alone() {
+    let bed = Bed::new("mend");
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    for _ in 0..4 {
+        let relay = start("mend", &bed, plan());
+        let (client, far) = bed.pair(&listener, address);
+        std::thread::scope(|scope| {
+            scope.spawn(|| talk(&client, &far, 6 << 20, (1 << 14, Duration::from_micros(500))));
+            eventually("it has come so far", || told("mend").reached == 1);
+            relay.stop();
+        });
+        exchange(&client, &far, 1 << 18);
+    }
+}
+
+#[test]
+fn a_plan_that_cannot_be_says_why() {
+    let mut early = plan();
+    early.defaults_mut().accept = longfat_relay::Accept::Early;
+    let wrong = early.check().unwrap_err().to_string();
+    assert!(wrong.contains("adopt_after") && wrong.contains("'default'"), "{wrong}");
+    let text = "[intercept]\ninterfaces = 'lan'\n[defaults]\naccept = 'end-to-end'\n";
+    let parsed = |rules: &str| longfat_relay::spec::RelaySpec::parse(&format!("{text}{rules}"));
+    let differ = "[[rule]]\nport = 1\nadopt_after = '1MB'\n[[rule]]\nport = 2\nadopt_after = '2MB'\n";
+    let wrong = parsed(differ).unwrap().resolve().unwrap_err().to_string();
+    assert!(wrong.contains("'rule-1'") && wrong.contains("'rule-2'"), "{wrong}");
+    let wrong = parsed("adopt_after = '1 parsec'\n").unwrap_err().to_string();
+    assert!(wrong.contains("'1 parsec'") && wrong.contains("'1MB'"), "{wrong}");
+    let wrong = parsed("adopt_after = '0MB'\n").unwrap().resolve().unwrap_err().to_string();
+    assert!(wrong.contains("defaults.adopt_after") && wrong.contains("leave it out"), "{wrong}");
+}
