@@ -170,3 +170,27 @@ def test_what_is_missing_is_said(tmp_path):
 @pytest.mark.parametrize(("value", "shown"), [(0, "0"), (0.9349, "0.935"), (9.96, "9.96"), (83.82, "83.8"), (965.2, "965"), (12345, "12345"), (1e-3, "0.00100")])
 def test_numbers_have_three_digits(value, shown):
     assert papers.number(value) == shown
+
+
+def test_what_runs_came_to_is_kept_and_gone_on_with_elsewhere(tmp_path):
+    result(tmp_path / "x", [10e6])
+    (tmp_path / "x/r1/plan.json").write_text("{}")
+    (tmp_path / "x/r1/tcp.parquet").write_bytes(b"samples")
+    result(tmp_path / "half", [10e6], status="failed")
+    for name in ("x", "half"):
+        papers.pack(tmp_path / name, tmp_path / f"kept/{name}.tar.xz")
+    assert [file.name for file in (tmp_path / "kept").iterdir()] == ["x.tar.xz"]
+    first = (tmp_path / "kept/x.tar.xz").read_bytes()
+    papers.unpack(tmp_path / "kept/x.tar.xz", tmp_path / "elsewhere")
+    assert sorted(file.name for file in (tmp_path / "elsewhere").rglob("*") if file.is_file()) == ["manifest.json", "plan.json", "result.json"]
+    assert papers.Result(tmp_path / "elsewhere").count() == "1 valid run"
+    papers.pack(tmp_path / "elsewhere", tmp_path / "kept/x.tar.xz")
+    assert (tmp_path / "kept/x.tar.xz").read_bytes() == first
+
+
+def test_kept_runs_are_not_made_again(program, tmp_path):
+    command = [ROOT / "scripts/papers", "--program", program, "--only", "relay-congest", "--keep", tmp_path / "kept", "--page", tmp_path / "page.md"]
+    again = [subprocess.run([*command, "--results", tmp_path / name], capture_output=True, text=True, check=True) for name in ("here", "elsewhere")]
+    assert "runs are there already" not in again[0].stderr
+    assert "16 of 16 runs are there already" in again[1].stderr
+    assert "`experiments/relay-congest.toml`, simulated, 16 valid runs" in (tmp_path / "page.md").read_text()

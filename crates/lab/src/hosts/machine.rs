@@ -87,6 +87,30 @@ struct Talk {
     input: Option<Arc<Mutex<ChildStdin>>>,
     answers: Receiver<Heard>,
     last_words: LastWords,
+    /// Where the program lies there.
+    directory: String,
+}
+
+/// The program on its way to a machine.
+#[derive(Debug)]
+pub struct Copying<'a> {
+    connection: &'a Connection,
+    directory: &'a str,
+    program: &'a Path,
+    record: &'a FileRecord,
+}
+
+impl Copying<'_> {
+    /// Waits until it is there, whole.
+    pub fn carry_out(&self, stop: &AtomicBool) -> Result<(), SshError> {
+        let file = format!("{}/longfat", self.directory);
+        let script = format!("umask 077; cat >{file} && chmod 700 {file} && sha256sum {file}");
+        let said = self.connection.run(&script, File::open(self.program)?.into(), COPY_WITHIN, stop)?;
+        if said.split_whitespace().next() == Some(self.record.sha256.as_str()) {
+            return Ok(());
+        }
+        Err(SshError::Refused(format!("the program that arrived there is not the one that was sent: {said}")))
+    }
 }
 
 impl Machine {
@@ -128,21 +152,37 @@ impl Machine {
         format!("host '{}' (ssh {}): {}", self.host, self.ssh, shown(what))
     }
 
-    /// Copies the program into a private directory there and starts it. Whatever becomes of us, the program sets back
+    /// Makes a private directory there, where a shell waits for the program. Whatever becomes of us, the program sets back
     /// what it set and removes the directory; when it was killed, the shell that started it has that done.
-    pub fn enter(&mut self, program: &Path, stop: &AtomicBool) -> Result<(), MachineError> {
-        let entered = self.start(program, stop);
-        entered.map_err(|error| match error {
-            SshError::Interrupted => MachineError::Interrupted,
-            error => self.failed(error.to_string()),
-        })?;
+    pub fn make_room(&mut self, stop: &AtomicBool) -> Result<(), MachineError> {
+        self.wait_for_directory(stop).map_err(|error| self.of_ssh(error))
+    }
+
+    /// The program on its way into that directory. It may be carried out in any thread.
+    pub fn copying<'a>(&'a self, program: &'a Path, record: &'a FileRecord) -> Copying<'a> {
+        let directory = self.talk.as_ref().map(|talk| talk.directory.as_str()).unwrap_or_default();
+        Copying { connection: &self.connection, directory, program, record }
+    }
+
+    /// Starts the program that was copied.
+    pub fn enter(&mut self, stop: &AtomicBool) -> Result<(), MachineError> {
+        self.write(b"go\n").map_err(|()| self.failed(self.last_words()))?;
+        let input = self.talk.as_ref().and_then(|talk| talk.input.as_ref());
+        input.into_iter().for_each(|input| keep_alive(Arc::downgrade(input)));
         match self.hear(stop)?.0 {
             Answer::Done => Ok(()),
             other => Err(self.strange(&other)),
         }
     }
 
-    fn start(&mut self, program: &Path, stop: &AtomicBool) -> Result<(), SshError> {
+    /// Tells the program there to set everything back and to end; dropping the machine waits for that.
+    pub fn dismiss(&mut self) {
+        if let Some(talk) = &mut self.talk {
+            talk.input = None;
+        }
+    }
+
+    fn wait_for_directory(&mut self, stop: &AtomicBool) -> Result<(), SshError> {
         let script = format!(
             "umask 077; s=; [ $(id -u) = 0 ] || s=\"sudo -n\"; d=$(mktemp -d /tmp/longfat.XXXXXXXXXX) || exit 1; \
              trap \"$s rm -rf $d\" EXIT; trap \"exit 1\" HUP INT TERM; echo $d; read -r go || exit 1; \
@@ -156,45 +196,37 @@ impl Machine {
         let (Some(input), Some(output), Some(said)) = pipes else {
             return Err(SshError::Refused("no pipes".to_owned()));
         };
-        let (directory, answers) = listen_after_a_line(BufReader::new(output));
-        let input = Arc::new(Mutex::new(input));
-        self.talk =
-            Some(Talk { process, input: Some(input.clone()), answers, last_words: LastWords::of(said) });
-        let directory = first(&directory, stop)?;
+        let (line, answers) = listen_after_a_line(BufReader::new(output));
+        let (input, last_words) = (Some(Arc::new(Mutex::new(input))), LastWords::of(said));
+        let talk = self.talk.insert(Talk { process, input, answers, last_words, directory: String::new() });
+        let directory = first(&line, stop)?;
         let directory = directory.trim();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
         if !directory.starts_with('/') || !directory.bytes().all(plain) {
             return Err(SshError::Refused(format!("no directory was made in /tmp there: {}", self.said())));
         }
-        self.copy(program, directory, stop)?;
-        input.lock().unwrap_or_else(PoisonError::into_inner).write_all(b"go\n")?;
-        keep_alive(Arc::downgrade(&input));
+        directory.clone_into(&mut talk.directory);
         Ok(())
     }
 
-    fn copy(&self, program: &Path, directory: &str, stop: &AtomicBool) -> Result<(), SshError> {
-        let file = format!("{directory}/longfat");
-        let script = format!("umask 077; cat >{file} && chmod 700 {file} && sha256sum {file}");
-        let said = self.connection.run(&script, File::open(program)?.into(), COPY_WITHIN, stop)?;
-        let record = FileRecord::of_file(program).map_err(|error| SshError::Refused(error.to_string()))?;
-        if said.split_whitespace().next() == Some(record.sha256.as_str()) {
-            return Ok(());
+    /// What went wrong on the way to it.
+    pub fn of_ssh(&self, error: SshError) -> MachineError {
+        match error {
+            SshError::Interrupted => MachineError::Interrupted,
+            error => self.failed(error.to_string()),
         }
-        Err(SshError::Refused(format!("the program that arrived there is not the one that was sent: {said}")))
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), ()> {
+        let input = self.talk.as_ref().and_then(|talk| talk.input.as_ref()).ok_or(())?;
+        let mut input = input.lock().unwrap_or_else(PoisonError::into_inner);
+        input.write_all(bytes).and_then(|()| input.flush()).map_err(drop)
     }
 
     /// Asks; the answer is heard by [`Machine::hear`].
     pub fn ask(&mut self, ask: &Ask) -> Result<(), MachineError> {
         let line = serde_json::to_string(ask).map_err(|error| self.failed(error.to_string()))?;
-        let input = self.talk.as_ref().and_then(|talk| talk.input.as_ref());
-        let written = input.map(|input| {
-            let mut input = input.lock().unwrap_or_else(PoisonError::into_inner);
-            writeln!(input, "{line}").and_then(|()| input.flush())
-        });
-        match written {
-            Some(Ok(())) => Ok(()),
-            _ => Err(self.failed(self.last_words())),
-        }
+        self.write(format!("{line}\n").as_bytes()).map_err(|()| self.failed(self.last_words()))
     }
 
     /// The answer, and the file that came with it.

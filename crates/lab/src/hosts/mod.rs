@@ -43,7 +43,7 @@ use longfat_host::{facts, monotonic_us, support, support::Missing};
 use longfat_schema::{
     lines,
     record::Record,
-    run::{ClockEstimate, HostState},
+    run::{ClockEstimate, FileRecord, HostState},
 };
 use machine::Machine;
 use onlook::Onlook;
@@ -129,7 +129,9 @@ impl Hosts {
         if missing.is_empty() {
             let plans = kinds(plans, &hosts.table);
             let machines = hosts.machines.get_mut().unwrap_or_else(PoisonError::into_inner);
-            machines.iter_mut().try_for_each(|machine| machine.enter(program, stop))?;
+            machines.iter_mut().try_for_each(|machine| machine.make_room(stop))?;
+            copy_to_all(machines, program, stop)?;
+            machines.iter_mut().try_for_each(|machine| machine.enter(stop))?;
             for machine in machines {
                 missing.extend(machine.lacks(&plans, stop)?);
             }
@@ -157,6 +159,31 @@ impl Hosts {
         let hosts = Hosts { table, machines: Mutex::new(machines), _directory: directory };
         Ok((hosts, missing))
     }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // All are told before one is waited for.
+        let machines = self.machines.get_mut().unwrap_or_else(PoisonError::into_inner);
+        machines.iter_mut().for_each(Machine::dismiss);
+    }
+}
+
+/// Sends the program to all machines at once: their lines are most likely not one.
+fn copy_to_all(machines: &[Machine], program: &Path, stop: &AtomicBool) -> Result<(), HostsError> {
+    let record = FileRecord::of_file(program).map_err(|source| PartError::io(program, source))?;
+    let copying: Vec<_> = machines.iter().map(|machine| machine.copying(program, &record)).collect();
+    let copied = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            copying.iter().map(|copying| scope.spawn(move || copying.carry_out(stop))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+    });
+    for (machine, copied) in machines.iter().zip(copied) {
+        copied
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .map_err(|error| machine.of_ssh(error))?;
+    }
+    Ok(())
 }
 
 /// Room for the program and what one run's programs write.
