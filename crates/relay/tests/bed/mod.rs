@@ -423,6 +423,7 @@ pub fn receive_noise(mut stream: &TcpStream, seed: u64, piece: usize, pause: Dur
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
                 return (total, true);
             }
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => panic!("neither bytes nor an end: {error}"),
         };
         for byte in &block[..got] {
