@@ -265,7 +265,10 @@ fn a_stop_lets_a_transfer_finish_and_resets_what_outlives_the_drain() {
     });
     assert!(ends_with_reset(&idle) && ends_with_reset(&idle_far));
     let stats = relay.stop();
-    assert!((1..=1 + early).contains(&stats.finished) && (1..=1 + early).contains(&stats.stopped), "{stats:?}");
+    assert!(
+        (1..=1 + early).contains(&stats.finished) && (1..=1 + early).contains(&stats.stopped),
+        "{stats:?}"
+    );
 }
 
 #[test]
