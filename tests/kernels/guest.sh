@@ -27,13 +27,23 @@ peers() {
   done 2>/dev/null
 }
 
+# Something to acknowledge on that connection, for ten seconds.
+talk() {
+  for _ in $(seq 100); do
+    echo >&5
+    sleep 0.1
+  done
+}
+
 # A server of transfers.
 serve() {
   longfat transfer serve --listen 127.0.0.1 &
   sleep 4
 }
-export -f peers serve
+export -f peers talk serve
 
+# A trial may change it; the next one, and the tests, begin with the kernel's.
+default_cc=$(cat /proc/sys/net/ipv4/tcp_congestion_control)
 for trial in /trials/*; do
   name=${trial##*/}
   echo "BEGIN $name"
@@ -41,14 +51,16 @@ for trial in /trials/*; do
   code=$?
   tail -n 6 /tmp/said | cut -c1-300
   echo "TRIAL ${name#*-} $code"
+  echo "$default_cc" >/proc/sys/net/ipv4/tcp_congestion_control
 done
 longfat doctor --json >/tmp/doctor.json 2>/dev/null
 echo "DOCTOR-BEGIN"; cat /tmp/doctor.json; echo "DOCTOR-END"
 for test in /tests/*; do
   [ -x "$test" ] || continue
-  timeout -s KILL "${TEST_LIMIT:-240}" "$test" --test-threads 1 </dev/null >/tmp/said 2>&1
+  timeout -s KILL "${TEST_LIMIT:-420}" "$test" --test-threads 1 </dev/null >/tmp/said 2>&1
   code=$?
-  grep -aE '^test .*FAILED|^test result|panicked' /tmp/said | cut -c1-300
+  # A panic's own words come in the lines after it.
+  grep -aE -A 4 '^test .*FAILED|^test result|panicked' /tmp/said | cut -c1-300
   echo "TEST ${test##*/} $code"
 done
 echo "DOWN"
