@@ -13,6 +13,9 @@ const COUNTED_PERIODS: f64 = 12.0;
 const SETTLING_PERIODS: f64 = 3.0;
 /// Fewer, and the run says nothing about the mean.
 const LEAST_PERIODS: f64 = 2.0;
+/// A start that ends only where the path is full may take this much longer than it was reckoned, and at most so long.
+const START_MARGIN: f64 = 1.25;
+const LONGEST_START_S: f64 = 120.0;
 
 /// The experiment's name, from the path's figures: `plan-1Gbit-28ms`.
 pub fn experiment_name(plan: &PathPlan) -> String {
@@ -43,23 +46,37 @@ struct Span {
 }
 
 impl Span {
+    /// As every case has it but those that start more slowly.
     fn of(plan: &PathPlan) -> Span {
-        let longest = |seconds: fn(&Forecast) -> f64| plan.forecasts.iter().map(seconds).fold(0.0, f64::max);
         let unfilled = |forecast: &Forecast| match (forecast.limit, forecast.period) {
             (Limit::Path, _) | (_, None) => 0.0,
             (_, Some(period)) => seconds(period),
         };
-        let (period_s, start_s) = (longest(unfilled), longest(|forecast| seconds(forecast.slow_start)));
+        let period_s = plan.forecasts.iter().map(unfilled).fold(0.0, f64::max);
+        let start_s =
+            plan.forecasts.iter().map(|forecast| seconds(forecast.slow_start)).fold(f64::INFINITY, f64::min);
         Span {
             warmup_s: (4.0 * start_s).max(SETTLING_PERIODS * period_s).clamp(WARMUP_S.0, WARMUP_S.1).ceil(),
             duration_s: (COUNTED_PERIODS * period_s).clamp(DURATION_S.0, DURATION_S.1).ceil(),
         }
     }
 
-    /// Whether a run is long enough to show the mean.
-    fn shows(&self, forecast: &Forecast) -> bool {
-        let period_s = forecast.period.map_or(0.0, seconds);
-        forecast.limit == Limit::Path || period_s * LEAST_PERIODS <= self.duration_s
+    /// The warm-up that one congestion control needs beyond the common one: a window that fills the path at last is no
+    /// window of a start. Absent where the common one is enough.
+    fn longer_warmup_s(&self, forecast: &Forecast) -> Option<f64> {
+        let needed_s = (START_MARGIN * seconds(forecast.slow_start)).ceil();
+        (forecast.limit == Limit::Path && needed_s > self.warmup_s).then_some(needed_s)
+    }
+
+    /// Why a run is too short to show the mean.
+    fn hides(&self, forecast: &Forecast) -> Option<String> {
+        if let Some(needed_s) = self.longer_warmup_s(forecast).filter(|needed_s| *needed_s > LONGEST_START_S)
+        {
+            return Some(format!("it fills the path only after about {needed_s} s"));
+        }
+        let period = forecast.period.filter(|_| forecast.limit != Limit::Path)?;
+        let is_long = seconds(period) * LEAST_PERIODS > self.duration_s;
+        is_long.then(|| format!("one saw-tooth takes {period}, a run {} s", self.duration_s))
     }
 }
 
@@ -117,17 +134,17 @@ fn stagger(plan: &PathPlan) -> Nanos {
 
 fn case(forecast: &Forecast, span: &Span) -> String {
     let Forecast { cc, goodput, limit, within_factor: factor, .. } = forecast;
+    let hidden = span.hides(forecast);
+    let warmup = match span.longer_warmup_s(forecast).filter(|_| hidden.is_none()) {
+        Some(needed_s) => format!(", warmup = \"{needed_s}s\""),
+        None => String::new(),
+    };
     let mut text = format!(
-        "\n[[cases]]\nname = \"{cc}\"\ntitle = \"{cc}: {goodput}/s expected, limited by the {}\"\nset = {{ \"flows.planned.cc\" = \"lf_{cc}\" }}\n",
+        "\n[[cases]]\nname = \"{cc}\"\ntitle = \"{cc}: {goodput}/s expected, limited by the {}\"\nset = {{ \"flows.planned.cc\" = \"lf_{cc}\"{warmup} }}\n",
         limit.name()
     );
-    if !span.shows(forecast) {
-        let period = forecast.period.map_or_else(String::new, |period| period.to_string());
-        let _ = writeln!(
-            text,
-            "# Nothing is expected of it: one saw-tooth takes {period}, a run {} s.",
-            span.duration_s
-        );
+    if let Some(why) = hidden {
+        let _ = writeln!(text, "# Nothing is expected of it: {why}.");
         return text;
     }
     let _ = write!(

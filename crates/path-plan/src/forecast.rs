@@ -10,6 +10,11 @@ use serde::Serialize;
 
 /// Segments of the first window (RFC 6928).
 const INITIAL_WINDOW: f64 = 10.0;
+/// Segments that stand in the queue where Vegas looks at it in slow start, because they leave a sender's fast link in
+/// bursts: those of the eight samples that end a round (`cc/algorithms/vegas.h`), two a sample.
+const VEGAS_BURST: f64 = 16.0;
+/// Below this window, Vegas has not left slow start on any path that was simulated.
+const VEGAS_LEAST: f64 = 64.0;
 /// A path is called full from here on.
 const FULL: f64 = 0.98;
 
@@ -48,7 +53,7 @@ pub struct Forecast {
     pub loss_spacing: Nanos,
     /// Queue that keeps the path busy through a loss of every flow at once.
     pub queue_bytes: u64,
-    /// Time from the first packet until the window fills the path.
+    /// Time from the first packet until the window fills the path, where nothing is lost.
     pub slow_start: Nanos,
     /// Time to grow back to a full window after one loss, without a queue.
     pub recovery: Nanos,
@@ -82,7 +87,7 @@ fn forecast(path: &PathSpec, queue_bytes: u64, tunables: &Tunables, law: Law) ->
         loss_to_fill,
         loss_spacing: nanos(rtt_s / (loss_to_fill * pipe_segments)),
         queue_bytes: window::queue_bytes(path, &law),
-        slow_start: nanos(rtt_s * slow_start_round_trips(law, pipe_segments)),
+        slow_start: nanos(rtt_s * round_trips_to_fill(law, pipe_segments)),
         recovery: nanos(law.recovery_s(pipe_segments, rtt_s)),
         period: (!cycle.settles).then(|| nanos(cycle.period_s)),
     }
@@ -112,10 +117,16 @@ fn within_factor(limit: Limit, law: Law, is_overrun: bool) -> f64 {
     }
 }
 
-/// The window doubles every round trip (RFC 5681, section 3.1), Vegas's every other.
-fn slow_start_round_trips(law: Law, pipe_segments: f64) -> f64 {
-    let doublings = (pipe_segments / INITIAL_WINDOW).log2().max(0.0);
-    if matches!(law, Law::Vegas { .. }) { 2.0 * doublings } else { doublings }
+/// Round trips until the window fills the path. It doubles in each (RFC 5681, section 3.1). Vegas's doubles in every
+/// other, until `w * VEGAS_BURST / pipe` segments of it seem queued, more than its gamma of 1; from there on it grows by
+/// one segment.
+fn round_trips_to_fill(law: Law, pipe_segments: f64) -> f64 {
+    let doublings = |window: f64| (window / INITIAL_WINDOW).log2().max(0.0);
+    if !matches!(law, Law::Vegas { .. }) {
+        return doublings(pipe_segments);
+    }
+    let left_at = (pipe_segments / VEGAS_BURST).max(VEGAS_LEAST).min(pipe_segments);
+    2.0 * doublings(left_at) + (pipe_segments - left_at)
 }
 
 fn reference(law: Law) -> &'static str {

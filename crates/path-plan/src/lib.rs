@@ -54,6 +54,14 @@ pub enum PathError {
     /// Nobody sends.
     #[error("the number of flows is {0}; give one from 1 to 1000000")]
     Flows(u32),
+    /// A packet has no room in it.
+    #[error("the queue is {queue}; give one that holds a packet of {mtu} bytes, or leave it out")]
+    Queue {
+        /// What was given.
+        queue: Size,
+        /// Largest packet.
+        mtu: u32,
+    },
     /// Flows without a packet each.
     #[error("{flows} flows share {segments:.1} packets in flight; a flow needs at least 2: give fewer flows")]
     Share {
@@ -97,6 +105,9 @@ impl PathSpec {
         refuse(!(1_280..=65_535).contains(&self.mtu_bytes), PathError::Mtu(self.mtu_bytes))?;
         refuse(!(0.0..=0.1).contains(&self.loss), PathError::Loss(self.loss))?;
         refuse(!(1..=1_000_000).contains(&self.flows), PathError::Flows(self.flows))?;
+        if let Some(queue) = self.queue.filter(|queue| queue.0 < u64::from(self.mtu_bytes)) {
+            return Err(PathError::Queue { queue, mtu: self.mtu_bytes });
+        }
         let (flows, segments) = (self.flows, self.pipe_segments());
         refuse(segments < 2.0 * f64::from(flows), PathError::Share { flows, segments })
     }
