@@ -39,6 +39,15 @@ pub fn server(text: &str) -> Result<String, String> {
     }
 }
 
+/// An address of this host, without a port.
+///
+/// # Errors
+/// What is none, for a person.
+pub fn own(text: &str) -> Result<IpAddr, String> {
+    let refusal = || "give an IP address of this host, like 10.0.0.2 or 2001:db8::2".to_owned();
+    unbracketed(text).parse().map_err(|_| refusal())
+}
+
 /// Ports of data: `5300-5399`, or one.
 ///
 /// # Errors

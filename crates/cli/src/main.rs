@@ -12,6 +12,7 @@ mod outcome;
 mod provenance;
 mod python;
 mod renamed;
+mod spans;
 mod stop;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

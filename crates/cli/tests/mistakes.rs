@@ -81,6 +81,32 @@ fn quantities_without_a_unit_negative_or_out_of_range_are_named() {
         ("relay status --top x", 2, &["--top <N>", "'x'", "a whole number"]),
         ("relay status --top 99999999999999999999999", 2, &["--top <N>", "too large"]),
         ("lab check EXPERIMENT --set repeats=x", 2, &["repeats", "\"x\"", "a whole number"]),
+        ("avail --watch --every 0s", 2, &["--every 0ns is too short", "10ms"]),
+        ("tcb list --over 0s", 2, &["--over 0ns is too short", "10ms"]),
+        ("tcb watch --every 0s", 2, &["--every 0ns is too short", "10ms"]),
+        ("tcb trace -o x --duration 0s", 2, &["--duration 0ns is too short", "100ms"]),
+        ("tcb trace -o x --buffer 3B", 2, &["--buffer 3B", "no power of two from 4KiB to 2GiB"]),
+        ("link import ping --interval 0s", 2, &["--interval 0ns is too short", "1ms"]),
+        ("mobility tell sat --loss 2", 2, &["--loss <SHARE>", "'2' is out of range", "1%"]),
+        ("mobility follow --key text --port 0", 2, &["--port <PORT>", "'0'", "1..=65535"]),
+        ("mobility follow --key text --ceiling 0B", 2, &["--ceiling 0B", "3KB or more"]),
+        ("transfer serve --max-transfers 0", 2, &["--max-transfers <N>", "'0'", "1.."]),
+        ("transfer serve --max-streams 0", 2, &["--max-streams <N>", "'0'", "1.."]),
+        ("transfer serve --max-duration 0s", 2, &["--max-duration 0ns is too short", "1ms"]),
+        ("transfer serve --max-bytes 0B", 2, &["--max-bytes 0B would serve nobody", "leave it out"]),
+        ("transfer serve --max-memory 0B", 2, &["--max-memory 0B would serve nobody", "leave it out"]),
+        (
+            "relay --listen 127.0.0.1:0 --to h:1 --queue-target 0",
+            2,
+            &["--queue-target 0ns", "1ms to 10s, or off"],
+        ),
+        (
+            "relay --listen 127.0.0.1:0 --to h:1 --buffer-client 1B",
+            2,
+            &["--buffer-client: it is 1B", "4096B"],
+        ),
+        ("relay --listen 127.0.0.1:0 --to h:1 --notsent-lowat 0B", 2, &["--notsent-lowat: it is 0B", "1GiB"]),
+        ("path --rate 1Gbit --rtt 5ms --queue 0B", 2, &["the queue is 0B", "a packet of 1500 bytes"]),
     ]);
 }
 
@@ -116,6 +142,11 @@ fn files_and_directories_that_are_not_what_is_wanted_are_named() {
         ("lab query select adir", 2, &["'adir' holds no result", "longfat lab run"]),
         ("tcb restore nosuch.json", 2, &["nosuch.json", "No such file"]),
         ("tcb restore text", 2, &["text was not written by 'longfat tcb save'"]),
+        ("tcb trace --recover adir", 2, &["adir/trace.spool", "give its -o directory"]),
+        ("transfer send 127.0.0.1 --plan text", 2, &["'text'", "transfer send HOST --json"]),
+        ("doctor --diff nosuch", 2, &["'nosuch'", "longfat doctor --save nosuch"]),
+        ("doctor --save nosuch/x", 2, &["'nosuch/x'", "a directory that is there"]),
+        ("lab run EXPERIMENT --backend sim -o text", 2, &["text: it is a file", "another directory with -o"]),
     ]);
 }
 
@@ -147,6 +178,9 @@ fn names_that_nobody_knows_are_named_beside_those_that_are_known() {
         ("tcb set dst 192.0.2.1 cwnd=many", 2, &["'many' is no number of segments"]),
         ("tcb set cwnd=10", 2, &["no filter", "--all"]),
         ("tcb save dst 192.0.2.1", 2, &["'dst' begins a filter", "'./dst'"]),
+        ("relay keep no/name", 2, &["'no/name'", "1 to 32 letters"]),
+        ("link run --reorder -- true", 2, &["--jitter <TIME>"]),
+        ("lab check empty", 2, &["\n  missing field 'name'"]),
     ]);
 }
 
@@ -163,6 +197,11 @@ fn addresses_are_read_with_and_without_a_port_and_refused_by_name() {
         ("avail --metrics 9470", 2, &["'9470'", "127.0.0.1:9470"]),
         ("relay --listen 5201 --to HOST:80", 2, &["'5201'", "an IP address and a port"]),
         ("lab serve adir --listen 80x", 2, &["'80x'", "an IP address and a port"]),
+        (
+            "transfer send 127.0.0.1 --bind nosuch",
+            2,
+            &["--bind <ADDR>", "'nosuch'", "an IP address of this host"],
+        ),
         ("transfer serve --listen 203.0.113.9:5201", 2, &["203.0.113.9:5201", "--listen"]),
     ]);
 }
@@ -173,7 +212,33 @@ fn what_finds_nothing_to_do_says_so_and_does_not_end_with_success() {
         ("why --for 500ms dst 192.0.2.77", 1, &["no connection was there to be watched", "longfat tcb list"]),
         ("avail", 2, &["no connection measures", "longfat cc exec imtcp"]),
         ("tcb save x.json dst 192.0.2.1", 1, &["nothing was saved", "longfat tcb list"]),
+        (
+            "tcb trace dst 192.0.2.1 -o x --duration 100ms",
+            1,
+            &["nothing was recorded: no connection that matches", "longfat tcb list"],
+        ),
     ]);
+}
+
+/// An empty word, which a shell makes of a variable that is not set.
+#[test]
+fn a_namespace_without_a_name_is_no_namespace() {
+    let output = longfat(place().path(), &["tcb", "list", "--netns", ""]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("a value is required for '--netns <NAME|PID|all>'"), "{error}");
+}
+
+/// The file may be another host's, so that it is no fault: but whoever reads it is told.
+#[test]
+fn a_congestion_control_that_this_kernel_lacks_is_told_when_a_relays_file_is_checked() {
+    let place = place();
+    let file = "[[listen]]\naddress = '127.0.0.1:5300'\nto = '127.0.0.1:5201'\n[defaults]\nserver = { cc = 'cubc' }\n";
+    fs::write(place.path().join("relay.toml"), file).unwrap();
+    let output = longfat(place.path(), &["relay", "check", "relay.toml"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(error.contains("no congestion control 'cubc'; 'longfat cc list'"), "{error}");
 }
 
 /// A listing of nothing is a listing; who looks at it is told.

@@ -405,6 +405,9 @@ fn io_error(path: &Path, source: io::Error) -> SessionError {
 }
 
 fn make_directory(path: &Path) -> Result<(), SessionError> {
+    if path.exists() && !path.is_dir() {
+        return Err(io_error(path, io::Error::other("it is a file; name another directory with -o")));
+    }
     fs::create_dir_all(path).map_err(|source| io_error(path, source))
 }
 

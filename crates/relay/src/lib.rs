@@ -65,5 +65,6 @@ pub use observe::{
 pub use plan::{
     Accept, BUFFER_BYTES, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan,
     ListenerPlan, LogFormat, LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
+    check_name,
 };
 pub use spec::{QueueSpec, TargetSpec};

@@ -67,6 +67,18 @@ pub struct RelayPlan {
     pub log: LogPlan,
 }
 
+/// Refuses what is no name of a relay.
+///
+/// # Errors
+/// The name, and what it may be.
+pub fn check_name(name: &str) -> Result<()> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || name.len() > 32 || !name.chars().all(good) {
+        return Err(Error::Plan(format!("relay name '{name}' must be 1 to 32 letters, digits, '-' or '_'")));
+    }
+    Ok(())
+}
+
 impl RelayPlan {
     /// What a relay is called unless it is told otherwise.
     pub const DEFAULT_NAME: &str = "relay";
@@ -234,13 +246,7 @@ impl RelayPlan {
 
     /// Refuses what contradicts itself.
     pub fn check(&self) -> Result<()> {
-        let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if self.name.is_empty() || self.name.len() > 32 || !self.name.chars().all(good) {
-            return Err(Error::Plan(format!(
-                "relay name '{}' must be 1 to 32 letters, digits, '-' or '_'",
-                self.name
-            )));
-        }
+        check_name(&self.name)?;
         if !(1..=MOST_WORKERS).contains(&self.workers) {
             return Err(Error::Plan(format!(
                 "{} workers: give 1 to {MOST_WORKERS}, as many as cores",

@@ -166,7 +166,7 @@ impl PlanError {
 #[derive(Debug, thiserror::Error)]
 pub enum PlanTextError {
     /// It is no plan in JSON, or one of another version.
-    #[error("it is no plan of a transfer: {0}")]
+    #[error("it is no plan of a transfer: {0}; 'longfat transfer send HOST --json' prints one, under 'plan'")]
     Form(#[from] serde_json::Error),
     /// Such a transfer cannot be.
     #[error(transparent)]

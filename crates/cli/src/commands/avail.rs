@@ -2,7 +2,7 @@
 
 use crate::{
     outcome::{Failure, Outcome, require},
-    output, stop,
+    output, spans, stop,
 };
 use longfat_cc::Avail;
 use longfat_host::{
@@ -60,6 +60,9 @@ pub struct Args {
     user: Option<String>,
 }
 
+/// Shortest time between two looks.
+const EVERY_LEAST: Nanos = Nanos(10_000_000);
+
 /// A line of what is shown.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -89,6 +92,7 @@ pub fn run(args: &Args) -> Outcome {
         show(&rows, args.json)?;
         return if rows.is_empty() { Err(nothing(args)) } else { Ok(()) };
     }
+    spans::at_least("--every", args.every, EVERY_LEAST)?;
     match watch(args, wanted) {
         // Whoever reads, such as 'head', has seen enough.
         Err(error) if is_closed_pipe(&error) => Ok(()),

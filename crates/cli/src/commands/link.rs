@@ -158,7 +158,7 @@ struct PathArgs {
     #[arg(long, value_name = "TIME")]
     jitter: Option<Nanos>,
     /// Let jitter change the order of packets.
-    #[arg(long)]
+    #[arg(long, requires = "jitter")]
     reorder: bool,
     /// Part of the packets that is lost on the line, like 0.001 or 0.1%.
     #[arg(long, value_name = "SHARE", value_parser = part)]

@@ -4,9 +4,9 @@ use crate::{
     address,
     fitted::fitted,
     outcome::{Failure, Outcome},
-    stop,
+    spans, stop,
 };
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use longfat_cc::Algorithm;
@@ -117,10 +117,10 @@ struct LimitArgs {
     ])]
     trusted: bool,
     /// Transfers at the same time (256).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_transfers: Option<u64>,
     /// Streams of all transfers together (1024).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_streams: Option<u64>,
     /// Rate of all datagrams that this end sends, together and with their headers (2Gbit).
     #[arg(long, value_name = "RATE")]
@@ -139,13 +139,25 @@ struct LimitArgs {
     peer_share: Option<u64>,
 }
 
+/// Least that the longest transfer may take: the shortest that a plan may ask for.
+const LONGEST_LEAST: Nanos = Nanos(1_000_000);
+
 impl LimitArgs {
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> anyhow::Result<Limits> {
         if self.trusted {
-            return Limits::trusting();
+            return Ok(Limits::trusting());
         }
+        let nothing = Size(0);
+        for (option, given) in [("--max-memory", self.max_memory), ("--max-bytes", self.max_bytes)] {
+            ensure!(
+                given != Some(nothing),
+                "{option} {nothing} would serve nobody; give more, or leave it out"
+            );
+        }
+        self.max_duration
+            .map_or(Ok(()), |longest| spans::at_least("--max-duration", longest, LONGEST_LEAST))?;
         let usual = Limits::default();
-        Limits {
+        Ok(Limits {
             transfers: self.max_transfers.unwrap_or(usual.transfers),
             streams: self.max_streams.unwrap_or(usual.streams),
             udp_rate_bps: self.max_udp_rate.map_or(usual.udp_rate_bps, |rate| rate.0),
@@ -154,7 +166,7 @@ impl LimitArgs {
             bytes: self.max_bytes.map_or(usual.bytes, |size| size.0),
             peer_percent: self.peer_share.unwrap_or(usual.peer_percent),
             ..usual
-        }
+        })
     }
 }
 
@@ -200,7 +212,7 @@ struct SendArgs {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Source address of every connection.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address::own)]
     bind: Option<IpAddr>,
     /// Begin at this CLOCK_MONOTONIC time of this host, to start several flows together.
     #[arg(long, value_name = "NANOSECONDS")]
@@ -354,7 +366,7 @@ fn run_serve(args: &ServeArgs) -> Outcome {
         once: args.once,
         timeout: args.timeout.into(),
         data_ports: args.data_ports.clone(),
-        limits: args.limits.limits(),
+        limits: args.limits.limits()?,
         key: read_key(args.key.as_ref())?,
         samples: samples_file(args.samples.as_ref())?,
         stop: stop::flag()?,

@@ -190,7 +190,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("\"udp\"", "\"upd\"", "flows.noise.protocol: unknown value 'upd'; did you mean 'udp'?"),
     ("host = \"r\"", "host = \"b\"", "relays.pep.host: 'b' does not forward"),
     ("[\"lan\"]", "[\"wan\"]", "relays.pep.intercept: unknown link 'wan'"),
-    ("host = \"r\"", "host = \"r\"\nbuffer_client = \"1B\"", "relays.pep.buffer_client: give 4096B to 1GiB"),
+    (
+        "host = \"r\"",
+        "host = \"r\"\nbuffer_client = \"1B\"",
+        "relays.pep.buffer_client: it is 1B; give 4096B to 1GiB",
+    ),
     (
         "host = \"r\"",
         "host = \"r\"\npacing_server = \"1kbit\"",

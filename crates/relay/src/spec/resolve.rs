@@ -295,11 +295,11 @@ fn leg(spec: &LegSpec, defaults: &LegPlan, path: &str, problems: &mut Problems) 
         }
     };
     if !LegPlan::BUFFER_RANGE_BYTES.contains(&buffer_bytes) {
-        wrong("buffer", "give 4096B to 1GiB".into());
+        wrong("buffer", format!("it is {}; give 4096B to 1GiB", Size(buffer_bytes)));
     }
     let lowat = spec.notsent_lowat.map_or(u64::from(defaults.notsent_lowat_bytes), |size| size.0);
     if !(1..=1 << 30).contains(&lowat) {
-        wrong("notsent_lowat", "give 1B to 1GiB".into());
+        wrong("notsent_lowat", format!("it is {}; give 1B to 1GiB", Size(lowat)));
     }
     if let Some(cc) = spec.cc.as_ref().filter(|cc| cc.is_empty() || cc.len() > CC_NAME_MAX) {
         wrong("cc", format!("'{cc}' is no name of a congestion control; see 'longfat cc list'"));

@@ -136,14 +136,17 @@ pub fn save(path: &Path) -> Outcome {
         settings: settings::settings(),
     };
     let text = serde_json::to_string_pretty(&kept)? + "\n";
-    fs::write(path, text).with_context(|| format!("write '{}'", path.display()))?;
+    fs::write(path, text).with_context(|| {
+        format!("write '{}'; --save needs a file in a directory that is there", path.display())
+    })?;
     println!("{} settings kept in '{}'", kept.settings.len(), path.display());
     Ok(())
 }
 
 fn kept(path: &Path) -> anyhow::Result<Settings> {
     let shown = path.display();
-    let text = fs::read_to_string(path).with_context(|| format!("read '{shown}'"))?;
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("read '{shown}'; 'longfat doctor --save {shown}' writes such a file"))?;
     let kept: Saved = serde_json::from_str(&text).with_context(|| {
         format!("'{shown}' holds no settings: 'longfat doctor --save {shown}' writes such a file")
     })?;

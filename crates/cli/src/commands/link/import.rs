@@ -1,6 +1,6 @@
 //! `longfat link import`: a trace from what iperf3 or ping recorded.
 
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, spans};
 use anyhow::Context;
 use comfy_table::Table;
 use longfat_link::trace::{Row, import, read_bounded, table::write_csv};
@@ -37,9 +37,13 @@ pub struct ImportArgs {
     json: bool,
 }
 
+/// Shortest time between two probes: ping's own, for root.
+const INTERVAL_LEAST: Nanos = Nanos(1_000_000);
+
 pub fn run(args: &ImportArgs) -> Outcome {
     let shown = args.file.display();
     let bytes = read_bounded(&args.file).with_context(|| format!("'{shown}'"))?;
+    spans::at_least("--interval", args.interval, INTERVAL_LEAST)?;
     let imported = import::read(&bytes, args.interval).with_context(|| format!("'{shown}'"))?;
     if args.json {
         println!("{}", as_json(&imported)?);

@@ -13,7 +13,7 @@ use longfat_mobility::{
     lan::PORT,
     links::{LinkEntry, LinkTable, model},
 };
-use longfat_schema::units::{Nanos, Rate, Size};
+use longfat_schema::units::{Nanos, Rate, Size, part};
 use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
@@ -119,7 +119,7 @@ pub struct Tell {
     #[arg(long, value_name = "TIME")]
     delay: Option<Nanos>,
     /// The share of packets it loses.
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = part)]
     loss: Option<f64>,
     /// What may wait before it, either way: windows that fit it and the link grow no further.
     #[arg(long, value_name = "SIZE")]

@@ -94,7 +94,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
     /// UDP port.
-    #[arg(long, default_value_t = PORT)]
+    #[arg(long, default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Name of this process: its files are /run/longfat-mobility/NAME.*.
     #[arg(long, default_value = "follow")]
@@ -130,6 +130,9 @@ pub struct Clean {
     json: bool,
 }
 
+/// Least ceiling of windows: two segments of Ethernet.
+const CEILING_LEAST: Size = Size(3_000);
+
 pub fn run(args: &Args) -> Outcome {
     let plan = plan(args)?;
     require(missing(&[Capability::ControlBlocks]))?;
@@ -148,6 +151,9 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
     let rto_min_ms = u32::try_from(args.rto_min.0 / 1_000_000).unwrap_or(u32::MAX);
     if rto_min_ms > 120_000 {
         bail!("--rto-min {} is out of range: up to 120s", args.rto_min);
+    }
+    if args.ceiling < CEILING_LEAST {
+        bail!("--ceiling {} lets no window be set; give {CEILING_LEAST} or more", args.ceiling);
     }
     let mut peers: BTreeMap<Name, Vec<Network>> = BTreeMap::new();
     for (router, prefix) in &args.peers {

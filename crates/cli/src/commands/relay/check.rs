@@ -59,6 +59,14 @@ pub fn check(args: &Check) -> Outcome {
     for algorithm in ours.into_iter().filter(|_| args.load) {
         cc::load(&longfat_cc::Tunables::from_settings(algorithm, &[] as &[String])?)?;
     }
+    // The file may be another host's: that is told, and no fault of the file.
+    for name in plan.ccs().into_iter().filter(|name| !Algorithm::is_our_name(name)) {
+        if !cc::kernel_has(name)? {
+            eprintln!(
+                "longfat: this kernel has no congestion control '{name}'; 'longfat cc list' shows what there is"
+            );
+        }
+    }
     let text = if args.json {
         serde_json::to_string_pretty(&plan).context("write the plan")?
     } else {

@@ -1,7 +1,7 @@
 //! `longfat relay keep`, and the keeper that a relay starts for itself.
 
-use crate::{outcome::Outcome, stop};
-use anyhow::{Context as _, anyhow};
+use crate::{outcome::Outcome, spans, stop};
+use anyhow::Context as _;
 use longfat_host::confine::{Account, Confinement};
 use longfat_relay::{RelayPlan, handover::keeper};
 use longfat_schema::units::Nanos;
@@ -39,10 +39,12 @@ pub struct Args {
     user: Option<String>,
 }
 
+/// Shortest patience: a relay that is started again takes as long.
+const PATIENCE_LEAST: Nanos = Nanos(100_000_000);
+
 pub fn run(args: &Args) -> Outcome {
-    if args.patience.0 < 100_000_000 {
-        return Err(anyhow!("--patience {} is too short; give 100ms or more", args.patience).into());
-    }
+    longfat_relay::check_name(&args.name)?;
+    spans::at_least("--patience", args.patience, PATIENCE_LEAST)?;
     let stop = stop::flag()?;
     let account = Account::choose(args.user.as_deref())?;
     let mut keeper = keeper::Keeper::open(&args.name, args.patience.into())?;

@@ -3,13 +3,16 @@
 use super::{Args, daemon};
 use anyhow::{Context, anyhow, bail};
 use longfat_relay::{
-    ControlPlan, RelayPlan,
+    ControlPlan, RelayPlan, TargetSpec,
     spec::{ControlSpec, InterceptSpec, LegSpec, List, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec},
 };
 use longfat_schema::{decode::Problem, units::Nanos};
+use std::ops::RangeInclusive;
 
 /// Shortest distance of records.
 const SAMPLE_EVERY_LEAST: Nanos = Nanos(100_000);
+/// What --queue-target may be, as every queue's target.
+const TARGETS: RangeInclusive<Nanos> = Nanos(1_000_000)..=Nanos(10_000_000_000);
 /// The rule that `--match-port` and `--match-dst` make.
 const RULE: &str = "matched";
 /// The options that stand for keys of the file.
@@ -42,6 +45,7 @@ pub fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
             (spec, plan)
         }
         None => {
+            check_target(args)?;
             let spec = spec(args);
             let plan = spec.resolve().map_err(by_option);
             (spec, plan)
@@ -65,6 +69,17 @@ pub fn with_control(mut plan: RelayPlan) -> RelayPlan {
     let own = || ControlPlan::own_default(&plan.name);
     plan.control = plan.control.clone().or_else(|| own().map(|socket| ControlPlan { socket, group: None }));
     plan
+}
+
+/// A target is told by its own option, not by that of the queue's keys.
+fn check_target(args: &Args) -> anyhow::Result<()> {
+    match args.queue_target {
+        Some(TargetSpec::Within(target)) if !TARGETS.contains(&target) => {
+            let (least, most) = (TARGETS.start(), TARGETS.end());
+            bail!("--queue-target {target} is out of range; give {least} to {most}, or off")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn spec(args: &Args) -> RelaySpec {
@@ -230,9 +245,9 @@ mod tests {
     #[test]
     fn what_a_file_may_not_say_options_may_not_either_and_the_option_is_named() {
         for (words, said) in [
-            ("--buffer-client 1B", "--buffer-client: give 4096B to 1GiB"),
+            ("--buffer-client 1B", "--buffer-client: it is 1B; give 4096B to 1GiB"),
             ("--pacing-server 1kbit", "--pacing-server: give 8kbit or more"),
-            ("--notsent-lowat 2GiB", "--notsent-lowat: give 1B to 1GiB"),
+            ("--notsent-lowat 2GiB", "--notsent-lowat: it is 2.147GB; give 1B to 1GiB"),
             ("--metrics 192.0.2.1:9469", "--metrics: 192.0.2.1:9469 can be reached from elsewhere"),
             ("--cc-server a_name_of_a_congestion_control", "--cc-server: 'a_name_of"),
             ("--intercept a/b", "--intercept: 'a/b' is no name of an interface"),

@@ -1,9 +1,10 @@
 //! `longfat tcb list`.
 
 use super::{Choice, show};
-use crate::{commands::why, outcome::Outcome, output};
+use crate::{commands::why, outcome::Outcome, output, spans};
 use longfat_host::support;
 use longfat_kernel::tcb::{Connection, Query, Scope, field::FIELDS, limit};
+use longfat_schema::units::Nanos;
 use std::{
     io::{self, Write as _},
     time::Instant,
@@ -31,7 +32,7 @@ pub struct Args {
     sort: Option<show::Order>,
     /// Look twice, this far apart ('200ms'), to say what limited each in between.
     #[arg(long, value_name = "TIME")]
-    over: Option<longfat_schema::units::Nanos>,
+    over: Option<Nanos>,
 }
 
 fn after_help() -> &'static str {
@@ -47,7 +48,11 @@ fn after_help() -> &'static str {
 
 const COLUMNS: &str = "src,dst,state,pid,process,cc,cwnd,ssthresh,rtt,rttvar,minrtt,rto,flight,retrans,delivery,pacing,rwnd,rcvwnd,limit,cause";
 
+/// Shortest time between the two looks of --over: the kernel counts limits in milliseconds.
+const OVER_LEAST: Nanos = Nanos(10_000_000);
+
 pub fn run(args: &Args) -> Outcome {
+    args.over.map_or(Ok(()), |over| spans::at_least("--over", over, OVER_LEAST))?;
     let own = args.choice.scope() == Scope::Own;
     let columns = match (&args.columns, args.json, own) {
         (Some(names), _, _) => show::fields(names)?,

@@ -8,6 +8,7 @@ mod trace;
 mod watch;
 
 use crate::outcome::Outcome;
+use clap::builder::NonEmptyStringValueParser;
 use longfat_kernel::tcb::{Filter, Query, Scope};
 
 /// Live control blocks of TCP connections: see them, trace them, set them.
@@ -57,7 +58,7 @@ struct Choice {
     #[arg(value_name = "FILTER", allow_hyphen_values = false)]
     filter: Vec<String>,
     /// Another network namespace: a name, a pid in it, or 'all'.
-    #[arg(long, value_name = "NAME|PID|all")]
+    #[arg(long, value_name = "NAME|PID|all", value_parser = NonEmptyStringValueParser::new())]
     netns: Option<String>,
 }
 

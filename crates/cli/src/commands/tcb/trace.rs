@@ -6,7 +6,7 @@ mod spool;
 use super::Choice;
 use crate::{
     outcome::{Failure, Outcome, require},
-    provenance, stop,
+    provenance, spans, stop,
 };
 use anyhow::{Context as _, bail};
 use longfat_kernel::{
@@ -57,6 +57,9 @@ pub struct Args {
     recover: Option<PathBuf>,
 }
 
+/// Shortest trace: two looks at the buffer.
+const DURATION_LEAST: Nanos = Nanos(100_000_000);
+
 pub fn run(args: &Args) -> Outcome {
     match (&args.recover, &args.output) {
         (Some(directory), _) => make_tables(Written::left_in(directory)?, directory),
@@ -66,10 +69,13 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 fn trace(args: &Args, output: &Path) -> Outcome {
+    args.duration.map_or(Ok(()), |duration| spans::at_least("--duration", duration, DURATION_LEAST))?;
     let look = args.choice.look(false)?;
     require(missing(&[Capability::Tracing]))?;
     let buffer_bytes = u32::try_from(args.buffer.0).ok().filter(|b| b.is_power_of_two() && *b >= 4096);
-    let buffer_bytes = buffer_bytes.context("--buffer is to be a power of two, from 4KiB to 2GiB")?;
+    let buffer_bytes = buffer_bytes.with_context(|| {
+        format!("--buffer {} is no power of two from 4KiB to 2GiB; give one", args.buffer)
+    })?;
     prepare(output)?;
     let stop = stop::flag()?;
     let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
@@ -243,6 +249,10 @@ fn report(table: &Rows, run: &Ended, output: &Path) -> Outcome {
     );
     match run.reasons().first() {
         Some(reason) => Err(Failure::Missed(format!("{reason}; the run is marked invalid"))),
+        None if table.records == 0 => Err(Failure::Missed(
+            "nothing was recorded: no connection that matches got an acknowledgement; 'longfat tcb list' shows which there are"
+                .into(),
+        )),
         None => Ok(()),
     }
 }

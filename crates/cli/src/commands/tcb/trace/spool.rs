@@ -118,8 +118,12 @@ impl Written {
     /// What a trace has left that was killed.
     pub fn left_in(directory: &Path) -> anyhow::Result<Written> {
         let path = directory.join(RECORDS);
-        let file =
-            File::open(&path).with_context(|| format!("the records of a trace, {}", path.display()))?;
+        let file = File::open(&path).with_context(|| {
+            format!(
+                "{}: there are no records of a trace that was killed; give its -o directory",
+                path.display()
+            )
+        })?;
         match file.try_lock() {
             Ok(()) => Written::read(directory, Some(file)),
             Err(TryLockError::WouldBlock) => {

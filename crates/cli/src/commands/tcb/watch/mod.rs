@@ -6,7 +6,7 @@ mod tests;
 mod view;
 
 use super::{Choice, show::Order};
-use crate::{outcome::Outcome, stop};
+use crate::{outcome::Outcome, spans, stop};
 use longfat_kernel::tcb::Query;
 use longfat_schema::units::Nanos;
 use model::{Model, Next};
@@ -36,11 +36,14 @@ pub struct Args {
     sort: Order,
 }
 
+/// Shortest time between two looks.
+const EVERY_LEAST: Nanos = Nanos(10_000_000);
 /// Longest wait for a key: how soon a signal ends the view.
 const KEYS_EVERY: Duration = Duration::from_millis(100);
 
 pub fn run(args: &Args) -> Outcome {
     let filter = args.choice.filter()?;
+    spans::at_least("--every", args.every, EVERY_LEAST)?;
     if !io::stdout().is_terminal() {
         return Err(
             anyhow::anyhow!("'tcb watch' draws on a terminal; use 'longfat tcb list' elsewhere").into()
