@@ -287,7 +287,9 @@ fn what_a_remedy_made_of_the_window_is_taken_back_before_it_is_compared() {
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
     let proof: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
-    assert_eq!(proof["setting"], "ssthresh=unlimited", "{said}");
+    // Slow start may have lost something before its window was set: the remedy is another congestion control then.
+    let setting = proof["setting"].as_str().unwrap();
+    assert!(["ssthresh=unlimited", "cc=bbr"].contains(&setting), "{said}");
     let rate = |of: &str| proof["proof"][of].as_f64().unwrap();
     assert!(rate("with_bps") > 1.5 * rate("without_bps"), "{proof}");
     assert_eq!(proof["proof"]["is_effect"], true, "{proof}");
