@@ -67,7 +67,10 @@ pub fn ensure(plan: &RelayPlan) -> anyhow::Result<()> {
         let ended = child.try_wait().context("wait for the keeper")?;
         if ended.is_some() || Instant::now() >= deadline {
             let how = ended.map_or_else(|| "it does not answer".to_owned(), |status| status.to_string());
-            return Err(anyhow::anyhow!("the keeper did not start ({how}): run 'longfat relay keep {}'", plan.name));
+            return Err(anyhow::anyhow!(
+                "the keeper did not start ({how}): run 'longfat relay keep {}'",
+                plan.name
+            ));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
