@@ -38,7 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-fn mirrored(Between { to_client, to_server }: &Handshake) {
+fn mirrored(Between { to_client, to_server }: &Between) {
     assert_eq!((to_client.own, to_client.peer), (to_server.peer, to_server.own));
     assert_eq!((to_client.send_next, to_client.receive_next), (to_server.receive_next, to_server.send_next));
     assert_eq!((to_client.peer_scale, to_client.own_scale), (to_server.own_scale, to_server.peer_scale));

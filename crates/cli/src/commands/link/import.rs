@@ -42,8 +42,8 @@ const INTERVAL_LEAST: Nanos = Nanos(1_000_000);
 
 pub fn run(args: &ImportArgs) -> Outcome {
     let shown = args.file.display();
-    let bytes = read_bounded(&args.file).with_context(|| format!("'{shown}'"))?;
     spans::at_least("--interval", args.interval, INTERVAL_LEAST)?;
+    let bytes = read_bounded(&args.file).with_context(|| format!("'{shown}'"))?;
     let imported = import::read(&bytes, args.interval).with_context(|| format!("'{shown}'"))?;
     if args.json {
         println!("{}", as_json(&imported)?);
