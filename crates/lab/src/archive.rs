@@ -127,6 +127,11 @@ pub fn contents(path: &Path, limits: Option<Limits>) -> Result<Contents, Archive
 /// # Errors
 /// See [`ArchiveError`].
 pub fn pack(directory: &Path, file: &Path) -> Result<usize, ArchiveError> {
+    // The pack takes the name at its end: a device, as /dev/null, would be gone.
+    if file.exists() && !file.is_file() {
+        let what = "it is no file that a pack may replace; name another";
+        return Err(io_error(file)(io::Error::new(io::ErrorKind::AlreadyExists, what)));
+    }
     let contents = Contents::of_directory(directory)?;
     refuse_faults(directory, &contents)?;
     let name = fs::canonicalize(directory).map_err(io_error(directory))?;
@@ -342,6 +347,16 @@ mod tests {
         run(&directory);
         pack(&directory, &file).unwrap();
         (place, directory, file)
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_replaced_by_a_pack() {
+        let (place, directory, _) = packed();
+        let device = place.path().join("device");
+        let _listener = std::os::unix::net::UnixListener::bind(&device).unwrap();
+        let message = pack(&directory, &device).unwrap_err().to_string();
+        assert!(message.contains("device") && message.contains("it is no file"), "{message}");
+        assert!(device.exists() && !device.is_file());
     }
 
     #[test]
