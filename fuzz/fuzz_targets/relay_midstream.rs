@@ -1,5 +1,5 @@
-//! Any bytes as packets of a connection in mid-stream: followed or refused, and whatever two sockets are told, they mirror
-//! each other.
+//! Any bytes as packets of a connection in mid-stream: followed or refused, and whatever two sockets are told, they
+//! mirror each other.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,8 +1,8 @@
-//! Connections between others that pass this host, watched by a program in the kernel: told of when they have reached so
-//! many bytes or such an age, and led to user space when that asks for it.
+//! Connections between others that pass this host, watched by a program in the kernel: told of when they have reached
+//! so many bytes or such an age, and led to user space when that asks for it.
 //!
-//! The program is attached by TCX links, which this process holds: when it ends, however it ends, nothing is watched and
-//! nothing is led anywhere.
+//! The program is attached by TCX links, which this process holds: when it ends, however it ends, nothing is watched
+//! and nothing is led anywhere.
 
 use crate::{
     Result,

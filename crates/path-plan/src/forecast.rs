@@ -118,8 +118,8 @@ fn within_factor(limit: Limit, law: Law, is_overrun: bool) -> f64 {
 }
 
 /// Round trips until the window fills the path. It doubles in each (RFC 5681, section 3.1). Vegas's doubles in every
-/// other, until `w * VEGAS_BURST / pipe` segments of it seem queued, more than its gamma of 1; from there on it grows by
-/// one segment.
+/// other, until `w * VEGAS_BURST / pipe` segments of it seem queued, more than its gamma of 1; from there on it grows
+/// by one segment.
 fn round_trips_to_fill(law: Law, pipe_segments: f64) -> f64 {
     let doublings = |window: f64| (window / INITIAL_WINDOW).log2().max(0.0);
     if !matches!(law, Law::Vegas { .. }) {

@@ -17,7 +17,8 @@ use std::net::SocketAddr;
 /// A client and the server it wants.
 pub(crate) type Pair = (SocketAddr, SocketAddr);
 
-/// Address and port as packets have them: IPv4 that an IPv6 socket shows as `::ffff:a.b.c.d` as what it is, and no scope.
+/// Address and port as packets have them: IPv4 that an IPv6 socket shows as `::ffff:a.b.c.d` as what it is, and no
+/// scope.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

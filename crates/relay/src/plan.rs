@@ -395,8 +395,8 @@ pub struct LimitsPlan {
     pub network: Option<usize>,
     /// Memory of all connections: buffers of both legs' sockets and the relay's own.
     pub memory_bytes: Option<u64>,
-    /// Of it, what connections of one client address may hold; by default as much as is free besides, three times that when
-    /// it is alone.
+    /// Of it, what connections of one client address may hold; by default as much as is free besides, three times that
+    /// when it is alone.
     pub client_memory_bytes: Option<u64>,
     /// Of it, what connections of one network of clients may hold; by default three times as much as is free besides.
     pub network_memory_bytes: Option<u64>,

@@ -7,9 +7,10 @@
 //!   kernel's own flow control is the hard one.
 //! - **Marks**: a program in the kernel marks arriving packets (`longfat_kernel::mark`); the sender slows down by itself.
 //!
-//! Only connections on which something moves are looked at, and of these none that is so fast that full buffers
-//! would not wait for longer than the target. A connection begins with little room ([`crate::legs::queue::begin_small`]): a sender that finds
-//! megabytes of it grows its window and its own buffer to match, and its bytes wait there from then on.
+//! Only connections on which something moves are looked at, and of these none that is so fast that full buffers would
+//! not wait for longer than the target. A connection begins with little room ([`crate::legs::queue::begin_small`]): a
+//! sender that finds megabytes of it grows its window and its own buffer to match, and its bytes wait there from then
+//! on.
 
 use crate::{
     Error, Result,
@@ -75,8 +76,8 @@ impl Queues {
         self.marking.as_ref().map_or(0, Marking::descriptors)
     }
 
-    /// Both legs stand: packets are marked, where that was asked for. A connection whose sockets cannot be paired is relayed
-    /// all the same, and the reason returned.
+    /// Both legs stand: packets are marked, where that was asked for. A connection whose sockets cannot be paired is
+    /// relayed all the same, and the reason returned.
     pub fn begin(&self, legs: &Legs) -> Result<()> {
         let Some(plan) = legs.plan.queue.as_ref().filter(|plan| plan.controller != Kind::None) else {
             return Ok(());

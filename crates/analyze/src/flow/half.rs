@@ -497,8 +497,8 @@ impl Half {
         }
     }
 
-    /// A probe may carry new data; the silence before it tells. Where the sender had more to send, and sent nothing, its
-    /// congestion window held it back, and only the probe's timer lets one more go.
+    /// A probe may carry new data; the silence before it tells. Where the sender had more to send, and sent nothing,
+    /// its congestion window held it back, and only the probe's timer lets one more go.
     #[cold]
     fn on_new_behind_silence(&mut self, now: i64) {
         let is_held_back = self.last_payload >= self.full_bytes;

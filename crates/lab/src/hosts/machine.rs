@@ -152,8 +152,8 @@ impl Machine {
         format!("host '{}' (ssh {}): {}", self.host, self.ssh, shown(what))
     }
 
-    /// Makes a private directory there, where a shell waits for the program. Whatever becomes of us, the program sets back
-    /// what it set and removes the directory; when it was killed, the shell that started it has that done.
+    /// Makes a private directory there, where a shell waits for the program. Whatever becomes of us, the program sets
+    /// back what it set and removes the directory; when it was killed, the shell that started it has that done.
     pub fn make_room(&mut self, stop: &AtomicBool) -> Result<(), MachineError> {
         self.wait_for_directory(stop).map_err(|error| self.of_ssh(error))
     }

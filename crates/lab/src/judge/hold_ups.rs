@@ -1,9 +1,9 @@
 //! What hold-ups of the machine could have done to a run: how much of what was dropped came within a round trip after
 //! one. Pure.
 //!
-//! Hosts that share processors with all others are held up now and then. They answer late and then all at once, and a queue
-//! that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the machine's
-//! making. A run whose drops may come from such clumps says nothing about TCP.
+//! Hosts that share processors with all others are held up now and then. They answer late and then all at once, and a
+//! queue that drains in less time than that, or a window that should be spread over a round trip, meets a clump of the
+//! machine's making. A run whose drops may come from such clumps says nothing about TCP.
 //!
 //! A drop has consequences of its own: without selective acknowledgements a sender that has repaired its losses sends
 //! what its window holds at once, and loses half of it again. What is dropped while a connection repairs what a hold-up

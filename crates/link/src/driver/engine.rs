@@ -200,8 +200,8 @@ impl Engine {
         last_ns
     }
 
-    /// Samples at every multiple of the interval up to `now_ns`, each as of its own time. They are the host's times: a path
-    /// that stands still is sampled, too.
+    /// Samples at every multiple of the interval up to `now_ns`, each as of its own time. They are the host's times: a
+    /// path that stands still is sampled, too.
     fn sample_until(&mut self, way: usize, now_ns: u64, reporter: &mut Reporter) {
         let (way, clock) = (&mut self.ways[way], &self.clock);
         while self.sampling && clock.path_ns(way.next_sample_ns) <= now_ns {

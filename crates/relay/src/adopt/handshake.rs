@@ -304,8 +304,8 @@ impl Between {
         self.to_client.peers_ack(self.to_client.window_told_at, self.to_server.timestamp)
     }
 
-    /// What the server and the client would repeat of what was acknowledged long ago: their sockets acknowledge what they
-    /// have, at once.
+    /// What the server and the client would repeat of what was acknowledged long ago: their sockets acknowledge what
+    /// they have, at once.
     pub fn repetitions(&self) -> [Vec<u8>; 2] {
         let repeated =
             |leg: &LegState, timestamp| leg.peers_ack(leg.window_told_at.wrapping_sub(1), timestamp);

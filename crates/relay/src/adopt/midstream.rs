@@ -2,9 +2,9 @@
 //! and when it is enough. Pure: packets and time are passed in.
 //!
 //! Every packet goes on to its end; what it carries is copied. What was forwarded before the first copy is under way
-//! unseen, and must be acknowledged first, which takes a round trip. From then on the copies are all that is sent and not
-//! acknowledged. With them two sockets can be made at the next packet that leaves no hole: one acknowledges to each end
-//! what was copied, the other repeats it if it is lost.
+//! unseen, and must be acknowledged first, which takes a round trip. From then on the copies are all that is sent and
+//! not acknowledged. With them two sockets can be made at the next packet that leaves no hole: one acknowledges to each
+//! end what was copied, the other repeats it if it is lost.
 
 use super::{
     handshake::{Agreement, Between, Reason, Standing},

@@ -1,10 +1,11 @@
 //! Connections that the kernel watches until they are worth stepping into, and those whose packets are led here
 //! meanwhile: what the workers share.
 //!
-//! A program at tc counts what passes, and tells of a connection when it has come so far. From then on its packets, both
-//! ends', come to one worker's interface: they go on from there, and [`super::midstream`] looks at them. When sockets have
-//! been put in between, or the connection stays end to end, packets go their ways directly again. Resets alone are still
-//! led here for a moment: one that overtook data in the interface would have a number that nobody expects yet, and be lost.
+//! A program at tc counts what passes, and tells of a connection when it has come so far. From then on its packets,
+//! both ends', come to one worker's interface: they go on from there, and [`super::midstream`] looks at them. When
+//! sockets have been put in between, or the connection stays end to end, packets go their ways directly again. Resets
+//! alone are still led here for a moment: one that overtook data in the interface would have a number that nobody
+//! expects yet, and be lost.
 
 use super::{
     handshake::{Agreement, Between, Offer, Reason},
@@ -167,8 +168,8 @@ impl Watcher {
         [counts.opened, counts.reached, self.adopted.load(Ordering::Relaxed)]
     }
 
-    /// Looks for connections that have come far enough, and for those of a worker whose time is over. Gives the reason of
-    /// each that stays end to end.
+    /// Looks for connections that have come far enough, and for those of a worker whose time is over. Gives the reason
+    /// of each that stays end to end.
     pub fn look(&self, look: Look, passed: &mut dyn FnMut(Reason)) {
         let Some(watching) = self.watching.get() else { return };
         let mut state = self.lock();
@@ -285,8 +286,8 @@ impl State {
         self.entries.values().filter(|entry| matches!(entry.stage, Stage::InPath(..))).count()
     }
 
-    /// Of a worker's own connections. While something is in its interface no packet may pass by it: one that is read after
-    /// its connection was forgotten would go on to an end that has been told of it by a socket.
+    /// Of a worker's own connections. While something is in its interface no packet may pass by it: one that is read
+    /// after its connection was forgotten would go on to an end that has been told of it by a socket.
     fn expire(&mut self, watching: &Watching, look: Look, passed: &mut dyn FnMut(Reason)) {
         let Look { holder, now, is_empty, is_draining } = look;
         self.entries.retain(|pair, entry| {

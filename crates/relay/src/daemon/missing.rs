@@ -25,8 +25,8 @@ pub fn missing_for_interception() -> Vec<Missing> {
     missing(&RelayPlan::transparent("probe", intercept))
 }
 
-/// What it lacks for a relay that runs. Whole packets are sent by sockets that were opened at its start, and packets are
-/// marked by a program that was loaded then, with rights that have been given up since.
+/// What it lacks for a relay that runs. Whole packets are sent by sockets that were opened at its start, and packets
+/// are marked by a program that was loaded then, with rights that have been given up since.
 pub(crate) fn on_reload(plan: &RelayPlan) -> Vec<Missing> {
     let mut missing = intercept::missing(plan);
     missing.extend(plan.ccs().into_iter().filter_map(missing_cc));

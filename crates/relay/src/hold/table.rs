@@ -1,11 +1,11 @@
 //! Handshakes held back until the server's leg stands. Pure: time is passed in, nothing is sent here.
 //!
 //! A client's SYN begins a dial; its retransmissions do not begin another. When the server has answered, the SYN is
-//! given to the relay's listener, again for each retransmission (under SYN cookies the kernel keeps nothing). What
-//! does not fit into the table, or into the [`Window`], is given to the listener at once: its client has to come before
-//! anybody is dialled. When the relay has no place, SYNs pass by unrelayed, and so do their retransmissions: a second SYN of
-//! another sequence number for the same addresses would confuse the server. A relay that fails closed lets nothing by: there
-//! a retransmission may find room.
+//! given to the relay's listener, again for each retransmission (under SYN cookies the kernel keeps nothing). What does
+//! not fit into the table, or into the [`Window`], is given to the listener at once: its client has to come before
+//! anybody is dialled. When the relay has no place, SYNs pass by unrelayed, and so do their retransmissions: a second
+//! SYN of another sequence number for the same addresses would confuse the server. A relay that fails closed lets
+//! nothing by: there a retransmission may find room.
 
 use super::window::Window;
 use crate::{
@@ -19,13 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How far a held handshake is. Each stage has one duration; a client that comes later than the last is served by a new dial.
+/// How far a held handshake is. Each stage has one duration; a client that comes later than the last is served by a new
+/// dial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Its server is dialled.
     Dialing,
-    /// And has not answered: mostly there is none, and so no connection of nobody's. The client's SYN after this begins another
-    /// dial.
+    /// And has not answered: mostly there is none, and so no connection of nobody's. The client's SYN after this begins
+    /// another dial.
     Silent,
     /// The server has answered; the client may come.
     Answered,

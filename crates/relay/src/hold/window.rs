@@ -1,7 +1,7 @@
 //! How many handshakes may be held for clients that have not shown that they are there. Pure.
 //!
-//! Each is a connection of nobody's at a server if its SYN was spoofed. Whoever comes beyond them is answered first, by the
-//! kernel's cookies if there are many, and his server dialled when he has come. The window widens with clients that
+//! Each is a connection of nobody's at a server if its SYN was spoofed. Whoever comes beyond them is answered first, by
+//! the kernel's cookies if there are many, and his server dialled when he has come. The window widens with clients that
 //! come when their servers have answered, like a congestion window with acknowledgements, and closes when one does not.
 
 use crate::logic::shares::Shares;

@@ -1,5 +1,5 @@
-//! The host's programs: nft and ip, in the calling thread's network namespace. Each is a process group of its own, which
-//! Ctrl-C in a terminal does not reach: whoever is impatient with a cleanup would end it half-way.
+//! The host's programs: nft and ip, in the calling thread's network namespace. Each is a process group of its own,
+//! which Ctrl-C in a terminal does not reach: whoever is impatient with a cleanup would end it half-way.
 
 use longfat_host::{Error, Result, run_command};
 use std::{

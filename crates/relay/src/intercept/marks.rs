@@ -12,8 +12,8 @@ use std::ops::Range;
 pub(super) const FIRST_NUMBER: u32 = 0x6c66;
 const TRIES: u32 = 32;
 
-/// What is taken: by routing rules, and by other relays (also by dead ones whose refusals stand: they are cleaned by their
-/// numbers).
+/// What is taken: by routing rules, and by other relays (also by dead ones whose refusals stand: they are cleaned by
+/// their numbers).
 struct Taken {
     rules: String,
     relays: Vec<(String, Marks)>,
@@ -129,9 +129,9 @@ impl RuleMark {
         ((mark ^ self.value) & self.mask == 0) != self.others
     }
 
-    /// Whether a relay of this mark and somebody's rule are in each other's way: his packets would be held, the relay's own
-    /// packets would go elsewhere, or, as his rule comes first, so would those that the relay takes. What takes packets
-    /// without a mark, too, says nothing of the relay's.
+    /// Whether a relay of this mark and somebody's rule are in each other's way: his packets would be held, the relay's
+    /// own packets would go elsewhere, or, as his rule comes first, so would those that the relay takes. What takes
+    /// packets without a mark, too, says nothing of the relay's.
     fn clashes(self, mark: u32) -> bool {
         let comes_first = RULE_PRIORITY.parse().is_ok_and(|own: u32| self.priority <= own);
         let takes_one = || (0..Marks::MARKS).any(|above| self.takes(mark.wrapping_add(above)));

@@ -1,8 +1,8 @@
 //! Whose tables stand: relays that live, and what dead ones left.
 //!
 //! A process is known by its pid and start time, within its PID namespace. Of another one, nothing but the network
-//! namespace is shared (two containers of one pod): there a relay is known by a socket that it holds as long as it lives,
-//! whose abstract name (unix(7)) belongs to the network namespace.
+//! namespace is shared (two containers of one pod): there a relay is known by a socket that it holds as long as it
+//! lives, whose abstract name (unix(7)) belongs to the network namespace.
 
 use super::{
     commands::nft,
@@ -29,8 +29,8 @@ fn sign_of_life(table_name: &str) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("longfat relay {table_name}"))
 }
 
-/// Says to other PID namespaces that the relay of this table lives, until it is dropped. Anybody may have the name, who then
-/// says it, too.
+/// Says to other PID namespaces that the relay of this table lives, until it is dropped. Anybody may have the name, who
+/// then says it, too.
 pub(super) fn show_life(table_name: &str) -> Result<Option<UnixDatagram>> {
     match sign_of_life(table_name).and_then(|address| UnixDatagram::bind_addr(&address)) {
         Ok(socket) => Ok(Some(socket)),

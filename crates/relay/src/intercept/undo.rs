@@ -24,8 +24,8 @@ pub(super) fn undo(table_name: &str, record: &Record) -> Result<Left> {
     Ok(left)
 }
 
-/// Undoes everything but the table, in which at any moment something refuses what the relay would take: these chains from
-/// the beginning on, which need no routes.
+/// Undoes everything but the table, in which at any moment something refuses what the relay would take: these chains
+/// from the beginning on, which need no routes.
 pub(super) fn undo_behind(table_name: &str, record: &Record, refusals: &str) -> Result<Left> {
     nft(&rules::replace(table_name, record, refusals))?;
     undo_routes(record)?;

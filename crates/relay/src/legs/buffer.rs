@@ -26,8 +26,8 @@ use std::{
 const PIPE_BYTES: usize = 2 * BUFFER_BYTES;
 /// A pipe that could not be made this large (a user's share of pipe memory is used up) is worse than memory.
 const SMALLEST_PIPE_BYTES: i32 = 64 * 1024;
-/// What a direction is given when the large buffers are used up, or its connection may not have one: with at most two of
-/// these per connection, memory stays bounded and every connection goes on moving.
+/// What a direction is given when the large buffers are used up, or its connection may not have one: with at most two
+/// of these per connection, memory stays bounded and every connection goes on moving.
 pub(crate) const SMALL_BYTES: usize = 4 * 1024;
 /// Empty buffers a worker keeps for the next direction.
 const POOLED: usize = 64;
@@ -86,13 +86,14 @@ impl Buffer {
         }
     }
 
-    /// Whether a filling of so many bytes, of at most so many, took all that the socket had (epoll(7) counts on the same).
-    /// A pipe may be full with less than was asked for: each piece of a packet takes a page of it.
+    /// Whether a filling of so many bytes, of at most so many, took all that the socket had (epoll(7) counts on the
+    /// same). A pipe may be full with less than was asked for: each piece of a packet takes a page of it.
     pub fn took_all(&self, bytes: usize, most_bytes: usize) -> bool {
         matches!(self, Buffer::Memory { bytes: room, .. } if bytes < most_bytes.min(room.len()))
     }
 
-    /// Whether a filling that begins at an urgent mark takes its byte like any other (recv(2)); splice(2) stops before it.
+    /// Whether a filling that begins at an urgent mark takes its byte like any other (recv(2)); splice(2) stops before
+    /// it.
     pub fn passes_marks(&self) -> bool {
         matches!(self, Buffer::Memory { .. })
     }

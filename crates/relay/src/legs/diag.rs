@@ -70,8 +70,9 @@ pub(crate) fn unanswered(mark: u32, least_retransmissions: u8) -> nix::Result<Ve
     Ok(found.into_iter().filter(is_long).map(|handshake| handshake.pair).collect())
 }
 
-/// How often SYNs, and answers to SYNs, were sent again in this network namespace. Who asks this first need not look through
-/// all connections of the host for handshakes that nobody completes: that takes milliseconds, however few there are.
+/// How often SYNs, and answers to SYNs, were sent again in this network namespace. Who asks this first need not look
+/// through all connections of the host for handshakes that nobody completes: that takes milliseconds, however few there
+/// are.
 #[derive(Debug)]
 pub(crate) struct Retransmissions {
     counters: Option<File>,

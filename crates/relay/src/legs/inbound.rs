@@ -1,13 +1,14 @@
 //! Reading a leg: bytes, urgent marks, and an end that is believed only when the kernel says so.
 //!
-//! The kernel keeps one urgent mark per socket, the newest, and with SO_OOBINLINE its byte stays in the stream. A reading stops
-//! before the mark. One that begins there differs: recv(2) takes the urgent byte like any other, and the mark is lost;
-//! splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So nothing of
-//! splice's that brings no bytes is believed: recv(2) is asked, which gives 0 only when a FIN has come and nothing is
-//! queued. Nor is a 0 of recv's believed where the socket is closed before the relay has finished sending on it:
-//! splice(2) that writes a pipe to a socket which is reset in the middle takes the error with it, and tells of the
-//! bytes written before. A reset that nobody has told would be taken for a FIN. No such question is asked where an event
-//! has told of a FIN and of no error, and no pipe was written to the socket since: what recv(2) then finds is all there is.
+//! The kernel keeps one urgent mark per socket, the newest, and with SO_OOBINLINE its byte stays in the stream. A
+//! reading stops before the mark. One that begins there differs: recv(2) takes the urgent byte like any other, and the
+//! mark is lost; splice(2) takes nothing, and says "not now", or 0 once a FIN has come, whatever is queued behind. So
+//! nothing of splice's that brings no bytes is believed: recv(2) is asked, which gives 0 only when a FIN has come and
+//! nothing is queued. Nor is a 0 of recv's believed where the socket is closed before the relay has finished sending on
+//! it: splice(2) that writes a pipe to a socket which is reset in the middle takes the error with it, and tells of the
+//! bytes written before. A reset that nobody has told would be taken for a FIN. No such question is asked where an
+//! event has told of a FIN and of no error, and no pipe was written to the socket since: what recv(2) then finds is all
+//! there is.
 //!
 //! Events (EPOLLPRI) say that a mark has come. A connection that never has one pays for none of this but at its end.
 

@@ -25,8 +25,8 @@ use std::{
 const WORTH_BYTES: u64 = 32 * 1024;
 /// The same of one whose sockets are set: by what is measured now they may be set too low.
 const WORTH_AGAIN_BYTES: u64 = 4 * 1024;
-/// The receive buffer that a connection begins with, as the kernel has it by default: about twice the window of a handshake, which cannot
-/// be scaled (RFC 7323, section 2.2).
+/// The receive buffer that a connection begins with, as the kernel has it by default: about twice the window of a
+/// handshake, which cannot be scaled (RFC 7323, section 2.2).
 const FIRST_BUFFER_BYTES: u64 = 128 * 1024;
 /// Of the two locks of SO_BUF_LOCK: the send buffer is not the kernel's to size (`linux/socket.h`).
 const SOCK_SNDBUF_LOCK: libc::c_int = 1;
@@ -148,8 +148,8 @@ impl QueueStates {
         self.is_known.load(Ordering::Relaxed)
     }
 
-    /// Bytes a filling takes at most. Before the first look these are few: of a buffer that is its own to size, the kernel makes the
-    /// more the more is read of it at a time.
+    /// Bytes a filling takes at most. Before the first look these are few: of a buffer that is its own to size, the
+    /// kernel makes the more the more is read of it at a time.
     pub fn filling_bytes(&self, direction: Direction) -> usize {
         if self.is_known() { self.of(direction).filling_bytes() } else { WORTH_BYTES as usize }
     }
@@ -188,9 +188,10 @@ pub(crate) fn show_marks(marking: &Marking, legs: &Legs, direction: Direction) {
     shown.show_rate(marked.state.delay_us, marked.state.drain_bps());
 }
 
-/// A listener's clients begin with little room, if their plan says so: their first acknowledgement would promise all that the
-/// listener's buffer holds, before anybody has accepted them. The buffer is left to the kernel's own sizing (SO_BUF_LOCK) until the first
-/// look: it makes room for what it has promised, and chooses a scale for windows by what it could make of the buffer.
+/// A listener's clients begin with little room, if their plan says so: their first acknowledgement would promise all
+/// that the listener's buffer holds, before anybody has accepted them. The buffer is left to the kernel's own sizing
+/// (SO_BUF_LOCK) until the first look: it makes room for what it has promised, and chooses a scale for windows by what
+/// it could make of the buffer.
 pub(crate) fn begin_small(listener: &TcpListener, plan: &ConnectionPlan) {
     if begins_small(plan) {
         // Without it they begin as their plan says.

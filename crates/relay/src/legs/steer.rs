@@ -4,8 +4,8 @@
 //! workers, the second one's may be the first to look, and its dial reaches the server before the first one's: a
 //! program that tells its connections apart by their order takes one for the other. One worker accepts, and dials, in
 //! the order in which the client connected. The choice is a classic BPF program of the listeners' group
-//! (SO_ATTACH_REUSEPORT_CBPF), which needs no privilege. nftables may have chosen already, by a mark: a client whose SYN one
-//! worker holds is accepted by that worker.
+//! (SO_ATTACH_REUSEPORT_CBPF), which needs no privilege. nftables may have chosen already, by a mark: a client whose
+//! SYN one worker holds is accepted by that worker.
 
 use nix::sys::socket::{setsockopt, sockopt};
 use std::{io, net::TcpListener};

@@ -40,8 +40,8 @@ pub fn open_tun() -> io::Result<File> {
 type Opener = Box<dyn Fn() -> io::Result<File> + Send + Sync>;
 static OPENER: OnceLock<Opener> = OnceLock::new();
 
-/// Has somebody else open the device from now on, for a process that gives up the right to: on some hosts it is root's alone.
-/// The first counts.
+/// Has somebody else open the device from now on, for a process that gives up the right to: on some hosts it is root's
+/// alone. The first counts.
 pub fn open_tuns_by(opener: impl Fn() -> io::Result<File> + Send + Sync + 'static) {
     let _ = OPENER.set(Box::new(opener));
 }

@@ -10,8 +10,8 @@ pub(crate) struct AcceptBatch {
 }
 
 impl AcceptBatch {
-    /// Somebody waits in this round: mostly one, whom another look would only delay; more when there was one in the last
-    /// round, too.
+    /// Somebody waits in this round: mostly one, whom another look would only delay; more when there was one in the
+    /// last round, too.
     pub fn turn(&mut self, round: u64) -> usize {
         let is_crowded = std::mem::replace(&mut self.round, round) + 1 == round;
         if is_crowded { BATCH } else { 1 }

@@ -1,31 +1,33 @@
 //! When bulk data gathers in its inbound socket, to be moved in fewer, larger pieces, as a network card moderates its
 //! interrupts. Time is passed in.
 //!
-//! The model: a connection through which much has come one way, with nothing the other way and no pause, is a bulk transfer.
-//! Its worker is then woken when a part of the receive window is full (SO_RCVLOWAT), or after a time, whichever is first. It
-//! ends with anything that makes somebody wait for the data: a byte the other way, or a time in which little came. A FIN, a reset and
-//! a window that is nearly full wake the worker anyhow.
+//! The model: a connection through which much has come one way, with nothing the other way and no pause, is a bulk
+//! transfer. Its worker is then woken when a part of the receive window is full (SO_RCVLOWAT), or after a time,
+//! whichever is first. It ends with anything that makes somebody wait for the data: a byte the other way, or a time in
+//! which little came. A FIN, a reset and a window that is nearly full wake the worker anyhow.
 //!
-//! The window moves on only when the worker reads. What gathers takes the place of bytes that would be under way, so that
-//! a sender whose window is no larger than its path needs would send less: rate = window / (round trip + time). So bulk data
-//! gather only where both have room in the window.
+//! The window moves on only when the worker reads. What gathers takes the place of bytes that would be under way, so
+//! that a sender whose window is no larger than its path needs would send less: rate = window / (round trip + time). So
+//! bulk data gather only where both have room in the window.
 //!
-//! The kernel acknowledges every second segment as long as less waits than wakes the worker; else mostly when the worker has read. Where a
-//! network card or the sender bundles segments that is a bundle each. Where each segment comes alone, it costs the machine more
-//! than waking saves: there bulk data do not gather.
+//! The kernel acknowledges every second segment as long as less waits than wakes the worker; else mostly when the
+//! worker has read. Where a network card or the sender bundles segments that is a bundle each. Where each segment comes
+//! alone, it costs the machine more than waking saves: there bulk data do not gather.
 
 use crate::logic::connection::Direction;
 use std::time::{Duration, Instant};
 
-/// So much in one direction, for so long, without an answer or a pause, is a bulk transfer. What is shorter may be an answer whose
-/// end is waited for; of what has lasted so long, the default time of 2 ms at its end is one part in fifty.
+/// So much in one direction, for so long, without an answer or a pause, is a bulk transfer. What is shorter may be an
+/// answer whose end is waited for; of what has lasted so long, the default time of 2 ms at its end is one part in
+/// fifty.
 const BULK_BYTES: u64 = 1024 * 1024;
 const BULK_TIME: Duration = Duration::from_millis(100);
 /// What comes after so much silence, or twice the time, belongs to the next transfer.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Less than this within the time is not worth a timer: the kernel hands over bundles of 64 KiB.
 const LEAST_BYTES: u64 = 128 * 1024;
-/// More than this within the time fills windows: whoever sends so fast would wait for the worker, which hardly sleeps anyhow.
+/// More than this within the time fills windows: whoever sends so fast would wait for the worker, which hardly sleeps
+/// anyhow.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 /// Less than this per acknowledgement is dear: some five segments of Ethernet's size.
 const ACKNOWLEDGED_BYTES: u64 = 8 * 1024;
@@ -46,8 +48,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Whether what is under way and what gathers have room at this rate, with an eighth of the window to spare: a sender that
-    /// fills it seems to need no more than it gets.
+    /// Whether what is under way and what gathers have room at this rate, with an eighth of the window to spare: a
+    /// sender that fills it seems to need no more than it gets.
     fn has_room(&self, bytes: u64, elapsed: Duration, length: Duration) -> bool {
         let within = |time: Duration| u128::from(bytes) * time.as_nanos() / elapsed.as_nanos().max(1);
         let gathered_bytes = within(length).min(self.gathered_bytes.into());
@@ -102,8 +104,8 @@ impl Gather {
         Some((self.direction, self.due?))
     }
 
-    /// A turn has read so many bytes per direction; none may gather for longer than `length`. The window they come by is asked for
-    /// as they begin, and now and then while they gather.
+    /// A turn has read so many bytes per direction; none may gather for longer than `length`. The window they come by
+    /// is asked for as they begin, and now and then while they gather.
     pub fn after_turn(
         &mut self,
         read_bytes: [u64; 2],

@@ -1,7 +1,8 @@
 //! What clients, and their networks, hold of the relay's memory, and who shall have no more of it for now. Pure.
 //!
 //! Shared as places are ([`super::shares`]): an address may hold as much as is free, a network three times that. Above
-//! it they open no more connections. What a network holds beyond, by those that it has, counts against it and nobody else.
+//! it they open no more connections. What a network holds beyond, by those that it has, counts against it and nobody
+//! else.
 
 use crate::{
     LimitsPlan,

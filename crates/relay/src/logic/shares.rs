@@ -1,9 +1,9 @@
 //! What each client has of something scarce, so that no client, and no network of clients, takes all of it.
 //!
-//! Pure. The more is taken, the less anybody may have: an address has one more only while it has fewer than are free, a network
-//! while it has fewer than three times those. So one address comes to half of all, one network to three quarters, and
-//! whoever comes later finds something, however many have taken their part. An address that is alone there may be given what
-//! its network might.
+//! Pure. The more is taken, the less anybody may have: an address has one more only while it has fewer than are free, a
+//! network while it has fewer than three times those. So one address comes to half of all, one network to three
+//! quarters, and whoever comes later finds something, however many have taken their part. An address that is alone
+//! there may be given what its network might.
 
 use std::{
     collections::HashMap,
@@ -28,8 +28,9 @@ impl Shares {
         address < all.saturating_sub(self.taken) && self.has_room_within(client, all, (None, None))
     }
 
-    /// The same where somebody has said how many an address, or a network, may have, and where nobody else has any: a network
-    /// could take three quarters by other addresses, so that one address may, too, and nobody who comes later finds less.
+    /// The same where somebody has said how many an address, or a network, may have, and where nobody else has any: a
+    /// network could take three quarters by other addresses, so that one address may, too, and nobody who comes later
+    /// finds less.
     pub fn has_room_within(
         &self,
         client: IpAddr,

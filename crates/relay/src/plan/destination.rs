@@ -1,9 +1,9 @@
-//! Which destinations are this host, and where no intercepted connection goes: addresses that the relay's own kernel would read as its own host's, or as those of
-//! many hosts.
+//! Which destinations are this host, and where no intercepted connection goes: addresses that the relay's own kernel
+//! would read as its own host's, or as those of many hosts.
 //!
-//! A stranger's packet to `::` is no packet to this host, but a `connect` to `::` reaches the services on `::1`. So nftables
-//! lets such packets pass, by [`never_taken`] beside what the kernel's own routes say, and no dial goes there either, by
-//! [`is_taken`].
+//! A stranger's packet to `::` is no packet to this host, but a `connect` to `::` reaches the services on `::1`. So
+//! nftables lets such packets pass, by [`never_taken`] beside what the kernel's own routes say, and no dial goes there
+//! either, by [`is_taken`].
 
 use longfat_host::Network;
 use std::{

@@ -17,7 +17,8 @@ pub struct LegPlan {
     pub notsent_lowat_bytes: u32,
     /// Largest segment sent and asked for (TCP_MAXSEG); the path's when absent.
     pub mss_bytes: Option<u16>,
-    /// Idle time before the peer is probed (SO_KEEPALIVE), so that a vanished peer's connection ends; never when absent.
+    /// Idle time before the peer is probed (SO_KEEPALIVE), so that a vanished peer's connection ends; never when
+    /// absent.
     #[serde(rename = "keepalive_us", serialize_with = "super::as_us_if_any")]
     pub keepalive_idle: Option<Duration>,
 }

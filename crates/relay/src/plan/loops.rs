@@ -28,8 +28,8 @@ pub(crate) fn leads_back(
     false
 }
 
-/// Whether who connects to `target` comes to the listener at `listen`. One on `[::]` takes IPv4 clients, too; a connection to
-/// the unspecified address goes to the loopback one.
+/// Whether who connects to `target` comes to the listener at `listen`. One on `[::]` takes IPv4 clients, too; a
+/// connection to the unspecified address goes to the loopback one.
 fn reaches(target: SocketAddr, listen: SocketAddr, is_own: &dyn Fn(IpAddr) -> bool) -> bool {
     let (to, at) = (target.ip().to_canonical(), listen.ip().to_canonical());
     let is_wildcard = at.is_unspecified() && (at.is_ipv6() || to.is_ipv4());
@@ -42,7 +42,8 @@ fn reaches(target: SocketAddr, listen: SocketAddr, is_own: &dyn Fn(IpAddr) -> bo
 mod tests {
     use super::*;
 
-    /// Of listeners written as `LISTEN>TARGET`, whether the first one leads back, on a host that has 192.0.2.1 and 2001:db8::1.
+    /// Of listeners written as `LISTEN>TARGET`, whether the first one leads back, on a host that has 192.0.2.1 and
+    /// 2001:db8::1.
     fn is_circle(listeners: &[&str]) -> bool {
         let listener = |text: &&str| {
             let (listen, to) = text.split_once('>').unwrap();

@@ -64,8 +64,8 @@ impl fmt::Display for TargetSpec {
 pub struct QueueSpec {
     /// Delay that bytes may wait in the relay; `off` leaves the queue alone.
     pub target: Option<TargetSpec>,
-    /// A leg is left alone while it is so fast that full buffers would go out within so many targets: 1 where a target is written,
-    /// else 4.
+    /// A leg is left alone while it is so fast that full buffers would go out within so many targets: 1 where a target
+    /// is written, else 4.
     pub tolerance: Option<u32>,
     /// What decides which packets are marked beside the window: `none`, `pi`, `red`, `fixed` or `every`.
     #[cfg_attr(feature = "json-schema", schemars(with = "Option<String>"))]

@@ -35,8 +35,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Gives a connection whose legs have just come to stand to a worker that has fewer; whether it did. One whose client is
-    /// gone stays.
+    /// Gives a connection whose legs have just come to stand to a worker that has fewer; whether it did. One whose
+    /// client is gone stays.
     pub(super) fn share(&mut self, token: Token) -> bool {
         if self.slots.get(token).is_none_or(|connection| connection.logic.resetting().is_some()) {
             return false;

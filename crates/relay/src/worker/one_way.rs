@@ -1,9 +1,9 @@
 //! Servers whose answers reach their clients by another way than through this host.
 //!
-//! A client that was accepted early has such an answer to the relay's SYN for a segment of the connection it has: it is out of
-//! place, and the client acknowledges what it has had (RFC 9293 section 3.10.7.4), to the relay, which has sent it nothing yet.
-//! So acknowledgements that nobody asked for, while a dial is unanswered, say where the answers are. A server that is merely
-//! silent makes none, and is dialled on.
+//! A client that was accepted early has such an answer to the relay's SYN for a segment of the connection it has: it is
+//! out of place, and the client acknowledges what it has had (RFC 9293 section 3.10.7.4), to the relay, which has sent
+//! it nothing yet. So acknowledgements that nobody asked for, while a dial is unanswered, say where the answers are. A
+//! server that is merely silent makes none, and is dialled on.
 
 use super::{Token, Worker};
 use crate::{Fail, logic::one_way::OneWay};
@@ -58,8 +58,8 @@ impl Worker<'_> {
 
 fn is_answered_elsewhere(client: &TcpStream) -> bool {
     tcp_info(client).is_ok_and(|info| {
-        // A client that has filled its window asks again and again whether there is room. (Kernels that do not count timeouts
-        // may not say what the window is either.)
+        // A client that has filled its window asks again and again whether there is room. (Kernels that do not count
+        // timeouts may not say what the window is either.)
         let has_room = info.timeouts().is_none() || info.rcv_wnd_bytes >= info.rcv_mss_bytes;
         has_room && info.segs_in.saturating_sub(info.data_segs_in) >= EMPTY_SEGMENTS
     })

@@ -43,8 +43,8 @@ pub(crate) struct Relayed {
     was_cut: bool,
     /// Per side: a FIN or urgent data were announced, behind which a reading that was not full may have stopped.
     is_doubtful: [bool; 2],
-    /// Per side: an event has told that its FIN has come, and of no error, and no pipe was written to it since: that may take
-    /// an error with it ([`inbound`]).
+    /// Per side: an event has told that its FIN has come, and of no error, and no pipe was written to it since: that
+    /// may take an error with it ([`inbound`]).
     has_fin: [bool; 2],
     /// Per side: whether its next byte may be urgent.
     ahead: [Ahead; 2],
@@ -336,8 +336,8 @@ impl Relayed {
     }
 
     /// An event told of bytes or an end to read: whether of a FIN, or an urgent mark, too. Behind either a short
-    /// reading is not all there is. Both ends of a socket have ended when it hangs up: by FINs, if it tells of no error and
-    /// the relay's had gone out.
+    /// reading is not all there is. Both ends of a socket have ended when it hangs up: by FINs, if it tells of no error
+    /// and the relay's had gone out.
     pub fn on_readable(&mut self, side: Side, flags: EpollFlags) {
         let (hangup, error) = (EpollFlags::EPOLLHUP, EpollFlags::EPOLLERR);
         let fin = flags.intersects(EpollFlags::EPOLLRDHUP | hangup);

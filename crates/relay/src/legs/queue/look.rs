@@ -166,7 +166,8 @@ impl Look {
             clamp(inbound, wanted.window_bytes);
         }
         if differs(set.ahead_bytes, wanted.ahead_bytes) {
-            // The kernel says that there is room when less than half of this waits, which is just when the worker writes again.
+            // The kernel says that there is room when less than half of this waits, which is just when the worker
+            // writes again.
             set.ahead_bytes = wanted.ahead_bytes & !1;
             limit_unsent(outbound, set.ahead_bytes);
         }
@@ -181,8 +182,8 @@ impl Look {
             0 => 0,
             promised => occupied_bytes + 2 * promised,
         };
-        // At first the buffer was the kernel's to size, which promised by it. Then the clamp bounds the promise: the data have come
-        // with which the kernel forgets it.
+        // At first the buffer was the kernel's to size, which promised by it. Then the clamp bounds the promise: the
+        // data have come with which the kernel forgets it.
         let now_bytes = if set.buffer_bytes == 0 { self.buffer_bytes } else { set.buffer_bytes };
         let wanted_bytes =
             buffer_bytes(room_bytes, promised_bytes, is_over, now_bytes).min(self.buffer_bytes);
@@ -203,8 +204,8 @@ impl Look {
 }
 
 impl Set {
-    /// The kernel forgets a clamp when the first data show how large segments are: it then allows what the receive buffer
-    /// holds. That shows in what it promises.
+    /// The kernel forgets a clamp when the first data show how large segments are: it then allows what the receive
+    /// buffer holds. That shows in what it promises.
     fn is_clamp_due(&self, window_bytes: u32, promised_bytes: u32) -> bool {
         differs(self.window_bytes, window_bytes) || promised_bytes / 2 > self.window_bytes
     }
@@ -218,12 +219,12 @@ fn limit_unsent(outbound: &TcpStream, bytes: u32) {
     let _ = socket::set_option(outbound, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes as i32);
 }
 
-/// The receive buffer, as the kernel counts it, bookkeeping included: room for what may be unread. What was promised to the
-/// sender always keeps its place: the kernel drops what comes into a full buffer, and the sender, which sees no more
-/// than its timer, comes back after 200 ms, and after twice that when the buffer is still full. It was promised within the
-/// buffer as it is, which so never grows for it: the kernel would promise the more. When more is unread than wanted
-/// and nothing is promised, the buffer shrinks at once: the kernel then advertises nothing until enough is read. That is
-/// the hard limit: on a leg with a round trip of microseconds no window is small enough.
+/// The receive buffer, as the kernel counts it, bookkeeping included: room for what may be unread. What was promised to
+/// the sender always keeps its place: the kernel drops what comes into a full buffer, and the sender, which sees no
+/// more than its timer, comes back after 200 ms, and after twice that when the buffer is still full. It was promised
+/// within the buffer as it is, which so never grows for it: the kernel would promise the more. When more is unread than
+/// wanted and nothing is promised, the buffer shrinks at once: the kernel then advertises nothing until enough is read.
+/// That is the hard limit: on a leg with a round trip of microseconds no window is small enough.
 fn buffer_bytes(room_bytes: u64, promised_bytes: u64, is_over: bool, now_bytes: u64) -> u64 {
     let kept_bytes = promised_bytes.min(now_bytes);
     match is_over {

@@ -1,7 +1,8 @@
 //! As much of HTTP/1.1 as Prometheus needs: a GET of `/metrics`, answered and closed (RFC 9112).
 //!
-//! Up to [`ASKERS_MAX`] at once, each with a request of at most [`REQUEST_MAX_BYTES`] within [`PATIENCE`], and so long again
-//! to take the answer: whoever sends or reads slowly keeps nobody waiting, and when there are too many the oldest goes.
+//! Up to [`ASKERS_MAX`] at once, each with a request of at most [`REQUEST_MAX_BYTES`] within [`PATIENCE`], and so long
+//! again to take the answer: whoever sends or reads slowly keeps nobody waiting, and when there are too many the oldest
+//! goes.
 
 use super::Format;
 use crate::{Error, Result};
