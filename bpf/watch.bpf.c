@@ -5,8 +5,8 @@
  * may have its packets led there from then on: they go to an interface of its own. (Not by a mark and a route: once the
  * connection has a socket here, the kernel ties its packets to that before it routes them, and forwards none of them.)
  *
- * At tc ingress. One look-up for a packet; nothing is copied but the two packets of a handshake. Counts of one connection
- * are not atomic: two processors may lose some bytes between them, never a sequence number for good.
+ * At tc ingress. One look-up for a packet; nothing is copied but the two packets of a handshake. Counts of one
+ * connection are not atomic: two processors may lose some bytes between them, never a sequence number for good.
  */
 #include "direction.h"
 #include "watch.h"

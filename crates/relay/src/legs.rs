@@ -1,7 +1,7 @@
 //! The two sockets of a connection, and what holds bytes between them.
 //!
-//! - `leg`: what a socket is told, and what it says. `inbound`: what a reading means: bytes, an urgent mark, an end that
-//!   the kernel confirms.
+//! - `leg`: what a socket is told, and what it says. `inbound`: what a reading means: bytes, an urgent mark, an end
+//!   that the kernel confirms.
 //! - `buffer`: pipes for splice(2), and memory.
 //! - `queue`: a look at both sockets, and what keeps their queues short.
 //! - `tun`, `diag`, `steer`, `descriptors`: whole packets, sock_diag, the choice of a listener, file descriptors.
