@@ -1,8 +1,8 @@
 //! What the two ends of a connection agreed on in their handshake, as far as two sockets between them must know it.
 //! Pure.
 
-use super::segment::{Options, Segment, TCP};
-use crate::logic::packet::ip_packet;
+use super::segment::{Options, Segment};
+use crate::logic::packet::{TCP, ip_packet};
 use serde::Serialize;
 use std::net::SocketAddr;
 

@@ -1,9 +1,8 @@
 //! TCP segments of a handshake: read from whole IP packets, and made from them. Bytes in, bytes out.
 
-use crate::logic::packet::{be16, checksum, ip_packet, parse_ip, pseudo_header};
+use crate::logic::packet::{TCP, be16, checksum, flag, ip_packet, parse_ip, pseudo_header};
 use std::net::SocketAddr;
 
-pub(super) const TCP: u8 = 6;
 /// Where the TCP header has its flags and its checksum (RFC 9293 section 3.1).
 const FLAGS_AT: usize = 13;
 const CHECKSUM_AT: usize = 16;
@@ -22,57 +21,48 @@ const IPV6_HEADER_BYTES: usize = 40;
 pub struct Flags(u8);
 
 impl Flags {
-    const FIN: u8 = 0x01;
-    const SYN: u8 = 0x02;
-    const RST: u8 = 0x04;
-    const PSH: u8 = 0x08;
-    const ACK: u8 = 0x10;
-    const URG: u8 = 0x20;
-    const ECE: u8 = 0x40;
-    const CWR: u8 = 0x80;
-
     fn is_all(self, flags: u8) -> bool {
         self.0 & flags == flags
     }
 
     /// A SYN that answers none.
     pub fn is_syn(self) -> bool {
-        self.0 & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN) == Flags::SYN
+        self.0 & flag::KIND == flag::SYN
     }
 
     /// A SYN that answers one.
     pub fn is_syn_ack(self) -> bool {
-        self.0 & (Flags::SYN | Flags::ACK | Flags::RST | Flags::FIN) == Flags::SYN | Flags::ACK
+        self.0 & flag::KIND == flag::SYN | flag::ACK
     }
 
     /// It acknowledges, and neither begins nor resets.
     pub fn is_ack(self) -> bool {
-        self.0 & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::ACK
+        self.0 & (flag::SYN | flag::ACK | flag::RST) == flag::ACK
     }
 
     /// It resets.
     pub fn is_reset(self) -> bool {
-        self.is_all(Flags::RST)
+        self.is_all(flag::RST)
     }
 
     /// It belongs to a handshake.
     pub fn begins(self) -> bool {
-        self.is_all(Flags::SYN)
+        self.is_all(flag::SYN)
     }
 
     /// Its sender has finished.
     pub fn is_finish(self) -> bool {
-        self.is_all(Flags::FIN)
+        self.is_all(flag::FIN)
     }
 
     /// It carries urgent data, or points to some.
     pub fn is_urgent(self) -> bool {
-        self.is_all(Flags::URG)
+        self.is_all(flag::URG)
     }
 
     /// It speaks of ECN in a handshake (RFC 3168 section 6.1.1).
     pub fn has_ecn(self) -> bool {
-        self.0 & (Flags::ECE | Flags::CWR) != 0
+        self.0 & (flag::ECE | flag::CWR) != 0
     }
 }
 
@@ -216,12 +206,12 @@ impl<'a> Segment<'a> {
     /// The same packet without its bytes: nothing but what it acknowledges. One that carries nothing is as it was.
     pub fn bare_ack(&self) -> Vec<u8> {
         let mut bare = self.packet[..self.tcp_at + self.header_bytes].to_vec();
-        let is_bare = self.payload_bytes == 0 && self.flags.0 & (Flags::FIN | Flags::URG) == 0;
+        let is_bare = self.payload_bytes == 0 && self.flags.0 & (flag::FIN | flag::URG) == 0;
         if is_bare {
             return bare;
         }
         let (ip, tcp) = bare.split_at_mut(self.tcp_at);
-        tcp[FLAGS_AT] &= !(Flags::FIN | Flags::PSH | Flags::URG);
+        tcp[FLAGS_AT] &= !(flag::FIN | flag::PSH | flag::URG);
         tcp[URGENT_AT..HEADER_BYTES].fill(0);
         tcp[CHECKSUM_AT..URGENT_AT].fill(0);
         let pseudo = pseudo_header(self.from.ip(), self.to.ip(), TCP, tcp.len());
@@ -275,7 +265,7 @@ pub fn ack(
     tcp[2..4].copy_from_slice(&to.port().to_be_bytes());
     tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
     tcp[8..12].copy_from_slice(&acknowledged.to_be_bytes());
-    tcp[FLAGS_AT] = Flags::ACK;
+    tcp[FLAGS_AT] = flag::ACK;
     tcp[14..16].copy_from_slice(&window.to_be_bytes());
     if let Some((value, echo)) = timestamps {
         tcp.extend([1, 1, 8, 10]);
@@ -298,12 +288,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    pub const SYN: u8 = Flags::SYN;
-    pub const ACK: u8 = Flags::ACK;
-    pub const RST: u8 = Flags::RST;
-    pub const ECE: u8 = Flags::ECE;
-    pub const FIN: u8 = Flags::FIN;
-    pub const URG: u8 = Flags::URG;
+    pub use flag::{ACK, ECE, FIN, RST, SYN, URG};
 
     /// A segment as an end would send it.
     pub fn segment(
@@ -381,7 +366,7 @@ pub(crate) mod tests {
         for pair in pairs() {
             let whole = segment(
                 pair,
-                ACK | Flags::PSH | Flags::FIN,
+                ACK | flag::PSH | flag::FIN,
                 (8, 9),
                 500,
                 &[1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6],

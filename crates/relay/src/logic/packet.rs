@@ -3,14 +3,22 @@
 use super::Pair;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-const TCP: u8 = 6;
+pub(crate) const TCP: u8 = 6;
 const ICMPV6: u8 = 58;
 const TTL: u8 = 64;
-/// FIN, SYN, RST and ACK of a TCP header's flags (RFC 9293 section 3.1).
-const FLAGS: u8 = 0x17;
-const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
-const RST_ACK: u8 = 0x14;
+/// Flags of a TCP header (RFC 9293 section 3.1, RFC 3168 section 6.1).
+pub(crate) mod flag {
+    pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
+    pub const PSH: u8 = 0x08;
+    pub const ACK: u8 = 0x10;
+    pub const URG: u8 = 0x20;
+    pub const ECE: u8 = 0x40;
+    pub const CWR: u8 = 0x80;
+    /// Those that tell what a segment is for.
+    pub const KIND: u8 = FIN | SYN | RST | ACK;
+}
 /// What an ICMPv6 error may quote within the smallest MTU (RFC 4443 section 2.4); a SYN is far shorter.
 const QUOTED_BYTES: usize = 1232;
 /// Extension headers walked before a packet counts as not understood.
@@ -51,7 +59,7 @@ impl Syn {
     pub fn parse(packet: &[u8]) -> Option<Syn> {
         let (source, destination, tcp) = parse_ip(packet)?;
         let header_bytes = usize::from(tcp.get(12)? >> 4) * 4;
-        if header_bytes < 20 || tcp.get(13)? & FLAGS != SYN {
+        if header_bytes < 20 || tcp.get(13)? & flag::KIND != flag::SYN {
             return None;
         }
         Some(Syn {
@@ -95,7 +103,7 @@ fn reset(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledged: Option<u
     tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
     tcp[8..12].copy_from_slice(&acknowledged.unwrap_or(0).to_be_bytes());
     tcp[12] = 5 << 4;
-    tcp[13] = if acknowledged.is_some() { RST_ACK } else { RST };
+    tcp[13] = if acknowledged.is_some() { flag::RST | flag::ACK } else { flag::RST };
     let (from, to) = (from.ip(), to.ip());
     let sum = checksum(&[&pseudo_header(from, to, TCP, tcp.len()), &tcp]);
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
@@ -220,7 +228,7 @@ pub(crate) mod tests {
         tcp[2..4].copy_from_slice(&server.port().to_be_bytes());
         tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
         tcp[12] = 6 << 4;
-        tcp[13] = SYN;
+        tcp[13] = flag::SYN;
         tcp[20..24].copy_from_slice(&[2, 4, 5, 180]);
         ip_packet(client.ip(), server.ip(), TCP, &tcp)
     }
@@ -247,7 +255,7 @@ pub(crate) mod tests {
             let reset = Syn::parse(&syn(client, server, u32::MAX)).unwrap().reset();
             let header_bytes = if client.is_ipv4() { 20 } else { 40 };
             let tcp = &reset[header_bytes..];
-            assert_eq!((tcp[13], &tcp[8..12]), (RST_ACK, &[0; 4][..]), "{client}");
+            assert_eq!((tcp[13], &tcp[8..12]), (flag::RST | flag::ACK, &[0; 4][..]), "{client}");
             let pseudo = pseudo_header(server.ip(), client.ip(), TCP, tcp.len());
             assert_eq!(checksum(&[&pseudo, tcp]), 0);
             assert!(!client.is_ipv4() || checksum(&[&reset[..20]]) == 0);
@@ -274,7 +282,7 @@ pub(crate) mod tests {
                 assert_eq!(Syn::parse(&good[..length]), None, "{length} bytes");
             }
             let flags = good.len() - 24 + 13;
-            for other in [SYN | 0x10, SYN | 0x04, 0x10] {
+            for other in [flag::SYN | flag::ACK, flag::SYN | flag::RST, flag::ACK] {
                 let mut changed = good.clone();
                 changed[flags] = other;
                 assert_eq!(Syn::parse(&changed), None);
