@@ -5,7 +5,7 @@
 //! - [`Window`]: what to advertise on the inbound leg, and how far ahead of the outbound leg to read.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 /// What decides which packets are marked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,6 +140,8 @@ pub struct QueuePlan {
     pub drop: bool,
 }
 
+/// What a queue's target may be.
+pub const TARGET_US: RangeInclusive<u32> = 1000..=10_000_000;
 /// Tolerance of a target that somebody asked for.
 fn at_once() -> u32 {
     1
@@ -184,7 +186,7 @@ impl QueuePlan {
     /// # Errors
     /// The field, its value and what it may be.
     pub fn check(&self) -> Result<(), String> {
-        if !(1000..=10_000_000).contains(&self.target_us) {
+        if !TARGET_US.contains(&self.target_us) {
             return Err(format!("a queue's target of {} us is not between 1 ms and 10 s", self.target_us));
         }
         if !(1..=1000).contains(&self.tolerance) {

@@ -1,7 +1,7 @@
 //! `longfat relay keep`, and the keeper that a relay starts for itself.
 
 use crate::{outcome::Outcome, spans, stop};
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use longfat_host::confine::{Account, Confinement};
 use longfat_relay::{RelayPlan, handover::keeper};
 use longfat_schema::units::Nanos;
@@ -67,10 +67,7 @@ pub fn ensure(plan: &RelayPlan) -> anyhow::Result<()> {
         let ended = child.try_wait().context("wait for the keeper")?;
         if ended.is_some() || Instant::now() >= deadline {
             let how = ended.map_or_else(|| "it does not answer".to_owned(), |status| status.to_string());
-            return Err(anyhow::anyhow!(
-                "the keeper did not start ({how}): run 'longfat relay keep {}'",
-                plan.name
-            ));
+            return Err(anyhow!("the keeper did not start ({how}): run 'longfat relay keep {}'", plan.name));
         }
         std::thread::sleep(Duration::from_millis(2));
     }

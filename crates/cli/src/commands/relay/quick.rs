@@ -2,17 +2,15 @@
 
 use super::{Args, daemon};
 use anyhow::{Context, anyhow, bail};
+use longfat_cc::queue::TARGET_US;
 use longfat_relay::{
     ControlPlan, RelayPlan, TargetSpec,
     spec::{ControlSpec, InterceptSpec, LegSpec, List, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec},
 };
 use longfat_schema::{decode::Problem, units::Nanos};
-use std::ops::RangeInclusive;
 
 /// Shortest distance of records.
 const SAMPLE_EVERY_LEAST: Nanos = Nanos(100_000);
-/// What --queue-target may be, as every queue's target.
-const TARGETS: RangeInclusive<Nanos> = Nanos(1_000_000)..=Nanos(10_000_000_000);
 /// The rule that `--match-port` and `--match-dst` make.
 const RULE: &str = "matched";
 /// The options that stand for keys of the file.
@@ -73,9 +71,9 @@ pub fn with_control(mut plan: RelayPlan) -> RelayPlan {
 
 /// A target is told by its own option, not by that of the queue's keys.
 fn check_target(args: &Args) -> anyhow::Result<()> {
+    let [least, most] = [TARGET_US.start(), TARGET_US.end()].map(|us| Nanos(u64::from(*us) * 1000));
     match args.queue_target {
-        Some(TargetSpec::Within(target)) if !TARGETS.contains(&target) => {
-            let (least, most) = (TARGETS.start(), TARGETS.end());
+        Some(TargetSpec::Within(target)) if !(least..=most).contains(&target) => {
             bail!("--queue-target {target} is out of range; give {least} to {most}, or off")
         }
         _ => Ok(()),
