@@ -159,9 +159,13 @@ impl Machine {
     }
 
     /// The program on its way into that directory. It may be carried out in any thread.
-    pub fn copying<'a>(&'a self, program: &'a Path, record: &'a FileRecord) -> Copying<'a> {
-        let directory = self.talk.as_ref().map(|talk| talk.directory.as_str()).unwrap_or_default();
-        Copying { connection: &self.connection, directory, program, record }
+    pub fn copying<'a>(
+        &'a self,
+        program: &'a Path,
+        record: &'a FileRecord,
+    ) -> Result<Copying<'a>, MachineError> {
+        let talk = self.talk.as_ref().ok_or_else(|| self.failed("it was not entered"))?;
+        Ok(Copying { connection: &self.connection, directory: &talk.directory, program, record })
     }
 
     /// Starts the program that was copied.

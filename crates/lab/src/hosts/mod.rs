@@ -172,7 +172,8 @@ impl Drop for Hosts {
 /// Sends the program to all machines at once: their lines are most likely not one.
 fn copy_to_all(machines: &[Machine], program: &Path, stop: &AtomicBool) -> Result<(), HostsError> {
     let record = FileRecord::of_file(program).map_err(|source| PartError::io(program, source))?;
-    let copying: Vec<_> = machines.iter().map(|machine| machine.copying(program, &record)).collect();
+    let copying =
+        machines.iter().map(|machine| machine.copying(program, &record)).collect::<Result<Vec<_>, _>>()?;
     let copied = std::thread::scope(|scope| {
         let threads: Vec<_> =
             copying.iter().map(|copying| scope.spawn(move || copying.carry_out(stop))).collect();
