@@ -68,13 +68,7 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::logic::Pair;
-    use std::net::IpAddr;
-
-    fn pair(client: &str, port: u16) -> Pair {
-        let server = if client.contains(':') { "2001:db8::1" } else { "198.51.100.1" };
-        ((client.parse::<IpAddr>().unwrap(), 4000).into(), (server.parse::<IpAddr>().unwrap(), port).into())
-    }
+    use crate::logic::one_way::tests::pair;
 
     #[test]
     fn what_is_known_is_not_told_again_until_it_is_forgotten() {

@@ -50,10 +50,10 @@ impl OneWay {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn pair(client: &str, port: u16) -> Pair {
+    pub fn pair(client: &str, port: u16) -> Pair {
         let server = if client.contains(':') { "2001:db8::1" } else { "198.51.100.1" };
         ((client.parse::<IpAddr>().unwrap(), 4000).into(), (server.parse::<IpAddr>().unwrap(), port).into())
     }
