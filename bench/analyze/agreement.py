@@ -224,6 +224,15 @@ def told(compared):
     return "\n".join(text) + "\n"
 
 
+def concluded(program, compared, wrong, of_what):
+    """Tells what is wrong and what nobody has a reason for; the exit code."""
+    open_ones = [f"without a reason: {row}" for _, _, different in compared for row in different if row[-1] == "?"]
+    for what in wrong + open_ones:
+        print(f"{program}: {what}", file=sys.stderr)
+    print(f"{len(compared)} {program}, {len(wrong)} wrong {of_what}, {len(open_ones)} figures without a reason")
+    return 1 if wrong or open_ones else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("capture", nargs="+", type=pathlib.Path)

@@ -870,11 +870,7 @@ def main():
             all_wrong += [f"{name}: {what}" for what in wrong]
             notes += [f"- {name}: {note}"] if note else []
     print(agreement.told(compared), *notes, "", sep="\n")
-    open_ones = [f"without a reason: {row}" for _, _, different in compared for row in different if row[-1] == "?"]
-    for what in all_wrong + open_ones:
-        print(f"situations: {what}", file=sys.stderr)
-    print(f"{len(compared)} situations, {len(all_wrong)} wrong words or counts, {len(open_ones)} figures without a reason")
-    sys.exit(1 if all_wrong or open_ones else 0)
+    sys.exit(agreement.concluded("situations", compared, all_wrong, "words or counts"))
 
 
 if __name__ == "__main__":

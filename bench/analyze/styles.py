@@ -536,11 +536,7 @@ def main():
             compared.append((name, counts, different))
             all_wrong += [f"{name}: {what}" for what in wrong]
     print(agreement.told(compared))
-    open_ones = [f"without a reason: {row}" for _, _, different in compared for row in different if row[-1] == "?"]
-    for what in all_wrong + open_ones:
-        print(f"styles: {what}", file=sys.stderr)
-    print(f"{len(compared)} styles, {len(all_wrong)} wrong words or figures, {len(open_ones)} figures without a reason")
-    sys.exit(1 if all_wrong or open_ones else 0)
+    sys.exit(agreement.concluded("styles", compared, all_wrong, "words or figures"))
 
 
 if __name__ == "__main__":
