@@ -646,8 +646,8 @@ impl<'a> Hold<'a> {
     /// Nobody will accept the client: it gets a connection of its own, once the server has forgotten the relay's.
     fn let_go(&mut self, pair: Pair, number: u64) {
         let waiting = self.held.lock().waiting.remove(&pair);
-        waiting.iter().for_each(|waiting| leg::close_with_reset(&waiting.socket));
-        drop(waiting);
+        // The reset goes first: closing sends none while another process is forked, which has the descriptors, too.
+        waiting.iter().for_each(|waiting| leg::reset(&waiting.socket));
         if let Some(packet) = self.table.on_failed(pair, number) {
             self.forward(pair, &packet);
         }
@@ -660,7 +660,7 @@ impl<'a> Hold<'a> {
         held.lock().waiting.retain(|pair, waiting| {
             let is_own = waiting.holder == *holder && waiting.answered;
             if is_own {
-                leg::close_with_reset(&waiting.socket);
+                leg::reset(&waiting.socket);
                 table.forget(*pair);
             }
             !is_own
@@ -759,7 +759,7 @@ impl<'a> Hold<'a> {
         self.dialing.remove(&number);
         let Some(waiting) = self.held.lock().waiting.remove(&pair) else { return false };
         match waiting.answered {
-            true => leg::close_with_reset(&waiting.socket),
+            true => leg::reset(&waiting.socket),
             false => self.shared.packets.abandon(&waiting.socket, pair),
         }
         self.count_unserved(pair, (waiting.rule, waiting.begun));

@@ -7,7 +7,7 @@ use bed::{
     Bed, CLIENT_V4, CLIENT_V6, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset, exchange,
     nft, packet, path::eventually, set_forwarding,
 };
-use longfat_host::{facts::counters, sysctl};
+use longfat_host::{Namespace, facts::counters, run_command, sysctl};
 use longfat_relay::{Ended, RelayPlan};
 use std::{
     io::{ErrorKind, Read, Write},
@@ -192,8 +192,7 @@ fn while_it_drains_clients_pass_unrelayed() {
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
     let (first, first_far) = bed.pair(&listener, address);
-    relay.ask_to_stop();
-    std::thread::sleep(Duration::from_millis(300));
+    relay.drain();
     let (second, second_far) = bed.pair(&listener, address);
     carry(&second, &second_far, 1000);
     drop((first, first_far));
@@ -225,20 +224,39 @@ fn late_pair(
     })
 }
 
+/// A host drops its packets at a hook from now on, in a table of this name, and counts them.
+fn mute(host: &Namespace, name: &str, hook: &str, packets: &str) {
+    let chain = format!("chain {hook} {{ type filter hook {hook} priority 0; {packets} counter drop; }}");
+    nft(host, &format!("table inet {name} {{ {chain}; }}"));
+}
+
+/// Waits until a muted host has dropped a packet.
+fn something_is_dropped(host: &Namespace, name: &str) {
+    let list = format!("list table inet {name}");
+    eventually("a packet is dropped", || !nft(host, &list).contains("counter packets 0 "));
+}
+
+/// The listening TCP sockets of a host, as `ss` shows them.
+fn listening(host: &Namespace) -> String {
+    let mut command = host.command("ss");
+    command.arg("-Hltn");
+    run_command(command).unwrap()
+}
+
 /// A relay that drains for longer than anybody waits, for one connection that goes on; what becomes of a client's
-/// handshake that `silence` at a host keeps from its end until the relay's listeners are closed.
-fn a_handshake_outlives_the_listeners(tag: &str, host: fn(&Bed) -> &longfat_host::Namespace, silence: &str) {
+/// handshake of which a host drops every packet from port 9000 at `hook` until the relay's listeners are closed.
+fn a_handshake_outlives_the_listeners(tag: &str, host: fn(&Bed) -> &Namespace, hook: &str) {
     let bed = Bed::new(tag);
     let relay = bed.start(RelayPlan { drain: 2 * bed::PATIENCE, ..Bed::after_server() });
     let (address, other) = (servers()[0], at("10.71.2.2:9001"));
     let (listener, others) = (bed.listen(&address.to_string()), bed.listen(&other.to_string()));
     let first = bed.pair(&others, other);
-    nft(host(&bed), &format!("table inet mute {{ chain silence {{ {silence} }}; }}"));
+    mute(host(&bed), "silence", hook, "tcp sport 9000");
     let (second, second_far) = late_pair(&bed, &listener, address, || {
-        std::thread::sleep(Duration::from_millis(200));
+        something_is_dropped(host(&bed), "silence");
         relay.ask_to_stop();
-        std::thread::sleep(Duration::from_millis(1200));
-        nft(host(&bed), "delete table inet mute");
+        eventually("the listeners are closed", || listening(&bed.relay).is_empty());
+        nft(host(&bed), "delete table inet silence");
     });
     carry(&second_far, &second, 1000);
     assert_eq!(second_far.peer_addr().unwrap(), second.local_addr().unwrap());
@@ -248,14 +266,12 @@ fn a_handshake_outlives_the_listeners(tag: &str, host: fn(&Bed) -> &longfat_host
 
 #[test]
 fn a_server_that_answers_when_nobody_accepts_any_more_gets_the_clients_own_handshake() {
-    let silence = "type filter hook output priority 0; tcp sport 9000 drop;";
-    a_handshake_outlives_the_listeners("hslow", |bed| &bed.server, silence);
+    a_handshake_outlives_the_listeners("hslow", |bed| &bed.server, "output");
 }
 
 #[test]
 fn a_client_that_has_not_come_when_nobody_accepts_any_more_gets_a_handshake_of_its_own() {
-    let silence = "type filter hook input priority 0; tcp sport 9000 drop;";
-    a_handshake_outlives_the_listeners("hdeaf", |bed| &bed.client, silence);
+    a_handshake_outlives_the_listeners("hdeaf", |bed| &bed.client, "input");
 }
 
 #[test]
@@ -310,17 +326,13 @@ fn a_handshake_loses_its_way_back(tag: &str, take: impl FnOnce(&Bed, &Running)) 
     let relay = bed.start(RelayPlan { workers: 1, ..Bed::after_server() });
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
-    let mute = "table inet mute { chain out { type filter hook output priority 0; tcp sport 9000 drop; }; }";
-    nft(&bed.server, mute);
+    mute(&bed.server, "silence", "output", "tcp sport 9000");
     let (client, far) = late_pair(&bed, &listener, address, || {
-        std::thread::sleep(Duration::from_millis(300));
-        // Its second one, after a second as the relay's own, might be taken anew before the relay's leg is gone.
-        nft(
-            &bed.client,
-            "table inet once { chain out { type filter hook output priority 0; tcp flags == syn drop; }; }",
-        );
+        something_is_dropped(&bed.server, "silence");
+        // A second one, after a second as the relay's own, might be taken anew before the relay's leg is gone.
+        mute(&bed.client, "once", "output", "tcp flags == syn");
         take(&bed, &relay);
-        nft(&bed.server, "delete table inet mute");
+        nft(&bed.server, "delete table inet silence");
     });
     carry(&far, &client, 1000);
     assert_eq!(far.peer_addr().unwrap(), client.local_addr().unwrap());
@@ -340,7 +352,7 @@ fn a_server_that_answers_when_its_rule_holds_no_more_gets_the_clients_own_handsh
 
 #[test]
 fn when_an_interface_for_held_handshakes_is_deleted_it_is_said_once_and_clients_pass() {
-    let bed = Bed::new("hgone");
+    let bed = Bed::new("hdeleted");
     let relay = bed.start(RelayPlan { workers: 1, ..Bed::after_server() });
     delete_interface(&bed);
     let warnings = || relay.notes.warnings.lock().unwrap().clone();

@@ -323,8 +323,7 @@ fn after_the_relay_new_connections_flow_unrelayed_and_one_in_drain_goes_on() {
     let (old, old_far) = bed.pair(&listener, server(SERVER_V4, 80));
     let (probe, probe_far) = bed.pair(&listener, server(SERVER_V4, 80));
     drop((probe, probe_far));
-    relay.ask_to_stop();
-    std::thread::sleep(Duration::from_millis(200));
+    relay.drain();
     let new = bed.connect(server(SERVER_V4, 80));
     let new_far = accept(&listener);
     assert_eq!(new_far.peer_addr().unwrap(), new.local_addr().unwrap());

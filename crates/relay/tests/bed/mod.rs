@@ -219,6 +219,7 @@ pub struct Notes {
     pub records: Mutex<Vec<Record>>,
     pub warnings: Mutex<Vec<String>>,
     pub reloads: Mutex<Vec<Result<(), String>>>,
+    pub draining: AtomicBool,
 }
 
 impl Notes {
@@ -257,6 +258,9 @@ impl Observer for Ear {
     }
     fn reloaded(&self, outcome: Result<&RelayPlan, &str>) {
         self.notes.reloads.lock().unwrap().push(outcome.map(drop).map_err(str::to_owned));
+    }
+    fn draining(&self, _: usize, _: Duration) {
+        self.notes.draining.store(true, Ordering::Release);
     }
     fn wants_summaries(&self) -> bool {
         true
@@ -300,6 +304,12 @@ impl Running {
 
     pub fn ask_to_stop(&self) {
         self.orders.stop.store(true, Ordering::Release);
+    }
+
+    /// Asks it to stop; when it takes no new connections any more.
+    pub fn drain(&self) {
+        self.ask_to_stop();
+        path::eventually("the relay drains", || self.notes.draining.load(Ordering::Acquire));
     }
 
     /// Gives it another plan; when it has taken it.
