@@ -195,6 +195,43 @@ fn twice(trace: &Trace, how: Twice) -> Trace {
     Trace { packets }
 }
 
+/// NewReno repairs a hole that only late packets made, and a partial acknowledgement then asks for what has just left.
+#[test]
+fn what_an_acknowledgement_asks_for_is_sent_again_within_half_a_round_trip() {
+    let plain = Transfer { sack: false, timestamps: false, ..Transfer::default() };
+    let recorded_before_it_asks = Transfer {
+        seed: 3_641_541_084_135_363_802,
+        segments: 122,
+        window_segments: 40,
+        one_way_ns: 1243 * US,
+        loss_permille: 3,
+        reorder_permille: 36,
+        place: 22,
+        ..plain.clone()
+    };
+    let recorded_behind_what_asks = Transfer {
+        seed: 9_827_577_757_857_684_886,
+        segments: 31,
+        window_segments: 10,
+        one_way_ns: 2526 * US,
+        reorder_permille: 27,
+        scale: None,
+        place: 20,
+        ..plain
+    };
+    for transfer in [recorded_before_it_asks, recorded_behind_what_asks] {
+        let made = made(&transfer);
+        for no_handshake in [false, true] {
+            let how = Capturing { no_handshake, ..Capturing::default() };
+            let once = captured(&unnumbered(made.trace.clone()), &how);
+            for trace in [once.clone(), twice(&once, Twice::EachBehind)] {
+                let client = trace.client();
+                assert_eq!(client.counts.resent_segments, made.resent_segments, "{transfer:?} {how:?}");
+            }
+        }
+    }
+}
+
 fn acknowledgements_of_the_first_batch(trace: &Trace, how: Twice) -> u64 {
     let Twice::InBatches(us) = how else { return 0 };
     let first_ns = trace.packets[0].0;

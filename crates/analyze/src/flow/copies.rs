@@ -3,8 +3,8 @@
 //! cut into segments or joined from them by offloads.
 //!
 //! Where the sender numbers its packets (IPv4's identification), the number tells. Elsewhere what repeats a packet at
-//! once is a copy if no end would send it again so soon: what takes sequence numbers, and acknowledgements where the
-//! next one would carry other SACK blocks. What an end may well send twice at once (duplicate ACKs without SACK,
+//! once is a copy if no end would send it again so soon: what takes sequence numbers, unless an acknowledgement asked for
+//! it, and acknowledgements where the next one would carry other SACK blocks. What an end may well send twice at once (duplicate ACKs without SACK,
 //! resets) is a copy if this capture has nearly everything else of the connection, or of this end, twice, too.
 
 use crate::segment::{Segment, flag};
@@ -28,14 +28,39 @@ const MOST_ALIKE: u8 = 8;
 /// An acknowledgement that far below the highest one begins anew.
 const FAR_BYTES: u32 = 1 << 20;
 
-/// How soon data of a path with this round trip is not sent again: nothing is within half of it. Where it is not known
-/// at which place of the path the capture was made, it may be the least part of the whole.
-pub fn at_once_ns(segment: &Segment, round_trip_ns: Option<i64>, is_whole: bool) -> i64 {
-    if segment.has(flag::SYN) {
-        return AT_ONCE_NS;
+/// How soon a segment is not sent again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AtOnce {
+    within_ns: i64,
+    /// When its sender last heard an acknowledgement that asks for it. What left before may be sent again sooner than
+    /// half a round trip later: by NewReno, when earlier packets were only late (RFC 6582, 3.2).
+    asked_ns: Option<i64>,
+}
+
+impl AtOnce {
+    /// Of data on a path with this round trip: nothing is sent again within half of it without being asked for. Where
+    /// it is not known at which place of the path the capture was made, it may be the least part of the whole.
+    pub fn of(
+        segment: &Segment,
+        round_trip_ns: Option<i64>,
+        is_whole: bool,
+        asked_ns: Option<i64>,
+    ) -> AtOnce {
+        let least_ns = if is_whole { AT_ONCE_LEAST_NS } else { AT_ONCE_UNKNOWN_NS };
+        let within_ns = match round_trip_ns {
+            _ if segment.has(flag::SYN) => AT_ONCE_NS,
+            None => AT_ONCE_UNKNOWN_NS,
+            Some(rtt) => (rtt / 2).clamp(least_ns, AT_ONCE_NS),
+        };
+        AtOnce { within_ns, asked_ns }
     }
-    let least_ns = if is_whole { AT_ONCE_LEAST_NS } else { AT_ONCE_UNKNOWN_NS };
-    round_trip_ns.map_or(AT_ONCE_UNKNOWN_NS, |rtt| (rtt / 2).clamp(least_ns, AT_ONCE_NS))
+
+    /// Whether what was sent at one time is not sent again at the other; `lacks_copy`: a copy of it is still to come.
+    fn spans(&self, before_ns: i64, after_ns: i64, lacks_copy: bool) -> bool {
+        let is_asked = !lacks_copy && self.asked_ns.is_some_and(|asked_ns| asked_ns > before_ns);
+        let most_ns = if is_asked { AT_ONCE_UNKNOWN_NS } else { i64::MAX };
+        (after_ns - before_ns).abs() < self.within_ns.min(most_ns)
+    }
 }
 
 /// A packet that takes sequence numbers, as far as its copy is like it.
@@ -49,6 +74,8 @@ struct Kept {
     ip_id: u16,
     /// SYN and ACK; others are on one part of what is cut.
     flags: u16,
+    /// How many as long were taken for copies of it.
+    copies: u8,
 }
 
 impl Kept {
@@ -61,11 +88,13 @@ impl Kept {
             ts_value: segment.ts_value,
             ip_id: segment.ip_id,
             flags: segment.flags & (flag::SYN | flag::ACK),
+            copies: 0,
         }
     }
 
-    /// Whether `other`, which came later, is a copy of this, or of a part of it, or begins with it.
-    fn is_copied_by(&self, other: &Kept, at_once_ns: i64) -> bool {
+    /// Whether `other`, which came later, is a copy of this, or of a part of it, or begins with it; `each`: how many
+    /// copies most packets have.
+    fn is_copied_by(&self, other: &Kept, at_once: AtOnce, each: u64) -> bool {
         let (offset, number) =
             (other.sequence.wrapping_sub(self.sequence), other.ip_id.wrapping_sub(self.ip_id));
         let said = |kept: &Kept| (kept.acknowledgement, kept.ts_value, kept.flags);
@@ -74,7 +103,7 @@ impl Kept {
         let pieces = self.length.div_ceil(other.length.max(1));
         let is_joined = offset == 0 && other.length > self.length;
         let is_same_id = match (self.ip_id, other.ip_id) {
-            (0, 0) => (other.time_ns - self.time_ns).abs() < at_once_ns,
+            (0, 0) => at_once.spans(self.time_ns, other.time_ns, u64::from(self.copies) < each),
             (0, _) | (_, 0) => false,
             _ => u32::from(number) < if is_part { pieces } else { 1 },
         };
@@ -273,16 +302,21 @@ impl Copies {
         Repeats { packets: self.next as u64 + self.repeats.packets, ..self.repeats }
     }
 
-    /// Whether a packet that takes numbers is a copy of one of the last.
+    /// Whether a packet that takes numbers is a copy of one of the last; `other`: of the other end.
     #[cold]
-    pub fn holds(&mut self, segment: &Segment, length: u32, at_once_ns: i64) -> bool {
-        let Some(recent) = &self.recent else { return false };
+    pub fn holds(&mut self, segment: &Segment, length: u32, at_once: AtOnce, other: Repeats) -> bool {
+        let each = self.repeats().and(other).each();
+        let Some(recent) = &mut self.recent else { return false };
         let mark = Mark::of(segment);
         let is_told_apart = recent.tells(&mark);
         let known = |kept: &Kept| Kept { ip_id: if is_told_apart { kept.ip_id } else { 0 }, ..*kept };
         let this = known(&Kept::of(segment, length));
-        let is_copy = is_told_apart && recent.marks.contains(&mark)
-            || recent.whole.iter().any(|kept| known(kept).is_copied_by(&this, at_once_ns));
+        let is_marked = is_told_apart && recent.marks.contains(&mark);
+        let mut of = recent.whole.iter_mut().find(|kept| known(kept).is_copied_by(&this, at_once, each));
+        if let Some(kept) = of.as_mut().filter(|kept| kept.length == length) {
+            kept.copies = kept.copies.saturating_add(1);
+        }
+        let is_copy = is_marked || of.is_some();
         self.repeats.again += u64::from(is_copy);
         is_copy
     }

@@ -7,7 +7,7 @@
 
 use super::{
     connection::possible_window,
-    copies::{Copies, Repeats, at_once_ns},
+    copies::{AtOnce, Copies, Repeats},
     counts::{Counts, Offer},
     limits::Limits,
     observers::Observers,
@@ -304,6 +304,7 @@ impl Half {
         self.counts.ece_packets += u64::from(segment.flags & (flag::ECE | flag::SYN) == flag::ECE);
     }
 
+    #[inline]
     fn on_pure_ack(&mut self, segment: &Segment, start: u64) {
         if self.space.started && start.wrapping_add(1) == self.space.next && !segment.has(flag::SYN) {
             self.on_probe();
@@ -353,7 +354,11 @@ impl Half {
             self.copies.holds_bare(segment, tells_sacks, other)
         } else {
             let round_trip_ns = self.trips.least_ns.map(|least| least + self.lag_ns);
-            self.copies.holds(segment, length, at_once_ns(segment, round_trip_ns, self.is_placed))
+            let is_asked = self.space.una_known && self.space.una as u32 == segment.sequence;
+            let heard_ns = if self.is_placed { self.last_ack_ns + self.lag_ns } else { i64::MAX };
+            let asked_ns = is_asked.then_some(heard_ns);
+            let at_once = AtOnce::of(segment, round_trip_ns, self.is_placed, asked_ns);
+            self.copies.holds(segment, length, at_once, other)
         };
         self.counts.duplicate_packets += u64::from(is_copy);
         is_copy
