@@ -4,6 +4,7 @@
     bench/analyze/compare.py                       # captures real kernel traffic first, then compares
     bench/analyze/compare.py --file big.pcap       # compares on a capture there is
     bench/analyze/compare.py --rounds 3 --write    # medians of 3, kept under results/DATE
+    bench/analyze/compare.py --beside OLD          # and beside another build of it, in the same rounds
 
 The traffic is kernel TCP between two namespaces over veth without offloads: short and long flows until there are
 enough packets (3 million unless --packets says otherwise), captured with tcpdump -s 96. tshark is slow: it gets the first
@@ -89,6 +90,7 @@ def main():
     parser.add_argument("--packets", type=int, default=3_000_000)
     parser.add_argument("--tshark-packets", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--beside", type=pathlib.Path, action="append", default=[], metavar="PROGRAM", help="another build of longfat, or of the example `read`")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -107,6 +109,7 @@ def measure(path, part, args):
     packets, flows = told["capture"]["packets"], told["totals"]["flows"]
     tools = {
         "longfat analyze": ([LONGFAT, "analyze", path], packets),
+        **{str(program): ([program, "analyze", path], packets) for program in args.beside},
         "tcptrace -lr": (["tcptrace", "-lr", path], packets),
         "tshark tcp.analysis": (["tshark", "-r", part, "-T", "fields", "-e", "tcp.analysis.ack_rtt", "-e", "tcp.analysis.retransmission"], args.tshark_packets),
     }

@@ -252,8 +252,8 @@ impl<P: FnMut(u64)> Intake<P> {
             let index = self.report.packets;
             // There is always room: what fills it is handed on at once.
             let into = &mut self.pending[place(self.first, self.filled)];
-            let (file_ns, decoded) = match capture.next_at_hand(index, into) {
-                Some(found) => found,
+            let (file_ns, decoded) = match capture.next_usual(index, into) {
+                Some(file_ns) => (file_ns, Decoded::Tcp),
                 None => match capture.next_segment(index, into)? {
                     Some(found) => found,
                     None => break,

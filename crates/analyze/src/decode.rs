@@ -81,22 +81,14 @@ struct Ip<'a> {
 
 /// Reads the headers of a packet. A TCP segment is written to `into`, all of it but the SACK blocks that it does not
 /// have.
-#[inline(always)]
 pub fn decode(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
-    if usual(packet.link, packet.data, into).is_none() {
-        return unusual(packet, index, into);
-    }
-    (into.time_ns, into.index) = (packet.time_ns, index);
-    Decoded::Tcp
-}
-
-/// The same, of a packet that is not as nearly all are.
-#[inline(never)]
-fn unusual(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
     let on_wire = (packet.original_bytes as usize).max(packet.data.len());
-    let decoded = match plain(packet.link, packet.data, on_wire) {
-        Some(ip) => tcp(&ip, into),
-        None => layered(packet.link, packet.data, on_wire, into),
+    let decoded = match usual(packet.link, packet.data, into) {
+        Some(()) => Decoded::Tcp,
+        None => match plain(packet.link, packet.data, on_wire) {
+            Some(ip) => tcp(&ip, into),
+            None => layered(packet.link, packet.data, on_wire, into),
+        },
     };
     if decoded == Decoded::Tcp {
         (into.time_ns, into.index) = (packet.time_ns, index);
@@ -107,7 +99,7 @@ fn unusual(packet: &Packet, index: u64, into: &mut Segment) -> Decoded {
 /// TCP with timestamps and nothing else (RFC 7323, appendix A) in IPv4 without options in Ethernet: what nearly every
 /// packet is, with every field at its place.
 #[inline(always)]
-fn usual(link: LinkType, frame: &[u8], into: &mut Segment) -> Option<()> {
+pub(crate) fn usual(link: LinkType, frame: &[u8], into: &mut Segment) -> Option<()> {
     let header = frame.first_chunk::<66>()?;
     let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);

@@ -5,7 +5,7 @@ use crate::{
         Damage, InterfaceStatistics,
         reader::{CaptureError, CaptureReader},
     },
-    decode::{Decoded, decode},
+    decode::{Decoded, decode, usual},
     segment::Segment,
 };
 use std::io::Read;
@@ -29,10 +29,10 @@ pub trait Segments {
         into: &mut Segment,
     ) -> Result<Option<(i64, Decoded)>, CaptureError>;
 
-    /// The same, if its record is as nearly all are, and quickly read; it is taken then. What is not,
-    /// [`Segments::next_segment`] takes.
+    /// The time of the next packet, if it is one of TCP as nearly all are, and quickly read; it is taken then. What is
+    /// not, [`Segments::next_segment`] takes.
     #[inline(always)]
-    fn next_at_hand(&mut self, index: u64, into: &mut Segment) -> Option<(i64, Decoded)> {
+    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
         let _ = (index, into);
         None
     }
@@ -65,11 +65,13 @@ impl<R: Read> Segments for CaptureReader<R> {
     }
 
     #[inline(always)]
-    fn next_at_hand(&mut self, index: u64, into: &mut Segment) -> Option<(i64, Decoded)> {
+    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
         let (packet, consumed) = self.usual()?;
-        let found = (packet.time_ns, decode(&packet, index, into));
+        let time_ns = packet.time_ns;
+        usual(packet.link, packet.data, into)?;
+        (into.time_ns, into.index) = (time_ns, index);
         self.take(consumed);
-        Some(found)
+        Some(time_ns)
     }
 
     fn offset(&self) -> u64 {

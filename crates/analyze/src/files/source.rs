@@ -81,8 +81,8 @@ impl Segments for Opened {
     }
 
     #[inline(always)]
-    fn next_at_hand(&mut self, index: u64, into: &mut Segment) -> Option<(i64, Decoded)> {
-        either!(self, capture => capture.next_at_hand(index, into))
+    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
+        either!(self, capture => capture.next_usual(index, into))
     }
 
     fn offset(&self) -> u64 {

@@ -91,6 +91,7 @@ impl Observers {
     }
 
     /// An acknowledgement this end sent without payload, behind `number` packets that are surely no copies.
+    #[inline]
     pub fn on_pure_ack(&mut self, time_ns: i64, number: u64) {
         if number >= WORTH_PACKETS {
             let gap = self.spacing.get_or_insert_default().acks.on_packet(time_ns);

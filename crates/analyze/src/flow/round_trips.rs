@@ -52,6 +52,7 @@ impl RoundTrips {
     }
 
     /// This end answered a packet after so long.
+    #[inline]
     pub fn on_answer(&mut self, after_ns: i64) {
         self.least_answer_ns = Some(self.least_answer_ns.map_or(after_ns, |least| least.min(after_ns)));
     }
@@ -69,7 +70,7 @@ impl RoundTrips {
         }
     }
 
-    #[inline(never)]
+    #[inline]
     fn await_echo(&mut self, segment: &Segment) {
         if self.echoes.len() >= MOST_ECHOES {
             self.echoes.take(1);

@@ -69,7 +69,7 @@ pub struct Gaps {
 
 impl Gaps {
     /// A packet; gives back the gap before it.
-    #[inline]
+    #[inline(always)]
     pub fn on_packet(&mut self, time_ns: i64) -> Option<i64> {
         let last = self.last_ns.replace(time_ns)?;
         let gap = time_ns - last;
