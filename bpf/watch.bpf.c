@@ -14,7 +14,7 @@
 #define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define QUEUE 22 /* BPF_MAP_TYPE_QUEUE */
 #define CONNECTIONS (1 << 16)
-#define ORDERS (1 << 12)
+#define ORDERS (1 << 14)
 
 /* A flood of SYNs drives out whatever was not used for longest: those stay end to end. */
 struct {
@@ -212,7 +212,8 @@ SEC("tcx/ingress")
 int watch(struct __sk_buff *skb)
 {
 	struct passing p = {};
-	struct lf_watched *w;
+	struct lf_watched *w = 0;
+	int watches;
 
 	if (!parse(skb, &p.packet))
 		return TCX_NEXT;
@@ -221,21 +222,27 @@ int watch(struct __sk_buff *skb)
 		return TCX_NEXT;
 	order_ends(&p);
 	p.payload_bytes = payload_bytes(skb, &p);
-	w = bpf_map_lookup_elem(&connections, &p.ends);
-	if ((p.packet.flags & (SYN | ACK | RST | FIN)) == SYN) {
-		open(skb, &p, w);
-		return TCX_NEXT;
-	}
-	if (!w)
-		return TCX_NEXT;
+	watches = after.bytes || after.ns;
+	if (watches)
+		w = bpf_map_lookup_elem(&connections, &p.ends);
 	if (p.packet.flags & SYN) {
-		answer(skb, &p, w);
+		if ((p.packet.flags & (ACK | RST | FIN)) == 0 && watches)
+			open(skb, &p, w);
+		else if (w)
+			answer(skb, &p, w);
 		return TCX_NEXT;
 	}
 	/* The order of both: user space gives an order, and then looks how far the ends are. */
-	follow(&p, w);
-	if (w->is_told)
-		return lead(&p);
+	if (w)
+		follow(&p, w);
+	if (after.leads_any || !watches || (w && w->is_told)) {
+		int verdict = lead(&p);
+
+		if (verdict != TCX_NEXT || !w || w->is_told)
+			return verdict;
+	}
+	if (!w)
+		return TCX_NEXT;
 	if (is_due(w))
 		tell_first(&p, w);
 	/* Room for others. What user space knows of it forgets. */

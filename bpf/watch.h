@@ -51,7 +51,9 @@ struct lf_order {
 /* When user space is told. */
 struct lf_after {
 	lf_u64 bytes;  /* 0: whatever the bytes */
-	lf_u64 ns;     /* 0: whatever the time */
+	lf_u64 ns;     /* 0: whatever the time; with neither, nothing is watched */
+	lf_u32 leads_any;  /* orders are for connections that nothing was told of, too */
+	lf_u32 zero;
 };
 
 struct lf_watch_counts {

@@ -3,13 +3,14 @@
 
     bench/relay/paired.py old=/tmp/old/relay new=target/release/examples/relay
     bench/relay/paired.py --load "8 flows" --packets mtu --turns 20 old=PATH new=PATH
+    bench/relay/paired.py --way "longfat watch" forwarding= watch=target/release/examples/relay
 
 Every build runs all the time between hosts of its own and is loaded in turn, in an order of its own each time. So
 whatever else the machine does for longer than a turn falls on all alike: only the ratio to the first build within a
 turn counts. Told are the median of these ratios, its 95 % interval (bootstrap) and their quartiles. The builds are
 those of the crate's example (`cargo build --release -p longfat-relay --example relay`); with --programs of longfat
 itself, which confines itself when root starts it. Raw figures go to standard output as lines of JSON, or --output.
-Needs what compare.py needs for these loads.
+A build without a path is no relay at all: packets are forwarded. Needs what compare.py needs for these loads.
 
 Exit codes: 0 all was measured; 1 some measurement failed; 2 usage.
 """
@@ -26,7 +27,7 @@ import sys
 import compare
 
 LOADS = ("connections", "1 flow", "8 flows")
-COLUMNS = ("conn/s", "CPU us/conn", "Gbit/s", "CPU s/GB", "machine s/GB")
+COLUMNS = ("conn/s", "conn p50 us", "conn p99 us", "CPU us/conn", "Gbit/s", "CPU s/GB", "machine s/GB")
 RESAMPLES = 2000
 
 
@@ -34,9 +35,9 @@ def builds(words):
     found = dict(word.split("=", 1) for word in words if "=" in word)
     if len(found) < 2 or len(found) != len(words):
         sys.exit("give at least two builds as NAME=PATH, each with a name of its own")
-    if missing := [path for path in found.values() if not os.access(path, os.X_OK)]:
+    if missing := [path for path in found.values() if path and not os.access(path, os.X_OK)]:
         sys.exit(f"{missing[0]}: no program; build it with 'cargo build --release -p longfat-relay --example relay'")
-    return {name: pathlib.Path(path).resolve() for name, path in found.items()}
+    return {name: path and pathlib.Path(path).resolve() for name, path in found.items()}
 
 
 def started(stack, options, number, path):
@@ -45,7 +46,7 @@ def started(stack, options, number, path):
     stack.enter_context(compare.servers(hosts))
     own = argparse.Namespace(threads=options.threads, program=path, program_of_example=path,
                              example=not options.programs)
-    way = compare.RELAYS["longfat after-server" if options.after_server else "longfat"]
+    way = compare.RELAYS[options.way] if path else None
     return hosts, stack.enter_context(compare.Relay(hosts, way, own))
 
 
@@ -67,7 +68,7 @@ def ratios(rows, name, first, column):
     """Of one build to the first, turn by turn."""
     of = lambda build: {row["turn"]: row[column] for row in rows if row["build"] == build and column in row}
     own, other = of(name), of(first)
-    return [own[turn] / other[turn] for turn in own if turn in other]
+    return [own[turn] / other[turn] for turn in own if other.get(turn)]
 
 
 def interval(values):
@@ -97,7 +98,7 @@ def main():
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--seconds", type=int, default=1, help="of each turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--after-server", action="store_true", help="accept after the server has")
+    parser.add_argument("--way", choices=[name for name in compare.RELAYS if name.startswith("longfat")], default="longfat")
     parser.add_argument("--programs", action="store_true", help="the builds are longfat itself")
     parser.add_argument("--output", type=pathlib.Path, help="where raw figures go")
     options = parser.parse_args()

@@ -5,10 +5,12 @@
 use libfuzzer_sys::fuzz_target;
 use longfat_relay::adopt::{
     handshake::{Agreement, Between},
-    midstream::{InPath, Verdict},
+    midstream::{InPath, Pool, Verdict},
     segment::{Segment, count_hop},
 };
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
+
+const MOST_BYTES: usize = 1 << 10;
 
 fuzz_target!(|bytes: &[u8]| {
     let [scales, flags, client_next, server_next, rest @ ..] = bytes else { return };
@@ -19,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         timestamps: flags & 2 != 0,
     };
     let mut rest = rest;
-    let mut path = None;
+    let (pool, mut path) = (Arc::new(Pool::new(MOST_BYTES)), None);
     while let [length, after @ ..] = rest {
         let (packet, next) = after.split_at(after.len().min(usize::from(*length)));
         rest = next;
@@ -28,11 +30,12 @@ fuzz_target!(|bytes: &[u8]| {
         let Some(segment) = Segment::parse(&packet) else { continue };
         let begin = [*client_next, *server_next].map(|next| u32::MAX - 128 + u32::from(next));
         let path = path.get_or_insert_with(|| {
-            InPath::new((segment.from, segment.to), agreement, begin, Instant::now())
+            InPath::new((segment.from, segment.to), agreement, begin, Instant::now(), &pool)
         });
         // Checksums are hard to guess: what they keep out is followed, too.
         match path.follow(&segment) {
-            Verdict::Wait | Verdict::Pass(_) => {}
+            Verdict::Wait => assert!(pool.used() <= MOST_BYTES),
+            Verdict::Pass(_) => {}
             Verdict::Adopt(between) => mirrored(&between),
         }
     }

@@ -233,6 +233,33 @@ fn connections_of_ipv6_go_on_through_kills_and_upgrades() {
     }
 }
 
+/// Those whose numbers are the ends' own: inserted after their handshakes, or adopted in mid-stream.
+#[test]
+fn connections_stepped_into_go_on_through_kills_and_upgrades() {
+    for (tag, rule, is_adopted) in [("ke2e", "", false), ("kmid", "adopt_after = '200KB'\n", true)] {
+        let bed = Bed::new(tag);
+        let listener = with_ipv6(&bed);
+        let file = format!("keep = true\n{INTERCEPT}[defaults]\naccept = 'end-to-end'\n{rule}");
+        let mut service = Service::start(&bed, &file);
+        let address = listener.local_addr().unwrap();
+        through(&bed, address, &listener, 12, |round| {
+            if round == 0 {
+                eventually("the relay has stepped in", || {
+                    let status = service.ask().unwrap().end_to_end;
+                    if is_adopted { status.adopted >= 4 } else { status.inserted >= 5 }
+                });
+            }
+            match round % 4 {
+                3 => service.upgrade(),
+                _ => service.kill_and_start(),
+            }
+            // A worker takes in what comes after it has begun.
+            eventually("the next relay goes on with them", || service.ask().unwrap().taken_over >= 4);
+        });
+        service.end();
+    }
+}
+
 /// As a service manager reloads: the command returns when the new relay is ready, and the connection goes on.
 #[test]
 fn an_upgrade_in_the_background_returns_when_it_is_done() {

@@ -43,15 +43,18 @@ pub struct After {
 
 impl After {
     /// `struct lf_after`.
-    fn to_bytes(self) -> [u8; 16] {
+    fn to_bytes(self, leads_any: bool) -> [u8; AFTER_BYTES] {
         let bytes = self.bytes.map_or(0, |bytes| bytes.max(1));
         let time_ns = self.time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
-        let mut value = [0; 16];
+        let mut value = [0; AFTER_BYTES];
         value[..8].copy_from_slice(&bytes.to_ne_bytes());
-        value[8..].copy_from_slice(&time_ns.to_ne_bytes());
+        value[8..16].copy_from_slice(&time_ns.to_ne_bytes());
+        value[16..20].copy_from_slice(&u32::from(leads_any).to_ne_bytes());
         value
     }
 }
+
+const AFTER_BYTES: usize = 24;
 
 /// `struct lf_ends`: two ends in whichever order, as the program finds them.
 #[repr(C)]
@@ -280,12 +283,13 @@ impl Watching {
     }
 
     /// From now on connections are told of when they have come so far; those that were told of are not told of again.
+    /// Without bytes or time none is watched. With `leads_any` others can be led, too, than those that were told of.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn tell(&self, after: After) -> Result<()> {
+    pub fn tell(&self, after: After, leads_any: bool) -> Result<()> {
         self.after
-            .update(&ONLY, &after.to_bytes(), MapFlags::ANY)
+            .update(&ONLY, &after.to_bytes(leads_any), MapFlags::ANY)
             .map_err(|source| refused("say when a watched connection is told of", source))
     }
 
@@ -303,7 +307,7 @@ impl Watching {
         Watched::from_bytes(&ends, &value)
     }
 
-    /// Leads packets of a connection that was told of to an interface from now on, but for SYNs.
+    /// Leads packets of a connection to an interface from now on, but for SYNs.
     ///
     /// # Errors
     /// When there are too many such connections.
@@ -389,7 +393,7 @@ mod tests {
         let order = Layout::of(OBJECT, "lf_order");
         assert_eq!((order.bytes, order.places(["lead", "interface"])), (8, [0, 4]));
         let after = Layout::of(OBJECT, "lf_after");
-        assert_eq!((after.bytes, after.places(["bytes", "ns"])), (16, [0, 8]));
+        assert_eq!((after.bytes, after.places(["bytes", "ns", "leads_any"])), (AFTER_BYTES, [0, 8, 16]));
         let counts = Layout::of(OBJECT, "lf_watch_counts");
         assert_eq!((counts.bytes, counts.places(["opened", "reached", "untold"])), (24, [0, 8, 16]));
     }

@@ -1,13 +1,16 @@
 //! The smallest program around the library.
 //!
 //!     cargo run --release -p longfat-relay --example relay -- lan after-server [20ms]
+//!     cargo run --release -p longfat-relay --example relay -- lan adopt 1MB
 //!     cargo run --release -p longfat-relay --example relay -- 0.0.0.0:8080 192.0.2.1:80
 //!
 //! The first takes every connection that comes in on the interface `lan` (as root, on a router) and, with a time, keeps
-//! queues as short as that; the second one takes those of its clients. It runs until it is killed; the next one removes
-//! what it left.
+//! queues as short as that. The second one steps into those that have carried a megabyte. The third one takes those of
+//! its clients. It runs until it is killed; the next one removes what it left.
 
-use longfat_relay::{Accept, ConnectionSummary, InterceptPlan, Observer, QueueSpec, Ready, RelayPlan};
+use longfat_relay::{
+    Accept, ConnectionSummary, InterceptPlan, Observer, QueueSpec, Ready, RelayPlan, spec::RelaySpec,
+};
 use std::sync::atomic::AtomicBool;
 
 /// Says when it is ready, what became of each connection, and what it warns of.
@@ -46,9 +49,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             plan
         }
+        [interface, "adopt", after] => {
+            let text = format!(
+                "[intercept]\ninterfaces = '{interface}'\n[defaults]\naccept = 'end-to-end'\nadopt_after = '{after}'\n"
+            );
+            RelaySpec::parse(&text)?.resolve()?
+        }
         [listen, to] => RelayPlan::explicit("example", listen.parse()?, vec![to.parse()?]),
         _ => return Err(
-            "give an interface and 'early', 'after-server' or 'end-to-end', or an address to listen on and one to go to"
+            "give an interface and 'early', 'after-server', 'end-to-end', or 'adopt' and a size, or an address to listen on and one to go to"
                 .into(),
         ),
     };

@@ -14,6 +14,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
 };
 use std::{
+    collections::VecDeque,
     io::{ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
@@ -172,6 +173,41 @@ fn resets_and_half_closed_streams_go_through() {
     }
     let stats = relay.stop();
     assert_eq!((stats.connections, stats.finished, stats.reset), (6, 2, 4), "{stats:?}");
+}
+
+/// Packets that come while sockets are put in between are neither dropped nor forwarded past them.
+#[test]
+fn resets_in_the_moment_of_stepping_in_reach_the_server() {
+    /// At once, so that a worker has many to step into while packets come.
+    const COUNT: usize = 64;
+    let (bed, relay) = start("emoment");
+    let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
+    for turn in 0..16 {
+        let (listener, address) = &listeners[turn % 2];
+        let dial_and_reset = || {
+            let mut open = VecDeque::new();
+            for _ in 0..COUNT {
+                open.push_back(begin(*address));
+                if open.len() > 2 * turn {
+                    open.pop_front().into_iter().for_each(reset);
+                }
+            }
+            open.into_iter().for_each(reset);
+        };
+        bed.client.run(dial_and_reset).unwrap();
+        for _ in 0..COUNT {
+            assert!(ends_with_reset(&accept(listener)), "turn {turn}: the server hears of every reset");
+        }
+    }
+    drop(relay);
+}
+
+/// Connects without waiting.
+fn begin(address: SocketAddr) -> TcpStream {
+    let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
+    let _ = connect(socket.as_raw_fd(), &SockaddrStorage::from(address));
+    TcpStream::from(socket)
 }
 
 #[test]

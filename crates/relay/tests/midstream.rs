@@ -10,9 +10,11 @@ use bed::{
 use longfat_host::{Namespace, sysctl};
 use longfat_kernel::watch::After;
 use longfat_relay::{ControlPlan, RelayPlan, control, status::EndToEndStatus};
+use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
     path::PathBuf,
     time::Duration,
 };
@@ -168,6 +170,48 @@ fn a_lossy_path_does_not_keep_it_out() {
 }
 
 #[test]
+fn an_end_that_takes_nothing_for_seconds_is_stepped_in_beside_when_it_does() {
+    let bed = Bed::new("mzero");
+    let relay = start("mzero", &bed, plan());
+    for (turn, address) in servers().into_iter().enumerate() {
+        let listener = bed.listen(&address.to_string());
+        setsockopt(&listener, sockopt::RcvBuf, &(AFTER_BYTES / 2)).unwrap();
+        let (client, far) = bed.pair(&listener, address);
+        let total = 6 << 20;
+        std::thread::scope(|scope| {
+            scope.spawn(|| send_noise(&client, 5, total));
+            // It comes so far, shuts its window, and opens it seconds later.
+            check_part(&far, AFTER_BYTES - AFTER_BYTES / 4, total, Duration::from_secs(3));
+        });
+        let status = told("mzero");
+        assert_eq!(
+            status.reached,
+            turn as u64 + 1,
+            "its window was shut when it had come so far: {status:?}"
+        );
+        far.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&client).read(&mut [0]).unwrap(), 0);
+    }
+    let status = told("mzero");
+    assert_eq!((status.adopted, status.passed.len()), (2, 0), "{status:?}");
+    drop(relay);
+}
+
+/// Reads and checks a part, and the rest to the FIN after a pause.
+fn check_part(mut stream: &TcpStream, part: usize, total: usize, pause: Duration) {
+    let (mut noise, mut expected, mut got) = (bed::Noise::new(5), vec![0; total], vec![0; total]);
+    expected.chunks_mut(1 << 16).for_each(|block| noise.fill(block));
+    stream.read_exact(&mut got[..part]).unwrap();
+    std::thread::sleep(pause);
+    for piece in got[part..].chunks_mut(1 << 14) {
+        stream.read_exact(piece).unwrap();
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    assert!(got == expected, "a byte differs");
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
 fn packets_that_overtake_each_other_do_not_matter() {
     let link = "rate = '300Mbit'\ndelay = '4ms'\njitter = '1ms'\nreorder = true\nqueue = { discipline = 'droptail', limit = '1MB' }";
     let _ = Bed::over_any_link("mreorder", link, |bed| {
@@ -307,6 +351,78 @@ fn a_finish_in_the_moment_of_stepping_in_is_one() {
         assert_eq!(check_noise(&client, 5), 1 << 16);
     });
     assert!(status.reached == 80 && status.adopted > 10, "{status:?}");
+}
+
+#[test]
+fn both_ends_may_finish_at_the_same_moment() {
+    let status = around_the_moment("mboth", 120, |client, far| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| client.shutdown(Shutdown::Write).unwrap());
+            far.shutdown(Shutdown::Write).unwrap();
+        });
+        for mut end in [&client, far] {
+            assert_eq!(end.read(&mut [0]).unwrap(), 0);
+        }
+    });
+    assert!(status.reached == 120 && status.adopted > 10, "{status:?}");
+}
+
+#[test]
+fn urgent_bytes_around_the_moment_stay_in_their_places() {
+    let bed = Bed::new("murgent");
+    let relay = start("murgent", &bed, plan());
+    let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
+    for turn in 0..60 {
+        let (listener, address) = &listeners[turn % 2];
+        let (client, far) = bed.pair(listener, *address);
+        setsockopt(&far, sockopt::OobInline, &true).unwrap();
+        let before = AFTER_BYTES + 5_000 * turn;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                send_paced(&client, 9, before);
+                assert_eq!(send(client.as_raw_fd(), b"!", MsgFlags::MSG_OOB), Ok(1));
+                send_paced(&client, 8, 1 << 18);
+            });
+            check_some_noise(&far, 9, before, AT_ONCE);
+            let mut mark = [0];
+            (&far).read_exact(&mut mark).unwrap();
+            assert_eq!(&mark, b"!", "turn {turn}");
+            check_some_noise(&far, 8, 1 << 18, AT_ONCE);
+        });
+        exchange(&client, &far, 1 << 16);
+    }
+    let status = told("murgent");
+    assert!(status.reached == 60 && status.adopted > 10, "{status:?}");
+    drop(relay);
+}
+
+#[test]
+fn rules_that_are_reloaded_away_leave_adopted_streams_alone() {
+    let bed = Bed::new("mreload");
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    for next in [Bed::end_to_end(), Bed::transparent()] {
+        let relay = start("mreload", &bed, plan());
+        let (client, far) = bed.pair(&listener, address);
+        adopt(&bed, &client, &far);
+        let (under_way, far_under_way) = bed.pair(&listener, address);
+        std::thread::scope(|scope| {
+            scope.spawn(|| talk(&client, &far, 4 << 20, SLOWLY));
+            // Packets of some may be led through the relay at that moment.
+            scope.spawn(|| talk(&under_way, &far_under_way, 4 << 20, SLOWLY));
+            std::thread::sleep(Duration::from_millis(40));
+            let mut next = next.clone();
+            next.control = Some(ControlPlan { socket: socket_of("mreload"), group: None });
+            relay.reload(next);
+        });
+        exchange(&client, &far, 1 << 20);
+        exchange(&under_way, &far_under_way, 1 << 20);
+        let before = told("mreload").reached;
+        let (client, far) = bed.pair(&listener, address);
+        exchange(&client, &far, 1 << 20);
+        assert_eq!(told("mreload").reached, before, "nothing is watched any more");
+        drop(relay);
+    }
 }
 
 #[test]

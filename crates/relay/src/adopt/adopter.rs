@@ -134,7 +134,7 @@ pub(crate) struct Adopter<'a> {
     buffer: Box<[u8]>,
     copies: Box<[u8]>,
     inserted: Vec<Inserted>,
-    /// Last packets of handshakes, for their servers.
+    /// Last packets of handshakes, for their servers: of connections whose packets only nftables holds.
     going: Vec<(Vec<u8>, IpAddr)>,
     looked: Instant,
 }
@@ -299,13 +299,20 @@ impl<'a> Adopter<'a> {
     ) -> std::result::Result<Inserted, Reason> {
         let pair = (segment.from, segment.to);
         let plan = self.adopting.way(rule).ok_or(Reason::Unseen)?;
+        let is_led = self.adopting.watcher.hold(pair, self.holder);
         let (to_client, to_server) = self.stand_between(pair, between, &plan)?;
         self.adopting.table().taken(pair, Instant::now());
         // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told
         // that the client has its answer, before any of its bytes.
         let _ = tun.write(&between.server_ack());
         let _ = tun.write(segment.packet());
-        self.going.push((segment.bare_ack(), segment.to.ip()));
+        let (ack, server) = (segment.bare_ack(), segment.to.ip());
+        if is_led {
+            // What comes behind it comes here all the same, in order.
+            self.send(&ack, server);
+        } else {
+            self.going.push((ack, server));
+        }
         Ok(Inserted { pair, to_client, to_server, plan, loaded_bytes: [0; 2] })
     }
 

@@ -13,17 +13,46 @@ use super::{
 };
 use std::{
     collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 /// So long packets are led through the relay at most.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Copies of one direction at most.
+/// Copies of one connection at most.
 pub const MOST_BYTES: usize = 16 << 20;
 /// With fewer packets in that time a connection is quiet, rather than never at a good moment.
 const FEW_PACKETS: usize = 64;
-/// Copies behind a hole at most.
+/// Pieces behind a hole at most: each takes some memory beside its bytes.
 const MOST_APART: usize = 4096;
+
+/// Bytes that copies of all connections may take.
+#[derive(Debug)]
+pub struct Pool {
+    most: usize,
+    used: AtomicUsize,
+}
+
+impl Pool {
+    /// Of so many bytes.
+    pub fn new(most: usize) -> Pool {
+        Pool { most, used: AtomicUsize::new(0) }
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// One connection has so many now, and had so many before; whether all have room.
+    fn change(&self, before: usize, now: usize) -> bool {
+        let change = now.wrapping_sub(before);
+        self.used.fetch_add(change, Ordering::Relaxed).wrapping_add(change) <= self.most
+    }
+}
 
 /// What a packet has come to.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,6 +75,8 @@ struct Stream {
     copies: VecDeque<u8>,
     /// Copies behind a hole, by their distance from `copied_from` when the stream began.
     apart: BTreeMap<u32, Vec<u8>>,
+    /// Bytes of all of these: where they overlap, more than there are numbers.
+    apart_bytes: usize,
     /// Where distances begin.
     begin: u32,
     /// Behind the last sequence number that any packet has named, also one without bytes.
@@ -54,8 +85,12 @@ struct Stream {
 
 impl Stream {
     fn new(next: u32) -> Stream {
-        let (copies, apart) = Default::default();
-        Stream { acknowledged: None, copied_from: next, copies, apart, begin: next, named: next }
+        let (copies, apart, apart_bytes) = Default::default();
+        Stream { acknowledged: None, copied_from: next, copies, apart, apart_bytes, begin: next, named: next }
+    }
+
+    fn bytes(&self) -> usize {
+        self.copies.len() + self.apart_bytes
     }
 
     fn next(&self) -> u32 {
@@ -75,11 +110,19 @@ impl Stream {
             self.append(sequence, bytes);
             self.join();
         } else {
-            self.apart.insert(sequence.wrapping_sub(self.begin), bytes.to_vec());
+            self.put_apart(sequence.wrapping_sub(self.begin), bytes);
         }
-        let is_much =
-            ahead > MOST_BYTES as i32 || self.copies.len() > MOST_BYTES || self.apart.len() > MOST_APART;
+        let is_much = ahead > MOST_BYTES as i32 || self.apart.len() > MOST_APART;
         if is_much { Err(Reason::Size) } else { Ok(()) }
+    }
+
+    /// Of pieces that begin at one place the longest has all that the others have.
+    fn put_apart(&mut self, distance: u32, bytes: &[u8]) {
+        let known = self.apart.get(&distance).map_or(0, Vec::len);
+        if bytes.len() > known {
+            self.apart.insert(distance, bytes.to_vec());
+            self.apart_bytes += bytes.len() - known;
+        }
     }
 
     /// What is new of bytes that begin no later than where the copies end.
@@ -96,6 +139,7 @@ impl Stream {
                 self.apart.insert(distance, bytes);
                 return;
             }
+            self.apart_bytes -= bytes.len();
             self.append(sequence, &bytes);
         }
     }
@@ -143,13 +187,23 @@ pub struct InPath {
     said: [Option<Said>; 2],
     packets: usize,
     until: Instant,
+    pool: Arc<Pool>,
+    /// Bytes of the pool that it has.
+    bytes: usize,
+}
+
+impl Drop for InPath {
+    fn drop(&mut self) {
+        self.pool.change(self.bytes, 0);
+    }
 }
 
 impl InPath {
     /// Of a client and a server of which what is before these sequence numbers may have gone by unseen.
-    pub fn new(pair: Pair, agreement: Agreement, next: [u32; 2], now: Instant) -> InPath {
-        let (streams, said, packets) = (next.map(Stream::new), [None; 2], 0);
-        InPath { pair, agreement, streams, said, packets, until: now + PATIENCE }
+    pub fn new(pair: Pair, agreement: Agreement, next: [u32; 2], now: Instant, pool: &Arc<Pool>) -> InPath {
+        let (streams, said, packets, bytes) = (next.map(Stream::new), [None; 2], 0, 0);
+        let (until, pool) = (now + PATIENCE, Arc::clone(pool));
+        InPath { pair, agreement, streams, said, packets, until, pool, bytes }
     }
 
     /// Whether it has taken too long.
@@ -192,7 +246,18 @@ impl InPath {
         self.streams[from].take(segment.sequence, segment.payload())?;
         self.streams[1 - from].acknowledge(segment.acknowledged)?;
         self.hear(from, segment);
-        Ok(())
+        self.count()
+    }
+
+    /// Whether what was copied is not too much.
+    fn count(&mut self) -> Result<(), Reason> {
+        let before = std::mem::replace(&mut self.bytes, self.streams.iter().map(Stream::bytes).sum());
+        let has_room = self.pool.change(before, self.bytes);
+        match (self.bytes <= MOST_BYTES, has_room) {
+            (false, _) => Err(Reason::Size),
+            (true, false) => Err(Reason::Full),
+            (true, true) => Ok(()),
+        }
     }
 
     /// Both only ever grow: a packet that was overtaken says less.
@@ -248,8 +313,12 @@ mod tests {
 
     impl World {
         fn new(next: [u32; 2]) -> World {
+            World::of(next, &Arc::new(Pool::new(usize::MAX)))
+        }
+
+        fn of(next: [u32; 2], pool: &Arc<Pool>) -> World {
             let pair = pairs()[0];
-            World { pair, path: InPath::new(pair, AGREED, next, Instant::now()) }
+            World { pair, path: InPath::new(pair, AGREED, next, Instant::now(), pool) }
         }
 
         fn client(&mut self, numbers: (u32, u32), bytes: &[u8]) -> Verdict {
@@ -337,6 +406,40 @@ mod tests {
         let mut world = World::new([10, 20]);
         let verdict = world.path.on_packet(&Segment::parse(&stamped).unwrap());
         assert_eq!(verdict, Verdict::Pass(Reason::Unclear), "no timestamps were agreed on");
+    }
+
+    #[test]
+    fn overlapping_pieces_behind_a_hole_are_bounded_by_their_bytes() {
+        let (pool, piece) = (Arc::new(Pool::new(usize::MAX)), vec![7; 50_000]);
+        let mut world = World::of([10, 20], &pool);
+        let mut count = 0;
+        let reason = loop {
+            // Each begins one byte further: all of them have the same bytes but for one.
+            match world.client((12 + count, 20), &piece) {
+                Verdict::Wait => count += 1,
+                Verdict::Pass(reason) => break reason,
+                Verdict::Adopt(_) => panic!("there is a hole"),
+            }
+        };
+        assert_eq!((reason, count as usize), (Reason::Size, MOST_BYTES / piece.len()));
+        assert_eq!(world.client((12, 20), &piece), Verdict::Pass(Reason::Size), "known bytes count once");
+        drop(world);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn copies_of_both_directions_and_of_all_connections_are_bounded() {
+        let (pool, piece) = (Arc::new(Pool::new(150_000)), vec![7; 50_000]);
+        let [mut one, mut other] = [0; 2].map(|_| World::of([10, 20], &pool));
+        assert_eq!(one.client((10, 20), &piece), Verdict::Wait);
+        assert_eq!(one.server((20, 0), &piece), Verdict::Wait);
+        assert_eq!(other.client((10, 20), &piece), Verdict::Wait);
+        assert_eq!(pool.used(), 150_000);
+        assert_eq!(other.server((25, 0), b"x"), Verdict::Pass(Reason::Full));
+        drop(other);
+        // What is acknowledged makes room.
+        adopted(one.server((50_020, 50_010), b""));
+        assert_eq!(pool.used(), 50_000);
     }
 
     #[test]

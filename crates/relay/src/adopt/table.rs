@@ -101,6 +101,9 @@ impl Handshakes {
     pub fn on_held(&mut self, segment: &Segment<'_>, now: Instant) -> Verdict {
         self.expire(now);
         let pair = (segment.from, segment.to);
+        if let Some(verdict) = self.on_servers(segment, now) {
+            return verdict;
+        }
         let verdict = match self.entries.get(&pair).filter(|entry| entry.until > now) {
             Some(Entry { stage: Stage::Taken, .. }) => return Verdict::Taken,
             Some(Entry { stage: Stage::Passed(_), .. }) => return Verdict::Passed,
@@ -120,6 +123,16 @@ impl Handshakes {
             self.passed(pair);
         }
         verdict
+    }
+
+    /// A server's packet, which is led here when its connection is decided about.
+    fn on_servers(&self, segment: &Segment<'_>, now: Instant) -> Option<Verdict> {
+        let entry = self.entries.get(&(segment.to, segment.from)).filter(|entry| entry.until > now)?;
+        match entry.stage {
+            Stage::Taken => Some(Verdict::Taken),
+            Stage::Passed(_) => Some(Verdict::Passed),
+            Stage::Opened(_) | Stage::Answered(..) => None,
+        }
     }
 
     /// So that what was held behind it is known to belong to it.
@@ -240,6 +253,24 @@ mod tests {
         world.now += LIFE;
         world.answer(20, 11);
         assert!(world.table.is_empty());
+    }
+
+    #[test]
+    fn packets_of_a_server_go_the_way_of_its_connection() {
+        let mut world = World::new();
+        let back = segment((world.pair.1, world.pair.0), ACK, (21, 11), 9, &[], b"");
+        let server = |world: &mut World| world.table.on_held(&Segment::parse(&back).unwrap(), world.now);
+        world.syn(10);
+        world.answer(20, 11);
+        assert!(matches!(world.held(11, 21), Verdict::Insert(..)));
+        world.table.taken(world.pair, world.now);
+        assert_eq!(server(&mut world), Verdict::Taken);
+        world.syn(10);
+        world.answer(20, 11);
+        world.table.passed(world.pair);
+        assert_eq!(server(&mut world), Verdict::Passed);
+        world.now += LIFE;
+        assert_eq!(server(&mut world), Verdict::Pass(Reason::Unseen));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use super::{
     handshake::{Agreement, Between, Offer, Reason},
-    midstream::{InPath, Verdict},
+    midstream::{InPath, Pool, Verdict},
     segment::Segment,
     table::Pair,
 };
@@ -28,13 +28,15 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 /// Connections whose packets are led here at a time; more wait.
 const MOST_IN_PATH: usize = 64;
+/// Bytes of these that are copied at a time, at most.
+const MOST_COPIED_BYTES: usize = 128 << 20;
 /// Those that wait at most.
 const MOST_WAITING: usize = 4096;
 /// How long resets are led here when nothing else is.
@@ -88,13 +90,32 @@ struct Meant {
     interfaces: Vec<u32>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     meant: Option<Meant>,
+    copied: Arc<Pool>,
     /// By the client and the server.
     entries: HashMap<Pair, Entry>,
     waiting: VecDeque<(SocketAddr, SocketAddr)>,
     turn: usize,
+    /// Connections into which sockets are put right after their handshakes, by the worker.
+    led: HashMap<usize, Led>,
+}
+
+/// Whose packets are led here by the tc program, also when a socket is there.
+#[derive(Debug, Default)]
+struct Led {
+    /// All of them, as long as some may still be in the interface.
+    all: Vec<Pair>,
+    /// Resets alone.
+    resets: VecDeque<(Instant, Pair)>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        let (meant, entries, waiting, turn, led) = Default::default();
+        State { meant, copied: Arc::new(Pool::new(MOST_COPIED_BYTES)), entries, waiting, turn, led }
+    }
 }
 
 /// Of a relay that has, or had, a rule that adopts in mid-stream.
@@ -104,6 +125,8 @@ pub(crate) struct Watcher {
     state: Mutex<State>,
     /// Entries there are: without any, packets are not looked up.
     count: AtomicUsize,
+    /// Whether there are some in [`Led::all`].
+    leads_all: AtomicBool,
     adopted: AtomicU64,
 }
 
@@ -131,9 +154,13 @@ pub(crate) struct Look {
 
 impl Watcher {
     /// Begins to watch, if a rule asks for it and nothing watches yet: that takes rights which a relay gives up when it
-    /// has started.
+    /// has started. Rules that step in right after handshakes do without where the kernel has no such programs.
     pub fn prepare(&self, plan: &RelayPlan) -> Result<()> {
-        if plan.watching_ways().next().is_none() || self.watching.get().is_some() {
+        if self.watching.get().is_some() {
+            return Ok(());
+        }
+        let must_watch = plan.watching_ways().next().is_some();
+        if !must_watch && !(plan.inserts_at_once() && watch::missing().is_empty()) {
             return Ok(());
         }
         let failed = |error: longfat_kernel::Error| {
@@ -144,7 +171,11 @@ impl Watcher {
         // What comes by the relay's own interfaces was seen before; nothing passes by the loopback.
         let mut interfaces = mark::interfaces().map_err(failed)?;
         interfaces.retain(|name| name != "lo" && !name.starts_with("lfh"));
-        let _ = self.watching.set(Watching::attach(&interfaces).map_err(failed)?);
+        match Watching::attach(&interfaces) {
+            Ok(watching) => drop(self.watching.set(watching)),
+            Err(error) if must_watch => return Err(failed(error)),
+            Err(_) => {}
+        }
         Ok(())
     }
 
@@ -153,7 +184,7 @@ impl Watcher {
         let Some(watching) = self.watching.get() else { return };
         let after = plan.watching_ways().next().and_then(|(_, way)| way.adopt_after).unwrap_or_default();
         // The map is there, and so is its only element.
-        let _ = watching.tell(after);
+        let _ = watching.tell(after, plan.inserts_at_once());
         self.lock().meant = Some(Meant { plan, interfaces });
     }
 
@@ -238,9 +269,30 @@ impl Watcher {
         }
     }
 
+    /// Sockets are put into a connection whose handshake has just ended. From now on its packets come to the worker's
+    /// interface by the tc program: the rules of nftables would route them there, and the kernel drops what it has to
+    /// route and has a socket for. Whether they do.
+    pub fn hold(&self, pair: Pair, holder: usize) -> bool {
+        let Some(watching) = self.watching.get() else { return false };
+        let mut state = self.lock();
+        let interface = state.interface_of(holder);
+        let is_led = interface.is_some_and(|interface| watching.lead(pair, Lead::All, interface).is_ok());
+        if is_led {
+            state.led.entry(holder).or_default().all.push(pair);
+            self.leads_all.store(true, Ordering::Release);
+        }
+        is_led
+    }
+
     /// Nothing is left in the interface of a worker: from now on only resets of what was decided about come there.
     pub fn emptied(&self, holder: usize) {
         let Some(watching) = self.watching.get() else { return };
+        if self.leads_all.load(Ordering::Acquire) {
+            let mut state = self.lock();
+            state.lead_resets(watching, holder);
+            let leads_all = state.led.values().any(|led| !led.all.is_empty());
+            self.leads_all.store(leads_all, Ordering::Release);
+        }
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -257,6 +309,8 @@ impl Watcher {
         let Some(watching) = self.watching.get() else { return };
         let mut state = self.lock();
         state.entries.drain().for_each(|(pair, _)| watching.forget(pair));
+        let led = std::mem::take(&mut state.led).into_values();
+        led.flat_map(Led::into_pairs).for_each(|pair| watching.forget(pair));
         state.waiting.clear();
         state.meant = None;
     }
@@ -274,7 +328,28 @@ impl Entry {
     }
 }
 
+impl Led {
+    fn into_pairs(self) -> impl Iterator<Item = Pair> {
+        self.all.into_iter().chain(self.resets.into_iter().map(|(_, pair)| pair))
+    }
+}
+
 impl State {
+    fn interface_of(&self, holder: usize) -> Option<u32> {
+        self.meant.as_ref()?.interfaces.get(holder).copied()
+    }
+
+    /// Of what was inserted right after its handshake.
+    fn lead_resets(&mut self, watching: &Watching, holder: usize) {
+        let (interface, now) = (self.interface_of(holder), Instant::now());
+        let Some((led, interface)) = self.led.get_mut(&holder).zip(interface) else { return };
+        for pair in led.all.drain(..) {
+            // It changes an order that is there.
+            let _ = watching.lead(pair, Lead::Resets, interface);
+            led.resets.push_back((now, pair));
+        }
+    }
+
     /// Whether packets of that connection are led here.
     fn has(&self, (one, other): (SocketAddr, SocketAddr)) -> bool {
         let is_led =
@@ -290,6 +365,13 @@ impl State {
     /// after its connection was forgotten would go on to an end that has been told of it by a socket.
     fn expire(&mut self, watching: &Watching, look: Look, passed: &mut dyn FnMut(Reason)) {
         let Look { holder, now, is_empty, is_draining } = look;
+        if let Some(led) = self.led.get_mut(&holder).filter(|_| is_empty) {
+            while let Some((_, pair)) =
+                led.resets.pop_front_if(|(since, _)| now.saturating_duration_since(*since) >= RESETS)
+            {
+                watching.forget(pair);
+            }
+        }
         self.entries.retain(|pair, entry| {
             if entry.holder != holder {
                 return true;
@@ -346,7 +428,7 @@ impl State {
             return Err(Some(Reason::Closing));
         }
         let next = [now_seen.client_next, now_seen.server_next];
-        let in_path = Box::new(InPath::new(pair, agreement, next, now));
+        let in_path = Box::new(InPath::new(pair, agreement, next, now, &self.copied));
         self.entries.insert(pair, Entry { stage: Stage::InPath(in_path, way), interface, holder });
         Ok(())
     }
