@@ -295,6 +295,68 @@ fn what_a_remedy_made_of_the_window_is_taken_back_before_it_is_compared() {
     assert_eq!(proof["proof"]["is_effect"], true, "{proof}");
 }
 
+/// Transfers of 200 kB, each by a connection of its own, over a path of 100 ms.
+fn one_after_the_other(bed: &Bed) {
+    let listener = bed.receiver.run(|| TcpListener::bind("10.78.0.2:0")).unwrap().unwrap();
+    let to: SocketAddr = listener.local_addr().unwrap();
+    let sender = bed.sender.clone();
+    bed.again(move || {
+        let mut near = sender.run(|| TcpStream::connect(to)).unwrap()?;
+        near.write_all(&[7; 200_000])?;
+        near.shutdown(std::net::Shutdown::Write)?;
+        near.read(&mut [0]).map(drop)
+    });
+    bed.again(move || {
+        let (mut far, _) = listener.accept()?;
+        let mut got = vec![0; 65_536];
+        while far.read(&mut got)? > 0 {}
+        Ok(())
+    });
+}
+
+const FAR: &str = "rate = \"50Mbit\"\ndelay = \"50ms\"\nqueue = { limit = \"1MB\" }\n";
+
+fn route(bed: &Bed) -> String {
+    bed.sender.ip(&["route", "show", "10.78.0.2"]).unwrap()
+}
+
+#[test]
+fn new_connections_are_helped_by_a_route_to_their_peer_and_it_is_proven() {
+    let bed = Bed::on("after", FAR);
+    one_after_the_other(&bed);
+    let args = ["dst 10.78.0.2", "--for", "4s", "--fix", "--successors", "--prove", "--json"];
+    let output = bed.why(&args).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    let proof: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert_eq!(proof["setting"], "initcwnd 40", "{said}");
+    assert_eq!(proof["proof"]["is_effect"], true, "{proof}");
+    assert!(proof["proof"]["gain_bps"].as_f64().unwrap() > 0.0, "{proof}");
+    assert_eq!(route(&bed), "", "the route is gone");
+}
+
+#[test]
+fn a_route_for_new_connections_is_taken_back_as_it_was_also_after_a_kill() {
+    let bed = Bed::on("route", FAR);
+    one_after_the_other(&bed);
+    bed.sender.ip(&["route", "add", "10.78.0.2/32", "dev", "eth0", "advmss", "1300"]).unwrap();
+    let before = route(&bed);
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let mut fix = bed.why(&["dst 10.78.0.2", "--for", "4s", "--fix", "--successors"]).spawn().unwrap();
+        eventually("the route has it", || route(&bed).contains("initcwnd 40"));
+        assert!(route(&bed).contains("advmss 1300"), "{}", route(&bed));
+        // SAFETY: the child has not been waited for, so its pid is its own.
+        assert_eq!(unsafe { libc::kill(fix.id() as i32, signal) }, 0);
+        fix.wait().unwrap();
+        if signal == libc::SIGKILL {
+            assert!(route(&bed).contains("initcwnd 40"), "nobody has taken it back yet");
+            let next = bed.why(&["dst 10.78.0.2", "--for", "500ms"]).output().unwrap();
+            assert!(text(&next.stderr).contains("of a run that was killed"), "{}", text(&next.stderr));
+        }
+        assert_eq!(route(&bed), before);
+    }
+}
+
 #[test]
 fn a_program_is_watched_with_its_children_to_its_end_and_its_exit_code_is_kept() {
     let bed = Bed::new("program");

@@ -3,15 +3,19 @@
 use super::connection::{CcName, Connection, SocketMemory, State, ip};
 use crate::{Error, Result};
 use longfat_host::socket::TcpInfo;
-use nix::sys::socket;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket,
+};
 use std::{
     net::{IpAddr, SocketAddr},
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{
         Arc,
         mpsc::{Receiver, sync_channel},
     },
     thread,
+    time::Duration,
 };
 
 /// Every connection state of the kernel, as a mask.
@@ -22,6 +26,10 @@ pub const CONNECTED: u32 = ALL_STATES & !(1 << 10 | 1 << 3 | 1 << 6 | 1 << 7 | 1
 /// The older question, of `struct inet_diag_req`: unlike SOCK_DIAG_BY_FAMILY it asks of both families at once, and the
 /// kernel walks its table of connections (a quarter of a million places) once and not twice.
 const TCPDIAG_GETSOCK: u16 = 18;
+/// What the kernel tells of by itself is named as the answer to the newer question.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// Groups of `enum sknetlink_groups`, as bits: TCP sockets that are destroyed, in both families.
+const TCP_DESTROYED: u32 = 1 << 0 | 1 << 2;
 const INET_DIAG_INFO: u16 = 2;
 const INET_DIAG_CONG: u16 = 4;
 const INET_DIAG_SKMEMINFO: u16 = 7;
@@ -86,6 +94,55 @@ impl Finder {
             Some(Message::Refused(errno)) => Err(failed(nix::Error::from_raw(errno))),
             Some(Message::Done) | None => Err(failed(nix::Error::EBADMSG)),
         }
+    }
+}
+
+/// Connections as they end, told by the kernel: those too short to be seen alive are among them.
+#[derive(Debug)]
+pub struct Endings {
+    netlink: OwnedFd,
+    netns: Arc<str>,
+}
+
+/// Room for endings that nobody has read yet.
+const ENDINGS_BYTES: u64 = 4 << 20;
+
+impl Endings {
+    /// Listens in the calling thread's namespace, of that label; it stays there, whichever thread reads later.
+    ///
+    /// # Errors
+    /// When the kernel gives no such socket.
+    pub fn open(netns: &Arc<str>) -> Result<Endings> {
+        let netlink = open()?;
+        let _ =
+            longfat_host::socket::set_buffer(&netlink, longfat_host::socket::Buffer::Receive, ENDINGS_BYTES);
+        socket::bind(netlink.as_raw_fd(), &socket::NetlinkAddr::new(0, TCP_DESTROYED)).map_err(failed)?;
+        Ok(Endings { netlink, netns: Arc::clone(netns) })
+    }
+
+    /// Those that have ended since the last call, as they were at their end; waits so long for the first. The state of
+    /// a socket that is gone means nothing.
+    ///
+    /// # Errors
+    /// When what the kernel says cannot be read. Where more have ended than fit, the rest is lost, which is none.
+    pub fn next(&self, within: Duration) -> Result<Vec<Connection>> {
+        let mut found = Vec::new();
+        let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
+        let mut waits = [PollFd::new(self.netlink.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut waits, timeout) {
+            Ok(0) | Err(nix::Error::EINTR) => return Ok(found),
+            Ok(_) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        let mut datagram = Vec::new();
+        match receive(&self.netlink, &mut datagram) {
+            Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::ENOBUFS) => {
+                return Ok(found);
+            }
+            read => read?,
+        }
+        read_messages(&datagram, &self.netns, &mut |connection| found.push(connection))?;
+        Ok(found)
     }
 }
 
@@ -212,7 +269,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
             return Some(Message::Refused(libc::EBADMSG));
         };
         let found = match u16_at(bytes, 4)? {
-            TCPDIAG_GETSOCK => Message::Socket(message),
+            TCPDIAG_GETSOCK | SOCK_DIAG_BY_FAMILY => Message::Socket(message),
             kind if i32::from(kind) == libc::NLMSG_ERROR => {
                 let errno = u32_at(message, 0).map_or(libc::EBADMSG, |code| (code as i32).wrapping_neg());
                 Message::Refused(errno)
@@ -341,6 +398,32 @@ mod tests {
             drop(server);
             drop(client);
             assert!(finder.find(&listed).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_connection_that_ends_is_told_of_with_what_it_carried_in_both_families() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let endings = Endings::open(&"".into()).unwrap();
+            let listener = TcpListener::bind(address).unwrap();
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            let (local, remote) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+            std::io::Write::write_all(&mut client, &[7; 5000]).unwrap();
+            std::io::Read::read_exact(&mut server, &mut [0; 5000]).unwrap();
+            drop(server);
+            drop(client);
+            let deadline = std::time::Instant::now() + Duration::from_secs(30);
+            let ended = loop {
+                assert!(std::time::Instant::now() < deadline, "nothing is told of it");
+                let found = endings.next(Duration::from_millis(100)).unwrap();
+                if let Some(it) = found.into_iter().find(|one| (one.local, one.remote) == (local, remote)) {
+                    break it;
+                }
+            };
+            let info = ended.info.unwrap();
+            assert_eq!(info.acked_bytes, 5000 + 2, "its SYN and its FIN are counted");
+            assert_ne!(ended.cookie, 0);
         }
     }
 

@@ -23,7 +23,7 @@ pub mod trace;
 pub use crate::sockets::{
     connection::{CcName, Connection, Process, SocketMemory, State},
     descriptor_of,
-    diag::Finder,
+    diag::{Endings, Finder},
     limit::{self, Limit},
     namespace::{NetNamespace, Scope},
 };

@@ -2,9 +2,11 @@
 //! killed.
 //!
 //! What was before is written down before it is changed: `/run/longfat/why-PID.undo.json` names the owner (pid and
-//! start time), the connections by cookie and namespace, and their settings. Windows, timers and congestion control are
-//! set as `longfat tcb set` does; buffers and pacing on a copy of the program's descriptor.
+//! start time), the connections by cookie and namespace, and their settings; and the routes to single peers. Windows,
+//! timers and congestion control are set as `longfat tcb set` does; buffers and pacing on a copy of the program's
+//! descriptor.
 
+use super::route::{Metric, PeerRoute};
 use anyhow::{Context as _, bail};
 use longfat_host::{
     lease::start_time,
@@ -122,6 +124,14 @@ struct Ledger {
     owner_pid: i32,
     owner_start: u64,
     changed: Vec<Changed>,
+    #[serde(default)]
+    routes: Vec<PeerRoute>,
+}
+
+impl Ledger {
+    fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.routes.is_empty()
+    }
 }
 
 /// Sets, remembers, takes back.
@@ -152,8 +162,12 @@ impl Fixer {
     pub fn open() -> anyhow::Result<Fixer> {
         let directory = OwnDirectory::make(Path::new(DIRECTORY))?;
         let pid = std::process::id() as i32;
-        let ledger =
-            Ledger { owner_pid: pid, owner_start: start_time(pid).unwrap_or(0), changed: Vec::new() };
+        let ledger = Ledger {
+            owner_pid: pid,
+            owner_start: start_time(pid).unwrap_or(0),
+            changed: Vec::new(),
+            routes: Vec::new(),
+        };
         let path = Path::new(DIRECTORY).join(format!("why-{pid}.undo.json"));
         let mut fixer = Fixer { setter: Setter::load()?, ledger, path };
         for name in directory.names().iter().filter(|name| is_ledger(name)) {
@@ -208,6 +222,37 @@ impl Fixer {
         self.write()
     }
 
+    /// Gives new connections to one peer a setting, by a route to it alone.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or its route cannot be written anew; nothing is changed then.
+    pub fn apply_route(
+        &mut self,
+        route: &PeerRoute,
+        place: &NetNamespace,
+        metric: &Metric,
+    ) -> anyhow::Result<()> {
+        self.ledger.routes.push(route.clone());
+        self.write()?;
+        if let Err(error) = route.set(place, metric) {
+            self.ledger.routes.pop();
+            self.write()?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Takes back a route.
+    ///
+    /// # Errors
+    /// When it could not be: it is tried again at the end.
+    pub fn undo_route(&mut self, route: &PeerRoute, place: &NetNamespace) -> anyhow::Result<()> {
+        let Some(at) = self.ledger.routes.iter().rposition(|known| known == route) else { return Ok(()) };
+        route.take_back(place)?;
+        self.ledger.routes.remove(at);
+        self.write()
+    }
+
     /// Its congestion window as it is.
     ///
     /// # Errors
@@ -236,7 +281,8 @@ impl Fixer {
         self.set_block(place, connection.cookie, &change)
     }
 
-    /// Takes back everything; what could not be, in words. Connections that have gone have nothing to take back.
+    /// Takes back everything; what could not be, in words. Connections and namespaces that have gone have nothing to take
+    /// back.
     pub fn undo_all(&mut self) -> Vec<String> {
         let mut failed = Vec::new();
         let places = Scope::All.namespaces().unwrap_or_default();
@@ -252,7 +298,14 @@ impl Fixer {
                 _ => {}
             }
         }
-        if self.ledger.changed.is_empty() {
+        for route in std::mem::take(&mut self.ledger.routes).into_iter().rev() {
+            let Some(place) = places.iter().find(|place| place.inode == route.netns_inode) else { continue };
+            if let Err(error) = route.take_back(place) {
+                failed.push(format!("the route to {} is not as before: {error:#}", route.peer));
+                self.ledger.routes.push(route);
+            }
+        }
+        if self.ledger.is_empty() {
             let _ = fs::remove_file(&self.path);
         }
         failed
@@ -267,8 +320,8 @@ impl Fixer {
         if start_time(left.owner_pid) == Some(left.owner_start) {
             return Ok(());
         }
-        self.ledger.changed = left.changed;
-        let count = self.ledger.changed.len();
+        (self.ledger.changed, self.ledger.routes) = (left.changed, left.routes);
+        let count = self.ledger.changed.len() + self.ledger.routes.len();
         let failed = self.undo_all();
         failed.iter().for_each(|what| eprintln!("longfat: of a run that was killed: {what}"));
         if !failed.is_empty() {

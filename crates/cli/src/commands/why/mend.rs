@@ -16,6 +16,7 @@ use longfat_why::{
 };
 use serde_json::json;
 use std::{
+    fmt,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -35,7 +36,7 @@ struct Patient<'a> {
 /// More are not set at once: a remedy is for a connection that somebody looks at.
 const MOST: usize = 32;
 /// Pairs of stretches of a proof.
-const PAIRS: usize = 6;
+pub const PAIRS: usize = 6;
 /// How soon a signal is answered.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -97,7 +98,11 @@ fn hold(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool)
         let Some(rate_bps) = measure(patient, args.span.into(), stop)? else { continue };
         let (who, before) =
             (show::who(&patient.one.connection), words::rate(patient.verdict.figures.rate_bps));
-        println!("{who}: {before} before, {} with it{}", words::rate(rate_bps), foretold(patient));
+        println!(
+            "{who}: {before} before, {} with it{}",
+            words::rate(rate_bps),
+            foretold(patient.predicted.as_ref())
+        );
     }
     while !stop.load(Ordering::Relaxed)
         && held.iter().any(|patient| acked(patient).is_ok_and(|a| a.is_some()))
@@ -107,18 +112,23 @@ fn hold(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool)
     Ok(())
 }
 
-fn foretold(patient: &Patient) -> String {
-    let told = |price| format!(" (foretold: {})", sentence::interval(price));
-    patient.predicted.as_ref().map_or(String::new(), told)
+fn foretold(predicted: Option<&Price>) -> String {
+    predicted.map_or(String::new(), |price| format!(" (foretold: {})", sentence::interval(price)))
 }
 
 fn prove_all(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool) -> Outcome {
-    let mut random = SplitMix64::new(u64::from(std::process::id()) ^ longfat_host::monotonic_us() as u64);
+    let mut random = random();
     for patient in patients {
         let proof = prove(fixer, patient, args, &mut random, stop)?;
-        tell(patient, proof.as_ref(), args)?;
+        let who = show::who(&patient.one.connection);
+        tell(&who, &patient.setting, proof.as_ref(), patient.predicted.as_ref(), args)?;
     }
     Ok(())
+}
+
+/// What the order within a pair is drawn from.
+pub fn random() -> SplitMix64 {
+    SplitMix64::new(u64::from(std::process::id()) ^ longfat_host::monotonic_us() as u64)
 }
 
 /// On and off in random order, a pair at a time; each stretch begins after what was set before has washed out.
@@ -145,14 +155,16 @@ fn prove(
             rates[usize::from(is_on)] = rate_bps;
         }
         pairs.push(Pair { with_bps: rates[1], without_bps: rates[0] });
-        eprintln!(
-            "pair {} of {PAIRS}: {} with, {} without",
-            pairs.len(),
-            words::rate(rates[1]),
-            words::rate(rates[0])
-        );
+        tell_pair(&pairs);
     }
     Ok(Proof::of(pairs))
+}
+
+/// The last pair, while the others are still to come.
+pub fn tell_pair(pairs: &[Pair]) {
+    let (Some(last), count) = (pairs.last(), pairs.len()) else { return };
+    let [with, without] = [last.with_bps, last.without_bps].map(words::rate);
+    eprintln!("pair {count} of {PAIRS}: {with} with, {without} without");
 }
 
 /// The rate of one stretch, with the remedy or without, and the window to go back to behind it; `None` when the
@@ -210,14 +222,21 @@ fn measure(patient: &Patient, span: Duration, stop: &AtomicBool) -> anyhow::Resu
     Ok(before.zip(after).map(|(before, after)| after.saturating_sub(before) as f64 * 8.0 / elapsed))
 }
 
-fn tell(patient: &Patient, proof: Option<&Proof>, args: &Args) -> anyhow::Result<()> {
-    let who = show::who(&patient.one.connection);
+/// A proof in words, or as JSON.
+pub fn tell(
+    who: &str,
+    setting: &impl fmt::Display,
+    proof: Option<&Proof>,
+    predicted: Option<&Price>,
+    args: &Args,
+) -> anyhow::Result<()> {
     let Some(proof) = proof else {
-        println!("{who}: {}: not enough pairs to tell", patient.setting);
+        println!("{who}: {setting}: not enough pairs to tell");
         return Ok(());
     };
     if args.json {
-        let value = json!({ "who": who, "setting": patient.setting.to_string(), "foretold": patient.predicted, "proof": proof });
+        let value =
+            json!({ "who": who, "setting": setting.to_string(), "foretold": predicted, "proof": proof });
         println!("{value}");
         return Ok(());
     }
@@ -228,15 +247,14 @@ fn tell(patient: &Patient, proof: Option<&Proof>, args: &Args) -> anyhow::Result
         (true, false) => "it harms",
     };
     let text = format!(
-        "{who}: {}: {} with, {} without; difference {} (95 %: {} to {}, {} pairs): {verdict}.{}",
-        patient.setting,
+        "{who}: {setting}: {} with, {} without; difference {} (95 %: {} to {}, {} pairs): {verdict}.{}",
         words::rate(proof.with_bps),
         words::rate(proof.without_bps),
         words::rate(proof.gain_bps),
         words::rate(low),
         words::rate(high),
         proof.pairs.len(),
-        foretold(patient)
+        foretold(predicted)
     );
     print!("{}", show::wrapped(&text, "  "));
     Ok(())

@@ -7,7 +7,9 @@ mod metrics;
 mod page;
 mod program;
 mod recorded;
+mod route;
 mod show;
+mod successors;
 mod watch;
 
 use crate::{
@@ -41,6 +43,7 @@ use watch::{Chosen, Watch};
   longfat why dst 192.0.2.7 --page why.html        and its course over time, as a page
   longfat why dst 192.0.2.7 --fix                  the remedy, where one can be set here, until Ctrl-C
   longfat why dst 192.0.2.7 --fix --prove          on and off in random order: was it one?
+  longfat why dst 192.0.2.7 --fix --successors     for new connections to it, by a route to it alone
   longfat why --netns all --json | jq '.causes'    everything on this host, by cause
   longfat why dst 192.0.2.7 --record slow.looks    keep what was looked at; 'longfat why slow.looks' judges it again
   longfat why --list                               the catalogue: every cause, and how it is told apart")]
@@ -70,6 +73,9 @@ pub struct Args {
     /// (root).
     #[arg(long, conflicts_with_all = ["watch", "program"])]
     fix: bool,
+    /// With --fix: help connections that are still to come, by a route to their peer alone, until Ctrl-C.
+    #[arg(long, requires = "fix")]
+    successors: bool,
     /// With and without the remedy in random order: the difference with its interval (with --fix; takes about five
     /// times --for and more).
     #[arg(long, requires = "fix")]
@@ -128,7 +134,8 @@ pub fn run(args: &Args) -> Outcome {
         show::answer(&verdicts, args)?;
         page::of_watch(&verdicts, args, args.watch && !is_over)?;
         if args.fix && !is_over {
-            return mend::run(args, &watch, &verdicts, &stop);
+            let mend = if args.successors { successors::run } else { mend::run };
+            return mend(args, &watch, &verdicts, &stop);
         }
         if !args.watch || is_over {
             return if verdicts.is_empty() { Err(Failure::Missed(NOBODY.to_owned())) } else { Ok(()) };
