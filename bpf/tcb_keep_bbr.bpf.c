@@ -15,7 +15,9 @@ extern void bbr_init(struct sock *sk) __ksym;
 extern void bbr_main(struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs) __ksym;
 extern __u32 bbr_sndbuf_expand(struct sock *sk) __ksym;
 extern __u32 bbr_undo_cwnd(struct sock *sk) __ksym;
-extern void bbr_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
+/* A kernel has one of these; the loader leaves out what calls the other. */
+extern void bbr_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym __weak;
+extern void bbr_cwnd_event_tx_start(struct sock *sk) __ksym __weak;
 extern __u32 bbr_ssthresh(struct sock *sk) __ksym;
 extern __u32 bbr_min_tso_segs(struct sock *sk) __ksym;
 extern void bbr_set_state(struct sock *sk, __u8 new_state) __ksym;
@@ -53,6 +55,12 @@ void BPF_PROG(keep_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 }
 
 SEC("struct_ops")
+void BPF_PROG(keep_cwnd_event_tx_start, struct sock *sk)
+{
+	bbr_cwnd_event_tx_start(sk);
+}
+
+SEC("struct_ops")
 __u32 BPF_PROG(keep_ssthresh, struct sock *sk)
 {
 	return bbr_ssthresh(sk);
@@ -77,6 +85,7 @@ struct tcp_congestion_ops lfkeep = {
 	.sndbuf_expand = (void *)keep_sndbuf_expand,
 	.undo_cwnd = (void *)keep_undo_cwnd,
 	.cwnd_event = (void *)keep_cwnd_event,
+	.cwnd_event_tx_start = (void *)keep_cwnd_event_tx_start,
 	.ssthresh = (void *)keep_ssthresh,
 	.min_tso_segs = (void *)keep_min_tso_segs,
 	.set_state = (void *)keep_set_state,

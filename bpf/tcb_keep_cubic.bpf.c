@@ -15,7 +15,9 @@ extern void cubictcp_init(struct sock *sk) __ksym;
 extern __u32 cubictcp_recalc_ssthresh(struct sock *sk) __ksym;
 extern void cubictcp_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
 extern void cubictcp_state(struct sock *sk, __u8 new_state) __ksym;
-extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym;
+/* A kernel has one of these; the loader leaves out what calls the other. */
+extern void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event) __ksym __weak;
+extern void cubictcp_cwnd_event_tx_start(struct sock *sk) __ksym __weak;
 extern void cubictcp_acked(struct sock *sk, const struct ack_sample *sample) __ksym;
 extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
 
@@ -62,6 +64,12 @@ void BPF_PROG(keep_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 }
 
 SEC("struct_ops")
+void BPF_PROG(keep_cwnd_event_tx_start, struct sock *sk)
+{
+	cubictcp_cwnd_event_tx_start(sk);
+}
+
+SEC("struct_ops")
 void BPF_PROG(keep_acked, struct sock *sk, const struct ack_sample *sample)
 {
 	cubictcp_acked(sk, sample);
@@ -75,6 +83,7 @@ struct tcp_congestion_ops lfkeep = {
 	.cong_avoid = (void *)keep_cong_avoid,
 	.set_state = (void *)keep_set_state,
 	.cwnd_event = (void *)keep_cwnd_event,
+	.cwnd_event_tx_start = (void *)keep_cwnd_event_tx_start,
 	.pkts_acked = (void *)keep_acked,
 	.name = "lfkeep_cubic",
 };

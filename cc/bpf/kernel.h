@@ -91,6 +91,7 @@ enum tcp_ca_event { CA_EVENT_TX_START = 0 };
 /* Members that are not set here are left empty. */
 struct tcp_congestion_ops {
 	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
+	void (*cwnd_event_tx_start)(struct sock *sk); /* since Linux 7.3, and no event then */
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	void (*in_ack_event)(struct sock *sk, __u32 flags);
 	__u32 (*min_tso_segs)(struct sock *sk);

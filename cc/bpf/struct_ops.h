@@ -233,16 +233,29 @@ LF_INLINE void lf_record_end(struct lf_record *record, const void *state, const 
 		lf_record_end(record, state, &conn, 0); \
 	}
 
-#define LF_MEMBER_on_restart(cc) .cwnd_event = (void *)cc##_cwnd_event,
+/* The loader keeps the one of the two that the kernel calls. */
+#define LF_MEMBER_on_restart(cc) \
+	.cwnd_event = (void *)cc##_cwnd_event, \
+	.cwnd_event_tx_start = (void *)cc##_cwnd_event_tx_start,
 #define LF_PROGRAM_on_restart(cc) \
-	SEC("struct_ops") \
-	void BPF_PROG(cc##_cwnd_event, struct sock *sk, enum tcp_ca_event event) \
+	LF_INLINE void cc##_restart(struct sock *sk) \
 	{ \
-		if (event != CA_EVENT_TX_START) \
-			return; \
 		LF_ENTER(cc, LF_OP_ON_RESTART, 0, 0, return); \
 		lf_##cc##_on_restart(&conn, state, &tunables); \
 		lf_record_end(record, state, &conn, 0); \
+	} \
+	\
+	SEC("struct_ops") \
+	void BPF_PROG(cc##_cwnd_event, struct sock *sk, enum tcp_ca_event event) \
+	{ \
+		if (event == CA_EVENT_TX_START) \
+			cc##_restart(sk); \
+	} \
+	\
+	SEC("struct_ops") \
+	void BPF_PROG(cc##_cwnd_event_tx_start, struct sock *sk) \
+	{ \
+		cc##_restart(sk); \
 	}
 
 /* What a sender is about to do goes with the record, too. */

@@ -45,6 +45,7 @@ export -f peers talk serve
 # A trial may change it; the next one, and the tests, begin with the kernel's.
 default_cc=$(cat /proc/sys/net/ipv4/tcp_congestion_control)
 for trial in /trials/*; do
+  [ -f "$trial" ] || continue
   name=${trial##*/}
   echo "BEGIN $name"
   timeout -s KILL 120 setsid bash "$trial" </dev/null >/tmp/said 2>&1

@@ -24,6 +24,7 @@ mod layout;
 pub mod mark;
 mod object;
 mod sockets;
+mod start;
 pub mod support;
 pub mod tcb;
 mod tcx;

@@ -1,6 +1,6 @@
 //! BPF objects: opened, set, loaded; and what libbpf says when the kernel refuses.
 
-use crate::{Error, Result};
+use crate::{Error, Result, start};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel};
 use std::sync::{Mutex, Once};
 
@@ -69,8 +69,9 @@ pub fn set_initial(object: &mut OpenObject, map: &str, change: impl FnOnce(&mut 
     }
 }
 
-/// Loads it: the verifier runs.
-pub fn load(name: &str, object: OpenObject) -> Result<Object> {
+/// Loads it, with the programs that this kernel calls: the verifier runs.
+pub fn load(name: &str, mut object: OpenObject) -> Result<Object> {
+    start::choose(&mut object);
     object.load().map_err(|source| refused(format!("load the BPF programs of '{name}'"), source))
 }
 
