@@ -5,7 +5,7 @@ mod bed;
 
 use bed::{
     Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, check_noise_slowly, check_some_noise,
-    ends_with_reset, exchange, path::eventually, reset, send_noise, talk,
+    ends_with_reset, exchange, nft, path::eventually, reset, send_noise, talk,
 };
 use longfat_host::{Namespace, sysctl};
 use longfat_kernel::watch::After;
@@ -166,6 +166,67 @@ fn a_lossy_path_does_not_keep_it_out() {
         let status = told("mloss");
         assert_eq!(status.adopted, 2, "{status:?}");
         assert_eq!(relay.stop().finished, 2);
+    });
+}
+
+/// What an end does to its own packets, both ways: one of so many is lost, one of so many comes twice. What is lost on
+/// its way out is lost first: its sender counts it as not sent, and must not hear of a copy.
+fn disturb(host: &Namespace, gateway: [&str; 2], (lost, doubled): (u32, u32)) {
+    let [v4, v6] = gateway;
+    let lose = format!("tcp flags & syn == 0 numgen random mod {lost} 0 drop");
+    let double = |family, gateway| {
+        format!(
+            "table {family} doubled {{ chain out {{ type filter hook output priority 0; \
+             tcp dport != 0 numgen random mod {doubled} 0 dup to {gateway} device \"eth0\"; }}; }}\n"
+        )
+    };
+    nft(
+        host,
+        &format!(
+            "table inet lossy {{ chain in {{ type filter hook prerouting priority 0; {lose}; }}; \
+             chain out {{ type filter hook output priority -10; {lose}; }}; }}\n{}{}",
+            double("ip", v4),
+            double("ip6", v6)
+        ),
+    );
+}
+
+#[test]
+fn whatever_the_ends_agree_on_and_both_paths_do_to_packets_streams_are_exact() {
+    /// A setting of both ends, and what else is off.
+    const ROWS: [&[&str]; 5] = [
+        &[],
+        &["tcp_timestamps"],
+        &["tcp_sack"],
+        &["tcp_window_scaling"],
+        &["tcp_timestamps", "tcp_sack", "tcp_window_scaling"],
+    ];
+    let link = "rate = '300Mbit'\ndelay = '3ms'\njitter = '1ms'\nreorder = true\nloss = 0.002\n\
+                queue = { discipline = 'droptail', limit = '500KB' }";
+    Bed::over_link("mrows", link, |bed| {
+        let relay = start("mrows", bed, plan());
+        disturb(&bed.client, ["10.71.1.1", "fd71:1::1"], (400, 50));
+        disturb(&bed.server, ["10.71.2.1", "fd71:2::1"], (1_000_000, 50));
+        for off in ROWS {
+            let all = |value| {
+                for (key, host) in off.iter().flat_map(|key| [(key, &bed.client), (key, &bed.server)]) {
+                    set(host, key, value);
+                }
+            };
+            all("0");
+            for address in servers() {
+                let listener = bed.listen(&address.to_string());
+                let (client, far) = bed.pair(&listener, address);
+                exchange(&client, &far, 4 << 20);
+            }
+            all("1");
+        }
+        let status = told("mrows");
+        let stayed: u64 = status.passed.values().sum();
+        assert_eq!((status.reached, status.adopted + stayed), (10, 10), "{status:?}");
+        assert!(status.adopted >= 5, "{status:?}");
+        assert!(status.passed.keys().all(|reason| reason == "restless"), "{status:?}");
+        drop(relay);
     });
 }
 

@@ -127,6 +127,8 @@ pub(crate) struct Watcher {
     count: AtomicUsize,
     /// Whether there are some in [`Led::all`].
     leads_all: AtomicBool,
+    /// Nothing is held for rules that step in right after handshakes.
+    only_watches: AtomicBool,
     adopted: AtomicU64,
 }
 
@@ -185,6 +187,7 @@ impl Watcher {
         let after = plan.watching_ways().next().and_then(|(_, way)| way.adopt_after).unwrap_or_default();
         // The map is there, and so is its only element.
         let _ = watching.tell(after, plan.inserts_at_once());
+        self.only_watches.store(!plan.inserts_at_once(), Ordering::Release);
         self.lock().meant = Some(Meant { plan, interfaces });
     }
 
@@ -228,15 +231,17 @@ impl Watcher {
         self.count.store(state.entries.len(), Ordering::Release);
     }
 
-    /// What is to be done with a packet; none when its connection is not led here.
+    /// What is to be done with a packet; none when its connection is not led here. One that has lain in the interface for
+    /// longer than its connection is remembered must not pass a socket that is there: whoever has it, the kernel knows.
     pub fn on_packet(&self, segment: &Segment<'_>, now: Instant) -> Option<Step> {
+        let straggles = || self.only_watches.load(Ordering::Acquire).then_some(Step::Deliver);
         if self.count.load(Ordering::Acquire) == 0 {
-            return None;
+            return straggles();
         }
         let (there, back) = ((segment.from, segment.to), (segment.to, segment.from));
         let mut state = self.lock();
         let pair = if state.entries.contains_key(&there) { there } else { back };
-        let entry = state.entries.get_mut(&pair)?;
+        let Some(entry) = state.entries.get_mut(&pair) else { return straggles() };
         let (in_path, plan) = match &mut entry.stage {
             Stage::InPath(in_path, plan) => (in_path, plan),
             Stage::Behind(kind, _) | Stage::Resets(kind, _) | Stage::Gone(kind, _) => {
