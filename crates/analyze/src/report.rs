@@ -15,7 +15,6 @@ use crate::{
         series::{Bin, Limit, Series},
         spacing::Gaps,
     },
-    segment::flag,
 };
 use serde::Serialize;
 
@@ -378,25 +377,12 @@ fn handshake(connection: &Connection) -> HandshakeReport {
         sack: both(|offer| offer.sack),
         timestamps: both(|offer| offer.timestamps),
         window_scaling: both(|offer| offer.window_scale.is_some()),
-        ecn: ecn(offers, connection.handshake.syn_ack_flags),
+        ecn: connection.ecn(),
         fast_open: fast_open(offers, connection.halves[client].counts.fast_open_refused_bytes > 0),
         simultaneous_open: connection.handshake.simultaneous,
         syn_wait_s: connection.syn_wait_ns().map(seconds),
         repeated_syns: connection.halves.iter().map(|half| half.counts.resent_syns).sum(),
     }
-}
-
-/// RFC 3168, 6.1.1 and RFC 9768, 3.1: what the flags of SYN and SYN-ACK agree on.
-fn ecn(offers: [Option<Offer>; 2], answer: u16) -> Option<&'static str> {
-    let [Some(client), Some(_)] = offers else { return None };
-    let answer = answer & (flag::ECE | flag::CWR | flag::AE);
-    let accurate = flag::ECE | flag::CWR | flag::AE;
-    Some(match client.ecn_flags {
-        asked if asked == accurate && answer == flag::ECE => "ecn",
-        asked if asked == accurate && answer != 0 && answer != accurate => "accecn",
-        asked if asked == flag::ECE | flag::CWR && answer == flag::ECE => "ecn",
-        _ => "off",
-    })
 }
 
 fn fast_open(offers: [Option<Offer>; 2], is_refused: bool) -> Option<&'static str> {

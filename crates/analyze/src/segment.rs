@@ -206,7 +206,8 @@ impl Segment {
     /// marked nor damaged, and tells of no mark.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        const TOLD: u16 = flag::SYN | flag::FIN | flag::RST | flag::ACK | flag::ECE;
+        const MARKS: u16 = flag::ECE | flag::CWR | flag::AE;
+        const TOLD: u16 = flag::SYN | flag::FIN | flag::RST | flag::ACK | MARKS;
         self.flags & TOLD == flag::ACK && self.ecn != 3 && self.checksum != Checksum::Wrong
     }
 

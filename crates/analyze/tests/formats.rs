@@ -18,7 +18,10 @@ use longfat_analyze::{
 };
 use proptest::prelude::*;
 use std::io::Write as _;
-use support::{Tcp, Trace, analyze_bytes};
+use support::{
+    Tcp, Trace, analyze_bytes,
+    traffic::{Transfer, made},
+};
 
 const TIME: i64 = 1_700_000_000_123_456_789;
 
@@ -381,6 +384,7 @@ fn tunnels_of_providers_and_clouds_are_seen_through_at_any_depth() {
         ipv4(17, &udp(4789, &vxlan), 900),
         ipv4(17, &udp(8472, &vxlan), 900),
         ipv4(17, &udp(4790, &gpe), 900),
+        ipv4(17, &udp(4341, &[&[0x80, 0, 0, 9, 0, 0, 0, 1][..], &ip].concat()), 900),
         ipv4(17, &udp(6081, &geneve), 900),
         ipv4(17, &udp(6081, &geneve_ip), 900),
         ipv4(17, &udp(2152, &gtp), 900),
@@ -409,6 +413,15 @@ fn tunnels_of_providers_and_clouds_are_seen_through_at_any_depth() {
         let found = segment(101, &packet, packet.len() + 900);
         assert_eq!(found.map(|found| (found.sequence, found.payload_bytes)), Ok((5, 900)), "{packet:?}");
     }
+}
+
+#[test]
+fn a_file_that_says_that_frames_end_with_a_check_sequence_is_read() {
+    let mut file = made(&Transfer::default()).trace.pcap();
+    // Its length in 16-bit words, and that it is there.
+    file[23] = 2 << 4 | 1 << 2;
+    let analysis = analyze_bytes(&file, Settings::default());
+    assert_eq!((analysis.capture.unknown_link_packets, analysis.totals.flows), (0, 1));
 }
 
 #[test]

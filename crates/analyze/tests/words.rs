@@ -292,6 +292,47 @@ fn with_ecn(agreed: bool, ecn: u8) -> Trace {
     script(&text)
 }
 
+/// Thirty packets and their acknowledgements with the count of AccECN, which rises behind the packets that are marked.
+fn with_accurate_ecn(marked: &[u32], has_handshake: bool) -> Trace {
+    let mut trace = Trace::default();
+    if has_handshake {
+        trace.push(0, Tcp::client(0x1c2, u32::MAX, 0).syn_options(true, Some(7)));
+        trace.push(20 * MS, Tcp::server(0x92, u32::MAX, 0).syn_options(true, Some(7)));
+        trace.push(20 * MS + US, Tcp::client(0x90, 0, 0));
+    }
+    let mut count = 5;
+    for n in 0..30 {
+        let (at, is_marked) = ((21 + 25 * i64::from(n)) * MS, marked.contains(&n));
+        let data = Tcp::client(0x150, n * 1448, 0).payload(1448).ip_id(n as u16 + 1);
+        trace.push(at, Tcp { ecn: if is_marked { 3 } else { 2 }, ..data });
+        count = (count + u16::from(is_marked)) % 8;
+        let ack = Tcp::server(0x10 | count << 6, 0, (n + 1) * 1448).ip_id(n as u16 + 1);
+        trace.push(at + 20 * MS, ack);
+    }
+    trace
+}
+
+#[test]
+fn the_count_of_accurate_ecn_is_no_echo() {
+    for has_handshake in [true, false] {
+        let told = |marked: &[u32]| {
+            let flow = with_accurate_ecn(marked, has_handshake).flow();
+            flow.directions.each_ref().map(|one| one.counts.ece_packets)
+        };
+        assert_eq!(told(&[]), [0, 0]);
+        assert_eq!(told(&[7, 9, 21]), [0, 3]);
+        // The count goes round: with 0 it looks like no flag at all.
+        assert_eq!(told(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), [0, 9]);
+    }
+    assert_eq!(find(&with_accurate_ecn(&[], true), Kind::EcnMarks), None);
+    assert!(
+        find(&with_accurate_ecn(&[7], true), Kind::EcnMarks)
+            .unwrap()
+            .evidence
+            .contains("1 of the receiver's")
+    );
+}
+
 #[test]
 fn marks_and_their_absence_are_told() {
     assert!(find(&with_ecn(true, 2), Kind::EcnMarks).unwrap().evidence.contains("1 of 30"));

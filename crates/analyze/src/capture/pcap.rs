@@ -74,8 +74,8 @@ impl Pcap {
         let is_long = data[..4].contains(&0xcd);
         let record_header = if is_long { LONG_RECORD_HEADER } else { RECORD_HEADER };
         let snap_bytes = u32_at(data, 16, big)?;
-        // The upper bits tell of a frame check sequence at the end, which nothing here needs.
-        let link = LinkType(u32_at(data, 20, big)? & 0x0fff_ffff);
+        // The upper six bits tell of a frame check sequence at the end, which nothing here needs.
+        let link = LinkType(u32_at(data, 20, big)? & 0x03ff_ffff);
         let unit_ns = if nanoseconds { 1 } else { 1000 };
         let most_bytes = snap_bytes.clamp(BIG_PACKET, MAX_RECORD_BYTES as u32);
         let last_s = None;

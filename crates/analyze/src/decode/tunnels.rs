@@ -143,6 +143,7 @@ fn udp(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
         6081 => geneve(inner),
         6635 => return mpls(inner),
         2152 => gtp(inner),
+        4341 => lisp(inner),
         1701 => return l2tp(inner).unwrap_or(other),
         _ => None,
     };
@@ -170,6 +171,20 @@ fn vxlan(data: &[u8]) -> Option<Inner<'_>> {
 fn vxlan_gpe(data: &[u8]) -> Option<Inner<'_>> {
     let kind = [None, Some(IPV4), Some(IPV6), Some(ETHERNET)].get(usize::from(*data.get(3)?)).copied()??;
     Some((kind, data.get(8..)?))
+}
+
+/// RFC 9300, 5.1: a header of eight octets, and IP of either version.
+fn lisp(data: &[u8]) -> Option<Inner<'_>> {
+    of_version(data.get(8..)?)
+}
+
+/// IP, whose first four bits are its version.
+fn of_version(data: &[u8]) -> Option<Inner<'_>> {
+    match data.first()? >> 4 {
+        4 => Some((IPV4, data)),
+        6 => Some((IPV6, data)),
+        _ => None,
+    }
 }
 
 /// RFC 8926.
@@ -208,10 +223,5 @@ fn gtp(data: &[u8]) -> Option<Inner<'_>> {
         next = *data.get(at + length - 1)?;
         at += length;
     }
-    let inner = data.get(at..)?;
-    match inner.first()? >> 4 {
-        4 => Some((IPV4, inner)),
-        6 => Some((IPV6, inner)),
-        _ => None,
-    }
+    of_version(data.get(at..)?)
 }

@@ -7,7 +7,6 @@ use crate::{
         connection::{Connection, Handshake},
         half::{Half, Reset},
     },
-    segment::flag,
     words::duration,
 };
 
@@ -113,11 +112,7 @@ pub fn wrong_checksums(connection: &Connection, epoch_ns: i64) -> Option<Finding
 const ECN_PACKETS: u64 = 20;
 
 fn is_ecn_agreed(connection: &Connection) -> bool {
-    let client = connection.halves[usize::from(connection.client)].offer;
-    let asked =
-        client.is_some_and(|offer| offer.ecn_flags & (flag::ECE | flag::CWR) == flag::ECE | flag::CWR);
-    let answer = connection.handshake.syn_ack_flags & (flag::ECE | flag::CWR | flag::AE);
-    asked && answer != 0 && answer != flag::ECE | flag::CWR | flag::AE
+    connection.ecn().is_some_and(|agreed| agreed != "off")
 }
 
 /// A queue marks packets instead of dropping them.

@@ -445,6 +445,20 @@ impl Connection {
         }
     }
 
+    /// RFC 3168, 6.1.1 and RFC 9768, 3.1: what the flags of SYN and SYN-ACK agree on.
+    pub fn ecn(&self) -> Option<&'static str> {
+        let client = self.halves[usize::from(self.client)].offer?;
+        self.halves[usize::from(1 - self.client)].offer?;
+        let accurate = flag::ECE | flag::CWR | flag::AE;
+        let answer = self.handshake.syn_ack_flags & accurate;
+        Some(match client.ecn_flags {
+            asked if asked == accurate && answer == flag::ECE => "ecn",
+            asked if asked == accurate && answer != 0 && answer != accurate => "accecn",
+            asked if asked == flag::ECE | flag::CWR && answer == flag::ECE => "ecn",
+            _ => "off",
+        })
+    }
+
     /// Both offers are known.
     fn agree(&mut self, low: Offer, high: Offer) {
         let default = DEFAULT_MSS[usize::from(self.key.address(0).is_ipv6())];
@@ -459,6 +473,10 @@ impl Connection {
             half.agree(mss(low).min(mss(high)).saturating_sub(options).max(1));
             half.sack = low.sack && high.sack;
             half.most_window_bytes = half.most_window_bytes.filter(|most| is_window_known(*most));
+        }
+        if self.ecn() == Some("accecn") {
+            self.halves[usize::from(self.client)].marks.agree(true);
+            self.halves[usize::from(1 - self.client)].marks.agree(false);
         }
     }
 

@@ -99,7 +99,7 @@ pub struct Counts {
     pub ect_packets: u64,
     /// Packets marked CE.
     pub ce_packets: u64,
-    /// Packets with ECE.
+    /// Packets that tell of marks: with ECE, or where AccECN was agreed with a new count of them.
     pub ece_packets: u64,
     /// Resets.
     pub resets: u64,

@@ -10,6 +10,7 @@ use super::{
     copies::{AtOnce, Copies, Repeats},
     counts::{Counts, Offer},
     limits::Limits,
+    marks::Marks,
     observers::Observers,
     recovery::{Cause, Episode, LEAST_RTO_NS, Recovery, Resent},
     round_trips::RoundTrips,
@@ -97,6 +98,8 @@ pub struct Half {
     pub mss_bytes: u32,
     /// Both ends allow SACK.
     pub sack: bool,
+    /// How this end tells of marks.
+    pub marks: Marks,
     /// Whether this end sent a SYN, and no answer to one.
     opens: bool,
     /// SYNs and FINs without payload.
@@ -173,6 +176,7 @@ impl Half {
             is_placed: false,
             mss_bytes: 0,
             sack: true,
+            marks: Marks::default(),
             opens: false,
             bare_segments: 0,
             syn_data: (0, 0),
@@ -247,7 +251,8 @@ impl Half {
     #[inline]
     pub fn on_sent<const PLAIN: bool>(&mut self, segment: &Segment, length: u32) {
         self.counts.packets += 1;
-        if !PLAIN && (segment.ecn == 3 || segment.flags & (flag::ECE | flag::RST) != 0) {
+        // A count of marks that has gone round to 0 looks plain.
+        if !PLAIN || self.marks != Marks::Echo {
             self.on_congestion_told(segment);
             if segment.has(flag::RST) {
                 return self.on_reset(segment);
@@ -301,7 +306,7 @@ impl Half {
     #[cold]
     fn on_congestion_told(&mut self, segment: &Segment) {
         self.counts.ce_packets += u64::from(segment.ecn == 3);
-        self.counts.ece_packets += u64::from(segment.flags & (flag::ECE | flag::SYN) == flag::ECE);
+        self.counts.ece_packets += u64::from(self.marks.are_told_by(segment));
     }
 
     #[inline]

@@ -22,6 +22,7 @@ pub mod half;
 pub mod histogram;
 pub mod known;
 pub mod limits;
+pub mod marks;
 pub mod observers;
 pub mod queue;
 pub mod ranges;
