@@ -77,6 +77,13 @@ fn behind_silence(last_bytes: u32, silence_ms: u32, more: &str) -> DirectionRepo
 fn a_probe_with_new_data_is_counted_and_sends_nothing_again() {
     let client = behind_silence(1448, 50, "seq NEXT len 1448");
     assert_eq!((client.counts.new_data_probes, client.counts.resent_segments), (1, 0), "{}", client.from);
+    let more = "+20 < A ack 18824 win 60000\n+0.1 > A seq 18824 len 1448\n+0.1 > A seq 20272 len 1448";
+    let twice = behind_silence(1448, 50, &format!("seq NEXT len 1448\n{more}\n+50 > A seq 21720 len 1448"));
+    assert_eq!(
+        (twice.counts.new_data_probes, twice.counts.resent_segments),
+        (2, 0),
+        "the first was acknowledged"
+    );
     let again = behind_silence(1448, 50, "seq 15928 len 1448");
     assert_eq!((again.counts.new_data_probes, again.tail_probe_segments), (0, 1), "the last one again");
     let small = behind_silence(700, 50, "seq NEXT len 700");

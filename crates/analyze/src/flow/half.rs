@@ -917,7 +917,7 @@ impl Half {
             self.trips.by_timestamp.get_or_insert_default().record(rtt as u64);
         }
         let rtt_ns = self.measure(now, newest, clean, bytes);
-        if self.recovery.is_active() || self.counts.resent_segments > 0 {
+        if self.recovery.is_active() || self.counts.resent_segments > 0 || self.recovery.probed {
             let echo = segment.carries(option::TIMESTAMPS).then_some(segment.ts_echo);
             self.recovery.on_advance(before, ack, echo, now);
         }
