@@ -220,6 +220,8 @@ impl Watcher {
             if state.has(ends) {
                 continue;
             }
+            // Its packets may come to another worker from here on, which must wait for the entry.
+            self.count.store(state.entries.len() + 1, Ordering::Release);
             match state.begin(watching, ends, now, is_draining) {
                 Ok(()) => {}
                 Err(reason) => {
