@@ -8,6 +8,7 @@ mod address;
 mod commands;
 mod confined;
 mod fitted;
+mod kept;
 mod outcome;
 mod provenance;
 mod python;

@@ -49,7 +49,7 @@ pub fn write_now(text: &str) -> io::Result<()> {
     out.write_all(printable(text).as_bytes()).and_then(|()| out.flush())
 }
 
-/// What `println!` of this crate comes to.
+/// What `print!` and `println!` of this crate come to.
 pub fn print(text: fmt::Arguments) {
     if let Err(error) = io::stdout().lock().write_all(printable(&text.to_string()).as_bytes())
         && !is_closed(&error)
@@ -58,7 +58,7 @@ pub fn print(text: fmt::Arguments) {
     }
 }
 
-/// What `eprintln!` of this crate comes to. Where standard error cannot be written, nobody can be told.
+/// What `eprint!` and `eprintln!` of this crate come to. Where standard error cannot be written, nobody can be told.
 pub fn print_error(text: fmt::Arguments) {
     let _ = io::stderr().lock().write_all(printable(&text.to_string()).as_bytes());
 }
@@ -78,6 +78,14 @@ pub fn failure() -> anyhow::Result<()> {
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(format_args!("{}\n", serde_json::to_string_pretty(value)?));
     Ok(())
+}
+
+macro_rules! print {
+    ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
+}
+
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::output::print_error(format_args!($($text)*)) };
 }
 
 macro_rules! println {

@@ -146,6 +146,12 @@ fn files_and_directories_that_are_not_what_is_wanted_are_named() {
         ("transfer send 127.0.0.1 --plan text", 2, &["'text'", "transfer send HOST --json"]),
         ("doctor --diff nosuch", 2, &["'nosuch'", "longfat doctor --save nosuch"]),
         ("doctor --save nosuch/x", 2, &["'nosuch/x'", "a directory that is there"]),
+        ("lab run EXPERIMENT --backend sim -o text/x", 2, &["text/x", "another directory with -o"]),
+        ("tcb trace -o text", 2, &["the directory text cannot be made", "another with -o"]),
+        ("tcb set dst 192.0.2.1 cwnd=10 --audit adir --yes", 2, &["--audit adir", "name a file"]),
+        ("tcb restore adir", 2, &["adir", "longfat tcb save adir"]),
+        ("why nosuch.looks", 2, &["'nosuch.looks'", "--record nosuch.looks"]),
+        ("why adir", 2, &["'adir' is a directory", "a capture in it"]),
         ("lab run EXPERIMENT --backend sim -o text", 2, &["text: it is a file", "another directory with -o"]),
     ]);
 }
@@ -181,6 +187,13 @@ fn names_that_nobody_knows_are_named_beside_those_that_are_known() {
         ("relay keep no/name", 2, &["'no/name'", "1 to 32 letters"]),
         ("link run --reorder -- true", 2, &["--jitter <TIME>"]),
         ("lab check empty", 2, &["\n  missing field 'name'"]),
+        ("mobility clean --name ../x", 2, &["--name <NAME>", "'../x'", "1 to 80 letters"]),
+        ("mobility status --name a/b", 2, &["--name <NAME>", "'a/b'", "1 to 80 letters"]),
+        ("mobility tell sat --name a/b", 2, &["--name <NAME>", "'a/b'", "1 to 80 letters"]),
+        ("mobility announce --name a/b", 2, &["--name <NAME>", "'a/b'", "1 to 80 letters"]),
+        ("mobility follow --name a/b", 2, &["--name <NAME>", "'a/b'", "1 to 80 letters"]),
+        ("why --pid 99999999", 2, &["--pid 99999999", "longfat tcb list"]),
+        ("why -- nosuchprog", 2, &["'nosuchprog'", "on PATH"]),
     ]);
 }
 
@@ -218,6 +231,89 @@ fn what_finds_nothing_to_do_says_so_and_does_not_end_with_success() {
             &["nothing was recorded: no connection that matches", "longfat tcb list"],
         ),
     ]);
+}
+
+/// The command, and the file that it would write over: what was recorded is not replaced, a page by a page alone.
+const WRITING: [(&str, &str); 9] = [
+    ("lab pack result -o FILE", "-o"),
+    ("doctor --save FILE", "--save"),
+    ("link import ping.txt -o FILE", "-o"),
+    ("tcb save FILE", "FILE"),
+    ("capture -i lo --packets 1 -o FILE", "-o"),
+    ("report result -o FILE", "-o"),
+    ("lab compare result result -o FILE", "-o"),
+    ("analyze small.pcap --html FILE", "--html"),
+    ("why --for 500ms --page FILE", "--page"),
+];
+
+#[test]
+fn what_holds_something_else_is_not_written_over() {
+    let place = place();
+    let file = place.path().join("kept.html");
+    let wrong = WRITING.iter().filter_map(|(line, option)| {
+        fs::write(&file, "years of work").unwrap();
+        let output = longfat(place.path(), &words(&line.replace("FILE", "kept.html")));
+        let error = String::from_utf8_lossy(&output.stderr);
+        let said = error.contains(&format!("{option} 'kept.html' is there already"));
+        let is_kept = fs::read_to_string(&file).unwrap() == "years of work";
+        (output.status.code() != Some(2) || !said || !is_kept).then(|| format!("longfat {line}: {error}"))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_page_takes_the_place_of_a_page_and_a_recording_that_of_an_empty_file() {
+    let place = place();
+    let (page, capture) = (place.path().join("page.html"), place.path().join("small.pcap"));
+    // The header of a capture of Ethernet without a packet.
+    let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 96, 1];
+    fs::write(&capture, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    fs::write(&page, "<!DOCTYPE html><p>old").unwrap();
+    let output = longfat(place.path(), &["analyze", "small.pcap", "--html", "page.html"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!fs::read_to_string(&page).unwrap().contains("<p>old"));
+    let output = longfat(place.path(), &["doctor", "--save", "empty"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::metadata(place.path().join("empty")).unwrap().len() > 0);
+}
+
+#[test]
+fn looks_are_appended_to_looks_alone() {
+    let place = place();
+    let output = longfat(place.path(), &["why", "--for", "500ms", "--record", "text"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("--record 'text' holds no looks") && error.contains("name another"), "{error}");
+    assert_eq!(fs::read_to_string(place.path().join("text")).unwrap(), "x");
+}
+
+/// A program's own exit code goes before ours.
+#[test]
+fn a_program_without_a_connection_is_no_answer_to_why() {
+    for (program, code) in [("true", 1), ("false", 1)] {
+        let output = longfat(place().path(), &["why", "--", program]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{program}: {error}");
+        assert_eq!(error.contains("the program had no TCP connection"), program == "true", "{error}");
+    }
+}
+
+/// What was to be printed is the result: a full disk fails it by name, however it is printed.
+#[test]
+fn a_result_that_a_full_disk_does_not_take_is_a_failure() {
+    for line in ["why --list", "doctor --rate 10Gbit --rtt 90ms", "link import ping.txt"] {
+        let place = place();
+        fs::write(place.path().join("ping.txt"), "64 bytes from 1.1.1.1: icmp_seq=1 ttl=57 time=23.4 ms\n")
+            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        command.args(words(line)).current_dir(place.path()).stdin(Stdio::null());
+        let output =
+            command.stdout(fs::File::create("/dev/full").unwrap()).stderr(Stdio::piped()).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("write to standard output: No space left"), "{line}: {error}");
+        assert_ne!(output.status.code(), Some(0), "{line}");
+    }
 }
 
 /// An empty word, which a shell makes of a variable that is not set.

@@ -408,7 +408,8 @@ fn make_directory(path: &Path) -> Result<(), SessionError> {
     if path.exists() && !path.is_dir() {
         return Err(io_error(path, io::Error::other("it is a file; name another directory with -o")));
     }
-    fs::create_dir_all(path).map_err(|source| io_error(path, source))
+    let mend = |source| io_error(path, io::Error::other(format!("{source}; name another directory with -o")));
+    fs::create_dir_all(path).map_err(mend)
 }
 
 /// Where a result goes when nobody says: `runs/NAME-20250131T120000Z`.

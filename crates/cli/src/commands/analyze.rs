@@ -66,6 +66,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Outcome {
+    if let Some(path) = &args.html {
+        crate::kept::refuse_replacing_all_but_a_page("--html", path)?;
+    }
     crate::confined::reader([&args.html, &args.parquet].into_iter().flatten().map(PathBuf::as_path))?;
     if let Some(second) = &args.matched {
         return Ok(run_match(args, second)?);

@@ -45,6 +45,7 @@ const WIDTH_ELSEWHERE: u16 = 240;
 
 pub fn run(args: Args) -> Outcome {
     let output = args.output.unwrap_or_else(|| args.runs[0].join("report.html"));
+    crate::kept::refuse_replacing_all_but_a_page("-o", &output)?;
     crate::confined::reader([Some(&*output), args.svg.as_deref()].into_iter().flatten())?;
     let experiments = args.runs.iter().map(|path| Experiment::open(path)).collect::<Result<Vec<_>, _>>()?;
     let repeats = if args.brief { Repeats::Representative } else { Repeats::All };

@@ -127,6 +127,7 @@ fn link_header(interface: &str) -> anyhow::Result<capture::LinkHeader> {
 pub fn run(args: &Args) -> Outcome {
     let spec = spec(args)?;
     let roll = roll_spec(args)?;
+    crate::kept::refuse_replacing("-o", &roll.path_of(1))?;
     let account = Account::choose(args.user.as_deref())?;
     refuse_nothing("--duration", args.duration, "100ms")?;
     let limits = Limits { duration: args.duration.map(Duration::from), packets: args.packets };

@@ -130,6 +130,7 @@ fn document(path: &Judged, advice: &[Advice]) -> serde_json::Value {
 
 /// Keeps everything that is looked at.
 pub fn save(path: &Path) -> Outcome {
+    crate::kept::refuse_replacing("--save", path)?;
     let kept = Saved {
         schema_version: SCHEMA_VERSION,
         kernel: longfat_host::facts::kernel(),

@@ -84,6 +84,7 @@ pub fn pack(args: &PackArgs) -> Outcome {
             PathBuf::from(format!("{name}{}", archive::SUFFIX))
         }
     };
+    crate::kept::refuse_replacing("-o", &file)?;
     let files = archive::pack(&args.directory, &file)?;
     if args.json {
         return Ok(print_json(&json!({ "file": file, "files": files }))?);

@@ -67,6 +67,9 @@ fn percent(text: &str) -> Result<f64, String> {
 
 pub fn run(args: &CompareArgs) -> Outcome {
     args.metric.iter().try_for_each(|metric| known(metric))?;
+    if let Some(output) = &args.output {
+        crate::kept::refuse_replacing_all_but_a_page("-o", output)?;
+    }
     let comparison = compare(&Side::open(&args.left)?, &Side::open(&args.right)?);
     if comparison.cases.is_empty() {
         return Err(anyhow::anyhow!(

@@ -1,6 +1,6 @@
 //! `longfat link import`: a trace from what iperf3 or ping recorded.
 
-use crate::{outcome::Outcome, spans};
+use crate::{kept, outcome::Outcome, spans};
 use anyhow::Context;
 use comfy_table::Table;
 use longfat_link::trace::{Row, import, read_bounded, table::write_csv};
@@ -43,6 +43,9 @@ const INTERVAL_LEAST: Nanos = Nanos(1_000_000);
 pub fn run(args: &ImportArgs) -> Outcome {
     let shown = args.file.display();
     spans::at_least("--interval", args.interval, INTERVAL_LEAST)?;
+    if let Some(path) = &args.output {
+        kept::refuse_replacing("-o", path)?;
+    }
     let bytes = read_bounded(&args.file).with_context(|| format!("'{shown}'"))?;
     let imported = import::read(&bytes, args.interval).with_context(|| format!("'{shown}'"))?;
     if args.json {

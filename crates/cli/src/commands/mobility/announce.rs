@@ -87,7 +87,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value_t = Nanos(2_000_000_000))]
     every: Nanos,
     /// Name of this process: its control socket is /run/longfat-mobility/NAME.sock.
-    #[arg(long, default_value = "announce")]
+    #[arg(long, default_value = "announce", value_parser = super::process_name)]
     name: String,
     /// Control socket of the announcer, in place of that of --name.
     #[arg(long, value_name = "PATH")]
@@ -125,7 +125,7 @@ pub struct Tell {
     #[arg(long, value_name = "SIZE")]
     queue: Option<Size>,
     /// Name of the process that announces.
-    #[arg(long, default_value = "announce")]
+    #[arg(long, default_value = "announce", value_parser = super::process_name)]
     name: String,
     /// Control socket of the announcer, in place of that of --name.
     #[arg(long, value_name = "PATH")]

@@ -19,7 +19,7 @@ use longfat_mobility::{
     follower::{Settings, is_bound},
     lan::PORT,
     policy::Policy,
-    put_back,
+    put_back::{self, PutBack},
     state::{self, State},
 };
 use longfat_schema::units::{Nanos, Size};
@@ -97,7 +97,7 @@ pub struct Args {
     #[arg(long, default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Name of this process: its files are /run/longfat-mobility/NAME.*.
-    #[arg(long, default_value = "follow")]
+    #[arg(long, default_value = "follow", value_parser = super::process_name)]
     name: String,
     /// Control socket of the follower, in place of that of --name.
     #[arg(long, value_name = "PATH")]
@@ -117,7 +117,7 @@ pub struct Args {
 #[derive(clap::Args)]
 pub struct Clean {
     /// Name of the process that was killed.
-    #[arg(long, default_value = "follow")]
+    #[arg(long, default_value = "follow", value_parser = super::process_name)]
     name: String,
     /// Control socket of the follower, where it had another than that of its name.
     #[arg(long, value_name = "PATH")]
@@ -139,9 +139,10 @@ pub fn run(args: &Args) -> Outcome {
     let _held = hold(&plan.state)?;
     let open = |path: &PathBuf| {
         let opened = OpenOptions::new().create(true).append(true).open(path);
-        opened.with_context(|| format!("open the audit file {}", path.display()))
+        opened.with_context(|| format!("--audit {} cannot be appended to; name a file", path.display()))
     };
     let mut audit = args.audit.as_ref().map(open).transpose()?;
+    tell_absent(&args.interfaces);
     let stop = stop::flag()?;
     follow::run(&plan, &stop, super::ready, &mut |event| tell(&event, audit.as_mut()))?;
     Ok(())
@@ -189,6 +190,18 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
     })
 }
 
+/// An interface may come later, and is heard then: whoever mistyped its name is told.
+fn tell_absent(wanted: &[String]) {
+    let there = longfat_kernel::mark::interfaces().unwrap_or_default();
+    for name in wanted.iter().filter(|name| !there.contains(name)) {
+        eprintln!(
+            "longfat: mobility follow: WARNING: there is no interface '{name}' now, and nothing is heard on it before \
+             it comes; there are {}",
+            there.join(", ")
+        );
+    }
+}
+
 pub fn clean(args: &Clean) -> Outcome {
     require(support::missing_network_admin("routes").into_iter().collect())?;
     if control::ask(&super::socket(args.socket.as_deref(), &args.name), "status").is_ok() {
@@ -209,7 +222,10 @@ pub fn clean(args: &Clean) -> Outcome {
     if args.json {
         print_json(&done)?;
     } else {
-        println!("{done}");
+        println!(
+            "{}",
+            if done == PutBack::default() { "nothing was left".to_owned() } else { done.to_string() }
+        );
     }
     match failed {
         Err(error) if !lacking.is_empty() => {

@@ -62,6 +62,18 @@ where
     Ok((name, value.parse().map_err(|error: T::Err| error.to_string())?))
 }
 
+/// Longest name of a process: the path of its socket has 107 bytes at most.
+const NAME_MAX_BYTES: usize = 80;
+
+/// Name of a process: files in a directory are called by it.
+fn process_name(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_name = (1..=NAME_MAX_BYTES).contains(&text.len()) && text.bytes().all(is_plain);
+    is_name
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("write 1 to {NAME_MAX_BYTES} letters, digits, '.', '_' and '-'"))
+}
+
 /// The control socket of a process: that of its name, unless another is given.
 fn socket(given: Option<&Path>, name: &str) -> PathBuf {
     given.map_or_else(|| control::socket_of(name), Path::to_path_buf)

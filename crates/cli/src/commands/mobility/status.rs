@@ -14,7 +14,7 @@ use std::{fmt::Write as _, path::PathBuf};
   longfat mobility status --metrics > /var/lib/node_exporter/longfat_mobility.prom")]
 pub struct Args {
     /// Name of the process.
-    #[arg(long, default_value = "follow")]
+    #[arg(long, default_value = "follow", value_parser = super::process_name)]
     name: String,
     /// Control socket that is asked, in place of that of --name.
     #[arg(long, value_name = "PATH")]

@@ -129,6 +129,7 @@ pub fn set(args: &Set) -> Outcome {
 
 pub fn save(args: &Save) -> Outcome {
     refuse_filter("save", &args.file)?;
+    crate::kept::refuse_replacing("FILE", &args.file)?;
     let look = args.choice.look(false)?;
     require(missing(&[Capability::ControlBlocks]))?;
     let setter = Setter::load()?;
@@ -181,7 +182,8 @@ fn refuse_filter(command: &str, file: &Path) -> anyhow::Result<()> {
 pub fn restore(args: &Restore) -> Outcome {
     refuse_filter("restore", &args.file)?;
     let shown = args.file.display();
-    let text = fs::read_to_string(&args.file).with_context(|| format!("read {shown}"))?;
+    let text = fs::read_to_string(&args.file)
+        .with_context(|| format!("read {shown}; 'longfat tcb save {shown}' writes such a file"))?;
     let saved: SavedBlocks = serde_json::from_str(&text)
         .with_context(|| format!("{shown} was not written by 'longfat tcb save'"))?;
     if saved.version > SAVED_VERSION {
@@ -478,7 +480,7 @@ impl<'a> Audit<'a> {
     fn open(path: Option<&Path>, command: &'a str) -> anyhow::Result<Audit<'a>> {
         let open = |path: &Path| {
             let opened = OpenOptions::new().create(true).append(true).open(path);
-            opened.with_context(|| format!("open the audit file {}", path.display()))
+            opened.with_context(|| format!("--audit {} cannot be appended to; name a file", path.display()))
         };
         Ok(Audit { file: path.map(open).transpose()?, command })
     }

@@ -102,7 +102,8 @@ fn prepare(output: &Path) -> anyhow::Result<()> {
     if fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{shown} exists and is not empty; name another directory");
     }
-    fs::create_dir_all(output).with_context(|| format!("create {shown}"))
+    fs::create_dir_all(output)
+        .with_context(|| format!("the directory {shown} cannot be made; name another with -o"))
 }
 
 /// Reads what the kernel has recorded until the end.

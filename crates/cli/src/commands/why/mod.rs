@@ -13,6 +13,7 @@ mod successors;
 mod watch;
 
 use crate::{
+    kept,
     outcome::{Failure, Outcome},
     stop,
 };
@@ -21,7 +22,12 @@ use longfat_kernel::tcb::{Connection, Filter, Scope, State};
 use longfat_schema::units::{Nanos, Rate};
 use longfat_why::Assumed;
 pub use show::wrapped;
-use std::{collections::HashMap, ffi::OsString, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 use watch::{Chosen, Watch};
 
 /// Why a connection is slow: every second of it has a cause; what that costs, and what mends it.
@@ -184,6 +190,23 @@ impl Args {
         }
         if let Some(path) = &self.page {
             page::check(path)?;
+            kept::refuse_replacing_all_but_a_page("--page", path)?;
+        }
+        if let Some(path) = &self.record {
+            recorded::check(path)?;
+        }
+        if let Some(pid) = self.pid
+            && !Path::new("/proc").join(pid.to_string()).exists()
+        {
+            bail!(
+                "--pid {pid}: no process has that number now; 'longfat tcb list --columns pid,process,dst' shows them"
+            );
+        }
+        if let [word] = self.words.as_slice()
+            && !Filter::begins_with(word)
+            && Path::new(word).is_dir()
+        {
+            bail!("'{word}' is a directory; name a capture in it, or give a filter");
         }
         let is_program = !self.program.is_empty();
         if is_program && (self.pid.is_some() || self.netns.is_some()) {

@@ -20,12 +20,15 @@ use std::{
 /// Time between two looks: short connections are seen, too.
 const EVERY: Duration = Duration::from_millis(50);
 
+const NO_CONNECTION: &str = "the program had no TCP connection that lasted for two looks, so there is nothing to \
+    judge; --every 10ms sees shorter ones";
+
 /// Runs it, and looks at what it and its children have open; ends with its exit code.
 pub fn run(args: &Args, stop: &AtomicBool) -> Outcome {
     let Some((name, words)) = args.program.split_first() else { return Ok(()) };
     let shown = name.to_string_lossy();
     let started = Command::new(name).args(words).spawn();
-    let mut child = started.with_context(|| format!("start '{shown}'"))?;
+    let mut child = started.with_context(|| format!("start '{shown}'; is it on PATH, and a program?"))?;
     let chosen = Chosen { scope: Scope::Own, filter: args.filter()?, pid: None };
     let mut watch = Watch::new(chosen, args);
     let status = attend(&mut child, &mut watch, args, stop)?;
@@ -34,6 +37,7 @@ pub fn run(args: &Args, stop: &AtomicBool) -> Outcome {
     show::answer(&verdicts, args)?;
     page::of_watch(&verdicts, args, false)?;
     match code(status) {
+        0 if verdicts.is_empty() => Err(Failure::Missed(NO_CONNECTION.to_owned())),
         0 => Ok(()),
         code => Err(Failure::Child(code)),
     }

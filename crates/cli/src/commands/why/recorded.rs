@@ -17,11 +17,23 @@ use serde_json::{Value, json};
 use std::{
     fs::{File, OpenOptions},
     io::{BufReader, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// How such a file's name ends.
 pub const ENDS: &str = ".looks";
+
+/// Looks are appended to looks alone.
+pub fn check(path: &Path) -> anyhow::Result<()> {
+    if path.is_file() {
+        let shown = path.display();
+        let file = File::open(path).with_context(|| format!("open --record '{shown}'"))?;
+        read(BufReader::new(file)).with_context(|| {
+            format!("--record '{shown}' holds no looks, and nothing is appended to it; name another file")
+        })?;
+    }
+    Ok(())
+}
 
 /// Appends all that was looked at, where that is asked for.
 pub fn keep(watch: &Watch, args: &Args) -> anyhow::Result<()> {
@@ -41,7 +53,9 @@ pub fn run(files: &[PathBuf], args: &Args) -> Outcome {
     let mut seen: Vec<Vec<Look>> = Vec::new();
     for path in files {
         let shown = path.display();
-        let file = File::open(path).with_context(|| format!("open '{shown}'"))?;
+        let file = File::open(path).with_context(|| {
+            format!("open '{shown}'; 'longfat why FILTER --record {shown}' writes such a file")
+        })?;
         let records = read(BufReader::new(file)).with_context(|| format!("'{shown}'"))?;
         for record in records {
             let looks = record.to_looks();
