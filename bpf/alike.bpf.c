@@ -12,12 +12,15 @@
  * - a time to live is never lowered: packets of a connection that left with too low a one would reach nobody;
  * - SYNs have a map of their own. What the relay carries has moved to another one, from which no flood of SYNs takes
  *   it.
+ *
+ * Notes stand in arrays, each at one place of its own: a packet is told by one comparison, without hashing, and a
+ * short connection comes and goes without touching a hash map. Who is displaced while it lives goes to `carried`.
  */
 #include "direction.h"
 
 #define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
-#define NOEXIST 1 /* BPF_NOEXIST: only what is not there yet */
 #define DIRECTIONS (1 << 16)
+#define FRESH_BITS 16
 #define RECENT_BITS 12
 
 /*
@@ -33,39 +36,45 @@ struct worn {
 	__u32 ttl;             /* the highest that arrived; 0: nothing has arrived yet */
 };
 
-struct directions {
-	__uint(type, LRU_HASH);
-	__uint(max_entries, DIRECTIONS);
-	__type(key, struct direction);
-	__type(value, struct worn);
-};
-
-/* Of SYNs that have arrived, whoever sent them. */
-struct directions fresh SEC(".maps");
-/* In which the relay has sent more than SYNs and resets. */
-struct directions carried SEC(".maps");
-
 struct bpf_spin_lock {
 	__u32 val;
 };
 
-/* A direction in `carried`, and its note. */
-struct recent {
+/* Of noted.state. */
+#define IN_CARRIED 1 /* `carried` has it, too */
+#define OVER 2       /* the relay has sent its end: whoever needs the place takes it */
+
+/* A direction and its note. */
+struct noted {
 	struct direction direction;
 	struct worn worn;
+	__u32 state;
 	struct bpf_spin_lock lock; /* of writers; a reader may see two halves, once */
 };
 
-/*
- * In front of `carried`, each direction at one place of its own: nearly every packet is told by one comparison, without
- * hashing. What the relay has never sent in does not come here.
- */
+/* Of SYNs that have arrived, whoever sent them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << FRESH_BITS);
+	__type(key, __u32);
+	__type(value, struct noted);
+} fresh SEC(".maps");
+
+/* In which the relay has sent more than SYNs and resets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << RECENT_BITS);
 	__type(key, __u32);
-	__type(value, struct recent);
+	__type(value, struct noted);
 } recent SEC(".maps");
+
+/* Such directions that had to make way in `recent`. */
+struct {
+	__uint(type, LRU_HASH);
+	__uint(max_entries, DIRECTIONS);
+	__type(key, struct direction);
+	__type(value, struct worn);
+} carried SEC(".maps");
 
 /* Of the relay's own packets; filled by the loader. */
 const volatile __u32 own_mark SEC(".rodata.lf") = 0;
@@ -85,41 +94,62 @@ static __always_inline void look(const struct packet *p, struct worn *found)
 	}
 }
 
-static __always_inline struct worn *find(const struct direction *direction)
-{
-	struct worn *known = bpf_map_lookup_elem(&carried, direction);
-
-	return known ? known : bpf_map_lookup_elem(&fresh, direction);
-}
-
-static __always_inline struct recent *place(const struct direction *d)
+static __always_inline __u32 mix(const struct direction *d)
 {
 	__u32 from = d->from[0] ^ d->from[1] ^ d->from[2] ^ d->from[3];
 	__u32 to = d->to[0] ^ d->to[1] ^ d->to[2] ^ d->to[3];
 	__u32 ports = (__u32)d->from_port << 16 | d->to_port;
+
 	/* Odd constants of their own: there and back are two places. */
-	__u32 mixed = (from * 0x9e3779b1u) ^ (to * 0x85ebca77u) ^ (ports * 0xc2b2ae3du);
-	__u32 index = (mixed * 0x27d4eb2fu) >> (32 - RECENT_BITS);
+	return ((from * 0x9e3779b1u) ^ (to * 0x85ebca77u) ^ (ports * 0xc2b2ae3du)) * 0x27d4eb2fu;
+}
+
+static __always_inline struct noted *in_recent(__u32 mixed)
+{
+	__u32 index = mixed >> (32 - RECENT_BITS);
 
 	return bpf_map_lookup_elem(&recent, &index);
 }
 
-static __always_inline int is_of(const struct recent *recent, const struct direction *d)
+static __always_inline struct noted *in_fresh(__u32 mixed)
 {
-	const __u64 *a = (const void *)&recent->direction, *b = (const void *)d;
+	__u32 index = mixed >> (32 - FRESH_BITS);
+
+	return bpf_map_lookup_elem(&fresh, &index);
+}
+
+static __always_inline int is_of(const struct noted *at, const struct direction *d)
+{
+	const __u64 *a = (const void *)&at->direction, *b = (const void *)d;
 
 	_Static_assert(sizeof(*d) == 5 * sizeof(*a), "compared by words");
 	return !((a[4] ^ b[4]) | (a[0] ^ b[0]) | (a[2] ^ b[2]) | (a[1] ^ b[1]) | (a[3] ^ b[3]));
 }
 
-static __always_inline void remember(struct recent *at, const struct direction *d, const struct worn *worn)
+/* Gives a place to a direction; whoever was there is left in `was`. */
+static __always_inline void put(struct noted *at, const struct direction *d, const struct worn *worn, __u32 state,
+				struct noted *was)
 {
 	struct worn now = *worn;
 
 	bpf_spin_lock(&at->lock);
+	was->direction = at->direction;
+	was->worn = at->worn;
+	was->state = at->state;
 	at->direction = *d;
 	at->worn = now;
+	at->state = state;
 	bpf_spin_unlock(&at->lock);
+}
+
+/* Gives a place in `recent` to a direction, and another one to whoever was there and lives. */
+static __always_inline void settle(struct noted *at, const struct direction *d, const struct worn *worn, __u32 state)
+{
+	struct noted was = {};
+
+	put(at, d, worn, state, &was);
+	if (!(was.state & (IN_CARRIED | OVER)) && was.direction.to_port)
+		bpf_map_update_elem(&carried, &was.direction, &was.worn, 0);
 }
 
 static __always_inline int is_news(const struct worn *known, const struct worn *now)
@@ -134,30 +164,57 @@ static __always_inline void note(struct worn *known, const struct worn *now)
 		known->ttl = now->ttl;
 }
 
+/* The same at a place that somebody else may take meanwhile. */
+static __always_inline void note_at(struct noted *at, const struct direction *d, const struct worn *now)
+{
+	bpf_spin_lock(&at->lock);
+	if (is_of(at, d))
+		note(&at->worn, now);
+	bpf_spin_unlock(&at->lock);
+}
+
+/* A SYN, or its answer, has arrived, or what comes before the relay has sent anything in that direction. */
+static __always_inline void see_fresh(__u32 mixed, const struct packet *p, const struct worn *now)
+{
+	struct noted *at = in_fresh(mixed), was;
+
+	if (!at)
+		return;
+	if (is_of(at, &p->direction))
+		note_at(at, &p->direction, now);
+	else if (p->flags & SYN)
+		put(at, &p->direction, now, 0, &was);
+}
+
 SEC("tcx/ingress")
 int see(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	struct worn now = {}, *known;
-	struct recent *recent;
+	struct noted *recent;
+	__u32 mixed;
 
 	if (!parse(skb, &p))
 		return TCX_NEXT;
 	look(&p, &now);
-	recent = place(&p.direction);
-	if (!recent || (is_of(recent, &p.direction) && !is_news(&recent->worn, &now)))
+	mixed = mix(&p.direction);
+	recent = in_recent(mixed);
+	if (!recent)
 		return TCX_NEXT;
+	if (is_of(recent, &p.direction)) {
+		if (!is_news(&recent->worn, &now))
+			return TCX_NEXT;
+		note_at(recent, &p.direction, &now);
+		if (!(recent->state & IN_CARRIED))
+			return TCX_NEXT;
+	}
 	known = bpf_map_lookup_elem(&carried, &p.direction);
-	if (known) {
-		note(known, &now);
-		remember(recent, &p.direction, known);
+	if (!known) {
+		see_fresh(mixed, &p, &now);
 		return TCX_NEXT;
 	}
-	known = bpf_map_lookup_elem(&fresh, &p.direction);
-	if (known)
-		note(known, &now);
-	else if (p.flags & SYN)
-		bpf_map_update_elem(&fresh, &p.direction, &now, 0);
+	note(known, &now);
+	settle(recent, &p.direction, known, IN_CARRIED);
 	return TCX_NEXT;
 }
 
@@ -198,25 +255,6 @@ static __always_inline struct direction back(const struct direction *d)
 	return b;
 }
 
-/*
- * A packet of the relay's leaves in a direction that it does not carry yet: from now on there is a note of it, which
- * the next packet that arrives fills in if nothing has arrived, or what has was forgotten. The relay's SYNs, their
- * answers and its resets may be for nobody.
- */
-static __always_inline void keep(const struct packet *p)
-{
-	struct worn first = {}, *begun;
-
-	if (p->flags & (SYN | RST))
-		return;
-	begun = bpf_map_lookup_elem(&fresh, &p->direction);
-	if (begun)
-		first = *begun;
-	bpf_map_update_elem(&carried, &p->direction, &first, NOEXIST);
-	if (begun)
-		bpf_map_delete_elem(&fresh, &p->direction);
-}
-
 /* As a router would have it; the last hop is not this one. */
 static __always_inline struct worn forwarded(const struct worn *known)
 {
@@ -226,47 +264,81 @@ static __always_inline struct worn forwarded(const struct worn *known)
 	return worn;
 }
 
-/*
- * What a packet of that direction is to wear; 0 if that is not known. Before the other end has said anything its time
- * to live is not known; it is taken to be as high as this end's.
- */
-static __always_inline int choose(const struct packet *p, struct worn *worn)
+/* The time to live by which packets of a direction arrive; 0 if it is not known. */
+static __always_inline __u32 ttl_of(const struct direction *d)
 {
-	struct worn *known = find(&p->direction);
-	struct direction other;
+	__u32 mixed = mix(d);
+	struct noted *at = in_recent(mixed);
+	struct worn *known;
 
-	if (known && known->ttl) {
-		*worn = forwarded(known);
-		return 1;
-	}
-	other = back(&p->direction);
-	known = find(&other);
-	if (!known || known->ttl <= HIGH_TTL)
+	if (at && is_of(at, d))
+		return at->worn.ttl;
+	at = in_fresh(mixed);
+	if (at && is_of(at, d))
+		return at->worn.ttl;
+	known = bpf_map_lookup_elem(&carried, d);
+	return known ? known->ttl : 0;
+}
+
+/*
+ * Before the other end has said anything its time to live is not known; it is taken to be as high as this end's. What a
+ * packet is to wear then; 0 if it wears its own.
+ */
+static __always_inline int guess(const struct packet *p, struct worn *worn)
+{
+	struct direction other = back(&p->direction);
+
+	if (ttl_of(&other) <= HIGH_TTL)
 		return 0;
 	look(p, worn);
 	worn->ttl = 254;
 	return 1;
 }
 
+/*
+ * The note of a direction that is not in `recent`, which the relay's packet leaves in: from now on there is one of what
+ * it carries, which the next packet that arrives fills in if nothing has arrived, or what has was forgotten. The relay's
+ * SYNs, their answers and its resets may be for nobody.
+ */
+static __always_inline struct worn known_of(const struct packet *p, __u32 mixed, struct noted *recent)
+{
+	struct worn *known = bpf_map_lookup_elem(&carried, &p->direction), worn = {};
+	struct noted *begun;
+
+	if (known) {
+		worn = *known;
+		settle(recent, &p->direction, &worn, IN_CARRIED);
+		return worn;
+	}
+	begun = in_fresh(mixed);
+	if (begun && is_of(begun, &p->direction))
+		worn = begun->worn;
+	if (!(p->flags & (SYN | RST)))
+		settle(recent, &p->direction, &worn, 0);
+	return worn;
+}
+
 /* What a packet of the relay's is to wear, which is known of nearly every one; 0 if it is not. */
 static __always_inline int dress(const struct packet *p, struct worn *worn)
 {
-	struct recent *recent = place(&p->direction);
-	struct worn *known;
+	__u32 mixed = mix(&p->direction);
+	struct noted *recent = in_recent(mixed);
+	struct worn known;
 
 	if (!recent)
 		return 0;
-	if (is_of(recent, &p->direction) && recent->worn.ttl) {
-		*worn = forwarded(&recent->worn);
-		return 1;
+	if (is_of(recent, &p->direction)) {
+		known = recent->worn;
+		if (p->flags & (FIN | RST))
+			recent->state |= OVER;
+		else if (p->flags & SYN)
+			recent->state &= ~OVER;
+	} else {
+		known = known_of(p, mixed, recent);
 	}
-	known = bpf_map_lookup_elem(&carried, &p->direction);
-	if (!known)
-		keep(p);
-	if (!known || !known->ttl)
-		return choose(p, worn);
-	remember(recent, &p->direction, known);
-	*worn = forwarded(known);
+	if (!known.ttl)
+		return guess(p, worn);
+	*worn = forwarded(&known);
 	return 1;
 }
 

@@ -341,6 +341,36 @@ fn a_direction_of_which_nothing_is_known_is_known_again_with_the_next_packet() {
 }
 
 #[test]
+fn of_many_connections_each_keeps_its_own_headers() {
+    /// So many that some of their directions, of some thousand places, are at the same one.
+    const CONNECTIONS: u8 = 200;
+    let bed = Bed::new("many");
+    let relay = bed.start(Bed::transparent());
+    let listener = bed.listen(ANYWHERE);
+    let connect = |number: u8| {
+        let client = connect_with(&bed, at(ANYWHERE), |fd| {
+            set_class(fd, true, i32::from(number % 64) << 2);
+            set_ttl(fd, true, 20 + i32::from(number));
+        });
+        (client, accept(&listener))
+    };
+    let pairs: Vec<_> = (0..CONNECTIONS).map(connect).collect();
+    let (near, distant) = (Tap::new(&bed.client), Tap::new(&bed.server));
+    // The first packets tell what those that come back are like.
+    for turn in 0..3 {
+        for (number, (client, far)) in pairs.iter().enumerate() {
+            let question = say(&format!("to {number} in {turn}"), (client, &near), (far, &distant));
+            let answer = say(&format!("of {number} in {turn}"), (far, &distant), (client, &near));
+            for (left, arrived) in [question, answer] {
+                assert_eq!(arrived, left.forwarded(), "connection {number}, turn {turn}");
+            }
+        }
+    }
+    drop(pairs);
+    relay.stop();
+}
+
+#[test]
 fn an_interface_that_has_gone_keeps_no_other_from_being_seen() {
     let bed = Bed::new("gone");
     let attach = |names: &[&str]| {
