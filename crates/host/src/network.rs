@@ -24,8 +24,18 @@ impl Network {
     /// Network whose share an address counts against: an IPv4 address alone, an IPv6 address with all of its /64, which
     /// one host has to itself.
     pub fn of_peer(address: IpAddr) -> Network {
+        Network::around(address, 32)
+    }
+
+    /// Network of a site, which has more of a share than one of its hosts: a /24, or an IPv6 /64.
+    pub fn of_site(address: IpAddr) -> Network {
+        Network::around(address, 24)
+    }
+
+    fn around(address: IpAddr, ipv4_bits: u8) -> Network {
+        const IPV6_BITS: u8 = 64;
         let address = address.to_canonical();
-        let prefix_bits = if address.is_ipv4() { 32 } else { 64 };
+        let prefix_bits = if address.is_ipv4() { ipv4_bits } else { IPV6_BITS };
         Network { address, prefix_bits }.masked()
     }
 
@@ -125,6 +135,17 @@ mod tests {
 
     fn covers(network: &str, address: &str) -> bool {
         network.parse::<Network>().unwrap().contains(address.parse().unwrap())
+    }
+
+    #[test]
+    fn a_peer_is_an_address_or_a_64_and_a_site_is_a_24_or_a_64() {
+        let both = |text: &str| {
+            let address = text.parse().unwrap();
+            [Network::of_peer(address), Network::of_site(address)].map(|network| network.to_string())
+        };
+        assert_eq!(both("192.0.2.77"), ["192.0.2.77/32", "192.0.2.0/24"]);
+        assert_eq!(both("::ffff:192.0.2.77"), ["192.0.2.77/32", "192.0.2.0/24"]);
+        assert_eq!(both("2001:db8::1:2:3:4"), ["2001:db8::/64", "2001:db8::/64"]);
     }
 
     #[test]

@@ -5,10 +5,8 @@
 //! quarters, and whoever comes later finds something, however many have taken their part. An address that is alone
 //! there may be given what its network might.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use longfat_host::Network;
+use std::{collections::HashMap, net::IpAddr};
 
 /// A network may have so many times what is free.
 pub(crate) const NETWORK_FACTOR: usize = 3;
@@ -84,12 +82,9 @@ fn subtract(counts: &mut HashMap<IpAddr, usize>, key: IpAddr) {
     }
 }
 
-/// What one site has: a /24, or an IPv6 /64, of which one host may use every address.
+/// First address of a client's network.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(four) => Ipv4Addr::from(u32::from(four) & 0xffff_ff00).into(),
-        IpAddr::V6(six) => Ipv6Addr::from(u128::from(six) & !u128::from(u64::MAX)).into(),
-    }
+    Network::of_site(address).address()
 }
 
 #[cfg(test)]

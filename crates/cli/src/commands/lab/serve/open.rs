@@ -1,9 +1,10 @@
 //! Connections that are open: how many there may be, whose turn it is to have an answer made, and how much of what was
 //! made may wait for readers.
 //!
-//! Where something is short, the client (by its address) with the most connections comes last: who opens many shuts out
-//! itself.
+//! Where something is short, the client (by its address, of IPv6 by its /64) with the most connections comes last: who
+//! opens many shuts out itself.
 
+use longfat_host::Network;
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
@@ -35,7 +36,7 @@ struct State {
 
 struct Entry {
     stream: Arc<TcpStream>,
-    client: IpAddr,
+    client: Network,
     since: Instant,
     stage: Stage,
 }
@@ -85,8 +86,12 @@ impl Open {
             }
         }
         let (number, stream) = (state.next, Arc::new(stream));
-        let entry =
-            Entry { stream: Arc::clone(&stream), client, since: Instant::now(), stage: Stage::Asking };
+        let entry = Entry {
+            stream: Arc::clone(&stream),
+            client: Network::of_peer(client),
+            since: Instant::now(),
+            stage: Stage::Asking,
+        };
         state.connections.insert(number, entry);
         state.next += 1;
         Connection { open: Arc::clone(self), number, stream }
@@ -106,7 +111,7 @@ impl Open {
 }
 
 impl State {
-    fn count(&self, client: IpAddr) -> usize {
+    fn count(&self, client: Network) -> usize {
         self.connections.values().filter(|entry| entry.client == client).count()
     }
 
@@ -213,9 +218,13 @@ mod tests {
 
         /// A connection that counts as one of that client.
         fn add(&mut self, client: u8) -> Connection {
+            self.add_from(Ipv4Addr::new(192, 0, 2, client).into())
+        }
+
+        fn add_from(&mut self, client: IpAddr) -> Connection {
             self.ends.push(TcpStream::connect(self.listener.local_addr().unwrap()).unwrap());
             let stream = self.listener.accept().unwrap().0;
-            self.open.add(Ipv4Addr::new(192, 0, 2, client).into(), stream)
+            self.open.add(client, stream)
         }
     }
 
@@ -232,6 +241,17 @@ mod tests {
         let last = bed.add(2);
         assert!(is_closed(&others[1]), "the oldest without a request");
         assert!([&own, &others[0], &others[2], &last].iter().all(|connection| !is_closed(connection)));
+    }
+
+    #[test]
+    fn the_addresses_of_an_ipv6_network_are_one_client() {
+        let mut bed = Bed::new();
+        let own = [bed.add(1), bed.add(1)];
+        let address = |host: usize| format!("2001:db8::{host:x}").parse().unwrap();
+        let others: Vec<Connection> = (2..CONNECTIONS_MAX).map(|host| bed.add_from(address(host))).collect();
+        let last = bed.add(1);
+        assert!(is_closed(&others[0]), "of the network that has the most");
+        assert!(own.iter().chain([&last]).all(|connection| !is_closed(connection)));
     }
 
     #[test]
