@@ -247,6 +247,15 @@ fn is_off(key: &str) -> bool {
     sysctl::read(key).is_ok_and(|value| value == "0")
 }
 
+/// Whether an interception of the name stood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// It was made just now.
+    Nothing,
+    /// A living relay's, or one whose connections are kept.
+    Others,
+}
+
 /// An interception that stands; removed on drop.
 #[derive(Debug)]
 pub(crate) struct Interception {
@@ -281,7 +290,7 @@ impl Interception {
         }
         let others = records()?.into_iter().filter(|(name, _)| *name != table_name);
         let numbers = marks::choose(plan, others.map(|(name, record)| (name, record.numbers)).collect())?;
-        let _life = show_life(&table_name)?;
+        let life = show_life(&table_name)?;
         let pid = std::process::id() as i32;
         let record = Record {
             pid,
@@ -298,19 +307,7 @@ impl Interception {
             true => rules::replace(&table_name, &record, chains),
             false => rules::table(&table_name, &record) + chains,
         })?;
-        let (refusals, untracked) = (RefCell::new(refusals), untracked());
-        let (is_shared, stood, log_group, removed) = Default::default();
-        let interception = Interception {
-            table_name,
-            record,
-            refusals,
-            untracked,
-            is_shared,
-            stood,
-            log_group,
-            removed,
-            _life,
-        };
+        let interception = Interception::new(table_name, record, refusals, Found::Nothing, life);
         interception.route()?;
         Ok(interception)
     }
@@ -341,21 +338,30 @@ impl Interception {
             keep: relay.fail == Fail::Closed,
             ..found
         };
-        let refusals = RefCell::new(record.keep.then(|| refusals(relay, &record.numbers)));
-        let _life = life.map_or_else(|| show_life(&table_name), |life| Ok(Some(life)))?;
-        let (is_shared, stood, removed, log_group) = (Cell::new(true), true, false, Cell::default());
-        let untracked = untracked();
-        Ok(Some(Interception {
+        let refusals = record.keep.then(|| refusals(relay, &record.numbers));
+        let life = life.map_or_else(|| show_life(&table_name), |life| Ok(Some(life)))?;
+        Ok(Some(Interception::new(table_name, record, refusals, Found::Others, life)))
+    }
+
+    fn new(
+        table_name: String,
+        record: Record,
+        refusals: Option<String>,
+        found: Found,
+        life: Option<UnixDatagram>,
+    ) -> Interception {
+        let stood = found == Found::Others;
+        Interception {
             table_name,
             record,
-            refusals,
-            untracked,
-            is_shared,
+            refusals: RefCell::new(refusals),
+            untracked: untracked(),
+            is_shared: Cell::new(stood),
             stood,
-            log_group,
-            removed,
-            _life,
-        }))
+            log_group: Cell::default(),
+            removed: false,
+            _life: life,
+        }
     }
 
     /// It is this relay's alone now.
