@@ -7,7 +7,7 @@
 
 use super::{
     program::{End, Mark, SILENCE, Seen, byte_at},
-    script::{Dialogue, Leave, Marks, SLOT, Script, Talk},
+    script::{Dialogue, Leave, Marks, SLOT, SLOTS_APART, Script, Talk},
     stage::{Met, Outcome, stream},
 };
 use longfat_relay::RelayPlan;
@@ -75,6 +75,9 @@ pub enum Allowed {
     /// stands in the stream then. A program that does not know of marks wakes for bytes alone, and may find the next
     /// mark there already. What waited in the relay for the server's leg comes without the pauses between marks.
     OvertakenMark,
+    /// The same where marks are well apart, and the program had no processor, by the kernel's own count, for half of the
+    /// time between two at least, or the relay: they are one mark by the time it looks.
+    MergedMark,
     /// Before a mark that 16 bits cannot tell the kernel shows others, 65,535 bytes after what it has sent.
     FarMark,
     /// Forwarding is done by whoever sends; the relay is a thread, and where a hundred programs and others' builds want
@@ -84,7 +87,7 @@ pub enum Allowed {
 }
 
 impl Allowed {
-    pub const ALL: [Allowed; 15] = [
+    pub const ALL: [Allowed; 16] = [
         Allowed::RefusedEarly,
         Allowed::CutByReset,
         Allowed::LeftBefore,
@@ -98,6 +101,7 @@ impl Allowed {
         Allowed::Crawled,
         Allowed::AskedAfter,
         Allowed::OvertakenMark,
+        Allowed::MergedMark,
         Allowed::FarMark,
         Allowed::NoProcessor,
     ];
@@ -464,6 +468,9 @@ impl View<'_> {
             return;
         }
         let is_reset = |seen: &Seen| matches!(how(seen), How::Reset | How::FinThenBroken);
+        if one.abs_diff(two) < self.other.marks().len() && self.were_merged() {
+            return;
+        }
         let may_be_cut = is_reset(self.plain) && is_reset(self.relayed) || self.is_torn();
         if !(may_be_cut && self.is_well_cut(one, two) && Allowed::CutByReset.use_it()) {
             say(format!("it heard {one} bytes without the relay, {two} with it"));
@@ -487,9 +494,16 @@ impl View<'_> {
 
     fn compare_marks(&self, say: &mut impl FnMut(String)) {
         let (plain, relayed) = (self.told(self.plain), self.told(self.relayed));
-        if plain != relayed {
+        if plain != relayed && !self.were_merged() {
             say(format!("marks {plain:?} without the relay, {relayed:?} with it"));
         }
+    }
+
+    /// Whether a mark may have come while the one before it had not been looked for: TCP has one urgent pointer.
+    fn were_merged(&self) -> bool {
+        let waited = self.plain.waited.max(self.relayed.waited).max(self.relay_waited);
+        let is_starved = waited >= SLOT * SLOTS_APART / 2;
+        is_starved && self.other.marks().len() > 1 && Allowed::MergedMark.use_it()
     }
 
     /// The marks of a run that must be told, before the byte where either run ended.
@@ -514,5 +528,44 @@ impl View<'_> {
         let is_whole = how(self.plain) == How::Fin && how(self.relayed) == How::Fin;
         let byte = |mark: &Mark| Mark { byte: mark.byte.filter(|_| is_whole), ..*mark };
         seen.marks.iter().filter(|mark| mark.at < both).filter(must_be_told).map(byte).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::script::{Hears, Say},
+        *,
+    };
+
+    #[test]
+    fn marks_well_apart_may_only_merge_for_a_program_that_had_no_processor() {
+        let hears = Hears { from: 0, piece: 65_536, slowly: false, marks: Marks::Inline };
+        let script = |says| Script { says, hears, leave: Leave::Finish };
+        let other = script(vec![Say::Mark, Say::Wait(SLOTS_APART as u8), Say::Mark, Say::Write(1)]);
+        let seen = |marks: &[usize], waited| Seen {
+            heard: vec![0; 3],
+            marks: marks.iter().map(|at| Mark { at: *at, byte: None }).collect(),
+            end: Some(End::Fin),
+            waited,
+            ..Seen::default()
+        };
+        let said = |waited| {
+            let mut said = Vec::new();
+            let view = View {
+                plain: &seen(&[0, 1], Duration::ZERO),
+                relayed: &seen(&[1], waited),
+                others: (None, None),
+                script: &script(Vec::new()),
+                other: &other,
+                is_held_server: false,
+                crawl: Duration::ZERO,
+                relay_waited: Duration::ZERO,
+            };
+            view.compare(&mut |what| said.push(what));
+            said
+        };
+        assert_eq!(said(SLOT).len(), 1, "{:?}", said(SLOT));
+        assert_eq!(said(SLOT * SLOTS_APART), Vec::<String>::new());
     }
 }

@@ -34,6 +34,14 @@ pub struct Seen {
     pub end: Option<End>,
     /// When that was, or when it left.
     pub after: Duration,
+    /// How long it was ready to run until then and had no processor.
+    pub waited: Duration,
+}
+
+/// How long this thread has been ready to run and had no processor (proc(5), schedstat).
+fn waited() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split_whitespace().nth(1).unwrap().parse().unwrap())
 }
 
 /// A mark before the byte of that place; the byte, where it was taken apart.
@@ -64,7 +72,7 @@ impl std::fmt::Debug for Seen {
             Some(end) => write!(f, ", then {end:?}")?,
             None => write!(f, ", left with {} unread", self.unread)?,
         }
-        write!(f, " after {} ms", self.after.as_millis())
+        write!(f, " after {} ms, {} without a processor", self.after.as_millis(), self.waited.as_millis())
     }
 }
 
@@ -76,7 +84,7 @@ pub fn byte_at(stream: u32, at: usize) -> u8 {
 /// Carries out a script with a socket whose SO_OOBINLINE is as it says; `stream` tells its bytes from those of others.
 pub fn perform(socket: TcpStream, script: &Script, stream: u32) -> Seen {
     socket.set_nonblocking(true).unwrap();
-    let begun = Instant::now();
+    let (begun, waited_before) = (Instant::now(), waited());
     let mut program = Program {
         script,
         stream,
@@ -95,7 +103,7 @@ pub fn perform(socket: TcpStream, script: &Script, stream: u32) -> Seen {
             program.wait();
         }
     }
-    program.leave()
+    Seen { waited: waited() - waited_before, ..program.leave() }
 }
 
 struct Program<'a> {

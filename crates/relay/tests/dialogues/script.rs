@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// One wait: six round trips of the path.
 pub const SLOT: Duration = Duration::from_millis(60);
+/// A program that hears at once sees one mark before the next, so many slots later.
+pub const SLOTS_APART: u32 = 5;
 /// A mark that comes behind more bytes than the urgent pointer can tell (16 bits) is told too early by the kernel.
 pub const POINTER_BYTES: u32 = 50_000;
 
@@ -157,7 +159,7 @@ impl Script {
     pub fn marks_are_apart(&self, hearer: &Script) -> bool {
         let mut since = u32::MAX;
         let is_apart = self.says.iter().all(|say| {
-            let is_good = *say != Say::Mark || since >= 5;
+            let is_good = *say != Say::Mark || since >= SLOTS_APART;
             since = if *say == Say::Mark { 0 } else { since.saturating_add(say.slots()) };
             is_good
         });
