@@ -371,6 +371,8 @@ fn a_known_queue_bounds_the_window_and_no_follower_that_ends_or_died_leaves_the_
     wide(1);
     // 20 Mbit/s x 10 ms = 16 packets, and half of the queue: 40.
     wait_for("the bound", || (56..100).contains(&bound()));
+    // The route is looked after once a second.
+    wait_for("the route", || node.ip(&["route", "show"]).unwrap().contains("rto_min"));
     follow.kill();
     assert!(bound() < none, "nobody is there to lift it");
     let clean = || {

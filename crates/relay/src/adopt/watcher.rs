@@ -162,7 +162,8 @@ impl Watcher {
             return Ok(());
         }
         let must_watch = plan.watching_ways().next().is_some();
-        if !must_watch && !(plan.inserts_at_once() && watch::missing().is_empty()) {
+        let may_watch = plan.inserts_at_once() && watch::missing().is_empty();
+        if !must_watch && !may_watch {
             return Ok(());
         }
         let failed = |error: longfat_kernel::Error| {
