@@ -23,6 +23,7 @@ use std::{
     collections::HashSet,
     net::{IpAddr, SocketAddr},
     sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -107,10 +108,14 @@ impl Patient<'_> {
         other.remote.ip().to_canonical() == self.peer() && is_same_service
     }
 
-    /// Those that live now.
+    /// Those that have begun before now and live. The endings of all others up to now are read and forgotten: they may
+    /// be of connections that began earlier.
     fn living(&self) -> anyhow::Result<HashSet<u64>> {
         let all = self.place.run(|| Query { scope: Scope::Own, ..Query::default() }.take());
         let all = all.context("its network namespace cannot be entered")??;
+        // The kernel tells of an end a moment later.
+        thread::sleep(NAP);
+        while !self.endings.next(Duration::ZERO)?.is_empty() {}
         Ok(all.iter().filter(|one| self.is_successor(one)).map(|one| one.cookie).collect())
     }
 
