@@ -253,7 +253,7 @@ class Relay:
     @property
     def carries(self):
         """Whether new connections cost its process something."""
-        return self.process is not None and self.how not in ADOPT_AFTER
+        return self.process is not None and str(self.how) not in ADOPT_AFTER
 
     def pids(self):
         """The relay and its children (nginx's workers, socat's connections)."""

@@ -281,7 +281,7 @@ impl Fixer {
         self.set_block(place, connection.cookie, &change)
     }
 
-    /// Takes back everything; what could not be, in words. Connections and namespaces that have gone have nothing to take
+    /// Takes back everything; what could not be, in words. What has gone (connections, namespaces) has nothing to take
     /// back.
     pub fn undo_all(&mut self) -> Vec<String> {
         let mut failed = Vec::new();

@@ -1,6 +1,6 @@
-//! `--fix --successors`: a remedy for connections that are still to come, by a route to their peer alone, and whether it
-//! was one. Each connection that has ended since then is told by the kernel, with what it carried and how long it had
-//! something to send.
+//! `--fix --successors`: a remedy for connections that are still to come, by a route to their peer alone, and whether
+//! it was one. The kernel tells of each that has ended since then, with what it carried and how long it had something
+//! to send.
 
 use super::{
     Args,
