@@ -36,7 +36,7 @@ struct Patient<'a> {
 /// More are not set at once: a remedy is for a connection that somebody looks at.
 const MOST: usize = 32;
 /// Pairs of stretches of a proof.
-pub const PAIRS: usize = 6;
+const PAIRS: usize = 6;
 /// How soon a signal is answered.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -131,7 +131,7 @@ pub fn random() -> SplitMix64 {
     SplitMix64::new(u64::from(std::process::id()) ^ longfat_host::monotonic_us() as u64)
 }
 
-/// On and off in random order, a pair at a time; each stretch begins after what was set before has washed out.
+/// Each stretch begins after what was set before has washed out.
 fn prove(
     fixer: &mut Fixer,
     patient: &Patient,
@@ -139,32 +139,34 @@ fn prove(
     random: &mut SplitMix64,
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Proof>> {
-    let mut pairs = Vec::new();
     let found = if patient.setting.leaves_window() {
         Some(fixer.window(&patient.one.connection, patient.place)?)
     } else {
         None
     };
+    in_pairs(random, |is_on| stretch(fixer, patient, (is_on, found), args, stop))
+}
+
+/// On and off in random order, a pair at a time: a stretch gives its rate, with the remedy or without, or `None` when
+/// there will be no more.
+pub fn in_pairs<E>(
+    random: &mut SplitMix64,
+    mut stretch: impl FnMut(bool) -> Result<Option<f64>, E>,
+) -> Result<Option<Proof>, E> {
+    let mut pairs = Vec::new();
     while pairs.len() < PAIRS {
         let is_first = random.next_u64() & 1 == 0;
         let mut rates = [0.0; 2];
         for is_on in [is_first, !is_first] {
-            let Some(rate_bps) = stretch(fixer, patient, (is_on, found), args, stop)? else {
-                return Ok(Proof::of(pairs));
-            };
+            let Some(rate_bps) = stretch(is_on)? else { return Ok(Proof::of(pairs)) };
             rates[usize::from(is_on)] = rate_bps;
         }
-        pairs.push(Pair { with_bps: rates[1], without_bps: rates[0] });
-        tell_pair(&pairs);
+        let [without_bps, with_bps] = rates;
+        pairs.push(Pair { with_bps, without_bps });
+        let (count, with, without) = (pairs.len(), words::rate(with_bps), words::rate(without_bps));
+        eprintln!("pair {count} of {PAIRS}: {with} with, {without} without");
     }
     Ok(Proof::of(pairs))
-}
-
-/// The last pair, while the others are still to come.
-pub fn tell_pair(pairs: &[Pair]) {
-    let (Some(last), count) = (pairs.last(), pairs.len()) else { return };
-    let [with, without] = [last.with_bps, last.without_bps].map(words::rate);
-    eprintln!("pair {count} of {PAIRS}: {with} with, {without} without");
 }
 
 /// The rate of one stretch, with the remedy or without, and the window to go back to behind it; `None` when the

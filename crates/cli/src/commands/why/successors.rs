@@ -14,11 +14,7 @@ use crate::outcome::{Failure, Outcome, require};
 use anyhow::Context as _;
 use longfat_kernel::tcb::{Connection, Endings, NetNamespace, Query, Scope};
 use longfat_schema::random::SplitMix64;
-use longfat_why::{
-    Verdict,
-    proof::{Pair, Proof},
-    words,
-};
+use longfat_why::{Verdict, proof::Proof, words};
 use std::{
     collections::HashSet,
     net::{IpAddr, SocketAddr},
@@ -162,7 +158,7 @@ fn hold(fixer: &mut Fixer, patients: &[Patient], stop: &AtomicBool) -> Outcome {
     Ok(())
 }
 
-/// With the route and without it in random order, a pair at a time.
+/// With the route and without it.
 fn prove(
     fixer: &mut Fixer,
     patient: &Patient,
@@ -170,25 +166,15 @@ fn prove(
     random: &mut SplitMix64,
     stop: &AtomicBool,
 ) -> Result<Option<Proof>, Failure> {
-    let mut pairs: Vec<Pair> = Vec::new();
-    while pairs.len() < mend::PAIRS {
-        let is_first = random.next_u64() & 1 == 0;
-        let mut rates = [0.0; 2];
-        for is_on in [is_first, !is_first] {
-            if is_on {
-                fixer.apply_route(&patient.route, patient.place, &patient.metric)?;
-            }
-            let rate = stretch(patient, args, stop);
-            if is_on {
-                fixer.undo_route(&patient.route, patient.place)?;
-            }
-            let Some(rate) = rate? else { return Ok(Proof::of(pairs)) };
-            rates[usize::from(is_on)] = rate;
+    mend::in_pairs(random, |is_on| {
+        if !is_on {
+            return stretch(patient, args, stop);
         }
-        pairs.push(Pair { with_bps: rates[1], without_bps: rates[0] });
-        mend::tell_pair(&pairs);
-    }
-    Ok(Proof::of(pairs))
+        fixer.apply_route(&patient.route, patient.place, &patient.metric)?;
+        let rate = stretch(patient, args, stop);
+        fixer.undo_route(&patient.route, patient.place)?;
+        rate
+    })
 }
 
 /// The mean rate of connections that begin from now on; `None` when somebody wants to end. Who has begun before is left
