@@ -297,8 +297,8 @@ static __always_inline int guess(const struct packet *p, struct worn *worn)
 
 /*
  * The note of a direction that is not in `recent`, which the relay's packet leaves in: from now on there is one of what
- * it carries, which the next packet that arrives fills in if nothing has arrived, or what has was forgotten. The relay's
- * SYNs, their answers and its resets may be for nobody.
+ * it carries, which the next packet that arrives fills in if nothing has arrived, or what has was forgotten. SYNs of
+ * the relay, their answers and its resets may be for nobody.
  */
 static __always_inline struct worn known_of(const struct packet *p, __u32 mixed, struct noted *recent)
 {

@@ -1,5 +1,6 @@
-//! A start after a pause, as kernels tell it to a congestion control: by an event among others (`cwnd_event`), and since
-//! Linux 7.3 by a callback of its own. An object holds a program for each, and the kernel's types say which one it takes.
+//! A start after a pause, as kernels tell it to a congestion control: by an event among others (`cwnd_event`), and
+//! since Linux 7.3 by a callback of its own. An object holds a program for each, and the kernel's types say which one
+//! it takes.
 
 use libbpf_rs::{AsRawLibbpf as _, MapType, OpenObject, btf::Btf, btf::types::Struct};
 use std::sync::OnceLock;

@@ -28,6 +28,9 @@ pub struct PutBack {
 
 impl fmt::Display for PutBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == PutBack::default() {
+            return f.write_str("nothing was left");
+        }
         write!(f, "{} routes and {} connections are as before", self.routes, self.connections)?;
         if self.owed > 0 { write!(f, ", {} are not yet", self.owed) } else { Ok(()) }
     }

@@ -4,7 +4,7 @@
 mod bed;
 
 use bed::{
-    ANYWHERE, Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, exchange, nft,
+    ANYWHERE, Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, exchange, mute, nft,
     packet::{ACK, Segment, Sender},
 };
 use longfat_host::{Namespace, socket};
@@ -246,9 +246,7 @@ fn a_strangers_packet_with_a_low_time_to_live_shortens_nobodys_way() {
         packet[8] = 2;
         Sender::new(&bed).send_packet(&packet);
         // Nothing of the client's own comes that would say otherwise.
-        let mute =
-            "table inet mute { chain out { type filter hook output priority 0; tcp dport 9000 drop; }; }";
-        nft(&bed.client, mute);
+        mute(&bed.client, "mute", "output", "tcp dport 9000");
         let distant = Tap::new(&bed.server);
         (&far).write_all(b"a server's question").unwrap();
         let answer = distant.find_from(client.local_addr().unwrap().port());

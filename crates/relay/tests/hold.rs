@@ -5,7 +5,7 @@ mod bed;
 
 use bed::{
     Bed, CLIENT_V4, CLIENT_V6, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset, exchange,
-    nft, packet, path::eventually, set_forwarding,
+    mute, nft, packet, path::eventually, set_forwarding, something_is_counted,
 };
 use longfat_host::{Namespace, facts::counters, run_command, sysctl};
 use longfat_relay::{Ended, RelayPlan};
@@ -148,10 +148,7 @@ fn a_client_whose_server_is_unreachable_is_told_so_by_icmp() {
 #[test]
 fn a_client_whose_server_is_silent_hears_nothing() {
     let (bed, relay) = start("hsilent");
-    nft(
-        &bed.server,
-        "table inet quiet { chain in { type filter hook input priority 0; tcp dport 9000 drop; }; }",
-    );
+    mute(&bed.server, "quiet", "input", "tcp dport 9000");
     for address in servers() {
         let dial = || TcpStream::connect_timeout(&address, Duration::from_millis(1500));
         assert_eq!(bed.client.run(dial).unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
@@ -165,10 +162,7 @@ fn a_retransmitted_syn_dials_once() {
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
     // The relay's SYN-ACKs to the client are lost for a while: the client retransmits its SYN.
-    nft(
-        &bed.client,
-        "table inet deaf { chain in { type filter hook input priority 0; tcp sport 9000 drop; }; }",
-    );
+    mute(&bed.client, "deaf", "input", "tcp sport 9000");
     let (client, far) = std::thread::scope(|scope| {
         let client = scope.spawn(|| bed.connect(address));
         let far = accept(&listener);
@@ -224,18 +218,6 @@ fn late_pair(
     })
 }
 
-/// A host drops its packets at a hook from now on, in a table of this name, and counts them.
-fn mute(host: &Namespace, name: &str, hook: &str, packets: &str) {
-    let chain = format!("chain {hook} {{ type filter hook {hook} priority 0; {packets} counter drop; }}");
-    nft(host, &format!("table inet {name} {{ {chain}; }}"));
-}
-
-/// Waits until a muted host has dropped a packet.
-fn something_is_dropped(host: &Namespace, name: &str) {
-    let list = format!("list table inet {name}");
-    eventually("a packet is dropped", || !nft(host, &list).contains("counter packets 0 "));
-}
-
 /// The listening TCP sockets of a host, as `ss` shows them.
 fn listening(host: &Namespace) -> String {
     let mut command = host.command("ss");
@@ -253,7 +235,7 @@ fn a_handshake_outlives_the_listeners(tag: &str, host: fn(&Bed) -> &Namespace, h
     let first = bed.pair(&others, other);
     mute(host(&bed), "silence", hook, "tcp sport 9000");
     let (second, second_far) = late_pair(&bed, &listener, address, || {
-        something_is_dropped(host(&bed), "silence");
+        something_is_counted(host(&bed), "silence");
         relay.ask_to_stop();
         eventually("the listeners are closed", || listening(&bed.relay).is_empty());
         nft(host(&bed), "delete table inet silence");
@@ -328,7 +310,7 @@ fn a_handshake_loses_its_way_back(tag: &str, take: impl FnOnce(&Bed, &Running)) 
     let listener = bed.listen(&address.to_string());
     mute(&bed.server, "silence", "output", "tcp sport 9000");
     let (client, far) = late_pair(&bed, &listener, address, || {
-        something_is_dropped(&bed.server, "silence");
+        something_is_counted(&bed.server, "silence");
         // A second one, after a second as the relay's own, might be taken anew before the relay's leg is gone.
         mute(&bed.client, "once", "output", "tcp flags == syn");
         take(&bed, &relay);

@@ -4,7 +4,7 @@
 mod bed;
 
 use bed::{
-    Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, carry, nft,
+    Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, carry, mute, nft,
     packet::{Segment, Sender},
     path::eventually,
 };
@@ -173,10 +173,7 @@ fn after_server_a_client_whose_packets_take_another_way_is_noticed_and_its_later
 #[test]
 fn while_a_client_has_a_connection_a_strangers_syn_in_its_name_lets_nothing_of_it_pass() {
     let bed = Bed::new("ohname");
-    nft(
-        &bed.client,
-        "table inet mute { chain in { type filter hook input priority 0; tcp dport 2000 drop; }; }",
-    );
+    mute(&bed.client, "mute", "input", "tcp dport 2000");
     let relay = bed.start(Bed::transparent());
     let listener = bed.listen(bed::ANYWHERE);
     let own = bed.pair(&listener, at(bed::ANYWHERE));
@@ -197,9 +194,7 @@ fn a_server_that_is_merely_silent_is_waited_for() {
     {
         let bed = Bed::new(&format!("os{way}"));
         let server = servers()[0];
-        let mute =
-            "table inet mute { chain in { type filter hook input priority 0; tcp dport 9000 drop; }; }";
-        nft(&bed.server, mute);
+        mute(&bed.server, "mute", "input", "tcp dport 9000");
         let relay = bed.start(plan);
         echo(bed.listen(&server.to_string()));
         std::thread::scope(|scope| {
@@ -217,10 +212,7 @@ fn a_server_that_is_merely_silent_is_waited_for() {
 /// What clients say in `ways` before their server, which hears nothing for a while, answers: they are dialled on for.
 fn clients_of_a_silent_server(tag: &str, ways: &[fn(&TcpStream)]) {
     let bed = Bed::new(tag);
-    nft(
-        &bed.server,
-        "table inet mute { chain in { type filter hook input priority 0; tcp flags & (syn | ack) == syn drop; }; }",
-    );
+    mute(&bed.server, "mute", "input", "tcp flags & (syn | ack) == syn");
     let relay = bed.start(Bed::transparent());
     let listener = bed.listen(bed::ANYWHERE);
     let clients: Vec<_> = ways
@@ -280,10 +272,7 @@ fn a_client_that_says_more_than_the_relay_takes_while_its_server_is_silent_is_di
 #[test]
 fn what_a_stranger_asks_in_vain_in_a_clients_name_lets_nothing_pass_but_that_port() {
     let bed = Bed::new("owport");
-    nft(
-        &bed.server,
-        "table inet mute { chain in { type filter hook input priority 0; tcp dport 9001 drop; }; }",
-    );
+    mute(&bed.server, "mute", "input", "tcp dport 9001");
     let relay = bed.start(Bed::after_server());
     let sender = Sender::new(&bed);
     let syn = Segment::syn(at(&format!("{CLIENT_V4}:2000")), at("10.71.2.2:9001"));

@@ -4,7 +4,8 @@
 mod bed;
 
 use bed::{
-    Bed, CLIENT_V4, CLIENT_V6, SERVER_V4, SERVER_V6, accept, carry, exchange, nft, path::eventually, reset,
+    Bed, CLIENT_V4, CLIENT_V6, SERVER_V4, SERVER_V6, accept, carry, exchange, mute, nft, path::eventually,
+    reset, something_is_counted,
 };
 use longfat_host::run_command;
 use longfat_relay::RelayPlan;
@@ -184,10 +185,7 @@ fn a_server_forgets_a_handshake_that_the_relay_gives_up() {
         let bed = Bed::new(&format!("pg{tag}"));
         let relay = bed.start(RelayPlan { drain: Duration::ZERO, ..plan });
         let _listeners = ends().map(|(server, _)| bed.listen(&server.to_string()));
-        nft(
-            &bed.server,
-            "table inet mute { chain out { type filter hook output priority 0; tcp sport 9000 drop; }; }",
-        );
+        mute(&bed.server, "mute", "output", "tcp sport 9000");
         for (server, _) in ends() {
             let dial = || TcpStream::connect_timeout(&server, Duration::from_millis(300));
             let _ = bed.client.run(dial).unwrap();
@@ -221,9 +219,8 @@ fn a_dial_that_waited_for_its_pair_has_all_the_time_of_any_other() {
     reset(first);
     let mut second = connect_from(&bed, own, server);
     second.write_all(b"heard").unwrap();
-    let is_dialled = || !nft(&bed.server, "list table inet mute").contains("counter packets 0 ");
-    eventually("the second one is dialled", is_dialled);
-    // It is looked at once a second.
+    // The second one is dialled, and looked at once a second.
+    something_is_counted(&bed.server, "mute");
     std::thread::sleep(Duration::from_millis(1500));
     nft(&bed.server, "delete table inet mute");
     let mut heard = [0; 5];

@@ -3,9 +3,10 @@
 //! cut into segments or joined from them by offloads.
 //!
 //! Where the sender numbers its packets (IPv4's identification), the number tells. Elsewhere what repeats a packet at
-//! once is a copy if no end would send it again so soon: what takes sequence numbers, unless an acknowledgement asked for
-//! it, and acknowledgements where the next one would carry other SACK blocks. What an end may well send twice at once (duplicate ACKs without SACK,
-//! resets) is a copy if this capture has nearly everything else of the connection, or of this end, twice, too.
+//! once is a copy if no end would send it again so soon: what takes sequence numbers, unless an acknowledgement asked
+//! for it, and acknowledgements where the next one would carry other SACK blocks. What an end may well send twice at
+//! once (duplicate ACKs without SACK, resets) is a copy if this capture has nearly everything else of the connection,
+//! or of this end, twice, too.
 
 use crate::segment::{Segment, flag};
 

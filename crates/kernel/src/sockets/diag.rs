@@ -124,7 +124,8 @@ impl Endings {
     /// a socket that is gone means nothing.
     ///
     /// # Errors
-    /// When what the kernel says cannot be read. Where more have ended than fit, the rest is lost, which is none.
+    /// When what the kernel says cannot be read. It is no error that more have ended than there is room for: the rest is
+    /// lost.
     pub fn next(&self, within: Duration) -> Result<Vec<Connection>> {
         let mut found = Vec::new();
         let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);

@@ -234,8 +234,9 @@ impl Watcher {
         self.count.store(state.entries.len(), Ordering::Release);
     }
 
-    /// What is to be done with a packet; none when its connection is not led here. One that has lain in the interface for
-    /// longer than its connection is remembered must not pass a socket that is there: whoever has it, the kernel knows.
+    /// What is to be done with a packet; none when its connection is not led here. One that has lain in the interface
+    /// for longer than its connection is remembered must not pass a socket that is there: whoever has it, the kernel
+    /// knows.
     pub fn on_packet(&self, segment: &Segment<'_>, now: Instant) -> Option<Step> {
         let straggles = || self.only_watches.load(Ordering::Acquire).then_some(Step::Deliver);
         if self.count.load(Ordering::Acquire) == 0 {

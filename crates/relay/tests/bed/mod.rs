@@ -162,6 +162,18 @@ pub fn nft(host: &Namespace, program: &str) -> String {
     run_command(command).unwrap()
 }
 
+/// A host drops such packets at a hook from now on, and counts them, in a table of this name.
+pub fn mute(host: &Namespace, table: &str, hook: &str, packets: &str) {
+    let chain = format!("chain {hook} {{ type filter hook {hook} priority 0; {packets} counter drop; }}");
+    nft(host, &format!("table inet {table} {{ {chain}; }}"));
+}
+
+/// Waits until a rule with a counter in that table has met a packet.
+pub fn something_is_counted(host: &Namespace, table: &str) {
+    let list = format!("list table inet {table}");
+    path::eventually("a packet is counted", || !nft(host, &list).contains("counter packets 0 "));
+}
+
 pub fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let deadline = std::time::Instant::now() + PATIENCE;

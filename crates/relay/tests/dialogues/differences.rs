@@ -75,8 +75,8 @@ pub enum Allowed {
     /// stands in the stream then. A program that does not know of marks wakes for bytes alone, and may find the next
     /// mark there already. What waited in the relay for the server's leg comes without the pauses between marks.
     OvertakenMark,
-    /// The same where marks are well apart, and the program had no processor, by the kernel's own count, for half of the
-    /// time between two at least, or the relay: they are one mark by the time it looks.
+    /// The same where marks are well apart, and the program had no processor, by the kernel's own count, for half of
+    /// the time between two at least, or the relay: they are one mark by the time it looks.
     MergedMark,
     /// Before a mark that 16 bits cannot tell the kernel shows others, 65,535 bytes after what it has sent.
     FarMark,

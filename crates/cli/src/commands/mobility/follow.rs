@@ -19,7 +19,7 @@ use longfat_mobility::{
     follower::{Settings, is_bound},
     lan::PORT,
     policy::Policy,
-    put_back::{self, PutBack},
+    put_back,
     state::{self, State},
 };
 use longfat_schema::units::{Nanos, Size};
@@ -222,10 +222,7 @@ pub fn clean(args: &Clean) -> Outcome {
     if args.json {
         print_json(&done)?;
     } else {
-        println!(
-            "{}",
-            if done == PutBack::default() { "nothing was left".to_owned() } else { done.to_string() }
-        );
+        println!("{done}");
     }
     match failed {
         Err(error) if !lacking.is_empty() => {

@@ -162,12 +162,8 @@ impl Fixer {
     pub fn open() -> anyhow::Result<Fixer> {
         let directory = OwnDirectory::make(Path::new(DIRECTORY))?;
         let pid = std::process::id() as i32;
-        let ledger = Ledger {
-            owner_pid: pid,
-            owner_start: start_time(pid).unwrap_or(0),
-            changed: Vec::new(),
-            routes: Vec::new(),
-        };
+        let ledger =
+            Ledger { owner_pid: pid, owner_start: start_time(pid).unwrap_or(0), ..Ledger::default() };
         let path = Path::new(DIRECTORY).join(format!("why-{pid}.undo.json"));
         let mut fixer = Fixer { setter: Setter::load()?, ledger, path };
         for name in directory.names().iter().filter(|name| is_ledger(name)) {

@@ -117,18 +117,12 @@ fn foretold(predicted: Option<&Price>) -> String {
 }
 
 fn prove_all(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool) -> Outcome {
-    let mut random = random();
     for patient in patients {
-        let proof = prove(fixer, patient, args, &mut random, stop)?;
+        let proof = prove(fixer, patient, args, stop)?;
         let who = show::who(&patient.one.connection);
         tell(&who, &patient.setting, proof.as_ref(), patient.predicted.as_ref(), args)?;
     }
     Ok(())
-}
-
-/// What the order within a pair is drawn from.
-pub fn random() -> SplitMix64 {
-    SplitMix64::new(u64::from(std::process::id()) ^ longfat_host::monotonic_us() as u64)
 }
 
 /// Each stretch begins after what was set before has washed out.
@@ -136,7 +130,6 @@ fn prove(
     fixer: &mut Fixer,
     patient: &Patient,
     args: &Args,
-    random: &mut SplitMix64,
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Proof>> {
     let found = if patient.setting.leaves_window() {
@@ -144,15 +137,13 @@ fn prove(
     } else {
         None
     };
-    in_pairs(random, |is_on| stretch(fixer, patient, (is_on, found), args, stop))
+    in_pairs(|is_on| stretch(fixer, patient, (is_on, found), args, stop))
 }
 
 /// On and off in random order, a pair at a time: a stretch gives its rate, with the remedy or without, or `None` when
 /// there will be no more.
-pub fn in_pairs<E>(
-    random: &mut SplitMix64,
-    mut stretch: impl FnMut(bool) -> Result<Option<f64>, E>,
-) -> Result<Option<Proof>, E> {
+pub fn in_pairs<E>(mut stretch: impl FnMut(bool) -> Result<Option<f64>, E>) -> Result<Option<Proof>, E> {
+    let mut random = SplitMix64::new(u64::from(std::process::id()) ^ longfat_host::monotonic_us() as u64);
     let mut pairs = Vec::new();
     while pairs.len() < PAIRS {
         let is_first = random.next_u64() & 1 == 0;

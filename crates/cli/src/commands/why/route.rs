@@ -132,13 +132,18 @@ fn host_route(peer: IpAddr) -> String {
     format!("{peer}/{}", if peer.is_ipv4() { 32 } else { 128 })
 }
 
+/// What `work` gives in a namespace that must be there.
+pub fn inside<T: Send>(place: &NetNamespace, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+    place.run(work).context("its network namespace cannot be entered")
+}
+
 fn ip(place: &NetNamespace, peer: IpAddr, words: &[&str]) -> anyhow::Result<String> {
     let run = || {
         let mut command = Command::new("ip");
         command.arg(if peer.is_ipv4() { "-4" } else { "-6" }).args(words);
         run_command(command)
     };
-    Ok(place.run(run).context("its network namespace cannot be entered")??)
+    Ok(inside(place, run)??)
 }
 
 fn routes(place: &NetNamespace, peer: IpAddr, words: &[&str]) -> anyhow::Result<Vec<Map<String, Value>>> {

@@ -6,14 +6,12 @@ use super::{
     Args,
     fix::Fixer,
     mend,
-    route::{Metric, PeerRoute},
+    route::{Metric, PeerRoute, inside},
     show,
     watch::{Watch, Watched},
 };
 use crate::outcome::{Failure, Outcome, require};
-use anyhow::Context as _;
 use longfat_kernel::tcb::{Connection, Endings, NetNamespace, Query, Scope};
-use longfat_schema::random::SplitMix64;
 use longfat_why::{Verdict, proof::Proof, words};
 use std::{
     collections::HashSet,
@@ -55,9 +53,8 @@ pub fn run(args: &Args, watch: &Watch, verdicts: &[(&Watched, Verdict)], stop: &
     require(Fixer::lacks())?;
     let mut fixer = Fixer::open()?;
     if args.prove {
-        let mut random = mend::random();
         for patient in &patients {
-            let proof = prove(&mut fixer, patient, args, &mut random, stop)?;
+            let proof = prove(&mut fixer, patient, args, stop)?;
             mend::tell(&patient.who(), &patient.metric, proof.as_ref(), None, args)?;
         }
         return Ok(());
@@ -80,8 +77,7 @@ fn patients<'a>(
         if found.len() == MOST || !known.insert((place.inode, remote.ip())) {
             continue;
         }
-        let entered = place.run(|| Endings::open(&place.label));
-        let endings = entered.context("its network namespace cannot be entered")??;
+        let endings = inside(place, || Endings::open(&place.label))??;
         let route = PeerRoute::to(remote.ip(), place)?;
         found.push(Patient { place, local, remote, metric, route, endings });
     }
@@ -107,8 +103,7 @@ impl Patient<'_> {
     /// Those that have begun before now and live. The endings of all others up to now are read and forgotten: they may
     /// be of connections that began earlier.
     fn living(&self) -> anyhow::Result<HashSet<u64>> {
-        let all = self.place.run(|| Query { scope: Scope::Own, ..Query::default() }.take());
-        let all = all.context("its network namespace cannot be entered")??;
+        let all = inside(self.place, || Query { scope: Scope::Own, ..Query::default() }.take())??;
         // The kernel tells of an end a moment later.
         thread::sleep(NAP);
         while !self.endings.next(Duration::ZERO)?.is_empty() {}
@@ -163,10 +158,9 @@ fn prove(
     fixer: &mut Fixer,
     patient: &Patient,
     args: &Args,
-    random: &mut SplitMix64,
     stop: &AtomicBool,
 ) -> Result<Option<Proof>, Failure> {
-    mend::in_pairs(random, |is_on| {
+    mend::in_pairs(|is_on| {
         if !is_on {
             return stretch(patient, args, stop);
         }
