@@ -505,10 +505,8 @@ fn the_socket_of_one_that_was_killed_is_removed_by_the_next_start_and_by_asking_
         Program::start(&bed.router, &[&["mobility", "announce", "--user", "root"], &named[..]].concat())
     };
     let left = |name: &str| longfat_mobility::control::socket_of(&bed.process(name)).exists();
-    let kill = |name: &str| {
-        start(name).kill();
-        assert!(left(name), "a killed process removes nothing");
-    };
+    // A start of another test may remove its socket already.
+    let kill = |name: &str| start(name).kill();
     kill("first");
     let lives = start("lives");
     assert_eq!(["first", "lives"].map(left), [false, true]);

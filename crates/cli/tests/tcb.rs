@@ -25,10 +25,14 @@ fn pair(congestion: &str) -> (TcpStream, TcpStream) {
     (client, accepted)
 }
 
+/// The filter that chooses one end alone. A client's port does not: connections to other servers may share it.
+fn chosen(socket: &TcpStream) -> String {
+    format!("src {} and dst {}", socket.local_addr().unwrap(), socket.peer_addr().unwrap())
+}
+
 /// What `list --json` says of one end.
 fn listed(socket: &TcpStream) -> Value {
-    let filter = format!("src {} and dst {}", socket.local_addr().unwrap(), socket.peer_addr().unwrap());
-    let output = longfat(&["tcb", "list", "--json", &filter]);
+    let output = longfat(&["tcb", "list", "--json", &chosen(socket)]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(rows.len(), 1, "{rows:?}");
@@ -87,9 +91,8 @@ fn a_wrong_filter_shows_its_place_and_the_mend_with_exit_code_2() {
 #[test]
 fn a_table_has_the_columns_asked_for_in_the_order_asked_for() {
     let (client, accepted) = pair("cubic");
-    let port = client.local_addr().unwrap().port().to_string();
-    let output =
-        longfat(&["tcb", "list", "--columns", "dport,cc", "--sort", "-dport", &format!("port {port}")]);
+    let filter = format!("({}) or ({})", chosen(&client), chosen(&accepted));
+    let output = longfat(&["tcb", "list", "--columns", "dport,cc", "--sort", "-dport", &filter]);
     let wanted = {
         let mut ports = [client.peer_addr().unwrap().port(), accepted.peer_addr().unwrap().port()];
         ports.sort_by_key(|port| std::cmp::Reverse(*port));
@@ -107,8 +110,7 @@ fn a_table_has_the_columns_asked_for_in_the_order_asked_for() {
 #[test]
 fn setting_shows_first_acts_on_yes_refuses_what_is_out_of_range_and_leaves_an_audit_line() {
     let (client, _accepted) = pair("reno");
-    let port = client.local_addr().unwrap().port();
-    let filter = format!("sport {port}");
+    let filter = chosen(&client);
     let cwnd = || tcp_info(&client).unwrap().snd_cwnd_segments;
     let before = cwnd();
     let shown = longfat(&["tcb", "set", &filter, "cwnd=123", "ssthresh=99"]);
@@ -176,7 +178,7 @@ fn a_filter_without_a_file_is_not_taken_for_the_file_to_save_in() {
     let restored = longfat(&["tcb", "restore", "dst", "ipv4"]);
     assert!(text(&restored.stderr).contains("longfat tcb restore FILE dst"), "{}", text(&restored.stderr));
     let (client, _accepted) = pair("reno");
-    let filter = format!("sport {}", client.local_addr().unwrap().port());
+    let filter = chosen(&client);
     let saved = save(&["./dst", &filter]);
     assert!(saved.status.success() && directory.path().join("dst").exists(), "{}", text(&saved.stderr));
 }
@@ -184,8 +186,8 @@ fn a_filter_without_a_file_is_not_taken_for_the_file_to_save_in() {
 #[test]
 fn what_cannot_be_set_is_named_with_the_reason_and_a_filter_that_chooses_none_is_said() {
     let (client, accepted) = pair("reno");
-    let port = client.local_addr().unwrap().port();
-    let shown = longfat(&["tcb", "set", &format!("sport {port}"), "rto_min=20ms"]);
+    let (port, filter) = (client.local_addr().unwrap().port(), chosen(&client));
+    let shown = longfat(&["tcb", "set", &filter, "rto_min=20ms"]);
     assert!(text(&shown.stdout).contains("-> 20ms\n"), "{}{}", text(&shown.stdout), text(&shown.stderr));
     let condition = longfat(&["tcb", "set", &format!("sport={port}"), "cwnd=20"]);
     assert_eq!(condition.status.code(), Some(2));
@@ -197,7 +199,7 @@ fn what_cannot_be_set_is_named_with_the_reason_and_a_filter_that_chooses_none_is
     assert!(text(&order.stderr).contains("'rtt-'; did you mean"), "{}", text(&order.stderr));
     drop(client);
     drop(accepted);
-    let left = longfat(&["tcb", "set", &format!("state time-wait and sport {port}"), "cwnd=20", "--yes"]);
+    let left = longfat(&["tcb", "set", &format!("state time-wait and {filter}"), "cwnd=20", "--yes"]);
     assert_eq!(left.status.code(), Some(1), "{}{}", text(&left.stdout), text(&left.stderr));
     assert!(
         text(&left.stdout).contains("in state time_wait: it has no control block"),
@@ -214,10 +216,9 @@ fn traced(
 ) -> (i32, std::path::PathBuf) {
     use std::io::{Read as _, Write as _};
     let (mut client, mut accepted) = pair("cubic");
-    let port = client.local_addr().unwrap().port();
     let run = directory.join("run");
     let mut trace = Command::new(env!("CARGO_BIN_EXE_longfat"))
-        .args(["tcb", "trace", &format!("sport {port}"), "--duration", "2s", "-o", run.to_str().unwrap()])
+        .args(["tcb", "trace", &chosen(&client), "--duration", "2s", "-o", run.to_str().unwrap()])
         .args(more)
         .stderr(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
@@ -295,7 +296,7 @@ fn losses_are_noted_in_the_loop_that_finds_them_for_a_trace_that_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let run = directory.path().join("run");
     let (mut client, mut accepted) = pair("cubic");
-    let filter = format!("sport {}", client.local_addr().unwrap().port());
+    let filter = chosen(&client);
     let mut trace = Command::new(env!("CARGO_BIN_EXE_longfat"))
         .args(["tcb", "trace", &filter, "--buffer", "4KiB", "-o", run.to_str().unwrap()])
         .stderr(std::process::Stdio::null())
@@ -330,7 +331,7 @@ fn a_trace_that_was_killed_leaves_what_its_tables_are_made_of_afterwards() {
     let run = directory.path().join("run");
     let shown = run.to_str().unwrap();
     let (mut client, mut accepted) = pair("cubic");
-    let filter = format!("sport {}", client.local_addr().unwrap().port());
+    let filter = chosen(&client);
     let mut trace = Command::new(env!("CARGO_BIN_EXE_longfat"))
         .args(["tcb", "trace", &filter, "-o", shown])
         .stderr(std::process::Stdio::null())

@@ -27,6 +27,8 @@ struct Bed {
     receiver: Namespace,
     path: Child,
     over: Arc<AtomicBool>,
+    /// Its own /run/longfat: runs of other tests take back what they find of a run that was killed.
+    notes: tempfile::TempDir,
     _plan: tempfile::NamedTempFile,
     _lease: Lease,
 }
@@ -62,7 +64,8 @@ impl Bed {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains("ready"), "{line}");
         let over = Arc::new(AtomicBool::new(false));
-        Bed { sender, receiver, path: child, over, _plan: plan, _lease: lease }
+        let notes = tempfile::tempdir().unwrap();
+        Bed { sender, receiver, path: child, over, notes, _plan: plan, _lease: lease }
     }
 
     /// A connection whose listener and client are prepared before they speak.
@@ -95,8 +98,15 @@ impl Bed {
     }
 
     fn why(&self, args: &[&str]) -> Command {
-        let mut command = self.sender.command(LONGFAT);
-        command.arg("why").args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = self.sender.command("unshare");
+        let enter = "mkdir -p /run/longfat && mount --bind \"$0\" /run/longfat && exec \"$@\"";
+        command
+            .args(["--mount", "sh", "-c", enter])
+            .arg(self.notes.path())
+            .args([LONGFAT, "why"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 
