@@ -389,6 +389,21 @@ fn a_route_for_new_connections_is_taken_back_as_it_was_also_after_a_kill() {
 }
 
 #[test]
+fn an_end_that_answers_no_more_is_told_from_a_packet_that_was_lost() {
+    let mut bed = Bed::new("gone");
+    let (near, far) = bed.connect(nothing, nothing);
+    let watched = near.try_clone().unwrap();
+    bed.stream(near, far);
+    thread::sleep(Duration::from_millis(500));
+    bed.path.kill().unwrap();
+    let backoff = || socket::tcp_info(&watched).unwrap().backoff;
+    eventually("three timeouts in a row", || backoff() >= 3);
+    let found = bed.answer(&[]);
+    assert_eq!(first(&found), "no_answer", "{found}");
+    assert!(found["causes"][0]["evidence"].as_str().unwrap().contains("timeouts in a row"), "{found}");
+}
+
+#[test]
 fn a_program_is_watched_with_its_children_to_its_end_and_its_exit_code_is_kept() {
     let bed = Bed::new("program");
     let listener = bed.receiver.run(|| TcpListener::bind("10.78.0.2:0")).unwrap().unwrap();

@@ -44,7 +44,8 @@ pub fn cause_of(kind: Kind) -> Option<Cause> {
     Some(match kind {
         Kind::WindowLimited => Cause::ReceiveWindow,
         Kind::ReceiverStalls | Kind::SillyWindow => Cause::SlowReader,
-        Kind::LfpSyndrome | Kind::Timeouts | Kind::ConnectionDied => Cause::Timeouts,
+        Kind::LfpSyndrome | Kind::Timeouts => Cause::Timeouts,
+        Kind::ConnectionDied => Cause::NoAnswer,
         Kind::Bufferbloat => Cause::StandingQueue,
         Kind::AckCompression | Kind::ReceiverTicks => Cause::Acknowledgements,
         Kind::Policer => Cause::Policer,

@@ -44,6 +44,8 @@ pub enum Cause {
     Reordering,
     /// Silence until the retransmission timer.
     Timeouts,
+    /// Nothing comes back any more.
+    NoAnswer,
     /// SYNs are lost or not answered.
     LostSyns,
     /// Acknowledgements are lost, thinned or compressed.
@@ -135,6 +137,8 @@ catalogue! {
         "most of what was sent again had arrived (DSACK), and reordering was seen";
     Timeouts "timeouts" true "it is silent until its retransmission timer goes off"
         "tcpi_total_rto, ca state loss, backoff; data is out and tcpi_last_ack_recv exceeds what an acknowledgement takes";
+    NoAnswer "no_answer" true "nothing comes back: the other end, or the way there or back, is gone"
+        "timeouts in a row (tcpi_backoff), and no packet since for most of the time that was waited";
     LostSyns "lost_syns" true "its SYNs are not answered"
         "state SYN_SENT, and SYNs were sent again";
     Acknowledgements "acknowledgements" true "acknowledgements are lost, thinned or come in bunches"

@@ -31,7 +31,7 @@ pub fn of_remedy(share: &Share, figures: &Figures) -> Option<Price> {
 fn price(share: &Share, figures: &Figures, assumed: &Assumed) -> Option<Price> {
     match share.cause {
         // Turns end with the program's way of speaking; what it would send then is not known.
-        Cause::AnswerAwaited | Cause::Nagle | Cause::LostSyns | Cause::PacketSize => None,
+        Cause::AnswerAwaited | Cause::Nagle | Cause::LostSyns | Cause::NoAnswer | Cause::PacketSize => None,
         // What a policer lets pass for a moment is no rate that the path carries on.
         Cause::Policer => of_path(figures, assumed.path_rate, 0.0).or_else(|| at_least(figures)),
         // What was lost is the cause.

@@ -95,7 +95,8 @@ pub fn remedies(cause: Cause, patient: &Patient) -> Vec<Remedy> {
         Cause::StandingQueue => vec![shorter_queue(patient)],
         Cause::PacketSize => vec![probing()],
         Cause::Host => vec![faster_queue()],
-        Cause::LostSyns => vec![reach(patient)],
+        Cause::NoAnswer => vec![reach(patient, "packets"), give_up()],
+        Cause::LostSyns => vec![reach(patient, "SYNs")],
         _ => Vec::new(),
     }
 }
@@ -325,11 +326,19 @@ fn faster_queue() -> Remedy {
     }
 }
 
-fn reach(patient: &Patient) -> Remedy {
+fn give_up() -> Remedy {
+    remedy(
+        Place::Program,
+        "end what nobody answers sooner, and connect anew (TCP_USER_TIMEOUT; net.ipv4.tcp_retries2 for all)",
+        "connections that a longer outage would not have ended",
+    )
+}
+
+fn reach(patient: &Patient, what: &str) -> Remedy {
     let (address, port) = (patient.remote.ip(), patient.remote.port());
     Remedy {
         command: Some(format!("traceroute -T -p {port} {address}")),
-        ..remedy(Place::Path, "see how far SYNs come", NOBODY)
+        ..remedy(Place::Path, &format!("see how far {what} come"), NOBODY)
     }
 }
 

@@ -7,6 +7,9 @@ use crate::{
     words::duration,
 };
 
+/// Timeouts in a row by which losses and short outages are ruled out: the last wait is eight times the first.
+const IN_A_ROW: u8 = 4;
+
 impl Watch<'_> {
     pub(super) fn of_handshake(&self) -> Why {
         let connecting = self.looks.iter().filter(|look| divide::at(look, self.talk) == Hold::Syn);
@@ -25,8 +28,26 @@ impl Watch<'_> {
             );
             return inferred(Cause::PacketSize, evidence);
         }
+        if let Some(silent_us) = self.no_answer_us() {
+            let evidence = format!(
+                "{} timeouts in a row, nothing received for {}, the next try after {}",
+                info.backoff,
+                duration(silent_us),
+                duration(info.rto_us)
+            );
+            return kernel(Cause::NoAnswer, evidence);
+        }
         let count = self.figures.timeouts.map_or(String::new(), |count| format!("{count} timeouts, "));
         kernel(Cause::Timeouts, format!("{count}retransmission timeout {}", duration(info.rto_us)))
+    }
+
+    /// How long nothing has come at the end of the watch, where that is most of what was waited for the timer.
+    fn no_answer_us(&self) -> Option<u64> {
+        let last = self.last();
+        let is_tried_in_vain = last.info.backoff >= IN_A_ROW && last.info.unacked_segments > 0;
+        let first_silent = self.looks.iter().find(|look| look.info.segs_in == last.info.segs_in)?;
+        let silent_us = last.time_us - first_silent.time_us;
+        (is_tried_in_vain && 2 * silent_us > self.spent[Hold::Timeout as usize]).then_some(silent_us)
     }
 
     /// Nothing is acknowledged any more though the peer is there.
