@@ -133,12 +133,21 @@ pub fn at(look: &Look, talk: Talk) -> Hold {
 /// A receiver may delay an acknowledgement by so much (Linux: TCP_DELACK_MIN, one that is not in a hurry).
 const DELAYED_ACK_US: u64 = 40_000;
 
+/// So many segments may leave at once behind a pause (RFC 6928): more of them are a stream.
+const FIRST_WINDOW_SEGMENTS: u32 = 10;
+
 /// Something is out, and nothing has been heard for longer than an acknowledgement takes (RFC 6298 without the least
-/// timeout): the timer is all that is left to wait for, though it has not gone off yet.
+/// timeout; one answer that took a timeout makes the variance many round trips large): the timer is all that is left to
+/// wait for, though it has not gone off yet.
 fn is_silent(info: &TcpInfo) -> bool {
-    let expected_us = u64::from(info.srtt_us) + 4 * u64::from(info.rttvar_us) + DELAYED_ACK_US;
-    let is_out = info.unacked_segments > 0 && info.srtt_us > 0;
-    is_out && u64::from(info.last_ack_recv_ms) * 1000 > expected_us
+    let srtt_us = u64::from(info.srtt_us);
+    let expected_us = srtt_us + (4 * u64::from(info.rttvar_us)).min(srtt_us) + DELAYED_ACK_US;
+    let is_long = |ms: u32| u64::from(ms) * 1000 > expected_us;
+    // What was sent a moment ago behind a pause can have no answer yet, and when an end (FIN) was sent is not told.
+    let is_end_alone = FIN_SENT.contains(&info.state) && info.unacked_segments == 1;
+    let is_old = is_long(info.last_data_sent_ms) && !is_end_alone;
+    let is_out = is_old || info.unacked_segments > FIRST_WINDOW_SEGMENTS;
+    srtt_us > 0 && info.unacked_segments > 0 && is_out && is_long(info.last_ack_recv_ms)
 }
 
 fn without_unsent(look: &Look, talk: Talk) -> Hold {
@@ -400,6 +409,21 @@ pub(crate) mod tests {
         let silent = |info: &mut TcpInfo| {
             (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (100_000, 10_000, 181);
         };
+        let after_a_pause = |info: &mut TcpInfo| {
+            (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (100_000, 10_000, 60_000);
+            (info.notsent_bytes, info.unacked_segments, info.last_data_sent_ms) = (0, 10, 20);
+        };
+        assert_eq!(of(after_a_pause), Hold::Program);
+        let after_a_timeout = |info: &mut TcpInfo| {
+            (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (500_000, 700_000, 1_041);
+        };
+        assert_eq!(of(after_a_timeout), Hold::Timeout);
+        let end_alone = |info: &mut TcpInfo| {
+            (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (100_000, 10_000, 60_000);
+            (info.notsent_bytes, info.unacked_segments, info.last_data_sent_ms) = (0, 1, 60_000);
+            info.state = 4;
+        };
+        assert_eq!(of(end_alone), Hold::Program);
         assert_eq!(
             (of(heard), of(silent)),
             (Hold::Cwnd, Hold::Timeout),

@@ -29,6 +29,9 @@ struct Note {
     /// Two causes at once: both have to be named.
     #[serde(default)]
     both: bool,
+    /// Rate of the slowest link that 'why' was told, where that was noted.
+    #[serde(default)]
+    rate_mbps: Option<f64>,
 }
 
 /// Causes that accuse nobody.
@@ -56,7 +59,7 @@ struct Run {
 impl Run {
     fn of(record: &Record) -> Run {
         let note: Note = serde_json::from_str(&record.note).unwrap();
-        let assumed = Assumed { path_rate: Some(Rate((note.path.0 * 1e6) as u64)) };
+        let assumed = Assumed { path_rate: note.rate_mbps.map(|rate| Rate((rate * 1e6) as u64)) };
         let verdict = judge(&record.to_looks(), &assumed);
         let brought_along = |cause: &Cause| note.besides.iter().any(|name| name == cause.name());
         let mut causes = verdict.iter().flat_map(|verdict| &verdict.causes).map(|share| share.cause);
@@ -163,7 +166,7 @@ fn recorded_looks_are_judged_as_the_table_beside_them_says() {
         print!("{}", table(&runs));
         return;
     }
-    for name in ["tuning", "once_aside", "aside"] {
+    for name in ["tuning", "once_aside", "second_aside"] {
         let found = table(&runs(&folder.join(format!("{name}.looks.gz"))));
         let golden = std::fs::read_to_string(folder.join(format!("{name}.txt"))).unwrap();
         assert_eq!(found, golden, "{name}: see crates/why/tests/looks/README.md");

@@ -9,6 +9,10 @@ use crate::{
 
 /// Looks at a full window from which on it can be said to stay the same.
 const FEW_WINDOWS: usize = 4;
+/// What a rate carries in it is below TCP for no fault of the host's, and a part of all looks from which on it is there
+/// all the time.
+const MOMENT_MS: u64 = 2;
+const NEARLY_ALWAYS: f64 = 0.9;
 /// A window that changes by no more than this part, or a segment, stays about the same.
 const STILL: f64 = 0.005;
 
@@ -17,6 +21,7 @@ impl Watch<'_> {
     pub(super) fn of_cwnd(&self, hold: Hold) -> Why {
         let queue_us = self.queue_us(hold);
         self.of_bound()
+            .or_else(|| self.of_host())
             .or_else(|| self.of_reordering())
             .or_else(|| self.of_restart(hold))
             .or_else(|| self.of_still_window(queue_us))
@@ -24,6 +29,7 @@ impl Watch<'_> {
             .or_else(|| self.of_standing_queue(queue_us))
             .or_else(|| self.of_start(hold))
             .or_else(|| self.of_short_queue(queue_us))
+            .or_else(|| self.of_known_rate())
             .or_else(|| self.of_policer(queue_us))
             .or_else(|| self.of_losses(queue_us))
             .unwrap_or_else(|| self.of_cwnd_without_losses())
@@ -33,6 +39,18 @@ impl Watch<'_> {
     fn of_bound(&self) -> Option<Why> {
         let last = self.last();
         last.clamp_segments.filter(|clamp| last.info.snd_cwnd_segments >= *clamp).map(|_| self.of_clamp())
+    }
+
+    /// A window's worth that leaves at once is gone in a moment; what a discipline of this host holds back stays there.
+    fn of_host(&self) -> Option<Why> {
+        let stays = |look: &&Look| {
+            let moment_bytes = look.info.delivery_rate_bytes_per_s / 1000 * MOMENT_MS;
+            u64::from(look.memory.below_tcp_bytes) >= moment_bytes.max(2 * u64::from(look.info.snd_mss_bytes))
+        };
+        let (looks, held) = (self.bound().count(), self.bound().filter(stays).count());
+        let is_held =
+            looks >= FEW_WINDOWS && held as f64 >= NEARLY_ALWAYS * looks as f64 && !self.last().paces;
+        is_held.then(|| self.of_below_tcp())
     }
 
     fn of_restart(&self, hold: Hold) -> Option<Why> {

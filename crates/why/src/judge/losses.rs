@@ -29,10 +29,12 @@ struct Policed {
     off_line: f64,
 }
 
-const POLICED: [Policed; 3] = [
+const POLICED: [Policed; 5] = [
     Policed { episodes: 4, part: 0.1, segments: 1.0, off_line: 0.03 },
     Policed { episodes: 3, part: 0.3, segments: 1.0, off_line: 0.03 },
     Policed { episodes: 5, part: 0.1, segments: 4.0, off_line: 0.08 },
+    Policed { episodes: 4, part: 0.05, segments: 6.0, off_line: 0.01 },
+    Policed { episodes: 10, part: 0.1, segments: 2.0, off_line: 0.05 },
 ];
 
 impl Policed {

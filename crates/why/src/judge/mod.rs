@@ -27,12 +27,13 @@ use crate::{
     words::{rate, size},
 };
 use figures::figures;
+use longfat_schema::units::Rate;
 use losses::{Episode, episodes};
 use window::HAS_SCALE;
 
 /// Judges the looks of one watch, the oldest first. `None` where no time passed.
 pub fn judge(looks: &[Look], assumed: &Assumed) -> Option<Verdict> {
-    let watch = Watch::of(looks)?;
+    let watch = Watch::of(looks, assumed)?;
     let mut found: Vec<Share> = Vec::new();
     for (hold, time_us) in HELD.iter().map(|hold| (*hold, watch.spent[*hold as usize])) {
         if time_us > 0 {
@@ -74,7 +75,7 @@ pub fn at_once(look: &Look) -> Cause {
 /// Who speaks over a watch, and which cause lies behind each [`Hold`], by its number: what a course is made of. `None`
 /// where no time passed.
 pub(crate) fn held(looks: &[Look]) -> Option<(Talk, [Cause; HOLDS])> {
-    let watch = Watch::of(looks)?;
+    let watch = Watch::of(looks, &Assumed::default())?;
     let mut causes = [Cause::Unknown; HOLDS];
     for hold in HELD.into_iter().filter(|hold| watch.spent[*hold as usize] > 0) {
         causes[hold as usize] = watch.cause_of(hold).cause;
@@ -141,10 +142,11 @@ struct Watch<'a> {
     talk: Talk,
     episodes: Vec<Episode>,
     figures: Figures,
+    path_rate: Option<Rate>,
 }
 
 impl<'a> Watch<'a> {
-    fn of(looks: &'a [Look]) -> Option<Watch<'a>> {
+    fn of(looks: &'a [Look], assumed: &Assumed) -> Option<Watch<'a>> {
         let (first, last) = (looks.first()?, looks.last()?);
         let elapsed_us = last.time_us.checked_sub(first.time_us).filter(|elapsed| *elapsed > 0)?;
         let talk = Talk::of(&first.info, &last.info);
@@ -154,7 +156,8 @@ impl<'a> Watch<'a> {
             spent.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
         }
         let figures = figures(looks, elapsed_us, talk);
-        Some(Watch { looks, elapsed_us, spent, talk, episodes: episodes(looks), figures })
+        let (episodes, path_rate) = (episodes(looks), assumed.path_rate);
+        Some(Watch { looks, elapsed_us, spent, talk, episodes, figures, path_rate })
     }
 
     fn last(&self) -> &Look {
@@ -166,6 +169,11 @@ impl<'a> Watch<'a> {
         let is_bound =
             |look: &&Look| matches!(divide::at(look, self.talk), Hold::Cwnd | Hold::SlowStart | Hold::Repair);
         self.looks.iter().filter(is_bound)
+    }
+
+    fn of_below_tcp(&self) -> Why {
+        let held = size(self.last().memory.below_tcp_bytes);
+        inferred(Cause::Host, format!("{held} of what is out is still in this host"))
     }
 
     fn cause_of(&self, hold: Hold) -> Why {
@@ -187,10 +195,7 @@ impl<'a> Watch<'a> {
                 Cause::Pacing,
                 format!("pacing rate {}", rate(self.last().info.pacing_rate_bytes_per_s as f64 * 8.0)),
             ),
-            Hold::Host => inferred(
-                Cause::Host,
-                format!("{} of what is out is still in this host", size(self.last().memory.below_tcp_bytes)),
-            ),
+            Hold::Host => self.of_below_tcp(),
             Hold::Syn => self.of_handshake(),
             Hold::Unknown => {
                 inferred(Cause::Unknown, "bytes wait, and both windows seem to have room".into())
