@@ -38,6 +38,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicI32, Ordering},
     },
+    time::Duration,
 };
 
 /// What the monitor is asked: two numbers, whose meaning is the program's.
@@ -158,6 +159,14 @@ impl Monitor {
     /// # Errors
     /// It could not do it, or has gone.
     pub fn ask(&self, question: Question) -> io::Result<Option<File>> {
+        let answer = self.answer(question);
+        if answer.as_ref().is_err_and(|error| error.raw_os_error().is_none()) {
+            self.notice_its_end();
+        }
+        answer
+    }
+
+    fn answer(&self, question: Question) -> io::Result<Option<File>> {
         let Some(socket) = &self.socket else { return Err(gone()) };
         let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = [0; QUESTION_BYTES];
@@ -170,6 +179,18 @@ impl Monitor {
             _ if received < errno.len() => Err(gone()),
             0 => Ok(file),
             errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// Its socket closes a moment before its end is told: whoever meets that first must not end as if nothing had
+    /// happened to it.
+    fn notice_its_end(&self) {
+        for _ in 0..ENDS_WITHIN_MS {
+            on_child_ended();
+            if lost().is_some() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -196,6 +217,9 @@ impl Drop for Monitor {
         let _ = waitpid(self.pid, None);
     }
 }
+
+/// From the closing of its socket to its end a process takes microseconds.
+const ENDS_WITHIN_MS: u32 = 1000;
 
 fn gone() -> io::Error {
     io::Error::other("the process that stayed root beside this one has gone; start the program again")
@@ -345,7 +369,7 @@ mod tests {
         os::unix::fs::PermissionsExt as _,
         process::{Child, Command, Stdio},
         sync::atomic::AtomicBool,
-        time::{Duration, Instant},
+        time::Instant,
     };
 
     const PLACE: &str = "LONGFAT_TEST_MONITORED";

@@ -379,6 +379,15 @@ fn a_crowd_of_strangers_keeps_none_of_many_data_connections_out() {
     assert!(first_answer(&client.control).contains("ready"));
     assert!(server.is_alive());
     drop(client);
+    // This peer has streams again when the server has seen the end of those.
+    let (next, patience) = (send_options(address, bytes_plan(1)), Instant::now() + Duration::from_secs(60));
+    while let Err(refused) = send(&next, &()) {
+        assert!(
+            refused.to_string().contains("streams at this server") && Instant::now() < patience,
+            "{refused}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
     serves_the_next_client(&mut server);
 }
 

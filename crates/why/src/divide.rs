@@ -143,11 +143,15 @@ fn is_silent(info: &TcpInfo) -> bool {
     let srtt_us = u64::from(info.srtt_us);
     let expected_us = srtt_us + (4 * u64::from(info.rttvar_us)).min(srtt_us) + DELAYED_ACK_US;
     let is_long = |ms: u32| u64::from(ms) * 1000 > expected_us;
-    // What was sent a moment ago behind a pause can have no answer yet, and when an end (FIN) was sent is not told.
-    let is_end_alone = FIN_SENT.contains(&info.state) && info.unacked_segments == 1;
-    let is_old = is_long(info.last_data_sent_ms) && !is_end_alone;
+    // What was sent a moment ago behind a pause can have no answer yet, and when an end was sent is not told.
+    let is_old = is_long(info.last_data_sent_ms) && !is_end_alone(info);
     let is_out = is_old || info.unacked_segments > FIRST_WINDOW_SEGMENTS;
     srtt_us > 0 && info.unacked_segments > 0 && is_out && is_long(info.last_ack_recv_ms)
+}
+
+/// All that is out is the connection's end (FIN).
+fn is_end_alone(info: &TcpInfo) -> bool {
+    FIN_SENT.contains(&info.state) && info.unacked_segments == 1
 }
 
 fn without_unsent(look: &Look, talk: Talk) -> Hold {
@@ -160,9 +164,13 @@ fn without_unsent(look: &Look, talk: Talk) -> Hold {
     without_bytes(look, talk)
 }
 
-/// All is sent, its end (FIN) too, and slow start was never left: the last round trips are part of its turns.
+/// All is sent, its end (FIN) too, and slow start was never left: the last round trips are part of its turns, unless the
+/// end came by itself, behind a pause.
 fn has_ended_in_slow_start(look: &Look) -> bool {
     let info = &look.info;
+    if is_end_alone(info) && u64::from(info.last_data_sent_ms) * 1000 > 2 * u64::from(info.srtt_us) {
+        return false;
+    }
     let never_left = info.ssthresh_segments().is_none() && info.total_retrans_segments == 0 && !look.paces;
     never_left && info.unacked_segments > 0 && FIN_SENT.contains(&info.state)
 }
@@ -441,5 +449,10 @@ pub(crate) mod tests {
             (info.state, info.notsent_bytes, info.snd_ssthresh_segments) = (4, 0, u32::MAX);
         };
         assert_eq!(of(ended_at_first), Hold::SlowStart);
+        let ended_after_a_pause = |info: &mut TcpInfo| {
+            (info.state, info.notsent_bytes, info.snd_ssthresh_segments) = (4, 0, u32::MAX);
+            (info.unacked_segments, info.srtt_us, info.last_data_sent_ms) = (1, 50_000, 101);
+        };
+        assert_eq!(of(ended_after_a_pause), Hold::Program);
     }
 }

@@ -28,7 +28,7 @@ const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_wmem",
     "net.netfilter.nf_conntrack_max",
 ];
-/// Of these, what the kernel finds out by itself.
+/// Of these, what the kernel finds out by itself: who loads a congestion control changes it.
 const READ_ONLY: &str = "sysctl net.ipv4.tcp_available_congestion_control";
 const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 /// Offloads that are looked at.
@@ -186,11 +186,15 @@ fn clock_read_ns() -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(CLOCK_READS)
 }
 
+/// Whether it is somebody's choice, which can be put back.
+pub fn can_be_set(key: &str) -> bool {
+    key != READ_ONLY
+}
+
 /// Sets one of them.
 pub fn set(key: &str, value: &str) -> anyhow::Result<()> {
     let words: Vec<&str> = key.split(' ').collect();
     match words[..] {
-        _ if key == READ_ONLY => Ok(()),
         ["sysctl", name] => Ok(sysctl::write(name, value)?),
         ["clocksource"] => write(CLOCK, value),
         ["irq", number] => write(&affinity(number), value),

@@ -163,7 +163,8 @@ type Change = (String, Option<String>, Option<String>);
 fn changes(before: &Settings, now: &Settings) -> Vec<Change> {
     let keys = before.keys().chain(now.keys().filter(|key| !before.contains_key(*key)));
     let of = |key: &String| (key.clone(), before.get(key).cloned(), now.get(key).cloned());
-    let mut found: Vec<Change> = keys.map(of).filter(|(_, before, now)| before != now).collect();
+    let is_other = |(key, before, now): &Change| before != now && settings::can_be_set(key);
+    let mut found: Vec<Change> = keys.map(of).filter(is_other).collect();
     found.sort();
     found
 }
@@ -221,6 +222,12 @@ mod tests {
             changes(&of(&[("a", "1"), ("b", "2"), ("c", "3")]), &of(&[("a", "1"), ("b", "5"), ("d", "4")]));
         let keys: Vec<_> = found.iter().map(|(key, ..)| key.as_str()).collect();
         assert_eq!(keys, ["b", "c", "d"]);
+    }
+
+    #[test]
+    fn a_congestion_control_that_somebody_loads_is_no_setting_that_changed() {
+        let there = |names| of(&[("sysctl net.ipv4.tcp_available_congestion_control", names)]);
+        assert!(changes(&there("reno cubic"), &there("reno cubic lf_vegas")).is_empty());
     }
 
     #[test]
