@@ -54,8 +54,9 @@ impl Pair {
     }
 
     fn block(&self, setter: &Setter, namespace: &NetNamespace) -> ControlBlock {
-        let local = self.client.local_addr().unwrap();
-        setter.look(namespace).unwrap().into_iter().find(|block| block.local == local).unwrap()
+        // Connections to several servers may share a client's port.
+        let ends = (self.client.local_addr().unwrap(), self.client.peer_addr().unwrap());
+        setter.look(namespace).unwrap().into_iter().find(|block| (block.local, block.remote) == ends).unwrap()
     }
 }
 

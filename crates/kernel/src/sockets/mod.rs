@@ -78,7 +78,8 @@ fn find_owners(wanted: impl Fn(u32) -> bool) -> Owners {
     parts.iter().zip(read).for_each(|((index, _), read)| of_each[*index].add(read));
     let mut owners = Owners::new();
     for ((pid, count), mut found) in processes.into_iter().zip(of_each) {
-        if found.open < count || count == 0 {
+        // Counted again: one that was opened meanwhile may stand for one that has a greater number.
+        if count == 0 || found.open < count.max(count_of_descriptors(pid)) {
             found.add(Descriptors::beyond(pid, count));
         }
         let mut name: Option<Arc<str>> = None;
