@@ -148,7 +148,8 @@ impl Retired {
 
     /// Keeps the greatest, the first first.
     pub fn prune(&mut self, keep: usize) {
-        self.reports.sort_by_key(|report| (std::cmp::Reverse(report.payload_bytes()), report.first_packet));
+        self.reports
+            .sort_by_cached_key(|report| (std::cmp::Reverse(report.payload_bytes()), report.first_packet));
         self.reports.truncate(keep);
     }
 }

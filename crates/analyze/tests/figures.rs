@@ -93,6 +93,59 @@ fn a_probe_with_new_data_is_counted_and_sends_nothing_again() {
 }
 
 #[test]
+fn a_lone_segment_is_probed_no_sooner_than_a_delayed_acknowledgement_comes() {
+    let behind = |silence_ms: u32| {
+        let mut text = format!("{}\n", OPENING.replace("mss 1460 ws 0", "mss 1460 ws 0 sackok"));
+        text += "+0.1 > A seq 0 len 1448\n+20 < A ack 1448 win 60000\n+0.1 > A seq 1448 len 1448\n";
+        text += &format!("+{silence_ms} > A seq 2896 len 1448\n+20 < A ack 4344 win 60000");
+        script(&text).client().counts.new_data_probes
+    };
+    assert_eq!([50, 190, 230].map(behind), [0, 1, 1], "the application had more to send meanwhile");
+}
+
+#[test]
+fn an_acknowledgement_behind_a_timeout_arms_the_timer_anew_and_what_follows_it_soon_is_none() {
+    let behind = |soon: &str| {
+        let mut text = format!("{}\n", OPENING.replace("mss 1460 ws 0", "mss 1460 ws 0 sackok"));
+        for n in 0..4 {
+            let _ = writeln!(
+                text,
+                "+0.1 > A seq {} len 1448\n+20 < A ack {} win 60000",
+                n * 1448,
+                (n + 1) * 1448
+            );
+        }
+        (4..9).for_each(|n| text += &format!("+0.01 > A seq {} len 1448\n", n * 1448));
+        text += "+230 > A seq 5792 len 1448\n+20 < A ack 8688 win 60000 sack 10136-13032\n";
+        text += &format!("{soon} > A seq 8688 len 1448\n+20 < A ack 13032 win 60000");
+        script(&text).client()
+    };
+    let (rack, timer) = (behind("+10"), behind("+230"));
+    assert_eq!((rack.timeouts, rack.go_back_segments), (1, 1), "RACK's timer: {}", rack.from);
+    assert_eq!((timer.timeouts, timer.go_back_segments), (2, 0), "{}", timer.from);
+}
+
+#[test]
+fn a_sender_that_opened_at_once_with_the_other_times_its_probes_by_both_answers() {
+    let probed = |after: &str| {
+        let mut text =
+            "0 > S win 65535 mss 1460 ws 0 sackok\n+12 < S win 60000 mss 1460 ws 0 sackok\n".to_owned();
+        text += "+0.01 > SA win 65535 mss 1460 ws 0 sackok\n+10.5 < SA win 60000 mss 1460 ws 0 sackok\n";
+        text += "+0.01 > A win 65535\n+11 < A win 60000\n+170 > A seq 0 len 1448\n";
+        (1..10).for_each(|n| text += &format!("+0.01 > A seq {} len 1448\n", n * 1448));
+        text += &format!(
+            "{after} > A seq 14480 len 1448\n+1 < A ack 14480 win 60000\n+20 < A ack 15928 win 60000"
+        );
+        script(&text).client()
+    };
+    assert_eq!(probed("+28").counts.new_data_probes, 1, "two of its round trips");
+    assert_eq!(probed("+12").counts.new_data_probes, 0, "one");
+    let meanwhile = probed("+14 < A seq 0 len 1448\n+14");
+    assert_eq!(meanwhile.counts.new_data_probes, 1, "data that acknowledges nothing new");
+    assert!(probed("+28").least_rtt_us.is_some_and(|least| least > 20_000.0), "and that is not the path's");
+}
+
+#[test]
 fn a_full_segment_that_probes_is_no_loss_either_and_an_octet_that_is_taken_was_seen() {
     let client = closed("seq 14480 len 1448", 3).client();
     assert_eq!((client.counts.resent_segments, client.timeouts), (0, 0), "{}", client.from);

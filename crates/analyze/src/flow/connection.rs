@@ -428,6 +428,10 @@ impl Connection {
         self.halves[end].offer = Some(offer);
         self.halves[end].first_offer.get_or_insert(offer);
         if segment.has(flag::ACK) {
+            if let (true, Some(own_ns)) = (self.handshake.simultaneous, self.handshake.syn_ack_ns) {
+                // Neither answers the other, but a sender takes it so, and times its probes by that.
+                self.halves[1 - end].trips.smoothed.sample((segment.time_ns - own_ns).max(1));
+            }
             self.handshake.syn_ack_ns.get_or_insert(segment.time_ns);
             self.handshake.last_syn_ack_ns = Some(segment.time_ns);
             self.handshake.syn_ack_flags = segment.flags;

@@ -479,7 +479,7 @@ impl Half {
     #[inline]
     fn on_new(&mut self, segment: &Segment, start: u64, end: u64, payload: u32) {
         let now = segment.time_ns;
-        if self.space.flight_bytes() > 0 && self.is_quiet(now, QUIET) {
+        if self.space.flight_bytes() > 0 && now - self.last_send_ns >= LEAST_QUIET_NS {
             self.on_new_behind_silence(now);
         }
         if self.recovery.is_active() {
@@ -508,14 +508,22 @@ impl Half {
     }
 
     /// A probe may carry new data; the silence before it tells. Where the sender had more to send, and sent nothing,
-    /// its congestion window held it back, and only the probe's timer lets one more go.
+    /// its congestion window held it back, and only the probe's timer lets one more go. What says nothing new, such as data
+    /// of the other end, does not stop that timer (RFC 8985, 7.2); where one segment is outstanding, it leaves the receiver
+    /// the time of a delayed acknowledgement.
     #[cold]
     fn on_new_behind_silence(&mut self, now: i64) {
+        let told_ns = self.last_advance_ns.unwrap_or(self.last_ack_ns);
+        let is_lone = self.space.flight_bytes() <= u64::from(self.full_bytes);
+        let is_early = is_lone && now - self.last_send_ns < LEAST_RTO_NS / 10 * 9;
+        if is_early || !self.is_quiet_since(told_ns, now, QUIET) {
+            return;
+        }
         let is_held_back = self.last_payload >= self.full_bytes;
         let may_probe = self.sack && !self.recovery.probed && !self.recovery.is_active();
         let is_probe = is_held_back && may_probe && self.space.sacked.is_empty();
         self.counts.new_data_probes += u64::from(is_probe);
-        self.recovery.probed |= is_probe || self.is_quiet(now, PROBED);
+        self.recovery.probed |= is_probe || self.is_quiet_since(told_ns, now, PROBED);
     }
 
     /// Something is sent, with nothing outstanding. When it is no answer, right behind the acknowledgement of a small
@@ -632,11 +640,17 @@ impl Half {
     /// No acknowledgement and no data for `factor` round trips.
     #[inline(always)]
     fn is_quiet(&self, now: i64, factor: f64) -> bool {
+        self.is_quiet_since(self.last_ack_ns, now, factor)
+    }
+
+    /// Nothing of the other end since `told_ns`, and no data, for `factor` round trips.
+    #[inline(always)]
+    fn is_quiet_since(&self, told_ns: i64, now: i64, factor: f64) -> bool {
         let since_send = now - self.last_send_ns;
         if since_send < LEAST_QUIET_NS {
             return false;
         }
-        let since_ack = now - self.lag_ns - self.last_ack_ns;
+        let since_ack = now - self.lag_ns - told_ns;
         let round_trip = self.trips.smoothed.rtt_ns().map_or(LEAST_RTO_NS / 2, |rtt| rtt + self.lag_ns);
         since_ack.min(since_send) as f64 > (factor * round_trip as f64).max(LEAST_QUIET_NS as f64)
     }
@@ -644,9 +658,7 @@ impl Half {
     fn cause(&self, now: i64, start: u64, end: u64) -> Cause {
         let (head, tail) = (start <= self.space.una_seen, end >= self.space.next);
         let since_ack = now - self.lag_ns - self.last_ack_ns;
-        let overdue = head
-            && since_ack > 1_000_000
-            && now - self.space.head_sent_ns().unwrap_or(self.rearmed_ns) >= self.overdue_ns();
+        let overdue = head && since_ack > 1_000_000 && now - self.timer_armed_ns() >= self.overdue_ns();
         // With something selectively acknowledged, silence may be RACK's reordering timer.
         if overdue || self.space.sacked.is_empty() && self.is_quiet(now, QUIET) {
             let probe = tail && self.sack && !self.recovery.probed && self.space.sacked.is_empty();
@@ -658,6 +670,13 @@ impl Half {
             }
         }
         if start < self.recovery.timeout_point { Cause::GoBack } else { Cause::Fast }
+    }
+
+    /// Since when the retransmission timer runs. An acknowledgement arms it anew (RFC 6298, 5.3). Linux lets it end as if it
+    /// had run since the first octet was sent where one of its other timers ran in between, but never behind a timeout.
+    fn timer_armed_ns(&self) -> i64 {
+        let head = self.space.head().filter(|head| head.again || head.start >= self.recovery.timeout_point);
+        head.map_or(self.rearmed_ns, |head| head.time_ns)
     }
 
     /// What the retransmission timer alone takes this long for, with room for the sender's RTT being less than ours.

@@ -382,8 +382,8 @@ impl SequenceSpace {
         unseen_bytes
     }
 
-    /// When the head of the queue was sent last, if it is known.
-    pub fn head_sent_ns(&self) -> Option<i64> {
-        self.sent.front().filter(|sent| sent.start <= self.una_seen).map(|sent| sent.time_ns)
+    /// The head of the queue, as it was sent last, if that is known.
+    pub fn head(&self) -> Option<Sent> {
+        self.sent.front().filter(|sent| sent.start <= self.una_seen)
     }
 }

@@ -6,6 +6,8 @@ use serde::Serialize;
 const MOST: usize = 512;
 /// Width of a bin at first.
 const FIRST_WIDTH_NS: i64 = 1_000_000;
+/// A flow with so many gets room for all: growing would copy them, each time to pages that were not touched before.
+const LASTING: usize = 64;
 
 /// What kept the sender from sending more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -61,6 +63,13 @@ impl Default for Bin {
 }
 
 impl Bin {
+    /// What happened in all of these; there is one at least.
+    fn of(bins: &[Bin]) -> Bin {
+        let mut all = bins[0];
+        bins[1..].iter().for_each(|bin| all.merge(bin));
+        all
+    }
+
     fn merge(&mut self, other: &Bin) {
         self.new_bytes += other.new_bytes;
         self.resent_bytes += other.resent_bytes;
@@ -108,6 +117,9 @@ impl Series {
         let from = self.start_ns.saturating_add(self.current as i64 * self.width_ns);
         self.current_ns = (from, from.saturating_add(self.width_ns));
         if self.current >= self.bins.len() {
+            if self.current >= LASTING && self.bins.capacity() < MOST {
+                self.bins.reserve_exact(MOST - self.bins.len());
+            }
             self.bins.resize(self.current + 1, Bin::default());
         }
     }
@@ -125,12 +137,10 @@ impl Series {
         self.doublings += 1;
         self.width_ns = FIRST_WIDTH_NS << self.doublings;
         self.current_ns = (self.start_ns, self.start_ns);
-        let merged = self.bins.chunks(2).map(|pair| {
-            let mut bin = pair[0];
-            pair[1..].iter().for_each(|other| bin.merge(other));
-            bin
-        });
-        self.bins = merged.collect();
+        // In place: the flow goes on, and will need the room again.
+        let (all, merged) = (self.bins.len(), self.bins.len().div_ceil(2));
+        (0..merged).for_each(|at| self.bins[at] = Bin::of(&self.bins[2 * at..all.min(2 * at + 2)]));
+        self.bins.truncate(merged);
     }
 
     /// Spreads a time over the bins it touches.
@@ -173,11 +183,17 @@ impl Series {
 
     /// At most `count` bins: neighbours merged.
     pub fn coarser(&self, count: usize) -> Series {
-        let mut series = self.clone();
-        while series.bins.len() > count.max(1) {
-            series.halve();
+        let mut more = 0;
+        while self.bins.len().div_ceil(1 << more) > count.max(1) {
+            more += 1;
         }
-        series
+        let doublings = self.doublings + more;
+        Series {
+            width_ns: FIRST_WIDTH_NS << doublings,
+            doublings,
+            bins: self.bins.chunks(1 << more).map(Bin::of).collect(),
+            ..Series::new(self.start_ns)
+        }
     }
 }
 
@@ -185,6 +201,17 @@ impl Series {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn many_bins_stay_where_they_are_while_they_widen() {
+        let mut series = Series::new(0);
+        series.at(LASTING as i64 * FIRST_WIDTH_NS);
+        let place = series.bins().as_ptr();
+        for doublings in 0..20 {
+            series.at(((MOST as i64 - 1) * FIRST_WIDTH_NS) << doublings);
+            assert_eq!((series.bins().len(), series.bins().as_ptr()), (MOST, place), "{doublings}");
+        }
+    }
 
     proptest! {
         #[test]
@@ -202,6 +229,13 @@ mod tests {
             let (bytes, spent) = series.bins().iter().fold((0, 0), |(b, s), bin| (b + bin.new_bytes, s + bin.limit_ns[1]));
             prop_assert_eq!(bytes, 7 * sorted.len() as u64);
             prop_assert_eq!(spent, last);
+            for count in [1, 7, 64, MOST] {
+                let (coarser, mut halved) = (series.coarser(count), series.clone());
+                while halved.bins().len() > count {
+                    halved.halve();
+                }
+                prop_assert_eq!((coarser.bins(), coarser.width_ns()), (halved.bins(), halved.width_ns()));
+            }
         }
     }
 }
