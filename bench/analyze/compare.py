@@ -74,14 +74,20 @@ def capture(path, packets):
 
 
 def timed(command):
-    """Wall and processor seconds, and peak memory, of one command."""
+    """Wall and processor seconds of one command."""
     start = time.monotonic()
+    child = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    wall = time.monotonic() - start
+    assert status == 0, f"{command} failed"
+    return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def peak_mb(command):
+    """Peak memory of one command, in a run of its own: GNU time adds its own processor time."""
     with tempfile.NamedTemporaryFile("r") as file:
-        child = subprocess.Popen(peak.watched(command, file), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(child.pid, 0)
-        wall = time.monotonic() - start
-        assert status == 0, f"{command} failed"
-        return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "memory_mb": peak.megabytes(file)}
+        run(*peak.watched(command, file))
+        return peak.megabytes(file)
 
 
 def main():
@@ -114,10 +120,11 @@ def measure(path, part, args):
         "tshark tcp.analysis": (["tshark", "-r", part, "-T", "fields", "-e", "tcp.analysis.ack_rtt", "-e", "tcp.analysis.retransmission"], args.tshark_packets),
     }
     run("cat", path)
+    memory = {name: peak_mb(command) for name, (command, _) in tools.items()}
     rows = []
     for number in range(args.rounds):
         for name, (command, count) in tools.items():
-            rows.append({"tool": name, "round": number, "packets": count, **timed(command)})
+            rows.append({"tool": name, "round": number, "packets": count, **timed(command), "memory_mb": memory[name]})
     facts = {"packets": packets, "flows": flows, "bytes": path.stat().st_size, "kernel": platform.release(), "load": os.getloadavg()}
     return rows, facts
 

@@ -20,6 +20,12 @@ EXACT = ("resent_segments", "timeouts", "probes")
 WITH_OCTETS = ("resent_segments", "resent_bytes", "timeouts", "probes")
 
 
+# Counters that no capture of a kind can show, and why.
+AT_THE_RECEIVER = dict.fromkeys(EXACT, "the capture is made at the receiver, where what the sender did is seen as it arrives")
+GIVING_UP = {"timeouts": "the timer at which a sender gives up is counted, and sends nothing"}
+WITHOUT_PROBES = {"probes": "a sender that makes none: what a program that was held up sends behind a silence looks like one"}
+
+
 @dataclasses.dataclass
 class Kind:
     """One kind of traffic."""
@@ -30,6 +36,7 @@ class Kind:
     delay_s: float = 0.01
     sysctls: dict = dataclasses.field(default_factory=dict)
     exact: tuple = EXACT
+    unseen: dict = dataclasses.field(default_factory=dict)
     # Octets kept of a packet; where the capture is made.
     snap: int = 120
     at: str = "sender"
@@ -479,9 +486,9 @@ KINDS = {
     "reordering": Kind(bulk(6_000_000, "cubic"), link={"rate": "30Mbit", "delay": "10ms", "jitter": "6ms", "reorder": True}, exact=WITH_OCTETS),
     "no_sack": Kind(bulk(3_000_000), link=LINK | {"loss": 0.01}, sysctls={"tcp_sack": 0}, exact=WITH_OCTETS),
     "dark_second": Kind(through_darkness(12_000_000, 0.8, 1.5), link=LINK, exact=WITH_OCTETS),
-    "no_tail_probes": Kind(bulk(3_000_000, "cubic"), link=LINK | {"loss": 0.03}, sysctls={"tcp_early_retrans": 0}, exact=WITH_OCTETS),
+    "no_tail_probes": Kind(bulk(3_000_000, "cubic"), link=LINK | {"loss": 0.03}, sysctls={"tcp_early_retrans": 0}, exact=WITH_OCTETS, unseen=WITHOUT_PROBES),
     "loss_in_bursts": Kind(bulk(4_000_000, "cubic"), link=LINK | {"loss": {"to_bad": 0.004, "to_good": 0.25}}, exact=WITH_OCTETS),
-    "reordering_at_the_receiver": Kind(bulk(2_000_000), fate=disordering, at="receiver", exact=()),
+    "reordering_at_the_receiver": Kind(bulk(2_000_000), fate=disordering, at="receiver", unseen=AT_THE_RECEIVER),
     "duplicates_at_the_receiver": Kind(bulk(2_000_000), fate=doubling, at="receiver"),
     "duplicates": Kind(bulk(2_000_000), fate=doubling, exact=WITH_OCTETS),
     "tail_loss": Kind(bulk(150_000), fate=losing_once(tail(150_000)), exact=WITH_OCTETS),
@@ -510,11 +517,10 @@ KINDS = {
     "many_small_flows": Kind(many_small, fate=losing(0.02, 0.02)),
     "nagle_and_delayed_acks": Kind(small_writes, fate=plain),
     "mtu_black_hole": Kind(bulk(300_000), fate=narrow(1200), sysctls={"tcp_mtu_probing": 1}, exact=WITH_OCTETS),
-    # The timer that makes the sender give up is counted, and sends nothing.
-    "dead_peer": Kind(given_up, fate=dying(400), exact=("resent_segments", "probes")),
+    "dead_peer": Kind(given_up, fate=dying(400), unseen=GIVING_UP),
     "policer": Kind(bulk(3_000_000), fate=policing(8_000_000, 60_000), exact=WITH_OCTETS),
     "lost_acks": Kind(bulk(2_000_000), fate=losing(0.0, 0.2), exact=WITH_OCTETS),
-    "damage_at_the_receiver": Kind(bulk(1_500_000), fate=damaging, at="receiver", snap=2000, exact=("damaged_packets",)),
+    "damage_at_the_receiver": Kind(bulk(1_500_000), fate=damaging, at="receiver", snap=2000, exact=(*EXACT, "damaged_packets"), unseen=AT_THE_RECEIVER),
     "policer_with_a_large_bucket": Kind(bulk(5_000_000, "cubic"), fate=policing(12_000_000, 150_000), exact=WITH_OCTETS),
-    "injected_reset_at_the_receiver": Kind(bulk(1_000_000), fate=injecting, at="receiver", exact=()),
+    "injected_reset_at_the_receiver": Kind(bulk(1_000_000), fate=injecting, at="receiver", unseen=AT_THE_RECEIVER),
 }
