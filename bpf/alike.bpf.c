@@ -5,6 +5,7 @@
  *
  * see    At tc ingress: notes the traffic class (DSCP), the time to live and the flow label by which the packets of a
  *        connection arrive, in each direction. A SYN, or its answer, begins a note; later packets change it.
+ *        Where watch.bpf.c is, it calls this for what needs a note (`see_watched`).
  * wear   At tc egress: gives them to the relay's own packets, which it knows by their mark. A leg's departing packets
  *        have the addresses and ports of those that arrive on the other leg. ECN is each leg's own.
  *
@@ -34,10 +35,6 @@
 struct worn {
 	__u32 class_and_label; /* of the first word of an IPv6 header; of IPv4 the octet */
 	__u32 ttl;             /* the highest that arrived; 0: nothing has arrived yet */
-};
-
-struct bpf_spin_lock {
-	__u32 val;
 };
 
 /* Of noted.state. */
@@ -173,8 +170,11 @@ static __always_inline void note_at(struct noted *at, const struct direction *d,
 	bpf_spin_unlock(&at->lock);
 }
 
-/* A SYN, or its answer, has arrived, or what comes before the relay has sent anything in that direction. */
-static __always_inline void see_fresh(__u32 mixed, const struct packet *p, const struct worn *now)
+/*
+ * A SYN, or its answer, has arrived, or what comes before the relay has sent anything in that direction. With `begins`
+ * any packet begins a note.
+ */
+static __always_inline void see_fresh(__u32 mixed, const struct packet *p, const struct worn *now, int begins)
 {
 	struct noted *at = in_fresh(mixed), was;
 
@@ -182,12 +182,11 @@ static __always_inline void see_fresh(__u32 mixed, const struct packet *p, const
 		return;
 	if (is_of(at, &p->direction))
 		note_at(at, &p->direction, now);
-	else if (p->flags & SYN)
+	else if (begins || (p->flags & SYN))
 		put(at, &p->direction, now, 0, &was);
 }
 
-SEC("tcx/ingress")
-int see(struct __sk_buff *skb)
+static __always_inline void see_packet(struct __sk_buff *skb, int begins)
 {
 	struct packet p = {};
 	struct worn now = {}, *known;
@@ -195,27 +194,41 @@ int see(struct __sk_buff *skb)
 	__u32 mixed;
 
 	if (!parse(skb, &p))
-		return TCX_NEXT;
+		return;
 	look(&p, &now);
 	mixed = mix(&p.direction);
 	recent = in_recent(mixed);
 	if (!recent)
-		return TCX_NEXT;
+		return;
 	if (is_of(recent, &p.direction)) {
 		if (!is_news(&recent->worn, &now))
-			return TCX_NEXT;
+			return;
 		note_at(recent, &p.direction, &now);
 		if (!(recent->state & IN_CARRIED))
-			return TCX_NEXT;
+			return;
 	}
 	known = bpf_map_lookup_elem(&carried, &p.direction);
 	if (!known) {
-		see_fresh(mixed, &p, &now);
-		return TCX_NEXT;
+		see_fresh(mixed, &p, &now, begins);
+		return;
 	}
 	note(known, &now);
 	settle(recent, &p.direction, known, IN_CARRIED);
+}
+
+SEC("tcx/ingress")
+int see(struct __sk_buff *skb)
+{
+	see_packet(skb, 0);
 	return TCX_NEXT;
+}
+
+/* Called by watch.bpf.c, which says what becomes of the packet, and whether the relay has its connection, or may. */
+SEC("tcx/ingress")
+int see_watched(struct __sk_buff *skb)
+{
+	see_packet(skb, skb->cb[1]);
+	return skb->cb[0];
 }
 
 /* Changes a 16-bit word of an IPv4 header and keeps its checksum (RFC 1624, equation 3). */

@@ -47,10 +47,6 @@ struct tcp_sock___way {
 
 #pragma clang attribute pop
 
-struct bpf_spin_lock {
-	__u32 val;
-};
-
 /* The lock is between segments of one connection that arrive on two processors. */
 struct held {
 	struct bpf_spin_lock lock;

@@ -17,6 +17,11 @@
 
 struct bpf_sock;
 
+/* Of writers of a map's value. */
+struct bpf_spin_lock {
+	__u32 val;
+};
+
 struct __sk_buff {
 	__u32 len;
 	__u32 pkt_type;

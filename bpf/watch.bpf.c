@@ -5,18 +5,54 @@
  * may have its packets led there from then on: they go to an interface of its own. (Not by a mark and a route: once the
  * connection has a socket here, the kernel ties its packets to that before it routes them, and forwards none of them.)
  *
- * At tc ingress. One look-up for a packet; nothing is copied but the two packets of a handshake. Counts of one
- * connection are not atomic: two processors may lose some bytes between them, never a sequence number for good.
+ * At tc ingress. Nothing is copied but the two packets of a handshake. A connection has one place in an array, where it
+ * is told by one comparison: a short one comes and goes without hashing. Who is displaced while it lives, and whom user
+ * space hears of, goes to `connections`.
+ *
+ * Packets of connections that are only watched get a mark by which nftables lets them go on without a look for a socket.
+ * Without this program nothing has that mark, and nftables looks. What may be the relay's goes to alike.bpf.c, too.
  */
 #include "direction.h"
 #include "watch.h"
 
 #define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define QUEUE 22 /* BPF_MAP_TYPE_QUEUE */
+#define PROG_ARRAY 3 /* BPF_MAP_TYPE_PROG_ARRAY */
+#define PERCPU_ARRAY 6 /* BPF_MAP_TYPE_PERCPU_ARRAY */
+#define NS_CURRENT ((__u64)-1) /* BPF_F_CURRENT_NETNS */
+#define LISTEN 10 /* BPF_TCP_LISTEN */
 #define CONNECTIONS (1 << 16)
+#define PLACE_BITS 14
 #define ORDERS (1 << 14)
 
-/* A flood of SYNs drives out whatever was not used for longest: those stay end to end. */
+/* Where a connection is while it is young, or nobody wants its place. */
+struct place {
+	struct lf_ends ends __attribute__((aligned(8))); /* compared by words of eight octets */
+	struct lf_watched watched;
+	struct bpf_spin_lock lock; /* of whoever changes it: the place may be somebody else's meanwhile */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << PLACE_BITS);
+	__type(key, __u32);
+	__type(value, struct place);
+} places SEC(".maps");
+
+/* Too much for the stack. */
+struct scratch {
+	struct lf_ends ends;
+	struct lf_watched watched, fresh;
+};
+
+struct {
+	__uint(type, PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+/* Those that have left their places. What was not used for longest is driven out: it stays end to end. */
 struct {
 	__uint(type, LRU_HASH);
 	__uint(max_entries, CONNECTIONS);
@@ -39,14 +75,41 @@ struct {
 	__type(value, struct lf_ends);
 } reached SEC(".maps");
 
+/* `see_watched` of alike.bpf.c, if that is there. */
+struct {
+	__uint(type, PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} noting SEC(".maps");
+
 struct lf_after after SEC(".data.after");
 struct lf_watch_counts counts SEC(".bss.counts");
+
+struct bpf_sock_tuple {
+	union {
+		struct {
+			__u32 saddr, daddr;
+			__u16 sport, dport;
+		} ipv4;
+		struct {
+			__u32 saddr[4], daddr[4];
+			__u16 sport, dport;
+		} ipv6;
+	};
+};
+
+/* The fields of the kernel's bpf_sock up to the one that is read. Layout is kernel ABI (linux/bpf.h). */
+struct bpf_sock {
+	__u32 before[18];
+	__u32 state;
+};
 
 /* A packet as its connection has it. */
 struct passing {
 	struct packet packet;
 	struct tcphdr *tcp;
-	struct lf_ends ends;
+	struct lf_ends ends __attribute__((aligned(8)));
 	__u32 is_from_high;
 	__u32 payload_bytes;
 };
@@ -113,35 +176,161 @@ static __always_inline void copy_offer(struct __sk_buff *skb, const struct passi
 	offer->payload_bytes = p->payload_bytes;
 }
 
-/* A client begins. The same SYN again changes nothing. */
-static __always_inline void open(struct __sk_buff *skb, const struct passing *p, const struct lf_watched *known)
+static __always_inline struct place *place_of(const struct lf_ends *e)
 {
-	__u32 sequence = __builtin_bswap32(p->tcp->seq);
-	struct lf_watched fresh = {};
-	struct tcphdr *first;
+	__u32 low = e->low_address[0] ^ e->low_address[1] ^ e->low_address[2] ^ e->low_address[3];
+	__u32 high = e->high_address[0] ^ e->high_address[1] ^ e->high_address[2] ^ e->high_address[3];
+	__u32 ports = (__u32)e->low_port << 16 | e->high_port;
+	__u32 mixed = ((low * 0x9e3779b1u) ^ (high * 0x85ebca77u) ^ (ports * 0xc2b2ae3du)) * 0x27d4eb2fu;
+	__u32 index = mixed >> (32 - PLACE_BITS);
 
-	if (known && known->is_client_high == p->is_from_high) {
-		first = (void *)known->syn.header;
-		if (first->seq == p->tcp->seq)
-			return;
-	}
-	copy_offer(skb, p, &fresh.syn);
-	fresh.opened_ns = bpf_ktime_get_ns();
-	fresh.next[0] = sequence + 1 + p->payload_bytes;
-	fresh.interface = skb->ingress_ifindex ? skb->ingress_ifindex : skb->ifindex;
-	fresh.is_client_high = p->is_from_high;
-	bpf_map_update_elem(&connections, &p->ends, &fresh, 0);
+	return bpf_map_lookup_elem(&places, &index);
 }
 
-/* The answer to the SYN that was seen. */
-static __always_inline void answer(struct __sk_buff *skb, const struct passing *p, struct lf_watched *w)
+static __always_inline int is_of(const struct place *at, const struct passing *p)
 {
-	if (w->is_client_high == p->is_from_high || __builtin_bswap32(p->tcp->ack) != w->next[0])
+	const __u64 *a = (const void *)&at->ends, *b = (const void *)&p->ends;
+
+	_Static_assert(sizeof(p->ends) == 5 * sizeof(*a), "compared by words");
+	return !((a[4] ^ b[4]) | (a[0] ^ b[0]) | (a[2] ^ b[2]) | (a[1] ^ b[1]) | (a[3] ^ b[3]));
+}
+
+static __always_inline struct scratch *scratch(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&scratches, &only);
+}
+
+static __always_inline int is_over(const struct lf_watched *w)
+{
+	return (w->finished & 4) || w->finished == 3;
+}
+
+static __always_inline int is_same_syn(const struct passing *p, const struct lf_watched *w)
+{
+	const struct tcphdr *first = (const void *)w->syn.header;
+
+	return w->is_client_high == p->is_from_high && first->seq == p->tcp->seq;
+}
+
+/* Gives the place to a connection that begins. Whoever was there, has shaken hands and lives goes to `connections`. */
+static __always_inline void settle(struct place *at, const struct passing *p, struct scratch *s)
+{
+	int lives;
+
+	bpf_spin_lock(&at->lock);
+	lives = at->watched.answer.header_bytes && !is_over(&at->watched);
+	if (lives) {
+		s->ends = at->ends;
+		s->watched = at->watched;
+	}
+	at->ends = p->ends;
+	at->watched = s->fresh;
+	bpf_spin_unlock(&at->lock);
+	if (lives)
+		bpf_map_update_elem(&connections, &s->ends, &s->watched, 0);
+}
+
+/* A connection leaves its place for `connections`, where user space finds it. */
+static __always_inline struct lf_watched *move(struct place *at, const struct passing *p)
+{
+	struct scratch *s = scratch();
+	int is_there;
+
+	if (!s)
+		return 0;
+	bpf_spin_lock(&at->lock);
+	is_there = is_of(at, p);
+	if (is_there) {
+		s->watched = at->watched;
+		at->watched.finished = 4;
+		at->ends.low_port = at->ends.high_port = 0;
+	}
+	bpf_spin_unlock(&at->lock);
+	if (is_there)
+		bpf_map_update_elem(&connections, &p->ends, &s->watched, 0);
+	return bpf_map_lookup_elem(&connections, &p->ends);
+}
+
+/* Whether a SYN is for a socket of this host's, be it in TIME_WAIT. */
+static __always_inline int has_socket(struct __sk_buff *skb, const struct passing *p)
+{
+	const struct direction *d = &p->packet.direction;
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *found;
+	int is_there;
+
+	if (d->is_ipv6) {
+		__builtin_memcpy(tuple.ipv6.saddr, d->from, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, d->to, 16);
+		tuple.ipv6.sport = d->from_port;
+		tuple.ipv6.dport = d->to_port;
+		found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), NS_CURRENT, 0);
+	} else {
+		tuple.ipv4.saddr = d->from[0];
+		tuple.ipv4.daddr = d->to[0];
+		tuple.ipv4.sport = d->from_port;
+		tuple.ipv4.dport = d->to_port;
+		found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), NS_CURRENT, 0);
+	}
+	if (!found)
+		return 0;
+	is_there = found->state != LISTEN;
+	bpf_sk_release(found);
+	return is_there;
+}
+
+/* A client begins. The same SYN again changes nothing. `known` is of the same ends, and in no place. */
+static __always_inline void open(struct __sk_buff *skb, const struct passing *p, struct place *at,
+				 const struct lf_watched *known)
+{
+	struct scratch *s = scratch();
+
+	if (!s)
+		return;
+	__builtin_memset(&s->fresh, 0, sizeof(s->fresh));
+	copy_offer(skb, p, &s->fresh.syn);
+	s->fresh.opened_ns = bpf_ktime_get_ns();
+	s->fresh.next[0] = __builtin_bswap32(p->tcp->seq) + 1 + p->payload_bytes;
+	s->fresh.interface = skb->ingress_ifindex ? skb->ingress_ifindex : skb->ifindex;
+	s->fresh.is_client_high = p->is_from_high;
+	if (known)
+		bpf_map_update_elem(&connections, &p->ends, &s->fresh, 0);
+	else
+		settle(at, p, s);
+}
+
+static __always_inline int is_answer(const struct passing *p, const struct lf_watched *w)
+{
+	return w->is_client_high != p->is_from_high && __builtin_bswap32(p->tcp->ack) == w->next[0];
+}
+
+static __always_inline void take_answer(const struct passing *p, struct lf_watched *w, const struct lf_offer *offer)
+{
+	w->answer = *offer;
+	w->next[1] = __builtin_bswap32(p->tcp->seq) + 1 + p->payload_bytes;
+}
+
+/* The answer to the SYN that was seen; `at` is its place, if it has one. */
+static __always_inline void answer(struct __sk_buff *skb, const struct passing *p, struct place *at, struct lf_watched *w)
+{
+	struct scratch *s = scratch();
+
+	if (!s || !is_answer(p, w))
 		return;
 	if (!w->answer.header_bytes)
 		__sync_fetch_and_add(&counts.opened, 1);
-	copy_offer(skb, p, &w->answer);
-	w->next[1] = __builtin_bswap32(p->tcp->seq) + 1 + p->payload_bytes;
+	__builtin_memset(&s->fresh.answer, 0, sizeof(s->fresh.answer));
+	copy_offer(skb, p, &s->fresh.answer);
+	if (!at) {
+		take_answer(p, w, &s->fresh.answer);
+		return;
+	}
+	bpf_spin_lock(&at->lock);
+	if (is_of(at, p) && is_answer(p, &at->watched))
+		take_answer(p, &at->watched, &s->fresh.answer);
+	bpf_spin_unlock(&at->lock);
 }
 
 /* How far its sender is. */
@@ -208,13 +397,76 @@ static __always_inline int lead(const struct passing *p)
 	return bpf_redirect(order->interface, 0);
 }
 
+/* Has what the relay may have looked at by alike.bpf.c. With `begins` it has, or will have, the connection. */
+static __always_inline int note(struct __sk_buff *skb, int verdict, int begins)
+{
+	if (!after.has_sockets)
+		return verdict;
+	skb->cb[0] = verdict;
+	skb->cb[1] = begins;
+	bpf_tail_call(skb, &noting, 0);
+	return verdict;
+}
+
+/* A packet of a connection that no socket of the relay's has. */
+static __always_inline int pass(struct __sk_buff *skb)
+{
+	if (!after.pass_mark || !after.has_sockets || skb->mark)
+		return note(skb, TCX_NEXT, 0);
+	skb->mark = after.pass_mark;
+	return TCX_NEXT;
+}
+
+static __always_inline int on_syn(struct __sk_buff *skb, const struct passing *p, struct place *at, struct lf_watched *w)
+{
+	int is_first = (p->packet.flags & (ACK | RST | FIN)) == 0, watches = after.bytes || after.ns;
+
+	if (is_first && watches) {
+		if (after.has_sockets && has_socket(skb, p))
+			return note(skb, TCX_NEXT, 0);
+		if (!w || !is_same_syn(p, w))
+			open(skb, p, at, w && !is_of(at, p) ? w : 0);
+	} else if (w) {
+		answer(skb, p, is_of(at, p) ? at : 0, w);
+	} else {
+		return note(skb, TCX_NEXT, 0);
+	}
+	return pass(skb);
+}
+
+/* Of a connection that has left its place, or that nothing is known of. */
+static __always_inline int on_known(struct __sk_buff *skb, const struct passing *p, struct lf_watched *w)
+{
+	int watches = after.bytes || after.ns;
+
+	if (after.leads_any || !watches || (w && w->is_told)) {
+		int verdict = lead(p);
+
+		if (verdict != TCX_NEXT || !w || w->is_told)
+			return note(skb, verdict, verdict != TCX_NEXT || w);
+	}
+	if (!w)
+		return note(skb, TCX_NEXT, 0);
+	if (is_due(w)) {
+		tell_first(p, w);
+		return note(skb, TCX_NEXT, 1);
+	}
+	/* Room for others. What user space knows of it forgets. */
+	if (is_over(w))
+		bpf_map_delete_elem(&connections, &p->ends);
+	return w->answer.header_bytes ? pass(skb) : note(skb, TCX_NEXT, 0);
+}
+
 SEC("tcx/ingress")
 int watch(struct __sk_buff *skb)
 {
 	struct passing p = {};
-	struct lf_watched *w = 0;
-	int watches;
+	struct lf_watched *w;
+	struct place *at;
 
+	/* It has been here, at an interface below this one. */
+	if (after.pass_mark && skb->mark == after.pass_mark)
+		return TCX_NEXT;
 	if (!parse(skb, &p.packet))
 		return TCX_NEXT;
 	p.tcp = p.packet.ip + (p.packet.direction.is_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
@@ -222,33 +474,32 @@ int watch(struct __sk_buff *skb)
 		return TCX_NEXT;
 	order_ends(&p);
 	p.payload_bytes = payload_bytes(skb, &p);
-	watches = after.bytes || after.ns;
-	if (watches)
+	at = place_of(&p.ends);
+	if (!at)
+		return TCX_NEXT;
+	if (!is_of(at, &p)) {
 		w = bpf_map_lookup_elem(&connections, &p.ends);
-	if (p.packet.flags & SYN) {
-		if ((p.packet.flags & (ACK | RST | FIN)) == 0 && watches)
-			open(skb, &p, w);
-		else if (w)
-			answer(skb, &p, w);
-		return TCX_NEXT;
+		if (p.packet.flags & SYN)
+			return on_syn(skb, &p, at, w);
+		/* The order of both: user space gives an order, and then looks how far the ends are. */
+		if (w)
+			follow(&p, w);
+		return on_known(skb, &p, w);
 	}
-	/* The order of both: user space gives an order, and then looks how far the ends are. */
-	if (w)
+	w = &at->watched;
+	if (p.packet.flags & SYN)
+		return on_syn(skb, &p, at, w);
+	/*
+	 * What carries nothing changes nothing. Without the lock: in a place that another one takes in this moment this
+	 * leaves a number, by which that one stays end to end.
+	 */
+	if (p.payload_bytes || (p.packet.flags & (FIN | RST)))
 		follow(&p, w);
-	if (after.leads_any || !watches || (w && w->is_told)) {
-		int verdict = lead(&p);
-
-		if (verdict != TCX_NEXT || !w || w->is_told)
-			return verdict;
+	if (is_due(w)) {
+		w = move(at, &p);
+		return on_known(skb, &p, w);
 	}
-	if (!w)
-		return TCX_NEXT;
-	if (is_due(w))
-		tell_first(&p, w);
-	/* Room for others. What user space knows of it forgets. */
-	else if ((w->finished & 4) || w->finished == 3)
-		bpf_map_delete_elem(&connections, &p.ends);
-	return TCX_NEXT;
+	return w->answer.header_bytes ? pass(skb) : note(skb, TCX_NEXT, 0);
 }
 
 char LICENSE[] SEC("license") = "GPL";

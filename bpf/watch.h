@@ -53,6 +53,8 @@ struct lf_after {
 	lf_u64 bytes;  /* 0: whatever the bytes */
 	lf_u64 ns;     /* 0: whatever the time; with neither, nothing is watched */
 	lf_u32 leads_any;  /* orders are for connections that nothing was told of, too */
+	lf_u32 pass_mark;  /* of packets of connections that are only watched; 0: they get none */
+	lf_u32 has_sockets;  /* packets may be for sockets that have others' addresses */
 	lf_u32 zero;
 };
 

@@ -5,17 +5,24 @@
 
 use crate::{
     Result,
-    object::{self, bpf_object},
+    object::{self, bpf_object, refused},
     support::{self, Capability},
     tcx,
 };
-use libbpf_rs::{Link, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use longfat_host::support::Missing;
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, AsRawFd},
+    sync::{Mutex, PoisonError},
+};
 
 /// Gives a relay's packets what the packets of their connections arrived with, while it lives.
 pub struct Alike {
     links: Vec<Link>,
-    _object: Object,
+    /// Of what arrives, by the interface.
+    arriving: Mutex<BTreeMap<String, Link>>,
+    object: Object,
 }
 
 /// What this process or kernel lacks for it; nothing is touched.
@@ -40,15 +47,32 @@ impl Alike {
             Err(_) if tcx::is_gone(name) => None,
             outcome => Some(outcome),
         };
-        let both = |name| ["see", "wear"].into_iter().filter_map(move |program| attach(program, name));
-        let links: Result<Vec<Link>> = interfaces.iter().flat_map(both).collect();
-        Ok(Alike { links: links?, _object: object })
+        let arriving = |name: &String| attach("see", name).map(|link| Ok((name.clone(), link?)));
+        let arriving = interfaces.iter().filter_map(arriving).collect::<Result<BTreeMap<_, _>>>()?;
+        let links: Result<Vec<Link>> = interfaces.iter().filter_map(|name| attach("wear", name)).collect();
+        Ok(Alike { links: links?, arriving: Mutex::new(arriving), object })
+    }
+
+    /// Lets another program call what notes arriving packets, by its array of programs.
+    pub(crate) fn note_by(&self, programs: &MapHandle) -> Result<()> {
+        let called = self.object.progs().find(|candidate| candidate.name() == "see_watched");
+        let called = called.ok_or_else(|| object::missing_map("see_watched"))?;
+        let descriptor = called.as_fd().as_raw_fd().to_ne_bytes();
+        programs
+            .update(&[0; 4], &descriptor, MapFlags::ANY)
+            .map_err(|source| refused("note what arrives for a relay by its watching program", source))
+    }
+
+    /// Somebody else sees now what arrives at these interfaces.
+    pub(crate) fn leave_arriving(&self, interfaces: &[String]) {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        interfaces.iter().for_each(|name| drop(arriving.remove(name)));
     }
 
     /// Descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
         /// The object's maps, programs and type information.
-        const OBJECT: usize = 9;
-        OBJECT + self.links.len()
+        const OBJECT: usize = 10;
+        OBJECT + 2 * self.links.len()
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::{
     Result,
+    alike::Alike,
     object::{self, bpf_object, refused},
     support::{self, Capability},
     tcx,
@@ -41,20 +42,37 @@ pub struct After {
     pub time: Option<Duration>,
 }
 
-impl After {
+/// What the program does from now on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// Without bytes or time nothing is watched.
+    pub after: After,
+    /// Others can be led, too, than those that were told of.
+    pub leads_any: bool,
+    /// Mark of packets of connections that are only watched: nobody here has a socket of them.
+    pub pass_mark: Option<u32>,
+    /// Packets may be for sockets that have others' addresses. Until then none gets a mark, and nothing is noted.
+    pub has_sockets: bool,
+}
+
+impl Orders {
     /// `struct lf_after`.
-    fn to_bytes(self, leads_any: bool) -> [u8; AFTER_BYTES] {
-        let bytes = self.bytes.map_or(0, |bytes| bytes.max(1));
-        let time_ns = self.time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+    fn to_bytes(self) -> [u8; AFTER_BYTES] {
+        let After { bytes, time } = self.after;
+        let bytes = bytes.map_or(0, |bytes| bytes.max(1));
+        let time_ns = time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
         let mut value = [0; AFTER_BYTES];
         value[..8].copy_from_slice(&bytes.to_ne_bytes());
         value[8..16].copy_from_slice(&time_ns.to_ne_bytes());
-        value[16..20].copy_from_slice(&u32::from(leads_any).to_ne_bytes());
+        let words = [u32::from(self.leads_any), self.pass_mark.unwrap_or(0), u32::from(self.has_sockets)];
+        for (at, word) in (16..).step_by(4).zip(words) {
+            value[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
         value
     }
 }
 
-const AFTER_BYTES: usize = 24;
+const AFTER_BYTES: usize = 32;
 
 /// `struct lf_ends`: two ends in whichever order, as the program finds them.
 #[repr(C)]
@@ -252,20 +270,25 @@ impl std::fmt::Debug for Watching {
 
 impl Watching {
     /// Attaches to interfaces of the calling thread's network namespace, but for those that are gone by now. Nothing is
-    /// told before [`Watching::tell`].
+    /// told before [`Watching::tell`]. What arrives there is noted for `alike` by this program from now on, as far as it
+    /// may be the relay's.
     ///
     /// # Errors
     /// When the kernel refuses; nothing is left then.
-    pub fn attach(interfaces: &[String]) -> Result<Watching> {
+    pub fn attach(interfaces: &[String], alike: Option<&Alike>) -> Result<Watching> {
         let object = object::load("watch", object::open("watch", OBJECT)?)?;
         let attach = |name: &String| match tcx::attach(&object, "watch", name, 0) {
             Err(_) if tcx::is_gone(name) => None,
             outcome => Some(outcome),
         };
-        let links: Result<Vec<Link>> = interfaces.iter().filter_map(attach).collect();
         let map = |name| object::map_handle(&object, name);
+        if let Some(alike) = alike {
+            alike.note_by(&map("noting")?)?;
+        }
+        let links = interfaces.iter().filter_map(attach).collect::<Result<Vec<Link>>>()?;
+        alike.iter().for_each(|alike| alike.leave_arriving(interfaces));
         Ok(Watching {
-            links: links?,
+            links,
             connections: map("connections")?,
             orders: map("orders")?,
             reached: map("reached")?,
@@ -278,18 +301,17 @@ impl Watching {
     /// Descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
         /// The object's maps, program and type information, and a handle of each map.
-        const OBJECT: usize = 12;
+        const OBJECT: usize = 15;
         OBJECT + self.links.len()
     }
 
     /// From now on connections are told of when they have come so far; those that were told of are not told of again.
-    /// Without bytes or time none is watched. With `leads_any` others can be led, too, than those that were told of.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn tell(&self, after: After, leads_any: bool) -> Result<()> {
+    pub fn tell(&self, orders: Orders) -> Result<()> {
         self.after
-            .update(&ONLY, &after.to_bytes(leads_any), MapFlags::ANY)
+            .update(&ONLY, &orders.to_bytes(), MapFlags::ANY)
             .map_err(|source| refused("say when a watched connection is told of", source))
     }
 
@@ -299,8 +321,7 @@ impl Watching {
         RawEnds::from_bytes(&bytes).map(|ends| (ends.low(), ends.high()))
     }
 
-    /// What has passed of a connection; none when its handshake was not seen, or more connections came since than
-    /// are remembered.
+    /// What has passed of a connection that was told of; none when more of them came since than are remembered.
     pub fn look(&self, (one, other): (SocketAddr, SocketAddr)) -> Option<Watched> {
         let (ends, _) = RawEnds::of(one, other);
         let value = self.connections.lookup(&ends.to_bytes(), MapFlags::ANY).ok()??;
@@ -393,7 +414,8 @@ mod tests {
         let order = Layout::of(OBJECT, "lf_order");
         assert_eq!((order.bytes, order.places(["lead", "interface"])), (8, [0, 4]));
         let after = Layout::of(OBJECT, "lf_after");
-        assert_eq!((after.bytes, after.places(["bytes", "ns", "leads_any"])), (AFTER_BYTES, [0, 8, 16]));
+        let places = after.places(["bytes", "ns", "leads_any", "pass_mark", "has_sockets"]);
+        assert_eq!((after.bytes, places), (AFTER_BYTES, [0, 8, 16, 20, 24]));
         let counts = Layout::of(OBJECT, "lf_watch_counts");
         assert_eq!((counts.bytes, counts.places(["opened", "reached", "untold"])), (24, [0, 8, 16]));
     }

@@ -34,4 +34,4 @@ pub(crate) use adopter::{Adopter, Adopting, Inserted, missing};
 pub use handshake::Reason;
 pub(crate) use release::{Both, Kept, Released};
 pub(crate) use repaired::forget_finished;
-pub(crate) use watcher::missing as missing_to_watch;
+pub(crate) use watcher::{Meant, missing as missing_to_watch};

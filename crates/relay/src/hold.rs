@@ -21,7 +21,7 @@ mod window;
 
 use crate::{
     Accept, Error, Fail, Result,
-    adopt::{Adopter, Adopting},
+    adopt::{Adopter, Adopting, Meant},
     handover::estate::{Handshake, refit},
     intercept::Interception,
     keeping::{
@@ -47,6 +47,7 @@ use crate::{
     plan::{ConnectionPlan, RelayPlan, destination},
     shared::Shared,
 };
+use longfat_kernel::alike::Alike;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -146,8 +147,8 @@ pub(crate) struct Prepared {
     made: Vec<usize>,
     /// Rules that accept end to end.
     end_to_end: BTreeMap<usize, Arc<ConnectionPlan>>,
-    /// Whose rules these are, and the indexes of the interfaces of those that accept end to end.
-    watched: Option<(Arc<RelayPlan>, Vec<u32>)>,
+    /// Of rules that accept end to end.
+    watched: Option<Meant>,
 }
 
 impl Prepared {
@@ -187,7 +188,13 @@ impl Held {
 
     /// Gates for those of these rules that hold: the interfaces that are there, or new ones. With an error nothing new
     /// is left.
-    pub fn prepare(&self, plan: &Arc<RelayPlan>, interception: &Interception) -> Result<Prepared> {
+    pub fn prepare(
+        &self,
+        plan: &Arc<RelayPlan>,
+        interception: &Interception,
+        alike: Option<&Alike>,
+    ) -> Result<Prepared> {
+        interception.follow(plan)?;
         let (mut prepared, holders) = (Prepared::default(), plan.holders());
         // What is held of the first rule that accepts end to end is held of all of them.
         for (rule, way) in plan.intercepted_ways() {
@@ -200,8 +207,10 @@ impl Held {
                     if !is_first {
                         continue;
                     }
-                    let group =
-                        self.adopting.prepare(plan).inspect_err(|_| prepared.take_back(interception))?;
+                    let group = self
+                        .adopting
+                        .prepare(plan, alike)
+                        .inspect_err(|_| prepared.take_back(interception))?;
                     interception.log_to(group);
                 }
             }
@@ -214,11 +223,19 @@ impl Held {
                     return Err(error);
                 }
             };
+            if !is_new {
+                interception.find_held(rule, holders);
+            }
             prepared.made.extend(is_new.then_some(rule));
             prepared.gates.insert(rule, Gate { tuns, way: Arc::clone(way), is_open: true });
             if way.accept == Accept::EndToEnd {
                 interception.widen(rule, holders).inspect_err(|_| prepared.take_back(interception))?;
-                prepared.watched = Some((Arc::clone(plan), interception.hold_indexes(rule, holders)));
+                prepared.watched = Some(Meant {
+                    plan: Arc::clone(plan),
+                    interfaces: interception.hold_indexes(rule, holders),
+                    pass_mark: interception.pass_mark(),
+                    is_routed: interception.is_routed() || interception.pass_mark().is_none(),
+                });
             }
         }
         Ok(prepared)
@@ -231,9 +248,7 @@ impl Held {
         gates.extend(prepared.gates);
         drop(gates);
         self.adopting.open(prepared.end_to_end);
-        if let Some((plan, marks)) = prepared.watched {
-            self.adopting.watcher.open(plan, marks);
-        }
+        self.adopting.watcher.open(prepared.watched);
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 

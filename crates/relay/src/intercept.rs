@@ -13,13 +13,13 @@ use crate::{
     Accept, Error, Fail, InterceptPlan, Observer, RelayPlan, Result, adopt,
     legs::tun::{self, Tun},
     logic::one_way::OneWay,
-    plan::marks::{HoldSlot, Marks},
+    plan::marks::{HoldSlot, Marks, passing_mark},
 };
 use commands::{interface_exists, ip, ip_all, ip_quiet, ip_try, nft, nft_check};
 use longfat_host::{lease, support, support::Missing, sysctl};
 use marks::FIRST_NUMBER;
 pub(crate) use rules::{ListenPorts, Taking};
-use rules::{Record, Untracked};
+use rules::{Means, Record, Untracked};
 pub use stale::clean;
 use stale::{find, is_living, of_the_dead, owner, records, show_life, sweep};
 use std::{
@@ -28,7 +28,7 @@ use std::{
     net::IpAddr,
     os::unix::net::UnixDatagram,
 };
-use undo::{Left, undo, undo_behind, unroute};
+use undo::{Left, undo, undo_behind, undo_routes, unroute};
 
 /// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
 const RULE_PRIORITY: &str = "10";
@@ -57,9 +57,12 @@ pub fn explain(relay: &RelayPlan) -> String {
         &numbers,
         &ports,
         Taking::Yes,
-        Untracked::Can,
+        Means { untracked: Untracked::Can, tells_watched: relay.only_watches() },
         0,
     );
+    if relay.only_watches() {
+        text.insert_str(0, "# All of it stands from the first connection on that is to be stepped into.\n");
+    }
     for family in FAMILIES {
         text.push_str(&format!(
             "ip {family} rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
@@ -165,7 +168,8 @@ fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
     let numbers = Marks { mark: 1, own_mark: 2, table: 1 };
     let ports = vec![ListenPorts { ipv4: Some(1), ipv6: Some(1) }; plan.rules.len().max(1)];
     let check = |untracked| {
-        nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes, untracked, 0))
+        let means = Means { untracked, tells_watched: plan.only_watches() };
+        nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes, means, 0))
     };
     let error = check(untracked()).err()?;
     let mend =
@@ -264,6 +268,13 @@ pub(crate) struct Interception {
     /// Of a relay that fails closed: chains that refuse what it would take, as its plan is now.
     refusals: RefCell<Option<String>>,
     untracked: Untracked,
+    /// Connections have come to this relay in mid-stream only, so far; what is only watched comes with a mark.
+    tells_watched: Cell<bool>,
+    /// Whether routing rules stand. Each packet that the host forwards pays for any, and for chains. So where
+    /// connections are only watched both wait for the first that is to be stepped into.
+    is_routed: Cell<bool>,
+    /// Places whose interfaces are there and to which nothing leads yet.
+    unrouted: RefCell<Vec<HoldSlot>>,
     /// It is another relay's, too: nothing is removed.
     is_shared: Cell<bool>,
     /// It stood before: whoever begins to take packets exchanges the whole table.
@@ -308,7 +319,10 @@ impl Interception {
             false => rules::table(&table_name, &record) + chains,
         })?;
         let interception = Interception::new(table_name, record, refusals, Found::Nothing, life);
-        interception.route()?;
+        match relay.only_watches() {
+            true => interception.tells_watched.set(true),
+            false => interception.route()?,
+        }
         Ok(interception)
     }
 
@@ -340,7 +354,11 @@ impl Interception {
         };
         let refusals = record.keep.then(|| refusals(relay, &record.numbers));
         let life = life.map_or_else(|| show_life(&table_name), |life| Ok(Some(life)))?;
-        Ok(Some(Interception::new(table_name, record, refusals, Found::Others, life)))
+        let numbers = record.numbers.clone();
+        let interception = Interception::new(table_name, record, refusals, Found::Others, life);
+        let is_way = |line: &str| marks::made(line, &numbers) == Some((numbers.mark, numbers.table));
+        interception.is_routed.set(marks::routing_rules(FAMILIES[0])?.lines().any(is_way));
+        Ok(Some(interception))
     }
 
     fn new(
@@ -356,6 +374,9 @@ impl Interception {
             record,
             refusals: RefCell::new(refusals),
             untracked: untracked(),
+            tells_watched: Cell::new(false),
+            is_routed: Cell::new(false),
+            unrouted: RefCell::default(),
             is_shared: Cell::new(stood),
             stood,
             log_group: Cell::default(),
@@ -400,11 +421,17 @@ impl Interception {
                 sysctl::write(key, "1")?;
             }
         }
+        if !self.tells_watched.get() {
+            self.route()?;
+        }
         if self.stood { self.renew(plan, ports) } else { self.exchange(plan, ports, Taking::Yes) }
     }
 
     /// Lets these new connections pass for a while: all or none.
     pub fn pass(&self, ways: &[OneWay]) -> Result<()> {
+        if self.is_quiet() {
+            return Ok(());
+        }
         nft(&rules::pass(&self.table_name, ways))?;
         Ok(())
     }
@@ -420,16 +447,68 @@ impl Interception {
 
     /// Lets what these clients open pass, and no others': they have their share.
     pub fn exclude(&self, clients: &BTreeSet<IpAddr>) -> Result<()> {
+        if self.is_quiet() {
+            return Ok(());
+        }
         nft(&rules::exclude(&self.table_name, clients))?;
         Ok(())
     }
 
     fn chains(&self, plan: &RelayPlan, ports: &[ListenPorts], taking: Taking) -> String {
+        if self.is_quiet() {
+            return String::new();
+        }
         let (numbers, group) = (&self.record.numbers, self.log_group.get());
-        rules::chains(&self.table_name, plan, numbers, ports, taking, self.untracked, group)
+        let means = Means { untracked: self.untracked, tells_watched: self.tells_watched.get() };
+        rules::chains(&self.table_name, plan, numbers, ports, taking, means, group)
     }
 
+    /// Mark of packets of connections that are only watched, where rules know it.
+    pub fn pass_mark(&self) -> Option<u32> {
+        self.tells_watched.get().then(|| passing_mark(self.record.numbers.own_mark))
+    }
+
+    /// Whether packets with the relay's marks find their ways.
+    pub fn is_routed(&self) -> bool {
+        self.is_routed.get()
+    }
+
+    /// Connections are only watched, and there was no need for anything else yet: all packets pass.
+    fn is_quiet(&self) -> bool {
+        self.tells_watched.get() && !self.is_routed.get()
+    }
+
+    /// Makes what leads packets to sockets, before the first connection is stepped into.
+    pub fn wake(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<()> {
+        self.route()?;
+        self.exchange(plan, ports, Taking::Yes)
+    }
+
+    /// Whatever the plan needs from now on before its rules stand.
+    pub fn follow(&self, plan: &RelayPlan) -> Result<()> {
+        if self.tells_watched.get() && !plan.only_watches() {
+            self.tells_watched.set(false);
+            self.route()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the ways of packets with the relay's marks, if they are not there.
     fn route(&self) -> Result<()> {
+        if self.is_routed.get() {
+            return Ok(());
+        }
+        let routed = self.route_marked().and_then(|()| self.route_to(&self.unrouted.borrow()));
+        routed.inspect_err(|_| {
+            // The next attempt begins anew.
+            let _ = undo_routes(&self.record);
+        })?;
+        self.unrouted.borrow_mut().clear();
+        self.is_routed.set(true);
+        Ok(())
+    }
+
+    fn route_marked(&self) -> Result<()> {
         let Marks { mark, table, .. } = &self.record.numbers;
         let (mark, table) = (format!("{mark:#x}"), table.to_string());
         for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
@@ -450,10 +529,28 @@ impl Interception {
         Ok(tuns)
     }
 
+    /// Such interfaces are there already, of a relay before.
+    pub fn find_held(&self, rule: usize, holders: usize) {
+        let mut unrouted = self.unrouted.borrow_mut();
+        if !self.is_routed.get() && unrouted.iter().all(|place| place.rule != rule) {
+            unrouted.extend(places(rule, holders));
+        }
+    }
+
     fn route_held(&self, places: &[HoldSlot]) -> Result<()> {
-        let numbers = &self.record.numbers;
-        ip_all("-4", &held_links(numbers, places))?;
-        let ways = held_ways(numbers, places, self.record.keep);
+        ip_all("-4", &held_links(&self.record.numbers, places))?;
+        if self.is_routed.get() {
+            return self.route_to(places);
+        }
+        self.unrouted.borrow_mut().extend_from_slice(places);
+        Ok(())
+    }
+
+    fn route_to(&self, places: &[HoldSlot]) -> Result<()> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let ways = held_ways(&self.record.numbers, places, self.record.keep);
         for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
             ip_all(family, &ways)?;
         }
@@ -481,6 +578,7 @@ impl Interception {
 
     /// Takes the ways to such interfaces back: routes there go with the interfaces.
     pub fn unhold(&self, rule: usize, holders: usize) {
+        self.unrouted.borrow_mut().retain(|place| place.rule != rule);
         let numbers = &self.record.numbers;
         let way = |place: &HoldSlot| (numbers.hold_mark(*place), numbers.hold_table(*place));
         let ways: Vec<_> = places(rule, holders).iter().map(way).collect();
@@ -531,7 +629,8 @@ fn inherit(relay: &RelayPlan, table_name: &str, observer: &dyn Observer) -> Resu
 /// Chains that refuse what the relay would take, and take nothing.
 fn refusals(relay: &RelayPlan, numbers: &Marks) -> String {
     let nobody = vec![ListenPorts::default(); relay.rules.len().max(1)];
-    rules::chains(&rules::table_name(&relay.name), relay, numbers, &nobody, Taking::No, Untracked::Cannot, 0)
+    let means = Means { untracked: Untracked::Cannot, tells_watched: false };
+    rules::chains(&rules::table_name(&relay.name), relay, numbers, &nobody, Taking::No, means, 0)
 }
 
 impl Drop for Interception {

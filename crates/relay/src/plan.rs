@@ -188,6 +188,13 @@ impl RelayPlan {
         self.intercepted_ways().any(|(_, way)| way.accept == Accept::EndToEnd && !way.is_watched())
     }
 
+    /// Whether connections come to the relay in no other way than in mid-stream.
+    pub(crate) fn only_watches(&self) -> bool {
+        self.fail == Fail::Open
+            && self.watching_ways().next().is_some()
+            && self.intercepted_ways().all(|(_, way)| way.is_watched())
+    }
+
     fn check_adopt_after(&self) -> Result<()> {
         let unused = |way: &&Arc<ConnectionPlan>| way.adopt_after.is_some() && !way.is_watched();
         if let Some(way) = self.ways().find(unused) {

@@ -130,6 +130,121 @@ fn short_connections_are_left_alone() {
     assert_eq!(relay.stop().connections, 0);
 }
 
+/// Packets and routing rules of a relay whose number is the first that is free.
+const OWN_MARK: u32 = 0x6c67;
+const PASS_MARK: u32 = OWN_MARK ^ (1 << 31);
+
+/// Counts packets to or from the servers' port: those that come marked as only watched, those that have any mark
+/// where nftables has looked at them, and those that have none there.
+fn count_marks(host: &Namespace) {
+    let of_port = |rest: &str| ["sport", "dport"].map(|port| format!("tcp {port} 9000 {rest}\n")).concat();
+    let chain = |name, priority, rest: &str| {
+        let rules = of_port(rest);
+        format!("chain {name} {{ type filter hook prerouting priority {priority};\n{rules}}}\n")
+    };
+    nft(
+        host,
+        &format!(
+            "table inet counts {{\ncounter passing {{ }}\ncounter marked {{ }}\ncounter bare {{ }}\n\
+             chain look {{\nmeta mark 0 counter name bare return\ncounter name marked\n}}\n{}{}}}\n",
+            chain("before", -350, &format!("meta mark {PASS_MARK:#x} counter name passing")),
+            chain("after", -250, "jump look"),
+        ),
+    );
+}
+
+/// Of [`count_marks`], in its order.
+fn marks_counted(host: &Namespace) -> [u64; 3] {
+    ["passing", "marked", "bare"].map(|name| {
+        let mut command = host.command("nft");
+        command.args(["list", "counter", "inet", "counts", name]);
+        let listed = longfat_host::run_command(command).unwrap();
+        let (_, rest) = listed.split_once("packets ").unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    })
+}
+
+fn own_rules(bed: &Bed) -> usize {
+    let rules = ["-4", "-6"].map(|family| {
+        let mut command = bed.relay.command("ip");
+        command.args([family, "rule", "show"]);
+        longfat_host::run_command(command).unwrap()
+    });
+    rules.concat().lines().filter(|line| line.contains("fwmark")).count()
+}
+
+/// Of the relay's table.
+fn chains(bed: &Bed) -> usize {
+    let mut command = bed.relay.command("nft");
+    command.args(["list", "chains"]);
+    let listed = longfat_host::run_command(command).unwrap();
+    let of_relay = listed.split("table ").filter(|table| table.starts_with("inet longfat"));
+    of_relay.map(|table| table.matches("hook prerouting").count()).sum()
+}
+
+#[test]
+fn packets_that_are_only_watched_pass_without_a_look_and_ways_come_with_the_first_that_needs_them() {
+    let bed = Bed::new("mpass");
+    count_marks(&bed.relay);
+    let relay = start("mpass", &bed, plan());
+    let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
+    let short = || {
+        for (listener, address) in &listeners {
+            for _ in 0..5 {
+                let (client, far) = bed.pair(listener, *address);
+                exchange(&client, &far, AFTER_BYTES / 4);
+            }
+        }
+    };
+    short();
+    let [passing, marked, bare] = marks_counted(&bed.relay);
+    assert_eq!((passing, marked), (0, 0), "nothing is done to them");
+    assert!(bare > 100, "{bare}");
+    assert_eq!((chains(&bed), own_rules(&bed)), (0, 0), "nothing needs a way");
+
+    for (listener, address) in &listeners {
+        let (client, far) = bed.pair(listener, *address);
+        adopt(&bed, &client, &far);
+        assert!(chains(&bed) > 0 && own_rules(&bed) > 0);
+        let [passing, marked, _] = marks_counted(&bed.relay);
+        exchange(&client, &far, 1 << 20);
+        let [later, taken, _] = marks_counted(&bed.relay);
+        assert_eq!(later, passing, "what has a socket is looked at");
+        assert!(taken > marked + 20, "{marked} {taken}");
+    }
+    let [passing, marked, bare] = marks_counted(&bed.relay);
+    short();
+    let [later, still_marked, later_bare] = marks_counted(&bed.relay);
+    assert_eq!(still_marked, marked, "others pass, and no mark is left behind");
+    assert_eq!(later_bare - bare, later - passing, "without a look");
+    assert!(later > passing + 100);
+    assert_eq!(told("mpass").adopted, 2);
+    relay.stop();
+    assert_eq!(own_rules(&bed), 0, "nothing is left");
+}
+
+#[test]
+fn a_port_may_be_used_again_whether_the_connection_before_was_stepped_into_or_not() {
+    let bed = Bed::new("mwait");
+    let relay = start("mwait", &bed, plan());
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    for turn in 0..6 {
+        let client = bed.connect_from(40_000, address);
+        let far = accept(&listener);
+        if turn % 2 == 0 {
+            adopt(&bed, &client, &far);
+        }
+        exchange(&client, &far, 1 << 16);
+        drop(far);
+        assert_eq!((&client).read(&mut [0]).unwrap(), 0);
+        drop(client);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(told("mwait").adopted, 3);
+    drop(relay);
+}
+
 #[test]
 fn whatever_the_ends_agree_on_holds_in_mid_stream_too() {
     let bed = Bed::new("moptions");
@@ -493,6 +608,9 @@ fn many_at_a_time_are_stepped_into() {
     let relay = start("mmany", &bed, plan());
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
+    // The rules come with the first one.
+    let (client, far) = bed.pair(&listener, address);
+    adopt(&bed, &client, &far);
     let pairs: Vec<_> = (0..COUNT).map(|_| pair_in_order(&bed, &listener, address)).collect();
     std::thread::scope(|scope| {
         for (client, far) in &pairs {
@@ -500,7 +618,7 @@ fn many_at_a_time_are_stepped_into() {
         }
     });
     let status = told("mmany");
-    assert_eq!(status.reached, COUNT as u64, "{status:?}");
+    assert_eq!(status.reached, COUNT as u64 + 1, "{status:?}");
     assert!(status.adopted > COUNT as u64 * 9 / 10, "{status:?}");
     drop(pairs);
     drop(relay);

@@ -18,6 +18,7 @@ use crate::{
     shared::Shared,
 };
 use longfat_host::support::Missing;
+use longfat_kernel::alike::Alike;
 use std::{
     collections::BTreeMap,
     net::{IpAddr, TcpStream},
@@ -54,8 +55,8 @@ pub(crate) struct Adopting {
 
 impl Adopting {
     /// The group to which nftables logs copies of handshakes.
-    pub fn prepare(&self, plan: &RelayPlan) -> Result<u16> {
-        self.watcher.prepare(plan)?;
+    pub fn prepare(&self, plan: &RelayPlan, alike: Option<&Alike>) -> Result<u16> {
+        self.watcher.prepare(plan, alike)?;
         if self.log.get().is_none() {
             let _ = self.log.set(Log::open()?);
         }

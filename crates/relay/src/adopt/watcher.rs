@@ -19,8 +19,9 @@ use crate::{
 };
 use longfat_host::support::Missing;
 use longfat_kernel::{
+    alike::Alike,
     mark,
-    watch::{self, Lead, SeenOffer, Watched, Watching},
+    watch::{self, Lead, Orders, SeenOffer, Watched, Watching},
 };
 use nix::net::if_::if_indextoname;
 use std::{
@@ -84,10 +85,26 @@ struct Entry {
 
 /// Which connections are meant, as the plan is now.
 #[derive(Debug)]
-struct Meant {
-    plan: Arc<RelayPlan>,
+pub(crate) struct Meant {
+    pub plan: Arc<RelayPlan>,
     /// Indexes of the workers' interfaces.
-    interfaces: Vec<u32>,
+    pub interfaces: Vec<u32>,
+    /// Mark of packets of connections that are only watched.
+    pub pass_mark: Option<u32>,
+    /// Whether there are ways to sockets. Until then there are none, and nothing is led here.
+    pub is_routed: bool,
+}
+
+impl Meant {
+    fn orders(&self) -> Orders {
+        let way = self.plan.watching_ways().next().map(|(_, way)| way);
+        Orders {
+            after: way.and_then(|way| way.adopt_after).unwrap_or_default(),
+            leads_any: self.plan.inserts_at_once(),
+            pass_mark: self.pass_mark,
+            has_sockets: self.is_routed,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -129,6 +146,7 @@ pub(crate) struct Watcher {
     leads_all: AtomicBool,
     /// Nothing is held for rules that step in right after handshakes.
     only_watches: AtomicBool,
+    wants_routes: AtomicBool,
     adopted: AtomicU64,
 }
 
@@ -157,7 +175,7 @@ pub(crate) struct Look {
 impl Watcher {
     /// Begins to watch, if a rule asks for it and nothing watches yet: that takes rights which a relay gives up when it
     /// has started. Rules that step in right after handshakes do without where the kernel has no such programs.
-    pub fn prepare(&self, plan: &RelayPlan) -> Result<()> {
+    pub fn prepare(&self, plan: &RelayPlan, alike: Option<&Alike>) -> Result<()> {
         if self.watching.get().is_some() {
             return Ok(());
         }
@@ -174,7 +192,7 @@ impl Watcher {
         // What comes by the relay's own interfaces was seen before; nothing passes by the loopback.
         let mut interfaces = mark::interfaces().map_err(failed)?;
         interfaces.retain(|name| name != "lo" && !name.starts_with("lfh"));
-        match Watching::attach(&interfaces) {
+        match Watching::attach(&interfaces, alike) {
             Ok(watching) => drop(self.watching.set(watching)),
             Err(error) if must_watch => return Err(failed(error)),
             Err(_) => {}
@@ -182,14 +200,31 @@ impl Watcher {
         Ok(())
     }
 
-    /// These rules count from now on; packets are led to the interface of one worker.
-    pub fn open(&self, plan: Arc<RelayPlan>, interfaces: Vec<u32>) {
+    /// These rules count from now on; packets are led to the interface of one worker. Without any nothing more is
+    /// watched.
+    pub fn open(&self, meant: Option<Meant>) {
         let Some(watching) = self.watching.get() else { return };
-        let after = plan.watching_ways().next().and_then(|(_, way)| way.adopt_after).unwrap_or_default();
         // The map is there, and so is its only element.
-        let _ = watching.tell(after, plan.inserts_at_once());
-        self.only_watches.store(!plan.inserts_at_once(), Ordering::Release);
-        self.lock().meant = Some(Meant { plan, interfaces });
+        let _ = watching.tell(meant.as_ref().map(Meant::orders).unwrap_or_default());
+        if let Some(meant) = meant {
+            self.only_watches.store(!meant.plan.inserts_at_once(), Ordering::Release);
+            self.lock().meant = Some(meant);
+        }
+    }
+
+    /// Whether connections wait for ways to sockets.
+    pub fn wants_routes(&self) -> bool {
+        self.wants_routes.load(Ordering::Acquire)
+    }
+
+    /// The ways are there.
+    pub fn routed(&self) {
+        self.wants_routes.store(false, Ordering::Release);
+        let mut state = self.lock();
+        if let Some((meant, watching)) = state.meant.as_mut().zip(self.watching.get()) {
+            meant.is_routed = true;
+            let _ = watching.tell(meant.orders());
+        }
     }
 
     /// Descriptors kept open.
@@ -215,7 +250,12 @@ impl Watcher {
         {
             state.waiting.push_back(ends);
         }
-        while state.in_path() < MOST_IN_PATH
+        let is_routed = state.meant.as_ref().is_none_or(|meant| meant.is_routed);
+        if !is_routed && !state.waiting.is_empty() {
+            self.wants_routes.store(true, Ordering::Release);
+        }
+        while is_routed
+            && state.in_path() < MOST_IN_PATH
             && let Some(ends) = state.waiting.pop_front()
         {
             if state.has(ends) {
@@ -420,7 +460,7 @@ impl State {
     ) -> std::result::Result<(), Option<Reason>> {
         let seen = watching.look(ends).ok_or(Some(Reason::Unseen))?;
         let pair = (seen.client, seen.server);
-        let Some(Meant { plan, interfaces }) = &self.meant else { return Err(None) };
+        let Some(Meant { plan, interfaces, .. }) = &self.meant else { return Err(None) };
         let way = way_of(plan, &seen).ok_or(None)?;
         let agreement = agreement(&seen).map_err(Some)?;
         if is_draining {

@@ -136,6 +136,18 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// Makes rules and ways to sockets as soon as a connection is to be stepped into.
+    pub fn wake(&mut self, workers: &Workers) {
+        let watcher = &workers.held.adopting.watcher;
+        let Some(interception) = self.interception.filter(|_| watcher.wants_routes()) else { return };
+        match interception.wake(&self.plan, &self.ports) {
+            Ok(()) => watcher.routed(),
+            Err(error) => workers.shared.journal.warn_once(Once::NotRouted, || {
+                format!("no connection is stepped into, as its packets find no way to the relay: {error}")
+            }),
+        }
+    }
+
     /// What status and metrics say of the plan.
     pub fn describe(&self, description: &mut Description) {
         description.listening = self.plan.listeners.iter().map(|listener| listener.listen).collect();
@@ -178,7 +190,7 @@ impl<'a> Running<'a> {
         };
         let (ports, of_rules) = self.listeners.open_intercepted(plan)?;
         wanted.extend(of_rules);
-        let gates = workers.held.prepare(plan, interception)?;
+        let gates = workers.held.prepare(plan, interception, workers.shared.packets.alike())?;
         match interception.exchange(plan, &ports, Taking::Yes) {
             Ok(()) => Ok((ports, wanted, gates)),
             Err(error) => {

@@ -134,7 +134,7 @@ fn open_and_work(
     listeners.open_explicit(plan)?;
     let ports = if interception.is_some() { listeners.open_intercepted(plan)?.0 } else { Vec::new() };
     if let Some(interception) = interception {
-        let gates = workers.held.prepare(plan, interception)?;
+        let gates = workers.held.prepare(plan, interception, workers.shared.packets.alike())?;
         workers.held.open(gates);
     }
     let holds = |index| own_mark.is_some() && index < plan.holders();
@@ -261,6 +261,7 @@ fn attend<T>(
         running.exclude(common);
         running.look_for_unheard(common);
         running.pass_one_way(common);
+        running.wake(common);
         warn_of_lost_keeper(common);
         watchdog.check(common);
         if has_left(running) {

@@ -125,6 +125,14 @@ impl Untracked {
     }
 }
 
+/// What others do for the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Means {
+    pub untracked: Untracked,
+    /// A program at tc marks packets of connections that are only watched, and there are no others.
+    pub tells_watched: bool,
+}
+
 /// Such a packet begins no connection.
 const NOT_SYN: &str = "tcp flags & (syn | ack | rst | fin) != syn";
 const SYN: &str = "tcp flags & (syn | ack | rst | fin) == syn";
@@ -156,6 +164,9 @@ const MP_CAPABLE: &str = "tcp option mptcp subtype 0";
 /// their other leg's. ICMP errors about the relay's packets quote somebody else's address as their source, and belong
 /// to its sockets all the same: path MTU discovery lives from them.
 ///
+/// Where connections are only watched, packets of those that nobody has stepped into come with a mark, and are looked
+/// at no further ([`end_to_end::watched_line`]). Without the program that marks them all are looked at.
+///
 /// What is taken first gets a mark that no route knows, and the one that delivers it when firewalls have looked
 /// for a way back to its source (`fib saddr . mark …`), which by the other mark would be this host itself.
 pub(crate) fn chains(
@@ -164,10 +175,11 @@ pub(crate) fn chains(
     numbers: &Marks,
     ports: &[ListenPorts],
     taking: Taking,
-    untracked: Untracked,
+    means: Means,
     log_group: u16,
 ) -> String {
     let Marks { mark, own_mark, .. } = numbers;
+    let Means { untracked, tells_watched } = means;
     let taken_mark = numbers.taken_mark();
     let interfaces = quoted(plan.intercept.iter().flat_map(|intercept| &intercept.interfaces));
     let lfh = numbers.hold_interfaces();
@@ -221,14 +233,12 @@ pub(crate) fn chains(
          meta l4proto != tcp return\n\
          {cookies}}}\nchain clients {{\n\
          type filter hook prerouting priority raw; policy accept;\n\
-         iifname {interfaces} goto client\n\
+         {watched}iifname {interfaces} goto client\n\
          iifname \"{lfh}\" {SYN} goto answered\n\
-         {back}}}\nchain servers {{\n\
+         {back}{early}}}\nchain servers {{\n\
          type filter hook prerouting priority {LATE}; policy accept;\n\
-         {clocks}meta mark {taken_mark:#x} meta mark set {mark:#x} accept\n\
-         {unmark}meta mark {own_mark:#x} return\n\
-         {NOT_SYN} socket transparent 1 meta mark set {mark:#x} accept\n\
-         {ICMP} socket transparent 1 meta mark set {mark:#x} accept\n\
+         {clocks}{late}meta mark {taken_mark:#x} meta mark set {mark:#x} accept\n\
+         {unmark}{servers}\
          {SYN} meta mark {held} meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
          iifname \"{lfh}\" {SYN} meta mark set {mark:#x} accept\n\
          {answers}}}\n{passed}{leaving}",
@@ -236,6 +246,11 @@ pub(crate) fn chains(
         cookies = cookie_lines(plan, ports, &take),
         shaken = end_to_end::held_lines(plan, numbers),
         back = end_to_end::back_lines(plan, numbers, notrack),
+        watched = if tells_watched { end_to_end::watched_line(*own_mark) } else { String::new() },
+        early = if tells_watched { server_lines(*own_mark, taken_mark) } else { String::new() },
+        // Nobody has translated the addresses of a connection that is known from its handshake on.
+        late = if tells_watched { "meta mark 0 return\n" } else { "" },
+        servers = server_lines(*own_mark, *mark),
         unmark = end_to_end::unmark_line(plan, numbers),
         answers = end_to_end::answer_lines(plan, log_group),
         passed = end_to_end::passed_chain(plan, *own_mark),
@@ -247,6 +262,15 @@ pub(crate) fn chains(
     }
     text.push_str("}\n");
     text
+}
+
+/// Packets from servers, found by their sockets.
+fn server_lines(own_mark: u32, mark: u32) -> String {
+    format!(
+        "meta mark {own_mark:#x} return\n\
+         {NOT_SYN} socket transparent 1 meta mark set {mark:#x} accept\n\
+         {ICMP} socket transparent 1 meta mark set {mark:#x} accept\n"
+    )
 }
 
 /// Keeps what clients' legs send out of conntrack. A SYN without ACK is no client's leg: it goes to a server, or
@@ -535,6 +559,8 @@ mod tests {
     use crate::plan::marks::MOST_HOLDERS;
     use proptest::prelude::*;
 
+    const MEANS: Means = Means { untracked: Untracked::Can, tells_watched: false };
+
     fn record() -> Record {
         Record {
             pid: 4_194_304,
@@ -565,7 +591,7 @@ mod tests {
         let ports = |index| ListenPorts { ipv4: Some(5000 + index), ipv6: Some(6000 + index) };
         let ports: Vec<_> = (0..plan.rules.len().max(1)).map(|index| ports(index as u16)).collect();
         assert!(
-            chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can, 7)
+            chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, MEANS, 7)
                 .contains("iifname { \"lan\", \"wlan\" } goto client")
         );
         syn_lines(&plan, &Marks { mark: 1, own_mark: 2, table: 1 }, &ports, TAKE, 7)
@@ -605,8 +631,7 @@ mod tests {
         };
         let numbers = Marks { mark: 0x100, own_mark: 0x101, table: 0x100 };
         let ports = [ListenPorts { ipv4: Some(5), ipv6: None }];
-        let text =
-            |workers| chains("longfat_x", &plan(workers), &numbers, &ports, Taking::Yes, Untracked::Can, 7);
+        let text = |workers| chains("longfat_x", &plan(workers), &numbers, &ports, Taking::Yes, MEANS, 7);
         let two = text(2);
         assert!(
             two.contains("meta mark set jhash ip saddr . ip daddr mod 2 seed 0x100 offset 258 goto held"),
@@ -636,11 +661,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_only_watched_is_looked_at_no_further_and_without_its_mark_everything_is() {
+        let plan =
+            "[intercept]\ninterfaces = 'lan'\n[defaults]\naccept = 'end-to-end'\nadopt_after = '1MB'\n";
+        let plan = crate::spec::RelaySpec::parse(plan).unwrap().resolve().unwrap();
+        assert!(plan.only_watches());
+        let numbers = Marks { mark: 0x100, own_mark: 0x101, table: 0x100 };
+        let ports = [ListenPorts { ipv4: Some(5), ipv6: Some(6) }];
+        let means = Means { tells_watched: true, ..MEANS };
+        let text = chains("longfat_x", &plan, &numbers, &ports, Taking::Yes, means, 7);
+        let lines = |chain: &str| {
+            let (_, rest) = text.split_once(&format!("chain {chain} {{\n")).unwrap();
+            rest.lines().skip(1).take_while(|line| *line != "}").map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (early, late) = (lines("clients"), lines("servers"));
+        assert_eq!(early[0], "meta mark 0x80000101 meta mark set 0 accept");
+        assert_eq!(late[0], "meta mark 0 return");
+        let found = format!("{NOT_SYN} socket transparent 1 meta mark set 0x80000100 accept");
+        assert!(early.contains(&found), "without the program: {early:?}");
+        for line in ["meta mark 0x80000101", "meta mark 0 return"] {
+            let others = chains("longfat_x", &plan, &numbers, &ports, Taking::Yes, MEANS, 7);
+            assert!(!others.contains(line), "{others}");
+        }
+    }
+
+    #[test]
     fn syns_of_what_cannot_be_carried_pass_before_any_rule_and_mptcp_where_a_rule_says_so() {
         let plan = "[intercept]\ninterfaces = 'lan'\n[[rule]]\nport = 80\nmptcp = 'pass'\n[[rule]]\n";
         let plan = crate::spec::RelaySpec::parse(plan).unwrap().resolve().unwrap();
         let ports = [ListenPorts { ipv4: Some(5), ipv6: None }; 2];
-        let text = chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, Untracked::Can, 7);
+        let text = chains("longfat_x", &plan, &record().numbers, &ports, Taking::Yes, MEANS, 7);
         let (_, syn) = text.split_once("chain syn {\n").unwrap();
         let lines: Vec<_> = syn.lines().take_while(|line| *line != "}").collect();
         let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();

@@ -50,7 +50,8 @@ pub(super) fn unroute(family: &str, record: &Record, (mark, table): (u32, u32)) 
     format!("{route}rule del priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n")
 }
 
-fn undo_routes(record: &Record) -> Result<()> {
+/// The rules that stand, and what they lead by.
+pub(super) fn undo_routes(record: &Record) -> Result<()> {
     for family in FAMILIES {
         // One for packets of the relay's connections, and one for each rule and worker that hold SYNs.
         let rules = marks::routing_rules(family)?;

@@ -46,6 +46,7 @@ pub(crate) enum Once {
     NotExcluded,
     Unclear,
     NotInserted,
+    NotRouted,
 }
 
 impl<'a> Journal<'a> {

@@ -88,7 +88,8 @@ impl Marks {
     }
 }
 
-/// Mark of held packets that go on to their servers: no routing rule knows it.
+/// Mark of packets that go on: held ones to their servers and, until nftables has seen them, those of connections that
+/// are only watched. No routing rule knows it.
 pub(crate) fn passing_mark(own_mark: u32) -> u32 {
     own_mark ^ TAKEN_BIT
 }

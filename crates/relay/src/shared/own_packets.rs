@@ -43,6 +43,11 @@ impl OwnPackets {
         self.mark
     }
 
+    /// What makes them look forwarded.
+    pub fn alike(&self) -> Option<&Alike> {
+        self.alike.as_ref()
+    }
+
     /// Descriptors kept open.
     pub fn descriptors(&self) -> usize {
         self.alike.as_ref().map_or(0, Alike::descriptors)

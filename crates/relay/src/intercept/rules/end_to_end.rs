@@ -50,6 +50,11 @@ pub(super) fn watched_syn_lines(matched: &str, take: &str) -> [String; 2] {
     [format!("{matched}socket transparent 1 {take}"), format!("{matched}return")]
 }
 
+/// A packet of a connection that is only watched: it goes on as if it had had no mark.
+pub(super) fn watched_line(own_mark: u32) -> String {
+    format!("meta mark {:#x} meta mark set 0 accept\n", passing_mark(own_mark))
+}
+
 /// What becomes of a SYN of one rule. A pair that has a socket here goes to that. Of a SYN that finds no room no copy
 /// is made.
 pub(super) fn syn_lines(matched: &str, (rule, family): (usize, &str), take: &str, group: u16) -> [String; 3] {
@@ -163,7 +168,7 @@ fn first_leaving(plan: &RelayPlan, taking: Taking) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ListenPorts, Taking, Untracked, chains};
+    use super::super::{ListenPorts, Means, Taking, Untracked, chains};
     use crate::plan::marks::Marks;
 
     fn text(toml: &str, taking: Taking) -> String {
@@ -171,7 +176,15 @@ mod tests {
         let plan = crate::spec::RelaySpec::parse(&text).unwrap().resolve().unwrap();
         let ports = vec![ListenPorts { ipv4: Some(5), ipv6: Some(6) }; plan.rules.len().max(1)];
         let numbers = Marks { mark: 0x100, own_mark: 0x101, table: 0x100 };
-        chains("longfat_x", &plan, &numbers, &ports, taking, Untracked::Can, 77)
+        chains(
+            "longfat_x",
+            &plan,
+            &numbers,
+            &ports,
+            taking,
+            Means { untracked: Untracked::Can, tells_watched: false },
+            77,
+        )
     }
 
     #[test]
