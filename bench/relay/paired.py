@@ -4,6 +4,7 @@
     bench/relay/paired.py old=/tmp/old/relay new=target/release/examples/relay
     bench/relay/paired.py --load "8 flows" --packets mtu --turns 20 old=PATH new=PATH
     bench/relay/paired.py --way "longfat watch" forwarding= watch=target/release/examples/relay
+    bench/relay/paired.py --way "longfat adopt" --first "1 flow" forwarding= watch=target/release/examples/relay
 
 Every build runs all the time between hosts of its own and is loaded in turn, in an order of its own each time. So
 whatever else the machine does for longer than a turn falls on all alike: only the ratio to the first build within a
@@ -94,6 +95,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("builds", nargs="+", metavar="NAME=PATH", help="the first is what the others are held against")
     parser.add_argument("--load", choices=LOADS, default="connections")
+    parser.add_argument("--first", choices=LOADS, help="a load that each build carries once before all turns")
     parser.add_argument("--packets", choices=["gso", "mtu"], default="gso")
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--seconds", type=int, default=1, help="of each turn")
@@ -107,6 +109,9 @@ def main():
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(options.output.open("a")) if options.output else sys.stdout
         running = {name: started(stack, options, number, path) for number, (name, path) in enumerate(found.items())}
+        if options.first:
+            for hosts, relay in running.values():
+                compare.measure_running(hosts, relay, options.first, options.seconds)
         rows, failed = turns(options, running, out)
         for line in told(rows, list(found)):
             print(f"# {line}", file=out)

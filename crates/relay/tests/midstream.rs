@@ -276,7 +276,7 @@ fn a_lossy_path_does_not_keep_it_out() {
         for address in servers() {
             let listener = bed.listen(&address.to_string());
             let (client, far) = bed.pair(&listener, address);
-            exchange(&client, &far, 12 << 20);
+            exchange(&client, &far, 24 << 20);
         }
         let status = told("mloss");
         assert_eq!(status.adopted, 2, "{status:?}");
@@ -395,7 +395,7 @@ fn packets_that_overtake_each_other_do_not_matter() {
         let address = servers()[0];
         let listener = bed.listen(&address.to_string());
         let (client, far) = bed.pair(&listener, address);
-        exchange(&client, &far, 12 << 20);
+        exchange(&client, &far, 32 << 20);
         let status = told("mreorder");
         assert_eq!(status.adopted, 1, "{status:?}");
         assert_eq!(relay.stop().finished, 1);
