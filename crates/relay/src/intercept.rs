@@ -486,11 +486,16 @@ impl Interception {
 
     /// Whatever the plan needs from now on before its rules stand.
     pub fn follow(&self, plan: &RelayPlan) -> Result<()> {
-        if self.tells_watched.get() && !plan.only_watches() {
-            self.tells_watched.set(false);
-            self.route()?;
+        match self.tells_watched.get() && !plan.only_watches() {
+            true => self.expect_sockets(),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Packets of connections that nobody has watched are to find sockets, too.
+    pub fn expect_sockets(&self) -> Result<()> {
+        self.tells_watched.set(false);
+        self.route()
     }
 
     /// Makes the ways of packets with the relay's marks, if they are not there.

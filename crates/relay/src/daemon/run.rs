@@ -109,7 +109,15 @@ fn intercept_with(
         true => Interception::take_over(relay, intercept, estate.life.take())?,
         false => None,
     };
-    there.map_or_else(|| Interception::prepare(relay, intercept, observer), Ok)
+    if let Some(there) = there {
+        return Ok(there);
+    }
+    let made = Interception::prepare(relay, intercept, observer)?;
+    // Connections of a relay whose table somebody has deleted.
+    if estate.is_there {
+        made.expect_sockets()?;
+    }
+    Ok(made)
 }
 
 /// Opens everything that can fail, then works.

@@ -133,6 +133,18 @@ pub(crate) struct Means {
     pub tells_watched: bool,
 }
 
+impl Means {
+    /// The first of the early chain, the last of it, and the first of the late one.
+    fn watched_lines(self, numbers: &Marks) -> [String; 3] {
+        if !self.tells_watched {
+            return Default::default();
+        }
+        let early = server_lines(numbers.own_mark, numbers.taken_mark());
+        // Nobody has translated the addresses of a connection that is known from its handshake on.
+        [end_to_end::watched_line(numbers.own_mark), early, "meta mark 0 return\n".into()]
+    }
+}
+
 /// Such a packet begins no connection.
 const NOT_SYN: &str = "tcp flags & (syn | ack | rst | fin) != syn";
 const SYN: &str = "tcp flags & (syn | ack | rst | fin) == syn";
@@ -179,7 +191,8 @@ pub(crate) fn chains(
     log_group: u16,
 ) -> String {
     let Marks { mark, own_mark, .. } = numbers;
-    let Means { untracked, tells_watched } = means;
+    let untracked = means.untracked;
+    let [watched, early, late] = means.watched_lines(numbers);
     let taken_mark = numbers.taken_mark();
     let interfaces = quoted(plan.intercept.iter().flat_map(|intercept| &intercept.interfaces));
     let lfh = numbers.hold_interfaces();
@@ -246,10 +259,6 @@ pub(crate) fn chains(
         cookies = cookie_lines(plan, ports, &take),
         shaken = end_to_end::held_lines(plan, numbers),
         back = end_to_end::back_lines(plan, numbers, notrack),
-        watched = if tells_watched { end_to_end::watched_line(*own_mark) } else { String::new() },
-        early = if tells_watched { server_lines(*own_mark, taken_mark) } else { String::new() },
-        // Nobody has translated the addresses of a connection that is known from its handshake on.
-        late = if tells_watched { "meta mark 0 return\n" } else { "" },
         servers = server_lines(*own_mark, *mark),
         unmark = end_to_end::unmark_line(plan, numbers),
         answers = end_to_end::answer_lines(plan, log_group),
