@@ -79,12 +79,25 @@ fn unsupported(what: &str, missing: Vec<Missing>) -> ExitCode {
     ExitCode::from(3)
 }
 
+/// What the standard library ends an error of the kernel's with, and the mend that it does not tell.
+const MENDS: [(&str, &str); 4] = [
+    (" (os error 2)", "; check its name"),
+    (" (os error 13)", "; ask as root, or as whose it is"),
+    (" (os error 20)", "; check its name"),
+    (" (os error 21)", "; name a file"),
+];
+
 /// The error and its causes. Many messages contain their cause already; it is not said again.
 fn said_once(error: &anyhow::Error) -> String {
     let mut said = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !said.contains(&cause) {
             said = format!("{said}: {cause}");
+        }
+    }
+    for (end, mend) in MENDS {
+        if let Some(said) = said.strip_suffix(end) {
+            return format!("{said}{mend}");
         }
     }
     said

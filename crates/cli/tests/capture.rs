@@ -46,6 +46,24 @@ fn a_transfer_is_captured_until_ctrl_c_and_the_analysis_finds_all_of_it() {
 }
 
 #[test]
+fn what_goes_through_the_loopback_is_captured_once_and_nothing_of_it_was_sent_again() {
+    let bed = Bed::new("lo");
+    bed.near.ip(&["link", "set", "lo", "up"]).unwrap();
+    let file = bed.file("lo.pcapng");
+    let child = bed.capture_on("lo", &bed.near, &["-o", &file, "--json", "tcp"]);
+    bed.transfer_between(&bed.near, &bed.near, "127.0.0.1:0", 1_000_000);
+    std::thread::sleep(Duration::from_millis(50));
+    signal(&child, libc::SIGINT);
+    assert_eq!(ended(child).status.code(), Some(0));
+    let analysis = analyzed(&[&file]);
+    assert_eq!(analysis["flows"].as_array().unwrap().len(), 1, "{analysis}");
+    let directions = analysis["flows"][0]["directions"].as_array().unwrap();
+    let of = |name: &str| directions.iter().map(|one| number(&one[name])).collect::<Vec<u64>>();
+    assert_eq!(of("unique_bytes"), [1_000_000, 1]);
+    assert_eq!((of("resent_segments"), of("timeouts")), (vec![0, 0], vec![0, 0]), "{analysis}");
+}
+
+#[test]
 fn captures_at_both_ends_are_matched_packet_by_packet() {
     let bed = Bed::new("match");
     let files = [bed.file("near.pcapng"), bed.file("far.pcapng")];

@@ -113,8 +113,8 @@ fn quantities_without_a_unit_negative_or_out_of_range_are_named() {
 #[test]
 fn files_and_directories_that_are_not_what_is_wanted_are_named() {
     hold(&[
-        ("analyze nosuch.pcap", 2, &["nosuch.pcap: No such file"]),
-        ("analyze adir", 2, &["adir: Is a directory"]),
+        ("analyze nosuch.pcap", 2, &["nosuch.pcap: No such file", "check its name"]),
+        ("analyze adir", 2, &["adir: Is a directory", "name a file"]),
         ("analyze text", 2, &["text is neither pcap nor pcapng", "give a capture file"]),
         ("analyze empty", 2, &["empty is empty", "give a capture file"]),
         ("why nosuch.pcap", 2, &["nosuch.pcap: No such file"]),

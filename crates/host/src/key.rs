@@ -59,7 +59,11 @@ impl Key {
             Error::io(format!("read the key '{}'{mend}", path.display()), source)
         };
         let wrong = |why: &str| Error::Key(format!("'{}' {why}", path.display()));
-        let mode = fs::metadata(path).map_err(failed)?.mode();
+        let about = fs::metadata(path).map_err(failed)?;
+        if about.is_dir() {
+            return Err(wrong("is a directory; name the file of the key"));
+        }
+        let mode = about.mode();
         if mode & 0o077 != 0 {
             let why = format!("may be read or written by others (mode {:03o}); chmod 600 it", mode & 0o777);
             return Err(wrong(&why));

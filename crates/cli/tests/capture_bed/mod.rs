@@ -108,7 +108,11 @@ impl Bed {
     }
 
     pub fn capture_in(&self, namespace: &Namespace, args: &[&str]) -> Child {
-        let mut child = longfat(&[&["capture", "-i", "eth0", "--netns", namespace.name()], args].concat())
+        self.capture_on("eth0", namespace, args)
+    }
+
+    pub fn capture_on(&self, interface: &str, namespace: &Namespace, args: &[&str]) -> Child {
+        let mut child = longfat(&[&["capture", "-i", interface, "--netns", namespace.name()], args].concat())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -123,9 +127,13 @@ impl Bed {
 
     /// So many octets from near to far, and one back.
     pub fn transfer(&self, bytes: usize) {
-        let listener = self.far.run(|| TcpListener::bind("10.77.0.2:0")).unwrap().unwrap();
+        self.transfer_between(&self.near, &self.far, "10.77.0.2:0", bytes);
+    }
+
+    pub fn transfer_between(&self, from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
+        let listener = to.run(|| TcpListener::bind(address)).unwrap().unwrap();
         let to = listener.local_addr().unwrap();
-        let mut near = self.near.run(|| TcpStream::connect(to)).unwrap().unwrap();
+        let mut near = from.run(|| TcpStream::connect(to)).unwrap().unwrap();
         let (mut far, _) = listener.accept().unwrap();
         for socket in [&near, &far] {
             socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
