@@ -15,20 +15,6 @@
 #include "mark.h"
 #include "skb.h"
 
-/* Layout is kernel ABI (linux/bpf.h): remote first, as in an arriving packet. */
-struct bpf_sock_tuple {
-	union {
-		struct {
-			__u32 saddr, daddr;
-			__u16 sport, dport;
-		} ipv4;
-		struct {
-			__u32 saddr[4], daddr[4];
-			__u16 sport, dport;
-		} ipv6;
-	};
-};
-
 /* The fields of the kernel's tcp_sock beyond those of kernel.h; offsets are the running kernel's. */
 struct tcp_sock___mark {
 	__u64 bytes_received;

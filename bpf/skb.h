@@ -22,6 +22,20 @@ struct bpf_spin_lock {
 	__u32 val;
 };
 
+/* Layout is kernel ABI (linux/bpf.h): remote first, as in an arriving packet. */
+struct bpf_sock_tuple {
+	union {
+		struct {
+			__u32 saddr, daddr;
+			__u16 sport, dport;
+		} ipv4;
+		struct {
+			__u32 saddr[4], daddr[4];
+			__u16 sport, dport;
+		} ipv6;
+	};
+};
+
 struct __sk_buff {
 	__u32 len;
 	__u32 pkt_type;

@@ -86,19 +86,6 @@ struct {
 struct lf_after after SEC(".data.after");
 struct lf_watch_counts counts SEC(".bss.counts");
 
-struct bpf_sock_tuple {
-	union {
-		struct {
-			__u32 saddr, daddr;
-			__u16 sport, dport;
-		} ipv4;
-		struct {
-			__u32 saddr[4], daddr[4];
-			__u16 sport, dport;
-		} ipv6;
-	};
-};
-
 /* The fields of the kernel's bpf_sock up to the one that is read. Layout is kernel ABI (linux/bpf.h). */
 struct bpf_sock {
 	__u32 before[18];

@@ -49,7 +49,7 @@ PYTHON_MODULES = "encodings.idna, os, site, socket, struct, subprocess, sys, tim
 DEBIAN, NEWEST_SUITE = "http://deb.debian.org/debian", "trixie-backports"
 DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # How long a machine may take for everything.
-LIMIT_S = 1500
+LIMIT_S = 2400
 
 
 def version(text):
