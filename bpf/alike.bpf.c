@@ -91,14 +91,9 @@ static __always_inline void look(const struct packet *p, struct worn *found)
 	}
 }
 
-static __always_inline __u32 mix(const struct direction *d)
+static __always_inline __u32 mix_direction(const struct direction *d)
 {
-	__u32 from = d->from[0] ^ d->from[1] ^ d->from[2] ^ d->from[3];
-	__u32 to = d->to[0] ^ d->to[1] ^ d->to[2] ^ d->to[3];
-	__u32 ports = (__u32)d->from_port << 16 | d->to_port;
-
-	/* Odd constants of their own: there and back are two places. */
-	return ((from * 0x9e3779b1u) ^ (to * 0x85ebca77u) ^ (ports * 0xc2b2ae3du)) * 0x27d4eb2fu;
+	return mix(d->from, d->to, d->from_port, d->to_port);
 }
 
 static __always_inline struct noted *in_recent(__u32 mixed)
@@ -117,10 +112,8 @@ static __always_inline struct noted *in_fresh(__u32 mixed)
 
 static __always_inline int is_of(const struct noted *at, const struct direction *d)
 {
-	const __u64 *a = (const void *)&at->direction, *b = (const void *)d;
-
-	_Static_assert(sizeof(*d) == 5 * sizeof(*a), "compared by words");
-	return !((a[4] ^ b[4]) | (a[0] ^ b[0]) | (a[2] ^ b[2]) | (a[1] ^ b[1]) | (a[3] ^ b[3]));
+	_Static_assert(sizeof(*d) == ENDS_WORDS * sizeof(__u64), "compared by words");
+	return is_same(&at->direction, d);
 }
 
 /* Gives a place to a direction; whoever was there is left in `was`. */
@@ -196,7 +189,7 @@ static __always_inline void see_packet(struct __sk_buff *skb, int begins)
 	if (!parse(skb, &p))
 		return;
 	look(&p, &now);
-	mixed = mix(&p.direction);
+	mixed = mix_direction(&p.direction);
 	recent = in_recent(mixed);
 	if (!recent)
 		return;
@@ -280,7 +273,7 @@ static __always_inline struct worn forwarded(const struct worn *known)
 /* The time to live by which packets of a direction arrive; 0 if it is not known. */
 static __always_inline __u32 ttl_of(const struct direction *d)
 {
-	__u32 mixed = mix(d);
+	__u32 mixed = mix_direction(d);
 	struct noted *at = in_recent(mixed);
 	struct worn *known;
 
@@ -334,7 +327,7 @@ static __always_inline struct worn known_of(const struct packet *p, __u32 mixed,
 /* What a packet of the relay's is to wear, which is known of nearly every one; 0 if it is not. */
 static __always_inline int dress(const struct packet *p, struct worn *worn)
 {
-	__u32 mixed = mix(&p->direction);
+	__u32 mixed = mix_direction(&p->direction);
 	struct noted *recent = in_recent(mixed);
 	struct worn known;
 

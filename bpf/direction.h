@@ -27,6 +27,25 @@ struct packet {
 	__u8 flags;
 };
 
+/* Words of eight octets by which two directions, or the ends of two connections, are compared. */
+#define ENDS_WORDS 5
+
+static __always_inline int is_same(const void *one, const void *other)
+{
+	const __u64 *a = one, *b = other;
+
+	return !((a[4] ^ b[4]) | (a[0] ^ b[0]) | (a[2] ^ b[2]) | (a[1] ^ b[1]) | (a[3] ^ b[3]));
+}
+
+/* What tells where in an array they stand. Odd constants of their own: there and back are two places. */
+static __always_inline __u32 mix(const __u32 *one, const __u32 *other, __u16 one_port, __u16 other_port)
+{
+	__u32 a = one[0] ^ one[1] ^ one[2] ^ one[3], b = other[0] ^ other[1] ^ other[2] ^ other[3];
+	__u32 ports = (__u32)one_port << 16 | other_port;
+
+	return ((a * 0x9e3779b1u) ^ (b * 0x85ebca77u) ^ (ports * 0xc2b2ae3du)) * 0x27d4eb2fu;
+}
+
 static __always_inline int parse_ports(struct tcphdr *tcp, void *end, struct packet *p)
 {
 	if ((void *)(tcp + 1) > end)

@@ -9,8 +9,9 @@
  * is told by one comparison: a short one comes and goes without hashing. Who is displaced while it lives, and whom user
  * space hears of, goes to `connections`.
  *
- * Packets of connections that are only watched get a mark by which nftables lets them go on without a look for a socket.
- * Without this program nothing has that mark, and nftables looks. What may be the relay's goes to alike.bpf.c, too.
+ * Packets of connections that are only watched get a mark by which nftables lets them go on without a look for a
+ * socket. Without this program nothing has that mark, and nftables looks. What may be the relay's goes to alike.bpf.c,
+ * too.
  */
 #include "direction.h"
 #include "watch.h"
@@ -165,21 +166,15 @@ static __always_inline void copy_offer(struct __sk_buff *skb, const struct passi
 
 static __always_inline struct place *place_of(const struct lf_ends *e)
 {
-	__u32 low = e->low_address[0] ^ e->low_address[1] ^ e->low_address[2] ^ e->low_address[3];
-	__u32 high = e->high_address[0] ^ e->high_address[1] ^ e->high_address[2] ^ e->high_address[3];
-	__u32 ports = (__u32)e->low_port << 16 | e->high_port;
-	__u32 mixed = ((low * 0x9e3779b1u) ^ (high * 0x85ebca77u) ^ (ports * 0xc2b2ae3du)) * 0x27d4eb2fu;
-	__u32 index = mixed >> (32 - PLACE_BITS);
+	__u32 index = mix(e->low_address, e->high_address, e->low_port, e->high_port) >> (32 - PLACE_BITS);
 
 	return bpf_map_lookup_elem(&places, &index);
 }
 
 static __always_inline int is_of(const struct place *at, const struct passing *p)
 {
-	const __u64 *a = (const void *)&at->ends, *b = (const void *)&p->ends;
-
-	_Static_assert(sizeof(p->ends) == 5 * sizeof(*a), "compared by words");
-	return !((a[4] ^ b[4]) | (a[0] ^ b[0]) | (a[2] ^ b[2]) | (a[1] ^ b[1]) | (a[3] ^ b[3]));
+	_Static_assert(sizeof(p->ends) == ENDS_WORDS * sizeof(__u64), "compared by words");
+	return is_same(&at->ends, &p->ends);
 }
 
 static __always_inline struct scratch *scratch(void)
@@ -384,6 +379,11 @@ static __always_inline int lead(const struct passing *p)
 	return bpf_redirect(order->interface, 0);
 }
 
+static __always_inline int watches(void)
+{
+	return after.bytes || after.ns;
+}
+
 /* Has what the relay may have looked at by alike.bpf.c. With `begins` it has, or will have, the connection. */
 static __always_inline int note(struct __sk_buff *skb, int verdict, int begins)
 {
@@ -404,52 +404,30 @@ static __always_inline int pass(struct __sk_buff *skb)
 	return TCX_NEXT;
 }
 
-static __always_inline int on_syn(struct __sk_buff *skb, const struct passing *p, struct place *at, struct lf_watched *w)
+/* A SYN, or its answer. `w` is what is known of its connection, in its place or not. */
+static __always_inline int on_syn(struct __sk_buff *skb, const struct passing *p, struct place *at, int is_placed,
+				  struct lf_watched *w)
 {
-	int is_first = (p->packet.flags & (ACK | RST | FIN)) == 0, watches = after.bytes || after.ns;
-
-	if (is_first && watches) {
+	if (watches() && (p->packet.flags & (ACK | RST | FIN)) == 0) {
 		if (after.has_sockets && has_socket(skb, p))
 			return note(skb, TCX_NEXT, 0);
 		if (!w || !is_same_syn(p, w))
-			open(skb, p, at, w && !is_of(at, p) ? w : 0);
+			open(skb, p, at, is_placed ? 0 : w);
 	} else if (w) {
-		answer(skb, p, is_of(at, p) ? at : 0, w);
+		answer(skb, p, is_placed ? at : 0, w);
 	} else {
 		return note(skb, TCX_NEXT, 0);
 	}
 	return pass(skb);
 }
 
-/* Of a connection that has left its place, or that nothing is known of. */
-static __always_inline int on_known(struct __sk_buff *skb, const struct passing *p, struct lf_watched *w)
-{
-	int watches = after.bytes || after.ns;
-
-	if (after.leads_any || !watches || (w && w->is_told)) {
-		int verdict = lead(p);
-
-		if (verdict != TCX_NEXT || !w || w->is_told)
-			return note(skb, verdict, verdict != TCX_NEXT || w);
-	}
-	if (!w)
-		return note(skb, TCX_NEXT, 0);
-	if (is_due(w)) {
-		tell_first(p, w);
-		return note(skb, TCX_NEXT, 1);
-	}
-	/* Room for others. What user space knows of it forgets. */
-	if (is_over(w))
-		bpf_map_delete_elem(&connections, &p->ends);
-	return w->answer.header_bytes ? pass(skb) : note(skb, TCX_NEXT, 0);
-}
-
 SEC("tcx/ingress")
 int watch(struct __sk_buff *skb)
 {
 	struct passing p = {};
-	struct lf_watched *w;
+	struct lf_watched *w = 0;
 	struct place *at;
+	int is_placed;
 
 	/* It has been here, at an interface below this one. */
 	if (after.pass_mark && skb->mark == after.pass_mark)
@@ -464,28 +442,38 @@ int watch(struct __sk_buff *skb)
 	at = place_of(&p.ends);
 	if (!at)
 		return TCX_NEXT;
-	if (!is_of(at, &p)) {
+	/* Without watching, what a plan before has left in places and maps says nothing. */
+	is_placed = watches() && is_of(at, &p);
+	if (is_placed)
+		w = &at->watched;
+	else if (watches())
 		w = bpf_map_lookup_elem(&connections, &p.ends);
-		if (p.packet.flags & SYN)
-			return on_syn(skb, &p, at, w);
-		/* The order of both: user space gives an order, and then looks how far the ends are. */
-		if (w)
-			follow(&p, w);
-		return on_known(skb, &p, w);
-	}
-	w = &at->watched;
 	if (p.packet.flags & SYN)
-		return on_syn(skb, &p, at, w);
+		return on_syn(skb, &p, at, is_placed, w);
 	/*
-	 * What carries nothing changes nothing. Without the lock: in a place that another one takes in this moment this
-	 * leaves a number, by which that one stays end to end.
+	 * The order of this and of what leads: user space gives an order, and then looks how far the ends are. Of a place
+	 * it looks at nothing, so what carries nothing changes nothing there. Without the lock: in a place that another one
+	 * takes in this moment this leaves a number, by which that one stays end to end.
 	 */
-	if (p.payload_bytes || (p.packet.flags & (FIN | RST)))
+	if (w && (!is_placed || p.payload_bytes || (p.packet.flags & (FIN | RST))))
 		follow(&p, w);
-	if (is_due(w)) {
-		w = move(at, &p);
-		return on_known(skb, &p, w);
+	if (after.leads_any || !watches() || (w && w->is_told)) {
+		int verdict = lead(&p);
+
+		if (verdict != TCX_NEXT || !w || w->is_told)
+			return note(skb, verdict, verdict != TCX_NEXT || w);
 	}
+	if (is_placed && is_due(w))
+		w = move(at, &p);
+	if (!w)
+		return note(skb, TCX_NEXT, 0);
+	if (is_due(w)) {
+		tell_first(&p, w);
+		return note(skb, TCX_NEXT, 1);
+	}
+	/* Room for others. What user space knows of it forgets. */
+	if (!is_placed && is_over(w))
+		bpf_map_delete_elem(&connections, &p.ends);
 	return w->answer.header_bytes ? pass(skb) : note(skb, TCX_NEXT, 0);
 }
 

@@ -178,9 +178,24 @@ fn resets_and_half_closed_streams_go_through() {
 /// Packets that come while sockets are put in between are neither dropped nor forwarded past them.
 #[test]
 fn resets_in_the_moment_of_stepping_in_reach_the_server() {
+    resets_reach_the_server("emoment", plan());
+}
+
+#[test]
+fn resets_in_the_moment_of_stepping_in_reach_the_server_beside_a_rule_that_watches() {
+    let text = "[intercept]\ninterfaces = 'lan'\n[defaults]\naccept = 'end-to-end'\n\
+                [[rule]]\nport = 9001\nadopt_after = '1GB'\n[[rule]]\n";
+    resets_reach_the_server(
+        "emixed",
+        longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap(),
+    );
+}
+
+fn resets_reach_the_server(tag: &str, plan: RelayPlan) {
     /// At once, so that a worker has many to step into while packets come.
     const COUNT: usize = 64;
-    let (bed, relay) = start("emoment");
+    let bed = Bed::new(tag);
+    let relay = bed.start(plan);
     let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
     for turn in 0..16 {
         let (listener, address) = &listeners[turn % 2];
