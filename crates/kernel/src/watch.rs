@@ -270,8 +270,8 @@ impl std::fmt::Debug for Watching {
 
 impl Watching {
     /// Attaches to interfaces of the calling thread's network namespace, but for those that are gone by now. Nothing is
-    /// told before [`Watching::tell`]. What arrives there is noted for `alike` by this program from now on, as far as it
-    /// may be the relay's.
+    /// told before [`Watching::tell`]. What arrives there is noted for `alike` by this program from now on, as far as
+    /// it may be the relay's.
     ///
     /// # Errors
     /// When the kernel refuses; nothing is left then.

@@ -164,8 +164,8 @@ fn without_unsent(look: &Look, talk: Talk) -> Hold {
     without_bytes(look, talk)
 }
 
-/// All is sent, its end (FIN) too, and slow start was never left: the last round trips are part of its turns, unless the
-/// end came by itself, behind a pause.
+/// All is sent, its end (FIN) too, and slow start was never left: the last round trips are part of its turns, unless
+/// the end came by itself, behind a pause.
 fn has_ended_in_slow_start(look: &Look) -> bool {
     let info = &look.info;
     if is_end_alone(info) && u64::from(info.last_data_sent_ms) * 1000 > 2 * u64::from(info.srtt_us) {

@@ -54,8 +54,7 @@ const SHOWN_ABOVE: f64 = 1.1;
 /// The path has shown a greater rate in this watch (RACK's delivery rate, over a round trip at the least): it carries
 /// that, if not more.
 fn of_shown(figures: &Figures, loss: f64) -> Option<Price> {
-    let wire = f64::from(figures.mss_bytes + HEADER_BYTES) / f64::from(figures.mss_bytes.max(1));
-    let rate = Rate((figures.best_bps * wire) as u64);
+    let rate = Rate((figures.best_bps * figures.packet_over_payload()) as u64);
     let shown = of_path(figures, Some(rate), loss)?;
     let then = format!("{}, as far as this watch has seen it", shown.then);
     (figures.best_bps > SHOWN_ABOVE * figures.rate_bps).then_some(Price { then, ..shown })

@@ -1,6 +1,7 @@
 //! A verdict: what was found of a connection, what it is judged by, and what is assumed beside.
 
 use crate::cause::{Basis, Cause};
+use longfat_path_plan::HEADER_BYTES;
 use longfat_schema::units::Rate;
 use serde::Serialize;
 
@@ -88,4 +89,11 @@ pub struct Figures {
     pub sndbuf_payload_share: f64,
     /// Receive buffer, the same.
     pub rcvbuf_bytes: u32,
+}
+
+impl Figures {
+    /// Octets of IP packets for each octet of payload.
+    pub(crate) fn packet_over_payload(&self) -> f64 {
+        f64::from(self.mss_bytes + HEADER_BYTES) / f64::from(self.mss_bytes.max(1))
+    }
 }

@@ -508,9 +508,9 @@ impl Half {
     }
 
     /// A probe may carry new data; the silence before it tells. Where the sender had more to send, and sent nothing,
-    /// its congestion window held it back, and only the probe's timer lets one more go. What says nothing new, such as data
-    /// of the other end, does not stop that timer (RFC 8985, 7.2); where one segment is outstanding, it leaves the receiver
-    /// the time of a delayed acknowledgement.
+    /// its congestion window held it back, and only the probe's timer lets one more go. What says nothing new, such as
+    /// data of the other end, does not stop that timer (RFC 8985, 7.2); where one segment is outstanding, it leaves the
+    /// receiver the time of a delayed acknowledgement.
     #[cold]
     fn on_new_behind_silence(&mut self, now: i64) {
         let told_ns = self.last_advance_ns.unwrap_or(self.last_ack_ns);
@@ -672,8 +672,9 @@ impl Half {
         if start < self.recovery.timeout_point { Cause::GoBack } else { Cause::Fast }
     }
 
-    /// Since when the retransmission timer runs. An acknowledgement arms it anew (RFC 6298, 5.3). Linux lets it end as if it
-    /// had run since the first octet was sent where one of its other timers ran in between, but never behind a timeout.
+    /// Since when the retransmission timer runs. An acknowledgement arms it anew (RFC 6298, 5.3). Linux lets it end as if
+    /// it had run since the first octet was sent where one of its other timers ran in between, but never behind a
+    /// timeout.
     fn timer_armed_ns(&self) -> i64 {
         let head = self.space.head().filter(|head| head.again || head.start >= self.recovery.timeout_point);
         head.map_or(self.rearmed_ns, |head| head.time_ns)

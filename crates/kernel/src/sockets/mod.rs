@@ -79,7 +79,7 @@ fn find_owners(wanted: impl Fn(u32) -> bool) -> Owners {
     let mut owners = Owners::new();
     for ((pid, count), mut found) in processes.into_iter().zip(of_each) {
         // Counted again: one that was opened meanwhile may stand for one that has a greater number.
-        if count == 0 || found.open < count.max(count_of_descriptors(pid)) {
+        if count == 0 || found.open < count || found.open < count_of_descriptors(pid) {
             found.add(Descriptors::beyond(pid, count));
         }
         let mut name: Option<Arc<str>> = None;

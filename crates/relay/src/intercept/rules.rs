@@ -568,7 +568,7 @@ mod tests {
     use crate::plan::marks::MOST_HOLDERS;
     use proptest::prelude::*;
 
-    const MEANS: Means = Means { untracked: Untracked::Can, tells_watched: false };
+    pub(super) const MEANS: Means = Means { untracked: Untracked::Can, tells_watched: false };
 
     fn record() -> Record {
         Record {

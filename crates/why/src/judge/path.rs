@@ -10,7 +10,6 @@ use crate::{
     divide::{self, Hold, Look},
     words::{duration, rate},
 };
-use longfat_path_plan::HEADER_BYTES;
 
 /// Queueing over the least round trip: a standing queue, and any at all.
 const STANDING: f64 = 0.25;
@@ -74,8 +73,7 @@ impl Watch<'_> {
     /// What is carried is nearly all that the path is known to carry.
     pub(super) fn of_known_rate(&self) -> Option<Why> {
         let known = self.path_rate?;
-        let mss = f64::from(self.figures.mss_bytes);
-        let payload_bytes_per_s = known.0 as f64 / 8.0 * mss / (mss + f64::from(HEADER_BYTES));
+        let payload_bytes_per_s = known.0 as f64 / 8.0 / self.figures.packet_over_payload();
         let evidence = || format!("it carries {} of {known}; {}", rate(self.figures.rate_bps), self.losses());
         self.carries(HARDLY_FALLS * payload_bytes_per_s).then(|| inferred(Cause::PathFull, evidence()))
     }

@@ -168,7 +168,7 @@ fn first_leaving(plan: &RelayPlan, taking: Taking) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ListenPorts, Means, Taking, Untracked, chains};
+    use super::super::{ListenPorts, Taking, chains, tests::MEANS};
     use crate::plan::marks::Marks;
 
     fn text(toml: &str, taking: Taking) -> String {
@@ -176,15 +176,7 @@ mod tests {
         let plan = crate::spec::RelaySpec::parse(&text).unwrap().resolve().unwrap();
         let ports = vec![ListenPorts { ipv4: Some(5), ipv6: Some(6) }; plan.rules.len().max(1)];
         let numbers = Marks { mark: 0x100, own_mark: 0x101, table: 0x100 };
-        chains(
-            "longfat_x",
-            &plan,
-            &numbers,
-            &ports,
-            taking,
-            Means { untracked: Untracked::Can, tells_watched: false },
-            77,
-        )
+        chains("longfat_x", &plan, &numbers, &ports, taking, MEANS, 77)
     }
 
     #[test]
