@@ -25,6 +25,9 @@
 #define CONNECTIONS (1 << 16)
 #define PLACE_BITS 14
 #define ORDERS (1 << 14)
+#define NS_PER_US 1000
+/* A share of fewer bytes than these says nothing. */
+#define LOSSES_FROM_BYTES 100000
 
 /* Where a connection is while it is young, or nobody wants its place. */
 struct place {
@@ -275,6 +278,9 @@ static __always_inline void open(struct __sk_buff *skb, const struct passing *p,
 	copy_offer(skb, p, &s->fresh.syn);
 	s->fresh.opened_ns = bpf_ktime_get_ns();
 	s->fresh.next[0] = __builtin_bswap32(p->tcp->seq) + 1 + p->payload_bytes;
+	s->fresh.stretch_ns = s->fresh.opened_ns;
+	s->fresh.trips[0].sent_ns = s->fresh.opened_ns;
+	s->fresh.trips[0].end = s->fresh.next[0];
 	s->fresh.interface = skb->ingress_ifindex ? skb->ingress_ifindex : skb->ifindex;
 	s->fresh.is_client_high = p->is_from_high;
 	if (known)
@@ -288,16 +294,34 @@ static __always_inline int is_answer(const struct passing *p, const struct lf_wa
 	return w->is_client_high != p->is_from_high && __builtin_bswap32(p->tcp->ack) == w->next[0];
 }
 
-static __always_inline void take_answer(const struct passing *p, struct lf_watched *w, const struct lf_offer *offer)
+static __always_inline void arrive(struct lf_trip *trip, __u64 now)
 {
+	__u64 us = (now - trip->sent_ns) / NS_PER_US;
+	__u32 found = us >= ~0u ? ~0u : us + 1;
+
+	if (!trip->least_us || found < trip->least_us)
+		trip->least_us = found;
+	trip->sent_ns = 0;
+}
+
+static __always_inline void take_answer(const struct passing *p, struct lf_watched *w, const struct lf_offer *offer,
+					__u64 now)
+{
+	__u32 is_again = w->answer.header_bytes;
+
 	w->answer = *offer;
 	w->next[1] = __builtin_bswap32(p->tcp->seq) + 1 + p->payload_bytes;
+	if (w->trips[0].sent_ns)
+		arrive(&w->trips[0], now);
+	w->trips[1].sent_ns = is_again ? 0 : now;
+	w->trips[1].end = w->next[1];
 }
 
 /* The answer to the SYN that was seen; `at` is its place, if it has one. */
 static __always_inline void answer(struct __sk_buff *skb, const struct passing *p, struct place *at, struct lf_watched *w)
 {
 	struct scratch *s = scratch();
+	__u64 now = bpf_ktime_get_ns();
 
 	if (!s || !is_answer(p, w))
 		return;
@@ -306,13 +330,41 @@ static __always_inline void answer(struct __sk_buff *skb, const struct passing *
 	__builtin_memset(&s->fresh.answer, 0, sizeof(s->fresh.answer));
 	copy_offer(skb, p, &s->fresh.answer);
 	if (!at) {
-		take_answer(p, w, &s->fresh.answer);
+		take_answer(p, w, &s->fresh.answer, now);
 		return;
 	}
 	bpf_spin_lock(&at->lock);
 	if (is_of(at, p) && is_answer(p, &at->watched))
-		take_answer(p, &at->watched, &s->fresh.answer);
+		take_answer(p, &at->watched, &s->fresh.answer, now);
 	bpf_spin_unlock(&at->lock);
+}
+
+/*
+ * Round trips are timed one by one, before `follow`. Of what is sent again nobody knows which was acknowledged (RFC 6298
+ * section 3).
+ */
+static __always_inline void time_trips(const struct passing *p, struct lf_watched *w)
+{
+	__u32 is_server = w->is_client_high != p->is_from_high;
+	struct lf_trip *own = is_server ? &w->trips[1] : &w->trips[0];
+	struct lf_trip *back = is_server ? &w->trips[0] : &w->trips[1];
+	__u32 first = __builtin_bswap32(p->tcp->seq), next = is_server ? w->next[1] : w->next[0];
+	int is_first = p->payload_bytes && (__s32)(first - next) >= 0;
+	int is_back = back->sent_ns && (__s32)(__builtin_bswap32(p->tcp->ack) - back->end) >= 0;
+	__u64 now;
+
+	if (p->payload_bytes && !is_first)
+		own->sent_ns = 0;
+	is_first = is_first && !own->sent_ns;
+	if (!is_first && !is_back)
+		return;
+	now = bpf_ktime_get_ns();
+	if (is_back)
+		arrive(back, now);
+	if (is_first) {
+		own->sent_ns = now;
+		own->end = first + p->payload_bytes;
+	}
 }
 
 /* How far its sender is. */
@@ -320,7 +372,11 @@ static __always_inline void follow(const struct passing *p, struct lf_watched *w
 {
 	__u32 is_server = w->is_client_high != p->is_from_high;
 	__u32 *next = is_server ? &w->next[1] : &w->next[0];
-	__u32 end = __builtin_bswap32(p->tcp->seq) + p->payload_bytes;
+	__u32 first = __builtin_bswap32(p->tcp->seq), end = first + p->payload_bytes;
+	__s32 behind = *next - first;
+
+	if (behind > 0)
+		w->repeated_bytes += (__u32)behind < p->payload_bytes ? (__u32)behind : p->payload_bytes;
 
 	if (p->packet.flags & FIN) {
 		end++;
@@ -333,13 +389,39 @@ static __always_inline void follow(const struct passing *p, struct lf_watched *w
 	w->bytes += p->payload_bytes;
 }
 
-static __always_inline int is_due(const struct lf_watched *w)
+static __always_inline int is_long(const struct lf_watched *w)
 {
-	if (!w->answer.header_bytes || w->finished)
+	return w->trips[0].least_us >= after.rtt_us || w->trips[1].least_us >= after.rtt_us;
+}
+
+static __always_inline int is_lossy(const struct lf_watched *w)
+{
+	return w->bytes >= LOSSES_FROM_BYTES && w->repeated_bytes * 1000 >= w->bytes / 1000 * after.losses_ppm;
+}
+
+/* Looks at the clock once in so many bytes: these have passed since it was looked at last, and in time or not. */
+static __always_inline int is_fast(struct lf_watched *w)
+{
+	__u64 now, since = w->stretch_ns;
+
+	if (w->bytes - w->stretch_bytes < after.fast_bytes)
 		return 0;
-	if (after.bytes && w->bytes >= after.bytes)
-		return 1;
-	return after.ns && bpf_ktime_get_ns() - w->opened_ns >= after.ns;
+	now = bpf_ktime_get_ns();
+	w->stretch_bytes = w->bytes;
+	w->stretch_ns = now;
+	return now - since <= after.fast_ns;
+}
+
+/* The rate is looked at once all else holds. To be asked once for a packet. */
+static __always_inline int is_due(struct lf_watched *w)
+{
+	if (!w->answer.header_bytes || w->finished || w->bytes < after.bytes)
+		return 0;
+	if ((after.rtt_us && !is_long(w)) || (after.losses_ppm && !is_lossy(w)))
+		return 0;
+	if (after.ns && bpf_ktime_get_ns() - w->opened_ns < after.ns)
+		return 0;
+	return !after.fast_bytes || is_fast(w);
 }
 
 static __always_inline int tell(const struct passing *p)
@@ -379,11 +461,6 @@ static __always_inline int lead(const struct passing *p)
 	return bpf_redirect(order->interface, 0);
 }
 
-static __always_inline int watches(void)
-{
-	return after.bytes || after.ns;
-}
-
 /* Has what the relay may have looked at by alike.bpf.c. With `begins` it has, or will have, the connection. */
 static __always_inline int note(struct __sk_buff *skb, int verdict, int begins)
 {
@@ -408,11 +485,13 @@ static __always_inline int pass(struct __sk_buff *skb)
 static __always_inline int on_syn(struct __sk_buff *skb, const struct passing *p, struct place *at, int is_placed,
 				  struct lf_watched *w)
 {
-	if (watches() && (p->packet.flags & (ACK | RST | FIN)) == 0) {
+	if (after.watches && (p->packet.flags & (ACK | RST | FIN)) == 0) {
 		if (after.has_sockets && has_socket(skb, p))
 			return note(skb, TCX_NEXT, 0);
 		if (!w || !is_same_syn(p, w))
 			open(skb, p, at, is_placed ? 0 : w);
+		else
+			w->trips[0].sent_ns = 0;
 	} else if (w) {
 		answer(skb, p, is_placed ? at : 0, w);
 	} else {
@@ -427,7 +506,7 @@ int watch(struct __sk_buff *skb)
 	struct passing p = {};
 	struct lf_watched *w = 0;
 	struct place *at;
-	int is_placed;
+	int is_placed, is_worth;
 
 	/* It has been here, at an interface below this one. */
 	if (after.pass_mark && skb->mark == after.pass_mark)
@@ -443,10 +522,10 @@ int watch(struct __sk_buff *skb)
 	if (!at)
 		return TCX_NEXT;
 	/* Without watching, what a plan before has left in places and maps says nothing. */
-	is_placed = watches() && is_of(at, &p);
+	is_placed = after.watches && is_of(at, &p);
 	if (is_placed)
 		w = &at->watched;
-	else if (watches())
+	else if (after.watches)
 		w = bpf_map_lookup_elem(&connections, &p.ends);
 	if (p.packet.flags & SYN)
 		return on_syn(skb, &p, at, is_placed, w);
@@ -455,19 +534,24 @@ int watch(struct __sk_buff *skb)
 	 * it looks at nothing, so what carries nothing changes nothing there. Without the lock: in a place that another one
 	 * takes in this moment this leaves a number, by which that one stays end to end.
 	 */
+	if (w && after.rtt_us && !w->is_told)
+		time_trips(&p, w);
 	if (w && (!is_placed || p.payload_bytes || (p.packet.flags & (FIN | RST))))
 		follow(&p, w);
-	if (after.leads_any || !watches() || (w && w->is_told)) {
+	if (after.leads_any || !after.watches || (w && w->is_told)) {
 		int verdict = lead(&p);
 
 		if (verdict != TCX_NEXT || !w || w->is_told)
 			return note(skb, verdict, verdict != TCX_NEXT || w);
 	}
-	if (is_placed && is_due(w))
+	if (!w)
+		return note(skb, TCX_NEXT, 0);
+	is_worth = is_due(w);
+	if (is_placed && is_worth)
 		w = move(at, &p);
 	if (!w)
 		return note(skb, TCX_NEXT, 0);
-	if (is_due(w)) {
+	if (is_worth) {
 		tell_first(&p, w);
 		return note(skb, TCX_NEXT, 1);
 	}

@@ -26,6 +26,13 @@ struct lf_offer {
 	lf_u8 header[LF_TCP_HEADER_BYTES];
 };
 
+/* From an end's sequence number that passes to its acknowledgement by the other: the round trip to that other end. */
+struct lf_trip {
+	lf_u64 sent_ns;   /* 0: none is timed now */
+	lf_u32 end;       /* behind what is timed */
+	lf_u32 least_us;  /* 0: none was measured */
+};
+
 /* What has passed of a connection. */
 struct lf_watched {
 	lf_u64 bytes;      /* payload of both ends, repetitions included */
@@ -35,7 +42,11 @@ struct lf_watched {
 	lf_u32 is_told;    /* user space knows of it */
 	lf_u8 is_client_high;
 	lf_u8 finished;    /* bit 0: the client's FIN has passed; bit 1: the server's; bit 2: a reset */
-	lf_u8 zero[2];
+	lf_u8 zero[6];
+	lf_u64 repeated_bytes;  /* of `bytes`: behind others of their end, or sent again */
+	lf_u64 stretch_bytes;   /* `bytes` when the rate was looked at last */
+	lf_u64 stretch_ns;      /* when that was */
+	struct lf_trip trips[2];  /* of what the client, the server has sent */
 	struct lf_offer syn;
 	struct lf_offer answer;
 };
@@ -48,14 +59,18 @@ struct lf_order {
 	lf_u32 interface;  /* index of the one by which it comes there */
 };
 
-/* When user space is told. */
+/* When user space is told: all must hold that is not 0. */
 struct lf_after {
-	lf_u64 bytes;  /* 0: whatever the bytes */
-	lf_u64 ns;     /* 0: whatever the time; with neither, nothing is watched */
+	lf_u64 bytes;       /* have passed */
+	lf_u64 ns;          /* since the SYN */
+	lf_u64 fast_bytes;  /* have passed within fast_ns */
+	lf_u64 fast_ns;
+	lf_u32 rtt_us;      /* of the longer side */
+	lf_u32 losses_ppm;  /* of the bytes were repeated */
+	lf_u32 watches;     /* 0: nothing is watched */
 	lf_u32 leads_any;  /* orders are for connections that nothing was told of, too */
 	lf_u32 pass_mark;  /* of packets of connections that are only watched; 0: they get none */
 	lf_u32 has_sockets;  /* packets may be for sockets that have others' addresses */
-	lf_u32 zero;
 };
 
 struct lf_watch_counts {

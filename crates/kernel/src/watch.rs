@@ -33,20 +33,43 @@ pub fn missing() -> Vec<Missing> {
     support::missing(&[Capability::Marking])
 }
 
-/// When a connection is told of. With both, whichever comes first; with neither, never.
+/// When a connection is told of: when all that is given holds. With none of them, never.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct After {
-    /// Payload of both ends that has passed.
+pub struct Conditions {
+    /// Payload of both ends that has passed, at least.
     pub bytes: Option<u64>,
-    /// Time since its SYN: told with the next packet.
+    /// Time since its SYN, at least: told with the next packet.
     pub time: Option<Duration>,
+    /// Payload of both ends in a second, at least: told when as much as that rate gives in [`Conditions::RATE_OVER`] has
+    /// passed in that time.
+    pub rate_bps: Option<u64>,
+    /// Least round trip from here to the end that is farther, at least.
+    pub rtt: Option<Duration>,
+    /// Share of bytes in a million that came behind others of their end or again, at least; of 100 KB or more.
+    pub losses_ppm: Option<u32>,
+}
+
+impl Conditions {
+    /// So long a rate must last. Shorter, any burst of a few packets would be one.
+    pub const RATE_OVER: Duration = Duration::from_secs(1);
+
+    /// Whether none is given.
+    pub fn is_none(&self) -> bool {
+        *self == Conditions::default()
+    }
+
+    /// Bytes that pass in [`Conditions::RATE_OVER`] by the rate.
+    fn fast_bytes(&self) -> Option<u64> {
+        let bytes = |bps| u128::from(bps) * Conditions::RATE_OVER.as_millis() / 8000;
+        self.rate_bps.map(|bps| u64::try_from(bytes(bps)).unwrap_or(u64::MAX))
+    }
 }
 
 /// What the program does from now on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// Without bytes or time nothing is watched.
-    pub after: After,
+    /// Without any nothing is watched.
+    pub after: Conditions,
     /// Others can be led, too, than those that were told of.
     pub leads_any: bool,
     /// Mark of packets of connections that are only watched: nobody here has a socket of them.
@@ -58,21 +81,31 @@ pub struct Orders {
 impl Orders {
     /// `struct lf_after`.
     fn to_bytes(self) -> [u8; AFTER_BYTES] {
-        let After { bytes, time } = self.after;
-        let bytes = bytes.map_or(0, |bytes| bytes.max(1));
-        let time_ns = time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+        let Conditions { bytes, time, rtt, losses_ppm, .. } = self.after;
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let longs = [bytes, time.map(ns), self.after.fast_bytes(), Some(ns(Conditions::RATE_OVER))];
         let mut value = [0; AFTER_BYTES];
-        value[..8].copy_from_slice(&bytes.to_ne_bytes());
-        value[8..16].copy_from_slice(&time_ns.to_ne_bytes());
-        let words = [u32::from(self.leads_any), self.pass_mark.unwrap_or(0), u32::from(self.has_sockets)];
-        for (at, word) in (16..).step_by(4).zip(words) {
+        for (at, long) in (0..).step_by(8).zip(longs) {
+            let long = long.map_or(0, |long| long.max(1));
+            value[at..at + 8].copy_from_slice(&long.to_ne_bytes());
+        }
+        let words = [
+            rtt.map_or(0, |rtt| us(rtt).max(1)),
+            losses_ppm.map_or(0, |losses| losses.max(1)),
+            u32::from(!self.after.is_none()),
+            u32::from(self.leads_any),
+            self.pass_mark.unwrap_or(0),
+            u32::from(self.has_sockets),
+        ];
+        for (at, word) in (32..).step_by(4).zip(words) {
             value[at..at + 4].copy_from_slice(&word.to_ne_bytes());
         }
         value
     }
 }
 
-const AFTER_BYTES: usize = 32;
+const AFTER_BYTES: usize = 56;
 
 /// `struct lf_ends`: two ends in whichever order, as the program finds them.
 #[repr(C)]
@@ -191,6 +224,12 @@ pub struct Watched {
     pub server_next: u32,
     /// Payload that passed, repetitions included.
     pub bytes: u64,
+    /// Of these: behind others of their end, or sent again.
+    pub repeated_bytes: u64,
+    /// CLOCK_MONOTONIC of its SYN.
+    pub opened_ns: u64,
+    /// Least round trips from here to the client and to the server, where any was measured.
+    pub rtts: [Option<Duration>; 2],
     /// Index of the interface at which the SYN arrived.
     pub interface: u32,
     /// An end has finished, or reset.
@@ -199,12 +238,16 @@ pub struct Watched {
 
 /// `struct lf_watched`.
 const BYTES_AT: usize = 0;
+const OPENED_AT: usize = 8;
 const NEXT_AT: usize = 16;
 const INTERFACE_AT: usize = 24;
 const IS_TOLD_AT: usize = 28;
 const IS_CLIENT_HIGH_AT: usize = 32;
 const FINISHED_AT: usize = 33;
-const SYN_AT: usize = 36;
+const REPEATED_AT: usize = 40;
+/// What the client has sent comes back from the server.
+const LEAST_AT: [usize; 2] = [92, 76];
+const SYN_AT: usize = 96;
 const OFFER_BYTES: usize = 4 + HEADER_BYTES;
 const ANSWER_AT: usize = SYN_AT + OFFER_BYTES;
 /// Filled up to a multiple of eight.
@@ -215,6 +258,7 @@ impl Watched {
     fn from_bytes(ends: &RawEnds, value: &[u8]) -> Option<Watched> {
         let (low, high) = (ends.low(), ends.high());
         let (client, server) = if *value.get(IS_CLIENT_HIGH_AT)? != 0 { (high, low) } else { (low, high) };
+        let rtt = |at| u32_at(value, at).map(|us| (us > 0).then(|| Duration::from_micros(us.into())));
         Some(Watched {
             client,
             server,
@@ -223,6 +267,9 @@ impl Watched {
             client_next: u32_at(value, NEXT_AT)?,
             server_next: u32_at(value, NEXT_AT + 4)?,
             bytes: u64_at(value, BYTES_AT)?,
+            repeated_bytes: u64_at(value, REPEATED_AT)?,
+            opened_ns: u64_at(value, OPENED_AT)?,
+            rtts: [rtt(LEAST_AT[0])?, rtt(LEAST_AT[1])?],
             interface: u32_at(value, INTERFACE_AT)?,
             is_ending: *value.get(FINISHED_AT)? != 0,
         })
@@ -400,22 +447,39 @@ mod tests {
         let watched = Layout::of(OBJECT, "lf_watched");
         let places = watched.places([
             "bytes",
+            "opened_ns",
             "next",
             "interface",
             "is_told",
             "is_client_high",
             "finished",
+            "repeated_bytes",
             "syn",
             "answer",
         ]);
-        let ours =
-            [BYTES_AT, NEXT_AT, INTERFACE_AT, IS_TOLD_AT, IS_CLIENT_HIGH_AT, FINISHED_AT, SYN_AT, ANSWER_AT];
+        let ours = [
+            BYTES_AT,
+            OPENED_AT,
+            NEXT_AT,
+            INTERFACE_AT,
+            IS_TOLD_AT,
+            IS_CLIENT_HIGH_AT,
+            FINISHED_AT,
+            REPEATED_AT,
+            SYN_AT,
+            ANSWER_AT,
+        ];
         assert_eq!((watched.bytes, places), (WATCHED_BYTES, ours));
+        let (trip, [trips]) = (Layout::of(OBJECT, "lf_trip"), watched.places(["trips"]));
+        let [least] = trip.places(["least_us"]);
+        assert_eq!(LEAST_AT, [trips + trip.bytes + least, trips + least]);
         let order = Layout::of(OBJECT, "lf_order");
         assert_eq!((order.bytes, order.places(["lead", "interface"])), (8, [0, 4]));
         let after = Layout::of(OBJECT, "lf_after");
-        let places = after.places(["bytes", "ns", "leads_any", "pass_mark", "has_sockets"]);
-        assert_eq!((after.bytes, places), (AFTER_BYTES, [0, 8, 16, 20, 24]));
+        let longs = after.places(["bytes", "ns", "fast_bytes", "fast_ns"]);
+        let words =
+            after.places(["rtt_us", "losses_ppm", "watches", "leads_any", "pass_mark", "has_sockets"]);
+        assert_eq!((after.bytes, longs, words), (AFTER_BYTES, [0, 8, 16, 24], [32, 36, 40, 44, 48, 52]));
         let counts = Layout::of(OBJECT, "lf_watch_counts");
         assert_eq!((counts.bytes, counts.places(["opened", "reached", "untold"])), (24, [0, 8, 16]));
     }
@@ -435,6 +499,26 @@ mod tests {
             assert_eq!(both, (one, other));
             assert_eq!(RawEnds::from_bytes(&there.to_bytes()), Some(there));
         }
+    }
+
+    #[test]
+    fn what_is_given_is_never_told_as_nothing_and_nothing_as_something() {
+        let told = |after| {
+            let bytes = Orders { after, ..Orders::default() }.to_bytes();
+            let longs = [0, 8, 16].map(|at| u64_at(&bytes, at).unwrap());
+            (longs, [32, 36, 40].map(|at| u32_at(&bytes, at).unwrap()))
+        };
+        assert_eq!(told(Conditions::default()), ([0; 3], [0; 3]));
+        let least = Conditions {
+            bytes: Some(0),
+            time: Some(Duration::ZERO),
+            rate_bps: Some(1),
+            rtt: Some(Duration::from_nanos(1)),
+            losses_ppm: Some(0),
+        };
+        assert_eq!(told(least), ([1; 3], [1; 3]));
+        let rate = Conditions { rate_bps: Some(10_000_000), ..Conditions::default() };
+        assert_eq!(told(rate), ([0, 0, 1_250_000], [0, 0, 1]), "as much as in a second");
     }
 
     #[test]

@@ -67,4 +67,4 @@ pub use plan::{
     ListenerPlan, LogFormat, LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
     check_name,
 };
-pub use spec::{QueueSpec, TargetSpec};
+pub use spec::{AfterSpec, QueueSpec, TargetSpec};

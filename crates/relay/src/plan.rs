@@ -195,22 +195,26 @@ impl RelayPlan {
             && self.intercepted_ways().all(|(_, way)| way.is_watched())
     }
 
-    fn check_adopt_after(&self) -> Result<()> {
-        let unused = |way: &&Arc<ConnectionPlan>| way.adopt_after.is_some() && !way.is_watched();
+    fn check_adopt(&self) -> Result<()> {
+        let unused = |way: &&Arc<ConnectionPlan>| !way.adopt.is_none() && !way.is_watched();
         if let Some(way) = self.ways().find(unused) {
             return Err(Error::Plan(format!(
-                "the rule '{}' has adopt_after and another 'accept' than 'end-to-end', by which the relay is there from the \
+                "the rule '{}' has {} and another 'accept' than 'end-to-end', by which the relay is there from the \
                  beginning: leave one of them out",
-                way.rule
+                way.rule,
+                named(way)
             )));
         }
         let mut watched = self.watching_ways();
         let Some((_, first)) = watched.next() else { return Ok(()) };
-        match watched.find(|(_, way)| way.adopt_after != first.adopt_after) {
+        match watched.find(|(_, way)| way.adopt != first.adopt) {
             None => Ok(()),
             Some((_, other)) => Err(Error::Plan(format!(
-                "the rules '{}' and '{}' have an adopt_after of their own each: give one for all",
-                first.rule, other.rule
+                "the rule '{}' has {} and the rule '{}' has {}: give the same for all, in [defaults]",
+                first.rule,
+                named(first),
+                other.rule,
+                named(other)
             ))),
         }
     }
@@ -297,7 +301,7 @@ impl RelayPlan {
                 way.rule
             )));
         }
-        self.check_adopt_after()?;
+        self.check_adopt()?;
         self.intercept.iter().try_for_each(InterceptPlan::check)?;
         self.listeners.iter().try_for_each(|listener| self.check_listener(listener))
     }
@@ -315,6 +319,12 @@ impl RelayPlan {
         }
         Ok(())
     }
+}
+
+/// When a rule's connections are worth stepping into, as its keys say.
+fn named(way: &ConnectionPlan) -> String {
+    let keys = rule::adopt_keys(&way.adopt).map(|(key, value)| format!("{key} = {value}"));
+    keys.collect::<Vec<_>>().join(", ")
 }
 
 /// Times in records and plans are whole microseconds.

@@ -139,8 +139,16 @@ pub struct RuleSpec {
     /// (`after-server`); or the server itself, and the relay steps in afterwards (`end-to-end`).
     pub accept: Option<Accept>,
     /// Experimental: with `accept = "end-to-end"`, step in when so many bytes (`1MB`) have passed, or after such a time
-    /// (`500ms`), and forward until then. What it lacks: docs/design/relay-adopt.md.
+    /// (`500ms`), and forward until then; with other `adopt_…` keys, when all of them hold. What it lacks:
+    /// docs/design/relay-adopt.md.
     pub adopt_after: Option<AfterSpec>,
+    /// Likewise: when both ends together send at such a rate (`10Mbit`), or faster, for as many bytes as it gives in a
+    /// second.
+    pub adopt_rate: Option<Rate>,
+    /// Likewise: when the least round trip to the farther end is so long (`20ms`), or longer.
+    pub adopt_rtt: Option<Nanos>,
+    /// Likewise: when such a share of the bytes (`0.01`), or more, came out of order or again; of 100 KB at least.
+    pub adopt_losses: Option<f64>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
     /// Leg towards the client.
@@ -164,6 +172,9 @@ impl RuleSpec {
         WaySpec {
             accept: self.accept,
             adopt_after: self.adopt_after,
+            adopt_rate: self.adopt_rate,
+            adopt_rtt: self.adopt_rtt,
+            adopt_losses: self.adopt_losses,
             mptcp: self.mptcp,
             client: self.client.clone(),
             server: self.server.clone(),
@@ -183,8 +194,16 @@ pub struct WaySpec {
     /// (`after-server`); or the server itself, and the relay steps in afterwards (`end-to-end`).
     pub accept: Option<Accept>,
     /// Experimental: with `accept = "end-to-end"`, step in when so many bytes (`1MB`) have passed, or after such a time
-    /// (`500ms`), and forward until then. What it lacks: docs/design/relay-adopt.md.
+    /// (`500ms`), and forward until then; with other `adopt_…` keys, when all of them hold. What it lacks:
+    /// docs/design/relay-adopt.md.
     pub adopt_after: Option<AfterSpec>,
+    /// Likewise: when both ends together send at such a rate (`10Mbit`), or faster, for as many bytes as it gives in a
+    /// second.
+    pub adopt_rate: Option<Rate>,
+    /// Likewise: when the least round trip to the farther end is so long (`20ms`), or longer.
+    pub adopt_rtt: Option<Nanos>,
+    /// Likewise: when such a share of the bytes (`0.01`), or more, came out of order or again; of 100 KB at least.
+    pub adopt_losses: Option<f64>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
     /// Leg towards the client.

@@ -8,8 +8,11 @@ use bed::{
     ends_with_reset, exchange, nft, path::eventually, reset, send_noise, talk,
 };
 use longfat_host::{Namespace, sysctl};
-use longfat_kernel::watch::After;
-use longfat_relay::{ControlPlan, RelayPlan, control, status::EndToEndStatus};
+use longfat_kernel::watch::Conditions;
+use longfat_relay::{
+    ControlPlan, RelayPlan, control,
+    status::{AdoptedStatus, EndToEndStatus},
+};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use std::{
     io::{Read, Write},
@@ -24,15 +27,19 @@ const AT_ONCE: (usize, Duration) = (1 << 16, Duration::ZERO);
 /// So slow that a stream outlives the moment.
 const SLOWLY: (usize, Duration) = (1 << 14, Duration::from_millis(1));
 
-fn after(after: After) -> RelayPlan {
+fn after(conditions: Conditions) -> RelayPlan {
     let mut plan = Bed::end_to_end();
-    plan.defaults_mut().adopt_after = Some(after);
+    plan.defaults_mut().adopt = conditions;
     plan.drain = Duration::from_secs(20);
     plan
 }
 
 fn plan() -> RelayPlan {
-    after(After { bytes: Some(AFTER_BYTES as u64), time: None })
+    after(after_bytes())
+}
+
+fn after_bytes() -> Conditions {
+    Conditions { bytes: Some(AFTER_BYTES as u64), ..Conditions::default() }
 }
 
 fn servers() -> [SocketAddr; 2] {
@@ -51,6 +58,13 @@ fn start(tag: &str, bed: &Bed, mut plan: RelayPlan) -> Running {
 
 fn told(tag: &str) -> EndToEndStatus {
     control::ask(&socket_of(tag), "summary").unwrap().end_to_end
+}
+
+/// Why living connections were stepped into, the younger the later.
+fn adopted(tag: &str) -> Vec<AdoptedStatus> {
+    let mut found = control::ask(&socket_of(tag), control::STATUS).unwrap().connections;
+    found.sort_by_key(|one| one.connection);
+    found.into_iter().filter_map(|one| one.adopted).collect()
 }
 
 /// Sockets of the relay's towards the ends.
@@ -405,7 +419,8 @@ fn packets_that_overtake_each_other_do_not_matter() {
 #[test]
 fn an_idle_connection_is_stepped_into_when_it_speaks_again() {
     let bed = Bed::new("midle");
-    let relay = start("midle", &bed, after(After { bytes: None, time: Some(Duration::from_millis(300)) }));
+    let after_time = Conditions { time: Some(Duration::from_millis(300)), ..Conditions::default() };
+    let relay = start("midle", &bed, after(after_time));
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
     let (client, far) = bed.pair(&listener, address);
@@ -690,6 +705,106 @@ fn a_relay_that_ends_in_that_moment_leaves_connections_alone() {
     }
 }
 
+/// Sends so many bytes, `piece` at a time with `pause` between.
+fn send_slowly(client: &TcpStream, far: &TcpStream, total: usize, (piece, pause): (usize, Duration)) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| check_some_noise(far, 6, total, AT_ONCE));
+        let (mut noise, mut left, mut block, mut to) = (bed::Noise::new(6), total, vec![0; 1 << 16], client);
+        while left > 0 {
+            let bytes = left.min(block.len());
+            noise.fill(&mut block[..bytes]);
+            for piece in block[..bytes].chunks(piece) {
+                to.write_all(piece).unwrap();
+                std::thread::sleep(pause);
+            }
+            left -= bytes;
+        }
+    });
+}
+
+#[test]
+fn only_a_fast_connection_is_stepped_into_where_a_rate_is_asked_for() {
+    let bed = Bed::new("mrate");
+    let relay = start("mrate", &bed, after(Conditions { rate_bps: Some(4_000_000), ..after_bytes() }));
+    for (turn, address) in servers().into_iter().enumerate() {
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        // At most 1.6 Mbit/s, whatever the machine does beside it; more in all than the rate gives in a second.
+        send_slowly(&client, &far, 600_000, (20_000, Duration::from_millis(100)));
+        assert_eq!(told("mrate").reached, turn as u64, "much has passed, slowly");
+        adopt(&bed, &client, &far);
+        let known = adopted("mrate").pop().unwrap();
+        assert!(known.passed_bytes >= 1_100_000 && known.age_us >= 2_900_000, "{known:?}");
+        assert!(known.client_rtt_us.is_none(), "nobody asked for it: {known:?}");
+    }
+    drop(relay);
+}
+
+#[test]
+fn only_a_long_path_is_stepped_into_where_a_round_trip_is_asked_for() {
+    const RTT: Duration = Duration::from_millis(30);
+    let conditions = Conditions { rtt: Some(RTT), ..after_bytes() };
+    let bed = Bed::new("mshortrtt");
+    let relay = start("mshortrtt", &bed, after(conditions));
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        // The first SYN is lost: what its repetition takes is no round trip.
+        nft(
+            &bed.server,
+            "table inet lose { chain in { type filter hook prerouting priority 0; \
+             tcp flags & syn == syn limit rate 1/minute burst 1 packets drop; }; }",
+        );
+        let (client, far) = bed.pair(&listener, address);
+        nft(&bed.server, "delete table inet lose");
+        talk(&client, &far, 4 << 20, AT_ONCE);
+        assert_eq!(told("mshortrtt").reached, 0, "the path is short");
+    }
+    drop(relay);
+    let link = "rate = '300Mbit'\ndelay = '20ms'\nqueue = { discipline = 'droptail', limit = '3MB' }";
+    let _ = Bed::over_any_link("mlongrtt", link, |bed| {
+        let relay = start("mlongrtt", bed, after(conditions));
+        for address in servers() {
+            let listener = bed.listen(&address.to_string());
+            let (client, far) = bed.pair(&listener, address);
+            adopt(bed, &client, &far);
+            let known = adopted("mlongrtt").pop().unwrap();
+            let server_rtt_us = known.server_rtt_us.unwrap();
+            // The way of the server's packets is the long one, either way.
+            assert!((40_000..500_000).contains(&server_rtt_us), "{known:?}");
+            assert!(known.client_rtt_us.unwrap() < server_rtt_us, "{known:?}");
+            exchange(&client, &far, 1 << 20);
+        }
+        drop(relay);
+    });
+}
+
+#[test]
+fn only_a_lossy_path_is_stepped_into_where_losses_are_asked_for() {
+    let conditions = Conditions { losses_ppm: Some(10_000), ..after_bytes() };
+    let bed = Bed::new("mclean");
+    let relay = start("mclean", &bed, after(conditions));
+    let address = servers()[0];
+    let listener = bed.listen(&address.to_string());
+    let (client, far) = bed.pair(&listener, address);
+    exchange(&client, &far, 4 << 20);
+    assert_eq!(told("mclean").reached, 0, "nothing is lost");
+    drop(relay);
+    let link =
+        "rate = '300Mbit'\ndelay = '2ms'\nloss = 0.04\nqueue = { discipline = 'droptail', limit = '1MB' }";
+    Bed::over_link("mlosses", link, |bed| {
+        let relay = start("mlosses", bed, after(conditions));
+        for address in servers() {
+            let listener = bed.listen(&address.to_string());
+            let (client, far) = bed.pair(&listener, address);
+            adopt(bed, &client, &far);
+            let known = adopted("mlosses").pop().unwrap();
+            assert!(known.repeated_bytes * 200 >= known.passed_bytes, "{known:?}");
+            exchange(&client, &far, 1 << 18);
+        }
+        drop(relay);
+    });
+}
+
 #[test]
 fn a_plan_that_cannot_be_says_why() {
     let mut early = plan();
@@ -700,7 +815,20 @@ fn a_plan_that_cannot_be_says_why() {
     let parsed = |rules: &str| longfat_relay::spec::RelaySpec::parse(&format!("{text}{rules}"));
     let differ = "[[rule]]\nport = 1\nadopt_after = '1MB'\n[[rule]]\nport = 2\nadopt_after = '2MB'\n";
     let wrong = parsed(differ).unwrap().resolve().unwrap_err().to_string();
-    assert!(wrong.contains("'rule-1'") && wrong.contains("'rule-2'"), "{wrong}");
+    assert!(wrong.contains("'rule-1' has adopt_after = 1000000B and the rule 'rule-2' has"), "{wrong}");
+    for (key, said) in [
+        ("adopt_rate = '1kbit'", "it is 1kbit; give 8kbit or more"),
+        ("adopt_rtt = '0ms'", "it is 0ns; give a round trip"),
+        ("adopt_losses = 1.5", "it is 1.5; give a share"),
+    ] {
+        let wrong = parsed(key).unwrap().resolve().unwrap_err().to_string();
+        let (key, _) = key.split_once(' ').unwrap();
+        assert!(wrong.contains(&format!("defaults.{key}: {said}")), "{wrong}");
+    }
+    let inherits = "adopt_rtt = '20ms'\n[[rule]]\nport = 1\n[[rule]]\nport = 2\naccept = 'early'\n";
+    let plan = parsed(inherits).unwrap().resolve().unwrap();
+    let [own, other] = [0, 1].map(|rule: usize| plan.rules[rule].relay.as_ref().unwrap().adopt.rtt);
+    assert_eq!((own, other), (Some(Duration::from_millis(20)), None));
     let wrong = parsed("adopt_after = '1 parsec'\n").unwrap_err().to_string();
     assert!(wrong.contains("'1 parsec'") && wrong.contains("'1MB'"), "{wrong}");
     let wrong = parsed("adopt_after = '0MB'\n").unwrap().resolve().unwrap_err().to_string();

@@ -18,8 +18,8 @@ use clap::ArgGroup;
 use confine::{Kept, UserArgs};
 use longfat_host::monotonic_us;
 use longfat_relay::{
-    ConnectionSummary, Error, LegPlan, Network, Observer, Ports, QueueSpec, Ready, RelayPlan, RelayStats,
-    TargetSpec,
+    AfterSpec, ConnectionSummary, Error, LegPlan, Network, Observer, Ports, QueueSpec, Ready, RelayPlan,
+    RelayStats, TargetSpec,
 };
 use longfat_schema::{
     lines::Lines,
@@ -73,7 +73,7 @@ pub struct Args {
     /// Everything that the file says, which is one for 'longfat relay run', instead of the options that say so.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "cc_client", "cc_server", "buffer_client", "buffer_server", "pacing_server", "notsent_lowat", "queue_target",
-        "queue", "control", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
+        "queue", "adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses", "control", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
     ])]
     config: Option<PathBuf>,
 
@@ -140,6 +140,20 @@ pub struct Args {
     /// 'controller = "pi"', or 'controller = "red", allowed = "4MB", red = "1MB", window = false'.
     #[arg(long, value_name = "KEYS", value_parser = QueueSpec::from_words, help_heading = "Queue")]
     queue: Option<QueueSpec>,
+
+    /// Experimental: let clients and servers shake hands with each other, and step in when so many bytes have passed
+    /// (1MB), or after such a time (500ms); with other --adopt options, when all of them hold.
+    #[arg(long, value_name = "SIZE|TIME", requires = "intercept", help_heading = "Stepping in")]
+    adopt_after: Option<AfterSpec>,
+    /// Likewise: when both ends together send so fast, or faster, for as many bytes as that gives in a second.
+    #[arg(long, value_name = "RATE", requires = "intercept", help_heading = "Stepping in")]
+    adopt_rate: Option<Rate>,
+    /// Likewise: when the least round trip to the farther end is so long, or longer.
+    #[arg(long, value_name = "TIME", requires = "intercept", help_heading = "Stepping in")]
+    adopt_rtt: Option<Nanos>,
+    /// Likewise: when such a share of the bytes, like 0.01, came out of order or again; of 100 KB at least.
+    #[arg(long, value_name = "SHARE", requires = "intercept", help_heading = "Stepping in")]
+    adopt_losses: Option<f64>,
 
     /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME-PID.sock; none where this
     /// user may not make it].

@@ -7,11 +7,11 @@ use super::{
     repaired::{Failure, Repaired},
     segment::{self, Segment},
     table::{Handshakes, Verdict},
-    watcher::{Look, Step, Watcher},
+    watcher::{Adoption, Look, Step, Watcher},
 };
 use crate::{
     Result,
-    legs::tun::Tun,
+    legs::{AdoptedStatus, tun::Tun},
     logic::Pair,
     observe::journal::Once,
     plan::{ConnectionPlan, LegPlan, RelayPlan},
@@ -122,6 +122,8 @@ pub(crate) struct Inserted {
     pub plan: Arc<ConnectionPlan>,
     /// What each had been sent by the ends, and was not acknowledged: the client's leg, the server's.
     pub loaded_bytes: [u64; 2],
+    /// Of one in mid-stream.
+    pub adopted: Option<AdoptedStatus>,
 }
 
 /// One worker's.
@@ -244,8 +246,9 @@ impl<'a> Adopter<'a> {
         match step {
             Step::Send | Step::Deliver => {}
             Step::Pass(reason) => adopting.count_passed(reason),
-            Step::Adopt(between, plan, pair) => {
-                let outcome = self.adopt(pair, &between, &plan, tun);
+            Step::Adopt(adoption) => {
+                let pair = adoption.pair;
+                let outcome = self.adopt(*adoption, tun);
                 adopting.watcher.decided(pair, outcome.is_ok());
                 match outcome {
                     Ok(inserted) => self.inserted.push(inserted),
@@ -256,26 +259,21 @@ impl<'a> Adopter<'a> {
     }
 
     /// Puts sockets into a connection that goes on. What was forwarded is acknowledged by them from now on.
-    fn adopt(
-        &self,
-        pair: Pair,
-        between: &Between,
-        plan: &Arc<ConnectionPlan>,
-        tun: &Tun,
-    ) -> std::result::Result<Inserted, Reason> {
+    fn adopt(&self, adoption: Adoption, tun: &Tun) -> std::result::Result<Inserted, Reason> {
+        let Adoption { pair, between, plan, known } = adoption;
         let roomy = ConnectionPlan {
             client: with_room(&plan.client, &between.to_client),
             server: with_room(&plan.server, &between.to_server),
-            ..(**plan).clone()
+            ..(*plan).clone()
         };
-        let (to_client, to_server) = self.stand_between(pair, between, &roomy)?;
+        let (to_client, to_server) = self.stand_between(pair, &between, &roomy)?;
         let said = [between.server_ack(), between.client_ack()];
         for packet in said.iter().chain(&between.repetitions()) {
             let _ = tun.write(packet);
         }
         let loaded_bytes =
             [&between.to_client, &between.to_server].map(|leg| leg.unacknowledged.len() as u64);
-        Ok(Inserted { pair, to_client, to_server, plan: Arc::clone(plan), loaded_bytes })
+        Ok(Inserted { pair, to_client, to_server, plan, loaded_bytes, adopted: Some(known) })
     }
 
     /// Lets a packet go on to the server, and all that follow it.
@@ -314,7 +312,7 @@ impl<'a> Adopter<'a> {
         } else {
             self.going.push((ack, server));
         }
-        Ok(Inserted { pair, to_client, to_server, plan, loaded_bytes: [0; 2] })
+        Ok(Inserted { pair, to_client, to_server, plan, loaded_bytes: [0; 2], adopted: None })
     }
 
     /// Makes both sockets, if there is a place for the connection.

@@ -15,9 +15,10 @@ use super::{
 };
 use crate::{
     Error, Result,
+    legs::AdoptedStatus,
     plan::{ConnectionPlan, RelayPlan},
 };
-use longfat_host::support::Missing;
+use longfat_host::{monotonic_us, support::Missing};
 use longfat_kernel::{
     alike::Alike,
     mark,
@@ -53,14 +54,32 @@ pub(crate) enum Step {
     /// It is for the socket that its connection has.
     Deliver,
     /// It goes on, and then sockets are put in between.
-    Adopt(Box<Between>, Arc<ConnectionPlan>, Pair),
+    Adopt(Box<Adoption>),
     /// It goes on, and its connection stays end to end.
     Pass(Reason),
 }
 
+/// A connection into which sockets can be put now.
+#[derive(Debug)]
+pub(crate) struct Adoption {
+    pub pair: Pair,
+    pub between: Between,
+    pub plan: Arc<ConnectionPlan>,
+    /// What made it worth it.
+    pub known: AdoptedStatus,
+}
+
+/// A connection that is worth it, whose packets are led here.
+#[derive(Debug)]
+struct Candidate {
+    path: InPath,
+    plan: Arc<ConnectionPlan>,
+    known: AdoptedStatus,
+}
+
 #[derive(Debug)]
 enum Stage {
-    InPath(Box<InPath>, Arc<ConnectionPlan>),
+    InPath(Box<Candidate>),
     /// The decision is made; packets from before it may still be in the interface.
     Behind(Kind, Instant),
     /// Nothing but resets is led here.
@@ -99,7 +118,7 @@ impl Meant {
     fn orders(&self) -> Orders {
         let way = self.plan.watching_ways().next().map(|(_, way)| way);
         Orders {
-            after: way.and_then(|way| way.adopt_after).unwrap_or_default(),
+            after: way.map(|way| way.adopt).unwrap_or_default(),
             leads_any: self.plan.inserts_at_once(),
             pass_mark: self.pass_mark,
             has_sockets: self.is_routed,
@@ -156,7 +175,7 @@ pub(crate) fn missing(plan: &RelayPlan) -> Vec<Missing> {
         return Vec::new();
     }
     let with_way_out = |missing: Missing| {
-        let mend = format!("{}; or leave 'adopt_after' out", missing.mend);
+        let mend = format!("{}; or leave 'adopt_after' and its like out", missing.mend);
         Missing::new(missing.what, missing.why, mend)
     };
     watch::missing().into_iter().map(with_way_out).collect()
@@ -286,16 +305,17 @@ impl Watcher {
         let mut state = self.lock();
         let pair = if state.entries.contains_key(&there) { there } else { back };
         let Some(entry) = state.entries.get_mut(&pair) else { return straggles() };
-        let (in_path, plan) = match &mut entry.stage {
-            Stage::InPath(in_path, plan) => (in_path, plan),
+        let candidate = match &mut entry.stage {
+            Stage::InPath(candidate) => candidate,
             Stage::Behind(kind, _) | Stage::Resets(kind, _) | Stage::Gone(kind, _) => {
                 return Some(if *kind == Kind::Adopted { Step::Deliver } else { Step::Send });
             }
         };
-        match in_path.on_packet(segment) {
+        match candidate.path.on_packet(segment) {
             Verdict::Wait => Some(Step::Send),
             Verdict::Adopt(between) if self.watching.get()?.leads_all(pair) => {
-                Some(Step::Adopt(between, Arc::clone(plan), pair))
+                let (plan, known) = (Arc::clone(&candidate.plan), candidate.known.clone());
+                Some(Step::Adopt(Box::new(Adoption { pair, between: *between, plan, known })))
             }
             // Some packets may have gone by.
             Verdict::Adopt(_) => {
@@ -427,12 +447,12 @@ impl State {
             }
             let is_past = |since: &Instant, time| now.saturating_duration_since(*since) >= time;
             match &entry.stage {
-                Stage::InPath(in_path, _)
-                    if is_empty && !is_draining && in_path.is_late(now) && in_path.is_quiet() =>
+                Stage::InPath(of)
+                    if is_empty && !is_draining && of.path.is_late(now) && of.path.is_quiet() =>
                 {
                     return watching.lead(*pair, Lead::Nothing, entry.interface).is_err();
                 }
-                Stage::InPath(in_path, _) if is_draining || in_path.is_late(now) => {
+                Stage::InPath(of) if is_draining || of.path.is_late(now) => {
                     passed(if is_draining { Reason::Draining } else { Reason::Restless });
                     entry.stage = Stage::Behind(Kind::Passed, now);
                 }
@@ -477,8 +497,9 @@ impl State {
             return Err(Some(Reason::Closing));
         }
         let next = [now_seen.client_next, now_seen.server_next];
-        let in_path = Box::new(InPath::new(pair, agreement, next, now, &self.copied));
-        self.entries.insert(pair, Entry { stage: Stage::InPath(in_path, way), interface, holder });
+        let path = InPath::new(pair, agreement, next, now, &self.copied);
+        let candidate = Box::new(Candidate { path, plan: way, known: known(&now_seen) });
+        self.entries.insert(pair, Entry { stage: Stage::InPath(candidate), interface, holder });
         Ok(())
     }
 }
@@ -498,6 +519,18 @@ fn way_of(plan: &RelayPlan, seen: &Watched) -> Option<Arc<ConnectionPlan>> {
         }
     };
     way.is_watched().then(|| Arc::clone(way))
+}
+
+fn known(seen: &Watched) -> AdoptedStatus {
+    let now_us = monotonic_us().max(0) as u64;
+    let [client_rtt_us, server_rtt_us] = seen.rtts.map(|rtt| rtt.map(|rtt| rtt.as_micros() as u64));
+    AdoptedStatus {
+        passed_bytes: seen.bytes,
+        repeated_bytes: seen.repeated_bytes,
+        age_us: now_us.saturating_sub(seen.opened_ns / 1000),
+        client_rtt_us,
+        server_rtt_us,
+    }
 }
 
 fn agreement(seen: &Watched) -> std::result::Result<Agreement, Reason> {

@@ -1,7 +1,7 @@
 //! What a relay says when it is asked: everything is gathered at that moment, by the thread that answers. The workers
 //! pay only the sockets' locks.
 
-pub use crate::legs::queue::QueueStatus;
+pub use crate::legs::{AdoptedStatus, queue::QueueStatus};
 
 use super::{observer::RelayStats, reading::Reading};
 use crate::{
@@ -70,7 +70,7 @@ pub struct Status {
 pub struct EndToEndStatus {
     /// Connections between whose ends it put sockets.
     pub inserted: u64,
-    /// Connections whose handshakes went by and that were watched since (`adopt_after`).
+    /// Connections whose handshakes went by and that were watched since (`adopt_…`).
     #[serde(default)]
     pub watched: u64,
     /// Of these: have come so far that they were worth it.
@@ -143,6 +143,10 @@ pub struct ConnectionStatus {
     pub server: SocketAddr,
     /// Since it was accepted.
     pub age_us: u64,
+    /// Why the relay has stepped into it in mid-stream (`adopt_…`); absent of connections that it carried from their
+    /// beginning, or had from another relay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<AdoptedStatus>,
     /// The leg towards the client.
     pub client_leg: LegStatus,
     /// The leg towards the server.
@@ -204,6 +208,7 @@ fn connection(legs: &Legs, now_us: i64) -> Option<ConnectionStatus> {
         client: plain(legs.client_address),
         server: plain(legs.server_address),
         age_us: (now_us - legs.accepted_us).max(0) as u64,
+        adopted: legs.adopted.clone(),
         to_server: direction(legs, &reading, Direction::ClientToServer),
         to_client: direction(legs, &reading, Direction::ServerToClient),
         client_leg: leg(reading.client),

@@ -2,8 +2,8 @@
 
 use super::{LegPlan, Network, Ports};
 use longfat_cc::queue::QueuePlan;
-use longfat_kernel::watch::After;
-use serde::{Deserialize, Serialize};
+use longfat_kernel::watch::Conditions;
+use serde::{Deserialize, Serialize, ser::SerializeMap};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 /// Bytes that a buffer between two sockets takes in one filling at most.
@@ -82,9 +82,9 @@ pub struct ConnectionPlan {
     pub rule: String,
     /// When the client's SYN is answered.
     pub accept: Accept,
-    /// When the relay steps into a connection that it accepts end to end: right after the handshake when absent.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "adopt_after_if_any")]
-    pub adopt_after: Option<After>,
+    /// When the relay steps into a connection that it accepts end to end: right after the handshake without any.
+    #[serde(flatten, serialize_with = "as_keys")]
+    pub adopt: Conditions,
     /// What becomes of intercepted clients that would use several ways at once.
     pub mptcp: Mptcp,
     /// The leg towards the client.
@@ -105,7 +105,7 @@ impl Default for ConnectionPlan {
         ConnectionPlan {
             rule: ConnectionPlan::DEFAULT_RULE.into(),
             accept: Accept::Early,
-            adopt_after: None,
+            adopt: Conditions::default(),
             mptcp: Mptcp::Relay,
             client: LegPlan::client(),
             server: LegPlan::server(),
@@ -128,7 +128,7 @@ impl ConnectionPlan {
 
     /// Whether such a connection passes until it is worth stepping into.
     pub(crate) fn is_watched(&self) -> bool {
-        self.accept == Accept::EndToEnd && self.adopt_after.is_some()
+        self.accept == Accept::EndToEnd && !self.adopt.is_none()
     }
 
     /// Whether the relay's own buffers of the connection are small.
@@ -152,15 +152,27 @@ impl ConnectionPlan {
     }
 }
 
-/// Written as people write it, to be read back exactly.
-fn adopt_after_if_any<S: serde::Serializer>(after: &Option<After>, serializer: S) -> Result<S::Ok, S::Error> {
-    match after {
-        None => serializer.serialize_none(),
-        Some(After { bytes: Some(bytes), .. }) => serializer.collect_str(&format_args!("{bytes}B")),
-        Some(After { time, .. }) => {
-            serializer.collect_str(&format_args!("{}ns", time.unwrap_or_default().as_nanos()))
+/// The keys by which conditions are given, and their values as people write them, to be read back exactly.
+pub(super) fn adopt_keys(conditions: &Conditions) -> impl Iterator<Item = (&'static str, String)> {
+    let Conditions { bytes, time, rate_bps, rtt, losses_ppm } = *conditions;
+    let ns = |time: Duration| format!("{}ns", time.as_nanos());
+    let after = bytes.map(|bytes| format!("{bytes}B")).or(time.map(ns));
+    let rate = rate_bps.map(|bps| format!("{bps}bit"));
+    let losses = losses_ppm.map(|ppm| (f64::from(ppm) / 1e6).to_string());
+    let keys = ["adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses"];
+    let values = [after, rate, rtt.map(ns), losses];
+    keys.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)))
+}
+
+fn as_keys<S: serde::Serializer>(conditions: &Conditions, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(None)?;
+    for (key, value) in adopt_keys(conditions) {
+        match value.parse::<f64>() {
+            Ok(number) => map.serialize_entry(key, &number)?,
+            Err(_) => map.serialize_entry(key, &value)?,
         }
     }
+    map.end()
 }
 
 /// What becomes of a connection whose client offers Multipath TCP (RFC 8684).

@@ -1,7 +1,11 @@
-//! When a connection is worth stepping into: bytes that have passed, or its age.
+//! When a connection is worth stepping into: bytes that have passed, or its age; its rate, its path, its losses.
 
-use longfat_kernel::watch::After;
-use longfat_schema::units::{Nanos, Size};
+use super::WaySpec;
+use longfat_kernel::watch::Conditions;
+use longfat_schema::{
+    decode::Problem,
+    units::{Nanos, Rate, Size},
+};
 use serde::{Deserialize, Serialize, Serializer};
 use std::str::FromStr;
 
@@ -17,16 +21,68 @@ pub enum AfterSpec {
 }
 
 impl AfterSpec {
-    /// As the kernel is told, or what is wrong.
-    pub(super) fn checked(self) -> Result<After, String> {
-        match self {
-            AfterSpec::Bytes(Size(0)) | AfterSpec::Time(Nanos(0)) => Err(
-                "0 is right after the handshake, which is what a rule without this key does: leave it out"
-                    .into(),
-            ),
-            AfterSpec::Bytes(Size(bytes)) => Ok(After { bytes: Some(bytes), time: None }),
-            AfterSpec::Time(time) => Ok(After { bytes: None, time: Some(time.into()) }),
+    /// Of the kernel's conditions, those that it is.
+    fn put_into(self, conditions: &mut Conditions) -> Result<(), String> {
+        let (bytes, time) = match self {
+            AfterSpec::Bytes(Size(0)) | AfterSpec::Time(Nanos(0)) => {
+                return Err(
+                    "0 is right after the handshake, which is what a rule without this key does: leave it out"
+                        .into(),
+                );
+            }
+            AfterSpec::Bytes(Size(bytes)) => (Some(bytes), None),
+            AfterSpec::Time(time) => (None, Some(time.into())),
+        };
+        *conditions = Conditions { bytes, time, ..*conditions };
+        Ok(())
+    }
+}
+
+/// Slower is no transfer.
+const LEAST_RATE: Rate = Rate(8000);
+/// Longer than any path.
+const MOST_RTT: Nanos = Nanos(60_000_000_000);
+
+impl WaySpec {
+    /// As the kernel is told: the keys that are given, for others what is inherited.
+    pub(super) fn conditions(
+        &self,
+        inherited: Conditions,
+        path: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Conditions {
+        let mut wrong =
+            |key: &str, message: String| problems.push(Problem::new(format!("{path}.{key}"), message));
+        let mut conditions = inherited;
+        if let Some(Err(message)) = self.adopt_after.map(|after| after.put_into(&mut conditions)) {
+            wrong("adopt_after", message);
         }
+        match self.adopt_rate {
+            None => {}
+            Some(rate) if rate < LEAST_RATE => {
+                wrong("adopt_rate", format!("it is {rate}; give {LEAST_RATE} or more, or leave it out"));
+            }
+            Some(rate) => conditions.rate_bps = Some(rate.0),
+        }
+        match self.adopt_rtt {
+            None => {}
+            Some(rtt) if rtt.0 == 0 || rtt > MOST_RTT => {
+                let message = format!("it is {rtt}; give a round trip of up to {MOST_RTT}, or leave it out");
+                wrong("adopt_rtt", message);
+            }
+            Some(rtt) => conditions.rtt = Some(rtt.into()),
+        }
+        match self.adopt_losses {
+            None => {}
+            Some(losses) if !(1e-6..=0.5).contains(&losses) => {
+                let message = format!(
+                    "it is {losses}; give a share of 0.000001 to 0.5 (0.01 is one in a hundred), or leave it out"
+                );
+                wrong("adopt_losses", message);
+            }
+            Some(losses) => conditions.losses_ppm = Some((losses * 1e6).round() as u32),
+        }
+        conditions
     }
 }
 

@@ -1,8 +1,6 @@
 //! From what a person wrote to what the relay does: defaults filled in, names looked up, contradictions found.
 
-use super::{
-    ActionSpec, AfterSpec, ControlSpec, LegSpec, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec,
-};
+use super::{ActionSpec, ControlSpec, LegSpec, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec};
 use crate::{
     plan::{
         Accept, ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogPlan,
@@ -11,6 +9,7 @@ use crate::{
     spec::QueueSpec,
 };
 use longfat_host::{interface, socket::CC_NAME_MAX};
+use longfat_kernel::watch::Conditions;
 use longfat_schema::{
     decode::{Problem, unknown},
     units::{Nanos, Size},
@@ -242,19 +241,13 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
         }
     };
     let accept = spec.accept.unwrap_or(defaults.accept);
-    let adopt_after = match spec.adopt_after.map(AfterSpec::checked) {
-        // A rule of another kind does not inherit what it could not use.
-        None => defaults.adopt_after.filter(|_| accept == Accept::EndToEnd),
-        Some(Ok(after)) => Some(after),
-        Some(Err(wrong)) => {
-            problems.push(Problem::new(format!("{path}.adopt_after"), wrong));
-            None
-        }
-    };
+    // A rule of another kind does not inherit what it could not use.
+    let inherited = if accept == Accept::EndToEnd { defaults.adopt } else { Conditions::default() };
+    let adopt = spec.conditions(inherited, path, problems);
     ConnectionPlan {
         rule: defaults.rule.clone(),
         accept,
-        adopt_after,
+        adopt,
         mptcp: spec.mptcp.unwrap_or(defaults.mptcp),
         client: LegPlan { keepalive_idle: keepalive(&defaults.client), ..client },
         server: LegPlan { keepalive_idle: keepalive(&defaults.server), ..server },

@@ -23,10 +23,10 @@ impl Worker<'_> {
     }
 
     fn carry_inserted(&mut self, inserted: Inserted) -> Token {
-        let Inserted { pair, to_client, to_server, plan, loaded_bytes } = inserted;
+        let Inserted { pair, to_client, to_server, plan, loaded_bytes, adopted } = inserted;
         let number = self.shared.journal.number();
         let legs = Legs::new(number, to_client, to_server, pair, plan);
-        let legs = Legs { is_inserted: true, loaded_bytes, ..legs };
+        let legs = Legs { is_inserted: true, loaded_bytes, adopted, ..legs };
         let mut connection = Box::new(Relayed::new(legs, None, None, self.now));
         connection.on(Event::Connected);
         let legs = Arc::clone(&connection.legs);

@@ -4,7 +4,7 @@ use super::{Args, daemon};
 use anyhow::{Context, anyhow, bail};
 use longfat_cc::queue::TARGET_US;
 use longfat_relay::{
-    ControlPlan, RelayPlan, TargetSpec,
+    Accept, ControlPlan, RelayPlan, TargetSpec,
     spec::{ControlSpec, InterceptSpec, LegSpec, List, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec},
 };
 use longfat_schema::{decode::Problem, units::Nanos};
@@ -14,7 +14,7 @@ const SAMPLE_EVERY_LEAST: Nanos = Nanos(100_000);
 /// The rule that `--match-port` and `--match-dst` make.
 const RULE: &str = "matched";
 /// The options that stand for keys of the file.
-const OPTIONS: [(&str, &str); 18] = [
+const OPTIONS: [(&str, &str); 22] = [
     ("intercept.interfaces", "--intercept"),
     ("intercept.mark", "--mark"),
     ("intercept.table", "--table"),
@@ -28,6 +28,10 @@ const OPTIONS: [(&str, &str); 18] = [
     ("defaults.client.notsent_lowat", "--notsent-lowat"),
     ("defaults.server.notsent_lowat", "--notsent-lowat"),
     ("defaults.queue", "--queue"),
+    ("defaults.adopt_after", "--adopt-after"),
+    ("defaults.adopt_rate", "--adopt-rate"),
+    ("defaults.adopt_rtt", "--adopt-rtt"),
+    ("defaults.adopt_losses", "--adopt-losses"),
     ("drain", "--drain"),
     ("reset_wait", "--reset-wait"),
     ("coalesce", "--coalesce"),
@@ -126,7 +130,15 @@ fn way(args: &Args) -> WaySpec {
     let mut queue = args.queue.clone().unwrap_or_default();
     queue.target = args.queue_target.or(queue.target);
     let notsent_lowat = Some(args.notsent_lowat);
+    let Args { adopt_after, adopt_rate, adopt_rtt, adopt_losses, .. } = *args;
+    let watches =
+        adopt_after.is_some() || adopt_rate.is_some() || adopt_rtt.is_some() || adopt_losses.is_some();
     WaySpec {
+        accept: watches.then_some(Accept::EndToEnd),
+        adopt_after,
+        adopt_rate,
+        adopt_rtt,
+        adopt_losses,
         client: LegSpec {
             cc: args.cc_client.clone(),
             buffer: args.buffer_client,
@@ -206,7 +218,12 @@ mod tests {
                  defaults.server = { pacing = '10Mbit', notsent_lowat = '16KiB' }",
             ),
         ];
-        for (words, text) in pairs {
+        let adopting = (
+            "--intercept lan --adopt-after 1MB --adopt-rate 10Mbit --adopt-rtt 20ms --adopt-losses 0.01",
+            "intercept = { interfaces = 'lan' }
+             defaults = { accept = 'end-to-end', adopt_after = '1MB', adopt_rate = '10Mbit', adopt_rtt = '20ms', adopt_losses = 0.01 }",
+        );
+        for (words, text) in pairs.into_iter().chain([adopting]) {
             assert_eq!(plan_of(words).unwrap(), plan_of_file(text), "{words}");
         }
     }
@@ -248,6 +265,10 @@ mod tests {
             ("--notsent-lowat 2GiB", "--notsent-lowat: it is 2.147GB; give 1B to 1GiB"),
             ("--metrics 192.0.2.1:9469", "--metrics: 192.0.2.1:9469 can be reached from elsewhere"),
             ("--cc-server a_name_of_a_congestion_control", "--cc-server: 'a_name_of"),
+            ("--adopt-after 0s", "--adopt-after: 0 is right after the handshake"),
+            ("--adopt-rate 1kbit", "--adopt-rate: it is 1kbit; give 8kbit or more"),
+            ("--adopt-rtt 2min", "--adopt-rtt: it is 120s; give a round trip of up to 60s"),
+            ("--adopt-losses 2", "--adopt-losses: it is 2; give a share of 0.000001 to 0.5"),
             ("--intercept a/b", "--intercept: 'a/b' is no name of an interface"),
         ] {
             let error = plan_of(&format!("--intercept lan {words}")).unwrap_err().to_string();
