@@ -318,7 +318,8 @@ static __always_inline void take_answer(const struct passing *p, struct lf_watch
 }
 
 /* The answer to the SYN that was seen; `at` is its place, if it has one. */
-static __always_inline void answer(struct __sk_buff *skb, const struct passing *p, struct place *at, struct lf_watched *w)
+static __always_inline void answer(struct __sk_buff *skb, const struct passing *p, struct place *at,
+				   struct lf_watched *w)
 {
 	struct scratch *s = scratch();
 	__u64 now = bpf_ktime_get_ns();
@@ -340,8 +341,8 @@ static __always_inline void answer(struct __sk_buff *skb, const struct passing *
 }
 
 /*
- * Round trips are timed one by one, before `follow`. Of what is sent again nobody knows which was acknowledged (RFC 6298
- * section 3).
+ * Round trips are timed one by one, before `follow`. Of what is sent again nobody knows which was acknowledged
+ * (RFC 6298 section 3).
  */
 static __always_inline void time_trips(const struct passing *p, struct lf_watched *w)
 {
@@ -444,8 +445,17 @@ static __always_inline void tell_first(const struct passing *p, struct lf_watche
 		w->is_told = 0;
 }
 
+/* Numbers and round trips stay. What was timed meanwhile went by user space. */
+static __always_inline void watch_anew(struct lf_watched *w)
+{
+	w->bytes = w->repeated_bytes = w->stretch_bytes = 0;
+	w->opened_ns = w->stretch_ns = bpf_ktime_get_ns();
+	w->trips[0].sent_ns = w->trips[1].sent_ns = 0;
+	w->is_told = 0;
+}
+
 /* Leads a packet to user space if that has asked for it. */
-static __always_inline int lead(const struct passing *p)
+static __always_inline int lead(const struct passing *p, struct lf_watched *w)
 {
 	struct lf_order *order = bpf_map_lookup_elem(&orders, &p->ends);
 
@@ -454,6 +464,12 @@ static __always_inline int lead(const struct passing *p)
 	if (order->lead == LF_TELL_AGAIN) {
 		if (tell(p))
 			bpf_map_delete_elem(&orders, &p->ends);
+		return TCX_NEXT;
+	}
+	if (order->lead == LF_WATCH_ANEW) {
+		bpf_map_delete_elem(&orders, &p->ends);
+		if (w)
+			watch_anew(w);
 		return TCX_NEXT;
 	}
 	if (order->lead == LF_LEAD_RESETS && !(p->packet.flags & RST))
@@ -539,7 +555,7 @@ int watch(struct __sk_buff *skb)
 	if (w && (!is_placed || p.payload_bytes || (p.packet.flags & (FIN | RST))))
 		follow(&p, w);
 	if (after.leads_any || !after.watches || (w && w->is_told)) {
-		int verdict = lead(&p);
+		int verdict = lead(&p, w);
 
 		if (verdict != TCX_NEXT || !w || w->is_told)
 			return note(skb, verdict, verdict != TCX_NEXT || w);

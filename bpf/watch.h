@@ -36,7 +36,7 @@ struct lf_trip {
 /* What has passed of a connection. */
 struct lf_watched {
 	lf_u64 bytes;      /* payload of both ends, repetitions included */
-	lf_u64 opened_ns;  /* CLOCK_MONOTONIC */
+	lf_u64 opened_ns;  /* CLOCK_MONOTONIC; of one that is watched anew, since then */
 	lf_u32 next[2];    /* behind the last sequence number of the client, of the server */
 	lf_u32 interface;  /* at which the SYN arrived */
 	lf_u32 is_told;    /* user space knows of it */
@@ -52,7 +52,12 @@ struct lf_watched {
 };
 
 /* What is led to user space of a connection. */
-enum { LF_LEAD_ALL = 1, LF_LEAD_RESETS = 2, LF_TELL_AGAIN = 3 /* nothing; user space is told with the next packet */ };
+enum {
+	LF_LEAD_ALL = 1,
+	LF_LEAD_RESETS = 2,
+	LF_TELL_AGAIN = 3,   /* nothing; user space is told with the next packet */
+	LF_WATCH_ANEW = 4,   /* nothing; what is counted begins anew with the next packet */
+};
 
 struct lf_order {
 	lf_u32 lead;

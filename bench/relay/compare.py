@@ -97,6 +97,9 @@ RELAYS = {
     # Watched from end to end: what is adopted, and what never comes so far.
     "longfat adopt": "adopt",
     "longfat watch": "watch",
+    # The same by every key there is; and adopted flows that would be left in a pause.
+    "longfat watch all": "watch all",
+    "longfat release": "release",
     "HAProxy splice": "haproxy",
     "HAProxy copy": "haproxy-copy",
     "nginx 256k": "nginx",
@@ -104,7 +107,13 @@ RELAYS = {
 }
 # Those that clients connect to.
 EXPLICIT = ("explicit", "haproxy", "haproxy-copy", "nginx", "socat")
-ADOPT_AFTER = {"adopt": "1MB", "watch": "1000TB"}
+# When those are stepped into that are watched: keys of the relay's file.
+ADOPT = {
+    "adopt": ["adopt_after = '1MB'"],
+    "release": ["adopt_after = '1MB'", "release_after = '2s'"],
+    "watch": ["adopt_after = '1000TB'"],
+    "watch all": ["adopt_after = '1B'", "adopt_rate = '1Gbit'", "adopt_rtt = '59s'", "adopt_losses = 0.5"],
+}
 # name: (arguments of the iperf3 client, whether latency is measured beside it)
 LOADS = {
     "1 flow": ([], False),
@@ -205,7 +214,7 @@ class Relay:
                 target = {"explicit": [f"{RELAY}:{self.iperf}", f"{SERVER}:{IPERF}"],
                           "after-server": ["lan", "after-server"],
                           "end-to-end": ["lan", "end-to-end"],
-                          **{how: ["lan", "adopt", after] for how, after in ADOPT_AFTER.items()},
+                          **{how: ["lan", "adopt", *keys] for how, keys in ADOPT.items()},
                           }.get(str(self.how), ["lan", "early"])
                 command = [str(program), *target]
             else:
@@ -237,14 +246,14 @@ class Relay:
 
     def longfat_arguments(self):
         """Of the program: the ways it has no options for are in a file."""
-        if self.how not in ("explicit", "after-server", "end-to-end", *ADOPT_AFTER):
+        if self.how not in ("explicit", "after-server", "end-to-end", *ADOPT):
             return [*self.how, "--workers", str(self.threads)]
         if self.how == "explicit":
             own = "".join(f"[[listen]]\naddress = '{RELAY}:{port + RELAYED}'\nto = '{SERVER}:{port}'\n" for port in PORTS)
         else:
-            after = ADOPT_AFTER.get(self.how)
-            own = f"[intercept]\ninterfaces = ['lan']\n[defaults]\naccept = '{'end-to-end' if after else self.how}'\n"
-            own += f"adopt_after = '{after}'\n" if after else ""
+            keys = ADOPT.get(self.how, [])
+            own = f"[intercept]\ninterfaces = ['lan']\n[defaults]\naccept = '{'end-to-end' if keys else self.how}'\n"
+            own += "".join(f"{key}\n" for key in keys)
         self.file = tempfile.NamedTemporaryFile("w", suffix=".toml")
         self.file.write(f"workers = {self.threads}\ncontrol = {{ socket = '{self.file.name}.sock' }}\n{own}")
         self.file.flush()
@@ -253,7 +262,7 @@ class Relay:
     @property
     def carries(self):
         """Whether new connections cost its process something."""
-        return self.process is not None and str(self.how) not in ADOPT_AFTER
+        return self.process is not None and str(self.how) not in ADOPT
 
     def pids(self):
         """The relay and its children (nginx's workers, socat's connections)."""
@@ -495,7 +504,7 @@ def measure_running(hosts, relay, load, seconds):
         raise RuntimeError(f"{load}: nothing arrived. iperf3 says: {json.dumps(output['end'])}")
     # The omitted first second is relayed too.
     gigabytes = received["bytes"] / 1e9 * (seconds + 1) / seconds
-    if relay.process is not None and relay.how != "watch" and cpu_s / gigabytes < LEAST_S_PER_GB:
+    if relay.process is not None and not str(relay.how).startswith("watch") and cpu_s / gigabytes < LEAST_S_PER_GB:
         raise RuntimeError(f"{gigabytes:.3g} GB arrived without the relay, which took {cpu_s:.3g} s")
     result = {"Gbit/s": received["bits_per_second"] / 1e9, "CPU s/GB": cpu_s / gigabytes,
               "machine s/GB": machine_s / gigabytes}

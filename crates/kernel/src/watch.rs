@@ -40,8 +40,8 @@ pub struct Conditions {
     pub bytes: Option<u64>,
     /// Time since its SYN, at least: told with the next packet.
     pub time: Option<Duration>,
-    /// Payload of both ends in a second, at least: told when as much as that rate gives in [`Conditions::RATE_OVER`] has
-    /// passed in that time.
+    /// Payload of both ends in a second, at least: told when as much as that rate gives in [`Conditions::RATE_OVER`]
+    /// has passed in that time.
     pub rate_bps: Option<u64>,
     /// Least round trip from here to the end that is farther, at least.
     pub rtt: Option<Duration>,
@@ -226,7 +226,7 @@ pub struct Watched {
     pub bytes: u64,
     /// Of these: behind others of their end, or sent again.
     pub repeated_bytes: u64,
-    /// CLOCK_MONOTONIC of its SYN.
+    /// CLOCK_MONOTONIC of its SYN, or since when it is watched anew.
     pub opened_ns: u64,
     /// Least round trips from here to the client and to the server, where any was measured.
     pub rtts: [Option<Duration>; 2],
@@ -285,6 +285,8 @@ pub enum Lead {
     Resets,
     /// None; but the connection is told of again, with its next packet.
     Nothing,
+    /// None; the connection is watched anew from its next packet on, as if it had been opened then.
+    NothingAnew,
 }
 
 /// What the program has counted since it was attached.
@@ -384,6 +386,7 @@ impl Watching {
             Lead::All => 1,
             Lead::Resets => 2,
             Lead::Nothing => 3,
+            Lead::NothingAnew => 4,
         };
         let mut value = [0; 8];
         value[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -402,6 +405,12 @@ impl Watching {
             u32_at(&value, offset)
         };
         at(&self.orders, 0) == Some(1) && at(&self.connections, IS_TOLD_AT) == Some(1)
+    }
+
+    /// Leads nothing of a connection any more, and follows its numbers on.
+    pub fn let_go(&self, (one, other): (SocketAddr, SocketAddr)) {
+        // It may be gone already.
+        let _ = self.orders.delete(&RawEnds::of(one, other).0.to_bytes());
     }
 
     /// Leads nothing of a connection any more, and watches it no more.

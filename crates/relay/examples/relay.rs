@@ -1,7 +1,7 @@
 //! The smallest program around the library.
 //!
 //!     cargo run --release -p longfat-relay --example relay -- lan after-server [20ms]
-//!     cargo run --release -p longfat-relay --example relay -- lan adopt 1MB
+//!     cargo run --release -p longfat-relay --example relay -- lan adopt "adopt_after = '1MB'"
 //!     cargo run --release -p longfat-relay --example relay -- 0.0.0.0:8080 192.0.2.1:80
 //!
 //! The first takes every connection that comes in on the interface `lan` (as root, on a router) and, with a time, keeps
@@ -49,15 +49,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             plan
         }
-        [interface, "adopt", after] => {
+        [interface, "adopt", keys @ ..] => {
+            let keys = keys.join("\n");
             let text = format!(
-                "[intercept]\ninterfaces = '{interface}'\n[defaults]\naccept = 'end-to-end'\nadopt_after = '{after}'\n"
+                "[intercept]\ninterfaces = '{interface}'\n[defaults]\naccept = 'end-to-end'\n{keys}\n"
             );
             RelaySpec::parse(&text)?.resolve()?
         }
         [listen, to] => RelayPlan::explicit("example", listen.parse()?, vec![to.parse()?]),
         _ => return Err(
-            "give an interface and 'early', 'after-server', 'end-to-end', or 'adopt' and a size, or an address to listen on and one to go to"
+            "give an interface and 'early', 'after-server', 'end-to-end', or 'adopt' and keys of the file, or an address to listen on and one to go to"
                 .into(),
         ),
     };

@@ -70,11 +70,11 @@ impl Idle {
 /// What had passed of a connection, and was known of its path, when the relay stepped into it in mid-stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptedStatus {
-    /// Payload of both ends, repetitions included.
+    /// Payload of both ends since then, repetitions included.
     pub passed_bytes: u64,
     /// Of these: out of order, or again.
     pub repeated_bytes: u64,
-    /// Time since its SYN.
+    /// Time since its SYN, or since the relay left it last.
     pub age_us: u64,
     /// Least round trip from here to the client; absent where none was measured, as without `adopt_rtt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

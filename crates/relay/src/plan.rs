@@ -205,6 +205,14 @@ impl RelayPlan {
                 named(way)
             )));
         }
+        let unused = |way: &&Arc<ConnectionPlan>| way.release_after.is_some() && !way.is_watched();
+        if let Some(way) = self.ways().find(unused) {
+            return Err(Error::Plan(format!(
+                "the rule '{}' has release_after and no adopt_… key with accept = 'end-to-end': what the relay left in a pause \
+                 would stay without it for good; give adopt_after, say, or leave release_after out",
+                way.rule
+            )));
+        }
         let mut watched = self.watching_ways();
         let Some((_, first)) = watched.next() else { return Ok(()) };
         match watched.find(|(_, way)| way.adopt != first.adopt) {

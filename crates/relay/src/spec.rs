@@ -149,6 +149,9 @@ pub struct RuleSpec {
     pub adopt_rtt: Option<Nanos>,
     /// Likewise: when such a share of the bytes (`0.01`), or more, came out of order or again; of 100 KB at least.
     pub adopt_losses: Option<f64>,
+    /// With `adopt_…` keys: leave a connection that was stepped into when nothing was sent either way for so long, and all
+    /// is acknowledged. It goes on from end to end, and is stepped into again when the keys hold anew. Never when absent.
+    pub release_after: Option<Nanos>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
     /// Leg towards the client.
@@ -175,6 +178,7 @@ impl RuleSpec {
             adopt_rate: self.adopt_rate,
             adopt_rtt: self.adopt_rtt,
             adopt_losses: self.adopt_losses,
+            release_after: self.release_after,
             mptcp: self.mptcp,
             client: self.client.clone(),
             server: self.server.clone(),
@@ -204,6 +208,9 @@ pub struct WaySpec {
     pub adopt_rtt: Option<Nanos>,
     /// Likewise: when such a share of the bytes (`0.01`), or more, came out of order or again; of 100 KB at least.
     pub adopt_losses: Option<f64>,
+    /// With `adopt_…` keys: leave a connection that was stepped into when nothing was sent either way for so long, and all
+    /// is acknowledged. It goes on from end to end, and is stepped into again when the keys hold anew. Never when absent.
+    pub release_after: Option<Nanos>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
     /// Leg towards the client.

@@ -13,6 +13,7 @@ mod insert;
 mod limits;
 mod loop_check;
 mod one_way;
+mod pause;
 mod relayed;
 mod release;
 mod slots;
@@ -94,6 +95,7 @@ pub(crate) struct Worker<'a> {
     balanced: Instant,
     limits: limits::Look,
     leaving: release::Leaving,
+    pausing: pause::Pausing,
     /// Connections whose bulk data gather.
     gathering: Vec<Token>,
     /// Rounds of its loop.
@@ -131,6 +133,7 @@ impl<'a> Worker<'a> {
             balanced: Instant::now(),
             limits: limits::Look::new(shared.plan, Instant::now()),
             leaving: release::Leaving::new(Instant::now()),
+            pausing: pause::Pausing::new(Instant::now()),
             gathering: Vec::new(),
             round: 0,
             now: Instant::now(),
@@ -174,6 +177,7 @@ impl<'a> Worker<'a> {
             self.run_settling();
             self.run_parting();
             self.release_inserted();
+            self.release_paused();
             self.expire();
             self.balance();
             self.look_at_limits();
@@ -216,7 +220,11 @@ impl<'a> Worker<'a> {
             (true, false) => SETTLE_WAIT_MS,
             (true, true) => {
                 let dials = self.order_wait_ms().min(self.busy_wait_ms());
-                self.gathering_wait_ms().min(dials).min(self.leaving_wait_ms()).min(IDLE_WAIT_MS)
+                self.gathering_wait_ms()
+                    .min(dials)
+                    .min(self.leaving_wait_ms())
+                    .min(self.pausing_wait_ms())
+                    .min(IDLE_WAIT_MS)
             }
         };
         if timeout > 0 && self.is_unprepared() {

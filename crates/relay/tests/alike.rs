@@ -6,6 +6,8 @@ mod bed;
 use bed::{
     ANYWHERE, Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, exchange, mute, nft,
     packet::{ACK, Segment, Sender},
+    path::eventually,
+    talk,
 };
 use longfat_host::{Namespace, socket};
 use longfat_kernel::alike::Alike;
@@ -67,6 +69,16 @@ impl Tap {
     /// The header of the next segment from this port.
     fn find_from(&self, port: u16) -> Header {
         self.find_by(&format!("a segment from port {port}"), |tcp| tcp[..2] == port.to_be_bytes())
+    }
+
+    /// The headers of all segments from this port that have come by now.
+    fn all_from(&self, port: u16) -> Vec<Header> {
+        let (mut found, mut packet) = (Vec::new(), vec![0; 1 << 16]);
+        while let Ok(bytes) = recv(self.0.as_raw_fd(), &mut packet, MsgFlags::empty()) {
+            let of_port = header(&packet[..bytes]).filter(|(_, tcp)| tcp[..2] == port.to_be_bytes());
+            found.extend(of_port.map(|(header, _)| header));
+        }
+        found
     }
 
     fn find_by(&self, what: &str, fits: impl Fn(&[u8]) -> bool) -> Header {
@@ -189,6 +201,61 @@ fn traffic_classes_times_to_live_and_flow_labels_arrive_as_if_they_had_been_forw
             assert_eq!(relay.stop().connections, 4, "{way}");
         }
     }
+}
+
+/// A connection that is stepped into in mid-stream, left in a pause, and stepped into again.
+#[test]
+fn every_packet_looks_forwarded_before_the_relay_steps_in_while_it_does_and_after_it_has_left() {
+    let text = "[intercept]\ninterfaces = 'lan'\n[defaults]\naccept = 'end-to-end'\nadopt_after = '100KB'\n\
+                release_after = '300ms'\n";
+    let bed = Bed::new("alled");
+    let relay = bed.start(longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap());
+    for server in servers() {
+        let is_ipv4 = server.is_ipv4();
+        let listener = bed.listen(&server.to_string());
+        drop((connect_with(&bed, server, |_| {}), accept(&listener)));
+        let client = connect_with(&bed, server, |fd| {
+            set_class(fd, is_ipv4, 0xb8);
+            set_ttl(fd, is_ipv4, 77);
+        });
+        let far = accept(&listener);
+        set_class(&far, is_ipv4, 0x28);
+        set_ttl(&far, is_ipv4, 80);
+        let (near, distant) = (Tap::new(&bed.client), Tap::new(&bed.server));
+        let ports = [client.local_addr().unwrap().port(), server.port()];
+        for _ in 0..3 {
+            let mut packets = 0;
+            for is_to_be_in in [true, false] {
+                eventually("the relay steps in, or leaves", || {
+                    if is_to_be_in {
+                        talk(&client, &far, 60_000, (1 << 14, Duration::from_micros(500)));
+                    }
+                    let seen = [(&distant, ports[0], 0xb8, 76), (&near, ports[1], 0x28, 79)];
+                    for (tap, port, dscp, ttl) in seen {
+                        let found = tap.all_from(port);
+                        let is_forwarded = |header: &Header| (header.dscp, header.ttl) == (dscp, ttl);
+                        assert!(found.iter().all(is_forwarded), "{server}, from {port}: {found:?}");
+                        packets += found.len();
+                    }
+                    bed.leg_count() == if is_to_be_in { 2 } else { 0 }
+                });
+            }
+            assert!(packets > 20, "{packets}");
+            // The flow label, and another class, in both states.
+            for class in [0x48, 0x28] {
+                set_class(&far, is_ipv4, class);
+                let answer = say(&format!("answer {class}"), (&far, &distant), (&client, &near));
+                let question = say(&format!("question {class}"), (&client, &near), (&far, &distant));
+                for (left, arrived) in [answer, question] {
+                    assert_eq!(arrived, left.forwarded(), "{server}");
+                }
+            }
+            // Those of the other class.
+            near.all_from(ports[1]);
+        }
+        exchange(&client, &far, 1 << 20);
+    }
+    assert_eq!(relay.stop().reset, 0);
 }
 
 #[test]

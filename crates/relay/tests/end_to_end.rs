@@ -36,18 +36,11 @@ fn servers() -> [SocketAddr; 2] {
 }
 
 /// A client and its server; the relay has stepped in between when this returns.
-fn pair(bed: &Bed, relay: &Running, listener: &TcpListener, address: SocketAddr) -> (TcpStream, TcpStream) {
-    let before = leg_count(bed, relay);
+fn pair(bed: &Bed, listener: &TcpListener, address: SocketAddr) -> (TcpStream, TcpStream) {
+    let before = bed.leg_count();
     let pair = bed.pair(listener, address);
-    eventually("the relay steps in", || leg_count(bed, relay) == before + 2);
+    eventually("the relay steps in", || bed.leg_count() == before + 2);
     pair
-}
-
-/// Sockets of the relay's towards the ends.
-fn leg_count(bed: &Bed, _relay: &Running) -> usize {
-    let mut command = bed.relay.command("ss");
-    command.args(["-Htn", "state", "established"]);
-    longfat_host::run_command(command).unwrap().lines().filter(|line| line.contains(":9000")).count()
 }
 
 /// Whatever the relay's host still knows of the server's port.
@@ -63,7 +56,7 @@ fn streams_both_ways_are_exact_and_the_handshake_is_the_ends_own() {
     let (bed, relay) = start("eserve");
     for address in servers() {
         let listener = bed.listen(&address.to_string());
-        let (client, far) = pair(&bed, &relay, &listener, address);
+        let (client, far) = pair(&bed, &listener, address);
         assert_eq!(far.peer_addr().unwrap(), client.local_addr().unwrap());
         assert_eq!(client.peer_addr().unwrap(), address);
         exchange(&client, &far, 16 << 20);
@@ -91,7 +84,7 @@ fn whatever_the_ends_agree_on_holds_for_both_legs() {
         set(&bed.server, of_server);
         for address in servers() {
             let listener = bed.listen(&address.to_string());
-            let (client, far) = pair(&bed, &relay, &listener, address);
+            let (client, far) = pair(&bed, &listener, address);
             exchange(&client, &far, 2 << 20);
             count += 1;
         }
@@ -157,13 +150,13 @@ fn resets_and_half_closed_streams_go_through() {
     let (bed, relay) = start("eends");
     for address in servers() {
         let listener = bed.listen(&address.to_string());
-        let (client, far) = pair(&bed, &relay, &listener, address);
+        let (client, far) = pair(&bed, &listener, address);
         reset(client);
         assert!(ends_with_reset(&far), "the server hears of the client's reset");
-        let (client, far) = pair(&bed, &relay, &listener, address);
+        let (client, far) = pair(&bed, &listener, address);
         reset(far);
         assert!(ends_with_reset(&client), "and the client of the server's");
-        let (client, far) = pair(&bed, &relay, &listener, address);
+        let (client, far) = pair(&bed, &listener, address);
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!((&far).read(&mut [0; 1]).unwrap(), 0);
         std::thread::scope(|scope| {
@@ -288,7 +281,7 @@ fn what_sockets_cannot_be_told_stays_end_to_end_and_works() {
         let listener = bed.listen(&address.to_string());
         let (client, far) = bed.pair(&listener, address);
         exchange(&client, &far, 1 << 20);
-        assert_eq!(leg_count(&bed, &relay), 0, "the ends agreed on ECN");
+        assert_eq!(bed.leg_count(), 0, "the ends agreed on ECN");
     }
     assert_eq!(relay.stop().connections, 0);
 }
@@ -341,7 +334,7 @@ fn a_reader_who_pauses_loses_nothing() {
     let (bed, relay) = start("eslow");
     let address = servers()[1];
     let listener = bed.listen(&address.to_string());
-    let (client, far) = pair(&bed, &relay, &listener, address);
+    let (client, far) = pair(&bed, &listener, address);
     exchange_slowly(&client, &far, 4 << 20, 1 << 15, Duration::from_millis(2));
     assert_eq!(relay.stop().finished, 1);
 }
@@ -372,7 +365,7 @@ fn a_successor_goes_on_with_a_stream() {
     let (bed, relay) = start("eupgrade");
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
-    let (client, far) = pair(&bed, &relay, &listener, address);
+    let (client, far) = pair(&bed, &listener, address);
     // It lasts while the successor prepares itself.
     let (total, piece, pause) = (32 << 20, 1 << 14, Duration::from_millis(2));
     let next = std::thread::scope(|scope| {
@@ -385,9 +378,9 @@ fn a_successor_goes_on_with_a_stream() {
         next
     });
     let before = relay.wait();
-    let (client, far) = pair(&bed, &next, &listener, address);
+    let (client, far) = pair(&bed, &listener, address);
     exchange(&client, &far, 1 << 20);
-    let (client, far) = pair(&bed, &next, &listener, address);
+    let (client, far) = pair(&bed, &listener, address);
     let last = Running::upgrade(&bed.relay, patient(), || {}).unwrap();
     let between = next.wait();
     assert_eq!(before.finished + between.finished, 2, "{before:?} {between:?}");
@@ -440,7 +433,7 @@ fn idle_connections_outlive_the_relay() {
     let mut pairs = Vec::new();
     for (listener, address) in &listeners {
         for index in 0..20 {
-            let (client, far) = pair(&bed, &relay, listener, *address);
+            let (client, far) = pair(&bed, listener, *address);
             // Some have said nothing yet, some little, some much.
             talk(&client, &far, (index % 4) << 16, AT_ONCE);
             pairs.push((client, far));
@@ -464,7 +457,7 @@ fn streams_outlive_the_relay_without_a_wrong_byte() {
     for address in servers() {
         let relay = bed.start(patient());
         let listener = bed.listen(&address.to_string());
-        let (client, far) = pair(&bed, &relay, &listener, address);
+        let (client, far) = pair(&bed, &listener, address);
         let slowly = (1 << 14, Duration::from_millis(2));
         let stats = stop_under(relay, || talk(&client, &far, 24 << 20, slowly));
         assert_eq!((stats.released, stats.stopped, stats.reset), (1, 0, 0), "{stats:?}");
@@ -483,7 +476,7 @@ fn whatever_the_ends_agreed_on_the_relay_can_leave() {
         let (relay, mut living) = (bed.start(patient()), Vec::new());
         for address in servers() {
             let listener = bed.listen(&address.to_string());
-            let (client, far) = pair(&bed, &relay, &listener, address);
+            let (client, far) = pair(&bed, &listener, address);
             talk(&client, &far, 3 << 20, AT_ONCE);
             living.push((client, far));
         }
@@ -514,7 +507,7 @@ fn what_cannot_come_to_rest_is_reset_when_the_drain_time_is_over() {
     let (bed, relay) = start("estuck");
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
-    let (client, far) = pair(&bed, &relay, &listener, address);
+    let (client, far) = pair(&bed, &listener, address);
     // Nobody reads it.
     client.set_nonblocking(true).unwrap();
     while (&client).write(&[0; 1 << 16]).is_ok() {}

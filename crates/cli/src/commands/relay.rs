@@ -73,7 +73,7 @@ pub struct Args {
     /// Everything that the file says, which is one for 'longfat relay run', instead of the options that say so.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "cc_client", "cc_server", "buffer_client", "buffer_server", "pacing_server", "notsent_lowat", "queue_target",
-        "queue", "adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses", "control", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
+        "queue", "adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses", "release_after", "control", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
     ])]
     config: Option<PathBuf>,
 
@@ -154,6 +154,10 @@ pub struct Args {
     /// Likewise: when such a share of the bytes, like 0.01, came out of order or again; of 100 KB at least.
     #[arg(long, value_name = "SHARE", requires = "intercept", help_heading = "Stepping in")]
     adopt_losses: Option<f64>,
+    /// Leave a connection that was stepped into when nothing was sent either way for so long; it goes on from end to end,
+    /// and is stepped into again when the --adopt options hold anew.
+    #[arg(long, value_name = "TIME", requires = "intercept", help_heading = "Stepping in")]
+    release_after: Option<Nanos>,
 
     /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME-PID.sock; none where this
     /// user may not make it].

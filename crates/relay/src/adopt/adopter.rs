@@ -159,6 +159,11 @@ impl<'a> Adopter<'a> {
         }
     }
 
+    /// Whether nothing was left in its interface at the last reading.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
     /// Connections made since this was last asked.
     pub fn take_inserted(&mut self) -> Vec<Inserted> {
         std::mem::take(&mut self.inserted)
@@ -219,6 +224,9 @@ impl<'a> Adopter<'a> {
         let Some(segment) = Segment::parse(packet) else { return };
         let (adopting, now) = (self.adopting, Instant::now());
         if let Some(step) = adopting.watcher.on_packet(&segment, now) {
+            if let Step::Hear = step {
+                adopting.clocks().on_copy(&segment, now);
+            }
             let (bytes, to) = (segment.packet().len(), segment.to.ip());
             return self.take_step(step, &mut packet[..bytes], to, tun);
         }
@@ -238,13 +246,13 @@ impl<'a> Adopter<'a> {
     /// What comes of a packet in mid-stream.
     fn take_step(&mut self, step: Step, packet: &mut [u8], to: IpAddr, tun: &Tun) {
         let adopting = self.adopting;
-        if let Step::Deliver = step {
+        if let Step::Deliver | Step::Hear = step {
             return drop(tun.write(packet));
         }
         segment::count_hop(packet);
         self.send(packet, to);
         match step {
-            Step::Send | Step::Deliver => {}
+            Step::Send | Step::Deliver | Step::Hear => {}
             Step::Pass(reason) => adopting.count_passed(reason),
             Step::Adopt(adoption) => {
                 let pair = adoption.pair;

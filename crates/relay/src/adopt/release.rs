@@ -66,12 +66,12 @@ pub(crate) struct Released {
 }
 
 impl Both<'_> {
-    /// Makes both legs deaf and dumb if nothing keeps the connection here. `at_last`: windows do not matter; what is
-    /// sent into a window that is not there is lost once, and sent again.
-    pub fn release(self, clocks: &Clocks, at_last: bool) -> Result<Released, Kept> {
+    /// Makes both legs deaf and dumb if nothing keeps the connection here. An end's window of `enough_bytes` may be
+    /// less than the other end believes: what is sent into a window that is not there is lost once, and sent again.
+    pub fn release(self, clocks: &Clocks, enough_bytes: u32) -> Result<Released, Kept> {
         let infos = self.look()?;
         self.check_clocks(clocks, &infos)?;
-        let standing = self.stop(at_last).inspect_err(|_| self.resume())?;
+        let standing = self.stop(enough_bytes).inspect_err(|_| self.resume())?;
         Ok(Released { updates: self.updates(clocks, &infos, standing) })
     }
 
@@ -132,7 +132,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    fn stop(&self, at_last: bool) -> Result<[Standing; 2], Kept> {
+    fn stop(&self, enough_bytes: u32) -> Result<[Standing; 2], Kept> {
         let each = |work: fn(&TcpStream) -> io::Result<()>| {
             self.legs().iter().try_for_each(|leg| work(leg)).map_err(|_| Kept::Busy)
         };
@@ -144,10 +144,8 @@ impl Both<'_> {
         let standing = |leg| standing(leg).map_err(|_| Kept::Busy);
         let (client, server) = (standing(self.client)?, standing(self.server)?);
         client.fits(&server)?;
-        if !at_last {
-            client.has_room_in(&server)?;
-            server.has_room_in(&client)?;
-        }
+        client.has_room_in(&server, enough_bytes)?;
+        server.has_room_in(&client, enough_bytes)?;
         Ok([client, server])
     }
 
@@ -195,9 +193,10 @@ impl Standing {
         is_whole.then_some(()).ok_or(Kept::Busy)
     }
 
-    /// What this leg's peer may send has room at the end behind the other leg.
-    fn has_room_in(&self, other: &Standing) -> Result<(), Kept> {
-        (self.told_bytes <= other.peer_window_bytes).then_some(()).ok_or(Kept::Window)
+    /// What this leg's peer may send has room at the end behind the other leg, or that has enough.
+    fn has_room_in(&self, other: &Standing, enough_bytes: u32) -> Result<(), Kept> {
+        let window_bytes = other.peer_window_bytes;
+        (window_bytes >= self.told_bytes.min(enough_bytes)).then_some(()).ok_or(Kept::Window)
     }
 }
 
@@ -268,10 +267,13 @@ mod tests {
         let server =
             Standing { send_next: u32::MAX, receive_next: 1, told_bytes: 900, peer_window_bytes: 500 };
         assert_eq!((client.fits(&server), server.fits(&client)), (Ok(()), Ok(())));
-        assert_eq!((client.has_room_in(&server), server.has_room_in(&client)), (Ok(()), Ok(())));
+        let all = u32::MAX;
+        assert_eq!((client.has_room_in(&server, all), server.has_room_in(&client, all)), (Ok(()), Ok(())));
         let sent = Standing { send_next: 2, ..client };
         assert_eq!((sent.fits(&server), server.fits(&sent)), (Err(Kept::Busy), Err(Kept::Busy)));
         let generous = Standing { told_bytes: 501, ..client };
-        assert_eq!(generous.has_room_in(&server), Err(Kept::Window));
+        assert_eq!(generous.has_room_in(&server, all), Err(Kept::Window));
+        assert_eq!(generous.has_room_in(&server, 501), Err(Kept::Window));
+        assert_eq!(generous.has_room_in(&server, 500), Ok(()), "with enough of it");
     }
 }

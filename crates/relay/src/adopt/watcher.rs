@@ -53,6 +53,8 @@ pub(crate) enum Step {
     Send,
     /// It is for the socket that its connection has.
     Deliver,
+    /// Likewise, and what it says of its end's clock is wanted.
+    Hear,
     /// It goes on, and then sockets are put in between.
     Adopt(Box<Adoption>),
     /// It goes on, and its connection stays end to end.
@@ -80,6 +82,8 @@ struct Candidate {
 #[derive(Debug)]
 enum Stage {
     InPath(Box<Candidate>),
+    /// The relay is about to leave it: what is led here is for its sockets.
+    Leaving,
     /// The decision is made; packets from before it may still be in the interface.
     Behind(Kind, Instant),
     /// Nothing but resets is led here.
@@ -93,6 +97,8 @@ enum Stage {
 enum Kind {
     Adopted,
     Passed,
+    /// The relay has left it, and watches it on.
+    Released,
 }
 
 #[derive(Debug)]
@@ -100,6 +106,8 @@ struct Entry {
     stage: Stage,
     interface: u32,
     holder: usize,
+    /// While it has sockets here it is followed at tc, for it may be left in a pause.
+    may_pause: bool,
 }
 
 /// Which connections are meant, as the plan is now.
@@ -167,6 +175,7 @@ pub(crate) struct Watcher {
     only_watches: AtomicBool,
     wants_routes: AtomicBool,
     adopted: AtomicU64,
+    released: AtomicU64,
 }
 
 /// What this host lacks for a relay that begins with such rules.
@@ -307,6 +316,7 @@ impl Watcher {
         let Some(entry) = state.entries.get_mut(&pair) else { return straggles() };
         let candidate = match &mut entry.stage {
             Stage::InPath(candidate) => candidate,
+            Stage::Leaving => return Some(Step::Hear),
             Stage::Behind(kind, _) | Stage::Resets(kind, _) | Stage::Gone(kind, _) => {
                 return Some(if *kind == Kind::Adopted { Step::Deliver } else { Step::Send });
             }
@@ -336,6 +346,51 @@ impl Watcher {
         if let Some(entry) = self.lock().entries.get_mut(&pair) {
             entry.stage = Stage::Behind(kind, Instant::now());
         }
+    }
+
+    /// Whether any connection was adopted in mid-stream.
+    pub fn has_adopted(&self) -> bool {
+        self.adopted.load(Ordering::Relaxed) > 0
+    }
+
+    /// Connections that were left in a pause.
+    pub fn released(&self) -> u64 {
+        self.released.load(Ordering::Relaxed)
+    }
+
+    /// A connection that has paused is to be left: its packets are led to the worker that has it. Not one whose
+    /// handshake went by another relay, or that was stepped into just now.
+    pub fn begin_leaving(&self, pair: Pair, holder: usize) -> bool {
+        let Some(watching) = self.watching.get() else { return false };
+        let mut state = self.lock();
+        let Some(interface) = state.interface_of(holder).filter(|_| !state.has(pair)) else { return false };
+        if watching.lead(pair, Lead::All, interface).is_err() {
+            return false;
+        }
+        if !watching.leads_all(pair) {
+            watching.let_go(pair);
+            return false;
+        }
+        state.entries.insert(pair, Entry { stage: Stage::Leaving, interface, holder, may_pause: true });
+        self.count.store(state.entries.len(), Ordering::Release);
+        true
+    }
+
+    /// It is not left: it speaks, or something else keeps it.
+    pub fn stays(&self, pair: Pair) {
+        self.decide_leaving(pair, Kind::Adopted);
+    }
+
+    /// Both sockets have vanished. What is still in the interface goes on to its end.
+    pub fn left(&self, pair: Pair) {
+        self.released.fetch_add(1, Ordering::Relaxed);
+        self.decide_leaving(pair, Kind::Released);
+    }
+
+    fn decide_leaving(&self, pair: Pair, kind: Kind) {
+        let mut state = self.lock();
+        let leaving = state.entries.get_mut(&pair).filter(|entry| matches!(entry.stage, Stage::Leaving));
+        leaving.into_iter().for_each(|entry| entry.stage = Stage::Behind(kind, Instant::now()));
     }
 
     /// Sockets are put into a connection whose handshake has just ended. From now on its packets come to the worker's
@@ -394,6 +449,19 @@ impl Entry {
         // It changes an order that is there.
         let _ = watching.lead(pair, Lead::Resets, self.interface);
         self.stage = Stage::Resets(kind, Instant::now());
+    }
+}
+
+impl Entry {
+    /// Nothing is led here any more.
+    fn end_leading(&mut self, watching: &Watching, pair: Pair, (kind, now): (Kind, Instant)) {
+        match kind {
+            // It changes an order that is there.
+            Kind::Released => drop(watching.lead(pair, Lead::NothingAnew, self.interface)),
+            Kind::Adopted if self.may_pause => watching.let_go(pair),
+            Kind::Adopted | Kind::Passed => watching.forget(pair),
+        }
+        self.stage = Stage::Gone(kind, now);
     }
 }
 
@@ -460,8 +528,8 @@ impl State {
                     entry.lead_resets(watching, *pair, *kind);
                 }
                 Stage::Resets(kind, since) if is_empty && is_past(since, RESETS) => {
-                    watching.forget(*pair);
-                    entry.stage = Stage::Gone(*kind, now);
+                    let kind = *kind;
+                    entry.end_leading(watching, *pair, (kind, now));
                 }
                 Stage::Gone(_, since) => return !is_past(since, STRAGGLERS),
                 _ => {}
@@ -498,8 +566,9 @@ impl State {
         }
         let next = [now_seen.client_next, now_seen.server_next];
         let path = InPath::new(pair, agreement, next, now, &self.copied);
+        let may_pause = way.release_after.is_some();
         let candidate = Box::new(Candidate { path, plan: way, known: known(&now_seen) });
-        self.entries.insert(pair, Entry { stage: Stage::InPath(candidate), interface, holder });
+        self.entries.insert(pair, Entry { stage: Stage::InPath(candidate), interface, holder, may_pause });
         Ok(())
     }
 }

@@ -112,6 +112,11 @@ impl<'a> Relay<'a> {
         let passed = adopting.passed().filter(|(_, count)| *count > 0);
         let passed = passed.map(|(reason, count)| (reason.name().to_owned(), count)).collect();
         let [watched, reached, adopted] = adopting.watcher.counts();
-        EndToEndStatus { inserted: adopting.inserted(), watched, reached, adopted, passed }
+        let in_pauses = adopting.watcher.released();
+        let at_stop = self.workers.shared.journal.stats().released.saturating_sub(in_pauses);
+        let released = [("pause", in_pauses), ("stop", at_stop)];
+        let released = released.into_iter().filter(|(_, count)| *count > 0);
+        let released = released.map(|(reason, count)| (reason.to_owned(), count)).collect();
+        EndToEndStatus { inserted: adopting.inserted(), watched, reached, adopted, released, passed }
     }
 }

@@ -201,6 +201,15 @@ fn adopted(status: &EndToEndStatus) -> Family {
     stages.into_iter().fold(family, |family, (stage, count)| family.with(&[("stage", stage)], count as f64))
 }
 
+fn released(status: &EndToEndStatus) -> Family {
+    let help = "Connections that the relay has left to their ends, by the reason.";
+    let family = Family::new(Kind::Counter, "longfat_relay_released_connections", "connections", help);
+    let count = |reason: &str| status.released.get(reason).copied().unwrap_or(0) as f64;
+    ["pause", "stop"]
+        .into_iter()
+        .fold(family, |family, reason| family.with(&[("reason", reason)], count(reason)))
+}
+
 fn passed(passed: &[(&'static str, u64)]) -> Family {
     let help = "Connections to be accepted end to end that stayed so, by the reason.";
     let family = Family::new(Kind::Counter, "longfat_relay_passed_connections", "connections", help);
@@ -236,6 +245,7 @@ fn relay(overview: &Overview) -> Vec<Family> {
         )
         .with(&[], status.end_to_end.inserted as f64),
         adopted(&status.end_to_end),
+        released(&status.end_to_end),
         passed(&overview.passed),
         Family::new(
             Gauge,

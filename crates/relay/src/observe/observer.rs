@@ -78,7 +78,7 @@ pub enum Ended {
     Stopped,
     /// It moved nothing for longer than its rule allows.
     Idle,
-    /// The relay left it when it was stopped: it goes on from end to end.
+    /// The relay left it when it was stopped, or in a pause: it goes on from end to end.
     Released,
     /// A rule says that the relay does not carry it: it had connected to the relay itself and could not pass.
     Refused,

@@ -85,6 +85,13 @@ pub struct ConnectionPlan {
     /// When the relay steps into a connection that it accepts end to end: right after the handshake without any.
     #[serde(flatten, serialize_with = "as_keys")]
     pub adopt: Conditions,
+    /// Silence after which the relay leaves a connection that it adopted in mid-stream; never when absent.
+    #[serde(
+        rename = "release_after_us",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "super::as_us_if_any"
+    )]
+    pub release_after: Option<Duration>,
     /// What becomes of intercepted clients that would use several ways at once.
     pub mptcp: Mptcp,
     /// The leg towards the client.
@@ -106,6 +113,7 @@ impl Default for ConnectionPlan {
             rule: ConnectionPlan::DEFAULT_RULE.into(),
             accept: Accept::Early,
             adopt: Conditions::default(),
+            release_after: None,
             mptcp: Mptcp::Relay,
             client: LegPlan::client(),
             server: LegPlan::server(),

@@ -29,6 +29,9 @@ const MSS_RANGE_BYTES: std::ops::RangeInclusive<u16> = 536..=65_495;
 const RULES_MAX: usize = 64;
 
 /// What is wrong so far.
+/// In a shorter pause an end may be waiting for an acknowledgement that is on its way.
+const LEAST_RELEASE_AFTER: Nanos = Nanos(100_000_000);
+
 type Problems = Vec<Problem>;
 
 impl RelaySpec {
@@ -244,10 +247,17 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
     // A rule of another kind does not inherit what it could not use.
     let inherited = if accept == Accept::EndToEnd { defaults.adopt } else { Conditions::default() };
     let adopt = spec.conditions(inherited, path, problems);
+    let inherited = defaults.release_after.filter(|_| accept == Accept::EndToEnd);
+    let release_after = spec.release_after.map_or(inherited, |time| Some(time.into()));
+    if let Some(time) = spec.release_after.filter(|time| *time < LEAST_RELEASE_AFTER) {
+        let message = format!("it is {time}; give {LEAST_RELEASE_AFTER} or more, or leave it out for never");
+        problems.push(Problem::new(format!("{path}.release_after"), message));
+    }
     ConnectionPlan {
         rule: defaults.rule.clone(),
         accept,
         adopt,
+        release_after,
         mptcp: spec.mptcp.unwrap_or(defaults.mptcp),
         client: LegPlan { keepalive_idle: keepalive(&defaults.client), ..client },
         server: LegPlan { keepalive_idle: keepalive(&defaults.server), ..server },

@@ -80,6 +80,8 @@ pub(crate) struct Relayed {
     pub ended: Ended,
     /// When its ends were last asked to say something, while the relay leaves.
     pub probed: Option<Instant>,
+    /// In a pause it could not be left, and is not tried again before.
+    pub kept_until: Option<Instant>,
     /// The relay has left it, and its sockets are deaf: they have to vanish.
     pub released: Option<Released>,
 }
@@ -131,6 +133,7 @@ impl Relayed {
             untried,
             ended: Ended::Finished,
             probed: None,
+            kept_until: None,
             released: None,
         }
     }
@@ -165,7 +168,8 @@ impl Relayed {
         }
         self.was_cut = turn.more;
         self.recent_bytes += turn.moved_bytes;
-        if turn.moved_bytes > 0 && self.legs.plan.idle.is_some() {
+        let plan = &self.legs.plan;
+        if turn.moved_bytes > 0 && (plan.idle.is_some() || plan.release_after.is_some()) {
             self.moved = now;
         }
         turn

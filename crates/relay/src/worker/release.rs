@@ -75,7 +75,8 @@ impl Worker<'_> {
         let Some(connection) = self.slots.get_mut(token).filter(|one| one.legs.is_inserted) else { return };
         let both = both(connection);
         let kept = match connection.logic.is_at_rest() {
-            true => both.release(&self.workers.held.adopting.clocks(), at_last),
+            // At last windows do not matter.
+            true => both.release(&self.workers.held.adopting.clocks(), if at_last { 0 } else { u32::MAX }),
             false => Err(Kept::Busy),
         };
         match kept {
@@ -99,14 +100,14 @@ impl Worker<'_> {
         let Some(released) = &connection.released else { return };
         both(connection).vanish();
         for (packet, to) in released.updates() {
-            self.shared.packets.pass_on(packet, to);
+            self.shared.packets.send(packet, to);
         }
         let legs = &connection.legs;
         self.workers.held.adopting.clocks().forget((legs.client_address, legs.server_address));
     }
 }
 
-fn both(connection: &Relayed) -> Both<'_> {
+pub(super) fn both(connection: &Relayed) -> Both<'_> {
     let legs = &connection.legs;
     Both { client: &legs.client, server: &legs.server, pair: (legs.client_address, legs.server_address) }
 }

@@ -76,6 +76,13 @@ impl Bed {
         self.server.run(|| TcpListener::bind(address)).unwrap().unwrap()
     }
 
+    /// Sockets of the relay's towards the ends of connections to port 9000.
+    pub fn leg_count(&self) -> usize {
+        let mut command = self.relay.command("ss");
+        command.args(["-Htn", "state", "established"]);
+        run_command(command).unwrap().lines().filter(|line| line.contains(":9000")).count()
+    }
+
     pub fn connect(&self, address: SocketAddr) -> TcpStream {
         self.try_connect(address).unwrap()
     }

@@ -14,7 +14,7 @@ const SAMPLE_EVERY_LEAST: Nanos = Nanos(100_000);
 /// The rule that `--match-port` and `--match-dst` make.
 const RULE: &str = "matched";
 /// The options that stand for keys of the file.
-const OPTIONS: [(&str, &str); 22] = [
+const OPTIONS: [(&str, &str); 23] = [
     ("intercept.interfaces", "--intercept"),
     ("intercept.mark", "--mark"),
     ("intercept.table", "--table"),
@@ -32,6 +32,7 @@ const OPTIONS: [(&str, &str); 22] = [
     ("defaults.adopt_rate", "--adopt-rate"),
     ("defaults.adopt_rtt", "--adopt-rtt"),
     ("defaults.adopt_losses", "--adopt-losses"),
+    ("defaults.release_after", "--release-after"),
     ("drain", "--drain"),
     ("reset_wait", "--reset-wait"),
     ("coalesce", "--coalesce"),
@@ -130,7 +131,7 @@ fn way(args: &Args) -> WaySpec {
     let mut queue = args.queue.clone().unwrap_or_default();
     queue.target = args.queue_target.or(queue.target);
     let notsent_lowat = Some(args.notsent_lowat);
-    let Args { adopt_after, adopt_rate, adopt_rtt, adopt_losses, .. } = *args;
+    let Args { adopt_after, adopt_rate, adopt_rtt, adopt_losses, release_after, .. } = *args;
     let watches =
         adopt_after.is_some() || adopt_rate.is_some() || adopt_rtt.is_some() || adopt_losses.is_some();
     WaySpec {
@@ -139,6 +140,7 @@ fn way(args: &Args) -> WaySpec {
         adopt_rate,
         adopt_rtt,
         adopt_losses,
+        release_after,
         client: LegSpec {
             cc: args.cc_client.clone(),
             buffer: args.buffer_client,
@@ -219,9 +221,9 @@ mod tests {
             ),
         ];
         let adopting = (
-            "--intercept lan --adopt-after 1MB --adopt-rate 10Mbit --adopt-rtt 20ms --adopt-losses 0.01",
+            "--intercept lan --adopt-after 1MB --adopt-rate 10Mbit --adopt-rtt 20ms --adopt-losses 0.01 --release-after 2s",
             "intercept = { interfaces = 'lan' }
-             defaults = { accept = 'end-to-end', adopt_after = '1MB', adopt_rate = '10Mbit', adopt_rtt = '20ms', adopt_losses = 0.01 }",
+             defaults = { accept = 'end-to-end', adopt_after = '1MB', adopt_rate = '10Mbit', adopt_rtt = '20ms', adopt_losses = 0.01, release_after = '2s' }",
         );
         for (words, text) in pairs.into_iter().chain([adopting]) {
             assert_eq!(plan_of(words).unwrap(), plan_of_file(text), "{words}");
@@ -268,6 +270,7 @@ mod tests {
             ("--adopt-after 0s", "--adopt-after: 0 is right after the handshake"),
             ("--adopt-rate 1kbit", "--adopt-rate: it is 1kbit; give 8kbit or more"),
             ("--adopt-rtt 2min", "--adopt-rtt: it is 120s; give a round trip of up to 60s"),
+            ("--release-after 1ms", "--release-after: it is 1ms; give 100ms or more"),
             ("--adopt-losses 2", "--adopt-losses: it is 2; give a share of 0.000001 to 0.5"),
             ("--intercept a/b", "--intercept: 'a/b' is no name of an interface"),
         ] {

@@ -164,11 +164,15 @@ fn head(status: &Status) -> String {
     if status.taken_over > 0 {
         text.push_str(&format!("\n{} connections taken over from another relay", status.taken_over));
     }
-    let EndToEndStatus { inserted, watched, reached, adopted, passed } = &status.end_to_end;
+    let EndToEndStatus { inserted, watched, reached, adopted, released, passed } = &status.end_to_end;
     if *watched > 0 {
         text.push_str(&format!(
             "\nwatched {watched} connections end to end, of which {reached} were worth it and {adopted} were adopted"
         ));
+    }
+    if !released.is_empty() {
+        let reasons: Vec<_> = released.iter().map(|(reason, count)| format!("{count} ({reason})")).collect();
+        text.push_str(&format!("\nleft to their ends: {}", reasons.join(", ")));
     }
     if *inserted > 0 || !passed.is_empty() {
         let reasons: Vec<_> = passed.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
