@@ -308,6 +308,23 @@ fn add_other_client(bed: &Bed) {
     bed.server.ip(&["addr", "add", "10.72.2.3/24", "dev", "eth0"]).unwrap();
 }
 
+/// A connection of another host of the first client's network.
+fn connect_from(bed: &Bed, host: usize, server: &str) -> TcpStream {
+    let address = format!("10.72.1.{host}");
+    bed.client.ip(&["addr", "replace", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+    bed.client.ip(&["route", "replace", "default", "via", "10.72.1.1", "src", &address]).unwrap();
+    bed.connect(server)
+}
+
+/// The servers' ends of all clients' connections, in the clients' order: they may come in another one.
+fn accepted(listener: &TcpListener, clients: &[TcpStream]) -> Vec<TcpStream> {
+    let mut far: Vec<_> = clients.iter().map(|_| listener.accept().unwrap().0).collect();
+    far.sort_by_key(|far| {
+        clients.iter().position(|client| client.local_addr().unwrap() == far.peer_addr().unwrap()).unwrap()
+    });
+    far
+}
+
 /// Offers more and more to receivers that do not read, until the relay has long taken no more; how much each took.
 fn offer(clients: &[TcpStream]) -> Vec<u64> {
     let (block, mut taken) = (vec![7; 16 << 10], vec![0; clients.len()]);
@@ -321,30 +338,120 @@ fn offer(clients: &[TcpStream]) -> Vec<u64> {
     taken
 }
 
+/// Every byte that was taken, of each connection, and nothing else.
+fn nothing_is_lost(far: Vec<TcpStream>, taken: Vec<u64>) {
+    for (mut far, taken) in far.into_iter().zip(taken) {
+        let (mut total, mut block) = (0, vec![0; 1 << 16]);
+        far.set_read_timeout(Some(PATIENCE)).unwrap();
+        while let bytes @ 1.. = far.read(&mut block).unwrap() {
+            assert!(block[..bytes].iter().all(|byte| *byte == 7));
+            total += bytes as u64;
+        }
+        assert_eq!(total, taken);
+    }
+}
+
+/// Of the relay's sockets with an address that begins so: what the kernel says they hold, and their receive buffers.
+fn socket_memory(bed: &Bed, prefix: &str) -> (u64, Vec<u64>) {
+    let mut command = bed.relay.command("ss");
+    command.arg("-tmnOH");
+    let listing = run_command(command).unwrap();
+    let (mut held_bytes, mut buffers) = (0, Vec::new());
+    for line in listing.lines().filter(|line| line.split_whitespace().any(|word| word.starts_with(prefix))) {
+        let memory = line.split_once("skmem:(").unwrap().1;
+        let value = |name: &str| -> u64 {
+            let found = memory.split([',', ')']).find_map(|word| word.strip_prefix(name)?.parse().ok());
+            found.unwrap_or_else(|| panic!("no {name} in {line}"))
+        };
+        held_bytes += value("r") + value("w");
+        buffers.push(value("rb"));
+    }
+    (held_bytes, buffers)
+}
+
+#[test]
+fn connections_of_one_network_hold_its_share_lose_nothing_and_another_networks_go_on_as_planned() {
+    const GREEDY: usize = 48;
+    const HOSTS: usize = 4;
+    const SHARE_BYTES: u64 = 16_000_000;
+    const BUFFER_BYTES: u64 = 2 << 20;
+    let bed = Bed::new("membound");
+    add_other_client(&bed);
+    let deaf = bed.server.run(|| TcpListener::bind(FIRST).unwrap()).unwrap();
+    relay_bed::echo_server(bed.server.run(|| TcpListener::bind(OTHER_SERVER).unwrap()).unwrap());
+    let limits = "memory = '200MB'\nnetwork_memory = '16MB'\nclient_memory = '100MB'\n";
+    let plan = "queue = { target = 'off' }\nserver = { buffer = '2MiB' }\n";
+    let file = format!("{INTERCEPT}[limits]\n{limits}[defaults]\n{plan}");
+    let mut daemon = Daemon::start(&bed, &file, &[]);
+    let other = bed.connect(OTHER_SERVER);
+    ask(&other, b"there");
+    assert!(!daemon.log().contains("warning"), "what begins small is none: {}", daemon.log());
+    // All are there before the first of them holds anything, and then fill what they can at once.
+    let mut greedy: Vec<_> =
+        (0..GREEDY).map(|number| connect_from(&bed, 2 + number % HOSTS, FIRST)).collect();
+    let mut far = accepted(&deaf, &greedy);
+    let (block, mut taken) = (vec![7; 1 << 20], vec![0; GREEDY]);
+    greedy.iter().for_each(|client| client.set_nonblocking(true).unwrap());
+    for _ in 0..100 {
+        for (mut client, taken) in greedy.iter().zip(&mut taken) {
+            *taken += client.write(&block).unwrap_or(0) as u64;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (held_bytes, buffers) = socket_memory(&bed, "10.72.1.");
+    assert_eq!(buffers.len(), 2 * GREEDY);
+    assert!(held_bytes <= SHARE_BYTES, "{held_bytes} bytes in sockets: {buffers:?}");
+    // The other network's connection moves what it likes, with the buffers of its plan.
+    let numbers: Vec<u8> = (0..8 << 20).map(|number: u32| (number % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let other = &other;
+        scope.spawn(move || { other }.write_all(&numbers).unwrap());
+        let mut answer = vec![0; 8 << 20];
+        { other }.read_exact(&mut answer).unwrap();
+        assert!(answer.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8));
+    });
+    assert_eq!(socket_memory(&bed, OTHER_CLIENT).1, [BUFFER_BYTES; 2]);
+    // What was made small grows again as others leave.
+    let least = *buffers.iter().min().unwrap();
+    let last = greedy.pop().unwrap();
+    drop(greedy);
+    let (last_far, last_taken) = (far.pop().unwrap(), taken.pop().unwrap());
+    nothing_is_lost(far, taken);
+    daemon.wait_until("its buffers have grown", |_| {
+        let (_, buffers) = socket_memory(&bed, "10.72.1.");
+        buffers.len() == 2 && *buffers.iter().min().unwrap() >= 4 * least
+    });
+    drop(last);
+    nothing_is_lost(vec![last_far], vec![last_taken]);
+    ask(&other, b"still there");
+}
+
 #[test]
 fn one_network_whose_data_nobody_reads_has_its_share_of_memory_and_others_are_relayed() {
-    const STALLED: usize = 16;
-    const MEMORY_BYTES: u64 = 8_000_000;
+    const STALLED: usize = 160;
+    const MEMORY_BYTES: u64 = 4_000_000;
     let bed = Bed::new("mem");
     add_other_client(&bed);
     let deaf = bed.server.run(|| TcpListener::bind(FIRST).unwrap()).unwrap();
     for address in [SECOND, OTHER_SERVER] {
         relay_bed::echo_server(bed.server.run(|| TcpListener::bind(address).unwrap()).unwrap());
     }
-    let file = format!("{INTERCEPT}[limits]\nmemory = '8MB'\n[defaults]\nqueue = {{ target = 'off' }}\n");
+    let file = format!("{INTERCEPT}[limits]\nmemory = '4MB'\n[defaults]\nqueue = {{ target = 'off' }}\n");
     let mut daemon = Daemon::start(&bed, &file, &[]);
     // All are there before the first of them holds anything.
     let greedy: Vec<_> = (0..STALLED).map(|_| bed.connect(FIRST)).collect();
-    let far: Vec<_> = (0..STALLED).map(|_| deaf.accept().unwrap().0).collect();
+    let far = accepted(&deaf, &greedy);
     let taken = offer(&greedy);
     let memory = daemon.status().memory.unwrap();
     assert_eq!(memory.limit_bytes, Some(MEMORY_BYTES));
     assert_eq!(memory.networks[0].network.to_string(), "10.72.1.0");
-    assert!(memory.networks[0].held_bytes > MEMORY_BYTES, "more than all may hold: {memory:?}");
+    // Of so many even the least that each may hold is more than the share; and each holds what it was promised first.
+    let most_bytes = STALLED as u64 * (128 + 32) * 1024;
+    assert!((MEMORY_BYTES * 3 / 4..most_bytes).contains(&memory.networks[0].held_bytes), "{memory:?}");
     let table =
         run_command(bed.command(&["status", "--socket", daemon.file("control.sock").to_str().unwrap()]))
             .unwrap();
-    assert!(table.contains("of 8MB held") && table.contains("by 10.72.1.0"), "{table}");
+    assert!(table.contains("of 4MB held") && table.contains("by 10.72.1.0"), "{table}");
     // Who comes from elsewhere is relayed.
     let other = bed.connect(OTHER_SERVER);
     let numbers: Vec<u8> = (0..1 << 20).map(|number: u32| (number % 251) as u8).collect();
@@ -371,15 +478,7 @@ fn one_network_whose_data_nobody_reads_has_its_share_of_memory_and_others_are_re
     });
     // Nothing of what was taken is lost, and what is free again is shared again.
     drop(greedy);
-    for (mut far, taken) in far.into_iter().zip(taken) {
-        let (mut total, mut block) = (0, vec![0; 1 << 16]);
-        far.set_read_timeout(Some(PATIENCE)).unwrap();
-        while let bytes @ 1.. = far.read(&mut block).unwrap() {
-            assert!(block[..bytes].iter().all(|byte| *byte == 7));
-            total += bytes as u64;
-        }
-        assert_eq!(total, taken);
-    }
+    nothing_is_lost(far, taken);
     daemon.wait_until("it is given back", |daemon| {
         daemon.status().memory.unwrap().networks.iter().all(|one| one.held_bytes < MEMORY_BYTES / 8)
     });

@@ -14,7 +14,7 @@ use crate::{
     },
     legs::{
         leg::{Leg, Share},
-        queue::begin_small,
+        queue::begin_clients_small,
         steer,
     },
     plan::{ConnectionPlan, destination, loops},
@@ -234,7 +234,7 @@ impl Listeners {
         let (address, listeners) = self.listeners(&purpose, address, clients)?;
         let id = self.next_id;
         self.next_id += 1;
-        listeners.iter().for_each(|listener| begin_small(listener, clients.likely()));
+        listeners.iter().for_each(|listener| begin_clients_small(listener, clients.likely()));
         let listeners: Vec<_> = listeners.into_iter().map(Arc::new).collect();
         for (own, listener) in self.made.iter_mut().zip(&listeners) {
             own.push(WorkerListener { id, listener: Arc::clone(listener), clients: clients.clone() });

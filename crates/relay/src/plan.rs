@@ -138,9 +138,12 @@ impl RelayPlan {
 
     /// With the buffers of every way made to fit into its memory, as they are used.
     pub(crate) fn within_memory(mut self) -> RelayPlan {
+        let begins_small = self.limits.has_memory();
         let fit = |way: &mut Arc<ConnectionPlan>| {
-            if way.memory_bytes.is_some() {
-                *way = Arc::new((**way).clone().within_memory());
+            if way.memory_bytes.is_some() || begins_small {
+                let mut fit = (**way).clone().within_memory();
+                (fit.client.begins_small, fit.server.begins_small) = (begins_small, begins_small);
+                *way = Arc::new(fit);
             }
         };
         self.rules.iter_mut().filter_map(|rule| rule.relay.as_mut()).for_each(fit);

@@ -332,8 +332,8 @@ fn warn_of_small_buffers(shared: &Shared) {
         shared.plan.ways().map(|way| of(way)).max_by_key(|leg| leg.buffer_bytes)
     };
     for (leg, name) in [(largest(|way| &way.client), "client"), (largest(|way| &way.server), "server")] {
-        let Some(leg) = leg else { continue };
-        let Ok(probe) = shared.packets.leg(leg, false).outgoing(false) else { continue };
+        let Some(leg) = leg.map(|leg| LegPlan { begins_small: false, ..leg.clone() }) else { continue };
+        let Ok(probe) = shared.packets.leg(&leg, false).outgoing(false) else { continue };
         if leg.equip(&probe).is_err() {
             continue;
         }

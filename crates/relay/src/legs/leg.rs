@@ -6,7 +6,7 @@
 
 use crate::{
     Error, LegPlan, Result,
-    legs::diag,
+    legs::{diag, queue},
     logic::{Pair, tcp_state::SYN_SENT},
 };
 use longfat_host::{
@@ -101,7 +101,9 @@ impl Leg<'_> {
             socket::set_cc(socket, name)?;
         }
         // The window's scale is told by the SYN.
-        socket::set_buffer(socket, Buffer::Receive, self.plan.buffer_bytes)?;
+        if !(self.plan.begins_small && queue::begin_small(socket, self.plan.buffer_bytes)) {
+            socket::set_buffer(socket, Buffer::Receive, self.plan.buffer_bytes)?;
+        }
         if let Some(rate_bps) = self.plan.pacing_bps {
             socket::set_pacing_rate(socket, Some(rate_bps))?;
         }

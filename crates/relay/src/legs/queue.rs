@@ -14,8 +14,9 @@ use look::{Looks, Set};
 use serde::{Deserialize, Serialize};
 use std::{
     net::TcpListener,
+    os::fd::AsFd,
     sync::{
-        Mutex, PoisonError,
+        LazyLock, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -124,6 +125,8 @@ pub(crate) struct QueueStates {
     is_watched: AtomicBool,
     /// Whether they were looked at, or never will be.
     is_known: AtomicBool,
+    /// What the connection may come to hold; zero: as much as its plan says.
+    memory_bytes: AtomicU64,
     /// Absent until there was something to see.
     looks: Mutex<Option<Box<Looks>>>,
 }
@@ -142,6 +145,24 @@ impl QueueStates {
     /// Whether somebody looks at them.
     pub fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// What the connection may come to hold, as the kernel counts it; absent where that is what its plan says.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        Some(self.memory_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+    }
+
+    /// Sets it; whether it has changed enough to be worth a look.
+    pub fn set_memory(&self, bytes: Option<u64>) -> bool {
+        let (before, bytes) = (self.memory_bytes(), bytes.map(|bytes| bytes.max(1)));
+        let is_worth = match (before, bytes) {
+            (Some(before), Some(bytes)) => before.abs_diff(bytes) > before / 8,
+            _ => before != bytes,
+        };
+        if is_worth {
+            self.memory_bytes.store(bytes.unwrap_or(0), Ordering::Relaxed);
+        }
+        is_worth
     }
 
     fn is_known(&self) -> bool {
@@ -189,17 +210,23 @@ pub(crate) fn show_marks(marking: &Marking, legs: &Legs, direction: Direction) {
 }
 
 /// A listener's clients begin with little room, if their plan says so: their first acknowledgement would promise all
-/// that the listener's buffer holds, before anybody has accepted them. The buffer is left to the kernel's own sizing
-/// (SO_BUF_LOCK) until the first look: it makes room for what it has promised, and chooses a scale for windows by what
-/// it could make of the buffer.
-pub(crate) fn begin_small(listener: &TcpListener, plan: &ConnectionPlan) {
-    if begins_small(plan) {
-        // Without it they begin as their plan says.
-        let unlocked = socket::set_option(listener, libc::SOL_SOCKET, libc::SO_BUF_LOCK, SOCK_SNDBUF_LOCK);
-        if unlocked.is_ok() && socket::set_buffer(listener, Buffer::Receive, FIRST_BUFFER_BYTES).is_ok() {
-            let _ = socket::set_option(listener, libc::SOL_SOCKET, libc::SO_BUF_LOCK, SOCK_SNDBUF_LOCK);
-        }
+/// that the listener's buffer holds, before anybody has accepted them.
+pub(crate) fn begin_clients_small(listener: &TcpListener, plan: &ConnectionPlan) {
+    if has_window(plan) {
+        begin_small(listener, plan.client.buffer_bytes);
     }
+}
+
+/// A receive buffer that is to have so many bytes later is left to the kernel's own sizing (SO_BUF_LOCK) until the
+/// first look: it makes room for what it has promised, and chooses a scale for windows by what it could make of the
+/// buffer. Whether it is so; without SO_BUF_LOCK, or where that scale is too small, it begins as its plan says.
+pub(crate) fn begin_small(socket: &impl AsFd, buffer_bytes: u64) -> bool {
+    let unlock = || socket::set_option(socket, libc::SOL_SOCKET, libc::SO_BUF_LOCK, SOCK_SNDBUF_LOCK).is_ok();
+    let is_small = buffer_bytes > FIRST_BUFFER_BYTES && buffer_bytes / 2 <= scalable_window_bytes();
+    is_small
+        && unlock()
+        && socket::set_buffer(socket, Buffer::Receive, FIRST_BUFFER_BYTES).is_ok()
+        && unlock()
 }
 
 /// Whether the window keeps queues short.
@@ -207,16 +234,14 @@ pub(crate) fn has_window(plan: &ConnectionPlan) -> bool {
     plan.queue.as_ref().is_some_and(|queue| queue.window)
 }
 
-/// Whether clients begin with less than their plan's buffer, which a window must be able to grow to.
-fn begins_small(plan: &ConnectionPlan) -> bool {
-    let buffer_bytes = plan.client.buffer_bytes;
-    has_window(plan) && (FIRST_BUFFER_BYTES + 1..=scalable_bytes()).contains(&buffer_bytes)
-}
-
-/// What the kernel chooses the scale of windows for, of a buffer that is its own to size.
-fn scalable_bytes() -> u64 {
-    let last = |name| sysctl::read(name).ok()?.split_whitespace().last()?.parse().ok();
-    ["net.ipv4.tcp_rmem", "net.core.rmem_max"].into_iter().filter_map(last).max().unwrap_or(0)
+/// The greatest window at the scale that the kernel chooses of a buffer that is its own to size.
+fn scalable_window_bytes() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(|| {
+        let last = |name| sysctl::read(name).ok()?.split_whitespace().last()?.parse::<u64>().ok();
+        let bytes = ["net.ipv4.tcp_rmem", "net.core.rmem_max"].into_iter().filter_map(last).max();
+        (64 << 10) << bytes.unwrap_or(0).max(1).ilog2().saturating_sub(15)
+    });
+    *BYTES
 }
 
 #[cfg(test)]
@@ -233,6 +258,15 @@ mod tests {
         assert!(kept.are_worth_a_look([0, WORTH_AGAIN_BYTES]));
         kept.set_watched(true);
         assert!(!kept.are_worth_a_look([u64::MAX; 2]), "it is looked at already");
+    }
+
+    #[test]
+    fn memory_is_worth_a_look_when_it_begins_ends_or_changes_by_more_than_an_eighth() {
+        let states = QueueStates::default();
+        assert!(!states.set_memory(None) && states.set_memory(Some(800)) && !states.set_memory(Some(890)));
+        assert_eq!(states.memory_bytes(), Some(800));
+        assert!(states.set_memory(Some(0)) && states.memory_bytes() == Some(1), "nothing is little");
+        assert!(states.set_memory(None) && states.memory_bytes().is_none());
     }
 
     #[test]

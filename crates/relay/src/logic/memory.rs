@@ -1,8 +1,8 @@
 //! What clients, and their networks, hold of the relay's memory, and who shall have no more of it for now. Pure.
 //!
 //! Shared as places are ([`super::shares`]): an address may hold as much as is free, a network three times that. Above
-//! it they open no more connections. What a network holds beyond, by those that it has, counts against it and nobody
-//! else.
+//! it they open no more connections, and those that they have grow no more. What a network holds beyond, as it was
+//! promised before, counts against it and nobody else.
 
 use crate::{
     LimitsPlan,
@@ -66,6 +66,27 @@ impl Memory {
 
     fn free_bytes(&self, limits: &LimitsPlan) -> u64 {
         limits.memory_bytes.map_or(u64::MAX, |all| all.saturating_sub(self.charged_bytes))
+    }
+
+    /// How much more a client's connections, and those of its network, may come to hold. A share that is a part of what
+    /// is free becomes smaller as more is taken of it.
+    pub fn growth_bytes(&self, client: IpAddr, limits: &LimitsPlan) -> (u64, u64) {
+        let client = client.to_canonical();
+        let (own_bytes, of_network_bytes) =
+            (of(&self.addresses, client), of(&self.networks, network(client)));
+        let free_bytes = self.free_bytes(limits);
+        let of_free =
+            |factor: u64, held: u64| free_bytes.saturating_mul(factor).saturating_sub(held) / (factor + 1);
+        let of_client = match limits.client_memory_bytes {
+            Some(most_bytes) => most_bytes.saturating_sub(own_bytes),
+            None if own_bytes == self.all_bytes => u64::MAX,
+            None => of_free(1, own_bytes),
+        };
+        let of_network = match limits.network_memory_bytes {
+            Some(most_bytes) => most_bytes.saturating_sub(of_network_bytes),
+            None => of_free(NETWORK_FACTOR as u64, of_network_bytes),
+        };
+        (of_client, of_network)
     }
 
     /// What all hold, and what of it counts against the limit of all.
@@ -186,6 +207,21 @@ mod tests {
         let unlimited = LimitsPlan { memory_bytes: None, ..limits.clone() };
         let memory = holding(&both, &unlimited);
         assert!(!memory.has_room(address("192.0.2.1"), &unlimited), "also where nothing is said of all");
+    }
+
+    #[test]
+    fn clients_and_networks_may_grow_until_they_hold_their_shares_and_no_further() {
+        let limits = of_all(1000);
+        let growth = |held: &[(&str, u64)], client, limits: &LimitsPlan| {
+            holding(held, limits).growth_bytes(address(client), limits)
+        };
+        assert_eq!(growth(&[], "192.0.2.1", &limits), (u64::MAX, 750), "alone it comes to three quarters");
+        assert_eq!(growth(&[("192.0.2.1", 710)], "192.0.2.1", &limits), (u64::MAX, 40));
+        let beside = [("192.0.2.1", 300), ("198.51.100.1", 200)];
+        assert_eq!(growth(&beside, "192.0.2.1", &limits), (100, 300), "400 of 800 and 600 of 800");
+        assert_eq!(growth(&[("192.0.2.1", 900)], "192.0.2.1", &limits).1, 0);
+        let told = LimitsPlan { client_memory_bytes: Some(310), network_memory_bytes: Some(500), ..limits };
+        assert_eq!(growth(&beside, "192.0.2.1", &told), (10, 200));
     }
 
     #[test]

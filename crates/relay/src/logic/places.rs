@@ -71,6 +71,13 @@ impl Places {
         self.sated.extend(more);
     }
 
+    /// How much more each connection of a client may come to hold, if all of them do.
+    pub fn growth_bytes(&self, client: IpAddr, limits: &LimitsPlan) -> u64 {
+        let ((client_bytes, network_bytes), (of_client, of_network)) =
+            (self.memory.growth_bytes(client, limits), self.shares.of(client));
+        (client_bytes / of_client.max(1) as u64).min(network_bytes / of_network.max(1) as u64)
+    }
+
     /// Those who have their share now.
     pub fn sated(&mut self, all: usize, limits: &LimitsPlan) -> BTreeSet<IpAddr> {
         let sated = std::mem::take(&mut self.sated);
@@ -126,5 +133,20 @@ mod tests {
         assert_eq!(places.sated(50, &limits), BTreeSet::from([host(1)]));
         places.note(1, &Bytes::new(), 50, &limits);
         assert!(places.has_room(host(1), 50, &limits) && places.sated(50, &limits).is_empty());
+    }
+
+    #[test]
+    fn what_a_network_may_still_hold_is_divided_among_its_connections() {
+        let limits = LimitsPlan { network_memory_bytes: Some(1000), ..LimitsPlan::default() };
+        let mut places = Places::default();
+        for client in [1, 1, 1, 2] {
+            assert!(places.take(host(client), 50, &limits));
+        }
+        assert_eq!(places.growth_bytes(host(1), &limits), 250);
+        places.note(0, &Bytes::from([(host(1), 300), (host(2), 300)]), 50, &limits);
+        assert_eq!(places.growth_bytes(host(2), &limits), 100);
+        let limits = LimitsPlan { client_memory_bytes: Some(360), ..limits };
+        assert_eq!([1, 2].map(|client| places.growth_bytes(host(client), &limits)), [20, 60]);
+        assert!(places.growth_bytes(host(1), &LimitsPlan::default()) > 1 << 40, "without limits");
     }
 }

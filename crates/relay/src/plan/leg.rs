@@ -21,6 +21,10 @@ pub struct LegPlan {
     /// absent.
     #[serde(rename = "keepalive_us", serialize_with = "super::as_us_if_any")]
     pub keepalive_idle: Option<Duration>,
+    /// Memory is limited: the receive buffer begins small and grows when the connection is looked at, for a handshake
+    /// promises all of it.
+    #[serde(skip)]
+    pub begins_small: bool,
 }
 
 impl LegPlan {
@@ -44,6 +48,7 @@ impl LegPlan {
             notsent_lowat_bytes: LegPlan::NOTSENT_LOWAT_BYTES,
             mss_bytes: None,
             keepalive_idle: Some(LegPlan::KEEPALIVE_IDLE),
+            begins_small: false,
         }
     }
 

@@ -131,12 +131,19 @@ impl ConnectionPlan {
     pub const DEFAULT_RULE: &str = "default";
     /// With less memory than this a connection has small buffers in the relay.
     const THRIFTY_BYTES: u64 = 8 * BUFFER_BYTES as u64;
+    /// The relay's own buffers of a connection.
+    const OWN_BYTES: u64 = 2 * BUFFER_BYTES as u64;
     /// Least buffer of a leg.
     const LEAST_BUFFER_BYTES: u64 = 4096;
 
     /// Whether such a connection passes until it is worth stepping into.
     pub(crate) fn is_watched(&self) -> bool {
         self.accept == Accept::EndToEnd && !self.adopt.is_none()
+    }
+
+    /// Whether somebody looks at what such a connection holds.
+    pub(crate) fn is_looked_at(&self) -> bool {
+        self.queue.is_some() || self.client.begins_small
     }
 
     /// Whether the relay's own buffers of the connection are small.
@@ -148,15 +155,33 @@ impl ConnectionPlan {
     #[must_use]
     pub fn within_memory(mut self) -> ConnectionPlan {
         let Some(memory_bytes) = self.memory_bytes else { return self };
-        let own_bytes = if self.is_thrifty() { 0 } else { 2 * BUFFER_BYTES as u64 };
-        let sockets_bytes = 2 * (self.client.buffer_bytes + self.server.buffer_bytes);
-        let left_bytes = memory_bytes.saturating_sub(own_bytes);
-        for leg in [&mut self.client, &mut self.server] {
-            let share =
-                u128::from(leg.buffer_bytes) * u128::from(left_bytes) / u128::from(sockets_bytes.max(1));
-            leg.buffer_bytes = leg.buffer_bytes.min(share as u64).max(ConnectionPlan::LEAST_BUFFER_BYTES);
-        }
+        let [client, server] = self.buffers_within(memory_bytes);
+        self.client.buffer_bytes = client.max(ConnectionPlan::LEAST_BUFFER_BYTES);
+        self.server.buffer_bytes = server.max(ConnectionPlan::LEAST_BUFFER_BYTES);
         self
+    }
+
+    /// Buffers of the client's and the server's leg, made smaller in proportion until they and the relay's own fit into
+    /// so much.
+    pub(crate) fn buffers_within(&self, memory_bytes: u64) -> [u64; 2] {
+        let is_thrifty = memory_bytes < ConnectionPlan::THRIFTY_BYTES;
+        let own_bytes = if is_thrifty { 0 } else { ConnectionPlan::OWN_BYTES };
+        let left_bytes = u128::from(memory_bytes.saturating_sub(own_bytes));
+        let sockets_bytes = u128::from(self.sockets_bytes().max(1));
+        [&self.client, &self.server].map(|leg| {
+            let share = u128::from(leg.buffer_bytes) * left_bytes / sockets_bytes;
+            leg.buffer_bytes.min(share as u64)
+        })
+    }
+
+    /// What all buffers of the connection may come to hold.
+    pub(crate) fn most_bytes(&self) -> u64 {
+        self.sockets_bytes() + ConnectionPlan::OWN_BYTES
+    }
+
+    /// Both legs have a buffer each way.
+    fn sockets_bytes(&self) -> u64 {
+        2 * (self.client.buffer_bytes + self.server.buffer_bytes)
     }
 }
 

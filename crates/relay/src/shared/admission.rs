@@ -143,11 +143,17 @@ impl<'a> Admission<'a> {
         self.places().has_any(client)
     }
 
-    /// What the connections of a worker hold, by client.
-    pub fn note_bytes(&self, worker: usize, bytes: &Bytes) {
+    /// What the connections of a worker hold, by client. Returns by how much each of a client's connections may grow.
+    pub fn note_bytes(&self, worker: usize, bytes: &Bytes) -> Bytes {
         let mut places = self.places();
         places.note(worker, bytes, self.connection_limit(), self.limits);
         self.charged_bytes.store(places.memory.held_bytes().1, Ordering::Relaxed);
+        bytes.keys().map(|client| (*client, places.growth_bytes(*client, self.limits))).collect()
+    }
+
+    /// By how much each of a client's connections may grow.
+    pub fn growth_bytes(&self, client: IpAddr) -> u64 {
+        self.places().growth_bytes(client, self.limits)
     }
 
     /// What clients hold of the memory that is limited.

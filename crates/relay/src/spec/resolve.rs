@@ -320,6 +320,7 @@ fn leg(spec: &LegSpec, defaults: &LegPlan, path: &str, problems: &mut Problems) 
         notsent_lowat_bytes: lowat as u32,
         mss_bytes: spec.mss.or(defaults.mss_bytes),
         keepalive_idle: defaults.keepalive_idle,
+        begins_small: defaults.begins_small,
     }
 }
 

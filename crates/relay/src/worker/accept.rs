@@ -11,7 +11,7 @@ use crate::{
     legs::{
         Legs,
         leg::{self, Dialled},
-        queue::{begin_small, has_window},
+        queue::{begin_clients_small, has_window},
     },
     listeners::{Clients, ListenerId, ListenerOrder, WorkerListener},
     logic::{
@@ -191,7 +191,7 @@ impl Worker<'_> {
         if let Err(error) = leg.adopt(&*listener.socket, listener.is_ipv6()) {
             self.shared.journal.warn(&format!("change a listener's options: {error}"));
         }
-        begin_small(&listener.socket, clients.likely());
+        begin_clients_small(&listener.socket, clients.likely());
         listener.prepared = None;
         (listener.clients, listener.loop_check) = (clients, LoopCheck::default());
         listener.ipv6 = listener.leads_to_ipv6();
@@ -483,6 +483,7 @@ impl Worker<'_> {
         let legs = Arc::clone(&connection.legs);
         self.begin_queues(&legs);
         self.check_cc(&legs.server, &legs.plan.server, Side::Server);
+        self.bound_new(token);
     }
 
     /// Tries the server's next address, or gives up.

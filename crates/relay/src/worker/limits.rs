@@ -15,6 +15,7 @@ use crate::{
 };
 use longfat_host::socket;
 use std::{
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -74,13 +75,40 @@ impl Worker<'_> {
         }
     }
 
-    fn count_bytes(&self) {
-        let mut bytes = Bytes::new();
-        for connection in self.slots.tokens().into_iter().filter_map(|token| self.slots.get(token)) {
-            let client = connection.legs.client_address.ip().to_canonical();
-            *bytes.entry(client).or_default() += held_bytes(connection);
+    /// Counts what connections hold, and bounds what each may come to hold.
+    fn count_bytes(&mut self) {
+        let (mut bytes, mut held) = (Bytes::new(), Vec::new());
+        for token in self.slots.tokens() {
+            let Some(connection) = self.slots.get(token) else { continue };
+            let (client, held_bytes) = (canonical_client(connection), held_bytes(connection));
+            *bytes.entry(client).or_default() += held_bytes;
+            held.push((token, client, held_bytes));
         }
-        self.shared.admission.note_bytes(self.index, &bytes);
+        let growth = self.shared.admission.note_bytes(self.index, &bytes);
+        for (token, client, held_bytes) in held {
+            let growth_bytes = growth.get(&client).copied().unwrap_or(u64::MAX);
+            self.bound(token, held_bytes.saturating_add(growth_bytes));
+        }
+    }
+
+    /// Both legs of a connection stand: it may come to hold no more than its part of what is free.
+    pub(super) fn bound_new(&mut self, token: Token) {
+        let Some(connection) = self.slots.get(token).filter(|_| self.limits.memory) else { return };
+        let growth_bytes = self.shared.admission.growth_bytes(canonical_client(connection));
+        self.bound(token, growth_bytes);
+    }
+
+    fn bound(&mut self, token: Token, most_bytes: u64) {
+        let Some(connection) = self.slots.get_mut(token) else { return };
+        // Until both legs stand nothing is read, and the client has what it began with.
+        if connection.logic.is_connecting() {
+            return;
+        }
+        let is_bound = most_bytes < connection.legs.plan.most_bytes();
+        if connection.legs.queues.set_memory(is_bound.then_some(most_bytes)) {
+            connection.equip();
+            self.workers.queues.watch(&connection.legs);
+        }
     }
 
     /// Whoever is still there lasts.
@@ -118,6 +146,10 @@ impl Worker<'_> {
             self.end(token);
         }
     }
+}
+
+fn canonical_client(connection: &Relayed) -> IpAddr {
+    connection.legs.client_address.ip().to_canonical()
 }
 
 /// What one connection takes up in its sockets and in the relay.

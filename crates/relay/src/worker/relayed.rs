@@ -103,7 +103,7 @@ impl Relayed {
         listener: Option<SocketAddr>,
         now: Instant,
     ) -> Relayed {
-        if legs.plan.queue.is_none() {
+        if !legs.plan.is_looked_at() {
             legs.queues.set_known();
         }
         let untried = targets.as_ref().map_or(0, |targets| targets.len().saturating_sub(1));
@@ -391,7 +391,7 @@ impl Relayed {
 
     /// A turn has read so many bytes: whether the connection's queues are to be looked at from now on.
     pub fn is_worth_a_look(&mut self, read_bytes: [u64; 2]) -> bool {
-        if self.legs.plan.queue.is_none() {
+        if !self.legs.plan.is_looked_at() {
             return false;
         }
         self.unseen_bytes.iter_mut().zip(read_bytes).for_each(|(unseen, read)| *unseen += read);

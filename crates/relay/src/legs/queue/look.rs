@@ -36,19 +36,23 @@ pub(crate) struct Looks {
     of: [Look; 2],
     due: Instant,
     every: Duration,
+    /// What the connection may come to hold, as of the last look.
+    memory_bytes: Option<u64>,
 }
 
 impl Looks {
     pub fn new(legs: &Legs, now: Instant) -> Looks {
         let of = Direction::BOTH.map(|direction| Look::new(&legs.plan, direction));
-        Looks { of, due: now, every: LOOK_EVERY }
+        Looks { of, due: now, every: LOOK_EVERY, memory_bytes: None }
     }
 
     /// When the next look is due; never when nothing moves any more, or a leg has ended.
     pub fn look(&mut self, legs: &Legs, marking: Option<&Marking>, now: Instant) -> Option<Instant> {
-        if now < self.due {
+        let memory_bytes = legs.queues.memory_bytes();
+        if now < self.due && memory_bytes == self.memory_bytes {
             return Some(self.due);
         }
+        self.memory_bytes = memory_bytes;
         let infos = [tcp_info(&legs.client).ok()?, tcp_info(&legs.server).ok()?];
         let info = |side: Side| &infos[side as usize];
         let mut every = None;
@@ -57,7 +61,8 @@ impl Looks {
             if let Some(marking) = marking {
                 show_marks(marking, legs, direction);
             }
-            let wanted = look.look(legs, direction, info(direction.from()), info(direction.to()));
+            let most = memory_bytes.map(|bytes| Most::of(&legs.plan, direction, bytes));
+            let wanted = look.look(legs, direction, most, info(direction.from()), info(direction.to()));
             every = every.into_iter().chain(wanted).min();
         }
         self.every = every.unwrap_or(2 * self.every);
@@ -80,16 +85,61 @@ pub(crate) struct Set {
     pub buffer_bytes: u64,
 }
 
+/// What memory allows the sockets of one direction, as the kernel counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Most {
+    receive_bytes: u64,
+    send_bytes: u64,
+}
+
+impl Most {
+    /// A connection goes on with so much, however little is free: a few segments that come alone.
+    const LEAST_BYTES: u64 = 16 * 1024;
+
+    fn of(plan: &ConnectionPlan, direction: Direction, memory_bytes: u64) -> Most {
+        let buffers = plan.buffers_within(memory_bytes);
+        let of = |side: Side| buffers[side as usize].max(Most::LEAST_BYTES);
+        Most { receive_bytes: of(direction.from()), send_bytes: of(direction.to()) }
+    }
+
+    /// No more than that, whether a queue is to be short or not. How much payload fits into a receive buffer the kernel
+    /// knows, and advertises.
+    fn bound(self, wanted: Option<Advertised>, unsent_bytes: u32) -> Advertised {
+        let in_32 = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (receive_bytes, ahead_bytes) = (in_32(self.receive_bytes), in_32(self.send_bytes / 2));
+        let planned = Advertised {
+            limit_bytes: receive_bytes,
+            window_bytes: receive_bytes,
+            ahead_bytes: unsent_bytes,
+            buffer_bytes: receive_bytes,
+        };
+        let wanted = wanted.unwrap_or(planned);
+        Advertised {
+            limit_bytes: wanted.limit_bytes,
+            window_bytes: wanted.window_bytes.min(receive_bytes),
+            ahead_bytes: wanted.ahead_bytes.min(ahead_bytes),
+            buffer_bytes: wanted.buffer_bytes.min(receive_bytes),
+        }
+    }
+}
+
 /// One direction.
 #[derive(Debug)]
 struct Look {
     target_us: u32,
     window: Option<Window>,
+    /// How soon to look again where there is none.
+    without_window: Duration,
     /// Absent while its sockets are as the plan says.
     set: Option<Set>,
     /// Its inbound leg as it is when nothing is set, and what may wait unsent on the other.
     buffer_bytes: u64,
     unsent_bytes: u32,
+    /// The outbound leg's send buffer as its plan says, and as it was set last.
+    send_bytes: u64,
+    set_send_bytes: u64,
+    /// What memory allowed at the last look.
+    most: Option<Most>,
     received_bytes: u64,
     sent_bytes: u64,
     /// What the kernel takes of the receive buffer for a byte of payload, in sixteenths.
@@ -119,10 +169,15 @@ impl Look {
             window: queue
                 .filter(|queue| queue.window)
                 .map(|queue| Window::new(queue.target_us, room).tolerating(queue.tolerance)),
+            // Marks are read often; memory alone changes seldom.
+            without_window: if queue.is_some() { LOOK_EVERY } else { FAST_EVERY },
             // A connection begins with little room.
             set: Some(Set::default()),
             buffer_bytes: inbound.buffer_bytes,
             unsent_bytes: outbound.notsent_lowat_bytes,
+            send_bytes: outbound.buffer_bytes,
+            set_send_bytes: outbound.buffer_bytes,
+            most: None,
             received_bytes: 0,
             sent_bytes: 0,
             bookkeeping_x16: Look::BOOKKEEPING_X16,
@@ -130,25 +185,44 @@ impl Look {
     }
 
     /// How soon to look again; absent when nothing has moved.
-    fn look(&mut self, legs: &Legs, direction: Direction, from: &TcpInfo, to: &TcpInfo) -> Option<Duration> {
+    fn look(
+        &mut self,
+        legs: &Legs,
+        direction: Direction,
+        most: Option<Most>,
+        from: &TcpInfo,
+        to: &TcpInfo,
+    ) -> Option<Duration> {
         let moved = self.note_movement(from, to);
+        self.most = most;
         let shown = legs.queues.of(direction);
-        let Some(window) = &mut self.window else { return moved.then_some(LOOK_EVERY) };
-        let wanted = window.update(&view(from, to));
-        let (delay_us, knows_rate) = (window.delay_us(), window.knows_rate());
-        shown.show_rate(delay_us, window.drain_bps());
+        let wanted = self.window.as_mut().and_then(|window| window.update(&view(from, to)));
+        let wanted = most.map_or(wanted, |most| Some(most.bound(wanted, self.unsent_bytes)));
         let (inbound, outbound) = (legs.leg(direction.from()), legs.leg(direction.to()));
         match wanted {
             Some(wanted) => self.hold(wanted, inbound, outbound, from),
             None => self.release(inbound, outbound),
         }
+        self.fit_send_buffer(outbound);
         shown.show(self.set.as_ref());
+        let Some(window) = &self.window else { return moved.then_some(self.without_window) };
+        let (delay_us, knows_rate) = (window.delay_us(), window.knows_rate());
+        shown.show_rate(delay_us, window.drain_bps());
         let is_calm = knows_rate && delay_us < self.target_us / 4;
         moved.then_some(match (self.set, is_calm) {
             (None, _) => FAST_EVERY,
             (Some(_), true) => CALM_EVERY,
             (Some(_), false) => LOOK_EVERY,
         })
+    }
+
+    /// As planned, or as memory allows.
+    fn fit_send_buffer(&mut self, outbound: &TcpStream) {
+        let wanted_bytes = self.most.map_or(self.send_bytes, |most| most.send_bytes.min(self.send_bytes));
+        if self.set_send_bytes.abs_diff(wanted_bytes) > self.set_send_bytes / 8 {
+            self.set_send_bytes = wanted_bytes;
+            let _ = socket::set_buffer(outbound, Buffer::Send, wanted_bytes);
+        }
     }
 
     /// Whether anything came or went since the last look.
@@ -176,7 +250,8 @@ impl Look {
             // Bundles of segments need less bookkeeping than lone ones: what is there shows how much.
             self.bookkeeping_x16 = (16 * occupied_bytes / unread_bytes).clamp(17, 64);
         }
-        let room_bytes = u64::from(wanted.buffer_bytes) * self.bookkeeping_x16 / 16;
+        let most_bytes = self.most.map_or(u64::MAX, |most| most.receive_bytes);
+        let room_bytes = (u64::from(wanted.buffer_bytes) * self.bookkeeping_x16 / 16).min(most_bytes);
         let is_over = unread_bytes > u64::from(wanted.buffer_bytes);
         let promised_bytes = match u64::from(from.rcv_wnd_bytes) {
             0 => 0,
@@ -281,6 +356,27 @@ mod tests {
         assert_eq!(buffer_bytes(100_000, 120_000, false, NOW), 120_000);
         assert_eq!(buffer_bytes(100_000, 1_606_000, true, NOW), 1_606_000);
         assert_eq!(buffer_bytes(100_000, 0, true, NOW), 100_000);
+    }
+
+    #[test]
+    fn memory_bounds_what_a_queue_would_have_and_what_is_left_alone() {
+        let plan = ConnectionPlan::default();
+        let most = |direction, bytes| Most::of(&plan, direction, bytes);
+        let up = most(Direction::ClientToServer, 1 << 20);
+        assert_eq!(
+            (up.receive_bytes, up.send_bytes),
+            ((1 << 20) / 18, (1 << 20) * 8 / 18),
+            "as their buffers are"
+        );
+        let down = most(Direction::ServerToClient, 1);
+        assert_eq!((down.receive_bytes, down.send_bytes), (Most::LEAST_BYTES, Most::LEAST_BYTES));
+        let bound = up.bound(None, 256 << 10);
+        assert_eq!([bound.window_bytes, bound.buffer_bytes], [(1 << 20) / 18; 2]);
+        assert_eq!(bound.ahead_bytes, (1 << 20) * 4 / 18);
+        let held =
+            Advertised { limit_bytes: 9000, window_bytes: 6000, ahead_bytes: 5000, buffer_bytes: 1 << 20 };
+        let bound = up.bound(Some(held), 256 << 10);
+        assert_eq!((bound.window_bytes, bound.ahead_bytes, bound.buffer_bytes), (6000, 5000, (1 << 20) / 18));
     }
 
     /// It would be promised in turn: 2 MB stood in a relay 10 ms after its sender began.
