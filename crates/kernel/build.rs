@@ -28,16 +28,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     for source in algorithms.iter().chain(&sources(&root.join("bpf"))?) {
         compile(source, &root, &out, &clang)?;
     }
-    fs::write(out.join("objects.rs"), catalogue(&algorithms, &out)?)?;
+    fs::write(out.join("objects.rs"), catalogue(&algorithms)?)?;
     Ok(())
 }
 
-/// A table from algorithm name to object, so that an algorithm's glue is found by being there.
-fn catalogue(algorithms: &[PathBuf], out: &Path) -> Result<String, Box<dyn Error>> {
+/// A table from algorithm name to object, so that an algorithm's glue is found by being there. Its text has no paths:
+/// debug information has a sum of it.
+fn catalogue(algorithms: &[PathBuf]) -> Result<String, Box<dyn Error>> {
     let mut text = String::from("static OBJECTS: &[(&str, &[u8])] = &[\n");
-    for source in algorithms {
-        let object = object(source, out);
-        writeln!(text, "    ({:?}, bpf_object!({:?})),", name(source), object.display().to_string())?;
+    for name in algorithms.iter().map(|source| name(source)) {
+        writeln!(text, "    ({name:?}, bpf_object!(concat!(env!(\"OUT_DIR\"), \"/{name}.bpf.o\"))),")?;
     }
     text.push_str("];\n");
     Ok(text)

@@ -5,7 +5,8 @@
 use longfat_link::plan::{DirectionPlan, LinkPlan};
 use longfat_schema::record::Record;
 use longfat_sim::{
-    EndpointPlan, FlowPlan, LinkBetween, NodePlan, Scenario, SendBuffer, TcpPlan, Transport, run,
+    EndpointPlan, FlowPlan, LinkBetween, NodePlan, ReceiveBuffer, Scenario, SendBuffer, TcpPlan, Transport,
+    run,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -35,7 +36,7 @@ fn scenario(
         send_buffer: SendBuffer::Auto(16 << 20),
         ..EndpointPlan::default()
     };
-    let receiver = EndpointPlan { receive_buffer_bytes: 16 << 20, ..EndpointPlan::default() };
+    let receiver = EndpointPlan { receive_buffer: ReceiveBuffer::Fixed(16 << 20), ..EndpointPlan::default() };
     let tcp = TcpPlan { sender, receiver, echo_every_bytes: Some(1_000_000), ..TcpPlan::default() };
     let flow = FlowPlan {
         name: "f".to_owned(),

@@ -23,6 +23,6 @@ mod world;
 
 pub use engine::{SimStats, run};
 pub use scenario::{
-    EndpointPlan, FlowPlan, LinkBetween, NodePlan, RelayPlan, Scenario, ScenarioError, SendBuffer, TcpPlan,
-    Transport, UdpPlan,
+    EndpointPlan, FlowPlan, LinkBetween, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError,
+    SendBuffer, TcpPlan, Transport, UdpPlan,
 };

@@ -40,7 +40,7 @@ impl Plain {
     fn of(inbound: &EndpointPlan, outbound: &EndpointPlan) -> Plain {
         Plain {
             clamp_bytes: inbound.window_bytes.unwrap_or(u64::MAX),
-            capacity_bytes: inbound.receive_buffer_bytes,
+            capacity_bytes: inbound.receive_buffer.most_bytes(),
             unsent_bytes: outbound.unsent_limit_bytes.unwrap_or(u64::MAX),
         }
     }

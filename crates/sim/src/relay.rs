@@ -66,7 +66,7 @@ impl RelayConnection {
         }
         for direction in 0..2 {
             self.look(direction, endpoints, net.now_ns);
-            if self.pump(direction, endpoints) {
+            if self.pump(direction, endpoints, net.now_ns) {
                 endpoints[self.ends[1 - direction] as usize].on_moved(net);
                 endpoints[self.ends[direction] as usize].on_moved(net);
             }
@@ -88,13 +88,13 @@ impl RelayConnection {
     }
 
     /// Moves bytes of a direction until its buffer is full or nothing is left. Returns whether any moved.
-    fn pump(&mut self, direction: usize, endpoints: &mut [Endpoint]) -> bool {
+    fn pump(&mut self, direction: usize, endpoints: &mut [Endpoint], now_ns: u64) -> bool {
         let [from, to] = [self.ends[direction] as usize, self.ends[1 - direction] as usize];
         let mut moved = false;
         loop {
             let room = self.filling_bytes(direction).saturating_sub(self.held_bytes[direction]);
             let read = endpoints[from].receiver.unread_bytes.min(room);
-            endpoints[from].receiver.read(read);
+            endpoints[from].receiver.read(read, now_ns);
             self.held_bytes[direction] += read;
             let outbound = &mut endpoints[to].sender;
             self.is_blocked[direction] &= !outbound.wakes_writer();

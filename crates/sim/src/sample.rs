@@ -1,7 +1,7 @@
 //! The state of a world as records: the very ones that measuring programs write about real connections.
 
 use crate::{
-    scenario::{Scenario, Transport},
+    scenario::Scenario,
     tcp::{Endpoint, app::App, sender::Sender},
     world::{Carrier, Stream, World},
 };
@@ -227,13 +227,7 @@ fn flow(scenario: &Scenario, world: &mut World, index: usize) -> FlowSummary {
     match stream.carrier {
         Carrier::Udp(index) => summary.lost_datagrams = world.udp_sinks[index].lost(),
         Carrier::Tcp { source, sink } => {
-            let plan = &scenario.flows[stream.flow].transport;
-            let window = match plan {
-                Transport::Tcp(tcp) => tcp.receiver.receive_buffer_bytes,
-                Transport::Udp(_) => 0,
-            };
             fill_tcp(&mut summary, world, stream, source, sink);
-            summary.rcvbuf_bytes = window;
         }
     }
     summary
@@ -249,6 +243,7 @@ fn fill_tcp(summary: &mut FlowSummary, world: &World, stream: &Stream, source: u
     summary.min_rtt_us = Some(sender.rtt.min_us()).filter(|us| *us < u32::MAX);
     summary.mss_bytes = sender.control.conn.mss_bytes;
     summary.sndbuf_bytes = sender.buffer_bytes();
+    summary.rcvbuf_bytes = world.endpoints[sink].receiver.buffer_bytes();
     let sorted = &stream.echoes_ns;
     summary.echo_count = sorted.len() as u64;
     summary.echo_p50_us = quantile_us(sorted, 50);

@@ -120,7 +120,7 @@ pub struct EndpointPlan {
     /// Bytes that may wait unsent in the send buffer (TCP_NOTSENT_LOWAT); absent: as many as it holds.
     pub unsent_limit_bytes: Option<u64>,
     /// Payload the receive buffer holds: the largest window advertised.
-    pub receive_buffer_bytes: u64,
+    pub receive_buffer: ReceiveBuffer,
     /// Most that is advertised of it (TCP_WINDOW_CLAMP); absent: all.
     pub window_bytes: Option<u64>,
     /// Selective acknowledgements (both ends must have it).
@@ -141,6 +141,36 @@ pub enum SendBuffer {
     /// As Linux autotunes it, up to this size: room for two windows of segments with all the bookkeeping a lone
     /// segment would have, which written in large blocks is six windows of payload at an MTU of 1500.
     Auto(u64),
+}
+
+/// A receive buffer, in bytes of payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiveBuffer {
+    /// Always this size, all of it advertised from the start.
+    Fixed(u64),
+    /// As Linux autotunes it: it grows with what the application reads in a round trip.
+    Auto {
+        /// Its size at the start.
+        first_bytes: u64,
+        /// Its size at most.
+        most_bytes: u64,
+    },
+}
+
+impl ReceiveBuffer {
+    /// Its size at most.
+    pub fn most_bytes(&self) -> u64 {
+        let (ReceiveBuffer::Fixed(most_bytes) | ReceiveBuffer::Auto { most_bytes, .. }) = *self;
+        most_bytes
+    }
+
+    /// Its size at the start.
+    pub fn first_bytes(&self) -> u64 {
+        match *self {
+            ReceiveBuffer::Fixed(bytes) => bytes,
+            ReceiveBuffer::Auto { first_bytes, most_bytes } => first_bytes.min(most_bytes),
+        }
+    }
 }
 
 /// Datagrams.
@@ -178,7 +208,7 @@ impl Default for EndpointPlan {
             settings: Vec::new(),
             send_buffer: SendBuffer::Auto(1 << 30),
             unsent_limit_bytes: None,
-            receive_buffer_bytes: 1 << 30,
+            receive_buffer: ReceiveBuffer::Fixed(1 << 30),
             window_bytes: None,
             sack: true,
             ecn: false,
@@ -306,7 +336,7 @@ impl EndpointPlan {
 
     fn check(&self, whose: &str, mss_bytes: u32) -> Result<(), ScenarioError> {
         self.tunables(whose)?;
-        let window = self.receive_buffer_bytes;
+        let window = self.receive_buffer.first_bytes();
         let bounds = u64::from(mss_bytes)..=u64::from(u32::MAX);
         refuse_unless(
             bounds.contains(&window),
@@ -314,6 +344,14 @@ impl EndpointPlan {
             "the receive buffer in bytes",
             window,
             "it must hold a segment and be less than 4 GiB",
+        )?;
+        let most = self.receive_buffer.most_bytes();
+        refuse_unless(
+            most <= u64::from(u32::MAX),
+            whose,
+            "the greatest receive buffer in bytes",
+            most,
+            "it must be less than 4 GiB",
         )?;
         let clamp = self.window_bytes.unwrap_or(window);
         refuse_unless(

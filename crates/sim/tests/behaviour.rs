@@ -9,7 +9,8 @@ use longfat_schema::{
     record::{Record, RelaySample},
 };
 use longfat_sim::{
-    EndpointPlan, FlowPlan, NodePlan, RelayPlan, Scenario, ScenarioError, SendBuffer, Transport, UdpPlan, run,
+    EndpointPlan, FlowPlan, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError, SendBuffer,
+    Transport, UdpPlan, run,
 };
 use std::hash::{DefaultHasher, Hash, Hasher};
 use support::*;
@@ -70,7 +71,7 @@ fn a_rate_limited_application_sends_at_its_rate() {
 fn echo_latency_is_queueing_plus_round_trip() {
     let mut plan = tcp("reno");
     plan.echo_every_bytes = Some(100_000);
-    plan.receiver.receive_buffer_bytes = 100 * 1448;
+    plan.receiver.receive_buffer = ReceiveBuffer::Fixed(100 * 1448);
     plan.sender.send_buffer = SendBuffer::Fixed(200 * 1448);
     // 100 segments in flight at 10 Mbit/s: 120 ms in the queue and on the wire, 200 in the buffer.
     let forward = direction(Some(10_000_000), 10 * MS, 1 << 20);
@@ -81,6 +82,44 @@ fn echo_latency_is_queueing_plus_round_trip() {
     assert!((120.0..300.0).contains(&p50_ms), "{p50_ms}");
     let echoes = outcome.records.iter().filter(|record| matches!(record, Record::Echo(_))).count();
     assert_eq!(echoes as u64, summary.echo_count);
+}
+
+/// Slow start overflows a short queue, and 80 losses are repaired one per round trip, since nothing is acknowledged
+/// selectively.
+fn long_repair(receive_buffer: ReceiveBuffer) -> Outcome {
+    let mut plan = tcp("reno");
+    plan.sender.sack = false;
+    plan.receiver.receive_buffer = receive_buffer;
+    outcome(&path(direction(Some(200_000_000), 20 * MS, 64_000), vec![flow("f", 0, 1, plan)], 2 * SECOND))
+}
+
+#[test]
+fn a_buffer_that_grows_with_what_is_read_holds_a_sender_back_while_nothing_can_be_read() {
+    let waited_us = |outcome: &Outcome| outcome.tcp().map(|tcp| tcp.rwnd_limited_us).max().unwrap();
+    let sent_bytes = |outcome: &Outcome| outcome.tcp().map(|tcp| tcp.sent_bytes).max().unwrap();
+    let growing = long_repair(ReceiveBuffer::Auto { first_bytes: 65_536, most_bytes: 16 << 20 });
+    let ample = long_repair(ReceiveBuffer::Fixed(16 << 20));
+    assert_eq!(waited_us(&ample), 0);
+    assert!(waited_us(&growing) > 1_000_000, "{}", waited_us(&growing));
+    assert!(3 * sent_bytes(&growing) < 2 * sent_bytes(&ample), "{}", sent_bytes(&growing));
+    // Six times what was read in a round trip of slow start, and no more until the hole is closed.
+    let buffer_bytes = growing.flow("f").rcvbuf_bytes;
+    assert!((300_000..1_000_000).contains(&buffer_bytes), "{buffer_bytes}");
+}
+
+#[test]
+fn a_buffer_that_grows_does_not_slow_a_flow_that_loses_nothing() {
+    let rate = |receive_buffer| {
+        let mut plan = tcp("reno");
+        plan.receiver.receive_buffer = receive_buffer;
+        let forward = direction(Some(200_000_000), 20 * MS, 4 << 20);
+        outcome(&path(forward, vec![flow("f", 0, 1, plan)], 3 * SECOND)).goodput_mbps("f")
+    };
+    let growing = rate(ReceiveBuffer::Auto { first_bytes: 65_536, most_bytes: 16 << 20 });
+    let ample = rate(ReceiveBuffer::Fixed(16 << 20));
+    assert!(growing > 0.99 * ample, "{growing} {ample}");
+    let short = rate(ReceiveBuffer::Auto { first_bytes: 65_536, most_bytes: 250_000 });
+    assert!(short < 52.0, "a quarter of the pipe: {short}");
 }
 
 fn udp(arrivals: Arrivals) -> FlowPlan {
@@ -163,7 +202,7 @@ fn relayed(relay_window_bytes: u64) -> Scenario {
     let mut wan = link("wan", [1, 2], direction(Some(20_000_000), 40 * MS, 200_000));
     wan.plan.forward.line.loss = longfat_link::plan::LossPlan::Bernoulli { probability: 1e-4 };
     let end = EndpointPlan {
-        receive_buffer_bytes: relay_window_bytes,
+        receive_buffer: ReceiveBuffer::Fixed(relay_window_bytes),
         send_buffer: SendBuffer::Fixed(relay_window_bytes),
         ..EndpointPlan::default()
     };

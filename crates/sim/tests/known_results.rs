@@ -5,7 +5,7 @@
 mod support;
 
 use longfat_link::plan::{ChangePlan, LossPlan};
-use longfat_sim::{EndpointPlan, NodePlan, SendBuffer, TcpPlan};
+use longfat_sim::{EndpointPlan, NodePlan, ReceiveBuffer, SendBuffer, TcpPlan};
 use support::*;
 
 /// Mean congestion window of one flow on a path that loses packets at random and has room for all.
@@ -75,7 +75,8 @@ fn what_is_retransmitted_is_what_was_lost() {
 
 #[test]
 fn a_window_limits_throughput_to_window_over_round_trip_time() {
-    let buffer = |window| (window, EndpointPlan { receive_buffer_bytes: window, ..EndpointPlan::default() });
+    let fixed = ReceiveBuffer::Fixed;
+    let buffer = |window| (window, EndpointPlan { receive_buffer: fixed(window), ..EndpointPlan::default() });
     let clamp = |window| (window, EndpointPlan { window_bytes: Some(window), ..EndpointPlan::default() });
     for (window, receiver) in [buffer(65_536), clamp(65_536), buffer(1_000_000), clamp(1_000_000)] {
         let plan = TcpPlan { receiver, ..tcp("reno") };

@@ -4,7 +4,7 @@ mod support;
 
 use longfat_link::plan::{DisciplinePlan, LossPlan};
 use longfat_schema::record::Record;
-use longfat_sim::{EndpointPlan, FlowPlan, SendBuffer};
+use longfat_sim::{EndpointPlan, FlowPlan, ReceiveBuffer, SendBuffer};
 use proptest::prelude::*;
 use support::*;
 
@@ -19,7 +19,7 @@ fn endpoint() -> impl Strategy<Value = EndpointPlan> {
             settings: Vec::new(),
             send_buffer: if on[0] { SendBuffer::Fixed(send) } else { SendBuffer::Auto(send * 10) },
             unsent_limit_bytes: unsent,
-            receive_buffer_bytes: receive,
+            receive_buffer: ReceiveBuffer::Fixed(receive),
             window_bytes: window,
             sack: on[1],
             ecn: on[2],

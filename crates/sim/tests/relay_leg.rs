@@ -5,7 +5,7 @@
 mod support;
 
 use longfat_link::plan::LossPlan;
-use longfat_sim::{EndpointPlan, NodePlan, RelayPlan, Scenario, SendBuffer};
+use longfat_sim::{EndpointPlan, NodePlan, ReceiveBuffer, RelayPlan, Scenario, SendBuffer};
 use support::*;
 
 /// A client on a cable of 100 Gbit/s with a host's jitter, a relay with its usual buffers, 100 Mbit/s and 28 ms beyond
@@ -16,7 +16,7 @@ fn cabled() -> Scenario {
     let lan = link("lan", [0, 1], cable);
     let wan = link("wan", [1, 2], direction(Some(100_000_000), 14 * MS, 175_000));
     let end = |bytes: u64| EndpointPlan {
-        receive_buffer_bytes: bytes,
+        receive_buffer: ReceiveBuffer::Fixed(bytes),
         send_buffer: SendBuffer::Fixed(bytes),
         unsent_limit_bytes: Some(256 << 10),
         ..EndpointPlan::default()

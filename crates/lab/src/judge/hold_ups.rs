@@ -29,6 +29,17 @@ const DROPS_LEAST: f64 = 4.0;
 /// A time within which what was dropped may be a hold-up's doing.
 type Span = (i64, i64);
 
+/// A time in which a connection repaired losses. It began between two samples, and ended between two.
+#[derive(Debug, Clone, Copy)]
+struct Repair {
+    /// The last sample before it.
+    after_us: i64,
+    /// The first that saw it.
+    seen_us: i64,
+    /// The first that did not any more.
+    over_us: i64,
+}
+
 /// What hold-ups could have done on one link.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Consequence {
@@ -125,7 +136,7 @@ fn of_link(
     let reach_us = (rtt_ns + drains().max().unwrap_or(0)) / 1000;
     let drops = ["forward", "backward"].map(|direction| drops(samples, cable, direction));
     let dropped = |span: Span| drops.iter().map(|points| growth(points, span)).sum::<f64>();
-    let repairs: Vec<Vec<Span>> = connections.values().map(|states| repairs(states)).collect();
+    let repairs: Vec<Vec<Repair>> = connections.values().map(|states| repairs(states)).collect();
     let spans = united(counted.iter().map(|stall| {
         let end_us = stall.time_us.saturating_add(reach_us as i64);
         let span = (stall.time_us - stall.duration_us as i64, end_us);
@@ -199,27 +210,31 @@ fn repairs_losses(state: &TcpSample) -> bool {
 }
 
 /// When a connection repaired losses.
-fn repairs(states: &[&TcpSample]) -> Vec<Span> {
-    let mut found: Vec<Span> = Vec::new();
-    let mut repairing = false;
+fn repairs(states: &[&TcpSample]) -> Vec<Repair> {
+    let mut found: Vec<Repair> = Vec::new();
+    let mut before: Option<&TcpSample> = None;
     for state in states {
-        match found.last_mut().filter(|_| repairing) {
-            Some(last) => last.1 = state.time_us,
-            None if repairs_losses(state) => found.push((state.time_us, state.time_us)),
+        let seen_us = state.time_us;
+        match found.last_mut().filter(|_| before.is_some_and(repairs_losses)) {
+            Some(last) => last.over_us = seen_us,
+            None if repairs_losses(state) => {
+                let after_us = before.map_or(seen_us, |before| before.time_us);
+                found.push(Repair { after_us, seen_us, over_us: seen_us });
+            }
             None => {}
         }
-        repairing = repairs_losses(state);
+        before = Some(state);
     }
     found
 }
 
 /// The span with what the run's only connection repaired since: a repair begins within `reach_us` of a drop, and a drop
 /// that is its doing comes as late after it. Of several connections nobody knows whose packets were dropped.
-fn with_repairs(span: Span, repairs: &[Vec<Span>], reach_us: i64) -> Span {
+fn with_repairs(span: Span, repairs: &[Vec<Repair>], reach_us: i64) -> Span {
     let [only] = repairs else { return span };
-    let later = only.iter().skip_while(|(from_us, _)| *from_us < span.0);
-    let prolonged = |end_us: i64, (from_us, to_us): &Span| {
-        if *from_us <= end_us + reach_us { end_us.max(to_us + reach_us) } else { end_us }
+    let later = only.iter().skip_while(|repair| repair.seen_us < span.0);
+    let prolonged = |end_us: i64, repair: &Repair| {
+        if repair.after_us <= end_us + reach_us { end_us.max(repair.over_us + reach_us) } else { end_us }
     };
     (span.0, later.fold(span.1, prolonged))
 }
@@ -352,7 +367,16 @@ mod tests {
     }
 
     /// The sender's state every 10 ms: what it has unsent, and when it repairs losses.
-    fn with_states(mut samples: Samples, unsent_bytes: u64, repairs_us: &[Span]) -> Samples {
+    fn with_states(samples: Samples, unsent_bytes: u64, repairs_us: &[Span]) -> Samples {
+        with_states_every(10_000, samples, unsent_bytes, repairs_us)
+    }
+
+    fn with_states_every(
+        every_us: i64,
+        mut samples: Samples,
+        unsent_bytes: u64,
+        repairs_us: &[Span],
+    ) -> Samples {
         let state = |time_us: i64| TcpSample {
             time_us,
             flow: "f".into(),
@@ -366,7 +390,7 @@ mod tests {
             .into(),
             ..TcpSample::default()
         };
-        samples.tcp = (0..1200).map(|n| state(n * 10_000)).collect();
+        samples.tcp = (0..12_000_000 / every_us).map(|n| state(n * every_us)).collect();
         samples
     }
 
@@ -395,6 +419,17 @@ mod tests {
         let none = [stall(1_500_000, 6_000, "path/backward")];
         let alone = with_states(samples(&DROPS_US, &none), 1000, &[(1_500_000, 6_500_000)]);
         assert_eq!(consequences(&plan(""), &alone)[0].after, 0.0, "nothing was dropped after it");
+    }
+
+    #[test]
+    fn a_repair_that_began_between_two_samples_belongs_to_the_hold_up_before_it() {
+        let stalls = [stall(1_999_000, 6_000, "path/backward")];
+        let seldom = |repairs_us: &[Span]| {
+            let samples = with_states_every(50_000, samples(&DROPS_US, &stalls), 1000, repairs_us);
+            consequences(&plan(""), &samples)[0].after
+        };
+        assert_eq!(seldom(&[(2_060_000, 2_990_000)]), 3.0, "seen at 2.1 s, a round trip and more too late");
+        assert_eq!(seldom(&[(2_160_000, 2_990_000)]), 2.0, "it began after 2.15 s: a loss of its own");
     }
 
     #[test]

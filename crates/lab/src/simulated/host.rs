@@ -2,7 +2,7 @@
 
 use super::SimulationError;
 use crate::plan::HostPlan;
-use longfat_sim::SendBuffer;
+use longfat_sim::{ReceiveBuffer, SendBuffer};
 
 /// Bounds of autotuned receive buffers where nobody says (Linux on a machine with memory enough).
 const RMEM: &str = "4096 131072 6291456";
@@ -56,12 +56,12 @@ impl<'a> HostParameters<'a> {
         Err(SimulationError::Sysctl { host: self.0.name.clone(), key, value, mend })
     }
 
-    /// The third of three numbers.
-    fn most(&self, key: &'static str, default: &'static str) -> Result<u64, SimulationError> {
+    /// The second and the third of three numbers.
+    fn bounds(&self, key: &'static str, default: &'static str) -> Result<(u64, u64), SimulationError> {
         let numbers: Option<Vec<u64>> =
             self.text(key, default).split_whitespace().map(|word| word.parse().ok()).collect();
         match numbers.as_deref() {
-            Some([_, _, most]) => Ok(*most),
+            Some([_, first, most]) => Ok((*first, *most)),
             _ => self.refuse(key, default, "three numbers of bytes: least, default, greatest"),
         }
     }
@@ -69,24 +69,32 @@ impl<'a> HostParameters<'a> {
     /// Payload of a receive buffer. The kernel counts its bookkeeping, too, and learns from what arrives how much that
     /// is (scaling_ratio): packets that passed an emulated path fill half with it or little less (measured: 0.52 to
     /// 0.63 is window); those that a plain cable brought come in bundles, with next to none (0.94).
-    pub fn receive_buffer_bytes(
+    ///
+    /// One of a fixed size stays so; the others grow with what is read.
+    pub fn receive_buffer(
         &self,
         fixed_bytes: Option<u64>,
         arrivals: Arrivals,
-    ) -> Result<u64, SimulationError> {
-        let counted = fixed_bytes.map_or_else(|| self.most("net.ipv4.tcp_rmem", RMEM), Ok)?;
-        let payload = match arrivals {
-            Arrivals::Packets => counted / 2,
-            Arrivals::Bundles => counted - counted / 16,
+    ) -> Result<ReceiveBuffer, SimulationError> {
+        let payload = |counted: u64| {
+            let payload = match arrivals {
+                Arrivals::Packets => counted / 2,
+                Arrivals::Bundles => counted - counted / 16,
+            };
+            payload.min(u64::from(u32::MAX))
         };
-        Ok(payload.min(u64::from(u32::MAX)))
+        if let Some(bytes) = fixed_bytes {
+            return Ok(ReceiveBuffer::Fixed(payload(bytes)));
+        }
+        let (first, most) = self.bounds("net.ipv4.tcp_rmem", RMEM)?;
+        Ok(ReceiveBuffer::Auto { first_bytes: payload(first), most_bytes: payload(most) })
     }
 
     /// A send buffer: nearly all of it is payload when whole blocks are written.
     pub fn send_buffer(&self, fixed_bytes: Option<u64>) -> Result<SendBuffer, SimulationError> {
         match fixed_bytes {
             Some(bytes) => Ok(SendBuffer::Fixed(bytes)),
-            None => Ok(SendBuffer::Auto(self.most("net.ipv4.tcp_wmem", WMEM)?)),
+            None => Ok(SendBuffer::Auto(self.bounds("net.ipv4.tcp_wmem", WMEM)?.1)),
         }
     }
 

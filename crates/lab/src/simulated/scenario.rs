@@ -168,7 +168,7 @@ impl Translator<'_> {
                 ..self.endpoint(from, &cc(&flow.cc), true)?
             },
             receiver: sim::EndpointPlan {
-                receive_buffer_bytes: to.receive_buffer_bytes(
+                receive_buffer: to.receive_buffer(
                     flow.rcvbuf_bytes.or_else(|| flow.window_bytes.map(receive_buffer_of_window)),
                     self.arrivals(path.iter().map(|hop| hop.link)),
                 )?,
@@ -219,7 +219,7 @@ impl Translator<'_> {
             Ok::<_, SimulationError>(sim::EndpointPlan {
                 send_buffer: sim::SendBuffer::Fixed(buffer_bytes),
                 unsent_limit_bytes: Some(defaults.notsent_lowat_bytes.into()),
-                receive_buffer_bytes: host.receive_buffer_bytes(Some(buffer_bytes), arrivals)?,
+                receive_buffer: host.receive_buffer(Some(buffer_bytes), arrivals)?,
                 ..self.endpoint(host, cc, opens)?
             })
         };
@@ -250,7 +250,7 @@ impl Translator<'_> {
             settings: settings.collect(),
             send_buffer: host.send_buffer(None)?,
             unsent_limit_bytes: host.unsent_limit_bytes()?,
-            receive_buffer_bytes: host.receive_buffer_bytes(None, Arrivals::Packets)?,
+            receive_buffer: host.receive_buffer(None, Arrivals::Packets)?,
             sack: host.sack()?,
             ecn: host.ecn(opens)?,
             pacing: false,

@@ -8,7 +8,7 @@ use crate::{
     spec::{Experiment, overlay::parse_assignment},
 };
 use longfat_schema::run::RunStatus;
-use longfat_sim::{EndpointPlan, Scenario, SendBuffer, TcpPlan, Transport};
+use longfat_sim::{EndpointPlan, ReceiveBuffer, Scenario, SendBuffer, TcpPlan, Transport};
 
 const CONVERSION: &str = include_str!("../../../../experiments/conversion.toml");
 
@@ -66,12 +66,12 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
     assert_eq!(path.queue.limit_bytes, 1_775_000);
     // 4 s and 11 s, and one to empty the buffers.
     assert_eq!((scenario.duration_ns, scenario.sample_every_ns), (16_000_000_000, 10_000_000));
-    let end = |cc: &str, send: SendBuffer, unsent: u64, receive: u64| EndpointPlan {
+    let end = |cc: &str, send: SendBuffer, unsent: u64, receive_buffer: ReceiveBuffer| EndpointPlan {
         cc: cc.into(),
         settings: vec![],
         send_buffer: send,
         unsent_limit_bytes: Some(unsent),
-        receive_buffer_bytes: receive,
+        receive_buffer,
         window_bytes: None,
         sack: true,
         ecn: false,
@@ -79,13 +79,14 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
         ack_every: 2,
     };
     let auto = SendBuffer::Auto(32 << 20);
+    let auto_receive = ReceiveBuffer::Auto { first_bytes: 64 << 10, most_bytes: 16 << 20 };
     let measured = tcp(&scenario, "measured");
     let expected = TcpPlan {
         mtu_bytes: 1500,
         block_bytes: 128 << 10,
         echo_every_bytes: Some(1_000_000),
-        sender: end("reno", auto, 512 << 10, 16 << 20),
-        receiver: EndpointPlan { ecn: true, ..end("reno", auto, 512 << 10, 16 << 20) },
+        sender: end("reno", auto, 512 << 10, auto_receive),
+        receiver: EndpointPlan { ecn: true, ..end("reno", auto, 512 << 10, auto_receive) },
         relay: Some(0),
     };
     assert_eq!(measured, &expected);
@@ -95,11 +96,12 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
     );
     assert_eq!(scenario.flows[0].streams, 10);
     let relay = &scenario.relays[0];
-    let lan_side = end("reno", SendBuffer::Fixed(2 << 20), 256 << 10, (2 << 20) * 15 / 16);
+    let lan_side =
+        end("reno", SendBuffer::Fixed(2 << 20), 256 << 10, ReceiveBuffer::Fixed((2 << 20) * 15 / 16));
     assert_eq!(relay.client_side, EndpointPlan { ecn: true, ..lan_side });
     // The kernel's reno has no tunables; ours has, and all of them are said.
     let settings = vec!["max_ssthresh_segments=50".to_owned()];
-    let wan_side = end("highspeed", SendBuffer::Fixed(16 << 20), 256 << 10, 8 << 20);
+    let wan_side = end("highspeed", SendBuffer::Fixed(16 << 20), 256 << 10, ReceiveBuffer::Fixed(8 << 20));
     assert_eq!(relay.server_side, EndpointPlan { settings, ..wan_side });
     assert_eq!((relay.node, relay.buffer_bytes), (2, 256 << 10));
 }
@@ -118,7 +120,7 @@ fn sysctls_become_capabilities_and_buffers_of_both_ends() {
     assert_eq!(*relay, None);
     assert!(!sender.sack && !receiver.sack && sender.ecn && receiver.ecn);
     assert_eq!(sender.send_buffer, SendBuffer::Fixed(400_000));
-    assert_eq!(receiver.receive_buffer_bytes, 150_000);
+    assert_eq!(receiver.receive_buffer, ReceiveBuffer::Fixed(150_000));
     let background = scenario.flows.iter().find(|flow| flow.name == "background").unwrap();
     assert_eq!(background.rate_bps, Some(5_000_000), "the plan's rate is that of all ten streams");
 }
@@ -128,7 +130,7 @@ fn a_window_is_the_receivers_and_has_a_buffer_to_hold_it() {
     let scenario = scenario(CONVERSION, "reno-end-to-end", &["flows.measured.window=20MB"]);
     let TcpPlan { sender, receiver, .. } = tcp(&scenario, "measured");
     assert_eq!((sender.window_bytes, receiver.window_bytes), (None, Some(20_000_000)));
-    assert!(receiver.receive_buffer_bytes >= 20_000_000, "{receiver:?}");
+    assert!(receiver.receive_buffer.most_bytes() >= 20_000_000, "{receiver:?}");
 }
 
 #[test]

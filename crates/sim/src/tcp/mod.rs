@@ -5,6 +5,7 @@
 //! anew, urgent data, Nagle's algorithm (TCP_NODELAY is on), windows unscaled in SYN.
 
 pub mod app;
+mod autotune;
 mod control;
 mod output;
 mod pacing;
@@ -265,6 +266,6 @@ fn read(app: &mut App, receiver: &mut Receiver, sender: &mut Sender, bytes: u64,
     if matches!(app, App::Relay) {
         return;
     }
-    receiver.read(bytes);
+    receiver.read(bytes, now_ns);
     app.take(bytes, receiver.bytes, sender, now_ns);
 }

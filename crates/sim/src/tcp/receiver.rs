@@ -1,10 +1,11 @@
 //! The receiving half of a connection: reassembly, what to acknowledge, and when (RFC 9293, 5681 section 4.2, 2018,
 //! 2883; delays and quick acknowledgements as Linux has them).
 
+use super::autotune::Autotune;
 use crate::{
     packet::{SACK_BLOCKS, Segment, flag},
     ranges::{Range, Ranges},
-    scenario::EndpointPlan,
+    scenario::{EndpointPlan, ReceiveBuffer},
     timers::NEVER,
 };
 use std::collections::VecDeque;
@@ -34,6 +35,8 @@ pub struct Receiver {
     /// Right edge of the window: stream position.
     pub edge_bytes: u64,
     capacity_bytes: u64,
+    /// What the buffer grows by, where it does.
+    autotune: Option<Autotune>,
     /// Most that is advertised (TCP_WINDOW_CLAMP).
     clamp_bytes: u64,
     mss_bytes: u64,
@@ -63,9 +66,16 @@ pub struct Receiver {
 impl Receiver {
     /// Receiver that has received nothing.
     pub fn new(plan: &EndpointPlan, mss_bytes: u32) -> Receiver {
-        let capacity_bytes = plan.receive_buffer_bytes;
+        let capacity_bytes = plan.receive_buffer.first_bytes();
         let clamp_bytes = plan.window_bytes.unwrap_or(u64::MAX);
-        let edge_bytes = capacity_bytes.min(clamp_bytes);
+        let autotune = match plan.receive_buffer {
+            ReceiveBuffer::Fixed(_) => None,
+            ReceiveBuffer::Auto { first_bytes, most_bytes } => {
+                Some(Autotune::new(first_bytes.min(most_bytes), most_bytes, u64::from(mss_bytes)))
+            }
+        };
+        let threshold_bytes = autotune.as_ref().map_or(u64::MAX, Autotune::threshold_bytes);
+        let edge_bytes = capacity_bytes.min(clamp_bytes).min(threshold_bytes);
         Receiver {
             next: 0,
             bytes: 0,
@@ -73,6 +83,7 @@ impl Receiver {
             marked: 0,
             edge_bytes,
             capacity_bytes,
+            autotune,
             clamp_bytes,
             mss_bytes: u64::from(mss_bytes),
             with_sack: plan.sack,
@@ -119,13 +130,16 @@ impl Receiver {
             self.ack_now = true;
             return 0;
         }
+        self.measure(segment, now_ns);
         if segment.number > self.next {
             self.hold(segment);
+            self.make_room(segment);
             self.after_gap(now_ns, rtt_us);
             return 0;
         }
         let filled = !self.held.is_empty();
         let bytes = self.take_in_order(segment);
+        self.open_window(segment);
         self.unacked += 1;
         // A hole closed, or the sender has paused: it should hear now.
         self.ack_now |= filled && self.held.is_empty() || segment.has(flag::PSH);
@@ -148,6 +162,35 @@ impl Receiver {
                 self.quick = self.quick.max(2);
                 self.demand_cwr = true;
             }
+        }
+    }
+
+    /// How long a round trip takes, by the time that a full segment echoes.
+    fn measure(&mut self, segment: &Segment, now_ns: u64) {
+        let queue_is_empty = self.unread_bytes == 0;
+        let is_full = u64::from(segment.payload_bytes) >= self.mss_bytes;
+        if let Some(autotune) = self.autotune.as_mut().filter(|_| is_full && segment.echo_ns > 0) {
+            autotune.sample(now_ns.saturating_sub(segment.echo_ns), queue_is_empty);
+        }
+    }
+
+    fn open_window(&mut self, segment: &Segment) {
+        let room_bytes = self.room_bytes();
+        if let Some(autotune) = &mut self.autotune {
+            autotune.arrived(segment.payload_bytes.into(), room_bytes);
+        }
+    }
+
+    /// What is held behind a hole gets room of its own. Without selective acknowledgements the window stays: one that
+    /// moved would make no duplicates of what is acknowledged.
+    fn make_room(&mut self, segment: &Segment) {
+        if self.with_sack {
+            self.open_window(segment);
+        }
+        if let Some(autotune) = &self.autotune {
+            let segments = self.held.end().unwrap_or(self.next) - self.next;
+            let span_bytes = segments * self.mss_bytes;
+            self.capacity_bytes = self.capacity_bytes.max(autotune.held(span_bytes));
         }
     }
 
@@ -221,8 +264,12 @@ impl Receiver {
 
     /// The application took bytes: what is owed is acknowledged, and a window that has opened much is told at once
     /// (tcp_cleanup_rbuf).
-    pub fn read(&mut self, bytes: u64) {
+    pub fn read(&mut self, bytes: u64, now_ns: u64) {
         self.unread_bytes -= bytes;
+        if let Some(autotune) = &mut self.autotune {
+            let wanted = autotune.read(self.bytes - self.unread_bytes, self.unread_bytes, now_ns);
+            self.capacity_bytes = self.capacity_bytes.max(wanted.unwrap_or(0));
+        }
         let (now, then) = (self.edge_bytes - self.bytes, self.window_bytes());
         let has_opened = 2 * now <= self.capacity_bytes && then >= 2 * now && then > 0;
         self.ack_now |= bytes > 0 && (self.owes_ack() || has_opened);
@@ -231,6 +278,7 @@ impl Receiver {
     /// Changes what is advertised at most and what can be held. The right edge does not move back, so what was
     /// advertised still has its place.
     pub fn limit(&mut self, clamp_bytes: u64, capacity_bytes: u64) {
+        self.autotune = None;
         self.clamp_bytes = clamp_bytes;
         let promised = self.edge_bytes - self.bytes + self.unread_bytes;
         self.capacity_bytes = capacity_bytes.max(promised.min(self.capacity_bytes));
@@ -246,11 +294,20 @@ impl Receiver {
         self.ack_now || self.deadline_ns() <= now_ns
     }
 
+    /// Size of the buffer.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    fn room_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.unread_bytes + self.held_bytes)
+    }
+
     /// The window that would be advertised now: the right edge never moves back, and not forward by trifles
     /// (RFC 9293, section 3.8.6.2.2).
     fn window_bytes(&self) -> u64 {
-        let room = self.capacity_bytes.saturating_sub(self.unread_bytes + self.held_bytes);
-        let room = room.min(self.clamp_bytes);
+        let threshold_bytes = self.autotune.as_ref().map_or(u64::MAX, Autotune::threshold_bytes);
+        let room = self.room_bytes().min(threshold_bytes).min(self.clamp_bytes);
         let edge = self.bytes + room;
         let least = self.mss_bytes.min(self.capacity_bytes / 2);
         let moved = edge.saturating_sub(self.edge_bytes) >= least;
@@ -300,7 +357,8 @@ mod tests {
 
     /// With segments of 100 bytes.
     fn receiver(receive_buffer_bytes: u64, ack_every: u32) -> Receiver {
-        Receiver::new(&EndpointPlan { receive_buffer_bytes, ack_every, ..EndpointPlan::default() }, 100)
+        let receive_buffer = ReceiveBuffer::Fixed(receive_buffer_bytes);
+        Receiver::new(&EndpointPlan { receive_buffer, ack_every, ..EndpointPlan::default() }, 100)
     }
 
     fn ack_of(receiver: &mut Receiver) -> Segment {
@@ -313,7 +371,7 @@ mod tests {
     fn acks_of(receiver: &mut Receiver, segments: u64) -> usize {
         let is_acked = |number: &u64| {
             let bytes = receiver.on_data(&data(*number), 0, 1000);
-            receiver.read(bytes);
+            receiver.read(bytes, 0);
             let wants = receiver.wants_ack(0);
             if wants {
                 ack_of(receiver);
@@ -358,7 +416,7 @@ mod tests {
         }
         let _ = [16, 17, 18].map(|number| receiver.on_data(&data(number), 7, 1000));
         assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + DELAY_NS));
-        receiver.read(100);
+        receiver.read(100, 0);
         assert!(receiver.wants_ack(7));
     }
 
@@ -381,9 +439,9 @@ mod tests {
             receiver.on_data(&data(number), 0, 1000);
         });
         assert_eq!(ack_of(&mut receiver).window_bytes, 0);
-        receiver.read(50);
+        receiver.read(50, 0);
         assert_eq!(ack_of(&mut receiver).window_bytes, 0);
-        receiver.read(600);
+        receiver.read(600, 0);
         assert!(receiver.wants_ack(0));
         assert_eq!(ack_of(&mut receiver).window_bytes, 650);
     }
@@ -391,7 +449,7 @@ mod tests {
     #[test]
     fn no_more_is_advertised_than_the_window_however_much_can_be_held() {
         let plan = EndpointPlan {
-            receive_buffer_bytes: 10_000,
+            receive_buffer: ReceiveBuffer::Fixed(10_000),
             window_bytes: Some(1000),
             ..EndpointPlan::default()
         };

@@ -202,7 +202,7 @@ impl Case {
             notsent_bytes: sample.unsent_bytes as u32,
             delivery_rate_bytes_per_s: sample.delivery_rate_bps / 8,
             last_ack_recv_ms: (silent_us / 1000) as u32,
-            snd_wnd_bytes: self.receiver.receive_buffer_bytes as u32,
+            snd_wnd_bytes: self.receiver.receive_buffer.most_bytes() as u32,
             pacing_rate_bytes_per_s: u64::MAX,
             max_pacing_rate_bytes_per_s: u64::MAX,
             busy_us,

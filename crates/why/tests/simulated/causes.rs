@@ -3,10 +3,10 @@
 use crate::case::{Case, MS, SECOND};
 use longfat_link::plan::{ChangePlan, CodelPlan, DisciplinePlan, LinePlan, LossPlan};
 use longfat_schema::random::SplitMix64;
-use longfat_sim::SendBuffer;
+use longfat_sim::{ReceiveBuffer, SendBuffer};
 
 fn receive_window(case: &mut Case) {
-    case.receiver.receive_buffer_bytes = case.part_of_pipe();
+    case.receiver.receive_buffer = ReceiveBuffer::Fixed(case.part_of_pipe());
 }
 
 fn send_buffer(case: &mut Case) {
@@ -160,7 +160,7 @@ fn near_and_far(case: &mut Case, part: f64) -> u64 {
 }
 
 fn idle_and_window(case: &mut Case, part: f64) {
-    case.receiver.receive_buffer_bytes = near_and_far(case, part);
+    case.receiver.receive_buffer = ReceiveBuffer::Fixed(near_and_far(case, part));
 }
 
 fn idle_and_buffer(case: &mut Case, part: f64) {

@@ -143,8 +143,8 @@ const FORETOLD_WITHIN: f64 = 0.25;
 type Mend = fn(&mut Case, &Verdict);
 const MENDS: [(&str, Mend); 4] = [
     ("receive_window", |case, verdict| {
-        case.receiver.receive_buffer_bytes =
-            remedy::receive_window_bytes(&verdict.figures, Some(Rate(case.rate_bps)));
+        let bytes = remedy::receive_window_bytes(&verdict.figures, Some(Rate(case.rate_bps)));
+        case.receiver.receive_buffer = longfat_sim::ReceiveBuffer::Fixed(bytes);
     }),
     ("send_buffer", |case, verdict| {
         let bytes = remedy::send_buffer_bytes(&verdict.figures, Some(Rate(case.rate_bps))) as f64;
