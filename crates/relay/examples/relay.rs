@@ -54,7 +54,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let text = format!(
                 "[intercept]\ninterfaces = '{interface}'\n[defaults]\naccept = 'end-to-end'\n{keys}\n"
             );
-            RelaySpec::parse(&text)?.resolve()?
+            // Several run beside each other.
+            RelayPlan { control: None, ..RelaySpec::parse(&text)?.resolve()? }
         }
         [listen, to] => RelayPlan::explicit("example", listen.parse()?, vec![to.parse()?]),
         _ => return Err(
