@@ -209,7 +209,8 @@ fn every_packet_looks_forwarded_before_the_relay_steps_in_while_it_does_and_afte
     let text = "[intercept]\ninterfaces = 'lan'\n[defaults]\naccept = 'end-to-end'\nadopt_after = '100KB'\n\
                 release_after = '300ms'\n";
     let bed = Bed::new("alled");
-    let relay = bed.start(longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap());
+    let plan = longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap();
+    let relay = bed.start(RelayPlan { control: None, ..plan });
     for server in servers() {
         let is_ipv4 = server.is_ipv4();
         let listener = bed.listen(&server.to_string());

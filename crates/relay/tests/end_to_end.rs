@@ -178,10 +178,8 @@ fn resets_in_the_moment_of_stepping_in_reach_the_server() {
 fn resets_in_the_moment_of_stepping_in_reach_the_server_beside_a_rule_that_watches() {
     let text = "[intercept]\ninterfaces = 'lan'\n[defaults]\naccept = 'end-to-end'\n\
                 [[rule]]\nport = 9001\nadopt_after = '1GB'\n[[rule]]\n";
-    resets_reach_the_server(
-        "emixed",
-        longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap(),
-    );
+    let plan = longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap();
+    resets_reach_the_server("emixed", RelayPlan { control: None, ..plan });
 }
 
 fn resets_reach_the_server(tag: &str, plan: RelayPlan) {

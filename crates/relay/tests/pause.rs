@@ -174,7 +174,7 @@ fn around_the_moment(tag: &str, times: u64, work: impl Fn(u64, TcpStream, TcpStr
         work(turn, client, far);
     }
     let status = told(tag);
-    assert!(released(tag) >= times / 6, "{status:?}");
+    assert!((1..times).contains(&released(tag)), "before and after: {status:?}");
     drop(relay);
 }
 
@@ -230,6 +230,9 @@ fn an_end_that_takes_nothing_keeps_the_relay_until_it_does() {
         std::thread::scope(|scope| {
             // More than all buffers take: its window is shut, and the relay has bytes for it.
             scope.spawn(|| bed::try_send_some_noise(client, 8, total).unwrap());
+            eventually("bytes wait here", || {
+                asked("pzero").connections.iter().any(|one| one.to_server.backlog_bytes > 0)
+            });
             std::thread::sleep(4 * PAUSE);
             assert_eq!(bed.leg_count(), 2, "bytes wait");
             check_some_noise(far, 8, total, AT_ONCE);
