@@ -9,7 +9,7 @@ use relay_bed::{Bed, PATIENCE, ask};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
-    os::unix::net::UnixDatagram,
+    os::unix::{fs::PermissionsExt, net::UnixDatagram},
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -160,6 +160,114 @@ fn rules_decide_and_a_reload_changes_them_under_living_connections() {
     ask(&bed.connect(FIRST), b"the old rules stay");
     ask(&taken, b"and the first connection lives");
     assert_eq!(daemon.status().rules, ["other"]);
+}
+
+/// What 'longfat relay rule' says to this relay, and whether it did it.
+fn change_rules(bed: &Bed, daemon: &Daemon, words: &[&str]) -> (bool, String) {
+    let socket = daemon.file("control.sock");
+    let mut command = bed.command(&[&["rule"], words, &["--socket", socket.to_str().unwrap()]].concat());
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert_eq!(output.status.code(), Some(if output.status.success() { 0 } else { 2 }));
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+/// What the relay says to a user whose group may ask for its status.
+fn stranger(bed: &Bed, daemon: &Daemon, words: &[&str]) -> String {
+    std::fs::set_permissions(daemon.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let group = Command::new("chgrp").arg("daemon").arg(daemon.file("control.sock")).status().unwrap();
+    assert!(group.success());
+    std::fs::set_permissions(daemon.file("control.sock"), PermissionsExt::from_mode(0o660)).unwrap();
+    let mut command = bed.relay.command("setpriv");
+    command.args([
+        "--reuid",
+        "daemon",
+        "--regid",
+        "daemon",
+        "--clear-groups",
+        env!("CARGO_BIN_EXE_longfat"),
+        "relay",
+    ]);
+    let output = command.args(words).arg("--socket").arg(daemon.file("control.sock")).output().unwrap();
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+/// The rule and the server leg's congestion control of the connection that came last.
+fn last(daemon: &Daemon) -> (String, String) {
+    let last = daemon.status().connections.pop().unwrap();
+    (last.rule, last.server_leg.cc)
+}
+
+/// Each worker changes its own listener when it is woken.
+const WOKEN: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_rule_is_added_and_removed_while_the_relay_runs_and_all_else_goes_on_as_before() {
+    let bed = Bed::new("add");
+    servers(&bed);
+    // Without rules the relay takes everything.
+    let all = format!("{INTERCEPT}[defaults]\nserver = {{ cc = 'reno' }}\n");
+    let mut daemon = Daemon::start(&bed, &all, &[]);
+    let living = bed.connect(FIRST);
+    ask(&living, b"by no rule");
+    assert_eq!(last(&daemon), ("default".into(), "reno".into()));
+
+    let add = ["add", "far", "destination = '10.72.2.0/24', port = 80, server = { cc = 'bbr' }"];
+    let (is_done, said) = change_rules(&bed, &daemon, &add);
+    assert!(is_done && said.contains("since the relay's start: far"), "{said}");
+    std::thread::sleep(WOKEN);
+    ask(&living, b"goes on");
+    let (meant, other) = (bed.connect(FIRST), bed.connect(SECOND));
+    ask(&meant, b"by the rule");
+    assert_eq!(daemon.status().connections.iter().filter(|one| one.rule == "far").count(), 1);
+    ask(&other, b"as before");
+    assert_eq!(last(&daemon), ("default".into(), "reno".into()));
+    let status = daemon.status();
+    assert_eq!(
+        (status.rules, status.added_rules),
+        (vec!["far".into(), "default".into()], vec!["far".into()])
+    );
+    let one = status.connections.iter().find(|one| one.rule == "far").unwrap();
+    assert_eq!((one.server.to_string().as_str(), one.server_leg.cc.as_str()), (FIRST, "bbr"));
+
+    // What was added outlasts a reload, and comes before the file's rules; the last one comes first.
+    daemon.change(&format!("{INTERCEPT}[[rule]]\nname = 'web'\nport = 80\nserver = {{ cc = 'cubic' }}\n"));
+    daemon.wait_until("reloaded", |daemon| daemon.status().reload.done == 1);
+    let (is_done, said) = change_rules(&bed, &daemon, &["add", "pass", "port = 81, action = 'pass'"]);
+    assert!(is_done && said.contains("pass, far"), "{said}");
+    assert_eq!(daemon.status().rules, ["far", "web"]);
+    std::thread::sleep(WOKEN);
+    let meant = bed.connect(FIRST);
+    ask(&meant, b"by the rule still");
+    assert_eq!(last(&daemon), ("far".into(), "bbr".into()));
+
+    for (words, problem) in [
+        (&["add", "far", "port = 443"][..], "the name 'far' is taken already"),
+        (&["add", "web", "port = 443"], "the name 'web' is taken already"),
+        (&["add", "x", "prot = 443"], "did you mean 'port'"),
+        (&["add", "x", "server = { cc = 'nosuch' }"], "nosuch"),
+        (&["add", "x y", "port = 443"], "must be 1 to 32 letters"),
+        (&["add", "x", "port = "], "no keys and values of a rule"),
+        (&["remove", "web"], "no rule 'web' was added to this relay; of those that were: pass, far"),
+    ] {
+        let before = daemon.status();
+        let (is_done, said) = change_rules(&bed, &daemon, words);
+        assert!(!is_done && said.contains(problem), "{words:?}: {said}");
+        assert_eq!(daemon.status().rules, before.rules, "{words:?}");
+    }
+    assert!(stranger(&bed, &daemon, &["status"]).contains("rules added since its start: pass, far"));
+    for rule in ["far", "pass"] {
+        let refused = stranger(&bed, &daemon, &["rule", "remove", rule]);
+        assert!(refused.contains("may not change this relay's rules"), "{refused}");
+        let (is_done, said) = change_rules(&bed, &daemon, &["remove", rule]);
+        assert!(is_done, "{said}");
+    }
+    assert_eq!((daemon.status().rules, daemon.status().added_rules), (vec!["web".into()], vec![]));
+    std::thread::sleep(WOKEN);
+    let after = bed.connect(FIRST);
+    ask(&after, b"by the file's rule");
+    assert_eq!(last(&daemon), ("web".into(), "cubic".into()));
+    ask(&living, b"living ones keep what they have");
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! A unix socket by which a running process is asked: one line there, one line back.
 
 use crate::{Error, Result};
+use nix::{
+    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    unistd::Uid,
+};
 use std::{
     fs,
     io::{self, ErrorKind, Read as _, Write as _},
@@ -68,6 +72,11 @@ impl Control {
     /// Answers one of those who wait; never waits itself for anybody to come. Whether there was one: then there may be
     /// more, and the caller looks for them when it has looked at what else it has to do.
     pub fn answer(&self, patience: Patience, answer: impl FnOnce(&str) -> String) -> bool {
+        self.answer_to(patience, |question, _| answer(question))
+    }
+
+    /// As [`Control::answer`], where the answer depends on the user who asks.
+    pub fn answer_to(&self, patience: Patience, answer: impl FnOnce(&str, Uid) -> String) -> bool {
         let Ok((asker, _)) = self.listener.accept() else { return false };
         // Who asks and goes away loses nothing but the answer.
         let _ = answer_one(asker, patience, answer);
@@ -155,14 +164,19 @@ impl io::Write for Asker {
     }
 }
 
-fn answer_one(stream: UnixStream, patience: Patience, answer: impl FnOnce(&str) -> String) -> io::Result<()> {
+fn answer_one(
+    stream: UnixStream,
+    patience: Patience,
+    answer: impl FnOnce(&str, Uid) -> String,
+) -> io::Result<()> {
     stream.set_nonblocking(false)?;
+    let user = Uid::from_raw(getsockopt(&stream, PeerCredentials)?.uid());
     let mut asker = Asker { stream, deadline: Instant::now() + patience.time };
     let (mut text, mut byte) = (Vec::new(), [0]);
     while text.len() < patience.question_bytes && asker.read(&mut byte)? == 1 && byte[0] != b'\n' {
         text.push(byte[0]);
     }
-    let mut reply = answer(String::from_utf8_lossy(&text).trim());
+    let mut reply = answer(String::from_utf8_lossy(&text).trim(), user);
     reply.push('\n');
     // For how long the answer was thought about is not the asker's fault.
     asker.deadline = Instant::now() + patience.time;

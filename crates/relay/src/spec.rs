@@ -16,7 +16,7 @@ use longfat_schema::{
     decode::{Problem, decode, list},
     units::{Nanos, Rate, Size},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{net::SocketAddr, path::PathBuf};
 use toml::Value;
 
@@ -318,6 +318,29 @@ impl RelaySpec {
             Some(spec) if problems.is_empty() => Ok(spec),
             _ => Err(SpecError::Problems(problems)),
         }
+    }
+}
+
+impl RuleSpec {
+    /// Reads a rule from its keys, as they stand in an inline table: `destination = "192.0.2.0/24", port = 443`.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub fn from_words(words: &str) -> Result<RuleSpec, String> {
+        of_words("rule", words)
+    }
+}
+
+/// Reads a table of this name from its keys, as they stand in an inline table.
+fn of_words<T: DeserializeOwned>(name: &str, words: &str) -> Result<T, String> {
+    let table = toml::from_str::<toml::Table>(&format!("{name} = {{ {words} }}"))
+        .map_err(|error| format!("'{words}' are no keys and values of a {name}: {}", error.message()))?;
+    let mut problems = Vec::new();
+    let decoded = table.get(name).and_then(|value| decode(value, name, &[], &mut problems));
+    match (decoded, problems.first()) {
+        (Some(spec), None) => Ok(spec),
+        (_, Some(problem)) => Err(problem.to_string()),
+        (None, None) => Err(format!("'{words}' are no keys and values of a {name}")),
     }
 }
 

@@ -7,7 +7,10 @@ mod keep;
 mod log;
 mod notify;
 mod quick;
+mod rule;
 mod status;
+
+pub use status::living_sockets;
 
 use crate::{
     outcome::{Failure, Outcome},
@@ -209,6 +212,7 @@ enum Subcommand {
     Keep(keep::Args),
     Check(check::Check),
     Status(status::Args),
+    Rule(rule::Args),
     Clean(check::Clean),
 }
 
@@ -232,6 +236,7 @@ pub fn run(args: Args) -> Outcome {
         Some(Subcommand::Keep(args)) => keep::run(args),
         Some(Subcommand::Check(args)) => check::check(args),
         Some(Subcommand::Status(args)) => status::run(args),
+        Some(Subcommand::Rule(args)) => rule::run(args),
         Some(Subcommand::Clean(args)) => check::clean(args),
         None => run_quick(&args),
     }

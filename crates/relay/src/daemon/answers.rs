@@ -2,18 +2,20 @@
 
 use super::control::Control;
 use crate::{
-    RelayPlan, Result,
+    Error, RelayPlan, Result,
     handover::estate::Estate,
     observe::{
         metrics::{self, Format, Overview},
         status::{self, EndToEndStatus, ReloadStatus, STATUS_VERSION, Status},
     },
+    spec::RuleSpec,
     worker::Workers,
 };
 use longfat_host::monotonic_us;
 use std::{
     net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering, mpsc},
+    time::Duration,
 };
 
 /// Who answers questions.
@@ -43,20 +45,67 @@ pub(crate) struct Description {
     pub listening: Vec<SocketAddr>,
     pub interfaces: Vec<String>,
     pub rules: Vec<String>,
+    pub added_rules: Vec<String>,
     pub reload: ReloadStatus,
 }
+
+/// A change of rules that somebody asks for.
+#[derive(Debug)]
+pub(crate) enum RuleChange {
+    Add(Box<RuleSpec>),
+    Remove(String),
+}
+
+/// A change that waits for the thread that runs the relay, and whom to tell what became of it.
+pub(crate) struct Asked {
+    pub change: RuleChange,
+    answer: mpsc::Sender<Result<Vec<String>>>,
+}
+
+impl Asked {
+    /// Tells who asked; nobody may be there any more.
+    pub fn tell(self, outcome: Result<Vec<String>>) {
+        let _ = self.answer.send(outcome);
+    }
+}
+
+/// A relay that does not attend to a change for so long is ending, or being taken over.
+const ATTENDED: Duration = Duration::from_secs(5);
 
 /// A relay that runs, for whoever asks.
 pub(crate) struct Relay<'a> {
     pub workers: &'a Workers<'a>,
     description: Mutex<Description>,
+    asked: Mutex<Vec<Asked>>,
     /// CLOCK_MONOTONIC of its start.
     started_us: i64,
 }
 
 impl<'a> Relay<'a> {
     pub fn new(workers: &'a Workers<'a>, description: Description, started_us: i64) -> Relay<'a> {
-        Relay { workers, description: Mutex::new(description), started_us }
+        Relay { workers, description: Mutex::new(description), asked: Mutex::default(), started_us }
+    }
+
+    /// Has the thread that runs the relay change its rules; those that were added, when it has.
+    pub fn change_rules(&self, change: RuleChange) -> Result<Vec<String>> {
+        let (answer, told) = mpsc::channel();
+        self.waiting().push(Asked { change, answer });
+        let gone =
+            || Error::Plan("the relay ends or is taken over, and changes no rules; ask the next one".into());
+        told.recv_timeout(ATTENDED).unwrap_or_else(|_| {
+            // Nobody is told of it any more, so it must not happen later.
+            self.waiting().clear();
+            Err(gone())
+        })
+    }
+
+    /// Changes that were asked for since the last call.
+    pub fn take_asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut *self.waiting())
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// To be read, or changed.
@@ -78,6 +127,7 @@ impl<'a> Relay<'a> {
             listening: description.listening.clone(),
             interfaces: description.interfaces.clone(),
             rules: description.rules.clone(),
+            added_rules: description.added_rules.clone(),
             live: shared.admission.live(),
             taken_over: shared.journal.taken_over.load(Ordering::Relaxed),
             end_to_end: self.end_to_end(),

@@ -23,6 +23,11 @@ pub trait Commands: Sync {
     fn reload(&self) -> Option<Result<RelayPlan, String>> {
         None
     }
+
+    /// Makes what a plan names usable, its congestion controls above all, or says why it is not.
+    fn equip(&self, _plan: &RelayPlan) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Raised: drain.

@@ -1,9 +1,9 @@
-//! The unix socket of `longfat relay status`: one question, one answer, one JSON object.
+//! The unix socket of `longfat relay status` and `longfat relay rule`: one question, one answer, one JSON object.
 
-use super::answers::Relay;
-use crate::{Error, Result, observe::status, plan::ControlPlan};
+use super::answers::{Relay, RuleChange};
+use crate::{Error, Result, observe::status, plan::ControlPlan, spec::RuleSpec};
 use longfat_host::control::{self, Patience};
-use nix::unistd::{Group, chown};
+use nix::unistd::{Group, Uid, chown};
 use std::{
     fs,
     io::ErrorKind,
@@ -18,13 +18,17 @@ use std::{
 
 /// How often the end of the relay is looked for.
 const LOOK: Duration = Duration::from_millis(50);
-/// A question is one word.
-const PATIENCE: Patience = Patience { time: Duration::from_secs(2), question_bytes: 64 };
+/// A question is a word, or a rule with networks and ports.
+const PATIENCE: Patience = Patience { time: Duration::from_secs(2), question_bytes: 16 << 10 };
 
 /// The question for everything.
 pub const STATUS: &str = "status";
 /// The question for everything but the connections.
 pub const SUMMARY: &str = "summary";
+/// Before the keys of a rule to add, as in an inline table.
+const ADD: &str = "rule add ";
+/// Before the name of a rule to remove.
+const REMOVE: &str = "rule remove ";
 
 /// A listening socket; its file is removed on drop.
 #[derive(Debug)]
@@ -83,7 +87,7 @@ impl Control {
     pub fn serve(&self, relay: &Relay, done: &AtomicBool) {
         while !done.load(Ordering::Acquire) {
             if relay.workers.standstill.is_wanted()
-                || !self.listener.answer(PATIENCE, |question| answer(question, relay))
+                || !self.listener.answer_to(PATIENCE, |question, user| answer(question, user, relay))
             {
                 std::thread::sleep(LOOK);
             }
@@ -91,17 +95,77 @@ impl Control {
     }
 }
 
-fn answer(question: &str, relay: &Relay) -> String {
+fn answer(question: &str, user: Uid, relay: &Relay) -> String {
     let answered = match question {
         STATUS => serde_json::to_string(&relay.status(true)),
         SUMMARY => serde_json::to_string(&relay.status(false)),
-        other => {
-            let other = other.escape_default();
-            let error = format!("unknown question '{other}'; ask '{STATUS}' or '{SUMMARY}'");
-            serde_json::to_string(&serde_json::json!({ "error": error }))
-        }
+        other => serde_json::to_string(&match changed(other, user, relay) {
+            Ok(rules) => serde_json::json!({ "rules": rules }),
+            Err(error) => serde_json::json!({ "error": error }),
+        }),
     };
     answered.unwrap_or_default()
+}
+
+/// The rules that were added, after a change that somebody asked for. A group that may ask for the status may not change
+/// what the relay does.
+fn changed(question: &str, user: Uid, relay: &Relay) -> std::result::Result<Vec<String>, String> {
+    let change = match (question.strip_prefix(ADD), question.strip_prefix(REMOVE)) {
+        (Some(keys), _) => RuleChange::Add(Box::new(RuleSpec::from_words(keys)?)),
+        (_, Some(name)) => RuleChange::Remove(name.trim().to_owned()),
+        _ => {
+            let question = question.escape_default();
+            return Err(format!(
+                "unknown question '{question}'; ask '{STATUS}', '{SUMMARY}', '{ADD}KEYS' or '{REMOVE}NAME'"
+            ));
+        }
+    };
+    if !user.is_root() && user != Uid::effective() {
+        return Err(format!(
+            "user {user} may not change this relay's rules: root and the relay's own user may"
+        ));
+    }
+    relay.change_rules(change).map_err(|error| error.to_string())
+}
+
+/// Adds a rule of this name before those of the relay that answers on `path`; its keys are written as in an inline
+/// table. The names of all rules that were added.
+///
+/// # Errors
+/// When nobody answers, or the relay refuses: then its rules stay as they are.
+pub fn add_rule(path: &Path, name: &str, keys: &str) -> Result<Vec<String>> {
+    let name = toml::Value::from(name);
+    let question = format!("{ADD}name = {name}, {keys}").replace(['\n', '\r'], " ");
+    if question.len() >= PATIENCE.question_bytes {
+        return Err(Error::Plan(format!(
+            "the rule has {} bytes; give less than {}, or put it into the relay's file",
+            question.len(),
+            PATIENCE.question_bytes
+        )));
+    }
+    change_rules(path, &question)
+}
+
+/// Removes a rule that was added; the names of those that are left.
+///
+/// # Errors
+/// When nobody answers, or no rule of that name was added.
+pub fn remove_rule(path: &Path, name: &str) -> Result<Vec<String>> {
+    change_rules(path, &format!("{REMOVE}{name}"))
+}
+
+fn change_rules(path: &Path, question: &str) -> Result<Vec<String>> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Answer {
+        Rules(Vec<String>),
+        Error(String),
+    }
+    match serde_json::from_str(&asked(path, question)?) {
+        Ok(Answer::Rules(names)) => Ok(names),
+        Ok(Answer::Error(error)) => Err(Error::Plan(error)),
+        Err(error) => Err(not_asked(path, &error.into())),
+    }
 }
 
 /// Removes control sockets' files that killed relays left: at their default place, and on `socket`; which.
@@ -113,21 +177,9 @@ pub fn clean(socket: Option<&Path>) -> Vec<PathBuf> {
 
 /// Asks the relay that answers on `path`: [`STATUS`] or [`SUMMARY`].
 pub fn ask(path: &Path, question: &str) -> Result<status::Status> {
-    let failed = |source: std::io::Error| {
-        let mend = match source.kind() {
-            ErrorKind::ConnectionRefused if control::remove_dead(path) => {
-                "; its relay was killed, and the file it left is removed now"
-            }
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                "; is the relay running? name its socket with --socket"
-            }
-            ErrorKind::PermissionDenied => "; its owner and root may ask, and the group it names",
-            _ => "",
-        };
-        Error::Plan(format!("ask the relay on '{}': {source}{mend}", path.display()))
-    };
-    let text = control::ask(path, question, 5 * PATIENCE.time).map_err(failed)?;
-    let status: status::Status = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
+    let text = asked(path, question)?;
+    let status: status::Status =
+        serde_json::from_str(&text).map_err(|error| not_asked(path, &error.into()))?;
     match status.version {
         status::STATUS_VERSION => Ok(status),
         version => Err(Error::Plan(format!(
@@ -136,4 +188,22 @@ pub fn ask(path: &Path, question: &str) -> Result<status::Status> {
             status::STATUS_VERSION
         ))),
     }
+}
+
+fn asked(path: &Path, question: &str) -> Result<String> {
+    control::ask(path, question, 5 * PATIENCE.time).map_err(|error| not_asked(path, &error))
+}
+
+fn not_asked(path: &Path, source: &std::io::Error) -> Error {
+    let mend = match source.kind() {
+        ErrorKind::ConnectionRefused if control::remove_dead(path) => {
+            "; its relay was killed, and the file it left is removed now"
+        }
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            "; is the relay running? name its socket with --socket"
+        }
+        ErrorKind::PermissionDenied => "; its owner and root may ask, and the group it names",
+        _ => "",
+    };
+    Error::Plan(format!("ask the relay on '{}': {source}{mend}", path.display()))
 }

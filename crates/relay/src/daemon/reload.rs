@@ -7,7 +7,7 @@
 //! A reload happens whole or not at all: whatever can fail comes first, and what it made is closed again when it does.
 
 use super::{
-    answers::{Description, Relay},
+    answers::{Description, Relay, RuleChange},
     missing,
     told::Told,
 };
@@ -17,6 +17,7 @@ use crate::{
     legs::diag::{self, Retransmissions},
     listeners::{Clients, ListenerId, ListenerOrder, Listeners, Wanted},
     observe::journal::Once,
+    spec::RuleSpec,
     worker::Workers,
 };
 use std::{
@@ -38,6 +39,9 @@ const LINGER: Duration = Duration::from_secs(3);
 /// The listeners that stand, and the plan they stand for.
 pub(crate) struct Running<'a> {
     pub plan: Arc<RelayPlan>,
+    /// The plan without the rules that were added.
+    base: Arc<RelayPlan>,
+    added: Vec<RuleSpec>,
     pub listeners: Listeners,
     /// Ports of the rules' listeners.
     ports: Vec<ListenPorts>,
@@ -60,7 +64,20 @@ impl<'a> Running<'a> {
         let (retiring, told) = Default::default();
         let (excluded, listened) = (Excluded::new(), Instant::now());
         let retransmissions = Retransmissions::open();
-        Running { plan, listeners, ports, interception, retiring, excluded, told, listened, retransmissions }
+        let (base, added) = (Arc::clone(&plan), Vec::new());
+        Running {
+            plan,
+            base,
+            added,
+            listeners,
+            ports,
+            interception,
+            retiring,
+            excluded,
+            told,
+            listened,
+            retransmissions,
+        }
     }
 
     /// Nothing of it is this relay's any more: a successor has it.
@@ -86,7 +103,8 @@ impl<'a> Running<'a> {
     pub fn look_for_reload(&mut self, relay: &Relay, commands: &dyn Commands) {
         let workers = relay.workers;
         let Some(wanted) = commands.reload() else { return };
-        let outcome = wanted.and_then(|plan| self.reload(workers, plan).map_err(|error| error.to_string()));
+        let mut again = |plan| self.change(workers, Arc::new(plan), self.added.clone(), commands);
+        let outcome = wanted.and_then(|plan| again(plan).map_err(|error| error.to_string()));
         let mut description = relay.description();
         match &outcome {
             Ok(()) => description.reload.done += 1,
@@ -102,6 +120,41 @@ impl<'a> Running<'a> {
             .journal
             .observer
             .reloaded(outcome.as_ref().map(|()| self.plan.as_ref()).map_err(String::as_str));
+    }
+
+    /// Adds and removes rules that somebody asked for.
+    pub fn look_for_changes(&mut self, relay: &Relay, commands: &dyn Commands) {
+        for asked in relay.take_asked() {
+            let outcome = self.changed(&asked.change).and_then(|added| {
+                self.change(relay.workers, Arc::clone(&self.base), added, commands)?;
+                self.describe(&mut relay.description());
+                Ok(self.names_of_added())
+            });
+            asked.tell(outcome);
+        }
+    }
+
+    /// The added rules with one more, which comes first, or without one.
+    fn changed(&self, change: &RuleChange) -> Result<Vec<RuleSpec>> {
+        match change {
+            RuleChange::Add(rule) => Ok(std::iter::once(&**rule).chain(&self.added).cloned().collect()),
+            RuleChange::Remove(name) => {
+                let is_meant = |rule: &&RuleSpec| rule.name.as_ref() == Some(name);
+                if !self.added.iter().any(|rule| is_meant(&rule)) {
+                    let names = self.names_of_added();
+                    let there = if names.is_empty() { "there are none".into() } else { names.join(", ") };
+                    return Err(Error::Plan(format!(
+                        "no rule '{name}' was added to this relay; of those that were: {there}. Rules of its file are \
+                         removed there"
+                    )));
+                }
+                Ok(self.added.iter().filter(|rule| !is_meant(rule)).cloned().collect())
+            }
+        }
+    }
+
+    fn names_of_added(&self) -> Vec<String> {
+        self.added.iter().filter_map(|rule| rule.name.clone()).collect()
     }
 
     /// Looks for clients whose handshakes with the rules' listeners nobody completes.
@@ -155,6 +208,24 @@ impl<'a> Running<'a> {
             self.plan.intercept.as_ref().map(|intercept| intercept.interfaces.clone()).unwrap_or_default();
         let relaying = self.plan.ways().map(|way| way.rule.clone());
         description.rules = relaying.collect();
+        // Clients of a listener and what is intercepted may have the same last way.
+        description.rules.dedup();
+        description.added_rules = self.names_of_added();
+    }
+
+    /// Goes on by another file, or with other rules before it.
+    fn change(
+        &mut self,
+        workers: &Workers,
+        base: Arc<RelayPlan>,
+        added: Vec<RuleSpec>,
+        commands: &dyn Commands,
+    ) -> Result<()> {
+        let plan = base.with_rules(&added).map_err(|error| Error::Plan(error.to_string()))?;
+        commands.equip(&plan).map_err(Error::Plan)?;
+        self.reload(workers, plan)?;
+        (self.base, self.added) = (base, added);
+        Ok(())
     }
 
     fn reload(&mut self, workers: &Workers, mut plan: RelayPlan) -> Result<()> {

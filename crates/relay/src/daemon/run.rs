@@ -265,6 +265,7 @@ fn attend<T>(
     let mut watchdog = Watchdog::default();
     while commands.stop() == Stop::No && !workers.iter().any(thread::ScopedJoinHandle::is_finished) {
         running.look_for_reload(relay, commands);
+        running.look_for_changes(relay, commands);
         running.retire(common);
         running.exclude(common);
         running.look_for_unheard(common);

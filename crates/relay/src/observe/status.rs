@@ -46,6 +46,9 @@ pub struct Status {
     pub interfaces: Vec<String>,
     /// Its rules, in order.
     pub rules: Vec<String>,
+    /// Rules among these that were added while it runs (`longfat relay rule add`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added_rules: Vec<String>,
     /// Connections alive, also those whose server has not answered yet.
     pub live: usize,
     /// Connections that it went on with where another relay had been: an older one, or one that was killed.

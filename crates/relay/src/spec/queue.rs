@@ -1,10 +1,8 @@
 //! How a queue is kept short, as people write it: in the relay's file, in experiment files, on the command line.
 
+use super::of_words;
 use longfat_cc::queue::{Kind, QueuePlan};
-use longfat_schema::{
-    decode::decode,
-    units::{Nanos, Size},
-};
+use longfat_schema::units::{Nanos, Size};
 use serde::{Deserialize, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
@@ -145,15 +143,7 @@ impl QueueSpec {
     /// # Errors
     /// What is wrong with them, in words.
     pub fn from_words(words: &str) -> Result<QueueSpec, String> {
-        let table = toml::from_str::<toml::Table>(&format!("queue = {{ {words} }}"))
-            .map_err(|error| error.message().to_owned())?;
-        let mut problems = Vec::new();
-        let decoded = table.get("queue").and_then(|value| decode(value, "queue", &[], &mut problems));
-        match (decoded, problems.first()) {
-            (Some(spec), None) => Ok(spec),
-            (_, Some(problem)) => Err(problem.to_string()),
-            (None, None) => Err(format!("'{words}' are no keys and values of a queue")),
-        }
+        of_words("queue", words)
     }
 }
 

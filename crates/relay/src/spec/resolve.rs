@@ -54,7 +54,7 @@ impl RelaySpec {
         plan.intercept = self.intercept(problems);
         plan.listeners =
             self.listen.iter().enumerate().filter_map(|(index, at)| listener(index, at, problems)).collect();
-        plan.rules = self.rules(&plan.defaults, problems);
+        plan.rules = rules(&self.rule, &plan, &[], problems);
         plan.fail = self.fail;
         plan.limits = self.limits(problems);
         plan.workers = self.workers.unwrap_or(plan.workers);
@@ -135,29 +135,60 @@ impl RelaySpec {
             descriptors: spec.descriptors,
         }
     }
+}
 
-    fn rules(&self, defaults: &ConnectionPlan, problems: &mut Problems) -> Vec<RulePlan> {
-        if self.rule.len() > RULES_MAX {
-            let message = format!("{} rules are too many; join some (at most {RULES_MAX})", self.rule.len());
-            problems.push(Problem::new("rule", message));
+impl RelayPlan {
+    /// This plan with rules before its own. A plan without rules takes everything that it intercepts: what the new rules do
+    /// not speak of is carried as before.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the rules.
+    pub(crate) fn with_rules(&self, added: &[RuleSpec]) -> Result<RelayPlan, SpecError> {
+        let mut plan = self.clone();
+        if added.is_empty() {
+            return Ok(plan);
         }
-        let intercepted: Vec<&str> = self
-            .intercept
-            .iter()
-            .flat_map(|intercept| intercept.interfaces.0.iter().map(String::as_str))
-            .collect();
-        let mut names = BTreeSet::from([ConnectionPlan::DEFAULT_RULE.to_owned()]);
-        let mut rules = Vec::new();
-        for (index, spec) in self.rule.iter().enumerate() {
-            let rule = rule(index, spec, defaults, &intercepted, problems);
-            if !names.insert(rule.name.clone()) {
-                let message = format!("the name '{}' is taken already; choose another", rule.name);
-                problems.push(Problem::new(format!("rule[{index}].name"), message));
-            }
-            rules.push(rule);
+        let mut problems = Problems::new();
+        let mut rules = rules(added, self, &self.rules, &mut problems);
+        if !problems.is_empty() {
+            return Err(SpecError::Problems(problems));
         }
-        rules
+        rules.append(&mut plan.rules);
+        if self.rules.is_empty() && self.intercept.is_some() {
+            let (name, relay) = (ConnectionPlan::DEFAULT_RULE.to_owned(), Some(Arc::clone(&self.defaults)));
+            rules.push(RulePlan { name, matches: MatchPlan::default(), relay });
+        }
+        plan.rules = rules;
+        Ok(plan)
     }
+}
+
+/// Rules for a relay that has others behind them.
+fn rules(
+    specs: &[RuleSpec],
+    plan: &RelayPlan,
+    behind: &[RulePlan],
+    problems: &mut Problems,
+) -> Vec<RulePlan> {
+    let count = specs.len() + behind.len();
+    if count > RULES_MAX {
+        let message = format!("{count} rules are too many; join some (at most {RULES_MAX})");
+        problems.push(Problem::new("rule", message));
+    }
+    let interfaces = plan.intercept.iter().flat_map(|intercept| &intercept.interfaces);
+    let intercepted: Vec<&str> = interfaces.map(String::as_str).collect();
+    let mut names: BTreeSet<String> = behind.iter().map(|rule| rule.name.clone()).collect();
+    names.insert(ConnectionPlan::DEFAULT_RULE.to_owned());
+    let mut found = Vec::new();
+    for (index, spec) in specs.iter().enumerate() {
+        let rule = rule(index, spec, &plan.defaults, &intercepted, problems);
+        if !names.insert(rule.name.clone()) {
+            let message = format!("the name '{}' is taken already; choose another", rule.name);
+            problems.push(Problem::new(format!("rule[{index}].name"), message));
+        }
+        found.push(rule);
+    }
+    found
 }
 
 fn rule(

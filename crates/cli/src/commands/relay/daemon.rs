@@ -262,11 +262,14 @@ impl Commands for Daemon {
         self.signals.hung_up().then(|| {
             self.notify.reloading();
             let again = self.kept.read(&self.file).and_then(|text| parse(&self.file, &text));
-            let plan = again.map_err(|error| format!("{error:#}"))?;
-            let held = ensure(&plan).map_err(|error| error.to_string())?;
-            self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(held);
-            Ok(plan)
+            again.map_err(|error| format!("{error:#}"))
         })
+    }
+
+    fn equip(&self, plan: &RelayPlan) -> Result<(), String> {
+        let held = ensure(plan).map_err(|error| error.to_string())?;
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(held);
+        Ok(())
     }
 }
 

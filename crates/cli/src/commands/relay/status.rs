@@ -32,13 +32,8 @@ use std::{
   longfat relay status --watch --top 10
   longfat relay status --json | jq '.connections[] | select(.to_server.backlog_bytes > 1e6)'")]
 pub struct Args {
-    /// The relay's control socket [default: that of --name, or of the only relay that runs].
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-    /// The relay's name: its socket is /run/longfat-relay/NAME.sock, or NAME-PID.sock of one that was started by
-    /// options.
-    #[arg(long, conflicts_with = "socket")]
-    name: Option<String>,
+    #[command(flatten)]
+    which: Which,
     /// Look again and again, until Ctrl-C.
     #[arg(long, short)]
     watch: bool,
@@ -53,11 +48,23 @@ pub struct Args {
     json: bool,
 }
 
+/// Which of the relays that run on this host.
+#[derive(clap::Args)]
+pub struct Which {
+    /// The relay's control socket [default: that of --name, or of the only relay that runs].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The relay's name: its socket is /run/longfat-relay/NAME.sock, or NAME-PID.sock of one that was started by
+    /// options.
+    #[arg(long, conflicts_with = "socket")]
+    name: Option<String>,
+}
+
 pub fn run(args: &Args) -> Outcome {
     if args.every.0 < 50_000_000 {
         return Err(anyhow::anyhow!("--every {} is too short; give 50ms or more", args.every).into());
     }
-    let socket = args.socket()?;
+    let socket = args.which.socket()?;
     let question = if args.top == 0 { control::SUMMARY } else { control::STATUS };
     let stop = stop::flag()?;
     let mut last: Option<Status> = None;
@@ -82,15 +89,21 @@ pub fn run(args: &Args) -> Outcome {
     }
 }
 
-impl Args {
+/// Sockets at the default place on which relays answer.
+pub fn living_sockets() -> Vec<PathBuf> {
+    let mut found = ControlPlan::default_sockets();
+    // A killed relay leaves its file.
+    found.retain(|path| UnixStream::connect(path).is_ok());
+    found
+}
+
+impl Which {
     /// Where to ask.
-    fn socket(&self) -> anyhow::Result<PathBuf> {
+    pub fn socket(&self) -> anyhow::Result<PathBuf> {
         if let Some(path) = &self.socket {
             return Ok(path.clone());
         }
-        let mut found = ControlPlan::default_sockets();
-        // A killed relay leaves its file.
-        found.retain(|path| UnixStream::connect(path).is_ok());
+        let mut found = living_sockets();
         found.retain(|path| self.name.as_deref().is_none_or(|name| is_of(path, name)));
         only_one(self.name.as_deref(), &found)
     }
@@ -163,6 +176,9 @@ fn head(status: &Status) -> String {
     );
     if status.taken_over > 0 {
         text.push_str(&format!("\n{} connections taken over from another relay", status.taken_over));
+    }
+    if !status.added_rules.is_empty() {
+        text.push_str(&format!("\nrules added since its start: {}", status.added_rules.join(", ")));
     }
     let EndToEndStatus { inserted, watched, reached, adopted, released, passed } = &status.end_to_end;
     if *watched > 0 {

@@ -1,0 +1,50 @@
+//! `longfat relay rule`: rules of a relay that runs.
+
+use super::status::Which;
+use crate::{outcome::Outcome, output};
+use longfat_relay::control;
+
+/// Add a rule to a relay that runs, or remove one that was added.
+///
+/// Added rules come before those of the relay's file, the last one first. They hold for new connections; living ones keep
+/// what they have. They outlast a reload of the file, and end with the relay's process, also when it is upgraded. Root and
+/// the relay's own user may change them.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  longfat relay rule add far 'destination = \"203.0.113.0/24\", server = { cc = \"bbr\" }'
+  longfat relay rule add ssh 'port = 22, action = \"pass\"'
+  longfat relay rule remove far
+  longfat relay status --top 0                      which were added")]
+pub struct Args {
+    #[command(subcommand)]
+    change: Change,
+}
+
+#[derive(clap::Subcommand)]
+enum Change {
+    /// Add a rule before those there are.
+    Add {
+        /// Its name: 1 to 32 letters, digits, '-', '_' or '.'.
+        rule: String,
+        /// Its keys, as '[[rule]]' of the relay's file has them, with commas between them.
+        keys: String,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Remove a rule that was added.
+    Remove {
+        /// Its name.
+        rule: String,
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let names = match &args.change {
+        Change::Add { rule, keys, which } => control::add_rule(&which.socket()?, rule, keys)?,
+        Change::Remove { rule, which } => control::remove_rule(&which.socket()?, rule)?,
+    };
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    Ok(output::write_out(&format!("rules added since the relay's start: {names}\n"))?)
+}
