@@ -64,6 +64,36 @@ fn a_run_on_real_hosts_has_the_records_of_an_emulated_one_and_leaves_nothing_on_
     assert!(text.contains("goodput_bps") && text.contains("run.backend"), "{text}");
 }
 
+#[test]
+fn hosts_follow_the_link_that_their_router_announces_and_are_as_before_then() {
+    let bed = Bed::new("follow");
+    bed.write("spec.toml", &bed.experiment());
+    let before = [&bed.sender, &bed.receiver].map(routes);
+    let arguments = ["run", "spec.toml", "-o", "real", "--backend", "hosts", "--hosts", "hosts.toml"];
+    let mut lab = bed.command(&arguments);
+    lab.args(["--case", "plain", "--set", "follows.move.enabled=true", "--set", "duration=4s"]);
+    let mut lab = lab.spawn().unwrap();
+    // New connections through the router take no rise of the delay for a loss.
+    within(3 * PATIENCE, || routes(&bed.sender).contains("rto_min")).expect("the sender follows");
+    assert_eq!(lab.wait().unwrap().code(), Some(0));
+    assert_eq!([&bed.sender, &bed.receiver].map(routes), before);
+    assert_eq!(bed.programs(), Vec::<String>::new());
+    let run = &runs(&bed.path("real"))[0];
+    let log = |name: &str| fs::read_to_string(run.path.join("log").join(name)).unwrap();
+    for host in ["sender", "receiver"] {
+        // Hosts elsewhere are told by a datagram of their own.
+        let said = log(&format!("follow-move-{host}.log"));
+        assert!(said.contains("router 'move' uses"), "{host}: {said}");
+    }
+    // What the router announced is what the experiment expects of the path.
+    assert!(log("announce-move.json").contains("20000000"), "{}", log("announce-move.json"));
+    let names = fs::read_dir(run.path.join("log")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(
+        !names.into_iter().any(|name| name.to_string_lossy().contains(".key")),
+        "the key is nobody else's"
+    );
+}
+
 /// What is known of a run over the path between the machines.
 fn is_of_the_real_path(run: &RunDirectory) {
     let manifest = &run.manifest;
@@ -129,16 +159,18 @@ struct Session<'a> {
     /// Where the program is on each machine.
     directories: Vec<PathBuf>,
     wmem: String,
+    routes: String,
 }
 
 impl<'a> Session<'a> {
     fn begin(bed: &'a Bed, output: &str) -> Session<'a> {
         bed.write("spec.toml", &bed.experiment());
-        let wmem = sysctl_on(&bed.sender, WMEM);
+        let (wmem, before) = (sysctl_on(&bed.sender, WMEM), routes(&bed.sender));
         let arguments = ["run", "spec.toml", "-o", output, "--backend", "hosts", "--hosts", "hosts.toml"];
         let mut lab = bed.command(&arguments);
-        let lab = lab.args(["--case", "relayed", "--set", "duration=60s"]).spawn().unwrap();
-        let mut session = Session { bed, lab, directories: Vec::new(), wmem };
+        let sets = ["--set", "duration=60s", "--set", "follows.move.enabled=true"];
+        let lab = lab.args(["--case", "relayed"]).args(sets).spawn().unwrap();
+        let mut session = Session { bed, lab, directories: Vec::new(), wmem, routes: before };
         // The program is large, and copied to three machines.
         within(3 * PATIENCE, || bed.program_on(&bed.sender, "send").is_some())
             .expect("no flow within three minutes");
@@ -149,6 +181,7 @@ impl<'a> Session<'a> {
         session.directories = bed.hosts().map(of).to_vec();
         assert_ne!(sysctl_on(&bed.sender, WMEM), session.wmem);
         assert_ne!(rules(&bed.router), "");
+        within(PATIENCE, || routes(&bed.sender).contains("rto_min")).expect("the sender follows");
         session
     }
 
@@ -159,6 +192,7 @@ impl<'a> Session<'a> {
             .unwrap_or_else(|| panic!("{why}: still running: {:?}", bed.programs()));
         assert_eq!(sysctl_on(&bed.sender, WMEM), self.wmem, "{why}");
         assert_eq!(rules(&bed.router), "", "{why}");
+        assert_eq!(routes(&bed.sender), self.routes, "{why}");
         let left: Vec<&PathBuf> = self.directories.iter().filter(|directory| directory.exists()).collect();
         assert!(left.is_empty(), "{why}: {left:?}");
     }
@@ -175,6 +209,10 @@ impl Drop for Session<'_> {
 
 fn kill(signal: &str, pid: i32) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+fn routes(host: &Namespace) -> String {
+    host.ip(&["route", "show"]).unwrap()
 }
 
 fn rules(host: &Namespace) -> String {

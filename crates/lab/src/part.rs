@@ -16,7 +16,9 @@ use longfat_schema::{
     run::{RunError, write_json},
 };
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -120,6 +122,13 @@ impl Files {
     }
 }
 
+/// Writes what nobody but its owner may read; what an earlier run left is replaced.
+fn write_secret(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
+}
+
 /// The part of one machine in a run. Its processes end when it drops.
 #[derive(Debug)]
 pub struct Part<'a> {
@@ -156,7 +165,14 @@ impl<'a> Part<'a> {
     pub fn serve(&mut self, stop: &AtomicBool) -> Result<(), PartError> {
         let plan = Arc::clone(&self.plan);
         for follow in &plan.follows {
-            Key::create(&self.files.key(follow))?;
+            let path = self.files.key(follow);
+            match &follow.real {
+                None => drop(Key::create(&path)?),
+                Some(real) => {
+                    let write = |key: &String| write_secret(&path, key);
+                    real.key.as_ref().map_or(Ok(()), write).map_err(|source| PartError::io(&path, source))?;
+                }
+            }
         }
         process::serving(&plan).into_iter().try_for_each(|process| self.start_server(process, stop))
     }
@@ -216,13 +232,21 @@ impl<'a> Part<'a> {
             }
             Process::Announcer(follow) => {
                 let files = FollowFiles { key: &self.files.key(follow), name: &name };
-                let model = self.files.raw(&Role::Link(follow.link.clone()), "json");
+                let model = match &follow.real {
+                    None => self.files.raw(&Role::Link(follow.link.clone()), "json"),
+                    Some(real) => {
+                        let told = self.files.log(&role, "json");
+                        write_json(&told, &real.model)?;
+                        told
+                    }
+                };
                 programs::announce(follow, &files, &model, process.has_schedule(plan))
             }
             Process::Follower { follow, far, .. } => {
                 let files = FollowFiles { key: &self.files.key(follow), name: &name };
+                let file = |ends: &str| format!("{}{ends}", role.file());
                 let (state, audit) =
-                    (self.files.raw(&role, "state.json"), self.files.log(&role, "audit.jsonl"));
+                    (self.files.raw.join(file(Role::STATE)), self.files.logs.join(file(Role::AUDIT)));
                 programs::follow(follow, &files, &state, &audit, far)
             }
             Process::Receiver { port, .. } => programs::serve(port, plan),

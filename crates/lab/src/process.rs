@@ -37,6 +37,11 @@ impl Role {
         }
     }
 
+    /// How the name of a file ends in which a follower says what it did.
+    pub const AUDIT: &str = ".audit.jsonl";
+    /// How the name of a file ends in which a follower keeps what it has to put back.
+    pub const STATE: &str = ".state.json";
+
     /// Stem of its files: `link-path`.
     pub fn file(&self) -> String {
         let [stem, _, name] = self.words();

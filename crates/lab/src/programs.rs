@@ -112,8 +112,11 @@ pub fn follow(
     option(&mut line, "--burst", follow.burst_percent);
     option(&mut line, "--rto-min", follow.rto_min_us.and_then(us));
     if far {
-        // As its routes: to whole links.
+        // As its routes: to whole links. What else is in a real host's network does not follow.
+        let is_real = follow.real.is_some();
         let network = |peer: &IpAddr| match peer {
+            IpAddr::V4(_) if is_real => format!("{}={peer}/32", follow.name),
+            IpAddr::V6(_) if is_real => format!("{}={peer}/128", follow.name),
             IpAddr::V4(_) => format!("{}={peer}/{IPV4_PREFIX}", follow.name),
             IpAddr::V6(_) => format!("{}={peer}/{IPV6_PREFIX}", follow.name),
         };

@@ -16,6 +16,7 @@ use std::{
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Hosts of the experiments, and the last number of their addresses where the leader reaches them.
 const HOSTS: [&str; 3] = ["sender", "router", "receiver"];
+const SENDER: &str = "10.91.2.1";
 const RECEIVER: &str = "10.91.1.2";
 const RECEIVER6: &str = "fd91:1::2";
 const PATH: &str = "rate = \"20Mbit\"\ndelay = \"2ms\"\nqueue = { limit = \"50KB\" }\nlate_limit_p99 = \"100s\"\n\
@@ -59,7 +60,7 @@ impl Bed {
         lay(end(&sender, "lan"), end(&router, "lan"));
         lay(end(&router, "path"), end(&wire, "first"));
         lay(end(&wire, "second"), end(&receiver, "path"));
-        address(&sender, "10.91.2.1/24", "lan");
+        address(&sender, &format!("{SENDER}/24"), "lan");
         address(&router, "10.91.2.2/24", "lan");
         address(&router, "10.91.1.1/24", "path");
         address(&receiver, &format!("{RECEIVER}/24"), "path");
@@ -106,7 +107,7 @@ impl Bed {
     /// Which machine is which.
     pub fn table(&self) -> String {
         format!(
-            "ssh_config = \"ssh_config\"\n[hosts.sender]\nssh = \"sender\"\n[hosts.router]\nssh = \"router\"\n\
+            "ssh_config = \"ssh_config\"\n[hosts.sender]\nssh = \"sender\"\naddress = \"{SENDER}\"\n[hosts.router]\nssh = \"router\"\n\
              interfaces = {{ lan = \"lan\" }}\n[hosts.receiver]\nssh = \"receiver\"\naddress = \"{RECEIVER}\"\n"
         )
     }
@@ -125,7 +126,7 @@ impl Bed {
     pub fn experiment(&self) -> String {
         format!(
             r#"
-name = "rh{}"
+name = "rh{}-{}"
 warmup = "300ms"
 duration = "1500ms"
 retries = 0
@@ -161,13 +162,21 @@ intercept = ["lan"]
 cc_client = "reno"
 cc_server = "cubic"
 enabled = false
+[follows.move]
+router = "router"
+link = "path"
+nodes = ["sender"]
+far = ["receiver"]
+enabled = false
 [[cases]]
 name = "plain"
 [[cases]]
 name = "relayed"
 set = {{ "relays.pep.enabled" = true }}
 "#,
-            std::process::id()
+            std::process::id(),
+            // Machines of two beds have one /run here, and programs of two runs there names of their own.
+            self.directory.path().file_name().unwrap().to_string_lossy().trim_start_matches(".tmp")
         )
     }
 

@@ -181,6 +181,8 @@ impl Slow {
             burst_percent: _,
             rto_min_us,
             start_us,
+            // Time of real hosts is not slowed down.
+            real: _,
         } = follow;
         rto_min_us.iter_mut().for_each(|us| self.span(us));
         self.span(start_us);

@@ -13,6 +13,7 @@ use crate::{
     backend::{ccs_of, state},
     part::{Files, Ground, Part, PartError},
     plan::{HostPlan, Plan, sysctls_of_namespace},
+    process::Role,
 };
 use longfat_host::{Namespace, facts, monotonic_ns, support, support::Missing, sysctl};
 use longfat_kernel::{cc::Registration, support::Capability};
@@ -255,7 +256,8 @@ impl Act {
     }
 
     fn recent(&mut self, output: &mut dyn Write) -> Result<(), Trouble> {
-        let names = written(&self.environment.directory).into_iter().filter(|name| name.ends_with(RECORDS));
+        let is_records = |name: &String| name.ends_with(RECORDS) && !name.ends_with(Role::AUDIT);
+        let names = written(&self.environment.directory).into_iter().filter(is_records);
         let files: Vec<PathBuf> = names.map(|name| self.environment.directory.join(name)).collect();
         let mut lines = Vec::new();
         for record in self.recent.take(&files) {
@@ -292,7 +294,9 @@ fn send_packed(what: impl io::Read, output: &mut dyn Write) -> io::Result<()> {
 fn written(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let is_written = |name: &String| WRITTEN.iter().any(|end| name.ends_with(end));
+    // What a follower could not put back yet stays to be tried again, and is nobody's to fetch.
+    let is_written =
+        |name: &String| WRITTEN.iter().any(|end| name.ends_with(end)) && !name.ends_with(Role::STATE);
     names.filter(is_written).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -307,6 +311,7 @@ fn settings_of(host: &HostPlan) -> BTreeMap<String, String> {
 fn at_host(plan: &Plan, host: &str) -> Plan {
     let mut plan = plan.clone();
     plan.relays.retain(|relay| relay.host == host);
+    plan.follows.retain(|follow| follow.hosts().any(|known| known == host));
     for flow in &mut plan.flows {
         flow.cc.take_if(|_| flow.from != host);
         flow.cc_receiver.take_if(|_| flow.to != host);
@@ -335,6 +340,9 @@ fn lacks(plans: &[Plan], host: &str) -> Vec<Missing> {
     let keys: BTreeSet<String> = keys.flat_map(settings_of).map(|(key, _)| key).collect();
     missing.extend(keys.iter().filter_map(|key| missing_sysctl(key)));
     missing.extend(parts.iter().flat_map(|part| &part.relays).flat_map(missing_relay));
+    if parts.iter().flat_map(|part| &part.follows).any(|follow| follow.router != host) {
+        missing.extend(longfat_kernel::support::missing(&[Capability::ControlBlocks]));
+    }
     let ports = plans.iter().flat_map(|plan| &plan.flows).filter(|flow| flow.to == host);
     missing.extend(ports.map(|flow| flow.port).collect::<BTreeSet<_>>().into_iter().filter_map(missing_port));
     let mut unique: Vec<Missing> = Vec::new();

@@ -3,6 +3,7 @@
 //! shell that started it, or else the next that claims the machine.
 
 use super::settings;
+use crate::process::Role;
 use longfat_host::{Error, Lease, Namespace, support};
 use longfat_schema::run::{RunError, read_json, write_json};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ pub enum ClaimError {
     /// A relay's rules cannot be removed.
     #[error(transparent)]
     Relay(#[from] longfat_relay::Error),
+    /// What a follower changed cannot be put back.
+    #[error(transparent)]
+    Follow(#[from] longfat_mobility::Error),
     /// What is to be undone cannot be read or written.
     #[error(transparent)]
     Record(#[from] RunError),
@@ -146,6 +150,7 @@ fn undo(path: &Path) -> Result<()> {
         longfat_relay::clean(false)?;
     }
     if is_private(&record.directory) {
+        put_back(&record.directory)?;
         match fs::remove_dir_all(&record.directory) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(io_error(&record.directory, error));
@@ -154,6 +159,17 @@ fn undo(path: &Path) -> Result<()> {
         }
     }
     fs::remove_file(path).map_err(|source| io_error(path, source))
+}
+
+/// Routes and connections that a follower has changed which was killed with its agent.
+fn put_back(directory: &Path) -> Result<()> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_state = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(Role::STATE));
+    for state in entries.filter(is_state) {
+        let (_, outcome) = longfat_mobility::put_back::clean(&state, &mut |_| {})?;
+        outcome?;
+    }
+    Ok(())
 }
 
 /// Whether it is one of `/tmp` itself, called as ours are: no path that leads elsewhere from there.

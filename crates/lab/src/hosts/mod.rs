@@ -34,12 +34,13 @@ use crate::{
     backend::{BackendKind, Observed, Tick},
     conductor::{self, Parts, Status},
     part::PartError,
-    plan::Plan,
+    plan::{FollowPlan, Plan},
     process::{self, Role},
     samples::Samples,
 };
 use clock::{Exchange, estimate};
 use longfat_host::{facts, monotonic_us, support, support::Missing};
+use longfat_mobility::Key;
 use longfat_schema::{
     lines,
     record::Record,
@@ -284,8 +285,9 @@ impl Stage<'_> {
     }
 
     fn prepare(&mut self) -> Result<BTreeMap<String, HostState>, HostsError> {
-        let plan = self.plan;
-        let answers = self.ask_all(|_| Ask::Prepare(Box::new(plan.clone())))?;
+        let (plan, keys) = (self.plan, keys(self.plan)?);
+        let hosts: Vec<String> = self.machines.iter().map(|machine| machine.host.clone()).collect();
+        let answers = self.ask_all(|index| Ask::Prepare(Box::new(with_keys(plan, &keys, &hosts[index]))))?;
         let mut states = BTreeMap::new();
         for (machine, answer) in self.machines.iter().zip(answers) {
             match answer {
@@ -387,18 +389,43 @@ impl Parts for Watched<'_, '_> {
     }
 }
 
+/// A new key for each follow, as the text of its file.
+fn keys(plan: &Plan) -> Result<Vec<String>, HostsError> {
+    let directory = tempfile::tempdir().map_err(|source| PartError::io(&std::env::temp_dir(), source))?;
+    let make = |follow: &FollowPlan| {
+        let path = directory.path().join(&follow.name);
+        Key::create(&path)?;
+        Ok(fs::read_to_string(&path).map_err(|source| PartError::io(&path, source))?)
+    };
+    plan.follows.iter().map(make).collect()
+}
+
+/// The plan for a host, with the keys that it is to have.
+fn with_keys(plan: &Plan, keys: &[String], host: &str) -> Plan {
+    let mut plan = plan.clone();
+    for (follow, key) in plan.follows.iter_mut().zip(keys) {
+        let is_member = follow.hosts().any(|known| known == host);
+        if let Some(real) = follow.real.as_mut().filter(|_| is_member) {
+            real.key = Some(key.clone());
+        }
+    }
+    plan
+}
+
 /// What the programs of a host write in a run, and what told them what to do.
 fn files_of(plan: &Plan, host: &str) -> BTreeSet<String> {
-    let processes = process::serving(plan).into_iter().chain(process::sending(plan));
+    let late = process::late(plan).map(|(_, process)| process);
+    let processes = process::serving(plan).into_iter().chain(late).chain(process::sending(plan));
     let roles = processes.filter(|process| process.host() == Some(host)).map(|process| process.role());
     let files = roles.flat_map(|role| {
-        let told = match role {
-            Role::Relay(_) => Some("toml"),
-            Role::Sender(_) => Some("json"),
-            _ => None,
+        let ends: &[&str] = match role {
+            Role::Relay(_) => &[".jsonl", ".log", ".toml"],
+            Role::Sender(_) => &[".jsonl", ".log", ".json"],
+            Role::Announcer(_) => &[".log", ".json"],
+            Role::Follower(_) => &[".log", Role::AUDIT],
+            _ => &[".jsonl", ".log"],
         };
-        let extensions = ["jsonl", "log"].into_iter().chain(told);
-        extensions.map(|extension| format!("{}.{extension}", role.file())).collect::<Vec<_>>()
+        ends.iter().map(|end| format!("{}{end}", role.file())).collect::<Vec<_>>()
     });
     files.collect()
 }
@@ -423,7 +450,7 @@ fn fetch(
         (Answer::File { .. }, Some(packed)) => packed,
         (other, _) => return Err(machine.strange(&other).into()),
     };
-    let is_raw = name.ends_with(".jsonl");
+    let is_raw = name.ends_with(".jsonl") && !name.ends_with(Role::AUDIT);
     let path = if is_raw { raw } else { logs }.join(name);
     let mut file = fs::File::create(&path).map_err(|source| PartError::io(&path, source))?;
     talk::unpack(packed, most_bytes, &mut file)

@@ -1,7 +1,7 @@
 //! Which machine is which host of an experiment: a file of its own, so that an experiment names no machine. Pure.
 
 use crate::{
-    plan::{CablePlan, FlowPlan, Plan},
+    plan::{CablePlan, FlowPlan, FollowPlan, Plan, RealFollow},
     programs,
 };
 use longfat_schema::decode::{Problem, decode, list, unknown};
@@ -33,7 +33,7 @@ pub struct Entry {
     pub address: Option<Ipv4Addr>,
     /// Where flows of IPv6 to it go.
     pub address6: Option<Ipv6Addr>,
-    /// The interfaces that are the experiment's links there, for what a relay intercepts.
+    /// The interfaces that are the experiment's links there, for what a relay intercepts and a router announces on.
     #[serde(default)]
     pub interfaces: BTreeMap<String, String>,
 }
@@ -143,13 +143,40 @@ impl Table {
                 found.push(Problem::new(format!("hosts.{}.interfaces.{link}", relay.host), why));
             }
         }
+        plan.follows.iter().for_each(|follow| self.unmapped_by(follow, &mut found));
         found
+    }
+
+    /// What keeps hosts from following a link.
+    fn unmapped_by(&self, follow: &FollowPlan, found: &mut Vec<Problem>) {
+        let name = &follow.name;
+        if let Some(router) = self.hosts.get(&follow.router) {
+            for link in follow.interfaces.iter().filter(|link| !router.interfaces.contains_key(*link)) {
+                let why = format!(
+                    "follow '{name}' is announced there; name the interface, as 'ip link' on '{}' shows it",
+                    follow.router
+                );
+                found.push(Problem::new(format!("hosts.{}.interfaces.{link}", follow.router), why));
+            }
+        }
+        let has_no_address = |host: &str| self.hosts.get(host).is_some_and(|entry| entry.address.is_none());
+        for far in follow.far.iter().filter(|far| has_no_address(&far.host)) {
+            let why = format!("follow '{name}' tells it; say at which address it is reached");
+            found.push(Problem::new(format!("hosts.{}.address", far.host), why));
+        }
+        let followed = follow.nodes.iter().filter(|_| !follow.far.is_empty());
+        for node in followed.filter(|node| has_no_address(node)) {
+            let why = format!("hosts elsewhere follow '{name}' for it; say which address they send to");
+            found.push(Problem::new(format!("hosts.{node}.address"), why));
+        }
     }
 
     /// The plan as it happens on these machines: their addresses and interfaces, and no link of ours.
     pub fn as_run(&self, plan: &Plan) -> Plan {
         let mut plan = plan.clone();
-        plan.links.iter_mut().for_each(|cable| cable.path = None);
+        let Plan { follows, links, .. } = &mut plan;
+        follows.iter_mut().for_each(|follow| self.as_real(follow, links));
+        links.iter_mut().for_each(|cable| cable.path = None);
         for flow in &mut plan.flows {
             let address = self.hosts.get(&flow.to).and_then(|entry| entry.address_for(flow));
             flow.address = address.unwrap_or(flow.address);
@@ -162,6 +189,23 @@ impl Table {
             }
         }
         plan
+    }
+
+    fn as_real(&self, follow: &mut FollowPlan, links: &[CablePlan]) {
+        let router = self.hosts.get(&follow.router);
+        for link in &mut follow.interfaces {
+            let name = router.and_then(|entry| entry.interfaces.get(link));
+            *link = name.cloned().unwrap_or_else(|| std::mem::take(link));
+        }
+        for far in &mut follow.far {
+            far.ipv4 = self.hosts.get(&far.host).and_then(|entry| entry.address).unwrap_or(far.ipv4);
+        }
+        let nodes = follow.nodes.iter().filter_map(|node| self.hosts.get(node));
+        let addresses = |entry: &Entry| [entry.address.map(IpAddr::V4), entry.address6.map(IpAddr::V6)];
+        follow.peers = nodes.flat_map(addresses).flatten().collect();
+        let announced = links.iter().find(|cable| cable.name == follow.link);
+        let model = announced.and_then(|cable| cable.path.clone());
+        follow.real = model.map(|model| RealFollow { model, key: None });
     }
 }
 
@@ -184,15 +228,12 @@ impl Entry {
 /// Hosts on which a program of the plan runs.
 pub fn actors(plan: &Plan) -> BTreeSet<&str> {
     let of_flows = plan.flows.iter().flat_map(|flow| [flow.from.as_str(), flow.to.as_str()]);
-    of_flows.chain(plan.relays.iter().map(|relay| relay.host.as_str())).collect()
+    let of_follows = plan.follows.iter().flat_map(FollowPlan::hosts);
+    of_flows.chain(plan.relays.iter().map(|relay| relay.host.as_str())).chain(of_follows).collect()
 }
 
 /// What real machines and a real path do not do.
 fn unsupported(plan: &Plan) -> Vec<Problem> {
-    let follows = plan.follows.iter().map(|follow| {
-        let why = "real hosts are not made to follow a link yet; set enabled = false, or run it emulated";
-        Problem::new(format!("follows.{}", follow.name), why)
-    });
     let changes = plan.links.iter().filter(|cable| programs::changes(cable)).map(|cable: &CablePlan| {
         let why =
             "a real path does not change when it is told to; leave the schedule out, or run it emulated";
@@ -202,7 +243,7 @@ fn unsupported(plan: &Plan) -> Vec<Problem> {
         let why = "no kernel lets a program say how many segments it acknowledges at once; run it with --backend sim";
         Problem::new(format!("flows.{}.ack_every", flow.name), why)
     });
-    follows.chain(changes).chain(acks).collect()
+    changes.chain(acks).collect()
 }
 
 #[cfg(test)]
@@ -233,6 +274,12 @@ mod tests {
         intercept = ["lan"]
         cc_client = "reno"
         cc_server = "cubic"
+        enabled = false
+        [follows.move]
+        router = "router"
+        link = "path"
+        nodes = ["sender"]
+        far = ["receiver"]
         enabled = false
     "#;
 
@@ -274,6 +321,34 @@ mod tests {
         assert!(said(&without, &[])[0].starts_with("hosts.receiver.address: flow 'measured'"));
         let of_ipv6 = said(TABLE, &[("family", 6.into())]);
         assert!(of_ipv6[0].starts_with("hosts.receiver.address6: "), "{of_ipv6:?}");
+    }
+
+    #[test]
+    fn hosts_that_follow_need_machines_their_addresses_and_the_routers_interface() {
+        let enabled = [("follows.move.enabled", true.into())];
+        assert!(said(TABLE, &enabled)[0].starts_with("hosts.router: has a part"));
+        let with_router = format!("{TABLE}\n[hosts.router]\nssh = \"r\"\n");
+        let [interface, node] = &said(&with_router, &enabled)[..] else { panic!() };
+        assert!(interface.starts_with("hosts.router.interfaces.lan: follow 'move'"), "{interface}");
+        assert!(node.starts_with("hosts.sender.address: hosts elsewhere follow 'move'"), "{node}");
+        let whole = format!("{with_router}interfaces = {{ lan = \"eth1\" }}\n").replace(
+            "ssh = \"root@a\"",
+            "ssh = \"root@a\"\naddress = \"198.51.100.3\"\naddress6 = \"2001:db8::3\"",
+        );
+        assert_eq!(said(&whole, &enabled), Vec::<String>::new());
+        let plan = plan(&enabled);
+        let seen = Table::parse(&whole).unwrap().as_run(&plan);
+        let [follow] = &seen.follows[..] else { panic!() };
+        assert_eq!(
+            (&follow.interfaces[..], follow.far[0].ipv4.to_string()),
+            (&["eth1".to_owned()][..], "192.0.2.7".into())
+        );
+        let peers: Vec<_> = follow.peers.iter().map(ToString::to_string).collect();
+        assert_eq!(peers, ["198.51.100.3", "2001:db8::3"]);
+        // The router announces what the experiment expects of the link, which is not made.
+        let real = follow.real.as_ref().unwrap();
+        assert_eq!((Some(&real.model), &real.key), (plan.links[1].path.as_ref(), &None));
+        assert!(seen.links.iter().all(|cable| cable.path.is_none()));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{CablePlan, network::Topology, resolve::end_of};
 use crate::spec::{FollowSpec, Setting};
+use longfat_link::LinkPlan;
 use longfat_mobility::policy::Policy;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
@@ -36,6 +37,26 @@ pub struct FollowPlan {
     /// When its hosts begin to follow, after the start of the run; before the flows begin when 0.
     #[serde(default)]
     pub start_us: u64,
+    /// What real hosts are told besides: they have no emulated link beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub real: Option<RealFollow>,
+}
+
+/// What hosts need to follow a link that is not emulated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RealFollow {
+    /// What the router announces: what the experiment expects of the link.
+    pub model: LinkPlan,
+    /// Text of the key that its hosts share; on other hosts there is none.
+    pub key: Option<String>,
+}
+
+impl FollowPlan {
+    /// Hosts on which its programs run.
+    pub fn hosts(&self) -> impl Iterator<Item = &str> {
+        let far = self.far.iter().map(|far| far.host.as_str());
+        std::iter::once(self.router.as_str()).chain(self.nodes.iter().map(String::as_str)).chain(far)
+    }
 }
 
 /// A host elsewhere.
@@ -80,6 +101,7 @@ pub(super) fn plan(
         burst_percent: follow.burst,
         rto_min_us: follow.rto_min.map(|span| span.as_us()),
         start_us: follow.start.as_us(),
+        real: None,
     }
 }
 

@@ -9,7 +9,7 @@ pub(crate) mod refusals;
 mod resolve;
 
 pub use backend_kind::BackendKind;
-pub use follow::{FarPlan, FollowPlan};
+pub use follow::{FarPlan, FollowPlan, RealFollow};
 pub(crate) use resolve::sysctls_of_namespace;
 pub use resolve::{plans, seed_of};
 
