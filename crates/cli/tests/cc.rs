@@ -102,6 +102,11 @@ fn bad_input_is_exit_code_2_with_the_mend() {
         (&["load", "highspeed", "--set", "max_ssthresh_segments=x"], "from 0 to 2147483647"),
         (&["exec", "higspeed", "--", "true"], "did you mean 'highspeed'?"),
         (&["exec", "zzz", "--", "true"], "lf_highspeed"),
+        (
+            &["exec", "", "--", "true"],
+            "'' is no name of a congestion control: give 1 to 15 bytes; 'longfat cc list'",
+        ),
+        (&["exec", "a_name_of_17_byte", "--", "true"], "give 1 to 15 bytes"),
         (&["exec", "reno", "--", "/no/such/program"], "start '/no/such/program'"),
     ] {
         let (code, error) = code_and_error(&run(args));

@@ -14,8 +14,9 @@ use longfat_mobility::{
 use mobility_bed::{Bed, Program, Stream, longfat, text, wait_for};
 use serde_json::Value;
 use std::{
-    io,
+    io::{self, BufRead as _, BufReader},
     os::unix::process::CommandExt as _,
+    process::Stdio,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -186,6 +187,26 @@ fn what_is_forged_replayed_foreign_or_of_another_time_changes_nothing() {
     assert_eq!(whys(&bed.lines(&audit))[0].1, "narrow");
     assert_eq!(counter(&status(&bed), "news"), 2);
     assert!(stream.is_established());
+}
+
+#[test]
+fn who_listens_on_an_interface_that_is_not_there_is_told_which_there_are() {
+    let bed = Bed::new("absent");
+    let (path, name) = (bed.key("key"), bed.process("n1"));
+    let arguments = ["mobility", "follow", "--key", &path, "--name", &name, "-i", "eth0", "-i", "nosuch"];
+    let mut command = bed.nodes[0].command(env!("CARGO_BIN_EXE_longfat"));
+    let mut follow = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It goes on: the interface may come later.
+    let mut line = String::new();
+    BufReader::new(follow.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    // SAFETY: the child has not been waited for, so its pid is its own.
+    assert_eq!(unsafe { libc::kill(follow.id() as i32, libc::SIGTERM) }, 0);
+    let said = std::io::read_to_string(follow.stderr.take().unwrap()).unwrap();
+    assert!(follow.wait().unwrap().success(), "{said}");
+    let warnings: Vec<_> = said.lines().filter(|line| line.contains("WARNING")).collect();
+    let [warning] = warnings[..] else { panic!("{said}") };
+    assert!(warning.contains("no interface 'nosuch' now") && warning.contains("eth0"), "{warning}");
 }
 
 /// Recorded behind a router that shares the key and the address, and said again behind this one, in time.

@@ -30,6 +30,8 @@ pub mod tcb;
 mod tcx;
 pub mod watch;
 
+use longfat_host::socket::CC_NAME_MAX;
+
 /// Why the kernel would not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -50,6 +52,11 @@ pub enum Error {
         /// Names of ours.
         known: String,
     },
+    /// No congestion control can be called so.
+    #[error(
+        "'{0}' is no name of a congestion control: give 1 to {CC_NAME_MAX} bytes; 'longfat cc list' shows what there is"
+    )]
+    NoName(String),
     /// The kernel name is registered, but not by this program.
     #[error(
         "'{0}' is registered in this kernel by another program than longfat; end that program or unregister it, \

@@ -8,7 +8,7 @@ use crate::{
 };
 use libbpf_rs::{MapCore, MapMut, Object};
 use longfat_cc::{Algorithm, Tunables, UnknownAlgorithm};
-use longfat_host::support::Missing;
+use longfat_host::{socket::CC_NAME_MAX, support::Missing};
 use std::{
     ffi::CString,
     fs,
@@ -224,6 +224,9 @@ pub fn ensure(names: &[&str]) -> Result<Vec<Registration>> {
 }
 
 fn unavailable(name: &str) -> Error {
+    if name.is_empty() || name.len() > CC_NAME_MAX {
+        return Error::NoName(name.to_owned());
+    }
     let known: Vec<_> = Algorithm::all().map(|algorithm| algorithm.kernel_name()).collect();
     Error::Unavailable { name: name.to_owned(), known: known.join(", ") }
 }
