@@ -37,13 +37,14 @@ PORT = 5001
 SENDER, RECEIVER = "10.77.1.1", "10.77.1.2"
 
 # Rate in Mbit/s, one-way delay in ms, share of the path that a neighbour's bursts take. The thresholds of crates/why
-# were found with the first three, of which two were aside until their failures were mended. The last was looked at
-# once.
+# were found with the first three, of which two were aside until their failures were mended. The last two were looked
+# at once each.
 PATHS = {
     "tuning": [(20, 10, 0), (50, 20, 0), (100, 15, 0), (30, 60, 0.1)],
     "once_aside": [(60, 2.5, 0), (25, 75, 0.15)],
     "second_aside": [(40, 6, 0), (75, 45, 0), (15, 30, 0.1)],
     "aside": [(35, 14, 0), (90, 28, 0), (12, 50, 0.2)],
+    "last_aside": [(45, 9, 0), (70, 18, 0), (28, 40, 0), (18, 22, 0.15)],
 }
 
 

@@ -166,7 +166,7 @@ fn recorded_looks_are_judged_as_the_table_beside_them_says() {
         print!("{}", table(&runs));
         return;
     }
-    for name in ["tuning", "once_aside", "second_aside", "aside"] {
+    for name in ["tuning", "once_aside", "second_aside", "aside", "last_aside"] {
         let found = table(&runs(&folder.join(format!("{name}.looks.gz"))));
         let golden = std::fs::read_to_string(folder.join(format!("{name}.txt"))).unwrap();
         assert_eq!(found, golden, "{name}: see crates/why/tests/looks/README.md");
