@@ -453,15 +453,118 @@ fn a_capture_is_answered_with_the_same_causes() {
 fn many_connections_are_told_by_cause() {
     let lease = Lease::take(&format!("wy{}-many", std::process::id())).unwrap();
     let host = lease.namespace("h").unwrap();
-    let listener = host.run(|| TcpListener::bind("127.0.0.1:0")).unwrap().unwrap();
-    let to = listener.local_addr().unwrap();
-    let open = || (0..60).map(|_| TcpStream::connect(to).unwrap()).collect::<Vec<_>>();
-    let _clients = host.run(open).unwrap();
+    // As many wait to be accepted as a listener's queue holds.
+    let open = || {
+        let listeners: Vec<_> = (0..5).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let to = listeners.iter().map(|listener| listener.local_addr().unwrap());
+        let clients: Vec<_> =
+            to.flat_map(|to| (0..100).map(move |_| TcpStream::connect(to).unwrap())).collect();
+        (listeners, clients)
+    };
+    let _ends = host.run(open).unwrap();
     let output = host.command(LONGFAT).args(["why", "--for", "500ms"]).output().unwrap();
     let said = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(said.starts_with("120 connections\n") && said.lines().count() < 12, "{said}");
+    assert!(said.starts_with("1000 connections\n") && said.lines().count() < 12, "{said}");
     assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+}
+
+/// Sends a little every 50 ms, until the test is over.
+fn trickle(bed: &Bed) -> (TcpStream, TcpStream) {
+    let (near, far) = bed.connect(nothing, nothing);
+    let [mut writer, mut reader] = [&near, &far].map(|end| end.try_clone().unwrap());
+    bed.again(move || {
+        thread::sleep(Duration::from_millis(50));
+        writer.write_all(&[7; 2_000])
+    });
+    bed.again(move || match reader.read(&mut [0; 65_536])? {
+        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    });
+    (near, far)
+}
+
+/// Waits until a watch has asked the kernel for connections, and a little longer.
+fn let_it_look(watch: &Child) {
+    let fds = || std::fs::read_dir(format!("/proc/{}/fd", watch.id())).into_iter().flatten().flatten();
+    let is_socket = |path: std::path::PathBuf| path.to_string_lossy().starts_with("socket:");
+    eventually("the watch asks the kernel", || {
+        fds().any(|fd| std::fs::read_link(fd.path()).is_ok_and(is_socket))
+    });
+    thread::sleep(Duration::from_millis(1_500));
+}
+
+#[test]
+fn connections_that_end_in_the_midst_are_judged_by_what_was_seen_of_them() {
+    let bed = Bed::new("midst");
+    let (_whole, _other) = trickle(&bed);
+    let (ends, _) = trickle(&bed);
+    let port = ends.local_addr().unwrap().port();
+    let watch = bed.why(&["dst 10.78.0.2", "--json", "--for", "8s"]).spawn().unwrap();
+    let_it_look(&watch);
+    ends.shutdown(std::net::Shutdown::Both).unwrap();
+    drop(ends);
+    let found = json(&watch.wait_with_output().unwrap());
+    let connections = found["connections"].as_array().unwrap();
+    assert_eq!(connections.len(), 2, "{found}");
+    assert!(connections.iter().all(|one| first(one) == "program_idle"), "{found}");
+    let is_cut = |one: &&Value| one["local"].as_str().unwrap().ends_with(&format!(":{port}"));
+    let (cut, whole): (Vec<_>, Vec<_>) = connections.iter().partition(is_cut);
+    let elapsed_us = |one: &Value| one["elapsed_us"].as_f64().unwrap();
+    assert!(elapsed_us(cut[0]) < 0.7 * elapsed_us(whole[0]), "{found}");
+}
+
+#[test]
+fn a_namespace_that_vanishes_ends_the_watch_with_what_was_seen() {
+    for (scope, is_told) in [("its name", true), ("all", false)] {
+        let lease = Lease::take(&format!("wy{}-van", std::process::id())).unwrap();
+        let host = lease.namespace("h").unwrap();
+        let listener = host.run(|| TcpListener::bind("127.0.0.1:0")).unwrap().unwrap();
+        let to = listener.local_addr().unwrap();
+        let near = host.run(|| TcpStream::connect(to)).unwrap().unwrap();
+        let filter = format!("dport {}", to.port());
+        let mut watch = Command::new(LONGFAT);
+        let scope = if is_told { host.name() } else { scope };
+        watch.args(["why", &filter, "--netns", scope, "--json", "--for", "4s"]);
+        let watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let_it_look(&watch);
+        drop((near, listener));
+        assert!(Command::new("ip").args(["netns", "del", host.name()]).status().unwrap().success());
+        let output = watch.wait_with_output().unwrap();
+        let found = json(&output);
+        assert_eq!(first(&found["connections"][0]), "program_idle", "{scope}: {found}");
+        let said = text(&output.stderr);
+        assert_eq!(said.contains("the network namespace has gone"), is_told, "{scope}: {said}");
+    }
+}
+
+#[test]
+fn without_rights_causes_are_told_all_the_same_and_a_remedy_says_what_is_lacking() {
+    let bed = Bed::new("rights");
+    clamped(&bed);
+    let nobody = |more: &[&str]| {
+        let mut command = bed.sender.command("setpriv");
+        command.args([
+            "--reuid",
+            "nobody",
+            "--regid",
+            "nogroup",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--bounding-set=-all",
+        ]);
+        command.args([LONGFAT, "why", "dst 10.78.0.2", "--json", "--for", "3s"]).args(more).output().unwrap()
+    };
+    let told = json(&nobody(&[]));
+    assert_eq!(first(&told["connections"][0]), "cwnd_clamp", "{told}");
+    let refused = nobody(&["--fix"]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(3), "{said}");
+    // What was found is told first.
+    let found: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(first(&found["connections"][0]), "cwnd_clamp", "{found}");
+    assert!(said.contains("BPF") || said.contains("root"), "{said}");
+    assert!(cwnd(&bed) <= 8, "nothing was set");
 }
 
 #[test]

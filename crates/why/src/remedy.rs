@@ -3,7 +3,10 @@
 use crate::{cause::Cause, verdict::Figures, words::size};
 use longfat_schema::units::{Nanos, Rate, Size};
 use serde::Serialize;
-use std::net::SocketAddr;
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 /// Where something is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -57,6 +60,60 @@ pub struct Patient<'a> {
     pub figures: &'a Figures,
     /// Rate of the path, where it is known.
     pub path_rate: Option<Rate>,
+    /// A relay on this host that carries such connections, or could.
+    pub relay: Option<&'a RelayWay>,
+}
+
+/// A relay's leg that sends, or would send, what such connections send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayWay {
+    /// Control socket of the relay.
+    pub socket: PathBuf,
+    /// Network namespace of the relay, as the kernel knows it.
+    pub netns_inode: u64,
+    /// Whether the connection that was watched ends at the relay itself.
+    pub is_own_leg: bool,
+    /// Which leg.
+    pub leg: Leg,
+    /// Clients that a rule has to match; all when absent.
+    pub client: Option<IpAddr>,
+    /// The server that a rule has to match.
+    pub server: SocketAddr,
+}
+
+/// A leg of a relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leg {
+    /// Towards the client.
+    Client,
+    /// Towards the server.
+    Server,
+}
+
+impl RelayWay {
+    /// Keys of a rule that spares successors this cause, as the relay's file has them; `None` where none would.
+    pub fn rule_against(&self, cause: Cause, figures: &Figures, path_rate: Option<Rate>) -> Option<String> {
+        let setting = match cause {
+            Cause::RandomLoss | Cause::AfterLoss => "cc = \"bbr\"".to_owned(),
+            Cause::SendBuffer => format!("buffer = \"{}B\"", send_buffer_bytes(figures, path_rate)),
+            _ => return None,
+        };
+        let leg = match self.leg {
+            Leg::Client => "client",
+            Leg::Server => "server",
+        };
+        let client = self.client.map_or(String::new(), |client| format!("source = \"{client}\", "));
+        let (server, port) = (self.server.ip(), self.server.port());
+        Some(format!("{client}destination = \"{server}\", port = {port}, {leg} = {{ {setting} }}"))
+    }
+}
+
+/// First port that Linux gives a program that asks for none (net.ipv4.ip_local_port_range).
+const FIRST_EPHEMERAL_PORT: u16 = 32_768;
+
+/// Whether this end was connected to, as far as the ports tell.
+pub fn is_server(local: SocketAddr, remote: SocketAddr) -> bool {
+    local.port() < FIRST_EPHEMERAL_PORT && remote.port() >= FIRST_EPHEMERAL_PORT
 }
 
 const NOBODY: &str = "nobody";
@@ -68,10 +125,12 @@ pub fn remedies(cause: Cause, patient: &Patient) -> Vec<Remedy> {
     match cause {
         Cause::AnswerAwaited => vec![pipeline(), nearer()],
         Cause::Nagle => vec![no_delay()],
-        Cause::SlowReader => vec![read_faster()],
-        Cause::ReceiveWindow => vec![larger_rmem(patient)],
+        Cause::SlowReader => vec![read_faster(patient)],
+        Cause::ReceiveWindow => vec![larger_rmem(patient), relay_near_receiver(patient)],
         Cause::WindowScaling => vec![scaling()],
-        Cause::SendBuffer => vec![larger_wmem(patient)],
+        Cause::SendBuffer => {
+            std::iter::once(larger_wmem(patient)).chain(relay_rule(cause, patient)).collect()
+        }
         Cause::SlowStart | Cause::RestartAfterIdle => vec![restart(cause), initcwnd(patient)],
         Cause::SlowStartLeftEarly => {
             vec![set(patient, "ssthresh=unlimited", "lets slow start go on", "the flows beside it: a burst")]
@@ -82,7 +141,9 @@ pub fn remedies(cause: Cause, patient: &Patient) -> Vec<Remedy> {
             "lifts the bound of the congestion window",
             "the flows beside it",
         )],
-        Cause::AfterLoss | Cause::RandomLoss => vec![other_cc(patient), relay(patient)],
+        Cause::AfterLoss | Cause::RandomLoss => {
+            vec![other_cc(patient), relay_rule(cause, patient).unwrap_or_else(|| relay_near_losses(patient))]
+        }
         Cause::Pacing => vec![unpaced()],
         Cause::Policer => vec![paced(patient)],
         Cause::Reordering => vec![rack()],
@@ -105,10 +166,11 @@ fn remedy(place: Place, what: &str, costs: &'static str) -> Remedy {
     Remedy { place, what: what.to_owned(), command: None, costs, undo: None }
 }
 
-fn sysctl(place: Place, key: &str, value: &str, before: &str, what: &str, costs: &'static str) -> Remedy {
+/// What was set before is not known from here, so the command keeps it.
+fn sysctl(place: Place, key: &str, value: &str, what: &str, costs: &'static str) -> Remedy {
     Remedy {
-        command: Some(format!("sysctl -w {key}='{value}'")),
-        undo: Some(format!("sysctl -w {key}='{before}'")),
+        command: Some(format!("sysctl {key} > before.conf && sysctl -w {key}='{value}'")),
+        undo: Some("sysctl -p before.conf".to_owned()),
         ..remedy(place, what, costs)
     }
 }
@@ -144,12 +206,12 @@ fn no_delay() -> Remedy {
     remedy(Place::Program, "write at once what belongs together, or set TCP_NODELAY", "more small packets")
 }
 
-fn read_faster() -> Remedy {
-    remedy(
-        Place::OtherEnd,
-        "the program there has to read faster: look at its processor time and what it writes to",
-        NOBODY,
-    )
+fn read_faster(patient: &Patient) -> Remedy {
+    let what = "the program there has to read faster: look at its processor time and what it writes to";
+    if patient.figures.is_receiver {
+        return remedy(Place::Program, &what.replace("there ", "here "), NOBODY);
+    }
+    remedy(Place::OtherEnd, what, NOBODY)
 }
 
 /// A receiver's window that is no bound any more: twice what the path holds where its rate is known, else four times
@@ -171,7 +233,7 @@ fn larger_rmem(patient: &Patient) -> Remedy {
         "let its window grow to {}; a program that sets SO_RCVBUF itself must set it larger, or not at all",
         size(window)
     );
-    sysctl(Place::OtherEnd, "net.ipv4.tcp_rmem", &value, "4096 131072 6291456", &what, MEMORY)
+    sysctl(Place::OtherEnd, "net.ipv4.tcp_rmem", &value, &what, MEMORY)
 }
 
 /// Of a send buffer a writer leaves a third empty at times: it is woken when so much is free (sk_stream_is_writeable).
@@ -206,12 +268,12 @@ fn larger_wmem(patient: &Patient) -> Remedy {
         "let the send buffer grow to {}; a program that sets SO_SNDBUF itself must set it larger, or not at all",
         size(buffer)
     );
-    sysctl(Place::Here, "net.ipv4.tcp_wmem", &value, "4096 16384 4194304", &what, MEMORY)
+    sysctl(Place::Here, "net.ipv4.tcp_wmem", &value, &what, MEMORY)
 }
 
 fn scaling() -> Remedy {
     let what = "both ends must offer window scaling, and nothing between them may strip it; holds for new connections";
-    sysctl(Place::OtherEnd, "net.ipv4.tcp_window_scaling", "1", "0", what, NOBODY)
+    sysctl(Place::OtherEnd, "net.ipv4.tcp_window_scaling", "1", what, NOBODY)
 }
 
 fn restart(cause: Cause) -> Remedy {
@@ -227,7 +289,6 @@ fn restart(cause: Cause) -> Remedy {
         Place::Here,
         "net.ipv4.tcp_slow_start_after_idle",
         "0",
-        "1",
         what,
         "all connections of this host: bursts after a pause",
     )
@@ -257,10 +318,68 @@ fn other_cc(patient: &Patient) -> Remedy {
     )
 }
 
-fn relay(patient: &Patient) -> Remedy {
+/// Name of a rule that somebody pastes.
+const RULE: &str = "why";
+
+fn relay_rule(cause: Cause, patient: &Patient) -> Option<Remedy> {
+    let way = patient.relay?;
+    let keys = way.rule_against(cause, patient.figures, patient.path_rate)?;
+    let socket = way.socket.display();
+    let what = if way.is_own_leg {
+        "have the relay here carry new connections of that kind otherwise"
+    } else {
+        "have the relay here carry new connections of that kind: its leg on the path needs nothing of this end's settings"
+    };
+    Some(Remedy {
+        command: Some(format!("longfat relay rule add {RULE} '{keys}' --socket {socket}")),
+        undo: Some(format!("longfat relay rule remove {RULE} --socket {socket}")),
+        ..remedy(Place::Here, what, "the flows beside them, and memory of the relay")
+    })
+}
+
+/// A relay that takes what comes from a client here, on whichever router it is pasted.
+fn relay_command(patient: &Patient, leg_option: impl Fn(Leg) -> String) -> String {
+    let (client, server, leg) = if is_server(patient.local, patient.remote) {
+        (patient.remote, patient.local, Leg::Client)
+    } else {
+        (patient.local, patient.remote, Leg::Server)
+    };
+    let interface = format!("$(ip -o route get {} | sed 's/.* dev \\([^ ]*\\).*/\\1/')", client.ip());
+    let (address, port, option) = (server.ip(), server.port(), leg_option(leg));
+    format!(
+        "longfat relay --intercept {interface} --match-dst {address} --match-port {port} {option} --forwarding"
+    )
+}
+
+fn relay_near_losses(patient: &Patient) -> Remedy {
+    let option = |leg| if leg == Leg::Client { "--cc-client bbr" } else { "--cc-server bbr" }.to_owned();
     Remedy {
-        command: Some(format!("longfat relay --help    # a relay before {}", patient.remote)),
-        ..remedy(Place::Path, "a relay near the lossy link: losses are repaired over the short way", NOBODY)
+        command: Some(relay_command(patient, option)),
+        undo: Some("Ctrl-C".to_owned()),
+        ..remedy(
+            Place::Path,
+            "a relay on a router near the lossy link, where the command is pasted: losses are repaired over the short way",
+            "memory and processor time of that router",
+        )
+    }
+}
+
+fn relay_near_receiver(patient: &Patient) -> Remedy {
+    let buffer = OVERHEAD * receive_window_bytes(patient.figures, patient.path_rate);
+    // The leg from here ends at the relay, which takes what the receiver's window does not.
+    let option = |leg| {
+        let name = if leg == Leg::Server { "--buffer-client" } else { "--buffer-server" };
+        format!("{name} {buffer}B")
+    };
+    Remedy {
+        command: Some(relay_command(patient, option)),
+        undo: Some("Ctrl-C".to_owned()),
+        ..remedy(
+            Place::Path,
+            "where that end cannot be changed: a relay on a router near it, where the command is pasted, takes what its window \
+             does not, and gives it on over the short way",
+            "memory and processor time of that router",
+        )
     }
 }
 
@@ -290,7 +409,6 @@ fn rack() -> Remedy {
         Place::Here,
         "net.ipv4.tcp_max_reordering",
         "1000",
-        "300",
         what,
         "losses are noticed later, on all connections of this host",
     )
@@ -309,14 +427,7 @@ fn shorter_queue(patient: &Patient) -> Remedy {
 }
 
 fn probing() -> Remedy {
-    sysctl(
-        Place::Here,
-        "net.ipv4.tcp_mtu_probing",
-        "1",
-        "0",
-        "find the size that passes (RFC 4821)",
-        ALL_OF_HOST,
-    )
+    sysctl(Place::Here, "net.ipv4.tcp_mtu_probing", "1", "find the size that passes (RFC 4821)", ALL_OF_HOST)
 }
 
 fn faster_queue() -> Remedy {
@@ -351,11 +462,63 @@ mod tests {
     fn every_fault_has_a_remedy_and_nothing_else_asks_for_one_but_slow_start_and_a_queue() {
         let figures = Figures::default();
         let at: SocketAddr = "192.0.2.7:443".parse().unwrap();
-        let patient = Patient { local: at, remote: at, figures: &figures, path_rate: None };
+        let patient = Patient { local: at, remote: at, figures: &figures, path_rate: None, relay: None };
         for entry in CATALOGUE.iter().filter(|entry| entry.cause != Cause::Acknowledgements) {
             let found = remedies(entry.cause, &patient);
             let expected = entry.is_fault || matches!(entry.cause, Cause::SlowStart | Cause::StandingQueue);
             assert_eq!(!found.is_empty(), expected, "{}", entry.name);
         }
+    }
+
+    #[test]
+    fn a_slow_reader_is_mended_where_it_is_and_a_setting_is_kept_before_it_is_changed() {
+        let at: SocketAddr = "192.0.2.7:443".parse().unwrap();
+        for (is_receiver, place, whose) in
+            [(true, Place::Program, "program here"), (false, Place::OtherEnd, "program there")]
+        {
+            let figures = Figures { is_receiver, ..Figures::default() };
+            let patient = Patient { local: at, remote: at, figures: &figures, path_rate: None, relay: None };
+            let found = &remedies(Cause::SlowReader, &patient)[0];
+            assert_eq!(found.place, place);
+            assert!(found.what.contains(whose), "{}", found.what);
+            let window = &remedies(Cause::ReceiveWindow, &patient)[0];
+            assert!(
+                window.command.as_ref().unwrap().starts_with("sysctl net.ipv4.tcp_rmem > before.conf && ")
+            );
+            assert_eq!(window.undo.as_deref(), Some("sysctl -p before.conf"));
+        }
+    }
+
+    #[test]
+    fn a_relay_that_runs_here_gets_a_rule_and_where_none_runs_one_is_told_with_the_leg_that_sends() {
+        let figures = Figures { sndbuf_bytes: 65_536, ..Figures::default() };
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (near, far) = (at("10.0.0.2:40000"), at("192.0.2.7:443"));
+        let way = RelayWay {
+            socket: "/run/longfat-relay/relay.sock".into(),
+            netns_inode: 1,
+            is_own_leg: false,
+            leg: Leg::Server,
+            client: Some(near.ip()),
+            server: far,
+        };
+        let mut patient =
+            Patient { local: near, remote: far, figures: &figures, path_rate: None, relay: Some(&way) };
+        let command = |patient: &Patient, cause, number: usize| {
+            remedies(cause, patient)[number].command.clone().unwrap()
+        };
+        let with_cc = "longfat relay rule add why 'source = \"10.0.0.2\", destination = \"192.0.2.7\", port = 443, \
+                       server = { cc = \"bbr\" }' --socket /run/longfat-relay/relay.sock";
+        assert_eq!(command(&patient, Cause::RandomLoss, 1), with_cc);
+        assert!(command(&patient, Cause::SendBuffer, 1).contains("server = { buffer = \"1048576B\" }"));
+        patient.relay = None;
+        assert!(command(&patient, Cause::AfterLoss, 1).contains("--match-port 443 --cc-server bbr"));
+        assert!(command(&patient, Cause::ReceiveWindow, 1).contains("--buffer-client"));
+        // The same connection, looked at where it was accepted.
+        (patient.local, patient.remote) = (far, near);
+        let told = command(&patient, Cause::AfterLoss, 1);
+        assert!(told.contains("route get 10.0.0.2") && told.contains("--match-dst 192.0.2.7"), "{told}");
+        assert!(told.contains("--cc-client bbr"), "{told}");
+        assert!(command(&patient, Cause::ReceiveWindow, 1).contains("--buffer-server"));
     }
 }

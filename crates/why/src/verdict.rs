@@ -89,6 +89,8 @@ pub struct Figures {
     pub sndbuf_payload_share: f64,
     /// Receive buffer, the same.
     pub rcvbuf_bytes: u32,
+    /// Whether this end only received.
+    pub is_receiver: bool,
 }
 
 impl Figures {

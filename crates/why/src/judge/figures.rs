@@ -33,6 +33,7 @@ pub(super) fn figures(looks: &[Look], elapsed_us: u64, talk: Talk) -> Figures {
         sndbuf_bytes: memory.sndbuf_bytes,
         sndbuf_payload_share: payload_share(looks),
         rcvbuf_bytes: memory.rcvbuf_bytes,
+        is_receiver: talk == Talk::Receives,
     }
 }
 

@@ -172,8 +172,8 @@ impl<'a> Watch<'a> {
     }
 
     fn of_below_tcp(&self) -> Why {
-        let held = size(self.last().memory.below_tcp_bytes);
-        inferred(Cause::Host, format!("{held} of what is out is still in this host"))
+        let held = self.looks.iter().map(|look| look.memory.below_tcp_bytes).max().unwrap_or(0);
+        inferred(Cause::Host, format!("up to {} of what is out is still in this host", size(held)))
     }
 
     fn cause_of(&self, hold: Hold) -> Why {
@@ -201,5 +201,69 @@ impl<'a> Watch<'a> {
                 inferred(Cause::Unknown, "bytes wait, and both windows seem to have room".into())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longfat_host::socket::TcpInfo;
+
+    fn first(looks: &[Look], path_rate: Option<Rate>) -> Share {
+        let verdict = judge(looks, &Assumed { path_rate }).unwrap();
+        verdict.first().unwrap().clone()
+    }
+
+    /// A sender whose receiver's window is full all the time, and does not change.
+    fn behind_a_window(cwnd_segments: u32, paces: bool) -> Vec<Look> {
+        let look = |number: u64| {
+            let us = number * 100_000;
+            let info = TcpInfo {
+                state: 1,
+                options: HAS_SCALE,
+                busy_us: us,
+                rwnd_limited_us: us,
+                acked_bytes: number * 95_000,
+                sent_bytes: number * 95_000,
+                snd_mss_bytes: 1448,
+                snd_wnd_bytes: 38_000,
+                snd_cwnd_segments: cwnd_segments,
+                unacked_segments: 26,
+                notsent_bytes: 100_000,
+                srtt_us: 40_000,
+                min_rtt_us: 40_000,
+                ..TcpInfo::default()
+            };
+            Look { time_us: us, info, paces, ..Look::default() }
+        };
+        (0..20).map(look).collect()
+    }
+
+    #[test]
+    fn a_congestion_window_tells_of_a_wider_receive_window_unless_a_model_sets_it() {
+        assert_eq!(first(&behind_a_window(70, false), None).cause, Cause::SlowReader);
+        assert_eq!(first(&behind_a_window(70, true), None).cause, Cause::ReceiveWindow);
+        assert_eq!(first(&behind_a_window(30, false), None).cause, Cause::ReceiveWindow);
+    }
+
+    #[test]
+    fn a_receiver_that_knows_the_paths_rate_knows_a_full_path() {
+        let look = |number: u64| {
+            let info = TcpInfo {
+                state: 1,
+                received_bytes: number * 240_000,
+                snd_mss_bytes: 1448,
+                ..TcpInfo::default()
+            };
+            Look { time_us: number * 100_000, info, ..Look::default() }
+        };
+        let looks: Vec<Look> = (0..20).map(look).collect();
+        let found = first(&looks, Some(Rate(20_000_000)));
+        assert_eq!(
+            (found.cause, found.evidence.as_str()),
+            (Cause::PathFull, "it carries 19.2 Mbit/s of 20Mbit")
+        );
+        assert_eq!(first(&looks, Some(Rate(50_000_000))).cause, Cause::OtherEndSends);
+        assert_eq!(first(&looks, None).cause, Cause::OtherEndSends);
     }
 }

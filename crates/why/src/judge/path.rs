@@ -10,6 +10,7 @@ use crate::{
     divide::{self, Hold, Look},
     words::{duration, rate},
 };
+use longfat_schema::units::Rate;
 
 /// Queueing over the least round trip: a standing queue, and any at all.
 const STANDING: f64 = 0.25;
@@ -72,10 +73,23 @@ impl Watch<'_> {
 
     /// What is carried is nearly all that the path is known to carry.
     pub(super) fn of_known_rate(&self) -> Option<Why> {
+        let (known, nearly_all) = self.nearly_all()?;
+        let evidence = || format!("it carries {} of {known}; {}", rate(self.figures.rate_bps), self.losses());
+        self.carries(nearly_all).then(|| inferred(Cause::PathFull, evidence()))
+    }
+
+    /// The same of what arrives.
+    pub(super) fn of_known_rate_received(&self) -> Option<Why> {
+        let (known, nearly_all) = self.nearly_all()?;
+        let evidence = || format!("it carries {} of {known}", rate(self.figures.rate_bps));
+        (self.figures.rate_bps / 8.0 >= nearly_all).then(|| inferred(Cause::PathFull, evidence()))
+    }
+
+    /// The rate that the path is known to have, and payload per second that nearly fills it.
+    fn nearly_all(&self) -> Option<(Rate, f64)> {
         let known = self.path_rate?;
         let payload_bytes_per_s = known.0 as f64 / 8.0 / self.figures.packet_over_payload();
-        let evidence = || format!("it carries {} of {known}; {}", rate(self.figures.rate_bps), self.losses());
-        self.carries(HARDLY_FALLS * payload_bytes_per_s).then(|| inferred(Cause::PathFull, evidence()))
+        Some((known, HARDLY_FALLS * payload_bytes_per_s))
     }
 
     /// Round trip and its least, as evidence.

@@ -3,13 +3,22 @@
 use super::{Watch, Why, figures::median, inferred, kernel};
 use crate::{
     cause::Cause,
+    divide::Hold,
     words::{duration, size},
 };
 
+/// A part of the time below this needs no word.
+const WORTH_A_WORD: f64 = 0.02;
+
 impl Watch<'_> {
     pub(super) fn of_program(&self) -> String {
-        let idle = 1.0 - self.busy_us() as f64 / self.elapsed_us as f64;
-        format!("nothing is outstanding for {:.0} % of the time", 100.0 * idle.max(0.0))
+        let idle = (1.0 - self.busy_us() as f64 / self.elapsed_us as f64).max(0.0);
+        let given = self.spent[Hold::Program as usize] as f64 / self.elapsed_us as f64 - idle;
+        let outstanding = format!("nothing is outstanding for {:.0} % of the time", 100.0 * idle);
+        if given < WORTH_A_WORD {
+            return outstanding;
+        }
+        format!("{outstanding}; for {:.0} %, all that was given is on its way", 100.0 * given)
     }
 
     pub(super) fn busy_us(&self) -> u64 {
@@ -40,12 +49,15 @@ impl Watch<'_> {
             );
             return kernel(Cause::SlowReader, evidence);
         }
+        if let Some(full) = self.of_known_rate_received() {
+            return full;
+        }
         let arrived_late = last.info.rcv_ooopack.saturating_sub(self.looks[0].info.rcv_ooopack);
         let late = if arrived_late > 0 {
             format!("; {arrived_late} segments came out of order: losses or reordering")
         } else {
             String::new()
         };
-        inferred(Cause::OtherEndSends, format!("ask at the other end{late}"))
+        inferred(Cause::OtherEndSends, format!("'longfat why' at that end tells{late}"))
     }
 }

@@ -2,11 +2,14 @@
 //! killed.
 //!
 //! What was before is written down before it is changed: `/run/longfat/why-PID.undo.json` names the owner (pid and
-//! start time), the connections by cookie and namespace, and their settings; and the routes to single peers. Windows,
-//! timers and congestion control are set as `longfat tcb set` does; buffers and pacing on a copy of the program's
+//! start time), the connections by cookie and namespace, and their settings; the routes to single peers; and the rules
+//! that relays were given. Windows, timers and congestion control are set as `longfat tcb set` does; buffers and pacing on a copy of the program's
 //! descriptor.
 
-use super::route::{Metric, PeerRoute};
+use super::{
+    relay::AddedRule,
+    route::{Metric, PeerRoute},
+};
 use anyhow::{Context as _, bail};
 use longfat_host::{
     lease::start_time,
@@ -126,11 +129,17 @@ struct Ledger {
     changed: Vec<Changed>,
     #[serde(default)]
     routes: Vec<PeerRoute>,
+    #[serde(default)]
+    rules: Vec<AddedRule>,
 }
 
 impl Ledger {
     fn is_empty(&self) -> bool {
-        self.changed.is_empty() && self.routes.is_empty()
+        self.count() == 0
+    }
+
+    fn count(&self) -> usize {
+        self.changed.len() + self.routes.len() + self.rules.len()
     }
 }
 
@@ -249,6 +258,32 @@ impl Fixer {
         self.write()
     }
 
+    /// Gives a relay a rule for new connections.
+    ///
+    /// # Errors
+    /// When the relay refuses; nothing is changed then.
+    pub fn apply_rule(&mut self, rule: &AddedRule) -> anyhow::Result<()> {
+        self.ledger.rules.push(rule.clone());
+        self.write()?;
+        if let Err(error) = rule.add() {
+            self.ledger.rules.pop();
+            self.write()?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Takes back a relay's rule.
+    ///
+    /// # Errors
+    /// When it could not be: it is tried again at the end.
+    pub fn undo_rule(&mut self, rule: &AddedRule) -> anyhow::Result<()> {
+        let Some(at) = self.ledger.rules.iter().rposition(|known| known == rule) else { return Ok(()) };
+        rule.take_back()?;
+        self.ledger.rules.remove(at);
+        self.write()
+    }
+
     /// Its congestion window as it is.
     ///
     /// # Errors
@@ -301,6 +336,12 @@ impl Fixer {
                 self.ledger.routes.push(route);
             }
         }
+        for rule in std::mem::take(&mut self.ledger.rules).into_iter().rev() {
+            if let Err(error) = rule.take_back() {
+                failed.push(format!("{rule} is still there: {error:#}"));
+                self.ledger.rules.push(rule);
+            }
+        }
         if self.ledger.is_empty() {
             let _ = fs::remove_file(&self.path);
         }
@@ -316,8 +357,9 @@ impl Fixer {
         if start_time(left.owner_pid) == Some(left.owner_start) {
             return Ok(());
         }
-        (self.ledger.changed, self.ledger.routes) = (left.changed, left.routes);
-        let count = self.ledger.changed.len() + self.ledger.routes.len();
+        let Ledger { owner_pid, owner_start, .. } = self.ledger;
+        self.ledger = Ledger { owner_pid, owner_start, ..left };
+        let count = self.ledger.count();
         let failed = self.undo_all();
         failed.iter().for_each(|what| eprintln!("longfat: of a run that was killed: {what}"));
         if !failed.is_empty() {

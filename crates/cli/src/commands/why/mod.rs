@@ -7,6 +7,7 @@ mod metrics;
 mod page;
 mod program;
 mod recorded;
+mod relay;
 mod route;
 mod show;
 mod successors;
@@ -49,7 +50,7 @@ use watch::{Chosen, Watch};
   longfat why dst 192.0.2.7 --page why.html        and its course over time, as a page
   longfat why dst 192.0.2.7 --fix                  the remedy, where one can be set here, until Ctrl-C
   longfat why dst 192.0.2.7 --fix --prove          on and off in random order: was it one?
-  longfat why dst 192.0.2.7 --fix --successors     for new connections to it, by a route to it alone
+  longfat why dst 192.0.2.7 --fix --successors     for new connections to it: a route, or a relay's rule
   longfat why --netns all --json | jq '.causes'    everything on this host, by cause
   longfat why dst 192.0.2.7 --record slow.looks    keep what was looked at; 'longfat why slow.looks' judges it again
   longfat why --list                               the catalogue: every cause, and how it is told apart")]
@@ -79,7 +80,8 @@ pub struct Args {
     /// (root).
     #[arg(long, conflicts_with_all = ["watch", "program"])]
     fix: bool,
-    /// With --fix: help connections that are still to come, by a route to their peer alone, until Ctrl-C.
+    /// With --fix: help connections that are still to come, by a route to their peer alone or a rule of the relay that
+    /// runs here, until Ctrl-C.
     #[arg(long, requires = "fix")]
     successors: bool,
     /// With and without the remedy in random order: the difference with its interval (with --fix; takes about five
@@ -132,9 +134,10 @@ pub fn run(args: &Args) -> Outcome {
     let mut watch = Watch::new(args.chosen()?, args);
     loop {
         let is_over = watch.run(args.span.into(), &stop)?;
-        if args.fix && fix::Fixer::lacks().is_empty() {
+        if args.fix && !is_over && fix::Fixer::lacks().is_empty() {
             watch.ask_bounds()?;
         }
+        watch.find_relays();
         recorded::keep(&watch, args)?;
         let verdicts = watch.verdicts(args);
         show::answer(&verdicts, args)?;

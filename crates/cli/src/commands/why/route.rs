@@ -128,6 +128,12 @@ impl PeerRoute {
     }
 }
 
+/// Interface by which packets to an address leave a namespace; `None` where no route leads there.
+pub fn interface_to(address: IpAddr, place: &NetNamespace) -> Option<String> {
+    let found = routes(place, address, &["route", "get", &address.to_string()]).ok()?;
+    Some(found.first()?.get("dev")?.as_str()?.to_owned())
+}
+
 fn host_route(peer: IpAddr) -> String {
     format!("{peer}/{}", if peer.is_ipv4() { 32 } else { 128 })
 }

@@ -71,6 +71,7 @@ pub fn remedies_of(one: &Watched, verdict: &Verdict, args: &Args) -> Vec<Remedy>
         remote: one.connection.remote,
         figures: &verdict.figures,
         path_rate: args.rate,
+        relay: one.relay.as_ref(),
     };
     of_first(verdict, &patient)
 }

@@ -1,9 +1,9 @@
 //! Living connections, looked at again and again.
 
-use super::Args;
+use super::{Args, relay::Relays};
 use crate::output;
 use longfat_kernel::tcb::{Connection, Filter, Finder, NetNamespace, Query, Scope, Setter, State};
-use longfat_why::{Memory, Stretch, Verdict, course, divide, judge, record::MOST_LOOKS};
+use longfat_why::{Memory, Stretch, Verdict, course, divide, judge, record::MOST_LOOKS, remedy::RelayWay};
 use nix::time::{ClockId, clock_gettime};
 use std::{
     collections::{HashMap, HashSet},
@@ -40,6 +40,8 @@ pub struct Watched {
     pub connection: Connection,
     /// Everything seen of it in this stretch.
     pub looks: Vec<longfat_why::Look>,
+    /// A relay on this host that carries such connections, or could.
+    pub relay: Option<RelayWay>,
     /// The course of the stretches before, where a page is asked for.
     before: Vec<Stretch>,
 }
@@ -127,7 +129,10 @@ impl Watch {
         let end = Instant::now() + span;
         let shows = std::io::stderr().is_terminal();
         while !stop.load(Ordering::Relaxed) {
-            let took = self.look()?;
+            let took = match self.look() {
+                Err(_) if self.has_vanished() => break,
+                looked => looked?,
+            };
             if shows {
                 let left = end.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
                 output::show_progress(&format!("{} connections, {left:.0} s to go", self.watched.len()));
@@ -137,7 +142,10 @@ impl Watch {
             }
             self.wait(took, end, stop);
         }
-        if stop.load(Ordering::Relaxed) {
+        let has_vanished = self.has_vanished();
+        if has_vanished {
+            eprintln!("longfat: the network namespace has gone; this is what was seen until then");
+        } else if stop.load(Ordering::Relaxed) {
             // A stretch that is cut short ends with a look, too: there is something to be told of it.
             self.look()?;
         }
@@ -145,7 +153,12 @@ impl Watch {
             output::show_progress(&" ".repeat(40));
             output::show_progress("");
         }
-        Ok(stop.load(Ordering::Relaxed))
+        Ok(has_vanished || stop.load(Ordering::Relaxed))
+    }
+
+    /// Whether the namespace that was looked into is there no more.
+    fn has_vanished(&self) -> bool {
+        !self.watched.is_empty() && self.chosen.scope.namespaces().is_err()
     }
 
     /// The last look of one stretch is the first of the next.
@@ -253,6 +266,7 @@ impl Watch {
         self.watched.entry(connection.cookie).or_insert_with(|| Watched {
             connection,
             looks: Vec::new(),
+            relay: None,
             before: Vec::new(),
         });
     }
@@ -268,6 +282,21 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// Looks for relays on this host that carry the connections, or could.
+    pub fn find_relays(&mut self) {
+        let mut relays = Relays::running();
+        if relays.is_empty() {
+            return;
+        }
+        // A namespace that has gone has no connections to help.
+        let places = self.places().unwrap_or_default();
+        let inodes: HashMap<_, _> = places.into_iter().map(|place| (place.label, place.inode)).collect();
+        for one in self.watched.values_mut() {
+            let inode = inodes.get(&one.connection.netns);
+            one.relay = inode.and_then(|inode| relays.way(&one.connection, *inode));
+        }
     }
 
     /// Each with its verdict, the one that carries most first. Of two ends on this host, the one that sends answers for
