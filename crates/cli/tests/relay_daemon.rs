@@ -262,6 +262,10 @@ fn a_rule_is_added_and_removed_while_the_relay_runs_and_all_else_goes_on_as_befo
         let (is_done, said) = change_rules(&bed, &daemon, &["remove", rule]);
         assert!(is_done, "{said}");
     }
+    let added = change_rules(&bed, &daemon, &["add", "x", "port = 9", "--json"]);
+    assert_eq!(added, (true, "{\"rules\":[\"x\"]}\n".to_owned()));
+    let removed = change_rules(&bed, &daemon, &["remove", "x", "--json"]);
+    assert_eq!(removed, (true, "{\"rules\":[]}\n".to_owned()));
     assert_eq!((daemon.status().rules, daemon.status().added_rules), (vec!["web".into()], vec![]));
     std::thread::sleep(WOKEN);
     let after = bed.connect(FIRST);

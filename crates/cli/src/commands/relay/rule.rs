@@ -20,6 +20,14 @@ pub struct Args {
     change: Change,
 }
 
+/// How the answer is printed.
+#[derive(clap::Args)]
+struct Printed {
+    /// Print one JSON object: the names of the rules that were added.
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(clap::Subcommand)]
 enum Change {
     /// Add a rule before those there are.
@@ -30,6 +38,8 @@ enum Change {
         keys: String,
         #[command(flatten)]
         which: Which,
+        #[command(flatten)]
+        printed: Printed,
     },
     /// Remove a rule that was added.
     Remove {
@@ -37,14 +47,21 @@ enum Change {
         rule: String,
         #[command(flatten)]
         which: Which,
+        #[command(flatten)]
+        printed: Printed,
     },
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let names = match &args.change {
-        Change::Add { rule, keys, which } => control::add_rule(&which.socket()?, rule, keys)?,
-        Change::Remove { rule, which } => control::remove_rule(&which.socket()?, rule)?,
+    let (names, printed) = match &args.change {
+        Change::Add { rule, keys, which, printed } => {
+            (control::add_rule(&which.socket()?, rule, keys)?, printed)
+        }
+        Change::Remove { rule, which, printed } => (control::remove_rule(&which.socket()?, rule)?, printed),
     };
+    if printed.json {
+        return Ok(output::write_out(&format!("{}\n", serde_json::json!({ "rules": names })))?);
+    }
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     Ok(output::write_out(&format!("rules added since the relay's start: {names}\n"))?)
 }
