@@ -147,8 +147,8 @@ impl Bed {
         });
     }
 
-    /// A run at the router that has given the relay a rule. On a machine that stands still the connections it watches may
-    /// be slow by another cause.
+    /// A run at the router that has given the relay a rule. On a machine that stands still the connections it
+    /// watches may be slow by another cause.
     fn helped(&self, args: &[&str]) -> Child {
         for _ in 0..5 {
             let mut fix = self.longfat(&self.router, args).spawn().unwrap();

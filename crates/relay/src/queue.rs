@@ -10,9 +10,9 @@
 //! The same look keeps a connection within what memory allows it (`worker::limits`), so one place sets its buffers.
 //!
 //! Only connections on which something moves are looked at, and of these none that is so fast that full buffers would
-//! not wait for longer than the target. A connection begins with little room ([`crate::legs::queue::begin_clients_small`]): a
-//! sender that finds megabytes of it grows its window and its own buffer to match, and its bytes wait there from then
-//! on.
+//! not wait for longer than the target. A connection begins with little room
+//! ([`crate::legs::queue::begin_clients_small`]): a sender that finds megabytes of it grows its window and its
+//! own buffer to match, and its bytes wait there from then on.
 
 use crate::{
     Error, Result,

@@ -149,8 +149,9 @@ pub struct RuleSpec {
     pub adopt_rtt: Option<Nanos>,
     /// Likewise: when such a share of the bytes (`0.01`), or more, came out of order or again; of 100 KB at least.
     pub adopt_losses: Option<f64>,
-    /// With `adopt_…` keys: leave a connection that was stepped into when nothing was sent either way for so long, and all
-    /// is acknowledged. It goes on from end to end, and is stepped into again when the keys hold anew. Never when absent.
+    /// With `adopt_…` keys: leave a connection that was stepped into when nothing was sent either way for so
+    /// long, and all is acknowledged. It goes on from end to end, and is stepped into again when the keys hold
+    /// anew. Never when absent.
     pub release_after: Option<Nanos>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
@@ -208,8 +209,9 @@ pub struct WaySpec {
     pub adopt_rtt: Option<Nanos>,
     /// Likewise: when such a share of the bytes (`0.01`), or more, came out of order or again; of 100 KB at least.
     pub adopt_losses: Option<f64>,
-    /// With `adopt_…` keys: leave a connection that was stepped into when nothing was sent either way for so long, and all
-    /// is acknowledged. It goes on from end to end, and is stepped into again when the keys hold anew. Never when absent.
+    /// With `adopt_…` keys: leave a connection that was stepped into when nothing was sent either way for so
+    /// long, and all is acknowledged. It goes on from end to end, and is stepped into again when the keys hold
+    /// anew. Never when absent.
     pub release_after: Option<Nanos>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,

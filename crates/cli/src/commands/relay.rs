@@ -157,8 +157,8 @@ pub struct Args {
     /// Likewise: when such a share of the bytes, like 0.01, came out of order or again; of 100 KB at least.
     #[arg(long, value_name = "SHARE", requires = "intercept", help_heading = "Stepping in")]
     adopt_losses: Option<f64>,
-    /// Leave a connection that was stepped into when nothing was sent either way for so long; it goes on from end to end,
-    /// and is stepped into again when the --adopt options hold anew.
+    /// Leave a connection that was stepped into when nothing was sent either way for so long; it goes on from
+    /// end to end, and is stepped into again when the --adopt options hold anew.
     #[arg(long, value_name = "TIME", requires = "intercept", help_heading = "Stepping in")]
     release_after: Option<Nanos>,
 

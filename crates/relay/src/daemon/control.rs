@@ -107,8 +107,8 @@ fn answer(question: &str, user: Uid, relay: &Relay) -> String {
     answered.unwrap_or_default()
 }
 
-/// The rules that were added, after a change that somebody asked for. A group that may ask for the status may not change
-/// what the relay does.
+/// The rules that were added, after a change that somebody asked for. A group that may ask for the status may
+/// not change what the relay does.
 fn changed(question: &str, user: Uid, relay: &Relay) -> std::result::Result<Vec<String>, String> {
     let change = match (question.strip_prefix(ADD), question.strip_prefix(REMOVE)) {
         (Some(keys), _) => RuleChange::Add(Box::new(RuleSpec::from_words(keys)?)),

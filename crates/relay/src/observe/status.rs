@@ -82,7 +82,8 @@ pub struct EndToEndStatus {
     /// Of these: in how many it put sockets in mid-stream; they are among those above.
     #[serde(default)]
     pub adopted: u64,
-    /// How often the relay has left a connection to its ends, by the reason: `pause` (`release_after`; it is watched on),
+    /// How often the relay has left a connection to its ends, by the reason: `pause` (`release_after`; it is
+    /// watched on),
     /// `stop`. Reasons that there were none of are absent.
     #[serde(default)]
     pub released: BTreeMap<String, u64>,

@@ -138,8 +138,8 @@ impl RelaySpec {
 }
 
 impl RelayPlan {
-    /// This plan with rules before its own. A plan without rules takes everything that it intercepts: what the new rules do
-    /// not speak of is carried as before.
+    /// This plan with rules before its own. A plan without rules takes everything that it intercepts: what the
+    /// new rules do not speak of is carried as before.
     ///
     /// # Errors
     /// Everything that is wrong with the rules.

@@ -96,8 +96,8 @@ impl Watch<'_> {
     }
 
     /// A congestion window grows only while it is used, to twice what is in flight at the most (RFC 7661, 9438): one
-    /// that is far larger than what the receiver's window lets pass is of a time when that was wider. BBR sets its window
-    /// by a model of the path, whatever is in flight.
+    /// that is far larger than what the receiver's window lets pass is of a time when that was wider. BBR sets
+    /// its window by a model of the path, whatever is in flight.
     fn was_wider(&self) -> bool {
         let Look { info, paces, .. } = self.last();
         let window = f64::from(self.figures.window_bytes) / f64::from(info.snd_mss_bytes.max(1));

@@ -6,9 +6,9 @@ use longfat_relay::control;
 
 /// Add a rule to a relay that runs, or remove one that was added.
 ///
-/// Added rules come before those of the relay's file, the last one first. They hold for new connections; living ones keep
-/// what they have. They outlast a reload of the file, and end with the relay's process, also when it is upgraded. Root and
-/// the relay's own user may change them.
+/// Added rules come before those of the relay's file, the last one first. They hold for new connections; living
+/// ones keep what they have. They outlast a reload of the file, and end with the relay's process, also when it
+/// is upgraded. Root and the relay's own user may change them.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay rule add far 'destination = \"203.0.113.0/24\", server = { cc = \"bbr\" }'

@@ -3,8 +3,8 @@
 //!
 //! What was before is written down before it is changed: `/run/longfat/why-PID.undo.json` names the owner (pid and
 //! start time), the connections by cookie and namespace, and their settings; the routes to single peers; and the rules
-//! that relays were given. Windows, timers and congestion control are set as `longfat tcb set` does; buffers and pacing on a copy of the program's
-//! descriptor.
+//! that relays were given. Windows, timers and congestion control are set as `longfat tcb set` does; buffers
+//! and pacing on a copy of the program's descriptor.
 
 use super::{
     relay::AddedRule,

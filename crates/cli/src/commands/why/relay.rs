@@ -68,8 +68,8 @@ impl Relays {
 }
 
 impl Running {
-    /// Where the connection is a leg of this relay. It may have ended, and no other of its kind live at this moment: then
-    /// its ports tell which leg it was.
+    /// Where the connection is a leg of this relay. It may have ended, and no other of its kind live at this
+    /// moment: then its ports tell which leg it was.
     fn own(&self, connection: &Connection) -> Option<RelayWay> {
         if connection.process.as_ref()?.pid != self.status.pid as i32 {
             return None;

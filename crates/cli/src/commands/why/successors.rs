@@ -1,6 +1,6 @@
-//! `--fix --successors`: a remedy for connections that are still to come, by a rule of the relay that carries them or by a
-//! route to their peer alone, and whether it was one. The kernel tells of each that has ended since then, with what it
-//! carried and how long it had something to send.
+//! `--fix --successors`: a remedy for connections that are still to come, by a rule of the relay that carries
+//! them or by a route to their peer alone, and whether it was one. The kernel tells of each that has ended
+//! since then, with what it carried and how long it had something to send.
 
 use super::{
     Args,
@@ -122,8 +122,8 @@ fn patients<'a>(
     Ok(found)
 }
 
-/// What helps connections to a peer, and one of them that it would have helped. A relay sets its legs' congestion control
-/// itself, whatever a route says, so its rule comes first.
+/// What helps connections to a peer, and one of them that it would have helped. A relay sets its legs'
+/// congestion control itself, whatever a route says, so its rule comes first.
 fn help<'v, 'w: 'v>(
     of_peer: impl Iterator<Item = &'v (&'w Watched, Verdict)>,
     place: &NetNamespace,
