@@ -34,7 +34,7 @@ enum Change {
     Add {
         /// Its name: 1 to 32 letters, digits, '-', '_' or '.'.
         rule: String,
-        /// Its keys, as '[[rule]]' of the relay's file has them, with commas between them.
+        /// Its keys, as a rule of the relay's file has them, with commas between them.
         keys: String,
         #[command(flatten)]
         which: Which,
