@@ -31,7 +31,7 @@ fn an_idle_connection_ends_and_one_that_is_used_now_and_then_does_not() {
 }
 
 /// Each holds less, the more there are; but what it was promised as it began it may always hold.
-const STALLED: usize = 32;
+const STALLED: usize = 96;
 
 /// Connections whose servers do not read, until the relay holds a few mebibytes.
 fn stall(bed: &Bed, listener: &TcpListener, address: SocketAddr) -> Vec<(TcpStream, TcpStream)> {
@@ -39,7 +39,7 @@ fn stall(bed: &Bed, listener: &TcpListener, address: SocketAddr) -> Vec<(TcpStre
     for (client, _) in &stalled {
         client.set_nonblocking(true).unwrap();
         let (mut client, block) = (client, vec![3; 1 << 16]);
-        for _ in 0..100 {
+        for _ in 0..30 {
             while client.write(&block).is_ok() {}
             std::thread::sleep(Duration::from_millis(3));
         }
