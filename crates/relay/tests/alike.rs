@@ -4,10 +4,10 @@
 mod bed;
 
 use bed::{
-    ANYWHERE, Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, exchange, mute, nft,
+    ANYWHERE, Bed, CLIENT_V4, PATIENCE, accept, at, exchange, mute, nft,
     packet::{ACK, Segment, Sender},
     path::eventually,
-    talk,
+    servers, talk,
 };
 use longfat_host::{Namespace, socket};
 use longfat_kernel::alike::Alike;
@@ -126,10 +126,6 @@ fn set_class(socket: &impl std::os::fd::AsFd, is_ipv4: bool, class: i32) {
 
 fn set_ttl(socket: &impl std::os::fd::AsFd, is_ipv4: bool, ttl: i32) {
     set(socket, is_ipv4, libc::IP_TTL, libc::IPV6_UNICAST_HOPS, ttl);
-}
-
-fn servers() -> [SocketAddr; 2] {
-    [SERVER_V4, SERVER_V6].map(|server| SocketAddr::new(server.parse().unwrap(), 9000))
 }
 
 /// None for plain forwarding.

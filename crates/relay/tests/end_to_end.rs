@@ -5,8 +5,8 @@
 mod bed;
 
 use bed::{
-    Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, check_noise_slowly, ends_with_reset, exchange,
-    exchange_slowly, nft, path::eventually, reset, send_noise, talk,
+    Bed, Running, accept, check_noise, check_noise_slowly, ends_with_reset, exchange, exchange_slowly, nft,
+    path::eventually, reset, send_noise, servers, talk,
 };
 use longfat_host::sysctl;
 use longfat_relay::{Ended, RelayPlan};
@@ -29,10 +29,6 @@ fn start(tag: &str) -> (Bed, Running) {
     let bed = Bed::new(tag);
     let relay = bed.start(plan());
     (bed, relay)
-}
-
-fn servers() -> [SocketAddr; 2] {
-    [SERVER_V4, SERVER_V6].map(|address| SocketAddr::new(address.parse().unwrap(), 9000))
 }
 
 /// A client and its server; the relay has stepped in between when this returns.

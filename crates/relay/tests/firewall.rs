@@ -4,7 +4,7 @@
 
 mod bed;
 
-use bed::{Bed, SERVER_V4, SERVER_V6, exchange, nft, path::eventually};
+use bed::{Bed, exchange, nft, path::eventually, servers};
 use longfat_relay::RelayPlan;
 use std::{
     net::{SocketAddr, TcpStream},
@@ -24,10 +24,6 @@ const MASQUERADE: &str = "table inet nat {
 
 fn ways() -> [(&'static str, RelayPlan); 3] {
     [("e", Bed::transparent()), ("a", Bed::after_server()), ("x", Bed::end_to_end())]
-}
-
-fn servers() -> [SocketAddr; 2] {
-    [SERVER_V4, SERVER_V6].map(|address| SocketAddr::new(address.parse().unwrap(), 9000))
 }
 
 /// The rules of the firewall that drop, with their counts.

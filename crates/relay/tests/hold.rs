@@ -5,7 +5,7 @@ mod bed;
 
 use bed::{
     Bed, CLIENT_V4, CLIENT_V6, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset, exchange,
-    mute, nft, packet, path::eventually, set_forwarding, something_is_counted,
+    mute, nft, packet, path::eventually, servers, set_forwarding, something_is_counted,
 };
 use longfat_host::{Namespace, facts::counters, run_command, sysctl};
 use longfat_relay::{Ended, RelayPlan};
@@ -19,10 +19,6 @@ fn start(tag: &str) -> (Bed, Running) {
     let bed = Bed::new(tag);
     let relay = bed.start(Bed::after_server());
     (bed, relay)
-}
-
-fn servers() -> [SocketAddr; 2] {
-    [SERVER_V4, SERVER_V6].map(|address| SocketAddr::new(address.parse().unwrap(), 9000))
 }
 
 fn refused_with(bed: &Bed, address: SocketAddr) -> ErrorKind {

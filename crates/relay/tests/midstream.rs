@@ -4,13 +4,14 @@
 mod bed;
 
 use bed::{
-    Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, check_noise_slowly, check_some_noise,
-    ends_with_reset, exchange, nft, path::eventually, reset, send_noise, talk,
+    Bed, Running, SERVER_V4, accept, asked, check_noise, check_noise_slowly, check_some_noise, control_of,
+    ends_with_reset, exchange, nft, path::eventually, reset, send_noise, servers, set_ipv4, start, talk,
+    told, try_send_noise_slowly,
 };
-use longfat_host::{Namespace, sysctl};
+use longfat_host::Namespace;
 use longfat_kernel::watch::Conditions;
 use longfat_relay::{
-    ControlPlan, RelayPlan, control,
+    RelayPlan,
     status::{AdoptedStatus, EndToEndStatus},
 };
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
@@ -18,7 +19,6 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
-    path::PathBuf,
     time::Duration,
 };
 
@@ -42,33 +42,11 @@ fn after_bytes() -> Conditions {
     Conditions { bytes: Some(AFTER_BYTES as u64), ..Conditions::default() }
 }
 
-fn servers() -> [SocketAddr; 2] {
-    [SERVER_V4, SERVER_V6].map(|address| SocketAddr::new(address.parse().unwrap(), 9000))
-}
-
-fn socket_of(tag: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("midstream-{tag}-{}.sock", std::process::id()))
-}
-
-/// A relay that can be asked.
-fn start(tag: &str, bed: &Bed, mut plan: RelayPlan) -> Running {
-    plan.control = Some(ControlPlan { socket: socket_of(tag), group: None });
-    bed.start(plan)
-}
-
-fn told(tag: &str) -> EndToEndStatus {
-    control::ask(&socket_of(tag), "summary").unwrap().end_to_end
-}
-
 /// Why living connections were stepped into, the younger the later.
 fn adopted(tag: &str) -> Vec<AdoptedStatus> {
-    let mut found = control::ask(&socket_of(tag), control::STATUS).unwrap().connections;
+    let mut found = asked(tag).connections;
     found.sort_by_key(|one| one.connection);
     found.into_iter().filter_map(|one| one.adopted).collect()
-}
-
-fn set(host: &Namespace, key: &str, value: &str) {
-    host.run(|| sysctl::write(&format!("net.ipv4.{key}"), value)).unwrap().unwrap();
 }
 
 /// Talks until the relay has stepped in, and on.
@@ -259,7 +237,7 @@ fn whatever_the_ends_agree_on_holds_in_mid_stream_too() {
     let mut count = 0;
     for key in ["tcp_timestamps", "tcp_sack", "tcp_window_scaling"] {
         for end in [&bed.client, &bed.server] {
-            set(end, key, "0");
+            set_ipv4(end, key, "0");
             for address in servers() {
                 let listener = bed.listen(&address.to_string());
                 let (client, far) = bed.pair(&listener, address);
@@ -267,7 +245,7 @@ fn whatever_the_ends_agree_on_holds_in_mid_stream_too() {
                 exchange(&client, &far, 1 << 20);
                 count += 1;
             }
-            set(end, key, "1");
+            set_ipv4(end, key, "1");
         }
     }
     let stats = relay.stop();
@@ -332,7 +310,7 @@ fn whatever_the_ends_agree_on_and_both_paths_do_to_packets_streams_are_exact() {
         for off in ROWS {
             let all = |value| {
                 for (key, host) in off.iter().flat_map(|key| [(key, &bed.client), (key, &bed.server)]) {
-                    set(host, key, value);
+                    set_ipv4(host, key, value);
                 }
             };
             all("0");
@@ -480,7 +458,7 @@ fn what_sockets_cannot_be_told_stays_end_to_end_and_is_counted() {
     let bed = Bed::new("mecn");
     let relay = start("mecn", &bed, plan());
     for host in [&bed.client, &bed.server] {
-        set(host, "tcp_ecn", "1");
+        set_ipv4(host, "tcp_ecn", "1");
     }
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
@@ -624,7 +602,7 @@ fn rules_that_are_reloaded_away_leave_adopted_streams_alone() {
             scope.spawn(|| talk(&under_way, &far_under_way, 4 << 20, SLOWLY));
             std::thread::sleep(Duration::from_millis(40));
             let mut next = next.clone();
-            next.control = Some(ControlPlan { socket: socket_of("mreload"), group: None });
+            next.control = Some(control_of("mreload"));
             relay.reload(next);
         });
         exchange(&client, &far, 1 << 20);
@@ -693,7 +671,7 @@ fn a_successor_goes_on_with_a_stream_and_watches_new_ones() {
     adopt(&bed, &client, &far);
     let (watched_client, watched_far) = bed.pair(&listener, address);
     let mut next_plan = plan();
-    next_plan.control = Some(ControlPlan { socket: socket_of("mupgrade"), group: None });
+    next_plan.control = Some(control_of("mupgrade"));
     let next = std::thread::scope(|scope| {
         scope.spawn(|| talk(&client, &far, 24 << 20, (1 << 14, Duration::from_millis(2))));
         Running::upgrade(&bed.relay, next_plan, || {}).unwrap()
@@ -727,19 +705,10 @@ fn a_relay_that_ends_in_that_moment_leaves_connections_alone() {
 }
 
 /// Sends so many bytes, `piece` at a time with `pause` between.
-fn send_slowly(client: &TcpStream, far: &TcpStream, total: usize, (piece, pause): (usize, Duration)) {
+fn send_slowly(client: &TcpStream, far: &TcpStream, total: usize, pace: (usize, Duration)) {
     std::thread::scope(|scope| {
         scope.spawn(|| check_some_noise(far, 6, total, AT_ONCE));
-        let (mut noise, mut left, mut block, mut to) = (bed::Noise::new(6), total, vec![0; 1 << 16], client);
-        while left > 0 {
-            let bytes = left.min(block.len());
-            noise.fill(&mut block[..bytes]);
-            for piece in block[..bytes].chunks(piece) {
-                to.write_all(piece).unwrap();
-                std::thread::sleep(pause);
-            }
-            left -= bytes;
-        }
+        try_send_noise_slowly(client, 6, total, pace).unwrap();
     });
 }
 

@@ -7,6 +7,7 @@ use bed::{
     Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, carry, mute, nft,
     packet::{Segment, Sender},
     path::eventually,
+    servers,
 };
 use longfat_host::{interface, sysctl};
 use longfat_relay::{Fail, RelayPlan};
@@ -15,10 +16,6 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     time::Duration,
 };
-
-fn servers() -> [SocketAddr; 2] {
-    [SERVER_V4, SERVER_V6].map(|server| SocketAddr::new(server.parse().unwrap(), 9000))
-}
 
 /// The client's packets go through the relay, the server's directly to the client.
 fn triangle(tag: &str) -> Bed {

@@ -4,22 +4,17 @@
 mod bed;
 
 use bed::{
-    Bed, Running, SERVER_V4, SERVER_V6, accept, check_noise, check_some_noise, ends_with_reset, exchange,
+    Bed, accept, asked, check_noise, check_some_noise, ends_with_reset, exchange,
     path::{PROCESS, RelayProcess, eventually},
-    receive_noise, reset, send_noise, talk, try_send_noise,
+    receive_noise, reset, send_noise, servers, set_ipv4, start, talk, told, try_send_noise,
 };
-use longfat_host::{Namespace, sysctl};
 use longfat_kernel::watch::Conditions;
-use longfat_relay::{
-    ControlPlan, Observer, Ready, RelayPlan, control,
-    status::{EndToEndStatus, Status},
-};
+use longfat_relay::{Observer, Ready, RelayPlan};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
-    path::PathBuf,
     sync::atomic::AtomicBool,
     time::Duration,
 };
@@ -37,33 +32,8 @@ fn plan() -> RelayPlan {
     plan
 }
 
-fn servers() -> [SocketAddr; 2] {
-    [SERVER_V4, SERVER_V6].map(|address| SocketAddr::new(address.parse().unwrap(), 9000))
-}
-
-fn socket_of(tag: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("pause-{tag}-{}.sock", std::process::id()))
-}
-
-fn start(tag: &str, bed: &Bed, mut plan: RelayPlan) -> Running {
-    plan.control = Some(ControlPlan { socket: socket_of(tag), group: None });
-    bed.start(plan)
-}
-
-fn asked(tag: &str) -> Status {
-    control::ask(&socket_of(tag), control::STATUS).unwrap()
-}
-
-fn told(tag: &str) -> EndToEndStatus {
-    asked(tag).end_to_end
-}
-
 fn released(tag: &str) -> u64 {
     told(tag).released.get("pause").copied().unwrap_or(0)
-}
-
-fn set(host: &Namespace, key: &str, value: &str) {
-    host.run(|| sysctl::write(&format!("net.ipv4.{key}"), value)).unwrap().unwrap();
 }
 
 type Pair = (TcpStream, TcpStream);
@@ -92,7 +62,7 @@ fn streams_that_pause_are_left_and_stepped_into_again_many_times() {
     let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
     let mut pairs = Vec::new();
     for timestamps in ["1", "0"] {
-        set(&bed.client, "tcp_timestamps", timestamps);
+        set_ipv4(&bed.client, "tcp_timestamps", timestamps);
         pairs.extend(listeners.iter().map(|(listener, address)| bed.pair(listener, *address)));
     }
     for time in 1..=TIMES {

@@ -7,7 +7,9 @@ pub mod path;
 
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use longfat_relay::{
-    Commands, ConnectionSummary, InterceptPlan, Observer, Ready, RelayPlan, RelayStats, Stop,
+    Commands, ConnectionSummary, ControlPlan, InterceptPlan, Observer, Ready, RelayPlan, RelayStats, Stop,
+    control,
+    status::{EndToEndStatus, Status},
 };
 use longfat_schema::record::{Record, RelaySample};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -154,6 +156,36 @@ fn settings() -> longfat_host::Result<()> {
 
 pub fn at(address: &str) -> SocketAddr {
     address.parse().unwrap()
+}
+
+/// A server of each family.
+pub fn servers() -> [SocketAddr; 2] {
+    [SERVER_V4, SERVER_V6].map(|address| SocketAddr::new(address.parse().unwrap(), 9000))
+}
+
+/// Where a relay answers that no other test program has.
+pub fn control_of(tag: &str) -> ControlPlan {
+    let socket = std::env::temp_dir().join(format!("{tag}-{}.sock", std::process::id()));
+    ControlPlan { socket, group: None }
+}
+
+/// A relay that can be asked.
+pub fn start(tag: &str, bed: &Bed, plan: RelayPlan) -> Running {
+    bed.start(RelayPlan { control: Some(control_of(tag)), ..plan })
+}
+
+/// What it says of itself and of its connections.
+pub fn asked(tag: &str) -> Status {
+    control::ask(&control_of(tag).socket, control::STATUS).unwrap()
+}
+
+/// What it says of connections that are accepted end to end.
+pub fn told(tag: &str) -> EndToEndStatus {
+    control::ask(&control_of(tag).socket, control::SUMMARY).unwrap().end_to_end
+}
+
+pub fn set_ipv4(host: &Namespace, key: &str, value: &str) {
+    host.run(|| sysctl::write(&format!("net.ipv4.{key}"), value)).unwrap().unwrap();
 }
 
 pub fn set_forwarding(host: &Namespace, value: &str) {
@@ -391,12 +423,25 @@ pub fn try_send_noise(stream: &TcpStream, seed: u64, total: usize) -> std::io::R
 }
 
 /// The same without a FIN.
-pub fn try_send_some_noise(mut stream: &TcpStream, seed: u64, total: usize) -> std::io::Result<()> {
+pub fn try_send_some_noise(stream: &TcpStream, seed: u64, total: usize) -> std::io::Result<()> {
+    try_send_noise_slowly(stream, seed, total, (1 << 16, Duration::ZERO))
+}
+
+/// The same, `piece` bytes at a time with `pause` between.
+pub fn try_send_noise_slowly(
+    mut stream: &TcpStream,
+    seed: u64,
+    total: usize,
+    (piece, pause): (usize, Duration),
+) -> std::io::Result<()> {
     let (mut noise, mut left, mut block) = (Noise::new(seed), total, vec![0; 1 << 16]);
     while left > 0 {
         let bytes = left.min(block.len());
         noise.fill(&mut block[..bytes]);
-        stream.write_all(&block[..bytes])?;
+        for piece in block[..bytes].chunks(piece) {
+            stream.write_all(piece)?;
+            std::thread::sleep(pause);
+        }
         left -= bytes;
     }
     Ok(())
