@@ -89,13 +89,20 @@ impl Key {
             };
             Error::io(format!("make the key '{}'{mend}", path.display()), source)
         };
-        let mut secret = [0; NEW_KEY_BYTES];
-        File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut secret)).map_err(failed)?;
+        let secret = new_secret().map_err(failed)?;
         let mut open = OpenOptions::new();
         let mut file = open.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-        let text: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(file, "{text}").map_err(failed)?;
+        file.write_all(as_text(&secret).as_bytes()).map_err(failed)?;
         Key::new(&secret)
+    }
+
+    /// What the file of a new key says, for a host elsewhere.
+    ///
+    /// # Errors
+    /// When the kernel gives no random bytes.
+    pub fn new_text() -> Result<String> {
+        let secret = new_secret().map_err(|source| Error::io("make a key".to_owned(), source))?;
+        Ok(as_text(&secret))
     }
 
     /// Tells keys apart; says nothing of the key itself.
@@ -118,6 +125,18 @@ impl Key {
     fn mac(&self, bytes: &[u8]) -> Hmac<Sha256> {
         Hmac::<Sha256>::new_from_slice(&self.secret).expect("a key of any length").chain_update(bytes)
     }
+}
+
+fn new_secret() -> io::Result<[u8; NEW_KEY_BYTES]> {
+    let mut secret = [0; NEW_KEY_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    Ok(secret)
+}
+
+/// One line of hexadecimal digits.
+fn as_text(secret: &[u8]) -> String {
+    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits + "\n"
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {

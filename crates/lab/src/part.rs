@@ -8,7 +8,7 @@ use crate::{
     process::{self, Process, Role},
     programs::{self, FollowFiles},
 };
-use longfat_host::{Namespace, facts::CpuTimes, monotonic_us};
+use longfat_host::{Namespace, facts::CpuTimes, monotonic_us, own};
 use longfat_kernel::first_timeout::FirstTimeout;
 use longfat_mobility::Key;
 use longfat_schema::{
@@ -16,9 +16,7 @@ use longfat_schema::{
     run::{RunError, write_json},
 };
 use std::{
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs, io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -122,13 +120,6 @@ impl Files {
     }
 }
 
-/// Writes what nobody but its owner may read; what an earlier run left is replaced.
-fn write_secret(path: &Path, text: &str) -> io::Result<()> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)?.write_all(text.as_bytes())
-}
-
 /// The part of one machine in a run. Its processes end when it drops.
 #[derive(Debug)]
 pub struct Part<'a> {
@@ -169,7 +160,7 @@ impl<'a> Part<'a> {
             match &follow.real {
                 None => drop(Key::create(&path)?),
                 Some(real) => {
-                    let write = |key: &String| write_secret(&path, key);
+                    let write = |key: &String| own::write_new(&path, key.as_bytes());
                     real.key.as_ref().map_or(Ok(()), write).map_err(|source| PartError::io(&path, source))?;
                 }
             }

@@ -98,13 +98,27 @@ impl RelayWay {
             Cause::SendBuffer => format!("buffer = \"{}B\"", send_buffer_bytes(figures, path_rate)),
             _ => return None,
         };
-        let leg = match self.leg {
-            Leg::Client => "client",
-            Leg::Server => "server",
-        };
+        let leg = self.leg.name();
         let client = self.client.map_or(String::new(), |client| format!("source = \"{client}\", "));
         let (server, port) = (self.server.ip(), self.server.port());
         Some(format!("{client}destination = \"{server}\", port = {port}, {leg} = {{ {setting} }}"))
+    }
+}
+
+impl Leg {
+    /// As the relay's file and options have it.
+    fn name(self) -> &'static str {
+        match self {
+            Leg::Client => "client",
+            Leg::Server => "server",
+        }
+    }
+
+    fn other(self) -> Leg {
+        match self {
+            Leg::Client => Leg::Server,
+            Leg::Server => Leg::Client,
+        }
     }
 }
 
@@ -114,6 +128,12 @@ const FIRST_EPHEMERAL_PORT: u16 = 32_768;
 /// Whether this end was connected to, as far as the ports tell.
 pub fn is_server(local: SocketAddr, remote: SocketAddr) -> bool {
     local.port() < FIRST_EPHEMERAL_PORT && remote.port() >= FIRST_EPHEMERAL_PORT
+}
+
+/// The client and the server of a connection by its two ends, and the leg of a relay on its path that would send what the
+/// local end sends.
+pub fn ends(local: SocketAddr, remote: SocketAddr) -> (SocketAddr, SocketAddr, Leg) {
+    if is_server(local, remote) { (remote, local, Leg::Client) } else { (local, remote, Leg::Server) }
 }
 
 const NOBODY: &str = "nobody";
@@ -339,11 +359,7 @@ fn relay_rule(cause: Cause, patient: &Patient) -> Option<Remedy> {
 
 /// A relay that takes what comes from a client here, on whichever router it is pasted.
 fn relay_command(patient: &Patient, leg_option: impl Fn(Leg) -> String) -> String {
-    let (client, server, leg) = if is_server(patient.local, patient.remote) {
-        (patient.remote, patient.local, Leg::Client)
-    } else {
-        (patient.local, patient.remote, Leg::Server)
-    };
+    let (client, server, leg) = ends(patient.local, patient.remote);
     let interface = format!("$(ip -o route get {} | sed 's/.* dev \\([^ ]*\\).*/\\1/')", client.ip());
     let (address, port, option) = (server.ip(), server.port(), leg_option(leg));
     format!(
@@ -352,7 +368,7 @@ fn relay_command(patient: &Patient, leg_option: impl Fn(Leg) -> String) -> Strin
 }
 
 fn relay_near_losses(patient: &Patient) -> Remedy {
-    let option = |leg| if leg == Leg::Client { "--cc-client bbr" } else { "--cc-server bbr" }.to_owned();
+    let option = |leg: Leg| format!("--cc-{} bbr", leg.name());
     Remedy {
         command: Some(relay_command(patient, option)),
         undo: Some("Ctrl-C".to_owned()),
@@ -367,10 +383,7 @@ fn relay_near_losses(patient: &Patient) -> Remedy {
 fn relay_near_receiver(patient: &Patient) -> Remedy {
     let buffer = OVERHEAD * receive_window_bytes(patient.figures, patient.path_rate);
     // The leg from here ends at the relay, which takes what the receiver's window does not.
-    let option = |leg| {
-        let name = if leg == Leg::Server { "--buffer-client" } else { "--buffer-server" };
-        format!("{name} {buffer}B")
-    };
+    let option = |leg: Leg| format!("--buffer-{} {buffer}B", leg.other().name());
     Remedy {
         command: Some(relay_command(patient, option)),
         undo: Some("Ctrl-C".to_owned()),

@@ -672,8 +672,8 @@ impl Half {
         if start < self.recovery.timeout_point { Cause::GoBack } else { Cause::Fast }
     }
 
-    /// Since when the retransmission timer runs. An acknowledgement arms it anew (RFC 6298, 5.3). Linux lets it end as if
-    /// it had run since the first octet was sent where one of its other timers ran in between, but never behind a
+    /// Since when the retransmission timer runs. An acknowledgement arms it anew (RFC 6298, 5.3). Linux lets it end as
+    /// if it had run since the first octet was sent where one of its other timers ran in between, but never behind a
     /// timeout.
     fn timer_armed_ns(&self) -> i64 {
         let head = self.space.head().filter(|head| head.again || head.start >= self.recovery.timeout_point);

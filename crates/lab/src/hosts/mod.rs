@@ -34,7 +34,7 @@ use crate::{
     backend::{BackendKind, Observed, Tick},
     conductor::{self, Parts, Status},
     part::PartError,
-    plan::{FollowPlan, Plan},
+    plan::Plan,
     process::{self, Role},
     samples::Samples,
 };
@@ -391,13 +391,7 @@ impl Parts for Watched<'_, '_> {
 
 /// A new key for each follow, as the text of its file.
 fn keys(plan: &Plan) -> Result<Vec<String>, HostsError> {
-    let directory = tempfile::tempdir().map_err(|source| PartError::io(&std::env::temp_dir(), source))?;
-    let make = |follow: &FollowPlan| {
-        let path = directory.path().join(&follow.name);
-        Key::create(&path)?;
-        Ok(fs::read_to_string(&path).map_err(|source| PartError::io(&path, source))?)
-    };
-    plan.follows.iter().map(make).collect()
+    plan.follows.iter().map(|_| Ok(Key::new_text()?)).collect()
 }
 
 /// The plan for a host, with the keys that it is to have.

@@ -450,9 +450,7 @@ impl Entry {
         let _ = watching.lead(pair, Lead::Resets, self.interface);
         self.stage = Stage::Resets(kind, Instant::now());
     }
-}
 
-impl Entry {
     /// Nothing is led here any more.
     fn end_leading(&mut self, watching: &Watching, pair: Pair, (kind, now): (Kind, Instant)) {
         match kind {

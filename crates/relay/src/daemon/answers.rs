@@ -93,9 +93,9 @@ impl<'a> Relay<'a> {
         let gone =
             || Error::Plan("the relay ends or is taken over, and changes no rules; ask the next one".into());
         told.recv_timeout(ATTENDED).unwrap_or_else(|_| {
-            // Nobody is told of it any more, so it must not happen later.
+            // What nobody has begun must not happen later; of what is being done the outcome is told.
             self.waiting().clear();
-            Err(gone())
+            told.recv().unwrap_or_else(|_| Err(gone()))
         })
     }
 

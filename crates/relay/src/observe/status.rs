@@ -83,8 +83,7 @@ pub struct EndToEndStatus {
     #[serde(default)]
     pub adopted: u64,
     /// How often the relay has left a connection to its ends, by the reason: `pause` (`release_after`; it is
-    /// watched on),
-    /// `stop`. Reasons that there were none of are absent.
+    /// watched on), `stop`. Reasons that there were none of are absent.
     #[serde(default)]
     pub released: BTreeMap<String, u64>,
     /// Connections that stayed end to end, by the reason; reasons that there were none of are absent.

@@ -70,18 +70,16 @@ impl Receiver {
         let clamp_bytes = plan.window_bytes.unwrap_or(u64::MAX);
         let autotune = match plan.receive_buffer {
             ReceiveBuffer::Fixed(_) => None,
-            ReceiveBuffer::Auto { first_bytes, most_bytes } => {
-                Some(Autotune::new(first_bytes.min(most_bytes), most_bytes, u64::from(mss_bytes)))
+            ReceiveBuffer::Auto { most_bytes, .. } => {
+                Some(Autotune::new(capacity_bytes, most_bytes, u64::from(mss_bytes)))
             }
         };
-        let threshold_bytes = autotune.as_ref().map_or(u64::MAX, Autotune::threshold_bytes);
-        let edge_bytes = capacity_bytes.min(clamp_bytes).min(threshold_bytes);
-        Receiver {
+        let mut receiver = Receiver {
             next: 0,
             bytes: 0,
             unread_bytes: 0,
             marked: 0,
-            edge_bytes,
+            edge_bytes: 0,
             capacity_bytes,
             autotune,
             clamp_bytes,
@@ -95,7 +93,7 @@ impl Receiver {
             duplicate: None,
             last_acked: 0,
             last_acked_bytes: 0,
-            last_window_bytes: edge_bytes,
+            last_window_bytes: 0,
             echo_ns: 0,
             demand_cwr: false,
             quick: QUICK_ACKS,
@@ -105,7 +103,10 @@ impl Receiver {
             compressed: 0,
             dup_acks: (0, 0),
             compressed_at_ns: NEVER,
-        }
+        };
+        receiver.edge_bytes = receiver.window_bytes();
+        receiver.last_window_bytes = receiver.edge_bytes;
+        receiver
     }
 
     /// When an acknowledgement that waits is to be sent.

@@ -9,7 +9,7 @@ use longfat_relay::{
     control,
     status::{ConnectionStatus, Status},
 };
-use longfat_why::remedy::{Leg, RelayWay, is_server};
+use longfat_why::remedy::{Leg, RelayWay, ends, is_server};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
@@ -93,12 +93,7 @@ impl Running {
     /// Where packets of the connection's client come in at an interface that this relay intercepts, and it carries the
     /// connection not yet.
     fn through(&mut self, connection: &Connection) -> Option<RelayWay> {
-        let (local, remote) = (plain(connection.local), plain(connection.remote));
-        let (client, server, leg) = if is_server(local, remote) {
-            (remote, local, Leg::Client)
-        } else {
-            (local, remote, Leg::Server)
-        };
+        let (client, server, leg) = ends(plain(connection.local), plain(connection.remote));
         let is_carried = |one: &ConnectionStatus| (one.client, one.server) == (client, server);
         if self.status.connections.iter().any(is_carried) {
             return None;
