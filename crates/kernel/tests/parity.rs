@@ -252,7 +252,7 @@ fn tunables(algorithm: Algorithm) -> Tunables {
     Tunables::from_settings(algorithm, settings).unwrap()
 }
 
-const RECORDINGS_MAX: usize = 3;
+const RECORDINGS_MAX: usize = 8;
 
 fn assert_parity(name: &str) {
     let algorithm = Algorithm::find(name).unwrap();

@@ -49,7 +49,7 @@ mod worker;
 pub use daemon::{
     commands::{Commands, Stop},
     control,
-    missing::{missing, missing_for_interception},
+    missing::{missing, missing_for_adoption, missing_for_interception},
     run::{run, upgrade},
 };
 pub use error::{Error, Result};

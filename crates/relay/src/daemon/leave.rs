@@ -113,9 +113,9 @@ fn give_the_rest(
     for (id, holding, listener) in running.listeners.holdings() {
         put_as(id, &holding, listener.as_fd())?;
     }
-    for (rule, gate) in workers.held.interfaces() {
+    for (rule, gate) in workers.held.gates.interfaces() {
         for (holder, tun) in gate.iter().enumerate() {
-            let id = workers.held.kept_id(rule, holder);
+            let id = workers.held.gates.kept_id(rule, holder);
             put_as(id, &Holding::Interface { rule, holder }, tun.file().as_fd())?;
         }
     }

@@ -25,6 +25,11 @@ pub fn missing_for_interception() -> Vec<Missing> {
     missing(&RelayPlan::transparent("probe", intercept))
 }
 
+/// What this host lacks for stepping into connections whose ends shook hands with each other.
+pub fn missing_for_adoption() -> Vec<Missing> {
+    adopt::missing()
+}
+
 /// What it lacks for a relay that runs. Whole packets are sent by sockets that were opened at its start, and packets
 /// are marked by a program that was loaded then, with rights that have been given up since.
 pub(crate) fn on_reload(plan: &RelayPlan) -> Vec<Missing> {

@@ -96,7 +96,7 @@ impl<'a> Running<'a> {
     /// Puts listeners and interfaces that are new where they survive this process.
     pub fn keep(&mut self, workers: &Workers) {
         self.listeners.keep(&workers.keeping);
-        workers.held.keep(&workers.keeping);
+        workers.held.gates.keep(&workers.keeping);
     }
 
     /// Reads the commands' new plan, if there is one, and says what became of it.

@@ -136,7 +136,7 @@ fn open_and_work(
     let workers = Workers::new(shared, Keeping::new(keeper, &inherited))?;
     let mut answers = Answers::open(plan, &mut estate)?;
     let interfaces = std::mem::take(&mut estate.interfaces);
-    workers.held.inherit(interfaces, plan.holders(), &plan.defaults);
+    workers.held.gates.inherit(interfaces, plan.holders(), &plan.defaults);
     let listeners = std::mem::take(&mut estate.listeners);
     let mut listeners = Listeners::new(plan.workers, own_mark, listeners);
     listeners.open_explicit(plan)?;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{RelayPlan, observe::journal::Journal};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 
 #[test]
 fn nothing_is_left_of_a_dial_whose_client_comes_before_its_server_answers() {
