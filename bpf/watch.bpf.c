@@ -477,6 +477,22 @@ static __always_inline int lead(const struct passing *p, struct lf_watched *w)
 	return bpf_redirect(order->interface, 0);
 }
 
+/*
+ * Whether another router carries a connection, or will in a moment: if its packets passed, or met a socket, the ends
+ * would hear of bytes that the other router knows nothing of. A client that begins anew has another connection.
+ */
+static __always_inline int is_dropped(const struct passing *p)
+{
+	struct lf_order *order = bpf_map_lookup_elem(&orders, &p->ends);
+
+	if (!order || order->lead != LF_DROP)
+		return 0;
+	if ((p->packet.flags & (SYN | ACK)) != SYN)
+		return 1;
+	bpf_map_delete_elem(&orders, &p->ends);
+	return 0;
+}
+
 /* Has what the relay may have looked at by alike.bpf.c. With `begins` it has, or will have, the connection. */
 static __always_inline int note(struct __sk_buff *skb, int verdict, int begins)
 {
@@ -533,6 +549,8 @@ int watch(struct __sk_buff *skb)
 	if ((void *)(p.tcp + 1) > (void *)(long)skb->data_end)
 		return TCX_NEXT;
 	order_ends(&p);
+	if (after.drops && is_dropped(&p))
+		return TCX_DROP;
 	p.payload_bytes = payload_bytes(skb, &p);
 	at = place_of(&p.ends);
 	if (!at)

@@ -57,6 +57,7 @@ enum {
 	LF_LEAD_RESETS = 2,
 	LF_TELL_AGAIN = 3,   /* nothing; user space is told with the next packet */
 	LF_WATCH_ANEW = 4,   /* nothing; what is counted begins anew with the next packet */
+	LF_DROP = 5,         /* nothing; all packets are dropped until a client begins anew */
 };
 
 struct lf_order {
@@ -76,6 +77,8 @@ struct lf_after {
 	lf_u32 leads_any;  /* orders are for connections that nothing was told of, too */
 	lf_u32 pass_mark;  /* of packets of connections that are only watched; 0: they get none */
 	lf_u32 has_sockets;  /* packets may be for sockets that have others' addresses */
+	lf_u32 drops;  /* some orders are LF_DROP */
+	lf_u32 zero;
 };
 
 struct lf_watch_counts {

@@ -76,6 +76,8 @@ pub struct Orders {
     pub pass_mark: Option<u32>,
     /// Packets may be for sockets that have others' addresses. Until then none gets a mark, and nothing is noted.
     pub has_sockets: bool,
+    /// Packets of some connections are dropped ([`Lead::Drop`]). Until then nobody looks for them.
+    pub drops: bool,
 }
 
 impl Orders {
@@ -97,6 +99,7 @@ impl Orders {
             u32::from(self.leads_any),
             self.pass_mark.unwrap_or(0),
             u32::from(self.has_sockets),
+            u32::from(self.drops),
         ];
         for (at, word) in (32..).step_by(4).zip(words) {
             value[at..at + 4].copy_from_slice(&word.to_ne_bytes());
@@ -105,7 +108,7 @@ impl Orders {
     }
 }
 
-const AFTER_BYTES: usize = 56;
+const AFTER_BYTES: usize = 64;
 
 /// `struct lf_ends`: two ends in whichever order, as the program finds them.
 #[repr(C)]
@@ -287,6 +290,8 @@ pub enum Lead {
     Nothing,
     /// None; the connection is watched anew from its next packet on, as if it had been opened then.
     NothingAnew,
+    /// None: all are dropped, whatever is known of the connection, until a client begins anew with its addresses.
+    Drop,
 }
 
 /// What the program has counted since it was attached.
@@ -387,6 +392,7 @@ impl Watching {
             Lead::Resets => 2,
             Lead::Nothing => 3,
             Lead::NothingAnew => 4,
+            Lead::Drop => 5,
         };
         let mut value = [0; 8];
         value[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -486,9 +492,16 @@ mod tests {
         assert_eq!((order.bytes, order.places(["lead", "interface"])), (8, [0, 4]));
         let after = Layout::of(OBJECT, "lf_after");
         let longs = after.places(["bytes", "ns", "fast_bytes", "fast_ns"]);
-        let words =
-            after.places(["rtt_us", "losses_ppm", "watches", "leads_any", "pass_mark", "has_sockets"]);
-        assert_eq!((after.bytes, longs, words), (AFTER_BYTES, [0, 8, 16, 24], [32, 36, 40, 44, 48, 52]));
+        let words = after.places([
+            "rtt_us",
+            "losses_ppm",
+            "watches",
+            "leads_any",
+            "pass_mark",
+            "has_sockets",
+            "drops",
+        ]);
+        assert_eq!((after.bytes, longs, words), (AFTER_BYTES, [0, 8, 16, 24], [32, 36, 40, 44, 48, 52, 56]));
         let counts = Layout::of(OBJECT, "lf_watch_counts");
         assert_eq!((counts.bytes, counts.places(["opened", "reached", "untold"])), (24, [0, 8, 16]));
     }

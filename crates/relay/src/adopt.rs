@@ -16,11 +16,13 @@
 //! - `adopter`: puts them together in a worker.
 //! - [`clocks`]: what the ends' timestamps say when the relay leaves. Pure.
 //! - `release`: how two sockets leave a connection that goes on.
+//! - `dump`: what two sockets hold, for others that go on elsewhere.
 //!
 //! Whatever is not known for certain stays end to end, and is counted by its [`Reason`].
 
 mod adopter;
 pub mod clocks;
+mod dump;
 pub mod handshake;
 pub mod log;
 pub mod midstream;
@@ -30,8 +32,10 @@ pub mod segment;
 pub mod table;
 mod watcher;
 
-pub(crate) use adopter::{Adopter, Adopting, Inserted, missing};
+pub(crate) use adopter::{Adopter, Adopting, Inserted, missing, with_room_for};
+pub(crate) use dump::Dump;
 pub use handshake::Reason;
+pub(crate) use handshake::{Between, LegState};
 pub(crate) use release::{Both, Kept, Released};
-pub(crate) use repaired::forget_finished;
+pub(crate) use repaired::{Failure, Repaired, forget_finished};
 pub(crate) use watcher::{Meant, missing as missing_to_watch};

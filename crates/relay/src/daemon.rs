@@ -5,6 +5,8 @@ pub(crate) mod commands;
 pub mod control;
 mod leave;
 pub(crate) mod missing;
+pub(crate) mod mover;
+mod receiver;
 mod reload;
 pub(crate) mod run;
 mod told;

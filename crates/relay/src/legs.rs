@@ -102,6 +102,8 @@ pub(crate) struct Legs {
     pub adopted: Option<AdoptedStatus>,
     /// Of what the client's and the server's leg have sent, as their sockets count it: sent by the ends before.
     pub loaded_bytes: [u64; 2],
+    /// Bytes that came with it from another router, as if they had been received from the client, the server.
+    pub brought_bytes: [u64; 2],
     /// Bytes in the relay's buffers and bytes relayed, per direction.
     pub held_bytes: [AtomicU64; 2],
     pub relayed_bytes: [AtomicU64; 2],
@@ -132,6 +134,7 @@ impl Legs {
             is_inserted: false,
             adopted: None,
             loaded_bytes: [0; 2],
+            brought_bytes: [0; 2],
             held_bytes: Default::default(),
             relayed_bytes: Default::default(),
             idle: Default::default(),

@@ -6,6 +6,7 @@
 //! - `plan`: what a relay is told to do, every value resolved. [`spec`]: the file that says it.
 //! - `logic`: what is decided without sockets and without a clock; [`connection`] above all.
 //! - `keeping`: what survives the process, as it is written, and where it is put.
+//! - [`moving`]: what two relays say to each other about connections that move to another router.
 //! - `legs`: sockets, and what holds bytes between them: splice(2) through pooled pipes, plain memory as second engine.
 //! - `observe`: [`observer`], [`status`], [`metrics`] and records: what a relay tells. Workers write it into a journal.
 //! - [`handover`]: what comes from another relay, when that one is upgraded or was killed.
@@ -39,6 +40,7 @@ mod keeping;
 mod legs;
 mod listeners;
 mod logic;
+pub mod moving;
 mod observe;
 mod plan;
 mod queue;
@@ -50,6 +52,7 @@ pub use daemon::{
     commands::{Commands, Stop},
     control,
     missing::{missing, missing_for_adoption, missing_for_interception},
+    mover::{MoveStatus, Staying},
     run::{run, upgrade},
 };
 pub use error::{Error, Result};
@@ -64,7 +67,7 @@ pub use observe::{
 };
 pub use plan::{
     Accept, BUFFER_BYTES, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan,
-    ListenerPlan, LogFormat, LogLevel, LogPlan, MatchPlan, Mptcp, Network, Ports, RelayPlan, RulePlan,
-    check_name,
+    ListenerPlan, LogFormat, LogLevel, LogPlan, MatchPlan, MovePlan, Mptcp, Network, Ports, RelayPlan,
+    RulePlan, check_name,
 };
 pub use spec::{AfterSpec, QueueSpec, TargetSpec};

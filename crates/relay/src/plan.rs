@@ -59,6 +59,9 @@ pub struct RelayPlan {
     /// Whether a process beside it keeps duplicates of its sockets and pipes, so that the next relay goes on where it
     /// was killed.
     pub keep: bool,
+    /// Where it takes in connections that another router's relay moves here.
+    #[serde(rename = "move")]
+    pub moves: Option<MovePlan>,
     /// Where it answers `longfat relay status`.
     pub control: Option<ControlPlan>,
     /// Where it answers Prometheus.
@@ -115,6 +118,7 @@ impl RelayPlan {
             coalesce: RelayPlan::DEFAULT_COALESCE,
             sample_every: None,
             keep: false,
+            moves: None,
             control: None,
             metrics: None,
             log: LogPlan::default(),
@@ -313,6 +317,15 @@ impl RelayPlan {
             )));
         }
         self.check_adopt()?;
+        if let Some(moves) =
+            self.moves.as_ref().filter(|_| !self.intercepted_ways().any(|way| end_to_end(&way)))
+        {
+            return Err(Error::Plan(format!(
+                "[move] listens on {} and no rule accepts 'end-to-end', by which connections can be moved: give such a rule, \
+                 or leave [move] out",
+                moves.listen
+            )));
+        }
         self.intercept.iter().try_for_each(InterceptPlan::check)?;
         self.listeners.iter().try_for_each(|listener| self.check_listener(listener))
     }
@@ -474,6 +487,15 @@ impl ControlPlan {
         found.sort();
         found
     }
+}
+
+/// Where connections come in that another router's relay moves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MovePlan {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The file of the key that both relays have.
+    pub key: PathBuf,
 }
 
 /// What a relay says of itself.

@@ -65,6 +65,10 @@ pub struct RelaySpec {
     /// Whether a keeper holds duplicates of sockets and pipes, so that connections survive a relay that is killed.
     #[serde(default)]
     pub keep: bool,
+    /// Where connections come in that the relay of another router moves here (`longfat relay move`); nowhere when
+    /// absent.
+    #[serde(rename = "move")]
+    pub moves: Option<MoveSpec>,
     /// Unix socket on which `longfat relay status` is answered.
     #[serde(default)]
     pub control: ControlSpec,
@@ -279,6 +283,16 @@ pub struct ControlSpec {
     pub socket: Option<PathBuf>,
     /// Group whose members may ask, too (0660); only the owner (0600) when absent.
     pub group: Option<String>,
+}
+
+/// Who may move connections here, and where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+pub struct MoveSpec {
+    /// Address and port to listen on, like `192.0.2.2:5202`: of a network that routers have among themselves.
+    pub listen: SocketAddr,
+    /// File of the key that both relays have (`longfat transfer key` makes one). Who does not have it is not heard.
+    pub key: PathBuf,
 }
 
 /// Form of the log.

@@ -12,6 +12,8 @@ mod gathering;
 mod insert;
 mod limits;
 mod loop_check;
+mod move_in;
+mod move_out;
 mod one_way;
 mod pause;
 mod relayed;
@@ -41,6 +43,8 @@ use crate::{
 };
 use accept::Listener;
 use longfat_host::socket;
+pub(crate) use move_in::Landing;
+pub(crate) use move_out::{Departing, Given, Wanted};
 use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
@@ -96,6 +100,8 @@ pub(crate) struct Worker<'a> {
     limits: limits::Look,
     leaving: release::Leaving,
     pausing: pause::Pausing,
+    /// Of connections that have come from another router.
+    unheard: Vec<move_in::Unheard>,
     /// Connections whose bulk data gather.
     gathering: Vec<Token>,
     /// Rounds of its loop.
@@ -134,6 +140,7 @@ impl<'a> Worker<'a> {
             limits: limits::Look::new(shared.plan, Instant::now()),
             leaving: release::Leaving::new(Instant::now()),
             pausing: pause::Pausing::new(Instant::now()),
+            unheard: Vec::new(),
             gathering: Vec::new(),
             round: 0,
             now: Instant::now(),
@@ -178,6 +185,7 @@ impl<'a> Worker<'a> {
             self.run_parting();
             self.release_inserted();
             self.release_paused();
+            self.ask_unheard();
             self.expire();
             self.balance();
             self.look_at_limits();
@@ -249,6 +257,7 @@ impl<'a> Worker<'a> {
             WAKE => {
                 self.collect_inbox();
                 self.follow_orders();
+                self.give_wanted();
             }
             LISTENERS.. => self.on_listener((data - LISTENERS) as ListenerId),
             hold::TOKENS.. => {

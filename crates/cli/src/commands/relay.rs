@@ -5,6 +5,7 @@ mod confine;
 mod daemon;
 mod keep;
 mod log;
+mod moves;
 mod notify;
 mod quick;
 mod rule;
@@ -213,6 +214,7 @@ enum Subcommand {
     Check(check::Check),
     Status(status::Args),
     Rule(rule::Args),
+    Move(moves::Args),
     Clean(check::Clean),
 }
 
@@ -237,6 +239,7 @@ pub fn run(args: Args) -> Outcome {
         Some(Subcommand::Check(args)) => check::check(args),
         Some(Subcommand::Status(args)) => status::run(args),
         Some(Subcommand::Rule(args)) => rule::run(args),
+        Some(Subcommand::Move(args)) => moves::run(args),
         Some(Subcommand::Clean(args)) => check::clean(args),
         None => run_quick(&args),
     }
@@ -361,6 +364,7 @@ fn show_end(stats: &RelayStats, json: bool) -> anyhow::Result<()> {
     table.add_row(["  reset", &stats.reset.to_string()]);
     table.add_row(["  server not reached", &stats.unreachable.to_string()]);
     table.add_row(["  left to their ends", &stats.released.to_string()]);
+    table.add_row(["  moved to another router", &stats.moved.to_string()]);
     table.add_row(["  reset by the stop", &stats.stopped.to_string()]);
     table.add_row(["to servers", &Size(stats.client_to_server_bytes).to_string()]);
     table.add_row(["to clients", &Size(stats.server_to_client_bytes).to_string()]);

@@ -86,6 +86,12 @@ impl Adopting {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner).get(&rule).cloned()
     }
 
+    /// How the rule of that name carries a connection, if it accepts end to end.
+    pub fn way_named(&self, rule: &str) -> Option<Arc<ConnectionPlan>> {
+        let ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+        ways.values().find(|way| way.rule == rule).cloned()
+    }
+
     fn table(&self) -> MutexGuard<'_, Handshakes> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,11 +275,7 @@ impl<'a> Adopter<'a> {
     /// Puts sockets into a connection that goes on. What was forwarded is acknowledged by them from now on.
     fn adopt(&self, adoption: Adoption, tun: &Tun) -> std::result::Result<Inserted, Reason> {
         let Adoption { pair, between, plan, known } = adoption;
-        let roomy = ConnectionPlan {
-            client: with_room(&plan.client, &between.to_client),
-            server: with_room(&plan.server, &between.to_server),
-            ..(*plan).clone()
-        };
+        let roomy = with_room_for(&plan, &between);
         let (to_client, to_server) = self.stand_between(pair, &between, &roomy)?;
         let said = [between.server_ack(), between.client_ack()];
         for packet in said.iter().chain(&between.repetitions()) {
@@ -368,6 +370,15 @@ impl<'a> Adopter<'a> {
             format!("the connection of {client} to {server} stays end to end, as no socket can be put in between: {source}")
         });
         reason
+    }
+}
+
+/// A plan with room for what is there already, on both legs.
+pub(crate) fn with_room_for(plan: &ConnectionPlan, between: &Between) -> ConnectionPlan {
+    ConnectionPlan {
+        client: with_room(&plan.client, &between.to_client),
+        server: with_room(&plan.server, &between.to_server),
+        ..plan.clone()
     }
 }
 

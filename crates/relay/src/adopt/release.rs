@@ -71,7 +71,7 @@ impl Both<'_> {
     pub fn release(self, clocks: &Clocks, enough_bytes: u32) -> Result<Released, Kept> {
         let infos = self.look()?;
         self.check_clocks(clocks, &infos)?;
-        let standing = self.stop(enough_bytes).inspect_err(|_| self.resume())?;
+        let standing = self.stop(enough_bytes).inspect_err(|_| self.hear())?;
         Ok(Released { updates: self.updates(clocks, &infos, standing) })
     }
 
@@ -91,9 +91,30 @@ impl Both<'_> {
 
     /// Has both ends say something: leaving repair mode with a window probe, which every end answers.
     pub fn probe(self) {
+        self.legs().into_iter().for_each(leg::probe);
+    }
+
+    /// Neither leg gets anything from now on; what was received is acknowledged now, not by a timer.
+    pub fn deafen(self) -> io::Result<()> {
+        self.legs().iter().try_for_each(|leg| set(leg, libc::TCP_QUICKACK, 1))?;
+        self.legs().iter().try_for_each(|leg| deafen(leg))
+    }
+
+    /// Both go on as before they were made deaf, or went into repair mode.
+    pub fn hear(self) {
         for leg in self.legs() {
+            // A socket that is in order takes both; one that is not has ended.
+            let _ = set(leg, libc::TCP_REPAIR, REPAIR_OFF);
+            let _ = socket::set_option(leg, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
+        }
+    }
+
+    /// Both vanish, deaf or not: nothing is said.
+    pub fn vanish_quietly(self) {
+        for leg in self.legs() {
+            // A socket that refuses has ended.
             let _ = set(leg, libc::TCP_REPAIR, 1);
-            let _ = set(leg, libc::TCP_REPAIR, 0);
+            leg::reset(leg);
         }
     }
 
@@ -133,29 +154,15 @@ impl Both<'_> {
     }
 
     fn stop(&self, enough_bytes: u32) -> Result<[Standing; 2], Kept> {
-        let each = |work: fn(&TcpStream) -> io::Result<()>| {
-            self.legs().iter().try_for_each(|leg| work(leg)).map_err(|_| Kept::Busy)
-        };
-        // What was received is acknowledged now, not by a timer.
-        each(|leg| set(leg, libc::TCP_QUICKACK, 1))?;
-        each(deafen)?;
+        self.deafen().map_err(|_| Kept::Busy)?;
         self.look()?;
-        each(|leg| set(leg, libc::TCP_REPAIR, 1))?;
+        self.legs().iter().try_for_each(|leg| set(leg, libc::TCP_REPAIR, 1)).map_err(|_| Kept::Busy)?;
         let standing = |leg| standing(leg).map_err(|_| Kept::Busy);
         let (client, server) = (standing(self.client)?, standing(self.server)?);
         client.fits(&server)?;
         client.has_room_in(&server, enough_bytes)?;
         server.has_room_in(&client, enough_bytes)?;
         Ok([client, server])
-    }
-
-    /// As before.
-    fn resume(&self) {
-        for leg in self.legs() {
-            // A socket that is in order takes both; one that is not has ended.
-            let _ = set(leg, libc::TCP_REPAIR, REPAIR_OFF);
-            let _ = socket::set_option(leg, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
-        }
     }
 
     fn updates(

@@ -136,7 +136,7 @@ impl Repaired {
             rcv_wnd: state.told_window_bytes,
             rcv_wup: state.window_told_at,
         };
-        set_array(&self.0, libc::TCP_REPAIR_WINDOW, &[window])
+        set_window(&self.0, window)
     }
 
     /// Puts bytes into the queue of what was sent and is not acknowledged: no packet leaves.
@@ -179,6 +179,11 @@ pub(super) fn window(socket: &TcpStream) -> io::Result<RepairWindow> {
     };
     Errno::result(result)?;
     Ok(window)
+}
+
+/// Gives a socket in repair mode other windows.
+pub(super) fn set_window(socket: &TcpStream, window: RepairWindow) -> io::Result<()> {
+    set_array(socket, libc::TCP_REPAIR_WINDOW, &[window])
 }
 
 /// Whether this process may repair sockets.

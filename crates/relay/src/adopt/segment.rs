@@ -260,12 +260,27 @@ pub fn ack(
     window: u16,
     timestamps: Option<(u32, u32)>,
 ) -> Vec<u8> {
+    bare((from, to), (sequence, acknowledged), (flag::ACK, window), timestamps)
+}
+
+/// A packet that finishes and acknowledges. It has no timestamp: a socket that has heard none yet takes it all the same
+/// (RFC 7323 section 3.2 drops such packets, Linux does not).
+pub fn fin(ends: (SocketAddr, SocketAddr), sequence: u32, acknowledged: u32, window: u16) -> Vec<u8> {
+    bare(ends, (sequence, acknowledged), (flag::FIN | flag::ACK, window), None)
+}
+
+fn bare(
+    (from, to): (SocketAddr, SocketAddr),
+    (sequence, acknowledged): (u32, u32),
+    (flags, window): (u8, u16),
+    timestamps: Option<(u32, u32)>,
+) -> Vec<u8> {
     let mut tcp = vec![0; HEADER_BYTES];
     tcp[0..2].copy_from_slice(&from.port().to_be_bytes());
     tcp[2..4].copy_from_slice(&to.port().to_be_bytes());
     tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
     tcp[8..12].copy_from_slice(&acknowledged.to_be_bytes());
-    tcp[FLAGS_AT] = flag::ACK;
+    tcp[FLAGS_AT] = flags;
     tcp[14..16].copy_from_slice(&window.to_be_bytes());
     if let Some((value, echo)) = timestamps {
         tcp.extend([1, 1, 8, 10]);

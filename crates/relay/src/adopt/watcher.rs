@@ -16,6 +16,7 @@ use super::{
 use crate::{
     Error, Result,
     legs::AdoptedStatus,
+    moving::message::Stay,
     plan::{ConnectionPlan, RelayPlan},
 };
 use longfat_host::{monotonic_us, support::Missing};
@@ -43,6 +44,8 @@ const MOST_COPIED_BYTES: usize = 128 << 20;
 const MOST_WAITING: usize = 4096;
 /// How long resets are led here when nothing else is.
 const RESETS: Duration = Duration::from_millis(100);
+/// Packets of a connection that has moved to another router are dropped for so long: by then routes have followed it.
+const LEFT: Duration = Duration::from_secs(600);
 /// How long a connection is remembered after that.
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
@@ -130,6 +133,7 @@ impl Meant {
             leads_any: self.plan.inserts_at_once(),
             pass_mark: self.pass_mark,
             has_sockets: self.is_routed,
+            drops: false,
         }
     }
 }
@@ -144,6 +148,9 @@ struct State {
     turn: usize,
     /// Connections into which sockets are put right after their handshakes, by the worker.
     led: HashMap<usize, Led>,
+    /// Packets of some connections are dropped, as another router has them: of those that have left since then.
+    drops: bool,
+    left: VecDeque<(Instant, Pair)>,
 }
 
 /// Whose packets are led here by the tc program, also when a socket is there.
@@ -158,7 +165,8 @@ struct Led {
 impl Default for State {
     fn default() -> State {
         let (meant, entries, waiting, turn, led) = Default::default();
-        State { meant, copied: Arc::new(Pool::new(MOST_COPIED_BYTES)), entries, waiting, turn, led }
+        let (drops, left, copied) = (false, VecDeque::new(), Arc::new(Pool::new(MOST_COPIED_BYTES)));
+        State { meant, copied, entries, waiting, turn, led, drops, left }
     }
 }
 
@@ -180,11 +188,15 @@ pub(crate) struct Watcher {
 
 /// What this host lacks for a relay that begins with such rules.
 pub(crate) fn missing(plan: &RelayPlan) -> Vec<Missing> {
-    if plan.watching_ways().next().is_none() {
+    if plan.watching_ways().next().is_none() && plan.moves.is_none() {
         return Vec::new();
     }
+    let way_out = match plan.moves.is_some() {
+        true => "leave '[move]' out",
+        false => "leave 'adopt_after' and its like out",
+    };
     let with_way_out = |missing: Missing| {
-        let mend = format!("{}; or leave 'adopt_after' and its like out", missing.mend);
+        let mend = format!("{}; or {way_out}", missing.mend);
         Missing::new(missing.what, missing.why, mend)
     };
     watch::missing().into_iter().map(with_way_out).collect()
@@ -207,7 +219,7 @@ impl Watcher {
         if self.watching.get().is_some() {
             return Ok(());
         }
-        let must_watch = plan.watching_ways().next().is_some();
+        let must_watch = plan.watching_ways().next().is_some() || plan.moves.is_some();
         let may_watch = plan.inserts_at_once() && watch::missing().is_empty();
         if !must_watch && !may_watch {
             return Ok(());
@@ -232,11 +244,12 @@ impl Watcher {
     /// watched.
     pub fn open(&self, meant: Option<Meant>) {
         let Some(watching) = self.watching.get() else { return };
+        let mut state = self.lock();
         // The map is there, and so is its only element.
-        let _ = watching.tell(meant.as_ref().map(Meant::orders).unwrap_or_default());
+        let _ = watching.tell(state.orders(meant.as_ref()));
         if let Some(meant) = meant {
             self.only_watches.store(!meant.plan.inserts_at_once(), Ordering::Release);
-            self.lock().meant = Some(meant);
+            state.meant = Some(meant);
         }
     }
 
@@ -249,10 +262,49 @@ impl Watcher {
     pub fn routed(&self) {
         self.wants_routes.store(false, Ordering::Release);
         let mut state = self.lock();
-        if let Some((meant, watching)) = state.meant.as_mut().zip(self.watching.get()) {
-            meant.is_routed = true;
-            let _ = watching.tell(meant.orders());
+        state.meant.iter_mut().for_each(|meant| meant.is_routed = true);
+        if let Some(watching) = self.watching.get() {
+            let _ = watching.tell(state.orders(state.meant.as_ref()));
         }
+    }
+
+    /// Whether there are ways to sockets; if not, they are made in a moment.
+    pub fn has_routes(&self) -> bool {
+        let is_routed = self.lock().meant.as_ref().is_none_or(|meant| meant.is_routed);
+        if !is_routed {
+            self.wants_routes.store(true, Ordering::Release);
+        }
+        is_routed
+    }
+
+    /// Drops what comes of a connection from now on, be it for a socket or to pass: another router has it, or will in a
+    /// moment. Not one that is being stepped into or left.
+    pub fn drop_packets(&self, pair: Pair) -> std::result::Result<(), Stay> {
+        let watching = self.watching.get().ok_or(Stay::Unwatched)?;
+        let mut state = self.lock();
+        if state.has(pair) || state.led.values().any(|led| led.has(pair)) {
+            return Err(Stay::Busy);
+        }
+        if !state.drops {
+            state.drops = true;
+            let orders = state.orders(state.meant.as_ref());
+            watching.tell(orders).map_err(|_| Stay::Unwatched)?;
+        }
+        state.entries.remove(&pair);
+        self.count.store(state.entries.len(), Ordering::Release);
+        // It is read in its order, and looked at before its time is over.
+        state.left.retain(|(_, left)| *left != pair);
+        watching.lead(pair, Lead::Drop, 0).map_err(|_| Stay::Unwatched)
+    }
+
+    /// What comes of it is for its sockets, or passes, again.
+    pub fn drop_no_more(&self, pair: Pair) {
+        self.watching.get().into_iter().for_each(|watching| watching.let_go(pair));
+    }
+
+    /// It has left this router for good: what comes of it is dropped for [`LEFT`].
+    pub fn has_moved(&self, pair: Pair) {
+        self.lock().left.push_back((Instant::now(), pair));
     }
 
     /// Descriptors kept open.
@@ -271,6 +323,9 @@ impl Watcher {
     pub fn look(&self, look: Look, passed: &mut dyn FnMut(Reason)) {
         let Some(watching) = self.watching.get() else { return };
         let mut state = self.lock();
+        while let Some((_, pair)) = state.left.pop_front_if(|(since, _)| since.elapsed() >= LEFT) {
+            watching.forget(pair);
+        }
         state.expire(watching, look, passed);
         let Look { now, is_draining, .. } = look;
         while state.waiting.len() < MOST_WAITING
@@ -464,12 +519,21 @@ impl Entry {
 }
 
 impl Led {
+    fn has(&self, pair: Pair) -> bool {
+        self.all.contains(&pair) || self.resets.iter().any(|(_, other)| *other == pair)
+    }
+
     fn into_pairs(self) -> impl Iterator<Item = Pair> {
         self.all.into_iter().chain(self.resets.into_iter().map(|(_, pair)| pair))
     }
 }
 
 impl State {
+    /// For the program, as these connections are meant.
+    fn orders(&self, meant: Option<&Meant>) -> Orders {
+        Orders { drops: self.drops, ..meant.map(Meant::orders).unwrap_or_default() }
+    }
+
     fn interface_of(&self, holder: usize) -> Option<u32> {
         self.meant.as_ref()?.interfaces.get(holder).copied()
     }

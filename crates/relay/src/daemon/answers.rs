@@ -1,6 +1,6 @@
 //! Who answers questions, and what they answer: everything is gathered at that moment, by the thread that answers.
 
-use super::control::Control;
+use super::{control::Control, mover::Mover, receiver::Receiver};
 use crate::{
     Error, RelayPlan, Result,
     handover::estate::Estate,
@@ -77,13 +77,28 @@ pub(crate) struct Relay<'a> {
     pub workers: &'a Workers<'a>,
     description: Mutex<Description>,
     asked: Mutex<Vec<Asked>>,
+    /// Who moves connections to another router.
+    pub mover: Mover,
+    /// Who takes them in from there.
+    pub receiver: Option<Receiver>,
     /// CLOCK_MONOTONIC of its start.
     started_us: i64,
 }
 
 impl<'a> Relay<'a> {
-    pub fn new(workers: &'a Workers<'a>, description: Description, started_us: i64) -> Relay<'a> {
-        Relay { workers, description: Mutex::new(description), asked: Mutex::default(), started_us }
+    pub fn new(
+        workers: &'a Workers<'a>,
+        description: Description,
+        receiver: Option<Receiver>,
+        started_us: i64,
+    ) -> Relay<'a> {
+        let (asked, mover, description) = (Mutex::default(), Mover::default(), Mutex::new(description));
+        Relay { workers, description, asked, mover, receiver, started_us }
+    }
+
+    /// Whether connections come from another router, or go there.
+    pub fn is_moving(&self) -> bool {
+        self.mover.status().is_running || self.receiver.as_ref().is_some_and(Receiver::is_busy)
     }
 
     /// Has the thread that runs the relay change its rules; those that were added, when it has.
@@ -167,6 +182,16 @@ impl<'a> Relay<'a> {
         let released = [("pause", in_pauses), ("stop", at_stop)];
         let released = released.into_iter().filter(|(_, count)| *count > 0);
         let released = released.map(|(reason, count)| (reason.to_owned(), count)).collect();
-        EndToEndStatus { inserted: adopting.inserted(), watched, reached, adopted, released, passed }
+        let journal = self.workers.shared.journal;
+        EndToEndStatus {
+            inserted: adopting.inserted(),
+            watched,
+            reached,
+            adopted,
+            released,
+            moved_in: journal.moved_in.load(Ordering::Relaxed),
+            moved_out: journal.stats().moved,
+            passed,
+        }
     }
 }

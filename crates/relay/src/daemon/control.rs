@@ -1,12 +1,19 @@
 //! The unix socket of `longfat relay status` and `longfat relay rule`: one question, one answer, one JSON object.
 
-use super::answers::{Relay, RuleChange};
-use crate::{Error, Result, observe::status, plan::ControlPlan, spec::RuleSpec};
-use longfat_host::control::{self, Patience};
+use super::{
+    answers::{Relay, RuleChange},
+    mover::{MoveOrder, MoveStatus},
+};
+use crate::{Error, Result, moving::channel::PURPOSE, observe::status, plan::ControlPlan, spec::RuleSpec};
+use longfat_host::{
+    control::{self, Patience},
+    key::Key,
+};
 use nix::unistd::{Group, Uid, chown};
 use std::{
     fs,
     io::ErrorKind,
+    net::SocketAddr,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::{fs::PermissionsExt, net::UnixListener},
@@ -29,6 +36,10 @@ pub const SUMMARY: &str = "summary";
 const ADD: &str = "rule add ";
 /// Before the name of a rule to remove.
 const REMOVE: &str = "rule remove ";
+/// Before an order to move connections, as JSON.
+const MOVE: &str = "move ";
+/// The question how far that is.
+const MOVED: &str = "moved";
 
 /// A listening socket; its file is removed on drop.
 #[derive(Debug)]
@@ -99,33 +110,64 @@ fn answer(question: &str, user: Uid, relay: &Relay) -> String {
     let answered = match question {
         STATUS => serde_json::to_string(&relay.status(true)),
         SUMMARY => serde_json::to_string(&relay.status(false)),
+        MOVED => serde_json::to_string(&serde_json::json!({ "moved": &*relay.mover.status() })),
         other => serde_json::to_string(&match changed(other, user, relay) {
-            Ok(rules) => serde_json::json!({ "rules": rules }),
+            Ok(answer) => answer,
             Err(error) => serde_json::json!({ "error": error }),
         }),
     };
     answered.unwrap_or_default()
 }
 
-/// The rules that were added, after a change that somebody asked for. A group that may ask for the status may
-/// not change what the relay does.
-fn changed(question: &str, user: Uid, relay: &Relay) -> std::result::Result<Vec<String>, String> {
-    let change = match (question.strip_prefix(ADD), question.strip_prefix(REMOVE)) {
-        (Some(keys), _) => RuleChange::Add(Box::new(RuleSpec::from_words(keys)?)),
-        (_, Some(name)) => RuleChange::Remove(name.trim().to_owned()),
-        _ => {
-            let question = question.escape_default();
-            return Err(format!(
-                "unknown question '{question}'; ask '{STATUS}', '{SUMMARY}', '{ADD}KEYS' or '{REMOVE}NAME'"
-            ));
+/// What somebody has the relay do.
+enum Order {
+    Change(RuleChange),
+    Move(MoveOrder),
+}
+
+impl Order {
+    fn parse(question: &str) -> std::result::Result<Order, String> {
+        if let Some(keys) = question.strip_prefix(ADD) {
+            return Ok(Order::Change(RuleChange::Add(Box::new(RuleSpec::from_words(keys)?))));
         }
-    };
-    if !user.is_root() && user != Uid::effective() {
-        return Err(format!(
-            "user {user} may not change this relay's rules: root and the relay's own user may"
-        ));
+        if let Some(name) = question.strip_prefix(REMOVE) {
+            return Ok(Order::Change(RuleChange::Remove(name.trim().to_owned())));
+        }
+        if let Some(order) = question.strip_prefix(MOVE) {
+            // The key is among it, and is not repeated.
+            return serde_json::from_str(order).map(Order::Move).map_err(|_| {
+                "an order to move connections that is not understood; use the relay's own program".into()
+            });
+        }
+        let question = question.escape_default();
+        Err(format!(
+            "unknown question '{question}'; ask '{STATUS}', '{SUMMARY}', '{ADD}KEYS', '{REMOVE}NAME', '{MOVE}ORDER' or \
+             '{MOVED}'"
+        ))
     }
-    relay.change_rules(change).map_err(|error| error.to_string())
+}
+
+/// The rules that were added after a change that somebody asked for, or that a move has begun. A group that may ask for
+/// the status may not change what the relay does.
+fn changed(question: &str, user: Uid, relay: &Relay) -> std::result::Result<serde_json::Value, String> {
+    let order = Order::parse(question)?;
+    if !user.is_root() && user != Uid::effective() {
+        let what = match order {
+            Order::Change(_) => "change this relay's rules",
+            Order::Move(_) => "move this relay's connections",
+        };
+        return Err(format!("user {user} may not {what}: root and the relay's own user may"));
+    }
+    match order {
+        Order::Change(change) => {
+            let rules = relay.change_rules(change).map_err(|error| error.to_string())?;
+            Ok(serde_json::json!({ "rules": rules }))
+        }
+        Order::Move(order) => {
+            relay.mover.begin(order)?;
+            Ok(serde_json::json!({ "moved": &*relay.mover.status() }))
+        }
+    }
 }
 
 /// Adds a rule of this name before those of the relay that answers on `path`; its keys are written as in an inline
@@ -154,17 +196,49 @@ pub fn remove_rule(path: &Path, name: &str) -> Result<Vec<String>> {
     change_rules(path, &format!("{REMOVE}{name}"))
 }
 
+/// What an order, or a question about one, is answered by.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Rules(Vec<String>),
+    Moved(Box<MoveStatus>),
+    Error(String),
+}
+
 fn change_rules(path: &Path, question: &str) -> Result<Vec<String>> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    enum Answer {
-        Rules(Vec<String>),
-        Error(String),
+    match answered(path, question)? {
+        Answer::Rules(names) => Ok(names),
+        _ => Err(not_asked(path, &ErrorKind::InvalidData.into())),
     }
+}
+
+fn answered(path: &Path, question: &str) -> Result<Answer> {
     match serde_json::from_str(&asked(path, question)?) {
-        Ok(Answer::Rules(names)) => Ok(names),
         Ok(Answer::Error(error)) => Err(Error::Plan(error)),
+        Ok(answer) => Ok(answer),
         Err(error) => Err(not_asked(path, &error.into())),
+    }
+}
+
+/// Has the relay that answers on `path` move its connections to the relay of another router, which has the same key.
+///
+/// # Errors
+/// When nobody answers, or the relay moves connections already.
+pub fn begin_move(path: &Path, to: SocketAddr, key: &Key, within: Duration) -> Result<()> {
+    let key = key.tag(PURPOSE).iter().map(|byte| format!("{byte:02x}")).collect();
+    let order = MoveOrder { to, key, within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX) };
+    let order = serde_json::to_string(&order).map_err(|error| Error::io("write an order", error))?;
+    answered(path, &format!("{MOVE}{order}")).map(drop)
+}
+
+/// How far the last move of the relay that answers on `path` is.
+///
+/// # Errors
+/// When nobody answers.
+pub fn move_status(path: &Path) -> Result<MoveStatus> {
+    match answered(path, MOVED)? {
+        Answer::Moved(status) => Ok(*status),
+        _ => Err(not_asked(path, &ErrorKind::InvalidData.into())),
     }
 }
 

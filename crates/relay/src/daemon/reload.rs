@@ -378,6 +378,7 @@ fn refuse_changes(old: &RelayPlan, new: &RelayPlan) -> Result<()> {
         ("fail", old.fail != new.fail),
         ("limits", old.limits != new.limits),
         ("keep", old.keep != new.keep),
+        ("move", old.moves != new.moves),
         ("control", old.control != new.control),
         ("metrics", old.metrics != new.metrics),
         ("intercept (other than its interfaces)", numbers(old) != numbers(new)),

@@ -5,6 +5,7 @@ use super::{
     control::Control,
     leave::Exit,
     missing::missing,
+    receiver::Receiver,
     reload::Running,
 };
 use crate::{
@@ -160,7 +161,7 @@ fn open_and_work(
     let mut running = Running::new(Arc::clone(plan), listeners, ports, interception);
     let mut description = Description::default();
     running.describe(&mut description);
-    let relay = Relay::new(&workers, description, started_us);
+    let relay = Relay::new(&workers, description, Receiver::open(plan)?, started_us);
     observer.prepared()?;
     let exit = Exit::open(plan, estate.exit.take(), observer)?;
     take_over(&workers, estate)?;
@@ -217,10 +218,16 @@ fn work(
             scope.spawn(move || metrics.serve(&|format| relay.metrics(format), done));
         }
         scope.spawn(move || common.queues.run(done));
+        scope.spawn(move || relay.mover.run(relay, done));
+        if let Some(receiver) = &relay.receiver {
+            scope.spawn(move || receiver.serve(relay, done));
+        }
         let workers: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
         shared.journal.observer.ready(&ready);
-        has_left =
-            attend(relay, &mut running, commands, &workers, &|running| exit.look(common, running, &answers));
+        has_left = attend(relay, &mut running, commands, &workers, &|running| {
+            // A successor waits: whose a connection is must be clear.
+            !relay.is_moving() && exit.look(common, running, &answers)
+        });
         match has_left {
             true => shared.journal.observer.left(),
             false => drain(common, &mut running, commands),

@@ -25,9 +25,15 @@ pub(crate) fn of_leg(socket: &TcpStream, side: Side) -> Result<LegFacts> {
     facts_of(socket, side, u64::from(side == Side::Server), 0)
 }
 
-/// The same of a leg that was put in between: it has sent no SYN, and so many bytes had been sent before.
-pub(crate) fn of_inserted_leg(socket: &TcpStream, side: Side, loaded_bytes: u64) -> Result<LegFacts> {
-    facts_of(socket, side, 0, loaded_bytes)
+/// The same of a leg that was put in between: it has sent no SYN, and so many bytes had been sent before. What another
+/// router had received of its peer counts like what it received itself.
+pub(crate) fn of_inserted_leg(
+    socket: &TcpStream,
+    side: Side,
+    (loaded_bytes, brought_bytes): (u64, u64),
+) -> Result<LegFacts> {
+    let facts = facts_of(socket, side, 0, loaded_bytes)?;
+    Ok(LegFacts { received_bytes: facts.received_bytes + brought_bytes, ..facts })
 }
 
 fn facts_of(socket: &TcpStream, side: Side, syn: u64, loaded_bytes: u64) -> Result<LegFacts> {

@@ -320,6 +320,9 @@ pub struct ConnectionRecord {
     /// Of what the client's and the server's leg have sent, as their sockets count it: sent by the ends before.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub loaded_bytes: [u64; 2],
+    /// Bytes that came with it from another router, as if they had been received by the client's and the server's leg.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub brought_bytes: [u64; 2],
 }
 
 fn is_nothing(bytes: &[u64; 2]) -> bool {
@@ -402,6 +405,7 @@ mod tests {
                 failure,
                 inserted,
                 loaded_bytes: if inserted { [some as u64, 7] } else { [0; 2] },
+                brought_bytes: if inserted { [3, some as u64] } else { [0; 2] },
             }
         })
     }
@@ -463,6 +467,7 @@ mod tests {
             failure: Some(Failure { is_client: true, after_fin: false }),
             inserted: false,
             loaded_bytes: [0; 2],
+            brought_bytes: [0; 2],
         };
         let message = Message::with(Say::Put, 4, &Holding::Connection(Box::new(record)));
         assert_eq!(message.bytes()[..HEAD_BYTES], [2, 4, 0, 0, 0, 0, 0, 0, 0]);

@@ -6,6 +6,7 @@
 
 use crate::{
     keeping::{Keeping, record::Holding},
+    legs::leg,
     logic::connection::Direction,
     plan::BUFFER_BYTES,
 };
@@ -89,6 +90,7 @@ impl Buffer {
     /// Whether a filling of so many bytes, of at most so many, took all that the socket had (epoll(7) counts on the
     /// same). A pipe may be full with less than was asked for: each piece of a packet takes a page of it.
     pub fn took_all(&self, bytes: usize, most_bytes: usize) -> bool {
+        let most_bytes = most_bytes.clamp(1, BUFFER_BYTES);
         matches!(self, Buffer::Memory { bytes: room, .. } if bytes < most_bytes.min(room.len()))
     }
 
@@ -111,6 +113,25 @@ impl Buffer {
                 return result.into();
             }
         }
+    }
+
+    /// Whether bytes never enter user space.
+    pub fn is_pipe(&self) -> bool {
+        matches!(self, Buffer::Pipe { .. })
+    }
+
+    /// Takes so many bytes out of a pipe, which has them.
+    pub fn take_all(&self, count: usize) -> io::Result<Vec<u8>> {
+        let Buffer::Pipe { read, .. } = self else { return Err(ErrorKind::InvalidInput.into()) };
+        if leg::unread_bytes(read) < count as u64 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let mut bytes = vec![0; count];
+        let mut taken = 0;
+        while taken < count {
+            taken += nix::unistd::read(read, &mut bytes[taken..])?;
+        }
+        Ok(bytes)
     }
 
     fn pipe() -> Option<Buffer> {
@@ -256,6 +277,8 @@ impl<'a> Pool<'a> {
     /// Takes back an empty buffer.
     pub fn give(&mut self, buffer: Buffer) {
         let room = match buffer {
+            // What came from another router may be more than anybody holds here.
+            Buffer::Memory { ref bytes, .. } if bytes.len() > BUFFER_BYTES => return self.discard(buffer),
             Buffer::Pipe { .. } => &mut self.pipes,
             Buffer::Memory { .. } if buffer.is_small() => &mut self.small,
             Buffer::Memory { .. } => &mut self.memory,
@@ -351,7 +374,21 @@ mod tests {
         let small = Buffer::memory(SMALL_BYTES);
         assert!(small.took_all(100, usize::MAX) && !small.took_all(SMALL_BYTES, usize::MAX));
         assert!(!small.took_all(100, 100), "no more was asked for");
+        let large = Buffer::holding(vec![0; 3 * BUFFER_BYTES]);
+        assert!(!large.took_all(BUFFER_BYTES, usize::MAX), "no more is ever asked for");
         assert!(!Buffer::pipe().unwrap().took_all(1, usize::MAX));
+    }
+
+    #[test]
+    fn what_is_larger_than_anybody_needs_is_not_used_again() {
+        let keeping = Keeping::new(None, &[]);
+        let budget = Budget::new(0, 1 << 30);
+        let mut pool = Pool::new(&budget, &keeping);
+        let before = budget.buffers_left.load(Ordering::Relaxed);
+        let large = Buffer::holding(vec![0; BUFFER_BYTES + 1]);
+        pool.count(&large);
+        pool.give(large);
+        assert_eq!((pool.memory.len(), budget.buffers_left.load(Ordering::Relaxed)), (0, before));
     }
 
     #[test]

@@ -265,6 +265,14 @@ pub(crate) fn reset(socket: &TcpStream) {
     }
 }
 
+/// Has the peer say something: leaving repair mode with a window probe, which every end answers.
+pub(crate) fn probe(socket: &TcpStream) {
+    for value in [1, 0] {
+        // A socket that refuses has ended.
+        let _ = socket::set_option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, value);
+    }
+}
+
 /// Makes the coming close an orderly one.
 pub(crate) fn close_with_fin(socket: &impl AsFd) {
     set_linger(socket, 0);

@@ -17,6 +17,8 @@ pub(crate) struct Journal<'a> {
     pub registry: Registry,
     /// Connections taken over from another relay.
     pub taken_over: AtomicU64,
+    /// Connections that came from another router; they are among all.
+    pub moved_in: AtomicU64,
     connections: AtomicU64,
     next_number: AtomicU32,
     /// By [`Ended`].
@@ -55,6 +57,7 @@ impl<'a> Journal<'a> {
             observer,
             registry: Registry::default(),
             taken_over: AtomicU64::new(0),
+            moved_in: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             next_number: AtomicU32::new(0),
             ended: Default::default(),
@@ -130,6 +133,7 @@ impl<'a> Journal<'a> {
             reset: of(Ended::ResetByClient) + of(Ended::ResetByServer),
             stopped: of(Ended::Stopped) + of(Ended::Idle),
             released: of(Ended::Released),
+            moved: of(Ended::Moved),
             refused: of(Ended::Refused),
             client_to_server_bytes: get(&self.bytes[0]),
             server_to_client_bytes: get(&self.bytes[1]),

@@ -210,6 +210,13 @@ fn released(status: &EndToEndStatus) -> Family {
         .fold(family, |family, reason| family.with(&[("reason", reason)], count(reason)))
 }
 
+fn moved(status: &EndToEndStatus) -> Family {
+    let help = "Connections that came from the relay of another router, or went there.";
+    let family = Family::new(Kind::Counter, "longfat_relay_moved_connections", "connections", help);
+    let ways = [("in", status.moved_in), ("out", status.moved_out)];
+    ways.into_iter().fold(family, |family, (way, count)| family.with(&[("direction", way)], count as f64))
+}
+
 fn passed(passed: &[(&'static str, u64)]) -> Family {
     let help = "Connections to be accepted end to end that stayed so, by the reason.";
     let family = Family::new(Kind::Counter, "longfat_relay_passed_connections", "connections", help);
@@ -246,6 +253,7 @@ fn relay(overview: &Overview) -> Vec<Family> {
         .with(&[], status.end_to_end.inserted as f64),
         adopted(&status.end_to_end),
         released(&status.end_to_end),
+        moved(&status.end_to_end),
         passed(&overview.passed),
         Family::new(
             Gauge,

@@ -80,13 +80,15 @@ pub enum Ended {
     Idle,
     /// The relay left it when it was stopped, or in a pause: it goes on from end to end.
     Released,
+    /// The relay of another router goes on with it (`longfat relay move`).
+    Moved,
     /// A rule says that the relay does not carry it: it had connected to the relay itself and could not pass.
     Refused,
 }
 
 impl Ended {
     /// All of them.
-    pub const ALL: [Ended; 8] = [
+    pub const ALL: [Ended; 9] = [
         Ended::Finished,
         Ended::Unreachable,
         Ended::ResetByClient,
@@ -95,6 +97,7 @@ impl Ended {
         Ended::Refused,
         Ended::Idle,
         Ended::Released,
+        Ended::Moved,
     ];
 
     /// Its name in records, log and metrics.
@@ -108,6 +111,7 @@ impl Ended {
             Ended::Refused => "refused",
             Ended::Idle => "idle",
             Ended::Released => "released",
+            Ended::Moved => "moved",
         }
     }
 
@@ -191,6 +195,9 @@ pub struct RelayStats {
     /// Of these, left when the relay was stopped, and going on from end to end.
     #[serde(default)]
     pub released: u64,
+    /// Of these, moved to the relay of another router, which goes on with them.
+    #[serde(default)]
+    pub moved: u64,
     /// Of these, that no rule relays.
     pub refused: u64,
     /// Bytes given to servers' sockets.

@@ -16,6 +16,7 @@ pub(crate) struct Reading {
     pub server: TcpSample,
     is_inserted: bool,
     loaded_bytes: [u64; 2],
+    brought_bytes: [u64; 2],
 }
 
 impl Reading {
@@ -28,7 +29,8 @@ impl Reading {
         };
         let ((client, client_us), (server, server_us)) = (read(Side::Client)?, read(Side::Server)?);
         legs.note_busy([client_us, server_us]);
-        Some(Reading { client, server, is_inserted: legs.is_inserted, loaded_bytes: legs.loaded_bytes })
+        let Legs { is_inserted, loaded_bytes, brought_bytes, .. } = *legs;
+        Some(Reading { client, server, is_inserted, loaded_bytes, brought_bytes })
     }
 
     fn leg(&self, side: Side) -> &TcpSample {
@@ -44,6 +46,7 @@ impl Reading {
         let syn = u64::from(direction == Direction::ClientToServer && !self.is_inserted);
         let before = syn + self.loaded_bytes[direction.to() as usize];
         let acked_bytes = self.leg(direction.to()).acked_bytes.saturating_sub(before);
-        self.leg(direction.from()).received_bytes.saturating_sub(acked_bytes)
+        let received_bytes = self.leg(direction.from()).received_bytes;
+        (received_bytes + self.brought_bytes[direction.from() as usize]).saturating_sub(acked_bytes)
     }
 }

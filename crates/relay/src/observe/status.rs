@@ -86,6 +86,12 @@ pub struct EndToEndStatus {
     /// watched on), `stop`. Reasons that there were none of are absent.
     #[serde(default)]
     pub released: BTreeMap<String, u64>,
+    /// Connections that came from the relay of another router (`longfat relay move`).
+    #[serde(default)]
+    pub moved_in: u64,
+    /// Connections that went there.
+    #[serde(default)]
+    pub moved_out: u64,
     /// Connections that stayed end to end, by the reason; reasons that there were none of are absent.
     pub passed: BTreeMap<String, u64>,
 }

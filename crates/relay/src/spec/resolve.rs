@@ -1,10 +1,12 @@
 //! From what a person wrote to what the relay does: defaults filled in, names looked up, contradictions found.
 
-use super::{ActionSpec, ControlSpec, LegSpec, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec};
+use super::{
+    ActionSpec, ControlSpec, LegSpec, ListenSpec, MoveSpec, RelaySpec, RuleSpec, SpecError, WaySpec,
+};
 use crate::{
     plan::{
         Accept, ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogPlan,
-        MatchPlan, Network, Ports, RelayPlan, RulePlan,
+        MatchPlan, MovePlan, Network, Ports, RelayPlan, RulePlan,
     },
     spec::QueueSpec,
 };
@@ -59,6 +61,7 @@ impl RelaySpec {
         plan.limits = self.limits(problems);
         plan.workers = self.workers.unwrap_or(plan.workers);
         plan.keep = self.keep;
+        plan.moves = self.moves.clone().map(|MoveSpec { listen, key }| MovePlan { listen, key });
         plan.drain = self.drain.map_or(plan.drain, Duration::from);
         plan.reset_wait = self.reset_wait.map_or(plan.reset_wait, Duration::from);
         if let Some(coalesce) = self.coalesce {

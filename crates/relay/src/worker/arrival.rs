@@ -77,6 +77,7 @@ pub(crate) fn record_of<'c>(
         failure,
         inserted: legs.is_inserted,
         loaded_bytes: legs.loaded_bytes,
+        brought_bytes: legs.brought_bytes,
     };
     (record, descriptors)
 }
@@ -105,6 +106,7 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
         accepted_us: record.accepted_us,
         is_inserted: record.inserted,
         loaded_bytes: record.loaded_bytes,
+        brought_bytes: record.brought_bytes,
         relayed_bytes: found.relayed_bytes.map(Into::into),
         ..Legs::new(record.number, client, server, pair, plan)
     };
@@ -127,7 +129,10 @@ fn find(
     record: &ConnectionRecord,
 ) -> Option<Found> {
     let facts = |leg, side| match record.inserted {
-        true => facts::of_inserted_leg(leg, side, record.loaded_bytes[side as usize]),
+        true => {
+            let before = (record.loaded_bytes[side as usize], record.brought_bytes[side as usize]);
+            facts::of_inserted_leg(leg, side, before)
+        }
         false => facts::of_leg(leg, side),
     };
     let facts = [facts(client, Side::Client).ok()?, facts(server, Side::Server).ok()?];

@@ -2,7 +2,7 @@
 //! next begins its work there. And a connection that moves bulk data goes to another worker when that one has at least
 //! two fewer of them: of eight flows that lie six to two, each of the two gets three times what each of the six gets.
 
-use super::{Token, Worker, workers::WorkerHandle};
+use super::{Token, Worker, relayed::Relayed, workers::WorkerHandle};
 use crate::logic::connection::{Event, Side};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -72,7 +72,14 @@ impl Worker<'_> {
     }
 
     fn donate(&mut self, token: Token, to: usize) {
-        let Some(mut connection) = self.slots.remove(token) else { return };
+        let Some(connection) = self.take_out(token) else { return };
+        self.workers.handles[to].carried.fetch_add(1, Ordering::Relaxed);
+        self.workers.handles[to].hand_over(connection);
+    }
+
+    /// A connection that another worker, or nobody, works on from now on.
+    pub(super) fn take_out(&mut self, token: Token) -> Option<Box<Relayed>> {
+        let mut connection = self.slots.remove(token)?;
         self.forget_gathering(token);
         for side in [Side::Client, Side::Server] {
             // Cannot fail for a descriptor that was added; if it did, its events would find no slot.
@@ -80,8 +87,7 @@ impl Worker<'_> {
         }
         connection.queued = false;
         self.workers.handles[self.index].carried.fetch_sub(1, Ordering::Relaxed);
-        self.workers.handles[to].carried.fetch_add(1, Ordering::Relaxed);
-        self.workers.handles[to].hand_over(connection);
+        Some(connection)
     }
 
     /// Takes in what other workers handed over.
@@ -92,6 +98,7 @@ impl Worker<'_> {
             if gathers {
                 self.gathering.push(token);
             }
+            self.note_unheard(token);
             if self.watch(token).is_err() {
                 self.abandon(token);
             }

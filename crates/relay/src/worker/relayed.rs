@@ -82,6 +82,11 @@ pub(crate) struct Relayed {
     pub probed: Option<Instant>,
     /// In a pause it could not be left, and is not tried again before.
     pub kept_until: Option<Instant>,
+    /// Per direction: an urgent byte was sent, which the receiving socket may not have sent, or may have to send again.
+    has_marked: [bool; 2],
+    /// It has come from another router, and both ends have not been heard here yet: per side, packets that the relay
+    /// made itself.
+    pub unheard: Option<[u32; 2]>,
     /// The relay has left it, and its sockets are deaf: they have to vanish.
     pub released: Option<Released>,
 }
@@ -134,6 +139,8 @@ impl Relayed {
             ended: Ended::Finished,
             probed: None,
             kept_until: None,
+            has_marked: [false; 2],
+            unheard: None,
             released: None,
         }
     }
@@ -202,6 +209,7 @@ impl Relayed {
             Action::WriteMark => {
                 let byte = self.marks[direction.index()];
                 let moved = inbound::write_mark(legs.leg(direction.to()), byte);
+                self.has_marked[direction.index()] = true;
                 legs.wrote(direction, self.without_copy(direction, moved))
             }
         };
@@ -237,6 +245,27 @@ impl Relayed {
     pub fn mark(&self, direction: Direction) -> Option<u8> {
         let is_here = self.logic.holds_mark(direction) && !self.are_copies[direction.index()];
         is_here.then(|| self.marks[direction.index()])
+    }
+
+    /// Whether an urgent byte was ever sent in a direction.
+    pub fn has_marked(&self, direction: Direction) -> bool {
+        self.has_marked[direction.index()]
+    }
+
+    /// Has memory hold what pipes hold; whether it does.
+    pub fn hold_in_memory(&mut self, pool: &mut Pool) -> bool {
+        Direction::BOTH.into_iter().all(|direction| {
+            let held_bytes = self.logic.held_bytes(direction);
+            let place = &mut self.buffers[direction.index()];
+            let Some(pipe) = place.take_if(|buffer| held_bytes > 0 && buffer.is_pipe()) else { return true };
+            let Ok(bytes) = pipe.take_all(held_bytes) else {
+                *place = Some(pipe);
+                return false;
+            };
+            pool.discard(pipe);
+            pool.count(place.insert(Buffer::holding(bytes)));
+            true
+        })
     }
 
     /// The pipe of a direction, empty or not.

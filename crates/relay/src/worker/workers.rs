@@ -1,6 +1,6 @@
 //! The workers of one relay, and what all of them use.
 
-use super::{relayed::Relayed, standstill::Standstill};
+use super::{move_out::Wanted, relayed::Relayed, standstill::Standstill};
 use crate::{
     Error, Result,
     handover::estate::{Arrival, Handshake},
@@ -104,6 +104,8 @@ pub(crate) struct WorkerHandle {
     arrivals: Mutex<(Vec<Arrival>, Vec<Handshake>)>,
     /// What it shall do with its listeners.
     orders: Mutex<Vec<ListenerOrder>>,
+    /// Connections that leave it for another router.
+    wanted: Mutex<Vec<Wanted>>,
     /// Rounds of its loop.
     pub rounds: AtomicU64,
     /// Interrupts its wait.
@@ -122,6 +124,7 @@ impl WorkerHandle {
             inbox: Mutex::default(),
             arrivals: Mutex::default(),
             orders: Mutex::default(),
+            wanted: Mutex::default(),
             rounds: AtomicU64::new(0),
             wake,
             carried: AtomicUsize::new(0),
@@ -141,6 +144,16 @@ impl WorkerHandle {
 
     pub fn take_orders(&self) -> Vec<ListenerOrder> {
         std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Asks for connections, if they are there.
+    pub fn want(&self, wanted: Wanted) {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(wanted);
+        self.wake();
+    }
+
+    pub fn take_wanted(&self) -> Vec<Wanted> {
+        std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Connections and handshakes that another relay has carried: before the worker begins.

@@ -4,6 +4,8 @@
 pub mod flood;
 pub mod packet;
 pub mod path;
+pub mod routers;
+pub mod tap;
 
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use longfat_relay::{

@@ -203,6 +203,9 @@ fn beside(plan: &RelayPlan) -> String {
     }];
     lines.push(format!("On SIGTERM living connections have {}.", nanos(plan.drain)));
     lines.extend(plan.control.as_ref().map(|control| format!("Status: {}", control.socket.display())));
+    lines.extend(plan.moves.as_ref().map(|moves| {
+        format!("Takes moves on {} from who has the key of '{}'.", moves.listen, moves.key.display())
+    }));
     lines.extend(plan.metrics.map(|address| format!("Metrics: http://{address}/metrics")));
     lines.join("\n")
 }

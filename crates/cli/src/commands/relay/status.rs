@@ -180,7 +180,8 @@ fn head(status: &Status) -> String {
     if !status.added_rules.is_empty() {
         text.push_str(&format!("\nrules added since its start: {}", status.added_rules.join(", ")));
     }
-    let EndToEndStatus { inserted, watched, reached, adopted, released, passed } = &status.end_to_end;
+    let EndToEndStatus { inserted, watched, reached, adopted, released, moved_in, moved_out, passed } =
+        &status.end_to_end;
     if *watched > 0 {
         text.push_str(&format!(
             "\nwatched {watched} connections end to end, of which {reached} were worth it and {adopted} were adopted"
@@ -189,6 +190,11 @@ fn head(status: &Status) -> String {
     if !released.is_empty() {
         let reasons: Vec<_> = released.iter().map(|(reason, count)| format!("{count} ({reason})")).collect();
         text.push_str(&format!("\nleft to their ends: {}", reasons.join(", ")));
+    }
+    if *moved_in + *moved_out > 0 {
+        text.push_str(&format!(
+            "\nmoved: {moved_in} here from another router, {moved_out} to another router"
+        ));
     }
     if *inserted > 0 || !passed.is_empty() {
         let reasons: Vec<_> = passed.iter().map(|(reason, count)| format!("{count} {reason}")).collect();

@@ -1,0 +1,253 @@
+//! Takes in connections that another router's relay moves here.
+//!
+//! Who speaks must have the key. What he names is dropped at tc from then on, until its sockets are there: were they to
+//! answer, or were packets to pass, before it is certain whose the connection is, its ends would have two answers. What
+//! he has not handed over when the channel closes was never here.
+
+use super::answers::Relay;
+use crate::{
+    Error, MovePlan, RelayPlan, Result,
+    legs::leg::{self, Share},
+    logic::Pair,
+    moving::{
+        channel::{Channel, KEY_BYTES, PURPOSE},
+        decisions::Decisions,
+        message::{Hello, MOST_NAMED, MOST_QUEUED_BYTES, Message, Refused, Stay, VERSION},
+    },
+    plan::LegPlan,
+    worker::Landing,
+};
+use longfat_host::key::Key;
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+    net::{TcpListener, TcpStream},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often somebody is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+/// Who speaks at a time, strangers among them, who have so long to show that they know the key.
+const MOST_SESSIONS: usize = 4;
+const GREETING: Duration = Duration::from_secs(2);
+/// A sender that says nothing for so long has gone.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How long ways to sockets may take.
+const ROUTING: Duration = Duration::from_secs(2);
+/// Connections that stand and are not handed over, and what they hold.
+const MOST_STANDING_BYTES: usize = 2 * MOST_QUEUED_BYTES;
+
+/// Where connections come in from other routers.
+pub(crate) struct Receiver {
+    listener: TcpListener,
+    key: [u8; KEY_BYTES],
+    decisions: Mutex<Decisions>,
+    sessions: AtomicUsize,
+}
+
+impl Receiver {
+    /// Where the plan says; nowhere if it says nothing. The key is read now, as the one who starts the relay.
+    pub fn open(plan: &RelayPlan) -> Result<Option<Receiver>> {
+        let Some(MovePlan { listen, key }) = &plan.moves else { return Ok(None) };
+        let key = Key::read(key)?.tag(PURPOSE);
+        let leg = LegPlan::server();
+        // A successor listens before its predecessor has ended.
+        let listener = leg::Leg { plan: &leg, transparent: None }.listen(*listen, Share::Join)?;
+        listener.set_nonblocking(true).map_err(|error| Error::io("listen for moves", error))?;
+        let (decisions, sessions) = Default::default();
+        Ok(Some(Receiver { listener, key, decisions, sessions }))
+    }
+
+    /// Whether somebody moves connections here now.
+    pub fn is_busy(&self) -> bool {
+        self.sessions.load(Ordering::Acquire) > 0
+    }
+
+    /// Serves who has the key, until the relay ends.
+    pub fn serve(&self, relay: &Relay, done: &AtomicBool) {
+        let strangers = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            while !done.load(Ordering::Acquire) {
+                let Ok((stream, _)) = self.listener.accept() else {
+                    thread::sleep(LOOK);
+                    continue;
+                };
+                if strangers.load(Ordering::Acquire) >= MOST_SESSIONS
+                    || stream.set_nonblocking(false).is_err()
+                {
+                    continue;
+                }
+                strangers.fetch_add(1, Ordering::AcqRel);
+                let strangers = &strangers;
+                scope.spawn(move || {
+                    self.serve_one(stream, relay, done);
+                    strangers.fetch_sub(1, Ordering::AcqRel);
+                });
+            }
+        });
+    }
+
+    fn serve_one(&self, stream: TcpStream, relay: &Relay, done: &AtomicBool) {
+        let Ok(mut channel) = Channel::answer(stream, &self.key, GREETING) else { return };
+        let Ok(Message::Hello(hello)) = channel.receive(GREETING) else { return };
+        if let Some(why) = objection(&hello, relay) {
+            let _ = channel.send(&Message::Sorry(why), GREETING);
+            return;
+        }
+        self.sessions.fetch_add(1, Ordering::AcqRel);
+        let (expected, standing, refused, standing_bytes) = Default::default();
+        let id = hello.session;
+        let mut session =
+            Session { relay, receiver: self, channel, id, expected, standing, refused, standing_bytes };
+        let outcome = session.run(done);
+        drop(session);
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+        if let Err(error) = outcome {
+            let journal = relay.workers.shared.journal;
+            journal.warn(&format!(
+                "the relay '{}' that moves connections here is not heard any more: {error}",
+                hello.name
+            ));
+        }
+    }
+
+    fn decisions(&self) -> std::sync::MutexGuard<'_, Decisions> {
+        self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a sender is not served.
+fn objection(hello: &Hello, relay: &Relay) -> Option<String> {
+    if hello.version != VERSION {
+        return Some(format!(
+            "it takes moves in version {VERSION} of the format, not in version {}",
+            hello.version
+        ));
+    }
+    let watcher = &relay.workers.held.adopting.watcher;
+    let deadline = Instant::now() + ROUTING;
+    while !watcher.has_routes() {
+        if Instant::now() >= deadline {
+            return Some("packets find no way to sockets of it; its log says why".into());
+        }
+        thread::sleep(LOOK / 10);
+    }
+    None
+}
+
+/// What one sender has said.
+struct Session<'a> {
+    relay: &'a Relay<'a>,
+    receiver: &'a Receiver,
+    channel: Channel,
+    id: u64,
+    /// Their packets are dropped.
+    expected: HashSet<Pair>,
+    standing: BTreeMap<u32, Landing>,
+    standing_bytes: usize,
+    refused: Vec<Refused>,
+}
+
+impl Session<'_> {
+    fn run(&mut self, done: &AtomicBool) -> io::Result<()> {
+        let name = self.relay.workers.shared.plan.name.clone();
+        self.say(&Message::Hello(Hello { version: VERSION, name, session: self.id }))?;
+        while !done.load(Ordering::Acquire) {
+            match self.channel.receive(SILENCE)? {
+                Message::Expect(pairs) => {
+                    for pair in pairs {
+                        // It is refused when it comes.
+                        let _ = self.expect(pair);
+                    }
+                    self.say(&Message::Expected)?;
+                }
+                Message::Put(record, queues) => {
+                    let (number, bytes) = (record.number, queues.bytes());
+                    let is_full = self.standing.len() >= MOST_NAMED
+                        || self.standing_bytes + bytes > MOST_STANDING_BYTES
+                        || self.refused.len() >= MOST_NAMED;
+                    let landing = match is_full {
+                        true => Err(Stay::Full),
+                        false => self
+                            .expect((record.client, record.server))
+                            .and_then(|()| Landing::prepare(self.relay.workers, &record, queues)),
+                    };
+                    match landing {
+                        Ok(landing) => {
+                            self.standing_bytes += bytes;
+                            self.standing
+                                .insert(number, landing)
+                                .into_iter()
+                                .for_each(|old| self.let_go(old));
+                        }
+                        Err(stay) => self.refused.push((number, stay)),
+                    }
+                }
+                Message::Ready => {
+                    let standing = self.standing.keys().copied().collect();
+                    let refused = std::mem::take(&mut self.refused);
+                    self.say(&Message::Standing(standing, refused))?;
+                }
+                Message::Go(numbers) => {
+                    let taken = numbers.into_iter().filter(|number| self.take(*number)).collect();
+                    // What stands besides stays where it was.
+                    std::mem::take(&mut self.standing).into_values().for_each(|landing| self.let_go(landing));
+                    self.standing_bytes = 0;
+                    self.say(&Message::Taken(taken))?;
+                }
+                Message::Ask(session, mut numbers) => {
+                    let now = Instant::now();
+                    numbers.retain(|number| self.receiver.decisions().ask((session, *number), now));
+                    self.say(&Message::Taken(numbers))?;
+                }
+                Message::End => return self.say(&Message::End),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, message: &Message) -> io::Result<()> {
+        self.channel.send(message, SILENCE)
+    }
+
+    /// Nothing that comes of a connection passes, or meets a socket, from now on.
+    fn expect(&mut self, pair: Pair) -> std::result::Result<(), Stay> {
+        if !self.expected.contains(&pair) {
+            self.relay.workers.held.adopting.watcher.drop_packets(pair)?;
+            self.expected.insert(pair);
+        }
+        Ok(())
+    }
+
+    /// A connection is this relay's if nobody has been told otherwise.
+    fn take(&mut self, number: u32) -> bool {
+        let Some(landing) = self.standing.remove(&number) else { return false };
+        if !self.receiver.decisions().take((self.id, number), Instant::now()) {
+            self.let_go(landing);
+            return false;
+        }
+        let pair = landing.pair();
+        landing.begin(self.relay.workers);
+        self.expected.remove(&pair);
+        self.relay.workers.held.adopting.watcher.drop_no_more(pair);
+        true
+    }
+
+    fn let_go(&self, landing: Landing) {
+        landing.abandon(self.relay.workers);
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.standing).into_values().for_each(|landing| self.let_go(landing));
+        let watcher = &self.relay.workers.held.adopting.watcher;
+        self.expected.drain().for_each(|pair| watcher.drop_no_more(pair));
+    }
+}
