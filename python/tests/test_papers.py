@@ -188,6 +188,12 @@ def test_what_runs_came_to_is_kept_and_gone_on_with_elsewhere(tmp_path):
     assert (tmp_path / "kept/x.tar.xz").read_bytes() == first
 
 
+def test_runs_that_at_most_their_twin_speaks_against_are_kept():
+    kept = [{"status": "done"}, {"status": "unexplained", "twin": {}}, {"status": "invalid", "twin": {}}]
+    made_again = [{"status": "invalid"}, {"status": "failed"}]
+    assert [papers.went_as_planned(run) for run in kept + made_again] == [True] * 3 + [False] * 2
+
+
 def test_kept_runs_are_not_made_again(program, tmp_path):
     command = [ROOT / "scripts/papers", "--program", program, "--only", "relay-congest", "--keep", tmp_path / "kept", "--page", tmp_path / "page.md"]
     again = [subprocess.run([*command, "--results", tmp_path / name], capture_output=True, text=True, check=True) for name in ("here", "elsewhere")]

@@ -4,10 +4,12 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use longfat_schema::run::{RunManifest, RunStatus, find_runs};
+use longfat_schema::run::{Ranges, RunManifest, RunStatus, find_runs};
 use std::{fs, path::Path, process::Command};
 
 const GRID: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/truth-grid.toml");
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/truth-sample.toml");
+const SHORT_QUEUES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/dummynet-grid.toml");
 
 /// Emulated goodput over that of the same plan, simulated.
 fn ratio(run: &RunManifest) -> f64 {
@@ -56,6 +58,83 @@ fn no_cell_of_the_grid_is_valid_and_off_by_more_than_a_fifth() {
         }
     }
     assert!(runs.iter().any(|run| run.status.is_as_planned()), "nothing was compared: {said}");
+}
+
+/// Whether a run's goodput is among what these twins came to, or within a share of it.
+fn is_among(run: &RunManifest, twins: &Option<Ranges>, share: f64) -> bool {
+    let goodput = run.metric("goodput_bps", "measured").unwrap();
+    let range = twins.as_ref().and_then(|twins| twins.range("goodput_bps", "measured"));
+    range.is_some_and(|[least, most]| (least * (1.0 - share)..=most * (1.0 + share)).contains(&goodput))
+}
+
+/// A queue that drains in 2.6 ms, and losses that are repaired one by one: at its own speed this path has hold-ups of a
+/// machine of two cores decide what a flow gets, and no seed does.
+#[test]
+fn a_run_far_from_its_twin_is_held_against_twins_that_are_held_up_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    command.args(["lab", "run", SHORT_QUEUES, "--repeats", "3", "-o"]).arg(&out);
+    command.args(["--cell", "cc=reno", "--cell", "rate=200Mbit", "--cell", "delay=20ms"]);
+    for set in ["retries=0", "warmup=3s", "duration=10s"] {
+        command.args(["--set", set]);
+    }
+    let output = command.output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let runs = runs(&out, &said);
+    assert_eq!(runs.len(), 3, "{said}");
+    for run in &runs {
+        println!("r{}: {} {:?}", run.repeat, run.status.name(), run.reasons);
+        // What it measures itself speaks against some.
+        let Some(twin) = &run.twin else {
+            assert_eq!(run.status, RunStatus::Invalid, "{said}");
+            continue;
+        };
+        let is_near = (0.9..=1.1).contains(&ratio(run));
+        assert_eq!(twin.chance.is_some(), !is_near, "more twins are made of what is far: {said}");
+        let held_up = is_among(run, &twin.held_up, 0.1);
+        let is_far = !(0.8..=1.2).contains(&ratio(run)) && !is_among(run, &twin.chance, 0.2);
+        let status = match (is_far, held_up) {
+            (false, _) => RunStatus::Done,
+            (true, true) => RunStatus::Invalid,
+            (true, false) => RunStatus::Unexplained,
+        };
+        // Goodput within what a window's edges hold is no difference.
+        let edges = run.status == RunStatus::Done && is_far;
+        assert!(run.status == status || edges, "{} instead of {}: {said}", run.status.name(), status.name());
+        if let Some(held_up) = &twin.held_up {
+            assert!(held_up.twins > 1 && held_up.hold_ups > 0 && held_up.longest_us > 0, "{held_up:?}");
+            let first = &run.reasons[0];
+            assert!(run.status == RunStatus::Done || first.contains("the machine's"), "{first}");
+        }
+    }
+    let held = runs.iter().filter_map(|run| run.twin.as_ref()).filter(|twin| twin.chance.is_some());
+    println!("{} of 3 were far from their twins", held.count());
+}
+
+#[test]
+fn a_sample_of_the_grid_holds_every_value_and_is_the_same_for_the_same_seed() {
+    let sample = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        let output = command.args(["lab", "list", SAMPLE, "--json"]).args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let cells = serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout).unwrap_or_default();
+        let names: Vec<String> = cells.iter().map(|cell| cell["case"].as_str().unwrap().to_owned()).collect();
+        (names, said)
+    };
+    let (first, _) = sample(&["--sample", "24"]);
+    assert_eq!(first.len(), 24);
+    for label in ["rate=7Mbit", "rate=10Gbit", "rtt=1ms", "rtt=600ms", "queue=0.1", "cc=reno", "cc=vegas"] {
+        let count = first.iter().filter(|name| name.split(',').any(|part| part == label)).count();
+        assert!(count >= 2, "{label}: {count}");
+    }
+    assert_eq!(first, sample(&["--sample", "24"]).0);
+    assert_ne!(first, sample(&["--sample", "24", "--sample-seed", "2"]).0);
+    let within = sample(&["--sample", "2", "--cell", "rate=7Mbit"]).0;
+    assert!(within.len() == 2 && within.iter().all(|name| name.starts_with("rate=7Mbit,")), "{within:?}");
+    let (none, said) = sample(&["--sample", "900"]);
+    assert!(none.is_empty() && said.contains("--sample 900: there are 210 cells"), "{said}");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Whether a run's numbers may be trusted, and whether an experiment's expectations were met. Pure.
 
+mod beside;
 mod expect;
 mod hold_ups;
-mod unexplained;
 
+pub(crate) use beside::beside_twins;
 pub use expect::{expectation, figures, within};
-pub(crate) use hold_ups::consequences;
-pub(crate) use unexplained::unexplained;
+pub(crate) use hold_ups::{HeldUp, consequences, held_up};
 
 use crate::{
     plan::{FlowPlan, Plan},

@@ -55,7 +55,8 @@ pub fn run(
             world.net.now_ns = scenario.end_ns();
             break;
         }
-        world.net.now_ns = at_ns;
+        // Who was held up may have been due long ago.
+        world.net.now_ns = at_ns.max(world.net.now_ns);
         stats.events += 1;
         if stats.events.is_multiple_of(EVENTS_PER_QUESTION) && !proceed(at_ns) {
             stats.stopped = true;
@@ -80,6 +81,10 @@ pub fn run(
 impl World {
     /// Lets an entity do what is due.
     fn act(&mut self, entity: u32, stats: &mut SimStats) {
+        if let Some(until_ns) = self.hold_ups.until_ns(entity, self.net.now_ns) {
+            self.net.timers.set(entity, until_ns);
+            return;
+        }
         let [first_endpoint, first_udp, _] = self.first;
         if entity < first_endpoint {
             while let Some(segment) = self.net.next_arrival(entity) {

@@ -8,6 +8,7 @@
 //! The same scenario (seed included) gives the same records.
 
 mod engine;
+mod hold_up;
 mod net;
 mod packet;
 mod queue;
@@ -23,6 +24,6 @@ mod world;
 
 pub use engine::{SimStats, run};
 pub use scenario::{
-    EndpointPlan, FlowPlan, LinkBetween, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError,
+    EndpointPlan, FlowPlan, HoldUp, LinkBetween, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError,
     SendBuffer, TcpPlan, Transport, UdpPlan,
 };

@@ -39,12 +39,24 @@ pub struct NodePlan {
     pub name: String,
     /// Whether the node passes packets on.
     pub forwards: bool,
+    /// When the node is held up; never, unless somebody says so. Those that overlap are one.
+    pub hold_ups: Vec<HoldUp>,
+}
+
+/// A time for which a node does nothing, as one whose processor is away. What comes to it, its timers and its programs
+/// wait; all of it is done when the time is over. Counted from the traffic's beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldUp {
+    /// Since when.
+    pub from_ns: u64,
+    /// Until when.
+    pub to_ns: u64,
 }
 
 impl NodePlan {
     /// A node that passes packets on; it may be an end of connections all the same.
     pub fn router(name: impl Into<String>) -> NodePlan {
-        NodePlan { name: name.into(), forwards: true }
+        NodePlan { name: name.into(), forwards: true, hold_ups: Vec::new() }
     }
 }
 
@@ -399,6 +411,17 @@ impl Scenario {
             self.end_ns(),
             "it must be less than a century",
         )?;
+        for node in &self.nodes {
+            let is_span = |held: &&HoldUp| held.from_ns < held.to_ns;
+            let wrong = node.hold_ups.iter().find(|held| !is_span(held));
+            refuse_unless(
+                wrong.is_none(),
+                &format!("node '{}'", node.name),
+                "the end of a hold-up in ns",
+                wrong.map_or(0, |held| held.to_ns),
+                "it must be later than its beginning",
+            )?;
+        }
         for link in &self.links {
             let whose = format!("link '{}'", link.plan.name);
             link.ends.iter().try_for_each(|end| self.check_node(&whose, *end))?;

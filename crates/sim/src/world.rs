@@ -1,6 +1,7 @@
 //! A scenario made ready to run: endpoints, sources, relays and streams, each with its number.
 
 use crate::{
+    hold_up::HoldUps,
     net::Net,
     packet::TCP_HEADER_BYTES,
     queue,
@@ -64,6 +65,8 @@ pub struct World {
     pub udp_sinks: Vec<UdpSink>,
     /// Streams in order of flows.
     pub streams: Vec<Stream>,
+    /// When who cannot act.
+    pub hold_ups: HoldUps,
     /// First entity of endpoints, of UDP sources, and the sampler's.
     pub first: [u32; 3],
 }
@@ -73,6 +76,9 @@ struct Builder<'a> {
     routes: Routes<'a>,
     first_endpoint: u32,
     endpoints: Vec<Endpoint>,
+    /// Where endpoints and UDP sources are.
+    endpoint_nodes: Vec<usize>,
+    source_nodes: Vec<usize>,
     relay_of: Vec<Option<u32>>,
     relays: Vec<RelayConnection>,
     udp_sources: Vec<UdpSource>,
@@ -90,6 +96,8 @@ impl World {
             routes: Routes::new(scenario),
             first_endpoint: scenario.links.len() as u32 * 2,
             endpoints: Vec::new(),
+            endpoint_nodes: Vec::new(),
+            source_nodes: Vec::new(),
             relay_of: Vec::new(),
             relays: Vec::new(),
             udp_sources: Vec::new(),
@@ -199,6 +207,7 @@ impl Builder<'_> {
         let to_agreed = to_plan.agreed_with(from_plan);
         self.endpoint(whose, &from_agreed, there, first + 1, mss_bytes, from_app)?;
         self.endpoint(whose, &to_agreed, back, first, mss_bytes, to_app)?;
+        self.endpoint_nodes.extend([from, to]);
         Ok([first, first + 1])
     }
 
@@ -249,6 +258,7 @@ impl Builder<'_> {
         let index = self.udp_sources.len();
         let route = self.routes.add(flow.from, flow.to)?;
         self.udp_sources.push(UdpSource::new(&offer, route, index as u32));
+        self.source_nodes.push(flow.from);
         Ok(Carrier::Udp(index))
     }
 
@@ -264,6 +274,7 @@ impl Builder<'_> {
         for (entity, source) in (first_udp..).zip(&self.udp_sources) {
             net.timers.set(entity, source.next_at_ns());
         }
+        let hold_ups = HoldUps::new(self.scenario, self.endpoint_nodes.into_iter().chain(self.source_nodes));
         net.timers.set(sampler, self.scenario.settle_ns + self.scenario.sample_every_ns);
         World {
             net,
@@ -273,6 +284,7 @@ impl Builder<'_> {
             udp_sinks: self.udp_sources.iter().map(|_| UdpSink::default()).collect(),
             udp_sources: self.udp_sources,
             streams: self.streams,
+            hold_ups,
             first: [self.first_endpoint, first_udp, sampler],
         }
     }

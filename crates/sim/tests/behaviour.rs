@@ -9,7 +9,7 @@ use longfat_schema::{
     record::{Record, RelaySample},
 };
 use longfat_sim::{
-    EndpointPlan, FlowPlan, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError, SendBuffer,
+    EndpointPlan, FlowPlan, HoldUp, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError, SendBuffer,
     Transport, UdpPlan, run,
 };
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -303,4 +303,83 @@ fn a_wrong_scenario_names_the_thing_and_the_mend() {
     scenario.links.clear();
     let error = run(&scenario, |_| {}, |_| true).unwrap_err();
     assert_eq!(error, ScenarioError::NoPath { from: "a".into(), to: "b".into() });
+}
+
+/// A flow that fills a path of 667 segments with 660, before a queue of 64 KB that it hardly needs, since it begins
+/// slowly. One of the hosts (0 sends) is held up for so long after 2 s.
+fn held_up(host: usize, for_ms: u64) -> Outcome {
+    let mut plan = tcp("reno");
+    plan.sender.settings = vec!["max_ssthresh_segments=40".to_owned()];
+    plan.receiver.receive_buffer = ReceiveBuffer::Fixed(660 * 1448);
+    let mut scenario =
+        path(direction(Some(200_000_000), 20 * MS, 64_000), vec![flow("f", 0, 1, plan)], 3 * SECOND);
+    scenario.sample_every_ns = MS;
+    scenario.nodes[host].hold_ups = (for_ms > 0)
+        .then_some(HoldUp { from_ns: 2 * SECOND, to_ns: 2 * SECOND + for_ms * MS })
+        .into_iter()
+        .collect();
+    outcome(&scenario)
+}
+
+#[test]
+fn a_host_that_is_held_up_takes_nothing_and_then_all_that_came() {
+    let (free, held) = (held_up(1, 0), held_up(1, 6));
+    let at = |ms: u64| 2 * SECOND + ms * MS;
+    assert_eq!(held.bytes_between("f", at(0), at(5)), 0);
+    let caught_up = held.bytes_between("f", at(5), at(7));
+    let meanwhile = free.bytes_between("f", at(0), at(7));
+    assert!(
+        caught_up > 100 * 1448 && caught_up.abs_diff(meanwhile) <= 3 * 1448,
+        "{caught_up} of {meanwhile}"
+    );
+    assert_eq!(held.bytes_between("f", 0, at(0)), free.bytes_between("f", 0, at(0)), "nothing before");
+}
+
+#[test]
+fn the_clump_of_a_host_that_was_held_up_overflows_a_queue_that_its_flow_would_not_have_filled() {
+    let dropped = |host, for_ms| held_up(host, for_ms).forward().dropped_packets;
+    // The queue drains in 2.6 ms.
+    assert_eq!([dropped(0, 0), dropped(0, 1), dropped(1, 1)], [0; 3]);
+    assert!(dropped(0, 8) > 50, "a sender: {}", dropped(0, 8));
+    assert!(dropped(1, 8) > 50, "a receiver: {}", dropped(1, 8));
+}
+
+#[test]
+fn a_sender_that_is_held_up_sends_nothing_meanwhile() {
+    let sent_bytes = |outcome: &Outcome, at_ms: i64| {
+        outcome.tcp().find(|tcp| tcp.time_us == at_ms * 1000).unwrap().sent_bytes
+    };
+    let held = held_up(0, 6);
+    assert_eq!(sent_bytes(&held, 2_001), sent_bytes(&held, 2_005));
+    assert!(sent_bytes(&held, 2_007) > sent_bytes(&held, 2_005) + 90 * 1448, "what 6 ms are at that rate");
+}
+
+#[test]
+fn what_passes_a_router_that_is_held_up_and_what_a_source_of_datagrams_owes_comes_when_it_goes_on() {
+    let mut scenario = path(direction(None, 0, 1), vec![udp(Arrivals::Constant)], SECOND);
+    scenario.nodes = ["a", "b", "c"].map(NodePlan::router).to_vec();
+    let cable = |name, ends| link(name, ends, direction(Some(1_000_000_000), MS, 1 << 20));
+    scenario.links = vec![cable("lan", [0, 1]), cable("wan", [1, 2])];
+    scenario.flows[0].to = 2;
+    for node in [0, 1] {
+        let mut scenario = scenario.clone();
+        scenario.nodes[node].hold_ups = vec![HoldUp { from_ns: 500 * MS, to_ns: 600 * MS }];
+        let outcome = outcome(&scenario);
+        assert_eq!(outcome.bytes_between("udp", 510 * MS, 600 * MS), 0, "node {node}");
+        let caught_up = outcome.bytes_between("udp", 600 * MS, 620 * MS);
+        // 100 datagrams of the hold-up, and those of 20 ms.
+        assert!((115_000..=121_000).contains(&caught_up), "node {node}: {caught_up}");
+        assert_eq!(outcome.flow("udp").lost_datagrams, 0);
+    }
+}
+
+#[test]
+fn a_hold_up_that_ends_before_it_begins_is_refused_with_its_node() {
+    let mut scenario = path(direction(Some(1000), 0, 1500), vec![flow("f", 0, 1, tcp("reno"))], SECOND);
+    scenario.nodes[1].hold_ups = vec![HoldUp { from_ns: 7, to_ns: 7 }];
+    let error = run(&scenario, |_| {}, |_| true).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "node 'b': the end of a hold-up in ns is 7; it must be later than its beginning"
+    );
 }

@@ -4,7 +4,7 @@ mod support;
 
 use longfat_link::plan::{DisciplinePlan, LossPlan};
 use longfat_schema::record::Record;
-use longfat_sim::{EndpointPlan, FlowPlan, ReceiveBuffer, SendBuffer};
+use longfat_sim::{EndpointPlan, FlowPlan, HoldUp, ReceiveBuffer, SendBuffer};
 use proptest::prelude::*;
 use support::*;
 
@@ -60,6 +60,7 @@ proptest! {
         jitter_us in 0u64..5_000,
         reorder: bool,
         codel: bool,
+        hold_ups in prop::collection::vec((0usize..2, 0u64..5_000, 1u64..100), 0..20),
         seed: u64,
     ) {
         let mut forward = direction(Some(rate_bps), delay_us * 1000, queue_bytes);
@@ -75,6 +76,10 @@ proptest! {
         scenario.links[0].plan.backward.line.loss = LossPlan::Bernoulli { probability: loss / 2.0 };
         scenario.sample_every_ns = 50 * MS;
         scenario.seed = seed;
+        for (node, from_ms, for_ms) in hold_ups {
+            let held = HoldUp { from_ns: from_ms * MS, to_ns: (from_ms + for_ms) * MS };
+            scenario.nodes[node].hold_ups.push(held);
+        }
         for (index, flow) in scenario.flows.iter_mut().enumerate() {
             flow.name = format!("f{index}");
         }

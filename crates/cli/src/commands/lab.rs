@@ -30,7 +30,7 @@ use longfat_lab::{
     spec::{
         Case, Experiment, decode,
         include::Source,
-        overlay,
+        overlay, sample,
         sweep::{Filter, OneOrMany},
     },
 };
@@ -192,6 +192,12 @@ struct SpecArgs {
     /// Only cells of the sweep with this value; may be repeated (several of one axis: any of them).
     #[arg(long, value_name = "AXIS=LABEL", value_parser = axis_label)]
     cell: Vec<(String, String)>,
+    /// Only N of these cells, drawn so that every value of every axis is among them about equally often.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    sample: Option<u32>,
+    /// Which they are: the same seed draws the same ones.
+    #[arg(long, value_name = "SEED", default_value_t = 1, requires = "sample")]
+    sample_seed: u64,
     /// Runs of each case.
     #[arg(long, value_name = "N")]
     repeats: Option<u32>,
@@ -313,9 +319,15 @@ impl SpecArgs {
             filter.insert(axis.clone(), OneOrMany::Many(all));
         }
         let named = |case: &&Case| self.case.is_empty() || self.case.iter().any(|name| case.is_called(name));
-        let asked = cases.iter().filter(named).filter(|case| case.is_at(&filter));
-        let wanted: BTreeSet<String> = asked.map(|case| case.name.clone()).collect();
-        if wanted.is_empty() { Err(anyhow!("--case and --cell leave nothing to run")) } else { Ok(wanted) }
+        let asked: Vec<&Case> = cases.iter().filter(named).filter(|case| case.is_at(&filter)).collect();
+        let count = asked.len();
+        match self.sample.map(|wanted| wanted as usize) {
+            _ if asked.is_empty() => Err(anyhow!("--case and --cell leave nothing to run")),
+            Some(wanted) if wanted > count => {
+                Err(anyhow!("--sample {wanted}: there are {count} cells; ask for {count} at most"))
+            }
+            wanted => Ok(sample(&asked, wanted.unwrap_or(count), self.sample_seed).into_iter().collect()),
+        }
     }
 }
 

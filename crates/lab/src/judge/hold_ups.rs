@@ -66,6 +66,52 @@ impl Consequence {
     }
 }
 
+/// A time for which a host did nothing, as far as links could tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HeldUp {
+    /// The host.
+    pub host: String,
+    /// Since when, from the start of the run.
+    pub from_us: i64,
+    /// Until when.
+    pub to_us: i64,
+    /// By how much earlier it may have begun: one packet alone is owed no answer, so it is told of since the second.
+    pub earlier_us: u64,
+}
+
+/// Every hold-up, however short, of the hosts at the ends of emulated links. When a link's driver is held up both hear
+/// nothing.
+pub(crate) fn held_up(plan: &Plan, samples: &Samples) -> Vec<HeldUp> {
+    let connections = connections(samples);
+    let of_link = |cable: &'_ CablePlan| -> Vec<HeldUp> {
+        let led = cable.ends.each_ref().map(|end| leads_to_hosts(plan, cable, &end.host));
+        let mine = samples.stall.iter().filter(|stall| counts(cable, led, stall, &connections));
+        let packet_us = packet_us(cable);
+        let of_hosts = mine.flat_map(|stall| {
+            let from = stall.of.split('/').nth(1);
+            let ends = [("forward", &cable.ends[0]), ("backward", &cable.ends[1])];
+            let held =
+                ends.into_iter().filter(move |(direction, _)| from.is_none_or(|from| from == *direction));
+            let earlier_us = from.map_or(0, |_| 2 * packet_us);
+            held.map(move |(_, end)| HeldUp {
+                host: end.host.clone(),
+                from_us: stall.time_us - stall.duration_us as i64,
+                to_us: stall.time_us,
+                earlier_us,
+            })
+        });
+        of_hosts.filter(|held| held.from_us < held.to_us).collect()
+    };
+    plan.links.iter().filter(|cable| cable.path.is_some()).flat_map(of_link).collect()
+}
+
+/// How long a full packet takes at a link's lowest rate.
+fn packet_us(cable: &CablePlan) -> u64 {
+    let rates = cable.path.iter().flat_map(|path| [&path.forward, &path.backward]);
+    let least_bps = rates.filter_map(|direction| direction.line.rate_bps).filter(|bps| *bps > 0).min();
+    least_bps.map_or(0, |bps| u64::from(cable.mtu_bytes) * 8_000_000 / bps)
+}
+
 /// Every link's, where there were hold-ups that count.
 pub(crate) fn consequences(plan: &Plan, samples: &Samples) -> Vec<Consequence> {
     if samples.stall.is_empty() {
@@ -321,6 +367,26 @@ mod tests {
             said.contains("--backend sim") && said.contains("dilate = 3 is refused: flows.f.cc: 'cubic'"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn every_hold_up_however_short_is_known_of_the_host_that_answered_late_and_a_drivers_of_both() {
+        let held = |stalls: &[StallSample]| -> Vec<_> {
+            let samples = with_states(samples(&[], stalls), 1000, &[]);
+            let found = held_up(&plan(""), &samples);
+            found.into_iter().map(|held| (held.host, held.from_us, held.to_us, held.earlier_us)).collect()
+        };
+        // 1500 bytes take 60 us.
+        let of = |host: &str, from_us, to_us| (host.to_owned(), from_us, to_us, 120);
+        let of_driver = |host: &str, from_us, to_us| (host.to_owned(), from_us, to_us, 0);
+        assert_eq!(held(&[stall(2_000_000, 1_200, "path/forward")]), [of("a", 1_998_800, 2_000_000)]);
+        assert_eq!(held(&[stall(2_000_000, 1_200, "path/backward")]), [of("b", 1_998_800, 2_000_000)]);
+        assert_eq!(held(&[stall(2_000_000, 1_200, "path/forward/sender")]), [of("a", 1_998_800, 2_000_000)]);
+        assert_eq!(
+            held(&[stall(2_000_000, 4_000, "path")]),
+            [of_driver("a", 1_996_000, 2_000_000), of_driver("b", 1_996_000, 2_000_000)]
+        );
+        assert_eq!(held(&[stall(2_000_000, 0, "path"), stall(2_000_000, 4_000, "other")]), []);
     }
 
     #[test]

@@ -8,10 +8,11 @@ pub mod network;
 pub(crate) mod refusals;
 mod resolve;
 
+pub use crate::spec::seed_of;
 pub use backend_kind::BackendKind;
 pub use follow::{FarPlan, FollowPlan, RealFollow};
+pub use resolve::plans;
 pub(crate) use resolve::sysctls_of_namespace;
-pub use resolve::{plans, seed_of};
 
 use crate::spec::Protocol;
 use longfat_cc::{Algorithm, Tunables, queue::QueuePlan};

@@ -7,7 +7,7 @@ use super::{
 use super::{need::least, refusals::refusals};
 use crate::spec::{
     CableSpec, Case, DilateSpec, Experiment, FlowSpec, FollowSpec, HostSpec, Protocol, RelaySpec, Setting,
-    SpecError,
+    SpecError, seed_of,
 };
 use longfat_cc::Tunables;
 use longfat_schema::{
@@ -34,15 +34,6 @@ pub fn plans(experiment: &Experiment) -> Result<Vec<Plan>, SpecError> {
         }
     }
     Ok(plans)
-}
-
-/// Seed of one run: FNV-1a over what names it. 53 bits, so that every JSON reader keeps it exactly.
-pub fn seed_of(seed: u64, parts: &[&str]) -> u64 {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let parts = parts.iter().flat_map(|part| part.bytes().chain([0]));
-    let hash = seed.to_be_bytes().into_iter().chain(parts);
-    hash.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME)) >> 11
 }
 
 fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecError> {

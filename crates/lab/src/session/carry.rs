@@ -96,7 +96,9 @@ impl Carrier<'_> {
             let tick = &mut |tick| tell(Event::Ticks { index, tick });
             let made = self.carry_out(plan, directory, &earlier, tick, stop)?;
             let Some(mut manifest) = made else { return Ok(None) };
-            let again = manifest.status == RunStatus::Invalid && attempt <= retries;
+            // What only its twin speaks against is not tried again: the simulator would choose the repeats.
+            let again =
+                !manifest.went_as_planned() && manifest.status == RunStatus::Invalid && attempt <= retries;
             tell(Event::Ends { index, attempt, manifest: &manifest, again });
             if !again {
                 return Ok(Some(manifest));
@@ -217,12 +219,15 @@ impl Carrier<'_> {
     }
 }
 
-/// Gives a run its twin. One that is far from it, and from others that chance made, is unexplained.
+/// Gives a run its twin. What that speaks against is unexplained, or invalid where hold-ups of the machine explain it.
 fn put_beside_twin(plan: &Plan, manifest: &mut RunManifest, samples: &Samples, stop: &AtomicBool) {
-    let Some(twin) = simulated::twin(plan, stop) else { return };
-    let more = simulated::twins_by_chance(plan, stop);
-    if let Some(reason) = judge::unexplained(plan, &manifest.metrics, samples, &twin, more) {
-        manifest.status = RunStatus::Unexplained;
+    let Some(mut twin) = simulated::twin(plan, stop) else { return };
+    let hold_ups = judge::held_up(plan, samples);
+    let by_chance = simulated::twins_by_chance(plan, stop);
+    let held_up = simulated::twins_held_up(plan, &hold_ups, stop);
+    let others = (by_chance, &hold_ups[..], held_up);
+    if let Some((status, reason)) = judge::beside_twins(plan, &manifest.metrics, samples, &mut twin, others) {
+        manifest.status = status;
         manifest.reasons.insert(0, reason);
     }
     manifest.twin = Some(twin);

@@ -72,7 +72,7 @@ impl Session<'_> {
         if manifest.backend != kind.name() {
             return Err(changed(format!("backend: {} then, {} now", manifest.backend, kind)));
         }
-        // An unexplained run is not made again: repeats that are chosen by what the simulator says would prove nothing.
-        Ok(manifest.status.is_as_planned().then_some(manifest))
+        // What only its twin speaks against is not made again: repeats that the simulator chooses would prove nothing.
+        Ok(manifest.went_as_planned().then_some(manifest))
     }
 }

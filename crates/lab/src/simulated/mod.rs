@@ -8,16 +8,18 @@ pub use scenario::{Translation, translate};
 
 use crate::{
     backend::{Observed, Tick},
+    judge::HeldUp,
     metrics::{metrics, record_free},
     plan::{Plan, seed_of},
     samples::Samples,
 };
 use longfat_cc::{Algorithm, UnknownAlgorithm};
+use longfat_link::model::random::Random;
 use longfat_schema::{
     record::{Note, Record},
     run::Twin,
 };
-use longfat_sim::ScenarioError;
+use longfat_sim::{HoldUp, ScenarioError};
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering},
@@ -116,7 +118,26 @@ fn algorithm(cc: &str) -> Result<Algorithm, SimulationError> {
 /// # Errors
 /// When it cannot be simulated, or was stopped.
 pub fn run(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result<Observed, SimulationError> {
-    let Translation { scenario, unmodelled } = translate(plan)?;
+    run_held_up(plan, &[], tick, stop)
+}
+
+/// The same with hosts that are held up.
+fn run_held_up(
+    plan: &Plan,
+    hold_ups: &[HeldUp],
+    tick: &mut dyn FnMut(Tick),
+    stop: &AtomicBool,
+) -> Result<Observed, SimulationError> {
+    let Translation { mut scenario, unmodelled } = translate(plan)?;
+    for node in &mut scenario.nodes {
+        let mine = hold_ups.iter().filter(|held| held.host == node.name);
+        let span = |held: &HeldUp| {
+            let [from_us, to_us] = [held.from_us, held.to_us].map(|us| u64::try_from(us).unwrap_or(0));
+            HoldUp { from_ns: from_us * 1000, to_ns: to_us * 1000 }
+        };
+        // What was before the flows began is over.
+        node.hold_ups = mine.map(span).filter(|held| held.from_ns < held.to_ns).collect();
+    }
     if stop.load(Ordering::Relaxed) {
         return Err(SimulationError::Interrupted);
     }
@@ -145,15 +166,19 @@ pub fn run(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result
 
 /// What the simulator makes of a plan that was carried out elsewhere; `None` when a person stopped it.
 pub fn twin(plan: &Plan, stop: &AtomicBool) -> Option<Twin> {
-    match run(plan, &mut |_| {}, stop) {
+    twin_held_up(plan, &[], stop)
+}
+
+fn twin_held_up(plan: &Plan, hold_ups: &[HeldUp], stop: &AtomicBool) -> Option<Twin> {
+    match run_held_up(plan, hold_ups, &mut |_| {}, stop) {
         Ok(mut observed) => {
             record_free(plan, &mut observed.samples);
             let warnings = observed.samples.note.iter().filter(|note| note.level == "warning");
             let left_out = warnings.map(|note| note.message.clone()).collect();
-            Some(Twin { metrics: metrics(plan, &observed.samples, None), left_out })
+            Some(Twin { metrics: metrics(plan, &observed.samples, None), left_out, ..Twin::default() })
         }
         Err(SimulationError::Interrupted) => None,
-        Err(error) => Some(Twin { metrics: Vec::new(), left_out: vec![error.to_string()] }),
+        Err(error) => Some(Twin { left_out: vec![error.to_string()], ..Twin::default() }),
     }
 }
 
@@ -164,6 +189,38 @@ pub fn twins_by_chance(plan: &Plan, stop: &AtomicBool) -> impl Iterator<Item = T
         twin(&with_seed(plan, seed), stop)
     })
 }
+
+/// What the simulator makes of the same plan when its hosts are held up as the run's were: first at the same times,
+/// then all of them later by a time that is drawn. None where there were no hold-ups.
+pub(crate) fn twins_held_up(
+    plan: &Plan,
+    hold_ups: &[HeldUp],
+    stop: &AtomicBool,
+) -> impl Iterator<Item = Twin> {
+    let count = if hold_ups.is_empty() { 0 } else { TWINS_HELD_UP };
+    (0..count).map_while(move |number| {
+        let seed = seed_of(plan.seed, &["held up", &number.to_string()]);
+        twin_held_up(&with_seed(plan, seed), &at_another_time(plan, hold_ups, number, seed), stop)
+    })
+}
+
+/// How long hosts are held up, how often, and who at the same time stays as it was, as far as that is known.
+fn at_another_time(plan: &Plan, hold_ups: &[HeldUp], number: u32, seed: u64) -> Vec<HeldUp> {
+    let length_us = plan.window_end_us.max(1);
+    let mut random = Random::new(seed, 0);
+    let drawn_us = random.up_to(length_us.unsigned_abs()) as i64;
+    let later_us = if number == 0 { 0 } else { drawn_us };
+    let mut moved = |held: &HeldUp| {
+        let for_us = held.to_us - held.from_us + random.up_to(held.earlier_us) as i64;
+        let to_us = (held.to_us + later_us).rem_euclid(length_us);
+        HeldUp { host: held.host.clone(), from_us: to_us - for_us, to_us, earlier_us: 0 }
+    };
+    let during = hold_ups.iter().filter(|held| held.from_us >= 0);
+    during.map(&mut moved).collect()
+}
+
+/// Twins whose hosts are held up, at most: what one hold-up of ten does is not seen in a few.
+const TWINS_HELD_UP: u32 = 16;
 
 /// Twins of a run, its own among them, before it counts as far from what chance can do.
 const SEEDS: u32 = 5;

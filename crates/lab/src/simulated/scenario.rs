@@ -80,7 +80,7 @@ fn end_us(flow: &FlowPlan) -> u64 {
 }
 
 fn node(host: &HostPlan) -> sim::NodePlan {
-    sim::NodePlan { name: host.name.clone(), forwards: host.forward }
+    sim::NodePlan { name: host.name.clone(), forwards: host.forward, hold_ups: Vec::new() }
 }
 
 /// A plain cable as a link.

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::{
-    judge::verdict,
+    judge::{self, verdict},
     metrics::metrics,
     plan::{FlowPlan, network::Topology, plans, tests_support},
     spec::{Experiment, overlay::parse_assignment},
 };
-use longfat_schema::run::RunStatus;
+use longfat_schema::run::{Metric, Ranges, RunStatus};
 use longfat_sim::{EndpointPlan, ReceiveBuffer, Scenario, SendBuffer, TcpPlan, Transport};
 
 const CONVERSION: &str = include_str!("../../../../experiments/conversion.toml");
@@ -310,4 +310,117 @@ fn a_trace_that_is_not_there_is_said_once_with_its_link() {
                 [[cases]]\nname = \"x\"\n[[cases]]\nname = \"y\"\n";
     let said = Experiment::read(text, &[]).unwrap_err().to_string();
     assert_eq!(said.matches("links.path.trace: 'none.csv' cannot be followed").count(), 1, "{said}");
+}
+
+/// A queue that drains in 2.6 ms, and losses repaired one by one: hold-ups of a few milliseconds decide the course.
+const SHORT_QUEUE: &str = "name = \"short\"\nwarmup = \"2s\"\nduration = \"10s\"\nsample_every = \"50ms\"\n\
+    sysctls = { \"net.ipv4.tcp_sack\" = 0, \"net.ipv4.tcp_rmem\" = \"4096 131072 33554432\" }\n\
+    [hosts.a]\n[hosts.b]\n[links.path]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\ndelay = \"20ms\"\n\
+    queue = { limit = \"64KB\" }\n[flows.f]\nfrom = \"a\"\nto = \"b\"\ncc = \"lf_reno\"\n";
+
+/// So many hold-ups of so long, of either host in turn, at times that are drawn.
+fn hold_ups(count: u64, length_us: i64) -> Vec<HeldUp> {
+    let mut random = Random::new(7, 0);
+    let mut one = |number: u64| {
+        let from_us = random.up_to(12_000_000) as i64;
+        let host = if number.is_multiple_of(2) { "a" } else { "b" };
+        HeldUp { host: host.into(), from_us, to_us: from_us + length_us, earlier_us: 120 }
+    };
+    (0..count).map(&mut one).collect()
+}
+
+fn goodput_bps(metrics: &[Metric]) -> f64 {
+    metrics.iter().find(|m| m.metric == "goodput_bps" && m.stream.is_none()).unwrap().value
+}
+
+/// A simulated run of `made` with hold-ups, taken for an emulated one of `plan` that recorded `known` ones: what its
+/// twins say of it.
+fn judged(
+    plan: &Plan,
+    made: &Plan,
+    hold_ups: &[HeldUp],
+    known: &[HeldUp],
+) -> (f64, Option<(RunStatus, String)>, Twin) {
+    let stop = AtomicBool::new(false);
+    let observed = run_held_up(made, hold_ups, &mut |_| {}, &stop).unwrap();
+    let figures = metrics(made, &observed.samples, None);
+    let mut own = twin(plan, &stop).unwrap();
+    let others = (twins_by_chance(plan, &stop), known, twins_held_up(plan, known, &stop));
+    let found = judge::beside_twins(plan, &figures, &observed.samples, &mut own, others);
+    (goodput_bps(&figures), found, own)
+}
+
+/// Of three hold-ups a machine tells of two.
+fn two_of_three(hold_ups: &[HeldUp]) -> Vec<HeldUp> {
+    hold_ups.iter().enumerate().filter(|(number, _)| number % 3 != 2).map(|(_, held)| held.clone()).collect()
+}
+
+#[test]
+fn a_run_that_short_hold_ups_decided_is_their_doing_and_not_unexplained() {
+    let plan = plan(SHORT_QUEUE, "default", &[]);
+    let held = hold_ups(40, 2_400);
+    let known = two_of_three(&held);
+    let (goodput, found, twin) = judged(&plan, &plan, &held, &known);
+    let (status, reason) = found.unwrap();
+    assert_eq!(status, RunStatus::Invalid, "{reason}");
+    assert!(reason.contains(" simulations with the machine's 27 hold-ups of up to 2.4 ms"), "{reason}");
+    let range = |ranges: &Option<Ranges>| ranges.as_ref().unwrap().range("goodput_bps", "f").unwrap();
+    let [least, greatest] = range(&twin.held_up);
+    assert!((0.9 * least..=1.1 * greatest).contains(&goodput), "{least} to {greatest}: {goodput}");
+    let [least, greatest] = range(&twin.chance);
+    assert_eq!(least, greatest, "nothing on this path is chance");
+}
+
+#[test]
+fn hold_ups_excuse_neither_another_queue_nor_another_congestion_control() {
+    let plan = plan(SHORT_QUEUE, "default", &[]);
+    let held = hold_ups(40, 2_400);
+    for change in [
+        "links.path.queue.limit=\"256KB\"",
+        "links.path.queue.limit=\"16KB\"",
+        "flows.f.cc=\"lf_scalable\"",
+        "flows.f.cc=\"lf_vegas\"",
+        "flows.f.cc=\"lf_cubic\"",
+    ] {
+        let made = self::plan(SHORT_QUEUE, "default", &[change]);
+        let (goodput, found, twin) = judged(&plan, &made, &held, &held);
+        let status = found.map(|(status, _)| status);
+        assert_eq!(status, Some(RunStatus::Unexplained), "{change}: {goodput}: {:?}", twin.held_up);
+    }
+}
+
+#[test]
+fn hold_ups_that_a_path_does_not_feel_change_nothing_of_its_twins() {
+    for change in [
+        &["links.path.rate=20Mbit"][..],
+        &["links.path.rate=20Mbit", "links.path.delay=5ms"],
+        &["links.path.rate=50Mbit", "links.path.queue.limit=\"250KB\"", "sysctls.\"net.ipv4.tcp_sack\"=1"],
+    ] {
+        let plan = plan(SHORT_QUEUE, "default", change);
+        let stop = AtomicBool::new(false);
+        let free = goodput_bps(&twin(&plan, &stop).unwrap().metrics);
+        for held in twins_held_up(&plan, &hold_ups(60, 2_400), &stop) {
+            let ratio = goodput_bps(&held.metrics) / free;
+            assert!((0.99..=1.01).contains(&ratio), "{change:?}: {ratio}");
+        }
+    }
+}
+
+#[test]
+fn hold_ups_come_at_other_times_as_long_and_as_often_and_first_at_their_own() {
+    let plan = plan(SHORT_QUEUE, "default", &[]);
+    let held = |host: &str, from_us, to_us| HeldUp { host: host.into(), from_us, to_us, earlier_us: 0 };
+    let before = held("a", -5_000, -2_000);
+    let known = [before, held("a", 1_000, 3_000), held("b", 11_997_000, 11_999_000)];
+    assert_eq!(at_another_time(&plan, &known, 0, 9), known[1..]);
+    let moved = at_another_time(&plan, &known, 1, 9);
+    assert_ne!(moved, at_another_time(&plan, &known, 1, 10));
+    assert_eq!(moved.iter().map(|held| held.to_us - held.from_us).collect::<Vec<_>>(), [2_000, 2_000]);
+    assert!(moved.iter().all(|held| (0..12_000_000).contains(&held.to_us)), "{moved:?}");
+    let apart = |held: &[HeldUp]| (held[1].from_us - held[0].from_us).rem_euclid(12_000_000);
+    assert_eq!(apart(&moved), apart(&known[1..]), "who was held up together still is");
+    let vague = [HeldUp { earlier_us: 500, ..held("a", 1_000, 3_000) }];
+    let lengths_us = (0..20).map(|seed| 3_000 - at_another_time(&plan, &vague, 0, seed)[0].from_us);
+    assert!(lengths_us.clone().all(|us| (2_000..=2_500).contains(&us)) && lengths_us.max() > Some(2_300));
+    assert_eq!(twins_held_up(&plan, &[], &AtomicBool::new(false)).count(), 0);
 }

@@ -16,6 +16,7 @@ mod follow;
 pub mod include;
 pub mod overlay;
 mod read;
+mod sample;
 pub mod schema;
 pub mod sweep;
 pub mod topology;
@@ -31,6 +32,7 @@ use longfat_schema::{
     run::AxisPoint,
     units::{Nanos, Rate, Size},
 };
+pub use sample::{sample, seed_of};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -106,7 +108,8 @@ pub struct Head {
     /// absent.
     pub hold_up_limit: Option<f64>,
     /// Share by which a TCP flow's goodput or completion time may differ from its twin's; more, and an emulated run is
-    /// unexplained. When absent, 0.2 of a flow that is alone; several are not judged so.
+    /// unexplained, or invalid where the machine's hold-ups explain it. When absent, 0.2 of a flow that is alone; several
+    /// are not judged so.
     pub twin_limit: Option<f64>,
     /// Emulated runs are carried out so many times slower, `"auto"`: as the path needs; figures are in the experiment's
     /// time.

@@ -23,7 +23,8 @@ pub fn section(experiment: &Experiment) -> String {
     format!(
         "<section><h2>Beside the simulator: {} of {} figures agree</h2><p class=\"note\">The same plans, simulated. A figure is \
          apart when the medians differ by more than a tenth (counts: a fifth, and more than 3) and by more than the repeats \
-         scatter. Then either this machine held the emulation up, or the simulator lacks what made the difference.</p>{left_out}\
+         scatter. Then either this machine held the emulation up, or the simulator lacks what made the difference. Where more \
+         simulations, under other seeds or with hosts held up as the run's were, come as far, the last column says which.</p>{left_out}\
          {apart}{agreeing}</section>",
         near.len(),
         twins.len(),
@@ -41,23 +42,63 @@ fn left_out(experiment: &Experiment) -> String {
 
 fn table(figures: &[&Beside]) -> String {
     let text = ["Case", "Figure", "Of"].map(text_heading).concat();
-    let head = text + &["Emulated", "Simulated", "Emulated over simulated"].map(column_heading).concat();
-    let rows: String = figures.iter().map(|beside| row(beside)).collect();
+    let numbers = ["Emulated", "Simulated", "Emulated over simulated"].map(column_heading).concat();
+    let why = if is_any_explained(figures) { text_heading("Simulated as well") } else { String::new() };
+    let head = text + &numbers + &why;
+    let rows: String = figures.iter().map(|beside| row(beside, !why.is_empty())).collect();
     scrolling("Medians over the valid repeats", &head, &rows)
 }
 
-fn row(beside: &Beside) -> String {
+fn is_any_explained(figures: &[&Beside]) -> bool {
+    figures.iter().any(|beside| beside.explained.is_some())
+}
+
+fn row(beside: &Beside, with_why: bool) -> String {
     let unit = Quantity::of_metric(&beside.metric).unit(beside.emulated.abs().max(beside.simulated.abs()));
     let interval = beside
         .interval
         .map_or_else(String::new, |[least, greatest]| format!("<small>{least:.2} – {greatest:.2}</small>"));
     let ratio = beside.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
+    let why = beside.explained.as_ref().map_or_else(
+        || "–".to_owned(),
+        |found| format!("{} to {} {}", unit.text(found.least), unit.text(found.greatest), found.by.text()),
+    );
+    let why = if with_why { format!("<td class=\"text\">{why}</td>") } else { String::new() };
     format!(
-        "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{ratio}{interval}</td></tr>",
+        "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{ratio}{interval}</td>{why}</tr>",
         escape(&beside.case),
         escape(&beside.metric),
         escape(&beside.of),
         unit.text(beside.emulated),
         unit.text(beside.simulated),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longfat_schema::run::{Cause, Explanation};
+
+    #[test]
+    fn what_explains_a_figure_stands_beside_it_and_the_column_is_there_for_that_alone() {
+        let open = Beside {
+            case: "short".into(),
+            metric: "goodput_bps".into(),
+            of: "f".into(),
+            emulated: 27.7e6,
+            simulated: 67e6,
+            ratio: Some(0.41),
+            interval: None,
+            runs: 1,
+            is_far: true,
+            explained: None,
+        };
+        let explained = Some(Explanation { by: Cause::HoldUps, least: 24e6, greatest: 48e6 });
+        let known = Beside { explained, ..open.clone() };
+        assert!(!table(&[&open]).contains("Simulated as well"));
+        let both = table(&[&open, &known]);
+        assert!(both.contains("Simulated as well"), "{both}");
+        assert!(both.contains("24.0 Mbit/s to 48.0 Mbit/s with the machine's hold-ups</td>"), "{both}");
+        assert!(both.contains("<td class=\"text\">–</td>"), "{both}");
+    }
 }

@@ -133,7 +133,8 @@ pub struct RunManifest {
     pub window_end_us: i64,
     /// What it came to.
     pub metrics: Vec<Metric>,
-    /// What the simulator makes of the same plan, where the run is emulated and valid.
+    /// What the simulator makes of the same plan, where the run is emulated and nothing that it measures of itself
+    /// speaks against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twin: Option<Twin>,
     /// Where and by whom it was made.
@@ -240,6 +241,11 @@ pub struct ClockEstimate {
 }
 
 impl RunManifest {
+    /// Whether it went as planned, as far as it measures itself: if anything speaks against it, then its twin.
+    pub fn went_as_planned(&self) -> bool {
+        self.status.is_as_planned() || (self.status == RunStatus::Invalid && self.twin.is_some())
+    }
+
     /// The figure of that name and scope, of the flow as a whole.
     pub fn metric(&self, metric: &str, of: &str) -> Option<f64> {
         let matches = |m: &&Metric| m.metric == metric && m.of == of && m.stream.is_none();

@@ -13,6 +13,106 @@ pub struct Twin {
     /// What of the plan is not simulated, or why it is not at all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
+    /// What twins under other seeds came to, where the run was far from this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chance: Option<Ranges>,
+    /// What twins came to whose hosts were held up as the run's were, where the run was far from all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_up: Option<Ranges>,
+}
+
+/// What several twins of a run came to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ranges {
+    /// How many twins.
+    pub twins: u32,
+    /// Hold-ups of each of them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hold_ups: u64,
+    /// The longest of these, in the experiment's time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub longest_us: u64,
+    /// The figures that are compared.
+    pub figures: Vec<Range>,
+}
+
+/// One figure of several twins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Range {
+    /// Which figure.
+    pub metric: String,
+    /// Flow, link or relay it is of.
+    pub of: String,
+    /// The least of all twins.
+    pub least: f64,
+    /// The greatest of all twins.
+    pub greatest: f64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Ranges {
+    /// One twin more.
+    pub fn add(&mut self, twin: &Twin) {
+        self.twins += 1;
+        for metric in twin.metrics.iter().filter(|metric| metric.stream.is_none()) {
+            if !ALLOWANCES.iter().any(|allowance| allowance.metric == metric.metric) {
+                continue;
+            }
+            let is_it = |range: &&mut Range| range.metric == metric.metric && range.of == metric.of;
+            match self.figures.iter_mut().find(is_it) {
+                Some(range) => {
+                    range.least = range.least.min(metric.value);
+                    range.greatest = range.greatest.max(metric.value);
+                }
+                None => self.figures.push(Range {
+                    metric: metric.metric.clone(),
+                    of: metric.of.clone(),
+                    least: metric.value,
+                    greatest: metric.value,
+                }),
+            }
+        }
+    }
+
+    /// The least and the greatest of a figure.
+    pub fn range(&self, metric: &str, of: &str) -> Option<[f64; 2]> {
+        let found = self.figures.iter().find(|range| range.metric == metric && range.of == of)?;
+        Some([found.least, found.greatest])
+    }
+}
+
+/// Why a figure is far from its twin's: twins that differ in nothing but this come as far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Other seeds.
+    Chance,
+    /// Hosts that are held up as the run's were.
+    HoldUps,
+}
+
+impl Cause {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Cause::Chance => "by chance",
+            Cause::HoldUps => "with the machine's hold-ups",
+        }
+    }
+}
+
+/// What explains a figure that is far from its twin's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// What it is.
+    pub by: Cause,
+    /// The least that twins with it came to.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
 }
 
 /// One figure of a case: the median of its emulated runs and of their twins.
@@ -36,6 +136,9 @@ pub struct Beside {
     pub runs: usize,
     /// Further from the twin than the figure's allowance and the repeats' spread.
     pub is_far: bool,
+    /// Why, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explained: Option<Explanation>,
 }
 
 /// How far a figure may be from its twin's: a share of it, or so much.
@@ -47,6 +150,13 @@ struct Allowance {
 
 const fn allow(metric: &'static str, share: f64, slack: f64) -> Allowance {
     Allowance { metric, share, slack }
+}
+
+impl Allowance {
+    fn is_far(&self, emulated: f64, simulated: f64) -> bool {
+        let apart = (emulated - simulated).abs();
+        apart > self.slack && apart > self.share * simulated.abs()
+    }
 }
 
 /// Figures that are held against the twin's. Counts of few are chance; a queue is counted in whole packets.
@@ -70,7 +180,7 @@ pub fn beside<'a>(runs: impl IntoIterator<Item = &'a RunManifest>) -> Vec<Beside
     let mut cases: Vec<&str> = Vec::new();
     let mut pairs: BTreeMap<&str, Vec<Pair<'a>>> = BTreeMap::new();
     for run in runs {
-        let Some(twin) = run.twin.as_ref().filter(|_| run.status.is_as_planned()) else { continue };
+        let Some(twin) = run.twin.as_ref().filter(|_| run.went_as_planned()) else { continue };
         let of_case = pairs.entry(&run.case).or_default();
         if of_case.is_empty() {
             cases.push(&run.case);
@@ -96,8 +206,8 @@ fn figure(case: &str, metric: &Metric, pairs: &[Pair<'_>]) -> Option<Beside> {
     let interval =
         (ours.len() > 1).then(|| bootstrap([&ours, &theirs], CONFIDENCE, |own, other| own - other)).flatten();
     let is_told = interval.is_none_or(|[least, greatest]| least > 0.0 || greatest < 0.0);
-    let apart = (emulated - simulated).abs();
-    let is_far = is_told && apart > allowance.slack && apart > allowance.share * simulated.abs();
+    let is_far = is_told && allowance.is_far(emulated, simulated);
+    let explained = is_far.then(|| explanation(allowance, (name, of), emulated, pairs)).flatten();
     let over = |difference: f64| 1.0 + difference / simulated;
     Some(Beside {
         case: case.to_owned(),
@@ -109,6 +219,28 @@ fn figure(case: &str, metric: &Metric, pairs: &[Pair<'_>]) -> Option<Beside> {
         interval: interval.map(|ends| ends.map(over)).filter(|ends| ends.iter().all(|end| end.is_finite())),
         runs: ours.len(),
         is_far,
+        explained,
+    })
+}
+
+/// What twins with a cause came to that includes the figure.
+fn explanation(
+    allowance: &Allowance,
+    (metric, of): (&str, &str),
+    emulated: f64,
+    pairs: &[Pair<'_>],
+) -> Option<Explanation> {
+    let ranges = |by| {
+        pairs.iter().filter_map(move |(_, twin)| match by {
+            Cause::Chance => twin.chance.as_ref(),
+            Cause::HoldUps => twin.held_up.as_ref(),
+        })
+    };
+    [Cause::Chance, Cause::HoldUps].into_iter().find_map(|by| {
+        let ends = ranges(by).filter_map(|ranges| ranges.range(metric, of));
+        let [least, greatest] = ends.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])])?;
+        let is_within = !allowance.is_far(emulated, emulated.clamp(least, greatest));
+        is_within.then_some(Explanation { by, least, greatest })
     })
 }
 
@@ -134,7 +266,7 @@ mod tests {
             case: "case".into(),
             status: RunStatus::Done,
             metrics: vec![metric(name, *own), metric("srtt_mean_us", 1.0)],
-            twin: Some(Twin { metrics: vec![metric(name, *other)], left_out: Vec::new() }),
+            twin: Some(Twin { metrics: vec![metric(name, *other)], ..Twin::default() }),
             ..RunManifest::default()
         };
         values.iter().map(run).collect()
@@ -173,9 +305,52 @@ mod tests {
     #[test]
     fn runs_that_do_not_count_and_runs_without_a_twin_are_left_out() {
         let mut all = runs("goodput_bps", &[(90.0, 100.0), (80.0, 100.0)]);
-        all[0].status = RunStatus::Invalid;
+        all[0].status = RunStatus::Failed;
         assert_eq!(beside(&all)[0].runs, 1);
         all[1].twin = None;
         assert!(beside(&all).is_empty());
+    }
+
+    /// Twins that came to these.
+    fn ranges(values: &[f64]) -> Option<Ranges> {
+        let mut found = Ranges::default();
+        for value in values {
+            let metrics = vec![metric("goodput_bps", *value), metric("srtt_mean_us", 1.0)];
+            found.add(&Twin { metrics, ..Twin::default() });
+        }
+        Some(found)
+    }
+
+    #[test]
+    fn the_range_of_several_twins_is_their_least_and_greatest_of_what_is_compared() {
+        let found = ranges(&[67.0, 24.0, 48.0]).unwrap();
+        assert_eq!((found.twins, found.figures.len()), (3, 1));
+        assert_eq!(found.range("goodput_bps", "flow"), Some([24.0, 67.0]));
+        assert_eq!(found.range("srtt_mean_us", "flow"), None);
+    }
+
+    #[test]
+    fn a_figure_that_is_far_is_explained_by_twins_with_a_cause_that_come_as_far() {
+        let explained = |emulated: f64, chance: Option<Ranges>, held_up: Option<Ranges>| {
+            let mut runs = runs("goodput_bps", &[(emulated, 67.0)]);
+            let twin = runs[0].twin.as_mut().unwrap();
+            (twin.chance, twin.held_up) = (chance, held_up);
+            beside(&runs)[0].explained.as_ref().map(|found| (found.by, found.least, found.greatest))
+        };
+        let held = || ranges(&[24.0, 48.0]);
+        assert_eq!(explained(27.0, ranges(&[67.0]), held()), Some((Cause::HoldUps, 24.0, 48.0)));
+        assert_eq!(explained(22.0, ranges(&[67.0]), held()), Some((Cause::HoldUps, 24.0, 48.0)), "a tenth");
+        assert_eq!(explained(20.0, ranges(&[67.0]), held()), None);
+        assert_eq!(explained(56.0, ranges(&[67.0]), held()), None);
+        assert_eq!(explained(27.0, ranges(&[67.0, 25.0]), held()), Some((Cause::Chance, 25.0, 67.0)));
+        assert_eq!(explained(66.0, ranges(&[67.0]), held()), None, "it is not far");
+        assert_eq!(explained(27.0, None, None), None);
+    }
+
+    #[test]
+    fn a_run_that_hold_ups_decided_stands_beside_its_twin_all_the_same() {
+        let mut all = runs("goodput_bps", &[(27.0, 67.0)]);
+        all[0].status = RunStatus::Invalid;
+        assert!(beside(&all)[0].is_far);
     }
 }

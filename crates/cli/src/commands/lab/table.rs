@@ -156,7 +156,15 @@ pub fn twins(finished: &Finished) -> String {
     let mut lines: Vec<String> = Vec::new();
     if !twins.is_empty() {
         let far = twins.iter().filter(|beside| beside.is_far).count();
-        lines.push(format!("Beside the simulator: {} of {} figures agree.", twins.len() - far, twins.len()));
+        let explained = match twins.iter().filter(|beside| beside.explained.is_some()).count() {
+            0 => String::new(),
+            count => format!(" What made {count} of the others differ is known (~)."),
+        };
+        lines.push(format!(
+            "Beside the simulator: {} of {} figures agree.{explained}",
+            twins.len() - far,
+            twins.len()
+        ));
     }
     lines.extend(twins.iter().filter(|beside| beside.is_far).map(apart));
     let left_out: std::collections::BTreeSet<&str> = finished
@@ -173,8 +181,12 @@ fn apart(beside: &Beside) -> String {
     let value = |value| quantity::of_metric(&beside.metric, value);
     let ratio = beside.ratio.map_or_else(String::new, |ratio| format!(", {ratio:.2} of it"));
     let (case, metric, of) = (&beside.case, &beside.metric, &beside.of);
+    let known = beside.explained.as_ref().map_or_else(String::new, |found| {
+        format!("; {} to {} {}", value(found.least), value(found.greatest), found.by.text())
+    });
+    let sign = if known.is_empty() { "!" } else { "~" };
     format!(
-        "! {case}: {metric} of {of}: {} emulated, {} simulated{ratio}",
+        "{sign} {case}: {metric} of {of}: {} emulated, {} simulated{ratio}{known}",
         value(beside.emulated),
         value(beside.simulated)
     )
@@ -191,4 +203,31 @@ pub fn expectations(expectations: &[Expectation]) -> String {
         format!("{sign} {}\n    {}\n", expectation.text, expectation.detail)
     };
     expectations.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longfat_schema::run::{Cause, Explanation};
+
+    #[test]
+    fn a_figure_that_more_simulations_explain_is_marked_otherwise_and_has_their_range() {
+        let mut beside = Beside {
+            case: "short".into(),
+            metric: "goodput_bps".into(),
+            of: "f".into(),
+            emulated: 27.7e6,
+            simulated: 67e6,
+            ratio: Some(0.413),
+            interval: None,
+            runs: 1,
+            is_far: true,
+            explained: None,
+        };
+        let open = "! short: goodput_bps of f: 27.7 Mbit/s emulated, 67.0 Mbit/s simulated, 0.41 of it";
+        assert_eq!(apart(&beside), open);
+        beside.explained = Some(Explanation { by: Cause::HoldUps, least: 24e6, greatest: 48e6 });
+        let known = format!("~{}; 24.0 Mbit/s to 48.0 Mbit/s with the machine's hold-ups", &open[1..]);
+        assert_eq!(apart(&beside), known);
+    }
 }
