@@ -157,9 +157,12 @@ static __always_inline void copy_offer(struct __sk_buff *skb, const struct passi
 {
 	__u32 header = (p->tcp->offset >> 4) * 4, at = (void *)p->tcp - (void *)(long)skb->data;
 
-	/* The verifier wants the bounds of the very register that is passed on. */
+	/* The verifier wants the bounds of the very register that is passed on; Linux 6.12's wants them one by one. */
 	asm volatile("" : "+r"(header));
-	if (header < sizeof(struct tcphdr) || header > LF_TCP_HEADER_BYTES)
+	if (header < sizeof(struct tcphdr))
+		return;
+	asm volatile("" : "+r"(header));
+	if (header > LF_TCP_HEADER_BYTES)
 		return;
 	if (bpf_skb_load_bytes(skb, at, offer->header, header))
 		return;
