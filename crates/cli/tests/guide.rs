@@ -39,6 +39,7 @@ pages! {
     connections_are_watched_and_changed "watch-connections";
     a_transfer_gives_way "background-transfer";
     a_relay_is_a_service "relay-service";
+    a_router_is_maintained "move-connections";
     a_program_runs_behind_a_path "emulate-a-path";
     a_parameter_is_swept "sweep";
     an_experiment_runs_on_real_hosts "real-hosts";

@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Outcome {
     };
     if args.json {
         output::print_json(&status)?;
-    } else {
+    } else if !status.name.is_empty() {
         output::write_out(&described(&status, to))?;
     }
     ended(&status)
