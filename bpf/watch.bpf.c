@@ -72,6 +72,14 @@ struct {
 	__type(value, struct lf_order);
 } orders SEC(".maps");
 
+/* Connections seen first in mid-stream: when. */
+struct {
+	__uint(type, LRU_HASH);
+	__uint(max_entries, ORDERS);
+	__type(key, struct lf_ends);
+	__type(value, __u64);
+} strangers SEC(".maps");
+
 /* For user space. */
 struct {
 	__uint(type, QUEUE);
@@ -496,6 +504,24 @@ static __always_inline int is_dropped(const struct passing *p)
 	return 0;
 }
 
+/*
+ * Whether a connection that nothing is known of waits, for another router may be about to move it here. If it passed, its
+ * ends would acknowledge bytes that the relay there has never seen.
+ */
+static __always_inline int is_held_back(struct __sk_buff *skb, const struct passing *p)
+{
+	__u64 now, *since;
+
+	if (has_socket(skb, p))
+		return 0;
+	now = bpf_ktime_get_ns();
+	since = bpf_map_lookup_elem(&strangers, &p->ends);
+	if (since)
+		return now - *since < after.hold_ns;
+	bpf_map_update_elem(&strangers, &p->ends, &now, 0);
+	return 1;
+}
+
 /* Has what the relay may have looked at by alike.bpf.c. With `begins` it has, or will have, the connection. */
 static __always_inline int note(struct __sk_buff *skb, int verdict, int begins)
 {
@@ -566,6 +592,8 @@ int watch(struct __sk_buff *skb)
 		w = bpf_map_lookup_elem(&connections, &p.ends);
 	if (p.packet.flags & SYN)
 		return on_syn(skb, &p, at, is_placed, w);
+	if (!w && after.hold_ns && is_held_back(skb, &p))
+		return TCX_DROP;
 	/*
 	 * The order of this and of what leads: user space gives an order, and then looks how far the ends are. Of a place
 	 * it looks at nothing, so what carries nothing changes nothing there. Without the lock: in a place that another one

@@ -79,6 +79,7 @@ struct lf_after {
 	lf_u32 has_sockets;  /* packets may be for sockets that have others' addresses */
 	lf_u32 drops;  /* some orders are LF_DROP */
 	lf_u32 zero;
+	lf_u64 hold_ns;  /* for so long packets of strangers are dropped: of connections seen first in mid-stream */
 };
 
 struct lf_watch_counts {

@@ -15,6 +15,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use longfat_host::support::Missing;
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -78,6 +79,8 @@ pub struct Orders {
     pub has_sockets: bool,
     /// Packets of some connections are dropped ([`Lead::Drop`]). Until then nobody looks for them.
     pub drops: bool,
+    /// For so long packets are dropped of connections that are seen first in mid-stream.
+    pub hold: Option<Duration>,
 }
 
 impl Orders {
@@ -92,10 +95,17 @@ impl Orders {
             let long = long.map_or(0, |long| long.max(1));
             value[at..at + 8].copy_from_slice(&long.to_ne_bytes());
         }
+        // Who holds strangers back must know the others, though none of them is ever told of.
+        let only_holds = self.after.is_none() && self.hold.is_some();
+        if only_holds {
+            value[..8].copy_from_slice(&u64::MAX.to_ne_bytes());
+        }
+        let hold_ns = self.hold.map_or(0, |hold| ns(hold).max(1));
+        value[HOLD_AT..].copy_from_slice(&hold_ns.to_ne_bytes());
         let words = [
             rtt.map_or(0, |rtt| us(rtt).max(1)),
             losses_ppm.map_or(0, |losses| losses.max(1)),
-            u32::from(!self.after.is_none()),
+            u32::from(!self.after.is_none() || only_holds),
             u32::from(self.leads_any),
             self.pass_mark.unwrap_or(0),
             u32::from(self.has_sockets),
@@ -108,7 +118,8 @@ impl Orders {
     }
 }
 
-const AFTER_BYTES: usize = 64;
+const HOLD_AT: usize = 64;
+const AFTER_BYTES: usize = HOLD_AT + 8;
 
 /// `struct lf_ends`: two ends in whichever order, as the program finds them.
 #[repr(C)]
@@ -311,6 +322,9 @@ pub struct Watching {
     _object: Object,
     connections: MapHandle,
     orders: MapHandle,
+    strangers: MapHandle,
+    /// Whether strangers are held back.
+    holds: AtomicBool,
     reached: MapHandle,
     after: MapHandle,
     counts: MapHandle,
@@ -345,6 +359,8 @@ impl Watching {
             links,
             connections: map("connections")?,
             orders: map("orders")?,
+            strangers: map("strangers")?,
+            holds: AtomicBool::new(false),
             reached: map("reached")?,
             after: map(AFTER)?,
             counts: map(COUNTS)?,
@@ -355,7 +371,7 @@ impl Watching {
     /// Descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
         /// The object's maps, program and type information, and a handle of each map.
-        const OBJECT: usize = 15;
+        const OBJECT: usize = 17;
         OBJECT + self.links.len()
     }
 
@@ -364,6 +380,7 @@ impl Watching {
     /// # Errors
     /// When the kernel refuses.
     pub fn tell(&self, orders: Orders) -> Result<()> {
+        self.holds.store(orders.hold.is_some(), Ordering::Relaxed);
         self.after
             .update(&ONLY, &orders.to_bytes(), MapFlags::ANY)
             .map_err(|source| refused("say when a watched connection is told of", source))
@@ -425,6 +442,10 @@ impl Watching {
         // It may be gone already.
         let _ = self.orders.delete(&key);
         let _ = self.connections.delete(&key);
+        if self.holds.load(Ordering::Relaxed) {
+            // It is no stranger: seen first when this host began.
+            let _ = self.strangers.update(&key, &0u64.to_ne_bytes(), MapFlags::ANY);
+        }
     }
 
     /// What was counted.
@@ -492,6 +513,7 @@ mod tests {
         assert_eq!((order.bytes, order.places(["lead", "interface"])), (8, [0, 4]));
         let after = Layout::of(OBJECT, "lf_after");
         let longs = after.places(["bytes", "ns", "fast_bytes", "fast_ns"]);
+        assert_eq!(after.places(["hold_ns"]), [HOLD_AT]);
         let words = after.places([
             "rtt_us",
             "losses_ppm",
@@ -541,6 +563,13 @@ mod tests {
         assert_eq!(told(least), ([1; 3], [1; 3]));
         let rate = Conditions { rate_bps: Some(10_000_000), ..Conditions::default() };
         assert_eq!(told(rate), ([0, 0, 1_250_000], [0, 0, 1]), "as much as in a second");
+        let bytes = Orders { hold: Some(Duration::from_secs(1)), ..Orders::default() }.to_bytes();
+        assert_eq!(
+            (u64_at(&bytes, 0), u32_at(&bytes, 40)),
+            (Some(u64::MAX), Some(1)),
+            "all are known, none is told of"
+        );
+        assert_eq!(u64_at(&bytes, HOLD_AT), Some(1_000_000_000));
     }
 
     #[test]

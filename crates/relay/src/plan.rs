@@ -496,6 +496,14 @@ pub struct MovePlan {
     pub listen: SocketAddr,
     /// The file of the key that both relays have.
     pub key: PathBuf,
+    /// For so long packets are dropped of connections that this router sees first in mid-stream.
+    #[serde(serialize_with = "as_us_if_any")]
+    pub hold: Option<Duration>,
+}
+
+impl MovePlan {
+    /// Longer, an end may give its connection up.
+    pub const MOST_HOLD: Duration = Duration::from_secs(30);
 }
 
 /// What a relay says of itself.

@@ -293,6 +293,10 @@ pub struct MoveSpec {
     pub listen: SocketAddr,
     /// File of the key that both relays have (`longfat transfer key` makes one). Who does not have it is not heard.
     pub key: PathBuf,
+    /// For a router whose routes may come before the connections: packets of every TCP connection that it sees first in
+    /// mid-stream are dropped for so long (`3s`, 30 s at most), so that the connection can be moved here meanwhile.
+    /// They pass at once when absent.
+    pub hold: Option<Nanos>,
 }
 
 /// Form of the log.

@@ -177,6 +177,89 @@ fn ten_times_to_and_fro_over_a_long_path_without_timestamps() {
 }
 
 #[test]
+fn routes_may_come_first_where_strangers_are_held_back() {
+    Routers::over_link("mvfirst", LINK, |routers| {
+        let hold = Some(Duration::from_secs(5));
+        let moves = MovePlan { listen: routers.address(0), key: "key".into(), hold };
+        let relays = routers.start(&RelayPlan { moves: Some(moves), ..plan() });
+        let servers = listening(&routers.bed);
+        for turn in 0..4 {
+            let pairs = pairs(&routers.bed, &servers);
+            let (from, to) = (turn % 2, 1 - turn % 2);
+            stream_while(&pairs, || {
+                std::thread::sleep(Duration::from_millis(300));
+                routers.lead(to);
+                std::thread::sleep(Duration::from_millis(40 * turn as u64));
+                assert_moved(&routers.move_from(from, WITHIN), 2);
+                std::thread::sleep(Duration::from_millis(300));
+            });
+            drop(pairs);
+            eventually("they have ended", || live(routers) == 0);
+        }
+        // Whom nobody moves waits for a while, and passes.
+        let strangers = pairs(&routers.bed, &servers);
+        assert_orderly_but_released(relays, 2);
+        let _second = Running::start(
+            routers.router(1),
+            routers.plan(
+                1,
+                &RelayPlan {
+                    moves: Some(MovePlan {
+                        listen: routers.address(1),
+                        key: "key".into(),
+                        hold: Some(Duration::from_secs(1)),
+                    }),
+                    ..plan()
+                },
+            ),
+        );
+        routers.lead(1);
+        for (client, far) in &strangers {
+            talk(client, far, 1 << 18, AT_ONCE);
+        }
+    });
+}
+
+/// Both end, and the first one leaves so many connections to their ends.
+fn assert_orderly_but_released(relays: [Running; 2], released: u64) {
+    let stats = relays.map(Running::stop);
+    assert_eq!(stats.map(|stats| (stats.reset, stats.stopped)), [(0, 0); 2], "{stats:?}");
+    assert_eq!(stats[0].released, released, "{stats:?}");
+}
+
+/// How long readers wait when their connections move: told, not judged. Senders pause for 60 ms by themselves.
+#[test]
+#[ignore = "a measurement"]
+fn stalls() {
+    let measure = |name: &str, routers: &Routers| {
+        let relays = routers.start(&plan());
+        let servers = listening(&routers.bed);
+        let (mut moving, mut held_us) = (Vec::new(), Vec::new());
+        for turn in 0..20 {
+            let (from, to) = (turn % 2, 1 - turn % 2);
+            let pairs = pairs(&routers.bed, &servers);
+            let waited = stream_while(&pairs, || {
+                std::thread::sleep(Duration::from_millis(300));
+                let status = routers.move_from(from, WITHIN);
+                routers.lead(to);
+                assert_moved(&status, 2);
+                held_us.push(status.longest_held_us);
+                std::thread::sleep(Duration::from_millis(1500));
+            });
+            moving.push(waited.as_millis());
+            drop(pairs);
+            eventually("they have ended", || live(routers) == 0);
+        }
+        moving.sort_unstable();
+        held_us.sort_unstable();
+        println!("{name}: longest wait of a reader, ms {moving:?}; held back, us {held_us:?}");
+        drop(relays);
+    };
+    measure("no delay", &Routers::new("mvstall"));
+    Routers::over_link("mvstall4", LINK, |routers| measure("40 ms", routers));
+}
+
+#[test]
 fn what_is_half_closed_stays_half_closed() {
     let routers = Routers::new("mvhalf");
     let relays = routers.start(&plan());
@@ -436,7 +519,7 @@ fn a_relay_process() {
         }
     }
     let control = Some(ControlPlan { socket: socket.into(), group: None });
-    let moves = Some(MovePlan { listen: listen.parse().unwrap(), key: key.into() });
+    let moves = Some(MovePlan { listen: listen.parse().unwrap(), key: key.into(), hold: None });
     longfat_relay::run(&RelayPlan { control, moves, ..plan() }, &AtomicBool::new(false), &Say).unwrap();
 }
 

@@ -134,6 +134,7 @@ impl Meant {
             pass_mark: self.pass_mark,
             has_sockets: self.is_routed,
             drops: false,
+            hold: self.plan.moves.as_ref().and_then(|moves| moves.hold),
         }
     }
 }

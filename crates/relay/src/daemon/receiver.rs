@@ -53,7 +53,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Where the plan says; nowhere if it says nothing. The key is read now, as the one who starts the relay.
     pub fn open(plan: &RelayPlan) -> Result<Option<Receiver>> {
-        let Some(MovePlan { listen, key }) = &plan.moves else { return Ok(None) };
+        let Some(MovePlan { listen, key, .. }) = &plan.moves else { return Ok(None) };
         let key = Key::read(key)?.tag(PURPOSE);
         let leg = LegPlan::server();
         // A successor listens before its predecessor has ended.

@@ -61,7 +61,7 @@ impl RelaySpec {
         plan.limits = self.limits(problems);
         plan.workers = self.workers.unwrap_or(plan.workers);
         plan.keep = self.keep;
-        plan.moves = self.moves.clone().map(|MoveSpec { listen, key }| MovePlan { listen, key });
+        plan.moves = self.moves.as_ref().map(|moves| moves.plan(problems));
         plan.drain = self.drain.map_or(plan.drain, Duration::from);
         plan.reset_wait = self.reset_wait.map_or(plan.reset_wait, Duration::from);
         if let Some(coalesce) = self.coalesce {
@@ -137,6 +137,20 @@ impl RelaySpec {
             network_memory_bytes: spec.network_memory.map(|memory| memory.0),
             descriptors: spec.descriptors,
         }
+    }
+}
+
+impl MoveSpec {
+    fn plan(&self, problems: &mut Problems) -> MovePlan {
+        let hold = self.hold.map(Duration::from);
+        if let Some(wrong) = hold.filter(|hold| hold.is_zero() || *hold > MovePlan::MOST_HOLD) {
+            let most = MovePlan::MOST_HOLD;
+            let message = format!(
+                "{wrong:?} is no time to hold packets back for: give {most:?} at most, or leave it out"
+            );
+            problems.push(Problem::new("move.hold", message));
+        }
+        MovePlan { listen: self.listen, key: self.key.clone(), hold }
     }
 }
 

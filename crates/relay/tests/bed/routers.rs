@@ -144,7 +144,8 @@ impl Routers {
 
     /// What a router's relay is told besides.
     pub fn plan(&self, router: usize, plan: &RelayPlan) -> RelayPlan {
-        let moves = MovePlan { listen: self.address(router), key: self.keys.path().join("key") };
+        let hold = plan.moves.as_ref().and_then(|moves| moves.hold);
+        let moves = MovePlan { listen: self.address(router), key: self.keys.path().join("key"), hold };
         RelayPlan { control: Some(control_of(&self.tag(router))), moves: Some(moves), ..plan.clone() }
     }
 
