@@ -58,7 +58,7 @@ pub fn remarks(plan: &Plan, dilation: Dilation) -> Vec<String> {
     }
     let delayed = format!(
         "dilation {dilation}: an acknowledgement is delayed by at most {} ms (40 ms of the kernel's time)",
-        40.0 / f64::from(dilation.times())
+        f64::from(40_000 / dilation.times()) / 1000.0
     );
     let spaced = plan.links.iter().filter_map(|cable| wide(cable, dilation));
     std::iter::once(delayed).chain(spaced).collect()
