@@ -44,13 +44,33 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-IPERF, ECHO, ANSWER, KEEP, AGE, RELAYED = 5201, 5202, 5203, 5204, 5205, 1000
-PORTS = (IPERF, ECHO, ANSWER, KEEP, AGE)
+IPERF, ECHO, ANSWER, KEEP, AGE, FETCH, STORE, RELAYED = 5201, 5202, 5203, 5204, 5205, 5206, 5207, 1000
+PORTS = (IPERF, ECHO, ANSWER, KEEP, AGE, FETCH, STORE)
 # Beyond what a measurement takes, until it counts as failed: a relay that hangs must not stop the others.
 HANGING_S = 120
 # A path that is slower than any relay, and what its queue holds: 20 ms.
 SLOW_PATH = ("rate", "40mbit", "burst", "16k", "limit", "100k")
 AGED_BYTES = 4096
+# Connections of the load "mixed": how many, and their bytes. 95 % carry less than 100 KB, and 5 % nine tenths of all.
+SMALL, SMALL_BYTES, LARGE, LARGE_BYTES = 190, (1_000, 99_000), 10, (10_000_000, 12_000_000)
+AT_ONCE, BLOCK = 16, bytes(1 << 20)
+# Of the load "8 clients"; each is a process, ready within so many seconds.
+CLIENTS, READY_S = 8, 1
+CLIENT = """
+import socket, sys, time
+address, port, begin, end = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+time.sleep(max(begin - time.monotonic(), 0))
+count = 0
+while time.monotonic() < end:
+    with socket.create_connection((address, port)) as connection:
+        connection.sendall(b"x")
+        if not connection.recv(1):
+            sys.exit("a connection ended in place of an answer")
+    count += 1
+print(count)
+"""
+# Of the load "released": enough to be stepped into, a pause to be left in, and less than would be stepped into again.
+ADOPTED_BYTES, PAUSE_S, RELEASED_BYTES = 4_000_000_000, 3, 900_000_000
 # Less processor time than any relay takes for a gigabyte, or a connection: it was not relayed.
 LEAST_S_PER_GB, LEAST_US_PER_CONNECTION = 0.005, 2
 # Idle connections, where the descriptor limit allows them to every one of the relays; else fewer.
@@ -110,7 +130,8 @@ EXPLICIT = ("explicit", "haproxy", "haproxy-copy", "nginx", "socat")
 # When those are stepped into that are watched: keys of the relay's file.
 ADOPT = {
     "adopt": ["adopt_after = '1MB'"],
-    "release": ["adopt_after = '1MB'", "release_after = '2s'"],
+    # What the load "released" sends after its pause is too little to be stepped into again.
+    "release": ["adopt_after = '1GB'", "release_after = '1s'"],
     "watch": ["adopt_after = '1000TB'"],
     "watch all": ["adopt_after = '1B'", "adopt_rate = '1Gbit'", "adopt_rtt = '59s'", "adopt_losses = 0.5"],
 }
@@ -122,7 +143,12 @@ LOADS = {
     "40 Mbit/s path": None,
     "connections": None,
     "idle": None,
+    "8 clients": None,
+    "mixed": None,
+    "released": None,
 }
+# Paths and ways of their own: paired.py measures these.
+PAIRED_ONLY = ("8 clients", "mixed", "released")
 
 
 def run(*command, **more):
@@ -130,15 +156,26 @@ def run(*command, **more):
 
 
 class Hosts:
-    """client - relay - server."""
+    """client - relay - server; with a delay `longfat link drive` stands between relay and server, whose hosts then send
+    single segments, as to a wire."""
 
-    def __init__(self, packets, number=""):
+    def __init__(self, packets, number="", delay_ms=0, link_program=ROOT / "target/release/longfat"):
         tag = f"lfb{os.getpid()}{number}"
-        self.client, self.relay, self.server = (f"{tag}{end}" for end in "crs")
-        self.packets = packets
+        self.client, self.relay, self.server, self.path = (f"{tag}{end}" for end in "crsp")
+        self.packets, self.delay_ms, self.link_program = packets, delay_ms, link_program
+        self.names = [self.client, self.relay, self.server, *([self.path] if delay_ms else [])]
+        self.link = None
 
     def __enter__(self):
-        for name in (self.client, self.relay, self.server):
+        try:
+            self.make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def make(self):
+        for name in self.names:
             run("ip", "netns", "add", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
             self.sysctl(name, "net/ipv4/tcp_congestion_control", "reno")
@@ -146,12 +183,29 @@ class Hosts:
             self.sysctl(name, "net/ipv4/tcp_tw_reuse", "1")
             self.sysctl(name, "net/ipv4/ip_local_port_range", "10000 65000")
         self.wire(self.client, "10.79.1.2/24", "lan", f"{RELAY}/24")
-        self.wire(self.server, f"{SERVER}/24", "wan", "10.79.2.1/24")
+        if self.delay_ms:
+            self.far_server()
+        else:
+            self.wire(self.server, f"{SERVER}/24", "wan", "10.79.2.1/24")
         run("ip", "-n", self.client, "route", "add", "default", "via", RELAY)
         run("ip", "-n", self.server, "route", "add", "default", "via", "10.79.2.1")
         self.sysctl(self.relay, "net/ipv4/ip_forward", "1")
         self.sysctl(self.relay, "net/ipv6/conf/all/forwarding", "1")
-        return self
+
+    def far_server(self):
+        for host, device, address, end in ((self.relay, "wan", "10.79.2.1/24", "a"), (self.server, "eth0", f"{SERVER}/24", "b")):
+            run("ip", "-n", host, "link", "add", device, "type", "veth", "peer", "name", end, "netns", self.path)
+            run("ip", "-n", host, "addr", "add", address, "dev", device)
+            for name, port in ((host, device), (self.path, end)):
+                run("ip", "-n", name, "link", "set", "dev", port, "up")
+                run("ip", "netns", "exec", name, "ethtool", "-K", port, "tso", "off", "gso", "off", "gro", "off")
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as plan:
+            plan.write(f"rate = '1Gbit'\ndelay = '{self.delay_ms / 2}ms'\n")
+            plan.flush()
+            self.link = subprocess.Popen(["ip", "netns", "exec", self.path, str(self.link_program), "link", "drive", "--plan",
+                                          plan.name, "--a", "a", "--b", "b"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            if (line := self.link.stdout.readline().strip()) != "ready":
+                raise RuntimeError(f"{self.link_program} link drive, in place of being ready, said: {line or 'nothing'}")
 
     def wire(self, host, address, port, relay_address):
         run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", self.relay)
@@ -165,7 +219,10 @@ class Hosts:
         run("ip", "netns", "exec", name, "sh", "-c", f"echo {value} > /proc/sys/{key}")
 
     def __exit__(self, *_):
-        for name in (self.client, self.relay, self.server):
+        if self.link:
+            self.link.terminate()
+            self.link.wait()
+        for name in self.names:
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
@@ -178,7 +235,7 @@ class Relay:
         explicit = how in EXPLICIT
         shift = RELAYED if explicit else 0
         self.address = RELAY if explicit else SERVER
-        self.iperf, self.echo, self.answer, self.keep, self.age = (port + shift for port in PORTS)
+        self.iperf, self.echo, self.answer, self.keep, self.age, self.fetch, self.store = (port + shift for port in PORTS)
 
     def __enter__(self):
         try:
@@ -409,6 +466,111 @@ def connections(hosts, relay, seconds):
             "conn p99 us": times[len(times) * 99 // 100], "CPU us/conn": cpu_s / len(times) * 1e6}
 
 
+def crowd(hosts, relay, seconds):
+    """New connections, each carrying a byte there and back, of several clients at once: the processors are busy."""
+    begin = time.monotonic() + READY_S
+    command = ["ip", "netns", "exec", hosts.client, sys.executable, "-c", CLIENT, relay.address, str(relay.answer), str(begin)]
+    clients = [subprocess.Popen([*command, str(begin + seconds)], stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS)]
+    time.sleep(max(begin - time.monotonic(), 0))
+    before, busy_before = relay.cpu_s(), busy_s()
+    counts = [client.communicate()[0].strip() for client in clients]
+    if not all(counts) or not (total := sum(map(int, counts))):
+        raise RuntimeError(f"connections were not answered: {counts}")
+    return {"conn/s": total / seconds, "CPU us/conn": (relay.cpu_s() - before) / total * 1e6,
+            "machine us/conn": (busy_s() - busy_before) / total * 1e6}
+
+
+def file_servers(name):
+    """One sends as many bytes as it is asked for. The other takes what comes, and says so after so many bytes each time."""
+    def each(port, serve):
+        listener = socket.create_server((SERVER, port), backlog=4096)
+        while True:
+            threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    def send(connection):
+        with connection:
+            left = int.from_bytes(connection.recv(8), "little")
+            while left:
+                left -= connection.send(memoryview(BLOCK)[:left])
+
+    def take(connection):
+        room = bytearray(len(BLOCK))
+        with connection:
+            for count in (ADOPTED_BYTES, RELEASED_BYTES):
+                while count and (taken := connection.recv_into(room, min(count, len(room)))):
+                    count -= taken
+                connection.sendall(b"x")
+
+    inside(name, lambda: each(FETCH, send))
+    inside(name, lambda: each(STORE, take))
+
+
+def fetch(relay, count, room):
+    """Milliseconds from connect() to the end of so many bytes."""
+    begun = time.perf_counter()
+    with socket.create_connection((relay.address, relay.fetch)) as connection:
+        connection.sendall(count.to_bytes(8, "little"))
+        got = 0
+        while taken := connection.recv_into(room):
+            got += taken
+    if got != count:
+        raise RuntimeError(f"a connection ended after {got} of {count} bytes")
+    return (time.perf_counter() - begun) * 1e3
+
+
+def mixed(hosts, relay):
+    """Many short connections and a few long ones, several at once, from the server."""
+    draw = random.Random(1)
+    sizes = [draw.randint(*SMALL_BYTES) for _ in range(SMALL)] + [draw.randint(*LARGE_BYTES) for _ in range(LARGE)]
+    draw.shuffle(sizes)
+    queue, times = iter(sizes), {True: [], False: []}
+
+    def work():
+        room = bytearray(len(BLOCK))
+        for count in queue:
+            times[count >= LARGE_BYTES[0]].append(fetch(relay, count, room))
+
+    before, busy_before, begun = relay.cpu_s(), busy_s(), time.monotonic()
+    for done in [inside(hosts.client, work) for _ in range(AT_ONCE)]:
+        done.result()
+    took_s, gigabytes = time.monotonic() - begun, sum(sizes) / 1e9
+    small, large = sorted(times[False]), sorted(times[True])
+    return {"Gbit/s": gigabytes * 8 / took_s, "CPU s/GB": (relay.cpu_s() - before) / gigabytes,
+            "machine s/GB": (busy_s() - busy_before) / gigabytes, "small p50 ms": small[len(small) // 2],
+            "small p99 ms": small[len(small) * 99 // 100], "large p50 ms": large[len(large) // 2], "large max ms": large[-1]}
+
+
+def legs(hosts, connection):
+    """Sockets of the relay's host for a client's connection."""
+    port = connection.getsockname()[1]
+    return len(run("ip", "netns", "exec", hosts.relay, "ss", "-tnH", f"( sport = :{port} or dport = :{port} )").splitlines())
+
+
+def released(hosts, relay):
+    """A bulk flow that the relay has stepped into, and has left in a pause."""
+    def send(connection, count):
+        begun = time.perf_counter()
+        while count:
+            count -= connection.send(memoryview(BLOCK)[:count])
+        if not connection.recv(1):
+            raise ConnectionError("a connection ended in place of an answer")
+        return time.perf_counter() - begun
+
+    def work():
+        with socket.create_connection((relay.address, relay.store)) as connection:
+            send(connection, ADOPTED_BYTES)
+            adopted = legs(hosts, connection)
+            time.sleep(PAUSE_S)
+            left = legs(hosts, connection)
+            if relay.how == "release" and (not adopted or left):
+                raise RuntimeError(f"the relay had {adopted} sockets of the flow before its pause, and {left} after it")
+            busy_before = busy_s()
+            took_s = send(connection, RELEASED_BYTES)
+            return {"Gbit/s": RELEASED_BYTES * 8 / took_s / 1e9, "transfer ms": took_s * 1e3,
+                    "machine s/GB": (busy_s() - busy_before) / RELEASED_BYTES * 1e9}
+    return inside(hosts.client, work).result()
+
+
 def age_server(name, ages):
     """Takes one connection's blocks, and how old each is: it begins with the time at which it was written."""
     listening = threading.Event()
@@ -487,6 +649,12 @@ def measure_running(hosts, relay, load, seconds):
         return idle(hosts, relay)
     if load == "40 Mbit/s path":
         return slow_path(hosts, relay, seconds)
+    if load == "8 clients":
+        return crowd(hosts, relay, seconds)
+    if load == "mixed":
+        return mixed(hosts, relay)
+    if load == "released":
+        return released(hosts, relay)
     arguments, with_ping = LOADS[load]
     pings = []
     pinging = ping(hosts.client, relay, seconds, pings) if with_ping else None
@@ -525,6 +693,7 @@ def servers(hosts):
     """All that the loads talk to."""
     echo_server(hosts.server)
     answer_server(hosts.server)
+    file_servers(hosts.server)
     server = subprocess.Popen(["ip", "netns", "exec", hosts.server, "iperf3", "-s"], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     time.sleep(0.5)
@@ -563,7 +732,8 @@ def rounds(options, packets, out):
     """How many measurements failed."""
     names = [name for name in RELAYS if not options.only or name in options.only]
     # Connections that carry a byte, or nothing, know no size of packets.
-    loads = [load for load in options.loads or LOADS if packets == "gso" or LOADS[load]]
+    named = options.loads or [load for load in LOADS if load not in PAIRED_ONLY]
+    loads = [load for load in named if packets == "gso" or LOADS[load]]
     failed = 0
     for number in range(options.rounds):
         order = random.Random(number).sample(names, len(names))
@@ -698,7 +868,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--packets", choices=["gso", "mtu", "both"], default="both")
     parser.add_argument("--only", action="append", choices=list(RELAYS))
-    parser.add_argument("--loads", action="append", choices=list(LOADS))
+    parser.add_argument("--loads", action="append", choices=[load for load in LOADS if load not in PAIRED_ONLY])
     parser.add_argument("--folder", help="results folder; today's date when absent")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/longfat",
                         help="longfat as built otherwise, to try changes")

@@ -5,13 +5,22 @@
     bench/relay/paired.py --load "8 flows" --packets mtu --turns 20 old=PATH new=PATH
     bench/relay/paired.py --way "longfat watch" forwarding= watch=target/release/examples/relay
     bench/relay/paired.py --way "longfat adopt" --first "1 flow" forwarding= watch=target/release/examples/relay
+    bench/relay/paired.py --way "longfat adopt" --load mixed --delay 40 "haproxy=@HAProxy splice" forwarding= adopt=PATH
 
 Every build runs all the time between hosts of its own and is loaded in turn, in an order of its own each time. So
 whatever else the machine does for longer than a turn falls on all alike: only the ratio to the first build within a
 turn counts. Told are the median of these ratios, its 95 % interval (bootstrap) and their quartiles. The builds are
 those of the crate's example (`cargo build --release -p longfat-relay --example relay`); with --programs of longfat
 itself, which confines itself when root starts it. Raw figures go to standard output as lines of JSON, or --output.
-A build without a path is no relay at all: packets are forwarded. Needs what compare.py needs for these loads.
+A build without a path is no relay at all: packets are forwarded. In place of a path @NAME is another relay that
+compare.py knows. Needs what compare.py needs for these loads.
+
+8 clients  They open connections at once, so that the processors are busy; with "connections" one client waits for each.
+mixed      190 connections of 1 to 99 KB and 10 of 10 to 12 MB, 16 at once, from the server. With --delay the path to
+           it has that round trip and 1 Gbit/s (`longfat link drive` of target/release). A turn is one of these,
+           whatever --seconds says. Times are from connect() to the last byte.
+released   A flow sends until the relay has stepped into it, pauses until the relay has left it (--way "longfat release"),
+           and then sends 900 MB, whose time is told.
 
 Exit codes: 0 all was measured; 1 some measurement failed; 2 usage.
 """
@@ -27,8 +36,10 @@ import sys
 
 import compare
 
-LOADS = ("connections", "1 flow", "8 flows")
-COLUMNS = ("conn/s", "conn p50 us", "conn p99 us", "CPU us/conn", "Gbit/s", "CPU s/GB", "machine s/GB")
+LOADS = ("connections", "8 clients", "1 flow", "8 flows", "mixed", "released")
+COLUMNS = ("conn/s", "conn p50 us", "conn p99 us", "CPU us/conn", "machine us/conn", "Gbit/s", "CPU s/GB", "machine s/GB", "min/max", "small p50 ms",
+           "small p99 ms", "large p50 ms", "large max ms", "transfer ms")
+PEER = "@"
 RESAMPLES = 2000
 
 
@@ -36,19 +47,29 @@ def builds(words):
     found = dict(word.split("=", 1) for word in words if "=" in word)
     if len(found) < 2 or len(found) != len(words):
         sys.exit("give at least two builds as NAME=PATH, each with a name of its own")
-    if missing := [path for path in found.values() if path and not os.access(path, os.X_OK)]:
+    peers = [path[1:] for path in found.values() if path.startswith(PEER)]
+    if unknown := [peer for peer in peers if peer not in compare.PEERS]:
+        sys.exit(f"@{unknown[0]}: no such relay; there are {', '.join(compare.PEERS)}")
+    own = [path for path in found.values() if path and not path.startswith(PEER)]
+    if missing := [path for path in own if not os.access(path, os.X_OK)]:
         sys.exit(f"{missing[0]}: no program; build it with 'cargo build --release -p longfat-relay --example relay'")
-    return {name: path and pathlib.Path(path).resolve() for name, path in found.items()}
+    return {name: str(pathlib.Path(path).resolve()) if path in own else path for name, path in found.items()}
+
+
+def way_of(path, way):
+    """How the relay of a build works: as compare.py names it."""
+    if path.startswith(PEER):
+        return compare.RELAYS[path[1:]]
+    return compare.RELAYS[way] if path else None
 
 
 def started(stack, options, number, path):
     """Hosts and a running relay of one build."""
-    hosts = stack.enter_context(compare.Hosts(options.packets, number))
+    hosts = stack.enter_context(compare.Hosts(options.packets, number, options.delay))
     stack.enter_context(compare.servers(hosts))
     own = argparse.Namespace(threads=options.threads, program=path, program_of_example=path,
                              example=not options.programs)
-    way = compare.RELAYS[options.way] if path else None
-    return hosts, stack.enter_context(compare.Relay(hosts, way, own))
+    return hosts, stack.enter_context(compare.Relay(hosts, way_of(path, options.way), own))
 
 
 def turns(options, running, out):
@@ -97,6 +118,7 @@ def main():
     parser.add_argument("--load", choices=LOADS, default="connections")
     parser.add_argument("--first", choices=LOADS, help="a load that each build carries once before all turns")
     parser.add_argument("--packets", choices=["gso", "mtu"], default="gso")
+    parser.add_argument("--delay", type=float, default=0, metavar="MS", help="round trip between relay and server")
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--seconds", type=int, default=1, help="of each turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())

@@ -106,6 +106,8 @@ pub(crate) struct Worker<'a> {
     gathering: Vec<Token>,
     /// Rounds of its loop.
     round: u64,
+    /// That this round began with.
+    events: usize,
     /// When this round began: what is measured in milliseconds or more asks no clock again.
     now: Instant,
 }
@@ -143,6 +145,7 @@ impl<'a> Worker<'a> {
             unheard: Vec::new(),
             gathering: Vec::new(),
             round: 0,
+            events: 0,
             now: Instant::now(),
         };
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
@@ -163,6 +166,7 @@ impl<'a> Worker<'a> {
             }
             let count = self.wait(&mut events)?;
             self.round += 1;
+            self.events = count;
             self.now = Instant::now();
             // Of one port, a client who is there came before the next SYN.
             let listeners_first = [true, false].into_iter().flat_map(|listeners| {

@@ -105,3 +105,82 @@ fn what_a_client_sends_and_resets_at_once_arrives_as_without_a_relay() {
         assert_eq!(ended.connections, 40, "all went through the relay");
     }
 }
+
+/// As many as make a worker busy, at once.
+const CROWD: usize = 64;
+
+/// A client sends a byte: segments that its server has had of it by then.
+fn segments_until_a_byte(client: &TcpStream, far: &mut TcpStream) -> u32 {
+    (&*client).write_all(b"x").unwrap();
+    far.read_exact(&mut [0]).unwrap();
+    socket::tcp_info(far).unwrap().segs_in
+}
+
+/// Clients of one server, all at once; each is given to `work` with its place.
+fn crowd(bed: &Bed, work: impl Fn(TcpStream) + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 0..CROWD {
+            scope.spawn(|| work(bed.connect(at(ANYWHERE))));
+        }
+    });
+}
+
+/// Acknowledgements that a timer has sent.
+fn delayed_acknowledgements(bed: &Bed) -> u64 {
+    let counted =
+        bed.relay.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap()).unwrap();
+    let mut lines = counted.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut named = names.split_whitespace().zip(values.split_whitespace());
+    named.find(|(name, _)| *name == "DelayedACKs").unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn a_busy_worker_completes_handshakes_by_first_bytes_and_an_idle_one_at_once() {
+    let bed = Bed::new("eack");
+    let listener = bed.listen(ANYWHERE);
+    let relay = bed.start(Bed::transparent());
+    let ended = |count: usize| eventually("they end", || relay.notes.closed.lock().unwrap().len() >= count);
+    let mut lone = Vec::new();
+    for count in 1..=5 {
+        let (client, mut far) = bed.pair(&listener, at(ANYWHERE));
+        lone.push(segments_until_a_byte(&client, &mut far));
+        drop((client, far));
+        ended(count);
+    }
+    assert!(lone.iter().all(|segments| *segments == lone[0]), "{lone:?}");
+    let mut saved = 0;
+    eventually("a handshake is completed by data", || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| crowd(&bed, |mut client| client.write_all(b"x").unwrap()));
+            for _ in 0..CROWD {
+                let mut far = accept(&listener);
+                far.read_exact(&mut [0]).unwrap();
+                // The client closes meanwhile: its FIN may be a segment more.
+                saved += usize::from(socket::tcp_info(&far).unwrap().segs_in < lone[0]);
+            }
+        });
+        saved > 0
+    });
+    assert_eq!(relay.stop().reset, 0);
+}
+
+#[test]
+fn servers_that_speak_first_do_not_wait_for_a_timer_of_a_busy_worker() {
+    let bed = Bed::new("efirst");
+    let listener = bed.listen(ANYWHERE);
+    let relay = bed.start(Bed::transparent());
+    let before = delayed_acknowledgements(&bed);
+    for _ in 0..5 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| crowd(&bed, |mut client| client.read_exact(&mut [0]).unwrap()));
+            for _ in 0..CROWD {
+                accept(&listener).write_all(b"x").unwrap();
+            }
+        });
+    }
+    // Other data may wait for the kernel's timer now and then.
+    let delayed = delayed_acknowledgements(&bed) - before;
+    assert!(delayed < CROWD as u64 / 8, "{delayed} of {} handshakes", 5 * CROWD);
+    assert_eq!(relay.stop().reset, 0);
+}

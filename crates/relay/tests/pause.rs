@@ -7,6 +7,7 @@ use bed::{
     Bed, accept, asked, check_noise, check_some_noise, ends_with_reset, exchange,
     path::{PROCESS, RelayProcess, eventually},
     receive_noise, reset, send_noise, servers, set_ipv4, start, talk, told, try_send_noise,
+    try_send_noise_slowly,
 };
 use longfat_kernel::watch::Conditions;
 use longfat_relay::{Observer, Ready, RelayPlan};
@@ -79,6 +80,27 @@ fn streams_that_pause_are_left_and_stepped_into_again_many_times() {
     }
     let stats = relay.stop();
     assert_eq!((stats.reset, stats.stopped), (0, 0), "{stats:?}");
+}
+
+#[test]
+fn a_stream_that_went_one_way_is_left_though_its_sender_has_the_window_it_began_with() {
+    const BYTES: usize = 4 << 20;
+    let bed = Bed::new("poneway");
+    let relay = start("poneway", &bed, plan());
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                try_send_noise_slowly(&client, 5, BYTES, (1 << 14, Duration::from_micros(500))).unwrap();
+            });
+            check_some_noise(&far, 5, BYTES, AT_ONCE);
+        });
+        assert_eq!(bed.leg_count(), 2, "the relay has stepped in");
+        wait_until_left(&bed);
+        exchange(&client, &far, 1 << 18);
+    }
+    assert_eq!(relay.stop().reset, 0);
 }
 
 #[test]

@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(of_pipe(read), 1000);
         let found = world.found(1000);
         assert_eq!(found.events, [Event::Connected, Event::Read(UP, 1000)]);
-        assert_eq!(pipe.drain(&world.legs[1]), Moved::Bytes(1000));
+        assert_eq!(pipe.drain(&world.legs[1], false), Moved::Bytes(1000));
         assert_eq!(
             (world.found(0).events, world.found(0).relayed_bytes),
             (vec![Event::Connected], [1000, 0])

@@ -13,11 +13,11 @@ use crate::{
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice},
-    sys::socket::{MsgFlags, recv},
+    sys::socket::{MsgFlags, recv, send},
     unistd::pipe2,
 };
 use std::{
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind},
     net::TcpStream,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::atomic::{AtomicIsize, Ordering},
@@ -100,13 +100,17 @@ impl Buffer {
         matches!(self, Buffer::Memory { .. })
     }
 
-    /// Gives held bytes to a socket.
-    pub fn drain(&mut self, mut to: &TcpStream) -> Moved {
+    /// Gives held bytes to a socket. The last ones, behind which it is shut down at once, leave with its FIN in one segment;
+    /// those of a pipe do not.
+    pub fn drain(&mut self, to: &TcpStream, are_last: bool) -> Moved {
+        let more = if are_last { libc::MSG_MORE } else { 0 };
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(more);
         loop {
             let result = match self {
                 Buffer::Pipe { read, .. } => spliced(splice(&*read, None, to, None, BUFFER_BYTES, FLAGS)),
                 Buffer::Memory { bytes, start, end } => {
-                    to.write(&bytes[*start..*end]).inspect(|count| *start += *count)
+                    let sent = send(to.as_raw_fd(), &bytes[*start..*end], flags);
+                    sent.map_err(io::Error::from).inspect(|count| *start += *count)
                 }
             };
             if !interrupted(&result) {
@@ -318,7 +322,11 @@ impl<'a> Pool<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{io::Read, net::TcpListener};
+    use longfat_host::socket::tcp_info;
+    use std::{
+        io::{Read, Write},
+        net::{Shutdown, TcpListener},
+    };
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -335,7 +343,7 @@ mod tests {
         assert_eq!(buffer.fill(&far_in, BUFFER_BYTES, false), Moved::Blocked);
         near.write_all(b"long fat").unwrap();
         assert_eq!(buffer.fill(&far_in, BUFFER_BYTES, false), Moved::Bytes(8));
-        assert_eq!(buffer.drain(&near_out), Moved::Bytes(8));
+        assert_eq!(buffer.drain(&near_out, false), Moved::Bytes(8));
         let mut got = [0; 8];
         far.set_nonblocking(false).unwrap();
         far.read_exact(&mut got).unwrap();
@@ -352,6 +360,20 @@ mod tests {
         carry(Buffer::pipe().unwrap());
         carry(Buffer::memory(BUFFER_BYTES));
         carry(Buffer::memory(SMALL_BYTES));
+    }
+
+    #[test]
+    fn the_last_bytes_and_the_fin_behind_them_are_one_segment_and_others_are_not() {
+        for (are_last, segments) in [(true, 1), (false, 2)] {
+            let (near, mut far) = pair();
+            let before = tcp_info(&far).unwrap().segs_in;
+            assert_eq!(Buffer::holding(b"long fat".to_vec()).drain(&near, are_last), Moved::Bytes(8));
+            near.shutdown(Shutdown::Write).unwrap();
+            far.set_nonblocking(false).unwrap();
+            let mut got = Vec::new();
+            far.read_to_end(&mut got).unwrap();
+            assert_eq!((&got[..], tcp_info(&far).unwrap().segs_in - before), (&b"long fat"[..], segments));
+        }
     }
 
     #[test]

@@ -290,7 +290,7 @@ mod tests {
         loop {
             match read(from, buffer, BUFFER_BYTES, &mut ahead, false) {
                 Got::Bytes(bytes) => {
-                    eventually(|| buffer.drain(&sink.1) == Moved::Bytes(bytes));
+                    eventually(|| buffer.drain(&sink.1, false) == Moved::Bytes(bytes));
                     all.push(Got::Bytes(bytes));
                 }
                 mark @ Got::Mark(_) => all.push(mark),
@@ -389,7 +389,7 @@ mod tests {
         // Its end is gone, and nobody has been told (tcp(7), TCP_REPAIR): what comes there is reset.
         set_option(&near, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1).expect("this test needs root");
         drop(near);
-        let moved = pipe.drain(&leg);
+        let moved = pipe.drain(&leg, false);
         assert!(matches!(moved, Moved::Bytes(bytes) if bytes < held_bytes), "{moved:?} of {held_bytes}");
         eventually(|| tcp_info(&leg).unwrap().state == CLOSED);
         let mut buffer = Pool::new(&budget, &keeping).take_small();

@@ -122,6 +122,8 @@ impl Leg<'_> {
         close_with_reset(socket);
         let Some(mark) = self.transparent else { return Ok(()) };
         set(libc::SOL_SOCKET, libc::SO_MARK, mark as i32)?;
+        // Many connections of one client's address and port may be there, to different servers.
+        set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         match ipv6 {
             true => set(libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
             false => set(libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
@@ -154,7 +156,6 @@ pub(crate) enum Dialled {
 
 /// Gives a socket the client's address and port. Errors have no number: they are the relay's own, not the network's.
 pub(crate) fn bind_as(socket: &TcpStream, client: SocketAddr) -> io::Result<()> {
-    socket::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).map_err(io::Error::other)?;
     match bind(socket.as_raw_fd(), &SockaddrStorage::from(client)) {
         Ok(()) => Ok(()),
         Err(Errno::EADDRINUSE) => bind_beside_listener(socket, client),
@@ -291,6 +292,22 @@ fn set_linger(socket: &impl AsFd, on: libc::c_int) {
             size_of::<libc::linger>() as libc::socklen_t,
         );
     }
+}
+
+/// The first bytes that are written carry the handshake's last acknowledgement: a segment less, and the server is woken
+/// once. Without bytes it is owed ([`acknowledge`]); the kernel sends it after 200 ms by itself.
+pub(crate) fn acknowledge_with_data(socket: &impl AsFd) {
+    set_quick_acknowledgements(socket, 0);
+}
+
+/// Sends the acknowledgement that is owed.
+pub(crate) fn acknowledge(socket: &impl AsFd) {
+    set_quick_acknowledgements(socket, 1);
+}
+
+fn set_quick_acknowledgements(socket: &impl AsFd, on: i32) {
+    // A socket that refuses acknowledges as ever.
+    let _ = socket::set_option(socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, on);
 }
 
 /// Reports data of this socket when so much has come (SO_RCVLOWAT); its end, errors and a full window are always

@@ -260,6 +260,11 @@ impl Connection {
         self.phase == Phase::Open && self.flow(Direction::out_of(side.other())).output_ended
     }
 
+    /// Whether what is held is the last of a direction: once it is written the outbound socket is shut down.
+    pub fn finishes_after(&self, direction: Direction) -> bool {
+        self.phase == Phase::Open && self.flow(direction).input_ended
+    }
+
     /// Whether what is held is one urgent byte.
     pub fn holds_mark(&self, direction: Direction) -> bool {
         self.flow(direction).holds_mark

@@ -36,6 +36,9 @@ use std::{
 /// Of a client that does not say where it wants to go.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
+/// Events of one round that make a worker busy. A client that opens one connection after another brings two.
+const BUSY_EVENTS: usize = 4;
+
 /// After running out of something, when to look again although no connection has ended.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -326,7 +329,21 @@ impl Worker<'_> {
         self.workers.handles[self.index].carried.fetch_add(1, Ordering::Relaxed);
         match held {
             Some(held) => self.take_over(token, &held),
-            None => self.dial(token, DialOrder::on_arrival),
+            None => {
+                self.acknowledge_with_data(token);
+                self.dial(token, DialOrder::on_arrival);
+            }
+        }
+    }
+
+    /// A busy worker saves a segment of the handshake. Otherwise the server shall be woken as early as can be: its program
+    /// accepts while the relay reads the client's first bytes.
+    fn acknowledge_with_data(&mut self, token: Token) {
+        if self.events >= BUSY_EVENTS
+            && let Some(connection) = self.slots.get_mut(token)
+        {
+            connection.owes_acknowledgement = true;
+            leg::acknowledge_with_data(&connection.legs.server);
         }
     }
 

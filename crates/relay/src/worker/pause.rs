@@ -15,8 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two probes of ends that say nothing.
 const PROBES: Duration = Duration::from_millis(500);
 /// A sender that has paused begins with a few segments (RFC 5681 section 4.1): an end with so much room loses none of
-/// them, whatever window was told in its name.
-const ENOUGH_BYTES: u32 = 64 << 10;
+/// them, whatever window was told in its name. Less than a window without scale: an end that has received little has
+/// just that, or what its scale leaves of it.
+const ENOUGH_BYTES: u32 = 32 << 10;
 /// Bounds of the time between looks for connections that pause.
 const OFTEN: Duration = Duration::from_millis(20);
 const SELDOM: Duration = Duration::from_secs(1);

@@ -60,6 +60,8 @@ pub(crate) struct Relayed {
     unarmed: [bool; 2],
     /// Whether the server's leg has what a connection needs that lasts.
     is_equipped: bool,
+    /// The server's leg acknowledges the handshake with the client's first bytes, if they are there.
+    pub owes_acknowledgement: bool,
     /// Whether bulk data wait in their socket for more.
     pub gather: Gather,
     /// Whether it stands in the worker's queue of connections with work to do.
@@ -128,6 +130,7 @@ impl Relayed {
             listener,
             unarmed: [false; 2],
             is_equipped: false,
+            owes_acknowledgement: false,
             gather: Gather::new(now),
             queued: false,
             started: now,
@@ -173,6 +176,7 @@ impl Relayed {
                 self.is_bulk[direction.index()] = turn.read_bytes[direction.index()] >= SMALL_BYTES as u64;
             }
         }
+        self.pay_acknowledgement();
         self.was_cut = turn.more;
         self.recent_bytes += turn.moved_bytes;
         let plan = &self.legs.plan;
@@ -180,6 +184,16 @@ impl Relayed {
             self.moved = now;
         }
         turn
+    }
+
+    /// The client's first bytes are written by now, if they were there.
+    fn pay_acknowledgement(&mut self) {
+        if self.owes_acknowledgement && !self.logic.is_connecting() {
+            self.owes_acknowledgement = false;
+            if self.legs.relayed(Direction::ClientToServer) == 0 {
+                leg::acknowledge(&self.legs.server);
+            }
+        }
     }
 
     /// Does one action and reports it to the logic; bytes moved.
@@ -202,8 +216,8 @@ impl Relayed {
                 Err(_) => (Event::Failed(direction.to()), 0),
             },
             Action::Write => {
-                let moved =
-                    buffer.as_mut().map_or(Moved::Failed, |buffer| buffer.drain(legs.leg(direction.to())));
+                let (to, is_last) = (legs.leg(direction.to()), self.logic.finishes_after(direction));
+                let moved = buffer.as_mut().map_or(Moved::Failed, |buffer| buffer.drain(to, is_last));
                 legs.wrote(direction, self.without_copy(direction, moved))
             }
             Action::WriteMark => {
