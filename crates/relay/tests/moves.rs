@@ -181,7 +181,9 @@ fn routes_may_come_first_where_strangers_are_held_back() {
     Routers::over_link("mvfirst", LINK, |routers| {
         let hold = Some(Duration::from_secs(5));
         let moves = MovePlan { listen: routers.address(0), key: "key".into(), hold };
-        let relays = routers.start(&RelayPlan { moves: Some(moves), ..plan() });
+        // Leaving takes a few round trips, on a busy machine more than a second.
+        let drain = Duration::from_secs(20);
+        let relays = routers.start(&RelayPlan { moves: Some(moves), drain, ..plan() });
         let servers = listening(&routers.bed);
         for turn in 0..4 {
             let pairs = pairs(&routers.bed, &servers);
@@ -327,7 +329,7 @@ fn urgent_data_that_are_on_their_way_keep_a_connection_until_they_have_arrived()
     (&client).write_all(&[b'x'; 100_000]).unwrap();
     send(client.as_raw_fd(), b"!", MsgFlags::MSG_OOB).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    let status = routers.move_from(0, Duration::from_millis(300));
+    let status = routers.move_from(0, Duration::from_secs(3));
     assert_eq!((status.moved, status.stayed.get("urgent")), (0, Some(&1)), "{status:?}");
     let mut got = vec![0; 100_001];
     (&far).read_exact(&mut got).unwrap();
